@@ -115,17 +115,6 @@ TEST_CASE("a symbolic link is not locked in place of its file") {
   CHECK(lock.error().errno_value == ELOOP);
 }
 
-TEST_CASE("the kernel names the holder of a lock to every other process") {
-  const TestFile file;
-  Held held;
-  SteppedChild child({[&] { return held.take(file.path()); }});
-  CHECK(holder_of(file.path()) == 0);
-  REQUIRE(child.next());
-  CHECK(holder_of(file.path()) == child.pid());
-  child.end();
-  CHECK(holder_of(file.path()) == 0);
-}
-
 TEST_CASE("a lock that another process holds is refused with EBUSY") {
   const TestFile file;
   Held held;
@@ -138,57 +127,6 @@ TEST_CASE("a lock that another process holds is refused with EBUSY") {
   CHECK(holder_of(file.path()) == child.pid());
   child.end();
   CHECK(FileLock::take(file.path()));
-}
-
-TEST_CASE("a lock is lost when its holder closes any descriptor of the file") {
-  const TestFile file;
-  Held held;
-  const auto close_another = [&] {
-    return ::close(::open(file.path().c_str(), O_RDONLY | O_CLOEXEC)) == 0;
-  };
-  const auto close_mapping = [&] {
-    held.file->close_descriptor();
-    return true;
-  };
-  for (const SteppedChild::Step& step : {SteppedChild::Step(close_another), {close_mapping}}) {
-    SteppedChild child({[&] { return held.take(file.path()); }, step});
-    REQUIRE(child.next());
-    REQUIRE(holder_of(file.path()) == child.pid());
-    REQUIRE(child.next());
-    CHECK(holder_of(file.path()) == 0);
-  }
-}
-
-TEST_CASE("a fork does not inherit the lock, and its closing of descriptors does not free it") {
-  const TestFile file;
-  Held held;
-  SteppedChild child({[&] { return held.take(file.path()); },
-                      [&] {
-                        const pid_t forked = ::fork();
-                        if (forked == 0) {
-                          ::close_range(3, ~0U, 0);
-                          ::_exit(0);
-                        }
-                        int status = 0;
-                        return ::waitpid(forked, &status, 0) == forked && status == 0;
-                      },
-                      // A child that survives its parent does not hold the lock.
-                      [&] {
-                        const pid_t parent = ::getpid();
-                        const pid_t forked = ::fork();
-                        if (forked == 0) {
-                          end_with(parent);
-                          ::pause();
-                        }
-                        return forked > 0;
-                      }});
-  REQUIRE(child.next());
-  REQUIRE(child.next());
-  CHECK(holder_of(file.path()) == child.pid());
-  REQUIRE(child.next());
-  CHECK(holder_of(file.path()) == child.pid());
-  child.end();
-  CHECK(holder_of(file.path()) == 0);
 }
 
 TEST_CASE("descriptors are closed by exec, and with them the lock goes") {
@@ -206,37 +144,6 @@ TEST_CASE("descriptors are closed by exec, and with them the lock goes") {
   CHECK(::kill(child.pid(), 0) == 0);
   CHECK(descriptors_of(file.path(), child.pid()) == 0);
   CHECK(holder_of(file.path()) == 0);
-}
-
-TEST_CASE("a lock goes with the file when it is renamed or removed") {
-  const TestFile file;
-  Held held;
-  SteppedChild child({[&] { return held.take(file.path()); },
-                      [&] { return ::rename(file.path().c_str(), file.renamed().c_str()) == 0; }});
-  REQUIRE(child.next());
-  REQUIRE(child.next());
-  CHECK(holder_of(file.renamed()) == child.pid());
-  const UniqueFd fd(::open(file.renamed().c_str(), O_RDONLY | O_CLOEXEC));
-  std::filesystem::remove(file.renamed());
-  const std::string removed = "/proc/self/fd/" + std::to_string(fd.get());
-  CHECK(holder_of(removed) == child.pid());
-}
-
-TEST_CASE("moving the objects keeps the lock") {
-  const TestFile file;
-  std::optional<FileLock> kept;
-  std::optional<MappedFile> mapped;
-  SteppedChild child({[&] {
-    Held held;
-    if (!held.take(file.path())) {
-      return false;
-    }
-    kept.emplace(std::move(*held.lock));
-    mapped.emplace(std::move(*held.file));
-    return true;
-  }});
-  REQUIRE(child.next());
-  CHECK(holder_of(file.path()) == child.pid());
 }
 
 }  // namespace

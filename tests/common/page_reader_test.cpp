@@ -306,18 +306,6 @@ TestScope numbered_scope(std::int64_t number) {
           .tid = static_cast<std::int32_t>(number)};
 }
 
-TEST_CASE("a slot that was released or used again since its deadline was read gives no reading") {
-  TestPage page;
-  page.open(0, numbered_scope(1));
-  const std::int64_t word = numbered_scope(1).word;
-  REQUIRE(read_slot(page.page(), 0, word));
-  REQUIRE(try_release(page.page().slot(0), word));
-  CHECK_FALSE(read_slot(page.page(), 0, word));
-  page.open(0, numbered_scope(2));
-  CHECK_FALSE(read_slot(page.page(), 0, word));
-  CHECK(read_slot(page.page(), 0, numbered_scope(2).word));
-}
-
 TEST_CASE("while a slot is used again and again, no reading mixes two scopes") {
   TestPage page;
   page.open(0, numbered_scope(1));

