@@ -4,12 +4,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <barrier>
-#include <cstdlib>
 #include <filetimer/pipe_client.hpp>
 #include <filetimer/timer_client.hpp>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "common/clock.hpp"
@@ -32,7 +29,6 @@ constexpr double kTargetPlain = 1.6;    // clock reads
 constexpr double kTargetCounted = 3.0;  // clock reads
 constexpr double kTargetWrite = 8;      // times faster than one pipe write
 constexpr double kTargetTorch = 1000;   // times faster than PyTorch's expires()
-constexpr double kTargetThreads = 0.9;  // of what two threads that only read the clock achieve
 
 // Nanoseconds for each operation, medians of interleaved batches.
 struct Costs {
@@ -43,10 +39,6 @@ struct Costs {
   double counted_scope = 0;
   double unnamed_scope = 0;
   double beat = 0;  // of a heartbeat
-  // The rate of two threads over that of one.
-  double clock_threads = 0;
-  double plain_threads = 0;
-  double counted_threads = 0;
 };
 
 template <class Work>
@@ -58,57 +50,11 @@ double ns_of_one(int batch, Work&& work) {
   return static_cast<double>((Instant::now() - begin).count()) / batch;
 }
 
-// Returns the rate of two threads at once over that of one alone.
-template <class Work>
-double gain_of_two_threads(int batches, const Work& work) {
-  Samples alone;
-  Samples beside;
-  std::barrier together(2);
-  for (int i = 0; i < batches; ++i) {
-    alone.add(ns_of_one(kLongBatch, work));
-  }
-  std::thread other([&] {
-    for (int i = 0; i < batches; ++i) {
-      together.arrive_and_wait();
-      ns_of_one(kLongBatch, work);
-    }
-  });
-  for (int i = 0; i < batches; ++i) {
-    together.arrive_and_wait();
-    beside.add(ns_of_one(kLongBatch, work));
-  }
-  other.join();
-  return 2 * alone.median() / beside.median();
-}
-
 TimerClient connect_by_page(const std::string& dir, bool statistics) {
   ConnectOptions options;
   options.dir = dir;
   options.statistics = statistics;
   return TimerClient::connect(std::move(options));
-}
-
-// Returns the cost for a worker that connected before the server started.
-struct EarlyCosts {
-  double clock = 0;
-  double counted_scope = 0;
-};
-
-// Runs in a child. Writes `connected` when the client is connected, and then waits for `started`.
-EarlyCosts measure_early_costs(const std::string& dir, int batches, int connected, int started) {
-  ::setenv("FILETIMER_LOG_LEVEL", "error", 1);  // no message about the missing server
-  TimerClient client = connect_by_page(dir, true);
-  char byte = '!';
-  write_all(connected, &byte, 1);
-  read_all(started, &byte, 1);
-  Samples clock;
-  Samples scopes;
-  for (int i = 0; i < batches; ++i) {
-    clock.add(ns_of_one(kLongBatch, [] { (void)Instant::now(); }));
-    scopes.add(ns_of_one(
-        kLongBatch, [&] { const auto scope = client.expires(std::chrono::hours(1), "forward"); }));
-  }
-  return {.clock = clock.median(), .counted_scope = scopes.median()};
 }
 
 // Runs in a child, because the server refuses to watch the process that started it.
@@ -158,10 +104,7 @@ Costs measure_costs(const ServerUnderTest& server, const std::string& dir, int b
           .plain_scope = plain_scopes.median(),
           .counted_scope = counted_scopes.median(),
           .unnamed_scope = unnamed_scopes.median(),
-          .beat = beats.median(),
-          .clock_threads = gain_of_two_threads(batches, read_clock),
-          .plain_threads = gain_of_two_threads(batches, scope_of(plain)),
-          .counted_threads = gain_of_two_threads(batches, scope_of(counted))};
+          .beat = beats.median()};
 }
 
 void report_pages(const Costs& costs, Report& report) {
@@ -196,16 +139,6 @@ void report_pages(const Costs& costs, Report& report) {
                 .ratio = costs.write / scope,
                 .target = Target::ratio_at_least(kTargetWrite)});
   }
-  report.section("two threads with scopes of one name, times the rate of one",
-                 "two threads that only read the clock");
-  for (const auto& [name, gain] :
-       {std::pair("without", costs.plain_threads), std::pair("with", costs.counted_threads)}) {
-    report.add({.measure = fmt::format("filetimer::client, page, {} statistics", name),
-                .unit = "x",
-                .value = gain,
-                .base = costs.clock_threads,
-                .target = Target::ratio_at_least(kTargetThreads)});
-  }
 }
 
 }  // namespace
@@ -213,21 +146,7 @@ void report_pages(const Costs& costs, Report& report) {
 void measure_client(const Plan& plan, Report& report) {
   report.section("one scope, entered and left, in the worker", "two bare pipe writes");
   const std::string dir = plan.memory_dir + "/client";
-  Pipe connected = make_pipe();
-  Pipe started = make_pipe();
-  Pipe early_result = make_pipe();
-  Child early = fork_child([&] {
-    const EarlyCosts costs =
-        measure_early_costs(dir, plan.client_batches, connected.write.get(), started.read.get());
-    write_all(early_result.write.get(), &costs, sizeof costs);
-  });
-  char byte = 0;
-  read_all(connected.read.get(), &byte, 1);
   ServerUnderTest server(plan.server, dir);
-  write_all(started.write.get(), &byte, 1);
-  EarlyCosts early_costs;
-  read_all(early_result.read.get(), &early_costs, sizeof early_costs);
-  early.wait();
   Pipe result = make_pipe();
   Child worker = fork_child([&] {
     const Costs costs = measure_costs(server, dir, plan.client_batches);
@@ -264,13 +183,6 @@ void measure_client(const Plan& plan, Report& report) {
         {.measure = "PyTorch's expires()", .note = plan.with_torch ? "not installed" : "left out"});
   }
   report_pages(costs, report);
-  report.section("a scope of a worker that connected before the server started",
-                 "clock_gettime(CLOCK_MONOTONIC)");
-  report.add({.measure = "filetimer::client, page, with statistics",
-              .unit = "ns",
-              .value = early_costs.counted_scope,
-              .base = early_costs.clock,
-              .target = Target::ratio_at_most(kTargetCounted)});
   if (torch_cost) {
     report.section("the same against PyTorch's, times faster", "PyTorch's expires()");
     // PyTorch's timer counts nothing; with statistics ours does more.

@@ -16,10 +16,7 @@ namespace {
 
 constexpr int kThreads = 16;
 constexpr double kTargetStacksMs = 100;
-constexpr double kTargetTogetherMs = 300;
 constexpr std::chrono::milliseconds kLead{50};
-// The interval of the deadlines of workers that expire together.
-constexpr std::chrono::milliseconds kSpread{10};
 constexpr std::array<const char*, 3> kLevels{"none", "proc", "stacks"};
 
 Child fork_threads() {
@@ -48,7 +45,9 @@ bool has_stacks(const std::string& dir) {
   return text.str().find("\"native_stack\"") != std::string::npos;
 }
 
-void measure_one_worker(const Plan& plan, Report& report) {
+}  // namespace
+
+void measure_evidence(const Plan& plan, Report& report) {
   report.section(fmt::format("deadline to signal of a worker with {} threads", kThreads),
                  "--evidence none");
   std::array<std::string, kLevels.size()> dirs;
@@ -83,46 +82,6 @@ void measure_one_worker(const Plan& plan, Report& report) {
                   .target = i == 2 && q < 1 ? Target::value_at_most(kTargetStacksMs) : Target{}});
     }
   }
-}
-
-// Measures the last signal of many workers.
-void measure_together(const Plan& plan, Report& report) {
-  report.section(fmt::format("the last signal of {} workers that expire within {} ms",
-                             plan.evidence_workers, kSpread.count()),
-                 "--evidence none");
-  std::vector<double> last;
-  for (const char* const level : kLevels) {
-    ServerUnderTest server(plan.server, fmt::format("{}/together-{}", plan.memory_dir, level), "",
-                           {"--evidence", level});
-    std::vector<Child> workers;
-    for (int i = 0; i < plan.evidence_workers; ++i) {
-      workers.push_back(fork_idle());
-    }
-    for (std::size_t i = 0; i < workers.size(); ++i) {
-      const auto share = kSpread * i / workers.size();
-      server.send(
-          acquire_line(workers[i].pid(), "forward", unix_in(std::chrono::seconds{1} + share)));
-    }
-    for (Child& worker : workers) {
-      worker.wait();
-    }
-    server.stop();
-    last.push_back(logged_signals(server, report).max());
-  }
-  for (std::size_t i = 1; i < kLevels.size(); ++i) {
-    report.add({.measure = fmt::format("--evidence {}", kLevels[i]),
-                .unit = "ms",
-                .value = last[i],
-                .base = last[0],
-                .target = i == 1 ? Target::value_at_most(kTargetTogetherMs) : Target{}});
-  }
-}
-
-}  // namespace
-
-void measure_evidence(const Plan& plan, Report& report) {
-  measure_one_worker(plan, report);
-  measure_together(plan, report);
 }
 
 }  // namespace filetimer::bench

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/epoll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -71,26 +70,13 @@ double drive(const std::string& fifo, int writers, int lines,
   return lines / taken.count();
 }
 
-// Linux wakes a waiter in epoll at every write to a pipe, and a waiter in read() only when the pipe
-// was empty. Writers to a program that also waits for other events pay for these wake-ups.
-enum class WaitIn { kRead, kEpoll };
-
 // Splits and counts lines up to the end of file.
-std::uint64_t split_lines(const std::string& fifo, int pipe_bytes, WaitIn wait_in) {
+std::uint64_t split_lines(const std::string& fifo, int pipe_bytes) {
   const UniqueFd pipe(::open(fifo.c_str(), O_RDONLY | O_CLOEXEC));
   ::fcntl(pipe.get(), F_SETPIPE_SZ, pipe_bytes);
   std::vector<char> buffer(kReadBytes);
   std::uint64_t lines = 0;
-  const UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
-  epoll_event event{};
-  event.events = EPOLLIN;
-  if (wait_in == WaitIn::kEpoll) {
-    ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, pipe.get(), &event);
-  }
   for (;;) {
-    if (wait_in == WaitIn::kEpoll) {
-      ::epoll_wait(epoll.get(), &event, 1, -1);
-    }
     const ssize_t got = retry_eintr([&] { return ::read(pipe.get(), buffer.data(), kReadBytes); });
     if (got <= 0) {
       return lines;
@@ -107,14 +93,13 @@ std::uint64_t split_lines(const std::string& fifo, int pipe_bytes, WaitIn wait_i
   }
 }
 
-double bare_rate(const Plan& plan, int writers, int pipe_bytes, WaitIn wait_in, Report& report) {
-  // A new pipe each time, because the kernel keeps a mark of a wait in epoll.
+double bare_rate(const Plan& plan, int writers, int pipe_bytes, Report& report) {
   const std::string fifo = plan.memory_dir + "/bare";
   ::unlink(fifo.c_str());
   ::mkfifo(fifo.c_str(), 0600);
   Pipe result = make_pipe();
   Child reader = fork_child([&] {
-    const std::uint64_t lines = split_lines(fifo, pipe_bytes, wait_in);
+    const std::uint64_t lines = split_lines(fifo, pipe_bytes);
     write_all(result.write.get(), &lines, sizeof lines);
   });
   const double rate = drive(fifo, writers, plan.ingest_lines);
@@ -154,19 +139,14 @@ void measure_ingest(const Plan& plan, Report& report) {
     Samples bare;
     Samples ours;
     Samples ratios;
-    Samples epoll;
-    Samples epoll_ratios;
     for (int round = 0; round < plan.ingest_rounds; ++round) {
-      const double bare_now = bare_rate(plan, writers, pipe_bytes, WaitIn::kRead, report) / 1e6;
-      const double epoll_now = bare_rate(plan, writers, pipe_bytes, WaitIn::kEpoll, report) / 1e6;
+      const double bare_now = bare_rate(plan, writers, pipe_bytes, report) / 1e6;
       const double ours_now =
           drive(server.fifo(), writers, plan.ingest_lines, [&] { server.settle(); }) / 1e6;
       sent += static_cast<std::uint64_t>(plan.ingest_lines) + 1;  // and the marker
       bare.add(bare_now);
       ours.add(ours_now);
       ratios.add(ours_now / bare_now);
-      epoll.add(epoll_now);
-      epoll_ratios.add(ours_now / epoll_now);
     }
     report.add({.measure = fmt::format("{} writer{}, median of {} turns", writers,
                                        writers > 1 ? "s" : "", plan.ingest_rounds),
@@ -175,11 +155,6 @@ void measure_ingest(const Plan& plan, Report& report) {
                 .base = bare.median(),
                 .ratio = ratios.median(),
                 .target = Target::ratio_at_least(kTargetOfBare)});
-    report.add({.measure = "  beside that reader waiting in epoll",
-                .unit = "M lines/s",
-                .value = ours.median(),
-                .base = epoll.median(),
-                .ratio = epoll_ratios.median()});
     measure_torch(plan, writers, bare.median(), report);
   }
   const LastWords words = server.stop();

@@ -1,12 +1,12 @@
-// Many timers of many processes: the memory of each, whether judging gets slower, and how often an
-// idle server wakes.
+// Many timers of many processes: the memory of each, and how often an idle server wakes.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 
 #include <cmath>
 
-#include "tests/bench/expiries.hpp"
+#include "common/clock.hpp"
 #include "tests/bench/sections.hpp"
+#include "tests/bench/server_under_test.hpp"
 
 namespace filetimer::bench {
 namespace {
@@ -14,9 +14,6 @@ namespace {
 constexpr double kTargetBytesPerScope = 200;
 constexpr double kTargetMegabytes = 8;
 constexpr double kHousekeepingSeconds = 10;  // the default of --max-interval
-constexpr std::size_t kSmallTable = 100;
-// Expiries further apart than this are separate incidents, each with a record of all open scopes.
-constexpr std::chrono::milliseconds kPastIncident{2200};
 
 void open_scopes(const ServerUnderTest& server, const std::vector<Child>& workers,
                  std::size_t count, int first, int last) {
@@ -39,21 +36,18 @@ struct LargeTable::State {
   State(const Plan& the_plan, Report& the_report)
       : plan(the_plan),
         report(the_report),
-        server(plan.server, plan.memory_dir + "/large", {}, {"--evidence", "none"}),
-        small(plan.server, plan.memory_dir + "/small", {}, {"--evidence", "none"}) {
+        server(plan.server, plan.memory_dir + "/large", {}, {"--evidence", "none"}) {
     for (int i = 0; i < plan.workers; ++i) {
       workers.push_back(fork_idle());
     }
   }
 
   void fill();
-  void judge();
 
   const Plan& plan;
   Report& report;
   std::vector<Child> workers;
   ServerUnderTest server;
-  ServerUnderTest small;
   Instant idle_since;
   std::uint64_t switches = 0;
   std::string title;
@@ -89,35 +83,6 @@ void LargeTable::State::fill() {
               .value = (full - one_each) / (timers - plan.workers)});
 }
 
-void LargeTable::State::judge() {
-  const std::size_t few = std::min(workers.size(), kSmallTable / 10);
-  open_scopes(small, workers, few, 0, static_cast<int>(kSmallTable / few));
-  report.section(fmt::format("time to judge beside {}", title),
-                 fmt::format("beside {} timers", kSmallTable));
-  OurSubject large_subject("timer_server", server);
-  OurSubject small_subject("timer_server", small);
-  const std::vector<Subject*> both{&small_subject, &large_subject};
-  const double limit = std::log2(plan.workers * plan.scopes_per_worker) / std::log2(kSmallTable);
-  // The death is measured, because the first signal of an incident waits for the incident's record.
-  run_expiries(both, {.count = plan.judged, .lead = std::chrono::milliseconds(10)}, report);
-  report.add({.measure = "deadline to death, p50",
-              .unit = "ms",
-              .value = large_subject.deaths.median(),
-              .base = small_subject.deaths.median(),
-              .target = Target::ratio_at_most(limit)});
-  large_subject.deaths = {};
-  small_subject.deaths = {};
-  for (int i = 0; i < plan.incidents; ++i) {
-    sleep_for(kPastIncident);
-    run_expiries(both, {.count = 1, .lead = std::chrono::milliseconds(10)}, report);
-  }
-  report.add({.measure = "the first of an incident, p50",
-              .unit = "ms",
-              .value = large_subject.deaths.median(),
-              .base = small_subject.deaths.median(),
-              .target = Target::ratio_at_most(limit)});
-}
-
 double housekeeping_beats(std::chrono::duration<double> watched) {
   // A window has at most one sweep more than whole periods.
   return std::floor(watched.count() / kHousekeepingSeconds) + 1;
@@ -126,7 +91,6 @@ double housekeeping_beats(std::chrono::duration<double> watched) {
 LargeTable::LargeTable(const Plan& plan, Report& report)
     : state_(std::make_unique<State>(plan, report)) {
   state_->fill();
-  state_->judge();
   wait_until_quiet(state_->server.pid());
   state_->idle_since = Instant::now();
   state_->switches = voluntary_switches(state_->server.pid());
@@ -150,13 +114,10 @@ void LargeTable::finish() {
                     .value = static_cast<double>(switches),
                     .base = 2 * housekeeping_beats(watched),
                     .target = Target::ratio_at_most(1)});
-  state.small.stop();
   const LastWords words = state.server.stop();
   if (words.rejected != 0) {
     state.report.fault(fmt::format("{} of the large table's requests rejected", words.rejected));
   }
-  (void)logged_signals(state.server, state.report);
-  (void)logged_signals(state.small, state.report);
 }
 
 }  // namespace filetimer::bench

@@ -42,8 +42,7 @@ constexpr const char* kUsage =
   --smoke      as little as shows that all of it works
   --json       one JSON object instead of the table
   --no-torch   leave PyTorch's timer out
-  --only       some of: deadlines, busy, evidence, ingest, table, start, client, pages,
-               questions, logs, python
+  --only       some of: deadlines, busy, evidence, ingest, table, client, pages, python
   --server     the timer_server to measure; the one of this build
   --memory     where runtime directories are made; /dev/shm
   --disk       where the log on disk is made; /var/tmp
@@ -79,22 +78,12 @@ Plan plan_for(const Options& options) {
     plan.torch_expiries = 20;
     plan.ingest_rounds = 3;
     plan.ingest_lines = 200'000;
-    plan.judged = 50;
-    plan.incidents = 1;
     plan.client_batches = 50;
     plan.torch_scopes = 100;
     plan.evidence_expiries = 20;
     plan.page_expiries = 100;
     plan.page_workers = 200;
-    plan.metrics_workers = 500;
-    plan.metrics_rounds = 1;
-    plan.metrics_watched = std::chrono::seconds{2};
-    plan.pings = 1000;
-    plan.rendezvous = 5;
     plan.python_batches = 30;
-    plan.log_bytes = 50'000'000;
-    plan.older_incidents = 10;
-    plan.log_rounds = 3;
   }
   if (options.smoke) {
     plan.expiries = 5;
@@ -104,27 +93,14 @@ Plan plan_for(const Options& options) {
     plan.ingest_lines = 2000;
     plan.workers = 20;
     plan.scopes_per_worker = 5;
-    plan.judged = 3;
-    plan.incidents = 0;
     plan.idle_seconds = 0;
-    plan.starts = 1;
     plan.client_batches = 2;
     plan.evidence_expiries = 1;
-    plan.evidence_workers = 10;
     plan.page_expiries = 3;
     plan.page_scopes = 1000;
     plan.page_workers = 3;
-    plan.metrics_workers = 3;
-    plan.metrics_expiries = 3;
-    plan.metrics_rounds = 1;
-    plan.metrics_watched = std::chrono::milliseconds{200};
     plan.page_scopes_idle = 100;
-    plan.pings = 5;
-    plan.rendezvous = 1;
     plan.python_batches = 2;
-    plan.log_bytes = 100'000;
-    plan.older_incidents = 1;
-    plan.log_rounds = 1;
   }
   plan.with_torch = !options.no_torch && !options.smoke;
   plan.server = options.server;
@@ -161,11 +137,8 @@ int measure(const Options& options, const Plan& plan) {
   step("table", [&] { large.emplace(plan, report); });
   std::optional<IdlePages> idle_pages;
   step("pages", [&] { idle_pages.emplace(plan, report); });
-  step("start", [&] { measure_start(plan, report); });
   step("client", [&] { measure_client(plan, report); });
   step("pages", [&] { measure_pages(plan, report); });
-  step("questions", [&] { measure_questions(plan, report); });
-  step("logs", [&] { measure_logs(plan, report); });
   step("python", [&] { measure_python(plan, report); });
   if (large) {
     large->finish();
@@ -216,9 +189,6 @@ int supervise(const Options& options) {
 }
 
 int run(int argc, char** argv) {
-  if (argc == 2 && std::string_view(argv[1]) == "--print-line") {
-    return ::write(STDOUT_FILENO, "ready\n", 6) == 6 ? 0 : 1;  // the base of the start time
-  }
   const auto options = read_options(std::vector<std::string>(argv + 1, argv + argc));
   if (!options) {
     fmt::print(stderr, "{}", kUsage);

@@ -1,6 +1,6 @@
-// Scope pages on the server's side: the lateness of verdicts, the time of a scan, how often workers
-// wake the server and it wakes by itself, and the memory of one more worker. client.cpp measures
-// the cost of a scope for the worker.
+// Scope pages on the server's side: the lateness of verdicts, how often workers wake the server and
+// it wakes by itself, and the memory of one more worker. client.cpp measures the cost of a scope
+// for the worker.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -24,10 +24,8 @@ using std::chrono::milliseconds;
 
 constexpr double kTargetVerdictP50 = 0.15;   // ms
 constexpr double kTargetVerdictP99 = 2;      // ms
-constexpr double kTargetScan = 50;           // us, of 1,024 open scopes
 constexpr double kTargetWorkerBytes = 8192;  // of the server's memory
 constexpr double kTargetWakes = 100;         // "a handful, not millions"
-constexpr int kScansInOneGo = 100;
 constexpr int kWritingWorkers = 4;
 constexpr const char* kObservedScope = "forward";
 
@@ -123,47 +121,6 @@ void measure_verdicts(const Plan& plan, Report& report) {
               .target = Target::value_at_most(kTargetVerdictP99)});
 }
 
-void measure_scan(const Plan& plan, Report& report) {
-  report.section("reading a page of 1,024 open scopes", "clock_gettime(CLOCK_MONOTONIC)");
-  const std::string dir = plan.memory_dir + "/scan";
-  ServerUnderTest server(plan.server, dir);
-  Child worker = fork_worker(dir, [](TimerClient& client) {
-    for (std::size_t i = 0; i < kMaxScopesPerWorker; ++i) {
-      (void)client.acquire(std::chrono::hours(1), fmt::format("scope {}", i));
-    }
-  });
-  std::shared_ptr<MappedPage> page;
-  for (const auto& entry : std::filesystem::directory_iterator(dir + "/scopes")) {
-    if (entry.is_regular_file()) {
-      if (const auto opened = MappedPage::open(entry.path(), entry.path().filename())) {
-        page = *opened;
-      }
-    }
-  }
-  if (!page || slots_in_use(page->layout()) != kMaxScopesPerWorker) {
-    report.fault("a worker with 1,024 open scopes has no page with as many");
-    return;
-  }
-  Samples clock;
-  Samples scans;
-  WorkerPage::Found found;
-  const GivenTime missed;
-  for (int i = 0; i < kScansInOneGo; ++i) {
-    const Instant begin = Instant::now();
-    const Instant again = Instant::now();
-    clock.add(static_cast<double>((again - begin).count()) / 1000);
-    WorkerPage::Activity activity;
-    page->scan({.now = again, .terms = {}, .given = missed, .resumed = {}}, found, activity);
-    scans.add(static_cast<double>((Instant::now() - again).count()) / 1000);
-  }
-  report.add({.measure = "scan, p50",
-              .unit = "us",
-              .value = scans.median(),
-              .base = clock.median(),
-              .target = Target::value_at_most(kTargetScan)});
-  page.reset();
-}
-
 void measure_wakes(const Plan& plan, Report& report) {
   const int scopes = plan.page_scopes;
   report.section(fmt::format("{} processes, {} scopes of 30 s each", kWritingWorkers, scopes),
@@ -227,84 +184,6 @@ void measure_memory(const Plan& plan, Report& report) {
               .target = Target::value_at_most(kTargetWorkerBytes)});
 }
 
-// A server of many workers whose pages have statistics.
-struct CountingWorkers {
-  CountingWorkers(const Plan& plan, const std::string& folder,
-                  const std::vector<std::string>& more_args)
-      : dir(folder), server(plan.server, folder, {}, args(more_args)) {
-    for (int i = 0; i < plan.metrics_workers; ++i) {
-      workers.push_back(fork_worker(dir, [](TimerClient& client) {
-        for (int n = 0; n < kCountedScopes; ++n) {
-          const auto scope =
-              client.expires(std::chrono::hours(1), fmt::format("scope {}", n % kCountedNames));
-        }
-        (void)client.acquire(std::chrono::hours(1), "step");
-      }));
-    }
-    server.settle();
-  }
-
-  static std::vector<std::string> args(const std::vector<std::string>& more) {
-    std::vector<std::string> all{"--evidence", "none", "--max-interval",
-                                 fmt::format("{}ms", kSweepInterval.count())};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
-  }
-  // Returns the CPU time of the server for each sweep of the time that passes meanwhile.
-  [[nodiscard]] double ms_of_a_sweep(milliseconds watched) const {
-    const double before = cpu_ms(server.pid());
-    const Instant begin = Instant::now();
-    sleep_for(watched);
-    const double used = cpu_ms(server.pid()) - before;
-    return used / (static_cast<double>((Instant::now() - begin).count()) /
-                   static_cast<double>(Duration(kSweepInterval).count()));
-  }
-
-  static constexpr int kCountedNames = 8;
-  static constexpr int kCountedScopes = 80;
-  static constexpr milliseconds kSweepInterval{1000};
-  std::string dir;
-  ServerUnderTest server;
-  std::vector<Child> workers;
-};
-
-void measure_metrics(const Plan& plan, Report& report) {
-  const std::string file = plan.memory_dir + "/filetimer.prom";
-  CountingWorkers plain(plan, plan.memory_dir + "/without-metrics", {});
-  CountingWorkers measured(plan, plan.memory_dir + "/with-metrics", {"--metrics", file});
-  Samples plain_sweep;
-  Samples measured_sweep;
-  // The servers take turns, so that both see the same load of the machine.
-  for (int round = 0; round < plan.metrics_rounds; ++round) {
-    hold_past_deadlines(plain.dir, plan.metrics_expiries);
-    hold_past_deadlines(measured.dir, plan.metrics_expiries);
-    plain_sweep.add(plain.ms_of_a_sweep(plan.metrics_watched));
-    measured_sweep.add(measured.ms_of_a_sweep(plan.metrics_watched));
-  }
-  const auto written = static_cast<double>(std::filesystem::file_size(file));
-  const auto stop = [&](CountingWorkers& rig) {
-    rig.workers.clear();
-    rig.server.stop();
-    return lateness_of(rig.server, report);
-  };
-  const Samples plain_late = stop(plain);
-  const Samples measured_late = stop(measured);
-  report.section(fmt::format("{} workers with statistics of {} names, a sweep each second",
-                             plan.metrics_workers, CountingWorkers::kCountedNames),
-                 "the same without --metrics");
-  for (const auto& [name, share] : {std::pair{"p50", 0.5}, {"p99", 0.99}, {"max", 1.0}}) {
-    report.add({.measure = fmt::format("deadline to verdict, {}", name),
-                .unit = "ms",
-                .value = measured_late.quantile(share),
-                .base = plain_late.quantile(share)});
-  }
-  report.add({.measure = "CPU time of a sweep, all threads",
-              .unit = "ms",
-              .value = measured_sweep.median(),
-              .base = plain_sweep.median()});
-  report.add({.measure = "the file", .unit = "KiB", .value = written / 1024});
-}
-
 }  // namespace
 
 struct IdlePages::State {
@@ -358,10 +237,8 @@ void IdlePages::finish() {
 
 void measure_pages(const Plan& plan, Report& report) {
   measure_verdicts(plan, report);
-  measure_scan(plan, report);
   measure_wakes(plan, report);
   measure_memory(plan, report);
-  measure_metrics(plan, report);
 }
 
 }  // namespace filetimer::bench

@@ -213,15 +213,6 @@ std::uint64_t resident_bytes_below(pid_t pid, const std::string& folder) {
   return sum;
 }
 
-double cpu_ms(pid_t pid) {
-  clockid_t clock{};
-  timespec used{};
-  if (::clock_getcpuclockid(pid, &clock) != 0 || ::clock_gettime(clock, &used) != 0) {
-    fail("cannot read the CPU time of a process");
-  }
-  return static_cast<double>(used.tv_sec) * 1e3 + static_cast<double>(used.tv_nsec) / 1e6;
-}
-
 std::uint64_t voluntary_switches(pid_t pid) {
   return sum_over_threads(pid, "voluntary_ctxt_switches:");
 }

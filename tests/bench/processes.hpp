@@ -66,8 +66,6 @@ void read_all(int fd, void* data, std::size_t size);
 std::uint64_t resident_bytes(pid_t pid);
 // Returns the part of it that is mapped from files below `folder`.
 std::uint64_t resident_bytes_below(pid_t pid, const std::string& folder);
-// Returns the CPU time of all threads of a process, in milliseconds.
-double cpu_ms(pid_t pid);
 // Returns the number of voluntary context switches of all threads of a process.
 std::uint64_t voluntary_switches(pid_t pid);
 // Returns when no thread of the process has run for a while.

@@ -20,28 +20,15 @@ struct Plan {
   int ingest_lines = 600'000;  // a round
   int workers = 1000;          // of the large table
   int scopes_per_worker = 100;
-  int judged = 100;   // expiries beside the large and the small table
-  int incidents = 5;  // each waits 2 s for the end of the previous one
   int idle_seconds = 20;
-  int starts = 20;
   int client_batches = 200;
   int torch_scopes = 300;
-  int evidence_expiries = 40;   // a level of evidence
-  int evidence_workers = 1000;  // that expire together
+  int evidence_expiries = 40;  // a level of evidence
   int page_expiries = 300;
   int page_scopes = 2'000'000;  // of each of four processes
   int page_workers = 500;       // whose memory in the server is measured
   int page_scopes_idle = 10'000;
-  int metrics_workers = 2000;  // of a server with --metrics, and of one without
-  int metrics_expiries = 50;   // a server and round
-  int metrics_rounds = 3;
-  std::chrono::milliseconds metrics_watched{3000};  // its sweeps, a server and round
-  int pings = 5000;
-  int rendezvous = 20;  // rounds
   int python_batches = 100;
-  int log_bytes = 300'000'000;
-  int log_rounds = 5;        // each: JSON, table, Python; and a report
-  int older_incidents = 40;  // in each log from which a hang is drawn
 
   bool with_torch = true;
   std::string server;      // the timer_server to measure
@@ -52,12 +39,9 @@ struct Plan {
 void measure_deadlines_idle(const Plan& plan, Report& report);
 void measure_deadlines_busy(const Plan& plan, Report& report);
 void measure_ingest(const Plan& plan, Report& report);
-void measure_start(const Plan& plan, Report& report);
 void measure_client(const Plan& plan, Report& report);
 void measure_evidence(const Plan& plan, Report& report);
 void measure_pages(const Plan& plan, Report& report);
-void measure_logs(const Plan& plan, Report& report);
-void measure_questions(const Plan& plan, Report& report);
 void measure_python(const Plan& plan, Report& report);
 
 // Returns how often an idle server may wake in that time: its sweeps.
