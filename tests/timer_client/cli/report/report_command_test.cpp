@@ -84,6 +84,17 @@ TEST_CASE("each of the odd ones has a lane of its own, though they are many") {
   CHECK(names.back() == "ranks 12-99");
 }
 
+TEST_CASE("of more lanes than a page draws it says so") {
+  HostLog log("node01");
+  const auto workers = ranks(0, 2000, [](int rank) { return rank < 300; });
+  add_incident(log, 90.0001, "a-i1", workers);
+  add_expiry(log, "a-1", "a-i1", workers[3]);
+  const std::string html = report_of(log);
+  CHECK(names_in(html).size() == 256 + 256 / 16);  // the host above each piece of the picture
+  CHECK(contains(html, "The first 256 lanes are drawn. All workers are in the table."));
+  CHECK(contains(html, "<summary>2000 workers</summary>"));
+}
+
 TEST_CASE("a shared lane has the marks and the clocks of all its workers") {
   const TempFolder folder;
   for (const int host : {0, 1}) {
