@@ -57,36 +57,6 @@ class Scopes(ServerCase):
         with filetimer.expires(math.inf, "x") as scope:
             self.assertEqual(scope.remaining, math.inf)
 
-    def test_renew_moves_the_deadline(self):
-        with filetimer.expires(10, "x") as scope:
-            self.assertTrue(scope.renew(FAR_S))
-            self.assertGreater(scope.remaining, 3000)
-            self.assertTrue(scope.renew())
-            self.assertLess(scope.remaining, 11)
-        self.assertFalse(scope.renew())
-
-    def test_a_scope_may_be_acquired_and_released_without_with(self):
-        scope = filetimer.Scope(FAR_S, "x")
-        scope.acquire()
-        self.assertEqual(self.open_scopes(), ["x"])
-        self.assertTrue(scope.release())
-        self.assertFalse(scope.release())
-        self.assertEqual(self.open_scopes(), [])
-
-    def test_a_scope_that_is_released_inside_with_is_left_early(self):
-        scope = filetimer.Scope(FAR_S, "x")
-        with scope:
-            self.assertTrue(scope.release())
-            self.assertEqual(self.open_scopes(), [])
-        with scope:
-            self.assertEqual(self.open_scopes(), ["x"])
-
-    def test_the_end_of_a_scope_releases_it(self):
-        scope = filetimer.Scope(FAR_S, "x")
-        scope.acquire()
-        del scope
-        self.assertEqual(self.open_scopes(), [])
-
     def test_paused_stops_the_time_of_all_scopes_of_the_thread(self):
         with filetimer.expires(10, "x") as scope:
             with filetimer.paused("checkpoint"):

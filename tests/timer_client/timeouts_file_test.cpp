@@ -165,20 +165,6 @@ TEST_CASE("an entry replaces the timeout of acquire(), start() and renewals") {
   CHECK(slot_called(server.page(), "job").code_timeout == Duration{2h});
 }
 
-TEST_CASE("a slot that is rebound to a name without an entry has the timeout in the code") {
-  const FakeServer server;
-  const TimeoutsFile file("forward = 5\n");
-  auto client = connect_with(server, file);
-  // More names than a thread keeps slots for, so that slots are rebound.
-  for (int i = 0; i < 20; ++i) {
-    (void)client.expires(30s, "forward").release();
-    const std::string name = "other " + std::to_string(i);
-    const auto scope = client.expires(30s, name);
-    CHECK(slot_called(server.page(), name).asked == 30s);
-    CHECK_FALSE(slot_called(server.page(), name).code_timeout);
-  }
-}
-
 TEST_CASE("the first scope of a name in each thread has the first timeout of its entry") {
   const FakeServer server;
   const TimeoutsFile file("[forward]\ntimeout = 5\nfirst_timeout = 60\n[load]\nfirst_timeout = 60");

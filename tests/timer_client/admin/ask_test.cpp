@@ -144,26 +144,6 @@ TEST_CASE("intermediate answers are passed to the caller, and unknown ones do no
                                          R"({"answer": "waiting"})", R"({"answer": "new"})"});
 }
 
-TEST_CASE("each last answer has its kind") {
-  struct Case {
-    const char* line;
-    Kind kind;
-    const char* why;
-  };
-  for (const Case& c :
-       {Case{R"({"answer": "timed_out", "reason": "2 of 4"})", Kind::kTimedOut, "2 of 4"},
-        Case{R"({"answer": "invalid", "reason": "rank -1"})", Kind::kInvalid, "rank -1"},
-        Case{R"({"answer": "refused"})", Kind::kRefused,
-             "the server answered 'refused' and gave no reason"}}) {
-    const testing::TempFolder folder;
-    AnsweringServer server(folder.path(), c.line);
-    const Reply reply = ask_in(folder.path(), "rendezvous");
-    CHECK(reply.kind == c.kind);
-    CHECK(reply.why == c.why);
-    CHECK(reply.answer == c.line);
-  }
-}
-
 TEST_CASE("an answer may be longer than the pipe") {
   const testing::TempFolder folder;
   const std::string line =
@@ -194,19 +174,6 @@ TEST_CASE("an answer that is no JSON object, or endless, is a failure") {
   CHECK(server.reply_names().empty());
 }
 
-TEST_CASE("no answer in time reports a living server and leaves no pipe") {
-  const testing::TempFolder folder;
-  AnsweringServer server(
-      folder.path(), [](const AskedQuestion&, Answers&) {}, AnsweringServer::Opens::kNo);
-  const Reply reply = ask_in(folder.path(), "status", kShort);
-  CHECK(reply.kind == Kind::kNoAnswer);
-  CHECK(reply.server == ServerProcess::kAlive);
-  CHECK(reply.waited >= kShort);
-  CHECK(testing::contains(reply.why, "no answer to 'status'"));
-  CHECK(testing::contains(reply.why, "its process is alive"));
-  CHECK(server.reply_names().empty());
-}
-
 TEST_CASE("a child that is forked during a request leaves the answer to its parent") {
   const testing::TempFolder folder;
   std::atomic<bool> may_answer = false;
@@ -234,16 +201,6 @@ TEST_CASE("a child that is forked during a request leaves the answer to its pare
   CHECK(child_status == 0);
   CHECK(names == 1);
   CHECK(reply.kind == Kind::kDone);
-}
-
-TEST_CASE("a server that closes the pipe before its last answer counts as ended") {
-  const testing::TempFolder folder;
-  AnsweringServer server(folder.path(), [](const AskedQuestion&, Answers& answers) {
-    answers.say(R"({"answer": "granted", "wait_s": 60})");
-  });
-  const Reply reply = ask_in(folder.path(), "rendezvous", kForever);
-  CHECK(reply.kind == Kind::kServerGone);
-  CHECK(testing::contains(reply.why, "ended before it answered 'rendezvous'"));
 }
 
 TEST_CASE("a server that ends without opening the reply pipe is noticed before the timeout") {

@@ -1,6 +1,6 @@
 // No deadline is missed: clients with a model of the server that sleeps until the time on its
-// status page, and that only wake-up messages wake earlier. It judges scopes that are due, counts
-// soft deadlines, and kills no process.
+// status page, and that only wake-up messages wake earlier. It judges scopes that are due, and
+// kills no process.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -11,14 +11,11 @@
 #include <atomic>
 #include <cstdlib>
 #include <filetimer/timer_client.hpp>
-#include <map>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "common/clock.hpp"
-#include "common/slot_times.hpp"
-#include "common/soft_deadline.hpp"
 #include "tests/support/processors.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/timer_client/fake_server.hpp"
@@ -30,9 +27,6 @@ using testing::FakeServer;
 namespace {
 
 constexpr int kThreads = 4;
-// The server's --warn-at, and a timeout of which that is a small part.
-constexpr double kFraction = 0.01;
-constexpr Duration kShortFar = 800ms;
 
 class ModelServer {
  public:
@@ -55,7 +49,6 @@ class ModelServer {
 
   // Returns the number of verdicts on scopes "0", "1", ...
   [[nodiscard]] int verdicts(std::size_t name) const { return verdicts_.at(name); }
-  [[nodiscard]] int warnings(std::size_t name) const { return warnings_.at(name); }
   [[nodiscard]] int scans() const { return scans_; }
 
  private:
@@ -101,7 +94,7 @@ class ModelServer {
       }
       const Instant now = Instant::now();
       if (word > now.ns) {
-        next = std::min({next, word, warn(i, slot, word, now)});
+        next = std::min(next, word);
         continue;
       }
       const auto reading = read_slot(page_, i, word);
@@ -113,20 +106,6 @@ class ModelServer {
     lose_time();
     announce_next_scan(board_, next);
     return next;
-  }
-
-  // Returns when to read the slot again for its soft deadline.
-  std::int64_t warn(std::size_t index, const Slot& slot, std::int64_t word, Instant now) {
-    const Instant soft = soft_time_of(slot, word, {word}, board_.warn_at);
-    if (soft > now) {
-      return soft.ns;
-    }
-    const auto reading = warned_[index] == word ? std::nullopt : read_slot(page_, index, word);
-    if (reading) {
-      warned_[index] = word;
-      ++warnings_.at(static_cast<std::size_t>(std::stoi(reading->name)));
-    }
-    return kWakeAlways;
   }
 
   void lose_time() {
@@ -143,8 +122,6 @@ class ModelServer {
   std::thread thread_;
   std::atomic<bool> stop_ = false;
   std::array<std::atomic<int>, kThreads> verdicts_{};
-  std::array<std::atomic<int>, kThreads> warnings_{};
-  std::map<std::size_t, std::int64_t> warned_;  // by slot: the word
   std::atomic<int> scans_ = 0;
 };
 
@@ -180,51 +157,7 @@ void work(TimerClient& client, const ModelServer& model, std::size_t self, int r
   CHECK(model.verdicts(self) == lost);
 }
 
-// Opens scopes with far deadlines and soft deadlines of a few milliseconds, and waits for a warning
-// about each that it holds. `own`: the soft deadlines are those of the scopes, else of --warn-at.
-void wait_for_warnings(TimerClient& client, const ModelServer& model, std::size_t self, bool own) {
-  std::minstd_rand random(static_cast<unsigned>(self + 1));
-  const std::string name = std::to_string(self);
-  int missed = 0;
-  for (int i = 0; i < 2000 && missed == 0; ++i) {
-    const bool hold = i % 50 == 0;
-    const Duration some{random() % 2'000'000 + 1};
-    ScopeOptions options;
-    if (own) {
-      options.warn_after = some;
-    }
-    const int before = model.warnings(self);
-    auto scope = client.expires(hold && !own ? kShortFar + some : 1h, name, options);
-    const Instant bound = Instant::now() + testing::kBound;
-    while (hold && model.warnings(self) == before && Instant::now() < bound) {
-      std::this_thread::sleep_for(50us);
-    }
-    missed += hold && model.warnings(self) == before ? 1 : 0;
-  }
-  CHECK(missed == 0);
-  CHECK(model.verdicts(self) == 0);
-}
-
 }  // namespace
-
-TEST_CASE("no soft deadline of a scope or of --warn-at is missed") {
-  for (const bool own : {true, false}) {
-    CAPTURE(own);
-    FakeServer server;
-    auto client = server.connect();
-    server.board().next_wake = kWakeAlways;
-    server.board().warn_at = own ? 0 : warn_at_word(kFraction);
-    ModelServer model(server, true);
-    std::vector<std::thread> threads;
-    for (std::size_t i = 0; i < kThreads; ++i) {
-      threads.emplace_back([&, i] { wait_for_warnings(client, model, i, own); });
-    }
-    for (auto& thread : threads) {
-      thread.join();
-    }
-    model.stop();
-  }
-}
 
 TEST_CASE("no deadline is missed, and no released scope gets a verdict") {
   for (const bool slow : {false, true}) {
