@@ -98,7 +98,10 @@ std::optional<PageFolder::Owner> PageFolder::confirmed_owner(std::string_view na
 }
 
 void PageFolder::remove(std::string_view name) const {
-  ::unlink(page_path(name).c_str());
+  if (::unlink(page_path(name).c_str()) != 0) {
+    // The next look must not find its scopes again.
+    (void)!::truncate(page_path(name).c_str(), 0);
+  }
   ::unlink(owner_path(name).c_str());
   ::unlink(stacks_path(name).c_str());
 }

@@ -56,9 +56,9 @@ WorkerIdentity claimed_identity(const PageClaims& claims, pid_t pid) {
               worker_facts_claimed(claims.rank, claims.local_rank, claims.job_id))};
 }
 
-// Returns whether a page is refused for lack of room or of descriptors only, and may fit later.
+// Returns whether a page is refused for a failure or lack that may end.
 bool is_for_now(const Error& refusal) {
-  constexpr std::array kForNow{EAGAIN, EMFILE, ENFILE, ENOMEM, ENOSPC};
+  constexpr std::array kForNow{EAGAIN, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC};
   return std::ranges::find(kForNow, refusal.errno_value) != kForNow.end();
 }
 
