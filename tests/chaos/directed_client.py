@@ -190,6 +190,35 @@ def paused_region_after_the_directory_was_made_again(world):
     worker.do("release", key="k")
 
 
+def scope_moves_to_a_new_page(world):
+    """The status page is cut without a server, and made again; then a scope is renewed, and counted once."""
+    server = world.server()
+    worker = world.worker()
+    server.kill()
+    world.files("the status page is cut")
+    os.truncate(world.dir / "server", 0)
+    worker.do("open", key="k", timeout_ms=60_000)
+    server = server.restart()
+    time.sleep(LOOK_S)
+    worker.do("renew", key="k", timeout_ms=60_000)
+    worker.do("release", key="k")
+    worker.exit()
+    server.stop()
+
+
+def pause_after_the_deadline(world):
+    """A deadline passes without a server; then the scope is paused and resumed, and the next server judges it."""
+    server = world.server()
+    worker = world.worker()
+    server.kill()
+    worker.do("open", key="k", timeout_ms=100)
+    time.sleep(QUIET_S)
+    worker.do("pause", key="k")
+    worker.do("resume", key="k")
+    server.restart()
+    worker.wait()
+
+
 def exception_in_a_task(world):
     """A scope with on_expiry="raise" expires in an asyncio task."""
     world.server()

@@ -459,7 +459,7 @@ end:
 
   /* must_wake() (b)
    * code: common/wake_protocol.hpp must_wake 4fbb7b47
-   * code: timer_client/client/client_state.cpp TimerClient::State::after_opening ea17838b */
+   * code: timer_client/client/client_state.cpp TimerClient::State::after_opening c62552d0 */
   :: d_step { worker_at[w] == READ_NEXT_WAKE ->
        if
        :: MUST_WAKE(deadline) -> worker_at[w] = READ_PENDING

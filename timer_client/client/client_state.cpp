@@ -59,6 +59,7 @@ void TimerClient::State::after_opening(TimerScope& scope, unsigned todo_next, Sc
       has_moved = look_again();
     }
     if (has_moved) {
+      scope.timer_.slot_->statistics = nullptr;  // it is counted on the new page
       scope.release();
       SlotHandle* const handle = claim(key, false);
       if (handle == nullptr) {

@@ -40,7 +40,7 @@ bool TimerScope::renew(Timeout timeout) {
 
 // If the page was replaced, opens the scope again on its successor, in a slot of this thread.
 void TimerScope::follow_page(std::chrono::nanoseconds after) {
-  const SlotHandle& old = *timer_.slot_;
+  SlotHandle& old = *timer_.slot_;
   SlotHandle* handle = nullptr;
   {
     const auto held = ProcessLock::instance().lock();
@@ -67,6 +67,7 @@ void TimerScope::follow_page(std::chrono::nanoseconds after) {
   if ((open_scope(*handle, terms) & todo::kWake) != 0) {
     handle->page->wake();
   }
+  old.statistics = nullptr;  // it is counted on the new page
   TimerClient::State::release(timer_, false);
   timer_ = timer;
 }
