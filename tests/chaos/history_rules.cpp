@@ -436,8 +436,10 @@ Span HistoryJudge::timeout_at(const Scope& scope, Ns judged, Ns& timeout) const 
     } else if (op == "pause") {
       left = due.from < kNever ? std::max<Ns>(due.from - call.end, 0) : left;
       due = {is_done ? kNever : due.from, kNever};
+      is_paused = is_done;
     } else {
       due = {is_done ? after(call.begin, left) : kNever, after(call.end, timeout)};
+      is_paused = false;
     }
     is_paused = op == "renew" ? is_paused : op == "pause";
     timeout = now;
@@ -493,9 +495,11 @@ void HistoryJudge::judge_scope(Scope& scope) {
   }
   const auto may_cancel = [&](const auto& entry) {
     const auto killed = killed_.find(entry.first);
-    return (killed == killed_.end() ||
-            !killed->second->template list<JsonFields>("signals").empty()) &&
-           entry.second->integer("pid") == worker.pid &&
+    const bool is_killed =
+        killed == killed_.end() ||
+        killed->second->integer("server_pid") != entry.second->integer("server_pid") ||
+        !killed->second->template list<JsonFields>("signals").empty();
+    return is_killed && entry.second->integer("pid") == worker.pid &&
            entry.second->integer("start_time") == worker.start;
   };
   const bool is_decided = scope.release || verdicts > 0 || scope.open.result == nullptr ||

@@ -163,7 +163,7 @@ class Run:
     def tell(self, worker, op, **words):
         """Has a worker carry it out. One that is halted does so later; so does one that a server has stopped
         which itself was halted or killed before it could send a signal."""
-        if words.get("via") in ("pipe", "torch") or worker.kind in ("pipe", "torch"):
+        if words.get("key") in self.on_pipe:
             self.lines[worker.name] = time.monotonic()
         worker.post(op, **words)
         if worker.halts:
@@ -244,7 +244,13 @@ class Run:
         if worker and key not in self.on_pipe:
             self.open[worker.name][key] = None
             self.paused.add(key)
+            self.excuse_late_pause(worker)
             self.tell(worker, "pause", key=key)
+
+    def excuse_late_pause(self, worker):
+        name = "pause_after_the_deadline"
+        if name in known() and (self.server.halts or not self.server.is_alive):
+            self.world.excuse("record-terms", f"{name} is known", subject=worker.name)
 
     def step_resume(self, index, key):
         worker, key = self.scope(index, key)
@@ -258,6 +264,7 @@ class Run:
             self.keys += 1
             self.regions.setdefault(worker.name, []).append(f"r{self.keys}")
             self.open[worker.name] = dict.fromkeys(self.open[worker.name])
+            self.excuse_late_pause(worker)
             self.tell(worker, "enter", key=f"r{self.keys}")
 
     def step_leave(self, index):

@@ -404,20 +404,27 @@ class Worker {
   void change_region(const std::string& key, bool is_begin, Change change) {
     begin(is_begin ? "open" : "release",
           field("key", key) + (is_begin ? field("scope", std::string{"region"}) : ""));
-    std::vector<int> numbers{number_};
-    for (const auto& [scope, _] : scopes_) {
-      if (regions_.size() == (is_begin ? 0 : 1) && !of_other_threads_.contains(scope)) {
-        begin(is_begin ? "pause" : "resume", field("key", scope));
-        numbers.push_back(number_);
+    std::map<int, const Scope*> changed;  // by number; none: the region itself
+    changed.emplace(number_, nullptr);
+    for (const auto& [scope_key, scope] : scopes_) {
+      if (regions_.size() == (is_begin ? 0 : 1) && !of_other_threads_.contains(scope_key)) {
+        begin(is_begin ? "pause" : "resume", field("key", scope_key));
+        changed.emplace(number_, &scope);
       }
     }
     const int last = number_;
     change();
-    for (const int number : numbers) {
+    for (const auto& [number, scope] : changed) {
       number_ = number;
-      end(true);
+      // The verdict came before the region, or the caller still pauses the scope.
+      end(scope == nullptr || is_paused(*scope) == is_begin);
     }
     number_ = last;
+  }
+
+  static bool is_paused(const Scope& scope) {
+    const auto times = std::visit([](const auto& each) { return each.times(); }, scope);
+    return times && times->is_paused;
   }
 
   void leave_scopes() {

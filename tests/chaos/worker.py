@@ -7,6 +7,7 @@ open knows `raise` (on_expiry="raise"; ScopeExpired ends the scope), and in plac
 thread `task` (in asyncio), `generator` and `thread` (with threads that never end, in blocking calls).
 """
 import asyncio
+import ctypes
 import json
 import os
 import resource
@@ -180,6 +181,8 @@ class Worker:
         os.execv(sys.executable, [sys.executable, *sys.argv])
 
     def do_exit(self, code="0"):
+        for scope in self.scopes.values():  # the end of an object would release it
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(scope))
         sys.exit(int(code))
 
     def do_threads(self, count):

@@ -479,11 +479,12 @@ class World:
                     continue
                 raise Bound(f"{name} does not start within {bound_s} s: {self.said(name)}") from None
             connection.settimeout(BOUND_S)
-            hello = b""
-            while not hello.endswith(b"\n"):
-                hello += connection.recv(1)
+            hello = connection.makefile("rb", buffering=0).readline().decode().split()
+            if not hello:  # it was killed before it could say it
+                connection.close()
+                continue
             peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-            self.joined[hello.decode().split()[1]] = connection, int.from_bytes(peer[:4], sys.byteorder)
+            self.joined[hello[1]] = connection, int.from_bytes(peer[:4], sys.byteorder)
         return self.joined.pop(name)
 
     def said(self, name):
