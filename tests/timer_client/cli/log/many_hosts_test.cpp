@@ -8,15 +8,13 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <functional>
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/text.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
 #include "tests/timer_client/cli/log/host_log.hpp"
+#include "timer_client/cli/log/incident.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -30,79 +28,28 @@ std::string host_name(int host) {
 
 struct Cluster {
   int hosts = kHosts;
-  int culprit = 197;                   // the rank that hangs
-  std::string culprit_scope = "load";  // empty: it is in none
-  std::string job = "8812";
-  std::int64_t began_us = 600 * kSecondUs;  // when all entered `epoch`
-  std::int64_t waiting_timeout_us = 30 * kSecondUs;
-  bool has_epoch = true;
-  std::map<int, std::int64_t> clocks = {};  // how far each host's is ahead
-  std::function<std::string(int)> prefix = [](int host) { return fmt::format("h{:02}", host); };
+  int culprit = 197;  // the rank that hangs
 };
 
-// The culprit enters `load` five seconds after the epoch began and expires 30 s later. The others
-// enter `exchange` ten seconds after it began, within 20 ms of each other.
-std::int64_t entered_us(const Cluster& cluster, int rank) {
-  return cluster.began_us + (rank == cluster.culprit ? 5 * kSecondUs : 10 * kSecondUs + 20 * rank);
-}
-
-std::int64_t expires_us(const Cluster& cluster, int rank) {
-  return entered_us(cluster, rank) +
-         (rank == cluster.culprit ? 30 * kSecondUs : cluster.waiting_timeout_us);
-}
-
-bool may_expire(const Cluster& cluster, int rank) {
-  return rank != cluster.culprit || !cluster.culprit_scope.empty();
-}
-
-std::string scope_of(const Cluster& cluster, int rank) {
-  return rank == cluster.culprit ? cluster.culprit_scope : "exchange";
-}
-
-// What the server of one host wrote: the incident of its first expiry, then that expiry.
+// What the server of one host wrote. All ranks entered `step` at ten minutes. The culprit entered
+// `load` five seconds later and expired 30 s after that; the others entered `exchange` after ten
+// seconds, within 20 ms of each other.
 std::string log_of_host(const Cluster& cluster, int host) {
-  const auto clock = cluster.clocks.find(host);
-  HostLog log(host_name(host), clock == cluster.clocks.end() ? 0 : clock->second);
-  log.add("server_started", cluster.began_us - 60 * kSecondUs, R"(,"version":"0.1.0")");
-  int first = -1;
+  HostLog log(host_name(host));
+  log.add("server_started", 540 * kSecondUs, R"(,"version":"0.1.0")");
+  std::vector<MadeWorker> workers;
   for (int rank = host * kRanksAHost; rank < (host + 1) * kRanksAHost; ++rank) {
-    if (may_expire(cluster, rank) &&
-        (first < 0 || expires_us(cluster, rank) < expires_us(cluster, first))) {
-      first = rank;
-    }
+    const bool hangs = rank == cluster.culprit;
+    workers.push_back({.pid = 1000 + rank,
+                       .rank = rank,
+                       .job = "8812",
+                       .scope = hangs ? "load" : "exchange",
+                       .entered_s = hangs ? 605 : 610 + 2e-5 * rank,
+                       .step_s = 600});
   }
-  const std::int64_t at_us = expires_us(cluster, first);
-  const std::string id = cluster.prefix(host);
-  std::string scopes;
-  std::string idle;
-  for (int rank = host * kRanksAHost; rank < (host + 1) * kRanksAHost; ++rank) {
-    const auto open = [&](const std::string& scope, std::int64_t since_us) {
-      scopes += fmt::format(
-          R"({}{{"pid":{},"rank":{},"comm":"t","job_id":"{}","scope":"{}","elapsed_s":{:.6f},)"
-          R"("timeout_s":30}})",
-          scopes.empty() ? "" : ",", 1000 + rank, rank, cluster.job, scope,
-          static_cast<double>(at_us - since_us) / 1e6);
-    };
-    if (!may_expire(cluster, rank)) {
-      idle = fmt::format(R"({{"pid":{},"rank":{},"comm":"t","job_id":"{}"}})", 1000 + rank, rank,
-                         cluster.job);
-      continue;
-    }
-    if (cluster.has_epoch) {
-      open("epoch", cluster.began_us);
-    }
-    open(scope_of(cluster, rank), entered_us(cluster, rank));
-  }
-  log.add("incident", at_us,
-          fmt::format(R"(,"incident":"{}-i1","workers":{},"open_scopes":[{}],"in_no_scope":[{}],)"
-                      R"("omitted":0)",
-                      id, kRanksAHost, scopes, idle));
-  log.add("expired", at_us + 100,
-          fmt::format(R"(,"pid":{},"start_time":7,"comm":"t","rank":{},"job_id":"{}","id":"{}-1",)"
-                      R"("incident":"{}-i1","scope":"{}","elapsed_s":30,"timeout_s":30,)"
-                      R"("overdue_ms":0.1,"deadline_mono_ns":{})",
-                      1000 + first, first, cluster.job, id, id, scope_of(cluster, first),
-                      log.mono_ns(at_us)));
+  const MadeWorker first = *std::ranges::min_element(workers, {}, &MadeWorker::entered_s);
+  add_incident(log, first.entered_s + 30, fmt::format("h{:02}-i1", host), workers);
+  add_expiry(log, fmt::format("h{:02}-1", host), fmt::format("h{:02}-i1", host), first);
   return log.text();
 }
 
@@ -112,25 +59,14 @@ void write_logs(const TempFolder& folder, const Cluster& cluster) {
   }
 }
 
-// The part below the table.
-std::string verdict_of(const Ran& ran) {
-  const std::size_t begin = ran.output.find("\nWho hung first");
-  return begin == ran.output.npos ? "" : ran.output.substr(begin + 1);
-}
-
-std::string verdict_of(const Cluster& cluster, std::vector<std::string> words = {}) {
+TEST_CASE("of 64 hosts in a folder the one worker that hung is named") {
   const TempFolder folder;
-  write_logs(folder, cluster);
-  words.insert(words.begin(), "log");
-  words.push_back(folder.path());
-  const Ran ran = run_command(words);
+  write_logs(folder, {});
+  const Ran ran = run_command({"log", folder.path()});
   CHECK(ran.code == 0);
   CHECK(ran.errors.empty());
-  return verdict_of(ran);
-}
-
-TEST_CASE("of 64 hosts in a folder the one worker that hung is named") {
-  CHECK(verdict_of(Cluster{}) == read_data("many_hosts_verdict.txt"));
+  CHECK(ran.output.substr(ran.output.find("Who hung first")) ==
+        read_data("many_hosts_verdict.txt"));
 }
 
 TEST_CASE("a folder, a pattern, folders below and the files themselves are the same logs") {
@@ -253,6 +189,92 @@ TEST_CASE("hosts of long names can be told apart, also in a table that is longer
   for (int i = 0; i < 12'000; ++i) {
     REQUIRE(contains(lines[static_cast<std::size_t>(i) + 4], fmt::format("01{:02} ", i % 3)));
   }
+}
+
+// --- who waited on whom ---
+
+TEST_CASE("several may be odd, and nobody is when two halves face each other") {
+  const auto has_odd = [](int odd, int others) {
+    std::vector<MadeWorker> workers;
+    for (int rank = 0; rank < odd + others; ++rank) {
+      workers.push_back(
+          {.pid = 100 + rank, .rank = rank, .job = "j", .scope = rank < odd ? "load" : "exchange"});
+    }
+    HostLog log("node07");
+    add_incident(log, 30, "a-i1", workers);
+    add_expiry(log, "a-1", "a-i1", workers[0]);
+    const TempFolder folder;
+    folder.write("log", log.text());
+    return contains(run_command({"show", "a-1", folder.path("log")}).output, "the odd one");
+  };
+  CHECK(has_odd(1, 2));
+  CHECK(has_odd(2, 510));
+  CHECK_FALSE(has_odd(1, 1));
+  CHECK_FALSE(has_odd(2, 3));
+  CHECK_FALSE(has_odd(4, 0));
+}
+
+TEST_CASE("workers are named by what is known of them") {
+  CHECK(worker_text({{}, 4711, 2, "trainer"}) == "rank 2 (pid 4711, trainer)");
+  CHECK(worker_text({{}, {}, 2, ""}) == "rank 2");
+  CHECK(worker_text({{}, {}, 2, "trainer"}) == "rank 2 (trainer)");
+  CHECK(worker_text({{}, 4711, {}, "trainer"}) == "pid 4711 (trainer)");
+  CHECK(worker_text({"node08", 4711, {}, ""}) == "pid 4711 on node08");
+  CHECK(worker_text({{}, {}, {}, "trainer"}) == "trainer");
+  CHECK(worker_text({}) == "a worker");
+}
+
+TEST_CASE("a worker is found by its process, else by its rank, on its host") {
+  const std::vector<WorkerName> workers = {
+      {{}, 11, 0, ""}, {"node08", 12, 1, ""}, {{}, {}, {}, "x"}};
+  CHECK(is_among(workers, {{}, 11, {}, ""}));
+  CHECK(is_among(workers, {{}, {}, 0, ""}));
+  CHECK(is_among(workers, {"node08", 12, 7, ""}));
+  CHECK_FALSE(is_among(workers, {{}, 12, 1, ""}));
+  CHECK_FALSE(is_among(workers, {{}, 13, 0, ""}));
+  CHECK_FALSE(is_among(workers, {}));  // of nobody known nobody is like him
+}
+
+TEST_CASE("ranks that follow each other are a range, and a list has an end") {
+  std::vector<WorkerName> most;
+  std::vector<WorkerName> every_second;
+  for (std::int64_t rank = 0; rank < 512; ++rank) {
+    if (rank != 2) {
+      most.push_back({"", rank + 1000, rank, "t"});
+    }
+    if (rank % 2 == 0) {
+      every_second.push_back({"", rank + 1000, rank, "t"});
+    }
+  }
+  CHECK(workers_text(most) == "ranks 0, 1, 3-511");
+  CHECK(workers_text(every_second) ==
+        "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30 and 240 more");
+}
+
+TEST_CASE("of many workers in many places, and of many that expired, a few are named") {
+  std::vector<MadeWorker> workers;
+  for (int rank = 0; rank < 512; ++rank) {
+    const bool is_elsewhere = rank < 20;
+    workers.push_back({.pid = 100 + rank,
+                       .rank = rank,
+                       .job = "j",
+                       .scope = is_elsewhere ? fmt::format("s{:02}", rank) : "exchange",
+                       .entered_s = is_elsewhere ? 80.0 + rank : 100.0});
+  }
+  HostLog log("node07");
+  add_incident(log, 130, "a-i1", workers);
+  for (int rank = 20; rank < 120; ++rank) {
+    add_expiry(log, fmt::format("a-{}", rank), "a-i1", workers[static_cast<std::size_t>(rank)]);
+  }
+  const TempFolder folder;
+  folder.write("log", log.text());
+  const std::string page = unwrapped(run_command({"show", "a-50", folder.path("log")}).output);
+  CAPTURE(page);
+  CHECK(contains(page,
+                 "\n  rank 6 in `s06` for 44 s\n  and 13 more in 13 other places\n"
+                 "  ranks 20-511 in `exchange` for 30 s, this one among them\n"
+                 "  First to expire: rank 20 (pid 120, t), a-20.\n"));
+  CHECK(contains(page, "; rank 28 (pid 128, t), a-28 and 90 more.\n"));
 }
 
 }  // namespace
