@@ -215,33 +215,28 @@ TEST_CASE("a file that has replaced standard error is not written to") {
 
 TEST_CASE("an unexpected value of an environment variable is ignored with a notice") {
   const testing::FakeServer server;
-  using Messages = std::vector<std::string>;
-  const auto connect = [&] { (void)server.connect(); };
-  CHECK(messages_in(said("loud", connect)) ==
-        Messages{
-            "warning: $FILETIMER_LOG_LEVEL: 'loud': expected one of error, warning, info, debug"});
-  CHECK(messages_in(said(nullptr, [&] {
-          ::setenv("FILETIMER", "of", 1);
-          connect();
-        })) == Messages{"warning: $FILETIMER is 'of': expected on or off; it counts as on"});
-  CHECK(messages_in(said(nullptr,
-                         [&] {
-                           ::setenv("FILETIMER_MISSING", "never", 1);
-                           connect();
-                         })) ==
-        Messages{"warning: $FILETIMER_MISSING is 'never': expected ignore, wait or raise; it "
-                 "does not count"});
-  CHECK(messages_in(said(nullptr,
-                         [&] {
-                           ::setenv("FILETIMER_TIMEOUTS", "/nonexistent", 1);
-                           connect();
-                         })) ==
-        Messages{"warning: $FILETIMER_TIMEOUTS: cannot read the timeouts in '/nonexistent': No "
-                 "such file or directory; the timeouts in the code count"});
-  CHECK(said("error", [&] {
-          ::setenv("FILETIMER_MISSING", "never", 1);
-          connect();
-        }).empty());
+  struct Case {
+    const char* name;
+    const char* value;
+    const char* message;
+  };
+  for (const Case& c :
+       {Case{kLogLevelVariable, "loud", ": 'loud': expected one of error, warning, info, debug"},
+        Case{"FILETIMER", "of", " is 'of': expected on or off; it counts as on"},
+        Case{"FILETIMER_MISSING", "never",
+             " is 'never': expected ignore, wait or raise; it does not count"},
+        Case{
+            "FILETIMER_TIMEOUTS", "/nonexistent",
+            ": cannot read the timeouts in '/nonexistent': No such file or directory; the timeouts "
+            "in the code count"}}) {
+    const auto connect = [&] {
+      ::setenv(c.name, c.value, 1);
+      (void)server.connect();
+    };
+    CHECK(messages_in(said(nullptr, connect)) ==
+          std::vector{std::string("warning: $") + c.name + c.message});
+    CHECK((c.name == std::string(kLogLevelVariable) || said("error", connect).empty()));
+  }
 }
 
 TEST_CASE("a missing server is a notice once in a process, and then a warning") {

@@ -26,11 +26,6 @@ Ran ran(const TempFolder& folder, std::vector<std::string> words) {
   return run_command(words);
 }
 
-const std::string kBusy =
-    R"("reason":"2 scopes are open","open_scope_count":70,"open_scopes":[)"
-    R"({"pid":12,"rank":3,"scope":"step","elapsed_s":1.5,"remaining_s":8.5},)"
-    R"({"pid":13,"scope":"sa\nve","elapsed_s":90}],"workers":[{"pid":12,"comm":"train","rank":3}]})";
-
 }  // namespace
 
 TEST_CASE("ping prints the pid that answered, and how fast") {
@@ -69,24 +64,6 @@ TEST_CASE("status prints a page of keys and values, then the groups") {
         "  kill         tree\n"
         "  grace        10 s\n"
         "  max timeout  none\n");
-}
-
-TEST_CASE("status --json prints the server's answer unchanged") {
-  const TempFolder folder;
-  const std::string line = R"({"answer":"done","server_pid":4711,"may":{"signal":true}})";
-  AnsweringServer server(folder.path(), line);
-  CHECK(ran(folder, {"status", "--json"}).output == line + "\n");
-  CHECK(ran(folder, {"status"}).output == "server pid  4711\n\nmay\n  signal  yes\n");
-}
-
-TEST_CASE("drain prints how many scopes are open, and --off ends it") {
-  const TempFolder folder;
-  AnsweringServer server(folder.path(), [](const AskedQuestion& asked, Answers& answers) {
-    answers.say(asked.off ? R"({"answer":"done","draining":false,"open_scope_count":1})"
-                          : R"({"answer":"done","draining":true,"open_scope_count":1})");
-  });
-  CHECK(ran(folder, {"drain"}).output == "draining: 1 scope is open, new scopes are not watched\n");
-  CHECK(ran(folder, {"drain", "--off"}).output == "not draining: new scopes are watched\n");
 }
 
 TEST_CASE("shutdown sends the mode and the timeout of its options") {
@@ -142,48 +119,75 @@ TEST_CASE("shutdown prints for what the server waits, whenever that changes") {
         "timer_client: 2 scopes were left open\n");
 }
 
-TEST_CASE("refused and timed out have a reason, a table and an exit code") {
-  for (const auto& [word, code] :
-       {std::pair{"refused", kExitRefused}, {"timed_out", kExitTimedOut}}) {
+TEST_CASE("each answer is printed, and has an exit code") {
+  const std::string status = R"({"answer":"done","server_pid":4711,"may":{"signal":true}})";
+  const std::string busy =
+      R"("reason":"2 scopes are open","open_scope_count":70,"open_scopes":[)"
+      R"({"pid":12,"rank":3,"scope":"step","elapsed_s":1.5,"remaining_s":8.5},)"
+      R"({"pid":13,"scope":"sa\nve","elapsed_s":90}],"workers":[{"pid":12,"comm":"train","rank":3}]})";
+  const std::string table =
+      "RANK  PID  SCOPE   ELAPSED  REMAINING\n"
+      "   3   12  step     1.50 s     8.50 s\n"
+      "       13  sa\\nve     90 s       none\n"
+      "and 68 more scopes\n"
+      "\n"
+      "RANK  PID  WORKER\n"
+      "   3   12  train\n";
+  const std::vector<std::string> meet{"rendezvous", "--rank",    "1",      "--world", "2",
+                                      "--timeout",  "5s",        "--name", "epoch",   "--retries",
+                                      "1",          "--backoff", "1ms"};
+  struct Case {
+    std::vector<std::string> words;
+    std::string answer;
+    std::string output;
+    std::string errors;
+    int code = 0;
+    std::size_t asked = 1;
+  };
+  for (const Case& c : std::vector<Case>{
+           {{"status", "--json"}, status, status + "\n", ""},
+           {{"status"}, status, "server pid  4711\n\nmay\n  signal  yes\n", ""},
+           {{"drain"},
+            R"({"answer":"done","draining":true,"open_scope_count":1})",
+            "draining: 1 scope is open, new scopes are not watched\n",
+            ""},
+           {{"drain", "--off"},
+            R"({"answer":"done","draining":false,"open_scope_count":1})",
+            "not draining: new scopes are watched\n",
+            ""},
+           {{"drain"}, R"({"answer":"invalid","reason":"what?"})", "", "what?\n", kExitUsage},
+           {{"shutdown"},
+            R"({"answer":"refused",)" + busy,
+            table,
+            "2 scopes are open\n",
+            kExitRefused},
+           {{"shutdown"},
+            R"({"answer":"timed_out",)" + busy,
+            table,
+            "2 scopes are open\n",
+            kExitTimedOut},
+           {meet, R"({"answer":"timed_out","reason":"1 of 2 came","missing":[0]})", "",
+            "rendezvous 'epoch': 1 of 2 came; missing: 0\n", kExitTimedOut, 2},
+           {meet, R"({"answer":"done","round":7,"joined":[]})",
+            "rendezvous 'epoch', round 7: all 2 ranks have joined\n", ""}}) {
+    CAPTURE(c.answer);
     const TempFolder folder;
-    AnsweringServer server(folder.path(), std::string(R"({"answer":")") + word + "\"," + kBusy);
-    const Ran busy = ran(folder, {"shutdown"});
-    CHECK(busy.code == code);
-    CHECK(busy.errors == "timer_client: 2 scopes are open\n");
-    CHECK(busy.output ==
-          "RANK  PID  SCOPE   ELAPSED  REMAINING\n"
-          "   3   12  step     1.50 s     8.50 s\n"
-          "       13  sa\\nve     90 s       none\n"
-          "and 68 more scopes\n"
-          "\n"
-          "RANK  PID  WORKER\n"
-          "   3   12  train\n");
+    AnsweringServer server(folder.path(), c.answer);
+    const Ran got = ran(folder, c.words);
+    CHECK(got.output == c.output);
+    CHECK(got.errors == (c.errors.empty() ? "" : "timer_client: ") + c.errors);
+    CHECK(got.code == c.code);
+    REQUIRE(server.asked().size() == c.asked);
+    const AskedQuestion asked = server.asked().back();
+    CHECK(asked.request == c.words[0]);
+    CHECK(asked.off == (c.words.back() == "--off"));
+    if (asked.request == "rendezvous") {
+      CHECK(asked.rank == 1);
+      CHECK(asked.world == 2);
+      CHECK(asked.wait_s == 5);
+      CHECK(asked.name == "epoch");
+    }
   }
-}
-
-TEST_CASE("rendezvous prints its round, or the missing ranks") {
-  const TempFolder folder;
-  bool all_come = false;
-  AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
-    answers.say(all_come ? R"({"answer":"done","round":7,"joined":[]})"
-                         : R"({"answer":"timed_out","reason":"1 of 2 came","missing":[0]})");
-  });
-  const std::vector<std::string> words{"rendezvous", "--rank",    "1",      "--world", "2",
-                                       "--timeout",  "5s",        "--name", "epoch",   "--retries",
-                                       "1",          "--backoff", "1ms"};
-  const Ran late = ran(folder, words);
-  CHECK(late.code == kExitTimedOut);
-  CHECK(late.errors == "timer_client: rendezvous 'epoch': 1 of 2 came; missing: 0\n");
-  CHECK(server.asked().size() == 2);
-  all_come = true;
-  const Ran met = ran(folder, words);
-  CHECK(met.code == 0);
-  CHECK(met.output == "rendezvous 'epoch', round 7: all 2 ranks have joined\n");
-  const AskedQuestion asked = server.asked().back();
-  CHECK(asked.rank == 1);
-  CHECK(asked.world == 2);
-  CHECK(asked.wait_s == 5);
-  CHECK(asked.name == "epoch");
 }
 
 TEST_CASE("without a server or an answer a request ends with one line and an exit code") {
@@ -213,12 +217,6 @@ TEST_CASE("without a server or an answer a request ends with one line and an exi
   SUBCASE("one that ends") {
     AnsweringServer server(folder.path(), [](const AskedQuestion&, Answers&) {});
     CHECK(ran(folder, {"drain"}).code == kExitNoServer);
-  }
-  SUBCASE("one that rejects the request") {
-    AnsweringServer server(folder.path(), R"({"answer":"invalid","reason":"what?"})");
-    const Ran wrong = ran(folder, {"drain"});
-    CHECK(wrong.code == kExitUsage);
-    CHECK(wrong.errors == "timer_client: what?\n");
   }
   SUBCASE("one whose answer can't be read") {
     AnsweringServer server(folder.path(), "?");
