@@ -219,6 +219,21 @@ def pause_after_the_deadline(world):
     worker.wait()
 
 
+def renewal_after_the_page_was_cut(world):
+    """The page of a worker is truncated. A scope with a known name is opened, renewed on the next page, and hangs."""
+    world.server()
+    worker = world.worker()
+    worker.do("open", key="before", scope="k", timeout_ms=60_000)
+    worker.do("release", key="before")
+    page = next(each for each in world.dir.glob("scopes/*-*") if each.is_file())
+    world.files("a page is truncated")
+    os.truncate(page, 0)
+    worker.do("open", key="k", timeout_ms=60_000)
+    time.sleep(LOOK_S)
+    worker.do("renew", key="k", timeout_ms=100)
+    worker.wait()
+
+
 def exception_in_a_task(world):
     """A scope with on_expiry="raise" expires in an asyncio task."""
     world.server()

@@ -17,9 +17,10 @@ namespace {
 using Ns = std::int64_t;
 constexpr Ns kNever = std::numeric_limits<Ns>::max() / 4;
 constexpr Ns kSecond = 1'000'000'000;
-constexpr Ns kClose = 2'000'000;     // times that are the same, converted and rounded
-constexpr Ns kTolerated = kSecond;   // missed time of the server that is not given back
-constexpr Ns kLook = kSecond;        // how long the end of a halt may stay unnoticed
+constexpr Ns kClose = 2'000'000;    // times that are the same, converted and rounded
+constexpr Ns kTurn = kSecond / 10;  // of the server's loop; what it finds has the time of its begin
+constexpr Ns kTolerated = kSecond;  // missed time of the server that is not given back
+constexpr Ns kLook = kSecond;       // how long the end of a halt may stay unnoticed
 constexpr Ns kPrompt = 5 * kSecond;  // a verdict, a signal or an answer comes within
 constexpr Ns kPromptUnderLoad = 20 * kSecond;
 constexpr Ns kDefaultInterval = 10 * kSecond;
@@ -185,6 +186,7 @@ class HistoryJudge {
   std::map<std::string, const JsonRecord*, std::less<>> expired_, killed_;
   std::map<std::int64_t, const JsonRecord*> started_;  // by pid of the server
   std::set<std::string> released_late_;
+  std::set<std::int64_t> rejected_pids_;
   std::vector<const JsonRecord*> excuses_;
   std::vector<Span> loads_;
   std::vector<std::string> files_;  // what was done to them
@@ -356,7 +358,9 @@ void HistoryJudge::read_logs() {
     if (event == "server_started") {
       started_[record->integer("server_pid")] = record;
     }
-    if (event == "released_late") {
+    if (event == "rejected") {
+      rejected_pids_.insert(record->integer("pid"));
+    } else if (event == "released_late") {
       released_late_.insert(id);
     } else if (event == "killed") {
       killed_.emplace(id, record);
@@ -502,7 +506,14 @@ void HistoryJudge::judge_scope(Scope& scope) {
     return is_killed && entry.second->integer("pid") == worker.pid &&
            entry.second->integer("start_time") == worker.start;
   };
-  const bool is_decided = scope.release || verdicts > 0 || scope.open.result == nullptr ||
+  // Else its client has removed the page at the exit of the worker.
+  const bool was_watched = std::ranges::any_of(processes_, [&](const auto& entry) {
+    return entry.second.role == "server" && entry.second.ready < worker.ended &&
+           entry.second.alive_until > worker.spawned;
+  });
+  const bool was_refused = scope.via != "page" && rejected_pids_.contains(worker.pid);
+  const bool is_decided = scope.release || !was_watched || was_refused || verdicts > 0 ||
+                          scope.open.result == nullptr ||
                           std::ranges::any_of(expired_, may_cancel);  // else it may be cancelled
   if (!is_decided && scope.may_be_watched() && worker.ended < kNever && scope.via != "run" &&
       !may_lack_records_ &&
@@ -873,7 +884,12 @@ void HistoryJudge::judge_records() {
     const auto was_halted = [at](const Halt& halt) {
       return halt.possible.from <= at && at <= halt.possible.to + kLook;
     };
-    if (event == "deferred" && std::ranges::none_of(worker->halts, was_halted)) {
+    const auto was_stopped_to_be_killed = [&](const auto& entry) {  // by a server that was killed
+      return entry.second->integer("pid") == worker->pid &&
+             entry.second->integer("server_pid") != record->integer("server_pid");
+    };
+    if (event == "deferred" && std::ranges::none_of(worker->halts, was_halted) &&
+        std::ranges::none_of(expired_, was_stopped_to_be_killed)) {
       report("deferred-has-halt", worker->name, "deferred while it ran, in {}", record->place());
     } else if (const bool is_about_scope =
                    event == "left_open" || (event == "warned" && record->has("acquired_mono_ns"));
@@ -920,7 +936,7 @@ void HistoryJudge::judge_released_late(const JsonRecord& record) {
                                return change.second.begin < record.integer("mono_ns");
                              });
   const Ns begun = scope->release ? scope->release->begin : kNever;
-  if (!has_other_end && begun > released + kClose) {
+  if (!has_other_end && begun > released + kTurn) {
     report("record-times", whose(*scope), "not released until then, in {}", record.place());
   }
 }

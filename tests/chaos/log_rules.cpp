@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <map>
 #include <set>
 
@@ -152,7 +153,7 @@ class LogJudge {
   static std::string run_key(const JsonRecord& record) {
     return fmt::format("{} {}", record.text("boot_id"), record.integer("server_pid"));
   }
-  Run& run_of(const JsonRecord& record) { return runs_[run_key(record)]; }
+  Run& run_of(const JsonRecord& record) { return *run_of_.at(&record); }
   // Returns whether waits may have been shortened because the server was about to end.
   bool is_near_end(const JsonRecord& record) {
     const JsonRecord* stopped = run_of(record).stopped;
@@ -225,7 +226,9 @@ class LogJudge {
   const std::vector<JsonRecord>& lines_;
   std::vector<Violation>& found_;
   std::vector<const JsonRecord*> records_;
-  std::map<std::string, Run> runs_;
+  std::deque<Run> runs_;
+  std::map<std::string, Run*> latest_;  // by pid, which another server may get
+  std::map<const JsonRecord*, Run*> run_of_;
   bool has_missed_time_ =
       false;  // given back so far: later readings of a scope have later deadlines
   std::map<std::string_view, ById> by_id_;                      // by event
@@ -240,14 +243,14 @@ void LogJudge::collect() {
   for (const JsonRecord& line : lines_) {
     if (!line.is_object()) {
       // A killed server may leave half a line. The next server ends it before its first record.
-      const bool is_torn = line.is_last() || !runs_.contains(run_key(*std::next(&line)));
+      const bool is_torn = line.is_last() || !latest_.contains(run_key(*std::next(&line)));
       expect(is_torn, "whole-lines", line, "not a JSON object: {:.80}", line.line());
     } else if (known.insert(line.line()).second &&  // else written again, when a write had failed
                has_fields(line, "") && has_fields(line, line.text("event"))) {
       add(line);
     }
   }
-  for (const auto& [key, run] : runs_) {
+  for (const Run& run : runs_) {
     is_incomplete_ = is_incomplete_ || run.started == nullptr ||
                      (run.stopped != nullptr && run.stopped->integer("lost_records") > 0);
   }
@@ -272,12 +275,14 @@ bool LogJudge::has_fields(const JsonRecord& record, std::string_view event) {
 
 void LogJudge::add(const JsonRecord& record) {
   const std::string_view event = record.text("event");
-  Run& run = run_of(record);
-  if (run.stopped != nullptr) {
-    expect(event == "server_started" || mono(record) > mono(*run.stopped) + kEndOfServer,
+  Run*& latest = latest_[run_key(record)];
+  if (latest != nullptr && latest->stopped != nullptr) {
+    expect(event == "server_started" || mono(record) > mono(*latest->stopped) + kEndOfServer,
            "server-life", record, "a record of a server that has stopped");
-    run = {};  // another server with the pid of an earlier one
+    latest = nullptr;  // another server with the pid of an earlier one
   }
+  latest = latest != nullptr ? latest : &runs_.emplace_back();
+  Run& run = *(run_of_[&record] = latest);
   // The time of an incident is that of its first verdict.
   if (event != "incident") {
     expect(run.last == nullptr || mono(*run.last) <= mono(record), "time-forward", record,
@@ -703,7 +708,7 @@ void LogJudge::judge_rendezvous(const JsonRecord& record) {
 // Each verdict has an outcome, evidence and a hook, unless its server was killed or still runs.
 void LogJudge::judge_outcomes() {
   std::map<std::string_view, const JsonRecord*> last;  // start of a server, by directory
-  for (const auto& [key, run] : runs_) {
+  for (const Run& run : runs_) {
     if (run.started != nullptr) {
       const JsonRecord*& known = last[run.started->text("dir")];
       known = std::max(known, run.started);

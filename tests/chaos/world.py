@@ -539,6 +539,8 @@ class World:
             env = {"PYTHONPATH": self.programs.python(), **(env or {})}
         if namespaces:
             self.need_namespaces(tuple(namespaces))
+            self.excuse("known-scopes", "a page that no server has read before its worker's end has the pid of the "
+                        "worker's namespace", subject="pid 1")
             prefix = [*prefix, *unshare_words(namespaces)]
         argv = [*prefix, *program, name]
         if kind == "run":
