@@ -87,6 +87,14 @@ class RunFolderByHand {
     serve();
   }
 
+  // Adds the page of a worker, which holds its lock.
+  void add(TestPage& page, const std::string& name = "7") {
+    page.write(this->page(name));
+    workers_.push_back(std::make_unique<Holder>(std::vector{this->page(name)}));
+  }
+  void end_worker(std::size_t index) { workers_.at(index)->end(); }
+  [[nodiscard]] pid_t worker(std::size_t index = 0) const { return workers_.at(index)->pid(); }
+
   Ran list(std::vector<std::string> words = {}) const {
     words.insert(words.begin(), {"list", "--dir", folder_.path()});
     return run_command(words);
@@ -95,6 +103,7 @@ class RunFolderByHand {
  private:
   TempFolder folder_;
   std::optional<Holder> server_;
+  std::vector<std::unique_ptr<Holder>> workers_;
 };
 
 // Returns an open scope, opened `age` ago, with `left` until its deadline. An age is a few seconds
@@ -256,8 +265,7 @@ TEST_CASE("a worker's page is listed under the pid of the process that holds its
   scope.signal = SIGTERM;
   scope.flags = slot_flag::kWholeProcess | slot_flag::kThreadEnded;
   page.open(0, scope);
-  page.write(folder.page("7-1"));
-  const Holder worker({folder.page("7-1")});
+  folder.add(page, "7-1");
 
   const Ran table = folder.list();
   CHECK(table.code == 0);
@@ -270,9 +278,9 @@ TEST_CASE("a worker's page is listed under the pid of the process that holds its
   CHECK(std::stod(words[4]) >= 5);
   words.erase(words.begin() + 4);  // ELAPSED
   std::string comm;
-  std::getline(std::ifstream("/proc/" + std::to_string(worker.pid()) + "/comm"), comm);
+  std::getline(std::ifstream("/proc/" + std::to_string(folder.worker()) + "/comm"), comm);
   CAPTURE(lines[1]);
-  CHECK(words == Names{"3", std::to_string(worker.pid()), comm, "forward", "2 h 59 min", "3 h",
+  CHECK(words == Names{"3", std::to_string(folder.worker()), comm, "forward", "2 h 59 min", "3 h",
                        "thread ended"});
 
   const Instant before = Instant::now();
@@ -280,8 +288,8 @@ TEST_CASE("a worker's page is listed under the pid of the process that holds its
   REQUIRE(json.size() == 1);
   Looked{before, Instant::now()}.check_times(json.at(0), scope);
   CHECK(values_of(json.at(0), "pid start_time comm acquired_mono_ns deadline_mono_ns") ==
-        fmt::format(R"({} {} "{}" {} {})", worker.pid(), start_time_in_proc(worker.pid()), comm,
-                    scope.acquired, scope.word));
+        fmt::format(R"({} {} "{}" {} {})", folder.worker(), start_time_in_proc(folder.worker()),
+                    comm, scope.acquired, scope.word));
   CHECK(values_of(json.at(0),
                   "rank local_rank job_id scope tid asked_s granted_s overdue expired transport "
                   "whole_process thread_ended signal grace_s") ==
@@ -301,8 +309,7 @@ TEST_CASE("unknown values are absent from JSON, and endless ones are null") {
   scope.grace_ms = kNoSigkill;
   page.open(1, scope);
   page.set_rank("leader");
-  page.write(folder.page("7"));
-  const Holder worker({folder.page("7")});
+  folder.add(page);
   const auto json = json_lines(folder.list({"--json"}).output);
   REQUIRE(json.size() == 2);
   CHECK(values_of(json.at(0),
@@ -330,8 +337,7 @@ TEST_CASE("overdue and expired scopes are marked, and released ones are not list
   scope.name = "free";
   scope.word = slot_word::kFree;
   page.open(4, scope);
-  page.write(folder.page("7"));
-  const Holder worker({folder.page("7")});
+  folder.add(page);
   const auto lines = lines_of(folder.list().output);
   REQUIRE(lines.size() == 4);
   struct Row {
@@ -364,8 +370,7 @@ TEST_CASE("a timeout that the server cuts is shown with the requested one") {
   TestPage page;
   page.open(0, scope_since("long", kSecond, kHour - kSecond));
   page.open(1, scope_since("short", 0, 4 * kSecond));
-  page.write(folder.page("7"));
-  const Holder worker({folder.page("7")});
+  folder.add(page);
   const auto lines = lines_of(folder.list().output);
   REQUIRE(lines.size() == 3);
   CHECK(lines[1].find("5 s of 1 h") != std::string::npos);
@@ -432,18 +437,16 @@ TEST_CASE("a page without a lock is listed only while the process that it names 
 TEST_CASE("scopes are sorted by rank as a number, then pid, the oldest first") {
   RunFolderByHand folder;
   folder.serve();
-  std::vector<std::unique_ptr<Holder>> workers;
   for (const auto& [rank, file] :
        {std::pair("10", "a"), std::pair("9", "b"), std::pair("", "c"), std::pair("9", "d")}) {
     TestPage page;
     page.set_rank(rank);
     page.open(0, scope_since(std::string(file) + "-younger", kSecond, kHour));
     page.open(1, scope_since(std::string(file) + "-older", 2 * kSecond, kHour));
-    page.write(folder.page(file));
-    workers.push_back(std::make_unique<Holder>(std::vector{folder.page(file)}));
+    folder.add(page, file);
   }
   // The workers were forked in order: pids increase, unless they have wrapped around.
-  if (workers[1]->pid() < workers[3]->pid()) {
+  if (folder.worker(1) < folder.worker(3)) {
     CHECK(scopes_of(json_lines(folder.list({"--json"}).output)) ==
           Names{"b-older", "b-younger", "d-older", "d-younger", "a-older", "a-younger", "c-older",
                 "c-younger"});
@@ -461,8 +464,7 @@ TEST_CASE("names and texts of any bytes are shown as one line each and come back
   for (auto& word : page.page().name(2).words) {
     word = ~std::uint64_t{0};  // a name without an end
   }
-  page.write(folder.page("7"));
-  const Holder worker({folder.page("7")});
+  folder.add(page);
   const Ran ran = folder.list();
   const auto lines = lines_of(ran.output);
   REQUIRE(lines.size() == 4);
@@ -485,8 +487,7 @@ TEST_CASE("files that are no pages are skipped, counted and named") {
   folder.serve();
   TestPage good;
   good.open(0, scope_since("good", kSecond, kHour));
-  good.write(folder.page("7"));
-  const Holder worker({folder.page("7")});
+  folder.add(good);
   const auto skipped = [&](const std::string& what) {
     const Ran ran = folder.list({"--json"});
     CHECK(ran.code == 0);
@@ -601,8 +602,7 @@ TEST_CASE("without a server list prints open scopes and a line, and exits with 4
         "timer_client: no timer server in '" + folder.path() + "': no process holds its lock\n");
   TestPage page;
   page.open(0, scope_since("waits", kSecond, kHour));
-  page.write(folder.page("7"));
-  const Holder worker({folder.page("7")});
+  folder.add(page);
   const Ran open = folder.list();
   CHECK(open.code == 4);
   CHECK(open.output.find("waits") != std::string::npos);
@@ -685,13 +685,12 @@ TEST_CASE("statistics are added up over threads, workers and those that have end
   add_statistics(one, "forward", 60, 2'000'000, 28 * kSecond);
   add_statistics(one, "forward", 30, 2'000'000, 27 * kSecond);
   add_statistics(one, "unused", 0, 1, 1);
-  one.write(folder.page("7"));
+  folder.add(one);
   TestPage other;
   add_statistics(other, "forward", 9, 3'000'000, 29 * kSecond);
   add_statistics(other, "load", 1, 5 * kSecond, std::numeric_limits<std::int64_t>::max());
   other.write(folder.page("8"));  // no process holds its lock
   folder.files().write("expired.jsonl", ended_worker(folder.path(), this_boot(), kEndedForward));
-  const Holder worker({folder.page("7")});
 
   const Ran table = folder.list({"--stats"});
   CHECK(table.code == 0);
@@ -781,34 +780,29 @@ TEST_CASE("--stats fails for a log that cannot be read, and skips a FIFO") {
 // --- stragglers ---
 
 // The pages of a job, each held by its own process.
-struct JobByHand {
+struct JobByHand : RunFolderByHand {
   explicit JobByHand(const testing::SimulatedJob& job) {
-    std::vector<std::string> paths;
     const std::vector<EndedScopesByName> ended = job.run();
     for (std::size_t rank = 0; rank < ended.size(); ++rank) {
       TestPage page;
       page.set_rank(std::to_string(rank));
       page.set(page.header().job_id, sizeof page.header().job_id, "8812");
       testing::leave_scopes(page.page(), ended[rank]);
-      paths.push_back(folder.page(std::to_string(rank)));
-      page.write(paths.back());
-      holders.push_back(std::make_unique<Holder>(std::vector{paths.back()}));
+      add(page, std::to_string(rank));
     }
-    folder.serve();
+    serve();
   }
-  RunFolderByHand folder;
-  std::vector<std::unique_ptr<Holder>> holders;
 };
 
 TEST_CASE("--stragglers names the slow rank and the collective in which the others wait") {
   const JobByHand job({.ranks = 8, .steps = 40, .slowness = {1, 1, 1, 1.3}});
-  const Ran table = job.folder.list({"--stragglers"});
+  const Ran table = job.list({"--stragglers"});
   CHECK(table.code == 0);
   CHECK(table.errors.empty());
   const auto lines = lines_of(table.output);
   REQUIRE(lines.size() == 3);
   CHECK(words_of(lines[0]) == Names{"SCOPE", "RANK", "PID", "MEDIAN", "OTHERS", "FACTOR", "WHY"});
-  const std::string pid = std::to_string(job.holders[3]->pid());
+  const std::string pid = std::to_string(job.worker(3));
   const auto waits = words_of(lines[1]);
   CHECK(waits.front() == "allreduce");
   CHECK(waits.back() == "the others wait for it");
@@ -823,7 +817,7 @@ TEST_CASE("--stragglers names the slow rank and the collective in which the othe
     CHECK(utf8_length(line) <= 80);
   }
 
-  const auto json = json_lines(job.folder.list({"--stragglers", "--json"}).output);
+  const auto json = json_lines(job.list({"--stragglers", "--json"}).output);
   REQUIRE(json.size() == 2);
   CHECK(values_of(json[0], "kind") == R"("waits_least")");
   CHECK(json[0].number("median_s") < 0.022);
@@ -834,7 +828,7 @@ TEST_CASE("--stragglers names the slow rank and the collective in which the othe
   CHECK(json[1].number("median_s") == doctest::Approx(0.13).epsilon(0.03));
   CHECK(json[1].number("others_median_s") == doctest::Approx(0.1).epsilon(0.03));
 
-  const Ran strict = job.folder.list({"--stragglers", "--json", "--factor", "3"});
+  const Ran strict = job.list({"--stragglers", "--json", "--factor", "3"});
   CHECK(strict.code == 0);
   CHECK(strict.output.empty());
   CHECK(strict.errors == "timer_client: no stragglers among 8 ranks\n");
@@ -843,7 +837,7 @@ TEST_CASE("--stragglers names the slow rank and the collective in which the othe
 TEST_CASE("--stragglers prints why it compares nothing") {
   const auto errors_of = [](const testing::SimulatedJob& job) {
     const JobByHand by_hand(job);
-    const Ran ran = by_hand.folder.list({"--stragglers"});
+    const Ran ran = by_hand.list({"--stragglers"});
     CHECK(ran.code == 0);
     CHECK(ran.output.empty());
     return ran.errors;
@@ -855,13 +849,8 @@ TEST_CASE("--stragglers prints why it compares nothing") {
   folder.serve();
   TestPage page;
   add_statistics(page, "forward", 1, 1'000, 1'000);
-  std::vector<std::unique_ptr<Holder>> holders;
-  const auto add = [&](const std::string& name) {
-    page.write(folder.page(name));
-    holders.push_back(std::make_unique<Holder>(std::vector{folder.page(name)}));
-  };
   for (const char* name : {"a", "b", "c"}) {
-    add(name);
+    folder.add(page, name);
   }
   CHECK(
       folder.list({"--stragglers"}).errors ==
@@ -869,7 +858,7 @@ TEST_CASE("--stragglers prints why it compares nothing") {
       "the pipe, as of PyTorch's own client, have no durations)\n");
   for (const char* rank : {"1", "2", "3"}) {
     page.set_rank(rank);
-    add(rank);
+    folder.add(page, rank);
   }
   CHECK(folder.list({"--stragglers"}).errors ==
         "timer_client: too few scopes: expected 8 that have ended, of one name, in each of at "
@@ -878,11 +867,13 @@ TEST_CASE("--stragglers prints why it compares nothing") {
 
 TEST_CASE("--stragglers counts a worker with two pages once, and an ended worker not at all") {
   JobByHand job({.ranks = 4});
-  job.holders.erase(job.holders.begin());
-  CHECK(job.folder.list({"--stragglers"}).errors == "timer_client: no stragglers among 3 ranks\n");
-  job.holders.clear();
-  const Holder one({job.folder.page("0"), job.folder.page("1"), job.folder.page("2")});
-  CHECK(job.folder.list({"--stragglers"}).errors ==
+  job.end_worker(0);
+  CHECK(job.list({"--stragglers"}).errors == "timer_client: no stragglers among 3 ranks\n");
+  for (const std::size_t rank : {1U, 2U, 3U}) {
+    job.end_worker(rank);
+  }
+  const Holder one({job.page("0"), job.page("1"), job.page("2")});
+  CHECK(job.list({"--stragglers"}).errors ==
         "timer_client: too few ranks: 1 with scopes that have ended; expected at least 3\n");
 }
 

@@ -1,8 +1,6 @@
-// Paused scopes and idle timeouts on the page.
+// Paused regions within each other, and pauses of two threads.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <filetimer/timer_client.hpp>
@@ -22,65 +20,24 @@ SlotReading called(const FakeServer& server, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("the server is woken for a pause that --max-timeout ends before its next reading") {
+TEST_CASE("a region within a region pauses until the outer one ends, under its name") {
   FakeServer server;
   auto client = server.connect();
-  const std::string page = server.pipe().next().x_page;
+  const auto is_paused = [&] { return slot_word::is_paused(called(server, "step").word); };
   auto scope = client.expires(30s, "step");
-  server.looks_in(1h);
-  CHECK(scope.pause());
-  CHECK(server.pipe().is_silent());
-  CHECK(scope.resume());
-  CHECK(server.pipe().next().x_page == page);
-  server.board().max_timeout = Duration{10s}.count();
-  CHECK(scope.pause());
-  CHECK(server.pipe().next().x_page == page);
-}
-
-TEST_CASE("a paused region suspends the scopes that its thread has open or opens, and no others") {
-  FakeServer server;
-  auto client = server.connect();
-  const auto is_paused = [&](const std::string& name) {
-    return slot_word::is_paused(called(server, name).word);
-  };
-  auto outer = client.expires(30s, "outer");
-  auto held = client.expires(30s, "held");
-  CHECK(held.pause());
-  const TimerId elsewhere = [&] {
-    TimerId timer;
-    std::thread([&] { timer = client.acquire(30s, "elsewhere"); }).join();
-    return timer;
-  }();
   {
     const auto region = client.paused("checkpoint");
     CHECK(called(server, "checkpoint").deadline.is_never());
-    CHECK(is_paused("outer"));
-    CHECK_FALSE(is_paused("elsewhere"));
-    auto inner = client.expires(20s, "inner");
-    CHECK(is_paused("inner"));
-    CHECK(called(server, "inner").left == 20s);
-    CHECK(called(server, "inner").asked == 20s);
     {
       const auto nested = client.paused();
-      CHECK(is_paused("inner"));
+      CHECK(is_paused());
     }
-    CHECK(is_paused("inner"));
-    auto brief = client.expires(10s, "brief");
-    CHECK(brief.release());
-    CHECK(inner.resume());  // the region still pauses it
-    CHECK(is_paused("inner"));
-    CHECK(outer.pause());
-    CHECK(inner.renew(1min));
-    CHECK(called(server, "inner").left == 1min);
-    CHECK(inner.release());
+    CHECK(is_paused());
+    auto inner = client.expires(20s, "inner");
+    CHECK(called(server, "inner").left == 20s);
+    CHECK(called(server, "inner").asked == 20s);
   }
-  CHECK(is_paused("outer"));  // now only by its caller
-  CHECK(is_paused("held"));
-  CHECK(outer.resume());
-  CHECK_FALSE(is_paused("outer"));
-  CHECK(client.release(elsewhere));
-  auto after = client.expires(30s, "after");
-  CHECK_FALSE(is_paused("after"));
+  CHECK_FALSE(is_paused());
 }
 
 TEST_CASE("scopes that are paused, renewed and released by two threads at once are never lost") {

@@ -9,7 +9,6 @@
 #include <barrier>
 #include <filetimer/timer_client.hpp>
 #include <random>
-#include <set>
 #include <thread>
 
 #include "common/sanitizers.hpp"
@@ -18,7 +17,6 @@
 using namespace std::chrono_literals;
 using namespace filetimer;
 using testing::FakeServer;
-using testing::index_of;
 using testing::slot_called;
 using testing::slots_of;
 
