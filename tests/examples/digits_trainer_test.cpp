@@ -154,36 +154,5 @@ TEST_CASE("When its launcher is killed no rank is left behind, not even one that
   CHECK(hung.ends_within(kBound));
 }
 
-TEST_CASE("Wrong arguments are usage errors that quote them") {
-  for (const std::vector<std::string>& args :
-       std::vector<std::vector<std::string>>{{"--ranks", "0"},
-                                             {"--steps", "none"},
-                                             {"--timeout", "0"},
-                                             {"--timeout", "soon"},
-                                             {"--hang", "2"},
-                                             {"--hang", "2:20"},  // of two ranks, 0 and 1
-                                             {"--hang", "1:301"},
-                                             {"--hang", "1:2:3"},
-                                             {"surplus"}}) {
-    CAPTURE(args.back());
-    const TempFolder temp;
-    const Finished finished = run_trainer(temp, trainer(temp, args));
-    CHECK(finished.status == exited(2));
-    CHECK(contains(finished.err, args.back()));
-  }
-}
-
-TEST_CASE("A data file that is missing or broken is named, with its line") {
-  const TempFolder temp;
-  const std::string path = temp.path("digits.csv");
-  const Launch launch = trainer(temp, {"--ranks", "1", "--data", path});
-  CHECK(contains(run_trainer(temp, launch).err, "cannot open " + path));
-
-  write_file(path, "1,2,3\n");
-  const Finished finished = run_trainer(temp, launch);
-  CHECK(finished.status == exited(1));
-  CHECK(contains(finished.err, path + ":1: expected"));
-}
-
 }  // namespace
 }  // namespace filetimer::testing
