@@ -323,7 +323,7 @@ void HistoryJudge::read_worker(Process& worker, const JsonRecord& line, const Ca
 Process* HistoryJudge::process_of(std::int64_t pid, std::int64_t start, Ns at) {
   Process* found = nullptr;
   for (auto& [name, process] : processes_) {
-    if (process.pid == pid && process.spawned <= at && (start == 0 || start == process.start) &&
+    if (pid > 0 && process.pid == pid && process.spawned <= at && (start == 0 || start == process.start) &&
         (found == nullptr || found->spawned < process.spawned)) {
       found = &process;
     }
