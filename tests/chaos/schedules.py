@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from world import BOUND_S, WORKER_KINDS, Bound, Gone, Skip, World, known, stat_of, wait_until
 
 WORKERS, SCOPES = 8, 8  # at most, of a world beside its first ones, and of a worker
+UNWATCHED = ("hang-is-judged", "one-verdict", "record-links")  # promises that do not hold of a scope that is not watched
 OLD_RECORDS = 2_500  # 10 MB, more than any part of a log that a server reads
 STORM = 30  # children of a fork storm
 STOPPED_S = 0.5  # for the answer of a worker that may be stopped
@@ -35,6 +36,17 @@ REQUESTS = (("ping",), ("status", "--json"), ("list", "--json"), ("list", "--sta
 first_workers, pace = 1, 1  # of a world, and of its waits; a long run has more workers, which sleep longer
 skipped = set()  # kinds of adversity that this machine cannot do, and why
 counts = {"schedules": 0, "scopes": 0, "killed": 0, "server_kills": 0, "starts": 0}
+
+
+# To which processes a step applies: workers of these kinds (and an open scope of them), or a live server.
+CLIENTS = tuple(each for each in WORKER_KINDS if each != "run")
+PLAIN = {"storm": {"count": STORM}, "fill_stderr": {}, "threads": {"count": 20}}  # commands with these words
+OF_SCOPE = ("release", "renew", "pause", "resume")
+OF_WORKER = {"open": CLIENTS, "exec": CLIENTS, "storm": tuple(each for each in CLIENTS if each != "python"),
+             "enter": ("cpp", "heartbeat"), "leave": ("cpp", "heartbeat")} | dict.fromkeys(
+    (*OF_SCOPE, "fork", "exit", "crash", "close_fds", "fill_stderr", "threads", "reuse", "halt", "glance"), WORKER_KINDS)
+OF_SERVER = ("kill_server", "stop_server", "second_server", "ask", "rotate", "halt_server", "clock")
+WHILE_RUNNING = ("fork", "exec", "exit", "reuse", "halt", "glance", "ask", "halt_server", "clock")
 
 
 class Failed(Exception):
@@ -115,21 +127,41 @@ class Run:
         self.lines = {}  # when a worker wrote into the pipe last
         self.regions = {}  # keys of those that are open, by worker
         self.latest = 0.0  # the latest deadline of all
+        self.is_draining = False
 
     def carry_out(self, setup, steps):
         self.start(setup)
         for fault, (names, promises) in KNOWN.items():
-            for promise in promises if fault in known() and {each[0] for each in steps} & set(names) else ():
-                self.world.excuse(promise, f"{fault} is known")
+            if fault in known() and {each[0] for each in steps} & set(names):
+                self.excuse(promises, f"{fault} is known")
         for number in range(first_workers):
             self.step_worker(WORKER_KINDS[number % (len(WORKER_KINDS) - 1)], 0)
-        for name, *arguments in steps:
+        for step in steps:
             with contextlib.suppress(Gone):
                 try:
-                    getattr(self, "step_" + name)(*arguments)
+                    self.take(*step)
                 except Skip as reason:
-                    note_skip(name, reason)
+                    note_skip(step[0], reason)
         self.settle()
+
+    def take(self, name, *arguments):
+        """Carries out a step, with the worker and the key that its numbers stand for, if it applies now."""
+        if name in OF_SERVER and (not self.server.is_alive or (self.server.halts and name in WHILE_RUNNING)):
+            return
+        if name in OF_WORKER:
+            worker = self.worker(arguments[0], OF_WORKER[name])
+            if worker is None or (worker.halts and name in WHILE_RUNNING):
+                return
+            arguments = (worker, *arguments[1:])
+        if name in OF_SCOPE:
+            keys = list(self.open[worker.name])
+            if not keys:
+                return
+            arguments = (worker, keys[arguments[1] % len(keys)], *arguments[2:])
+        if name in PLAIN:
+            self.tell(worker, name, **PLAIN[name])
+        else:
+            getattr(self, "step_" + name)(*arguments)
 
     def start(self, setup):
         world = self.world
@@ -159,9 +191,8 @@ class Run:
         live = [each for each in self.world.workers if each.is_alive and each.kind in kinds]
         return live[index % len(live)] if live else None
 
-    def own_children(self):
-        """Returns the workers whose pids are free at once when they end."""
-        return [each for each in self.world.workers if each.popen]
+    def is_served(self):
+        return self.server.is_alive and not self.server.halts
 
     def tell(self, worker, op, **words):
         """Has a worker carry it out. One that is halted does so later; so does one that a server has stopped
@@ -171,7 +202,7 @@ class Run:
         worker.post(op, **words)
         if worker.halts:
             return None
-        if self.server.is_alive and not self.server.halts:
+        if self.is_served():
             return worker.answers()
         with contextlib.suppress(Bound):
             return worker.answers(STOPPED_S)
@@ -187,14 +218,13 @@ class Run:
             worker = self.world.worker("cpp", prefix=("setarch", "-R"), env=self.clock)
         elif kind == "run":
             worker = self.world.worker("run", timeout_ms=timeout_ms, env=self.clock)
-            self.latest = max(self.latest, time.monotonic() + timeout_ms / 1000)
+            self.expect_deadline(timeout_ms)
         else:
             worker = self.world.worker(kind, env=self.clock)
         self.open[worker.name] = {}
 
-    def step_open(self, index, timeout_ms, how, grace_ms):
-        worker = self.worker(index, ("cpp", "heartbeat", "pipe", "torch", "python"))
-        if worker is None or len(self.open[worker.name]) >= SCOPES:
+    def step_open(self, worker, timeout_ms, how, grace_ms):
+        if len(self.open[worker.name]) >= SCOPES:
             return
         self.keys += 1
         key = f"k{self.keys}"
@@ -215,118 +245,91 @@ class Run:
         if how == "endless":
             timeout_ms = None
         else:
-            self.latest = max(self.latest, time.monotonic() + (timeout_ms + grace_ms) / 1000)
+            self.expect_deadline(timeout_ms + grace_ms)
         if via in ("pipe", "torch"):
             self.on_pipe.add(key)
+            if self.is_draining:
+                self.excuse(UNWATCHED, "a server that drains refuses lines", key=key)
         self.open[worker.name][key] = None if "leave" in words or "raise" in words else timeout_ms
         end = self.tell(worker, "open", key=key, scope=f"scope{self.keys % 3}" if via != "torch" else key,
-                  timeout_ms=timeout_ms, via=via, **words)
+                        timeout_ms=timeout_ms, via=via, **words)
         if end and not end.get("watched", end["ok"]):
             self.open[worker.name][key] = None
 
-    def scope(self, index, key):
-        """Returns a live worker and a key of it, or None twice."""
-        worker = self.worker(index)
-        keys = list(self.open[worker.name]) if worker else []
-        return (worker, keys[key % len(keys)]) if keys else (None, None)
+    def expect_deadline(self, ms):
+        self.latest = max(self.latest, time.monotonic() + ms / 1000)
 
-    def step_release(self, index, key):
-        worker, key = self.scope(index, key)
-        if worker:
-            del self.open[worker.name][key]
-            self.tell(worker, "release", key=key)
+    def step_release(self, worker, key):
+        del self.open[worker.name][key]
+        self.tell(worker, "release", key=key)
 
-    def step_renew(self, index, key, timeout_ms):
-        worker, key = self.scope(index, key)
-        if worker and key not in self.on_pipe:  # there it would be another scope of the same name
+    def step_renew(self, worker, key, timeout_ms):
+        if key not in self.on_pipe:  # there it would be another scope of the same name
             self.tell(worker, "renew", key=key, timeout_ms=None if worker.kind == "heartbeat" else timeout_ms)
-            self.latest = max(self.latest, time.monotonic() + max(TIMEOUTS_MS) / 1000)
+            self.expect_deadline(max(TIMEOUTS_MS))
 
-    def step_pause(self, index, key):
-        worker, key = self.scope(index, key)
-        if worker and key not in self.on_pipe:
+    def step_pause(self, worker, key):
+        if key not in self.on_pipe:
             self.open[worker.name][key] = None
             self.paused.add(key)
             self.excuse_late_pause(worker)
             self.tell(worker, "pause", key=key)
 
+    def excuse(self, promises, reason, **of):
+        for promise in promises:
+            self.world.excuse(promise, reason, **of)
+
     def excuse_late_pause(self, worker):
         name = "pause_after_the_deadline"
-        if name in known() and (self.server.halts or not self.server.is_alive):
+        if name in known() and not self.is_served():
             self.world.excuse("record-terms", f"{name} is known", subject=worker.name)
 
-    def step_resume(self, index, key):
-        worker, key = self.scope(index, key)
-        if worker and key in self.paused:
+    def step_resume(self, worker, key):
+        if key in self.paused:
             self.paused.remove(key)
             self.tell(worker, "resume", key=key)
 
-    def step_enter(self, index):
-        worker = self.worker(index, ("cpp", "heartbeat"))
-        if worker:
-            self.keys += 1
-            self.regions.setdefault(worker.name, []).append(f"r{self.keys}")
-            self.open[worker.name] = dict.fromkeys(self.open[worker.name])
-            self.excuse_late_pause(worker)
-            self.tell(worker, "enter", key=f"r{self.keys}")
+    def step_enter(self, worker):
+        self.keys += 1
+        self.regions.setdefault(worker.name, []).append(f"r{self.keys}")
+        self.open[worker.name] = dict.fromkeys(self.open[worker.name])
+        self.excuse_late_pause(worker)
+        if self.is_draining:
+            self.excuse(UNWATCHED, "regions are not watched while the server drains", key=f"r{self.keys}")
+        self.tell(worker, "enter", key=f"r{self.keys}")
 
-    def step_leave(self, index):
-        worker = self.worker(index, ("cpp", "heartbeat"))
-        if worker and self.regions.get(worker.name):
+    def step_leave(self, worker):
+        if self.regions.get(worker.name):
             self.tell(worker, "leave", key=self.regions[worker.name].pop())
 
-    def step_fork(self, index):
-        worker = self.worker(index)
-        if worker and not worker.halts and len(self.world.workers) < WORKERS + first_workers:
+    def step_fork(self, worker):
+        if len(self.world.workers) < WORKERS + first_workers:
             child = worker.fork()
             self.world.workers.append(child)
             self.open[child.name] = {}
 
-    def step_storm(self, index):
-        self.simple(index, "storm", ("cpp", "heartbeat", "pipe", "torch"), count=STORM)
+    def step_exec(self, worker):
+        self.open[worker.name], self.regions[worker.name] = {}, []
+        worker.exec(no_aslr=worker.kind != "python")
+        if worker.kind in ("cpp", "heartbeat", "python"):
+            worker.do("connect")
 
-    def step_exec(self, index):
-        worker = self.worker(index, ("cpp", "heartbeat", "pipe", "torch", "python"))
-        if worker and not worker.halts:
-            self.open[worker.name], self.regions[worker.name] = {}, []
-            worker.exec(**({"no_aslr": True} if worker.kind != "python" else {}))
-            if worker.kind in ("cpp", "heartbeat", "python"):
-                worker.do("connect")
+    def step_exit(self, worker):
+        worker.exit()
 
-    def step_exit(self, index):
-        worker = self.worker(index)
-        if worker and not worker.halts:
-            worker.exit()
+    def step_crash(self, worker):
+        worker.kill()
+        if not worker.halts:
+            worker.wait()
 
-    def step_crash(self, index):
-        worker = self.worker(index)
-        if worker:
-            worker.kill()
-            if not worker.halts:
-                worker.wait()
+    def step_close_fds(self, worker):
+        if not self.is_served():
+            self.excuse(UNWATCHED, "the lock of its page is lost before a server has read it", subject=worker.name)
+        self.tell(worker, "close_fds")
 
-    def step_close_fds(self, index):
-        worker = self.worker(index)
-        if worker and (self.server.halts or not self.server.is_alive):
-            for promise in ("hang-is-judged", "one-verdict", "record-links"):
-                self.world.excuse(promise, "the lock of its page is lost before a server has read it", subject=worker.name)
-        self.simple(index, "close_fds")
-
-    def step_fill_stderr(self, index):
-        self.simple(index, "fill_stderr")
-
-    def step_threads(self, index):
-        self.simple(index, "threads", count=20)
-
-    def simple(self, index, op, kinds=WORKER_KINDS, **words):
-        worker = self.worker(index, kinds)
-        if worker:
-            self.tell(worker, op, **words)
-
-    def step_reuse(self, index):
+    def step_reuse(self, worker):
         """Ends a worker, and starts a process that gets its pid."""
-        worker = self.worker(index)
-        if worker is None or worker.halts or worker not in self.own_children():
+        if not worker.popen:  # its pid is not free at once
             return
         worker.exit()
         wait_until(lambda: worker.is_reaped or stat_of(worker.pid) is None, f"{worker.name} is reaped")
@@ -345,64 +348,58 @@ class Run:
     # The server
 
     def step_kill_server(self):
-        if self.server.is_alive:
-            self.excuse_losses()
-            self.server.kill()
+        self.excuse_losses()
+        self.server.kill()
 
     def step_stop_server(self):
-        if self.server.is_alive:
-            self.excuse_losses()
-            self.server.stop()
+        self.excuse_losses()
+        self.server.stop()
 
     def step_restart(self):
-        self.step_kill_server()
+        self.take("kill_server")
+        self.is_draining = False
         self.server = self.server.restart()
 
     def excuse_losses(self):
         """Says what is lost with the server: unread lines (docs/design.md), and records if the log fails."""
         last_read = time.monotonic() - (BOUND_S if self.server.halts else UNREAD_S)
         for name, written in self.lines.items():
-            for promise in ("released-in-time", "not-early", "record-terms", "one-verdict", "hang-is-judged") * (written > last_read):
-                self.world.excuse(promise, "a line was not read yet", subject=name)
-        for promise in ("death-has-record", "one-to-one", "one-verdict", "hang-is-judged") * (self.trouble is not None):
-            self.world.excuse(promise, "the server ended while its log could not be written")
+            if written > last_read:
+                self.excuse(("released-in-time", "not-early", "record-terms", "one-verdict", "hang-is-judged"),
+                            "a line was not read yet", subject=name)
+        if self.trouble is not None:
+            self.excuse(("death-has-record", "one-to-one", "one-verdict", "hang-is-judged"),
+                        "the server ended while its log could not be written")
 
     def step_second_server(self):
-        if self.server.is_alive:
-            second = self.world.server(log=self.world.folder / "second.jsonl", is_ready=False)
-            second.may_end = True
-            wait_until(lambda: not second.is_alive or second.is_ready(), f"{second.name} ends or is ready")
-            if second.is_alive:  # the first one's directory was removed
-                second.stop()
+        second = self.world.server(log=self.world.folder / "second.jsonl", is_ready=False)
+        second.may_end = True
+        wait_until(lambda: not second.is_alive or second.is_ready(), f"{second.name} ends or is ready")
+        if second.is_alive:  # the first one's directory was removed
+            second.stop()
 
     def step_ask(self, words):
-        if not self.server.halts:
-            self.world.ask(*words, "--rpc-timeout", "2s") if words[0] not in ("log", "show", "list") else self.world.ask(*words)
+        self.is_draining = self.is_draining or list(words) == ["drain"]
+        self.world.ask(*words, *(() if words[0] in ("log", "show", "list") else ("--rpc-timeout", "2s")))
 
     def step_rotate(self):
-        if self.server.is_alive:
-            self.server.send(signal.SIGHUP)
+        self.server.send(signal.SIGHUP)
 
     # Halts
 
-    def step_halt(self, index, how):
-        worker = self.worker(index)
-        if worker and not worker.halts:
-            worker.halt(how)
+    def step_halt(self, worker, how):
+        worker.halt(how)
 
     def step_halt_server(self, how):
-        if self.server.is_alive and not self.server.halts:
-            self.server.halt(how)
+        self.server.halt(how)
 
     def step_halt_all(self, how):
         processes = [each for each in (self.server, *self.world.workers) if each.is_alive and not each.halts]
         if processes and how != "trace":
             self.world.halt(*processes, how=how)
 
-    def step_glance(self, index):
-        worker = self.worker(index)
-        if worker and not worker.halts:
-            worker.glance()
+    def step_glance(self, worker):
+        worker.glance()
 
     def step_continue(self):
         self.world.resume(*self.world.processes)
@@ -461,7 +458,7 @@ class Run:
             self.trouble = None
 
     def step_clock(self, seconds):
-        if self.clock and self.server.is_alive and not self.server.halts:
+        if self.clock:
             self.world.ask("ping")  # no line is under way, which would have the time before the step
             (self.world.folder / "step").write_text(str(seconds))
 
@@ -478,7 +475,7 @@ class Run:
                 with contextlib.suppress(Gone, Bound):
                     worker.do("release", key=key)
                     del self.open[worker.name][key]
-        self.latest = max(self.latest, time.monotonic())
+        self.expect_deadline(0)
 
         def hung():
             return [each for each in self.world.workers if each.is_alive and any(self.open[each.name].values())]
