@@ -323,7 +323,8 @@ void HistoryJudge::read_worker(Process& worker, const JsonRecord& line, const Ca
 Process* HistoryJudge::process_of(std::int64_t pid, std::int64_t start, Ns at) {
   Process* found = nullptr;
   for (auto& [name, process] : processes_) {
-    if (pid > 0 && process.pid == pid && process.spawned <= at && (start == 0 || start == process.start) &&
+    if (pid > 0 && process.pid == pid && process.spawned <= at &&
+        (start == 0 || start == process.start) &&
         (found == nullptr || found->spawned < process.spawned)) {
       found = &process;
     }
@@ -795,11 +796,15 @@ void HistoryJudge::judge_targets(const JsonRecord& killed) {
     }
   }
   const std::string_view verdict = killed.text("verdict");
-  const auto signals = killed.list<JsonFields>("signals");
   const std::int64_t status = worker->end != nullptr ? worker->end->integer("status") : 0;
+  const auto has_sent = [&](const auto& entry) {  // perhaps for another scope
+    const auto signals = entry.second->template list<JsonFields>("signals");
+    return entry.second->integer("pid") == worker->pid &&
+           std::ranges::any_of(signals,
+                               [&](const auto& each) { return each.integer("signal") == -status; });
+  };
   if (verdict == "dead" && status < 0 && !worker->sent.contains(-status) &&
-      std::ranges::none_of(signals,
-                           [&](const auto& each) { return each.integer("signal") == -status; })) {
+      std::ranges::none_of(killed_, has_sent)) {
     report("outcomes", worker->name, "it died of signal {}, not of one in {}", -status,
            killed.place());
   }

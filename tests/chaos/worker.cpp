@@ -5,12 +5,12 @@
 //
 //   chaos_worker NAME   $CHAOS_SOCKET: the driver's socket; $CHAOS_HISTORY: the folder of histories
 //
-// A command is an operation and words KEY=VALUE. connect [idle_ms]; open key scope [timeout_ms]
-// [grace_ms] [signal] [spare] [leave] [first_ms] [thread_end] via=page|heartbeat|pipe|torch;
-// renew key timeout_ms; pause, resume, release key; enter, leave key (a paused region); fork child;
-// exec [no_aslr]; exit code; threads count; storm count; catch signal; complain; close_fds;
-// fill_stderr; nothing. A scope with `leave` is released by the handler's request when its signal
-// has come.
+// A command is an operation and words KEY=VALUE, which go into the history as they are.
+// connect [idle_ns]; open key via=page|heartbeat|pipe|torch signal [scope] [timeout_ns] [grace_ns]
+// [spare] [leave] [first_ns] [thread_end]; renew key timeout_ns; pause, resume, release key; enter,
+// leave key (a paused region); fork child; exec [no_aslr]; exit code; threads count; storm count;
+// catch signal; complain; close_fds; fill_stderr. A scope with `leave` is released by the handler's
+// request when its signal has come.
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <poll.h>
@@ -42,10 +42,10 @@ namespace {
 
 using filetimer::TimerClient;
 using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
 
 constexpr unsigned kLastResortSeconds = 600;
 constexpr milliseconds kStormChild{30};
-constexpr std::int64_t kNsPerMs = 1'000'000;
 // Fixed, and high, so that a program that closes and opens files does not meet them.
 constexpr int kSocket = 1000;
 constexpr int kHistory = 1001;
@@ -90,9 +90,18 @@ class Command {
   [[nodiscard]] long long number(const std::string& key, long long otherwise = 0) const {
     return has(key) ? std::atoll(text(key).c_str()) : otherwise;
   }
-  [[nodiscard]] milliseconds ms(const std::string& key) const { return milliseconds{number(key)}; }
+  [[nodiscard]] nanoseconds ns(const std::string& key) const { return nanoseconds{number(key)}; }
   [[nodiscard]] filetimer::Timeout timeout() const {
-    return has("timeout_ms") ? filetimer::Timeout{ms("timeout_ms")} : filetimer::kNoDeadline;
+    return has("timeout_ns") ? filetimer::Timeout{ns("timeout_ns")} : filetimer::kNoDeadline;
+  }
+  // Returns the words as fields of JSON: all names are the driver's, and plain.
+  [[nodiscard]] std::string fields() const {
+    std::string fields;
+    for (const auto& [key, value] : values_) {
+      const bool is_number = value.find_first_not_of("0123456789") == std::string::npos;
+      fields += ",\"" + key + (is_number ? "\":" + value : "\":\"" + value + "\"");
+    }
+    return fields;
   }
   std::string op;
 
@@ -115,7 +124,6 @@ bool write_line(const std::string& scope, const std::string& rest) {
   return is_written;
 }
 
-// Writes a value that is NULL-terminated JSON already: all names are the driver's, and plain.
 std::string field(const char* name, const std::string& value) {
   return std::string{",\""} + name + "\":\"" + value + "\"";
 }
@@ -190,66 +198,44 @@ class Worker {
     (void)!::send(kSocket, line.data(), line.size(), MSG_NOSIGNAL);
   }
 
-  void note(const std::string& fields) {
+  void note(int number, const std::string& fields) {
     last_ = "{\"t\":" + std::to_string(now_ns()) + field("who", name_) +
-            field("n", static_cast<long long>(number_)) + fields + "}\n";
+            field("n", static_cast<long long>(number)) + fields + "}\n";
     // By calls that the client does not make, so that the sweep can have the client's fail.
     const iovec line{last_.data(), last_.size()};
     (void)!::writev(kHistory, &line, 1);
   }
-  void begin(const std::string& op, const std::string& fields) {
-    ++number_;
-    note(field("op", op) + fields);
+  // Returns the number of the call.
+  int begin(const std::string& op, const std::string& fields) {
+    note(++number_, field("op", op) + fields);
+    return number_;
   }
-  void end(bool is_ok, const std::string& fields = "") {
-    note(field("end", true) + field("ok", is_ok) + fields);
+  void end(int number, bool is_ok, const std::string& fields = "") {
+    note(number, field("end", true) + field("ok", is_ok) + fields);
   }
 
   void carry_out(const Command& command) {
     const std::string key = command.text("key");
-    const bool is_quiet = quiet_.contains(command.op);
+    const int number = begin(command.op, command.fields());
     try {
-      if (!is_quiet) {
-        begin(command.op, fields_of(command));
-      }
       const auto [is_ok, fields] = perform(command, key);
-      is_quiet ? void(last_ = "{\"ok\":true}\n") : end(is_ok, fields);
+      end(number, is_ok, fields);
       if (command.op == "open" && !regions_.empty() && scopes_.contains(key) &&
           !of_other_threads_.contains(key)) {
         const std::string opened = last_;  // and paused at once, by the region
-        begin("pause", field("key", key));
-        end(true);
+        end(begin("pause", field("key", key)), true);
         last_ = opened;
       }
     } catch (const std::exception& error) {
-      end(false, field("error", std::string{error.what()}));
+      end(number, false, field("error", std::string{error.what()}));
     }
     answer(last_);
-  }
-
-  std::string fields_of(const Command& command) {
-    std::string fields = command.has("key") ? field("key", command.text("key")) : "";
-    for (const char* name : {"scope", "child"}) {
-      fields += command.has(name) ? field(name, command.text(name)) : "";
-    }
-    if (command.op == "open") {
-      fields += field("via", command.text("via", "page")) +
-                field("signal", command.number("signal", SIGKILL));
-    }
-    for (const auto& [ms, ns] : {std::pair{"timeout_ms", "timeout_ns"},
-                                 {"grace_ms", "grace_ns"},
-                                 {"idle_ms", "idle_ns"},
-                                 {"first_ms", "first_ns"}}) {
-      fields += command.has(ms) ? field(ns, command.number(ms) * kNsPerMs) : "";
-    }
-    fields += command.has("spare") ? field("spare", true) : "";
-    return fields + (command.has("code") ? field("code", command.number("code")) : "");
   }
 
   std::pair<bool, std::string> perform(const Command& command, const std::string& key) {
     if (command.op == "connect") {
       filetimer::ConnectOptions options;
-      options.idle_timeout = command.ms("idle_ms");
+      options.idle_timeout = command.ns("idle_ns");
       client_.emplace(TimerClient::connect(std::move(options)));
     } else if (command.op == "open") {
       return open(command, key);
@@ -292,16 +278,16 @@ class Worker {
       const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
       ::dup2(full, STDERR_FILENO);
       ::close(full);
-    } else if (command.op != "nothing") {
+    } else {
       return {false, field("error", std::string{"unknown operation"})};
     }
     return {true, ""};
   }
 
   std::pair<bool, std::string> open(const Command& command, const std::string& key) {
-    const std::string via = command.text("via", "page");
+    const std::string via = command.text("via");
     const std::string scope = command.text("scope", key);
-    const int signal = static_cast<int>(command.number("signal", SIGKILL));
+    const int signal = static_cast<int>(command.number("signal"));
     if (command.has("leave")) {
       std::signal(signal, note_signal);
       left_on_signal_.insert(key);
@@ -309,8 +295,8 @@ class Worker {
     if (via == "pipe" || via == "torch") {
       std::ostringstream terms;
       terms << "\"signal\": " << signal;
-      if (command.has("grace_ms")) {
-        terms << ", \"x_grace_s\": " << double(command.number("grace_ms")) / 1000;
+      if (command.has("grace_ns")) {
+        terms << ", \"x_grace_s\": " << double(command.number("grace_ns")) / 1e9;
       }
       if (command.has("spare")) {
         terms << ", \"x_spare_if_left\": true";
@@ -321,12 +307,12 @@ class Worker {
     filetimer::ScopeOptions options;
     options.signal = signal;
     options.spare_if_left = command.has("spare");
-    if (command.has("grace_ms")) {
-      options.grace = command.ms("grace_ms");
+    if (command.has("grace_ns")) {
+      options.grace = command.ns("grace_ns");
     }
     if (via == "heartbeat") {
-      if (command.has("first_ms")) {
-        options.first_timeout = command.ms("first_ms");
+      if (command.has("first_ns")) {
+        options.first_timeout = command.ns("first_ns");
       }
       scopes_.emplace(key, client_->heartbeat(command.timeout(), scope, options));
     } else if (command.has("thread_end")) {
@@ -350,15 +336,15 @@ class Worker {
   };
 
   static bool write_acquire(const Line& line, const Command& command) {
-    const double timeout = double(command.number("timeout_ms")) / 1000;
+    const double timeout = double(command.number("timeout_ns")) / 1e9;
     std::ostringstream rest;
     rest.precision(17);
     rest << line.terms << ", \"expiration_time\": ";
-    command.has("timeout_ms") ? rest << double(now_ns(CLOCK_REALTIME)) / 1e9 + timeout
+    command.has("timeout_ns") ? rest << double(now_ns(CLOCK_REALTIME)) / 1e9 + timeout
                               : rest << "Infinity";
     if (line.is_ours) {
       rest << ", \"x_timeout_s\": ";
-      command.has("timeout_ms") ? rest << timeout : rest << "Infinity";
+      command.has("timeout_ns") ? rest << timeout : rest << "Infinity";
     }
     return write_line(line.scope, rest.str());
   }
@@ -402,24 +388,21 @@ class Worker {
   // A region is a scope without a deadline, and the outermost one pauses the scopes of its thread.
   template <class Change>
   void change_region(const std::string& key, bool is_begin, Change change) {
-    begin(is_begin ? "open" : "release",
-          field("key", key) + (is_begin ? field("scope", std::string{"region"}) : ""));
-    std::map<int, const Scope*> changed;  // by number; none: the region itself
-    changed.emplace(number_, nullptr);
+    const int region =
+        begin(is_begin ? "open" : "release",
+              field("key", key) + (is_begin ? field("scope", std::string{"region"}) : ""));
+    std::map<int, const Scope*> changed;  // by call
     for (const auto& [scope_key, scope] : scopes_) {
       if (regions_.size() == (is_begin ? 0 : 1) && !of_other_threads_.contains(scope_key)) {
-        begin(is_begin ? "pause" : "resume", field("key", scope_key));
-        changed.emplace(number_, &scope);
+        changed.emplace(begin(is_begin ? "pause" : "resume", field("key", scope_key)), &scope);
       }
     }
-    const int last = number_;
     change();
+    end(region, true);
     for (const auto& [number, scope] : changed) {
-      number_ = number;
-      // The verdict came before the region, or the caller still pauses the scope.
-      end(scope == nullptr || is_paused(*scope) == is_begin);
+      // Else the verdict came before the region, or the caller still pauses the scope.
+      end(number, is_paused(*scope) == is_begin);
     }
-    number_ = last;
   }
 
   static bool is_paused(const Scope& scope) {
@@ -429,9 +412,9 @@ class Worker {
 
   void leave_scopes() {
     for (const std::string& key : std::set<std::string>{left_on_signal_}) {
-      begin("release", field("key", key));
+      const int number = begin("release", field("key", key));
       const auto [is_ok, fields] = release(key);
-      end(is_ok, fields);
+      end(number, is_ok, fields);
     }
   }
 
@@ -467,8 +450,6 @@ class Worker {
     run();
   }
 
-  const std::set<std::string> quiet_{"nothing",  "threads", "enter",     "leave",      "catch",
-                                     "complain", "connect", "close_fds", "fill_stderr"};
   std::string name_;
   char** argv_;
   std::string read_;

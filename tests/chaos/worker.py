@@ -9,6 +9,7 @@ thread `task` (in asyncio), `generator` and `thread` (with threads that never en
 import asyncio
 import ctypes
 import json
+import math
 import os
 import resource
 import signal
@@ -19,9 +20,7 @@ import time
 
 import filetimer
 
-QUIET = ("nothing", "threads", "connect", "close_fds", "check_files", "fill_stderr")
 LAST_RESORT_S = 600
-NS_PER_MS = 1_000_000
 SOCKET, HISTORY = 1000, 1001  # high, so that a program that closes and opens files does not meet them
 OWN_FILES = 20  # more than the package keeps open
 OWN_BYTES = b"of this worker"
@@ -48,17 +47,17 @@ class Worker:
         os.write(SOCKET, f"hello {name}\n".encode())
 
     def note(self, **fields):
-        line = json.dumps({"t": time.clock_gettime_ns(time.CLOCK_MONOTONIC), "who": self.name,
-                           "n": self.number, **fields}).encode() + b"\n"
-        os.write(HISTORY, line)
-        return line
+        line = json.dumps({"t": time.clock_gettime_ns(time.CLOCK_MONOTONIC), "who": self.name, **fields}) + "\n"
+        os.write(HISTORY, line.encode())
+        return line.encode()
 
     def begin(self, op, **fields):
         self.number += 1
-        self.note(op=op, **fields)
+        self.note(n=self.number, op=op, **fields)
+        return self.number
 
-    def end(self, ok=True, **fields):
-        return self.note(end=True, ok=ok, **fields)
+    def end(self, number, ok=True, **fields):
+        return self.note(n=number, end=True, ok=ok, **fields)
 
     def run(self):
         while True:
@@ -78,47 +77,35 @@ class Worker:
 
     def carry_out(self, words):
         op = words[0]
-        args = {key: value or "1" for key, _, value in (word.partition("=") for word in words[1:])}
-        if op not in QUIET:
-            fields = {key: args[key] for key in ("key", "scope", "child") if key in args}
-            fields |= {key + "_ns": int(args[key + "_ms"]) * NS_PER_MS
-                       for key in ("timeout", "grace", "first") if key + "_ms" in args}
-            fields |= {"via": args.get("via", "page")} if op == "open" else {}
-            if op == "open":
-                fields |= {"spare": True} if "raise" in args else {"signal": int(args.get("signal", 9))}
-            self.begin(op, **fields)
+        args = {key: int(value) if value.isdigit() else value or True
+                for key, _, value in (word.partition("=") for word in words[1:])}
+        number = self.begin(op, **args)
         try:
             result = getattr(self, "do_" + op)(**args) or {}
         except filetimer.ScopeExpired:
             raise
         except Exception as error:
             result = {"ok": False, "error": str(error)}
-        os.write(SOCKET, b'{"ok":true}\n' if op in QUIET and result.get("ok", True) else self.end(**result))
+        os.write(SOCKET, self.end(number, **result))
 
     def leave_expired(self):
         for key in self.raising[:]:
             times = self.scopes[key].times()
             if times is None or times.expired:
-                self.begin("release", key=key)
-                self.end(**self.do_release(key))
+                self.end(self.begin("release", key=key), **self.do_release(key))
 
     # The commands
 
-    def do_nothing(self):
-        pass
+    def do_connect(self, idle_ns=None):
+        filetimer.configure(idle_timeout=idle_ns and idle_ns / 1e9)
 
-    def do_connect(self, idle_ms=None):
-        filetimer.configure(idle_timeout=int(idle_ms) / 1000 if idle_ms else None)
-
-    def do_open(self, key, scope=None, timeout_ms=None, grace_ms=None, signal=9, via="page", first_ms=None, **where):
-        timeout = int(timeout_ms) / 1000 if timeout_ms else float("inf")
-        options = {"signal": int(signal), "grace": int(grace_ms) / 1000 if grace_ms else None}
+    def do_open(self, key, signal, via, scope=None, timeout_ns=math.inf, grace_ns=None, first_ns=None, **where):
+        options = {"signal": signal, "grace": grace_ns and grace_ns / 1e9}
         if via == "heartbeat":
-            opened = filetimer.heartbeat(timeout, scope or key, **options,
-                                         first_timeout=int(first_ms) / 1000 if first_ms else None)
+            opened = filetimer.heartbeat(timeout_ns / 1e9, scope or key, first_timeout=first_ns and first_ns / 1e9, **options)
         else:
-            options |= {"on_expiry": "raise"} if "raise" in where else {}
-            opened = filetimer.Scope(timeout, scope or key, **options)
+            opened = filetimer.Scope(timeout_ns / 1e9, scope or key, on_expiry="raise" if "raise" in where else "kill",
+                                     **options)
         self.scopes[key] = opened
         if "raise" in where:
             self.raising.append(key)
@@ -150,9 +137,9 @@ class Worker:
         scope.acquire()
         yield scope
 
-    def do_renew(self, key, timeout_ms=None):
+    def do_renew(self, key, timeout_ns=None):
         scope = self.scopes[key]
-        return {"ok": scope.beat() if isinstance(scope, filetimer.Heartbeat) else scope.renew(int(timeout_ms) / 1000)}
+        return {"ok": scope.beat() if isinstance(scope, filetimer.Heartbeat) else scope.renew(timeout_ns / 1e9)}
 
     def do_pause(self, key):
         return {"ok": self.scopes[key].pause()}
@@ -180,17 +167,17 @@ class Worker:
         os.environ["CHAOS_NUMBER"] = str(self.number)
         os.execv(sys.executable, [sys.executable, *sys.argv])
 
-    def do_exit(self, code="0"):
+    def do_exit(self, code=0):
         for scope in self.scopes.values():  # the end of an object would release it
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(scope))
-        sys.exit(int(code))
+        sys.exit(code)
 
     def do_threads(self, count):
         """Starts threads that wait in blocking calls of all kinds when the interpreter ends."""
         end = socket.socketpair()
         waits = (threading.Event().wait, lambda: time.sleep(LAST_RESORT_S), lambda: end[0].recv(1),
                  lambda: filetimer.configure(os.devnull, missing="wait", timeout=LAST_RESORT_S))
-        for number in range(int(count)):
+        for number in range(count):
             threading.Thread(target=waits[number % len(waits)], daemon=True).start()
 
     def do_close_fds(self):

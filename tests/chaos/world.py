@@ -257,8 +257,12 @@ class Worker(Process):
 
     def post(self, op, **words):
         """Sends a command, and does not wait for its answer."""
-        line = " ".join([op] + [key if value is True else f"{key}={value}"
-                                for key, value in words.items() if value is not False and value is not None])
+        if op == "open":
+            words = {"via": "page", "signal": int(signal.SIGKILL), **words}
+        words = {key.replace("_ms", "_ns"): value * 1_000_000 if key.endswith("_ms") and value else value
+                 for key, value in words.items() if value is not False and value is not None}
+        line = " ".join([op] + [key if value is True else f"{key}={int(value) if key == 'signal' else value}"
+                                for key, value in words.items()])
         self.owed += 1
         try:
             self.connection.sendall((line + "\n").encode())
