@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -129,23 +130,48 @@ TEST_CASE("a file of timeouts that cannot be read is named") {
   CHECK(message(folder.path("full")).empty());
 }
 
-TEST_CASE("an entry replaces the timeout in the code, which the slot has too") {
+TEST_CASE("an entry replaces the timeouts in the code, in each thread and process") {
   const FakeServer server;
-  const TimeoutsFile file("forward = 5\nupload = \"inf\"\nsave = \"1h\"\n");
+  const TimeoutsFile file(
+      "forward = 300\nupload = \"inf\"\nsave = \"1h\"\nslow = 300\n"
+      "[load]\nfirst_timeout = 6000\n"
+      "[both]\ntimeout = 300\nfirst_timeout = 6000\n"
+      "[late]\ntimeout = 300\nfirst_timeout = 6000\n");
   auto client = connect_with(server, file);
-  const auto forward = client.expires(30s, "forward");
-  const auto other = client.expires(30s, "other");
-  const auto upload = client.expires(1s, "upload");
-  const auto save = client.expires(kNoDeadline, "save");
-  CHECK(slot_called(server.page(), "forward").asked == 5s);
-  CHECK(slot_called(server.page(), "forward").code_timeout == Duration{30s});
-  CHECK(slot_called(server.page(), "other").asked == 30s);
-  CHECK_FALSE(slot_called(server.page(), "other").code_timeout);
-  CHECK(slot_called(server.page(), "upload").deadline.is_never());
-  CHECK(slot_called(server.page(), "upload").code_timeout == Duration{1s});
-  CHECK(slot_called(server.page(), "save").asked == 1h);
-  CHECK(slot_called(server.page(), "save").code_timeout == kForever);
-  CHECK(forward.times()->remaining <= 5s);
+  struct Row {
+    const char* name;
+    Duration in_code;
+    std::optional<Timeout> first_in_code;
+    Duration first;  // of the thread and name
+    Duration second;
+  };
+  const Row rows[] = {{"forward", 30min, {}, 300s, 300s},     {"other", 30min, {}, 30min, 30min},
+                      {"upload", 1s, {}, kForever, kForever}, {"save", kForever, {}, 1h, 1h},
+                      {"load", 30min, {}, 6000s, 30min},      {"both", 30min, {}, 6000s, 300s},
+                      {"slow", 30min, 10h, 10h, 300s},        {"late", 30min, 10h, 6000s, 300s}};
+  const auto count_wrong = [&] {
+    int wrong = 0;
+    for (const Row& row : rows) {
+      for (const Duration expected : {row.first, row.second}) {
+        const auto scope =
+            client.expires(row.in_code, row.name, {.first_timeout = row.first_in_code});
+        const Duration left = scope.times()->remaining;
+        wrong += left <= expected && left > expected / 2 ? 0 : 1;
+      }
+    }
+    return wrong;
+  };
+  CHECK(count_wrong() == 0);
+  const auto in_code = [&](const char* name, Duration timeout) {
+    const auto scope = client.expires(timeout, name);
+    return slot_called(server.page(), name).code_timeout;
+  };
+  CHECK(in_code("forward", 30s) == Duration{30s});
+  CHECK(in_code("save", kForever) == kForever);
+  CHECK_FALSE(in_code("other", 30s));
+  CHECK_FALSE(in_code("load", 30s));
+  in_thread([&] { CHECK(count_wrong() == 1); });  // `slow` is no first scope of the process
+  CHECK(in_child(count_wrong) == 0);
 }
 
 TEST_CASE("an entry replaces the timeout of acquire(), start() and renewals") {
@@ -163,54 +189,6 @@ TEST_CASE("an entry replaces the timeout of acquire(), start() and renewals") {
   client.start(2h);
   CHECK(slot_called(server.page(), "job").asked == 60s);
   CHECK(slot_called(server.page(), "job").code_timeout == Duration{2h});
-}
-
-TEST_CASE("the first scope of a name in each thread has the first timeout of its entry") {
-  const FakeServer server;
-  const TimeoutsFile file("[forward]\ntimeout = 5\nfirst_timeout = 60\n[load]\nfirst_timeout = 60");
-  auto client = connect_with(server, file);
-  const auto asked = [&](const char* name) { return slot_called(server.page(), name).asked; };
-  {
-    const auto first = client.expires(30s, "forward");
-    CHECK(asked("forward") == 60s);
-  }
-  {
-    const auto second = client.expires(30s, "forward");
-    CHECK(asked("forward") == 5s);
-  }
-  in_thread([&] {
-    {
-      const auto first = client.expires(30s, "forward");
-      CHECK(asked("forward") == 60s);
-    }
-    for (int i = 0; i < 100; ++i) {
-      (void)client.expires(30s, "name " + std::to_string(i)).release();
-    }
-    const auto second = client.expires(30s, "forward");
-    CHECK(asked("forward") == 5s);
-  });
-  {
-    const auto first = client.expires(30s, "load");
-    CHECK(asked("load") == 60s);
-  }
-  const auto second = client.expires(30s, "load");
-  CHECK(asked("load") == 30s);
-  CHECK_FALSE(slot_called(server.page(), "load").code_timeout);
-}
-
-TEST_CASE("a first timeout in the code applies unless the entry has one") {
-  const FakeServer server;
-  const TimeoutsFile file("forward = 5\n[load]\ntimeout = 5\nfirst_timeout = 60\n");
-  auto client = connect_with(server, file);
-  const ScopeOptions slow_start{.first_timeout = 10min};
-  const auto asked_of = [&](const char* name) {
-    const auto scope = client.expires(30s, name, slow_start);
-    return slot_called(server.page(), name).asked;
-  };
-  CHECK(asked_of("forward") == 10min);
-  CHECK(asked_of("forward") == 5s);
-  CHECK(asked_of("load") == 60s);
-  CHECK(asked_of("load") == 5s);
 }
 
 TEST_CASE("each heartbeat has the first timeout of its entry until its first beat") {
@@ -231,19 +209,6 @@ TEST_CASE("each heartbeat has the first timeout of its entry until its first bea
   CHECK(slot_called(server.page(), "plain").asked == 10min);
   CHECK(slow.beat());
   CHECK(slot_called(server.page(), "plain").asked == 5s);
-}
-
-TEST_CASE("a forked child has the entries, and its own first scopes") {
-  const FakeServer server;
-  const TimeoutsFile file("[forward]\ntimeout = 5\nfirst_timeout = 60\n");
-  auto client = connect_with(server, file);
-  (void)client.expires(30s, "forward").release();
-  CHECK(in_child([&] {
-          auto first = client.expires(30s, "forward");
-          const bool is_first = first.times()->remaining > 30s;
-          first.release();
-          return is_first && client.expires(30s, "forward").times()->remaining <= 5s ? 0 : 1;
-        }) == 0);
 }
 
 TEST_CASE("a name that is too long is looked up as the page has it") {
