@@ -576,6 +576,14 @@ bool HistoryJudge::is_certainly_open(const Scope& scope, const JsonRecord& recor
                                      Ns to) const {
   const Process& worker = *scope.worker;
   const auto started = started_.find(record.integer("server_pid"));
+  for (const auto& [name, server] : processes_) {
+    if (server.pid == record.integer("server_pid") &&
+        std::ranges::any_of(server.halts, [&](const Halt& halt) {
+          return halt.possible.from < to && scope.open.end < halt.possible.to + kLook;
+        })) {
+      return false;
+    }
+  }
   return scope.open.end + kLook < from && scope.may_be_watched() &&
          (scope.via == "page" || scope.via == "heartbeat") && started != started_.end() &&
          started->second->integer("mono_ns") + kLook < from &&
@@ -652,7 +660,7 @@ void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) 
     return std::min(halt.certain.to, judged) - std::max(halt.certain.from, from);
   };
   Ns ready = 0;
-  bool was_away = false;  // at the deadline: it did not see the halt of the worker
+  bool was_away = false;  // at the deadline, or the deadline was moved: it did not see the halt
   for (const auto& [name, server] : processes_) {
     if (server.pid != expired.integer("server_pid") || server.role != "server") {
       continue;
@@ -663,13 +671,15 @@ void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) 
     if (first != server.halts.end()) {  // a scope gets missed time once
       add(*first);
     }
-    was_away = !halts.empty() || std::ranges::any_of(server.halts, [&](const Halt& halt) {
-      return halt.possible.from <= due.from && due.from <= halt.possible.to;
+    was_away = std::ranges::any_of(server.halts, [&](const Halt& halt) {
+      const bool is_missed = halt.certain.to - halt.certain.from > kTolerated;
+      return halt.possible.from <= due.from && from <= halt.possible.to &&
+             (is_missed || due.from <= halt.possible.to);
     });
   }
   for (const Halt& halt : worker.halts) {
     const bool is_at_deadline =
-        std::max(halt.certain.from, ready) < due.from && due.from < halt.certain.to;
+        std::max(halt.certain.from, ready) < due.from && due.from + kClose < halt.certain.to;
     if ((is_at_deadline && !was_away) ||
         (lasted(halt) >= kDefaultInterval && halt.certain.to >= ready + kDefaultInterval)) {
       add(halt);
@@ -743,6 +753,10 @@ void HistoryJudge::judge_hang(const Scope& scope) {
     if (killed->integer("pid") == worker.pid && killed->integer("start_time") == worker.start &&
         expired != expired_.end() && expired->second->integer("mono_ns") <= due + prompt(due)) {
       due = std::max(due, killed->integer("mono_ns"));
+      const auto cancelled = killed->list<std::string_view>("cancelled");
+      if (scope.expired.empty() && std::ranges::find(cancelled, scope.name) != cancelled.end()) {
+        return;
+      }
     }
   }
   if (due >= kNever) {

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/futex.h>
 #include <linux/magic.h>
 #include <poll.h>
 #include <pthread.h>
@@ -17,6 +18,7 @@
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <sys/vfs.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -39,6 +41,8 @@ constexpr std::size_t kStackBytes = std::size_t{1} << 20;
 constexpr Nanos kTick = 2'000;         // that passes with each look at the clock
 constexpr int kTimerLimitMs = 10'000;  // that a real timer takes which is set to expire at once
 constexpr pid_t kTracerPid = 77;
+constexpr pid_t kFirstChild = 50'000;
+constexpr Nanos kChildTime = 50 * kMs;  // that a child of the server takes
 
 ucontext_t outside;
 
@@ -297,7 +301,8 @@ Process& Kernel::start(pid_t pid, Process* parent, std::string name) {
   const int end = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   process->end_fd = ::fcntl(end, F_DUPFD_CLOEXEC, kFirstOfWorld);
   ::close(end);
-  std::filesystem::create_directories(fmt::format("{0}/proc/{1}/task/{1}", root, pid));
+  std::error_code ec;  // the call that makes it may be chosen to fail
+  std::filesystem::create_directories(fmt::format("{0}/proc/{1}/task/{1}", root, pid), ec);
   processes.push_back(std::move(process));
   return *processes.back();
 }
@@ -721,6 +726,40 @@ pid_t gettid() noexcept {
   return kernel != nullptr && kernel->self != nullptr ? kernel->self->pid : call();
 }
 
+// A child of the server, such as a hook, does nothing and ends.
+pid_t fork() noexcept {
+  REAL(fork);
+  if (!is_inside()) {
+    return call();
+  }
+  static pid_t last = kFirstChild;
+  Process& child = kernel->start(++last, nullptr, kServersChild);
+  kernel->at(kernel->now + kChildTime, [&child] { kernel->end(child, 0); });
+  return child.pid;
+}
+
+int kill(pid_t, int) noexcept {
+  return 0;
+}
+
+int waitid(idtype_t type, id_t id, siginfo_t* info, int options) {
+  REAL(waitid);
+  if (!is_inside()) {
+    return call(type, id, info, options);
+  }
+  const auto found = std::ranges::find_if(kernel->processes, [id](const auto& each) {
+    return each->pid == static_cast<pid_t>(id) && each->name == kServersChild;
+  });
+  if (type != P_PID || found == kernel->processes.end()) {
+    errno = ECHILD;
+    return -1;
+  }
+  *info = {};
+  info->si_pid = (*found)->is_alive ? 0 : (*found)->pid;
+  info->si_code = CLD_EXITED;
+  return 0;
+}
+
 int fcntl(int fd, int command, ...) {
   REAL(fcntl);
   va_list arguments;
@@ -748,6 +787,12 @@ long syscall(long number, ...) noexcept {
     argument = va_arg(list, long);
   }
   va_end(list);
+  const long operation = arguments[1] & FUTEX_CMD_MASK;
+  if (is_inside() && number == SYS_futex &&
+      (operation == FUTEX_WAIT || operation == FUTEX_WAIT_BITSET)) {
+    kernel->wait(nullptr, kernel->now + kMs);  // of a std::future, which looks again
+    return 0;
+  }
   const bool is_ours = is_inside() && (number == SYS_pidfd_open || number == SYS_pidfd_send_signal);
   if (!is_ours) {
     return call(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4],

@@ -26,6 +26,8 @@ inline constexpr Nanos kNever = std::numeric_limits<Nanos>::max();
 // The descriptors of the simulation and its workers are above this one, those of the server below.
 inline constexpr int kFirstOfWorld = 600;
 
+inline constexpr const char* kServersChild = "hook";  // the name of its process
+
 // What a process does when a signal arrives that can be caught. kUnkillable: it survives SIGKILL.
 enum class Reaction { kDies, kReleases, kIgnores, kUnkillable };
 

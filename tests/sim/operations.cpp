@@ -11,7 +11,7 @@ using testing::between;
 constexpr std::pair kWorker{0, 3};
 constexpr std::pair kScope{0, 2};
 constexpr std::pair kTimeout{200, 6'000};
-constexpr int kOptions = 8;      // of "set"
+constexpr int kOptions = 11;     // of "set"
 constexpr int kUnlinkCall = 6;   // of kernel.hpp
 constexpr int kSignalCall = 10;  // likewise
 
@@ -38,6 +38,8 @@ const std::vector<testing::Kind> kKinds = {
     {"crash", 10, {}},
     {"start", 12, {}},
     {"term", 3, {}},
+    {"signal", 3, {{0, 6}}},
+    {"idle", 6, {kWorker, {200, 3'000}}},
     {"ask", 4, {{0, 7}}},
     {"remove", 3, {{0, 7}, kWorker}},
     {"fail", 6, {{0, 11}, {0, 4}}},

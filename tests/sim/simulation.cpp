@@ -16,6 +16,7 @@
 
 #include "common/posix.hpp"
 #include "tests/chaos/checker.hpp"
+#include "tests/chaos/json_record.hpp"
 #include "tests/sim/worker.hpp"
 
 int timer_server_main(int argc, char** argv);  // main() of the server
@@ -35,6 +36,7 @@ constexpr Nanos kReleaseAfter = 50 * kMs;  // that a worker takes to act on a si
 // A verdict, a signal or an answer comes within; and with evidence.
 constexpr Nanos kPrompt = 300 * kMs;
 constexpr Nanos kPromptWithEvidence = 3 * kSecond;
+constexpr Nanos kAnswer = 8 * kSecond;  // the wait of a question, and the end of the server
 constexpr Nanos kClientLook = kSecond;  // between two looks of a client at its files
 constexpr const char* kHalts[] = {"stop", "freeze", "trace"};
 
@@ -43,7 +45,7 @@ struct Setting {
   const char* option;
   std::vector<const char*> values;
 };
-const std::array<Setting, 8> kSettings{{
+const std::array<Setting, 11> kSettings{{
     {"--max-timeout", {"500ms", "1500ms"}},
     {"--max-interval", {"1s", "3s", "10s", "10s"}},
     {"--grace", {"off", "1500ms", "1ms"}},
@@ -52,6 +54,9 @@ const std::array<Setting, 8> kSettings{{
     {"--kill", {"process", "tree", "tree", "tree"}},
     {"disk", {"", "", "", ""}},  // the log is on one: a thread writes it
     {"--warn-at", {"0.5"}},
+    {"--on-expiry", {"true", "true"}},
+    {"--expect-workers", {"2", "3"}},
+    {"--metrics", {"metrics", "metrics"}},
 }};
 
 std::string read_file(const std::string& path) {
@@ -63,10 +68,10 @@ std::string read_file(const std::string& path) {
 
 // The signals that were sent to a server that is gone.
 void forget_signals() {
-  sigset_t pending;
-  for (::sigpending(&pending); ::sigismember(&pending, SIGTERM) == 1; ::sigpending(&pending)) {
-    int taken = 0;
-    ::sigwait(&pending, &taken);
+  const timespec at_once{};
+  sigset_t all;
+  ::sigfillset(&all);
+  while (::sigtimedwait(&all, nullptr, &at_once) > 0) {
   }
 }
 
@@ -85,6 +90,13 @@ struct Scope {
   PageScope place;
   Nanos timeout = kNever;
   Span open;
+};
+
+// An idle timeout of a worker.
+struct Idle {
+  const Process* process = nullptr;
+  Nanos timeout = 0;
+  Span on;
 };
 
 // What open scopes may not be watched any more, as a file that has them was removed or a call
@@ -120,6 +132,7 @@ class Simulation {
   void start_child(const std::string& name, Process* parent);
   void on_caught(const Process& process);
   void on_end(const Process& process);
+  void end_idle(const Process& process);
   void halt(Process& process, int how);
   void go(Process& process);
 
@@ -127,15 +140,22 @@ class Simulation {
   void crash();
   void starve(Nanos time);
   void stop_halt_of_server();
+  void signal_server(int which);
   void ask_to_stop();
   void on_server_end(int status);
   void ask(int what);
+  void judge_answer(int what, Nanos asked, int fd);
 
   void fail(int call, int error);
   void trouble_log(Nanos until);
   void remove(int what, const Made& made);
   void on_signal(Process& process, int signal);
   void excuse_all();
+  void judge_records();
+  void judge_idle(const chaos::JsonRecord& record);
+  void judge_metrics(const std::vector<chaos::JsonRecord>& records);
+  Nanos last_left(const Process& process, Nanos before) const;
+  bool is_inside(const Process& process, Nanos when) const;
   void quiet();
 
   [[nodiscard]] std::string server() const { return fmt::format("s{}", servers_); }
@@ -172,6 +192,7 @@ class Simulation {
   Kernel kernel_;
   const std::string dir_;
   const std::string log_;
+  const std::string old_log_;  // before it was rotated
   const bool is_verbose_;
   const std::set<std::string> excused_;
   std::map<std::string, std::string> settings_;
@@ -186,6 +207,7 @@ class Simulation {
   int halt_ = 0;                 // the call of the history that halts the server
   bool may_end_ = false;         // the server was asked to end, or a call of its start failed
   bool is_closed_ = false;       // the server was asked to watch no new scopes
+  Nanos disturbed_ = 0;          // until then a server may have been unable to do something
   bool has_lost_lines_ = false;  // the server cannot save what it reads, until the next one
   pid_t next_pid_ = kFirstPid;
   int calls_ = 0;
@@ -193,6 +215,7 @@ class Simulation {
   int names_ = 0;
   std::vector<UniqueFd> replies_;
 
+  std::vector<Idle> idles_;
   std::vector<Loss> losses_;
   std::vector<Span> slow_;  // verdicts may be late: a call failed, /proc did not answer
   std::vector<Span> log_trouble_;
@@ -205,6 +228,7 @@ Simulation::Simulation(const std::string& dir, const std::set<std::string>& excu
     : kernel_(dir + "/root"),
       dir_(dir + "/run"),
       log_(dir_ + "/expired.jsonl"),
+      old_log_(log_ + ".1"),
       is_verbose_(is_verbose),
       excused_(excused),
       settings_{{"--evidence", "none"}} {
@@ -217,7 +241,7 @@ Simulation::Simulation(const std::string& dir, const std::set<std::string>& excu
   kernel_.on_end = [this](Process& process) { on_end(process); };
   kernel_.on_failure = [this](Call call) {
     // Pages are looked at again at the next sweep; what lines say may be lost.
-    slow_.push_back({kernel_.now, kernel_.now + interval() + 3 * kSecond});
+    disturbed_ = slow_.emplace_back(Span{kernel_.now, kernel_.now + interval() + 3 * kSecond}).to;
     losses_.push_back({{kernel_.now, kernel_.now}, false, true, nullptr});
     // Known: after a sync that failed the log counts as broken until the next record.
     const bool is_broken = call == Call::kSync && excused_.contains("F17");
@@ -268,8 +292,11 @@ std::vector<std::string> Simulation::run(const Operations& operations) {
       arguments_.push_back(option);
     }
     if (!value.empty()) {
-      arguments_.push_back(value);
+      arguments_.push_back(option == "--metrics" ? dir_ + ".metrics" : value);
     }
+  }
+  if (settings_.contains("--expect-workers")) {
+    arguments_.insert(arguments_.end(), {"--join-timeout", "2s"});
   }
   start_server();
   kernel_.run_until(kernel_.now + 10 * kMs);
@@ -282,6 +309,7 @@ std::vector<std::string> Simulation::run(const Operations& operations) {
     violation("spins: the server has used the processor for a whole second");
   }
   excuse_all();
+  judge_records();
   note("driver", "prompt",
        fmt::format(R"(,"ns":{})", setting("--evidence") == "proc" ? kPromptWithEvidence : kPrompt));
   history_.add_log(log_);
@@ -346,6 +374,8 @@ void Simulation::act_on_server(const Operation& operation) {
   } else if (name == "term") {
     ask_to_stop();
     ::raise(SIGTERM);
+  } else if (name == "signal") {
+    signal_server(std::clamp(operation.argument(0), 0, 6));
   } else if (name == "starve" && !kernel_.is_server_halted) {
     starve(operation.argument(0) * kMs);
   } else if (name == "ask") {
@@ -360,7 +390,7 @@ void Simulation::act_on_kernel(const Operation& operation) {
     losses_.push_back(unread_lines());  // their deadlines are of the wall clock as it was
     (name == "suspend" ? kernel_.suspended : kernel_.wall_offset) += time;
     if (name == "suspend") {  // the checker does not know of it
-      general_.insert({"hang-is-judged", "hang-is-killed", "deferred-has-halt"});
+      general_.insert({"hang-is-judged", "hang-is-killed", "deferred-has-halt", "not-early"});
     }
   } else if (name == "logfail") {
     kernel_.log_errno = operation.argument(1) == 0 ? ENOSPC : EIO;
@@ -391,8 +421,16 @@ void Simulation::act_as_worker(Made& made, const Operation& operation) {
     const std::string child = fmt::format("c{}", ++names_);
     note(process.name, "fork", "", fmt::format(R"(,"child":"{}")", child));
     start_child(child, &process);
+  } else if (name == "idle") {
+    const Nanos timeout = std::max(operation.argument(1), 100) * kMs;
+    const bool has_one = std::ranges::any_of(
+        idles_, [&](const Idle& idle) { return idle.process == &process && idle.on.to == kNever; });
+    if (!has_one && made.client->begin_idle_timeout(timeout)) {
+      idles_.push_back({&process, timeout, {kernel_.now, kNever}});
+    }
   } else if (name == "exec") {
     note(process.name, "exec", "");
+    end_idle(process);
     for (Scope& scope : scopes_) {
       if (scope.process == &process && scope.on_page) {
         scope.open.to = std::min(scope.open.to, kernel_.now);
@@ -493,6 +531,11 @@ void Simulation::open(Made& made, const Operation& operation) {
     note(who, "release", fmt::format(R"(,"key":"{}")", replaced->key),
          fmt::format(R"(,"ok":{})", is_open));
     replaced->open.to = is_open ? kernel_.now : kNever;
+    // The checker does not know when a line of PyTorch was written, or which of two came first.
+    if (terms.is_torch || replaced->terms.is_torch ||
+        kernel_.now - replaced->open.from < kBetween) {
+      losses_.push_back(unread_lines());
+    }
   }
   note(who, "open", fields, is_open ? "" : R"(,"watched":false)");
   if (is_open) {
@@ -524,9 +567,7 @@ void Simulation::change(Made& made, const Operation& operation) {
     scope->open.to = is_open ? kNever : kernel_.now;
   } else {
     is_open = made.client->pause(scope->place, name == "pause");
-    if (settings_.contains("--max-timeout")) {
-      excuse("record-terms", "key", scope->key);  // it has the timeout of the pause
-    }
+    excuse("record-terms", "key", scope->key);  // it may have the timeout of the pause
   }
   note(made.process->name, name, fields, fmt::format(R"(,"ok":{})", is_open));
 }
@@ -562,7 +603,7 @@ void Simulation::on_caught(const Process& process) {
 }
 
 void Simulation::on_end(const Process& process) {
-  if (process.name == "timer_server") {
+  if (process.name == "timer_server" || process.name == kServersChild) {
     return;
   }
   note("driver", "ended",
@@ -573,6 +614,7 @@ void Simulation::on_end(const Process& process) {
     losses_.push_back(unread_lines());
     losses_.back().process = &process;
   }
+  end_idle(process);
   for (Scope& scope : scopes_) {
     if (scope.process == &process) {
       scope.open.to = std::min(scope.open.to, kernel_.now);
@@ -580,9 +622,19 @@ void Simulation::on_end(const Process& process) {
   }
 }
 
+void Simulation::end_idle(const Process& process) {
+  for (Idle& idle : idles_) {
+    idle.on.to = idle.process == &process ? std::min(idle.on.to, kernel_.now) : idle.on.to;
+  }
+}
+
 void Simulation::halt(Process& process, int how) {
-  if (!std::exchange(process.is_halted[how], true)) {
-    note("driver", "halt", fmt::format(R"(,"subject":"{}","how":"{}")", process.name, kHalts[how]));
+  if (std::exchange(process.is_halted[how], true)) {
+    return;
+  }
+  note("driver", "halt", fmt::format(R"(,"subject":"{}","how":"{}")", process.name, kHalts[how]));
+  if (how == 2 && excused_.contains("F11")) {  // known: it gets its whole timeout again
+    excuse("hang-is-judged", "subject", process.name);
   }
 }
 
@@ -606,6 +658,7 @@ void Simulation::start_server() {
   server_ = &kernel_.start(pid, nullptr, "timer_server");
   has_lost_lines_ = false;
   is_closed_ = false;
+  disturbed_ = kernel_.now;
   may_end_ = std::ranges::any_of(kernel_.failing, [](int error) { return error != 0; }) ||
              kernel_.log_errno != 0;
   note("driver", "spawn", fmt::format(R"(,"subject":"{}","role":"server")", server()),
@@ -632,6 +685,7 @@ void Simulation::start_server() {
 }
 
 void Simulation::crash() {
+  disturbed_ = kernel_.now;
   note("driver", "kill_server", fmt::format(R"(,"subject":"{}")", server()));
   stop_halt_of_server();
   losses_.push_back(unread_lines());  // a pipe without a reader loses what it has
@@ -645,6 +699,7 @@ void Simulation::crash() {
 
 void Simulation::starve(Nanos time) {
   kernel_.is_server_halted = true;
+  disturbed_ = kernel_.now + time;
   if (kernel_.on_ready) {  // a server that starts notices nothing
     slow_.push_back({kernel_.now, kernel_.now + time + kSecond});
   }
@@ -658,15 +713,24 @@ void Simulation::starve(Nanos time) {
   if (kernel_.is_log_on_disk) {  // a record in the hand of the thread has had its time
     log_trouble_.push_back({kernel_.now, kernel_.now + time + kSecond});
   }
-  if (kernel_.suspended > 0) {
-    general_.insert("not-early");  // a scope gets missed time once
-  }
 }
 
 void Simulation::stop_halt_of_server() {
   if (std::exchange(kernel_.is_server_halted, false)) {
     note("driver", "resume", fmt::format(R"(,"subject":"{}","how":"stop")", server()));
   }
+}
+
+// SIGHUP is sent after the log was moved away, for the first time.
+void Simulation::signal_server(int which) {
+  constexpr int kSignals[] = {SIGHUP, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT, SIGQUIT, SIGINT};
+  if (which == 0 && ::access(old_log_.c_str(), F_OK) != 0) {
+    (void)std::rename(log_.c_str(), old_log_.c_str());
+  }
+  if (kSignals[which] == SIGINT) {
+    ask_to_stop();
+  }
+  ::raise(kSignals[which]);
 }
 
 void Simulation::ask_to_stop() {
@@ -682,6 +746,7 @@ void Simulation::on_server_end(int status) {
     violation("server-life: the server has ended by itself with status {}", status);
   }
   forget_signals();
+  disturbed_ = kernel_.now;
   Process* const server = std::exchange(server_, nullptr);
   kernel_.at(kernel_.now, [this, server, status] { kernel_.end(*server, status); });
 }
@@ -715,6 +780,32 @@ void Simulation::ask(int what) {
                                        "\n",
                                        kQuestions[what], name);
   (void)!::write(pipe.get(), line.data(), line.size());
+  const Nanos asked = kernel_.now;
+  const int fd = replies_.back().get();
+  kernel_.at(asked + kAnswer, [this, what, asked, fd] { judge_answer(what, asked, fd); });
+}
+
+// The answer has come, and says what was done.
+void Simulation::judge_answer(int what, Nanos asked, int fd) {
+  if (disturbed_ >= asked) {
+    return;
+  }
+  char answer[4096] = "";
+  const ssize_t got = ::read(fd, answer, sizeof answer - 1);
+  const std::string_view text(answer, static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  const auto says = [text](std::string_view word) { return text.find(word) != text.npos; };
+  const bool is_right = what <= 1   ? says("done")
+                        : what == 2 ? says(R"("draining":true)")
+                        : what == 3 ? says(R"("draining":)") || says("refused")
+                                    : says("granted") || (what == 4 && says("refused"));
+  if (!is_right) {
+    violation("liveness: the answer to question {} is '{}'", what, text);
+  }
+  const bool is_free = std::ranges::none_of(
+      scopes_, [&](const Scope& scope) { return scope.open.to >= asked - kSecond; });
+  if (server_ != nullptr && (what == 5 || what == 7 || (what >= 4 && is_free))) {
+    violation("liveness: the server has not ended after question {}", what);
+  }
 }
 
 // --- adversities ---
@@ -735,6 +826,7 @@ void Simulation::fail(int call, int error) {
 
 void Simulation::trouble_log(Nanos until) {
   const int n = begin("driver", "log_trouble", "");
+  disturbed_ = std::max(disturbed_, until + kSecond);
   slow_.push_back({kernel_.now, until + kSecond});
   const bool is_broken = kernel_.is_log_on_disk && excused_.contains("F17");
   log_trouble_.push_back({kernel_.now, is_broken ? kNever : until + kSecond});
@@ -756,6 +848,16 @@ void Simulation::remove(int what, const Made& made) {
     general_.insert("record-times");  // a page that is cut short shows zeroes
   } else {
     std::filesystem::remove_all(is_page ? page : fmt::format("{}/{}", dir_, kFiles[what]), ec);
+  }
+  if (const std::string path = fmt::format("{}/{}", dir_, kFiles[what % 7]);
+      !is_page && what != 4 && what != 5) {
+    // A sweep makes it again.
+    const Nanos removed = kernel_.now;
+    kernel_.at(removed + interval() + kSecond, [this, path, removed] {
+      if (server_ != nullptr && disturbed_ < removed && ::access(path.c_str(), F_OK) != 0) {
+        violation("liveness: '{}' was removed, and not made again", path);
+      }
+    });
   }
   if (what == 1 || what == 2) {
     slow_.push_back({kernel_.now, kernel_.now + interval()});
@@ -786,7 +888,7 @@ void Simulation::on_signal(Process& process, int signal) {
   if (std::ranges::any_of(log_trouble_, [&](const Span& span) { return span.to >= kernel_.now; })) {
     return;
   }
-  const std::string log = read_file(log_);
+  const std::string log = read_file(old_log_) + read_file(log_);
   for (const Process* each = &process; each != nullptr; each = each->parent) {
     const std::string who = fmt::format("\"pid\":{},\"start_time\":{},", each->pid, each->start);
     for (std::size_t at = 0; (at = log.find(who, at)) != log.npos; ++at) {
@@ -843,6 +945,109 @@ void Simulation::excuse_all() {
   }
 }
 
+// Returns when the worker has left a scope of its page for the last time; 0: it has not.
+Nanos Simulation::last_left(const Process& process, Nanos before) const {
+  Nanos last = 0;
+  for (const Scope& scope : scopes_) {
+    if (scope.process == &process && scope.on_page && scope.open.to <= before) {
+      last = std::max(last, scope.open.to);
+    }
+  }
+  return last;
+}
+
+// A verdict ends a scope of the pipe.
+bool Simulation::is_inside(const Process& process, Nanos when) const {
+  return std::ranges::any_of(scopes_, [&](const Scope& scope) {
+    const bool is_due = scope.timeout != kNever && when >= scope.open.from + scope.timeout;
+    return scope.process == &process && scope.open.from < when && scope.open.to > when &&
+           (scope.on_page || !is_due);
+  });
+}
+
+// What the checker does not know: the options of this history and idle timeouts.
+void Simulation::judge_records() {
+  std::vector<chaos::JsonRecord> records;
+  std::istringstream log(read_file(old_log_) + read_file(log_));
+  for (std::string line; std::getline(log, line);) {
+    records.emplace_back("log", records.size() + 1, line, false);
+  }
+  const auto has = [&](const auto& wanted) { return std::ranges::any_of(records, wanted); };
+  for (const chaos::JsonRecord& record : records) {
+    const bool is_expired = record.text("event") == "expired";
+    if (is_expired && record.text("scope") == "(idle)") {
+      judge_idle(record);
+    }
+    const bool is_cut =
+        is_expired && settings_.contains("--max-timeout") &&
+        std::ranges::any_of(scopes_, [&](const Scope& scope) {
+          return scope.process->pid == record.integer("pid") &&
+                 scope.name == record.text("scope") && scope.on_page &&
+                 scope.open.from == record.integer("acquired_mono_ns") &&
+                 static_cast<double>(scope.timeout) / 1e9 > record.number("timeout_s") + 1e-3;
+        });
+    if (is_cut && !has([&](const chaos::JsonRecord& warned) {
+          return warned.text("reason") == "asked for more than --max-timeout" &&
+                 warned.text("scope") == record.text("scope") &&
+                 warned.integer("server_pid") == record.integer("server_pid");
+        })) {
+      violation("record-links: the timeout of {} was cut, and no record says so", record.place());
+    }
+  }
+  const pid_t last = kFirstServerPid + servers_;
+  if (settings_.contains("--expect-workers") && disturbed_ < kernel_.now - kQuiet &&
+      !has([last](const chaos::JsonRecord& record) {
+        return record.text("event").starts_with("rendezvous") &&
+               record.integer("server_pid") == last;
+      })) {
+    violation("liveness: no record says whether the expected workers have come");
+  }
+  if (settings_.contains("--metrics")) {
+    judge_metrics(records);
+  }
+}
+
+void Simulation::judge_idle(const chaos::JsonRecord& record) {
+  const Nanos judged = record.integer("mono_ns");
+  const auto idle = std::ranges::find_if(idles_, [&](const Idle& each) {
+    return each.process->pid == record.integer("pid") && each.on.from < judged &&
+           each.on.to >= judged;
+  });
+  if (idle == idles_.end() || is_inside(*idle->process, judged) ||
+      judged < last_left(*idle->process, judged) + idle->timeout) {
+    violation("not-early: {} of pid {}, which was not idle for so long", record.place(),
+              record.integer("pid"));
+  }
+}
+
+// The counters of the last server are those of its records.
+void Simulation::judge_metrics(const std::vector<chaos::JsonRecord>& records) {
+  std::map<std::string, std::int64_t> counted;
+  std::istringstream file(read_file(dir_ + ".metrics"));
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with('#')) {
+      const bool is_of_halt = line.find("worker_halted") != line.npos;
+      counted[line.substr(0, line.find('{')) + (is_of_halt ? "_halted" : "")] +=
+          std::atoll(line.c_str() + line.rfind(' '));
+    }
+  }
+  std::map<std::string, std::int64_t> recorded;
+  for (const chaos::JsonRecord& record : records) {
+    const std::string_view event = record.text("event");
+    if (record.integer("server_pid") == kFirstServerPid + servers_) {
+      recorded["filetimer_expired_total"] += event == "expired" ? 1 : 0;
+      recorded["filetimer_rejected_total"] += event == "rejected" ? record.integer("count") : 0;
+      recorded["filetimer_deferred_total"] += event == "deferred" && record.has("given_s") ? 1 : 0;
+      recorded["filetimer_requests_total"] += record.integer("requests");
+    }
+  }
+  for (const auto& [name, count] : recorded) {
+    if (counted[name] != count) {
+      violation("counts: {} is {}, the records say {}", name, counted[name], count);
+    }
+  }
+}
+
 // The end of the history: all adversities end, a server starts and is asked to stop.
 void Simulation::quiet() {
   kernel_.forget_actions();
@@ -873,6 +1078,15 @@ void Simulation::quiet() {
     if (process->is_alive && !process->is_stuck && servers_ == 1 && slow_.empty()) {
       violation("targets: {} (pid {}) survives the kill of its parent", process->name,
                 process->pid);
+    }
+  }
+  for (const Idle& idle : idles_) {
+    const Nanos left = last_left(*idle.process, kernel_.now);
+    const Nanos due = std::max({left, disturbed_, idle.on.from}) + idle.timeout;
+    if (idle.process->can_run() && idle.on.to == kNever && left > idle.on.from &&
+        !is_inside(*idle.process, kernel_.now) && due < kernel_.now - kQuiet / 2 &&
+        losses_.empty()) {
+      violation("hang-is-judged: the idle timeout of {} is over", idle.process->name);
     }
   }
   if (server_ == nullptr) {
