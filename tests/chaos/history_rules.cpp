@@ -507,10 +507,10 @@ void HistoryJudge::judge_scope(Scope& scope) {
     return is_killed && entry.second->integer("pid") == worker.pid &&
            entry.second->integer("start_time") == worker.start;
   };
-  // Else its client has removed the page at the exit of the worker.
+  // Else its client has removed its page, of which no server knew, when the worker exited.
   const bool was_watched = std::ranges::any_of(processes_, [&](const auto& entry) {
     return entry.second.role == "server" && entry.second.ready < worker.ended &&
-           entry.second.alive_until > worker.spawned;
+           (worker.calls.empty() || entry.second.alive_until > worker.calls.front().end + kLook);
   });
   const bool was_refused = scope.via != "page" && rejected_pids_.contains(worker.pid);
   const bool is_decided = scope.release || !was_watched || was_refused || verdicts > 0 ||

@@ -217,6 +217,7 @@ class Run:
         elif kind == "no_aslr":
             worker = self.world.worker("cpp", prefix=("setarch", "-R"), env=self.clock)
         elif kind == "run":
+            timeout_ms = max(TIMEOUTS_MS)  # COMMAND has to say its name before
             worker = self.world.worker("run", timeout_ms=timeout_ms, env=self.clock)
             self.expect_deadline(timeout_ms)
         else:
