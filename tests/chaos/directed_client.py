@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import time
 
-from world import BOUND_S, Process, wait_until
+from world import BOUND_S, Process, Skip, wait_until
 
 LOOK_S = 1.1  # a client looks at its files at most this often
 QUIET_S = 0.8  # long enough for a timeout that should not count
@@ -35,7 +35,7 @@ def _run(world, script, *words, status=0, prefix=(), **environment):
 def _strace(world, calls, how, us):
     """Returns the words before a program that make these calls slow."""
     if not shutil.which("strace"):
-        world.skip("no strace")
+        raise Skip("no strace")
     return ("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}", "-e", f"inject={calls}:{how}={us}")
 
 

@@ -6,7 +6,6 @@ it is a schedule: a step that does not apply (no such worker, no open scope) doe
 import contextlib
 import json
 import os
-import pathlib
 import shutil
 import signal
 import time
@@ -14,7 +13,7 @@ import time
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 
-from world import BOUND_S, WORKER_KINDS, Bound, Gone, Skip, World, known, stat_of, wait_until
+from world import BOUND_S, WORKER_KINDS, Bound, Gone, Skip, World, known, old_records, stat_of, wait_until
 
 WORKERS, SCOPES = 8, 8  # at most, of a world beside its first ones, and of a worker
 UNWATCHED = ("hang-is-judged", "one-verdict", "record-links")  # promises that do not hold of a scope that is not watched
@@ -173,7 +172,7 @@ class Run:
             except Skip as reason:
                 note_skip("tmpfs", reason)
         if setup["log"] == "long":
-            world.log.write_text("".join(OLD_RECORD % (number * 10**9) for number in range(OLD_RECORDS)))
+            world.log.write_text(old_records(OLD_RECORDS, 4000))
         environment = {}
         self.clock = {}
         if setup["preload"] == "disk":
@@ -334,14 +333,7 @@ class Run:
             return
         worker.exit()
         wait_until(lambda: worker.is_reaped or stat_of(worker.pid) is None, f"{worker.name} is reaped")
-        last_pid = pathlib.Path("/proc/sys/kernel/ns_last_pid")
-        before = last_pid.read_text()
-        try:
-            last_pid.write_text(str(worker.pid - 1))
-        except OSError as error:
-            raise Skip(f"ns_last_pid cannot be written: {error.strerror}") from None
-        self.world.bystander()
-        last_pid.write_text(before)  # else the next server may get the pid of an earlier one
+        self.world.bystander(pid=worker.pid)
 
     def step_bystander(self):
         self.world.bystander()
@@ -442,9 +434,7 @@ class Run:
     def step_fill_log(self):
         if self.setup["log"] in ("tmpfs", "full") and self.trouble is None and self.world.mounts:
             self.trouble = self.world.history.begin("log_trouble", what="full")
-            with contextlib.suppress(OSError), open(self.world.log.parent / "filler", "wb", buffering=0) as file:
-                while True:
-                    file.write(b"x" * 1024)
+            self.world.fill(self.world.log.parent)
 
     def step_hang_log(self):
         if self.setup["preload"] == "disk" and self.trouble is None:
@@ -482,10 +472,6 @@ class Run:
             return [each for each in self.world.workers if each.is_alive and any(self.open[each.name].values())]
         while hung() and time.monotonic() < self.latest + SETTLE_S:
             time.sleep(0.02)
-
-
-OLD_RECORD = '{"schema":1,"event":"rejected","time":"2026-11-21T10:33:00.395855Z","mono_ns":%d,"host":"old",' \
-    '"boot_id":"00000000-0000-0000-0000-000000000000","server_pid":1,"count":1,"reason":"old","line":"' + "x" * 4000 + '"}\n'
 
 
 def note_skip(kind, reason):

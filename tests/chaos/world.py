@@ -3,11 +3,11 @@
 what is done to them. Whatever happens is noted in histories, one file for each process that takes part,
 which history_check judges together with the logs. docs/promises.md says by which promises.
 
-    with World(Programs()) as world:
-        server = world.server("--grace", "1s")
-        worker = world.worker()
-        worker.do("open", key="k1", timeout_ms=300)
-        world.wait_for("killed", pid=worker.pid)
+    world = World(Programs())
+    server = world.server("--grace", "1s")
+    worker = world.worker()
+    worker.do("open", key="k1", timeout_ms=300)
+    world.wait_for("killed", pid=worker.pid)
     print(world.check())
 
 Every wait has a bound. A wait that is in vain raises Bound; a world that this machine cannot make raises
@@ -102,24 +102,19 @@ class Programs:
         self.folders = [pathlib.Path(each) for each in (folder, build) if each]
 
     def path(self, name):
+        """Returns the path of a program, relative to the folder of programs."""
         for folder in self.folders:
             if (folder / name).exists():
-                return str(folder / name)
+                return os.path.normpath(folder / name)
         raise Skip(f"{name} is not built in {self.folders[-1]}")
 
     def library(self, name):
         """Returns a library of the tests that can be preloaded."""
-        path = self.folders[-1].parent / f"tests/process/lib{name}.so"
-        if not path.exists():
-            raise Skip(f"{path} is not built")
-        return str(path)
+        return self.path(f"../tests/process/lib{name}.so")
 
     def python(self):
         """Returns the folder of the Python package."""
-        for folder in self.folders:
-            if (folder.parent / "python/filetimer").exists():
-                return str(folder.parent / "python")
-        raise Skip("the Python package is not built")
+        return self.path("../python")
 
 
 class History:
@@ -211,10 +206,11 @@ class Process:
 
 
 class Server(Process):
-    """A timer_server. dir, log, args: its own."""
+    """A timer_server, which was started with these arguments and options."""
 
-    def begin(self, dir, log, args, options):
-        self.dir, self.log, self.args, self.options = dir, log, args, options
+    def __init__(self, world, name, popen, args, options):
+        super().__init__(world, name, popen.pid, popen)
+        self.args, self.options = args, options
         self.samples = []
         self.may_end = False
 
@@ -248,7 +244,8 @@ class Server(Process):
 class Worker(Process):
     """A process that carries out commands; see worker.cpp and worker.py."""
 
-    def begin(self, kind, connection):
+    def __init__(self, world, name, pid, kind, connection, popen=None, is_reaped_elsewhere=False):
+        super().__init__(world, name, pid, popen, is_reaped_elsewhere)
         self.kind = kind
         self.connection = connection
         self.read = b""
@@ -302,9 +299,8 @@ class Worker(Process):
         self.post("fork", child=name)
         connection, pid = self.world.accept(name, starter=self)
         self.answers()
-        child = self.world.made(Worker(self.world, name, pid, is_reaped_elsewhere=self.kind != "run" and self.is_reaped_elsewhere), call)
-        child.begin(self.kind, connection)
-        return child
+        is_reaped_elsewhere = self.kind != "run" and self.is_reaped_elsewhere
+        return self.world.made(Worker(self.world, name, pid, self.kind, connection, None, is_reaped_elsewhere), call)
 
     def exec(self, **words):
         """Starts its program anew in the same process, without address randomisation with no_aslr=True."""
@@ -444,12 +440,6 @@ class World:
         self.watcher = Watcher(self)
         self.watcher.start()
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, trace):
-        self.close()
-
     # What takes part
 
     def environment(self, changes, dir=None):
@@ -505,29 +495,22 @@ class World:
             return subprocess.Popen([str(each) for each in argv], stdin=stdin, stdout=out, stderr=err,
                                     env=self.environment(env, dir), cwd=self.folder)
 
-    def server(self, *args, env=None, dir=None, log=None, command=(), stderr=None, prefix=(), program=None,
-               is_ready=True):
-        """Starts a server and waits until it is ready. `prefix`: words before the program, such as
-        strace; log="": the server's own choice."""
+    def server(self, *args, env=None, dir=None, log=None, stderr=None, prefix=(), is_ready=True):
+        """Starts a server and waits until it is ready. `prefix`: words before the program, such as strace."""
         name = f"s{len(self.servers) + 1}"
-        dir = pathlib.Path(dir or self.dir)
-        options = {"env": env, "dir": dir, "log": log, "command": command, "stderr": stderr, "prefix": prefix,
-                   "program": program}
-        path = dir / "expired.jsonl" if log == "" else pathlib.Path(log or self.log)
-        words = [program or self.programs.path("timer_server"), "--dir", dir,
-                 *([] if log == "" else ["--log", path]), *args, *(["--", *command] if command else [])]
-        if path not in self.logs:
-            self.logs.append(path)
-        call = self.history.begin("server", subject=name, dir=str(dir), log=str(path), args=list(args))
+        options = {"env": env, "dir": dir, "log": log, "stderr": stderr, "prefix": prefix}
+        dir, log = pathlib.Path(dir or self.dir), pathlib.Path(log or self.log)
+        if log not in self.logs:
+            self.logs.append(log)
+        call = self.history.begin("server", subject=name, dir=str(dir), log=str(log), args=list(args))
         spawn = self.history.begin("spawn", subject=name, role="server")
-        popen = self.start(name, [*prefix, *words], env, dir, stderr=stderr)
-        server = Server(self, name, popen.pid, popen)
-        server.begin(dir, path, args, options)
-        server.may_end = bool(command)
-        self.servers.append(self.made(server, spawn))
+        popen = self.start(name, [*prefix, self.programs.path("timer_server"), "--dir", dir, "--log", log, *args], env, dir,
+                           stderr=stderr)
+        server = self.made(Server(self, name, popen, args, options), spawn)
+        self.servers.append(server)
         if is_ready:
             wait_until(lambda: server.is_ready() or not server.is_alive, f"{name} is ready")
-            server.may_end = server.may_end or not server.is_ready()
+            server.may_end = not server.is_ready()
         self.history.end(call, ok=server.is_ready())
         return server
 
@@ -554,8 +537,7 @@ class World:
         connection, pid = self.accept(name)
         # unshare forks for a pid namespace, and its exit status is not always that of its child.
         is_own_child = pid == popen.pid
-        worker = Worker(self, name, pid, popen if is_own_child else None, is_reaped_elsewhere=not is_own_child)
-        worker.begin(kind, connection)
+        worker = Worker(self, name, pid, kind, connection, popen if is_own_child else None, not is_own_child)
         self.workers.append(self.made(worker, spawn))
         if connect and kind in ("cpp", "heartbeat", "python"):
             worker.do("connect", **words)
@@ -576,17 +558,25 @@ class World:
         connection, pid = self.accept(name)
         scope.end(opens)
         scope.close()
-        worker = Worker(self, name, pid, is_reaped_elsewhere=True)
-        worker.begin("run", connection)
+        worker = Worker(self, name, pid, "run", connection, None, is_reaped_elsewhere=True)
         worker.parent = parent
         self.workers.append(self.made(worker, spawn))
         return worker
 
-    def bystander(self):
-        """Starts a process that no server watches. No signal may reach it."""
+    def bystander(self, pid=None):
+        """Starts a process that no server watches. No signal may reach it. `pid`: what it gets unless that is taken."""
         name = f"b{len(self.bystanders) + 1}"
         spawn = self.history.begin("spawn", subject=name, role="bystander")
+        last_pid = pathlib.Path("/proc/sys/kernel/ns_last_pid")
+        before = last_pid.read_text()
+        try:
+            last_pid.write_text(str(pid - 1) if pid else before)
+        except OSError as error:
+            if pid:
+                raise Skip(f"the next pid cannot be chosen: {error.strerror}") from None
         popen = self.start(name, ["cat"], stdin=subprocess.PIPE)
+        if pid:
+            last_pid.write_text(before)  # else the next server may get the pid of an earlier one
         bystander = Process(self, name, popen.pid, popen)
         self.bystanders.append(self.made(bystander, spawn))
         return bystander
@@ -661,6 +651,12 @@ class World:
         self.mounts.append(folder)
         return folder
 
+    def fill(self, folder):
+        """Fills the file system of a folder, until the file `filler` is removed."""
+        with contextlib.suppress(OSError), open(folder / "filler", "wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 1024)
+
     def need_namespaces(self, namespaces):
         done = subprocess.run([*unshare_words(namespaces), "true"], stderr=subprocess.DEVNULL, check=False)
         if done.returncode != 0:
@@ -702,9 +698,6 @@ class World:
         """Notes a violation that the driver saw itself."""
         self.history.once("fault", promise=promise, what=what)
         self.failures.append(f"{promise}: {what}")
-
-    def skip(self, reason):
-        raise Skip(reason)
 
     # The end
 
@@ -764,6 +757,14 @@ class World:
         for folder in self.mounts:
             subprocess.run(["umount", "-l", folder], check=False)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def old_records(count, bytes):
+    """Returns so many records of another machine, of so many bytes."""
+    return "".join(json.dumps({
+        "schema": 1, "event": "rejected", "time": "2026-11-21T10:33:00.395855Z", "mono_ns": number * 10**9, "host": "old",
+        "boot_id": "00000000-0000-0000-0000-000000000000", "server_pid": 1, "count": 1, "reason": "old", "line": "x" * bytes,
+    }) + "\n" for number in range(count))
 
 
 def unshare_words(namespaces):
