@@ -82,7 +82,7 @@ WHO = number(WORKERS - 1)
 KEY = number(SCOPES - 1)
 HOW = st.sampled_from(("stop", "freeze", "trace"))
 WAIT = step("wait", st.sampled_from(WAITS_MS))
-WORKER = step("worker", st.sampled_from((*WORKER_KINDS, "pid", "mount", "cgroup", "no_aslr")), st.sampled_from(TIMEOUTS_MS))
+WORKER = step("worker", st.sampled_from((*WORKER_KINDS, "pid", "mount", "cgroup", "no_aslr", "idle")), st.sampled_from(TIMEOUTS_MS))
 OPEN = step("open", WHO, st.sampled_from(TIMEOUTS_MS), st.sampled_from(
     ("plain", "term", "caught", "leaves", "stays", "endless", "other", "thread_end", "warns")), st.sampled_from(GRACES_MS))
 CLOSE = step("release", WHO, KEY)
@@ -215,6 +215,8 @@ class Run:
             worker = self.world.worker("cpp", namespaces=(kind,), env=self.clock)
         elif kind == "no_aslr":
             worker = self.world.worker("cpp", prefix=("setarch", "-R"), env=self.clock)
+        elif kind == "idle":
+            worker = self.world.worker("cpp", env=self.clock, idle_ms=timeout_ms)
         elif kind == "run":
             timeout_ms = max(TIMEOUTS_MS)  # COMMAND has to say its name before
             worker = self.world.worker("run", timeout_ms=timeout_ms, env=self.clock)
