@@ -99,7 +99,7 @@ class Worker:
     def do_connect(self, idle_ns=None):
         filetimer.configure(idle_timeout=idle_ns and idle_ns / 1e9)
 
-    def do_open(self, key, signal, via, scope=None, timeout_ns=math.inf, grace_ns=None, first_ns=None, **where):
+    def do_open(self, key, via, signal=9, scope=None, timeout_ns=math.inf, grace_ns=None, first_ns=None, **where):
         options = {"signal": signal, "grace": grace_ns and grace_ns / 1e9}
         if via == "heartbeat":
             opened = filetimer.heartbeat(timeout_ns / 1e9, scope or key, first_timeout=first_ns and first_ns / 1e9, **options)

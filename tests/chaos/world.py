@@ -255,7 +255,7 @@ class Worker(Process):
     def post(self, op, **words):
         """Sends a command, and does not wait for its answer."""
         if op == "open":
-            words = {"via": "page", "signal": int(signal.SIGKILL), **words}
+            words = {"via": "page", **({} if "raise" in words else {"signal": int(signal.SIGKILL)}), **words}
         words = {key.replace("_ms", "_ns"): value * 1_000_000 if key.endswith("_ms") and value else value
                  for key, value in words.items() if value is not False and value is not None}
         line = " ".join([op] + [key if value is True else f"{key}={int(value) if key == 'signal' else value}"
