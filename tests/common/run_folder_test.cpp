@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/support/files.hpp"
 #include "tests/support/skip.hpp"
@@ -185,89 +187,72 @@ TEST_CASE("an existing runtime directory of this user is used as it is") {
   CHECK(create_run_folder(temp.path("run")).has_value());
 }
 
-TEST_CASE("a runtime directory that is a symlink is refused, with and without a slash after it") {
-  const TempFolder temp;
-  folder_in(temp, "real", 0700);
-  fs::create_symlink(temp.path("real"), temp.path("link"));
-  fs::create_symlink(temp.path("nowhere"), temp.path("dangling"));
-  for (const char* name : {"link", "link/", "dangling"}) {
-    CAPTURE(name);
-    const std::string message = refusal(temp.path(name));
-    CHECK(contains(message, "symlink"));
-    CHECK(contains(message, "'" + temp.path(name[0] == 'l' ? "link" : "dangling") + "'"));
-  }
-  CHECK_FALSE(fs::exists(temp.path("nowhere")));
-}
-
-TEST_CASE("a runtime directory that is a file or a pipe is refused and not changed") {
-  const TempFolder temp;
-  std::ofstream(temp.path("file")) << "precious";
-  REQUIRE(::mkfifo(temp.path("pipe").c_str(), 0600) == 0);
-  CHECK(contains(refusal(temp.path("file")), "is a file"));
-  refusal(temp.path("pipe"));  // and is not opened, which would block
-  refusal(temp.path("file/run"));
-  CHECK(fs::file_size(temp.path("file")) == 8);
-}
-
-TEST_CASE("a runtime directory in which others may write is refused") {
-  const TempFolder temp;
-  for (const mode_t mode : {0770U, 0720U, 0702U, 0777U, 01777U}) {
-    CAPTURE(mode);
-    const std::string name = fmt::format("run{:o}", mode);
-    folder_in(temp, name, mode);
-    CHECK(contains(refusal(temp.path(name)), "others may write"));
-  }
-}
-
-TEST_CASE("another user's runtime directory is refused") {
-  const TempFolder temp;
-  if (!give_away(folder_in(temp, "run", 0700))) {
-    FILETIMER_SKIP("only root can make another user's folder");
-  }
-  CHECK(contains(refusal(temp.path("run")), fmt::format("belongs to user {}", kSomebodyElse)));
-}
-
-TEST_CASE("a parent in which others could replace the runtime directory is refused") {
-  const TempFolder temp;
-  folder_in(temp, "open", 0777);
-  CHECK(contains(refusal(temp.path("open/run")), "'" + temp.path("open") + "'"));
-  CHECK_FALSE(fs::exists(temp.path("open/run")));
-  // Further up, and for parents that are not there yet.
-  CHECK(contains(refusal(temp.path("open/a/b/run")), "'" + temp.path("open") + "'"));
-  CHECK_FALSE(fs::exists(temp.path("open/a")));
-  folder_in(temp, "group", 0770);
-  refusal(temp.path("group/run"));
-  if (give_away(folder_in(temp, "theirs", 0755))) {
-    CHECK(contains(refusal(temp.path("theirs/run")), "belongs to user"));
-  }
-}
-
-TEST_CASE("a sticky parent such as /tmp is accepted") {
-  const TempFolder temp;
-  folder_in(temp, "sticky", 01777);
-  CHECK(create_run_folder(temp.path("sticky/run")).has_value());
-  CHECK(mode_of(temp.path("sticky/run")) == 0700);
-}
-
-TEST_CASE("a parent that is a symlink is checked as its target") {
+TEST_CASE("a runtime directory is refused where another user could read or replace it") {
   const TempFolder temp;
   folder_in(temp, "safe", 0700);
   folder_in(temp, "open", 0777);
   folder_in(temp, "open/inner", 0700);
-  fs::create_symlink(temp.path("safe"), temp.path("to-safe"));
-  fs::create_symlink(temp.path("open/inner"), temp.path("to-open"));
-  CHECK(create_run_folder(temp.path("to-safe/run")).has_value());
-  CHECK(fs::exists(temp.path("safe/run")));
-  CHECK(contains(refusal(temp.path("to-open/run")), "'" + temp.path("open") + "'"));
-  CHECK_FALSE(fs::exists(temp.path("open/inner/run")));
+  folder_in(temp, "group", 0770);
+  std::ofstream(temp.path("file")) << "precious";
+  REQUIRE(::mkfifo(temp.path("pipe").c_str(), 0600) == 0);  // is not opened, which would block
+  for (const auto& [to, name] :
+       std::vector<std::pair<std::string, std::string>>{{"safe", "link"},
+                                                        {"nowhere", "dangling"},
+                                                        {"open/inner", "to-open"},
+                                                        {"safe", "open/to-safe"}}) {
+    fs::create_symlink(temp.path(to), temp.path(name));
+  }
+  for (const mode_t mode : {0770U, 0720U, 0702U, 0777U, 01777U}) {
+    const std::string name = fmt::format("run{:o}", mode);
+    folder_in(temp, name, mode);
+    CHECK(contains(refusal(temp.path(name)), "others may write"));
+  }
+  struct Row {
+    std::string dir;
+    std::string says;
+    std::string names;  // a path; empty: any
+  };
+  for (const Row& row : std::vector<Row>{{"link", "symlink", "link"},
+                                         {"link/", "symlink", "link"},
+                                         {"dangling", "symlink", "dangling"},
+                                         {"file", "is a file", {}},
+                                         {"file/run", {}, {}},
+                                         {"pipe", {}, {}},
+                                         {"open/run", {}, "open"},
+                                         {"open/a/b/run", {}, "open"},
+                                         {"group/run", {}, "group"},
+                                         {"to-open/run", {}, "open"},
+                                         {"open/to-safe/run", {}, {}}}) {
+    CAPTURE(row.dir);
+    const std::string message = refusal(temp.path(row.dir));
+    CHECK(contains(message, row.says));
+    CHECK((row.names.empty() || contains(message, "'" + temp.path(row.names) + "'")));
+  }
+  CHECK(fs::file_size(temp.path("file")) == 8);
+  for (const char* name : {"nowhere", "open/run", "open/a", "open/inner/run", "safe/run"}) {
+    CAPTURE(name);
+    CHECK_FALSE(fs::exists(temp.path(name)));
+  }
 }
 
-TEST_CASE("a symlink in a folder that others may write to does not lead to a safe place") {
+TEST_CASE("another user's runtime directory is refused, and so is one below such a directory") {
   const TempFolder temp;
+  if (!give_away(folder_in(temp, "run", 0700)) || !give_away(folder_in(temp, "theirs", 0755))) {
+    FILETIMER_SKIP("only root can make another user's folder");
+  }
+  CHECK(contains(refusal(temp.path("run")), fmt::format("belongs to user {}", kSomebodyElse)));
+  CHECK(contains(refusal(temp.path("theirs/run")), "belongs to user"));
+}
+
+TEST_CASE("a runtime directory below a sticky folder or a link to a safe one is made") {
+  const TempFolder temp;
+  folder_in(temp, "sticky", 01777);  // such as /tmp
   folder_in(temp, "safe", 0700);
-  folder_in(temp, "open", 0777);
-  fs::create_symlink(temp.path("safe"), temp.path("open/link"));
-  refusal(temp.path("open/link/run"));
+  fs::create_symlink(temp.path("safe"), temp.path("to-safe"));
+  for (const char* name : {"sticky/run", "to-safe/run"}) {
+    CHECK(create_run_folder(temp.path(name)).has_value());
+    CHECK(mode_of(temp.path(name)) == 0700);
+  }
 }
 
 TEST_CASE("the folders above a pipe or a log placed elsewhere are checked the same way") {

@@ -156,6 +156,11 @@ TEST_CASE("a kill hits the whole tree, in other sessions and process groups too"
     CHECK(worker.descendant(name).ends_within(kBound));
     CHECK(was_signalled(killed, worker.descendant(name).pid()));
   }
+  // Children are signalled before their parents; the record has them in the opposite order.
+  const auto pids = killed.pids_of_signal(0);
+  CHECK(pids.front() == worker.pid());
+  CHECK(std::ranges::find(pids, worker.descendant("session").pid()) <
+        std::ranges::find(pids, worker.descendant("grandchild").pid()));
 }
 
 TEST_CASE("the tree of a worker that ignores SIGTERM gets the SIGKILL too") {

@@ -127,62 +127,6 @@ TEST_CASE("the variable of --log-level counts if the option is not given") {
   CHECK(run_server(temp, {"--log-level", "info", "--", "/bin/true"}, loud).status == exited(0));
 }
 
-TEST_CASE("--help lists every option with its default, and the exit table") {
-  const TempFolder temp;
-  const Finished finished = run_server(temp, {"--help"});
-  CHECK(finished.status == exited(0));
-  CHECK(finished.err.empty());
-  for (const char* word : {"--dir",
-                           "--fifo",
-                           "--log",
-                           "--log-max",
-                           "--metrics",
-                           "--config",
-                           "--detach",
-                           "--max-timeout",
-                           "--default-timeout",
-                           "--max-interval",
-                           "--max-wait",
-                           "--expect-workers",
-                           "--join-timeout",
-                           "--missing",
-                           "--warn-at",
-                           "--slow-factor",
-                           "--grace",
-                           "--kill",
-                           "--evidence",
-                           "--evidence-timeout",
-                           "--warn-evidence",
-                           "--peer-evidence",
-                           "--kill-wait",
-                           "--dry-run",
-                           "--realtime",
-                           "--on-expiry",
-                           "--stopped",
-                           "--log-level",
-                           "--version",
-                           "64M",
-                           "[10s",
-                           "[tree]",
-                           "COMMAND",
-                           "125",
-                           "126",
-                           "127",
-                           "Exit status",
-                           "another server"}) {
-    CAPTURE(word);
-    CHECK(contains(finished.out, word));
-  }
-}
-
-TEST_CASE("--version prints name and number") {
-  const TempFolder temp;
-  const Finished finished = run_server(temp, {"--version"});
-  CHECK(finished.status == exited(0));
-  CHECK(finished.out.starts_with("timer_server "));
-  CHECK(std::count(finished.out.begin(), finished.out.end(), '.') >= 1);
-}
-
 TEST_CASE("values of the config file are used") {
   const TempFolder temp;
   write_file(temp.path("c.toml"),
