@@ -253,7 +253,7 @@ class Run:
             if self.is_draining:
                 self.excuse(UNWATCHED, "a server that drains refuses lines", key=key)
         self.open[worker.name][key] = None if "leave" in words or "raise" in words else timeout_ms
-        end = self.tell(worker, "open", key=key, scope=f"scope{self.keys % 3}" if via != "torch" else key,
+        end = self.tell(worker, "open", key=key, scope=key if key in self.on_pipe else f"scope{self.keys % 3}",
                         timeout_ms=timeout_ms, via=via, **words)
         if end and not end.get("watched", end["ok"]):
             self.open[worker.name][key] = None
@@ -274,17 +274,11 @@ class Run:
         if key not in self.on_pipe:
             self.open[worker.name][key] = None
             self.paused.add(key)
-            self.excuse_late_pause(worker)
             self.tell(worker, "pause", key=key)
 
     def excuse(self, promises, reason, **of):
         for promise in promises:
             self.world.excuse(promise, reason, **of)
-
-    def excuse_late_pause(self, worker):
-        name = "pause_after_the_deadline"
-        if name in known() and not self.is_served():
-            self.world.excuse("record-terms", f"{name} is known", subject=worker.name)
 
     def step_resume(self, worker, key):
         if key in self.paused:
@@ -295,7 +289,6 @@ class Run:
         self.keys += 1
         self.regions.setdefault(worker.name, []).append(f"r{self.keys}")
         self.open[worker.name] = dict.fromkeys(self.open[worker.name])
-        self.excuse_late_pause(worker)
         if self.is_draining:
             self.excuse(UNWATCHED, "regions are not watched while the server drains", key=f"r{self.keys}")
         self.tell(worker, "enter", key=f"r{self.keys}")
@@ -398,6 +391,7 @@ class Run:
 
     def step_continue(self):
         self.world.resume(*self.world.processes)
+        self.lines = dict.fromkeys(self.lines, time.monotonic())  # some were posted to halted workers
         for worker in self.world.workers:
             if worker.is_alive:
                 with contextlib.suppress(Gone, *([] if self.server.is_alive else [Bound])):

@@ -906,7 +906,7 @@ active proctype Clock() {
  * code: timer_client/client/page/page_scope.cpp must_wake_paused b4ecfcf8
  * code: timer_client/client/page/page_scope.cpp set_flags 55269f38
  * code: timer_client/client/page/page_scope.cpp replaced_renewal 391f2827
- * code: timer_client/client/page/page_scope.cpp pause_scope 722f6bf6
+ * code: timer_client/client/page/page_scope.cpp pause_scope 5eb31753
  * code: timer_client/client/page/page_scope.cpp resume_scope d628116c
  * code: timer_client/client/page/page_scope.cpp is_suspended 999e13a4
  * code: timer_client/client/page/page_scope.cpp open_suspended 58d1830b

@@ -76,12 +76,19 @@ bool pause_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept {
       return true;
     }
     const std::int64_t now = monotonic_ns();
-    slot.left.store(left_of(word, now), kRelaxed);
+    const std::int64_t left = left_of(word, now);
+    slot.left.store(left, kRelaxed);
     set_flags(slot, kHeld | slot_flag::kResumed, by);
+    // After the deadline the start moves by what is overdue, so that the timeout stays the same.
+    const std::int64_t started = slot.started.load(kRelaxed);
+    const std::int64_t overdue = left == kEndless ? 0 : now + left - word;
+    slot.started.store(started + overdue, kRelaxed);
     if (try_renew(slot, word, slot_word::kPaused + now)) {
       wake |= must_wake_paused(handle.page->board(), now);
       return true;
     }
+    std::int64_t ours = started + overdue;
+    slot.started.compare_exchange_strong(ours, started, kRelaxed);
   }
 }
 
