@@ -638,8 +638,13 @@ void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) 
                                        scope.open.line->integer(term)));
     }
   }
-  if (scope.via != "torch" && expired.integer("acquired_mono_ns") > scope.open.end + kClose &&
-      scope.via == "page") {
+  const Ns acquired = expired.integer("acquired_mono_ns");
+  const bool is_within_open = acquired <= scope.open.end + kClose;
+  const bool has_moved =
+      std::ranges::any_of(scope.changes, [&](const auto& change) {  // to a new page
+        return change.second.begin <= acquired && acquired <= change.second.end;
+      });
+  if (scope.via == "page" && !is_within_open && !has_moved) {
     fail("record-terms", "acquired_mono_ns is not within its open()");
   }
   if (!is_cut && due.from > judged + kClose && scope.via != "torch") {
