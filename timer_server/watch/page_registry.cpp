@@ -58,7 +58,7 @@ WorkerIdentity claimed_identity(const PageClaims& claims, pid_t pid) {
 
 // Returns whether a page is refused for a failure or lack that may end.
 bool is_for_now(const Error& refusal) {
-  constexpr std::array kForNow{EAGAIN, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC};
+  constexpr std::array kForNow{EAGAIN, EINTR, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC};
   return std::ranges::find(kForNow, refusal.errno_value) != kForNow.end();
 }
 
