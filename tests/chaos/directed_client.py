@@ -75,6 +75,7 @@ def closed_descriptors_at_a_dump(world):
     world.server()
     worker = world.worker("python")
     worker.do("open", key="k", timeout_ms=60_000)
+    world.wait_for_page()
     worker.do("close_fds")
     status, said = world.ask("dump", "--all")
     if status != 0:

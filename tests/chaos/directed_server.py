@@ -177,7 +177,7 @@ def removed_page(world):
     worker = world.worker()
     worker.do("open", key="k", timeout_ms=2000)
     folder = world.dir / "scopes"
-    wait_until(lambda: any((folder / ".owners").iterdir()), "the server knows the page")
+    world.wait_for_page()
     world.files("a page is removed")
     for page in folder.glob("*-*"):
         page.unlink()
@@ -204,7 +204,7 @@ def log_shared_by_equal_directories(world):
     server(own[0])
     worker = world.worker(dir=own[0])
     worker.do("catch", signal=signal.SIGTERM)
-    worker.do("open", key="k", timeout_ms=50, signal=int(signal.SIGTERM), grace_ms=500)
+    worker.do("open", key="k", timeout_ms=50, signal=int(signal.SIGTERM), grace_ms=3000)
     world.wait_for("expired")
     server(own[1])
     worker.wait()
@@ -217,7 +217,7 @@ def exec_without_address_randomisation(world):
     worker.exec(no_aslr=True)  # so that both programs are started with strings of one length
     worker.do("connect")
     worker.do("open", key="k", timeout_ms=500)
-    wait_until(lambda: any((world.dir / "scopes/.owners").iterdir()), "the server knows the page")
+    world.wait_for_page()
     worker.exec(no_aslr=True)
     wait_until(lambda: world.records("left_open") or world.records("expired"), "a verdict")
     if world.records("expired"):

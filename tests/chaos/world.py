@@ -681,6 +681,10 @@ class World:
         """Waits for a record, and returns the first one."""
         return wait_until(lambda: self.records(event, **fields), f"a record {event} {fields}", bound_s)[0]
 
+    def wait_for_page(self):
+        """Waits until a server knows a page. Before, it belongs to the process that has its lock."""
+        wait_until(lambda: any((self.dir / "scopes/.owners").iterdir()), "the server knows the page")
+
     def sample(self, server, t):
         """Notes what the server uses, and whether that is too much."""
         use = server.use()
