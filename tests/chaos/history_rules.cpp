@@ -665,6 +665,10 @@ void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) 
     return std::min(halt.certain.to, judged) - std::max(halt.certain.from, from);
   };
   Ns ready = 0;
+  // A sweep finds it.
+  const Ns interval = kLook + std::llround(1e9 * settings_of(expired).number(
+                                                     "max_interval_s",
+                                                     static_cast<double>(kDefaultInterval) / 1e9));
   bool was_away = false;  // at the deadline, or the deadline was moved: it did not see the halt
   for (const auto& [name, server] : processes_) {
     if (server.pid != expired.integer("server_pid") || server.role != "server") {
@@ -685,8 +689,8 @@ void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) 
   for (const Halt& halt : worker.halts) {
     const bool is_at_deadline =
         std::max(halt.certain.from, ready) < due.from && due.from + kClose < halt.certain.to;
-    if ((is_at_deadline && !was_away) ||
-        (lasted(halt) >= kDefaultInterval && halt.certain.to >= ready + kDefaultInterval)) {
+    const bool is_seen = lasted(halt) >= interval && halt.certain.to >= ready + interval;
+    if (!was_away && (is_at_deadline || is_seen)) {
       add(halt);
     }
   }

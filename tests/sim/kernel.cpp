@@ -165,7 +165,7 @@ int Kernel::point(Call call) {
   const int kind = static_cast<int>(call);
   const int error = kind >= kCalls ? 0 : std::exchange(failing[kind], 0);
   if (error != 0) {
-    on_failure(call);
+    on_failure();
   }
   return error;
 }

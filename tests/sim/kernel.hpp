@@ -122,8 +122,8 @@ class Kernel {
   // Calls `action` at the n-th call of the server from now on.
   void at_call(int n, std::function<void()> action);
   void forget_actions() { at_calls_.clear(); }
-  int failing[kCalls] = {};              // errno of the next call of the kind; 0: it succeeds
-  std::function<void(Call)> on_failure;  // a call of this kind has failed
+  int failing[kCalls] = {};          // errno of the next call of the kind; 0: it succeeds
+  std::function<void()> on_failure;  // a call has failed
   bool shows_messages = false;
   std::string log_path;
   int log_errno = 0;  // writes to the log fail with it

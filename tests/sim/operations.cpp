@@ -11,9 +11,8 @@ using testing::between;
 constexpr std::pair kWorker{0, 3};
 constexpr std::pair kScope{0, 2};
 constexpr std::pair kTimeout{200, 6'000};
+constexpr int kSignalCall = 10;  // of kernel.hpp
 constexpr int kOptions = 11;     // of "set"
-constexpr int kUnlinkCall = 6;   // of kernel.hpp
-constexpr int kSignalCall = 10;  // likewise
 
 const std::vector<testing::Kind> kKinds = {
     {"wait", 60, {{1, 2'000}}},
@@ -42,7 +41,7 @@ const std::vector<testing::Kind> kKinds = {
     {"idle", 6, {kWorker, {200, 3'000}}},
     {"ask", 4, {{0, 7}}},
     {"remove", 3, {{0, 7}, kWorker}},
-    {"fail", 6, {{0, 11}, {0, 4}}},
+    {"fail", 6, {{0, 12}, {0, 4}}},
     {"logfail", 3, {{100, 3'000}, {0, 1}}},
     {"loghang", 2, {{50, 3'000}}},
     {"prochang", 2, {{50, 3'000}}},
@@ -69,9 +68,8 @@ Operations operations_of(std::uint64_t seed) {
   const bool is_interleaved = one_in(3);
   for (int i = 0; i < count; ++i) {
     Operation operation = random_operation(random, kKinds, weights);
-    if (operation.name == "fail" &&
-        (operation.arguments[0] == kUnlinkCall || operation.arguments[0] == kSignalCall)) {
-      continue;  // on a memory file system a removal does not fail, nor does a signal
+    if (operation.name == "fail" && operation.arguments[0] == kSignalCall) {
+      continue;  // a signal to a process that lives does not fail for a moment
     }
     if (is_interleaved && operation.name != "wait" && one_in(4)) {
       operation.at_call = between(random, 1, one_in(2) ? 10 : 80);

@@ -207,6 +207,8 @@ class Simulation {
   int halt_ = 0;                 // the call of the history that halts the server
   bool may_end_ = false;         // the server was asked to end, or a call of its start failed
   bool is_closed_ = false;       // the server was asked to watch no new scopes
+  bool was_quiet_ = false;       // nothing has disturbed the last server for long
+  int stops_ = 0;                // that the server was asked for
   Nanos disturbed_ = 0;          // until then a server may have been unable to do something
   bool has_lost_lines_ = false;  // the server cannot save what it reads, until the next one
   pid_t next_pid_ = kFirstPid;
@@ -239,13 +241,11 @@ Simulation::Simulation(const std::string& dir, const std::set<std::string>& excu
   kernel_.on_signal = [this](Process& process, int signal) { on_signal(process, signal); };
   kernel_.on_caught = [this](Process& process) { on_caught(process); };
   kernel_.on_end = [this](Process& process) { on_end(process); };
-  kernel_.on_failure = [this](Call call) {
+  kernel_.on_failure = [this] {
     // Pages are looked at again at the next sweep; what lines say may be lost.
     disturbed_ = slow_.emplace_back(Span{kernel_.now, kernel_.now + interval() + 3 * kSecond}).to;
     losses_.push_back({{kernel_.now, kernel_.now}, false, true, nullptr});
-    // Known: after a sync that failed the log counts as broken until the next record.
-    const bool is_broken = call == Call::kSync && excused_.contains("F17");
-    log_trouble_.push_back({kernel_.now, is_broken ? kNever : kernel_.now + kSecond});
+    log_trouble_.push_back({kernel_.now, kernel_.now + kSecond});
   };
   kernel_.on_server_end = [this](int status) { on_server_end(status); };
   kernel_.owner_of_page = [this](ino_t page) {
@@ -659,6 +659,7 @@ void Simulation::start_server() {
   has_lost_lines_ = false;
   is_closed_ = false;
   disturbed_ = kernel_.now;
+  stops_ = 0;
   may_end_ = std::ranges::any_of(kernel_.failing, [](int error) { return error != 0; }) ||
              kernel_.log_errno != 0;
   note("driver", "spawn", fmt::format(R"(,"subject":"{}","role":"server")", server()),
@@ -736,6 +737,7 @@ void Simulation::signal_server(int which) {
 void Simulation::ask_to_stop() {
   may_end_ = true;
   is_closed_ = true;
+  ++stops_;
   note("driver", "stop_server", fmt::format(R"(,"subject":"{}")", server()));
 }
 
@@ -794,7 +796,9 @@ void Simulation::judge_answer(int what, Nanos asked, int fd) {
   const ssize_t got = ::read(fd, answer, sizeof answer - 1);
   const std::string_view text(answer, static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
   const auto says = [text](std::string_view word) { return text.find(word) != text.npos; };
-  const bool is_right = what <= 1   ? says("done")
+  const std::string paths = fmt::format(R"("fifo":"{}/requests","log":"{}")", dir_, log_);
+  const bool is_right = what == 0   ? says(paths)
+                        : what == 1 ? says("done")
                         : what == 2 ? says(R"("draining":true)")
                         : what == 3 ? says(R"("draining":)") || says("refused")
                                     : says("granted") || (what == 4 && says("refused"));
@@ -828,8 +832,7 @@ void Simulation::trouble_log(Nanos until) {
   const int n = begin("driver", "log_trouble", "");
   disturbed_ = std::max(disturbed_, until + kSecond);
   slow_.push_back({kernel_.now, until + kSecond});
-  const bool is_broken = kernel_.is_log_on_disk && excused_.contains("F17");
-  log_trouble_.push_back({kernel_.now, is_broken ? kNever : until + kSecond});
+  log_trouble_.push_back(slow_.back());
   kernel_.at(until, [this, n] { finish("driver", n); });
 }
 
@@ -844,8 +847,8 @@ void Simulation::remove(int what, const Made& made) {
   std::error_code ec;
   note("driver", "files", fmt::format(R"(,"what":"{}")", what));
   if (what == 7) {
-    (void)::truncate(page.c_str(), 100);
-    general_.insert("record-times");  // a page that is cut short shows zeroes
+    (void)::truncate(page.c_str(), 0);
+    general_.insert({"record-times", "one-to-one"});  // a page that is cut short shows zeroes
   } else {
     std::filesystem::remove_all(is_page ? page : fmt::format("{}/{}", dir_, kFiles[what]), ec);
   }
@@ -995,12 +998,18 @@ void Simulation::judge_records() {
     }
   }
   const pid_t last = kFirstServerPid + servers_;
-  if (settings_.contains("--expect-workers") && disturbed_ < kernel_.now - kQuiet &&
+  if (settings_.contains("--expect-workers") && was_quiet_ &&
       !has([last](const chaos::JsonRecord& record) {
         return record.text("event").starts_with("rendezvous") &&
                record.integer("server_pid") == last;
       })) {
     violation("liveness: no record says whether the expected workers have come");
+  }
+  if (stops_ == 1 && has([last](const chaos::JsonRecord& record) {
+        return record.text("event") == "server_stopped" && record.text("reason") != "SIGTERM" &&
+               record.integer("server_pid") == last;
+      })) {
+    violation("record-fields: the reason of the stop is not SIGTERM");
   }
   if (settings_.contains("--metrics")) {
     judge_metrics(records);
@@ -1093,6 +1102,7 @@ void Simulation::quiet() {
     violation("server-life: the server does not start without adversities");
     return;
   }
+  was_quiet_ = disturbed_ < kernel_.now - kQuiet / 2;
   ask_to_stop();
   ::raise(SIGTERM);
   kernel_.run_until(kernel_.now + kStop);

@@ -206,7 +206,9 @@ std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::s
 void RecordLog::Writer::run() {
   MutexLock lock(mutex_);
   while (!stopping_) {
-    if (is_busy() || (queue_.empty() && !reopen_)) {
+    // After a failure it opens and syncs the file again though no record waits: the signal of the
+    // next verdict waits for its record only while the log works.
+    if (is_busy() || (queue_.empty() && !reopen_ && failure_.empty())) {
       work_.wait(lock);
       continue;
     }
