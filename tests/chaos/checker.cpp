@@ -7,7 +7,7 @@
 #include <iterator>
 #include <system_error>
 
-#include "tests/chaos/rules.hpp"
+#include "tests/chaos/json_record.hpp"
 
 namespace filetimer::chaos {
 namespace {

@@ -78,4 +78,10 @@ struct History {
 // log is judged. A line that is no JSON is a violation.
 std::vector<Violation> check(const History& history);
 
+// The two halves of check(). `records`: of all logs, in order.
+class JsonRecord;
+void judge_log(const std::vector<JsonRecord>& records, std::vector<Violation>& found);
+void judge_history(const std::vector<JsonRecord>& calls, const std::vector<JsonRecord>& records,
+                   std::vector<Violation>& found);
+
 }  // namespace filetimer::chaos

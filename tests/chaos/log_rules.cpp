@@ -10,7 +10,8 @@
 #include <map>
 #include <set>
 
-#include "tests/chaos/rules.hpp"
+#include "tests/chaos/checker.hpp"
+#include "tests/chaos/json_record.hpp"
 
 namespace filetimer::chaos {
 namespace {

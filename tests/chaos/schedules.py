@@ -318,7 +318,9 @@ class Run:
             worker.wait()
 
     def step_close_fds(self, worker):
-        if not self.is_served():
+        if self.is_served():
+            self.world.ask("ping")  # then it has read the page
+        else:
             self.excuse(UNWATCHED, "the lock of its page is lost before a server has read it", subject=worker.name)
         self.tell(worker, "close_fds")
 
