@@ -408,6 +408,9 @@ class Run:
         path = self.page() if what == "page" else self.world.dir / what
         if path and path.exists() and not (what == "server" and "status_page_cut" in known()):
             self.world.files(f"{path} is truncated")
+            for worker in self.world.workers:
+                if path.name.startswith(f"{worker.pid}-"):
+                    self.excuse(UNWATCHED, "scopes on a page that was cut are not watched", subject=worker.name)
             os.truncate(path, 0)
 
     def step_remove(self, what):
