@@ -609,7 +609,10 @@ class World:
                 wait_until(lambda: each.has_threads_only_in("TtZX"), f"the stop of {each.name}")
             elif how == "trace":
                 if libc.ptrace(PTRACE_SEIZE, each.pid, None, None) != 0:
-                    raise Skip("no process can be traced here: " + os.strerror(ctypes.get_errno()))
+                    error = os.strerror(ctypes.get_errno())
+                    if (stat_of(each.pid) or "X")[0] in "ZX":
+                        continue  # it has ended
+                    raise Skip(f"no process can be traced here: {error}")
                 libc.ptrace(PTRACE_INTERRUPT, each.pid, None, None)
                 wait_until(lambda: libc.waitpid(each.pid, None, WALL | os.WNOHANG) != 0, f"{each.name} is traced")
             each.halts.append((how, group))
