@@ -204,7 +204,6 @@ class Simulation {
 
   Process* server_ = nullptr;
   int servers_ = 0;
-  int halt_ = 0;                 // the call of the history that halts the server
   bool may_end_ = false;         // the server was asked to end, or a call of its start failed
   bool is_closed_ = false;       // the server was asked to watch no new scopes
   bool was_quiet_ = false;       // nothing has disturbed the last server for long
@@ -704,12 +703,12 @@ void Simulation::starve(Nanos time) {
   if (kernel_.on_ready) {  // a server that starts notices nothing
     slow_.push_back({kernel_.now, kernel_.now + time + kSecond});
   }
-  halt_ = begin("driver", "halt", fmt::format(R"(,"subject":"{}","how":"stop")", server()));
+  const int n = begin("driver", "halt", fmt::format(R"(,"subject":"{}","how":"stop")", server()));
   // Known: what comes before the planned moment is not missed.
   const Nanos missed_from = kernel_.on_ready          ? kNever
                             : excused_.contains("F2") ? kernel_.planned_wake()
                                                       : kernel_.now;
-  finish("driver", halt_, "", missed_from == kNever ? kernel_.now + time : missed_from);
+  finish("driver", n, "", missed_from == kNever ? kernel_.now + time : missed_from);
   kernel_.at(kernel_.now + time, [this] { stop_halt_of_server(); });
   if (kernel_.is_log_on_disk) {  // a record in the hand of the thread has had its time
     log_trouble_.push_back({kernel_.now, kernel_.now + time + kSecond});
@@ -722,7 +721,7 @@ void Simulation::stop_halt_of_server() {
   }
 }
 
-// SIGHUP is sent after the log was moved away, for the first time.
+// 0: a log rotator has moved the log away before.
 void Simulation::signal_server(int which) {
   constexpr int kSignals[] = {SIGHUP, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT, SIGQUIT, SIGINT};
   if (which == 0 && ::access(old_log_.c_str(), F_OK) != 0) {
