@@ -17,7 +17,6 @@
 
 #include "common/run_folder.hpp"
 #include "common/soft_deadline.hpp"
-#include "common/wake_protocol.hpp"
 #include "timer_server/fresh_folder.hpp"
 #include "timer_server/system/messages.hpp"
 
@@ -329,9 +328,8 @@ Status RuntimeDirectory::restore_status_page() {
     return tl::unexpected<Error>(std::move(board.error()));
   }
   lock_ = std::move(*lock);  // the old lock was on a file that no client can find any more
-  // A client that has mapped the old status page wakes the server at each acquire from now on.
-  announce_scan(status_page());
   std::vector<BoardFile>& boards = opened_->boards;
+  boards.back().want_all_wakes();
   boards.push_back(std::move(*board));
   if (boards.size() > kMaxStatusPages) {
     boards.erase(boards.begin());

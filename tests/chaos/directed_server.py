@@ -156,6 +156,17 @@ def status_page_cut(world):
         late.wait()
 
 
+def status_page_cut_and_removed(world):
+    """The status page is truncated, and its directory is removed before the server has looked."""
+    server = world.server("--max-interval", "100ms")
+    world.files("server is truncated, and removed")
+    server.halt()
+    os.truncate(world.dir / "server", 0)
+    shutil.rmtree(world.dir)
+    server.resume()
+    wait_until(lambda: not server.is_alive or (world.dir / "server").exists(), "the status page is made again")
+
+
 def removed_pipe_page(world):
     """The page that the server keeps for a worker of the pipe is removed. Later the server is killed."""
     server = world.server("--evidence", "none", "--max-interval", "100ms")

@@ -11,6 +11,7 @@
 
 #include <limits>
 
+#include "common/wake_protocol.hpp"
 #include "timer_server/scopes/page_guard.hpp"
 
 namespace filetimer {
@@ -92,6 +93,10 @@ void BoardFile::serve() {
     board.incarnation.store(incarnation_, std::memory_order_seq_cst);
     board.state.store(static_cast<std::uint32_t>(ServerState::kServing), std::memory_order_release);
   });
+}
+
+void BoardFile::want_all_wakes() {
+  write([](Board& board) { announce_scan(board); });
 }
 
 void BoardFile::announce(Announcement announcement) {

@@ -30,6 +30,8 @@ class BoardFile {
   // incarnation, under which the pipe had no reader, writes no wake-up message and must be found by
   // that scan; a client that finds the new one must be able to write.
   void serve();
+  // Has clients that have mapped the page wake the server at each acquire from now on.
+  void want_all_wakes();
   // Writes the announcement and wakes the clients that wait for a change of it.
   void announce(Announcement announcement);
   // Sets the state to stopped. Clients write no wake-up messages from then on.
