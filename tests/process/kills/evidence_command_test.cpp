@@ -39,8 +39,9 @@ std::size_t count_of(const Server& server, std::string_view event) {
 TEST_CASE("the output of the evidence command is recorded before the signal is sent") {
   const TempFolder temp;
   const Server server(
-      temp, with_command("echo \"$FILETIMER_SCOPE of $FILETIMER_PID: $FILETIMER_VERDICT\"; "
-                         "echo more >&2; exit 3"));
+      temp,
+      with_command("sleep 0.3; echo \"$FILETIMER_SCOPE of $FILETIMER_PID: $FILETIMER_VERDICT\"; "
+                   "echo more >&2; exit 3"));
   Worker worker("block", {.environment = {{"RANK", "3"}}});
   server.send(acquire_past(worker.pid(), "load"));
   CHECK(worker.status() == killed_by(SIGKILL));
