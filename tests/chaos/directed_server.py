@@ -13,7 +13,7 @@ import signal
 import subprocess
 import time
 
-from world import BOUND_S, Bound, Freezer, Gone, Skip, old_records, wait_until
+from world import BOUND_S, Bound, Freezer, Gone, Skip, old_records, stat_of, wait_until
 
 MISSED_S = 1  # a server that wakes later than planned by more than this has missed time
 HUNG_S = 3  # within which a hung worker dies
@@ -350,8 +350,8 @@ def stop_before_a_catchable_signal(world):
 def line_about_a_kernel_thread(world):
     """A line has the pid of a kernel thread, which no server can kill."""
     of_kernel = 0x00200000  # PF_KTHREAD
-    threads = [int(each.parent.name) for each in pathlib.Path("/proc").glob("[0-9]*/stat")
-               if int(each.read_text().rpartition(")")[2].split()[6]) & of_kernel]
+    threads = [int(pid) for pid in os.listdir("/proc")
+               if pid.isdigit() and (stat := stat_of(pid)) and int(stat[6]) & of_kernel]
     if not threads or os.geteuid() != 0:
         raise Skip("no kernel thread of this user is in sight")
     server = world.server(*CATCHABLE, "--kill-wait", "100ms")
