@@ -213,6 +213,20 @@ TEST_CASE("a renewal within the grace period spares the worker if the scope allo
   CHECK(left_open_at_stop(server.records(), worker.pid()) == std::vector<std::string>{"forward"});
 }
 
+TEST_CASE("a worker opens no further scope in its grace period") {
+  const TempFolder temp;
+  Server server(temp);
+  Worker worker("catch-signals");
+  server.send(with_own_keys(acquire_past(worker.pid(), "forward", SIGTERM),
+                            R"("x_timeout_s": 0.000001, "x_grace_s": 60)"));
+  CHECK(worker.line() == fmt::format("signal {}", SIGTERM));
+  server.send(acquire_far(worker.pid(), "late"));
+  server.barrier();
+  CHECK(run_client(temp, server, {"list", "--json"}).out.find("late") == std::string::npos);
+  ::kill(worker.pid(), SIGKILL);
+  CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
+}
+
 TEST_CASE("a scope name of any length and alphabet is kept apart and shown") {
   const TempFolder temp;
   Server server(temp);
