@@ -1,0 +1,240 @@
+// Collects evidence of real processes: what it contains, in which order it is collected, and which
+// reasons it gives for what is missing.
+// SPDX-License-Identifier: MIT
+#include "timer_server/evidence/evidence_collection.hpp"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "common/proc_files.hpp"
+#include "tests/support/kernel_stacks.hpp"
+#include "tests/timer_server/busy_threads.hpp"
+#include "tests/timer_server/process_of.hpp"
+
+using namespace filetimer;
+using namespace std::chrono_literals;
+using testing::missing_but_kernel_stacks;
+
+namespace {
+
+struct CollectionStage {
+  std::shared_ptr<EvidenceCollection> start(EvidenceLevel level, Instant until,
+                                            std::optional<PythonDump> python = {}) {
+    return EvidenceCollection::start(side_threads, process, {level, until, std::move(python)},
+                                     [this] { ++done; });
+  }
+  // Returns the complete evidence. On a busy machine a thread may not stop within the helper's
+  // time; then the evidence is collected again.
+  Evidence collect(EvidenceLevel level, const std::optional<PythonDump>& python = {}) {
+    constexpr int kTries = 10;
+    for (int tries = 1;; ++tries) {
+      done = 0;
+      const auto collection = start(level, Instant::now() + 20s, python);
+      deliver_until_done(1);
+      Evidence evidence = collection->take();
+      if (tries == kTries || evidence.missing.find("it did not stop") == std::string::npos) {
+        return evidence;
+      }
+    }
+  }
+  void deliver_until_done(int count) {
+    while (done < count) {
+      pollfd poll{side_threads.event_fd(), POLLIN, 0};
+      REQUIRE(::poll(&poll, 1, 20'000) == 1);
+      side_threads.deliver();
+    }
+  }
+
+  explicit CollectionStage(const std::function<void()>& worker_does_first = [] {})
+      : worker(worker_does_first) {
+    worker.wait_until_asleep();
+  }
+
+  Child worker;
+  std::shared_ptr<const Process> process = std::make_shared<const Process>(process_of(worker));
+  SideThreads side_threads;
+  int done = 0;
+};
+
+}  // namespace
+
+TEST_CASE("At level proc there is a CPU sample and no stack of user space") {
+  CollectionStage stage;
+  const Evidence evidence = stage.collect(EvidenceLevel::kProc);
+  REQUIRE(!evidence.threads.empty());
+  CHECK(evidence.threads[0].cpu_percent.has_value());
+  CHECK(evidence.threads[0].native_stack.empty());
+  CHECK(evidence.state == 'S');
+  CHECK(evidence.gathered_ms >= 30);
+}
+
+TEST_CASE("At level stacks the state is from before the worker was stopped") {
+  CollectionStage stage;
+  const Evidence evidence = stage.collect(EvidenceLevel::kStacks);
+  REQUIRE(!evidence.threads.empty());
+  CHECK(evidence.state == 'S');
+  CHECK(evidence.threads[0].state == 'S');
+  CHECK(!evidence.threads[0].native_stack.empty());
+  CHECK(missing_but_kernel_stacks(evidence.missing) == "");
+}
+
+TEST_CASE("Two collections of one worker at once both have its stacks") {
+  CollectionStage stage;
+  const auto one = stage.start(EvidenceLevel::kStacks, Instant::now() + 20s);
+  const auto other = stage.start(EvidenceLevel::kStacks, Instant::now() + 20s);
+  stage.deliver_until_done(2);
+  for (const auto& collection : {one, other}) {
+    const Evidence evidence = collection->take();
+    REQUIRE(!evidence.threads.empty());
+    CAPTURE(evidence.missing);
+    CHECK(!evidence.threads[0].native_stack.empty());
+  }
+}
+
+TEST_CASE("The main threads of a worker's children have stacks, and the children run on") {
+  CollectionStage stage([] {
+    for (std::size_t i = 0; i < kMaxChildrenRead + 1; ++i) {
+      if (::fork() == 0) {
+        for (;;) {
+          ::pause();
+        }
+      }
+    }
+  });
+  const Evidence evidence = stage.collect(EvidenceLevel::kStacks);
+  REQUIRE(evidence.children.size() == kMaxChildrenRead + 1);
+  const ChildEvidence& first = evidence.children.front();
+  REQUIRE(first.main_thread);
+  CHECK(first.main_thread->tid == first.pid);
+  CHECK(!first.main_thread->native_stack.empty());
+  CHECK(first.held_ms.has_value());
+  CHECK_FALSE(evidence.children.back().main_thread);  // over the limit
+  for (const ChildEvidence& child : evidence.children) {
+    const auto process = open_process(child.pid);
+    REQUIRE(process);
+    CHECK(process->is_alive());
+    const auto stat = read_stat(fmt::format("/proc/{}", child.pid));
+    REQUIRE(stat);
+    CHECK(stat->state != 't');
+    CHECK(stat->state != 'T');
+    CHECK(process->send_signal(SIGKILL));
+  }
+}
+
+TEST_CASE("At level proc no child is stopped for its stack") {
+  CollectionStage stage([] {
+    if (::fork() == 0) {
+      for (;;) {
+        ::pause();
+      }
+    }
+  });
+  const Evidence evidence = stage.collect(EvidenceLevel::kProc);
+  REQUIRE(evidence.children.size() == 1);
+  const ChildEvidence& child = evidence.children.front();
+  REQUIRE(child.main_thread);
+  CHECK_FALSE(child.held_ms);
+  CHECK(child.main_thread->native_stack.empty());
+  const auto process = open_process(child.pid);
+  REQUIRE(process);
+  CHECK(process->send_signal(SIGKILL));
+}
+
+TEST_CASE("Evidence that is taken early says what is missing, and nothing is added to it later") {
+  CollectionStage stage;
+  const auto collection = stage.start(EvidenceLevel::kStacks, Instant::now() + 20s);
+  const Evidence early = collection->take();
+  CHECK(early.missing.find("time was up while ") != std::string::npos);
+  CHECK(collection->take().threads.empty());
+}
+
+TEST_CASE("After early evidence is taken no slow evidence is collected") {
+  CollectionStage stage;
+  // Once the loop has delivered, the slow evidence is queued behind the jobs of `busy`.
+  std::optional<BusyThreads> busy(std::in_place, stage.side_threads, SideThreads::Lane::kSlow);
+  const auto collection = stage.start(EvidenceLevel::kProc, Instant::now() + 20s);
+  pollfd poll{stage.side_threads.event_fd(), POLLIN, 0};
+  REQUIRE(::poll(&poll, 1, 20'000) == 1);
+  stage.side_threads.deliver();
+  const Evidence early = collection->take();
+  CHECK(missing_but_kernel_stacks(early.missing) ==
+        "time was up while the evidence of other workers was being collected");
+  CHECK(!early.threads.empty());
+  busy.reset();
+  stage.deliver_until_done(1);
+  CHECK(collection->take().threads.empty());
+}
+
+TEST_CASE("Evidence of workers that have not expired takes no side thread from that of a kill") {
+  CollectionStage stage;
+  for (const bool hangs_for_kills : {false, true}) {
+    CAPTURE(hangs_for_kills);
+    stage.done = 0;
+    const auto lane = [&](SideThreads::Lane of_kills) {
+      return hangs_for_kills ? of_kills : SideThreads::Lane::kUnexpired;
+    };
+    const BusyThreads quick(stage.side_threads, lane(SideThreads::Lane::kQuick));
+    const BusyThreads slow(stage.side_threads, lane(SideThreads::Lane::kSlow));
+    EvidenceOptions options{EvidenceLevel::kProc, Instant::now() + 20s, {}};
+    options.has_expired = !hangs_for_kills;
+    const auto collection = EvidenceCollection::start(stage.side_threads, stage.process, options,
+                                                      [&stage] { ++stage.done; });
+    stage.deliver_until_done(1);
+    CHECK(collection->take().threads.at(0).cpu_percent.has_value());
+  }
+}
+
+TEST_CASE("Without time the cheap evidence is collected, and it says what is missing") {
+  CollectionStage stage;
+  const auto collection = stage.start(EvidenceLevel::kStacks, Instant::now());
+  stage.deliver_until_done(1);
+  const Evidence evidence = collection->take();
+  CHECK(!evidence.threads.empty());
+  CHECK(missing_but_kernel_stacks(evidence.missing) ==
+        "no CPU sample and no stacks: time was up while the evidence of other workers was "
+        "collected");
+}
+
+TEST_CASE("Of many workers at once each has cheap evidence, and some have no CPU sample") {
+  CollectionStage stage;
+  constexpr int kWorkers = 500;
+  std::vector<std::shared_ptr<EvidenceCollection>> collections;
+  for (int i = 0; i < kWorkers; ++i) {
+    collections.push_back(stage.start(EvidenceLevel::kProc, Instant::now() + 20s));
+  }
+  stage.deliver_until_done(kWorkers);
+  std::size_t sampled = 0;
+  for (const auto& collection : collections) {
+    const Evidence evidence = collection->take();
+    REQUIRE(!evidence.threads.empty());
+    const bool has_sample = evidence.threads[0].cpu_percent.has_value();
+    sampled += has_sample ? 1U : 0U;
+    CHECK(missing_but_kernel_stacks(evidence.missing) ==
+          (has_sample ? "" : "no CPU sample: too many workers expired at once"));
+  }
+  CHECK(sampled > 0);
+}
+
+TEST_CASE("A worker that has ended gives no evidence") {
+  CollectionStage stage;
+  stage.worker.end();
+  const Evidence evidence = stage.collect(EvidenceLevel::kStacks);
+  CHECK(evidence.threads.empty());
+  CHECK(evidence.missing == "the process had ended");
+}
+
+TEST_CASE("Python stacks are collected only on request, and after the native ones") {
+  // The worker's signal handler exits: a worker that is alive got no signal.
+  CollectionStage stage([] { ::signal(SIGUSR2, [](int) { ::_exit(0); }); });
+  CHECK(missing_but_kernel_stacks(stage.collect(EvidenceLevel::kStacks).missing) == "");
+  CHECK(stage.process->is_alive());
+  const PythonDump dump{SIGUSR2, "/dev/null"};
+  const Evidence refused = stage.collect(EvidenceLevel::kStacks, dump);
+  CHECK(missing_but_kernel_stacks(refused.missing) ==
+        "no Python stacks: '/dev/null' is not a regular file");
+  CHECK(stage.process->is_alive());
+}
