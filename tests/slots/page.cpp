@@ -140,7 +140,7 @@ class PageMachine final : public Machine {
     } else if (name == "fill" && is_alive_ && server_->pipe().is_silent()) {
       server_->pipe().fill();
       is_full_ = may_be_late_ = true;
-    } else if (name == "again" && forks_ == 0) {  // the parent of a child goes on in the same one
+    } else if (name == "again" && forks_ == 0) {  // a process that has forked keeps its page
       make_again();
     }
   }

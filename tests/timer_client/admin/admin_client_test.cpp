@@ -133,7 +133,7 @@ TEST_CASE("each answer that is no success is an error with all that the answer s
       R"("reason":"2 scopes are open","open_scope_count":2,"open_scopes":[)"
       R"({"pid":12,"rank":3,"scope":"step","elapsed_s":1.5,"remaining_s":8.5},)"
       R"({"pid":13,"scope":"a\nb","elapsed_s":2}]})";
-  const std::string told =
+  const std::string thrown =
       "busy: 2 scopes are open; open: 'step' of pid 12 (rank 3), 'a\\nb' of pid 13: 2 scopes are "
       "open; timed out {}, 2 [step of 12, rank 3, 1500, 8500] [a\nb of 13, rank -1, 2000, -1]";
   struct Case {
@@ -141,8 +141,8 @@ TEST_CASE("each answer that is no success is an error with all that the answer s
     std::string thrown;
   };
   for (const Case& c :
-       {Case{R"({"answer":"refused",)" + busy, fmt::format(fmt::runtime(told), false)},
-        Case{R"({"answer":"timed_out",)" + busy, fmt::format(fmt::runtime(told), true)},
+       {Case{R"({"answer":"refused",)" + busy, fmt::format(fmt::runtime(thrown), false)},
+        Case{R"({"answer":"timed_out",)" + busy, fmt::format(fmt::runtime(thrown), true)},
         Case{R"({"answer":"invalid","reason":"rank 2 is there"})", "invalid: rank 2 is there"},
         Case{"", "no server"}}) {
     const testing::TempFolder folder;

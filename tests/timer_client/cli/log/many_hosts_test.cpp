@@ -193,7 +193,7 @@ TEST_CASE("hosts of long names can be told apart, also in a table that is longer
 
 // --- who waited on whom ---
 
-TEST_CASE("several may be odd, and nobody is when two halves face each other") {
+TEST_CASE("several ranks may be odd, and no rank is when two halves face each other") {
   const auto has_odd = [](int odd, int others) {
     std::vector<MadeWorker> workers;
     for (int rank = 0; rank < odd + others; ++rank) {
@@ -232,7 +232,7 @@ TEST_CASE("a worker is found by its process, else by its rank, on its host") {
   CHECK(is_among(workers, {"node08", 12, 7, ""}));
   CHECK_FALSE(is_among(workers, {{}, 12, 1, ""}));
   CHECK_FALSE(is_among(workers, {{}, 13, 0, ""}));
-  CHECK_FALSE(is_among(workers, {}));  // of nobody known nobody is like him
+  CHECK_FALSE(is_among(workers, {}));  // a worker without any name
 }
 
 TEST_CASE("ranks that follow each other are a range, and a list has an end") {
