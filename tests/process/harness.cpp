@@ -273,13 +273,12 @@ ExitStatus Child::status() {
   return *status_;
 }
 
-void Child::wait_until_stopped() const {
-  const bool stopped = wait_until([this] {
+void Child::wait_for_state(char state) const {
+  REQUIRE(wait_until([&] {
     const std::string stat = read_file(fmt::format("/proc/{}/stat", pid()));
     const std::size_t end = stat.rfind(')');
-    return end != stat.npos && end + 2 < stat.size() && stat[end + 2] == 'T';
-  });
-  REQUIRE(stopped);
+    return end != stat.npos && end + 2 < stat.size() && stat[end + 2] == state;
+  }));
 }
 
 std::string server_path() {
@@ -479,11 +478,11 @@ std::chrono::nanoseconds cpu_time_of(pid_t pid) {
   return std::chrono::seconds{used.tv_sec} + std::chrono::nanoseconds{used.tv_nsec};
 }
 
-void check_prompt(const Server& server, pid_t pid, std::chrono::milliseconds bound) {
+void check_prompt(const Server& server, pid_t pid) {
   const Record expired = server.wait_for("expired", pid);
   CAPTURE(expired.line());
   CHECK(expired.number("overdue_ms") >= 0);
-  CHECK(expired.number("overdue_ms") < static_cast<double>(bound.count()));
+  CHECK(expired.number("overdue_ms") < static_cast<double>(kPrompt.count()));
 }
 
 Stopped::Stopped(Server& server) : server_(server) {

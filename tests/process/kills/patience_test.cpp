@@ -32,8 +32,9 @@ Record deferred_all(const Server& server) {
   return server.wait_for([](const Record& r) { return r.is("deferred") && !r.has("pid"); });
 }
 
-// Stops the server for that long.
+// Stops the server for that long while it sleeps.
 void stop_for(Server& server, std::chrono::milliseconds time) {
+  server.process().wait_for_state('S');
   server.process().signal(SIGSTOP);
   server.process().wait_until_stopped();
   let_pass(time);

@@ -425,7 +425,7 @@ TEST_CASE("a helper whose execution hangs delays no deadline") {
   server.process().signal(SIGCHLD);
   Worker second("block");
   server.send(acquire(second.pid(), "s", 200ms));
-  check_prompt(server, second.pid(), 5s);
+  check_prompt(server, second.pid());
   CHECK(::fcntl(file.get(), F_SETLEASE, F_UNLCK) == 0);
   CHECK(first.status() == killed_by(SIGKILL));
   CHECK(second.status() == killed_by(SIGKILL));
