@@ -51,6 +51,7 @@ def resumed_kill_forgets_release(world):
     worker.do("catch", signal=signal.SIGUSR1)
     worker.do("open", key="k", timeout_ms=100, grace_ms=600, signal=int(signal.SIGUSR1), spare=True)
     world.wait_for("expired")
+    world.ask("ping")  # and the signal is sent
     server.restart()
     _release(world, worker)
     world.wait_for("killed")
@@ -315,6 +316,7 @@ def verdict_behind_a_long_log(world):
     worker.do("catch", signal=signal.SIGTERM)
     worker.do("open", key="k", timeout_ms=50, signal=int(signal.SIGTERM), grace_ms=1500)
     world.wait_for("expired")
+    world.ask("ping")  # and the signal is sent
     server.kill()
     with open(world.log, "a") as log:
         log.write(old_records(2500, 4000))

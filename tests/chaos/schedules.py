@@ -330,7 +330,10 @@ class Run:
             return
         worker.exit()
         wait_until(lambda: worker.is_reaped or stat_of(worker.pid) is None, f"{worker.name} is reaped")
-        self.world.bystander(pid=worker.pid)
+        stranger = self.world.bystander(pid=worker.pid)
+        if worker.kind == "torch":
+            self.excuse(("known-scopes", "death-has-record"), "a line that does not say when it was written",
+                        subject=stranger.name)
 
     def step_bystander(self):
         self.world.bystander()
