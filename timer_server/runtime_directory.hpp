@@ -57,7 +57,7 @@ class RuntimeDirectory {
   [[nodiscard]] ReplyFolder take_replies() { return std::move(*opened_->replies); }
 
   // Returns the status page that is in place.
-  [[nodiscard]] Board& status_page() { return opened_->boards.back().board(); }
+  [[nodiscard]] BoardFile& status_page() { return opened_->boards.back(); }
   // Sets the status page to serving: see BoardFile::serve().
   void serve();
   // Writes the announcement to every status page that a client may have mapped. Does nothing after
@@ -66,8 +66,6 @@ class RuntimeDirectory {
   // Sets the status pages to stopped. The one in place is left to the next server.
   void stop_serving();
 
-  // Takes note that the status page in place is too short.
-  void note_status_page_cut() { opened_->boards.back().note_cut(); }
   // Makes entries again that were removed, without the request pipe, and a status page that was cut
   // short. Returns whether any was: then the folders of pages and replies are new.
   bool restore();

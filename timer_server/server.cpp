@@ -207,8 +207,7 @@ void Server::judge(Instant woke) {
   }
   soft_deadlines_.note(std::move(found.soft));
   verdicts_.carry_out(found.due, ClockReading::now());
-  if (found.status_page_was_cut) {
-    directory_.note_status_page_cut();
+  if (directory_.status_page().was_cut()) {
     check_directory();
   }
 }

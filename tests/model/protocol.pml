@@ -714,7 +714,7 @@ end:
    * code: timer_server/server.cpp Server::run_once 4dd93ae2
    * code: timer_server/server.cpp Server::read_progress 3c77809d
    * code: timer_server/watch/page_registry.cpp PageRegistry::on_wake_up_message 05ecf0e0
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 84bb2929
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 13c57af3
    * code: common/wake_protocol.hpp announce_scan 08ea3df8 */
   :: d_step { server_at == READ_PIPE || server_at == ASLEEP && (IS_MESSAGE || now >= next) ->
        woke = now;

@@ -99,6 +99,10 @@ void BoardFile::want_all_wakes() {
   write([](Board& board) { announce_scan(board); });
 }
 
+void BoardFile::want_wakes_before(Instant when) {
+  write([when](Board& board) { announce_next_scan(board, when.ns); });
+}
+
 void BoardFile::announce(Announcement announcement) {
   const auto now = static_cast<std::uint32_t>(announcement);
   write([now](Board& board) {

@@ -32,23 +32,25 @@ class BoardFile {
   void serve();
   // Has clients that have mapped the page wake the server at each acquire from now on.
   void want_all_wakes();
+  // Has clients wake the server only for a deadline before `when`, at which it looks at all scopes.
+  void want_wakes_before(Instant when);
   // Writes the announcement and wakes the clients that wait for a change of it.
   void announce(Announcement announcement);
   // Sets the state to stopped. Clients write no wake-up messages from then on.
   void stop();
 
-  [[nodiscard]] Board& board() const { return *static_cast<Board*>(file_.data()); }
-
-  // Any process of the user may cut the file short. An access then raises SIGBUS, from which a
+  // Any process of the user may cut the file short. A write then raises SIGBUS, from which a
   // PageGuard saves the server; what is written from then on reaches no client.
-  void note_cut() { is_cut_ = true; }
-  // Returns whether the file has its whole length, and no cut was noted.
+  // Returns whether a write has found the file too short.
+  [[nodiscard]] bool was_cut() const { return is_cut_; }
+  // Returns whether the file has its whole length, and every write found it so.
   [[nodiscard]] bool is_whole() const;
   // Gives the file its length again, and writes it anew as open() does. serve() must follow.
   Status restore();
 
  private:
   BoardFile(MappedFile file, const Terms& terms) : file_(std::move(file)), terms_(terms) {}
+  [[nodiscard]] Board& board() const { return *static_cast<Board*>(file_.data()); }
   void write_terms() const;
   template <class Write>
   void write(Write&& write);

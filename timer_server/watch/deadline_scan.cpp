@@ -5,8 +5,6 @@
 #include <optional>
 
 #include "common/scope_page.hpp"
-#include "common/wake_protocol.hpp"
-#include "timer_server/scopes/page_guard.hpp"
 #include "timer_server/watch/page_registry.hpp"
 
 namespace filetimer {
@@ -20,17 +18,11 @@ constexpr Duration kIdleLook = std::chrono::milliseconds{100};
 // The order of reads and announcements is argued in common/wake_protocol.hpp. Verdicts are given
 // before the status page says when the server wakes next, so a worker that renews a scope in
 // between wakes the server.
-DeadlineScan::Found DeadlineScan::run(Instant woke, Board& board, Instant next_sweep) {
+DeadlineScan::Found DeadlineScan::run(Instant woke, BoardFile& status_page,
+                                      Instant next_sweep) {
   loop_thread_.check();
   Found found;
-  const auto guarded = [&](auto&& announce) {
-    {
-      const PageGuard guard(&board, sizeof board);
-      announce();
-    }
-    found.status_page_was_cut = found.status_page_was_cut || PageGuard::faulted();
-  };
-  guarded([&] { announce_scan(board); });
+  status_page.want_all_wakes();
   next_ = Instant::never();
   context_.workers.for_each([&](Worker& worker) {
     if (!worker.dying) {
@@ -38,7 +30,7 @@ DeadlineScan::Found DeadlineScan::run(Instant woke, Board& board, Instant next_s
     }
   });
   // A client would have to wake the server for an earlier deadline; a sweep finds a later one.
-  guarded([&] { announce_next_scan(board, std::min(next_, next_sweep).ns); });
+  status_page.want_wakes_before(std::min(next_, next_sweep));
   std::ranges::stable_sort(found.due, {}, &DueScope::deadline);
   return found;
 }

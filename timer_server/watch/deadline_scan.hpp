@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "common/board.hpp"
 #include "common/clock.hpp"
 #include "timer_server/records/records.hpp"
+#include "timer_server/scopes/board_file.hpp"
 #include "timer_server/scopes/worker_page.hpp"
 #include "timer_server/scopes/workers.hpp"
 #include "timer_server/system/loop_thread.hpp"
@@ -68,14 +68,12 @@ class DeadlineScan {
     std::vector<SoftDueScope> soft;
     std::vector<LostPage> lost;
     std::vector<CutScope> cut;
-    bool status_page_was_cut =
-        false;  // the file is too short, and clients do not see what is written
   };
 
   // Judges every scope by the time `woke`: a scope that was released before its deadline, and
   // before `woke`, was read as released. A deadline after `woke` is judged in the next scan. The
   // status page says that the server looks at `next_sweep` at the latest.
-  Found run(Instant woke, Board& board, Instant next_sweep);
+  Found run(Instant woke, BoardFile& status_page, Instant next_sweep);
 
   // Makes next() return that a scan is due at once: deadlines may have changed.
   void want() { next_ = {}; }
