@@ -14,6 +14,8 @@
 #include <map>
 #include <sstream>
 
+#include "common/board.hpp"
+#include "common/mapped_file.hpp"
 #include "common/posix.hpp"
 #include "tests/chaos/checker.hpp"
 #include "tests/chaos/json_record.hpp"
@@ -154,6 +156,7 @@ class Simulation {
   void judge_records();
   void judge_idle(const chaos::JsonRecord& record);
   void judge_metrics(const std::vector<chaos::JsonRecord>& records);
+  void judge_directory();
   Nanos last_left(const Process& process, Nanos before) const;
   bool is_inside(const Process& process, Nanos when) const;
   void quiet();
@@ -206,6 +209,7 @@ class Simulation {
   int servers_ = 0;
   bool may_end_ = false;         // the server was asked to end, or a call of its start failed
   bool is_closed_ = false;       // the server was asked to watch no new scopes
+  bool has_kept_files_ = false;  // which the server could not remove, or found without an owner
   bool was_quiet_ = false;       // nothing has disturbed the last server for long
   int stops_ = 0;                // that the server was asked for
   Nanos disturbed_ = 0;          // until then a server may have been unable to do something
@@ -436,6 +440,7 @@ void Simulation::act_as_worker(Made& made, const Operation& operation) {
       }
     }
     process.stack += 0x100;
+    has_kept_files_ = true;
     made.client = std::make_unique<Worker>(process, dir_);
   } else if (name == "exit") {
     note(process.name, "exit", R"(,"code":0)");
@@ -718,6 +723,9 @@ void Simulation::starve(Nanos time) {
 void Simulation::stop_halt_of_server() {
   if (std::exchange(kernel_.is_server_halted, false)) {
     note("driver", "resume", fmt::format(R"(,"subject":"{}","how":"stop")", server()));
+    if (!log_trouble_.empty()) {  // a log that failed before is tried again now
+      log_trouble_.push_back({kernel_.now, kernel_.now + kSecond});
+    }
   }
 }
 
@@ -824,6 +832,7 @@ void Simulation::fail(int call, int error) {
     error = error == ENOMEM || error == EINTR ? error : EMFILE;
   }
   kernel_.failing[call] = error;
+  has_kept_files_ = has_kept_files_ || what == Call::kUnlink;
   may_end_ = may_end_ || kernel_.on_ready;
 }
 
@@ -847,6 +856,7 @@ void Simulation::remove(int what, const Made& made) {
   note("driver", "files", fmt::format(R"(,"what":"{}")", what));
   if (what == 7) {
     (void)::truncate(page.c_str(), 0);
+    has_kept_files_ = true;
     general_.insert({"record-times", "one-to-one"});  // a page that is cut short shows zeroes
   } else {
     std::filesystem::remove_all(is_page ? page : fmt::format("{}/{}", dir_, kFiles[what]), ec);
@@ -1056,6 +1066,32 @@ void Simulation::judge_metrics(const std::vector<chaos::JsonRecord>& records) {
   }
 }
 
+// What a server that has ended in order leaves: a status page that says so, no pipe, and no file of a
+// process that has ended.
+void Simulation::judge_directory() {
+  const auto page =
+      MappedFile::map(dir_ + "/server", MappedFile::Access::kRead, kBoardBytes);
+  if (!page) {
+    violation("directory: no status page is left: {}", page.error().message);
+    return;
+  }
+  const Board& board = *static_cast<const Board*>(page->data());
+  if (board.state != static_cast<std::uint32_t>(ServerState::kStopped) ||
+      board.next_wake != kWakeNever || board.announcement != 0) {
+    violation("directory: the status page says state {}, next wake-up {}, announcement {}",
+              board.state.load(), board.next_wake.load(), board.announcement.load());
+  }
+  if (std::filesystem::exists(dir_ + "/requests")) {
+    violation("directory: the request pipe is left");
+  }
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_ + "/scopes")) {
+    if (entry.is_regular_file() &&
+        kernel_.find(std::atoi(entry.path().filename().c_str())) == nullptr) {
+      violation("directory: '{}' is left", entry.path().string());
+    }
+  }
+}
+
 // The end of the history: all adversities end, a server starts and is asked to stop.
 void Simulation::quiet() {
   kernel_.forget_actions();
@@ -1107,6 +1143,8 @@ void Simulation::quiet() {
   kernel_.run_until(kernel_.now + kStop);
   if (server_ != nullptr) {
     violation("server-life: the server has not ended after SIGTERM");
+  } else if (was_quiet_ && !has_kept_files_) {
+    judge_directory();
   }
 }
 

@@ -195,7 +195,7 @@ std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::s
       lock.lock();
       end_batch(batch, done);
     }
-    if (queue_.empty() && !reopen_) {
+    if (queue_.empty() && !reopen_ && failure_.empty()) {
       return number;
     }
   }
