@@ -195,7 +195,10 @@ class Cpp:
                 self._condition(opening + 1, close)
             if word != "catch":
                 self._expressions(opening + 1, close)
-            return self._nested(close + 1, end)
+            behind = self._nested(close + 1, end)
+            if word == "switch" and self.words[behind - 3:behind] == ["break", ";", "}"]:
+                self.found = [change for change in self.found if change.start != self.tokens[behind - 3][2]]
+            return behind
         behind = next((place for place in self._top_level(at, end) if self.words[place] == ";"), end)
         if word in ("static_assert", "assert", "loop_thread_") or "reserve" in self.words[at:at + 4]:
             return behind + 1  # what they check no test breaks; what is reserved no test sees

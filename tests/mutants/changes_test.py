@@ -28,6 +28,13 @@ void work(const Box<int>& box, Box<int>&& other) {
   use(most > 5 ? box : other);
   loop_thread_.check();
   found.reserve(most + 1);
+  switch (box.kind) {
+    case 1:
+      stop();
+      break;
+    default:
+      break;  // as without it
+  }
 }
 """
 
@@ -60,7 +67,9 @@ class Changes(unittest.TestCase):
             "bool is_full() const { return count_ >= size; }",
             "Box::Box(int a, int b) : count_(a + 1), other_{b} {}",
             "if (box.ok && !other.ok) {", "return;", "send(box, other);", "run([&] { stop(); });",
-            "const int most = std::min(box.size, 7) * 2;", "use(most > 5 ? box : other);"})
+            "const int most = std::min(box.size, 7) * 2;", "use(most > 5 ? box : other);",
+            "stop();", "break;"})
+        self.assertEqual(made["no break"], {("break;", "")})
         self.assertIn(("if (box.ok && !other.ok) {", "if (box.ok && other.ok) {"), made["no !"])
         self.assertIn(("if (box.ok && !other.ok) {", "if (!(box.ok && !other.ok)) {"), made["negated"])
         self.assertEqual(made["no return"], {("return;", "")})
