@@ -257,7 +257,7 @@ bool ExpiryReport::came_before(const Record& record) const {
 }
 
 bool ExpiryReport::is_of_warning() const {
-  return find("warned") != nullptr;
+  return find("warned") != nullptr || find("warning_ended") != nullptr;
 }
 
 // Of the server that gave the verdict; empty: it had no COMMAND, or runs.
@@ -540,8 +540,6 @@ void ExpiryReport::add_timeline(Page& page) const {
       add(kept->record.mono_ns, "hook: " + in_few_words(kept->record));
     } else if (kept->record.event == "released_late") {
       add(kept->record.mono_ns, "released, " + in_few_words(kept->record));
-    } else if (kept->record.event == "warning_ended") {
-      add(kept->record.mono_ns, in_few_words(kept->record));
     }
   }
   page.heading("Timeline (times after the verdict)");

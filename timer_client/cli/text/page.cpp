@@ -37,8 +37,6 @@ void Page::wrap(std::string_view text, std::size_t first_column, std::size_t ind
     rest.remove_prefix(word.size());
     if (rest.starts_with(' ')) {
       rest.remove_prefix(1);
-    } else if (!rest.empty()) {
-      break_line();
     }
   }
   text_ += '\n';

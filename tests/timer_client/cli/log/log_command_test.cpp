@@ -48,6 +48,28 @@ TEST_CASE("a log that is not there is a failure that names the path tried") {
         "timer_client: no log (*.jsonl) in folder '" + folder.path() + "'\n");
 }
 
+TEST_CASE("suggest tells of 4096 names, and says when there are more") {
+  std::string scopes = R"({"scope":"s","count":1})";
+  for (int i = 1; i < 4096; ++i) {
+    scopes += fmt::format(R"(,{{"scope":"s{}","count":1}})", i);
+  }
+  HostLog log("node07");
+  log.add("worker_ended", 0, R"(,"pid":1,"scopes":[)" + scopes + "]");
+  log.add("expired", 1, R"(,"pid":1,"id":"a-1","scope":"s")");
+  const TempFolder folder;
+  for (const bool has_more : {false, true}) {
+    if (has_more) {
+      log.add("expired", 2, R"(,"pid":1,"id":"a-2","scope":"one more")");
+      log.add("worker_ended", 3, R"(,"pid":1,"scopes":[{"scope":"another","count":1}])");
+    }
+    folder.write("log.jsonl", log.text());
+    const Ran ran = run_command({"suggest", "--format", "json", folder.path()});
+    CHECK(lines_of(ran.output).size() == 4096);
+    CHECK(contains(ran.errors, "more than 4096 names of scopes: the others are omitted") ==
+          has_more);
+  }
+}
+
 TEST_CASE("suggest prints what it can read, and nothing but the reason where it can read nothing") {
   const TempFolder folder;
   const std::string none = folder.path("none");
