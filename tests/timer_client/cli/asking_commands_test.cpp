@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "common/json_fields.hpp"
@@ -117,6 +118,9 @@ TEST_CASE("shutdown prints for what the server waits, whenever that changes") {
         "timer_client: waiting for 'step' of pid 12 (rank 3)\n"
         "timer_client: waiting for py (pid 12)\n"
         "timer_client: 2 scopes were left open\n");
+  const TempFolder another;
+  AnsweringServer other(another.path(), R"({"answer":"done","open_scope_count":1})");
+  CHECK(ran(another, {"shutdown"}).errors == "timer_client: 1 scope was left open\n");
 }
 
 TEST_CASE("each answer is printed, and has an exit code") {
@@ -133,6 +137,7 @@ TEST_CASE("each answer is printed, and has an exit code") {
       "\n"
       "RANK  PID  WORKER\n"
       "   3   12  train\n";
+  const std::string dumped = R"({"answer":"done","workers":[{"pid":12,"comm":"t"}]})";
   const std::vector<std::string> meet{"rendezvous", "--rank",    "1",      "--world", "2",
                                       "--timeout",  "5s",        "--name", "epoch",   "--retries",
                                       "1",          "--backoff", "1ms"};
@@ -155,6 +160,12 @@ TEST_CASE("each answer is printed, and has an exit code") {
             R"({"answer":"done","draining":false,"open_scope_count":1})",
             "not draining: new scopes are watched\n",
             ""},
+           {{"drain"},
+            R"({"answer":"done","draining":true,"open_scope_count":2})",
+            "draining: 2 scopes are open, new scopes are not watched\n",
+            ""},
+           {{"dump", "--rank", "3000000000"}, dumped, "pid 12 (t)\n  scopes  none\n", ""},
+           {{"dump", "--all", "--json"}, dumped, dumped + "\n", ""},
            {{"drain"}, R"({"answer":"invalid","reason":"what?"})", "", "what?\n", kExitUsage},
            {{"shutdown"},
             R"({"answer":"refused",)" + busy,
@@ -166,8 +177,22 @@ TEST_CASE("each answer is printed, and has an exit code") {
             table,
             "2 scopes are open\n",
             kExitTimedOut},
+           {{"shutdown"},
+            R"({"answer":"refused","reason":"busy","open_scope_count":1,"workers":[)"
+            R"({"pid":12,"comm":"t"}]})",
+            "PID  WORKER\n 12  t\n",
+            "busy\n",
+            kExitRefused},
+           {{"shutdown"},
+            R"({"answer":"refused","reason":"busy","open_scope_count":1,"open_scopes":[)"
+            R"({"pid":12,"scope":"step","elapsed_s":1.5}]})",
+            "PID  SCOPE  ELAPSED  REMAINING\n 12  step    1.50 s       none\n",
+            "busy\n",
+            kExitRefused},
            {meet, R"({"answer":"timed_out","reason":"1 of 2 came","missing":[0]})", "",
             "rendezvous 'epoch': 1 of 2 came; missing: 0\n", kExitTimedOut, 2},
+           {meet, R"({"answer":"invalid","reason":"what?"})", "", "what?\n", kExitUsage},
+           {meet, R"({"answer":"refused","reason":"busy"})", "", "busy\n", kExitRefused},
            {meet, R"({"answer":"done","round":7,"joined":[]})",
             "rendezvous 'epoch', round 7: all 2 ranks have joined\n", ""}}) {
     CAPTURE(c.answer);
@@ -181,12 +206,21 @@ TEST_CASE("each answer is printed, and has an exit code") {
     const AskedQuestion asked = server.asked().back();
     CHECK(asked.request == c.words[0]);
     CHECK(asked.off == (c.words.back() == "--off"));
+    if (c.words[1 % c.words.size()] == "--rank" && asked.request == "dump") {
+      CHECK(asked.rank == std::numeric_limits<int>::max());
+    }
     if (asked.request == "rendezvous") {
       CHECK(asked.rank == 1);
       CHECK(asked.world == 2);
       CHECK(asked.wait_s == 5);
       CHECK(asked.name == "epoch");
     }
+  }
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"dump"},
+                                                {"dump", "--all", "--rank", "1"},
+                                                {"dump", "--rank", "1", "--pid", "2"},
+                                                {"dump", "--all", "--pid", "2"}}) {
+    CHECK(run_command(words).code == kExitUsage);
   }
 }
 
@@ -221,6 +255,8 @@ TEST_CASE("without a server or an answer a request ends with one line and an exi
   SUBCASE("one whose answer can't be read") {
     AnsweringServer server(folder.path(), "?");
     CHECK(ran(folder, {"drain"}).code == kExitFailed);
+    CHECK(ran(folder, {"rendezvous", "--rank", "0", "--world", "1", "--timeout", "1s"}).code ==
+          kExitFailed);
   }
 }
 

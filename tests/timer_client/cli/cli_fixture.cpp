@@ -19,6 +19,8 @@
 namespace filetimer::cli {
 namespace {
 
+bool is_on_terminal = false;
+
 // Redirects one of this process's descriptors to a file while the object lives.
 class Redirected {
  public:
@@ -36,6 +38,21 @@ class Redirected {
 };
 
 }  // namespace
+
+// In place of that of the C library.
+extern "C" int isatty(int) noexcept {
+  return is_on_terminal ? 1 : 0;
+}
+
+OnTerminal::OnTerminal() {
+  is_on_terminal = true;
+  ::setenv("TERM", "xterm", 1);
+  ::unsetenv("NO_COLOR");
+}
+
+OnTerminal::~OnTerminal() {
+  is_on_terminal = false;
+}
 
 std::string data_path(std::string_view name) {
   return std::string(FILETIMER_TEST_DATA "/").append(name);
@@ -72,6 +89,9 @@ Ran run_command(const std::vector<std::string>& words) {
   }
   ran.output = testing::read_file(folder.path("output"));
   ran.errors = testing::read_file(folder.path("errors"));
+  if (is_on_terminal) {
+    std::ranges::replace(ran.output, '\x1b', '^');
+  }
   return ran;
 }
 

@@ -25,6 +25,16 @@ struct Ran {
   std::string errors;
 };
 
+// While it lives, the output of commands is taken for a terminal, and so has colours. Their escape
+// characters are shown as "^".
+class OnTerminal {
+ public:
+  OnTerminal();
+  OnTerminal(const OnTerminal&) = delete;
+  OnTerminal& operator=(const OnTerminal&) = delete;
+  ~OnTerminal();
+};
+
 // Runs a subcommand that starts no process and opens no scope, with the arguments `words`.
 Ran run_command(const std::vector<std::string>& words);
 

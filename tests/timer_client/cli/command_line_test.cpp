@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -336,6 +337,23 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
     CHECK(program.read_line() == "timer_client: " + c.line + "\n");
     CHECK(program.read_line() == "");
     CHECK(program.exit_code() == c.code);
+  }
+}
+
+TEST_CASE("help has the value of each option in capitals, then what it means") {
+  const std::regex option(R"(  (-[a-z],)?--[a-z-]+( [A-Z]+)?( \.\.\.)?( REQUIRED)?  +.* .*\n)");
+  for (const char* command : {"run", "acquire", "release", "list", "log", "show", "report",
+                              "suggest", "ping", "dump", "drain", "shutdown", "rendezvous"}) {
+    Program program({command, "--help"});
+    std::size_t options = 0;
+    for (std::string line = program.read_line(); !line.empty(); line = program.read_line()) {
+      if (line.starts_with("  -")) {
+        CHECK_MESSAGE(std::regex_match(line, option), line);
+        ++options;
+      }
+    }
+    CHECK(options > 4);
+    CHECK(program.exit_code() == 0);
   }
 }
 

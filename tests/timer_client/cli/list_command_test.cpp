@@ -12,6 +12,7 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <regex>
 #include <sstream>
 
 #include "common/board.hpp"
@@ -355,6 +356,24 @@ TEST_CASE("overdue and expired scopes are marked, and released ones are not list
     CHECK(words[4].starts_with(row.remaining));
     CHECK(words[5] == row.timeout);
   }
+  const OnTerminal terminal;
+  const auto colours_of = [](const std::string& text) {
+    const std::regex colour(R"(\^\[([0-9;]+)m(-|[a-z ]+).*?\^\[0m)");
+    std::vector<std::string> found;
+    for (std::sregex_iterator at(text.begin(), text.end(), colour); at != std::sregex_iterator();
+         ++at) {
+      found.push_back((*at)[1].str() + (*at)[2].str());
+    }
+    return found;
+  };
+  CHECK(colours_of(folder.list().output) == Names{"1;33-", "1;31expired", "1;31expired"});
+  ::setenv("NO_COLOR", "", 1);
+  CHECK(colours_of(folder.list().output).size() == 3);
+  ::setenv("NO_COLOR", "1", 1);
+  CHECK(colours_of(folder.list().output).empty());
+  ::unsetenv("NO_COLOR");
+  ::setenv("TERM", "dumb", 1);
+  CHECK(colours_of(folder.list().output).empty());
   const Instant before = Instant::now();
   const auto json = json_lines(folder.list({"--json"}).output);
   Looked{before, Instant::now()}.check_times(json.at(0), overdue);
@@ -689,17 +708,22 @@ TEST_CASE("statistics are added up over threads, workers and those that have end
   TestPage other;
   add_statistics(other, "forward", 9, 3'000'000, 29 * kSecond);
   add_statistics(other, "load", 1, 5 * kSecond, std::numeric_limits<std::int64_t>::max());
-  other.write(folder.page("8"));  // no process holds its lock
   folder.files().write("expired.jsonl", ended_worker(folder.path(), this_boot(), kEndedForward));
 
+  add_statistics(other, "none left", 1, kSecond, 0);
+  add_statistics(other, "over", 1, kSecond, -1'000'000);
+  other.write(folder.page("8"));  // no process holds its lock
+  const OnTerminal terminal;
   const Ran table = folder.list({"--stats"});
   CHECK(table.code == 0);
   CHECK(table.output ==
-        "SCOPE    COUNT     MEAN    MEDIAN       P99  LONGEST    LAST  MARGIN\n"
-        "forward    100  11.1 ms  ~2.03 ms  ~3.01 ms   900 ms  900 ms  100 ms\n"
-        "load         1      5 s      ~5 s      ~5 s      5 s     5 s    none\n");
+        "SCOPE      COUNT     MEAN    MEDIAN       P99  LONGEST    LAST  MARGIN\n"
+        "forward      100  11.1 ms  ~2.03 ms  ~3.01 ms   900 ms  900 ms  100 ms\n"
+        "load           1      5 s      ~5 s      ~5 s      5 s     5 s    none\n"
+        "none left      1      1 s   ~973 ms   ~973 ms      1 s     1 s     0 s\n"
+        "over           1      1 s   ~973 ms   ~973 ms      1 s     1 s   ^[1;33m-1 ms^[0m\n");
   const auto json = json_lines(folder.list({"--stats", "--json"}).output);
-  REQUIRE(json.size() == 2);
+  REQUIRE(json.size() == 4);
   CHECK(values_of(json.at(0), "scope count longest_s smallest_margin_s timeout_s first_s") ==
         R"("forward" 100 0.9 0.1 60.0 0.9)");
   CHECK(json.at(0).number("total_s") == doctest::Approx(0.18 + 0.027 + 0.9));

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ struct GoldenLogs {
   std::vector<std::vector<std::string>> commands;  // each is followed by the logs
   std::vector<std::string> reported{};             // ids whose report and trace follow
   bool has_markup = false;                         // else of the report the words only
+  bool has_colours = false;
 };
 
 std::string without_places(std::string text, const std::string& logs, const std::string& folder) {
@@ -63,6 +65,10 @@ std::string transcript_of(const GoldenLogs& golden) {
   const std::string logs = FILETIMER_GOLDEN_DATA "/" + golden.name;
   const TempFolder folder;
   std::string transcript;
+  std::optional<OnTerminal> terminal;
+  if (golden.has_colours) {
+    terminal.emplace();
+  }
   const auto add = [&](std::vector<std::string> words) {
     words.push_back(logs);
     const Ran ran = run_command(words);
@@ -102,7 +108,7 @@ TEST_CASE("what the commands print of the golden logs is their transcript") {
   const std::vector<std::string> toml{"suggest", "--format", "toml", "--factor", "10"};
   for (const GoldenLogs& golden :
        {GoldenLogs{"one_scope", {log}, {"n1-1"}, true},
-        {"one_host", {log, {"show", "n10-2"}}, {"n10-1"}},
+        {"one_host", {log, {"show", "n10-2"}}, {"n10-1"}, false, true},
         {"two_hosts",
          {{"log", "--event", "incident,evidence,evidence_command,peer_evidence,worker_ended"},
           {"show", "n31-5"}},
