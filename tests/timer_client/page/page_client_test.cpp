@@ -253,6 +253,30 @@ TEST_CASE("a page is announced later if the pipe is full, with or without a scop
   CHECK(server.page().header().wakes == 0);
 }
 
+TEST_CASE("a message that waits for room is written once, unless its scope ends before") {
+  FakeServer server;
+  FakeServer other;
+  auto client = server.connect();
+  auto others_client = other.connect();
+  server.pipe().next();
+  other.pipe().next();
+  for (FakeServer* each : {&server, &other}) {
+    announce_scan(each->board());
+  }
+  const auto bytes = server.pipe().fill();
+  (void)client.expires(1h, "ended").release();
+  server.pipe().drain(bytes);
+  for (int i = 0; i < 3; ++i) {  // the thread that writes them looks at both pages
+    const auto others_bytes = other.pipe().fill();
+    auto scope = others_client.expires(1h, "step");
+    other.pipe().drain(others_bytes);
+    CHECK(other.pipe().next().x_page == other.page_names()[0]);
+  }
+  CHECK(other.page().header().wakes >= 2);  // the last message may not be counted yet
+  CHECK(server.pipe().is_silent());
+  CHECK(server.page().header().wakes == 0);
+}
+
 TEST_CASE("the elapsed and remaining time of a timer are known while it is open") {
   FakeServer server;
   auto client = server.connect();

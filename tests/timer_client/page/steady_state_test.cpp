@@ -8,11 +8,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdlib>
 #include <filetimer/timer_client.hpp>
 #include <new>
+#include <string>
+#include <vector>
 
 #include "common/sanitizers.hpp"
 #include "tests/support/skip.hpp"
@@ -27,7 +30,8 @@ using testing::in_child;
 namespace {
 
 constinit thread_local std::size_t t_allocations = 0;
-constinit thread_local bool t_has_memory = true;
+constexpr std::size_t kPlenty = ~std::size_t{0};
+constinit thread_local std::size_t t_allowed = kPlenty;  // allocations before one fails
 
 constexpr bool kIsSanitized = kIsAddressSanitized || kIsThreadSanitized;
 
@@ -72,7 +76,8 @@ bool forbid_system_calls() {
 #if !defined(FILETIMER_ADDRESS_SANITIZER) && !defined(FILETIMER_THREAD_SANITIZER)
 void* operator new(std::size_t size) {
   ++t_allocations;
-  if (void* const made = t_has_memory ? std::malloc(size) : nullptr) {
+  if (void* const made = t_allowed > 0 ? std::malloc(size) : nullptr) {
+    --t_allowed;
     return made;
   }
   throw std::bad_alloc();
@@ -105,23 +110,67 @@ TEST_CASE("a scope that cannot be opened without memory does not change its thre
     FILETIMER_SKIP("the sanitizer brings an allocator of its own");
   }
   FakeServer server;
-  auto client = server.connect();
+  auto client = server.connect(true);
+  std::vector<std::string> names;
   for (int i = 0; i < 20; ++i) {  // enough idle slots to rebind one to another name
-    (void)client.expires(1h, std::string(20, 'a') + std::to_string(i)).release();
+    names.push_back(std::string(20, 'a') + std::to_string(i));
   }
-  const std::string name = "a name that is new and does not fit a small string";
-  t_has_memory = false;
-  bool was_thrown = false;
-  try {
+  std::size_t opened = 0;
+  const auto use = [&](const std::string& name) {
     (void)client.expires(1h, name).release();
-  } catch (const std::bad_alloc&) {
-    was_thrown = true;
+    ++opened;
+  };
+  std::ranges::for_each(names, use);
+  const std::string name = "a name that is new and does not fit a small string";
+  std::size_t thrown = 0;
+  for (bool has_opened = false; !has_opened;) {
+    t_allowed = thrown;
+    try {
+      use(name);
+      has_opened = true;
+    } catch (const std::bad_alloc&) {
+      ++thrown;
+    }
+    t_allowed = kPlenty;
+    CHECK_FALSE(t_slots->is_entering.load());
+    std::ranges::for_each(names, use);
   }
-  t_has_memory = true;
-  CHECK(was_thrown);
-  CHECK_FALSE(t_slots->is_entering.load());
-  auto scope = client.expires(1h, name);
-  CHECK(scope.release());
+  CHECK(thrown > 2);
+  std::size_t counted = 0;
+  for (std::size_t i = 0; i < statistics_in_use(server.page()); ++i) {
+    counted += server.page().statistics(i).count;
+  }
+  CHECK(counted == opened);
+}
+
+TEST_CASE("where an allocation fails no slot is lost, and a thread can end") {
+  if (kIsSanitized) {
+    FILETIMER_SKIP("the sanitizer brings an allocator of its own");
+  }
+  constexpr std::size_t kOpen = 20;
+  FakeServer server;
+  auto client = server.connect(true);
+  std::vector<TimerScope> open;
+  open.reserve(kOpen);
+  while (open.size() < kOpen) {
+    const std::string name(30 + open.size(), 'n');
+    const std::size_t before = open.size();
+    for (std::size_t allowed = 0; open.size() == before; ++allowed) {
+      t_allowed = allowed;
+      try {
+        open.push_back(client.expires(1h, name));
+      } catch (const std::bad_alloc&) {
+      }
+      t_allowed = kPlenty;
+    }
+  }
+  CHECK(slots_in_use(server.page()) <= kOpen + kMaxIdleSlots);
+  testing::in_thread([&] {
+    (void)client.expires(1h, "ended").release();
+    client.acquire(1h, "left open");
+    t_allowed = 0;
+  });
+  CHECK(testing::slot_called(server.page(), "left open").flags == slot_flag::kThreadEnded);
 }
 
 TEST_CASE("scopes on the page make no system call") {
