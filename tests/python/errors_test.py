@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Wrong use raises a clear Python exception, and the worker continues."""
 import datetime
+import json
 import math
 import pickle
 import threading
@@ -94,6 +95,74 @@ class WithoutServer(unittest.TestCase):
                              ({"timeouts": "/nonexistent"}, ValueError)):
             with self.assertRaises(error, msg=wrong):
                 filetimer.configure(**wrong)
+
+
+class Answers(unittest.TestCase):
+    """What is made of an answer, and what is asked for it."""
+
+    def given(self, kind, answer, call=admin.status, *args, **named):
+        self.asked = []
+
+        class Client:
+            def _ask(_, request, timeout, **fields):
+                self.asked.append(fields)
+                return kind, "why", answer if answer == "" else json.dumps(answer), 1.5
+        return call(*args, **named, client=Client())
+
+    def raised(self, *args, **named):
+        with self.assertRaises(filetimer.TimerError) as caught:
+            self.given(*args, **named)
+        return caught.exception
+
+    def test_each_field_is_told_and_may_be_missing(self):
+        empty = vars(self.given("done", {}))
+        self.assertEqual({name: value for name, value in empty.items() if value}, {"json": "{}"})
+        names = set(empty) - {"json", "uptime", "descriptor_limit", "worker_limit"}
+        answer = dict(zip(names, range(1, 99)), uptime_s=1.5, limits={"descriptors": 98, "workers": 99})
+        told = vars(self.given("done", answer))
+        self.assertEqual({name: told[name] for name in names}, {name: answer[name] for name in names})
+        self.assertEqual((told["uptime"], told["descriptor_limit"], told["worker_limit"]), (1.5, 98, 99))
+        met = self.given("done", {"joined": [{"rank": 2, "pid": 9}, {}]}, admin.rendezvous, 0, 1, 1)
+        self.assertEqual((met.round, met.joined), (0, {-1: 0, 2: 9}))
+        self.assertEqual(self.given("done", "", admin.drain), 0)
+
+    def test_errors_name_eight_and_count_the_others(self):
+        scope = {"pid": 7, "rank": 0, "scope": "a\n", "elapsed_s": 1, "remaining_s": 2}
+        named = r"'a\n' of pid 7 (rank 0)"
+        for listed, count, shown, more in ((8, 8, 8, ""), (9, 9, 8, " and 1 more"), (2, 0, 2, ""),
+                                           (1, 70, 1, " and 69 more")):
+            error = self.raised("timed_out", {"open_scopes": [scope] * listed, "open_scope_count": count})
+            self.assertEqual(str(error), "why; open: " + ", ".join([named] * shown) + more)
+            self.assertTrue(error.timed_out and error.open_scope_count == count)
+        error = self.raised("refused", {"open_scopes": [{}]})
+        self.assertEqual(error.open_scopes, [{"pid": 0, "rank": None, "scope": "", "elapsed": 0.0,
+                                              "remaining": None}])
+        self.assertEqual((error.timed_out, error.reason), (False, "why"))
+        self.assertEqual(str(self.raised("refused", {})), "why")
+        error = self.raised("timed_out", {"missing": list(range(9)), "left": [9], "joined": [{"rank": 3}]},
+                            admin.rendezvous, 0, 9, 1, "a\n")
+        self.assertEqual(str(error), "rendezvous 'a\\n': why; missing: 0, 1, 2, 3, 4, 5, 6, 7 and 1 more; "
+                                     "had joined and left: 9")
+        self.assertEqual((error.joined, error.left, len(error.missing)), ([3], [9], 9))
+        for kind in ("invalid", "unavailable", "no_answer", "of a later version"):
+            self.assertEqual(str(self.raised(kind, "")), "why")
+
+    def test_what_is_asked(self):
+        for mode, wait in (("graceful", ("scopes", False)), ("graceful_or_now", ("scopes", True)),
+                           ("workers", ("workers", False)), ("workers_or_now", ("workers", True)),
+                           ("if_idle", ("", False)), ("now", ("", True))):
+            self.given("done", {}, admin.shutdown, mode, timeout=7)
+            self.assertEqual(self.asked, [{"wait": 7, "graceful": wait[0], "force": wait[1]}])
+        self.given("done", {}, admin.drain, False)
+        self.assertEqual(self.asked, [{"off": True}])
+        slept = []
+        self.addCleanup(setattr, admin.time, "sleep", admin.time.sleep)
+        admin.time.sleep = slept.append
+        self.raised("timed_out", {}, admin.rendezvous, 1, 2, 3, retries=4, backoff=20)
+        self.assertEqual(self.asked, [{"wait": 3, "name": "default", "rank": 1, "world": 2}] * 5)
+        self.assertEqual(slept, [20, 40, 60, 60])
+        self.raised("timed_out", {}, admin.rendezvous, 1, 2, 3)
+        self.assertEqual(len(self.asked), 1)
 
 
 class OutOfMemory(ServerCase):

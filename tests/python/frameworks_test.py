@@ -121,6 +121,9 @@ class Defaults(ServerCase):
         self.assertEqual([1200, 120], self.timeouts(
             lambda number: callback.on_train_batch_start(None, None, None, number),
             lambda number: callback.on_train_batch_end(None, None, None, None, number)))
+        self.assertEqual([1800, 1800], self.timeouts(
+            lambda _: callback.on_validation_start(None, None),
+            lambda _: callback.on_validation_end(None, None)))
 
     def test_the_first_step_has_ten_times_as_long(self):
         callback = filetimer.transformers.TimerCallback()
@@ -170,6 +173,8 @@ class Unconfigured(ServerCase):
     def test_wrong_times_are_refused_when_the_callback_is_made(self):
         with self.assertRaisesRegex(ValueError, "step is 0"):
             filetimer.lightning.TimerCallback(0)
+        with self.assertRaisesRegex(ValueError, "validation is 0"):
+            filetimer.lightning.TimerCallback(validation=0)
         with self.assertRaisesRegex(ValueError, "first_step is -1"):
             filetimer.transformers.TimerCallback(first_step=-1)
 

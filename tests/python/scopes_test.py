@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Scopes, heartbeats and pauses as a worker uses them, with a real server."""
 import asyncio
+import contextlib
 import datetime
+import functools
+import inspect
 import math
 import os
 import signal
@@ -75,6 +78,12 @@ class Scopes(ServerCase):
             self.assertEqual(self.open_scopes(), ["loop"])
         self.assertFalse(heart.beat())
         self.assertIsNone(heart.times())
+        with filetimer.heartbeat(10, "loop", signal=signal.SIGTERM, grace=2) as heart:
+            [listed] = self.listed_scopes()
+            self.assertEqual((listed["signal"], listed["grace_s"]), (signal.SIGTERM, 2))
+            self.assertTrue(heart.pause() and heart.times().paused)
+            self.assertTrue(heart.resume() and not heart.times().paused)
+            self.assertTrue(heart.release())
 
     def test_start_and_stop_watch_the_whole_job(self):
         client = self.client_of_process
@@ -93,11 +102,14 @@ class Scopes(ServerCase):
         self.addCleanup(self.server.close)
         worker = self.start_worker("""
             filetimer.configure()
-            with filetimer.expires(0.3, "x", signal=signal.SIGTERM, grace=60, warn_after=0.1):
-                time.sleep(60)
+            with filetimer.heartbeat(60, "beat", warn_after=0.1):
+                while '"warned"' not in open(filetimer.admin.status().log).read():
+                    time.sleep(0.01)
+                with filetimer.expires(0.3, "x", signal=signal.SIGTERM, grace=60, warn_after=0.1):
+                    time.sleep(60)
             """)
         self.assertEqual(worker.wait(timeout=30), -signal.SIGTERM)
-        self.assertEqual(self.record("warned", worker.pid)["scope"], "x")
+        self.assertEqual([each["scope"] for each in self.records("warned", worker.pid)], ["beat", "x"])
         self.assertEqual(self.record("expired", worker.pid)["timeout_s"], 0.3)
         self.assertEqual(len(self.record("killed", worker.pid)["signals"]), 1)
 
@@ -134,6 +146,7 @@ class Decorators(ServerCase):
             return self.open_scopes()
 
         self.configure()
+        self.assertTrue(inspect.iscoroutinefunction(work))
         self.assertEqual(asyncio.run(work()), ["work"])
         self.assertEqual(self.open_scopes(), [])
 
@@ -145,6 +158,40 @@ class Decorators(ServerCase):
 
         with self.assertRaisesRegex(TypeError, "expected a function"):
             filetimer.expires(FAR_S)(3)
+
+    def test_what_runs_later_is_refused_however_it_is_wrapped_and_coroutines_are_not(self):
+        def numbers():
+            yield 1
+
+        async def later():
+            yield 1
+
+        async def work():
+            return self.open_scopes()
+
+        class Numbers:
+            def __call__(self):
+                yield 1
+            method = __call__
+
+        def wrapped(function, call=lambda function: function()):
+            return functools.wraps(function)(lambda: call(function))
+        self.configure()
+        scope = filetimer.expires(FAR_S, "x")
+        made = (numbers, later, contextlib.contextmanager(numbers), contextlib.asynccontextmanager(later))
+        for each in (*made, functools.partial(numbers), Numbers(), Numbers().method):
+            with self.assertRaisesRegex(TypeError, r"(numbers|later|Numbers).*\(\) is a generator, and"):
+                scope(each)
+        for each in made:
+            with self.assertRaisesRegex(TypeError, r"\(\) is a generator, and"):
+                scope(wrapped(wrapped(each)))()
+        self.assertEqual(scope(wrapped(numbers, lambda function: list(function())))(), [1])
+        self.assertEqual(scope(functools.partial(int, "7"))(), 7)
+        with scope(open)(os.devnull):
+            self.assertEqual(self.open_scopes(), [])
+        for each in (wrapped(work), functools.partial(work)):
+            self.assertEqual(asyncio.run(scope(each)()), ["x"])
+        self.assertEqual(self.open_scopes(), [])
 
 
 class Each(ServerCase):

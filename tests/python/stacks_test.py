@@ -174,6 +174,31 @@ expire()
                 """)
             self.assertEqual(out, "True\n")
 
+    def test_a_child_has_its_parents_handler_no_more(self):
+        out = self.run_worker("""
+            from filetimer import _stacks
+            filetimer.configure()
+            [(_, number)] = _stacks._offered.values()
+            if os.fork() == 0:
+                os.kill(os.getpid(), number)
+                os._exit(0)
+            say(os.WTERMSIG(os.wait()[1]) == number)
+            """)
+        self.assertEqual(out, "True\n")
+
+    def test_an_offer_that_fails_leaves_no_descriptor_behind(self):
+        self.run_worker("""
+            from filetimer import _stacks
+            class Client:
+                def _stacks_file(self):
+                    return os.environ["FILETIMER_DIR"] + "/stacks"
+                def _offer_stacks(self, number, file):
+                    raise filetimer.TimerError
+            before = os.listdir("/proc/self/fd")
+            assert not _stacks.offer(Client()) and os.path.exists(Client()._stacks_file())
+            assert os.listdir("/proc/self/fd") == before
+            """)
+
     def test_a_signal_that_a_native_library_handles_is_left_to_it(self):
         out = self.run_worker(NATIVE_HANDLER + """
 number = signal.SIGRTMIN + 12

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
@@ -76,6 +77,24 @@ class Torch(ServerCase):
         [outer] = self.listed_scopes()
         self.assertIsNone(outer["remaining_s"])
         client.release("x")
+
+    def test_a_release_ends_a_timer_of_its_own_thread_first(self):
+        before = os.getcwd()
+        self.addCleanup(os.chdir, before)
+        os.chdir(self.dir)
+        client = filetimer.torch.FileTimerClient("requests")
+        thread = threading.Thread(target=client.acquire, args=("x", math.inf))
+        thread.start()
+        thread.join()
+        for name in "xy":
+            client.acquire(name, time.time() + FAR_S)
+        client.release("x")
+        self.assertEqual([(each["scope"], each["remaining_s"] is None) for each in self.listed_scopes()],
+                         [("x", True), ("y", False)])
+        for name in "xzx":
+            client.release(name)
+        self.assertEqual(self.open_scopes(), ["y"])
+        client.release("y")
 
     def run_hung(self, make, after):
         worker = self.start_worker(f"""
