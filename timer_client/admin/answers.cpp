@@ -65,11 +65,19 @@ auto with_answer(std::string_view answer, Read&& read) {
   return result;
 }
 
-// "3, 5, 7 and 12 more".
+// "3, 5, 7 and 12 more", of so many.
+std::string list_of(const std::vector<std::string>& words, std::size_t count) {
+  const auto named = std::span(words).first(std::min(words.size(), kMaxNamed));
+  const std::string text = fmt::format("{}", fmt::join(named, ", "));
+  return !named.empty() && named.size() < count
+             ? fmt::format("{} and {} more", text, count - named.size())
+             : text;
+}
+
 std::string list_of(const std::vector<int>& ranks) {
-  const std::size_t named = std::min(ranks.size(), kMaxNamed);
-  std::string text = fmt::format("{}", fmt::join(std::span(ranks).first(named), ", "));
-  return named == ranks.size() ? text : fmt::format("{} and {} more", text, ranks.size() - named);
+  std::vector<std::string> words(ranks.size());
+  std::ranges::transform(ranks, words.begin(), [](int rank) { return std::to_string(rank); });
+  return list_of(words, words.size());
 }
 
 }  // namespace
@@ -98,14 +106,12 @@ Obstacles obstacles_in(std::string_view answer) {
 }
 
 std::string open_scopes_text(const Obstacles& obstacles) {
-  std::string text;
-  const std::size_t named = std::min(obstacles.scopes.size(), kMaxNamed);
-  for (const OpenScope& scope : std::span(obstacles.scopes).first(named)) {
-    text += fmt::format("{}'{}' of pid {}{}", text.empty() ? "" : ", ", printable(scope.scope),
-                        scope.pid, scope.rank ? fmt::format(" (rank {})", *scope.rank) : "");
+  std::vector<std::string> words;
+  for (const OpenScope& scope : obstacles.scopes) {
+    words.push_back(fmt::format("'{}' of pid {}{}", printable(scope.scope), scope.pid,
+                                scope.rank ? fmt::format(" (rank {})", *scope.rank) : ""));
   }
-  const std::size_t count = std::max(obstacles.open_scope_count, obstacles.scopes.size());
-  return named < count && named > 0 ? fmt::format("{} and {} more", text, count - named) : text;
+  return list_of(words, std::max(obstacles.open_scope_count, words.size()));
 }
 
 std::optional<Duration> granted_in(std::string_view answer) {
@@ -167,14 +173,11 @@ RendezvousResult rendezvous_in(std::string_view answer) {
 }
 
 std::string members_text(const RendezvousResult& met) {
-  std::string text;
-  const std::size_t named = std::min(met.joined.size(), kMaxNamed);
-  for (const auto& member : std::span(met.joined).first(named)) {
-    text += fmt::format("{}{} (pid {})", text.empty() ? "" : ", ", member.rank, member.pid);
+  std::vector<std::string> words;
+  for (const auto& member : met.joined) {
+    words.push_back(fmt::format("{} (pid {})", member.rank, member.pid));
   }
-  return named == met.joined.size()
-             ? text
-             : fmt::format("{} and {} more", text, met.joined.size() - named);
+  return list_of(words, words.size());
 }
 
 ServerBusy busy_in(const Reply& reply) {

@@ -112,7 +112,7 @@ TEST_CASE("a scope that cannot be opened without memory does not change its thre
   FakeServer server;
   auto client = server.connect(true);
   std::vector<std::string> names;
-  for (int i = 0; i < 20; ++i) {  // enough idle slots to rebind one to another name
+  for (std::size_t i = 0; i < kMaxIdleSlots; ++i) {  // enough to rebind one to another name
     names.push_back(std::string(20, 'a') + std::to_string(i));
   }
   std::size_t opened = 0;
