@@ -314,7 +314,8 @@ void HistoryJudge::read_worker(Process& worker, const JsonRecord& line, const Ca
     return;
   }
   Scope& scope = scopes_[found->second];
-  if (op == "release") {
+  const bool is_over = op == "renew" && scope.via == "page" && call.result != nullptr && !call.ok;
+  if (op == "release" || is_over) {  // a renewal behind the verdict releases the scope
     scope.release = scope.release.value_or(call);  // a second one has no effect
   } else if (op == "renew" || op == "pause" || op == "resume") {
     scope.changes.emplace_back(op, call);

@@ -88,6 +88,7 @@ struct Scope {
   std::string name;
   Process* process = nullptr;
   bool on_page = false;
+  bool is_refused = false;  // by a server that watches no new scopes
   Terms terms;
   PageScope place;
   Nanos timeout = kNever;
@@ -539,6 +540,8 @@ void Simulation::open(Made& made, const Operation& operation) {
     if (terms.is_torch || replaced->terms.is_torch ||
         kernel_.now - replaced->open.from < kBetween) {
       losses_.push_back(unread_lines());
+      excuse("record-times", "key", scope.key);
+      excuse("record-times", "key", replaced->key);
     }
   }
   note(who, "open", fields, is_open ? "" : R"(,"watched":false)");
@@ -551,6 +554,7 @@ void Simulation::open(Made& made, const Operation& operation) {
         (!scope.on_page && (has_lost_lines_ || is_closed_))) {
       losses_.push_back({scope.open, scope.on_page, !scope.on_page, made.process});
     }
+    scope.is_refused = !scope.on_page && is_closed_;
     scopes_.push_back(std::move(scope));
   }
 }
@@ -569,6 +573,7 @@ void Simulation::change(Made& made, const Operation& operation) {
     fields += fmt::format(R"(,"timeout_ns":{})", timeout);
     is_open = made.client->renew(scope->place, timeout);
     scope->open.to = is_open ? kNever : kernel_.now;
+    scope->timeout = timeout;
   } else {
     is_open = made.client->pause(scope->place, name == "pause");
     excuse("record-terms", "key", scope->key);  // it may have the timeout of the pause
@@ -856,7 +861,6 @@ void Simulation::remove(int what, const Made& made) {
   note("driver", "files", fmt::format(R"(,"what":"{}")", what));
   if (what == 7) {
     (void)::truncate(page.c_str(), 0);
-    has_kept_files_ = true;
     general_.insert({"record-times", "one-to-one"});  // a page that is cut short shows zeroes
   } else {
     std::filesystem::remove_all(is_page ? page : fmt::format("{}/{}", dir_, kFiles[what]), ec);
@@ -972,7 +976,7 @@ Nanos Simulation::last_left(const Process& process, Nanos before) const {
 bool Simulation::is_inside(const Process& process, Nanos when) const {
   return std::ranges::any_of(scopes_, [&](const Scope& scope) {
     const bool is_due = scope.timeout != kNever && when >= scope.open.from + scope.timeout;
-    return scope.process == &process && scope.open.from < when && scope.open.to > when &&
+    return scope.process == &process && !scope.is_refused && scope.open.from < when && scope.open.to > when &&
            (scope.on_page || !is_due);
   });
 }
@@ -1067,7 +1071,7 @@ void Simulation::judge_metrics(const std::vector<chaos::JsonRecord>& records) {
 }
 
 // What a server that has ended in order leaves: a status page that says so, no pipe, and no file of a
-// process that has ended.
+// process that has ended, but for empty files.
 void Simulation::judge_directory() {
   const auto page =
       MappedFile::map(dir_ + "/server", MappedFile::Access::kRead, kBoardBytes);
@@ -1085,7 +1089,7 @@ void Simulation::judge_directory() {
     violation("directory: the request pipe is left");
   }
   for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_ + "/scopes")) {
-    if (entry.is_regular_file() &&
+    if (entry.is_regular_file() && entry.file_size() > 0 &&
         kernel_.find(std::atoi(entry.path().filename().c_str())) == nullptr) {
       violation("directory: '{}' is left", entry.path().string());
     }
