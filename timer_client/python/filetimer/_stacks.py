@@ -15,15 +15,12 @@ from .errors import TimerError
 # because importing the module signal takes longer than all the code here.
 _SIGNALS = range(34 + 12, 65)
 _offered: dict[str, tuple[int, int]] = {}  # by the file's path: its descriptor, and the signal
-_is_watching_forks = False
 
 
 def offer(client: _native.Client) -> bool:
     """Offers this process's stacks to the server of `client`. Returns False if that is not
     possible; evidence then has no Python stacks. Raises no error.
     """
-    global _is_watching_forks
-    file = -1
     try:
         path = client._stacks_file()
         number = next(filter(_native._is_free, _SIGNALS), 0)
@@ -31,16 +28,15 @@ def offer(client: _native.Client) -> bool:
             return path in _offered
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW,
                        0o600)
-        faulthandler.register(number, file=file, all_threads=True, chain=False)
-        client._offer_stacks(number, file)
-    except (OSError, RuntimeError, TimerError):  # a full disk, a server that is ending
-        if file >= 0:
+        try:
+            faulthandler.register(number, file=file, all_threads=True, chain=False)
+            client._offer_stacks(number, file)
+        except BaseException:
             os.close(file)
+            raise
+    except (OSError, RuntimeError, TimerError):  # a full disk, a server that is ending
         return False
     _offered[path] = file, number
-    if not _is_watching_forks:
-        _is_watching_forks = True
-        os.register_at_fork(after_in_child=_become_child)
     return True
 
 
@@ -55,3 +51,6 @@ def _become_child() -> None:
                 os.close(file)
         _offered.clear()
         _native._child_offers_stacks()
+
+
+os.register_at_fork(after_in_child=_become_child)
