@@ -112,6 +112,7 @@ TEST_CASE("a relative folder is made absolute and trailing slashes do not count"
   CHECK(resolve_run_folder("jobs/7").dir == here + "/jobs/7");
   CHECK(resolve_run_folder("jobs//7///").dir == here + "/jobs/7");
   CHECK(resolve_run_folder("/a/./b/../c/").dir == "/a/c");
+  CHECK(resolve_run_folder("/").dir == "/");
   CHECK(resolve_run_folder("/a").path("requests") == "/a/requests");
 }
 

@@ -243,6 +243,12 @@ class OwnServer(unittest.TestCase):
         for _ in range(3):
             self.assertEqual(use(), before)
 
+    def test_one_whose_descriptors_were_closed_closes_no_other_files(self):
+        script = ("import filetimer, os\nserver = filetimer.Server()\nos.closerange(3, 100)\n"
+                  "mine = [os.open('/dev/null', os.O_RDONLY) for _ in range(90)]\nserver.close()\n"
+                  "for number in mine:\n    os.fstat(number)")
+        self.assertEqual(subprocess.run([sys.executable, "-c", script], timeout=BOUND_S).returncode, 0)
+
     def test_it_ends_with_its_process_however_that_ends(self):
         for end in ("sys.exit()", "os._exit(0)", "os.kill(os.getpid(), 9)",
                     "os.fork() or time.sleep(0.2)"):

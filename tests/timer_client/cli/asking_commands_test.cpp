@@ -274,6 +274,11 @@ TEST_CASE("--fifo without --dir must be the pipe of a runtime directory") {
   CHECK(run_command({"ping", "--fifo", pipe}).code == 0);
   ::unsetenv("FILETIMER_DIR");
   CHECK(run_command({"ping", "--fifo", pipe, "--dir", folder.path()}).code == 0);
+  ::setenv("FILETIMER_RPC_TIMEOUT", "soon", 1);
+  const Ran soon = ran(folder, {"ping"});
+  ::unsetenv("FILETIMER_RPC_TIMEOUT");
+  CHECK(soon.code == kExitUsage);
+  CHECK(soon.errors.starts_with("timer_client: $FILETIMER_RPC_TIMEOUT: 'soon' is not a duration"));
 }
 
 }  // namespace filetimer::cli

@@ -313,6 +313,9 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
       {{"release", "--scope", "x", "--pid", "0"},
        2,
        "release: --pid: '0' is not a process to watch: expected a number over 1"},
+      {{"acquire", "--scope", "x", "--after", "5", "--pid", "2147483647", "--dir", "/none"},
+       1,
+       "process 2147483647 does not exist: nothing to watch"},
       {{"run", "--signal", "999", "--", "x"},
        125,
        "run: --signal: '999' is not a signal: expected a name such as TERM or SIGTERM, or a number "

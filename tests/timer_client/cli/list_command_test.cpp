@@ -218,6 +218,8 @@ TEST_CASE("the table of open scopes has every column and fits into 80") {
         "   0    4711  python3  checkpoint              3 h        none        none\n"
         "   1  124713  python3  forward                31 s     expired        30 s\n"
         "  10       ?  python3  load                 400 ms  1 h 29 min  1 h 30 min  pipe\n");
+  CHECK(scope_json(scopes[4], {kNow}).starts_with(R"({"pid":null,"comm":"python3","rank":10,)"));
+  CHECK(contains(straggler_json({}, foreign, "h"), R"("host":"h","pid":null,"comm":)"));
   scopes[0].slot.flags = slot_flag::kThreadEnded;
   const std::string marked = scopes_table(std::span(scopes).first(1), {kNow}, false);
   CHECK(marked ==

@@ -76,6 +76,9 @@ TEST_CASE("of a log and older copies of it the longest is read, whichever comes 
                                  logs.path("b/x.jsonl") +
                                  "', and 1 more file is a copy of others: not read"});
   CHECK(FolderOfLogs::records(opened) == 300);
+  logs.write("d/x.jsonl", log_text("node01", 100));
+  CHECK(testing::contains(logs.open().notes[0],
+                          "', and 2 more files are copies of others: not read"));
 }
 
 TEST_CASE("a rotated log and a copy from before the rotation count once") {
