@@ -474,8 +474,13 @@ void HistoryJudge::judge_scope(Scope& scope) {
              verdict.text("event"), verdict.place());
     }
   }
+  const bool lost_its_server = std::ranges::any_of(processes_, [&](const auto& entry) {
+    const Process& server = entry.second;
+    return server.was_killed && scope.open.begin < server.asked_to_end && scope.release &&
+           server.asked_to_end < scope.release->end;
+  });
   if (is_released && !scope.release->result->flag("in_time", true) && scope.expired.empty() &&
-      scope.may_be_watched() && history_end_ - scope.release->end > prompt(scope.release->end) &&
+      scope.may_be_watched() && !lost_its_server && history_end_ - scope.release->end > prompt(scope.release->end) &&
       !may_lack_records_) {
     report("one-verdict", whose(scope),
            "its release says that it was late, and there is no verdict");
@@ -677,8 +682,9 @@ void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) 
       continue;
     }
     ready = server.ready;
-    const auto first = std::ranges::find_if(
-        server.halts, [&](const Halt& halt) { return lasted(halt) > kTolerated; });
+    const auto first = std::ranges::find_if(server.halts, [&](const Halt& halt) {
+      return halt.certain.to - halt.certain.from > kTolerated && lasted(halt) > 0;
+    });
     if (first != server.halts.end()) {  // a scope gets missed time once
       add(*first);
     }

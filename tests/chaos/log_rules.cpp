@@ -536,8 +536,9 @@ void LogJudge::judge_signals(const JsonRecord& record, const JsonRecord& expired
   const std::int64_t first = signals.front().integer("signal");
   const JsonRecord* deciding = nullptr;
   for (const auto& [id, other] : by_id_["expired"]) {
+    const JsonRecord* const outcome = find(by_id_["killed"], id);
     if (other->integer("signal") == first && other < &record &&
-        are_of_one_worker(*other, expired) &&
+        (outcome == nullptr || outcome > &expired) && are_of_one_worker(*other, expired) &&
         (deciding == nullptr ||
          (signals.size() == 2 ? !deciding->has("grace_s") : other == &expired))) {
       deciding = other;

@@ -163,6 +163,10 @@ class Simulation {
   void quiet();
 
   [[nodiscard]] std::string server() const { return fmt::format("s{}", servers_); }
+  [[nodiscard]] Nanos longest() const {  // the longest timeout
+    const std::string text = setting("--max-timeout");
+    return text.empty() ? kNever : std::atoi(text.c_str()) * kMs;
+  }
   [[nodiscard]] std::string setting(const std::string& option) const {
     const auto found = settings_.find(option);
     return found == settings_.end() ? std::string() : found->second;
@@ -210,6 +214,8 @@ class Simulation {
   int servers_ = 0;
   bool may_end_ = false;         // the server was asked to end, or a call of its start failed
   bool is_closed_ = false;       // the server was asked to watch no new scopes
+  Nanos withdrawn_ = 0;          // when shutdowns that wait were withdrawn
+  std::map<std::string, Nanos> removed_;  // the time at which each path was removed last
   bool has_kept_files_ = false;  // which the server could not remove, or found without an owner
   bool was_quiet_ = false;       // nothing has disturbed the last server for long
   int stops_ = 0;                // that the server was asked for
@@ -573,7 +579,7 @@ void Simulation::change(Made& made, const Operation& operation) {
     fields += fmt::format(R"(,"timeout_ns":{})", timeout);
     is_open = made.client->renew(scope->place, timeout);
     scope->open.to = is_open ? kNever : kernel_.now;
-    scope->timeout = timeout;
+    scope->timeout = is_open ? timeout : scope->timeout;
   } else {
     is_open = made.client->pause(scope->place, name == "pause");
     excuse("record-terms", "key", scope->key);  // it may have the timeout of the pause
@@ -790,6 +796,7 @@ void Simulation::ask(int what) {
     ask_to_stop();
   }
   is_closed_ = is_closed_ || what >= 2;
+  withdrawn_ = what == 3 ? kernel_.now : withdrawn_;
   const std::string line = fmt::format(R"({{"version": 1, {}, "x_reply": "{}", "x_wait_s": 3}})"
                                        "\n",
                                        kQuestions[what], name);
@@ -819,7 +826,7 @@ void Simulation::judge_answer(int what, Nanos asked, int fd) {
   }
   const bool is_free = std::ranges::none_of(
       scopes_, [&](const Scope& scope) { return scope.open.to >= asked - kSecond; });
-  if (server_ != nullptr && (what == 5 || what == 7 || (what >= 4 && is_free))) {
+  if (server_ != nullptr && withdrawn_ < asked && (what == 5 || what == 7 || (what >= 4 && is_free))) {
     violation("liveness: the server has not ended after question {}", what);
   }
 }
@@ -869,8 +876,9 @@ void Simulation::remove(int what, const Made& made) {
       !is_page && what != 4 && what != 5) {
     // A sweep makes it again.
     const Nanos removed = kernel_.now;
+    removed_[path] = removed;
     kernel_.at(removed + interval() + kSecond, [this, path, removed] {
-      if (server_ != nullptr && disturbed_ < removed && ::access(path.c_str(), F_OK) != 0) {
+      if (server_ != nullptr && disturbed_ < removed && removed_[path] == removed && ::access(path.c_str(), F_OK) != 0) {
         violation("liveness: '{}' was removed, and not made again", path);
       }
     });
@@ -975,7 +983,8 @@ Nanos Simulation::last_left(const Process& process, Nanos before) const {
 // A verdict ends a scope of the pipe.
 bool Simulation::is_inside(const Process& process, Nanos when) const {
   return std::ranges::any_of(scopes_, [&](const Scope& scope) {
-    const bool is_due = scope.timeout != kNever && when >= scope.open.from + scope.timeout;
+    const Nanos timeout = std::min(scope.timeout, longest());
+    const bool is_due = timeout != kNever && when >= scope.open.from + timeout;
     return scope.process == &process && !scope.is_refused && scope.open.from < when && scope.open.to > when &&
            (scope.on_page || !is_due);
   });
@@ -1131,7 +1140,7 @@ void Simulation::quiet() {
   for (const Idle& idle : idles_) {
     const Nanos left = last_left(*idle.process, kernel_.now);
     const Nanos due = std::max({left, disturbed_, idle.on.from}) + idle.timeout;
-    if (idle.process->can_run() && idle.on.to == kNever && left > idle.on.from &&
+    if (idle.process->can_run() && !settings_.contains("--dry-run") && idle.on.to == kNever && left > idle.on.from &&
         !is_inside(*idle.process, kernel_.now) && due < kernel_.now - kQuiet / 2 &&
         losses_.empty()) {
       violation("hang-is-judged: the idle timeout of {} is over", idle.process->name);
