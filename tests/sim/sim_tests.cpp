@@ -24,7 +24,7 @@
 namespace filetimer::sim {
 namespace {
 
-constexpr std::uint64_t kSeeds = 400;  // that are always run
+constexpr std::uint64_t kSeeds = 1'200;  // that are always run
 constexpr int kMostFailures = 5;
 constexpr rlim_t kDescriptors = 4096;
 
