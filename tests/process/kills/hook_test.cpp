@@ -123,6 +123,9 @@ TEST_CASE("hooks that hang delay neither kills nor, after a second signal, the s
   for (const Record& record : records) {
     if (record.is("hook")) {
       ++results[record.text("result")];
+      const bool was_started = record.text("result") == "stopped";
+      CHECK(record.has("signal") == was_started);
+      CHECK(record.has("hook_pid") == was_started);
     }
   }
   CHECK(results == std::map<std::string, int>{{"stopped", 8}, {"dropped", kMoreThanRun - 8}});

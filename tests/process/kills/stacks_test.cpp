@@ -251,6 +251,16 @@ TEST_CASE("each of 16 threads has its stack") {
   }
 }
 
+TEST_CASE("a stack that leaves all files of code is cut, with the reason that libdw gives") {
+  const Worker worker("", stacks_worker("astray", 1));
+  Helper helper(worker.pid());
+  helper.go();
+  const std::string answer = helper.answer();
+  CAPTURE(answer);
+  CHECK(contains(answer, "\ncut "));
+  CHECK_FALSE(contains(answer, "libdw gives no reason"));
+}
+
 TEST_CASE("a deleted file of code is read from memory") {
   const TempFolder temp;
   const std::string program = temp.path("gone");

@@ -3,9 +3,12 @@
 //
 // hang THREADS: of every three threads one waits for a lock, one spins, one reads. Prints "ready".
 //
+// astray THREADS: threads that run where there is no file of code. Prints "ready".
+//
 // serve THREADS: threads that never stop working. Commands: "ping": answers "pong" when every
 // thread has made progress since; "signals": answers how many SIGRTMIN it got.
 // SPDX-License-Identifier: MIT
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -13,6 +16,8 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
+#include <cstring>
 #include <deque>
 #include <iostream>
 #include <mutex>
@@ -73,6 +78,25 @@ int run_hanging(int threads) {
   ::_exit(0);
 }
 
+int run_astray(int threads) {
+#ifdef __aarch64__
+  constexpr std::uint32_t kJumpToItself = 0x14000000;
+#else
+  constexpr std::uint32_t kJumpToItself = 0xfeeb;
+#endif
+  void* const place =
+      ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  std::memcpy(place, &kJumpToItself, sizeof kJumpToItself);
+  __builtin___clear_cache(static_cast<char*>(place), static_cast<char*>(place) + 8);
+  std::vector<std::jthread> all;
+  for (int i = 0; i < threads; ++i) {
+    all.emplace_back(reinterpret_cast<void (*)()>(place));
+  }
+  say("ready");
+  hang::in_read(STDIN_FILENO);
+  ::_exit(0);
+}
+
 std::atomic<int> signals{0};
 
 int run_serving(int threads) {
@@ -112,6 +136,7 @@ int main(int argc, char** argv) {
   ::alarm(100);
   const std::string mode = argc == 3 ? argv[1] : "";
   return mode == "hang"    ? run_hanging(std::stoi(argv[2]))
+         : mode == "astray" ? run_astray(std::stoi(argv[2]))
          : mode == "serve" ? run_serving(std::stoi(argv[2]))
                            : 2;
 }
