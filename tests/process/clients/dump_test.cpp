@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include "common/proc_files.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
@@ -24,6 +25,40 @@ std::unique_ptr<Worker> ranked_worker(const Server& server, const std::string& r
 }
 
 }  // namespace
+
+// Their evidence takes time, and is not what is shown here.
+TEST_CASE("a dump of many workers has those in the least common scopes, and counts the others") {
+  constexpr std::size_t kWorkers = 52;  // four more than an answer has
+  const TempFolder temp;
+  Server server(temp, {"--evidence", "none"});
+  const Worker family("family", {.args = {std::to_string(kWorkers)}});
+  const std::vector<pid_t> pids = filetimer::children_of(family.pid(), family.pid());
+  REQUIRE(pids.size() == kWorkers);
+  // The answer is longer than a pipe has room for.
+  std::string lines;
+  for (std::size_t i = 0; i < kWorkers; ++i) {
+    for (int outer = 0; outer < 8; ++outer) {
+      lines += acquire_far(pids[i], fmt::format("outer {} {:0200}", outer, 0));
+    }
+    const bool is_usual = i + 2 < kWorkers;
+    lines += acquire_far(pids[i], is_usual ? "exchange" : fmt::format("odd {}", i));
+  }
+  server.send(lines);
+  REQUIRE(run_client(temp, server, {"ping"}).status == exited(0));  // the requests were read
+  const Finished dumped = run_client(temp, server, {"dump", "--all", "--json"});
+  CHECK(dumped.status == exited(0));
+  CHECK(dumped.out.size() > 65'536);
+  const JsonLine answer(dumped.out);
+  CHECK(answer.array("workers").size() == kWorkers - 4);
+  CHECK(answer.integer("omitted") == 4);
+  for (std::size_t i = kWorkers - 2; i < kWorkers; ++i) {
+    CHECK(contains(dumped.out, fmt::format("\"odd {}\"", i)));
+  }
+  const Finished none = run_client(temp, server, {"dump", "--pid", "1"});
+  CHECK(none.status == exited(6));
+  CHECK(contains(none.err, "no watched worker has pid 1: expected "));
+  CHECK(contains(none.err, fmt::format(" and {} more", kWorkers - 16)));
+}
 
 TEST_CASE("dump shows where the workers are, and they go on") {
   const TempFolder temp;

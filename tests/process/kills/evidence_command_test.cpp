@@ -53,6 +53,8 @@ TEST_CASE("the output of the evidence command is recorded before the signal is s
         static_cast<std::int64_t>(command.text("output").size()));
   CHECK(command.text("result") == "exited");
   CHECK(command.integer("exit_status") == 3);
+  server.wait_for_message(
+      fmt::format("--evidence-command for {}: exited, exit status 3", expired.text("id")));
   CHECK(command.text("id") == expired.text("id"));
   CHECK(command.text("incident") == expired.text("incident"));
   CHECK(command.integer("rank") == 3);
@@ -79,6 +81,7 @@ TEST_CASE("workers that expire together have one evidence command") {
   // Also the expiry whose id the record does not have.
   const Finished shown = run_client(temp, server, {"show", killed.text("id")});
   CHECK(shown.out.find("Evidence command (") != std::string::npos);
+  CHECK_FALSE(contains(server.err(), "--evidence-command for"));  // it went well
 }
 
 TEST_CASE("an evidence command that hangs is killed with all that it has started") {

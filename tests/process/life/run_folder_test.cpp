@@ -163,6 +163,18 @@ TEST_CASE("a runtime directory that is removed while the server runs is made aga
   CHECK(second.err.find(fmt::format("pid {}", server.pid())) != std::string::npos);
 }
 
+TEST_CASE("a pipe that another process reads in place of the server's is left alone, with a warning") {
+  const TempFolder temp;
+  const Server server(temp, {"--max-interval", "20ms"});
+  const std::string pipe = server.fifo();
+  REQUIRE(::unlink(pipe.c_str()) == 0);
+  REQUIRE(::mkfifo((pipe + ".new").c_str(), 0600) == 0);
+  const filetimer::UniqueFd reader(
+      ::open((pipe + ".new").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  REQUIRE(::rename((pipe + ".new").c_str(), pipe.c_str()) == 0);
+  server.wait_for_message("was replaced by a pipe that another process reads");
+}
+
 TEST_CASE("a runtime directory whose entries cannot be made again at once stays locked") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "100ms"});

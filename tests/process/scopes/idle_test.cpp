@@ -249,6 +249,10 @@ TEST_CASE("the next server does not repeat the record of an idle period of a dry
   CHECK(expiries_of(*server, *worker) == 1);
   visit_scope(*worker);
   CHECK(wait_until([&] { return expiries_of(*server, *worker) == 2; }));
+  worker->signal(SIGKILL);
+  worker->status();
+  server->kill();
+  server.emplace(temp);  // it finds nobody who had been idle
 }
 
 TEST_CASE("a page with an idle timeout of a microsecond does not keep the server busy") {

@@ -151,9 +151,9 @@ TEST_CASE("a program that a watched worker executes is watched through its own p
         std::vector<std::string>{"before"});
 }
 
-TEST_CASE("the status page has the time of the next scan, and sweeps keep it in the future") {
+TEST_CASE("the status page has the time of the next scan, which is in the future, until the stop") {
   const TempFolder temp;
-  const Server server(temp, {"--max-interval", "100ms"});
+  Server server(temp, {"--max-interval", "100ms"});
   const auto mapped = filetimer::MappedFile::map(
       server.dir() + "/server", filetimer::MappedFile::Access::kRead, filetimer::kBoardBytes);
   REQUIRE(mapped);
@@ -171,6 +171,10 @@ TEST_CASE("the status page has the time of the next scan, and sweeps keep it in 
     CHECK(wait_until([&] { return is_later_than(last); }));
     CHECK(wait_until([&] { return is_later_than(Instant::now().ns); }));
   }
+  CHECK(board.state == static_cast<std::uint32_t>(filetimer::ServerState::kServing));
+  CHECK(server.stop() == exited(0));
+  CHECK(board.state == static_cast<std::uint32_t>(filetimer::ServerState::kStopped));
+  CHECK(board.next_wake == filetimer::kWakeNever);
 }
 
 TEST_CASE("a timeout over --max-timeout on a page is cut, and recorded once for each name") {

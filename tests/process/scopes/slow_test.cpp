@@ -78,6 +78,8 @@ TEST_CASE("a rank that stays slow has one slow record for each scope and gets no
   }));
   const Record forward =
       server.wait_for([](const Record& record) { return record.is("slow", "forward"); });
+  // After three looks, which are two seconds apart.
+  CHECK(forward.integer("mono_ns") - server.records().at(0).integer("mono_ns") >= 4'000'000'000);
   CHECK(forward.integer("pid") == ranks.pid(5));
   CHECK(forward.integer("rank") == 5);
   CHECK(forward.text("kind") == "slower");

