@@ -18,23 +18,32 @@ namespace {
 // No rank of these tests needs as long.
 const std::vector<std::string> kPatient{"--evidence", "proc", "--evidence-timeout", "20s"};
 
-// A rank whose environment the server has read.
+Environment environment_of_rank(const TempFolder& temp, int rank, const std::string& job) {
+  return {{"RANK", std::to_string(rank)},
+          {"SLURM_JOB_ID", job},
+          {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", temp.path("pipe_")},
+          {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE", temp.path("dump_")}};
+}
+
+// Returns when the server has read the environment of a rank.
+void wait_until_known(const TempFolder& temp, Server& server, const Worker& worker, int rank) {
+  server.send(acquire_far(worker.pid(), "wait"));
+  server.barrier();
+  const std::vector<std::string> question{"dump", "--pid", std::to_string(worker.pid()), "--json"};
+  const std::string known = fmt::format("\"rank\":{}", rank);
+  CHECK(wait_until([&] { return contains(run_client(temp, server, question).out, known); }));
+}
+
+// A rank that the server knows.
 std::unique_ptr<Worker> rank_of_job(const TempFolder& temp, Server& server, int rank,
                                     const std::string& way, int size = 0,
                                     const std::string& job = "8812") {
   Worker::Setup setup;
   setup.program = {"/usr/bin/python3", flight_recorder_path(), way};
   setup.args = {std::to_string(size)};
-  setup.environment = {{"RANK", std::to_string(rank)},
-                       {"SLURM_JOB_ID", job},
-                       {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", temp.path("pipe_")},
-                       {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE", temp.path("dump_")}};
+  setup.environment = environment_of_rank(temp, rank, job);
   auto worker = std::make_unique<Worker>("", setup);
-  server.send(acquire_far(worker->pid(), "wait"));
-  server.barrier();
-  const std::vector<std::string> question{"dump", "--pid", std::to_string(worker->pid()), "--json"};
-  const std::string known = fmt::format("\"rank\":{}", rank);
-  CHECK(wait_until([&] { return contains(run_client(temp, server, question).out, known); }));
+  wait_until_known(temp, server, *worker, rank);
   return worker;
 }
 
@@ -96,6 +105,9 @@ TEST_CASE("all ranks of the job dump before the one that hangs is killed") {
   temp.write("dump_1", "old");
   const auto hung = rank_of_job(temp, server, 1, "dumps", 50'000);
   const auto waiting = rank_of_job(temp, server, 0, "dumps", 7);
+  // It names the FIFO of its rank, too, and is not asked.
+  const Worker loader("block", {.environment = environment_of_rank(temp, 0, "8812")});
+  wait_until_known(temp, server, loader, 0);
   server.send(acquire_past(hung->pid(), "load"));
   CHECK(hung->status() == killed_by(SIGKILL));
   const Record killed = server.wait_for("killed", hung->pid());
@@ -212,4 +224,16 @@ TEST_CASE("a worker without a flight recorder has evidence without one, at once"
   server.send(acquire_past(worker.pid(), "load"));
   CHECK(worker.status() == killed_by(SIGKILL));
   CHECK_FALSE(server.wait_for("evidence", worker.pid()).has("flight_recorder"));
+}
+
+TEST_CASE("a worker without a job keeps no rank from being asked in the same incident") {
+  const TempFolder temp;
+  Server server(temp, kPatient);
+  const auto rank = rank_of_job(temp, server, 0, "dumps", 10, "");
+  Worker alone("block");
+  server.send(acquire_past(alone.pid(), "load"));
+  CHECK(alone.status() == killed_by(SIGKILL));
+  server.send(acquire_past(rank->pid(), "load"));
+  CHECK(rank->status() == killed_by(SIGKILL));
+  CHECK(dumps_in(server.wait_for("evidence", rank->pid())).size() == 1);
 }

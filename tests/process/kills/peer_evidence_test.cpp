@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/proc_files.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
@@ -71,6 +72,38 @@ TEST_CASE("the peers of a worker have their evidence recorded before its signal"
   CHECK(peers[0].integer("mono_ns") <= sent);
   CHECK(peer->is_alive());
   CHECK(stranger->is_alive());
+}
+
+TEST_CASE("64 peers have their evidence recorded, and the first record counts the others") {
+  constexpr std::size_t kPeers = 67;
+  const TempFolder temp;
+  Server server(temp, {"--evidence", "proc", "--evidence-timeout", "20s"});
+  const Environment environment{{"TORCHELASTIC_RUN_ID", "8812"}, {"RANK", "0"}};
+  const Worker family("family",
+                      {.args = {std::to_string(kPeers)}, .environment = environment});
+  Worker hung("block", {.environment = environment});
+  std::string lines = acquire_far(hung.pid(), "exchange");
+  for (const pid_t pid : filetimer::children_of(family.pid(), family.pid())) {
+    lines += acquire_far(pid, "exchange");
+  }
+  server.send(lines);
+  const std::vector<std::string> list{"list", "--json"};
+  // The server knows the rank of each.
+  REQUIRE(wait_until([&] {
+    const std::string listed = run_client(temp, server, list).out;
+    std::size_t known = 0;
+    for (std::size_t at = 0; (at = listed.find("\"rank\":0", at)) != listed.npos; ++at) {
+      ++known;
+    }
+    return known > kPeers;
+  }));
+  server.send(acquire_past(hung.pid(), "load"));
+  CHECK(hung.status() == killed_by(SIGKILL));
+  server.wait_for("killed", hung.pid());
+  const Records peers = peers_in(server);
+  REQUIRE(peers.size() == 64);
+  CHECK(peers[0].integer("peers_omitted") == kPeers - 64);
+  CHECK(std::ranges::count_if(peers, [](const Record& r) { return r.has("peers_omitted"); }) == 1);
 }
 
 TEST_CASE("a peer has its Python stacks recorded, and runs on") {

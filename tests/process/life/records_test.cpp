@@ -2,6 +2,7 @@
 // server itself, and no field that the document does not name.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
@@ -10,6 +11,14 @@
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;
+
+namespace {
+
+std::string settings_of(const Server& server) {
+  return simdjson::minify(server.records().front().at("settings"));
+}
+
+}  // namespace
 
 TEST_CASE("a server writes about itself exactly the fields that docs/records.md names") {
   const TempFolder temp;
@@ -37,8 +46,29 @@ TEST_CASE("a server writes about itself exactly the fields that docs/records.md 
     }
   }
   check_fields("server_started", {server.records().front().line()});
-  Server with_command(temp, Server::Setup{.folder = "other", .command = {"false"}});
+  CHECK(settings_of(server) ==
+        fmt::format(
+            R"({{"default_timeout_s":30,"max_timeout_s":3600,"warn_at":0.5,"slow_factor":1.2,)"
+            R"("max_wait_s":3600,"max_interval_s":10,"grace_s":null,"kill_wait_s":30,)"
+            R"("evidence_timeout_s":2,"kill":"tree","stopped":"defer","evidence":"stacks",)"
+            R"("warn_evidence":"stacks","peer_evidence":"stacks","dry_run":false,)"
+            R"("realtime":false,"on_expiry":false,"on_warning":false,"evidence_command":false,)"
+            R"("log_max_bytes":67108864,"metrics":"{}"}})",
+            temp.path("filetimer.prom")));
+  Server with_command(
+      temp, Server::Setup{.args = {"--kill", "group", "--stopped", "kill", "--dry-run",
+                                   "--on-expiry", "true", "--on-warning", "true",
+                                   "--evidence-command", "true", "--evidence", "proc",
+                                   "--max-interval", "2s", "--kill-wait", "3s", "--grace", "4s"},
+                          .folder = "other",
+                          .command = {"false"}});
   const auto stopped =
       with_command.wait_for([](const Record& record) { return record.is("server_stopped"); });
+  CHECK(settings_of(with_command) ==
+        R"({"max_wait_s":3600,"max_interval_s":2,"grace_s":4,"kill_wait_s":3,)"
+        R"("evidence_timeout_s":2,"kill":"group","stopped":"kill","evidence":"proc",)"
+        R"("warn_evidence":"proc","peer_evidence":"none","dry_run":true,"realtime":false,)"
+        R"("on_expiry":true,"on_warning":true,"evidence_command":true,)"
+        R"("log_max_bytes":67108864})");
   check_fields("server_stopped", {server.records().back().line(), stopped.line()});
 }

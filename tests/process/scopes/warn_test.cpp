@@ -224,17 +224,26 @@ TEST_CASE("--on-warning runs once the warning is recorded, and show takes the wa
   CHECK(worker.is_alive());
 }
 
-TEST_CASE("the end of a scope that had a warning is recorded") {
+TEST_CASE("the end of a scope that had a warning is recorded, unless its deadline passes") {
   const TempFolder temp;
-  const Server server(temp, {"--warn-evidence", "none"});
+  Server server(temp, {"--warn-evidence", "none"});
   const auto worker = page_worker(server.dir(), "w-1");
   worker->ask(softly("0 released 3600000", 20ms));
   worker->ask(softly("1 renewed 3600000", 20ms));
   REQUIRE(worker->ask("hint") == "ok");
-  for (const std::string scope : {"released", "renewed"}) {
+  worker->ask(fmt::format("open 2 expired 200 0 4294967295 0 20"));
+  REQUIRE(worker->ask("hint") == "ok");
+  for (const std::string scope : {"released", "renewed", "expired"}) {
     wait_for_warning(server, scope);
   }
-  CHECK(worker->ask("release 0") == "in-time");
+  server.wait_for("killed", worker->pid());
+  {
+    // The next scope in the slot has a verdict when the end of the one before is seen.
+    const Stopped stopped(server);
+    CHECK(worker->ask("release 0") == "in-time");
+    worker->ask("open 0 next 1 0");
+    REQUIRE(worker->ask("hint") == "ok");
+  }
   CHECK(worker->ask("renew 1 3600000") == "in-time");
   for (const std::string scope : {"released", "renewed"}) {
     const Record ended =
@@ -243,6 +252,9 @@ TEST_CASE("the end of a scope that had a warning is recorded") {
     CHECK(ended.text("id") == wait_for_warning(server, scope).text("id"));
     CHECK(ended.number("after_s") >= 0);
   }
+  server.wait_for([](const Record& r) { return r.is("killed", "next"); });
+  CHECK(server.stop() == exited(0));
+  CHECK(count(server.records(), "warning_ended") == 2);
 }
 
 TEST_CASE("sixteen warnings of a worker are recorded in ten seconds, and the others are counted") {
