@@ -261,7 +261,7 @@ class Cpp:
                     self._add("operator", at, at + 1, new)
             elif word in ("++", "--"):
                 self._add("operator", at, at + 1, "--" if word == "++" else "++")
-            elif word == "!" and self.text[stop] != "=":
+            elif word == "!" and self.text[stop] != "=" and self.words[at - 1] != ")":  # of "(void)!write()"
                 self._add("no !", at, at + 1, "")
             elif kind == "word" and word in WORDS and (word in ("true", "false") or self.words[at + 1] == "("):
                 self._add("word", at, at + 1, WORDS[word][0])

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
@@ -85,6 +86,20 @@ TEST_CASE("a hung Python worker is recorded with its Python stacks, however it h
     // And the native frames of the interpreter.
     CHECK(evidence.array("threads").at(0)["native_stack"].get_array().size() > 2);
   }
+}
+
+TEST_CASE("a helper for native stacks that hangs leaves time for the Python stacks") {
+  const TempFolder temp;
+  const std::string program = temp.path("timer_server");
+  std::filesystem::copy_file(server_path(), program);
+  write_file(temp.path("filetimer-stacks"), "#!/bin/sh\nexec sleep 100\n");
+  REQUIRE(::chmod(temp.path("filetimer-stacks").c_str(), 0755) == 0);
+  const Server server(temp, {.args = {"--evidence-timeout", "4s"}, .program = program});
+  const auto worker = hung_worker(server, "hang_sleeping");
+  const Record evidence = evidence_of(server, *worker);
+  CAPTURE(evidence.line());
+  CHECK(evidence.has("missing"));
+  CHECK(stacks_in(evidence).size() == 1);
 }
 
 TEST_CASE("the record has all 16 threads of a Python worker, the main one first") {

@@ -173,6 +173,7 @@ TEST_CASE("SIGHUP reopens a log that a rotator has moved") {
   const std::string moved = temp.path("moved.jsonl");
   REQUIRE(::rename(server.log().c_str(), moved.c_str()) == 0);
   server.process().signal(SIGHUP);
+  CHECK(wait_until([&] { return exists(server.log()); }));  // and not with the next record
   expect_kill(server, "after");
   server.wait_for([](const Record& r) { return r.is("killed", "after"); });
   CHECK(count(read_log(moved), "killed") == 1);

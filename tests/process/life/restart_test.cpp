@@ -140,6 +140,22 @@ TEST_CASE("a kill that was under way is finished under its id, and its scope is 
   }
 }
 
+TEST_CASE("a scope that was released late while no server ran is spared, and its slot is freed") {
+  const TempFolder temp;
+  Server server(temp);
+  const auto worker = page_worker(server.dir(), "w-1");
+  worker->ask(fmt::format("open 0 forward 1 {} 600000", SIGCONT));
+  REQUIRE(worker->ask("hint") == "ok");
+  REQUIRE(wait_until([&] { return worker->ask("word 0") == "expired"; }));
+  server.wait_for("expired", worker->pid());
+  server.kill();
+  CHECK(worker->ask("release 0") == "late");
+  const Server next(temp);
+  CHECK(next.wait_for("killed", worker->pid()).text("verdict") == "spared");
+  CHECK(wait_until([&] { return worker->ask("word 0") == "free"; }));
+  CHECK(worker->is_alive());
+}
+
 TEST_CASE("a kill of a server in another directory is not taken over, even if the log is shared") {
   const TempFolder temp;
   const std::string log = temp.path("log");
