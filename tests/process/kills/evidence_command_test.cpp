@@ -122,11 +122,15 @@ TEST_CASE("a long output is read to its end, and its first 64 KiB are recorded")
 
 TEST_CASE("an output of any bytes is text in the record") {
   const TempFolder temp;
-  const Server server(temp, with_command("printf 'a\\377\\033[2Jb\"'"));
+  const Server server(temp, with_command("printf 'a\\377\\033[2Jb\"'; kill $$"));
   Worker worker("block");
   server.send(acquire_past(worker.pid(), "load"));
   CHECK(worker.status() == killed_by(SIGKILL));
-  CHECK(wait_for_command(server).text("output") == "a\\xff\x1b[2Jb\"");
+  const Record command = wait_for_command(server);
+  CHECK(command.text("output") == "a\\xff\x1b[2Jb\"");
+  CHECK(command.text("result") == "signalled");
+  CHECK(command.text("name") == "SIGTERM");
+  CHECK_FALSE(command.has("exit_status"));
   const Finished shown = run_client(temp, server, {"show", "last"});
   CHECK(shown.out.find('\x1b') == std::string::npos);
 }

@@ -96,6 +96,17 @@ TEST_CASE("a hook runs after a kill that spared the worker") {
   }
 }
 
+TEST_CASE("a hook that a signal ends is recorded with the signal") {
+  const TempFolder temp;
+  Server server(temp, {"--dry-run", "--on-expiry", "kill $$"});
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "s"));
+  const Record hook = wait_for_hook(server, worker.pid());
+  CHECK(hook.text("result") == "signalled");
+  CHECK(hook.integer("signal") == SIGTERM);
+  CHECK_FALSE(hook.has("exit_status"));
+}
+
 TEST_CASE("hooks that hang delay neither kills nor, after a second signal, the server's stop") {
   const TempFolder temp;
   Server server(temp, {"--on-expiry", "exec sleep 1000"});

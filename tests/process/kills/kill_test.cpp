@@ -123,7 +123,8 @@ TEST_CASE("an earlier signal that a worker survived does not delay the kill for 
   CHECK(first.signals() == std::vector<int>{SIGTERM});
 }
 
-TEST_CASE("a scope that may be left late is waited for during its grace period, and for no longer") {
+TEST_CASE(
+    "a scope that may be left late is waited for during its grace period, and for no longer") {
   constexpr unsigned kSpareIfLeft = 64;
   const TempFolder temp;
   Server server(temp, {"--evidence", "none"});

@@ -79,8 +79,7 @@ TEST_CASE("64 peers have their evidence recorded, and the first record counts th
   const TempFolder temp;
   Server server(temp, {"--evidence", "proc", "--evidence-timeout", "20s"});
   const Environment environment{{"TORCHELASTIC_RUN_ID", "8812"}, {"RANK", "0"}};
-  const Worker family("family",
-                      {.args = {std::to_string(kPeers)}, .environment = environment});
+  const Worker family("family", {.args = {std::to_string(kPeers)}, .environment = environment});
   Worker hung("block", {.environment = environment});
   std::string lines = acquire_far(hung.pid(), "exchange");
   for (const pid_t pid : filetimer::children_of(family.pid(), family.pid())) {

@@ -56,12 +56,12 @@ TEST_CASE("a server writes about itself exactly the fields that docs/records.md 
             R"("log_max_bytes":67108864,"metrics":"{}"}})",
             temp.path("filetimer.prom")));
   Server with_command(
-      temp, Server::Setup{.args = {"--kill", "group", "--stopped", "kill", "--dry-run",
-                                   "--on-expiry", "true", "--on-warning", "true",
-                                   "--evidence-command", "true", "--evidence", "proc",
-                                   "--max-interval", "2s", "--kill-wait", "3s", "--grace", "4s"},
-                          .folder = "other",
-                          .command = {"false"}});
+      temp, Server::Setup{
+                .args = {"--kill", "group", "--stopped", "kill", "--dry-run", "--on-expiry", "true",
+                         "--on-warning", "true", "--evidence-command", "true", "--evidence", "proc",
+                         "--max-interval", "2s", "--kill-wait", "3s", "--grace", "4s"},
+                .folder = "other",
+                .command = {"false"}});
   const auto stopped =
       with_command.wait_for([](const Record& record) { return record.is("server_stopped"); });
   CHECK(settings_of(with_command) ==

@@ -163,7 +163,25 @@ TEST_CASE("a runtime directory that is removed while the server runs is made aga
   CHECK(second.err.find(fmt::format("pid {}", server.pid())) != std::string::npos);
 }
 
-TEST_CASE("a pipe that another process reads in place of the server's is left alone, with a warning") {
+TEST_CASE("a status page that is cut short is made whole again, and says still what it said") {
+  const TempFolder temp;
+  const Server server(temp, {"--max-interval", "20ms"});
+  const Worker worker("block");
+  CHECK(run_client(temp, server, {"drain"}).status == exited(0));
+  const std::string page = server.dir() + "/server";
+  const auto bytes = fs::file_size(page);
+  fs::resize_file(page, 0);
+  server.wait_for_message("was removed or cut short: made again");
+  CHECK(fs::file_size(page) == bytes);
+  const Finished refused = run_client(
+      temp, server,
+      {"acquire", "--scope", "s", "--after", "1h", "--pid", std::to_string(worker.pid())});
+  CHECK(refused.status == exited(6));
+  CHECK(contains(refused.err, "draining"));
+}
+
+TEST_CASE(
+    "a pipe that another process reads in place of the server's is left alone, with a warning") {
   const TempFolder temp;
   const Server server(temp, {"--max-interval", "20ms"});
   const std::string pipe = server.fifo();

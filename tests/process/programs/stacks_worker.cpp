@@ -135,8 +135,8 @@ int main(int argc, char** argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::alarm(100);
   const std::string mode = argc == 3 ? argv[1] : "";
-  return mode == "hang"    ? run_hanging(std::stoi(argv[2]))
+  return mode == "hang"     ? run_hanging(std::stoi(argv[2]))
          : mode == "astray" ? run_astray(std::stoi(argv[2]))
-         : mode == "serve" ? run_serving(std::stoi(argv[2]))
-                           : 2;
+         : mode == "serve"  ? run_serving(std::stoi(argv[2]))
+                            : 2;
 }

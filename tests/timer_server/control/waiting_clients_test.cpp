@@ -46,7 +46,9 @@ struct ClientStage {
     clients.emplace(loop.get(), kMostClients,
                     [this](WaitingClients::Id id) { withdrawn.push_back(id); });
   }
-  WaitingClients::Id add(ReplyPipe& pipe) { return clients->add(std::move(pipe.writer), "").value(); }
+  WaitingClients::Id add(ReplyPipe& pipe) {
+    return clients->add(std::move(pipe.writer), "").value();
+  }
   // Dispatches the events that are pending.
   void run() const {
     while (::sd_event_run(loop.get(), 0) > 0) {
