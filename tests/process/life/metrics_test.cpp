@@ -2,12 +2,15 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <string>
 
+#include "common/board.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
@@ -140,6 +143,19 @@ TEST_CASE("metrics that cannot be written cost one warning, and are written when
           return contains(line, "cannot write the metrics");
         }) == 1);
   CHECK(server.stop() == exited(0));
+}
+
+TEST_CASE("metrics for which there is no room leave no part of them behind") {
+  const TempFolder temp;
+  const std::string folder = temp.path("collector");
+  std::filesystem::create_directory(folder);
+  const Server server(temp, {.args = {"--metrics", folder + "/filetimer.prom"}, .in_child = [] {
+                               std::signal(SIGXFSZ, SIG_IGN);
+                               const rlimit room{filetimer::kBoardBytes, filetimer::kBoardBytes};
+                               ::setrlimit(RLIMIT_FSIZE, &room);
+                             }});
+  server.wait_for_message("cannot write the metrics file");
+  CHECK(std::filesystem::is_empty(folder));
 }
 
 TEST_CASE("a server that stops says nothing of its last metrics, unless they take too long") {

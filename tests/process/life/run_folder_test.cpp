@@ -76,6 +76,15 @@ TEST_CASE("--fifo and --log put pipe and log elsewhere") {
   CHECK_FALSE(exists(temp.path("pipe")));
 }
 
+TEST_CASE("a link to a pipe elsewhere that a killed server has left gives way to a pipe") {
+  const TempFolder temp;
+  Server server(temp, {"--fifo", temp.path("pipe")});
+  server.kill();
+  REQUIRE(fs::is_symlink(server.dir() + "/requests"));
+  const Server next(temp);
+  CHECK(is_pipe(next.dir() + "/requests"));
+}
+
 TEST_CASE("a runtime directory in a read-only place is refused") {
   const TempFolder temp;
   // Also refused for root, whom a mode would not stop.
