@@ -76,6 +76,17 @@ TEST_CASE("--fifo and --log put pipe and log elsewhere") {
   CHECK_FALSE(exists(temp.path("pipe")));
 }
 
+TEST_CASE("a pipe that a killed server has left is taken over with all that have it open") {
+  const TempFolder temp;
+  Server server(temp);
+  const filetimer::UniqueFd pipe = open_pipe(server.fifo());
+  server.kill();
+  const Server next(temp);
+  Worker worker("block");
+  write_all(pipe.get(), acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+}
+
 TEST_CASE("a link to a pipe elsewhere that a killed server has left gives way to a pipe") {
   const TempFolder temp;
   Server server(temp, {"--fifo", temp.path("pipe")});
