@@ -95,6 +95,7 @@ class Torch(ServerCase):
             client.release(name)
         self.assertEqual(self.open_scopes(), ["y"])
         client.release("y")
+        self.assertEqual(client._open, {})
 
     def run_hung(self, make, after):
         worker = self.start_worker(f"""

@@ -12,11 +12,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <filetimer/admin.hpp>
 #include <filetimer/timer_client.hpp>
 #include <fstream>
 #include <iterator>
+#include <regex>
 #include <string>
 
+#include "tests/timer_client/answering_server.hpp"
 #include "tests/timer_client/client_fixture.hpp"
 #include "tests/timer_client/fake_server.hpp"
 
@@ -314,6 +317,45 @@ TEST_CASE("a server that has ended is reported once, and so is its return") {
   CHECK(messages[1].starts_with("warning: no process reads '" + folder.path("requests") +
                                 "': scopes"));
   CHECK(messages[2] == "info: a timer server reads '" + folder.path("requests") + "' again");
+}
+
+TEST_CASE("a request is told at each of its steps") {
+  const testing::TempFolder folder;
+  int attempt = 0;
+  const testing::AnsweringServer server(
+      folder.path(), [&](const auto&, testing::AnsweringServer::Answers& answers) {
+        answers.say(R"({"answer":"granted","wait_s":30})");
+        answers.say(++attempt == 1
+                        ? R"({"answer":"timed_out","reason":"late","missing":[0]})"
+                        : R"({"answer":"done","round":7,"joined":[{"rank":1,"pid":9}]})");
+      });
+  std::string text = said("debug", [&] {
+    AdminClient({.dir = folder.path(), .rpc_timeout = seconds{40}})
+        .rendezvous({.rank = 1,
+                     .world = 2,
+                     .timeout = seconds{5},
+                     .name = "epoch",
+                     .retries = 2,
+                     .backoff = std::chrono::milliseconds{1}});
+  });
+  text = std::regex_replace(text, std::regex("replies/[^']*|after [0-9.]+ [mun]?s"), "X");
+  const std::string begins = "debug: rendezvous 'epoch': ";
+  const std::string asks = "debug: request 'rendezvous'";
+  std::vector<std::string> expected;
+  for (const bool is_last : {false, true}) {
+    expected.push_back(begins + "rank 1 of 2 joins, for 5s");
+    expected.push_back(asks + " to '" + folder.path("requests") +
+                       "': waiting 40s for answers on 'X'");
+    expected.push_back(asks + ": granted X: 30s");
+    expected.push_back(begins + "joined, granted 30s");
+    expected.push_back(asks + (is_last ? ": done X" : ": timed_out X: late"));
+    expected.push_back(is_last ? begins + "round 7 is full: 1 (pid 9)"
+                               : begins + "late; missing: 0");
+    if (!is_last) {
+      expected.push_back(begins + "retry 1 of 2 after a pause of 1ms");
+    }
+  }
+  CHECK(messages_in(text) == expected);
 }
 
 }  // namespace filetimer

@@ -175,6 +175,16 @@ TEST_CASE("names that are new each time use only a few slots") {
   CHECK(slots_in_use(page) <= 8);
 }
 
+TEST_CASE("clients with an idle timeout use one slot after each other") {
+  FakeServer server;
+  ConnectOptions options = server.options();
+  options.idle_timeout = 5s;
+  for (int i = 0; i < 10; ++i) {
+    (void)TimerClient::connect(options);
+  }
+  CHECK(slots_in_use(server.page()) == 1);
+}
+
 TEST_CASE("names are compared by their bytes, not by their addresses") {
   FakeServer server;
   auto client = server.connect();

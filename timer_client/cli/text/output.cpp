@@ -77,9 +77,8 @@ void complain(std::string_view message) {
   // on.
   const SigpipeGuard guard;
   const std::string line = fmt::format("timer_client: {}\n", printable(message));
-  if (std::fwrite(line.data(), 1, line.size(), stderr) < line.size() && errno == EPIPE) {
-    guard.consume();
-  }
+  std::fwrite(line.data(), 1, line.size(), stderr);
+  guard.consume();
 }
 
 void complain_of_all(const std::vector<std::string>& messages) {

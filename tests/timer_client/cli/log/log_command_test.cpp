@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include "common/text.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
 #include "tests/timer_client/cli/log/host_log.hpp"
+#include "tests/timer_client/client_fixture.hpp"
 #include "timer_client/cli/text/output.hpp"
 
 namespace filetimer::cli {
@@ -46,6 +48,26 @@ TEST_CASE("a log that is not there is a failure that names the path tried") {
   CHECK(defaulted.errors.find("the default place") != std::string::npos);
   CHECK(run_command({"log", folder.path()}).errors ==
         "timer_client: no log (*.jsonl) in folder '" + folder.path() + "'\n");
+}
+
+TEST_CASE("a line for a pipe without a reader is lost, and ends no process") {
+  CHECK(testing::in_child([] {
+          int ends[2];
+          const bool is_set = ::pipe2(ends, O_CLOEXEC) == 0 && ::close(ends[0]) == 0 &&
+                              ::dup2(ends[1], STDERR_FILENO) == STDERR_FILENO &&
+                              ::signal(SIGPIPE, SIG_DFL) != SIG_ERR;
+          complain("lost");
+          return is_set ? 7 : 1;
+        }) == 7);
+}
+
+TEST_CASE("a log that is renamed while it is opened is read once") {
+  const TempFolder folder;
+  HostLog log("node07");
+  log.add("rejected", 1);
+  folder.write("log.jsonl", log.text());
+  std::filesystem::create_hard_link(folder.path("log.jsonl"), folder.path("log.jsonl.1"));
+  CHECK(run_command({"log", "--json", folder.path("log.jsonl")}).output == log.text());
 }
 
 TEST_CASE("a folder of logs is read down to six folders below it") {
