@@ -317,6 +317,8 @@ class Misuse(ServerCase):
                       {"rank": 0, "world": 1, "retries": -1}, {"rank": 0, "world": 10**30}):
             with self.assertRaises(errors.InvalidArgument, msg=wrong):
                 admin.rendezvous(**{"timeout": 1, **wrong})
+        with self.assertRaisesRegex(errors.InvalidArgument, "has 0 bytes: expected 1 to 255"):
+            admin.rendezvous(0, 1, 1, "")
         with self.assertRaises(TypeError):
             admin.rendezvous("0", 1, 1)
         with self.assertRaises(errors.InvalidArgument):

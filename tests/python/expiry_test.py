@@ -59,6 +59,19 @@ with filetimer.expires(60, "next") as scope:
                          ("spared", "released within the grace period"))
         self.assertEqual(len(killed["signals"]), 1)
 
+    def test_a_scope_that_another_thread_has_made_raises_in_the_main_thread(self):
+        self.assertEqual(self.run_soft("""
+made = []
+thread = threading.Thread(target=lambda: made.append(soft(0.2, grace=20)))
+thread.start()
+thread.join()
+try:
+    with made[0]:
+        time.sleep(60)
+except filetimer.ScopeExpired as error:
+    say(error.scope)
+"""), "x\n")
+
     def test_a_scope_is_used_again_after_it_raised(self):
         out = self.run_soft(LATE_SIGNAL + """
 scope = filetimer.Scope(0.1, "again", on_expiry="raise", grace=20)

@@ -215,6 +215,11 @@ for number in range(signal.SIGRTMIN, signal.SIGRTMAX + 1):
 filetimer.configure()
 with filetimer.expires(60):
     pass
+try:
+    filetimer.expires(60, on_expiry="raise")
+    assert False
+except filetimer.TimerError as error:
+    assert "no real-time signal is free" in str(error)
 """)
 
 
