@@ -319,8 +319,9 @@ class Misuse(ServerCase):
                 admin.rendezvous(**{"timeout": 1, **wrong})
         with self.assertRaisesRegex(errors.InvalidArgument, "has 0 bytes: expected 1 to 255"):
             admin.rendezvous(0, 1, 1, "")
-        with self.assertRaises(TypeError):
-            admin.rendezvous("0", 1, 1)
+        for wrong in ("0", True):
+            with self.assertRaisesRegex(TypeError, f"the rank is a {type(wrong).__name__}: expected an int"):
+                admin.rendezvous(wrong, 2, 1)
         with self.assertRaises(errors.InvalidArgument):
             admin.shutdown(timeout=-1)
 
