@@ -85,6 +85,8 @@ class WithoutServer(unittest.TestCase):
                 kind()
 
     def test_configure_quotes_what_is_wrong(self):
+        with self.assertRaisesRegex(errors.InvalidArgument, r"dir is no UTF-8: '\\ud800x'"):
+            filetimer.configure("\ud800x")
         for wrong, error in (({"dir": "a\0b"}, ValueError), ({"dir": "\ud800x"}, ValueError),
                              ({"dir": 3.5}, TypeError), ({"missing": "maybe"}, ValueError),
                              ({"timeout": -1}, ValueError), ({"timeout": "1"}, TypeError),
@@ -153,6 +155,8 @@ class Answers(unittest.TestCase):
                            ("if_idle", ("", False)), ("now", ("", True))):
             self.given("done", {}, admin.shutdown, mode, timeout=7)
             self.assertEqual(self.asked, [{"wait": 7, "graceful": wait[0], "force": wait[1]}])
+        self.given("done", {}, admin.rendezvous, 0, 1, 1, "x")
+        self.assertEqual(self.asked[0]["name"], "x")
         self.given("done", {}, admin.drain, False)
         self.assertEqual(self.asked, [{"off": True}])
         slept = []
@@ -319,6 +323,8 @@ class Misuse(ServerCase):
                 admin.rendezvous(**{"timeout": 1, **wrong})
         with self.assertRaisesRegex(errors.InvalidArgument, "has 0 bytes: expected 1 to 255"):
             admin.rendezvous(0, 1, 1, "")
+        with self.assertRaisesRegex(errors.InvalidArgument, "the world is 0: expected 1 to"):
+            admin.rendezvous(0, 0, 1)
         for wrong in ("0", True):
             with self.assertRaisesRegex(TypeError, f"the rank is a {type(wrong).__name__}: expected an int"):
                 admin.rendezvous(wrong, 2, 1)

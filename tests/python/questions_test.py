@@ -229,6 +229,12 @@ class OwnServer(unittest.TestCase):
         self.assertIn("ended", repr(server))
         server.close()
 
+    def test_it_ends_with_its_object(self):
+        server = filetimer.Server()
+        pid = server.pid
+        del server
+        wait_until(lambda: not is_alive(pid))
+
     def test_one_that_was_closed_holds_no_descriptor(self):
         kept = []
 

@@ -8,6 +8,7 @@ import inspect
 import math
 import os
 import signal
+import sys
 import time
 import unittest
 
@@ -78,6 +79,9 @@ class Scopes(ServerCase):
             self.assertEqual(self.open_scopes(), ["loop"])
         self.assertFalse(heart.beat())
         self.assertIsNone(heart.times())
+        heart, line = filetimer.heartbeat(10), sys._getframe().f_lineno
+        self.assertEqual(self.open_scopes(), [f"scopes_test.py:{line}"])
+        heart.release()
         with filetimer.heartbeat(10, "loop", signal=signal.SIGTERM, grace=2) as heart:
             [listed] = self.listed_scopes()
             self.assertEqual((listed["signal"], listed["grace_s"]), (signal.SIGTERM, 2))
