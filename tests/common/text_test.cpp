@@ -19,6 +19,9 @@ TEST_CASE("a prefix is cut between characters") {
     CHECK(utf8_prefix(text, max).size() == expected[max]);
     CHECK(valid_utf8(utf8_prefix(text, max)) == utf8_prefix(text, max));
   }
+  for (const std::size_t max : {0U, 1U, 2U, 3U}) {
+    CHECK(utf8_prefix("🙂", max).empty());  // without a character before it
+  }
 }
 
 TEST_CASE("a prefix of bytes that are not UTF-8 is as long as allowed") {
