@@ -92,6 +92,7 @@ TEST_CASE("scopes on pages outlive a killed server without any action of the wor
   CHECK(healthy->ask("release 0") == "in-time");
   CHECK(hung->ask("unlock") == "ok");  // the earlier server knew the holder
   Server next(temp);
+  CHECK(adopted_by(next) == 3);
   CHECK(hung->status() == killed_by(SIGKILL));
   CHECK(next.wait_for("killed", hung->pid()).strings("cancelled") ==
         std::vector<std::string>{"outer"});
