@@ -910,6 +910,7 @@ void HistoryJudge::judge_call(const Process& caller, const Call& call) {
 
 void HistoryJudge::judge_records() {
   std::map<std::pair<const Process*, std::string_view>, std::int64_t> counts;
+  std::map<std::pair<const Process*, std::int64_t>, Ns> deferred;  // the last record of a server
   for (const JsonRecord* record : records_) {
     const Ns at = record->integer("mono_ns");
     const std::string_view event = record->text("event");
@@ -924,9 +925,20 @@ void HistoryJudge::judge_records() {
       return entry.second->integer("pid") == worker->pid &&
              entry.second->integer("server_pid") != record->integer("server_pid");
     };
-    if (event == "deferred" && std::ranges::none_of(worker->halts, was_halted) &&
-        std::ranges::none_of(expired_, was_stopped_to_be_killed)) {
+    const bool is_deferred =
+        event == "deferred" && std::ranges::none_of(expired_, was_stopped_to_be_killed);
+    if (is_deferred && std::ranges::none_of(worker->halts, was_halted)) {
       report("deferred-has-halt", worker->name, "deferred while it ran, in {}", record->place());
+    } else if (is_deferred) {
+      Ns& last = deferred.try_emplace({worker, record->integer("server_pid")}, -kNever).first->second;
+      if (std::ranges::none_of(worker->halts, [&](const Halt& halt) {
+            return (halt.possible.from > last && halt.possible.from <= at) ||
+                   (halt.possible.to >= last && halt.possible.to <= at);
+          })) {
+        report("deferred-has-halt", worker->name, "deferred twice in one halt, in {}",
+               record->place());
+      }
+      last = at;
     } else if (const bool is_about_scope =
                    event == "left_open" || (event == "warned" && record->has("acquired_mono_ns"));
                is_about_scope) {

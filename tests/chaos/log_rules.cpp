@@ -532,7 +532,8 @@ void LogJudge::judge_signals(const JsonRecord& record, const JsonRecord& expired
   }
   expect(!settings.flag("dry_run"), "signals", record, "a signal in a dry run");
   // Several scopes of the worker may have expired together: one of them decides. After a second
-  // signal it is one with a grace period.
+  // signal it is the one with the shortest grace period.
+  const auto grace_of = [](const JsonRecord& of) { return of.number("grace_s", 1e9); };
   const std::int64_t first = signals.front().integer("signal");
   const JsonRecord* deciding = nullptr;
   for (const auto& [id, other] : by_id_["expired"]) {
@@ -540,7 +541,7 @@ void LogJudge::judge_signals(const JsonRecord& record, const JsonRecord& expired
     if (other->integer("signal") == first && other < &record &&
         (outcome == nullptr || outcome > &expired) && are_of_one_worker(*other, expired) &&
         (deciding == nullptr ||
-         (signals.size() == 2 ? !deciding->has("grace_s") : other == &expired))) {
+         (signals.size() == 2 ? grace_of(*other) < grace_of(*deciding) : other == &expired))) {
       deciding = other;
     }
   }

@@ -214,6 +214,7 @@ class Simulation {
   int servers_ = 0;
   bool may_end_ = false;         // the server was asked to end, or a call of its start failed
   bool is_closed_ = false;       // the server was asked to watch no new scopes
+  Nanos resumed_ = -kSecond;     // when the server could run again
   Nanos withdrawn_ = 0;          // when shutdowns that wait were withdrawn
   std::map<std::string, Nanos> removed_;  // the time at which each path was removed last
   bool has_kept_files_ = false;  // which the server could not remove, or found without an owner
@@ -465,6 +466,11 @@ void Simulation::spawn(Made& made, int index, bool reuses_pid) {
       reuses_pid && made.process != nullptr && kernel_.find(made.process->pid) == nullptr;
   const pid_t pid = is_reused ? made.process->pid : ++next_pid_;
   const std::string name = fmt::format("w{}.{}", index, ++names_);
+  if (is_reused && std::ranges::any_of(scopes_, [&](const Scope& scope) {
+        return scope.process == made.process && scope.terms.is_torch;
+      })) {
+    excuse("known-scopes", "subject", name);  // the line does not say when it was written
+  }
   made.process = &kernel_.start(pid, nullptr, name);
   made.client = std::make_unique<Worker>(*made.process, dir_);
   note("driver", "spawn", fmt::format(R"(,"subject":"{}","role":"worker")", name),
@@ -559,6 +565,10 @@ void Simulation::open(Made& made, const Operation& operation) {
     if ((is_gone && excused_.contains("F6")) ||
         (!scope.on_page && (has_lost_lines_ || is_closed_))) {
       losses_.push_back({scope.open, scope.on_page, !scope.on_page, made.process});
+    }
+    // Known: it is given the time that the server missed before, and no other time afterwards.
+    if (excused_.contains("F2") && kernel_.now < resumed_ + kMs) {
+      excuse("not-early", "key", scope.key);
     }
     scope.is_refused = !scope.on_page && is_closed_;
     scopes_.push_back(std::move(scope));
@@ -733,6 +743,7 @@ void Simulation::starve(Nanos time) {
 
 void Simulation::stop_halt_of_server() {
   if (std::exchange(kernel_.is_server_halted, false)) {
+    resumed_ = kernel_.now;
     note("driver", "resume", fmt::format(R"(,"subject":"{}","how":"stop")", server()));
     if (!log_trouble_.empty()) {  // a log that failed before is tried again now
       log_trouble_.push_back({kernel_.now, kernel_.now + kSecond});
@@ -845,6 +856,9 @@ void Simulation::fail(int call, int error) {
   }
   kernel_.failing[call] = error;
   has_kept_files_ = has_kept_files_ || what == Call::kUnlink;
+  if (what == Call::kProc) {
+    general_.insert("deferred-has-halt");  // a halt that is not seen once is another one then
+  }
   may_end_ = may_end_ || kernel_.on_ready;
 }
 

@@ -465,7 +465,9 @@ Status PipePage::write_slot(std::size_t index) {
 
 void PipePage::remove() {
   if (fd_) {
-    ::unlink(path().c_str());
+    if (::unlink(path().c_str()) != 0) {
+      (void)!::ftruncate(fd_.get(), 0);  // the next server must not find its scopes again
+    }
     fd_.reset();
   }
 }
