@@ -161,8 +161,9 @@ TEST_CASE("timers of the pipe are watched on a full file system, but the next se
     check_prompt(server, hung.pid());
     CHECK_FALSE(exists(timers_of(lost)));
     disk.free();
-    server.send(acquire_far(kept.pid(), "s"));
+    server.send(acquire_far(lost.pid(), "t") + acquire_far(kept.pid(), "s"));
     CHECK(wait_until([&] { return exists(timers_of(kept)); }));
+    CHECK_FALSE(exists(timers_of(lost)));  // it would have a part of them
     server.kill();
   }
   const Server next(temp, {.args = {"--log", log}, .folder = "disk"});

@@ -79,14 +79,15 @@ int run_hanging(int threads) {
 }
 
 int run_astray(int threads) {
+  // Sets the frame pointer to 1, so that none leads back to a file, and jumps to itself.
 #ifdef __aarch64__
-  constexpr std::uint32_t kJumpToItself = 0x14000000;
+  constexpr std::uint32_t kCode[] = {0xd280003d, 0x14000000};
 #else
-  constexpr std::uint32_t kJumpToItself = 0xfeeb;
+  constexpr unsigned char kCode[] = {0xbd, 1, 0, 0, 0, 0xeb, 0xfe};
 #endif
   void* const place =
       ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  std::memcpy(place, &kJumpToItself, sizeof kJumpToItself);
+  std::memcpy(place, kCode, sizeof kCode);
   __builtin___clear_cache(static_cast<char*>(place), static_cast<char*>(place) + 8);
   std::vector<std::jthread> all;
   for (int i = 0; i < threads; ++i) {
