@@ -188,6 +188,7 @@ class HistoryJudge {
   std::map<std::int64_t, const JsonRecord*> started_;  // by pid of the server
   std::set<std::string> released_late_;
   std::set<std::int64_t> rejected_pids_;
+  bool names_all_rejected_ = true;  // a record of several names the last one
   std::vector<const JsonRecord*> excuses_;
   std::vector<Span> loads_;
   std::vector<std::string> files_;  // what was done to them
@@ -363,6 +364,7 @@ void HistoryJudge::read_logs() {
     }
     if (event == "rejected") {
       rejected_pids_.insert(record->integer("pid"));
+      names_all_rejected_ = names_all_rejected_ && record->integer("count") == 1;
     } else if (event == "released_late") {
       released_late_.insert(id);
     } else if (event == "killed") {
@@ -519,7 +521,8 @@ void HistoryJudge::judge_scope(Scope& scope) {
     return entry.second.role == "server" && entry.second.ready < worker.ended &&
            (worker.calls.empty() || entry.second.alive_until > worker.calls.front().end + kLook);
   });
-  const bool was_refused = scope.via != "page" && rejected_pids_.contains(worker.pid);
+  const bool was_refused = scope.via != "page" &&
+                           (!names_all_rejected_ || rejected_pids_.contains(worker.pid));
   const bool is_decided = scope.release || !was_watched || was_refused || verdicts > 0 ||
                           scope.open.result == nullptr ||
                           std::ranges::any_of(expired_, may_cancel);  // else it may be cancelled
