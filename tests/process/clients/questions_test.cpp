@@ -368,6 +368,22 @@ TEST_CASE("--missing stop ends a COMMAND whose workers do not show up") {
   CHECK(count(server.records(), "rendezvous_timeout") == 1);
 }
 
+TEST_CASE("once the expected workers have shown up, COMMAND goes on") {
+  const TempFolder temp;
+  Server::Setup setup;
+  setup.args = {"--expect-workers", "1", "--join-timeout", "20s", "--missing", "stop"};
+  setup.command = {worker_path(), "block"};
+  Server server(temp, setup);
+  const Worker worker("block");
+  server.send(acquire_far(worker.pid(), "load"));
+  const Record record = server.wait_for([](const Record& r) { return r.is("rendezvous"); });
+  CHECK(record.text("name") == "workers");
+  CHECK(record.integer("world") == 1);
+  server.barrier();
+  CHECK(server.process().is_alive());
+  CHECK(server.stop() == exited(128 + SIGTERM));
+}
+
 TEST_CASE("ranks that wait in a rendezvous are answered when the server is stopped") {
   const TempFolder temp;
   Server server(temp);
