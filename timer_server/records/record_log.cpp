@@ -122,6 +122,11 @@ class RecordLog::Writer {
   }
 
   [[nodiscard]] bool is_busy() const FILETIMER_REQUIRES(mutex_) { return !busy_since_.is_never(); }
+  // After a failure the file is opened and synced again though no record waits: the signal of the
+  // next verdict waits for its record only while the log works.
+  [[nodiscard]] bool has_work() const FILETIMER_REQUIRES(mutex_) {
+    return !queue_.empty() || reopen_ || !failure_.empty();
+  }
   std::deque<Entry> begin_batch() FILETIMER_REQUIRES(mutex_);
   enum class MayOpen { kYes, kNo };
   Status write_and_sync(std::deque<Entry>& batch, MayOpen may_open);
@@ -195,7 +200,7 @@ std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::s
       lock.lock();
       end_batch(batch, done);
     }
-    if (queue_.empty() && !reopen_ && failure_.empty()) {
+    if (!has_work()) {
       return number;
     }
   }
@@ -206,9 +211,7 @@ std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::s
 void RecordLog::Writer::run() {
   MutexLock lock(mutex_);
   while (!stopping_) {
-    // After a failure it opens and syncs the file again though no record waits: the signal of the
-    // next verdict waits for its record only while the log works.
-    if (is_busy() || (queue_.empty() && !reopen_ && failure_.empty())) {
+    if (is_busy() || !has_work()) {
       work_.wait(lock);
       continue;
     }
