@@ -97,11 +97,14 @@ std::optional<PageFolder::Owner> PageFolder::confirmed_owner(std::string_view na
                                           : std::nullopt;
 }
 
-void PageFolder::remove(std::string_view name) const {
-  if (::unlink(page_path(name).c_str()) != 0) {
-    // The next look must not find its scopes again.
-    (void)!::truncate(page_path(name).c_str(), 0);
+void remove_page_file(const std::string& path) {
+  if (::unlink(path.c_str()) != 0) {
+    (void)!::truncate(path.c_str(), 0);
   }
+}
+
+void PageFolder::remove(std::string_view name) const {
+  remove_page_file(page_path(name));
   ::unlink(owner_path(name).c_str());
   ::unlink(stacks_path(name).c_str());
 }

@@ -21,6 +21,10 @@
 
 namespace filetimer {
 
+// Removes the file of a page, or else empties it: the next look, or the next server, must not find
+// its scopes again.
+void remove_page_file(const std::string& path);
+
 // Used on the loop thread.
 class PageFolder {
  public:

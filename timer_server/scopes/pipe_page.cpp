@@ -15,6 +15,7 @@
 #include "common/scope_page.hpp"
 #include "common/slot_times.hpp"
 #include "common/wake_protocol.hpp"
+#include "timer_server/scopes/page_folder.hpp"
 
 namespace filetimer {
 namespace {
@@ -465,9 +466,7 @@ Status PipePage::write_slot(std::size_t index) {
 
 void PipePage::remove() {
   if (fd_) {
-    if (::unlink(path().c_str()) != 0) {
-      (void)!::ftruncate(fd_.get(), 0);  // the next server must not find its scopes again
-    }
+    remove_page_file(path());
     fd_.reset();
   }
 }
