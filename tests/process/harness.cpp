@@ -21,6 +21,7 @@
 #include <sstream>
 #include <thread>
 
+#include "common/proc_files.hpp"
 #include "tests/chaos/checker.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
@@ -275,9 +276,8 @@ ExitStatus Child::status() {
 
 void Child::wait_for_state(char state) const {
   REQUIRE(wait_until([&] {
-    const std::string stat = read_file(fmt::format("/proc/{}/stat", pid()));
-    const std::size_t end = stat.rfind(')');
-    return end != stat.npos && end + 2 < stat.size() && stat[end + 2] == state;
+    const auto stat = filetimer::read_stat(fmt::format("/proc/{}", pid()));
+    return stat && stat->state == state;
   }));
 }
 

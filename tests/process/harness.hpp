@@ -212,7 +212,7 @@ class Server {
 // Returns how many open scopes it has adopted from an earlier server.
 std::int64_t adopted_by(const Server& server);
 
-// Checks that the only expired scope of the worker was judged at most `bound` after its deadline.
+// Checks that the only expired scope of the worker was judged at most kPrompt after its deadline.
 void check_prompt(const Server& server, pid_t pid);
 
 // Stops a server, so that it finds everything that happens meanwhile in one iteration. Resumes it

@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <optional>
+
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
@@ -201,32 +203,35 @@ TEST_CASE("2,000 scopes opened and closed in a tight loop are all read, and none
 }
 
 TEST_CASE("a line whose pid is not a worker's is rejected with the reason") {
-  Worker group("block");  // leads a process group of its own
-  constexpr pid_t kOfServer = -2;
-  constexpr pid_t kOfNobody = 4'194'305;  // the kernel gives no larger one than 4,194,304
-  const std::vector<std::pair<pid_t, std::string>> refused = {
-      {0, "expected a worker's"},
-      {-1, "expected a worker's"},
-      {1, "expected a worker's"},
-      {-group.pid(), "expected a worker's"},
-      {kOfServer, "is this server"},
-      {::getpid(), "has started this server"},
-      {::getppid(), ::getppid() > 1 ? "has started this server" : "expected a worker's"},
-      {kOfNobody, "there is no process with pid 4194305"}};
-  for (const auto& [number, reason] : refused) {
-    const pid_t pid = number;  // clang 14 captures no structured binding
-    CAPTURE(pid);
+  Worker group("block");                // leads a process group of its own
+  constexpr pid_t kUnused = 4'194'305;  // the largest pid of the kernel is 4,194,304
+  const std::string no_worker = "expected a worker's";
+  struct Refused {
+    std::optional<pid_t> pid;  // none: that of the server
+    int signal;                // harmless where a wrong server might send it to other processes
+    std::string reason;
+  };
+  const std::vector<Refused> all_refused = {
+      {0, SIGKILL, no_worker},
+      {-1, SIGCONT, no_worker},
+      {-group.pid(), SIGKILL, no_worker},
+      {1, SIGCONT, no_worker},
+      {std::nullopt, SIGKILL, "is this server"},
+      {::getpid(), SIGCONT, "has started this server"},
+      {::getppid(), SIGCONT, ::getppid() > 1 ? "has started this server" : no_worker},
+      {kUnused, SIGKILL, "there is no process with pid 4194305"}};
+  for (const Refused& refused : all_refused) {
+    CAPTURE(refused.reason);
     const TempFolder temp;
     Server server(temp);
-    // The signal is harmless, in case a wrong server sends it to all processes.
-    server.send(version1(pid == kOfServer ? server.pid() : pid, "s", 1, SIGCONT));
+    server.send(version1(refused.pid.value_or(server.pid()), "s", 1, refused.signal));
     server.barrier();
     CHECK(stop_and_count(server, "rejected") == 1);
     CHECK(count(server.records(), "expired") == 1);  // the barrier's
     const Record record = server.wait_for([](const Record& r) { return r.is("rejected"); });
-    CHECK(record.text("reason").find(reason) != std::string::npos);
+    CHECK(record.text("reason").find(refused.reason) != std::string::npos);
+    CHECK(group.is_alive());
   }
-  CHECK(group.is_alive());
 }
 
 TEST_CASE("root's server does not kill another user's process") {
