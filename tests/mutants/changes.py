@@ -52,8 +52,6 @@ TOKEN = re.compile(r"""
 NO_STATEMENT = set(
     "const auto static constexpr using typedef struct class enum union thread_local unsigned int bool char "
     "double long short static_assert namespace template goto delete case default break".split())
-# An assertion of the thread, and memory in advance: without them the program does the same.
-NO_EFFECT = re.compile(r"loop_thread_\.check\(\)|\w+\.reserve\(")
 HEADS = {"if", "for", "while", "switch", "catch"}
 
 
@@ -203,11 +201,10 @@ class Cpp:
             return behind
         behind = next((place for place in self._top_level(at, end) if self.words[place] == ";"), end)
         if word in ("static_assert", "assert", "loop_thread_") or "reserve" in self.words[at:at + 4]:
-            return behind + 1  # what they check no test breaks; what is reserved no test sees
+            return behind + 1  # without it a right program does the same
         if not is_outermost and (word in ("return", "continue", "throw") or (word == "break")):
             self._add("no " + word, at, behind + 1, "")
-        elif not self._is_declaration(at, behind) and word not in ("return", "continue", "throw") and (
-                not NO_EFFECT.match(self._between(at, behind))):
+        elif not self._is_declaration(at, behind) and word not in ("return", "continue", "throw"):
             self._add("no statement", at, behind + 1, "")
         self._expressions(at, behind)
         return behind + 1
