@@ -188,7 +188,7 @@ class HistoryJudge {
   std::map<std::int64_t, const JsonRecord*> started_;  // by pid of the server
   std::set<std::string> released_late_;
   std::set<std::int64_t> rejected_pids_;
-  bool names_all_rejected_ = true;  // a record of several names the last one
+  Ns several_rejected_at_ = -kNever;  // the last record of several, which names one of them
   std::vector<const JsonRecord*> excuses_;
   std::vector<Span> loads_;
   std::vector<std::string> files_;  // what was done to them
@@ -364,7 +364,9 @@ void HistoryJudge::read_logs() {
     }
     if (event == "rejected") {
       rejected_pids_.insert(record->integer("pid"));
-      names_all_rejected_ = names_all_rejected_ && record->integer("count") == 1;
+      if (record->integer("count") > 1) {
+        several_rejected_at_ = std::max(several_rejected_at_, record->integer("mono_ns"));
+      }
     } else if (event == "released_late") {
       released_late_.insert(id);
     } else if (event == "killed") {
@@ -476,14 +478,17 @@ void HistoryJudge::judge_scope(Scope& scope) {
              verdict.text("event"), verdict.place());
     }
   }
-  const bool lost_its_server = std::ranges::any_of(processes_, [&](const auto& entry) {
-    const Process& server = entry.second;
-    return server.was_killed && scope.open.begin < server.asked_to_end && scope.release &&
-           server.asked_to_end < scope.release->end;
-  });
+  // A server that is killed may have given the verdict without recording it.
+  const auto lost_its_server = [&] {
+    return std::ranges::any_of(processes_, [&](const auto& entry) {
+      const Process& server = entry.second;
+      return server.was_killed && scope.open.begin < server.asked_to_end &&
+             server.asked_to_end < scope.release->end;
+    });
+  };
   if (is_released && !scope.release->result->flag("in_time", true) && scope.expired.empty() &&
-      scope.may_be_watched() && !lost_its_server && history_end_ - scope.release->end > prompt(scope.release->end) &&
-      !may_lack_records_) {
+      scope.may_be_watched() && history_end_ - scope.release->end > prompt(scope.release->end) &&
+      !may_lack_records_ && !lost_its_server()) {
     report("one-verdict", whose(scope),
            "its release says that it was late, and there is no verdict");
   }
@@ -521,8 +526,8 @@ void HistoryJudge::judge_scope(Scope& scope) {
     return entry.second.role == "server" && entry.second.ready < worker.ended &&
            (worker.calls.empty() || entry.second.alive_until > worker.calls.front().end + kLook);
   });
-  const bool was_refused = scope.via != "page" &&
-                           (!names_all_rejected_ || rejected_pids_.contains(worker.pid));
+  const bool was_refused = scope.via != "page" && (several_rejected_at_ > scope.open.begin ||
+                                                   rejected_pids_.contains(worker.pid));
   const bool is_decided = scope.release || !was_watched || was_refused || verdicts > 0 ||
                           scope.open.result == nullptr ||
                           std::ranges::any_of(expired_, may_cancel);  // else it may be cancelled
@@ -933,7 +938,8 @@ void HistoryJudge::judge_records() {
     if (is_deferred && std::ranges::none_of(worker->halts, was_halted)) {
       report("deferred-has-halt", worker->name, "deferred while it ran, in {}", record->place());
     } else if (is_deferred) {
-      Ns& last = deferred.try_emplace({worker, record->integer("server_pid")}, -kNever).first->second;
+      Ns& last =
+          deferred.try_emplace({worker, record->integer("server_pid")}, -kNever).first->second;
       if (std::ranges::none_of(worker->halts, [&](const Halt& halt) {
             return (halt.possible.from > last && halt.possible.from <= at) ||
                    (halt.possible.to >= last && halt.possible.to <= at);

@@ -331,7 +331,7 @@ class Run:
         worker.exit()
         wait_until(lambda: worker.is_reaped or stat_of(worker.pid) is None, f"{worker.name} is reaped")
         stranger = self.world.bystander(pid=worker.pid)
-        if worker.kind == "torch":
+        if worker.kind == "torch" and self.has_unread_lines(worker.name):
             self.excuse(("known-scopes", "death-has-record"), "a line that does not say when it was written",
                         subject=stranger.name)
 
@@ -353,11 +353,15 @@ class Run:
         self.is_draining = False
         self.server = self.server.restart()
 
+    def has_unread_lines(self, name):
+        """Whether the server may not have read the last line of the worker."""
+        last_read = time.monotonic() - (BOUND_S if self.server.halts else UNREAD_S)
+        return self.lines.get(name, last_read) > last_read
+
     def excuse_losses(self):
         """Says what is lost with the server: unread lines (docs/design.md), and records if the log fails."""
-        last_read = time.monotonic() - (BOUND_S if self.server.halts else UNREAD_S)
-        for name, written in self.lines.items():
-            if written > last_read:
+        for name in self.lines:
+            if self.has_unread_lines(name):
                 self.excuse(("released-in-time", "not-early", "record-terms", "one-verdict", "hang-is-judged"),
                             "a line was not read yet", subject=name)
         if self.trouble is not None:

@@ -212,10 +212,10 @@ class Simulation {
 
   Process* server_ = nullptr;
   int servers_ = 0;
-  bool may_end_ = false;         // the server was asked to end, or a call of its start failed
-  bool is_closed_ = false;       // the server was asked to watch no new scopes
-  Nanos resumed_ = -kSecond;     // when the server could run again
-  Nanos withdrawn_ = 0;          // when shutdowns that wait were withdrawn
+  bool may_end_ = false;      // the server was asked to end, or a call of its start failed
+  bool is_closed_ = false;    // the server was asked to watch no new scopes
+  Nanos resumed_ = -kSecond;  // when the server could run again
+  Nanos withdrawn_ = 0;       // when shutdowns that wait were withdrawn
   std::map<std::string, Nanos> removed_;  // the time at which each path was removed last
   bool has_kept_files_ = false;  // which the server could not remove, or found without an owner
   bool was_quiet_ = false;       // nothing has disturbed the last server for long
@@ -467,7 +467,8 @@ void Simulation::spawn(Made& made, int index, bool reuses_pid) {
   const pid_t pid = is_reused ? made.process->pid : ++next_pid_;
   const std::string name = fmt::format("w{}.{}", index, ++names_);
   if (is_reused && std::ranges::any_of(scopes_, [&](const Scope& scope) {
-        return scope.process == made.process && scope.terms.is_torch;
+        return scope.process == made.process && scope.terms.is_torch &&
+               scope.open.from >= kernel_.all_read_at();
       })) {
     excuse("known-scopes", "subject", name);  // the line does not say when it was written
   }
@@ -837,7 +838,8 @@ void Simulation::judge_answer(int what, Nanos asked, int fd) {
   }
   const bool is_free = std::ranges::none_of(
       scopes_, [&](const Scope& scope) { return scope.open.to >= asked - kSecond; });
-  if (server_ != nullptr && withdrawn_ < asked && (what == 5 || what == 7 || (what >= 4 && is_free))) {
+  if (server_ != nullptr && withdrawn_ < asked &&
+      (what == 5 || what == 7 || (what >= 4 && is_free))) {
     violation("liveness: the server has not ended after question {}", what);
   }
 }
@@ -892,7 +894,8 @@ void Simulation::remove(int what, const Made& made) {
     const Nanos removed = kernel_.now;
     removed_[path] = removed;
     kernel_.at(removed + interval() + kSecond, [this, path, removed] {
-      if (server_ != nullptr && disturbed_ < removed && removed_[path] == removed && ::access(path.c_str(), F_OK) != 0) {
+      if (server_ != nullptr && disturbed_ < removed && removed_[path] == removed &&
+          ::access(path.c_str(), F_OK) != 0) {
         violation("liveness: '{}' was removed, and not made again", path);
       }
     });
@@ -999,8 +1002,8 @@ bool Simulation::is_inside(const Process& process, Nanos when) const {
   return std::ranges::any_of(scopes_, [&](const Scope& scope) {
     const Nanos timeout = std::min(scope.timeout, longest());
     const bool is_due = timeout != kNever && when >= scope.open.from + timeout;
-    return scope.process == &process && !scope.is_refused && scope.open.from < when && scope.open.to > when &&
-           (scope.on_page || !is_due);
+    return scope.process == &process && !scope.is_refused && scope.open.from < when &&
+           scope.open.to > when && (scope.on_page || !is_due);
   });
 }
 
@@ -1093,11 +1096,10 @@ void Simulation::judge_metrics(const std::vector<chaos::JsonRecord>& records) {
   }
 }
 
-// What a server that has ended in order leaves: a status page that says so, no pipe, and no file of a
-// process that has ended, but for empty files.
+// What a server that has ended in order leaves: a status page that says so, no pipe, and no file of
+// a process that has ended, but for empty files.
 void Simulation::judge_directory() {
-  const auto page =
-      MappedFile::map(dir_ + "/server", MappedFile::Access::kRead, kBoardBytes);
+  const auto page = MappedFile::map(dir_ + "/server", MappedFile::Access::kRead, kBoardBytes);
   if (!page) {
     violation("directory: no status page is left: {}", page.error().message);
     return;
@@ -1154,9 +1156,9 @@ void Simulation::quiet() {
   for (const Idle& idle : idles_) {
     const Nanos left = last_left(*idle.process, kernel_.now);
     const Nanos due = std::max({left, disturbed_, idle.on.from}) + idle.timeout;
-    if (idle.process->can_run() && !settings_.contains("--dry-run") && idle.on.to == kNever && left > idle.on.from &&
-        !is_inside(*idle.process, kernel_.now) && due < kernel_.now - kQuiet / 2 &&
-        losses_.empty()) {
+    if (idle.process->can_run() && !settings_.contains("--dry-run") && idle.on.to == kNever &&
+        left > idle.on.from && !is_inside(*idle.process, kernel_.now) &&
+        due < kernel_.now - kQuiet / 2 && losses_.empty()) {
       violation("hang-is-judged: the idle timeout of {} is over", idle.process->name);
     }
   }
