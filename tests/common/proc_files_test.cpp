@@ -1,4 +1,4 @@
-// What is read of files in the form of /proc, whose fields are told apart by their places.
+// Files in the form of those of /proc: each field is found by its place or its name.
 // SPDX-License-Identifier: MIT
 #include "common/proc_files.hpp"
 

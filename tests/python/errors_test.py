@@ -116,14 +116,14 @@ class Answers(unittest.TestCase):
             self.given(*args, **named)
         return caught.exception
 
-    def test_each_field_is_told_and_may_be_missing(self):
+    def test_each_field_is_returned_and_may_be_missing(self):
         empty = vars(self.given("done", {}))
         self.assertEqual({name: value for name, value in empty.items() if value}, {"json": "{}"})
         names = set(empty) - {"json", "uptime", "descriptor_limit", "worker_limit"}
         answer = dict(zip(names, range(1, 99)), uptime_s=1.5, limits={"descriptors": 98, "workers": 99})
-        told = vars(self.given("done", answer))
-        self.assertEqual({name: told[name] for name in names}, {name: answer[name] for name in names})
-        self.assertEqual((told["uptime"], told["descriptor_limit"], told["worker_limit"]), (1.5, 98, 99))
+        status = vars(self.given("done", answer))
+        self.assertEqual({name: status[name] for name in names}, {name: answer[name] for name in names})
+        self.assertEqual((status["uptime"], status["descriptor_limit"], status["worker_limit"]), (1.5, 98, 99))
         met = self.given("done", {"joined": [{"rank": 2, "pid": 9}, {}]}, admin.rendezvous, 0, 1, 1)
         self.assertEqual((met.round, met.joined), (0, {-1: 0, 2: 9}))
         self.assertEqual(self.given("done", "", admin.drain), 0)

@@ -319,7 +319,7 @@ TEST_CASE("a server that has ended is reported once, and so is its return") {
   CHECK(messages[2] == "info: a timer server reads '" + folder.path("requests") + "' again");
 }
 
-TEST_CASE("a request is told at each of its steps") {
+TEST_CASE("each step of a request has a debug message") {
   const testing::TempFolder folder;
   int attempt = 0;
   const testing::AnsweringServer server(

@@ -18,8 +18,7 @@ constexpr Duration kIdleLook = std::chrono::milliseconds{100};
 // The order of reads and announcements is argued in common/wake_protocol.hpp. Verdicts are given
 // before the status page says when the server wakes next, so a worker that renews a scope in
 // between wakes the server.
-DeadlineScan::Found DeadlineScan::run(Instant woke, BoardFile& status_page,
-                                      Instant next_sweep) {
+DeadlineScan::Found DeadlineScan::run(Instant woke, BoardFile& status_page, Instant next_sweep) {
   loop_thread_.check();
   Found found;
   status_page.want_all_wakes();

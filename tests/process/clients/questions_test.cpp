@@ -368,7 +368,7 @@ TEST_CASE("--missing stop ends a COMMAND whose workers do not show up") {
   CHECK(count(server.records(), "rendezvous_timeout") == 1);
 }
 
-TEST_CASE("once the expected workers have shown up, COMMAND goes on") {
+TEST_CASE("COMMAND keeps running after the expected workers have shown up") {
   const TempFolder temp;
   Server::Setup setup;
   setup.args = {"--expect-workers", "1", "--join-timeout", "20s", "--missing", "stop"};

@@ -252,7 +252,7 @@ TEST_CASE("the next server does not repeat the record of an idle period of a dry
   worker->signal(SIGKILL);
   worker->status();
   server->kill();
-  server.emplace(temp);  // it finds nobody who had been idle
+  server.emplace(temp);  // no idle period of the dead worker is recorded again
 }
 
 TEST_CASE("a page with an idle timeout of a microsecond does not keep the server busy") {

@@ -154,7 +154,7 @@ TEST_CASE("The end of file after an answer at exit does not come before the exit
   CHECK(::close(kept) == 0);
 }
 
-TEST_CASE("A client too many is told the refusal, until another one is gone") {
+TEST_CASE("A client over the limit gets the refusal, until another client is removed") {
   ClientStage stage;
   std::array<ReplyPipe, kMostClients + 1> pipes;
   const auto first = stage.add(pipes[0]);

@@ -121,7 +121,7 @@ TEST_CASE("Of the targets the living are listed, the worker first") {
   CHECK(stage.targets.alive() == std::vector<pid_t>{stage.family.child.pid});
 }
 
-TEST_CASE("The end of a target beside the worker is reported, and not for ever") {
+TEST_CASE("The end of a target beside the worker is reported at most twice") {
   TargetStage stage;
   stage.stop();
   stage.targets.send(SIGKILL);

@@ -89,7 +89,7 @@ TEST_CASE("a folder of logs is read down to six folders below it") {
   CHECK(ran.code == 1);
 }
 
-TEST_CASE("suggest tells of 4096 names, and says when there are more") {
+TEST_CASE("suggest lists 4096 names of scopes, and reports that others are omitted") {
   std::string scopes = R"({"scope":"s","count":1})";
   for (int i = 1; i < 4096; ++i) {
     scopes += fmt::format(R"(,{{"scope":"s{}","count":1}})", i);
