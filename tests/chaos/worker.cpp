@@ -136,7 +136,7 @@ std::string field(const char* name, bool value) {
 
 class Worker {
  public:
-  Worker(std::string name, char** argv) : name_(std::move(name)), argv_(argv) {
+  explicit Worker(std::string name) : name_(std::move(name)) {
     if (const char* number =
             std::getenv("CHAOS_NUMBER")) {  // the process has started its program anew
       number_ = std::atoi(number);
@@ -257,7 +257,7 @@ class Worker {
         ::personality(ADDR_NO_RANDOMIZE);
       }
       ::setenv("CHAOS_NUMBER", std::to_string(number_).c_str(), 1);
-      ::execv("/proc/self/exe", argv_);
+      ::execl("/proc/self/exe", "chaos_worker", name_.c_str(), nullptr);
       return {false, ""};
     } else if (command.op == "exit") {
       std::exit(static_cast<int>(command.number("code")));
@@ -451,7 +451,6 @@ class Worker {
   }
 
   std::string name_;
-  char** argv_;
   std::string read_;
   std::string last_;
   int number_ = 0;
@@ -470,5 +469,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: chaos_worker NAME\n");
     return 2;
   }
-  Worker(argv[1], argv).run();
+  Worker(argv[1]).run();
 }

@@ -165,7 +165,7 @@ class Worker:
 
     def do_exec(self):
         os.environ["CHAOS_NUMBER"] = str(self.number)
-        os.execv(sys.executable, [sys.executable, *sys.argv])
+        os.execv(sys.executable, [sys.executable, sys.argv[0], self.name])
 
     def do_exit(self, code=0):
         for scope in self.scopes.values():  # the end of an object would release it
