@@ -12,6 +12,88 @@ import suite
 from filetimer import _native, admin, errors
 from harness import FAR_S, ServerCase
 
+# Each call, and the exception that it raises.
+REFUSED = r"""
+expires(0) -> InvalidArgument: the timeout is 0: expected more than 0 (s)
+expires(math.nan) -> InvalidArgument: the timeout is nan: expected more than 0 (s)
+expires(1000000001) -> InvalidArgument: the timeout is 1000000001: expected more than 0 (s)
+expires(10**400) -> InvalidArgument: the timeout is too large: expected at most 1e9 seconds, or math.inf for none
+expires("30") -> TypeError: the timeout is a str: expected seconds as a number, or a timedelta
+expires(True) -> TypeError: the timeout is a bool: expected seconds as a number, or a timedelta
+expires(datetime.timedelta) -> TypeError: the timeout is a type: expected seconds as a number, or a timedelta
+expires() -> TypeError: expires() needs a timeout, in seconds
+expires(1, "x", 9) -> TypeError: expires() takes a timeout and a name, and the rest by keyword: 3 were given
+expires(1, bogus=3) -> TypeError: expires() got an unexpected keyword argument 'bogus'
+expires(1, timeout=3) -> TypeError: expires() got 'timeout' twice
+expires(1, "x", name="y") -> TypeError: expires() got 'name' twice
+expires(1, "") -> InvalidArgument: the scope's name is empty: expected at least one character, or None for the \
+caller's file and line
+expires(1, 3) -> TypeError: the scope's name is a int: expected a str
+expires(1, "a\0b") -> InvalidArgument: the scope's name 'a\x00b' has a NUL in it: expected text without
+expires(1, "\ud800x") -> InvalidArgument: the scope's name '\ud800x' has a lone surrogate: expected text
+expires(1, signal=65) -> InvalidArgument: the signal is 65: expected 0 to 64
+expires(1, signal=-1) -> InvalidArgument: the signal is -1: expected 0 to 64
+expires(1, signal=10**30) -> InvalidArgument: the signal is out of bounds: expected 0 to 64
+expires(1, signal="9") -> TypeError: the signal is a str: expected an int
+expires(1, signal=True) -> TypeError: the signal is a bool: expected an int
+expires(1, grace=-1) -> InvalidArgument: the grace is -1: expected at least 0 (s)
+expires(1, grace="") -> TypeError: the grace is a str: expected seconds as a number, or a timedelta
+expires(1, warn_after=0) -> InvalidArgument: warn_after is 0: expected more than 0 (s)
+expires(30, warn_after=30) -> InvalidArgument: the warning is after 30s: expected more than 0 and less than the \
+timeout, 30s
+expires(1e8, warn_after=1e7) -> InvalidArgument: the warning is after 10000000s: expected more than 0 and at most \
+4294967295ms
+expires(1, first_timeout=0) -> InvalidArgument: the first_timeout is 0: expected more than 0 (s)
+expires(1, on_expiry=3) -> InvalidArgument: on_expiry is 3: expected 'kill' or 'raise'
+expires(1, on_expiry="raise", signal=15) -> InvalidArgument: on_expiry='raise' has a signal of its own: expected no \
+other
+filetimer.Scope(1, client=3) -> TypeError: the client is a int: expected a filetimer.Client
+filetimer.heartbeat(0) -> InvalidArgument: the timeout is 0: expected more than 0 (s)
+filetimer.paused(3).__enter__() -> TypeError: the scope's name is a int: expected a str
+client._pause_thread("") -> InvalidArgument: the scope's name is empty: expected at least one character, or None for \
+the caller's file and line
+scope.renew(0) -> InvalidArgument: the timeout is 0: expected more than 0 (s)
+scope.renew(1, 2) -> TypeError: renew() takes at most one argument
+scope(3) -> TypeError: a scope as a decorator got a int: expected a function
+scope(print, name="x") -> TypeError: a scope as a decorator takes one function
+client.start(0) -> InvalidArgument: the timeout is 0: expected more than 0 (s)
+client.start(1, 2) -> TypeError: start() takes at most one argument
+filetimer.configure("a\0b") -> InvalidArgument: dir has a NUL in it: expected a path
+filetimer.configure("\ud800x") -> InvalidArgument: dir is no UTF-8: '\ud800x'
+filetimer.configure(3.5) -> TypeError: expected str, bytes or os.PathLike object, not float
+filetimer.configure(missing="maybe") -> InvalidArgument: missing is 'maybe': expected 'ignore', 'wait' or 'raise'
+filetimer.configure(timeout=-1) -> InvalidArgument: the timeout of configure() is -1: expected at least 0 (s)
+filetimer.configure(idle_timeout=0) -> InvalidArgument: the idle_timeout is 0: expected more than 0 (s)
+filetimer.configure(idle_timeout=math.inf) -> InvalidArgument: the idle timeout is inf: expected 0 for none, or \
+100ms to 1000000000s
+filetimer.configure(rpc_timeout=math.nan) -> InvalidArgument: the rpc_timeout is nan: expected more than 0 (s)
+filetimer.configure(timeouts="a\0b") -> InvalidArgument: timeouts has a NUL in it: expected a path
+filetimer.configure(timeouts="/nonexistent") -> InvalidArgument: cannot read the timeouts in '/nonexistent': No such \
+file or directory
+admin.rpc_timeout(0) -> InvalidArgument: the timeout is 0: expected more than 0 (s)
+admin.shutdown("force") -> InvalidArgument: mode is 'force': expected one of 'graceful', 'graceful_or_now', \
+'workers', 'workers_or_now', 'if_idle', 'now'
+admin.shutdown(timeout=-1) -> InvalidArgument: the timeout of shutdown() is -1: expected more than 0 (s)
+admin.rendezvous(0, 0, 1) -> InvalidArgument: the world is 0: expected 1 to 2147483647
+admin.rendezvous(0, 2**31, 1) -> InvalidArgument: the world is 2147483648: expected 1 to 2147483647
+admin.rendezvous(-1, 2, 1) -> InvalidArgument: the rank is -1: expected 0 to 1
+admin.rendezvous(2, 2, 1) -> InvalidArgument: the rank is 2: expected 0 to 1
+admin.rendezvous("0", 2, 1) -> TypeError: the rank is a str: expected an int
+admin.rendezvous(True, 2, 1) -> TypeError: the rank is a bool: expected an int
+admin.rendezvous(0, 1, 0) -> InvalidArgument: the timeout of rendezvous() is 0: expected more than 0 (s)
+admin.rendezvous(0, 1, 1, 3) -> TypeError: the rendezvous's name is a int: expected a str
+admin.rendezvous(0, 1, 1, "") -> InvalidArgument: the rendezvous's name has 0 bytes: expected 1 to 255
+admin.rendezvous(0, 1, 1, "\xe4" * 128) -> InvalidArgument: the rendezvous's name has 256 bytes: expected 1 to 255
+admin.rendezvous(0, 1, 1, "a\0b") -> InvalidArgument: the rendezvous's name 'a\x00b' has a NUL or a lone surrogate \
+in it: expected text without
+admin.rendezvous(0, 1, 1, "\udfff") -> InvalidArgument: the rendezvous's name '\udfff' has a NUL or a lone surrogate \
+in it: expected text without
+admin.rendezvous(0, 1, 1, retries=-1) -> InvalidArgument: the retries is -1: expected 0 to 1000000
+admin.rendezvous(0, 1, 1, retries=1000001) -> InvalidArgument: the retries is 1000001: expected 0 to 1000000
+admin.rendezvous(0, 1, 1, backoff=0) -> InvalidArgument: the backoff is 0: expected more than 0 (s)
+filetimer.Server(3) -> InvalidArgument: 3 is no option of timer_server: expected a str
+filetimer.Server("a\0b") -> InvalidArgument: 'a\x00b' is no option of timer_server: expected a str
+"""
 MANY_ALLOCATIONS = 60  # more than most calls make
 
 
@@ -53,50 +135,11 @@ class WithoutServer(unittest.TestCase):
                 with self.assertRaises(TypeError):
                     make(wrong)
 
-    def test_the_message_quotes_what_was_wrong(self):
-        for wrong in (0, math.nan, -2.5):
-            with self.assertRaisesRegex(errors.InvalidArgument, f"the timeout is {wrong}"):
-                filetimer.expires(wrong)
-        with self.assertRaisesRegex(TypeError, "the timeout is a str: expected seconds"):
-            filetimer.expires("30")
-
-    def test_invalid_options_are_refused(self):
-        for option, wrong, error in (
-                ("signal", 65, ValueError), ("signal", -1, ValueError), ("signal", "9", TypeError),
-                ("signal", 10**30, ValueError), ("signal", True, TypeError),
-                ("grace", -1, ValueError), ("grace", math.nan, ValueError),
-                ("grace", "", TypeError),
-                ("warn_after", 0, ValueError), ("warn_after", 30, ValueError),
-                ("warn_after", 31, ValueError), ("first_timeout", 0, ValueError),
-                ("on_expiry", "nothing", ValueError), ("on_expiry", 3, ValueError),
-                ("bogus", 3, TypeError), ("timeout", 3, TypeError)):
-            with self.assertRaises(error, msg=(option, wrong)):
-                filetimer.expires(30, "x", **{option: wrong})
-        with self.assertRaises(TypeError):
-            filetimer.expires()
-        with self.assertRaises(TypeError):
-            filetimer.expires(1, "x", 9)
-        with self.assertRaises(TypeError):
-            filetimer.Scope(1, "x", client=3)
-        with self.assertRaisesRegex(ValueError, "a signal of its own"):
-            filetimer.expires(1, "x", on_expiry="raise", signal=15)
-        for kind in (filetimer.Heartbeat, type(filetimer.paused())):
+    def test_calls_that_lack_an_argument_or_have_another_one_are_refused(self):
+        for call in (filetimer.Scope, filetimer.Heartbeat, type(filetimer.paused()),
+                     lambda: filetimer.Scope(1, "x", 9), lambda: filetimer.configure(bogus=1)):
             with self.assertRaises(TypeError):
-                kind()
-
-    def test_configure_quotes_what_is_wrong(self):
-        with self.assertRaisesRegex(errors.InvalidArgument, r"dir is no UTF-8: '\\ud800x'"):
-            filetimer.configure("\ud800x")
-        for wrong, error in (({"dir": "a\0b"}, ValueError), ({"dir": "\ud800x"}, ValueError),
-                             ({"dir": 3.5}, TypeError), ({"missing": "maybe"}, ValueError),
-                             ({"timeout": -1}, ValueError), ({"timeout": "1"}, TypeError),
-                             ({"idle_timeout": 0}, ValueError),
-                             ({"idle_timeout": math.inf}, ValueError),
-                             ({"rpc_timeout": math.nan}, ValueError), ({"bogus": 1}, TypeError),
-                             ({"timeouts": "a\0b"}, ValueError), ({"timeouts": 3}, TypeError),
-                             ({"timeouts": "/nonexistent"}, ValueError)):
-            with self.assertRaises(error, msg=wrong):
-                filetimer.configure(**wrong)
+                call()
 
 
 class Answers(unittest.TestCase):
@@ -155,8 +198,9 @@ class Answers(unittest.TestCase):
                            ("if_idle", ("", False)), ("now", ("", True))):
             self.given("done", {}, admin.shutdown, mode, timeout=7)
             self.assertEqual(self.asked, [{"wait": 7, "graceful": wait[0], "force": wait[1]}])
-        self.given("done", {}, admin.rendezvous, 0, 1, 1, "x")
-        self.assertEqual(self.asked[0]["name"], "x")
+        for name, world in (("x", 1), ("\xe4" * 127 + "x", 2**31 - 1)):
+            self.given("done", {}, admin.rendezvous, world - 1, world, 1, name, retries=1_000_000)
+            self.assertEqual([self.asked[0][field] for field in ("name", "rank", "world")], [name, world - 1, world])
         self.given("done", {}, admin.drain, False)
         self.assertEqual(self.asked, [{"off": True}])
         slept = []
@@ -222,10 +266,8 @@ class Misuse(ServerCase):
                      lambda: _native._seconds(), lambda: _native._is_free("1"),
                      lambda: _native._send_to_main_thread(None), lambda: self.configured._pause_thread(3),
                      lambda: self.configured._offer_stacks("1", 2), lambda: self.configured._ask(),
-                     lambda: self.configured.start("1"), lambda: self.configured.start(1, 2, 3, 4),
-                     lambda: scope.renew("1"), lambda: scope.renew(1, 2), lambda: scope(3),
-                     lambda: scope(), lambda: scope(print, name="x"), lambda: scope.times(1),
-                     lambda: filetimer.expires(1, "x", name="y"), lambda: filetimer.expires(1, timeout=1)):
+                     lambda: self.configured.start("1"),
+                     lambda: scope.renew("1"), lambda: scope(), lambda: scope.times(1)):
             with self.assertRaises(TypeError):
                 call()
         with scope:
@@ -233,6 +275,17 @@ class Misuse(ServerCase):
             self.assertEqual(self.open_scopes(), ["x"])
             self.assertEqual(scope.timeout, FAR_S)
             self.assertIs(_native._default_client(), self.configured)
+
+    def test_each_wrong_argument_is_refused_with_one_line_that_quotes_it(self):
+        client, scope, expires = self.configured, filetimer.Scope(FAR_S, "x"), filetimer.expires
+        names = {**globals(), **locals()}
+        for call, error in (line.split(" -> ") for line in REFUSED.replace("\\\n", "").strip().splitlines()):
+            with self.subTest(call):
+                with self.assertRaises((TypeError, ValueError)) as caught:
+                    eval(call, names)
+                self.assertEqual(f"{type(caught.exception).__name__}: {caught.exception}",
+                                 error.replace("(s)", "and at most 1e9 seconds, or math.inf for none"))
+        self.assertEqual(self.open_scopes(), [])
 
     def test_a_scope_that_was_not_entered_is_not_left(self):
         scope = filetimer.Scope(FAR_S, "x")
@@ -311,25 +364,6 @@ class Misuse(ServerCase):
             with filetimer.expires(FAR_S, name) as scope:
                 self.assertEqual(scope.name, name)
                 self.assertEqual(len(self.open_scopes()), 1)
-
-    def test_control_requests_quote_what_is_wrong(self):
-        for wrong in ({"rank": -1, "world": 2}, {"rank": 2, "world": 2}, {"rank": 0, "world": 0},
-                      {"rank": 0, "world": 1, "timeout": 0}, {"rank": 0, "world": 1, "name": ""},
-                      {"rank": 0, "world": 1, "name": "x" * 256},
-                      {"rank": 0, "world": 1, "name": "a\0b"},
-                      {"rank": 0, "world": 1, "name": "\ud800"},
-                      {"rank": 0, "world": 1, "retries": -1}, {"rank": 0, "world": 10**30}):
-            with self.assertRaises(errors.InvalidArgument, msg=wrong):
-                admin.rendezvous(**{"timeout": 1, **wrong})
-        with self.assertRaisesRegex(errors.InvalidArgument, "has 0 bytes: expected 1 to 255"):
-            admin.rendezvous(0, 1, 1, "")
-        with self.assertRaisesRegex(errors.InvalidArgument, "the world is 0: expected 1 to"):
-            admin.rendezvous(0, 0, 1)
-        for wrong in ("0", True):
-            with self.assertRaisesRegex(TypeError, f"the rank is a {type(wrong).__name__}: expected an int"):
-                admin.rendezvous(wrong, 2, 1)
-        with self.assertRaises(errors.InvalidArgument):
-            admin.shutdown(timeout=-1)
 
 
 if __name__ == "__main__":

@@ -39,9 +39,7 @@ bool to_seconds(PyObject* value, const char* what, double& seconds) {
     if (PyErr_ExceptionMatches(PyExc_OverflowError) != 0) {  // an int that no double holds
       PyErr_Clear();
       PyErr_Format(g_errors.invalid_argument,
-                   "%s is too large: expected more than 0 and at most 1e9 seconds, or "
-                   "math.inf for none",
-                   what);
+                   "%s is too large: expected at most 1e9 seconds, or math.inf for none", what);
     }
     return false;
   }
@@ -101,8 +99,13 @@ bool to_int(PyObject* value, const char* what, int lowest, int highest, int& num
   if (found == -1 && PyErr_Occurred() != nullptr) {
     return false;
   }
-  if (overflow != 0 || found < lowest || found > highest) {
+  if (overflow != 0) {  // it may have too many digits for a text
     PyErr_Format(g_errors.invalid_argument, "%s is out of bounds: expected %d to %d", what, lowest,
+                 highest);
+    return false;
+  }
+  if (found < lowest || found > highest) {
+    PyErr_Format(g_errors.invalid_argument, "%s is %ld: expected %d to %d", what, found, lowest,
                  highest);
     return false;
   }
