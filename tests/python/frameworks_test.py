@@ -23,8 +23,13 @@ def fake(name, **members):
     return module
 
 
-fake("lightning.pytorch.callbacks", Callback=type("Callback", (), {}))
-fake("transformers", TrainerCallback=type("TrainerCallback", (), {}))
+class Callback:
+    def __init__(self):
+        self.is_made = True
+
+
+fake("lightning.pytorch.callbacks", Callback=Callback)
+fake("transformers", TrainerCallback=Callback)
 
 import filetimer.lightning  # noqa: E402
 import filetimer.transformers  # noqa: E402
@@ -116,6 +121,7 @@ class Defaults(ServerCase):
 
     def test_the_first_batch_has_ten_times_as_long(self):
         callback = filetimer.lightning.TimerCallback()
+        self.assertTrue(callback.is_made and filetimer.transformers.TimerCallback().is_made)
         self.configure()
         callback.setup(None, None, "fit")
         self.assertEqual([1200, 120], self.timeouts(
