@@ -158,14 +158,17 @@ expire()
             assert "worker" in open(mine.name).read()
             """)
 
-    def test_a_child_that_has_closed_its_descriptors_closes_no_other_files(self):
-        # As a daemon does. Files that the child opens then have the numbers of its parent's files.
-        for numbers in ("[]", '[os.open("/dev/null", os.O_RDONLY) for _ in range(90)]'):
+    def test_a_child_whose_descriptors_were_closed_closes_no_other_files(self):
+        # As a daemon does, before or after its fork. Files that it opens then have the numbers of the package's.
+        for is_before, count in ((False, 0), (False, 90), (True, 90)):
             out = self.run_worker(f"""
                 filetimer.configure()
-                if os.fork() == 0:
+                def reopen():
                     os.closerange(3, 200)
-                    mine = {numbers}
+                    return [os.open("/dev/null", os.O_RDONLY) for _ in range({count})]
+                mine = reopen() if {is_before} else None
+                if os.fork() == 0:
+                    mine = mine or reopen()
                     with filetimer.expires(60, "child"), filetimer.paused():
                         say([os.readlink(f"/proc/self/fd/{{number}}") for number in mine]
                             == ["/dev/null"] * len(mine))
@@ -195,7 +198,8 @@ expire()
                 def _offer_stacks(self, number, file):
                     raise filetimer.TimerError
             before = os.listdir("/proc/self/fd")
-            assert not _stacks.offer(Client()) and os.path.exists(Client()._stacks_file())
+            _stacks.offer(Client())
+            assert os.path.exists(Client()._stacks_file())
             assert os.listdir("/proc/self/fd") == before
             """)
 

@@ -17,15 +17,15 @@ _SIGNALS = range(34 + 12, 65)
 _offered: dict[str, tuple[int, int]] = {}  # by the file's path: its descriptor, and the signal
 
 
-def offer(client: _native.Client) -> bool:
-    """Offers this process's stacks to the server of `client`. Returns False if that is not
-    possible; evidence then has no Python stacks. Raises no error.
+def offer(client: _native.Client) -> None:
+    """Offers this process's stacks to the server of `client`. If that is not possible, evidence has
+    no Python stacks. Raises no error.
     """
     try:
         path = client._stacks_file()
         number = next(filter(_native._is_free, _SIGNALS), 0)
         if not path or path in _offered or number == 0:
-            return path in _offered
+            return
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW,
                        0o600)
         try:
@@ -35,9 +35,8 @@ def offer(client: _native.Client) -> bool:
             os.close(file)
             raise
     except (OSError, RuntimeError, TimerError):  # a full disk, a server that is ending
-        return False
+        return
     _offered[path] = file, number
-    return True
 
 
 def _become_child() -> None:
