@@ -296,9 +296,10 @@ class Tasks(ServerCase):
         async def main():
             with filetimer.expires(FAR_S) as scope:
                 scope.pause()
-                with filetimer.paused():
+                with filetimer.paused() as region:
                     pass
-                return scope.times().paused
+                self.assertEqual(len(self.open_scopes()), 1)  # while the region's object lives, too
+                return region and scope.times().paused
         self.assertTrue(asyncio.run(main()))
 
     def test_a_worker_with_a_paused_task_is_killed_if_another_task_hangs(self):
