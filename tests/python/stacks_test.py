@@ -177,12 +177,13 @@ expire()
                 """)
             self.assertEqual(out, "True\n")
 
-    def test_a_child_has_its_parents_handler_no_more(self):
+    def test_a_child_has_its_parents_handler_and_file_no_more(self):
         out = self.run_worker("""
             from filetimer import _stacks
             filetimer.configure()
-            [(_, number)] = _stacks._offered.values()
+            [(file, number)] = _stacks._offered.values()
             if os.fork() == 0:
+                assert not os.path.exists(f"/proc/self/fd/{file}")
                 os.kill(os.getpid(), number)
                 os._exit(0)
             say(os.WTERMSIG(os.wait()[1]) == number)

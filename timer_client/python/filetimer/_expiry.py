@@ -29,7 +29,7 @@ _entered: list[weakref.ref[RaisingScope]] = []  # the outermost first
 class RaisingScope(_native.Scope):
     """A Scope that raises ScopeExpired. Scope() with on_expiry="raise" makes one."""
 
-    _has_raised = False
+    _has_raised: bool  # since it was opened
 
     def __enter__(self) -> RaisingScope:
         self._prepare()
