@@ -82,6 +82,31 @@ TEST_CASE("the server is woken only for a deadline before its next reading") {
   CHECK(server.pipe().next().x_page == page);
   CHECK(server.pipe().is_silent());
   CHECK(server.page().header().wakes == 1);
+  SUBCASE("each call that brings a deadline nearer does it, and so does a thread that leaves one") {
+    const auto wakes_of = [&](const auto& call) {
+      const std::uint64_t before = server.page().header().wakes;
+      call();
+      return server.page().header().wakes - before;
+    };
+    server.looks_in(1h);
+    const TimerId timer = client.acquire(2h, "timer");
+    CHECK(wakes_of([&] { client.start(2h); }) == 0);
+    CHECK(wakes_of([&] { client.acquire(5min, "soon"); }) == 1);
+    CHECK(wakes_of([&] { client.renew(timer, 5min); }) == 1);
+    CHECK(wakes_of([&] { client.start(5min); }) == 1);
+    CHECK(wakes_of([&] { far.renew(5min); }) == 1);
+    CHECK(wakes_of([&] { far.pause(); }) == 0);
+    CHECK(wakes_of([&] { far.resume(); }) == 1);
+    CHECK(wakes_of([&] { testing::in_thread([&] { client.acquire(2h, "left"); }); }) == 1);
+    ConnectOptions options = server.options();
+    options.idle_timeout = 5min;
+    std::optional<TimerClient> idle;
+    CHECK(wakes_of([&] { idle.emplace(TimerClient::connect(options)); }) == 1);
+    server.board().max_timeout = Duration{5min}.count();
+    CHECK(wakes_of([&] { far.pause(); }) == 1);
+    // For itself, for the scopes that it pauses, and for those that go on.
+    CHECK(wakes_of([&] { const PausedRegion region = client.paused("region"); }) == 3);
+  }
   SUBCASE("a soft deadline of the scope does it, also in a renewal") {
     ScopeOptions options;
     options.warn_after = 20s;
