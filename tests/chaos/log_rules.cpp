@@ -437,6 +437,9 @@ void LogJudge::judge_incident(const JsonRecord& record) {
   }
   const auto listed = record.list<std::string_view>("expired");
   expect(!listed.empty(), "record-links", record, "an incident without an expiry");
+  expect(!run_of(record).settings().flag("evidence_command") || !run_of(record).is_complete() ||
+             is_near_end(record) || find(by_id_["evidence_command"], record.text("incident")),
+         "one-to-one", record, "it has no evidence command");
   for (const std::string_view id : listed) {
     const JsonRecord* expired = find(by_id_["expired"], id);
     expect(expired != nullptr || !run_of(record).is_complete(), "one-to-one", record,

@@ -732,6 +732,7 @@ pid_t fork() noexcept {
   if (!is_inside()) {
     return call();
   }
+  POINT(kFork);
   static pid_t last = kFirstChild;
   Process& child = kernel->start(++last, nullptr, kServersChild);
   kernel->at(kernel->now + kChildTime, [&child] { kernel->end(child, 0); });

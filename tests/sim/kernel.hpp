@@ -64,6 +64,7 @@ enum class Call {
   kSignal,
   kProc,
   kEpoll,
+  kFork,
   kOther,
   kSleep,  // the last two cannot fail
 };

@@ -12,7 +12,7 @@ constexpr std::pair kWorker{0, 3};
 constexpr std::pair kScope{0, 2};
 constexpr std::pair kTimeout{200, 6'000};
 constexpr int kSignalCall = 10;  // of kernel.hpp
-constexpr int kOptions = 11;     // of "set"
+constexpr int kOptions = 12;     // of "set"
 
 const std::vector<testing::Kind> kKinds = {
     {"wait", 60, {{1, 2'000}}},
@@ -41,7 +41,7 @@ const std::vector<testing::Kind> kKinds = {
     {"idle", 6, {kWorker, {200, 3'000}}},
     {"ask", 4, {{0, 7}}},
     {"remove", 3, {{0, 7}, kWorker}},
-    {"fail", 6, {{0, 12}, {0, 4}}},
+    {"fail", 6, {{0, 13}, {0, 4}}},
     {"logfail", 3, {{100, 3'000}, {0, 1}}},
     {"loghang", 2, {{50, 3'000}}},
     {"prochang", 2, {{50, 3'000}}},

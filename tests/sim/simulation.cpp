@@ -47,7 +47,7 @@ struct Setting {
   const char* option;
   std::vector<const char*> values;
 };
-const std::array<Setting, 11> kSettings{{
+const std::array<Setting, 12> kSettings{{
     {"--max-timeout", {"500ms", "1500ms"}},
     {"--max-interval", {"1s", "3s", "10s", "10s"}},
     {"--grace", {"off", "1500ms", "1ms"}},
@@ -59,6 +59,7 @@ const std::array<Setting, 11> kSettings{{
     {"--on-expiry", {"true", "true"}},
     {"--expect-workers", {"2", "3"}},
     {"--metrics", {"metrics", "metrics"}},
+    {"--evidence-command", {"true"}},
 }};
 
 std::string read_file(const std::string& path) {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "common/duration_text.hpp"
@@ -114,14 +115,20 @@ void EvidenceCommand::start(const WorkerIdentity& worker, const std::string& id,
   }
   running->started = now;
   running->until = now + limit_;
+  Running& begun = *running;
+  try {
+    begun.end = watch_io(loop_, begun.pidfd.get(), EPOLLIN, kOrdinary, [&begun] {
+      begun.has_ended = true;
+      begun.end.reset();
+    });
+    begun.readable =
+        watch_io(loop_, begun.pipe.get(), EPOLLIN, kOrdinary, [&begun] { read_output(begun); });
+  } catch (const std::system_error& error) {
+    ::kill(-begun.child.pid(), SIGKILL);
+    failed(error.what());
+    return;
+  }
   running_.push_back(std::move(running));
-  Running& begun = *running_.back();
-  begun.end = watch_io(loop_, begun.pidfd.get(), EPOLLIN, kOrdinary, [&begun] {
-    begun.has_ended = true;
-    begun.end.reset();
-  });
-  begun.readable =
-      watch_io(loop_, begun.pipe.get(), EPOLLIN, kOrdinary, [&begun] { read_output(begun); });
   messages::debug("{} for {}: started as pid {}", kOption, id, begun.outcome.pid);
 }
 
