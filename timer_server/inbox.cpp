@@ -7,9 +7,11 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <system_error>
 
 #include "common/limits.hpp"
 #include "common/scope_name.hpp"
+#include "timer_server/system/messages.hpp"
 
 namespace filetimer {
 namespace {
@@ -20,6 +22,8 @@ constexpr int kLastSignal = 64;  // of Linux
 // The pipe holds the requests of a millisecond, so it is read once in a pause instead.
 constexpr std::size_t kFloodBytes = 2048;
 constexpr Duration kFloodPause = std::chrono::microseconds{200};
+// When to read again, and to try to listen, after listen() has failed.
+constexpr Duration kListenAgain = std::chrono::milliseconds{100};
 
 // Returns the name or its bounded form, which `storage` holds.
 std::string_view bounded(std::string_view name, std::string& storage) {
@@ -36,8 +40,15 @@ Inbox::Inbox(Context context) : context_(context), reader_(*this), now_(ClockRea
 
 void Inbox::listen() {
   loop_thread_.check();
-  source_ = watch_io(context_.loop, context_.pipe.fd(), EPOLLIN | EPOLLET, kRequests, [] {});
-  read_again_ = Instant::never();
+  try {
+    source_ = watch_io(context_.loop, context_.pipe.fd(), EPOLLIN | EPOLLET, kRequests, [] {});
+    read_again_ = Instant::never();
+  } catch (const std::system_error& error) {
+    if (read_again_.is_never()) {
+      messages::error("{}: requests do not wake the server until it can", error.what());
+    }
+    read_again_ = Instant::now() + kListenAgain;
+  }
 }
 
 void Inbox::read() {
@@ -64,6 +75,10 @@ void Inbox::read(std::size_t most) {
     }
   }
   context_.pages.record_ended_threads();
+  if (!source_) {
+    listen();
+    return;
+  }
   const bool is_flood = read > kFloodBytes;
   if (is_flood != !read_again_.is_never()) {
     ::sd_event_source_set_enabled(source_.get(), is_flood ? SD_EVENT_OFF : SD_EVENT_ON);

@@ -52,7 +52,8 @@ class Inbox final : private RequestSink {
   };
   explicit Inbox(Context context);
 
-  // Lets requests wake the loop. Called again after the pipe was replaced.
+  // Lets requests wake the loop. Called again after the pipe was replaced. If that fails, next() says
+  // when to read.
   void listen();
   // Must be called before the pipe is replaced.
   void stop_listening() { source_.reset(); }
