@@ -492,13 +492,15 @@ void HistoryJudge::judge_scope(Scope& scope) {
     report("one-verdict", whose(scope),
            "its release says that it was late, and there is no verdict");
   }
-  if (is_released && !scope.release->result->flag("in_time", true) && !scope.expired.empty() &&
-      !may_lack_records_) {
+  if (is_released && !scope.expired.empty() && !may_lack_records_) {
     const std::string id(scope.expired.front()->text("id"));
     const Ns age = scope.release->end - scope.expired.front()->integer("deadline_mono_ns");
     const auto killed = killed_.find(id);
+    const bool is_on_pipe = scope.via == "pipe" || scope.via == "torch";  // says nothing of it
     const bool is_due =
         killed != killed_.end() && killed->second->text("verdict") == "spared" &&
+        !scope.release->result->flag(
+            "in_time", !is_on_pipe || scope.release->begin <= killed->second->integer("mono_ns")) &&
         killed->second->integer("server_pid") == scope.expired.front()->integer("server_pid") &&
         killed->second->list<JsonFields>("signals").empty() &&
         server_ran_until(killed->second->integer("server_pid")) >
@@ -625,7 +627,7 @@ void HistoryJudge::judge_list(const JsonRecord& record, std::string_view list, N
     });
     if ((pid == 0 || pid == scope.worker->pid) && !is_killed && files_.empty() &&
         record.integer("omitted") == 0 &&
-        is_certainly_open(scope, record, at, record.integer("mono_ns")) &&
+        is_certainly_open(scope, record, at, record.integer("mono_ns") + kTurn) &&
         !listed.contains({scope.worker->pid, scope.name})) {
       report("record-links", whose(scope), "it is open and not among {}, in {}", list,
              record.place());

@@ -967,8 +967,9 @@ void Simulation::excuse_all() {
              (loss.process == nullptr || loss.process == scope.process) &&
              overlaps(scope.open)(loss.when);
     });
-    for (const char* promise : {"hang-is-judged", "hang-is-killed", "one-verdict",
-                                "released-in-time", "record-terms", "not-early", "record-links"}) {
+    for (const char* promise :
+         {"hang-is-judged", "hang-is-killed", "one-verdict", "released-in-time", "record-terms",
+          "not-early", "record-links", "one-to-one"}) {
       if (is_lost) {
         excuse(promise, "key", scope.key);
       }

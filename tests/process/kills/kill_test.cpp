@@ -304,7 +304,8 @@ TEST_CASE("--dry-run sends no signal and records what it would have done") {
   CHECK(killed.text("verdict") == "spared");
   CHECK(killed.text("reason").find("dry") != std::string::npos);
   CHECK(killed.signals().empty());
-  server.barrier();
+  server.send(release(worker.pid(), "s"));
+  CHECK(server.wait_for("released_late", worker.pid()).text("id") == killed.text("id"));
   CHECK(worker.is_alive());
   CHECK(server.stop() == exited(0));
 }
