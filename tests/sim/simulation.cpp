@@ -1019,6 +1019,9 @@ void Simulation::judge_records() {
   const auto has = [&](const auto& wanted) { return std::ranges::any_of(records, wanted); };
   for (const chaos::JsonRecord& record : records) {
     const bool is_expired = record.text("event") == "expired";
+    if (record.text("reason").find("could not be carried out") != std::string_view::npos) {
+      violation("server-lives: {} in {}", record.text("reason"), record.place());
+    }
     if (is_expired && record.text("scope") == "(idle)") {
       judge_idle(record);
     }
