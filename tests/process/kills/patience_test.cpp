@@ -203,7 +203,9 @@ TEST_CASE("the deadline of a worker in a frozen cgroup is deferred") {
 
 TEST_CASE("a worker that survives SIGKILL is recorded as unkillable, with the reason") {
   const TempFolder temp;
-  Server server(temp, {"--stopped", "kill", "--kill-wait", "100ms", "--evidence", "none"});
+  // The evidence of what holds the worker does not take its whole time.
+  Server server(temp, {"--stopped", "kill", "--kill-wait", "100ms", "--evidence", "none",
+                       "--evidence-timeout", "1h"});
   const WatchedWorker watched(server, true);
   Worker& worker = *watched.worker;
   // The worker exits only when this thread, its tracer, lets it.

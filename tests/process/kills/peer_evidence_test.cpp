@@ -47,7 +47,7 @@ Records peers_in(const Server& server) {
 
 TEST_CASE("the peers of a worker have their evidence recorded before its signal") {
   const TempFolder temp;
-  const Server server(temp);
+  const Server server(temp, {"--evidence", "proc", "--evidence-timeout", "20s"});
   std::string job = "8812";
   SUBCASE("of its job") {}
   SUBCASE("of the ranks without a job") {
@@ -67,6 +67,7 @@ TEST_CASE("the peers of a worker have their evidence recorded before its signal"
   CHECK(peers[0].integer("rank") == 0);
   CHECK(peers[0].text("incident") == expired.text("incident"));
   CHECK(peers[0].has("threads"));
+  CHECK_FALSE(peers[0].has("missing"));
   REQUIRE(killed.signals().size() == 1);
   const std::int64_t sent = killed.array("signals").at(0)["mono_ns"].get_int64().value();
   CHECK(peers[0].integer("mono_ns") <= sent);
@@ -78,7 +79,9 @@ TEST_CASE("64 peers have their evidence recorded, and the first record counts th
   constexpr std::size_t kPeers = 67;
   const TempFolder temp;
   Server server(temp, {"--evidence", "proc", "--evidence-timeout", "20s"});
-  const Environment environment{{"TORCHELASTIC_RUN_ID", "8812"}, {"RANK", "0"}};
+  const Environment environment{{"TORCHELASTIC_RUN_ID", "8812"},
+                                {"RANK", "0"},
+                                {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "not absolute"}};
   const Worker family("family", {.args = {std::to_string(kPeers)}, .environment = environment});
   Worker hung("block", {.environment = environment});
   std::string lines = acquire_far(hung.pid(), "exchange");
@@ -103,6 +106,8 @@ TEST_CASE("64 peers have their evidence recorded, and the first record counts th
   REQUIRE(peers.size() == 64);
   CHECK(peers[0].integer("peers_omitted") == kPeers - 64);
   CHECK(std::ranges::count_if(peers, [](const Record& r) { return r.has("peers_omitted"); }) == 1);
+  // The flight recorders of 64 are asked for, that of the worker itself among them.
+  CHECK(server.wait_for("evidence", hung.pid()).integer("flight_recorder_omitted") == kPeers - 63);
 }
 
 TEST_CASE("a peer has its Python stacks recorded, and runs on") {

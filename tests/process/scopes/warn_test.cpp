@@ -258,16 +258,19 @@ TEST_CASE(
 TEST_CASE("sixteen warnings of a worker are recorded in ten seconds, and the others are counted") {
   const TempFolder temp;
   Server server(temp, with_own_clocks(temp, {"--warn-evidence", "none"}));
-  const Worker worker("block");
-  std::string lines;
-  for (int i = 0; i < 20; ++i) {
-    lines += acquire_softly(worker.pid(), fmt::format("s{}", i), 1h, 1ms);
+  const auto worker = page_worker(server.dir(), "w-1");
+  std::vector<std::string> earliest;
+  for (int i = 0; i < 20; ++i) {  // the one that was opened last stands first on the page
+    worker->ask(softly(fmt::format("{} s{} 3600000", 19 - i, i), 1ms));
+    earliest.push_back(fmt::format("s{}", i));
   }
-  server.send(lines);
+  earliest.resize(16);
+  REQUIRE(worker->ask("hint") == "ok");
   REQUIRE(wait_until([&] { return count(server.records(), "warned") == 16; }));
   server.barrier();
-  CHECK(count(server.records(), "warned") == 16);
+  CHECK(scopes_of(server.records(), "warned", worker->pid()) == earliest);
   set_clocks(temp, filetimer::Instant::now() + 11s);
-  server.send(acquire_softly(worker.pid(), "later", 1h, 1ms));
+  worker->ask(softly("20 later 3600000", 1ms));
+  REQUIRE(worker->ask("hint") == "ok");
   CHECK(wait_for_warning(server, "later").integer("omitted") == 4);
 }
