@@ -196,15 +196,17 @@ class Run:
     def tell(self, worker, op, **words):
         """Has a worker carry it out. One that is halted does so later; so does one that a server has stopped
         which itself was halted or killed before it could send a signal."""
-        if words.get("key") in self.on_pipe:
-            self.lines[worker.name] = time.monotonic()
         worker.post(op, **words)
-        if worker.halts:
-            return None
-        if self.is_served():
-            return worker.answers()
-        with contextlib.suppress(Bound):
-            return worker.answers(STOPPED_S)
+        try:
+            if worker.halts:
+                return None
+            if self.is_served():
+                return worker.answers()
+            with contextlib.suppress(Bound):
+                return worker.answers(STOPPED_S)
+        finally:
+            if words.get("key") in self.on_pipe:  # a worker that waits for a processor writes late
+                self.lines[worker.name] = time.monotonic()
 
     # Workers
 

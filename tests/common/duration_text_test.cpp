@@ -28,7 +28,7 @@ struct Good {
   Duration value;
 };
 
-const std::vector<Good> kGood{
+const std::vector<Good> kGoodDurations{
     {"30", 30s},       {"30s", 30s},         {"1.5", 1500ms},         {"1.5s", 1500ms},
     {"0.5", 500ms},    {".5", 500ms},        {"500ms", 500ms},        {"250us", 250us},
     {"0.25us", 250ns}, {"0.001us", 1ns},     {"10m", 10min},          {"2h", 2h},
@@ -49,7 +49,7 @@ const std::vector<std::string> kBad{
 }  // namespace
 
 TEST_CASE("durations are read with and without a unit") {
-  for (const Good& good : kGood) {
+  for (const Good& good : kGoodDurations) {
     CAPTURE(good.word);
     for (const auto endless : {EndlessDuration::kRefused, EndlessDuration::kAllowed}) {
       const auto parsed = parse_duration(good.word, endless);
@@ -107,7 +107,7 @@ TEST_CASE("a duration is written exactly and can be read again") {
   CHECK(duration_text(7ns) == "7ns");
   CHECK(duration_text(0s) == "0s");
   CHECK(duration_text(kForever) == "inf");
-  for (const Good& good : kGood) {
+  for (const Good& good : kGoodDurations) {
     if (good.value.count() % 1000 == 0) {
       CAPTURE(good.word);
       CHECK(parse_duration(duration_text(good.value)) == good.value);
