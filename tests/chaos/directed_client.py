@@ -146,6 +146,32 @@ sys.exit(1)
 """, status=1, prefix=strace)
 
 
+def scopes_of_subinterpreters(world):
+    """Interpreters of one process open scopes and end. Then the process hangs in a scope of another one."""
+    world.server()
+    _run(world, """
+try:
+    import _xxsubinterpreters as interpreters
+except ImportError:
+    import _interpreters as interpreters
+use = "import filetimer, time\\nfiletimer.configure()\\n"
+def run(script):
+    one = interpreters.create()
+    interpreters.run_string(one, use + script)
+    interpreters.destroy(one)
+filetimer.configure()
+with filetimer.expires(60, "main") as outer:
+    for _ in range(3):
+        run("with filetimer.expires(60, 'inner'), filetimer.paused(): pass")
+    if filetimer.admin.status().open_scopes != 1 or outer.times().paused:
+        sys.exit("the scopes of the main interpreter have changed")
+    run("with filetimer.expires(0.2, 'hung'): time.sleep(60)")
+""", status=-9)
+    scopes = [record["scope"] for record in world.records("expired")]
+    if scopes != ["hung"]:
+        world.fail(f"expired: {scopes}", "hang-is-judged")
+
+
 def fork_during_the_first_connect(world):
     """A process forks again and again while another of its threads connects and asks for the first time."""
     # The calls that are slow are those of a thread that connects: so children are forked between all of them.
