@@ -381,8 +381,8 @@ void LogJudge::judge_expired(const JsonRecord& record) {
                          scope.raw("code_timeout_s") == record.raw("code_timeout_s");
     has_it = has_it || is_same;
   }
-  // Of scopes that expired together only the first record lists them.
-  const bool has_list = is_first_of_kill(record) || is_idle ||
+  // Of scopes that expired together only the first record lists them, and a rotation may remove it.
+  const bool has_list = is_first_of_kill(record) || is_idle || run.started == nullptr ||
                         find(by_id_["released_late"], record.text("id")) != nullptr ||
                         std::ranges::any_of(by_id_["expired"], [&](const auto& other) {
                           return other.second < &record &&
