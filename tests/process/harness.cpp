@@ -344,6 +344,12 @@ Server::Server(const TempFolder& temp, const Setup& setup) {
   if (setup.with_dir) {
     argv.insert(argv.end(), {"--dir", temp.path(setup.folder)});
   }
+  const auto sets = [&](const char* option) {
+    return std::ranges::find(setup.args, option) != setup.args.end();
+  };
+  if (!sets("--max-interval") && !sets("--config")) {  // a sweep does late what an event has to
+    argv.insert(argv.end(), {"--max-interval", "1h"});
+  }
   argv.insert(argv.end(), setup.args.begin(), setup.args.end());
   if (!setup.command.empty()) {
     argv.emplace_back("--");

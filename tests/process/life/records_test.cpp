@@ -49,7 +49,7 @@ TEST_CASE("a server writes about itself exactly the fields that docs/records.md 
   CHECK(settings_of(server) ==
         fmt::format(
             R"({{"default_timeout_s":30,"max_timeout_s":3600,"warn_at":0.5,"slow_factor":1.2,)"
-            R"("max_wait_s":3600,"max_interval_s":10,"grace_s":null,"kill_wait_s":30,)"
+            R"("max_wait_s":3600,"max_interval_s":3600,"grace_s":null,"kill_wait_s":30,)"
             R"("evidence_timeout_s":2,"kill":"tree","stopped":"defer","evidence":"stacks",)"
             R"("warn_evidence":"stacks","peer_evidence":"stacks","dry_run":false,)"
             R"("realtime":false,"on_expiry":false,"on_warning":false,"evidence_command":false,)"
