@@ -1091,6 +1091,13 @@ void Simulation::judge_metrics(const std::vector<chaos::JsonRecord>& records) {
       recorded["filetimer_expired_total"] += event == "expired" ? 1 : 0;
       recorded["filetimer_rejected_total"] += event == "rejected" ? record.integer("count") : 0;
       recorded["filetimer_deferred_total"] += event == "deferred" && record.has("given_s") ? 1 : 0;
+      recorded["filetimer_deferred_total_halted"] +=
+          event == "deferred" && record.has("pid") ? 1 : 0;
+      recorded["filetimer_warned_total"] +=
+          event == "warned" && record.has("id") ? 1 + record.integer("omitted") : 0;
+      recorded["filetimer_released_late_total"] += event == "released_late" ? 1 : 0;
+      recorded["filetimer_killed_total"] += record.integer("killed");
+      recorded["filetimer_verdict_lateness_seconds_count"] += event == "expired" ? 1 : 0;
       recorded["filetimer_requests_total"] += record.integer("requests");
     }
   }

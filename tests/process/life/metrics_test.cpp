@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -71,14 +72,44 @@ TEST_CASE(
   CHECK(value_of(text, server, "next_deadline_seconds") == "+Inf");
   CHECK(value_of(text, server, "expired_total", forward) == "1");
   CHECK(value_of(text, server, "verdict_lateness_seconds_count") == "1");
+  CHECK(std::stod(value_of(text, server, "verdict_lateness_max_seconds")) > 0);
   CHECK(value_of(text, server, "unkillable_total", forward) == "0");
   CHECK(value_of(text, server, "open_scopes") == "0");
+  CHECK(value_of(text, server, "log_working") == "1");
+  CHECK(contains(text, ",version=\"" + server.records()[0].text("version") + "\"} 1\n"));
+  const double started = std::stod(value_of(text, server, "start_time_seconds"));
+  CHECK(std::stod(value_of(text, server, "collected_time_seconds")) > started);
+  CHECK(started > 1.7e9);
+  const auto stubborn = page_worker(server.dir(), "w-1");
+  stubborn->ask(fmt::format("open 0 stubborn 1 {} 3600000", SIGCONT));
+  REQUIRE(stubborn->ask("hint") == "ok");
+  CHECK(wait_until([&] { return value_of(read_file(file), server, "kills_under_way") == "1"; }));
   CHECK(server.stop() == exited(0));
   CHECK(value_of(read_file(file), server, "up") == "0");
   CHECK(value_of(read_file(file), server, "log_waiting_records") == "0");
   struct stat st {};
   REQUIRE(::stat(file.c_str(), &st) == 0);
   CHECK((st.st_mode & 07777) == 0644);
+}
+
+TEST_CASE("the metrics say what waits for a log that does not answer") {
+  const TempFolder temp;
+  const std::string file = temp.path("filetimer.prom");
+  const std::string fault = temp.path("hangs");
+  Server server(
+      temp, on_bad_disk("BAD_DISK_HANGS", fault, {"--metrics", file, "--max-interval", "20ms"}));
+  write_file(fault, "");
+  CHECK(wait_until([&] {
+    server.send("no request\n");
+    const std::string text = read_file(file);
+    const auto is_more = [&](const char* name) {
+      const std::string value = value_of(text, server, name);
+      return !value.empty() && std::stod(value) > 0;
+    };
+    return value_of(text, server, "log_working") == "0" && is_more("log_waiting_records") &&
+           is_more("log_waiting_bytes") && is_more("log_lag_seconds");
+  }));
+  REQUIRE(::unlink(fault.c_str()) == 0);
 }
 
 TEST_CASE("a reader never sees a part of the metrics while they are replaced") {

@@ -196,7 +196,9 @@ TEST_CASE("a server that stops lists 8,192 scopes that it left, and counts all")
 TEST_CASE("dropped records are counted when the server stops") {
   const TempFolder temp;
   const std::string fault = temp.path("fault");
-  Server server(temp, on_bad_disk("BAD_DISK_READ_ONLY", fault, {"--evidence", "none"}));
+  const std::string metrics = temp.path("filetimer.prom");
+  Server server(
+      temp, on_bad_disk("BAD_DISK_READ_ONLY", fault, {"--evidence", "none", "--metrics", metrics}));
   const Worker worker("block");
   const std::string padding(240, 'x');
   server.send(fill(worker.pid(), padding) + release(worker.pid(), "s0" + padding));
@@ -211,7 +213,11 @@ TEST_CASE("dropped records are counted when the server stops") {
   REQUIRE(::unlink(fault.c_str()) == 0);
   server.wait_for_message("records were lost");
   CHECK(server.stop() == exited(0));
-  CHECK(server.records().back().integer("lost_records") > 0);
+  const std::int64_t lost = server.records().back().integer("lost_records");
+  CHECK(lost > 0);
+  CHECK(contains(
+      read_file(metrics),
+      fmt::format("\nfiletimer_log_lost_records_total{{dir=\"{}\"}} {}\n", server.dir(), lost)));
 }
 
 TEST_CASE("16,384 names of refused pages are kept, and beyond that all are looked at again") {

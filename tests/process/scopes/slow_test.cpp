@@ -92,8 +92,9 @@ TEST_CASE("a rank that stays slow has one slow record for each scope and gets no
   server.wait_for_message(
       fmt::format("pid {} (page_worker, rank 5) is slow in 'forward': ", ranks.pid(5)));
   CHECK(wait_until([&] {
-    return contains(read_file(metrics),
-                    fmt::format("\nfiletimer_slow_total{{dir=\"{}\"}} 2\n", server.dir()));
+    const std::string text = read_file(metrics);
+    return contains(text, fmt::format("\nfiletimer_slow_total{{dir=\"{}\"}} 2\n", server.dir())) &&
+           contains(text, fmt::format("\nfiletimer_slow_scopes{{dir=\"{}\"}} 2\n", server.dir()));
   }));
   const Finished table = run_client(temp, {"log", "--event", "slow", server.log()});
   CHECK(contains(table.out, " ms, others "));
