@@ -3,7 +3,11 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <csignal>
+
 #include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
 
 using namespace filetimer::testing;
 
@@ -41,6 +45,52 @@ TEST_CASE("client and server log the steps of a rendezvous at level debug only")
   server.wait_for_message(
       fmt::format("rendezvous 'epoch': rank 1 of 2 joined (pid {}), granted 20s", verbose.pid()));
   server.wait_for_message("rendezvous 'epoch': round 1 is full after ");
+  const Child again(rendezvous(server, temp, 1, 2, "20s"));
+  const std::string joined = "rendezvous 'epoch': rank 1 of 2 joined";
+  server.wait_for_message(fmt::format("{} (pid {})", joined, again.pid()));
+  Child twice(rendezvous(server, temp, 1, 2, "20s"));
+  CHECK(twice.status() == exited(2));
+  server.wait_for_message(fmt::format(
+      "rendezvous 'epoch': rank 1 is refused (pid {}): rank 1 has joined", twice.pid()));
+  again.signal(SIGKILL);
+  server.wait_for_message("rendezvous 'epoch': rank 1 left\n");
+  const Child drained(rendezvous(server, temp, 0, 2, "20s"));
+  server.wait_for_message(fmt::format("(pid {}), granted", drained.pid()));
+  CHECK(run_client(temp, server, {"drain"}).status == exited(0));
+  server.wait_for_message("rendezvous 'epoch': 1 of 2 ranks refused: the server is draining\n");
+  CHECK(run_client(temp, server, {"shutdown", "--mode", "now"}).status == exited(0));
+  server.wait_for_message("info: shutdown: now\n");
+}
+
+TEST_CASE("a server says which workers it watches, what expires, and how it ends") {
+  const TempFolder temp;
+  Server server(temp,
+                {"--log-level", "debug", "--evidence-command", "true", "--on-expiry", "true"});
+  const auto paged = page_worker(server.dir(), "w-1");
+  REQUIRE(paged->ask("hint") == "ok");
+  Worker hung("block");
+  server.send("no request\n" + acquire_past(paged->pid(), "mild", 0) +
+              acquire_past(hung.pid(), "load"));
+  CHECK(hung.status() == killed_by(SIGKILL));
+  const std::string id = server.wait_for("hook", hung.pid()).text("id");
+  const std::string mild = server.wait_for("hook", paged->pid()).text("id");
+  const std::string first =
+      server.wait_for([](const Record& r) { return r.is("evidence_command"); }).text("id");
+  server.process().signal(SIGUSR1);
+  const std::string name = fmt::format("pid {} (test_worker)", hung.pid());
+  for (const std::string& message :
+       {fmt::format("debug: watching pid {} (test_worker)\n", hung.pid()),
+        fmt::format("debug: page 'w-1' belongs to pid {}\n", paged->pid()),
+        std::string("warning: 1 request rejected, the last one because: "),
+        "info: " + name + " expired in 'load' after ", ": to be sent SIGKILL (" + id + ")\n",
+        ": spared, signal 0 (" + mild + ")\n", "info: " + name + " is dead (" + id + ")\n",
+        "debug: --on-expiry for " + id + ": started as pid ",
+        "debug: --evidence-command for " + first + ": started as pid ",
+        "debug: --evidence-command for " + first + ": exited, exit status 0",
+        "debug: --on-expiry for " + id + ": exited, exit status 0",
+        std::string("debug: got SIGUSR1\n")}) {
+    server.wait_for_message(message);
+  }
 }
 
 TEST_CASE("--log-level wins over the variable, and an unknown level is bad usage") {

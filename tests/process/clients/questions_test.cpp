@@ -296,6 +296,7 @@ TEST_CASE(
     Asker asker(server.dir(), shutdown("", true));
     CHECK(asker.last().text("answer") == "done");
     CHECK(server.process().status() == exited(128 + SIGKILL));
+    CHECK(contains(server.err(), "shutdown: now: killing COMMAND\n"));
   }
 }
 
@@ -370,6 +371,7 @@ TEST_CASE("--missing stop ends a COMMAND whose workers do not show up") {
   Server server(temp, setup);
   CHECK(server.process().status() == exited(128 + SIGTERM));
   CHECK(count(server.records(), "rendezvous_timeout") == 1);
+  CHECK(contains(server.err(), "too few workers have shown up: stopping COMMAND\n"));
 }
 
 TEST_CASE("COMMAND keeps running after the expected workers have shown up") {

@@ -303,6 +303,7 @@ TEST_CASE("--dry-run sends no signal and records what it would have done") {
   const Record killed = server.wait_for("killed", worker.pid());
   CHECK(killed.text("verdict") == "spared");
   CHECK(killed.text("reason").find("dry") != std::string::npos);
+  server.wait_for_message(": spared, dry run (" + killed.text("id") + ")\n");
   CHECK(killed.signals().empty());
   server.send(release(worker.pid(), "s"));
   CHECK(server.wait_for("released_late", worker.pid()).text("id") == killed.text("id"));

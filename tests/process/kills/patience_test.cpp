@@ -134,6 +134,8 @@ TEST_CASE("the deadline of a stopped worker is deferred, and it has its full tim
     CHECK(put_off.number("remaining_s") <= 0);
     CHECK(put_off.number("elapsed_s") + put_off.number("remaining_s") ==
           doctest::Approx(put_off.number("timeout_s")).epsilon(0.001));
+    server.wait_for_message(
+        fmt::format("deadline of scope 'step' deferred: pid {} (", worker.pid()));
     CHECK(worker.is_alive());
     const std::int64_t went_on = Instant::now().ns;
     worker.signal(SIGCONT);
@@ -144,6 +146,7 @@ TEST_CASE("the deadline of a stopped worker is deferred, and it has its full tim
     CHECK(expired.number("elapsed_s") > 2);
     CHECK(expired.number("overdue_ms") >= 0);
     server.wait_for("killed", worker.pid());
+    server.wait_for_message("is resumed after ");
     CHECK(count(server.records(), "deferred", worker.pid()) == 1);
   }
 }
@@ -204,8 +207,9 @@ TEST_CASE("the deadline of a worker in a frozen cgroup is deferred") {
 TEST_CASE("a worker that survives SIGKILL is recorded as unkillable, with the reason") {
   const TempFolder temp;
   // The evidence of what holds the worker does not take its whole time.
+  const std::string metrics = temp.path("filetimer.prom");
   Server server(temp, {"--stopped", "kill", "--kill-wait", "100ms", "--evidence", "none",
-                       "--evidence-timeout", "1h"});
+                       "--evidence-timeout", "1h", "--metrics", metrics});
   const WatchedWorker watched(server, true);
   Worker& worker = *watched.worker;
   // The worker exits only when this thread, its tracer, lets it.
@@ -219,12 +223,17 @@ TEST_CASE("a worker that survives SIGKILL is recorded as unkillable, with the re
   CHECK(killed.text("state") == "t");
   CHECK(killed.has("kernel_stack") == can_read_kernel_stacks());
   CHECK(killed.text("reason").starts_with("still alive after SIGKILL"));
+  server.wait_for_message(" is still alive after SIGKILL (" + killed.text("id") + ")\n");
   CHECK(worker.is_alive());
   // Another scope of the worker changes nothing, because unkillable workers are counted.
   server.send(acquire_past(worker.pid(), "again"));
   REQUIRE(wait_until([&] { return count(server.records(), "killed", worker.pid()) == 2; }));
   CHECK(contains(run_client(temp, server, {"status", "--json"}).out, "\"unkillable\":1,"));
   CHECK(server.stop() == exited(8));
+  const std::string series = fmt::format("{{dir=\"{}\"", server.dir());
+  CHECK(contains(read_file(metrics), "filetimer_unkillable_workers" + series + "} 1\n"));
+  CHECK(
+      contains(read_file(metrics), "filetimer_unkillable_total" + series + ",scope=\"step\"} 1\n"));
   REQUIRE(::ptrace(PTRACE_DETACH, worker.pid(), nullptr, nullptr) == 0);
   CHECK(worker.status() == killed_by(SIGKILL));
 }
@@ -263,6 +272,7 @@ TEST_CASE("a server that was stopped past a deadline gives the time back, once")
     CHECK(given.text("reason").starts_with("the server woke"));
     CHECK(given.number("given_s") > 1);
     CHECK(given.integer("scopes") == 1);
+    server.wait_for_message(": 1 open scope is given that time\n");
     CHECK(worker.status() == killed_by(SIGKILL));
     const Record expired = server.wait_for("expired", worker.pid());
     // The time that was given back begins when the server runs again.

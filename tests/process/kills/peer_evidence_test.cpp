@@ -56,9 +56,14 @@ TEST_CASE("the peers of a worker have their evidence recorded before its signal"
   const auto hung = peer_of_job(server, job, 1);
   const auto peer = peer_of_job(server, job, 0);
   const auto stranger = peer_of_job(server, "8813", 2);
-  REQUIRE(knows_ranks(temp, server, {0, 1, 2}));
-  server.send(acquire_past(hung->pid(), "load"));
+  const auto hung_too = peer_of_job(server, job, 3);
+  REQUIRE(knows_ranks(temp, server, {0, 1, 2, 3}));
+  // A worker without a job comes first, and one of the job next: the peers are recorded once.
+  const Worker alone("block");
+  server.send(acquire_past(alone.pid(), "load") + acquire_past(hung->pid(), "load") +
+              acquire_past(hung_too->pid(), "load"));
   CHECK(hung->status() == killed_by(SIGKILL));
+  server.wait_for("killed", hung_too->pid());
   const Record killed = server.wait_for("killed", hung->pid());
   const Record expired = server.wait_for("expired", hung->pid());
   const Records peers = peers_in(server);

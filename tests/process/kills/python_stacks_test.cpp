@@ -92,14 +92,20 @@ TEST_CASE("a helper for native stacks that hangs leaves time for the Python stac
   const TempFolder temp;
   const std::string program = temp.path("timer_server");
   std::filesystem::copy_file(server_path(), program);
-  write_file(temp.path("filetimer-stacks"), "#!/bin/sh\nexec sleep 100\n");
+  write_file(temp.path("filetimer-stacks"),
+             "#!/bin/sh\n/usr/bin/env > " + temp.path("env") + "\nexec /bin/sleep 100\n");
   REQUIRE(::chmod(temp.path("filetimer-stacks").c_str(), 0755) == 0);
-  const Server server(temp, {.args = {"--evidence-timeout", "4s"}, .program = program});
+  const Server server(temp, {.args = {"--evidence-timeout", "4s"},
+                             .environment = {{"LD_LIBRARY_PATH", "/of/libdw"}, {"HOME", "/"}},
+                             .program = program});
   const auto worker = hung_worker(server, "hang_sleeping");
   const Record evidence = evidence_of(server, *worker);
   CAPTURE(evidence.line());
   CHECK(evidence.has("missing"));
   CHECK(stacks_in(evidence).size() == 1);
+  const std::string environment = read_file(temp.path("env"));
+  CHECK(contains(environment, "LD_LIBRARY_PATH=/of/libdw\n"));
+  CHECK_FALSE(contains(environment, "HOME="));
 }
 
 TEST_CASE("the record has all 16 threads of a Python worker, the main one first") {

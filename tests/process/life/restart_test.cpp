@@ -127,6 +127,7 @@ TEST_CASE("a kill that was under way is finished under its id, and its scope is 
   {
     Server next(temp);
     next.barrier();
+    next.wait_for_message(" was to be killed by a server that has ended (" + id + ")");
     CHECK(paged->is_alive());
     CHECK(next.stop() == exited(0));  // a stop gives no grace period
     const Records records = read_log(next.log());
