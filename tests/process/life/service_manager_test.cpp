@@ -229,6 +229,29 @@ TEST_CASE("requests that come while a server stops are kept for the next one") {
   CHECK(count(next.records(), "rejected") == 0);
 }
 
+TEST_CASE("an acquire that is read together with a shutdown is kept for the next server") {
+  const TempFolder temp;
+  const Manager manager(temp);
+  const Worker late("block");
+  Server first(temp, manager.setup());
+  std::unique_ptr<Child> shutdown;
+  {
+    const Stopped stopped(first);
+    shutdown = std::make_unique<Child>(
+        Launch{.argv = {client_path(), "shutdown", "--mode", "now", "--dir", first.dir()},
+               .err = temp.path("err")});
+    REQUIRE(wait_until([&] {
+      int bytes = 0;
+      return ::ioctl(manager.pipe(), FIONREAD, &bytes) == 0 && bytes > 0;
+    }));
+    first.send(acquire_far(late.pid(), "s"));
+  }
+  CHECK(shutdown->status() == exited(0));
+  CHECK(first.process().status() == exited(0));
+  CHECK(count(first.records(), "rejected") == 0);
+  CHECK(adopted_by(Server(temp, manager.setup())) == 1);
+}
+
 TEST_CASE("no line is lost or split while servers are replaced under steady writers") {
   const TempFolder temp;
   const Manager manager(temp);
