@@ -450,4 +450,14 @@ TEST_CASE("a rank that withdraws has left, even if a child that it forked is ali
   const JsonLine late = other.last();
   CHECK(late.text("answer") == "timed_out");
   CHECK(ranks(late, "missing") == std::vector{0});
+  // And comes again before the server has noticed.
+  Asker first(server.dir(), join(0, 2));
+  first.next("granted");
+  std::optional<Asker> again;
+  {
+    const Stopped stopped(server);
+    first.leave();
+    again.emplace(server.dir(), join(0, 2));
+  }
+  again->next("granted");
 }
