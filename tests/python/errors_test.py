@@ -150,6 +150,7 @@ class Answers(unittest.TestCase):
 
         class Client:
             def _ask(_, request, timeout, **fields):
+                self.patience = timeout
                 self.asked.append(fields)
                 return kind, "why", answer if answer == "" else json.dumps(answer), 1.5
         return call(*args, **named, client=Client())
@@ -203,6 +204,15 @@ class Answers(unittest.TestCase):
             self.assertEqual([self.asked[0][field] for field in ("name", "rank", "world")], [name, world - 1, world])
         self.given("done", {}, admin.drain, False)
         self.assertEqual(self.asked, [{"off": True}])
+        with admin.rpc_timeout(7):
+            for patience in (datetime.timedelta(minutes=1), math.inf):
+                with admin.rpc_timeout(patience):
+                    self.given("done", {})
+                    self.assertIn(self.patience, (60, math.inf))
+            self.given("done", {})
+            self.assertEqual(self.patience, 7)
+        self.given("done", {})
+        self.assertEqual(self.patience, None)
         slept = []
         self.addCleanup(setattr, admin.time, "sleep", admin.time.sleep)
         admin.time.sleep = slept.append
