@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "common/sanitizers.hpp"
+#include "tests/support/moved_clock.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/timer_client/fake_server.hpp"
 
@@ -93,14 +94,19 @@ std::string page_of(const FakeServer& server, pid_t pid) {
 
 TEST_CASE("the kernel names the worker as the owner of its page, and only the worker has it open") {
   FakeServer server;
-  const auto client = server.connect();
+  auto client = server.connect();
   const std::string path = server.page_path(only_page(server));
   CHECK(owner_of(path) == ::getpid());
   const auto fds = descriptors_of(path);
   CHECK(fds.size() == 1);  // of the lock
   for (const int fd : fds) {
     CHECK((::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
+    ::close(fd);  // as a daemon does
   }
+  CHECK(owner_of(path) == 0);
+  testing::move_clock(1s);
+  CHECK(client.expires(1h, "step").release());
+  CHECK(owner_of(path) == ::getpid());
 }
 
 TEST_CASE("a forked child has its own page and does not change its parent's") {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <filetimer/timer_client.hpp>
+#include <memory>
 #include <thread>
 
 #include "tests/timer_client/fake_server.hpp"
@@ -38,6 +39,21 @@ TEST_CASE("a region within a region pauses until the outer one ends, under its n
     CHECK(called(server, "inner").asked == 20s);
   }
   CHECK_FALSE(is_paused());
+}
+
+TEST_CASE("the scopes of a thread that ends in a region go on") {
+  FakeServer server;
+  auto client = server.connect();
+  TimerId timer;
+  std::unique_ptr<PausedRegion> region;
+  in_thread([&] {
+    timer = client.acquire(1h, "left");
+    region.reset(new PausedRegion(client.paused("region")));
+    CHECK(slot_word::is_paused(called(server, "left").word));
+  });
+  CHECK_FALSE(slot_word::is_paused(called(server, "left").word));
+  region.reset();
+  CHECK(client.release(timer));
 }
 
 TEST_CASE("scopes that are paused, renewed and released by two threads at once are never lost") {

@@ -30,6 +30,12 @@ TEST_CASE("consecutive threads use the same slots") {
     });
   }
   CHECK(slots_in_use(server.page()) == 2);
+  for (int i = 0; i < 200; ++i) {
+    TimerId timer;
+    testing::in_thread([&] { timer = client.acquire(1h, "left"); });
+    CHECK(client.release(timer));
+  }
+  CHECK(slots_in_use(server.page()) == 2);
 }
 
 TEST_CASE("of two threads that release one timer, one gets kReleased") {

@@ -84,6 +84,11 @@ TEST_CASE("a file that reuses the descriptor of a closed stacks file is left alo
   file.reset();
   const UniqueFd other(::open(server.folder.path("other").c_str(), O_WRONLY | O_CREAT, 0600));
   REQUIRE(other.get() == number);
+  SUBCASE("the offer is withdrawn") {
+    open_later(client);
+    CHECK(server.before->page().header().dump_signal == 0);
+  }
+  SUBCASE("the directory is made again first") {}
   server.make_again();
   open_later(client);
   REQUIRE(server.has_page());
@@ -95,16 +100,19 @@ TEST_CASE("a file that reuses the descriptor of a closed stacks file is left alo
 TEST_CASE("acquired timers, heartbeats and the job's timer move to the new page, too") {
   MadeAgain server;
   auto client = server.before->connect();
-  auto heart = client.heartbeat(1h, "heart", {.signal = 15, .grace = 3s});
+  auto heart = client.heartbeat(1h, "heart", {.signal = 15, .grace = 3s, .warn_after = 30min});
   client.start(1h);
   server.make_again();
+  server.after->looks_in(2h);
   testing::move_clock(1s);
   CHECK(heart.beat());
   REQUIRE(server.has_page());
   const PageLayout page = server.after->page();
+  CHECK(page.header().wakes == 1);  // for the beat
   CHECK(testing::slot_called(page, "heart").asked == 1h);
   CHECK(testing::slot_called(page, "heart").signal == 15);
   CHECK(testing::slot_called(page, "heart").grace_ms == 3000);
+  CHECK(testing::slot_called(page, "heart").soft_ms == 1'800'000);
   client.start(2h);
   CHECK(testing::slot_called(page, "job").asked == 2h);
   const TimerId timer = client.acquire(3h, "timer");
@@ -113,6 +121,18 @@ TEST_CASE("acquired timers, heartbeats and the job's timer move to the new page,
   CHECK(client.stop());
   CHECK(heart.release());
   CHECK(slots_of(page).empty());
+}
+
+TEST_CASE("a file of timeouts counts on the new page, too") {
+  MadeAgain server;
+  ConnectOptions options = server.before->options();
+  options.timeouts = server.folder.path("timeouts.toml");
+  testing::write_file(options.timeouts, "step = 5\n");
+  auto client = TimerClient::connect(options);
+  server.make_again();
+  open_later(client);
+  auto scope = client.expires(1h, "step");
+  CHECK(testing::slot_called(server.after->page(), "step").asked == 5s);
 }
 
 TEST_CASE("a running client does not make a removed directory again") {
