@@ -86,6 +86,9 @@ admin.rendezvous(0, 1, 1, "") -> InvalidArgument: the rendezvous's name has 0 by
 admin.rendezvous(0, 1, 1, "\xe4" * 128) -> InvalidArgument: the rendezvous's name has 256 bytes: expected 1 to 255
 admin.rendezvous(0, 1, 1, "a\0b") -> InvalidArgument: the rendezvous's name 'a\x00b' has a NUL or a lone surrogate \
 in it: expected text without
+admin.rendezvous(0, 1, 1, "x" * 101 + "\0") -> InvalidArgument: the rendezvous's name '\
+xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx' has a NUL or \
+a lone surrogate in it: expected text without
 admin.rendezvous(0, 1, 1, "\udfff") -> InvalidArgument: the rendezvous's name '\udfff' has a NUL or a lone surrogate \
 in it: expected text without
 admin.rendezvous(0, 1, 1, retries=-1) -> InvalidArgument: the retries is -1: expected 0 to 1000000

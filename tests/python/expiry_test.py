@@ -233,23 +233,55 @@ except KeyError:
     pass
 """)
 
+    def test_one_that_was_caught_inside_is_not_raised_again(self):
+        out = self.run_soft("""
+with soft(0.2, grace=60):
+    try:
+        time.sleep(60)
+    except filetimer.ScopeExpired:
+        say("caught")
+scope = soft(0.2, grace=60)
+scope.acquire()
+try:
+    time.sleep(60)
+except filetimer.ScopeExpired:
+    say(scope.release())
+""")
+        self.assertEqual(out, "caught\nFalse\n")
+
+    def test_it_is_raised_while_the_interpreter_ends(self):
+        out = self.run_worker("""
+import atexit
+@atexit.register
+def finish():
+    try:
+        with filetimer.expires(0.2, on_expiry="raise", grace=60):
+            time.sleep(60)
+    except filetimer.ScopeExpired:
+        say("raised")
+filetimer.configure()
+with filetimer.expires(60, on_expiry="raise"):
+    pass
+""")
+        self.assertEqual(out, "raised\n")
+
     def test_only_the_main_thread_may_enter_one(self):
         out = self.run_soft("""
 made = []
 def run():
     made.append(filetimer.Scope(1, "x", on_expiry="raise"))
-    try:
-        with made[0]:
-            pass
-    except filetimer.TimerError as error:
-        say(error)
+    for enter in (made[0].__enter__, made[0].acquire):
+        try:
+            enter()
+        except filetimer.TimerError as error:
+            say(error)
 thread = threading.Thread(target=run)
 thread.start()
 thread.join()
 with made[0]:
     pass
 """)
-        self.assertIn("only the main thread", out)
+        self.assertEqual(out.count("only the main thread"), 2)
 
     def test_it_interrupts_the_main_thread_while_others_work(self):
         self.run_soft("""

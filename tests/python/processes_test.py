@@ -111,6 +111,29 @@ class Forks(ServerCase):
             """)
         self.assertEqual(out, "fine\n")
 
+    @unittest.skipUnless(os.uname().machine == "x86_64", "the filter has the numbers of x86-64")
+    def test_forks_are_noticed_on_a_kernel_without_madv_wipeonfork(self):
+        out = self.run_worker("""
+            import ctypes, struct
+            if len(sys.argv) == 1:
+                # madvise(_, _, MADV_WIPEONFORK) is EINVAL from here on, in the program that is executed, too.
+                code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in (
+                    (0x20, 0, 0, 0), (0x15, 0, 3, 28), (0x20, 0, 0, 32), (0x15, 0, 1, 18), (6, 0, 0, 0x50016),
+                    (6, 0, 0, 0x7fff0000))))
+                program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", 6, ctypes.addressof(code)))
+                prctl = ctypes.CDLL(None).prctl
+                assert prctl(38, 1, 0, 0, 0) == 0 and prctl(22, 2, program) == 0
+                os.execv(sys.executable, [sys.executable, __file__, "again"])
+            filetimer.configure()
+            with filetimer.expires(60, "outer") as outer:
+                if os.fork() == 0:
+                    with filetimer.expires(60, "mine") as mine:
+                        say(mine.is_open and not outer.is_open)
+                    os._exit(0)
+                assert os.wait()[1] == 0 and outer.is_open
+            """)
+        self.assertEqual(out, "True\n")
+
     def test_a_child_that_cannot_have_a_page_continues(self):
         for limit in ("resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
                       "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))",

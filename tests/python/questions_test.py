@@ -13,7 +13,7 @@ import warnings
 
 import filetimer
 import suite
-from filetimer import admin, errors
+from filetimer import _server, admin, errors
 from harness import BOUND_S, FAR_S, SERVER, ServerCase
 
 
@@ -225,10 +225,21 @@ class OwnServer(unittest.TestCase):
             self.assertTrue(is_alive(server.pid))
             self.assertIn(str(server.pid), repr(server))
             self.assertTrue(os.path.exists(server.log))
+            self.assertNotEqual(os.getsid(server.pid), os.getsid(0))  # Ctrl-C does not end it
+            self.assertEqual(server.dir.startswith("/dev/shm/"), os.access("/dev/shm", os.W_OK))
         self.assertFalse(is_alive(server.pid))
         self.assertFalse(os.path.exists(server.dir))
         self.assertIn("ended", repr(server))
         server.close()
+
+    def test_one_that_does_not_end_is_an_error(self):
+        server = filetimer.Server()
+        self.addCleanup(os.kill, server.pid, signal.SIGCONT)
+        os.kill(server.pid, signal.SIGSTOP)
+        self.addCleanup(setattr, _server, "_STOP_S", _server._STOP_S)
+        _server._STOP_S = 0.01
+        with self.assertRaisesRegex(filetimer.TimerError, f"'{server.dir}' has not ended in 0.01 s"):
+            server.close()
 
     def test_it_ends_with_its_object(self):
         server = filetimer.Server()

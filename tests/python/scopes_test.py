@@ -2,6 +2,7 @@
 """Scopes, heartbeats and pauses as a worker uses them, with a real server."""
 import asyncio
 import contextlib
+import contextvars
 import datetime
 import functools
 import inspect
@@ -67,7 +68,10 @@ class Scopes(ServerCase):
                 self.assertTrue(scope.times().paused)
                 self.assertEqual(self.open_scopes(), ["checkpoint", "x"])
             self.assertFalse(scope.times().paused)
+            other = filetimer.Scope(10)
+            contextvars.copy_context().run(other.acquire)
             with filetimer.paused():
+                self.assertTrue(other.times().paused)
                 self.assertTrue(any(name.startswith("scopes_test.py:")
                                     for name in self.open_scopes()))
 
@@ -372,6 +376,9 @@ class Clients(ServerCase):
                 self.assertEqual(self.open_scopes(), ["heart", "pause"])
         self.assertTrue(client.closed)
         self.assertEqual(self.statistics(), {})
+        client = filetimer.configure(self.dir)
+        filetimer.close()
+        self.assertTrue(client.closed)
 
     def test_a_run_folder_may_be_any_kind_of_path(self):
         import pathlib

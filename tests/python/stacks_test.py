@@ -177,6 +177,21 @@ expire()
                 """)
             self.assertEqual(out, "True\n")
 
+    def test_a_child_of_a_child_keeps_the_files_of_the_program(self):
+        self.run_worker("""
+            filetimer.configure()
+            def fork(run):
+                if os.fork() == 0:
+                    run()
+                    os._exit(0)
+                assert os.wait()[1] == 0
+            def child():
+                mine = os.open("/dev/null", os.O_RDONLY)  # has the number of the parent's file of stacks
+                with filetimer.expires(60):
+                    fork(lambda: os.fstat(mine))
+            fork(child)
+            """)
+
     def test_a_child_has_its_parents_handler_and_file_no_more(self):
         out = self.run_worker("""
             from filetimer import _stacks
@@ -200,7 +215,7 @@ expire()
                     raise filetimer.TimerError
             before = os.listdir("/proc/self/fd")
             _stacks.offer(Client())
-            assert os.path.exists(Client()._stacks_file())
+            assert os.path.exists(Client()._stacks_file()) and not _stacks._offered
             assert os.listdir("/proc/self/fd") == before
             """)
 

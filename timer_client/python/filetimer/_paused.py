@@ -31,7 +31,7 @@ class Paused:
         self._client = client
         self._marker = Scope(float("inf"), name, client=client)  # shows where the thread is
         self._region: object = None  # its destruction ends the pause; None: not entered
-        self._thread = 0
+        self._thread: int  # that has entered it
 
     def __enter__(self) -> Paused:
         if self._region is not None:
