@@ -170,6 +170,29 @@ TEST_CASE("a child that closes inherited descriptors does not release its parent
   CHECK(owner_of(path) == ::getpid());
 }
 
+TEST_CASE("a child of a process whose message waits for room writes its own") {
+  FakeServer server;
+  auto client = server.connect();
+  server.looks_in(1h);
+  server.pipe().fill();
+  auto waits = client.expires(5min, "waits");
+  CHECK(in_child([&] {
+          server.pipe().discard();
+          auto own = client.expires(5min, "childs");
+          std::string page;
+          for (const std::string& name : server.worker_page_names()) {
+            page = server.page(name).header().pid == ::getpid() ? name : page;
+          }
+          const bool is_woken = server.page(page).header().wakes == 1;
+          server.pipe().fill();
+          auto later = client.expires(4min, "waits, too");
+          server.pipe().discard();
+          while (server.pipe().next().x_page != page) {
+          }
+          return is_woken ? 0 : 1;
+        }) == 0);
+}
+
 TEST_CASE("scopes of a child that can't make its page are not watched") {
   FakeServer server;
   auto client = server.connect();

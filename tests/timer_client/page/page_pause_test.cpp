@@ -52,7 +52,12 @@ TEST_CASE("the scopes of a thread that ends in a region go on") {
     CHECK(slot_word::is_paused(called(server, "left").word));
   });
   CHECK_FALSE(slot_word::is_paused(called(server, "left").word));
-  region.reset();
+  in_thread([&] {  // whose memory may be that of the thread that has ended
+    const auto own = client.paused("own");
+    const auto scope = client.expires(1h, "scope");
+    region.reset();
+    CHECK(slot_word::is_paused(called(server, "scope").word));
+  });
   CHECK(client.release(timer));
 }
 
