@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <thread>
 
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
@@ -128,8 +129,11 @@ TEST_CASE("a start waits for the last reader of a killed server's pipe") {
   const std::string pipe = temp.path("run/requests");
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   // As in a child of a killed server, before the child executes another program.
-  Child reader(Launch{.argv = {"/bin/sh", "-c", "exec 3<> " + pipe + "; sleep 0.3"}});
-  REQUIRE(wait_until([&] { return is_read_pipe(pipe); }));
+  filetimer::UniqueFd reader(::open(pipe.c_str(), O_RDWR | O_CLOEXEC));
+  const std::jthread ends([&] {
+    let_pass(300ms);
+    reader.reset();
+  });
   Server server(temp);
   expect_kill(server);
 }
