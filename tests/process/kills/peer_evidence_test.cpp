@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -137,6 +138,29 @@ TEST_CASE("a peer has its Python stacks recorded, and runs on") {
   REQUIRE(peers.size() == 1);
   CHECK(contains(peers[0].line(), " in hang_in_lock"));
   CHECK(peer.is_alive());
+}
+
+TEST_CASE("a server that stops records what it has of the evidence of peers") {
+  const TempFolder temp;
+  const std::string program = temp.path("timer_server");
+  std::filesystem::copy_file(server_path(), program);
+  write_file(temp.path("filetimer-stacks"), "#!/bin/sh\nexec /bin/sleep 100\n");
+  std::filesystem::permissions(temp.path("filetimer-stacks"), std::filesystem::perms::owner_all);
+  Server server(temp, {.args = {"--evidence-timeout", "1h"}, .program = program});
+  const auto hung = peer_of_job(server, "8812", 1);
+  const auto peer = peer_of_job(server, "8812", 0);
+  REQUIRE(wait_until([&] {
+    const std::string listed = run_client(temp, server, {"list", "--json"}).out;
+    return contains(listed, "\"rank\":0") && contains(listed, "\"rank\":1");
+  }));
+  server.send(acquire_past(hung->pid(), "load"));
+  server.wait_for("expired", hung->pid());
+  CHECK(server.stop() == exited(0));
+  CHECK(hung->status() == killed_by(SIGKILL));
+  const Records peers = peers_in(server);
+  REQUIRE(peers.size() == 1);
+  CHECK(peers[0].integer("pid") == peer->pid());
+  CHECK(peers[0].has("missing"));
 }
 
 TEST_CASE("a worker that gets no signal, and a server that is not to, record nothing of peers") {

@@ -129,6 +129,7 @@ TEST_CASE("a server whose log does not answer still stops") {
   write_file(fault, "");
   expect_kill(server, "hung");
   CHECK(server.stop().signal == 0);
+  CHECK(contains(server.err(), "the log '" + server.log() + "' could not be written to the end\n"));
 }
 
 TEST_CASE("a log that does not answer at the start does not delay kills") {
