@@ -3,13 +3,17 @@
 #include "timer_server/evidence/stacks_helper.hpp"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/inotify.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
 #include <thread>
 
 #include "common/limits.hpp"
+#include "common/posix.hpp"
 #include "tests/support/bound.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/kernel_stacks.hpp"
@@ -88,6 +92,27 @@ TEST_CASE("The helper reads the stack of a process and leaves it without a trace
   REQUIRE(status);
   CHECK(status->tracer == 0);
   CHECK_FALSE(is_own_helper(::getpid()));
+}
+
+TEST_CASE("A mapped file without code is not opened for the stack") {
+  const testing::TempFolder temp;
+  temp.write("data", "a training set");
+  const UniqueFd file(::open(temp.path("data").c_str(), O_RDONLY | O_CLOEXEC));
+  void* const data = ::mmap(nullptr, 1, PROT_READ, MAP_SHARED, file.get(), 0);
+  REQUIRE(data != MAP_FAILED);
+  const UniqueFd opened(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+  REQUIRE(::inotify_add_watch(opened.get(), temp.path("data").c_str(), IN_OPEN) >= 0);
+  Child worker;  // has it mapped, too
+  ::munmap(data, 1);
+  const Process process = process_of(worker);
+  auto helper = StacksHelper::start(process.pid, process.start_time, Instant::now() + 20s);
+  REQUIRE(helper);
+  Evidence evidence = of_threads({process.pid});
+  helper->collect(evidence);
+  CHECK(evidence.held_ms);
+  char events[4096];
+  CHECK(::read(opened.get(), events, sizeof events) == -1);
+  CHECK(errno == EAGAIN);
 }
 
 TEST_CASE("Every tracer of a worker is known as a helper of this server") {
