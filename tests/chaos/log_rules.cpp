@@ -459,9 +459,11 @@ void LogJudge::judge_incident(const JsonRecord& record) {
                            scope.text("scope") == expired->text("scope") &&
                            scope.integer("tid") == expired->integer("tid") &&
                            is_near(opened, seconds(*expired, "acquired_mono_ns"));
-      expect(!is_same || (scope.raw("timeout_s") == expired->raw("timeout_s") &&
-                          (has_missed_time_ ||
-                           due < seconds(*expired, "deadline_mono_ns") + kTimeoutRounding)),
+      const bool is_resumed_later = scope.flag("paused") && judged_at(*expired) > mono(record);
+      expect(!is_same || is_resumed_later ||
+                 (scope.raw("timeout_s") == expired->raw("timeout_s") &&
+                  (has_missed_time_ ||
+                   due < seconds(*expired, "deadline_mono_ns") + kTimeoutRounding)),
              "record-links", record, "the scope of {} has other times", id);
     }
   }

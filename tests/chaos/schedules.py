@@ -223,6 +223,7 @@ class Run:
             timeout_ms = max(TIMEOUTS_MS)  # COMMAND has to say its name before
             worker = self.world.worker("run", timeout_ms=timeout_ms, env=self.clock)
             self.expect_deadline(timeout_ms)
+            self.lines[worker.name] = time.monotonic()
         else:
             worker = self.world.worker(kind, env=self.clock)
         self.open[worker.name] = {}
