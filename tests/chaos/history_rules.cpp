@@ -525,8 +525,12 @@ void HistoryJudge::judge_scope(Scope& scope) {
   };
   // Else its client has removed its page, of which no server knew, when the worker exited.
   const bool was_watched = std::ranges::any_of(processes_, [&](const auto& entry) {
-    return entry.second.role == "server" && entry.second.ready < worker.ended &&
-           (worker.calls.empty() || entry.second.alive_until > worker.calls.front().end + kLook);
+    const Ns first = worker.calls.empty() ? worker.ended : worker.calls.front().end;
+    const bool was_halted = std::ranges::any_of(entry.second.halts, [&](const Halt& halt) {
+      return halt.possible.from < first && worker.ended < halt.possible.to + kLook;
+    });
+    return entry.second.role == "server" && entry.second.ready < worker.ended && !was_halted &&
+           (worker.calls.empty() || entry.second.alive_until > first + kLook);
   });
   const bool was_refused = scope.via != "page" && (several_rejected_at_ > scope.open.begin ||
                                                    rejected_pids_.contains(worker.pid));
@@ -838,11 +842,12 @@ void HistoryJudge::judge_targets(const JsonRecord& killed) {
   }
   const std::string_view verdict = killed.text("verdict");
   const std::int64_t status = worker->end != nullptr ? worker->end->integer("status") : 0;
-  const auto has_sent = [&](const auto& entry) {  // perhaps for another scope
+  const auto has_sent = [&](const auto& entry) {  // perhaps for another scope, or its parent's
     const auto signals = entry.second->template list<JsonFields>("signals");
-    return entry.second->integer("pid") == worker->pid &&
-           std::ranges::any_of(signals,
-                               [&](const auto& each) { return each.integer("signal") == -status; });
+    return std::ranges::any_of(signals, [&](const JsonFields& each) {
+      const auto pids = each.list<std::int64_t>("pids");
+      return each.integer("signal") == -status && std::ranges::count(pids, worker->pid) > 0;
+    });
   };
   if (verdict == "dead" && status < 0 && !worker->sent.contains(-status) &&
       std::ranges::none_of(killed_, has_sent)) {

@@ -81,7 +81,8 @@ class TimerCallback(Callback):
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Called by Lightning."""
-        self._step = self._validation = None  # an open scope ends with its object
+        self._leave_all()
+        self._step = self._validation = None
 
     def _enter(self, scope: Scope | None) -> None:
         self._leave_all()
