@@ -96,27 +96,27 @@ TEST_CASE("a client without a server removes the pages of killed processes, and 
     std::filesystem::create_directory(dir + "/scopes/.owners");
     std::filesystem::create_symlink("1-2-3", dir + "/scopes/.owners/" + name);
     if (!name.starts_with(std::to_string(::getpid()) + "-")) {
-      std::filesystem::copy_file(dir + "/scopes/" + name, dir + "/scopes/1-locked");
+      std::filesystem::copy_file(dir + "/scopes/" + name, dir + "/scopes/0-locked");
     }
   }
   testing::write_file(dir + "/scopes/1-not-a-page", "");
   testing::write_file(dir + "/scopes/1-no-page-either", "");
   std::filesystem::resize_file(dir + "/scopes/1-no-page-either", kPageBytes);
-  const Child locker([&] { static auto lock = FileLock::take(dir + "/scopes/1-locked"); });
+  const Child locker([&] { static auto lock = FileLock::take(dir + "/scopes/0-locked"); });
   const Child other([&] {
     static auto its_client = connect_first(dir);
     (void)its_client;
   });
-  const std::string living = dir + "/scopes/1-of-a-living-process";
+  const std::string living = dir + "/scopes/0-of-a-living-process";
   for (const std::string& name : pages_in(dir)) {
     if (name.starts_with(std::to_string(other.pid()) + "-")) {
       std::filesystem::copy_file(dir + "/scopes/" + name, living);
     }
   }
-  std::filesystem::copy_file(living, dir + "/scopes/1-of-a-reused-pid");
-  std::fstream reused(dir + "/scopes/1-of-a-reused-pid", std::ios::in | std::ios::out);
+  std::filesystem::copy_file(living, dir + "/scopes/0-of-a-reused-pid");
+  std::fstream reused(dir + "/scopes/0-of-a-reused-pid", std::ios::in | std::ios::out);
   reused.seekp(offsetof(PageHeader, start_time)).write("12345678", 8).flush();
   remove_abandoned_pages(dir + "/scopes");
   CHECK(pages_in(dir).size() == 7);
-  CHECK_FALSE(std::filesystem::exists(dir + "/scopes/1-of-a-reused-pid"));
+  CHECK_FALSE(std::filesystem::exists(dir + "/scopes/0-of-a-reused-pid"));
 }
