@@ -218,7 +218,7 @@ class OwnServer(unittest.TestCase):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             server = filetimer.Server()
-        self.assertEqual(caught, [])  # such as one of a child that nobody waits for
+        self.assertEqual(caught, [])  # a child process that is not reaped causes a warning
         with server:
             with filetimer.Client(server.dir) as client, client.expires(FAR_S):
                 self.assertEqual(admin.status(client=client).open_scopes, 1)
