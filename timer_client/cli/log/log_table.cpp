@@ -21,8 +21,6 @@ constexpr std::array<std::string_view, 19> kEvents = {
     "warning_ended",  "worker_ended",       "hook",          "rejected",
     "rendezvous",     "rendezvous_timeout", "slow"};
 
-constexpr std::string_view kHostMark = "...";  // for what the names of all hosts begin with
-
 enum ColumnIndex { kTime, kEvent, kHost, kRank, kPid, kScope, kId, kWhat };
 
 // Long, and of use elsewhere: beside the expiry that they belong to, where `show` puts them, and
@@ -289,17 +287,17 @@ std::size_t LogTable::fit_hosts() {
   }
   // A number stays whole, and a short beginning is not worth its mark.
   host_prefix_.resize(host_prefix_.find_last_not_of("0123456789") + 1);
-  if (longest <= kLongName || host_prefix_.size() <= kHostMark.size()) {
+  if (longest <= kLongName || host_prefix_.size() <= kDots.size()) {
     host_prefix_.clear();
   }
-  const std::size_t mark = host_prefix_.empty() ? 0 : kHostMark.size();
+  const std::size_t mark = host_prefix_.empty() ? 0 : kDots.size();
   return hosts.size() < 2 ? 0 : std::min(longest - host_prefix_.size() + mark, kWidestHost);
 }
 
 std::string LogTable::short_host(std::string_view host) const {
   return host_prefix_.empty() || !host.starts_with(host_prefix_)
              ? std::string(host)
-             : std::string(kHostMark).append(host.substr(host_prefix_.size()));
+             : std::string(kDots).append(host.substr(host_prefix_.size()));
 }
 
 std::vector<Column> LogTable::columns(std::size_t host_width) const {

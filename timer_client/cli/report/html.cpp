@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "common/text.hpp"
+#include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -68,7 +69,7 @@ std::string html_text(std::string_view bytes, std::size_t most) {
   std::size_t characters = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (!is_continuation(text[i]) && characters++ == most) {
-      return html_text(std::string_view(text).substr(0, i)) + "...";
+      return html_text(std::string_view(text).substr(0, i)).append(kDots);
     }
   }
   return html_text(text);

@@ -33,7 +33,6 @@ constexpr std::size_t kAgainCharacters = 12;
 constexpr std::size_t kMostRows = 6;  // of one lane; bars in others are counted
 constexpr std::size_t kLabelCharacters = 26;
 constexpr std::size_t kLeastCharacters = 8;  // of a text that is cut
-constexpr std::string_view kDots = "...";
 constexpr std::size_t kTitleCharacters = 400;
 constexpr std::size_t kFoldedGroup = 8;  // a group of more shares a lane, if lanes are many
 // A piece of the picture has this many lanes, and those of its last host up to the second number.

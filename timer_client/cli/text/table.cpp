@@ -5,13 +5,13 @@
 #include <utility>
 
 #include "common/text.hpp"
+#include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
 namespace {
 
 constexpr std::size_t kGap = 2;
 constexpr std::size_t kNarrowest = 6;  // "abc..." still says something
-constexpr std::string_view kMark = "...";
 
 bool is_plain(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
@@ -39,10 +39,10 @@ std::string cut_text(std::string_view text, std::size_t width) {
   if (text.size() <= width || utf8_length(text) <= width) {
     return std::string(text);
   }
-  if (width <= kMark.size()) {
-    return std::string(kMark.substr(0, width));
+  if (width <= kDots.size()) {
+    return std::string(kDots.substr(0, width));
   }
-  return std::string(text.substr(0, bytes_of(text, width - kMark.size()))).append(kMark);
+  return std::string(text.substr(0, bytes_of(text, width - kDots.size()))).append(kDots);
 }
 
 Table::Table(std::vector<Column> columns, bool colour)

@@ -12,6 +12,9 @@
 
 namespace filetimer::cli {
 
+// Stands for what is left out of a text.
+inline constexpr std::string_view kDots = "...";
+
 // Returns microseconds since the epoch of "2026-11-21T03:15:53.123456Z", or with an offset such as
 // +01:00. Digits behind the microseconds are dropped. Returns nothing for any other text.
 std::optional<std::int64_t> parse_rfc3339(std::string_view text);
