@@ -74,6 +74,9 @@ void EvidenceCommand::start(const WorkerIdentity& worker, const std::string& id,
   running->outcome.incident = incident;
   running->outcome.scope = scope;
   const auto failed = [&](const std::string& why) {
+    if (running->outcome.pid != 0) {
+      ::kill(-running->outcome.pid, SIGKILL);
+    }
     messages::error("{} for {}: {}", kOption, id, why);
     running->outcome.result = HookResult::kFailed;
     running->outcome.reason = why;
@@ -109,7 +112,6 @@ void EvidenceCommand::start(const WorkerIdentity& worker, const std::string& id,
   ::setpgid(running->child.pid(), running->child.pid());
   running->pidfd = open_pidfd(running->child.pid());
   if (!running->pidfd) {
-    ::kill(-running->child.pid(), SIGKILL);
     failed("cannot open its pidfd");
     return;
   }
@@ -124,7 +126,6 @@ void EvidenceCommand::start(const WorkerIdentity& worker, const std::string& id,
     begun.readable =
         watch_io(loop_, begun.pipe.get(), EPOLLIN, kOrdinary, [&begun] { read_output(begun); });
   } catch (const std::system_error& error) {
-    ::kill(-begun.child.pid(), SIGKILL);
     failed(error.what());
     return;
   }
