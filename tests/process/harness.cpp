@@ -284,6 +284,16 @@ void Child::wait_for_state(char state) const {
 std::string server_path() {
   return program_path("timer_server");
 }
+std::string with_helper(const TempFolder& temp, const std::string& script) {
+  const std::string program = temp.path("timer_server");
+  fs::copy_file(server_path(), program);
+  if (!script.empty()) {
+    const std::string helper = temp.path("filetimer-stacks");
+    write_file(helper, "#!/bin/sh\n" + script + "\n");
+    REQUIRE(::chmod(helper.c_str(), 0755) == 0);
+  }
+  return program;
+}
 std::string client_path() {
   return program_path("timer_client");
 }

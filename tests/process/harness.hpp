@@ -123,6 +123,10 @@ std::string server_path();  // the timer_server of this build
 std::string client_path();  // and its timer_client
 std::string worker_path();  // test_worker
 std::string page_worker_path();
+
+// Copies the timer_server into the folder, with `script` (of sh) beside it in place of its helper
+// for stacks; empty: without a helper. Returns the path of the copy.
+std::string with_helper(const TempFolder& temp, const std::string& script);
 std::string client_worker_path();
 std::string stacks_worker_path();
 std::string stacks_helper_path();    // filetimer-stacks

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -97,7 +96,7 @@ TEST_CASE("64 peers have their evidence recorded, and the first record counts th
   server.send(lines);
   const std::vector<std::string> list{"list", "--json"};
   // The server knows the rank of each.
-  REQUIRE(wait_until([&] {
+  REQUIRE(wait_until([&] {  // knows_ranks() would wait for the helper
     const std::string listed = run_client(temp, server, list).out;
     std::size_t known = 0;
     for (std::size_t at = 0; (at = listed.find("\"rank\":0", at)) != listed.npos; ++at) {
@@ -142,14 +141,11 @@ TEST_CASE("a peer has its Python stacks recorded, and runs on") {
 
 TEST_CASE("a server that stops records what it has of the evidence of peers") {
   const TempFolder temp;
-  const std::string program = temp.path("timer_server");
-  std::filesystem::copy_file(server_path(), program);
-  write_file(temp.path("filetimer-stacks"), "#!/bin/sh\nexec /bin/sleep 100\n");
-  std::filesystem::permissions(temp.path("filetimer-stacks"), std::filesystem::perms::owner_all);
-  Server server(temp, {.args = {"--evidence-timeout", "1h"}, .program = program});
+  Server server(temp, {.args = {"--evidence-timeout", "1h"},
+                       .program = with_helper(temp, "exec /bin/sleep 100")});
   const auto hung = peer_of_job(server, "8812", 1);
   const auto peer = peer_of_job(server, "8812", 0);
-  REQUIRE(wait_until([&] {
+  REQUIRE(wait_until([&] {  // knows_ranks() would wait for the helper
     const std::string listed = run_client(temp, server, {"list", "--json"}).out;
     return contains(listed, "\"rank\":0") && contains(listed, "\"rank\":1");
   }));

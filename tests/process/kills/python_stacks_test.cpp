@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
@@ -90,14 +89,10 @@ TEST_CASE("a hung Python worker is recorded with its Python stacks, however it h
 
 TEST_CASE("a helper for native stacks that hangs leaves time for the Python stacks") {
   const TempFolder temp;
-  const std::string program = temp.path("timer_server");
-  std::filesystem::copy_file(server_path(), program);
-  write_file(temp.path("filetimer-stacks"),
-             "#!/bin/sh\n/usr/bin/env > " + temp.path("env") + "\nexec /bin/sleep 100\n");
-  REQUIRE(::chmod(temp.path("filetimer-stacks").c_str(), 0755) == 0);
+  const std::string script = "/usr/bin/env > " + temp.path("env") + "\nexec /bin/sleep 100";
   const Server server(temp, {.args = {"--evidence-timeout", "4s"},
                              .environment = {{"LD_LIBRARY_PATH", "/of/libdw"}, {"HOME", "/"}},
-                             .program = program});
+                             .program = with_helper(temp, script)});
   const auto worker = hung_worker(server, "hang_sleeping");
   const Record evidence = evidence_of(server, *worker);
   CAPTURE(evidence.line());

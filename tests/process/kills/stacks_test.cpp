@@ -7,7 +7,6 @@
 #include <poll.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -121,15 +120,9 @@ Server server_with_helper(const TempFolder& temp, const std::string& script,
                           const std::string& timeout = "20s",
                           const std::vector<std::string>& more_args = {},
                           const std::function<void()>& in_child = {}) {
-  const std::string program = temp.path("timer_server");
-  std::filesystem::copy_file(server_path(), program);
-  if (!script.empty()) {
-    write_file(temp.path("filetimer-stacks"), "#!/bin/sh\n" + script + "\n");
-    REQUIRE(::chmod(temp.path("filetimer-stacks").c_str(), 0755) == 0);
-  }
   std::vector<std::string> args{"--evidence", "stacks", "--evidence-timeout", timeout};
   args.insert(args.end(), more_args.begin(), more_args.end());
-  return Server(temp, {.args = args, .program = program, .in_child = in_child});
+  return Server(temp, {.args = args, .program = with_helper(temp, script), .in_child = in_child});
 }
 
 // The `evidence` record of a hung worker that is killed. On a busy machine a thread may not stop

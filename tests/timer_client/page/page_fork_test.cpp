@@ -182,10 +182,7 @@ TEST_CASE("a child of a process whose message waits for room writes its own") {
   CHECK(in_child([&] {
           server.pipe().discard();
           auto own = client.expires(5min, "childs");
-          std::string page;
-          for (const std::string& name : server.worker_page_names()) {
-            page = server.page(name).header().pid == ::getpid() ? name : page;
-          }
+          const std::string page = page_of(server, ::getpid());
           const bool is_woken = server.page(page).header().wakes == 1;
           server.pipe().fill();
           auto later = client.expires(4min, "waits, too");
