@@ -81,6 +81,7 @@ admin.rendezvous(2, 2, 1) -> InvalidArgument: the rank is 2: expected 0 to 1
 admin.rendezvous("0", 2, 1) -> TypeError: the rank is a str: expected an int
 admin.rendezvous(True, 2, 1) -> TypeError: the rank is a bool: expected an int
 admin.rendezvous(0, 1, 0) -> InvalidArgument: the timeout of rendezvous() is 0: expected more than 0 (s)
+admin.rendezvous(0, 10**6000, 1) -> InvalidArgument: the world is a number of 19932 bits: expected 1 to 2147483647
 admin.rendezvous(0, 1, 1, 3) -> TypeError: the rendezvous's name is a int: expected a str
 admin.rendezvous(0, 1, 1, "") -> InvalidArgument: the rendezvous's name has 0 bytes: expected 1 to 255
 admin.rendezvous(0, 1, 1, "\xe4" * 128) -> InvalidArgument: the rendezvous's name has 256 bytes: expected 1 to 255

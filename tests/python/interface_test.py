@@ -94,6 +94,8 @@ class Interface(unittest.TestCase):
         self.assertEqual(str(inspect.signature(filetimer.expires)),
                          "(timeout, name=None, *, signal=9, grace=None, warn_after=None, "
                          "first_timeout=None, on_expiry='kill')")
+        for thing in (filetimer.configure, filetimer.Client):
+            self.assertEqual(inspect.signature(thing).parameters["timeout"].default, 10)
         self.assertIn("with filetimer.expires(30, \"forward\")",
                       pydoc.render_doc(filetimer, renderer=pydoc.plaintext))
 

@@ -292,5 +292,7 @@ def _whole(value: Any, what: str, lowest: int, highest: int) -> int:
     if number is None or isinstance(value, bool):
         raise TypeError(f"{what} is a {type(value).__name__}: expected an int")
     if not lowest <= number <= highest:
-        raise InvalidArgument(f"{what} is {number}: expected {lowest} to {highest}")
+        bits = number.bit_length()  # Python refuses to print more than 4,300 digits
+        shown = number if bits <= 256 else f"a number of {bits} bits"
+        raise InvalidArgument(f"{what} is {shown}: expected {lowest} to {highest}")
     return number
