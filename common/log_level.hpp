@@ -10,8 +10,8 @@ namespace filetimer {
 
 inline constexpr const char* kLogLevelVariable = "FILETIMER_LOG_LEVEL";
 
-// Each level includes those before it.
-enum class LogLevel { kError, kWarning, kInfo, kDebug };
+// Each level includes those before it. The numbers are those of syslog(3).
+enum class LogLevel { kError = 3, kWarning = 4, kInfo = 6, kDebug = 7 };
 
 // Returns the word of the level.
 std::string_view name_of(LogLevel level);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/system/messages.hpp"
 
+#include <fmt/format.h>
+#include <sys/stat.h>
 #include <syslog.h>
 #include <unistd.h>
 
@@ -24,18 +26,13 @@ struct Message {
   std::string text;
 };
 
-int syslog_priority(Level level) {
-  switch (level) {
-    case Level::kError:
-      return LOG_ERR;
-    case Level::kWarning:
-      return LOG_WARNING;
-    case Level::kInfo:
-      return LOG_INFO;
-    case Level::kDebug:
-      return LOG_DEBUG;
-  }
-  return LOG_INFO;
+// The variable has the device and the inode of the journal's stream. A process whose standard error
+// goes elsewhere may have inherited it.
+bool is_standard_error_the_journal() {
+  const char* const stream = std::getenv("JOURNAL_STREAM");
+  struct stat status {};
+  return stream != nullptr && ::fstat(STDERR_FILENO, &status) == 0 &&
+         fmt::format("{}:{}", status.st_dev, status.st_ino) == stream;
 }
 
 class Channel {
@@ -89,19 +86,19 @@ class Channel {
   // May block: only this thread is delayed.
   void write_out(const Message& message) const {
     if (to_syslog_) {
-      ::syslog(syslog_priority(message.level), "%s", message.text.c_str());
+      ::syslog(static_cast<int>(message.level), "%s", message.text.c_str());
       return;
     }
     // The journal reads the level from a number in front, sd-daemon(3).
     const std::string line =
-        journal_ ? fmt::format("<{}>{}\n", syslog_priority(message.level), message.text)
-                 : fmt::format("timer_server: {}: {}\n", name_of(message.level), message.text);
+        is_journal_ ? fmt::format("<{}>{}\n", static_cast<int>(message.level), message.text)
+                    : fmt::format("timer_server: {}: {}\n", name_of(message.level), message.text);
     (void)!::write(STDERR_FILENO, line.data(), line.size());
   }
 
   const Level level_;
   const bool to_syslog_;
-  const bool journal_ = std::getenv("JOURNAL_STREAM") != nullptr;
+  const bool is_journal_ = is_standard_error_the_journal();
   Mutex mutex_;  // never held during output
   ConditionVariable changed_;
   std::deque<Message> queue_ FILETIMER_GUARDED_BY(mutex_);

@@ -1,10 +1,13 @@
 // The messages of client and server by --log-level and $FILETIMER_LOG_LEVEL.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <csignal>
 
+#include "common/posix.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
@@ -60,6 +63,34 @@ TEST_CASE("client and server log the steps of a rendezvous at level debug only")
   server.wait_for_message("rendezvous 'epoch': 1 of 2 ranks refused: the server is draining\n");
   CHECK(run_client(temp, server, {"shutdown", "--mode", "now"}).status == exited(0));
   server.wait_for_message("info: shutdown: now\n");
+}
+
+TEST_CASE("messages that go to the journal have its levels in front, and no others do") {
+  const TempFolder temp;
+  const filetimer::UniqueFd stream(
+      ::open(temp.path("stream").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  struct stat status {};
+  REQUIRE(::fstat(stream.get(), &status) == 0);
+  const Environment environment{
+      {"JOURNAL_STREAM", fmt::format("{}:{}", status.st_dev, status.st_ino)}};
+  Worker worker("block");
+  const auto spare_worker_of = [&](Server& server) {
+    server.send("no request\n" + acquire_past(worker.pid(), "step", 0));
+    (void)server.wait_for("killed", worker.pid());
+    return server.stop();
+  };
+  Server server(
+      temp, {.args = {"--log-level", "debug"}, .environment = environment, .err_fd = stream.get()});
+  CHECK(spare_worker_of(server) == exited(0));
+  const std::string logged = read_file(temp.path("stream"));
+  CAPTURE(logged);
+  CHECK(contains(logged, fmt::format("<7>watching pid {}", worker.pid())));
+  CHECK(contains(logged, fmt::format("<6>pid {} (test_worker) expired", worker.pid())));
+  CHECK(contains(logged, "<4>1 request rejected"));
+  CHECK_FALSE(contains(logged, "timer_server: "));
+  Server elsewhere(temp, {.environment = environment, .folder = "elsewhere"});
+  CHECK(spare_worker_of(elsewhere) == exited(0));
+  CHECK(contains(elsewhere.err(), "timer_server: info: pid "));
 }
 
 TEST_CASE("a server says which workers it watches, what expires, and how it ends") {
