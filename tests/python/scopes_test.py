@@ -53,6 +53,9 @@ class Scopes(ServerCase):
         here = self.test_a_scope_without_a_name_has_its_file_and_line
         self.assertEqual(int(line), here.__func__.__code__.co_firstlineno + 1)
         self.assertEqual(filetimer.Scope(FAR_S).name.rpartition(":")[0], "scopes_test.py")
+        made = {}
+        exec(compile("scope = Scope(30)", "/\udcff/a\udcff.py", "exec"), {"Scope": filetimer.Scope}, made)
+        self.assertEqual(made["scope"].name, r"a\xff.py:1")
 
     def test_seconds_may_be_ints_floats_and_timedeltas(self):
         for timeout in (90, 90.0, datetime.timedelta(minutes=1.5)):

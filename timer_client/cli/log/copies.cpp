@@ -80,7 +80,7 @@ std::string leave_out_copies(std::vector<LogFiles>& logs) {
   for (LogFiles& log : logs) {
     for (LogFile& file : log.files) {
       struct stat status {};
-      if (::fstat(file.fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+      if (::fstat(file.fd.get(), &status) != 0) {
         continue;
       }
       Beginning now{.file = &file, .bytes = static_cast<std::size_t>(status.st_size)};
