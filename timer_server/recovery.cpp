@@ -62,6 +62,9 @@ void Recovery::adopt_pipe_page(pid_t pid) {
     messages::warning("{}: left alone", page.error().message);
     return;
   }
+  if (*page == nullptr) {
+    return;
+  }
   if (Worker* const worker = worker_of(**page, pid)) {
     worker->pipe = *page;
     worker->pages.push_back(*page);

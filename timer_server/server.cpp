@@ -386,7 +386,7 @@ void Server::check_directory() {
 void Server::on_worker_removed(Worker& worker) {
   verdicts_.ladder().note_worker_ended(*worker.process);
   warnings_.flush(*worker.process, "the worker ended first");
-  overdue_.forget(*worker.process, Instant::now());
+  overdue_.forget(*worker.process);
   // The scopes of a worker that was killed have ended with the kill.
   pages_.remove_all(worker, worker.dying ? "" : kEndedInside);
   halted_.forget(worker.process->pid);

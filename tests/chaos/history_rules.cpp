@@ -376,7 +376,16 @@ void HistoryJudge::read_logs() {
       const Process* process = process_of(record->integer("pid"), record->integer("start_time"),
                                           record->integer("mono_ns"));
       Scope* scope = scope_of(*record);
-      if (scope != nullptr) {
+      const auto wrote_it = [&](const auto& entry) {
+        return entry.second.role == "server" && entry.second.was_killed &&
+               entry.second.pid == scope->left_open.back()->integer("server_pid");
+      };
+      const bool is_written_again = scope != nullptr && event == "left_open" &&
+                                    !scope->left_open.empty() &&
+                                    std::ranges::any_of(processes_, wrote_it);
+      if (is_written_again) {
+        scope->left_open.back() = record;
+      } else if (scope != nullptr) {
         (event == "expired" ? scope->expired : scope->left_open).push_back(record);
       } else if (record->text("scope") != "(idle)") {
         report("known-scopes",
@@ -777,7 +786,10 @@ void HistoryJudge::judge_hang(const Scope& scope) {
     }
   };
   std::ranges::for_each(worker.halts, move);
-  due = due < kNever ? with_server(scope, due, timeout) : due;
+  const Ns before = std::exchange(due, due < kNever ? with_server(scope, due, timeout) : due);
+  if (due > before) {  // the next server may find the worker halted
+    std::ranges::for_each(worker.halts, move);
+  }
   // A worker that is being killed is judged again when the kill is over.
   for (const auto& [id, killed] : killed_) {
     const auto expired = expired_.find(id);

@@ -320,8 +320,11 @@ void LogJudge::add(const JsonRecord& record) {
     const auto [known, is_new] = verdicts_.emplace(scope_id(record), &record);
     const bool is_of_other_thread = known->second->has("tid") && record.has("tid") &&
                                     known->second->raw("tid") != record.raw("tid");
-    expect(is_new || is_of_other_thread, "one-verdict", record, "scope '{}' has a verdict in {}",
-           record.text("scope"), known->second->place());
+    const bool is_written_again = event == "left_open" && known->second->text("event") == event &&
+                                  &run_of(*known->second) != &run_of(record) &&
+                                  run_of(*known->second).stopped == nullptr;
+    expect(is_new || is_of_other_thread || is_written_again, "one-verdict", record,
+           "scope '{}' has a verdict in {}", record.text("scope"), known->second->place());
   }
 }
 
@@ -512,7 +515,8 @@ void LogJudge::judge_killed(const JsonRecord& record) {
              run.settings().flag("dry_run"),
          "it was to be signalled, and was not released");
     // SIGKILL follows a grace period, unless the scope is released or another one decides.
-    need(is_cut_short || is_released || is_replaced || signals.empty() || !expired.has("grace_s"),
+    need(is_cut_short || is_released || is_replaced || signals.empty() || !expired.has("grace_s") ||
+             expired.integer("signal") != signals.front().integer("signal"),
          "it survived its signal, and SIGKILL did not follow");
   }
 }

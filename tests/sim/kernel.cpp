@@ -151,6 +151,7 @@ int Kernel::point(Call call) {
     Fiber* const self = std::exchange(running_, nullptr);
     const int saved_errno = errno;
     is_in_call_of_loop_ = self->is_main && call != Call::kSleep;
+    now += kTick;  // two scopes are not opened in the same nanosecond
     action();
     is_in_call_of_loop_ = false;
     running_ = self;

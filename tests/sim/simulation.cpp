@@ -36,6 +36,7 @@ constexpr Nanos kBetween = 3 * kMs;  // operations, so that the checker can tell
 constexpr Nanos kStop = 20 * kSecond;
 constexpr Nanos kReleaseAfter = 50 * kMs;  // that a worker takes to act on a signal that it catches
 // A verdict, a signal or an answer comes within; and with evidence.
+constexpr Nanos kTurn = kMs / 10;  // of the server
 constexpr Nanos kPrompt = 300 * kMs;
 constexpr Nanos kPromptWithEvidence = 3 * kSecond;
 constexpr Nanos kAnswer = 8 * kSecond;  // the wait of a question, and the end of the server
@@ -82,6 +83,9 @@ struct Span {
   Nanos from = 0;
   Nanos to = kNever;
 };
+bool overlap(const Span& a, const Span& b) {
+  return a.from <= b.to && b.from <= a.to;
+}
 
 // A scope that a worker has opened.
 struct Scope {
@@ -154,13 +158,15 @@ class Simulation {
   void trouble_log(Nanos until);
   void remove(int what, const Made& made);
   void on_signal(Process& process, int signal);
+  [[nodiscard]] bool may_be_lost(const Scope& scope) const;
   void excuse_all();
+  [[nodiscard]] Nanos due(const Scope& scope) const;
   void judge_records();
-  void judge_idle(const chaos::JsonRecord& record);
+  void judge_idle(const chaos::JsonRecord& record, bool was_signalled);
   void judge_metrics(const std::vector<chaos::JsonRecord>& records);
   void judge_directory();
   Nanos last_left(const Process& process, Nanos before) const;
-  bool is_inside(const Process& process, Nanos when) const;
+  bool is_inside(const Process& process, Nanos when, bool is_on_pipe = true) const;
   void quiet();
 
   [[nodiscard]] std::string server() const { return fmt::format("s{}", servers_); }
@@ -231,9 +237,12 @@ class Simulation {
 
   std::vector<Idle> idles_;
   std::vector<Loss> losses_;
-  std::vector<Span> slow_;  // verdicts may be late: a call failed, /proc did not answer
+  std::vector<Span> slow_;         // verdicts may be late: a call failed, /proc did not answer
+  std::vector<Span> unannounced_;  // in which the wake-up for a new page may be lost
   std::vector<Span> log_trouble_;
-  std::set<std::string> general_;       // promises that an adversity suspends for the history
+  std::set<std::string> general_;   // promises that an adversity suspends for the history
+  struct sigaction of_workers_ {};  // which a server replaces, as if it had a process of its own
+  std::set<const Process*> signalled_;  // with a verdict on record
   std::vector<const Process*> doomed_;  // children of a worker that was killed
 };
 
@@ -340,7 +349,15 @@ void Simulation::carry_out(const Operation& operation) {
                testing::text_of({operation}));
   }
   if (operation.at_call > 0) {
-    kernel_.at_call(operation.at_call, [this, operation] { act(operation); });
+    kernel_.at_call(operation.at_call, [this, operation] {
+      // A server that starts has set its handler in the process of the workers.
+      struct sigaction of_server {};
+      ::sigaction(SIGBUS, servers_ > 1 ? &of_workers_ : nullptr, &of_server);
+      act(operation);
+      if (servers_ > 1 && kernel_.on_ready) {
+        ::sigaction(SIGBUS, &of_server, &of_workers_);
+      }
+    });
   } else if (operation.name == "wait") {
     kernel_.run_until(kernel_.now + operation.argument(0) * kMs);
   } else {
@@ -549,7 +566,7 @@ void Simulation::open(Made& made, const Operation& operation) {
   if (replaced != nullptr) {  // by the line
     note(who, "release", fmt::format(R"(,"key":"{}")", replaced->key),
          fmt::format(R"(,"ok":{})", is_open));
-    replaced->open.to = is_open ? kernel_.now : kNever;
+    replaced->open.to = is_open ? kernel_.now : replaced->open.to;
     // The checker does not know when a line of PyTorch was written, or which of two came first.
     if (terms.is_torch || replaced->terms.is_torch ||
         kernel_.now - replaced->open.from < kBetween) {
@@ -557,6 +574,9 @@ void Simulation::open(Made& made, const Operation& operation) {
       excuse("record-times", "key", scope.key);
       excuse("record-times", "key", replaced->key);
     }
+  }
+  if (replaced != nullptr && !is_open) {
+    return;  // the line was not written: the scope before it stays open
   }
   note(who, "open", fields, is_open ? "" : R"(,"watched":false)");
   if (is_open) {
@@ -694,12 +714,11 @@ void Simulation::start_server() {
   const int n =
       begin("driver", "server",
             fmt::format(R"(,"subject":"{}","dir":"{}","log":"{}")", server(), dir_, log_));
-  struct sigaction of_workers {};  // which the server replaces, as if it had a process of its own
-  ::sigaction(SIGBUS, nullptr, &of_workers);
-  kernel_.on_ready = [this, n, of_workers] {
+  ::sigaction(SIGBUS, nullptr, &of_workers_);
+  kernel_.on_ready = [this, n] {
     finish("driver", n);
     if (servers_ > 1) {
-      ::sigaction(SIGBUS, &of_workers, nullptr);
+      ::sigaction(SIGBUS, &of_workers_, nullptr);
     }
   };
   kernel_.start_server(pid, [this] {
@@ -714,11 +733,19 @@ void Simulation::start_server() {
 
 void Simulation::crash() {
   disturbed_ = kernel_.now;
+  if (std::exchange(kernel_.on_ready, nullptr) && servers_ > 1) {
+    ::sigaction(SIGBUS, &of_workers_, nullptr);
+  }
   note("driver", "kill_server", fmt::format(R"(,"subject":"{}")", server()));
   stop_halt_of_server();
   losses_.push_back(unread_lines());  // a pipe without a reader loses what it has
-  if (kernel_.log_errno != 0 || kernel_.log_hangs_until > 0) {
-    general_.insert({"death-has-record", "one-verdict"});
+  const Span now{kernel_.now, kernel_.now};
+  if (kernel_.log_hangs_until > 0 ||
+      std::ranges::any_of(log_trouble_, [&](const Span& span) { return overlap(span, now); })) {
+    general_.insert({"death-has-record", "one-verdict"});  // records that waited in memory
+  }
+  if (stops_ > 0) {
+    general_.insert("signals");  // no record says that the grace periods were cut short
   }
   kernel_.drop_server();
   forget_signals();
@@ -726,7 +753,9 @@ void Simulation::crash() {
 }
 
 void Simulation::starve(Nanos time) {
-  kernel_.is_server_halted = true;
+  if (std::exchange(kernel_.is_server_halted, true)) {
+    return;
+  }
   disturbed_ = kernel_.now + time;
   if (kernel_.on_ready) {  // a server that starts notices nothing
     slow_.push_back({kernel_.now, kernel_.now + time + kSecond});
@@ -883,6 +912,7 @@ void Simulation::remove(int what, const Made& made) {
   }
   std::error_code ec;
   note("driver", "files", fmt::format(R"(,"what":"{}")", what));
+  may_end_ = may_end_ || kernel_.on_ready;
   if (what == 7) {
     (void)::truncate(page.c_str(), 0);
     general_.insert({"record-times", "one-to-one"});  // a page that is cut short shows zeroes
@@ -903,6 +933,7 @@ void Simulation::remove(int what, const Made& made) {
   }
   if (what == 1 || what == 2) {
     slow_.push_back({kernel_.now, kernel_.now + interval()});
+    unannounced_.push_back(slow_.back());
   }
   has_lost_lines_ = has_lost_lines_ || what == 3 || what == 5;
   losses_.push_back({{kernel_.all_read_at(), kernel_.now + (is_page ? kClientLook : 0)},
@@ -936,19 +967,29 @@ void Simulation::on_signal(Process& process, int signal) {
     for (std::size_t at = 0; (at = log.find(who, at)) != log.npos; ++at) {
       const std::size_t line = log.rfind('\n', at) + 1;
       if (log.substr(line, at - line).find("\"event\":\"expired\"") != log.npos) {
+        signalled_.insert(&process);
         return;
       }
     }
+  }
+  if (signal == SIGCONT && signalled_.contains(&process)) {
+    return;  // its ancestor has ended since
   }
   violation("signals: signal {} to {} (pid {}), no scope of which has a verdict", signal,
             process.name, process.pid);
 }
 
+// Returns whether the server may not know the scope, or not know that it has ended.
+bool Simulation::may_be_lost(const Scope& scope) const {
+  return std::ranges::any_of(losses_, [&](const Loss& loss) {
+    return (scope.on_page ? loss.of_pages : loss.of_lines) &&
+           (loss.process == nullptr || loss.process == scope.process) &&
+           overlap(loss.when, scope.open);
+  });
+}
+
 // Tells the checker what the adversities excuse.
 void Simulation::excuse_all() {
-  const auto overlaps = [](const Span& scope) {
-    return [&scope](const Span& span) { return span.from <= scope.to && span.to >= scope.from; };
-  };
   if (settings_.contains("--dry-run")) {
     general_.insert("hang-is-killed");
   }
@@ -957,16 +998,18 @@ void Simulation::excuse_all() {
   }
   for (const Scope& scope : scopes_) {
     const std::string& worker = scope.process->name;
-    if (std::ranges::any_of(slow_, overlaps(scope.open))) {
+    if (std::ranges::any_of(slow_, [&](const Span& span) { return overlap(span, scope.open); })) {
       excuse("hang-is-judged", "key", scope.key);
       excuse("hang-is-killed", "key", scope.key);
       excuse("record-links", "key", scope.key);  // its page is looked at again at a sweep
     }
-    const bool is_lost = std::ranges::any_of(losses_, [&](const Loss& loss) {
-      return (scope.on_page ? loss.of_pages : loss.of_lines) &&
-             (loss.process == nullptr || loss.process == scope.process) &&
-             overlaps(scope.open)(loss.when);
-    });
+    // A halt that began before the server knew the scope is not seen.
+    if (std::ranges::any_of(unannounced_, [&](const Span& span) {
+          return overlap(span, {scope.open.from, scope.open.from});
+        })) {
+      excuse("not-early", "key", scope.key);
+    }
+    const bool is_lost = may_be_lost(scope);
     for (const char* promise :
          {"hang-is-judged", "hang-is-killed", "one-verdict", "released-in-time", "record-terms",
           "not-early", "record-links", "one-to-one"}) {
@@ -988,24 +1031,30 @@ void Simulation::excuse_all() {
   }
 }
 
-// Returns when the worker has left a scope of its page for the last time; 0: it has not.
+// Returns when the worker has left a scope for the last time; 0: it has not.
 Nanos Simulation::last_left(const Process& process, Nanos before) const {
   Nanos last = 0;
   for (const Scope& scope : scopes_) {
-    if (scope.process == &process && scope.on_page && scope.open.to <= before) {
-      last = std::max(last, scope.open.to);
+    const Nanos end = scope.on_page ? scope.open.to : std::min(scope.open.to, due(scope));
+    if (scope.process == &process && end <= before &&
+        (scope.on_page || (!scope.is_refused && !may_be_lost(scope)))) {
+      last = std::max(last, end);
     }
   }
   return last;
 }
 
+Nanos Simulation::due(const Scope& scope) const {
+  const Nanos timeout = std::min(scope.timeout, longest());
+  return timeout == kNever ? kNever : scope.open.from + timeout;
+}
+
 // A verdict ends a scope of the pipe.
-bool Simulation::is_inside(const Process& process, Nanos when) const {
+bool Simulation::is_inside(const Process& process, Nanos when, bool is_on_pipe) const {
   return std::ranges::any_of(scopes_, [&](const Scope& scope) {
-    const Nanos timeout = std::min(scope.timeout, longest());
-    const bool is_due = timeout != kNever && when >= scope.open.from + timeout;
+    const bool is_due = when >= due(scope);
     return scope.process == &process && !scope.is_refused && scope.open.from < when &&
-           scope.open.to > when && (scope.on_page || !is_due);
+           scope.open.to > when && (scope.on_page || (is_on_pipe && !is_due));
   });
 }
 
@@ -1023,7 +1072,12 @@ void Simulation::judge_records() {
       violation("server-lives: {} in {}", record.text("reason"), record.place());
     }
     if (is_expired && record.text("scope") == "(idle)") {
-      judge_idle(record);
+      // A signal ends the scopes of the pipe, whether or not the worker survives it.
+      judge_idle(record, has([&](const chaos::JsonRecord& killed) {
+                   return killed.text("event") == "killed" && killed.raw("signals") != "[]" &&
+                          killed.integer("pid") == record.integer("pid") &&
+                          killed.integer("mono_ns") < record.integer("mono_ns");
+                 }));
     }
     const bool is_cut =
         is_expired && settings_.contains("--max-timeout") &&
@@ -1060,13 +1114,21 @@ void Simulation::judge_records() {
   }
 }
 
-void Simulation::judge_idle(const chaos::JsonRecord& record) {
+void Simulation::judge_idle(const chaos::JsonRecord& record, bool was_signalled) {
   const Nanos judged = record.integer("mono_ns");
   const auto idle = std::ranges::find_if(idles_, [&](const Idle& each) {
     return each.process->pid == record.integer("pid") && each.on.from < judged &&
            each.on.to >= judged;
   });
-  if (idle == idles_.end() || is_inside(*idle->process, judged) ||
+  const bool is_page_lost = std::ranges::any_of(losses_, [&](const Loss& loss) {
+    return loss.of_pages && loss.process != nullptr && loss.process->pid == record.integer("pid");
+  });
+  // In a directory that is made again a worker has a second page, which does not have the ends of
+  // the scopes of the first.
+  if (is_page_lost || !removed_.empty()) {
+    return;
+  }
+  if (idle == idles_.end() || is_inside(*idle->process, judged - kTurn, !was_signalled) ||
       judged < last_left(*idle->process, judged) + idle->timeout) {
     violation("not-early: {} of pid {}, which was not idle for so long", record.place(),
               record.integer("pid"));

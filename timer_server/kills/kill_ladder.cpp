@@ -180,7 +180,7 @@ std::uint64_t KillLadder::record_verdicts(Instant now) {
     if (!*order.worker.facts && now < kill->next_step_at) {
       continue;
     }
-    find_releases(*kill, now);
+    find_releases(*kill);
     add_records_of_verdict(kill->order, records);
     recorded.push_back(kill);
   }
@@ -293,7 +293,7 @@ bool KillLadder::end_without_signal(Kill& kill) {
 bool KillLadder::begin_first_signal(const std::shared_ptr<Kill>& kept, Instant now) {
   Kill& kill = *kept;
   const bool is_ready = is_ready_for_signal(kill, now);
-  find_releases(kill, now);
+  find_releases(kill);
   if (!is_ready) {
     return false;
   }
@@ -382,7 +382,7 @@ bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& kept, Instant now) 
   // Releases come before deaths: a worker that released the scope and then exited did not die of
   // the signal.
   if (kill.waits_for_release()) {
-    find_releases(kill, now);
+    find_releases(kill);
     if (kill.order.deciding() == nullptr) {
       end(kill, KillVerdict::kSpared, "released within the grace period");
       return true;
@@ -492,19 +492,16 @@ KillLadder::Kill* KillLadder::other_kill_of_same_worker(const Kill& kill) const 
   return found == all.end() ? nullptr : found->get();
 }
 
-void KillLadder::find_releases(Kill& kill, Instant now) {
+void KillLadder::find_releases(Kill& kill) {
   for (Expiry& expiry : kill.order.expiries) {
-    if (!expiry.released_at && listener_.was_released(kill.worker(), expiry)) {
-      set_released(kill, expiry, now);
+    if (expiry.released_at || !listener_.was_released(kill.worker(), expiry)) {
+      continue;
     }
-  }
-}
-
-void KillLadder::set_released(Kill& kill, Expiry& expiry, Instant now) {
-  expiry.released_at = now;
-  if (kill.stage >= Stage::kRecorded) {
-    ++released_late_[expiry.scope.name];
-    log_.append(records_.released_late(kill.order.worker, expiry, kill.stage > Stage::kRecorded));
+    expiry.released_at = Instant::now();  // not earlier than the release
+    if (kill.stage >= Stage::kRecorded) {
+      ++released_late_[expiry.scope.name];
+      log_.append(records_.released_late(kill.order.worker, expiry, kill.stage > Stage::kRecorded));
+    }
   }
 }
 

@@ -137,8 +137,7 @@ class KillLadder {
   void record_evidence(Kill& kill);
   void record_complete_evidence(Kill& kill);
   void start_last_evidence(const std::shared_ptr<Kill>& kept, Instant now);
-  void find_releases(Kill& kill, Instant now);
-  void set_released(Kill& kill, Expiry& expiry, Instant now);
+  void find_releases(Kill& kill);
   void begin_signal(const std::shared_ptr<Kill>& kept);
   bool signal_stopped();
   void send_due_signal(Kill& kill);

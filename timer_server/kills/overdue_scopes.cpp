@@ -97,7 +97,7 @@ Instant OverdueScopes::advance(Instant now) {
   Instant next = Instant::never();
   std::erase_if(scopes_, [&](Followed& scope) {
     if (scope.next_look <= now) {
-      if (!look_at(scope, now)) {
+      if (!look_at(scope)) {
         return true;
       }
       const Duration age = now - scope.deadline;
@@ -118,14 +118,14 @@ void OverdueScopes::note_expired(const Process& worker, const Expiry& expiry) {
   });
 }
 
-void OverdueScopes::forget(const Process& worker, Instant now) {
+void OverdueScopes::forget(const Process& worker) {
   loop_thread_.check();
   std::erase_if(scopes_, [&](Followed& scope) {
     if (scope.worker.process.get() != &worker) {
       return false;
     }
     if (scope.request_id.empty()) {
-      (void)look_at(scope, now);
+      (void)look_at(scope);
     } else {
       --on_pipe_;
     }
@@ -133,7 +133,7 @@ void OverdueScopes::forget(const Process& worker, Instant now) {
   });
 }
 
-bool OverdueScopes::look_at(Followed& scope, Instant now) {
+bool OverdueScopes::look_at(Followed& scope) {
   WorkerPage& page = *scope.place.page;
   const auto slot = page.state_of(scope.place.slot);
   if (!slot) {
@@ -153,7 +153,7 @@ bool OverdueScopes::look_at(Followed& scope, Instant now) {
     }
     return false;  // renewed; or there is a verdict
   }
-  record_end(scope, end_on_page(page, scope.name, scope.acquired).value_or(now), true);
+  record_end(scope, end_on_page(page, scope.name, scope.acquired).value_or(Instant::now()), true);
   return false;
 }
 

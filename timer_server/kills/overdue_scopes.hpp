@@ -54,7 +54,7 @@ class OverdueScopes {
   void note_request(const Process& worker, std::string_view request_id, Instant when);
   // Looks at the scopes of a worker that has ended, and then follows them no longer. Must be called
   // before its pages are removed.
-  void forget(const Process& worker, Instant now);
+  void forget(const Process& worker);
 
   // Returns the number of scopes that are followed.
   [[nodiscard]] std::size_t count() const { return scopes_.size(); }
@@ -78,7 +78,7 @@ class OverdueScopes {
   static Followed spared_scope(const WorkerIdentity& worker, const Expiry& expiry);
   void follow(Followed scope);
   // Returns whether the scope is still to be followed.
-  bool look_at(Followed& scope, Instant now);
+  bool look_at(Followed& scope);
   void record_end(const Followed& scope, Instant ended, bool is_released);
 
   const Records& records_;

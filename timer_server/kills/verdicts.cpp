@@ -409,6 +409,9 @@ void Verdicts::on_end(const KillOrder& order, const KillEnd& end) {
     if (place.page) {
       place.page->finish(place.slot, place.word);
     }
+    if (place.page == worker->pipe) {
+      worker->left_on_pipe = Instant::now();
+    }
     if (is_spared && place.page != worker->pipe) {
       context_.overdue.follow(order.worker, expiry);
     }

@@ -304,7 +304,12 @@ Result<std::shared_ptr<PipePage>> PipePage::adopt(const std::string& folder, pid
   const auto read = [&](std::size_t offset, std::size_t bytes) {
     return read_at(file->fd.get(), page.base() + offset, bytes, offset);
   };
-  if (!read(0, kNamesAt)) {
+  const bool is_whole = read(0, kNamesAt);
+  if (page.header().magic == 0) {
+    ::unlink(path.c_str());
+    return nullptr;
+  }
+  if (!is_whole) {
     return failure(fmt::format("'{}' was truncated", path));
   }
   auto claims = read_claims(page, static_cast<std::uint64_t>(file->status.st_size));

@@ -33,7 +33,8 @@ class PipePage final : public WorkerPage {
   PipePage(const std::string& folder, pid_t pid, Terms terms);
 
   // Reads the file that an earlier server kept for a worker, and writes to it from now on. Fails
-  // unless it is a page of this user.
+  // unless it is a page of this user. Removes a file without a header, whose server was killed
+  // while it made the file, and returns null.
   static Result<std::shared_ptr<PipePage>> adopt(const std::string& folder, pid_t pid, Terms terms);
   // Returns the header of the adopted file.
   [[nodiscard]] const PageClaims& claims() const { return *claims_; }

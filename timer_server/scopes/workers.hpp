@@ -32,7 +32,7 @@ struct Worker {
   std::vector<std::shared_ptr<WorkerPage>> pages;
   std::shared_ptr<PipePage> pipe;  // null: no request has come over the pipe
   EventSource exit;                // wakes the loop when the process exits
-  Instant left_on_pipe;            // the last release of a scope on the pipe
+  Instant left_on_pipe;            // the last end of a scope on the pipe: a release or a verdict
   Instant resumed;                 // when it was last resumed; Instant{}: never halted
   int kills = 0;                   // that are under way
   // A kill that ends in SIGKILL is under way: requests of the worker are ignored.
