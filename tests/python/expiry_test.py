@@ -172,14 +172,21 @@ except filetimer.ScopeExpired as error:
         self.assertNotIn("not reached", out)
 
     def test_a_scope_that_is_left_in_time_raises_nothing(self):
-        self.run_soft("""
+        out = self.run_soft("""
+from filetimer import _expiry
 scope = filetimer.Scope(2, "x", on_expiry="raise")
 for _ in range(1000):
     with scope:
         pass
+    scope.acquire()
+    scope.release()
+with scope, soft(2):
+    say(len(_expiry._entered), "are kept")
+say(len(_expiry._entered), "are kept")
 time.sleep(2.5)
 """)
         self.assertEqual(self.records("expired"), [])
+        self.assertEqual(out, "2 are kept\n0 are kept\n")
 
     def test_of_nested_scopes_the_one_that_has_expired_is_left(self):
         out = self.run_soft("""
@@ -205,10 +212,10 @@ try:
     with soft(0.2, grace=60):
         wait_for_verdict()
     say("not reached")
-except filetimer.ScopeExpired:
-    say("raised")
+except filetimer.ScopeExpired as error:
+    say("raised", error.timeout, 0.2 < error.elapsed)
 """)
-        self.assertEqual(out, "raised\n")
+        self.assertEqual(out, "raised 0.2 True\n")
 
     def test_it_replaces_no_exception_that_leaves_the_scope(self):
         out = self.run_soft(LATE_SIGNAL + """

@@ -253,19 +253,17 @@ class Drawing {
 
  private:
   [[nodiscard]] std::vector<Shapes> shapes_of_all(const std::vector<DrawnLane>& lanes) const {
-    std::vector<Shapes> all;
-    std::size_t count = 0;
-    double resolution = kFinest;
-    do {
-      all.clear();
-      count = 0;
+    for (double resolution = kFinest;; resolution *= kCoarser) {
+      std::vector<Shapes> all;
+      std::size_t count = 0;
       for (const DrawnLane& lane : lanes) {
         all.push_back(shapes_of(lane, axis_, resolution));
         count += all.back().bars.size() + all.back().marks.size();
       }
-      resolution *= kCoarser;
-    } while (count > kMostShapes && resolution < kWidth);
-    return all;
+      if (count <= kMostShapes || resolution * kCoarser >= kWidth) {
+        return all;
+      }
+    }
   }
 
   void finish_piece() {
