@@ -786,11 +786,11 @@ end:
        kill_next() }
 
   /* KillLadder::record_verdicts()
-   * code: timer_server/kills/kill_ladder.cpp KillLadder::record_verdicts 8719d9a3 */
+   * code: timer_server/kills/kill_ladder.cpp KillLadder::record_verdicts b255b299 */
   :: d_step { server_at == RECORD -> is_recorded[scope_in[i]] = true; server_at = SIGNAL }
   /* KillLadder::find_releases(), was_released_late(), send_due_signal(), end(). The worker is alive
    * afterwards, as with --dry-run, signal 0, or a signal that it survives.
-   * code: timer_server/kills/kill_ladder.cpp KillLadder::find_releases 6f8f6d10
+   * code: timer_server/kills/kill_ladder.cpp KillLadder::find_releases 03de2402
    * code: timer_server/scopes/worker_page.cpp WorkerPage::was_released_late e02cba95 */
   :: d_step { server_at == SIGNAL ->
        if
