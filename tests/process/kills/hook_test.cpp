@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <sys/utsname.h>
 
 #include <csignal>
 #include <map>
@@ -61,6 +62,9 @@ TEST_CASE("a hook runs once the worker is dead and both records are in the log")
                     "FILETIMER_SCOPE=for\"ward\nFILETIMER_VERDICT=dead\n",
                     server.dir(), killed.text("host"), killed.text("id"), killed.text("incident"),
                     server.log(), worker.pid()));
+  utsname machine{};
+  REQUIRE(::uname(&machine) == 0);
+  CHECK(killed.text("host") == machine.nodename);
   CHECK_FALSE(read_file(temp.path("kill")).empty());  // no such process
   // `incident`, `expired`, `evidence`, `killed`
   CHECK(read_file(temp.path("lines")) == "4\n");

@@ -395,6 +395,7 @@ TEST_CASE("a server notifies the service manager of its readiness, its status an
   for (const std::string& said : notify.said()) {
     CHECK_FALSE(contains(said, "WATCHDOG"));  // not requested
   }
+  CHECK_FALSE(contains(server.err(), "keep-alives"));
 }
 
 TEST_CASE("the service manager gets keep-alives while the loop runs") {

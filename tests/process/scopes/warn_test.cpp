@@ -204,10 +204,12 @@ TEST_CASE("--on-warning runs once the warning is recorded, and show takes the wa
   const TempFolder temp;
   const std::string out = temp.path("out");
   Server server(temp,
-                {"--on-warning",
-                 fmt::format("{} show $FILETIMER_ID $FILETIMER_LOG > {}; echo $FILETIMER_VERDICT "
-                             "$FILETIMER_PID \"$FILETIMER_SCOPE\" >> {}",
-                             client_path(), out, out)});
+                {.args = {"--on-warning",
+                          fmt::format("{} show $FILETIMER_ID $FILETIMER_LOG > {}; "
+                                      "echo $FILETIMER_VERDICT $FILETIMER_PID \"$FILETIMER_SCOPE\" "
+                                      "${{FILETIMER_INCIDENT-of no incident}} >> {}",
+                                      client_path(), out, out)},
+                 .environment = {{"FILETIMER_INCIDENT", "of the server"}}});
   Worker worker("block");
   server.send(acquire_softly(worker.pid(), "forward", 3600s, 50ms));
   const Record hook = server.wait_for("hook", worker.pid());
@@ -220,7 +222,7 @@ TEST_CASE("--on-warning runs once the warning is recorded, and show takes the wa
   CHECK(text.starts_with(fmt::format("pid {} (", worker.pid())));
   CHECK(contains(text, "was late in `forward`: open for "));
   CHECK(contains(text, "Threads\n"));
-  CHECK(text.ends_with(fmt::format("warned {} forward\n", worker.pid())));
+  CHECK(text.ends_with(fmt::format("warned {} forward of no incident\n", worker.pid())));
   CHECK(worker.is_alive());
 }
 
