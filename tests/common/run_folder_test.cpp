@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 
 #include <filesystem>
 #include <fstream>
@@ -155,7 +156,10 @@ TEST_CASE("the log is in a folder that was named, else with the user's state") {
   CHECK(in_state->starts_with("/state/filetimer/"));
   // HOST-ID: two hosts of one name that share a home stay apart.
   const std::string stem = fs::path(*in_state).stem().string();
+  utsname machine{};
+  REQUIRE(::uname(&machine) == 0);
   CHECK(stem.size() > 9);
+  CHECK(stem.starts_with(std::string(machine.nodename) + '-'));
   CHECK(stem[stem.size() - 9] == '-');
 }
 
