@@ -403,16 +403,16 @@ void Verdicts::on_end(const KillOrder& order, const KillEnd& end) {
   for (const Expiry& expiry : order.expiries) {
     const PageVerdict& place = expiry.place;
     const bool is_spared = end.verdict == KillVerdict::kSpared;
-    if (is_spared && place.page && place.page == worker->pipe) {
+    const bool is_on_pipe = place.page && place.page == worker->pipe;
+    if (is_spared && is_on_pipe) {
       context_.overdue.follow_on_pipe(order.worker, expiry, worker->pipe->request_id(place.slot));
     }
     if (place.page) {
       place.page->finish(place.slot, place.word);
     }
-    if (place.page == worker->pipe) {
+    if (is_on_pipe) {
       worker->left_on_pipe = Instant::now();
-    }
-    if (is_spared && place.page != worker->pipe) {
+    } else if (is_spared) {
       context_.overdue.follow(order.worker, expiry);
     }
   }
