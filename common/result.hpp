@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -30,6 +32,12 @@ inline tl::unexpected<Error> system_error(std::string what, int error_number = e
 
 inline tl::unexpected<Error> failure(std::string what) {
   return tl::unexpected<Error>(Error{std::move(what), 0});
+}
+
+// Returns whether an error is a failure or lack that may end.
+inline bool is_for_now(const Error& error) {
+  constexpr std::array kForNow{EAGAIN, EINTR, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC};
+  return std::ranges::find(kForNow, error.errno_value) != kForNow.end();
 }
 
 }  // namespace filetimer

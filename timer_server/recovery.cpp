@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <stdexcept>
 #include <utility>
 
 #include "timer_server/system/messages.hpp"
@@ -16,6 +17,14 @@ namespace {
 constexpr std::string_view kExitedUnseen = "the worker ended while no server was running";
 constexpr std::string_view kAnotherBoot = "the machine was restarted";
 constexpr std::string_view kOverMeanwhile = "the scope had ended before the next server started";
+
+// Ends the start for a failure that may end. A server that ran on would not watch the scopes of
+// this worker, and would write over the file that has them.
+void give_up_if_for_now(const Error& error) {
+  if (is_for_now(error)) {
+    throw std::runtime_error(error.message);
+  }
+}
 
 }  // namespace
 
@@ -59,6 +68,7 @@ void Recovery::adopt_pipe_page(pid_t pid) {
   const auto page =
       PipePage::adopt(context_.folder.server_pages(), pid, context_.policy.page_terms());
   if (!page) {
+    give_up_if_for_now(page.error());
     messages::warning("{}: left alone", page.error().message);
     return;
   }
@@ -77,6 +87,9 @@ void Recovery::adopt_pipe_page(pid_t pid) {
 Worker* Recovery::worker_of(PipePage& page, pid_t pid) {
   const PageClaims& claims = page.claims();
   auto process = open_process(pid);
+  if (!process) {
+    give_up_if_for_now(process.error());
+  }
   const bool is_alive = claims.boot == this_boot() && process &&
                         process->start_time == claims.start_time && process->uid == ::geteuid();
   if (!is_alive) {
@@ -88,6 +101,7 @@ Worker* Recovery::worker_of(PipePage& page, pid_t pid) {
   }
   const auto worker = context_.registry.worker_for(std::move(*process));
   if (!worker) {
+    give_up_if_for_now(worker.error());
     messages::error("the timers of pid {} are not watched: {}", pid, worker.error().message);
     return nullptr;
   }

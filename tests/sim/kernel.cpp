@@ -606,6 +606,7 @@ int pthread_cond_broadcast(pthread_cond_t* condition) noexcept {
 
 FAILING(ssize_t, pwrite, kPwrite, (int fd, const void* from, std::size_t bytes, off_t at), fd, from,
         bytes, at)
+FAILING(ssize_t, pread, kRead, (int fd, void* to, std::size_t bytes, off_t at), fd, to, bytes, at)
 FAILING(int, ftruncate, kTruncate, (int fd, off_t bytes) noexcept, fd, bytes)
 FAILING(int, unlink, kUnlink, (const char* path) noexcept, path)
 FAILING(int, symlink, kLink, (const char* target, const char* path) noexcept, target, path)

@@ -65,6 +65,7 @@ enum class Call {
   kProc,
   kEpoll,
   kFork,
+  kRead,
   kOther,
   kSleep,  // the last two cannot fail
 };

@@ -265,7 +265,9 @@ Simulation::Simulation(const std::string& dir, const std::set<std::string>& excu
   kernel_.on_failure = [this] {
     // Pages are looked at again at the next sweep; what lines say may be lost.
     disturbed_ = slow_.emplace_back(Span{kernel_.now, kernel_.now + interval() + 3 * kSecond}).to;
-    losses_.push_back({{kernel_.now, kernel_.now}, false, true, nullptr});
+    if (!kernel_.on_ready) {  // a start that fails loses none
+      losses_.push_back({{kernel_.now, kernel_.now}, false, true, nullptr});
+    }
     log_trouble_.push_back({kernel_.now, kernel_.now + kSecond});
   };
   kernel_.on_server_end = [this](int status) { on_server_end(status); };

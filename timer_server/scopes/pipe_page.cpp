@@ -301,16 +301,20 @@ Result<std::shared_ptr<PipePage>> PipePage::adopt(const std::string& folder, pid
   };
   std::vector<Line> lines(kPageBytes / sizeof(Line));
   const PageLayout page(lines.data());
-  const auto read = [&](std::size_t offset, std::size_t bytes) {
-    return read_at(file->fd.get(), page.base() + offset, bytes, offset);
+  const auto read = [&](std::size_t offset, std::size_t bytes) -> Status {
+    if (read_at(file->fd.get(), page.base() + offset, bytes, offset)) {
+      return {};
+    }
+    return errno == 0 ? failure(fmt::format("'{}' was truncated", path))
+                      : system_error(fmt::format("cannot read '{}'", path));
   };
-  const bool is_whole = read(0, kNamesAt);
+  const Status header = read(0, kNamesAt);
+  if (!header && header.error().errno_value != 0) {
+    return tl::unexpected<Error>(header.error());
+  }
   if (page.header().magic == 0) {
     ::unlink(path.c_str());
     return nullptr;
-  }
-  if (!is_whole) {
-    return failure(fmt::format("'{}' was truncated", path));
   }
   auto claims = read_claims(page, static_cast<std::uint64_t>(file->status.st_size));
   if (!claims) {
@@ -327,8 +331,8 @@ Result<std::shared_ptr<PipePage>> PipePage::adopt(const std::string& folder, pid
       adopted->free(i);
       continue;
     }
-    if (!read(kNamesAt + i * sizeof(SlotName), sizeof(SlotName))) {
-      return failure(fmt::format("'{}' was truncated", path));
+    if (Status name = read(kNamesAt + i * sizeof(SlotName), sizeof(SlotName)); !name) {
+      return tl::unexpected<Error>(std::move(name.error()));
     }
     std::string id = read_id(page.name(i));
     copy_slot(adopted->slots_[i], page.slot(i));

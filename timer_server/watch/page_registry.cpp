@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 
 #include "common/limits.hpp"
 #include "common/scope_page.hpp"
@@ -54,12 +53,6 @@ WorkerIdentity claimed_identity(const PageClaims& claims, pid_t pid) {
   return {std::make_shared<const Process>(std::move(process)),
           std::make_shared<std::optional<WorkerFacts>>(
               worker_facts_claimed(claims.rank, claims.local_rank, claims.job_id))};
-}
-
-// Returns whether a page is refused for a failure or lack that may end.
-bool is_for_now(const Error& refusal) {
-  constexpr std::array kForNow{EAGAIN, EINTR, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC};
-  return std::ranges::find(kForNow, refusal.errno_value) != kForNow.end();
 }
 
 // Checks what the page says of its worker against what the kernel says.
