@@ -28,10 +28,26 @@ std::string_view cgroup_path(std::string_view cgroups, std::string_view controll
   return {};
 }
 
-bool has_text(const std::string& path, std::string_view word) {
-  const auto text = read_small_file(path);
-  return text && text->find(word) != text->npos;
-}
+// Reads files of one process, and keeps the last failure that may end.
+class Reader {
+ public:
+  Result<std::string> read(const std::string& path) { return noted(read_small_file(path)); }
+  bool has_text(const std::string& path, std::string_view word) {
+    const auto text = read(path);
+    return text && text->find(word) != text->npos;
+  }
+  template <class T>
+  Result<T> noted(Result<T> result) {
+    if (!result && is_for_now(result.error())) {
+      failure_ = result.error().message;
+    }
+    return result;
+  }
+  [[nodiscard]] const std::string& failure() const { return failure_; }
+
+ private:
+  std::string failure_;
+};
 
 // Returns false for a path that is missing, and for the root that the server sees: while that one
 // is frozen, the server is, too.
@@ -41,7 +57,7 @@ bool can_be_frozen(std::string_view path) {
 
 // Returns whether the main thread sleeps where frozen threads do. /proc/PID/cgroup does not lead to
 // the cgroup of a worker in another container, or seen from another cgroup namespace.
-bool sleeps_frozen(const std::string& folder, char state) {
+bool sleeps_frozen(Reader& reader, const std::string& folder, char state) {
   // In version 2 a frozen thread is in interruptible sleep.
   constexpr std::array<std::string_view, 2> kVersion2{"get_signal", "do_freezer_trap"};
   // In version 1 it is in uninterruptible sleep. Since Linux 6.1 it is also in functions that
@@ -50,7 +66,7 @@ bool sleeps_frozen(const std::string& folder, char state) {
                                                       "do_nanosleep",     "futex_do_wait",
                                                       "futex_wait_queue", "do_sigtimedwait"};
   const auto sleeps_in =
-      state == 'S' || state == 'D' ? read_small_file(folder + "/wchan") : Result<std::string>{};
+      state == 'S' || state == 'D' ? reader.read(folder + "/wchan") : Result<std::string>{};
   const auto is_it = [&](std::string_view name) { return sleeps_in->starts_with(name); };
   return sleeps_in && (state == 'S' ? std::ranges::any_of(kVersion2, is_it)
                                     : std::ranges::any_of(kVersion1, is_it));
@@ -58,21 +74,22 @@ bool sleeps_frozen(const std::string& folder, char state) {
 
 // Returns the path of the frozen cgroup of the process. Both files show a cgroup below a frozen one
 // as frozen, too. The state of version 1 may be FROZEN or FREEZING.
-std::string frozen_cgroup(const std::string& folder, const HaltSources& sources) {
-  const auto cgroups = read_small_file(folder + "/cgroup");
+std::string frozen_cgroup(Reader& reader, const std::string& folder, const HaltSources& sources) {
+  const auto cgroups = reader.read(folder + "/cgroup");
   if (!cgroups) {
     return {};
   }
   if (const std::string_view path = cgroup_path(*cgroups, ""); can_be_frozen(path)) {
     // Version 2 is mounted at the root, or at `unified` beside version 1.
     for (const std::string_view root : {"", "/unified"}) {
-      if (has_text(fmt::format("{}{}{}/cgroup.events", sources.cgroups, root, path), "frozen 1")) {
+      if (reader.has_text(fmt::format("{}{}{}/cgroup.events", sources.cgroups, root, path),
+                          "frozen 1")) {
         return std::string(path);
       }
     }
   }
   if (const std::string_view path = cgroup_path(*cgroups, "freezer"); can_be_frozen(path)) {
-    if (has_text(fmt::format("{}/freezer{}/freezer.state", sources.cgroups, path), "FR")) {
+    if (reader.has_text(fmt::format("{}/freezer{}/freezer.state", sources.cgroups, path), "FR")) {
       return std::string(path);
     }
   }
@@ -83,9 +100,14 @@ std::string frozen_cgroup(const std::string& folder, const HaltSources& sources)
 
 std::string why_halted(pid_t pid, const IsOwnHelper& is_own_helper, const HaltSources& sources) {
   const std::string folder = fmt::format("{}/{}", sources.proc, pid);
-  const auto status = read_status(folder);
+  Reader reader;
+  // A process whose state cannot be read for now may be halted.
+  const auto unknown = [&]() -> std::string {
+    return reader.failure().empty() ? "" : "perhaps halted: " + reader.failure();
+  };
+  const auto status = reader.noted(read_status(folder));
   if (!status) {
-    return {};
+    return unknown();
   }
   if (status->tracer != 0) {
     // The helper resumes the process within milliseconds.
@@ -93,9 +115,9 @@ std::string why_halted(pid_t pid, const IsOwnHelper& is_own_helper, const HaltSo
       return {};
     }
     // While the kernel detaches a tracer, TracerPid names the tracer's parent for an instant.
-    const auto again = read_status(folder);
+    const auto again = reader.noted(read_status(folder));
     if (!again || again->tracer != status->tracer) {
-      return {};
+      return unknown();
     }
     const auto tracer = read_stat(fmt::format("{}/{}", sources.proc, status->tracer));
     return fmt::format("traced by pid {}{}", status->tracer,
@@ -108,13 +130,13 @@ std::string why_halted(pid_t pid, const IsOwnHelper& is_own_helper, const HaltSo
   if (status->state == 't') {
     return "traced by a process outside the server's pid namespace";
   }
-  if (const std::string cgroup = frozen_cgroup(folder, sources); !cgroup.empty()) {
+  if (const std::string cgroup = frozen_cgroup(reader, folder, sources); !cgroup.empty()) {
     return fmt::format("frozen by its cgroup '{}'", cgroup);
   }
-  if (sleeps_frozen(folder, status->state)) {
+  if (sleeps_frozen(reader, folder, status->state)) {
     return "frozen by its cgroup";
   }
-  return {};
+  return unknown();
 }
 
 }  // namespace filetimer

@@ -23,7 +23,7 @@ using IsOwnHelper = std::function<bool(pid_t tracer)>;
 // Returns why the process is halted: "stopped (SIGSTOP or the terminal)", "frozen by its cgroup
 // '/job'", "traced by pid 7 (gdb)". Returns an empty string if the process is not halted or has
 // ended. A traced process counts as halted even while it runs, because its debugger decides when it
-// runs.
+// runs. A process whose state cannot be read for now is "perhaps halted".
 std::string why_halted(pid_t pid, const IsOwnHelper& is_own_helper,
                        const HaltSources& sources = {});
 
