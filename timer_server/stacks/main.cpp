@@ -55,8 +55,10 @@ struct Request {
 };
 
 bool read_request(Request& request) {
-  return std::scanf("%d %llu %d %ld\n", &request.pid, &request.start_time, &request.server,
-                    &request.time_limit_ms) == 4;
+  char line[128] = {};
+  return std::fgets(line, sizeof line, stdin) != nullptr &&
+         std::sscanf(line, "%d %llu %d %ld", &request.pid, &request.start_time, &request.server,
+                     &request.time_limit_ms) == 4;
 }
 
 bool wait_for_go() {

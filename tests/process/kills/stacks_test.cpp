@@ -53,7 +53,7 @@ bool has_frame(const std::vector<std::string>& frames, std::string_view begin) {
 // Runs the helper as a server does, with a time limit of the test, on a process of the test.
 class Helper {
  public:
-  explicit Helper(pid_t pid) {
+  explicit Helper(pid_t pid, int limit_ms = 20'000) {
     int in[2];
     int out[2];
     REQUIRE(::pipe2(in, O_CLOEXEC) == 0);
@@ -66,7 +66,7 @@ class Helper {
         Launch{.argv = {stacks_helper_path()}, .in = its_in.get(), .out_fd = its_out.get()});
     const auto stat = filetimer::read_stat(fmt::format("/proc/{}", pid));
     REQUIRE(stat);
-    write_all(in_.get(), fmt::format("{} {} {} 20000\n", pid, stat->start_time, ::getpid()));
+    write_all(in_.get(), fmt::format("{} {} {} {}\n", pid, stat->start_time, ::getpid(), limit_ms));
   }
   void go() const { write_all(in_.get(), "go\n"); }
   // Returns its output up to its end.
@@ -79,6 +79,7 @@ class Helper {
     CHECK(child_->status() == exited(0));
     return all;
   }
+  ExitStatus status() { return child_->status(); }
   [[nodiscard]] pid_t pid() const { return child_->pid(); }
   [[nodiscard]] bool is_alive() const { return child_->is_alive(); }
   void kill() {
@@ -298,6 +299,12 @@ TEST_CASE(
     REQUIRE(worker.ask("ping") == "pong");
   }
   CHECK(held > 0);
+}
+
+TEST_CASE("a helper that a stopped server leaves waiting ends at its time limit") {
+  Worker worker("block");
+  Helper helper(worker.pid(), 300);
+  CHECK(helper.status() == killed_by(SIGALRM));
 }
 
 TEST_CASE("a worker loses no signal while the helper stops it") {
