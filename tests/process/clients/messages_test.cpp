@@ -11,6 +11,7 @@
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
+#include "tests/support/children.hpp"
 
 using namespace filetimer::testing;
 
@@ -91,6 +92,38 @@ TEST_CASE("messages that go to the journal have its levels in front, and no othe
   Server elsewhere(temp, {.environment = environment, .folder = "elsewhere"});
   CHECK(spare_worker_of(elsewhere) == exited(0));
   CHECK(contains(elsewhere.err(), "timer_server: info: pid "));
+}
+
+TEST_CASE("messages that standard error does not take are kept, the latest 256 at most") {
+  const TempFolder temp;
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  const filetimer::UniqueFd read_end(ends[0]);
+  filetimer::UniqueFd write_end(ends[1]);
+  const int room = ::fcntl(read_end.get(), F_SETPIPE_SZ, 4096);
+  write_all(write_end.get(), std::string(static_cast<std::size_t>(room), 'x'));
+  Server server(temp, {.args = {"--log-level", "debug"}, .err_fd = write_end.get()});
+  write_end.reset();
+  std::vector<std::unique_ptr<filetimer::Child>> workers;
+  for (int i = 0; i < 300; ++i) {
+    workers.push_back(std::make_unique<filetimer::Child>());
+    server.send(acquire_far(workers.back()->pid(), "step"));
+  }
+  server.barrier();
+  server.process().signal(SIGUSR1);
+  std::string written;
+  char bytes[4096];
+  while (!contains(written, "got SIGUSR1")) {
+    const ssize_t got = ::read(read_end.get(), bytes, sizeof bytes);
+    REQUIRE(got > 0);
+    written.append(bytes, static_cast<std::size_t>(got));
+  }
+  int watched = 0;
+  for (std::size_t at = 0; (at = written.find(": watching pid", at)) != std::string::npos; ++at) {
+    ++watched;
+  }
+  CHECK(watched <= 256);
+  CHECK(watched > 200);
 }
 
 TEST_CASE("a server says which workers it watches, what expires, and how it ends") {

@@ -70,6 +70,15 @@ TEST_CASE("A record of any evidence is JSON and stays within its limit") {
   CHECK(record.line().find("more, for which the record has no room") != std::string::npos);
 }
 
+TEST_CASE("The last of many threads has the room that the others left") {
+  Evidence evidence = much_evidence(0);
+  for (ThreadEvidence& thread : evidence.threads) {
+    thread.stack.clear();
+  }
+  evidence.threads.back().stack.assign(450, std::string(100, 'f'));
+  CHECK(parsed(evidence).array("threads").at(63)["stack"].get_array().value().size() == 450);
+}
+
 TEST_CASE("The threads leave room for the children, each of which has a share of its own") {
   Evidence evidence = much_evidence(kMaxStackFrames);
   for (int i = 0; i < 64; ++i) {

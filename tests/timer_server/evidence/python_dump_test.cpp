@@ -24,10 +24,15 @@ namespace {
 using Frames = std::vector<std::string>;
 
 int dump_fd = -1;
+std::size_t hole_bytes = 0;  // written before the text
 
 void write_dump(int) {
   constexpr std::string_view kText =
       "Current thread 0x00007f00 (most recent call first):\n  File \"a.py\", line 1 in f\n";
+  if (hole_bytes > 0) {
+    (void)!::ftruncate(dump_fd, static_cast<off_t>(hole_bytes));
+    (void)!::write(dump_fd, "\n", 1);
+  }
   // faulthandler writes in many steps; this worker in two.
   (void)!::write(dump_fd, kText.data(), 30);
   (void)!::write(dump_fd, kText.data() + 30, kText.size() - 30);
@@ -35,11 +40,15 @@ void write_dump(int) {
 
 // A worker that writes a dump on SIGUSR2, as an interpreter would.
 struct Dumper {
+  explicit Dumper(std::size_t hole = 0) : hole_before(hole) {}
+
+  std::size_t hole_before;
   testing::TempFolder folder;
   PythonDump dump{SIGUSR2, folder.path("dump")};
   // The waits are short, because ThreadSanitizer delays the handler of a signal that comes just
   // before a blocking call until that call returns.
   Child worker{[this] {
+                 hole_bytes = hole_before;
                  dump_fd =
                      ::open(dump.path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
                  ::signal(SIGUSR2, write_dump);
@@ -107,6 +116,17 @@ TEST_CASE("The dump of a worker is read, without what lay in its file before") {
     CHECK(evidence.python_threads[0].frames == Frames{"a.py:1 in f"});
   }
   CHECK(dumper.process.is_alive());
+}
+
+TEST_CASE("Of a dump that is too long the end is read, and evidence says so") {
+  for (const bool is_long : {true, false}) {
+    Dumper dumper(is_long ? kMaxPythonDumpBytes : kMaxPythonDumpBytes / 2);
+    const Evidence evidence = dumper.take(dumper.dump);
+    CHECK(evidence.missing ==
+          (is_long ? "only the last 262144 bytes of the Python stacks were read" : ""));
+    REQUIRE(evidence.python_threads.size() == 1);
+    CHECK(evidence.python_threads[0].frames == Frames{"a.py:1 in f"});
+  }
 }
 
 TEST_CASE("A signal that would end the worker, or that cannot be caught, is not sent") {

@@ -94,11 +94,17 @@ TEST_CASE("A log that was removed is made again for the next record") {
 TEST_CASE("A log over its largest size is renamed once, with complete lines") {
   const testing::TempFolder folder;
   const auto log = open_log(folder.path("log"), 4096);
-  for (int i = 0; i < 50; ++i) {
-    log->append(std::string(100, 'x'));
-  }
-  REQUIRE(log->drain(10s));
+  const auto append = [&](int records) {
+    for (int i = 0; i < records; ++i) {
+      log->append(std::string(100, 'x'));
+    }
+    REQUIRE(log->drain(10s));
+  };
+  append(41);
   CHECK(lines_of(folder.path("log.1")).size() == 41);  // the one that crossed it included
+  CHECK(std::filesystem::exists(folder.path("log")));  // readers find it before its first record
+  append(9);
+  CHECK(lines_of(folder.path("log.1")).size() == 41);
   CHECK(lines_of(folder.path("log")).size() == 9);
 }
 
