@@ -66,9 +66,7 @@ struct Model {
     return scope.state != State::kOut && scope.page == page;
   }
   [[nodiscard]] bool is_inside() const {
-    return std::ranges::any_of(scopes, [&](const auto& scope) {
-      return is_pipe ? scope.state == State::kOpen : is_here(scope);
-    });
+    return std::ranges::any_of(scopes, [&](const auto& scope) { return is_here(scope); });
   }
   [[nodiscard]] bool is_idle() const {
     return idle.is_on && !idle.is_judged && !is_inside() && idle.since >= 0 &&

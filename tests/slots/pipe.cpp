@@ -38,7 +38,7 @@ class PipeMachine final : public Machine {
       return;
     }
     expect(sent == PipeClient::Sent::kYes, "no line");
-    read(before == State::kOpen);
+    read(before != State::kOut);
   }
 
   // Carries out the line in the pipe, as Inbox and ScopePolicy do.
@@ -96,7 +96,7 @@ class PipeMachine final : public Machine {
     }
     expect(inside == readings.size() && page_->watched_count() == open,
            "{} scopes are open: expected {}", page_->watched_count(), open);
-    expect(page_->activity().is_inside == (open > 0), "the worker is inside");
+    expect(page_->activity().is_inside == (inside > 0), "the worker is inside");
   }
 
   void finish() override {

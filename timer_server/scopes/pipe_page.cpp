@@ -184,16 +184,15 @@ bool PipePage::release(std::string_view id) {
     return false;
   }
   Slot& slot = slot_at(*number);
-  const std::int64_t word = slot.deadline.load(kRelaxed);
-  if (try_release(slot, word)) {
-    const bool was_own = entries_[*number].is_counted;
+  const bool was_inside = entries_[*number].is_counted;
+  if (try_release(slot, slot.deadline.load(kRelaxed))) {
     free(*number);
-    return was_own;
+  } else {
+    release_late(slot);
+    forget_id(*number);
+    on_change(*number);
   }
-  release_late(slot);
-  forget_id(*number);
-  on_change(*number);
-  return false;
+  return was_inside;
 }
 
 std::vector<std::string> PipePage::release_all() {
@@ -234,23 +233,23 @@ void PipePage::on_change(std::size_t slot) {
   first_changed_ = std::min(first_changed_, number);
   end_of_changed_ = std::max<SlotNumber>(end_of_changed_, number + 1);
   const Slot& changed = slot_at(slot);
-  const bool is_own_open = slot_word::is_open(changed.deadline.load(kRelaxed)) &&
-                           (changed.flags.load(kRelaxed) & slot_flag::kWholeProcess) == 0;
-  if (is_own_open != entry.is_counted) {
-    entry.is_counted = is_own_open;
-    own_open_ = is_own_open ? own_open_ + 1 : own_open_ - 1;
+  const bool is_inside = is_in_use(changed.deadline.load(kRelaxed)) &&
+                         (changed.flags.load(kRelaxed) & slot_flag::kWholeProcess) == 0;
+  if (is_inside != entry.is_counted) {
+    entry.is_counted = is_inside;
+    inside_ = is_inside ? inside_ + 1 : inside_ - 1;
   }
 }
 
 WorkerPage::Activity PipePage::activity() {
   Activity activity;
-  activity.is_inside = own_open_ > 0;
+  activity.is_inside = inside_ > 0;
   return activity;
 }
 
 // Between two scans deadlines only get later, except those of acquire(), which updates next_.
 Instant PipePage::scan(const Scan& scan, Found& found, Activity& activity) {
-  activity.is_inside = activity.is_inside || own_open_ > 0;
+  activity.is_inside = activity.is_inside || inside_ > 0;
   if (scan.now < next_) {
     return next_;
   }

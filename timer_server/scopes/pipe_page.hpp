@@ -82,7 +82,7 @@ class PipePage final : public WorkerPage {
     bool is_changed = false;      // since save()
     bool is_saved = false;        // the slot is in use in the file
     bool has_saved_name = false;  // and the file has its name
-    bool is_counted = false;      // in own_open_
+    bool is_counted = false;      // in inside_
   };
 
   [[nodiscard]] std::size_t slot_count() const override { return count_; }
@@ -111,8 +111,9 @@ class PipePage final : public WorkerPage {
   std::vector<Entry> entries_;     // of the slots below count_
   std::vector<SlotNumber> by_id_;  // slots in use, by identity; without those released late
   std::vector<SlotNumber> free_;
-  std::size_t own_open_ = 0;  // open scopes, without whole-process scopes
-  Instant next_;              // no scope is due earlier
+  // Scopes that are open or under a verdict, without whole-process scopes.
+  std::size_t inside_ = 0;
+  Instant next_;  // no scope is due earlier
   UniqueFd fd_;
   const pid_t pid_;
   // The changed slots are among these.
