@@ -166,7 +166,8 @@ class Simulation {
   void judge_metrics(const std::vector<chaos::JsonRecord>& records);
   void judge_directory();
   Nanos last_left(const Process& process, Nanos before) const;
-  bool is_inside(const Process& process, Nanos when, bool is_on_pipe = true) const;
+  bool is_inside(const Process& process, Nanos when, bool is_on_pipe = true,
+                 bool is_sure = false) const;
   void quiet();
 
   [[nodiscard]] std::string server() const { return fmt::format("s{}", servers_); }
@@ -938,7 +939,11 @@ void Simulation::remove(int what, const Made& made) {
     unannounced_.push_back(slow_.back());
   }
   has_lost_lines_ = has_lost_lines_ || what == 3 || what == 5;
-  losses_.push_back({{kernel_.all_read_at(), kernel_.now + (is_page ? kClientLook : 0)},
+  Nanos from = kernel_.all_read_at();
+  for (const Span& span : slow_) {  // in which a page may be waiting for the next look at it
+    from = span.from <= kernel_.now && span.to > kernel_.now ? std::min(from, span.from) : from;
+  }
+  losses_.push_back({{from, kernel_.now + (is_page ? kClientLook : 0)},
                      is_page || what == 3 || what == 4,
                      what == 2 || what == 3 || what == 5,
                      is_page ? made.process : nullptr});
@@ -1052,11 +1057,13 @@ Nanos Simulation::due(const Scope& scope) const {
 }
 
 // A verdict ends a scope of the pipe.
-bool Simulation::is_inside(const Process& process, Nanos when, bool is_on_pipe) const {
+bool Simulation::is_inside(const Process& process, Nanos when, bool is_on_pipe,
+                           bool is_sure) const {
   return std::ranges::any_of(scopes_, [&](const Scope& scope) {
     const bool is_due = when >= due(scope);
     return scope.process == &process && !scope.is_refused && scope.open.from < when &&
-           scope.open.to > when && (scope.on_page || (is_on_pipe && !is_due));
+           scope.open.to > when && (scope.on_page || (is_on_pipe && !is_due)) &&
+           !(is_sure && may_be_lost(scope));
   });
 }
 
@@ -1130,7 +1137,7 @@ void Simulation::judge_idle(const chaos::JsonRecord& record, bool was_signalled)
   if (is_page_lost || !removed_.empty()) {
     return;
   }
-  if (idle == idles_.end() || is_inside(*idle->process, judged - kTurn, !was_signalled) ||
+  if (idle == idles_.end() || is_inside(*idle->process, judged - kTurn, !was_signalled, true) ||
       judged < last_left(*idle->process, judged) + idle->timeout) {
     violation("not-early: {} of pid {}, which was not idle for so long", record.place(),
               record.integer("pid"));
