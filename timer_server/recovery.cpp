@@ -18,12 +18,14 @@ constexpr std::string_view kExitedUnseen = "the worker ended while no server was
 constexpr std::string_view kAnotherBoot = "the machine was restarted";
 constexpr std::string_view kOverMeanwhile = "the scope had ended before the next server started";
 
-// Ends the start for a failure that may end. A server that ran on would not watch the scopes of
-// this worker, and would write over the file that has them.
-void give_up_if_for_now(const Error& error) {
-  if (is_for_now(error)) {
-    throw std::runtime_error(error.message);
+// Returns the result, or ends the start for a failure that may end. A server that ran on would not
+// watch the scopes of the worker, and would write over the file that has them.
+template <class T>
+Result<T> lasting(Result<T> result) {
+  if (!result && is_for_now(result.error())) {
+    throw std::runtime_error(result.error().message);
   }
+  return result;
 }
 
 }  // namespace
@@ -66,9 +68,8 @@ PageRegistry::WasJudged Recovery::was_judged() {
 // Adopts the scopes that an earlier server kept for a worker of the pipe.
 void Recovery::adopt_pipe_page(pid_t pid) {
   const auto page =
-      PipePage::adopt(context_.folder.server_pages(), pid, context_.policy.page_terms());
+      lasting(PipePage::adopt(context_.folder.server_pages(), pid, context_.policy.page_terms()));
   if (!page) {
-    give_up_if_for_now(page.error());
     messages::warning("{}: left alone", page.error().message);
     return;
   }
@@ -86,10 +87,7 @@ void Recovery::adopt_pipe_page(pid_t pid) {
 // the scopes of a worker that has exited, and removes the page.
 Worker* Recovery::worker_of(PipePage& page, pid_t pid) {
   const PageClaims& claims = page.claims();
-  auto process = open_process(pid);
-  if (!process) {
-    give_up_if_for_now(process.error());
-  }
+  auto process = lasting(open_process(pid));
   const bool is_alive = claims.boot == this_boot() && process &&
                         process->start_time == claims.start_time && process->uid == ::geteuid();
   if (!is_alive) {
@@ -99,9 +97,8 @@ Worker* Recovery::worker_of(PipePage& page, pid_t pid) {
     page.remove();
     return nullptr;
   }
-  const auto worker = context_.registry.worker_for(std::move(*process));
+  const auto worker = lasting(context_.registry.worker_for(std::move(*process)));
   if (!worker) {
-    give_up_if_for_now(worker.error());
     messages::error("the timers of pid {} are not watched: {}", pid, worker.error().message);
     return nullptr;
   }
@@ -195,9 +192,9 @@ void Recovery::resume_kill(pid_t pid, std::uint64_t start_time,
 Worker* Recovery::find_or_watch(pid_t pid, std::uint64_t start_time) {
   Worker* worker = context_.workers.find(pid);
   if (worker == nullptr) {
-    auto process = open_process(pid);
+    auto process = lasting(open_process(pid));
     if (process && process->start_time == start_time && process->uid == ::geteuid()) {
-      worker = context_.registry.worker_for(std::move(*process)).value_or(nullptr);
+      worker = lasting(context_.registry.worker_for(std::move(*process))).value_or(nullptr);
     }
   }
   return worker != nullptr && worker->process->start_time == start_time ? worker : nullptr;
