@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "common/limits.hpp"
 #include "common/scope_page.hpp"
@@ -36,11 +37,12 @@ std::string time_namespace(std::string_view pid) {
 }
 
 // Returns the process that a page names as its worker, if it is alive.
-std::optional<Process> claimed_process(const PageClaims& claims) {
+Result<Process> claimed_process(const PageClaims& claims) {
   auto process = open_process(claims.pid);
-  const bool is_it =
-      process && (claims.start_time == 0 || process->start_time == claims.start_time);
-  return is_it ? std::optional(std::move(*process)) : std::nullopt;
+  if (process && claims.start_time != 0 && process->start_time != claims.start_time) {
+    return failure("another process has its pid");
+  }
+  return process;
 }
 
 // Returns the identity of a process that has exited, as its page says.
@@ -221,6 +223,11 @@ void PageRegistry::look_at(const std::string& name) {
 }
 
 void PageRegistry::refuse(const std::string& name, const Error& reason) {
+  // A kill that an earlier server has begun cannot be resumed without the page. EAGAIN: a limit of
+  // this class.
+  if (was_judged_ && is_for_now(reason) && reason.errno_value != EAGAIN) {
+    throw std::runtime_error(fmt::format("page '{}': {}", name, reason.message));
+  }
   free_.erase(name);
   refused_in_batch_.insert(name);
   context_.rejections.add(fmt::format("page '{}': {}", name, reason.message), name, 0);
@@ -244,7 +251,10 @@ void PageRegistry::find_owner(const std::shared_ptr<MappedPage>& page, const Err
     remove_orphan(*page, kStartedAnother);
   } else if (why_none.errno_value != ESRCH) {
     refuse(name, why_none);
-  } else if (auto claimed = claimed_process(page->claims()); !claimed) {
+  } else if (auto claimed = claimed_process(page->claims());
+             !claimed && is_for_now(claimed.error())) {
+    refuse(name, claimed.error());
+  } else if (!claimed) {
     free_.erase(name);
     remove_orphan(*page, "the worker ended inside the scope while no server was running");
   } else if (free_.contains(name)) {
