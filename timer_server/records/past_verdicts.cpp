@@ -65,14 +65,10 @@ PastVerdict verdict_from(const dom::element& record) {
   ScopeTerms& terms = expiry.scope.terms;
   terms.acquired = {value_or<std::int64_t>(record, "acquired_mono_ns", 0)};
   terms.deadline = {value_or<std::int64_t>(record, "deadline_mono_ns", 0)};
-  if (const double timeout = value_or<double>(record, "timeout_s", -1); timeout >= 0) {
-    terms.timeout = duration_of(timeout);
-  }
   if (const double grace = value_or<double>(record, "grace_s", -1); grace >= 0) {
     terms.grace = grace_of(duration_of(grace));
   }
   terms.signal = static_cast<int>(value_or<std::int64_t>(record, "signal", 0));
-  terms.tid = static_cast<pid_t>(value_or<std::int64_t>(record, "tid", 0));
   return past;
 }
 

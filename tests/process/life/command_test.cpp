@@ -222,13 +222,18 @@ TEST_CASE("fresh directories of killed servers are removed, and those in use are
   write_file(with_a_log / "expired.jsonl", "");
   const auto with_something_else = make_folder("run-2-abcdef", 2h);
   std::filesystem::create_symlink("elsewhere", with_something_else / "server");
+  const auto with_a_reader = make_folder("run-5-abcdef", 2h);
+  REQUIRE(::mkfifo((with_a_reader / "requests").c_str(), 0600) == 0);
+  const filetimer::UniqueFd reader(
+      ::open((with_a_reader / "requests").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   const auto half_made = make_folder(".run-3-abcdef", 2h);
   const auto being_made = make_folder(".run-4-abcdef", 0h);
   const Finished next = run_server(temp, {"--", "/bin/true"}, environment);
   CHECK(next.status == exited(0));
   CHECK_FALSE(exists(abandoned.dir()));
   CHECK_FALSE(exists(half_made));
-  for (const auto& kept : {named_by_a_user, with_a_log, with_something_else, being_made}) {
+  for (const auto& kept :
+       {named_by_a_user, with_a_log, with_something_else, with_a_reader, being_made}) {
     CHECK(exists(kept));
   }
   CHECK(exists(watching.fifo()));
