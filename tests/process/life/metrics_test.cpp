@@ -189,6 +189,18 @@ TEST_CASE("metrics for which there is no room leave no part of them behind") {
   CHECK(std::filesystem::is_empty(folder));
 }
 
+TEST_CASE("the last metrics have what happened since the ones before") {
+  const TempFolder temp;
+  const std::string file = temp.path("filetimer.prom");
+  Server server(temp, {"--metrics", file, "--max-interval", "1h"});
+  const auto worker = client_worker(server.dir());
+  CHECK(worker->ask("open visited 3600000") == "yes");
+  CHECK(worker->ask("release visited") == "yes");
+  CHECK(server.stop() == exited(0));
+  CHECK(value_of(read_file(file), server, "scope_duration_seconds_count", "scope=\"visited\"") ==
+        "1");
+}
+
 TEST_CASE("a server that stops says nothing of its last metrics, unless they take too long") {
   constexpr int kTries = 10;  // on a busy machine they do
   bool is_said = true;

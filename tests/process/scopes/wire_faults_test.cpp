@@ -93,6 +93,17 @@ TEST_CASE("a rejected line is recorded with the reason and its first 200 bytes")
   CHECK(record.text("line").size() <= 210);
 }
 
+TEST_CASE("a bad line right after another is recorded without a further event") {
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "1h"});
+  for (const char* const line : {"first", "second"}) {
+    server.send(std::string(line) + "\n");
+    CHECK(
+        server.wait_for([&](const Record& r) { return r.is("rejected") && r.text("line") == line; })
+            .integer("count") == 1);
+  }
+}
+
 TEST_CASE("a flood of bad lines makes few records, and every bad line is counted") {
   const TempFolder temp;
   Server server(temp);
