@@ -34,9 +34,9 @@ inline tl::unexpected<Error> failure(std::string what) {
   return tl::unexpected<Error>(Error{std::move(what), 0});
 }
 
-// Returns whether an error is a failure or lack that may end.
+// Returns whether an error is a failure or lack of the system that may end.
 inline bool is_for_now(const Error& error) {
-  constexpr std::array kForNow{EAGAIN, EINTR, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC};
+  constexpr std::array kForNow{EINTR, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC};
   return std::ranges::find(kForNow, error.errno_value) != kForNow.end();
 }
 

@@ -223,15 +223,15 @@ void PageRegistry::look_at(const std::string& name) {
 }
 
 void PageRegistry::refuse(const std::string& name, const Error& reason) {
-  // A kill that an earlier server has begun cannot be resumed without the page. EAGAIN: a limit of
-  // this class.
-  if (was_judged_ && is_for_now(reason) && reason.errno_value != EAGAIN) {
+  // A kill that an earlier server has begun cannot be resumed without the page.
+  if (was_judged_ && is_for_now(reason)) {
     throw std::runtime_error(fmt::format("page '{}': {}", name, reason.message));
   }
   free_.erase(name);
   refused_in_batch_.insert(name);
   context_.rejections.add(fmt::format("page '{}': {}", name, reason.message), name, 0);
-  if (is_for_now(reason) && refused_for_now_.size() >= kMaxRefusedForNow) {
+  const bool may_end = is_for_now(reason) || reason.errno_value == EAGAIN;  // a limit of the server
+  if (may_end && refused_for_now_.size() >= kMaxRefusedForNow) {
     has_more_to_look_at_ = true;
     return;
   }
@@ -239,7 +239,7 @@ void PageRegistry::refuse(const std::string& name, const Error& reason) {
     refused_.clear();
   }
   refused_.insert(name);
-  if (is_for_now(reason) && std::ranges::find(refused_for_now_, name) == refused_for_now_.end()) {
+  if (may_end && std::ranges::find(refused_for_now_, name) == refused_for_now_.end()) {
     refused_for_now_.push_back(name);
   }
 }
