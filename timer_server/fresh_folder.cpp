@@ -79,6 +79,10 @@ bool has_log(const std::filesystem::path& folder) {
          (ec && ec != std::errc::no_such_file_or_directory);
 }
 
+bool may_be_in_use(const std::filesystem::path& folder) {
+  return has_log(folder) || has_reader(folder / kPipeName) || may_have_live_page(folder);
+}
+
 bool is_own_folder(const std::filesystem::path& path, bool is_old) {
   struct stat st {};
   return ::lstat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == ::geteuid() &&
@@ -95,13 +99,13 @@ void remove_abandoned_folders(const std::string& parent) {
   while (const char* const entry = removed < kMaxRemovedFolders ? folders.next() : nullptr) {
     const std::string_view name = entry;
     const std::filesystem::path folder = std::filesystem::path(parent) / name;
-    if (!is_fresh_name(name) || !is_own_folder(folder, name.starts_with('.')) || has_log(folder)) {
+    if (!is_fresh_name(name) || !is_own_folder(folder, name.starts_with('.')) ||
+        may_be_in_use(folder)) {
       continue;
     }
     // Held while the folder is removed, so that no server can start in it.
     const auto lock = ServerLock::take((folder / kBoardName).string());
-    if (lock && !has_log(folder) && !has_reader(folder / kPipeName) &&
-        !may_have_live_page(folder)) {
+    if (lock && !may_be_in_use(folder)) {
       std::error_code failed;
       std::filesystem::remove_all(folder, failed);
       ++removed;
