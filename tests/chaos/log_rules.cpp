@@ -641,6 +641,8 @@ void LogJudge::judge_warned(const JsonRecord& record) {
          from_acquire + overdue);
   expect(record.number("soft_s") >= 0 && record.number("soft_s") <= from_acquire + kTimeoutRounding,
          "record-times", record, "soft_s is more than the time since its opening");
+  const JsonRecord* const verdict = find(verdicts_, scope_id(record));
+  expect(verdict == nullptr || verdict > &record, "record-times", record, "after its verdict");
   auto& times = warnings_[fmt::format("{} {} {}", record.integer("server_pid"),
                                       record.integer("pid"), record.integer("start_time"))];
   times.push_back(seconds(record, "acquired_mono_ns") + elapsed);

@@ -790,7 +790,7 @@ end:
   :: d_step { server_at == RECORD -> is_recorded[scope_in[i]] = true; server_at = SIGNAL }
   /* KillLadder::find_releases(), was_released_late(), send_due_signal(), end(). The worker is alive
    * afterwards, as with --dry-run, signal 0, or a signal that it survives.
-   * code: timer_server/kills/kill_ladder.cpp KillLadder::find_releases 03de2402
+   * code: timer_server/kills/kill_ladder.cpp KillLadder::find_releases 0027dbfb
    * code: timer_server/scopes/worker_page.cpp WorkerPage::was_released_late e02cba95 */
   :: d_step { server_at == SIGNAL ->
        if

@@ -49,6 +49,11 @@ std::string release(pid_t pid, std::string_view scope) {
   return version1(pid, scope, -1, 0);
 }
 
+std::string with_own_keys(std::string line, std::string_view keys) {
+  const std::size_t end = line.rfind('}');
+  return line.replace(end, 1, fmt::format(", {}}}", keys));
+}
+
 bool is_read_pipe(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
   struct stat st {};

@@ -27,6 +27,8 @@ std::string acquire_far(pid_t pid, std::string_view scope, int signal = SIGKILL)
 // before the start of the worker.
 std::string acquire_past(pid_t pid, std::string_view scope, int signal = SIGKILL);
 std::string release(pid_t pid, std::string_view scope);
+// Returns a line with keys that only our own client writes.
+std::string with_own_keys(std::string line, std::string_view keys);
 
 // Returns whether there is a pipe with a reader. A new pipe of a server has none until the server
 // has opened it.

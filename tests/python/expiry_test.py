@@ -253,8 +253,17 @@ try:
     time.sleep(60)
 except filetimer.ScopeExpired:
     say(scope.release())
+with soft(0.2, grace=60) as scope:
+    try:
+        time.sleep(60)
+    except filetimer.ScopeExpired:
+        pass
+    try:
+        scope.acquire()
+    except filetimer.TimerError:
+        say("is open")
 """)
-        self.assertEqual(out, "caught\nFalse\n")
+        self.assertEqual(out, "caught\nFalse\nis open\n")
 
     def test_it_is_raised_while_the_interpreter_ends(self):
         out = self.run_worker("""

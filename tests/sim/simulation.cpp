@@ -38,6 +38,7 @@ constexpr Nanos kReleaseAfter = 50 * kMs;  // that a worker takes to act on a si
 // A verdict, a signal or an answer comes within; and with evidence.
 constexpr Nanos kTurn = kMs / 10;  // of the server
 constexpr Nanos kPrompt = 300 * kMs;
+constexpr Nanos kStopLimit = 2 * kSecond + kPrompt;  // after SIGTERM, whatever a worker does
 constexpr Nanos kPromptWithEvidence = 3 * kSecond;
 constexpr Nanos kAnswer = 8 * kSecond;  // the wait of a question, and the end of the server
 constexpr Nanos kClientLook = kSecond;  // between two looks of a client at its files
@@ -163,6 +164,7 @@ class Simulation {
   [[nodiscard]] Nanos due(const Scope& scope) const;
   void judge_records();
   void judge_idle(const chaos::JsonRecord& record, bool was_signalled);
+  void judge_idle_kill(const chaos::JsonRecord& killed, Nanos deadline);
   void judge_metrics(const std::vector<chaos::JsonRecord>& records);
   void judge_directory();
   Nanos last_left(const Process& process, Nanos before) const;
@@ -228,6 +230,7 @@ class Simulation {
   bool has_kept_files_ = false;  // which the server could not remove, or found without an owner
   bool was_quiet_ = false;       // nothing has disturbed the last server for long
   int stops_ = 0;                // that the server was asked for
+  Nanos stopping_ = 0;           // since when it stops for SIGTERM
   Nanos disturbed_ = 0;          // until then a server may have been unable to do something
   bool has_lost_lines_ = false;  // the server cannot save what it reads, until the next one
   pid_t next_pid_ = kFirstPid;
@@ -405,6 +408,7 @@ void Simulation::act_on_server(const Operation& operation) {
     crash();
   } else if (name == "term") {
     ask_to_stop();
+    stopping_ = std::min(stopping_, kernel_.now);
     ::raise(SIGTERM);
   } else if (name == "signal") {
     signal_server(std::clamp(operation.argument(0), 0, 6));
@@ -710,6 +714,7 @@ void Simulation::start_server() {
   is_closed_ = false;
   disturbed_ = kernel_.now;
   stops_ = 0;
+  stopping_ = kNever - kStopLimit;
   may_end_ = std::ranges::any_of(kernel_.failing, [](int error) { return error != 0; }) ||
              kernel_.log_errno != 0;
   note("driver", "spawn", fmt::format(R"(,"subject":"{}","role":"server")", server()),
@@ -810,6 +815,10 @@ void Simulation::on_server_end(int status) {
   if (!may_end_) {
     violation("server-life: the server has ended by itself with status {}", status);
   }
+  if (kernel_.now > stopping_ + kStopLimit && disturbed_ < stopping_) {
+    violation("liveness: the server has ended {:.3f} s after SIGTERM",
+              static_cast<double>(kernel_.now - stopping_) / 1e9);
+  }
   forget_signals();
   disturbed_ = kernel_.now;
   Process* const server = std::exchange(server_, nullptr);
@@ -853,7 +862,8 @@ void Simulation::ask(int what) {
 
 // The answer has come, and says what was done.
 void Simulation::judge_answer(int what, Nanos asked, int fd) {
-  if (disturbed_ >= asked) {
+  const auto folder = removed_.find(dir_ + "/replies");
+  if (disturbed_ >= asked || (folder != removed_.end() && folder->second >= asked)) {
     return;
   }
   char answer[4096] = "";
@@ -1088,6 +1098,12 @@ void Simulation::judge_records() {
                           killed.integer("mono_ns") < record.integer("mono_ns");
                  }));
     }
+    if (record.text("event") == "killed" && record.text("scope") == "(idle)") {
+      const auto expired = std::ranges::find_if(records, [&](const chaos::JsonRecord& other) {
+        return other.text("event") == "expired" && other.text("id") == record.text("id");
+      });
+      judge_idle_kill(record, expired->integer("deadline_mono_ns"));
+    }
     const bool is_cut =
         is_expired && settings_.contains("--max-timeout") &&
         std::ranges::any_of(scopes_, [&](const Scope& scope) {
@@ -1141,6 +1157,18 @@ void Simulation::judge_idle(const chaos::JsonRecord& record, bool was_signalled)
       judged < last_left(*idle->process, judged) + idle->timeout) {
     violation("not-early: {} of pid {}, which was not idle for so long", record.place(),
               record.integer("pid"));
+  }
+}
+
+// A worker that has been in a scope since its idle timeout gets no signal.
+void Simulation::judge_idle_kill(const chaos::JsonRecord& killed, Nanos deadline) {
+  const auto signals = killed.list<chaos::JsonFields>("signals");
+  for (const Scope& scope : scopes_) {
+    if (!signals.empty() && scope.process->pid == killed.integer("pid") &&
+        scope.open.from > deadline && !scope.is_refused &&
+        scope.open.to < signals.front().integer("mono_ns") - kTurn && !may_be_lost(scope)) {
+      violation("signals: {}, and it has been in {} since", killed.place(), scope.name);
+    }
   }
 }
 
@@ -1249,8 +1277,16 @@ void Simulation::quiet() {
     violation("server-life: the server does not start without adversities");
     return;
   }
+  for (const Scope& scope : scopes_) {
+    if (scope.on_page && scope.process->can_run() && !may_be_lost(scope) &&
+        scope.place.slot->slot->deadline.load() == slot_word::kReleasedLate) {
+      violation("slots: {} of {} was released late, and its slot is kept", scope.name,
+                scope.process->name);
+    }
+  }
   was_quiet_ = disturbed_ < kernel_.now - kQuiet / 2;
   ask_to_stop();
+  stopping_ = std::min(stopping_, kernel_.now);
   ::raise(SIGTERM);
   kernel_.run_until(kernel_.now + kStop);
   if (server_ != nullptr) {

@@ -204,10 +204,10 @@ std::uint64_t KillLadder::record_verdicts(Instant now) {
 }
 
 void KillLadder::add_records_of_verdict(const KillOrder& order, std::vector<std::string>& records) {
+  if (order.is_recorded) {
+    return;
+  }
   for (const Expiry& expiry : order.expiries) {
-    if (order.is_recorded) {
-      break;
-    }
     // The first record alone lists the open scopes: a worker may have a thousand expiries as well.
     const bool is_first = &expiry == &order.expiries.front();
     records.push_back(records_.expired(order.worker, expiry,
@@ -498,7 +498,7 @@ void KillLadder::find_releases(Kill& kill) {
       continue;
     }
     expiry.released_at = Instant::now();  // not earlier than the release
-    if (kill.stage >= Stage::kRecorded) {
+    if (kill.stage >= Stage::kRecorded || kill.order.is_recorded) {
       ++released_late_[expiry.scope.name];
       log_.append(records_.released_late(kill.order.worker, expiry, kill.stage > Stage::kRecorded));
     }

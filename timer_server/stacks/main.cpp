@@ -16,14 +16,17 @@
 //   end            the answer is complete
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <iterator>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -121,12 +124,10 @@ std::string why_untraceable(const Request& request, const std::string& error) {
 }
 
 std::string join(const std::vector<std::string>& names) {
-  std::string list;
-  for (std::size_t i = 0; i < names.size() && i < kMaxFilesNamed; ++i) {
-    list += (i == 0 ? "" : ", ") + names[i];
-  }
-  return names.size() > kMaxFilesNamed
-             ? fmt::format("{} and {} more", list, names.size() - kMaxFilesNamed)
+  const std::span shown(names.data(), std::min(names.size(), kMaxFilesNamed));
+  const std::string list = fmt::format("{}", fmt::join(shown, ", "));
+  return names.size() > shown.size()
+             ? fmt::format("{} and {} more", list, names.size() - shown.size())
              : list;
 }
 

@@ -257,12 +257,21 @@ void PageRegistry::find_owner(const std::shared_ptr<MappedPage>& page, const Err
   } else if (!claimed) {
     free_.erase(name);
     remove_orphan(*page, "the worker ended inside the scope while no server was running");
-  } else if (free_.contains(name)) {
-    refuse(name, why_none);
-  } else if (free_.size() >= kMaxFreePages) {
-    refuse(name, {why_none.message, EAGAIN});
+  } else if (const auto waiting = free_.find(name); waiting != free_.end()) {
+    if (!std::exchange(waiting->second.is_refused, true)) {
+      context_.rejections.add(fmt::format("page '{}': {}", name, why_none.message), name, 0);
+    }
   } else {
-    wait_for_exit(name, std::move(*claimed));
+    if (free_.size() >= kMaxFreePages) {
+      std::erase_if(free_, [this](const auto& other) {
+        return other.second.is_refused && refused_.insert(other.first).second;
+      });
+    }
+    if (free_.size() >= kMaxFreePages) {
+      refuse(name, {why_none.message, EAGAIN});
+    } else {
+      wait_for_exit(name, std::move(*claimed));
+    }
   }
 }
 
@@ -324,7 +333,7 @@ Result<Process> PageRegistry::open_owner(MappedPage& page) const {
 }
 
 // A worker that exits loses its lock shortly before its pidfd reports the exit. So its page is
-// looked at again after the exit; if the process still runs, the next sweep refuses the page.
+// looked at again after the exit; if the process still runs, the next sweep reports the page.
 void PageRegistry::wait_for_exit(const std::string& name, Process process) {
   Free& free = free_[name];
   free.process = std::move(process);

@@ -125,10 +125,12 @@ class PageRegistry {
   WasJudged was_judged_;  // set while adopt() runs
   std::size_t orphaned_scopes_ = 0;
   ByScope<ScopeDurationCounts> ended_durations_;
-  // Pages without an owner whose process is alive: it may be exiting.
+  // Pages without an owner whose process is alive: it may be exiting, or have started another
+  // program.
   struct Free {
     Process process;
     EventSource exit;
+    bool is_refused = false;  // there is a record of it
   };
   std::unordered_map<std::string, Free> free_;  // by name
   LoopThread loop_thread_;

@@ -231,6 +231,22 @@ TEST_CASE("a graceful shutdown waits for a scope on a page and refuses new scope
   CHECK(announced(server.dir()) == filetimer::Announcement::kNone);
 }
 
+TEST_CASE("a graceful shutdown waits for a kill that is under way") {
+  const TempFolder temp;
+  Server server(temp);
+  Worker worker("catch-signals");
+  server.send(with_own_keys(acquire_past(worker.pid(), "forward", SIGTERM),
+                            R"("x_timeout_s": 0.000001, "x_grace_s": 3600)"));
+  CHECK(worker.line() == fmt::format("signal {}", SIGTERM));
+  Asker asker(server.dir(), shutdown("scopes"));
+  asker.next("granted");
+  CHECK(asker.next("waiting").integer("open_scope_count") == 0);
+  worker.signal(SIGKILL);
+  CHECK(asker.last().text("answer") == "done");
+  CHECK(server.process().status() == exited(0));
+  CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
+}
+
 TEST_CASE("a forced shutdown ends the server after its time or at once, and leaves scopes open") {
   const TempFolder temp;
   Server server(temp);

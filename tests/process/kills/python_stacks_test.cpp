@@ -103,6 +103,19 @@ TEST_CASE("a helper for native stacks that hangs leaves time for the Python stac
   CHECK_FALSE(contains(environment, "HOME="));
 }
 
+TEST_CASE("the next server reads the stacks of a worker that an earlier one was about to kill") {
+  const TempFolder temp;
+  Server server(temp, {.args = {"--evidence-timeout", "1h"},
+                       .program = with_helper(temp, "exec /bin/sleep 100")});
+  const auto worker = hung_worker(server, "hang_sleeping");
+  server.wait_for("expired", worker->pid());
+  server.kill();
+  const Server next(temp);
+  const Record evidence = evidence_of(next, *worker);
+  CAPTURE(evidence.line());
+  CHECK_FALSE(stacks_in(evidence).empty());
+}
+
 TEST_CASE("the record has all 16 threads of a Python worker, the main one first") {
   const TempFolder temp;
   const Server server(temp);

@@ -30,12 +30,6 @@ std::vector<std::string> left_open_at_stop(const Records& records, pid_t pid) {
   return scopes;
 }
 
-// Returns a line with keys that only our own client writes.
-std::string with_own_keys(std::string line, std::string_view keys) {
-  const std::size_t end = line.rfind('}');
-  return line.replace(end, 1, fmt::format(", {}}}", keys));
-}
-
 }  // namespace
 
 TEST_CASE("a worker whose scope expires is killed with the requested signal and recorded") {

@@ -140,11 +140,14 @@ TEST_CASE("a forked child has its own page and does not change its parent's") {
 TEST_CASE("a child that opens no scope makes no page, and one that connects makes its own") {
   FakeServer server;
   auto client = server.connect();
+  CHECK(client.expires(1h, "step").release());
   CHECK(in_child([&] { return client.is_watched() ? 0 : 1; }) == 0);
   CHECK(server.page_names().size() == 1);
   CHECK(in_child([&] {
           auto own = server.connect();
-          return server.page_names().size() == 2 ? 0 : 1;
+          const bool has_own = server.page_names().size() == 2;
+          const int code = in_child([&] { return own.expires(1h, "step").release() ? 0 : 1; });
+          return has_own && code == 0 ? 0 : 1;
         }) == 0);
 }
 
