@@ -7,9 +7,11 @@
 #include <sys/stat.h>
 
 #include <cmath>
+#include <stdexcept>
 #include <unordered_map>
 
 #include "common/posix.hpp"
+#include "common/result.hpp"
 #include "common/scope_name.hpp"
 
 namespace filetimer {
@@ -17,11 +19,23 @@ namespace {
 
 namespace dom = simdjson::dom;
 
+// Ends the start for a failure that may end. Without its records a kill would be begun again.
+void refuse_for_now(const std::string& path) {
+  if (const Error error = system_error(fmt::format("cannot read '{}'", path)).value();
+      is_for_now(error)) {
+    throw std::runtime_error(error.message);
+  }
+}
+
 // Returns the last `most` bytes of a regular file, or nothing without a file.
 std::string read_tail(const std::string& path, std::size_t most) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!fd) {
+    refuse_for_now(path);
+    return {};
+  }
   struct stat st {};
-  if (!fd || ::fstat(fd.get(), &st) != 0 || !S_ISREG(st.st_mode)) {
+  if (::fstat(fd.get(), &st) != 0 || !S_ISREG(st.st_mode)) {
     return {};
   }
   const auto size = static_cast<std::size_t>(st.st_size);
@@ -32,6 +46,9 @@ std::string read_tail(const std::string& path, std::size_t most) {
     const ssize_t got = retry_eintr([&] {
       return ::pread(fd.get(), text.data() + used, text.size() - used, static_cast<off_t>(at));
     });
+    if (got < 0) {
+      refuse_for_now(path);
+    }
     if (got <= 0) {
       break;
     }

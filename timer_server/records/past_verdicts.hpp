@@ -25,7 +25,8 @@ struct PastVerdict {
 
 // Returns the verdicts of this boot, the oldest first, that servers of the runtime directory `dir`
 // recorded. Reads the last kMaxPastBytes of the log, and of the rotated log (PATH.1) if the log is
-// shorter. Skips lines that are not records. Returns nothing without a log.
+// shorter. Skips lines that are not records. Returns nothing without a log. Throws
+// std::runtime_error if a log cannot be read for now.
 std::vector<PastVerdict> read_past_verdicts(const std::string& log_path, std::string_view boot_id,
                                             std::string_view dir);
 

@@ -127,6 +127,27 @@ TEST_CASE("a page that a full server refuses is watched once there is room") {
   server.wait_for("killed", late->pid());
 }
 
+TEST_CASE("a server with room for fewer workers than the one before starts, and names the others") {
+  const TempFolder temp;
+  Server server(temp);
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::string lines;
+  for (int i = 0; i < 17; ++i) {
+    workers.push_back(std::make_unique<Worker>("block"));
+    lines += acquire_far(workers.back()->pid(), "s");
+  }
+  server.send(lines);
+  server.barrier();
+  server.kill();
+  const Server next(temp, {.in_child = [] {
+                      const rlimit files{64, 64};
+                      ::setrlimit(RLIMIT_NOFILE, &files);
+                    }});
+  CHECK(adopted_by(next) == 16);
+  CHECK(status_of(temp, next).integer("workers") == 16);
+  next.wait_for_message("are not watched: 16 workers are watched: no more fit (see ulimit -n)");
+}
+
 TEST_CASE("a worker with 1,024 scopes on the pipe is refused one more and keeps what it has") {
   const TempFolder temp;
   Server server(temp);
