@@ -375,6 +375,7 @@ void Server::check_directory() {
     scan_.want();
   }
   if (auto pipe = directory_.replace_pipe()) {
+    inbox_.read();  // what was written before the old pipe is closed
     inbox_.stop_listening();
     directory_.use(std::move(*pipe));
     inbox_.listen();
