@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/support/files.hpp"
+#include "tests/support/kernel_stacks.hpp"
 
 namespace filetimer::testing {
 namespace {
@@ -95,6 +96,10 @@ std::vector<std::string> scopes_of(const Records& records, std::string_view even
     }
   }
   return scopes;
+}
+
+std::string missing_in(const Record& evidence) {
+  return missing_but_kernel_stacks(evidence.has("missing") ? evidence.text("missing") : "");
 }
 
 }  // namespace filetimer::testing

@@ -38,5 +38,7 @@ std::size_t count(const Records& records, std::string_view event, pid_t pid);
 std::int64_t mono_of_signal(const Record& killed, std::size_t index);
 // Returns the names of the scopes in the records of one event, in order.
 std::vector<std::string> scopes_of(const Records& records, std::string_view event, pid_t pid);
+// Returns what a record of evidence says is missing besides kernel stacks.
+std::string missing_in(const Record& evidence);
 
 }  // namespace filetimer::testing

@@ -11,7 +11,6 @@
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 #include "tests/support/files.hpp"
-#include "tests/support/kernel_stacks.hpp"
 
 using namespace filetimer::testing;
 
@@ -52,10 +51,6 @@ bool has_function(const PythonStack& stack, std::string_view function) {
     return frame.ends_with(fmt::format(" in {}", function)) &&
            frame.find("python_worker.py:") != std::string::npos;
   });
-}
-
-std::string missing_in(const Record& evidence) {
-  return missing_but_kernel_stacks(evidence.has("missing") ? evidence.text("missing") : "");
 }
 
 // Returns the evidence of a worker, which must have been killed.

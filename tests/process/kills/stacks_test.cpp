@@ -20,7 +20,6 @@
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
-#include "tests/support/kernel_stacks.hpp"
 #include "tests/support/skip.hpp"
 
 using namespace filetimer::testing;
@@ -156,7 +155,7 @@ std::string missing_with_helper(const std::string& script, const std::string& ti
   CHECK(evidence.array("threads").size() == 1);  // what /proc says is there all the same
   CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
   CHECK(server.stop() == exited(0));
-  return missing_but_kernel_stacks(evidence.has("missing") ? evidence.text("missing") : "");
+  return missing_in(evidence);
 }
 
 }  // namespace
