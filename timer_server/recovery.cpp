@@ -37,7 +37,11 @@ std::size_t Recovery::run() {
       adopted_scopes_ += page->open_count();
     }
   });
-  for (const pid_t pid : context_.folder.pipe_workers()) {
+  const auto pipe_workers = context_.folder.pipe_workers();
+  if (!pipe_workers) {
+    throw std::runtime_error(pipe_workers.error().message);
+  }
+  for (const pid_t pid : *pipe_workers) {
     adopt_pipe_page(pid);
   }
   context_.workers.for_each([&](Worker& worker) {

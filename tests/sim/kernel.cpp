@@ -302,8 +302,9 @@ Process& Kernel::start(pid_t pid, Process* parent, std::string name) {
   const int end = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   process->end_fd = ::fcntl(end, F_DUPFD_CLOEXEC, kFirstOfWorld);
   ::close(end);
-  std::error_code ec;  // the call that makes it may be chosen to fail
-  std::filesystem::create_directories(fmt::format("{0}/proc/{1}/task/{1}", root, pid), ec);
+  Fiber* const caller = std::exchange(running_, nullptr);  // these are no calls of the server
+  std::filesystem::create_directories(fmt::format("{0}/proc/{1}/task/{1}", root, pid));
+  running_ = caller;
   processes.push_back(std::move(process));
   return *processes.back();
 }
@@ -323,7 +324,9 @@ void Kernel::end(Process& process, int status) {
   for (const auto& each : processes) {
     each->parent = each->parent == &process ? nullptr : each->parent;
   }
+  Fiber* const caller = std::exchange(running_, nullptr);
   std::filesystem::remove_all(fmt::format("{}/proc/{}", root, process.pid));
+  running_ = caller;
   ::eventfd_write(process.end_fd, 1);
   on_end(process);
 }
@@ -695,11 +698,22 @@ int fstatfs(int fd, struct statfs* is_on) noexcept {
 
 DIR* opendir(const char* path) {
   REAL(opendir);
-  return is_inside() && is_made_up(path) ? call((kernel->root + path).c_str()) : call(path);
+  if (!is_inside()) {
+    return call(path);
+  }
+  errno = kernel->point(is_made_up(path) ? Call::kProc : Call::kOpen);
+  return errno != 0 ? nullptr : call(is_made_up(path) ? (kernel->root + path).c_str() : path);
+}
+
+dirent* readdir(DIR* folder) {
+  REAL(readdir);
+  errno = is_inside() ? kernel->point(Call::kRead) : 0;
+  return errno != 0 ? nullptr : call(folder);
 }
 
 ssize_t readlink(const char* path, char* to, std::size_t bytes) noexcept {
   REAL(readlink);
+  POINT(kRead);
   return is_inside() && is_made_up(path) ? call((kernel->root + path).c_str(), to, bytes)
                                          : call(path, to, bytes);
 }

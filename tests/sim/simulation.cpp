@@ -115,6 +115,7 @@ struct Loss {
   bool of_pages = false;
   bool of_lines = false;
   const Process* process = nullptr;  // null: of all
+  bool is_of_ends = false;           // only of scopes that were opened or left in that time
 };
 
 class Simulation {
@@ -189,7 +190,7 @@ class Simulation {
   Scope* open_scope(const Made& made, const std::string& name);
   // Lines that the server has not read.
   [[nodiscard]] Loss unread_lines() const {
-    return {{kernel_.all_read_at(), kernel_.now}, false, true, nullptr};
+    return {{kernel_.all_read_at(), kernel_.now}, false, true, nullptr, true};
   }
 
   template <class... Args>
@@ -1001,7 +1002,8 @@ bool Simulation::may_be_lost(const Scope& scope) const {
   return std::ranges::any_of(losses_, [&](const Loss& loss) {
     return (scope.on_page ? loss.of_pages : loss.of_lines) &&
            (loss.process == nullptr || loss.process == scope.process) &&
-           overlap(loss.when, scope.open);
+           overlap(loss.when, scope.open) &&
+           (!loss.is_of_ends || scope.open.from >= loss.when.from || scope.open.to <= loss.when.to);
   });
 }
 
@@ -1118,6 +1120,20 @@ void Simulation::judge_records() {
                  warned.integer("server_pid") == record.integer("server_pid");
         })) {
       violation("record-links: the timeout of {} was cut, and no record says so", record.place());
+    }
+  }
+  for (const Scope& scope : scopes_) {
+    const bool is_paused =
+        scope.on_page && slot_word::is_paused(scope.place.slot->slot->deadline.load());
+    const bool may_be_cancelled = !scope.on_page && scope.process->reaction != Reaction::kDies;
+    if (scope.open.to == kNever && due(scope) < kNever && scope.process->can_run() && !is_paused &&
+        !may_be_cancelled && !scope.is_refused && !may_be_lost(scope) &&
+        !has([&](const chaos::JsonRecord& record) {
+          return record.text("event") == "expired" && record.text("scope") == scope.name &&
+                 record.integer("pid") == scope.process->pid &&
+                 record.integer("mono_ns") > scope.open.from;
+        })) {
+      violation("hang-is-judged: {} of {} is open at the end", scope.name, scope.process->name);
     }
   }
   const pid_t last = kFirstServerPid + servers_;

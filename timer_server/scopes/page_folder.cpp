@@ -5,11 +5,29 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "common/directory.hpp"
 #include "common/numbers.hpp"
 #include "common/run_folder.hpp"
 
 namespace filetimer {
+namespace {
+
+Result<std::vector<std::string>> names_in(const std::string& path) {
+  std::vector<std::string> names;
+  Directory folder(path);
+  while (const char* const name = folder.next()) {
+    names.emplace_back(name);
+  }
+  if (errno != 0 && errno != ENOENT) {
+    return system_error(fmt::format("cannot list '{}'", path));
+  }
+  return names;
+}
+
+}  // namespace
+
 PageFolder::PageFolder(std::string path)
     : path_(std::move(path)), server_pages_(fmt::format("{}/{}", path_, kServerPagesName)) {}
 
@@ -37,13 +55,12 @@ std::string PageFolder::owner_path(std::string_view name) const {
   return fmt::format("{}/{}/{}", path_, kOwnersName, name);
 }
 
-std::vector<std::string> PageFolder::names() const {
-  std::vector<std::string> names;
-  Directory folder(path_);
-  while (const char* const name = folder.next()) {
-    if (name[0] != '.' && name != std::string_view(kServerPagesName)) {
-      names.emplace_back(name);
-    }
+Result<std::vector<std::string>> PageFolder::names() const {
+  auto names = names_in(path_);
+  if (names) {
+    std::erase_if(*names, [](const std::string& name) {
+      return name.starts_with('.') || name == kServerPagesName;
+    });
   }
   return names;
 }
@@ -57,10 +74,13 @@ bool PageFolder::has_changed() {
   return std::exchange(changed_at_, changed_at) != changed_at;
 }
 
-std::vector<pid_t> PageFolder::pipe_workers() const {
+Result<std::vector<pid_t>> PageFolder::pipe_workers() const {
+  const auto names = names_in(server_pages_);
+  if (!names) {
+    return tl::unexpected<Error>(names.error());
+  }
   std::vector<pid_t> pids;
-  Directory folder(server_pages_);
-  while (const char* const name = folder.next()) {
+  for (const std::string& name : *names) {
     if (const auto pid = number_from<pid_t>(name); pid && *pid > 1) {
       pids.push_back(*pid);
     }

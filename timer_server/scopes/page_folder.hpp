@@ -43,12 +43,13 @@ class PageFolder {
   // Returns the path of the folder `server`.
   [[nodiscard]] const std::string& server_pages() const { return server_pages_; }
 
-  // Returns the names of the workers' pages, without those that are being made.
-  [[nodiscard]] std::vector<std::string> names() const;
+  // Returns the names of the workers' pages, without those that are being made; none without a
+  // folder.
+  [[nodiscard]] Result<std::vector<std::string>> names() const;
   // Returns whether a file was added or removed since the last call.
   bool has_changed();
   // Returns the pids of the pages in `server/`.
-  [[nodiscard]] std::vector<pid_t> pipe_workers() const;
+  [[nodiscard]] Result<std::vector<pid_t>> pipe_workers() const;
 
   // Notes the owner of a page for the next server.
   void confirm(std::string_view name, Owner owner) const;

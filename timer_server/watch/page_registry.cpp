@@ -105,7 +105,11 @@ void PageRegistry::adopt(const WasJudged& was_judged) {
   loop_thread_.check();
   was_judged_ = was_judged;
   context_.folder.has_changed();
-  for (const std::string& name : context_.folder.names()) {
+  const auto names = context_.folder.names();
+  if (!names) {
+    throw std::runtime_error(names.error().message);
+  }
+  for (const std::string& name : *names) {
     if (is_page_name(name)) {
       look_at(name);
     } else {
@@ -173,8 +177,13 @@ void PageRegistry::look_for_pages() {
   if (!context_.folder.has_changed() && !looks_at_all) {
     return;
   }
+  const auto names = context_.folder.names();
+  if (!names) {
+    has_more_to_look_at_ = true;
+    return;
+  }
   std::size_t looks = 0;
-  for (const std::string& name : context_.folder.names()) {
+  for (const std::string& name : *names) {
     const bool is_new = is_page_name(name) && !pages_.contains(name) && !refused_.contains(name) &&
                         !free_.contains(name);
     if (is_new && ++looks > kMaxLooksPerSweep) {
