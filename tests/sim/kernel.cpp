@@ -696,6 +696,12 @@ int fstatfs(int fd, struct statfs* is_on) noexcept {
   return result;
 }
 
+void* mmap(void* at, size_t bytes, int access, int flags, int fd, off_t from) noexcept {
+  REAL(mmap);
+  errno = fd >= 0 && kernel != nullptr ? kernel->point(Call::kAllocate) : 0;
+  return errno != 0 ? MAP_FAILED : call(at, bytes, access, flags, fd, from);
+}
+
 DIR* opendir(const char* path) {
   REAL(opendir);
   if (!is_inside()) {
