@@ -65,6 +65,10 @@ Result<std::vector<std::string>> PageFolder::names() const {
   return names;
 }
 
+bool PageFolder::has(std::string_view name) const {
+  return ::access(page_path(name).c_str(), F_OK) == 0 || errno != ENOENT;
+}
+
 bool PageFolder::has_changed() {
   struct stat st {};
   if (::stat(path_.c_str(), &st) != 0) {

@@ -46,6 +46,8 @@ class PageFolder {
   // Returns the names of the workers' pages, without those that are being made; none without a
   // folder.
   [[nodiscard]] Result<std::vector<std::string>> names() const;
+  // Returns false if there is no such page.
+  [[nodiscard]] bool has(std::string_view name) const;
   // Returns whether a file was added or removed since the last call.
   bool has_changed();
   // Returns the pids of the pages in `server/`.

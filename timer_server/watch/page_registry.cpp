@@ -166,7 +166,11 @@ void PageRegistry::look_for_pages() {
     waiting.push_back(name);
   }
   for (const std::string& name : waiting) {
-    look_at(name);
+    if (context_.folder.has(name)) {
+      look_at(name);
+    } else {
+      free_.erase(name);  // its worker has removed it
+    }
   }
   for (const std::string& name : std::exchange(refused_for_now_, {})) {
     refused_.erase(name);
@@ -350,7 +354,9 @@ void PageRegistry::wait_for_exit(const std::string& name, Process process) {
       watch_io(context_.loop, free.process.pidfd.get(), EPOLLIN, kDeathsFirst, [this, name] {
         const std::string page = name;  // erase() destroys the handler
         free_.erase(page);
-        look_at(page);
+        if (context_.folder.has(page)) {
+          look_at(page);
+        }
       });
 }
 

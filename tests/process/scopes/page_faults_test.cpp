@@ -145,6 +145,8 @@ TEST_CASE("a page that is removed before its unlocked worker ends leaves the ser
   const auto used = cpu_time_of(server.pid());
   let_pass(1s);
   CHECK(cpu_time_of(server.pid()) - used < 150ms);
+  CHECK(server.stop() == exited(0));
+  CHECK(count(server.records(), "rejected") == 0);
 }
 
 TEST_CASE("an iteration that fails leaves every other worker watched") {
