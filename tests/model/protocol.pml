@@ -659,9 +659,9 @@ end:
        fi }
   /* PageRegistry::adopt(), PageFolder::names(). Both pages at once: two workers that appear while
    * the folder is read do not know of each other.
-   * code: timer_server/watch/page_registry.cpp PageRegistry::adopt 01973c21
-   * code: timer_server/scopes/page_folder.cpp PageFolder::names 1243636d
-   * code: timer_server/recovery.cpp Recovery::run 7bab5da2 */
+   * code: timer_server/watch/page_registry.cpp PageRegistry::adopt 2fc520a1
+   * code: timer_server/scopes/page_folder.cpp PageFolder::names 85a45f6b
+   * code: timer_server/recovery.cpp Recovery::run 3400453d */
   :: d_step { server_at == LIST ->
        known[0] = is_page[0];
        known[1] = is_page[1];
