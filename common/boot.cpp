@@ -18,7 +18,7 @@ int hex_digit(char c) {
 
 BootId read_boot() {
   BootId boot{};
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::ifstream file(kBootIdPath);
   std::string text;
   file >> text;
   std::size_t digits = 0;

@@ -7,6 +7,7 @@
 
 #include <cstdio>
 
+#include "common/boot.hpp"
 #include "common/posix.hpp"
 #include "timer_server/runtime_directory.hpp"
 #include "timer_server/server.hpp"
@@ -68,6 +69,10 @@ int run_server(Server& server, const Settings& settings, const Inheritance& inhe
 }
 
 int serve(const Settings& settings, Inheritance inheritance, UniqueFd passed, Detached* detached) {
+  // All that an earlier server has left would count as of another boot.
+  if (this_boot() == BootId{} && ::access(kBootIdPath, F_OK) == 0) {
+    return fail(exit_status::kFailed, settings, fmt::format("cannot read '{}'", kBootIdPath));
+  }
   auto directory = RuntimeDirectory::take(settings);
   if (!directory) {
     return fail(directory.error().status, settings, directory.error().message);

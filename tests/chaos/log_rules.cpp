@@ -545,8 +545,12 @@ void LogJudge::judge_signals(const JsonRecord& record, const JsonRecord& expired
   // signal it is the one with the shortest grace period.
   const auto grace_of = [](const JsonRecord& of) { return of.number("grace_s", 1e9); };
   const std::int64_t first = signals.front().integer("signal");
-  const JsonRecord* deciding = nullptr;
+  const bool is_own = signals.size() != 2 && expired.integer("signal") == first;
+  const JsonRecord* deciding = is_own ? &expired : nullptr;
   for (const auto& [id, other] : by_id_["expired"]) {
+    if (is_own) {
+      break;
+    }
     const JsonRecord* const outcome = find(by_id_["killed"], id);
     if (other->integer("signal") == first && other < &record &&
         (outcome == nullptr || outcome > &expired) && are_of_one_worker(*other, expired) &&

@@ -211,7 +211,7 @@ class Shell(TerminalCase):
             self.skipTest("no bash")
         super().setUp()
         self.shell = Terminal(self, bash, "--norc", "--noprofile", "-i")
-        self.shell.type(f"stty -echo; alias t='{CLIENT}'; echo READ''Y\n")
+        self.shell.type(f"stty -echo; t() {{ '{CLIENT}' \"$@\"; }}; echo READ''Y\n")
         self.shell.read_until("READY")
 
     def say(self, line, wanted):

@@ -246,7 +246,7 @@ TEST_CASE("a report without a name is in the current folder, whatever the id is"
           R"(,"pid":11,"id":"../x\u0000 )" + std::string(5000, 'y') + R"(","scope":"load")");
   folder.write("log", log.text());
   const std::string command =
-      "cd " + folder.path() + " && " TIMER_CLIENT_PROGRAM " report log >out 2>&1";
+      "cd '" + folder.path() + "' && '" TIMER_CLIENT_PROGRAM "' report log >out 2>&1";
   CHECK(std::system(command.c_str()) == 0);
   const std::string name = testing::read_file(folder.path("out"));
   CHECK(name.starts_with("hang-___x__yyy"));
