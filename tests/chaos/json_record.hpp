@@ -29,9 +29,7 @@ class JsonFields {
 
   [[nodiscard]] bool is_object() const { return is_object_; }
   // Returns false if there is no such field.
-  [[nodiscard]] bool get(std::string_view key, Element& element) const {
-    return is_object_ && root_[key].get(element) == simdjson::SUCCESS;
-  }
+  [[nodiscard]] bool get(std::string_view key, Element& element) const;
   [[nodiscard]] bool has(std::string_view key) const {
     Element element;
     return get(key, element);
@@ -56,8 +54,9 @@ class JsonFields {
   template <class Value>
   [[nodiscard]] std::vector<Value> list(std::string_view key) const {
     std::vector<Value> values;
+    Element field;
     simdjson::dom::array array;
-    if (is_object_ && root_[key].get(array) == simdjson::SUCCESS) {
+    if (get(key, field) && field.get(array) == simdjson::SUCCESS) {
       for (const Element element : array) {
         if constexpr (std::is_same_v<Value, JsonFields> || std::is_same_v<Value, Element>) {
           values.emplace_back(element);
