@@ -58,6 +58,8 @@ TEST_CASE("the peers of a worker have their evidence recorded before its signal"
   const auto stranger = peer_of_job(server, "8813", 2);
   const auto hung_too = peer_of_job(server, job, 3);
   REQUIRE(knows_ranks(temp, server, {0, 1, 2, 3}));
+  server.send(acquire_past(peer->pid(), "spared", 0));  // which makes no difference
+  server.wait_for("killed", peer->pid());
   // A worker without a job comes first, and one of the job next: the peers are recorded once.
   const Worker alone("block");
   server.send(acquire_past(alone.pid(), "load") + acquire_past(hung->pid(), "load") +
