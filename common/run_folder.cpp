@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "common/boot.hpp"
+
 namespace filetimer {
 namespace {
 
@@ -64,7 +66,7 @@ Status check_parent(const std::string& folder) {
 // Returns a short and stable id, which distinguishes the logs of two hosts of one name in a shared
 // home.
 std::string machine_id() {
-  for (const char* path : {"/etc/machine-id", "/proc/sys/kernel/random/boot_id"}) {
+  for (const char* path : {"/etc/machine-id", kBootIdPath}) {
     std::ifstream file(path);
     std::string id;
     if (file >> id && id.size() >= 8) {

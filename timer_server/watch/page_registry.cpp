@@ -248,10 +248,7 @@ void PageRegistry::refuse(const std::string& name, const Error& reason) {
     has_more_to_look_at_ = true;
     return;
   }
-  if (refused_.size() >= kMaxRefusedPages) {
-    refused_.clear();
-  }
-  refused_.insert(name);
+  remember_refused(name);
   if (may_end && std::ranges::find(refused_for_now_, name) == refused_for_now_.end()) {
     refused_for_now_.push_back(name);
   }
@@ -274,18 +271,33 @@ void PageRegistry::find_owner(const std::shared_ptr<MappedPage>& page, const Err
     if (!std::exchange(waiting->second.is_refused, true)) {
       context_.rejections.add(fmt::format("page '{}': {}", name, why_none.message), name, 0);
     }
+  } else if (!make_room_to_wait()) {
+    refuse(name, {why_none.message, EAGAIN});
   } else {
-    if (free_.size() >= kMaxFreePages) {
-      std::erase_if(free_, [this](const auto& other) {
-        return other.second.is_refused && refused_.insert(other.first).second;
-      });
-    }
-    if (free_.size() >= kMaxFreePages) {
-      refuse(name, {why_none.message, EAGAIN});
-    } else {
-      wait_for_exit(name, std::move(*claimed));
-    }
+    wait_for_exit(name, std::move(*claimed));
   }
+}
+
+// Returns whether one page more may wait for the end of its process. If there is no room, those
+// that were refused wait no longer.
+bool PageRegistry::make_room_to_wait() {
+  if (free_.size() >= kMaxFreePages) {
+    for (const auto& [name, free] : free_) {
+      if (free.is_refused) {
+        remember_refused(name);
+      }
+    }
+    std::erase_if(free_, [](const auto& other) { return other.second.is_refused; });
+  }
+  return free_.size() < kMaxFreePages;
+}
+
+// Beyond the bound all pages are looked at again.
+void PageRegistry::remember_refused(const std::string& name) {
+  if (refused_.size() >= kMaxRefusedPages) {
+    refused_.clear();
+  }
+  refused_.insert(name);
 }
 
 void PageRegistry::add(Worker& worker, const std::shared_ptr<MappedPage>& page) {

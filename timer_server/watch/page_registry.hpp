@@ -104,6 +104,8 @@ class PageRegistry {
   void add(Worker& worker, const std::shared_ptr<MappedPage>& page);
   Result<Worker*> owner_of(MappedPage& page);
   Result<Process> open_owner(MappedPage& page) const;
+  bool make_room_to_wait();
+  void remember_refused(const std::string& name);
   void wait_for_exit(const std::string& name, Process process);
   void remove_orphan(MappedPage& page, std::string_view reason);
   void remove_pages_of_other_programs(Worker& worker);
