@@ -513,7 +513,7 @@ void HistoryJudge::judge_scope(Scope& scope) {
         killed->second->integer("server_pid") == scope.expired.front()->integer("server_pid") &&
         killed->second->list<JsonFields>("signals").empty() &&
         server_ran_until(killed->second->integer("server_pid")) >
-            std::min(scope.release->end + age / 8, worker.ended) + prompt(worker.ended);
+            std::min(scope.release->end + age / 8, worker.ended) + prompt_;
     if (is_due && !released_late_.contains(id)) {
       report("one-to-one", whose(scope), "{} has no released_late", id);
     }

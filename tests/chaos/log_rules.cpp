@@ -193,6 +193,8 @@ class LogJudge {
   void judge_incident_of(const JsonRecord& expired);
   void judge_expired(const JsonRecord& record);
   void judge_killed(const JsonRecord& record);
+  const JsonRecord* deciding_expiry(const JsonRecord& record, const JsonRecord& expired,
+                                    std::int64_t signal, bool has_second_signal);
   void judge_signals(const JsonRecord& record, const JsonRecord& expired);
   void judge_released_late(const JsonRecord& record);
   void judge_evidence(const JsonRecord& record);
@@ -521,6 +523,26 @@ void LogJudge::judge_killed(const JsonRecord& record) {
   }
 }
 
+// Several scopes of the worker may have expired together: one of them decides. After a second
+// signal it is the one with the shortest grace period.
+const JsonRecord* LogJudge::deciding_expiry(const JsonRecord& record, const JsonRecord& expired,
+                                            std::int64_t signal, bool has_second_signal) {
+  if (!has_second_signal && expired.integer("signal") == signal) {
+    return &expired;  // before all are looked at: there may be thousands
+  }
+  const auto grace_of = [](const JsonRecord& of) { return of.number("grace_s", 1e9); };
+  const JsonRecord* deciding = nullptr;
+  for (const auto& [id, other] : by_id_["expired"]) {
+    const JsonRecord* const outcome = find(by_id_["killed"], id);
+    if (other->integer("signal") == signal && other < &record &&
+        (outcome == nullptr || outcome > &expired) && are_of_one_worker(*other, expired) &&
+        (deciding == nullptr || (has_second_signal && grace_of(*other) < grace_of(*deciding)))) {
+      deciding = other;
+    }
+  }
+  return deciding;
+}
+
 void LogJudge::judge_signals(const JsonRecord& record, const JsonRecord& expired) {
   const JsonFields settings = run_of(record).settings();
   const auto signals = record.list<JsonFields>("signals");
@@ -541,24 +563,8 @@ void LogJudge::judge_signals(const JsonRecord& record, const JsonRecord& expired
     return;
   }
   expect(!settings.flag("dry_run"), "signals", record, "a signal in a dry run");
-  // Several scopes of the worker may have expired together: one of them decides. After a second
-  // signal it is the one with the shortest grace period.
-  const auto grace_of = [](const JsonRecord& of) { return of.number("grace_s", 1e9); };
   const std::int64_t first = signals.front().integer("signal");
-  const bool is_own = signals.size() != 2 && expired.integer("signal") == first;
-  const JsonRecord* deciding = is_own ? &expired : nullptr;
-  for (const auto& [id, other] : by_id_["expired"]) {
-    if (is_own) {
-      break;
-    }
-    const JsonRecord* const outcome = find(by_id_["killed"], id);
-    if (other->integer("signal") == first && other < &record &&
-        (outcome == nullptr || outcome > &expired) && are_of_one_worker(*other, expired) &&
-        (deciding == nullptr ||
-         (signals.size() == 2 ? grace_of(*other) < grace_of(*deciding) : other == &expired))) {
-      deciding = other;
-    }
-  }
+  const JsonRecord* const deciding = deciding_expiry(record, expired, first, signals.size() == 2);
   expect(deciding != nullptr && first > 0, "signals", record, "no expired scope asks for {}",
          first);
   if (deciding == nullptr) {

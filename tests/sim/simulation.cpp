@@ -152,6 +152,7 @@ class Simulation {
   void stop_halt_of_server();
   void signal_server(int which);
   void ask_to_stop();
+  void terminate();
   void on_server_end(int status);
   void ask(int what);
   void judge_answer(int what, Nanos asked, int fd);
@@ -231,7 +232,7 @@ class Simulation {
   bool has_kept_files_ = false;  // which the server could not remove, or found without an owner
   bool was_quiet_ = false;       // nothing has disturbed the last server for long
   int stops_ = 0;                // that the server was asked for
-  Nanos stopping_ = 0;           // since when it stops for SIGTERM
+  Nanos stopping_ = kNever;      // since when it stops for SIGTERM
   Nanos disturbed_ = 0;          // until then a server may have been unable to do something
   bool has_lost_lines_ = false;  // the server cannot save what it reads, until the next one
   pid_t next_pid_ = kFirstPid;
@@ -408,9 +409,7 @@ void Simulation::act_on_server(const Operation& operation) {
   } else if (name == "crash") {
     crash();
   } else if (name == "term") {
-    ask_to_stop();
-    stopping_ = std::min(stopping_, kernel_.now);
-    ::raise(SIGTERM);
+    terminate();
   } else if (name == "signal") {
     signal_server(std::clamp(operation.argument(0), 0, 6));
   } else if (name == "starve" && !kernel_.is_server_halted) {
@@ -715,7 +714,7 @@ void Simulation::start_server() {
   is_closed_ = false;
   disturbed_ = kernel_.now;
   stops_ = 0;
-  stopping_ = kNever - kStopLimit;
+  stopping_ = kNever;
   may_end_ = std::ranges::any_of(kernel_.failing, [](int error) { return error != 0; }) ||
              kernel_.log_errno != 0;
   note("driver", "spawn", fmt::format(R"(,"subject":"{}","role":"server")", server()),
@@ -810,13 +809,19 @@ void Simulation::ask_to_stop() {
   note("driver", "stop_server", fmt::format(R"(,"subject":"{}")", server()));
 }
 
+void Simulation::terminate() {
+  ask_to_stop();
+  stopping_ = std::min(stopping_, kernel_.now);
+  ::raise(SIGTERM);
+}
+
 void Simulation::on_server_end(int status) {
   note("driver", "ended",
        fmt::format(R"(,"subject":"{}","status":{},"before":{})", server(), status, kernel_.now));
   if (!may_end_) {
     violation("server-life: the server has ended by itself with status {}", status);
   }
-  if (kernel_.now > stopping_ + kStopLimit && disturbed_ < stopping_) {
+  if (kernel_.now - stopping_ > kStopLimit && disturbed_ < stopping_) {
     violation("liveness: the server has ended {:.3f} s after SIGTERM",
               static_cast<double>(kernel_.now - stopping_) / 1e9);
   }
@@ -1099,12 +1104,11 @@ void Simulation::judge_records() {
                           killed.integer("pid") == record.integer("pid") &&
                           killed.integer("mono_ns") < record.integer("mono_ns");
                  }));
-    }
-    if (record.text("event") == "killed" && record.text("scope") == "(idle)") {
-      const auto expired = std::ranges::find_if(records, [&](const chaos::JsonRecord& other) {
-        return other.text("event") == "expired" && other.text("id") == record.text("id");
-      });
-      judge_idle_kill(record, expired->integer("deadline_mono_ns"));
+      for (const chaos::JsonRecord& killed : records) {
+        if (killed.text("event") == "killed" && killed.text("id") == record.text("id")) {
+          judge_idle_kill(killed, record.integer("deadline_mono_ns"));
+        }
+      }
     }
     const bool is_cut =
         is_expired && settings_.contains("--max-timeout") &&
@@ -1301,9 +1305,7 @@ void Simulation::quiet() {
     }
   }
   was_quiet_ = disturbed_ < kernel_.now - kQuiet / 2;
-  ask_to_stop();
-  stopping_ = std::min(stopping_, kernel_.now);
-  ::raise(SIGTERM);
+  terminate();
   kernel_.run_until(kernel_.now + kStop);
   if (server_ != nullptr) {
     violation("server-life: the server has not ended after SIGTERM");

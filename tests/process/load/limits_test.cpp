@@ -57,6 +57,12 @@ std::string make_page_folder(const TempFolder& temp) {
 }
 
 // Returns the pid of a child that has ended.
+// A server may watch 16 workers then.
+void allow_64_descriptors() {
+  const rlimit files{64, 64};
+  ::setrlimit(RLIMIT_NOFILE, &files);
+}
+
 pid_t pid_of_the_dead() {
   const pid_t pid = ::fork();
   if (pid == 0) {
@@ -70,10 +76,7 @@ pid_t pid_of_the_dead() {
 
 TEST_CASE("a full server refuses the next worker until another one has left its scope") {
   const TempFolder temp;
-  Server server(temp, {.in_child = [] {
-                  const rlimit files{64, 64};
-                  ::setrlimit(RLIMIT_NOFILE, &files);
-                }});
+  Server server(temp, {.in_child = allow_64_descriptors});
   const Record started =
       server.wait_for([](const Record& record) { return record.is("server_started"); });
   const auto limit = started.at("limits")["workers"].get_int64().value();
@@ -105,10 +108,7 @@ TEST_CASE("a full server refuses the next worker until another one has left its 
 
 TEST_CASE("a page that a full server refuses is watched once there is room") {
   const TempFolder temp;
-  Server server(temp, {.args = {"--max-interval", "50ms"}, .in_child = [] {
-                         const rlimit files{64, 64};
-                         ::setrlimit(RLIMIT_NOFILE, &files);
-                       }});
+  Server server(temp, {.args = {"--max-interval", "50ms"}, .in_child = allow_64_descriptors});
   std::vector<std::unique_ptr<Worker>> workers;
   std::string lines;
   for (int i = 0; i < 16; ++i) {
@@ -139,10 +139,7 @@ TEST_CASE("a server with room for fewer workers than the one before starts, and 
   server.send(lines);
   server.barrier();
   server.kill();
-  const Server next(temp, {.in_child = [] {
-                      const rlimit files{64, 64};
-                      ::setrlimit(RLIMIT_NOFILE, &files);
-                    }});
+  const Server next(temp, {.in_child = allow_64_descriptors});
   CHECK(adopted_by(next) == 16);
   CHECK(status_of(temp, next).integer("workers") == 16);
   next.wait_for_message("are not watched: 16 workers are watched: no more fit (see ulimit -n)");
