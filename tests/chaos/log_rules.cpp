@@ -96,6 +96,11 @@ bool are_of_one_worker(const JsonRecord& a, const JsonRecord& b) {
          a.integer("start_time") == b.integer("start_time") && a.integer("uid") == b.integer("uid");
 }
 
+std::string worker_id(const JsonRecord& record) {
+  return fmt::format("{} {} {}", record.integer("server_pid"), record.integer("pid"),
+                     record.integer("start_time"));
+}
+
 std::string scope_id(const JsonRecord& record) {
   return fmt::format("{} {} {} {} {}", record.text("boot_id"), record.integer("pid"),
                      record.integer("start_time"), record.integer("acquired_mono_ns"),
@@ -237,6 +242,7 @@ class LogJudge {
   std::map<std::string_view, ById> by_id_;                      // by event
   ById verdicts_;                                               // by scope
   std::map<std::string, const JsonRecord*> first_of_incident_;  // expired
+  std::map<std::string, const JsonRecord*> dead_;               // killed, by worker
   std::map<std::string, std::vector<double>> warnings_;         // by worker
   bool is_incomplete_ = false;  // the log was cut, or records were lost
 };
@@ -312,6 +318,7 @@ void LogJudge::add(const JsonRecord& record) {
     first_of_incident_.emplace(record.text("incident"), &record);
   } else if (event == "killed" && record.text("verdict") == "dead") {
     run.dead.insert(fmt::format("{} {}", record.integer("pid"), record.raw("signals")));
+    dead_.emplace(worker_id(record), &record);
   }
   // Records of an id or of an incident, of which there is only one.
   const bool is_of_incident = event == "incident" || event == "evidence_command";
@@ -653,8 +660,7 @@ void LogJudge::judge_warned(const JsonRecord& record) {
          "record-times", record, "soft_s is more than the time since its opening");
   const JsonRecord* const verdict = find(verdicts_, scope_id(record));
   expect(verdict == nullptr || verdict > &record, "record-times", record, "after its verdict");
-  auto& times = warnings_[fmt::format("{} {} {}", record.integer("server_pid"),
-                                      record.integer("pid"), record.integer("start_time"))];
+  auto& times = warnings_[worker_id(record)];
   times.push_back(seconds(record, "acquired_mono_ns") + elapsed);
   std::erase_if(times, [&](double time) { return time < times.back() - kWarningPeriod; });
   expect(times.size() <= kWarnings, "limits", record, "{} warnings of a worker in {} s",
@@ -677,6 +683,23 @@ void LogJudge::judge_left_open(const JsonRecord& record) {
   expect(
       record.number("elapsed_s") >= -kRounding && record.number("elapsed_s") <= since + kRounding,
       "record-times", record, "elapsed_s is not between 0 and {}", since);
+  const auto killed = dead_.find(worker_id(record));
+  if (killed == dead_.end()) {
+    return;
+  }
+  const auto signals = killed->second->list<JsonFields>("signals");
+  const JsonRecord* expired = find(by_id_["expired"], killed->second->text("id"));
+  if (expired == nullptr || signals.empty() || signals.back().integer("signal") != SIGKILL ||
+      mono(record) < mono(signals.back())) {
+    return;
+  }
+  const auto is_this = [&](const JsonFields& scope) {
+    return scope.text("scope") == record.text("scope") &&
+           is_near(judged_at(*expired) - scope.number("elapsed_s"),
+                   seconds(record, "acquired_mono_ns"));
+  };
+  expect(std::ranges::none_of(expired->list<JsonFields>("open_scopes"), is_this), "outcomes",
+         record, "left open, though the kill in {} cancels it", killed->second->place());
 }
 
 void LogJudge::judge_worker_ended(const JsonRecord& record) {
