@@ -972,6 +972,11 @@ void HistoryJudge::judge_records() {
                is_about_scope) {
       if (const Scope* scope = scope_of(*record)) {
         judge_terms(*scope, *record);
+        if (event == "warned" && record->has("state") && scope->release && scope->release->ok &&
+            scope->release->end + kLook < at) {
+          report("record-links", worker->name, "evidence of a scope that it has left, in {}",
+                 record->place());
+        }
       }
     } else if (event == "released_late") {
       judge_released_late(*record);

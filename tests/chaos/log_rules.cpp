@@ -27,6 +27,7 @@ constexpr double kMissedTolerated = 1;   // missed time that is not given back
 constexpr double kWarningPeriod = 10;    // in which a worker has at most kWarnings
 constexpr double kEndOfServer = 40;      // before `server_stopped`, in which it may shorten waits
 constexpr std::size_t kWarnings = 16;
+constexpr std::string_view kIdle = "(idle)";  // the scope of an idle timeout
 
 // The fields that each record has: s text, i integer, n number, l list, o object, N number or null.
 // A star: the record is about a worker.
@@ -365,7 +366,7 @@ void LogJudge::judge_expired(const JsonRecord& record) {
   const double overdue = record.number("overdue_ms") / 1e3;
   const double elapsed = record.number("elapsed_s");
   const double timeout = record.number("timeout_s");
-  const bool is_idle = record.text("scope") == "(idle)";
+  const bool is_idle = record.text("scope") == kIdle;
   const Run& run = run_of(record);
   expect(overdue >= 0, "not-early", record, "judged {} s before its deadline", -overdue);
   // The deadline of a line on the pipe may have passed when the line was read.
@@ -597,6 +598,8 @@ void LogJudge::judge_released_late(const JsonRecord& record) {
            "{} s late, the deadline was {} s ago", late, since);
     expect(killed == nullptr || killed > &record || killed->text("verdict") == "spared",
            "one-verdict", record, "released after its worker was killed");
+    expect(killed == nullptr || killed > &record || record.text("scope") != kIdle, "one-verdict",
+           record, "idleness that is over is not released");
   }
 }
 

@@ -25,12 +25,21 @@ def wait_until(holds):
         time.sleep(0.005)
 
 
-def is_alive(pid):
+def state(pid):
     try:
         with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
+            return file.read().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):  # the latter: it ended while it was read
-        return False
+        return "Z"
+
+
+def is_alive(pid):
+    return state(pid) != "Z"
+
+
+def stop(pid):
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: state(pid) == "T")
 
 
 class Questions(ServerCase):
@@ -92,7 +101,7 @@ class Questions(ServerCase):
             admin.status()
 
     def test_a_server_that_does_not_answer_is_an_error_in_time(self):
-        os.kill(self.server.pid, signal.SIGSTOP)
+        stop(self.server.pid)
         try:
             with admin.rpc_timeout(math.inf), admin.rpc_timeout(0.1):
                 with self.assertRaises(TimeoutError) as caught:
@@ -110,7 +119,7 @@ class Questions(ServerCase):
         client = filetimer.Client(self.dir, rpc_timeout=0.1)
         with admin.rpc_timeout(BOUND_S):
             admin.ping(client=client)
-        os.kill(self.server.pid, signal.SIGSTOP)
+        stop(self.server.pid)
         try:
             with self.assertRaises(errors.RpcTimeoutError) as caught:
                 admin.status(client=client)
@@ -235,7 +244,7 @@ class OwnServer(unittest.TestCase):
     def test_one_that_does_not_end_is_an_error(self):
         server = filetimer.Server()
         self.addCleanup(os.kill, server.pid, signal.SIGCONT)
-        os.kill(server.pid, signal.SIGSTOP)
+        stop(server.pid)
         self.addCleanup(setattr, _server, "_STOP_S", _server._STOP_S)
         _server._STOP_S = 0.01
         with self.assertRaisesRegex(filetimer.TimerError, f"'{server.dir}' has not ended in 0.01 s"):
