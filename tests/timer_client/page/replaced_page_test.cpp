@@ -123,6 +123,19 @@ TEST_CASE("acquired timers, heartbeats and the job's timer move to the new page,
   CHECK(slots_of(page).empty());
 }
 
+TEST_CASE("the end of a client releases its timers on the page that was replaced, too") {
+  MadeAgain server;
+  std::optional<TimerClient> client(server.before->connect());
+  CHECK(client->acquire(1h, "before"));
+  const PageLayout page = server.before->page();
+  server.make_again();
+  open_later(*client);
+  REQUIRE(server.has_page());
+  CHECK(has_slot(page, "before"));
+  client.reset();
+  CHECK(!has_slot(page, "before"));
+}
+
 TEST_CASE("a file of timeouts counts on the new page, too") {
   MadeAgain server;
   ConnectOptions options = server.before->options();
