@@ -84,3 +84,23 @@ TEST_CASE("no scope is opened while the server drains or shuts down") {
   auto after = client.expires(1h, "after");
   CHECK(slots_of(server.page()).size() == 1);
 }
+
+TEST_CASE("what is not watched while the server drains ends the idleness of a worker, too") {
+  FakeServer server;
+  const auto process = process_of(server);
+  ConnectOptions options = server.options();
+  options.idle_timeout = 5s;
+  auto client = TimerClient::connect(options);
+  announce(server, Announcement::kDraining);
+  const PageLayout page = server.page();
+  REQUIRE(slots_in_use(page) == 1);
+  const auto moves = [&](const auto& open) {
+    const std::int64_t before = page.slot(0).started;
+    open();
+    return page.slot(0).started > before;
+  };
+  CHECK(moves([&] { (void)client.expires(1h, "scope"); }));
+  CHECK(moves([&] { (void)client.acquire(1h, "timer"); }));
+  CHECK(moves([&] { client.start(1h); }));
+  CHECK_FALSE(moves([&] { (void)client.stop(); }));
+}
