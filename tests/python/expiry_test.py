@@ -392,6 +392,19 @@ except filetimer.ScopeExpired:
     pass
 """)
 
+    def test_a_signal_that_is_pending_when_the_interpreter_ends_is_discarded(self):
+        self.run_soft(LATE_SIGNAL + PENDING + """
+class Late:
+    def __del__(self, mask=signal.pthread_sigmask, how=signal.SIG_UNBLOCK, them=signal.valid_signals()):
+        mask(how, them)  # after Python has removed its handlers
+late = Late()
+try:
+    with soft(0.2, grace=60):
+        wait_for_signal()
+except filetimer.ScopeExpired:
+    pass
+""")
+
     def test_a_signal_while_the_scope_is_entered_raises_inside_it(self):
         out = self.run_soft(LATE_SIGNAL + PENDING + """
 def expire(frame, event, _):
