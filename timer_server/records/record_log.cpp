@@ -198,6 +198,7 @@ std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::s
         // The thread writes what is left of the batch.
       }
       lock.lock();
+      reopen_ = reopen_ || !file_;  // it was rotated: readers find a file before its first record
       end_batch(batch, done);
     }
     if (!has_work()) {

@@ -287,7 +287,10 @@ TEST_CASE("A record of a log in memory is synced when append() returns") {
       REQUIRE(log->drain(10s));  // the thread opens the new file
     }
     REQUIRE(log->synced() == number);
-    rotated_at = rotated_at == 0 && std::filesystem::exists(path + ".1") ? i : rotated_at;
+    if (rotated_at == 0 && std::filesystem::exists(path + ".1")) {
+      rotated_at = i;
+      CHECK(comes_to_exist(path));  // readers find the new file before its first record
+    }
   }
   CHECK(rotated_at == 41);
   CHECK(lines_of(path).size() == 9);
