@@ -64,7 +64,7 @@ std::string read_data(std::string_view name) {
   return text;
 }
 
-Ran run_command(const std::vector<std::string>& words) {
+Ran run_command(const std::vector<std::string>& words, const std::string& to) {
   const TempFolder folder;
   Ran ran;
   CLI::App root;
@@ -80,14 +80,14 @@ Ran run_command(const std::vector<std::string>& words) {
     return ran;
   }
   {
-    const Redirected output(STDOUT_FILENO, folder.path("output"));
+    const Redirected output(STDOUT_FILENO, to.empty() ? folder.path("output") : to);
     const Redirected errors(STDERR_FILENO, folder.path("errors"));
     for (const Command& command : commands) {
       ran.code = command.app->parsed() ? command.run() : ran.code;
     }
     std::fflush(stderr);
   }
-  ran.output = testing::read_file(folder.path("output"));
+  ran.output = to.empty() ? testing::read_file(folder.path("output")) : std::string{};
   ran.errors = testing::read_file(folder.path("errors"));
   if (is_on_terminal) {
     std::ranges::replace(ran.output, '\x1b', '^');

@@ -35,7 +35,8 @@ class OnTerminal {
   ~OnTerminal();
 };
 
-// Runs a subcommand that starts no process and opens no scope, with the arguments `words`.
-Ran run_command(const std::vector<std::string>& words);
+// Runs a subcommand that starts no process and opens no scope, with the arguments `words`. If
+// a file is given, it gets the output.
+Ran run_command(const std::vector<std::string>& words, const std::string& to = {});
 
 }  // namespace filetimer::cli

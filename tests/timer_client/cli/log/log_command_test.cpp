@@ -213,6 +213,17 @@ TEST_CASE("a reader that went away ends the output quietly, a full disk does not
   ::close(full);
 }
 
+TEST_CASE("a command whose output finds no room says so and fails") {
+  const std::string log = data_path("hang.jsonl");
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"log", log}, {"show", log}, {"show", "--json", log}, {"report", "-o", "-", log}}) {
+    CAPTURE(words[0]);
+    const Ran ran = run_command(words, "/dev/full");
+    CHECK(ran.code == 1);
+    CHECK(contains(ran.errors, "No space left on device"));
+  }
+}
+
 TEST_CASE("without an id it is the last expiry, of the logs that are named first") {
   const TempFolder folder;
   folder.write("expired.jsonl", read_data("hang.jsonl"));

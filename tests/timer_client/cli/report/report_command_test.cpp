@@ -199,7 +199,9 @@ TEST_CASE("the first word is an id unless a file has that name, and a wrong one 
   CHECK(unknown.code == 1);
   CHECK(contains(unknown.errors, "no expiry 'zz'"));
   const TempFolder folder;
+  folder.write("x", std::string(1'000'000, 'y'));
   CHECK(run_command({"report", data_path("hang.jsonl"), "-o", folder.path("x")}).code == 0);
+  CHECK(testing::read_file(folder.path("x")).ends_with("</html>\n"));
   const Ran unwritable =
       run_command({"report", data_path("hang.jsonl"), "-o", folder.path("no/x")});
   CHECK(unwritable.code == 1);
