@@ -155,8 +155,10 @@ try:
 except ImportError:
     import _interpreters as interpreters
 use = "import filetimer, time\\nfiletimer.configure()\\n"
+# From Python 3.12 on an interpreter is isolated, and then takes no module that does not say so.
+how = {} if sys.version_info < (3, 12) else {"isolated": False} if sys.version_info < (3, 13) else {"config": "legacy"}
 def run(script):
-    one = interpreters.create()
+    one = interpreters.create(**how)
     interpreters.run_string(one, use + script)
     interpreters.destroy(one)
 filetimer.configure()
