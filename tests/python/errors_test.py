@@ -264,9 +264,12 @@ class OutOfMemory(ServerCase):
                 except MemoryError:
                     failed += 1
                 except SystemError as error:
-                    # Without room for the frame of a Python function CPython sets no exception.
+                    # Without room for the frame of a Python function CPython does not call it, and sets no
+                    # exception.
                     if not re.match("<function |error return without exception set", str(error)):
                         raise
+                    if soft.is_open:
+                        soft.__exit__(None, None, None)
                 scope.release()
                 client.stop()
             call()

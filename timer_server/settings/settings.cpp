@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <sstream>
 
 #include "common/duration_text.hpp"
@@ -17,6 +18,8 @@
 
 namespace filetimer {
 namespace {
+
+constexpr const char* kLogLevelOption = "--log-level";
 
 // Returns `rule` with a message that quotes the word and says what was expected.
 CLI::Validator expecting(const std::string& what, const CLI::Validator& rule) {
@@ -195,8 +198,8 @@ void add_other_options(CLI::App& app, Settings& settings) {
        {LogLevel::kError, LogLevel::kWarning, LogLevel::kInfo, LogLevel::kDebug}) {
     levels.emplace_back(name_of(level), level);
   }
-  add_choice(app, "--log-level", settings.log_level, levels, "error, warning, info or debug [info]")
-      ->envname(kLogLevelVariable)
+  add_choice(app, kLogLevelOption, settings.log_level, levels,
+             "error, warning, info or debug [info]")
       ->option_text("LEVEL");
 }
 
@@ -208,6 +211,16 @@ class Help final : public CLI::Formatter {
     return "Usage: timer_server [OPTIONS] [-- COMMAND [ARG...]]\n";
   }
 };
+
+// Not by envname(): from CLI11 2.4 on that passes over a wrong value.
+void take_variable(CLI::App& app) {
+  CLI::Option& option = *app.get_option(kLogLevelOption);
+  const char* const level = std::getenv(kLogLevelVariable);
+  if (option.count() == 0 && level != nullptr && *level != '\0') {
+    option.add_result(level);
+    option.run_callback();
+  }
+}
 
 void set_up(CLI::App& app, Settings& settings, std::string& config) {
   app.set_help_flag("-h,--help", "show this");
@@ -289,6 +302,7 @@ std::variant<Settings, EarlyExit> read_settings(int argc, char** argv) {
       reading.clear();
       parse_line();  // over the values of the file
     }
+    take_variable(app);
   } catch (const CLI::Success& early) {
     return EarlyExit{app.exit(early)};
   } catch (const CLI::ParseError& error) {
