@@ -36,6 +36,12 @@ def _has_news(world, *processes):
                world.records("expired") or world.records("deferred") or world.records("rejected"), "news")
 
 
+def _wait_until_caught(world, worker):
+    """Waits until the worker has handled a signal."""
+    history = world.histories / f"{worker.name}.history"
+    wait_until(lambda: '"caught"' in history.read_text(), "the worker handles a signal")
+
+
 def _release(world, worker, key="k"):
     """Releases a scope of a worker that may be dead. The server has read everything before."""
     world.ask("ping")
@@ -50,8 +56,7 @@ def resumed_kill_forgets_release(world):
     worker.fork()
     worker.do("catch", signal=signal.SIGUSR1)
     worker.do("open", key="k", timeout_ms=100, grace_ms=600, signal=int(signal.SIGUSR1), spare=True)
-    world.wait_for("expired")
-    world.ask("ping")  # and the signal is sent
+    _wait_until_caught(world, worker)
     server.restart()
     _release(world, worker)
     world.wait_for("killed")
@@ -217,7 +222,7 @@ def log_shared_by_equal_directories(world):
     worker = world.worker(dir=own[0])
     worker.do("catch", signal=signal.SIGTERM)
     worker.do("open", key="k", timeout_ms=50, signal=int(signal.SIGTERM), grace_ms=3000)
-    world.wait_for("expired")
+    _wait_until_caught(world, worker)
     server(own[1])
     worker.wait()
 
@@ -315,8 +320,7 @@ def verdict_behind_a_long_log(world):
     worker = world.worker()
     worker.do("catch", signal=signal.SIGTERM)
     worker.do("open", key="k", timeout_ms=50, signal=int(signal.SIGTERM), grace_ms=1500)
-    world.wait_for("expired")
-    world.ask("ping")  # and the signal is sent
+    _wait_until_caught(world, worker)
     server.kill()
     with open(world.log, "a") as log:
         log.write(old_records(2500, 4000))

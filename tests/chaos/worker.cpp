@@ -153,6 +153,7 @@ class Worker {
       if (fds[1].revents != 0) {
         char byte = 0;
         (void)!::read(kSignalled, &byte, 1);
+        end(begin("caught", ""), true, "");
         leave_scopes();
       }
       if (fds[0].revents != 0) {
