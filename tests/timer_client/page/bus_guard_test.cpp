@@ -95,8 +95,10 @@ TEST_CASE("a fault outside of guarded memory ends the process as before") {
 
 TEST_CASE("a fault outside of guarded memory is passed to the handler that was installed before") {
   const CutFile guarded;
+  const CutFile next;
   const CutFile other;
   const BusGuard guard(guarded.data(), kBytes);
+  const BusGuard of_next(next.data(), kBytes);
   other.cut();
   CHECK(in_child([&] {
           g_exit_code = 7;
