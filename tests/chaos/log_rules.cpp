@@ -280,6 +280,8 @@ bool LogJudge::has_fields(const JsonRecord& record, std::string_view event) {
                         : record.get(name, element) && has_type(element, field.back()),
            "record-fields", record, "'{}' is missing or has another type", name);
   }
+  expect(!record.has("tid") || record.integer("tid") > 0, "record-fields", record,
+         "'tid' is there, and is no thread");
   return found_.size() == before;
 }
 
