@@ -211,7 +211,9 @@ class Run:
     # Workers
 
     def step_worker(self, kind, timeout_ms):
-        if len(self.world.workers) >= WORKERS + first_workers or (kind == "run" and not self.server.is_alive):
+        # A server that is halted does not make its pipe again, without which run starts nothing.
+        may_run = self.server.is_alive and (not self.server.halts or (self.world.dir / "requests").exists())
+        if len(self.world.workers) >= WORKERS + first_workers or (kind == "run" and not may_run):
             return
         if kind in ("pid", "mount", "cgroup"):
             worker = self.world.worker("cpp", namespaces=(kind,), env=self.clock)
