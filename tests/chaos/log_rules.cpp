@@ -243,7 +243,7 @@ class LogJudge {
   std::map<std::string_view, ById> by_id_;                      // by event
   ById verdicts_;                                               // by scope
   std::map<std::string, const JsonRecord*> first_of_incident_;  // expired
-  std::map<std::string, const JsonRecord*> dead_;               // killed, by worker
+  ById dead_;                                                   // killed, by worker
   std::map<std::string, std::vector<double>> warnings_;         // by worker
   bool is_incomplete_ = false;  // the log was cut, or records were lost
 };
@@ -280,13 +280,13 @@ bool LogJudge::has_fields(const JsonRecord& record, std::string_view event) {
                         : record.get(name, element) && has_type(element, field.back()),
            "record-fields", record, "'{}' is missing or has another type", name);
   }
-  expect(!record.has("tid") || record.integer("tid") > 0, "record-fields", record,
-         "'tid' is there, and is no thread");
   return found_.size() == before;
 }
 
 void LogJudge::add(const JsonRecord& record) {
   const std::string_view event = record.text("event");
+  expect(!record.has("tid") || record.integer("tid") > 0, "record-fields", record,
+         "'tid' is there, and is no thread");
   Run*& latest = latest_[run_key(record)];
   if (latest != nullptr && latest->stopped != nullptr) {
     expect(event == "server_started" || mono(record) > mono(*latest->stopped) + kEndOfServer,
@@ -601,7 +601,7 @@ void LogJudge::judge_released_late(const JsonRecord& record) {
     expect(killed == nullptr || killed > &record || killed->text("verdict") == "spared",
            "one-verdict", record, "released after its worker was killed");
     expect(killed == nullptr || killed > &record || record.text("scope") != kIdle, "one-verdict",
-           record, "idleness that is over is not released");
+           record, "an idle timeout is released after its kill");
   }
 }
 
@@ -688,13 +688,14 @@ void LogJudge::judge_left_open(const JsonRecord& record) {
   expect(
       record.number("elapsed_s") >= -kRounding && record.number("elapsed_s") <= since + kRounding,
       "record-times", record, "elapsed_s is not between 0 and {}", since);
-  const auto killed = dead_.find(worker_id(record));
-  if (killed == dead_.end()) {
+  const JsonRecord* const killed = find(dead_, worker_id(record));
+  const JsonRecord* const expired =
+      killed != nullptr ? find(by_id_["expired"], killed->text("id")) : nullptr;
+  if (expired == nullptr) {
     return;
   }
-  const auto signals = killed->second->list<JsonFields>("signals");
-  const JsonRecord* expired = find(by_id_["expired"], killed->second->text("id"));
-  if (expired == nullptr || signals.empty() || signals.back().integer("signal") != SIGKILL ||
+  const auto signals = killed->list<JsonFields>("signals");
+  if (signals.empty() || signals.back().integer("signal") != SIGKILL ||
       mono(record) < mono(signals.back())) {
     return;
   }
@@ -704,7 +705,7 @@ void LogJudge::judge_left_open(const JsonRecord& record) {
                    seconds(record, "acquired_mono_ns"));
   };
   expect(std::ranges::none_of(expired->list<JsonFields>("open_scopes"), is_this), "outcomes",
-         record, "left open, though the kill in {} cancels it", killed->second->place());
+         record, "left open, though the kill in {} cancels it", killed->place());
 }
 
 void LogJudge::judge_worker_ended(const JsonRecord& record) {

@@ -206,8 +206,8 @@ TEST_CASE("a COMMAND that no server has watched did not expire, however long it 
   const std::size_t bytes = pipe.fill();
   Program run(until_there(folder, "1ms"));
   CHECK(run.read_line() != "");
-  const Instant behind =
-      Instant::now() + std::chrono::milliseconds{1};  // the deadline was set before the line
+  // The deadline was set before the line.
+  const Instant behind = Instant::now() + std::chrono::milliseconds{1};
   while (Instant::now() < behind) {
     ::sched_yield();
   }
