@@ -15,6 +15,7 @@ import time
 import unittest
 
 from records import judge_logs
+from suite import state_of
 
 BIN = pathlib.Path(os.environ["FILETIMER_BIN_DIR"])
 EXAMPLES = pathlib.Path(os.environ["FILETIMER_EXAMPLES_DIR"])
@@ -44,15 +45,6 @@ def wait_until(what, condition, bound_s=BOUND_S):
         if time.monotonic() > end:
             raise AssertionError(f"not within {bound_s} s: {what}")
         time.sleep(0.05)
-
-
-def state_of(pid):
-    """Returns the state letter of /proc/PID/stat; empty if the process is gone."""
-    try:
-        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return ""
-    return stat.rpartition(")")[2].split()[0]
 
 
 def processes_of(session):

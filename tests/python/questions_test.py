@@ -15,6 +15,7 @@ import filetimer
 import suite
 from filetimer import _server, admin, errors
 from harness import BOUND_S, FAR_S, SERVER, ServerCase
+from suite import state_of
 
 
 def wait_until(holds):
@@ -25,21 +26,13 @@ def wait_until(holds):
         time.sleep(0.005)
 
 
-def state(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):  # the latter: it ended while it was read
-        return "Z"
-
-
 def is_alive(pid):
-    return state(pid) != "Z"
+    return state_of(pid) not in ("", "Z")
 
 
 def stop(pid):
     os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: state(pid) == "T")
+    wait_until(lambda: state_of(pid) == "T")
 
 
 class Questions(ServerCase):

@@ -15,7 +15,7 @@ import unittest
 
 import suite
 from harness import CLIENT, SERVER, ServerCase
-from suite import BOUND_S
+from suite import BOUND_S, state_of
 
 # Says each SIGINT that it gets, and ends with 5 at a SIGUSR1, with 6 at a SIGHUP.
 COMMAND = """
@@ -131,11 +131,6 @@ class TerminalCase(ServerCase):
         while not condition():
             self.assertLess(time.monotonic(), end, what)
             time.sleep(0.01)
-
-
-def state_of(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0]
 
 
 class Run(TerminalCase):

@@ -4,6 +4,7 @@ cannot run here is reported as one line, "skipped: NAME: REASON", which scripts/
 which no case ran exits with 77, which CTest shows as skipped.
 """
 import contextlib
+import pathlib
 import sys
 import unittest
 
@@ -20,6 +21,15 @@ def end(process):
         if pipe:
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
+
+
+def state_of(pid):
+    """Returns the state letter of /proc/PID/stat; empty if the process is gone."""
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[0]
 
 
 def main(missing=""):
