@@ -79,6 +79,11 @@ JsonWriter& JsonWriter::fixed(std::string_view key, double value, int places) {
   return *this;
 }
 
+JsonWriter& JsonWriter::seconds(std::string_view key, Duration duration) {
+  return duration == kForever ? null(key)
+                              : fixed(key, std::chrono::duration<double>(duration).count(), 9);
+}
+
 JsonWriter& JsonWriter::null(std::string_view key) {
   begin_value(key);
   text_ += "null";

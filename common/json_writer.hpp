@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "common/clock.hpp"
+
 namespace filetimer {
 
 class JsonWriter {
@@ -35,6 +37,8 @@ class JsonWriter {
   // Writes a number with `places` decimal places; not finite: null.
   JsonWriter& fixed(std::string_view key, double value, int places);
   JsonWriter& null(std::string_view key);
+  // Writes seconds with nine decimal places; kForever: null.
+  JsonWriter& seconds(std::string_view key, Duration duration);
 
   // Open and close objects and arrays. An empty key adds an element to an array.
   JsonWriter& begin_object(std::string_view key = {});

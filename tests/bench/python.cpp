@@ -21,7 +21,7 @@ constexpr const char* kPythonScript = FILETIMER_BENCH_DIR "/python_scopes.py";
 constexpr double kTargetScope = 2.5;    // empty contexts
 constexpr double kTargetScopeUs = 0.4;  // at the median
 constexpr double kTargetExpiresUs = 1;
-constexpr double kTargetTorch = 200;  // times faster than PyTorch's expires()
+constexpr double kTargetPythonTorch = 200;  // times faster than PyTorch's expires()
 constexpr double kTargetImportMs = 30;
 constexpr double kTargetImportMiB = 5;
 constexpr int kImports = 9;
@@ -100,7 +100,7 @@ void measure_python(const Plan& plan, Report& report) {
                 .value = named / 1000,
                 .base = torch_us,
                 .ratio = torch_us * 1000 / named,
-                .target = Target::ratio_at_least(kTargetTorch)});
+                .target = Target::ratio_at_least(kTargetPythonTorch)});
   } else {
     report.add({.measure = "with filetimer.expires(30, \"x\")",
                 .note = plan.with_torch ? "not installed" : "left out"});

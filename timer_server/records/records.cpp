@@ -51,15 +51,11 @@ void write_statistics(JsonWriter& json, const std::string& scope, const ScopeSta
   json.begin_object()
       .field("scope", scope)
       .field("count", sums.count)
-      .fixed("total_s", seconds(sums.total), 9)
-      .fixed("longest_s", seconds(sums.longest), 9)
-      .fixed("last_s", seconds(sums.last), 9);
-  if (sums.smallest_margin == kForever) {
-    json.null("smallest_margin_s");
-  } else {
-    json.fixed("smallest_margin_s", seconds(sums.smallest_margin), 9);
-  }
-  json.fixed("first_s", seconds(sums.longest_first), 9);
+      .seconds("total_s", sums.total)
+      .seconds("longest_s", sums.longest)
+      .seconds("last_s", sums.last)
+      .seconds("smallest_margin_s", sums.smallest_margin)
+      .seconds("first_s", sums.longest_first);
   write_timeout(json, "timeout_s", sums.timeout);
   write_histogram(json, "histogram_ns", sums.histogram);
   const Histogram& firsts = sums.first_histogram;
@@ -170,8 +166,8 @@ void write_ended_scopes(JsonWriter& json, const Incident& incident) {
           continue;
         }
         json.begin_array({})
-            .fixed({}, seconds(incident.when.mono - scope.ended), 9)
-            .fixed({}, seconds(scope.took), 9)
+            .seconds({}, incident.when.mono - scope.ended)
+            .seconds({}, scope.took)
             .end_array();
       }
       json.end_array().end_object();
@@ -564,8 +560,8 @@ std::string Records::slow(const WorkerIdentity& worker, const Straggler& straggl
   JsonWriter json = begin("slow", ClockReading::now(), worker);
   json.field("scope", straggler.scope)
       .field("kind", name_of(straggler.kind))
-      .fixed("median_s", seconds(straggler.median), 9)
-      .fixed("others_median_s", seconds(straggler.others), 9)
+      .seconds("median_s", straggler.median)
+      .seconds("others_median_s", straggler.others)
       .fixed("factor", straggler.factor, 3)
       .field("ranks", straggler.ranks)
       .field("scopes", straggler.scopes);

@@ -12,13 +12,6 @@
 namespace filetimer::cli {
 namespace {
 
-constexpr std::string_view kYellow = "1;33";
-constexpr std::string_view kRed = "1;31";
-
-double seconds(Duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
 // --- open scopes ---
 
 // Returns "30s", or "5s of 1h" if the server grants less than was requested. If a file of timeouts
@@ -71,14 +64,6 @@ void add_rank(JsonWriter& json, std::string_view key, const std::string& rank) {
 void add_text(JsonWriter& json, std::string_view key, const std::string& text) {
   if (!text.empty()) {
     json.field(key, text);
-  }
-}
-
-void add_seconds(JsonWriter& json, std::string_view key, Duration duration) {
-  if (duration == kForever) {
-    json.null(key);
-  } else {
-    json.fixed(key, seconds(duration), 9);
   }
 }
 
@@ -137,19 +122,19 @@ std::string scope_json(const ListedScope& scope, Instant now) {
   } else {
     json.field("deadline_mono_ns", scope.due.ns);
   }
-  add_seconds(json, "elapsed_s", elapsed_of(scope, now));
-  add_seconds(json, "remaining_s", scope.due.is_never() ? kForever : scope.due - now);
-  add_seconds(json, "asked_s", slot.asked);
-  add_seconds(json, "granted_s", scope.granted());
+  json.seconds("elapsed_s", elapsed_of(scope, now));
+  json.seconds("remaining_s", scope.due.is_never() ? kForever : scope.due - now);
+  json.seconds("asked_s", slot.asked);
+  json.seconds("granted_s", scope.granted());
   if (slot.code_timeout) {
-    add_seconds(json, "code_timeout_s", *slot.code_timeout);
+    json.seconds("code_timeout_s", *slot.code_timeout);
   }
   json.field("overdue", scope.is_overdue(now));
   json.field("expired", scope.is_expired());
   const bool is_paused = slot_word::is_paused(scope.slot.word);
   json.field("paused", is_paused);
   if (is_paused) {
-    add_seconds(json, "left_s", scope.slot.left);
+    json.seconds("left_s", scope.slot.left);
   }
   json.field("transport", name_of(owner.transport));
   json.field("whole_process", (slot.flags & slot_flag::kWholeProcess) != 0);
@@ -190,15 +175,15 @@ std::string statistics_table(const StatisticsByName& statistics, bool colour) {
 std::string statistics_json(const std::string& scope, const ScopeStatistics& statistics) {
   JsonWriter json;
   json.field("scope", scope).field("count", statistics.count);
-  add_seconds(json, "total_s", statistics.total);
-  add_seconds(json, "mean_s", statistics.mean());
-  add_seconds(json, "median_s", statistics.quantile(0.5));
-  add_seconds(json, "p99_s", statistics.quantile(0.99));
-  add_seconds(json, "longest_s", statistics.longest);
-  add_seconds(json, "last_s", statistics.last);
-  add_seconds(json, "smallest_margin_s", statistics.smallest_margin);
-  add_seconds(json, "first_s", statistics.longest_first);
-  add_seconds(json, "timeout_s", statistics.timeout);
+  json.seconds("total_s", statistics.total);
+  json.seconds("mean_s", statistics.mean());
+  json.seconds("median_s", statistics.quantile(0.5));
+  json.seconds("p99_s", statistics.quantile(0.99));
+  json.seconds("longest_s", statistics.longest);
+  json.seconds("last_s", statistics.last);
+  json.seconds("smallest_margin_s", statistics.smallest_margin);
+  json.seconds("first_s", statistics.longest_first);
+  json.seconds("timeout_s", statistics.timeout);
   write_histogram(json, "histogram_ns", statistics.histogram);
   return std::move(json).finish() + "\n";
 }
@@ -240,8 +225,8 @@ std::string straggler_json(const Straggler& straggler, const ScopeOwner& owner,
     json.null("pid");
   }
   add_text(json, "comm", owner.comm);
-  add_seconds(json, "median_s", straggler.median);
-  add_seconds(json, "others_median_s", straggler.others);
+  json.seconds("median_s", straggler.median);
+  json.seconds("others_median_s", straggler.others);
   json.fixed("factor", straggler.factor, 3)
       .field("ranks", straggler.ranks)
       .field("scopes", straggler.scopes);

@@ -32,10 +32,10 @@ bool is_detail(std::string_view event) {
 
 std::string_view colour_of(const Record& record) {
   if (record.event == "expired") {
-    return "1;33";
+    return kYellow;
   }
   if (record.event == "killed") {
-    return record.text("verdict") == "dead" ? "31" : "1;31";
+    return record.text("verdict") == "dead" ? "31" : kRed;
   }
   return record.event.starts_with("server_") ? "2" : "";
 }

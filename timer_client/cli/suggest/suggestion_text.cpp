@@ -17,21 +17,11 @@
 namespace filetimer::cli {
 namespace {
 
-constexpr std::string_view kYellow = "1;33";
-
-void add_seconds(JsonWriter& json, std::string_view key, Duration duration) {
-  if (duration == kForever) {
-    json.null(key);
-  } else {
-    json.fixed(key, std::chrono::duration<double>(duration).count(), 9);
-  }
-}
-
 void add_delays(JsonWriter& json, std::string_view key, const Delays& delays) {
   json.begin_object(key).field("count", delays.count);
   if (delays.count > 0) {
-    add_seconds(json, "least_s", delays.least);
-    add_seconds(json, "longest_s", delays.longest);
+    json.seconds("least_s", delays.least);
+    json.seconds("longest_s", delays.longest);
   }
   json.end_object();
 }
@@ -225,13 +215,13 @@ std::string suggestions_json(const ScopeHistories& histories, const SuggestionRu
     const MissedDeadlines& missed = history->missed;
     JsonWriter json;
     json.field("scope", scope).field("count", durations.count).field("firsts", durations.firsts);
-    add_seconds(json, "median_s", durations.median);
-    add_seconds(json, "p999_s", durations.p999);
-    add_seconds(json, "longest_s", durations.longest);
-    add_seconds(json, "first_s", durations.longest_first);
-    add_seconds(json, "timeout_s", history->statistics.timeout);
-    add_seconds(json, "suggested_s", suggestion.timeout.value_or(kForever));
-    add_seconds(json, "suggested_first_s", suggestion.first_timeout.value_or(kForever));
+    json.seconds("median_s", durations.median);
+    json.seconds("p999_s", durations.p999);
+    json.seconds("longest_s", durations.longest);
+    json.seconds("first_s", durations.longest_first);
+    json.seconds("timeout_s", history->statistics.timeout);
+    json.seconds("suggested_s", suggestion.timeout.value_or(kForever));
+    json.seconds("suggested_first_s", suggestion.first_timeout.value_or(kForever));
     json.field("why", suggestion.why).field("waits_left_out", history->waits);
     json.field("expired", missed.expired);
     json.field("killed", missed.killed).field("spared", missed.spared);

@@ -30,6 +30,10 @@ struct Column {
   std::size_t min_width = 0;  // the column is kept even if all its cells are empty
 };
 
+// Parameters of SGR sequences.
+inline constexpr std::string_view kYellow = "1;33";
+inline constexpr std::string_view kRed = "1;31";
+
 struct Cell {
   std::string_view text;
   std::string_view colour = {};  // parameters of an SGR sequence, such as "1;31"
