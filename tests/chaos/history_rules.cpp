@@ -827,9 +827,7 @@ void HistoryJudge::judge_hang(const Scope& scope) {
   const Ns dead = std::max(judged, due) + grace + 2 * prompt(due);
   const bool must_die = expired.integer("signal") == SIGKILL ||
                         (expired.integer("signal") > 0 && expired.has("grace_s"));
-  if (must_die && !scope.release &&
-      std::min({worker.left(scope.open.begin), worker.alive_until, worker.asked_to_end,
-                history_end_}) > with_server(scope, dead, timeout)) {
+  if (must_die && open_until > with_server(scope, dead, timeout)) {
     report("hang-is-killed", whose(scope), "alive long after its verdict in {}", expired.place());
   }
 }

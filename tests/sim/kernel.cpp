@@ -793,7 +793,7 @@ int fcntl(int fd, int command, ...) {
   if (!is_inside() || command != F_GETLK || ::fstat(fd, &st) != 0) {
     return call(fd, command, argument);
   }
-  POINT(kOther);
+  POINT(kLock);
   const pid_t owner = kernel->owner_of_page(st.st_ino);
   auto* const lock = static_cast<struct flock*>(argument);
   lock->l_type = owner != 0 ? F_WRLCK : F_UNLCK;

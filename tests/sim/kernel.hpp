@@ -66,6 +66,7 @@ enum class Call {
   kEpoll,
   kFork,
   kRead,
+  kLock,
   kOther,
   kSleep,  // the last two cannot fail
 };

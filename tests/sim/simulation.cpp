@@ -34,6 +34,7 @@ constexpr pid_t kFirstServerPid = 90'000;
 constexpr Nanos kQuiet = 40 * kSecond;
 constexpr Nanos kBetween = 3 * kMs;  // operations, so that the checker can tell their times apart
 constexpr Nanos kStop = 20 * kSecond;
+constexpr Nanos kSlow = 15 * kSecond;      // after a failure, in which a kill may be late
 constexpr Nanos kReleaseAfter = 50 * kMs;  // that a worker takes to act on a signal that it catches
 // A verdict, a signal or an answer comes within; and with evidence.
 constexpr Nanos kTurn = kMs / 10;  // of the server
@@ -1022,10 +1023,15 @@ void Simulation::excuse_all() {
   }
   for (const Scope& scope : scopes_) {
     const std::string& worker = scope.process->name;
-    if (std::ranges::any_of(slow_, [&](const Span& span) { return overlap(span, scope.open); })) {
+    for (const Span& span : slow_) {
+      if (!overlap(span, scope.open)) {
+        continue;
+      }
       excuse("hang-is-judged", "key", scope.key);
-      excuse("hang-is-killed", "key", scope.key);
       excuse("record-links", "key", scope.key);  // its page is looked at again at a sweep
+      if (scope.open.to <= span.to + kSlow) {
+        excuse("hang-is-killed", "key", scope.key);
+      }
     }
     // A halt that began before the server knew the scope is not seen.
     if (std::ranges::any_of(unannounced_, [&](const Span& span) {

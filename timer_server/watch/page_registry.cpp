@@ -344,7 +344,10 @@ Result<Process> PageRegistry::open_owner(MappedPage& page) const {
     // The pid may have been reused before the process was opened. No test covers this: the interval
     // lasts microseconds.
     const Result<pid_t> again = page.owner();
-    if (!again || *again != pid) {
+    if (!again) {
+      return tl::unexpected<Error>(again.error());
+    }
+    if (*again != pid) {
       return tl::unexpected<Error>(Error{fmt::format("pid {} has dropped its lock", pid), ESRCH});
     }
   } else if (process->start_time != confirmed->start_time) {
