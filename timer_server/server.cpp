@@ -295,6 +295,7 @@ void Server::sweep(Instant now) {
     halted_.sweep();
   }
   control_.sweep();
+  unsaved_.note_failed();
   scan_.want();  // in the next iteration, which follows at once
   print_log_message(now);
   service_manager_.notify_status(workers_.count(), verdicts_.killed());

@@ -380,7 +380,7 @@ Status PipePage::save(const Process& worker, const std::optional<WorkerFacts>& f
   const SlotNumber first = std::exchange(first_changed_, kNone);
   const SlotNumber end = std::exchange(end_of_changed_, SlotNumber{0});
   // No file is made before a slot is in use.
-  if (is_given_up_ || (!fd_ && by_id_.empty())) {
+  if (!fd_ && by_id_.empty()) {
     return {};
   }
   Status saved = fd_ ? Status{} : make_file(worker);
@@ -402,9 +402,21 @@ Status PipePage::save(const Process& worker, const std::optional<WorkerFacts>& f
   }
   if (!saved) {
     remove();
-    is_given_up_ = true;
+    note_unsaved();
   }
   return saved;
+}
+
+// The next save() makes the file anew.
+void PipePage::note_unsaved() {
+  for (Entry& entry : entries_) {
+    entry.is_changed = true;
+    entry.is_saved = entry.has_saved_name = false;
+  }
+  first_changed_ = 0;
+  end_of_changed_ = static_cast<SlotNumber>(count_);
+  has_facts_ = false;
+  saved_count_ = 0;
 }
 
 Status PipePage::make_file(const Process& worker) {

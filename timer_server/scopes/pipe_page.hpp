@@ -60,8 +60,8 @@ class PipePage final : public WorkerPage {
   [[nodiscard]] bool is_empty() const { return by_id_.empty(); }
 
   // Writes the changed slots, and makes the file when the first slot is in use. Writes `facts`
-  // once. After an error the file is removed and not made again, so that no server takes stale
-  // scopes for open ones.
+  // once. After an error the file is removed, so that no server takes stale scopes for open ones,
+  // and the next call makes it anew.
   Status save(const Process& worker, const std::optional<WorkerFacts>& facts);
   [[nodiscard]] bool needs_save() const { return first_changed_ < end_of_changed_; }
   void remove();
@@ -98,6 +98,7 @@ class PipePage final : public WorkerPage {
   [[nodiscard]] std::string path() const;
   void free(std::size_t slot);
   void forget_id(std::size_t slot);
+  void note_unsaved();
   Status make_file(const Process& worker);
   Status write_facts(const WorkerFacts& facts);
   Status write_slot(std::size_t index);
@@ -119,7 +120,6 @@ class PipePage final : public WorkerPage {
   // The changed slots are among these.
   SlotNumber first_changed_ = kNone;
   SlotNumber end_of_changed_ = 0;
-  bool is_given_up_ = false;
   bool has_facts_ = false;
   std::uint32_t saved_count_ = 0;  // in the file's header
 };

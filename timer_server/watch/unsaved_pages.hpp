@@ -23,11 +23,15 @@ class UnsavedPages {
   // Forgets a worker that is removed.
   void forget(pid_t pid) { pids_.erase(pid); }
   // Saves the pages of the noted workers. Prints an error that differs from the last one. After an
-  // error the timers are watched, but the next server does not find them.
+  // error the timers are watched, but the next server does not find them unless a later call saves
+  // the page.
   void save(Workers& workers);
+  // Notes the workers whose pages could not be saved.
+  void note_failed() { pids_.merge(failed_); }
 
  private:
   std::unordered_set<pid_t> pids_;
+  std::unordered_set<pid_t> failed_;
   std::string last_error_;
   LoopThread loop_thread_;
 };
