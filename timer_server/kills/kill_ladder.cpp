@@ -272,19 +272,21 @@ bool KillLadder::is_ready_for_signal(Kill& kill, Instant now) {
   return synced && evidence_is_in && all_is_gathered;
 }
 
-// Ends a kill whose worker is to get no signal. Returns false if the worker gets one.
+// Ends a kill whose worker is to get no signal. It waits until the verdict is synced: if this
+// server is killed before, the next one finds the scope on its page and judges it. The end of a
+// scope that was released frees its slot, and a server that stops does not wait.
 bool KillLadder::end_without_signal(Kill& kill) {
-  const Expiry* const deciding = kill.order.deciding();
-  if (policy_.dry_run || deciding == nullptr) {
-    const bool released = std::ranges::any_of(
-        kill.order.expiries, [](const Expiry& expiry) { return expiry.released_at.has_value(); });
-    end(kill, KillVerdict::kSpared,
-        policy_.dry_run ? "dry run"
-        : released      ? "released late, but before the signal"
-                        : "signal 0");
-    return true;
+  const auto was_released = [](const Expiry& expiry) { return expiry.released_at.has_value(); };
+  if (log_.synced() < kill.record_number && !has_short_waits_ && kills_.size() <= kMostUnsynced &&
+      !std::ranges::all_of(kill.order.expiries, was_released)) {
+    return false;
   }
-  return false;
+  end(kill, KillVerdict::kSpared,
+      policy_.dry_run ? "dry run"
+      : std::ranges::any_of(kill.order.expiries, was_released)
+          ? "released late, but before the signal"
+          : "signal 0");
+  return true;
 }
 
 // Once the verdict is synced, the signal of a worker without children waits for these system calls
@@ -297,8 +299,8 @@ bool KillLadder::begin_first_signal(const std::shared_ptr<Kill>& kept, Instant n
   if (!is_ready) {
     return false;
   }
-  if (end_without_signal(kill)) {
-    return true;
+  if (policy_.dry_run || kill.order.deciding() == nullptr) {
+    return end_without_signal(kill);
   }
   const ScopeTerms& terms = kill.order.deciding()->scope.terms;
   kill.is_cancellable = terms.spare_if_left && terms.signal != SIGKILL && terms.grace;

@@ -67,6 +67,10 @@ class KillLadder {
   // many kills do not delay deadlines. On an idle machine that takes microseconds.
   static constexpr Duration kStopLimit = std::chrono::milliseconds{30};
 
+  // How many kills without a signal wait for a log that cannot be written. Their scopes keep their
+  // slots meanwhile.
+  static constexpr std::size_t kMostUnsynced = 256;
+
   // Callbacks to the owner of the scopes.
   struct Listener {
     // Returns whether a scope was released, or renewed, since its verdict.
