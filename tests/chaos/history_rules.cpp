@@ -587,9 +587,15 @@ Ns HistoryJudge::server_ran_until(std::int64_t pid) const {
   const auto found = std::ranges::find_if(processes_, [pid](const auto& entry) {
     return entry.second.pid == pid && entry.second.role == "server";
   });
-  return found == processes_.end()
-             ? 0
-             : std::min({found->second.asked_to_end, found->second.alive_until, history_end_});
+  if (found == processes_.end()) {
+    return 0;
+  }
+  const Process& server = found->second;
+  Ns until = std::min({server.asked_to_end, server.alive_until, history_end_});
+  for (const Halt& halt : server.halts) {  // it may have been killed in one
+    until = halt.possible.to >= until ? std::min(until, halt.possible.from) : until;
+  }
+  return until;
 }
 
 bool HistoryJudge::has_ended_in_order_after(Ns at) const {

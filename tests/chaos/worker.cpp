@@ -46,6 +46,7 @@ using std::chrono::nanoseconds;
 
 constexpr unsigned kLastResortSeconds = 600;
 constexpr milliseconds kStormChild{30};
+constexpr int kChanged = 4;  // exit status: the client has changed which signals are blocked
 // Fixed, and high, so that a program that closes and opens files does not meet them.
 constexpr int kSocket = 1000;
 constexpr int kHistory = 1001;
@@ -132,6 +133,12 @@ std::string field(const char* name, long long value) {
 }
 std::string field(const char* name, bool value) {
   return std::string{",\""} + name + (value ? "\":true" : "\":false");
+}
+
+sigset_t blocked_signals() {
+  sigset_t mask{};
+  ::pthread_sigmask(SIG_BLOCK, nullptr, &mask);
+  return mask;
 }
 
 class Worker {
@@ -229,6 +236,9 @@ class Worker {
       }
     } catch (const std::exception& error) {
       end(number, false, field("error", std::string{error.what()}));
+    }
+    if (const sigset_t now = blocked_signals(); std::memcmp(&now, &blocked_, sizeof now) != 0) {
+      ::_exit(kChanged);
     }
     answer(last_);
   }
@@ -455,6 +465,7 @@ class Worker {
   std::string read_;
   std::string last_;
   int number_ = 0;
+  const sigset_t blocked_ = blocked_signals();
   std::optional<TimerClient> client_;
   std::map<std::string, Scope> scopes_;
   std::map<std::string, Line> lines_;

@@ -24,6 +24,7 @@ LAST_RESORT_S = 600
 SOCKET, HISTORY = 1000, 1001  # high, so that a program that closes and opens files does not meet them
 OWN_FILES = 20  # more than the package keeps open
 OWN_BYTES = b"of this worker"
+CHANGED = 4  # exit status: the package has changed which signals are blocked
 
 
 def move_to(number, to):
@@ -31,11 +32,16 @@ def move_to(number, to):
     os.close(number)
 
 
+def blocked_signals():
+    return signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
 class Worker:
     def __init__(self, name, number=0):
         self.name, self.number = name, number
         self.scopes, self.raising, self.regions = {}, [], {}
         self.loop = None
+        self.blocked = blocked_signals()
         self.files = []  # its own
         self.read = b""
         history = os.path.join(os.environ["CHAOS_HISTORY"], name + ".history")
@@ -65,6 +71,8 @@ class Worker:
                 while b"\n" in self.read or self.receive():
                     line, _, self.read = self.read.partition(b"\n")
                     self.carry_out(line.decode().split())
+                    if blocked_signals() != self.blocked:
+                        os._exit(CHANGED)
             except filetimer.ScopeExpired:
                 self.leave_expired()
 

@@ -148,6 +148,7 @@ class Simulation {
   void go(Process& process);
 
   void start_server();
+  bool end_start();
   void crash();
   void starve(Nanos time);
   void stop_halt_of_server();
@@ -250,6 +251,7 @@ class Simulation {
   std::set<std::string> general_;   // promises that an adversity suspends for the history
   struct sigaction of_workers_ {};  // which a server replaces, as if it had a process of its own
   std::set<const Process*> signalled_;  // with a verdict on record
+  std::set<const Process*> survivors_;  // of a signal
   std::vector<const Process*> doomed_;  // children of a worker that was killed
 };
 
@@ -583,8 +585,8 @@ void Simulation::open(Made& made, const Operation& operation) {
       excuse("record-times", "key", replaced->key);
     }
   }
-  if (replaced != nullptr && !is_open) {
-    return;  // the line was not written: the scope before it stays open
+  if (!scope.on_page && !is_open) {
+    return;  // the line was not written: a scope before it stays open
   }
   note(who, "open", fields, is_open ? "" : R"(,"watched":false)");
   if (is_open) {
@@ -740,11 +742,18 @@ void Simulation::start_server() {
   });
 }
 
-void Simulation::crash() {
-  disturbed_ = kernel_.now;
-  if (std::exchange(kernel_.on_ready, nullptr) && servers_ > 1) {
+// Returns whether the server was still starting. The handler of the workers is in place again.
+bool Simulation::end_start() {
+  const bool was_starting = std::exchange(kernel_.on_ready, nullptr) != nullptr;
+  if (was_starting && servers_ > 1) {
     ::sigaction(SIGBUS, &of_workers_, nullptr);
   }
+  return was_starting;
+}
+
+void Simulation::crash() {
+  disturbed_ = kernel_.now;
+  (void)end_start();
   note("driver", "kill_server", fmt::format(R"(,"subject":"{}")", server()));
   stop_halt_of_server();
   losses_.push_back(unread_lines());  // a pipe without a reader loses what it has
@@ -821,6 +830,9 @@ void Simulation::on_server_end(int status) {
        fmt::format(R"(,"subject":"{}","status":{},"before":{})", server(), status, kernel_.now));
   if (!may_end_) {
     violation("server-life: the server has ended by itself with status {}", status);
+  }
+  if (end_start()) {  // which has failed
+    losses_.push_back(unread_lines());
   }
   if (kernel_.now - stopping_ > kStopLimit && disturbed_ < stopping_) {
     violation("liveness: the server has ended {:.3f} s after SIGTERM",
@@ -974,6 +986,9 @@ void Simulation::on_signal(Process& process, int signal) {
   }
   if (settings_.contains("--dry-run")) {
     violation("signals: signal {} to {} in a dry run", signal, process.name);
+  }
+  if (process.reaction != Reaction::kDies) {
+    survivors_.insert(&process);
   }
   if (signal == SIGKILL && setting("--kill") != "process") {
     for (const auto& each : kernel_.processes) {
@@ -1135,7 +1150,7 @@ void Simulation::judge_records() {
   for (const Scope& scope : scopes_) {
     const bool is_paused =
         scope.on_page && slot_word::is_paused(scope.place.slot->slot->deadline.load());
-    const bool may_be_cancelled = !scope.on_page && scope.process->reaction != Reaction::kDies;
+    const bool may_be_cancelled = !scope.on_page && survivors_.contains(scope.process);
     if (scope.open.to == kNever && due(scope) < kNever && scope.process->can_run() && !is_paused &&
         !may_be_cancelled && !scope.is_refused && !may_be_lost(scope) &&
         !has([&](const chaos::JsonRecord& record) {
@@ -1303,7 +1318,8 @@ void Simulation::quiet() {
     violation("server-life: the server does not start without adversities");
     return;
   }
-  for (const Scope& scope : scopes_) {
+  for (Scope scope : scopes_) {
+    scope.open.to = kNever;  // its page may have been lost since
     if (scope.on_page && scope.process->can_run() && !may_be_lost(scope) &&
         scope.place.slot->slot->deadline.load() == slot_word::kReleasedLate) {
       violation("slots: {} of {} was released late, and its slot is kept", scope.name,

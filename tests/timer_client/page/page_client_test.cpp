@@ -1,6 +1,7 @@
 // What a client writes into its scope page, and when it wakes the server for it.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -286,6 +287,9 @@ TEST_CASE("a page is announced later if the pipe is full, with or without a scop
   server.pipe().drain(bytes);
   CHECK(server.pipe().next().x_page == server.page_names()[0]);
   CHECK(server.page().header().wakes == 0);
+  sigset_t blocked{};  // the client has started a thread, in which all signals are blocked
+  ::pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+  CHECK(::sigismember(&blocked, SIGTERM) == 0);
 }
 
 TEST_CASE("a message that waits for room is written once, unless its scope ends before") {
