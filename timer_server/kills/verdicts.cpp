@@ -350,8 +350,7 @@ std::vector<std::string> Verdicts::on_signal(const Process& process, bool is_fin
     return cancelled;
   }
   if (worker->pipe) {
-    cancelled = worker->pipe->release_all();
-    context_.unsaved.note(*worker);
+    cancelled = worker->pipe->cancel_all();
   }
   for (const auto& page : worker->pages) {
     for (const SlotReading& reading : page->open_slots()) {
@@ -415,6 +414,9 @@ void Verdicts::on_end(const KillOrder& order, const KillEnd& end) {
     } else if (is_spared) {
       context_.overdue.follow(order.worker, expiry);
     }
+  }
+  if (worker->kills == 0 && worker->pipe) {
+    worker->pipe->end_cancelled();
   }
   context_.unsaved.note(*worker);
   has_changed_scopes_ = has_changed_scopes_ || !worker->pages.empty();

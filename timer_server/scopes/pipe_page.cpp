@@ -162,6 +162,7 @@ Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
     }
     number = *taken;
     entries_[number].id = id;
+    entries_[number].is_cancelled = false;
     entries_[number].has_saved_name = false;
     slot_at(number).shown_bytes.store(
         shown_bytes == id.size() ? 0 : static_cast<std::uint32_t>(shown_bytes), kRelaxed);
@@ -195,7 +196,7 @@ bool PipePage::release(std::string_view id) {
   return was_inside;
 }
 
-std::vector<std::string> PipePage::release_all() {
+std::vector<std::string> PipePage::cancel_all() {
   std::vector<std::string> names;
   for (const SlotNumber number : std::vector<SlotNumber>(by_id_)) {
     Slot& slot = slot_at(number);
@@ -206,8 +207,17 @@ std::vector<std::string> PipePage::release_all() {
     const std::string& id = entries_[number].id;
     names.push_back(shown == 0 ? id : id.substr(0, shown));
     free(number);
+    entries_[number].is_cancelled = true;
   }
   return names;
+}
+
+void PipePage::end_cancelled() {
+  for (std::size_t slot = 0; slot < count_; ++slot) {
+    if (std::exchange(entries_[slot].is_cancelled, false)) {
+      on_change(slot);
+    }
+  }
 }
 
 // Called for a slot that is free, or was released late and acknowledged.
@@ -458,7 +468,7 @@ Status PipePage::write_slot(std::size_t index) {
   Entry& entry = entries_[index];
   const std::size_t at = kSlotsAt + index * sizeof(Slot);
   const bool is_free = slots_[index].deadline.load(kRelaxed) == slot_word::kFree;
-  if (index >= kMaxScopesPerWorker || (is_free && !entry.is_saved)) {
+  if (index >= kMaxScopesPerWorker || entry.is_cancelled || (is_free && !entry.is_saved)) {
     return {};
   }
   const auto write = [this](const void* bytes, std::size_t size, std::size_t offset) {

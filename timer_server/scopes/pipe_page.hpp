@@ -54,8 +54,10 @@ class PipePage final : public WorkerPage {
   bool release(std::string_view id);
   // Returns whether a scope with this identity is open and not judged.
   [[nodiscard]] bool has_open(std::string_view id) const;
-  // Releases all open scopes that are not judged. Returns their names.
-  std::vector<std::string> release_all();
+  // Releases all open scopes that are not judged. Returns their names. In the file they stay open
+  // until end_cancelled(): no record lists them before the outcome of the kill.
+  std::vector<std::string> cancel_all();
+  void end_cancelled();
   // Returns whether no slot is in use.
   [[nodiscard]] bool is_empty() const { return by_id_.empty(); }
 
@@ -83,6 +85,7 @@ class PipePage final : public WorkerPage {
     bool is_saved = false;        // the slot is in use in the file
     bool has_saved_name = false;  // and the file has its name
     bool is_counted = false;      // in inside_
+    bool is_cancelled = false;    // by a kill that has not ended
   };
 
   [[nodiscard]] std::size_t slot_count() const override { return count_; }

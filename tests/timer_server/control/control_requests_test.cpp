@@ -62,7 +62,7 @@ struct QuestionStage {
                                              [this](Announcement) { on_publish(); }});
   }
   void open_scopes(std::size_t count) {
-    pipe->release_all();
+    pipe->cancel_all();
     ScopeTerms terms;
     terms.deadline = Instant::never();
     for (std::size_t scope = 0; scope < count; ++scope) {
