@@ -528,7 +528,8 @@ void HistoryJudge::judge_scope(Scope& scope) {
     const bool is_killed =
         killed == killed_.end() ||
         killed->second->integer("server_pid") != entry.second->integer("server_pid") ||
-        !killed->second->template list<JsonFields>("signals").empty();
+        !killed->second->template list<JsonFields>("signals").empty() ||
+        !killed->second->template list<std::string_view>("cancelled").empty();
     return is_killed && entry.second->integer("pid") == worker.pid &&
            entry.second->integer("start_time") == worker.start;
   };

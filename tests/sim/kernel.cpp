@@ -433,6 +433,11 @@ int open_text(const char* path) {
 std::map<int, bool> is_log;  // by descriptor
 std::map<int, Process*> pidfds;
 
+bool is_file(int fd) {
+  struct stat status {};
+  return ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
+}
+
 // Returns whether a call on the log may go on; otherwise errno has the reason.
 bool may_use_log(int fd) {
   if (!is_inside() || !is_log[fd]) {
@@ -465,6 +470,17 @@ using namespace filetimer::sim;
       errno = error;                                               \
       return -1;                                                   \
     }                                                              \
+  }
+
+// Likewise of a call that may transfer a part of the bytes: half of those of a file.
+#define POINT_OF_BYTES(kind)                                    \
+  if (kernel != nullptr) {                                      \
+    const int error = kernel->point(Call::kind);                \
+    if (error != 0 && error != kShort) {                        \
+      errno = error;                                            \
+      return -1;                                                \
+    }                                                           \
+    bytes = error == kShort && is_file(fd) ? bytes / 2 : bytes; \
   }
 
 // A function that only fails if it was chosen to.
@@ -607,9 +623,18 @@ int pthread_cond_broadcast(pthread_cond_t* condition) noexcept {
 
 // --- files ---
 
-FAILING(ssize_t, pwrite, kPwrite, (int fd, const void* from, std::size_t bytes, off_t at), fd, from,
-        bytes, at)
-FAILING(ssize_t, pread, kRead, (int fd, void* to, std::size_t bytes, off_t at), fd, to, bytes, at)
+ssize_t pwrite(int fd, const void* from, std::size_t bytes, off_t at) {
+  REAL(pwrite);
+  POINT_OF_BYTES(kPwrite);
+  return call(fd, from, bytes, at);
+}
+
+ssize_t pread(int fd, void* to, std::size_t bytes, off_t at) {
+  REAL(pread);
+  POINT_OF_BYTES(kRead);
+  return call(fd, to, bytes, at);
+}
+
 FAILING(int, ftruncate, kTruncate, (int fd, off_t bytes) noexcept, fd, bytes)
 FAILING(int, unlink, kUnlink, (const char* path) noexcept, path)
 FAILING(int, symlink, kLink, (const char* target, const char* path) noexcept, target, path)
@@ -675,7 +700,7 @@ ssize_t write(int fd, const void* from, std::size_t bytes) {
   if (!may_use_log(fd)) {
     return -1;
   }
-  POINT(kWrite);
+  POINT_OF_BYTES(kWrite);
   return call(fd, from, bytes);
 }
 

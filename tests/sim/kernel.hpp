@@ -71,6 +71,7 @@ enum class Call {
   kSleep,  // the last two cannot fail
 };
 inline constexpr int kCalls = static_cast<int>(Call::kOther);
+inline constexpr int kShort = -1;  // in place of an errno: the call transfers a part
 
 struct Fiber;
 
@@ -125,7 +126,7 @@ class Kernel {
   // Calls `action` at the n-th call of the server from now on.
   void at_call(int n, std::function<void()> action);
   void forget_actions() { at_calls_.clear(); }
-  int failing[kCalls] = {};          // errno of the next call of the kind; 0: it succeeds
+  int failing[kCalls] = {};  // errno of the next call of the kind, or kShort; 0: it succeeds
   std::function<void()> on_failure;  // a call has failed
   bool shows_messages = false;
   std::string log_path;

@@ -41,7 +41,7 @@ const std::vector<testing::Kind> kKinds = {
     {"idle", 6, {kWorker, {200, 3'000}}},
     {"ask", 4, {{0, 7}}},
     {"remove", 3, {{0, 7}, kWorker}},
-    {"fail", 6, {{0, 15}, {0, 4}}},
+    {"fail", 6, {{0, 15}, {0, 5}}},
     {"logfail", 3, {{100, 3'000}, {0, 1}}},
     {"loghang", 2, {{50, 3'000}}},
     {"prochang", 2, {{50, 3'000}}},

@@ -226,10 +226,12 @@ class Simulation {
 
   Process* server_ = nullptr;
   int servers_ = 0;
-  bool may_end_ = false;      // the server was asked to end, or a call of its start failed
-  bool is_closed_ = false;    // the server was asked to watch no new scopes
-  Nanos resumed_ = -kSecond;  // when the server could run again
-  Nanos withdrawn_ = 0;       // when shutdowns that wait were withdrawn
+  bool cannot_cut_ = false;        // a file once
+  bool has_short_writes_ = false;  // at least one
+  bool may_end_ = false;           // the server was asked to end, or a call of its start failed
+  bool is_closed_ = false;         // the server was asked to watch no new scopes
+  Nanos resumed_ = -kSecond;       // when the server could run again
+  Nanos withdrawn_ = 0;            // when shutdowns that wait were withdrawn
   std::map<std::string, Nanos> removed_;  // the time at which each path was removed last
   bool has_kept_files_ = false;  // which the server could not remove, or found without an owner
   bool was_quiet_ = false;       // nothing has disturbed the last server for long
@@ -427,6 +429,11 @@ void Simulation::act_on_kernel(const Operation& operation) {
   const Nanos time = operation.argument(0) * kMs;
   if (name == "suspend" || name == "wall") {
     losses_.push_back(unread_lines());  // their deadlines are of the wall clock as it was
+    if (std::ranges::any_of(scopes_, [&](const Scope& scope) {
+          return !scope.on_page && scope.open.from >= kernel_.all_read_at();
+        })) {
+      general_.insert({"record-terms", "released-in-time"});  // they may seem to be another scope
+    }
     (name == "suspend" ? kernel_.suspended : kernel_.wall_offset) += time;
     if (name == "suspend") {  // the checker does not know of it
       general_.insert({"hang-is-judged", "hang-is-killed", "deferred-has-halt", "not-early"});
@@ -753,10 +760,16 @@ bool Simulation::end_start() {
 
 void Simulation::crash() {
   disturbed_ = kernel_.now;
-  (void)end_start();
+  const bool was_starting = end_start();
   note("driver", "kill_server", fmt::format(R"(,"subject":"{}")", server()));
   stop_halt_of_server();
   losses_.push_back(unread_lines());  // a pipe without a reader loses what it has
+  if (kernel_.is_log_on_disk) {       // the record of a scope that was left open was not there yet
+    losses_.push_back({{kernel_.now - kBetween, kernel_.now}, true, true, nullptr, true});
+    if (was_starting) {
+      general_.insert("one-verdict");
+    }
+  }
   const Span now{kernel_.now, kernel_.now};
   if (kernel_.log_hangs_until > 0 ||
       std::ranges::any_of(log_trouble_, [&](const Span& span) { return overlap(span, now); })) {
@@ -909,9 +922,12 @@ void Simulation::judge_answer(int what, Nanos asked, int fd) {
 // --- adversities ---
 
 void Simulation::fail(int call, int error) {
-  constexpr int kErrors[] = {EMFILE, ENOSPC, EIO, ENOMEM, EINTR};
+  constexpr int kErrors[] = {EMFILE, ENOSPC, EIO, ENOMEM, EINTR, kShort};
   const Call what = static_cast<Call>(call);
-  error = kErrors[std::clamp(error, 0, 4)];
+  error = kErrors[std::clamp(error, 0, 5)];
+  if (error == kShort && what != Call::kWrite && what != Call::kPwrite && what != Call::kRead) {
+    error = ENOMEM;  // these transfer bytes
+  }
   if (error == EINTR && what != Call::kOpen && what != Call::kWrite && what != Call::kPwrite) {
     error = ENOMEM;  // only these calls can be interrupted
   }
@@ -920,6 +936,11 @@ void Simulation::fail(int call, int error) {
   }
   kernel_.failing[call] = error;
   has_kept_files_ = has_kept_files_ || what == Call::kUnlink;
+  cannot_cut_ = cannot_cut_ || what == Call::kTruncate;
+  if (has_short_writes_ = has_short_writes_ || (error == kShort && what == Call::kWrite);
+      has_short_writes_ && cannot_cut_) {
+    general_.insert("whole-lines");  // half a line in the log that cannot be cut off
+  }
   if (what == Call::kProc) {
     general_.insert("deferred-has-halt");  // a halt that is not seen once is another one then
   }
