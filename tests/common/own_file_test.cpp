@@ -5,9 +5,13 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 
+#include "common/posix.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/support/users.hpp"
@@ -61,6 +65,29 @@ TEST_CASE("a file of another user is refused, though it could be read") {
   }
   CHECK(error_of(folder.path("file")) == fmt::format("it belongs to user {}: expected user {}",
                                                      testing::kSomebodyElse, ::geteuid()));
+}
+
+TEST_CASE("a write that fails says why") {
+  const testing::TempFolder folder;
+  folder.write("file", "12345");
+  const auto file = open_own_file(folder.path("file"), O_RDONLY);
+  REQUIRE(file);
+  CHECK_FALSE(write_at(file->fd.get(), "x", 1, 0));
+  CHECK(errno == EBADF);
+}
+
+TEST_CASE("a file gets no number of a standard descriptor, though all are closed") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+      ::close(standard);
+    }
+    const UniqueFd file = above_standard_descriptors(UniqueFd(::open("/", O_RDONLY | O_CLOEXEC)));
+    ::_exit(file.get() > STDERR_FILENO ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
 }
 
 }  // namespace
