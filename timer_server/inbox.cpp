@@ -139,9 +139,7 @@ void Inbox::acquire(const wire::Request& request, std::string_view line) {
     }
     return;
   }
-  if (!(*worker)->dying) {
-    open_scope(**worker, request, terms, line);
-  }
+  open_scope(**worker, request, terms, line);
 }
 
 void Inbox::open_scope(Worker& worker, const wire::Request& request, const ScopeTerms& terms,
@@ -149,6 +147,10 @@ void Inbox::open_scope(Worker& worker, const wire::Request& request, const Scope
   std::string id_storage;
   std::string name_storage;
   const std::string_view id = bounded(request.scope_id, id_storage);
+  context_.overdue.note_request(*worker.process, id, now_.mono);
+  if (worker.dying) {
+    return;
+  }
   std::string_view name = bounded(request.x_scope.value_or(id), name_storage);
   if (!id.starts_with(name)) {
     name = id;
@@ -158,7 +160,6 @@ void Inbox::open_scope(Worker& worker, const wire::Request& request, const Scope
     context_.rejections.add("the server is draining: no new scopes", line, request.pid);
     return;
   }
-  context_.overdue.note_request(*worker.process, id, now_.mono);
   const auto first_look = page.acquire(id, name.size(), terms);
   if (!first_look) {
     context_.rejections.add(first_look.error().message, line, request.pid);

@@ -254,6 +254,7 @@ class Simulation {
   struct sigaction of_workers_ {};  // which a server replaces, as if it had a process of its own
   std::set<const Process*> signalled_;  // with a verdict on record
   std::set<const Process*> survivors_;  // of a signal
+  std::set<const Process*> stopped_;    // by the history, until the server's SIGCONT
   std::vector<const Process*> doomed_;  // children of a worker that was killed
 };
 
@@ -276,6 +277,7 @@ Simulation::Simulation(const std::string& dir, const std::set<std::string>& excu
   kernel_.on_failure = [this] {
     // Pages are looked at again at the next sweep; what lines say may be lost.
     disturbed_ = slow_.emplace_back(Span{kernel_.now, kernel_.now + interval() + 3 * kSecond}).to;
+    unannounced_.push_back({kernel_.now - kBetween, disturbed_});
     if (!kernel_.on_ready) {  // a start that fails loses none
       losses_.push_back({{kernel_.now, kernel_.now}, false, true, nullptr});
     }
@@ -697,12 +699,16 @@ void Simulation::halt(Process& process, int how) {
     return;
   }
   note("driver", "halt", fmt::format(R"(,"subject":"{}","how":"{}")", process.name, kHalts[how]));
+  if (how == 0) {
+    stopped_.insert(&process);
+  }
   if (how == 2 && excused_.contains("F11")) {  // known: it gets its whole timeout again
     excuse("hang-is-judged", "subject", process.name);
   }
 }
 
 void Simulation::go(Process& process) {
+  stopped_.erase(&process);
   for (int how = 0; how < 3; ++how) {
     if (std::exchange(process.is_halted[how], false) && process.is_alive) {
       note("driver", "resume",
@@ -1010,6 +1016,9 @@ void Simulation::on_signal(Process& process, int signal) {
   }
   if (process.reaction != Reaction::kDies) {
     survivors_.insert(&process);
+  }
+  if (signal == SIGCONT && stopped_.erase(&process) > 0) {
+    note("driver", "resume", fmt::format(R"(,"subject":"{}","how":"stop")", process.name));
   }
   if (signal == SIGKILL && setting("--kill") != "process") {
     for (const auto& each : kernel_.processes) {

@@ -274,12 +274,15 @@ bool KillLadder::is_ready_for_signal(Kill& kill, Instant now) {
 
 // Ends a kill whose worker is to get no signal. It waits until the verdict is synced: if this
 // server is killed before, the next one finds the scope on its page and judges it. The end of a
-// scope that was released frees its slot, and a server that stops does not wait.
+// scope that was released frees its slot.
 bool KillLadder::end_without_signal(Kill& kill) {
   const auto was_released = [](const Expiry& expiry) { return expiry.released_at.has_value(); };
-  if (log_.synced() < kill.record_number && !has_short_waits_ && kills_.size() <= kMostUnsynced &&
+  if (is_unsynced(kill) && kills_.size() <= kMostUnsynced &&
       !std::ranges::all_of(kill.order.expiries, was_released)) {
-    return false;
+    if (has_short_waits_) {
+      take_out(kill);
+    }
+    return has_short_waits_;
   }
   end(kill, KillVerdict::kSpared,
       policy_.dry_run ? "dry run"
@@ -538,6 +541,9 @@ void KillLadder::abandon() {
     if (kill->stage == Stage::kEnded) {
       continue;
     }
+    if (kill->signals.empty() && is_unsynced(*kill)) {
+      continue;  // the next server judges the scope, or finishes the kill
+    }
     if (kill->signals.empty()) {
       end(*kill, KillVerdict::kSpared, "the server stopped before the signal");
       continue;
@@ -550,7 +556,11 @@ void KillLadder::abandon() {
   kills_.clear();
 }
 
-void KillLadder::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
+bool KillLadder::is_unsynced(const Kill& kill) const {
+  return kill.stage == Stage::kFacts || log_.synced() < kill.record_number;
+}
+
+void KillLadder::take_out(Kill& kill) {
   kill.stage = Stage::kEnded;
   const auto of_worker = kills_of_.find(&kill.worker());
   std::erase_if(of_worker->second, [&kill](const auto& each) { return each.get() == &kill; });
@@ -559,6 +569,10 @@ void KillLadder::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
   } else {
     has_freed_one_ = true;
   }
+}
+
+void KillLadder::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
+  take_out(kill);
   Records::Outcome outcome;
   outcome.verdict = verdict;
   outcome.signals = kill.signals;

@@ -122,7 +122,8 @@ class KillLadder {
   // on SIGKILL follows the first signal at once. The same holds for kills that begin later. Called
   // when the server begins to stop.
   void shorten_waits(Instant now);
-  // Ends all kills with the outcome that they have now. Called when the server stops.
+  // Ends all kills with the outcome that they have now. A kill whose verdict is not in the log yet
+  // and whose worker has got no signal is left to the next server. Called when the server stops.
   void abandon();
 
  private:
@@ -137,6 +138,9 @@ class KillLadder {
   void add_records_of_verdict(const KillOrder& order, std::vector<std::string>& records);
   bool is_ready_for_signal(Kill& kill, Instant now);
   bool end_without_signal(Kill& kill);
+  // Returns whether the verdict may be lost if the server ends now.
+  [[nodiscard]] bool is_unsynced(const Kill& kill) const;
+  void take_out(Kill& kill);
   void start_evidence(const std::shared_ptr<Kill>& kill);
   void record_evidence(Kill& kill);
   void record_complete_evidence(Kill& kill);

@@ -118,6 +118,11 @@ void OverdueScopes::note_expired(const Process& worker, const Expiry& expiry) {
   });
 }
 
+void OverdueScopes::note_cancelled(const WorkerPage& page) {
+  loop_thread_.check();
+  std::erase_if(scopes_, [&](const Followed& scope) { return scope.place.page.get() == &page; });
+}
+
 void OverdueScopes::forget(const Process& worker) {
   loop_thread_.check();
   std::erase_if(scopes_, [&](Followed& scope) {

@@ -50,6 +50,8 @@ class OverdueScopes {
   Instant advance(Instant now);
   // Follows no longer a scope with a warning that has expired: there are records of the expiry.
   void note_expired(const Process& worker, const Expiry& expiry);
+  // Follows no warned scope of this page any more: a kill has cancelled them.
+  void note_cancelled(const WorkerPage& page);
   // Notes a request of the pipe that releases a scope, or opens it again.
   void note_request(const Process& worker, std::string_view request_id, Instant when);
   // Looks at the scopes of a worker that has ended, and then follows them no longer. Must be called

@@ -351,6 +351,7 @@ std::vector<std::string> Verdicts::on_signal(const Process& process, bool is_fin
   }
   if (worker->pipe) {
     cancelled = worker->pipe->cancel_all();
+    context_.overdue.note_cancelled(*worker->pipe);
   }
   for (const auto& page : worker->pages) {
     for (const SlotReading& reading : page->open_slots()) {

@@ -139,6 +139,7 @@ void PipePage::set_terms(Slot& slot, const ScopeTerms& terms) const {
 Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
                                   const ScopeTerms& terms) {
   const std::int64_t word = word_of(terms);
+  end_cancelled(id);
   const auto found = find(id);
   const bool is_renewal = found && !slot_word::is_expired(slot_at(*found).deadline.load(kRelaxed));
   SlotNumber number = 0;
@@ -161,8 +162,8 @@ Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
           fmt::format("{} scopes of this worker are open: no more fit", kMaxScopesPerWorker));
     }
     number = *taken;
+    cancelled_ -= std::exchange(entries_[number].is_cancelled, false) ? 1U : 0U;
     entries_[number].id = id;
-    entries_[number].is_cancelled = false;
     entries_[number].has_saved_name = false;
     slot_at(number).shown_bytes.store(
         shown_bytes == id.size() ? 0 : static_cast<std::uint32_t>(shown_bytes), kRelaxed);
@@ -180,6 +181,7 @@ Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
 }
 
 bool PipePage::release(std::string_view id) {
+  end_cancelled(id);
   const auto number = find(id);
   if (!number) {
     return false;
@@ -208,13 +210,17 @@ std::vector<std::string> PipePage::cancel_all() {
     names.push_back(shown == 0 ? id : id.substr(0, shown));
     free(number);
     entries_[number].is_cancelled = true;
+    ++cancelled_;
   }
   return names;
 }
 
-void PipePage::end_cancelled() {
-  for (std::size_t slot = 0; slot < count_; ++slot) {
-    if (std::exchange(entries_[slot].is_cancelled, false)) {
+void PipePage::end_cancelled(std::optional<std::string_view> id) {
+  for (std::size_t slot = 0; cancelled_ > 0 && slot < count_; ++slot) {
+    Entry& entry = entries_[slot];
+    if (entry.is_cancelled && (!id || entry.id == *id)) {
+      entry.is_cancelled = false;
+      --cancelled_;
       on_change(slot);
     }
   }

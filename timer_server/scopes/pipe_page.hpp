@@ -54,10 +54,12 @@ class PipePage final : public WorkerPage {
   bool release(std::string_view id);
   // Returns whether a scope with this identity is open and not judged.
   [[nodiscard]] bool has_open(std::string_view id) const;
-  // Releases all open scopes that are not judged. Returns their names. In the file they stay open
-  // until end_cancelled(): no record lists them before the outcome of the kill.
+  // Releases all open scopes that are not judged. Returns their names. No record lists them before
+  // the outcome of the kill, so in the file they stay open until end_cancelled(), or until the
+  // worker acquires or releases them.
   std::vector<std::string> cancel_all();
-  void end_cancelled();
+  // Releases in the file, too, the cancelled scope with this identity; without one, all of them.
+  void end_cancelled(std::optional<std::string_view> id = std::nullopt);
   // Returns whether no slot is in use.
   [[nodiscard]] bool is_empty() const { return by_id_.empty(); }
 
@@ -117,7 +119,8 @@ class PipePage final : public WorkerPage {
   std::vector<SlotNumber> free_;
   // Scopes that are open or under a verdict, without whole-process scopes.
   std::size_t inside_ = 0;
-  Instant next_;  // no scope is due earlier
+  std::size_t cancelled_ = 0;  // entries
+  Instant next_;               // no scope is due earlier
   UniqueFd fd_;
   const pid_t pid_;
   // The changed slots are among these.
