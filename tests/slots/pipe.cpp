@@ -17,6 +17,7 @@ class PipeMachine final : public Machine {
  public:
   explicit PipeMachine(unsigned variant) : Machine(variant, true) {
     terms_.max_timeout = hours(model_.longest);
+    folder_.write(std::to_string(::getpid()), "left by a worker that had this pid");
     use_page(std::make_shared<PipePage>(folder_.path(), ::getpid(), terms_));
   }
 

@@ -227,6 +227,9 @@ TEST_CASE("names are compared by their bytes, not by their addresses") {
       auto same = client.expires(1h, copy);
       CHECK(slots_of(page).size() == 2);
     }
+    const std::string plain(size, 'a');
+    auto scope = client.expires(1h, plain);
+    CHECK(slot_called(page, plain).name == plain);
   }
 }
 
