@@ -20,12 +20,12 @@ ROUNDS = 5000
 ROUNDS_OF_A_LEAK = 3
 
 
-def least_growth(measured, work):
+def least_growth(measured, work, rounds=ROUNDS_OF_A_LEAK):
     """Returns the least growth of measured() over one of several rounds of work(): a leak grows in
     each round.
     """
     growths = []
-    for _ in range(ROUNDS_OF_A_LEAK):
+    for _ in range(rounds):
         gc.collect()
         before = measured()
         work()
@@ -183,7 +183,8 @@ class Threads(ServerCase):
             for _ in range(times):
                 work()
         work_often(20)
-        self.assertLess(least_growth(sys.getallocatedblocks, work_often), 50)
+        # The interpreter's own caches grow by up to 96 blocks in each of the first three rounds.
+        self.assertLess(least_growth(sys.getallocatedblocks, work_often, rounds=8), 50)
 
 
 if __name__ == "__main__":
