@@ -295,7 +295,7 @@ void Server::sweep(Instant now) {
     halted_.sweep();
   }
   control_.sweep();
-  unsaved_.note_failed();
+  workers_.for_each([this](const Worker& worker) { unsaved_.note(worker); });
   scan_.want();  // in the next iteration, which follows at once
   print_log_message(now);
   service_manager_.notify_status(workers_.count(), verdicts_.killed());

@@ -943,8 +943,8 @@ void Simulation::fail(int call, int error) {
   kernel_.failing[call] = error;
   has_kept_files_ = has_kept_files_ || what == Call::kUnlink;
   cannot_cut_ = cannot_cut_ || what == Call::kTruncate;
-  if (has_short_writes_ = has_short_writes_ || (error == kShort && what == Call::kWrite);
-      has_short_writes_ && cannot_cut_) {
+  has_short_writes_ = has_short_writes_ || (error == kShort && what == Call::kWrite);
+  if (has_short_writes_ && cannot_cut_) {
     general_.insert("whole-lines");  // half a line in the log that cannot be cut off
   }
   if (what == Call::kProc) {

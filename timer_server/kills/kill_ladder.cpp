@@ -258,8 +258,7 @@ void KillLadder::record_complete_evidence(Kill& kill) {
 // Returns whether the verdict is synced, the evidence is recorded, and that of incident and job is
 // gathered, or each of them has had its time.
 bool KillLadder::is_ready_for_signal(Kill& kill, Instant now) {
-  const bool synced =
-      log_.synced() >= kill.record_number || now >= kill.sync_until || !log_.is_working(now);
+  const bool synced = is_synced(kill) || now >= kill.sync_until || !log_.is_working(now);
   if (now >= kill.evidence_until) {
     record_evidence(kill);
   }
@@ -277,7 +276,7 @@ bool KillLadder::is_ready_for_signal(Kill& kill, Instant now) {
 // scope that was released frees its slot.
 bool KillLadder::end_without_signal(Kill& kill) {
   const auto was_released = [](const Expiry& expiry) { return expiry.released_at.has_value(); };
-  if (is_unsynced(kill) && kills_.size() <= kMostUnsynced &&
+  if (!is_synced(kill) && kills_.size() <= kMostUnsynced &&
       !std::ranges::all_of(kill.order.expiries, was_released)) {
     if (has_short_waits_) {
       take_out(kill);
@@ -541,11 +540,10 @@ void KillLadder::abandon() {
     if (kill->stage == Stage::kEnded) {
       continue;
     }
-    if (kill->signals.empty() && is_unsynced(*kill)) {
-      continue;  // the next server judges the scope, or finishes the kill
-    }
     if (kill->signals.empty()) {
-      end(*kill, KillVerdict::kSpared, "the server stopped before the signal");
+      if (is_synced(*kill)) {  // else the next server judges the scope, or finishes the kill
+        end(*kill, KillVerdict::kSpared, "the server stopped before the signal");
+      }
       continue;
     }
     if (!kill->worker_died && !kill->worker().is_alive()) {
@@ -556,8 +554,8 @@ void KillLadder::abandon() {
   kills_.clear();
 }
 
-bool KillLadder::is_unsynced(const Kill& kill) const {
-  return kill.stage == Stage::kFacts || log_.synced() < kill.record_number;
+bool KillLadder::is_synced(const Kill& kill) const {
+  return kill.stage != Stage::kFacts && log_.synced() >= kill.record_number;
 }
 
 void KillLadder::take_out(Kill& kill) {

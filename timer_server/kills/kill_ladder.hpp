@@ -138,8 +138,8 @@ class KillLadder {
   void add_records_of_verdict(const KillOrder& order, std::vector<std::string>& records);
   bool is_ready_for_signal(Kill& kill, Instant now);
   bool end_without_signal(Kill& kill);
-  // Returns whether the verdict may be lost if the server ends now.
-  [[nodiscard]] bool is_unsynced(const Kill& kill) const;
+  // Returns whether the verdict is in the log, also if the server ends now.
+  [[nodiscard]] bool is_synced(const Kill& kill) const;
   void take_out(Kill& kill);
   void start_evidence(const std::shared_ptr<Kill>& kill);
   void record_evidence(Kill& kill);

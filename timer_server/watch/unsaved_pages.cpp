@@ -20,11 +20,7 @@ void UnsavedPages::save(Workers& workers) {
       continue;
     }
     const Status saved = worker->pipe->save(*worker->process, *worker->facts);
-    if (saved) {
-      continue;
-    }
-    failed_.insert(pid);
-    if (saved.error().message != last_error_) {
+    if (!saved && saved.error().message != last_error_) {
       last_error_ = saved.error().message;
       messages::error("{}; its timers are watched, but the next server would not find them",
                       last_error_);

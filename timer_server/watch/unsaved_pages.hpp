@@ -16,7 +16,7 @@ namespace filetimer {
 // before anything is judged, so that the next server finds every scope. Used on the loop thread.
 class UnsavedPages {
  public:
-  // Notes the worker if its pipe page has changed.
+  // Notes the worker if its pipe page has changed, or could not be saved.
   void note(const Worker& worker);
   // Notes that the job of a worker is known, which its page records.
   void note_facts(pid_t pid) { pids_.insert(pid); }
@@ -26,12 +26,9 @@ class UnsavedPages {
   // error the timers are watched, but the next server does not find them unless a later call saves
   // the page.
   void save(Workers& workers);
-  // Notes the workers whose pages could not be saved.
-  void note_failed() { pids_.merge(failed_); }
 
  private:
   std::unordered_set<pid_t> pids_;
-  std::unordered_set<pid_t> failed_;
   std::string last_error_;
   LoopThread loop_thread_;
 };
