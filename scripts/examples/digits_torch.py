@@ -160,6 +160,9 @@ def run_rank(rank, options, meeting_point):
                 "gloo", init_method=meeting_point, rank=rank, world_size=options.ranks
             )
         train(rank, options, scope)
+        with scope("disconnect", 2 * options.timeout):
+            dist.barrier()  # no rank leaves while another one still talks to it
+            dist.destroy_process_group()  # its threads end before the interpreter does
     except RuntimeError as error:  # gloo's word for a rank that is gone
         say(f"rank {rank}: {str(error).splitlines()[0]}")
         sys.exit(1)

@@ -136,6 +136,16 @@ TEST_CASE("the end of a client releases its timers on the page that was replaced
   CHECK(!has_slot(page, "before"));
 }
 
+TEST_CASE("the new page has statistics if any client of the process asked for them") {
+  MadeAgain server;
+  auto asks = server.before->connect(true);
+  auto other = server.before->connect(false);
+  server.make_again();
+  open_later(other);
+  REQUIRE(server.has_page());
+  CHECK((server.after->page().header().flags & page_flag::kStatistics) != 0);
+}
+
 TEST_CASE("a file of timeouts counts on the new page, too") {
   MadeAgain server;
   ConnectOptions options = server.before->options();

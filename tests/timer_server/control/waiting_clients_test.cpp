@@ -77,6 +77,17 @@ TEST_CASE("Each answer to a client is a line, and after the last one its pipe is
   stage.clients->finish(id, "again");  // the client is gone
 }
 
+TEST_CASE("An answer before the last one is written as a whole, or else not at all") {
+  ClientStage stage;
+  ReplyPipe pipe;
+  const auto id = stage.add(pipe);
+  const std::string longest(kMaxAtomicWrite - 1, 'a');  // its newline is written with it
+  stage.clients->tell(id, longest + 'a');
+  stage.clients->tell(id, longest);
+  stage.clients->finish(id, "done");
+  CHECK(pipe.read() == longest + "\ndone\nEND");
+}
+
 TEST_CASE("A client that closes its pipe has withdrawn, and is known to be gone before") {
   ClientStage stage;
   ReplyPipe left;

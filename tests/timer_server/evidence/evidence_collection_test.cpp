@@ -27,20 +27,22 @@ struct CollectionStage {
     return EvidenceCollection::start(side_threads, process, {level, until, std::move(python)},
                                      [this] { ++done; });
   }
-  // Returns the complete evidence. On a busy machine a thread may not stop within the helper's
-  // time, or a child not be read within its own; then the evidence is collected again.
+  // Returns the evidence, with the stacks of the worker and of its first child. On a busy machine a
+  // thread may not stop within the helper's time, or the child not be read within its own; then the
+  // evidence is collected again.
   Evidence collect(EvidenceLevel level, const std::optional<PythonDump>& python = {}) {
-    constexpr int kTries = 10;
-    for (int tries = 1;; ++tries) {
+    for (const Instant bound = Instant::now() + 100s;;) {
       done = 0;
       const auto collection = start(level, Instant::now() + 20s, python);
       deliver_until_done(1);
       Evidence evidence = collection->take();
-      const auto is_missing = [&](const char* text) {
+      const auto is_missing = [&](const std::string& text) {
         return evidence.missing.find(text) != std::string::npos;
       };
-      if (tries == kTries ||
-          !(is_missing("it did not stop") || is_missing("no native stacks from child"))) {
+      const bool lacks_child =
+          !evidence.children.empty() &&
+          is_missing(fmt::format("no native stacks from child {} ", evidence.children.front().pid));
+      if (Instant::now() > bound || !(is_missing("it did not stop") || lacks_child)) {
         return evidence;
       }
     }
