@@ -295,8 +295,9 @@ TEST_CASE("a hook over its time gets SIGTERM and then SIGKILL, with all that it 
   const TempFolder temp;
   Server server(temp, with_own_clocks(temp, {"--on-expiry",
                                              fmt::format("trap '' TERM; sleep 1000 & "
+                                                         "trap ': > {0}/asked' TERM; "
                                                          "echo $! > {0}/new; mv {0}/new {0}/child; "
-                                                         "wait; wait; sleep 1000",
+                                                         "while :; do wait; done",
                                                          temp.path())}));
   Worker worker("block");
   server.send(acquire_past(worker.pid(), "s"));
@@ -308,7 +309,8 @@ TEST_CASE("a hook over its time gets SIGTERM and then SIGKILL, with all that it 
     set_clocks(temp, begun + time);
     CHECK(run_client(temp, server, {"ping"}).status == exited(0));  // and so wakes the server
   };
-  pass(31s);  // SIGTERM, which both ignore
+  pass(31s);  // SIGTERM, which ends neither
+  CHECK(wait_until([&] { return exists(temp.path("asked")); }));
   CHECK(child.is_alive());
   pass(40s);
   CHECK(child.ends_within());

@@ -195,6 +195,16 @@ TEST_CASE("no escape sequence of a record comes through, and no line is wider th
   }
 }
 
+TEST_CASE("a long name of a scope is cut as soon as what the record says") {
+  const TempFolder folder;
+  HostLog log("node1");
+  add_expiry(log, "a-1", "a-i1", {1, {}, {}, std::string(60, 's'), 1});
+  folder.write("log", log.text());
+  const Ran ran = run_command({"log", folder.path("log")});
+  CAPTURE(ran.output);
+  CHECK(contains(ran.output, "sss...  a-1  30 s, "));
+}
+
 TEST_CASE("a reader that went away ends the output quietly, a full disk does not") {
   int ends[2];
   REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
