@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/children.hpp"
 #include "tests/support/files.hpp"
 
 using namespace filetimer;
@@ -51,6 +53,23 @@ TEST_CASE("A pipe with a reader is refused, and its reader stays") {
   REQUIRE(!second);
   CHECK(second.error().errno_value == EBUSY);
   CHECK(first->condition() == RequestPipe::Condition::kInPlace);
+}
+
+TEST_CASE("A refusal names the process that reads the pipe, and none that only writes") {
+  const testing::TempFolder folder;
+  const std::string path = folder.path("p");
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  UniqueFd read_end(::open(path.c_str(), O_RDWR));
+  UniqueFd write_end(::open(path.c_str(), O_WRONLY));
+  REQUIRE(write_end);
+  const Child writer([&] { read_end.reset(); });  // the first one in /proc
+  const Child reader([] {});
+  read_end.reset();
+  write_end.reset();
+  const auto pipe = RequestPipe::open(path);
+  REQUIRE(!pipe);
+  CHECK(pipe.error().message ==
+        fmt::format("'{}' is being read by process {}", path, reader.pid()));
 }
 
 TEST_CASE("A pipe without a reader is taken over") {
