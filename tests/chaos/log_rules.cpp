@@ -61,6 +61,26 @@ const std::map<std::string_view, std::string_view> kFields = {
     {"rejected", "count:i reason:s line:s"},
 };
 
+// The fields of the elements of a list, by the event that has the list.
+const std::multimap<std::string_view, std::pair<std::string_view, std::string_view>> kElements = {
+    {"incident", {"open_scopes", "pid:i comm:s scope:s elapsed_s:n timeout_s:N remaining_s:N"}},
+    {"incident", {"in_no_scope", "pid:i comm:s"}},
+    {"incident", {"ended_scopes", "pid:i comm:s scope:s ended:l"}},
+    {"expired", {"open_scopes", "scope:s elapsed_s:n timeout_s:N remaining_s:N"}},
+    {"evidence", {"threads", "tid:i comm:s state:s doing:s cpu_s:n"}},
+    {"peer_evidence", {"threads", "tid:i comm:s state:s doing:s cpu_s:n"}},
+    {"evidence", {"children", "pid:i comm:s state:s"}},
+    {"evidence", {"flight_recorder", "pid:i"}},
+    {"killed", {"signals", "signal:i name:s time:s mono_ns:i pids:l"}},
+    {"worker_ended",
+     {"scopes",
+      "scope:s count:i total_s:n longest_s:n last_s:n smallest_margin_s:N first_s:n timeout_s:N "
+      "histogram_ns:l"}},
+    {"server_stopped", {"left", "pid:i scope:s elapsed_s:n"}},
+    {"rendezvous", {"joined", "pid:i"}},
+    {"rendezvous_timeout", {"joined", "pid:i"}},
+};
+
 bool has_type(const Element& element, char type) {
   switch (type) {
     case 's':
@@ -192,6 +212,7 @@ class LogJudge {
 
   void collect();
   bool has_fields(const JsonRecord& record, std::string_view event);
+  void expect_fields(const JsonRecord& record, const JsonFields& of, std::string_view fields);
   void add(const JsonRecord& record);
   void judge_started(const JsonRecord& record);
   void judge_stopped(const JsonRecord& record);
@@ -270,17 +291,29 @@ bool LogJudge::has_fields(const JsonRecord& record, std::string_view event) {
   const std::size_t before = found_.size();
   const auto known = kFields.find(event);
   expect(known != kFields.end(), "record-fields", record, "an unknown event");
-  std::string_view fields = known != kFields.end() ? known->second : "";
+  if (known != kFields.end()) {
+    expect_fields(record, record, known->second);
+  }
+  const auto [begin, end] = kElements.equal_range(event);
+  for (auto list = begin; list != end; ++list) {
+    for (const JsonFields& element : record.list<JsonFields>(list->second.first)) {
+      expect_fields(record, element, list->second.second);
+    }
+  }
+  return found_.size() == before;
+}
+
+void LogJudge::expect_fields(const JsonRecord& record, const JsonFields& of,
+                             std::string_view fields) {
   while (!fields.empty()) {
     const std::string_view field = fields.substr(0, fields.find(' '));
     fields.remove_prefix(std::min(field.size() + 1, fields.size()));
     const std::string_view name = field.substr(0, field.find(':'));
     Element element;
     expect(field == "*" ? has_fields(record, "*")
-                        : record.get(name, element) && has_type(element, field.back()),
+                        : of.get(name, element) && has_type(element, field.back()),
            "record-fields", record, "'{}' is missing or has another type", name);
   }
-  return found_.size() == before;
 }
 
 void LogJudge::add(const JsonRecord& record) {
