@@ -152,7 +152,9 @@ int Kernel::point(Call call) {
     const int saved_errno = errno;
     is_in_call_of_loop_ = self->is_main && call != Call::kSleep;
     now += kTick;  // two scopes are not opened in the same nanosecond
+    present = call;
     action();
+    present = Call::kSleep;
     is_in_call_of_loop_ = false;
     running_ = self;
     errno = saved_errno;

@@ -126,7 +126,8 @@ class Kernel {
   // Calls `action` at the n-th call of the server from now on.
   void at_call(int n, std::function<void()> action);
   void forget_actions() { at_calls_.clear(); }
-  int failing[kCalls] = {};  // errno of the next call of the kind, or kShort; 0: it succeeds
+  Call present = Call::kSleep;  // the call at which an action is called
+  int failing[kCalls] = {};     // errno of the next call of the kind, or kShort; 0: it succeeds
   std::function<void()> on_failure;  // a call has failed
   bool shows_messages = false;
   std::string log_path;

@@ -11,8 +11,7 @@ using testing::between;
 constexpr std::pair kWorker{0, 3};
 constexpr std::pair kScope{0, 2};
 constexpr std::pair kTimeout{200, 6'000};
-constexpr int kSignalCall = 10;  // of kernel.hpp
-constexpr int kOptions = 12;     // of "set"
+constexpr int kOptions = 12;  // of "set"
 
 const std::vector<testing::Kind> kKinds = {
     {"wait", 60, {{1, 2'000}}},
@@ -68,9 +67,6 @@ Operations operations_of(std::uint64_t seed) {
   const bool is_interleaved = one_in(3);
   for (int i = 0; i < count; ++i) {
     Operation operation = random_operation(random, kKinds, weights);
-    if (operation.name == "fail" && operation.arguments[0] == kSignalCall) {
-      continue;  // a signal to a process that lives does not fail for a moment
-    }
     if (is_interleaved && operation.name != "wait" && one_in(4)) {
       operation.at_call = between(random, 1, one_in(2) ? 10 : 80);
     }

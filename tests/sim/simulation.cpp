@@ -451,7 +451,8 @@ void Simulation::act_on_kernel(const Operation& operation) {
     kernel_.proc_hangs_until = kernel_.now + time;
     slow_.push_back({kernel_.now, kernel_.proc_hangs_until + 3 * kSecond});
   } else if (name == "fail") {
-    fail(std::clamp(operation.argument(0), 0, kCalls - 1), operation.argument(1));
+    const int call = std::clamp(operation.argument(0), 0, kCalls);  // kCalls: the present one
+    fail(call == kCalls ? static_cast<int>(kernel_.present) : call, operation.argument(1));
   }
 }
 
@@ -930,6 +931,9 @@ void Simulation::judge_answer(int what, Nanos asked, int fd) {
 void Simulation::fail(int call, int error) {
   constexpr int kErrors[] = {EMFILE, ENOSPC, EIO, ENOMEM, EINTR, kShort};
   const Call what = static_cast<Call>(call);
+  if (call >= kCalls || what == Call::kSignal) {
+    return;  // a signal to a process that lives does not fail for a moment
+  }
   error = kErrors[std::clamp(error, 0, 5)];
   if (error == kShort && what != Call::kWrite && what != Call::kPwrite && what != Call::kRead) {
     error = ENOMEM;  // these transfer bytes
