@@ -150,19 +150,17 @@ void EvidenceCollection::collect_slow_evidence() {
   }
   Evidence& evidence = *so_far;
   const bool wants_stacks = options_.level == EvidenceLevel::kStacks;
+  const std::string none = wants_stacks ? "no CPU sample and no stacks: " : "no CPU sample: ";
   const Instant until = options_.until + -kReleaseTime;
   if (until - Instant::now() < kLeastTime) {
-    evidence.add_missing(fmt::format(
-        "no CPU sample{}: time was up while the evidence of other workers was collected",
-        wants_stacks ? " and no stacks" : ""));
+    evidence.add_missing(none + "time was up while the evidence of other workers was collected");
     publish(evidence);
     return;
   }
   const SlowTurn turn(process_->pid, until + -kLeastTime);
   if (!turn.is_ours()) {
-    evidence.add_missing(fmt::format(
-        "no CPU sample{}: the worker's evidence was being collected already until time was up",
-        wants_stacks ? " and no stacks" : ""));
+    evidence.add_missing(none +
+                         "the worker's evidence was being collected already until time was up");
     publish(evidence);
     return;
   }

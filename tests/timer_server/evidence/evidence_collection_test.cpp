@@ -195,14 +195,17 @@ TEST_CASE("Evidence of workers that have not expired takes no side thread from t
 }
 
 TEST_CASE("Without time the cheap evidence is collected, and it says what is missing") {
-  CollectionStage stage;
-  const auto collection = stage.start(EvidenceLevel::kStacks, Instant::now());
-  stage.deliver_until_done(1);
-  const Evidence evidence = collection->take();
-  CHECK(!evidence.threads.empty());
-  CHECK(missing_but_kernel_stacks(evidence.missing) ==
-        "no CPU sample and no stacks: time was up while the evidence of other workers was "
-        "collected");
+  for (const EvidenceLevel level : {EvidenceLevel::kStacks, EvidenceLevel::kProc}) {
+    CollectionStage stage;
+    const auto collection = stage.start(level, Instant::now());
+    stage.deliver_until_done(1);
+    const Evidence evidence = collection->take();
+    CHECK(!evidence.threads.empty());
+    CHECK(missing_but_kernel_stacks(evidence.missing) ==
+          fmt::format("no CPU sample{}: time was up while the evidence of other workers was "
+                      "collected",
+                      level == EvidenceLevel::kStacks ? " and no stacks" : ""));
+  }
 }
 
 TEST_CASE("Of many workers at once each has cheap evidence, and some have no CPU sample") {
