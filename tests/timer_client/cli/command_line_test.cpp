@@ -349,19 +349,22 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
   }
 }
 
-TEST_CASE("help has the value of each option in capitals, then what it means") {
+TEST_CASE("help has the value of each option in capitals, what it means, and the exit codes") {
   const std::regex option(R"(  (-[a-z],)?--[a-z-]+( [A-Z]+)?( \.\.\.)?( REQUIRED)?  +.* .*\n)");
   for (const char* command : {"run", "acquire", "release", "list", "log", "show", "report",
                               "suggest", "ping", "dump", "drain", "shutdown", "rendezvous"}) {
     Program program({command, "--help"});
     std::size_t options = 0;
+    bool has_exit_codes = false;
     for (std::string line = program.read_line(); !line.empty(); line = program.read_line()) {
       if (line.starts_with("  -")) {
         CHECK_MESSAGE(std::regex_match(line, option), line);
         ++options;
       }
+      has_exit_codes = has_exit_codes || line.starts_with("Exit codes: ");
     }
     CHECK(options > 4);
+    CHECK(has_exit_codes);
     CHECK(program.exit_code() == 0);
   }
 }
