@@ -207,16 +207,19 @@ TEST_CASE("a renewal within the grace period spares the worker if the scope allo
   CHECK(left_open_at_stop(server.records(), worker.pid()) == std::vector<std::string>{"forward"});
 }
 
-TEST_CASE("a worker opens no further scope in its grace period") {
+TEST_CASE("in its grace period a worker opens no further scope, and its expired one is listed so") {
   const TempFolder temp;
   Server server(temp);
   Worker worker("catch-signals");
-  server.send(with_own_keys(acquire_past(worker.pid(), "forward", SIGTERM),
-                            R"("x_timeout_s": 0.000001, "x_grace_s": 60)"));
+  server.send(with_own_keys(acquire(worker.pid(), "forward", 100ms, SIGTERM),
+                            R"("x_timeout_s": 0.1, "x_grace_s": 60)"));
   CHECK(worker.line() == fmt::format("signal {}", SIGTERM));
+  server.barrier();
+  const std::vector<std::string> list{"list", "--json"};
+  CHECK(run_client(temp, server, list).out.find("\"expired\":true") != std::string::npos);
   server.send(acquire_far(worker.pid(), "late"));
   server.barrier();
-  CHECK(run_client(temp, server, {"list", "--json"}).out.find("late") == std::string::npos);
+  CHECK(run_client(temp, server, list).out.find("late") == std::string::npos);
   ::kill(worker.pid(), SIGKILL);
   CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
 }
