@@ -104,6 +104,14 @@ TEST_CASE("an unknown option or a bad value is bad usage, quoted on one line") {
   }
 }
 
+TEST_CASE("--version prints the name and the version, and starts nothing") {
+  const TempFolder temp;
+  const Finished finished = run_server(temp, {"--version"});
+  CHECK(finished.status == exited(0));
+  CHECK(finished.out.starts_with("timer_server "));
+  CHECK(finished.err.empty());
+}
+
 TEST_CASE("with a COMMAND bad usage exits 125") {
   const TempFolder temp;
   for (const std::vector<std::string>& args :

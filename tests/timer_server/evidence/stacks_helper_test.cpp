@@ -94,6 +94,32 @@ TEST_CASE("The helper reads the stack of a process and leaves it without a trace
   CHECK_FALSE(is_own_helper(::getpid()));
 }
 
+TEST_CASE("The stack of a loop that reads the clock has the vdso, whose code is in no file") {
+  const Child worker([] {},
+                     [] {
+                       for (;;) {
+                         (void)Instant::now();
+                       }
+                     });
+  const Process process = process_of(worker);
+  const Instant until = Instant::now() + testing::kBound;
+  bool is_in_vdso = false;
+  bool has_caller = false;
+  while (!(is_in_vdso && has_caller) && Instant::now() < until) {
+    Evidence evidence = of_threads({process.pid});
+    auto helper = StacksHelper::start(process.pid, process.start_time, Instant::now() + 20s);
+    REQUIRE_MESSAGE(helper, helper.error().message);
+    helper->collect(evidence);
+    is_in_vdso = has_caller = false;
+    for (const std::string& frame : evidence.threads[0].native_stack) {
+      is_in_vdso = is_in_vdso || testing::contains(frame, "[vdso");
+      has_caller = has_caller || (is_in_vdso && frame.starts_with("main+"));
+    }
+  }
+  CHECK(is_in_vdso);
+  CHECK(has_caller);
+}
+
 TEST_CASE("A mapped file without code is not opened for the stack") {
   const testing::TempFolder temp;
   temp.write("data", "a training set");
