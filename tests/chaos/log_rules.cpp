@@ -318,8 +318,15 @@ void LogJudge::expect_fields(const JsonRecord& record, const JsonFields& of,
 
 void LogJudge::add(const JsonRecord& record) {
   const std::string_view event = record.text("event");
-  expect(!record.has("tid") || record.integer("tid") > 0, "record-fields", record,
-         "'tid' is there, and is no thread");
+  for (const char* count :
+       {"tid", "threads_omitted", "python_threads_omitted", "flight_recorder_omitted"}) {
+    expect(record.integer(count, 1) > 0, "record-fields", record, "'{}' is there, and is 0", count);
+  }
+  for (const char* text :
+       {"job_id", "step_id", "state_name", "wchan", "syscall", "syscall_fd", "doing", "missing"}) {
+    expect(record.raw(text) != "\"\"", "record-fields", record, "'{}' is there, and is empty",
+           text);
+  }
   Run*& latest = latest_[run_key(record)];
   if (latest != nullptr && latest->stopped != nullptr) {
     expect(event == "server_started" || mono(record) > mono(*latest->stopped) + kEndOfServer,
