@@ -158,6 +158,25 @@ TEST_CASE("a file of timeouts counts on the new page, too") {
   CHECK(testing::slot_called(server.after->page(), "step").asked == 5s);
 }
 
+TEST_CASE("a page that could not be made is made a second later, and not tried with each scope") {
+  const FakeServer server;
+  const std::string pages = server.dir() + "/scopes";
+  std::filesystem::rename(pages, pages + ".removed");
+  testing::write_file(pages, "");
+  ConnectOptions options = server.options();
+  options.when_missing = ConnectOptions::Missing::kIgnore;
+  auto client = TimerClient::connect(options);
+  { auto scope = client.expires(1h, "before"); }
+  std::filesystem::remove(pages);
+  std::filesystem::rename(pages + ".removed", pages);
+  testing::move_clock(-1h);  // for a machine that takes a second for the next scope
+  { auto scope = client.expires(1h, "too soon"); }
+  CHECK(server.worker_page_names().empty());
+  testing::move_clock(1h + 1s);
+  auto scope = client.expires(1h, "step");
+  CHECK(!server.worker_page_names().empty());
+}
+
 TEST_CASE("a running client does not make a removed directory again") {
   MadeAgain server;
   auto client = server.before->connect();
