@@ -96,6 +96,11 @@ TEST_CASE("a server that fails before COMMAND gives 125 and does not start it") 
   CHECK(finished.status == exited(125));
   CHECK(finished.out.empty());
   CHECK(contains(finished.err, temp.path("file")));
+  finished = run_server(temp, {"--", "/bin/sh", "-c", "echo ran"},
+                        {{"XDG_RUNTIME_DIR", temp.path()}, {"XDG_STATE_HOME", temp.path("file")}});
+  CHECK(finished.status == exited(125));  // there is no place for the log
+  CHECK(finished.out.empty());
+  CHECK(contains(finished.err, temp.path("file")));
   Server other(temp);
   finished = run_server(temp, {"--dir", other.dir(), "--", "/bin/sh", "-c", "echo ran"});
   CHECK(finished.status == exited(125));
