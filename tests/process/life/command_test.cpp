@@ -100,7 +100,8 @@ TEST_CASE("a server that fails before COMMAND gives 125 and does not start it") 
                         {{"XDG_RUNTIME_DIR", temp.path()}, {"XDG_STATE_HOME", temp.path("file")}});
   CHECK(finished.status == exited(125));  // there is no place for the log
   CHECK(finished.out.empty());
-  CHECK(contains(finished.err, temp.path("file")));
+  CHECK(finished.err ==
+        fmt::format("timer_server: error: '{}' is not a folder\n", temp.path("file")));
   Server other(temp);
   finished = run_server(temp, {"--dir", other.dir(), "--", "/bin/sh", "-c", "echo ran"});
   CHECK(finished.status == exited(125));

@@ -179,6 +179,20 @@ TEST_CASE(
   CHECK(adopted_by(next) == 1);
 }
 
+TEST_CASE("a start on a full file system is a failure that names the file and the reason") {
+  const TempFolder temp;
+  const TinyDisk disk(temp);
+  if (!disk.is_mounted()) {
+    FILETIMER_SKIP(kNoMounts);
+  }
+  disk.fill();
+  const Finished finished =
+      run_server(temp, {"--dir", temp.path("disk"), "--log", temp.path("log")});
+  CHECK(finished.status == exited(1));
+  CHECK(contains(finished.err, temp.path("disk/server")));
+  CHECK(contains(finished.err, "No space left on device"));
+}
+
 TEST_CASE("a runtime directory that is removed while the server runs is made again and locked") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "100ms"});
