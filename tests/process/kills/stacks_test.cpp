@@ -523,3 +523,10 @@ TEST_CASE("the server reports its evidence level, and with --evidence proc it st
     CHECK(started.at("may")["ptrace"].is_bool());
   }
 }
+
+TEST_CASE("the helper says that it is not started by hand") {
+  const TempFolder temp;
+  const Finished finished = run(temp, stacks_helper_path(), {});
+  CHECK(finished.status == exited(2));
+  CHECK(finished.err == "filetimer-stacks: started by timer_server, not by hand\n");
+}
