@@ -42,6 +42,7 @@ WORKER_KINDS = ("cpp", "heartbeat", "pipe", "torch", "python", "run")
 
 libc = ctypes.CDLL(None, use_errno=True)
 PR_SET_CHILD_SUBREAPER = 36
+REFUSALS = 3  # to trace a process without a tracer, which may have had one a moment before
 PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT, WALL = 17, 0x4206, 0x4207, 0x40000000
 
 
@@ -70,6 +71,26 @@ def wait_until(holds, what, bound_s=BOUND_S):
         if time.monotonic() > end:
             raise Bound(f"{what}: not within {bound_s} s")
         time.sleep(POLL_S)
+
+
+def seize(process):
+    """Begins to trace a process, when the helper of a server traces it no more. Returns False if it has ended."""
+    refusals = 0
+    while libc.ptrace(PTRACE_SEIZE, process.pid, None, None) != 0:
+        error = os.strerror(ctypes.get_errno())
+        if (stat_of(process.pid) or "X")[0] in "ZX":
+            return False
+        refusals = 0 if is_traced(process.pid) else refusals + 1
+        if refusals == REFUSALS:
+            raise Skip(f"no process can be traced here: {error}")
+        time.sleep(0.01)
+    return True
+
+
+def is_traced(pid):
+    with contextlib.suppress(OSError):  # it has ended
+        return "\nTracerPid:\t0\n" not in pathlib.Path(f"/proc/{pid}/status").read_text()
+    return False
 
 
 def stat_of(pid, thread=None):
@@ -608,11 +629,8 @@ class World:
                 each.send(signal.SIGSTOP)
                 wait_until(lambda: each.has_threads_only_in("TtZX"), f"the stop of {each.name}")
             elif how == "trace":
-                if libc.ptrace(PTRACE_SEIZE, each.pid, None, None) != 0:
-                    error = os.strerror(ctypes.get_errno())
-                    if (stat_of(each.pid) or "X")[0] in "ZX":
-                        continue  # it has ended
-                    raise Skip(f"no process can be traced here: {error}")
+                if not seize(each):
+                    continue  # it has ended
                 libc.ptrace(PTRACE_INTERRUPT, each.pid, None, None)
                 wait_until(lambda: libc.waitpid(each.pid, None, WALL | os.WNOHANG) != 0, f"{each.name} is traced")
             each.halts.append((how, group))
