@@ -61,24 +61,28 @@ const std::map<std::string_view, std::string_view> kFields = {
     {"rejected", "count:i reason:s line:s"},
 };
 
-// The fields of the elements of a list, by the event that has the list.
-const std::multimap<std::string_view, std::pair<std::string_view, std::string_view>> kElements = {
-    {"incident", {"open_scopes", "pid:i comm:s scope:s elapsed_s:n timeout_s:N remaining_s:N"}},
-    {"incident", {"in_no_scope", "pid:i comm:s"}},
-    {"incident", {"ended_scopes", "pid:i comm:s scope:s ended:l"}},
-    {"expired", {"open_scopes", "scope:s elapsed_s:n timeout_s:N remaining_s:N"}},
-    {"evidence", {"threads", "tid:i comm:s state:s doing:s cpu_s:n"}},
-    {"peer_evidence", {"threads", "tid:i comm:s state:s doing:s cpu_s:n"}},
-    {"evidence", {"children", "pid:i comm:s state:s"}},
-    {"evidence", {"flight_recorder", "pid:i"}},
-    {"killed", {"signals", "signal:i name:s time:s mono_ns:i pids:l"}},
-    {"worker_ended",
-     {"scopes",
-      "scope:s count:i total_s:n longest_s:n last_s:n smallest_margin_s:N first_s:n timeout_s:N "
-      "histogram_ns:l"}},
-    {"server_stopped", {"left", "pid:i scope:s elapsed_s:n"}},
-    {"rendezvous", {"joined", "pid:i"}},
-    {"rendezvous_timeout", {"joined", "pid:i"}},
+struct ElementFields {
+  std::string_view event;
+  std::string_view list;
+  std::string_view fields;  // of each element of the list
+};
+constexpr std::string_view kThreadFields = "tid:i comm:s state:s doing:s cpu_s:n";
+constexpr ElementFields kElementFields[] = {
+    {"incident", "open_scopes", "pid:i comm:s scope:s elapsed_s:n timeout_s:N remaining_s:N"},
+    {"incident", "in_no_scope", "pid:i comm:s"},
+    {"incident", "ended_scopes", "pid:i comm:s scope:s ended:l"},
+    {"expired", "open_scopes", "scope:s elapsed_s:n timeout_s:N remaining_s:N"},
+    {"evidence", "threads", kThreadFields},
+    {"peer_evidence", "threads", kThreadFields},
+    {"evidence", "children", "pid:i comm:s state:s"},
+    {"evidence", "flight_recorder", "pid:i"},
+    {"killed", "signals", "signal:i name:s time:s mono_ns:i pids:l"},
+    {"worker_ended", "scopes",
+     "scope:s count:i total_s:n longest_s:n last_s:n smallest_margin_s:N first_s:n timeout_s:N "
+     "histogram_ns:l"},
+    {"server_stopped", "left", "pid:i scope:s elapsed_s:n"},
+    {"rendezvous", "joined", "pid:i"},
+    {"rendezvous_timeout", "joined", "pid:i"},
 };
 
 bool has_type(const Element& element, char type) {
@@ -294,10 +298,11 @@ bool LogJudge::has_fields(const JsonRecord& record, std::string_view event) {
   if (known != kFields.end()) {
     expect_fields(record, record, known->second);
   }
-  const auto [begin, end] = kElements.equal_range(event);
-  for (auto list = begin; list != end; ++list) {
-    for (const JsonFields& element : record.list<JsonFields>(list->second.first)) {
-      expect_fields(record, element, list->second.second);
+  for (const ElementFields& known_list : kElementFields) {
+    if (known_list.event == event) {
+      for (const JsonFields& element : record.list<JsonFields>(known_list.list)) {
+        expect_fields(record, element, known_list.fields);
+      }
     }
   }
   return found_.size() == before;

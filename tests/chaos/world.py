@@ -29,6 +29,7 @@ import threading
 import time
 
 BOUND_S = 20  # of every wait for something that happens at once on an idle machine
+REFUSALS = 6  # to trace a process without a tracer, which may have had one a moment before
 POLL_S = 0.005
 ACCEPT_S = 0.1  # between two looks at whether a worker can still start
 SAMPLE_S = 0.1  # between two looks at what a server uses
@@ -42,7 +43,6 @@ WORKER_KINDS = ("cpp", "heartbeat", "pipe", "torch", "python", "run")
 
 libc = ctypes.CDLL(None, use_errno=True)
 PR_SET_CHILD_SUBREAPER = 36
-REFUSALS = 3  # to trace a process without a tracer, which may have had one a moment before
 PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT, WALL = 17, 0x4206, 0x4207, 0x40000000
 
 
@@ -83,7 +83,7 @@ def seize(process):
         refusals = 0 if is_traced(process.pid) else refusals + 1
         if refusals == REFUSALS:
             raise Skip(f"no process can be traced here: {error}")
-        time.sleep(0.01)
+        time.sleep(POLL_S)
     return True
 
 

@@ -931,8 +931,9 @@ void Simulation::judge_answer(int what, Nanos asked, int fd) {
 void Simulation::fail(int call, int error) {
   constexpr int kErrors[] = {EMFILE, ENOSPC, EIO, ENOMEM, EINTR, kShort};
   const Call what = static_cast<Call>(call);
+  // The last calls cannot fail. A signal to a live process does not fail for a moment.
   if (call >= kCalls || what == Call::kSignal) {
-    return;  // a signal to a process that lives does not fail for a moment
+    return;
   }
   error = kErrors[std::clamp(error, 0, 5)];
   if (error == kShort && what != Call::kWrite && what != Call::kPwrite && what != Call::kRead) {

@@ -105,7 +105,7 @@ TEST_CASE("the times of ended scopes are consistent and in order while further s
   std::size_t mixed = 0;
   std::size_t newer_first = 0;  // the worker has overwritten the older one
   std::vector<EndedReading> ended;
-  for (int i = 0; i < 500'000 || read == 0; ++i) {
+  for (int i = 0; i < 1'500'000 || read == 0; ++i) {
     ended.clear();
     read_ended_scopes(*entry, ended);
     for (const EndedReading& scope : ended) {

@@ -336,7 +336,9 @@ TEST_CASE("A warning says which soft deadline has passed") {
   CHECK(parts.policy.reason_to_warn(terms) == "its soft deadline of 1500ms has passed");
 }
 
-TEST_CASE("The end of a scope's thread is reported once, however often the page tells of another") {
+TEST_CASE(
+    "Each end of a thread inside a scope is reported once, also after more ends than a page has "
+    "scopes") {
   PolicyStage parts;
   Worker& worker = parts.add_worker(4711);
   TestPage content;

@@ -195,7 +195,7 @@ TEST_CASE("no escape sequence of a record comes through, and no line is wider th
   }
 }
 
-TEST_CASE("a long name of a scope is cut as soon as what the record says") {
+TEST_CASE("a long scope name is cut, so that the description has room") {
   const TempFolder folder;
   HostLog log("node1");
   add_expiry(log, "a-1", "a-i1", {1, {}, {}, std::string(60, 's'), 1});
