@@ -231,6 +231,14 @@ TEST_CASE("a client does nothing under FILETIMER=off, or after it was moved from
     const TimerClient other = std::move(*client);
     CHECK(other.is_watched());
   }
+  SUBCASE("moved from, into another client") {
+    FakeServer server;
+    client.emplace(server.connect());
+    TimerClient other = TimerClient::connect(unwatched(folder.path("run")));
+    other = std::move(*client);
+    CHECK(other.is_watched());
+    CHECK(other.expires(1h, "step").release() == ReleaseResult::kReleased);
+  }
   CHECK_FALSE(client->is_watched());
   auto scope = client->expires(1h, "step");
   CHECK_FALSE(scope.renew(1h));

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <csignal>
@@ -433,6 +434,29 @@ TEST_CASE("200 clients at once are all answered, and a deadline meanwhile is met
   CHECK(worker.status() == killed_by(SIGKILL));
 }
 
+TEST_CASE("as many ranks wait as there is room for, and pings are answered beside them") {
+  const TempFolder temp;
+  Server server(temp, {.in_child = [] {
+                  const rlimit files{160, 160};
+                  ::setrlimit(RLIMIT_NOFILE, &files);
+                }});
+  std::vector<Asker> waiting;
+  for (const Question& one : {join(0, 4), join(1, 4), join(2, 4), join(0, 4, 60, "other")}) {
+    waiting.emplace_back(server.dir(), one).next("granted");
+  }
+  const auto answer_to = [&](const Question& asked) { return Asker(server.dir(), asked).line(); };
+  const std::string refused = "4 clients wait for an answer: there is no room for another";
+  CHECK(contains(answer_to(join(1, 4, 60, "other")), refused));
+  CHECK(contains(answer_to(join(0, 5, 60, "wide")), refused));
+  Asker(server.dir(), question("ping")).next("done");
+  waiting.pop_back();
+  CHECK(wait_until([&] {
+    return contains(answer_to(join(0, 5, 60, "wide")), "the world is 5: expected 1 to 4 ranks");
+  }));
+  Asker last(server.dir(), join(3, 4));
+  CHECK(last.last().text("answer") == "done");
+}
+
 TEST_CASE("a sweep removes abandoned reply pipes, and makes their folder again if it is removed") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "10ms"});
@@ -444,6 +468,29 @@ TEST_CASE("a sweep removes abandoned reply pipes, and makes their folder again i
   std::filesystem::remove(replies);
   REQUIRE(wait_until([&] { return exists(replies); }));
   Asker(server.dir(), question("ping")).next("done");
+}
+
+TEST_CASE("a request whose answer has no way to the asker is rejected with the reason") {
+  const TempFolder temp;
+  Server server(temp);
+  const std::string replies = server.dir() + "/replies/";
+  write_file(replies + "file", "kept");
+  REQUIRE(::mkfifo((replies + "no-reader").c_str(), 0600) == 0);
+  for (const auto& [name, reason] : std::vector<std::pair<std::string, std::string>>{
+           {"../requests", "x_reply is '../requests': expected letters, digits and '-'"},
+           {"missing", "x_reply is 'missing': No such file"},
+           {"file", "x_reply is 'file': expected a named pipe of user"},
+           {"no-reader", "x_reply is 'no-reader': the pipe has no reader"}}) {
+    CAPTURE(name);
+    Question shutdown = question("shutdown");
+    shutdown.reply = name;
+    server.send(filetimer::wire::format_question(shutdown, ::getpid()));
+    server.wait_for([&](const Record& record) {
+      return record.is("rejected") && record.text("reason").starts_with(reason);
+    });
+  }
+  server.barrier();  // none of the shutdowns was carried out
+  CHECK(read_file(replies + "file") == "kept");
 }
 
 TEST_CASE(

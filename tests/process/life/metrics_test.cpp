@@ -176,6 +176,22 @@ TEST_CASE("metrics that cannot be written cost one warning, and are written when
   CHECK(server.stop() == exited(0));
 }
 
+TEST_CASE("metrics replace no directory, symlink or pipe") {
+  const TempFolder temp;
+  std::filesystem::create_directory(temp.path("folder"));
+  std::filesystem::create_symlink("target", temp.path("link"));
+  REQUIRE(::mkfifo(temp.path("fifo").c_str(), 0600) == 0);
+  for (const auto& [name, kind] : std::vector<std::pair<std::string, std::string>>{
+           {"folder", "a directory"}, {"link", "a symbolic link"}, {"fifo", "no regular file"}}) {
+    const auto before = std::filesystem::symlink_status(temp.path(name)).type();
+    const Server server(temp, {.args = {"--metrics", temp.path(name)}, .folder = name + "-run"});
+    server.wait_for_message("cannot write the metrics file '" + temp.path(name) + "': it is " +
+                            kind + ": expected a regular file, or none");
+    CHECK(std::filesystem::symlink_status(temp.path(name)).type() == before);
+  }
+  CHECK_FALSE(exists(temp.path("target")));
+}
+
 TEST_CASE("metrics for which there is no room leave no part of them behind") {
   const TempFolder temp;
   const std::string folder = temp.path("collector");

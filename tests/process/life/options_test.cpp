@@ -114,14 +114,15 @@ TEST_CASE("--version prints the name and the version, and starts nothing") {
 
 TEST_CASE("with a COMMAND bad usage exits 125") {
   const TempFolder temp;
-  for (const std::vector<std::string>& args :
-       std::vector<std::vector<std::string>>{{"--nonsense", "--", "/bin/true"},
-                                             {"--grace", "soon", "--", "/bin/true"},
-                                             {"--detach", "--", "/bin/true"},
-                                             {"--"}}) {
-    const Finished finished = run_server(temp, args);
+  for (const BadUsage& bad : std::vector<BadUsage>{
+           {{"--nonsense", "--", "/bin/true"}, "--nonsense"},
+           {{"--grace", "soon", "--", "/bin/true"}, "'soon'"},
+           {{"--detach", "--", "/bin/true"}, "--detach: expected no COMMAND with it"},
+           {{"--"}, "'--' ends the line: expected a COMMAND after it"}}) {
+    const Finished finished = run_server(temp, bad.args);
     CAPTURE(finished.err);
     CHECK(finished.status == exited(125));
+    CHECK(contains(finished.err, bad.says));
     CHECK(std::count(finished.err.begin(), finished.err.end(), '\n') == 1);
   }
 }

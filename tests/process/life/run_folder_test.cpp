@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "common/wire.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/tiny_disk.hpp"
@@ -123,6 +124,32 @@ TEST_CASE("a log that cannot be made is an error at the start") {
   CHECK_FALSE(exists(temp.path("run/requests")));
 }
 
+TEST_CASE(
+    "what is in the way of an entry of the runtime directory is named at the start, and kept") {
+  const TempFolder temp;
+  const std::vector<std::string> elsewhere{"--dir",           temp.path("run"), "--fifo",
+                                           temp.path("pipe"), "--log",          temp.path("log")};
+  REQUIRE(run_server(temp, {"--dir", temp.path("run"), "--", "/bin/true"}).status == exited(0));
+  for (const std::string name : {"requests", "log_link", "scopes", "replies", "server"}) {
+    CAPTURE(name);
+    const std::string path = temp.path("run/" + name);
+    fs::remove_all(path);
+    if (name == "scopes" || name == "replies") {
+      write_file(path, "kept");
+    } else {
+      fs::create_directory(path);
+    }
+    const Finished finished = run_server(temp, elsewhere);
+    CAPTURE(finished.err);
+    CHECK(finished.status == exited(1));
+    CHECK(contains(finished.err, "'" + path + "'"));
+    CHECK(finished.out.empty());
+    CHECK(exists(path));
+    CHECK_FALSE(exists(temp.path("pipe")));
+    fs::remove(path);
+  }
+}
+
 TEST_CASE("a start waits for the last reader of a killed server's pipe") {
   const TempFolder temp;
   REQUIRE(::mkdir(temp.path("run").c_str(), 0700) == 0);
@@ -231,12 +258,26 @@ TEST_CASE(
   const TempFolder temp;
   const Server server(temp, {"--max-interval", "20ms"});
   const std::string pipe = server.fifo();
+  const filetimer::UniqueFd own = open_pipe(pipe);
   REQUIRE(::unlink(pipe.c_str()) == 0);
   REQUIRE(::mkfifo((pipe + ".new").c_str(), 0600) == 0);
   const filetimer::UniqueFd reader(
       ::open((pipe + ".new").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   REQUIRE(::rename((pipe + ".new").c_str(), pipe.c_str()) == 0);
-  server.wait_for_message("was replaced by a pipe that another process reads");
+  const std::string trouble = "'" + pipe + "' was replaced by a pipe that another process reads";
+  server.wait_for_message(trouble);
+
+  const std::string answer = server.dir() + "/replies/asked";
+  REQUIRE(::mkfifo(answer.c_str(), 0600) == 0);
+  const filetimer::UniqueFd answers(::open(answer.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  filetimer::wire::Question status;
+  status.request = "status";
+  status.reply = "asked";
+  status.wait_s = 60;
+  write_all(own.get(), filetimer::wire::format_question(status, ::getpid()));
+  std::string line(1 << 16, '\0');
+  REQUIRE(wait_until([&] { return ::read(answers.get(), line.data(), line.size()) > 0; }));
+  CHECK(contains(line, "\"pipe_trouble\":\"" + trouble));
 }
 
 TEST_CASE("a runtime directory whose entries cannot be made again at once stays locked") {

@@ -518,6 +518,11 @@ TEST_CASE("files that are no pages are skipped, counted and named") {
                         : "timer_client: skipped 1 file that is no scope page: " + what + "\n"));
     std::filesystem::remove_all(folder.page("bad"));
   };
+  folder.files().write("scopes/no.page", "");
+  CHECK(folder.list({}).errors ==
+        "timer_client: skipped 1 file that is no scope page: no.page (its name is not that of a "
+        "page)\n");
+  std::filesystem::remove(folder.page("no.page"));
   const std::string bad = folder.page("bad");
   REQUIRE(::mkfifo(bad.c_str(), 0600) == 0);
   skipped("bad (it is a FIFO)");
