@@ -46,10 +46,8 @@ double quantile_of(std::span<const double> sorted, double part) {
 
 // Of at least one value; they need no order.
 double median_of(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return values.size() % 2 == 1 ? *middle
-                                : (*std::max_element(values.begin(), middle) + *middle) / 2;
+  std::ranges::sort(values);
+  return quantile_of(values, 0.5);
 }
 
 std::int64_t begin_of(const EndedReading& scope) {

@@ -127,6 +127,25 @@ TEST_CASE("A rank that the others wait for is named only if a step gets longer b
   CHECK(found.stragglers[0].kind == StragglerKind::kWaitsLeast);
 }
 
+TEST_CASE("The median is that of the middle scope, or between the middle two") {
+  for (const auto& [count, median] : {std::pair{10, 209'000us}, std::pair{11, 210'000us}}) {
+    std::vector<Duration> took;
+    for (int i = 0; i < count; ++i) {
+      took.push_back(100ms + 1ms * (7 * i % count));
+    }
+    std::vector<Duration> twice;
+    std::ranges::transform(took, std::back_inserter(twice), [](Duration each) { return 2 * each; });
+    const auto scopes = [&](const std::vector<Duration>& of) {
+      return EndedScopesByName{{"step", back_to_back(of, {1'000'000}, of.size())}};
+    };
+    const Searched found = compare_ranks({scopes(took), scopes(took), scopes(took), scopes(twice)});
+    REQUIRE(found.stragglers.size() == 1);
+    CHECK(found.stragglers[0].median == median);
+    CHECK(found.stragglers[0].others == median / 2);
+    CHECK(found.stragglers[0].factor == doctest::Approx(2));
+  }
+}
+
 TEST_CASE("Two slow ranks of eight are both named") {
   const Searched found =
       compare_ranks(SimulatedJob{.slowness = {1.4, 1, 1, 1, 1, 1, 1, 1.5}}.run());
