@@ -31,5 +31,6 @@ inline constexpr bool kIsThreadSanitized = true;
 #else
 inline constexpr bool kIsThreadSanitized = false;
 #endif
+inline constexpr bool kIsSanitized = kIsAddressSanitized || kIsThreadSanitized;
 
 }  // namespace filetimer

@@ -91,7 +91,7 @@ void limit_resources(const Request& request) {
                              {request.time_limit_ms / 1000,
                               static_cast<suseconds_t>(request.time_limit_ms % 1000 * 1000)}};
   ::setitimer(ITIMER_REAL, &time_limit, nullptr);
-  if (!kIsAddressSanitized && !kIsThreadSanitized) {  // sanitizers map terabytes
+  if (!kIsSanitized) {  // sanitizers map terabytes
     const rlimit memory{kMaxMemory, kMaxMemory};
     ::setrlimit(RLIMIT_DATA, &memory);
   }

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "common/proc_files.hpp"
+#include "common/sanitizers.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
@@ -529,4 +530,24 @@ TEST_CASE("the helper says that it is not started by hand") {
   const Finished finished = run(temp, stacks_helper_path(), {});
   CHECK(finished.status == exited(2));
   CHECK(finished.err == "filetimer-stacks: started by timer_server, not by hand\n");
+}
+
+TEST_CASE("the helper may use no more than 1 GiB of memory, and is killed first when it is short") {
+  const TempFolder temp;
+  Worker worker("block");
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  const filetimer::UniqueFd reading(ends[0]);
+  const filetimer::UniqueFd request(ends[1]);
+  const Child helper({.argv = {stacks_helper_path()}, .in = reading.get()});
+  write_all(request.get(),
+            fmt::format("{} {} {} 60000\n", worker.pid(),
+                        filetimer::read_stat(fmt::format("/proc/{}", worker.pid()))->start_time,
+                        ::getpid()));
+  const std::string proc = fmt::format("/proc/{}/", helper.pid());
+  CHECK(wait_until([&] { return read_file(proc + "oom_score_adj") == "1000\n"; }));
+  CHECK(wait_until([&] {
+    return filetimer::kIsSanitized ||  // sanitizers map terabytes
+           contains(read_file(proc + "limits"), "Max data size             1073741824 ");
+  }));
 }

@@ -260,6 +260,23 @@ TEST_CASE("fresh directories of killed servers are removed, and those in use are
   CHECK(exists(serving.fifo()));
 }
 
+TEST_CASE("a start removes 64 abandoned directories, and leaves further ones to the next start") {
+  const TempFolder temp;
+  const std::filesystem::path parent = temp.path("filetimer");
+  std::filesystem::create_directory(parent);
+  std::filesystem::permissions(parent, std::filesystem::perms::owner_all);
+  for (int i = 0; i < 65; ++i) {
+    std::filesystem::create_directory(parent / fmt::format("run-{}-abcdef", i));
+  }
+  const auto count_after_a_start = [&] {
+    CHECK(run_server(temp, {"--", "/bin/true"}, {{"XDG_RUNTIME_DIR", temp.path()}}).status ==
+          exited(0));
+    return std::distance(std::filesystem::directory_iterator(parent), {});
+  };
+  CHECK(count_after_a_start() == 1);
+  CHECK(count_after_a_start() == 0);
+}
+
 TEST_CASE("a named directory is kept, without its pipe") {
   const TempFolder temp;
   CHECK(run_command(temp, {"/bin/true"}).status == exited(0));

@@ -176,7 +176,7 @@ TEST_CASE("a child that closes inherited descriptors does not release its parent
 }
 
 TEST_CASE("a child of a process whose message waits for room writes its own") {
-  if (kIsThreadSanitized || kIsAddressSanitized) {
+  if (kIsSanitized) {
     FILETIMER_SKIP("with a sanitizer a child of a process with threads may hang");
   }
   FakeServer server;

@@ -89,7 +89,7 @@ TEST_CASE("threads that take slots from each other all the time never share one"
   constexpr int kAtOnce = 6;
   constexpr int kDeepest = 160;
   // With a sanitizer a round takes ten times as long, and each round finds a missing order.
-  constexpr int kRounds = kIsAddressSanitized || kIsThreadSanitized ? 800 : 8000;
+  constexpr int kRounds = kIsSanitized ? 800 : 8000;
   // Not std::counting_semaphore: with libstdc++ 12 and 13 a release beside an acquire can be lost.
   sem_t turns{};
   REQUIRE(::sem_init(&turns, 0, kAtOnce) == 0);

@@ -33,8 +33,6 @@ constinit thread_local std::size_t t_allocations = 0;
 constexpr std::size_t kPlenty = ~std::size_t{0};
 constinit thread_local std::size_t t_allowed = kPlenty;  // allocations before one fails
 
-constexpr bool kIsSanitized = kIsAddressSanitized || kIsThreadSanitized;
-
 void enter_and_leave(TimerClient& client) {
   static const std::string kLong(1000, 'x');
   static const std::string kMiddle = "a name that does not fit a small string";
