@@ -476,17 +476,21 @@ TEST_CASE("a request whose answer has no way to the asker is rejected with the r
   const std::string replies = server.dir() + "/replies/";
   write_file(replies + "file", "kept");
   REQUIRE(::mkfifo((replies + "no-reader").c_str(), 0600) == 0);
-  for (const auto& [name, reason] : std::vector<std::pair<std::string, std::string>>{
+  struct Row {
+    std::string name;
+    std::string reason;
+  };
+  for (const Row& row : std::vector<Row>{
            {"../requests", "x_reply is '../requests': expected letters, digits and '-'"},
            {"missing", "x_reply is 'missing': No such file"},
            {"file", "x_reply is 'file': expected a named pipe of user"},
            {"no-reader", "x_reply is 'no-reader': the pipe has no reader"}}) {
-    CAPTURE(name);
+    CAPTURE(row.name);
     Question shutdown = question("shutdown");
-    shutdown.reply = name;
+    shutdown.reply = row.name;
     server.send(filetimer::wire::format_question(shutdown, ::getpid()));
     server.wait_for([&](const Record& record) {
-      return record.is("rejected") && record.text("reason").starts_with(reason);
+      return record.is("rejected") && record.text("reason").starts_with(row.reason);
     });
   }
   server.barrier();  // none of the shutdowns was carried out
