@@ -55,11 +55,11 @@ def resumed_kill_forgets_release(world):
     worker = world.worker()
     worker.fork()
     worker.do("catch", signal=signal.SIGUSR1)
-    worker.do("open", key="k", timeout_ms=100, grace_ms=1500, signal=int(signal.SIGUSR1), spare=True)
+    worker.do("open", key="k", timeout_ms=100, grace_ms=4000, signal=int(signal.SIGUSR1), spare=True)
     _wait_until_caught(world, worker)
     server.restart()
     with contextlib.suppress(Bound):  # the next server may signal again; a release before that spares the worker
-        _wait_until_caught(world, worker, times=2, bound_s=0.4)
+        _wait_until_caught(world, worker, times=2, bound_s=2)
     _release(world, worker)
     world.wait_for("killed")
     if not worker.is_alive:
