@@ -184,12 +184,16 @@ TEST_CASE("a file that is not a FIFO is not written to") {
   CHECK(delay < 15s);
 }
 
-TEST_CASE("a FIFO that no process reads delays no kill") {
-  const TempFolder temp;
-  std::chrono::nanoseconds delay{};
-  CHECK(dump_of_killed(temp, "unread", kPatient, delay).missing ==
-        fmt::format("no process reads '{}'", temp.path("pipe_0.pipe")));
-  CHECK(delay < 15s);
+TEST_CASE("a FIFO that no process has open, or that is full, delays no kill") {
+  for (const auto& [way, missing] : std::vector<std::pair<std::string, std::string>>{
+           {"unread", "no process reads '{}'"},
+           {"full", "'{}' is full: it was not read for a long time"}}) {
+    const TempFolder temp;
+    std::chrono::nanoseconds delay{};
+    CHECK(dump_of_killed(temp, way, kPatient, delay).missing ==
+          fmt::format(fmt::runtime(missing), temp.path("pipe_0.pipe")));
+    CHECK(delay < 15s);
+  }
 }
 
 TEST_CASE("a rank that never dumps delays the kill by the time limit of evidence") {

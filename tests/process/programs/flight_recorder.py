@@ -10,12 +10,14 @@ FIFO is open. WAY:
   dumps     the dump has SIZE bytes
   silent    reads the FIFO and never dumps
   unread    makes the FIFO and does not open it
+  full      opens the FIFO, which has no room, and does not read it
   regular   has a regular file in place of the FIFO
   symlink   has a symlink to a FIFO that is read
 Appends a line to <TORCH_NCCL_DEBUG_INFO_PIPE_FILE><RANK>.asked for each read that has bytes, with
 their number. Dies with its parent.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -63,6 +65,11 @@ def main():
         os.mkfifo(path, 0o666)
     is_read = way in ("dumps", "silent", "symlink")
     fifo = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC) if is_read else -1
+    if way == "full":
+        fifo = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(fifo, bytes(4096))
     print("ready", flush=True)
     if not is_read:
         signal.pause()

@@ -98,7 +98,7 @@ std::string tables_of(const Obstacles& obstacles, bool colour) {
   }
   const std::size_t shown = obstacles.scopes.size();
   if (obstacles.open_scope_count > shown && shown > 0) {
-    text += fmt::format("and {} more scopes\n", obstacles.open_scope_count - shown);
+    text += fmt::format("and {}\n", counted(obstacles.open_scope_count - shown, "more scope"));
   }
   if (!obstacles.workers.empty()) {
     Table table({{.title = "RANK", .align = Align::kRight},

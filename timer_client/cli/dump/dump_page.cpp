@@ -116,8 +116,9 @@ std::string dump_page(const std::string& answer, bool colour) {
     add_group(page, group, several_jobs);
   }
   if (const std::int64_t omitted = count_at(object, "omitted"); omitted > 0) {
-    page.heading(
-        fmt::format("{} more workers are omitted: ask for them by --rank or --pid.", omitted));
+    page.heading(fmt::format("{} {} omitted: ask for {} by --rank or --pid.",
+                             counted(omitted, "more worker"), omitted == 1 ? "is" : "are",
+                             omitted == 1 ? "it" : "them"));
   }
   return std::move(page).text();
 }

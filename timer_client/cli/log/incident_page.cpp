@@ -221,12 +221,12 @@ void add_groups(Page& page, const JobIncident& incident, const WorkerName* shown
               "called the odd one out.");
   }
   if (incident.omitted_scopes > 0) {
-    page.item(2,
-              fmt::format("{} more scopes did not fit into the record", incident.omitted_scopes));
+    page.item(2, fmt::format("{} did not fit into the record",
+                             counted(incident.omitted_scopes, "more scope")));
   }
   if (incident.omitted_workers > 0) {
-    page.item(2, fmt::format("{} more workers, of which the record says no more",
-                             incident.omitted_workers));
+    page.item(2, fmt::format("{}, of which the record says no more",
+                             counted(incident.omitted_workers, "more worker")));
   }
   if (!incident.missing.empty()) {
     page.item(2, fmt::format("The incident records of these hosts are not in these logs: {}.",

@@ -68,7 +68,7 @@ std::string doing_of(dom::object thread) {
 
 void add_omitted(Page& page, dom::object evidence, const char* key) {
   if (const std::int64_t count = count_at(evidence, key); count > 0) {
-    page.item(2, fmt::format("{} more threads did not fit into the record", count));
+    page.item(2, counted(count, "more thread") + " did not fit into the record");
   }
 }
 
@@ -179,7 +179,7 @@ std::vector<std::string> flight_recorder_lines(dom::object evidence) {
                         : "no dump: " + missing));
   }
   if (const std::int64_t omitted = count_at(evidence, "flight_recorder_omitted"); omitted > 0) {
-    lines.push_back(fmt::format("{} more ranks are not listed", omitted));
+    lines.push_back(counted(omitted, "more rank") + " not listed");
   }
   return lines;
 }

@@ -186,12 +186,11 @@ std::string doubts_of(const Hang& hang) {
         ": of workers there only those that expired are shown.");
   }
   if (hang.incident.omitted_scopes > 0) {
-    add(fmt::format("{} more open scopes did not fit into the records.",
-                    hang.incident.omitted_scopes));
+    add(counted(hang.incident.omitted_scopes, "more open scope") +
+        " did not fit into the records.");
   }
   if (hang.ended_omitted > 0) {
-    add(fmt::format("{} more scopes that had ended did not fit into the records.",
-                    hang.ended_omitted));
+    add(counted(hang.ended_omitted, "more ended scope") + " did not fit into the records.");
   }
   if (drawn_lanes(hang).size() > kMostLanesDrawn) {
     add(fmt::format("The first {} lanes are drawn. All workers are in the table.",

@@ -120,10 +120,6 @@ std::string seconds_text(double seconds) {
       Duration{std::llround(std::clamp(seconds, -kLongest, kLongest) * 1e9)});
 }
 
-std::string counted(std::size_t count, std::string_view what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
-}
-
 std::string joined(const std::vector<std::string>& parts, std::string_view separator) {
   std::string text;
   for (const std::string& part : parts) {

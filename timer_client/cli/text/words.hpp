@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -30,7 +31,9 @@ std::string time_text(std::int64_t time_us);
 std::string seconds_text(double seconds);
 
 // Returns "1 host", "2 hosts".
-std::string counted(std::size_t count, std::string_view what);
+std::string counted(std::integral auto count, std::string_view what) {
+  return std::to_string(count).append(" ").append(what).append(count == 1 ? "" : "s");
+}
 // Returns the parts that are not empty.
 std::string joined(const std::vector<std::string>& parts, std::string_view separator = ", ");
 // Returns the first `most` of them, and "and 12 more".

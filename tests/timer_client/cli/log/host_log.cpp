@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <set>
 #include <utility>
 
 namespace filetimer::cli {
@@ -47,7 +48,9 @@ void add_incident(HostLog& log, double at_s, const std::string& id,
                   const std::vector<MadeWorker>& workers, const IncidentFields& fields) {
   std::string scopes;
   std::string idle;
+  std::set<int> pids;
   for (const MadeWorker& worker : workers) {
+    pids.insert(worker.pid);
     const std::string who = fmt::format(
         R"({{"pid":{}{},"comm":"t"{})", worker.pid, rank_field(worker),
         fields.tells_jobs && !worker.job.empty() ? fmt::format(R"(,"job_id":"{}")", worker.job)
@@ -70,7 +73,7 @@ void add_incident(HostLog& log, double at_s, const std::string& id,
   log.add("incident", to_us(at_s),
           fmt::format(R"(,"incident":"{}","workers":{},"open_scopes":[{}],"in_no_scope":[{}],)"
                       R"("omitted":{})",
-                      id, workers.size() + static_cast<std::size_t>(fields.unlisted), scopes, idle,
+                      id, pids.size() + static_cast<std::size_t>(fields.unlisted), scopes, idle,
                       fields.omitted));
 }
 
