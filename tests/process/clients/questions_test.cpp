@@ -29,7 +29,8 @@ namespace {
 // A client with a reply pipe, which it makes before its request and removes at the end.
 class Asker {
  public:
-  Asker(const std::string& dir, Question question) : dir_(dir) {
+  // Writes to `pipe`, or to the one in the directory if it is -1.
+  Asker(const std::string& dir, Question question, int pipe = -1) : dir_(dir) {
     static int count = 0;
     name_ = fmt::format("{}-{}", ::getpid(), ++count);
     REQUIRE(::mkfifo(path().c_str(), 0600) == 0);
@@ -38,7 +39,12 @@ class Asker {
     if (question.wait_s == 0) {
       question.wait_s = 60;
     }
-    send_raw(dir + "/requests", filetimer::wire::format_question(question, ::getpid()));
+    const std::string line = filetimer::wire::format_question(question, ::getpid());
+    if (pipe >= 0) {
+      write_all(pipe, line);
+    } else {
+      send_raw(dir + "/requests", line);
+    }
   }
   Asker(Asker&& other) noexcept = default;
   Asker(const Asker&) = delete;
@@ -468,6 +474,22 @@ TEST_CASE("a sweep removes abandoned reply pipes, and makes their folder again i
   std::filesystem::remove(replies);
   REQUIRE(wait_until([&] { return exists(replies); }));
   Asker(server.dir(), question("ping")).next("done");
+}
+
+TEST_CASE(
+    "a pipe that another process reads in place of the server's is left alone, with a warning") {
+  const TempFolder temp;
+  const Server server(temp, {"--max-interval", "20ms"});
+  const std::string pipe = server.fifo();
+  const UniqueFd own = open_pipe(pipe);
+  REQUIRE(::unlink(pipe.c_str()) == 0);
+  REQUIRE(::mkfifo((pipe + ".new").c_str(), 0600) == 0);
+  const UniqueFd reader(::open((pipe + ".new").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  REQUIRE(::rename((pipe + ".new").c_str(), pipe.c_str()) == 0);
+  const std::string trouble = "'" + pipe + "' was replaced by a pipe that another process reads";
+  server.wait_for_message(trouble);
+  const JsonLine status = Asker(server.dir(), question("status"), own.get()).next("done");
+  CHECK(status.text("pipe_trouble").starts_with(trouble));
 }
 
 TEST_CASE("a request whose answer has no way to the asker is rejected with the reason") {

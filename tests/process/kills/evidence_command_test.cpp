@@ -138,11 +138,9 @@ TEST_CASE("an output of any bytes is text in the record") {
 TEST_CASE(
     "the evidence commands of four incidents run at a time, and the next one ends the first") {
   const TempFolder temp;
-  Server::Setup setup = with_own_clocks(temp);
-  setup.args = with_command("touch '" + temp.path("") + "'$FILETIMER_PID; sleep 1000",
-                            {"--evidence-timeout", "600s"})
-                   .args;
-  const Server server(temp, setup);
+  const std::string command_line = "touch '" + temp.path("") + "'$FILETIMER_PID; sleep 1000";
+  const Server server(
+      temp, with_own_clocks(temp, with_command(command_line, {"--evidence-timeout", "600s"}).args));
   std::vector<std::unique_ptr<Worker>> workers;
   filetimer::Instant now = filetimer::Instant::now();
   for (int i = 0; i < 5; ++i) {

@@ -23,7 +23,7 @@ struct BadUsage {
   std::string says;  // part of the line on standard error
 };
 
-void check_usage(const TempFolder& temp, const BadUsage& bad) {
+void check_usage(const TempFolder& temp, const BadUsage& bad, int status = 2) {
   std::string words;
   for (const std::string& arg : bad.args) {
     words += arg + " ";
@@ -33,7 +33,7 @@ void check_usage(const TempFolder& temp, const BadUsage& bad) {
   args.insert(args.end(), bad.args.begin(), bad.args.end());
   const Finished finished = run_server(temp, args);
   CAPTURE(finished.err);
-  CHECK(finished.status == exited(2));
+  CHECK(finished.status == exited(status));
   CHECK(finished.out.empty());
   CHECK(contains(finished.err, bad.says));
   CHECK(std::count(finished.err.begin(), finished.err.end(), '\n') == 1);
@@ -119,11 +119,7 @@ TEST_CASE("with a COMMAND bad usage exits 125") {
            {{"--grace", "soon", "--", "/bin/true"}, "'soon'"},
            {{"--detach", "--", "/bin/true"}, "--detach: expected no COMMAND with it"},
            {{"--"}, "'--' ends the line: expected a COMMAND after it"}}) {
-    const Finished finished = run_server(temp, bad.args);
-    CAPTURE(finished.err);
-    CHECK(finished.status == exited(125));
-    CHECK(contains(finished.err, bad.says));
-    CHECK(std::count(finished.err.begin(), finished.err.end(), '\n') == 1);
+    check_usage(temp, bad, 125);
   }
 }
 

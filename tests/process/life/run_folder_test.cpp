@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <thread>
 
-#include "common/wire.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/tiny_disk.hpp"
@@ -251,33 +250,6 @@ TEST_CASE("a status page that is cut short is made whole again, and says still w
       {"acquire", "--scope", "s", "--after", "1h", "--pid", std::to_string(worker.pid())});
   CHECK(refused.status == exited(6));
   CHECK(contains(refused.err, "draining"));
-}
-
-TEST_CASE(
-    "a pipe that another process reads in place of the server's is left alone, with a warning") {
-  const TempFolder temp;
-  const Server server(temp, {"--max-interval", "20ms"});
-  const std::string pipe = server.fifo();
-  const filetimer::UniqueFd own = open_pipe(pipe);
-  REQUIRE(::unlink(pipe.c_str()) == 0);
-  REQUIRE(::mkfifo((pipe + ".new").c_str(), 0600) == 0);
-  const filetimer::UniqueFd reader(
-      ::open((pipe + ".new").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  REQUIRE(::rename((pipe + ".new").c_str(), pipe.c_str()) == 0);
-  const std::string trouble = "'" + pipe + "' was replaced by a pipe that another process reads";
-  server.wait_for_message(trouble);
-
-  const std::string answer = server.dir() + "/replies/asked";
-  REQUIRE(::mkfifo(answer.c_str(), 0600) == 0);
-  const filetimer::UniqueFd answers(::open(answer.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
-  filetimer::wire::Question status;
-  status.request = "status";
-  status.reply = "asked";
-  status.wait_s = 60;
-  write_all(own.get(), filetimer::wire::format_question(status, ::getpid()));
-  std::string line(1 << 16, '\0');
-  REQUIRE(wait_until([&] { return ::read(answers.get(), line.data(), line.size()) > 0; }));
-  CHECK(contains(line, "\"pipe_trouble\":\"" + trouble));
 }
 
 TEST_CASE("a runtime directory whose entries cannot be made again at once stays locked") {
