@@ -16,7 +16,7 @@ import unittest
 import suite
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BOUND_S = 1700  # some forty files are compiled
+BOUND_S = 800  # some forty files are compiled
 
 SCRIPT = """
 import filetimer, os
