@@ -165,8 +165,8 @@ int run() {
     fmt::print(stderr, "filetimer-stacks: started by timer_server, not by hand\n");
     return 2;
   }
+  set_oom_score();  // by a user without privileges only while the process is dumpable
   limit_resources(request);
-  set_oom_score();
   if (!is_same_process(request)) {
     return answer_without_stacks("the process had ended");
   }
