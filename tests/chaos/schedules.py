@@ -61,7 +61,7 @@ class TimeIsUp(BaseException):
 KNOWN = {
     "renewal_after_the_page_was_cut": (("cut",), ("known-scopes",)),
     "scope_opened_while_server_stopped": (("halt_server", "halt_all"), ("not-early",)),
-    "removed_page": (("remove",), ("hang-is-judged", "one-verdict", "hang-is-killed")),
+    "removed_page": (("remove",), ("hang-is-judged", "one-verdict", "hang-is-killed", "counts")),
     "tracer_looks_now_and_then": (("glance", "halt"), ("hang-is-judged",)),
     "exec_without_address_randomisation": (("exec",), ("not-early", "death-has-record")),
     "resumed_kill_forgets_release": (("kill_server", "restart"), ("record-times", "outcomes", "signals")),
