@@ -230,6 +230,12 @@ TEST_CASE("fresh directories of killed servers are removed, and those in use are
   watching.kill();
   abandoned.kill();
   CHECK(exists(abandoned.fifo()));
+  // A COMMAND that is not executed yet still reads the pipe of its killed server.
+  REQUIRE(wait_until([&] {
+    const filetimer::UniqueFd writer(
+        ::open(abandoned.fifo().c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+    return !writer && errno == ENXIO;
+  }));
   const std::filesystem::path parent = std::filesystem::path(abandoned.dir()).parent_path();
   const auto make_folder = [&](const char* name, std::chrono::hours age) {
     std::filesystem::create_directory(parent / name);
