@@ -146,12 +146,13 @@ TEST_CASE("a worker is watched again after its runtime directory was removed and
 
 TEST_CASE("a server whose directory is removed keeps watching open scopes, and lists later ones") {
   const TempFolder temp;
-  const Server server(temp, {"--max-interval", "100ms"});
+  Server server(temp, {"--max-interval", "100ms"});
   const auto worker = client_worker(server.dir());
   const auto other = client_worker(server.dir());
   visit(*worker);
   visit(*other);
   CHECK(worker->ask("open before 3000") == "yes");
+  server.barrier();  // it has opened the page
   // The server may put a file into a directory while it is being removed.
   REQUIRE(wait_until([&] {
     std::error_code error;
