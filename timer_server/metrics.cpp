@@ -136,8 +136,6 @@ void write_counters(MetricsWriter& out, const Metrics& metrics) {
   out.counter("rejected_total", metrics.rejected, "Requests and pages that were rejected.");
   out.counter("log_lost_records_total", metrics.lost_records,
               "Records that were dropped because the log could not be written for long.");
-  out.counter("slow_total", metrics.slow,
-              "Records of a rank that stayed slower than the others in a scope.");
 }
 
 void write_gauges(MetricsWriter& out, const Metrics& metrics) {
@@ -153,8 +151,6 @@ void write_gauges(MetricsWriter& out, const Metrics& metrics) {
   out.gauge("kills_under_way", metrics.kills_under_way, "Kills without an outcome yet.");
   out.gauge("unkillable_workers", metrics.unkillable_workers,
             "Workers that are alive after SIGKILL.");
-  out.gauge("slow_scopes", metrics.slow_scopes,
-            "Pairs of a rank and a scope name in which the rank is slower than the others.");
   out.gauge("log_working", std::uint64_t{metrics.is_log_working},
             "1: the log can be written; 0: records wait in memory.");
   out.gauge("log_waiting_records", metrics.waiting_records, "Records that are not synced yet.");

@@ -36,7 +36,6 @@ struct Metrics {
   std::uint64_t requests = 0;
   std::uint64_t rejected = 0;
   std::uint64_t lost_records = 0;
-  std::uint64_t slow = 0;  // `slow` records
 
   std::size_t workers = 0;
   std::size_t open_scopes = 0;
@@ -44,7 +43,6 @@ struct Metrics {
   std::optional<Duration> until_deadline;  // empty: no open scope has a deadline
   std::size_t kills_under_way = 0;
   std::size_t unkillable_workers = 0;
-  std::size_t slow_scopes = 0;  // pairs of rank and scope name
   bool is_log_working = true;
   std::uint64_t waiting_records = 0;
   std::size_t waiting_bytes = 0;

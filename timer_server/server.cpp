@@ -96,7 +96,6 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
       verdicts_({loop_.get(), settings_.kill, policy_, workers_, directory_.pages(), unsaved_,
                  records_, *log_, side_threads_, warnings_, overdue_, hooks_, evidence_command_,
                  peers_}),
-      slow_ranks_(settings_.slow_factor, workers_, records_, *log_),
       metrics_collection_(workers_, policy_, pages_),
       metrics_file_(settings_.metrics, side_threads_),
       next_sweep_(started_ + settings_.max_interval) {
@@ -234,7 +233,7 @@ Instant Server::carry_out(Instant now) {
   soft_deadlines_.warn();
   advance_life(now);
   next = std::min({next, hooks_.advance(now), warnings_.advance(now), overdue_.advance(now),
-                   slow_ranks_.advance(now), advance_metrics(now)});
+                   advance_metrics(now)});
   if (hooks_.idle()) {
     (void)life_.handle(LifeCycle::Event::kHooksDone, now);
   }
@@ -299,7 +298,6 @@ void Server::sweep(Instant now) {
   scan_.want();  // in the next iteration, which follows at once
   print_log_message(now);
   service_manager_.notify_status(workers_.count(), verdicts_.killed());
-  slow_ranks_.begin(now);
   begin_metrics();
 }
 
@@ -347,8 +345,6 @@ Metrics Server::metrics(bool is_running) {
   metrics.requests = inbox_.count();
   metrics.rejected = rejections_.total();
   metrics.lost_records = log_->lost_records();
-  metrics.slow = slow_ranks_.recorded();
-  metrics.slow_scopes = slow_ranks_.count();
   metrics.workers = workers_.count();
   metrics.kills_under_way = verdicts_.ladder().count();
   metrics.unkillable_workers = verdicts_.unkillable();

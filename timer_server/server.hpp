@@ -41,7 +41,6 @@
 #include "timer_server/watch/open_scopes.hpp"
 #include "timer_server/watch/page_registry.hpp"
 #include "timer_server/watch/scope_policy.hpp"
-#include "timer_server/watch/slow_ranks.hpp"
 #include "timer_server/watch/worker_registry.hpp"
 
 namespace filetimer {
@@ -150,7 +149,6 @@ class Server {
   PeerEvidence peers_;
   Verdicts verdicts_;
 
-  SlowRanks slow_ranks_;
   MetricsCollection metrics_collection_;
   MetricsFile metrics_file_;
 

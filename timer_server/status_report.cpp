@@ -36,9 +36,6 @@ void write_settings(JsonWriter& json, const Settings& settings) {
   if (settings.warn_at) {
     json.field("warn_at", *settings.warn_at);
   }
-  if (settings.slow_factor) {
-    json.field("slow_factor", *settings.slow_factor);
-  }
   duration("max_wait_s", settings.max_wait);
   duration("max_interval_s", settings.max_interval);
   if (settings.grace) {

@@ -54,7 +54,6 @@ const std::map<std::string_view, std::string_view> kFields = {
     {"worker_ended", "* dir:s scopes:l omitted:i"},
     {"warned", "* scope:s reason:s"},
     {"deferred", "reason:s"},
-    {"slow", "* scope:s kind:s median_s:n others_median_s:n factor:n ranks:i scopes:i"},
     {"hook", "* id:s on:s scope:s result:s"},
     {"rendezvous", "name:s round:i world:i waited_s:n joined:l missing:l"},
     {"rendezvous_timeout", "name:s round:i world:i waited_s:n joined:l missing:l left:l reason:s"},

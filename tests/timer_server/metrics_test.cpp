@@ -92,8 +92,6 @@ TEST_CASE("The values of a server stand behind its folder, counters as whole num
   metrics.killed["forward"] = std::numeric_limits<std::uint64_t>::max();
   metrics.deferred["forward"] = 4;
   metrics.deferred_all = 5;
-  metrics.slow = 6;
-  metrics.slow_scopes = 2;
   metrics.oldest_scope_age = 1500ms;
   metrics.until_deadline = -250ms;
   metrics.is_log_working = false;
@@ -108,7 +106,6 @@ TEST_CASE("The values of a server stand behind its folder, counters as whole num
         R"(filetimer_killed_total{dir="/run/job",scope="forward"} 18446744073709551615)",
         R"(filetimer_deferred_total{dir="/run/job",reason="worker_halted",scope="forward"} 4)",
         R"(filetimer_deferred_total{dir="/run/job",reason="server_missed_time"} 5)",
-        R"(filetimer_slow_total{dir="/run/job"} 6)", R"(filetimer_slow_scopes{dir="/run/job"} 2)",
         R"(filetimer_oldest_scope_age_seconds{dir="/run/job"} 1.5)",
         R"(filetimer_next_deadline_seconds{dir="/run/job"} -0.25)",
         R"(filetimer_log_working{dir="/run/job"} 0)",

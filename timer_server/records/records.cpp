@@ -556,18 +556,6 @@ std::string Records::cut_by_max_timeout(const WorkerIdentity& worker, std::strin
   return std::move(json).finish();
 }
 
-std::string Records::slow(const WorkerIdentity& worker, const Straggler& straggler) const {
-  JsonWriter json = begin("slow", ClockReading::now(), worker);
-  json.field("scope", straggler.scope)
-      .field("kind", name_of(straggler.kind))
-      .seconds("median_s", straggler.median)
-      .seconds("others_median_s", straggler.others)
-      .fixed("factor", straggler.factor, 3)
-      .field("ranks", straggler.ranks)
-      .field("scopes", straggler.scopes);
-  return std::move(json).finish();
-}
-
 std::string HookOutcome::text() const {
   const std::string_view how = result == HookResult::kTimedOut ? "timed out" : result_name(result);
   if (!reason.empty()) {

@@ -14,7 +14,6 @@
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
 #include "common/scope_statistics.hpp"
-#include "common/stragglers.hpp"
 #include "timer_server/evidence/evidence.hpp"
 #include "timer_server/records/rendezvous_round.hpp"
 #include "timer_server/scopes/scope_terms.hpp"
@@ -190,8 +189,6 @@ class Records {
                             std::string_view scope, Duration after, bool is_released) const;
   std::string cut_by_max_timeout(const WorkerIdentity& worker, std::string_view scope,
                                  Duration asked, Duration granted) const;
-  // Reports a worker that is a straggler. The worker's number in `straggler` is not used.
-  std::string slow(const WorkerIdentity& worker, const Straggler& straggler) const;
   std::string hook(const WorkerIdentity& worker, const HookOutcome& outcome) const;
   // `output`: the beginning of an output of `output_bytes` bytes.
   std::string evidence_command(const WorkerIdentity& worker, const HookOutcome& outcome,

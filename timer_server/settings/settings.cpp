@@ -13,7 +13,6 @@
 #include "common/limits.hpp"
 #include "common/parse_error.hpp"
 #include "common/proc_files.hpp"
-#include "common/stragglers.hpp"
 #include "timer_server/settings/config_file.hpp"
 
 namespace filetimer {
@@ -126,16 +125,6 @@ void add_time_options(CLI::App& app, Settings& settings) {
                  "part of a timeout after which a warning is recorded [none]")
       ->type_name("FRACTION")
       ->check(expecting("a number over 0 and below 1, such as 0.5", {why_no_fraction, ""}));
-  const auto take_factor = [&settings](const std::string& word) {
-    const auto factor = parse_slow_factor(word);
-    if (!factor) {
-      throw CLI::ValidationError("--slow-factor", factor.error().message);
-    }
-    settings.slow_factor = *factor;
-  };
-  app.add_option_function<std::string>("--slow-factor", take_factor,
-                                       "record ranks whose scopes take F times as long [off]")
-      ->type_name("F");
   add_duration(app, "--max-wait", settings.max_wait,
                "longest time that a control request may take [1h]");
   add_duration(app, "--max-interval", settings.max_interval,

@@ -25,7 +25,6 @@ struct Settings {
   std::optional<Duration> default_timeout;
   std::optional<Duration> max_timeout;
   std::optional<double> warn_at;              // over 0, below 1
-  std::optional<double> slow_factor;          // over 1; empty: ranks are not compared
   Duration max_wait = std::chrono::hours{1};  // of a control request
   Duration max_interval = std::chrono::seconds{10};
   // The value of --grace, if it was given; the inner one is empty for "off".

@@ -24,7 +24,7 @@ TEST_CASE("a server writes about itself exactly the fields that docs/records.md 
   const TempFolder temp;
   Server server(temp,
                 {"--max-timeout", "1h", "--default-timeout", "30s", "--grace", "off", "--warn-at",
-                 "0.5", "--slow-factor", "1.2", "--metrics", temp.path("filetimer.prom")});
+                 "0.5", "--metrics", temp.path("filetimer.prom")});
   Worker hung("block", {.environment = {{"RANK", "2"}}});
   Worker other("block", {.environment = {{"RANK", "0"}}});
   Worker ends("on-eof", {.args = {"0"}});
@@ -48,7 +48,7 @@ TEST_CASE("a server writes about itself exactly the fields that docs/records.md 
   check_fields("server_started", {server.records().front().line()});
   CHECK(settings_of(server) ==
         fmt::format(
-            R"({{"default_timeout_s":30,"max_timeout_s":3600,"warn_at":0.5,"slow_factor":1.2,)"
+            R"({{"default_timeout_s":30,"max_timeout_s":3600,"warn_at":0.5,)"
             R"("max_wait_s":3600,"max_interval_s":3600,"grace_s":null,"kill_wait_s":30,)"
             R"("evidence_timeout_s":2,"kill":"tree","stopped":"defer","evidence":"stacks",)"
             R"("warn_evidence":"stacks","peer_evidence":"stacks","dry_run":false,)"

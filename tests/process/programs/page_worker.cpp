@@ -20,8 +20,6 @@
 //
 // hint: writes a wake-up message.
 //
-// left NAME [ENDED_NS TOOK_NS]...: scopes that have ended, into the statistics.
-//
 // truncate BYTES, scribble SEED, remove, statistics NAME COUNT: change the page accordingly.
 //
 // fork: starts a child that closes all inherited descriptors; answers its pid.
@@ -52,7 +50,6 @@
 #include "common/run_folder.hpp"
 #include "common/wake_protocol.hpp"
 #include "common/wire.hpp"
-#include "tests/support/simulated_job.hpp"
 
 namespace {
 
@@ -108,9 +105,6 @@ class PageWorker {
     }
     if (command == "statistics") {
       return statistics(words);
-    }
-    if (command == "left") {
-      return leave(words);
     }
     if (command == "truncate") {
       off_t bytes = 0;
@@ -305,18 +299,6 @@ class PageWorker {
     entry.smallest_margin_ns = 5000;
     entry.histogram[bucket_of(1000)] = static_cast<std::uint32_t>(count);
     header.statistics = header.statistics + 1;
-    return "ok";
-  }
-
-  std::string leave(std::istringstream& words) {
-    std::string name;
-    words >> name;
-    std::vector<EndedReading> scopes;
-    std::int64_t took = 0;
-    for (Instant ended; words >> ended.ns >> took;) {
-      scopes.push_back({ended, Duration{took}});
-    }
-    testing::leave_scopes(page(), name, scopes);
     return "ok";
   }
 

@@ -200,7 +200,6 @@ TEST_CASE("docs/records.md gives the fields of the other records about workers")
   const Evidence evidence = crowded_evidence();
   check_fields("left_open", {records.left_open(worker, full_scope(), kNow)});
   check_fields("worker_ended", {records.worker_ended(worker, full_statistics())});
-  check_fields("slow", {records.slow(worker, {.scope = "forward", .last_ended = {}})});
   check_fields("warned", {records.warned(worker, full_scope(), "why"),
                           records.warned(worker, full_soft_deadline(), &evidence),
                           records.cut_by_max_timeout(worker, "load", 2h, 1h)});

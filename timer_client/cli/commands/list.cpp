@@ -9,12 +9,12 @@
 #include <optional>
 
 #include "common/run_folder.hpp"
-#include "common/stragglers.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/list_view.hpp"
 #include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/commands/scope_pages.hpp"
 #include "timer_client/cli/commands/servers_below.hpp"
+#include "timer_client/cli/commands/stragglers.hpp"
 #include "timer_client/cli/log/ended_workers.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/client/server/server_look.hpp"
@@ -100,8 +100,7 @@ void print_stragglers(Output& out, const std::vector<ListedWorker>& workers, boo
       search.add(i, workers[i].owner.job_id, workers[i].ended);
     }
   }
-  while (search.compare_next()) {
-  }
+  search.compare();
   if (!workers.empty() || is_served) {
     complain_of_all(why_no_stragglers(search));
   }

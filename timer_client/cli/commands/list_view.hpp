@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "common/clock.hpp"
-#include "common/stragglers.hpp"
 #include "timer_client/cli/commands/scope_pages.hpp"
+#include "timer_client/cli/commands/stragglers.hpp"
 
 namespace filetimer::cli {
 

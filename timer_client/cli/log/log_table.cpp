@@ -14,12 +14,12 @@
 namespace filetimer::cli {
 namespace {
 
-constexpr std::array<std::string_view, 19> kEvents = {
+constexpr std::array<std::string_view, 18> kEvents = {
     "server_started", "server_stopped",     "incident",      "expired",
     "evidence",       "evidence_command",   "peer_evidence", "killed",
     "warned",         "deferred",           "released_late", "left_open",
     "warning_ended",  "worker_ended",       "hook",          "rejected",
-    "rendezvous",     "rendezvous_timeout", "slow"};
+    "rendezvous",     "rendezvous_timeout"};
 
 enum ColumnIndex { kTime, kEvent, kHost, kRank, kPid, kScope, kId, kWhat };
 
@@ -93,15 +93,6 @@ std::string what_hook_did(const Record& record) {
                  status ? fmt::format("exit status {}", *status) : "", record.text("reason")});
 }
 
-// "131 ms, others 101 ms", "waits 20.1 ms, others 49.8 ms"
-std::string what_was_slow(const Record& record) {
-  const bool waits = record.text("kind") == "waits_least";
-  const std::string own = seconds_of(record, "median_s");
-  const std::string others = seconds_of(record, "others_median_s");
-  return joined(
-      {own.empty() ? "" : (waits ? "waits " : "") + own, others.empty() ? "" : "others " + others});
-}
-
 std::string what_rejected(const Record& record) {
   const Integer count = record.integer("count");
   return count && *count != 1 ? fmt::format("{} x {}", *count, record.text("reason"))
@@ -142,7 +133,6 @@ constexpr Words kWords[] = {
      }},
     {"hook", what_hook_did},
     {"evidence_command", command_end_text},
-    {"slow", what_was_slow},
     {"rejected", what_rejected},
     {"server_started",
      [](const Record& r) {

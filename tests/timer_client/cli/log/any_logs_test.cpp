@@ -353,7 +353,7 @@ TEST_CASE("a table that is printed before its last row has room for what may com
   constexpr int kRowsFitted = 10'000;  // they decide the widths
   HostLog log{"node01"};
   for (int i = 0; i < kRowsFitted; ++i) {
-    log.add("slow", i * 1000, R"(,"pid":1,"reason":"r")");
+    log.add("hook", i * 1000, R"(,"pid":1,"reason":"r")");
   }
   log.add("released_late", kSecondUs * 60,
           R"(,"pid":654321,"scope":"forward","id":"x-1","reason":"r")");

@@ -1,6 +1,6 @@
 // Which ranks are named as stragglers, for times that a test computes.
 // SPDX-License-Identifier: MIT
-#include "common/stragglers.hpp"
+#include "timer_client/cli/commands/stragglers.hpp"
 
 #include <doctest/doctest.h>
 
@@ -35,8 +35,7 @@ Searched compare_ranks(const std::vector<EndedScopesByName>& ranks,
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     search.add(rank, "job", ranks[rank]);
   }
-  while (search.compare_next()) {
-  }
+  search.compare();
   return {search.stragglers(), search.ranks(), search.compared_ranks()};
 }
 
@@ -240,8 +239,7 @@ TEST_CASE("Ranks of two jobs are not compared") {
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     search.add(rank, rank < 2 ? "small" : "large", ranks[rank]);
   }
-  while (search.compare_next()) {
-  }
+  search.compare();
   CHECK(search.stragglers().empty());
   CHECK(search.ranks() == 8);
   CHECK(search.compared_ranks() == 6);
@@ -277,8 +275,7 @@ TEST_CASE("Pages with any values do no harm, and more pairs than are taken are l
   for (std::size_t rank = 0; rank < kMaxPairsCompared + 5; ++rank) {
     search.add(rank, "job", one);
   }
-  while (search.compare_next()) {
-  }
+  search.compare();
   CHECK(search.ranks() == kMaxPairsCompared + 5);
   CHECK(search.compared_ranks() == kMaxPairsCompared);
 }

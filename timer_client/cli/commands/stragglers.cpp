@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "common/stragglers.hpp"
+#include "timer_client/cli/commands/stragglers.hpp"
 
 #include <fmt/format.h>
 
@@ -93,13 +93,10 @@ void StragglerSearch::add(std::size_t rank, const std::string& job,
   }
 }
 
-bool StragglerSearch::compare_next() {
-  if (times_.empty()) {
-    return false;
+void StragglerSearch::compare() {
+  for (auto& [key, times] : times_) {
+    compare_scope(key.second, times);
   }
-  auto next = times_.extract(times_.begin());
-  compare(next.key().second, next.mapped());
-  return true;
 }
 
 StragglerSearch::Times StragglerSearch::times_of(std::size_t rank,
@@ -152,7 +149,7 @@ bool StragglerSearch::wait_for_each_other(const std::vector<Times>& sorted, std:
   return median_of(std::move(ends)) < median_of(std::move(begins)) / 2;
 }
 
-void StragglerSearch::compare(const std::string& scope, std::vector<Times>& times) {
+void StragglerSearch::compare_scope(const std::string& scope, std::vector<Times>& times) {
   if (times.size() < kLeastRanksCompared) {
     return;
   }
@@ -200,7 +197,6 @@ void StragglerSearch::compare(const std::string& scope, std::vector<Times>& time
                            .median = duration_of(rank.median),
                            .others = duration_of(middle),
                            .factor = longer / shorter,
-                           .last_ended = rank.ended.back().ended,
                            .ranks = times.size(),
                            .scopes = rank.ended.size()});
   }

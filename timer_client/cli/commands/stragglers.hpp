@@ -56,7 +56,6 @@ struct Straggler {
   Duration others{};  // the median of the other ranks' medians
   // How many times as long: the rank as the others, or for kWaitsLeast the others as the rank.
   double factor = 1;
-  Instant last_ended;      // when the last scope that was compared ended in the rank
   std::size_t ranks = 0;   // that were compared, this one included
   std::size_t scopes = 0;  // of the rank that were compared
 };
@@ -83,8 +82,7 @@ struct Straggler {
 //
 //   StragglerSearch search(1.2);
 //   search.add(0, "job", ended_scopes_of_rank_0);  // and so on
-//   while (search.compare_next()) {
-//   }
+//   search.compare();
 //   search.stragglers();
 class StragglerSearch {
  public:
@@ -94,9 +92,8 @@ class StragglerSearch {
   // Adds the scopes of a rank of the job. Takes no more than kMaxPairsCompared pairs of rank and
   // name in all. `rank` is any number; two ranks have two.
   void add(std::size_t rank, const std::string& job, const EndedScopesByName& ended);
-  // Compares the scopes of the next name. Returns false if all have been compared. After the first
-  // call nothing must be added.
-  bool compare_next();
+  // Compares the scopes of all names. Is called once, when all ranks have been added.
+  void compare();
 
   // Returns the stragglers that were found: in the order of jobs and of names, the largest factor
   // of a name first.
@@ -122,7 +119,7 @@ class StragglerSearch {
 
   static Times times_of(std::size_t rank, std::vector<EndedReading> ended);
   static bool wait_for_each_other(const std::vector<Times>& sorted, std::size_t candidate);
-  void compare(const std::string& scope, std::vector<Times>& times);
+  void compare_scope(const std::string& scope, std::vector<Times>& times);
 
   const double factor_;
   std::map<Key, std::vector<Times>> times_;
