@@ -51,8 +51,7 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
       children_(loop_.get()),
       policy_(settings_, given_time_),
       cut_timeouts_(settings_.max_timeout.value_or(kForever), records_, *log_),
-      expected_(settings_.expect_workers, settings_.join_timeout, started_),
-      registry_({loop_.get(), workers_, side_threads_, expected_, unsaved_,
+      registry_({loop_.get(), workers_, side_threads_, unsaved_,
                  [this](Worker& worker) { on_worker_removed(worker); }}),
       pages_({loop_.get(), directory_.pages(), workers_, registry_, policy_, rejections_, records_,
               *log_}),
@@ -225,9 +224,6 @@ Instant Server::carry_out(Instant now) {
     shut_down(shutdown->why, shutdown->is_forced);
   }
   answer_status();
-  if (const auto outcome = expected_.advance(now)) {
-    record_expected(*outcome, now);
-  }
   Instant next = evidence_command_.advance(now);
   next = std::min(next, verdicts_.advance(now));
   soft_deadlines_.warn();
@@ -247,7 +243,7 @@ Instant Server::carry_out(Instant now) {
     next = std::min(next, scan_.next());
   }
   return std::min({next, next_sweep_, inbox_.next(), halted_.next(), rejections_.next_report(),
-                   children_.next(), control_.next(), expected_.next(), life_.next()});
+                   children_.next(), control_.next(), life_.next()});
 }
 
 void Server::sleep_until(Instant next) {
@@ -471,17 +467,6 @@ void Server::begin_stop(const std::string& why) {
   service_manager_.notify_stopping();
   stop_reason_ = why;
   verdicts_.ladder().shorten_waits(Instant::now());
-}
-
-void Server::record_expected(const ExpectedWorkers::Outcome& outcome, Instant now) {
-  log_->append(records_.rendezvous(outcome.round, now, outcome.failure));
-  if (outcome.failure.empty()) {
-    return;
-  }
-  messages::error("{}", outcome.failure);
-  if (settings_.missing == Settings::Missing::kStop) {
-    shut_down("too few workers have shown up: stopping COMMAND", false);
-  }
 }
 
 void Server::withdraw() {

@@ -36,7 +36,6 @@
 #include "timer_server/system/side_threads.hpp"
 #include "timer_server/watch/cut_timeouts.hpp"
 #include "timer_server/watch/deadline_scan.hpp"
-#include "timer_server/watch/expected_workers.hpp"
 #include "timer_server/watch/halted_workers.hpp"
 #include "timer_server/watch/open_scopes.hpp"
 #include "timer_server/watch/page_registry.hpp"
@@ -103,7 +102,6 @@ class Server {
   void act(LifeCycle::Action action, const std::string& why, EndSignal signal);
   void shut_down(const std::string& why, bool is_forced);
   void begin_stop(const std::string& why);
-  void record_expected(const ExpectedWorkers::Outcome& outcome, Instant now);
   void read_last_requests();
 
   void record_start(std::size_t adopted_scopes);
@@ -131,7 +129,6 @@ class Server {
   CutTimeouts cut_timeouts_;
   Workers workers_;
   UnsavedPages unsaved_;
-  ExpectedWorkers expected_;
   WorkerRegistry registry_;
   PageRegistry pages_;
   const OpenScopes open_scopes_;

@@ -80,8 +80,8 @@ constexpr ElementFields kElementFields[] = {
      "scope:s count:i total_s:n longest_s:n last_s:n smallest_margin_s:N first_s:n timeout_s:N "
      "histogram_ns:l"},
     {"server_stopped", "left", "pid:i scope:s elapsed_s:n"},
-    {"rendezvous", "joined", "pid:i"},
-    {"rendezvous_timeout", "joined", "pid:i"},
+    {"rendezvous", "joined", "rank:i pid:i"},
+    {"rendezvous_timeout", "joined", "rank:i pid:i"},
 };
 
 bool has_type(const Element& element, char type) {

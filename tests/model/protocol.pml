@@ -713,7 +713,7 @@ end:
    * announce_scan() (p). A message that comes between the two would only cause one more scan.
    * code: timer_server/server.cpp Server::run_once 4dd93ae2
    * code: timer_server/server.cpp Server::read_progress 3c77809d
-   * code: timer_server/watch/page_registry.cpp PageRegistry::on_wake_up_message 05ecf0e0
+   * code: timer_server/watch/page_registry.cpp PageRegistry::on_wake_up_message e9664f8d
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 13c57af3
    * code: common/wake_protocol.hpp announce_scan 08ea3df8 */
   :: d_step { server_at == READ_PIPE || server_at == ASLEEP && (IS_MESSAGE || now >= next) ->
@@ -740,7 +740,7 @@ end:
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
    * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 2a1ff2fa
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 90d2dea7 */
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 1aec0cf9 */
   :: d_step { server_at == READ_SLOT ->
        if
        :: IS_OPEN(word[SLOT(i, s)]) && word[SLOT(i, s)] <= JUDGES_BY -> due[s] = word[SLOT(i, s)]

@@ -11,7 +11,7 @@ using testing::between;
 constexpr std::pair kWorker{0, 3};
 constexpr std::pair kScope{0, 2};
 constexpr std::pair kTimeout{200, 6'000};
-constexpr int kOptions = 12;  // of "set"
+constexpr int kOptions = 11;  // of "set"
 
 const std::vector<testing::Kind> kKinds = {
     {"wait", 60, {{1, 2'000}}},

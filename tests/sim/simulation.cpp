@@ -50,7 +50,7 @@ struct Setting {
   const char* option;
   std::vector<const char*> values;
 };
-const std::array<Setting, 12> kSettings{{
+const std::array<Setting, 11> kSettings{{
     {"--max-timeout", {"500ms", "1500ms"}},
     {"--max-interval", {"1s", "3s", "10s", "10s"}},
     {"--grace", {"off", "1500ms", "1ms"}},
@@ -60,7 +60,6 @@ const std::array<Setting, 12> kSettings{{
     {"disk", {"", "", "", ""}},  // the log is on one: a thread writes it
     {"--warn-at", {"0.5"}},
     {"--on-expiry", {"true", "true"}},
-    {"--expect-workers", {"2", "3"}},
     {"--metrics", {"metrics", "metrics"}},
     {"--evidence-command", {"true"}},
 }};
@@ -330,9 +329,6 @@ std::vector<std::string> Simulation::run(const Operations& operations) {
     if (!value.empty()) {
       arguments_.push_back(option == "--metrics" ? dir_ + ".metrics" : value);
     }
-  }
-  if (settings_.contains("--expect-workers")) {
-    arguments_.insert(arguments_.end(), {"--join-timeout", "2s"});
   }
   start_server();
   kernel_.run_until(kernel_.now + 10 * kMs);
@@ -1197,13 +1193,6 @@ void Simulation::judge_records() {
     }
   }
   const pid_t last = kFirstServerPid + servers_;
-  if (settings_.contains("--expect-workers") && was_quiet_ &&
-      !has([last](const chaos::JsonRecord& record) {
-        return record.text("event").starts_with("rendezvous") &&
-               record.integer("server_pid") == last;
-      })) {
-    violation("liveness: no record says whether the expected workers have come");
-  }
   if (stops_ == 1 && has([last](const chaos::JsonRecord& record) {
         return record.text("event") == "server_stopped" && record.text("reason") != "SIGTERM" &&
                record.integer("server_pid") == last;

@@ -10,6 +10,17 @@
 namespace filetimer {
 namespace {
 
+// Returns the first kMostNamed ranks and the number of the others: "0, 2 and 5 more".
+std::string ranks_text(const std::vector<int>& ranks) {
+  constexpr std::size_t kMostNamed = 32;
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size() && i < kMostNamed; ++i) {
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", ranks[i]);
+  }
+  return ranks.size() > kMostNamed ? fmt::format("{} and {} more", text, ranks.size() - kMostNamed)
+                                   : text;
+}
+
 void write_round(JsonWriter& json, const Rendezvous::Round& round) {
   json.field("name", round.name).field("round", round.number).field("world", round.world);
   write_joined(json, round);

@@ -219,11 +219,10 @@ void write_scope(JsonWriter& json, const ScopeView& scope, Instant now) {
 void write_joined(JsonWriter& json, const RendezvousRound& round) {
   json.begin_array("joined");
   for (const RendezvousMember& member : round.joined) {
-    json.begin_object();
-    if (member.rank != RendezvousMember::kUnknownRank) {
-      json.field("rank", member.rank);
-    }
-    json.field("pid", member.pid).end_object();
+    json.begin_object()
+        .field("rank", member.rank)
+        .field("pid", member.pid)
+        .end_object();
   }
   json.end_array();
 }

@@ -13,9 +13,7 @@
 namespace filetimer {
 
 struct RendezvousMember {
-  static constexpr int kUnknownRank = -1;
-
-  int rank = 0;              // kUnknownRank: the worker has not said its rank
+  int rank = 0;
   pid_t pid = 0;             // as the worker gave it, in its own pid namespace
   std::uint64_t client = 0;  // the client that waits for the round
 };
@@ -29,8 +27,5 @@ struct RendezvousRound {
   std::vector<int> missing;
   std::vector<int> left;  // missing ranks that had joined and left
 };
-
-// Returns the first 32 ranks and the number of the others: "0, 2 and 5 more".
-std::string ranks_text(const std::vector<int>& ranks);
 
 }  // namespace filetimer

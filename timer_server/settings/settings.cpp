@@ -161,18 +161,6 @@ void add_kill_options(CLI::App& app, Settings& settings) {
                "time from SIGKILL until a worker is unkillable [30s]");
 }
 
-void add_worker_options(CLI::App& app, Settings& settings) {
-  app.add_option("--expect-workers", settings.expect_workers, "number of expected workers [none]")
-      ->type_name("N")
-      ->check(expecting(fmt::format("a number of workers from 1 to {}", kMaxWorkers),
-                        CLI::Range(std::size_t{1}, kMaxWorkers)));
-  add_duration(app, "--join-timeout", settings.join_timeout,
-               "time after the start until they are expected");
-  add_choice(app, "--missing", settings.missing,
-             {{"report", Settings::Missing::kReport}, {"stop", Settings::Missing::kStop}},
-             "if workers are missing: record it, or also stop COMMAND [report]");
-}
-
 void add_other_options(CLI::App& app, Settings& settings) {
   add_text(app, "--on-expiry", "CMD", settings.on_expiry,
            "shell command for each worker whose kill has ended");
@@ -222,7 +210,6 @@ void set_up(CLI::App& app, Settings& settings, std::string& config) {
   add_place_options(app, settings);
   add_time_options(app, settings);
   add_kill_options(app, settings);
-  add_worker_options(app, settings);
   add_other_options(app, settings);
   app.footer(
       "Durations: 30, 30s, 1.5, 500ms, 250us, 10m, 2h, 1d; seconds without a unit.\n"
@@ -238,13 +225,6 @@ void set_up(CLI::App& app, Settings& settings, std::string& config) {
 
 // Returns why the options contradict each other; empty: they do not.
 std::string contradiction_in(const Settings& settings) {
-  if ((settings.expect_workers != 0) != settings.join_timeout.has_value()) {
-    return "--expect-workers and --join-timeout: expected both or none";
-  }
-  if (settings.missing == Settings::Missing::kStop &&
-      (settings.command.empty() || settings.expect_workers == 0)) {
-    return "--missing stop: expected --expect-workers and a COMMAND with it";
-  }
   if (settings.detach && !settings.command.empty()) {
     return "--detach: expected no COMMAND with it (the server ends with its COMMAND)";
   }

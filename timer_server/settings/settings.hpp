@@ -33,11 +33,6 @@ struct Settings {
   // The treatment of a worker that is stopped, frozen or traced at its deadline.
   enum class Stopped { kDefer, kKill };
   Stopped stopped = Stopped::kDefer;
-  // The number of expected workers, and the time after the start until they are expected; 0: none.
-  std::size_t expect_workers = 0;
-  std::optional<Duration> join_timeout;
-  enum class Missing { kReport, kStop };
-  Missing missing = Missing::kReport;
   std::string on_expiry;         // a shell command; empty: none
   std::string on_warning;        // likewise
   std::string evidence_command;  // likewise

@@ -124,7 +124,6 @@ Result<Worker*> WorkerRegistry::watch(Process process) {
   }
   Worker& worker = **added;
   worker.seen_alive_in = batch_;
-  context_.expected.add(WorkerIdentity::of(worker));
   try {
     watch_exit(worker);
   } catch (const std::system_error& error) {

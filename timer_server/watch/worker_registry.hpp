@@ -17,7 +17,6 @@
 #include "timer_server/system/loop_thread.hpp"
 #include "timer_server/system/process.hpp"
 #include "timer_server/system/side_threads.hpp"
-#include "timer_server/watch/expected_workers.hpp"
 #include "timer_server/watch/unsaved_pages.hpp"
 
 namespace filetimer {
@@ -37,7 +36,6 @@ class WorkerRegistry {
     sd_event* loop;  // wakes for the exit of a worker
     Workers& workers;
     SideThreads& side_threads;  // read the workers' command lines and ranks
-    ExpectedWorkers& expected;
     UnsavedPages& unsaved;
     // Is called before a worker is removed: the owner of the worker's scopes removes them.
     std::function<void(Worker&)> on_remove;

@@ -367,52 +367,6 @@ TEST_CASE("a rendezvous that does not fill fails for all ranks and names those m
   CHECK(record.text("reason").ends_with("missing: 1, 3; of these, joined and left: 3"));
 }
 
-TEST_CASE("expected workers that are missing at the time limit are recorded by rank") {
-  const std::string message = "1 of 3 workers had shown up (--expect-workers)";
-  for (const int rank : {0, 3}) {  // the second is not among those expected
-    const TempFolder temp;
-    Server server(temp, {"--expect-workers", "3", "--join-timeout", "2s"});
-    const Worker worker("block", {.environment = {{"RANK", std::to_string(rank)}}});
-    server.send(acquire_far(worker.pid(), "load"));
-    const Record record =
-        server.wait_for([](const Record& r) { return r.is("rendezvous_timeout"); });
-    CHECK(record.text("name") == "workers");
-    CHECK(record.integer("world") == 3);
-    CHECK(record.number("waited_s") >= 2);
-    CHECK(ranks(record, "joined") == std::vector{rank});
-    CHECK(ranks(record, "missing") == (rank == 0 ? std::vector{1, 2} : std::vector<int>{}));
-    server.wait_for_message(message + (rank == 0 ? "; missing: rank 1, 2\n" : "\n"));
-    CHECK(worker.is_alive());
-  }
-}
-
-TEST_CASE("--missing stop ends a COMMAND whose workers do not show up") {
-  const TempFolder temp;
-  Server::Setup setup;
-  setup.args = {"--expect-workers", "1", "--join-timeout", "50ms", "--missing", "stop"};
-  setup.command = {worker_path(), "block"};
-  Server server(temp, setup);
-  CHECK(server.process().status() == exited(128 + SIGTERM));
-  CHECK(count(server.records(), "rendezvous_timeout") == 1);
-  CHECK(contains(server.err(), "too few workers have shown up: stopping COMMAND\n"));
-}
-
-TEST_CASE("COMMAND keeps running after the expected workers have shown up") {
-  const TempFolder temp;
-  Server::Setup setup;
-  setup.args = {"--expect-workers", "1", "--join-timeout", "20s", "--missing", "stop"};
-  setup.command = {worker_path(), "block"};
-  Server server(temp, setup);
-  const Worker worker("block");
-  server.send(acquire_far(worker.pid(), "load"));
-  const Record record = server.wait_for([](const Record& r) { return r.is("rendezvous"); });
-  CHECK(record.text("name") == "workers");
-  CHECK(record.integer("world") == 1);
-  server.barrier();
-  CHECK(server.process().is_alive());
-  CHECK(server.stop() == exited(128 + SIGTERM));
-}
-
 TEST_CASE("ranks that wait in a rendezvous are answered when the server is stopped") {
   const TempFolder temp;
   Server server(temp);
