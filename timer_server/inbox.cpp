@@ -74,7 +74,6 @@ void Inbox::read(std::size_t most) {
       break;
     }
   }
-  context_.pages.record_ended_threads();
   if (!source_) {
     listen();
     return;
@@ -167,7 +166,6 @@ void Inbox::open_scope(Worker& worker, const wire::Request& request, const Scope
   }
   ++now_.mono.ns;  // gives each scope of one reading a time of its own
   earliest_ = std::min(earliest_, *first_look);
-  context_.cut_timeouts.note(worker, name, terms.asked);
   context_.unsaved.note(worker);
 }
 

@@ -20,7 +20,6 @@
 #include "timer_server/scopes/page_folder.hpp"
 #include "timer_server/system/event_loop.hpp"
 #include "timer_server/system/loop_thread.hpp"
-#include "timer_server/watch/cut_timeouts.hpp"
 #include "timer_server/watch/page_registry.hpp"
 #include "timer_server/watch/scope_policy.hpp"
 #include "timer_server/watch/unsaved_pages.hpp"
@@ -46,14 +45,13 @@ class Inbox final : private RequestSink {
     const LifeCycle& life;
     Rejections& rejections;
     UnsavedPages& unsaved;
-    CutTimeouts& cut_timeouts;
     OverdueScopes& overdue;
     bool is_around_command;  // the server ends when its COMMAND ends
   };
   explicit Inbox(Context context);
 
-  // Lets requests wake the loop. Called again after the pipe was replaced. If that fails, next() says
-  // when to read.
+  // Lets requests wake the loop. Called again after the pipe was replaced. If that fails, next()
+  // says when to read.
   void listen();
   // Must be called before the pipe is replaced.
   void stop_listening() { source_.reset(); }

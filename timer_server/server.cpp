@@ -50,7 +50,6 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
       life_(settings_.command.empty() ? LifeCycle::Kind::kAlone : LifeCycle::Kind::kAroundCommand),
       children_(loop_.get()),
       policy_(settings_, given_time_),
-      cut_timeouts_(settings_.max_timeout.value_or(kForever), records_, *log_),
       registry_({loop_.get(), workers_, side_threads_, unsaved_,
                  [this](Worker& worker) { on_worker_removed(worker); }}),
       pages_({loop_.get(), directory_.pages(), workers_, registry_, policy_, rejections_, records_,
@@ -63,7 +62,7 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
                {open_scopes_, life_, rejections_, records_, *log_, dumps_,
                 [this](Announcement what) { directory_.announce(what); }}),
       inbox_({loop_.get(), directory_.pipe(), workers_, registry_, pages_, directory_.pages(),
-              policy_, control_, life_, rejections_, unsaved_, cut_timeouts_, overdue_,
+              policy_, control_, life_, rejections_, unsaved_, overdue_,
               !settings_.command.empty()}),
       halted_({workers_, records_, *log_, side_threads_,
                [](pid_t pid) { return why_halted(pid, is_own_helper); }}),
@@ -194,9 +193,6 @@ void Server::judge(Instant woke) {
     return;
   }
   DeadlineScan::Found found = scan_.run(woke, directory_.status_page(), next_sweep_);
-  for (const DeadlineScan::CutScope& cut : found.cut) {
-    cut_timeouts_.note(*cut.worker, cut.name, cut.asked);
-  }
   for (const DeadlineScan::LostPage& lost : found.lost) {
     if (pages_.has(*lost.page)) {
       pages_.remove(*lost.worker, *lost.page,

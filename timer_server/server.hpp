@@ -34,7 +34,6 @@
 #include "timer_server/system/missed_time.hpp"
 #include "timer_server/system/service_manager.hpp"
 #include "timer_server/system/side_threads.hpp"
-#include "timer_server/watch/cut_timeouts.hpp"
 #include "timer_server/watch/deadline_scan.hpp"
 #include "timer_server/watch/halted_workers.hpp"
 #include "timer_server/watch/open_scopes.hpp"
@@ -126,7 +125,6 @@ class Server {
   GivenTime given_time_;
   MissedTime missed_time_;
   const ScopePolicy policy_;
-  CutTimeouts cut_timeouts_;
   Workers workers_;
   UnsavedPages unsaved_;
   WorkerRegistry registry_;

@@ -52,7 +52,9 @@ const std::map<std::string_view, std::string_view> kFields = {
     {"warning_ended", "* id:s scope:s result:s after_s:n"},
     {"left_open", "* scope:s timeout_s:N elapsed_s:n acquired_mono_ns:i reason:s"},
     {"worker_ended", "* dir:s scopes:l omitted:i"},
-    {"warned", "* scope:s reason:s"},
+    {"warned",
+     "* id:s scope:s reason:s timeout_s:N elapsed_s:n soft_s:n overdue_ms:n acquired_mono_ns:i "
+     "soft_mono_ns:i"},
     {"deferred", "reason:s"},
     {"hook", "* id:s on:s scope:s result:s"},
     {"rendezvous", "name:s round:i world:i waited_s:n joined:l missing:l"},
@@ -690,15 +692,6 @@ void LogJudge::judge_hook(const JsonRecord& record) {
 }
 
 void LogJudge::judge_warned(const JsonRecord& record) {
-  if (!record.has("id")) {
-    const double granted = record.number("granted_s");
-    expect(
-        !record.has("asked_s") ||
-            (record.number("asked_s", HUGE_VAL) > granted &&
-             !(std::abs(granted - run_of(record).settings().number("max_timeout_s")) > kRounding)),
-        "record-times", record, "granted_s is not a --max-timeout below asked_s");
-    return;
-  }
   const double from_acquire = seconds(record, "soft_mono_ns") - seconds(record, "acquired_mono_ns");
   const double overdue = record.number("overdue_ms") / 1e3;
   const double elapsed = record.number("elapsed_s");

@@ -1162,21 +1162,6 @@ void Simulation::judge_records() {
         }
       }
     }
-    const bool is_cut =
-        is_expired && settings_.contains("--max-timeout") &&
-        std::ranges::any_of(scopes_, [&](const Scope& scope) {
-          return scope.process->pid == record.integer("pid") &&
-                 scope.name == record.text("scope") && scope.on_page &&
-                 scope.open.from == record.integer("acquired_mono_ns") &&
-                 static_cast<double>(scope.timeout) / 1e9 > record.number("timeout_s") + 1e-3;
-        });
-    if (is_cut && !has([&](const chaos::JsonRecord& warned) {
-          return warned.text("reason") == "asked for more than --max-timeout" &&
-                 warned.text("scope") == record.text("scope") &&
-                 warned.integer("server_pid") == record.integer("server_pid");
-        })) {
-      violation("record-links: the timeout of {} was cut, and no record says so", record.place());
-    }
   }
   for (const Scope& scope : scopes_) {
     const bool is_paused =

@@ -30,8 +30,7 @@ struct ModelScope {
   int page = 0;               // the number of the runtime directory
   int thread = 0;             // the number of the thread that opened it
   bool has_lost_thread = false;
-  bool is_reported = false;  // that its thread has ended, by this server
-  int version = 0;           // changes with the word of the slot
+  int version = 0;  // changes with the word of the slot
   [[nodiscard]] bool is_paused() const { return is_held || is_suspended; }
 };
 

@@ -287,16 +287,6 @@ class PageMachine final : public Machine {
     Instant next = std::min(last_look_ + kSweep, next_look_);
     if (page_) {
       next = std::min(next, look_at_idleness());
-      for (const SlotReading& ended : page_->take_thread_ended()) {
-        ModelScope& left = scope(ended.name[1] - '0');
-        expect(left.has_lost_thread && !std::exchange(left.is_reported, true),
-               "the end of the thread of {} is reported", ended.name);
-      }
-      for (const ModelScope& each : model_.scopes) {
-        expect(!model_.is_here(each) || each.state != State::kOpen || !each.has_lost_thread ||
-                   each.is_reported,
-               "the end of a thread is not reported");
-      }
     }
     announce_next_scan(server_->board(), next.ns);
     is_message_ = false;
@@ -330,9 +320,6 @@ class PageMachine final : public Machine {
     server_->board().incarnation.fetch_add(1);
     page_.reset();
     find_page();
-    for (ModelScope& each : model_.scopes) {
-      each.is_reported = false;
-    }
     if (page_) {
       adopt(are_recorded);
       if (model_.idle.is_on && !model_.idle.is_judged && last_idle_verdict_ > Instant{}) {
@@ -398,8 +385,9 @@ class PageMachine final : public Machine {
       }
       expect(slot_word::is_paused(word) == known.is_paused(), "k{} is paused: {}", key,
              slot_word::is_paused(word));
-      expect(((slot.flags & slot_flag::kResumed) != 0) == known.is_resumed, "k{} has the flags {}",
-             key, slot.flags.load());
+      expect(((slot.flags & slot_flag::kResumed) != 0) == known.is_resumed &&
+                 ((slot.flags & slot_flag::kThreadEnded) != 0) == known.has_lost_thread,
+             "k{} has the flags {}", key, slot.flags.load());
       const Instant due = WorkerPage::deadline_of(slot, word, scan_at({}));
       expect(is_at(due, known.due) || (known.due <= model_.now && due <= Instant::now()),
              "k{} is due at {}: expected {} h", key, (due - begin_).count(), known.due);

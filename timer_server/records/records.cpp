@@ -219,10 +219,7 @@ void write_scope(JsonWriter& json, const ScopeView& scope, Instant now) {
 void write_joined(JsonWriter& json, const RendezvousRound& round) {
   json.begin_array("joined");
   for (const RendezvousMember& member : round.joined) {
-    json.begin_object()
-        .field("rank", member.rank)
-        .field("pid", member.pid)
-        .end_object();
+    json.begin_object().field("rank", member.rank).field("pid", member.pid).end_object();
   }
   json.end_array();
 }
@@ -435,16 +432,6 @@ std::string Records::killed(const WorkerIdentity& worker, const Expiry& expiry,
   return std::move(json).finish();
 }
 
-std::string Records::warned(const WorkerIdentity& worker, const ScopeView& scope,
-                            std::string_view reason) const {
-  JsonWriter json = begin("warned", ClockReading::now(), worker);
-  json.field("scope", scope.name).field("reason", reason);
-  if (scope.terms.tid != 0) {
-    json.field("tid", scope.terms.tid);
-  }
-  return std::move(json).finish();
-}
-
 std::string Records::warned(const WorkerIdentity& worker, const SoftDeadline& passed,
                             const Evidence* evidence) const {
   const ScopeTerms& terms = passed.scope.terms;
@@ -543,15 +530,6 @@ std::string Records::warning_ended(const WorkerIdentity& worker, std::string_vie
       .field("scope", scope)
       .field("result", is_released ? "released" : "renewed")
       .fixed("after_s", seconds(after), 6);
-  return std::move(json).finish();
-}
-
-std::string Records::cut_by_max_timeout(const WorkerIdentity& worker, std::string_view scope,
-                                        Duration asked, Duration granted) const {
-  JsonWriter json = begin("warned", ClockReading::now(), worker);
-  json.field("scope", scope).field("reason", "asked for more than --max-timeout");
-  write_timeout(json, "asked_s", asked);
-  write_timeout(json, "granted_s", granted);
   return std::move(json).finish();
 }
 

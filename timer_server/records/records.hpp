@@ -168,8 +168,6 @@ class Records {
                         std::string_view reason = "the worker ended inside the scope") const;
   // Reports the durations of the scopes of a worker that has ended.
   std::string worker_ended(const WorkerIdentity& worker, const StatisticsByName& statistics) const;
-  std::string warned(const WorkerIdentity& worker, const ScopeView& scope,
-                     std::string_view reason) const;
   // Reports a deadline that was deferred because the worker is halted.
   std::string deferred(const WorkerIdentity& worker, const ScopeView& scope, Instant now,
                        std::string_view reason) const;
@@ -187,8 +185,6 @@ class Records {
   // Reports that a scope was released, or else renewed, `after` its soft deadline.
   std::string warning_ended(const WorkerIdentity& worker, std::string_view id,
                             std::string_view scope, Duration after, bool is_released) const;
-  std::string cut_by_max_timeout(const WorkerIdentity& worker, std::string_view scope,
-                                 Duration asked, Duration granted) const;
   std::string hook(const WorkerIdentity& worker, const HookOutcome& outcome) const;
   // `output`: the beginning of an output of `output_bytes` bytes.
   std::string evidence_command(const WorkerIdentity& worker, const HookOutcome& outcome,

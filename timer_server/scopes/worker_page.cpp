@@ -336,49 +336,6 @@ std::size_t WorkerPage::watched_count() {
   return count_those([](const Slot&, std::int64_t word) { return slot_word::is_open(word); });
 }
 
-std::vector<SlotReading> WorkerPage::take_slots_over(Duration timeout) {
-  return read_those(
-      [&](std::size_t index, const Slot& slot, std::int64_t word) {
-        if (!is_inside(word) || is_idle_watch(slot) ||
-            slot.timeout.load(kRelaxed) <= timeout.count()) {
-          return false;
-        }
-        std::vector<std::int64_t>& over = rare().over;
-        if (over.size() <= index) {
-          over.resize(index + 1);
-        }
-        const std::int64_t open_word = slot_word::is_expired(word) ? -word : word;
-        return std::exchange(over[index], open_word) != open_word;
-      },
-      kMaxScopesPerWorker);
-}
-
-std::vector<SlotReading> WorkerPage::take_thread_ended() {
-  std::vector<SlotReading> ended = read_those(
-      [](std::size_t, const Slot& slot, std::int64_t word) {
-        return slot_word::is_open(word) &&
-               (slot.flags.load(kRelaxed) & slot_flag::kThreadEnded) != 0;
-      },
-      kMaxScopesPerWorker);
-  if (ended.empty()) {
-    return ended;
-  }
-  std::vector<std::int64_t>& reported = rare().reported;
-  std::erase_if(ended, [&reported](const SlotReading& reading) {
-    const bool is_reported = std::ranges::find(reported, reading.acquired.ns) != reported.end();
-    if (!is_reported) {
-      reported.push_back(reading.acquired.ns);
-    }
-    return is_reported;
-  });
-  // A worker that writes made-up times must not make the server grow.
-  if (reported.size() > kMaxScopesPerWorker) {
-    reported.erase(reported.begin(),
-                   reported.end() - static_cast<std::ptrdiff_t>(kMaxScopesPerWorker));
-  }
-  return ended;
-}
-
 std::size_t WorkerPage::count_given_time(const Scan& before, Instant now) {
   return count_those([&](const Slot& slot, std::int64_t word) {
     return slot_word::is_open(word) && started_of(slot) < now &&

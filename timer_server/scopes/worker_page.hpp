@@ -134,10 +134,6 @@ class WorkerPage {
   std::size_t open_count();
   // Returns the number of open scopes without a verdict.
   std::size_t watched_count();
-  // Returns open scopes with a requested timeout over `timeout`, each once until it is renewed.
-  std::vector<SlotReading> take_slots_over(Duration timeout);
-  // Returns open scopes whose thread has ended, each once.
-  std::vector<SlotReading> take_thread_ended();
   // Returns the number of scopes that are open at `now` and get time for a gap that ends then.
   std::size_t count_given_time(const Scan& before, Instant now);
 
@@ -186,8 +182,6 @@ class WorkerPage {
   struct Rare {
     std::unordered_map<std::size_t, Instant> judged_idle;  // by slot: the last deadline
     std::vector<std::int64_t> warned;                      // by slot: the word of its last warning
-    std::vector<std::int64_t> over;  // by slot: the open word for which take_slots_over() gave it
-    std::vector<std::int64_t> reported;  // `acquired` of slots that take_thread_ended() returned
   };
   Rare& rare();
   std::unique_ptr<Rare> rare_;

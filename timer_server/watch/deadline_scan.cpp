@@ -35,7 +35,6 @@ DeadlineScan::Found DeadlineScan::run(Instant woke, BoardFile& status_page, Inst
 }
 
 void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
-  const Duration max_timeout = context_.policy.page_terms().max_timeout;
   WorkerPage::Activity activity;
   const std::size_t found_before = found.due.size();
   for (const auto& page : worker.pages) {
@@ -49,11 +48,6 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
     } else {
       for (const WorkerPage::Due& slot : on_page_.soft) {
         found.soft.push_back({worker.process, page, slot});
-      }
-    }
-    if (max_timeout != kForever && page != worker.pipe) {
-      for (const SlotReading& reading : page->take_slots_over(max_timeout)) {
-        found.cut.push_back({&worker, reading.name, reading.asked});
       }
     }
     if (!page->is_whole()) {

@@ -57,17 +57,10 @@ class DeadlineScan {
     std::shared_ptr<WorkerPage> page;
     bool is_of_another_program = false;  // otherwise the page was truncated
   };
-  // A scope that asked for more than --max-timeout.
-  struct CutScope {
-    Worker* worker = nullptr;
-    std::string name;
-    Duration asked{};
-  };
   struct Found {
     std::vector<DueScope> due;  // the earliest deadline first
     std::vector<SoftDueScope> soft;
     std::vector<LostPage> lost;
-    std::vector<CutScope> cut;
   };
 
   // Judges every scope by the time `woke`: a scope that was released before its deadline, and

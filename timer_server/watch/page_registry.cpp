@@ -129,29 +129,8 @@ void PageRegistry::on_wake_up_message(std::string_view name) {
     return;
   }
   has_changed_ = true;
-  std::string page(name);
-  if (!pages_.contains(page)) {
+  if (const std::string page(name); !pages_.contains(page)) {
     look_at(page);
-  }
-  if (pages_.contains(page)) {
-    woken_.insert(std::move(page));
-  }
-}
-
-void PageRegistry::record_ended_threads() {
-  loop_thread_.check();
-  for (const std::string& name : std::exchange(woken_, {})) {
-    const auto found = pages_.find(name);
-    if (found == pages_.end()) {
-      continue;
-    }
-    const Worker& worker = *found->second;
-    const auto page = std::ranges::find(worker.pages, name, &WorkerPage::name);
-    for (const SlotReading& reading : (*page)->take_thread_ended()) {
-      context_.log.append(
-          context_.records.warned(WorkerIdentity::of(worker), context_.policy.view_of(reading),
-                                  "the thread that opened it has ended; its deadline remains"));
-    }
   }
 }
 

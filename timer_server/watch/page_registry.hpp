@@ -67,9 +67,6 @@ class PageRegistry {
   void begin_batch() { refused_in_batch_.clear(); }
   // Takes a wake-up message, which names a page: registers the page if it is new.
   void on_wake_up_message(std::string_view name);
-  // Records the scopes that have outlived their thread on pages whose worker has sent a wake-up
-  // message. Called after all requests were read.
-  void record_ended_threads();
   // Registers the pages for which no wake-up message has come. Called by sweeps.
   void look_for_pages();
   // Makes the next look_for_pages() look at all files, even if the folder has not changed.
@@ -116,7 +113,6 @@ class PageRegistry {
 
   const Context context_;
   std::unordered_map<std::string, Worker*> pages_;  // by name
-  std::unordered_set<std::string> woken_;           // pages with a wake-up message in this reading
   // Names that look_for_pages() skips, those of them that it looks at again, and names that
   // wake-up messages of this batch do not look at again.
   std::unordered_set<std::string> refused_;

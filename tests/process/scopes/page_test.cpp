@@ -177,7 +177,7 @@ TEST_CASE("the status page has the time of the next scan, which is in the future
   CHECK(board.next_wake == filetimer::kWakeNever);
 }
 
-TEST_CASE("a timeout over --max-timeout on a page is cut, and recorded once for each name") {
+TEST_CASE("a timeout over --max-timeout on a page is cut") {
   const TempFolder temp;
   Server server(temp, {"--max-timeout", "150ms"});
   const auto worker = page_worker(server.dir(), "w-1");
@@ -192,26 +192,8 @@ TEST_CASE("a timeout over --max-timeout on a page is cut, and recorded once for 
   for (const Record& record : server.records()) {
     if (record.is("expired", worker->pid())) {
       CHECK(record.number("timeout_s") == doctest::Approx(0.15));
-    } else if (record.is("warned")) {
-      CHECK(record.number("asked_s") == (record.text("scope") == "long" ? 3600 : 7200));
-      CHECK(record.number("granted_s") == doctest::Approx(0.15));
     }
   }
-  CHECK(scopes_of(server.records(), "warned", worker->pid()) ==
-        std::vector<std::string>{"long", "longer"});
-}
-
-TEST_CASE("a thread that ended inside its scope is recorded once, and the scope stays enforced") {
-  const TempFolder temp;
-  const Server server(temp);
-  const auto worker = page_worker(server.dir(), "w-1");
-  open_and_tell(*worker, "0 orphan 3600000 9 0 2");
-  REQUIRE(worker->ask("hint") == "ok");
-  CHECK(server.wait_for("warned", worker->pid()).text("scope") == "orphan");
-  REQUIRE(worker->ask("renew 0 1") == "in-time");
-  worker->tell("hint");
-  CHECK(worker->status() == killed_by(SIGKILL));
-  CHECK(count(server.records(), "warned", worker->pid()) == 1);
 }
 
 TEST_CASE("a worker that started the server is watched through its page, and dies without it") {

@@ -200,9 +200,7 @@ TEST_CASE("docs/records.md gives the fields of the other records about workers")
   const Evidence evidence = crowded_evidence();
   check_fields("left_open", {records.left_open(worker, full_scope(), kNow)});
   check_fields("worker_ended", {records.worker_ended(worker, full_statistics())});
-  check_fields("warned", {records.warned(worker, full_scope(), "why"),
-                          records.warned(worker, full_soft_deadline(), &evidence),
-                          records.cut_by_max_timeout(worker, "load", 2h, 1h)});
+  check_fields("warned", {records.warned(worker, full_soft_deadline(), &evidence)});
   check_fields("deferred", {records.deferred(worker, full_scope(), kNow, "why"),
                             records.deferred_all(2s, 3, "why")});
   check_fields("rejected", {records.rejected(3, "why", "{", 4711)});

@@ -335,22 +335,3 @@ TEST_CASE("A warning says which soft deadline has passed") {
   terms.soft_ms = 1'500;
   CHECK(parts.policy.reason_to_warn(terms) == "its soft deadline of 1500ms has passed");
 }
-
-TEST_CASE(
-    "Each end of a thread inside a scope is reported once, also after more ends than a page has "
-    "scopes") {
-  PolicyStage parts;
-  Worker& worker = parts.add_worker(4711);
-  TestPage content;
-  content.open(0, {.flags = slot_flag::kThreadEnded});
-  parts.add_page(worker, content);
-  WorkerPage& page = *worker.pages.back();
-  const auto mapped =
-      MappedFile::map(parts.folder.path("own"), MappedFile::Access::kReadWrite, kPageBytes);
-  REQUIRE(mapped);
-  for (std::size_t i = 0; i < kMaxScopesPerWorker + 10; ++i) {
-    PageLayout(mapped->data()).slot(0).acquired = static_cast<std::int64_t>(i);
-    CHECK(page.take_thread_ended().size() == 1);
-    CHECK(page.take_thread_ended().empty());
-  }
-}

@@ -15,10 +15,10 @@ namespace filetimer::cli {
 namespace {
 
 constexpr std::array<std::string_view, 18> kEvents = {
-    "server_started", "server_stopped",     "incident",      "expired",
-    "evidence",       "evidence_command",   "peer_evidence", "killed",
-    "warned",         "deferred",           "released_late", "left_open",
-    "warning_ended",  "worker_ended",       "hook",          "rejected",
+    "server_started", "server_stopped",    "incident",      "expired",
+    "evidence",       "evidence_command",  "peer_evidence", "killed",
+    "warned",         "deferred",          "released_late", "left_open",
+    "warning_ended",  "worker_ended",      "hook",          "rejected",
     "rendezvous",     "rendezvous_timeout"};
 
 enum ColumnIndex { kTime, kEvent, kHost, kRank, kPid, kScope, kId, kWhat };
@@ -77,15 +77,6 @@ std::string what_killed(const Record& record) {
   return after_ms ? "dead after " + seconds_text(*after_ms / 1e3) : verdict;
 }
 
-std::string what_warned(const Record& record) {
-  const std::string granted = seconds_of(record, "granted_s");
-  if (granted.empty()) {
-    return joined({elapsed_of_timeout(record), record.text("reason")});
-  }
-  const std::string asked = seconds_of(record, "asked_s");
-  return fmt::format("asked {}, got {}", asked.empty() ? "no deadline" : asked, granted);
-}
-
 std::string what_hook_did(const Record& record) {
   const std::string result = record.text("result");
   const Integer status = record.integer("exit_status");
@@ -118,7 +109,10 @@ constexpr Words kWords[] = {
      [](const Record& r) {
        return r.number("late_ms") ? late_text(r, "late_ms") : r.text("reason");
      }},
-    {"warned", what_warned},
+    {"warned",
+     [](const Record& r) {
+       return joined({elapsed_of_timeout(r), r.text("reason")});
+     }},
     {"warning_ended",
      [](const Record& r) {
        const std::string after = seconds_of(r, "after_s");
