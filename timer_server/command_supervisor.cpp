@@ -53,7 +53,7 @@ void CommandSupervisor::kill_all() {
   if (!self) {
     return;  // no descriptors
   }
-  const std::vector<Process> all = other_targets_of(*self, KillMode::kTree, spared);
+  const std::vector<Process> all = descendants_of(*self, spared);
   for (const Process& process : all) {
     process.send_signal(SIGKILL);
   }

@@ -47,9 +47,7 @@ void write_settings(JsonWriter& json, const Settings& settings) {
   }
   duration("kill_wait_s", settings.kill.kill_wait);
   duration("evidence_timeout_s", settings.kill.evidence_timeout);
-  json.field("kill", settings.kill.mode == KillMode::kTree    ? "tree"
-                     : settings.kill.mode == KillMode::kGroup ? "group"
-                                                              : "process")
+  json.field("kill", settings.kill.mode == KillMode::kTree ? "tree" : "process")
       .field("stopped", settings.stopped == Settings::Stopped::kDefer ? "defer" : "kill")
       .field("evidence", name_of(settings.kill.evidence))
       .field("warn_evidence", name_of(settings.kill.evidence_of_warnings()))

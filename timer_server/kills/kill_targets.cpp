@@ -7,11 +7,13 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <thread>
 #include <utility>
 
 #include "common/proc_files.hpp"
 #include "timer_server/system/messages.hpp"
+#include "timer_server/system/process_tree.hpp"
 
 namespace filetimer {
 
@@ -55,8 +57,9 @@ void KillTargets::begin_stop() {
 }
 
 bool KillTargets::find_and_stop() {
-  for (Process& process : new_targets_of(*worker_, others_, mode_, excluded_)) {
-    others_.push_back(std::move(process));
+  if (mode_ == KillMode::kTree) {
+    std::ranges::move(new_descendants_of(*worker_, others_, excluded_),
+                      std::back_inserter(others_));
   }
   const bool found_none = stopped_ == others_.size();
   const bool is_complete = (found_none && running_.empty()) || stopped_ >= kMaxTreeProcesses;

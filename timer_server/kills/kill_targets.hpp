@@ -10,8 +10,9 @@
 
 #include "common/clock.hpp"
 #include "timer_server/records/records.hpp"
+#include "timer_server/settings/kill_policy.hpp"
 #include "timer_server/system/event_loop.hpp"
-#include "timer_server/system/process_tree.hpp"
+#include "timer_server/system/process.hpp"
 
 namespace filetimer {
 
@@ -21,8 +22,8 @@ namespace filetimer {
 bool may_be_forking(pid_t pid);
 using MayBeForking = std::function<bool(pid_t)>;
 
-// The kill targets of one worker: the worker itself, and by the kill mode the processes of its tree
-// or of its process group. They are stopped, signalled and resumed together:
+// The kill targets of one worker: the worker itself, and with KillMode::kTree its
+// descendants. They are stopped, signalled and resumed together:
 //
 //   targets.begin_stop();
 //   while (!targets.find_and_stop()) {

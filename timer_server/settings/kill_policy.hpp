@@ -8,9 +8,11 @@
 
 #include "common/clock.hpp"
 #include "timer_server/evidence/evidence.hpp"
-#include "timer_server/system/process_tree.hpp"
 
 namespace filetimer {
+
+// What a kill signals: the worker and its descendants, or the worker alone.
+enum class KillMode { kTree, kProcess };
 
 struct KillPolicy {
   KillMode mode = KillMode::kTree;

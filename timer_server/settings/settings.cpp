@@ -138,10 +138,9 @@ void add_kill_options(CLI::App& app, Settings& settings) {
   app.add_option_function<std::string>("--grace", take_grace,
                                        "from first signal to SIGKILL [own clients 10s, else off]")
       ->type_name("DUR|off");
-  add_choice(
-      app, "--kill", settings.kill.mode,
-      {{"tree", KillMode::kTree}, {"group", KillMode::kGroup}, {"process", KillMode::kProcess}},
-      "kill targets: process tree, group, or the worker alone [tree]");
+  add_choice(app, "--kill", settings.kill.mode,
+             {{"tree", KillMode::kTree}, {"process", KillMode::kProcess}},
+             "kill targets: process tree, group, or the worker alone [tree]");
   add_choice(app, "--stopped", settings.stopped,
              {{"defer", Settings::Stopped::kDefer}, {"kill", Settings::Stopped::kKill}},
              "a worker that is stopped or traced at its deadline [defer]");

@@ -64,7 +64,6 @@ Result<Process> open_process(pid_t pid) {
   process.start_time = stat->start_time;
   process.comm = stat->comm;
   process.ppid = stat->ppid;
-  process.pgrp = stat->pgrp;
   process.is_kernel_thread = stat->is_kernel_thread;
   process.start_stack = stat->start_stack;
   // A set-uid program counts as a process of the user that it runs as.

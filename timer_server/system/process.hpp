@@ -23,7 +23,6 @@ struct Process {
   uid_t uid = 0;
   std::string comm;
   pid_t ppid = 0;
-  pid_t pgrp = 0;
   bool is_kernel_thread = false;
   std::uint64_t start_stack = 0;  // where its program's stack begins; 0: unknown
   pid_t innermost_pid = 0;        // the pid that the process has in its own pid namespace

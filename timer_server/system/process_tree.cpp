@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -20,16 +19,6 @@
 
 namespace filetimer {
 namespace {
-
-template <class Visit>
-void for_each_process(Visit&& visit) {
-  Directory proc("/proc");
-  while (const char* const name = proc.next()) {
-    if (const auto pid = number_from<pid_t>(name)) {
-      visit(*pid);
-    }
-  }
-}
 
 // A parent and its child.
 using Link = std::pair<pid_t, pid_t>;
@@ -44,11 +33,14 @@ bool has_children_files() {
 // Returns every process of the host with its parent.
 std::vector<Link> all_links() {
   std::vector<Link> links;
-  for_each_process([&](pid_t pid) {
-    if (const auto stat = read_stat(fmt::format("/proc/{}", pid))) {
-      links.emplace_back(stat->ppid, pid);
+  Directory proc("/proc");
+  while (const char* const name = proc.next()) {
+    const auto pid = number_from<pid_t>(name);
+    const auto stat = pid ? read_stat(fmt::format("/proc/{}", *pid)) : failure("not a process");
+    if (stat) {
+      links.emplace_back(stat->ppid, *pid);
     }
-  });
+  }
   return links;
 }
 
@@ -59,13 +51,15 @@ std::size_t process_count() {
 }
 
 // Finds the children of processes, in the children file of each thread. Where the threads of a
-// process outnumber the processes of the host, it is less work to ask each of these for its parent.
+// process outnumber the processes of the host, it is less work to ask each of these for its parent;
+// where the kernel has no such files, it is the only way.
 class Children {
  public:
   void append_to(std::vector<Link>& links, pid_t pid) {
     constexpr std::size_t kFewThreads = 64;
     const std::vector<pid_t> threads = threads_of(pid);
-    if (threads.size() <= kFewThreads || threads.size() <= process_count()) {
+    if (has_children_files() &&
+        (threads.size() <= kFewThreads || threads.size() <= process_count())) {
       for (const pid_t tid : threads) {
         for (const pid_t child : children_of(pid, tid)) {
           links.emplace_back(pid, child);
@@ -96,38 +90,22 @@ std::vector<Link> read_trees(const std::vector<pid_t>& roots, std::span<const pi
   const auto must_be_read = [&](pid_t child) {
     return !contains(excluded, child) && seen.insert(child).second;
   };
-  if (has_children_files()) {
-    Children children;
-    for (const pid_t root : roots) {
-      children.append_to(links, root);
-    }
-    for (std::size_t i = 0; i < links.size() && links.size() < kMaxTreeProcesses; ++i) {
-      if (must_be_read(links[i].second)) {
-        children.append_to(links, links[i].second);
-      }
-    }
-    return links;
+  Children children;
+  for (const pid_t root : roots) {
+    children.append_to(links, root);
   }
-  std::unordered_multimap<pid_t, pid_t> children;
-  for (const auto& [parent, child] : all_links()) {
-    children.emplace(parent, child);
-  }
-  std::vector<pid_t> parents = roots;
-  for (std::size_t i = 0; i < parents.size() && links.size() < kMaxTreeProcesses; ++i) {
-    const auto [first, last] = children.equal_range(parents[i]);
-    for (auto child = first; child != last; ++child) {
-      links.emplace_back(parents[i], child->second);
-      if (must_be_read(child->second)) {
-        parents.push_back(child->second);
-      }
+  for (std::size_t i = 0; i < links.size() && links.size() < kMaxTreeProcesses; ++i) {
+    if (must_be_read(links[i].second)) {
+      children.append_to(links, links[i].second);
     }
   }
   return links;
 }
 
-// Returns the processes below `worker` and below those of `known` that are not among these.
-std::vector<Process> open_new_in_tree(const Process& worker, std::span<const Process> known,
-                                      std::span<const pid_t> excluded) {
+}  // namespace
+
+std::vector<Process> new_descendants_of(const Process& worker, std::span<const Process> known,
+                                        std::span<const pid_t> excluded) {
   std::unordered_map<pid_t, const Process*> root_of{{worker.pid, &worker}};
   std::vector<pid_t> roots{worker.pid};
   for (const Process& process : known) {
@@ -163,54 +141,11 @@ std::vector<Process> open_new_in_tree(const Process& worker, std::span<const Pro
   return found;
 }
 
-std::vector<Process> open_group(const Process& worker, std::span<const pid_t> excluded) {
-  std::vector<Process> found;
-  const auto worker_stat = read_stat(fmt::format("/proc/{}", worker.pid));
-  if (!worker_stat) {
-    return found;
-  }
-  for_each_process([&](pid_t pid) {
-    const auto stat = read_stat(fmt::format("/proc/{}", pid));
-    if (pid == worker.pid || contains(excluded, pid) || !stat || stat->pgrp != worker_stat->pgrp) {
-      return;
-    }
-    auto process = open_process(pid);
-    if (process && process->pgrp == worker_stat->pgrp && process->start_time == stat->start_time) {
-      found.push_back(std::move(*process));
-    }
-  });
-  return found;
-}
-
-}  // namespace
-
-std::vector<Process> new_targets_of(const Process& worker, std::span<const Process> known,
-                                    KillMode mode, std::span<const pid_t> excluded) {
-  std::vector<Process> found;
-  if (mode == KillMode::kTree) {
-    found = open_new_in_tree(worker, known, excluded);
-  } else if (mode == KillMode::kGroup) {
-    found = open_group(worker, excluded);
-    std::set<std::pair<pid_t, std::uint64_t>> known_ids;
-    for (const Process& process : known) {
-      known_ids.emplace(process.pid, process.start_time);
-    }
-    std::erase_if(found, [&](const Process& process) {
-      return known_ids.contains({process.pid, process.start_time});
-    });
-    // A worker that is alive after the look had its pid during the look.
-    if (!worker.is_alive()) {
-      found.clear();
-    }
-  }
-  return found;
-}
-
-std::vector<Process> other_targets_of(const Process& worker, KillMode mode,
-                                      std::span<const pid_t> excluded, int looks) {
+std::vector<Process> descendants_of(const Process& worker, std::span<const pid_t> excluded,
+                                    int looks) {
   std::vector<Process> found;
   for (int look = 0; look < looks; ++look) {
-    std::vector<Process> news = new_targets_of(worker, found, mode, excluded);
+    std::vector<Process> news = new_descendants_of(worker, found, excluded);
     if (news.empty()) {
       break;
     }

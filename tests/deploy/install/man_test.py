@@ -59,7 +59,7 @@ class Server(unittest.TestCase):
         self.assertEqual(options_in(read("timer_server.8")), set(options_of(SERVER)))
 
     def test_choices_of_options(self):
-        """`--kill tree|group|process`: each of these words."""
+        """`--kill tree|process`: each of these words."""
         page = re.sub(r" ", "", read("timer_server.8"))
         choices = [(option, value) for option, value in options_of(SERVER).items()
                    if re.fullmatch(r"[a-z|]+", value)]

@@ -245,30 +245,6 @@ TEST_CASE("--kill process hits the worker alone") {
   }
 }
 
-TEST_CASE("--kill group hits the worker's process group") {
-  const TempFolder temp;
-  Server server(temp, {"--kill", "group"});
-  Worker worker("tree");
-  server.send(acquire_past(worker.pid(), "s"));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  CHECK(worker.descendant("child").ends_within(kBound));
-  server.wait_for("killed", worker.pid());
-  for (const char* name : {"group", "session", "grandchild"}) {
-    CAPTURE(name);
-    CHECK(worker.descendant(name).is_alive());
-  }
-}
-
-TEST_CASE("--kill group does not hit the server when a worker is in the server's group") {
-  const TempFolder temp;
-  Server server(temp, {"--kill", "group"});
-  Worker worker("join-group", {.args = {std::to_string(server.pid())}});
-  server.send(acquire_past(worker.pid(), "s"));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  server.barrier();
-  CHECK(server.stop() == exited(0));
-}
-
 TEST_CASE("a stopped worker gets SIGCONT after the signal, so that the signal reaches it") {
   const TempFolder temp;
   Server server(temp, {"--stopped", "kill"});

@@ -63,8 +63,8 @@ TEST_CASE("an unknown option or a bad value is bad usage, quoted on one line") {
            {{"--evidence-timeout", "2x"}, "'2x'"},
            {{"--kill-wait", "99999999999"}, "'99999999999' is too long"},
            {{"--kill", "everyone"}, "'everyone'"},
-           {{"--kill", "tree,group"}, "'tree,group'"},
-           {{"--kill", "0"}, "'0': expected one of tree, group, process"},
+           {{"--kill", "group"}, "'group'"},
+           {{"--kill", "0"}, "'0': expected one of tree, process"},
            {{"--evidence", "photos"}, "'photos'"},
            {{"--warn-evidence", "photos"}, "'photos': expected one of none, proc, stacks"},
            {{"--peer-evidence", "all"}, "'all': expected one of none, proc, stacks"},
@@ -227,9 +227,9 @@ TEST_CASE("a config file that is a folder is bad usage") {
 
 TEST_CASE("the log has the settings of a server") {
   const TempFolder temp;
-  Server server(temp, {"--grace", "250ms", "--max-interval", "7s", "--kill", "group"});
+  Server server(temp, {"--grace", "250ms", "--max-interval", "7s", "--kill", "process"});
   const Record started = server.wait_for([](const Record& r) { return r.is("server_started"); });
-  CHECK(contains(simdjson::minify(started.at("settings")), "\"kill\":\"group\""));
+  CHECK(contains(simdjson::minify(started.at("settings")), "\"kill\":\"process\""));
   CHECK_FALSE(contains(simdjson::minify(started.at("settings")), "warn_at"));
   CHECK(started.text("dir") == server.dir());
   CHECK(started.text("fifo") == server.fifo());

@@ -22,9 +22,8 @@ std::string settings_of(const Server& server) {
 
 TEST_CASE("a server writes about itself exactly the fields that docs/records.md names") {
   const TempFolder temp;
-  Server server(temp,
-                {"--max-timeout", "1h", "--default-timeout", "30s", "--grace", "off", "--warn-at",
-                 "0.5", "--metrics", temp.path("filetimer.prom")});
+  Server server(temp, {"--max-timeout", "1h", "--default-timeout", "30s", "--grace", "off",
+                       "--warn-at", "0.5", "--metrics", temp.path("filetimer.prom")});
   Worker hung("block", {.environment = {{"RANK", "2"}}});
   Worker other("block", {.environment = {{"RANK", "0"}}});
   Worker ends("on-eof", {.args = {"0"}});
@@ -57,16 +56,16 @@ TEST_CASE("a server writes about itself exactly the fields that docs/records.md 
             temp.path("filetimer.prom")));
   Server with_command(
       temp, Server::Setup{
-                .args = {"--kill", "group", "--stopped", "kill", "--dry-run", "--on-expiry", "true",
-                         "--on-warning", "true", "--evidence-command", "true", "--evidence", "proc",
-                         "--max-interval", "2s", "--kill-wait", "3s", "--grace", "4s"},
+                .args = {"--kill", "process", "--stopped", "kill", "--dry-run", "--on-expiry",
+                         "true", "--on-warning", "true", "--evidence-command", "true", "--evidence",
+                         "proc", "--max-interval", "2s", "--kill-wait", "3s", "--grace", "4s"},
                 .folder = "other",
                 .command = {"false"}});
   const auto stopped =
       with_command.wait_for([](const Record& record) { return record.is("server_stopped"); });
   CHECK(settings_of(with_command) ==
         R"({"max_wait_s":3600,"max_interval_s":2,"grace_s":4,"kill_wait_s":3,)"
-        R"("evidence_timeout_s":2,"kill":"group","stopped":"kill","evidence":"proc",)"
+        R"("evidence_timeout_s":2,"kill":"process","stopped":"kill","evidence":"proc",)"
         R"("warn_evidence":"proc","peer_evidence":"none","dry_run":true,"realtime":false,)"
         R"("on_expiry":true,"on_warning":true,"evidence_command":true,)"
         R"("log_max_bytes":67108864})");

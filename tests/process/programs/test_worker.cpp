@@ -199,14 +199,6 @@ int orphans(const Arguments& args) {
   wait_for_ever();
 }
 
-// PGID: a member of another process's group.
-int join_group(const Arguments& args) {
-  if (::setpgid(0, std::stoi(args.at(0))) != 0) {
-    return 97;
-  }
-  return block(args);
-}
-
 // UID: becomes that user when its standard input ends.
 int become(const Arguments& args) {
   say("ready");
@@ -413,7 +405,6 @@ int main(int argc, char** argv) {
       {"fork-storm", fork_storm},
       {"ignore-term-tree", ignore_term_tree},
       {"orphans", orphans},
-      {"join-group", join_group},
       {"become", become},
       {"environment", environment},
       {"inherited", inherited},

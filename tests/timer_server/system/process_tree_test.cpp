@@ -68,11 +68,10 @@ TEST_CASE("The tree holds descendants of other sessions and process groups, not 
     });
   });
   const Process process = process_of(worker);
-  const auto tree = other_targets_of(process, KillMode::kTree, {});
+  const auto tree = descendants_of(process, {});
   CHECK(tree.size() == 2);
   CHECK(contains(tree, shared.pids[0]));
   CHECK(contains(tree, shared.pids[1]));
-  CHECK(other_targets_of(process, KillMode::kProcess, {}).empty());
   end_all(tree);
 }
 
@@ -89,7 +88,7 @@ TEST_CASE("A descendant whose parent has ended is not found") {
   });
   const auto orphan = open_process(shared.pids[0]);
   REQUIRE(orphan);
-  CHECK(other_targets_of(process_of(worker), KillMode::kTree, {}).empty());
+  CHECK(descendants_of(process_of(worker), {}).empty());
   CHECK(orphan->send_signal(SIGKILL));
 }
 
@@ -107,15 +106,15 @@ TEST_CASE("A process that a known target starts after its parent has ended is a 
     });
   });
   const Process process = process_of(worker);
-  const auto tree = other_targets_of(process, KillMode::kTree, {});
+  const auto tree = descendants_of(process, {});
   REQUIRE(tree.size() == 2);
   const KillAtEnd orphan(tree.back());
-  CHECK(new_targets_of(process, tree, KillMode::kTree, {}).empty());
+  CHECK(new_descendants_of(process, tree, {}).empty());
   CHECK(tree.front().send_signal(SIGKILL));
   REQUIRE(comes_true([&] { return !tree.front().is_alive(); }));
   shared.pids[2] = 1;
   REQUIRE(comes_true([&] { return shared.pids[3] != 0; }));
-  const auto news = new_targets_of(process, tree, KillMode::kTree, {});
+  const auto news = new_descendants_of(process, tree, {});
   CHECK(news.size() == 1);
   CHECK(contains(news, shared.pids[3]));
 }
@@ -135,10 +134,10 @@ TEST_CASE("A look for new targets of a deep tree costs about as much as the firs
     return std::chrono::seconds{used.tv_sec} + std::chrono::nanoseconds{used.tv_nsec};
   };
   const auto begun = cpu_time();
-  const auto tree = other_targets_of(process, KillMode::kTree, {}, 1);
+  const auto tree = descendants_of(process, {}, 1);
   const auto one_look = cpu_time() - begun;
   REQUIRE(tree.size() == kDepth);
-  CHECK(new_targets_of(process, tree, KillMode::kTree, {}).empty());
+  CHECK(new_descendants_of(process, tree, {}).empty());
   CHECK(cpu_time() - begun - one_look < 5 * one_look);
 }
 
@@ -149,31 +148,18 @@ TEST_CASE("An excluded process is left out with all of its descendants") {
     shared.pids[2] = fork_waiting([] {});
   });
   const std::vector<pid_t> excluded{shared.pids[0]};
-  const auto tree = other_targets_of(process_of(worker), KillMode::kTree, excluded);
+  const auto tree = descendants_of(process_of(worker), excluded);
   CHECK(tree.size() == 1);
   CHECK(contains(tree, shared.pids[2]));
-  end_all(other_targets_of(process_of(worker), KillMode::kTree, {}));
+  end_all(descendants_of(process_of(worker), {}));
 }
 
-TEST_CASE("The group has the processes of the worker's process group only") {
-  SharedPids shared;
-  Child worker([&] {
-    ::setpgid(0, 0);
-    shared.pids[0] = fork_waiting([] {});
-    shared.pids[1] = fork_waiting([] { ::setsid(); });
-  });
-  const auto group = other_targets_of(process_of(worker), KillMode::kGroup, {});
-  CHECK(group.size() == 1);
-  CHECK(contains(group, shared.pids[0]));
-  end_all(other_targets_of(process_of(worker), KillMode::kTree, {}));
-}
-
-TEST_CASE("A worker that has ended has no other targets") {
+TEST_CASE("A worker that has ended has no descendants") {
   Child worker;
   const Process process = process_of(worker);
   worker.end();
   CHECK(!process.is_alive());
-  CHECK(other_targets_of(process, KillMode::kTree, {}).empty());
+  CHECK(descendants_of(process, {}).empty());
 }
 
 TEST_CASE("A zombie, the id of a thread and an unused pid are refused as processes") {
