@@ -7,7 +7,7 @@
 #include <array>
 #include <cstring>
 
-#include "common/slot_times.hpp"
+#include "common/due.hpp"
 #include "common/text.hpp"
 #include "common/wake_protocol.hpp"
 

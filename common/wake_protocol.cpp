@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "common/wake_protocol.hpp"
 
-#include "common/slot_times.hpp"
+#include "common/due.hpp"
 
 namespace filetimer {
 

@@ -2,22 +2,24 @@
 // call for each; and how both sides agree which came first, a release or the verdict. Both sides
 // call these functions, and change the words in no other way.
 //
-// The server sleeps until the time on its status page (`board`). A worker stores its deadline, then
-// reads that time, and writes a wake-up message to the pipe only if its deadline is earlier. Before
-// the server sleeps, it writes "wake me always", reads all deadlines, then writes the earliest.
+// A worker stores its deadline, then reads the time on the status page (`board`), and writes a
+// wake-up message to the pipe only if its deadline is earlier. Before the server sleeps, it writes
+// "wake me always", reads all deadlines, then writes a time at or after its next wake-up, which is
+// no later than the earliest deadline: see wakes_before().
 //
 //     worker                                server
 //     ------                                ------
 //  a: slot.deadline = D                  p: board.next_wake = always
 //  b: w = board.next_wake                q: d = slot.deadline
-//     wake the server if D < w           r: board.next_wake = min(d, ...)
-//                                           sleep until then, or until it is woken
+//     wake the server if D < w           r: board.next_wake >= min(d, ...)
+//                                           sleep until min(d, ...), or until it is woken
 //
 // All five are sequentially consistent, so there is one order of them that both sides agree on.
 // Suppose that the server missed the deadline: q came before a. Then p came before q, q before a, a
 // before b, so b reads what p or r wrote. Either that is "always": D is earlier, and the worker
-// wakes the server. Or it is the minimum m that was found without D: if D < m the worker wakes the
-// server; if D >= m the server wakes by itself at m, in time, and reads again. Acquire and release
+// wakes the server. Or it is not earlier than the minimum m that was found without D: if D is
+// earlier the worker wakes the server; if not, D >= m, and the server wakes by itself at m, in
+// time, and reads again. Acquire and release
 // would not suffice: a and b are a store and a later load of another word, which the hardware (x86
 // too) may exchange unless both are sequentially consistent.
 //

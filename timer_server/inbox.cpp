@@ -58,6 +58,8 @@ void Inbox::read() {
 
 void Inbox::read(std::size_t most) {
   std::size_t read = 0;
+  waited_since_ = Instant::never();
+  undated_.clear();
   while (read < most) {
     std::span<char> room = reader_.room();
     room = room.first(std::min(room.size(), most - read));
@@ -73,6 +75,9 @@ void Inbox::read(std::size_t most) {
     if (count < room.size()) {
       break;
     }
+  }
+  if (read < most) {
+    emptied_ = Instant::now();
   }
   if (!source_) {
     listen();
@@ -164,9 +169,36 @@ void Inbox::open_scope(Worker& worker, const wire::Request& request, const Scope
     context_.rejections.add(first_look.error().message, line, request.pid);
     return;
   }
+  note_wait(worker, request, id, terms);
   ++now_.mono.ns;  // gives each scope of one reading a time of its own
   earliest_ = std::min(earliest_, *first_look);
+  shortest_ = std::min(shortest_, terms.timeout);
   context_.unsaved.note(worker);
+}
+
+// A request wakes the server at once. It was not there when the pipe was last read to its end.
+void Inbox::note_wait(const Worker& worker, const wire::Request& request, std::string_view id,
+                      const ScopeTerms& terms) {
+  const Instant now = now_.mono;
+  if (now - emptied_ <= Looks::kShortest) {
+    return;
+  }
+  if (request.x_timeout_s) {
+    if (terms.acquired > emptied_ && terms.acquired + looks_for(terms.timeout).tolerated < now) {
+      waited_since_ = std::min(waited_since_, terms.acquired);
+    }
+  } else if (terms.deadline > emptied_) {
+    undated_.push_back({worker.pipe, std::string(id)});
+    if (terms.deadline + Looks::kLongest < now) {
+      waited_since_ = std::min(waited_since_, emptied_);
+    }
+  }
+}
+
+void Inbox::antedate_requests(Instant begun) {
+  for (const Undated& scope : undated_) {
+    scope.page->antedate(scope.id, begun);
+  }
 }
 
 // The next server reads what a stopping server leaves in a pipe that outlives it, so nothing is

@@ -6,8 +6,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "common/clock.hpp"
 #include "common/wire.hpp"
@@ -63,8 +66,16 @@ class Inbox final : private RequestSink {
   void read(std::size_t most);
   // Returns when read() must be called at the latest; never() if a request wakes the loop.
   [[nodiscard]] Instant next() const { return read_again_; }
+  // Returns since when the requests of the last reading have waited, if that is longer than a
+  // server that can run lets them; never(): they have not.
+  [[nodiscard]] Instant waited_since() const { return waited_since_; }
+  // Lets the timeouts of scopes of the last reading begin at `begun`, if their requests have no
+  // time: they may have waited since.
+  void antedate_requests(Instant begun);
   // Returns the earliest deadline that was asked for since the last call.
   Instant take_earliest_deadline() { return std::exchange(earliest_, Instant::never()); }
+  // Returns the shortest timeout that was asked for since the last call; kForever: none.
+  Duration take_shortest_timeout() { return std::exchange(shortest_, kForever); }
 
   // Returns the number of requests, rejected ones included.
   [[nodiscard]] std::uint64_t count() const { return count_; }
@@ -77,6 +88,8 @@ class Inbox final : private RequestSink {
   void open_scope(Worker& worker, const wire::Request& request, const ScopeTerms& terms,
                   std::string_view line);
   void release(const wire::Request& request);
+  void note_wait(const Worker& worker, const wire::Request& request, std::string_view id,
+                 const ScopeTerms& terms);
   [[nodiscard]] bool refuses_new_scopes() const;
   PipePage& pipe_page_of(Worker& worker) const;
 
@@ -86,6 +99,14 @@ class Inbox final : private RequestSink {
   ClockReading now_;  // when the last bytes were read
   Instant read_again_ = Instant::never();
   Instant earliest_ = Instant::never();
+  Duration shortest_ = kForever;
+  Instant emptied_ = Instant::never();  // when a reading ended that left nothing in the pipe
+  Instant waited_since_ = Instant::never();
+  struct Undated {
+    std::shared_ptr<PipePage> page;
+    std::string id;
+  };
+  std::vector<Undated> undated_;  // scopes whose requests may have waited, and have no time
   std::uint64_t count_ = 0;
   LoopThread loop_thread_;
 };

@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "common/due.hpp"
 #include "common/run_folder.hpp"
-#include "common/soft_deadline.hpp"
 #include "timer_server/fresh_folder.hpp"
 #include "timer_server/system/messages.hpp"
 

@@ -8,6 +8,7 @@
 #include <array>
 #include <filesystem>
 
+#include "common/duration_text.hpp"
 #include "common/limits.hpp"
 #include "timer_server/evidence/stacks_helper.hpp"
 #include "timer_server/records/past_verdicts.hpp"
@@ -16,7 +17,6 @@
 #include "timer_server/system/halted.hpp"
 #include "timer_server/system/hardening.hpp"
 #include "timer_server/system/messages.hpp"
-#include "timer_server/watch/give_time_back.hpp"
 
 namespace filetimer {
 namespace {
@@ -49,7 +49,7 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
       side_threads_(settings_.realtime),
       life_(settings_.command.empty() ? LifeCycle::Kind::kAlone : LifeCycle::Kind::kAroundCommand),
       children_(loop_.get()),
-      policy_(settings_, given_time_),
+      policy_(settings_, lost_),
       registry_({loop_.get(), workers_, side_threads_, unsaved_,
                  [this](Worker& worker) { on_worker_removed(worker); }}),
       pages_({loop_.get(), directory_.pages(), workers_, registry_, policy_, rejections_, records_,
@@ -178,6 +178,7 @@ void Server::read_progress(const MissedTime::Clocks& woke) {
   control_.begin_iteration();
   inbox_.read();
   scan_.want_by(inbox_.take_earliest_deadline());
+  scan_.want_looks_for(inbox_.take_shortest_timeout(), woke.now);
   registry_.remove_exited_workers();
   give_back_missed_time(woke);
   unsaved_.save(workers_);
@@ -198,6 +199,10 @@ void Server::judge(Instant woke) {
       pages_.remove(*lost.worker, *lost.page,
                     lost.is_of_another_program ? PageRegistry::kStartedAnother : "");
     }
+  }
+  if (settings_.stopped == Settings::Stopped::kDefer &&
+      woke >= halted_.last_look() + scan_.looks().pause) {
+    halted_.look_at_all();
   }
   soft_deadlines_.note(std::move(found.soft));
   verdicts_.carry_out(found.due, ClockReading::now());
@@ -243,7 +248,7 @@ Instant Server::carry_out(Instant now) {
 }
 
 void Server::sleep_until(Instant next) {
-  missed_time_.on_sleep(next, MissedTime::Clocks::read());
+  missed_time_.on_sleep(next, scan_.looks().tolerated, MissedTime::Clocks::read());
   arm(timer_, next);
 }
 
@@ -261,19 +266,41 @@ void Server::run_once_guarded() {
 
 // ---------------------------------------------------------------------------------------------
 
-// Gives every open scope the time back in which the server could not run: see GivenTime.
+// Gives open scopes the time back in which the server could not run: it woke later than planned, or
+// it finds what should have woken it before. The requests of that time have been read: their scopes
+// began in it.
 void Server::give_back_missed_time(const MissedTime::Clocks& woke) {
-  const auto missed = missed_time_.on_wake(woke);
-  if (!missed) {
+  Duration missed = missed_time_.on_wake(woke);
+  std::string_view how = "the server woke {} later than planned";
+  const Instant waited = std::min(inbox_.waited_since(), scan_.first_unseen_start(woke.now));
+  if (!waited.is_never() && woke.now - waited > missed) {
+    missed = woke.now - waited;
+    how = "the server could not run for {}";
+  }
+  if (missed == Duration::zero()) {
     return;
   }
-  // The requests of the gap were read a moment ago: their scopes began in it.
-  if (give_time_back(*missed, Instant::now(), {workers_, policy_, given_time_, records_, *log_}) >
-      0) {
+  const Instant now = Instant::now();
+  const Instant begun{now.ns - missed.count()};
+  inbox_.antedate_requests(begun);
+  const LostTime before = lost_;
+  lost_.add(begun, now);
+  std::size_t scopes = 0;
+  workers_.for_each([&](const Worker& worker) {
+    const WorkerPage::Scan after = policy_.scan_of(worker, now);
+    for (const auto& page : worker.pages) {
+      scopes += page->count_extended({now, after.terms, before, after.worker}, after);
+    }
+  });
+  const std::string reason = fmt::format(fmt::runtime(how), duration_for_reading(missed));
+  if (scopes > 0) {
+    log_->append(records_.deferred_all(missed, scopes, reason));
     ++deferrals_of_all_;
   }
+  messages::warning("{}: {} open scope{} given that time", reason, scopes,
+                    scopes == 1 ? " is" : "s are");
   scan_.want();
-  verdicts_.ladder().extend_grace(missed->total());
+  verdicts_.ladder().extend_grace(missed);
 }
 
 // Looks at everything that no event announces.
@@ -283,7 +310,7 @@ void Server::sweep(Instant now) {
   check_directory();
   pages_.look_for_pages();
   if (settings_.stopped == Settings::Stopped::kDefer) {
-    halted_.sweep();
+    halted_.look_at_all();
   }
   control_.sweep();
   workers_.for_each([this](const Worker& worker) { unsaved_.note(worker); });

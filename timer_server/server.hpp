@@ -25,17 +25,16 @@
 #include "timer_server/records/records.hpp"
 #include "timer_server/requests/rejections.hpp"
 #include "timer_server/runtime_directory.hpp"
-#include "timer_server/scopes/given_time.hpp"
 #include "timer_server/scopes/workers.hpp"
 #include "timer_server/settings/settings.hpp"
 #include "timer_server/status_report.hpp"
 #include "timer_server/system/event_loop.hpp"
 #include "timer_server/system/inheritance.hpp"
-#include "timer_server/system/missed_time.hpp"
 #include "timer_server/system/service_manager.hpp"
 #include "timer_server/system/side_threads.hpp"
 #include "timer_server/watch/deadline_scan.hpp"
 #include "timer_server/watch/halted_workers.hpp"
+#include "timer_server/watch/missed_time.hpp"
 #include "timer_server/watch/open_scopes.hpp"
 #include "timer_server/watch/page_registry.hpp"
 #include "timer_server/watch/scope_policy.hpp"
@@ -122,7 +121,7 @@ class Server {
   ServiceManager service_manager_;
   KillPath kill_path_;
 
-  GivenTime given_time_;
+  LostTime lost_;  // time in which the server could not run
   MissedTime missed_time_;
   const ScopePolicy policy_;
   Workers workers_;

@@ -79,6 +79,17 @@ def scope_opened_while_server_stopped(world):
         _release(world, worker)
 
 
+def line_of_pytorch_waits(world):
+    """A line that does not say when it was written waits for the server until long after its deadline."""
+    server = world.server(*CATCHABLE)
+    worker = world.worker("torch")
+    server.halt()
+    worker.do("open", key="k", timeout_ms=500, via="torch")
+    time.sleep(2 * MISSED_S + 0.8)
+    server.resume()
+    _release(world, worker)
+
+
 def pause_between_two_wakes(world):
     """All processes stop and run again before the next deadline, so the server wakes when it planned to."""
     server = world.server(*CATCHABLE)

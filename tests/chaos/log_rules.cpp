@@ -23,9 +23,9 @@ constexpr double kTimeoutRounding =
 constexpr double kIncidentWindow = 2;  // in which expiries are of one incident
 constexpr double kIncidentPast = 601;  // of which an incident lists ended scopes
 constexpr double kRejectedPeriod = 0.5;  // between two `rejected` records: one second, less a delay
-constexpr double kMissedTolerated = 1;   // missed time that is not given back
-constexpr double kWarningPeriod = 10;    // in which a worker has at most kWarnings
-constexpr double kEndOfServer = 40;      // before `server_stopped`, in which it may shorten waits
+constexpr double kMissedTolerated = 0.25;  // missed time that is not given back
+constexpr double kWarningPeriod = 10;      // in which a worker has at most kWarnings
+constexpr double kEndOfServer = 40;        // before `server_stopped`, in which it may shorten waits
 constexpr std::size_t kWarnings = 16;
 constexpr std::string_view kIdle = "(idle)";  // the scope of an idle timeout
 

@@ -60,9 +60,7 @@ class TimeIsUp(BaseException):
 # these promises are excused until the file `known` has the name no more.
 KNOWN = {
     "renewal_after_the_page_was_cut": (("cut",), ("known-scopes",)),
-    "scope_opened_while_server_stopped": (("halt_server", "halt_all"), ("not-early",)),
     "removed_page": (("remove",), ("hang-is-judged", "one-verdict", "hang-is-killed", "counts")),
-    "tracer_looks_now_and_then": (("glance", "halt"), ("hang-is-judged",)),
     "exec_without_address_randomisation": (("exec",), ("not-early", "death-has-record")),
     "resumed_kill_forgets_release": (("kill_server", "restart"), ("record-times", "outcomes", "signals")),
 }

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "common/board.hpp"
+#include "common/due.hpp"
 #include "common/scope_page.hpp"
-#include "common/soft_deadline.hpp"
 
 namespace filetimer {
 namespace {

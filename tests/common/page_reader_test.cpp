@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "common/board.hpp"
+#include "common/due.hpp"
 #include "common/page_writer.hpp"
-#include "common/slot_times.hpp"
 #include "common/text.hpp"
 #include "common/wake_protocol.hpp"
 #include "tests/support/bound.hpp"

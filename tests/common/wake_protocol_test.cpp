@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "common/clock.hpp"
+#include "common/due.hpp"
 #include "common/page_reader.hpp"
-#include "common/slot_times.hpp"
 #include "tests/support/processors.hpp"
 #include "tests/support/skip.hpp"
 

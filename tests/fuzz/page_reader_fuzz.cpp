@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "common/due.hpp"
 #include "common/page_reader.hpp"
-#include "common/slot_times.hpp"
 #include "common/text.hpp"
 #include "common/wake_protocol.hpp"
 #include "fuzz_check.hpp"

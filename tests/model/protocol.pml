@@ -712,9 +712,9 @@ end:
   /* Server::run_once(): Inbox::read(), PageRegistry::on_wake_up_message(); DeadlineScan::run():
    * announce_scan() (p). A message that comes between the two would only cause one more scan.
    * code: timer_server/server.cpp Server::run_once 4dd93ae2
-   * code: timer_server/server.cpp Server::read_progress 3c77809d
+   * code: timer_server/server.cpp Server::read_progress 0a41e31f
    * code: timer_server/watch/page_registry.cpp PageRegistry::on_wake_up_message e9664f8d
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 13c57af3
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 5509f58e
    * code: common/wake_protocol.hpp announce_scan 08ea3df8 */
   :: d_step { server_at == READ_PIPE || server_at == ASLEEP && (IS_MESSAGE || now >= next) ->
        woke = now;
@@ -739,8 +739,8 @@ end:
        :: else -> i++; scan_next_page()
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 2a1ff2fa
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 1aec0cf9 */
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 9e6d178c
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 92506657 */
   :: d_step { server_at == READ_SLOT ->
        if
        :: IS_OPEN(word[SLOT(i, s)]) && word[SLOT(i, s)] <= JUDGES_BY -> due[s] = word[SLOT(i, s)]
@@ -754,7 +754,7 @@ end:
        :: else
        fi }
   /* DeadlineScan::judge(), try_expire(); Verdicts::expiry_of()
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge d9252854
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge 7a2e3d6f
    * code: timer_server/scopes/worker_page.cpp WorkerPage::try_expire d5dc0099
    * code: common/wake_protocol.hpp try_expire 263fb2c5 */
   :: d_step { server_at == JUDGE && SERVER_DRAINED ->
@@ -777,7 +777,8 @@ end:
 #ifdef FAULT_ALWAYS_AFTER_READING
   :: d_step { server_at == ANNOUNCE_LATE -> ALWAYS_AFTER server_at = ANNOUNCE_NEXT }
 #endif
-  /* announce_next_scan() (r)
+  /* announce_next_scan() (r). The server announces a time at or after `next` (wakes_before()): a later
+   * one only causes more messages.
    * code: common/wake_protocol.hpp announce_next_scan 6b93d66b */
   :: d_step { server_at == ANNOUNCE_NEXT && SERVER_DRAINED ->
        next_wake = next;

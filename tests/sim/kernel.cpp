@@ -173,18 +173,6 @@ int Kernel::point(Call call) {
   return error;
 }
 
-Nanos Kernel::planned_wake() const {
-  // In a call of another thread, or at the beginning of its sleep, the loop sleeps.
-  if (fibers_.empty() || is_in_call_of_loop_) {
-    return now;
-  }
-  Nanos next = fibers_.front()->is_waiting ? fibers_.front()->until : kNever;
-  for (const auto& [fd, when] : timers_) {
-    next = std::min(next, when);
-  }
-  return std::max(next, now);
-}
-
 void Kernel::wait(const void* on, Nanos until, int epoll) {
   Fiber& self = *running_;
   self.is_waiting = true;

@@ -110,8 +110,6 @@ class Kernel {
   // --- the server ---
   // Starts the server's main thread. `body` returns its exit status.
   void start_server(pid_t pid, std::function<int()> body);
-  // When the server wakes by itself; `now` if it is at work.
-  [[nodiscard]] Nanos planned_wake() const;
   [[nodiscard]] pid_t server_pid() const { return server_pid_; }
   // Ends the server as kill -9 does: nothing of it runs any more, its descriptors are closed.
   void drop_server();

@@ -229,7 +229,6 @@ class Simulation {
   bool has_short_writes_ = false;  // at least one
   bool may_end_ = false;           // the server was asked to end, or a call of its start failed
   bool is_closed_ = false;         // the server was asked to watch no new scopes
-  Nanos resumed_ = -kSecond;       // when the server could run again
   Nanos withdrawn_ = 0;            // when shutdowns that wait were withdrawn
   std::map<std::string, Nanos> removed_;  // the time at which each path was removed last
   bool has_kept_files_ = false;  // which the server could not remove, or found without an owner
@@ -604,10 +603,6 @@ void Simulation::open(Made& made, const Operation& operation) {
         (!scope.on_page && (has_lost_lines_ || is_closed_))) {
       losses_.push_back({scope.open, scope.on_page, !scope.on_page, made.process});
     }
-    // Known: it is given the time that the server missed before, and no other time afterwards.
-    if (excused_.contains("F2") && kernel_.now < resumed_ + kMs) {
-      excuse("not-early", "key", scope.key);
-    }
     scope.is_refused = !scope.on_page && is_closed_;
     scopes_.push_back(std::move(scope));
   }
@@ -698,9 +693,6 @@ void Simulation::halt(Process& process, int how) {
   note("driver", "halt", fmt::format(R"(,"subject":"{}","how":"{}")", process.name, kHalts[how]));
   if (how == 0) {
     stopped_.insert(&process);
-  }
-  if (how == 2 && excused_.contains("F11")) {  // known: it gets its whole timeout again
-    excuse("hang-is-judged", "subject", process.name);
   }
 }
 
@@ -795,11 +787,7 @@ void Simulation::starve(Nanos time) {
     slow_.push_back({kernel_.now, kernel_.now + time + kSecond});
   }
   const int n = begin("driver", "halt", fmt::format(R"(,"subject":"{}","how":"stop")", server()));
-  // Known: what comes before the planned moment is not missed.
-  const Nanos missed_from = kernel_.on_ready          ? kNever
-                            : excused_.contains("F2") ? kernel_.planned_wake()
-                                                      : kernel_.now;
-  finish("driver", n, "", missed_from == kNever ? kernel_.now + time : missed_from);
+  finish("driver", n, "", kernel_.on_ready ? kernel_.now + time : kernel_.now);
   kernel_.at(kernel_.now + time, [this] { stop_halt_of_server(); });
   if (kernel_.is_log_on_disk) {  // a record in the hand of the thread has had its time
     log_trouble_.push_back({kernel_.now, kernel_.now + time + kSecond});
@@ -808,7 +796,6 @@ void Simulation::starve(Nanos time) {
 
 void Simulation::stop_halt_of_server() {
   if (std::exchange(kernel_.is_server_halted, false)) {
-    resumed_ = kernel_.now;
     note("driver", "resume", fmt::format(R"(,"subject":"{}","how":"stop")", server()));
     if (!log_trouble_.empty()) {  // a log that failed before is tried again now
       log_trouble_.push_back({kernel_.now, kernel_.now + kSecond});

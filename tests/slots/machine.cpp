@@ -55,8 +55,10 @@ void Machine::apply(const Operation& operation) {
 }
 
 WorkerPage::Scan Machine::scan_at(Instant now) const {
-  return {
-      .now = now, .terms = {.max_timeout = hours(model_.longest)}, .given = given_, .resumed = {}};
+  return {.now = now,
+          .terms = {.max_timeout = hours(model_.longest)},
+          .server = lost_,
+          .worker = lost_};
 }
 
 bool Machine::is_at(Instant time, int hour) const {

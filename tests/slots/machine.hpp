@@ -93,7 +93,7 @@ class Machine {
 
  private:
   void expire();
-  GivenTime given_;
+  LostTime lost_;  // none
 };
 
 // A timeout or time of the model.

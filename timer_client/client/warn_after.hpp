@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "common/soft_deadline.hpp"
+#include "common/due.hpp"
 
 namespace filetimer {
 

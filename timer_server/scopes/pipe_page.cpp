@@ -10,10 +10,10 @@
 #include <cstddef>
 #include <utility>
 
+#include "common/due.hpp"
 #include "common/own_file.hpp"
 #include "common/page_writer.hpp"
 #include "common/scope_page.hpp"
-#include "common/slot_times.hpp"
 #include "common/wake_protocol.hpp"
 #include "timer_server/scopes/page_folder.hpp"
 
@@ -177,7 +177,17 @@ Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
   const Instant soft = soft_time_of(slot, word, due, terms_.warn_at);
   const Instant first = std::min(due, soft);
   next_ = std::min(next_, first);
+  shortest_ = std::min(shortest_, timeout_of(slot, word, terms_.max_timeout));
   return first;
+}
+
+void PipePage::antedate(std::string_view id, Instant started) {
+  const auto number = find(id);
+  const std::int64_t word = number ? slot_at(*number).deadline.load(kRelaxed) : slot_word::kFree;
+  if (slot_word::is_open(word) && word < slot_word::kNoDeadline && word > started.ns) {
+    slot_at(*number).timeout.store(word - started.ns, kRelaxed);
+    on_change(*number);
+  }
 }
 
 bool PipePage::release(std::string_view id) {
@@ -267,11 +277,14 @@ WorkerPage::Activity PipePage::activity() {
 Instant PipePage::scan(const Scan& scan, Found& found, Activity& activity) {
   activity.is_inside = activity.is_inside || inside_ > 0;
   if (scan.now < next_) {
+    activity.shortest = std::min(activity.shortest, shortest_);
     return next_;
   }
   const std::size_t known = found.due.size();
-  Activity ignored;
-  next_ = WorkerPage::scan(scan, found, ignored);
+  Activity of_slots;
+  next_ = WorkerPage::scan(scan, found, of_slots);
+  shortest_ = of_slots.shortest;
+  activity.shortest = std::min(activity.shortest, shortest_);
   const Instant next = next_;
   if (found.due.size() > known) {
     next_ = {};  // scopes that are due may be deferred, and must be found again

@@ -52,6 +52,9 @@ class PipePage final : public WorkerPage {
   // Releases the scope, late if it was judged. Returns whether the worker was in it: false for a
   // whole-process scope and an unknown identity.
   bool release(std::string_view id);
+  // Lets the timeout of the open scope begin at `started`, if its deadline is later: its line had
+  // no time, and may be as old as that.
+  void antedate(std::string_view id, Instant started);
   // Returns whether a scope with this identity is open and not judged.
   [[nodiscard]] bool has_open(std::string_view id) const;
   // Releases all open scopes that are not judged. Returns their names. No record lists them before
@@ -119,8 +122,9 @@ class PipePage final : public WorkerPage {
   std::vector<SlotNumber> free_;
   // Scopes that are open or under a verdict, without whole-process scopes.
   std::size_t inside_ = 0;
-  std::size_t cancelled_ = 0;  // entries
-  Instant next_;               // no scope is due earlier
+  std::size_t cancelled_ = 0;     // entries
+  Instant next_;                  // no scope is due earlier
+  Duration shortest_ = kForever;  // no scope has a shorter timeout
   UniqueFd fd_;
   const pid_t pid_;
   // The changed slots are among these.

@@ -5,7 +5,7 @@
 #include <functional>
 #include <utility>
 
-#include "common/slot_times.hpp"
+#include "common/due.hpp"
 #include "common/wake_protocol.hpp"
 
 namespace filetimer {
@@ -16,25 +16,6 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 // Returns whether the worker is in the scope, judged or not.
 bool is_inside(std::int64_t word) {
   return slot_word::is_open(word) || slot_word::is_expired(word);
-}
-
-Duration timeout_of(const Slot& slot, std::int64_t word, Duration max_timeout) {
-  const std::int64_t asked = slot.timeout.load(kRelaxed);
-  const bool is_endless = asked < 0 || slot_word::is_paused(word);
-  return std::min(is_endless ? kForever : Duration{asked}, max_timeout);
-}
-
-Instant started_of(const Slot& slot) {
-  return {std::max<std::int64_t>(slot.started.load(kRelaxed), 0)};
-}
-
-// Returns when the span of `word` began. A renewal writes `started` before the word, so `started`
-// may be of the next span; deadline - timeout, as granted, is not.
-Instant span_start_of(const Slot& slot, std::int64_t word, Duration max_timeout) {
-  const Instant started = started_of(slot);
-  const std::int64_t timeout = timeout_of(slot, word, max_timeout).count();
-  const bool has_both = word < slot_word::kNoDeadline && timeout <= word;
-  return has_both ? std::min(started, Instant{word - timeout}) : started;
 }
 
 }  // namespace
@@ -74,13 +55,7 @@ std::optional<SlotReading> WorkerPage::read_slot(std::size_t index, std::int64_t
 }
 
 Instant WorkerPage::deadline_of(const Slot& slot, std::int64_t word, const Scan& scan) {
-  const Duration longest = scan.terms.max_timeout;
-  const Instant due = due_time(slot, word, longest);
-  if (scan.given.is_empty() && scan.resumed == Instant{}) {
-    return due;
-  }
-  return scan.given.deadline(
-      {span_start_of(slot, word, longest), due, timeout_of(slot, word, longest)}, scan.resumed);
+  return due_after_losses(slot, word, scan.terms.max_timeout, scan.server, scan.worker);
 }
 
 Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
@@ -93,6 +68,7 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
       return;
     }
     activity.is_inside = true;
+    activity.shortest = std::min(activity.shortest, timeout_of(slot, word, scan.terms.max_timeout));
     const Instant deadline = deadline_of(slot, word, scan);
     if (deadline <= scan.now) {
       found.due.push_back({index, word, deadline});
@@ -124,7 +100,8 @@ void WorkerPage::note_activity(std::size_t index, const Slot& slot, std::int64_t
   if (word == slot_word::kIdleWatch) {
     const std::int64_t timeout = slot.timeout.load(kRelaxed);
     if (timeout > 0 && timeout <= kMaxTimeout.count()) {
-      activity.watches.push_back({this, index, Duration{timeout}, started_of(slot)});
+      activity.watches.push_back({this, index, Duration{timeout}, start_in(slot.started)});
+      activity.shortest = std::min(activity.shortest, Duration{timeout});
     }
   } else if (word == slot_word::kFree || word == slot_word::kReleasedLate) {
     // Relaxed suffices, because `left` is written before the word that was read. A time in the
@@ -161,7 +138,8 @@ std::optional<Instant> WorkerPage::idle_due(const Activity::IdleWatch& watch, In
       return std::nullopt;
     }
   }
-  return scan.given.deadline({last_left, last_left + watch.timeout, watch.timeout}, scan.resumed);
+  return due_after_losses(last_left + watch.timeout, {last_left, watch.timeout}, scan.server,
+                          scan.worker);
 }
 
 void WorkerPage::restore_idle_verdict(Instant deadline) {
@@ -207,7 +185,7 @@ std::optional<WorkerPage::SlotState> WorkerPage::state_of(std::size_t slot) {
     const Slot& read = slot_at(slot);
     state.word = read_deadline(read);
     state.acquired = {std::max<std::int64_t>(read.acquired.load(kRelaxed), 0)};
-    state.started = started_of(read);
+    state.started = start_in(read.started);
   });
   return is_whole_ ? std::optional(state) : std::nullopt;
 }
@@ -336,12 +314,23 @@ std::size_t WorkerPage::watched_count() {
   return count_those([](const Slot&, std::int64_t word) { return slot_word::is_open(word); });
 }
 
-std::size_t WorkerPage::count_given_time(const Scan& before, Instant now) {
+std::size_t WorkerPage::count_extended(const Scan& before, const Scan& after) {
   return count_those([&](const Slot& slot, std::int64_t word) {
-    return slot_word::is_open(word) && started_of(slot) < now &&
-           deadline_of(slot, word, before) == due_time(slot, word, before.terms.max_timeout) &&
-           !due_time(slot, word, before.terms.max_timeout).is_never();
+    return slot_word::is_open(word) &&
+           deadline_of(slot, word, after) > deadline_of(slot, word, before);
   });
+}
+
+Instant WorkerPage::first_unseen_start(Instant since, Instant before, const Scan& scan) {
+  Instant first = Instant::never();
+  for_each_slot([&](std::size_t, const Slot& slot, std::int64_t word) {
+    const Instant started = start_in(slot.started);
+    if (slot_word::is_open(word) && deadline_of_word(word) < before && started > since) {
+      const Looks looks = looks_for(timeout_of(slot, word, scan.terms.max_timeout));
+      first = started + looks.tolerated < scan.now ? std::min(first, started) : first;
+    }
+  });
+  return first;
 }
 
 }  // namespace filetimer

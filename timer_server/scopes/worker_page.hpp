@@ -11,9 +11,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "common/due.hpp"
 #include "common/page_reader.hpp"
 #include "common/scope_statistics.hpp"
-#include "timer_server/scopes/given_time.hpp"
 #include "timer_server/scopes/page_guard.hpp"
 
 namespace filetimer {
@@ -48,8 +48,8 @@ class WorkerPage {
   struct Scan {
     Instant now;
     Terms terms;
-    const GivenTime& given;
-    Instant resumed;  // when the worker was last resumed; Instant{}: never halted
+    const LostTime& server;  // in which the server could not run
+    const LostTime& worker;  // in which the worker was halted
   };
   struct Due {
     std::size_t slot = 0;
@@ -76,6 +76,7 @@ class WorkerPage {
       Instant since;  // releases before that do not count
     };
     std::vector<IdleWatch> watches;
+    Duration shortest = kForever;  // of the timeouts, as granted
   };
   // Returns the activity of the page.
   virtual Activity activity();
@@ -134,8 +135,12 @@ class WorkerPage {
   std::size_t open_count();
   // Returns the number of open scopes without a verdict.
   std::size_t watched_count();
-  // Returns the number of scopes that are open at `now` and get time for a gap that ends then.
-  std::size_t count_given_time(const Scan& before, Instant now);
+  // Returns the number of scopes that are due later by `after` than by `before`.
+  std::size_t count_extended(const Scan& before, const Scan& after);
+  // Returns when the first scope was opened or renewed of those that have waited for the server too
+  // long: that began after `since`, with a deadline before `before`, and longer ago than a server
+  // that looks often enough for them is late. Returns never() if there are none.
+  Instant first_unseen_start(Instant since, Instant before, const Scan& scan);
 
   // Releases the memory of names, which would cost a memory page for each worker.
   virtual void unmap_names() {}

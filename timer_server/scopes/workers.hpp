@@ -33,7 +33,7 @@ struct Worker {
   std::shared_ptr<PipePage> pipe;  // null: no request has come over the pipe
   EventSource exit;                // wakes the loop when the process exits
   Instant left_on_pipe;            // the last end of a scope on the pipe: a release or a verdict
-  Instant resumed;                 // when it was last resumed; Instant{}: never halted
+  LostTime halted;                 // when it was stopped, frozen or traced
   int kills = 0;                   // that are under way
   // A kill that ends in SIGKILL is under way: requests of the worker are ignored.
   bool dying = false;

@@ -23,13 +23,18 @@ DeadlineScan::Found DeadlineScan::run(Instant woke, BoardFile& status_page, Inst
   Found found;
   status_page.want_all_wakes();
   next_ = Instant::never();
+  shortest_ = kForever;
   context_.workers.for_each([&](Worker& worker) {
     if (!worker.dying) {
       scan_worker(worker, woke, found);
     }
   });
-  // A client would have to wake the server for an earlier deadline; a sweep finds a later one.
-  status_page.want_wakes_before(std::min(next_, next_sweep));
+  looks_ = looks_for(shortest_);
+  want_by(woke + looks_.pause);
+  // A client has to wake the server for an earlier deadline; the next look finds a later one.
+  wakes_before_ = wakes_before(woke, std::min(next_, next_sweep));
+  scanned_ = Instant::now();
+  status_page.want_wakes_before(wakes_before_);
   std::ranges::stable_sort(found.due, {}, &DueScope::deadline);
   return found;
 }
@@ -54,6 +59,7 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
       found.lost.push_back({&worker, page, false});
     }
   }
+  shortest_ = std::min(shortest_, activity.shortest);
   if (!activity.watches.empty()) {
     judge_idleness(worker, activity, woke, found);
   }
@@ -78,7 +84,7 @@ bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page
     return false;
   }
   // A worker that was found resumed in this scan is judged in the next one.
-  if (worker.resumed > woke ||
+  if (worker.halted.end() > woke ||
       (!candidates.empty() && should_defer(worker, *page, candidates.front()))) {
     return true;
   }
@@ -109,13 +115,37 @@ void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& ac
     }
     const auto page =
         std::ranges::find(worker.pages, watch.page, &std::shared_ptr<WorkerPage>::get);
-    if (worker.resumed <= woke && worker.process->is_alive() &&
+    if (worker.halted.end() <= woke && worker.process->is_alive() &&
         !runs_another_program(*worker.process, **page) &&
         !should_defer(worker, **page, {watch.slot, slot_word::kIdleWatch, deadline}) &&
         (*page)->try_expire_idle(watch.slot, deadline)) {
       found.due.push_back({&worker, deadline, {*page, watch.slot, deadline.ns}});
     }
   }
+}
+
+void DeadlineScan::want_looks_for(Duration timeout, Instant now) {
+  if (timeout < shortest_) {
+    shortest_ = timeout;
+    looks_ = looks_for(timeout);
+    want_by(now + looks_.pause);
+  }
+}
+
+Instant DeadlineScan::first_unseen_start(Instant now) const {
+  Instant first = Instant::never();
+  if (now - scanned_ <= Looks::kShortest) {
+    return first;
+  }
+  context_.workers.for_each([&](const Worker& worker) {
+    for (const auto& page : worker.pages) {
+      if (page != worker.pipe) {
+        first = std::min(first, page->first_unseen_start(scanned_, wakes_before_,
+                                                         context_.policy.scan_of(worker, now)));
+      }
+    }
+  });
+  return first;
 }
 
 bool DeadlineScan::should_defer(Worker& worker, WorkerPage& page,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/clock.hpp"
+#include "common/due.hpp"
 #include "timer_server/records/records.hpp"
 #include "timer_server/scopes/board_file.hpp"
 #include "timer_server/scopes/worker_page.hpp"
@@ -70,10 +71,18 @@ class DeadlineScan {
 
   // Makes next() return that a scan is due at once: deadlines may have changed.
   void want() { next_ = {}; }
+  // Lets the server look as often as a scope with this timeout wants, which was opened at `now`.
+  void want_looks_for(Duration timeout, Instant now);
   // Makes next() return at most `time`.
   void want_by(Instant time) { next_ = std::min(next_, time); }
-  // Returns when run() must be called.
+  // Returns when run() must be called: at a deadline, or for the next of the looks.
   [[nodiscard]] Instant next() const { return next_; }
+  // Returns how often the server looks, by the scopes that the last scan has found.
+  [[nodiscard]] const Looks& looks() const { return looks_; }
+  // Returns since when the server could not run until `now`, as scopes on pages of workers show
+  // that were opened since the last scan: the clients have tried to wake it. Returns never() if
+  // there are none. Scopes of the pipe are the inbox's.
+  [[nodiscard]] Instant first_unseen_start(Instant now) const;
 
  private:
   void scan_worker(Worker& worker, Instant woke, Found& found);
@@ -85,6 +94,10 @@ class DeadlineScan {
 
   const Context context_;
   Instant next_;
+  Instant scanned_ = Instant::never();  // when the last scan ended
+  Instant wakes_before_;                // what the status page says
+  Duration shortest_ = kForever;        // of the timeouts of open scopes
+  Looks looks_;
   WorkerPage::Found on_page_;  // its memory is reused
   LoopThread loop_thread_;
 };

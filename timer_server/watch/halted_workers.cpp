@@ -40,15 +40,15 @@ bool HaltedWorkers::should_defer(Worker& worker,
 HaltedWorkers::Halt& HaltedWorkers::note_halt(const Worker& worker, const std::string& why) {
   const Instant now = Instant::now();
   next_look_ = std::min(next_look_, now + kLookPeriod);
-  return halts_[worker.process->pid] = Halt{worker.process, why, now, false};
+  return halts_[worker.process->pid] = Halt{worker.process, why, last_look_, false};
 }
 
 void HaltedWorkers::resume(Worker& worker, const Halt& halt) {
-  worker.resumed = Instant::now();
+  const Instant now = Instant::now();
+  worker.halted.add(halt.from, now);
   has_resumed_ = true;
-  messages::info("pid {} ({}) is resumed after {}: its scopes have their full timeouts again",
-                 worker.process->pid, worker.process->comm,
-                 duration_for_reading(worker.resumed - halt.since));
+  messages::info("pid {} ({}) is resumed: its scopes get the time back, at most {}",
+                 worker.process->pid, worker.process->comm, duration_for_reading(now - halt.from));
 }
 
 void HaltedWorkers::advance(Instant now) {
@@ -69,7 +69,7 @@ void HaltedWorkers::advance(Instant now) {
 }
 
 // One look takes about 40 us.
-void HaltedWorkers::sweep() {
+void HaltedWorkers::look_at_all() {
   loop_thread_.check();
   if (!look_under_way_.expired()) {
     return;
@@ -80,13 +80,15 @@ void HaltedWorkers::sweep() {
       watched.push_back(worker.process);
     }
   });
+  const Instant begun = Instant::now();
   if (watched.empty()) {
+    last_look_ = begun;
     return;
   }
   const bool are_few = watched.size() <= kFewWorkers;
   const auto token = std::make_shared<char>();  // lives as long as the job, also if it is dropped
   look_under_way_ = token;
-  auto look = [this, token, why_halted = context_.why_halted,
+  auto look = [this, token, begun, why_halted = context_.why_halted,
                watched = std::move(watched)]() -> SideThreads::Delivery {
     std::vector<std::pair<std::weak_ptr<const Process>, std::string>> halted;
     for (const auto& weak : watched) {
@@ -96,10 +98,7 @@ void HaltedWorkers::sweep() {
         }
       }
     }
-    if (halted.empty()) {
-      return nullptr;
-    }
-    return [this, halted = std::move(halted)] {
+    return [this, begun, halted = std::move(halted)] {
       for (const auto& [weak, why] : halted) {
         const auto process = weak.lock();
         Worker* const worker = process ? context_.workers.find(process->pid) : nullptr;
@@ -107,12 +106,13 @@ void HaltedWorkers::sweep() {
           note_halt(*worker, why);
         }
       }
+      last_look_ = begun;
     };
   };
-  if (!are_few) {
+  if (are_few) {
+    look()();
+  } else {
     context_.side_threads.run(std::move(look));
-  } else if (const SideThreads::Delivery delivery = look()) {
-    delivery();
   }
 }
 

@@ -22,15 +22,16 @@
 
 namespace filetimer {
 
-// Defers the deadlines of a halted worker, and gives its scopes their full timeouts when the worker
-// is resumed (Worker::resumed). A worker is looked at when one of its deadlines has passed, at
-// sweeps, and every kLookPeriod while it is halted. A halt that begins and ends between two looks
-// is not noticed. Used on the loop thread.
+// Defers the deadlines of a halted worker, and notes when the worker was halted (Worker::halted),
+// so that its scopes get that time back: from the last look that found it running to the one that
+// finds it running again. A worker is looked at when one of its deadlines has passed, with the
+// server's looks (looks_for()), and every kLookPeriod while it is halted. A halt that begins and
+// ends between two looks is not noticed. Used on the loop thread.
 class HaltedWorkers {
  public:
   // How often a halted worker is looked at.
   static constexpr Duration kLookPeriod = std::chrono::milliseconds{500};
-  // The most workers that a sweep looks at on the loop thread. A side thread looks at more.
+  // The most workers that look_at_all() looks at on the loop thread. A side thread looks at more.
   static constexpr std::size_t kFewWorkers = 16;
 
   // Returns why a process is halted; empty: it is not. Also called on side threads.
@@ -49,12 +50,14 @@ class HaltedWorkers {
   HaltedWorkers& operator=(const HaltedWorkers&) = delete;
 
   // Returns whether a deadline that has passed is deferred, because the worker is halted, or was
-  // resumed and has its full timeout now. Records the first deadline that is deferred in a halt;
-  // `scope` reads the scope for the record.
+  // resumed a moment ago and has a later deadline now. Records the first deadline that is deferred
+  // in a halt; `scope` reads the scope for the record.
   bool should_defer(Worker& worker, const std::function<std::optional<ScopeView>()>& scope);
   // Looks at all workers with open scopes. Does nothing while a side thread still does so for an
-  // earlier sweep, because thousands of workers may take longer than a short --max-interval.
-  void sweep();
+  // earlier call, because thousands of workers may take longer than a short pause between looks.
+  void look_at_all();
+  // Returns when the last look at all workers began.
+  [[nodiscard]] Instant last_look() const { return last_look_; }
   // Looks again at the halted workers.
   void advance(Instant now);
   // Returns when advance() has something to do; never() while no worker is halted.
@@ -70,7 +73,7 @@ class HaltedWorkers {
   struct Halt {
     std::shared_ptr<const Process> process;
     std::string why;
-    Instant since;  // when it was first noticed
+    Instant from;  // the last look at all workers, which found it running
     bool is_recorded = false;
   };
   Halt& note_halt(const Worker& worker, const std::string& why);
@@ -79,6 +82,7 @@ class HaltedWorkers {
   const Context context_;
   std::unordered_map<pid_t, Halt> halts_;
   Instant next_look_ = Instant::never();
+  Instant last_look_;                   // at all workers: when it began
   std::weak_ptr<char> look_under_way_;  // expired: no look is under way
   bool has_resumed_ = false;
   CountsByScope deferred_;

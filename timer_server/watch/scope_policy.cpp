@@ -6,20 +6,20 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/due.hpp"
 #include "common/duration_text.hpp"
 #include "common/scope_page.hpp"
-#include "common/soft_deadline.hpp"
 
 namespace filetimer {
 
-ScopePolicy::ScopePolicy(const Settings& settings, const GivenTime& given_time)
+ScopePolicy::ScopePolicy(const Settings& settings, const LostTime& lost)
     : settings_(settings),
-      given_time_(given_time),
+      lost_(lost),
       page_terms_{.max_timeout = settings.max_timeout.value_or(kForever),
                   .warn_at = settings.warn_at ? warn_at_word(*settings.warn_at) : 0} {}
 
 WorkerPage::Scan ScopePolicy::scan_of(const Worker& worker, Instant now) const {
-  return {.now = now, .terms = page_terms_, .given = given_time_, .resumed = worker.resumed};
+  return {.now = now, .terms = page_terms_, .server = lost_, .worker = worker.halted};
 }
 
 ScopeTerms ScopePolicy::terms_of(const wire::Request& request, const ClockReading& now) const {
@@ -88,8 +88,9 @@ ScopeView ScopePolicy::view_of(const SlotReading& reading) const {
 
 ScopeView ScopePolicy::view_of(const SlotReading& reading, const Worker& worker) const {
   ScopeView view = view_of(reading);
-  view.terms.deadline = given_time_.deadline(
-      {reading.started, view.terms.deadline, view.terms.timeout}, worker.resumed);
+  const ScopeSpan span = span_of(reading.started, reading.word,
+                                 timeout_of(reading.asked, reading.word, page_terms_.max_timeout));
+  view.terms.deadline = due_after_losses(view.terms.deadline, span, lost_, worker.halted);
   return view;
 }
 

@@ -10,7 +10,6 @@
 #include "common/page_reader.hpp"
 #include "common/wire.hpp"
 #include "timer_server/records/records.hpp"
-#include "timer_server/scopes/given_time.hpp"
 #include "timer_server/scopes/worker_page.hpp"
 #include "timer_server/scopes/workers.hpp"
 #include "timer_server/settings/settings.hpp"
@@ -18,11 +17,11 @@
 namespace filetimer {
 
 // Computes the terms of scopes from requests and slots, with --max-timeout, --grace, --warn-at and
-// the time that was given back to the scope's worker. Reads no clock. Used on the loop thread. The
-// arguments of the constructor must outlive the policy.
+// the time that the server and the scope's worker have lost. Reads no clock. Used on the loop
+// thread. The arguments of the constructor must outlive the policy.
 class ScopePolicy {
  public:
-  ScopePolicy(const Settings& settings, const GivenTime& given_time);
+  ScopePolicy(const Settings& settings, const LostTime& lost);
 
   // Returns the terms by which slots are judged.
   [[nodiscard]] const WorkerPage::Terms& page_terms() const { return page_terms_; }
@@ -49,7 +48,7 @@ class ScopePolicy {
 
  private:
   const Settings& settings_;
-  const GivenTime& given_time_;
+  const LostTime& lost_;  // by the server
   const WorkerPage::Terms page_terms_;
 };
 

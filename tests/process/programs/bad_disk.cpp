@@ -7,12 +7,14 @@
 //                       that folder do not return; the first call makes the file "FILE.hit"
 //   BAD_DISK_KILLS      the file has "PID": the sync after the `expired` record of PID kills PID,
 //                       and waits for its end, so that it dies between verdict and signal
-//   BAD_DISK_CUTS       the file has "PID PATH": PATH is truncated when the server asks for the
-//                       cgroup of PID, its last look at a worker before the verdict on its page
-//   BAD_DISK_ENDS       the file has "PID": PID is killed, and its end waited for, at that moment
-//   BAD_DISK_NO_WATCH   epoll_ctl() adds no descriptor: ENOSPC
-//   BAD_DISK_ENDLESS    every pipe has more to read: writers that never pause
-//   BAD_DISK_NETWORK    statfs() says that every path is on NFS
+//   BAD_DISK_CUTS       the file has "PID TIME PATH": PATH is truncated when the server asks for
+//   the
+//                       cgroup of PID at TIME (CLOCK_MONOTONIC, ns) or later, its last look at a
+//                       worker before the verdict on its page
+//   BAD_DISK_ENDS       the file has "PID TIME": PID is killed, and its end waited for, at that
+//   moment BAD_DISK_NO_WATCH   epoll_ctl() adds no descriptor: ENOSPC BAD_DISK_ENDLESS    every
+//   pipe has more to read: writers that never pause BAD_DISK_NETWORK    statfs() says that every
+//   path is on NFS
 // SPDX-License-Identifier: MIT
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -22,6 +24,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -72,27 +75,34 @@ void kill_as_told(int log) {
   ::unlink(path);
 }
 
+// Returns whether the server looks at the worker, not before the time that the file names.
+bool is_look(std::ifstream& told, int& pid, const std::string& opened) {
+  long long time = 0;
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return told >> pid >> time && opened == "/proc/" + std::to_string(pid) + "/cgroup" &&
+         now.tv_sec * 1'000'000'000LL + now.tv_nsec >= time;
+}
+
 void end_as_told(const std::string& opened) {
   const char* path = std::getenv("BAD_DISK_ENDS");
+  std::ifstream told(path == nullptr ? "" : path);
   int pid = 0;
-  if (path == nullptr || !(std::ifstream(path) >> pid) ||
-      opened != "/proc/" + std::to_string(pid) + "/cgroup") {
-    return;
+  if (is_look(told, pid, opened)) {
+    ::unlink(path);
+    kill_and_wait(pid);
   }
-  ::unlink(path);
-  kill_and_wait(pid);
 }
 
 void cut_as_told(const std::string& opened) {
   const char* path = std::getenv("BAD_DISK_CUTS");
-  std::string pid;
+  std::ifstream told(path == nullptr ? "" : path);
+  int pid = 0;
   std::string page;
-  if (path == nullptr || !(std::ifstream(path) >> pid >> page) ||
-      opened != "/proc/" + pid + "/cgroup") {
-    return;
+  if (is_look(told, pid, opened) && told >> page) {
+    ::unlink(path);
+    (void)!::truncate(page.c_str(), 0);
   }
-  ::unlink(path);
-  (void)!::truncate(page.c_str(), 0);
 }
 
 void hang_as_told(const char* touched) {

@@ -1,7 +1,7 @@
 // Preloaded into timer_server, steps its clocks while the files exist that these variables name:
 //   CLOCK_STEP   CLOCK_REALTIME is ahead by the seconds in the file
-//   BOOT_STEP    CLOCK_BOOTTIME is ahead by the seconds in the file, as after a suspend
-//   TIME_STEP    these two and CLOCK_MONOTONIC are ahead by the nanoseconds in the file: time has
+//   TIME_STEP    CLOCK_MONOTONIC, CLOCK_BOOTTIME and CLOCK_REALTIME are ahead by the nanoseconds in
+//   the file: time has
 //                passed for the server, and not for its workers
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
@@ -41,8 +41,8 @@ timespec later(const timespec& time, long nanoseconds) {
 
 extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
   const long result = ::syscall(SYS_clock_gettime, clock, time);
-  if (result == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_BOOTTIME)) {
-    time->tv_sec += number_in(clock == CLOCK_REALTIME ? "CLOCK_STEP" : "BOOT_STEP");
+  if (result == 0 && clock == CLOCK_REALTIME) {
+    time->tv_sec += number_in("CLOCK_STEP");
   }
   if (result == 0 &&
       (clock == CLOCK_REALTIME || clock == CLOCK_BOOTTIME || clock == CLOCK_MONOTONIC)) {

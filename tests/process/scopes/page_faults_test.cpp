@@ -215,7 +215,7 @@ TEST_CASE("a page that is truncated between its scan and the verdict has no expi
   const std::string folder = server.dir() + "/scopes/";
   REQUIRE(wait_until([&] { return exists(folder + ".owners/w-1"); }));
   server.barrier();  // the server asks for the cgroup of a new worker, too
-  write_file(cuts + "-next", fmt::format("{} {}w-1", worker->pid(), folder));
+  write_file(cuts + "-next", fmt::format("{} {} {}w-1", worker->pid(), deadline, folder));
   REQUIRE(::rename((cuts + "-next").c_str(), cuts.c_str()) == 0);
   const Record rejected = server.wait_for([](const Record& r) {
     return r.is("rejected") && r.text("reason").find("truncated") != std::string::npos;
@@ -232,10 +232,10 @@ TEST_CASE("a worker that exits while its page is judged has left its scope open"
   const std::string ends = temp.path("ends");
   Server server(temp, on_bad_disk("BAD_DISK_ENDS", ends));
   const auto worker = page_worker(server.dir(), "w-1");
-  worker->ask("open 0 forward 1000");
+  const std::string deadline = worker->ask("open 0 forward 1000");
   REQUIRE(worker->ask("hint") == "ok");
   server.barrier();
-  write_file(ends + "-next", std::to_string(worker->pid()));
+  write_file(ends + "-next", fmt::format("{} {}", worker->pid(), deadline));
   REQUIRE(::rename((ends + "-next").c_str(), ends.c_str()) == 0);
   CHECK(worker->status() == killed_by(SIGKILL));
   CHECK_FALSE(exists(ends));

@@ -81,8 +81,8 @@ struct QuestionStage {
   Workers workers;
   std::shared_ptr<PipePage> pipe;
   Settings settings;
-  GivenTime given_time;
-  ScopePolicy policy{settings, given_time};
+  LostTime lost;
+  ScopePolicy policy{settings, lost};
   OpenScopes scopes{workers, policy};
   bool has_kills = false;
   std::function<void()> on_publish = [] {};

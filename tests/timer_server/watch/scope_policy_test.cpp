@@ -8,7 +8,6 @@
 #include <functional>
 #include <limits>
 
-#include "common/soft_deadline.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/test_page.hpp"
 #include "timer_server/scopes/mapped_page.hpp"
@@ -58,8 +57,8 @@ struct PolicyStage {
 
   testing::TempFolder folder;
   const Settings settings;
-  GivenTime given;
-  const ScopePolicy policy{settings, given};
+  LostTime lost;
+  const ScopePolicy policy{settings, lost};
   Workers workers;
 };
 
@@ -282,30 +281,29 @@ TEST_CASE("Pages are judged by --max-timeout and --warn-at") {
   CHECK(parts.policy.page_terms().max_timeout == 5s);
   CHECK(parts.policy.page_terms().warn_at == std::uint32_t{1} << 30);
   Worker& worker = parts.add_worker(4711);
-  worker.resumed = {700};
   const WorkerPage::Scan scan = parts.policy.scan_of(worker, {5'000});
   CHECK(scan.now == Instant{5'000});
   CHECK(scan.terms.max_timeout == 5s);
   CHECK(scan.terms.warn_at == std::uint32_t{1} << 30);
-  CHECK(&scan.given == &parts.given);
-  CHECK(scan.resumed == Instant{700});
+  CHECK(&scan.server == &parts.lost);
+  CHECK(&scan.worker == &worker.halted);
 }
 
-TEST_CASE("The time that a worker was given moves the deadline of its scopes") {
+TEST_CASE("The time that a worker and the server have lost moves the deadline of its scopes") {
   PolicyStage parts;
   Worker& worker = parts.add_worker(4711);
   CHECK(parts.policy.view_of(reading_of(), worker).terms.deadline == Instant{5'000});
-  parts.given.add({4'000}, Duration{700});
+  parts.lost.add({3'300}, {4'000});
   CHECK(parts.policy.view_of(reading_of(), worker).terms.deadline == Instant{5'700});
   CHECK(parts.policy.view_of(reading_of()).terms.deadline == Instant{5'000});
-  worker.resumed = {4'500};
-  CHECK(parts.policy.view_of(reading_of(), worker).terms.deadline == Instant{8'500});
+  worker.halted.add({4'000}, {4'500});
+  CHECK(parts.policy.view_of(reading_of(), worker).terms.deadline == Instant{6'200});
 }
 
 TEST_CASE("Open scopes are listed oldest first, and if there are too many, the last opened ones") {
   PolicyStage parts;
   Worker& worker = parts.add_worker(4711);
-  worker.resumed = {4'000};
+  worker.halted.add({1'000}, {4'000});
   parts.acquire(worker, "third", terms_between({3'000}, {9'000}));
   parts.acquire(worker, "first", terms_between({1'000}, {9'000}));
   TestPage content;

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+#include "common/due.hpp"
+
+namespace filetimer {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+}  // namespace
+
+Instant due_time(Instant deadline, std::int64_t word, Instant started, Duration max_timeout) {
+  if (max_timeout == kForever) {
+    return deadline;
+  }
+  const Instant since = slot_word::is_paused(word) ? Instant{word - slot_word::kPaused} : started;
+  return std::min(deadline, since + max_timeout);
+}
+
+Instant due_time(const Slot& slot, std::int64_t word, Duration max_timeout) {
+  return due_time(deadline_of_word(word), word, start_in(slot.started), max_timeout);
+}
+
+Duration timeout_of(Duration asked, std::int64_t word, Duration max_timeout) {
+  return std::min(slot_word::is_paused(word) ? kForever : asked, max_timeout);
+}
+
+Duration timeout_of(const Slot& slot, std::int64_t word, Duration max_timeout) {
+  const std::int64_t asked = slot.timeout.load(kRelaxed);
+  return timeout_of(asked < 0 ? kForever : Duration{asked}, word, max_timeout);
+}
+
+// A renewal writes `started` before the word, so `started` may be of the next span; deadline -
+// timeout is not.
+ScopeSpan span_of(Instant started, std::int64_t word, Duration timeout) {
+  const bool has_both = word < slot_word::kNoDeadline && timeout.count() <= word;
+  return {has_both ? std::min(started, Instant{word - timeout.count()}) : started, timeout};
+}
+
+void LostTime::add(Instant from, Instant until) {
+  if (times_.size() == kMaxTimes) {
+    times_[1].length += times_[0].length;
+    times_.erase(times_.begin());
+  }
+  times_.push_back({until, until - from});
+}
+
+Instant LostTime::extended(Instant due, const ScopeSpan& span, std::size_t most) const {
+  if (due.is_never()) {
+    return due;
+  }
+  auto time = std::ranges::upper_bound(times_, span.started, {}, &Time::until);
+  for (; time != times_.end() && most > 0; ++time, --most) {
+    const Duration lost = std::min(time->length, time->until - span.started);
+    due = std::max(due, time->until) + std::min(lost, span.timeout);
+  }
+  return due;
+}
+
+Instant due_after_losses(Instant due, const ScopeSpan& span, const LostTime& server,
+                         const LostTime& worker) {
+  return worker.extended(server.extended(due, span, kMostGivenToScope), span);
+}
+
+Instant due_after_losses(const Slot& slot, std::int64_t word, Duration max_timeout,
+                         const LostTime& server, const LostTime& worker) {
+  const Instant due = due_time(slot, word, max_timeout);
+  if (server.end() == Instant{} && worker.end() == Instant{}) {
+    return due;
+  }
+  const Duration timeout = timeout_of(slot, word, max_timeout);
+  return due_after_losses(due, span_of(start_in(slot.started), word, timeout), server, worker);
+}
+
+Looks looks_for(Duration shortest) {
+  if (shortest == kForever) {
+    return {};
+  }
+  const Duration tolerated = std::clamp(shortest / 16, Looks::kShortest, Looks::kLongest);
+  return {std::max(shortest / 4 - tolerated, Looks::kLeastPause), tolerated};
+}
+
+Instant wakes_before(Instant now, Instant next) {
+  constexpr std::int64_t kFarthest = kMaxTimeout.count();
+  const std::int64_t wait = std::clamp<std::int64_t>(next.ns - now.ns, 0, kFarthest);
+  return next.is_never() ? next : now + Duration{4 * wait};
+}
+
+Instant soft_time_of(const Slot& slot, std::int64_t word, Instant due, std::uint32_t warn_at) {
+  if (slot_word::is_paused(word)) {
+    return Instant::never();
+  }
+  const Instant soft = soft_time(start_in(slot.started), due, slot.soft_ms.load(kRelaxed), warn_at);
+  const bool is_resumed = (slot.flags.load(kRelaxed) & slot_flag::kResumed) != 0;
+  if (is_resumed && slot_word::is_open(word) && word < slot_word::kNoDeadline) {
+    const std::int64_t left = std::clamp<std::int64_t>(slot.left.load(kRelaxed), 0, word);
+    return soft > Instant{word - left} ? soft : Instant::never();
+  }
+  return soft;
+}
+
+}  // namespace filetimer

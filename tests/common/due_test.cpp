@@ -1,0 +1,191 @@
+// When a scope is due and when it is warned about.
+// SPDX-License-Identifier: MIT
+#include "common/due.hpp"
+
+#include <doctest/doctest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "common/limits.hpp"
+
+using namespace filetimer;
+using namespace std::chrono_literals;
+
+namespace {
+
+__extension__ using Wide = unsigned __int128;
+
+constexpr Instant kStarted{1'000};
+constexpr std::uint32_t kHalf = 1U << 31;
+
+Instant after(Duration d) {
+  return kStarted + d;
+}
+
+}  // namespace
+
+TEST_CASE("a fraction of the timeout is met to the nanosecond") {
+  CHECK(warn_at_word(0.5) == kHalf);
+  CHECK(soft_time(kStarted, after(10s), 0, warn_at_word(0.5)) == after(5s));
+  CHECK(soft_time(kStarted, after(10s), 0, warn_at_word(0.25)) == after(2500ms));
+  CHECK(soft_time(kStarted, after(3ns), 0, kHalf) == after(2ns));  // rounded up
+  CHECK(soft_time(kStarted, after(kMaxTimeout), 0, kHalf) == after(kMaxTimeout / 2));
+}
+
+TEST_CASE("no fraction makes a warning early, or late by more than a share of 2^-32") {
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 10'000; ++i) {
+    const auto span = static_cast<std::int64_t>(random() >> (2 + random() % 50)) + 1;
+    const auto word = static_cast<std::uint32_t>(random() >> (32 + random() % 32)) | 1U;
+    const std::int64_t part = part_of(span, word);
+    const Wide exact = Wide(span) * word;  // in parts of 2^32
+    CHECK((Wide(part) << 32) >= exact);
+    CHECK((Wide(part) << 32) - exact < Wide(1) << 32);
+    CHECK(part <= span);
+  }
+  for (const double fraction : {0.1, 0.3, 0.7, 0.9, 1e-9, 0.999999999}) {
+    const double word = warn_at_word(fraction);
+    CHECK(word / 4294967296.0 >= fraction);
+    CHECK((word - 1) / 4294967296.0 < fraction);
+  }
+  CHECK(warn_at_word(0.99999999999) == 0xFFFF'FFFF);  // below 1 it stays
+}
+
+TEST_CASE("a scope's own soft deadline is rounded up to a millisecond and has precedence") {
+  CHECK(soft_ms(1ns) == 1);
+  CHECK(soft_ms(1ms) == 1);
+  CHECK(soft_ms(1500us) == 2);
+  CHECK(soft_ms(kLongestSoft) == 0xFFFF'FFFF);
+  CHECK(soft_time(kStarted, after(10s), 7, 0) == after(7ms));
+  CHECK(soft_time(kStarted, after(10s), 7'000, kHalf) == after(7s));
+  CHECK(soft_time(kStarted, after(10s), 3'000, kHalf) == after(3s));
+}
+
+TEST_CASE("there is no warning at the deadline or after it") {
+  CHECK(soft_time(kStarted, after(10s), 0, 0).is_never());
+  CHECK(soft_time(kStarted, after(10s), 10'000, 0).is_never());
+  CHECK(soft_time(kStarted, after(10s), 11'000, kHalf).is_never());  // its own counts
+  CHECK(soft_time(kStarted, after(1ns), 0, kHalf).is_never());
+}
+
+TEST_CASE("a scope without a deadline has no fraction, but may have a soft deadline of its own") {
+  for (const std::int64_t due : {slot_word::kNoDeadline + 5, Instant::never().ns}) {
+    CHECK(soft_time(kStarted, {due}, 0, kHalf).is_never());
+    CHECK(soft_time(kStarted, {due}, 20, kHalf) == after(20ms));
+  }
+}
+
+TEST_CASE("no value of a page makes a sum overflow") {
+  constexpr Instant kLate{std::numeric_limits<std::int64_t>::max() - 1};
+  CHECK(soft_time(kLate, {1}, 0, kHalf).is_never());
+  CHECK(soft_time(kLate, {1}, 0xFFFF'FFFF, 0).is_never());
+  CHECK(soft_time({0}, {slot_word::kNoDeadline - 1}, 0, 0xFFFF'FFFF) <
+        Instant{slot_word::kNoDeadline - 1});
+}
+
+// --- lost time ---
+
+namespace {
+
+constexpr Instant at(Duration time) {
+  return Instant{} + time;
+}
+
+// A scope of 10 s that began at 100 s.
+constexpr ScopeSpan kScope{.started = {100'000'000'000}, .timeout = 10s};
+
+struct Lost {
+  Duration from;
+  Duration until;
+};
+
+LostTime lost_time(const std::vector<Lost>& times) {
+  LostTime lost;
+  for (const Lost& time : times) {
+    lost.add(at(time.from), at(time.until));
+  }
+  return lost;
+}
+
+}  // namespace
+
+TEST_CASE("a deadline is later by the time that was lost since its scope began") {
+  struct Row {
+    std::string what;
+    std::vector<Lost> server;
+    std::vector<Lost> worker;
+    Duration due;  // 110 s, if no time was lost
+  };
+  for (const Row& row : std::vector<Row>{
+           {"nothing was lost", {}, {}, 110s},
+           {"lost before the scope began", {{90s, 100s}}, {{95s, 99s}}, 110s},
+           {"lost in the middle", {{102s, 105s}}, {}, 113s},
+           {"the worker was halted in the middle", {}, {{102s, 105s}}, 113s},
+           {"the scope began in that time", {{80s, 103s}}, {}, 113s},
+           {"past the deadline: counted from the end", {{109s, 112s}}, {}, 115s},
+           {"longer than the timeout: a full timeout", {{105s, 500s}}, {}, 510s},
+           {"several times add up", {{101s, 103s}, {105s, 106s}}, {{107s, 108s}}, 114s},
+           {"each is at most the timeout", {{101s, 200s}, {205s, 300s}}, {}, 310s},
+           {"the server's first four count",
+            {{101s, 102s}, {103s, 104s}, {105s, 106s}, {107s, 108s}, {109s, 110s}},
+            {},
+            114s},
+           {"all of the worker's count",
+            {},
+            {{101s, 102s}, {103s, 104s}, {105s, 106s}, {107s, 108s}, {109s, 110s}},
+            115s},
+       }) {
+    CAPTURE(row.what);
+    CHECK(due_after_losses(at(110s), kScope, lost_time(row.server), lost_time(row.worker)) ==
+          at(row.due));
+  }
+}
+
+TEST_CASE("a scope without a deadline gets none from lost time, one without a timeout gets all") {
+  const LostTime lost = lost_time({{105s, 500s}});
+  CHECK(due_after_losses(Instant::never(), {.started = at(100s)}, lost, lost).is_never());
+  CHECK(due_after_losses(at(110s), {.started = at(100s)}, lost, {}) == at(895s));
+}
+
+TEST_CASE(
+    "a scope has a full timeout after the last loss, or what it had, however many there are") {
+  LostTime lost;
+  Instant before = at(110s);
+  for (std::size_t i = 0; i < 3 * LostTime::kMaxTimes; ++i) {
+    const Instant until = at(101s + static_cast<int>(i) * 3s);
+    lost.add({until.ns - 1'000'000'000 * static_cast<int>(i % 3)}, until);
+    const Instant now = lost.extended(at(110s), kScope);
+    CHECK(now >= std::min(before, until + kScope.timeout));
+    CHECK(lost.end() == until);
+    before = now;
+  }
+}
+
+TEST_CASE("the server looks so often that a pause between two looks takes a quarter of a timeout") {
+  CHECK(looks_for(kForever).pause == kForever);
+  CHECK(looks_for(kForever).tolerated == 1s);
+  for (const Duration shortest : {1400ms, 2000ms, 4000ms, 7000ms, 30'000ms, 3'600'000ms}) {
+    const Looks looks = looks_for(shortest);
+    CAPTURE(shortest.count());
+    CHECK(looks.pause + looks.tolerated <= shortest / 4);
+    CHECK(looks.pause > shortest / 20);
+  }
+  for (const Duration shortest : {0ms, 1ms, 500ms, 1000ms}) {
+    CHECK(looks_for(shortest).pause == 100ms);  // no more than ten times a second
+    CHECK(looks_for(shortest).tolerated == 250ms);
+  }
+}
+
+TEST_CASE("a scope that wakes no server is looked at within a quarter of its timeout") {
+  const Instant now = at(50s);
+  const Instant next = at(57s);
+  const Instant before = wakes_before(now, next);
+  CHECK(before == at(78s));
+  for (const Duration opened : {50s, 53s, 57s}) {
+    CHECK(4 * (next - at(opened)) <= before - at(opened));
+  }
+  CHECK(wakes_before(now, at(40s)) == now);
+  CHECK(wakes_before(now, Instant::never()).is_never());
+}
