@@ -3,9 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <iterator>
-#include <limits>
+#include <map>
 #include <string_view>
 #include <utility>
 
@@ -24,13 +23,6 @@ double seconds_of(Duration duration) {
 double unix_seconds(std::int64_t wall_ns) {
   constexpr std::int64_t kSecond = 1'000'000'000;
   return static_cast<double>(wall_ns / kSecond) + static_cast<double>(wall_ns % kSecond) / 1e9;
-}
-
-std::string number_text(double number) {
-  return std::isinf(number) ? number > 0 ? "+Inf" : "-Inf" : fmt::format("{}", number);
-}
-std::string number_text(std::uint64_t number) {
-  return fmt::format("{}", number);
 }
 
 Labels label(std::string_view name, std::string_view value) {
@@ -62,7 +54,7 @@ class MetricsWriter {
   template <class Number>
   void sample(const Labels& labels, Number value, std::string_view suffix = {}) {
     fmt::format_to(std::back_inserter(text_), "{}{}{{{}{}{}}} {}\n", name_, suffix, dir_,
-                   labels.empty() ? "" : ",", labels, number_text(value));
+                   labels.empty() ? "" : ",", labels, value);
   }
 
   void counter(std::string_view name, std::uint64_t value, std::string_view help) {
@@ -74,18 +66,17 @@ class MetricsWriter {
     family(name, "gauge", help);
     sample({}, value);
   }
-  template <const auto& kBounds>
-  void histogram(const Labels& labels, const DurationCounts<kBounds>& durations) {
-    const std::string before = labels.empty() ? "" : labels + ",";
+  void histogram(const LatenessCounts& lateness) {
+    constexpr auto& kBounds = metric_bounds::kLateness;
     std::uint64_t sum = 0;
-    for (std::size_t i = 0; i < durations.counts.size(); ++i) {
-      sum = limited_sum(sum, durations.counts[i]);
+    for (std::size_t i = 0; i < lateness.counts.size(); ++i) {
+      sum += lateness.counts[i];
       const std::string bound =
-          i < kBounds.size() ? number_text(seconds_of(kBounds[i])) : std::string("+Inf");
-      sample(before + label("le", bound), sum, "_bucket");
+          i < kBounds.size() ? fmt::format("{}", seconds_of(kBounds[i])) : "+Inf";
+      sample(label("le", bound), sum, "_bucket");
     }
-    sample(labels, durations.total_s, "_sum");
-    sample(labels, sum, "_count");
+    sample({}, lateness.total_s, "_sum");
+    sample({}, sum, "_count");
   }
 
   std::string finish() && { return std::move(text_); }
@@ -96,15 +87,12 @@ class MetricsWriter {
   std::string text_;
 };
 
-// Writes the counts of each known scope name. A count that is 0 is written as well: rate() and
-// increase() see the first event of a name only behind a 0.
+// Writes the counts of each scope name that has expired or is counted. A count that is 0 is written
+// as well: rate() and increase() see the first event of a name only behind a 0.
 void write_counts(MetricsWriter& out, const Metrics& metrics, const Metrics::Counts& counts,
                   const Labels& before = {}) {
   std::map<std::string_view, std::uint64_t> all(counts.begin(), counts.end());
   for (const auto& known : metrics.expired) {
-    all.try_emplace(known.first);
-  }
-  for (const auto& known : metrics.durations) {
     all.try_emplace(known.first);
   }
   for (const auto& [scope, count] : all) {
@@ -141,13 +129,6 @@ void write_counters(MetricsWriter& out, const Metrics& metrics) {
 void write_gauges(MetricsWriter& out, const Metrics& metrics) {
   out.gauge("workers", metrics.workers, "Workers that are watched.");
   out.gauge("open_scopes", metrics.open_scopes, "Open scopes without a verdict.");
-  out.gauge("oldest_scope_age_seconds", seconds_of(metrics.oldest_scope_age),
-            "Age of the oldest open scope; 0: no scope is open.");
-  out.gauge("next_deadline_seconds",
-            metrics.until_deadline ? seconds_of(*metrics.until_deadline)
-                                   : std::numeric_limits<double>::infinity(),
-            "Time left of the open scope with the earliest deadline; negative: the deadline has "
-            "passed; +Inf: no open scope has a deadline.");
   out.gauge("kills_under_way", metrics.kills_under_way, "Kills without an outcome yet.");
   out.gauge("unkillable_workers", metrics.unkillable_workers,
             "Workers that are alive after SIGKILL.");
@@ -174,15 +155,9 @@ std::string metrics_text(const Metrics& metrics) {
   write_counters(out, metrics);
   write_gauges(out, metrics);
   out.family("verdict_lateness_seconds", "histogram", "Time from a deadline to its verdict.");
-  out.histogram({}, metrics.lateness);
+  out.histogram(metrics.lateness);
   out.gauge("verdict_lateness_max_seconds", seconds_of(metrics.longest_lateness),
             "Longest time from a deadline to its verdict since the server started.");
-  out.family("scope_duration_seconds", "histogram",
-             "Durations of scopes on the pages of workers, by scope name; those of workers that "
-             "have ended since the server started are included.");
-  for (const auto& [scope, durations] : metrics.durations) {
-    out.histogram(label("scope", scope), durations);
-  }
   return std::move(out).finish();
 }
 

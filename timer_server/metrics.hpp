@@ -5,8 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <optional>
 #include <string>
 
 #include "common/clock.hpp"
@@ -39,16 +37,12 @@ struct Metrics {
 
   std::size_t workers = 0;
   std::size_t open_scopes = 0;
-  Duration oldest_scope_age{};
-  std::optional<Duration> until_deadline;  // empty: no open scope has a deadline
   std::size_t kills_under_way = 0;
   std::size_t unkillable_workers = 0;
   bool is_log_working = true;
   std::uint64_t waiting_records = 0;
   std::size_t waiting_bytes = 0;
   Duration log_lag{};
-
-  std::map<std::string, ScopeDurationCounts> durations;  // by scope
 };
 
 // Returns the text, which ends with a newline.

@@ -6,10 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "common/posix.hpp"
@@ -17,6 +15,9 @@
 
 namespace filetimer {
 namespace {
+
+// A file that is written behind another one replaces it.
+static_assert(SideThreads::max_threads(SideThreads::Lane::kMetrics) == 1);
 
 Status write_whole(int fd, std::string_view text) {
   while (!text.empty()) {
@@ -46,20 +47,8 @@ Status write_new_file(const std::string& path, std::string_view text) {
                                     : system_error(fmt::format("cannot write '{}'", path));
 }
 
-std::optional<FileVersion> version_of(const std::string& path) {
-  struct stat there {};
-  if (::lstat(path.c_str(), &there) != 0) {
-    return std::nullopt;
-  }
-  return FileVersion{there.st_ino, there.st_mtim.tv_sec, there.st_mtim.tv_nsec};
-}
-
 const char* kind_of(mode_t mode) {
   return S_ISLNK(mode) ? "a symbolic link" : S_ISDIR(mode) ? "a directory" : "no regular file";
-}
-
-bool is_done(const std::shared_future<Status>& written, Duration limit) {
-  return !written.valid() || written.wait_for(limit) == std::future_status::ready;
 }
 
 }  // namespace
@@ -83,7 +72,10 @@ Status replace_file(const std::string& path, std::string_view text) {
 
 bool MetricsFile::is_ready() {
   loop_thread_.check();
-  if (is_done(written_, Duration::zero())) {
+  if (!is_wanted()) {
+    return false;
+  }
+  if (!written_.valid() || written_.wait_for(Duration::zero()) == std::future_status::ready) {
     return true;
   }
   if (Instant::now() - began_ >= kAnswerLimit) {
@@ -92,51 +84,28 @@ bool MetricsFile::is_ready() {
   return false;
 }
 
-void MetricsFile::write(Metrics metrics) {
+void MetricsFile::write(std::string text) {
   loop_thread_.check();
-  if (!is_wanted()) {
-    return;
-  }
   const auto result = std::make_shared<std::promise<Status>>();
-  written_ = result->get_future().share();
+  written_ = result->get_future();
   began_ = Instant::now();
-  // If the job is dropped, the promise is broken, which makes written_ ready.
   side_threads_.run(
-      [this, result, path = path_, last = last_version_,
-       metrics = std::move(metrics)]() -> SideThreads::Delivery {
-        const std::optional<FileVersion> found = version_of(path);
-        const bool is_of_another = *last && found && found != *last;
-        Status written = replace_file(path, metrics_text(metrics));
-        *last = written ? version_of(path) : std::nullopt;
+      [this, result, path = path_, text = std::move(text)]() -> SideThreads::Delivery {
+        Status written = replace_file(path, text);
         result->set_value(written);
-        return [this, written = std::move(written), is_of_another] {
-          note(written);
-          if (is_of_another) {
-            note_other_writer();
-          }
-        };
+        return [this, written = std::move(written)] { note(written); };
       },
       SideThreads::Lane::kMetrics);
 }
 
-void MetricsFile::write_last(Metrics metrics, Duration limit) {
-  loop_thread_.check();
-  if (!is_wanted()) {
-    return;
+// Its delivery does not come, because the loop has ended.
+void MetricsFile::write_last(std::string text) {
+  write(std::move(text));
+  if (written_.wait_for(kLastLimit) == std::future_status::ready) {
+    note(written_.get());
+  } else {
+    note_failure("its file system does not answer");
   }
-  const Instant until = Instant::now() + limit;
-  if (is_done(written_, limit)) {
-    write(std::move(metrics));
-    if (is_done(written_, std::max(until - Instant::now(), Duration::zero()))) {
-      try {
-        note(written_.get());
-      } catch (const std::future_error&) {
-        note_failure("too many jobs wait");  // it was dropped
-      }
-      return;
-    }
-  }
-  note_failure("its file system does not answer");
 }
 
 void MetricsFile::note(const Status& written) {
@@ -144,15 +113,6 @@ void MetricsFile::note(const Status& written) {
     note_failure(written.error().message);
   } else if (std::exchange(has_failed_, false)) {
     messages::info("the metrics file '{}' is written again", path_);
-  }
-}
-
-void MetricsFile::note_other_writer() {
-  if (!std::exchange(has_noted_other_, true)) {
-    messages::warning(
-        "another program writes the metrics file '{}', too: expected a file of its own for each "
-        "server",
-        path_);
   }
 }
 

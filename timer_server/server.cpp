@@ -25,8 +25,6 @@ namespace {
 constexpr Duration kLastSyncLimit = std::chrono::seconds{2};
 // When the next iteration comes after one that threw an exception.
 constexpr Duration kAfterFailure = std::chrono::milliseconds{100};
-// How long the last metrics may take to reach the file.
-constexpr Duration kLastMetricsLimit = std::chrono::milliseconds{500};
 constexpr std::string_view kEndedInside = "the worker ended inside the scope";
 
 Settings with_absolute_path(Settings settings) {
@@ -94,7 +92,6 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
       verdicts_({loop_.get(), settings_.kill, policy_, workers_, directory_.pages(), unsaved_,
                  records_, *log_, side_threads_, warnings_, overdue_, hooks_, evidence_command_,
                  peers_}),
-      metrics_collection_(workers_, policy_, pages_),
       metrics_file_(settings_.metrics, side_threads_),
       next_sweep_(started_ + settings_.max_interval) {
   begin();
@@ -129,7 +126,7 @@ void Server::begin() {
                      .verdicts = verdicts_},
                     read_past_verdicts(log_->path(), records_.boot_id(), directory_.path()));
   record_start(recovery.run());
-  begin_metrics();
+  write_metrics();
   if (directory_.pipe().outlives_server()) {
     check_directory();  // it may have been removed while no server was running
   }
@@ -229,8 +226,7 @@ Instant Server::carry_out(Instant now) {
   next = std::min(next, verdicts_.advance(now));
   soft_deadlines_.warn();
   advance_life(now);
-  next = std::min({next, hooks_.advance(now), warnings_.advance(now), overdue_.advance(now),
-                   advance_metrics(now)});
+  next = std::min({next, hooks_.advance(now), warnings_.advance(now), overdue_.advance(now)});
   if (hooks_.idle()) {
     (void)life_.handle(LifeCycle::Event::kHooksDone, now);
   }
@@ -317,30 +313,15 @@ void Server::sweep(Instant now) {
   scan_.want();  // in the next iteration, which follows at once
   print_log_message(now);
   service_manager_.notify_status(workers_.count(), verdicts_.killed());
-  begin_metrics();
+  write_metrics();
 }
 
-// A collection that is under way goes on: then the sweeps come faster than the pages can be read.
-void Server::begin_metrics() {
-  if (metrics_file_.is_wanted() && !metrics_collection_.is_under_way() &&
-      metrics_file_.is_ready()) {
-    metrics_collection_.begin();
+void Server::write_metrics() {
+  if (metrics_file_.is_ready()) {
+    metrics_file_.write(metrics_text(metrics(true)));
   }
 }
 
-// Returns when it must be called again, or never().
-Instant Server::advance_metrics(Instant now) {
-  if (!metrics_collection_.is_under_way()) {
-    return Instant::never();
-  }
-  if (!metrics_collection_.advance()) {
-    return now;
-  }
-  metrics_file_.write(metrics(true));
-  return Instant::never();
-}
-
-// The scopes are those of the last collection.
 Metrics Server::metrics(bool is_running) {
   const ClockReading now = ClockReading::now();
   Metrics metrics;
@@ -365,6 +346,7 @@ Metrics Server::metrics(bool is_running) {
   metrics.rejected = rejections_.total();
   metrics.lost_records = log_->lost_records();
   metrics.workers = workers_.count();
+  metrics.open_scopes = open_scopes_.count();
   metrics.kills_under_way = verdicts_.ladder().count();
   metrics.unkillable_workers = verdicts_.unkillable();
   metrics.is_log_working = log_->is_working(now.mono);
@@ -372,15 +354,12 @@ Metrics Server::metrics(bool is_running) {
   metrics.waiting_records = backlog.records;
   metrics.waiting_bytes = backlog.bytes;
   metrics.log_lag = std::max(now.mono - std::min(backlog.oldest, now.mono), Duration::zero());
-  metrics_collection_.add_to(metrics, now.mono);
   return metrics;
 }
 
 void Server::write_last_metrics() {
   if (metrics_file_.is_wanted()) {
-    metrics_collection_.begin();
-    (void)metrics_collection_.advance(kForever);
-    metrics_file_.write_last(metrics(false), kLastMetricsLimit);
+    metrics_file_.write_last(metrics_text(metrics(false)));
   }
 }
 

@@ -19,7 +19,7 @@
 #include "timer_server/kills/soft_deadlines.hpp"
 #include "timer_server/kills/verdicts.hpp"
 #include "timer_server/kills/warnings.hpp"
-#include "timer_server/metrics_collection.hpp"
+#include "timer_server/metrics.hpp"
 #include "timer_server/metrics_file.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
@@ -81,10 +81,9 @@ class Server {
   void run_once_guarded();
   void give_back_missed_time(const MissedTime::Clocks& woke);
   void sweep(Instant now);
-  void begin_metrics();
-  Instant advance_metrics(Instant now);
-  Metrics metrics(bool is_running);
+  void write_metrics();
   void write_last_metrics();
+  Metrics metrics(bool is_running);
   void check_directory();
   void on_worker_removed(Worker& worker);
   void report_rejections(Instant now, bool force);
@@ -143,7 +142,6 @@ class Server {
   PeerEvidence peers_;
   Verdicts verdicts_;
 
-  MetricsCollection metrics_collection_;
   MetricsFile metrics_file_;
 
   std::uint64_t deferrals_of_all_ = 0;

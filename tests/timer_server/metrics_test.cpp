@@ -11,7 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include "common/duration_buckets.hpp"
 #include "tests/support/files.hpp"
 
 using namespace filetimer;
@@ -23,35 +22,12 @@ bool has_line(const std::string& text, std::string_view line) {
   return ("\n" + text).find(fmt::format("\n{}\n", line)) != std::string::npos;
 }
 
-ScopeStatistics one_of(Duration duration) {
-  ScopeStatistics statistics;
-  statistics.count = 1;
-  statistics.total = duration;
-  ++statistics.histogram[bucket_of(duration.count())];
-  return statistics;
-}
-
-// Returns the least bound under which a duration of a page is counted; kForever: none.
-Duration bound_of(Duration duration) {
-  ScopeDurationCounts counts;
-  add_durations(counts, one_of(duration));
-  for (std::size_t i = 0; i < metric_bounds::kScope.size(); ++i) {
-    if (counts.counts[i] != 0) {
-      return metric_bounds::kScope[i];
-    }
-  }
-  CHECK(counts.counts.back() == 1);
-  return kForever;
-}
-
 }  // namespace
 
 TEST_CASE("Each family of metrics has a HELP and a TYPE line once, in front of its samples") {
   Metrics metrics;
   metrics.expired["a"] = 1;
   metrics.expired["b"] = 2;
-  metrics.durations["a"];
-  metrics.durations["b"];
   const std::string text = metrics_text(metrics);
   CHECK(text.ends_with("\n"));
   std::set<std::string> seen;
@@ -92,8 +68,7 @@ TEST_CASE("The values of a server stand behind its folder, counters as whole num
   metrics.killed["forward"] = std::numeric_limits<std::uint64_t>::max();
   metrics.deferred["forward"] = 4;
   metrics.deferred_all = 5;
-  metrics.oldest_scope_age = 1500ms;
-  metrics.until_deadline = -250ms;
+  metrics.open_scopes = 7;
   metrics.is_log_working = false;
   metrics.log_lag = 2500ms;
   const std::string text = metrics_text(metrics);
@@ -106,34 +81,31 @@ TEST_CASE("The values of a server stand behind its folder, counters as whole num
         R"(filetimer_killed_total{dir="/run/job",scope="forward"} 18446744073709551615)",
         R"(filetimer_deferred_total{dir="/run/job",reason="worker_halted",scope="forward"} 4)",
         R"(filetimer_deferred_total{dir="/run/job",reason="server_missed_time"} 5)",
-        R"(filetimer_oldest_scope_age_seconds{dir="/run/job"} 1.5)",
-        R"(filetimer_next_deadline_seconds{dir="/run/job"} -0.25)",
-        R"(filetimer_log_working{dir="/run/job"} 0)",
+        R"(filetimer_open_scopes{dir="/run/job"} 7)", R"(filetimer_log_working{dir="/run/job"} 0)",
         R"(filetimer_log_lag_seconds{dir="/run/job"} 2.5)"}) {
     CAPTURE(line);
     CHECK(has_line(text, line));
   }
-  metrics.until_deadline.reset();
   metrics.is_running = false;
-  CHECK(has_line(metrics_text(metrics), R"(filetimer_next_deadline_seconds{dir="/run/job"} +Inf)"));
   CHECK(has_line(metrics_text(metrics), R"(filetimer_up{dir="/run/job"} 0)"));
 }
 
-TEST_CASE("Each counter has a series for each known scope name, so that its first event is seen") {
+TEST_CASE(
+    "Each counter has a series for each expired scope name, so that its first event is seen") {
   Metrics metrics;
   metrics.expired["expired"] = 1;
+  metrics.expired["another"] = 4;
   metrics.warned["expired"] = 2;
   metrics.released_late["late"] = 3;
-  metrics.durations["on a page"];
   const std::string text = metrics_text(metrics);
   for (const char* line : {R"(filetimer_expired_total{dir="",scope="expired"} 1)",
-                           R"(filetimer_expired_total{dir="",scope="on a page"} 0)",
+                           R"(filetimer_expired_total{dir="",scope="another"} 4)",
                            R"(filetimer_killed_total{dir="",scope="expired"} 0)",
-                           R"(filetimer_killed_total{dir="",scope="on a page"} 0)",
+                           R"(filetimer_killed_total{dir="",scope="another"} 0)",
                            R"(filetimer_unkillable_total{dir="",scope="expired"} 0)",
                            R"(filetimer_warned_total{dir="",scope="expired"} 2)",
                            R"(filetimer_released_late_total{dir="",scope="late"} 3)",
-                           R"(filetimer_released_late_total{dir="",scope="on a page"} 0)"}) {
+                           R"(filetimer_released_late_total{dir="",scope="another"} 0)"}) {
     CAPTURE(line);
     CHECK(has_line(text, line));
   }
@@ -162,53 +134,24 @@ TEST_CASE("Lateness is counted under its bound, in buckets that add up") {
   CHECK(has_line(text, R"(filetimer_verdict_lateness_seconds_sum{dir=""} 10.002000002)"));
 }
 
-TEST_CASE(
-    "No duration of a scope is counted under a bound that it exceeds, and few are far above") {
-  CHECK(bound_of(0ns) == 1ms);
-  CHECK(bound_of(800us) == 1ms);
-  CHECK(bound_of(1ms + 1ns) == 2500us);
-  CHECK(bound_of(2s) == 2500ms);
-  CHECK(bound_of(3000s) == 3600s);
-  CHECK(bound_of(3600s + 1ns) == kForever);
-  CHECK(bound_of(std::chrono::hours{24 * 365}) == kForever);
-  for (const Duration bound : metric_bounds::kScope) {
-    CAPTURE(bound.count());
-    CHECK(bound_of(bound + 1ns) > bound);
-    CHECK(bound_of(Duration{bound.count() / 8 * 7 - 1}) <= bound);
-  }
-}
-
-TEST_CASE("Counts that no worker can have stop at the largest number") {
-  Metrics metrics;
-  ScopeStatistics statistics;
-  statistics.histogram.fill(std::numeric_limits<std::uint64_t>::max());
-  add_durations(metrics.durations["x"], statistics);
-  const std::string text = metrics_text(metrics);
-  CHECK(has_line(
-      text,
-      R"(filetimer_scope_duration_seconds_bucket{dir="",scope="x",le="1"} 18446744073709551615)"));
-  CHECK(has_line(
-      text, R"(filetimer_scope_duration_seconds_count{dir="",scope="x"} 18446744073709551615)"));
-}
-
 TEST_CASE("The first 64 scope names have values of their own, and the others share one") {
-  ByScope<int> values;
-  CHECK(values.label_of("(other)") == "(other)");  // takes no place of a name
+  CountsByScope counts;
+  ++counts["(other)"];  // takes no place of a name
   for (std::size_t i = 0; i < kMaxMetricScopes; ++i) {
     const std::string name = fmt::format("scope {}", i);
-    CHECK(values.label_of(name) == name);
-    ++values[name];
+    ++counts[name];
+    CHECK(counts.values().at(name) == 1);
   }
-  ++values["one too many"];
-  ++values["another"];
-  ++values["(other)"];
-  ++values["scope 0"];
-  CHECK(values.values().size() == kMaxMetricScopes + 1);
-  CHECK(values.values().at("(other)") == 3);
-  CHECK(values.values().at("scope 0") == 2);
+  ++counts["one too many"];
+  ++counts["another"];
+  ++counts["scope 0"];
+  CHECK(counts.values().size() == kMaxMetricScopes + 1);
+  CHECK(counts.values().at("(other)") == 3);
+  CHECK(counts.values().at("scope 0") == 2);
 }
 
 TEST_CASE("A scope name with a NUL gets a label value that Prometheus can read") {
-  ByScope<int> values;
-  CHECK(values.label_of(std::string("a\0b\0", 4)) == "a\uFFFDb\uFFFD");
+  CountsByScope counts;
+  ++counts[std::string("a\0b\0", 4)];
+  CHECK(counts.values().at("a\uFFFDb\uFFFD") == 1);
 }

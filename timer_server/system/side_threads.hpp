@@ -29,14 +29,16 @@ class SideThreads {
 
   // kSlow: jobs that may wait for a worker, such as reads in /proc that take its memory lock.
   // kMetrics: jobs that may wait for the file system of --metrics, so that metrics are written
-  // while workers hang. kRecorders: jobs that may wait for the file system of flight recorders.
-  // kUnexpired: evidence of workers that have not expired, which leaves all threads of kQuick and
-  // kSlow to kills.
+  // while workers hang; one after the other. kRecorders: jobs that may wait for the file system of
+  // flight recorders. kUnexpired: evidence of workers that have not expired, which leaves all
+  // threads of kQuick and kSlow to kills.
   enum class Lane { kQuick, kSlow, kMetrics, kRecorders, kUnexpired };
   static constexpr std::size_t kLanes = 5;
 
   // Returns the most threads of a lane.
-  static constexpr int max_threads(Lane lane) { return lane == Lane::kUnexpired ? 6 : 4; }
+  static constexpr int max_threads(Lane lane) {
+    return lane == Lane::kUnexpired ? 6 : lane == Lane::kMetrics ? 1 : 4;
+  }
   // The most jobs that wait in a lane. The result of a job is of use for a short time only, so
   // further jobs are dropped.
   static constexpr std::size_t kMaxJobs = 8192;

@@ -376,7 +376,7 @@ void PageRegistry::remove_orphan(MappedPage& page, std::string_view reason) {
   record_orphaned_scopes(page.claims(), pid, page.open_slots(), reason, was_judged_);
   StatisticsByName statistics;
   page.add_statistics(statistics);
-  record_end(claimed_identity(page.claims(), pid), statistics);
+  append_statistics(claimed_identity(page.claims(), pid), statistics);
   context_.folder.remove(page.name());
 }
 
@@ -393,7 +393,7 @@ void PageRegistry::remove(Worker& worker, const WorkerPage& page, std::string_vi
   loop_thread_.check();
   StatisticsByName statistics;
   take_out(worker, page, reason, statistics);
-  record_end(WorkerIdentity::of(worker), statistics);
+  append_statistics(WorkerIdentity::of(worker), statistics);
 }
 
 void PageRegistry::remove_all(Worker& worker, std::string_view reason) {
@@ -402,7 +402,7 @@ void PageRegistry::remove_all(Worker& worker, std::string_view reason) {
   while (!worker.pages.empty()) {
     take_out(worker, *worker.pages.back(), reason, statistics);
   }
-  record_end(WorkerIdentity::of(worker), statistics);
+  append_statistics(WorkerIdentity::of(worker), statistics);
 }
 
 void PageRegistry::take_out(Worker& worker, const WorkerPage& page, std::string_view reason,
@@ -442,13 +442,6 @@ void PageRegistry::record_statistics_of_living_workers() const {
     }
     append_statistics(WorkerIdentity::of(worker), statistics);
   });
-}
-
-void PageRegistry::record_end(const WorkerIdentity& worker, const StatisticsByName& statistics) {
-  for (const auto& [name, of_name] : statistics) {
-    add_durations(ended_durations_[name], of_name);
-  }
-  append_statistics(worker, statistics);
 }
 
 // Writes one record for all pages of a worker; none if the worker has counted no scope.

@@ -20,7 +20,6 @@
 #include "timer_server/requests/rejections.hpp"
 #include "timer_server/scopes/mapped_page.hpp"
 #include "timer_server/scopes/page_folder.hpp"
-#include "timer_server/scopes/scope_counts.hpp"
 #include "timer_server/system/event_loop.hpp"
 #include "timer_server/system/loop_thread.hpp"
 #include "timer_server/watch/scope_policy.hpp"
@@ -87,10 +86,6 @@ class PageRegistry {
   // Returns whether the page is registered.
   [[nodiscard]] bool has(const WorkerPage& page) const { return pages_.contains(page.name()); }
 
-  // Returns the durations of the scopes on the pages that were removed, by scope name. The caller
-  // may add names.
-  [[nodiscard]] ByScope<ScopeDurationCounts>& ended_durations() { return ended_durations_; }
-
   static constexpr std::string_view kStartedAnother =
       "the worker started another program inside the scope";
 
@@ -108,7 +103,6 @@ class PageRegistry {
   void remove_pages_of_other_programs(Worker& worker);
   void take_out(Worker& worker, const WorkerPage& page, std::string_view reason,
                 StatisticsByName& statistics);
-  void record_end(const WorkerIdentity& worker, const StatisticsByName& statistics);
   void append_statistics(const WorkerIdentity& worker, const StatisticsByName& statistics) const;
 
   const Context context_;
@@ -122,7 +116,6 @@ class PageRegistry {
   bool has_changed_ = false;
   WasJudged was_judged_;  // set while adopt() runs
   std::size_t orphaned_scopes_ = 0;
-  ByScope<ScopeDurationCounts> ended_durations_;
   // Pages without an owner whose process is alive: it may be exiting, or have started another
   // program.
   struct Free {

@@ -19,17 +19,12 @@ class Metrics(MetricsCase):
     def test_promtool_has_nothing_against_the_metrics_of_a_server(self):
         worker = self.start(WORKER)
         self.tell(worker, "connect")
-        for name in ("forward", HOSTILE):
-            self.assertIn("yes", self.tell(worker, f"open {name} 60000"))
-            self.assertIn("yes", self.tell(worker, f"release {name}"))
         self.tell(worker, f"open {HOSTILE} 50")  # it expires, and the worker with it
         self.assertEqual(worker.wait(timeout=suite.BOUND_S), -9)
         text = self.metrics_when(r"^filetimer_killed_total{.*} 1$")
         self.assertEqual(promtool("check", "metrics", stdin=text), (0, ""))
         escaped = HOSTILE.replace("\\", "\\\\").replace('"', '\\"')
         self.assertIn(f'scope="{escaped}"}} 1\n', text)  # filetimer_expired_total
-        self.assertIn(f'_count{{dir="{self.dir}",scope="forward"}} 1\n', text)
-        self.assertIn(f'_count{{dir="{self.dir}",scope="{escaped}"}} 1\n', text)
 
     def test_each_metric_of_the_alerts_is_one_of_the_server(self):
         with open(ALERTS) as file:
