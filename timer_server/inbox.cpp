@@ -151,7 +151,6 @@ void Inbox::open_scope(Worker& worker, const wire::Request& request, const Scope
   std::string id_storage;
   std::string name_storage;
   const std::string_view id = bounded(request.scope_id, id_storage);
-  context_.overdue.note_request(*worker.process, id, now_.mono);
   if (worker.dying) {
     return;
   }
@@ -217,7 +216,6 @@ void Inbox::release(const wire::Request& request) {
   }
   std::string storage;
   const std::string_view id = bounded(request.scope_id, storage);
-  context_.overdue.note_request(*worker->process, id, now_.mono);
   if (worker->pipe->release(id)) {
     worker->left_on_pipe = now_.mono;
   }

@@ -16,7 +16,6 @@
 #include "common/wire.hpp"
 #include "timer_server/control/control_requests.hpp"
 #include "timer_server/control/life_cycle.hpp"
-#include "timer_server/kills/overdue_scopes.hpp"
 #include "timer_server/requests/rejections.hpp"
 #include "timer_server/requests/request_pipe.hpp"
 #include "timer_server/requests/request_reader.hpp"
@@ -48,7 +47,6 @@ class Inbox final : private RequestSink {
     const LifeCycle& life;
     Rejections& rejections;
     UnsavedPages& unsaved;
-    OverdueScopes& overdue;
     bool is_around_command;  // the server ends when its COMMAND ends
   };
   explicit Inbox(Context context);

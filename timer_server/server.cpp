@@ -60,26 +60,21 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
                {open_scopes_, life_, rejections_, records_, *log_, dumps_,
                 [this](Announcement what) { directory_.announce(what); }}),
       inbox_({loop_.get(), directory_.pipe(), workers_, registry_, pages_, directory_.pages(),
-              policy_, control_, life_, rejections_, unsaved_, overdue_,
-              !settings_.command.empty()}),
+              policy_, control_, life_, rejections_, unsaved_, !settings_.command.empty()}),
       halted_({workers_, records_, *log_, side_threads_,
                [](pid_t pid) { return why_halted(pid, is_own_helper); }}),
       scan_({workers_, policy_, settings_.stopped == Settings::Stopped::kDefer ? &halted_ : nullptr,
              unsaved_}),
-      overdue_(records_, *log_),
       warnings_(settings_.kill, records_, *log_, side_threads_,
-                [this](const WorkerIdentity& worker, const SoftDeadline& passed,
-                       std::uint64_t record_number, bool is_first) {
-                  overdue_.follow(worker, passed);
-                  if (is_first) {
-                    hooks_.add({.worker = worker,
-                                .id = passed.id,
-                                .incident = {},
-                                .scope = passed.scope.name,
-                                .verdict = "warned",
-                                .record_number = record_number},
-                               Instant::now());
-                  }
+                [this](const WorkerIdentity& worker, const SoftDeadline& first,
+                       std::uint64_t record_number) {
+                  hooks_.add({.worker = worker,
+                              .id = first.id,
+                              .incident = {},
+                              .scope = first.scope.name,
+                              .verdict = "warned",
+                              .record_number = record_number},
+                             Instant::now());
                 }),
       soft_deadlines_({workers_, policy_, warnings_}),
       hooks_(loop_.get(), {settings_.on_expiry, settings_.on_warning},
@@ -90,8 +85,7 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
                         std::move(inheritance), records_, *log_),
       peers_(settings_.kill, records_, *log_, side_threads_),
       verdicts_({loop_.get(), settings_.kill, policy_, workers_, directory_.pages(), unsaved_,
-                 records_, *log_, side_threads_, warnings_, overdue_, hooks_, evidence_command_,
-                 peers_}),
+                 records_, *log_, side_threads_, warnings_, hooks_, evidence_command_, peers_}),
       metrics_file_(settings_.metrics, side_threads_),
       next_sweep_(started_ + settings_.max_interval) {
   begin();
@@ -226,7 +220,7 @@ Instant Server::carry_out(Instant now) {
   next = std::min(next, verdicts_.advance(now));
   soft_deadlines_.warn();
   advance_life(now);
-  next = std::min({next, hooks_.advance(now), warnings_.advance(now), overdue_.advance(now)});
+  next = std::min({next, hooks_.advance(now), warnings_.advance(now)});
   if (hooks_.idle()) {
     (void)life_.handle(LifeCycle::Event::kHooksDone, now);
   }
@@ -339,9 +333,6 @@ Metrics Server::metrics(bool is_running) {
   metrics.deferred = halted_.deferred().values();
   metrics.deferred_all = deferrals_of_all_;
   metrics.released_late = verdicts_.ladder().released_late().values();
-  for (const auto& [scope, count] : overdue_.released_late().values()) {
-    metrics.released_late[scope] += count;
-  }
   metrics.requests = inbox_.count();
   metrics.rejected = rejections_.total();
   metrics.lost_records = log_->lost_records();
@@ -381,7 +372,6 @@ void Server::check_directory() {
 void Server::on_worker_removed(Worker& worker) {
   verdicts_.ladder().note_worker_ended(*worker.process);
   warnings_.flush(*worker.process, "the worker ended first");
-  overdue_.forget(*worker.process);
   // The scopes of a worker that was killed have ended with the kill.
   pages_.remove_all(worker, worker.dying ? "" : kEndedInside);
   halted_.forget(worker.process->pid);

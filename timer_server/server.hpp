@@ -15,7 +15,6 @@
 #include "timer_server/inbox.hpp"
 #include "timer_server/kill_path_check.hpp"
 #include "timer_server/kills/hooks.hpp"
-#include "timer_server/kills/overdue_scopes.hpp"
 #include "timer_server/kills/soft_deadlines.hpp"
 #include "timer_server/kills/verdicts.hpp"
 #include "timer_server/kills/warnings.hpp"
@@ -134,7 +133,6 @@ class Server {
 
   HaltedWorkers halted_;
   DeadlineScan scan_;
-  OverdueScopes overdue_;
   Warnings warnings_;
   SoftDeadlines soft_deadlines_;
   Hooks hooks_;

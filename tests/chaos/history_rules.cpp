@@ -167,7 +167,6 @@ class HistoryJudge {
   [[nodiscard]] bool is_certainly_open(const Scope& scope, const JsonRecord& record, Ns from,
                                        Ns to) const;
   [[nodiscard]] bool has_ended_in_order_after(Ns at) const;
-  [[nodiscard]] Ns server_ran_until(std::int64_t pid) const;
   bool judge_terms(const Scope& scope, const JsonRecord& record);
   void judge_list(const JsonRecord& record, std::string_view list, Ns at, std::int64_t pid);
   void judge_targets(const JsonRecord& killed);
@@ -504,17 +503,13 @@ void HistoryJudge::judge_scope(Scope& scope) {
   }
   if (is_released && !scope.expired.empty() && !may_lack_records_) {
     const std::string id(scope.expired.front()->text("id"));
-    const Ns age = scope.release->end - scope.expired.front()->integer("deadline_mono_ns");
     const auto killed = killed_.find(id);
-    const bool is_on_pipe = scope.via == "pipe" || scope.via == "torch";  // says nothing of it
     const bool is_due =
         killed != killed_.end() && killed->second->text("verdict") == "spared" &&
-        !scope.release->result->flag(
-            "in_time", !is_on_pipe || scope.release->begin <= killed->second->integer("mono_ns")) &&
+        !scope.release->result->flag("in_time", true) &&
         killed->second->integer("server_pid") == scope.expired.front()->integer("server_pid") &&
         killed->second->list<JsonFields>("signals").empty() &&
-        server_ran_until(killed->second->integer("server_pid")) >
-            std::min(scope.release->end + age / 8, worker.ended) + prompt_;
+        scope.release->end + kTurn < killed->second->integer("mono_ns");
     if (is_due && !released_late_.contains(id)) {
       report("one-to-one", whose(scope), "{} has no released_late", id);
     }
@@ -583,21 +578,6 @@ bool HistoryJudge::judge_terms(const Scope& scope, const JsonRecord& record) {
            granted, record.place());
   }
   return is_replaced;
-}
-
-Ns HistoryJudge::server_ran_until(std::int64_t pid) const {
-  const auto found = std::ranges::find_if(processes_, [pid](const auto& entry) {
-    return entry.second.pid == pid && entry.second.role == "server";
-  });
-  if (found == processes_.end()) {
-    return 0;
-  }
-  const Process& server = found->second;
-  Ns until = std::min({server.asked_to_end, server.alive_until, history_end_});
-  for (const Halt& halt : server.halts) {  // it may have been killed in one
-    until = halt.possible.to >= until ? std::min(until, halt.possible.from) : until;
-  }
-  return until;
 }
 
 bool HistoryJudge::has_ended_in_order_after(Ns at) const {

@@ -45,7 +45,6 @@ std::optional<Warnings::Scope> SoftDeadlines::warning_of(
   const ScopeView scope = context_.policy.view_of(*reading);
   warning.passed = {scope, due.slot.deadline, Instant::now(),
                     context_.policy.reason_to_warn(scope.terms)};
-  warning.passed.place = {due.page, due.slot.slot, due.slot.word};
   warning.is_open = [page = due.page, slot = due.slot] {
     return page->is_open(slot.slot, slot.word);
   };

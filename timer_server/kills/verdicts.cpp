@@ -80,7 +80,6 @@ void Verdicts::start_kill(Worker& worker, const DueOfWorker& due, const ClockRea
     if (incident_stage_ != IncidentStage::kRecorded) {
       incident.expiries.push_back(expiry->id);
     }
-    context_.overdue.note_expired(*worker.process, *expiry);
     order.expiries.push_back(std::move(*expiry));
   }
   if (order.expiries.empty()) {
@@ -351,7 +350,6 @@ std::vector<std::string> Verdicts::on_signal(const Process& process, bool is_fin
   }
   if (worker->pipe) {
     cancelled = worker->pipe->cancel_all();
-    context_.overdue.note_cancelled(*worker->pipe);
   }
   for (const auto& page : worker->pages) {
     for (const SlotReading& reading : page->open_slots()) {
@@ -402,18 +400,12 @@ void Verdicts::on_end(const KillOrder& order, const KillEnd& end) {
   worker->dying = worker->dying && !worker->process->is_alive();
   for (const Expiry& expiry : order.expiries) {
     const PageVerdict& place = expiry.place;
-    const bool is_spared = end.verdict == KillVerdict::kSpared;
-    const bool is_on_pipe = place.page && place.page == worker->pipe;
-    if (is_spared && is_on_pipe) {
-      context_.overdue.follow_on_pipe(order.worker, expiry, worker->pipe->request_id(place.slot));
+    if (!place.page) {
+      continue;
     }
-    if (place.page) {
-      place.page->finish(place.slot, place.word);
-    }
-    if (is_on_pipe) {
+    place.page->finish(place.slot, place.word);
+    if (place.page == worker->pipe) {
       worker->left_on_pipe = Instant::now();
-    } else if (is_spared) {
-      context_.overdue.follow(order.worker, expiry);
     }
   }
   if (worker->kills == 0 && worker->pipe) {

@@ -13,7 +13,6 @@
 #include "timer_server/kills/evidence_command.hpp"
 #include "timer_server/kills/hooks.hpp"
 #include "timer_server/kills/kill_ladder.hpp"
-#include "timer_server/kills/overdue_scopes.hpp"
 #include "timer_server/kills/peer_evidence.hpp"
 #include "timer_server/kills/warnings.hpp"
 #include "timer_server/records/record_log.hpp"
@@ -54,7 +53,6 @@ class Verdicts {
     RecordLog& log;
     SideThreads& side_threads;
     Warnings& warnings;
-    OverdueScopes& overdue;
     Hooks& hooks;
     EvidenceCommand& evidence_command;
     PeerEvidence& peers;

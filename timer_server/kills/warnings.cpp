@@ -126,8 +126,8 @@ void Warnings::record(Batch& batch, std::string_view why_no_evidence) {
     }
     const std::uint64_t number = log_.append(records_.warned(batch.worker, scope.passed, evidence));
     ++warned_[scope.passed.scope.name];
-    if (recorded_) {
-      recorded_(batch.worker, scope.passed, number, &scope == &batch.scopes.front());
+    if (&scope == &batch.scopes.front()) {
+      recorded_(batch.worker, scope.passed, number);
     }
   }
 }

@@ -24,14 +24,14 @@ namespace filetimer {
 // references that the constructor takes must outlive the warnings.
 class Warnings {
  public:
-  // Called after the record of each soft deadline, with the number of the record. `is_first`: of
-  // those of the worker that passed together.
-  using Recorded = std::function<void(const WorkerIdentity& worker, const SoftDeadline& passed,
-                                      std::uint64_t record_number, bool is_first)>;
+  // Called after the first record of the soft deadlines of a worker that passed together, with that
+  // soft deadline and the number of the record.
+  using Recorded = std::function<void(const WorkerIdentity& worker, const SoftDeadline& first,
+                                      std::uint64_t record_number)>;
 
   // Takes the level of the evidence of warnings and its time limit from `policy`.
   Warnings(const KillPolicy& policy, Records& records, RecordLog& log, SideThreads& side_threads,
-           Recorded recorded = {});
+           Recorded recorded);
   ~Warnings();
 
   struct Scope {

@@ -513,26 +513,6 @@ std::string Records::released_late(const WorkerIdentity& worker, const Expiry& e
   return std::move(json).finish();
 }
 
-std::string Records::released_late(const WorkerIdentity& worker, std::string_view id,
-                                   std::string_view scope, Duration late) const {
-  JsonWriter json = begin("released_late", ClockReading::now(), worker);
-  json.field("id", id)
-      .field("scope", scope)
-      .fixed("late_ms", millis(late), 3)
-      .field("reason", "released after its worker was spared");
-  return std::move(json).finish();
-}
-
-std::string Records::warning_ended(const WorkerIdentity& worker, std::string_view id,
-                                   std::string_view scope, Duration after, bool is_released) const {
-  JsonWriter json = begin("warning_ended", ClockReading::now(), worker);
-  json.field("id", id)
-      .field("scope", scope)
-      .field("result", is_released ? "released" : "renewed")
-      .fixed("after_s", seconds(after), 6);
-  return std::move(json).finish();
-}
-
 std::string HookOutcome::text() const {
   const std::string_view how = result == HookResult::kTimedOut ? "timed out" : result_name(result);
   if (!reason.empty()) {

@@ -92,7 +92,6 @@ struct SoftDeadline {
   std::string reason;
   std::size_t omitted = 0;  // warnings about the worker that were not recorded before this one
   std::string id{};         // of the warning
-  PageVerdict place{};      // `word` is the word of the slot then
 };
 
 // The expiries of two seconds, and the scopes of all workers when the first of them was judged, or
@@ -179,12 +178,6 @@ class Records {
   // `expiry.released_at` must be set.
   std::string released_late(const WorkerIdentity& worker, const Expiry& expiry,
                             bool was_signalled) const;
-  // Reports that a scope of a spared worker was released, `late` after its deadline.
-  std::string released_late(const WorkerIdentity& worker, std::string_view id,
-                            std::string_view scope, Duration late) const;
-  // Reports that a scope was released, or else renewed, `after` its soft deadline.
-  std::string warning_ended(const WorkerIdentity& worker, std::string_view id,
-                            std::string_view scope, Duration after, bool is_released) const;
   std::string hook(const WorkerIdentity& worker, const HookOutcome& outcome) const;
   // `output`: the beginning of an output of `output_bytes` bytes.
   std::string evidence_command(const WorkerIdentity& worker, const HookOutcome& outcome,

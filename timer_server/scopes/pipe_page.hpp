@@ -76,8 +76,6 @@ class PipePage final : public WorkerPage {
   Activity activity() override;
   Instant scan(const Scan& scan, Found& found, Activity& activity) override;
   void finish(std::size_t slot, std::int64_t word) override;
-  // Returns the scope_id of the request that opened the scope in the slot, or an empty text.
-  [[nodiscard]] const std::string& request_id(std::size_t slot) const { return entries_[slot].id; }
   void reopen(std::size_t slot, std::int64_t word) override;
   void acknowledge_late_release(std::size_t slot) override;
 

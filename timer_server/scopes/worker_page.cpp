@@ -179,17 +179,6 @@ std::optional<SlotReading> WorkerPage::read(std::size_t slot, std::int64_t word)
   return is_whole_ ? reading : std::nullopt;
 }
 
-std::optional<WorkerPage::SlotState> WorkerPage::state_of(std::size_t slot) {
-  SlotState state;
-  guarded([&] {
-    const Slot& read = slot_at(slot);
-    state.word = read_deadline(read);
-    state.acquired = {std::max<std::int64_t>(read.acquired.load(kRelaxed), 0)};
-    state.started = start_in(read.started);
-  });
-  return is_whole_ ? std::optional(state) : std::nullopt;
-}
-
 bool WorkerPage::is_open(std::size_t slot, std::int64_t word) {
   std::int64_t now = slot_word::kFree;
   guarded([&] { now = read_deadline(slot_at(slot)); });

@@ -114,14 +114,6 @@ class WorkerPage {
   // Returns the slots with a verdict whose kill is not over, and those released after one.
   std::vector<Judged> judged_slots();
 
-  struct SlotState {
-    std::int64_t word = 0;
-    Instant acquired;
-    Instant started;
-  };
-  // Returns the state of the slot; nothing if the page was truncated. While the worker opens or
-  // renews a scope, `acquired` and `started` may be those of the next one.
-  std::optional<SlotState> state_of(std::size_t slot);
   // Returns the fields of the slot, if its word is `word`.
   std::optional<SlotReading> read(std::size_t slot, std::int64_t word);
   // Returns whether the word of the slot is `word`.

@@ -226,37 +226,6 @@ TEST_CASE("--on-warning runs once the warning is recorded, and show takes the wa
   CHECK(worker.is_alive());
 }
 
-TEST_CASE(
-    "the end of a scope that had a warning is recorded, whatever the next scope in its slot does") {
-  const TempFolder temp;
-  Server server(temp, {"--warn-evidence", "none"});
-  const auto worker = page_worker(server.dir(), "w-1");
-  worker->ask(softly("0 released 3600000", 20ms));
-  worker->ask(softly("1 renewed 3600000", 20ms));
-  REQUIRE(worker->ask("hint") == "ok");
-  for (const std::string scope : {"released", "renewed"}) {
-    wait_for_warning(server, scope);
-  }
-  {
-    // The next scope in the slot has a verdict when the end of the one before is seen.
-    const Stopped stopped(server);
-    CHECK(worker->ask("release 0") == "in-time");
-    worker->ask("open 0 next 1 0");
-    REQUIRE(worker->ask("hint") == "ok");
-  }
-  CHECK(worker->ask("renew 1 3600000") == "in-time");
-  for (const std::string scope : {"released", "renewed"}) {
-    const Record ended =
-        server.wait_for([&](const Record& r) { return r.is("warning_ended", scope); });
-    CHECK(ended.text("result") == scope);
-    CHECK(ended.text("id") == wait_for_warning(server, scope).text("id"));
-    CHECK(ended.number("after_s") >= 0);
-  }
-  server.wait_for([](const Record& r) { return r.is("killed", "next"); });
-  CHECK(server.stop() == exited(0));
-  CHECK(count(server.records(), "warning_ended") == 2);
-}
-
 TEST_CASE("sixteen warnings of a worker are recorded in ten seconds, and the others are counted") {
   const TempFolder temp;
   Server server(temp, with_own_clocks(temp, {"--warn-evidence", "none"}));

@@ -179,9 +179,7 @@ TEST_CASE("docs/records.md gives the fields of the records about expiries") {
                                           .cancelled = cancelled,
                                           .held_by = &held_by})});
   check_fields("released_late", {records.released_late(worker, expiry, false),
-                                 records.released_late(worker, expiry, true),
-                                 records.released_late(worker, expiry.id, "load", 5ms)});
-  check_fields("warning_ended", {records.warning_ended(worker, "k3f9a2-w1", "load", 5ms, true)});
+                                 records.released_late(worker, expiry, true)});
   check_fields("hook", {records.hook(worker, full_hook(HookResult::kExited)),
                         records.hook(worker, full_hook(HookResult::kSignalled))});
 }

@@ -14,12 +14,11 @@
 namespace filetimer::cli {
 namespace {
 
-constexpr std::array<std::string_view, 18> kEvents = {
-    "server_started", "server_stopped",    "incident",      "expired",
-    "evidence",       "evidence_command",  "peer_evidence", "killed",
-    "warned",         "deferred",          "released_late", "left_open",
-    "warning_ended",  "worker_ended",      "hook",          "rejected",
-    "rendezvous",     "rendezvous_timeout"};
+constexpr std::array<std::string_view, 17> kEvents = {
+    "server_started",   "server_stopped",    "incident",     "expired", "evidence",
+    "evidence_command", "peer_evidence",     "killed",       "warned",  "deferred",
+    "released_late",    "left_open",         "worker_ended", "hook",    "rejected",
+    "rendezvous",       "rendezvous_timeout"};
 
 enum ColumnIndex { kTime, kEvent, kHost, kRank, kPid, kScope, kId, kWhat };
 
@@ -112,11 +111,6 @@ constexpr Words kWords[] = {
     {"warned",
      [](const Record& r) {
        return joined({elapsed_of_timeout(r), r.text("reason")});
-     }},
-    {"warning_ended",
-     [](const Record& r) {
-       const std::string after = seconds_of(r, "after_s");
-       return joined({r.text("result"), after.empty() ? "" : after + " after the warning"}, " ");
      }},
     {"deferred",
      [](const Record& r) {

@@ -257,7 +257,7 @@ bool ExpiryReport::came_before(const Record& record) const {
 }
 
 bool ExpiryReport::is_of_warning() const {
-  return find("warned") != nullptr || find("warning_ended") != nullptr;
+  return find("warned") != nullptr;
 }
 
 // Of the server that gave the verdict; empty: it had no COMMAND, or runs.
@@ -276,8 +276,7 @@ std::string ExpiryReport::end_of_command() const {
 
 std::string ExpiryReport::outcome() const {
   if (is_of_warning()) {
-    const Record* const ended = find("warning_ended");
-    return joined({"a warning, and no signal", ended == nullptr ? "" : in_few_words(*ended)});
+    return "a warning, and no signal";
   }
   if (const Record* const killed = find("killed")) {
     return outcome_of(*killed);
@@ -550,12 +549,9 @@ void ExpiryReport::add_timeline(Page& page) const {
     page.field(is_timed ? (after_s < 0 ? "-" : "+") + seconds_text(std::abs(after_s)) : "", text);
   }
   if (signals.empty()) {
-    const Record* const released = find("released_late");
-    const bool is_first = released != nullptr && (killed == nullptr || !killed->mono_ns ||
-                                                  released->mono_ns < killed->mono_ns);
-    page.item(2, is_first            ? "No signal was sent: it was released first."
-                 : killed != nullptr ? "No signal was sent."
-                                     : "No record says which signals were sent.");
+    page.item(2, find("released_late") != nullptr ? "No signal was sent: it was released first."
+                 : killed != nullptr              ? "No signal was sent."
+                                                  : "No record says which signals were sent.");
   }
 }
 

@@ -50,10 +50,10 @@ std::string host_of(const ExpiredWorker& worker) {
 }
 
 bool concerns_a_hang(std::string_view event) {
-  constexpr std::array<std::string_view, 14> kEvents{
-      "evidence_command", "peer_evidence", "incident",     "expired",       "evidence",
-      "killed",           "warned",        "deferred",     "hook",          "left_open",
-      "released_late",    "warning_ended", "worker_ended", "server_stopped"};
+  constexpr std::array<std::string_view, 13> kEvents{
+      "evidence_command", "peer_evidence", "incident",      "expired", "evidence",
+      "killed",           "warned",        "deferred",      "hook",    "left_open",
+      "released_late",    "worker_ended",  "server_stopped"};
   return std::ranges::find(kEvents, event) != kEvents.end();
 }
 
@@ -145,8 +145,6 @@ class HangBuilder {
       if (is_ours) {
         take_stacks(record, *lane);
       }
-    } else if (record.event == "warning_ended") {
-      take_warning_ended(record, *lane, at_s);
     } else if (record.event == "deferred") {
       add_mark(*lane, at_s, Mark::Kind::kDeferred, "deferred: " + in_few_words(record));
     } else if (record.event == "left_open") {
@@ -383,32 +381,22 @@ class HangBuilder {
                "dead after " + seconds_text(*dead_after_ms / 1e3));
       set_end(lane, dead_s);
     } else {
-      add_mark(lane, at_s, Mark::Kind::kOther, with_spaces(record.text("verdict")));
+      const std::string verdict = record.text("verdict");
+      add_mark(lane, at_s, Mark::Kind::kOther, with_spaces(verdict));
+      for (ScopeBar& bar : lane.bars) {
+        bar.is_spared = bar.is_spared || (verdict == "spared" && bar.scope == record.scope);
+      }
     }
   }
 
   // The record is made when the evidence is there.
-  void take_warned(const Record& record, Lane& lane, double at_s) {
+  static void take_warned(const Record& record, Lane& lane, double at_s) {
     const Integer soft_ns = record.integer("soft_mono_ns");
     const double soft_s = time_or(at_s, at_s - seconds_between(soft_ns, record.mono_ns));
     const double noticed_s =
         soft_ns ? time_or(at_s, soft_s + record.number("overdue_ms").value_or(0) / 1e3) : at_s;
     add_mark(lane, noticed_s, Mark::Kind::kWarning, "warned: " + in_few_words(record));
     add_open_scope(lane, record.fields, noticed_s);
-    soft_deadlines_[{machine_of(record), std::string(record.id)}] = soft_s;
-  }
-
-  // The server may notice a release some time after it.
-  void take_warning_ended(const Record& record, Lane& lane, double at_s) {
-    const auto soft = soft_deadlines_.find({machine_of(record), std::string(record.id)});
-    const Number after_s = record.number("after_s");
-    const double ended_s = soft != soft_deadlines_.end() && is_duration(after_s)
-                               ? std::min(soft->second + *after_s, at_s)
-                               : at_s;
-    add_mark(lane, ended_s, Mark::Kind::kReleased, in_few_words(record));
-    if (record.text("result") == "released") {
-      set_end(lane, ended_s, record.scope);
-    }
   }
 
   // One of these records for each open scope of a worker that has exited.
@@ -427,12 +415,13 @@ class HangBuilder {
   }
 
   // All scopes have ended when a worker has, some of them before that perhaps. One that expired was
-  // open until then: else there would be a record of its release.
+  // open until then, unless its worker was spared: else there would be a record of its release.
   static void set_end(Lane& lane, double at_s) {
     for (ScopeBar& bar : lane.bars) {
       if (bar.kind != ScopeBar::Kind::kEnded) {
         bar.end_s = std::min(bar.end_s, at_s);
-        bar.has_end = bar.has_end || bar.kind == ScopeBar::Kind::kExpired || bar.known_s >= at_s;
+        bar.has_end = bar.has_end || bar.known_s >= at_s ||
+                      (bar.kind == ScopeBar::Kind::kExpired && !bar.is_spared);
       }
     }
   }
@@ -529,7 +518,6 @@ class HangBuilder {
   std::set<std::pair<std::string, std::string>> expiries_;
   std::map<LaneKey, std::size_t> index_;
   std::map<LaneKey, StackTree> child_stacks_;
-  std::map<std::pair<std::string, std::string>, double> soft_deadlines_;  // by machine and id
   std::map<Lane*, double> ends_;  // when the worker had ended; lanes stay in place until the end
   std::set<LaneKey> told_;        // whose stacks are in the trees
   std::set<std::pair<std::string, std::string>> dumps_told_;  // host and line

@@ -29,7 +29,8 @@ struct ScopeBar {
   Number timeout_s;  // not known of an ended scope; empty: no deadline
   Kind kind = Kind::kEnded;
   bool is_paused = false;
-  std::size_t row = 0;  // bars that overlap are in different rows, the outermost scope first
+  bool is_spared = false;  // an expired scope that may have been released since
+  std::size_t row = 0;     // bars that overlap are in different rows, the outermost scope first
 };
 
 struct Mark {

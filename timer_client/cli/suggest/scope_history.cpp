@@ -13,10 +13,10 @@
 namespace filetimer::cli {
 namespace {
 
-// Returns the time in a field of a record; never negative.
-Duration time_in(const Record& record, std::string_view key, double unit_ns) {
+// Returns the time from the deadline to the release; never negative.
+Duration lateness_of(const Record& released_late) {
   constexpr double kMostNs = 9e18;  // 2^63 does not fit
-  const double ns = record.number(key).value_or(0) * unit_ns;
+  const double ns = released_late.number("late_ms").value_or(0) * 1e6;
   return Duration{std::llround(std::clamp(ns, 0.0, kMostNs))};
 }
 
@@ -43,9 +43,7 @@ void ScopeHistories::take(const Record& record) {
   } else if (event == "killed") {
     take_outcome(record);
   } else if (event == "released_late") {
-    take_release(record, false);
-  } else if (event == "warning_ended") {
-    take_release(record, true);
+    take_release(record);
   } else if (event == "incident") {
     peer_waits_.take_incident(record);
   } else if (event == "left_open") {
@@ -81,57 +79,42 @@ void ScopeHistories::take_missed(const Record& missed, bool is_warning) {
     return;  // a log may have a record twice
   }
   ++(is_warning ? history->missed.warned : history->missed.expired);
-  if (without_end_.size() >= kMaxWithoutEnd) {
-    forget(without_end_.begin());
+  if (remembered_.size() >= kMaxRemembered) {
+    forget(remembered_.begin());
   }
-  without_end_.push_back({.key = std::move(key),
-                          .history = history,
-                          .is_warning = is_warning,
-                          .together = is_warning ? nullptr : peer_waits_.take_expired(missed)});
-  by_key_.emplace(without_end_.back().key, std::prev(without_end_.end()));
+  remembered_.push_back({.key = std::move(key),
+                         .history = history,
+                         .is_warning = is_warning,
+                         .together = is_warning ? nullptr : peer_waits_.take_expired(missed)});
+  by_key_.emplace(remembered_.back().key, std::prev(remembered_.end()));
 }
 
 void ScopeHistories::take_outcome(const Record& killed) {
   const auto found = by_key_.find(missed_key(killed));
-  if (found == by_key_.end() || found->second->is_warning || found->second->is_decided) {
+  if (found == by_key_.end() || found->second->is_warning) {
+    return;
+  }
+  MissedDeadlines& missed = found->second->history->missed;
+  const std::string verdict = killed.text("verdict");
+  if (verdict == "spared") {
+    ++missed.spared;
+    missed.in_dry_run += killed.text("reason") == "dry run" ? 1U : 0U;
+  } else if (verdict != "already_gone") {
+    ++missed.killed;
+  }
+  forget(found->second);
+}
+
+void ScopeHistories::take_release(const Record& released) {
+  const auto found = by_key_.find(missed_key(released));
+  if (found == by_key_.end() || found->second->is_warning || found->second->was_released) {
     return;
   }
   Missed& expired = *found->second;
-  const std::string verdict = killed.text("verdict");
-  if (verdict == "spared") {
-    ++expired.history->missed.spared;
-    expired.history->missed.in_dry_run += killed.text("reason") == "dry run" ? 1U : 0U;
-  } else if (verdict != "already_gone") {
-    ++expired.history->missed.killed;
-  }
-  expired.is_decided = true;
-  if (verdict != "spared" || expired.was_released) {
-    forget(found->second);
-  }
-}
-
-void ScopeHistories::take_release(const Record& released, bool is_warning) {
-  const auto found = by_key_.find(missed_key(released));
-  if (found == by_key_.end() || found->second->is_warning != is_warning ||
-      found->second->was_released) {
-    return;
-  }
-  Missed& missed = *found->second;
-  if (is_warning) {
-    // A scope that was renewed goes on.
-    if (released.text("result") != "renewed") {
-      missed.history->missed.released_after_warning.add(time_in(released, "after_s", 1e9));
-    }
-    forget(found->second);
-    return;
-  }
-  missed.history->missed.released_late.add(time_in(released, "late_ms", 1e6));
-  missed.was_released = true;
-  if (missed.together) {
-    missed.together->was_released = true;
-  }
-  if (missed.is_decided) {
-    forget(found->second);
+  expired.history->missed.released_late.add(lateness_of(released));
+  expired.was_released = true;
+  if (expired.together) {
+    expired.together->was_released = true;
   }
 }
 
@@ -143,7 +126,7 @@ void ScopeHistories::add(ScopeHistory& history, const ScopeStatistics& part) {
 
 void ScopeHistories::forget(MissedList::iterator missed) {
   by_key_.erase(missed->key);
-  without_end_.erase(missed);
+  remembered_.erase(missed);
 }
 
 void ScopeHistories::add(const StatisticsByName& statistics) {

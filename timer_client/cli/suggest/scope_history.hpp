@@ -31,14 +31,12 @@ struct Delays {
 
 // The scopes of a name that missed a deadline.
 struct MissedDeadlines {
-  std::uint64_t expired = 0;      // verdicts; each is in at most one of the next two
-  std::uint64_t killed = 0;       // of them, those whose worker was killed, or is unkillable
-  std::uint64_t spared = 0;       // of them, those whose worker was spared
-  std::uint64_t in_dry_run = 0;   // of the spared ones, those that a dry run spared
-  Delays released_late;           // of them, those that were released; from the deadline
-  std::uint64_t warned = 0;       // soft deadlines
-  Delays released_after_warning;  // of them, those that were released before their deadlines; from
-                                  // the soft deadline
+  std::uint64_t expired = 0;     // verdicts; each is in at most one of the next two
+  std::uint64_t killed = 0;      // of them, those whose worker was killed, or is unkillable
+  std::uint64_t spared = 0;      // of them, those whose worker was spared
+  std::uint64_t in_dry_run = 0;  // of the spared ones, those that a dry run spared
+  Delays released_late;          // of them, those that were released; from the deadline
+  std::uint64_t warned = 0;      // soft deadlines
 
   [[nodiscard]] bool is_empty() const { return expired == 0 && warned == 0; }
 };
@@ -55,8 +53,8 @@ class ScopeHistories {
   // Further names have no history: a program may make up a new name for each scope. They are
   // counted by omitted().
   static constexpr std::size_t kMaxNames = 4096;
-  // Of how many expiries and warnings at most the end is waited for: the latest ones.
-  static constexpr std::size_t kMaxWithoutEnd = std::size_t{1} << 16;
+  // How many expiries without an outcome, and warnings, are remembered at most: the latest ones.
+  static constexpr std::size_t kMaxRemembered = std::size_t{1} << 16;
 
   // Takes a record of any event.
   void take(const Record& record);
@@ -72,12 +70,11 @@ class ScopeHistories {
   [[nodiscard]] std::uint64_t omitted() const { return omitted_; }
 
  private:
-  // An expiry or a warning, and what has come of it so far.
+  // An expiry, and what has come of it so far, or a warning.
   struct Missed {
     std::string key;  // by host and id
     ScopeHistory* history;
     bool is_warning = false;
-    bool is_decided = false;  // its `killed` record has come
     bool was_released = false;
     std::shared_ptr<ExpiredTogether> together;
   };
@@ -88,12 +85,12 @@ class ScopeHistories {
   void take_ended_worker(const Record& ended);
   void take_missed(const Record& missed, bool is_warning);
   void take_outcome(const Record& killed);
-  void take_release(const Record& released, bool is_warning);
+  void take_release(const Record& released);
   void forget(MissedList::iterator missed);
 
   std::map<std::string, ScopeHistory, std::less<>> by_name_;
-  // Those whose end has not come, the oldest first. An end counts only if its beginning was taken.
-  MissedList without_end_;
+  // The oldest first. A release or an outcome counts only if its expiry was taken.
+  MissedList remembered_;
   std::unordered_map<std::string_view, MissedList::iterator> by_key_;
   PeerWaits peer_waits_;
   std::uint64_t ended_workers_ = 0;

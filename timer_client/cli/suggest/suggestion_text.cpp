@@ -17,23 +17,14 @@
 namespace filetimer::cli {
 namespace {
 
-void add_delays(JsonWriter& json, std::string_view key, const Delays& delays) {
-  json.begin_object(key).field("count", delays.count);
-  if (delays.count > 0) {
-    json.seconds("least_s", delays.least);
-    json.seconds("longest_s", delays.longest);
-  }
-  json.end_object();
-}
-
-// Returns "all were released", "1 was released", with the times.
-std::string released_text(const Delays& delays, std::uint64_t of, std::string_view what) {
+// Returns "all were released" or "1 was released", and how late.
+std::string released_text(const Delays& delays, std::uint64_t of) {
   const std::string least = duration_for_reading(delays.least);
   const std::string longest = duration_for_reading(delays.longest);
-  return fmt::format("{} {} released {} {}",
+  return fmt::format("{} {} released {} late",
                      delays.count == of && of > 1 ? "all" : fmt::format("{}", delays.count),
                      delays.count == 1 ? "was" : "were",
-                     least == longest ? least : fmt::format("{} to {}", least, longest), what);
+                     least == longest ? least : fmt::format("{} to {}", least, longest));
 }
 
 std::string timeout_text(std::optional<Duration> timeout) {
@@ -101,20 +92,12 @@ std::string missed_text(const MissedDeadlines& missed) {
         missed.killed > 0 ? fmt::format("{} expired and ended in a kill", missed.killed) : "",
         others > 0 ? fmt::format("{} expired", others) : "",
     }));
-    const std::uint64_t released = missed.released_late.count;
-    if (released > 0) {
-      parts.push_back(released_text(missed.released_late, missed.expired, "late"));
-    }
-    if (missed.spared > released) {
-      parts.push_back(fmt::format("no release of {} is recorded", missed.spared - released));
+    if (missed.released_late.count > 0) {
+      parts.push_back(released_text(missed.released_late, missed.expired));
     }
   }
   if (missed.warned > 0) {
     parts.push_back(fmt::format("{} had a warning", missed.warned));
-    if (missed.released_after_warning.count > 0) {
-      parts.push_back(
-          released_text(missed.released_after_warning, missed.warned, "after the warning"));
-    }
   }
   return joined(parts, "; ");
 }
@@ -225,9 +208,12 @@ std::string suggestions_json(const ScopeHistories& histories, const SuggestionRu
     json.field("why", suggestion.why).field("waits_left_out", history->waits);
     json.field("expired", missed.expired);
     json.field("killed", missed.killed).field("spared", missed.spared);
-    add_delays(json, "released_late", missed.released_late);
-    json.field("warned", missed.warned);
-    add_delays(json, "released_after_warning", missed.released_after_warning);
+    json.begin_object("released_late").field("count", missed.released_late.count);
+    if (missed.released_late.count > 0) {
+      json.seconds("least_s", missed.released_late.least);
+      json.seconds("longest_s", missed.released_late.longest);
+    }
+    json.end_object().field("warned", missed.warned);
     text += std::move(json).finish() + "\n";
   }
   return text;

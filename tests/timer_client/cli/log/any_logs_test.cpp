@@ -103,7 +103,7 @@ class MadeHost {
   MadeLines lines_;
 };
 
-// Expiries, warnings and ends of the scopes of a few workers, one after the other.
+// Expiries and warnings of the scopes of a few workers, one after the other.
 MadeLines busy_host(Draw& draw, const std::string& host) {
   MadeHost made(host, 0);
   std::int64_t at = kSecondUs + draw.below(1000);
@@ -118,9 +118,6 @@ MadeLines busy_host(Draw& draw, const std::string& host) {
     switch (draw.below(4)) {
       case 0:
         made.add("warned", next(), worker, id, R"(,"elapsed_s":1,"timeout_s":3)");
-        made.add(
-            "warning_ended", next(), worker, id,
-            draw.chance(50) ? R"(,"result":"released","after_s":1.5)" : R"(,"result":"renewed")");
         break;
       case 1:
         made.add("worker_ended", next(), worker, id,
@@ -135,16 +132,11 @@ MadeLines busy_host(Draw& draw, const std::string& host) {
       default: {
         made.add("expired", next(), worker, id, R"(,"timeout_s":2,"overdue_ms":1)");
         const bool is_spared = draw.chance(50);
-        const bool is_released = is_spared && draw.chance(70);
-        const bool is_released_first = is_released && draw.chance(50);
-        if (is_released_first) {
+        if (is_spared && draw.chance(70)) {
           made.add("released_late", next(), worker, id, R"(,"late_ms":1200)");
         }
         made.add("killed", next(), worker, id,
                  is_spared ? R"(,"verdict":"spared","reason":"dry run")" : R"(,"verdict":"dead")");
-        if (is_released && !is_released_first) {
-          made.add("released_late", next(), worker, id, R"(,"late_ms":1200)");
-        }
       }
     }
   }

@@ -111,19 +111,19 @@ TEST_CASE("suggest lists 4096 names of scopes, and reports that others are omitt
   }
 }
 
-TEST_CASE("suggest waits for the ends of the last 65,536 expiries and warnings") {
+TEST_CASE("suggest waits for the ends of the last 65,536 expiries") {
   HostLog log("node07");
   for (int i = 0; i < 65'538; ++i) {
-    log.add("warned", i, fmt::format(R"(,"pid":1,"id":"w{}","scope":"s")", i));
+    log.add("expired", i, fmt::format(R"(,"pid":1,"id":"x{}","scope":"s")", i));
   }
   for (int i = 0; i < 4; ++i) {
-    log.add("warning_ended", 70'000 + i,
-            fmt::format(R"(,"pid":1,"id":"w{}","result":"released")", i));
+    log.add("released_late", 70'000 + i, fmt::format(R"(,"pid":1,"id":"x{}","late_ms":1)", i));
   }
   const TempFolder folder;
   folder.write("log.jsonl", log.text());
   const Ran ran = run_command({"suggest", "--format", "json", folder.path()});
-  CHECK(contains(ran.output, R"("warned":65538,"released_after_warning":{"count":2,)"));
+  CHECK(
+      contains(ran.output, R"("expired":65538,"killed":0,"spared":0,"released_late":{"count":2,)"));
 }
 
 TEST_CASE("suggest prints what it can read, and nothing but the reason where it can read nothing") {
