@@ -125,12 +125,8 @@ void write_children(JsonWriter& json, const Evidence& evidence) {
     if (child.main_thread) {
       write_activity(json, *child.main_thread);
       write_frames(json, "stack", child.main_thread->stack, limit);
-      write_frames(json, "native_stack", child.main_thread->native_stack, limit);
     } else {
       json.field("state", std::string_view(&child.state, 1));
-    }
-    if (child.held_ms) {
-      json.fixed("held_ms", *child.held_ms, 3);
     }
     json.end_object();
   }

@@ -46,9 +46,7 @@ struct ChildEvidence {
   pid_t pid = 0;
   std::string comm;
   char state = '?';
-  std::uint64_t start_time{};
   std::optional<ThreadEvidence> main_thread{};  // empty: not read
-  std::optional<double> held_ms{};  // how long the child was stopped for its native stack
 };
 
 // A thread in the dump of Python's faulthandler.

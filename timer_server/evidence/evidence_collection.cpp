@@ -19,8 +19,6 @@ using std::chrono::milliseconds;
 
 // Slow evidence is not begun when less time is left.
 constexpr Duration kLeastTime = milliseconds{100};
-// The native stacks of all children of a worker together take no longer.
-constexpr Duration kChildrenLimit = milliseconds{500};
 // The stacks helper ends this long before EvidenceOptions::until, so that the worker runs by then.
 constexpr Duration kReleaseTime = milliseconds{20};
 // At level kProc the slow evidence is the CPU sample alone. While this many workers wait for their
@@ -67,29 +65,6 @@ class SlowTurn {
 
 double to_ms(Duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
-}
-
-bool has_ended(const ChildEvidence& child) {
-  const auto stat = read_stat(fmt::format("/proc/{}", child.pid));
-  return !stat || stat->start_time != child.start_time || stat->state == 'Z';
-}
-
-// Adds the native stack of the child's main thread. Returns why the child has none, or nothing: it
-// has one, or it has ended meanwhile.
-std::string collect_stack_of_child(ChildEvidence& child, Instant until) {
-  auto helper = StacksHelper::start(child.pid, child.start_time, until);
-  if (!helper) {
-    return has_ended(child) ? std::string{} : helper.error().message;
-  }
-  Evidence of_child;
-  of_child.threads.push_back(*child.main_thread);
-  helper->collect(of_child);
-  child.main_thread = std::move(of_child.threads.front());
-  child.held_ms = of_child.held_ms;
-  const bool is_complete = !child.main_thread->native_stack.empty() || has_ended(child);
-  return is_complete                ? std::string{}
-         : of_child.missing.empty() ? "the helper found none"
-                                    : of_child.missing;
 }
 
 }  // namespace
@@ -199,31 +174,6 @@ void EvidenceCollection::collect_slow_evidence() {
       take_python_dump(*process_, *options_.python, until, evidence);
     }
     if (!publish(evidence)) {
-      return;
-    }
-  }
-  if (wants_stacks) {
-    set_activity("native stacks of children were being read");
-    collect_stacks_of_children(evidence, until);
-  }
-}
-
-void EvidenceCollection::collect_stacks_of_children(Evidence& evidence, Instant until) {
-  const Instant limit = std::min(until, Instant::now() + kChildrenLimit);
-  for (ChildEvidence& child : evidence.children) {
-    // A helper would spend its time on a child in uninterruptible sleep, whose `wchan` and kernel
-    // stack say more.
-    if (!child.main_thread || child.state == 'D' || child.state == 'Z' || child.state == 'X') {
-      continue;
-    }
-    std::string reason = "time was up";
-    if (limit - Instant::now() >= kLeastTime) {
-      reason = collect_stack_of_child(child, limit);
-    }
-    if (!reason.empty()) {
-      evidence.add_missing(fmt::format("no native stacks from child {} on: {}", child.pid, reason));
-    }
-    if (!publish(evidence) || !reason.empty()) {
       return;
     }
   }

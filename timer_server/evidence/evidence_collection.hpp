@@ -27,9 +27,8 @@ struct EvidenceOptions {
 };
 
 // Collects what is cheap first, for every worker. Then collects what takes time, for a few workers
-// at once: a sample of CPU time, the native stacks, the Python stacks, the native stacks of
-// children, one after the other. A collection needs no kill: warnings, the evidence of peers
-// and `dump` requests use it as well.
+// at once: a sample of CPU time, the native stacks, the Python stacks, one after the other. A
+// collection needs no kill: warnings, the evidence of peers and `dump` requests use it as well.
 //
 //   auto collection = EvidenceCollection::start(side_threads, worker.process, options, on_done);
 //   ...
@@ -56,9 +55,6 @@ class EvidenceCollection : public std::enable_shared_from_this<EvidenceCollectio
   // On a side thread.
   void collect_slow_evidence();
   void sample_cpu(Evidence& evidence) const;
-  // Ends at the first child that has no stack although it runs: the next children would have none
-  // for the same reason.
-  void collect_stacks_of_children(Evidence& evidence, Instant until);
   // Sets the reason that take() gives if the collection is not done by then.
   void set_activity(const char* activity);
   // Stores what was collected so far. Returns false after take().

@@ -144,7 +144,6 @@ void read_children(pid_t pid, const std::vector<pid_t>& tids, Evidence& evidence
         read.pid = child;
         read.comm = stat->comm;
         read.state = stat->state;
-        read.start_time = stat->start_time;
         if (evidence.children.size() <= kMaxChildrenRead) {
           read.main_thread =
               read_thread(fmt::format("/proc/{0}/task/{0}", child), child, child, evidence);

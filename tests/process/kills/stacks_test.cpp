@@ -210,7 +210,7 @@ TEST_CASE("stacks name the functions that threads wait, spin and read in, with t
   CHECK(evidence.text("state") == "S");  // from before it was held
 }
 
-TEST_CASE("the children of a worker have their stacks, too") {
+TEST_CASE("what the children of a worker do is in its evidence") {
   const TempFolder temp;
   const Server server(temp);
   Worker::Setup setup;
@@ -221,10 +221,6 @@ TEST_CASE("the children of a worker have their stacks, too") {
   REQUIRE(children.size() > 0);
   const simdjson::dom::element child = children.at(0).value();
   CHECK(std::string_view(child["doing"].get_string().value()).starts_with("waiting in "));
-  // If no process may be traced, the worker has no frames either.
-  if (!frames_of(evidence.array("threads").at(0).value()).empty()) {
-    CHECK(has_frame(frames_of(child), "main+0x"));
-  }
 }
 
 TEST_CASE("without symbols a frame has the file and the offset in it") {

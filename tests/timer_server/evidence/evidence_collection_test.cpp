@@ -27,22 +27,15 @@ struct CollectionStage {
     return EvidenceCollection::start(side_threads, process, {level, until, std::move(python)},
                                      [this] { ++done; });
   }
-  // Returns the evidence, with the stacks of the worker and of its first child. On a busy machine a
-  // thread may not stop within the helper's time, or the child not be read within its own; then the
-  // evidence is collected again.
+  // Returns the evidence, with the stacks of the worker. On a busy machine a thread may not stop
+  // within the helper's time; then the evidence is collected again.
   Evidence collect(EvidenceLevel level, const std::optional<PythonDump>& python = {}) {
     for (const Instant bound = Instant::now() + 100s;;) {
       done = 0;
       const auto collection = start(level, Instant::now() + 20s, python);
       deliver_until_done(1);
       Evidence evidence = collection->take();
-      const auto is_missing = [&](const std::string& text) {
-        return evidence.missing.find(text) != std::string::npos;
-      };
-      const bool lacks_child =
-          !evidence.children.empty() &&
-          is_missing(fmt::format("no native stacks from child {} ", evidence.children.front().pid));
-      if (Instant::now() > bound || !(is_missing("it did not stop") || lacks_child)) {
+      if (Instant::now() > bound || evidence.missing.find("it did not stop") == std::string::npos) {
         return evidence;
       }
     }
@@ -101,7 +94,7 @@ TEST_CASE("Two collections of one worker at once both have its stacks") {
   }
 }
 
-TEST_CASE("The main threads of a worker's children have stacks, and the children run on") {
+TEST_CASE("What the main threads of 16 children do is evidence, and no child is stopped for it") {
   CollectionStage stage([] {
     for (std::size_t i = 0; i < kMaxChildrenRead + 1; ++i) {
       if (::fork() == 0) {
@@ -116,38 +109,15 @@ TEST_CASE("The main threads of a worker's children have stacks, and the children
   const ChildEvidence& first = evidence.children.front();
   REQUIRE(first.main_thread);
   CHECK(first.main_thread->tid == first.pid);
-  CHECK(!first.main_thread->native_stack.empty());
-  CHECK(first.held_ms.has_value());
+  CHECK(first.main_thread->state == 'S');
+  CHECK(first.main_thread->native_stack.empty());
   CHECK_FALSE(evidence.children.back().main_thread);  // over the limit
   for (const ChildEvidence& child : evidence.children) {
     const auto process = open_process(child.pid);
     REQUIRE(process);
     CHECK(process->is_alive());
-    const auto stat = read_stat(fmt::format("/proc/{}", child.pid));
-    REQUIRE(stat);
-    CHECK(stat->state != 't');
-    CHECK(stat->state != 'T');
     CHECK(process->send_signal(SIGKILL));
   }
-}
-
-TEST_CASE("At level proc no child is stopped for its stack") {
-  CollectionStage stage([] {
-    if (::fork() == 0) {
-      for (;;) {
-        ::pause();
-      }
-    }
-  });
-  const Evidence evidence = stage.collect(EvidenceLevel::kProc);
-  REQUIRE(evidence.children.size() == 1);
-  const ChildEvidence& child = evidence.children.front();
-  REQUIRE(child.main_thread);
-  CHECK_FALSE(child.held_ms);
-  CHECK(child.main_thread->native_stack.empty());
-  const auto process = open_process(child.pid);
-  REQUIRE(process);
-  CHECK(process->send_signal(SIGKILL));
 }
 
 TEST_CASE("Evidence that is taken early says what is missing, and nothing is added to it later") {

@@ -89,7 +89,7 @@ TEST_CASE("The threads leave room for the children, each of which has a share of
     if (evidence.children.size() <= kMaxChildrenRead) {
       child.main_thread = thread_in('S', "pipe_read", {});
       child.main_thread->syscall = "read";
-      child.main_thread->native_stack.assign(kMaxStackFrames, std::string(100, 'n'));
+      child.main_thread->stack.assign(kMaxStackFrames, std::string(100, 'n'));
     }
   }
   const testing::JsonLine record = parsed(evidence);
@@ -99,7 +99,7 @@ TEST_CASE("The threads leave room for the children, each of which has a share of
   for (std::size_t i = 0; i < kMaxChildrenRead; ++i) {
     const auto child = record.array("children").at(i);
     CHECK(child["syscall"].get_string().value() == "read");
-    CHECK(child["native_stack"].get_array().value().size() > 1);
+    CHECK(child["stack"].get_array().value().size() > 1);
   }
   CHECK(record.array("children").at(kMaxChildrenRead)["doing"].error() == simdjson::NO_SUCH_FIELD);
 }

@@ -87,9 +87,7 @@ Evidence full_evidence() {
   loader.syscall_number = 0;
   loader.syscall_fd = "pipe:[88]";
   loader.stack = {"pipe_read+0x1/0x2"};
-  loader.native_stack = {"__read+0x10 (libc.so.6)"};
   evidence.children[0].main_thread = loader;
-  evidence.children[0].held_ms = 0.4;
   evidence.devices = {"/dev/nvidia0"};
   evidence.python_threads = {{"0x7f12", "loader", true, {"train.py:12 in load"}}};
   evidence.flight_recorder = {{4711, 2, "/tmp/nccl_trace_rank_2", 48'213, {}},
