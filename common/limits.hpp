@@ -45,7 +45,8 @@ inline constexpr std::size_t kMaxJobIdBytesShown = 128;  // an incident has it f
 inline constexpr std::size_t kMaxWaitingClients = 1024;
 // The backlog: records that wait in memory until the log can be written again.
 inline constexpr std::size_t kMaxLogBacklogBytes = std::size_t{16} << 20;
-// The backlog up to which `worker_ended` is recorded: the rest is for verdicts.
-inline constexpr std::size_t kMaxLogBacklogBytesOfStatistics = kMaxLogBacklogBytes / 2;
+// The backlog up to which statistics, evidence and lists are recorded: the rest is for verdicts and
+// outcomes.
+inline constexpr std::size_t kMaxLogBacklogBytesOfDetails = kMaxLogBacklogBytes / 2;
 
 }  // namespace filetimer

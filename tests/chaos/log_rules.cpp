@@ -440,13 +440,13 @@ void LogJudge::judge_expired(const JsonRecord& record) {
     has_it = has_it || is_same;
   }
   // Of scopes that expired together only the first record lists them, and a rotation may remove it.
-  const bool has_list = is_first_of_kill(record) || is_idle || run.started == nullptr ||
-                        find(by_id_["released_late"], record.text("id")) != nullptr ||
-                        std::ranges::any_of(by_id_["expired"], [&](const auto& other) {
-                          return other.second < &record &&
-                                 are_of_one_worker(*other.second, record) &&
-                                 is_near(judged_at(*other.second), judged_at(record));
-                        });
+  const bool has_list =
+      is_first_of_kill(record) || record.integer("omitted") > 0 || is_idle ||
+      run.started == nullptr || find(by_id_["released_late"], record.text("id")) != nullptr ||
+      std::ranges::any_of(by_id_["expired"], [&](const auto& other) {
+        return other.second < &record && are_of_one_worker(*other.second, record) &&
+               is_near(judged_at(*other.second), judged_at(record));
+      });
   expect(has_list, "record-links", record, "open_scopes is empty, and the worker's first");
   expect(has_it, "record-links", record, "open_scopes lack the expired scope with its values");
   judge_incident_of(record);

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "common/duration_text.hpp"
+#include "common/limits.hpp"
 #include "timer_server/kills/hooks.hpp"
 #include "timer_server/system/messages.hpp"
 #include "timer_server/system/own_children.hpp"
@@ -196,7 +197,8 @@ void EvidenceCommand::end(Running& running, Instant now) {
   messages::say(is_well ? messages::Level::kDebug : messages::Level::kWarning,
                 fmt::format("{} for {}: {}", kOption, running.outcome.id, running.outcome.text()));
   log_.append(records_.evidence_command(running.worker, running.outcome, running.output,
-                                        running.output_bytes));
+                                        running.output_bytes),
+              kMaxLogBacklogBytesOfDetails);
 }
 
 void EvidenceCommand::end_by_kill(Running& running, HookResult result, std::string_view reason,

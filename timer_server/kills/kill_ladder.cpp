@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/limits.hpp"
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {
@@ -172,6 +173,7 @@ std::uint64_t KillLadder::record_verdicts(Instant now) {
   loop_thread_.check();
   std::vector<std::string> records;
   std::vector<std::shared_ptr<Kill>> recorded;
+  std::size_t room = log_.room_for_details();
   for (const auto& kill : kills_) {
     const KillOrder& order = kill->order;
     if (kill->stage != Stage::kFacts) {
@@ -181,7 +183,7 @@ std::uint64_t KillLadder::record_verdicts(Instant now) {
       continue;
     }
     find_releases(*kill);
-    add_records_of_verdict(kill->order, records);
+    add_records_of_verdict(kill->order, room, records);
     recorded.push_back(kill);
   }
   const std::uint64_t number = records.empty() ? 0 : log_.append(std::move(records));
@@ -203,15 +205,17 @@ std::uint64_t KillLadder::record_verdicts(Instant now) {
   return number;
 }
 
-void KillLadder::add_records_of_verdict(const KillOrder& order, std::vector<std::string>& records) {
+void KillLadder::add_records_of_verdict(const KillOrder& order, std::size_t& room,
+                                        std::vector<std::string>& records) {
   if (order.is_recorded) {
     return;
   }
   for (const Expiry& expiry : order.expiries) {
     // The first record alone lists the open scopes: a worker may have a thousand expiries as well.
     const bool is_first = &expiry == &order.expiries.front();
-    records.push_back(records_.expired(order.worker, expiry,
-                                       is_first ? order.open_scopes : std::vector<ScopeView>{}));
+    records.push_back(records_.expired(
+        order.worker, expiry, is_first ? order.open_scopes : std::vector<ScopeView>{}, room));
+    room -= std::min(room, records.back().size());
   }
   for (const Expiry& expiry : order.expiries) {
     if (expiry.released_at) {
@@ -244,7 +248,8 @@ void KillLadder::record_evidence(Kill& kill) {
   if (kill.collection && kill.stage == Stage::kRecorded) {
     Evidence evidence = kill.collection->take();
     kill.recording.add_to(evidence, kill.worker().pid);
-    log_.append(records_.evidence(kill.order.worker, kill.order.expiries.front().id, evidence));
+    log_.append(records_.evidence(kill.order.worker, kill.order.expiries.front().id, evidence),
+                kMaxLogBacklogBytesOfDetails);
     kill.collection.reset();
   }
 }
@@ -576,6 +581,7 @@ void KillLadder::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
   outcome.signals = kill.signals;
   outcome.reason = reason;
   outcome.cancelled = kill.cancelled;
+  outcome.list_bytes = log_.room_for_details();
   if (kill.last_evidence && verdict == KillVerdict::kUnkillable) {
     outcome.held_by = &*kill.last_evidence;
   }

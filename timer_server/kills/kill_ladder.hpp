@@ -135,7 +135,9 @@ class KillLadder {
   bool wait_for_death(const std::shared_ptr<Kill>& kept, Instant now);
   bool finish_unkillable(Kill& kill, Instant now);
 
-  void add_records_of_verdict(const KillOrder& order, std::vector<std::string>& records);
+  // Takes the bytes of the records from `room`, which is that for lists of open scopes.
+  void add_records_of_verdict(const KillOrder& order, std::size_t& room,
+                              std::vector<std::string>& records);
   bool is_ready_for_signal(Kill& kill, Instant now);
   bool end_without_signal(Kill& kill);
   // Returns whether the verdict is in the log, also if the server ends now.

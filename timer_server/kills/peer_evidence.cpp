@@ -83,7 +83,8 @@ void PeerEvidence::record_done(Collection& collection) {
     const Evidence* const evidence = member->evidence();
     log_.append(records_.peer_evidence(member->worker(), collection.incident,
                                        evidence != nullptr ? *evidence : none,
-                                       std::exchange(collection.omitted, 0)));
+                                       std::exchange(collection.omitted, 0)),
+                kMaxLogBacklogBytesOfDetails);
   }
 }
 

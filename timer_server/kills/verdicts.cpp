@@ -286,7 +286,7 @@ void Verdicts::record_incident() {
     }
   }
   read_ended_scopes();
-  context_.log.append(context_.records.incident(*incident_));
+  context_.log.append(context_.records.incident(*incident_), kMaxLogBacklogBytesOfDetails);
   incident_stage_ = IncidentStage::kRecorded;
   incident_->workers = {};
   incident_pages_ = {};

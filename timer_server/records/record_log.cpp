@@ -520,6 +520,9 @@ std::string RecordLog::take_message(Instant now, bool& is_good_news) {
 RecordLog::Backlog RecordLog::backlog() const {
   return writer_->backlog();
 }
+std::size_t RecordLog::room_for_details() const {
+  return kMaxLogBacklogBytesOfDetails - std::min(backlog().bytes, kMaxLogBacklogBytesOfDetails);
+}
 std::uint64_t RecordLog::lost_records() const {
   return writer_->lost();
 }

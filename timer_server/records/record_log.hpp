@@ -76,6 +76,8 @@ class RecordLog {
   };
   // Returns what waits in memory.
   [[nodiscard]] Backlog backlog() const;
+  // Returns how many bytes of lists a verdict may have, so that the backlog has room for outcomes.
+  [[nodiscard]] std::size_t room_for_details() const;
   // Returns the number of records that were dropped because the backlog was full.
   [[nodiscard]] std::uint64_t lost_records() const;
 

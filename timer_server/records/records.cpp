@@ -338,7 +338,7 @@ std::string Records::incident(const Incident& incident) const {
 }
 
 std::string Records::expired(const WorkerIdentity& worker, const Expiry& expiry,
-                             std::span<const ScopeView> open_scopes) const {
+                             std::span<const ScopeView> open_scopes, std::size_t list_bytes) const {
   const ScopeTerms& terms = expiry.scope.terms;
   JsonWriter json = begin("expired", ClockReading::now(), worker);
   json.field("id", expiry.id).field("incident", expiry.incident).field("scope", expiry.scope.name);
@@ -356,8 +356,9 @@ std::string Records::expired(const WorkerIdentity& worker, const Expiry& expiry,
   }
   json.field("dir", origin_.dir).begin_array("open_scopes");
   std::size_t omitted = 0;
+  const std::size_t most_bytes = std::min(json.size() + list_bytes, kMaxRecordBytesOfLists);
   for (const ScopeView& scope : open_scopes) {
-    if (json.size() > kMaxRecordBytesOfLists) {
+    if (json.size() >= most_bytes) {
       ++omitted;
       continue;
     }
@@ -421,13 +422,21 @@ std::string Records::killed(const WorkerIdentity& worker, const Expiry& expiry,
     write_hold(json, *outcome.held_by);
   }
   if (!outcome.cancelled.empty()) {
+    std::size_t omitted = 0;
+    const std::size_t most_bytes =
+        std::min(json.size() + outcome.list_bytes, kMaxRecordBytesOfLists);
     json.begin_array("cancelled");
     for (const std::string& scope : outcome.cancelled) {
-      if (json.size() <= kMaxRecordBytesOfLists) {
+      if (json.size() < most_bytes) {
         json.element(scope);
+      } else {
+        ++omitted;
       }
     }
     json.end_array();
+    if (omitted > 0) {
+      json.field("cancelled_omitted", omitted);
+    }
   }
   return std::move(json).finish();
 }

@@ -13,6 +13,7 @@
 
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
+#include "common/limits.hpp"
 #include "common/scope_statistics.hpp"
 #include "timer_server/evidence/evidence.hpp"
 #include "timer_server/records/rendezvous_round.hpp"
@@ -146,8 +147,10 @@ class Records {
   std::string next_warning_id();
 
   std::string incident(const Incident& incident) const;
+  // `list_bytes`: how long the list of open scopes may be; the scopes that do not fit are counted.
   std::string expired(const WorkerIdentity& worker, const Expiry& expiry,
-                      std::span<const ScopeView> open_scopes) const;
+                      std::span<const ScopeView> open_scopes,
+                      std::size_t list_bytes = kMaxRecordBytesOfLists) const;
   std::string evidence(const WorkerIdentity& worker, const std::string& id,
                        const Evidence& evidence) const;
   // `omitted`: the number of peers whose evidence is not collected.
@@ -159,7 +162,8 @@ class Records {
     std::optional<Duration> dead_after;
     std::string_view reason;
     std::span<const std::string> cancelled;
-    const Evidence* held_by = nullptr;  // evidence of an unkillable worker; else null
+    std::size_t list_bytes = kMaxRecordBytesOfLists;  // of `cancelled`
+    const Evidence* held_by = nullptr;                // evidence of an unkillable worker; else null
   };
   std::string killed(const WorkerIdentity& worker, const Expiry& expiry,
                      const Outcome& outcome) const;

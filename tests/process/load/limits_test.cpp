@@ -217,22 +217,20 @@ TEST_CASE("dropped records are counted when the server stops") {
   const std::string metrics = temp.path("filetimer.prom");
   Server server(
       temp, on_bad_disk("BAD_DISK_READ_ONLY", fault, {"--evidence", "none", "--metrics", metrics}));
-  const Worker worker("block");
-  const std::string padding(240, 'x');
-  std::string lines = fill(worker.pid(), padding);
-  constexpr int kRoom = 257;  // for scopes whose verdicts wait for the log
-  for (int i = 0; i < kRoom; ++i) {
-    lines += release(worker.pid(), fmt::format("s{}{}", i, padding));
-  }
-  server.send(lines);
   server.barrier();
   write_file(fault, "");
-  // Each verdict has a record of its own, which lists all open scopes: about 250 kB.
-  constexpr int kMostVerdicts = 500;
-  int verdicts = 0;
+  // A worker that exits leaves as many records as scopes, each of about 700 bytes.
+  constexpr int kMostWorkers = 64;
+  int workers = 0;
   do {
-    server.send(version1(worker.pid(), fmt::format("e{}", ++verdicts), 1, 0));
-  } while (status_of(temp, server).integer("lost_records") == 0 && verdicts < kMostVerdicts);
+    Worker worker("block");
+    server.send(fill(worker.pid(), std::string(240, 'x')));
+    REQUIRE(wait_until([&] {
+      return status_of(temp, server).integer("open_scopes") == filetimer::kMaxScopesPerWorker;
+    }));
+    worker.signal(SIGKILL);
+    CHECK(worker.status() == killed_by(SIGKILL));
+  } while (status_of(temp, server).integer("lost_records") == 0 && ++workers < kMostWorkers);
   REQUIRE(::unlink(fault.c_str()) == 0);
   server.wait_for_message("records were lost");
   CHECK(server.stop() == exited(0));

@@ -234,8 +234,8 @@ TEST_CASE("The backlog has a limit, and records over it are counted") {
 TEST_CASE("Statistics are dropped before verdicts, and are counted, too") {
   const auto log = open_log("/dev/full");
   const std::size_t record = std::size_t{1} << 20;
-  for (std::size_t i = 0; i < kMaxLogBacklogBytesOfStatistics / record + 4; ++i) {
-    log->append(std::string(record, 'x'), kMaxLogBacklogBytesOfStatistics);
+  for (std::size_t i = 0; i < kMaxLogBacklogBytesOfDetails / record + 4; ++i) {
+    log->append(std::string(record, 'x'), kMaxLogBacklogBytesOfDetails);
   }
   const std::uint64_t lost = log->lost_records();
   CHECK(lost >= 4);
