@@ -55,6 +55,11 @@ Result<pid_t> MappedPage::owner() const {
   return lock->holder;
 }
 
+bool MappedPage::has_lost_lock() const {
+  const auto lock = fd_ ? lock_state(fd_.get()) : failure("it was closed");
+  return lock && !lock->is_held;
+}
+
 std::string MappedPage::id_of(std::size_t slot) {
   return read_name(layout_.name(slot));
 }

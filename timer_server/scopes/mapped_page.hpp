@@ -31,8 +31,9 @@ class MappedPage final : public WorkerPage {
   // with ESRCH if no process holds the lock, and with another error if the holder is outside this
   // pid namespace.
   [[nodiscard]] Result<pid_t> owner() const;
-  // Closes the descriptor, which only owner() needs: one less for each worker.
+  // Closes the descriptor, which only owner() and has_lost_lock() need: one less for each worker.
   void close_descriptor() { fd_.reset(); }
+  [[nodiscard]] bool has_lost_lock() const override;  // false after close_descriptor()
 
   [[nodiscard]] std::uint64_t program() const override { return program_; }
   void set_program(std::uint64_t start_stack) { program_ = start_stack; }

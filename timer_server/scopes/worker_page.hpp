@@ -33,6 +33,9 @@ class WorkerPage {
   // Returns which program the worker ran when the page was admitted, as startstack of
   // /proc/PID/stat. Returns 0 if that is not known or not needed.
   [[nodiscard]] virtual std::uint64_t program() const { return 0; }
+  // Returns whether the worker has lost the lock of its page. Only asked where each program that
+  // the worker executes has the same program(); elsewhere false.
+  [[nodiscard]] virtual bool has_lost_lock() const { return false; }
   // Returns the signal on which the worker writes its Python stacks, as the page names it; 0: none.
   virtual std::uint32_t dump_signal() { return 0; }
   // Adds the statistics of the page to `sums`.

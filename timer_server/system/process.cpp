@@ -3,9 +3,12 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/personality.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include <cstdlib>
 
 namespace filetimer {
 namespace {
@@ -70,6 +73,15 @@ Result<Process> open_process(pid_t pid) {
   process.uid = status->uid == ::geteuid() ? status->effective_uid : status->uid;
   process.innermost_pid = status->innermost_pid == 0 ? pid : status->innermost_pid;
   return process;
+}
+
+bool has_random_stack(pid_t pid) {
+  static const bool kIsOn =
+      read_small_file("/proc/sys/kernel/randomize_va_space").value_or("2\n") != "0\n";
+  const auto personality = read_small_file(fmt::format("/proc/{}/personality", pid));
+  constexpr int kHex = 16;
+  return kIsOn && (!personality ||
+                   (std::strtoul(personality->c_str(), nullptr, kHex) & ADDR_NO_RANDOMIZE) == 0);
 }
 
 std::vector<pid_t> ancestors_of(pid_t pid) {

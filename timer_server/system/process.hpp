@@ -46,6 +46,10 @@ UniqueFd open_pidfd(pid_t pid);
 // has ended.
 Result<Process> open_process(pid_t pid);
 
+// Returns whether the kernel gives each program that the process executes another address for its
+// stack, so that Process::start_stack names the program. Debuggers and some sites switch that off.
+bool has_random_stack(pid_t pid);
+
 // Returns the pids of the ancestors of `pid`, the parent first.
 std::vector<pid_t> ancestors_of(pid_t pid);
 

@@ -98,7 +98,7 @@ bool runs_another_program(const Process& process, const WorkerPage& page) {
   }
   const auto stat = read_stat(fmt::format("/proc/{}", process.pid));
   return stat && stat->start_time == process.start_time && stat->start_stack != 0 &&
-         stat->start_stack != page.program();
+         (stat->start_stack != page.program() || page.has_lost_lock());
 }
 
 void PageRegistry::adopt(const WasJudged& was_judged) {
@@ -280,7 +280,9 @@ void PageRegistry::remember_refused(const std::string& name) {
 }
 
 void PageRegistry::add(Worker& worker, const std::shared_ptr<MappedPage>& page) {
-  page->close_descriptor();
+  if (has_random_stack(worker.process->pid)) {
+    page->close_descriptor();
+  }
   context_.folder.confirm(page->name(),
                           {worker.process->pid, worker.process->start_time, page->program()});
   refused_.erase(page->name());
@@ -331,7 +333,8 @@ Result<Process> PageRegistry::open_owner(MappedPage& page) const {
     }
   } else if (process->start_time != confirmed->start_time) {
     return tl::unexpected<Error>(Error{fmt::format("pid {} has ended", pid), ESRCH});
-  } else if (process->start_stack != confirmed->start_stack) {
+  } else if (process->start_stack != 0 && confirmed->start_stack != 0 &&
+             (process->start_stack != confirmed->start_stack || !has_random_stack(pid))) {
     // The program that could have released the scopes has ended.
     return tl::unexpected<Error>(
         Error{fmt::format("pid {} has started another program", pid), kAnotherProgram});
@@ -449,7 +452,7 @@ void PageRegistry::append_statistics(const WorkerIdentity& worker,
                                      const StatisticsByName& statistics) const {
   if (!statistics.empty()) {
     context_.log.append(context_.records.worker_ended(worker, statistics),
-                        kMaxLogBacklogBytesOfStatistics);
+                        kMaxLogBacklogBytesOfDetails);
   }
 }
 
