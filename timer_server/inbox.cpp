@@ -125,6 +125,7 @@ void Inbox::acquire(const wire::Request& request, std::string_view line) {
         request.pid);
     return;
   }
+  forget_retried(request);
   const ScopeTerms terms = context_.policy.terms_of(request, now_);
   // The line may be older than the process that has its pid now. PyTorch's lines have no time but
   // the deadline. A time before the boot, such as 0, says that the deadline has passed, and no
@@ -138,8 +139,13 @@ void Inbox::acquire(const wire::Request& request, std::string_view line) {
     // A request may be read after its worker has exited. A whole-process scope is over then, too.
     const bool has_exited = worker.error().errno_value == ESRCH &&
                             (request.x_whole_process || context_.registry.was_removed(request.pid));
+    const bool is_retried = is_for_now(worker.error()) && retried_.size() < kMostRetried;
+    if (is_retried) {
+      retried_.push_back({request.pid, std::string(request.scope_id), std::string(line)});
+    }
     if (!has_exited) {
-      context_.rejections.add(worker.error().message, line, request.pid);
+      context_.rejections.add(worker.error().message + (is_retried ? "; it is tried again" : ""),
+                              line, request.pid);
     }
     return;
   }
@@ -209,7 +215,26 @@ bool Inbox::refuses_new_scopes() const {
          !(is_stopping && context_.pipe.outlives_server());
 }
 
+void Inbox::retry() {
+  if (retried_.empty()) {
+    return;
+  }
+  context_.registry.begin_batch();
+  now_ = ClockReading::now();
+  count_ -= retried_.size();
+  for (Retried& each : std::exchange(retried_, {})) {
+    reader_.read_again(std::move(each.line));
+  }
+}
+
+void Inbox::forget_retried(const wire::Request& request) {
+  std::erase_if(retried_, [&](const Retried& each) {
+    return each.pid == request.pid && each.id == request.scope_id;
+  });
+}
+
 void Inbox::release(const wire::Request& request) {
+  forget_retried(request);
   Worker* const worker = context_.workers.find(request.pid);
   if (worker == nullptr || !worker->pipe) {
     return;

@@ -64,6 +64,8 @@ class Inbox final : private RequestSink {
   void read(std::size_t most);
   // Returns when read() must be called at the latest; never() if a request wakes the loop.
   [[nodiscard]] Instant next() const { return read_again_; }
+  // Carries out the requests again whose workers could not be watched for now. Called by sweeps.
+  void retry();
   // Returns since when the requests of the last reading have waited, if that is longer than a
   // server that can run lets them; never(): they have not.
   [[nodiscard]] Instant waited_since() const { return waited_since_; }
@@ -86,6 +88,8 @@ class Inbox final : private RequestSink {
   void open_scope(Worker& worker, const wire::Request& request, const ScopeTerms& terms,
                   std::string_view line);
   void release(const wire::Request& request);
+  // Drops the request for this scope that is to be tried again: a later one replaces it.
+  void forget_retried(const wire::Request& request);
   void note_wait(const Worker& worker, const wire::Request& request, std::string_view id,
                  const ScopeTerms& terms);
   [[nodiscard]] bool refuses_new_scopes() const;
@@ -100,6 +104,14 @@ class Inbox final : private RequestSink {
   Duration shortest_ = kForever;
   Instant emptied_ = Instant::never();  // when a reading ended that left nothing in the pipe
   Instant waited_since_ = Instant::never();
+  // The requests that are tried again, at most.
+  static constexpr std::size_t kMostRetried = 1024;
+  struct Retried {
+    pid_t pid = 0;
+    std::string id;
+    std::string line;
+  };
+  std::vector<Retried> retried_;
   struct Undated {
     std::shared_ptr<PipePage> page;
     std::string id;

@@ -299,6 +299,7 @@ void Server::sweep(Instant now) {
   registry_.forget_removed();
   check_directory();
   pages_.look_for_pages();
+  inbox_.retry();
   if (settings_.stopped == Settings::Stopped::kDefer) {
     halted_.look_at_all();
   }

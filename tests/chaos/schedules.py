@@ -61,7 +61,6 @@ class TimeIsUp(BaseException):
 KNOWN = {
     "renewal_after_the_page_was_cut": (("cut",), ("known-scopes",)),
     "removed_page": (("remove",), ("hang-is-judged", "one-verdict", "hang-is-killed", "counts")),
-    "exec_without_address_randomisation": (("exec",), ("not-early", "death-has-record")),
     "resumed_kill_forgets_release": (("kill_server", "restart"), ("record-times", "outcomes", "signals")),
 }
 

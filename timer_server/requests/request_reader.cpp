@@ -42,6 +42,12 @@ void RequestReader::received(std::size_t count) {
   held_ = rest;
 }
 
+void RequestReader::read_again(std::string line) {
+  const std::size_t size = line.size();
+  line.resize(size + wire::Parser::padding());
+  on_line(std::string_view(line).substr(0, size), 0);
+}
+
 void RequestReader::on_line(std::string_view line, std::size_t lost_before) {
   if (lost_before == 0) {
     const auto request = parser_.parse(line);
