@@ -97,6 +97,7 @@ for is_late in False, True, False, True, True, False:
     assert scope.release()
 """)
         self.assertEqual(out, "again False None\n" * 6)
+        self.server.close()  # the log is written to its end
         self.assertEqual([each["verdict"] for each in self.records("killed")], ["spared"] * 6)
 
     def test_the_error_has_the_timeout_of_a_file_that_replaced_the_one_in_the_code(self):
