@@ -44,21 +44,25 @@ void LostTime::add(Instant from, Instant until) {
   times_.push_back({until, until - from});
 }
 
-Instant LostTime::extended(Instant due, const ScopeSpan& span, std::size_t most) const {
+Instant LostTime::extended(Instant due, const ScopeSpan& span, Duration most) const {
   if (due.is_never()) {
     return due;
   }
   auto time = std::ranges::upper_bound(times_, span.started, {}, &Time::until);
-  for (; time != times_.end() && most > 0; ++time, --most) {
+  for (; time != times_.end() && most > Duration::zero(); ++time) {
     const Duration lost = std::min(time->length, time->until - span.started);
-    due = std::max(due, time->until) + std::min(lost, span.timeout);
+    const Duration given = std::min({lost, span.timeout, most});
+    due = std::max(due, time->until) + given;
+    most -= most == kForever ? Duration::zero() : given;
   }
   return due;
 }
 
 Instant due_after_losses(Instant due, const ScopeSpan& span, const LostTime& server,
                          const LostTime& worker) {
-  return worker.extended(server.extended(due, span, kMostGivenToScope), span);
+  const bool is_long = span.timeout > kForever / kMostTimeoutsGiven;
+  const Duration most = is_long ? kForever : kMostTimeoutsGiven * span.timeout;
+  return worker.extended(server.extended(due, span, most), span);
 }
 
 Instant due_after_losses(const Slot& slot, std::int64_t word, Duration max_timeout,

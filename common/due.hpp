@@ -74,10 +74,10 @@ class LostTime {
   // Notes that time was lost from `from` until `until`, which is later than in all calls before.
   void add(Instant from, Instant until);
   // Returns the deadline `due` of a scope, later by what was lost since the scope began. Each time
-  // adds its length, at most the timeout, counted from its end if the deadline had passed then.
-  // Only the first `most` times after the start count.
+  // adds its length, at most the timeout, counted from its end if the deadline had passed then. All
+  // of them add `most` at most.
   [[nodiscard]] Instant extended(Instant due, const ScopeSpan& span,
-                                 std::size_t most = kMaxTimes) const;
+                                 Duration most = kForever) const;
   // Returns the end of the last time that was lost; Instant{}: none was.
   [[nodiscard]] Instant end() const { return times_.empty() ? Instant{} : times_.back().until; }
 
@@ -89,9 +89,9 @@ class LostTime {
   std::vector<Time> times_;  // the oldest first
 };
 
-// How many times that the server lost are given to one scope, so that a server that always wakes
-// late still acts.
-inline constexpr std::size_t kMostGivenToScope = 4;
+// The lost time of the server that is given to one scope, at most, in timeouts of the scope: so a
+// server that always wakes late still acts.
+inline constexpr int kMostTimeoutsGiven = 4;
 
 // Returns when a scope is due that is due at `due` if no time is lost. `server`: the time that the
 // server lost. `worker`: the time in which the scope's worker was halted.

@@ -19,9 +19,9 @@
 // before b, so b reads what p or r wrote. Either that is "always": D is earlier, and the worker
 // wakes the server. Or it is not earlier than the minimum m that was found without D: if D is
 // earlier the worker wakes the server; if not, D >= m, and the server wakes by itself at m, in
-// time, and reads again. Acquire and release
-// would not suffice: a and b are a store and a later load of another word, which the hardware (x86
-// too) may exchange unless both are sequentially consistent.
+// time, and reads again. Acquire and release would not suffice: a and b are a store and a later
+// load of another word, which the hardware (x86 too) may exchange unless both are sequentially
+// consistent.
 //
 // A scope's soft deadline is met in the same way, with D the earlier of the two. The server
 // computes it from `started` and `soft_ms`, which the worker writes before `a`, and from `warn_at`

@@ -139,9 +139,10 @@ void Inbox::acquire(const wire::Request& request, std::string_view line) {
     // A request may be read after its worker has exited. A whole-process scope is over then, too.
     const bool has_exited = worker.error().errno_value == ESRCH &&
                             (request.x_whole_process || context_.registry.was_removed(request.pid));
-    const bool is_retried = is_for_now(worker.error()) && retried_.size() < kMostRetried;
+    const bool may_end = is_for_now(worker.error()) || worker.error().errno_value == EAGAIN;
+    const bool is_retried = may_end && retried_.size() < kMostRetried;
     if (is_retried) {
-      retried_.push_back({request.pid, std::string(request.scope_id), std::string(line)});
+      retried_.push_back({request.pid, std::string(request.scope_id), std::string(line), now_});
     }
     if (!has_exited) {
       context_.rejections.add(worker.error().message + (is_retried ? "; it is tried again" : ""),
@@ -177,7 +178,7 @@ void Inbox::open_scope(Worker& worker, const wire::Request& request, const Scope
   note_wait(worker, request, id, terms);
   ++now_.mono.ns;  // gives each scope of one reading a time of its own
   earliest_ = std::min(earliest_, *first_look);
-  shortest_ = std::min(shortest_, terms.timeout);
+  shortest_ = std::min({shortest_, terms.timeout, context_.policy.page_terms().max_timeout});
   context_.unsaved.note(worker);
 }
 
@@ -220,9 +221,9 @@ void Inbox::retry() {
     return;
   }
   context_.registry.begin_batch();
-  now_ = ClockReading::now();
   count_ -= retried_.size();
   for (Retried& each : std::exchange(retried_, {})) {
+    now_ = each.read;
     reader_.read_again(std::move(each.line));
   }
 }

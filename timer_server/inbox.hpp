@@ -110,6 +110,7 @@ class Inbox final : private RequestSink {
     pid_t pid = 0;
     std::string id;
     std::string line;
+    ClockReading read;
   };
   std::vector<Retried> retried_;
   struct Undated {

@@ -192,8 +192,8 @@ void Server::judge(Instant woke) {
     }
   }
   if (settings_.stopped == Settings::Stopped::kDefer &&
-      woke >= halted_.last_look() + scan_.looks().pause) {
-    halted_.look_at_all();
+      woke >= halted_.next_look_at_all(scan_.looks().pause)) {
+    halted_.look_at_all(woke);
   }
   soft_deadlines_.note(std::move(found.soft));
   verdicts_.carry_out(found.due, ClockReading::now());
@@ -262,7 +262,9 @@ void Server::run_once_guarded() {
 void Server::give_back_missed_time(const MissedTime::Clocks& woke) {
   Duration missed = missed_time_.on_wake(woke);
   std::string_view how = "the server woke {} later than planned";
-  const Instant waited = std::min(inbox_.waited_since(), scan_.first_unseen_start(woke.now));
+  const Instant waited = std::min(inbox_.waited_since(), pages_.has_changed() && life_.judges()
+                                                             ? scan_.first_unseen_start(woke.now)
+                                                             : Instant::never());
   if (!waited.is_never() && woke.now - waited > missed) {
     missed = woke.now - waited;
     how = "the server could not run for {}";
@@ -301,7 +303,7 @@ void Server::sweep(Instant now) {
   pages_.look_for_pages();
   inbox_.retry();
   if (settings_.stopped == Settings::Stopped::kDefer) {
-    halted_.look_at_all();
+    halted_.look_at_all(now);
   }
   control_.sweep();
   workers_.for_each([this](const Worker& worker) { unsaved_.note(worker); });

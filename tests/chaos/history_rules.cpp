@@ -20,7 +20,7 @@ constexpr Ns kNever = std::numeric_limits<Ns>::max() / 4;
 constexpr Ns kSecond = 1'000'000'000;
 constexpr Ns kClose = 2'000'000;    // times that are the same, converted and rounded
 constexpr Ns kTurn = kSecond / 10;  // of the server's loop; what it finds has the time of its begin
-constexpr int kMostGiven = 4;       // halts of the server that are given back to a scope
+constexpr int kMostGiven = 4;       // timeouts of missed time that are given back to a scope
 constexpr Ns kUnseen = 350'000'000;  // the longest pause that may cost a short scope its time
 constexpr Ns kLook = kSecond;        // how long the end of a halt may stay unnoticed
 constexpr Ns kPrompt = 5 * kSecond;  // a verdict, a signal or an answer comes within
@@ -696,11 +696,14 @@ void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) 
       continue;
     }
     ready = server.ready;
-    int given = 0;
+    Ns given = 0;
+    int halts_given = 0;
     for (const Halt& halt : server.halts) {
-      if (halt.certain.to - halt.certain.from > unseen && lasted(halt) > 0 && given < kMostGiven) {
+      if (halt.certain.to - halt.certain.from > unseen && lasted(halt) > 0 &&
+          given < kMostGiven * length) {
         add(halt);
-        may_lack = ++given * unseen;
+        given += std::min(lasted(halt), length);
+        may_lack = ++halts_given * unseen;
       }
     }
     was_away = std::ranges::any_of(server.halts, [&](const Halt& halt) {

@@ -128,14 +128,18 @@ TEST_CASE("a deadline is later by the time that was lost since its scope began")
            {"longer than the timeout: a full timeout", {{105s, 500s}}, {}, 510s},
            {"several times add up", {{101s, 103s}, {105s, 106s}}, {{107s, 108s}}, 114s},
            {"each is at most the timeout", {{101s, 200s}, {205s, 300s}}, {}, 310s},
-           {"the server's first four count",
+           {"short ones all count",
             {{101s, 102s}, {103s, 104s}, {105s, 106s}, {107s, 108s}, {109s, 110s}},
             {},
-            114s},
+            115s},
+           {"the server's count for four timeouts",
+            {{101s, 200s}, {205s, 300s}, {305s, 400s}, {405s, 500s}, {505s, 600s}},
+            {},
+            510s},
            {"all of the worker's count",
             {},
-            {{101s, 102s}, {103s, 104s}, {105s, 106s}, {107s, 108s}, {109s, 110s}},
-            115s},
+            {{101s, 200s}, {205s, 300s}, {305s, 400s}, {405s, 500s}, {505s, 600s}},
+            610s},
        }) {
     CAPTURE(row.what);
     CHECK(due_after_losses(at(110s), kScope, lost_time(row.server), lost_time(row.worker)) ==

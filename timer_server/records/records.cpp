@@ -444,10 +444,13 @@ std::string Records::killed(const WorkerIdentity& worker, const Expiry& expiry,
 std::string Records::warned(const WorkerIdentity& worker, const SoftDeadline& passed,
                             const Evidence* evidence) const {
   const ScopeTerms& terms = passed.scope.terms;
-  // Counts from the acquire or the last renewal.
-  const Duration after = terms.soft_ms != 0          ? std::chrono::milliseconds{terms.soft_ms}
-                         : terms.timeout == kForever ? passed.when - terms.acquired
-                                                     : passed.when - terms.deadline + terms.timeout;
+  // The acquire or the last renewal. A line may be read after its deadline.
+  const Instant begun =
+      terms.timeout == kForever
+          ? terms.acquired
+          : std::max(terms.acquired, Instant{terms.deadline.ns - terms.timeout.count()});
+  const Duration after =
+      terms.soft_ms != 0 ? Duration{std::chrono::milliseconds{terms.soft_ms}} : passed.when - begun;
   JsonWriter json = begin("warned", ClockReading::now(), worker);
   json.field("id", passed.id).field("scope", passed.scope.name).field("reason", passed.reason);
   write_timeouts(json, terms);

@@ -65,6 +65,10 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
   const bool is_whole = for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
     if (!slot_word::is_open(word)) {
       note_activity(index, slot, word, activity);
+      if (word == slot_word::kFree && start_in(slot.started) > scan.previous) {
+        activity.shortest =
+            std::min(activity.shortest, timeout_of(slot, word, scan.terms.max_timeout));
+      }
       return;
     }
     activity.is_inside = true;

@@ -51,8 +51,9 @@ class WorkerPage {
   struct Scan {
     Instant now;
     Terms terms;
-    const LostTime& server;  // in which the server could not run
-    const LostTime& worker;  // in which the worker was halted
+    const LostTime& server;               // in which the server could not run
+    const LostTime& worker;               // in which the worker was halted
+    Instant previous = Instant::never();  // when the last scan ended
   };
   struct Due {
     std::size_t slot = 0;
@@ -79,7 +80,9 @@ class WorkerPage {
       Instant since;  // releases before that do not count
     };
     std::vector<IdleWatch> watches;
-    Duration shortest = kForever;  // of the timeouts, as granted
+    // Of the timeouts of open scopes, as granted, and of those that were opened and released since
+    // the last scan.
+    Duration shortest = kForever;
   };
   // Returns the activity of the page.
   virtual Activity activity();

@@ -32,7 +32,8 @@ DeadlineScan::Found DeadlineScan::run(Instant woke, BoardFile& status_page, Inst
   looks_ = looks_for(shortest_);
   want_by(woke + looks_.pause);
   // A client has to wake the server for an earlier deadline; the next look finds a later one.
-  wakes_before_ = wakes_before(woke, std::min(next_, next_sweep));
+  const Instant next = std::min(next_, next_sweep);
+  wakes_before_ = std::max(next, std::min(wakes_before(woke, next), woke + shortest_));
   scanned_ = Instant::now();
   status_page.want_wakes_before(wakes_before_);
   std::ranges::stable_sort(found.due, {}, &DueScope::deadline);
@@ -46,7 +47,9 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
     on_page_.clear();
     // scan_of() for each page: the worker may have been found resumed while the last one was
     // judged.
-    want_by(page->scan(context_.policy.scan_of(worker, woke), on_page_, activity));
+    WorkerPage::Scan scan = context_.policy.scan_of(worker, woke);
+    scan.previous = scanned_;
+    want_by(page->scan(scan, on_page_, activity));
     const bool is_due = !on_page_.due.empty() || !on_page_.soft.empty();
     if (is_due && !judge(worker, page, on_page_.due, woke, found)) {
       found.lost.push_back({&worker, page, true});

@@ -45,10 +45,11 @@ HaltedWorkers::Halt& HaltedWorkers::note_halt(const Worker& worker, const std::s
 
 void HaltedWorkers::resume(Worker& worker, const Halt& halt) {
   const Instant now = Instant::now();
-  worker.halted.add(halt.from, now);
+  const Instant from = std::max(halt.from, worker.halted.end());
+  worker.halted.add(from, now);
   has_resumed_ = true;
   messages::info("pid {} ({}) is resumed: its scopes get the time back, at most {}",
-                 worker.process->pid, worker.process->comm, duration_for_reading(now - halt.from));
+                 worker.process->pid, worker.process->comm, duration_for_reading(now - from));
 }
 
 void HaltedWorkers::advance(Instant now) {
@@ -69,7 +70,7 @@ void HaltedWorkers::advance(Instant now) {
 }
 
 // One look takes about 40 us.
-void HaltedWorkers::look_at_all() {
+void HaltedWorkers::look_at_all(Instant now) {
   loop_thread_.check();
   if (!look_under_way_.expired()) {
     return;
@@ -80,15 +81,14 @@ void HaltedWorkers::look_at_all() {
       watched.push_back(worker.process);
     }
   });
-  const Instant begun = Instant::now();
   if (watched.empty()) {
-    last_look_ = begun;
+    last_look_ = now;
     return;
   }
   const bool are_few = watched.size() <= kFewWorkers;
   const auto token = std::make_shared<char>();  // lives as long as the job, also if it is dropped
   look_under_way_ = token;
-  auto look = [this, token, begun, why_halted = context_.why_halted,
+  auto look = [this, token, now, why_halted = context_.why_halted,
                watched = std::move(watched)]() -> SideThreads::Delivery {
     std::vector<std::pair<std::weak_ptr<const Process>, std::string>> halted;
     for (const auto& weak : watched) {
@@ -98,7 +98,7 @@ void HaltedWorkers::look_at_all() {
         }
       }
     }
-    return [this, begun, halted = std::move(halted)] {
+    return [this, now, halted = std::move(halted)] {
       for (const auto& [weak, why] : halted) {
         const auto process = weak.lock();
         Worker* const worker = process ? context_.workers.find(process->pid) : nullptr;
@@ -106,7 +106,7 @@ void HaltedWorkers::look_at_all() {
           note_halt(*worker, why);
         }
       }
-      last_look_ = begun;
+      last_look_ = now;
     };
   };
   if (are_few) {

@@ -33,6 +33,8 @@ class HaltedWorkers {
   static constexpr Duration kLookPeriod = std::chrono::milliseconds{500};
   // The most workers that look_at_all() looks at on the loop thread. A side thread looks at more.
   static constexpr std::size_t kFewWorkers = 16;
+  // The least time from one look at all workers to the next, for each of them.
+  static constexpr Duration kPerWorker = std::chrono::milliseconds{1};
 
   // Returns why a process is halted; empty: it is not. Also called on side threads.
   using WhyHalted = std::function<std::string(pid_t)>;
@@ -55,9 +57,13 @@ class HaltedWorkers {
   bool should_defer(Worker& worker, const std::function<std::optional<ScopeView>()>& scope);
   // Looks at all workers with open scopes. Does nothing while a side thread still does so for an
   // earlier call, because thousands of workers may take longer than a short pause between looks.
-  void look_at_all();
-  // Returns when the last look at all workers began.
-  [[nodiscard]] Instant last_look() const { return last_look_; }
+  // `now`: when the iteration began.
+  void look_at_all(Instant now);
+  // Returns when look_at_all() is due, if a look is wanted every `pause`. The looks take no more
+  // than a twenty-fifth of a processor: with many workers there are fewer.
+  [[nodiscard]] Instant next_look_at_all(Duration pause) const {
+    return last_look_ + std::max<Duration>(pause, context_.workers.count() * kPerWorker);
+  }
   // Looks again at the halted workers.
   void advance(Instant now);
   // Returns when advance() has something to do; never() while no worker is halted.
@@ -73,7 +79,7 @@ class HaltedWorkers {
   struct Halt {
     std::shared_ptr<const Process> process;
     std::string why;
-    Instant from;  // the last look at all workers, which found it running
+    Instant from;  // the last look at all workers before it was noticed
     bool is_recorded = false;
   };
   Halt& note_halt(const Worker& worker, const std::string& why);

@@ -92,7 +92,8 @@ TEST_CASE("a full server refuses the next worker until another one has left its 
   Worker next("block");
   server.send(acquire_past(next.pid(), "refused"));
   const Record rejected = server.wait_for("rejected", next.pid());
-  CHECK(rejected.text("reason") == "16 workers are watched: no more fit (see ulimit -n)");
+  CHECK(rejected.text("reason") ==
+        "16 workers are watched: no more fit (see ulimit -n); it is tried again");
   CHECK(next.is_alive());
   server.send(release(workers.front()->pid(), "s") + acquire_past(next.pid(), "accepted"));
   CHECK(next.status() == killed_by(SIGKILL));

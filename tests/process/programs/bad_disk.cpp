@@ -8,13 +8,12 @@
 //   BAD_DISK_KILLS      the file has "PID": the sync after the `expired` record of PID kills PID,
 //                       and waits for its end, so that it dies between verdict and signal
 //   BAD_DISK_CUTS       the file has "PID TIME PATH": PATH is truncated when the server asks for
-//   the
-//                       cgroup of PID at TIME (CLOCK_MONOTONIC, ns) or later, its last look at a
-//                       worker before the verdict on its page
-//   BAD_DISK_ENDS       the file has "PID TIME": PID is killed, and its end waited for, at that
-//   moment BAD_DISK_NO_WATCH   epoll_ctl() adds no descriptor: ENOSPC BAD_DISK_ENDLESS    every
-//   pipe has more to read: writers that never pause BAD_DISK_NETWORK    statfs() says that every
-//   path is on NFS
+//                       the cgroup of PID at TIME (CLOCK_MONOTONIC, ns) or later, its last look
+//                       at a worker before the verdict on its page
+//   BAD_DISK_ENDS       the file has "PID TIME": PID is killed then, and its end waited for
+//   BAD_DISK_NO_WATCH   epoll_ctl() adds no descriptor: ENOSPC
+//   BAD_DISK_ENDLESS    every pipe has more to read: writers that never pause
+//   BAD_DISK_NETWORK    statfs() says that every path is on NFS
 // SPDX-License-Identifier: MIT
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,8 +1,7 @@
 // Preloaded into timer_server, steps its clocks while the files exist that these variables name:
 //   CLOCK_STEP   CLOCK_REALTIME is ahead by the seconds in the file
-//   TIME_STEP    CLOCK_MONOTONIC, CLOCK_BOOTTIME and CLOCK_REALTIME are ahead by the nanoseconds in
-//   the file: time has
-//                passed for the server, and not for its workers
+//   TIME_STEP    this clock, CLOCK_MONOTONIC and CLOCK_BOOTTIME are ahead by the nanoseconds in
+//                the file: time has passed for the server, and not for its workers
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <sys/syscall.h>
