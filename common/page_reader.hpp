@@ -72,7 +72,7 @@ std::optional<SlotReading> read_slot(const PageLayout& page, std::size_t index, 
 std::optional<SlotReading> read_slot(const Slot& slot, std::int64_t word,
                                      const std::function<std::string()>& id);
 
-// Returns when the scope is due; see slot_times.hpp.
+// Returns when the scope is due; see due.hpp.
 Instant due_time(const SlotReading& reading, Duration max_timeout);
 
 // A scope that was left.
