@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "common/due.hpp"
 
+#include "common/limits.hpp"
+
 namespace filetimer {
 namespace {
 
@@ -79,7 +81,8 @@ Looks looks_for(Duration shortest) {
   if (shortest == kForever) {
     return {};
   }
-  const Duration tolerated = std::clamp(shortest / 16, Looks::kShortest, Looks::kLongest);
+  const Duration tolerated =
+      std::clamp(shortest / 16, Looks::kLeastTolerated, Looks::kMostTolerated);
   return {std::max(shortest / 4 - tolerated, Looks::kLeastPause), tolerated};
 }
 

@@ -15,7 +15,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "common/clock.hpp"
@@ -68,7 +67,7 @@ ScopeSpan span_of(Instant started, std::int64_t word, Duration timeout);
 //   lost.extended({61s}, {.started = {50s}, .timeout = 30s});  // 66 s
 class LostTime {
  public:
-  // The most times that are kept. Then the two oldest are merged, so that no deadline gets earlier.
+  // The most times that are kept. Then the two oldest are merged.
   static constexpr std::size_t kMaxTimes = 64;
 
   // Notes that time was lost from `from` until `until`, which is later than in all calls before.
@@ -107,13 +106,13 @@ Instant due_after_losses(const Slot& slot, std::int64_t word, Duration max_timeo
 // scopes are open the server therefore looks so often that such a pause takes at most a quarter of
 // a timeout: `shortest` is the shortest one, as granted.
 struct Looks {
-  Duration pause = kForever;      // from one look to the next, at most
-  Duration tolerated = kLongest;  // how late a look may be before time was lost
+  Duration pause = kForever;            // from one look to the next, at most
+  Duration tolerated = kMostTolerated;  // how late a look may be before time was lost
 
   static constexpr Duration kLeastPause = std::chrono::milliseconds{100};
-  // A busy machine runs the server this much later than planned.
-  static constexpr Duration kShortest = std::chrono::milliseconds{250};
-  static constexpr Duration kLongest = std::chrono::seconds{1};
+  // The limits of `tolerated`: a busy machine runs the server that much later than planned.
+  static constexpr Duration kLeastTolerated = std::chrono::milliseconds{250};
+  static constexpr Duration kMostTolerated = std::chrono::seconds{1};
 };
 Looks looks_for(Duration shortest);
 

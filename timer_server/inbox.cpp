@@ -186,7 +186,7 @@ void Inbox::open_scope(Worker& worker, const wire::Request& request, const Scope
 void Inbox::note_wait(const Worker& worker, const wire::Request& request, std::string_view id,
                       const ScopeTerms& terms) {
   const Instant now = now_.mono;
-  if (now - emptied_ <= Looks::kShortest) {
+  if (now - emptied_ <= Looks::kLeastTolerated) {
     return;
   }
   if (request.x_timeout_s) {
@@ -195,7 +195,7 @@ void Inbox::note_wait(const Worker& worker, const wire::Request& request, std::s
     }
   } else if (terms.deadline > emptied_) {
     undated_.push_back({worker.pipe, std::string(id)});
-    if (terms.deadline + Looks::kLongest < now) {
+    if (terms.deadline + Looks::kMostTolerated < now) {
       waited_since_ = std::min(waited_since_, emptied_);
     }
   }

@@ -260,15 +260,12 @@ void Server::run_once_guarded() {
 // it finds what should have woken it before. The requests of that time have been read: their scopes
 // began in it.
 void Server::give_back_missed_time(const MissedTime::Clocks& woke) {
-  Duration missed = missed_time_.on_wake(woke);
-  std::string_view how = "the server woke {} later than planned";
-  const Instant waited = std::min(inbox_.waited_since(), pages_.has_changed() && life_.judges()
-                                                             ? scan_.first_unseen_start(woke.now)
-                                                             : Instant::never());
-  if (!waited.is_never() && woke.now - waited > missed) {
-    missed = woke.now - waited;
-    how = "the server could not run for {}";
+  const Duration late = missed_time_.on_wake(woke);
+  Instant waited_since = inbox_.waited_since();
+  if (pages_.has_changed() && life_.judges()) {
+    waited_since = std::min(waited_since, scan_.first_unseen_start(woke.now));
   }
+  const Duration missed = std::max(late, woke.now - std::min(waited_since, woke.now));
   if (missed == Duration::zero()) {
     return;
   }
@@ -284,7 +281,10 @@ void Server::give_back_missed_time(const MissedTime::Clocks& woke) {
       scopes += page->count_extended({now, after.terms, before, after.worker}, after);
     }
   });
-  const std::string reason = fmt::format(fmt::runtime(how), duration_for_reading(missed));
+  const std::string length = duration_for_reading(missed);
+  const std::string reason = missed == late
+                                 ? fmt::format("the server woke {} later than planned", length)
+                                 : fmt::format("the server could not run for {}", length);
   if (scopes > 0) {
     log_->append(records_.deferred_all(missed, scopes, reason));
     ++deferrals_of_all_;

@@ -714,7 +714,7 @@ end:
    * code: timer_server/server.cpp Server::run_once 4dd93ae2
    * code: timer_server/server.cpp Server::read_progress 0a41e31f
    * code: timer_server/watch/page_registry.cpp PageRegistry::on_wake_up_message e9664f8d
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 488f95e1
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 43adc959
    * code: common/wake_protocol.hpp announce_scan 08ea3df8 */
   :: d_step { server_at == READ_PIPE || server_at == ASLEEP && (IS_MESSAGE || now >= next) ->
        woke = now;
@@ -739,8 +739,8 @@ end:
        :: else -> i++; scan_next_page()
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan b9ede8a6
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 650544e5 */
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan ea6a1b17
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker eeea4a9f */
   :: d_step { server_at == READ_SLOT ->
        if
        :: IS_OPEN(word[SLOT(i, s)]) && word[SLOT(i, s)] <= JUDGES_BY -> due[s] = word[SLOT(i, s)]

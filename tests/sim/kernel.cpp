@@ -150,12 +150,10 @@ int Kernel::point(Call call) {
     at_calls_.erase(at_calls_.begin());
     Fiber* const self = std::exchange(running_, nullptr);
     const int saved_errno = errno;
-    is_in_call_of_loop_ = self->is_main && call != Call::kSleep;
     now += kTick;  // two scopes are not opened in the same nanosecond
     present = call;
     action();
     present = Call::kSleep;
-    is_in_call_of_loop_ = false;
     running_ = self;
     errno = saved_errno;
     if (fibers_.empty()) {

@@ -160,7 +160,6 @@ class Kernel {
   std::multimap<int, std::function<void()>> at_calls_;
   int calls_ = 0;
   Fiber* running_ = nullptr;
-  bool is_in_call_of_loop_ = false;  // an action runs in a call of the server's main thread
   pid_t server_pid_ = 0;
   std::function<int()> body_;
   Nanos idle_at_ = 0;

@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "common/duration_text.hpp"
-#include "common/limits.hpp"
 #include "timer_server/kills/hooks.hpp"
 #include "timer_server/system/messages.hpp"
 #include "timer_server/system/own_children.hpp"
@@ -196,9 +195,8 @@ void EvidenceCommand::end(Running& running, Instant now) {
       running.outcome.result == HookResult::kExited && running.outcome.exit_status == 0;
   messages::say(is_well ? messages::Level::kDebug : messages::Level::kWarning,
                 fmt::format("{} for {}: {}", kOption, running.outcome.id, running.outcome.text()));
-  log_.append(records_.evidence_command(running.worker, running.outcome, running.output,
-                                        running.output_bytes),
-              kMaxLogBacklogBytesOfDetails);
+  log_.append_detail(records_.evidence_command(running.worker, running.outcome, running.output,
+                                               running.output_bytes));
 }
 
 void EvidenceCommand::end_by_kill(Running& running, HookResult result, std::string_view reason,

@@ -10,7 +10,6 @@
 #include <string_view>
 #include <utility>
 
-#include "common/limits.hpp"
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {
@@ -248,8 +247,8 @@ void KillLadder::record_evidence(Kill& kill) {
   if (kill.collection && kill.stage == Stage::kRecorded) {
     Evidence evidence = kill.collection->take();
     kill.recording.add_to(evidence, kill.worker().pid);
-    log_.append(records_.evidence(kill.order.worker, kill.order.expiries.front().id, evidence),
-                kMaxLogBacklogBytesOfDetails);
+    log_.append_detail(
+        records_.evidence(kill.order.worker, kill.order.expiries.front().id, evidence));
     kill.collection.reset();
   }
 }

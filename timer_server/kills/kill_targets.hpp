@@ -22,8 +22,8 @@ namespace filetimer {
 bool may_be_forking(pid_t pid);
 using MayBeForking = std::function<bool(pid_t)>;
 
-// The kill targets of one worker: the worker itself, and with KillMode::kTree its
-// descendants. They are stopped, signalled and resumed together:
+// The kill targets of one worker: the worker itself, and with KillMode::kTree its descendants. They
+// are stopped, signalled and resumed together:
 //
 //   targets.begin_stop();
 //   while (!targets.find_and_stop()) {

@@ -81,10 +81,9 @@ void PeerEvidence::record_done(Collection& collection) {
   none.missing = "there was no time for this worker";
   for (const auto& member : collection.group.take_done()) {
     const Evidence* const evidence = member->evidence();
-    log_.append(records_.peer_evidence(member->worker(), collection.incident,
-                                       evidence != nullptr ? *evidence : none,
-                                       std::exchange(collection.omitted, 0)),
-                kMaxLogBacklogBytesOfDetails);
+    log_.append_detail(records_.peer_evidence(member->worker(), collection.incident,
+                                              evidence != nullptr ? *evidence : none,
+                                              std::exchange(collection.omitted, 0)));
   }
 }
 

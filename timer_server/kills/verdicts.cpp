@@ -286,7 +286,7 @@ void Verdicts::record_incident() {
     }
   }
   read_ended_scopes();
-  context_.log.append(context_.records.incident(*incident_), kMaxLogBacklogBytesOfDetails);
+  context_.log.append_detail(context_.records.incident(*incident_));
   incident_stage_ = IncidentStage::kRecorded;
   incident_->workers = {};
   incident_pages_ = {};

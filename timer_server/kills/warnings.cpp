@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "common/duration_text.hpp"
-#include "common/limits.hpp"
 
 namespace filetimer {
 
@@ -125,8 +124,8 @@ void Warnings::record(Batch& batch, std::string_view why_no_evidence) {
         has_recorded_evidence = true;
       }
     }
-    const std::uint64_t number = log_.append(records_.warned(batch.worker, scope.passed, evidence),
-                                             kMaxLogBacklogBytesOfDetails);
+    const std::uint64_t number =
+        log_.append_detail(records_.warned(batch.worker, scope.passed, evidence));
     ++warned_[scope.passed.scope.name];
     if (&scope == &batch.scopes.front()) {
       recorded_(batch.worker, scope.passed, number);

@@ -75,6 +75,13 @@ bool is_in_memory(int fd, const std::string& path) {
          std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd), error) == path;
 }
 
+// A list in braces would copy the record.
+std::vector<std::string> list_of(std::string record) {
+  std::vector<std::string> list;
+  list.push_back(std::move(record));
+  return list;
+}
+
 }  // namespace
 
 class RecordLog::Writer {
@@ -497,10 +504,11 @@ RecordLog::~RecordLog() {
   }
 }
 
-std::uint64_t RecordLog::append(std::string record, std::size_t most_bytes) {
-  std::vector<std::string> one;
-  one.push_back(std::move(record));
-  return writer_->append(std::move(one), most_bytes);
+std::uint64_t RecordLog::append(std::string record) {
+  return writer_->append(list_of(std::move(record)), kMaxLogBacklogBytes);
+}
+std::uint64_t RecordLog::append_detail(std::string record) {
+  return writer_->append(list_of(std::move(record)), kMaxLogBacklogBytesOfDetails);
 }
 std::uint64_t RecordLog::append(std::vector<std::string> records) {
   return writer_->append(std::move(records), kMaxLogBacklogBytes);

@@ -49,8 +49,11 @@ class RecordLog {
 
   // Queues a record, which is a JSON object without a newline, and returns its number, from 1.
   // Drops the record and returns the number of the previous one if the backlog would be longer than
-  // `most_bytes` with this record.
-  std::uint64_t append(std::string record, std::size_t most_bytes = kMaxLogBacklogBytes);
+  // kMaxLogBacklogBytes with this record.
+  std::uint64_t append(std::string record);
+  // Queues a record likewise, but drops it already if the backlog would be longer than
+  // kMaxLogBacklogBytesOfDetails: the rest is for verdicts and outcomes.
+  std::uint64_t append_detail(std::string record);
   // Queues records that are written and synced together. Returns the number of the last.
   std::uint64_t append(std::vector<std::string> records);
   // Returns the number of the last record that is synced.

@@ -56,7 +56,10 @@ Result<pid_t> MappedPage::owner() const {
 }
 
 bool MappedPage::has_lost_lock() const {
-  const auto lock = fd_ ? lock_state(fd_.get()) : failure("it was closed");
+  if (!fd_) {
+    return false;
+  }
+  const auto lock = lock_state(fd_.get());
   return lock && !lock->is_held;
 }
 

@@ -63,16 +63,16 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
   const std::size_t known_due = found.due.size();
   const std::size_t known_soft = found.soft.size();
   const bool is_whole = for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
+    const bool has_ended = word == slot_word::kFree && start_in(slot.started) > scan.previous;
+    if (slot_word::is_open(word) || has_ended) {
+      activity.shortest =
+          std::min(activity.shortest, timeout_of(slot, word, scan.terms.max_timeout));
+    }
     if (!slot_word::is_open(word)) {
       note_activity(index, slot, word, activity);
-      if (word == slot_word::kFree && start_in(slot.started) > scan.previous) {
-        activity.shortest =
-            std::min(activity.shortest, timeout_of(slot, word, scan.terms.max_timeout));
-      }
       return;
     }
     activity.is_inside = true;
-    activity.shortest = std::min(activity.shortest, timeout_of(slot, word, scan.terms.max_timeout));
     const Instant deadline = deadline_of(slot, word, scan);
     if (deadline <= scan.now) {
       found.due.push_back({index, word, deadline});
@@ -314,11 +314,11 @@ std::size_t WorkerPage::count_extended(const Scan& before, const Scan& after) {
   });
 }
 
-Instant WorkerPage::first_unseen_start(Instant since, Instant before, const Scan& scan) {
+Instant WorkerPage::first_unseen_start(Instant before, const Scan& scan) {
   Instant first = Instant::never();
   for_each_slot([&](std::size_t, const Slot& slot, std::int64_t word) {
     const Instant started = start_in(slot.started);
-    if (slot_word::is_open(word) && deadline_of_word(word) < before && started > since) {
+    if (slot_word::is_open(word) && deadline_of_word(word) < before && started > scan.previous) {
       const Looks looks = looks_for(timeout_of(slot, word, scan.terms.max_timeout));
       first = started + looks.tolerated < scan.now ? std::min(first, started) : first;
     }

@@ -136,9 +136,9 @@ class WorkerPage {
   // Returns the number of scopes that are due later by `after` than by `before`.
   std::size_t count_extended(const Scan& before, const Scan& after);
   // Returns when the first scope was opened or renewed of those that have waited for the server too
-  // long: that began after `since`, with a deadline before `before`, and longer ago than a server
-  // that looks often enough for them is late. Returns never() if there are none.
-  Instant first_unseen_start(Instant since, Instant before, const Scan& scan);
+  // long: that began after the last scan, with a deadline before `before`, and longer ago than a
+  // server that looks often enough for them is late. Returns never() if there are none.
+  Instant first_unseen_start(Instant before, const Scan& scan);
 
   // Releases the memory of names, which would cost a memory page for each worker.
   virtual void unmap_names() {}

@@ -35,10 +35,10 @@ std::vector<Link> all_links() {
   std::vector<Link> links;
   Directory proc("/proc");
   while (const char* const name = proc.next()) {
-    const auto pid = number_from<pid_t>(name);
-    const auto stat = pid ? read_stat(fmt::format("/proc/{}", *pid)) : failure("not a process");
-    if (stat) {
-      links.emplace_back(stat->ppid, *pid);
+    if (const auto pid = number_from<pid_t>(name)) {
+      if (const auto stat = read_stat(fmt::format("/proc/{}", *pid))) {
+        links.emplace_back(stat->ppid, *pid);
+      }
     }
   }
   return links;

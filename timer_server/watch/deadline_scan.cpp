@@ -29,8 +29,7 @@ DeadlineScan::Found DeadlineScan::run(Instant woke, BoardFile& status_page, Inst
       scan_worker(worker, woke, found);
     }
   });
-  looks_ = looks_for(shortest_);
-  want_by(woke + looks_.pause);
+  want_by(woke + looks().pause);
   // A client has to wake the server for an earlier deadline; the next look finds a later one.
   const Instant next = std::min(next_, next_sweep);
   wakes_before_ = std::max(next, std::min(wakes_before(woke, next), woke + shortest_));
@@ -47,9 +46,7 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
     on_page_.clear();
     // scan_of() for each page: the worker may have been found resumed while the last one was
     // judged.
-    WorkerPage::Scan scan = context_.policy.scan_of(worker, woke);
-    scan.previous = scanned_;
-    want_by(page->scan(scan, on_page_, activity));
+    want_by(page->scan(scan_of(worker, woke), on_page_, activity));
     const bool is_due = !on_page_.due.empty() || !on_page_.soft.empty();
     if (is_due && !judge(worker, page, on_page_.due, woke, found)) {
       found.lost.push_back({&worker, page, true});
@@ -127,24 +124,28 @@ void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& ac
   }
 }
 
+WorkerPage::Scan DeadlineScan::scan_of(const Worker& worker, Instant now) const {
+  WorkerPage::Scan scan = context_.policy.scan_of(worker, now);
+  scan.previous = scanned_;
+  return scan;
+}
+
 void DeadlineScan::want_looks_for(Duration timeout, Instant now) {
   if (timeout < shortest_) {
     shortest_ = timeout;
-    looks_ = looks_for(timeout);
-    want_by(now + looks_.pause);
+    want_by(now + looks().pause);
   }
 }
 
 Instant DeadlineScan::first_unseen_start(Instant now) const {
   Instant first = Instant::never();
-  if (now - scanned_ <= Looks::kShortest) {
+  if (now - scanned_ <= Looks::kLeastTolerated) {
     return first;
   }
   context_.workers.for_each([&](const Worker& worker) {
     for (const auto& page : worker.pages) {
       if (page != worker.pipe) {
-        first = std::min(first, page->first_unseen_start(scanned_, wakes_before_,
-                                                         context_.policy.scan_of(worker, now)));
+        first = std::min(first, page->first_unseen_start(wakes_before_, scan_of(worker, now)));
       }
     }
   });

@@ -78,13 +78,14 @@ class DeadlineScan {
   // Returns when run() must be called: at a deadline, or for the next of the looks.
   [[nodiscard]] Instant next() const { return next_; }
   // Returns how often the server looks, by the scopes that the last scan has found.
-  [[nodiscard]] const Looks& looks() const { return looks_; }
+  [[nodiscard]] Looks looks() const { return looks_for(shortest_); }
   // Returns since when the server could not run until `now`, as scopes on pages of workers show
   // that were opened since the last scan: the clients have tried to wake it. Returns never() if
   // there are none. Scopes of the pipe are the inbox's.
   [[nodiscard]] Instant first_unseen_start(Instant now) const;
 
  private:
+  [[nodiscard]] WorkerPage::Scan scan_of(const Worker& worker, Instant now) const;
   void scan_worker(Worker& worker, Instant woke, Found& found);
   bool judge(Worker& worker, const std::shared_ptr<WorkerPage>& page,
              const std::vector<WorkerPage::Due>& candidates, Instant woke, Found& found);
@@ -97,8 +98,7 @@ class DeadlineScan {
   Instant scanned_ = Instant::never();  // when the last scan ended
   Instant wakes_before_;                // what the status page says
   Duration shortest_ = kForever;        // of the timeouts of open scopes
-  Looks looks_;
-  WorkerPage::Found on_page_;  // its memory is reused
+  WorkerPage::Found on_page_;           // its memory is reused
   LoopThread loop_thread_;
 };
 

@@ -36,7 +36,7 @@ class MissedTime {
  private:
   Clocks woke_;
   Instant planned_ = Instant::never();
-  Duration tolerated_ = Looks::kLongest;
+  Duration tolerated_ = Looks::kMostTolerated;
   Duration away_{};  // of the last iteration: time in which the server did not run
 };
 

@@ -451,8 +451,7 @@ void PageRegistry::record_statistics_of_living_workers() const {
 void PageRegistry::append_statistics(const WorkerIdentity& worker,
                                      const StatisticsByName& statistics) const {
   if (!statistics.empty()) {
-    context_.log.append(context_.records.worker_ended(worker, statistics),
-                        kMaxLogBacklogBytesOfDetails);
+    context_.log.append_detail(context_.records.worker_ended(worker, statistics));
   }
 }
 

@@ -74,20 +74,21 @@ void kill_as_told(int log) {
   ::unlink(path);
 }
 
-// Returns whether the server looks at the worker, not before the time that the file names.
-bool is_look(std::ifstream& told, int& pid, const std::string& opened) {
+// Reads PID and TIME of a fault. Returns whether the server looks at that worker, at that time or
+// later.
+bool is_look_at_worker(std::ifstream& fault, int& pid, const std::string& opened) {
   long long time = 0;
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return told >> pid >> time && opened == "/proc/" + std::to_string(pid) + "/cgroup" &&
+  return fault >> pid >> time && opened == "/proc/" + std::to_string(pid) + "/cgroup" &&
          now.tv_sec * 1'000'000'000LL + now.tv_nsec >= time;
 }
 
 void end_as_told(const std::string& opened) {
   const char* path = std::getenv("BAD_DISK_ENDS");
-  std::ifstream told(path == nullptr ? "" : path);
+  std::ifstream fault(path == nullptr ? "" : path);
   int pid = 0;
-  if (is_look(told, pid, opened)) {
+  if (is_look_at_worker(fault, pid, opened)) {
     ::unlink(path);
     kill_and_wait(pid);
   }
@@ -95,10 +96,10 @@ void end_as_told(const std::string& opened) {
 
 void cut_as_told(const std::string& opened) {
   const char* path = std::getenv("BAD_DISK_CUTS");
-  std::ifstream told(path == nullptr ? "" : path);
+  std::ifstream fault(path == nullptr ? "" : path);
   int pid = 0;
   std::string page;
-  if (is_look(told, pid, opened) && told >> page) {
+  if (is_look_at_worker(fault, pid, opened) && fault >> page) {
     ::unlink(path);
     (void)!::truncate(page.c_str(), 0);
   }

@@ -235,7 +235,7 @@ TEST_CASE("Statistics are dropped before verdicts, and are counted, too") {
   const auto log = open_log("/dev/full");
   const std::size_t record = std::size_t{1} << 20;
   for (std::size_t i = 0; i < kMaxLogBacklogBytesOfDetails / record + 4; ++i) {
-    log->append(std::string(record, 'x'), kMaxLogBacklogBytesOfDetails);
+    log->append_detail(std::string(record, 'x'));
   }
   const std::uint64_t lost = log->lost_records();
   CHECK(lost >= 4);
