@@ -140,7 +140,7 @@ void add_kill_options(CLI::App& app, Settings& settings) {
       ->type_name("DUR|off");
   add_choice(app, "--kill", settings.kill.mode,
              {{"tree", KillMode::kTree}, {"process", KillMode::kProcess}},
-             "kill targets: the worker and its descendants, or the worker alone [tree]");
+             "kill targets: the worker with its descendants, or alone [tree]");
   add_choice(app, "--stopped", settings.stopped,
              {{"defer", Settings::Stopped::kDefer}, {"kill", Settings::Stopped::kKill}},
              "a worker that is stopped or traced at its deadline [defer]");
