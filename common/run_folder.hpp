@@ -23,6 +23,7 @@ inline constexpr std::string_view kFreshFolderPrefix = "run-";
 // A symlink to the log of the last server, if that is elsewhere.
 inline constexpr std::string_view kLogLinkName = "log_link";
 inline constexpr std::string_view kPagesName = "scopes";
+inline constexpr std::string_view kKillsName = "kills";
 inline constexpr std::string_view kRepliesName = "replies";
 // In `scopes`: the pages that the server keeps for workers of the pipe.
 inline constexpr std::string_view kServerPagesName = "server";

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <map>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
@@ -17,6 +17,20 @@ namespace {
 constexpr std::string_view kExitedUnseen = "the worker ended while no server was running";
 constexpr std::string_view kAnotherBoot = "the machine was restarted";
 constexpr std::string_view kOverMeanwhile = "the scope had ended before the next server started";
+
+// Returns whether the scope has ended since its verdict.
+bool is_over(const Expiry& expiry) {
+  return expiry.place.page == nullptr;
+}
+
+WorkerIdentity exited_worker(const PastKill& past) {
+  Process process;
+  process.pid = past.pid;
+  process.start_time = past.start_time;
+  process.uid = ::geteuid();
+  return {std::make_shared<const Process>(std::move(process)),
+          std::make_shared<std::optional<WorkerFacts>>()};
+}
 
 // Returns the result, or ends the start for a failure that may end. A server that ran on would not
 // watch the scopes of the worker, and would write over the file that has them.
@@ -30,7 +44,7 @@ Result<T> lasting(Result<T> result) {
 
 }  // namespace
 
-std::size_t Recovery::run() {
+std::size_t Recovery::adopt() {
   context_.pages.adopt(was_judged());
   context_.workers.for_each([&](const Worker& worker) {
     for (const auto& page : worker.pages) {
@@ -49,23 +63,34 @@ std::size_t Recovery::run() {
       settle_judged_slots(worker, page);
     }
   });
-  resume_kills();
   return adopted_scopes_;
 }
 
-// Returns the verdict that an earlier server recorded on this scope; null: none.
-PastVerdict* Recovery::past_verdict(pid_t pid, std::uint64_t start_time, const SlotReading& scope) {
-  const auto found = std::ranges::find_if(past_, [&](const PastVerdict& verdict) {
-    return verdict.pid == pid && verdict.start_time == start_time &&
-           verdict.expiry.scope.terms.acquired == scope.acquired &&
-           verdict.expiry.scope.name == scope.name;
-  });
-  return found == past_.end() ? nullptr : &*found;
+void Recovery::resume_kills() {
+  for (PastKill& past : past_) {
+    resume_kill(past);
+  }
+}
+
+// Returns the verdict that an earlier server has given on this scope.
+Recovery::PastVerdict Recovery::past_verdict(pid_t pid, std::uint64_t start_time,
+                                             const SlotReading& scope) {
+  for (PastKill& kill : past_) {
+    if (!kill.is_of_this_boot || kill.pid != pid || kill.start_time != start_time) {
+      continue;
+    }
+    for (Expiry& expiry : kill.expiries) {
+      if (expiry.scope.terms.acquired == scope.acquired && expiry.scope.name == scope.name) {
+        return {&kill, &expiry};
+      }
+    }
+  }
+  return {};
 }
 
 PageRegistry::WasJudged Recovery::was_judged() {
   return [this](pid_t pid, std::uint64_t start_time, const SlotReading& scope) {
-    return past_verdict(pid, start_time, scope) != nullptr;
+    return past_verdict(pid, start_time, scope).kill != nullptr;
   };
 }
 
@@ -112,10 +137,10 @@ Worker* Recovery::worker_of(PipePage& page, pid_t pid) {
 void Recovery::restore_scopes(Worker& worker, PipePage& page) {
   worker.left_on_pipe = Instant::now();  // an upper bound: the time is not saved
   for (const SlotReading& reading : page.adopted()) {
-    const PastVerdict* const verdict =
+    const PastVerdict verdict =
         past_verdict(worker.process->pid, worker.process->start_time, reading);
-    if (verdict != nullptr) {
-      page.restore_verdict(reading.id, verdict->is_finished);
+    if (verdict.kill != nullptr) {
+      page.restore_verdict(reading.id, verdict.kill->verdict.has_value());
       continue;
     }
     ++adopted_scopes_;
@@ -125,104 +150,103 @@ void Recovery::restore_scopes(Worker& worker, PipePage& page) {
 
 void Recovery::settle_judged_slots(const Worker& worker, const std::shared_ptr<WorkerPage>& page) {
   for (const WorkerPage::Judged& judged : page->judged_slots()) {
-    PastVerdict* const record =
+    const PastVerdict verdict =
         past_verdict(worker.process->pid, worker.process->start_time, judged.reading);
     if (judged.released) {
-      page->acknowledge_late_release(judged.slot);  // resume_kills() ends a recorded verdict
-    } else if (record == nullptr) {
+      page->acknowledge_late_release(judged.slot);  // resume_kill() ends the kill
+    } else if (verdict.kill == nullptr) {
       page->reopen(judged.slot, judged.word);
-    } else if (record->is_finished) {
-      // The earlier server was killed between the record of the end and this call.
+    } else if (verdict.kill->verdict) {
       page->finish(judged.slot, judged.word);
     } else {
-      record->expiry.place = {page, judged.slot, judged.word};
+      verdict.expiry->place = {page, judged.slot, judged.word};
     }
   }
 }
 
-void Recovery::resume_kills() {
-  std::map<std::pair<pid_t, std::uint64_t>, std::vector<PastVerdict*>> unfinished;
-  for (PastVerdict& verdict : past_) {
-    if (!verdict.is_finished) {
-      unfinished[{verdict.pid, verdict.start_time}].push_back(&verdict);
-    } else if (verdict.expiry.scope.terms.is_idle) {
-      restore_idleness(verdict);
-    }
-  }
-  for (const auto& [process, verdicts] : unfinished) {
-    resume_kill(process.first, process.second, verdicts);
-  }
-}
-
-// A worker that was spared after its idle timeout is not judged again until it has been in a scope.
-void Recovery::restore_idleness(const PastVerdict& verdict) {
-  const Worker* const worker = context_.workers.find(verdict.pid);
-  if (worker != nullptr && worker->process->start_time == verdict.start_time) {
-    for (const auto& page : worker->pages) {
-      page->restore_idle_verdict(verdict.expiry.scope.terms.deadline);
-    }
-  }
-}
-
-void Recovery::resume_kill(pid_t pid, std::uint64_t start_time,
-                           const std::vector<PastVerdict*>& verdicts) {
+void Recovery::resume_kill(PastKill& past) {
   KillOrder order;
-  order.is_recorded = true;
-  order.has_evidence = std::ranges::any_of(verdicts, &PastVerdict::has_evidence);
-  Worker* const worker = find_or_watch(pid, start_time);
-  if (worker == nullptr) {
-    record_exited(std::move(order), pid, start_time, verdicts);
-    return;
-  }
-  order.worker = WorkerIdentity::of(*worker);
-  order.python = context_.verdicts.python_dump_of(*worker);
-  for (const PastVerdict* verdict : verdicts) {
-    if (verdict->expiry.place.page) {
-      order.expiries.push_back(verdict->expiry);
-      continue;
-    }
-    // The scope was released, or the kill ended and only the record of its end was lost.
-    Records::Outcome outcome;
+  order.is_continued = true;
+  order.sent = past.sent;
+  order.expiries = std::move(past.expiries);
+  // The log may lack them. Readers count a record once that it has twice.
+  order.record_number = past.is_recorded ? 0 : context_.log.append(std::move(past.records));
+  Worker* const worker = find_or_watch(past);
+  order.worker = worker != nullptr ? WorkerIdentity::of(*worker) : exited_worker(past);
+  Records::Outcome outcome;
+  if (past.verdict) {
+    finish_kill(order, worker, *past.verdict);
+  } else if (worker == nullptr) {
+    outcome.verdict = KillVerdict::kAlreadyGone;
+    outcome.reason = past.is_of_this_boot ? kExitedUnseen : kAnotherBoot;
+    end_kill(order, outcome);
+  } else if (std::ranges::all_of(order.expiries, is_over)) {
     outcome.verdict = KillVerdict::kSpared;
     outcome.reason = kOverMeanwhile;
-    context_.log.append(context_.records.killed(order.worker, verdict->expiry, outcome));
-  }
-  if (!order.expiries.empty()) {
+    end_kill(order, outcome);
+  } else {
+    for (Expiry& expiry : order.expiries) {
+      if (is_over(expiry) && !expiry.released_at) {
+        expiry.released_at = Instant::now();
+        std::string record =
+            context_.records.released_late(order.worker, expiry, !past.sent.empty());
+        context_.files.note_release(order.id(), expiry, record);
+        context_.log.append(std::move(record));
+      }
+    }
+    order.python = context_.verdicts.python_dump_of(*worker);
     context_.verdicts.resume(*worker, std::move(order), Instant::now());
   }
 }
 
+// Finishes a kill whose outcome may be missing in the log. A worker that was spared after its idle
+// timeout is not judged again until it has been in a scope.
+void Recovery::finish_kill(const KillOrder& order, const Worker* worker, KillVerdict verdict) {
+  bool is_idle = false;
+  for (const Expiry& expiry : order.expiries) {
+    if (!expiry.scope.terms.is_idle || worker == nullptr) {
+      continue;
+    }
+    is_idle = true;
+    for (const auto& page : worker->pages) {
+      page->restore_idle_verdict(expiry.scope.terms.deadline);
+    }
+  }
+  if (is_idle) {
+    context_.files.keep(*worker->process, order.id(), order.record_number);
+  } else {
+    context_.files.remove_after(order.id(), order.record_number);
+  }
+  if (order.record_number != 0) {
+    context_.verdicts.start_hook(order, {verdict, order.record_number});
+  }
+}
+
+// Ends a kill that needs no more steps.
+void Recovery::end_kill(const KillOrder& order, const Records::Outcome& outcome) {
+  std::vector<std::string> records;
+  for (const Expiry& expiry : order.expiries) {
+    records.push_back(context_.records.killed(order.worker, expiry, outcome));
+  }
+  context_.files.end(order.id(), outcome.verdict, records);
+  const std::uint64_t number = context_.log.append(std::move(records));
+  context_.files.remove_after(order.id(), number);
+  context_.verdicts.start_hook(order, {outcome.verdict, number});
+}
+
 // Returns null if the process has exited, or cannot be watched.
-Worker* Recovery::find_or_watch(pid_t pid, std::uint64_t start_time) {
-  Worker* worker = context_.workers.find(pid);
-  if (worker == nullptr) {
-    auto process = lasting(open_process(pid));
-    if (process && process->start_time == start_time && process->uid == ::geteuid()) {
+Worker* Recovery::find_or_watch(const PastKill& past) {
+  if (!past.is_of_this_boot) {
+    return nullptr;
+  }
+  Worker* worker = context_.workers.find(past.pid);
+  if (worker == nullptr && !past.verdict) {
+    auto process = lasting(open_process(past.pid));
+    if (process && process->start_time == past.start_time && process->uid == ::geteuid()) {
       worker = lasting(context_.registry.worker_for(std::move(*process))).value_or(nullptr);
     }
   }
-  return worker != nullptr && worker->process->start_time == start_time ? worker : nullptr;
-}
-
-void Recovery::record_exited(KillOrder order, pid_t pid, std::uint64_t start_time,
-                             const std::vector<PastVerdict*>& verdicts) {
-  Process process;
-  process.pid = pid;
-  process.start_time = start_time;
-  process.uid = ::geteuid();
-  order.worker.process = std::make_shared<const Process>(std::move(process));
-  order.worker.facts = std::make_shared<std::optional<WorkerFacts>>();
-  Records::Outcome outcome;
-  outcome.verdict = KillVerdict::kAlreadyGone;
-  outcome.reason = kExitedUnseen;
-  KillEnd end;
-  end.verdict = outcome.verdict;
-  for (const PastVerdict* verdict : verdicts) {
-    order.expiries.push_back(verdict->expiry);
-    end.record_number =
-        context_.log.append(context_.records.killed(order.worker, verdict->expiry, outcome));
-  }
-  context_.verdicts.start_hook(order, end);
+  return worker != nullptr && worker->process->start_time == past.start_time ? worker : nullptr;
 }
 
 }  // namespace filetimer

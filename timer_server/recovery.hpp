@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
+#include "timer_server/kills/kill_files.hpp"
 #include "timer_server/kills/verdicts.hpp"
-#include "timer_server/records/past_verdicts.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
 #include "timer_server/scopes/page_folder.hpp"
@@ -25,13 +25,13 @@ namespace filetimer {
 // Adopts scopes, and finishes kills that an earlier server has begun. No scope is judged twice and
 // no verdict is lost, at whatever moment the earlier server was killed:
 //
-//   state of the log and the page         what Recovery does
-//   no verdict                            nothing: the scope is judged when it is due
-//   verdict on the page, no record        opens the scope again; it is judged at once
-//   record of the verdict, none of its end    continues the kill under the same id
-//   record of the end, verdict on the page    ends the verdict on the page
+//   kill file                    what Recovery does
+//   none, no verdict             nothing: the scope is judged when it is due
+//   none, verdict on the page    opens the scope again; it is judged at once
+//   of a kill under way          continues the kill under the same id, where it was
+//   of a kill that has ended     writes the records that the log may lack; ends the verdict
 //
-// Made before the first iteration, run once, and destroyed. Used on the loop thread.
+// Made before the first iteration, used once, and destroyed. Used on the loop thread.
 class Recovery {
  public:
   struct Context {
@@ -43,31 +43,36 @@ class Recovery {
     UnsavedPages& unsaved;
     const Records& records;
     RecordLog& log;
+    KillFiles& files;
     Verdicts& verdicts;
   };
-  // `past`: the verdicts of earlier servers, see read_past_verdicts().
-  Recovery(Context context, std::vector<PastVerdict> past)
+  // `past`: the kills of earlier servers, see KillFiles::read().
+  Recovery(Context context, std::vector<PastKill> past)
       : context_(context), past_(std::move(past)) {}
 
-  // Returns the number of adopted scopes.
-  std::size_t run();
+  // Adopts the scopes of all workers. Returns their number.
+  std::size_t adopt();
+  // Continues the kills. Called after adopt().
+  void resume_kills();
 
  private:
-  PastVerdict* past_verdict(pid_t pid, std::uint64_t start_time, const SlotReading& scope);
+  struct PastVerdict {
+    PastKill* kill = nullptr;  // null: none
+    Expiry* expiry = nullptr;
+  };
+  PastVerdict past_verdict(pid_t pid, std::uint64_t start_time, const SlotReading& scope);
   PageRegistry::WasJudged was_judged();
   void adopt_pipe_page(pid_t pid);
   Worker* worker_of(PipePage& page, pid_t pid);
   void restore_scopes(Worker& worker, PipePage& page);
   void settle_judged_slots(const Worker& worker, const std::shared_ptr<WorkerPage>& page);
-  void restore_idleness(const PastVerdict& verdict);
-  void resume_kills();
-  void resume_kill(pid_t pid, std::uint64_t start_time, const std::vector<PastVerdict*>& verdicts);
-  Worker* find_or_watch(pid_t pid, std::uint64_t start_time);
-  void record_exited(KillOrder order, pid_t pid, std::uint64_t start_time,
-                     const std::vector<PastVerdict*>& verdicts);
+  void resume_kill(PastKill& past);
+  void finish_kill(const KillOrder& order, const Worker* worker, KillVerdict verdict);
+  void end_kill(const KillOrder& order, const Records::Outcome& outcome);
+  Worker* find_or_watch(const PastKill& past);
 
   const Context context_;
-  std::vector<PastVerdict> past_;
+  std::vector<PastKill> past_;
   std::size_t adopted_scopes_ = 0;
 };
 

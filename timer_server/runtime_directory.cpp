@@ -207,7 +207,6 @@ tl::expected<std::unique_ptr<RecordLog>, StartFailure> RuntimeDirectory::open(
   RecordLog::Settings log_settings;
   log_settings.path = log_;
   log_settings.max_bytes = settings.log_max_bytes;
-  log_settings.realtime = settings.realtime;
   auto log = RecordLog::open(std::move(log_settings));
   if (!log) {
     return failed(log.error());

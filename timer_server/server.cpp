@@ -11,7 +11,6 @@
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
 #include "timer_server/evidence/stacks_helper.hpp"
-#include "timer_server/records/past_verdicts.hpp"
 #include "timer_server/recovery.hpp"
 #include "timer_server/scopes/page_guard.hpp"
 #include "timer_server/system/halted.hpp"
@@ -44,6 +43,7 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
       directory_(directory),
       log_(std::move(log)),
       records_(RecordOrigin::of_this_process(directory_.path())),
+      kill_files_(directory_.path(), records_.boot_id()),
       side_threads_(settings_.realtime),
       life_(settings_.command.empty() ? LifeCycle::Kind::kAlone : LifeCycle::Kind::kAroundCommand),
       children_(loop_.get()),
@@ -85,7 +85,8 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
                         std::move(inheritance), records_, *log_),
       peers_(settings_.kill, records_, *log_, side_threads_),
       verdicts_({loop_.get(), settings_.kill, policy_, workers_, directory_.pages(), unsaved_,
-                 records_, *log_, side_threads_, warnings_, hooks_, evidence_command_, peers_}),
+                 records_, *log_, kill_files_, side_threads_, warnings_, hooks_, evidence_command_,
+                 peers_}),
       metrics_file_(settings_.metrics, side_threads_),
       next_sweep_(started_ + settings_.max_interval) {
   begin();
@@ -117,9 +118,11 @@ void Server::begin() {
                      .unsaved = unsaved_,
                      .records = records_,
                      .log = *log_,
+                     .files = kill_files_,
                      .verdicts = verdicts_},
-                    read_past_verdicts(log_->path(), records_.boot_id(), directory_.path()));
-  record_start(recovery.run());
+                    kill_files_.read());
+  record_start(recovery.adopt());
+  recovery.resume_kills();
   write_metrics();
   if (directory_.pipe().outlives_server()) {
     check_directory();  // it may have been removed while no server was running
@@ -233,8 +236,8 @@ Instant Server::carry_out(Instant now) {
   if (life_.judges()) {
     next = std::min(next, scan_.next());
   }
-  return std::min({next, next_sweep_, inbox_.next(), halted_.next(), rejections_.next_report(),
-                   children_.next(), control_.next(), life_.next()});
+  return std::min({next, next_sweep_, log_->stalls_at(now), inbox_.next(), halted_.next(),
+                   rejections_.next_report(), children_.next(), control_.next(), life_.next()});
 }
 
 void Server::sleep_until(Instant next) {
@@ -378,6 +381,7 @@ void Server::on_worker_removed(Worker& worker) {
   // The scopes of a worker that was killed have ended with the kill.
   pages_.remove_all(worker, worker.dying ? "" : kEndedInside);
   halted_.forget(worker.process->pid);
+  kill_files_.forget(*worker.process);
 }
 
 void Server::report_rejections(Instant now, bool force) {
@@ -481,6 +485,7 @@ void Server::withdraw() {
   if (!log_->drain(kLastSyncLimit)) {
     messages::error("the log '{}' could not be written to the end", log_->path());
   }
+  kill_files_.remove_synced(log_->synced());
   if (!directory_.pipe().outlives_server()) {
     read_last_requests();
   }

@@ -111,6 +111,7 @@ class Server {
   const Instant started_ = started_at_.mono;
   const std::unique_ptr<RecordLog> log_;
   Records records_;
+  KillFiles kill_files_;
   SideThreads side_threads_;
   EventLoop loop_ = make_event_loop();
   LifeCycle life_;

@@ -107,8 +107,9 @@ class HistoryJudge {
   HistoryJudge(const std::vector<JsonRecord>& lines, const std::vector<JsonRecord>& records,
                std::vector<Violation>& found)
       : lines_(lines), found_(found) {
+    std::set<std::string_view> known;  // a line that was written again counts once
     for (const JsonRecord& record : records) {
-      if (record.is_object()) {
+      if (record.is_object() && known.insert(record.line()).second) {
         records_.push_back(&record);
       }
     }

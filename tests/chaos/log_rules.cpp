@@ -259,7 +259,8 @@ class LogJudge {
   std::vector<Violation>& found_;
   std::vector<const JsonRecord*> records_;
   std::deque<Run> runs_;
-  std::map<std::string, Run*> latest_;  // by pid, which another server may get
+  std::map<std::string, const Run*> newest_;  // by directory
+  std::map<std::string, Run*> latest_;        // by pid, which another server may get
   std::map<const JsonRecord*, Run*> run_of_;
   bool has_missed_time_ =
       false;  // given back so far: later readings of a scope have later deadlines
@@ -338,8 +339,12 @@ void LogJudge::add(const JsonRecord& record) {
   }
   latest = latest != nullptr ? latest : &runs_.emplace_back();
   Run& run = *(run_of_[&record] = latest);
-  // The time of an incident is that of its first verdict.
-  if (event != "incident") {
+  // The time of an incident is that of its first verdict. The records of a kill are written again
+  // by the server that continues it.
+  const bool is_of_kill = event == "expired" || event == "released_late" || event == "killed";
+  const bool is_of_past =
+      run.started == nullptr || newest_[std::string(run.started->text("dir"))] != &run;
+  if (event != "incident" && !(is_of_kill && is_of_past)) {
     expect(run.last == nullptr || mono(*run.last) <= mono(record), "time-forward", record,
            "earlier than the record before it of the same server");
     run.last = &record;
@@ -347,6 +352,7 @@ void LogJudge::add(const JsonRecord& record) {
   records_.push_back(&record);
   if (event == "server_started") {
     run.started = &record;
+    newest_[std::string(record.text("dir"))] = &run;
   } else if (event == "server_stopped") {
     run.stopped = &record;
   } else if (event == "rejected") {

@@ -82,8 +82,8 @@ bool message[2];       /* in that pipe, from each worker; a second message adds 
 byte fulls = FULLS;    /* how often the pipe is still full of other lines */
 #define IS_MESSAGE (message[0] || message[1])
 
-bool is_recorded[ALL_SCOPES]; /* the log has `expired` of this scope */
-bool is_ended[ALL_SCOPES];    /* the log has `killed` of it */
+bool is_recorded[ALL_SCOPES]; /* a kill file has the verdict on this scope */
+bool is_ended[ALL_SCOPES];    /* it has the outcome, too */
 
 byte now = 0; /* CLOCK_MONOTONIC */
 
@@ -91,7 +91,7 @@ byte now = 0; /* CLOCK_MONOTONIC */
 byte mine[ALL_SLOTS] = NONE;
 #define IS_LEFT(i) (mine[i] != scope_in[i])
 
-/* A scope that is over leaves nothing in the log that matters, nor in the fields of its slot. */
+/* A scope that is over leaves nothing in a kill file, nor in the fields of its slot. */
 inline free(at) {
   word[at] = FREE;
   is_recorded[scope_in[at]] = false;
@@ -132,7 +132,7 @@ inline free(at) {
 #define W_CANCELLED       8  /* a late release cancels the kill before the signal */
 #define W_FOUND_FIRST     9  /* the first server finds a scope that is open already */
 #define W_ADOPTED         10 /* the next server finds a scope that is open already */
-#define W_TAKEN_BACK      11 /* a verdict that was not recorded is taken back */
+#define W_TAKEN_BACK      11 /* a verdict without a kill file is taken back */
 #define W_LEFT_TAKEN_BACK 12 /* a late release finds the verdict taken back */
 #define W_RESUMED         13 /* a server finishes the kill of an earlier one */
 #define W_WOKEN_EARLIER   14 /* a worker wakes a server that sleeps until a later deadline */
@@ -228,7 +228,7 @@ byte server_buffered = NONE;
 #define AFTER_KILL JUDGED
 #endif
 
-#ifdef FAULT_JUDGED_TWICE /* the next server takes back a verdict that is in the log, too */
+#ifdef FAULT_JUDGED_TWICE /* the next server takes back a verdict that is in a kill file, too */
 #define IS_TAKEN_BACK(scope) true
 #else
 #define IS_TAKEN_BACK(scope) (!is_recorded[scope])
@@ -640,7 +640,7 @@ end:
   :: d_step { server_at == START -> next_wake = ALWAYS; server_at = AFTER_START }
   /* RequestPipe::open()
    * code: timer_server/requests/request_pipe.cpp RequestPipe::open e81ea8b6
-   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open e17106a4 */
+   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open 9060e201 */
   :: d_step { server_at == MAKE_PIPE ->
        if
        :: pipe_at_path == 0 -> pipe_at_path = 1 + ENDS - ends
@@ -661,7 +661,7 @@ end:
    * the folder is read do not know of each other.
    * code: timer_server/watch/page_registry.cpp PageRegistry::adopt 2fc520a1
    * code: timer_server/scopes/page_folder.cpp PageFolder::names 85a45f6b
-   * code: timer_server/recovery.cpp Recovery::run 3400453d */
+   * code: timer_server/recovery.cpp Recovery::adopt 9488900e */
   :: d_step { server_at == LIST ->
        known[0] = is_page[0];
        known[1] = is_page[1];
@@ -677,13 +677,13 @@ end:
        fi }
 
   /* Recovery::settle_judged_slots(), WorkerPage::judged_slots()
-   * code: timer_server/recovery.cpp Recovery::settle_judged_slots 5ca65970
+   * code: timer_server/recovery.cpp Recovery::settle_judged_slots 327de14a
    * code: timer_server/scopes/worker_page.cpp WorkerPage::judged_slots 6382134f */
   :: d_step { server_at == SETTLE ->
        if
        :: word[i] == LATE -> free(i); i++; settle_next() /* acknowledge_late_release() */
        :: IS_EXPIRED(word[i]) && IS_TAKEN_BACK(scope_in[i]) ->
-#ifdef FAULT_NOT_TAKEN_BACK /* the next server leaves a verdict as it is that is not in the log */
+#ifdef FAULT_NOT_TAKEN_BACK /* the next server leaves a verdict as it is that is in no kill file */
           i++;
           settle_next()
 #else
@@ -787,11 +787,11 @@ end:
        kill_next() }
 
   /* KillLadder::record_verdicts()
-   * code: timer_server/kills/kill_ladder.cpp KillLadder::record_verdicts 4cb46cb1 */
+   * code: timer_server/kills/kill_ladder.cpp KillLadder::record_verdicts 2835ed04 */
   :: d_step { server_at == RECORD -> is_recorded[scope_in[i]] = true; server_at = SIGNAL }
   /* KillLadder::find_releases(), was_released_late(), send_due_signal(), end(). The worker is alive
    * afterwards, as with --dry-run, signal 0, or a signal that it survives.
-   * code: timer_server/kills/kill_ladder.cpp KillLadder::find_releases 0027dbfb
+   * code: timer_server/kills/kill_ladder.cpp KillLadder::find_releases 54da8d79
    * code: timer_server/scopes/worker_page.cpp WorkerPage::was_released_late e02cba95 */
   :: d_step { server_at == SIGNAL ->
        if
@@ -816,7 +816,7 @@ end:
        kill_next() }
 
   /* Server::withdraw(): BoardFile::stop(), RequestPipe::remove_from_path()
-   * code: timer_server/server.cpp Server::withdraw 64fadb64
+   * code: timer_server/server.cpp Server::withdraw 921e55cf
    * code: timer_server/scopes/board_file.cpp BoardFile::stop 49eb9d78 */
   :: d_step { server_at == ASLEEP && ends > 0 ->
        REACHED(W_STOPPED);

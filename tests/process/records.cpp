@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <set>
+
 #include "tests/support/files.hpp"
 #include "tests/support/kernel_stacks.hpp"
 
@@ -59,13 +61,14 @@ std::int64_t mono_of_signal(const Record& killed, std::size_t index) {
 Records read_log(const std::string& path) {
   const std::string text = read_file(path);
   Records records;
+  std::set<std::string> known;  // a crash of a server may write a record twice
   std::size_t begin = 0;
   for (std::size_t end = text.find('\n'); end != text.npos; end = text.find('\n', begin)) {
     const std::string line = text.substr(begin, end - begin);
     begin = end + 1;
     // A killed server may leave half a line. The next server ends it before its first record.
     const bool is_torn = !line.ends_with('}') && is_start_of_server(text, begin);
-    if (!is_torn) {
+    if (!is_torn && known.insert(line).second) {
       records.emplace_back(line);
     }
   }

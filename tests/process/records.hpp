@@ -28,8 +28,8 @@ class Record : public JsonLine {
 
 using Records = std::vector<Record>;
 
-// Returns all complete lines of the file; none if there is no file. Half a line at the end is being
-// written.
+// Returns all complete lines of the file, each once; none if there is no file. Half a line at the
+// end is being written.
 Records read_log(const std::string& path);
 
 std::size_t count(const Records& records, std::string_view event);

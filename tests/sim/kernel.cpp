@@ -129,6 +129,12 @@ void Kernel::drop_server() {
   ::close_range(STDERR_FILENO + 1, kFirstOfWorld - 1, 0);
 }
 
+void Kernel::tell_of_signal(Process& process, int signal) {
+  Fiber* const self = std::exchange(running_, nullptr);
+  on_signal(process, signal);
+  running_ = self;
+}
+
 void Kernel::tick() {
   if (running_ != nullptr) {
     now += kTick;
@@ -852,7 +858,7 @@ long syscall(long number, ...) noexcept {
     return fd;
   }
   if (signal != 0) {
-    kernel->on_signal(*process, signal);
+    kernel->tell_of_signal(*process, signal);
     kernel->send(*process, signal);
   }
   return 0;

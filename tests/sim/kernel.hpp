@@ -138,6 +138,7 @@ class Kernel {
   // --- for the functions of libc ---
   [[nodiscard]] bool is_inside() const { return running_ != nullptr; }
   [[nodiscard]] bool is_main_thread() const;
+  void tell_of_signal(Process& process, int signal);  // calls on_signal as the test does
   void tick();
   int point(Call call);  // returns the errno with which the call fails, or 0
   void wait(const void* on, Nanos until, int epoll = -1);

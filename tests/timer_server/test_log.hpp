@@ -16,7 +16,6 @@ namespace filetimer {
 
 inline std::unique_ptr<RecordLog> open_test_log(const testing::TempFolder& folder) {
   RecordLog::Settings settings;
-  settings.may_write_at_once = false;  // on every file system
   settings.path = folder.path("log");
   settings.max_bytes = 1 << 30;
   return std::move(*RecordLog::open(settings));

@@ -17,7 +17,7 @@ namespace {
 
 enum class Stage {
   kFacts,         // a side thread may still read the worker's command line and rank
-  kRecorded,      // the verdict is queued in the log; the kill waits for its sync and for evidence
+  kRecorded,      // the verdict is in its kill file and queued in the log; evidence is collected
   kStopping,      // the targets are being stopped; the signal follows in the same advance()
   kSignalled,     // the first signal was sent; the grace period runs
   kKilled,        // SIGKILL was sent, or a first signal that no other follows
@@ -52,10 +52,9 @@ struct KillLadder::Kill {
   Stage stage = Stage::kFacts;
   bool has_news = false;  // a target has ended
   Instant next_step_at;   // when step() must be called at the latest
-  Instant sync_until;
   Instant evidence_until;
-  Instant gathering_until;  // of Listener::is_gathering
-  std::uint64_t record_number = 0;
+  Instant gathering_until;                         // of Listener::is_gathering
+  std::uint64_t record_number = 0;                 // of the verdict; 0: noted as synced
   std::shared_ptr<EvidenceCollection> collection;  // null: nothing is being collected
   bool is_collected = false;                       // the collection is done
   RecordingShare recording;                        // of the worker's job
@@ -94,11 +93,13 @@ const Expiry* KillOrder::deciding() const {
 }
 
 KillLadder::KillLadder(sd_event* loop, KillPolicy policy, Records& records, RecordLog& log,
-                       SideThreads& side_threads, Listener listener, MayBeForking may_be_forking)
+                       KillFiles& files, SideThreads& side_threads, Listener listener,
+                       MayBeForking may_be_forking)
     : loop_(loop),
       policy_(policy),
       records_(records),
       log_(log),
+      files_(files),
       side_threads_(side_threads),
       listener_(std::move(listener)),
       may_be_forking_(std::move(may_be_forking)),
@@ -112,8 +113,32 @@ void KillLadder::start(KillOrder order, Instant now) {
   auto kill = std::make_shared<Kill>(std::move(order), policy_.mode, excluded_, may_be_forking_);
   kill->skips_grace = has_short_waits_;
   kill->next_step_at = now + kFactsLimit;
+  kill->record_number = kill->order.record_number;
   kills_of_[&kill->worker()].push_back(kill);
+  if (!kill->order.sent.empty() && kill->order.deciding() != nullptr) {
+    continue_signalled(*kill, now);
+  }
   kills_.push_back(std::move(kill));
+}
+
+// The grace period has run on since the signal. The targets are those that can be found now.
+void KillLadder::continue_signalled(Kill& kill, Instant now) {
+  const ScopeTerms& terms = kill.order.deciding()->scope.terms;
+  const SentSignal& sent = kill.order.sent.back();
+  const bool is_last = sent.signal == SIGKILL || !terms.grace;
+  kill.signals = kill.order.sent;
+  kill.first_signal = kill.signals.front().when.mono;
+  kill.stage = is_last ? Stage::kKilled : Stage::kSignalled;
+  kill.next_step_at = std::max(now, sent.when.mono + (is_last            ? policy_.kill_wait
+                                                      : kill.skips_grace ? Duration::zero()
+                                                                         : *terms.grace));
+  kill.is_cancellable = !is_last && terms.spare_if_left;
+  if (!kill.is_cancellable) {
+    kill.ends_in_sigkill = sent.signal == SIGKILL || terms.grace;
+    kill.cancelled = listener_.on_signal(kill.worker(), kill.ends_in_sigkill);
+    kill.targets.find();
+    kill.targets.watch_ends(loop_, [&news = kill.has_news] { news = true; });
+  }
 }
 
 void KillLadder::note_worker_ended(const Process& worker) {
@@ -128,6 +153,7 @@ void KillLadder::note_worker_ended(const Process& worker) {
 Instant KillLadder::advance(Instant now) {
   loop_thread_.check();
   stop_budget_ = kStopLimit;
+  note_recorded();
   record_verdicts(now);
   Instant next = Instant::never();
   bool has_signalled = false;
@@ -168,9 +194,18 @@ bool KillLadder::step(const std::shared_ptr<Kill>& kill, Instant now) {
   return false;
 }
 
-std::uint64_t KillLadder::record_verdicts(Instant now) {
+void KillLadder::note_recorded() {
+  const std::uint64_t synced = log_.synced();
+  for (const auto& kill : kills_) {
+    if (kill->record_number != 0 && kill->record_number <= synced) {
+      files_.note_recorded(kill->order.id());
+      kill->record_number = 0;
+    }
+  }
+}
+
+bool KillLadder::record_verdicts(Instant now) {
   loop_thread_.check();
-  std::vector<std::string> records;
   std::vector<std::shared_ptr<Kill>> recorded;
   std::size_t room = log_.room_for_details();
   for (const auto& kill : kills_) {
@@ -182,33 +217,31 @@ std::uint64_t KillLadder::record_verdicts(Instant now) {
       continue;
     }
     find_releases(*kill);
-    add_records_of_verdict(kill->order, room, records);
+    if (!order.is_continued) {
+      std::vector<std::string> records = records_of_verdict(order, room);
+      files_.begin(order.worker, order.expiries, records);
+      kill->record_number = log_.append(std::move(records));
+    }
     recorded.push_back(kill);
   }
-  const std::uint64_t number = records.empty() ? 0 : log_.append(std::move(records));
   const Duration evidence_limit = has_short_waits_
                                       ? std::min(kShortEvidenceLimit, policy_.evidence_timeout)
                                       : policy_.evidence_timeout;
   for (const auto& kill : recorded) {
-    kill->record_number = number;
     kill->stage = Stage::kRecorded;
-    kill->sync_until = now + kSyncLimit;
     kill->evidence_until = now;
     kill->gathering_until = now + evidence_limit;
-    if (policy_.evidence != EvidenceLevel::kNone && !kill->order.has_evidence) {
+    if (policy_.evidence != EvidenceLevel::kNone) {
       kill->evidence_until = now + evidence_limit;
       start_evidence(kill);
     }
     listener_.on_recorded(kill->order, now);
   }
-  return number;
+  return !recorded.empty();
 }
 
-void KillLadder::add_records_of_verdict(const KillOrder& order, std::size_t& room,
-                                        std::vector<std::string>& records) {
-  if (order.is_recorded) {
-    return;
-  }
+std::vector<std::string> KillLadder::records_of_verdict(const KillOrder& order, std::size_t& room) {
+  std::vector<std::string> records;
   for (const Expiry& expiry : order.expiries) {
     // The first record alone lists the open scopes: a worker may have a thousand expiries as well.
     const bool is_first = &expiry == &order.expiries.front();
@@ -222,6 +255,7 @@ void KillLadder::add_records_of_verdict(const KillOrder& order, std::size_t& roo
       records.push_back(records_.released_late(order.worker, expiry, false));
     }
   }
+  return records;
 }
 
 void KillLadder::start_evidence(const std::shared_ptr<Kill>& kill) {
@@ -259,45 +293,32 @@ void KillLadder::record_complete_evidence(Kill& kill) {
   }
 }
 
-// Returns whether the verdict is synced, the evidence is recorded, and that of incident and job is
-// gathered, or each of them has had its time.
+// Returns whether the evidence is recorded, and that of incident and job is gathered, or each of
+// them has had its time.
 bool KillLadder::is_ready_for_signal(Kill& kill, Instant now) {
-  const bool synced = is_synced(kill) || now >= kill.sync_until || !log_.is_working(now);
   if (now >= kill.evidence_until) {
     record_evidence(kill);
   }
   record_complete_evidence(kill);
   const bool evidence_is_in = !kill.collection;
   const bool all_is_gathered = now >= kill.gathering_until || !listener_.is_gathering(kill.order);
-  kill.next_step_at = std::min({synced ? Instant::never() : kill.sync_until,
-                                evidence_is_in ? Instant::never() : kill.evidence_until,
-                                all_is_gathered ? Instant::never() : kill.gathering_until});
-  return synced && evidence_is_in && all_is_gathered;
+  kill.next_step_at = std::min(evidence_is_in ? Instant::never() : kill.evidence_until,
+                               all_is_gathered ? Instant::never() : kill.gathering_until);
+  return evidence_is_in && all_is_gathered;
 }
 
-// Ends a kill whose worker is to get no signal. It waits until the verdict is synced: if this
-// server is killed before, the next one finds the scope on its page and judges it. The end of a
-// scope that was released frees its slot.
-bool KillLadder::end_without_signal(Kill& kill) {
+void KillLadder::end_without_signal(Kill& kill) {
   const auto was_released = [](const Expiry& expiry) { return expiry.released_at.has_value(); };
-  if (!is_synced(kill) && kills_.size() <= kMostUnsynced &&
-      !std::ranges::all_of(kill.order.expiries, was_released)) {
-    if (has_short_waits_) {
-      take_out(kill);
-    }
-    return has_short_waits_;
-  }
   end(kill, KillVerdict::kSpared,
       policy_.dry_run ? "dry run"
       : std::ranges::any_of(kill.order.expiries, was_released)
           ? "released late, but before the signal"
           : "signal 0");
-  return true;
 }
 
-// Once the verdict is synced, the signal of a worker without children waits for these system calls
-// only: a poll of its pidfd, because the worker may have ended since its verdict; its state and
-// SIGSTOP, so that it starts no process; one look at its children.
+// Without evidence, the signal of a worker without children waits for these system calls only: a
+// poll of its pidfd, because the worker may have ended since its verdict; its state and SIGSTOP, so
+// that it starts no process; one look at its children.
 bool KillLadder::begin_first_signal(const std::shared_ptr<Kill>& kept, Instant now) {
   Kill& kill = *kept;
   const bool is_ready = is_ready_for_signal(kill, now);
@@ -306,7 +327,8 @@ bool KillLadder::begin_first_signal(const std::shared_ptr<Kill>& kept, Instant n
     return false;
   }
   if (policy_.dry_run || kill.order.deciding() == nullptr) {
-    return end_without_signal(kill);
+    end_without_signal(kill);
+    return true;
   }
   const ScopeTerms& terms = kill.order.deciding()->scope.terms;
   kill.is_cancellable = terms.spare_if_left && terms.signal != SIGKILL && terms.grace;
@@ -383,6 +405,7 @@ void KillLadder::send_due_signal(Kill& kill) {
     kill.stage = Stage::kKilled;
     kill.next_step_at = kill.signals.back().when.mono + policy_.kill_wait;
   }
+  files_.note_signal(kill.order.id(), kill.signals.back());
 }
 
 bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& kept, Instant now) {
@@ -506,9 +529,12 @@ void KillLadder::find_releases(Kill& kill) {
       continue;
     }
     expiry.released_at = Instant::now();  // not earlier than the release
-    if (kill.stage >= Stage::kRecorded || kill.order.is_recorded) {
+    if (kill.stage >= Stage::kRecorded || kill.order.is_continued) {
       ++released_late_[expiry.scope.name];
-      log_.append(records_.released_late(kill.order.worker, expiry, kill.stage > Stage::kRecorded));
+      std::string record =
+          records_.released_late(kill.order.worker, expiry, kill.stage > Stage::kRecorded);
+      files_.note_release(kill.order.id(), expiry, record);
+      log_.append(std::move(record));
     }
   }
 }
@@ -545,7 +571,7 @@ void KillLadder::abandon() {
       continue;
     }
     if (kill->signals.empty()) {
-      if (is_synced(*kill)) {  // else the next server judges the scope, or finishes the kill
+      if (kill->stage != Stage::kFacts) {  // else the next server judges the scope
         end(*kill, KillVerdict::kSpared, "the server stopped before the signal");
       }
       continue;
@@ -556,10 +582,6 @@ void KillLadder::abandon() {
     end_with_current_outcome(*kill, kill->targets.alive());
   }
   kills_.clear();
-}
-
-bool KillLadder::is_synced(const Kill& kill) const {
-  return kill.stage != Stage::kFacts && log_.synced() >= kill.record_number;
 }
 
 void KillLadder::take_out(Kill& kill) {
@@ -589,9 +611,19 @@ void KillLadder::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
   }
   KillEnd kill_end;
   kill_end.verdict = verdict;
+  std::vector<std::string> records;
+  bool is_idle = false;
   for (const Expiry& expiry : kill.order.expiries) {
-    kill_end.record_number = log_.append(records_.killed(kill.order.worker, expiry, outcome));
+    records.push_back(records_.killed(kill.order.worker, expiry, outcome));
     outcome.cancelled = {};  // the first record alone lists them: there may be a thousand of both
+    is_idle = is_idle || expiry.scope.terms.is_idle;
+  }
+  files_.end(kill.order.id(), verdict, records);
+  kill_end.record_number = log_.append(std::move(records));
+  if (is_idle && kill.worker().is_alive()) {
+    files_.keep(kill.worker(), kill.order.id(), kill_end.record_number);
+  } else {
+    files_.remove_after(kill.order.id(), kill_end.record_number);
   }
   listener_.on_end(kill.order, kill_end);
 }

@@ -12,6 +12,7 @@
 #include "common/clock.hpp"
 #include "timer_server/evidence/evidence_collection.hpp"
 #include "timer_server/kills/job_recordings.hpp"
+#include "timer_server/kills/kill_files.hpp"
 #include "timer_server/kills/kill_targets.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
@@ -28,9 +29,14 @@ struct KillOrder {
   WorkerIdentity worker;
   std::vector<Expiry> expiries;        // the earliest deadline first
   std::vector<ScopeView> open_scopes;  // of this worker, the expired ones included
-  bool is_recorded = false;            // an earlier server recorded the verdicts
-  bool has_evidence = false;           // an earlier server recorded the evidence
   std::optional<PythonDump> python;    // what the worker's page says of its faulthandler
+  // Of a kill that an earlier server has begun:
+  bool is_continued = false;
+  std::uint64_t record_number = 0;  // of the verdicts; 0: they are synced
+  std::vector<SentSignal> sent;     // the signals
+
+  // Returns the id of the kill.
+  [[nodiscard]] const std::string& id() const { return expiries.front().id; }
 
   // Returns the expiry whose signal and grace period count: the earliest that has a signal and
   // whose scope was not released since. Prefers a scope whose release would not cancel the kill
@@ -44,9 +50,10 @@ struct KillEnd {
       0;  // of the last `killed` record, as RecordLog::append() returned it
 };
 
-// Carries out kill orders. The steps of a kill are: record the verdict and collect the evidence,
-// while the record is synced; send the first signal to the kill targets; wait for the grace period;
-// send SIGKILL; wait for the deaths; record the outcome. Each step has a time limit.
+// Carries out kill orders. The steps of a kill are: keep the verdict in a kill file and record it;
+// collect the evidence; send the first signal to the kill targets; wait for the grace period; send
+// SIGKILL; wait for the deaths; record the outcome. Each step has a time limit, and none waits for
+// the log.
 //
 // No member function waits, except for the kStopLimit before a signal: advance() takes every kill
 // as far as it can go now. Used on the loop thread. The references that the constructor takes must
@@ -56,8 +63,6 @@ class KillLadder {
  public:
   // How long the verdict waits for the worker's command line and rank.
   static constexpr Duration kFactsLimit = std::chrono::milliseconds{100};
-  // How long the signal waits for the verdict to be synced.
-  static constexpr Duration kSyncLimit = RecordLog::kStalled;
   // How often a kill that a release may cancel looks for the release, before the first signal and
   // in the grace period: a release on a page does not wake the server.
   static constexpr Duration kReleaseLook = std::chrono::milliseconds{50};
@@ -66,10 +71,6 @@ class KillLadder {
   // How long all kills of one advance() wait together until their targets have stopped, so that
   // many kills do not delay deadlines. On an idle machine that takes microseconds.
   static constexpr Duration kStopLimit = std::chrono::milliseconds{30};
-
-  // How many kills without a signal wait for a log that cannot be written. Their scopes keep their
-  // slots meanwhile.
-  static constexpr std::size_t kMostUnsynced = 256;
 
   // Callbacks to the owner of the scopes.
   struct Listener {
@@ -92,16 +93,15 @@ class KillLadder {
     std::function<std::vector<WorkerIdentity>(const WorkerIdentity&)> others_of_job =
         [](const WorkerIdentity&) { return std::vector<WorkerIdentity>{}; };
   };
-  KillLadder(sd_event* loop, KillPolicy policy, Records& records, RecordLog& log,
+  KillLadder(sd_event* loop, KillPolicy policy, Records& records, RecordLog& log, KillFiles& files,
              SideThreads& side_threads, Listener listener,
              MayBeForking may_be_forking = filetimer::may_be_forking);
   ~KillLadder();
 
   // Begins a kill. record_verdicts() or advance() takes its first step.
   void start(KillOrder order, Instant now);
-  // Appends the records of all new verdicts together, so that their signals wait for one write and
-  // one sync. Returns the number of the last one, or 0 if there is none.
-  std::uint64_t record_verdicts(Instant now);
+  // Records all new verdicts. Returns whether there are any.
+  bool record_verdicts(Instant now);
   // Takes all kills as far as they can go. Returns when it must be called again at the latest; it
   // must also be called when the log or the side threads have news, and when `loop` has called a
   // handler.
@@ -122,8 +122,8 @@ class KillLadder {
   // on SIGKILL follows the first signal at once. The same holds for kills that begin later. Called
   // when the server begins to stop.
   void shorten_waits(Instant now);
-  // Ends all kills with the outcome that they have now. A kill whose verdict is not in the log yet
-  // and whose worker has got no signal is left to the next server. Called when the server stops.
+  // Ends all kills with the outcome that they have now. One whose verdict is not recorded yet is
+  // left to the next server. Called when the server stops.
   void abandon();
 
  private:
@@ -136,12 +136,11 @@ class KillLadder {
   bool finish_unkillable(Kill& kill, Instant now);
 
   // Takes the bytes of the records from `room`, which is that for lists of open scopes.
-  void add_records_of_verdict(const KillOrder& order, std::size_t& room,
-                              std::vector<std::string>& records);
+  std::vector<std::string> records_of_verdict(const KillOrder& order, std::size_t& room);
+  void continue_signalled(Kill& kill, Instant now);
+  void note_recorded();
   bool is_ready_for_signal(Kill& kill, Instant now);
-  bool end_without_signal(Kill& kill);
-  // Returns whether the verdict is in the log, also if the server ends now.
-  [[nodiscard]] bool is_synced(const Kill& kill) const;
+  void end_without_signal(Kill& kill);
   void take_out(Kill& kill);
   void start_evidence(const std::shared_ptr<Kill>& kill);
   void record_evidence(Kill& kill);
@@ -160,6 +159,7 @@ class KillLadder {
   const KillPolicy policy_;
   Records& records_;
   RecordLog& log_;
+  KillFiles& files_;
   SideThreads& side_threads_;
   const Listener listener_;
   const MayBeForking may_be_forking_;

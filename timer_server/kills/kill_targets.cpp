@@ -49,6 +49,13 @@ bool may_be_forking(pid_t pid) {
   });
 }
 
+void KillTargets::find() {
+  if (mode_ == KillMode::kTree) {
+    std::ranges::move(new_descendants_of(*worker_, others_, excluded_),
+                      std::back_inserter(others_));
+  }
+}
+
 void KillTargets::begin_stop() {
   stopped_ = 0;
   running_.clear();
@@ -57,10 +64,7 @@ void KillTargets::begin_stop() {
 }
 
 bool KillTargets::find_and_stop() {
-  if (mode_ == KillMode::kTree) {
-    std::ranges::move(new_descendants_of(*worker_, others_, excluded_),
-                      std::back_inserter(others_));
-  }
+  find();
   const bool found_none = stopped_ == others_.size();
   const bool is_complete = (found_none && running_.empty()) || stopped_ >= kMaxTreeProcesses;
   stop_new();

@@ -48,6 +48,8 @@ class KillTargets {
         excluded_(excluded),
         may_be_forking_(may_be_forking) {}
 
+  // Finds the targets of a signal that an earlier server has sent.
+  void find();
   // Sends SIGSTOP to the worker and to the targets that are known.
   void begin_stop();
   // Finds new targets and stops them. Returns whether the targets are complete: none is new, and

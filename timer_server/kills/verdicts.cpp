@@ -28,7 +28,8 @@ bool are_of_one_job(const std::optional<WorkerFacts>& a, const std::optional<Wor
 Verdicts::Verdicts(Context context)
     : context_(context),
       ladder_(
-          context.loop, context.policy, context.records, context.log, context.side_threads,
+          context.loop, context.policy, context.records, context.log, context.files,
+          context.side_threads,
           {.was_released = [this](const Process& process,
                                   const Expiry& expiry) { return was_released(process, expiry); },
            .on_signal = [this](const Process& process,
@@ -123,13 +124,16 @@ void Verdicts::note_message(const KillOrder& order, Instant now) {
 
 Instant Verdicts::advance(Instant now) {
   loop_thread_.check();
-  const std::uint64_t number = ladder_.record_verdicts(now);
+  // What is appended meanwhile is written behind the signals.
+  const RecordLog::Hold hold(context_.log);
+  context_.files.remove_synced(context_.log.synced());
+  const bool has_recorded = ladder_.record_verdicts(now);
   const Instant peers = context_.peers.advance(now);
   if (incident_stage_ == IncidentStage::kJudged) {
     read_workers();
   }
-  if (incident_stage_ == IncidentStage::kRead && first_verdict_ == 0) {
-    first_verdict_ = number;
+  if (incident_stage_ == IncidentStage::kRead && has_recorded) {
+    is_first_recorded_ = true;
   }
   Instant next = std::min(peers, ladder_.advance(now));
   if (incident_stage_ == IncidentStage::kRead) {
@@ -149,7 +153,7 @@ void Verdicts::on_recorded(const KillOrder& order, Instant now) {
     incident_has_command_ = true;
     context_.evidence_command.start(order.worker, first.id, first.incident, first.scope.name, now);
   }
-  if (order.deciding() != nullptr && !order.has_evidence) {
+  if (order.deciding() != nullptr) {
     start_evidence_of_peers(order.worker, first.incident, now);
   }
 }
@@ -197,7 +201,7 @@ Incident& Verdicts::incident_at(const ClockReading& now) {
     incident_->id = context_.records.next_incident_id();
     incident_->when = now;
     incident_stage_ = IncidentStage::kJudged;
-    first_verdict_ = 0;
+    is_first_recorded_ = false;
     incident_has_command_ = false;
     signals_before_ = ladder_.signals();
     has_outcome_ = false;
@@ -208,9 +212,7 @@ Incident& Verdicts::incident_at(const ClockReading& now) {
 // Returns when it must be called again, or never().
 Instant Verdicts::advance_incident(Instant now) {
   if (!is_incident_due(now)) {
-    const Instant judged = incident_->when.mono;
-    return now < judged + KillLadder::kFactsLimit ? judged + KillLadder::kFactsLimit
-                                                  : judged + kIncidentLimit;
+    return incident_->when.mono + KillLadder::kFactsLimit;
   }
   if (ladder_.signals() != signals_before_) {
     ::sched_yield();  // a worker that was signalled may wait for this processor
@@ -220,16 +222,12 @@ Instant Verdicts::advance_incident(Instant now) {
 }
 
 bool Verdicts::is_incident_due(Instant now) const {
-  const Instant judged = incident_->when.mono;
-  const bool is_synced = first_verdict_ != 0 &&
-                         (context_.log.synced() >= first_verdict_ || !context_.log.is_working(now));
   const auto has_facts = [](const WorkerScopes& worker) {
     return worker.worker.facts->has_value();
   };
-  return now >= judged + kIncidentLimit ||
-         (is_synced && (has_outcome_ || ladder_.signals() != signals_before_ ||
-                        now >= judged + KillLadder::kFactsLimit ||
-                        std::ranges::all_of(incident_->workers, has_facts)));
+  return is_first_recorded_ && (has_outcome_ || ladder_.signals() != signals_before_ ||
+                                now >= incident_->when.mono + KillLadder::kFactsLimit ||
+                                std::ranges::all_of(incident_->workers, has_facts));
 }
 
 // Workers with a kill are read in any case: the signal ends their scopes on the pipe.

@@ -39,8 +39,6 @@ class Verdicts {
   // How long the kills of an incident wait until the scopes of all workers are read. One worker
   // takes about 4 us, so the scopes of a hundred are those of the moment of the verdict.
   static constexpr Duration kReadLimit = std::chrono::microseconds{500};
-  // How long the record of an incident waits for the first verdict to be synced.
-  static constexpr Duration kIncidentLimit = KillLadder::kFactsLimit + KillLadder::kSyncLimit;
 
   struct Context {
     sd_event* loop;
@@ -51,6 +49,7 @@ class Verdicts {
     UnsavedPages& unsaved;
     Records& records;
     RecordLog& log;
+    KillFiles& files;
     SideThreads& side_threads;
     Warnings& warnings;
     Hooks& hooks;
@@ -70,9 +69,9 @@ class Verdicts {
 
   // Records the verdicts and advances the ladder: see KillLadder::advance(). Between the two the
   // scopes of all workers are read for the record of an incident, within kReadLimit. That record
-  // takes milliseconds: it is appended when the first verdict is synced, behind the signals of the
-  // same moment, and the workers that were not read in time are read then. It waits for the ranks
-  // of the workers, but not longer than the first signal or outcome.
+  // takes milliseconds: it is appended behind the signals of the same moment, and the workers that
+  // were not read in time are read then. It waits for the ranks of the workers, but not longer than
+  // the first signal or outcome.
   Instant advance(Instant now);
   // Ends all kills with the outcome that they have now: see KillLadder::abandon().
   void abandon();
@@ -133,7 +132,7 @@ class Verdicts {
   std::optional<Incident> incident_;  // the last one
   enum class IncidentStage { kJudged, kRead, kRecorded };
   IncidentStage incident_stage_ = IncidentStage::kRecorded;
-  std::uint64_t first_verdict_ = 0;    // number of the record of the incident's first verdicts
+  bool is_first_recorded_ = false;     // the incident's first verdicts are recorded
   bool incident_has_command_ = false;  // the evidence command was started for it
   std::uint64_t signals_before_ = 0;   // that the ladder had sent when the incident began
   bool has_outcome_ = false;           // a kill has ended since

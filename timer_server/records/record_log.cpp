@@ -3,27 +3,21 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/magic.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <deque>
-#include <filesystem>
 #include <iterator>
-#include <new>
-#include <system_error>
 
 #include "common/mutex.hpp"
 #include "common/posix.hpp"
-#include "timer_server/system/realtime.hpp"
 
 namespace filetimer {
 namespace {
@@ -65,16 +59,6 @@ bool ends_in_half_line(const std::string& path) {
   return static_cast<bool>(fd);
 }
 
-// Returns whether the file is in a file system in memory, on which a write or a sync never waits
-// for a device or a file server. A path with a symlink may lead through one that does.
-bool is_in_memory(int fd, const std::string& path) {
-  struct statfs is_on {};
-  std::error_code error;
-  return ::fstatfs(fd, &is_on) == 0 &&
-         (is_on.f_type == TMPFS_MAGIC || is_on.f_type == RAMFS_MAGIC) &&
-         std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd), error) == path;
-}
-
 // A list in braces would copy the record.
 std::vector<std::string> list_of(std::string record) {
   std::vector<std::string> list;
@@ -95,7 +79,9 @@ class RecordLog::Writer {
 
   std::uint64_t append(std::vector<std::string> records, std::size_t most_bytes);
   bool is_working(Instant now) const;
+  Instant stalls_at(Instant now) const;
   std::string take_message(Instant now, bool& is_good_news);
+  void hold(bool is_held);
   void reopen();
   bool drain(Duration bound);
   bool stop(std::chrono::milliseconds bound);
@@ -124,21 +110,26 @@ class RecordLog::Writer {
     Instant appended;
     std::string line;
   };
+  // Moves `entries` in front of those in `queue`.
+  static void put_back(std::deque<Entry>& entries, std::deque<Entry>& queue) {
+    queue.insert(queue.begin(), std::make_move_iterator(entries.begin()),
+                 std::make_move_iterator(entries.end()));
+    entries.clear();
+  }
   static Instant oldest_of(const std::deque<Entry>& entries) {
     return entries.empty() ? Instant::never() : entries.front().appended;
   }
 
   [[nodiscard]] bool is_busy() const FILETIMER_REQUIRES(mutex_) { return !busy_since_.is_never(); }
-  // After a failure the file is opened and synced again though no record waits: the signal of the
-  // next verdict waits for its record only while the log works.
+  // After a failure the file is opened and synced again though no record waits: then it is known
+  // that the log works again.
   [[nodiscard]] bool has_work() const FILETIMER_REQUIRES(mutex_) {
-    return !queue_.empty() || reopen_ || !failure_.empty();
+    return !is_held_ && (!queue_.empty() || reopen_ || !failure_.empty());
   }
   std::deque<Entry> begin_batch() FILETIMER_REQUIRES(mutex_);
-  enum class MayOpen { kYes, kNo };
-  Status write_and_sync(std::deque<Entry>& batch, MayOpen may_open);
+  Status write_and_sync(std::deque<Entry>& batch);
   void end_batch(std::deque<Entry>& batch, const Status& done) FILETIMER_REQUIRES(mutex_);
-  Status write_batch(std::deque<Entry>& batch, MayOpen may_open);
+  Status write_batch(std::deque<Entry>& batch);
   Status write_some(std::deque<Entry>& batch);
   void use(UniqueFd file);
   bool is_at_path();
@@ -148,10 +139,10 @@ class RecordLog::Writer {
   void rotate();
   void wake_loop() const;
 
-  // Used by the thread that has begun a batch.
+  // Used by the thread.
   UniqueFd file_;
+  std::deque<Entry> unsynced_;  // written since the last sync that succeeded
   bool is_regular_ = false;
-  bool writes_at_once_ = false;  // append() does
   dev_t device_ = 0;
   ino_t inode_ = 0;
   std::uint64_t size_ = 0;  // or less than the file has: other servers may append meanwhile
@@ -173,6 +164,7 @@ class RecordLog::Writer {
   // never(): no batch has begun.
   Instant busy_since_ FILETIMER_GUARDED_BY(mutex_) = Instant::never();
   Instant oldest_of_batch_ FILETIMER_GUARDED_BY(mutex_) = Instant::never();
+  bool is_held_ FILETIMER_GUARDED_BY(mutex_) = false;
   bool reopen_ FILETIMER_GUARDED_BY(mutex_) = false;
   bool stopping_ FILETIMER_GUARDED_BY(mutex_) = false;
   bool finished_ FILETIMER_GUARDED_BY(mutex_) = false;
@@ -182,7 +174,7 @@ std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::s
   std::uint64_t number = 0;
   const Instant now = Instant::now();
   {
-    MutexLock lock(mutex_);
+    const MutexLock lock(mutex_);
     for (std::string& record : records) {
       record += '\n';
       if (queued_bytes_ + record.size() > most_bytes) {
@@ -193,21 +185,6 @@ std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::s
       queue_.push_back({++last_number_, now, std::move(record)});
     }
     number = last_number_;
-    // The signal that waits for the record is sent sooner without a hand-over to the thread. Only
-    // the thread opens another file at the path, because that file may be on a disk.
-    if (!is_busy() && !reopen_ && writes_at_once_ && failure_.empty() && !queue_.empty()) {
-      std::deque<Entry> batch = begin_batch();
-      lock.unlock();
-      Status done;
-      try {
-        done = write_and_sync(batch, MayOpen::kNo);
-      } catch (const std::bad_alloc&) {
-        // The thread writes what is left of the batch.
-      }
-      lock.lock();
-      reopen_ = reopen_ || !file_;  // it was rotated: readers find a file before its first record
-      end_batch(batch, done);
-    }
     if (!has_work()) {
       return number;
     }
@@ -219,13 +196,13 @@ std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::s
 void RecordLog::Writer::run() {
   MutexLock lock(mutex_);
   while (!stopping_) {
-    if (is_busy() || !has_work()) {
+    if (!has_work()) {
       work_.wait(lock);
       continue;
     }
     std::deque<Entry> batch = begin_batch();
     lock.unlock();
-    const Status done = write_and_sync(batch, MayOpen::kYes);
+    const Status done = write_and_sync(batch);
     lock.lock();
     end_batch(batch, done);
     // Without the lock, so that the loop does not wait for it.
@@ -242,8 +219,7 @@ void RecordLog::Writer::run() {
   progress_.notify_all();
 }
 
-// The caller writes the batch without the mutex, and then calls end_batch(). Until then no other
-// thread begins one.
+// The caller writes the batch without the mutex, and then calls end_batch().
 std::deque<RecordLog::Writer::Entry> RecordLog::Writer::begin_batch() {
   if (std::exchange(reopen_, false)) {
     file_.reset();
@@ -255,12 +231,19 @@ std::deque<RecordLog::Writer::Entry> RecordLog::Writer::begin_batch() {
   return batch;
 }
 
-// Signals wait for this: one look at the path, one write and one sync, unless the records are long
-// or the file is full.
-Status RecordLog::Writer::write_and_sync(std::deque<Entry>& batch, MayOpen may_open) {
-  const Status done = write_batch(batch, may_open);
+Status RecordLog::Writer::write_and_sync(std::deque<Entry>& batch) {
+  // What was written before a sync that failed may be lost. It is written again, and nothing else
+  // before: a sync that fails for long must not make the log longer and longer.
+  if (!unsynced_.empty()) {
+    if (Status on_disk = sync(); !on_disk) {
+      return on_disk;
+    }
+    put_back(unsynced_, batch);
+  }
+  const Status done = write_batch(batch);
   const Status on_disk = sync();
   if (on_disk) {
+    unsynced_.clear();
     synced_.store(written_, std::memory_order_release);
   }
   return done ? on_disk : done;
@@ -268,13 +251,7 @@ Status RecordLog::Writer::write_and_sync(std::deque<Entry>& batch, MayOpen may_o
 
 void RecordLog::Writer::end_batch(std::deque<Entry>& batch, const Status& done) {
   busy_since_ = oldest_of_batch_ = Instant::never();
-  // Records that were not written go back in front of those that were queued meanwhile.
-  if (queue_.empty()) {
-    queue_.swap(batch);
-  }
-  for (; !batch.empty(); batch.pop_back()) {
-    queue_.push_front(std::move(batch.back()));
-  }
+  put_back(batch, queue_);  // records that were not written
   queued_bytes_ = 0;
   for (const Entry& entry : queue_) {
     queued_bytes_ += entry.line.size();
@@ -283,16 +260,12 @@ void RecordLog::Writer::end_batch(std::deque<Entry>& batch, const Status& done) 
   progress_.notify_all();
 }
 
-// Without `may_open` the records that are left when another file has to be opened stay in the
-// batch.
-Status RecordLog::Writer::write_batch(std::deque<Entry>& batch, MayOpen may_open) {
+// Records that are not written stay in the batch.
+Status RecordLog::Writer::write_batch(std::deque<Entry>& batch) {
   do {
     // The file is opened even if there is no record: a log rotator that sent SIGHUP expects the new
     // file.
     if (!file_ || (is_regular_ && !is_at_path())) {
-      if (may_open == MayOpen::kNo) {
-        return {};
-      }
       if (Status open = open_again(); !open) {
         return open;
       }
@@ -334,6 +307,7 @@ Status RecordLog::Writer::write_some(std::deque<Entry>& batch) {
     }
   }
   written_ = std::prev(behind)->number;
+  std::move(batch.begin(), behind, std::back_inserter(unsynced_));
   batch.erase(batch.begin(), behind);
   return {};
 }
@@ -342,8 +316,6 @@ void RecordLog::Writer::use(UniqueFd file) {
   file_ = std::move(file);
   struct stat st {};
   is_regular_ = ::fstat(file_.get(), &st) == 0 && S_ISREG(st.st_mode);
-  writes_at_once_ =
-      settings_.may_write_at_once && is_regular_ && is_in_memory(file_.get(), settings_.path);
   device_ = st.st_dev;
   inode_ = st.st_ino;
   size_ = is_regular_ ? static_cast<std::uint64_t>(st.st_size) : 0;
@@ -427,6 +399,15 @@ bool RecordLog::Writer::is_working(Instant now) const {
   return failure_.empty() && (busy_since_.is_never() || now - busy_since_ <= kStalled);
 }
 
+Instant RecordLog::Writer::stalls_at(Instant now) const {
+  const MutexLock lock(mutex_);
+  if (!failure_.empty() || (queue_.empty() && !is_busy())) {
+    return Instant::never();
+  }
+  const Instant stalls = (is_busy() ? busy_since_ : now) + kStalled;
+  return stalls > now ? stalls : Instant::never();
+}
+
 std::string RecordLog::Writer::take_message(Instant now, bool& is_good_news) {
   const MutexLock lock(mutex_);
   std::string failure = failure_;
@@ -446,6 +427,17 @@ std::string RecordLog::Writer::take_message(Instant now, bool& is_good_news) {
                        lost_ == 0 ? std::string{} : fmt::format("; {} records were lost", lost_));
   }
   return fmt::format("{}; records wait in memory and kills continue", failure);
+}
+
+void RecordLog::Writer::hold(bool is_held) {
+  {
+    const MutexLock lock(mutex_);
+    is_held_ = is_held;
+    if (!has_work()) {
+      return;
+    }
+  }
+  work_.notify_one();
 }
 
 void RecordLog::Writer::reopen() {
@@ -489,12 +481,14 @@ Result<std::unique_ptr<RecordLog>> RecordLog::open(Settings settings) {
 }
 
 RecordLog::RecordLog(std::shared_ptr<Writer> writer)
-    : writer_(std::move(writer)), thread_([writer = writer_] {
-        if (writer->settings_.realtime) {
-          (void)enter_realtime();  // without permission the loop has warned already
-        }
-        writer->run();
-      }) {}
+    : writer_(std::move(writer)), thread_([writer = writer_] { writer->run(); }) {}
+
+RecordLog::Hold::Hold(RecordLog& log) : writer_(*log.writer_) {
+  writer_.hold(true);
+}
+RecordLog::Hold::~Hold() {
+  writer_.hold(false);
+}
 
 RecordLog::~RecordLog() {
   if (writer_->stop(kJoinLimit)) {
@@ -521,6 +515,9 @@ int RecordLog::event_fd() const {
 }
 bool RecordLog::is_working(Instant now) const {
   return writer_->is_working(now);
+}
+Instant RecordLog::stalls_at(Instant now) const {
+  return writer_->stalls_at(now);
 }
 std::string RecordLog::take_message(Instant now, bool& is_good_news) {
   return writer_->take_message(now, is_good_news);

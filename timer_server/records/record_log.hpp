@@ -16,9 +16,8 @@
 namespace filetimer {
 
 // Appends records to the log on a thread of its own, because a full disk or a hung file server may
-// take any time to answer. A log in memory (tmpfs) is written by append() itself, unless the last
-// attempt failed or the thread is at work. A record is synced when fdatasync() has returned after
-// it was written. Records that cannot be written wait in memory, up to kMaxLogBacklogBytes, and are
+// take any time to answer. A record is synced when fdatasync() has returned after it was written.
+// Records that cannot be written wait in memory, up to kMaxLogBacklogBytes, and are
 // written in order later.
 //
 //   const std::uint64_t number = log->append(record);
@@ -33,12 +32,9 @@ class RecordLog {
     std::string path;
     std::uint64_t max_bytes = 0;           // a file of this size is renamed to PATH.1
     std::chrono::milliseconds retry{500};  // between attempts to write after a failure
-    // Whether append() may write a log in memory itself.
-    bool may_write_at_once = true;
-    // Whether the thread runs with the priority of the loop, because a kill waits for it.
-    bool realtime = false;
   };
 
+  class Writer;
   // Opens the file, or makes it with mode 0600. Fails if the file cannot be opened.
   static Result<std::unique_ptr<RecordLog>> open(Settings settings);
   // Drops records that were not written: call drain() before. Abandons the thread if it hangs in a
@@ -56,17 +52,33 @@ class RecordLog {
   std::uint64_t append_detail(std::string record);
   // Queues records that are written and synced together. Returns the number of the last.
   std::uint64_t append(std::vector<std::string> records);
+  // Keeps the thread from beginning with the records that are appended in its lifetime: it would
+  // compete with the signals of their kills for the processors.
+  class Hold {
+   public:
+    explicit Hold(RecordLog& log);
+    ~Hold();
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+
+   private:
+    Writer& writer_;
+  };
+
   // Returns the number of the last record that is synced.
   [[nodiscard]] std::uint64_t synced() const;
   // Returns an eventfd that is written to when synced() has grown or a message waits. A loop that
   // watches it with EPOLLET need not read it.
   [[nodiscard]] int event_fd() const;
 
-  // Returns false if the last attempt to write failed, or has taken longer than kStalled. A kill
-  // then does not wait for the log.
+  // Returns false if the last attempt to write failed, or has taken longer than kStalled. A hook
+  // then does not wait for its record.
   [[nodiscard]] bool is_working(Instant now) const;
   static constexpr Duration kStalled = std::chrono::milliseconds{250};
 
+  // Returns when is_working() turns false, if the write under way does not end before; never() if
+  // it does not work now, or has nothing to write.
+  [[nodiscard]] Instant stalls_at(Instant now) const;
   // Returns a line for the server's standard error if the log has failed, fails for another reason,
   // or works again since the last call. Sets `is_good_news` if the log works again. Returns an
   // empty string otherwise.
@@ -92,7 +104,6 @@ class RecordLog {
   [[nodiscard]] const std::string& path() const;
 
  private:
-  class Writer;
   explicit RecordLog(std::shared_ptr<Writer> writer);
 
   std::shared_ptr<Writer> writer_;  // shared with the thread, which may outlive the log

@@ -122,6 +122,22 @@ TEST_CASE("kills continue while the log does not answer, and their records are w
   expect_records_when_mended("BAD_DISK_HANGS", "does not answer");
 }
 
+TEST_CASE("records of a sync that failed are written again, because the disk may have lost them") {
+  const TempFolder temp;
+  const std::string fault = temp.path("fault");
+  Server server(temp, on_bad_disk("BAD_DISK_LOSES", fault));
+  expect_kill(server, "before");
+  server.wait_for([](const Record& r) { return r.is("killed", "before"); });
+  const auto before = static_cast<off_t>(std::filesystem::file_size(server.log()));
+  write_file(fault, "");
+  expect_kill(server, "lost");
+  server.wait_for_message("cannot sync the log");
+  REQUIRE(::truncate(server.log().c_str(), before) == 0);
+  REQUIRE(::unlink(fault.c_str()) == 0);
+  server.wait_for([](const Record& r) { return r.is("killed", "lost"); });
+  check_order(server.records(), {"before", "lost"});
+}
+
 TEST_CASE("a server whose log does not answer still stops") {
   const TempFolder temp;
   const std::string fault = temp.path("hangs");

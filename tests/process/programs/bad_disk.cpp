@@ -1,12 +1,12 @@
-// Preloaded into timer_server, injects faults of real file systems. Every file counts as one on a
-// disk, so the server writes its log by the thread wherever the folder of the test is. Each fault
-// lasts while the file that its variable names exists:
+// Preloaded into timer_server, injects faults of real file systems. Each fault lasts while the file
+// that its variable names exists:
 //   BAD_DISK_HANGS      fdatasync() and fsync() do not return
+//   BAD_DISK_LOSES      fdatasync() and fsync() fail with EIO
 //   BAD_DISK_READ_ONLY  writing to a regular file or opening one for writing fails with EROFS
 //   BAD_DISK_HANGS_IN   the file has "FOLDER": lstat(), open(), rename() and unlink() of a file in
 //                       that folder do not return; the first call makes the file "FILE.hit"
-//   BAD_DISK_KILLS      the file has "PID": the sync after the `expired` record of PID kills PID,
-//                       and waits for its end, so that it dies between verdict and signal
+//   BAD_DISK_KILLS      the file has "PID": the write of the kill file of PID kills PID, and waits
+//                       for its end, so that it dies between verdict and signal
 //   BAD_DISK_CUTS       the file has "PID TIME PATH": PATH is truncated when the server asks for
 //                       the cgroup of PID at TIME (CLOCK_MONOTONIC, ns) or later, its last look
 //                       at a worker before the verdict on its page
@@ -43,17 +43,6 @@ bool is_on(const char* variable) {
   return path != nullptr && ::access(path, F_OK) == 0;
 }
 
-bool has_verdict_on(int pid, int log) {
-  std::ifstream records("/proc/self/fd/" + std::to_string(log));
-  const std::string wanted = "\"pid\":" + std::to_string(pid) + ",";
-  for (std::string line; std::getline(records, line);) {
-    if (line.find("\"event\":\"expired\"") != line.npos && line.find(wanted) != line.npos) {
-      return true;
-    }
-  }
-  return false;
-}
-
 void kill_and_wait(int pid) {
   const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
   if (pidfd >= 0) {
@@ -64,13 +53,14 @@ void kill_and_wait(int pid) {
   }
 }
 
-void kill_as_told(int log) {
+void kill_as_told(std::string_view text) {
   const char* path = std::getenv("BAD_DISK_KILLS");
-  int pid = 0;
-  if (path == nullptr || !(std::ifstream(path) >> pid) || !has_verdict_on(pid, log)) {
+  std::string pid;
+  if (path == nullptr || !(std::ifstream(path) >> pid) ||
+      text.find(R"("stage":"judged","pid":)" + pid + ",") == text.npos) {
     return;
   }
-  kill_and_wait(pid);
+  kill_and_wait(std::stoi(pid));
   ::unlink(path);
 }
 
@@ -118,9 +108,12 @@ void hang_as_told(const char* touched) {
 }
 
 int bad_sync(const char* real_name, int fd) {
-  kill_as_told(fd);
   while (is_on("BAD_DISK_HANGS")) {
     ::usleep(2000);
+  }
+  if (is_on("BAD_DISK_LOSES")) {
+    errno = EIO;
+    return -1;
   }
   using Sync = int (*)(int);
   const auto real = reinterpret_cast<Sync>(::dlsym(RTLD_NEXT, real_name));
@@ -160,12 +153,6 @@ int statfs(const char* path, struct statfs* answer) {
   return result;
 }
 
-int fstatfs(int fd, struct statfs* answer) {
-  const auto result = static_cast<int>(::syscall(SYS_fstatfs, fd, answer));
-  answer->f_type = EXT4_SUPER_MAGIC;
-  return result;
-}
-
 ssize_t read(int fd, void* bytes, size_t count) {
   struct stat st {};
   if (count > 0 && is_on("BAD_DISK_ENDLESS") && ::fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode)) {
@@ -181,7 +168,9 @@ ssize_t write(int fd, const void* bytes, size_t count) {
     errno = EROFS;
     return -1;
   }
-  return ::syscall(SYS_write, fd, bytes, count);
+  const ssize_t written = ::syscall(SYS_write, fd, bytes, count);
+  kill_as_told({static_cast<const char*>(bytes), count});
+  return written;
 }
 
 int open(const char* path, int flags, ...) {

@@ -271,35 +271,3 @@ TEST_CASE("A log is private to its user") {
   REQUIRE(::stat(folder.path("log").c_str(), &st) == 0);
   CHECK((st.st_mode & 0777) == 0600);
 }
-
-TEST_CASE("A record of a log in memory is synced when append() returns") {
-  const std::string path = fmt::format("/dev/shm/filetimer-log-test-{}", ::getpid());
-  const UniqueFd probe(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-  struct statfs is_on {};
-  if (!probe || ::fstatfs(probe.get(), &is_on) != 0 || is_on.f_type != TMPFS_MAGIC) {
-    FILETIMER_SKIP("/dev/shm is not a tmpfs that this user may write to");
-  }
-  const auto log = open_log(path, 4096);
-  std::size_t rotated_at = 0;
-  for (std::size_t i = 1; i <= 50; ++i) {
-    const std::uint64_t number = log->append(std::string(100, 'x'));
-    if (i - 1 == rotated_at && rotated_at != 0) {
-      REQUIRE(log->drain(10s));  // the thread opens the new file
-    }
-    REQUIRE(log->synced() == number);
-    if (rotated_at == 0 && std::filesystem::exists(path + ".1")) {
-      rotated_at = i;
-      CHECK(comes_to_exist(path));  // readers find the new file before its first record
-    }
-  }
-  CHECK(rotated_at == 41);
-  CHECK(lines_of(path).size() == 9);
-  log->reopen();
-  std::filesystem::rename(path, path + ".1");
-  const std::uint64_t number = log->append("behind the rotator");
-  REQUIRE(log->drain(10s));
-  CHECK(log->synced() == number);
-  CHECK(lines_of(path) == std::vector<std::string>{"behind the rotator"});
-  std::filesystem::remove(path);
-  std::filesystem::remove(path + ".1");
-}

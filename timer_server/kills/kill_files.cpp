@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/kills/kill_files.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <simdjson.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <stdexcept>
+#include <system_error>
+
+#include "common/json_writer.hpp"
+#include "common/own_file.hpp"
+#include "common/posix.hpp"
+#include "common/result.hpp"
+#include "common/run_folder.hpp"
+#include "common/scope_name.hpp"
+#include "timer_server/system/messages.hpp"
+
+namespace filetimer {
+namespace {
+
+namespace dom = simdjson::dom;
+
+// A line that begins so is a stage, and any other a record.
+constexpr std::string_view kStage = "{\"stage\":";
+
+std::string lines_of(std::span<const std::string> records) {
+  std::string text;
+  for (const std::string& record : records) {
+    text += record;
+    text += '\n';
+  }
+  return text;
+}
+
+template <class Value>
+Value value_or(const dom::element& object, std::string_view key, Value missing) {
+  Value value = missing;
+  return object[key].get(value) == simdjson::SUCCESS ? value : missing;
+}
+
+std::int64_t number_in(const dom::element& object, std::string_view key, std::int64_t missing = 0) {
+  return value_or(object, key, missing);
+}
+
+std::string text_in(const dom::element& object, std::string_view key) {
+  return std::string(value_or(object, key, std::string_view{}));
+}
+
+dom::array list_in(const dom::element& object, std::string_view key) {
+  return value_or(object, key, dom::array{});
+}
+
+void write_expiry(JsonWriter& json, const Expiry& expiry) {
+  const ScopeTerms& terms = expiry.scope.terms;
+  json.begin_object()
+      .field("id", expiry.id)
+      .field("incident", expiry.incident)
+      .field("scope", expiry.scope.name)
+      .field("judged_ns", expiry.judged.ns)
+      .field("acquired_ns", terms.acquired.ns)
+      .field("deadline_ns", terms.deadline.ns)
+      .field("signal", terms.signal)
+      .field("grace_ms", terms.grace ? std::int64_t{terms.grace->count()} : -1)
+      .field("spare_if_left", static_cast<bool>(terms.spare_if_left));
+  if (expiry.released_at) {
+    json.field("released_ns", expiry.released_at->ns);
+  }
+  json.end_object();
+}
+
+Expiry expiry_in(const dom::element& object) {
+  Expiry expiry;
+  expiry.id = text_in(object, "id");
+  expiry.incident = text_in(object, "incident");
+  expiry.scope.name = text_in(object, "scope");
+  expiry.judged = {number_in(object, "judged_ns")};
+  ScopeTerms& terms = expiry.scope.terms;
+  terms.is_idle = expiry.scope.name == kIdleScopeName;
+  terms.acquired = {number_in(object, "acquired_ns")};
+  terms.deadline = {number_in(object, "deadline_ns")};
+  terms.signal = static_cast<int>(number_in(object, "signal"));
+  terms.spare_if_left = value_or(object, "spare_if_left", false);
+  if (const std::int64_t grace = number_in(object, "grace_ms", -1); grace >= 0) {
+    terms.grace = grace_of(std::chrono::milliseconds{grace});
+  }
+  if (const std::int64_t released = number_in(object, "released_ns"); released > 0) {
+    expiry.released_at = Instant{released};
+  }
+  return expiry;
+}
+
+SentSignal signal_in(const dom::element& object) {
+  SentSignal sent;
+  sent.signal = static_cast<int>(number_in(object, "signal"));
+  sent.when = {number_in(object, "wall_ns"), {number_in(object, "mono_ns")}};
+  for (const dom::element pid : list_in(object, "pids")) {
+    std::int64_t number = 0;
+    if (pid.get(number) == simdjson::SUCCESS) {
+      sent.pids.push_back(static_cast<pid_t>(number));
+    }
+  }
+  return sent;
+}
+
+KillVerdict verdict_in(const dom::element& object) {
+  const std::string name = text_in(object, "verdict");
+  for (const KillVerdict verdict :
+       {KillVerdict::kDead, KillVerdict::kAlreadyGone, KillVerdict::kUnkillable}) {
+    if (verdict_name(verdict) == name) {
+      return verdict;
+    }
+  }
+  return KillVerdict::kSpared;
+}
+
+void apply(PastKill& kill, const dom::element& object, std::string_view boot_id) {
+  const std::string stage = text_in(object, "stage");
+  if (stage == "judged") {
+    kill.pid = static_cast<pid_t>(number_in(object, "pid"));
+    kill.start_time = static_cast<std::uint64_t>(number_in(object, "start_time"));
+    kill.is_of_this_boot = text_in(object, "boot_id") == boot_id;
+    for (const dom::element scope : list_in(object, "scopes")) {
+      kill.expiries.push_back(expiry_in(scope));
+    }
+  } else if (stage == "recorded") {
+    kill.is_recorded = true;
+  } else if (stage == "released") {
+    const auto released = std::ranges::find(kill.expiries, text_in(object, "id"), &Expiry::id);
+    if (released != kill.expiries.end()) {
+      released->released_at = Instant{number_in(object, "mono_ns")};
+    }
+    kill.is_recorded = false;
+  } else if (stage == "signalled") {
+    kill.sent.push_back(signal_in(object));
+  } else if (stage == "ended") {
+    kill.verdict = verdict_in(object);
+    kill.is_recorded = false;
+  }
+}
+
+Result<std::string> text_of(const std::string& path) {
+  const auto file = open_own_file(path, O_RDONLY);
+  if (!file) {
+    return tl::unexpected<Error>(file.error());
+  }
+  std::string text(static_cast<std::size_t>(file->status.st_size), '\0');
+  if (!read_at(file->fd.get(), text.data(), text.size(), 0)) {
+    return system_error(fmt::format("cannot read '{}'", path));
+  }
+  return text;
+}
+
+// Returns nothing if the file has no verdict.
+std::optional<PastKill> kill_in(const std::string& text, std::string id, std::string_view boot_id) {
+  PastKill kill;
+  kill.id = std::move(id);
+  std::vector<std::string> records;  // behind the last stage
+  dom::parser parser;
+  for (std::size_t start = 0, end = 0; (end = text.find('\n', start)) != text.npos;
+       start = end + 1) {
+    std::string line = text.substr(start, end - start);
+    if (!line.starts_with(kStage)) {
+      records.push_back(std::move(line));
+      continue;
+    }
+    dom::element object;
+    if (parser.parse(line).get(object) != simdjson::SUCCESS || !object.is_object()) {
+      break;
+    }
+    apply(kill, object, boot_id);
+    std::ranges::move(records, std::back_inserter(kill.records));
+    records.clear();
+  }
+  return kill.pid > 0 && !kill.expiries.empty() ? std::optional(std::move(kill)) : std::nullopt;
+}
+
+}  // namespace
+
+KillFiles::KillFiles(const std::string& dir, std::string boot_id)
+    : folder_(fmt::format("{}/{}", dir, kKillsName)), boot_id_(std::move(boot_id)) {}
+
+std::string KillFiles::path_of(std::string_view id) const {
+  return fmt::format("{}/{}", folder_, id);
+}
+
+std::vector<PastKill> KillFiles::read() const {
+  std::vector<PastKill> kills;
+  std::error_code error;
+  for (std::filesystem::directory_iterator file(folder_, error), end; !error && file != end;
+       file.increment(error)) {
+    const std::string path = file->path().string();
+    const auto text = text_of(path);
+    if (!text && is_for_now(text.error())) {
+      throw std::runtime_error(text.error().message);
+    }
+    if (!text) {
+      messages::warning("{}: left alone", text.error().message);
+    } else if (auto kill = kill_in(*text, file->path().filename().string(), boot_id_)) {
+      kills.push_back(std::move(*kill));
+    } else {
+      ::unlink(path.c_str());
+    }
+  }
+  if (error && error.value() != ENOENT) {
+    throw std::runtime_error(fmt::format("cannot read '{}': {}", folder_, error.message()));
+  }
+  std::ranges::sort(kills, {}, [](const PastKill& kill) {
+    return std::pair(kill.expiries.front().judged, kill.id);
+  });
+  return kills;
+}
+
+void KillFiles::begin(const WorkerIdentity& worker, std::span<const Expiry> expiries,
+                      std::span<const std::string> records) {
+  JsonWriter json;
+  json.field("stage", "judged")
+      .field("pid", worker.process->pid)
+      .field("start_time", worker.process->start_time)
+      .field("boot_id", boot_id_)
+      .begin_array("scopes");
+  for (const Expiry& expiry : expiries) {
+    write_expiry(json, expiry);
+  }
+  json.end_array();
+  append(expiries.front().id, lines_of(records) + std::move(json).finish() + '\n');
+}
+
+void KillFiles::note_recorded(const std::string& id) {
+  append(id, "{\"stage\":\"recorded\"}\n");
+}
+
+void KillFiles::note_release(const std::string& id, const Expiry& expiry,
+                             const std::string& record) {
+  JsonWriter json;
+  json.field("stage", "released").field("id", expiry.id).field("mono_ns", expiry.released_at->ns);
+  append(id, record + '\n' + std::move(json).finish() + '\n');
+}
+
+void KillFiles::note_signal(const std::string& id, const SentSignal& sent) {
+  JsonWriter json;
+  json.field("stage", "signalled")
+      .field("signal", sent.signal)
+      .field("mono_ns", sent.when.mono.ns)
+      .field("wall_ns", sent.when.wall_ns)
+      .array("pids", sent.pids);
+  append(id, std::move(json).finish() + '\n');
+}
+
+void KillFiles::end(const std::string& id, KillVerdict verdict,
+                    std::span<const std::string> records) {
+  JsonWriter json;
+  json.field("stage", "ended").field("verdict", verdict_name(verdict));
+  append(id, lines_of(records) + std::move(json).finish() + '\n');
+}
+
+// A kill goes on without its file: a full directory must not keep a hung worker alive.
+void KillFiles::append(const std::string& id, const std::string& text) {
+  const std::string path = path_of(id);
+  const auto open_file = [&] {
+    return UniqueFd(
+        ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  };
+  UniqueFd file = open_file();
+  if (!file && errno == ENOENT && ::mkdir(folder_.c_str(), 0700) == 0) {
+    file = open_file();
+  }
+  const bool is_written = file && retry_eintr([&] {
+                                    return ::write(file.get(), text.data(), text.size());
+                                  }) == static_cast<ssize_t>(text.size());
+  if (!is_written && !has_trouble_) {
+    messages::warning("{}: if this server is killed, the next one may judge a scope again",
+                      system_error(fmt::format("cannot write '{}'", path)).value().message);
+  }
+  has_trouble_ = !is_written;
+}
+
+void KillFiles::remove_after(std::string id, std::uint64_t record_number) {
+  ended_.push_back({std::move(id), record_number});
+}
+
+void KillFiles::keep(const Process& worker, std::string id, std::uint64_t record_number) {
+  std::string& kept = kept_[{worker.pid, worker.start_time}];
+  if (!kept.empty() && kept != id) {
+    ended_.push_back({std::move(kept), record_number});
+  }
+  kept = id;
+  ended_.push_back({std::move(id), record_number, true});
+}
+
+void KillFiles::forget(const Process& worker) {
+  if (const auto kept = kept_.find({worker.pid, worker.start_time}); kept != kept_.end()) {
+    ended_.push_back({std::move(kept->second), ended_.empty() ? 0 : ended_.back().record_number});
+    kept_.erase(kept);
+  }
+}
+
+void KillFiles::remove_synced(std::uint64_t synced) {
+  for (; !ended_.empty() && ended_.front().record_number <= synced; ended_.pop_front()) {
+    const Ended& ended = ended_.front();
+    if (ended.is_kept) {
+      note_recorded(ended.id);
+    } else {
+      ::unlink(path_of(ended.id).c_str());
+    }
+  }
+}
+
+}  // namespace filetimer

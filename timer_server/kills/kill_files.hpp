@@ -1,0 +1,96 @@
+// The state of kills as files in the runtime directory, from which the next server continues.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "timer_server/records/records.hpp"
+
+namespace filetimer {
+
+// A kill that an earlier server has begun.
+struct PastKill {
+  std::string id;  // of the first expiry; the name of the file
+  pid_t pid = 0;
+  std::uint64_t start_time = 0;
+  bool is_of_this_boot = true;
+  std::vector<Expiry> expiries;      // without their places, the earliest deadline first
+  std::vector<std::string> records;  // of the verdicts, and of the outcomes if it has ended
+  std::vector<SentSignal> sent;      // the signals
+  bool is_recorded = false;          // the records of the verdicts, or of the outcomes, are synced
+  std::optional<KillVerdict> verdict;  // none: the kill has not ended
+};
+
+// Keeps one file for each kill, `kills/ID`, from the verdict until the record of the outcome is
+// synced. If the server is killed meanwhile, the next one has all that it needs to go on, and the
+// records that may not have reached the log. A file has the lines
+//
+//   RECORD                        `expired`, and `released_late` before the signal
+//   {"stage":"judged",...}        the worker, and the terms of its expired scopes
+//   {"stage":"recorded"}          the records so far are synced
+//   RECORD                        `released_late` after the verdict
+//   {"stage":"released",...}      the scope and when
+//   {"stage":"signalled",...}     a signal was sent
+//   RECORD                        `killed`
+//   {"stage":"ended",...}         the outcome
+//
+// Records count once the next stage stands behind them, because a server may be killed while it
+// writes. The directory is in memory: a file costs microseconds and no sync. Used on the loop
+// thread.
+class KillFiles {
+ public:
+  // The folder `kills` of the runtime directory `dir` is made with the first file.
+  KillFiles(const std::string& dir, std::string boot_id);
+
+  // Returns the kills in the folder, the oldest first. Removes files without a verdict. Throws
+  // std::runtime_error if a file cannot be read for now: its kill would be begun again.
+  [[nodiscard]] std::vector<PastKill> read() const;
+
+  // Note the verdicts of a kill, that its records are synced, a late release, a signal, and the
+  // outcome. `id` is that of the kill's first expiry.
+  void begin(const WorkerIdentity& worker, std::span<const Expiry> expiries,
+             std::span<const std::string> records);
+  void note_recorded(const std::string& id);
+  void note_release(const std::string& id, const Expiry& expiry, const std::string& record);
+  void note_signal(const std::string& id, const SentSignal& sent);
+  void end(const std::string& id, KillVerdict verdict, std::span<const std::string> records);
+
+  // Lets the file of a kill that has ended be removed when the log has synced the record
+  // `record_number`.
+  void remove_after(std::string id, std::uint64_t record_number);
+  // Keeps the file of a kill that has ended until forget(), or until another one of the worker is
+  // kept: it says that an idle timeout was judged whose worker lives.
+  void keep(const Process& worker, std::string id, std::uint64_t record_number);
+  void forget(const Process& worker);
+  // Removes the files of kills whose outcomes are synced.
+  void remove_synced(std::uint64_t synced);
+
+ private:
+  using ProcessKey = std::pair<pid_t, std::uint64_t>;
+  struct Ended {
+    std::string id;
+    std::uint64_t record_number = 0;
+    bool is_kept = false;
+  };
+
+  [[nodiscard]] std::string path_of(std::string_view id) const;
+  void append(const std::string& id, const std::string& text);
+
+  const std::string folder_;
+  const std::string boot_id_;
+  std::deque<Ended> ended_;                 // in the order of their records
+  std::map<ProcessKey, std::string> kept_;  // by worker: the id
+  bool has_trouble_ = false;                // the last file could not be written
+};
+
+}  // namespace filetimer
