@@ -18,7 +18,7 @@ namespace filetimer {
 // thread.
 class CommandSupervisor {
  public:
-  explicit CommandSupervisor(sd_event* loop) : loop_(loop) {}
+  explicit CommandSupervisor(EventLoop& loop) : loop_(loop) {}
   CommandSupervisor(const CommandSupervisor&) = delete;
   CommandSupervisor& operator=(const CommandSupervisor&) = delete;
 
@@ -50,7 +50,7 @@ class CommandSupervisor {
  private:
   void kill_all();
 
-  sd_event* const loop_;
+  EventLoop& loop_;
   std::optional<Command> command_;
   std::optional<int> status_;
   Instant ask_at_ = Instant::never();  // for COMMAND's status; never(): COMMAND runs

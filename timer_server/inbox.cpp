@@ -79,15 +79,12 @@ void Inbox::read(std::size_t most) {
   if (read < most) {
     emptied_ = Instant::now();
   }
-  if (!source_) {
+  if (read > kFloodBytes) {
+    stop_listening();
+    read_again_ = Instant::now() + kFloodPause;
+  } else if (!source_) {
     listen();
-    return;
   }
-  const bool is_flood = read > kFloodBytes;
-  if (is_flood != !read_again_.is_never()) {
-    ::sd_event_source_set_enabled(source_.get(), is_flood ? SD_EVENT_OFF : SD_EVENT_ON);
-  }
-  read_again_ = is_flood ? Instant::now() + kFloodPause : Instant::never();
 }
 
 void Inbox::on_request(const wire::Request& request, std::string_view line) {

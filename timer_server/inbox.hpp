@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <systemd/sd-event.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -36,7 +34,7 @@ namespace filetimer {
 class Inbox final : private RequestSink {
  public:
   struct Context {
-    sd_event* loop;  // wakes for requests
+    EventLoop& loop;  // wakes for requests
     RequestPipe& pipe;
     Workers& workers;
     WorkerRegistry& registry;

@@ -46,21 +46,21 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
       kill_files_(directory_.path(), records_.boot_id()),
       side_threads_(settings_.realtime),
       life_(settings_.command.empty() ? LifeCycle::Kind::kAlone : LifeCycle::Kind::kAroundCommand),
-      children_(loop_.get()),
+      children_(loop_),
       policy_(settings_, lost_),
-      registry_({loop_.get(), workers_, side_threads_, unsaved_,
+      registry_({loop_, workers_, side_threads_, unsaved_,
                  [this](Worker& worker) { on_worker_removed(worker); }}),
-      pages_({loop_.get(), directory_.pages(), workers_, registry_, policy_, rejections_, records_,
-              *log_}),
+      pages_(
+          {loop_, directory_.pages(), workers_, registry_, policy_, rejections_, records_, *log_}),
       open_scopes_(workers_, policy_),
       dumps_({workers_, policy_, side_threads_, most_evidence_allowed(),
               settings_.kill.evidence_timeout,
               [this](const Worker& worker) { return verdicts_.python_dump_of(worker); }}),
-      control_(loop_.get(), directory_.path(), directory_.take_replies(), settings_.max_wait,
+      control_(loop_, directory_.path(), directory_.take_replies(), settings_.max_wait,
                {open_scopes_, life_, rejections_, records_, *log_, dumps_,
                 [this](Announcement what) { directory_.announce(what); }}),
-      inbox_({loop_.get(), directory_.pipe(), workers_, registry_, pages_, directory_.pages(),
-              policy_, control_, life_, rejections_, unsaved_, !settings_.command.empty()}),
+      inbox_({loop_, directory_.pipe(), workers_, registry_, pages_, directory_.pages(), policy_,
+              control_, life_, rejections_, unsaved_, !settings_.command.empty()}),
       halted_({workers_, records_, *log_, side_threads_,
                [](pid_t pid) { return why_halted(pid, is_own_helper); }}),
       scan_({workers_, policy_, settings_.stopped == Settings::Stopped::kDefer ? &halted_ : nullptr,
@@ -77,16 +77,15 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
                              Instant::now());
                 }),
       soft_deadlines_({workers_, policy_, warnings_}),
-      hooks_(loop_.get(), {settings_.on_expiry, settings_.on_warning},
+      hooks_(loop_, {settings_.on_expiry, settings_.on_warning},
              environment_for_children(directory_.path(), directory_.pipe().path()), inheritance,
              records_, *log_),
-      evidence_command_(loop_.get(), settings_.evidence_command, settings_.kill.evidence_timeout,
+      evidence_command_(loop_, settings_.evidence_command, settings_.kill.evidence_timeout,
                         environment_for_children(directory_.path(), directory_.pipe().path()),
                         std::move(inheritance), records_, *log_),
       peers_(settings_.kill, records_, *log_, side_threads_),
-      verdicts_({loop_.get(), settings_.kill, policy_, workers_, directory_.pages(), unsaved_,
-                 records_, *log_, kill_files_, side_threads_, warnings_, hooks_, evidence_command_,
-                 peers_}),
+      verdicts_({loop_, settings_.kill, policy_, workers_, directory_.pages(), unsaved_, records_,
+                 *log_, kill_files_, side_threads_, warnings_, hooks_, evidence_command_, peers_}),
       metrics_file_(settings_.metrics, side_threads_),
       next_sweep_(started_ + settings_.max_interval) {
   begin();
@@ -95,19 +94,16 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
 Server::~Server() = default;
 
 void Server::begin() {
-  sd_event* const loop = loop_.get();
   inbox_.listen();
-  sources_.push_back(watch_io(loop, log_->event_fd(), EPOLLIN | EPOLLET, kOrdinary,
+  sources_.push_back(watch_io(loop_, log_->event_fd(), EPOLLIN | EPOLLET, kOrdinary,
                               [this] { print_log_message(Instant::now()); }));
-  sources_.push_back(watch_io(loop, side_threads_.event_fd(), EPOLLIN, kOrdinary,
+  sources_.push_back(watch_io(loop_, side_threads_.event_fd(), EPOLLIN, kOrdinary,
                               [this] { side_threads_.deliver(); }));
-  timer_ = make_timer(loop, kDeadlines);
-  sources_.push_back(after_events(loop, kIteration, [this] { run_once_guarded(); }));
-  for (const int signal : kSignals) {
-    sources_.push_back(watch_signal(loop, signal, [this](const signalfd_siginfo& info) {
-      on_signal(static_cast<int>(info.ssi_signo), info.ssi_code == SI_KERNEL);
-    }));
-  }
+  timer_ = make_timer(loop_, kDeadlines, [] {});
+  sources_.push_back(after_events(loop_, kIteration, [this] { run_once_guarded(); }));
+  sources_.push_back(watch_signals(loop_, kSignals, [this](const signalfd_siginfo& info) {
+    on_signal(static_cast<int>(info.ssi_signo), info.ssi_code == SI_KERNEL);
+  }));
   PageGuard::install();
   directory_.serve();
   Recovery recovery({.workers = workers_,
@@ -135,11 +131,10 @@ std::string Server::ready_line() const {
 }
 
 int Server::run() {
-  service_manager_.start_keep_alives(loop_.get());
-  service_manager_.notify_ready();
+  service_manager_.start_keep_alives(loop_);
   service_manager_.notify_status(workers_.count(), verdicts_.killed());
   run_once_guarded();
-  check_event(::sd_event_loop(loop_.get()), "the event loop failed");
+  loop_.run();
   verdicts_.abandon();
   withdraw();
   if (children_.command()) {
@@ -151,9 +146,9 @@ int Server::run() {
 
 // ---------------------------------------------------------------------------------------------
 
-// The rule of the product: read all evidence of progress, judge, then carry out the verdicts. It is
-// the loop's post source: whatever wakes the loop - a request, a deadline, a synced record, an exit
-// - is followed by one iteration. Handlers of events only note what has happened.
+// The rule of the product: read all evidence of progress, judge, then carry out the verdicts. It
+// runs after_events(): whatever wakes the loop - a request, a deadline, a synced record, an exit -
+// is followed by one iteration. Handlers of events only note what has happened.
 void Server::run_once() {
   const MissedTime::Clocks woke = MissedTime::Clocks::read();
   read_progress(woke);
@@ -162,7 +157,7 @@ void Server::run_once() {
   }
   const Instant next = carry_out(Instant::now());
   if (life_.phase() == LifeCycle::Phase::kEnded) {
-    ::sd_event_exit(loop_.get(), 0);
+    loop_.stop();
     return;
   }
   sleep_until(next);

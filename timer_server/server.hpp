@@ -113,7 +113,7 @@ class Server {
   Records records_;
   KillFiles kill_files_;
   SideThreads side_threads_;
-  EventLoop loop_ = make_event_loop();
+  EventLoop loop_;
   LifeCycle life_;
   Rejections rejections_;
   CommandSupervisor children_;

@@ -57,7 +57,7 @@ void add_torch(Report& report, const Plan& plan, const std::unique_ptr<TorchServ
 
 void measure_deadlines_idle(const Plan& plan, Report& report) {
   report.section("deadline to signal, machine idle, --evidence none",
-                 "sd-event timer, then pidfd_send_signal");
+                 "epoll and timerfd, then pidfd_send_signal");
   const std::vector<std::string> args{"--evidence", "none"};
   ServerUnderTest in_memory(plan.server, plan.memory_dir + "/idle", {}, args);
   OurSubject memory("timer_server", in_memory);

@@ -7,13 +7,14 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <sys/wait.h>
-#include <systemd/sd-event.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <list>
+#include <memory>
 #include <random>
 
 namespace filetimer::bench {
@@ -31,57 +32,72 @@ struct Order {
 constexpr std::size_t kRecordBytes = 1000;  // as a short `expired` record
 
 struct BareLoop {
+  int orders;
   int results;
   UniqueFd record_file;
+  UniqueFd epoll{::epoll_create1(EPOLL_CLOEXEC)};
+
+  // `data` is null for the orders, or what is to happen at the deadline.
+  void watch(int fd, void* data) const {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.ptr = data;
+    if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+      fail_errno("cannot watch a descriptor");
+    }
+  }
 };
 
 struct Pending {
   UniqueFd pidfd;
+  UniqueFd timer{::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC)};
   std::int64_t deadline_ns;
-  const BareLoop* loop;
 };
 
-int on_deadline(sd_event_source* source, uint64_t, void* data) {
-  const auto* pending = static_cast<Pending*>(data);
-  if (pending->loop->record_file) {
+void on_deadline(const BareLoop& loop, const Pending& pending) {
+  if (loop.record_file) {
     const std::string record(kRecordBytes, 'x');
-    write_all(pending->loop->record_file.get(), record.data(), record.size());
-    ::fdatasync(pending->loop->record_file.get());
+    write_all(loop.record_file.get(), record.data(), record.size());
+    ::fdatasync(loop.record_file.get());
   }
   const std::int64_t now = Instant::now().ns;  // as in the server, read before the signal is sent
-  ::syscall(SYS_pidfd_send_signal, pending->pidfd.get(), SIGKILL, nullptr, 0U);
-  const std::int64_t late = now - pending->deadline_ns;
-  write_all(pending->loop->results, &late, sizeof late);
-  delete pending;
-  ::sd_event_source_unref(source);
-  return 0;
+  ::syscall(SYS_pidfd_send_signal, pending.pidfd.get(), SIGKILL, nullptr, 0U);
+  const std::int64_t late = now - pending.deadline_ns;
+  write_all(loop.results, &late, sizeof late);
 }
 
-int on_order(sd_event_source* source, int fd, uint32_t, void* loop) {
+void on_order(const BareLoop& loop) {
   Order order{};
-  read_all(fd, &order, sizeof order);
-  auto* const pending =
-      new Pending{UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, order.pid, 0U))),
-                  order.deadline_ns, static_cast<const BareLoop*>(loop)};
-  sd_event_source* timer = nullptr;
-  ::sd_event_add_time(::sd_event_source_get_event(source), &timer, CLOCK_MONOTONIC,
-                      static_cast<uint64_t>((order.deadline_ns + 999) / 1000), 1, on_deadline,
-                      pending);
-  return 0;
+  read_all(loop.orders, &order, sizeof order);
+  auto pending = std::make_unique<Pending>();
+  pending->pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, order.pid, 0U)));
+  pending->deadline_ns = order.deadline_ns;
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  const itimerspec at{{0, 0}, {order.deadline_ns / kSecond, order.deadline_ns % kSecond}};
+  ::timerfd_settime(pending->timer.get(), TFD_TIMER_ABSTIME, &at, nullptr);
+  loop.watch(pending->timer.get(), pending.get());
+  (void)pending.release();  // until its deadline
 }
 
-void run_bare_loop(int orders, BareLoop bare, BareSubject::Scheduling scheduling) {
+void run_bare_loop(const BareLoop& loop, BareSubject::Scheduling scheduling) {
   if (scheduling == BareSubject::Scheduling::kRealtime) {
     sched_param param{};
     param.sched_priority = ::sched_get_priority_min(SCHED_RR);
     ::sched_setscheduler(0, SCHED_RR, &param);
   }
-  sd_event* loop = nullptr;
-  if (::sd_event_new(&loop) < 0 ||
-      ::sd_event_add_io(loop, nullptr, orders, EPOLLIN, on_order, &bare) < 0) {
-    fail("cannot make an event loop");
+  loop.watch(loop.orders, nullptr);
+  for (;;) {
+    epoll_event event{};
+    if (retry_eintr([&] { return ::epoll_wait(loop.epoll.get(), &event, 1, -1); }) < 0) {
+      fail_errno("cannot wait for events");
+    }
+    if (event.data.ptr == nullptr) {
+      on_order(loop);
+    } else {
+      const std::unique_ptr<Pending> pending(static_cast<Pending*>(event.data.ptr));
+      on_deadline(loop, *pending);
+    }
   }
-  ::sd_event_loop(loop);
 }
 
 // --- the run ---------------------------------------------------------------------------------
@@ -120,12 +136,12 @@ BareSubject::BareSubject(Scheduling scheduling, const std::string& record_file)
     : orders_(make_pipe()),
       results_(make_pipe()),
       child_(fork_child([this, scheduling, &record_file] {
-        BareLoop loop{results_.write.get(), {}};
+        BareLoop loop{orders_.read.get(), results_.write.get(), {}};
         if (!record_file.empty()) {
           loop.record_file.reset(
               ::open(record_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
         }
-        run_bare_loop(orders_.read.get(), std::move(loop), scheduling);
+        run_bare_loop(loop, scheduling);
       })) {}
 
 void BareSubject::arm(pid_t worker, const Deadline& deadline) {

@@ -60,7 +60,7 @@ class TorchSubject final : public Subject {
   std::string fifo_;
 };
 
-// A process with an sd-event loop of timer, clock and pidfd_send_signal only. With a file, also
+// A process with an epoll loop of timerfd, clock and pidfd_send_signal only. With a file, also
 // appends a record and calls fdatasync before the signal.
 class BareSubject final : public Subject {
  public:

@@ -1,6 +1,6 @@
 // The kernel of the simulation: clocks, processes, threads and failing calls that are made up. The
 // program defines the functions of libc by which the server reaches the kernel (kernel.cpp), so the
-// linker binds the server, libsystemd and libstdc++ to them. Files, pipes, epoll and signals to the
+// linker binds the server and libstdc++ to them. Files, pipes, epoll and signals to the
 // server itself are real. Threads of the server are fibers, which give way only where a thread
 // would block: the same seed gives the same history.
 // SPDX-License-Identifier: MIT

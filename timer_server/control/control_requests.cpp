@@ -23,7 +23,7 @@ constexpr std::size_t kWholeAnswer = kMaxAtomicWrite - 1024;
 
 }  // namespace
 
-ControlRequests::ControlRequests(sd_event* loop, std::string dir, ReplyFolder replies,
+ControlRequests::ControlRequests(EventLoop& loop, std::string dir, ReplyFolder replies,
                                  Duration max_wait, const Context& context)
     : dir_(std::move(dir)),
       max_wait_(max_wait),

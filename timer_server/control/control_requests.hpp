@@ -48,7 +48,7 @@ class ControlRequests {
   };
 
   // `max_wait` limits how long a client may wait.
-  ControlRequests(sd_event* loop, std::string dir, ReplyFolder replies, Duration max_wait,
+  ControlRequests(EventLoop& loop, std::string dir, ReplyFolder replies, Duration max_wait,
                   const Context& context);
 
   void begin_iteration() { queue_.begin_iteration(); }

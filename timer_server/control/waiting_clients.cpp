@@ -19,7 +19,7 @@ std::size_t write_some(int pipe, std::string_view text) {
 
 }  // namespace
 
-WaitingClients::WaitingClients(sd_event* loop, std::size_t most,
+WaitingClients::WaitingClients(EventLoop& loop, std::size_t most,
                                std::function<void(Id)> on_withdrawn)
     : loop_(loop), most_(most), on_withdrawn_(std::move(on_withdrawn)) {}
 

@@ -36,7 +36,7 @@ class WaitingClients {
 
   // Keeps at most `most` clients. Calls `on_withdrawn` when a client that is watched has closed its
   // pipe; the client is removed before.
-  WaitingClients(sd_event* loop, std::size_t most, std::function<void(Id)> on_withdrawn);
+  WaitingClients(EventLoop& loop, std::size_t most, std::function<void(Id)> on_withdrawn);
 
   // Adds a client and returns its id. Writes `refusal` to the pipe and returns nothing if there are
   // too many clients.
@@ -73,7 +73,7 @@ class WaitingClients {
   void watch(Id id, Client& client, std::uint32_t events);
   void on_event(Id id);
 
-  sd_event* const loop_;
+  EventLoop& loop_;
   const std::size_t most_;
   const std::function<void(Id)> on_withdrawn_;
   std::unordered_map<Id, Client> clients_;

@@ -44,7 +44,7 @@ struct EvidenceCommand::Running {
   bool has_ended = false;
 };
 
-EvidenceCommand::EvidenceCommand(sd_event* loop, std::string command, Duration limit,
+EvidenceCommand::EvidenceCommand(EventLoop& loop, std::string command, Duration limit,
                                  std::vector<std::string> environment, Inheritance inheritance,
                                  const Records& records, RecordLog& log)
     : loop_(loop),

@@ -41,7 +41,7 @@ class EvidenceCommand {
   static constexpr std::size_t kMaxRunning = 4;
 
   // Runs nothing if `command` is empty. `limit`: --evidence-timeout.
-  EvidenceCommand(sd_event* loop, std::string command, Duration limit,
+  EvidenceCommand(EventLoop& loop, std::string command, Duration limit,
                   std::vector<std::string> environment, Inheritance inheritance,
                   const Records& records, RecordLog& log);
   ~EvidenceCommand();
@@ -68,7 +68,7 @@ class EvidenceCommand {
   void end(Running& running, Instant now);
   void end_by_kill(Running& running, HookResult result, std::string_view reason, Instant now);
 
-  sd_event* const loop_;
+  EventLoop& loop_;
   const std::string command_;
   const Duration limit_;
   const std::vector<std::string> environment_;

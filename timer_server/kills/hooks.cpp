@@ -47,7 +47,7 @@ struct Hooks::Running {
   }
 };
 
-Hooks::Hooks(sd_event* loop, HookCommands commands, std::vector<std::string> environment,
+Hooks::Hooks(EventLoop& loop, HookCommands commands, std::vector<std::string> environment,
              Inheritance inheritance, const Records& records, RecordLog& log, HookLimits limits)
     : commands_(std::move(commands)),
       environment_(std::move(environment)),

@@ -61,7 +61,7 @@ class Hooks {
  public:
   // A hook gets `environment` and its own variables. The end
   // of a hook wakes `loop`. `loop`, `records` and `log` must outlive the hooks.
-  Hooks(sd_event* loop, HookCommands commands, std::vector<std::string> environment,
+  Hooks(EventLoop& loop, HookCommands commands, std::vector<std::string> environment,
         Inheritance inheritance, const Records& records, RecordLog& log, HookLimits limits = {});
   ~Hooks();
   Hooks(const Hooks&) = delete;
@@ -101,7 +101,7 @@ class Hooks {
   const Records& records_;
   RecordLog& log_;
   const HookLimits limits_;
-  sd_event* const loop_;
+  EventLoop& loop_;
   std::deque<Waiting> waiting_;
   std::vector<std::unique_ptr<Running>> running_;
   LoopThread loop_thread_;

@@ -92,7 +92,7 @@ const Expiry* KillOrder::deciding() const {
   return found;
 }
 
-KillLadder::KillLadder(sd_event* loop, KillPolicy policy, Records& records, RecordLog& log,
+KillLadder::KillLadder(EventLoop& loop, KillPolicy policy, Records& records, RecordLog& log,
                        KillFiles& files, SideThreads& side_threads, Listener listener,
                        MayBeForking may_be_forking)
     : loop_(loop),

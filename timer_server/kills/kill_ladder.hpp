@@ -93,7 +93,7 @@ class KillLadder {
     std::function<std::vector<WorkerIdentity>(const WorkerIdentity&)> others_of_job =
         [](const WorkerIdentity&) { return std::vector<WorkerIdentity>{}; };
   };
-  KillLadder(sd_event* loop, KillPolicy policy, Records& records, RecordLog& log, KillFiles& files,
+  KillLadder(EventLoop& loop, KillPolicy policy, Records& records, RecordLog& log, KillFiles& files,
              SideThreads& side_threads, Listener listener,
              MayBeForking may_be_forking = filetimer::may_be_forking);
   ~KillLadder();
@@ -155,7 +155,7 @@ class KillLadder {
   void end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive);
   void end(Kill& kill, KillVerdict verdict, std::string_view reason);
 
-  sd_event* const loop_;
+  EventLoop& loop_;
   const KillPolicy policy_;
   Records& records_;
   RecordLog& log_;

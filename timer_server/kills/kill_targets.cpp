@@ -137,7 +137,7 @@ void KillTargets::resume() const {
   worker_->send_signal(SIGCONT);
 }
 
-void KillTargets::watch_ends(sd_event* loop, const std::function<void()>& on_end) {
+void KillTargets::watch_ends(EventLoop& loop, const std::function<void()>& on_end) {
   for (const Process& process : others_) {
     try {
       EventSource& source = ends_[process.pidfd.get()];

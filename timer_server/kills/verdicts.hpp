@@ -41,7 +41,7 @@ class Verdicts {
   static constexpr Duration kReadLimit = std::chrono::microseconds{500};
 
   struct Context {
-    sd_event* loop;
+    EventLoop& loop;
     const KillPolicy& policy;
     const ScopePolicy& scopes;
     Workers& workers;

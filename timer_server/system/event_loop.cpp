@@ -1,108 +1,164 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/system/event_loop.hpp"
 
+#include <signal.h>
+#include <sys/timerfd.h>
+
 #include <algorithm>
+#include <system_error>
+#include <utility>
 
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {
 namespace {
 
-int call(void* handler) {
-  guarded(*static_cast<std::function<void()>*>(handler));
-  return 0;
-}
-
-// Makes the source own its handler, so that a handler may end its own source.
-EventSource with_handler(sd_event_source* source, std::unique_ptr<std::function<void()>> handler,
-                         std::int64_t priority) {
-  ::sd_event_source_set_destroy_callback(
-      source, [](void* owned) { delete static_cast<std::function<void()>*>(owned); });
-  (void)handler.release();
-  ::sd_event_source_set_priority(source, priority);
-  return EventSource(source);
-}
-
-}  // namespace
-
-EventLoop make_event_loop() {
-  sd_event* loop = nullptr;
-  check_event(::sd_event_new(&loop), "cannot make an event loop");
-  return EventLoop(loop);
-}
-
-EventSource watch_io(sd_event* loop, int fd, std::uint32_t events, std::int64_t priority,
-                     std::function<void()> handler) {
-  sd_event_source* source = nullptr;
-  auto owned = std::make_unique<std::function<void()>>(std::move(handler));
-  check_event(
-      ::sd_event_add_io(
-          loop, &source, fd, events,
-          [](sd_event_source*, int, uint32_t, void* owner) { return call(owner); }, owned.get()),
-      "cannot watch a descriptor");
-  return with_handler(source, std::move(owned), priority);
-}
-
-namespace {
-
-using SignalHandler = std::function<void(const signalfd_siginfo&)>;
-
-int call_with_signal(sd_event_source*, const signalfd_siginfo* info, void* handler) {
-  guarded([&] { (*static_cast<SignalHandler*>(handler))(*info); });
-  return 0;
-}
-
-}  // namespace
-
-EventSource watch_signal(sd_event* loop, int signal, SignalHandler handler) {
-  sd_event_source* source = nullptr;
-  auto owned = std::make_unique<SignalHandler>(std::move(handler));
-  check_event(::sd_event_add_signal(loop, &source, signal, call_with_signal, owned.get()),
-              "cannot take signals");
-  ::sd_event_source_set_destroy_callback(
-      source, [](void* owner) { delete static_cast<SignalHandler*>(owner); });
-  (void)owned.release();
-  return EventSource(source);
-}
-
-EventSource after_events(sd_event* loop, std::int64_t priority, std::function<void()> handler) {
-  sd_event_source* source = nullptr;
-  auto owned = std::make_unique<std::function<void()>>(std::move(handler));
-  check_event(
-      ::sd_event_add_post(
-          loop, &source, [](sd_event_source*, void* owner) { return call(owner); }, owned.get()),
-      "cannot make the event source of an iteration");
-  return with_handler(source, std::move(owned), priority);
-}
-
-EventSource make_timer(sd_event* loop, std::int64_t priority) {
-  sd_event_source* source = nullptr;
-  // Accuracy 1 us: the default would move a deadline by up to 250 ms to save wake-ups.
-  check_event(::sd_event_add_time(
-                  loop, &source, CLOCK_MONOTONIC, 0, 1,
-                  [](sd_event_source*, uint64_t, void*) { return 0; }, nullptr),
-              "cannot make a timer");
-  ::sd_event_source_set_priority(source, priority);
-  return EventSource(source);
-}
-
-void arm(const EventSource& timer, Instant when) {
-  if (when.is_never()) {
-    ::sd_event_source_set_enabled(timer.get(), SD_EVENT_OFF);
-    return;
+int check(int result, const char* what) {
+  if (result < 0) {
+    throw std::system_error(errno, std::generic_category(), what);
   }
-  // Up to the next microsecond: never early.
-  const std::int64_t us = (std::max<std::int64_t>(when.ns, 0) + 999) / 1000;
-  ::sd_event_source_set_time(timer.get(), static_cast<uint64_t>(us));
-  ::sd_event_source_set_enabled(timer.get(), SD_EVENT_ONESHOT);
+  return result;
 }
 
-void guarded(const std::function<void()>& handler) {
+}  // namespace
+
+Source::Source(EventLoop& loop, int fd, std::uint32_t events, Priority priority, Handler handler,
+               UniqueFd owned)
+    : loop_(loop),
+      fd_(fd),
+      priority_(priority),
+      handler_(std::make_shared<const Handler>(std::move(handler))),
+      owned_(std::move(owned)) {
+  if (loop_.events_.size() <= loop_.sources_) {
+    loop_.events_.resize(loop_.sources_ + 1);
+    loop_.pending_.reserve(loop_.events_.capacity());
+  }
+  if (fd_ >= 0) {
+    epoll_event event{};
+    event.events = events;
+    event.data.ptr = this;
+    check(::epoll_ctl(loop_.epoll_.get(), EPOLL_CTL_ADD, fd_, &event), "cannot watch a descriptor");
+  }
+  ++loop_.sources_;
+}
+
+Source::~Source() {
+  if (fd_ >= 0) {
+    ::epoll_ctl(loop_.epoll_.get(), EPOLL_CTL_DEL, fd_, nullptr);
+  }
+  if (loop_.after_events_ == this) {
+    loop_.after_events_ = nullptr;
+  }
+  loop_.drop_pending(*this);
+  --loop_.sources_;
+}
+
+EventLoop::EventLoop()
+    : epoll_(check(::epoll_create1(EPOLL_CLOEXEC), "cannot make an event loop")) {}
+
+void EventLoop::run() {
+  while (!is_stopped_) {
+    dispatch_one(-1);
+  }
+}
+
+bool EventLoop::dispatch_one(int timeout_ms) {
+  // Between two handlers an event may come that is more urgent than those that wait.
+  if (pending_.empty() || pending_.front()->priority_ > kDeathsFirst) {
+    collect(pending_.empty() ? timeout_ms : 0);
+  }
+  if (pending_.empty()) {
+    return false;
+  }
+  Source& source = *pending_.front();
+  drop_pending(source);
+  source.armed_ns_ = 0;
+  if (after_events_ != nullptr && after_events_ != &source) {
+    add_pending(*after_events_);
+  }
+  const auto handler = source.handler_;
   try {
-    handler();
+    (*handler)();
   } catch (const std::exception& error) {
     messages::error("{}; the server continues", error.what());
   }
+  return true;
+}
+
+void EventLoop::collect(int timeout_ms) {
+  const int count = retry_eintr([&] {
+    return ::epoll_wait(epoll_.get(), events_.data(), static_cast<int>(events_.size()), timeout_ms);
+  });
+  check(count, "the event loop failed");
+  for (int i = 0; i < count; ++i) {
+    add_pending(*static_cast<Source*>(events_[static_cast<std::size_t>(i)].data.ptr));
+  }
+}
+
+void EventLoop::add_pending(Source& source) {
+  if (!std::exchange(source.is_pending_, true)) {
+    const auto comes_before = [](const Source* a, const Source* b) {
+      return a->priority_ < b->priority_;
+    };
+    pending_.insert(std::upper_bound(pending_.begin(), pending_.end(), &source, comes_before),
+                    &source);
+  }
+}
+
+void EventLoop::drop_pending(Source& source) {
+  if (std::exchange(source.is_pending_, false)) {
+    pending_.erase(std::find(pending_.begin(), pending_.end(), &source));
+  }
+}
+
+EventSource watch_io(EventLoop& loop, int fd, std::uint32_t events, Priority priority,
+                     Source::Handler handler) {
+  return std::make_unique<Source>(loop, fd, events, priority, std::move(handler));
+}
+
+EventSource watch_signals(EventLoop& loop, std::span<const int> signals,
+                          std::function<void(const signalfd_siginfo&)> handler) {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int signal : signals) {
+    ::sigaddset(&set, signal);
+  }
+  UniqueFd owned(check(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), "cannot take signals"));
+  const int fd = owned.get();
+  return std::make_unique<Source>(
+      loop, fd, EPOLLIN, kOrdinary,
+      [fd, handler = std::move(handler)] {
+        signalfd_siginfo info{};
+        if (retry_eintr([&] { return ::read(fd, &info, sizeof info); }) == sizeof info) {
+          handler(info);
+        }
+      },
+      std::move(owned));
+}
+
+EventSource after_events(EventLoop& loop, Priority priority, Source::Handler handler) {
+  auto source = std::make_unique<Source>(loop, -1, 0, priority, std::move(handler));
+  loop.after_events_ = source.get();
+  return source;
+}
+
+EventSource make_timer(EventLoop& loop, Priority priority, Source::Handler handler) {
+  UniqueFd owned(
+      check(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK), "cannot make a timer"));
+  const int fd = owned.get();
+  return std::make_unique<Source>(loop, fd, EPOLLIN | EPOLLET, priority, std::move(handler),
+                                  std::move(owned));
+}
+
+void arm(const EventSource& timer, Instant when) {
+  const std::int64_t ns = when.is_never() ? 0 : std::max<std::int64_t>(when.ns, 1);
+  if (std::exchange(timer->armed_ns_, ns) == ns) {
+    return;
+  }
+  timer->loop_.drop_pending(*timer);
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  const itimerspec next{{0, 0}, {ns / kSecond, ns % kSecond}};
+  ::timerfd_settime(timer->fd_, TFD_TIMER_ABSTIME, &next, nullptr);
 }
 
 }  // namespace filetimer

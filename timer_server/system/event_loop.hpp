@@ -1,39 +1,23 @@
-// Owning handles of sd-event.
+// The event loop: epoll, with priorities. Used on the loop thread.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
-#include <systemd/sd-event.h>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <system_error>
+#include <span>
+#include <vector>
 
 #include "common/clock.hpp"
+#include "common/posix.hpp"
 
 namespace filetimer {
 
-struct UnrefEvent {
-  void operator()(sd_event* event) const { ::sd_event_unref(event); }
-};
-struct DisableSource {
-  void operator()(sd_event_source* source) const { ::sd_event_source_disable_unref(source); }
-};
-using EventLoop = std::unique_ptr<sd_event, UnrefEvent>;
-using EventSource = std::unique_ptr<sd_event_source, DisableSource>;
-
-// Throws if a call of sd-event failed, which means that the process is out of memory or
-// descriptors. The exception ends the start of the server.
-inline void check_event(int result, const char* what) {
-  if (result < 0) {
-    throw std::system_error(-result, std::generic_category(), what);
-  }
-}
-
 // The order in which sources are dispatched that are ready together.
-enum Priority : int64_t {
+enum Priority : int {
   kDeathsFirst = -100,  // a recycled pid must not be taken for the worker that had it before
   // Server::run_once(), which runs after all pending deaths were noted and before any other source.
   kIteration = -75,
@@ -42,27 +26,82 @@ enum Priority : int64_t {
   kDeadlines = 50,
 };
 
-// Calls `handler` and reports an exception as a message, because nothing may be thrown through
-// sd-event. The loop continues: other workers must stay watched when memory or descriptors run out.
-void guarded(const std::function<void()>& handler);
+class EventLoop;
+
+// A descriptor that the loop watches, and the handler of its events. Its end ends the watch: an
+// event that waits for its turn is dropped. A handler may end any source, its own as well.
+class Source {
+ public:
+  using Handler = std::function<void()>;
+  // Without a descriptor, it has no events of its own.
+  Source(EventLoop& loop, int fd, std::uint32_t events, Priority priority, Handler handler,
+         UniqueFd owned = {});
+  ~Source();
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+
+ private:
+  friend EventLoop;
+  friend void arm(const std::unique_ptr<Source>& timer, Instant when);
+  EventLoop& loop_;
+  const int fd_;
+  const Priority priority_;
+  const std::shared_ptr<const Handler> handler_;  // shared by the loop while it runs
+  const UniqueFd owned_;                          // the descriptor, if it is nobody else's
+  bool is_pending_ = false;
+  std::int64_t armed_ns_ = 0;  // what a timer is set to; 0: it is off
+};
+using EventSource = std::unique_ptr<Source>;
+
+// Must outlive its sources. Calls throw std::system_error when the process is out of memory or
+// descriptors.
+class EventLoop {
+ public:
+  EventLoop();
+  EventLoop(const EventLoop&) = delete;
+  EventLoop& operator=(const EventLoop&) = delete;
+
+  // Dispatches events until stop() is called.
+  void run();
+  void stop() { is_stopped_ = true; }
+  // Waits at most so many milliseconds, -1 means without a limit, and calls the handler of one
+  // event: of those with the first priority the one that came first. Returns false if none came.
+  // An exception of the handler is reported as a message, and the loop continues: other workers
+  // must stay watched when memory or descriptors run out.
+  bool dispatch_one(int timeout_ms);
+
+ private:
+  friend Source;
+  friend EventSource after_events(EventLoop& loop, Priority priority, Source::Handler handler);
+  friend void arm(const EventSource& timer, Instant when);
+  void collect(int timeout_ms);
+  void add_pending(Source& source);
+  void drop_pending(Source& source);
+
+  const UniqueFd epoll_;
+  std::size_t sources_ = 0;
+  std::vector<epoll_event> events_;  // has room for one of each source
+  std::vector<Source*> pending_;     // in the order of their turns; likewise
+  Source* after_events_ = nullptr;
+  bool is_stopped_ = false;
+};
 
 // Calls `handler` when `fd` is ready. `events` are those of epoll; EPOLLERR and EPOLLHUP are always
-// reported. With EPOLLET the handler need not read from `fd`. The handler may end its own source.
-EventSource watch_io(sd_event* loop, int fd, std::uint32_t events, std::int64_t priority,
-                     std::function<void()> handler);
+// reported. With EPOLLET the handler need not read from `fd`.
+EventSource watch_io(EventLoop& loop, int fd, std::uint32_t events, Priority priority,
+                     Source::Handler handler);
 
-// Calls `handler` with a signal, which must be blocked.
-EventSource watch_signal(sd_event* loop, int signal,
-                         std::function<void(const signalfd_siginfo&)> handler);
+// Calls `handler` with each of these signals, which must be blocked.
+EventSource watch_signals(EventLoop& loop, std::span<const int> signals,
+                          std::function<void(const signalfd_siginfo&)> handler);
 
-// Calls `handler` after each batch of events that has woken the loop.
-EventSource after_events(sd_event* loop, std::int64_t priority, std::function<void()> handler);
+// Calls `handler` after the other sources: by its priority, once for all that came before it. A
+// loop has one such source.
+EventSource after_events(EventLoop& loop, Priority priority, Source::Handler handler);
 
-// Returns a timer that is off and whose only effect is to wake the loop.
-EventSource make_timer(sd_event* loop, std::int64_t priority);
+// Returns a timer that is off. When it expires, it wakes the loop and is off again.
+EventSource make_timer(EventLoop& loop, Priority priority, Source::Handler handler);
 // Sets the timer to `when`, not before, or switches it off at never().
 void arm(const EventSource& timer, Instant when);
-
-EventLoop make_event_loop();
 
 }  // namespace filetimer

@@ -1,9 +1,8 @@
 // Talks to the service manager that started the server: systemd, or another one with the protocols
-// of sd_listen_fds(3) and sd_notify(3). Does nothing without a service manager.
+// of sd_listen_fds(3), sd_notify(3) and sd_watchdog_enabled(3). Does nothing without a service
+// manager. A notification for which the manager has no room is left out: the loop never waits.
 // SPDX-License-Identifier: MIT
 #pragma once
-
-#include <systemd/sd-event.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +10,7 @@
 
 #include "common/posix.hpp"
 #include "common/result.hpp"
+#include "timer_server/system/event_loop.hpp"
 
 namespace filetimer {
 
@@ -23,14 +23,18 @@ class ServiceManager {
  public:
   // Lets the loop send keep-alives, if the service manager asks for them (WatchdogSec=). They stop
   // when the loop hangs.
-  void start_keep_alives(sd_event* loop);
-  void notify_ready();
+  void start_keep_alives(EventLoop& loop);
   void notify_stopping();
-  // Sends the line that `systemctl status` shows, if it has changed.
+  // Sends the line that `systemctl status` shows, if it has changed, or was left out. The first one
+  // says that the server is ready.
   void notify_status(std::size_t workers, std::uint64_t killed);
 
  private:
+  void keep_alive();
+
   std::string last_status_;
+  Duration keep_alive_every_ = kForever;
+  EventSource keep_alive_timer_;
 };
 
 }  // namespace filetimer

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <systemd/sd-event.h>
-
 #include <functional>
 #include <memory>
 #include <string>
@@ -36,7 +34,7 @@ namespace filetimer {
 class PageRegistry {
  public:
   struct Context {
-    sd_event* loop;  // wakes for the exit of a process whose page is free
+    EventLoop& loop;  // wakes for the exit of a process whose page is free
     PageFolder& folder;
     Workers& workers;
     WorkerRegistry& registry;

@@ -157,9 +157,9 @@ bool WorkerRegistry::make_room() {
 
 void WorkerRegistry::watch_exit(Worker& worker) {
   exited_.reserve(context_.workers.count());  // so that the handler cannot fail
-  worker.exit = watch_io(context_.loop, worker.process->pidfd.get(), EPOLLIN, kDeathsFirst,
-                         [this, pid = worker.process->pid] { exited_.push_back(pid); });
-  ::sd_event_source_set_enabled(worker.exit.get(), SD_EVENT_ONESHOT);
+  worker.exit =
+      watch_io(context_.loop, worker.process->pidfd.get(), EPOLLIN | EPOLLONESHOT, kDeathsFirst,
+               [this, pid = worker.process->pid] { exited_.push_back(pid); });
 }
 
 // Reads the command line and the rank on a side thread, because a read in /proc may wait for the

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <sys/types.h>
-#include <systemd/sd-event.h>
 
 #include <cstdint>
 #include <functional>
@@ -33,7 +32,7 @@ namespace filetimer {
 class WorkerRegistry {
  public:
   struct Context {
-    sd_event* loop;  // wakes for the exit of a worker
+    EventLoop& loop;  // wakes for the exit of a worker
     Workers& workers;
     SideThreads& side_threads;  // read the workers' command lines and ranks
     UnsavedPages& unsaved;

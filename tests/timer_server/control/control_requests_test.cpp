@@ -57,7 +57,7 @@ struct QuestionStage {
     worker.pages.push_back(worker.pipe);
     pipe = worker.pipe;
     ::signal(SIGPIPE, SIG_IGN);  // the server blocks it
-    control.emplace(loop.get(), folder.path(), std::move(*ReplyFolder::make(folder.path())), 1min,
+    control.emplace(loop, folder.path(), std::move(*ReplyFolder::make(folder.path())), 1min,
                     ControlRequests::Context{scopes, life, rejections, records, *log, dumps,
                                              [this](Announcement) { on_publish(); }});
   }
@@ -91,7 +91,7 @@ struct QuestionStage {
   filetimer::Records records{RecordOrigin::of_this_process(folder.path())};
   std::unique_ptr<RecordLog> log = open_test_log(folder);
   Instant now{1'000'000};
-  EventLoop loop = make_event_loop();
+  EventLoop loop;
   SideThreads side_threads;
   DumpRequests dumps{{workers, policy, side_threads, EvidenceLevel::kProc, 2s,
                       [](const Worker&) { return std::optional<PythonDump>(); }}};
@@ -169,7 +169,7 @@ class Script {
       return std::to_string(count);
     } else if (first == "gone") {
       clients_.at(second)->go();
-      while (::sd_event_run(stage_.loop.get(), 0) > 0) {
+      while (stage_.loop.dispatch_one(0)) {
       }
     } else if (first == "stopped") {
       control.answer_stopped();

@@ -43,19 +43,18 @@ struct ReplyPipe {
 struct ClientStage {
   ClientStage() {
     ::signal(SIGPIPE, SIG_IGN);  // the server blocks it
-    clients.emplace(loop.get(), kMostClients,
-                    [this](WaitingClients::Id id) { withdrawn.push_back(id); });
+    clients.emplace(loop, kMostClients, [this](WaitingClients::Id id) { withdrawn.push_back(id); });
   }
   WaitingClients::Id add(ReplyPipe& pipe) {
     return clients->add(std::move(pipe.writer), "").value();
   }
   // Dispatches the events that are pending.
-  void run() const {
-    while (::sd_event_run(loop.get(), 0) > 0) {
+  void run() {
+    while (loop.dispatch_one(0)) {
     }
   }
   std::vector<WaitingClients::Id> withdrawn;
-  EventLoop loop = make_event_loop();
+  EventLoop loop;
   std::optional<WaitingClients> clients;
 };
 

@@ -122,17 +122,17 @@ TEST_CASE("Of the targets the living are listed, the worker first") {
 }
 
 TEST_CASE("The end of a target beside the worker is reported at most twice") {
+  EventLoop loop;
   TargetStage stage;
   stage.stop();
   stage.targets.send(SIGKILL);
-  const EventLoop loop = make_event_loop();
   int ends = 0;
-  stage.targets.watch_ends(loop.get(), [&ends] { ++ends; });
+  stage.targets.watch_ends(loop, [&ends] { ++ends; });
   while (ends == 0) {
-    REQUIRE(::sd_event_run(loop.get(), 10'000'000) > 0);
+    REQUIRE(loop.dispatch_one(10'000));
   }
   // Linux 6.9 reports that it was reaped as well.
-  while (::sd_event_run(loop.get(), 0) > 0) {
+  while (loop.dispatch_one(0)) {
     REQUIRE(ends <= 2);
   }
 }
