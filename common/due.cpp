@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "common/due.hpp"
 
+#include <signal.h>
+
 #include "common/limits.hpp"
 
 namespace filetimer {
@@ -67,14 +69,29 @@ Instant due_after_losses(Instant due, const ScopeSpan& span, const LostTime& ser
   return worker.extended(server.extended(due, span, most), span);
 }
 
-Instant due_after_losses(const Slot& slot, std::int64_t word, Duration max_timeout,
+Duration grace_before_due(const Slot& slot, Duration servers_grace) {
+  const int signal = slot.signal.load(kRelaxed);
+  const std::uint32_t grace_ms = slot.grace_ms.load(kRelaxed);
+  if ((slot.flags.load(kRelaxed) & slot_flag::kSignalFirst) == 0 || signal == 0 ||
+      signal == SIGKILL || grace_ms == kNoSigkill) {
+    return Duration::zero();
+  }
+  return grace_ms == kServersGrace ? servers_grace : Duration{std::chrono::milliseconds{grace_ms}};
+}
+
+Instant due_after_losses(const Slot& slot, std::int64_t word, Duration max_timeout, Duration grace,
                          const LostTime& server, const LostTime& worker) {
-  const Instant due = due_time(slot, word, max_timeout);
+  const Instant timed_out = due_time(slot, word, max_timeout);
   if (server.end() == Instant{} && worker.end() == Instant{}) {
-    return due;
+    return timed_out + grace;
   }
   const Duration timeout = timeout_of(slot, word, max_timeout);
-  return due_after_losses(due, span_of(start_in(slot.started), word, timeout), server, worker);
+  const ScopeSpan span = span_of(start_in(slot.started), word, timeout);
+  const Instant due = due_after_losses(timed_out + grace, span, server, worker);
+  // The whole grace follows the signal, though a time was lost in which both had passed.
+  return grace == Duration::zero()
+             ? due
+             : std::max(due, due_after_losses(timed_out, span, server, worker) + grace);
 }
 
 Looks looks_for(Duration shortest) {

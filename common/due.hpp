@@ -4,8 +4,10 @@
 //
 //   due = deadline                     of the word: opened or renewed at `started` + timeout
 //   due = min(due, started + --max-timeout)     (from the pause, while the scope is paused)
+//   due = due + grace, if the scope is signalled first (slot_flag::kSignalFirst)
 //   due = later, by the time lost since `started`: that of the server, then that of the worker
-//   warned at `started` + soft, if that is before `due`
+//   signalled when it would be due without the grace
+//   warned at `started` + soft, if that is before all of this
 //
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -96,8 +98,12 @@ inline constexpr int kMostTimeoutsGiven = 4;
 // server lost. `worker`: the time in which the scope's worker was halted.
 Instant due_after_losses(Instant due, const ScopeSpan& span, const LostTime& server,
                          const LostTime& worker);
-// Returns when the scope of a slot with the open word `word` is due.
-Instant due_after_losses(const Slot& slot, std::int64_t word, Duration max_timeout,
+// Returns the time from the signal of a scope to its deadline; zero: it is not signalled first.
+// `servers_grace` is that of a scope that names none.
+Duration grace_before_due(const Slot& slot, Duration servers_grace);
+// Returns when the scope of a slot with the open word `word` is due, which is `grace` after its
+// timeout.
+Instant due_after_losses(const Slot& slot, std::int64_t word, Duration max_timeout, Duration grace,
                          const LostTime& server, const LostTime& worker);
 
 // --- looks of the server ---

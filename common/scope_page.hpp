@@ -83,8 +83,9 @@ inline constexpr std::uint16_t kIdle = 4;          // not a scope but an idle ti
 inline constexpr std::uint16_t kResumed = 8;       // after a pause; see Slot::left
 // The reason for a pause. Read by the owner only.
 inline constexpr std::uint16_t kPausedByCaller = 16;
-inline constexpr std::uint16_t kSuspended = 32;    // with all other scopes of its thread
-inline constexpr std::uint16_t kSpareIfLeft = 64;  // a late release cancels the kill
+inline constexpr std::uint16_t kSuspended = 32;  // with all other scopes of its thread
+// The signal is sent when the timeout has passed, and the scope expires after the grace period.
+inline constexpr std::uint16_t kSignalFirst = 64;
 }  // namespace slot_flag
 
 // Of Slot::grace_ms.

@@ -81,8 +81,8 @@ std::string format(const Request& request) {
   if (request.x_whole_process) {
     line += ", \"x_whole_process\": true";
   }
-  if (request.x_spare_if_left) {
-    line += ", \"x_spare_if_left\": true";
+  if (request.x_signal_first) {
+    line += ", \"x_signal_first\": true";
   }
   line += "}\n";
   return line;

@@ -49,7 +49,7 @@ struct Request {
   std::optional<pid_t> x_tid;               // the thread that opened the scope
   std::optional<std::string_view> x_scope;  // the scope's name, if scope_id had to differ
   bool x_whole_process = false;             // the end of the worker releases the scope
-  bool x_spare_if_left = false;             // a release within the grace period cancels the kill
+  bool x_signal_first = false;              // the signal comes at the timeout
   // Not a timer but a wake-up message: the server reads this page. Nothing else is set then.
   std::optional<std::string_view> x_page;
   // Not a timer but a control request. Only `pid` counts beside it.

@@ -284,8 +284,8 @@ Status read_field(std::string_view key, ondemand::value value, Request& request,
   if (key == "x_whole_process") {
     return store(read_bool(key, value), request.x_whole_process);
   }
-  if (key == "x_spare_if_left") {
-    return store(read_bool(key, value), request.x_spare_if_left);
+  if (key == "x_signal_first") {
+    return store(read_bool(key, value), request.x_signal_first);
   }
   if (key == "x_page") {
     return store(read_string(key, value), request.x_page);

@@ -76,7 +76,8 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
                               .record_number = record_number},
                              Instant::now());
                 }),
-      soft_deadlines_({workers_, policy_, warnings_}),
+      soft_deadlines_({workers_, policy_, warnings_, settings_.kill.dry_run,
+                       [this](const Worker& worker) { return verdicts_.python_dump_of(worker); }}),
       hooks_(loop_, {settings_.on_expiry, settings_.on_warning},
              environment_for_children(directory_.path(), directory_.pipe().path()), inheritance,
              records_, *log_),

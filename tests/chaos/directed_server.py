@@ -50,7 +50,7 @@ def _release(world, worker, key="k"):
 
 
 def resumed_kill_forgets_release(world):
-    """The server is killed in the grace period of a scope that may be left late, and the scope is left."""
+    """The server is killed in the grace period of a scope that was signalled first, and the scope is left."""
     server = world.server(*CATCHABLE)
     worker = world.worker()
     worker.fork()
@@ -61,6 +61,7 @@ def resumed_kill_forgets_release(world):
     with contextlib.suppress(Bound):  # the next server may signal again; a release before that spares the worker
         _wait_until_caught(world, worker, times=2, bound_s=2)
     _release(world, worker)
+    world.worker().do("open", key="later", timeout_ms=4500, signal=0)
     world.wait_for("killed")
     if not worker.is_alive:
         world.fail("the worker was killed, though it released its scope in the grace period")

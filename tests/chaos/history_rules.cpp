@@ -158,6 +158,7 @@ class HistoryJudge {
   bool is_below(const Process& process, const Process& ancestor) const;
   [[nodiscard]] bool is_under_load(Ns from, Ns to) const;
   [[nodiscard]] Ns prompt(Ns from) const;
+  [[nodiscard]] Ns grace_before_due(const Scope& scope) const;
   [[nodiscard]] Span timeout_at(const Scope& scope, Ns judged, Ns& timeout) const;
   Ns latest_deadline(const Scope& scope) const;
   Ns with_server(const Scope& scope, Ns due, Ns timeout) const;
@@ -430,6 +431,12 @@ Ns HistoryJudge::prompt(Ns from) const {
 
 // Returns the earliest and the latest deadline that the worker's calls before `judged` allow,
 // without what is given back. {kNever, kNever}: it has none. Sets the timeout.
+// Returns the time from the signal to the deadline of a scope that is signalled first; else 0.
+Ns HistoryJudge::grace_before_due(const Scope& scope) const {
+  const JsonRecord& line = *scope.open.line;
+  return line.has("spare") || line.has("raise") ? line.integer("grace_ns") : 0;
+}
+
 Span HistoryJudge::timeout_at(const Scope& scope, Ns judged, Ns& timeout) const {
   const auto timeout_of = [](const JsonRecord& line, Ns missing) {
     return line.integer("timeout_ns", missing);
@@ -642,7 +649,9 @@ void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) 
   const Ns deadline = expired.integer("deadline_mono_ns");
   const Ns judged = deadline + std::llround(expired.number("overdue_ms") * 1e6);
   Ns timeout = 0;
-  const Span due = timeout_at(scope, judged, timeout);
+  const Ns grace = grace_before_due(scope);
+  Span due = timeout_at(scope, judged, timeout);
+  due = {std::min(due.from + grace, kNever), std::min(due.to + grace, kNever)};
   const Ns most = std::llround(1e9 * expired.number("timeout_s"));
   const bool is_cut = judge_terms(scope, expired);
   const auto fail = [&](std::string_view promise, const std::string& what) {
@@ -652,7 +661,9 @@ void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) 
     const bool is_grace = term == std::string_view("grace_ns");
     const Ns recorded =
         is_grace ? std::llround(1e9 * expired.number("grace_s", 0)) : expired.integer(term);
-    if (scope.open.line->has(term) && recorded != scope.open.line->integer(term)) {
+    const bool is_sent_before = grace > 0 && term == std::string_view("signal");
+    if (scope.open.line->has(term) && !is_sent_before &&
+        recorded != scope.open.line->integer(term)) {
       fail("record-terms", fmt::format("{} is {}, it asked for {}", term, recorded,
                                        scope.open.line->integer(term)));
     }
@@ -765,7 +776,7 @@ Ns HistoryJudge::with_server(const Scope& scope, Ns due, Ns timeout) const {
 void HistoryJudge::judge_hang(const Scope& scope) {
   const Process& worker = *scope.worker;
   Ns timeout = 0;
-  Ns due = timeout_at(scope, kNever, timeout).to;
+  Ns due = std::min(timeout_at(scope, kNever, timeout).to + grace_before_due(scope), kNever);
   if (!scope.may_be_watched() || due >= kNever || timeout >= kNever) {
     return;
   }
@@ -901,6 +912,12 @@ void HistoryJudge::judge_end(const Process& process) {
       const auto pids = signal.list<std::int64_t>("pids");
       is_recorded = is_recorded || std::ranges::find(pids, process.pid) != pids.end();
     }
+  }
+  // The signal of a scope that is signalled first.
+  for (const JsonRecord* record : records_) {
+    is_recorded = is_recorded ||
+                  (record->text("event") == "warned" && record->integer("pid") == process.pid &&
+                   record->integer("signal") == -status);
   }
   // Its server may have been killed before it could write the outcome.
   for (const auto& [id, expired] : expired_) {

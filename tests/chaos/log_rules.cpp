@@ -268,6 +268,7 @@ class LogJudge {
   ById verdicts_;                                               // by scope
   std::map<std::string, const JsonRecord*> first_of_incident_;  // expired
   ById dead_;                                                   // killed, by worker
+  ById signalled_;                                              // warned with a signal, by scope
   std::map<std::string, std::vector<double>> warnings_;         // by worker
   bool is_incomplete_ = false;  // the log was cut, or records were lost
 };
@@ -423,6 +424,11 @@ void LogJudge::judge_expired(const JsonRecord& record) {
   // The deadline of a line on the pipe may have passed when the line was read.
   expect(from_acquire + kTimeoutRounding >= timeout || timeout == 0, "not-early", record,
          "its deadline is {} s after its opening, its timeout {} s", from_acquire, timeout);
+  if (const JsonRecord* const warned = find(signalled_, scope_id(record)); warned != nullptr) {
+    const double grace = seconds(record, "deadline_mono_ns") - seconds(*warned, "soft_mono_ns");
+    expect(grace + kTimeoutRounding >= record.number("grace_s"), "signals", record,
+           "it expired {} s after its signal", grace);
+  }
   expect(is_near(from_acquire + overdue, elapsed), "record-times", record,
          "elapsed_s {} is not deadline + overdue_ms - acquired ({})", elapsed,
          from_acquire + overdue);
@@ -703,6 +709,10 @@ void LogJudge::judge_warned(const JsonRecord& record) {
          "record-times", record, "soft_s is more than the time since its opening");
   const JsonRecord* const verdict = find(verdicts_, scope_id(record));
   expect(verdict == nullptr || verdict > &record, "record-times", record, "after its verdict");
+  if (record.has("signal")) {
+    signalled_.emplace(scope_id(record), &record);
+    return;
+  }
   auto& times = warnings_[worker_id(record)];
   times.push_back(seconds(record, "acquired_mono_ns") + elapsed);
   std::erase_if(times, [&](double time) { return time < times.back() - kWarningPeriod; });

@@ -310,14 +310,14 @@ class Worker {
         terms << ", \"x_grace_s\": " << double(command.number("grace_ns")) / 1e9;
       }
       if (command.has("spare")) {
-        terms << ", \"x_spare_if_left\": true";
+        terms << ", \"x_signal_first\": true";
       }
       lines_[key] = {scope, terms.str(), via == "pipe"};
       return {write_acquire(lines_[key], command), ""};
     }
     filetimer::ScopeOptions options;
     options.signal = signal;
-    options.spare_if_left = command.has("spare");
+    options.signal_first = command.has("spare");
     if (command.has("grace_ns")) {
       options.grace = command.ns("grace_ns");
     }

@@ -3,6 +3,7 @@
 #include "common/due.hpp"
 
 #include <doctest/doctest.h>
+#include <signal.h>
 
 #include <random>
 #include <string>
@@ -144,6 +145,62 @@ TEST_CASE("a deadline is later by the time that was lost since its scope began")
     CAPTURE(row.what);
     CHECK(due_after_losses(at(110s), kScope, lost_time(row.server), lost_time(row.worker)) ==
           at(row.due));
+  }
+}
+
+TEST_CASE("a scope that is signalled first has its whole grace after the signal") {
+  Slot slot{};
+  slot.started.store(at(100s).ns);
+  slot.timeout.store(Duration{10s}.count());
+  slot.signal.store(SIGTERM);
+  slot.grace_ms.store(5'000);
+  slot.flags.store(slot_flag::kSignalFirst);
+  REQUIRE(grace_before_due(slot, 30s) == 5s);
+  struct Row {
+    std::string what;
+    std::vector<Lost> server;
+    std::vector<Lost> worker;
+    Duration signalled;
+    Duration due;
+  };
+  for (const Row& row : std::vector<Row>{
+           {"nothing was lost", {}, {}, 110s, 115s},
+           {"lost before the signal", {{102s, 105s}}, {}, 113s, 118s},
+           {"lost in the grace", {}, {{111s, 113s}}, 115s, 120s},
+           {"both passed in that time", {{109s, 130s}}, {}, 140s, 145s},
+           {"lost long after both", {{400s, 402s}}, {}, 404s, 409s},
+       }) {
+    CAPTURE(row.what);
+    const auto due = [&](Duration grace) {
+      return due_after_losses(slot, at(110s).ns, kForever, grace, lost_time(row.server),
+                              lost_time(row.worker));
+    };
+    CHECK(due(0s) == at(row.signalled));
+    CHECK(due(5s) == at(row.due));
+  }
+}
+
+TEST_CASE("only a scope with a signal before SIGKILL is signalled first") {
+  struct Row {
+    std::uint16_t flags;
+    std::uint16_t signal;
+    std::uint32_t grace_ms;
+    Duration grace;
+  };
+  for (const Row& row : std::vector<Row>{
+           {slot_flag::kSignalFirst, SIGTERM, 250, 250ms},
+           {slot_flag::kSignalFirst, SIGTERM, kServersGrace, 30s},
+           {slot_flag::kSignalFirst | slot_flag::kResumed, SIGUSR1, 0, 0s},
+           {slot_flag::kSignalFirst, SIGTERM, kNoSigkill, 0s},
+           {slot_flag::kSignalFirst, SIGKILL, 250, 0s},
+           {slot_flag::kSignalFirst, 0, 250, 0s},
+           {slot_flag::kResumed, SIGTERM, 250, 0s},
+       }) {
+    Slot slot{};
+    slot.flags.store(row.flags);
+    slot.signal.store(row.signal);
+    slot.grace_ms.store(row.grace_ms);
+    CHECK(grace_before_due(slot, 30s) == row.grace);
   }
 }
 

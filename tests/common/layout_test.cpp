@@ -164,7 +164,7 @@ TEST_CASE("the values that docs/protocol.md names are those of the headers") {
   CHECK(kLongestSoft.count() == 0xFFFF'FFFF);
   CHECK(slot_flag::kWholeProcess == 1);
   CHECK(slot_flag::kThreadEnded == 2);
-  CHECK(slot_flag::kSpareIfLeft == 64);
+  CHECK(slot_flag::kSignalFirst == 64);
   CHECK(page_flag::kStatistics == 1);
   CHECK(page_flag::kMadeByServer == 2);
   CHECK(static_cast<int>(ServerState::kServing) == 1);

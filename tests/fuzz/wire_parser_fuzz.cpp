@@ -70,7 +70,7 @@ void check_line(wire::Parser& parser, wire::Parser& second_parser, std::string_v
   FUZZ_CHECK(again->x_tid == request->x_tid);
   FUZZ_CHECK(again->x_scope == request->x_scope);
   FUZZ_CHECK(again->x_whole_process == request->x_whole_process);
-  FUZZ_CHECK(again->x_spare_if_left == request->x_spare_if_left);
+  FUZZ_CHECK(again->x_signal_first == request->x_signal_first);
   FUZZ_CHECK(again->x_page == request->x_page);
   FUZZ_CHECK(question.request.empty() || again->question == question);
 }

@@ -739,8 +739,8 @@ end:
        :: else -> i++; scan_next_page()
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan ea6a1b17
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker eeea4a9f */
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan daed7a8e
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker ecebd2b1 */
   :: d_step { server_at == READ_SLOT ->
        if
        :: IS_OPEN(word[SLOT(i, s)]) && word[SLOT(i, s)] <= JUDGES_BY -> due[s] = word[SLOT(i, s)]
@@ -754,7 +754,7 @@ end:
        :: else
        fi }
   /* DeadlineScan::judge(), try_expire(); Verdicts::expiry_of()
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge 7a2e3d6f
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge cc1054bc
    * code: timer_server/scopes/worker_page.cpp WorkerPage::try_expire d5dc0099
    * code: common/wake_protocol.hpp try_expire 263fb2c5 */
   :: d_step { server_at == JUDGE && SERVER_DRAINED ->
@@ -787,12 +787,12 @@ end:
        kill_next() }
 
   /* KillLadder::record_verdicts()
-   * code: timer_server/kills/kill_ladder.cpp KillLadder::record_verdicts 2835ed04 */
+   * code: timer_server/kills/kill_ladder.cpp KillLadder::record_verdicts 40980e74 */
   :: d_step { server_at == RECORD -> is_recorded[scope_in[i]] = true; server_at = SIGNAL }
-  /* KillLadder::find_releases(), was_released_late(), send_due_signal(), end(). The worker is alive
+  /* KillLadder::find_releases(), released_late_at(), send_due_signal(), end(). The worker is alive
    * afterwards, as with --dry-run, signal 0, or a signal that it survives.
-   * code: timer_server/kills/kill_ladder.cpp KillLadder::find_releases 54da8d79
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::was_released_late e02cba95 */
+   * code: timer_server/kills/kill_ladder.cpp KillLadder::find_releases 4ca151ec
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::released_late_at 3aaa650a */
   :: d_step { server_at == SIGNAL ->
        if
        :: word[i] == EXPIRED(kill[i]) -> HOLDS(P_AFTER, !IS_LEFT(i)); REACHED(W_KILL)

@@ -14,17 +14,10 @@ def soft(timeout, name="x", **more):
     return filetimer.expires(timeout, name, on_expiry="raise", **more)
 """
 
-# With all signals blocked, the worker notices the verdict only on its page.
-LATE_SIGNAL = """
-signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-def wait_for_verdict():
-    while not filetimer.admin.status().kills_under_way:
-        time.sleep(0.01)
-"""
-
 # Lets the worker choose when it receives the signal.
-PENDING = """
+LATE_SIGNAL = """
 from filetimer import _expiry
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 def wait_for_signal():
     while _expiry._number not in signal.sigpending():
         time.sleep(0.01)
@@ -46,18 +39,15 @@ except TimeoutError as error:
     assert isinstance(error, filetimer.ScopeExpired)
     say(error.scope, error.timeout, 0.3 <= error.elapsed <= took < 10)
     say(error)
-while filetimer.admin.status().kills_under_way:
-    time.sleep(0.01)
 with filetimer.expires(60, "next") as scope:
     assert scope.is_open and filetimer.admin.status().open_scopes == 1
 """)
         self.assertRegex(out, r"^forward 0.3 True\n'forward' was open for \d+\.\d+ s of 0.3 s:")
-        self.assertEqual(self.record("expired")["scope"], "forward")
-        self.assertEqual(self.record("released_late")["scope"], "forward")
-        killed = self.record("killed")
-        self.assertEqual((killed["verdict"], killed["reason"]),
-                         ("spared", "released within the grace period"))
-        self.assertEqual(len(killed["signals"]), 1)
+        warned = self.record("warned")
+        self.assertEqual((warned["scope"], warned["reason"]), ("forward", "its timeout has passed"))
+        self.assertGreaterEqual(warned["signal"], signal.SIGRTMIN)
+        self.server.close()  # the log is written to its end
+        self.assertEqual(self.records("expired"), [])
 
     def test_a_scope_that_another_thread_has_made_raises_in_the_main_thread(self):
         self.assertEqual(self.run_soft("""
@@ -75,20 +65,16 @@ except filetimer.ScopeExpired as error:
     def test_a_scope_is_used_again_after_it_raised(self):
         out = self.run_soft(LATE_SIGNAL + """
 scope = filetimer.Scope(0.1, "again", on_expiry="raise", grace=20)
-def settle():
-    while filetimer.admin.status().kills_under_way:
-        time.sleep(0.01)
 for is_late in False, True, False, True, True, False:
     signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals() if is_late else [])
     try:
         with scope:
             if is_late:
-                wait_for_verdict()
+                wait_for_signal()
             else:
                 time.sleep(60)
     except filetimer.ScopeExpired as error:
         say(error.scope, scope.is_open, scope.times())
-    settle()
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     with scope:
         scope.renew(60)
@@ -98,7 +84,8 @@ for is_late in False, True, False, True, True, False:
 """)
         self.assertEqual(out, "again False None\n" * 6)
         self.server.close()  # the log is written to its end
-        self.assertEqual([each["verdict"] for each in self.records("killed")], ["spared"] * 6)
+        self.assertEqual(len([each for each in self.records("warned") if each["scope"] == "again"]), 6)
+        self.assertEqual(self.records("expired"), [])
 
     def test_the_error_has_the_timeout_of_a_file_that_replaced_the_one_in_the_code(self):
         path = os.path.join(self.folder, "timeouts.toml")
@@ -125,7 +112,7 @@ try:
 except filetimer.ScopeExpired:
     time.sleep(0.8)
 """)
-        frames = self.record("evidence")["python_threads"][0]["frames"]
+        frames = self.record("warned")["python_threads"][0]["frames"]
         self.assertTrue(any(frame.endswith(" in hang") for frame in frames), frames)
 
     def test_a_worker_that_catches_it_and_stays_is_killed_after_the_grace(self):
@@ -139,7 +126,8 @@ with soft(0.2, grace=0.3):
 """)
         self.assertEqual(worker.communicate(timeout=30)[0], "caught\n")
         self.assertEqual(worker.returncode, -signal.SIGKILL)
-        self.assertEqual(len(self.record("killed")["signals"]), 2)
+        self.assertEqual([sent["signal"] for sent in self.record("killed")["signals"]], [signal.SIGKILL])
+        self.assertEqual(len(self.records("warned")), 1)
 
     def test_a_wait_for_a_lock_ends_as_well(self):
         self.run_soft("""
@@ -207,11 +195,11 @@ except filetimer.ScopeExpired as error:
 """)
         self.assertEqual(out, "inner 0\ninner 1\ninner 2\nouter\n")
 
-    def test_a_scope_that_is_left_after_its_verdict_raises_before_the_signal(self):
+    def test_a_scope_that_is_left_while_its_signal_is_pending_raises(self):
         out = self.run_soft(LATE_SIGNAL + """
 try:
     with soft(0.2, grace=60):
-        wait_for_verdict()
+        wait_for_signal()
     say("not reached")
 except filetimer.ScopeExpired as error:
     say("raised", error.timeout, 0.2 < error.elapsed)
@@ -222,7 +210,7 @@ except filetimer.ScopeExpired as error:
         out = self.run_soft(LATE_SIGNAL + """
 try:
     with soft(0.2, grace=60):
-        wait_for_verdict()
+        wait_for_signal()
         raise KeyError("mine")
 except KeyError:
     say("mine")
@@ -360,7 +348,7 @@ assert mine == [1]
 """)
 
     def test_a_signal_while_the_scope_is_left_leaves_it_released(self):
-        out = self.run_soft(LATE_SIGNAL + PENDING + """
+        out = self.run_soft(LATE_SIGNAL + """
 def unblock(frame, event, _):
     if event == "call" and frame.f_code.co_name == "__exit__":
         sys.setprofile(None)
@@ -376,7 +364,7 @@ except filetimer.ScopeExpired:
         self.assertEqual(out, "raised False\n")
 
     def test_a_signal_while_the_interpreter_ends_is_ignored(self):
-        self.run_soft(LATE_SIGNAL + PENDING + """
+        self.run_soft(LATE_SIGNAL + """
 class Late:
     def __del__(self, sleep=time.sleep):
         sleep(0.3)  # after Python has removed its handlers, and before the process exits
@@ -394,7 +382,7 @@ except filetimer.ScopeExpired:
 """)
 
     def test_a_signal_that_is_pending_when_the_interpreter_ends_is_discarded(self):
-        self.run_soft(LATE_SIGNAL + PENDING + """
+        self.run_soft(LATE_SIGNAL + """
 class Late:
     def __del__(self, mask=signal.pthread_sigmask, how=signal.SIG_UNBLOCK, them=signal.valid_signals()):
         mask(how, them)  # after Python has removed its handlers
@@ -407,7 +395,7 @@ except filetimer.ScopeExpired:
 """)
 
     def test_a_signal_while_the_scope_is_entered_raises_inside_it(self):
-        out = self.run_soft(LATE_SIGNAL + PENDING + """
+        out = self.run_soft(LATE_SIGNAL + """
 def expire(frame, event, _):
     if event == "c_return" and frame.f_code.co_name == "__enter__" and scope.is_open:
         sys.setprofile(None)

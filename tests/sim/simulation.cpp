@@ -189,6 +189,8 @@ class Simulation {
     return text == "1s" ? kSecond : text == "3s" ? 3 * kSecond : 10 * kSecond;
   }
   [[nodiscard]] Nanos grace(const Terms& terms) const;
+  // Returns the time from the signal of a scope that is signalled first to its deadline; else 0.
+  [[nodiscard]] Nanos grace_first(const Scope& scope) const;
   Scope* open_scope(const Made& made, const std::string& name);
   // Lines that the server has not read.
   [[nodiscard]] Loss unread_lines() const {
@@ -556,7 +558,7 @@ void Simulation::open(Made& made, const Operation& operation) {
   terms.signal = kSignals[operation.argument(4) & 3];
   terms.is_torch = (flags & 16) != 0 && !scope.on_page;
   terms.grace_ms = terms.is_torch ? kServersGrace : kGraces[flags & 3];
-  terms.spare_if_left = (flags & 4) != 0 && terms.signal == SIGUSR1 && !terms.is_torch;
+  terms.signal_first = (flags & 4) != 0 && terms.signal == SIGUSR1 && !terms.is_torch;
   scope.timeout = terms.timeout;
   Scope* const replaced = open_scope(made, scope.name);
   if (replaced != nullptr && scope.on_page) {
@@ -570,6 +572,7 @@ void Simulation::open(Made& made, const Operation& operation) {
       : terms.is_torch ? "torch"
                        : "pipe",
       terms.signal, grace(terms));
+  fields += terms.signal_first ? R"(,"spare":true)" : "";
   if (terms.timeout != kNever) {
     fields += fmt::format(R"(,"timeout_ns":{})", terms.timeout);
   }
@@ -1016,8 +1019,12 @@ void Simulation::on_signal(Process& process, int signal) {
       }
     }
   }
-  if (kernel_.now - call_failed_ < kSecond) {
-    return;  // that of its kill file, perhaps
+  if (kernel_.now - call_failed_ < kSecond ||  // that of its kill file, perhaps
+      std::ranges::any_of(scopes_, [&](const Scope& scope) {
+        return scope.process == &process && scope.terms.signal_first &&
+               scope.terms.signal == signal && due(scope) - grace_first(scope) <= kernel_.now;
+      })) {
+    return;
   }
   std::string log = read_file(old_log_) + read_file(log_);
   std::error_code no_folder;
@@ -1112,9 +1119,13 @@ Nanos Simulation::last_left(const Process& process, Nanos before) const {
   return last;
 }
 
+Nanos Simulation::grace_first(const Scope& scope) const {
+  return scope.terms.signal_first ? grace(scope.terms) : 0;
+}
+
 Nanos Simulation::due(const Scope& scope) const {
   const Nanos timeout = std::min(scope.timeout, longest());
-  return timeout == kNever ? kNever : scope.open.from + timeout;
+  return timeout == kNever ? kNever : scope.open.from + timeout + grace_first(scope);
 }
 
 // A verdict ends a scope of the pipe.

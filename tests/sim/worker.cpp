@@ -56,7 +56,7 @@ PageScope Worker::open(std::string_view name, const Terms& terms) {
   asked.timeout = terms.timeout;
   asked.grace_ms = terms.grace_ms;
   asked.signal = static_cast<std::uint16_t>(terms.signal);
-  asked.flags = terms.spare_if_left ? slot_flag::kSpareIfLeft : std::uint16_t{0};
+  asked.flags = terms.signal_first ? slot_flag::kSignalFirst : std::uint16_t{0};
   while (page_ != nullptr || look()) {
     OwnPage& page = *page_;
     OwnPage::Refusal why{};
@@ -123,7 +123,7 @@ bool Worker::acquire_by_line(std::string_view name, const Terms& terms) {
     options.grace = duration_of(terms.grace_ms == kNoSigkill ? kNever : terms.grace_ms * kMs);
   }
   wire::Request request = acquire_request(duration_of(terms.timeout), name, options);
-  request.x_spare_if_left = terms.spare_if_left;
+  request.x_signal_first = terms.signal_first;
   if (terms.is_torch) {
     wire::Request bare = release_request(name, 0);
     bare.expiration_time = request.expiration_time;

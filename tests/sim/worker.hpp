@@ -20,7 +20,7 @@ struct Terms {
   Nanos timeout = kNever;
   std::uint32_t grace_ms = kServersGrace;
   int signal = 9;
-  bool spare_if_left = false;
+  bool signal_first = false;
   bool is_torch = false;  // a line of PyTorch's client, which has none of our keys
 };
 

@@ -37,8 +37,8 @@ PageTerms terms_of(Duration after, const ScopeOptions& options, std::uint64_t cl
   if (options.warn_after) {
     terms.soft_ms = soft_ms(options.warn_after->value());
   }
-  if (options.spare_if_left) {
-    terms.flags = slot_flag::kSpareIfLeft;
+  if (options.signal_first) {
+    terms.flags = slot_flag::kSignalFirst;
   }
   return terms;
 }

@@ -33,7 +33,7 @@ inline bool is_grace(std::optional<Timeout> grace) {
 
 // Returns whether the options need no more than plain_terms_of().
 inline bool is_common(const ScopeOptions& options) {
-  return !options.warn_after && !options.first_timeout && !options.spare_if_left;
+  return !options.warn_after && !options.first_timeout && !options.signal_first;
 }
 
 // Returns the grace period as a slot has it: in whole milliseconds, rounded up.

@@ -62,7 +62,7 @@ void TimerScope::follow_page(std::chrono::nanoseconds after) {
       .grace_ms = slot.grace_ms.load(kRelaxed),
       .soft_ms = slot.soft_ms.load(kRelaxed),
       .signal = slot.signal.load(kRelaxed),
-      .flags = static_cast<std::uint16_t>(slot.flags.load(kRelaxed) & slot_flag::kSpareIfLeft)};
+      .flags = static_cast<std::uint16_t>(slot.flags.load(kRelaxed) & slot_flag::kSignalFirst)};
   const TimerId timer = TimerClient::State::timer_in(*handle);
   if ((open_scope(*handle, terms) & todo::kWake) != 0) {
     handle->page->wake();

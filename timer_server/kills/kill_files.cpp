@@ -65,8 +65,7 @@ void write_expiry(JsonWriter& json, const Expiry& expiry) {
       .field("acquired_ns", terms.acquired.ns)
       .field("deadline_ns", terms.deadline.ns)
       .field("signal", terms.signal)
-      .field("grace_ms", terms.grace ? std::int64_t{terms.grace->count()} : -1)
-      .field("spare_if_left", static_cast<bool>(terms.spare_if_left));
+      .field("grace_ms", terms.grace ? std::int64_t{terms.grace->count()} : -1);
   if (expiry.released_at) {
     json.field("released_ns", expiry.released_at->ns);
   }
@@ -84,7 +83,6 @@ Expiry expiry_in(const dom::element& object) {
   terms.acquired = {number_in(object, "acquired_ns")};
   terms.deadline = {number_in(object, "deadline_ns")};
   terms.signal = static_cast<int>(number_in(object, "signal"));
-  terms.spare_if_left = value_or(object, "spare_if_left", false);
   if (const std::int64_t grace = number_in(object, "grace_ms", -1); grace >= 0) {
     terms.grace = grace_of(std::chrono::milliseconds{grace});
   }
@@ -129,6 +127,9 @@ void apply(PastKill& kill, const dom::element& object, std::string_view boot_id)
     }
   } else if (stage == "recorded") {
     kill.is_recorded = true;
+  } else if (stage == "evidence") {
+    kill.has_evidence = true;
+    kill.is_recorded = false;
   } else if (stage == "released") {
     const auto released = std::ranges::find(kill.expiries, text_in(object, "id"), &Expiry::id);
     if (released != kill.expiries.end()) {
@@ -232,6 +233,10 @@ void KillFiles::begin(const WorkerIdentity& worker, std::span<const Expiry> expi
 
 void KillFiles::note_recorded(const std::string& id) {
   append(id, "{\"stage\":\"recorded\"}\n");
+}
+
+void KillFiles::note_evidence(const std::string& id, const std::string& record) {
+  append(id, record + "\n{\"stage\":\"evidence\"}\n");
 }
 
 void KillFiles::note_release(const std::string& id, const Expiry& expiry,

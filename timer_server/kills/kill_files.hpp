@@ -28,6 +28,7 @@ struct PastKill {
   std::vector<std::string> records;  // of the verdicts, and of the outcomes if it has ended
   std::vector<SentSignal> sent;      // the signals
   bool is_recorded = false;          // the records of the verdicts, or of the outcomes, are synced
+  bool has_evidence = false;
   std::optional<KillVerdict> verdict;  // none: the kill has not ended
 };
 
@@ -38,6 +39,8 @@ struct PastKill {
 //   RECORD                        `expired`, and `released_late` before the signal
 //   {"stage":"judged",...}        the worker, and the terms of its expired scopes
 //   {"stage":"recorded"}          the records so far are synced
+//   RECORD                        `evidence`
+//   {"stage":"evidence"}
 //   RECORD                        `released_late` after the verdict
 //   {"stage":"released",...}      the scope and when
 //   {"stage":"signalled",...}     a signal was sent
@@ -56,11 +59,12 @@ class KillFiles {
   // std::runtime_error if a file cannot be read for now: its kill would be begun again.
   [[nodiscard]] std::vector<PastKill> read() const;
 
-  // Note the verdicts of a kill, that its records are synced, a late release, a signal, and the
-  // outcome. `id` is that of the kill's first expiry.
+  // Note the verdicts of a kill, that its records are synced, its evidence, a late release, a
+  // signal, and the outcome. `id` is that of the kill's first expiry.
   void begin(const WorkerIdentity& worker, std::span<const Expiry> expiries,
              std::span<const std::string> records);
   void note_recorded(const std::string& id);
+  void note_evidence(const std::string& id, const std::string& record);
   void note_release(const std::string& id, const Expiry& expiry, const std::string& record);
   void note_signal(const std::string& id, const SentSignal& sent);
   void end(const std::string& id, KillVerdict verdict, std::span<const std::string> records);

@@ -60,36 +60,20 @@ struct KillLadder::Kill {
   RecordingShare recording;                        // of the worker's job
   std::optional<Evidence> last_evidence;           // of a worker that survived SIGKILL
   bool skips_grace = false;
-  bool ends_in_sigkill = false;  // set with the first signal
-  bool is_cancellable = false;   // set likewise: a release in the grace period cancels the kill
+  bool ends_in_sigkill = false;        // set with the first signal
   std::vector<std::string> cancelled;  // the worker's other scopes
   std::vector<SentSignal> signals;
   Instant first_signal;
   std::optional<Instant> worker_died;
 
   [[nodiscard]] const Process& worker() const { return *order.worker.process; }
-  [[nodiscard]] bool waits_for_release() const {
-    return stage == Stage::kSignalled && is_cancellable;
-  }
-  // Returns whether a release has to be looked for.
-  [[nodiscard]] bool may_be_released() const {
-    return stage == Stage::kRecorded || waits_for_release();
-  }
 };
 
 const Expiry* KillOrder::deciding() const {
-  const Expiry* found = nullptr;
-  for (const Expiry& expiry : expiries) {
-    const ScopeTerms& terms = expiry.scope.terms;
-    if (terms.signal <= 0 || expiry.released_at) {
-      continue;
-    }
-    if (!terms.spare_if_left) {
-      return &expiry;
-    }
-    found = found == nullptr ? &expiry : found;
-  }
-  return found;
+  const auto found = std::ranges::find_if(expiries, [](const Expiry& expiry) {
+    return expiry.scope.terms.signal > 0 && !expiry.released_at;
+  });
+  return found == expiries.end() ? nullptr : &*found;
 }
 
 KillLadder::KillLadder(EventLoop& loop, KillPolicy policy, Records& records, RecordLog& log,
@@ -132,13 +116,10 @@ void KillLadder::continue_signalled(Kill& kill, Instant now) {
   kill.next_step_at = std::max(now, sent.when.mono + (is_last            ? policy_.kill_wait
                                                       : kill.skips_grace ? Duration::zero()
                                                                          : *terms.grace));
-  kill.is_cancellable = !is_last && terms.spare_if_left;
-  if (!kill.is_cancellable) {
-    kill.ends_in_sigkill = sent.signal == SIGKILL || terms.grace;
-    kill.cancelled = listener_.on_signal(kill.worker(), kill.ends_in_sigkill);
-    kill.targets.find();
-    kill.targets.watch_ends(loop_, [&news = kill.has_news] { news = true; });
-  }
+  kill.ends_in_sigkill = sent.signal == SIGKILL || terms.grace;
+  kill.cancelled = listener_.on_signal(kill.worker(), kill.ends_in_sigkill);
+  kill.targets.find();
+  kill.targets.watch_ends(loop_, [&news = kill.has_news] { news = true; });
 }
 
 void KillLadder::note_worker_ended(const Process& worker) {
@@ -166,9 +147,6 @@ Instant KillLadder::advance(Instant now) {
       }
       if (kill->stage != Stage::kEnded) {
         next = std::min(next, kill->next_step_at);
-        if (kill->may_be_released()) {
-          next = std::min(next, now + kReleaseLook);
-        }
       }
     }
     std::erase_if(kills_, [](const auto& kill) { return kill->stage == Stage::kEnded; });
@@ -231,7 +209,7 @@ bool KillLadder::record_verdicts(Instant now) {
     kill->stage = Stage::kRecorded;
     kill->evidence_until = now;
     kill->gathering_until = now + evidence_limit;
-    if (policy_.evidence != EvidenceLevel::kNone) {
+    if (policy_.evidence != EvidenceLevel::kNone && !kill->order.has_evidence) {
       kill->evidence_until = now + evidence_limit;
       start_evidence(kill);
     }
@@ -281,8 +259,9 @@ void KillLadder::record_evidence(Kill& kill) {
   if (kill.collection && kill.stage == Stage::kRecorded) {
     Evidence evidence = kill.collection->take();
     kill.recording.add_to(evidence, kill.worker().pid);
-    log_.append_detail(
-        records_.evidence(kill.order.worker, kill.order.expiries.front().id, evidence));
+    std::string record = records_.evidence(kill.order.worker, kill.order.id(), evidence);
+    files_.note_evidence(kill.order.id(), record);
+    log_.append_detail(std::move(record));
     kill.collection.reset();
   }
 }
@@ -331,7 +310,6 @@ bool KillLadder::begin_first_signal(const std::shared_ptr<Kill>& kept, Instant n
     return true;
   }
   const ScopeTerms& terms = kill.order.deciding()->scope.terms;
-  kill.is_cancellable = terms.spare_if_left && terms.signal != SIGKILL && terms.grace;
   Kill* const other = other_kill_of_same_worker(kill);
   if (other != nullptr && (other->ends_in_sigkill || other->stage == Stage::kStopping)) {
     // advance() comes back when the other kill has ended, or sent its signal.
@@ -342,14 +320,11 @@ bool KillLadder::begin_first_signal(const std::shared_ptr<Kill>& kept, Instant n
     end(kill, KillVerdict::kAlreadyGone, {});
     return true;
   }
-  // Two cancellable kills of a worker go on side by side, each until its own scope is released.
-  if (other != nullptr && !(other->is_cancellable && kill.is_cancellable)) {
+  if (other != nullptr) {
     end(*other, KillVerdict::kSpared, "the worker survived the signal, and another scope expired");
   }
-  kill.ends_in_sigkill = !kill.is_cancellable && (terms.signal == SIGKILL || terms.grace);
-  if (!kill.is_cancellable) {
-    kill.cancelled = listener_.on_signal(kill.worker(), kill.ends_in_sigkill);
-  }
+  kill.ends_in_sigkill = terms.signal == SIGKILL || terms.grace;
+  kill.cancelled = listener_.on_signal(kill.worker(), kill.ends_in_sigkill);
   begin_signal(kept);
   return true;
 }
@@ -358,7 +333,7 @@ bool KillLadder::begin_first_signal(const std::shared_ptr<Kill>& kept, Instant n
 // releases comes just before.
 void KillLadder::begin_signal(const std::shared_ptr<Kill>& kept) {
   Kill& kill = *kept;
-  if (policy_.mode == KillMode::kProcess || kill.is_cancellable) {
+  if (policy_.mode == KillMode::kProcess) {
     send_due_signal(kill);
     kill.targets.resume();
     return;
@@ -410,15 +385,6 @@ void KillLadder::send_due_signal(Kill& kill) {
 
 bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& kept, Instant now) {
   Kill& kill = *kept;
-  // Releases come before deaths: a worker that released the scope and then exited did not die of
-  // the signal.
-  if (kill.waits_for_release()) {
-    find_releases(kill);
-    if (kill.order.deciding() == nullptr) {
-      end(kill, KillVerdict::kSpared, "released within the grace period");
-      return true;
-    }
-  }
   // Without a death and before the next step there is nothing to do. This saves a look at every
   // pidfd.
   if (!std::exchange(kill.has_news, false) && now < kill.next_step_at) {
@@ -438,11 +404,6 @@ bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& kept, Instant now) 
   }
   if (now < kill.next_step_at) {
     return false;
-  }
-  if (kill.waits_for_release()) {
-    kill.is_cancellable = false;
-    kill.ends_in_sigkill = true;
-    kill.cancelled = listener_.on_signal(kill.worker(), true);
   }
   if (kill.stage == Stage::kSignalled) {
     begin_signal(kept);
@@ -525,10 +486,13 @@ KillLadder::Kill* KillLadder::other_kill_of_same_worker(const Kill& kill) const 
 
 void KillLadder::find_releases(Kill& kill) {
   for (Expiry& expiry : kill.order.expiries) {
-    if (expiry.released_at || !listener_.was_released(kill.worker(), expiry)) {
+    if (expiry.released_at) {
       continue;
     }
-    expiry.released_at = Instant::now();  // not earlier than the release
+    expiry.released_at = listener_.released_at(kill.worker(), expiry);
+    if (!expiry.released_at) {
+      continue;
+    }
     if (kill.stage >= Stage::kRecorded || kill.order.is_continued) {
       ++released_late_[expiry.scope.name];
       std::string record =

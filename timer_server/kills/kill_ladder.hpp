@@ -33,14 +33,14 @@ struct KillOrder {
   // Of a kill that an earlier server has begun:
   bool is_continued = false;
   std::uint64_t record_number = 0;  // of the verdicts; 0: they are synced
-  std::vector<SentSignal> sent;     // the signals
+  bool has_evidence = false;
+  std::vector<SentSignal> sent;  // the signals
 
   // Returns the id of the kill.
   [[nodiscard]] const std::string& id() const { return expiries.front().id; }
 
   // Returns the expiry whose signal and grace period count: the earliest that has a signal and
-  // whose scope was not released since. Prefers a scope whose release would not cancel the kill
-  // (ScopeTerms::spare_if_left). Returns null if the worker is to be spared.
+  // whose scope was not released since. Returns null if the worker is to be spared.
   [[nodiscard]] const Expiry* deciding() const;
 };
 
@@ -63,9 +63,6 @@ class KillLadder {
  public:
   // How long the verdict waits for the worker's command line and rank.
   static constexpr Duration kFactsLimit = std::chrono::milliseconds{100};
-  // How often a kill that a release may cancel looks for the release, before the first signal and
-  // in the grace period: a release on a page does not wake the server.
-  static constexpr Duration kReleaseLook = std::chrono::milliseconds{50};
   // How long the first signal waits for evidence at most when the server is stopping.
   static constexpr Duration kShortEvidenceLimit = std::chrono::milliseconds{500};
   // How long all kills of one advance() wait together until their targets have stopped, so that
@@ -74,8 +71,8 @@ class KillLadder {
 
   // Callbacks to the owner of the scopes.
   struct Listener {
-    // Returns whether a scope was released, or renewed, since its verdict.
-    std::function<bool(const Process&, const Expiry&)> was_released;
+    // Returns when a scope was released, or renewed, since its verdict.
+    std::function<std::optional<Instant>(const Process&, const Expiry&)> released_at;
     // Is called before the first signal is sent. `is_final`: the signal is SIGKILL, or SIGKILL will
     // follow. Returns the names of the worker's other open scopes, which the kill cancels.
     std::function<std::vector<std::string>(const Process&, bool is_final)> on_signal;
@@ -165,8 +162,8 @@ class KillLadder {
   const MayBeForking may_be_forking_;
   const std::vector<pid_t> excluded_;  // the server and its ancestors
   std::vector<std::shared_ptr<Kill>> kills_;
-  // By worker, those that have not ended. A worker has several if a scope expired in the grace
-  // period of a kill that a release may cancel.
+  // By worker, those that have not ended. A worker has several if a scope expired while the
+  // evidence of another was collected.
   std::unordered_map<const Process*, std::vector<std::shared_ptr<Kill>>> kills_of_;
   bool has_short_waits_ = false;
   std::uint64_t signals_ = 0;

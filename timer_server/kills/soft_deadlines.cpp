@@ -24,6 +24,15 @@ void SoftDeadlines::warn() {
       continue;  // its exit has woken the loop, and decides
     }
     std::ranges::stable_sort(scopes, {}, [](const auto& scope) { return scope.passed.when; });
+    const auto signalled = std::ranges::stable_partition(
+        scopes, [](const auto& scope) { return scope.passed.signal == 0; });
+    std::vector<Warnings::Scope> first(std::make_move_iterator(signalled.begin()),
+                                       std::make_move_iterator(signalled.end()));
+    scopes.erase(signalled.begin(), signalled.end());
+    if (!first.empty()) {
+      context_.warnings.start(WorkerIdentity::of(*worker), std::move(first), now,
+                              context_.python_dump_of(*worker));
+    }
     const WarningLimit::Share share = worker->warning_limit.take(scopes.size(), now);
     if (share.count > 0) {
       scopes.resize(share.count);
@@ -44,7 +53,8 @@ std::optional<Warnings::Scope> SoftDeadlines::warning_of(
   Warnings::Scope warning;
   const ScopeView scope = context_.policy.view_of(*reading);
   warning.passed = {scope, due.slot.deadline, Instant::now(),
-                    context_.policy.reason_to_warn(scope.terms)};
+                    context_.policy.reason_to_warn(scope.terms, due.is_to_be_signalled),
+                    due.is_to_be_signalled && !context_.is_dry_run ? scope.terms.signal : 0};
   warning.is_open = [page = due.page, slot = due.slot] {
     return page->is_open(slot.slot, slot.word);
   };

@@ -2,10 +2,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "timer_server/evidence/python_dump.hpp"
 #include "timer_server/kills/warnings.hpp"
 #include "timer_server/scopes/workers.hpp"
 #include "timer_server/system/loop_thread.hpp"
@@ -15,15 +17,17 @@
 namespace filetimer {
 
 // Starts warnings about scopes whose soft deadline has passed, at most WarningLimit's number for
-// each worker. An iteration calls warn() last: no verdict waits for a warning, and a scope with a
-// verdict gets no warning. Used on the loop thread. What the context refers to must outlive this
-// object.
+// each worker, and about all that are to be signalled first. An iteration calls warn() last: no
+// verdict waits for a warning, and a scope with a verdict gets no warning. Used on the loop thread.
+// What the context refers to must outlive this object.
 class SoftDeadlines {
  public:
   struct Context {
     Workers& workers;
     const ScopePolicy& policy;
     Warnings& warnings;
+    bool is_dry_run;
+    std::function<std::optional<PythonDump>(const Worker&)> python_dump_of;
   };
   explicit SoftDeadlines(Context context) : context_(context) {}
 

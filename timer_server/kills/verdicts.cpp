@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <climits>
@@ -30,8 +31,8 @@ Verdicts::Verdicts(Context context)
       ladder_(
           context.loop, context.policy, context.records, context.log, context.files,
           context.side_threads,
-          {.was_released = [this](const Process& process,
-                                  const Expiry& expiry) { return was_released(process, expiry); },
+          {.released_at = [this](const Process& process,
+                                 const Expiry& expiry) { return released_at(process, expiry); },
            .on_signal = [this](const Process& process,
                                bool is_final) { return on_signal(process, is_final); },
            .on_end = [this](const KillOrder& order, const KillEnd& end) { on_end(order, end); },
@@ -153,7 +154,7 @@ void Verdicts::on_recorded(const KillOrder& order, Instant now) {
     incident_has_command_ = true;
     context_.evidence_command.start(order.worker, first.id, first.incident, first.scope.name, now);
   }
-  if (order.deciding() != nullptr) {
+  if (order.deciding() != nullptr && !order.has_evidence) {
     start_evidence_of_peers(order.worker, first.incident, now);
   }
 }
@@ -302,7 +303,11 @@ std::optional<Expiry> Verdicts::expiry_of(const DeadlineScan::DueScope& due) con
   }
   Expiry expiry;
   expiry.scope = context_.scopes.view_of(*reading);
-  expiry.scope.terms.deadline = due.deadline;
+  ScopeTerms& terms = expiry.scope.terms;
+  terms.deadline = due.deadline;
+  if (terms.signal_first && terms.signal > 0 && terms.grace.value_or(Grace{}) > Grace{}) {
+    terms.signal = SIGKILL;  // the first signal was sent when the timeout had passed
+  }
   expiry.place = place;
   return expiry;
 }
@@ -316,12 +321,12 @@ std::optional<PythonDump> Verdicts::python_dump_of(const Worker& worker) const {
   return std::nullopt;
 }
 
-bool Verdicts::was_released(const Process& process, const Expiry& expiry) const {
+std::optional<Instant> Verdicts::released_at(const Process& process, const Expiry& expiry) const {
   if (expiry.scope.terms.is_idle && has_worked_since(process, expiry.scope.terms.deadline)) {
-    return true;
+    return Instant::now();
   }
   const PageVerdict& place = expiry.place;
-  return place.page && place.page->was_released_late(place.slot, place.word);
+  return place.page ? place.page->released_late_at(place.slot, place.word) : std::nullopt;
 }
 
 // Returns whether a worker whose idle timeout has expired is in a scope, or has left one since.

@@ -118,7 +118,8 @@ class Verdicts {
                                Instant now);
 
   // What the ladder calls.
-  [[nodiscard]] bool was_released(const Process& process, const Expiry& expiry) const;
+  [[nodiscard]] std::optional<Instant> released_at(const Process& process,
+                                                   const Expiry& expiry) const;
   [[nodiscard]] bool has_worked_since(const Process& process, Instant since) const;
   std::vector<std::string> on_signal(const Process& process, bool is_final);
   void on_recorded(const KillOrder& order, Instant now);

@@ -13,6 +13,7 @@ namespace filetimer {
 struct Warnings::Batch {
   WorkerIdentity worker;
   std::vector<Scope> scopes;
+  std::optional<PythonDump> python;
   Instant facts_until;
   Instant evidence_until;
   bool evidence_pending = false;
@@ -37,15 +38,31 @@ Warnings::Warnings(const KillPolicy& policy, Records& records, RecordLog& log,
 
 Warnings::~Warnings() = default;
 
-void Warnings::start(WorkerIdentity worker, std::vector<Scope> scopes, Instant now) {
+void Warnings::start(WorkerIdentity worker, std::vector<Scope> scopes, Instant now,
+                     std::optional<PythonDump> python) {
   loop_thread_.check();
   auto batch = std::make_shared<Batch>();
+  Duration limit = evidence_timeout_;
+  bool is_before_signal = false;
+  for (const Scope& scope : scopes) {
+    if (scope.passed.signal != 0) {
+      is_before_signal = true;
+      limit = std::min(limit, Duration{*scope.passed.scope.terms.grace} / 4);
+    }
+  }
   batch->worker = std::move(worker);
   batch->scopes = std::move(scopes);
   batch->facts_until = now + KillLadder::kFactsLimit;
-  batch->evidence_until = now + evidence_timeout_;
+  batch->evidence_until = now + limit;
   batch->evidence_pending = level_ != EvidenceLevel::kNone;
-  batches_.push_back(std::move(batch));
+  if (is_before_signal) {
+    batch->facts_until = std::min(batch->facts_until, batch->evidence_until);
+    batch->python = std::move(python);
+  }
+  batches_.push_back(batch);
+  if (is_before_signal && batch->evidence_pending) {
+    start_evidence(batch, nullptr);  // at once, whatever is collected of others
+  }
 }
 
 Instant Warnings::advance(Instant now) {
@@ -66,24 +83,25 @@ Instant Warnings::advance(Instant now) {
       break;
     }
     if (batch->evidence_pending && !batch->collection) {
-      start_evidence(batch);
+      start_evidence(batch, slots_.take());
     }
   }
   return next;
 }
 
-void Warnings::start_evidence(const std::shared_ptr<Batch>& batch) {
-  // No Python stacks: they need a signal.
-  batch->collection = EvidenceCollection::start(
-      side_threads_, batch->worker.process, {level_, batch->evidence_until, std::nullopt, false},
-      [weak = std::weak_ptr(batch), token = slots_.take()] {
-        const auto waiting = weak.lock();
-        if (waiting && waiting->collection) {
-          waiting->evidence = waiting->collection->take();
-          waiting->evidence_pending = false;
-          waiting->collection.reset();
-        }
-      });
+void Warnings::start_evidence(const std::shared_ptr<Batch>& batch,
+                              std::shared_ptr<const char> token) {
+  batch->collection =
+      EvidenceCollection::start(side_threads_, batch->worker.process,
+                                {level_, batch->evidence_until, batch->python, token == nullptr},
+                                [weak = std::weak_ptr(batch), token = std::move(token)] {
+                                  const auto waiting = weak.lock();
+                                  if (waiting && waiting->collection) {
+                                    waiting->evidence = waiting->collection->take();
+                                    waiting->evidence_pending = false;
+                                    waiting->collection.reset();
+                                  }
+                                });
 }
 
 void Warnings::flush(const Process& worker, std::string_view why) {
@@ -111,6 +129,8 @@ void Warnings::record(Batch& batch, std::string_view why_no_evidence) {
   bool has_recorded_evidence = false;
   for (Scope& scope : batch.scopes) {
     scope.passed.id = records_.next_warning_id();
+    const bool is_signalled = scope.passed.signal != 0 && scope.is_open();
+    scope.passed.signal = is_signalled ? scope.passed.signal : 0;
     Evidence none;
     const Evidence* evidence = nullptr;
     if (!has_recorded_evidence && level_ != EvidenceLevel::kNone) {
@@ -127,6 +147,9 @@ void Warnings::record(Batch& batch, std::string_view why_no_evidence) {
     const std::uint64_t number =
         log_.append_detail(records_.warned(batch.worker, scope.passed, evidence));
     ++warned_[scope.passed.scope.name];
+    if (is_signalled) {
+      (void)batch.worker.process->send_signal(scope.passed.signal);
+    }
     if (&scope == &batch.scopes.front()) {
       recorded_(batch.worker, scope.passed, number);
     }

@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,8 +21,9 @@
 namespace filetimer {
 
 // Collects the evidence of a worker whose soft deadline has passed, and records the warning when
-// the evidence is complete or its time is up. Sends no signal. Used on the loop thread. The
-// references that the constructor takes must outlive the warnings.
+// the evidence is complete or its time is up. Then sends the signals of scopes that are signalled
+// first: a worker that handles it may leave the scope before it expires. Used on the loop thread.
+// The references that the constructor takes must outlive the warnings.
 class Warnings {
  public:
   // Called after the first record of the soft deadlines of a worker that passed together, with that
@@ -41,8 +43,10 @@ class Warnings {
     std::function<bool()> is_open;
   };
   // Begins the warnings of one worker. `scopes` has at least one scope, the earliest soft deadline
-  // first. The evidence is recorded with the first scope that is still open then.
-  void start(WorkerIdentity worker, std::vector<Scope> scopes, Instant now);
+  // first. The evidence is recorded with the first scope that is still open then. That before a
+  // signal has the Python stacks, and takes a quarter of the grace period at most.
+  void start(WorkerIdentity worker, std::vector<Scope> scopes, Instant now,
+             std::optional<PythonDump> python = std::nullopt);
   // Records the warnings that are ready. Returns when it must be called again at the latest; it
   // must also be called when the side threads have delivered.
   Instant advance(Instant now);
@@ -60,7 +64,7 @@ class Warnings {
  private:
   struct Batch;
 
-  void start_evidence(const std::shared_ptr<Batch>& batch);
+  void start_evidence(const std::shared_ptr<Batch>& batch, std::shared_ptr<const char> token);
   void record(Batch& batch, std::string_view why_no_evidence);
 
   const EvidenceLevel level_;

@@ -449,8 +449,9 @@ std::string Records::warned(const WorkerIdentity& worker, const SoftDeadline& pa
       terms.timeout == kForever
           ? terms.acquired
           : std::max(terms.acquired, Instant{terms.deadline.ns - terms.timeout.count()});
-  const Duration after =
-      terms.soft_ms != 0 ? Duration{std::chrono::milliseconds{terms.soft_ms}} : passed.when - begun;
+  const Duration after = terms.soft_ms != 0 && passed.signal == 0
+                             ? Duration{std::chrono::milliseconds{terms.soft_ms}}
+                             : passed.when - begun;
   JsonWriter json = begin("warned", ClockReading::now(), worker);
   json.field("id", passed.id).field("scope", passed.scope.name).field("reason", passed.reason);
   write_timeouts(json, terms);
@@ -461,6 +462,9 @@ std::string Records::warned(const WorkerIdentity& worker, const SoftDeadline& pa
       .field("soft_mono_ns", passed.when.ns);
   if (terms.tid != 0) {
     json.field("tid", terms.tid);
+  }
+  if (passed.signal != 0) {
+    json.field("signal", passed.signal);
   }
   if (passed.omitted != 0) {
     json.field("omitted", passed.omitted);

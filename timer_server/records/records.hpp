@@ -91,6 +91,7 @@ struct SoftDeadline {
   Instant when;     // when it passed
   Instant noticed;  // when the server noticed
   std::string reason;
+  int signal = 0;           // that the worker is sent now, before its scope expires; 0: none
   std::size_t omitted = 0;  // warnings about the worker that were not recorded before this one
   std::string id{};         // of the warning
 };

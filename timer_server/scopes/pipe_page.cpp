@@ -132,7 +132,7 @@ void PipePage::set_terms(Slot& slot, const ScopeTerms& terms) const {
   slot.tid.store(terms.tid, kRelaxed);
   slot.signal.store(static_cast<std::uint16_t>(std::max(terms.signal, 0)), kRelaxed);
   slot.flags.store(static_cast<std::uint16_t>((terms.whole_process ? slot_flag::kWholeProcess : 0) |
-                                              (terms.spare_if_left ? slot_flag::kSpareIfLeft : 0)),
+                                              (terms.signal_first ? slot_flag::kSignalFirst : 0)),
                    kRelaxed);
 }
 
@@ -149,9 +149,7 @@ Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
     const std::int64_t before = open.deadline.load(kRelaxed);
     const bool is_same =
         is_same_span(before, word) && open.timeout.load(kRelaxed) == terms.asked.count();
-    if (is_warned(number, before)) {
-      note_warned(number, is_same ? word : slot_word::kFree);
-    }
+    move_notes(number, before, is_same ? word : slot_word::kFree);
   } else {
     if (found) {
       release(id);  // a renewal that comes after the verdict
@@ -239,7 +237,6 @@ void PipePage::end_cancelled(std::optional<std::string_view> id) {
 // Called for a slot that is free, or was released late and acknowledged.
 void PipePage::free(std::size_t slot) {
   slot_at(slot).deadline.store(slot_word::kFree, kRelaxed);
-  note_warned(slot, slot_word::kFree);
   forget_id(slot);
   on_change(slot);
   free_.push_back(static_cast<SlotNumber>(slot));
@@ -281,12 +278,13 @@ Instant PipePage::scan(const Scan& scan, Found& found, Activity& activity) {
     return next_;
   }
   const std::size_t known = found.due.size();
+  const std::size_t known_to_signal = found.to_signal.size();
   Activity of_slots;
   next_ = WorkerPage::scan(scan, found, of_slots);
   shortest_ = of_slots.shortest;
   activity.shortest = std::min(activity.shortest, shortest_);
   const Instant next = next_;
-  if (found.due.size() > known) {
+  if (found.due.size() > known || found.to_signal.size() > known_to_signal) {
     next_ = {};  // scopes that are due may be deferred, and must be found again
   }
   return next;

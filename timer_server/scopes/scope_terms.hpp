@@ -39,7 +39,7 @@ struct ScopeTerms {
   pid_t tid = 0;                   // 0: unknown
   bool whole_process : 1 = false;  // the end of the worker releases it
   bool is_idle : 1 = false;        // not a scope: the idle timeout of a worker in no scope
-  bool spare_if_left : 1 = false;  // a release within the grace period cancels the kill
+  bool signal_first : 1 = false;  // the signal comes at the timeout, and the deadline after `grace`
   bool is_paused : 1 = false;
 };
 

@@ -55,13 +55,15 @@ std::optional<SlotReading> WorkerPage::read_slot(std::size_t index, std::int64_t
 }
 
 Instant WorkerPage::deadline_of(const Slot& slot, std::int64_t word, const Scan& scan) {
-  return due_after_losses(slot, word, scan.terms.max_timeout, scan.server, scan.worker);
+  return due_after_losses(slot, word, scan.terms.max_timeout,
+                          grace_before_due(slot, scan.terms.grace), scan.server, scan.worker);
 }
 
 Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
   Instant next = Instant::never();
   const std::size_t known_due = found.due.size();
   const std::size_t known_soft = found.soft.size();
+  const std::size_t known_to_signal = found.to_signal.size();
   const bool is_whole = for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
     const bool has_ended = word == slot_word::kFree && start_in(slot.started) > scan.previous;
     if (slot_word::is_open(word) || has_ended) {
@@ -79,21 +81,34 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
       return;
     }
     next = std::min(next, deadline);
+    const Duration grace = grace_before_due(slot, scan.terms.grace);
+    Instant timed_out = deadline;
+    if (grace > Duration::zero()) {
+      timed_out =
+          due_after_losses(slot, word, scan.terms.max_timeout, {}, scan.server, scan.worker);
+      if (timed_out > scan.now) {
+        next = std::min(next, timed_out);
+      } else if ((!rare_ || !is_noted(rare_->signalled, index, word)) && is_unchanged(slot, word)) {
+        // Otherwise the slot has another scope by now, and its worker wakes the server if needed.
+        found.to_signal.push_back({index, word, timed_out});
+        return;
+      }
+    }
     if ((slot.soft_ms.load(kRelaxed) | scan.terms.warn_at) == 0) {
       return;
     }
-    const Instant warn = soft_time_of(slot, word, deadline, scan.terms.warn_at);
+    const Instant warn = soft_time_of(slot, word, timed_out, scan.terms.warn_at);
     if (warn > scan.now) {
       next = std::min(next, warn);
-    } else if (!is_warned(index, word) && is_unchanged(slot, word)) {
-      // Otherwise the slot has another scope by now, and its worker wakes the server if needed.
-      note_warned(index, word);
+    } else if (!is_noted(rare().warned, index, word) && is_unchanged(slot, word)) {
+      note(rare().warned, index, word);
       found.soft.push_back({index, word, warn});
     }
   });
   if (!is_whole) {
     found.due.resize(known_due);
     found.soft.resize(known_soft);
+    found.to_signal.resize(known_to_signal);
     return Instant::never();
   }
   return next;
@@ -153,12 +168,22 @@ void WorkerPage::restore_idle_verdict(Instant deadline) {
   }
 }
 
-void WorkerPage::note_warned(std::size_t slot, std::int64_t word) {
-  std::vector<std::int64_t>& warned = rare().warned;
-  if (warned.size() <= slot) {
-    warned.resize(slot + 1);
+void WorkerPage::note(std::vector<std::int64_t>& words, std::size_t slot, std::int64_t word) {
+  if (words.size() <= slot) {
+    words.resize(slot + 1);
   }
-  warned[slot] = word;
+  words[slot] = word;
+}
+
+void WorkerPage::move_notes(std::size_t slot, std::int64_t before, std::int64_t word) {
+  if (!rare_) {
+    return;
+  }
+  for (std::vector<std::int64_t>* const words : {&rare_->warned, &rare_->signalled}) {
+    if (is_noted(*words, slot, before)) {
+      note(*words, slot, word);
+    }
+  }
 }
 
 bool WorkerPage::try_expire(std::size_t slot, std::int64_t word) {
@@ -189,16 +214,22 @@ bool WorkerPage::is_open(std::size_t slot, std::int64_t word) {
   return is_whole_ && now == word;
 }
 
-bool WorkerPage::was_released_late(std::size_t slot, std::int64_t word) {
-  std::int64_t now = 0;
-  bool is_begun_anew = false;
+std::optional<Instant> WorkerPage::released_late_at(std::size_t slot, std::int64_t word) {
+  const Instant now = Instant::now();
+  std::optional<Instant> released;
   guarded([&] {
     const Slot& judged = slot_at(slot);
-    now = read_deadline(judged);
-    is_begun_anew = is_idle_watch(judged) && judged.started.load(kRelaxed) > word;
+    const bool is_begun_anew = is_idle_watch(judged) && judged.started.load(kRelaxed) > word;
+    // Any other word was written by the worker.
+    const std::int64_t present = read_deadline(judged);
+    if (present != slot_word::expired(word) || is_begun_anew) {
+      // `left` is written before the word.
+      const Instant left{judged.left.load(kRelaxed)};
+      const bool says_when = present == slot_word::kReleasedLate && left.ns > word && left <= now;
+      released = says_when ? left : now;
+    }
   });
-  // Any other word was written by the worker.
-  return is_whole_ && (now != slot_word::expired(word) || is_begun_anew);
+  return is_whole_ ? released : std::nullopt;
 }
 
 void WorkerPage::finish(std::size_t slot, std::int64_t word) {

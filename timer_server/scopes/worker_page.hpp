@@ -47,6 +47,7 @@ class WorkerPage {
   struct Terms {
     Duration max_timeout = kForever;
     std::uint32_t warn_at = 0;  // --warn-at as the status page has it; 0: none
+    Duration grace{};           // of scopes that name none; zero: no SIGKILL follows
   };
   struct Scan {
     Instant now;
@@ -64,9 +65,12 @@ class WorkerPage {
   struct Found {
     std::vector<Due> due;   // with a deadline at or before `now`
     std::vector<Due> soft;  // with a soft deadline only at or before `now`; each once a span
+    // To be signalled first at or before `now`; each until note_signalled().
+    std::vector<Due> to_signal;
     void clear() {
       due.clear();
       soft.clear();
+      to_signal.clear();
     }
   };
   // Whether the worker is in a scope, and its idle timeouts.
@@ -89,6 +93,8 @@ class WorkerPage {
   // Adds what it finds to `found` and `activity`. Returns the earliest deadline of the scopes that
   // are not due, soft deadlines included.
   virtual Instant scan(const Scan& scan, Found& found, Activity& activity);
+  // Notes that the scope in the slot was signalled, under its word.
+  void note_signalled(std::size_t slot, std::int64_t word) { note(rare().signalled, slot, word); }
   // Returns when the scope in the slot is due, under its word.
   [[nodiscard]] static Instant deadline_of(const Slot& slot, std::int64_t word, const Scan& scan);
   // Returns when the idle timeout is due if the last release was at `last_left`. Returns nothing if
@@ -102,8 +108,8 @@ class WorkerPage {
   bool try_expire(std::size_t slot, std::int64_t word);
   // Gives the verdict on an idle timeout. Returns false if the worker ended it first.
   bool try_expire_idle(std::size_t slot, Instant deadline);
-  // Returns whether a slot that was judged under `word` was released since.
-  [[nodiscard]] bool was_released_late(std::size_t slot, std::int64_t word);
+  // Returns when a slot that was judged under `word` was released since.
+  [[nodiscard]] std::optional<Instant> released_late_at(std::size_t slot, std::int64_t word);
   // Marks the slot that was judged under `word`: its kill is over.
   virtual void finish(std::size_t slot, std::int64_t word);
   // Revokes the verdict: the scope is open again, and will be judged again.
@@ -162,10 +168,9 @@ class WorkerPage {
   template <class Work>
   void guarded(Work&& work);
 
-  [[nodiscard]] bool is_warned(std::size_t slot, std::int64_t word) const {
-    return rare_ && slot < rare_->warned.size() && rare_->warned[slot] == word;
-  }
-  void note_warned(std::size_t slot, std::int64_t word);
+  // Lets what was noted of the scope that was in the slot under `before` hold under `word`;
+  // kFree: for no scope.
+  void move_notes(std::size_t slot, std::int64_t before, std::int64_t word);
 
  private:
   template <class Visit>
@@ -184,9 +189,16 @@ class WorkerPage {
   // What few pages need is allocated apart, because a server may watch thousands of pages.
   struct Rare {
     std::unordered_map<std::size_t, Instant> judged_idle;  // by slot: the last deadline
-    std::vector<std::int64_t> warned;                      // by slot: the word of its last warning
+    // By slot: the word under which it was warned about last, and signalled last.
+    std::vector<std::int64_t> warned;
+    std::vector<std::int64_t> signalled;
   };
   Rare& rare();
+  [[nodiscard]] static bool is_noted(const std::vector<std::int64_t>& words, std::size_t slot,
+                                     std::int64_t word) {
+    return slot < words.size() && words[slot] == word;
+  }
+  static void note(std::vector<std::int64_t>& words, std::size_t slot, std::int64_t word);
   std::unique_ptr<Rare> rare_;
 };
 

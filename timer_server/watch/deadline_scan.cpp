@@ -47,8 +47,9 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
     // scan_of() for each page: the worker may have been found resumed while the last one was
     // judged.
     want_by(page->scan(scan_of(worker, woke), on_page_, activity));
-    const bool is_due = !on_page_.due.empty() || !on_page_.soft.empty();
-    if (is_due && !judge(worker, page, on_page_.due, woke, found)) {
+    const bool is_due =
+        !on_page_.due.empty() || !on_page_.soft.empty() || !on_page_.to_signal.empty();
+    if (is_due && !judge(worker, page, on_page_, woke, found)) {
       found.lost.push_back({&worker, page, true});
     } else {
       for (const WorkerPage::Due& slot : on_page_.soft) {
@@ -75,8 +76,7 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
 
 // Returns false if the worker runs another program than the one that opened the scopes.
 bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page,
-                         const std::vector<WorkerPage::Due>& candidates, Instant woke,
-                         Found& found) {
+                         const WorkerPage::Found& candidates, Instant woke, Found& found) {
   if (!worker.process->is_alive()) {
     return true;  // its pending exit event decides
   }
@@ -84,12 +84,18 @@ bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page
     return false;
   }
   // A worker that was found resumed in this scan is judged in the next one.
-  if (worker.halted.end() > woke ||
-      (!candidates.empty() && should_defer(worker, *page, candidates.front()))) {
+  const std::vector<WorkerPage::Due>& due = candidates.due;
+  const std::vector<WorkerPage::Due>& to_signal = candidates.to_signal;
+  if (worker.halted.end() > woke || (!due.empty() && should_defer(worker, *page, due.front())) ||
+      (!to_signal.empty() && should_defer(worker, *page, to_signal.front()))) {
     return true;
   }
-  found.due.reserve(found.due.size() + candidates.size());  // no verdict may be lost
-  for (const WorkerPage::Due& candidate : candidates) {
+  for (const WorkerPage::Due& slot : to_signal) {
+    found.soft.push_back({worker.process, page, slot, true});
+    page->note_signalled(slot.slot, slot.word);
+  }
+  found.due.reserve(found.due.size() + due.size());  // no verdict may be lost
+  for (const WorkerPage::Due& candidate : due) {
     if (page->try_expire(candidate.slot, candidate.word)) {
       found.due.push_back({&worker, candidate.deadline, {page, candidate.slot, candidate.word}});
     }

@@ -46,11 +46,12 @@ class DeadlineScan {
     Instant deadline;
     PageVerdict place;
   };
-  // A scope whose soft deadline has passed.
+  // A scope whose soft deadline has passed, or that is to be signalled first.
   struct SoftDueScope {
     std::shared_ptr<const Process> process;
     std::shared_ptr<WorkerPage> page;
     WorkerPage::Due slot;
+    bool is_to_be_signalled = false;
   };
   // A page that is no longer valid although its worker may still run.
   struct LostPage {
@@ -88,7 +89,7 @@ class DeadlineScan {
   [[nodiscard]] WorkerPage::Scan scan_of(const Worker& worker, Instant now) const;
   void scan_worker(Worker& worker, Instant woke, Found& found);
   bool judge(Worker& worker, const std::shared_ptr<WorkerPage>& page,
-             const std::vector<WorkerPage::Due>& candidates, Instant woke, Found& found);
+             const WorkerPage::Found& candidates, Instant woke, Found& found);
   void judge_idleness(Worker& worker, const WorkerPage::Activity& activity, Instant woke,
                       Found& found);
   bool should_defer(Worker& worker, WorkerPage& page, const WorkerPage::Due& due) const;

@@ -12,11 +12,21 @@
 
 namespace filetimer {
 
+namespace {
+
+// Returns the grace period of scopes on pages that name none.
+std::optional<Duration> default_grace(const Settings& settings) {
+  return settings.grace ? *settings.grace : Settings::kDefaultGrace;
+}
+
+}  // namespace
+
 ScopePolicy::ScopePolicy(const Settings& settings, const LostTime& lost)
     : settings_(settings),
       lost_(lost),
       page_terms_{.max_timeout = settings.max_timeout.value_or(kForever),
-                  .warn_at = settings.warn_at ? warn_at_word(*settings.warn_at) : 0} {}
+                  .warn_at = settings.warn_at ? warn_at_word(*settings.warn_at) : 0,
+                  .grace = default_grace(settings).value_or(Duration::zero())} {}
 
 WorkerPage::Scan ScopePolicy::scan_of(const Worker& worker, Instant now) const {
   return {.now = now, .terms = page_terms_, .server = lost_, .worker = worker.halted};
@@ -29,7 +39,7 @@ ScopeTerms ScopePolicy::terms_of(const wire::Request& request, const ClockReadin
   terms.signal = request.signal;
   terms.tid = request.x_tid.value_or(0);
   terms.whole_process = request.x_whole_process;
-  terms.spare_if_left = request.x_spare_if_left;
+  terms.signal_first = request.x_signal_first;
   if (request.x_timeout_s) {
     terms.timeout = duration_from_seconds(*request.x_timeout_s);
     if (terms.timeout != kForever && !terms.deadline.is_never()) {
@@ -77,9 +87,9 @@ ScopeView ScopePolicy::view_of(const SlotReading& reading) const {
   terms.tid = reading.tid;
   terms.is_paused = slot_word::is_paused(reading.word);
   terms.whole_process = (reading.flags & slot_flag::kWholeProcess) != 0;
-  terms.spare_if_left = (reading.flags & slot_flag::kSpareIfLeft) != 0;
+  terms.signal_first = (reading.flags & slot_flag::kSignalFirst) != 0;
   if (!reading.grace_ms) {
-    terms.grace = grace_of(settings_.grace ? *settings_.grace : Settings::kDefaultGrace);
+    terms.grace = grace_of(default_grace(settings_));
   } else if (*reading.grace_ms != kNoSigkill) {
     terms.grace = Grace{*reading.grace_ms};
   }
@@ -119,8 +129,9 @@ std::vector<ScopeView> ScopePolicy::open_scopes_of(const Worker& worker, std::si
   return views;
 }
 
-std::string ScopePolicy::reason_to_warn(const ScopeTerms& terms) const {
-  return terms.soft_ms != 0
+std::string ScopePolicy::reason_to_warn(const ScopeTerms& terms, bool is_signalled) const {
+  return is_signalled ? "its timeout has passed"
+         : terms.soft_ms != 0
              ? fmt::format("its soft deadline of {} has passed",
                            duration_text(std::chrono::milliseconds{terms.soft_ms}))
              : fmt::format("{} of its timeout has passed (--warn-at)", *settings_.warn_at);

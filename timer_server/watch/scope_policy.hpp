@@ -44,7 +44,7 @@ class ScopePolicy {
                                                       std::size_t* count = nullptr) const;
 
   // Returns why a scope is warned about, for its record.
-  [[nodiscard]] std::string reason_to_warn(const ScopeTerms& terms) const;
+  [[nodiscard]] std::string reason_to_warn(const ScopeTerms& terms, bool is_signalled) const;
 
  private:
   const Settings& settings_;

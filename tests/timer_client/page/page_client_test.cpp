@@ -350,16 +350,16 @@ TEST_CASE("the elapsed and remaining time of a timer are known while it is open"
   CHECK(!scope.times());
 }
 
-TEST_CASE("spare_if_left is on the page and in a line") {
+TEST_CASE("signal_first is on the page and in a line") {
   FakeServer server;
   auto client = server.connect();
   server.pipe().next();
   ScopeOptions options;
   options.signal = 15;
-  options.spare_if_left = true;
+  options.signal_first = true;
   {
     auto scope = client.expires(30s, "soft", options);
-    CHECK(slot_called(server.page(), "soft").flags == slot_flag::kSpareIfLeft);
+    CHECK(slot_called(server.page(), "soft").flags == slot_flag::kSignalFirst);
     CHECK(slot_called(server.page(), "soft").signal == 15);
   }
   auto next = client.expires(30s, "soft");

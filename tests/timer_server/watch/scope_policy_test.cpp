@@ -122,7 +122,7 @@ TEST_CASE("The timeout of a request of PyTorch's client counts from its reading"
   CHECK(terms.tid == 0);
   CHECK(terms.soft_ms == 0);
   CHECK_FALSE(terms.whole_process);
-  CHECK_FALSE(terms.spare_if_left);
+  CHECK_FALSE(terms.signal_first);
   const ScopeTerms late = parts.policy.terms_of(pytorch_request(990), kReadAt);
   CHECK(late.deadline == after_boot(40s));
   CHECK(late.timeout == 0s);
@@ -156,9 +156,9 @@ TEST_CASE("Each field of a request becomes a term of the scope") {
   CHECK(terms().tid == 12);
   request.x_whole_process = true;
   CHECK(terms().whole_process);
-  CHECK_FALSE(terms().spare_if_left);
-  request.x_spare_if_left = true;
-  CHECK(terms().spare_if_left);
+  CHECK_FALSE(terms().signal_first);
+  request.x_signal_first = true;
+  CHECK(terms().signal_first);
 }
 
 TEST_CASE("A request's soft deadline is in whole milliseconds, and none if it cannot be") {
@@ -233,13 +233,13 @@ TEST_CASE("A slot is shown as its worker has opened it") {
   CHECK(view.terms.tid == 12);
   CHECK(view.terms.whole_process);
   CHECK_FALSE(view.terms.is_idle);
-  CHECK_FALSE(view.terms.spare_if_left);
+  CHECK_FALSE(view.terms.signal_first);
   CHECK_FALSE(view.terms.is_paused);
   const auto terms_with = [&](std::uint16_t flags) {
     return parts.policy.view_of(reading_of([&](auto& slot) { slot.flags = flags; })).terms;
   };
   CHECK(terms_with(slot_flag::kIdle).is_idle);
-  CHECK(terms_with(slot_flag::kSpareIfLeft).spare_if_left);
+  CHECK(terms_with(slot_flag::kSignalFirst).signal_first);
   const ScopeTerms endless = parts.policy
                                  .view_of(reading_of([](SlotReading& slot) {
                                    slot.word = slot_word::kPaused + 2'000;
@@ -329,7 +329,8 @@ TEST_CASE("Open scopes are listed oldest first, and if there are too many, the l
 TEST_CASE("A warning says which soft deadline has passed") {
   const PolicyStage parts(settings_with([](Settings& settings) { settings.warn_at = 0.5; }));
   ScopeTerms terms;
-  CHECK(parts.policy.reason_to_warn(terms) == "0.5 of its timeout has passed (--warn-at)");
+  CHECK(parts.policy.reason_to_warn(terms, false) == "0.5 of its timeout has passed (--warn-at)");
   terms.soft_ms = 1'500;
-  CHECK(parts.policy.reason_to_warn(terms) == "its soft deadline of 1500ms has passed");
+  CHECK(parts.policy.reason_to_warn(terms, false) == "its soft deadline of 1500ms has passed");
+  CHECK(parts.policy.reason_to_warn(terms, true) == "its timeout has passed");
 }

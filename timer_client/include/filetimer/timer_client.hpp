@@ -135,10 +135,10 @@ struct ScopeOptions {
   // The timeout of the first scope of this name that the client opens, and of every heartbeat until
   // its first beat: start-up and compilation take longer. Limits as a timeout's.
   std::optional<Timeout> first_timeout{};
-  // Whether the process may leave the scope after its verdict. The process catches `signal` and
-  // leaves the scope by itself: the signal goes to this process alone, not to its descendants, and
-  // if the scope is released within the grace period, no process is killed. Useless with SIGKILL.
-  bool spare_if_left = false;
+  // Whether `signal` comes when the timeout has passed, to this process alone, and the scope
+  // expires after the grace period: the process catches the signal and leaves the scope by itself.
+  // If it does not, SIGKILL follows, to its descendants as well. Useless with SIGKILL.
+  bool signal_first = false;
 };
 
 // The default options of a scope; made once, not for each scope.
@@ -202,8 +202,8 @@ struct TimerTimes {
   std::chrono::nanoseconds remaining{};
   bool is_paused = false;
   bool is_expired = false;  // the server has given its verdict
-  // Of the acquire or the last renewal, as a file of timeouts has it if it has the name; kNoDeadline
-  // without a deadline. --max-timeout of the server may cut it.
+  // Of the acquire or the last renewal, as a file of timeouts has it if it has the name;
+  // kNoDeadline without a deadline. --max-timeout of the server may cut it.
   std::chrono::nanoseconds timeout{};
 };
 

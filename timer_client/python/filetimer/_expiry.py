@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Scopes with on_expiry="raise", and the signal by which the server ends them: a real-time signal
-without a handler, because SIGUSR1 and SIGUSR2 belong to schedulers and to users.
+"""Scopes with on_expiry="raise", and the signal that the server sends when their timeout has passed: a
+real-time signal without a handler, because SIGUSR1 and SIGUSR2 belong to schedulers and to users.
 
 The handler of the signal raises ScopeExpired at any line that the main thread runs, except in the
-methods here: a scope that is being left must be released, and __exit__ checks whether it expired.
+methods here: a scope that is being left must be released, and __exit__ checks whether the signal came.
 """
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _FIRST = signal.SIGRTMIN + 4
 _number = 0
 _is_installed = False
+_is_waiting = False  # the signal came while a method here ran
 _entered: list[weakref.ref[RaisingScope]] = []  # the outermost first
 
 
@@ -39,9 +40,11 @@ class RaisingScope(_native.Scope):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         times = self.times()  # None in a forked child, and for a scope that is not watched
+        was_signalled = times is not None and times.remaining <= 0 and _has_signal()
         in_time = self._leave()
         self._forget()
-        if times is not None and not in_time and not self._has_raised and kind is None:
+        if times is not None and kind is None and not self._has_raised and (
+                was_signalled or not in_time):
             raise ScopeExpired(self.name, times.timeout, times.elapsed)
 
     def acquire(self) -> None:
@@ -52,7 +55,7 @@ class RaisingScope(_native.Scope):
     def release(self) -> bool:
         in_time = super().release()
         self._forget()
-        return in_time
+        return in_time and not self._has_raised
 
     def _prepare(self) -> None:
         if threading.get_native_id() != os.getpid():
@@ -78,14 +81,20 @@ def _is_in_own_code(frame: FrameType | None) -> bool:
     return False
 
 
+def _has_signal() -> bool:
+    return _is_waiting or _number in signal.sigpending()
+
+
 def _handle(number: int, frame: FrameType | None) -> None:
-    if _is_in_own_code(frame):
+    global _is_waiting
+    _is_waiting = _is_in_own_code(frame)
+    if _is_waiting:
         return  # the native part sends the signal again
     _native._stop_sending()
     for reference in list(_entered):
         scope = reference()
         times = None if scope is None or scope._has_raised else scope.times()
-        if scope is not None and times is not None and times.expired:
+        if scope is not None and times is not None and times.remaining <= 0:
             scope._has_raised = True
             raise ScopeExpired(scope.name, times.timeout, times.elapsed)
 

@@ -161,7 +161,7 @@ bool read_options(const Arguments& arguments, nanoseconds timeout, Ref& type,
                       "on_expiry='raise' has a signal of its own: expected no other");
       return false;
     }
-    read.spare_if_left = true;
+    read.signal_first = true;
     if (!find_raising(type, read.signal)) {
       return false;
     }
