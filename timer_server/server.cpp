@@ -26,9 +26,12 @@ constexpr Duration kLastSyncLimit = std::chrono::seconds{2};
 constexpr Duration kAfterFailure = std::chrono::milliseconds{100};
 constexpr std::string_view kEndedInside = "the worker ended inside the scope";
 
-Settings with_absolute_path(Settings settings) {
+Settings prepared(Settings settings) {
   if (!settings.metrics.empty()) {
     settings.metrics = std::filesystem::absolute(settings.metrics).lexically_normal().string();
+  }
+  if (settings.kill.evidence != EvidenceLevel::kNone) {
+    settings.drop_ins = find_drop_ins(drop_in_folders(settings.evidence_dir));
   }
   return settings;
 }
@@ -39,7 +42,7 @@ constexpr std::array kSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 
 Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<RecordLog> log,
                Inheritance inheritance)
-    : settings_(with_absolute_path(std::move(settings))),
+    : settings_(prepared(std::move(settings))),
       directory_(directory),
       log_(std::move(log)),
       records_(RecordOrigin::of_this_process(directory_.path())),
@@ -49,7 +52,8 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
       children_(loop_),
       policy_(settings_, lost_),
       registry_({loop_, workers_, side_threads_, unsaved_,
-                 [this](Worker& worker) { on_worker_removed(worker); }}),
+                 [this](Worker& worker) { on_worker_removed(worker); },
+                 variables_needed_by(settings_.drop_ins)}),
       pages_(
           {loop_, directory_.pages(), workers_, registry_, policy_, rejections_, records_, *log_}),
       open_scopes_(workers_, policy_),
@@ -68,25 +72,24 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
       warnings_(settings_.kill, records_, *log_, side_threads_,
                 [this](const WorkerIdentity& worker, const SoftDeadline& first,
                        std::uint64_t record_number) {
-                  hooks_.add({.worker = worker,
-                              .id = first.id,
-                              .incident = {},
-                              .scope = first.scope.name,
-                              .verdict = "warned",
-                              .record_number = record_number},
-                             Instant::now());
+                  commands_.add_hook({.worker = worker,
+                                      .id = first.id,
+                                      .incident = {},
+                                      .scope = first.scope.name,
+                                      .verdict = "warned",
+                                      .record_number = record_number},
+                                     Instant::now());
                 }),
       soft_deadlines_({workers_, policy_, warnings_, settings_.kill.dry_run,
                        [this](const Worker& worker) { return verdicts_.python_dump_of(worker); }}),
-      hooks_(loop_, {settings_.on_expiry, settings_.on_warning},
-             environment_for_children(directory_.path(), directory_.pipe().path()), inheritance,
-             records_, *log_),
-      evidence_command_(loop_, settings_.evidence_command, settings_.kill.evidence_timeout,
-                        environment_for_children(directory_.path(), directory_.pipe().path()),
-                        std::move(inheritance), records_, *log_),
+      commands_(loop_,
+                {settings_.on_expiry, settings_.on_warning, settings_.evidence_command,
+                 settings_.drop_ins, settings_.kill.evidence_timeout},
+                environment_for_children(directory_.path(), directory_.pipe().path()),
+                std::move(inheritance), records_, *log_),
       peers_(settings_.kill, records_, *log_, side_threads_),
       verdicts_({loop_, settings_.kill, policy_, workers_, directory_.pages(), unsaved_, records_,
-                 *log_, kill_files_, side_threads_, warnings_, hooks_, evidence_command_, peers_}),
+                 *log_, kill_files_, side_threads_, warnings_, commands_, peers_}),
       metrics_file_(settings_.metrics, side_threads_),
       next_sweep_(started_ + settings_.max_interval) {
   begin();
@@ -215,12 +218,12 @@ Instant Server::carry_out(Instant now) {
     shut_down(shutdown->why, shutdown->is_forced);
   }
   answer_status();
-  Instant next = evidence_command_.advance(now);
-  next = std::min(next, verdicts_.advance(now));
+  (void)commands_.advance(now);  // kills wait for the ends of evidence commands
+  Instant next = verdicts_.advance(now);
   soft_deadlines_.warn();
   advance_life(now);
-  next = std::min({next, hooks_.advance(now), warnings_.advance(now)});
-  if (hooks_.idle()) {
+  next = std::min({next, commands_.advance(now), warnings_.advance(now)});
+  if (commands_.have_hooks_ended()) {
     (void)life_.handle(LifeCycle::Event::kHooksDone, now);
   }
   if (!log_->is_working(now)) {
@@ -469,10 +472,9 @@ void Server::withdraw() {
   directory_.stop_serving();
   directory_.pipe().remove_from_path();
   read_last_requests();
-  evidence_command_.stop();
   peers_.stop();
   warnings_.flush_all("the server was stopped first");  // adds their hooks
-  hooks_.stop();
+  commands_.stop();
   report_rejections(Instant::now(), true);
   if (directory_.ends_with_server()) {
     pages_.record_statistics_of_living_workers();

@@ -14,7 +14,7 @@
 #include "timer_server/control/life_cycle.hpp"
 #include "timer_server/inbox.hpp"
 #include "timer_server/kill_path_check.hpp"
-#include "timer_server/kills/hooks.hpp"
+#include "timer_server/kills/commands.hpp"
 #include "timer_server/kills/soft_deadlines.hpp"
 #include "timer_server/kills/verdicts.hpp"
 #include "timer_server/kills/warnings.hpp"
@@ -136,8 +136,7 @@ class Server {
   DeadlineScan scan_;
   Warnings warnings_;
   SoftDeadlines soft_deadlines_;
-  Hooks hooks_;
-  EvidenceCommand evidence_command_;
+  Commands commands_;
   PeerEvidence peers_;
   Verdicts verdicts_;
 

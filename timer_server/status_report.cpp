@@ -57,7 +57,11 @@ void write_settings(JsonWriter& json, const Settings& settings) {
       .field("on_expiry", !settings.on_expiry.empty())
       .field("on_warning", !settings.on_warning.empty())
       .field("evidence_command", !settings.evidence_command.empty())
-      .field("log_max_bytes", settings.log_max_bytes);
+      .begin_array("evidence_drop_ins");
+  for (const DropIn& drop_in : settings.drop_ins) {
+    json.element(drop_in.name);
+  }
+  json.end_array().field("log_max_bytes", settings.log_max_bytes);
   if (!settings.metrics.empty()) {
     json.field("metrics", settings.metrics);
   }

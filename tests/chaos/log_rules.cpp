@@ -75,7 +75,6 @@ constexpr ElementFields kElementFields[] = {
     {"evidence", "threads", kThreadFields},
     {"peer_evidence", "threads", kThreadFields},
     {"evidence", "children", "pid:i comm:s state:s"},
-    {"evidence", "flight_recorder", "pid:i"},
     {"killed", "signals", "signal:i name:s time:s mono_ns:i pids:l"},
     {"worker_ended", "scopes",
      "scope:s count:i total_s:n longest_s:n last_s:n smallest_margin_s:N first_s:n timeout_s:N "
@@ -323,8 +322,7 @@ void LogJudge::expect_fields(const JsonRecord& record, const JsonFields& of,
 
 void LogJudge::add(const JsonRecord& record) {
   const std::string_view event = record.text("event");
-  for (const char* count :
-       {"tid", "threads_omitted", "python_threads_omitted", "flight_recorder_omitted"}) {
+  for (const char* count : {"tid", "threads_omitted", "python_threads_omitted"}) {
     expect(record.integer(count, 1) > 0, "record-fields", record, "'{}' is there, and is 0", count);
   }
   for (const char* text :
@@ -374,8 +372,10 @@ void LogJudge::add(const JsonRecord& record) {
     dead_.emplace(worker_id(record), &record);
   }
   // Records of an id or of an incident, of which there is only one.
-  const bool is_of_incident = event == "incident" || event == "evidence_command";
-  const std::string id(record.text(is_of_incident ? "incident" : "id"));
+  const bool is_of_incident =
+      event == "incident" || (event == "evidence_command" && !record.has("drop_in"));
+  std::string id(record.text(is_of_incident ? "incident" : "id"));
+  id += record.text("drop_in");
   const bool is_only_one = id.empty() || by_id_[event].emplace(id, &record).second;
   expect(is_only_one, "one-to-one", record, "a second '{}' of {}", event, id);
   if (event == "expired" || event == "left_open") {
@@ -661,8 +661,9 @@ void LogJudge::judge_released_late(const JsonRecord& record) {
 void LogJudge::judge_evidence(const JsonRecord& record) {
   const std::string_view event = record.text("event");
   const JsonFields settings = run_of(record).settings();
-  expect(event == "evidence_command" ? settings.flag("evidence_command", true)
-                                     : settings.text(event) != "none",
+  expect(event != "evidence_command"      ? settings.text(event) != "none"
+         : record.text("drop_in").empty() ? settings.flag("evidence_command", true)
+                                          : settings.raw("evidence_drop_ins") != "[]",
          "record-links", record, "the settings switch this record off");
   for (const char* key : {"gathered_ms", "held_ms", "duration_ms"}) {
     expect(!(record.number(key) < 0), "record-times", record, "{} is negative", key);

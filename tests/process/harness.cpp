@@ -319,6 +319,9 @@ std::string python_worker_path() {
 std::string flight_recorder_path() {
   return FILETIMER_FLIGHT_RECORDER;
 }
+std::string drop_ins_path() {
+  return FILETIMER_DROP_INS;
+}
 std::string bad_disk_path() {
   return plain_path(FILETIMER_BAD_DISK);
 }

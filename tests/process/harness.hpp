@@ -132,6 +132,7 @@ std::string stacks_worker_path();
 std::string stacks_helper_path();    // filetimer-stacks
 std::string python_worker_path();    // a script for python3
 std::string flight_recorder_path();  // likewise
+std::string drop_ins_path();         // the folder of those of the installation
 std::string bad_disk_path();
 std::string clock_step_path();
 

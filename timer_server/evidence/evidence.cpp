@@ -21,10 +21,8 @@ constexpr double kWaitingPercent = 5;
 constexpr std::size_t kBytesPerThread = 400;
 // The room that the threads leave for each child whose main thread was read.
 constexpr std::size_t kBytesPerChild = 1024;
-// Dumps and Python stacks leave the other half of the record to `threads` and `children`.
+// The Python stacks leave the other half of the record to `threads` and `children`.
 constexpr std::size_t kMaxPythonBytes = kMaxEvidenceBytes / 2;
-// The dumps of flight recorders leave the rest of that half to the Python stacks.
-constexpr std::size_t kMaxDumpsBytes = kMaxEvidenceBytes / 4;
 
 std::string_view state_name(char state) {
   switch (state) {
@@ -160,35 +158,6 @@ void write_python(JsonWriter& json, const Evidence& evidence) {
   }
 }
 
-void write_dumps(JsonWriter& json, const Evidence& evidence) {
-  std::size_t omitted = evidence.flight_recorder_omitted;
-  if (!evidence.flight_recorder.empty()) {
-    const std::size_t limit = json.size() + kMaxDumpsBytes;
-    json.begin_array("flight_recorder");
-    for (const FlightDump& dump : evidence.flight_recorder) {
-      if (json.size() > limit) {
-        ++omitted;
-        continue;
-      }
-      json.begin_object();
-      if (dump.rank) {
-        json.field("rank", *dump.rank);
-      }
-      json.field("pid", dump.pid);
-      if (dump.missing.empty()) {
-        json.field("path", dump.path).field("size", dump.size);
-      } else {
-        json.field("missing", dump.missing);
-      }
-      json.end_object();
-    }
-    json.end_array();
-  }
-  if (omitted > 0) {
-    json.field("flight_recorder_omitted", omitted);
-  }
-}
-
 // Returns the sum over all threads, which exceeds 100 when several of them run.
 std::optional<double> total_cpu_percent(const Evidence& evidence) {
   std::optional<double> sum;
@@ -240,7 +209,6 @@ std::string activity_of(const ThreadEvidence& thread) {
 }
 
 void write_evidence(JsonWriter& json, const Evidence& evidence) {
-  write_dumps(json, evidence);
   if (!evidence.threads.empty()) {
     write_activity(json, evidence.threads.front());
     json.field("state_name", state_name(evidence.state));

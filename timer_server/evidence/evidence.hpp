@@ -1,7 +1,6 @@
 // Evidence: what the server saw of a worker at one moment, and the fields of the `evidence` record.
 // EvidenceCollection fills it from /proc (proc_evidence.hpp), from the native stacks
-// (stacks_helper.hpp) and from the Python stacks (python_dump.hpp). The kill ladder adds what
-// FlightRecording has (flight_recording.hpp).
+// (stacks_helper.hpp) and from the Python stacks (python_dump.hpp).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -57,15 +56,6 @@ struct PythonThread {
   std::vector<std::string> frames;  // "train.py:12 in forward", the innermost first
 };
 
-// What the flight recorder of one rank has dumped (flight_recording.hpp).
-struct FlightDump {
-  pid_t pid = 0;
-  std::optional<int> rank;
-  std::string path;
-  std::int64_t size = 0;
-  std::string missing;  // why there is no dump; empty: there is one
-};
-
 struct Evidence {
   std::vector<ThreadEvidence> threads;  // the main thread first; at most kMaxEvidenceThreads
   std::size_t threads_omitted = 0;
@@ -76,11 +66,9 @@ struct Evidence {
   std::vector<ChildEvidence> children;
   std::vector<std::string> devices;  // open accelerators and network adapters, "/dev/nvidia0"
   std::vector<PythonThread> python_threads;
-  std::vector<FlightDump> flight_recorder;  // of the ranks of the job, the worker's first
-  std::size_t flight_recorder_omitted = 0;  // ranks that were not asked
-  std::optional<double> held_ms;            // how long the worker was stopped for its native stacks
-  double gathered_ms = 0;                   // how long the collection took
-  std::string missing;  // the reasons why parts are missing; empty: nothing is missing
+  std::optional<double> held_ms;  // how long the worker was stopped for its native stacks
+  double gathered_ms = 0;         // how long the collection took
+  std::string missing;            // the reasons why parts are missing; empty: nothing is missing
 
   // Adds a reason to `missing`. Drops the reason if `missing` would exceed 2 KiB.
   void add_missing(std::string_view reason);

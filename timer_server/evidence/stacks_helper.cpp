@@ -25,7 +25,8 @@ namespace filetimer {
 namespace {
 
 // Relative to the folder of the server's program: in a build tree, and in an installation.
-constexpr std::array<const char*, 2> kPlaces{"filetimer-stacks", FILETIMER_STACKS_FROM_BIN};
+constexpr std::array<const char*, 2> kPlaces{"filetimer-stacks",
+                                             FILETIMER_LIBEXEC_FROM_BIN "/filetimer-stacks"};
 // How long a helper may take to exit after SIGKILL.
 constexpr Duration kEndLimit = std::chrono::milliseconds{100};
 // How long is_own_helper() knows the pid of a helper that has ended.
@@ -71,13 +72,7 @@ class HelperPids {
 };
 
 Result<std::string> helper_path() {
-  std::array<char, PATH_MAX> target{};
-  const ssize_t length = ::readlink("/proc/self/exe", target.data(), target.size());
-  if (length <= 0) {
-    return system_error("cannot read '/proc/self/exe'");
-  }
-  const std::string_view own(target.data(), static_cast<std::size_t>(length));
-  const std::string_view folder = own.substr(0, own.rfind('/') + 1);
+  const std::string folder = folder_of_this_program();
   for (const char* const place : kPlaces) {
     std::string path = fmt::format("{}{}", folder, place);
     if (::access(path.c_str(), X_OK) == 0) {

@@ -56,8 +56,6 @@ struct KillLadder::Kill {
   Instant gathering_until;                         // of Listener::is_gathering
   std::uint64_t record_number = 0;                 // of the verdict; 0: noted as synced
   std::shared_ptr<EvidenceCollection> collection;  // null: nothing is being collected
-  bool is_collected = false;                       // the collection is done
-  RecordingShare recording;                        // of the worker's job
   std::optional<Evidence> last_evidence;           // of a worker that survived SIGKILL
   bool skips_grace = false;
   bool ends_in_sigkill = false;        // set with the first signal
@@ -87,8 +85,7 @@ KillLadder::KillLadder(EventLoop& loop, KillPolicy policy, Records& records, Rec
       side_threads_(side_threads),
       listener_(std::move(listener)),
       may_be_forking_(std::move(may_be_forking)),
-      excluded_(this_process_and_ancestors()),
-      recordings_(side_threads, listener_.others_of_job) {}
+      excluded_(this_process_and_ancestors()) {}
 
 KillLadder::~KillLadder() = default;
 
@@ -241,15 +238,12 @@ void KillLadder::start_evidence(const std::shared_ptr<Kill>& kill) {
   // Python stacks need a signal. A worker that is to get no signal does not get that one either.
   if (!policy_.dry_run && kill->order.deciding() != nullptr) {
     options.python = kill->order.python;
-    kill->recording = recordings_.share_for(
-        kill->order.worker, kill->order.expiries.front().incident, kill->evidence_until);
   }
   kill->collection =
       EvidenceCollection::start(side_threads_, kill->order.worker.process, std::move(options),
                                 [this, weak = std::weak_ptr(kill)] {
                                   if (const auto waiting = weak.lock()) {
-                                    waiting->is_collected = true;
-                                    record_complete_evidence(*waiting);
+                                    record_evidence(*waiting);
                                   }
                                 });
 }
@@ -257,18 +251,11 @@ void KillLadder::start_evidence(const std::shared_ptr<Kill>& kill) {
 // Evidence is recorded before the first signal only. Later it would show a signalled process.
 void KillLadder::record_evidence(Kill& kill) {
   if (kill.collection && kill.stage == Stage::kRecorded) {
-    Evidence evidence = kill.collection->take();
-    kill.recording.add_to(evidence, kill.worker().pid);
-    std::string record = records_.evidence(kill.order.worker, kill.order.id(), evidence);
+    std::string record =
+        records_.evidence(kill.order.worker, kill.order.id(), kill.collection->take());
     files_.note_evidence(kill.order.id(), record);
     log_.append_detail(std::move(record));
     kill.collection.reset();
-  }
-}
-
-void KillLadder::record_complete_evidence(Kill& kill) {
-  if (kill.is_collected && kill.recording.is_done()) {
-    record_evidence(kill);
   }
 }
 
@@ -278,7 +265,6 @@ bool KillLadder::is_ready_for_signal(Kill& kill, Instant now) {
   if (now >= kill.evidence_until) {
     record_evidence(kill);
   }
-  record_complete_evidence(kill);
   const bool evidence_is_in = !kill.collection;
   const bool all_is_gathered = now >= kill.gathering_until || !listener_.is_gathering(kill.order);
   kill.next_step_at = std::min(evidence_is_in ? Instant::never() : kill.evidence_until,

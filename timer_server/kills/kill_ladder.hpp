@@ -11,7 +11,6 @@
 
 #include "common/clock.hpp"
 #include "timer_server/evidence/evidence_collection.hpp"
-#include "timer_server/kills/job_recordings.hpp"
 #include "timer_server/kills/kill_files.hpp"
 #include "timer_server/kills/kill_targets.hpp"
 #include "timer_server/records/record_log.hpp"
@@ -85,10 +84,6 @@ class KillLadder {
     // Returns whether the first signal must wait for evidence of the order's incident or job. It
     // waits for the time limit of evidence at most.
     std::function<bool(const KillOrder&)> is_gathering = [](const KillOrder&) { return false; };
-    // Returns the other workers of the job on this host, without those to which a last signal was
-    // sent.
-    std::function<std::vector<WorkerIdentity>(const WorkerIdentity&)> others_of_job =
-        [](const WorkerIdentity&) { return std::vector<WorkerIdentity>{}; };
   };
   KillLadder(EventLoop& loop, KillPolicy policy, Records& records, RecordLog& log, KillFiles& files,
              SideThreads& side_threads, Listener listener,
@@ -141,7 +136,6 @@ class KillLadder {
   void take_out(Kill& kill);
   void start_evidence(const std::shared_ptr<Kill>& kill);
   void record_evidence(Kill& kill);
-  void record_complete_evidence(Kill& kill);
   void start_last_evidence(const std::shared_ptr<Kill>& kept, Instant now);
   void find_releases(Kill& kill);
   void begin_signal(const std::shared_ptr<Kill>& kept);
@@ -168,7 +162,6 @@ class KillLadder {
   bool has_short_waits_ = false;
   std::uint64_t signals_ = 0;
   CountsByScope released_late_;
-  JobRecordings recordings_;
   std::vector<std::shared_ptr<Kill>> stopping_;  // in Stage::kStopping
   Duration stop_budget_{};                       // what is left of kStopLimit in this advance()
   bool has_freed_one_ = false;  // in this pass of advance() a kill ended for which another may wait

@@ -37,15 +37,7 @@ Verdicts::Verdicts(Context context)
                                bool is_final) { return on_signal(process, is_final); },
            .on_end = [this](const KillOrder& order, const KillEnd& end) { on_end(order, end); },
            .on_recorded = [this](const KillOrder& order, Instant now) { on_recorded(order, now); },
-           .is_gathering = [this](const KillOrder& order) { return is_gathering(order); },
-           .others_of_job =
-               [this](const WorkerIdentity& worker) {
-                 std::vector<WorkerIdentity> others;
-                 for (const Worker* const peer : peers_of(worker)) {
-                   others.push_back(WorkerIdentity::of(*peer));
-                 }
-                 return others;
-               }}) {}
+           .is_gathering = [this](const KillOrder& order) { return is_gathering(order); }}) {}
 
 void Verdicts::carry_out(const std::vector<DeadlineScan::DueScope>& due, const ClockReading& now) {
   loop_thread_.check();
@@ -150,9 +142,18 @@ Instant Verdicts::advance(Instant now) {
 void Verdicts::on_recorded(const KillOrder& order, Instant now) {
   const Expiry& first = order.expiries.front();
   // An order of an earlier server has the incident of that server.
-  if (incident_ && first.incident == incident_->id && !incident_has_command_) {
-    incident_has_command_ = true;
-    context_.evidence_command.start(order.worker, first.id, first.incident, first.scope.name, now);
+  if (incident_ && first.incident == incident_->id &&
+      context_.commands.wants_evidence(order.worker, first.incident)) {
+    std::vector<WorkerIdentity> workers{order.worker};
+    for (const Worker* const peer : peers_of(order.worker)) {
+      workers.push_back(WorkerIdentity::of(*peer));
+    }
+    context_.commands.start_evidence({.worker = order.worker,
+                                      .id = first.id,
+                                      .incident = first.incident,
+                                      .scope = first.scope.name,
+                                      .verdict = "expired"},
+                                     workers, now);
   }
   if (order.deciding() != nullptr && !order.has_evidence) {
     start_evidence_of_peers(order.worker, first.incident, now);
@@ -161,7 +162,7 @@ void Verdicts::on_recorded(const KillOrder& order, Instant now) {
 
 bool Verdicts::is_gathering(const KillOrder& order) const {
   const std::optional<WorkerFacts>& facts = *order.worker.facts;
-  return context_.evidence_command.is_running(order.expiries.front().incident) ||
+  return context_.commands.is_gathering(order.expiries.front().incident) ||
          (facts && has_job(*facts) && context_.peers.is_running_for(facts->job_id));
 }
 
@@ -173,9 +174,6 @@ void Verdicts::start_evidence_of_peers(const WorkerIdentity& worker, const std::
   }
   std::vector<const Worker*> peers = peers_of(worker);
   std::erase_if(peers, [](const Worker* peer) { return peer->kills > 0; });
-  std::ranges::sort(peers, {}, [](const Worker* peer) {
-    return std::tuple((*peer->facts)->rank.value_or(INT_MAX), peer->process->pid);
-  });
   const std::size_t omitted = peers.size() - std::min(peers.size(), PeerEvidence::kMaxPeers);
   peers.resize(peers.size() - omitted);
   std::vector<GroupCollection::Member> members;
@@ -203,7 +201,6 @@ Incident& Verdicts::incident_at(const ClockReading& now) {
     incident_->when = now;
     incident_stage_ = IncidentStage::kJudged;
     is_first_recorded_ = false;
-    incident_has_command_ = false;
     signals_before_ = ladder_.signals();
     has_outcome_ = false;
   }
@@ -373,6 +370,9 @@ std::vector<const Worker*> Verdicts::peers_of(const WorkerIdentity& worker) cons
       peers.push_back(&other);
     }
   });
+  std::ranges::sort(peers, {}, [](const Worker* peer) {
+    return std::tuple((*peer->facts)->rank.value_or(INT_MAX), peer->process->pid);
+  });
   return peers;
 }
 
@@ -420,14 +420,14 @@ void Verdicts::on_end(const KillOrder& order, const KillEnd& end) {
 
 void Verdicts::start_hook(const KillOrder& order, const KillEnd& end) {
   const Expiry& first = order.expiries.front();
-  HookOccasion occasion;
+  CommandOccasion occasion;
   occasion.worker = order.worker;
   occasion.id = first.id;
   occasion.incident = first.incident;
   occasion.scope = first.scope.name;
   occasion.verdict = verdict_name(end.verdict);
   occasion.record_number = end.record_number;
-  context_.hooks.add(std::move(occasion), Instant::now());
+  context_.commands.add_hook(std::move(occasion), Instant::now());
 }
 
 std::size_t Verdicts::unkillable() const {

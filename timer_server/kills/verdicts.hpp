@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "common/clock.hpp"
-#include "timer_server/kills/evidence_command.hpp"
-#include "timer_server/kills/hooks.hpp"
+#include "timer_server/kills/commands.hpp"
 #include "timer_server/kills/kill_ladder.hpp"
 #include "timer_server/kills/peer_evidence.hpp"
 #include "timer_server/kills/warnings.hpp"
@@ -52,8 +51,7 @@ class Verdicts {
     KillFiles& files;
     SideThreads& side_threads;
     Warnings& warnings;
-    Hooks& hooks;
-    EvidenceCommand& evidence_command;
+    Commands& commands;
     PeerEvidence& peers;
     Duration read_limit = kReadLimit;
   };
@@ -125,7 +123,7 @@ class Verdicts {
   void on_recorded(const KillOrder& order, Instant now);
   [[nodiscard]] bool is_gathering(const KillOrder& order) const;
   void on_end(const KillOrder& order, const KillEnd& end);
-  // Returns the other workers of its job, without those to which a last signal was sent
+  // Returns the other workers of its job by rank, without those to which a last signal was sent
   // (Worker::dying).
   [[nodiscard]] std::vector<const Worker*> peers_of(const WorkerIdentity& worker) const;
 
@@ -133,10 +131,9 @@ class Verdicts {
   std::optional<Incident> incident_;  // the last one
   enum class IncidentStage { kJudged, kRead, kRecorded };
   IncidentStage incident_stage_ = IncidentStage::kRecorded;
-  bool is_first_recorded_ = false;     // the incident's first verdicts are recorded
-  bool incident_has_command_ = false;  // the evidence command was started for it
-  std::uint64_t signals_before_ = 0;   // that the ladder had sent when the incident began
-  bool has_outcome_ = false;           // a kill has ended since
+  bool is_first_recorded_ = false;    // the incident's first verdicts are recorded
+  std::uint64_t signals_before_ = 0;  // that the ladder had sent when the incident began
+  bool has_outcome_ = false;          // a kill has ended since
   // The pages of its workers, in the same order: some end before the record is made.
   std::vector<std::vector<std::shared_ptr<WorkerPage>>> incident_pages_;
   std::vector<std::shared_ptr<const Process>> unread_;  // workers that are read for the record

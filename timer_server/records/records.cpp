@@ -555,6 +555,9 @@ std::string Records::evidence_command(const WorkerIdentity& worker, const HookOu
                                       std::string_view output, std::uint64_t output_bytes) const {
   JsonWriter json = begin("evidence_command", ClockReading::now(), worker);
   json.field("id", outcome.id).field("incident", outcome.incident);
+  if (!outcome.drop_in.empty()) {
+    json.field("drop_in", outcome.drop_in);
+  }
   write_outcome(json, outcome, "command_pid");
   json.field("output", output).field("output_bytes", output_bytes);
   return std::move(json).finish();

@@ -111,7 +111,7 @@ struct Incident {
 enum class KillVerdict { kDead, kAlreadyGone, kUnkillable, kSpared };
 std::string_view verdict_name(KillVerdict verdict);
 
-// How a hook (hooks.hpp) or an evidence command ended.
+// How a hook or an evidence command (commands.hpp) ended.
 enum class HookResult {
   kExited,
   kSignalled,
@@ -124,6 +124,7 @@ struct HookOutcome {
   std::string id;
   std::string incident;  // empty: a hook on a warning
   std::string scope;
+  std::string drop_in;  // the name of the evidence command in evidence.d; empty: another command
   HookResult result = HookResult::kExited;
   pid_t pid = 0;  // 0: it was not started
   std::optional<int> exit_status;

@@ -167,6 +167,10 @@ void add_other_options(CLI::App& app, Settings& settings) {
            "shell command for each worker whose soft deadline has passed");
   add_text(app, "--evidence-command", "CMD", settings.evidence_command,
            "shell command for each incident, before the signals");
+  add_text(app, "--evidence-dir", "DIR", settings.evidence_dir,
+           "drop-ins, or none [those installed and in /etc/filetimer/evidence.d]")
+      ->check(expecting("a directory, or none",
+                        CLI::ExistingDirectory | CLI::IsMember(std::vector<std::string>{"none"})));
   app.add_flag("--dry-run", settings.kill.dry_run, "record expiries and send no signal");
   app.add_flag("--realtime", settings.realtime, "run with real-time priority (SCHED_RR)");
   std::vector<std::pair<std::string, LogLevel>> levels;

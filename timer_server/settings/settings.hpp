@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/clock.hpp"
+#include "timer_server/evidence/drop_ins.hpp"
 #include "timer_server/evidence/stacks_helper.hpp"
 #include "timer_server/settings/kill_policy.hpp"
 #include "timer_server/system/messages.hpp"
@@ -36,6 +37,8 @@ struct Settings {
   std::string on_expiry;         // a shell command; empty: none
   std::string on_warning;        // likewise
   std::string evidence_command;  // likewise
+  std::string evidence_dir;      // of drop-ins; empty: see drop_in_folders()
+  std::vector<DropIn> drop_ins;  // what the server has found there
   bool realtime = false;
   messages::Level log_level = messages::Level::kInfo;
   std::vector<std::string> command;  // empty: none

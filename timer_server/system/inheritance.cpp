@@ -51,19 +51,15 @@ void duplicate_to(std::initializer_list<int> standard, int fd) {
 
 [[noreturn]] void run_as_child(const ChildStart& start, const Inheritance& inheritance,
                                char* const* words, char* const* environment, int report) {
-  if (start.own_group) {
-    ::setpgid(0, 0);
-  }
   if (!inheritance.oom_score_adj.empty()) {
     const int file = ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
     (void)!::write(file, inheritance.oom_score_adj.data(), inheritance.oom_score_adj.size());
     ::close(file);
   }
   ::setrlimit(RLIMIT_NOFILE, &inheritance.files);
-  if (start.input >= 0) {
-    duplicate_to({STDIN_FILENO}, start.input);
-  }
   if (start.output >= 0) {
+    ::setpgid(0, 0);
+    duplicate_to({STDIN_FILENO}, ::open("/dev/null", O_RDONLY | O_CLOEXEC));
     duplicate_to({STDOUT_FILENO, STDERR_FILENO}, start.output);
   }
   ::sigprocmask(SIG_SETMASK, &inheritance.mask, nullptr);

@@ -30,9 +30,9 @@ struct Inheritance {
 struct ChildStart {
   std::vector<std::string> words;  // the first one is searched in PATH
   std::vector<std::string> environment;
-  int input = -1;          // the standard input; -1: that of the server
-  int output = -1;         // both standard outputs; -1: those of the server
-  bool own_group = false;  // a process group of its own
+  // Both standard outputs of a child that has an empty standard input and a process group of its
+  // own. -1: the child shares all of them with the server.
+  int output = -1;
 };
 
 // Forks a child and does not wait for its execve(). A child whose execve() fails exits with 127.

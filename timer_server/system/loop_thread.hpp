@@ -10,7 +10,7 @@ namespace filetimer {
 // A member of a class whose functions run on one thread, which is the one that made the object. A
 // debug build aborts in a function that runs on another thread; a release build checks nothing.
 //
-//   void Hooks::add(...) {
+//   void Commands::add_hook(...) {
 //     loop_thread_.check();
 class LoopThread {
  public:

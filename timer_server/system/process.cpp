@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 
 namespace filetimer {
 namespace {
@@ -82,6 +83,11 @@ bool has_random_stack(pid_t pid) {
   constexpr int kHex = 16;
   return kIsOn && (!personality ||
                    (std::strtoul(personality->c_str(), nullptr, kHex) & ADDR_NO_RANDOMIZE) == 0);
+}
+
+std::string folder_of_this_program() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "";
 }
 
 std::vector<pid_t> ancestors_of(pid_t pid) {

@@ -50,6 +50,9 @@ Result<Process> open_process(pid_t pid);
 // stack, so that Process::start_stack names the program. Debuggers and some sites switch that off.
 bool has_random_stack(pid_t pid);
 
+// Returns the folder of this process's program, with a slash at its end; empty if it is not known.
+std::string folder_of_this_program();
+
 // Returns the pids of the ancestors of `pid`, the parent first.
 std::vector<pid_t> ancestors_of(pid_t pid);
 

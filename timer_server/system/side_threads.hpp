@@ -29,11 +29,10 @@ class SideThreads {
 
   // kSlow: jobs that may wait for a worker, such as reads in /proc that take its memory lock.
   // kMetrics: jobs that may wait for the file system of --metrics, so that metrics are written
-  // while workers hang; one after the other. kRecorders: jobs that may wait for the file system of
-  // flight recorders. kUnexpired: evidence of workers that have not expired, which leaves all
-  // threads of kQuick and kSlow to kills.
-  enum class Lane { kQuick, kSlow, kMetrics, kRecorders, kUnexpired };
-  static constexpr std::size_t kLanes = 5;
+  // while workers hang; one after the other. kUnexpired: evidence of workers that have not
+  // expired, which leaves all threads of kQuick and kSlow to kills.
+  enum class Lane { kQuick, kSlow, kMetrics, kUnexpired };
+  static constexpr std::size_t kLanes = 4;
 
   // Returns the most threads of a lane.
   static constexpr int max_threads(Lane lane) {

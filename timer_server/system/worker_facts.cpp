@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <span>
 #include <thread>
@@ -11,7 +12,6 @@
 #include "common/limits.hpp"
 #include "common/numbers.hpp"
 #include "common/text.hpp"
-#include "timer_server/system/environ_block.hpp"
 #include "timer_server/system/process.hpp"
 
 namespace filetimer {
@@ -22,6 +22,19 @@ constexpr std::size_t kMaxEnvironBytes = std::size_t{1} << 20;
 // event announces the new one.
 constexpr int kMaxReads = 20;
 constexpr std::chrono::milliseconds kReadPeriod{1};
+
+// Returns the value of the first entry NAME=VALUE of that name, or an empty text if there is none.
+// Each entry has a zero byte after it.
+std::string_view value_in_environ(std::string_view block, std::string_view name) {
+  while (!block.empty()) {
+    const std::string_view entry = block.substr(0, block.find('\0'));
+    if (entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=') {
+      return entry.substr(name.size() + 1);
+    }
+    block.remove_prefix(std::min(entry.size() + 1, block.size()));
+  }
+  return {};
+}
 
 std::string_view first_value(std::string_view block, std::span<const char* const> names) {
   for (const char* const name : names) {
@@ -48,7 +61,8 @@ WorkerFacts worker_facts_claimed(std::string_view rank, std::string_view local_r
   return facts;
 }
 
-WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ_block) {
+WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ_block,
+                              std::span<const std::string> wanted) {
   WorkerFacts facts;
   while (!cmdline.empty() && cmdline.back() == '\0') {
     cmdline.remove_suffix(1);
@@ -61,18 +75,22 @@ WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ
   facts.local_rank = as_rank(first_value(environ_block, kLocalRankVariables));
   facts.job_id = utf8_prefix(first_value(environ_block, kJobVariables), kMaxJobIdBytesShown);
   facts.step_id = utf8_prefix(first_value(environ_block, kStepVariables), kMaxJobIdBytesShown);
-  facts.recorder = recorder_files_from(environ_block, facts.rank);
+  for (const std::string& name : wanted) {
+    if (!value_in_environ(environ_block, name).empty()) {
+      facts.variables.push_back(name);
+    }
+  }
   return facts;
 }
 
-WorkerFacts read_worker_facts(pid_t pid) {
+WorkerFacts read_worker_facts(pid_t pid, std::span<const std::string> wanted) {
   for (int reads = 1;; ++reads) {
     const auto cmdline = read_small_file(fmt::format("/proc/{}/cmdline", pid));
     const auto environment =
         read_small_file(fmt::format("/proc/{}/environ", pid), kMaxEnvironBytes);
     if (reads == kMaxReads || !environment || !environment->empty()) {
       return worker_facts_from(cmdline ? *cmdline : std::string{},
-                               environment ? *environment : std::string{});
+                               environment ? *environment : std::string{}, wanted);
     }
     std::this_thread::sleep_for(kReadPeriod);
   }

@@ -6,12 +6,11 @@
 
 #include <sys/types.h>
 
-#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
-
-#include "timer_server/system/recorder_files.hpp"
+#include <vector>
 
 namespace filetimer {
 
@@ -19,10 +18,9 @@ struct WorkerFacts {
   std::string cmdline;  // arguments joined by spaces; empty: unknown
   std::optional<int> rank;
   std::optional<int> local_rank;
-  std::string job_id;   // empty: unknown
-  std::string step_id;  // empty: unknown; a page has none
-  // Null: the environment does not name a pipe of PyTorch's flight recorder.
-  std::shared_ptr<const RecorderFiles> recorder{};
+  std::string job_id;                    // empty: unknown
+  std::string step_id;                   // empty: unknown; a page has none
+  std::vector<std::string> variables{};  // those of the wanted ones that have a value
 };
 
 // Returns whether the worker belongs to a job. Workers with a rank and no job id count as one job.
@@ -31,10 +29,10 @@ inline bool has_job(const WorkerFacts& facts) {
   return !facts.job_id.empty() || facts.rank.has_value();
 }
 
-// Reads the facts of a process. Reads again, for at most 20 ms, while the environment is empty: a
-// process has none in the middle of an exec(), and `timer_client run` opens its scope just before
-// one.
-WorkerFacts read_worker_facts(pid_t pid);
+// Reads the facts of a process. `wanted`: names of variables. Reads again, for at most 20 ms, while
+// the environment is empty: a process has none in the middle of an exec(), and `timer_client run`
+// opens its scope just before one.
+WorkerFacts read_worker_facts(pid_t pid, std::span<const std::string> wanted = {});
 
 // Returns the facts in the bytes of /proc/PID/cmdline and /proc/PID/environ. The first variable
 // with a value counts, in this order:
@@ -42,7 +40,8 @@ WorkerFacts read_worker_facts(pid_t pid);
 //   local_rank  LOCAL_RANK, SLURM_LOCALID, OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID
 //   job_id      SLURM_JOB_ID, TORCHELASTIC_RUN_ID, PBS_JOBID, LSB_JOBID, JOB_ID, PMIX_NAMESPACE
 //   step_id     SLURM_STEP_ID
-WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ_block);
+WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ_block,
+                              std::span<const std::string> wanted = {});
 
 // Returns the facts that the page of a worker claims. They are used for a worker that has ended.
 WorkerFacts worker_facts_claimed(std::string_view rank, std::string_view local_rank,

@@ -166,21 +166,21 @@ void WorkerRegistry::watch_exit(Worker& worker) {
 // lock of the worker's memory.
 void WorkerRegistry::read_facts(const Worker& worker) {
   // Weak: a job that waits for a hung one must not hold the pidfd of a worker that has exited.
-  context_.side_threads.run(
-      [this, weak = std::weak_ptr(worker.process), cell = worker.facts]() -> SideThreads::Delivery {
-        const auto process = weak.lock();
-        if (!process) {
-          return [] {};
-        }
-        WorkerFacts facts = read_worker_facts(process->pid);
-        if (!process->is_alive()) {
-          return [] {};  // the facts may be those of a later process with this pid
-        }
-        return [this, cell, pid = process->pid, facts = std::move(facts)] {
-          *cell = facts;
-          context_.unsaved.note_facts(pid);
-        };
-      });
+  context_.side_threads.run([this, weak = std::weak_ptr(worker.process), cell = worker.facts,
+                             variables = context_.variables]() -> SideThreads::Delivery {
+    const auto process = weak.lock();
+    if (!process) {
+      return [] {};
+    }
+    WorkerFacts facts = read_worker_facts(process->pid, variables);
+    if (!process->is_alive()) {
+      return [] {};  // the facts may be those of a later process with this pid
+    }
+    return [this, cell, pid = process->pid, facts = std::move(facts)] {
+      *cell = facts;
+      context_.unsaved.note_facts(pid);
+    };
+  });
   context_.side_threads.run(
       [weak = std::weak_ptr(worker.process)]() -> SideThreads::Delivery {
         if (const auto process = weak.lock()) {

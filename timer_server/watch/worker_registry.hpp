@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -38,6 +39,7 @@ class WorkerRegistry {
     UnsavedPages& unsaved;
     // Is called before a worker is removed: the owner of the worker's scopes removes them.
     std::function<void(Worker&)> on_remove;
+    std::vector<std::string> variables{};  // of the workers' environments: WorkerFacts::variables
   };
   explicit WorkerRegistry(Context context) : context_(std::move(context)) {}
   WorkerRegistry(const WorkerRegistry&) = delete;

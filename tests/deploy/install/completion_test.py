@@ -40,7 +40,7 @@ class Completion(Case):
         self.assertEqual(self.offered("timer_server --"), set(options_of(SERVER)))
         self.assertEqual(self.offered("timer_server "), set(options_of(SERVER)) | {"--"})
         self.assertEqual(self.offered("timer_server --ev"),
-                         {"--evidence", "--evidence-command", "--evidence-timeout"})
+                         {"--evidence", "--evidence-command", "--evidence-dir", "--evidence-timeout"})
 
     def test_every_subcommand_and_each_option_of_them(self):
         self.assertEqual(self.offered("timer_client "), set(subcommands()))

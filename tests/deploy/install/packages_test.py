@@ -157,6 +157,7 @@ class Packages(Case):
         run(*dpkg, "-i", *self.debs.values())
         self.assertIn("usr/share/man/man1/timer_client.1.gz", files_below(root))
         self.assertIn("usr/libexec/filetimer/filetimer-stacks", files_below(root))
+        self.assertIn("usr/libexec/filetimer/evidence.d/nvidia", files_below(root))
         self.check_programs(root)
         run(*dpkg, "--purge", *self.debs)
         self.assertEqual({name for name in files_below(root)

@@ -51,6 +51,8 @@ class Tree(Case):
             f"{LIBDIR}/pkgconfig/filetimer-admin.pc",
             f"{LIBDIR}/cmake/filetimer/filetimer-config.cmake",
             f"{LIBDIR}/cmake/filetimer/filetimer-config-version.cmake",
+            "libexec/filetimer/evidence.d/flight-recorder", "libexec/filetimer/evidence.d/nvidia",
+            "libexec/filetimer/evidence.d/py-spy",
             "share/man/man1/timer_client.1", "share/man/man7/filetimer.7",
             "share/man/man8/timer_server.8",
             "share/bash-completion/completions/timer_client",
@@ -127,6 +129,8 @@ class Tree(Case):
         by_event = {record["event"]: record for record in log}
         self.assertEqual(by_event["expired"]["scope"], "consumed")
         self.assertEqual(by_event["killed"]["verdict"], "dead")
+        self.assertIn("flight-recorder",
+                      by_event["server_started"]["settings"]["evidence_drop_ins"])
         # The helper for native stacks is an installed program, too.
         self.assertNotIn("filetimer-stacks", str(by_event["evidence"]))
         shown = run("timer_client", "show", "last", "--dir", self.path("run"),

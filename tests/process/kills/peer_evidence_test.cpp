@@ -86,9 +86,7 @@ TEST_CASE("64 peers have their evidence recorded, and the first record counts th
   constexpr std::size_t kPeers = 67;
   const TempFolder temp;
   Server server(temp, {"--evidence", "proc", "--evidence-timeout", "20s"});
-  const Environment environment{{"TORCHELASTIC_RUN_ID", "8812"},
-                                {"RANK", "0"},
-                                {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "not absolute"}};
+  const Environment environment{{"TORCHELASTIC_RUN_ID", "8812"}, {"RANK", "0"}};
   const Worker family("family", {.args = {std::to_string(kPeers)}, .environment = environment});
   Worker hung("block", {.environment = environment});
   std::string lines = acquire_far(hung.pid(), "exchange");
@@ -113,8 +111,6 @@ TEST_CASE("64 peers have their evidence recorded, and the first record counts th
   REQUIRE(peers.size() == 64);
   CHECK(peers[0].integer("peers_omitted") == kPeers - 64);
   CHECK(std::ranges::count_if(peers, [](const Record& r) { return r.has("peers_omitted"); }) == 1);
-  // The flight recorders of 64 are asked for, that of the worker itself among them.
-  CHECK(server.wait_for("evidence", hung.pid()).integer("flight_recorder_omitted") == kPeers - 63);
 }
 
 TEST_CASE("a peer has its Python stacks recorded, and runs on") {

@@ -52,7 +52,7 @@ TEST_CASE("a server writes about itself exactly the fields that docs/records.md 
             R"("evidence_timeout_s":2,"kill":"tree","stopped":"defer","evidence":"stacks",)"
             R"("warn_evidence":"stacks","peer_evidence":"stacks","dry_run":false,)"
             R"("realtime":false,"on_expiry":false,"on_warning":false,"evidence_command":false,)"
-            R"("log_max_bytes":67108864,"metrics":"{}"}})",
+            R"("evidence_drop_ins":[],"log_max_bytes":67108864,"metrics":"{}"}})",
             temp.path("filetimer.prom")));
   Server with_command(
       temp, Server::Setup{
@@ -68,6 +68,6 @@ TEST_CASE("a server writes about itself exactly the fields that docs/records.md 
         R"("evidence_timeout_s":2,"kill":"process","stopped":"kill","evidence":"proc",)"
         R"("warn_evidence":"proc","peer_evidence":"none","dry_run":true,"realtime":false,)"
         R"("on_expiry":true,"on_warning":true,"evidence_command":true,)"
-        R"("log_max_bytes":67108864})");
+        R"("evidence_drop_ins":[],"log_max_bytes":67108864})");
   check_fields("server_stopped", {server.records().back().line(), stopped.line()});
 }

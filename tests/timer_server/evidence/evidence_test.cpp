@@ -119,34 +119,6 @@ TEST_CASE("Python's threads leave room for those of the kernel") {
   CHECK(static_cast<std::int64_t>(written) + record.integer("python_threads_omitted") == 100);
 }
 
-TEST_CASE(
-    "Dumps with long paths of any bytes leave room for the threads, and the rest are counted") {
-  Evidence evidence = much_evidence(10);
-  for (int rank = 0; rank < 64; ++rank) {
-    evidence.flight_recorder.push_back({rank + 1, rank, std::string(512, '\xff'), 7, {}});
-  }
-  evidence.flight_recorder_omitted = 3;
-  evidence.python_threads.assign(
-      100, {"0x1", "loader", false, std::vector<std::string>(100, "/app/train.py:12 in forward")});
-  const testing::JsonLine record = parsed(evidence);
-  CHECK(record.line().size() < kMaxEvidenceBytes + 8192);
-  CHECK(record.array("threads").size() == 64);
-  CHECK(record.array("python_threads").size() > 0);
-  const std::size_t written = record.array("flight_recorder").size();
-  CHECK(written > 4);
-  CHECK(record.integer("flight_recorder_omitted") == 67 - static_cast<std::int64_t>(written));
-}
-
-TEST_CASE("The dumps are recorded of a worker that had ended, too") {
-  Evidence evidence;
-  evidence.flight_recorder.push_back({7, {}, {}, 0, "why\n\"not\""});
-  const testing::JsonLine record = parsed(evidence);
-  const auto dump = record.array("flight_recorder").at(0);
-  CHECK(dump["missing"].get_string().value() == "why\n\"not\"");
-  CHECK(dump["rank"].error() == simdjson::NO_SUCH_FIELD);
-  CHECK(dump["path"].error() == simdjson::NO_SUCH_FIELD);
-}
-
 TEST_CASE("CPU time of all threads adds up, and is left out without a sample") {
   Evidence evidence;
   evidence.threads = {thread_in('R', "", 100), thread_in('R', "", 98), thread_in('S', "x", {})};

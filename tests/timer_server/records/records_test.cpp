@@ -90,9 +90,6 @@ Evidence full_evidence() {
   evidence.children[0].main_thread = loader;
   evidence.devices = {"/dev/nvidia0"};
   evidence.python_threads = {{"0x7f12", "loader", true, {"train.py:12 in load"}}};
-  evidence.flight_recorder = {{4711, 2, "/tmp/nccl_trace_rank_2", 48'213, {}},
-                              {4712, 3, {}, 0, "no process reads it"}};
-  evidence.flight_recorder_omitted = 1;
   evidence.held_ms = 1.5;
   evidence.missing = "something";
   return evidence;
@@ -187,8 +184,10 @@ TEST_CASE("docs/records.md gives the fields of the records about expiries") {
 TEST_CASE("docs/records.md gives the fields of an evidence command") {
   const filetimer::Records records = make_records();
   const WorkerIdentity worker = full_worker();
+  HookOutcome of_drop_in = full_hook(HookResult::kExited);
+  of_drop_in.drop_in = "nvidia";
   check_fields("evidence_command",
-               {records.evidence_command(worker, full_hook(HookResult::kExited), "text", 4),
+               {records.evidence_command(worker, of_drop_in, "text", 4),
                 records.evidence_command(worker, full_hook(HookResult::kSignalled), "", 0)});
 }
 

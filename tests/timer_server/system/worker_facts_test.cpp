@@ -95,33 +95,8 @@ TEST_CASE("The rank of a worker in the middle of an exec is found") {
   REQUIRE(::waitpid(pid, nullptr, 0) == pid);
 }
 
-TEST_CASE("The files of a flight recorder are those that the environment of the rank names") {
-  using namespace std::string_literals;
-  const std::string pipe = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/run/fr_\0"s;
-  CHECK(recorder_files_from("HOME=/home/u\0"s, 3) == nullptr);
-  const auto without_rank = recorder_files_from(pipe + "HOME=/home/u\0"s, {});
-  REQUIRE(without_rank);
-  CHECK(without_rank->unusable == "its environment has no RANK");
-  CHECK(without_rank->pipe.empty());
-  CHECK(without_rank->dumps.empty());
-  const auto by_default = recorder_files_from(pipe + "HOME=/home/u\0"s, 3);
-  CHECK(by_default->unusable.empty());
-  CHECK(by_default->pipe == "/run/fr_3.pipe");
-  CHECK(by_default->dumps == std::vector<std::string>{"/home/u/.cache/torch/comm_lib_trace_rank_3",
-                                                      "/home/u/.cache/torch/nccl_trace_rank_3",
-                                                      "/tmp/nccl_trace_rank_3"});
-  const auto named = recorder_files_from(
-      pipe + "TORCH_FR_DUMP_TEMP_FILE=/dumps/a_\0TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/dumps/b_\0"s, 12);
-  CHECK(named->dumps == std::vector<std::string>{"/dumps/a_12", "/dumps/b_12"});
-  const auto relative = recorder_files_from("TORCH_FR_DEBUG_INFO_PIPE_FILE=fr_\0"s, 3);
-  CHECK(relative->unusable == "TORCH_FR_DEBUG_INFO_PIPE_FILE is 'fr_': expected an absolute path");
-  CHECK(relative->pipe.empty());
-  const auto dump_is_relative =
-      recorder_files_from(pipe + "TORCH_NCCL_DEBUG_INFO_TEMP_FILE=dump_\0"s, 3);
-  CHECK(dump_is_relative->unusable ==
-        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE is 'dump_3': expected an absolute path");
-  CHECK(recorder_files_from(pipe + "TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/" +
-                                std::string(kMaxRecorderPathBytes, 'x') + "\0"s,
-                            3)
-            ->unusable == "TORCH_NCCL_DEBUG_INFO_TEMP_FILE has 514 bytes: expected at most 512");
+TEST_CASE("Of the wanted variables those are known that have a value") {
+  const std::vector<std::string> wanted{"ONE", "TWO", "THREE"};
+  const WorkerFacts facts = worker_facts_from("", "THREE=3\0TWO=\0ONE=1\0FOUR=4"sv, wanted);
+  CHECK(facts.variables == std::vector<std::string>{"ONE", "THREE"});
 }

@@ -8,6 +8,10 @@
 
 namespace filetimer::cli {
 
+std::string command_name_text(const Record& command) {
+  return joined({"Evidence command", command.text("drop_in")}, " ");
+}
+
 std::string command_end_text(const Record& command) {
   const std::string result = command.text("result");
   const std::string reason = command.text("reason");

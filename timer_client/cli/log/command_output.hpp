@@ -9,6 +9,9 @@
 
 namespace filetimer::cli {
 
+// Returns "Evidence command nvidia"; without a name for the command of --evidence-command.
+std::string command_name_text(const Record& command);
+
 // Returns "exit status 3 after 2.88 ms", "ended by SIGKILL after 5.13 ms".
 std::string command_end_text(const Record& command);
 

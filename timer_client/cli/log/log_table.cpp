@@ -120,7 +120,10 @@ constexpr Words kWords[] = {
                       given.empty() ? "" : "given " + given});
      }},
     {"hook", what_hook_did},
-    {"evidence_command", command_end_text},
+    {"evidence_command",
+     [](const Record& r) {
+       return joined({r.text("drop_in"), command_end_text(r)}, ": ");
+     }},
     {"rejected", what_rejected},
     {"server_started",
      [](const Record& r) {

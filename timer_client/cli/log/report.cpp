@@ -26,7 +26,7 @@ namespace dom = simdjson::dom;
 
 constexpr std::size_t kIdsListed = 5;
 constexpr std::size_t kNamesShown = 8;
-// Of the evidence command.
+// Of an evidence command.
 constexpr std::size_t kOutputLinesShown = 40;
 constexpr std::size_t kOutputCharactersShown = 8000;
 
@@ -435,23 +435,30 @@ void ExpiryReport::add_ranks(Page& page) const {
   add_ranks_at_expiry(page, incidents_.combine(expired_worker(), true), key_.id, worker_of(base));
 }
 
-// Once for all expiries of an incident.
-void ExpiryReport::add_command_output(Page& page) const {
-  const Record* command = find("evidence_command");
+// Once for all expiries of an incident, or of a job in it.
+void ExpiryReport::add_command_outputs(Page& page) const {
   const Record* const verdict = find("expired");
-  for (const auto& kept : siblings_) {
-    const Record& record = kept->record;
-    if (verdict != nullptr && record.event == "evidence_command" &&
-        record.incident == verdict->incident) {
-      command = &record;
+  std::map<std::string, const Record*> commands;  // by drop-in
+  for (const Records* const records : {&own_, &siblings_}) {
+    for (const auto& kept : *records) {
+      const Record& record = kept->record;
+      const std::string drop_in = record.text("drop_in");
+      const bool is_shared = verdict != nullptr && record.incident == verdict->incident &&
+                             (drop_in.empty() || record.text("job_id") == verdict->text("job_id"));
+      if (record.event == "evidence_command" && (records == &own_ || is_shared)) {
+        commands.try_emplace(drop_in, &record);
+      }
     }
   }
-  if (command == nullptr) {
-    return;
+  for (const auto& [name, command] : commands) {
+    add_command_output(page, *command);
   }
-  page.heading(
-      cut_text(fmt::format("Evidence command ({})", command_end_text(*command)), kPageWidth));
-  const std::string output = command->text("output");
+}
+
+void ExpiryReport::add_command_output(Page& page, const Record& command) {
+  page.heading(cut_text(
+      fmt::format("{} ({})", command_name_text(command), command_end_text(command)), kPageWidth));
+  const std::string output = command.text("output");
   const std::string_view most =
       std::string_view(output).substr(0, bytes_of(output, kOutputCharactersShown));
   std::size_t end = 0;
@@ -463,9 +470,9 @@ void ExpiryReport::add_command_output(Page& page) const {
   if (std::min(end, most.size()) < output.size()) {
     page.item(2, fmt::format("... the record has more: `timer_client show {} --json` with "
                              "the same logs.",
-                             command->id));
+                             command.id));
   }
-  page.item(2, output_size_text(*command));
+  page.item(2, output_size_text(command));
 }
 
 // Likewise.
@@ -492,24 +499,15 @@ void ExpiryReport::add_evidence(Page& page) const {
   }
   add_python_stacks(page, evidence->fields);
   page.heading("Evidence");
-  std::vector<std::string_view> hidden{"schema",
-                                       "event",
-                                       "time",
-                                       "mono_ns",
-                                       "threads_omitted",
-                                       "python_threads_omitted",
-                                       "threads",
-                                       "python_threads",
-                                       "children",
-                                       "flight_recorder",
-                                       "flight_recorder_omitted"};
+  std::vector<std::string_view> hidden{"schema",  "event",           "time",
+                                       "mono_ns", "threads_omitted", "python_threads_omitted",
+                                       "threads", "python_threads",  "children"};
   for (const auto& [key, value] : own_[0]->record.fields) {
     hidden.push_back(key);
   }
   add_fields(page, evidence->fields, hidden);
   add_threads(page, evidence->fields);
   add_children(page, evidence->fields);
-  add_flight_recorder(page, evidence->fields);
 }
 
 // The warnings and deferrals before the verdict, the signals and hooks after it, in their order.
@@ -591,7 +589,7 @@ std::string ExpiryReport::page(bool colour) const {
   add_ranks(page);
   add_evidence(page);
   add_peers_of_incident(page);
-  add_command_output(page);
+  add_command_outputs(page);
   add_timeline(page);
   add_outcome(page);
   return std::move(page).text();

@@ -88,7 +88,8 @@ class ExpiryReport {
   void add_ranks(Page& page) const;
   void add_evidence(Page& page) const;
   void add_peers_of_incident(Page& page) const;
-  void add_command_output(Page& page) const;
+  void add_command_outputs(Page& page) const;
+  static void add_command_output(Page& page, const Record& command);
   void add_timeline(Page& page) const;
   void add_outcome(Page& page) const;
 

@@ -168,33 +168,6 @@ void add_children(Page& page, dom::object evidence) {
   add_processes(page, "Children", "pid", "children", evidence);
 }
 
-std::vector<std::string> flight_recorder_lines(dom::object evidence) {
-  std::vector<std::string> lines;
-  for (const dom::object dump : objects_at(evidence, "flight_recorder")) {
-    const auto rank = integer_at(dump, "rank");
-    const std::string missing = text_at(dump, "missing");
-    lines.push_back(fmt::format(
-        "{}pid {}: {}", rank ? fmt::format("rank {}, ", *rank) : "", count_at(dump, "pid"),
-        missing.empty() ? fmt::format("{}, {} bytes", text_at(dump, "path"), count_at(dump, "size"))
-                        : "no dump: " + missing));
-  }
-  if (const std::int64_t omitted = count_at(evidence, "flight_recorder_omitted"); omitted > 0) {
-    lines.push_back(counted(omitted, "more rank") + " not listed");
-  }
-  return lines;
-}
-
-void add_flight_recorder(Page& page, dom::object evidence) {
-  const std::vector<std::string> lines = flight_recorder_lines(evidence);
-  if (lines.empty()) {
-    return;
-  }
-  page.heading("Flight recorder (torchfrtrace reads the files)");
-  for (const std::string& line : lines) {
-    page.item(2, line);
-  }
-}
-
 void add_peers(Page& page, const std::vector<dom::object>& peers) {
   std::vector<PeerGroup> groups;
   for (const dom::object peer : peers) {

@@ -30,11 +30,6 @@ std::string kernel_stack_text(const std::vector<std::string>& frames);
 void add_python_stacks(Page& page, simdjson::dom::object evidence);
 void add_threads(Page& page, simdjson::dom::object evidence);
 void add_children(Page& page, simdjson::dom::object evidence);
-// Adds the dumps of flight recorders, if the evidence has any.
-void add_flight_recorder(Page& page, simdjson::dom::object evidence);
-// Returns a line for each of those dumps: "rank 1, pid 4711: /tmp/nccl_trace_rank_1, 48213 bytes".
-std::vector<std::string> flight_recorder_lines(simdjson::dom::object evidence);
-
 // Adds where the peers of a worker are, from their `peer_evidence` records: the innermost frames of
 // their main threads, in Python if they have some. Peers in the same place are one item, the fewest
 // first. Adds nothing if there are none.

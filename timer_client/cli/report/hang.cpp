@@ -111,8 +111,8 @@ class HangBuilder {
     }
     if (record.event == "evidence_command") {
       if (incidents_.count({machine, std::string(record.incident)}) > 0) {
-        hang_.outputs.push_back({host->second, command_end_text(record), output_size_text(record),
-                                 record.text("output")});
+        hang_.outputs.push_back({command_name_text(record), host->second, command_end_text(record),
+                                 output_size_text(record), record.text("output")});
       }
       return;
     }
@@ -132,7 +132,6 @@ class HangBuilder {
     } else if (record.event == "evidence" && is_ours) {
       add_mark(*lane, at_s, Mark::Kind::kEvidence, "evidence was collected");
       take_stacks(record, *lane);
-      take_dumps(record);
     } else if (record.event == "killed" && is_ours) {
       take_killed(record, *lane, at_s);
     } else if (record.event == "released_late" && is_ours) {
@@ -435,16 +434,6 @@ class HangBuilder {
     }
   }
 
-  // The evidence of a later expiry repeats the line of its worker.
-  void take_dumps(const Record& record) {
-    const std::string host(record.host);
-    for (std::string& line : flight_recorder_lines(record.fields)) {
-      if (dumps_told_.insert({host, line}).second) {
-        hang_.dumps.push_back({host, std::move(line)});
-      }
-    }
-  }
-
   void take_stacks(const Record& record, const Lane& lane) {
     if (!told_.insert({lane.worker.host, lane.worker.pid.value_or(0)}).second) {
       return;
@@ -520,7 +509,6 @@ class HangBuilder {
   std::map<LaneKey, StackTree> child_stacks_;
   std::map<Lane*, double> ends_;  // when the worker had ended; lanes stay in place until the end
   std::set<LaneKey> told_;        // whose stacks are in the trees
-  std::set<std::pair<std::string, std::string>> dumps_told_;  // host and line
 };
 
 }  // namespace

@@ -70,20 +70,15 @@ struct Hang {
     StackTree stacks;  // of main threads
   };
   std::vector<Children> child_stacks;  // in the order of the lanes
-  // Of the evidence command on each host.
+  // Of the evidence commands on each host.
   struct Output {
+    std::string name;  // of the command
     std::string host;
     std::string end;   // how the command ended
     std::string size;  // of the output, where the record has not all of it
     std::string text;
   };
   std::vector<Output> outputs;
-  // Of flight recorders: a line for each rank.
-  struct Dump {
-    std::string host;
-    std::string text;
-  };
-  std::vector<Dump> dumps;
 };
 
 // Returns what is at 0: the first "verdict", or the first "record" of a warning that led to none

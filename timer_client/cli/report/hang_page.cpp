@@ -272,7 +272,7 @@ std::string events_of(const Hang& hang) {
 
 std::string html_of(const Hang::Output& output) {
   std::string html =
-      heading(html_text(fmt::format("Evidence command on {}: {}", output.host, output.end)));
+      heading(html_text(fmt::format("{} on {}: {}", output.name, output.host, output.end)));
   if (!output.text.empty()) {
     html += "<pre>";
     for (std::size_t begin = 0; begin < output.text.size();) {
@@ -357,14 +357,6 @@ std::string html_page(const Hang& hang, const std::string& logs) {
   }
   for (const Hang::Output& output : hang.outputs) {
     html += html_of(output);
-  }
-  if (!hang.dumps.empty()) {
-    html += heading("Dumps of flight recorders, for torchfrtrace");
-    html += "<pre>";
-    for (const Hang::Dump& dump : hang.dumps) {
-      html += html_text(fmt::format("{}: {}", dump.host, dump.text)) + "\n";
-    }
-    html += "</pre>\n";
   }
   html += heading("Workers");
   html += workers_table(hang);

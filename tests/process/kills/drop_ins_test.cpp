@@ -1,0 +1,287 @@
+// Drop-ins: which of them run before a kill, and what the one for flight recorders does. The ranks
+// are stand-ins for PyTorch's.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+// A server with drop-ins of its own, which the tests add first.
+class DropIns {
+ public:
+  explicit DropIns(const TempFolder& temp) : temp_(temp) {
+    REQUIRE(::mkdir(temp.path("evidence.d").c_str(), 0755) == 0);
+  }
+  void add(const std::string& name, const std::string& script) const {
+    const std::string path = temp_.path("evidence.d/" + name);
+    temp_.write("evidence.d/" + name, "#!/bin/sh\n" + script + "\n");
+    REQUIRE(::chmod(path.c_str(), 0755) == 0);
+  }
+  // No process of these tests needs as long as the time limit.
+  [[nodiscard]] std::vector<std::string> args(std::vector<std::string> more = {}) const {
+    std::vector<std::string> args{"--evidence-dir", temp_.path("evidence.d"), "--evidence",
+                                  "proc",           "--evidence-timeout",     "20s"};
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  }
+
+ private:
+  const TempFolder& temp_;
+};
+
+// Returns the record of a drop-in about a worker.
+Record wait_for_drop_in(const Server& server, std::string_view name, pid_t pid) {
+  return server.wait_for([&](const Record& record) {
+    return record.is("evidence_command") && record.integer("pid") == pid &&
+           (record.has("drop_in") ? record.text("drop_in") : "") == name;
+  });
+}
+
+Record start_of(const Server& server) {
+  return server.wait_for([](const Record& record) { return record.is("server_started"); });
+}
+
+// Returns when the server has read the environment of a rank.
+void wait_until_known(const TempFolder& temp, Server& server, const Worker& worker, int rank) {
+  server.send(acquire_far(worker.pid(), "wait"));
+  server.barrier();
+  const std::vector<std::string> question{"dump", "--pid", std::to_string(worker.pid()), "--json"};
+  const std::string known = fmt::format("\"rank\":{}", rank);
+  CHECK(wait_until([&] { return contains(run_client(temp, server, question).out, known); }));
+}
+
+std::unique_ptr<Worker> worker_of_job(const TempFolder& temp, Server& server, int rank,
+                                      Environment environment, Worker::Setup setup = {}) {
+  environment["RANK"] = std::to_string(rank);
+  environment.insert({"SLURM_JOB_ID", "8812"});
+  setup.environment = std::move(environment);
+  auto worker = std::make_unique<Worker>(setup.program.empty() ? "block" : "", setup);
+  wait_until_known(temp, server, *worker, rank);
+  return worker;
+}
+
+Environment flight_recorder_of(const TempFolder& temp) {
+  return {{"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", temp.path("pipe_")},
+          {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE", temp.path("dump_")}};
+}
+
+std::unique_ptr<Worker> rank_of_job(const TempFolder& temp, Server& server, int rank,
+                                    const std::string& way, int size = 0) {
+  Worker::Setup setup;
+  setup.program = {"/usr/bin/python3", flight_recorder_path(), way};
+  setup.args = {std::to_string(size)};
+  return worker_of_job(temp, server, rank, flight_recorder_of(temp), std::move(setup));
+}
+
+void add_flight_recorder(const TempFolder& temp) {
+  REQUIRE(::symlink((drop_ins_path() + "/flight-recorder").c_str(),
+                    temp.path("evidence.d/flight-recorder").c_str()) == 0);
+}
+
+std::string asked(const TempFolder& temp, int rank) {
+  return read_file(temp.path(fmt::format("pipe_{}.asked", rank)));
+}
+
+// What the drop-in says of rank 0, which hangs and is killed, and how it ended.
+struct Said {
+  std::string result;
+  std::string output;
+};
+Said said_of_killed(const TempFolder& temp, const std::string& way,
+                    const std::vector<std::string>& more = {}) {
+  const DropIns drop_ins(temp);
+  add_flight_recorder(temp);
+  Server server(temp, drop_ins.args(more));
+  const auto worker = rank_of_job(temp, server, 0, way);
+  server.send(acquire_past(worker->pid(), "allreduce"));
+  CHECK(worker->status() == killed_by(SIGKILL));
+  server.wait_for("killed", worker->pid());
+  const Record record = wait_for_drop_in(server, "flight-recorder", worker->pid());
+  const std::string whom = fmt::format("rank 0, pid {}: ", worker->pid());
+  const std::string output = record.text("output");
+  REQUIRE(output.starts_with(whom));
+  return {record.text("result"), output.substr(whom.size())};
+}
+
+}  // namespace
+
+TEST_CASE("the drop-ins whose needs are met run before the signal, with the pids of the job") {
+  const TempFolder temp;
+  const DropIns drop_ins(temp);
+  drop_ins.add("a-job",
+               "echo \"$FILETIMER_PIDS; $FILETIMER_RANKS; $FILETIMER_JOB_ID; $FILETIMER_SCOPE\"");
+  drop_ins.add("b-program", "# filetimer: needs no-such-program\necho no");
+  drop_ins.add("c-path", "# filetimer: needs /no/such/path\necho no");
+  drop_ins.add("d-variable", "# filetimer: needs env:OF_PEER\necho yes");
+  drop_ins.add("e-variable", "# filetimer: needs env:OF_NONE\necho no");
+  drop_ins.add("f.skipped", "echo no");
+  Server server(temp, drop_ins.args());
+  CHECK(contains(start_of(server).line(),
+                 R"("evidence_drop_ins":["a-job","c-path","d-variable","e-variable"])"));
+  const auto hung = worker_of_job(temp, server, 3, {});
+  const auto peer = worker_of_job(temp, server, 1, {{"OF_PEER", "1"}});
+  const auto loader = worker_of_job(temp, server, 0, {});
+  const auto stranger =
+      worker_of_job(temp, server, 2, {{"SLURM_JOB_ID", "8813"}, {"OF_NONE", "1"}});
+  server.send(acquire_past(hung->pid(), "load"));
+  CHECK(hung->status() == killed_by(SIGKILL));
+  const Record killed = server.wait_for("killed", hung->pid());
+  const Record of_job = wait_for_drop_in(server, "a-job", hung->pid());
+  CHECK(of_job.text("output") ==
+        fmt::format("{} {} {}; 3 0 1; 8812; load\n", hung->pid(), loader->pid(), peer->pid()));
+  CHECK(of_job.integer("mono_ns") <= mono_of_signal(killed, 0));
+  CHECK(wait_for_drop_in(server, "d-variable", hung->pid()).text("output") == "yes\n");
+  for (const Record& record : server.records()) {
+    CHECK_FALSE(contains(record.line(), R"("output":"no)"));
+  }
+  const Finished shown = run_client(temp, server, {"show", killed.text("id")});
+  CHECK(contains(shown.out, "Evidence command a-job (exit status 0 after"));
+  CHECK(contains(shown.out, "Evidence command d-variable (exit status 0 after"));
+}
+
+TEST_CASE("drop-ins run for each job of an incident, and the command once") {
+  const TempFolder temp;
+  const DropIns drop_ins(temp);
+  drop_ins.add("a", "echo $FILETIMER_JOB_ID $FILETIMER_PIDS");
+  Server server(temp, drop_ins.args({"--evidence-command", "true"}));
+  const Worker alone("block");
+  const auto one = worker_of_job(temp, server, 0, {});
+  const auto peer = worker_of_job(temp, server, 1, {});
+  const auto other = worker_of_job(temp, server, 0, {{"SLURM_JOB_ID", "8813"}});
+  // worker_of_job() has begun an incident of a worker without a job, which `alone` may join.
+  std::string lines;
+  for (const pid_t pid : {alone.pid(), one->pid(), peer->pid(), other->pid()}) {
+    lines += acquire_past(pid, "load");
+  }
+  server.send(lines);
+  server.wait_for("killed", one->pid());
+  const Record expired = server.wait_for("killed", other->pid());
+  std::multiset<std::string> outputs;
+  for (const Record& record : server.records()) {
+    if (record.is("evidence_command") && record.text("incident") == expired.text("incident")) {
+      outputs.insert(record.has("drop_in") ? record.text("output") : "of the command");
+    }
+  }
+  CAPTURE(fmt::format("{}", fmt::join(outputs, ",")));
+  CHECK(outputs.count("of the command") == 1);
+  CHECK(outputs.count(fmt::format("8812 {} {}\n", one->pid(), peer->pid())) == 1);
+  CHECK(outputs.count(fmt::format("8813 {}\n", other->pid())) == 1);
+  const Finished shown = run_client(temp, server, {"show", expired.text("id")});
+  CHECK(contains(shown.out, fmt::format("8813 {}", other->pid())));
+  CHECK_FALSE(contains(shown.out, fmt::format("8812 {}", one->pid())));
+}
+
+TEST_CASE("a drop-in that hangs takes no time from the others") {
+  const TempFolder temp;
+  const DropIns drop_ins(temp);
+  drop_ins.add("a", "sleep 1000");
+  drop_ins.add("b", "echo here; exit 3");
+  const Server server(
+      temp, drop_ins.args({"--evidence-timeout", "300ms", "--evidence-command", "echo there"}));
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "load"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  CHECK(wait_for_drop_in(server, "a", worker.pid()).text("result") == "timed_out");
+  CHECK(wait_for_drop_in(server, "b", worker.pid()).text("output") == "here\n");
+  CHECK(wait_for_drop_in(server, "b", worker.pid()).integer("exit_status") == 3);
+  CHECK(wait_for_drop_in(server, "", worker.pid()).text("output") == "there\n");
+  server.wait_for_message("the drop-in b for ");
+}
+
+TEST_CASE("with --evidence none no drop-in runs") {
+  const TempFolder temp;
+  const DropIns drop_ins(temp);
+  drop_ins.add("a", "echo no");
+  const Server server(temp, drop_ins.args({"--evidence", "none"}));
+  CHECK(contains(start_of(server).line(), R"("evidence_drop_ins":[])"));
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "load"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  server.wait_for("killed", worker.pid());
+  for (const Record& record : server.records()) {
+    CHECK_FALSE(record.is("evidence_command"));
+  }
+}
+
+TEST_CASE("a folder of drop-ins that is not there is a usage error") {
+  const TempFolder temp;
+  const Finished finished =
+      run(temp, server_path(), {"--dir", temp.path("run"), "--evidence-dir", temp.path("missing")});
+  CHECK(finished.status == exited(2));
+  CHECK(contains(finished.err, "missing': expected a directory, or none"));
+}
+
+TEST_CASE("all ranks of the job dump before the one that hangs is killed") {
+  const TempFolder temp;
+  const DropIns drop_ins(temp);
+  add_flight_recorder(temp);
+  Server server(temp, drop_ins.args());
+  // What an earlier run left there is not taken for the dump.
+  temp.write("dump_0", "old");
+  temp.write("dump_1", "old");
+  const auto hung = rank_of_job(temp, server, 1, "dumps", 50'000);
+  const auto waiting = rank_of_job(temp, server, 0, "dumps", 7);
+  // It names the FIFO of its rank, too, and is not asked.
+  const auto loader = worker_of_job(temp, server, 0, flight_recorder_of(temp));
+  server.send(acquire_past(hung->pid(), "load"));
+  CHECK(hung->status() == killed_by(SIGKILL));
+  const Record killed = server.wait_for("killed", hung->pid());
+  const Record record = wait_for_drop_in(server, "flight-recorder", hung->pid());
+  CAPTURE(record.line());
+  CHECK(record.integer("mono_ns") <= mono_of_signal(killed, 0));
+  CHECK(record.text("result") == "exited");
+  for (const auto& [rank, pid, size] :
+       {std::tuple(1, hung->pid(), 50'000), std::tuple(0, waiting->pid(), 7)}) {
+    CHECK(contains(record.text("output"),
+                   fmt::format("rank {}, pid {}: {}, {} bytes\n", rank, pid,
+                               temp.path(fmt::format("dump_{}", rank)), size)));
+    CHECK(asked(temp, rank) == "1\n");
+  }
+  CHECK_FALSE(contains(record.text("output"), std::to_string(loader->pid())));
+  CHECK(waiting->is_alive());
+}
+
+TEST_CASE("a file that is not a FIFO is not written to") {
+  for (const char* const way : {"regular", "symlink"}) {
+    const TempFolder temp;
+    const Said said = said_of_killed(temp, way);
+    CHECK(said.result == "exited");
+    CHECK(said.output ==
+          fmt::format("not asked: '{}' is not the absolute path of a FIFO of this user\n",
+                      temp.path("pipe_0.pipe")));
+    CHECK(asked(temp, 0) == "");
+  }
+}
+
+TEST_CASE("a FIFO that no process has open, or that is full, delays no kill") {
+  for (const auto& [way, reason] : std::vector<std::pair<std::string, std::string>>{
+           {"unread", "No such device or address"}, {"full", "Resource temporarily unavailable"}}) {
+    const TempFolder temp;
+    const Said said = said_of_killed(temp, way);
+    CHECK(said.result == "exited");
+    CHECK(said.output == fmt::format("not asked: {}: '{}'\n", reason, temp.path("pipe_0.pipe")));
+  }
+}
+
+TEST_CASE("a rank that never dumps delays the kill by the time limit of evidence") {
+  const TempFolder temp;
+  const Said said = said_of_killed(temp, "silent", {"--evidence-timeout", "3s"});
+  CHECK(said.result == "timed_out");
+  CHECK(said.output == fmt::format("asked by '{}'\n", temp.path("pipe_0.pipe")));
+  CHECK(asked(temp, 0) == "1\n");
+}

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/kills/commands.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <system_error>
+#include <utility>
+
+#include "common/duration_text.hpp"
+#include "common/limits.hpp"
+#include "timer_server/system/messages.hpp"
+#include "timer_server/system/own_children.hpp"
+#include "timer_server/system/process.hpp"
+
+namespace filetimer {
+namespace {
+
+// When to ask again for the status of a hook that has ended: a tracer may still hold it.
+constexpr Duration kReapHookAgain = std::chrono::milliseconds{100};
+// How long the end of a killed command is waited for, and when the server stops.
+constexpr int kEndWaitMs = 10;
+constexpr int kStopWaitMs = 100;
+
+std::vector<std::string> shell(const std::string& line) {
+  return {"/bin/sh", "-c", line};
+}
+
+// Returns nothing for a worker that belongs to no job, as far as is known.
+std::optional<std::string> job_of(const WorkerIdentity& worker) {
+  const std::optional<WorkerFacts>& facts = *worker.facts;
+  return facts && has_job(*facts) ? std::optional(facts->job_id) : std::nullopt;
+}
+
+}  // namespace
+
+struct Commands::Running {
+  Running(const CommandOccasion& occasion, std::string_view the_drop_in, bool is_evidence_command)
+      : worker(occasion.worker), is_evidence(is_evidence_command) {
+    outcome.id = occasion.id;
+    outcome.incident = occasion.incident;
+    outcome.scope = occasion.scope;
+    outcome.drop_in = the_drop_in;
+  }
+
+  WorkerIdentity worker;
+  bool is_evidence;
+  HookOutcome outcome;
+  OwnChild child;
+  UniqueFd pidfd;
+  EventSource end;
+  Instant started;
+  Instant next_step_at;
+  int signals_sent = 0;  // SIGTERM, then SIGKILL
+  bool has_ended = false;
+  // Of an evidence command.
+  UniqueFd pipe;
+  EventSource readable;
+  std::string output;
+  std::uint64_t output_bytes = 0;
+
+  [[nodiscard]] std::string name() const {
+    return !outcome.drop_in.empty()   ? "the drop-in " + outcome.drop_in
+           : is_evidence              ? "--evidence-command"
+           : outcome.incident.empty() ? "--on-warning"
+                                      : "--on-expiry";
+  }
+
+  // Until the command is reaped, neither its pid nor its process group can belong to another
+  // process.
+  void signal_group(int signal) const {
+    if (child) {
+      ::kill(-child.pid(), signal);
+    }
+  }
+
+  // Reads no more than kMaxCommandOutputBytes at one time, so that a command that writes without
+  // end delays no verdict.
+  void read_output() {
+    std::array<char, 4096> block{};
+    for (std::size_t read = 0; read < kMaxCommandOutputBytes;) {
+      const ssize_t got =
+          retry_eintr([&] { return ::read(pipe.get(), block.data(), block.size()); });
+      if (got <= 0) {
+        if (got == 0) {
+          readable.reset();  // the end of the output
+        }
+        return;
+      }
+      const auto bytes = static_cast<std::size_t>(got);
+      output.append(block.data(), std::min(bytes, kMaxCommandOutputBytes - output.size()));
+      output_bytes += bytes;
+      read += bytes;
+    }
+  }
+};
+
+Commands::Commands(EventLoop& loop, Lines lines, std::vector<std::string> environment,
+                   Inheritance inheritance, const Records& records, RecordLog& log)
+    : loop_(loop),
+      lines_(std::move(lines)),
+      environment_(std::move(environment)),
+      inheritance_(std::move(inheritance)),
+      records_(records),
+      log_(log) {}
+
+Commands::~Commands() = default;
+
+void Commands::add_hook(CommandOccasion occasion, Instant now) {
+  loop_thread_.check();
+  if (hook_for(occasion).empty()) {
+    return;
+  }
+  if (waiting_.size() >= kMaxHooksWaiting) {
+    messages::warning("{} is not run for {}: too many hooks wait",
+                      Running(occasion, {}, false).name(), occasion.id);
+    drop(occasion, "too many hooks wait");
+    return;
+  }
+  occasion.start_by = now + RecordLog::kStalled;
+  waiting_.push_back(std::move(occasion));
+}
+
+std::size_t Commands::count_hooks() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(running_, [](const auto& command) { return !command->is_evidence; }));
+}
+
+bool Commands::wants_evidence(const WorkerIdentity& worker, const std::string& incident) const {
+  return incident != incident_ ? !lines_.evidence_command.empty() || !lines_.drop_ins.empty()
+                               : !lines_.drop_ins.empty() && !jobs_.contains(job_of(worker));
+}
+
+void Commands::start_evidence(const CommandOccasion& first, std::span<const WorkerIdentity> workers,
+                              Instant now) {
+  loop_thread_.check();
+  const bool is_first_of_incident = first.incident != incident_;
+  if (is_first_of_incident) {
+    make_room_for(first.incident, now);
+    incident_ = first.incident;
+    jobs_.clear();
+  }
+  jobs_.insert(job_of(first.worker));
+  std::string pids;
+  std::string ranks;
+  std::set<std::string> variables;
+  for (const WorkerIdentity& worker : workers) {
+    const std::optional<WorkerFacts>& facts = *worker.facts;
+    const char* const space = pids.empty() ? "" : " ";
+    pids += fmt::format("{}{}", space, worker.process->pid);
+    ranks += space + (facts && facts->rank ? fmt::format("{}", *facts->rank) : "-");
+    if (facts) {
+      variables.insert(facts->variables.begin(), facts->variables.end());
+    }
+  }
+  const auto run_one = [&](std::string_view drop_in, std::vector<std::string> words) {
+    std::vector<std::string> environment = environment_for(first);
+    set_variable(environment, "FILETIMER_PIDS", pids);
+    set_variable(environment, "FILETIMER_RANKS", ranks);
+    run(std::make_unique<Running>(first, drop_in, true), std::move(words), std::move(environment),
+        now);
+  };
+  for (const DropIn& drop_in : lines_.drop_ins) {
+    if (has_what_it_needs(drop_in, variables)) {
+      run_one(drop_in.name, {drop_in.path});
+    }
+  }
+  if (is_first_of_incident && !lines_.evidence_command.empty()) {
+    run_one("", shell(lines_.evidence_command));
+  }
+}
+
+void Commands::make_room_for(const std::string& incident, Instant now) {
+  std::set<std::string> incidents{incident};
+  std::string earliest;
+  for (const auto& command : running_) {
+    if (command->is_evidence) {
+      earliest = earliest.empty() ? command->outcome.incident : earliest;
+      incidents.insert(command->outcome.incident);
+    }
+  }
+  std::erase_if(running_, [&](const auto& command) {
+    return incidents.size() > kMaxIncidents && command->is_evidence &&
+           command->outcome.incident == earliest &&
+           end_by_kill(*command, HookResult::kStopped, "too many evidence commands were running",
+                       kEndWaitMs, now);
+  });
+}
+
+bool Commands::is_gathering(const std::string& incident) const {
+  return std::ranges::any_of(running_, [&](const auto& command) {
+    return command->is_evidence && command->outcome.incident == incident;
+  });
+}
+
+Instant Commands::advance(Instant now) {
+  loop_thread_.check();
+  std::erase_if(running_, [&](const auto& command) { return check_time(*command, now); });
+  Instant next = Instant::never();
+  if (!waiting_.empty() && count_hooks() < kMaxHooks) {
+    const CommandOccasion first = waiting_.front();
+    const bool may_start =
+        log_.synced() >= first.record_number || !log_.is_working(now) || now >= first.start_by;
+    next = may_start ? now : first.start_by;
+    if (may_start) {
+      // Each call starts one hook: a fork takes up to a millisecond, and deadlines wait meanwhile.
+      waiting_.pop_front();
+      run(std::make_unique<Running>(first, "", false), shell(hook_for(first)),
+          environment_for(first), now);
+    }
+  }
+  for (const auto& command : running_) {
+    next = std::min(next, command->next_step_at);
+  }
+  return next;
+}
+
+std::vector<std::string> Commands::environment_for(const CommandOccasion& occasion) const {
+  std::vector<std::string> environment = environment_;
+  set_variable(environment, "FILETIMER_ID", occasion.id);
+  unset_variable(environment, "FILETIMER_INCIDENT");
+  if (!occasion.incident.empty()) {
+    set_variable(environment, "FILETIMER_INCIDENT", occasion.incident);
+  }
+  set_variable(environment, "FILETIMER_SCOPE", occasion.scope);
+  set_variable(environment, "FILETIMER_VERDICT", occasion.verdict);
+  set_variable(environment, "FILETIMER_PID", fmt::format("{}", occasion.worker.process->pid));
+  set_variable(environment, "FILETIMER_HOST", records_.host());
+  set_variable(environment, "FILETIMER_LOG", log_.path());
+  // The server may have variables of a job of its own, which must not reach the command.
+  unset_variable(environment, "FILETIMER_RANK");
+  unset_variable(environment, "FILETIMER_JOB_ID");
+  if (const auto& facts = *occasion.worker.facts) {
+    if (facts->rank) {
+      set_variable(environment, "FILETIMER_RANK", fmt::format("{}", *facts->rank));
+    }
+    if (!facts->job_id.empty()) {
+      set_variable(environment, "FILETIMER_JOB_ID", facts->job_id);
+    }
+  }
+  return environment;
+}
+
+void Commands::run(std::unique_ptr<Running> command, std::vector<std::string> words,
+                   std::vector<std::string> environment, Instant now) {
+  command->started = now;
+  command->next_step_at = now + (command->is_evidence ? lines_.evidence_timeout : kHookTime);
+  HookOutcome& outcome = command->outcome;
+  outcome.reason = start(*command, std::move(words), std::move(environment));
+  if (!outcome.reason.empty()) {
+    command->signal_group(SIGKILL);
+    messages::error("{} for {}: {}", command->name(), outcome.id, outcome.reason);
+    outcome.result = HookResult::kFailed;
+    outcome.pid = 0;
+    record(*command);
+    return;
+  }
+  messages::debug("{} for {}: started as pid {}", command->name(), outcome.id, outcome.pid);
+  running_.push_back(std::move(command));
+}
+
+// Returns why the command was not started, or cannot be watched; empty: it runs.
+std::string Commands::start(Running& command, std::vector<std::string> words,
+                            std::vector<std::string> environment) {
+  std::array<int, 2> ends{-1, -1};
+  if (command.is_evidence && ::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    return "cannot make a pipe for its output";
+  }
+  command.pipe = UniqueFd(ends[0]);
+  const UniqueFd output(ends[1]);
+  ChildStart start;
+  start.words = std::move(words);
+  start.environment = std::move(environment);
+  start.output = command.is_evidence ? output.get() : STDERR_FILENO;
+  auto child = start_child(start, inheritance_);
+  if (!child) {
+    return child.error().message;
+  }
+  command.child = std::move(*child);
+  command.outcome.pid = command.child.pid();
+  // The command sets its group as well. The server does so too, because it may signal the group
+  // before the command has run.
+  ::setpgid(command.child.pid(), command.child.pid());
+  command.pidfd = open_pidfd(command.child.pid());
+  if (!command.pidfd) {
+    return "cannot open its pidfd";
+  }
+  try {
+    command.end = watch_io(loop_, command.pidfd.get(), EPOLLIN, kOrdinary, [&command] {
+      command.has_ended = true;
+      command.end.reset();
+    });
+    if (command.is_evidence) {
+      ::fcntl(command.pipe.get(), F_SETFL, O_NONBLOCK);
+      command.readable = watch_io(loop_, command.pipe.get(), EPOLLIN, kOrdinary,
+                                  [&command] { command.read_output(); });
+    }
+  } catch (const std::system_error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+bool Commands::check_time(Running& command, Instant now) {
+  if (command.has_ended) {
+    return end(command, now);
+  }
+  if (now < command.next_step_at) {
+    return false;
+  }
+  if (command.is_evidence) {
+    return end_by_kill(command, HookResult::kTimedOut,
+                       fmt::format("it was killed after {}, see --evidence-timeout",
+                                   duration_text(lines_.evidence_timeout)),
+                       kEndWaitMs, now);
+  }
+  command.outcome.result = HookResult::kTimedOut;
+  if (command.signals_sent++ == 0) {
+    command.signal_group(SIGTERM);
+    command.next_step_at = now + kHookGrace;
+  } else if (command.signals_sent == 2) {
+    command.signal_group(SIGKILL);
+    command.next_step_at = now + kHookKillWait;
+  } else {
+    command.outcome.reason = "still alive after SIGKILL";
+    return end(command, now);
+  }
+  return false;
+}
+
+bool Commands::end_by_kill(Running& command, HookResult result, std::string_view reason,
+                           int wait_ms, Instant now) {
+  command.outcome.result = result;
+  command.outcome.reason = reason;
+  command.signal_group(SIGKILL);
+  pollfd ended{command.pidfd.get(), POLLIN, 0};
+  retry_eintr([&] { return ::poll(&ended, 1, wait_ms); });
+  command.has_ended = false;  // it is recorded even if it cannot be reaped
+  return end(command, now);
+}
+
+// Kills the rest of the group, while the number is not free yet; that of a hook which has ended in
+// time lives on. A process that an evidence command has started in another group may hold the pipe:
+// what that process writes later is lost.
+bool Commands::end(Running& command, Instant now) {
+  HookOutcome& outcome = command.outcome;
+  if (command.is_evidence || command.signals_sent > 0) {
+    command.signal_group(SIGKILL);
+  }
+  if (command.is_evidence) {
+    command.read_output();
+  }
+  const auto status = command.child.reap();
+  if (!status && command.has_ended && !command.is_evidence) {
+    command.next_step_at = now + kReapHookAgain;
+    return false;
+  }
+  outcome.took = now - command.started;
+  if (status) {
+    outcome.exit_status = status->exit_status;
+    outcome.signal = status->signal;
+    if (outcome.result == HookResult::kExited && status->signal != 0) {
+      outcome.result = HookResult::kSignalled;
+    }
+  }
+  const bool is_well = outcome.result == HookResult::kExited && outcome.exit_status == 0;
+  messages::say(is_well ? messages::Level::kDebug : messages::Level::kWarning,
+                fmt::format("{} for {}: {}", command.name(), outcome.id, outcome.text()));
+  record(command);
+  return true;
+}
+
+void Commands::stop() {
+  loop_thread_.check();
+  for (const auto& command : running_) {
+    command->signal_group(SIGKILL);
+  }
+  for (const auto& command : running_) {
+    (void)end_by_kill(*command, HookResult::kStopped, "the server stopped", kStopWaitMs,
+                      Instant::now());
+  }
+  running_.clear();
+  for (const CommandOccasion& occasion : waiting_) {
+    drop(occasion, "the server stopped");
+  }
+  waiting_.clear();
+}
+
+void Commands::record(const Running& command) {
+  if (command.is_evidence) {
+    log_.append_detail(records_.evidence_command(command.worker, command.outcome, command.output,
+                                                 command.output_bytes));
+  } else {
+    log_.append(records_.hook(command.worker, command.outcome));
+  }
+}
+
+void Commands::drop(const CommandOccasion& occasion, std::string_view why) {
+  Running dropped(occasion, "", false);
+  dropped.outcome.result = HookResult::kDropped;
+  dropped.outcome.reason = why;
+  record(dropped);
+}
+
+}  // namespace filetimer

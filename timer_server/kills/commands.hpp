@@ -1,0 +1,144 @@
+// The commands that the server runs about expiries. Hooks: --on-expiry, once for each worker whose
+// kill has ended, and --on-warning, once when the soft deadlines of a worker have passed. Evidence
+// commands: drop-ins and --evidence-command, which show before a kill what other programs know.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/clock.hpp"
+#include "timer_server/evidence/drop_ins.hpp"
+#include "timer_server/records/record_log.hpp"
+#include "timer_server/records/records.hpp"
+#include "timer_server/system/event_loop.hpp"
+#include "timer_server/system/inheritance.hpp"
+#include "timer_server/system/loop_thread.hpp"
+
+namespace filetimer {
+
+// Why a command runs.
+struct CommandOccasion {
+  WorkerIdentity worker;
+  std::string id;
+  std::string incident;  // empty: a warning
+  std::string scope;
+  std::string_view verdict;  // $FILETIMER_VERDICT
+  // Of the `killed` or `warned` record, which is synced before a hook starts.
+  std::uint64_t record_number = 0;
+  Instant start_by{};  // even if it is not; set by add_hook()
+};
+
+// Starts commands, kills those that run for too long, and records how each of them ended.
+//
+// A command gets the variables FILETIMER_* and an empty standard input. A hook has the server's
+// standard error for both of its outputs, and no kill waits for it. The outputs of evidence
+// commands are recorded, and the signals of their incident's kills wait for their ends:
+//
+//   if (commands.wants_evidence(worker, incident)) {  // when the record of the verdict is queued
+//     commands.start_evidence(occasion, workers, now);
+//   }
+//   ...
+//   next = commands.advance(now);
+//   if (!commands.is_gathering(incident)) { /* the signals may be sent */ }
+//
+// Used on the loop thread.
+class Commands {
+ public:
+  // Of hooks.
+  static constexpr Duration kHookTime = std::chrono::seconds{30};  // until SIGTERM to its group
+  static constexpr Duration kHookGrace = std::chrono::seconds{5};  // from SIGTERM to SIGKILL
+  // From SIGKILL until the server abandons the hook.
+  static constexpr Duration kHookKillWait = std::chrono::seconds{2};
+  static constexpr std::size_t kMaxHooks = 8;            // at the same time; the others wait
+  static constexpr std::size_t kMaxHooksWaiting = 4096;  // further hooks are dropped
+  // The most incidents whose evidence commands run at the same time: incidents begin at least
+  // Verdicts::kIncidentWindow apart.
+  static constexpr std::size_t kMaxIncidents = 4;
+
+  // Shell commands, and drop-ins; empty: none.
+  struct Lines {
+    std::string on_expiry;
+    std::string on_warning;
+    std::string evidence_command;
+    std::vector<DropIn> drop_ins;
+    Duration evidence_timeout;  // of each evidence command
+  };
+  // A command gets `environment` and its own variables. Its end wakes `loop`. `loop`, `records` and
+  // `log` must outlive this object.
+  Commands(EventLoop& loop, Lines lines, std::vector<std::string> environment,
+           Inheritance inheritance, const Records& records, RecordLog& log);
+  ~Commands();
+  Commands(const Commands&) = delete;
+  Commands& operator=(const Commands&) = delete;
+
+  // Queues the hook of the occasion, if there is a command for it. Drops and records it if too many
+  // hooks wait.
+  void add_hook(CommandOccasion occasion, Instant now);
+  // Returns whether no hook runs or waits.
+  [[nodiscard]] bool have_hooks_ended() const { return count_hooks() == 0 && waiting_.empty(); }
+
+  // Returns whether there are evidence commands, and none was started for the worker's job in this
+  // incident, which is the last one. The workers without a job count as one.
+  [[nodiscard]] bool wants_evidence(const WorkerIdentity& worker,
+                                    const std::string& incident) const;
+  // Starts the evidence commands for the first expiry of a job in an incident, side by side: the
+  // drop-ins, and with the first job --evidence-command. `workers`: the expiry's, and the others of
+  // the job. If the commands of kMaxIncidents incidents run, those of the earliest are killed
+  // first.
+  void start_evidence(const CommandOccasion& first, std::span<const WorkerIdentity> workers,
+                      Instant now);
+  // Returns whether an evidence command of this incident runs.
+  [[nodiscard]] bool is_gathering(const std::string& incident) const;
+
+  // Starts hooks, and ends commands. Returns when it must be called again at the latest; it must
+  // also be called when the log has synced records, and when `loop` has called a handler.
+  Instant advance(Instant now);
+  // Kills the running commands, drops the waiting hooks, and records each of them. Waits at most
+  // 100 ms for the end of each killed command.
+  void stop();
+
+ private:
+  struct Running;
+
+  [[nodiscard]] std::size_t count_hooks() const;  // that run
+  [[nodiscard]] const std::string& hook_for(const CommandOccasion& occasion) const {
+    return occasion.incident.empty() ? lines_.on_warning : lines_.on_expiry;
+  }
+  [[nodiscard]] std::vector<std::string> environment_for(const CommandOccasion& occasion) const;
+  // Ends the evidence commands of the earliest incident if those of kMaxIncidents run.
+  void make_room_for(const std::string& incident, Instant now);
+  void run(std::unique_ptr<Running> command, std::vector<std::string> words,
+           std::vector<std::string> environment, Instant now);
+  std::string start(Running& command, std::vector<std::string> words,
+                    std::vector<std::string> environment);
+  // Each returns whether the command is over and recorded.
+  bool check_time(Running& command, Instant now);
+  bool end_by_kill(Running& command, HookResult result, std::string_view reason, int wait_ms,
+                   Instant now);
+  bool end(Running& command, Instant now);
+  void record(const Running& command);
+  void drop(const CommandOccasion& occasion, std::string_view why);
+
+  EventLoop& loop_;
+  const Lines lines_;
+  const std::vector<std::string> environment_;
+  const Inheritance inheritance_;
+  const Records& records_;
+  RecordLog& log_;
+  std::deque<CommandOccasion> waiting_;
+  std::vector<std::unique_ptr<Running>> running_;  // the earliest first
+  std::string incident_;                           // the last one with evidence commands
+  std::set<std::optional<std::string>> jobs_;      // its jobs for which they were started
+  LoopThread loop_thread_;
+};
+
+}  // namespace filetimer
