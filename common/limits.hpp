@@ -41,6 +41,9 @@ inline constexpr std::size_t kMaxPythonDumpBytes = std::size_t{256} << 10;  // o
 inline constexpr std::size_t kMaxRejectedBytesShown = 200;
 inline constexpr std::size_t kMaxCmdlineBytesShown = 1024;
 inline constexpr std::size_t kMaxJobIdBytesShown = 128;  // an incident has it for each worker
+// A control request, and each packet of its answers: a longer answer takes several.
+inline constexpr std::size_t kMaxControlBytes = 4096;
+inline constexpr std::size_t kAnswerPacketBytes = std::size_t{32} << 10;
 // Clients that may wait for an answer at a time. Each takes a descriptor, so there may be fewer.
 inline constexpr std::size_t kMaxWaitingClients = 1024;
 // The backlog: records that wait in memory until the log can be written again.

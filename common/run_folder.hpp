@@ -16,6 +16,7 @@ inline constexpr const char* kDirVariable = "FILETIMER_DIR";
 inline constexpr const char* kTorchPipeVariable = "TORCHELASTIC_TIMER_FILE";
 
 inline constexpr std::string_view kPipeName = "requests";
+inline constexpr std::string_view kControlName = "control";
 inline constexpr std::string_view kBoardName = "server";
 inline constexpr std::string_view kLogName = "expired.jsonl";
 // The beginning of the name of a folder that is made for one COMMAND, inside the default folder.
@@ -24,7 +25,6 @@ inline constexpr std::string_view kFreshFolderPrefix = "run-";
 inline constexpr std::string_view kLogLinkName = "log_link";
 inline constexpr std::string_view kPagesName = "scopes";
 inline constexpr std::string_view kKillsName = "kills";
-inline constexpr std::string_view kRepliesName = "replies";
 // In `scopes`: the pages that the server keeps for workers of the pipe.
 inline constexpr std::string_view kServerPagesName = "server";
 // In `scopes`: the processes that held the locks of pages (docs/protocol.md).

@@ -26,36 +26,6 @@ std::string format_page_hint(std::string_view page) {
   return line;
 }
 
-std::string format_question(const Question& question, pid_t pid) {
-  std::string line = fmt::format("{}: {}, \"x_request\": ", kLineStart, kVersion);
-  append_json_string(line, question.request);
-  line += ", \"x_reply\": ";
-  append_json_string(line, question.reply);
-  fmt::format_to(std::back_inserter(line), ", \"x_wait_s\": {}, \"pid\": {}",
-                 number(question.wait_s), pid);
-  if (!question.graceful.empty()) {
-    line += ", \"x_graceful\": ";
-    append_json_string(line, question.graceful);
-  }
-  line += question.force ? ", \"x_force\": true" : "";
-  line += question.off ? ", \"x_off\": true" : "";
-  if (!question.name.empty()) {
-    line += ", \"x_name\": ";
-    append_json_string(line, question.name);
-  }
-  if (question.rank) {
-    fmt::format_to(std::back_inserter(line), ", \"x_rank\": {}", *question.rank);
-  }
-  if (question.world) {
-    fmt::format_to(std::back_inserter(line), ", \"x_world\": {}", *question.world);
-  }
-  if (question.worker) {
-    fmt::format_to(std::back_inserter(line), ", \"x_worker\": {}", *question.worker);
-  }
-  line += "}\n";
-  return line;
-}
-
 std::string format(const Request& request) {
   std::string line =
       fmt::format("{}: {}, \"pid\": {}, \"scope_id\": ", kLineStart, kVersion, request.pid);

@@ -21,21 +21,6 @@ inline constexpr int kVersion = 1;
 // the next line begins there.
 inline constexpr std::string_view kLineStart = "{\"version\"";
 
-// A control request, see docs/protocol.md. Strings are as in Request.
-struct Question {
-  std::string_view request;  // empty: the line is not one
-  std::string_view reply;    // the name of a pipe in `replies/`
-  double wait_s = 0;
-  std::string_view graceful;
-  bool force = false;
-  bool off = false;
-  std::string_view name;
-  std::optional<int> rank;
-  std::optional<int> world;
-  std::optional<int> worker;  // a pid
-  friend bool operator==(const Question&, const Question&) = default;
-};
-
 struct Request {
   pid_t pid = 0;
   std::string_view scope_id;    // of a parsed line: valid until its parser's next parse
@@ -52,8 +37,6 @@ struct Request {
   bool x_signal_first = false;              // the signal comes at the timeout
   // Not a timer but a wake-up message: the server reads this page. Nothing else is set then.
   std::optional<std::string_view> x_page;
-  // Not a timer but a control request. Only `pid` counts beside it.
-  Question question;
 
   [[nodiscard]] bool is_release() const { return expiration_time < 0; }
   [[nodiscard]] bool is_from_own_client() const { return x_timeout_s.has_value(); }
@@ -61,9 +44,6 @@ struct Request {
 
 // Returns a wake-up message, with its newline.
 std::string format_page_hint(std::string_view page);
-
-// Returns the line of a control request, with its newline and without empty fields.
-std::string format_question(const Question& question, pid_t pid);
 
 // Returns the line of a request, with its newline. With names that bounded_scope_name() has cut it
 // is always short enough for one atomic write, escapes included.

@@ -207,40 +207,6 @@ constexpr std::pair<Seen, std::string_view> kRequired[] = {{kVersionSeen, "versi
 constexpr int kIntMin = std::numeric_limits<int>::min();
 constexpr int kIntMax = std::numeric_limits<int>::max();
 
-Status read_question_field(std::string_view key, ondemand::value value, Question& question) {
-  if (key == "x_request") {
-    return store(read_string(key, value), question.request);
-  }
-  if (key == "x_reply") {
-    return store(read_string(key, value), question.reply);
-  }
-  if (key == "x_wait_s") {
-    return store(read_number(key, value), question.wait_s);
-  }
-  if (key == "x_graceful") {
-    return store(read_string(key, value), question.graceful);
-  }
-  if (key == "x_force") {
-    return store(read_bool(key, value), question.force);
-  }
-  if (key == "x_off") {
-    return store(read_bool(key, value), question.off);
-  }
-  if (key == "x_name") {
-    return store(read_string(key, value), question.name);
-  }
-  if (key == "x_rank") {
-    return store(read_int(key, value, kIntMin, kIntMax), question.rank);
-  }
-  if (key == "x_world") {
-    return store(read_int(key, value, kIntMin, kIntMax), question.world);
-  }
-  if (key == "x_worker") {
-    return store(read_int(key, value, kIntMin, kIntMax), question.worker);
-  }
-  return walk(value);
-}
-
 Status read_field(std::string_view key, ondemand::value value, Request& request, unsigned& seen) {
   if (key == "version") {
     seen |= kVersionSeen;
@@ -289,9 +255,6 @@ Status read_field(std::string_view key, ondemand::value value, Request& request,
   }
   if (key == "x_page") {
     return store(read_string(key, value), request.x_page);
-  }
-  if (key.starts_with("x_")) {
-    return read_question_field(key, value, request.question);
   }
   return walk(value);
 }
@@ -358,12 +321,6 @@ Result<Request> Parser::parse(std::string_view line) {
     Request hint;
     hint.x_page = request.x_page;
     return hint;
-  }
-  if (!request.question.request.empty() && (seen & kVersionSeen) != 0) {
-    Request asked;
-    asked.pid = request.pid;
-    asked.question = request.question;
-    return asked;
   }
   for (const auto& [bit, key] : kRequired) {
     if ((seen & bit) == 0) {

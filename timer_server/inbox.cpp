@@ -104,9 +104,7 @@ void Inbox::on_rejected(std::string_view reason, std::string_view line) {
 }
 
 void Inbox::carry_out(const wire::Request& request, std::string_view line) {
-  if (!request.question.request.empty()) {
-    context_.control.take(request, line, Instant::now());
-  } else if (request.x_page) {
+  if (request.x_page) {
     context_.pages.on_wake_up_message(*request.x_page);
   } else if (request.is_release()) {
     release(request);
@@ -207,10 +205,8 @@ void Inbox::antedate_requests(Instant begun) {
 // The next server reads what a stopping server leaves in a pipe that outlives it, so nothing is
 // refused then.
 bool Inbox::refuses_new_scopes() const {
-  const bool is_stopping = context_.life.is_stopping() ||
-                           (context_.control.has_shutdown() && !context_.is_around_command);
   return context_.control.announcement() != Announcement::kNone &&
-         !(is_stopping && context_.pipe.outlives_server());
+         !(context_.life.is_stopping() && context_.pipe.outlives_server());
 }
 
 void Inbox::retry() {

@@ -27,8 +27,8 @@
 
 namespace filetimer {
 
-// Reads the request pipe and carries out each request: a control request goes to ControlRequests, a
-// wake-up message to PageRegistry, an acquire or a release to the pipe page of its worker. A
+// Reads the request pipe and carries out each request: a wake-up message goes to PageRegistry, an
+// acquire or a release to the pipe page of its worker. A
 // request that cannot be carried out goes to Rejections; the requests after it are carried out.
 // Used on the loop thread. What the context refers to must outlive the inbox.
 class Inbox final : private RequestSink {
@@ -41,11 +41,10 @@ class Inbox final : private RequestSink {
     PageRegistry& pages;
     const PageFolder& folder;
     const ScopePolicy& policy;
-    ControlRequests& control;
+    const ControlRequests& control;
     const LifeCycle& life;
     Rejections& rejections;
     UnsavedPages& unsaved;
-    bool is_around_command;  // the server ends when its COMMAND ends
   };
   explicit Inbox(Context context);
 

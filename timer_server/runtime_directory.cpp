@@ -17,6 +17,7 @@
 
 #include "common/due.hpp"
 #include "common/run_folder.hpp"
+#include "timer_server/control/control_clients.hpp"
 #include "timer_server/fresh_folder.hpp"
 #include "timer_server/system/messages.hpp"
 
@@ -79,6 +80,11 @@ std::string_view network_file_system(const std::string& path) {
 bool is_folder(const std::string& path) {
   struct stat st {};
   return ::lstat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+FileIdentity identity_of(const std::string& path) {
+  struct stat st {};
+  return ::lstat(path.c_str(), &st) == 0 ? FileIdentity{st.st_dev, st.st_ino} : FileIdentity{};
 }
 
 bool is_symlink(const std::string& path) {
@@ -181,9 +187,8 @@ tl::expected<std::unique_ptr<RecordLog>, StartFailure> RuntimeDirectory::open(
   if (!pages) {
     return failed(pages.error());
   }
-  auto replies = ReplyFolder::make(dir_);
-  if (!replies) {
-    return failed(replies.error());
+  if (Status made = make_control(); !made) {
+    return failed(made.error());
   }
   const std::string own = path_of(kPipeName);
   if (pipe_ == own && is_symlink(own)) {
@@ -197,7 +202,7 @@ tl::expected<std::unique_ptr<RecordLog>, StartFailure> RuntimeDirectory::open(
     }
     return pipe.error().errno_value == EBUSY ? taken(pipe.error()) : failed(pipe.error());
   }
-  opened_.emplace(Opened{std::move(*pipe), {}, std::move(*pages), std::move(*replies)});
+  opened_.emplace(Opened{std::move(*pipe), {}, std::move(*pages)});
   opened_->boards.push_back(std::move(*board));
   if (pipe_ != own) {
     if (Status linked = point_to(pipe_, own); !linked) {
@@ -280,7 +285,7 @@ Result<bool> RuntimeDirectory::restore_entries() {
   const bool has_board = lock_.is_of(path_of(kBoardName));
   BoardFile& board = opened_->boards.back();
   if (has_board && board.is_whole() && is_folder(path_of(kPagesName)) &&
-      is_folder(path_of(kRepliesName))) {
+      identity_of(path_of(kControlName)) == control_file_) {
     return false;
   }
   if (auto made = create_run_folder(dir_); !made) {
@@ -290,13 +295,8 @@ Result<bool> RuntimeDirectory::restore_entries() {
   if (!pages) {
     return tl::unexpected<Error>(std::move(pages.error()));
   }
-  auto replies = ReplyFolder::make(dir_);
-  if (!replies) {
-    return tl::unexpected<Error>(std::move(replies.error()));
-  }
   opened_->pages = std::move(*pages);
-  opened_->replies = std::move(*replies);
-  // The status page last, because a client that finds it uses the folders beside it at once. It is
+  // The status page after them, because a client that finds it uses the folders at once. It is
   // opened only if it is missing, since closing a second descriptor of it would drop the lock.
   if (!has_board) {
     if (Status restored = restore_status_page(); !restored) {
@@ -309,11 +309,25 @@ Result<bool> RuntimeDirectory::restore_entries() {
     board.serve();
     announce(announced_);
   }
+  // With the lock, which tells that no other server has a socket there.
+  if (Status made = make_control(); !made) {
+    return tl::unexpected<Error>(std::move(made.error()));
+  }
   (void)point_to_log();  // the server can do without the link
   if (const std::string own = path_of(kPipeName); pipe_ != own) {
     (void)point_to(pipe_, own);
   }
   return true;
+}
+
+Status RuntimeDirectory::make_control() {
+  auto made = make_control_socket(dir_);
+  if (!made) {
+    return tl::unexpected<Error>(std::move(made.error()));
+  }
+  control_ = std::move(*made);
+  control_file_ = identity_of(path_of(kControlName));
+  return {};
 }
 
 Status RuntimeDirectory::restore_status_page() {
@@ -382,10 +396,17 @@ void RuntimeDirectory::report(std::string& last, std::string trouble) const {
   last = std::move(trouble);
 }
 
+void RuntimeDirectory::remove_control_socket() const {
+  if (identity_of(path_of(kControlName)) == control_file_) {
+    ::unlink(path_of(kControlName).c_str());
+  }
+}
+
 void RuntimeDirectory::clean_up() {
   if (opened_) {
     opened_->pipe.remove_from_path();
   }
+  remove_control_socket();
   const std::string own = path_of(kPipeName);
   if (pipe_ != own && is_symlink(own) && !has_passed_pipe_) {
     ::unlink(own.c_str());

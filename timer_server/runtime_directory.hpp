@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "common/board.hpp"
+#include "common/kept_fd.hpp"
 #include "common/result.hpp"
-#include "timer_server/control/reply_folder.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/requests/request_pipe.hpp"
 #include "timer_server/scopes/board_file.hpp"
@@ -53,8 +53,8 @@ class RuntimeDirectory {
   [[nodiscard]] const RequestPipe& pipe() const { return opened_->pipe; }
   [[nodiscard]] PageFolder& pages() { return opened_->pages; }
   [[nodiscard]] const PageFolder& pages() const { return opened_->pages; }
-  // Gives the folder of reply pipes to the caller. After a restore() there is a new one.
-  [[nodiscard]] ReplyFolder take_replies() { return std::move(*opened_->replies); }
+  // Gives the control socket to the caller. After a restore() there is a new one.
+  [[nodiscard]] UniqueFd take_control_socket() { return std::move(control_); }
 
   // Returns the status page that is in place.
   [[nodiscard]] BoardFile& status_page() { return opened_->boards.back(); }
@@ -67,7 +67,7 @@ class RuntimeDirectory {
   void stop_serving();
 
   // Makes entries again that were removed, without the request pipe, and a status page that was cut
-  // short. Returns whether any was: then the folders of pages and replies are new.
+  // short. Returns whether any was: then the folder of pages and the control socket are new.
   bool restore();
   // Returns a new request pipe, for use(), if the one at the path is gone.
   std::optional<RequestPipe> replace_pipe();
@@ -78,8 +78,10 @@ class RuntimeDirectory {
 
   // Returns whether the directory is a fresh one, which clean_up() removes.
   [[nodiscard]] bool ends_with_server() const { return is_fresh_; }
-  // Removes the request pipe, the link to it, and a fresh directory with all its entries. Keeps the
-  // lock.
+  // Removes the control socket: no client finds the server any more.
+  void remove_control_socket() const;
+  // Removes the request pipe, the control socket, the link to the pipe, and a fresh directory with
+  // all its entries. Keeps the lock.
   void clean_up();
 
  private:
@@ -87,6 +89,7 @@ class RuntimeDirectory {
   [[nodiscard]] std::string path_of(std::string_view name) const;
   Status point_to_log() const;
   Result<bool> restore_entries();
+  Status make_control();
   Status restore_status_page();
   void report(std::string& last, std::string trouble) const;
 
@@ -97,7 +100,6 @@ class RuntimeDirectory {
     RequestPipe pipe;
     std::vector<BoardFile> boards;
     PageFolder pages;
-    std::optional<ReplyFolder> replies;
   };
 
   std::string dir_;
@@ -111,6 +113,8 @@ class RuntimeDirectory {
   Announcement announced_ = Announcement::kNone;
   ServerLock lock_;
   std::optional<Opened> opened_;
+  UniqueFd control_;
+  FileIdentity control_file_;
   std::string pipe_trouble_;    // as last reported
   std::string folder_trouble_;  // as last reported
 };

@@ -60,11 +60,11 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
       dumps_({workers_, policy_, side_threads_, most_evidence_allowed(),
               settings_.kill.evidence_timeout,
               [this](const Worker& worker) { return verdicts_.python_dump_of(worker); }}),
-      control_(loop_, directory_.path(), directory_.take_replies(), settings_.max_wait,
+      control_(loop_, settings_.max_wait,
                {open_scopes_, life_, rejections_, records_, *log_, dumps_,
                 [this](Announcement what) { directory_.announce(what); }}),
       inbox_({loop_, directory_.pipe(), workers_, registry_, pages_, directory_.pages(), policy_,
-              control_, life_, rejections_, unsaved_, !settings_.command.empty()}),
+              control_, life_, rejections_, unsaved_}),
       halted_({workers_, records_, *log_, side_threads_,
                [](pid_t pid) { return why_halted(pid, is_own_helper); }}),
       scan_({workers_, policy_, settings_.stopped == Settings::Stopped::kDefer ? &halted_ : nullptr,
@@ -99,6 +99,7 @@ Server::~Server() = default;
 
 void Server::begin() {
   inbox_.listen();
+  control_.listen(directory_.take_control_socket());
   sources_.push_back(watch_io(loop_, log_->event_fd(), EPOLLIN | EPOLLET, kOrdinary,
                               [this] { print_log_message(Instant::now()); }));
   sources_.push_back(watch_io(loop_, side_threads_.event_fd(), EPOLLIN, kOrdinary,
@@ -168,8 +169,8 @@ void Server::run_once() {
 }
 
 void Server::read_progress(const MissedTime::Clocks& woke) {
-  control_.begin_iteration();
   inbox_.read();
+  control_.take(woke.now);
   scan_.want_by(inbox_.take_earliest_deadline());
   scan_.want_looks_for(inbox_.take_shortest_timeout(), woke.now);
   registry_.remove_exited_workers();
@@ -307,7 +308,6 @@ void Server::sweep(Instant now) {
   if (settings_.stopped == Settings::Stopped::kDefer) {
     halted_.look_at_all(now);
   }
-  control_.sweep();
   workers_.for_each([this](const Worker& worker) { unsaved_.note(worker); });
   scan_.want();  // in the next iteration, which follows at once
   print_log_message(now);
@@ -361,7 +361,7 @@ void Server::write_last_metrics() {
 
 void Server::check_directory() {
   if (directory_.restore()) {
-    control_.use(directory_.take_replies());
+    control_.listen(directory_.take_control_socket());
     pages_.look_at_all();
     scan_.want();
   }
@@ -471,6 +471,7 @@ void Server::withdraw() {
   service_manager_.notify_stopping();
   directory_.stop_serving();
   directory_.pipe().remove_from_path();
+  directory_.remove_control_socket();
   read_last_requests();
   peers_.stop();
   warnings_.flush_all("the server was stopped first");  // adds their hooks
@@ -491,12 +492,13 @@ void Server::withdraw() {
   control_.answer_stopped();
 }
 
-// Reads the requests that are left in the pipe: without a release among them the next server would
-// kill a healthy worker. A pipe that outlives this server has writers, so requests that come later
-// are read by the next server.
+// Takes the requests that are left in the pipe and on the control socket: without a release among
+// them the next server would kill a healthy worker. A pipe that outlives this server has writers,
+// so requests that come later are read by the next server.
 void Server::read_last_requests() {
-  control_.begin_iteration();
+  control_.accept_all();
   inbox_.read(directory_.pipe().waiting());
+  control_.take(Instant::now());
   registry_.remove_exited_workers();
   unsaved_.save(workers_);
   answer_status();

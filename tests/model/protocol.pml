@@ -640,7 +640,7 @@ end:
   :: d_step { server_at == START -> next_wake = ALWAYS; server_at = AFTER_START }
   /* RequestPipe::open()
    * code: timer_server/requests/request_pipe.cpp RequestPipe::open e81ea8b6
-   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open 9060e201 */
+   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open a704b18e */
   :: d_step { server_at == MAKE_PIPE ->
        if
        :: pipe_at_path == 0 -> pipe_at_path = 1 + ENDS - ends
@@ -712,7 +712,7 @@ end:
   /* Server::run_once(): Inbox::read(), PageRegistry::on_wake_up_message(); DeadlineScan::run():
    * announce_scan() (p). A message that comes between the two would only cause one more scan.
    * code: timer_server/server.cpp Server::run_once 07e4f50e
-   * code: timer_server/server.cpp Server::read_progress 0a41e31f
+   * code: timer_server/server.cpp Server::read_progress df38982d
    * code: timer_server/watch/page_registry.cpp PageRegistry::on_wake_up_message e9664f8d
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 43adc959
    * code: common/wake_protocol.hpp announce_scan 08ea3df8 */
@@ -816,7 +816,7 @@ end:
        kill_next() }
 
   /* Server::withdraw(): BoardFile::stop(), RequestPipe::remove_from_path()
-   * code: timer_server/server.cpp Server::withdraw 63e4db70
+   * code: timer_server/server.cpp Server::withdraw d53b2f9c
    * code: timer_server/scopes/board_file.cpp BoardFile::stop 49eb9d78 */
   :: d_step { server_at == ASLEEP && ends > 0 ->
        REACHED(W_STOPPED);

@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "common/board.hpp"
+#include "common/control.hpp"
 #include "common/mapped_file.hpp"
 #include "common/posix.hpp"
 #include "tests/chaos/checker.hpp"
@@ -244,7 +245,7 @@ class Simulation {
   int calls_ = 0;
   int keys_ = 0;
   int names_ = 0;
-  std::vector<UniqueFd> replies_;
+  std::vector<UniqueFd> connections_;
 
   std::vector<Idle> idles_;
   std::vector<Loss> losses_;
@@ -853,23 +854,19 @@ void Simulation::on_server_end(int status) {
 
 void Simulation::ask(int what) {
   static constexpr const char* kQuestions[] = {
-      R"("x_request":"status")",
-      R"("x_request":"ping")",
-      R"("x_request":"drain")",
-      R"("x_request":"drain","x_off":true)",
-      R"("x_request":"shutdown")",
-      R"("x_request":"shutdown","x_force":true)",
-      R"("x_request":"shutdown","x_graceful":"scopes")",
-      R"("x_request":"shutdown","x_graceful":"scopes","x_force":true)"};
-  const std::string name = fmt::format("q-{}", replies_.size());
-  const std::string path = fmt::format("{}/replies/{}", dir_, name);
-  if (::mkfifo(path.c_str(), 0600) != 0) {
-    return;
-  }
-  const UniqueFd reply(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  replies_.emplace_back(::fcntl(reply.get(), F_DUPFD_CLOEXEC, kFirstOfWorld));
-  const UniqueFd pipe(::open((dir_ + "/requests").c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
-  if (!pipe) {
+      R"("request":"status")",
+      R"("request":"ping")",
+      R"("request":"drain")",
+      R"("request":"drain","off":true)",
+      R"("request":"shutdown")",
+      R"("request":"shutdown","force":true)",
+      R"("request":"shutdown","graceful":"scopes")",
+      R"("request":"shutdown","graceful":"scopes","force":true)"};
+  const auto address = ControlAddress::in(dir_);
+  const UniqueFd made(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const int fd = ::fcntl(made.get(), F_DUPFD_CLOEXEC, kFirstOfWorld);
+  connections_.emplace_back(fd);
+  if (::connect(fd, address->get(), ControlAddress::size()) != 0) {
     return;
   }
   if (what >= 4) {
@@ -877,23 +874,20 @@ void Simulation::ask(int what) {
   }
   is_closed_ = is_closed_ || what >= 2;
   withdrawn_ = what == 3 ? kernel_.now : withdrawn_;
-  const std::string line = fmt::format(R"({{"version": 1, {}, "x_reply": "{}", "x_wait_s": 3}})"
-                                       "\n",
-                                       kQuestions[what], name);
-  (void)!::write(pipe.get(), line.data(), line.size());
+  const std::string packet = fmt::format(R"({{"version": 1, {}, "wait_s": 3}})", kQuestions[what]);
+  (void)::send(fd, packet.data(), packet.size(), MSG_NOSIGNAL);
   const Nanos asked = kernel_.now;
-  const int fd = replies_.back().get();
   kernel_.at(asked + kAnswer, [this, what, asked, fd] { judge_answer(what, asked, fd); });
 }
 
 // The answer has come, and says what was done.
 void Simulation::judge_answer(int what, Nanos asked, int fd) {
-  const auto folder = removed_.find(dir_ + "/replies");
+  const auto folder = removed_.find(dir_ + "/control");
   if (disturbed_ >= asked || (folder != removed_.end() && folder->second >= asked)) {
     return;
   }
   char answer[4096] = "";
-  const ssize_t got = ::read(fd, answer, sizeof answer - 1);
+  const ssize_t got = ::recv(fd, answer, sizeof answer - 1, 0);
   const std::string_view text(answer, static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
   const auto says = [text](std::string_view word) { return text.find(word) != text.npos; };
   const std::string paths = fmt::format(R"("fifo":"{}/requests","log":"{}")", dir_, log_);
@@ -955,7 +949,7 @@ void Simulation::trouble_log(Nanos until) {
 
 void Simulation::remove(int what, const Made& made) {
   constexpr const char* kFiles[] = {
-      "", "server", "requests", "scopes", "scopes/.owners", "scopes/server", "replies"};
+      "", "server", "requests", "scopes", "scopes/.owners", "scopes/server", "control"};
   const bool is_page = what == 0 || what == 7;
   const std::string page = made.client->page_path();
   if (what < 0 || what > 7 || (is_page && page.empty())) {

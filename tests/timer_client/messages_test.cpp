@@ -338,14 +338,13 @@ TEST_CASE("each step of a request has a debug message") {
                      .retries = 2,
                      .backoff = std::chrono::milliseconds{1}});
   });
-  text = std::regex_replace(text, std::regex("replies/[^']*|after [0-9.]+ [mun]?s"), "X");
+  text = std::regex_replace(text, std::regex("after [0-9.]+ [mun]?s"), "X");
   const std::string begins = "debug: rendezvous 'epoch': ";
   const std::string asks = "debug: request 'rendezvous'";
   std::vector<std::string> expected;
   for (const bool is_last : {false, true}) {
     expected.push_back(begins + "rank 1 of 2 joins, for 5s");
-    expected.push_back(asks + " to '" + folder.path("requests") +
-                       "': waiting 40s for answers on 'X'");
+    expected.push_back(asks + " to '" + folder.path("requests") + "': waiting 40s for answers");
     expected.push_back(asks + ": granted X: 30s");
     expected.push_back(begins + "joined, granted 30s");
     expected.push_back(asks + (is_last ? ": done X" : ": timed_out X: late"));

@@ -7,7 +7,6 @@
 
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
-#include "timer_client/admin/answers.hpp"
 #include "timer_client/admin/requests.hpp"
 #include "timer_client/client/messages.hpp"
 

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "timer_client/admin/ask.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sys/random.h>
-#include <sys/stat.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +18,7 @@
 #include "common/kept_fd.hpp"
 #include "common/limits.hpp"
 #include "common/posix.hpp"
+#include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
 #include "timer_client/client/messages.hpp"
@@ -31,75 +30,63 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How often a waiting client checks that the server still runs.
+// The longest wait without a call of while_waiting.
 constexpr Duration kLookPeriod = milliseconds{250};
-// Between attempts to write to a pipe that is full.
+// Between attempts to connect while too many clients wait to be accepted.
 constexpr Duration kBusyPause = milliseconds{5};
-constexpr std::size_t kReadBytes = std::size_t{16} << 10;
-// Two random names are equal with a probability of 2^-64, so repeated collisions mean a fault of
-// the system.
-constexpr int kNameAttempts = 8;
-constexpr const char* kPipeIsClosed =
-    "this process has no pipe for the answer any more: it was forked meanwhile, or closed its "
-    "files";
+constexpr const char* kIsClosed =
+    "this process has no connection for the answer any more: it was forked meanwhile, or closed "
+    "its files";
 
 int poll_ms(Duration wait) {
   // Rounded up: poll(0) would spin through the last millisecond.
   return static_cast<int>(std::chrono::ceil<milliseconds>(std::max(wait, Duration{})).count());
 }
 
-// The named pipe on which the server answers.
+// Returns whether a signal or a debugger has stopped the server of the directory.
+bool is_stopped(const std::string& run_folder) {
+  const pid_t pid = look_for_server(run_folder).pid;
+  const auto stat = read_stat(fmt::format("/proc/{}", pid));
+  return pid > 0 && stat && (stat->state == 'T' || stat->state == 't');
+}
+
+// A connection to the control socket.
 //
-// fork() gives the child a copy of the read end, which would hide from the server that the client
-// withdraws. So the child closes the read ends of all requests under way; the parent removes the
-// pipes. The lock prevents fork() while a pipe is opened or closed.
-class ReplyPipe {
+// fork() gives the child a copy, which would hide from the server that the client exits. So the
+// child closes the connections of all requests under way. A child of a bare clone() keeps its copy;
+// the end of a request is therefore announced by shutdown(). The lock prevents fork() while a
+// connection is opened or closed.
+class Connection {
  public:
-  ReplyPipe() = default;
-  ReplyPipe(const ReplyPipe&) = delete;
-  ReplyPipe& operator=(const ReplyPipe&) = delete;
-  ~ReplyPipe() {
-    remove_name();
+  Connection() = default;
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  ~Connection() {
     const std::scoped_lock held(under_way().mutex);
-    std::erase(under_way().pipes, this);
+    std::erase(under_way().connections, this);
+    if (const int own = fd(); own >= 0) {
+      ::shutdown(own, SHUT_RDWR);
+    }
     fd_.reset();
   }
 
-  // To be called once.
-  Status open(const std::string& folder) {
+  // Returns 0, or the errno that says why there is no connection.
+  int open(const std::string& run_folder) {
+    const auto address = ControlAddress::in(run_folder);
+    if (!address) {
+      return address.error().errno_value;
+    }
     const std::scoped_lock held(under_way().mutex);
-    for (int i = 0; i < kNameAttempts; ++i) {
-      std::uint64_t random = 0;
-      if (::getrandom(&random, sizeof random, 0) != sizeof random) {
-        return system_error("cannot get random bytes");
-      }
-      name_ = fmt::format("{}-{:016x}", ::getpid(), random);
-      path_ = fmt::format("{}/{}", folder, name_);
-      if (::mkfifo(path_.c_str(), 0600) == 0) {
-        has_name_ = true;
-        under_way().pipes.push_back(this);
-        fd_ = KeptFd(UniqueFd(retry_eintr([&] {
-          return ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-        })));
-        return fd_.get() >= 0 ? Status{}
-                              : system_error(fmt::format("cannot open the pipe '{}'", path_));
-      }
-      if (errno != EEXIST) {
-        break;
-      }
+    UniqueFd made(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!made || ::connect(made.get(), address->get(), ControlAddress::size()) != 0) {
+      return errno;
     }
-    return system_error(fmt::format("cannot make a pipe in '{}'", folder));
+    fd_ = KeptFd(std::move(made));
+    under_way().connections.push_back(this);
+    return 0;
   }
-
-  [[nodiscard]] const std::string& name() const { return name_; }
   // Returns -1 in a child that was forked after open(), and if the program has closed it.
-  [[nodiscard]] int fd() { return fd_.get(); }
-
-  void remove_name() {
-    if (std::exchange(has_name_, false)) {
-      ::unlink(path_.c_str());
-    }
-  }
+  [[nodiscard]] int fd() { return ::getpid() == maker_ ? fd_.get() : -1; }
 
  private:
   // Of this process. Never destroyed: a thread may still wait when the process ends.
@@ -107,19 +94,15 @@ class ReplyPipe {
     UnderWay() {
       ::pthread_atfork([] { under_way().mutex.lock(); }, [] { under_way().mutex.unlock(); },
                        [] {
-                         under_way().leave_to_parent();
+                         for (Connection* const each : under_way().connections) {
+                           each->fd_.reset();
+                         }
+                         under_way().connections.clear();
                          under_way().mutex.unlock();
                        });
     }
-    void leave_to_parent() {
-      for (ReplyPipe* const pipe : pipes) {
-        pipe->fd_.reset();
-        pipe->has_name_ = false;
-      }
-      pipes.clear();
-    }
     std::mutex mutex;
-    std::vector<ReplyPipe*> pipes;
+    std::vector<Connection*> connections;
   };
   static UnderWay& under_way() {
     static UnderWay& made = *new UnderWay;
@@ -127,13 +110,11 @@ class ReplyPipe {
   }
   static const bool is_ready;  // makes under_way() when the library is loaded, see ProcessLock
 
-  std::string name_;
-  std::string path_;
+  const pid_t maker_ = ::getpid();
   KeptFd fd_;
-  bool has_name_ = false;
 };
 
-[[maybe_unused]] const bool ReplyPipe::is_ready = &under_way() != nullptr;
+[[maybe_unused]] const bool Connection::is_ready = &under_way() != nullptr;
 
 class Asking {
  public:
@@ -159,7 +140,6 @@ class Asking {
 
  private:
   using Kind = Reply::Kind;
-  enum class Event { kBytes, kEnd, kTime, kFailed };
 
   static Reply without_answer(Kind kind, std::string why) {
     Reply reply;
@@ -168,35 +148,35 @@ class Asking {
     return reply;
   }
 
+  static Reply failed(std::string what, int error) {
+    return without_answer(Kind::kFailed, system_error(std::move(what), error).value().message);
+  }
+
   [[nodiscard]] Reply no_server() const {
     int error = 0;
     if (has_reader(place_.pipe, error)) {
       return without_answer(
           Kind::kNoServer,
-          fmt::format("the server at '{}' answers no control requests: there is no folder '{}/{}'",
-                      place_.pipe, place_.run_folder, kRepliesName));
+          fmt::format("the server at '{}' answers no control requests: no process listens on "
+                      "'{}/{}'",
+                      place_.pipe, place_.run_folder, kControlName));
     }
     return without_answer(Kind::kNoServer, fmt::format("no timer server at '{}': {}", place_.pipe,
                                                        why_no_reader(error)));
   }
 
-  [[nodiscard]] Reply server_gone(std::string_view before) const {
-    Reply reply = without_answer(
-        Kind::kServerGone, fmt::format("the timer server at '{}' ended before {} '{}'", place_.pipe,
-                                       before, question_.request));
-    reply.server = ServerProcess::kGone;
-    return reply;
+  [[nodiscard]] Reply server_gone() const {
+    return without_answer(Kind::kServerGone,
+                          fmt::format("the timer server at '{}' ended before it answered '{}'",
+                                      place_.pipe, question_.request));
   }
 
-  Reply no_answer(std::string_view what) const {
-    const ServerProcess process = watch_->look();
-    Reply reply = without_answer(
+  [[nodiscard]] Reply no_answer(std::string_view what) const {
+    return without_answer(
         Kind::kNoAnswer,
         fmt::format("no answer to '{}' from the server at '{}' in {}: {}; its process is {}",
                     question_.request, place_.pipe, duration_for_reading(Instant::now() - start_),
-                    what, name_of(process)));
-    reply.server = process;
-    return reply;
+                    what, is_stopped(place_.run_folder) ? "stopped" : "alive"));
   }
 
   Reply ask_and_wait() {
@@ -207,156 +187,112 @@ class Asking {
                       "runtime directory is not known",
                       place_.pipe));
     }
-    watch_.emplace(place_);
-    if (Status made = pipe_.open(fmt::format("{}/{}", place_.run_folder, kRepliesName)); !made) {
-      const int error = made.error().errno_value;
-      return error == ENOENT || error == ENOTDIR
-                 ? no_server()
-                 : without_answer(Kind::kFailed, std::move(made.error().message));
+    const std::string packet = wire::format_question(question_);
+    if (packet.size() > kMaxControlBytes) {
+      return without_answer(Kind::kInvalid,
+                            fmt::format("the request has {} bytes: expected at most {}",
+                                        packet.size(), kMaxControlBytes));
     }
-    question_.reply = pipe_.name();
-    client_messages::debug("request '{}' to '{}': waiting {} for answers on '{}/{}'",
-                           question_.request, place_.pipe, duration_text(patience_), kRepliesName,
-                           pipe_.name());
-    if (auto failed = send()) {
-      return std::move(*failed);
+    client_messages::debug("request '{}' to '{}': waiting {} for answers", question_.request,
+                           place_.pipe, duration_text(patience_));
+    if (auto unconnected = connect()) {
+      return std::move(*unconnected);
     }
-    Reply reply = wait_for_answers();
-    if (reply.kind == Kind::kDone && question_.request == "shutdown") {
-      // The server closes the pipe when it ends.
-      if (auto failed = wait_for_end()) {
-        return std::move(*failed);
-      }
-    }
-    return reply;
+    // Without effect if the server has hung up; it may have said why.
+    (void)::send(connection_.fd(), packet.data(), packet.size(), MSG_NOSIGNAL);
+    return wait_for_answers();
   }
 
-  std::optional<Reply> send() {
-    // 0: unknown. In another pid namespace this process's pid names another process.
-    const pid_t pid = why_no_pids(place_.run_folder).empty() ? ::getpid() : 0;
-    const std::string line = wire::format_question(question_, pid);
-    if (line.size() > kMaxAtomicWrite) {
-      return without_answer(
-          Kind::kInvalid, fmt::format("the request has {} bytes: expected at most {}", line.size(),
-                                      kMaxAtomicWrite));
-    }
+  std::optional<Reply> connect() {
     for (;;) {
-      switch (send_line(place_.pipe, line)) {
-        case LineSent::kYes:
+      switch (const int error = connection_.open(place_.run_folder)) {
+        case 0:
           return std::nullopt;
-        case LineSent::kBusy:
+        case EAGAIN:
           break;
-        default:
+        case ENOENT:
+        case ENOTDIR:
+        case ECONNREFUSED:
           return no_server();
+        default:
+          return without_answer(
+              Kind::kFailed,
+              system_error(
+                  fmt::format("cannot connect to '{}/{}'", place_.run_folder, kControlName), error)
+                  .value()
+                  .message);
       }
       const Duration left = deadline_ - Instant::now();
       if (left <= Duration{}) {
-        return no_answer("its pipe is full");
+        return no_answer("it accepts no connection");
       }
       wait_for(std::min(left, kBusyPause), while_waiting_);
-      if (pipe_.fd() < 0) {
-        return without_answer(Kind::kFailed, kPipeIsClosed);
-      }
     }
   }
 
   Reply wait_for_answers() {
     for (;;) {
-      switch (wait()) {
-        case Event::kBytes:
-          break;
-        case Event::kEnd:
-          return server_gone("it answered");
-        case Event::kTime:
-          return no_answer(was_answered_ ? "the wait that it granted is over" : "it did not react");
-        case Event::kFailed:
-          return without_answer(Kind::kFailed, std::move(trouble_));
+      if (auto end = receive()) {
+        return std::move(*end);
       }
       std::size_t start = 0;
-      for (std::size_t end = 0; (end = unread_.find('\n', start)) != unread_.npos;
+      for (std::size_t end = 0; !last_ && (end = unread_.find('\n', start)) != unread_.npos;
            start = end + 1) {
-        if (auto last = take(std::string_view(unread_).substr(start, end - start))) {
-          return std::move(*last);
-        }
+        last_ = take(std::string_view(unread_).substr(start, end - start));
+      }
+      if (last_ && (last_->kind != Kind::kDone || question_.request != "shutdown")) {
+        return std::move(*last_);
       }
       unread_.erase(0, start);
     }
   }
 
-  std::optional<Reply> wait_for_end() {
-    for (;;) {
-      unread_.clear();
-      switch (wait()) {
-        case Event::kBytes:
-          break;
-        case Event::kEnd:
-          return std::nullopt;
-        case Event::kTime:
-          return no_answer("it announced its end, and still runs");
-        case Event::kFailed:
-          return without_answer(Kind::kFailed, std::move(trouble_));
-      }
-    }
-  }
-
-  // Answers in the pipe take precedence over the server's end and over the deadline.
-  Event wait() {
+  // Waits for more of the answers. Returns the reply if there will be none. Answers that have
+  // arrived take precedence over the deadline.
+  std::optional<Reply> receive() {
     for (;;) {
       if (while_waiting_) {
         while_waiting_();
       }
-      if (pipe_.fd() < 0) {
-        trouble_ = kPipeIsClosed;
-        return Event::kFailed;
+      const int fd = connection_.fd();
+      if (fd < 0) {
+        return without_answer(Kind::kFailed, kIsClosed);
       }
       const Duration left = deadline_ - Instant::now();
       const bool is_over = left <= Duration{};
-      pollfd answers{pipe_.fd(), POLLIN, 0};
-      const int ready =
-          ::poll(&answers, 1, is_over || is_gone_ ? 0 : poll_ms(std::min(left, kLookPeriod)));
+      pollfd answers{fd, POLLIN, 0};
+      const int ready = ::poll(&answers, 1, is_over ? 0 : poll_ms(std::min(left, kLookPeriod)));
       if (ready > 0) {
-        return read();
-      }
-      if (ready < 0 && errno != EINTR) {
-        trouble_ = system_error("cannot wait for the answer").value().message;
-        return Event::kFailed;
-      }
-      if (is_gone_) {
-        return Event::kEnd;
-      }
-      if (is_over) {
-        return Event::kTime;
-      }
-      if (ready == 0) {
-        is_gone_ = watch_->look() == ServerProcess::kGone;
+        char bytes[kAnswerPacketBytes];
+        const ssize_t got = retry_eintr([&] { return ::recv(fd, bytes, sizeof bytes, 0); });
+        if (got == 0) {
+          return last_ ? std::move(*last_) : server_gone();
+        }
+        if (got > 0) {
+          unread_.append(bytes, static_cast<std::size_t>(got));
+          return unread_.size() <= kMaxAnswerBytes
+                     ? std::nullopt
+                     : std::optional(without_answer(
+                           Kind::kFailed,
+                           fmt::format("an answer of the server at '{}' is longer than {} bytes",
+                                       place_.pipe, kMaxAnswerBytes)));
+        }
+        // The kernel reports a reset once, before the answers that have arrived.
+        if (errno != EAGAIN && errno != ECONNRESET) {
+          return failed("cannot read the answer", errno);
+        }
+      } else if (ready < 0 && errno != EINTR) {
+        return failed("cannot wait for the answer", errno);
+      } else if (is_over) {
+        return no_answer(last_           ? "it announced its end, and still runs"
+                         : was_answered_ ? "the wait that it granted is over"
+                                         : "it did not react");
       }
     }
-  }
-
-  Event read() {
-    char bytes[kReadBytes];
-    const ssize_t got = retry_eintr([&] { return ::read(pipe_.fd(), bytes, sizeof bytes); });
-    if (got > 0) {
-      unread_.append(bytes, static_cast<std::size_t>(got));
-      if (unread_.size() <= kMaxAnswerBytes) {
-        return Event::kBytes;
-      }
-      trouble_ = fmt::format("an answer of the server at '{}' is longer than {} bytes", place_.pipe,
-                             kMaxAnswerBytes);
-      return Event::kFailed;
-    }
-    if (got < 0 && errno == EAGAIN) {
-      return Event::kBytes;  // no bytes: a spurious wake-up
-    }
-    if (got < 0) {
-      trouble_ = system_error("cannot read the answer").value().message;
-    }
-    return got == 0 ? Event::kEnd : Event::kFailed;
   }
 
   // Returns the reply if `line` is the last answer.
   std::optional<Reply> take(std::string_view line) {
-    pipe_.remove_name();
     simdjson::dom::object answer;
     if (parser_.parse(line.data(), line.size()).get_object().get(answer) != simdjson::SUCCESS) {
       return without_answer(
@@ -398,17 +334,15 @@ class Asking {
   }
 
   const ServerLocation& place_;
-  wire::Question question_;
+  const wire::Question& question_;
   const Duration patience_;
   const OnAnswer& on_answer_;
   const WhileWaiting& while_waiting_;
   const Instant start_;
   Instant deadline_;
-  std::optional<ServerWatch> watch_;
-  ReplyPipe pipe_;
+  Connection connection_;
   std::string unread_;
-  std::string trouble_;
-  bool is_gone_ = false;
+  std::optional<Reply> last_;  // of a shutdown: the server hangs up when it ends
   bool was_answered_ = false;
   simdjson::dom::parser parser_;
 };
@@ -425,7 +359,7 @@ void wait_for(Duration time, const WhileWaiting& while_waiting) {
   }
 }
 
-Reply ask(const ServerLocation& place, wire::Question question, Duration patience,
+Reply ask(const ServerLocation& place, const wire::Question& question, Duration patience,
           const OnAnswer& on_answer, const WhileWaiting& while_waiting) {
   return Asking(place, question, patience, on_answer, while_waiting).run();
 }

@@ -1,7 +1,5 @@
 // Sends a control request and waits for its answers, see "Control requests" in docs/protocol.md.
-// The pipe for the answers is made before the request is written, and removed when the first answer
-// has been read: the server has the pipe open then, and a client that is killed while it waits
-// leaves no file behind. The functions have no state and start no thread; any thread may call them.
+// The functions have no state and start no thread; any thread may call them.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -10,9 +8,8 @@
 #include <string_view>
 
 #include "common/clock.hpp"
-#include "common/wire.hpp"
+#include "common/control.hpp"
 #include "timer_client/client/server/server_location.hpp"
-#include "timer_client/client/server/server_look.hpp"
 
 namespace filetimer {
 
@@ -36,7 +33,6 @@ struct Reply {
   std::string answer;  // the last answer, a JSON object; empty from kNoAnswer on
   std::string why;     // one clear line for all kinds but kDone
   Duration waited{};
-  ServerProcess server = ServerProcess::kAlive;  // its state, for kNoAnswer
 };
 
 // Called with each answer that is not the last one.
@@ -46,10 +42,9 @@ using OnAnswer = std::function<void(std::string_view answer)>;
 // this thread handles. An exception that it throws withdraws the request and leaves ask().
 using WhileWaiting = std::function<void()>;
 
-// Sends the request and waits for the last answer. Fills in `question.reply`. `patience` bounds the
-// wait for the first answer, and again the wait beyond the time that the server grants; kForever:
-// no limit.
-Reply ask(const ServerLocation& place, wire::Question question, Duration patience,
+// Sends the request and waits for the last answer. `patience` bounds the wait for the first answer,
+// and again the wait beyond the time that the server grants; kForever: no limit.
+Reply ask(const ServerLocation& place, const wire::Question& question, Duration patience,
           const OnAnswer& on_answer = {}, const WhileWaiting& while_waiting = {});
 
 // Waits for `time`, and calls `while_waiting` as ask() does.

@@ -5,70 +5,67 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
 #include "common/text.hpp"
-#include "timer_server/control/answers.hpp"
 #include "timer_server/system/hardening.hpp"
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {
 namespace {
 
-// The room for the lists in an answer that must be written as a whole.
-constexpr std::size_t kWholeAnswer = kMaxAtomicWrite - 1024;
+// The room for the lists in an answer that must fit one packet.
+constexpr std::size_t kWholeAnswer = kAnswerPacketBytes - 1024;
+// Deadlines wait while requests are answered; further requests wait for the next iteration.
+constexpr Duration kLongestAtOnce = std::chrono::milliseconds{5};
+// How often a waiting shutdown looks for open scopes: a release on a page does not wake the server.
+constexpr Duration kLookPeriod = std::chrono::milliseconds{20};
+// How often its client gets a list of what is still open.
+constexpr Duration kNewsPeriod = std::chrono::seconds{1};
 
 }  // namespace
 
-ControlRequests::ControlRequests(EventLoop& loop, std::string dir, ReplyFolder replies,
-                                 Duration max_wait, const Context& context)
-    : dir_(std::move(dir)),
-      max_wait_(max_wait),
+ControlRequests::ControlRequests(EventLoop& loop, Duration max_wait, const Context& context)
+    : max_wait_(max_wait),
       context_(context),
-      replies_(std::move(replies)),
       clients_(loop, max_waiting_clients(),
-               [this](WaitingClients::Id client) { on_withdrawn(client); }),
-      rendezvous_(std::max(max_waiting_clients(), WaitingClients::kReserved + 1) -
-                      WaitingClients::kReserved,
+               [this](ControlClients::Id client) { on_withdrawn(client); }),
+      rendezvous_(std::max(max_waiting_clients(), ControlClients::kReserved + 1) -
+                      ControlClients::kReserved,
                   clients_, context.records, context.log) {}
 
-void ControlRequests::take(const wire::Request& request, std::string_view line, Instant now) {
+void ControlRequests::take(Instant now) {
   loop_thread_.check();
-  switch (queue_.add(line, now)) {
-    case ControlQueue::Place::kNow:
-      accept(request, line, now);
+  const Instant until = Instant::now() + kLongestAtOnce;
+  while (const auto asked = clients_.take()) {
+    accept(*asked, now);
+    if (Instant::now() >= until) {
       break;
-    case ControlQueue::Place::kLater:
-      break;
-    case ControlQueue::Place::kFull:
-      context_.rejections.add(fmt::format("{} other control requests wait", queue_.waiting()), line,
-                              request.pid);
-      break;
+    }
   }
 }
 
-void ControlRequests::accept(const wire::Request& request, std::string_view line, Instant now) {
-  const wire::Question& question = request.question;
-  auto pipe = replies_.open(question.reply);
-  if (!pipe) {
-    context_.rejections.add(pipe.error().message, line, request.pid);
+void ControlRequests::accept(const ControlClients::Asked& asked, Instant now) {
+  if (asked.process.uid != ::geteuid() && asked.process.uid != 0) {
+    const std::string reason =
+        fmt::format("user {} may not ask the server of user {}", asked.process.uid, ::geteuid());
+    context_.rejections.add(reason, asked.packet, asked.process.pid);
+    clients_.finish(asked.client, "refused", reason);
     return;
   }
-  const auto client = clients_.add(std::move(*pipe), refuse_as_too_many(clients_.count()));
-  if (!client) {
+  const auto question = wire::parse_question(asked.packet);
+  if (!question || !(question->wait_s > 0)) {
+    clients_.finish(asked.client, "invalid",
+                    question ? fmt::format("wait_s is {}: expected over 0", question->wait_s)
+                             : question.error().message);
     return;
   }
-  if (!(question.wait_s > 0)) {
-    clients_.finish(
-        *client, answer_with_reason(
-                     "invalid", fmt::format("x_wait_s is {}: expected over 0", question.wait_s)));
-    return;
-  }
-  answer({*client, question, request.pid,
-          std::min(duration_from_seconds(question.wait_s), max_wait_), now});
+  answer({asked.client, *question, asked.process.pid,
+          std::min(duration_from_seconds(question->wait_s), max_wait_), now});
 }
 
 void ControlRequests::answer(const Accepted& accepted) {
@@ -86,11 +83,10 @@ void ControlRequests::answer(const Accepted& accepted) {
       return;
     }
   }
-  clients_.finish(accepted.client,
-                  answer_with_reason(
-                      "invalid", fmt::format("x_request is '{}': expected ping, status, dump, "
-                                             "drain, shutdown or rendezvous",
-                                             printable(accepted.question.request.substr(0, 64)))));
+  clients_.finish(accepted.client, "invalid",
+                  fmt::format("request is '{}': expected ping, status, dump, "
+                              "drain, shutdown or rendezvous",
+                              printable(accepted.question.request.substr(0, 64))));
 }
 
 void ControlRequests::answer_ping(const Accepted& accepted) {
@@ -109,7 +105,7 @@ void ControlRequests::answer_status(const std::function<void(JsonWriter&)>& writ
   while (!status_clients_.empty()) {
     JsonWriter json = begin_answer("done");
     json.field("server_pid", ::getpid()).field("server_version", FILETIMER_VERSION);
-    write(json);
+    write(json);  // asks for client_count()
     clients_.finish(status_clients_.front(), std::move(json).finish());
     status_clients_.erase(status_clients_.begin());
   }
@@ -121,7 +117,7 @@ void ControlRequests::answer_dump(const Accepted& accepted) {
       context_.dumps.begin(accepted.client, {.rank = question.rank, .pid = question.worker},
                            accepted.now + accepted.granted, accepted.now);
   if (!begun) {
-    clients_.finish(accepted.client, answer_with_reason("refused", begun.error().message));
+    clients_.finish(accepted.client, "refused", begun.error().message);
   } else if (!grant(accepted)) {
     context_.dumps.withdraw(accepted.client);
   }
@@ -129,15 +125,13 @@ void ControlRequests::answer_dump(const Accepted& accepted) {
 
 void ControlRequests::answer_drain(const Accepted& accepted) {
   if (accepted.question.off && (context_.life.is_asked_to_end() || shutdown_)) {
-    clients_.finish(accepted.client,
-                    answer_with_reason("refused", "the server has been asked to end"));
+    clients_.finish(accepted.client, "refused", "the server has been asked to end");
     return;
   }
   is_drain_asked_ = !accepted.question.off;
   if (accepted.question.off) {
-    for (const auto& request : shutdowns_.take_all()) {
-      clients_.finish(request.client,
-                      answer_with_reason("refused", "drain --off withdrew the shutdown"));
+    for (const WaitingShutdown& request : std::exchange(shutdowns_, {})) {
+      clients_.finish(request.client, "refused", "drain --off withdrew the shutdown");
     }
   } else {
     rendezvous_.refuse_all("the server is draining");
@@ -153,10 +147,9 @@ void ControlRequests::answer_shutdown(const Accepted& accepted) {
   const wire::Question& question = accepted.question;
   if (!question.graceful.empty() && question.graceful != "scopes" &&
       question.graceful != "workers") {
-    clients_.finish(accepted.client,
-                    answer_with_reason(
-                        "invalid", fmt::format("x_graceful is '{}': expected 'scopes' or 'workers'",
-                                               printable(question.graceful.substr(0, 64)))));
+    clients_.finish(accepted.client, "invalid",
+                    fmt::format("graceful is '{}': expected 'scopes' or 'workers'",
+                                printable(question.graceful.substr(0, 64))));
     return;
   }
   const bool is_graceful = !question.graceful.empty();
@@ -169,15 +162,20 @@ void ControlRequests::answer_shutdown(const Accepted& accepted) {
       return;
     }
   }
+  if (shutdowns_.size() >= kMaxWaitingClients) {
+    clients_.finish(accepted.client, "refused", too_many_wait(shutdowns_.size()));
+    return;
+  }
   if (!grant(accepted)) {
     return;
   }
   rendezvous_.refuse_all("the server is shutting down");
-  shutdowns_.add({.client = accepted.client,
-                  .until = accepted.now + accepted.granted,
-                  .is_forced_then = is_graceful && question.force,
-                  .waits_for_workers = question.graceful == "workers"},
-                 accepted.now);
+  shutdowns_.push_back({.client = accepted.client,
+                        .until = accepted.now + accepted.granted,
+                        .is_forced_then = is_graceful && question.force,
+                        .waits_for_workers = question.graceful == "workers"});
+  next_look_ = accepted.now;
+  next_news_ = accepted.now;
   context_.publish(announcement());
   if (!is_graceful && (!shutdown_ || question.force)) {
     shutdown_ = {question.force ? "shutdown: now" : "shutdown: if_idle", question.force};
@@ -186,32 +184,23 @@ void ControlRequests::answer_shutdown(const Accepted& accepted) {
 
 void ControlRequests::answer_rendezvous(const Accepted& accepted) {
   const wire::Question& question = accepted.question;
-  const std::string name(question.name);
-  const auto refuse = [&](const std::string& answer, std::string_view why) {
-    messages::debug("rendezvous '{}': {} is refused (pid {}): {}", name,
+  const auto refuse = [&](std::string_view kind, std::string_view why) {
+    messages::debug("rendezvous '{}': {} is refused (pid {}): {}", question.name,
                     question.rank ? fmt::format("rank {}", *question.rank) : "a rank", accepted.pid,
                     why);
-    clients_.finish(accepted.client, answer);
+    clients_.finish(accepted.client, kind, why);
   };
   if (!question.rank || !question.world) {
-    constexpr std::string_view kLacking = "lacks x_rank or x_world";
-    refuse(answer_with_reason("invalid", kLacking), kLacking);
-    return;
-  }
-  if (announcement() != Announcement::kNone) {
-    constexpr std::string_view kDraining = "the server is draining: no new rendezvous";
-    refuse(answer_with_reason("refused", kDraining), kDraining);
-    return;
-  }
-  if (!clients_.has_room_to_wait()) {
-    refuse(refuse_as_too_many(clients_.count() - 1), "too many clients wait for an answer");
-    return;
-  }
-  const Status joined =
-      rendezvous_.join({name, *question.rank, *question.world, accepted.pid, accepted.client},
-                       accepted.granted, accepted.now);
-  if (!joined) {
-    refuse(answer_with_reason("invalid", joined.error().message), joined.error().message);
+    refuse("invalid", "lacks rank or world");
+  } else if (announcement() != Announcement::kNone) {
+    refuse("refused", "the server is draining: no new rendezvous");
+  } else if (!clients_.has_room_to_wait()) {
+    refuse("refused", too_many_wait(clients_.count() - 1));
+  } else if (const Status joined = rendezvous_.join(
+                 {question.name, *question.rank, *question.world, accepted.pid, accepted.client},
+                 accepted.granted, accepted.now);
+             !joined) {
+    refuse("invalid", joined.error().message);
   } else if (!grant(accepted)) {
     rendezvous_.leave(accepted.client);
   }
@@ -222,7 +211,7 @@ bool ControlRequests::grant(const Accepted& accepted) {
   try {
     clients_.watch(accepted.client);
   } catch (const std::system_error& error) {
-    clients_.finish(accepted.client, answer_with_reason("refused", error.what()));
+    clients_.finish(accepted.client, "refused", error.what());
     return false;
   }
   JsonWriter json = begin_answer("granted");
@@ -231,24 +220,15 @@ bool ControlRequests::grant(const Accepted& accepted) {
   return true;
 }
 
-void ControlRequests::on_withdrawn(WaitingClients::Id client) {
+void ControlRequests::on_withdrawn(ControlClients::Id client) {
   rendezvous_.leave(client);
-  shutdowns_.withdraw(client);
   context_.dumps.withdraw(client);
 }
 
 std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now, bool has_kills) {
   loop_thread_.check();
-  while (auto line = queue_.take(Instant::now())) {
-    const std::size_t size = line->size();
-    line->resize(size + wire::Parser::padding());
-    const std::string_view text(line->data(), size);
-    if (const auto request = parser_.parse(text)) {
-      accept(*request, text, now);
-    }
-  }
   rendezvous_.advance(now);
-  if (!shutdown_ && shutdowns_.is_due(now)) {
+  if (!shutdown_ && now >= next_look_) {
     advance_shutdowns(now, has_kills);
   }
   next_dump_ = context_.dumps.advance(now);
@@ -260,27 +240,28 @@ std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now, b
 }
 
 void ControlRequests::advance_shutdowns(Instant now, bool has_kills) {
-  if (shutdowns_.waiting().empty()) {
-    (void)shutdowns_.note_look(now);
+  next_look_ = shutdowns_.empty() ? Instant::never() : now + kLookPeriod;
+  if (shutdowns_.empty()) {
     return;
   }
   const LifeCycle& life = context_.life;
-  const bool for_workers = shutdowns_.all_wait_for_workers();
+  // A single one that does not wait for workers ends the server.
+  const bool for_workers = std::ranges::all_of(shutdowns_, &WaitingShutdown::waits_for_workers);
   const bool is_over = context_.scopes.count() == 0 && !has_kills &&
                        (!for_workers || !context_.scopes.has_workers());
   if (is_over && !life.is_asked_to_end()) {
     shutdown_ = {for_workers ? "shutdown: workers" : "shutdown: graceful", false};
   }
   if (shutdown_ || life.is_stopping()) {
-    (void)shutdowns_.note_look(now);
     return;
   }
   end_overdue_shutdowns(now);
-  if (!shutdown_ && shutdowns_.note_look(now)) {
+  if (!shutdown_ && now >= next_news_) {
+    next_news_ = now + kNewsPeriod;
     JsonWriter json = begin_answer("waiting");
     context_.scopes.write(json, for_workers, kWholeAnswer);
     const std::string waiting = std::move(json).finish();
-    for (const auto& request : shutdowns_.waiting()) {
+    for (const WaitingShutdown& request : shutdowns_) {
       clients_.tell(request.client, waiting);
     }
   }
@@ -288,26 +269,26 @@ void ControlRequests::advance_shutdowns(Instant now, bool has_kills) {
 
 // Withdraws the shutdowns whose time is up, or has one carried out by force.
 void ControlRequests::end_overdue_shutdowns(Instant now) {
-  const std::vector<ShutdownRequests::Request> overdue = shutdowns_.take_overdue(now);
-  const auto forced = std::ranges::find_if(overdue, &ShutdownRequests::Request::is_forced_then);
+  std::vector<WaitingShutdown> overdue;
+  std::ranges::copy_if(shutdowns_, std::back_inserter(overdue),
+                       [now](const WaitingShutdown& each) { return each.until <= now; });
+  const auto forced = std::ranges::find_if(overdue, &WaitingShutdown::is_forced_then);
   if (forced != overdue.end()) {
-    for (const auto& request : overdue) {
-      shutdowns_.add(request, now);
-    }
     shutdown_ = {
         forced->waits_for_workers ? "shutdown: workers_or_now" : "shutdown: graceful_or_now", true};
     return;
   }
+  std::erase_if(shutdowns_, [now](const WaitingShutdown& each) { return each.until <= now; });
   LifeCycle& life = context_.life;
   const std::string_view why_late = life.phase() == LifeCycle::Phase::kCommandEnded
                                         ? "kills are under way"
                                     : life.is_asked_to_end() ? "COMMAND has not ended"
                                                              : "its time is up";
-  if (shutdowns_.waiting().empty()) {
+  if (shutdowns_.empty()) {
     (void)life.handle(LifeCycle::Event::kShutdownWithdrawn, now);
     context_.publish(announcement());
   }
-  for (const auto& request : overdue) {
+  for (const WaitingShutdown& request : overdue) {
     JsonWriter json = begin_answer("timed_out");
     json.field("reason", why_late);
     context_.scopes.write(json, request.waits_for_workers, kMaxRecordBytes);
@@ -316,27 +297,17 @@ void ControlRequests::end_overdue_shutdowns(Instant now) {
 }
 
 Instant ControlRequests::next() const {
-  return std::min({queue_.waiting() > 0 || shutdown_ ? Instant{} : Instant::never(),
-                   rendezvous_.next(), shutdowns_.next_look(), next_answer_, next_dump_});
+  return std::min({clients_.has_requests() || shutdown_ ? Instant{} : Instant::never(),
+                   rendezvous_.next(), next_look_, next_answer_, next_dump_});
 }
 
 Announcement ControlRequests::announcement() const {
-  return context_.life.is_asked_to_end() || !shutdowns_.waiting().empty() ? Announcement::kShutdown
-         : is_drain_asked_                                                ? Announcement::kDraining
-                                                                          : Announcement::kNone;
+  return context_.life.is_asked_to_end() || !shutdowns_.empty() ? Announcement::kShutdown
+         : is_drain_asked_                                      ? Announcement::kDraining
+                                                                : Announcement::kNone;
 }
 
-void ControlRequests::sweep() {
-  loop_thread_.check();
-  if (!replies_.is_in_place()) {
-    if (auto made = ReplyFolder::make(dir_)) {
-      replies_ = std::move(*made);
-    }
-  }
-  replies_.remove_abandoned();
-}
-
-// The reply pipes close when the process exits. Clients take that end of file as proof that the
+// The connections close when the process exits. Clients take that end of file as proof that the
 // runtime directory is free.
 void ControlRequests::answer_stopped() {
   loop_thread_.check();
@@ -344,7 +315,7 @@ void ControlRequests::answer_stopped() {
   JsonWriter json = begin_answer("done");
   context_.scopes.write(json, false, kMaxRecordBytes);
   const std::string answer = std::move(json).finish();
-  for (const auto& request : shutdowns_.waiting()) {
+  for (const WaitingShutdown& request : shutdowns_) {
     clients_.finish_at_exit(request.client, answer);
   }
 }

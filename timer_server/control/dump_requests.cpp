@@ -9,8 +9,6 @@
 #include <tuple>
 #include <utility>
 
-#include "timer_server/control/answers.hpp"
-
 namespace filetimer {
 namespace {
 
@@ -70,7 +68,7 @@ std::size_t keep_most_unusual(std::vector<const Worker*>& meant, const ScopePoli
 
 }  // namespace
 
-Status DumpRequests::begin(WaitingClients::Id client, const Wanted& wanted, Instant until,
+Status DumpRequests::begin(ControlClients::Id client, const Wanted& wanted, Instant until,
                            Instant now) {
   loop_thread_.check();
   std::vector<const Worker*> meant;
@@ -116,7 +114,7 @@ Status DumpRequests::begin(WaitingClients::Id client, const Wanted& wanted, Inst
   return {};
 }
 
-void DumpRequests::withdraw(WaitingClients::Id client) {
+void DumpRequests::withdraw(ControlClients::Id client) {
   loop_thread_.check();
   std::erase_if(requests_, [client](const Request& each) { return each.client == client; });
 }

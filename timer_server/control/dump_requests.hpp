@@ -16,7 +16,7 @@
 
 #include "common/clock.hpp"
 #include "common/result.hpp"
-#include "timer_server/control/waiting_clients.hpp"
+#include "timer_server/control/control_clients.hpp"
 #include "timer_server/evidence/group_collection.hpp"
 #include "timer_server/records/records.hpp"
 #include "timer_server/scopes/workers.hpp"
@@ -58,7 +58,7 @@ class DumpRequests {
     std::optional<pid_t> pid;  // as the server sees it
   };
   struct Answer {
-    WaitingClients::Id client = 0;
+    ControlClients::Id client = 0;
     std::string text;
   };
 
@@ -66,9 +66,9 @@ class DumpRequests {
 
   // Begins a request, which is answered by `until` at the latest. Fails if there is no such worker;
   // the error names the ranks or pids that there are.
-  Status begin(WaitingClients::Id client, const Wanted& wanted, Instant until, Instant now);
+  Status begin(ControlClients::Id client, const Wanted& wanted, Instant until, Instant now);
   // Forgets a request whose client has gone.
-  void withdraw(WaitingClients::Id client);
+  void withdraw(ControlClients::Id client);
   // Takes the requests as far as they can go. Returns when it must be called again, or never(); it
   // must also be called when the side threads have delivered.
   Instant advance(Instant now);
@@ -77,7 +77,7 @@ class DumpRequests {
 
  private:
   struct Request {
-    WaitingClients::Id client = 0;
+    ControlClients::Id client = 0;
     GroupCollection workers;
     std::vector<std::vector<ScopeView>> scopes;  // of each worker
     std::size_t omitted = 0;

@@ -13,24 +13,8 @@ using Asked = LifeCycle::Asked;
 using Event = LifeCycle::Event;
 using Action = LifeCycle::Action;
 
-// The condition of a transition: whether the server was asked to end, and by what.
-enum class If { kNotAsked, kNotSignalled, kSignalled, kAsked, kAny };
-
-bool holds(If condition, Asked asked) {
-  switch (condition) {
-    case If::kNotAsked:
-      return asked == Asked::kNo;
-    case If::kNotSignalled:
-      return asked != Asked::kBySignal;
-    case If::kSignalled:
-      return asked == Asked::kBySignal;
-    case If::kAsked:
-      return asked != Asked::kNo;
-    case If::kAny:
-      break;
-  }
-  return true;
-}
+// The condition of a transition: by what the server was asked to end, as bits 1 << Asked.
+enum If : unsigned { kNotAsked = 1, kNotSignalled = 3, kSignalled = 4, kAsked = 6, kAny = 7 };
 
 struct Transition {
   Phase from;
@@ -73,7 +57,7 @@ const Transition* find(std::initializer_list<std::span<const Transition>> tables
   for (const std::span<const Transition> table : tables) {
     const auto found = std::ranges::find_if(table, [&](const Transition& transition) {
       return transition.from == phase && transition.event == event &&
-             holds(transition.condition, asked);
+             (transition.condition >> static_cast<unsigned>(asked) & 1U) != 0;
     });
     if (found != table.end()) {
       return &*found;

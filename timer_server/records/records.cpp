@@ -218,7 +218,7 @@ void write_scope(JsonWriter& json, const ScopeView& scope, Instant now) {
 
 void write_joined(JsonWriter& json, const RendezvousRound& round) {
   json.begin_array("joined");
-  for (const RendezvousMember& member : round.joined) {
+  for (const RendezvousRound::Member& member : round.joined) {
     json.begin_object().field("rank", member.rank).field("pid", member.pid).end_object();
   }
   json.end_array();

@@ -16,7 +16,6 @@
 #include "common/limits.hpp"
 #include "common/scope_statistics.hpp"
 #include "timer_server/evidence/evidence.hpp"
-#include "timer_server/records/rendezvous_round.hpp"
 #include "timer_server/scopes/scope_terms.hpp"
 #include "timer_server/scopes/workers.hpp"
 
@@ -47,6 +46,21 @@ std::string description_of(const WorkerIdentity& worker);
 struct ScopeView {
   std::string name;
   ScopeTerms terms;
+};
+
+// A round of a rendezvous that is over.
+struct RendezvousRound {
+  struct Member {
+    int rank = 0;
+    pid_t pid = 0;
+  };
+  std::string name;
+  std::uint64_t number = 0;  // counts the rounds of the name, from 1
+  int world = 0;
+  Instant begun;
+  std::vector<Member> joined;  // by rank
+  std::vector<int> missing;
+  std::vector<int> left;  // missing ranks that had joined and left
 };
 
 // Write the keys that identify a worker on its host (with its job, too), an open scope as it is at

@@ -1,4 +1,4 @@
-// Control requests to a real server over its pipe: what the server does for them. Which answer
+// Control requests to a real server over its socket: what the server does for them. Which answer
 // follows which request is tested in tests/timer_server/control.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
@@ -13,8 +13,9 @@
 #include <thread>
 
 #include "common/board.hpp"
+#include "common/control.hpp"
+#include "common/limits.hpp"
 #include "common/mapped_file.hpp"
-#include "common/wire.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
@@ -26,29 +27,22 @@ using filetimer::wire::Question;
 
 namespace {
 
-// A client with a reply pipe, which it makes before its request and removes at the end.
+// A client with a connection of its own.
 class Asker {
  public:
-  // Writes to `pipe`, or to the one in the directory if it is -1.
-  Asker(const std::string& dir, Question question, int pipe = -1) : dir_(dir) {
-    static int count = 0;
-    name_ = fmt::format("{}-{}", ::getpid(), ++count);
-    REQUIRE(::mkfifo(path().c_str(), 0600) == 0);
-    reader_.reset(::open(path().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-    question.reply = name_;
+  Asker(const std::string& dir, Question question)
+      : connection_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
+    const auto address = filetimer::ControlAddress::in(dir);
+    REQUIRE(address.has_value());
+    REQUIRE(::connect(connection_.get(), address->get(), filetimer::ControlAddress::size()) == 0);
     if (question.wait_s == 0) {
       question.wait_s = 60;
     }
-    const std::string line = filetimer::wire::format_question(question, ::getpid());
-    if (pipe >= 0) {
-      write_all(pipe, line);
-    } else {
-      send_raw(dir + "/requests", line);
-    }
+    const std::string packet = filetimer::wire::format_question(question);
+    REQUIRE(::send(connection_.get(), packet.data(), packet.size(), MSG_NOSIGNAL) > 0);
   }
   Asker(Asker&& other) noexcept = default;
   Asker(const Asker&) = delete;
-  ~Asker() { leave(); }
 
   // Returns the next answer. Fails the test if it is not of this kind.
   JsonLine next(std::string_view answer) {
@@ -77,31 +71,20 @@ class Asker {
         read_.erase(0, end + 1);
         return line;
       }
-      pollfd readable{reader_.get(), POLLIN, 0};
+      pollfd readable{connection_.get(), POLLIN, 0};
       REQUIRE(::poll(&readable, 1, static_cast<int>(kBound.count())) == 1);
-      char bytes[4096];
-      const ssize_t got = ::read(reader_.get(), bytes, sizeof bytes);
-      if (got < 0 && errno == EAGAIN) {
-        continue;  // poll() may say POLLHUP for a moment while the writer opens the pipe
-      }
+      char bytes[filetimer::kAnswerPacketBytes];
+      const ssize_t got = ::recv(connection_.get(), bytes, sizeof bytes, 0);
       if (got <= 0) {
         return {};
       }
       read_.append(bytes, static_cast<std::size_t>(got));
     }
   }
-  void leave() {
-    if (reader_) {
-      ::unlink(path().c_str());
-      reader_.reset();
-    }
-  }
-  [[nodiscard]] std::string path() const { return dir_ + "/replies/" + name_; }
+  void leave() { connection_.reset(); }
 
  private:
-  std::string dir_;
-  std::string name_;
-  UniqueFd reader_;
+  UniqueFd connection_;
   std::string read_;
 };
 
@@ -417,17 +400,31 @@ TEST_CASE("as many ranks wait as there is room for, and pings are answered besid
   CHECK(last.last().text("answer") == "done");
 }
 
-TEST_CASE("a sweep removes abandoned reply pipes, and makes their folder again if it is removed") {
+TEST_CASE("a sweep makes the control socket again if it is removed") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "10ms"});
-  const std::string replies = server.dir() + "/replies";
-  REQUIRE(::mkfifo((replies + "/left").c_str(), 0600) == 0);
-  const timespec times[2] = {{0, UTIME_OMIT}, {1, 0}};
-  REQUIRE(::utimensat(AT_FDCWD, (replies + "/left").c_str(), times, 0) == 0);
-  CHECK(wait_until([&] { return !exists(replies + "/left"); }));
-  std::filesystem::remove(replies);
-  REQUIRE(wait_until([&] { return exists(replies); }));
+  const std::string control = server.dir() + "/control";
+  REQUIRE(::unlink(control.c_str()) == 0);
+  REQUIRE(wait_until([&] { return exists(control); }));
   Asker(server.dir(), question("ping")).next("done");
+}
+
+TEST_CASE("the control socket of a killed server is replaced, and that of a stopped one is gone") {
+  const TempFolder temp;
+  Server::Setup setup;
+  SUBCASE("also at a path that is too long for an address") {
+    setup.folder = std::string(200, 'd');
+  }
+  {
+    Server killed(temp, setup);
+    killed.process().signal(SIGKILL);
+    CHECK(killed.process().status() == killed_by(SIGKILL));
+    CHECK(exists(killed.dir() + "/control"));
+  }
+  Server server(temp, setup);
+  Asker(server.dir(), question("ping")).next("done");
+  CHECK(server.stop() == exited(0));
+  CHECK_FALSE(exists(server.dir() + "/control"));
 }
 
 TEST_CASE(
@@ -435,42 +432,23 @@ TEST_CASE(
   const TempFolder temp;
   const Server server(temp, {"--max-interval", "20ms"});
   const std::string pipe = server.fifo();
-  const UniqueFd own = open_pipe(pipe);
   REQUIRE(::unlink(pipe.c_str()) == 0);
   REQUIRE(::mkfifo((pipe + ".new").c_str(), 0600) == 0);
   const UniqueFd reader(::open((pipe + ".new").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   REQUIRE(::rename((pipe + ".new").c_str(), pipe.c_str()) == 0);
   const std::string trouble = "'" + pipe + "' was replaced by a pipe that another process reads";
   server.wait_for_message(trouble);
-  const JsonLine status = Asker(server.dir(), question("status"), own.get()).next("done");
+  const JsonLine status = Asker(server.dir(), question("status")).next("done");
   CHECK(status.text("pipe_trouble").starts_with(trouble));
 }
 
-TEST_CASE("a request whose answer has no way to the asker is rejected with the reason") {
+TEST_CASE("a control request on the pipe is a line that lacks a scope's keys") {
   const TempFolder temp;
   Server server(temp);
-  const std::string replies = server.dir() + "/replies/";
-  write_file(replies + "file", "kept");
-  REQUIRE(::mkfifo((replies + "no-reader").c_str(), 0600) == 0);
-  struct Row {
-    std::string name;
-    std::string reason;
-  };
-  for (const Row& row : std::vector<Row>{
-           {"../requests", "x_reply is '../requests': expected letters, digits and '-'"},
-           {"missing", "x_reply is 'missing': No such file"},
-           {"file", "x_reply is 'file': expected a named pipe of user"},
-           {"no-reader", "x_reply is 'no-reader': the pipe has no reader"}}) {
-    CAPTURE(row.name);
-    Question shutdown = question("shutdown");
-    shutdown.reply = row.name;
-    server.send(filetimer::wire::format_question(shutdown, ::getpid()));
-    server.wait_for([&](const Record& record) {
-      return record.is("rejected") && record.text("reason").starts_with(row.reason);
-    });
-  }
-  server.barrier();  // none of the shutdowns was carried out
-  CHECK(read_file(replies + "file") == "kept");
+  server.send("{\"version\": 1, \"x_request\": \"shutdown\", \"x_force\": true}\n");
+  const Record rejected = server.wait_for([](const Record& r) { return r.is("rejected"); });
+  CHECK(rejected.text("reason") == "lacks the key 'pid'");
+  server.barrier();
 }
 
 TEST_CASE(

@@ -129,11 +129,11 @@ TEST_CASE(
   const std::vector<std::string> elsewhere{"--dir",           temp.path("run"), "--fifo",
                                            temp.path("pipe"), "--log",          temp.path("log")};
   REQUIRE(run_server(temp, {"--dir", temp.path("run"), "--", "/bin/true"}).status == exited(0));
-  for (const std::string name : {"requests", "log_link", "scopes", "replies", "server"}) {
+  for (const std::string name : {"requests", "log_link", "scopes", "control", "server"}) {
     CAPTURE(name);
     const std::string path = temp.path("run/" + name);
     fs::remove_all(path);
-    if (name == "scopes" || name == "replies") {
+    if (name == "scopes") {
       write_file(path, "kept");
     } else {
       fs::create_directory(path);

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "common/control.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
@@ -234,19 +235,15 @@ TEST_CASE("an acquire that is read together with a shutdown is kept for the next
   const Manager manager(temp);
   const Worker late("block");
   Server first(temp, manager.setup());
-  std::unique_ptr<Child> shutdown;
+  const filetimer::UniqueFd shutdown(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   {
     const Stopped stopped(first);
-    shutdown = std::make_unique<Child>(
-        Launch{.argv = {client_path(), "shutdown", "--mode", "now", "--dir", first.dir()},
-               .err = temp.path("err")});
-    REQUIRE(wait_until([&] {
-      int bytes = 0;
-      return ::ioctl(manager.pipe(), FIONREAD, &bytes) == 0 && bytes > 0;
-    }));
+    const auto address = filetimer::ControlAddress::in(first.dir());
+    REQUIRE(::connect(shutdown.get(), address->get(), filetimer::ControlAddress::size()) == 0);
+    const std::string request = R"({"version": 1, "request": "shutdown", "force": true})";
+    REQUIRE(::send(shutdown.get(), request.data(), request.size(), 0) > 0);
     first.send(acquire_far(late.pid(), "s"));
   }
-  CHECK(shutdown->status() == exited(0));
   CHECK(first.process().status() == exited(0));
   CHECK(count(first.records(), "rejected") == 0);
   CHECK(adopted_by(Server(temp, manager.setup())) == 1);

@@ -1,12 +1,11 @@
-// Control requests: what the client writes, how long it waits, and which files it leaves.
+// Control requests: what the client writes, and how long it waits.
 // SPDX-License-Identifier: MIT
 #include "timer_client/admin/ask.hpp"
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -25,7 +24,6 @@
 using namespace std::chrono_literals;
 using namespace filetimer;
 using testing::AnsweringServer;
-using testing::AskedQuestion;
 using Answers = testing::AnsweringServer::Answers;
 using Kind = Reply::Kind;
 
@@ -49,22 +47,20 @@ Reply ask_in(const std::string& dir, std::string_view request,
   return ask(place_in(dir), question(request), patience);
 }
 
-// A server in its own process, which holds the lock of the status page and reads no line.
+// A server in its own process, which holds the lock of the status page and accepts no connection.
 class DeafServer {
  public:
   explicit DeafServer(const std::string& dir)
       : child_({[this, dir] {
-          requests_.reset(::open((dir + "/requests").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+          control_ = testing::listen_in(dir, 8);
           auto lock = FileLock::take(dir + "/server");
           if (!lock) {
             return false;
           }
           lock_.emplace(std::move(*lock));
-          return bool{requests_};
+          return true;
         }}) {
-    std::filesystem::create_directory(dir + "/replies");
     std::ofstream(dir + "/server").flush();
-    REQUIRE(::mkfifo((dir + "/requests").c_str(), 0600) == 0);
     REQUIRE(child_.next());
   }
   void stop() {
@@ -75,34 +71,26 @@ class DeafServer {
   void end() { child_.end(); }
 
  private:
-  UniqueFd requests_;  // this and the next belong to the child
+  UniqueFd control_;  // this and the next belong to the child
   std::optional<FileLock> lock_;
   SteppedChild child_;
 };
 
 }  // namespace
 
-TEST_CASE("a request is one line, and its answer arrives on a private pipe") {
+TEST_CASE("a request is one packet, and its answer arrives on the same connection") {
   const testing::TempFolder folder;
-  mode_t mode = 0;
-  AnsweringServer server(folder.path(), [&](const AskedQuestion& asked, Answers& answers) {
-    struct stat st {};
-    ::stat(folder.path("replies/" + asked.reply).c_str(), &st);
-    mode = st.st_mode;
-    answers.say(R"({"answer": "done", "server_pid": 4711})");
-  });
-  const Reply reply = ask_in(folder.path(), "ping");
+  std::string dir = folder.path();
+  SUBCASE("also through a path that is too long for an address") {
+    dir = folder.path(std::string(200, 'd'));
+    std::filesystem::create_directory(dir);
+  }
+  AnsweringServer server(dir, R"({"answer": "done", "server_pid": 4711})");
+  const Reply reply = ask_in(dir, "ping");
   CHECK(reply.kind == Kind::kDone);
   CHECK(reply.answer == R"({"answer": "done", "server_pid": 4711})");
   CHECK(reply.waited > Duration{});
-  REQUIRE(server.asked().size() == 1);
-  const AskedQuestion asked = server.asked()[0];
-  CHECK(asked.request == "ping");
-  CHECK(asked.wait_s == 60);
-  CHECK(asked.pid == ::getpid());
-  CHECK(asked.reply.starts_with(std::to_string(::getpid()) + "-"));
-  CHECK(mode == (S_IFIFO | 0600));
-  CHECK(server.reply_names().empty());
+  CHECK(server.asked() == std::vector{question("ping")});
 }
 
 TEST_CASE("a wait that the server grants moves the deadline") {
@@ -114,7 +102,7 @@ TEST_CASE("a wait that the server grants moves the deadline") {
       First nothing = First::kNothing;
       return first.compare_exchange_strong(nothing, event);
     };
-    AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
+    AnsweringServer server(folder.path(), [&](const wire::Question&, Answers& answers) {
       answers.say(R"({"answer": "granted", "wait_s": 60})");
       ::poll(nullptr, 0, 4 * static_cast<int>(patience / 1ms));
       if (!is_first(First::kTimedOut)) {
@@ -134,7 +122,7 @@ TEST_CASE("a wait that the server grants moves the deadline") {
 
 TEST_CASE("intermediate answers are passed to the caller, and unknown ones do not end the wait") {
   const testing::TempFolder folder;
-  AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
+  AnsweringServer server(folder.path(), [&](const wire::Question&, Answers& answers) {
     answers.say_raw(
         "{\"answer\": \"granted\", \"wait_s\": 60}\n{\"answer\": \"waiting\"}\n{\"answer\": \"n");
     answers.say_raw("ew\"}\n{\"answer\": \"refused\", \"reason\": \"it is busy\"}\n");
@@ -148,7 +136,7 @@ TEST_CASE("intermediate answers are passed to the caller, and unknown ones do no
                                          R"({"answer": "waiting"})", R"({"answer": "new"})"});
 }
 
-TEST_CASE("an answer may be longer than the pipe") {
+TEST_CASE("an answer may be longer than a packet") {
   const testing::TempFolder folder;
   const std::string line =
       R"({"answer": "done", "log": ")" + std::string(std::size_t{300'000}, 'x') + R"("})";
@@ -168,31 +156,28 @@ TEST_CASE("an answer that is no JSON object, or endless, is a failure") {
   SUBCASE("endless") {
     text = std::string(kMaxAnswerBytes + 1, ' ');
   }
-  AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
+  AnsweringServer server(folder.path(), [&](const wire::Question&, Answers& answers) {
     answers.say_raw(text);
     answers.wait_until_hung_up();
   });
   const Reply reply = ask_in(folder.path(), "status");
   CHECK(reply.kind == Kind::kFailed);
   CHECK_FALSE(reply.why.empty());
-  CHECK(server.reply_names().empty());
 }
 
 TEST_CASE("a child that is forked during a request leaves the answer to its parent") {
   const testing::TempFolder folder;
   std::atomic<bool> may_answer = false;
-  AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
+  AnsweringServer server(folder.path(), [&](const wire::Question&, Answers& answers) {
     may_answer.wait(false);
     answers.say(R"({"answer": "done"})");
   });
   const pid_t parent = ::getpid();
   pid_t child = -1;
   int child_status = -1;
-  std::size_t names = 0;
   const auto fork_once = [&] {
     if (child == -1 && (child = ::fork()) > 0) {
       child_status = testing::exit_code_of(child);
-      names = server.reply_names().size();
       may_answer = true;
       may_answer.notify_all();
     }
@@ -203,66 +188,55 @@ TEST_CASE("a child that is forked during a request leaves the answer to its pare
     ::_exit(reply.kind == Kind::kFailed && testing::contains(reply.why, "was forked") ? 0 : 1);
   }
   CHECK(child_status == 0);
-  CHECK(names == 1);
   CHECK(reply.kind == Kind::kDone);
 }
 
-TEST_CASE("a server that ends without opening the reply pipe is noticed before the timeout") {
+TEST_CASE("a server that ends without an answer is noticed before the timeout") {
   const testing::TempFolder folder;
-  SUBCASE("by the reader of its pipe") {
-    AnsweringServer server(
-        folder.path(), [](const AskedQuestion&, Answers& answers) { answers.stop_reading(); },
-        AnsweringServer::Opens::kNo);
+  SUBCASE("when it has the request") {
+    AnsweringServer server(folder.path(), [](const wire::Question&, Answers&) {});
     CHECK(ask_in(folder.path(), "status", kForever).kind == Kind::kServerGone);
-    CHECK(server.reply_names().empty());
   }
-  SUBCASE("by the lock, even if another process reads the pipe") {
+  SUBCASE("before it accepts the connection") {
     DeafServer server(folder.path());
-    const UniqueFd other(
-        ::open(folder.path("requests").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-    std::thread killer([&] {
-      // Waits until the request is in the pipe.
-      pollfd line{other.get(), POLLIN, 0};
-      ::poll(&line, 1, 20'000);
-      server.end();
-    });
-    CHECK(ask_in(folder.path(), "status", kForever).kind == Kind::kServerGone);
-    killer.join();
+    CHECK(ask(place_in(folder.path()), question("status"), kForever, {}, [&] {
+            server.end();
+          }).kind == Kind::kServerGone);
   }
 }
 
 TEST_CASE("a stopped server is distinguished from a silent one") {
   const testing::TempFolder folder;
   DeafServer server(folder.path());
-  CHECK(ask_in(folder.path(), "status", kShort).server == ServerProcess::kAlive);
+  CHECK(testing::contains(ask_in(folder.path(), "status", kShort).why, "its process is alive"));
   server.stop();
   const Reply reply = ask_in(folder.path(), "status", kShort);
   CHECK(reply.kind == Kind::kNoAnswer);
-  CHECK(reply.server == ServerProcess::kStopped);
   CHECK(testing::contains(reply.why, "its process is stopped"));
 }
 
-TEST_CASE("a request waits for room in a full pipe") {
+TEST_CASE("a request waits while too many clients wait to be accepted") {
   const testing::TempFolder folder;
-  testing::Pipe pipe(folder.path("requests"));
-  pipe.fill();
-  std::filesystem::create_directory(folder.path("replies"));
+  const UniqueFd control = testing::listen_in(folder.path(), 0);
+  const auto address = ControlAddress::in(folder.path());
+  const UniqueFd other(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  REQUIRE(::connect(other.get(), address->get(), ControlAddress::size()) == 0);
   SUBCASE("in vain") {
     const Reply reply = ask_in(folder.path(), "ping", kShort);
     CHECK(reply.kind == Kind::kNoAnswer);
-    CHECK(testing::contains(reply.why, "its pipe is full"));
-    CHECK(std::filesystem::is_empty(folder.path("replies")));
+    CHECK(testing::contains(reply.why, "it accepts no connection"));
   }
   SUBCASE("until there is room") {
-    Reply reply;
-    std::thread asker([&] { reply = ask_in(folder.path(), "ping"); });
-    while (std::filesystem::is_empty(folder.path("replies"))) {
-      std::this_thread::yield();  // until the client is about to write
-    }
-    // Reads everything in the pipe before it looks for requests.
-    AnsweringServer server(folder.path(), R"({"answer": "done"})");
-    asker.join();
-    CHECK(reply.kind == Kind::kDone);
+    std::vector<UniqueFd> accepted;
+    const auto accept_and_answer = [&] {
+      accepted.emplace_back(::accept4(control.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (accepted.size() == 2) {
+        REQUIRE(::send(accepted.back().get(), "{\"answer\":\"done\"}\n", 18, 0) == 18);
+      }
+    };
+    CHECK(ask(place_in(folder.path()), question("ping"), testing::kBound, {}, accept_and_answer)
+              .kind == Kind::kDone);
+    CHECK(accepted.size() == 2);
   }
 }
 
@@ -270,9 +244,8 @@ TEST_CASE("a shutdown returns when the server has ended") {
   SUBCASE("and not before") {
     const testing::TempFolder folder;
     std::atomic<bool> ended = false;
-    AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
+    AnsweringServer server(folder.path(), [&](const wire::Question&, Answers& answers) {
       answers.say(R"({"answer": "done", "open_scope_count": 0})");
-      answers.stop_reading();
       ::poll(nullptr, 0, static_cast<int>(kShort / 1ms));
       ended = true;
     });
@@ -282,7 +255,7 @@ TEST_CASE("a shutdown returns when the server has ended") {
   SUBCASE("which must happen within the timeout") {
     testing::until_in_time(kShort, [](Duration patience) {
       const testing::TempFolder folder;
-      AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
+      AnsweringServer server(folder.path(), [&](const wire::Question&, Answers& answers) {
         answers.say(R"({"answer": "done", "open_scope_count": 0})");
         answers.wait_until_hung_up();
       });
@@ -301,16 +274,15 @@ TEST_CASE("a request without a server fails with the reason") {
     CHECK(reply.why ==
           "no timer server at '" + folder.path("requests") + "': there is no such pipe");
   }
-  SUBCASE("a pipe that no process reads") {
+  SUBCASE("a pipe that no process reads, and a socket that none listens on") {
     testing::Pipe pipe(folder.path("requests"));
     pipe.close();
-    std::filesystem::create_directory(folder.path("replies"));
+    (void)testing::listen_in(folder.path(), 1);
     const Reply reply = ask_in(folder.path(), "ping");
     CHECK(reply.kind == Kind::kNoServer);
     CHECK(testing::contains(reply.why, "no process reads it"));
-    CHECK(std::filesystem::is_empty(folder.path("replies")));
   }
-  SUBCASE("a server without a directory for answers") {
+  SUBCASE("a server without a socket") {
     testing::Pipe pipe(folder.path("requests"));
     const Reply reply = ask_in(folder.path(), "ping");
     CHECK(reply.kind == Kind::kNoServer);

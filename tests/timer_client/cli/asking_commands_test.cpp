@@ -19,7 +19,6 @@ namespace filetimer::cli {
 namespace {
 
 using testing::AnsweringServer;
-using testing::AskedQuestion;
 using Answers = testing::AnsweringServer::Answers;
 
 Ran ran(const TempFolder& folder, std::vector<std::string> words) {
@@ -101,7 +100,7 @@ TEST_CASE("shutdown sends the mode and the timeout of its options") {
 
 TEST_CASE("shutdown prints for what the server waits, whenever that changes") {
   const TempFolder folder;
-  AnsweringServer server(folder.path(), [](const AskedQuestion&, Answers& answers) {
+  AnsweringServer server(folder.path(), [](const wire::Question&, Answers& answers) {
     answers.say(R"({"answer":"granted","wait_s":30})");
     for (const char* elapsed : {"1", "2"}) {
       answers.say(R"({"answer":"waiting","open_scope_count":1,"open_scopes":[{"pid":12,"rank":3,)"
@@ -203,7 +202,7 @@ TEST_CASE("each answer is printed, and has an exit code") {
     CHECK(got.errors == (c.errors.empty() ? "" : "timer_client: ") + c.errors);
     CHECK(got.code == c.code);
     REQUIRE(server.asked().size() == c.asked);
-    const AskedQuestion asked = server.asked().back();
+    const wire::Question asked = server.asked().back();
     CHECK(asked.request == c.words[0]);
     CHECK(asked.off == (c.words.back() == "--off"));
     if (c.words[1 % c.words.size()] == "--rank" && asked.request == "dump") {
@@ -238,7 +237,7 @@ TEST_CASE("without a server or an answer a request ends with one line and an exi
           kExitNoServer);
   }
   SUBCASE("one that is silent") {
-    AnsweringServer server(folder.path(), [](const AskedQuestion&, Answers& answers) {
+    AnsweringServer server(folder.path(), [](const wire::Question&, Answers& answers) {
       answers.wait_until_hung_up();
     });
     const Ran silent = ran(folder, {"status", "--rpc-timeout", "20ms"});
@@ -249,7 +248,7 @@ TEST_CASE("without a server or an answer a request ends with one line and an exi
               .code == kExitTimedOut);
   }
   SUBCASE("one that ends") {
-    AnsweringServer server(folder.path(), [](const AskedQuestion&, Answers&) {});
+    AnsweringServer server(folder.path(), [](const wire::Question&, Answers&) {});
     CHECK(ran(folder, {"drain"}).code == kExitNoServer);
   }
   SUBCASE("one whose answer can't be read") {

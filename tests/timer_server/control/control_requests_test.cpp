@@ -5,7 +5,6 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,7 +16,9 @@
 #include <string>
 #include <vector>
 
+#include "common/control.hpp"
 #include "tests/support/files.hpp"
+#include "tests/support/skip.hpp"
 #include "tests/timer_server/test_log.hpp"
 
 using namespace filetimer;
@@ -25,27 +26,32 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// A client's reply pipe.
+constexpr uid_t kSomebodyElse = 65534;
+
+// A client's connection.
 class Client {
  public:
-  Client(const testing::TempFolder& folder, std::string name)
-      : name_(std::move(name)), path_(folder.path("replies/" + name_)) {
-    REQUIRE(::mkfifo(path_.c_str(), 0600) == 0);
-    pipe_.reset(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  explicit Client(const std::string& dir)
+      : fd_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
+    const auto address = ControlAddress::in(dir);
+    REQUIRE(::connect(fd_.get(), address->get(), ControlAddress::size()) == 0);
   }
-  [[nodiscard]] std::string_view name() const { return name_; }
+  void send(const std::string& packet) const {
+    REQUIRE(::send(fd_.get(), packet.data(), packet.size(), 0) > 0);
+  }
   // Returns the answers since the last call.
   [[nodiscard]] std::string read() const {
+    std::string text;
     std::array<char, 65536> bytes{};
-    const ssize_t got = ::read(pipe_.get(), bytes.data(), bytes.size());
-    return {bytes.data(), got > 0 ? static_cast<std::size_t>(got) : 0};
+    for (ssize_t got = 0; (got = ::recv(fd_.get(), bytes.data(), bytes.size(), 0)) > 0;) {
+      text.append(bytes.data(), static_cast<std::size_t>(got));
+    }
+    return text;
   }
-  void go() { pipe_.reset(); }
+  void go() { fd_.reset(); }
 
  private:
-  std::string name_;
-  std::string path_;
-  UniqueFd pipe_;
+  UniqueFd fd_;
 };
 
 struct QuestionStage {
@@ -56,10 +62,10 @@ struct QuestionStage {
     worker.pipe = std::make_shared<PipePage>(folder.path(), 4711, WorkerPage::Terms{});
     worker.pages.push_back(worker.pipe);
     pipe = worker.pipe;
-    ::signal(SIGPIPE, SIG_IGN);  // the server blocks it
-    control.emplace(loop, folder.path(), std::move(*ReplyFolder::make(folder.path())), 1min,
+    control.emplace(loop, 1min,
                     ControlRequests::Context{scopes, life, rejections, records, *log, dumps,
                                              [this](Announcement) { on_publish(); }});
+    control->listen(make_control_socket(folder.path()).value());
   }
   void open_scopes(std::size_t count) {
     pipe->cancel_all();
@@ -70,12 +76,15 @@ struct QuestionStage {
       REQUIRE(pipe->acquire(name, name.size(), terms));
     }
   }
-  void ask(const wire::Question& asked) {
-    wire::Request request;
-    request.pid = ::getpid();
-    request.question = asked;
-    control->begin_iteration();
-    control->take(request, "the line", now);
+  void ask(const Client& client, const std::string& packet) {
+    client.send(packet);
+    run();
+    control->take(now);
+  }
+  // Dispatches the events that are pending.
+  void run() {
+    while (loop.dispatch_one(0)) {
+    }
   }
   testing::TempFolder folder;
   Workers workers;
@@ -110,9 +119,10 @@ struct QuestionStage {
 //   page              follows: the announcement on the status page
 //   clients           follows: the number of clients that wait
 //   statuses          the status requests are answered; follows: how many
-//   gone X            the client X closes its pipe
+//   gone X            the client X hangs up
+//   leaves X          likewise, and the server does not notice yet
+//   forget X          the next X is another client
 //   stopped           the server has stopped
-//   rejected          follows: the last reason why a request was rejected
 //   X [REQUEST...]    the client X asks; follows: its answers since its last step, "-" for none
 class Script {
  public:
@@ -164,21 +174,23 @@ class Script {
       return std::to_string(control.client_count());
     } else if (first == "statuses") {
       int count = 0;
-      control.answer_status([&](JsonWriter& json) { json.field("workers", ++count); });
-      CHECK(control.status_requests() == 0);
+      control.answer_status([&](JsonWriter& json) {
+        json.field("workers", ++count).field("askers", control.client_count());
+      });
       return std::to_string(count);
+    } else if (first == "leaves") {
+      clients_.at(second)->go();
+    } else if (first == "forget") {
+      clients_.erase(second);
     } else if (first == "gone") {
       clients_.at(second)->go();
-      while (stage_.loop.dispatch_one(0)) {
-      }
+      stage_.run();
     } else if (first == "stopped") {
       control.answer_stopped();
-    } else if (first == "rejected") {
-      return stage_.rejections.take(stage_.now, true).value().reason;
     } else {
       auto& client = clients_[first];
       if (!client) {
-        client = std::make_unique<Client>(stage_.folder, "1-" + first);
+        client = std::make_unique<Client>(stage_.folder.path());
       }
       if (!second.empty()) {
         ask(*client, second, words);
@@ -190,24 +202,23 @@ class Script {
   }
 
   void ask(const Client& client, const std::string& request, std::istringstream& options) {
-    std::map<std::string, std::string> given{{"wait", "10"}, {"reply", std::string(client.name())}};
+    std::map<std::string, std::string> given{{"wait", "10"}};
     for (std::string option; options >> option;) {
       const std::size_t equals = option.find('=');
       given[option.substr(0, equals)] = option.substr(equals + 1);
     }
     wire::Question asked;
     asked.request = request;
-    asked.reply = given["reply"];
     asked.wait_s = std::stod(given["wait"]);
     asked.graceful = given["graceful"];
     asked.force = given.contains("force");
     asked.off = given.contains("off");
     if (given.contains("rank")) {
-      asked.name = "start";
+      asked.name = given.contains("name") ? given["name"] : "start";
       asked.rank = std::stoi(given["rank"]);
       asked.world = std::stoi(given["of"]);
     }
-    stage_.ask(asked);
+    stage_.ask(client, wire::format_question(asked));
   }
 
   QuestionStage stage_;
@@ -222,17 +233,13 @@ void play(const std::string& steps, LifeCycle::Kind kind = LifeCycle::Kind::kAlo
 
 TEST_CASE("A drain is on the status page before its client gets the answer") {
   QuestionStage stage;
-  const Client client(stage.folder, "1-a");
+  const Client client(stage.folder.path());
   bool was_silent = false;
   stage.on_publish = [&] {
     was_silent = client.read().empty();
     CHECK(stage.control->announcement() == Announcement::kDraining);
   };
-  wire::Question drain;
-  drain.request = "drain";
-  drain.reply = client.name();
-  drain.wait_s = 1;
-  stage.ask(drain);
+  stage.ask(client, R"({"version":1,"request":"drain"})");
   CHECK(was_silent);
   CHECK(client.read().find(R"("draining":true)") != std::string::npos);
 }
@@ -240,16 +247,61 @@ TEST_CASE("A drain is on the status page before its client gets the answer") {
 TEST_CASE("Requests that need no wait are answered at once, and wrong ones with the reason") {
   play(
       "a ping > answer:done,server_pid:; a > -; clients > 0; next > never; "
-      "b stop > x_request is 'stop': expected ping, status, dump, drain; "
-      "c ping wait=-1 > x_wait_s is -1: expected over 0; "
-      "d shutdown graceful=hooks > x_graceful is 'hooks': expected 'scopes' or 'workers'; "
-      "look > nothing; e rendezvous > lacks x_rank or x_world; "
-      "f shutdown force= reply=none > -; rejected > x_reply; look > nothing");
+      "b stop > request is 'stop': expected ping, status, dump, drain; "
+      "c ping wait=-1 > wait_s is -1: expected over 0; "
+      "d shutdown graceful=hooks > graceful is 'hooks': expected 'scopes' or 'workers'; "
+      "look > nothing; e rendezvous > lacks rank or world; look > nothing");
+}
+
+TEST_CASE("A packet that is no request is answered with what was expected") {
+  struct Case {
+    const char* packet;
+    const char* reason;
+  };
+  for (const Case& c : {Case{"ping", "not one JSON object"}, Case{"[1]", "not one JSON object"},
+                        Case{R"({"request":"ping"})", "lacks the key 'version'"},
+                        Case{R"({"version":2})", "version is 2: expected 1"},
+                        Case{R"({"version":1,"request":5})", "request is 5: expected a string"},
+                        Case{R"({"version":1,"wait_s":"1s"})", R"(is \"1s\": expected a number)"},
+                        Case{R"({"version":1,"force":1})", "force is 1: expected true or false"},
+                        Case{R"({"version":1,"rank":1.5})", "rank is 1.5: expected an integer"},
+                        Case{R"({"version":1,"world":4294967296})", "expected an integer"}}) {
+    CAPTURE(c.packet);
+    QuestionStage stage;
+    const Client client(stage.folder.path());
+    stage.ask(client, c.packet);
+    const std::string answer = client.read();
+    CAPTURE(answer);
+    CHECK(answer.find(R"("answer":"invalid")") != std::string::npos);
+    CHECK(answer.find(c.reason) != std::string::npos);
+  }
+}
+
+TEST_CASE("A request of a process of another user is refused, and rejected in the log") {
+  QuestionStage stage;
+  REQUIRE(::chmod(stage.folder.path().c_str(), 0777) == 0);
+  REQUIRE(::chmod(stage.folder.path("control").c_str(), 0777) == 0);
+  const bool is_another = ::seteuid(kSomebodyElse) == 0;
+  std::optional<Client> client;
+  if (is_another &&
+      ::faccessat(AT_FDCWD, stage.folder.path("control").c_str(), W_OK, AT_EACCESS) == 0) {
+    client.emplace(stage.folder.path());
+  }
+  REQUIRE((!is_another || ::seteuid(0) == 0));
+  if (!client) {
+    FILETIMER_SKIP("another user cannot reach the socket here");
+  }
+  stage.ask(*client, R"({"version":1,"request":"shutdown","force":true})");
+  const std::string reason = "user 65534 may not ask the server of user 0";
+  CHECK(client->read().find(R"("answer":"refused","reason":")" + reason) != std::string::npos);
+  CHECK(stage.rejections.take(stage.now, true).value().reason == reason);
+  CHECK_FALSE(stage.control->advance(stage.now, false).has_value());
 }
 
 TEST_CASE("Status requests are answered together, with the fields that the server writes then") {
   play(
-      "a status > -; b status > -; clients > 0; statuses > 2; a > workers:1; b > workers:2; "
+      "a status > -; b status > -; clients > 0; statuses > 2; a > workers:1,askers:0; b > "
+      "workers:2,askers:0; "
       "statuses > 0");
 }
 
@@ -336,6 +388,77 @@ TEST_CASE("A rank waits until its round is full, and is refused if its join is w
       "look 9999 > nothing; a > -; e rendezvous rank=1 of=2 > answer:granted; look > nothing; "
       "a > answer:done,name:start,round:1,world:2; e > answer:done; clients > 0");
   play("a rendezvous rank=0 of=2; look 10000 > nothing; a > answer:timed_out");
+}
+
+TEST_CASE("A full round lists its ranks in order") {
+  const auto member = [](int rank) {
+    return "{rank:" + std::to_string(rank) + ",pid:" + std::to_string(::getpid()) + "}";
+  };
+  play(
+      "a rendezvous rank=2 of=3; b rendezvous rank=0 of=3; look 3000 > nothing; a; "
+      "c rendezvous rank=1 of=3; look > nothing; a > joined:[" +
+      member(0) + "," + member(1) + "," + member(2) + "]; next > never");
+}
+
+TEST_CASE("A round fails for all ranks when the first of them has waited long enough") {
+  play(
+      "a rendezvous rank=0 of=4 wait=10; b rendezvous rank=3 of=4 wait=2; next > 2000; "
+      "look 1999 > nothing; a; b; a > -; look 1 > nothing; "
+      "a > reason:after 2 s 2 of 4 ranks had joined,name:start; b > missing:[1,2],left:[]");
+}
+
+TEST_CASE("A rank that has left is missing and named, and may join again") {
+  const std::string left =
+      "a rendezvous rank=0 of=3; b rendezvous rank=1 of=3; c rendezvous rank=2 of=3; gone b; "
+      "look > nothing; a; a > -; ";
+  play(left + "look 10000 > nothing; a > missing:[1],left:[1]");
+  play(left + "d rendezvous rank=1 of=3; look > nothing; a > answer:done");
+  play(left + "d rendezvous rank=1 of=3; gone a; look 10000 > nothing; d > missing:[0],left:[0]");
+}
+
+TEST_CASE("A rank that has left does not limit how long the others wait") {
+  play(
+      "a rendezvous rank=0 of=3 wait=1; b rendezvous rank=1 of=3 wait=10; gone a; next > 10000; "
+      "look 1000 > nothing; b; b > -; gone b; next > never; "
+      "c rendezvous rank=0 of=2 > answer:granted");
+}
+
+TEST_CASE("The ranks of a full round are looked for before it ends") {
+  play(
+      "a rendezvous rank=0 of=2; b rendezvous rank=1 of=2; b; leaves a; look > nothing; b > -; "
+      "c rendezvous rank=0 of=2; look > nothing; b > answer:done");
+}
+
+TEST_CASE("The next round begins at once, and rounds are counted by name") {
+  play(
+      "a rendezvous rank=0 of=1; look > nothing; a > round:1; "
+      "b rendezvous rank=0 of=1; look > nothing; b > round:2; "
+      "c rendezvous rank=0 of=1 name=other; look > nothing; c > round:1; "
+      "d rendezvous rank=0 of=2 wait=1; look 1000 > nothing; d > round:3");
+}
+
+TEST_CASE("An unlimited number of names takes a limited amount of memory") {
+  const auto join = [](std::size_t name, const char* round) {
+    return "a rendezvous rank=0 of=1 name=epoch-" + std::to_string(name) +
+           "; look 1000 > nothing; a > round:" + round + ",; forget a; ";
+  };
+  std::string steps;
+  for (std::size_t i = 0; i <= Rendezvous::kMaxNames; ++i) {
+    steps += join(i, "1");
+  }
+  play(steps + join(1, "2") + join(0, "1"));  // of these the first is the oldest that is known
+}
+
+TEST_CASE("A wrong join is refused with the reason and changes no round") {
+  play(
+      "a rendezvous rank=1 of=3; b rendezvous rank=0 of=4 > the world is 4; "
+      "c rendezvous rank=-1 of=3 > the rank is -1: expected 0 to 2; "
+      "d rendezvous rank=0 of=0 > the world is 0: expected 1 to; "
+      "e rendezvous rank=0 of=1 name= > the rendezvous' name has 0 bytes: expected 1 to 255; "
+      "f rendezvous rank=0 of=1 name=" +
+      std::string(256, 'x') +
+      " > the rendezvous' name has 256 bytes: expected 1 to 255; "
+      "g rendezvous rank=0 of=3; h rendezvous rank=2 of=3; look > nothing; a > answer:done");
 }
 
 TEST_CASE("A server around COMMAND serves on after a shutdown whose time is up") {

@@ -207,7 +207,7 @@ TEST_CASE("docs/records.md gives the fields of a rendezvous") {
   const filetimer::Records records = make_records();
   RendezvousRound round;
   round.name = "start";
-  round.joined = {{0, 4711, 1}};
+  round.joined = {{0, 4711}};
   round.missing = {1};
   round.left = {1};
   check_fields("rendezvous", {records.rendezvous(round, kNow, "")});

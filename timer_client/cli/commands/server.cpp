@@ -15,7 +15,6 @@
 #include "common/json_fields.hpp"
 #include "common/json_writer.hpp"
 #include "common/text.hpp"
-#include "timer_client/admin/answers.hpp"
 #include "timer_client/admin/requests.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"

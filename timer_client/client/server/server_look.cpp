@@ -11,7 +11,6 @@
 
 #include "common/mapped_file.hpp"
 #include "common/posix.hpp"
-#include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
 #include "timer_client/client/pipe/pipe_line.hpp"
 
@@ -128,35 +127,6 @@ std::string why_no_pids(const std::string& run_folder) {
                    "of this one name other processes",
                    run_folder)
              : std::string();
-}
-
-std::string_view name_of(ServerProcess process) {
-  switch (process) {
-    case ServerProcess::kStopped:
-      return "stopped";
-    case ServerProcess::kGone:
-      return "gone";
-    default:
-      return "alive";
-  }
-}
-
-ServerWatch::ServerWatch(const ServerLocation& place)
-    : place_(place), first_(look_for_server(place.run_folder)) {}
-
-ServerProcess ServerWatch::look() const {
-  // If no process held the lock at first (an older server), the reader of the pipe decides.
-  if (!first_.is_there) {
-    int why_not = 0;
-    return has_reader(place_.pipe, why_not) ? ServerProcess::kAlive : ServerProcess::kGone;
-  }
-  const ServerSeen now = look_for_server(place_.run_folder);
-  if (!now.is_there || now.pid != first_.pid) {
-    return ServerProcess::kGone;
-  }
-  const auto stat = read_stat(fmt::format("/proc/{}", now.pid));
-  const bool is_stopped = now.pid > 0 && stat && (stat->state == 'T' || stat->state == 't');
-  return is_stopped ? ServerProcess::kStopped : ServerProcess::kAlive;
 }
 
 }  // namespace filetimer

@@ -42,23 +42,4 @@ std::string why_no_new_scopes(const ServerLocation& place);
 // it is not known.
 std::string why_no_pids(const std::string& run_folder);
 
-// The state of the server for which a client waits.
-enum class ServerProcess {
-  kAlive,    // or its process cannot be seen from here, and a process reads its pipe
-  kStopped,  // by a signal or a debugger
-  kGone,
-};
-std::string_view name_of(ServerProcess process);
-
-// Observes one server. A later server of the same directory does not count.
-class ServerWatch {
- public:
-  explicit ServerWatch(const ServerLocation& place);
-  [[nodiscard]] ServerProcess look() const;
-
- private:
-  const ServerLocation& place_;
-  const ServerSeen first_;
-};
-
 }  // namespace filetimer

@@ -13,7 +13,7 @@
 //                      runtime directory (PyTorch's server), so the server cannot answer
 //   ServerBusy         the server refused
 //   InvalidArgument    an argument is wrong, or the server rejects the request as malformed
-//   TimerError         a pipe cannot be made, or the answer cannot be read
+//   TimerError         there is no connection to the server, or the answer cannot be read
 //
 // The RPC timeout is the first of these that is set: the argument of the call, the ScopedRpcTimeout
 // of the calling thread, AdminOptions::rpc_timeout, $FILETIMER_RPC_TIMEOUT ("500ms", "30s", "inf");
@@ -26,14 +26,13 @@
 //   Moved-from objects: a move of an AdminClient is a copy, so the source stays as it was. The
 //     results are plain values.
 //   Forks: a child may use its copy of an AdminClient. A request under way stays its parent's: the
-//     child closes the request's pipe in fork(), and if it was forked in `while_waiting` its copy
-//     of the call throws TimerError. In a child of a bare clone() or _Fork() no handler of
-//     pthread_atfork() runs. Such a child holds the pipe until it exits or starts another program;
-//     meanwhile the server does not see that the parent withdraws.
-//   Files: the constructor reads the environment and opens nothing. Each request makes a named pipe
-//     in the directory `replies` of the runtime directory, opens it and the request pipe, and reads
-//     the status page and /proc. It closes all of them, and removes its pipe, when the call ends.
-//     Only the first request of a process registers with pthread_atfork().
+//     child closes the connection in fork(), and if it was forked in `while_waiting` its copy of
+//     the call throws TimerError. In a child of a bare clone() or _Fork() no handler of
+//     pthread_atfork() runs. Such a child holds the connection until it exits or starts another
+//     program; meanwhile the server does not see that the parent is killed.
+//   Files: the constructor reads the environment and opens nothing. Each request connects to the
+//     socket `control` of the runtime directory, and hangs up when the call ends. If the server
+//     does not answer, it reads the status page and /proc.
 //   Threads of the library: none.
 // SPDX-License-Identifier: MIT
 #pragma once

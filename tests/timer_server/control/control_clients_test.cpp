@@ -1,0 +1,248 @@
+// Connections that are read, not read, or closed, and their answers.
+// SPDX-License-Identifier: MIT
+#include "timer_server/control/control_clients.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/control.hpp"
+#include "common/limits.hpp"
+#include "tests/support/files.hpp"
+
+using namespace filetimer;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::size_t kMostClients = 2;
+
+class Connection {
+ public:
+  explicit Connection(const std::string& dir)
+      : fd_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
+    const auto address = ControlAddress::in(dir);
+    REQUIRE(::connect(fd_.get(), address->get(), ControlAddress::size()) == 0);
+  }
+  void send(std::string_view packet) const {
+    REQUIRE(::send(fd_.get(), packet.data(), packet.size(), 0) ==
+            static_cast<ssize_t>(packet.size()));
+  }
+  // Returns everything that can be read now, and "END" at the end of the file.
+  [[nodiscard]] std::string read() const {
+    std::string text;
+    std::array<char, 65536> bytes{};
+    ssize_t got = 0;
+    while ((got = ::recv(fd_.get(), bytes.data(), bytes.size(), 0)) > 0) {
+      text.append(bytes.data(), static_cast<std::size_t>(got));
+    }
+    return got == 0 ? text + "END" : text;
+  }
+  void close() { fd_.reset(); }
+
+ private:
+  UniqueFd fd_;
+};
+
+struct ClientStage {
+  ClientStage() {
+    clients.emplace(loop, kMostClients, [this](ControlClients::Id id) { withdrawn.push_back(id); });
+    clients->listen(make_control_socket(folder.path()).value());
+  }
+  [[nodiscard]] Connection connect() const { return Connection(folder.path()); }
+  // Returns the id of the client that asks on this connection.
+  ControlClients::Id add(const Connection& connection) {
+    connection.send("ask");
+    run();
+    return clients->take().value().client;
+  }
+  // Dispatches the events that are pending.
+  void run() {
+    while (loop.dispatch_one(0)) {
+    }
+  }
+  testing::TempFolder folder;
+  std::vector<ControlClients::Id> withdrawn;
+  EventLoop loop;
+  std::optional<ControlClients> clients;
+};
+
+const std::string kLongAnswer(1'000'000, 'a');
+
+}  // namespace
+
+TEST_CASE("The socket is this user's alone, replaces one that was left, and nothing else") {
+  const testing::TempFolder folder;
+  const std::string path = folder.path("control");
+  (void)make_control_socket(folder.path()).value();
+  CHECK(make_control_socket(folder.path()).has_value());
+  struct stat st {};
+  REQUIRE(::lstat(path.c_str(), &st) == 0);
+  CHECK(st.st_mode == (S_IFSOCK | 0600));
+  REQUIRE(::unlink(path.c_str()) == 0);
+  testing::write_file(path, "kept");
+  CHECK(make_control_socket(folder.path()).error().message ==
+        "'" + path + "' is in the way: expected a socket, or nothing");
+  CHECK(testing::read_file(path) == "kept");
+}
+
+TEST_CASE("A request has the process that the kernel names, and is cut behind its limit") {
+  ClientStage stage;
+  const Connection late = stage.connect();
+  stage.run();
+  CHECK_FALSE(stage.clients->take().has_value());
+  const std::string longest(kMaxControlBytes, 'a');
+  late.send(longest + "bc");
+  stage.run();
+  const auto asked = stage.clients->take();
+  REQUIRE(asked.has_value());
+  CHECK(asked->packet == longest + 'b');
+  CHECK(asked->process.pid == ::getpid());
+  CHECK(asked->process.uid == ::geteuid());
+}
+
+TEST_CASE("Each answer to a client is a line, and after the last one the server hangs up") {
+  ClientStage stage;
+  const Connection connection = stage.connect();
+  const auto id = stage.add(connection);
+  stage.clients->tell(id, "granted");
+  stage.clients->watch(id);
+  stage.run();
+  stage.clients->finish(id, "done");
+  CHECK(connection.read() == "granted\ndone\nEND");
+  CHECK(stage.clients->count() == 0);
+  CHECK(stage.withdrawn.empty());
+  stage.clients->finish(id, "again");  // the client is gone
+}
+
+TEST_CASE("An answer before the last one is written as a whole, or else not at all") {
+  ClientStage stage;
+  const Connection connection = stage.connect();
+  const auto id = stage.add(connection);
+  const std::string longest(kAnswerPacketBytes - 1, 'a');  // its newline is written with it
+  stage.clients->tell(id, longest + 'a');
+  stage.clients->tell(id, longest);
+  stage.clients->finish(id, "done");
+  CHECK(connection.read() == longest + "\ndone\nEND");
+}
+
+TEST_CASE("A client that hangs up has withdrawn, and is known to be gone before") {
+  ClientStage stage;
+  Connection left = stage.connect();
+  const auto id = stage.add(left);
+  const Connection stays = stage.connect();
+  const auto other = stage.add(stays);
+  stage.clients->watch(id);
+  stage.clients->watch(other);
+  stage.run();
+  CHECK_FALSE(stage.clients->has_left(id));
+  left.close();
+  CHECK(stage.clients->has_left(id));
+  CHECK(stage.clients->has_left(other + 1));  // never added
+  CHECK(stage.withdrawn.empty());
+  stage.run();
+  CHECK(stage.withdrawn == std::vector{id});
+  CHECK(stage.clients->count() == 1);
+}
+
+TEST_CASE("A client that hangs up before it asks is forgotten") {
+  ClientStage stage;
+  Connection left = stage.connect();
+  stage.run();
+  CHECK(stage.clients->count() == 1);
+  left.close();
+  stage.run();
+  CHECK(stage.clients->count() == 0);
+  CHECK(stage.withdrawn.empty());
+}
+
+TEST_CASE("A last answer that does not fit is written in parts, also behind others") {
+  for (const bool is_full : {false, true}) {
+    CAPTURE(is_full);
+    ClientStage stage;
+    const Connection connection = stage.connect();
+    const auto id = stage.add(connection);
+    const std::string before(4000, 'w');
+    for (int i = 0; is_full && i < 100; ++i) {
+      stage.clients->tell(id, before);
+    }
+    stage.clients->finish(id, kLongAnswer);
+    std::string read;
+    for (int i = 0; i < 1000 && !read.ends_with("END"); ++i) {
+      read += connection.read();
+      stage.run();
+    }
+    // Of those before some are lost, each as a whole.
+    const std::size_t begin = read.find('a');
+    CHECK((begin > 0) == is_full);
+    CHECK(begin % (before.size() + 1) == 0);
+    CHECK(read.substr(begin) == kLongAnswer + "\nEND");
+    CHECK(stage.clients->count() == 0);
+  }
+}
+
+TEST_CASE("A client that does not read its last answer in time, or is gone, is removed") {
+  ClientStage stage;
+  const Connection connection = stage.connect();
+  const auto id = stage.add(connection);
+  Connection left = stage.connect();
+  const auto other = stage.add(left);
+  CHECK(stage.clients->advance(Instant::now() + 1h).is_never());
+  const Instant before = Instant::now();
+  stage.clients->finish(id, kLongAnswer);
+  stage.clients->finish(other, kLongAnswer);
+  left.close();
+  stage.run();
+  CHECK(stage.clients->count() == 1);
+  const Instant due = stage.clients->advance({});
+  CHECK(due >= before + ControlClients::kUnreadLimit);
+  CHECK(due <= Instant::now() + ControlClients::kUnreadLimit);
+  CHECK(stage.clients->advance({due.ns - 1}) == due);
+  CHECK(stage.clients->advance(due).is_never());
+  CHECK(stage.clients->count() == 0);
+  CHECK(stage.withdrawn.empty());  // it had its answer
+}
+
+TEST_CASE("The end of file after an answer at exit does not come before the exit") {
+  ClientStage stage;
+  const Connection connection = stage.connect();
+  const int kept = UniqueFd(::dup(0)).get();  // the number that the server's end gets
+  const auto id = stage.add(connection);
+  stage.clients->finish_at_exit(id, "done");
+  CHECK(stage.clients->count() == 0);
+  stage.clients.reset();
+  CHECK(connection.read() == "done\n");
+  CHECK(::close(kept) == 0);
+  CHECK(connection.read() == "END");
+}
+
+TEST_CASE("A client over the limit gets the refusal, until another client is removed") {
+  ClientStage stage;
+  const Connection first = stage.connect();
+  const auto id = stage.add(first);
+  const Connection second = stage.connect();
+  stage.add(second);
+  const Connection third = stage.connect();
+  stage.run();
+  CHECK(
+      third.read().ends_with("2 clients wait for an answer: there is no room for another\"}\nEND"));
+  stage.clients->finish(id, "done");
+  const Connection fourth = stage.connect();
+  stage.add(fourth);
+}
+
+TEST_CASE("Connections that wait when the server ends are accepted") {
+  ClientStage stage;
+  const Connection one = stage.connect();
+  const Connection other = stage.connect();
+  one.send("1");
+  other.send("2");
+  stage.clients->accept_all();
+  CHECK(stage.clients->take().value().packet == "1");
+  CHECK(stage.clients->take().value().packet == "2");
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/control/control_clients.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "common/control.hpp"
+#include "common/duration_text.hpp"
+#include "common/limits.hpp"
+#include "common/run_folder.hpp"
+#include "common/wire.hpp"
+#include "timer_server/system/messages.hpp"
+
+namespace filetimer {
+namespace {
+
+// Connections that wait to be accepted; the kernel may allow fewer.
+constexpr int kBacklog = static_cast<int>(kMaxWaitingClients);
+
+// Returns how many bytes were written. An error counts as all of them: the client is gone.
+std::size_t write_some(int connection, std::string_view text) {
+  std::size_t written = 0;
+  while (written < text.size()) {
+    const std::string_view packet = text.substr(written, kAnswerPacketBytes);
+    const ssize_t sent =
+        retry_eintr([&] { return ::send(connection, packet.data(), packet.size(), MSG_NOSIGNAL); });
+    if (sent < 0) {
+      return errno == EAGAIN ? written : text.size();
+    }
+    written += static_cast<std::size_t>(sent);
+  }
+  return written;
+}
+
+}  // namespace
+
+JsonWriter begin_answer(std::string_view kind) {
+  JsonWriter json;
+  json.field("version", wire::kVersion).field("answer", kind);
+  return json;
+}
+
+std::string answer_with_reason(std::string_view kind, std::string_view reason) {
+  JsonWriter json = begin_answer(kind);
+  json.field("reason", reason);
+  return std::move(json).finish();
+}
+
+std::string too_many_wait(std::size_t others) {
+  return fmt::format("{} clients wait for an answer: there is no room for another", others);
+}
+
+Result<UniqueFd> make_control_socket(const std::string& dir) {
+  const std::string path = fmt::format("{}/{}", dir, kControlName);
+  struct stat st {};
+  if (::lstat(path.c_str(), &st) == 0) {
+    if (!S_ISSOCK(st.st_mode)) {
+      return failure(fmt::format("'{}' is in the way: expected a socket, or nothing", path));
+    }
+    ::unlink(path.c_str());
+  }
+  const auto address = ControlAddress::in(dir);
+  if (!address) {
+    return tl::unexpected<Error>(address.error());
+  }
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  // The file gets the mode of the descriptor.
+  if (!socket || ::fchmod(socket.get(), 0600) != 0 ||
+      ::bind(socket.get(), address->get(), ControlAddress::size()) != 0 ||
+      ::listen(socket.get(), kBacklog) != 0) {
+    return system_error(fmt::format("cannot make the socket '{}'", path));
+  }
+  return socket;
+}
+
+ControlClients::ControlClients(EventLoop& loop, std::size_t most,
+                               std::function<void(Id)> on_withdrawn)
+    : loop_(loop), most_(most), on_withdrawn_(std::move(on_withdrawn)) {}
+
+void ControlClients::listen(UniqueFd socket) {
+  source_.reset();
+  socket_ = std::move(socket);
+  wait_for_clients(Instant::now());
+}
+
+void ControlClients::wait_for_clients(Instant now) {
+  try {
+    source_ = watch_io(loop_, socket_.get(), EPOLLIN, kOrdinary, [this] { accept(); });
+    listen_again_ = Instant::never();
+  } catch (const std::system_error&) {
+    listen_again_ = now + kListenAgain;
+  }
+}
+
+bool ControlClients::accept() {
+  UniqueFd connection(retry_eintr(
+      [&] { return ::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); }));
+  if (!connection) {
+    if (errno != EAGAIN && errno != ECONNABORTED) {
+      source_.reset();
+      listen_again_ = Instant::now() + kListenAgain;
+    }
+    return false;
+  }
+  if (clients_.size() >= most_) {
+    (void)write_some(connection.get(),
+                     answer_with_reason("refused", too_many_wait(clients_.size())) + '\n');
+    return true;
+  }
+  Client client;
+  socklen_t size = sizeof client.process;
+  ::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &client.process, &size);
+  client.connection = std::move(connection);
+  clients_.emplace(++last_id_, std::move(client));
+  receive(last_id_);
+  return true;
+}
+
+void ControlClients::accept_all() {
+  while (accept()) {
+  }
+}
+
+// Most requests arrive with their connection.
+void ControlClients::receive(Id id) {
+  Client& client = clients_.at(id);
+  std::array<char, kMaxControlBytes + 1> packet{};
+  const ssize_t got =
+      retry_eintr([&] { return ::recv(client.connection.get(), packet.data(), packet.size(), 0); });
+  if (got > 0) {
+    client.source.reset();
+    asked_.push_back({id, client.process, {packet.data(), static_cast<std::size_t>(got)}});
+  } else if (got == 0 || errno != EAGAIN) {
+    clients_.erase(id);
+  } else if (!client.source) {
+    try {
+      client.source =
+          watch_io(loop_, client.connection.get(), EPOLLIN, kOrdinary, [this, id] { receive(id); });
+    } catch (const std::system_error&) {
+      clients_.erase(id);
+    }
+  }
+}
+
+std::optional<ControlClients::Asked> ControlClients::take() {
+  if (asked_.empty()) {
+    return std::nullopt;
+  }
+  Asked next = std::move(asked_.front());
+  asked_.pop_front();
+  return next;
+}
+
+bool ControlClients::has_left(Id id) const {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) {
+    return true;
+  }
+  pollfd connection{found->second.connection.get(), 0, 0};
+  return ::poll(&connection, 1, 0) > 0;
+}
+
+void ControlClients::watch(Id id) {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) {
+    return;
+  }
+  Client& client = found->second;
+  client.source =
+      watch_io(loop_, client.connection.get(), 0, kOrdinary, [this, id] { withdraw(id); });
+}
+
+void ControlClients::withdraw(Id id) {
+  if (clients_.erase(id) > 0) {
+    on_withdrawn_(id);
+  }
+}
+
+void ControlClients::write_rest(Id id) {
+  Client& client = clients_.at(id);
+  client.unread.erase(0, write_some(client.connection.get(), client.unread));
+  if (client.unread.empty()) {
+    clients_.erase(id);
+  }
+}
+
+void ControlClients::tell(Id id, const std::string& answer) {
+  const auto found = clients_.find(id);
+  if (found != clients_.end() && answer.size() < kAnswerPacketBytes) {
+    (void)write_some(found->second.connection.get(), answer + '\n');
+  }
+}
+
+void ControlClients::finish(Id id, std::string answer) {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) {
+    return;
+  }
+  Client& client = found->second;
+  answer += '\n';
+  answer.erase(0, write_some(client.connection.get(), answer));
+  if (answer.empty()) {
+    clients_.erase(found);
+    return;
+  }
+  client.unread = std::move(answer);
+  client.until = Instant::now() + kUnreadLimit;
+  client.source.reset();
+  client.source =
+      watch_io(loop_, client.connection.get(), EPOLLOUT, kOrdinary, [this, id] { write_rest(id); });
+}
+
+void ControlClients::finish_at_exit(Id id, const std::string& answer) {
+  const auto found = clients_.find(id);
+  if (found != clients_.end()) {
+    (void)write_some(found->second.connection.get(), answer + '\n');
+    (void)found->second.connection.release();
+    clients_.erase(found);
+  }
+}
+
+Instant ControlClients::advance(Instant now) {
+  if (now >= listen_again_) {
+    wait_for_clients(now);
+  }
+  Instant next = listen_again_;
+  std::erase_if(clients_, [&](const auto& entry) {
+    const Client& client = entry.second;
+    const bool is_over = client.until <= now;
+    if (is_over) {
+      messages::warning("the client with pid {} has not read its answer within {}: dropped",
+                        client.process.pid, duration_text(kUnreadLimit));
+    }
+    next = is_over ? next : std::min(next, client.until);
+    return is_over;
+  });
+  return next;
+}
+
+}  // namespace filetimer
