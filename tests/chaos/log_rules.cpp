@@ -340,7 +340,8 @@ void LogJudge::add(const JsonRecord& record) {
   Run& run = *(run_of_[&record] = latest);
   // The time of an incident is that of its first verdict. The records of a kill are written again
   // by the server that continues it.
-  const bool is_of_kill = event == "expired" || event == "released_late" || event == "killed";
+  const bool is_of_kill =
+      event == "expired" || event == "evidence" || event == "released_late" || event == "killed";
   const bool is_of_past =
       run.started == nullptr || newest_[std::string(run.started->text("dir"))] != &run;
   if (event != "incident" && !(is_of_kill && is_of_past)) {

@@ -326,7 +326,9 @@ void KillLadder::begin_signal(const std::shared_ptr<Kill>& kept) {
   }
   stopping_.push_back(kept);
   kill.stage = Stage::kStopping;
-  kill.targets.begin_stop();
+  const ScopeTerms& terms = kill.order.deciding()->scope.terms;
+  const bool may_go_on = kill.signals.empty() && terms.signal != SIGKILL && terms.grace;
+  kill.targets.begin_stop(may_go_on ? KillTargets::Stop::kForking : KillTargets::Stop::kAll);
 }
 
 // Sends the signals of the kills whose targets are being stopped. Returns whether there are any. No

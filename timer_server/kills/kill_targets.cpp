@@ -56,7 +56,8 @@ void KillTargets::find() {
   }
 }
 
-void KillTargets::begin_stop() {
+void KillTargets::begin_stop(Stop which) {
+  which_ = which;
   stopped_ = 0;
   running_.clear();
   stop(*worker_);
@@ -80,6 +81,8 @@ void KillTargets::stop_new() {
 void KillTargets::stop(const Process& process) {
   if (may_be_forking_(process.pid)) {
     running_.push_back(process.pid);
+  } else if (which_ == Stop::kForking) {
+    return;
   }
   process.send_signal(SIGSTOP);
   stopped_at_ = Instant::now();

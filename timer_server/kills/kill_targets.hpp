@@ -50,8 +50,11 @@ class KillTargets {
 
   // Finds the targets of a signal that an earlier server has sent.
   void find();
+  // Which targets are stopped before a signal. A shell takes its terminal back from a job that
+  // stops, so a worker that may handle the signal and go on is not stopped in its sleep.
+  enum class Stop { kAll, kForking };
   // Sends SIGSTOP to the worker and to the targets that are known.
-  void begin_stop();
+  void begin_stop(Stop which = Stop::kAll);
   // Finds new targets and stops them. Returns whether the targets are complete: none is new, and
   // none may have started another.
   bool find_and_stop();
@@ -83,6 +86,7 @@ class KillTargets {
   const MayBeForking& may_be_forking_;
   std::vector<Process> others_;                // without the worker
   std::unordered_map<int, EventSource> ends_;  // of others that were signalled, by pidfd
+  Stop which_ = Stop::kAll;                    // are stopped
   std::size_t stopped_ = 0;                    // of others_, by the stop that is under way
   std::vector<pid_t> running_;  // targets that were stopped and may have been inside fork()
   Instant stopped_at_;          // when the last one was

@@ -97,6 +97,21 @@ TEST_CASE("The targets of a tree are stopped together and resumed together") {
       [&] { return state_of(stage.worker) != 'T' && state_of(stage.family.child.pid) != 'T'; });
 }
 
+TEST_CASE("Before a signal that may be handled only a target that may be forking is stopped") {
+  pid_t forking = 0;
+  TargetStage stage(KillMode::kTree, [&forking](pid_t pid) { return pid == forking; });
+  forking = stage.family.child.pid;
+  stage.targets.begin_stop(KillTargets::Stop::kForking);
+  CHECK_FALSE(stage.targets.find_and_stop());
+  wait_until([&] { return state_of(stage.family.child.pid) == 'T'; });
+  forking = 0;
+  stage.targets.wait_until_stopped(Instant::now());
+  CHECK(stage.targets.find_and_stop());
+  CHECK(state_of(stage.worker) != 'T');
+  CHECK(stage.targets.send(SIGWINCH).pids.size() == 2);
+  stage.targets.resume();
+}
+
 TEST_CASE("The targets are complete when a look finds no new one and none may be forking") {
   bool is_forking = false;
   TargetStage stage(KillMode::kTree, [&is_forking](pid_t) { return is_forking; });

@@ -103,8 +103,12 @@ Evidence crowded_evidence() {
 }
 
 SoftDeadline full_soft_deadline() {
-  return {
-      .scope = full_scope(), .when = kNow, .noticed = kNow + 1ms, .reason = "why", .omitted = 1};
+  return {.scope = full_scope(),
+          .when = kNow,
+          .noticed = kNow + 1ms,
+          .reason = "why",
+          .signal = 10,
+          .omitted = 1};
 }
 
 StatisticsByName full_statistics() {
