@@ -10,6 +10,7 @@
 
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
+#include "timer_server/evidence/proc_evidence.hpp"
 #include "timer_server/evidence/stacks_helper.hpp"
 #include "timer_server/recovery.hpp"
 #include "timer_server/scopes/page_guard.hpp"
@@ -67,8 +68,10 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
               control_, life_, rejections_, unsaved_}),
       halted_({workers_, records_, *log_, side_threads_,
                [](pid_t pid) { return why_halted(pid, is_own_helper); }}),
-      scan_({workers_, policy_, settings_.stopped == Settings::Stopped::kDefer ? &halted_ : nullptr,
-             unsaved_}),
+      scan_(
+          {workers_, policy_, settings_.stopped == Settings::Stopped::kDefer ? &halted_ : nullptr,
+           unsaved_,
+           settings_.kill.evidence == EvidenceLevel::kNone ? Duration::zero() : CpuSample::kLead}),
       warnings_(settings_.kill, records_, *log_, side_threads_,
                 [this](const WorkerIdentity& worker, const SoftDeadline& first,
                        std::uint64_t record_number) {
@@ -198,6 +201,7 @@ void Server::judge(Instant woke) {
       woke >= halted_.next_look_at_all(scan_.looks().pause)) {
     halted_.look_at_all(woke);
   }
+  verdicts_.sample(found.soon, woke);
   soft_deadlines_.note(std::move(found.soft));
   verdicts_.carry_out(found.due, ClockReading::now());
   if (directory_.status_page().was_cut()) {

@@ -740,7 +740,7 @@ end:
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
    * code: timer_server/scopes/worker_page.cpp WorkerPage::scan daed7a8e
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker ecebd2b1 */
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 48e6577a */
   :: d_step { server_at == READ_SLOT ->
        if
        :: IS_OPEN(word[SLOT(i, s)]) && word[SLOT(i, s)] <= JUDGES_BY -> due[s] = word[SLOT(i, s)]

@@ -86,7 +86,10 @@ std::shared_ptr<EvidenceCollection> EvidenceCollection::start(
       [collection]() -> SideThreads::Delivery {
         collection->set_activity("/proc was being read");
         const Process& worker = *collection->process_;
-        const Evidence evidence = read_proc_evidence(worker.pid, worker.start_time);
+        Evidence evidence = read_proc_evidence(worker.pid, worker.start_time);
+        if (collection->options_.early) {
+          begin_cpu_sample(*collection->options_.early, evidence);
+        }
         const bool is_open = collection->publish(evidence);
         collection->set_activity("the evidence of other workers was being collected");
         return [collection, is_open, has_ended = evidence.threads.empty()] {

@@ -16,6 +16,8 @@
 
 namespace filetimer {
 
+struct CpuSample;  // proc_evidence.hpp
+
 struct EvidenceOptions {
   EvidenceLevel level = EvidenceLevel::kStacks;
   // At this time nothing new is begun, and the stacks helper no longer stops the worker.
@@ -24,6 +26,7 @@ struct EvidenceOptions {
   // may wake the worker.
   std::optional<PythonDump> python;
   bool has_expired = true;  // false: the collection takes no side thread from those of kills
+  std::shared_ptr<const CpuSample> early{};  // from before the deadline; null: none
 };
 
 // Collects what is cheap first, for every worker. Then collects what takes time, for a few workers

@@ -203,6 +203,30 @@ Evidence read_proc_evidence(pid_t pid, std::uint64_t start_time) {
   return evidence;
 }
 
+CpuSample read_cpu_sample(pid_t pid) {
+  CpuSample sample;
+  for (const pid_t tid : threads_of(pid)) {
+    if (sample.threads.size() >= kMaxEvidenceThreads) {
+      break;
+    }
+    const Instant now = Instant::now();
+    if (const auto used = cpu_ns_of(fmt::format("/proc/{}/task/{}", pid, tid))) {
+      sample.threads.push_back({tid, now, *used});
+    }
+  }
+  return sample;
+}
+
+void begin_cpu_sample(const CpuSample& early, Evidence& evidence) {
+  for (ThreadEvidence& thread : evidence.threads) {
+    const auto found = std::ranges::find(early.threads, thread.tid, &CpuSample::Thread::tid);
+    if (found != early.threads.end() && thread.sampled - found->sampled < CpuSample::kLife) {
+      thread.sampled = found->sampled;
+      thread.cpu_ns = found->cpu_ns;
+    }
+  }
+}
+
 void finish_cpu_sample(pid_t pid, Evidence& evidence) {
   for (ThreadEvidence& thread : evidence.threads) {
     const auto used = cpu_ns_of(fmt::format("/proc/{}/task/{}", pid, thread.tid));

@@ -21,6 +21,23 @@ inline constexpr std::chrono::milliseconds kCpuSample{30};
 // it from a later process with the same pid.
 Evidence read_proc_evidence(pid_t pid, std::uint64_t start_time);
 
+// The CPU times of the threads of a process, before its deadline.
+struct CpuSample {
+  // How long before a deadline they are read: the evidence then need not wait for kCpuSample.
+  static constexpr Duration kLead = kCpuSample + std::chrono::milliseconds{5};
+  // They count for evidence that begins within this time, and are read again after it.
+  static constexpr Duration kLife = std::chrono::seconds{1};
+
+  struct Thread {
+    pid_t tid = 0;
+    Instant sampled;
+    std::uint64_t cpu_ns = 0;
+  };
+  std::vector<Thread> threads;
+};
+CpuSample read_cpu_sample(pid_t pid);
+// Lets the CPU sample of each thread begin with that of `early`, if it is there and recent.
+void begin_cpu_sample(const CpuSample& early, Evidence& evidence);
 // Reads the CPU times again and sets cpu_percent of each thread. Call it at least kCpuSample after
 // read_proc_evidence().
 void finish_cpu_sample(pid_t pid, Evidence& evidence);

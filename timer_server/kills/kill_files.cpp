@@ -307,10 +307,9 @@ void KillFiles::forget(const Process& worker) {
 void KillFiles::remove_synced(std::uint64_t synced) {
   for (; !ended_.empty() && ended_.front().record_number <= synced; ended_.pop_front()) {
     const Ended& ended = ended_.front();
-    if (ended.is_kept) {
+    // A file that stays must not make the next server run the hook again.
+    if (ended.is_kept || (::unlink(path_of(ended.id).c_str()) != 0 && errno != ENOENT)) {
       note_recorded(ended.id);
-    } else {
-      ::unlink(path_of(ended.id).c_str());
     }
   }
 }

@@ -235,6 +235,7 @@ std::vector<std::string> KillLadder::records_of_verdict(const KillOrder& order, 
 
 void KillLadder::start_evidence(const std::shared_ptr<Kill>& kill) {
   EvidenceOptions options{policy_.evidence, kill->evidence_until, {}};
+  options.early = kill->order.early;
   // Python stacks need a signal. A worker that is to get no signal does not get that one either.
   if (!policy_.dry_run && kill->order.deciding() != nullptr) {
     options.python = kill->order.python;

@@ -26,9 +26,10 @@ namespace filetimer {
 // The verdicts of one worker that are carried out together.
 struct KillOrder {
   WorkerIdentity worker;
-  std::vector<Expiry> expiries;        // the earliest deadline first
-  std::vector<ScopeView> open_scopes;  // of this worker, the expired ones included
-  std::optional<PythonDump> python;    // what the worker's page says of its faulthandler
+  std::vector<Expiry> expiries;            // the earliest deadline first
+  std::vector<ScopeView> open_scopes;      // of this worker, the expired ones included
+  std::optional<PythonDump> python;        // what the worker's page says of its faulthandler
+  std::shared_ptr<const CpuSample> early;  // from before the deadline; null: none
   // Of a kill that an earlier server has begun:
   bool is_continued = false;
   std::uint64_t record_number = 0;  // of the verdicts; 0: they are synced

@@ -14,6 +14,7 @@
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
 #include "common/scope_page.hpp"
+#include "timer_server/evidence/proc_evidence.hpp"
 #include "timer_server/kills/incident_limit.hpp"
 #include "timer_server/system/messages.hpp"
 
@@ -55,6 +56,27 @@ void Verdicts::carry_out(const std::vector<DeadlineScan::DueScope>& due, const C
   }
 }
 
+void Verdicts::sample(std::span<Worker* const> workers, Instant now) {
+  std::size_t sampled = 0;
+  for (Worker* const worker : workers) {
+    if (now - worker->cpu_sampled < CpuSample::kLife || sampled++ >= kMostSampled) {
+      continue;
+    }
+    worker->cpu_sampled = now;
+    context_.side_threads.run(
+        [this, process = worker->process]() -> SideThreads::Delivery {
+          auto sample = std::make_shared<const CpuSample>(read_cpu_sample(process->pid));
+          return [this, process, sample = std::move(sample)] {
+            Worker* const found = context_.workers.find(process->pid);
+            if (found != nullptr && found->process == process) {
+              found->cpu_sample = sample;
+            }
+          };
+        },
+        SideThreads::Lane::kQuick);
+  }
+}
+
 void Verdicts::start_kill(Worker& worker, const DueOfWorker& due, const ClockReading& now) {
   context_.warnings.flush(*worker.process, "a deadline of the worker came first");
   context_.peers.withdraw(*worker.process);
@@ -62,6 +84,7 @@ void Verdicts::start_kill(Worker& worker, const DueOfWorker& due, const ClockRea
   order.worker = WorkerIdentity::of(worker);
   order.open_scopes = context_.scopes.open_scopes_of(worker);
   order.python = python_dump_of(worker);
+  order.early = worker.cpu_sample;
   for (const DeadlineScan::DueScope* scope : due) {
     std::optional<Expiry> expiry = expiry_of(*scope);
     if (!expiry) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,10 @@ class Verdicts {
   // Starts a kill of each worker in `due`, which has the earliest deadline first. `now` is when the
   // scopes were judged.
   void carry_out(const std::vector<DeadlineScan::DueScope>& due, const ClockReading& now);
+  // The most workers whose CPU times are read at once before their deadlines.
+  static constexpr std::size_t kMostSampled = 64;
+  // Reads the CPU times of workers with a deadline within CpuSample::kLead, for their evidence.
+  void sample(std::span<Worker* const> workers, Instant now);
   // Starts a kill of `worker` that an earlier server has recorded and not finished.
   void resume(Worker& worker, KillOrder order, Instant now);
   // Starts the hook for a kill that has ended.

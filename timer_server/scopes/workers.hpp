@@ -25,6 +25,8 @@ namespace filetimer {
 // for them.
 using FactsCell = std::shared_ptr<std::optional<WorkerFacts>>;
 
+struct CpuSample;  // evidence/proc_evidence.hpp
+
 struct Worker {
   std::shared_ptr<const Process> process;
   FactsCell facts = std::make_shared<std::optional<WorkerFacts>>();
@@ -38,6 +40,8 @@ struct Worker {
   // A kill that ends in SIGKILL is under way: requests of the worker are ignored.
   bool dying = false;
   WarningLimit warning_limit;
+  std::shared_ptr<const CpuSample> cpu_sample;  // from before its next deadline; null: none
+  Instant cpu_sampled;                          // when that was asked for
   // The number of the reading of the pipe in which the process was last seen alive.
   std::uint64_t seen_alive_in = 0;
 

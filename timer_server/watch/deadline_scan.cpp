@@ -42,11 +42,12 @@ DeadlineScan::Found DeadlineScan::run(Instant woke, BoardFile& status_page, Inst
 void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
   WorkerPage::Activity activity;
   const std::size_t found_before = found.due.size();
+  Instant next = Instant::never();
   for (const auto& page : worker.pages) {
     on_page_.clear();
     // scan_of() for each page: the worker may have been found resumed while the last one was
     // judged.
-    want_by(page->scan(scan_of(worker, woke), on_page_, activity));
+    next = std::min(next, page->scan(scan_of(worker, woke), on_page_, activity));
     const bool is_due =
         !on_page_.due.empty() || !on_page_.soft.empty() || !on_page_.to_signal.empty();
     if (is_due && !judge(worker, page, on_page_, woke, found)) {
@@ -60,6 +61,11 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
       found.lost.push_back({&worker, page, false});
     }
   }
+  const bool is_soon = !next.is_never() && next.ns - woke.ns <= context_.lead.count();
+  if (is_soon && context_.lead > Duration::zero()) {
+    found.soon.push_back(&worker);
+  }
+  want_by(is_soon || next.is_never() ? next : next + -context_.lead);
   shortest_ = std::min(shortest_, activity.shortest);
   if (!activity.watches.empty()) {
     judge_idleness(worker, activity, woke, found);

@@ -37,6 +37,7 @@ class DeadlineScan {
     const ScopePolicy& policy;
     HaltedWorkers* halted;  // null: no deadline is deferred (--stopped kill)
     UnsavedPages& unsaved;
+    Duration lead{};  // how long before a deadline found.soon names its worker; zero: not
   };
   explicit DeadlineScan(Context context) : context_(context) {}
 
@@ -63,6 +64,7 @@ class DeadlineScan {
     std::vector<DueScope> due;  // the earliest deadline first
     std::vector<SoftDueScope> soft;
     std::vector<LostPage> lost;
+    std::vector<Worker*> soon;  // with a deadline within the lead
   };
 
   // Judges every scope by the time `woke`: a scope that was released before its deadline, and

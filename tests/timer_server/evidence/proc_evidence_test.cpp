@@ -139,6 +139,24 @@ TEST_CASE("A CPU sample differs between a spinning process and a waiting one") {
     percent = evidence.threads[0].cpu_percent.value_or(0);
     CHECK(percent <= 100);
   }
+  // A sample from before the deadline need not be waited for.
+  const CpuSample early = read_cpu_sample(process->pid);
+  std::this_thread::sleep_for(kCpuSample);
+  Evidence spinning = read_proc_evidence(process->pid, process->start_time);
+  const Instant read = spinning.threads.at(0).sampled;
+  begin_cpu_sample(early, spinning);
+  CHECK(spinning.threads[0].sampled <= read + -kCpuSample);
+  CHECK(spinning.threads[0].cpu_ns == early.threads.at(0).cpu_ns);
+  CpuSample old = early;
+  old.threads[0].sampled = read + -CpuSample::kLife;
+  CpuSample of_another = early;
+  of_another.threads[0].tid = ::getpid();
+  for (const CpuSample& useless : {old, of_another}) {
+    spinning = read_proc_evidence(process->pid, process->start_time);
+    const Instant sampled = spinning.threads.at(0).sampled;
+    begin_cpu_sample(useless, spinning);
+    CHECK(spinning.threads[0].sampled == sampled);
+  }
   Evidence evidence = read_proc_evidence(sleeper.pid, sleeper.start_time);
   finish_cpu_sample(sleeper.pid, evidence);
   CHECK(evidence.threads[0].cpu_percent.value_or(100) < 5);
