@@ -7,6 +7,7 @@
 
 #include <sys/stat.h>
 
+#include <string>
 #include <utility>
 
 #include "common/posix.hpp"
@@ -24,6 +25,12 @@ struct FileIdentity {
 inline FileIdentity identity_of(int fd) {
   struct stat st {};
   return ::fstat(fd, &st) == 0 ? FileIdentity{st.st_dev, st.st_ino} : FileIdentity{};
+}
+
+// Does not follow a symlink. Returns no file's identity if there is nothing at `path`.
+inline FileIdentity identity_of(const std::string& path) {
+  struct stat st {};
+  return ::lstat(path.c_str(), &st) == 0 ? FileIdentity{st.st_dev, st.st_ino} : FileIdentity{};
 }
 
 class KeptFd {

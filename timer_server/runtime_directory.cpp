@@ -82,11 +82,6 @@ bool is_folder(const std::string& path) {
   return ::lstat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-FileIdentity identity_of(const std::string& path) {
-  struct stat st {};
-  return ::lstat(path.c_str(), &st) == 0 ? FileIdentity{st.st_dev, st.st_ino} : FileIdentity{};
-}
-
 bool is_symlink(const std::string& path) {
   struct stat st {};
   return ::lstat(path.c_str(), &st) == 0 && S_ISLNK(st.st_mode);
@@ -284,7 +279,10 @@ bool RuntimeDirectory::restore() {
 Result<bool> RuntimeDirectory::restore_entries() {
   const bool has_board = lock_.is_of(path_of(kBoardName));
   BoardFile& board = opened_->boards.back();
-  if (has_board && board.is_whole() && is_folder(path_of(kPagesName)) &&
+  const bool has_pages = std::ranges::all_of(
+      std::array{kOwnersName, kStacksName, kServerPagesName},
+      [this](std::string_view name) { return is_folder(opened_->pages.page_path(name)); });
+  if (has_board && board.is_whole() && has_pages &&
       identity_of(path_of(kControlName)) == control_file_) {
     return false;
   }

@@ -312,7 +312,12 @@ void Server::sweep(Instant now) {
   if (settings_.stopped == Settings::Stopped::kDefer) {
     halted_.look_at_all(now);
   }
-  workers_.for_each([this](const Worker& worker) { unsaved_.note(worker); });
+  workers_.for_each([this](const Worker& worker) {
+    if (worker.pipe) {
+      worker.pipe->note_if_removed();
+    }
+    unsaved_.note(worker);
+  });
   scan_.want();  // in the next iteration, which follows at once
   print_log_message(now);
   service_manager_.notify_status(workers_.count(), verdicts_.killed());

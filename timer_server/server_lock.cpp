@@ -36,12 +36,7 @@ Result<ServerLock> ServerLock::take(const std::string& path) {
     return taken.error().errno_value == EBUSY ? held(path, 0)
                                               : tl::unexpected<Error>(std::move(taken.error()));
   }
-  return ServerLock(std::move(*taken), st.st_dev, st.st_ino);
-}
-
-bool ServerLock::is_of(const std::string& path) const {
-  struct stat st {};
-  return ::lstat(path.c_str(), &st) == 0 && st.st_dev == device_ && st.st_ino == inode_;
+  return ServerLock(std::move(*taken));
 }
 
 }  // namespace filetimer

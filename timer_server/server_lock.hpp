@@ -19,14 +19,13 @@ class ServerLock {
   // of the file would drop the lock.
   static Result<ServerLock> take(const std::string& path);
   // Returns whether `path` still names the locked file.
-  [[nodiscard]] bool is_of(const std::string& path) const;
+  [[nodiscard]] bool is_of(const std::string& path) const {
+    return identity_of(path) == lock_.identity();
+  }
 
  private:
-  ServerLock(FileLock lock, dev_t device, ino_t inode)
-      : lock_(std::move(lock)), device_(device), inode_(inode) {}
+  explicit ServerLock(FileLock lock) : lock_(std::move(lock)) {}
   FileLock lock_;
-  dev_t device_;  // of the locked file
-  ino_t inode_;
 };
 
 }  // namespace filetimer

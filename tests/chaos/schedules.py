@@ -60,7 +60,6 @@ class TimeIsUp(BaseException):
 # these promises are excused until the file `known` has the name no more.
 KNOWN = {
     "renewal_after_the_page_was_cut": (("cut",), ("known-scopes",)),
-    "removed_page": (("remove",), ("hang-is-judged", "one-verdict", "hang-is-killed", "counts")),
     "resumed_kill_forgets_release": (("kill_server", "restart"), ("record-times", "outcomes", "signals")),
 }
 

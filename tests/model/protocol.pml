@@ -448,7 +448,7 @@ end:
   do
   /* OwnPage::make(), PageFile::create(); OwnPage::announce() follows
    * code: timer_client/client/page/own_page.cpp OwnPage::make b039e954
-   * code: timer_client/client/page/page_file.cpp PageFile::create 326dc082
+   * code: timer_client/client/page/page_file.cpp PageFile::create 4c1d3dc5
    * code: timer_client/client/page/own_page.cpp OwnPage::announce 03d488db */
   :: d_step { worker_at[w] == MAKE_PAGE -> is_page[w] = true; worker_at[w] = READ_INCARNATION }
 

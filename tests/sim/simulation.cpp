@@ -240,7 +240,6 @@ class Simulation {
   int stops_ = 0;                // that the server was asked for
   Nanos stopping_ = kNever;      // since when it stops for SIGTERM
   Nanos disturbed_ = 0;          // until then a server may have been unable to do something
-  bool has_lost_lines_ = false;  // the server cannot save what it reads, until the next one
   pid_t next_pid_ = kFirstPid;
   int calls_ = 0;
   int keys_ = 0;
@@ -602,14 +601,10 @@ void Simulation::open(Made& made, const Operation& operation) {
   note(who, "open", fields, is_open ? "" : R"(,"watched":false)");
   if (is_open) {
     scope.open.from = kernel_.now;
-    // Known: a client does not notice that its page was removed.
-    const std::string path = made.client->page_path();
-    const bool is_gone = scope.on_page && ::access(path.c_str(), F_OK) != 0;
-    if ((is_gone && excused_.contains("F6")) ||
-        (!scope.on_page && (has_lost_lines_ || is_closed_))) {
-      losses_.push_back({scope.open, scope.on_page, !scope.on_page, made.process});
-    }
     scope.is_refused = !scope.on_page && is_closed_;
+    if (scope.is_refused) {
+      losses_.push_back({scope.open, false, true, made.process});
+    }
     scopes_.push_back(std::move(scope));
   }
 }
@@ -721,7 +716,6 @@ void Simulation::start_server() {
   }
   const pid_t pid = kFirstServerPid + ++servers_;
   server_ = &kernel_.start(pid, nullptr, "timer_server");
-  has_lost_lines_ = false;
   is_closed_ = false;
   disturbed_ = kernel_.now;
   stops_ = 0;
@@ -964,14 +958,14 @@ void Simulation::remove(int what, const Made& made) {
   } else {
     std::filesystem::remove_all(is_page ? page : fmt::format("{}/{}", dir_, kFiles[what]), ec);
   }
-  if (const std::string path = fmt::format("{}/{}", dir_, kFiles[what % 7]);
-      !is_page && what != 4 && what != 5) {
+  if (const std::string path = fmt::format("{}/{}", dir_, kFiles[what % 7]); !is_page) {
     // A sweep makes it again.
     const Nanos removed = kernel_.now;
     removed_[path] = removed;
     kernel_.at(removed + interval() + kSecond, [this, path, removed] {
+      const std::string folder = path.substr(0, path.rfind('/'));
       if (server_ != nullptr && disturbed_ < removed && removed_[path] == removed &&
-          ::access(path.c_str(), F_OK) != 0) {
+          removed_[folder] <= removed && ::access(path.c_str(), F_OK) != 0) {
         violation("liveness: '{}' was removed, and not made again", path);
       }
     });
@@ -980,15 +974,18 @@ void Simulation::remove(int what, const Made& made) {
     slow_.push_back({kernel_.now, kernel_.now + interval()});
     unannounced_.push_back(slow_.back());
   }
-  has_lost_lines_ = has_lost_lines_ || what == 3 || what == 5;
   Nanos from = kernel_.all_read_at();
   for (const Span& span : slow_) {  // in which a page may be waiting for the next look at it
     from = span.from <= kernel_.now && span.to > kernel_.now ? std::min(from, span.from) : from;
   }
-  losses_.push_back({{from, kernel_.now + (is_page ? kClientLook : 0)},
-                     is_page || what == 3 || what == 4,
-                     what == 2 || what == 3 || what == 5,
-                     is_page ? made.process : nullptr});
+  if (is_page || what == 3 || what == 4) {
+    losses_.push_back(
+        {{from, kernel_.now + kClientLook}, true, false, is_page ? made.process : nullptr});
+  }
+  if (what == 2 || what == 3 || what == 5) {
+    const Nanos sweep = what == 2 ? 0 : interval() + kSecond;
+    losses_.push_back({{from, kernel_.now + sweep}, false, true, nullptr});
+  }
 }
 
 // The reason is on record before the signal: a verdict on a scope of the process or an ancestor.
@@ -1200,7 +1197,7 @@ void Simulation::judge_idle(const chaos::JsonRecord& record, bool was_signalled)
   });
   // In a directory that is made again a worker has a second page, which does not have the ends of
   // the scopes of the first.
-  if (is_page_lost || !removed_.empty()) {
+  if (is_page_lost || removed_.contains(dir_ + "/server") || removed_.contains(dir_ + "/scopes")) {
     return;
   }
   if (idle == idles_.end() || is_inside(*idle->process, judged - kTurn, !was_signalled, true) ||

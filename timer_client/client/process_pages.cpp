@@ -105,8 +105,10 @@ OwnPage& ProcessPages::look_again(OwnPage& page) noexcept {
     if (const Status made = next.make(page.keeps_statistics(), page.allows_tracing()); !made) {
       return page;
     }
-    client_messages::info("the runtime directory '{}' was made again: new scopes are on a new page",
-                          page.dir());
+    client_messages::info(
+        "files of the runtime directory '{}' were removed or cut short: new scopes are on a new "
+        "page",
+        page.dir());
     page.continue_on(next);
     return next;
   } catch (const std::bad_alloc&) {

@@ -1,5 +1,5 @@
 // The scope pages of this process, one for each runtime directory that its clients use, and one
-// more each time that a directory was made again.
+// more each time that a file of it was removed or cut short.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -27,8 +27,8 @@ class ProcessPages {
   OwnPage& inactive_page();
 
   // Checks, at most once a second for each page, whether a server uses the files of the page: the
-  // runtime directory may have been removed and made again, or a file cut short. Returns the page
-  // to use from now on: `page`, or its successor.
+  // runtime directory may have been removed and made again, or a file cut short or removed. Returns
+  // the page to use from now on: `page`, or its successor.
   OwnPage& look_again(OwnPage& page) noexcept;
 
   // Keeps timeouts of a file for as long as the process lives, as pages refer to them. Returns

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "common/due.hpp"
+#include "common/kept_fd.hpp"
 #include "common/own_file.hpp"
 #include "common/page_writer.hpp"
 #include "common/scope_page.hpp"
@@ -432,6 +433,13 @@ Status PipePage::save(const Process& worker, const std::optional<WorkerFacts>& f
     note_unsaved();
   }
   return saved;
+}
+
+void PipePage::note_if_removed() {
+  if (fd_ && identity_of(path()) != identity_of(fd_.get())) {
+    fd_.reset();
+    note_unsaved();
+  }
 }
 
 // The next save() makes the file anew.

@@ -71,6 +71,8 @@ class PipePage final : public WorkerPage {
   // and the next call makes it anew.
   Status save(const Process& worker, const std::optional<WorkerFacts>& facts);
   [[nodiscard]] bool needs_save() const { return first_changed_ < end_of_changed_; }
+  // Lets the next save() make the file anew if another process has removed or replaced it.
+  void note_if_removed();
   void remove();
 
   Activity activity() override;

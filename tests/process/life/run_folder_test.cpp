@@ -233,6 +233,29 @@ TEST_CASE("a runtime directory that is removed while the server runs is made aga
   CHECK(second.err.find(fmt::format("pid {}", server.pid())) != std::string::npos);
 }
 
+TEST_CASE("scopes of the pipe are watched by the next server though their page was removed") {
+  const TempFolder temp;
+  const Worker worker("block");
+  Server server(temp, {"--max-interval", "100ms"});
+  const std::string page = fmt::format("{}/scopes/server/{}", server.dir(), worker.pid());
+  server.send(acquire_far(worker.pid(), "s"));
+  REQUIRE(wait_until([&] { return exists(page); }));
+  SUBCASE("alone") {
+    fs::remove(page);
+  }
+  SUBCASE("with its folder") {
+    fs::remove_all(server.dir() + "/scopes/server");
+  }
+  SUBCASE("with all pages") {
+    fs::rename(server.dir() + "/scopes", temp.path("scopes"));
+  }
+  CHECK(wait_until([&] { return exists(page); }));
+  server.barrier();  // the page is written to its end
+  server.kill();
+  const Server next(temp);
+  CHECK(adopted_by(next) == 1);
+}
+
 TEST_CASE("a status page that is cut short is made whole again, and says still what it said") {
   const TempFolder temp;
   const Server server(temp);

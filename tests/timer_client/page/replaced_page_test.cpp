@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <filetimer/timer_client.hpp>
 #include <optional>
@@ -205,6 +206,38 @@ TEST_CASE("a client whose page is cut short continues with a new page") {
       CHECK(has_slot(server.page(name), "later"));
     }
   }
+}
+
+TEST_CASE("a client whose page or status page is removed continues with a new page") {
+  const FakeServer server;
+  auto client = server.connect();
+  auto scope = client.expires(1h, "step");
+  const std::string first = server.worker_page_names().at(0);
+  SUBCASE("the page alone") {
+    std::filesystem::remove(server.page_path(first));
+  }
+  SUBCASE("with its folder") {
+    std::filesystem::remove_all(server.dir() + "/scopes");
+  }
+  SUBCASE("with the status page") {
+    std::filesystem::remove(server.page_path(first));
+    std::filesystem::remove(server.dir() + "/server");
+  }
+  SUBCASE("the status page alone, and it is made again") {
+    std::filesystem::remove(server.dir() + "/server");
+    testing::write_file(server.dir() + "/server", "");
+  }
+  SUBCASE("and another file has its name") {
+    std::filesystem::remove(server.page_path(first));
+    testing::write_file(server.page_path(first), "");
+  }
+  testing::move_clock(1s);
+  CHECK(scope.renew(1h));
+  const auto names = server.worker_page_names();
+  REQUIRE(!names.empty());
+  CHECK(std::ranges::any_of(names, [&](const std::string& name) {
+    return name != first && has_slot(server.page(name), "step");
+  }));
 }
 
 TEST_CASE("a client whose status page is cut short continues with a new page") {

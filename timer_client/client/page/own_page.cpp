@@ -625,12 +625,15 @@ bool OwnPage::begin_look() noexcept {
     return false;
   }
   keep_descriptors();
-  if (!has_board() || is_broken()) {
+  if (!has_board()) {
     return true;
   }
   // A directory that was removed, and not made again, has no server and needs no new page.
-  const auto found = identity_of(board_path_);
-  return found && *found != identity();
+  if (is_broken()) {
+    return identity_of(dir_) != FileIdentity{};
+  }
+  const FileIdentity found = identity_of(board_path_);
+  return found != FileIdentity{} && found != identity();
 }
 
 // Notices that the program has closed descriptors of the page: takes the lock again, and withdraws

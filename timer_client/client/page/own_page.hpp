@@ -5,9 +5,9 @@
 // server runs or not: a server that starts reads all pages.
 //
 // A forked child drops the page of its parent, never writes to it, and makes its own with its first
-// scope. If the runtime directory is removed and made again, or a file of it is cut short, the page
-// gets a successor (ProcessPages::look_again()); scopes that are open stay on the old page until
-// they are renewed.
+// scope. If the runtime directory is removed and made again, or a file of it is cut short or
+// removed, the page gets a successor (ProcessPages::look_again()); scopes that are open stay on the
+// old page until they are renewed.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -69,7 +69,7 @@ class OwnPage final : public PageContext {
   void become_child() noexcept;
   // Checks the files of the page, if the last check was a second ago. Returns whether a server does
   // not use these files: the page has no status page, another status page is at its path, or a file
-  // was cut short.
+  // was cut short or removed.
   bool begin_look() noexcept;
   // Makes `next` the successor of this page, and moves the idle timeouts and the offer of stacks
   // there.

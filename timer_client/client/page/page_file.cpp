@@ -88,7 +88,7 @@ void fill_in(PageHeader& header, bool with_statistics) {
 }  // namespace
 
 Result<PageFile> PageFile::create(const std::string& folder, bool with_statistics) {
-  std::string name = new_name();
+  const std::string name = new_name();
   // Until the page is complete, its name begins with a dot: the server ignores such files.
   const std::string path = fmt::format("{}/.{}", folder, name);
   if (Status made = make_file(path, with_statistics); !made) {
@@ -104,14 +104,13 @@ Result<PageFile> PageFile::create(const std::string& folder, bool with_statistic
   if (!lock) {
     return tl::unexpected<Error>(std::move(lock.error()));
   }
-  PageFile page(std::move(*file), std::move(*lock), folder, std::move(name));
+  PageFile page(std::move(*file), std::move(*lock), fmt::format("{}/{}", folder, name), name);
   if (with_statistics) {
     page.statistics_end_ += kMemoryPage;
   }
   fill_in(page.layout().header(), with_statistics);
-  const std::string final_path = fmt::format("{}/{}", folder, page.name_);
-  if (::rename(path.c_str(), final_path.c_str()) != 0) {
-    return system_error(fmt::format("cannot name the scope page '{}'", final_path));
+  if (::rename(path.c_str(), page.path_.c_str()) != 0) {
+    return system_error(fmt::format("cannot name the scope page '{}'", page.path_));
   }
   unfinished.commit();
   return page;
@@ -131,7 +130,7 @@ bool PageFile::keep_lock() noexcept {
     return true;
   }
   try {
-    auto again = FileLock::take(fmt::format("{}/{}", folder_, name_));
+    auto again = FileLock::take(path_);
     if (!again || again->identity() != lock_.identity()) {
       return false;
     }

@@ -37,22 +37,25 @@ class PageFile {
   // path. Returns whether this process has the lock.
   bool keep_lock() noexcept;
 
-  // Returns whether the file was cut short: the server does not see this memory any more.
-  [[nodiscard]] bool is_broken() const { return guard_->is_broken(); }
+  // Returns whether a server that starts would not see this memory: the file was cut short, or is
+  // not at its path any more.
+  [[nodiscard]] bool is_broken() const {
+    return guard_->is_broken() || identity_of(path_) != lock_.identity();
+  }
 
  private:
-  PageFile(MappedFile file, FileLock lock, std::string folder, std::string name)
+  PageFile(MappedFile file, FileLock lock, std::string path, std::string name)
       : file_(std::move(file)),
         guard_(std::make_unique<BusGuard>(file_.data(), kPageBytes)),
         lock_(std::move(lock)),
-        folder_(std::move(folder)),
+        path_(std::move(path)),
         name_(std::move(name)) {}
   bool grow(std::size_t& allocated, std::size_t end) noexcept;
 
   MappedFile file_;
   std::unique_ptr<BusGuard> guard_;  // destroyed before the mapping
   FileLock lock_;
-  std::string folder_;
+  std::string path_;
   std::string name_;
   // The end of what is allocated of each part.
   std::size_t slots_end_ = kMemoryPage;

@@ -147,12 +147,4 @@ bool BoardView::is_off() const {
   return board_ == &off_board();
 }
 
-std::optional<BoardView::Identity> identity_of(const std::string& path) {
-  struct stat st {};
-  if (::lstat(path.c_str(), &st) != 0) {
-    return std::nullopt;
-  }
-  return BoardView::Identity{st.st_dev, st.st_ino};
-}
-
 }  // namespace filetimer

@@ -53,7 +53,4 @@ class BoardView {
   Identity identity_;
 };
 
-// Returns the identity of the file at `path`; nothing if no file exists.
-std::optional<BoardView::Identity> identity_of(const std::string& path);
-
 }  // namespace filetimer

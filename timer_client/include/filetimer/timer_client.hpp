@@ -20,8 +20,8 @@
 // The page: this process writes its open scopes into a small file in the runtime directory, which
 // the server also maps. The file is made whether a server runs or not, so a server that starts
 // later, or again, watches all scopes, including those already open. If the runtime directory is
-// removed and made again, scopes that are opened or renewed a second later are on a new page; a
-// scope that stays open without a renewal stays on the old page.
+// removed and made again, or the page is removed, scopes that are opened or renewed a second later
+// are on a new page; a scope that stays open without a renewal stays on the old page.
 //
 // Cost: a scope costs about as much as two readings of the clock, three with statistics. It makes a
 // system call only once a second, to check the runtime directory, and when the server must be woken
