@@ -74,7 +74,7 @@ bool PageFolder::has_changed() {
   if (::stat(path_.c_str(), &st) != 0) {
     return false;
   }
-  const std::int64_t changed_at = st.st_mtim.tv_sec * 1'000'000'000LL + st.st_mtim.tv_nsec;
+  const std::pair changed_at(st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
   return std::exchange(changed_at_, changed_at) != changed_at;
 }
 

@@ -12,9 +12,11 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <ctime>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/result.hpp"
@@ -66,7 +68,7 @@ class PageFolder {
 
   std::string path_;
   std::string server_pages_;
-  std::int64_t changed_at_ = 0;  // ns, of the folder's modification time
+  std::pair<std::time_t, long> changed_at_;  // seconds and ns of the folder's modification time
 };
 
 }  // namespace filetimer
