@@ -29,7 +29,8 @@ constexpr std::uint64_t bit_of(int signal) {
 }
 
 // Returns `wanted` as a signal that the process catches, or why it may not be sent.
-Result<int> check_signal(const Process& process, std::uint32_t wanted) {
+Result<int> check_signal(const Process& process, const PythonDump& dump) {
+  const std::uint32_t wanted = dump.signal;
   const int signal = wanted <= 64 ? static_cast<int>(wanted) : 0;
   // The C library uses 32 and 33 itself.
   if (signal == 0 || signal == SIGKILL || signal == SIGSTOP || signal == 32 || signal == 33) {
@@ -41,6 +42,10 @@ Result<int> check_signal(const Process& process, std::uint32_t wanted) {
   }
   if ((status->caught & bit_of(signal)) == 0) {
     return failure(fmt::format("the worker does not catch signal {} of its page", signal));
+  }
+  const auto stat = read_stat(fmt::format("/proc/{}", process.pid));
+  if (dump.program != 0 && stat && stat->start_stack != 0 && stat->start_stack != dump.program) {
+    return failure("the worker has started another program");
   }
   return signal;
 }
@@ -166,7 +171,7 @@ void take_python_dump(const Process& process, const PythonDump& dump, Instant un
   const auto miss = [&](std::string_view why) {
     evidence.add_missing(fmt::format("no Python stacks: {}", why));
   };
-  const Result<int> signal = check_signal(process, dump.signal);
+  const Result<int> signal = check_signal(process, dump);
   if (!signal) {
     return miss(signal.error().message);
   }

@@ -23,6 +23,7 @@ namespace filetimer {
 struct PythonDump {
   std::uint32_t signal = 0;
   std::string path;
+  std::uint64_t program = 0;  // see WorkerPage::program()
 };
 
 // How long a dump may take, from the signal to its end.
@@ -30,7 +31,8 @@ inline constexpr Duration kPythonDumpLimit = std::chrono::seconds{1};
 
 // Sends the signal and waits for the dump, at most until `until` and for kPythonDumpLimit. Adds the
 // stacks to `evidence`, or the reason why there are none. Sends no signal unless the kernel says
-// that the worker catches it: the default action of a signal would end the worker.
+// that the worker catches it, since the default action of a signal would end the worker, and none
+// to another program than that of the page, for which the signal may mean anything.
 void take_python_dump(const Process& process, const PythonDump& dump, Instant until,
                       Evidence& evidence);
 

@@ -335,7 +335,7 @@ std::optional<Expiry> Verdicts::expiry_of(const DeadlineScan::DueScope& due) con
 std::optional<PythonDump> Verdicts::python_dump_of(const Worker& worker) const {
   for (const auto& page : worker.pages) {
     if (const std::uint32_t signal = page->dump_signal(); signal != 0) {
-      return PythonDump{signal, context_.folder.stacks_path(page->name())};
+      return PythonDump{signal, context_.folder.stacks_path(page->name()), page->program()};
     }
   }
   return std::nullopt;

@@ -165,6 +165,8 @@ class PageWorker {
         header.magic = static_cast<std::uint64_t>(value);
       } else if (key == "rank") {
         header.rank[0] = static_cast<char>('0' + value);
+      } else if (key == "dump_signal") {
+        header.dump_signal = static_cast<std::uint32_t>(value);
       }
     }
     return "ok";
