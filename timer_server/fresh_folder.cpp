@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/fresh_folder.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <stdlib.h>  // mkdtemp
 #include <sys/stat.h>
@@ -12,14 +11,13 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "common/directory.hpp"
-#include "common/mapped_file.hpp"
-#include "common/posix.hpp"
 #include "common/run_folder.hpp"
 
 namespace filetimer {
@@ -28,7 +26,8 @@ namespace {
 // The most fresh folders of killed servers that one start removes.
 constexpr std::size_t kMaxRemovedFolders = 64;
 
-// The age at which the maker of a fresh folder without its final name has certainly ended.
+// For so long a fresh folder without a server is kept: its maker may be about to lock it, and a
+// COMMAND whose server was killed may be starting.
 constexpr std::chrono::hours kAbandonedAge{1};
 
 // Returns whether the name is one of make_fresh_folder(): "run-4711-a1B2c3", with a dot before it
@@ -46,66 +45,34 @@ bool is_fresh_name(std::string_view name) {
                              [](unsigned char c) { return std::isalnum(c); });
 }
 
-// Returns false only if certainly no process holds a lock on the file.
-bool may_be_locked(const std::filesystem::path& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  return file ? lock_state(file.get()).value_or(LockState{true, 0}).is_held : errno != ENOENT;
-}
-
-// Returns whether a process reads the pipe: without a reader it cannot be opened for writing.
-bool has_reader(const std::filesystem::path& pipe) {
-  return UniqueFd(::open(pipe.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)).get() >= 0;
-}
-
-// Returns false only if certainly no worker with a page in the folder is alive.
-bool may_have_live_page(const std::filesystem::path& folder) {
-  const std::string path = folder / kPagesName;
-  Directory pages(path);
-  while (const char* const name = pages.next()) {
-    const std::string page = fmt::format("{}/{}", path, name);
-    std::error_code ec;
-    if (std::filesystem::is_regular_file(page, ec) && may_be_locked(page)) {
-      return true;
-    }
-  }
-  return errno != 0 && errno != ENOENT;
-}
-
 // Returns whether the folder has a log: then it was named, and is not a fresh one.
 bool has_log(const std::filesystem::path& folder) {
   std::error_code ec;
   return std::filesystem::symlink_status(folder / kLogName, ec).type() !=
-             std::filesystem::file_type::not_found ||
-         (ec && ec != std::errc::no_such_file_or_directory);
+         std::filesystem::file_type::not_found;
 }
 
-bool may_be_in_use(const std::filesystem::path& folder) {
-  return has_log(folder) || has_reader(folder / kPipeName) || may_have_live_page(folder);
-}
-
-bool is_own_folder(const std::filesystem::path& path, bool is_old) {
+// Returns whether it is a folder of this user whose entries have not changed for kAbandonedAge.
+bool is_old_folder(const std::filesystem::path& path) {
   struct stat st {};
   return ::lstat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == ::geteuid() &&
-         (!is_old || std::chrono::system_clock::from_time_t(st.st_mtime) + kAbandonedAge <
-                         std::chrono::system_clock::now());
+         st.st_mtime < std::time(nullptr) - std::chrono::seconds(kAbandonedAge).count();
 }
 
 // Removes fresh folders that servers left when they were killed. A fresh folder gets its final name
-// after it is locked, so one without a lock has no server. The scopes of the pipe that are kept in
-// it are lost: no server would have adopted them, since no two servers make the same folder.
+// after it is locked, so one without a lock has no server. The scopes that are kept in it are lost:
+// no server would have adopted them, since no two servers make the same folder.
 void remove_abandoned_folders(const std::string& parent) {
   std::size_t removed = 0;
   Directory folders(parent);
   while (const char* const entry = removed < kMaxRemovedFolders ? folders.next() : nullptr) {
     const std::string_view name = entry;
     const std::filesystem::path folder = std::filesystem::path(parent) / name;
-    if (!is_fresh_name(name) || !is_own_folder(folder, name.starts_with('.')) ||
-        may_be_in_use(folder)) {
+    if (!is_fresh_name(name) || !is_old_folder(folder) || has_log(folder)) {
       continue;
     }
     // Held while the folder is removed, so that no server can start in it.
-    const auto lock = ServerLock::take((folder / kBoardName).string());
-    if (lock && !may_be_in_use(folder)) {
+    if (const auto lock = ServerLock::take((folder / kBoardName).string())) {
       std::error_code failed;
       std::filesystem::remove_all(folder, failed);
       ++removed;

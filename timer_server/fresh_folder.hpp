@@ -15,9 +15,9 @@ struct FreshFolder {
 };
 
 // Makes a locked folder for one COMMAND in `parent`, so that two jobs of one user never share one.
-// Makes `parent` if it is missing. Removes the fresh folders of servers that were killed, 64 of
-// them at most. The folder is locked before it gets its name, so a folder with its final name and
-// without a lock has no server.
+// Makes `parent` if it is missing. Removes the fresh folders of servers that were killed more than
+// an hour ago, 64 of them at most. The folder is locked before it gets its name, so a folder with
+// its final name and without a lock has no server.
 Result<FreshFolder> make_fresh_folder(const std::string& parent);
 
 // Makes a locked folder for one COMMAND in $TMPDIR or /tmp, for a host on which the default folder
