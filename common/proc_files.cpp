@@ -127,7 +127,8 @@ Result<ProcStat> read_stat(const std::string& path) {
   stat.state = state.empty() ? '?' : state[0];
   stat.ppid = fields.number<pid_t>();
   stat.pgrp = fields.number<pid_t>();
-  fields.skip(3);  // session, tty_nr, tpgid
+  stat.session = fields.number<pid_t>();
+  fields.skip(2);  // tty_nr, tpgid
   stat.is_kernel_thread = (fields.number<std::uint32_t>() & kKernelThread) != 0;
   fields.skip(4);  // minflt ... cmajflt
   stat.user_ticks = fields.number<std::uint64_t>();

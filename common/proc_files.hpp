@@ -20,6 +20,7 @@ struct ProcStat {
   char state = '?';
   pid_t ppid = 0;
   pid_t pgrp = 0;
+  pid_t session = 0;
   bool is_kernel_thread = false;
   std::uint64_t user_ticks = 0;
   std::uint64_t system_ticks = 0;

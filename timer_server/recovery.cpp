@@ -189,8 +189,10 @@ void Recovery::resume_kill(PastKill& past) {
     for (Expiry& expiry : order.expiries) {
       if (is_over(expiry) && !expiry.released_at) {
         expiry.released_at = Instant::now();
-        std::string record =
-            context_.records.released_late(order.worker, expiry, !past.sent.empty());
+        if (!past.sent.empty()) {
+          continue;  // it is no reason to spare the worker any more
+        }
+        std::string record = context_.records.released_late(order.worker, expiry);
         context_.files.note_release(order.id(), expiry, record);
         context_.log.append(std::move(record));
       }

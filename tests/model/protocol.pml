@@ -791,7 +791,7 @@ end:
   :: d_step { server_at == RECORD -> is_recorded[scope_in[i]] = true; server_at = SIGNAL }
   /* KillLadder::find_releases(), released_late_at(), send_due_signal(), end(). The worker is alive
    * afterwards, as with --dry-run, signal 0, or a signal that it survives.
-   * code: timer_server/kills/kill_ladder.cpp KillLadder::find_releases 4ca151ec
+   * code: timer_server/kills/kill_ladder.cpp KillLadder::find_releases f0c44958
    * code: timer_server/scopes/worker_page.cpp WorkerPage::released_late_at 3aaa650a */
   :: d_step { server_at == SIGNAL ->
        if

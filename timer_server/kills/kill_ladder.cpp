@@ -227,7 +227,7 @@ std::vector<std::string> KillLadder::records_of_verdict(const KillOrder& order, 
   for (const Expiry& expiry : order.expiries) {
     if (expiry.released_at) {
       ++released_late_[expiry.scope.name];
-      records.push_back(records_.released_late(order.worker, expiry, false));
+      records.push_back(records_.released_late(order.worker, expiry));
     }
   }
   return records;
@@ -346,7 +346,11 @@ bool KillLadder::signal_stopped() {
       send_due_signal(*kill);
     }
   }
+  Sessions sessions;
   for (const auto& kill : std::exchange(stopping_, {})) {
+    if (kill->stage == Stage::kSignalled || kill->stage == Stage::kKilled) {
+      kill->targets.send_to_session(kill->signals.back(), sessions);
+    }
     kill->targets.resume();
     kill->targets.watch_ends(loop_, [&news = kill->has_news] { news = true; });
   }
@@ -484,8 +488,7 @@ void KillLadder::find_releases(Kill& kill) {
     }
     if (kill.stage >= Stage::kRecorded || kill.order.is_continued) {
       ++released_late_[expiry.scope.name];
-      std::string record =
-          records_.released_late(kill.order.worker, expiry, kill.stage > Stage::kRecorded);
+      std::string record = records_.released_late(kill.order.worker, expiry);
       files_.note_release(kill.order.id(), expiry, record);
       log_.append(std::move(record));
     }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sched.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
@@ -13,7 +14,6 @@
 
 #include "common/proc_files.hpp"
 #include "timer_server/system/messages.hpp"
-#include "timer_server/system/process_tree.hpp"
 
 namespace filetimer {
 
@@ -58,6 +58,8 @@ void KillTargets::find() {
 
 void KillTargets::begin_stop(Stop which) {
   which_ = which;
+  leads_session_ = mode_ == KillMode::kTree && ::getsid(worker_->pid) == worker_->pid &&
+                   ::getsid(0) != worker_->pid;
   stopped_ = 0;
   running_.clear();
   stop(*worker_);
@@ -114,6 +116,19 @@ SentSignal KillTargets::send(int signal) {
   std::ranges::reverse(sent.pids);
   last_signal_ = signal;
   return sent;
+}
+
+void KillTargets::send_to_session(SentSignal& sent, Sessions& sessions) {
+  if (!leads_session_) {
+    return;
+  }
+  for (Process& process : sessions.of(*worker_, others_)) {
+    // Once the worker has ended its pid may be that of another session.
+    if (process.started() <= sent.when.mono && process.send_signal(sent.signal)) {
+      sent.pids.push_back(process.pid);
+      others_.push_back(std::move(process));
+    }
+  }
 }
 
 // Returns false if the server may not signal the process, for example a set-uid program.

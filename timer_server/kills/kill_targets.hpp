@@ -13,6 +13,7 @@
 #include "timer_server/settings/kill_policy.hpp"
 #include "timer_server/system/event_loop.hpp"
 #include "timer_server/system/process.hpp"
+#include "timer_server/system/process_tree.hpp"
 
 namespace filetimer {
 
@@ -29,7 +30,8 @@ using MayBeForking = std::function<bool(pid_t)>;
 //   while (!targets.find_and_stop()) {
 //     targets.wait_until_stopped(until);
 //   }
-//   const SentSignal sent = targets.send(SIGTERM);
+//   SentSignal sent = targets.send(SIGTERM);
+//   targets.send_to_session(sent, sessions);
 //   targets.resume();
 //
 // A process that a target starts between the last look and the signal would live on as an orphan
@@ -66,6 +68,10 @@ class KillTargets {
   // last parent of a process group exits, the kernel sends SIGHUP to the stopped processes of that
   // group. Forgets targets that the server may not signal.
   SentSignal send(int signal);
+  // Finds the rest of the session that the worker led when it was stopped, and sends it the same
+  // signal: descendants whose parents had ended. Adds their pids to `sent`. Does nothing if the
+  // server is in this session.
+  void send_to_session(SentSignal& sent, Sessions& sessions);
   // Sends SIGCONT, unless the last signal was one that a stopped process acts on.
   void resume() const;
 
@@ -87,7 +93,8 @@ class KillTargets {
   std::vector<Process> others_;                // without the worker
   std::unordered_map<int, EventSource> ends_;  // of others that were signalled, by pidfd
   Stop which_ = Stop::kAll;                    // are stopped
-  std::size_t stopped_ = 0;                    // of others_, by the stop that is under way
+  bool leads_session_ = false;
+  std::size_t stopped_ = 0;     // of others_, by the stop that is under way
   std::vector<pid_t> running_;  // targets that were stopped and may have been inside fork()
   Instant stopped_at_;          // when the last one was
   int last_signal_ = 0;         // 0: none was sent

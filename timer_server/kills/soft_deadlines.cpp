@@ -24,11 +24,11 @@ void SoftDeadlines::warn() {
       continue;  // its exit has woken the loop, and decides
     }
     std::ranges::stable_sort(scopes, {}, [](const auto& scope) { return scope.passed.when; });
-    const auto signalled = std::ranges::stable_partition(
-        scopes, [](const auto& scope) { return scope.passed.signal == 0; });
-    std::vector<Warnings::Scope> first(std::make_move_iterator(signalled.begin()),
-                                       std::make_move_iterator(signalled.end()));
-    scopes.erase(signalled.begin(), signalled.end());
+    const auto signalled = std::stable_partition(
+        scopes.begin(), scopes.end(), [](const auto& scope) { return scope.passed.signal == 0; });
+    std::vector<Warnings::Scope> first(std::make_move_iterator(signalled),
+                                       std::make_move_iterator(scopes.end()));
+    scopes.erase(signalled, scopes.end());
     if (!first.empty()) {
       context_.warnings.start(WorkerIdentity::of(*worker), std::move(first), now,
                               context_.python_dump_of(*worker));

@@ -517,15 +517,12 @@ std::string Records::deferred_all(Duration given, std::size_t scopes,
   return std::move(json).finish();
 }
 
-std::string Records::released_late(const WorkerIdentity& worker, const Expiry& expiry,
-                                   bool was_signalled) const {
+std::string Records::released_late(const WorkerIdentity& worker, const Expiry& expiry) const {
   JsonWriter json = begin("released_late", ClockReading::now(), worker);
   json.field("id", expiry.id)
       .field("scope", expiry.scope.name)
       .fixed("late_ms", millis(*expiry.released_at - expiry.scope.terms.deadline), 3)
-      .field("reason", was_signalled
-                           ? "released within the grace period"
-                           : "released after its deadline was judged, before a signal was sent");
+      .field("reason", "released after its deadline was judged, before a signal was sent");
   return std::move(json).finish();
 }
 

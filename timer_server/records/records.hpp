@@ -196,8 +196,7 @@ class Records {
   std::string warned(const WorkerIdentity& worker, const SoftDeadline& passed,
                      const Evidence* evidence) const;
   // `expiry.released_at` must be set.
-  std::string released_late(const WorkerIdentity& worker, const Expiry& expiry,
-                            bool was_signalled) const;
+  std::string released_late(const WorkerIdentity& worker, const Expiry& expiry) const;
   std::string hook(const WorkerIdentity& worker, const HookOutcome& outcome) const;
   // `output`: the beginning of an output of `output_bytes` bytes.
   std::string evidence_command(const WorkerIdentity& worker, const HookOutcome& outcome,

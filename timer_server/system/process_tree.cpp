@@ -141,6 +141,32 @@ std::vector<Process> new_descendants_of(const Process& worker, std::span<const P
   return found;
 }
 
+std::vector<Process> Sessions::of(const Process& leader, std::span<const Process> known) {
+  if (!all_) {
+    all_.emplace();
+    Directory proc(process_count() <= kMostProcesses ? "/proc" : "");
+    while (const char* const name = proc.next()) {
+      const auto pid = number_from<pid_t>(name);
+      const auto stat = pid ? read_stat(fmt::format("/proc/{}", *pid)) : Result<ProcStat>{};
+      if (pid && stat) {
+        all_->push_back({stat->session, *pid, stat->start_time});
+      }
+    }
+  }
+  std::vector<Process> found;
+  for (const Member& member : *all_) {
+    if (member.session != leader.pid || member.pid == leader.pid ||
+        std::ranges::find(known, member.pid, &Process::pid) != known.end()) {
+      continue;
+    }
+    auto process = open_process(member.pid);
+    if (process && process->start_time == member.start_time) {
+      found.push_back(std::move(*process));
+    }
+  }
+  return found;
+}
+
 std::vector<Process> descendants_of(const Process& worker, std::span<const pid_t> excluded,
                                     int looks) {
   std::vector<Process> found;

@@ -192,6 +192,16 @@ TEST_CASE("a kill hits the whole tree, in other sessions and process groups too"
         std::ranges::find(pids, worker.descendant("grandchild").pid()));
 }
 
+TEST_CASE("a kill hits a descendant without a parent in the session that the worker leads") {
+  const TempFolder temp;
+  Server server(temp);
+  Worker worker("session-leader");
+  server.send(acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  CHECK(worker.descendant("lost").ends_within(kBound));
+  CHECK(was_signalled(server.wait_for("killed", worker.pid()), worker.descendant("lost").pid()));
+}
+
 TEST_CASE("the tree of a worker that ignores SIGTERM gets the SIGKILL too") {
   const TempFolder temp;
   Server server(temp, {"--grace", "100ms"});

@@ -199,6 +199,37 @@ int orphans(const Arguments& args) {
   wait_for_ever();
 }
 
+// Leads a session, in which a child is that has lost its parent. No signal ends it with this
+// worker.
+int session_leader(const Arguments&) {
+  ::setpgid(0, ::getpgid(::getppid()));  // the leader of a group cannot make a session
+  if (::setsid() < 0) {
+    return 90;
+  }
+  int up[2];
+  if (::pipe(up) != 0) {
+    return 91;
+  }
+  if (const pid_t between = ::fork(); between == 0) {
+    fork_off([&, parent = ::getpid()] {
+      while (::getppid() == parent) {
+        ::sched_yield();
+      }
+      const pid_t pid = ::getpid();
+      (void)!::write(up[1], &pid, sizeof pid);
+    });
+    ::_exit(0);
+  } else {
+    ::waitpid(between, nullptr, 0);
+  }
+  pid_t lost = 0;
+  if (::read(up[0], &lost, sizeof lost) != sizeof lost) {
+    return 93;
+  }
+  say("ready lost=" + std::to_string(lost));
+  wait_for_ever();
+}
+
 // UID: becomes that user when its standard input ends.
 int become(const Arguments& args) {
   say("ready");
@@ -400,6 +431,7 @@ int main(int argc, char** argv) {
       {"on-eof", on_eof},
       {"exit", exit_with},
       {"raise", raise_signal},
+      {"session-leader", session_leader},
       {"tree", tree},
       {"foreign-child", foreign_child},
       {"fork-storm", fork_storm},

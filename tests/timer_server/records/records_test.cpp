@@ -179,8 +179,7 @@ TEST_CASE("docs/records.md gives the fields of the records about expiries") {
   const std::string with_all = records.killed(worker, expiry, outcome);
   outcome.list_bytes = 0;  // the log is full of other records
   check_fields("killed", {with_all, records.killed(worker, expiry, outcome)});
-  check_fields("released_late", {records.released_late(worker, expiry, false),
-                                 records.released_late(worker, expiry, true)});
+  check_fields("released_late", {records.released_late(worker, expiry)});
   check_fields("hook", {records.hook(worker, full_hook(HookResult::kExited)),
                         records.hook(worker, full_hook(HookResult::kSignalled))});
 }
