@@ -174,7 +174,7 @@ void Server::run_once() {
 void Server::read_progress(const MissedTime::Clocks& woke) {
   inbox_.read();
   control_.take(woke.now);
-  scan_.want_by(inbox_.take_earliest_deadline());
+  scan_.want_before(inbox_.take_earliest_deadline());
   scan_.want_looks_for(inbox_.take_shortest_timeout(), woke.now);
   registry_.remove_exited_workers();
   give_back_missed_time(woke);

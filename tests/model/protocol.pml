@@ -712,7 +712,7 @@ end:
   /* Server::run_once(): Inbox::read(), PageRegistry::on_wake_up_message(); DeadlineScan::run():
    * announce_scan() (p). A message that comes between the two would only cause one more scan.
    * code: timer_server/server.cpp Server::run_once 07e4f50e
-   * code: timer_server/server.cpp Server::read_progress df38982d
+   * code: timer_server/server.cpp Server::read_progress 3ac88f55
    * code: timer_server/watch/page_registry.cpp PageRegistry::on_wake_up_message e9664f8d
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 43adc959
    * code: common/wake_protocol.hpp announce_scan 08ea3df8 */

@@ -78,6 +78,11 @@ class DeadlineScan {
   void want_looks_for(Duration timeout, Instant now);
   // Makes next() return at most `time`.
   void want_by(Instant time) { next_ = std::min(next_, time); }
+  // Makes next() return at most the lead before the deadline of a new scope; never(): there is
+  // none.
+  void want_before(Instant deadline) {
+    want_by(deadline.is_never() ? deadline : deadline + -context_.lead);
+  }
   // Returns when run() must be called: at a deadline, or for the next of the looks.
   [[nodiscard]] Instant next() const { return next_; }
   // Returns how often the server looks, by the scopes that the last scan has found.
