@@ -199,6 +199,7 @@ TEST_CASE(
     CHECK_FALSE(exists(timers_of(kept)));
     disk.free();
     CHECK(wait_until([&] { return exists(timers_of(kept)); }));
+    server.barrier();  // the file has been written
     server.kill();
   }
   const Server next(temp, {.args = {"--log", log}, .folder = "disk"});
