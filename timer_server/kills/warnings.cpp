@@ -91,9 +91,10 @@ Instant Warnings::advance(Instant now) {
 
 void Warnings::start_evidence(const std::shared_ptr<Batch>& batch,
                               std::shared_ptr<const char> token) {
+  const bool is_before_signal = token == nullptr;
   batch->collection =
       EvidenceCollection::start(side_threads_, batch->worker.process,
-                                {level_, batch->evidence_until, batch->python, token == nullptr},
+                                {level_, batch->evidence_until, batch->python, is_before_signal},
                                 [weak = std::weak_ptr(batch), token = std::move(token)] {
                                   const auto waiting = weak.lock();
                                   if (waiting && waiting->collection) {
