@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <simdjson.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "common/json_fields.hpp"
 #include "common/json_writer.hpp"
 #include "common/own_file.hpp"
 #include "common/posix.hpp"
@@ -37,22 +37,9 @@ std::string lines_of(std::span<const std::string> records) {
   return text;
 }
 
-template <class Value>
-Value value_or(const dom::element& object, std::string_view key, Value missing) {
-  Value value = missing;
-  return object[key].get(value) == simdjson::SUCCESS ? value : missing;
-}
-
-std::int64_t number_in(const dom::element& object, std::string_view key, std::int64_t missing = 0) {
-  return value_or(object, key, missing);
-}
-
-std::string text_in(const dom::element& object, std::string_view key) {
-  return std::string(value_or(object, key, std::string_view{}));
-}
-
-dom::array list_in(const dom::element& object, std::string_view key) {
-  return value_or(object, key, dom::array{});
+// Returns 0 for a number that is missing.
+std::int64_t number_in(const dom::object& object, std::string_view key) {
+  return integer_at(object, key).value_or(0);
 }
 
 void write_expiry(JsonWriter& json, const Expiry& expiry) {
@@ -72,18 +59,18 @@ void write_expiry(JsonWriter& json, const Expiry& expiry) {
   json.end_object();
 }
 
-Expiry expiry_in(const dom::element& object) {
+Expiry expiry_in(const dom::object& object) {
   Expiry expiry;
-  expiry.id = text_in(object, "id");
-  expiry.incident = text_in(object, "incident");
-  expiry.scope.name = text_in(object, "scope");
+  expiry.id = text_at(object, "id");
+  expiry.incident = text_at(object, "incident");
+  expiry.scope.name = text_at(object, "scope");
   expiry.judged = {number_in(object, "judged_ns")};
   ScopeTerms& terms = expiry.scope.terms;
   terms.is_idle = expiry.scope.name == kIdleScopeName;
   terms.acquired = {number_in(object, "acquired_ns")};
   terms.deadline = {number_in(object, "deadline_ns")};
   terms.signal = static_cast<int>(number_in(object, "signal"));
-  if (const std::int64_t grace = number_in(object, "grace_ms", -1); grace >= 0) {
+  if (const std::int64_t grace = integer_at(object, "grace_ms").value_or(-1); grace >= 0) {
     terms.grace = grace_of(std::chrono::milliseconds{grace});
   }
   if (const std::int64_t released = number_in(object, "released_ns"); released > 0) {
@@ -92,21 +79,20 @@ Expiry expiry_in(const dom::element& object) {
   return expiry;
 }
 
-SentSignal signal_in(const dom::element& object) {
+SentSignal signal_in(const dom::object& object) {
   SentSignal sent;
   sent.signal = static_cast<int>(number_in(object, "signal"));
   sent.when = {number_in(object, "wall_ns"), {number_in(object, "mono_ns")}};
-  for (const dom::element pid : list_in(object, "pids")) {
-    std::int64_t number = 0;
-    if (pid.get(number) == simdjson::SUCCESS) {
-      sent.pids.push_back(static_cast<pid_t>(number));
+  for (const dom::element pid : elements_at(object, "pids")) {
+    if (const auto number = as_integer(pid)) {
+      sent.pids.push_back(static_cast<pid_t>(*number));
     }
   }
   return sent;
 }
 
-KillVerdict verdict_in(const dom::element& object) {
-  const std::string name = text_in(object, "verdict");
+KillVerdict verdict_in(const dom::object& object) {
+  const std::string name = text_at(object, "verdict");
   for (const KillVerdict verdict :
        {KillVerdict::kDead, KillVerdict::kAlreadyGone, KillVerdict::kUnkillable}) {
     if (verdict_name(verdict) == name) {
@@ -116,13 +102,13 @@ KillVerdict verdict_in(const dom::element& object) {
   return KillVerdict::kSpared;
 }
 
-void apply(PastKill& kill, const dom::element& object, std::string_view boot_id) {
-  const std::string stage = text_in(object, "stage");
+void apply(PastKill& kill, const dom::object& object, std::string_view boot_id) {
+  const std::string stage = text_at(object, "stage");
   if (stage == "judged") {
     kill.pid = static_cast<pid_t>(number_in(object, "pid"));
     kill.start_time = static_cast<std::uint64_t>(number_in(object, "start_time"));
-    kill.is_of_this_boot = text_in(object, "boot_id") == boot_id;
-    for (const dom::element scope : list_in(object, "scopes")) {
+    kill.is_of_this_boot = text_at(object, "boot_id") == boot_id;
+    for (const dom::object scope : objects_at(object, "scopes")) {
       kill.expiries.push_back(expiry_in(scope));
     }
   } else if (stage == "recorded") {
@@ -131,7 +117,7 @@ void apply(PastKill& kill, const dom::element& object, std::string_view boot_id)
     kill.has_evidence = true;
     kill.is_recorded = false;
   } else if (stage == "released") {
-    const auto released = std::ranges::find(kill.expiries, text_in(object, "id"), &Expiry::id);
+    const auto released = std::ranges::find(kill.expiries, text_at(object, "id"), &Expiry::id);
     if (released != kill.expiries.end()) {
       released->released_at = Instant{number_in(object, "mono_ns")};
     }
@@ -169,8 +155,8 @@ std::optional<PastKill> kill_in(const std::string& text, std::string id, std::st
       records.push_back(std::move(line));
       continue;
     }
-    dom::element object;
-    if (parser.parse(line).get(object) != simdjson::SUCCESS || !object.is_object()) {
+    dom::object object;
+    if (parser.parse(line).get_object().get(object) != simdjson::SUCCESS) {
       break;
     }
     apply(kill, object, boot_id);
