@@ -205,21 +205,16 @@ void Recovery::resume_kill(PastKill& past) {
 // Finishes a kill whose outcome may be missing in the log. A worker that was spared after its idle
 // timeout is not judged again until it has been in a scope.
 void Recovery::finish_kill(const KillOrder& order, const Worker* worker, KillVerdict verdict) {
-  bool is_idle = false;
   for (const Expiry& expiry : order.expiries) {
     if (!expiry.scope.terms.is_idle || worker == nullptr) {
       continue;
     }
-    is_idle = true;
     for (const auto& page : worker->pages) {
       page->restore_idle_verdict(expiry.scope.terms.deadline);
     }
   }
-  if (is_idle) {
-    context_.files.keep(*worker->process, order.id(), order.record_number);
-  } else {
-    context_.files.remove_after(order.id(), order.record_number);
-  }
+  context_.files.remove_after(order.expiries, worker != nullptr ? worker->process.get() : nullptr,
+                              order.record_number);
   if (order.record_number != 0) {
     context_.verdicts.start_hook(order, {verdict, order.record_number});
   }
@@ -233,7 +228,7 @@ void Recovery::end_kill(const KillOrder& order, const Records::Outcome& outcome)
   }
   context_.files.end(order.id(), outcome.verdict, records);
   const std::uint64_t number = context_.log.append(std::move(records));
-  context_.files.remove_after(order.id(), number);
+  context_.files.remove_after(order.expiries, nullptr, number);
   context_.verdicts.start_hook(order, {outcome.verdict, number});
 }
 

@@ -787,7 +787,7 @@ end:
        kill_next() }
 
   /* KillLadder::record_verdicts()
-   * code: timer_server/kills/kill_ladder.cpp KillLadder::record_verdicts 40980e74 */
+   * code: timer_server/kills/kill_ladder.cpp KillLadder::record_verdicts 50a18878 */
   :: d_step { server_at == RECORD -> is_recorded[scope_in[i]] = true; server_at = SIGNAL }
   /* KillLadder::find_releases(), released_late_at(), send_due_signal(), end(). The worker is alive
    * afterwards, as with --dry-run, signal 0, or a signal that it survives.

@@ -143,9 +143,8 @@ Result<std::string> text_of(const std::string& path) {
 }
 
 // Returns nothing if the file has no verdict.
-std::optional<PastKill> kill_in(const std::string& text, std::string id, std::string_view boot_id) {
+std::optional<PastKill> kill_in(const std::string& text, std::string_view boot_id) {
   PastKill kill;
-  kill.id = std::move(id);
   std::vector<std::string> records;  // behind the last stage
   dom::parser parser;
   for (std::size_t start = 0, end = 0; (end = text.find('\n', start)) != text.npos;
@@ -187,7 +186,7 @@ std::vector<PastKill> KillFiles::read() const {
     }
     if (!text) {
       messages::warning("{}: left alone", text.error().message);
-    } else if (auto kill = kill_in(*text, file->path().filename().string(), boot_id_)) {
+    } else if (auto kill = kill_in(*text, boot_id_)) {
       kills.push_back(std::move(*kill));
     } else {
       ::unlink(path.c_str());
@@ -197,7 +196,7 @@ std::vector<PastKill> KillFiles::read() const {
     throw std::runtime_error(fmt::format("cannot read '{}': {}", folder_, error.message()));
   }
   std::ranges::sort(kills, {}, [](const PastKill& kill) {
-    return std::pair(kill.expiries.front().judged, kill.id);
+    return std::pair(kill.expiries.front().judged, kill.expiries.front().id);
   });
   return kills;
 }
@@ -270,17 +269,20 @@ void KillFiles::append(const std::string& id, const std::string& text) {
   has_trouble_ = !is_written;
 }
 
-void KillFiles::remove_after(std::string id, std::uint64_t record_number) {
-  ended_.push_back({std::move(id), record_number});
-}
-
-void KillFiles::keep(const Process& worker, std::string id, std::uint64_t record_number) {
-  std::string& kept = kept_[{worker.pid, worker.start_time}];
-  if (!kept.empty() && kept != id) {
-    ended_.push_back({std::move(kept), record_number});
+void KillFiles::remove_after(std::span<const Expiry> expiries, const Process* living,
+                             std::uint64_t record_number) {
+  const std::string& id = expiries.front().id;
+  const bool is_kept = living != nullptr && std::ranges::any_of(expiries, [](const Expiry& expiry) {
+                         return expiry.scope.terms.is_idle;
+                       });
+  if (is_kept) {
+    std::string& kept = kept_[{living->pid, living->start_time}];
+    if (!kept.empty() && kept != id) {
+      ended_.push_back({std::move(kept), record_number});
+    }
+    kept = id;
   }
-  kept = id;
-  ended_.push_back({std::move(id), record_number, true});
+  ended_.push_back({id, record_number, is_kept});
 }
 
 void KillFiles::forget(const Process& worker) {

@@ -20,7 +20,6 @@ namespace filetimer {
 
 // A kill that an earlier server has begun.
 struct PastKill {
-  std::string id;  // of the first expiry; the name of the file
   pid_t pid = 0;
   std::uint64_t start_time = 0;
   bool is_of_this_boot = true;
@@ -70,11 +69,11 @@ class KillFiles {
   void end(const std::string& id, KillVerdict verdict, std::span<const std::string> records);
 
   // Lets the file of a kill that has ended be removed when the log has synced the record
-  // `record_number`.
-  void remove_after(std::string id, std::uint64_t record_number);
-  // Keeps the file of a kill that has ended until forget(), or until another one of the worker is
-  // kept: it says that an idle timeout was judged whose worker lives.
-  void keep(const Process& worker, std::string id, std::uint64_t record_number);
+  // `record_number`. The file of an idle timeout whose worker lives is kept until forget(), or
+  // until another one of the worker is kept: it says that the timeout was judged. `living`: null if
+  // the worker has exited.
+  void remove_after(std::span<const Expiry> expiries, const Process* living,
+                    std::uint64_t record_number);
   void forget(const Process& worker);
   // Removes the files of kills whose outcomes are synced.
   void remove_synced(std::uint64_t synced);

@@ -54,7 +54,6 @@ struct KillLadder::Kill {
   Instant next_step_at;   // when step() must be called at the latest
   Instant evidence_until;
   Instant gathering_until;                         // of Listener::is_gathering
-  std::uint64_t record_number = 0;                 // of the verdict; 0: noted as synced
   std::shared_ptr<EvidenceCollection> collection;  // null: nothing is being collected
   std::optional<Evidence> last_evidence;           // of a worker that survived SIGKILL
   bool skips_grace = false;
@@ -94,7 +93,6 @@ void KillLadder::start(KillOrder order, Instant now) {
   auto kill = std::make_shared<Kill>(std::move(order), policy_.mode, excluded_, may_be_forking_);
   kill->skips_grace = has_short_waits_;
   kill->next_step_at = now + kFactsLimit;
-  kill->record_number = kill->order.record_number;
   kills_of_[&kill->worker()].push_back(kill);
   if (!kill->order.sent.empty() && kill->order.deciding() != nullptr) {
     continue_signalled(*kill, now);
@@ -172,9 +170,10 @@ bool KillLadder::step(const std::shared_ptr<Kill>& kill, Instant now) {
 void KillLadder::note_recorded() {
   const std::uint64_t synced = log_.synced();
   for (const auto& kill : kills_) {
-    if (kill->record_number != 0 && kill->record_number <= synced) {
-      files_.note_recorded(kill->order.id());
-      kill->record_number = 0;
+    KillOrder& order = kill->order;
+    if (order.record_number != 0 && order.record_number <= synced) {
+      files_.note_recorded(order.id());
+      order.record_number = 0;
     }
   }
 }
@@ -184,7 +183,7 @@ bool KillLadder::record_verdicts(Instant now) {
   std::vector<std::shared_ptr<Kill>> recorded;
   std::size_t room = log_.room_for_details();
   for (const auto& kill : kills_) {
-    const KillOrder& order = kill->order;
+    KillOrder& order = kill->order;
     if (kill->stage != Stage::kFacts) {
       continue;
     }
@@ -195,7 +194,7 @@ bool KillLadder::record_verdicts(Instant now) {
     if (!order.is_continued) {
       std::vector<std::string> records = records_of_verdict(order, room);
       files_.begin(order.worker, order.expiries, records);
-      kill->record_number = log_.append(std::move(records));
+      order.record_number = log_.append(std::move(records));
     }
     recorded.push_back(kill);
   }
@@ -568,19 +567,14 @@ void KillLadder::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
   KillEnd kill_end;
   kill_end.verdict = verdict;
   std::vector<std::string> records;
-  bool is_idle = false;
   for (const Expiry& expiry : kill.order.expiries) {
     records.push_back(records_.killed(kill.order.worker, expiry, outcome));
     outcome.cancelled = {};  // the first record alone lists them: there may be a thousand of both
-    is_idle = is_idle || expiry.scope.terms.is_idle;
   }
   files_.end(kill.order.id(), verdict, records);
   kill_end.record_number = log_.append(std::move(records));
-  if (is_idle && kill.worker().is_alive()) {
-    files_.keep(kill.worker(), kill.order.id(), kill_end.record_number);
-  } else {
-    files_.remove_after(kill.order.id(), kill_end.record_number);
-  }
+  files_.remove_after(kill.order.expiries, kill.worker().is_alive() ? &kill.worker() : nullptr,
+                      kill_end.record_number);
   listener_.on_end(kill.order, kill_end);
 }
 

@@ -30,9 +30,9 @@ struct KillOrder {
   std::vector<ScopeView> open_scopes;      // of this worker, the expired ones included
   std::optional<PythonDump> python;        // what the worker's page says of its faulthandler
   std::shared_ptr<const CpuSample> early;  // from before the deadline; null: none
+  std::uint64_t record_number = 0;         // of the verdicts; 0: not recorded yet, or synced
   // Of a kill that an earlier server has begun:
   bool is_continued = false;
-  std::uint64_t record_number = 0;  // of the verdicts; 0: they are synced
   bool has_evidence = false;
   std::vector<SentSignal> sent;  // the signals
 
