@@ -69,14 +69,17 @@ Instant due_after_losses(Instant due, const ScopeSpan& span, const LostTime& ser
   return worker.extended(server.extended(due, span, most), span);
 }
 
+Duration grace_before_due(bool has_flag, int signal, Duration grace) {
+  return has_flag && signal > 0 && signal != SIGKILL ? grace : Duration::zero();
+}
+
 Duration grace_before_due(const Slot& slot, Duration servers_grace) {
-  const int signal = slot.signal.load(kRelaxed);
   const std::uint32_t grace_ms = slot.grace_ms.load(kRelaxed);
-  if ((slot.flags.load(kRelaxed) & slot_flag::kSignalFirst) == 0 || signal == 0 ||
-      signal == SIGKILL || grace_ms == kNoSigkill) {
-    return Duration::zero();
-  }
-  return grace_ms == kServersGrace ? servers_grace : Duration{std::chrono::milliseconds{grace_ms}};
+  return grace_before_due((slot.flags.load(kRelaxed) & slot_flag::kSignalFirst) != 0,
+                          slot.signal.load(kRelaxed),
+                          grace_ms == kServersGrace ? servers_grace
+                          : grace_ms == kNoSigkill  ? Duration::zero()
+                                                   : Duration{std::chrono::milliseconds{grace_ms}});
 }
 
 Instant due_after_losses(const Slot& slot, std::int64_t word, Duration max_timeout, Duration grace,

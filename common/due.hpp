@@ -99,7 +99,9 @@ inline constexpr int kMostTimeoutsGiven = 4;
 Instant due_after_losses(Instant due, const ScopeSpan& span, const LostTime& server,
                          const LostTime& worker);
 // Returns the time from the signal of a scope to its deadline; zero: it is not signalled first.
-// `servers_grace` is that of a scope that names none.
+// `grace`: zero if no SIGKILL follows.
+Duration grace_before_due(bool has_flag, int signal, Duration grace);
+// Returns the same for a slot. `servers_grace` is that of a scope that names none.
 Duration grace_before_due(const Slot& slot, Duration servers_grace);
 // Returns when the scope of a slot with the open word `word` is due, which is `grace` after its
 // timeout.

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "common/due.hpp"
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
 #include "common/scope_page.hpp"
@@ -325,7 +326,8 @@ std::optional<Expiry> Verdicts::expiry_of(const DeadlineScan::DueScope& due) con
   expiry.scope = context_.scopes.view_of(*reading);
   ScopeTerms& terms = expiry.scope.terms;
   terms.deadline = due.deadline;
-  if (terms.signal_first && terms.signal > 0 && terms.grace.value_or(Grace{}) > Grace{}) {
+  if (grace_before_due(terms.signal_first, terms.signal, terms.grace.value_or(Grace{})) >
+      Duration::zero()) {
     terms.signal = SIGKILL;  // the first signal was sent when the timeout had passed
   }
   expiry.place = place;

@@ -75,17 +75,20 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
       return;
     }
     activity.is_inside = true;
-    const Instant deadline = deadline_of(slot, word, scan);
+    const Duration grace = grace_before_due(slot, scan.terms.grace);
+    const auto due_after = [&](Duration after_timeout) {
+      return due_after_losses(slot, word, scan.terms.max_timeout, after_timeout, scan.server,
+                              scan.worker);
+    };
+    const Instant deadline = due_after(grace);
     if (deadline <= scan.now) {
       found.due.push_back({index, word, deadline});
       return;
     }
     next = std::min(next, deadline);
-    const Duration grace = grace_before_due(slot, scan.terms.grace);
     Instant timed_out = deadline;
     if (grace > Duration::zero()) {
-      timed_out =
-          due_after_losses(slot, word, scan.terms.max_timeout, {}, scan.server, scan.worker);
+      timed_out = due_after(Duration::zero());
       if (timed_out > scan.now) {
         next = std::min(next, timed_out);
       } else if ((!rare_ || !is_noted(rare_->signalled, index, word)) && is_unchanged(slot, word)) {

@@ -61,11 +61,13 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
       found.lost.push_back({&worker, page, false});
     }
   }
-  const bool is_soon = !next.is_never() && next.ns - woke.ns <= context_.lead.count();
-  if (is_soon && context_.lead > Duration::zero()) {
+  // All of them are later than `woke`, so none is soon without a lead.
+  if (next.ns - woke.ns <= context_.lead.count()) {
     found.soon.push_back(&worker);
+    want_by(next);
+  } else {
+    want_before(next);
   }
-  want_by(is_soon || next.is_never() ? next : next + -context_.lead);
   shortest_ = std::min(shortest_, activity.shortest);
   if (!activity.watches.empty()) {
     judge_idleness(worker, activity, woke, found);

@@ -78,8 +78,7 @@ class DeadlineScan {
   void want_looks_for(Duration timeout, Instant now);
   // Makes next() return at most `time`.
   void want_by(Instant time) { next_ = std::min(next_, time); }
-  // Makes next() return at most the lead before the deadline of a new scope; never(): there is
-  // none.
+  // Makes next() return at most the lead before a deadline; never(): there is none.
   void want_before(Instant deadline) {
     want_by(deadline.is_never() ? deadline : deadline + -context_.lead);
   }
