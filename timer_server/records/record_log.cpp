@@ -253,8 +253,10 @@ void RecordLog::Writer::end_batch(std::deque<Entry>& batch, const Status& done) 
   busy_since_ = oldest_of_batch_ = Instant::never();
   put_back(batch, queue_);  // records that were not written
   queued_bytes_ = 0;
-  for (const Entry& entry : queue_) {
-    queued_bytes_ += entry.line.size();
+  for (const auto* const entries : {&queue_, &unsynced_}) {
+    for (const Entry& entry : *entries) {
+      queued_bytes_ += entry.line.size();
+    }
   }
   failure_ = done ? std::string{} : done.error().message;
   progress_.notify_all();
