@@ -307,7 +307,7 @@ Result<bool> RuntimeDirectory::restore_entries() {
     board.serve();
     announce(announced_);
   }
-  // With the lock, which tells that no other server has a socket there.
+  // The lock is held, so no other server has a socket there.
   if (Status made = make_control(); !made) {
     return tl::unexpected<Error>(std::move(made.error()));
   }

@@ -739,8 +739,8 @@ end:
        :: else -> i++; scan_next_page()
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan daed7a8e
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 48e6577a */
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 62387b6d
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 619460b1 */
   :: d_step { server_at == READ_SLOT ->
        if
        :: IS_OPEN(word[SLOT(i, s)]) && word[SLOT(i, s)] <= JUDGES_BY -> due[s] = word[SLOT(i, s)]

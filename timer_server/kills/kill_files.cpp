@@ -248,7 +248,7 @@ void KillFiles::end(const std::string& id, KillVerdict verdict,
   append(id, lines_of(records) + std::move(json).finish() + '\n');
 }
 
-// A kill goes on without its file: a full directory must not keep a hung worker alive.
+// A kill continues without its file, so a full directory spares no hung worker.
 void KillFiles::append(const std::string& id, const std::string& text) {
   const std::string path = path_of(id);
   const auto open_file = [&] {

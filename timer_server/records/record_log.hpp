@@ -85,7 +85,7 @@ class RecordLog {
   std::string take_message(Instant now, bool& is_good_news);
   struct Backlog {
     std::uint64_t records = 0;  // that are not synced
-    // Of those that are not written, or are being written:
+    // Of those that are not written, are being written, or were written before a sync that failed:
     std::size_t bytes = 0;
     Instant oldest = Instant::never();  // when the first one was appended
   };

@@ -47,7 +47,7 @@ class Source {
   const int fd_;
   const Priority priority_;
   const std::shared_ptr<const Handler> handler_;  // shared by the loop while it runs
-  const UniqueFd owned_;                          // the descriptor, if it is nobody else's
+  const UniqueFd owned_;                          // the descriptor, if this source closes it
   bool is_pending_ = false;
   std::int64_t armed_ns_ = 0;  // what a timer is set to; 0: it is off
 };

@@ -32,7 +32,8 @@ namespace {
 class LoopStage {
  public:
   // A source that has an event already.
-  void add(const std::string& name, Priority priority, Source::Handler handler = [] {}) {
+  void add(
+      const std::string& name, Priority priority, Source::Handler handler = [] {}) {
     UniqueFd& fd = fds_[name];
     fd.reset(::eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC));
     sources[name] = watch_io(loop, fd.get(), EPOLLIN | EPOLLET, priority,
@@ -229,7 +230,7 @@ const std::string kReady = "READY=1\nSTATUS=watching 0 workers, killed 0 since t
 
 }  // namespace
 
-TEST_CASE("The service manager is told of the readiness with the first status, and of changes") {
+TEST_CASE("The first status is sent with READY=1, and later ones when they change") {
   const NotifySocket socket;
   ServiceManager manager;
   manager.notify_status(0, 0);
