@@ -776,27 +776,34 @@ Ns HistoryJudge::with_server(const Scope& scope, Ns due, Ns timeout) const {
 void HistoryJudge::judge_hang(const Scope& scope) {
   const Process& worker = *scope.worker;
   Ns timeout = 0;
-  Ns due = std::min(timeout_at(scope, kNever, timeout).to + grace_before_due(scope), kNever);
-  if (!scope.may_be_watched() || due >= kNever || timeout >= kNever) {
+  const Ns timed_out = timeout_at(scope, kNever, timeout).to;
+  if (!scope.may_be_watched() || timed_out >= kNever || timeout >= kNever) {
     return;
   }
-  due = with_server(scope, due, 0);
-  const auto move = [&](const Halt& halt) {
-    if (due >= kNever || halt.possible.from > due + kPrompt) {
-      return;
-    }
-    if (halt.possible.to >= kNever) {
-      due = kNever;
-    } else {  // it may have begun a look before it was seen, and ends with one
-      const Ns length = halt.possible.to - halt.possible.from + std::max(timeout / 4, kUnseen);
-      due = std::max(due, halt.possible.to + kLook) + std::min(length + kLook, timeout);
-    }
-  };
-  std::ranges::for_each(worker.halts, move);
-  const Ns before = std::exchange(due, due < kNever ? with_server(scope, due, timeout) : due);
-  if (due > before) {  // the next server may find the worker halted
+  const auto after_losses = [&](Ns due) {
+    due = with_server(scope, due, 0);
+    const auto move = [&](const Halt& halt) {
+      if (due >= kNever || halt.possible.from > due + kPrompt) {
+        return;
+      }
+      if (halt.possible.to >= kNever) {
+        due = kNever;
+      } else {  // it may have begun a look before it was seen, and ends with one
+        const Ns length = halt.possible.to - halt.possible.from + std::max(timeout / 4, kUnseen);
+        due = std::max(due, halt.possible.to + kLook) + std::min(length + kLook, timeout);
+      }
+    };
     std::ranges::for_each(worker.halts, move);
-  }
+    const Ns before = std::exchange(due, due < kNever ? with_server(scope, due, timeout) : due);
+    if (due > before) {  // the next server may find the worker halted
+      std::ranges::for_each(worker.halts, move);
+    }
+    return due;
+  };
+  // The whole grace period follows the signal, also if both had passed while time was lost.
+  const Ns grace = grace_before_due(scope);
+  Ns due = std::max(after_losses(std::min(timed_out + grace, kNever)),
+                    std::min(after_losses(timed_out) + grace, kNever));
   // A worker that is being killed is judged again when the kill is over.
   for (const auto& [id, killed] : killed_) {
     const auto expired = expired_.find(id);
@@ -830,8 +837,8 @@ void HistoryJudge::judge_hang(const Scope& scope) {
     report("hang-is-judged", whose(scope), "judged {} ms past its deadline, in {}",
            (judged - due) / 1'000'000, expired.place());
   }
-  const Ns grace = std::llround(1e9 * expired.number("grace_s", 0));
-  const Ns dead = std::max(judged, due) + grace + 2 * prompt(due);
+  const Ns grace_after = std::llround(1e9 * expired.number("grace_s", 0));
+  const Ns dead = std::max(judged, due) + grace_after + 2 * prompt(due);
   const bool must_die = expired.integer("signal") == SIGKILL ||
                         (expired.integer("signal") > 0 && expired.has("grace_s"));
   if (must_die && open_until > with_server(scope, dead, timeout)) {
