@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::string_view kExitedUnseen = "the worker ended while no server was running";
 constexpr std::string_view kAnotherBoot = "the machine was restarted";
-constexpr std::string_view kOverMeanwhile = "the scope had ended before the next server started";
 
 // Returns whether the scope has ended since its verdict.
 bool is_over(const Expiry& expiry) {
@@ -174,32 +173,29 @@ void Recovery::resume_kill(PastKill& past) {
   order.record_number = past.is_recorded ? 0 : context_.log.append(std::move(past.records));
   Worker* const worker = find_or_watch(past);
   order.worker = worker != nullptr ? WorkerIdentity::of(*worker) : exited_worker(past);
-  Records::Outcome outcome;
   if (past.verdict) {
     finish_kill(order, worker, *past.verdict);
-  } else if (worker == nullptr) {
-    outcome.verdict = KillVerdict::kAlreadyGone;
-    outcome.reason = past.is_of_this_boot ? kExitedUnseen : kAnotherBoot;
-    end_kill(order, outcome);
-  } else if (std::ranges::all_of(order.expiries, is_over)) {
-    outcome.verdict = KillVerdict::kSpared;
-    outcome.reason = kOverMeanwhile;
-    end_kill(order, outcome);
-  } else {
-    for (Expiry& expiry : order.expiries) {
-      if (is_over(expiry) && !expiry.released_at) {
-        expiry.released_at = Instant::now();
-        if (!past.sent.empty()) {
-          continue;  // it is no reason to spare the worker any more
-        }
-        std::string record = context_.records.released_late(order.worker, expiry);
-        context_.files.note_release(order.id(), expiry, record);
-        context_.log.append(std::move(record));
-      }
-    }
-    order.python = context_.verdicts.python_dump_of(*worker);
-    context_.verdicts.resume(*worker, std::move(order), Instant::now());
+    return;
   }
+  if (worker == nullptr) {
+    Records::Outcome outcome;
+    outcome.verdict = past.sent.empty() ? KillVerdict::kAlreadyGone : KillVerdict::kDead;
+    outcome.signals = past.sent;
+    outcome.reason = past.is_of_this_boot ? kExitedUnseen : kAnotherBoot;
+    context_.verdicts.end(order, outcome);
+    return;
+  }
+  // Once a signal was sent, the end of a scope is no reason to spare the worker.
+  for (Expiry& expiry : order.expiries) {
+    if (past.sent.empty() && is_over(expiry) && !expiry.released_at) {
+      expiry.released_at = Instant::now();
+      std::string record = context_.records.released_late(order.worker, expiry);
+      context_.files.note_release(order.id(), expiry, record);
+      order.record_number = context_.log.append(std::move(record));
+    }
+  }
+  order.python = context_.verdicts.python_dump_of(*worker);
+  context_.verdicts.resume(*worker, std::move(order), Instant::now());
 }
 
 // Finishes a kill whose outcome may be missing in the log. A worker that was spared after its idle
@@ -218,18 +214,6 @@ void Recovery::finish_kill(const KillOrder& order, const Worker* worker, KillVer
   if (order.record_number != 0) {
     context_.verdicts.start_hook(order, {verdict, order.record_number});
   }
-}
-
-// Ends a kill that needs no more steps.
-void Recovery::end_kill(const KillOrder& order, const Records::Outcome& outcome) {
-  std::vector<std::string> records;
-  for (const Expiry& expiry : order.expiries) {
-    records.push_back(context_.records.killed(order.worker, expiry, outcome));
-  }
-  context_.files.end(order.id(), outcome.verdict, records);
-  const std::uint64_t number = context_.log.append(std::move(records));
-  context_.files.remove_after(order.expiries, nullptr, number);
-  context_.verdicts.start_hook(order, {outcome.verdict, number});
 }
 
 // Returns null if the process has exited, or cannot be watched.

@@ -68,7 +68,6 @@ class Recovery {
   void settle_judged_slots(const Worker& worker, const std::shared_ptr<WorkerPage>& page);
   void resume_kill(PastKill& past);
   void finish_kill(const KillOrder& order, const Worker* worker, KillVerdict verdict);
-  void end_kill(const KillOrder& order, const Records::Outcome& outcome);
   Worker* find_or_watch(const PastKill& past);
 
   const Context context_;

@@ -213,7 +213,7 @@ void KillFiles::begin(const WorkerIdentity& worker, std::span<const Expiry> expi
     write_expiry(json, expiry);
   }
   json.end_array();
-  append(expiries.front().id, lines_of(records) + std::move(json).finish() + '\n');
+  append(expiries.front().id, lines_of(records) + std::move(json).finish() + '\n', true);
 }
 
 void KillFiles::note_recorded(const std::string& id) {
@@ -249,24 +249,30 @@ void KillFiles::end(const std::string& id, KillVerdict verdict,
 }
 
 // A kill continues without its file, so a full directory spares no hung worker.
-void KillFiles::append(const std::string& id, const std::string& text) {
+void KillFiles::append(const std::string& id, const std::string& text, bool is_first) {
   const std::string path = path_of(id);
   const auto open_file = [&] {
-    return UniqueFd(
-        ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    return UniqueFd(::open(path.c_str(),
+                           O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW | (is_first ? O_CREAT : 0),
+                           0600));
   };
   UniqueFd file = open_file();
-  if (!file && errno == ENOENT && ::mkdir(folder_.c_str(), 0700) == 0) {
+  if (!file && is_first && errno == ENOENT && ::mkdir(folder_.c_str(), 0700) == 0) {
     file = open_file();
   }
-  const bool is_written = file && retry_eintr([&] {
-                                    return ::write(file.get(), text.data(), text.size());
-                                  }) == static_cast<ssize_t>(text.size());
-  if (!is_written && !has_trouble_) {
+  const ssize_t size = static_cast<ssize_t>(text.size());
+  const ssize_t written =
+      file ? retry_eintr([&] { return ::write(file.get(), text.data(), text.size()); }) : -1;
+  if (written > 0 && written < size) {
+    // The next stage must not stand behind half a line.
+    (void)::ftruncate(file.get(), ::lseek(file.get(), 0, SEEK_CUR) - written);
+    errno = ENOSPC;
+  }
+  if (written != size && !has_trouble_) {
     messages::warning("{}: if this server is killed, the next one may judge a scope again",
                       system_error(fmt::format("cannot write '{}'", path)).value().message);
   }
-  has_trouble_ = !is_written;
+  has_trouble_ = written != size;
 }
 
 void KillFiles::remove_after(std::span<const Expiry> expiries, const Process* living,

@@ -67,10 +67,18 @@ struct KillLadder::Kill {
 };
 
 const Expiry* KillOrder::deciding() const {
-  const auto found = std::ranges::find_if(expiries, [](const Expiry& expiry) {
-    return expiry.scope.terms.signal > 0 && !expiry.released_at;
-  });
-  return found == expiries.end() ? nullptr : &*found;
+  const Expiry* earliest = nullptr;
+  for (const Expiry& expiry : expiries) {
+    const ScopeTerms& terms = expiry.scope.terms;
+    if (terms.signal <= 0 || expiry.released_at) {
+      continue;
+    }
+    if (terms.signal == SIGKILL || terms.grace) {
+      return &expiry;
+    }
+    earliest = earliest == nullptr ? &expiry : earliest;
+  }
+  return earliest;
 }
 
 KillLadder::KillLadder(EventLoop& loop, KillPolicy policy, Records& records, RecordLog& log,
@@ -94,6 +102,10 @@ void KillLadder::start(KillOrder order, Instant now) {
   kill->skips_grace = has_short_waits_;
   kill->next_step_at = now + kFactsLimit;
   kills_of_[&kill->worker()].push_back(kill);
+  if (kill->order.is_continued) {
+    kill->targets.find();
+    kill->targets.resume_stopped();
+  }
   if (!kill->order.sent.empty() && kill->order.deciding() != nullptr) {
     continue_signalled(*kill, now);
   }
@@ -113,7 +125,6 @@ void KillLadder::continue_signalled(Kill& kill, Instant now) {
                                                                          : *terms.grace));
   kill.ends_in_sigkill = sent.signal == SIGKILL || terms.grace;
   kill.cancelled = listener_.on_signal(kill.worker(), kill.ends_in_sigkill);
-  kill.targets.find();
   kill.targets.watch_ends(loop_, [&news = kill.has_news] { news = true; });
 }
 
@@ -254,7 +265,7 @@ void KillLadder::record_evidence(Kill& kill) {
     std::string record =
         records_.evidence(kill.order.worker, kill.order.id(), kill.collection->take());
     files_.note_evidence(kill.order.id(), record);
-    log_.append_detail(std::move(record));
+    kill.order.record_number = log_.append_detail(std::move(record));
     kill.collection.reset();
   }
 }
@@ -397,7 +408,7 @@ bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& kept, Instant now) 
   if (now < kill.next_step_at) {
     return false;
   }
-  if (kill.stage == Stage::kSignalled) {
+  if (kill.stage == Stage::kSignalled && !policy_.dry_run) {
     begin_signal(kept);
     return true;
   }
@@ -489,7 +500,7 @@ void KillLadder::find_releases(Kill& kill) {
       ++released_late_[expiry.scope.name];
       std::string record = records_.released_late(kill.order.worker, expiry);
       files_.note_release(kill.order.id(), expiry, record);
-      log_.append(std::move(record));
+      kill.order.record_number = log_.append(std::move(record));
     }
   }
 }
@@ -557,25 +568,27 @@ void KillLadder::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
   outcome.signals = kill.signals;
   outcome.reason = reason;
   outcome.cancelled = kill.cancelled;
-  outcome.list_bytes = log_.room_for_details();
   if (kill.last_evidence && verdict == KillVerdict::kUnkillable) {
     outcome.held_by = &*kill.last_evidence;
   }
   if (kill.worker_died) {
     outcome.dead_after = *kill.worker_died - kill.first_signal;
   }
-  KillEnd kill_end;
-  kill_end.verdict = verdict;
+  end(kill.order, outcome);
+}
+
+void KillLadder::end(const KillOrder& order, Records::Outcome outcome) {
+  outcome.list_bytes = log_.room_for_details();
   std::vector<std::string> records;
-  for (const Expiry& expiry : kill.order.expiries) {
-    records.push_back(records_.killed(kill.order.worker, expiry, outcome));
+  for (const Expiry& expiry : order.expiries) {
+    records.push_back(records_.killed(order.worker, expiry, outcome));
     outcome.cancelled = {};  // the first record alone lists them: there may be a thousand of both
   }
-  files_.end(kill.order.id(), verdict, records);
-  kill_end.record_number = log_.append(std::move(records));
-  files_.remove_after(kill.order.expiries, kill.worker().is_alive() ? &kill.worker() : nullptr,
-                      kill_end.record_number);
-  listener_.on_end(kill.order, kill_end);
+  files_.end(order.id(), outcome.verdict, records);
+  const std::uint64_t number = log_.append(std::move(records));
+  const Process& worker = *order.worker.process;
+  files_.remove_after(order.expiries, worker.is_alive() ? &worker : nullptr, number);
+  listener_.on_end(order, {outcome.verdict, number});
 }
 
 }  // namespace filetimer

@@ -39,8 +39,9 @@ struct KillOrder {
   // Returns the id of the kill.
   [[nodiscard]] const std::string& id() const { return expiries.front().id; }
 
-  // Returns the expiry whose signal and grace period count: the earliest that has a signal and
-  // whose scope was not released since. Returns null if the worker is to be spared.
+  // Returns the expiry whose signal and grace period count: of those that have a signal, and whose
+  // scope was not released since, the earliest that ends in SIGKILL, else the earliest. Returns
+  // null if the worker is to be spared.
   [[nodiscard]] const Expiry* deciding() const;
 };
 
@@ -93,6 +94,8 @@ class KillLadder {
 
   // Begins a kill. record_verdicts() or advance() takes its first step.
   void start(KillOrder order, Instant now);
+  // Records the outcome of a kill that needs no step.
+  void end(const KillOrder& order, Records::Outcome outcome);
   // Records all new verdicts. Returns whether there are any.
   bool record_verdicts(Instant now);
   // Takes all kills as far as they can go. Returns when it must be called again at the latest; it

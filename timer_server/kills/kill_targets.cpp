@@ -56,6 +56,17 @@ void KillTargets::find() {
   }
 }
 
+void KillTargets::resume_stopped() const {
+  const auto resume_if_stopped = [](const Process& process) {
+    const auto stat = read_stat(fmt::format("/proc/{}", process.pid));
+    if (stat && stat->state == 'T') {
+      process.send_signal(SIGCONT);
+    }
+  };
+  std::ranges::for_each(others_, resume_if_stopped);
+  resume_if_stopped(*worker_);
+}
+
 void KillTargets::begin_stop(Stop which) {
   which_ = which;
   leads_session_ = mode_ == KillMode::kTree && ::getsid(worker_->pid) == worker_->pid &&

@@ -50,8 +50,11 @@ class KillTargets {
         excluded_(excluded),
         may_be_forking_(may_be_forking) {}
 
-  // Finds the targets of a signal that an earlier server has sent.
+  // Finds the targets of a kill that an earlier server has begun.
   void find();
+  // Sends SIGCONT to those that are stopped: that server may have been killed between its SIGSTOP
+  // and its SIGCONT.
+  void resume_stopped() const;
   // Which targets are stopped before a signal. A shell takes its terminal back from a job that
   // stops, so a worker that may handle the signal and go on is not stopped in its sleep.
   enum class Stop { kAll, kForking };

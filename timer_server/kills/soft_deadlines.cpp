@@ -55,8 +55,8 @@ std::optional<Warnings::Scope> SoftDeadlines::warning_of(
   warning.passed = {scope, due.slot.deadline, Instant::now(),
                     context_.policy.reason_to_warn(scope.terms, due.is_to_be_signalled),
                     due.is_to_be_signalled && !context_.is_dry_run ? scope.terms.signal : 0};
-  warning.is_open = [page = due.page, slot = due.slot] {
-    return page->is_open(slot.slot, slot.word);
+  warning.is_open = [process = due.process, page = due.page, slot = due.slot] {
+    return page->is_open(slot.slot, slot.word) && !runs_another_program(*process, *page);
   };
   return warning;
 }

@@ -127,6 +127,10 @@ void Verdicts::resume(Worker& worker, KillOrder order, Instant now) {
   ladder_.start(std::move(order), now);
 }
 
+void Verdicts::end(const KillOrder& order, const Records::Outcome& outcome) {
+  ladder_.end(order, outcome);
+}
+
 void Verdicts::note_message(const KillOrder& order, Instant now) {
   const Expiry& first = order.expiries.front();
   const Expiry* const deciding = order.deciding();

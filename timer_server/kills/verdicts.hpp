@@ -67,6 +67,8 @@ class Verdicts {
   void sample(std::span<Worker* const> workers, Instant now);
   // Starts a kill of `worker` that an earlier server has recorded and not finished.
   void resume(Worker& worker, KillOrder order, Instant now);
+  // Ends a kill of an earlier server whose worker is not watched.
+  void end(const KillOrder& order, const Records::Outcome& outcome);
   // Starts the hook for a kill that has ended.
   void start_hook(const KillOrder& order, const KillEnd& end);
 

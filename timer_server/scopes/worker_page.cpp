@@ -80,23 +80,30 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
       return due_after_losses(slot, word, scan.terms.max_timeout, after_timeout, scan.server,
                               scan.worker);
     };
-    const Instant deadline = due_after(grace);
-    if (deadline <= scan.now) {
-      found.due.push_back({index, word, deadline});
-      return;
-    }
-    next = std::min(next, deadline);
+    Instant deadline = due_after(grace);
     Instant timed_out = deadline;
     if (grace > Duration::zero()) {
       timed_out = due_after(Duration::zero());
       if (timed_out > scan.now) {
         next = std::min(next, timed_out);
-      } else if ((!rare_ || !is_noted(rare_->signalled, index, word)) && is_unchanged(slot, word)) {
+      } else if (!rare_ || !is_noted(rare_->signalled, index, word)) {
+        // The first look may come after the whole grace period.
+        const Instant grace_until = deadline <= scan.now ? scan.now + grace : deadline;
+        next = std::min(next, grace_until);
         // Otherwise the slot has another scope by now, and its worker wakes the server if needed.
-        found.to_signal.push_back({index, word, timed_out});
+        if (is_unchanged(slot, word)) {
+          found.to_signal.push_back({index, word, timed_out, grace_until});
+        }
         return;
+      } else {
+        deadline = std::max(deadline, rare_->grace_until[index]);
       }
     }
+    if (deadline <= scan.now) {
+      found.due.push_back({index, word, deadline});
+      return;
+    }
+    next = std::min(next, deadline);
     if ((slot.soft_ms.load(kRelaxed) | scan.terms.warn_at) == 0) {
       return;
     }
@@ -176,6 +183,11 @@ void WorkerPage::note(std::vector<std::int64_t>& words, std::size_t slot, std::i
     words.resize(slot + 1);
   }
   words[slot] = word;
+}
+
+void WorkerPage::note_signalled(const Due& scope) {
+  note(rare().signalled, scope.slot, scope.word);
+  rare().grace_until[scope.slot] = scope.grace_until;
 }
 
 void WorkerPage::move_notes(std::size_t slot, std::int64_t before, std::int64_t word) {

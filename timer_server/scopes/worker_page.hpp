@@ -60,6 +60,7 @@ class WorkerPage {
     std::size_t slot = 0;
     std::int64_t word = 0;
     Instant deadline;
+    Instant grace_until{};  // at least, of one to be signalled
   };
   // The scopes that a scan has found.
   struct Found {
@@ -93,8 +94,8 @@ class WorkerPage {
   // Adds what it finds to `found` and `activity`. Returns the earliest deadline of the scopes that
   // are not due, soft deadlines included.
   virtual Instant scan(const Scan& scan, Found& found, Activity& activity);
-  // Notes that the scope in the slot was signalled, under its word.
-  void note_signalled(std::size_t slot, std::int64_t word) { note(rare().signalled, slot, word); }
+  // Notes that the scope was signalled, under its word.
+  void note_signalled(const Due& scope);
   // Returns when the scope in the slot is due, under its word.
   [[nodiscard]] static Instant deadline_of(const Slot& slot, std::int64_t word, const Scan& scan);
   // Returns when the idle timeout is due if the last release was at `last_left`. Returns nothing if
@@ -192,6 +193,7 @@ class WorkerPage {
     // By slot: the word under which it was warned about last, and signalled last.
     std::vector<std::int64_t> warned;
     std::vector<std::int64_t> signalled;
+    std::unordered_map<std::size_t, Instant> grace_until;  // of these, at least
   };
   Rare& rare();
   [[nodiscard]] static bool is_noted(const std::vector<std::int64_t>& words, std::size_t slot,

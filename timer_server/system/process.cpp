@@ -31,7 +31,7 @@ Instant Process::started() const {
 }
 
 bool Process::is_alive() const {
-  return !has_ended(pidfd.get());
+  return pidfd && !has_ended(pidfd.get());
 }
 
 bool Process::send_signal(int signal) const {

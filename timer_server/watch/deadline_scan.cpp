@@ -100,7 +100,7 @@ bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page
   }
   for (const WorkerPage::Due& slot : to_signal) {
     found.soft.push_back({worker.process, page, slot, true});
-    page->note_signalled(slot.slot, slot.word);
+    page->note_signalled(slot);
   }
   found.due.reserve(found.due.size() + due.size());  // no verdict may be lost
   for (const WorkerPage::Due& candidate : due) {

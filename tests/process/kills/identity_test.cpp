@@ -263,11 +263,11 @@ TEST_CASE("the next server does not continue a kill on a process with a recycled
     const std::uint64_t started = filetimer::start_time_in_proc(pid);
     std::string dir;
     {
-      Server server(temp, {"--grace", "10m"});
+      // The signal waits for the evidence.
+      Server server(temp, {"--evidence-command", "sleep 300", "--evidence-timeout", "300"});
       dir = server.dir();
-      server.send(acquire_past(pid, "hung", SIGCONT));  // ends no process, so the grace period runs
+      server.send(acquire_past(pid, "hung"));
       server.wait_for("expired", pid);
-      server.barrier();
       server.kill();
     }
     worker.reset();

@@ -123,6 +123,17 @@ TEST_CASE("an earlier signal that a worker survived does not delay the kill for 
   CHECK(first.signals() == std::vector<int>{SIGTERM});
 }
 
+TEST_CASE("of scopes that expire together one that ends in SIGKILL decides") {
+  const TempFolder temp;
+  Server server(temp);
+  Worker worker("ignore-term");
+  server.send(
+      acquire_past(worker.pid(), "without-grace", SIGTERM) +
+      with_own_keys(acquire_past(worker.pid(), "with-grace", SIGTERM), R"("x_grace_s": 0.1)"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  CHECK(server.wait_for("killed", worker.pid()).signals() == std::vector<int>{SIGTERM, SIGKILL});
+}
+
 TEST_CASE("a scope that is signalled first expires after its grace period, and not if it is left") {
   constexpr unsigned kSignalFirst = 64;
   const TempFolder temp;
@@ -150,6 +161,18 @@ TEST_CASE("a scope that is signalled first expires after its grace period, and n
   CHECK(server.stop() == exited(0));
   CHECK(count(server.records(), "warned", worker->pid()) == 3);
   CHECK(count(server.records(), "expired", worker->pid()) == 1);
+}
+
+TEST_CASE(
+    "a scope that is signalled first gets its signal and grace period however late the look") {
+  const TempFolder temp;
+  Server server(temp, {"--evidence", "none"});
+  const auto worker = page_worker(server.dir(), "w-1");
+  worker->ask(fmt::format("open 0 forward 1 {} 100 64", SIGURG));
+  let_pass(150ms);  // longer than timeout and grace period; the server does not know of the scope
+  worker->tell("hint");
+  CHECK(worker->status() == killed_by(SIGKILL));
+  CHECK(server.wait_for("warned", worker->pid()).integer("signal") == SIGURG);
 }
 
 TEST_CASE("a thousand scopes of one worker that expire together do not swamp the log") {

@@ -17,6 +17,32 @@ using namespace std::chrono_literals;
 
 namespace {
 
+// The first signal waits for evidence that takes longer than any test.
+const std::vector<std::string> kNeverSignals{"--evidence-command", "sleep 300",
+                                             "--evidence-timeout", "300"};
+
+// Returns whether a kill file of the server says that the kill has come to this stage.
+bool has_stage(const Server& server, const std::string& stage) {
+  const std::string folder = server.dir() + "/kills";
+  return std::filesystem::exists(folder) &&
+         std::ranges::any_of(std::filesystem::directory_iterator(folder), [&](const auto& file) {
+           return contains(read_file(file.path().string()), "\"stage\":\"" + stage + '"');
+         });
+}
+
+// Opens a scope that expires and whose first signal ends no worker, and kills the server in its
+// grace period.
+std::unique_ptr<Worker> signalled_by_killed_server(const TempFolder& temp,
+                                                   std::chrono::milliseconds grace) {
+  Server server(temp);
+  auto worker = page_worker(server.dir(), "w-1");
+  worker->ask(fmt::format("open 0 forward 1 {} {}", SIGCONT, grace.count()));
+  REQUIRE(worker->ask("hint") == "ok");
+  REQUIRE(wait_until([&] { return has_stage(server, "signalled"); }));
+  server.kill();
+  return worker;
+}
+
 std::size_t verdicts(const Records& records, pid_t pid) {
   return count(records, "expired", pid) + count(records, "left_open", pid);
 }
@@ -137,7 +163,7 @@ TEST_CASE("a kill that was under way is finished under its id, and its scope is 
 
 TEST_CASE("a scope that was released late while no server ran is spared, and its slot is freed") {
   const TempFolder temp;
-  Server server(temp);
+  Server server(temp, kNeverSignals);
   const auto worker = page_worker(server.dir(), "w-1");
   worker->ask(fmt::format("open 0 forward 1 {} 600000", SIGCONT));
   REQUIRE(worker->ask("hint") == "ok");
@@ -145,9 +171,43 @@ TEST_CASE("a scope that was released late while no server ran is spared, and its
   server.wait_for("expired", worker->pid());
   server.kill();
   CHECK(worker->ask("release 0") == "late");
+  worker->signal(SIGSTOP);  // as the server does before it sends the signal
   const Server next(temp);
   CHECK(next.wait_for("killed", worker->pid()).text("verdict") == "spared");
   CHECK(wait_until([&] { return worker->ask("word 0") == "free"; }));
+  CHECK(worker->is_alive());
+}
+
+TEST_CASE("a worker that left its scope after the signal, while no server ran, gets SIGKILL") {
+  const TempFolder temp;
+  const auto worker = signalled_by_killed_server(temp, 5s);
+  CHECK(worker->ask("release 0") == "late");
+  const Server next(temp);
+  CHECK(worker->status() == killed_by(SIGKILL));
+  const Record killed = next.wait_for("killed", worker->pid());
+  CHECK(killed.text("verdict") == "dead");
+  CHECK(killed.signals() == std::vector<int>{SIGCONT, SIGKILL});
+}
+
+TEST_CASE("a worker that exited after the signal, while no server ran, is dead") {
+  const TempFolder temp;
+  const auto worker = signalled_by_killed_server(temp, 600s);
+  worker->signal(SIGKILL);
+  CHECK(worker->status() == killed_by(SIGKILL));
+  const Server next(temp);
+  const Record killed = next.wait_for("killed", worker->pid());
+  CHECK(killed.text("verdict") == "dead");
+  CHECK(killed.signals() == std::vector<int>{SIGCONT});
+  CHECK(killed.is_null("dead_after_ms"));
+}
+
+TEST_CASE("a server with --dry-run sends no SIGKILL in a kill of the server before it") {
+  const TempFolder temp;
+  const auto worker = signalled_by_killed_server(temp, 1s);
+  const Server next(temp, {"--dry-run"});
+  const Record killed = next.wait_for("killed", worker->pid());
+  CHECK(killed.text("verdict") == "spared");
+  CHECK(killed.signals() == std::vector<int>{SIGCONT});
   CHECK(worker->is_alive());
 }
 

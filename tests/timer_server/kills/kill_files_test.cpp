@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/kills/kill_files.hpp"
+
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+
+#include "tests/support/files.hpp"
+
+using namespace filetimer;
+
+namespace {
+
+// No file of this process can be longer than that.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(std::uintmax_t bytes) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    ::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_{};
+  sighandler_t handler_ = ::signal(SIGXFSZ, SIG_IGN);
+};
+
+WorkerIdentity this_worker() {
+  Process process;
+  process.pid = ::getpid();
+  process.start_time = 1;
+  return {std::make_shared<const Process>(std::move(process)),
+          std::make_shared<std::optional<WorkerFacts>>()};
+}
+
+}  // namespace
+
+TEST_CASE("a stage that could be written only in part does not hide the stages after it") {
+  const testing::TempFolder temp;
+  KillFiles files(temp.path(), "boot");
+  Expiry expiry;
+  expiry.id = "id-1";
+  expiry.scope.name = "forward";
+  files.begin(this_worker(), {&expiry, 1}, {});
+  {
+    const FileSizeLimit limit(std::filesystem::file_size(temp.path("kills/id-1")) + 8);
+    files.note_evidence("id-1", R"({"event":"evidence"})");
+  }
+  files.note_signal("id-1", {SIGTERM, ClockReading::now(), {::getpid()}});
+  const std::vector<PastKill> kills = files.read();
+  REQUIRE(kills.size() == 1);
+  CHECK(!kills[0].has_evidence);
+  CHECK(kills[0].records.empty());
+  REQUIRE(kills[0].sent.size() == 1);
+  CHECK(kills[0].sent[0].signal == SIGTERM);
+}
