@@ -683,6 +683,14 @@ void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) 
                                                        (due.from - judged) / 1'000'000));
     return;
   }
+  // While the worker is being killed, the server does not look for lost time.
+  if (std::ranges::any_of(killed_, [&](const auto& killed) {
+        const JsonRecord& record = *killed.second;
+        return record.text("verdict") == "unkillable" && are_of_one_worker(record, expired) &&
+               record.integer("mono_ns") > scope.open.begin && record.integer("mono_ns") <= judged;
+      })) {
+    return;
+  }
   // The server and the worker could run for three quarters of the timeout.
   const Ns length = std::min(timeout, most);
   const Ns from = judged >= length && due.from < kNever ? std::min(due.from - timeout, judged)
@@ -748,7 +756,8 @@ void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) 
 // Moves a deadline to when the server of the scope runs, with the time that it gives back.
 Ns HistoryJudge::with_server(const Scope& scope, Ns due, Ns timeout) const {
   Ns up = kNever;
-  // PyTorch's lines have a deadline only: how long they have waited for the server is not known.
+  // The server gives the time since its last look, which was at most a quarter of a timeout ago.
+  // PyTorch's lines have a deadline only: how long one has waited for the server is not known.
   const bool has_own_timeout = scope.via != "torch" || timeout == 0;
   for (const auto& [name, server] : processes_) {
     if (server.role != "server" || server.ready >= kNever) {
@@ -762,7 +771,9 @@ Ns HistoryJudge::with_server(const Scope& scope, Ns due, Ns timeout) const {
         at = halt.possible.to >= kNever
                  ? kNever
                  : std::max(at, halt.possible.to) +
-                       (has_own_timeout ? std::min(length, timeout) : length);
+                       (has_own_timeout ? std::min(length + timeout / 4, timeout)
+                                        : std::clamp(halt.possible.to - server.ready, length,
+                                                     std::max(length, kDefaultInterval)));
       }
     }
     if (at + 2 * prompt(at) < until) {

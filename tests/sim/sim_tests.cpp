@@ -20,6 +20,7 @@
 #include <random>
 
 #include "tests/sim/simulation.hpp"
+#include "timer_server/system/process.hpp"
 
 namespace filetimer::sim {
 namespace {
@@ -150,5 +151,7 @@ int main(int argc, char** argv) {
   ::getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = std::min(limit.rlim_max, filetimer::sim::kDescriptors);
   ::setrlimit(RLIMIT_NOFILE, &limit);
+  // It initialises a variable, which a crash in a history would leave half done.
+  (void)filetimer::has_random_stack(::getpid());
   return filetimer::sim::run_all(argc, argv);
 }
