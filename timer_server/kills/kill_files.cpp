@@ -245,11 +245,14 @@ void KillFiles::end(const std::string& id, KillVerdict verdict,
                     std::span<const std::string> records) {
   JsonWriter json;
   json.field("stage", "ended").field("verdict", verdict_name(verdict));
-  append(id, lines_of(records) + std::move(json).finish() + '\n');
+  // A kill that has ended must not be continued. A file can be removed when none can be written.
+  if (!append(id, lines_of(records) + std::move(json).finish() + '\n')) {
+    ::unlink(path_of(id).c_str());
+  }
 }
 
 // A kill continues without its file, so a full directory spares no hung worker.
-void KillFiles::append(const std::string& id, const std::string& text, bool is_first) {
+bool KillFiles::append(const std::string& id, const std::string& text, bool is_first) {
   const std::string path = path_of(id);
   const auto open_file = [&] {
     return UniqueFd(::open(path.c_str(),
@@ -273,6 +276,7 @@ void KillFiles::append(const std::string& id, const std::string& text, bool is_f
                       system_error(fmt::format("cannot write '{}'", path)).value().message);
   }
   has_trouble_ = written != size;
+  return !has_trouble_;
 }
 
 void KillFiles::remove_after(std::span<const Expiry> expiries, const Process* living,

@@ -87,7 +87,8 @@ class KillFiles {
   };
 
   [[nodiscard]] std::string path_of(std::string_view id) const;
-  void append(const std::string& id, const std::string& text, bool is_first = false);
+  // Returns whether it is written.
+  bool append(const std::string& id, const std::string& text, bool is_first = false);
 
   const std::string folder_;
   const std::string boot_id_;
