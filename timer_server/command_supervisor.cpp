@@ -27,7 +27,6 @@ void CommandSupervisor::supervise(Command command) {
 }
 
 bool CommandSupervisor::advance(Instant now) {
-  loop_thread_.check();
   bool has_ended = false;
   if (now >= ask_at_) {
     status_ = command_->exit_status();

@@ -9,7 +9,6 @@
 #include "common/clock.hpp"
 #include "timer_server/system/command.hpp"
 #include "timer_server/system/event_loop.hpp"
-#include "timer_server/system/loop_thread.hpp"
 
 namespace filetimer {
 
@@ -58,7 +57,6 @@ class CommandSupervisor {
   Instant kill_at_ = Instant::never();
   bool has_killed_all_ = false;
   EventSource end_;  // of COMMAND
-  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

@@ -36,12 +36,10 @@ std::string_view bounded(std::string_view name, std::string& storage) {
 
 }  // namespace
 
-Inbox::Inbox(Context context) : context_(context), reader_(*this), now_(ClockReading::now()) {}
-
 void Inbox::listen() {
-  loop_thread_.check();
   try {
-    source_ = watch_io(context_.loop, context_.pipe.fd(), EPOLLIN | EPOLLET, kRequests, [] {});
+    source_ =
+        watch_io(core_.loop, core_.directory.pipe().fd(), EPOLLIN | EPOLLET, kRequests, [] {});
     read_again_ = Instant::never();
   } catch (const std::system_error& error) {
     if (read_again_.is_never()) {
@@ -52,8 +50,7 @@ void Inbox::listen() {
 }
 
 void Inbox::read() {
-  loop_thread_.check();
-  read(context_.pipe.capacity());
+  read(core_.directory.pipe().capacity());
 }
 
 void Inbox::read(std::size_t most) {
@@ -63,12 +60,12 @@ void Inbox::read(std::size_t most) {
   while (read < most) {
     std::span<char> room = reader_.room();
     room = room.first(std::min(room.size(), most - read));
-    const std::size_t count = context_.pipe.read(room);
+    const std::size_t count = core_.directory.pipe().read(room);
     if (count == 0) {
       break;
     }
-    context_.registry.begin_batch();
-    context_.pages.begin_batch();
+    registry_.begin_batch();
+    pages_.begin_batch();
     now_ = ClockReading::now();
     reader_.received(count);
     read += count;
@@ -93,19 +90,19 @@ void Inbox::on_request(const wire::Request& request, std::string_view line) {
     carry_out(request, line);
   } catch (const std::exception& error) {
     // The lines after this one are still read, because releases may be among them.
-    context_.rejections.add(fmt::format("it could not be carried out: {}", error.what()), line,
-                            request.pid);
+    core_.rejections.add(fmt::format("it could not be carried out: {}", error.what()), line,
+                         request.pid);
   }
 }
 
 void Inbox::on_rejected(std::string_view reason, std::string_view line) {
   ++count_;
-  context_.rejections.add(reason, line, 0);
+  core_.rejections.add(reason, line, 0);
 }
 
 void Inbox::carry_out(const wire::Request& request, std::string_view line) {
   if (request.x_page) {
-    context_.pages.on_wake_up_message(*request.x_page);
+    pages_.on_wake_up_message(*request.x_page);
   } else if (request.is_release()) {
     release(request);
   } else {
@@ -115,13 +112,13 @@ void Inbox::carry_out(const wire::Request& request, std::string_view line) {
 
 void Inbox::acquire(const wire::Request& request, std::string_view line) {
   if (request.signal > kLastSignal) {
-    context_.rejections.add(
+    core_.rejections.add(
         fmt::format("signal is {}: expected at most {}", request.signal, kLastSignal), line,
         request.pid);
     return;
   }
   forget_retried(request);
-  const ScopeTerms terms = context_.policy.terms_of(request, now_);
+  const ScopeTerms terms = core_.policy.terms_of(request, now_);
   // The line may be older than the process that has its pid now. PyTorch's lines have no time but
   // the deadline. A time before the boot, such as 0, says that the deadline has passed, and no
   // more.
@@ -129,19 +126,19 @@ void Inbox::acquire(const wire::Request& request, std::string_view line) {
   if (written.ns <= 0) {
     written = now_.mono;
   }
-  const Result<Worker*> worker = context_.registry.worker_of(request.pid, written);
+  const Result<Worker*> worker = registry_.worker_of(request.pid, written);
   if (!worker) {
     // A request may be read after its worker has exited. A whole-process scope is over then, too.
     const bool has_exited = worker.error().errno_value == ESRCH &&
-                            (request.x_whole_process || context_.registry.was_removed(request.pid));
+                            (request.x_whole_process || registry_.was_removed(request.pid));
     const bool may_end = is_for_now(worker.error()) || worker.error().errno_value == EAGAIN;
     const bool is_retried = may_end && retried_.size() < kMostRetried;
     if (is_retried) {
       retried_.push_back({request.pid, std::string(request.scope_id), std::string(line), now_});
     }
     if (!has_exited) {
-      context_.rejections.add(worker.error().message + (is_retried ? "; it is tried again" : ""),
-                              line, request.pid);
+      core_.rejections.add(worker.error().message + (is_retried ? "; it is tried again" : ""), line,
+                           request.pid);
     }
     return;
   }
@@ -162,19 +159,19 @@ void Inbox::open_scope(Worker& worker, const wire::Request& request, const Scope
   }
   PipePage& page = pipe_page_of(worker);
   if (refuses_new_scopes() && !page.has_open(id)) {
-    context_.rejections.add("the server is draining: no new scopes", line, request.pid);
+    core_.rejections.add("the server is draining: no new scopes", line, request.pid);
     return;
   }
   const auto first_look = page.acquire(id, name.size(), terms);
   if (!first_look) {
-    context_.rejections.add(first_look.error().message, line, request.pid);
+    core_.rejections.add(first_look.error().message, line, request.pid);
     return;
   }
   note_wait(worker, request, id, terms);
   ++now_.mono.ns;  // gives each scope of one reading a time of its own
   earliest_ = std::min(earliest_, *first_look);
-  shortest_ = std::min({shortest_, terms.timeout, context_.policy.page_terms().max_timeout});
-  context_.unsaved.note(worker);
+  shortest_ = std::min({shortest_, terms.timeout, core_.policy.page_terms().max_timeout});
+  core_.workers.note_unsaved(worker);
 }
 
 // A request wakes the server at once. It was not there when the pipe was last read to its end.
@@ -205,15 +202,15 @@ void Inbox::antedate_requests(Instant begun) {
 // The next server reads what a stopping server leaves in a pipe that outlives it, so nothing is
 // refused then.
 bool Inbox::refuses_new_scopes() const {
-  return context_.control.announcement() != Announcement::kNone &&
-         !(context_.life.is_stopping() && context_.pipe.outlives_server());
+  return control_.announcement() != Announcement::kNone &&
+         !(life_.is_stopping() && core_.directory.pipe().outlives_server());
 }
 
 void Inbox::retry() {
   if (retried_.empty()) {
     return;
   }
-  context_.registry.begin_batch();
+  registry_.begin_batch();
   count_ -= retried_.size();
   for (Retried& each : std::exchange(retried_, {})) {
     now_ = each.read;
@@ -229,7 +226,7 @@ void Inbox::forget_retried(const wire::Request& request) {
 
 void Inbox::release(const wire::Request& request) {
   forget_retried(request);
-  Worker* const worker = context_.workers.find(request.pid);
+  Worker* const worker = core_.workers.find(request.pid);
   if (worker == nullptr || !worker->pipe) {
     return;
   }
@@ -238,13 +235,13 @@ void Inbox::release(const wire::Request& request) {
   if (worker->pipe->release(id)) {
     worker->left_on_pipe = now_.mono;
   }
-  context_.unsaved.note(*worker);
+  core_.workers.note_unsaved(*worker);
 }
 
 PipePage& Inbox::pipe_page_of(Worker& worker) const {
   if (!worker.pipe) {
-    worker.pipe = std::make_shared<PipePage>(context_.folder.server_pages(), worker.process->pid,
-                                             context_.policy.page_terms());
+    worker.pipe = std::make_shared<PipePage>(core_.directory.pages().server_pages(),
+                                             worker.process->pid, core_.policy.page_terms());
     worker.pages.push_back(worker.pipe);
   }
   return *worker.pipe;

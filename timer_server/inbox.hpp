@@ -14,15 +14,9 @@
 #include "common/wire.hpp"
 #include "timer_server/control/control_requests.hpp"
 #include "timer_server/control/life_cycle.hpp"
-#include "timer_server/requests/rejections.hpp"
-#include "timer_server/requests/request_pipe.hpp"
+#include "timer_server/core.hpp"
 #include "timer_server/requests/request_reader.hpp"
-#include "timer_server/scopes/page_folder.hpp"
-#include "timer_server/system/event_loop.hpp"
-#include "timer_server/system/loop_thread.hpp"
 #include "timer_server/watch/page_registry.hpp"
-#include "timer_server/watch/scope_policy.hpp"
-#include "timer_server/watch/unsaved_pages.hpp"
 #include "timer_server/watch/worker_registry.hpp"
 
 namespace filetimer {
@@ -30,23 +24,11 @@ namespace filetimer {
 // Reads the request pipe and carries out each request: a wake-up message goes to PageRegistry, an
 // acquire or a release to the pipe page of its worker. A
 // request that cannot be carried out goes to Rejections; the requests after it are carried out.
-// Used on the loop thread. What the context refers to must outlive the inbox.
 class Inbox final : private RequestSink {
  public:
-  struct Context {
-    EventLoop& loop;  // wakes for requests
-    RequestPipe& pipe;
-    Workers& workers;
-    WorkerRegistry& registry;
-    PageRegistry& pages;
-    const PageFolder& folder;
-    const ScopePolicy& policy;
-    const ControlRequests& control;
-    const LifeCycle& life;
-    Rejections& rejections;
-    UnsavedPages& unsaved;
-  };
-  explicit Inbox(Context context);
+  Inbox(Core& core, WorkerRegistry& registry, PageRegistry& pages, const ControlRequests& control,
+        const LifeCycle& life)
+      : core_(core), registry_(registry), pages_(pages), control_(control), life_(life) {}
 
   // Lets requests wake the loop. Called again after the pipe was replaced. If that fails, next()
   // says when to read.
@@ -92,10 +74,14 @@ class Inbox final : private RequestSink {
   [[nodiscard]] bool refuses_new_scopes() const;
   PipePage& pipe_page_of(Worker& worker) const;
 
-  const Context context_;
-  RequestReader reader_;
+  Core& core_;
+  WorkerRegistry& registry_;
+  PageRegistry& pages_;
+  const ControlRequests& control_;
+  const LifeCycle& life_;
+  RequestReader reader_{*this};
   EventSource source_;
-  ClockReading now_;  // when the last bytes were read
+  ClockReading now_ = ClockReading::now();  // when the last bytes were read
   Instant read_again_ = Instant::never();
   Instant earliest_ = Instant::never();
   Duration shortest_ = kForever;
@@ -116,7 +102,6 @@ class Inbox final : private RequestSink {
   };
   std::vector<Undated> undated_;  // scopes whose requests may have waited, and have no time
   std::uint64_t count_ = 0;
-  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

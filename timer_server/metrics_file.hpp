@@ -9,7 +9,6 @@
 
 #include "common/clock.hpp"
 #include "common/result.hpp"
-#include "timer_server/system/loop_thread.hpp"
 #include "timer_server/system/side_threads.hpp"
 
 namespace filetimer {
@@ -20,7 +19,7 @@ namespace filetimer {
 Status replace_file(const std::string& path, std::string_view text);
 
 // Writes metrics on a side thread, because a full disk or a hung file server may take any time to
-// answer. A failure costs one warning until the file is written again. Used on the loop thread.
+// answer. A failure costs one warning until the file is written again.
 class MetricsFile {
  public:
   // How long a write may take before it is a failure. Sweeps may come faster than a disk is.
@@ -52,7 +51,6 @@ class MetricsFile {
   std::future<Status> written_;  // of the last write; not valid before the first
   Instant began_;                // to write it
   bool has_failed_ = false;      // and the warning is given
-  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

@@ -44,20 +44,20 @@ Result<T> lasting(Result<T> result) {
 }  // namespace
 
 std::size_t Recovery::adopt() {
-  context_.pages.adopt(was_judged());
-  context_.workers.for_each([&](const Worker& worker) {
+  pages_.adopt(was_judged());
+  core_.workers.for_each([&](const Worker& worker) {
     for (const auto& page : worker.pages) {
       adopted_scopes_ += page->open_count();
     }
   });
-  const auto pipe_workers = context_.folder.pipe_workers();
+  const auto pipe_workers = core_.directory.pages().pipe_workers();
   if (!pipe_workers) {
     throw std::runtime_error(pipe_workers.error().message);
   }
   for (const pid_t pid : *pipe_workers) {
     adopt_pipe_page(pid);
   }
-  context_.workers.for_each([&](Worker& worker) {
+  core_.workers.for_each([&](Worker& worker) {
     for (const auto& page : worker.pages) {
       settle_judged_slots(worker, page);
     }
@@ -95,8 +95,8 @@ PageRegistry::WasJudged Recovery::was_judged() {
 
 // Adopts the scopes that an earlier server kept for a worker of the pipe.
 void Recovery::adopt_pipe_page(pid_t pid) {
-  const auto page =
-      lasting(PipePage::adopt(context_.folder.server_pages(), pid, context_.policy.page_terms()));
+  const auto page = lasting(
+      PipePage::adopt(core_.directory.pages().server_pages(), pid, core_.policy.page_terms()));
   if (!page) {
     messages::warning("{}: left alone", page.error().message);
     return;
@@ -119,13 +119,13 @@ Worker* Recovery::worker_of(PipePage& page, pid_t pid) {
   const bool is_alive = claims.boot == this_boot() && process &&
                         process->start_time == claims.start_time && process->uid == ::geteuid();
   if (!is_alive) {
-    context_.pages.record_orphaned_scopes(claims, pid, page.adopted(),
-                                          claims.boot == this_boot() ? kExitedUnseen : kAnotherBoot,
-                                          was_judged());
+    pages_.record_orphaned_scopes(claims, pid, page.adopted(),
+                                  claims.boot == this_boot() ? kExitedUnseen : kAnotherBoot,
+                                  was_judged());
     page.remove();
     return nullptr;
   }
-  const auto worker = lasting(context_.registry.worker_for(std::move(*process)));
+  const auto worker = lasting(registry_.worker_for(std::move(*process)));
   if (!worker) {
     messages::error("the timers of pid {} are not watched: {}", pid, worker.error().message);
     return nullptr;
@@ -144,7 +144,7 @@ void Recovery::restore_scopes(Worker& worker, PipePage& page) {
     }
     ++adopted_scopes_;
   }
-  context_.unsaved.note(worker);
+  core_.workers.note_unsaved(worker);
 }
 
 void Recovery::settle_judged_slots(const Worker& worker, const std::shared_ptr<WorkerPage>& page) {
@@ -170,7 +170,7 @@ void Recovery::resume_kill(PastKill& past) {
   order.sent = past.sent;
   order.expiries = std::move(past.expiries);
   // The log may lack them. Readers count a record once that it has twice.
-  order.record_number = past.is_recorded ? 0 : context_.log.append(std::move(past.records));
+  order.record_number = past.is_recorded ? 0 : core_.log->append(std::move(past.records));
   Worker* const worker = find_or_watch(past);
   order.worker = worker != nullptr ? WorkerIdentity::of(*worker) : exited_worker(past);
   if (past.verdict) {
@@ -182,20 +182,20 @@ void Recovery::resume_kill(PastKill& past) {
     outcome.verdict = past.sent.empty() ? KillVerdict::kAlreadyGone : KillVerdict::kDead;
     outcome.signals = past.sent;
     outcome.reason = past.is_of_this_boot ? kExitedUnseen : kAnotherBoot;
-    context_.verdicts.end(order, outcome);
+    verdicts_.end(order, outcome);
     return;
   }
   // Once a signal was sent, the end of a scope is no reason to spare the worker.
   for (Expiry& expiry : order.expiries) {
     if (past.sent.empty() && is_over(expiry) && !expiry.released_at) {
       expiry.released_at = Instant::now();
-      std::string record = context_.records.released_late(order.worker, expiry);
-      context_.files.note_release(order.id(), expiry, record);
-      order.record_number = context_.log.append(std::move(record));
+      std::string record = core_.records.released_late(order.worker, expiry);
+      files_.note_release(order.id(), expiry, record);
+      order.record_number = core_.log->append(std::move(record));
     }
   }
-  order.python = context_.verdicts.python_dump_of(*worker);
-  context_.verdicts.resume(*worker, std::move(order), Instant::now());
+  order.python = core_.python_dump_of(*worker);
+  verdicts_.resume(*worker, std::move(order), Instant::now());
 }
 
 // Finishes a kill whose outcome may be missing in the log. A worker that was spared after its idle
@@ -209,10 +209,10 @@ void Recovery::finish_kill(const KillOrder& order, const Worker* worker, KillVer
       page->restore_idle_verdict(expiry.scope.terms.deadline);
     }
   }
-  context_.files.remove_after(order.expiries, worker != nullptr ? worker->process.get() : nullptr,
-                              order.record_number);
+  files_.remove_after(order.expiries, worker != nullptr ? worker->process.get() : nullptr,
+                      order.record_number);
   if (order.record_number != 0) {
-    context_.verdicts.start_hook(order, {verdict, order.record_number});
+    verdicts_.start_hook(order, {verdict, order.record_number});
   }
 }
 
@@ -221,11 +221,11 @@ Worker* Recovery::find_or_watch(const PastKill& past) {
   if (!past.is_of_this_boot) {
     return nullptr;
   }
-  Worker* worker = context_.workers.find(past.pid);
+  Worker* worker = core_.workers.find(past.pid);
   if (worker == nullptr && !past.verdict) {
     auto process = lasting(open_process(past.pid));
     if (process && process->start_time == past.start_time && process->uid == ::geteuid()) {
-      worker = lasting(context_.registry.worker_for(std::move(*process))).value_or(nullptr);
+      worker = lasting(registry_.worker_for(std::move(*process))).value_or(nullptr);
     }
   }
   return worker != nullptr && worker->process->start_time == past.start_time ? worker : nullptr;

@@ -9,15 +9,10 @@
 #include <memory>
 #include <vector>
 
+#include "timer_server/core.hpp"
 #include "timer_server/kills/kill_files.hpp"
 #include "timer_server/kills/verdicts.hpp"
-#include "timer_server/records/record_log.hpp"
-#include "timer_server/records/records.hpp"
-#include "timer_server/scopes/page_folder.hpp"
-#include "timer_server/scopes/workers.hpp"
 #include "timer_server/watch/page_registry.hpp"
-#include "timer_server/watch/scope_policy.hpp"
-#include "timer_server/watch/unsaved_pages.hpp"
 #include "timer_server/watch/worker_registry.hpp"
 
 namespace filetimer {
@@ -31,24 +26,12 @@ namespace filetimer {
 //   of a kill under way          continues the kill under the same id, where it was
 //   of a kill that has ended     writes the records that the log may lack; ends the verdict
 //
-// Made before the first iteration, used once, and destroyed. Used on the loop thread.
+// Made before the first iteration, used once, and destroyed.
 class Recovery {
  public:
-  struct Context {
-    Workers& workers;
-    WorkerRegistry& registry;
-    PageRegistry& pages;
-    const PageFolder& folder;
-    const ScopePolicy& policy;
-    UnsavedPages& unsaved;
-    const Records& records;
-    RecordLog& log;
-    KillFiles& files;
-    Verdicts& verdicts;
-  };
-  // `past`: the kills of earlier servers, see KillFiles::read().
-  Recovery(Context context, std::vector<PastKill> past)
-      : context_(context), past_(std::move(past)) {}
+  Recovery(Core& core, WorkerRegistry& registry, PageRegistry& pages, KillFiles& files,
+           Verdicts& verdicts)
+      : core_(core), registry_(registry), pages_(pages), files_(files), verdicts_(verdicts) {}
 
   // Adopts the scopes of all workers. Returns their number.
   std::size_t adopt();
@@ -70,8 +53,12 @@ class Recovery {
   void finish_kill(const KillOrder& order, const Worker* worker, KillVerdict verdict);
   Worker* find_or_watch(const PastKill& past);
 
-  const Context context_;
-  std::vector<PastKill> past_;
+  Core& core_;
+  WorkerRegistry& registry_;
+  PageRegistry& pages_;
+  KillFiles& files_;
+  Verdicts& verdicts_;
+  std::vector<PastKill> past_ = files_.read();
   std::size_t adopted_scopes_ = 0;
 };
 

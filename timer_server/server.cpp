@@ -43,36 +43,18 @@ constexpr std::array kSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 
 Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<RecordLog> log,
                Inheritance inheritance)
-    : settings_(prepared(std::move(settings))),
-      directory_(directory),
-      log_(std::move(log)),
-      records_(RecordOrigin::of_this_process(directory_.path())),
-      kill_files_(directory_.path(), records_.boot_id()),
-      side_threads_(settings_.realtime),
-      life_(settings_.command.empty() ? LifeCycle::Kind::kAlone : LifeCycle::Kind::kAroundCommand),
-      children_(loop_),
-      policy_(settings_, lost_),
-      registry_({loop_, workers_, side_threads_, unsaved_,
-                 [this](Worker& worker) { on_worker_removed(worker); },
-                 variables_needed_by(settings_.drop_ins)}),
-      pages_(
-          {loop_, directory_.pages(), workers_, registry_, policy_, rejections_, records_, *log_}),
-      open_scopes_(workers_, policy_),
-      dumps_({workers_, policy_, side_threads_, most_evidence_allowed(),
-              settings_.kill.evidence_timeout,
-              [this](const Worker& worker) { return verdicts_.python_dump_of(worker); }}),
-      control_(loop_, settings_.max_wait,
-               {open_scopes_, life_, rejections_, records_, *log_, dumps_,
-                [this](Announcement what) { directory_.announce(what); }}),
-      inbox_({loop_, directory_.pipe(), workers_, registry_, pages_, directory_.pages(), policy_,
-              control_, life_, rejections_, unsaved_}),
-      halted_({workers_, records_, *log_, side_threads_,
-               [](pid_t pid) { return why_halted(pid, is_own_helper); }}),
-      scan_(
-          {workers_, policy_, settings_.stopped == Settings::Stopped::kDefer ? &halted_ : nullptr,
-           unsaved_,
-           settings_.kill.evidence == EvidenceLevel::kNone ? Duration::zero() : CpuSample::kLead}),
-      warnings_(settings_.kill, records_, *log_, side_threads_,
+    : core_{prepared(std::move(settings)), directory, std::move(log)},
+      kill_files_(directory.path(), core_.records.boot_id()),
+      life_(core_.settings.command.empty() ? LifeCycle::Kind::kAlone
+                                           : LifeCycle::Kind::kAroundCommand),
+      children_(core_.loop),
+      registry_(core_, [this](Worker& worker) { on_worker_removed(worker); }),
+      pages_(core_, registry_),
+      control_(core_, life_, [this](Announcement what) { core_.directory.announce(what); }),
+      inbox_(core_, registry_, pages_, control_, life_),
+      halted_(core_),
+      scan_(core_, halted_),
+      warnings_(core_,
                 [this](const WorkerIdentity& worker, const SoftDeadline& first,
                        std::uint64_t record_number) {
                   commands_.add_hook({.worker = worker,
@@ -83,18 +65,12 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
                                       .record_number = record_number},
                                      Instant::now());
                 }),
-      soft_deadlines_({workers_, policy_, warnings_, settings_.kill.dry_run,
-                       [this](const Worker& worker) { return verdicts_.python_dump_of(worker); }}),
-      commands_(loop_,
-                {settings_.on_expiry, settings_.on_warning, settings_.evidence_command,
-                 settings_.drop_ins, settings_.kill.evidence_timeout},
-                environment_for_children(directory_.path(), directory_.pipe().path()),
-                std::move(inheritance), records_, *log_),
-      peers_(settings_.kill, records_, *log_, side_threads_),
-      verdicts_({loop_, settings_.kill, policy_, workers_, directory_.pages(), unsaved_, records_,
-                 *log_, kill_files_, side_threads_, warnings_, commands_, peers_}),
-      metrics_file_(settings_.metrics, side_threads_),
-      next_sweep_(started_ + settings_.max_interval) {
+      soft_deadlines_(core_, warnings_),
+      commands_(core_, std::move(inheritance)),
+      peers_(core_),
+      verdicts_(core_, kill_files_, warnings_, commands_, peers_),
+      metrics_file_(core_.settings.metrics, core_.side_threads),
+      next_sweep_(started_.mono + core_.settings.max_interval) {
   begin();
 }
 
@@ -102,47 +78,37 @@ Server::~Server() = default;
 
 void Server::begin() {
   inbox_.listen();
-  control_.listen(directory_.take_control_socket());
-  sources_.push_back(watch_io(loop_, log_->event_fd(), EPOLLIN | EPOLLET, kOrdinary,
+  control_.listen(core_.directory.take_control_socket());
+  sources_.push_back(watch_io(core_.loop, core_.log->event_fd(), EPOLLIN | EPOLLET, kOrdinary,
                               [this] { print_log_message(Instant::now()); }));
-  sources_.push_back(watch_io(loop_, side_threads_.event_fd(), EPOLLIN, kOrdinary,
-                              [this] { side_threads_.deliver(); }));
-  timer_ = make_timer(loop_, kDeadlines, [] {});
-  sources_.push_back(after_events(loop_, kIteration, [this] { run_once_guarded(); }));
-  sources_.push_back(watch_signals(loop_, kSignals, [this](const signalfd_siginfo& info) {
+  sources_.push_back(watch_io(core_.loop, core_.side_threads.event_fd(), EPOLLIN, kOrdinary,
+                              [this] { core_.side_threads.deliver(); }));
+  timer_ = make_timer(core_.loop, kDeadlines, [] {});
+  sources_.push_back(after_events(core_.loop, kIteration, [this] { run_once_guarded(); }));
+  sources_.push_back(watch_signals(core_.loop, kSignals, [this](const signalfd_siginfo& info) {
     on_signal(static_cast<int>(info.ssi_signo), info.ssi_code == SI_KERNEL);
   }));
   PageGuard::install();
-  directory_.serve();
-  Recovery recovery({.workers = workers_,
-                     .registry = registry_,
-                     .pages = pages_,
-                     .folder = directory_.pages(),
-                     .policy = policy_,
-                     .unsaved = unsaved_,
-                     .records = records_,
-                     .log = *log_,
-                     .files = kill_files_,
-                     .verdicts = verdicts_},
-                    kill_files_.read());
+  core_.directory.serve();
+  Recovery recovery(core_, registry_, pages_, kill_files_, verdicts_);
   record_start(recovery.adopt());
   recovery.resume_kills();
   write_metrics();
-  if (directory_.pipe().outlives_server()) {
+  if (core_.directory.pipe().outlives_server()) {
     check_directory();  // it may have been removed while no server was running
   }
 }
 
 std::string Server::ready_line() const {
-  return fmt::format("ready dir={} fifo={} log={} pid={}", directory_.path(),
-                     directory_.pipe().path(), log_->path(), ::getpid());
+  return fmt::format("ready dir={} fifo={} log={} pid={}", core_.directory.path(),
+                     core_.directory.pipe().path(), core_.log->path(), ::getpid());
 }
 
 int Server::run() {
-  service_manager_.start_keep_alives(loop_);
-  service_manager_.notify_status(workers_.count(), verdicts_.killed());
+  service_manager_.start_keep_alives(core_.loop);
+  service_manager_.notify_status(core_.workers.count(), verdicts_.killed());
   run_once_guarded();
-  loop_.run();
+  core_.loop.run();
   verdicts_.abandon();
   withdraw();
   if (children_.command()) {
@@ -165,7 +131,7 @@ void Server::run_once() {
   }
   const Instant next = carry_out(Instant::now());
   if (life_.phase() == LifeCycle::Phase::kEnded) {
-    loop_.stop();
+    core_.loop.stop();
     return;
   }
   sleep_until(next);
@@ -178,7 +144,7 @@ void Server::read_progress(const MissedTime::Clocks& woke) {
   scan_.want_looks_for(inbox_.take_shortest_timeout(), woke.now);
   registry_.remove_exited_workers();
   give_back_missed_time(woke);
-  unsaved_.save(workers_);
+  core_.workers.save_pages();
   if (pages_.take_changed()) {
     scan_.want();
   }
@@ -190,21 +156,21 @@ void Server::judge(Instant woke) {
   if (scan_.next() > woke) {
     return;
   }
-  DeadlineScan::Found found = scan_.run(woke, directory_.status_page(), next_sweep_);
+  DeadlineScan::Found found = scan_.run(woke, core_.directory.status_page(), next_sweep_);
   for (const DeadlineScan::LostPage& lost : found.lost) {
     if (pages_.has(*lost.page)) {
       pages_.remove(*lost.worker, *lost.page,
                     lost.is_of_another_program ? PageRegistry::kStartedAnother : "");
     }
   }
-  if (settings_.stopped == Settings::Stopped::kDefer &&
+  if (core_.settings.stopped == Settings::Stopped::kDefer &&
       woke >= halted_.next_look_at_all(scan_.looks().pause)) {
     halted_.look_at_all(woke);
   }
   verdicts_.sample(found.soon, woke);
   soft_deadlines_.note(std::move(found.soft));
   verdicts_.carry_out(found.due, ClockReading::now());
-  if (directory_.status_page().was_cut()) {
+  if (core_.directory.status_page().was_cut()) {
     check_directory();
   }
 }
@@ -231,7 +197,7 @@ Instant Server::carry_out(Instant now) {
   if (commands_.have_hooks_ended()) {
     (void)life_.handle(LifeCycle::Event::kHooksDone, now);
   }
-  if (!log_->is_working(now)) {
+  if (!core_.log->is_working(now)) {
     print_log_message(now);
   }
   if (halted_.take_resumed() || verdicts_.take_changed_scopes()) {
@@ -240,8 +206,9 @@ Instant Server::carry_out(Instant now) {
   if (life_.judges()) {
     next = std::min(next, scan_.next());
   }
-  return std::min({next, next_sweep_, log_->stalls_at(now), inbox_.next(), halted_.next(),
-                   rejections_.next_report(), children_.next(), control_.next(), life_.next()});
+  return std::min({next, next_sweep_, core_.log->stalls_at(now), inbox_.next(), halted_.next(),
+                   core_.rejections.next_report(), children_.next(), control_.next(),
+                   life_.next()});
 }
 
 void Server::sleep_until(Instant next) {
@@ -279,11 +246,11 @@ void Server::give_back_missed_time(const MissedTime::Clocks& woke) {
   const Instant now = Instant::now();
   const Instant begun{now.ns - missed.count()};
   inbox_.antedate_requests(begun);
-  const LostTime before = lost_;
-  lost_.add(begun, now);
+  const LostTime before = core_.lost;
+  core_.lost.add(begun, now);
   std::size_t scopes = 0;
-  workers_.for_each([&](const Worker& worker) {
-    const WorkerPage::Scan after = policy_.scan_of(worker, now);
+  core_.workers.for_each([&](const Worker& worker) {
+    const WorkerPage::Scan after = core_.policy.scan_of(worker, now);
     for (const auto& page : worker.pages) {
       scopes += page->count_extended({now, after.terms, before, after.worker}, after);
     }
@@ -293,7 +260,7 @@ void Server::give_back_missed_time(const MissedTime::Clocks& woke) {
                                  ? fmt::format("the server woke {} later than planned", length)
                                  : fmt::format("the server could not run for {}", length);
   if (scopes > 0) {
-    log_->append(records_.deferred_all(missed, scopes, reason));
+    core_.log->append(core_.records.deferred_all(missed, scopes, reason));
     ++deferrals_of_all_;
   }
   messages::warning("{}: {} open scope{} given that time", reason, scopes,
@@ -304,23 +271,23 @@ void Server::give_back_missed_time(const MissedTime::Clocks& woke) {
 
 // Looks at everything that no event announces.
 void Server::sweep(Instant now) {
-  next_sweep_ = now + settings_.max_interval;
+  next_sweep_ = now + core_.settings.max_interval;
   registry_.forget_removed();
   check_directory();
   pages_.look_for_pages();
   inbox_.retry();
-  if (settings_.stopped == Settings::Stopped::kDefer) {
+  if (core_.settings.stopped == Settings::Stopped::kDefer) {
     halted_.look_at_all(now);
   }
-  workers_.for_each([this](const Worker& worker) {
+  core_.workers.for_each([this](const Worker& worker) {
     if (worker.pipe) {
       worker.pipe->note_if_removed();
     }
-    unsaved_.note(worker);
+    core_.workers.note_unsaved(worker);
   });
   scan_.want();  // in the next iteration, which follows at once
   print_log_message(now);
-  service_manager_.notify_status(workers_.count(), verdicts_.killed());
+  service_manager_.notify_status(core_.workers.count(), verdicts_.killed());
   write_metrics();
 }
 
@@ -334,10 +301,10 @@ Metrics Server::metrics(bool is_running) {
   const ClockReading now = ClockReading::now();
   Metrics metrics;
   metrics.collected_wall_ns = now.wall_ns;
-  metrics.dir = directory_.path();
+  metrics.dir = core_.directory.path();
   metrics.version = FILETIMER_VERSION;
   metrics.is_running = is_running;
-  metrics.started_wall_ns = started_at_.wall_ns;
+  metrics.started_wall_ns = started_.wall_ns;
   metrics.expired = verdicts_.expired_by_scope().values();
   metrics.lateness = verdicts_.lateness();
   metrics.longest_lateness = verdicts_.longest_lateness();
@@ -348,14 +315,14 @@ Metrics Server::metrics(bool is_running) {
   metrics.deferred_all = deferrals_of_all_;
   metrics.released_late = verdicts_.ladder().released_late().values();
   metrics.requests = inbox_.count();
-  metrics.rejected = rejections_.total();
-  metrics.lost_records = log_->lost_records();
-  metrics.workers = workers_.count();
-  metrics.open_scopes = open_scopes_.count();
+  metrics.rejected = core_.rejections.total();
+  metrics.lost_records = core_.log->lost_records();
+  metrics.workers = core_.workers.count();
+  metrics.open_scopes = core_.workers.count_open_scopes();
   metrics.kills_under_way = verdicts_.ladder().count();
   metrics.unkillable_workers = verdicts_.unkillable();
-  metrics.is_log_working = log_->is_working(now.mono);
-  const RecordLog::Backlog backlog = log_->backlog();
+  metrics.is_log_working = core_.log->is_working(now.mono);
+  const RecordLog::Backlog backlog = core_.log->backlog();
   metrics.waiting_records = backlog.records;
   metrics.waiting_bytes = backlog.bytes;
   metrics.log_lag = std::max(now.mono - std::min(backlog.oldest, now.mono), Duration::zero());
@@ -369,15 +336,15 @@ void Server::write_last_metrics() {
 }
 
 void Server::check_directory() {
-  if (directory_.restore()) {
-    control_.listen(directory_.take_control_socket());
+  if (core_.directory.restore()) {
+    control_.listen(core_.directory.take_control_socket());
     pages_.look_at_all();
     scan_.want();
   }
-  if (auto pipe = directory_.replace_pipe()) {
+  if (auto pipe = core_.directory.replace_pipe()) {
     inbox_.read();  // what was written before the old pipe is closed
     inbox_.stop_listening();
-    directory_.use(std::move(*pipe));
+    core_.directory.use(std::move(*pipe));
     inbox_.listen();
     scan_.want();
   }
@@ -393,8 +360,9 @@ void Server::on_worker_removed(Worker& worker) {
 }
 
 void Server::report_rejections(Instant now, bool force) {
-  if (const auto report = rejections_.take(now, force)) {
-    log_->append(records_.rejected(report->count, report->reason, report->line, report->pid));
+  if (const auto report = core_.rejections.take(now, force)) {
+    core_.log->append(
+        core_.records.rejected(report->count, report->reason, report->line, report->pid));
     messages::warning("{} request{} rejected, the last one because: {}", report->count,
                       report->count == 1 ? "" : "s", report->reason);
   }
@@ -402,7 +370,7 @@ void Server::report_rejections(Instant now, bool force) {
 
 void Server::print_log_message(Instant now) {
   bool is_good_news = false;
-  const std::string message = log_->take_message(now, is_good_news);
+  const std::string message = core_.log->take_message(now, is_good_news);
   if (!message.empty()) {
     messages::say(is_good_news ? messages::Level::kInfo : messages::Level::kError, message);
   }
@@ -424,7 +392,7 @@ void Server::on_signal(int signal, bool is_from_terminal) {
   } else if (children_.command()) {
     children_.command()->forward(signal, is_from_terminal);
   } else if (signal == SIGHUP) {
-    log_->reopen();
+    core_.log->reopen();
   }
 }
 
@@ -459,7 +427,7 @@ void Server::act(LifeCycle::Action action, const std::string& why, EndSignal sig
       begin_stop("forced");
       break;
   }
-  directory_.announce(control_.announcement());
+  core_.directory.announce(control_.announcement());
 }
 
 // A server around COMMAND ends when COMMAND ends, so a shutdown sends SIGTERM to COMMAND.
@@ -478,23 +446,23 @@ void Server::begin_stop(const std::string& why) {
 
 void Server::withdraw() {
   service_manager_.notify_stopping();
-  directory_.stop_serving();
-  directory_.pipe().remove_from_path();
-  directory_.remove_control_socket();
+  core_.directory.stop_serving();
+  core_.directory.pipe().remove_from_path();
+  core_.directory.remove_control_socket();
   read_last_requests();
   peers_.stop();
   warnings_.flush_all("the server was stopped first");  // adds their hooks
   commands_.stop();
   report_rejections(Instant::now(), true);
-  if (directory_.ends_with_server()) {
+  if (core_.directory.ends_with_server()) {
     pages_.record_statistics_of_living_workers();
   }
-  log_->append(stop_record(records_, status(), stop_reason_, open_scopes_));
-  if (!log_->drain(kLastSyncLimit)) {
-    messages::error("the log '{}' could not be written to the end", log_->path());
+  core_.log->append(stop_record(core_, status(), stop_reason_));
+  if (!core_.log->drain(kLastSyncLimit)) {
+    messages::error("the log '{}' could not be written to the end", core_.log->path());
   }
-  kill_files_.remove_synced(log_->synced());
-  if (!directory_.pipe().outlives_server()) {
+  kill_files_.remove_synced(core_.log->synced());
+  if (!core_.directory.pipe().outlives_server()) {
     read_last_requests();
   }
   write_last_metrics();
@@ -506,10 +474,10 @@ void Server::withdraw() {
 // so requests that come later are read by the next server.
 void Server::read_last_requests() {
   control_.accept_all();
-  inbox_.read(directory_.pipe().waiting());
+  inbox_.read(core_.directory.pipe().waiting());
   control_.take(Instant::now());
   registry_.remove_exited_workers();
-  unsaved_.save(workers_);
+  core_.workers.save_pages();
   answer_status();
 }
 
@@ -518,39 +486,39 @@ void Server::record_start(std::size_t adopted_scopes) {
   if (!kill_path_.trouble.empty()) {
     messages::warning("can workers be killed here? {}", kill_path_.trouble);
   }
-  log_->append(start_record(records_, status(), settings_, kill_path_,
-                            {adopted_scopes, pages_.orphaned_scopes()}));
+  core_.log->append(
+      start_record(core_, status(), kill_path_, {adopted_scopes, pages_.orphaned_scopes()}));
 }
 
 void Server::answer_status() {
   control_.answer_status(
-      [this](JsonWriter& json) { write_status(json, status(), settings_, kill_path_); });
+      [this](JsonWriter& json) { write_status(json, status(), core_.settings, kill_path_); });
 }
 
 ServerStatus Server::status() {
   const Instant now = Instant::now();
   ServerStatus status;
-  status.uptime = now - started_;
-  status.dir = directory_.path();
-  status.fifo = directory_.pipe().path();
-  status.log = log_->path();
+  status.uptime = now - started_.mono;
+  status.dir = core_.directory.path();
+  status.fifo = core_.directory.pipe().path();
+  status.log = core_.log->path();
   if (const auto& command = children_.command()) {
     status.command_pid = command->pid();
     status.command_status = children_.exit_status();
   }
   status.announcement = control_.announcement();
-  status.workers = workers_.count();
-  status.open_scopes = open_scopes_.count();
+  status.workers = core_.workers.count();
+  status.open_scopes = core_.workers.count_open_scopes();
   status.requests = inbox_.count();
-  status.rejected = rejections_.total();
+  status.rejected = core_.rejections.total();
   status.expired = verdicts_.expired();
   status.killed = verdicts_.killed();
   status.kills_under_way = verdicts_.ladder().count();
   status.unkillable = verdicts_.unkillable();
-  status.lost_records = log_->lost_records();
+  status.lost_records = core_.log->lost_records();
   status.waiting_clients = control_.client_count();
-  status.is_log_working = log_->is_working(now);
-  status.pipe_trouble = directory_.pipe_trouble();
+  status.is_log_working = core_.log->is_working(now);
+  status.pipe_trouble = core_.directory.pipe_trouble();
   return status;
 }
 

@@ -12,6 +12,7 @@
 #include "timer_server/command_supervisor.hpp"
 #include "timer_server/control/control_requests.hpp"
 #include "timer_server/control/life_cycle.hpp"
+#include "timer_server/core.hpp"
 #include "timer_server/inbox.hpp"
 #include "timer_server/kill_path_check.hpp"
 #include "timer_server/kills/commands.hpp"
@@ -20,23 +21,13 @@
 #include "timer_server/kills/warnings.hpp"
 #include "timer_server/metrics.hpp"
 #include "timer_server/metrics_file.hpp"
-#include "timer_server/records/record_log.hpp"
-#include "timer_server/records/records.hpp"
-#include "timer_server/requests/rejections.hpp"
-#include "timer_server/runtime_directory.hpp"
-#include "timer_server/scopes/workers.hpp"
-#include "timer_server/settings/settings.hpp"
 #include "timer_server/status_report.hpp"
-#include "timer_server/system/event_loop.hpp"
 #include "timer_server/system/inheritance.hpp"
 #include "timer_server/system/service_manager.hpp"
-#include "timer_server/system/side_threads.hpp"
 #include "timer_server/watch/deadline_scan.hpp"
 #include "timer_server/watch/halted_workers.hpp"
 #include "timer_server/watch/missed_time.hpp"
-#include "timer_server/watch/open_scopes.hpp"
 #include "timer_server/watch/page_registry.hpp"
-#include "timer_server/watch/scope_policy.hpp"
 #include "timer_server/watch/worker_registry.hpp"
 
 namespace filetimer {
@@ -105,30 +96,17 @@ class Server {
   ServerStatus status();
 
   // Each part is declared after those that it uses.
-  const Settings settings_;
-  RuntimeDirectory& directory_;
-  const ClockReading started_at_ = ClockReading::now();
-  const Instant started_ = started_at_.mono;
-  const std::unique_ptr<RecordLog> log_;
-  Records records_;
+  Core core_;
+  const ClockReading started_ = ClockReading::now();
   KillFiles kill_files_;
-  SideThreads side_threads_;
-  EventLoop loop_;
   LifeCycle life_;
-  Rejections rejections_;
   CommandSupervisor children_;
   ServiceManager service_manager_;
   KillPath kill_path_;
 
-  LostTime lost_;  // time in which the server could not run
   MissedTime missed_time_;
-  const ScopePolicy policy_;
-  Workers workers_;
-  UnsavedPages unsaved_;
   WorkerRegistry registry_;
   PageRegistry pages_;
-  const OpenScopes open_scopes_;
-  DumpRequests dumps_;
   ControlRequests control_;
   Inbox inbox_;
 

@@ -4,10 +4,14 @@
 #include <chrono>
 #include <string_view>
 
+#include "common/limits.hpp"
 #include "timer_server/system/hardening.hpp"
 
 namespace filetimer {
 namespace {
+
+// Scopes that the record of a stop lists.
+constexpr std::size_t kMaxLeftScopes = 8192;
 
 std::string_view name_of(Announcement announcement) {
   switch (announcement) {
@@ -85,6 +89,27 @@ void write_abilities(JsonWriter& json, const KillPath& kill_path) {
       .end_object();
 }
 
+// Adds the number of all scopes, the judged ones included, and a list of them: a stopping server
+// leaves them.
+void write_left(JsonWriter& json, Core& core) {
+  const Instant now = Instant::now();
+  std::size_t listed = 0;
+  json.begin_array("left");
+  core.workers.for_each([&](const Worker& worker) {
+    for (const ScopeView& scope : core.policy.open_scopes_of(worker)) {
+      if (++listed <= kMaxLeftScopes && json.size() <= kMaxRecordBytesOfLists) {
+        const std::chrono::duration<double> elapsed = now - scope.terms.acquired;
+        json.begin_object()
+            .field("pid", worker.process->pid)
+            .field("scope", scope.name)
+            .fixed("elapsed_s", elapsed.count(), 6)
+            .end_object();
+      }
+    }
+  });
+  json.end_array().field("left_count", listed);
+}
+
 }  // namespace
 
 void write_status(JsonWriter& json, const ServerStatus& status, const Settings& settings,
@@ -118,23 +143,21 @@ void write_status(JsonWriter& json, const ServerStatus& status, const Settings& 
   write_settings(json, settings);
 }
 
-std::string start_record(const Records& records, const ServerStatus& status,
-                         const Settings& settings, const KillPath& kill_path,
+std::string start_record(const Core& core, const ServerStatus& status, const KillPath& kill_path,
                          const StartCounts& counts) {
-  JsonWriter json = records.server_event("server_started");
+  JsonWriter json = core.records.server_event("server_started");
   json.field("version", FILETIMER_VERSION)
       .field("dir", status.dir)
       .field("fifo", status.fifo)
       .field("log", status.log);
-  write_settings(json, settings);
+  write_settings(json, core.settings);
   json.field("adopted_scopes", counts.adopted_scopes).field("ended_scopes", counts.ended_scopes);
   write_abilities(json, kill_path);
   return std::move(json).finish();
 }
 
-std::string stop_record(const Records& records, const ServerStatus& status, std::string_view reason,
-                        const OpenScopes& left) {
-  JsonWriter json = records.server_event("server_stopped");
+std::string stop_record(Core& core, const ServerStatus& status, std::string_view reason) {
+  JsonWriter json = core.records.server_event("server_stopped");
   json.field("reason", reason);
   if (status.command_status) {
     json.field("command_status", *status.command_status);
@@ -144,7 +167,7 @@ std::string stop_record(const Records& records, const ServerStatus& status, std:
       .field("killed", status.killed)
       .field("rejected", status.rejected)
       .field("lost_records", status.lost_records);
-  left.write_left(json);
+  write_left(json, core);
   return std::move(json).finish();
 }
 

@@ -14,10 +14,8 @@
 #include "common/board.hpp"
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
+#include "timer_server/core.hpp"
 #include "timer_server/kill_path_check.hpp"
-#include "timer_server/records/records.hpp"
-#include "timer_server/settings/settings.hpp"
-#include "timer_server/watch/open_scopes.hpp"
 
 namespace filetimer {
 
@@ -53,11 +51,9 @@ struct StartCounts {
   std::size_t ended_scopes = 0;
 };
 // Returns the record of a start.
-std::string start_record(const Records& records, const ServerStatus& status,
-                         const Settings& settings, const KillPath& kill_path,
+std::string start_record(const Core& core, const ServerStatus& status, const KillPath& kill_path,
                          const StartCounts& counts);
 // Returns the record of a stop.
-std::string stop_record(const Records& records, const ServerStatus& status, std::string_view reason,
-                        const OpenScopes& left);
+std::string stop_record(Core& core, const ServerStatus& status, std::string_view reason);
 
 }  // namespace filetimer

@@ -659,9 +659,9 @@ end:
        fi }
   /* PageRegistry::adopt(), PageFolder::names(). Both pages at once: two workers that appear while
    * the folder is read do not know of each other.
-   * code: timer_server/watch/page_registry.cpp PageRegistry::adopt 2fc520a1
+   * code: timer_server/watch/page_registry.cpp PageRegistry::adopt 9668fd12
    * code: timer_server/scopes/page_folder.cpp PageFolder::names 85a45f6b
-   * code: timer_server/recovery.cpp Recovery::adopt 9488900e */
+   * code: timer_server/recovery.cpp Recovery::adopt b382854e */
   :: d_step { server_at == LIST ->
        known[0] = is_page[0];
        known[1] = is_page[1];
@@ -711,10 +711,10 @@ end:
 
   /* Server::run_once(): Inbox::read(), PageRegistry::on_wake_up_message(); DeadlineScan::run():
    * announce_scan() (p). A message that comes between the two would only cause one more scan.
-   * code: timer_server/server.cpp Server::run_once 07e4f50e
-   * code: timer_server/server.cpp Server::read_progress 3ac88f55
-   * code: timer_server/watch/page_registry.cpp PageRegistry::on_wake_up_message e9664f8d
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 43adc959
+   * code: timer_server/server.cpp Server::run_once 743297f2
+   * code: timer_server/server.cpp Server::read_progress cd062efa
+   * code: timer_server/watch/page_registry.cpp PageRegistry::on_wake_up_message 4ef23849
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 07c3f220
    * code: common/wake_protocol.hpp announce_scan 08ea3df8 */
   :: d_step { server_at == READ_PIPE || server_at == ASLEEP && (IS_MESSAGE || now >= next) ->
        woke = now;
@@ -740,7 +740,7 @@ end:
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
    * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 62387b6d
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 619460b1 */
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 40b5ad41 */
   :: d_step { server_at == READ_SLOT ->
        if
        :: IS_OPEN(word[SLOT(i, s)]) && word[SLOT(i, s)] <= JUDGES_BY -> due[s] = word[SLOT(i, s)]
@@ -754,7 +754,7 @@ end:
        :: else
        fi }
   /* DeadlineScan::judge(), try_expire(); Verdicts::expiry_of()
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge cc1054bc
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge e4288c11
    * code: timer_server/scopes/worker_page.cpp WorkerPage::try_expire d5dc0099
    * code: common/wake_protocol.hpp try_expire 263fb2c5 */
   :: d_step { server_at == JUDGE && SERVER_DRAINED ->
@@ -787,7 +787,7 @@ end:
        kill_next() }
 
   /* KillLadder::record_verdicts()
-   * code: timer_server/kills/kill_ladder.cpp KillLadder::record_verdicts 50a18878 */
+   * code: timer_server/kills/kill_ladder.cpp KillLadder::record_verdicts 1f8ed7c6 */
   :: d_step { server_at == RECORD -> is_recorded[scope_in[i]] = true; server_at = SIGNAL }
   /* KillLadder::find_releases(), released_late_at(), send_due_signal(), end(). The worker is alive
    * afterwards, as with --dry-run, signal 0, or a signal that it survives.
@@ -816,7 +816,7 @@ end:
        kill_next() }
 
   /* Server::withdraw(): BoardFile::stop(), RequestPipe::remove_from_path()
-   * code: timer_server/server.cpp Server::withdraw d53b2f9c
+   * code: timer_server/server.cpp Server::withdraw 3d67f1f0
    * code: timer_server/scopes/board_file.cpp BoardFile::stop 49eb9d78 */
   :: d_step { server_at == ASLEEP && ends > 0 ->
        REACHED(W_STOPPED);

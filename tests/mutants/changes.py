@@ -200,7 +200,7 @@ class Cpp:
                 self.found = [change for change in self.found if change.start != self.tokens[behind - 3][2]]
             return behind
         behind = next((place for place in self._top_level(at, end) if self.words[place] == ";"), end)
-        if word in ("static_assert", "assert", "loop_thread_") or "reserve" in self.words[at:at + 4]:
+        if word in ("static_assert", "assert") or "reserve" in self.words[at:at + 4]:
             return behind + 1  # without it a right program does the same
         if not is_outermost and (word in ("return", "continue", "throw") or (word == "break")):
             self._add("no " + word, at, behind + 1, "")

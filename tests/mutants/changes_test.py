@@ -26,7 +26,6 @@ void work(const Box<int>& box, Box<int>&& other) {
   run([&] { stop(); });
   const int most = std::min(box.size, 7) * 2;
   use(most > 5 ? box : other);
-  loop_thread_.check();
   found.reserve(most + 1);
   switch (box.kind) {
     case 1:

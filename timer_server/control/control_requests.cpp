@@ -11,6 +11,7 @@
 
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
+#include "common/scope_page.hpp"
 #include "common/text.hpp"
 #include "timer_server/system/hardening.hpp"
 #include "timer_server/system/messages.hpp"
@@ -26,20 +27,79 @@ constexpr Duration kLongestAtOnce = std::chrono::milliseconds{5};
 constexpr Duration kLookPeriod = std::chrono::milliseconds{20};
 // How often its client gets a list of what is still open.
 constexpr Duration kNewsPeriod = std::chrono::seconds{1};
+// Scopes, and workers, that an answer lists.
+constexpr std::size_t kMostListed = 64;
+
+void write_scopes(JsonWriter& json, Core& core, std::size_t room) {
+  const Instant now = Instant::now();
+  json.field("open_scope_count", core.workers.count_open_scopes()).begin_array("open_scopes");
+  std::size_t listed = 0;
+  const auto is_full = [&] { return listed >= kMostListed || json.size() > room; };
+  core.workers.for_each([&](Worker& worker) {
+    if (is_full()) {
+      return;
+    }
+    std::vector<ScopeView> views;
+    for (const auto& page : worker.pages) {
+      for (const SlotReading& reading : page->open_slots()) {
+        if (slot_word::is_open(reading.word)) {
+          views.push_back(core.policy.view_of(reading, worker));
+        }
+      }
+    }
+    std::ranges::stable_sort(views, {}, [](const ScopeView& view) { return view.terms.acquired; });
+    for (const ScopeView& view : views) {
+      if (is_full()) {
+        break;
+      }
+      ++listed;
+      json.begin_object();
+      write_whose(json, WorkerIdentity::of(worker));
+      write_scope(json, view, now);
+      json.end_object();
+    }
+  });
+  json.end_array();
+}
+
+void write_workers(JsonWriter& json, Core& core, std::size_t room) {
+  json.field("worker_count", core.workers.count()).begin_array("workers");
+  std::size_t listed = 0;
+  core.workers.for_each([&](Worker& worker) {
+    if (listed < kMostListed && json.size() <= room + kMaxAtomicWrite / 8) {
+      ++listed;
+      json.begin_object();
+      write_whose(json, WorkerIdentity::of(worker));
+      json.end_object();
+    }
+  });
+  json.end_array();
+}
+
+// Adds the number of open scopes without a verdict and a list of them, and with `with_workers` a
+// list of workers. The lists are shortened so that the answer has about `room` bytes.
+void write_open(JsonWriter& json, Core& core, bool with_workers, std::size_t room) {
+  write_scopes(json, core, room);
+  if (with_workers) {
+    write_workers(json, core, room);
+  }
+}
 
 }  // namespace
 
-ControlRequests::ControlRequests(EventLoop& loop, Duration max_wait, const Context& context)
-    : max_wait_(max_wait),
-      context_(context),
-      clients_(loop, max_waiting_clients(),
+ControlRequests::ControlRequests(Core& core, LifeCycle& life,
+                                 std::function<void(Announcement)> publish)
+    : core_(core),
+      life_(life),
+      publish_(std::move(publish)),
+      dumps_(core),
+      clients_(core.loop, max_waiting_clients(),
                [this](ControlClients::Id client) { on_withdrawn(client); }),
       rendezvous_(std::max(max_waiting_clients(), ControlClients::kReserved + 1) -
                       ControlClients::kReserved,
-                  clients_, context.records, context.log) {}
+                  clients_, core) {}
 
 void ControlRequests::take(Instant now) {
-  loop_thread_.check();
   const Instant until = Instant::now() + kLongestAtOnce;
   while (const auto asked = clients_.take()) {
     accept(*asked, now);
@@ -53,7 +113,7 @@ void ControlRequests::accept(const ControlClients::Asked& asked, Instant now) {
   if (asked.process.uid != ::geteuid() && asked.process.uid != 0) {
     const std::string reason =
         fmt::format("user {} may not ask the server of user {}", asked.process.uid, ::geteuid());
-    context_.rejections.add(reason, asked.packet, asked.process.pid);
+    core_.rejections.add(reason, asked.packet, asked.process.pid);
     clients_.finish(asked.client, "refused", reason);
     return;
   }
@@ -65,7 +125,7 @@ void ControlRequests::accept(const ControlClients::Asked& asked, Instant now) {
     return;
   }
   answer({asked.client, *question, asked.process.pid,
-          std::min(duration_from_seconds(question->wait_s), max_wait_), now});
+          std::min(duration_from_seconds(question->wait_s), core_.settings.max_wait), now});
 }
 
 void ControlRequests::answer(const Accepted& accepted) {
@@ -101,7 +161,6 @@ void ControlRequests::keep_for_status(const Accepted& accepted) {
 }
 
 void ControlRequests::answer_status(const std::function<void(JsonWriter&)>& write) {
-  loop_thread_.check();
   while (!status_clients_.empty()) {
     JsonWriter json = begin_answer("done");
     json.field("server_pid", ::getpid()).field("server_version", FILETIMER_VERSION);
@@ -114,17 +173,17 @@ void ControlRequests::answer_status(const std::function<void(JsonWriter&)>& writ
 void ControlRequests::answer_dump(const Accepted& accepted) {
   const wire::Question& question = accepted.question;
   const Status begun =
-      context_.dumps.begin(accepted.client, {.rank = question.rank, .pid = question.worker},
-                           accepted.now + accepted.granted, accepted.now);
+      dumps_.begin(accepted.client, {.rank = question.rank, .pid = question.worker},
+                   accepted.now + accepted.granted, accepted.now);
   if (!begun) {
     clients_.finish(accepted.client, "refused", begun.error().message);
   } else if (!grant(accepted)) {
-    context_.dumps.withdraw(accepted.client);
+    dumps_.withdraw(accepted.client);
   }
 }
 
 void ControlRequests::answer_drain(const Accepted& accepted) {
-  if (accepted.question.off && (context_.life.is_asked_to_end() || shutdown_)) {
+  if (accepted.question.off && (life_.is_asked_to_end() || shutdown_)) {
     clients_.finish(accepted.client, "refused", "the server has been asked to end");
     return;
   }
@@ -136,10 +195,10 @@ void ControlRequests::answer_drain(const Accepted& accepted) {
   } else {
     rendezvous_.refuse_all("the server is draining");
   }
-  context_.publish(announcement());
+  publish_(announcement());
   JsonWriter json = begin_answer("done");
   json.field("draining", announcement() != Announcement::kNone)
-      .field("open_scope_count", context_.scopes.count());
+      .field("open_scope_count", core_.workers.count_open_scopes());
   clients_.finish(accepted.client, std::move(json).finish());
 }
 
@@ -154,10 +213,10 @@ void ControlRequests::answer_shutdown(const Accepted& accepted) {
   }
   const bool is_graceful = !question.graceful.empty();
   if (!is_graceful && !question.force) {
-    if (const std::size_t open = context_.scopes.count(); open > 0) {
+    if (const std::size_t open = core_.workers.count_open_scopes(); open > 0) {
       JsonWriter json = begin_answer("refused");
       json.field("reason", fmt::format("{} scope{} open", open, open == 1 ? " is" : "s are"));
-      context_.scopes.write(json, false, kMaxRecordBytes);
+      write_open(json, core_, false, kMaxRecordBytes);
       clients_.finish(accepted.client, std::move(json).finish());
       return;
     }
@@ -176,7 +235,7 @@ void ControlRequests::answer_shutdown(const Accepted& accepted) {
                         .waits_for_workers = question.graceful == "workers"});
   next_look_ = accepted.now;
   next_news_ = accepted.now;
-  context_.publish(announcement());
+  publish_(announcement());
   if (!is_graceful && (!shutdown_ || question.force)) {
     shutdown_ = {question.force ? "shutdown: now" : "shutdown: if_idle", question.force};
   }
@@ -222,17 +281,16 @@ bool ControlRequests::grant(const Accepted& accepted) {
 
 void ControlRequests::on_withdrawn(ControlClients::Id client) {
   rendezvous_.leave(client);
-  context_.dumps.withdraw(client);
+  dumps_.withdraw(client);
 }
 
 std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now, bool has_kills) {
-  loop_thread_.check();
   rendezvous_.advance(now);
   if (!shutdown_ && now >= next_look_) {
     advance_shutdowns(now, has_kills);
   }
-  next_dump_ = context_.dumps.advance(now);
-  for (DumpRequests::Answer& answer : context_.dumps.take_answers()) {
+  next_dump_ = dumps_.advance(now);
+  for (DumpRequests::Answer& answer : dumps_.take_answers()) {
     clients_.finish(answer.client, std::move(answer.text));
   }
   next_answer_ = clients_.advance(now);
@@ -244,22 +302,21 @@ void ControlRequests::advance_shutdowns(Instant now, bool has_kills) {
   if (shutdowns_.empty()) {
     return;
   }
-  const LifeCycle& life = context_.life;
   // A single one that does not wait for workers ends the server.
   const bool for_workers = std::ranges::all_of(shutdowns_, &WaitingShutdown::waits_for_workers);
-  const bool is_over = context_.scopes.count() == 0 && !has_kills &&
-                       (!for_workers || !context_.scopes.has_workers());
-  if (is_over && !life.is_asked_to_end()) {
+  const bool is_over = core_.workers.count_open_scopes() == 0 && !has_kills &&
+                       (!for_workers || core_.workers.count() == 0);
+  if (is_over && !life_.is_asked_to_end()) {
     shutdown_ = {for_workers ? "shutdown: workers" : "shutdown: graceful", false};
   }
-  if (shutdown_ || life.is_stopping()) {
+  if (shutdown_ || life_.is_stopping()) {
     return;
   }
   end_overdue_shutdowns(now);
   if (!shutdown_ && now >= next_news_) {
     next_news_ = now + kNewsPeriod;
     JsonWriter json = begin_answer("waiting");
-    context_.scopes.write(json, for_workers, kWholeAnswer);
+    write_open(json, core_, for_workers, kWholeAnswer);
     const std::string waiting = std::move(json).finish();
     for (const WaitingShutdown& request : shutdowns_) {
       clients_.tell(request.client, waiting);
@@ -279,19 +336,18 @@ void ControlRequests::end_overdue_shutdowns(Instant now) {
     return;
   }
   std::erase_if(shutdowns_, [now](const WaitingShutdown& each) { return each.until <= now; });
-  LifeCycle& life = context_.life;
-  const std::string_view why_late = life.phase() == LifeCycle::Phase::kCommandEnded
+  const std::string_view why_late = life_.phase() == LifeCycle::Phase::kCommandEnded
                                         ? "kills are under way"
-                                    : life.is_asked_to_end() ? "COMMAND has not ended"
-                                                             : "its time is up";
+                                    : life_.is_asked_to_end() ? "COMMAND has not ended"
+                                                              : "its time is up";
   if (shutdowns_.empty()) {
-    (void)life.handle(LifeCycle::Event::kShutdownWithdrawn, now);
-    context_.publish(announcement());
+    (void)life_.handle(LifeCycle::Event::kShutdownWithdrawn, now);
+    publish_(announcement());
   }
   for (const WaitingShutdown& request : overdue) {
     JsonWriter json = begin_answer("timed_out");
     json.field("reason", why_late);
-    context_.scopes.write(json, request.waits_for_workers, kMaxRecordBytes);
+    write_open(json, core_, request.waits_for_workers, kMaxRecordBytes);
     clients_.finish(request.client, std::move(json).finish());
   }
 }
@@ -302,18 +358,17 @@ Instant ControlRequests::next() const {
 }
 
 Announcement ControlRequests::announcement() const {
-  return context_.life.is_asked_to_end() || !shutdowns_.empty() ? Announcement::kShutdown
-         : is_drain_asked_                                      ? Announcement::kDraining
-                                                                : Announcement::kNone;
+  return life_.is_asked_to_end() || !shutdowns_.empty() ? Announcement::kShutdown
+         : is_drain_asked_                              ? Announcement::kDraining
+                                                        : Announcement::kNone;
 }
 
 // The connections close when the process exits. Clients take that end of file as proof that the
 // runtime directory is free.
 void ControlRequests::answer_stopped() {
-  loop_thread_.check();
   rendezvous_.refuse_all("the server was stopped");
   JsonWriter json = begin_answer("done");
-  context_.scopes.write(json, false, kMaxRecordBytes);
+  write_open(json, core_, false, kMaxRecordBytes);
   const std::string answer = std::move(json).finish();
   for (const WaitingShutdown& request : shutdowns_) {
     clients_.finish_at_exit(request.client, answer);

@@ -19,33 +19,18 @@
 #include "timer_server/control/dump_requests.hpp"
 #include "timer_server/control/life_cycle.hpp"
 #include "timer_server/control/rendezvous.hpp"
-#include "timer_server/records/record_log.hpp"
-#include "timer_server/records/records.hpp"
-#include "timer_server/requests/rejections.hpp"
-#include "timer_server/system/loop_thread.hpp"
-#include "timer_server/watch/open_scopes.hpp"
+#include "timer_server/core.hpp"
 
 namespace filetimer {
 
 // Answers the requests that come through the control socket, at once or when their answer is
 // known. Does not end the server: advance() returns a shutdown that is to be carried out, and a
-// withdrawn shutdown is reported to the life cycle. Used on the loop thread.
+// withdrawn shutdown is reported to the life cycle.
 class ControlRequests {
  public:
-  // Parts of the server, which must outlive this object.
-  struct Context {
-    const OpenScopes& scopes;
-    LifeCycle& life;
-    Rejections& rejections;
-    Records& records;
-    RecordLog& log;
-    DumpRequests& dumps;
-    // Puts an announcement on the status page. Is called before the answer that depends on it.
-    std::function<void(Announcement)> publish;
-  };
-
-  // `max_wait` limits how long a client may wait.
-  ControlRequests(EventLoop& loop, Duration max_wait, const Context& context);
+  // `publish` puts an announcement on the status page. It is called before the answer that depends
+  // on it.
+  ControlRequests(Core& core, LifeCycle& life, std::function<void(Announcement)> publish);
 
   // Accepts connections on this socket from now on, and of no earlier one.
   void listen(UniqueFd socket) { clients_.listen(std::move(socket)); }
@@ -105,8 +90,10 @@ class ControlRequests {
   void advance_shutdowns(Instant now, bool has_kills);
   void end_overdue_shutdowns(Instant now);
 
-  const Duration max_wait_;
-  Context context_;
+  Core& core_;
+  LifeCycle& life_;
+  const std::function<void(Announcement)> publish_;
+  DumpRequests dumps_;
   ControlClients clients_;
   Rendezvous rendezvous_;
   // One whose client has gone stays in force.
@@ -118,7 +105,6 @@ class ControlRequests {
   bool is_drain_asked_ = false;
   Instant next_answer_ = Instant::never();  // when a client that does not read is removed
   Instant next_dump_ = Instant::never();
-  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

@@ -9,6 +9,8 @@
 #include <tuple>
 #include <utility>
 
+#include "timer_server/evidence/stacks_helper.hpp"
+
 namespace filetimer {
 namespace {
 
@@ -70,10 +72,9 @@ std::size_t keep_most_unusual(std::vector<const Worker*>& meant, const ScopePoli
 
 Status DumpRequests::begin(ControlClients::Id client, const Wanted& wanted, Instant until,
                            Instant now) {
-  loop_thread_.check();
   std::vector<const Worker*> meant;
   std::set<std::int64_t> known;
-  context_.workers.for_each([&](const Worker& worker) {
+  core_.workers.for_each([&](const Worker& worker) {
     const auto rank = rank_of(worker);
     if (wanted.rank) {
       if (rank) {
@@ -96,18 +97,18 @@ Status DumpRequests::begin(ControlClients::Id client, const Wanted& wanted, Inst
     return std::tuple(!rank, rank.value_or(0), worker->process->pid);
   };
   std::ranges::sort(meant, {}, by_rank);
-  const std::size_t omitted = keep_most_unusual(meant, context_.scopes);
+  const std::size_t omitted = keep_most_unusual(meant, core_.policy);
   std::ranges::sort(meant, {}, by_rank);
   std::vector<GroupCollection::Member> members;
   std::vector<std::vector<ScopeView>> scopes;
   for (const Worker* const worker : meant) {
-    members.emplace_back(WorkerIdentity::of(*worker), context_.python_dump_of(*worker));
-    scopes.push_back(context_.scopes.open_scopes_of(*worker, kMaxScopes));
+    members.emplace_back(WorkerIdentity::of(*worker), core_.python_dump_of(*worker));
+    scopes.push_back(core_.policy.open_scopes_of(*worker, kMaxScopes));
   }
   requests_.push_back({client,
-                       GroupCollection(context_.side_threads, slots_,
-                                       {.level = context_.level,
-                                        .timeout = context_.evidence_timeout,
+                       GroupCollection(core_.side_threads, slots_,
+                                       {.level = most_evidence_allowed(),
+                                        .timeout = core_.settings.kill.evidence_timeout,
                                         .until = std::min(until, now + kLimit)},
                                        std::move(members)),
                        std::move(scopes), omitted});
@@ -115,12 +116,10 @@ Status DumpRequests::begin(ControlClients::Id client, const Wanted& wanted, Inst
 }
 
 void DumpRequests::withdraw(ControlClients::Id client) {
-  loop_thread_.check();
   std::erase_if(requests_, [client](const Request& each) { return each.client == client; });
 }
 
 Instant DumpRequests::advance(Instant now) {
-  loop_thread_.check();
   Instant next = Instant::never();
   std::erase_if(requests_, [&](Request& request) {
     next = std::min(next, request.workers.advance(now));

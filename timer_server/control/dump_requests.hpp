@@ -5,10 +5,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
-#include <cstdint>
-#include <functional>
 #include <list>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,18 +14,13 @@
 #include "common/clock.hpp"
 #include "common/result.hpp"
 #include "timer_server/control/control_clients.hpp"
+#include "timer_server/core.hpp"
 #include "timer_server/evidence/group_collection.hpp"
-#include "timer_server/records/records.hpp"
-#include "timer_server/scopes/workers.hpp"
-#include "timer_server/system/loop_thread.hpp"
-#include "timer_server/system/side_threads.hpp"
-#include "timer_server/watch/scope_policy.hpp"
 
 namespace filetimer {
 
 // Collects the evidence of workers for clients that ask for it. The only signal that a worker gets
-// is that on which it writes its Python stacks. Nothing is recorded. Used on the loop thread. What
-// the context refers to must outlive this object.
+// is that on which it writes its Python stacks. Nothing is recorded.
 //
 //   const Status begun = dumps.begin(client, {.rank = 3}, until, now);
 //   ...
@@ -43,15 +35,6 @@ class DumpRequests {
   // The most open scopes that are listed of each worker: those that were opened last.
   static constexpr std::size_t kMaxScopes = 32;
 
-  struct Context {
-    Workers& workers;
-    const ScopePolicy& scopes;
-    SideThreads& side_threads;
-    EvidenceLevel level;
-    Duration evidence_timeout;  // of each worker
-    // Returns what the pages of a worker say of its Python stacks.
-    std::function<std::optional<PythonDump>(const Worker&)> python_dump_of;
-  };
   // Which workers a request means; without either: all.
   struct Wanted {
     std::optional<int> rank;
@@ -62,7 +45,7 @@ class DumpRequests {
     std::string text;
   };
 
-  explicit DumpRequests(Context context) : context_(std::move(context)) {}
+  explicit DumpRequests(Core& core) : core_(core) {}
 
   // Begins a request, which is answered by `until` at the latest. Fails if there is no such worker;
   // the error names the ranks or pids that there are.
@@ -85,11 +68,10 @@ class DumpRequests {
 
   static std::string answer_of(const Request& request);
 
-  const Context context_;
+  Core& core_;
   std::list<Request> requests_;
   std::vector<Answer> answers_;
   const CollectionSlots slots_{};
-  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

@@ -163,7 +163,7 @@ void Rendezvous::end(const std::string& name, Round& round, std::string_view why
     messages::warning("rendezvous '{}' failed: {}", name, reason);
   }
   answer(round, std::move(json).finish());
-  log_.append(records_.rendezvous(ended, now, reason));
+  core_.log->append(core_.records.rendezvous(ended, now, reason));
 }
 
 void Rendezvous::refuse_all(std::string_view reason) {

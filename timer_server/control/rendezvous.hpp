@@ -14,15 +14,13 @@
 #include "common/clock.hpp"
 #include "common/result.hpp"
 #include "timer_server/control/control_clients.hpp"
-#include "timer_server/records/record_log.hpp"
-#include "timer_server/records/records.hpp"
+#include "timer_server/core.hpp"
 
 namespace filetimer {
 
 // The rounds of all rendezvous. A round of a name is full when each of its `world` ranks has
 // joined. It fails for all ranks when the first of them has waited long enough. The next round of
-// the name may begin at once. Answers the ranks and records the rounds. Used on the loop thread.
-// `clients`, `records` and `log` must outlive this object.
+// the name may begin at once. Answers the ranks and records the rounds.
 class Rendezvous {
  public:
   // The most names whose rounds are counted. The name that was used longest ago gives way to a new
@@ -30,11 +28,8 @@ class Rendezvous {
   static constexpr std::size_t kMaxNames = 1024;
 
   // A round has at most `most_ranks` ranks.
-  Rendezvous(std::size_t most_ranks, ControlClients& clients, Records& records, RecordLog& log)
-      : most_ranks_(static_cast<int>(most_ranks)),
-        clients_(clients),
-        records_(records),
-        log_(log) {}
+  Rendezvous(std::size_t most_ranks, ControlClients& clients, Core& core)
+      : most_ranks_(static_cast<int>(most_ranks)), clients_(clients), core_(core) {}
 
   struct Rank {
     std::string name;
@@ -86,8 +81,7 @@ class Rendezvous {
 
   const int most_ranks_;
   ControlClients& clients_;
-  Records& records_;
-  RecordLog& log_;
+  Core& core_;
   std::map<std::string, Round> rounds_;
   std::map<std::string, Count> counts_;
 };

@@ -100,19 +100,14 @@ struct Commands::Running {
   }
 };
 
-Commands::Commands(EventLoop& loop, Lines lines, std::vector<std::string> environment,
-                   Inheritance inheritance, const Records& records, RecordLog& log)
-    : loop_(loop),
-      lines_(std::move(lines)),
-      environment_(std::move(environment)),
+Commands::Commands(Core& core, Inheritance inheritance)
+    : core_(core),
       inheritance_(std::move(inheritance)),
-      records_(records),
-      log_(log) {}
+      environment_(environment_for_children(core.directory.path(), core.directory.pipe().path())) {}
 
 Commands::~Commands() = default;
 
 void Commands::add_hook(CommandOccasion occasion, Instant now) {
-  loop_thread_.check();
   if (hook_for(occasion).empty()) {
     return;
   }
@@ -132,13 +127,13 @@ std::size_t Commands::count_hooks() const {
 }
 
 bool Commands::wants_evidence(const WorkerIdentity& worker, const std::string& incident) const {
-  return incident != incident_ ? !lines_.evidence_command.empty() || !lines_.drop_ins.empty()
-                               : !lines_.drop_ins.empty() && !jobs_.contains(job_of(worker));
+  return incident != incident_
+             ? !core_.settings.evidence_command.empty() || !core_.settings.drop_ins.empty()
+             : !core_.settings.drop_ins.empty() && !jobs_.contains(job_of(worker));
 }
 
 void Commands::start_evidence(const CommandOccasion& first, std::span<const WorkerIdentity> workers,
                               Instant now) {
-  loop_thread_.check();
   const bool is_first_of_incident = first.incident != incident_;
   if (is_first_of_incident) {
     make_room_for(first.incident, now);
@@ -165,13 +160,13 @@ void Commands::start_evidence(const CommandOccasion& first, std::span<const Work
     run(std::make_unique<Running>(first, drop_in, true), std::move(words), std::move(environment),
         now);
   };
-  for (const DropIn& drop_in : lines_.drop_ins) {
+  for (const DropIn& drop_in : core_.settings.drop_ins) {
     if (has_what_it_needs(drop_in, variables)) {
       run_one(drop_in.name, {drop_in.path});
     }
   }
-  if (is_first_of_incident && !lines_.evidence_command.empty()) {
-    run_one("", shell(lines_.evidence_command));
+  if (is_first_of_incident && !core_.settings.evidence_command.empty()) {
+    run_one("", shell(core_.settings.evidence_command));
   }
 }
 
@@ -199,13 +194,12 @@ bool Commands::is_gathering(const std::string& incident) const {
 }
 
 Instant Commands::advance(Instant now) {
-  loop_thread_.check();
   std::erase_if(running_, [&](const auto& command) { return check_time(*command, now); });
   Instant next = Instant::never();
   if (!waiting_.empty() && count_hooks() < kMaxHooks) {
     const CommandOccasion first = waiting_.front();
-    const bool may_start =
-        log_.synced() >= first.record_number || !log_.is_working(now) || now >= first.start_by;
+    const bool may_start = core_.log->synced() >= first.record_number ||
+                           !core_.log->is_working(now) || now >= first.start_by;
     next = may_start ? now : first.start_by;
     if (may_start) {
       // Each call starts one hook: a fork takes up to a millisecond, and deadlines wait meanwhile.
@@ -230,8 +224,8 @@ std::vector<std::string> Commands::environment_for(const CommandOccasion& occasi
   set_variable(environment, "FILETIMER_SCOPE", occasion.scope);
   set_variable(environment, "FILETIMER_VERDICT", occasion.verdict);
   set_variable(environment, "FILETIMER_PID", fmt::format("{}", occasion.worker.process->pid));
-  set_variable(environment, "FILETIMER_HOST", records_.host());
-  set_variable(environment, "FILETIMER_LOG", log_.path());
+  set_variable(environment, "FILETIMER_HOST", core_.records.host());
+  set_variable(environment, "FILETIMER_LOG", core_.log->path());
   // The server may have variables of a job of its own, which must not reach the command.
   unset_variable(environment, "FILETIMER_RANK");
   unset_variable(environment, "FILETIMER_JOB_ID");
@@ -249,7 +243,8 @@ std::vector<std::string> Commands::environment_for(const CommandOccasion& occasi
 void Commands::run(std::unique_ptr<Running> command, std::vector<std::string> words,
                    std::vector<std::string> environment, Instant now) {
   command->started = now;
-  command->next_step_at = now + (command->is_evidence ? lines_.evidence_timeout : kHookTime);
+  command->next_step_at =
+      now + (command->is_evidence ? core_.settings.kill.evidence_timeout : kHookTime);
   HookOutcome& outcome = command->outcome;
   outcome.reason = start(*command, std::move(words), std::move(environment));
   if (!outcome.reason.empty()) {
@@ -291,13 +286,13 @@ std::string Commands::start(Running& command, std::vector<std::string> words,
     return "cannot open its pidfd";
   }
   try {
-    command.end = watch_io(loop_, command.pidfd.get(), EPOLLIN, kOrdinary, [&command] {
+    command.end = watch_io(core_.loop, command.pidfd.get(), EPOLLIN, kOrdinary, [&command] {
       command.has_ended = true;
       command.end.reset();
     });
     if (command.is_evidence) {
       ::fcntl(command.pipe.get(), F_SETFL, O_NONBLOCK);
-      command.readable = watch_io(loop_, command.pipe.get(), EPOLLIN, kOrdinary,
+      command.readable = watch_io(core_.loop, command.pipe.get(), EPOLLIN, kOrdinary,
                                   [&command] { command.read_output(); });
     }
   } catch (const std::system_error& error) {
@@ -316,7 +311,7 @@ bool Commands::check_time(Running& command, Instant now) {
   if (command.is_evidence) {
     return end_by_kill(command, HookResult::kTimedOut,
                        fmt::format("it was killed after {}, see --evidence-timeout",
-                                   duration_text(lines_.evidence_timeout)),
+                                   duration_text(core_.settings.kill.evidence_timeout)),
                        kEndWaitMs, now);
   }
   command.outcome.result = HookResult::kTimedOut;
@@ -376,7 +371,6 @@ bool Commands::end(Running& command, Instant now) {
 }
 
 void Commands::stop() {
-  loop_thread_.check();
   for (const auto& command : running_) {
     command->signal_group(SIGKILL);
   }
@@ -393,10 +387,10 @@ void Commands::stop() {
 
 void Commands::record(const Running& command) {
   if (command.is_evidence) {
-    log_.append_detail(records_.evidence_command(command.worker, command.outcome, command.output,
-                                                 command.output_bytes));
+    core_.log->append_detail(core_.records.evidence_command(command.worker, command.outcome,
+                                                            command.output, command.output_bytes));
   } else {
-    log_.append(records_.hook(command.worker, command.outcome));
+    core_.log->append(core_.records.hook(command.worker, command.outcome));
   }
 }
 

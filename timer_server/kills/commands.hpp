@@ -16,12 +16,9 @@
 #include <vector>
 
 #include "common/clock.hpp"
+#include "timer_server/core.hpp"
 #include "timer_server/evidence/drop_ins.hpp"
-#include "timer_server/records/record_log.hpp"
-#include "timer_server/records/records.hpp"
-#include "timer_server/system/event_loop.hpp"
 #include "timer_server/system/inheritance.hpp"
-#include "timer_server/system/loop_thread.hpp"
 
 namespace filetimer {
 
@@ -64,18 +61,8 @@ class Commands {
   // Verdicts::kIncidentWindow apart.
   static constexpr std::size_t kMaxIncidents = 4;
 
-  // Shell commands, and drop-ins; empty: none.
-  struct Lines {
-    std::string on_expiry;
-    std::string on_warning;
-    std::string evidence_command;
-    std::vector<DropIn> drop_ins;
-    Duration evidence_timeout;  // of each evidence command
-  };
-  // A command gets `environment` and its own variables. Its end wakes `loop`. `loop`, `records` and
-  // `log` must outlive this object.
-  Commands(EventLoop& loop, Lines lines, std::vector<std::string> environment,
-           Inheritance inheritance, const Records& records, RecordLog& log);
+  // A command gets the settings in `inheritance` instead of the server's. Its end wakes the loop.
+  Commands(Core& core, Inheritance inheritance);
   ~Commands();
   Commands(const Commands&) = delete;
   Commands& operator=(const Commands&) = delete;
@@ -100,7 +87,7 @@ class Commands {
   [[nodiscard]] bool is_gathering(const std::string& incident) const;
 
   // Starts hooks, and ends commands. Returns when it must be called again at the latest; it must
-  // also be called when the log has synced records, and when `loop` has called a handler.
+  // also be called when the log has synced records, and when the loop has called a handler.
   Instant advance(Instant now);
   // Kills the running commands, drops the waiting hooks, and records each of them. Waits at most
   // 100 ms for the end of each killed command.
@@ -111,7 +98,7 @@ class Commands {
 
   [[nodiscard]] std::size_t count_hooks() const;  // that run
   [[nodiscard]] const std::string& hook_for(const CommandOccasion& occasion) const {
-    return occasion.incident.empty() ? lines_.on_warning : lines_.on_expiry;
+    return occasion.incident.empty() ? core_.settings.on_warning : core_.settings.on_expiry;
   }
   [[nodiscard]] std::vector<std::string> environment_for(const CommandOccasion& occasion) const;
   // Ends the evidence commands of the earliest incident if those of kMaxIncidents run.
@@ -128,17 +115,13 @@ class Commands {
   void record(const Running& command);
   void drop(const CommandOccasion& occasion, std::string_view why);
 
-  EventLoop& loop_;
-  const Lines lines_;
-  const std::vector<std::string> environment_;
+  Core& core_;
   const Inheritance inheritance_;
-  const Records& records_;
-  RecordLog& log_;
+  const std::vector<std::string> environment_;  // without a command's own variables
   std::deque<CommandOccasion> waiting_;
   std::vector<std::unique_ptr<Running>> running_;  // the earliest first
   std::string incident_;                           // the last one with evidence commands
   std::set<std::optional<std::string>> jobs_;      // its jobs for which they were started
-  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

@@ -81,23 +81,19 @@ const Expiry* KillOrder::deciding() const {
   return earliest;
 }
 
-KillLadder::KillLadder(EventLoop& loop, KillPolicy policy, Records& records, RecordLog& log,
-                       KillFiles& files, SideThreads& side_threads, Listener listener,
-                       MayBeForking may_be_forking)
-    : loop_(loop),
-      policy_(policy),
-      records_(records),
-      log_(log),
+KillLadder::KillLadder(Core& core, KillFiles& files, Listener listener)
+    : loop_(core.loop),
+      policy_(core.settings.kill),
+      records_(core.records),
+      log_(*core.log),
       files_(files),
-      side_threads_(side_threads),
+      side_threads_(core.side_threads),
       listener_(std::move(listener)),
-      may_be_forking_(std::move(may_be_forking)),
       excluded_(this_process_and_ancestors()) {}
 
 KillLadder::~KillLadder() = default;
 
 void KillLadder::start(KillOrder order, Instant now) {
-  loop_thread_.check();
   auto kill = std::make_shared<Kill>(std::move(order), policy_.mode, excluded_, may_be_forking_);
   kill->skips_grace = has_short_waits_;
   kill->next_step_at = now + kFactsLimit;
@@ -129,7 +125,6 @@ void KillLadder::continue_signalled(Kill& kill, Instant now) {
 }
 
 void KillLadder::note_worker_ended(const Process& worker) {
-  loop_thread_.check();
   if (const auto found = kills_of_.find(&worker); found != kills_of_.end()) {
     for (const auto& kill : found->second) {
       kill->has_news = true;
@@ -138,7 +133,6 @@ void KillLadder::note_worker_ended(const Process& worker) {
 }
 
 Instant KillLadder::advance(Instant now) {
-  loop_thread_.check();
   stop_budget_ = kStopLimit;
   note_recorded();
   record_verdicts(now);
@@ -190,7 +184,6 @@ void KillLadder::note_recorded() {
 }
 
 bool KillLadder::record_verdicts(Instant now) {
-  loop_thread_.check();
   std::vector<std::shared_ptr<Kill>> recorded;
   std::size_t room = log_.room_for_details();
   for (const auto& kill : kills_) {
@@ -506,7 +499,6 @@ void KillLadder::find_releases(Kill& kill) {
 }
 
 void KillLadder::extend_grace(Duration missed) {
-  loop_thread_.check();
   for (const auto& kill : kills_) {
     if (kill->stage >= Stage::kSignalled && !kill->skips_grace) {
       kill->next_step_at = kill->next_step_at + missed;
@@ -515,7 +507,6 @@ void KillLadder::extend_grace(Duration missed) {
 }
 
 void KillLadder::shorten_waits(Instant now) {
-  loop_thread_.check();
   has_short_waits_ = true;
   const Instant until = now + kShortEvidenceLimit;
   for (const auto& kill : kills_) {
@@ -530,7 +521,6 @@ void KillLadder::shorten_waits(Instant now) {
 }
 
 void KillLadder::abandon() {
-  loop_thread_.check();
   (void)signal_stopped();  // after an advance() that failed no target stays stopped
   for (const auto& kill : kills_) {
     if (kill->stage == Stage::kEnded) {

@@ -10,16 +10,11 @@
 #include <vector>
 
 #include "common/clock.hpp"
+#include "timer_server/core.hpp"
 #include "timer_server/evidence/evidence_collection.hpp"
 #include "timer_server/kills/kill_files.hpp"
 #include "timer_server/kills/kill_targets.hpp"
-#include "timer_server/records/record_log.hpp"
-#include "timer_server/records/records.hpp"
 #include "timer_server/scopes/scope_counts.hpp"
-#include "timer_server/settings/kill_policy.hpp"
-#include "timer_server/system/event_loop.hpp"
-#include "timer_server/system/loop_thread.hpp"
-#include "timer_server/system/side_threads.hpp"
 
 namespace filetimer {
 
@@ -57,9 +52,8 @@ struct KillEnd {
 // the log.
 //
 // No member function waits, except for the kStopLimit before a signal: advance() takes every kill
-// as far as it can go now. Used on the loop thread. The references that the constructor takes must
-// outlive the ladder. The ends of processes that were signalled wake `loop`, and their handlers
-// note that only.
+// as far as it can go now. The ends of processes that were signalled wake the loop, and their
+// handlers note that only.
 class KillLadder {
  public:
   // How long the verdict waits for the worker's command line and rank.
@@ -87,9 +81,7 @@ class KillLadder {
     // waits for the time limit of evidence at most.
     std::function<bool(const KillOrder&)> is_gathering = [](const KillOrder&) { return false; };
   };
-  KillLadder(EventLoop& loop, KillPolicy policy, Records& records, RecordLog& log, KillFiles& files,
-             SideThreads& side_threads, Listener listener,
-             MayBeForking may_be_forking = filetimer::may_be_forking);
+  KillLadder(Core& core, KillFiles& files, Listener listener);
   ~KillLadder();
 
   // Begins a kill. record_verdicts() or advance() takes its first step.
@@ -99,7 +91,7 @@ class KillLadder {
   // Records all new verdicts. Returns whether there are any.
   bool record_verdicts(Instant now);
   // Takes all kills as far as they can go. Returns when it must be called again at the latest; it
-  // must also be called when the log or the side threads have news, and when `loop` has called a
+  // must also be called when the log or the side threads have news, and when the loop has called a
   // handler.
   Instant advance(Instant now);
   // Takes note that a worker has ended. The ladder watches the other kill targets only: the owner
@@ -151,13 +143,13 @@ class KillLadder {
   void end(Kill& kill, KillVerdict verdict, std::string_view reason);
 
   EventLoop& loop_;
-  const KillPolicy policy_;
+  const KillPolicy& policy_;
   Records& records_;
   RecordLog& log_;
   KillFiles& files_;
   SideThreads& side_threads_;
   const Listener listener_;
-  const MayBeForking may_be_forking_;
+  const MayBeForking may_be_forking_ = may_be_forking;
   const std::vector<pid_t> excluded_;  // the server and its ancestors
   std::vector<std::shared_ptr<Kill>> kills_;
   // By worker, those that have not ended. A worker has several if a scope expired while the
@@ -169,7 +161,6 @@ class KillLadder {
   std::vector<std::shared_ptr<Kill>> stopping_;  // in Stage::kStopping
   Duration stop_budget_{};                       // what is left of kStopLimit in this advance()
   bool has_freed_one_ = false;  // in this pass of advance() a kill ended for which another may wait
-  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

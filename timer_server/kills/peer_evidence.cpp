@@ -6,18 +6,9 @@
 
 namespace filetimer {
 
-PeerEvidence::PeerEvidence(const KillPolicy& policy, Records& records, RecordLog& log,
-                           SideThreads& side_threads)
-    : level_(policy.evidence_of_peers()),
-      timeout_(policy.evidence_timeout),
-      records_(records),
-      log_(log),
-      side_threads_(side_threads) {}
-
 void PeerEvidence::start(const std::string& incident, const std::string& job,
                          std::vector<GroupCollection::Member> peers, std::size_t omitted,
                          Instant now) {
-  loop_thread_.check();
   if (incident != incident_) {
     incident_ = incident;
     jobs_.clear();
@@ -33,15 +24,14 @@ void PeerEvidence::start(const std::string& incident, const std::string& job,
     }
     return is_of_job;
   });
-  running_.push_back(
-      {incident, job, omitted,
-       GroupCollection(side_threads_, slots_,
-                       {.level = level_, .timeout = timeout_, .until = now + timeout_},
-                       std::move(peers))});
+  const Duration timeout = core_.settings.kill.evidence_timeout;
+  running_.push_back({incident, job, omitted,
+                      GroupCollection(core_.side_threads, slots_,
+                                      {.level = level_, .timeout = timeout, .until = now + timeout},
+                                      std::move(peers))});
 }
 
 void PeerEvidence::withdraw(const Process& worker) {
-  loop_thread_.check();
   for (Collection& collection : running_) {
     collection.group.withdraw(worker);
   }
@@ -53,7 +43,6 @@ bool PeerEvidence::is_running_for(const std::string& job) const {
 }
 
 Instant PeerEvidence::advance(Instant now) {
-  loop_thread_.check();
   Instant next = Instant::never();
   std::erase_if(running_, [&](Collection& collection) {
     next = std::min(next, collection.group.advance(now));
@@ -64,7 +53,6 @@ Instant PeerEvidence::advance(Instant now) {
 }
 
 void PeerEvidence::stop() {
-  loop_thread_.check();
   for (Collection& collection : running_) {
     stop(collection);
   }
@@ -81,9 +69,9 @@ void PeerEvidence::record_done(Collection& collection) {
   none.missing = "there was no time for this worker";
   for (const auto& member : collection.group.take_done()) {
     const Evidence* const evidence = member->evidence();
-    log_.append_detail(records_.peer_evidence(member->worker(), collection.incident,
-                                              evidence != nullptr ? *evidence : none,
-                                              std::exchange(collection.omitted, 0)));
+    core_.log->append_detail(core_.records.peer_evidence(member->worker(), collection.incident,
+                                                         evidence != nullptr ? *evidence : none,
+                                                         std::exchange(collection.omitted, 0)));
   }
 }
 

@@ -10,12 +10,8 @@
 #include <vector>
 
 #include "common/clock.hpp"
+#include "timer_server/core.hpp"
 #include "timer_server/evidence/group_collection.hpp"
-#include "timer_server/records/record_log.hpp"
-#include "timer_server/records/records.hpp"
-#include "timer_server/settings/kill_policy.hpp"
-#include "timer_server/system/loop_thread.hpp"
-#include "timer_server/system/side_threads.hpp"
 
 namespace filetimer {
 
@@ -29,17 +25,13 @@ namespace filetimer {
 //   ...
 //   next = peers.advance(now);
 //   if (!peers.is_running_for(job)) { /* the signals may be sent */ }
-//
-// Used on the loop thread. The references that the constructor takes must outlive this object.
 class PeerEvidence {
  public:
   // The most peers whose evidence is collected for an incident. The caller passes no more, and the
   // number of the others.
   static constexpr std::size_t kMaxPeers = 64;
 
-  // Takes the level of the evidence of peers and its time limit from `policy`.
-  PeerEvidence(const KillPolicy& policy, Records& records, RecordLog& log,
-               SideThreads& side_threads);
+  explicit PeerEvidence(Core& core) : core_(core) {}
 
   // Returns whether the evidence of peers is collected at all.
   [[nodiscard]] bool is_wanted() const { return level_ != EvidenceLevel::kNone; }
@@ -72,16 +64,12 @@ class PeerEvidence {
   void record_done(Collection& collection);
   void stop(Collection& collection);
 
-  const EvidenceLevel level_;
-  const Duration timeout_;
-  Records& records_;
-  RecordLog& log_;
-  SideThreads& side_threads_;
+  Core& core_;
+  const EvidenceLevel level_ = core_.settings.kill.evidence_of_peers();
   const CollectionSlots slots_{};
   std::string incident_;
   std::set<std::string> jobs_;  // of the incident, for which a collection was started
   std::list<Collection> running_;
-  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

@@ -7,10 +7,9 @@
 namespace filetimer {
 
 void SoftDeadlines::warn() {
-  loop_thread_.check();
   std::unordered_map<Worker*, std::vector<Warnings::Scope>> of_worker;
   for (const DeadlineScan::SoftDueScope& due : std::exchange(noted_, {})) {
-    Worker* const worker = context_.workers.find(due.process->pid);
+    Worker* const worker = core_.workers.find(due.process->pid);
     if (worker == nullptr || worker->process != due.process) {
       continue;  // it was removed after the scan
     }
@@ -30,14 +29,14 @@ void SoftDeadlines::warn() {
                                        std::make_move_iterator(scopes.end()));
     scopes.erase(signalled, scopes.end());
     if (!first.empty()) {
-      context_.warnings.start(WorkerIdentity::of(*worker), std::move(first), now,
-                              context_.python_dump_of(*worker));
+      warnings_.start(WorkerIdentity::of(*worker), std::move(first), now,
+                      core_.python_dump_of(*worker));
     }
     const WarningLimit::Share share = worker->warning_limit.take(scopes.size(), now);
     if (share.count > 0) {
       scopes.resize(share.count);
       scopes.front().passed.omitted = share.omitted;
-      context_.warnings.start(WorkerIdentity::of(*worker), std::move(scopes), now);
+      warnings_.start(WorkerIdentity::of(*worker), std::move(scopes), now);
     }
   }
 }
@@ -51,10 +50,11 @@ std::optional<Warnings::Scope> SoftDeadlines::warning_of(
     return std::nullopt;
   }
   Warnings::Scope warning;
-  const ScopeView scope = context_.policy.view_of(*reading);
-  warning.passed = {scope, due.slot.deadline, Instant::now(),
-                    context_.policy.reason_to_warn(scope.terms, due.is_to_be_signalled),
-                    due.is_to_be_signalled && !context_.is_dry_run ? scope.terms.signal : 0};
+  const ScopeView scope = core_.policy.view_of(*reading);
+  warning.passed = {
+      scope, due.slot.deadline, Instant::now(),
+      core_.policy.reason_to_warn(scope.terms, due.is_to_be_signalled),
+      due.is_to_be_signalled && !core_.settings.kill.dry_run ? scope.terms.signal : 0};
   warning.is_open = [process = due.process, page = due.page, slot = due.slot] {
     return page->is_open(slot.slot, slot.word) && !runs_another_program(*process, *page);
   };

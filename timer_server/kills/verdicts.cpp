@@ -28,11 +28,15 @@ bool are_of_one_job(const std::optional<WorkerFacts>& a, const std::optional<Wor
 
 }  // namespace
 
-Verdicts::Verdicts(Context context)
-    : context_(context),
+Verdicts::Verdicts(Core& core, KillFiles& files, Warnings& warnings, Commands& commands,
+                   PeerEvidence& peers)
+    : core_(core),
+      files_(files),
+      warnings_(warnings),
+      commands_(commands),
+      peers_(peers),
       ladder_(
-          context.loop, context.policy, context.records, context.log, context.files,
-          context.side_threads,
+          core, files,
           {.released_at = [this](const Process& process,
                                  const Expiry& expiry) { return released_at(process, expiry); },
            .on_signal = [this](const Process& process,
@@ -42,7 +46,6 @@ Verdicts::Verdicts(Context context)
            .is_gathering = [this](const KillOrder& order) { return is_gathering(order); }}) {}
 
 void Verdicts::carry_out(const std::vector<DeadlineScan::DueScope>& due, const ClockReading& now) {
-  loop_thread_.check();
   std::vector<Worker*> workers;  // the one whose deadline came first stands first
   std::unordered_map<Worker*, DueOfWorker> of_worker;
   for (const DeadlineScan::DueScope& scope : due) {
@@ -64,11 +67,11 @@ void Verdicts::sample(std::span<Worker* const> workers, Instant now) {
       continue;
     }
     worker->cpu_sampled = now;
-    context_.side_threads.run(
+    core_.side_threads.run(
         [this, process = worker->process]() -> SideThreads::Delivery {
           auto sample = std::make_shared<const CpuSample>(read_cpu_sample(process->pid));
           return [this, process, sample = std::move(sample)] {
-            Worker* const found = context_.workers.find(process->pid);
+            Worker* const found = core_.workers.find(process->pid);
             if (found != nullptr && found->process == process) {
               found->cpu_sample = sample;
             }
@@ -79,12 +82,12 @@ void Verdicts::sample(std::span<Worker* const> workers, Instant now) {
 }
 
 void Verdicts::start_kill(Worker& worker, const DueOfWorker& due, const ClockReading& now) {
-  context_.warnings.flush(*worker.process, "a deadline of the worker came first");
-  context_.peers.withdraw(*worker.process);
+  warnings_.flush(*worker.process, "a deadline of the worker came first");
+  peers_.withdraw(*worker.process);
   KillOrder order;
   order.worker = WorkerIdentity::of(worker);
-  order.open_scopes = context_.scopes.open_scopes_of(worker);
-  order.python = python_dump_of(worker);
+  order.open_scopes = core_.policy.open_scopes_of(worker);
+  order.python = core_.python_dump_of(worker);
   order.early = worker.cpu_sample;
   for (const DeadlineScan::DueScope* scope : due) {
     std::optional<Expiry> expiry = expiry_of(*scope);
@@ -92,7 +95,7 @@ void Verdicts::start_kill(Worker& worker, const DueOfWorker& due, const ClockRea
       continue;
     }
     Incident& incident = incident_at(now);
-    expiry->id = context_.records.next_expiry_id();
+    expiry->id = core_.records.next_expiry_id();
     expiry->incident = incident.id;
     expiry->judged = now.mono;
     if (incident_stage_ != IncidentStage::kRecorded) {
@@ -120,7 +123,6 @@ void Verdicts::count(const KillOrder& order) {
 }
 
 void Verdicts::resume(Worker& worker, KillOrder order, Instant now) {
-  loop_thread_.check();
   messages::warning("pid {} was to be killed by a server that has ended ({}): going on with it",
                     worker.process->pid, order.expiries.front().id);
   ++worker.kills;
@@ -137,19 +139,18 @@ void Verdicts::note_message(const KillOrder& order, Instant now) {
   messages_.push_back(
       fmt::format("{} expired in '{}' after {}: {} ({})", description_of(order.worker),
                   first.scope.name, duration_for_reading(now - first.scope.terms.acquired),
-                  context_.policy.dry_run ? "spared, dry run"
-                  : deciding == nullptr   ? "spared, signal 0"
+                  core_.settings.kill.dry_run ? "spared, dry run"
+                  : deciding == nullptr       ? "spared, signal 0"
                                         : "to be sent " + signal_name(deciding->scope.terms.signal),
                   first.id));
 }
 
 Instant Verdicts::advance(Instant now) {
-  loop_thread_.check();
   // What is appended meanwhile is written behind the signals.
-  const RecordLog::Hold hold(context_.log);
-  context_.files.remove_synced(context_.log.synced());
+  const RecordLog::Hold hold(*core_.log);
+  files_.remove_synced(core_.log->synced());
   const bool has_recorded = ladder_.record_verdicts(now);
-  const Instant peers = context_.peers.advance(now);
+  const Instant peers = peers_.advance(now);
   if (incident_stage_ == IncidentStage::kJudged) {
     read_workers();
   }
@@ -171,17 +172,17 @@ void Verdicts::on_recorded(const KillOrder& order, Instant now) {
   const Expiry& first = order.expiries.front();
   // An order of an earlier server has the incident of that server.
   if (incident_ && first.incident == incident_->id &&
-      context_.commands.wants_evidence(order.worker, first.incident)) {
+      commands_.wants_evidence(order.worker, first.incident)) {
     std::vector<WorkerIdentity> workers{order.worker};
     for (const Worker* const peer : peers_of(order.worker)) {
       workers.push_back(WorkerIdentity::of(*peer));
     }
-    context_.commands.start_evidence({.worker = order.worker,
-                                      .id = first.id,
-                                      .incident = first.incident,
-                                      .scope = first.scope.name,
-                                      .verdict = "expired"},
-                                     workers, now);
+    commands_.start_evidence({.worker = order.worker,
+                              .id = first.id,
+                              .incident = first.incident,
+                              .scope = first.scope.name,
+                              .verdict = "expired"},
+                             workers, now);
   }
   if (order.deciding() != nullptr && !order.has_evidence) {
     start_evidence_of_peers(order.worker, first.incident, now);
@@ -190,14 +191,14 @@ void Verdicts::on_recorded(const KillOrder& order, Instant now) {
 
 bool Verdicts::is_gathering(const KillOrder& order) const {
   const std::optional<WorkerFacts>& facts = *order.worker.facts;
-  return context_.commands.is_gathering(order.expiries.front().incident) ||
-         (facts && has_job(*facts) && context_.peers.is_running_for(facts->job_id));
+  return commands_.is_gathering(order.expiries.front().incident) ||
+         (facts && has_job(*facts) && peers_.is_running_for(facts->job_id));
 }
 
 void Verdicts::start_evidence_of_peers(const WorkerIdentity& worker, const std::string& incident,
                                        Instant now) {
-  if (!context_.peers.is_wanted() || !*worker.facts || !has_job(**worker.facts) ||
-      !context_.peers.is_first_of_job(incident, (*worker.facts)->job_id)) {
+  if (!peers_.is_wanted() || !*worker.facts || !has_job(**worker.facts) ||
+      !peers_.is_first_of_job(incident, (*worker.facts)->job_id)) {
     return;
   }
   std::vector<const Worker*> peers = peers_of(worker);
@@ -206,13 +207,12 @@ void Verdicts::start_evidence_of_peers(const WorkerIdentity& worker, const std::
   peers.resize(peers.size() - omitted);
   std::vector<GroupCollection::Member> members;
   for (const Worker* const peer : peers) {
-    members.emplace_back(WorkerIdentity::of(*peer), python_dump_of(*peer));
+    members.emplace_back(WorkerIdentity::of(*peer), core_.python_dump_of(*peer));
   }
-  context_.peers.start(incident, (*worker.facts)->job_id, std::move(members), omitted, now);
+  peers_.start(incident, (*worker.facts)->job_id, std::move(members), omitted, now);
 }
 
 void Verdicts::abandon() {
-  loop_thread_.check();
   ladder_.abandon();
   if (incident_stage_ != IncidentStage::kRecorded) {
     record_incident();
@@ -225,7 +225,7 @@ Incident& Verdicts::incident_at(const ClockReading& now) {
       record_incident();
     }
     incident_.emplace();
-    incident_->id = context_.records.next_incident_id();
+    incident_->id = core_.records.next_incident_id();
     incident_->when = now;
     incident_stage_ = IncidentStage::kJudged;
     is_first_recorded_ = false;
@@ -258,12 +258,12 @@ bool Verdicts::is_incident_due(Instant now) const {
 
 // Workers with a kill are read in any case: the signal ends their scopes on the pipe.
 void Verdicts::read_workers() {
-  const Instant until = Instant::now() + context_.read_limit;
+  const Instant until = Instant::now() + kReadLimit;
   incident_->workers.clear();
   incident_pages_.clear();
   incident_->omitted = 0;
   unread_.clear();
-  context_.workers.for_each([&](const Worker& worker) {
+  core_.workers.for_each([&](const Worker& worker) {
     if (worker.dying) {
       return;  // it is in the incident that it is killed for
     }
@@ -280,7 +280,7 @@ void Verdicts::read_workers() {
 void Verdicts::read_worker(const Worker& worker) {
   std::size_t count = 0;
   std::vector<ScopeView> scopes =
-      context_.scopes.open_scopes_of(worker, incident_share(context_.workers.count()), &count);
+      core_.policy.open_scopes_of(worker, incident_share(core_.workers.count()), &count);
   incident_->omitted += count - std::min(scopes.size(), count);
   incident_->workers.push_back({WorkerIdentity::of(worker), std::move(scopes)});
   incident_pages_.push_back(worker.pages);
@@ -303,14 +303,14 @@ void Verdicts::record_incident() {
     read_workers();
   }
   for (const auto& process : std::exchange(unread_, {})) {
-    const Worker* const worker = context_.workers.find(process->pid);
+    const Worker* const worker = core_.workers.find(process->pid);
     if (worker != nullptr && worker->process == process) {
       read_worker(*worker);
       ++incident_->read_late;
     }
   }
   read_ended_scopes();
-  context_.log.append_detail(context_.records.incident(*incident_));
+  core_.log->append_detail(core_.records.incident(*incident_));
   incident_stage_ = IncidentStage::kRecorded;
   incident_->workers = {};
   incident_pages_ = {};
@@ -327,7 +327,7 @@ std::optional<Expiry> Verdicts::expiry_of(const DeadlineScan::DueScope& due) con
     return std::nullopt;
   }
   Expiry expiry;
-  expiry.scope = context_.scopes.view_of(*reading);
+  expiry.scope = core_.policy.view_of(*reading);
   ScopeTerms& terms = expiry.scope.terms;
   terms.deadline = due.deadline;
   if (grace_before_due(terms.signal_first, terms.signal, terms.grace.value_or(Grace{})) >
@@ -336,15 +336,6 @@ std::optional<Expiry> Verdicts::expiry_of(const DeadlineScan::DueScope& due) con
   }
   expiry.place = place;
   return expiry;
-}
-
-std::optional<PythonDump> Verdicts::python_dump_of(const Worker& worker) const {
-  for (const auto& page : worker.pages) {
-    if (const std::uint32_t signal = page->dump_signal(); signal != 0) {
-      return PythonDump{signal, context_.folder.stacks_path(page->name()), page->program()};
-    }
-  }
-  return std::nullopt;
 }
 
 std::optional<Instant> Verdicts::released_at(const Process& process, const Expiry& expiry) const {
@@ -357,7 +348,7 @@ std::optional<Instant> Verdicts::released_at(const Process& process, const Expir
 
 // Returns whether a worker whose idle timeout has expired is in a scope, or has left one since.
 bool Verdicts::has_worked_since(const Process& process, Instant since) const {
-  const Worker* const worker = context_.workers.find(process.pid);
+  const Worker* const worker = core_.workers.find(process.pid);
   if (worker == nullptr) {
     return false;
   }
@@ -373,7 +364,7 @@ bool Verdicts::has_worked_since(const Process& process, Instant since) const {
 // a release can cancel the kill. Scopes on a page of the worker's own end with the worker.
 std::vector<std::string> Verdicts::on_signal(const Process& process, bool is_final) {
   std::vector<std::string> cancelled;
-  Worker* const worker = context_.workers.find(process.pid);
+  Worker* const worker = core_.workers.find(process.pid);
   if (worker == nullptr || worker->process.get() != &process) {
     return cancelled;
   }
@@ -393,7 +384,7 @@ std::vector<std::string> Verdicts::on_signal(const Process& process, bool is_fin
 
 std::vector<const Worker*> Verdicts::peers_of(const WorkerIdentity& worker) const {
   std::vector<const Worker*> peers;
-  context_.workers.for_each([&](const Worker& other) {
+  core_.workers.for_each([&](const Worker& other) {
     if (other.process != worker.process && !other.dying &&
         are_of_one_job(*other.facts, *worker.facts)) {
       peers.push_back(&other);
@@ -422,7 +413,7 @@ void Verdicts::on_end(const KillOrder& order, const KillEnd& end) {
     messages::info("{} is dead ({})", description_of(order.worker), id);
   }
   start_hook(order, end);
-  Worker* const worker = context_.workers.find(order.worker.process->pid);
+  Worker* const worker = core_.workers.find(order.worker.process->pid);
   if (worker == nullptr || worker->process != order.worker.process) {
     return;
   }
@@ -443,7 +434,7 @@ void Verdicts::on_end(const KillOrder& order, const KillEnd& end) {
   if (worker->kills == 0 && worker->pipe) {
     worker->pipe->end_cancelled();
   }
-  context_.unsaved.note(*worker);
+  core_.workers.note_unsaved(*worker);
   has_changed_scopes_ = has_changed_scopes_ || !worker->pages.empty();
 }
 
@@ -456,7 +447,7 @@ void Verdicts::start_hook(const KillOrder& order, const KillEnd& end) {
   occasion.scope = first.scope.name;
   occasion.verdict = verdict_name(end.verdict);
   occasion.record_number = end.record_number;
-  context_.commands.add_hook(std::move(occasion), Instant::now());
+  commands_.add_hook(std::move(occasion), Instant::now());
 }
 
 std::size_t Verdicts::unkillable() const {

@@ -11,28 +11,19 @@
 #include <vector>
 
 #include "common/clock.hpp"
+#include "timer_server/core.hpp"
 #include "timer_server/kills/commands.hpp"
 #include "timer_server/kills/kill_ladder.hpp"
 #include "timer_server/kills/peer_evidence.hpp"
 #include "timer_server/kills/warnings.hpp"
-#include "timer_server/records/record_log.hpp"
-#include "timer_server/records/records.hpp"
-#include "timer_server/scopes/page_folder.hpp"
 #include "timer_server/scopes/scope_counts.hpp"
-#include "timer_server/scopes/workers.hpp"
-#include "timer_server/system/event_loop.hpp"
-#include "timer_server/system/loop_thread.hpp"
-#include "timer_server/system/side_threads.hpp"
 #include "timer_server/watch/deadline_scan.hpp"
-#include "timer_server/watch/scope_policy.hpp"
-#include "timer_server/watch/unsaved_pages.hpp"
 
 namespace filetimer {
 
 // Turns the scopes on which a scan has given the verdict into kill orders, one for each worker, and
 // tells the kill ladder of late releases. Expiries within kIncidentWindow are one incident: the
-// other workers waited for the same thing. Used on the loop thread. What the context refers to must
-// outlive this object.
+// other workers waited for the same thing.
 class Verdicts {
  public:
   static constexpr Duration kIncidentWindow = std::chrono::seconds{2};
@@ -40,23 +31,8 @@ class Verdicts {
   // takes about 4 us, so the scopes of a hundred are those of the moment of the verdict.
   static constexpr Duration kReadLimit = std::chrono::microseconds{500};
 
-  struct Context {
-    EventLoop& loop;
-    const KillPolicy& policy;
-    const ScopePolicy& scopes;
-    Workers& workers;
-    const PageFolder& folder;
-    UnsavedPages& unsaved;
-    Records& records;
-    RecordLog& log;
-    KillFiles& files;
-    SideThreads& side_threads;
-    Warnings& warnings;
-    Commands& commands;
-    PeerEvidence& peers;
-    Duration read_limit = kReadLimit;
-  };
-  explicit Verdicts(Context context);
+  Verdicts(Core& core, KillFiles& files, Warnings& warnings, Commands& commands,
+           PeerEvidence& peers);
 
   // Starts a kill of each worker in `due`, which has the earliest deadline first. `now` is when the
   // scopes were judged.
@@ -84,10 +60,6 @@ class Verdicts {
   // Returns the ladder.
   [[nodiscard]] KillLadder& ladder() { return ladder_; }
   [[nodiscard]] const KillLadder& ladder() const { return ladder_; }
-
-  // Returns what a worker's page says of its Python stacks. There is one interpreter in a process,
-  // so the first page that has a dump signal counts.
-  [[nodiscard]] std::optional<PythonDump> python_dump_of(const Worker& worker) const;
 
   // Returns whether a kill has ended since the last call whose worker has scopes to be judged.
   bool take_changed_scopes() { return std::exchange(has_changed_scopes_, false); }
@@ -134,7 +106,11 @@ class Verdicts {
   // (Worker::dying).
   [[nodiscard]] std::vector<const Worker*> peers_of(const WorkerIdentity& worker) const;
 
-  const Context context_;
+  Core& core_;
+  KillFiles& files_;
+  Warnings& warnings_;
+  Commands& commands_;
+  PeerEvidence& peers_;
   std::optional<Incident> incident_;  // the last one
   enum class IncidentStage { kJudged, kRead, kRecorded };
   IncidentStage incident_stage_ = IncidentStage::kRecorded;
@@ -155,7 +131,6 @@ class Verdicts {
   bool has_changed_scopes_ = false;
   std::vector<std::string> messages_;  // of verdicts, printed after the signals
   KillLadder ladder_;
-  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

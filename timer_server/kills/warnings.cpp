@@ -27,20 +27,18 @@ struct Warnings::Batch {
   }
 };
 
-Warnings::Warnings(const KillPolicy& policy, Records& records, RecordLog& log,
-                   SideThreads& side_threads, Recorded recorded)
-    : level_(policy.evidence_of_warnings()),
-      evidence_timeout_(policy.evidence_timeout),
-      records_(records),
-      log_(log),
-      side_threads_(side_threads),
+Warnings::Warnings(Core& core, Recorded recorded)
+    : level_(core.settings.kill.evidence_of_warnings()),
+      evidence_timeout_(core.settings.kill.evidence_timeout),
+      records_(core.records),
+      log_(*core.log),
+      side_threads_(core.side_threads),
       recorded_(std::move(recorded)) {}
 
 Warnings::~Warnings() = default;
 
 void Warnings::start(WorkerIdentity worker, std::vector<Scope> scopes, Instant now,
                      std::optional<PythonDump> python) {
-  loop_thread_.check();
   auto batch = std::make_shared<Batch>();
   Duration limit = evidence_timeout_;
   bool is_before_signal = false;
@@ -66,7 +64,6 @@ void Warnings::start(WorkerIdentity worker, std::vector<Scope> scopes, Instant n
 }
 
 Instant Warnings::advance(Instant now) {
-  loop_thread_.check();
   Instant next = Instant::never();
   std::erase_if(batches_, [&](const std::shared_ptr<Batch>& batch) {
     const Instant ready_at = batch->ready_at(now);
@@ -106,7 +103,6 @@ void Warnings::start_evidence(const std::shared_ptr<Batch>& batch,
 }
 
 void Warnings::flush(const Process& worker, std::string_view why) {
-  loop_thread_.check();
   std::erase_if(batches_, [&](const std::shared_ptr<Batch>& batch) {
     const bool is_of_worker = batch->worker.process.get() == &worker;
     if (is_of_worker) {
@@ -117,7 +113,6 @@ void Warnings::flush(const Process& worker, std::string_view why) {
 }
 
 void Warnings::flush_all(std::string_view why) {
-  loop_thread_.check();
   for (const std::shared_ptr<Batch>& batch : std::exchange(batches_, {})) {
     record(*batch, why);
   }

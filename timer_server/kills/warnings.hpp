@@ -6,24 +6,19 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <vector>
 
+#include "timer_server/core.hpp"
 #include "timer_server/evidence/group_collection.hpp"
 #include "timer_server/kills/kill_ladder.hpp"
-#include "timer_server/records/record_log.hpp"
-#include "timer_server/records/records.hpp"
 #include "timer_server/scopes/scope_counts.hpp"
-#include "timer_server/system/loop_thread.hpp"
-#include "timer_server/system/side_threads.hpp"
 
 namespace filetimer {
 
 // Collects the evidence of a worker whose soft deadline has passed, and records the warning when
 // the evidence is complete or its time is up. Then sends the signals of scopes that are signalled
-// first: a worker that handles it may leave the scope before it expires. Used on the loop thread.
-// The references that the constructor takes must outlive the warnings.
+// first: a worker that handles it may leave the scope before it expires.
 class Warnings {
  public:
   // Called after the first record of the soft deadlines of a worker that passed together, with that
@@ -31,9 +26,7 @@ class Warnings {
   using Recorded = std::function<void(const WorkerIdentity& worker, const SoftDeadline& first,
                                       std::uint64_t record_number)>;
 
-  // Takes the level of the evidence of warnings and its time limit from `policy`.
-  Warnings(const KillPolicy& policy, Records& records, RecordLog& log, SideThreads& side_threads,
-           Recorded recorded);
+  Warnings(Core& core, Recorded recorded);
   ~Warnings();
 
   struct Scope {
@@ -76,7 +69,6 @@ class Warnings {
   std::deque<std::shared_ptr<Batch>> batches_;  // the earliest soft deadline first
   const CollectionSlots slots_{};
   CountsByScope warned_;
-  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

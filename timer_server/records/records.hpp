@@ -42,12 +42,6 @@ struct WorkerIdentity {
 // Returns "pid 4711 (python3, rank 2)", for a message.
 std::string description_of(const WorkerIdentity& worker);
 
-// A scope as it stood at one moment.
-struct ScopeView {
-  std::string name;
-  ScopeTerms terms;
-};
-
 // A round of a rendezvous that is over.
 struct RendezvousRound {
   struct Member {

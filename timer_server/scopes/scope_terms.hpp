@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "common/clock.hpp"
 #include "common/scope_page.hpp"
@@ -41,6 +42,12 @@ struct ScopeTerms {
   bool is_idle : 1 = false;        // not a scope: the idle timeout of a worker in no scope
   bool signal_first : 1 = false;  // the signal comes at the timeout, and the deadline after `grace`
   bool is_paused : 1 = false;
+};
+
+// A scope as it stood at one moment.
+struct ScopeView {
+  std::string name;
+  ScopeTerms terms;
 };
 
 }  // namespace filetimer

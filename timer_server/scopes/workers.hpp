@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "common/clock.hpp"
@@ -62,6 +64,18 @@ class Workers {
   void remove(const Worker& worker);
 
   [[nodiscard]] std::size_t count() const { return workers_.size(); }
+  // Returns the number of open scopes without a verdict.
+  [[nodiscard]] std::size_t count_open_scopes() const;
+
+  // Notes that the worker's pipe page is to be saved, if it has changed or could not be saved.
+  void note_unsaved(const Worker& worker);
+  // Notes that the job of a worker is known, which its page records.
+  void note_facts(pid_t pid) { unsaved_.insert(pid); }
+  // Saves the noted pages, once an iteration and before anything is judged, so that the next server
+  // finds every scope. Prints an error that differs from the last one. After an error the timers
+  // are watched, but the next server does not find them unless a later call saves the page.
+  void save_pages();
+
   template <class Visit>
   void for_each(Visit&& visit) {
     for (auto& [pid, worker] : workers_) {
@@ -72,6 +86,8 @@ class Workers {
  private:
   std::unordered_map<pid_t, Worker> workers_;
   Worker* last_found_ = nullptr;  // requests of one worker come in bursts
+  std::unordered_set<pid_t> unsaved_;
+  std::string last_error_;  // of save_pages()
 };
 
 }  // namespace filetimer

@@ -111,7 +111,6 @@ int SideThreads::event_fd() const {
 }
 
 void SideThreads::deliver() {
-  loop_thread_.check();
   std::uint64_t count = 0;
   (void)!::read(state_->event_fd.get(), &count, sizeof count);
   std::vector<Delivery> deliveries;

@@ -7,8 +7,6 @@
 #include <functional>
 #include <memory>
 
-#include "timer_server/system/loop_thread.hpp"
-
 namespace filetimer {
 
 // Runs jobs that may block, for example on files of /proc that take a worker's memory lock, or that
@@ -64,7 +62,6 @@ class SideThreads {
  private:
   struct State;
   std::shared_ptr<State> state_;
-  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

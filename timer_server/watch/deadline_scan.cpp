@@ -19,12 +19,11 @@ constexpr Duration kIdleLook = std::chrono::milliseconds{100};
 // before the status page says when the server wakes next, so a worker that renews a scope in
 // between wakes the server.
 DeadlineScan::Found DeadlineScan::run(Instant woke, BoardFile& status_page, Instant next_sweep) {
-  loop_thread_.check();
   Found found;
   status_page.want_all_wakes();
   next_ = Instant::never();
   shortest_ = kForever;
-  context_.workers.for_each([&](Worker& worker) {
+  core_.workers.for_each([&](Worker& worker) {
     if (!worker.dying) {
       scan_worker(worker, woke, found);
     }
@@ -62,7 +61,7 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
     }
   }
   // All of them are later than `woke`, so none is soon without a lead.
-  if (next.ns - woke.ns <= context_.lead.count()) {
+  if (next.ns - woke.ns <= lead_.count()) {
     found.soon.push_back(&worker);
     want_by(next);
   } else {
@@ -108,7 +107,7 @@ bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page
       found.due.push_back({&worker, candidate.deadline, {page, candidate.slot, candidate.word}});
     }
   }
-  context_.unsaved.note(worker);
+  core_.workers.note_unsaved(worker);
   return true;
 }
 
@@ -120,7 +119,7 @@ void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& ac
   for (const auto& watch : activity.watches) {
     Instant deadline = woke + std::max(watch.timeout, kIdleLook);
     if (!activity.is_inside && last_left > watch.since) {
-      const WorkerPage::Scan scan = context_.policy.scan_of(worker, woke);
+      const WorkerPage::Scan scan = core_.policy.scan_of(worker, woke);
       deadline = watch.page->idle_due(watch, last_left, scan).value_or(deadline);
     }
     if (deadline > woke) {
@@ -139,7 +138,7 @@ void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& ac
 }
 
 WorkerPage::Scan DeadlineScan::scan_of(const Worker& worker, Instant now) const {
-  WorkerPage::Scan scan = context_.policy.scan_of(worker, now);
+  WorkerPage::Scan scan = core_.policy.scan_of(worker, now);
   scan.previous = scanned_;
   return scan;
 }
@@ -156,7 +155,7 @@ Instant DeadlineScan::first_unseen_start(Instant now) const {
   if (now - scanned_ <= Looks::kLeastTolerated) {
     return first;
   }
-  context_.workers.for_each([&](const Worker& worker) {
+  core_.workers.for_each([&](const Worker& worker) {
     for (const auto& page : worker.pages) {
       if (page != worker.pipe) {
         first = std::min(first, page->first_unseen_start(wakes_before_, scan_of(worker, now)));
@@ -168,15 +167,15 @@ Instant DeadlineScan::first_unseen_start(Instant now) const {
 
 bool DeadlineScan::should_defer(Worker& worker, WorkerPage& page,
                                 const WorkerPage::Due& due) const {
-  if (context_.halted == nullptr) {
+  if (core_.settings.stopped == Settings::Stopped::kKill) {
     return false;
   }
-  return context_.halted->should_defer(worker, [&]() -> std::optional<ScopeView> {
+  return halted_.should_defer(worker, [&]() -> std::optional<ScopeView> {
     const auto reading = page.read(due.slot, due.word);
     if (!reading) {
       return std::nullopt;
     }
-    ScopeView scope = context_.policy.view_of(*reading);
+    ScopeView scope = core_.policy.view_of(*reading);
     scope.terms.deadline = due.deadline;
     return scope;
   });

@@ -4,20 +4,13 @@
 
 #include <algorithm>
 #include <memory>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "common/clock.hpp"
 #include "common/due.hpp"
-#include "timer_server/records/records.hpp"
-#include "timer_server/scopes/board_file.hpp"
-#include "timer_server/scopes/worker_page.hpp"
-#include "timer_server/scopes/workers.hpp"
-#include "timer_server/system/loop_thread.hpp"
+#include "timer_server/core.hpp"
+#include "timer_server/evidence/proc_evidence.hpp"
 #include "timer_server/watch/halted_workers.hpp"
-#include "timer_server/watch/scope_policy.hpp"
-#include "timer_server/watch/unsaved_pages.hpp"
 
 namespace filetimer {
 
@@ -28,18 +21,9 @@ namespace filetimer {
 //   if (scan.next() <= woke) {
 //     DeadlineScan::Found found = scan.run(woke, directory.status_page(), next_sweep);
 //   }
-//
-// Used on the loop thread. What the context refers to must outlive the scan.
 class DeadlineScan {
  public:
-  struct Context {
-    Workers& workers;
-    const ScopePolicy& policy;
-    HaltedWorkers* halted;  // null: no deadline is deferred (--stopped kill)
-    UnsavedPages& unsaved;
-    Duration lead{};  // how long before a deadline found.soon names its worker; zero: not
-  };
-  explicit DeadlineScan(Context context) : context_(context) {}
+  DeadlineScan(Core& core, HaltedWorkers& halted) : core_(core), halted_(halted) {}
 
   // A scope on which the verdict was given.
   struct DueScope {
@@ -80,7 +64,7 @@ class DeadlineScan {
   void want_by(Instant time) { next_ = std::min(next_, time); }
   // Makes next() return at most the lead before a deadline; never(): there is none.
   void want_before(Instant deadline) {
-    want_by(deadline.is_never() ? deadline : deadline + -context_.lead);
+    want_by(deadline.is_never() ? deadline : deadline + -lead_);
   }
   // Returns when run() must be called: at a deadline, or for the next of the looks.
   [[nodiscard]] Instant next() const { return next_; }
@@ -100,13 +84,16 @@ class DeadlineScan {
                       Found& found);
   bool should_defer(Worker& worker, WorkerPage& page, const WorkerPage::Due& due) const;
 
-  const Context context_;
+  Core& core_;
+  HaltedWorkers& halted_;
+  // How long before a deadline found.soon names its worker; zero: not.
+  const Duration lead_ =
+      core_.settings.kill.evidence == EvidenceLevel::kNone ? Duration::zero() : CpuSample::kLead;
   Instant next_;
   Instant scanned_ = Instant::never();  // when the last scan ended
   Instant wakes_before_;                // what the status page says
   Duration shortest_ = kForever;        // of the timeouts of open scopes
   WorkerPage::Found on_page_;           // its memory is reused
-  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

@@ -5,18 +5,19 @@
 #include <vector>
 
 #include "common/duration_text.hpp"
+#include "timer_server/evidence/stacks_helper.hpp"
+#include "timer_server/system/halted.hpp"
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {
 
 bool HaltedWorkers::should_defer(Worker& worker,
                                  const std::function<std::optional<ScopeView>()>& scope) {
-  loop_thread_.check();
   const auto known = halts_.find(worker.process->pid);
   if (known != halts_.end() && known->second.is_recorded) {
     return true;  // advance() notices that the worker is resumed
   }
-  const std::string why = context_.why_halted(worker.process->pid);
+  const std::string why = why_halted(worker.process->pid, is_own_helper);
   if (why.empty()) {
     if (known == halts_.end()) {
       return false;
@@ -29,8 +30,8 @@ bool HaltedWorkers::should_defer(Worker& worker,
   if (const auto view = scope()) {
     halt.is_recorded = true;
     ++deferred_[view->name];
-    context_.log.append(
-        context_.records.deferred(WorkerIdentity::of(worker), *view, Instant::now(), halt.why));
+    core_.log->append(
+        core_.records.deferred(WorkerIdentity::of(worker), *view, Instant::now(), halt.why));
     messages::info("deadline of scope '{}' deferred: pid {} ({}) is {}", view->name,
                    worker.process->pid, worker.process->comm, halt.why);
   }
@@ -53,14 +54,13 @@ void HaltedWorkers::resume(Worker& worker, const Halt& halt) {
 }
 
 void HaltedWorkers::advance(Instant now) {
-  loop_thread_.check();
   if (now < next_look_) {
     return;
   }
   for (auto entry = halts_.begin(); entry != halts_.end();) {
-    Worker* const worker = context_.workers.find(entry->first);
+    Worker* const worker = core_.workers.find(entry->first);
     const bool is_same = worker != nullptr && worker->process == entry->second.process;
-    const bool is_halted = is_same && !context_.why_halted(entry->first).empty();
+    const bool is_halted = is_same && !why_halted(entry->first, is_own_helper).empty();
     if (is_same && !is_halted) {
       resume(*worker, entry->second);
     }
@@ -71,12 +71,11 @@ void HaltedWorkers::advance(Instant now) {
 
 // One look takes about 40 us.
 void HaltedWorkers::look_at_all(Instant now) {
-  loop_thread_.check();
   if (!look_under_way_.expired()) {
     return;
   }
   std::vector<std::weak_ptr<const Process>> watched;
-  context_.workers.for_each([&](const Worker& worker) {
+  core_.workers.for_each([&](const Worker& worker) {
     if (!worker.dying && !worker.has_no_scopes()) {
       watched.push_back(worker.process);
     }
@@ -88,12 +87,11 @@ void HaltedWorkers::look_at_all(Instant now) {
   const bool are_few = watched.size() <= kFewWorkers;
   const auto token = std::make_shared<char>();  // lives as long as the job, also if it is dropped
   look_under_way_ = token;
-  auto look = [this, token, now, why_halted = context_.why_halted,
-               watched = std::move(watched)]() -> SideThreads::Delivery {
+  auto look = [this, token, now, watched = std::move(watched)]() -> SideThreads::Delivery {
     std::vector<std::pair<std::weak_ptr<const Process>, std::string>> halted;
     for (const auto& weak : watched) {
       if (const auto process = weak.lock()) {
-        if (std::string why = why_halted(process->pid); !why.empty()) {
+        if (std::string why = why_halted(process->pid, is_own_helper); !why.empty()) {
           halted.emplace_back(weak, std::move(why));
         }
       }
@@ -101,7 +99,7 @@ void HaltedWorkers::look_at_all(Instant now) {
     return [this, now, halted = std::move(halted)] {
       for (const auto& [weak, why] : halted) {
         const auto process = weak.lock();
-        Worker* const worker = process ? context_.workers.find(process->pid) : nullptr;
+        Worker* const worker = process ? core_.workers.find(process->pid) : nullptr;
         if (worker != nullptr && worker->process == process && !halts_.contains(process->pid)) {
           note_halt(*worker, why);
         }
@@ -112,7 +110,7 @@ void HaltedWorkers::look_at_all(Instant now) {
   if (are_few) {
     look()();
   } else {
-    context_.side_threads.run(std::move(look));
+    core_.side_threads.run(std::move(look));
   }
 }
 

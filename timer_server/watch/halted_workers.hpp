@@ -4,7 +4,6 @@
 
 #include <sys/types.h>
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,12 +12,8 @@
 #include <utility>
 
 #include "common/clock.hpp"
-#include "timer_server/records/record_log.hpp"
-#include "timer_server/records/records.hpp"
+#include "timer_server/core.hpp"
 #include "timer_server/scopes/scope_counts.hpp"
-#include "timer_server/scopes/workers.hpp"
-#include "timer_server/system/loop_thread.hpp"
-#include "timer_server/system/side_threads.hpp"
 
 namespace filetimer {
 
@@ -26,7 +21,7 @@ namespace filetimer {
 // so that its scopes get that time back: from the last look that found it running to the one that
 // finds it running again. A worker is looked at when one of its deadlines has passed, with the
 // server's looks (looks_for()), and every kLookPeriod while it is halted. A halt that begins and
-// ends between two looks is not noticed. Used on the loop thread.
+// ends between two looks is not noticed.
 class HaltedWorkers {
  public:
   // How often a halted worker is looked at.
@@ -36,18 +31,7 @@ class HaltedWorkers {
   // The least time from one look at all workers to the next, for each of them.
   static constexpr Duration kPerWorker = std::chrono::milliseconds{1};
 
-  // Returns why a process is halted; empty: it is not. Also called on side threads.
-  using WhyHalted = std::function<std::string(pid_t)>;
-
-  // The references must outlive the object.
-  struct Context {
-    Workers& workers;
-    Records& records;
-    RecordLog& log;
-    SideThreads& side_threads;
-    WhyHalted why_halted;
-  };
-  explicit HaltedWorkers(Context context) : context_(std::move(context)) {}
+  explicit HaltedWorkers(Core& core) : core_(core) {}
   HaltedWorkers(const HaltedWorkers&) = delete;
   HaltedWorkers& operator=(const HaltedWorkers&) = delete;
 
@@ -62,7 +46,7 @@ class HaltedWorkers {
   // Returns when look_at_all() is due, if a look is wanted every `pause`. The looks take no more
   // than a twenty-fifth of a processor: with many workers there are fewer.
   [[nodiscard]] Instant next_look_at_all(Duration pause) const {
-    return last_look_ + std::max<Duration>(pause, context_.workers.count() * kPerWorker);
+    return last_look_ + std::max<Duration>(pause, core_.workers.count() * kPerWorker);
   }
   // Looks again at the halted workers.
   void advance(Instant now);
@@ -85,14 +69,13 @@ class HaltedWorkers {
   Halt& note_halt(const Worker& worker, const std::string& why);
   void resume(Worker& worker, const Halt& halt);
 
-  const Context context_;
+  Core& core_;
   std::unordered_map<pid_t, Halt> halts_;
   Instant next_look_ = Instant::never();
   Instant last_look_;                   // at all workers: when it began
   std::weak_ptr<char> look_under_way_;  // expired: no look is under way
   bool has_resumed_ = false;
   CountsByScope deferred_;
-  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

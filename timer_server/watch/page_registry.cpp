@@ -102,10 +102,9 @@ bool runs_another_program(const Process& process, const WorkerPage& page) {
 }
 
 void PageRegistry::adopt(const WasJudged& was_judged) {
-  loop_thread_.check();
   was_judged_ = was_judged;
-  context_.folder.has_changed();
-  const auto names = context_.folder.names();
+  core_.directory.pages().has_changed();
+  const auto names = core_.directory.pages().names();
   if (!names) {
     throw std::runtime_error(names.error().message);
   }
@@ -113,16 +112,15 @@ void PageRegistry::adopt(const WasJudged& was_judged) {
     if (is_page_name(name)) {
       look_at(name);
     } else {
-      context_.rejections.add(fmt::format("'{}' is not the name of a page", name), name, 0);
+      core_.rejections.add(fmt::format("'{}' is not the name of a page", name), name, 0);
     }
   }
   was_judged_ = nullptr;
 }
 
 void PageRegistry::on_wake_up_message(std::string_view name) {
-  loop_thread_.check();
   if (!is_page_name(name)) {
-    context_.rejections.add(
+    core_.rejections.add(
         fmt::format("x_page is not a page name: expected letters, digits and '-', at most {}",
                     kMaxPageNameBytes),
         name, 0);
@@ -136,7 +134,6 @@ void PageRegistry::on_wake_up_message(std::string_view name) {
 
 // Finds pages whose wake-up message was lost because its writer was killed or the pipe was removed.
 void PageRegistry::look_for_pages() {
-  loop_thread_.check();
   const bool looks_at_all = std::exchange(has_more_to_look_at_, false);
   refused_in_batch_.clear();
   // Pages that wait for an exit first: those that are refused now make room.
@@ -145,7 +142,7 @@ void PageRegistry::look_for_pages() {
     waiting.push_back(name);
   }
   for (const std::string& name : waiting) {
-    if (context_.folder.has(name)) {
+    if (core_.directory.pages().has(name)) {
       look_at(name);
     } else {
       free_.erase(name);  // its worker has removed it
@@ -157,10 +154,10 @@ void PageRegistry::look_for_pages() {
       look_at(name);
     }
   }
-  if (!context_.folder.has_changed() && !looks_at_all) {
+  if (!core_.directory.pages().has_changed() && !looks_at_all) {
     return;
   }
-  const auto names = context_.folder.names();
+  const auto names = core_.directory.pages().names();
   if (!names) {
     has_more_to_look_at_ = true;
     return;
@@ -183,7 +180,7 @@ void PageRegistry::look_at(const std::string& name) {
   if (refused_in_batch_.contains(name)) {
     return;
   }
-  const auto opened = MappedPage::open(context_.folder.page_path(name), name);
+  const auto opened = MappedPage::open(core_.directory.pages().page_path(name), name);
   if (!opened) {
     refuse(name, opened.error());
     return;
@@ -221,7 +218,7 @@ void PageRegistry::refuse(const std::string& name, const Error& reason) {
   }
   free_.erase(name);
   refused_in_batch_.insert(name);
-  context_.rejections.add(fmt::format("page '{}': {}", name, reason.message), name, 0);
+  core_.rejections.add(fmt::format("page '{}': {}", name, reason.message), name, 0);
   const bool may_end = is_for_now(reason) || reason.errno_value == EAGAIN;  // a limit of the server
   if (may_end && refused_for_now_.size() >= kMaxRefusedForNow) {
     has_more_to_look_at_ = true;
@@ -248,7 +245,7 @@ void PageRegistry::find_owner(const std::shared_ptr<MappedPage>& page, const Err
     remove_orphan(*page, "the worker ended inside the scope while no server was running");
   } else if (const auto waiting = free_.find(name); waiting != free_.end()) {
     if (!std::exchange(waiting->second.is_refused, true)) {
-      context_.rejections.add(fmt::format("page '{}': {}", name, why_none.message), name, 0);
+      core_.rejections.add(fmt::format("page '{}': {}", name, why_none.message), name, 0);
     }
   } else if (!make_room_to_wait()) {
     refuse(name, {why_none.message, EAGAIN});
@@ -283,8 +280,8 @@ void PageRegistry::add(Worker& worker, const std::shared_ptr<MappedPage>& page) 
   if (has_random_stack(worker.process->pid)) {
     page->close_descriptor();
   }
-  context_.folder.confirm(page->name(),
-                          {worker.process->pid, worker.process->start_time, page->program()});
+  core_.directory.pages().confirm(
+      page->name(), {worker.process->pid, worker.process->start_time, page->program()});
   refused_.erase(page->name());
   pages_[page->name()] = &worker;
   worker.pages.push_back(page);
@@ -302,14 +299,15 @@ Result<Worker*> PageRegistry::owner_of(MappedPage& page) {
   if (Status checked = check_claims(page.claims(), *process); !checked) {
     return tl::unexpected<Error>(std::move(checked.error()));
   }
-  return context_.registry.worker_for(std::move(*process));
+  return registry_.worker_for(std::move(*process));
 }
 
 // Returns the process that holds the lock of the page. While this server starts, also accepts the
 // owner that an earlier server confirmed.
 Result<Process> PageRegistry::open_owner(MappedPage& page) const {
   const Result<pid_t> holder = page.owner();
-  const auto confirmed = was_judged_ ? context_.folder.confirmed_owner(page.name()) : std::nullopt;
+  const auto confirmed =
+      was_judged_ ? core_.directory.pages().confirmed_owner(page.name()) : std::nullopt;
   if (!holder && !confirmed) {
     return tl::unexpected<Error>(holder.error());
   }
@@ -347,14 +345,13 @@ Result<Process> PageRegistry::open_owner(MappedPage& page) const {
 void PageRegistry::wait_for_exit(const std::string& name, Process process) {
   Free& free = free_[name];
   free.process = std::move(process);
-  free.exit =
-      watch_io(context_.loop, free.process.pidfd.get(), EPOLLIN, kDeathsFirst, [this, name] {
-        const std::string page = name;  // erase() destroys the handler
-        free_.erase(page);
-        if (context_.folder.has(page)) {
-          look_at(page);
-        }
-      });
+  free.exit = watch_io(core_.loop, free.process.pidfd.get(), EPOLLIN, kDeathsFirst, [this, name] {
+    const std::string page = name;  // erase() destroys the handler
+    free_.erase(page);
+    if (core_.directory.pages().has(page)) {
+      look_at(page);
+    }
+  });
 }
 
 void PageRegistry::record_orphaned_scopes(const PageClaims& claims, pid_t pid,
@@ -367,20 +364,19 @@ void PageRegistry::record_orphaned_scopes(const PageClaims& claims, pid_t pid,
     const bool is_recorded = was_judged && was_judged(pid, claims.start_time, scope);
     if (was_open && !is_whole_process(scope) && !is_idle_timeout(scope) && !is_recorded &&
         ++orphaned_scopes_ <= kMaxOrphanedScopes) {
-      context_.log.append(
-          context_.records.left_open(worker, context_.policy.view_of(scope), now, reason));
+      core_.log->append(core_.records.left_open(worker, core_.policy.view_of(scope), now, reason));
     }
   }
 }
 
 void PageRegistry::remove_orphan(MappedPage& page, std::string_view reason) {
-  const auto owner = context_.folder.confirmed_owner(page.name());
+  const auto owner = core_.directory.pages().confirmed_owner(page.name());
   const pid_t pid = owner ? owner->pid : page.claims().pid;
   record_orphaned_scopes(page.claims(), pid, page.open_slots(), reason, was_judged_);
   StatisticsByName statistics;
   page.add_statistics(statistics);
   append_statistics(claimed_identity(page.claims(), pid), statistics);
-  context_.folder.remove(page.name());
+  core_.directory.pages().remove(page.name());
 }
 
 void PageRegistry::remove_pages_of_other_programs(Worker& worker) {
@@ -393,14 +389,12 @@ void PageRegistry::remove_pages_of_other_programs(Worker& worker) {
 }
 
 void PageRegistry::remove(Worker& worker, const WorkerPage& page, std::string_view reason) {
-  loop_thread_.check();
   StatisticsByName statistics;
   take_out(worker, page, reason, statistics);
   append_statistics(WorkerIdentity::of(worker), statistics);
 }
 
 void PageRegistry::remove_all(Worker& worker, std::string_view reason) {
-  loop_thread_.check();
   StatisticsByName statistics;
   while (!worker.pages.empty()) {
     take_out(worker, *worker.pages.back(), reason, statistics);
@@ -416,7 +410,7 @@ void PageRegistry::take_out(Worker& worker, const WorkerPage& page, std::string_
   worker.pages.erase(place);
   pages_.erase(name);
   if (!held->is_whole()) {
-    context_.rejections.add(
+    core_.rejections.add(
         fmt::format("page '{}' of pid {} was truncated: its scopes are no longer watched", name,
                     worker.process->pid),
         name, worker.process->pid);
@@ -424,8 +418,8 @@ void PageRegistry::take_out(Worker& worker, const WorkerPage& page, std::string_
   const Instant now = Instant::now();
   for (const SlotReading& reading : held->open_slots()) {
     if (slot_word::is_open(reading.word) && !reason.empty() && !is_whole_process(reading)) {
-      context_.log.append(context_.records.left_open(
-          WorkerIdentity::of(worker), context_.policy.view_of(reading), now, reason));
+      core_.log->append(core_.records.left_open(WorkerIdentity::of(worker),
+                                                core_.policy.view_of(reading), now, reason));
     }
   }
   if (held == worker.pipe) {
@@ -433,12 +427,11 @@ void PageRegistry::take_out(Worker& worker, const WorkerPage& page, std::string_
     return;
   }
   held->add_statistics(statistics);
-  context_.folder.remove(name);
+  core_.directory.pages().remove(name);
 }
 
 void PageRegistry::record_statistics_of_living_workers() const {
-  loop_thread_.check();
-  context_.workers.for_each([this](const Worker& worker) {
+  core_.workers.for_each([this](const Worker& worker) {
     StatisticsByName statistics;
     for (const auto& page : worker.pages) {
       page->add_statistics(statistics);
@@ -451,7 +444,7 @@ void PageRegistry::record_statistics_of_living_workers() const {
 void PageRegistry::append_statistics(const WorkerIdentity& worker,
                                      const StatisticsByName& statistics) const {
   if (!statistics.empty()) {
-    context_.log.append_detail(context_.records.worker_ended(worker, statistics));
+    core_.log->append_detail(core_.records.worker_ended(worker, statistics));
   }
 }
 

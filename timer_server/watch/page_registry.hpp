@@ -13,14 +13,8 @@
 
 #include "common/page_reader.hpp"
 #include "common/result.hpp"
-#include "timer_server/records/record_log.hpp"
-#include "timer_server/records/records.hpp"
-#include "timer_server/requests/rejections.hpp"
+#include "timer_server/core.hpp"
 #include "timer_server/scopes/mapped_page.hpp"
-#include "timer_server/scopes/page_folder.hpp"
-#include "timer_server/system/event_loop.hpp"
-#include "timer_server/system/loop_thread.hpp"
-#include "timer_server/watch/scope_policy.hpp"
 #include "timer_server/watch/worker_registry.hpp"
 
 namespace filetimer {
@@ -29,21 +23,9 @@ namespace filetimer {
 // page is the process that holds its lock; the folder keeps the owner's identity, so that a worker
 // that loses the lock keeps its page over a restart of the server. A page whose owner has exited is
 // orphaned: its open scopes are recorded as left open, and its file is removed.
-//
-// Used on the loop thread. What the context refers to must outlive the registry.
 class PageRegistry {
  public:
-  struct Context {
-    EventLoop& loop;  // wakes for the exit of a process whose page is free
-    PageFolder& folder;
-    Workers& workers;
-    WorkerRegistry& registry;
-    const ScopePolicy& policy;
-    Rejections& rejections;
-    const Records& records;
-    RecordLog& log;
-  };
-  explicit PageRegistry(Context context) : context_(context) {}
+  PageRegistry(Core& core, WorkerRegistry& registry) : core_(core), registry_(registry) {}
   PageRegistry(const PageRegistry&) = delete;
   PageRegistry& operator=(const PageRegistry&) = delete;
 
@@ -106,7 +88,8 @@ class PageRegistry {
                 StatisticsByName& statistics);
   void append_statistics(const WorkerIdentity& worker, const StatisticsByName& statistics) const;
 
-  const Context context_;
+  Core& core_;
+  WorkerRegistry& registry_;
   std::unordered_map<std::string, Worker*> pages_;  // by name
   // Names that look_for_pages() skips, those of them that it looks at again, and names that
   // wake-up messages of this batch do not look at again.
@@ -125,7 +108,6 @@ class PageRegistry {
     bool is_refused = false;  // there is a record of it
   };
   std::unordered_map<std::string, Free> free_;  // by name
-  LoopThread loop_thread_;
 };
 
 // Returns whether the process runs another program than the one that made the page. The kernel puts

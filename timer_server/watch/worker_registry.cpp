@@ -37,14 +37,12 @@ tl::unexpected<Error> younger_than_request(pid_t pid) {
 }  // namespace
 
 void WorkerRegistry::begin_batch() {
-  loop_thread_.check();
   ++batch_;
   refused_in_batch_.clear();
 }
 
 Result<Worker*> WorkerRegistry::worker_of(pid_t pid, Instant written) {
-  loop_thread_.check();
-  if (Worker* const known = context_.workers.find(pid)) {
+  if (Worker* const known = core_.workers.find(pid)) {
     // One check in a batch is exact, because the batch was read before it: a process that is alive
     // now had this pid when the batch was read.
     if (known->seen_alive_in == batch_ || known->process->is_alive()) {
@@ -72,8 +70,7 @@ Result<Worker*> WorkerRegistry::worker_of(pid_t pid, Instant written) {
 }
 
 Result<Worker*> WorkerRegistry::worker_for(Process process) {
-  loop_thread_.check();
-  if (Worker* const known = context_.workers.find(process.pid)) {
+  if (Worker* const known = core_.workers.find(process.pid)) {
     if (known->process->start_time == process.start_time && known->process->is_alive()) {
       return known;
     }
@@ -113,12 +110,11 @@ Result<Worker*> WorkerRegistry::admit(pid_t pid, Instant written) {
 Result<Worker*> WorkerRegistry::watch(Process process) {
   const pid_t pid = process.pid;
   if (!make_room()) {
-    return tl::unexpected<Error>(
-        Error{fmt::format("{} workers are watched: no more fit (see ulimit -n)",
-                          context_.workers.count()),
-              EAGAIN});
+    return tl::unexpected<Error>(Error{
+        fmt::format("{} workers are watched: no more fit (see ulimit -n)", core_.workers.count()),
+        EAGAIN});
   }
-  auto added = context_.workers.add(std::move(process));
+  auto added = core_.workers.add(std::move(process));
   if (!added) {
     return added;
   }
@@ -127,7 +123,7 @@ Result<Worker*> WorkerRegistry::watch(Process process) {
   try {
     watch_exit(worker);
   } catch (const std::system_error& error) {
-    context_.workers.remove(worker);
+    core_.workers.remove(worker);
     return tl::unexpected<Error>(
         Error{fmt::format("pid {} can't be watched: {}", pid, error.what()), error.code().value()});
   }
@@ -138,11 +134,11 @@ Result<Worker*> WorkerRegistry::watch(Process process) {
 
 // Returns whether one more worker fits. Removes the workers without scopes if it would not.
 bool WorkerRegistry::make_room() {
-  if (context_.workers.count() < most_workers()) {
+  if (core_.workers.count() < most_workers()) {
     return true;
   }
   std::vector<Worker*> without_scopes;
-  context_.workers.for_each([&](Worker& worker) {
+  core_.workers.for_each([&](Worker& worker) {
     // A worker that is being killed stays: it may have released its last scope in time to be
     // spared.
     if (worker.has_no_scopes() && worker.kills == 0) {
@@ -152,13 +148,13 @@ bool WorkerRegistry::make_room() {
   for (Worker* worker : without_scopes) {
     remove(*worker);
   }
-  return context_.workers.count() < most_workers();
+  return core_.workers.count() < most_workers();
 }
 
 void WorkerRegistry::watch_exit(Worker& worker) {
-  exited_.reserve(context_.workers.count());  // so that the handler cannot fail
+  exited_.reserve(core_.workers.count());  // so that the handler cannot fail
   worker.exit =
-      watch_io(context_.loop, worker.process->pidfd.get(), EPOLLIN | EPOLLONESHOT, kDeathsFirst,
+      watch_io(core_.loop, worker.process->pidfd.get(), EPOLLIN | EPOLLONESHOT, kDeathsFirst,
                [this, pid = worker.process->pid] { exited_.push_back(pid); });
 }
 
@@ -166,8 +162,8 @@ void WorkerRegistry::watch_exit(Worker& worker) {
 // lock of the worker's memory.
 void WorkerRegistry::read_facts(const Worker& worker) {
   // Weak: a job that waits for a hung one must not hold the pidfd of a worker that has exited.
-  context_.side_threads.run([this, weak = std::weak_ptr(worker.process), cell = worker.facts,
-                             variables = context_.variables]() -> SideThreads::Delivery {
+  core_.side_threads.run([this, weak = std::weak_ptr(worker.process), cell = worker.facts,
+                          variables = variables_]() -> SideThreads::Delivery {
     const auto process = weak.lock();
     if (!process) {
       return [] {};
@@ -178,10 +174,10 @@ void WorkerRegistry::read_facts(const Worker& worker) {
     }
     return [this, cell, pid = process->pid, facts = std::move(facts)] {
       *cell = facts;
-      context_.unsaved.note_facts(pid);
+      core_.workers.note_facts(pid);
     };
   });
-  context_.side_threads.run(
+  core_.side_threads.run(
       [weak = std::weak_ptr(worker.process)]() -> SideThreads::Delivery {
         if (const auto process = weak.lock()) {
           make_proc_entries(process->pid);
@@ -192,10 +188,9 @@ void WorkerRegistry::read_facts(const Worker& worker) {
 }
 
 void WorkerRegistry::remove_exited_workers() {
-  loop_thread_.check();
   for (const pid_t pid : exited_) {
     // The pid may be in use again by now.
-    Worker* const worker = context_.workers.find(pid);
+    Worker* const worker = core_.workers.find(pid);
     if (worker != nullptr && !worker->process->is_alive()) {
       remove(*worker);
     }
@@ -204,14 +199,12 @@ void WorkerRegistry::remove_exited_workers() {
 }
 
 void WorkerRegistry::remove(Worker& worker) {
-  loop_thread_.check();
   const pid_t pid = worker.process->pid;
-  context_.on_remove(worker);
-  context_.unsaved.forget(pid);
+  on_remove_(worker);
   if (removed_.size() < kMaxWorkers) {
     removed_.insert(pid);
   }
-  context_.workers.remove(worker);
+  core_.workers.remove(worker);
 }
 
 }  // namespace filetimer

@@ -12,12 +12,8 @@
 #include <vector>
 
 #include "common/result.hpp"
-#include "timer_server/scopes/workers.hpp"
-#include "timer_server/system/event_loop.hpp"
-#include "timer_server/system/loop_thread.hpp"
+#include "timer_server/core.hpp"
 #include "timer_server/system/process.hpp"
-#include "timer_server/system/side_threads.hpp"
-#include "timer_server/watch/unsaved_pages.hpp"
 
 namespace filetimer {
 
@@ -28,20 +24,11 @@ namespace filetimer {
 //   registry.begin_batch();                    // requests were read
 //   auto worker = registry.worker_of(pid);     // for each of them
 //   registry.remove_exited_workers();          // after the last one
-//
-// Used on the loop thread. What the context refers to must outlive the registry.
 class WorkerRegistry {
  public:
-  struct Context {
-    EventLoop& loop;  // wakes for the exit of a worker
-    Workers& workers;
-    SideThreads& side_threads;  // read the workers' command lines and ranks
-    UnsavedPages& unsaved;
-    // Is called before a worker is removed: the owner of the worker's scopes removes them.
-    std::function<void(Worker&)> on_remove;
-    std::vector<std::string> variables{};  // of the workers' environments: WorkerFacts::variables
-  };
-  explicit WorkerRegistry(Context context) : context_(std::move(context)) {}
+  // `on_remove` is called before a worker is removed: the owner of its scopes removes them.
+  WorkerRegistry(Core& core, std::function<void(Worker&)> on_remove)
+      : core_(core), on_remove_(std::move(on_remove)) {}
   WorkerRegistry(const WorkerRegistry&) = delete;
   WorkerRegistry& operator=(const WorkerRegistry&) = delete;
 
@@ -73,12 +60,14 @@ class WorkerRegistry {
   void watch_exit(Worker& worker);
   void read_facts(const Worker& worker);
 
-  const Context context_;
+  Core& core_;
+  const std::function<void(Worker&)> on_remove_;
+  // Of the workers' environments: WorkerFacts::variables.
+  const std::vector<std::string> variables_ = variables_needed_by(core_.settings.drop_ins);
   std::uint64_t batch_ = 0;
   std::unordered_map<pid_t, Error> refused_in_batch_;
   std::vector<pid_t> exited_;          // their exit has woken the loop
   std::unordered_set<pid_t> removed_;  // at most kMaxWorkers
-  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

@@ -19,7 +19,6 @@
 #include "common/control.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/skip.hpp"
-#include "tests/timer_server/test_log.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;
@@ -54,18 +53,23 @@ class Client {
   UniqueFd fd_;
 };
 
+Settings settings_in(const testing::TempFolder& folder) {
+  Settings settings;
+  settings.dir = folder.path();
+  settings.max_wait = 1min;
+  return settings;
+}
+
 struct QuestionStage {
   explicit QuestionStage(LifeCycle::Kind kind = LifeCycle::Kind::kAlone) : life(kind) {
     Process process;
     process.pid = 4711;
-    Worker& worker = **workers.add(std::move(process));
+    Worker& worker = **core.workers.add(std::move(process));
     worker.pipe = std::make_shared<PipePage>(folder.path(), 4711, WorkerPage::Terms{});
     worker.pages.push_back(worker.pipe);
     pipe = worker.pipe;
-    control.emplace(loop, 1min,
-                    ControlRequests::Context{scopes, life, rejections, records, *log, dumps,
-                                             [this](Announcement) { on_publish(); }});
-    control->listen(make_control_socket(folder.path()).value());
+    control.emplace(core, life, [this](Announcement) { on_publish(); });
+    control->listen(directory.take_control_socket());
   }
   void open_scopes(std::size_t count) {
     pipe->cancel_all();
@@ -83,27 +87,18 @@ struct QuestionStage {
   }
   // Dispatches the events that are pending.
   void run() {
-    while (loop.dispatch_one(0)) {
+    while (core.loop.dispatch_one(0)) {
     }
   }
   testing::TempFolder folder;
-  Workers workers;
+  const Settings settings = settings_in(folder);
+  RuntimeDirectory directory = std::move(*RuntimeDirectory::take(settings));
+  Core core{settings, directory, std::move(*directory.open(settings, {}))};
   std::shared_ptr<PipePage> pipe;
-  Settings settings;
-  LostTime lost;
-  ScopePolicy policy{settings, lost};
-  OpenScopes scopes{workers, policy};
   bool has_kills = false;
   std::function<void()> on_publish = [] {};
   LifeCycle life;
-  Rejections rejections;
-  filetimer::Records records{RecordOrigin::of_this_process(folder.path())};
-  std::unique_ptr<RecordLog> log = open_test_log(folder);
   Instant now{1'000'000};
-  EventLoop loop;
-  SideThreads side_threads;
-  DumpRequests dumps{{workers, policy, side_threads, EvidenceLevel::kProc, 2s,
-                      [](const Worker&) { return std::optional<PythonDump>(); }}};
   std::optional<ControlRequests> control;
 };
 
@@ -154,7 +149,7 @@ class Script {
     } else if (first == "kills") {
       stage_.has_kills = second == "1";
     } else if (first == "workers") {
-      stage_.workers.remove(*stage_.workers.find(4711));
+      stage_.core.workers.remove(*stage_.core.workers.find(4711));
     } else if (first == "asked") {
       CHECK(stage_.life.handle(LifeCycle::Event::kShutdown, stage_.now) ==
             LifeCycle::Action::kAskCommandToEnd);
@@ -294,7 +289,7 @@ TEST_CASE("A request of a process of another user is refused, and rejected in th
   stage.ask(*client, R"({"version":1,"request":"shutdown","force":true})");
   const std::string reason = "user 65534 may not ask the server of user 0";
   CHECK(client->read().find(R"("answer":"refused","reason":")" + reason) != std::string::npos);
-  CHECK(stage.rejections.take(stage.now, true).value().reason == reason);
+  CHECK(stage.core.rejections.take(stage.now, true).value().reason == reason);
   CHECK_FALSE(stage.control->advance(stage.now, false).has_value());
 }
 

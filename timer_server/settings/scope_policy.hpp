@@ -9,7 +9,7 @@
 #include "common/limits.hpp"
 #include "common/page_reader.hpp"
 #include "common/wire.hpp"
-#include "timer_server/records/records.hpp"
+#include "timer_server/scopes/scope_terms.hpp"
 #include "timer_server/scopes/worker_page.hpp"
 #include "timer_server/scopes/workers.hpp"
 #include "timer_server/settings/settings.hpp"
@@ -17,8 +17,7 @@
 namespace filetimer {
 
 // Computes the terms of scopes from requests and slots, with --max-timeout, --grace, --warn-at and
-// the time that the server and the scope's worker have lost. Reads no clock. Used on the loop
-// thread. The arguments of the constructor must outlive the policy.
+// the time that the server and the scope's worker have lost. Reads no clock.
 class ScopePolicy {
  public:
   ScopePolicy(const Settings& settings, const LostTime& lost);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/watch/scope_policy.hpp"
+#include "timer_server/settings/scope_policy.hpp"
 
 #include <fmt/format.h>
 
