@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "common/due.hpp"
+#include "timer_server/counters.hpp"
 #include "timer_server/evidence/python_dump.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
@@ -34,6 +35,7 @@ struct Core {
   LostTime lost{};  // time in which the server could not run
   const ScopePolicy policy{settings, lost};
   Workers workers{};
+  Counters counters{};
 
   // Returns what a worker's page says of its Python stacks. There is one interpreter in a process,
   // so the first page that has a dump signal counts.

@@ -85,7 +85,7 @@ void Inbox::read(std::size_t most) {
 }
 
 void Inbox::on_request(const wire::Request& request, std::string_view line) {
-  ++count_;
+  ++core_.counters.requests;
   try {
     carry_out(request, line);
   } catch (const std::exception& error) {
@@ -96,7 +96,7 @@ void Inbox::on_request(const wire::Request& request, std::string_view line) {
 }
 
 void Inbox::on_rejected(std::string_view reason, std::string_view line) {
-  ++count_;
+  ++core_.counters.requests;
   core_.rejections.add(reason, line, 0);
 }
 
@@ -211,7 +211,7 @@ void Inbox::retry() {
     return;
   }
   registry_.begin_batch();
-  count_ -= retried_.size();
+  core_.counters.requests -= retried_.size();
   for (Retried& each : std::exchange(retried_, {})) {
     now_ = each.read;
     reader_.read_again(std::move(each.line));

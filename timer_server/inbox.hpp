@@ -56,9 +56,6 @@ class Inbox final : private RequestSink {
   // Returns the shortest timeout that was asked for since the last call; kForever: none.
   Duration take_shortest_timeout() { return std::exchange(shortest_, kForever); }
 
-  // Returns the number of requests, rejected ones included.
-  [[nodiscard]] std::uint64_t count() const { return count_; }
-
  private:
   void on_request(const wire::Request& request, std::string_view line) override;
   void on_rejected(std::string_view reason, std::string_view line) override;
@@ -101,7 +98,6 @@ class Inbox final : private RequestSink {
     std::string id;
   };
   std::vector<Undated> undated_;  // scopes whose requests may have waited, and have no time
-  std::uint64_t count_ = 0;
 };
 
 }  // namespace filetimer

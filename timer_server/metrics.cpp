@@ -1,14 +1,22 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/metrics.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <string_view>
 #include <utility>
 
+#include "common/posix.hpp"
 #include "common/text.hpp"
+#include "timer_server/system/messages.hpp"
 
 namespace filetimer {
 namespace {
@@ -67,12 +75,12 @@ class MetricsWriter {
     sample({}, value);
   }
   void histogram(const LatenessCounts& lateness) {
-    constexpr auto& kBounds = metric_bounds::kLateness;
     std::uint64_t sum = 0;
     for (std::size_t i = 0; i < lateness.counts.size(); ++i) {
       sum += lateness.counts[i];
-      const std::string bound =
-          i < kBounds.size() ? fmt::format("{}", seconds_of(kBounds[i])) : "+Inf";
+      const std::string bound = i < LatenessCounts::kBoundsMs.size()
+                                    ? fmt::format("{}", LatenessCounts::kBoundsMs[i] / 1e3)
+                                    : "+Inf";
       sample(label("le", bound), sum, "_bucket");
     }
     sample({}, lateness.total_s, "_sum");
@@ -89,10 +97,11 @@ class MetricsWriter {
 
 // Writes the counts of each scope name that has expired or is counted. A count that is 0 is written
 // as well: rate() and increase() see the first event of a name only behind a 0.
-void write_counts(MetricsWriter& out, const Metrics& metrics, const Metrics::Counts& counts,
-                  const Labels& before = {}) {
-  std::map<std::string_view, std::uint64_t> all(counts.begin(), counts.end());
-  for (const auto& known : metrics.expired) {
+void write_counts(MetricsWriter& out, const Counters& counters, std::string_view name,
+                  const CountsByScope& counts, std::string_view help, const Labels& before = {}) {
+  out.family(name, "counter", help);
+  std::map<std::string_view, std::uint64_t> all(counts.values().begin(), counts.values().end());
+  for (const auto& known : counters.expired.values()) {
     all.try_emplace(known.first);
   }
   for (const auto& [scope, count] : all) {
@@ -100,65 +109,164 @@ void write_counts(MetricsWriter& out, const Metrics& metrics, const Metrics::Cou
   }
 }
 
-void write_counters(MetricsWriter& out, const Metrics& metrics) {
-  out.family("expired_total", "counter", "Scopes that were open at their deadline.");
-  write_counts(out, metrics, metrics.expired);
-  out.family("killed_total", "counter",
-             "Workers that were killed, by the scope of the worker that expired first.");
-  write_counts(out, metrics, metrics.killed);
-  out.family("unkillable_total", "counter",
-             "Kills after which the worker was still alive, by the scope that expired first.");
-  write_counts(out, metrics, metrics.unkillable);
-  out.family("warned_total", "counter", "Soft deadlines that have passed.");
-  write_counts(out, metrics, metrics.warned);
-  out.family("deferred_total", "counter",
-             "Deferrals of deadlines: because a worker was halted (one for each halt, with the "
-             "first scope), or because the server or the machine could not run (one for all "
-             "scopes).");
-  write_counts(out, metrics, metrics.deferred, label("reason", "worker_halted") + ",");
-  out.sample(label("reason", "server_missed_time"), metrics.deferred_all);
-  out.family("released_late_total", "counter",
-             "Scopes that were released after their verdict and before their worker was dead.");
-  write_counts(out, metrics, metrics.released_late);
-  out.counter("requests_total", metrics.requests, "Requests that were read from the pipe.");
-  out.counter("rejected_total", metrics.rejected, "Requests and pages that were rejected.");
-  out.counter("log_lost_records_total", metrics.lost_records,
+void write_counters(MetricsWriter& out, const ServerStatus& status) {
+  const Counters& counters = status.counters;
+  write_counts(out, counters, "expired_total", counters.expired,
+               "Scopes that were open at their deadline.");
+  write_counts(out, counters, "killed_total", counters.killed,
+               "Workers that were killed, by the scope of the worker that expired first.");
+  write_counts(out, counters, "unkillable_total", counters.unkillable,
+               "Kills after which the worker was still alive, by the scope that expired first.");
+  write_counts(out, counters, "warned_total", counters.warned, "Soft deadlines that have passed.");
+  write_counts(out, counters, "deferred_total", counters.deferred,
+               "Deferrals of deadlines: because a worker was halted (one for each halt, with the "
+               "first scope), or because the server or the machine could not run (one for all "
+               "scopes).",
+               label("reason", "worker_halted") + ",");
+  out.sample(label("reason", "server_missed_time"), counters.deferred_all);
+  write_counts(out, counters, "released_late_total", counters.released_late,
+               "Scopes that were released after their verdict and before their worker was dead.");
+  out.counter("requests_total", counters.requests, "Requests that were read from the pipe.");
+  out.counter("rejected_total", status.rejected, "Requests and pages that were rejected.");
+  out.counter("log_lost_records_total", status.lost_records,
               "Records that were dropped because the log could not be written for long.");
 }
 
-void write_gauges(MetricsWriter& out, const Metrics& metrics) {
-  out.gauge("workers", metrics.workers, "Workers that are watched.");
-  out.gauge("open_scopes", metrics.open_scopes, "Open scopes without a verdict.");
-  out.gauge("kills_under_way", metrics.kills_under_way, "Kills without an outcome yet.");
-  out.gauge("unkillable_workers", metrics.unkillable_workers,
-            "Workers that are alive after SIGKILL.");
-  out.gauge("log_working", std::uint64_t{metrics.is_log_working},
+void write_gauges(MetricsWriter& out, const ServerStatus& status) {
+  out.gauge("workers", status.workers, "Workers that are watched.");
+  out.gauge("open_scopes", status.open_scopes, "Open scopes without a verdict.");
+  out.gauge("kills_under_way", status.kills_under_way, "Kills without an outcome yet.");
+  out.gauge("unkillable_workers", status.unkillable, "Workers that are alive after SIGKILL.");
+  out.gauge("log_working", std::uint64_t{status.is_log_working},
             "1: the log can be written; 0: records wait in memory.");
-  out.gauge("log_waiting_records", metrics.waiting_records, "Records that are not synced yet.");
-  out.gauge("log_waiting_bytes", metrics.waiting_bytes, "Bytes of records that wait in memory.");
-  out.gauge("log_lag_seconds", seconds_of(metrics.log_lag),
+  out.gauge("log_waiting_records", status.backlog.records, "Records that are not synced yet.");
+  out.gauge("log_waiting_bytes", status.backlog.bytes, "Bytes of records that wait in memory.");
+  const Instant now = status.now.mono;
+  out.gauge("log_lag_seconds", seconds_of(now - std::min(status.backlog.oldest, now)),
             "Age of the oldest record that waits in memory; 0: no record waits.");
+}
+
+// A file that is written behind another one replaces it.
+static_assert(SideThreads::max_threads(SideThreads::Lane::kMetrics) == 1);
+
+Status write_whole(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t put = retry_eintr([&] { return ::write(fd, text.data(), text.size()); });
+    if (put < 0) {
+      return system_error("cannot write the temporary file");
+    }
+    text.remove_prefix(static_cast<std::size_t>(put));
+  }
+  return {};
+}
+
+Status write_new_file(const std::string& path, std::string_view text) {
+  (void)::unlink(path.c_str());  // of a server that was killed and had this process id
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd) {
+    return system_error(fmt::format("cannot make '{}'", path));
+  }
+  if (::fchmod(fd.get(), 0644) != 0) {
+    return system_error(fmt::format("cannot set the mode of '{}'", path));
+  }
+  if (Status written = write_whole(fd.get(), text); !written) {
+    return written;
+  }
+  // A file server may tell only then that its disk is full.
+  return ::close(fd.release()) == 0 ? Status{}
+                                    : system_error(fmt::format("cannot write '{}'", path));
+}
+
+const char* kind_of(mode_t mode) {
+  return S_ISLNK(mode) ? "a symbolic link" : S_ISDIR(mode) ? "a directory" : "no regular file";
 }
 
 }  // namespace
 
-std::string metrics_text(const Metrics& metrics) {
-  MetricsWriter out(metrics.dir);
-  out.gauge("up", std::uint64_t{metrics.is_running},
+std::string metrics_text(const ServerStatus& status, std::string_view version, bool is_running) {
+  MetricsWriter out(status.dir);
+  out.gauge("up", std::uint64_t{is_running},
             "1: the server ran when it wrote this file; 0: it has ended.");
   out.family("build_info", "gauge", "Always 1; the label has the version of the server.");
-  out.sample(label("version", metrics.version), std::uint64_t{1});
-  out.gauge("start_time_seconds", unix_seconds(metrics.started_wall_ns),
+  out.sample(label("version", version), std::uint64_t{1});
+  out.gauge("start_time_seconds", unix_seconds(status.started.wall_ns),
             "Unix time at which the server started.");
-  out.gauge("collected_time_seconds", unix_seconds(metrics.collected_wall_ns),
+  out.gauge("collected_time_seconds", unix_seconds(status.now.wall_ns),
             "Unix time of the values in this file.");
-  write_counters(out, metrics);
-  write_gauges(out, metrics);
+  write_counters(out, status);
+  write_gauges(out, status);
   out.family("verdict_lateness_seconds", "histogram", "Time from a deadline to its verdict.");
-  out.histogram(metrics.lateness);
-  out.gauge("verdict_lateness_max_seconds", seconds_of(metrics.longest_lateness),
+  out.histogram(status.counters.lateness);
+  out.gauge("verdict_lateness_max_seconds", seconds_of(status.counters.lateness.longest),
             "Longest time from a deadline to its verdict since the server started.");
   return std::move(out).finish();
+}
+
+Status replace_file(const std::string& path, std::string_view text) {
+  struct stat there {};
+  if (::lstat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {
+    return failure(
+        fmt::format("it is {}: expected a regular file, or none", kind_of(there.st_mode)));
+  }
+  const std::string temporary = fmt::format("{}.{}.tmp", path, ::getpid());
+  Status written = write_new_file(temporary, text);
+  if (written && ::rename(temporary.c_str(), path.c_str()) != 0) {
+    written = system_error(fmt::format("cannot rename '{}' to it", temporary));
+  }
+  if (!written) {
+    (void)::unlink(temporary.c_str());
+  }
+  return written;
+}
+
+bool MetricsFile::is_ready() {
+  if (!is_wanted()) {
+    return false;
+  }
+  if (!written_.valid() || written_.wait_for(Duration::zero()) == std::future_status::ready) {
+    return true;
+  }
+  if (Instant::now() - began_ >= kAnswerLimit) {
+    note_failure("its file system does not answer");
+  }
+  return false;
+}
+
+void MetricsFile::write(std::string text) {
+  const auto result = std::make_shared<std::promise<Status>>();
+  written_ = result->get_future();
+  began_ = Instant::now();
+  side_threads_.run(
+      [this, result, path = path_, text = std::move(text)]() -> SideThreads::Delivery {
+        Status written = replace_file(path, text);
+        result->set_value(written);
+        return [this, written = std::move(written)] { note(written); };
+      },
+      SideThreads::Lane::kMetrics);
+}
+
+// Its delivery does not come, because the loop has ended.
+void MetricsFile::write_last(std::string text) {
+  write(std::move(text));
+  if (written_.wait_for(kLastLimit) == std::future_status::ready) {
+    note(written_.get());
+  } else {
+    note_failure("its file system does not answer");
+  }
+}
+
+void MetricsFile::note(const Status& written) {
+  if (!written) {
+    note_failure(written.error().message);
+  } else if (std::exchange(has_failed_, false)) {
+    messages::info("the metrics file '{}' is written again", path_);
+  }
+}
+
+void MetricsFile::note_failure(const std::string& why) {
+  if (!std::exchange(has_failed_, true)) {
+    messages::warning("cannot write the metrics file '{}': {}", path_, why);
+  }
 }
 
 }  // namespace filetimer

@@ -106,7 +106,7 @@ std::string Server::ready_line() const {
 
 int Server::run() {
   service_manager_.start_keep_alives(core_.loop);
-  service_manager_.notify_status(core_.workers.count(), verdicts_.killed());
+  service_manager_.notify_status(core_.workers.count(), core_.counters.killed.total());
   run_once_guarded();
   core_.loop.run();
   verdicts_.abandon();
@@ -261,7 +261,7 @@ void Server::give_back_missed_time(const MissedTime::Clocks& woke) {
                                  : fmt::format("the server could not run for {}", length);
   if (scopes > 0) {
     core_.log->append(core_.records.deferred_all(missed, scopes, reason));
-    ++deferrals_of_all_;
+    ++core_.counters.deferred_all;
   }
   messages::warning("{}: {} open scope{} given that time", reason, scopes,
                     scopes == 1 ? " is" : "s are");
@@ -287,51 +287,13 @@ void Server::sweep(Instant now) {
   });
   scan_.want();  // in the next iteration, which follows at once
   print_log_message(now);
-  service_manager_.notify_status(core_.workers.count(), verdicts_.killed());
+  service_manager_.notify_status(core_.workers.count(), core_.counters.killed.total());
   write_metrics();
 }
 
 void Server::write_metrics() {
   if (metrics_file_.is_ready()) {
-    metrics_file_.write(metrics_text(metrics(true)));
-  }
-}
-
-Metrics Server::metrics(bool is_running) {
-  const ClockReading now = ClockReading::now();
-  Metrics metrics;
-  metrics.collected_wall_ns = now.wall_ns;
-  metrics.dir = core_.directory.path();
-  metrics.version = FILETIMER_VERSION;
-  metrics.is_running = is_running;
-  metrics.started_wall_ns = started_.wall_ns;
-  metrics.expired = verdicts_.expired_by_scope().values();
-  metrics.lateness = verdicts_.lateness();
-  metrics.longest_lateness = verdicts_.longest_lateness();
-  metrics.killed = verdicts_.killed_by_scope().values();
-  metrics.unkillable = verdicts_.unkillable_by_scope().values();
-  metrics.warned = warnings_.warned().values();
-  metrics.deferred = halted_.deferred().values();
-  metrics.deferred_all = deferrals_of_all_;
-  metrics.released_late = verdicts_.ladder().released_late().values();
-  metrics.requests = inbox_.count();
-  metrics.rejected = core_.rejections.total();
-  metrics.lost_records = core_.log->lost_records();
-  metrics.workers = core_.workers.count();
-  metrics.open_scopes = core_.workers.count_open_scopes();
-  metrics.kills_under_way = verdicts_.ladder().count();
-  metrics.unkillable_workers = verdicts_.unkillable();
-  metrics.is_log_working = core_.log->is_working(now.mono);
-  const RecordLog::Backlog backlog = core_.log->backlog();
-  metrics.waiting_records = backlog.records;
-  metrics.waiting_bytes = backlog.bytes;
-  metrics.log_lag = std::max(now.mono - std::min(backlog.oldest, now.mono), Duration::zero());
-  return metrics;
-}
-
-void Server::write_last_metrics() {
-  if (metrics_file_.is_wanted()) {
-    metrics_file_.write_last(metrics_text(metrics(false)));
+    metrics_file_.write(metrics_text(status(), FILETIMER_VERSION, true));
   }
 }
 
@@ -465,7 +427,9 @@ void Server::withdraw() {
   if (!core_.directory.pipe().outlives_server()) {
     read_last_requests();
   }
-  write_last_metrics();
+  if (metrics_file_.is_wanted()) {
+    metrics_file_.write_last(metrics_text(status(), FILETIMER_VERSION, false));
+  }
   control_.answer_stopped();
 }
 
@@ -486,39 +450,34 @@ void Server::record_start(std::size_t adopted_scopes) {
   if (!kill_path_.trouble.empty()) {
     messages::warning("can workers be killed here? {}", kill_path_.trouble);
   }
-  core_.log->append(
-      start_record(core_, status(), kill_path_, {adopted_scopes, pages_.orphaned_scopes()}));
+  core_.log->append(start_record(core_, kill_path_, {adopted_scopes, pages_.orphaned_scopes()}));
 }
 
 void Server::answer_status() {
   control_.answer_status(
-      [this](JsonWriter& json) { write_status(json, status(), core_.settings, kill_path_); });
+      [this](JsonWriter& json) { write_status(json, core_, status(), kill_path_); });
 }
 
 ServerStatus Server::status() {
-  const Instant now = Instant::now();
-  ServerStatus status;
-  status.uptime = now - started_.mono;
-  status.dir = core_.directory.path();
-  status.fifo = core_.directory.pipe().path();
-  status.log = core_.log->path();
+  const ClockReading now = ClockReading::now();
+  ServerStatus status{.counters = core_.counters,
+                      .dir = core_.directory.path(),
+                      .started = started_,
+                      .now = now,
+                      .announcement = control_.announcement(),
+                      .workers = core_.workers.count(),
+                      .open_scopes = core_.workers.count_open_scopes(),
+                      .rejected = core_.rejections.total(),
+                      .kills_under_way = verdicts_.ladder().count(),
+                      .unkillable = verdicts_.unkillable(),
+                      .lost_records = core_.log->lost_records(),
+                      .waiting_clients = control_.client_count(),
+                      .is_log_working = core_.log->is_working(now.mono),
+                      .backlog = core_.log->backlog()};
   if (const auto& command = children_.command()) {
     status.command_pid = command->pid();
     status.command_status = children_.exit_status();
   }
-  status.announcement = control_.announcement();
-  status.workers = core_.workers.count();
-  status.open_scopes = core_.workers.count_open_scopes();
-  status.requests = inbox_.count();
-  status.rejected = core_.rejections.total();
-  status.expired = verdicts_.expired();
-  status.killed = verdicts_.killed();
-  status.kills_under_way = verdicts_.ladder().count();
-  status.unkillable = verdicts_.unkillable();
-  status.lost_records = core_.log->lost_records();
-  status.waiting_clients = control_.client_count();
-  status.is_log_working = core_.log->is_working(now);
-  status.pipe_trouble = core_.directory.pipe_trouble();
   return status;
 }
 

@@ -14,13 +14,11 @@
 #include "timer_server/control/life_cycle.hpp"
 #include "timer_server/core.hpp"
 #include "timer_server/inbox.hpp"
-#include "timer_server/kill_path_check.hpp"
 #include "timer_server/kills/commands.hpp"
 #include "timer_server/kills/soft_deadlines.hpp"
 #include "timer_server/kills/verdicts.hpp"
 #include "timer_server/kills/warnings.hpp"
 #include "timer_server/metrics.hpp"
-#include "timer_server/metrics_file.hpp"
 #include "timer_server/status_report.hpp"
 #include "timer_server/system/inheritance.hpp"
 #include "timer_server/system/service_manager.hpp"
@@ -72,8 +70,6 @@ class Server {
   void give_back_missed_time(const MissedTime::Clocks& woke);
   void sweep(Instant now);
   void write_metrics();
-  void write_last_metrics();
-  Metrics metrics(bool is_running);
   void check_directory();
   void on_worker_removed(Worker& worker);
   void report_rejections(Instant now, bool force);
@@ -120,7 +116,6 @@ class Server {
 
   MetricsFile metrics_file_;
 
-  std::uint64_t deferrals_of_all_ = 0;
   Instant next_sweep_;
   std::string stop_reason_ = "COMMAND ended";
   std::vector<EventSource> sources_;

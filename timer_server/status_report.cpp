@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/status_report.hpp"
 
+#include <fmt/format.h>
+#include <sys/ptrace.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <chrono>
 #include <string_view>
+#include <system_error>
 
 #include "common/limits.hpp"
+#include "common/proc_files.hpp"
+#include "timer_server/evidence/stacks_helper.hpp"
 #include "timer_server/system/hardening.hpp"
+#include "timer_server/system/process.hpp"
 
 namespace filetimer {
 namespace {
@@ -23,6 +32,12 @@ std::string_view name_of(Announcement announcement) {
       break;
   }
   return "none";
+}
+
+void write_places(JsonWriter& json, const Core& core) {
+  json.field("dir", core.directory.path())
+      .field("fifo", core.directory.pipe().path())
+      .field("log", core.log->path());
 }
 
 // Adds the object `settings`.
@@ -110,24 +125,56 @@ void write_left(JsonWriter& json, Core& core) {
   json.end_array().field("left_count", listed);
 }
 
+std::string reason() {
+  return std::generic_category().message(errno);
+}
+
+// A process cannot trace itself. The call on a pid that no process has fails with ESRCH where it is
+// allowed, and with EPERM or ENOSYS where a filter forbids it.
+bool is_ptrace_allowed() {
+  constexpr pid_t kNoProcess = -1;
+  return ::ptrace(PTRACE_SEIZE, kNoProcess, nullptr, nullptr) == -1 && errno == ESRCH;
+}
+
 }  // namespace
 
-void write_status(JsonWriter& json, const ServerStatus& status, const Settings& settings,
+KillPath check_kill_path() {
+  KillPath path;
+  path.kernel_stacks = read_small_file("/proc/self/stack").has_value();
+  path.ptrace = is_ptrace_allowed() && may_trace();
+  Process self;
+  self.pid = ::getpid();
+  self.pidfd = open_pidfd(self.pid);
+  if (!self.pidfd) {
+    const bool was_tried = errno != EMFILE && errno != ENFILE && errno != ENOMEM;
+    path.trouble = fmt::format("{}pidfd_open: {}", was_tried ? "" : "not tried: ", reason());
+    if (was_tried) {
+      path.signal = false;
+    }
+    return path;
+  }
+  path.signal = self.send_signal(0);
+  if (!*path.signal) {
+    path.trouble = fmt::format("pidfd_send_signal: {}", reason());
+  }
+  return path;
+}
+
+void write_status(JsonWriter& json, const Core& core, const ServerStatus& status,
                   const KillPath& kill_path) {
-  json.fixed("uptime_s", std::chrono::duration<double>(status.uptime).count(), 3)
-      .field("dir", status.dir)
-      .field("fifo", status.fifo)
-      .field("log", status.log);
+  const std::chrono::duration<double> uptime = status.now.mono - status.started.mono;
+  json.fixed("uptime_s", uptime.count(), 3);
+  write_places(json, core);
   if (status.command_pid) {
     json.field("command_pid", *status.command_pid);
   }
   json.field("announcement", name_of(status.announcement))
       .field("workers", status.workers)
       .field("open_scopes", status.open_scopes)
-      .field("requests", status.requests)
+      .field("requests", status.counters.requests)
       .field("rejected", status.rejected)
-      .field("expired", status.expired)
-      .field("killed", status.killed)
+      .field("expired", status.counters.expired.total())
+      .field("killed", status.counters.killed.total())
       .field("kills_under_way", status.kills_under_way)
       .field("unkillable", status.unkillable)
       .field("lost_records", status.lost_records)
@@ -136,20 +183,17 @@ void write_status(JsonWriter& json, const ServerStatus& status, const Settings& 
   if (!status.is_log_working) {
     json.field("log_trouble", "the log cannot be written: records wait in memory");
   }
-  if (!status.pipe_trouble.empty()) {
-    json.field("pipe_trouble", status.pipe_trouble);
+  if (const std::string& trouble = core.directory.pipe_trouble(); !trouble.empty()) {
+    json.field("pipe_trouble", trouble);
   }
   write_abilities(json, kill_path);
-  write_settings(json, settings);
+  write_settings(json, core.settings);
 }
 
-std::string start_record(const Core& core, const ServerStatus& status, const KillPath& kill_path,
-                         const StartCounts& counts) {
+std::string start_record(const Core& core, const KillPath& kill_path, const StartCounts& counts) {
   JsonWriter json = core.records.server_event("server_started");
-  json.field("version", FILETIMER_VERSION)
-      .field("dir", status.dir)
-      .field("fifo", status.fifo)
-      .field("log", status.log);
+  json.field("version", FILETIMER_VERSION);
+  write_places(json, core);
   write_settings(json, core.settings);
   json.field("adopted_scopes", counts.adopted_scopes).field("ended_scopes", counts.ended_scopes);
   write_abilities(json, kill_path);
@@ -162,9 +206,9 @@ std::string stop_record(Core& core, const ServerStatus& status, std::string_view
   if (status.command_status) {
     json.field("command_status", *status.command_status);
   }
-  json.field("requests", status.requests)
-      .field("expired", status.expired)
-      .field("killed", status.killed)
+  json.field("requests", status.counters.requests)
+      .field("expired", status.counters.expired.total())
+      .field("killed", status.counters.killed.total())
       .field("rejected", status.rejected)
       .field("lost_records", status.lost_records);
   write_left(json, core);

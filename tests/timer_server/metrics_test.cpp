@@ -25,10 +25,10 @@ bool has_line(const std::string& text, std::string_view line) {
 }  // namespace
 
 TEST_CASE("Each family of metrics has a HELP and a TYPE line once, in front of its samples") {
-  Metrics metrics;
-  metrics.expired["a"] = 1;
-  metrics.expired["b"] = 2;
-  const std::string text = metrics_text(metrics);
+  Counters counters;
+  counters.expired["a"] = 1;
+  counters.expired["b"] = 2;
+  const std::string text = metrics_text({counters}, "", true);
   CHECK(text.ends_with("\n"));
   std::set<std::string> seen;
   std::string family;
@@ -59,19 +59,18 @@ TEST_CASE("Each family of metrics has a HELP and a TYPE line once, in front of i
 }
 
 TEST_CASE("The values of a server stand behind its folder, counters as whole numbers") {
-  Metrics metrics;
-  metrics.dir = "/run/job";
-  metrics.version = "1.2.3";
-  metrics.started_wall_ns = 1'700'000'000'250'000'000;
-  metrics.collected_wall_ns = 1'700'000'009'000'000'000;
-  metrics.expired["forward"] = 3;
-  metrics.killed["forward"] = std::numeric_limits<std::uint64_t>::max();
-  metrics.deferred["forward"] = 4;
-  metrics.deferred_all = 5;
-  metrics.open_scopes = 7;
-  metrics.is_log_working = false;
-  metrics.log_lag = 2500ms;
-  const std::string text = metrics_text(metrics);
+  Counters counters;
+  ServerStatus status{counters, "/run/job"};
+  status.started.wall_ns = 1'700'000'000'250'000'000;
+  status.now = {1'700'000'009'000'000'000, Instant{} + 10s};
+  counters.expired["forward"] = 3;
+  counters.killed["forward"] = std::numeric_limits<std::uint64_t>::max();
+  counters.deferred["forward"] = 4;
+  counters.deferred_all = 5;
+  status.open_scopes = 7;
+  status.is_log_working = false;
+  status.backlog.oldest = Instant{} + 7500ms;
+  const std::string text = metrics_text(status, "1.2.3", true);
   for (const char* line :
        {R"(filetimer_up{dir="/run/job"} 1)",
         R"(filetimer_build_info{dir="/run/job",version="1.2.3"} 1)",
@@ -86,18 +85,17 @@ TEST_CASE("The values of a server stand behind its folder, counters as whole num
     CAPTURE(line);
     CHECK(has_line(text, line));
   }
-  metrics.is_running = false;
-  CHECK(has_line(metrics_text(metrics), R"(filetimer_up{dir="/run/job"} 0)"));
+  CHECK(has_line(metrics_text(status, "1.2.3", false), R"(filetimer_up{dir="/run/job"} 0)"));
 }
 
 TEST_CASE(
     "Each counter has a series for each expired scope name, so that its first event is seen") {
-  Metrics metrics;
-  metrics.expired["expired"] = 1;
-  metrics.expired["another"] = 4;
-  metrics.warned["expired"] = 2;
-  metrics.released_late["late"] = 3;
-  const std::string text = metrics_text(metrics);
+  Counters counters;
+  counters.expired["expired"] = 1;
+  counters.expired["another"] = 4;
+  counters.warned["expired"] = 2;
+  counters.released_late["late"] = 3;
+  const std::string text = metrics_text({counters}, "", true);
   for (const char* line : {R"(filetimer_expired_total{dir="",scope="expired"} 1)",
                            R"(filetimer_expired_total{dir="",scope="another"} 4)",
                            R"(filetimer_killed_total{dir="",scope="expired"} 0)",
@@ -112,20 +110,19 @@ TEST_CASE(
 }
 
 TEST_CASE("A label value has its backslashes, quotes and newlines escaped, and is valid UTF-8") {
-  Metrics metrics;
-  metrics.dir = "/run/\xff";
-  metrics.expired["a\\b\"c\nd é"] = 1;
-  CHECK(has_line(metrics_text(metrics),
+  Counters counters;
+  counters.expired["a\\b\"c\nd é"] = 1;
+  CHECK(has_line(metrics_text({counters, "/run/\xff"}, "", true),
                  "filetimer_expired_total{dir=\"/run/\\\\xff\",scope=\"a\\\\b\\\"c\\nd é\"} 1"));
 }
 
 TEST_CASE("Lateness is counted under its bound, in buckets that add up") {
-  Metrics metrics;
+  Counters counters;
   for (const Duration late :
        {Duration{0}, Duration{1ms}, Duration{1ms} + 1ns, Duration{10s} + 1ns}) {
-    metrics.lateness.add(late);
+    counters.lateness.add(late);
   }
-  const std::string text = metrics_text(metrics);
+  const std::string text = metrics_text({counters}, "", true);
   CHECK(has_line(text, R"(filetimer_verdict_lateness_seconds_bucket{dir="",le="0.001"} 2)"));
   CHECK(has_line(text, R"(filetimer_verdict_lateness_seconds_bucket{dir="",le="0.002"} 3)"));
   CHECK(has_line(text, R"(filetimer_verdict_lateness_seconds_bucket{dir="",le="10"} 3)"));

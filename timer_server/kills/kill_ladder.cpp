@@ -88,6 +88,7 @@ KillLadder::KillLadder(Core& core, KillFiles& files, Listener listener)
       log_(*core.log),
       files_(files),
       side_threads_(core.side_threads),
+      released_late_(core.counters.released_late),
       listener_(std::move(listener)),
       excluded_(this_process_and_ancestors()) {}
 

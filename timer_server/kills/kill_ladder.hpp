@@ -14,7 +14,6 @@
 #include "timer_server/evidence/evidence_collection.hpp"
 #include "timer_server/kills/kill_files.hpp"
 #include "timer_server/kills/kill_targets.hpp"
-#include "timer_server/scopes/scope_counts.hpp"
 
 namespace filetimer {
 
@@ -102,8 +101,6 @@ class KillLadder {
   [[nodiscard]] std::size_t count() const { return kills_.size(); }
   // Returns the number of signals that were sent, to all targets of a kill together.
   [[nodiscard]] std::uint64_t signals() const { return signals_; }
-  // Returns the number of `released_late` records by scope name.
-  [[nodiscard]] const CountsByScope& released_late() const { return released_late_; }
   // Extends every grace period by the time that the server or the machine missed.
   void extend_grace(Duration missed);
   // Ends all grace periods, and shortens the waits for evidence to kShortEvidenceLimit: from now
@@ -148,6 +145,7 @@ class KillLadder {
   RecordLog& log_;
   KillFiles& files_;
   SideThreads& side_threads_;
+  CountsByScope& released_late_;
   const Listener listener_;
   const MayBeForking may_be_forking_ = may_be_forking;
   const std::vector<pid_t> excluded_;  // the server and its ancestors
@@ -157,7 +155,6 @@ class KillLadder {
   std::unordered_map<const Process*, std::vector<std::shared_ptr<Kill>>> kills_of_;
   bool has_short_waits_ = false;
   std::uint64_t signals_ = 0;
-  CountsByScope released_late_;
   std::vector<std::shared_ptr<Kill>> stopping_;  // in Stage::kStopping
   Duration stop_budget_{};                       // what is left of kStopLimit in this advance()
   bool has_freed_one_ = false;  // in this pass of advance() a kill ended for which another may wait

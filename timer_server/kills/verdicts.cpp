@@ -106,20 +106,14 @@ void Verdicts::start_kill(Worker& worker, const DueOfWorker& due, const ClockRea
   if (order.expiries.empty()) {
     return;
   }
-  count(order);
+  for (const Expiry& expiry : order.expiries) {
+    ++core_.counters.expired[expiry.scope.name];
+    core_.counters.lateness.add(
+        std::max(expiry.judged - expiry.scope.terms.deadline, Duration::zero()));
+  }
   note_message(order, now.mono);
   ++worker.kills;
   ladder_.start(std::move(order), now.mono);
-}
-
-void Verdicts::count(const KillOrder& order) {
-  expired_ += order.expiries.size();
-  for (const Expiry& expiry : order.expiries) {
-    const Duration late = std::max(expiry.judged - expiry.scope.terms.deadline, Duration::zero());
-    ++expired_by_scope_[expiry.scope.name];
-    lateness_.add(late);
-    longest_lateness_ = std::max(longest_lateness_, late);
-  }
 }
 
 void Verdicts::resume(Worker& worker, KillOrder order, Instant now) {
@@ -402,14 +396,13 @@ void Verdicts::on_end(const KillOrder& order, const KillEnd& end) {
   has_outcome_ = true;
   std::erase_if(unkillable_, [](const auto& process) { return !process->is_alive(); });
   if (end.verdict == KillVerdict::kUnkillable) {
-    ++unkillable_by_scope_[scope];
+    ++core_.counters.unkillable[scope];
     if (std::ranges::find(unkillable_, order.worker.process) == unkillable_.end()) {
       unkillable_.push_back(order.worker.process);
     }
     messages::error("{} is still alive after SIGKILL ({})", description_of(order.worker), id);
   } else if (end.verdict == KillVerdict::kDead) {
-    ++killed_;
-    ++killed_by_scope_[scope];
+    ++core_.counters.killed[scope];
     messages::info("{} is dead ({})", description_of(order.worker), id);
   }
   start_hook(order, end);

@@ -16,7 +16,6 @@
 #include "timer_server/kills/kill_ladder.hpp"
 #include "timer_server/kills/peer_evidence.hpp"
 #include "timer_server/kills/warnings.hpp"
-#include "timer_server/scopes/scope_counts.hpp"
 #include "timer_server/watch/deadline_scan.hpp"
 
 namespace filetimer {
@@ -63,17 +62,6 @@ class Verdicts {
 
   // Returns whether a kill has ended since the last call whose worker has scopes to be judged.
   bool take_changed_scopes() { return std::exchange(has_changed_scopes_, false); }
-  [[nodiscard]] std::uint64_t expired() const { return expired_; }
-  // Returns the number of expired scopes by scope name.
-  [[nodiscard]] const CountsByScope& expired_by_scope() const { return expired_by_scope_; }
-  // Returns the times from a deadline to its verdict, and the longest of them.
-  [[nodiscard]] const LatenessCounts& lateness() const { return lateness_; }
-  [[nodiscard]] Duration longest_lateness() const { return longest_lateness_; }
-  [[nodiscard]] std::uint64_t killed() const { return killed_; }
-  // Return the number of kills that have ended with the verdict `dead`, and with `unkillable`, by
-  // the scope of the first expiry.
-  [[nodiscard]] const CountsByScope& killed_by_scope() const { return killed_by_scope_; }
-  [[nodiscard]] const CountsByScope& unkillable_by_scope() const { return unkillable_by_scope_; }
   // Returns the number of workers that are alive after SIGKILL.
   [[nodiscard]] std::size_t unkillable() const;
 
@@ -88,7 +76,6 @@ class Verdicts {
   void read_ended_scopes();
   void record_incident();
   std::optional<Expiry> expiry_of(const DeadlineScan::DueScope& due) const;
-  void count(const KillOrder& order);
   void note_message(const KillOrder& order, Instant now);
 
   void start_evidence_of_peers(const WorkerIdentity& worker, const std::string& incident,
@@ -121,13 +108,6 @@ class Verdicts {
   std::vector<std::vector<std::shared_ptr<WorkerPage>>> incident_pages_;
   std::vector<std::shared_ptr<const Process>> unread_;  // workers that are read for the record
   std::vector<std::shared_ptr<const Process>> unkillable_;
-  std::uint64_t expired_ = 0;
-  CountsByScope expired_by_scope_;
-  LatenessCounts lateness_;
-  Duration longest_lateness_{};
-  std::uint64_t killed_ = 0;
-  CountsByScope killed_by_scope_;
-  CountsByScope unkillable_by_scope_;
   bool has_changed_scopes_ = false;
   std::vector<std::string> messages_;  // of verdicts, printed after the signals
   KillLadder ladder_;

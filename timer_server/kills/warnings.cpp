@@ -33,6 +33,7 @@ Warnings::Warnings(Core& core, Recorded recorded)
       records_(core.records),
       log_(*core.log),
       side_threads_(core.side_threads),
+      warned_(core.counters.warned),
       recorded_(std::move(recorded)) {}
 
 Warnings::~Warnings() = default;

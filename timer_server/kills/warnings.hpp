@@ -12,7 +12,6 @@
 #include "timer_server/core.hpp"
 #include "timer_server/evidence/group_collection.hpp"
 #include "timer_server/kills/kill_ladder.hpp"
-#include "timer_server/scopes/scope_counts.hpp"
 
 namespace filetimer {
 
@@ -51,8 +50,6 @@ class Warnings {
 
   // Returns the number of workers whose evidence is being collected.
   [[nodiscard]] long collections() const { return slots_.in_use(); }
-  // Returns the number of `warned` records by scope name.
-  [[nodiscard]] const CountsByScope& warned() const { return warned_; }
 
  private:
   struct Batch;
@@ -65,10 +62,10 @@ class Warnings {
   Records& records_;
   RecordLog& log_;
   SideThreads& side_threads_;
+  CountsByScope& warned_;
   const Recorded recorded_;
   std::deque<std::shared_ptr<Batch>> batches_;  // the earliest soft deadline first
   const CollectionSlots slots_{};
-  CountsByScope warned_;
 };
 
 }  // namespace filetimer

@@ -29,7 +29,7 @@ bool HaltedWorkers::should_defer(Worker& worker,
   Halt& halt = known != halts_.end() ? known->second : note_halt(worker, why);
   if (const auto view = scope()) {
     halt.is_recorded = true;
-    ++deferred_[view->name];
+    ++core_.counters.deferred[view->name];
     core_.log->append(
         core_.records.deferred(WorkerIdentity::of(worker), *view, Instant::now(), halt.why));
     messages::info("deadline of scope '{}' deferred: pid {} ({}) is {}", view->name,

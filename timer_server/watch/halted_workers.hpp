@@ -13,7 +13,6 @@
 
 #include "common/clock.hpp"
 #include "timer_server/core.hpp"
-#include "timer_server/scopes/scope_counts.hpp"
 
 namespace filetimer {
 
@@ -54,8 +53,6 @@ class HaltedWorkers {
   [[nodiscard]] Instant next() const { return next_look_; }
   // Returns whether a worker was resumed since the last call. Then deadlines have changed.
   bool take_resumed() { return std::exchange(has_resumed_, false); }
-  // Returns the number of halts in which a deadline was deferred, by the name of the first scope.
-  [[nodiscard]] const CountsByScope& deferred() const { return deferred_; }
   // Removes a worker that has exited.
   void forget(pid_t pid) { halts_.erase(pid); }
 
@@ -75,7 +72,6 @@ class HaltedWorkers {
   Instant last_look_;                   // at all workers: when it began
   std::weak_ptr<char> look_under_way_;  // expired: no look is under way
   bool has_resumed_ = false;
-  CountsByScope deferred_;
 };
 
 }  // namespace filetimer

@@ -1,4 +1,4 @@
-// Counts by scope name, of a limited number of names, and counts of late verdicts.
+// What the server counts, for status, metrics and the record of its stop.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -42,32 +42,49 @@ class CountsByScope {
 
   // Returns the counts by label value.
   [[nodiscard]] const Values& values() const { return values_; }
+  // Returns the sum of the counts.
+  [[nodiscard]] std::uint64_t total() const {
+    std::uint64_t sum = 0;
+    for (const auto& [label, count] : values_) {
+      sum += count;
+    }
+    return sum;
+  }
 
  private:
   Values values_;
 };
 
-namespace metric_bounds {
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-// From the deadline of a scope to the verdict.
-inline constexpr std::array<Duration, 13> kLateness{
-    milliseconds{1},  milliseconds{2},   milliseconds{5},   milliseconds{10},  milliseconds{20},
-    milliseconds{50}, milliseconds{100}, milliseconds{200}, milliseconds{500}, seconds{1},
-    seconds{2},       seconds{5},        seconds{10}};
-}  // namespace metric_bounds
-
 // Counts of the times from a deadline to its verdict, by upper bound.
 struct LatenessCounts {
+  static constexpr std::array<int, 13> kBoundsMs{1,   2,   5,    10,   20,   50,   100,
+                                                 200, 500, 1000, 2000, 5000, 10000};
   // By bound: the times up to it, and above the bound before. The last has all that are longer.
-  std::array<std::uint64_t, metric_bounds::kLateness.size() + 1> counts{};
+  std::array<std::uint64_t, kBoundsMs.size() + 1> counts{};
   double total_s = 0;
+  Duration longest{};
 
   void add(Duration late) {
-    const auto bound = std::ranges::lower_bound(metric_bounds::kLateness, late);
-    ++counts[static_cast<std::size_t>(bound - metric_bounds::kLateness.begin())];
+    const auto* const bound = std::ranges::lower_bound(
+        kBoundsMs, late, {}, [](int ms) { return Duration{std::chrono::milliseconds{ms}}; });
+    ++counts[static_cast<std::size_t>(bound - kBoundsMs.begin())];
     total_s += std::chrono::duration<double>(late).count();
+    longest = std::max(longest, late);
   }
+};
+
+struct Counters {
+  std::uint64_t requests = 0;  // from the pipe, rejected ones included
+  CountsByScope expired;
+  LatenessCounts lateness;
+  // Kills that have ended with the verdict `dead`, and with `unkillable`, by the scope of the first
+  // expiry.
+  CountsByScope killed;
+  CountsByScope unkillable;
+  CountsByScope warned;            // `warned` records
+  CountsByScope deferred;          // halts in which a deadline was deferred, by its scope
+  std::uint64_t deferred_all = 0;  // deferrals of all scopes, for time that the server missed
+  CountsByScope released_late;     // `released_late` records
 };
 
 }  // namespace filetimer
