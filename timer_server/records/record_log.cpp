@@ -129,25 +129,25 @@ class RecordLog::Writer {
   std::deque<Entry> begin_batch() FILETIMER_REQUIRES(mutex_);
   Status write_and_sync(std::deque<Entry>& batch);
   void end_batch(std::deque<Entry>& batch, const Status& done) FILETIMER_REQUIRES(mutex_);
-  Status write_batch(std::deque<Entry>& batch);
-  Status write_some(std::deque<Entry>& batch);
+  Status write_batch(std::deque<Entry>& batch, std::size_t kept);
+  Status write_some(std::deque<Entry>& batch, std::size_t kept);
   void use(UniqueFd file);
   bool is_at_path();
   Status open_again();
   Status write_text(const std::string& text);
-  Status sync() const;
+  Status sync();
   void rotate();
   void wake_loop() const;
 
   // Used by the thread.
   UniqueFd file_;
   std::deque<Entry> unsynced_;  // written since the last sync that succeeded
+  bool has_lost_ = false;       // a sync has failed, and no record was synced since
   bool is_regular_ = false;
   dev_t device_ = 0;
   ino_t inode_ = 0;
   std::uint64_t size_ = 0;  // or less than the file has: other servers may append meanwhile
   bool half_line_ = false;  // the file ends in half a line
-  std::uint64_t written_ = 0;
 
   // Is not held during input or output, so nothing waits for a file system in order to get it.
   mutable Mutex mutex_;
@@ -231,21 +231,31 @@ std::deque<RecordLog::Writer::Entry> RecordLog::Writer::begin_batch() {
   return batch;
 }
 
+// What was written before a sync that failed may be lost, and the kernel reports that once. So it
+// is written again, but no more than one record of it until a sync has succeeded after that: a log
+// whose disk fails for long must not get longer with each attempt.
 Status RecordLog::Writer::write_and_sync(std::deque<Entry>& batch) {
-  // What was written before a sync that failed may be lost. It is written again, and nothing else
-  // before: a sync that fails for long must not make the log longer and longer.
-  if (!unsynced_.empty()) {
+  put_back(unsynced_, batch);
+  if (has_lost_) {
+    if (Status on_disk = sync(); !on_disk) {
+      if (!is_regular_ || is_at_path()) {
+        return on_disk;
+      }
+      file_.reset();  // another file has replaced it
+    }
+    if (Status first = write_batch(batch, batch.empty() ? 0 : batch.size() - 1); !first) {
+      return first;
+    }
     if (Status on_disk = sync(); !on_disk) {
       return on_disk;
     }
-    put_back(unsynced_, batch);
+    has_lost_ = false;
   }
-  const Status done = write_batch(batch);
+  const Status done = write_batch(batch, 0);
+  if (has_lost_) {
+    return done;  // a sync before the file is closed has failed
+  }
   const Status on_disk = sync();
-  if (on_disk) {
-    unsynced_.clear();
-    synced_.store(written_, std::memory_order_release);
-  }
   return done ? on_disk : done;
 }
 
@@ -262,8 +272,8 @@ void RecordLog::Writer::end_batch(std::deque<Entry>& batch, const Status& done) 
   progress_.notify_all();
 }
 
-// Records that are not written stay in the batch.
-Status RecordLog::Writer::write_batch(std::deque<Entry>& batch) {
+// Writes all but the last `kept` records. Those that are not written stay in the batch.
+Status RecordLog::Writer::write_batch(std::deque<Entry>& batch, std::size_t kept) {
   do {
     // The file is opened even if there is no record: a log rotator that sent SIGHUP expects the new
     // file.
@@ -272,10 +282,10 @@ Status RecordLog::Writer::write_batch(std::deque<Entry>& batch) {
         return open;
       }
     }
-    if (batch.empty()) {
+    if (batch.size() == kept) {
       break;
     }
-    if (Status written = write_some(batch); !written) {
+    if (Status written = write_some(batch, kept); !written) {
       // A stale file handle: the file server does not know the file any more.
       if (struct stat st{}; ::fstat(file_.get(), &st) != 0) {
         file_.reset();
@@ -283,18 +293,22 @@ Status RecordLog::Writer::write_batch(std::deque<Entry>& batch) {
       return written;
     }
     if (is_regular_ && size_ >= settings_.max_bytes) {
+      if (Status on_disk = sync(); !on_disk) {
+        return on_disk;
+      }
       rotate();
     }
-  } while (!batch.empty() || !file_);
+  } while (batch.size() > kept || !file_);
   return {};
 }
 
 // Writes records up to the one that makes the file too large, which is rotated after it. A pipe or
 // a terminal may take a part of a long text: one record at a time.
-Status RecordLog::Writer::write_some(std::deque<Entry>& batch) {
+Status RecordLog::Writer::write_some(std::deque<Entry>& batch, std::size_t kept) {
   std::string text;
   auto behind = batch.begin();
-  for (; behind != batch.end(); ++behind) {
+  const auto end = batch.end() - static_cast<std::ptrdiff_t>(kept);
+  for (; behind != end; ++behind) {
     if (!text.empty() && (!is_regular_ || text.size() + behind->line.size() > kMostAtOnce ||
                           size_ + text.size() >= settings_.max_bytes)) {
       break;
@@ -308,7 +322,6 @@ Status RecordLog::Writer::write_some(std::deque<Entry>& batch) {
       return first;
     }
   }
-  written_ = std::prev(behind)->number;
   std::move(batch.begin(), behind, std::back_inserter(unsynced_));
   batch.erase(batch.begin(), behind);
   return {};
@@ -339,8 +352,12 @@ bool RecordLog::Writer::is_at_path() {
   return true;
 }
 
-// Opens the file at the path, and makes it if it is missing.
+// Opens the file at the path, and makes it if it is missing. What was written is synced before the
+// old file is closed.
 Status RecordLog::Writer::open_again() {
+  if (Status on_disk = sync(); !on_disk) {
+    return on_disk;
+  }
   auto opened = open_log(settings_.path);
   if (!opened) {
     return tl::unexpected<Error>(std::move(opened.error()));
@@ -369,16 +386,21 @@ Status RecordLog::Writer::write_text(const std::string& lines) {
   return write_all(half_line_ ? "\n" + lines : lines);
 }
 
-Status RecordLog::Writer::sync() const {
-  if (!file_ || ::fdatasync(file_.get()) == 0 || errno == EINVAL || errno == ENOTSUP) {
-    return {};  // a pipe or a terminal has nothing to sync
+Status RecordLog::Writer::sync() {
+  // A pipe or a terminal has nothing to sync.
+  if ((file_ || !unsynced_.empty()) && ::fdatasync(file_.get()) != 0 && errno != EINVAL &&
+      errno != ENOTSUP) {
+    has_lost_ = true;
+    return system_error(fmt::format("cannot sync the log '{}'", settings_.path));
   }
-  return system_error(fmt::format("cannot sync the log '{}'", settings_.path));
+  if (!unsynced_.empty()) {
+    synced_.store(unsynced_.back().number, std::memory_order_release);
+    unsynced_.clear();
+  }
+  return {};
 }
 
 void RecordLog::Writer::rotate() {
-  // The next sync() is of the new file, so this is the last chance to sync the old one.
-  (void)sync();
   // Several servers may share the log. The server that holds the lock of the full file renames it,
   // unless another server has done so before: then the path names the new file.
   if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {

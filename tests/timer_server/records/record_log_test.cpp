@@ -8,10 +8,13 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <map>
+#include <mutex>
 
 #include "common/limits.hpp"
 #include "common/posix.hpp"
@@ -22,6 +25,60 @@ using namespace filetimer;
 using namespace std::chrono_literals;
 
 namespace {
+
+// The disk of all files that are synced here. While it `loses`, a sync loses what was written since
+// the one before and reports that once, as Linux does. The syncs of the file `refused` all fail.
+struct Disk {
+  std::mutex mutex;
+  bool loses = false;
+  ino_t refused = 0;
+  int failures = 0;
+  off_t lost_bytes = 0;
+  std::map<ino_t, off_t> kept;  // bytes of each file
+
+  int sync(int fd) {
+    const std::lock_guard lock(mutex);
+    struct stat st {};
+    ::fstat(fd, &st);
+    off_t& bytes = kept[st.st_ino];
+    bytes = std::min(bytes, st.st_size);
+    const bool fails = st.st_ino == refused || (loses && bytes < st.st_size);
+    if (!fails) {
+      bytes = st.st_size;
+      return static_cast<int>(::syscall(SYS_fdatasync, fd));
+    }
+    ++failures;
+    lost_bytes += st.st_size - bytes;
+    (void)!::ftruncate(fd, bytes);
+    errno = EIO;
+    return -1;
+  }
+  void set_loses(bool does_lose) {
+    const std::lock_guard lock(mutex);
+    loses = does_lose;
+    failures = 0;
+    lost_bytes = 0;
+  }
+  void set_refused(ino_t file) {
+    const std::lock_guard lock(mutex);
+    refused = file;
+    failures = 0;
+  }
+  // Waits at most ten seconds for `wanted` syncs that fail. Returns the bytes that were lost.
+  off_t wait_for_failures(int wanted) {
+    const Instant end = Instant::now() + 10s;
+    for (;;) {
+      {
+        const std::lock_guard lock(mutex);
+        if (failures >= wanted) {
+          return lost_bytes;
+        }
+      }
+      REQUIRE(Instant::now() < end);
+      ::sched_yield();
+    }
+  }
+} disk;
 
 std::unique_ptr<RecordLog> open_log(const std::string& path,
                                     std::uint64_t max_bytes = std::uint64_t{1} << 30) {
@@ -63,6 +120,10 @@ std::string next_message(RecordLog& log, bool& is_good) {
 }
 
 }  // namespace
+
+extern "C" int fdatasync(int fd) {
+  return disk.sync(fd);
+}
 
 TEST_CASE("Synced records are in the file, one a line and in order") {
   const testing::TempFolder folder;
@@ -179,6 +240,64 @@ TEST_CASE("Records that could not be written are written in order later") {
   REQUIRE(lines.size() == 20);
   CHECK(lines[0] == "0");
   CHECK(lines[19] == "19");
+}
+
+TEST_CASE("Records of a sync that failed are written again, one at a time while syncs fail") {
+  const testing::TempFolder folder;
+  const auto log = open_log(folder.path("log"));
+  log->append("before");
+  REQUIRE(log->drain(10s));
+  disk.set_loses(true);
+  std::vector<std::string> records{"before"};
+  off_t bytes = 0;
+  for (int i = 0; i < 100; ++i) {
+    records.push_back(std::to_string(100 + i));
+    bytes += 4;
+  }
+  const std::uint64_t last = log->append(std::vector(records.begin() + 1, records.end()));
+  CHECK(disk.wait_for_failures(10) <= bytes + 10 * 4);
+  CHECK(log->synced() == last - 100);
+  CHECK(log->backlog().records == 100);
+  disk.set_loses(false);
+  REQUIRE(log->drain(10s));
+  CHECK(lines_of(folder.path("log")) == records);
+  CHECK(log->backlog().bytes == 0);
+}
+
+TEST_CASE("A log is not renamed before its records are synced") {
+  const testing::TempFolder folder;
+  const auto log = open_log(folder.path("log"), 4096);
+  std::vector<std::string> records{"before"};
+  log->append("before");
+  REQUIRE(log->drain(10s));
+  disk.set_loses(true);
+  for (int i = 0; i < 60; ++i) {
+    records.push_back(fmt::format("{:0100}", i));
+  }
+  log->append(std::vector(records.begin() + 1, records.end()));
+  disk.wait_for_failures(3);
+  CHECK_FALSE(std::filesystem::exists(folder.path("log.1")));
+  disk.set_loses(false);
+  REQUIRE(log->drain(10s));
+  std::vector<std::string> lines = lines_of(folder.path("log.1"));
+  for (const std::string& line : lines_of(folder.path("log"))) {
+    lines.push_back(line);
+  }
+  CHECK(lines == records);
+}
+
+TEST_CASE("Records of a sync that failed go to the file that has replaced the log since") {
+  const testing::TempFolder folder;
+  const auto log = open_log(folder.path("log"));
+  struct stat st {};
+  REQUIRE(::stat(folder.path("log").c_str(), &st) == 0);
+  disk.set_refused(st.st_ino);
+  log->append("waits");
+  disk.wait_for_failures(3);
+  std::filesystem::rename(folder.path("log"), folder.path("moved"));
+  CHECK(log->drain(10s));
+  disk.set_refused(0);
+  CHECK(lines_of(folder.path("log")) == std::vector<std::string>{"waits"});
 }
 
 TEST_CASE("A record that does not fit on the disk does not count as synced") {
