@@ -116,6 +116,7 @@ bool ControlClients::accept() {
   socklen_t size = sizeof client.process;
   ::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &client.process, &size);
   client.connection = std::move(connection);
+  client.until = Instant::now() + kSilentLimit;
   clients_.emplace(++last_id_, std::move(client));
   receive(last_id_);
   return true;
@@ -134,6 +135,7 @@ void ControlClients::receive(Id id) {
       retry_eintr([&] { return ::recv(client.connection.get(), packet.data(), packet.size(), 0); });
   if (got > 0) {
     client.source.reset();
+    client.until = Instant::never();
     asked_.push_back({id, client.process, {packet.data(), static_cast<std::size_t>(got)}});
   } else if (got == 0 || errno != EAGAIN) {
     clients_.erase(id);
@@ -211,8 +213,14 @@ void ControlClients::finish(Id id, std::string answer) {
   client.unread = std::move(answer);
   client.until = Instant::now() + kUnreadLimit;
   client.source.reset();
-  client.source =
-      watch_io(loop_, client.connection.get(), EPOLLOUT, kOrdinary, [this, id] { write_rest(id); });
+  try {
+    client.source = watch_io(loop_, client.connection.get(), EPOLLOUT, kOrdinary,
+                             [this, id] { write_rest(id); });
+  } catch (const std::system_error& error) {
+    messages::warning("the client with pid {} gets a part of its answer: {}", client.process.pid,
+                      error.what());
+    clients_.erase(found);
+  }
 }
 
 void ControlClients::finish_at_exit(Id id, const std::string& answer) {
@@ -233,8 +241,9 @@ Instant ControlClients::advance(Instant now) {
     const Client& client = entry.second;
     const bool is_over = client.until <= now;
     if (is_over) {
-      messages::warning("the client with pid {} has not read its answer within {}: dropped",
-                        client.process.pid, duration_text(kUnreadLimit));
+      messages::warning("the client with pid {} has not {} within {}: dropped", client.process.pid,
+                        client.unread.empty() ? "asked" : "read its answer",
+                        duration_text(client.unread.empty() ? kSilentLimit : kUnreadLimit));
     }
     next = is_over ? next : std::min(next, client.until);
     return is_over;

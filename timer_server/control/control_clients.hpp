@@ -50,6 +50,8 @@ class ControlClients {
   static constexpr std::size_t kReserved = 16;
   // How long a last answer that does not fit the connection waits to be read.
   static constexpr Duration kUnreadLimit = std::chrono::seconds{5};
+  // How long a connection may take to bring its request.
+  static constexpr Duration kSilentLimit = std::chrono::seconds{10};
   // When a connection is tried again for which the process lacked a descriptor.
   static constexpr Duration kListenAgain = std::chrono::milliseconds{100};
 
@@ -80,7 +82,7 @@ class ControlClients {
   // has no room for it.
   void tell(Id id, const std::string& answer);
   // Writes the last answer and hangs up. Writes the rest later if the connection has no room for
-  // it.
+  // it; the rest is lost if there are no resources for that.
   void finish(Id id, std::string answer);
   void finish(Id id, std::string_view kind, std::string_view reason) {
     finish(id, answer_with_reason(kind, reason));
@@ -88,8 +90,8 @@ class ControlClients {
   // Writes the last answer and leaves the connection open until the process exits, so that the
   // client's end of file means the end of the server.
   void finish_at_exit(Id id, const std::string& answer);
-  // Removes clients that have not read their last answer within kUnreadLimit. Returns when it must
-  // be called again; never() if no client waits for that.
+  // Removes clients that have not asked within kSilentLimit, or not read their last answer within
+  // kUnreadLimit. Returns when it must be called again; never() if no client waits for that.
   Instant advance(Instant now);
 
   // Returns whether the client that was added last may wait for long.
@@ -101,8 +103,8 @@ class ControlClients {
     UniqueFd connection;
     ucred process{};
     EventSource source;
-    std::string unread;                // the part of the last answer that is not written yet
-    Instant until = Instant::never();  // when `unread` is dropped
+    std::string unread;  // the part of the last answer that is not written yet
+    Instant until;       // when the client is removed; never() while it waits for an answer
   };
   void wait_for_clients(Instant now);
   bool accept();

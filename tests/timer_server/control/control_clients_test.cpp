@@ -208,6 +208,37 @@ TEST_CASE("A client that does not read its last answer in time, or is gone, is r
   CHECK(stage.withdrawn.empty());  // it had its answer
 }
 
+TEST_CASE("A client whose connection cannot be watched gets what fits of its last answer") {
+  ClientStage stage;
+  const Connection connection = stage.connect();
+  const int servers_end = UniqueFd(::dup(0)).get();
+  const auto id = stage.add(connection);
+  // The loop has the descriptor already.
+  const EventSource in_the_way =
+      watch_io(stage.loop, servers_end, EPOLLIN, kOrdinary, [] { FAIL("not read"); });
+  CHECK_NOTHROW(stage.clients->finish(id, kLongAnswer));
+  CHECK(stage.clients->count() == 0);
+  const std::string read = connection.read();
+  CHECK(read.ends_with("aEND"));
+  CHECK(read.size() < kLongAnswer.size());
+}
+
+TEST_CASE("A client that asks nothing for too long is removed") {
+  ClientStage stage;
+  const Connection asks = stage.connect();
+  stage.add(asks);
+  const Instant before = Instant::now();
+  const Connection silent = stage.connect();
+  stage.run();
+  const Instant due = stage.clients->advance({});
+  CHECK(due >= before + ControlClients::kSilentLimit);
+  CHECK(due <= Instant::now() + ControlClients::kSilentLimit);
+  CHECK(stage.clients->advance({due.ns - 1}) == due);
+  CHECK(stage.clients->advance(due).is_never());
+  CHECK(silent.read() == "END");
+  CHECK(stage.clients->count() == 1);
+}
+
 TEST_CASE("The end of file after an answer at exit does not come before the exit") {
   ClientStage stage;
   const Connection connection = stage.connect();
