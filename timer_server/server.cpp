@@ -189,11 +189,11 @@ Instant Server::carry_out(Instant now) {
     shut_down(shutdown->why, shutdown->is_forced);
   }
   answer_status();
-  (void)commands_.advance(now);  // kills wait for the ends of evidence commands
+  commands_.end_commands(now);  // kills wait for the ends of evidence commands
   Instant next = verdicts_.advance(now);
   soft_deadlines_.warn();
   advance_life(now);
-  next = std::min({next, commands_.advance(now), warnings_.advance(now)});
+  next = std::min({next, commands_.start_hooks(now), warnings_.advance(now)});
   if (commands_.have_hooks_ended()) {
     (void)life_.handle(LifeCycle::Event::kHooksDone, now);
   }

@@ -90,9 +90,10 @@ std::vector<DropIn> find_drop_ins(const std::vector<std::string>& folders) {
   std::map<std::string, std::string> paths;  // by name
   for (const std::string& each : folders) {
     std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(each, error)) {
-      const std::string name = entry.path().filename().string();
-      paths[name] = is_drop_in_name(name) && can_run(entry.path()) ? entry.path().string() : "";
+    std::filesystem::directory_iterator entry(each, error);
+    for (; entry != std::filesystem::directory_iterator{}; entry.increment(error)) {
+      const std::string name = entry->path().filename().string();
+      paths[name] = is_drop_in_name(name) && can_run(entry->path()) ? entry->path().string() : "";
     }
   }
   std::vector<DropIn> drop_ins;

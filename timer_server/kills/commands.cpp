@@ -114,16 +114,16 @@ void Commands::add_hook(CommandOccasion occasion, Instant now) {
   if (waiting_.size() >= kMaxHooksWaiting) {
     messages::warning("{} is not run for {}: too many hooks wait",
                       Running(occasion, {}, false).name(), occasion.id);
-    drop(occasion, "too many hooks wait");
+    drop({occasion, "", false}, "too many hooks wait");
     return;
   }
   occasion.start_by = now + RecordLog::kStalled;
   waiting_.push_back(std::move(occasion));
 }
 
-std::size_t Commands::count_hooks() const {
+std::size_t Commands::count_evidence() const {
   return static_cast<std::size_t>(
-      std::ranges::count_if(running_, [](const auto& command) { return !command->is_evidence; }));
+      std::ranges::count_if(running_, [](const auto& command) { return command->is_evidence; }));
 }
 
 bool Commands::wants_evidence(const WorkerIdentity& worker, const std::string& incident) const {
@@ -154,6 +154,11 @@ void Commands::start_evidence(const CommandOccasion& first, std::span<const Work
     }
   }
   const auto run_one = [&](std::string_view drop_in, std::vector<std::string> words) {
+    if (count_evidence() >= kMaxEvidenceCommands) {
+      drop({first, drop_in, true},
+           fmt::format("{} evidence commands were running", kMaxEvidenceCommands));
+      return;
+    }
     std::vector<std::string> environment = environment_for(first);
     set_variable(environment, "FILETIMER_PIDS", pids);
     set_variable(environment, "FILETIMER_RANKS", ranks);
@@ -193,8 +198,11 @@ bool Commands::is_gathering(const std::string& incident) const {
   });
 }
 
-Instant Commands::advance(Instant now) {
+void Commands::end_commands(Instant now) {
   std::erase_if(running_, [&](const auto& command) { return check_time(*command, now); });
+}
+
+Instant Commands::start_hooks(Instant now) {
   Instant next = Instant::never();
   if (!waiting_.empty() && count_hooks() < kMaxHooks) {
     const CommandOccasion first = waiting_.front();
@@ -380,7 +388,7 @@ void Commands::stop() {
   }
   running_.clear();
   for (const CommandOccasion& occasion : waiting_) {
-    drop(occasion, "the server stopped");
+    drop({occasion, "", false}, "the server stopped");
   }
   waiting_.clear();
 }
@@ -394,11 +402,10 @@ void Commands::record(const Running& command) {
   }
 }
 
-void Commands::drop(const CommandOccasion& occasion, std::string_view why) {
-  Running dropped(occasion, "", false);
-  dropped.outcome.result = HookResult::kDropped;
-  dropped.outcome.reason = why;
-  record(dropped);
+void Commands::drop(Running command, std::string_view why) {
+  command.outcome.result = HookResult::kDropped;
+  command.outcome.reason = why;
+  record(command);
 }
 
 }  // namespace filetimer

@@ -44,8 +44,9 @@ struct CommandOccasion {
 //     commands.start_evidence(occasion, workers, now);
 //   }
 //   ...
-//   next = commands.advance(now);
+//   commands.end_commands(now);
 //   if (!commands.is_gathering(incident)) { /* the signals may be sent */ }
+//   next = commands.start_hooks(now);
 //
 // Used on the loop thread.
 class Commands {
@@ -60,6 +61,8 @@ class Commands {
   // The most incidents whose evidence commands run at the same time: incidents begin at least
   // Verdicts::kIncidentWindow apart.
   static constexpr std::size_t kMaxIncidents = 4;
+  // The most evidence commands that run at the same time, of all jobs; further ones are dropped.
+  static constexpr std::size_t kMaxEvidenceCommands = 32;
 
   // A command gets the settings in `inheritance` instead of the server's. Its end wakes the loop.
   Commands(Core& core, Inheritance inheritance);
@@ -80,15 +83,18 @@ class Commands {
   // Starts the evidence commands for the first expiry of a job in an incident, side by side: the
   // drop-ins, and with the first job --evidence-command. `workers`: the expiry's, and the others of
   // the job. If the commands of kMaxIncidents incidents run, those of the earliest are killed
-  // first.
+  // first. Records the commands that are dropped.
   void start_evidence(const CommandOccasion& first, std::span<const WorkerIdentity> workers,
                       Instant now);
   // Returns whether an evidence command of this incident runs.
   [[nodiscard]] bool is_gathering(const std::string& incident) const;
 
-  // Starts hooks, and ends commands. Returns when it must be called again at the latest; it must
-  // also be called when the log has synced records, and when the loop has called a handler.
-  Instant advance(Instant now);
+  // Records the commands that have ended, and ends those whose time is up. Must also be called when
+  // the loop has called a handler.
+  void end_commands(Instant now);
+  // Starts a hook, which delays the signals that follow. Returns when both functions must be called
+  // again at the latest; this one must also be called when the log has synced records.
+  Instant start_hooks(Instant now);
   // Kills the running commands, drops the waiting hooks, and records each of them. Waits at most
   // 100 ms for the end of each killed command.
   void stop();
@@ -96,7 +102,8 @@ class Commands {
  private:
   struct Running;
 
-  [[nodiscard]] std::size_t count_hooks() const;  // that run
+  [[nodiscard]] std::size_t count_evidence() const;  // commands that run
+  [[nodiscard]] std::size_t count_hooks() const { return running_.size() - count_evidence(); }
   [[nodiscard]] const std::string& hook_for(const CommandOccasion& occasion) const {
     return occasion.incident.empty() ? core_.settings.on_warning : core_.settings.on_expiry;
   }
@@ -113,7 +120,7 @@ class Commands {
                    Instant now);
   bool end(Running& command, Instant now);
   void record(const Running& command);
-  void drop(const CommandOccasion& occasion, std::string_view why);
+  void drop(Running command, std::string_view why);
 
   Core& core_;
   const Inheritance inheritance_;

@@ -203,6 +203,24 @@ TEST_CASE("a drop-in that hangs takes no time from the others") {
   server.wait_for_message("the drop-in b for ");
 }
 
+TEST_CASE("over 32 evidence commands at a time the others are not run, and recorded") {
+  const TempFolder temp;
+  const DropIns drop_ins(temp);
+  for (int i = 0; i < 35; ++i) {
+    drop_ins.add(fmt::format("{:02}", i), "sleep 1000");
+  }
+  const Server server(temp, drop_ins.args({"--evidence-timeout", "300ms"}));
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "load"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  server.wait_for("killed", worker.pid());
+  CHECK(wait_for_drop_in(server, "31", worker.pid()).text("result") == "timed_out");
+  const Record dropped = wait_for_drop_in(server, "32", worker.pid());
+  CHECK(dropped.text("result") == "dropped");
+  CHECK(dropped.text("reason") == "32 evidence commands were running");
+  CHECK(wait_for_drop_in(server, "34", worker.pid()).text("result") == "dropped");
+}
+
 TEST_CASE("with --evidence none no drop-in runs") {
   const TempFolder temp;
   const DropIns drop_ins(temp);

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/evidence/drop_ins.hpp"
 
+#include <dirent.h>
+#include <dlfcn.h>
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/files.hpp"
@@ -15,6 +19,9 @@ using namespace filetimer;
 namespace {
 
 const std::string kScript = "#!/bin/sh\n";
+// Whether folders cannot be read after their first entry.
+bool reading_fails = false;
+bool has_read_one = false;
 
 // The folders of an installation and of its site.
 struct Folders {
@@ -42,6 +49,17 @@ struct Folders {
 
 }  // namespace
 
+extern "C" dirent* readdir(DIR* folder) {
+  static const auto real = reinterpret_cast<dirent* (*)(DIR*)>(::dlsym(RTLD_NEXT, "readdir"));
+  dirent* const entry = has_read_one ? nullptr : real(folder);
+  if (entry == nullptr) {
+    errno = std::exchange(has_read_one, false) ? EIO : errno;
+  } else {
+    has_read_one = reading_fails && entry->d_name[0] != '.';
+  }
+  return entry;
+}
+
 TEST_CASE("Drop-ins are the programs of both folders whose names run-parts would take, in order") {
   const Folders folders;
   folders.add("installed/zz");
@@ -51,6 +69,15 @@ TEST_CASE("Drop-ins are the programs of both folders whose names run-parts would
   folders.add("site/not-executable", kScript, 0644);
   REQUIRE(::mkdir(folders.temp.path("site/folder").c_str(), 0755) == 0);
   CHECK(folders.names() == std::vector<std::string>{"10-My_own", "zz"});
+}
+
+TEST_CASE("A folder that cannot be read to its end has the drop-ins that were read") {
+  const Folders folders;
+  folders.add("site/a");
+  reading_fails = true;
+  CHECK_NOTHROW((void)folders.find());
+  reading_fails = false;
+  CHECK(folders.names() == std::vector<std::string>{"a"});
 }
 
 TEST_CASE("The site replaces an installed drop-in by its name, or removes it") {
