@@ -39,11 +39,16 @@ const Record* LogReader::next() {
         record_ = parse_record(line->substr(next));
       }
     }
-    if (record_) {
+    if (record_ && is_new()) {
       return &*record_;
     }
   }
   return nullptr;
+}
+
+bool LogReader::is_new() {
+  return !record_->mono_ns || (record_->id.empty() && record_->event != "worker_ended") ||
+         known_.insert(std::hash<std::string_view>{}(record_->line)).second;
 }
 
 std::optional<std::string_view> LogReader::next_line() {
@@ -170,6 +175,7 @@ bool LogReader::rewind() {
   file_ = begin_ = end_ = searched_ = skipped_ = 0;
   offset_ = 0;
   is_too_long_ = false;
+  known_.clear();
   return true;
 }
 

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "common/posix.hpp"
@@ -38,6 +39,8 @@ class LogReader {
 
   // Returns the next record, which is valid until the next call on any reader, except for its line,
   // which is valid until the next call on this one. Null at the end, or if no more can be read.
+  // Leaves out a record with an id, or of an ended worker, that came before: a server writes
+  // records again if they may be lost.
   const Record* next();
   // Begins again from the first file; false if a file can be read once only, as a pipe.
   bool rewind();
@@ -52,6 +55,7 @@ class LogReader {
   std::optional<std::string_view> next_line();
   bool fill();
   bool go_on();
+  bool is_new();
   void make_room();
   void forget_half_line();
 
@@ -70,6 +74,7 @@ class LogReader {
   bool is_too_long_ = false;  // the line is over the limit: it is dropped up to its newline
 
   std::optional<Record> record_;
+  std::unordered_set<std::size_t> known_;  // the hashes of the lines of such records
   std::string problem_;
   std::size_t skipped_ = 0;
 };
