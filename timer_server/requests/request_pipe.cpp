@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "common/directory.hpp"
+#include "common/kept_fd.hpp"
 #include "common/numbers.hpp"
 #include "common/run_folder.hpp"
 
@@ -30,10 +31,7 @@ bool is_being_read(const std::string& path) {
 // Returns the pid of a process that has the pipe open for reading, or 0 if the server may not read
 // that process's descriptors in /proc.
 pid_t find_reader(const std::string& path) {
-  struct stat pipe {};
-  if (::stat(path.c_str(), &pipe) != 0) {
-    return 0;
-  }
+  const FileIdentity pipe = identity_of(path);
   Directory processes("/proc");
   while (const char* const process = processes.next()) {
     const auto pid = number_from<pid_t>(process);
@@ -46,9 +44,9 @@ pid_t find_reader(const std::string& path) {
       const std::string path_of_fd = fmt::format("{}/{}", folder, fd);
       struct stat opened {};
       struct stat link {};
-      if (::stat(path_of_fd.c_str(), &opened) == 0 && opened.st_ino == pipe.st_ino &&
-          opened.st_dev == pipe.st_dev && ::lstat(path_of_fd.c_str(), &link) == 0 &&
-          (link.st_mode & S_IRUSR) != 0) {
+      if (::stat(path_of_fd.c_str(), &opened) == 0 &&
+          pipe == FileIdentity{opened.st_dev, opened.st_ino} &&
+          ::lstat(path_of_fd.c_str(), &link) == 0 && (link.st_mode & S_IRUSR) != 0) {
         return *pid;
       }
     }
@@ -73,10 +71,6 @@ Status check_pipe(const std::string& path, const struct stat& st) {
                                st.st_mode & 07777));
   }
   return {};
-}
-
-bool same_file(const struct stat& a, const struct stat& b) {
-  return a.st_ino == b.st_ino && a.st_dev == b.st_dev;
 }
 
 }  // namespace
@@ -117,8 +111,7 @@ Result<RequestPipe> RequestPipe::open(const std::string& path) {
   if (!fd) {
     return system_error(fmt::format("cannot open the pipe '{}'", path));
   }
-  struct stat opened {};
-  if (::fstat(fd.get(), &opened) != 0 || !same_file(st, opened)) {
+  if (identity_of(fd.get()) != FileIdentity{st.st_dev, st.st_ino}) {
     return failure(fmt::format("'{}' was replaced while it was being opened", path));
   }
   return RequestPipe(path, std::move(fd), false);
@@ -136,9 +129,7 @@ Result<RequestPipe> RequestPipe::take(const std::string& path, UniqueFd passed) 
     return failure(
         fmt::format("what was passed ('{}') is not a named pipe: expected '{}'", what, path));
   }
-  struct stat at_path {};
-  const bool is_at_path = ::lstat(path.c_str(), &at_path) == 0 && same_file(st, at_path);
-  if (!is_at_path && st.st_nlink > 0) {
+  if (identity_of(path) != identity_of(passed.get()) && st.st_nlink > 0) {
     return failure(fmt::format("the pipe that was passed is '{}': expected '{}'", what, path));
   }
   if (Status good = check_pipe(path, st); !good) {
@@ -166,11 +157,10 @@ std::size_t RequestPipe::read(std::span<char> room) {
 
 RequestPipe::Condition RequestPipe::condition() const {
   struct stat at_path {};
-  struct stat ours {};
   if (::lstat(path_.c_str(), &at_path) != 0) {
     return errno == ENOENT ? Condition::kGone : Condition::kInPlace;  // other errors may pass
   }
-  if (::fstat(fd_.get(), &ours) == 0 && same_file(at_path, ours)) {
+  if (identity_of(fd_.get()) == FileIdentity{at_path.st_dev, at_path.st_ino}) {
     return Condition::kInPlace;
   }
   return S_ISFIFO(at_path.st_mode) && is_being_read(path_) ? Condition::kTakenOver
@@ -178,10 +168,7 @@ RequestPipe::Condition RequestPipe::condition() const {
 }
 
 void RequestPipe::remove_from_path() const {
-  struct stat at_path {};
-  struct stat ours {};
-  if (!outlives_server_ && ::lstat(path_.c_str(), &at_path) == 0 &&
-      ::fstat(fd_.get(), &ours) == 0 && same_file(at_path, ours)) {
+  if (!outlives_server_ && identity_of(path_) == identity_of(fd_.get())) {
     ::unlink(path_.c_str());
   }
 }
