@@ -289,10 +289,7 @@ std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now, b
   if (!shutdown_ && now >= next_look_) {
     advance_shutdowns(now, has_kills);
   }
-  next_dump_ = dumps_.advance(now);
-  for (DumpRequests::Answer& answer : dumps_.take_answers()) {
-    clients_.finish(answer.client, std::move(answer.text));
-  }
+  next_dump_ = dumps_.advance(now, clients_);
   next_answer_ = clients_.advance(now);
   return std::exchange(shutdown_, std::nullopt);
 }

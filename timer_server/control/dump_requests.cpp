@@ -119,13 +119,13 @@ void DumpRequests::withdraw(ControlClients::Id client) {
   std::erase_if(requests_, [client](const Request& each) { return each.client == client; });
 }
 
-Instant DumpRequests::advance(Instant now) {
+Instant DumpRequests::advance(Instant now, ControlClients& clients) {
   Instant next = Instant::never();
   std::erase_if(requests_, [&](Request& request) {
     next = std::min(next, request.workers.advance(now));
     const bool is_done = request.workers.is_done();
     if (is_done) {
-      answers_.push_back({request.client, answer_of(request)});
+      clients.finish(request.client, answer_of(request));
     }
     return is_done;
   });

@@ -24,8 +24,7 @@ namespace filetimer {
 //
 //   const Status begun = dumps.begin(client, {.rank = 3}, until, now);
 //   ...
-//   next = dumps.advance(now);
-//   for (DumpRequests::Answer& answer : dumps.take_answers()) { ... }
+//   next = dumps.advance(now, clients);
 class DumpRequests {
  public:
   // The most workers in one answer, those in the least common scopes first; the others are counted.
@@ -40,10 +39,6 @@ class DumpRequests {
     std::optional<int> rank;
     std::optional<pid_t> pid;  // as the server sees it
   };
-  struct Answer {
-    ControlClients::Id client = 0;
-    std::string text;
-  };
 
   explicit DumpRequests(Core& core) : core_(core) {}
 
@@ -52,11 +47,10 @@ class DumpRequests {
   Status begin(ControlClients::Id client, const Wanted& wanted, Instant until, Instant now);
   // Forgets a request whose client has gone.
   void withdraw(ControlClients::Id client);
-  // Takes the requests as far as they can go. Returns when it must be called again, or never(); it
-  // must also be called when the side threads have delivered.
-  Instant advance(Instant now);
-  // Returns the answers that are complete.
-  std::vector<Answer> take_answers() { return std::exchange(answers_, {}); }
+  // Takes the requests as far as they can go, and answers the clients of those that are complete.
+  // Returns when it must be called again, or never(); it must also be called when the side threads
+  // have delivered.
+  Instant advance(Instant now, ControlClients& clients);
 
  private:
   struct Request {
@@ -70,7 +64,6 @@ class DumpRequests {
 
   Core& core_;
   std::list<Request> requests_;
-  std::vector<Answer> answers_;
   const CollectionSlots slots_{};
 };
 
