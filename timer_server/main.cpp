@@ -3,21 +3,20 @@
 #include <fmt/format.h>
 #include <malloc.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
+#include <optional>
 
 #include "common/boot.hpp"
 #include "common/posix.hpp"
 #include "timer_server/runtime_directory.hpp"
 #include "timer_server/server.hpp"
 #include "timer_server/settings/settings.hpp"
-#include "timer_server/system/command.hpp"
-#include "timer_server/system/detach.hpp"
 #include "timer_server/system/hardening.hpp"
-#include "timer_server/system/inheritance.hpp"
 #include "timer_server/system/messages.hpp"
-#include "timer_server/system/realtime.hpp"
 #include "timer_server/system/service_manager.hpp"
 
 namespace {
@@ -41,6 +40,73 @@ void block_signals() {
 int fail(int status, const Settings& settings, const std::string& message) {
   std::fputs(fmt::format("timer_server: error: {}\n", message).c_str(), stderr);
   return settings.command.empty() ? status : exit_status::kServerFailed;
+}
+
+// --detach: the command returns when the server is ready, or with its exit status if it cannot
+// start. The forked server's connection to the command that waits for it.
+class Detached {
+ public:
+  // Forks. In the parent, waits for the child's report, prints it, and sets `parent_exit_status`,
+  // with which the parent must exit. In the child, begins a new session and leaves
+  // `parent_exit_status` empty. Must be called before any thread is started.
+  static Result<Detached> fork(std::optional<int>& parent_exit_status);
+
+  // Reports the ready line to the parent, and replaces the three standard descriptors by /dev/null.
+  void report_ready(const std::string& line);
+
+ private:
+  UniqueFd report_;
+};
+
+int wait_for_report(int report, pid_t child) {
+  std::array<char, 4096> text{};
+  bool reported = false;
+  for (;;) {
+    const ssize_t got = retry_eintr([&] { return ::read(report, text.data(), text.size()); });
+    if (got <= 0) {
+      break;
+    }
+    reported = true;
+    (void)!::write(STDOUT_FILENO, text.data(), static_cast<std::size_t>(got));
+  }
+  if (reported) {
+    return 0;
+  }
+  int status = 0;
+  retry_eintr([&] { return ::waitpid(child, &status, 0); });
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+Result<Detached> Detached::fork(std::optional<int>& parent_exit_status) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    return system_error("--detach: cannot make a pipe");
+  }
+  UniqueFd reading(ends[0]);
+  Detached detached;
+  detached.report_.reset(ends[1]);
+  const pid_t child = ::fork();
+  if (child < 0) {
+    return system_error("--detach: cannot fork");
+  }
+  if (child > 0) {
+    detached.report_.reset();
+    parent_exit_status = wait_for_report(reading.get(), child);
+  } else {
+    ::setsid();
+  }
+  return detached;
+}
+
+void Detached::report_ready(const std::string& line) {
+  // A shell that reads the output of the command, as in $(timer_server --detach), waits for the end
+  // of that pipe. The server must not keep the pipe open.
+  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    ::dup2(null.get(), standard);
+  }
+  (void)!::write(report_.get(), line.data(), line.size());
+  report_.reset();
 }
 
 // Reports that the server is ready, starts COMMAND if there is one, and serves. Returns the exit

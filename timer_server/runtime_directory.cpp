@@ -18,34 +18,35 @@
 #include "common/due.hpp"
 #include "common/run_folder.hpp"
 #include "timer_server/control/control_clients.hpp"
-#include "timer_server/fresh_folder.hpp"
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {
 namespace {
 
-tl::unexpected<StartFailure> failed(const Error& error) {
-  return tl::unexpected<StartFailure>({exit_status::kFailed, error.message});
+tl::unexpected<StartFailure> failed(const Error& error, int status = exit_status::kFailed) {
+  return tl::unexpected<StartFailure>({status, error.message});
 }
 
-// A usage error: a restart with the same arguments fails again.
-tl::unexpected<StartFailure> misused(const Error& error) {
-  return tl::unexpected<StartFailure>({exit_status::kUsage, error.message});
+// EBUSY: another server has what could not be taken.
+tl::unexpected<StartFailure> not_taken(const Error& error) {
+  return failed(error,
+                error.errno_value == EBUSY ? exit_status::kAnotherServer : exit_status::kFailed);
 }
 
-tl::unexpected<StartFailure> taken(const Error& error) {
-  return tl::unexpected<StartFailure>({exit_status::kAnotherServer, error.message});
+// Returns the mode of the file at `path`; 0: there is none. Does not follow a symlink.
+mode_t mode_of(const std::string& path) {
+  struct stat st {};
+  return ::lstat(path.c_str(), &st) == 0 ? st.st_mode : 0;
 }
 
 // Makes a symlink, through which clients that know only the folder find a pipe or log elsewhere.
 Status point_to(const std::string& target, const std::string& link) {
-  struct stat st {};
-  if (::lstat(link.c_str(), &st) == 0) {
+  if (const mode_t mode = mode_of(link); mode != 0) {
     std::error_code ec;
     if (std::filesystem::read_symlink(link, ec) == target) {
       return {};
     }
-    if (!S_ISLNK(st.st_mode) && !S_ISFIFO(st.st_mode)) {
+    if (!S_ISLNK(mode) && !S_ISFIFO(mode)) {
       return failure(fmt::format("'{}' is in the way: expected a symlink, or nothing", link));
     }
     ::unlink(link.c_str());
@@ -75,22 +76,6 @@ std::string_view network_file_system(const std::string& path) {
   const auto* const kind =
       std::ranges::find(kKinds, static_cast<std::uint32_t>(is_on.f_type), &Kind::magic);
   return kind == kKinds.end() ? std::string_view{} : kind->name;
-}
-
-bool is_folder(const std::string& path) {
-  struct stat st {};
-  return ::lstat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
-}
-
-bool is_symlink(const std::string& path) {
-  struct stat st {};
-  return ::lstat(path.c_str(), &st) == 0 && S_ISLNK(st.st_mode);
-}
-
-// Returns whether every process finds the same file at `path`; /dev/stderr differs for each.
-bool is_regular_file(const std::string& path) {
-  struct stat st {};
-  return ::lstat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode);
 }
 
 // If a server is killed while it starts a child, the child holds the server's descriptors until it
@@ -153,7 +138,7 @@ tl::expected<RuntimeDirectory, StartFailure> RuntimeDirectory::take(const Settin
     }
     auto lock = ServerLock::take(folder.path(kBoardName));
     if (!lock) {
-      return lock.error().errno_value == EBUSY ? taken(lock.error()) : failed(lock.error());
+      return not_taken(lock.error());
     }
     held = std::move(*lock);
   }
@@ -186,16 +171,14 @@ tl::expected<std::unique_ptr<RecordLog>, StartFailure> RuntimeDirectory::open(
     return failed(made.error());
   }
   const std::string own = path_of(kPipeName);
-  if (pipe_ == own && is_symlink(own)) {
+  if (pipe_ == own && S_ISLNK(mode_of(own))) {
     ::unlink(own.c_str());  // left by a server whose pipe was elsewhere
   }
   has_passed_pipe_ = static_cast<bool>(passed);
   auto pipe = passed ? RequestPipe::take(pipe_, std::move(passed)) : open_pipe(pipe_);
   if (!pipe) {
-    if (has_passed_pipe_) {
-      return misused(pipe.error());
-    }
-    return pipe.error().errno_value == EBUSY ? taken(pipe.error()) : failed(pipe.error());
+    // A restart with the same arguments fails again.
+    return has_passed_pipe_ ? failed(pipe.error(), exit_status::kUsage) : not_taken(pipe.error());
   }
   opened_.emplace(Opened{std::move(*pipe), {}, std::move(*pages)});
   opened_->boards.push_back(std::move(*board));
@@ -220,10 +203,11 @@ tl::expected<std::unique_ptr<RecordLog>, StartFailure> RuntimeDirectory::open(
 // The link stays when the server ends, because the log is most often read afterwards.
 Status RuntimeDirectory::point_to_log() const {
   const std::string link = path_of(kLogLinkName);
-  if (log_ != path_of(kLogName) && is_regular_file(log_)) {
+  // Every process finds the same regular file; /dev/stderr differs for each.
+  if (log_ != path_of(kLogName) && S_ISREG(mode_of(log_))) {
     return point_to(log_, link);
   }
-  if (is_symlink(link)) {
+  if (S_ISLNK(mode_of(link))) {
     ::unlink(link.c_str());  // left by a server whose log was elsewhere
   }
   return {};
@@ -281,7 +265,7 @@ Result<bool> RuntimeDirectory::restore_entries() {
   BoardFile& board = opened_->boards.back();
   const bool has_pages = std::ranges::all_of(
       std::array{kOwnersName, kStacksName, kServerPagesName},
-      [this](std::string_view name) { return is_folder(opened_->pages.page_path(name)); });
+      [this](std::string_view name) { return S_ISDIR(mode_of(opened_->pages.page_path(name))); });
   if (has_board && board.is_whole() && has_pages &&
       identity_of(path_of(kControlName)) == control_file_) {
     return false;
@@ -364,11 +348,8 @@ std::optional<RequestPipe> RuntimeDirectory::replace_pipe() {
     case RequestPipe::Condition::kGone:
       break;
   }
-  if (Status moved = move_aside(pipe_); !moved) {
-    report(pipe_trouble_, moved.error().message);
-    return std::nullopt;
-  }
-  auto made = RequestPipe::open(pipe_);
+  const Status moved = move_aside(pipe_);
+  auto made = moved ? RequestPipe::open(pipe_) : tl::unexpected<Error>(moved.error());
   if (!made) {
     report(pipe_trouble_, made.error().message);
     return std::nullopt;
@@ -406,7 +387,7 @@ void RuntimeDirectory::clean_up() {
   }
   remove_control_socket();
   const std::string own = path_of(kPipeName);
-  if (pipe_ != own && is_symlink(own) && !has_passed_pipe_) {
+  if (pipe_ != own && S_ISLNK(mode_of(own)) && !has_passed_pipe_) {
     ::unlink(own.c_str());
   }
   if (is_fresh_) {

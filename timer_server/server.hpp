@@ -20,7 +20,7 @@
 #include "timer_server/kills/warnings.hpp"
 #include "timer_server/metrics.hpp"
 #include "timer_server/status_report.hpp"
-#include "timer_server/system/inheritance.hpp"
+#include "timer_server/system/own_children.hpp"
 #include "timer_server/system/service_manager.hpp"
 #include "timer_server/watch/deadline_scan.hpp"
 #include "timer_server/watch/halted_workers.hpp"

@@ -15,7 +15,6 @@
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
 #include "timer_server/system/messages.hpp"
-#include "timer_server/system/own_children.hpp"
 #include "timer_server/system/process.hpp"
 
 namespace filetimer {

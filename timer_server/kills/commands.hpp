@@ -18,7 +18,7 @@
 #include "common/clock.hpp"
 #include "timer_server/core.hpp"
 #include "timer_server/evidence/drop_ins.hpp"
-#include "timer_server/system/inheritance.hpp"
+#include "timer_server/system/own_children.hpp"
 
 namespace filetimer {
 

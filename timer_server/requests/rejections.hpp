@@ -9,8 +9,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "common/clock.hpp"
+#include "common/limits.hpp"
 
 namespace filetimer {
 
@@ -26,12 +28,24 @@ class Rejections {
   };
 
   // Counts a rejected request.
-  void add(std::string_view reason, std::string_view line, pid_t pid);
+  void add(std::string_view reason, std::string_view line, pid_t pid) {
+    ++total_;
+    waiting_ = {waiting_.count + 1, std::string(reason),
+                std::string(line.substr(0, kMaxRejectedBytesShown)), pid};
+  }
   // Returns the report on the rejections since the last one. Returns nothing if there were none, or
   // if the last report is less than kInterval old and `force` is not set.
-  std::optional<Report> take(Instant now, bool force = false);
+  std::optional<Report> take(Instant now, bool force = false) {
+    if (waiting_.count == 0 || (now < not_before_ && !force)) {
+      return std::nullopt;
+    }
+    not_before_ = now + kInterval;
+    return std::exchange(waiting_, {});
+  }
   // Returns when take() will return a report; never() if no rejection waits.
-  [[nodiscard]] Instant next_report() const;
+  [[nodiscard]] Instant next_report() const {
+    return waiting_.count == 0 ? Instant::never() : not_before_;
+  }
   // Returns the number of all rejections.
   [[nodiscard]] std::uint64_t total() const { return total_; }
 

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
@@ -81,6 +82,15 @@ void harden(Inheritance& inheritance) {
   raise_descriptor_limit();
   inheritance.oom_score_adj = lower_oom_score();
   lock_memory();
+}
+
+Status enter_realtime() {
+  sched_param param{};
+  param.sched_priority = ::sched_get_priority_min(SCHED_RR);
+  if (::sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &param) != 0) {
+    return system_error("--realtime is not allowed here");
+  }
+  return {};
 }
 
 std::size_t open_descriptors() {

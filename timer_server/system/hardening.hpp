@@ -5,7 +5,8 @@
 
 #include <cstddef>
 
-#include "timer_server/system/inheritance.hpp"
+#include "common/result.hpp"
+#include "timer_server/system/own_children.hpp"
 
 namespace filetimer {
 
@@ -13,6 +14,10 @@ namespace filetimer {
 // allowed. Sets the oom_score_adj of children in `inheritance`. Must be called once, in the process
 // that will serve.
 void harden(Inheritance& inheritance);
+
+// --realtime: gives the calling thread SCHED_RR at its lowest priority, above all ordinary work.
+// Nothing that is forked or started afterwards inherits it.
+Status enter_realtime();
 
 // Returns the number of open descriptors of this process.
 std::size_t open_descriptors();

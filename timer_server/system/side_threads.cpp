@@ -13,7 +13,7 @@
 
 #include "common/mutex.hpp"
 #include "common/posix.hpp"
-#include "timer_server/system/realtime.hpp"
+#include "timer_server/system/hardening.hpp"
 
 namespace filetimer {
 
