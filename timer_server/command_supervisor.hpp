@@ -53,11 +53,9 @@ class CommandSupervisor {
   CommandSupervisor(const CommandSupervisor&) = delete;
   CommandSupervisor& operator=(const CommandSupervisor&) = delete;
 
-  // Supervises `command` from now on.
   void supervise(Command command);
   [[nodiscard]] const std::optional<Command>& command() const { return command_; }
 
-  // Notes that SIGCHLD was received.
   void note_child_ended() {
     reap_at_ = {};
     kill_at_ = kill_at_.is_never() ? kill_at_ : Instant{};

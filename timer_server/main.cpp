@@ -176,11 +176,11 @@ int main(int argc, char** argv) {
   // megabytes.
   ::mallopt(M_ARENA_MAX, 1);
   occupy_standard_descriptors();
-  auto read = read_settings(argc, argv);
-  if (const auto* early = std::get_if<EarlyExit>(&read)) {
-    return early->status;
+  const auto read = read_settings(argc, argv);
+  if (!read) {
+    return read.error();
   }
-  const Settings& settings = std::get<Settings>(read);
+  const Settings& settings = *read;
   const Inheritance inheritance = Inheritance::of_this_process();
   auto passed = take_passed_descriptor();
   if (!passed) {

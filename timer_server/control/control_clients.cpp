@@ -173,22 +173,10 @@ void ControlClients::watch(Id id) {
     return;
   }
   Client& client = found->second;
-  client.source =
-      watch_io(loop_, client.connection.get(), 0, kOrdinary, [this, id] { withdraw(id); });
-}
-
-void ControlClients::withdraw(Id id) {
-  if (clients_.erase(id) > 0) {
-    on_withdrawn_(id);
-  }
-}
-
-void ControlClients::write_rest(Id id) {
-  Client& client = clients_.at(id);
-  client.unread.erase(0, write_some(client.connection.get(), client.unread));
-  if (client.unread.empty()) {
+  client.source = watch_io(loop_, client.connection.get(), 0, kOrdinary, [this, id] {
     clients_.erase(id);
-  }
+    on_withdrawn_(id);
+  });
 }
 
 void ControlClients::tell(Id id, const std::string& answer) {
@@ -214,8 +202,13 @@ void ControlClients::finish(Id id, std::string answer) {
   client.until = Instant::now() + kUnreadLimit;
   client.source.reset();
   try {
-    client.source = watch_io(loop_, client.connection.get(), EPOLLOUT, kOrdinary,
-                             [this, id] { write_rest(id); });
+    client.source =
+        watch_io(loop_, client.connection.get(), EPOLLOUT, kOrdinary, [this, &client, id] {
+          client.unread.erase(0, write_some(client.connection.get(), client.unread));
+          if (client.unread.empty()) {
+            clients_.erase(id);
+          }
+        });
   } catch (const std::system_error& error) {
     messages::warning("the client with pid {} gets a part of its answer: {}", client.process.pid,
                       error.what());

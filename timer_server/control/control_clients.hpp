@@ -67,7 +67,6 @@ class ControlClients {
 
   // Accepts the connections of `socket` from now on, and of no earlier socket.
   void listen(UniqueFd socket);
-  // Accepts all connections that wait.
   void accept_all();
   // Removes and returns the next request that has arrived.
   std::optional<Asked> take();
@@ -109,8 +108,6 @@ class ControlClients {
   void wait_for_clients(Instant now);
   bool accept();
   void receive(Id id);
-  void withdraw(Id id);
-  void write_rest(Id id);
 
   EventLoop& loop_;
   const std::size_t most_;

@@ -32,9 +32,7 @@ class ControlRequests {
   // on it.
   ControlRequests(Core& core, LifeCycle& life, std::function<void(Announcement)> publish);
 
-  // Accepts connections on this socket from now on, and of no earlier one.
   void listen(UniqueFd socket) { clients_.listen(std::move(socket)); }
-  // Accepts all connections that wait, when the server ends.
   void accept_all() { clients_.accept_all(); }
   // Carries out the requests that have arrived. What clients wrote to the pipe before they asked
   // must have been read since.
@@ -44,12 +42,11 @@ class ControlRequests {
     std::string why;
     bool is_forced = false;
   };
-  // Answers the requests whose answer is due. `has_kills`: a kill is under
-  // way, for which a graceful shutdown waits. Returns a shutdown that is to be carried out now.
+  // Answers the requests whose answer is due. `has_kills`: a kill is under way, for which a
+  // graceful shutdown waits. Returns a shutdown that is to be carried out now.
   std::optional<Shutdown> advance(Instant now, bool has_kills);
   // Answers all status requests. `write` adds the fields of the answer.
   void answer_status(const std::function<void(JsonWriter&)>& write);
-  // Returns when advance() must be called at the latest.
   [[nodiscard]] Instant next() const;
 
   // Returns the number of clients that wait for an answer, without those that wait for a status.

@@ -47,7 +47,6 @@ class Rendezvous {
   void leave(ControlClients::Id client);
   // Answers the ranks of rounds that are full or whose time is up, and records these rounds.
   void advance(Instant now);
-  // Ends all rounds and refuses their ranks.
   void refuse_all(std::string_view reason);
   // Returns when the next round fails if no rank joins; never() if there is no round.
   [[nodiscard]] Instant next() const;
@@ -63,7 +62,6 @@ class Rendezvous {
     Instant begun;
     std::map<int, Member> members;  // by rank
     std::set<int> left;             // joined, and did not wait to the end
-    // Returns when the first member has waited long enough.
     [[nodiscard]] Instant until() const;
     [[nodiscard]] bool is_full() const { return members.size() == static_cast<std::size_t>(world); }
   };

@@ -27,7 +27,6 @@ class Rejections {
     pid_t pid = 0;            // of that request; 0: unknown
   };
 
-  // Counts a rejected request.
   void add(std::string_view reason, std::string_view line, pid_t pid) {
     ++total_;
     waiting_ = {waiting_.count + 1, std::string(reason),
@@ -46,7 +45,6 @@ class Rejections {
   [[nodiscard]] Instant next_report() const {
     return waiting_.count == 0 ? Instant::never() : not_before_;
   }
-  // Returns the number of all rejections.
   [[nodiscard]] std::uint64_t total() const { return total_; }
 
  private:

@@ -40,7 +40,7 @@ class RequestPipe {
   // Returns whether the service manager keeps the pipe and its content for the next server.
   [[nodiscard]] bool outlives_server() const { return outlives_server_; }
 
-  // Reads into `room` and returns the number of bytes, 0 if the pipe is empty.
+  // Returns the number of bytes, 0 if the pipe is empty.
   std::size_t read(std::span<char> room);
 
   enum class Condition {
@@ -48,7 +48,6 @@ class RequestPipe {
     kGone,       // the path has no pipe that is read: a new one can be made there
     kTakenOver,  // the path has another pipe, which another process reads
   };
-  // Compares the pipe with what is at its path.
   [[nodiscard]] Condition condition() const;
 
   // Removes the pipe from its path, unless another file is there or the pipe outlives the server.

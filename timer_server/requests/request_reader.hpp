@@ -34,7 +34,6 @@ class RequestReader {
   std::span<char> room();
   // Takes the first `count` bytes of room(). Hands every line that they complete to the sink.
   void received(std::size_t count);
-  // Hands a line to the sink once more.
   void read_again(std::string line);
 
  private:

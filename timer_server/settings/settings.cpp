@@ -130,21 +130,11 @@ void add_duration(CLI::App& app, const std::string& name, Value& value, const st
   app.add_option_function<std::string>(name, take, help)->type_name("DUR");
 }
 
-template <class Value>
-struct ChoiceOf {
-  using Type = Value;
-};
-template <class Value>
-struct ChoiceOf<std::optional<Value>> {
-  using Type = Value;
-};
-
-// `value` is of the type of the choices, or optional.
-template <class Value>
-CLI::Option* add_choice(
-    CLI::App& app, const std::string& name, Value& value,
-    const std::vector<std::pair<std::string, typename ChoiceOf<Value>::Type>>& choices,
-    const std::string& help) {
+// `value` is a Choice, or optional.
+template <class Choice, class Value>
+CLI::Option* add_choice(CLI::App& app, const std::string& name, Value& value,
+                        const std::vector<std::pair<std::string, Choice>>& choices,
+                        const std::string& help) {
   const auto names = [&](const char* between) {
     return CLI::detail::join(
         choices, [](const auto& choice) { return choice.first; }, between);
@@ -195,12 +185,13 @@ void add_kill_options(CLI::App& app, Settings& settings) {
   app.add_option_function<std::string>("--grace", take_grace,
                                        "from first signal to SIGKILL [own clients 10s, else off]")
       ->type_name("DUR|off");
-  add_choice(app, "--kill", settings.kill.mode,
-             {{"tree", KillMode::kTree}, {"process", KillMode::kProcess}},
-             "kill targets: the worker with its descendants, or alone [tree]");
-  add_choice(app, "--stopped", settings.stopped,
-             {{"defer", Settings::Stopped::kDefer}, {"kill", Settings::Stopped::kKill}},
-             "a worker that is stopped or traced at its deadline [defer]");
+  add_choice<KillMode>(app, "--kill", settings.kill.mode,
+                       {{"tree", KillMode::kTree}, {"process", KillMode::kProcess}},
+                       "kill targets: the worker with its descendants, or alone [tree]");
+  add_choice<Settings::Stopped>(
+      app, "--stopped", settings.stopped,
+      {{"defer", Settings::Stopped::kDefer}, {"kill", Settings::Stopped::kKill}},
+      "a worker that is stopped or traced at its deadline [defer]");
   const std::vector<std::pair<std::string, EvidenceLevel>> levels{
       {"none", EvidenceLevel::kNone},
       {"proc", EvidenceLevel::kProc},
@@ -283,17 +274,9 @@ void set_up(CLI::App& app, Settings& settings, std::string& config) {
       "126 COMMAND cannot be executed; 127 COMMAND not found.");
 }
 
-// Returns why the options contradict each other; empty: they do not.
-std::string contradiction_in(const Settings& settings) {
-  if (settings.detach && !settings.command.empty()) {
-    return "--detach: expected no COMMAND with it (the server ends with its COMMAND)";
-  }
-  return {};
-}
-
 }  // namespace
 
-std::variant<Settings, EarlyExit> read_settings(int argc, char** argv) {
+tl::expected<Settings, int> read_settings(int argc, char** argv) {
   // The words after the first -- are COMMAND's, and are not parsed.
   std::vector<std::string> arguments(argv + 1, argv + argc);
   const auto separator = std::find(arguments.begin(), arguments.end(), "--");
@@ -306,7 +289,7 @@ std::variant<Settings, EarlyExit> read_settings(int argc, char** argv) {
   const auto usage = [&](const std::string& line) {
     std::fputs(fmt::format("timer_server: error: {} (see timer_server --help)\n", line).c_str(),
                stderr);
-    return EarlyExit{has_separator ? exit_status::kServerFailed : exit_status::kUsage};
+    return tl::unexpected<int>(has_separator ? exit_status::kServerFailed : exit_status::kUsage);
   };
   if (has_separator && settings.command.empty()) {
     return usage("'--' ends the line: expected a COMMAND after it");
@@ -333,12 +316,12 @@ std::variant<Settings, EarlyExit> read_settings(int argc, char** argv) {
     }
     take_variable(app);
   } catch (const CLI::Success& early) {
-    return EarlyExit{app.exit(early)};
+    return tl::unexpected<int>(app.exit(early));
   } catch (const CLI::ParseError& error) {
     return usage(reading + what_is_wrong(error));
   }
-  if (const std::string wrong = contradiction_in(settings); !wrong.empty()) {
-    return usage(wrong);
+  if (settings.detach && !settings.command.empty()) {
+    return usage("--detach: expected no COMMAND with it (the server ends with its COMMAND)");
   }
   return settings;
 }

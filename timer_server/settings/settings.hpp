@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "common/clock.hpp"
+#include "common/result.hpp"
 #include "timer_server/evidence/drop_ins.hpp"
 #include "timer_server/evidence/stacks_helper.hpp"
 #include "timer_server/settings/kill_policy.hpp"
@@ -50,13 +50,9 @@ struct Settings {
   static constexpr Duration kDefaultGrace = std::chrono::seconds{10};
 };
 
-// The exit status of main(), if the command line starts no server.
-struct EarlyExit {
-  int status = 0;
-};
-
-// Returns the settings. Otherwise prints help, version or one error line.
-std::variant<Settings, EarlyExit> read_settings(int argc, char** argv);
+// Returns the settings. Otherwise prints help, version or one error line, and returns the exit
+// status of main().
+tl::expected<Settings, int> read_settings(int argc, char** argv);
 
 // The exit status of main(), as --help lists it.
 namespace exit_status {

@@ -49,12 +49,6 @@ class Reader {
   std::string failure_;
 };
 
-// Returns false for a path that is missing, and for the root that the server sees: while that one
-// is frozen, the server is, too.
-bool can_be_frozen(std::string_view path) {
-  return !path.empty() && path != "/";
-}
-
 // Returns whether the main thread sleeps where frozen threads do. /proc/PID/cgroup does not lead to
 // the cgroup of a worker in another container, or seen from another cgroup namespace.
 bool sleeps_frozen(Reader& reader, const std::string& folder, char state) {
@@ -79,17 +73,16 @@ std::string frozen_cgroup(Reader& reader, const std::string& folder, const HaltS
   if (!cgroups) {
     return {};
   }
-  if (const std::string_view path = cgroup_path(*cgroups, ""); can_be_frozen(path)) {
-    // Version 2 is mounted at the root, or at `unified` beside version 1.
-    for (const std::string_view root : {"", "/unified"}) {
-      if (reader.has_text(fmt::format("{}{}{}/cgroup.events", sources.cgroups, root, path),
-                          "frozen 1")) {
-        return std::string(path);
-      }
-    }
-  }
-  if (const std::string_view path = cgroup_path(*cgroups, "freezer"); can_be_frozen(path)) {
-    if (reader.has_text(fmt::format("{}/freezer{}/freezer.state", sources.cgroups, path), "FR")) {
+  // Version 2 is mounted at the root, or at `unified` beside version 1.
+  constexpr std::array<std::array<const char*, 4>, 3> kFiles{
+      {{"", "", "cgroup.events", "frozen 1"},
+       {"", "/unified", "cgroup.events", "frozen 1"},
+       {"freezer", "/freezer", "freezer.state", "FR"}}};
+  for (const auto& [controller, root, file, word] : kFiles) {
+    const std::string_view path = cgroup_path(*cgroups, controller);
+    // While the root that the server sees is frozen, the server is, too.
+    if (!path.empty() && path != "/" &&
+        reader.has_text(fmt::format("{}{}{}/{}", sources.cgroups, root, path, file), word)) {
       return std::string(path);
     }
   }

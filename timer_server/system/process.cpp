@@ -12,14 +12,6 @@
 #include <filesystem>
 
 namespace filetimer {
-namespace {
-
-bool has_ended(int pidfd) {
-  pollfd poll{pidfd, POLLIN, 0};
-  return retry_eintr([&] { return ::poll(&poll, 1, 0); }) > 0;
-}
-
-}  // namespace
 
 Instant Process::started() const {
   static const std::uint64_t ticks_per_second = static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK));
@@ -31,7 +23,8 @@ Instant Process::started() const {
 }
 
 bool Process::is_alive() const {
-  return pidfd && !has_ended(pidfd.get());
+  pollfd end{pidfd.get(), POLLIN, 0};
+  return pidfd && retry_eintr([&] { return ::poll(&end, 1, 0); }) <= 0;
 }
 
 bool Process::send_signal(int signal) const {

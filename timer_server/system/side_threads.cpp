@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -33,12 +34,8 @@ struct SideThreads::State {
   bool realtime = false;  // set before the first thread is started
 
   Queue& of(Lane lane) FILETIMER_REQUIRES(mutex) { return queues[static_cast<std::size_t>(lane)]; }
-  [[nodiscard]] int threads() const FILETIMER_REQUIRES(mutex) {
-    int sum = 0;
-    for (const Queue& queue : queues) {
-      sum += queue.threads;
-    }
-    return sum;
+  [[nodiscard]] bool has_threads() const FILETIMER_REQUIRES(mutex) {
+    return std::ranges::any_of(queues, [](const Queue& queue) { return queue.threads > 0; });
   }
 
   void work_until_stopped(Queue& queue) {
@@ -131,9 +128,9 @@ bool SideThreads::stop(std::chrono::milliseconds bound) {
     queue.work.notify_all();
   }
   const auto until = std::chrono::steady_clock::now() + bound;
-  while (state_->threads() > 0 && state_->ended.wait_until(lock, until)) {
+  while (state_->has_threads() && state_->ended.wait_until(lock, until)) {
   }
-  return state_->threads() == 0;
+  return !state_->has_threads();
 }
 
 }  // namespace filetimer

@@ -32,7 +32,6 @@ class SideThreads {
   enum class Lane { kQuick, kSlow, kMetrics, kUnexpired };
   static constexpr std::size_t kLanes = 4;
 
-  // Returns the most threads of a lane.
   static constexpr int max_threads(Lane lane) {
     return lane == Lane::kUnexpired ? 6 : lane == Lane::kMetrics ? 1 : 4;
   }
@@ -49,7 +48,6 @@ class SideThreads {
 
   // Queues a job. The job must own everything that it uses. Called on the loop thread.
   void run(Job job, Lane lane = Lane::kQuick);
-  // Returns the number of jobs that no thread has begun.
   [[nodiscard]] std::size_t waiting(Lane lane) const;
   // Returns a descriptor that is readable when deliver() has something to do.
   [[nodiscard]] int event_fd() const;
