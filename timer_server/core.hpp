@@ -7,7 +7,7 @@
 
 #include "common/due.hpp"
 #include "timer_server/counters.hpp"
-#include "timer_server/evidence/python_dump.hpp"
+#include "timer_server/evidence/evidence_desk.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
 #include "timer_server/requests/rejections.hpp"
@@ -30,6 +30,7 @@ struct Core {
   const std::unique_ptr<RecordLog> log;
   Records records{RecordOrigin::of_this_process(directory.path())};
   SideThreads side_threads{settings.realtime};
+  EvidenceDesk desk{side_threads};
   EventLoop loop{};
   Rejections rejections{};
   LostTime lost{};  // time in which the server could not run

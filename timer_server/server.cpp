@@ -185,6 +185,7 @@ Instant Server::carry_out(Instant now) {
     act(life_.handle(LifeCycle::Event::kCommandEnded, now), "COMMAND ended", {});
   }
   halted_.advance(now);
+  core_.desk.advance(now);
   if (const auto shutdown = control_.advance(now, !verdicts_.ladder().idle())) {
     shut_down(shutdown->why, shutdown->is_forced);
   }
@@ -206,8 +207,8 @@ Instant Server::carry_out(Instant now) {
   if (life_.judges()) {
     next = std::min(next, scan_.next());
   }
-  return std::min({next, next_sweep_, core_.log->stalls_at(now), inbox_.next(), halted_.next(),
-                   core_.rejections.next_report(), children_.next(), control_.next(),
+  return std::min({next, next_sweep_, core_.desk.next(), core_.log->stalls_at(now), inbox_.next(),
+                   halted_.next(), core_.rejections.next_report(), children_.next(), control_.next(),
                    life_.next()});
 }
 

@@ -289,7 +289,7 @@ std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now, b
   if (!shutdown_ && now >= next_look_) {
     advance_shutdowns(now, has_kills);
   }
-  next_dump_ = dumps_.advance(now, clients_);
+  dumps_.answer_complete(clients_);
   next_answer_ = clients_.advance(now);
   return std::exchange(shutdown_, std::nullopt);
 }
@@ -351,7 +351,7 @@ void ControlRequests::end_overdue_shutdowns(Instant now) {
 
 Instant ControlRequests::next() const {
   return std::min({clients_.has_requests() || shutdown_ ? Instant{} : Instant::never(),
-                   rendezvous_.next(), next_look_, next_answer_, next_dump_});
+                   rendezvous_.next(), next_look_, next_answer_});
 }
 
 Announcement ControlRequests::announcement() const {

@@ -101,7 +101,6 @@ class ControlRequests {
   std::optional<Shutdown> shutdown_;  // to be carried out
   bool is_drain_asked_ = false;
   Instant next_answer_ = Instant::never();  // when a client that does not read is removed
-  Instant next_dump_ = Instant::never();
 };
 
 }  // namespace filetimer

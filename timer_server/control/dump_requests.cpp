@@ -99,19 +99,24 @@ Status DumpRequests::begin(ControlClients::Id client, const Wanted& wanted, Inst
   std::ranges::sort(meant, {}, by_rank);
   const std::size_t omitted = keep_most_unusual(meant, core_.policy);
   std::ranges::sort(meant, {}, by_rank);
-  std::vector<GroupCollection::Member> members;
-  std::vector<std::vector<ScopeView>> scopes;
+  Request& request = requests_.emplace_back();
+  request.client = client;
+  request.omitted = omitted;
   for (const Worker* const worker : meant) {
-    members.emplace_back(WorkerIdentity::of(*worker), core_.python_dump_of(*worker));
-    scopes.push_back(core_.policy.open_scopes_of(*worker, kMaxScopes));
+    Asked& asked = request.workers.emplace_back();
+    asked.worker = WorkerIdentity::of(*worker);
+    asked.scopes = core_.policy.open_scopes_of(*worker, kMaxScopes);
+    asked.order = core_.desk.collect({.worker = worker->process,
+                                         .level = most_evidence_allowed(),
+                                         .use = EvidenceFor::kDump,
+                                         .until = std::min(until, now + kLimit),
+                                         .limit = core_.settings.kill.evidence_timeout,
+                                         .python = core_.python_dump_of(*worker)},
+                                        now, [&asked](Evidence evidence, bool) {
+                                          asked.evidence = std::move(evidence);
+                                          asked.order.reset();
+                                        });
   }
-  requests_.push_back({client,
-                       GroupCollection(core_.side_threads, slots_,
-                                       {.level = most_evidence_allowed(),
-                                        .timeout = core_.settings.kill.evidence_timeout,
-                                        .until = std::min(until, now + kLimit)},
-                                       std::move(members)),
-                       std::move(scopes), omitted});
   return {};
 }
 
@@ -119,40 +124,33 @@ void DumpRequests::withdraw(ControlClients::Id client) {
   std::erase_if(requests_, [client](const Request& each) { return each.client == client; });
 }
 
-Instant DumpRequests::advance(Instant now, ControlClients& clients) {
-  Instant next = Instant::never();
-  std::erase_if(requests_, [&](Request& request) {
-    next = std::min(next, request.workers.advance(now));
-    const bool is_done = request.workers.is_done();
+void DumpRequests::answer_complete(ControlClients& clients) {
+  std::erase_if(requests_, [&](const Request& request) {
+    const bool is_done =
+        std::ranges::all_of(request.workers, [](const Asked& asked) { return !asked.order; });
     if (is_done) {
       clients.finish(request.client, answer_of(request));
     }
     return is_done;
   });
-  return next;
 }
 
 std::string DumpRequests::answer_of(const Request& request) {
   const Instant now = Instant::now();
   JsonWriter answer = begin_answer("done");
   answer.begin_array("workers");
-  for (std::size_t i = 0; i < request.scopes.size(); ++i) {
-    const GroupCollection::Member& member = *request.workers.members()[i];
+  for (const Asked& asked : request.workers) {
     // An object of its own: what a list has room for depends on the size of the object.
     JsonWriter json;
-    write_whose_and_job(json, member.worker());
+    write_whose_and_job(json, asked.worker);
     json.begin_array("open_scopes");
-    for (const ScopeView& scope : request.scopes[i]) {
+    for (const ScopeView& scope : asked.scopes) {
       json.begin_object();
       write_scope(json, scope, now);
       json.end_object();
     }
     json.end_array();
-    if (const Evidence* const evidence = member.evidence()) {
-      write_evidence(json, *evidence);
-    } else {
-      json.field("missing", "there was no time for this worker");
-    }
+    write_evidence(json, asked.evidence);
     answer.json_element(std::move(json).finish());
   }
   answer.end_array().field("omitted", request.omitted);

@@ -15,7 +15,6 @@
 #include "common/result.hpp"
 #include "timer_server/control/control_clients.hpp"
 #include "timer_server/core.hpp"
-#include "timer_server/evidence/group_collection.hpp"
 
 namespace filetimer {
 
@@ -24,7 +23,7 @@ namespace filetimer {
 //
 //   const Status begun = dumps.begin(client, {.rank = 3}, until, now);
 //   ...
-//   next = dumps.advance(now, clients);
+//   dumps.answer_complete(clients);
 class DumpRequests {
  public:
   // The most workers in one answer, those in the least common scopes first; the others are counted.
@@ -47,16 +46,19 @@ class DumpRequests {
   Status begin(ControlClients::Id client, const Wanted& wanted, Instant until, Instant now);
   // Forgets a request whose client has gone.
   void withdraw(ControlClients::Id client);
-  // Takes the requests as far as they can go, and answers the clients of those that are complete.
-  // Returns when it must be called again, or never(); it must also be called when the side threads
-  // have delivered.
-  Instant advance(Instant now, ControlClients& clients);
+  // Answers the clients of the requests that are complete, after the evidence desk has delivered.
+  void answer_complete(ControlClients& clients);
 
  private:
+  struct Asked {
+    WorkerIdentity worker;
+    std::vector<ScopeView> scopes;
+    EvidenceOrder order;  // null: delivered
+    Evidence evidence;
+  };
   struct Request {
     ControlClients::Id client = 0;
-    GroupCollection workers;
-    std::vector<std::vector<ScopeView>> scopes;  // of each worker
+    std::list<Asked> workers;
     std::size_t omitted = 0;
   };
 
@@ -64,7 +66,6 @@ class DumpRequests {
 
   Core& core_;
   std::list<Request> requests_;
-  const CollectionSlots slots_{};
 };
 
 }  // namespace filetimer

@@ -184,7 +184,7 @@ std::string_view name_of(EvidenceLevel level) {
 }
 
 void Evidence::add_missing(std::string_view reason) {
-  if (missing.size() + reason.size() < kMaxMissingBytes) {
+  if (!reason.empty() && missing.size() + reason.size() < kMaxMissingBytes) {
     missing.append(missing.empty() ? "" : "; ").append(reason);
   }
 }

@@ -50,12 +50,11 @@ struct KillLadder::Kill {
   KillOrder order;
   KillTargets targets;
   Stage stage = Stage::kFacts;
-  bool has_news = false;  // a target has ended
-  Instant next_step_at;   // when step() must be called at the latest
-  Instant evidence_until;
-  Instant gathering_until;                         // of Listener::is_gathering
-  std::shared_ptr<EvidenceCollection> collection;  // null: nothing is being collected
-  std::optional<Evidence> last_evidence;           // of a worker that survived SIGKILL
+  bool has_news = false;                  // a target has ended
+  Instant next_step_at;                   // when step() must be called at the latest
+  Instant gathering_until;                // of Listener::is_gathering
+  EvidenceOrder evidence;                 // null: nothing is being collected
+  std::optional<Evidence> last_evidence;  // of a worker that survived SIGKILL
   bool skips_grace = false;
   bool ends_in_sigkill = false;        // set with the first signal
   std::vector<std::string> cancelled;  // the worker's other scopes
@@ -87,7 +86,7 @@ KillLadder::KillLadder(Core& core, KillFiles& files, Listener listener)
       records_(core.records),
       log_(*core.log),
       files_(files),
-      side_threads_(core.side_threads),
+      desk_(core.desk),
       released_late_(core.counters.released_late),
       listener_(std::move(listener)),
       excluded_(this_process_and_ancestors()) {}
@@ -164,7 +163,7 @@ bool KillLadder::step(const std::shared_ptr<Kill>& kill, Instant now) {
     case Stage::kKilled:
       return wait_for_death(kill, now);
     case Stage::kLastEvidence:
-      return finish_unkillable(*kill, now);
+      return finish_unkillable(*kill);
     case Stage::kFacts:
     case Stage::kStopping:
     case Stage::kEnded:
@@ -208,11 +207,9 @@ bool KillLadder::record_verdicts(Instant now) {
                                       : policy_.evidence_timeout;
   for (const auto& kill : recorded) {
     kill->stage = Stage::kRecorded;
-    kill->evidence_until = now;
     kill->gathering_until = now + evidence_limit;
     if (policy_.evidence != EvidenceLevel::kNone && !kill->order.has_evidence) {
-      kill->evidence_until = now + evidence_limit;
-      start_evidence(kill);
+      start_evidence(*kill, now);
     }
     listener_.on_recorded(kill->order, now);
   }
@@ -237,43 +234,31 @@ std::vector<std::string> KillLadder::records_of_verdict(const KillOrder& order, 
   return records;
 }
 
-void KillLadder::start_evidence(const std::shared_ptr<Kill>& kill) {
-  EvidenceOptions options{policy_.evidence, kill->evidence_until, {}};
-  options.early = kill->order.early;
+// The first signal waits for this evidence: later it would show a signalled process.
+void KillLadder::start_evidence(Kill& kill, Instant now) {
+  EvidenceRequest request{.worker = kill.order.worker.process,
+                          .level = policy_.evidence,
+                          .until = kill.gathering_until,
+                          .early = kill.order.early};
   // Python stacks need a signal. A worker that is to get no signal does not get that one either.
-  if (!policy_.dry_run && kill->order.deciding() != nullptr) {
-    options.python = kill->order.python;
+  if (!policy_.dry_run && kill.order.deciding() != nullptr) {
+    request.python = kill.order.python;
   }
-  kill->collection =
-      EvidenceCollection::start(side_threads_, kill->order.worker.process, std::move(options),
-                                [this, weak = std::weak_ptr(kill)] {
-                                  if (const auto waiting = weak.lock()) {
-                                    record_evidence(*waiting);
-                                  }
-                                });
+  kill.evidence =
+      desk_.collect(std::move(request), now, [this, &kill](const Evidence& evidence, bool) {
+        std::string record = records_.evidence(kill.order.worker, kill.order.id(), evidence);
+        files_.note_evidence(kill.order.id(), record);
+        kill.order.record_number = log_.append_detail(std::move(record));
+        kill.evidence.reset();
+      });
 }
 
-// Evidence is recorded before the first signal only. Later it would show a signalled process.
-void KillLadder::record_evidence(Kill& kill) {
-  if (kill.collection && kill.stage == Stage::kRecorded) {
-    std::string record =
-        records_.evidence(kill.order.worker, kill.order.id(), kill.collection->take());
-    files_.note_evidence(kill.order.id(), record);
-    kill.order.record_number = log_.append_detail(std::move(record));
-    kill.collection.reset();
-  }
-}
-
-// Returns whether the evidence is recorded, and that of incident and job is gathered, or each of
-// them has had its time.
+// Returns whether the evidence is recorded, and that of incident and job is gathered or has had its
+// time.
 bool KillLadder::is_ready_for_signal(Kill& kill, Instant now) {
-  if (now >= kill.evidence_until) {
-    record_evidence(kill);
-  }
-  const bool evidence_is_in = !kill.collection;
+  const bool evidence_is_in = !kill.evidence;
   const bool all_is_gathered = now >= kill.gathering_until || !listener_.is_gathering(kill.order);
-  kill.next_step_at = std::min(evidence_is_in ? Instant::never() : kill.evidence_until,
-                               all_is_gathered ? Instant::never() : kill.gathering_until);
+  kill.next_step_at = all_is_gathered ? Instant::never() : kill.gathering_until;
   return evidence_is_in && all_is_gathered;
 }
 
@@ -409,29 +394,27 @@ bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& kept, Instant now) 
   if (kill.worker_died || kill.signals.back().signal != SIGKILL) {
     end_with_current_outcome(kill, alive);
   } else {
-    start_last_evidence(kept, now);
+    start_last_evidence(kill, now);
   }
   return true;
 }
 
-void KillLadder::start_last_evidence(const std::shared_ptr<Kill>& kept, Instant now) {
-  Kill& kill = *kept;
+void KillLadder::start_last_evidence(Kill& kill, Instant now) {
   kill.stage = Stage::kLastEvidence;
-  kill.next_step_at = now + policy_.evidence_timeout;
-  kill.collection = EvidenceCollection::start(
-      side_threads_, kill.order.worker.process,
-      {EvidenceLevel::kProc, kill.next_step_at, std::nullopt}, [weak = std::weak_ptr(kept)] {
-        if (const auto waiting = weak.lock(); waiting && waiting->collection) {
-          waiting->last_evidence = waiting->collection->take();
-          waiting->collection.reset();
-        }
-      });
+  kill.next_step_at = Instant::never();
+  kill.evidence = desk_.collect({.worker = kill.order.worker.process,
+                                 .level = EvidenceLevel::kProc,
+                                 .until = now + policy_.evidence_timeout},
+                                now, [&kill](Evidence evidence, bool) {
+                                  kill.last_evidence = std::move(evidence);
+                                  kill.evidence.reset();
+                                });
 }
 
-bool KillLadder::finish_unkillable(Kill& kill, Instant now) {
+bool KillLadder::finish_unkillable(Kill& kill) {
   if (!kill.worker().is_alive()) {
     kill.worker_died = Instant::now();
-  } else if (kill.collection && now < kill.next_step_at) {
+  } else if (kill.evidence) {
     return false;
   }
   end_with_current_outcome(kill, kill.targets.alive());
@@ -445,8 +428,8 @@ void KillLadder::end_with_current_outcome(Kill& kill, const std::vector<pid_t>& 
             ? std::string{}
             : fmt::format("kill targets that are still alive: {}", fmt::join(alive, ", ")));
   } else if (kill.signals.back().signal == SIGKILL) {
-    if (kill.collection) {
-      kill.last_evidence = kill.collection->take();
+    if (kill.evidence) {
+      kill.evidence->end();
     }
     end(kill, KillVerdict::kUnkillable,
         fmt::format("still alive after SIGKILL: {}", state_text(kill.worker().pid)));
@@ -515,8 +498,10 @@ void KillLadder::shorten_waits(Instant now) {
     if (kill->stage == Stage::kSignalled) {
       kill->next_step_at = now;
     } else if (kill->stage == Stage::kRecorded) {
-      kill->evidence_until = std::min(kill->evidence_until, until);
       kill->gathering_until = std::min(kill->gathering_until, until);
+      if (kill->evidence) {
+        kill->evidence->end_by(until);
+      }
     }
   }
 }

@@ -11,7 +11,6 @@
 
 #include "common/clock.hpp"
 #include "timer_server/core.hpp"
-#include "timer_server/evidence/evidence_collection.hpp"
 #include "timer_server/kills/kill_files.hpp"
 #include "timer_server/kills/kill_targets.hpp"
 
@@ -90,7 +89,7 @@ class KillLadder {
   // Records all new verdicts. Returns whether there are any.
   bool record_verdicts(Instant now);
   // Takes all kills as far as they can go. Returns when it must be called again at the latest; it
-  // must also be called when the log or the side threads have news, and when the loop has called a
+  // must also be called when the log or the evidence desk has news, and when the loop has called a
   // handler.
   Instant advance(Instant now);
   // Takes note that a worker has ended. The ladder watches the other kill targets only: the owner
@@ -118,7 +117,7 @@ class KillLadder {
   bool step(const std::shared_ptr<Kill>& kill, Instant now);
   bool begin_first_signal(const std::shared_ptr<Kill>& kept, Instant now);
   bool wait_for_death(const std::shared_ptr<Kill>& kept, Instant now);
-  bool finish_unkillable(Kill& kill, Instant now);
+  bool finish_unkillable(Kill& kill);
 
   // Takes the bytes of the records from `room`, which is that for lists of open scopes.
   std::vector<std::string> records_of_verdict(const KillOrder& order, std::size_t& room);
@@ -127,9 +126,8 @@ class KillLadder {
   bool is_ready_for_signal(Kill& kill, Instant now);
   void end_without_signal(Kill& kill);
   void take_out(Kill& kill);
-  void start_evidence(const std::shared_ptr<Kill>& kill);
-  void record_evidence(Kill& kill);
-  void start_last_evidence(const std::shared_ptr<Kill>& kept, Instant now);
+  void start_evidence(Kill& kill, Instant now);
+  void start_last_evidence(Kill& kill, Instant now);
   void find_releases(Kill& kill);
   void begin_signal(const std::shared_ptr<Kill>& kept);
   bool signal_stopped();
@@ -144,7 +142,7 @@ class KillLadder {
   Records& records_;
   RecordLog& log_;
   KillFiles& files_;
-  SideThreads& side_threads_;
+  EvidenceDesk& desk_;
   CountsByScope& released_late_;
   const Listener listener_;
   const MayBeForking may_be_forking_ = may_be_forking;

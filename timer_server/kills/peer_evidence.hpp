@@ -5,13 +5,13 @@
 
 #include <cstddef>
 #include <list>
-#include <set>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/clock.hpp"
 #include "timer_server/core.hpp"
-#include "timer_server/evidence/group_collection.hpp"
 
 namespace filetimer {
 
@@ -23,7 +23,6 @@ namespace filetimer {
 //     peers.start(incident, job, std::move(members), omitted, now);
 //   }
 //   ...
-//   next = peers.advance(now);
 //   if (!peers.is_running_for(job)) { /* the signals may be sent */ }
 class PeerEvidence {
  public:
@@ -34,42 +33,40 @@ class PeerEvidence {
   explicit PeerEvidence(Core& core) : core_(core) {}
 
   // Returns whether the evidence of peers is collected at all.
-  [[nodiscard]] bool is_wanted() const { return level_ != EvidenceLevel::kNone; }
+  [[nodiscard]] bool is_wanted() const {
+    return core_.settings.kill.evidence_of_peers() != EvidenceLevel::kNone;
+  }
   // Returns whether nothing was started for this job in this incident, which is the last one.
   [[nodiscard]] bool is_first_of_job(const std::string& incident, const std::string& job) const {
-    return incident != incident_ || !jobs_.contains(job);
+    const auto found = jobs_.find(job);
+    return found == jobs_.end() || found->second.incident != incident;
   }
+  struct Peer {
+    WorkerIdentity worker;
+    std::optional<PythonDump> python{};
+    EvidenceOrder order{};
+  };
   // Starts the collection for a job of an incident. Records first what was collected for an earlier
   // incident of the job. `omitted`: the number of further peers.
-  void start(const std::string& incident, const std::string& job,
-             std::vector<GroupCollection::Member> peers, std::size_t omitted, Instant now);
+  void start(const std::string& incident, const std::string& job, std::vector<Peer> peers,
+             std::size_t omitted, Instant now);
   // Leaves out a peer that has expired itself, if its collection has not begun.
   void withdraw(const Process& worker);
-  // Records the evidence that is complete. Returns when it must be called again at the latest, or
-  // never(); it must also be called when the side threads have delivered.
-  Instant advance(Instant now);
-  [[nodiscard]] bool is_running() const { return !running_.empty(); }
   [[nodiscard]] bool is_running_for(const std::string& job) const;
   // Ends the collections and records what they have.
   void stop();
 
  private:
-  struct Collection {
-    std::string incident;
-    std::string job;
+  struct Job {
+    std::string incident;     // the last one for which a collection was started
     std::size_t omitted = 0;  // written in the first record
-    GroupCollection group;
+    std::list<Peer> waiting;
   };
 
-  void record_done(Collection& collection);
-  void stop(Collection& collection);
+  static void record_all(Job& job);
 
   Core& core_;
-  const EvidenceLevel level_ = core_.settings.kill.evidence_of_peers();
-  const CollectionSlots slots_{};
-  std::string incident_;
-  std::set<std::string> jobs_;  // of the incident, for which a collection was started
-  std::list<Collection> running_;
+  std::map<std::string, Job> jobs_;  // those of the last incident, and those with a collection
 };
 
 }  // namespace filetimer

@@ -144,14 +144,13 @@ Instant Verdicts::advance(Instant now) {
   const RecordLog::Hold hold(*core_.log);
   files_.remove_synced(core_.log->synced());
   const bool has_recorded = ladder_.record_verdicts(now);
-  const Instant peers = peers_.advance(now);
   if (incident_stage_ == IncidentStage::kJudged) {
     read_workers();
   }
   if (incident_stage_ == IncidentStage::kRead && has_recorded) {
     is_first_recorded_ = true;
   }
-  Instant next = std::min(peers, ladder_.advance(now));
+  Instant next = ladder_.advance(now);
   if (incident_stage_ == IncidentStage::kRead) {
     next = std::min(next, advance_incident(now));
   }
@@ -199,9 +198,9 @@ void Verdicts::start_evidence_of_peers(const WorkerIdentity& worker, const std::
   std::erase_if(peers, [](const Worker* peer) { return peer->kills > 0; });
   const std::size_t omitted = peers.size() - std::min(peers.size(), PeerEvidence::kMaxPeers);
   peers.resize(peers.size() - omitted);
-  std::vector<GroupCollection::Member> members;
+  std::vector<PeerEvidence::Peer> members;
   for (const Worker* const peer : peers) {
-    members.emplace_back(WorkerIdentity::of(*peer), core_.python_dump_of(*peer));
+    members.push_back({WorkerIdentity::of(*peer), core_.python_dump_of(*peer)});
   }
   peers_.start(incident, (*worker.facts)->job_id, std::move(members), omitted, now);
 }

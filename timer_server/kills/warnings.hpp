@@ -2,15 +2,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <deque>
 #include <functional>
-#include <memory>
+#include <list>
 #include <optional>
 #include <string_view>
 #include <vector>
 
 #include "timer_server/core.hpp"
-#include "timer_server/evidence/group_collection.hpp"
 #include "timer_server/kills/kill_ladder.hpp"
 
 namespace filetimer {
@@ -40,7 +38,7 @@ class Warnings {
   void start(WorkerIdentity worker, std::vector<Scope> scopes, Instant now,
              std::optional<PythonDump> python = std::nullopt);
   // Records the warnings that are ready. Returns when it must be called again at the latest; it
-  // must also be called when the side threads have delivered.
+  // must also be called when the evidence desk has delivered.
   Instant advance(Instant now);
   // Records the warnings of a worker at once, so that they stand before the next record of the
   // worker. `why` is the reason that they give for missing evidence.
@@ -48,24 +46,20 @@ class Warnings {
   // Records the warnings of all workers at once.
   void flush_all(std::string_view why);
 
-  // Returns the number of workers whose evidence is being collected.
-  [[nodiscard]] long collections() const { return slots_.in_use(); }
 
  private:
   struct Batch;
 
-  void start_evidence(const std::shared_ptr<Batch>& batch, std::shared_ptr<const char> token);
   void record(Batch& batch, std::string_view why_no_evidence);
 
   const EvidenceLevel level_;
   const Duration evidence_timeout_;
   Records& records_;
   RecordLog& log_;
-  SideThreads& side_threads_;
+  EvidenceDesk& desk_;
   CountsByScope& warned_;
   const Recorded recorded_;
-  std::deque<std::shared_ptr<Batch>> batches_;  // the earliest soft deadline first
-  const CollectionSlots slots_{};
+  std::list<Batch> batches_;  // the earliest soft deadline first
 };
 
 }  // namespace filetimer

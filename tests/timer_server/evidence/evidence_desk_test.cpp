@@ -1,16 +1,19 @@
 // Collects evidence of real processes: what it contains, in which order it is collected, and which
 // reasons it gives for what is missing.
 // SPDX-License-Identifier: MIT
-#include "timer_server/evidence/evidence_collection.hpp"
+#include "timer_server/evidence/evidence_desk.hpp"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
+#include <fstream>
 
 #include "common/proc_files.hpp"
+#include "tests/support/files.hpp"
 #include "tests/support/kernel_stacks.hpp"
 #include "tests/timer_server/busy_threads.hpp"
 #include "tests/timer_server/process_of.hpp"
@@ -22,29 +25,38 @@ using testing::missing_but_kernel_stacks;
 namespace {
 
 struct CollectionStage {
-  std::shared_ptr<EvidenceCollection> start(EvidenceLevel level, Instant until,
-                                            std::optional<PythonDump> python = {}) {
-    return EvidenceCollection::start(side_threads, process, {level, until, std::move(python)},
-                                     [this] { ++done; });
+  EvidenceOrder start(EvidenceLevel level, Instant until, std::optional<PythonDump> python = {},
+                      EvidenceFor use = EvidenceFor::kSignal) {
+    return desk.collect({.worker = process,
+                         .level = level,
+                         .use = use,
+                         .until = until,
+                         .python = std::move(python)},
+                        Instant::now(), [this](Evidence evidence, bool is_complete) {
+                          done.push_back(std::move(evidence));
+                          complete += is_complete ? 1 : 0;
+                        });
   }
   // Returns the evidence, with the stacks of the worker. On a busy machine a thread may not stop
   // within the helper's time; then the evidence is collected again.
   Evidence collect(EvidenceLevel level, const std::optional<PythonDump>& python = {}) {
     for (const Instant bound = Instant::now() + 100s;;) {
-      done = 0;
-      const auto collection = start(level, Instant::now() + 20s, python);
+      done.clear();
+      const auto order = start(level, Instant::now() + 20s, python);
       deliver_until_done(1);
-      Evidence evidence = collection->take();
-      if (Instant::now() > bound || evidence.missing.find("it did not stop") == std::string::npos) {
-        return evidence;
+      if (Instant::now() > bound || done[0].missing.find("it did not stop") == std::string::npos) {
+        return done[0];
       }
     }
   }
-  void deliver_until_done(int count) {
-    while (done < count) {
-      pollfd poll{side_threads.event_fd(), POLLIN, 0};
-      REQUIRE(::poll(&poll, 1, 20'000) == 1);
-      side_threads.deliver();
+  void deliver_once() {
+    pollfd poll{side_threads.event_fd(), POLLIN, 0};
+    REQUIRE(::poll(&poll, 1, 20'000) == 1);
+    side_threads.deliver();
+  }
+  void deliver_until_done(std::size_t count) {
+    while (done.size() < count) {
+      deliver_once();
     }
   }
 
@@ -56,7 +68,9 @@ struct CollectionStage {
   Child worker;
   std::shared_ptr<const Process> process = std::make_shared<const Process>(process_of(worker));
   SideThreads side_threads;
-  int done = 0;
+  EvidenceDesk desk{side_threads};
+  std::vector<Evidence> done;
+  int complete = 0;  // of them
 };
 
 }  // namespace
@@ -86,8 +100,7 @@ TEST_CASE("Two collections of one worker at once both have its stacks") {
   const auto one = stage.start(EvidenceLevel::kStacks, Instant::now() + 20s);
   const auto other = stage.start(EvidenceLevel::kStacks, Instant::now() + 20s);
   stage.deliver_until_done(2);
-  for (const auto& collection : {one, other}) {
-    const Evidence evidence = collection->take();
+  for (const Evidence& evidence : stage.done) {
     REQUIRE(!evidence.threads.empty());
     CAPTURE(evidence.missing);
     CHECK(!evidence.threads[0].native_stack.empty());
@@ -120,56 +133,96 @@ TEST_CASE("What the main threads of 16 children do is evidence, and no child is 
   }
 }
 
-TEST_CASE("Evidence that is taken early says what is missing, and nothing is added to it later") {
-  CollectionStage stage;
-  const auto collection = stage.start(EvidenceLevel::kStacks, Instant::now() + 20s);
-  const Evidence early = collection->take();
-  CHECK(early.missing.find("time was up while ") != std::string::npos);
-  CHECK(collection->take().threads.empty());
-}
-
-TEST_CASE("After early evidence is taken no slow evidence is collected") {
-  CollectionStage stage;
+TEST_CASE("When its time is up an order gets what there is, and no slow evidence is begun") {
+  // The worker's signal handler exits: a worker that is alive got no signal.
+  CollectionStage stage([] { ::signal(SIGUSR2, [](int) { ::_exit(0); }); });
+  const testing::TempFolder folder;
+  std::ofstream(folder.path() + "/stacks");
   // Once the loop has delivered, the slow evidence is queued behind the jobs of `busy`.
   std::optional<BusyThreads> busy(std::in_place, stage.side_threads, SideThreads::Lane::kSlow);
-  const auto collection = stage.start(EvidenceLevel::kProc, Instant::now() + 20s);
-  pollfd poll{stage.side_threads.event_fd(), POLLIN, 0};
-  REQUIRE(::poll(&poll, 1, 20'000) == 1);
-  stage.side_threads.deliver();
-  const Evidence early = collection->take();
-  CHECK(missing_but_kernel_stacks(early.missing) ==
+  const Instant until = Instant::now() + 20s;
+  const auto order =
+      stage.start(EvidenceLevel::kStacks, until, PythonDump{SIGUSR2, folder.path() + "/stacks"});
+  stage.deliver_once();
+  CHECK(stage.desk.next() == until);
+  order->end_by(until + -1s);
+  CHECK(stage.desk.next() == until + -1s);
+  stage.desk.advance(until + -1s);
+  REQUIRE(stage.done.size() == 1);
+  CHECK(missing_but_kernel_stacks(stage.done[0].missing) ==
         "time was up while the evidence of other workers was being collected");
-  CHECK(!early.threads.empty());
+  CHECK(!stage.done[0].threads.empty());
+  CHECK(stage.complete == 0);
+  CHECK(stage.desk.next().is_never());
   busy.reset();
-  stage.deliver_until_done(1);
-  CHECK(collection->take().threads.empty());
+  stage.deliver_once();
+  CHECK(stage.done.size() == 1);
+  CHECK(stage.process->is_alive());
+}
+
+TEST_CASE("Of the workers for one use two are looked at side by side, and each has its turn") {
+  CollectionStage stage;
+  const Instant until = Instant::now() + 20s;
+  std::vector<std::string> missing;
+  std::array<EvidenceOrder, 4> orders;
+  // The jobs of `busy` hang, and so do those of the orders behind them.
+  std::optional<BusyThreads> busy(std::in_place, stage.side_threads, SideThreads::Lane::kUnexpired);
+  for (EvidenceOrder& order : orders) {
+    order = stage.desk.collect({.worker = stage.process,
+                                .level = EvidenceLevel::kProc,
+                                .use = EvidenceFor::kPeers,
+                                .until = until},
+                               Instant::now(), [&](const Evidence& evidence, bool) {
+                                 missing.push_back(missing_but_kernel_stacks(evidence.missing));
+                                 order.reset();
+                               });
+  }
+  const auto other = stage.start(EvidenceLevel::kProc, until, {}, EvidenceFor::kDump);
+  CHECK(other->has_begun());
+  CHECK(orders[1]->has_begun());
+  CHECK_FALSE(orders[2]->has_begun());
+  SUBCASE("when their time is up") {
+    stage.desk.advance(until);
+    const std::string hangs = "time was up while the side threads were busy";
+    const std::string waits = "there was no time for this worker";
+    CHECK(missing == std::vector{hangs, hangs, waits, waits});
+  }
+  SUBCASE("also if one is withdrawn that hangs") {
+    orders[1].reset();
+    stage.desk.advance(Instant::now());
+    CHECK_FALSE(orders[2]->has_begun());
+    busy.reset();
+    while (missing.size() < 3) {
+      stage.deliver_once();
+      stage.desk.advance(Instant::now());
+    }
+    CHECK(missing == std::vector<std::string>(3));
+  }
 }
 
 TEST_CASE("Evidence of workers that have not expired takes no side thread from that of a kill") {
   CollectionStage stage;
   for (const bool hangs_for_kills : {false, true}) {
     CAPTURE(hangs_for_kills);
-    stage.done = 0;
+    stage.done.clear();
     const auto lane = [&](SideThreads::Lane of_kills) {
       return hangs_for_kills ? of_kills : SideThreads::Lane::kUnexpired;
     };
     const BusyThreads quick(stage.side_threads, lane(SideThreads::Lane::kQuick));
     const BusyThreads slow(stage.side_threads, lane(SideThreads::Lane::kSlow));
-    EvidenceOptions options{EvidenceLevel::kProc, Instant::now() + 20s, {}};
-    options.has_expired = !hangs_for_kills;
-    const auto collection = EvidenceCollection::start(stage.side_threads, stage.process, options,
-                                                      [&stage] { ++stage.done; });
+    const auto order = stage.start(EvidenceLevel::kProc, Instant::now() + 20s, {},
+                                   hangs_for_kills ? EvidenceFor::kWarning : EvidenceFor::kSignal);
     stage.deliver_until_done(1);
-    CHECK(collection->take().threads.at(0).cpu_percent.has_value());
+    CHECK(stage.done[0].threads.at(0).cpu_percent.has_value());
   }
 }
 
 TEST_CASE("Without time the cheap evidence is collected, and it says what is missing") {
   for (const EvidenceLevel level : {EvidenceLevel::kStacks, EvidenceLevel::kProc}) {
     CollectionStage stage;
-    const auto collection = stage.start(level, Instant::now());
+    const auto order = stage.start(level, Instant::now());
     stage.deliver_until_done(1);
-    const Evidence evidence = collection->take();
+    const Evidence& evidence = stage.done[0];
     CHECK(!evidence.threads.empty());
     CHECK(missing_but_kernel_stacks(evidence.missing) ==
           fmt::format("no CPU sample{}: time was up while the evidence of other workers was "
@@ -180,15 +233,14 @@ TEST_CASE("Without time the cheap evidence is collected, and it says what is mis
 
 TEST_CASE("Of many workers at once each has cheap evidence, and some have no CPU sample") {
   CollectionStage stage;
-  constexpr int kWorkers = 500;
-  std::vector<std::shared_ptr<EvidenceCollection>> collections;
-  for (int i = 0; i < kWorkers; ++i) {
-    collections.push_back(stage.start(EvidenceLevel::kProc, Instant::now() + 20s));
+  constexpr std::size_t kWorkers = 500;
+  std::vector<EvidenceOrder> orders;
+  for (std::size_t i = 0; i < kWorkers; ++i) {
+    orders.push_back(stage.start(EvidenceLevel::kProc, Instant::now() + 20s));
   }
   stage.deliver_until_done(kWorkers);
   std::size_t sampled = 0;
-  for (const auto& collection : collections) {
-    const Evidence evidence = collection->take();
+  for (const Evidence& evidence : stage.done) {
     REQUIRE(!evidence.threads.empty());
     const bool has_sample = evidence.threads[0].cpu_percent.has_value();
     sampled += has_sample ? 1U : 0U;

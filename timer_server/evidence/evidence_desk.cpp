@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/evidence/evidence_desk.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <thread>
+
+#include "common/proc_files.hpp"
+#include "timer_server/evidence/proc_evidence.hpp"
+#include "timer_server/evidence/stacks_helper.hpp"
+
+namespace filetimer {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Slow evidence is not begun when less time is left.
+constexpr Duration kLeastTime = milliseconds{100};
+// The stacks helper ends this long before EvidenceRequest::until, so that the worker runs by then.
+constexpr Duration kReleaseTime = milliseconds{20};
+// At level kProc the slow evidence is the CPU sample alone. While this many workers wait for their
+// evidence, the CPU sample of another worker is left out, so that its signal is not delayed.
+constexpr std::size_t kMaxSampled = 32;
+
+// Gives the slow evidence of a process to one collection at a time: a second stacks helper could
+// not trace the process, and a second Python dump would be written into the first one.
+class SlowTurn {
+ public:
+  // Waits until `until` at most while another collection has the turn.
+  SlowTurn(pid_t pid, Instant until) : pid_(pid) {
+    MutexLock lock(mutex_);
+    while (taken_.contains(pid_)) {
+      const Duration left = until - Instant::now();
+      if (left <= Duration::zero()) {
+        return;
+      }
+      freed_.wait_until(lock, std::chrono::steady_clock::now() + left);
+    }
+    taken_.insert(pid_);
+    is_ours_ = true;
+  }
+  ~SlowTurn() {
+    if (is_ours_) {
+      const MutexLock lock(mutex_);
+      taken_.erase(pid_);
+      freed_.notify_all();
+    }
+  }
+  SlowTurn(const SlowTurn&) = delete;
+  SlowTurn& operator=(const SlowTurn&) = delete;
+  [[nodiscard]] bool is_ours() const { return is_ours_; }
+
+ private:
+  // Never destroyed: a side thread that hangs may return while the process exits.
+  inline static Mutex& mutex_ = *new Mutex;
+  inline static ConditionVariable& freed_ = *new ConditionVariable;
+  inline static std::set<pid_t>& taken_ = *new std::set<pid_t>;
+
+  const pid_t pid_;
+  bool is_ours_ = false;
+};
+
+double to_ms(Duration duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
+}
+
+}  // namespace
+
+EvidenceCollection::EvidenceCollection(SideThreads& side_threads, EvidenceRequest request,
+                                       Done done)
+    : side_threads_(side_threads),
+      request_(std::move(request)),
+      done_(std::move(done)),
+      until_(request_.until) {}
+
+void EvidenceCollection::begin(std::shared_ptr<const char> place, Instant now) {
+  place_ = std::move(place);
+  begun_ = Instant::now();
+  end_by(now + request_.limit);
+  request_.until = until_;
+  side_threads_.run(
+      [self = shared_from_this()]() -> SideThreads::Delivery {
+        self->publish({}, "/proc was being read");
+        const Process& worker = *self->request_.worker;
+        Evidence evidence = read_proc_evidence(worker.pid, worker.start_time);
+        if (self->request_.early) {
+          begin_cpu_sample(*self->request_.early, evidence);
+        }
+        self->publish(evidence, "the evidence of other workers was being collected");
+        return [self, has_ended = evidence.threads.empty()] { self->begin_slow(has_ended); };
+      },
+      request_.use == EvidenceFor::kSignal ? SideThreads::Lane::kQuick
+                                           : SideThreads::Lane::kUnexpired);
+}
+
+// Called on the loop thread, so that the cheap evidence of all workers that expired together is
+// collected first.
+void EvidenceCollection::begin_slow(bool has_ended) {
+  const std::size_t others = side_threads_.waiting(SideThreads::Lane::kQuick) +
+                             side_threads_.waiting(SideThreads::Lane::kSlow);
+  const bool is_for_signal = request_.use == EvidenceFor::kSignal;
+  if (has_ended) {
+    deliver(true, "");
+  } else if (is_for_signal && request_.level == EvidenceLevel::kProc && others >= kMaxSampled) {
+    deliver(true, "no CPU sample: too many workers expired at once");
+  } else if (done_) {
+    side_threads_.run(
+        [self = shared_from_this()]() -> SideThreads::Delivery {
+          Evidence evidence;
+          {
+            const MutexLock lock(self->mutex_);
+            evidence = self->evidence_;
+          }
+          if (!evidence.threads.empty()) {  // else it was delivered meanwhile
+            self->add_slow(evidence);
+            self->publish(evidence, "the evidence was complete");
+          }
+          return [self] { self->deliver(true, ""); };
+        },
+        is_for_signal ? SideThreads::Lane::kSlow : SideThreads::Lane::kUnexpired);
+  }
+}
+
+void EvidenceCollection::add_slow(Evidence& evidence) {
+  const bool wants_stacks = request_.level == EvidenceLevel::kStacks;
+  const std::string none = wants_stacks ? "no CPU sample and no stacks: " : "no CPU sample: ";
+  const Instant until = request_.until + -kReleaseTime;
+  if (until - Instant::now() < kLeastTime) {
+    return evidence.add_missing(none +
+                                "time was up while the evidence of other workers was collected");
+  }
+  const SlowTurn turn(request_.worker->pid, until + -kLeastTime);
+  if (!turn.is_ours()) {
+    return evidence.add_missing(
+        none + "the worker's evidence was being collected already until time was up");
+  }
+  // The helper is started before the CPU sample, because it reads files before it stops the worker.
+  std::optional<StacksHelper> helper;
+  if (wants_stacks) {
+    publish(evidence, "the helper for native stacks was being started");
+    const Duration for_python = std::min(kPythonDumpLimit, (until - Instant::now()) / 2);
+    auto started = StacksHelper::start(request_.worker->pid, request_.worker->start_time,
+                                       request_.python ? until + -for_python : until);
+    if (started) {
+      helper.emplace(std::move(*started));
+    } else {
+      evidence.add_missing("no native stacks: " + started.error().message);
+    }
+  }
+  publish(evidence, "CPU time was being sampled");
+  const Instant due = evidence.threads.back().sampled + kCpuSample;
+  const Duration wait = std::min(due, request_.until) - Instant::now();
+  std::this_thread::sleep_for(std::max(wait, Duration::zero()));
+  finish_cpu_sample(request_.worker->pid, evidence);
+  if (helper && publish(evidence, "native stacks were being read")) {
+    helper->collect(evidence);
+  }
+  if (wants_stacks && request_.python && publish(evidence, "Python stacks were being written")) {
+    // A stopped worker does not run the signal handler that writes the stacks.
+    const auto stat = read_stat(fmt::format("/proc/{}", request_.worker->pid));
+    if (stat && (stat->state == 'T' || stat->state == 't')) {
+      evidence.add_missing("no Python stacks: the worker is stopped");
+    } else {
+      take_python_dump(*request_.worker, *request_.python, until, evidence);
+    }
+  }
+}
+
+bool EvidenceCollection::publish(const Evidence& evidence, const char* activity) {
+  const MutexLock lock(mutex_);
+  if (!is_ended_) {
+    evidence_ = evidence;
+    activity_ = activity;
+  }
+  return !is_ended_;
+}
+
+void EvidenceCollection::deliver(bool is_complete, std::string_view missing) {
+  if (!done_) {
+    return;
+  }
+  Evidence evidence;
+  {
+    const MutexLock lock(mutex_);
+    is_ended_ = true;
+    evidence = std::exchange(evidence_, {});
+    evidence.add_missing(!has_begun()   ? "there was no time for this worker"
+                         : !is_complete ? fmt::format("time was up while {}", activity_)
+                                        : missing);
+  }
+  evidence.gathered_ms = to_ms(Instant::now() - begun_);
+  std::exchange(done_, nullptr)(std::move(evidence), is_complete);
+}
+
+void EvidenceCollection::withdraw() {
+  done_ = nullptr;
+  const MutexLock lock(mutex_);
+  is_ended_ = true;
+  evidence_ = {};
+}
+
+EvidenceOrder EvidenceDesk::collect(EvidenceRequest request, Instant now,
+                                    EvidenceCollection::Done done) {
+  const std::shared_ptr<EvidenceCollection> collection(
+      new EvidenceCollection(side_threads_, std::move(request), std::move(done)));
+  collections_.push_back(collection);
+  begin_if_possible(*collection, now);
+  return {collection.get(), [kept = collection](EvidenceCollection*) { kept->withdraw(); }};
+}
+
+void EvidenceDesk::begin_if_possible(EvidenceCollection& collection, Instant now) {
+  const EvidenceFor use = collection.request_.use;
+  const std::shared_ptr<const char>& place = places_.at(static_cast<std::size_t>(use));
+  const long others = place.use_count() - 1;
+  if (!collection.has_begun() && (use == EvidenceFor::kSignal || others < kSideBySide)) {
+    collection.begin(place, now);
+  }
+}
+
+void EvidenceDesk::advance(Instant now) {
+  for (const auto& collection : std::vector(collections_)) {  // `done` may collect further evidence
+    if (now >= collection->until_) {
+      collection->end();
+    }
+  }
+  // What has ended leaves its place.
+  std::erase_if(collections_, [](const auto& collection) { return !collection->done_; });
+  for (const auto& collection : collections_) {
+    begin_if_possible(*collection, now);
+  }
+}
+
+Instant EvidenceDesk::next() const {
+  Instant next = Instant::never();
+  for (const auto& collection : collections_) {
+    next = std::min(next, collection->done_ ? collection->until_ : Instant::never());
+  }
+  return next;
+}
+
+}  // namespace filetimer

@@ -1,0 +1,124 @@
+// The evidence desk: whoever wants the evidence of a worker orders it here, and gets it in time.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "common/clock.hpp"
+#include "common/mutex.hpp"
+#include "timer_server/evidence/evidence.hpp"
+#include "timer_server/evidence/python_dump.hpp"
+#include "timer_server/system/process.hpp"
+#include "timer_server/system/side_threads.hpp"
+
+namespace filetimer {
+
+struct CpuSample;  // proc_evidence.hpp
+
+// What the evidence is for. A signal waits for that of kSignal: it begins at once, on the side
+// threads of kills. Of the others EvidenceDesk::kSideBySide are collected at a time.
+enum class EvidenceFor { kSignal, kWarning, kPeers, kDump };
+
+struct EvidenceRequest {
+  std::shared_ptr<const Process> worker;
+  EvidenceLevel level = EvidenceLevel::kStacks;
+  EvidenceFor use = EvidenceFor::kSignal;
+  // When it is delivered at the latest. Nothing new is begun then, and the stacks helper no longer
+  // stops the worker.
+  Instant until;
+  Duration limit = kForever;  // likewise, from its beginning
+  // Collected at kStacks only. Not for a warning without a signal, nor for a worker that is to be
+  // spared: the signal of the dump may wake the worker.
+  std::optional<PythonDump> python{};
+  std::shared_ptr<const CpuSample> early{};  // from before the deadline; null: none
+};
+
+// The evidence of one worker: first what is cheap, then what takes time: a sample of CPU time, the
+// native stacks, the Python stacks, one after the other. Side threads share the ownership. The
+// public members are called on the loop thread.
+class EvidenceCollection : public std::enable_shared_from_this<EvidenceCollection> {
+ public:
+  // Takes the evidence. Unless it `is_complete`, its `missing` says what was under way.
+  using Done = std::function<void(Evidence evidence, bool is_complete)>;
+
+  [[nodiscard]] bool has_begun() const { return place_ != nullptr; }
+  // Moves the time limit to `until`, if that is earlier.
+  void end_by(Instant until) { until_ = std::min(until_, until); }
+  // Delivers what was collected so far, unless it was delivered.
+  void end() { deliver(false, ""); }
+
+ private:
+  friend class EvidenceDesk;
+  EvidenceCollection(SideThreads& side_threads, EvidenceRequest request, Done done);
+  void begin(std::shared_ptr<const char> place, Instant now);
+  void withdraw();
+  void begin_slow(bool has_ended);
+  void deliver(bool is_complete, std::string_view missing);
+  // On a side thread.
+  void add_slow(Evidence& evidence);
+  // Stores what was collected so far, and what is done next: the reason that is given if time is up
+  // meanwhile. Returns false if nobody waits for the evidence any more.
+  bool publish(const Evidence& evidence, const char* activity);
+
+  SideThreads& side_threads_;
+  EvidenceRequest request_;  // does not change after begin()
+  Done done_;                // null: delivered or withdrawn
+  Instant until_;
+  std::shared_ptr<const char> place_;  // null: waits for a place
+  Instant begun_;
+
+  Mutex mutex_;
+  Evidence evidence_ FILETIMER_GUARDED_BY(mutex_);
+  const char* activity_ FILETIMER_GUARDED_BY(mutex_) = "the side threads were busy";
+  bool is_ended_ FILETIMER_GUARDED_BY(mutex_) = false;
+};
+
+// An order is withdrawn when its last owner drops it.
+using EvidenceOrder = std::shared_ptr<EvidenceCollection>;
+
+// Delivers the evidence of each order once: when it is complete, or when its time is up.
+//
+//   order = desk.collect({.worker = process, .until = until}, now,
+//                        [this](Evidence evidence, bool) { ...; order.reset(); });
+//   ...
+//   desk.advance(now);    // in each iteration, before what waits for evidence
+//   next = desk.next();
+//
+// Used on the loop thread, on which `done` is called as well. `side_threads` must outlive the desk
+// and the orders.
+class EvidenceDesk {
+ public:
+  // So many collections of each use run at a time, whether their workers answer or not: one that
+  // hangs keeps its place until its side thread returns, also after it was delivered.
+  static constexpr long kSideBySide = 2;
+  static_assert(SideThreads::max_threads(SideThreads::Lane::kUnexpired) >= 3 * kSideBySide);
+
+  explicit EvidenceDesk(SideThreads& side_threads) : side_threads_(side_threads) {}
+
+  // Does not call `done` itself.
+  [[nodiscard]] EvidenceOrder collect(EvidenceRequest request, Instant now,
+                                      EvidenceCollection::Done done);
+  // Delivers what has no more time, and begins what there is a place for. Must also be called when
+  // the side threads have delivered.
+  void advance(Instant now);
+  // Returns when advance() must be called at the latest, or never().
+  [[nodiscard]] Instant next() const;
+
+ private:
+  void begin_if_possible(EvidenceCollection& collection, Instant now);
+
+  SideThreads& side_threads_;
+  std::vector<std::shared_ptr<EvidenceCollection>> collections_;  // in the order of their requests
+  // By use. Each collection that has begun owns a share of the place of its use.
+  const std::array<std::shared_ptr<const char>, 4> places_{
+      std::make_shared<const char>(), std::make_shared<const char>(),
+      std::make_shared<const char>(), std::make_shared<const char>()};
+};
+
+}  // namespace filetimer
