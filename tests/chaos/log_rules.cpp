@@ -602,8 +602,10 @@ const JsonRecord* LogJudge::deciding_expiry(const JsonRecord& record, const Json
   const JsonRecord* deciding = nullptr;
   for (const auto& [id, other] : by_id_["expired"]) {
     const JsonRecord* const outcome = find(by_id_["killed"], id);
-    if (other->integer("signal") == signal && other < &record &&
-        (outcome == nullptr || outcome > &expired) && are_of_one_worker(*other, expired) &&
+    const bool may_decide =
+        has_second_signal ? other->integer("signal") > 0 : other->integer("signal") == signal;
+    if (may_decide && other < &record && (outcome == nullptr || outcome > &expired) &&
+        are_of_one_worker(*other, expired) &&
         (deciding == nullptr || (has_second_signal && grace_of(*other) < grace_of(*deciding)))) {
       deciding = other;
     }
@@ -634,9 +636,9 @@ void LogJudge::judge_signals(const JsonRecord& record, const JsonRecord& expired
   expect(!settings.flag("dry_run") || mono(signals.back()) < mono(*run_of(record).started),
          "signals", record, "a signal in a dry run");
   const std::int64_t first = signals.front().integer("signal");
+  const bool is_asked_for = deciding_expiry(record, expired, first, false) != nullptr;
+  expect(is_asked_for && first > 0, "signals", record, "no expired scope asks for {}", first);
   const JsonRecord* const deciding = deciding_expiry(record, expired, first, signals.size() == 2);
-  expect(deciding != nullptr && first > 0, "signals", record, "no expired scope asks for {}",
-         first);
   if (deciding == nullptr) {
     return;
   }

@@ -56,28 +56,27 @@ struct KillLadder::Kill {
   EvidenceOrder evidence;                 // null: nothing is being collected
   std::optional<Evidence> last_evidence;  // of a worker that survived SIGKILL
   bool skips_grace = false;
-  bool ends_in_sigkill = false;        // set with the first signal
+  KillOrder::Means means;              // set with the first signal
   std::vector<std::string> cancelled;  // the worker's other scopes
-  std::vector<SentSignal> signals;
-  Instant first_signal;
   std::optional<Instant> worker_died;
 
   [[nodiscard]] const Process& worker() const { return *order.worker.process; }
 };
 
-const Expiry* KillOrder::deciding() const {
-  const Expiry* earliest = nullptr;
+std::optional<KillOrder::Means> KillOrder::means() const {
+  std::optional<Means> means;
   for (const Expiry& expiry : expiries) {
     const ScopeTerms& terms = expiry.scope.terms;
     if (terms.signal <= 0 || expiry.released_at) {
       continue;
     }
-    if (terms.signal == SIGKILL || terms.grace) {
-      return &expiry;
+    if (!means) {
+      means = {terms.signal, terms.grace};
+    } else if (terms.grace && (!means->grace || *terms.grace < *means->grace)) {
+      means->grace = terms.grace;
     }
-    earliest = earliest == nullptr ? &expiry : earliest;
   }
-  return earliest;
+  return means;
 }
 
 KillLadder::KillLadder(Core& core, KillFiles& files, Listener listener)
@@ -102,26 +101,29 @@ void KillLadder::start(KillOrder order, Instant now) {
     kill->targets.find();
     kill->targets.resume_stopped();
   }
-  if (!kill->order.sent.empty() && kill->order.deciding() != nullptr) {
-    continue_signalled(*kill, now);
+  const auto means = kill->order.means();
+  if (!kill->order.sent.empty() && means) {
+    note_means(*kill, *means);
+    // The grace period has run on since the signal. The targets are those that can be found now.
+    wait_after_signal(*kill);
+    kill->targets.watch_ends(loop_, [&news = kill->has_news] { news = true; });
   }
   kills_.push_back(std::move(kill));
 }
 
-// The grace period has run on since the signal. The targets are those that can be found now.
-void KillLadder::continue_signalled(Kill& kill, Instant now) {
-  const ScopeTerms& terms = kill.order.deciding()->scope.terms;
+// Called before the first signal is sent.
+void KillLadder::note_means(Kill& kill, const KillOrder::Means& means) {
+  kill.means = means;
+  kill.cancelled = listener_.on_signal(kill.worker(), means.ends_in_sigkill());
+}
+
+void KillLadder::wait_after_signal(Kill& kill) {
   const SentSignal& sent = kill.order.sent.back();
-  const bool is_last = sent.signal == SIGKILL || !terms.grace;
-  kill.signals = kill.order.sent;
-  kill.first_signal = kill.signals.front().when.mono;
+  const bool is_last = sent.signal == SIGKILL || !kill.means.grace;
   kill.stage = is_last ? Stage::kKilled : Stage::kSignalled;
-  kill.next_step_at = std::max(now, sent.when.mono + (is_last            ? policy_.kill_wait
-                                                      : kill.skips_grace ? Duration::zero()
-                                                                         : *terms.grace));
-  kill.ends_in_sigkill = sent.signal == SIGKILL || terms.grace;
-  kill.cancelled = listener_.on_signal(kill.worker(), kill.ends_in_sigkill);
-  kill.targets.watch_ends(loop_, [&news = kill.has_news] { news = true; });
+  kill.next_step_at = sent.when.mono + (is_last            ? policy_.kill_wait
+                                        : kill.skips_grace ? Duration::zero()
+                                                           : *kill.means.grace);
 }
 
 void KillLadder::note_worker_ended(const Process& worker) {
@@ -241,7 +243,7 @@ void KillLadder::start_evidence(Kill& kill, Instant now) {
                           .until = kill.gathering_until,
                           .early = kill.order.early};
   // Python stacks need a signal. A worker that is to get no signal does not get that one either.
-  if (!policy_.dry_run && kill.order.deciding() != nullptr) {
+  if (!policy_.dry_run && kill.order.means()) {
     request.python = kill.order.python;
   }
   kill.evidence =
@@ -281,13 +283,13 @@ bool KillLadder::begin_first_signal(const std::shared_ptr<Kill>& kept, Instant n
   if (!is_ready) {
     return false;
   }
-  if (policy_.dry_run || kill.order.deciding() == nullptr) {
+  const auto means = kill.order.means();
+  if (policy_.dry_run || !means) {
     end_without_signal(kill);
     return true;
   }
-  const ScopeTerms& terms = kill.order.deciding()->scope.terms;
   Kill* const other = other_kill_of_same_worker(kill);
-  if (other != nullptr && (other->ends_in_sigkill || other->stage == Stage::kStopping)) {
+  if (other != nullptr && (other->means.ends_in_sigkill() || other->stage == Stage::kStopping)) {
     // advance() comes back when the other kill has ended, or sent its signal.
     kill.next_step_at = Instant::never();
     return false;
@@ -299,8 +301,7 @@ bool KillLadder::begin_first_signal(const std::shared_ptr<Kill>& kept, Instant n
   if (other != nullptr) {
     end(*other, KillVerdict::kSpared, "the worker survived the signal, and another scope expired");
   }
-  kill.ends_in_sigkill = terms.signal == SIGKILL || terms.grace;
-  kill.cancelled = listener_.on_signal(kill.worker(), kill.ends_in_sigkill);
+  note_means(kill, *means);
   begin_signal(kept);
   return true;
 }
@@ -316,8 +317,8 @@ void KillLadder::begin_signal(const std::shared_ptr<Kill>& kept) {
   }
   stopping_.push_back(kept);
   kill.stage = Stage::kStopping;
-  const ScopeTerms& terms = kill.order.deciding()->scope.terms;
-  const bool may_go_on = kill.signals.empty() && terms.signal != SIGKILL && terms.grace;
+  const bool may_go_on =
+      kill.order.sent.empty() && kill.means.signal != SIGKILL && kill.means.grace;
   kill.targets.begin_stop(may_go_on ? KillTargets::Stop::kForking : KillTargets::Stop::kAll);
 }
 
@@ -338,7 +339,7 @@ bool KillLadder::signal_stopped() {
   Sessions sessions;
   for (const auto& kill : std::exchange(stopping_, {})) {
     if (kill->stage == Stage::kSignalled || kill->stage == Stage::kKilled) {
-      kill->targets.send_to_session(kill->signals.back(), sessions);
+      kill->targets.send_to_session(kill->order.sent.back(), sessions);
     }
     kill->targets.resume();
     kill->targets.watch_ends(loop_, [&news = kill->has_news] { news = true; });
@@ -348,21 +349,10 @@ bool KillLadder::signal_stopped() {
 
 void KillLadder::send_due_signal(Kill& kill) {
   ++signals_;
-  if (kill.signals.empty()) {
-    const ScopeTerms& terms = kill.order.deciding()->scope.terms;
-    const bool is_last = terms.signal == SIGKILL || !terms.grace;
-    kill.signals.push_back(kill.targets.send(terms.signal));
-    kill.first_signal = kill.signals.back().when.mono;
-    kill.stage = is_last ? Stage::kKilled : Stage::kSignalled;
-    kill.next_step_at = kill.first_signal + (is_last            ? policy_.kill_wait
-                                             : kill.skips_grace ? Duration::zero()
-                                                                : *terms.grace);
-  } else {
-    kill.signals.push_back(kill.targets.send(SIGKILL));
-    kill.stage = Stage::kKilled;
-    kill.next_step_at = kill.signals.back().when.mono + policy_.kill_wait;
-  }
-  files_.note_signal(kill.order.id(), kill.signals.back());
+  std::vector<SentSignal>& sent = kill.order.sent;
+  sent.push_back(kill.targets.send(sent.empty() ? kill.means.signal : SIGKILL));
+  wait_after_signal(kill);
+  files_.note_signal(kill.order.id(), sent.back());
 }
 
 bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& kept, Instant now) {
@@ -378,8 +368,8 @@ bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& kept, Instant now) 
   const std::vector<pid_t> alive = kill.targets.alive();
   if (alive.empty()) {
     // All of them may have exited while they were being stopped.
-    std::erase_if(kill.signals, [](const SentSignal& sent) { return sent.pids.empty(); });
-    const bool was_signalled = !kill.signals.empty();
+    std::erase_if(kill.order.sent, [](const SentSignal& sent) { return sent.pids.empty(); });
+    const bool was_signalled = !kill.order.sent.empty();
     kill.worker_died = was_signalled ? kill.worker_died : std::nullopt;
     end(kill, was_signalled ? KillVerdict::kDead : KillVerdict::kAlreadyGone, {});
     return true;
@@ -391,7 +381,7 @@ bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& kept, Instant now) 
     begin_signal(kept);
     return true;
   }
-  if (kill.worker_died || kill.signals.back().signal != SIGKILL) {
+  if (kill.worker_died || kill.order.sent.back().signal != SIGKILL) {
     end_with_current_outcome(kill, alive);
   } else {
     start_last_evidence(kill, now);
@@ -427,7 +417,7 @@ void KillLadder::end_with_current_outcome(Kill& kill, const std::vector<pid_t>& 
         alive.empty()
             ? std::string{}
             : fmt::format("kill targets that are still alive: {}", fmt::join(alive, ", ")));
-  } else if (kill.signals.back().signal == SIGKILL) {
+  } else if (kill.order.sent.back().signal == SIGKILL) {
     if (kill.evidence) {
       kill.evidence->end();
     }
@@ -436,7 +426,7 @@ void KillLadder::end_with_current_outcome(Kill& kill, const std::vector<pid_t>& 
   } else {
     end(kill, KillVerdict::kSpared,
         fmt::format("the worker survived {}, and SIGKILL was not sent",
-                    signal_name(kill.signals.back().signal)));
+                    signal_name(kill.order.sent.back().signal)));
   }
 }
 
@@ -512,7 +502,7 @@ void KillLadder::abandon() {
     if (kill->stage == Stage::kEnded) {
       continue;
     }
-    if (kill->signals.empty()) {
+    if (kill->order.sent.empty()) {
       if (kill->stage != Stage::kFacts) {  // else the next server judges the scope
         end(*kill, KillVerdict::kSpared, "the server stopped before the signal");
       }
@@ -541,14 +531,14 @@ void KillLadder::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
   take_out(kill);
   Records::Outcome outcome;
   outcome.verdict = verdict;
-  outcome.signals = kill.signals;
+  outcome.signals = kill.order.sent;
   outcome.reason = reason;
   outcome.cancelled = kill.cancelled;
   if (kill.last_evidence && verdict == KillVerdict::kUnkillable) {
     outcome.held_by = &*kill.last_evidence;
   }
   if (kill.worker_died) {
-    outcome.dead_after = *kill.worker_died - kill.first_signal;
+    outcome.dead_after = *kill.worker_died - kill.order.sent.front().when.mono;
   }
   end(kill.order, outcome);
 }

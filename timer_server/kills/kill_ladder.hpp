@@ -24,18 +24,23 @@ struct KillOrder {
   std::optional<PythonDump> python;        // what the worker's page says of its faulthandler
   std::shared_ptr<const CpuSample> early;  // from before the deadline; null: none
   std::uint64_t record_number = 0;         // of the verdicts; 0: not recorded yet, or synced
+  std::vector<SentSignal> sent;            // the signals
   // Of a kill that an earlier server has begun:
   bool is_continued = false;
   bool has_evidence = false;
-  std::vector<SentSignal> sent;  // the signals
 
   // Returns the id of the kill.
   [[nodiscard]] const std::string& id() const { return expiries.front().id; }
 
-  // Returns the expiry whose signal and grace period count: of those that have a signal, and whose
-  // scope was not released since, the earliest that ends in SIGKILL, else the earliest. Returns
-  // null if the worker is to be spared.
-  [[nodiscard]] const Expiry* deciding() const;
+  // Returns the first signal, and the time after which SIGKILL follows it, if SIGKILL does: the
+  // signal of the earliest expiry that has one and whose scope was not released since, and the
+  // shortest grace period of such expiries. Returns nothing if the worker is to be spared.
+  struct Means {
+    int signal = 0;
+    std::optional<Grace> grace;
+    [[nodiscard]] bool ends_in_sigkill() const { return signal == SIGKILL || grace; }
+  };
+  [[nodiscard]] std::optional<Means> means() const;
 };
 
 struct KillEnd {
@@ -121,7 +126,8 @@ class KillLadder {
 
   // Takes the bytes of the records from `room`, which is that for lists of open scopes.
   std::vector<std::string> records_of_verdict(const KillOrder& order, std::size_t& room);
-  void continue_signalled(Kill& kill, Instant now);
+  void note_means(Kill& kill, const KillOrder::Means& means);
+  void wait_after_signal(Kill& kill);
   void note_recorded();
   bool is_ready_for_signal(Kill& kill, Instant now);
   void end_without_signal(Kill& kill);

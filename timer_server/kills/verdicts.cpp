@@ -129,14 +129,14 @@ void Verdicts::end(const KillOrder& order, const Records::Outcome& outcome) {
 
 void Verdicts::note_message(const KillOrder& order, Instant now) {
   const Expiry& first = order.expiries.front();
-  const Expiry* const deciding = order.deciding();
-  messages_.push_back(
-      fmt::format("{} expired in '{}' after {}: {} ({})", description_of(order.worker),
-                  first.scope.name, duration_for_reading(now - first.scope.terms.acquired),
-                  core_.settings.kill.dry_run ? "spared, dry run"
-                  : deciding == nullptr       ? "spared, signal 0"
-                                        : "to be sent " + signal_name(deciding->scope.terms.signal),
-                  first.id));
+  const auto means = order.means();
+  messages_.push_back(fmt::format("{} expired in '{}' after {}: {} ({})",
+                                  description_of(order.worker), first.scope.name,
+                                  duration_for_reading(now - first.scope.terms.acquired),
+                                  core_.settings.kill.dry_run ? "spared, dry run"
+                                  : !means                    ? "spared, signal 0"
+                                           : "to be sent " + signal_name(means->signal),
+                                  first.id));
 }
 
 Instant Verdicts::advance(Instant now) {
@@ -177,7 +177,7 @@ void Verdicts::on_recorded(const KillOrder& order, Instant now) {
                               .verdict = "expired"},
                              workers, now);
   }
-  if (order.deciding() != nullptr && !order.has_evidence) {
+  if (order.means() && !order.has_evidence) {
     start_evidence_of_peers(order.worker, first.incident, now);
   }
 }

@@ -123,7 +123,7 @@ TEST_CASE("an earlier signal that a worker survived does not delay the kill for 
   CHECK(first.signals() == std::vector<int>{SIGTERM});
 }
 
-TEST_CASE("of scopes that expire together one that ends in SIGKILL decides") {
+TEST_CASE("of scopes that expire together one with a grace period leads to SIGKILL") {
   const TempFolder temp;
   Server server(temp);
   Worker worker("ignore-term");
