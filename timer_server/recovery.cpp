@@ -174,7 +174,7 @@ void Recovery::resume_kill(PastKill& past) {
   Worker* const worker = find_or_watch(past);
   order.worker = worker != nullptr ? WorkerIdentity::of(*worker) : exited_worker(past);
   if (past.verdict) {
-    finish_kill(order, worker, *past.verdict);
+    finish_kill(order, worker, past);
     return;
   }
   if (worker == nullptr) {
@@ -200,7 +200,7 @@ void Recovery::resume_kill(PastKill& past) {
 
 // Finishes a kill whose outcome may be missing in the log. A worker that was spared after its idle
 // timeout is not judged again until it has been in a scope.
-void Recovery::finish_kill(const KillOrder& order, const Worker* worker, KillVerdict verdict) {
+void Recovery::finish_kill(const KillOrder& order, const Worker* worker, const PastKill& past) {
   for (const Expiry& expiry : order.expiries) {
     if (!expiry.scope.terms.is_idle || worker == nullptr) {
       continue;
@@ -211,8 +211,8 @@ void Recovery::finish_kill(const KillOrder& order, const Worker* worker, KillVer
   }
   files_.remove_after(order.expiries, worker != nullptr ? worker->process.get() : nullptr,
                       order.record_number);
-  if (order.record_number != 0) {
-    verdicts_.start_hook(order, {verdict, order.record_number});
+  if (order.record_number != 0 && !past.has_hook) {
+    verdicts_.start_hook(order, {*past.verdict, order.record_number});
   }
 }
 

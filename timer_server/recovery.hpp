@@ -50,7 +50,7 @@ class Recovery {
   void restore_scopes(Worker& worker, PipePage& page);
   void settle_judged_slots(const Worker& worker, const std::shared_ptr<WorkerPage>& page);
   void resume_kill(PastKill& past);
-  void finish_kill(const KillOrder& order, const Worker* worker, KillVerdict verdict);
+  void finish_kill(const KillOrder& order, const Worker* worker, const PastKill& past);
   Worker* find_or_watch(const PastKill& past);
 
   Core& core_;

@@ -66,7 +66,7 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
                                      Instant::now());
                 }),
       soft_deadlines_(core_, warnings_),
-      commands_(core_, std::move(inheritance)),
+      commands_(core_, kill_files_, std::move(inheritance)),
       peers_(core_),
       verdicts_(core_, kill_files_, warnings_, commands_, peers_),
       metrics_file_(core_.settings.metrics, core_.side_threads),
@@ -208,8 +208,8 @@ Instant Server::carry_out(Instant now) {
     next = std::min(next, scan_.next());
   }
   return std::min({next, next_sweep_, core_.desk.next(), core_.log->stalls_at(now), inbox_.next(),
-                   halted_.next(), core_.rejections.next_report(), children_.next(), control_.next(),
-                   life_.next()});
+                   halted_.next(), core_.rejections.next_report(), children_.next(),
+                   control_.next(), life_.next()});
 }
 
 void Server::sleep_until(Instant next) {

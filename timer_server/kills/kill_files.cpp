@@ -127,6 +127,8 @@ void apply(PastKill& kill, const dom::object& object, std::string_view boot_id) 
   } else if (stage == "ended") {
     kill.verdict = verdict_in(object);
     kill.is_recorded = false;
+  } else if (stage == "hook") {
+    kill.has_hook = true;
   }
 }
 
@@ -248,6 +250,12 @@ void KillFiles::end(const std::string& id, KillVerdict verdict,
   // A kill that has ended must not be continued. A file can be removed when none can be written.
   if (!append(id, lines_of(records) + std::move(json).finish() + '\n')) {
     ::unlink(path_of(id).c_str());
+  }
+}
+
+void KillFiles::note_hook(const std::string& id) {
+  if (std::ranges::find(ended_, id, &Ended::id) != ended_.end()) {
+    append(id, "{\"stage\":\"hook\"}\n");
   }
 }
 

@@ -29,6 +29,7 @@ struct PastKill {
   bool is_recorded = false;          // the records of the verdicts, or of the outcomes, are synced
   bool has_evidence = false;
   std::optional<KillVerdict> verdict;  // none: the kill has not ended
+  bool has_hook = false;               // its hook was started
 };
 
 // Keeps one file for each kill, `kills/ID`, from the verdict until the record of the outcome is
@@ -45,6 +46,7 @@ struct PastKill {
 //   {"stage":"signalled",...}     a signal was sent
 //   RECORD                        `killed`
 //   {"stage":"ended",...}         the outcome
+//   {"stage":"hook"}              --on-expiry was started; if that was before the file was removed
 //
 // Records count once the next stage stands behind them, because a server may be killed while it
 // writes. The directory is in memory: a file costs microseconds and no sync. Used on the loop
@@ -67,6 +69,8 @@ class KillFiles {
   void note_release(const std::string& id, const Expiry& expiry, const std::string& record);
   void note_signal(const std::string& id, const SentSignal& sent);
   void end(const std::string& id, KillVerdict verdict, std::span<const std::string> records);
+  // Notes that the hook is started.
+  void note_hook(const std::string& id);
 
   // Lets the file of a kill that has ended be removed when the log has synced the record
   // `record_number`. The file of an idle timeout whose worker lives is kept until forget(), or
@@ -92,7 +96,7 @@ class KillFiles {
 
   const std::string folder_;
   const std::string boot_id_;
-  std::deque<Ended> ended_;                 // in the order of their records
+  std::deque<Ended> ended_;                 // in the order of their records; their files exist
   std::map<ProcessKey, std::string> kept_;  // by worker: the id
   bool has_trouble_ = false;                // the last file could not be written
 };

@@ -266,6 +266,29 @@ TEST_CASE("records that were not in the log when a server was killed are written
   CHECK(piped.is_alive());
 }
 
+TEST_CASE("the hook runs once for a kill whose records reach the log with the next server") {
+  const TempFolder temp;
+  const std::string folder = temp.path("logs");
+  std::filesystem::create_directory(folder);
+  const std::vector<std::string> args{"--log", folder + "/log.jsonl", "--on-expiry",
+                                      "echo $FILETIMER_ID >> " + temp.path("hooks")};
+  Worker worker("block");
+  {
+    Server server(temp, args);
+    std::filesystem::remove_all(folder);
+    server.send(acquire_past(worker.pid(), "forward"));
+    CHECK(worker.status() == killed_by(SIGKILL));
+    CHECK(wait_until([&] { return !read_file(temp.path("hooks")).empty(); }));
+    server.leave_log_unjudged("it is gone");
+    CHECK(server.stop() == exited(0));
+  }
+  std::filesystem::create_directory(folder);
+  Server next(temp, args);
+  const std::string id = next.wait_for("killed", worker.pid()).text("id");
+  CHECK(next.stop() == exited(0));
+  CHECK(read_file(temp.path("hooks")) == id + "\n");
+}
+
 TEST_CASE("a release that is written while the server stops is not lost") {
   const TempFolder temp;
   Worker worker("block");
