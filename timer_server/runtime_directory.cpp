@@ -119,7 +119,7 @@ tl::expected<RuntimeDirectory, StartFailure> RuntimeDirectory::take(const Settin
   if (!log) {
     return failed(log.error());
   }
-  std::optional<ServerLock> held;
+  std::optional<FileLock> held;
   std::string no_default;
   if (is_fresh) {
     auto made = make_fresh_folder(folder.dir);
@@ -136,7 +136,7 @@ tl::expected<RuntimeDirectory, StartFailure> RuntimeDirectory::take(const Settin
     if (auto checked = create_run_folder(folder.dir); !checked) {
       return failed(checked.error());
     }
-    auto lock = ServerLock::take(folder.path(kBoardName));
+    auto lock = take_server_lock(folder.path(kBoardName));
     if (!lock) {
       return not_taken(lock.error());
     }
@@ -261,7 +261,7 @@ bool RuntimeDirectory::restore() {
 }
 
 Result<bool> RuntimeDirectory::restore_entries() {
-  const bool has_board = lock_.is_of(path_of(kBoardName));
+  const bool has_board = identity_of(path_of(kBoardName)) == lock_.identity();
   BoardFile& board = opened_->boards.back();
   const bool has_pages = std::ranges::all_of(
       std::array{kOwnersName, kStacksName, kServerPagesName},
@@ -314,7 +314,7 @@ Status RuntimeDirectory::make_control() {
 
 Status RuntimeDirectory::restore_status_page() {
   const std::string path = path_of(kBoardName);
-  auto lock = ServerLock::take(path);
+  auto lock = take_server_lock(path);
   if (!lock) {
     return tl::unexpected<Error>(std::move(lock.error()));
   }

@@ -85,7 +85,7 @@ class RuntimeDirectory {
   void clean_up();
 
  private:
-  explicit RuntimeDirectory(ServerLock lock) : lock_(std::move(lock)) {}
+  explicit RuntimeDirectory(FileLock lock) : lock_(std::move(lock)) {}
   [[nodiscard]] std::string path_of(std::string_view name) const;
   Status point_to_log() const;
   Result<bool> restore_entries();
@@ -111,7 +111,7 @@ class RuntimeDirectory {
   bool has_passed_pipe_ = false;  // the link to it then stays
   bool is_serving_ = true;
   Announcement announced_ = Announcement::kNone;
-  ServerLock lock_;
+  FileLock lock_;
   std::optional<Opened> opened_;
   UniqueFd control_;
   FileIdentity control_file_;

@@ -74,7 +74,7 @@ void remove_abandoned_folders(const std::string& parent) {
       continue;
     }
     // Held while the folder is removed, so that no server can start in it.
-    if (const auto lock = ServerLock::take((folder / kBoardName).string())) {
+    if (const auto lock = take_server_lock((folder / kBoardName).string())) {
       std::error_code failed;
       std::filesystem::remove_all(folder, failed);
       ++removed;
@@ -87,7 +87,7 @@ Result<FreshFolder> make_locked_folder(std::string path) {
   if (::mkdtemp(path.data()) == nullptr) {
     return system_error(fmt::format("cannot make the folder '{}'", path));
   }
-  auto lock = ServerLock::take(fmt::format("{}/{}", path, kBoardName));
+  auto lock = take_server_lock(fmt::format("{}/{}", path, kBoardName));
   if (!lock) {
     std::error_code ignored;
     std::filesystem::remove_all(path, ignored);
@@ -105,7 +105,7 @@ tl::unexpected<Error> held(const std::string& path, pid_t holder) {
 
 }  // namespace
 
-Result<ServerLock> ServerLock::take(const std::string& path) {
+Result<FileLock> take_server_lock(const std::string& path) {
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
   struct stat st {};
   if (!file || ::fstat(file.get(), &st) != 0) {
@@ -118,11 +118,7 @@ Result<ServerLock> ServerLock::take(const std::string& path) {
     return held(path, lock->holder);
   }
   auto taken = FileLock::take(std::move(file), path);
-  if (!taken) {
-    return taken.error().errno_value == EBUSY ? held(path, 0)
-                                              : tl::unexpected<Error>(std::move(taken.error()));
-  }
-  return ServerLock(std::move(*taken));
+  return taken || taken.error().errno_value != EBUSY ? std::move(taken) : held(path, 0);
 }
 
 Result<FreshFolder> make_private_folder() {

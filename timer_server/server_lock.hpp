@@ -13,25 +13,14 @@
 
 namespace filetimer {
 
-class ServerLock {
- public:
-  // Fails with EBUSY if another server holds the lock. The error names the pid of that server if
-  // the kernel shows it. Afterwards no code in this process may open `path`: closing any descriptor
-  // of the file would drop the lock.
-  static Result<ServerLock> take(const std::string& path);
-  // Returns whether `path` still names the locked file.
-  [[nodiscard]] bool is_of(const std::string& path) const {
-    return identity_of(path) == lock_.identity();
-  }
-
- private:
-  explicit ServerLock(FileLock lock) : lock_(std::move(lock)) {}
-  FileLock lock_;
-};
+// Locks the file, and makes it if it is missing. Fails with EBUSY if another server holds the lock.
+// The error names the pid of that server if the kernel shows it. Afterwards no code in this process
+// may open `path`: closing any descriptor of the file would drop the lock.
+Result<FileLock> take_server_lock(const std::string& path);
 
 struct FreshFolder {
   std::string path;
-  ServerLock lock;
+  FileLock lock;
 };
 
 // Makes a locked folder for one COMMAND in `parent`, so that two jobs of one user never share one.

@@ -85,6 +85,12 @@ void write_open(JsonWriter& json, Core& core, bool with_workers, std::size_t roo
   }
 }
 
+JsonWriter begin_answer_of_server() {
+  JsonWriter json = begin_answer("done");
+  json.field("server_pid", ::getpid()).field("server_version", FILETIMER_VERSION);
+  return json;
+}
+
 }  // namespace
 
 ControlRequests::ControlRequests(Core& core, LifeCycle& life,
@@ -150,9 +156,7 @@ void ControlRequests::answer(const Accepted& accepted) {
 }
 
 void ControlRequests::answer_ping(const Accepted& accepted) {
-  JsonWriter json = begin_answer("done");
-  json.field("server_pid", ::getpid()).field("server_version", FILETIMER_VERSION);
-  clients_.finish(accepted.client, std::move(json).finish());
+  clients_.finish(accepted.client, begin_answer_of_server().finish());
 }
 
 // The status is that at the end of the iteration.
@@ -162,8 +166,7 @@ void ControlRequests::keep_for_status(const Accepted& accepted) {
 
 void ControlRequests::answer_status(const std::function<void(JsonWriter&)>& write) {
   while (!status_clients_.empty()) {
-    JsonWriter json = begin_answer("done");
-    json.field("server_pid", ::getpid()).field("server_version", FILETIMER_VERSION);
+    JsonWriter json = begin_answer_of_server();
     write(json);  // asks for client_count()
     clients_.finish(status_clients_.front(), std::move(json).finish());
     status_clients_.erase(status_clients_.begin());

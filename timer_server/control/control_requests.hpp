@@ -100,7 +100,7 @@ class ControlRequests {
   std::vector<ControlClients::Id> status_clients_;
   std::optional<Shutdown> shutdown_;  // to be carried out
   bool is_drain_asked_ = false;
-  Instant next_answer_ = Instant::never();  // when a client that does not read is removed
+  Instant next_answer_ = Instant::never();  // when a client is removed
 };
 
 }  // namespace filetimer

@@ -49,18 +49,15 @@ void RequestReader::read_again(std::string line) {
 }
 
 void RequestReader::on_line(std::string_view line, std::size_t lost_before) {
-  if (lost_before == 0) {
-    const auto request = parser_.parse(line);
-    if (request) {
-      sink_.on_request(*request, line);
-    } else {
-      on_glued_line(line, lost_before, request.error());
-    }
-    return;
+  if (lost_before > 0) {
+    on_glued_line(line, lost_before,
+                  Error{fmt::format("a line of {} bytes: expected at most {} with its newline",
+                                    lost_before + line.size() + 1, kMaxLineBytes)});
+  } else if (const auto request = parser_.parse(line)) {
+    sink_.on_request(*request, line);
+  } else {
+    on_glued_line(line, lost_before, request.error());
   }
-  on_glued_line(line, lost_before,
-                Error{fmt::format("a line of {} bytes: expected at most {} with its newline",
-                                  lost_before + line.size() + 1, kMaxLineBytes)});
 }
 
 // Parses a line again from the last place at which a line may begin. A writer that closes the pipe
@@ -77,12 +74,9 @@ void RequestReader::on_glued_line(std::string_view line, std::size_t lost_before
   const std::string_view front = line.substr(0, begin);
   const std::string_view back = line.substr(begin);
   const bool seam_is_known = begin == held_;
-  if (lost_before == 0 && !seam_is_known && parser_.parse(front)) {
-    sink_.on_rejected(why.message, line);
-    return;
-  }
+  const bool are_two_objects = lost_before == 0 && !seam_is_known && parser_.parse(front);
   const auto request = parser_.parse(back);
-  if (!request) {
+  if (are_two_objects || !request) {
     sink_.on_rejected(why.message, line);
     return;
   }

@@ -34,12 +34,8 @@ inline bool has_job(const WorkerFacts& facts) {
 // opens its scope just before one.
 WorkerFacts read_worker_facts(pid_t pid, std::span<const std::string> wanted = {});
 
-// Returns the facts in the bytes of /proc/PID/cmdline and /proc/PID/environ. The first variable
-// with a value counts, in this order:
-//   rank        RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK
-//   local_rank  LOCAL_RANK, SLURM_LOCALID, OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID
-//   job_id      SLURM_JOB_ID, TORCHELASTIC_RUN_ID, PBS_JOBID, LSB_JOBID, JOB_ID, PMIX_NAMESPACE
-//   step_id     SLURM_STEP_ID
+// Returns the facts in the bytes of /proc/PID/cmdline and /proc/PID/environ. The first variable of
+// common/job_variables.hpp with a value counts.
 WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ_block,
                               std::span<const std::string> wanted = {});
 
