@@ -42,22 +42,6 @@ int fail(int status, const Settings& settings, const std::string& message) {
   return settings.command.empty() ? status : exit_status::kServerFailed;
 }
 
-// --detach: the command returns when the server is ready, or with its exit status if it cannot
-// start. The forked server's connection to the command that waits for it.
-class Detached {
- public:
-  // Forks. In the parent, waits for the child's report, prints it, and sets `parent_exit_status`,
-  // with which the parent must exit. In the child, begins a new session and leaves
-  // `parent_exit_status` empty. Must be called before any thread is started.
-  static Result<Detached> fork(std::optional<int>& parent_exit_status);
-
-  // Reports the ready line to the parent, and replaces the three standard descriptors by /dev/null.
-  void report_ready(const std::string& line);
-
- private:
-  UniqueFd report_;
-};
-
 int wait_for_report(int report, pid_t child) {
   std::array<char, 4096> text{};
   bool reported = false;
@@ -77,45 +61,49 @@ int wait_for_report(int report, pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
-Result<Detached> Detached::fork(std::optional<int>& parent_exit_status) {
+// --detach: the command returns when the server is ready, or with its exit status if it cannot
+// start. Forks. In the child, begins a new session and returns the descriptor for report_ready().
+// In the parent, waits for the child's report, prints it, and sets `parent_exit_status`, with which
+// the parent must exit. Must be called before any thread is started.
+Result<UniqueFd> detach(std::optional<int>& parent_exit_status) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
     return system_error("--detach: cannot make a pipe");
   }
-  UniqueFd reading(ends[0]);
-  Detached detached;
-  detached.report_.reset(ends[1]);
+  const UniqueFd reading(ends[0]);
+  UniqueFd report(ends[1]);
   const pid_t child = ::fork();
   if (child < 0) {
     return system_error("--detach: cannot fork");
   }
   if (child > 0) {
-    detached.report_.reset();
+    report.reset();
     parent_exit_status = wait_for_report(reading.get(), child);
   } else {
     ::setsid();
   }
-  return detached;
+  return report;
 }
 
-void Detached::report_ready(const std::string& line) {
-  // A shell that reads the output of the command, as in $(timer_server --detach), waits for the end
-  // of that pipe. The server must not keep the pipe open.
+// Reports the ready line to the parent, and replaces the three standard descriptors by /dev/null: a
+// shell that reads the output of the command, as in $(timer_server --detach), waits for the end of
+// that pipe.
+void report_ready(const UniqueFd& report, const std::string& line) {
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     ::dup2(null.get(), standard);
   }
-  (void)!::write(report_.get(), line.data(), line.size());
-  report_.reset();
+  (void)!::write(report.get(), line.data(), line.size());
 }
 
 // Reports that the server is ready, starts COMMAND if there is one, and serves. Returns the exit
 // status.
 int run_server(Server& server, const Settings& settings, const Inheritance& inheritance,
-               const RuntimeDirectory& directory, Detached* detached) {
+               const RuntimeDirectory& directory, UniqueFd report) {
   const std::string ready = server.ready_line() + "\n";
-  if (detached != nullptr) {
-    detached->report_ready(ready);
+  if (report) {
+    report_ready(report, ready);
+    report.reset();
   } else {
     (void)!::write(settings.command.empty() ? STDOUT_FILENO : STDERR_FILENO, ready.data(),
                    ready.size());
@@ -134,7 +122,7 @@ int run_server(Server& server, const Settings& settings, const Inheritance& inhe
   return server.run();
 }
 
-int serve(const Settings& settings, Inheritance inheritance, UniqueFd passed, Detached* detached) {
+int serve(const Settings& settings, Inheritance inheritance, UniqueFd passed, UniqueFd report) {
   // All that an earlier server has left would count as of another boot.
   if (this_boot() == BootId{} && ::access(kBootIdPath, F_OK) == 0) {
     return fail(exit_status::kFailed, settings, fmt::format("cannot read '{}'", kBootIdPath));
@@ -148,7 +136,7 @@ int serve(const Settings& settings, Inheritance inheritance, UniqueFd passed, De
     directory->clean_up();
     return fail(log.error().status, settings, log.error().message);
   }
-  messages::start(settings.log_level, detached != nullptr);
+  messages::start(settings.log_level, static_cast<bool>(report));
   directory->warn_about_place();
   if (settings.realtime) {
     if (Status allowed = enter_realtime(); !allowed) {
@@ -159,7 +147,7 @@ int serve(const Settings& settings, Inheritance inheritance, UniqueFd passed, De
   int status = exit_status::kFailed;
   try {
     Server server(settings, *directory, std::move(*log), inheritance);
-    status = run_server(server, settings, inheritance, *directory, detached);
+    status = run_server(server, settings, inheritance, *directory, std::move(report));
   } catch (...) {
     directory->clean_up();
     throw;
@@ -188,18 +176,19 @@ int main(int argc, char** argv) {
   }
   block_signals();
   try {
+    UniqueFd report;
     if (settings.detach) {
       std::optional<int> parent_exit_status;
-      auto detached = Detached::fork(parent_exit_status);
+      auto detached = detach(parent_exit_status);
       if (!detached) {
         return fail(exit_status::kFailed, settings, detached.error().message);
       }
       if (parent_exit_status) {
         return *parent_exit_status;
       }
-      return serve(settings, inheritance, std::move(*passed), &*detached);
+      report = std::move(*detached);
     }
-    return serve(settings, inheritance, std::move(*passed), nullptr);
+    return serve(settings, inheritance, std::move(*passed), std::move(report));
   } catch (const std::exception& error) {
     return fail(exit_status::kFailed, settings, error.what());
   }

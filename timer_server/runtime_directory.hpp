@@ -48,11 +48,9 @@ class RuntimeDirectory {
   void warn_about_place() const;
 
   [[nodiscard]] const std::string& path() const { return dir_; }
-  [[nodiscard]] const std::string& log_path() const { return log_; }
   [[nodiscard]] RequestPipe& pipe() { return opened_->pipe; }
   [[nodiscard]] const RequestPipe& pipe() const { return opened_->pipe; }
   [[nodiscard]] PageFolder& pages() { return opened_->pages; }
-  [[nodiscard]] const PageFolder& pages() const { return opened_->pages; }
   // Gives the control socket to the caller. After a restore() there is a new one.
   [[nodiscard]] UniqueFd take_control_socket() { return std::move(control_); }
 

@@ -4,7 +4,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -28,15 +27,11 @@ struct SideThreads::State {
     int idle = 0;
   };
   std::array<Queue, kLanes> queues FILETIMER_GUARDED_BY(mutex);  // by lane
-  ConditionVariable ended;
   std::vector<Delivery> deliveries FILETIMER_GUARDED_BY(mutex);
   bool stopping FILETIMER_GUARDED_BY(mutex) = false;
   bool realtime = false;  // set before the first thread is started
 
   Queue& of(Lane lane) FILETIMER_REQUIRES(mutex) { return queues[static_cast<std::size_t>(lane)]; }
-  [[nodiscard]] bool has_threads() const FILETIMER_REQUIRES(mutex) {
-    return std::ranges::any_of(queues, [](const Queue& queue) { return queue.threads > 0; });
-  }
 
   void work_until_stopped(Queue& queue) {
     if (realtime) {
@@ -50,7 +45,7 @@ struct SideThreads::State {
       }
       --queue.idle;
       if (stopping) {
-        break;
+        return;
       }
       Job job = std::move(queue.jobs.front());
       queue.jobs.pop_front();
@@ -65,8 +60,6 @@ struct SideThreads::State {
       const std::uint64_t one = 1;
       (void)!::write(event_fd.get(), &one, sizeof one);
     }
-    --queue.threads;
-    ended.notify_all();
   }
 };
 
@@ -75,7 +68,12 @@ SideThreads::SideThreads(bool realtime) : state_(std::make_shared<State>()) {
 }
 
 SideThreads::~SideThreads() {
-  stop(std::chrono::milliseconds{0});
+  const MutexLock lock(state_->mutex);
+  state_->stopping = true;
+  for (State::Queue& queue : state_->queues) {
+    queue.jobs.clear();
+    queue.work.notify_all();
+  }
 }
 
 void SideThreads::run(Job job, Lane lane) {
@@ -118,19 +116,6 @@ void SideThreads::deliver() {
   for (const Delivery& delivery : deliveries) {
     delivery();
   }
-}
-
-bool SideThreads::stop(std::chrono::milliseconds bound) {
-  MutexLock lock(state_->mutex);
-  state_->stopping = true;
-  for (State::Queue& queue : state_->queues) {
-    queue.jobs.clear();
-    queue.work.notify_all();
-  }
-  const auto until = std::chrono::steady_clock::now() + bound;
-  while (state_->has_threads() && state_->ended.wait_until(lock, until)) {
-  }
-  return !state_->has_threads();
 }
 
 }  // namespace filetimer

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -41,7 +40,7 @@ class SideThreads {
 
   // `realtime`: the threads get the priority of the loop, because a kill waits for evidence.
   explicit SideThreads(bool realtime = false);
-  // Abandons threads that hang. A thread owns what it uses.
+  // Drops the queued jobs and lets the threads end. A thread owns what it uses.
   ~SideThreads();
   SideThreads(const SideThreads&) = delete;
   SideThreads& operator=(const SideThreads&) = delete;
@@ -53,9 +52,6 @@ class SideThreads {
   [[nodiscard]] int event_fd() const;
   // Calls the deliveries of the jobs that are done, on the caller's thread.
   void deliver();
-  // Drops the queued jobs and waits at most `bound` for the threads to end. Returns false if one
-  // hangs.
-  bool stop(std::chrono::milliseconds bound);
 
  private:
   struct State;
