@@ -639,8 +639,8 @@ end:
    * code: timer_server/scopes/board_file.cpp BoardFile::open bd895b28 */
   :: d_step { server_at == START -> next_wake = ALWAYS; server_at = AFTER_START }
   /* RequestPipe::open()
-   * code: timer_server/requests/request_pipe.cpp RequestPipe::open e81ea8b6
-   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open a704b18e */
+   * code: timer_server/requests/request_pipe.cpp RequestPipe::open 6c62b5cc
+   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open e1f231d2 */
   :: d_step { server_at == MAKE_PIPE ->
        if
        :: pipe_at_path == 0 -> pipe_at_path = 1 + ENDS - ends
