@@ -13,6 +13,10 @@ namespace filetimer {
 using Duration = std::chrono::nanoseconds;
 inline constexpr Duration kForever = Duration::max();
 
+constexpr double in_seconds(Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
 // A point on CLOCK_MONOTONIC of this boot. Instant::never() is later than every other.
 struct Instant {
   std::int64_t ns = 0;

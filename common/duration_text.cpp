@@ -93,7 +93,7 @@ std::string duration_for_reading(Duration duration) {
   if (duration < Duration::zero()) {
     return "-" + duration_for_reading(-duration);
   }
-  const double seconds = std::chrono::duration<double>(duration).count();
+  const double seconds = in_seconds(duration);
   if (seconds >= 600) {
     const auto whole = static_cast<std::int64_t>(seconds);
     const auto [large, small, in_large, in_small] =

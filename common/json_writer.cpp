@@ -80,8 +80,7 @@ JsonWriter& JsonWriter::fixed(std::string_view key, double value, int places) {
 }
 
 JsonWriter& JsonWriter::seconds(std::string_view key, Duration duration) {
-  return duration == kForever ? null(key)
-                              : fixed(key, std::chrono::duration<double>(duration).count(), 9);
+  return duration == kForever ? null(key) : fixed(key, in_seconds(duration), 9);
 }
 
 JsonWriter& JsonWriter::null(std::string_view key) {

@@ -83,8 +83,7 @@ Result<FileLock> FileLock::take(UniqueFd file, const std::string& path) {
     return FileLock(std::move(file));
   }
   if (errno == EAGAIN || errno == EACCES) {
-    return tl::unexpected<Error>(
-        Error{fmt::format("'{}' is locked by another process", path), EBUSY});
+    return failure(fmt::format("'{}' is locked by another process", path), EBUSY);
   }
   return system_error(fmt::format("cannot lock '{}'", path));
 }

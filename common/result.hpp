@@ -23,15 +23,15 @@ template <class T>
 using Result = tl::expected<T, Error>;
 using Status = tl::expected<void, Error>;
 
+inline tl::unexpected<Error> failure(std::string what, int errno_value = 0) {
+  return tl::unexpected<Error>(Error{std::move(what), errno_value});
+}
+
 // Returns an error such as "cannot open /x: Permission denied".
 inline tl::unexpected<Error> system_error(std::string what, int error_number = errno) {
   what += ": ";
   what += std::generic_category().message(error_number);  // strerror is not safe in threads
-  return tl::unexpected<Error>(Error{std::move(what), error_number});
-}
-
-inline tl::unexpected<Error> failure(std::string what) {
-  return tl::unexpected<Error>(Error{std::move(what), 0});
+  return failure(std::move(what), error_number);
 }
 
 // Returns whether an error is a failure or lack of the system that may end.

@@ -68,7 +68,7 @@ struct LatenessCounts {
     const auto* const bound = std::ranges::lower_bound(
         kBoundsMs, late, {}, [](int ms) { return Duration{std::chrono::milliseconds{ms}}; });
     ++counts[static_cast<std::size_t>(bound - kBoundsMs.begin())];
-    total_s += std::chrono::duration<double>(late).count();
+    total_s += in_seconds(late);
     longest = std::max(longest, late);
   }
 };

@@ -23,10 +23,6 @@ namespace {
 
 using Labels = std::string;  // `NAME="VALUE"`, with a comma between two
 
-double seconds_of(Duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
 // The nanoseconds since 1970 do not fit into a double, so the seconds are converted apart.
 double unix_seconds(std::int64_t wall_ns) {
   constexpr std::int64_t kSecond = 1'000'000'000;
@@ -142,7 +138,7 @@ void write_gauges(MetricsWriter& out, const ServerStatus& status) {
   out.gauge("log_waiting_records", status.backlog.records, "Records that are not synced yet.");
   out.gauge("log_waiting_bytes", status.backlog.bytes, "Bytes of records that wait in memory.");
   const Instant now = status.now.mono;
-  out.gauge("log_lag_seconds", seconds_of(now - std::min(status.backlog.oldest, now)),
+  out.gauge("log_lag_seconds", in_seconds(now - std::min(status.backlog.oldest, now)),
             "Age of the oldest record that waits in memory; 0: no record waits.");
 }
 
@@ -197,7 +193,7 @@ std::string metrics_text(const ServerStatus& status, std::string_view version, b
   write_gauges(out, status);
   out.family("verdict_lateness_seconds", "histogram", "Time from a deadline to its verdict.");
   out.histogram(status.counters.lateness);
-  out.gauge("verdict_lateness_max_seconds", seconds_of(status.counters.lateness.longest),
+  out.gauge("verdict_lateness_max_seconds", in_seconds(status.counters.lateness.longest),
             "Longest time from a deadline to its verdict since the server started.");
   return std::move(out).finish();
 }

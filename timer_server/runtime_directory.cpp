@@ -2,6 +2,7 @@
 #include "timer_server/runtime_directory.hpp"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -15,9 +16,10 @@
 #include <thread>
 #include <vector>
 
+#include "common/control.hpp"
 #include "common/due.hpp"
+#include "common/limits.hpp"
 #include "common/run_folder.hpp"
-#include "timer_server/control/control_clients.hpp"
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {
@@ -111,6 +113,29 @@ Result<std::string> log_path_of(const Settings& settings, const RunFolder& folde
 }
 
 }  // namespace
+
+Result<UniqueFd> make_control_socket(const std::string& dir) {
+  const std::string path = fmt::format("{}/{}", dir, kControlName);
+  struct stat st {};
+  if (::lstat(path.c_str(), &st) == 0) {
+    if (!S_ISSOCK(st.st_mode)) {
+      return failure(fmt::format("'{}' is in the way: expected a socket, or nothing", path));
+    }
+    ::unlink(path.c_str());
+  }
+  const auto address = ControlAddress::in(dir);
+  if (!address) {
+    return tl::unexpected<Error>(address.error());
+  }
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  // The file gets the mode of the descriptor. The kernel may let fewer connections wait.
+  if (!socket || ::fchmod(socket.get(), 0600) != 0 ||
+      ::bind(socket.get(), address->get(), ControlAddress::size()) != 0 ||
+      ::listen(socket.get(), static_cast<int>(kMaxWaitingClients)) != 0) {
+    return system_error(fmt::format("cannot make the socket '{}'", path));
+  }
+  return socket;
+}
 
 tl::expected<RuntimeDirectory, StartFailure> RuntimeDirectory::take(const Settings& settings) {
   RunFolder folder = resolve_run_folder(settings.dir);

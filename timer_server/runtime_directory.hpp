@@ -25,10 +25,13 @@ struct StartFailure {
   std::string message;
 };
 
+// Makes the control socket in the runtime directory `dir`, whose lock this process holds: a socket
+// that is there was left by another server, and is removed. Fails if another file is in the way.
+Result<UniqueFd> make_control_socket(const std::string& dir);
+
 // Holds the lock that makes this server the only one of the directory, for the lifetime of the
 // object, and opens the entries of the directory. While the server runs, restore() and
-// replace_pipe() check each entry, because users and cleaners of /tmp remove files. Used on the
-// loop thread.
+// replace_pipe() check each entry, because users and cleaners of /tmp remove files.
 class RuntimeDirectory {
  public:
   // Chooses, makes, checks and locks the directory. A server with COMMAND and without a named

@@ -15,7 +15,6 @@
 #include "timer_server/core.hpp"
 #include "timer_server/inbox.hpp"
 #include "timer_server/kills/commands.hpp"
-#include "timer_server/kills/soft_deadlines.hpp"
 #include "timer_server/kills/verdicts.hpp"
 #include "timer_server/kills/warnings.hpp"
 #include "timer_server/metrics.hpp"
@@ -23,8 +22,7 @@
 #include "timer_server/system/own_children.hpp"
 #include "timer_server/system/service_manager.hpp"
 #include "timer_server/watch/deadline_scan.hpp"
-#include "timer_server/watch/halted_workers.hpp"
-#include "timer_server/watch/missed_time.hpp"
+#include "timer_server/watch/lost_time.hpp"
 #include "timer_server/watch/page_registry.hpp"
 #include "timer_server/watch/worker_registry.hpp"
 

@@ -97,10 +97,9 @@ Result<FreshFolder> make_locked_folder(std::string path) {
 }
 
 tl::unexpected<Error> held(const std::string& path, pid_t holder) {
-  return tl::unexpected<Error>(
-      Error{holder > 0 ? fmt::format("'{}' is held by the timer_server with pid {}", path, holder)
+  return failure(holder > 0 ? fmt::format("'{}' is held by the timer_server with pid {}", path, holder)
                        : fmt::format("'{}' is held by another timer_server", path),
-            EBUSY});
+            EBUSY);
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ void write_places(JsonWriter& json, const Core& core) {
 void write_settings(JsonWriter& json, const Settings& settings) {
   json.begin_object("settings");
   const auto duration = [&json](std::string_view key, Duration value) {
-    json.field(key, std::chrono::duration<double>(value).count());
+    json.field(key, in_seconds(value));
   };
   if (settings.default_timeout) {
     duration("default_timeout_s", *settings.default_timeout);
@@ -113,11 +113,10 @@ void write_left(JsonWriter& json, Core& core) {
   core.workers.for_each([&](const Worker& worker) {
     for (const ScopeView& scope : core.policy.open_scopes_of(worker)) {
       if (++listed <= kMaxLeftScopes && json.size() <= kMaxRecordBytesOfLists) {
-        const std::chrono::duration<double> elapsed = now - scope.terms.acquired;
         json.begin_object()
             .field("pid", worker.process->pid)
             .field("scope", scope.name)
-            .fixed("elapsed_s", elapsed.count(), 6)
+            .fixed("elapsed_s", in_seconds(now - scope.terms.acquired), 6)
             .end_object();
       }
     }
@@ -162,8 +161,7 @@ KillPath check_kill_path() {
 
 void write_status(JsonWriter& json, const Core& core, const ServerStatus& status,
                   const KillPath& kill_path) {
-  const std::chrono::duration<double> uptime = status.now.mono - status.started.mono;
-  json.fixed("uptime_s", uptime.count(), 3);
+  json.fixed("uptime_s", in_seconds(status.now.mono - status.started.mono), 3);
   write_places(json, core);
   if (status.command_pid) {
     json.field("command_pid", *status.command_pid);

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -12,15 +11,11 @@
 #include "common/control.hpp"
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
-#include "common/run_folder.hpp"
 #include "common/wire.hpp"
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {
 namespace {
-
-// Connections that wait to be accepted; the kernel may allow fewer.
-constexpr int kBacklog = static_cast<int>(kMaxWaitingClients);
 
 // Returns how many bytes were written. An error counts as all of them: the client is gone.
 std::size_t write_some(int connection, std::string_view text) {
@@ -53,29 +48,6 @@ std::string answer_with_reason(std::string_view kind, std::string_view reason) {
 
 std::string too_many_wait(std::size_t others) {
   return fmt::format("{} clients wait for an answer: there is no room for another", others);
-}
-
-Result<UniqueFd> make_control_socket(const std::string& dir) {
-  const std::string path = fmt::format("{}/{}", dir, kControlName);
-  struct stat st {};
-  if (::lstat(path.c_str(), &st) == 0) {
-    if (!S_ISSOCK(st.st_mode)) {
-      return failure(fmt::format("'{}' is in the way: expected a socket, or nothing", path));
-    }
-    ::unlink(path.c_str());
-  }
-  const auto address = ControlAddress::in(dir);
-  if (!address) {
-    return tl::unexpected<Error>(address.error());
-  }
-  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  // The file gets the mode of the descriptor.
-  if (!socket || ::fchmod(socket.get(), 0600) != 0 ||
-      ::bind(socket.get(), address->get(), ControlAddress::size()) != 0 ||
-      ::listen(socket.get(), kBacklog) != 0) {
-    return system_error(fmt::format("cannot make the socket '{}'", path));
-  }
-  return socket;
 }
 
 ControlClients::ControlClients(EventLoop& loop, std::size_t most,

@@ -17,7 +17,6 @@
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
 #include "common/posix.hpp"
-#include "common/result.hpp"
 #include "timer_server/system/event_loop.hpp"
 
 namespace filetimer {
@@ -27,10 +26,6 @@ JsonWriter begin_answer(std::string_view kind);
 std::string answer_with_reason(std::string_view kind, std::string_view reason);
 // Returns why a client is refused if `others` wait for an answer.
 std::string too_many_wait(std::size_t others);
-
-// Makes the socket in the runtime directory `dir`, whose lock this process holds: a socket that is
-// there was left by another server, and is removed. Fails if another file is in the way.
-Result<UniqueFd> make_control_socket(const std::string& dir);
 
 // Accepts connections, each with one request, and writes the answers. Nothing blocks, so a client
 // that does not read its answer delays no other client. A function that gets the id of a client

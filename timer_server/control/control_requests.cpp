@@ -277,7 +277,7 @@ bool ControlRequests::grant(const Accepted& accepted) {
     return false;
   }
   JsonWriter json = begin_answer("granted");
-  json.field("wait_s", std::chrono::duration<double>(accepted.granted).count());
+  json.field("wait_s", in_seconds(accepted.granted));
   clients_.tell(accepted.client, std::move(json).finish());
   return true;
 }

@@ -49,8 +49,7 @@ struct PastKill {
 //   {"stage":"hook"}              --on-expiry was started; if that was before the file was removed
 //
 // Records count once the next stage stands behind them, because a server may be killed while it
-// writes. The directory is in memory: a file costs microseconds and no sync. Used on the loop
-// thread.
+// writes. The directory is in memory: a file costs microseconds and no sync.
 class KillFiles {
  public:
   // The folder `kills` of the runtime directory `dir` is made with the first file.

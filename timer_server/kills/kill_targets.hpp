@@ -10,7 +10,7 @@
 
 #include "common/clock.hpp"
 #include "timer_server/records/records.hpp"
-#include "timer_server/settings/kill_policy.hpp"
+#include "timer_server/settings/settings.hpp"
 #include "timer_server/system/event_loop.hpp"
 #include "timer_server/system/process.hpp"
 #include "timer_server/system/process_tree.hpp"
@@ -40,7 +40,7 @@ using MayBeForking = std::function<bool(pid_t)>;
 // completes after SIGSTOP, so a target that may be inside fork() is waited for; a sleeping target
 // stops before it runs again. One look is enough for a sleeping worker without children.
 //
-// Used on the loop thread. What the constructor takes by reference must outlive the targets.
+// What the constructor takes by reference must outlive the targets.
 class KillTargets {
  public:
   KillTargets(std::shared_ptr<const Process> worker, KillMode mode, std::span<const pid_t> excluded,

@@ -19,9 +19,6 @@ namespace {
 
 constexpr int kSchema = 1;
 
-double seconds(Duration d) {
-  return std::chrono::duration<double>(d).count();
-}
 double millis(Duration d) {
   return std::chrono::duration<double, std::milli>(d).count();
 }
@@ -30,7 +27,7 @@ void write_timeout(JsonWriter& json, std::string_view key, Duration timeout) {
   if (timeout == kForever) {
     json.null(key);
   } else {
-    json.field(key, seconds(timeout));
+    json.field(key, in_seconds(timeout));
   }
 }
 
@@ -201,12 +198,12 @@ void write_whose_and_job(JsonWriter& json, const WorkerIdentity& worker) {
 
 void write_scope(JsonWriter& json, const ScopeView& scope, Instant now) {
   const ScopeTerms& terms = scope.terms;
-  json.field("scope", scope.name).fixed("elapsed_s", seconds(now - terms.acquired), 6);
+  json.field("scope", scope.name).fixed("elapsed_s", in_seconds(now - terms.acquired), 6);
   write_timeouts(json, terms);
   if (terms.deadline.is_never()) {
     json.null("remaining_s");
   } else {
-    json.fixed("remaining_s", seconds(terms.deadline - now), 6);
+    json.fixed("remaining_s", in_seconds(terms.deadline - now), 6);
   }
   if (terms.is_paused) {
     json.field("paused", true);
@@ -343,7 +340,7 @@ std::string Records::expired(const WorkerIdentity& worker, const Expiry& expiry,
   JsonWriter json = begin("expired", ClockReading::now(), worker);
   json.field("id", expiry.id).field("incident", expiry.incident).field("scope", expiry.scope.name);
   write_timeouts(json, terms);
-  json.fixed("elapsed_s", seconds(expiry.judged - terms.acquired), 6)
+  json.fixed("elapsed_s", in_seconds(expiry.judged - terms.acquired), 6)
       .fixed("overdue_ms", millis(expiry.judged - terms.deadline), 6)
       .field("acquired_mono_ns", terms.acquired.ns)
       .field("deadline_mono_ns", terms.deadline.ns);
@@ -352,7 +349,7 @@ std::string Records::expired(const WorkerIdentity& worker, const Expiry& expiry,
   }
   json.field("signal", std::max(terms.signal, 0));
   if (terms.grace) {
-    json.field("grace_s", seconds(*terms.grace));
+    json.field("grace_s", in_seconds(*terms.grace));
   }
   json.field("dir", origin_.dir).begin_array("open_scopes");
   std::size_t omitted = 0;
@@ -455,8 +452,8 @@ std::string Records::warned(const WorkerIdentity& worker, const SoftDeadline& pa
   JsonWriter json = begin("warned", ClockReading::now(), worker);
   json.field("id", passed.id).field("scope", passed.scope.name).field("reason", passed.reason);
   write_timeouts(json, terms);
-  json.fixed("elapsed_s", seconds(passed.noticed - terms.acquired), 6)
-      .fixed("soft_s", seconds(after), 6)
+  json.fixed("elapsed_s", in_seconds(passed.noticed - terms.acquired), 6)
+      .fixed("soft_s", in_seconds(after), 6)
       .fixed("overdue_ms", millis(passed.noticed - passed.when), 6)
       .field("acquired_mono_ns", terms.acquired.ns)
       .field("soft_mono_ns", passed.when.ns);
@@ -480,7 +477,7 @@ std::string Records::left_open(const WorkerIdentity& worker, const ScopeView& sc
   JsonWriter json = begin("left_open", ClockReading::now(), worker);
   json.field("scope", scope.name);
   write_timeouts(json, scope.terms);
-  json.fixed("elapsed_s", seconds(now - scope.terms.acquired), 6)
+  json.fixed("elapsed_s", in_seconds(now - scope.terms.acquired), 6)
       .field("acquired_mono_ns", scope.terms.acquired.ns)
       .field("reason", reason);
   return std::move(json).finish();
@@ -513,7 +510,7 @@ std::string Records::deferred(const WorkerIdentity& worker, const ScopeView& sco
 std::string Records::deferred_all(Duration given, std::size_t scopes,
                                   std::string_view reason) const {
   JsonWriter json = begin("deferred", ClockReading::now());
-  json.fixed("given_s", seconds(given), 6).field("scopes", scopes).field("reason", reason);
+  json.fixed("given_s", in_seconds(given), 6).field("scopes", scopes).field("reason", reason);
   return std::move(json).finish();
 }
 
@@ -566,7 +563,7 @@ std::string Records::rendezvous(const RendezvousRound& round, Instant now,
   json.field("name", round.name)
       .field("round", round.number)
       .field("world", round.world)
-      .fixed("waited_s", seconds(now - round.begun), 6);
+      .fixed("waited_s", in_seconds(now - round.begun), 6);
   write_joined(json, round);
   json.array("missing", round.missing);
   if (!why.empty()) {

@@ -16,7 +16,6 @@
 #include "common/limits.hpp"
 #include "common/scope_statistics.hpp"
 #include "timer_server/evidence/evidence.hpp"
-#include "timer_server/scopes/scope_terms.hpp"
 #include "timer_server/scopes/workers.hpp"
 
 namespace filetimer {
@@ -144,7 +143,7 @@ struct HookOutcome {
   [[nodiscard]] std::string text() const;
 };
 
-// Makes the records of a server. Used on the loop thread.
+// Makes the records of a server.
 class Records {
  public:
   explicit Records(RecordOrigin origin);

@@ -99,10 +99,9 @@ Result<RequestPipe> RequestPipe::open(const std::string& path) {
   }
   if (is_being_read(path)) {
     const pid_t holder = find_reader(path);
-    return tl::unexpected<Error>(
-        Error{holder != 0 ? fmt::format("'{}' is being read by process {}", path, holder)
+    return failure(holder != 0 ? fmt::format("'{}' is being read by process {}", path, holder)
                           : fmt::format("'{}' is being read by another process", path),
-              EBUSY});
+              EBUSY);
   }
   // O_RDWR makes the server a writer, too: the pipe never reports an end of file, and open() does
   // not wait for a client. O_NOFOLLOW: another process may have put a symlink there since the

@@ -13,7 +13,6 @@
 
 namespace filetimer {
 
-// Used on the loop thread.
 class BoardFile {
  public:
   // The server's settings that clients need.

@@ -47,7 +47,7 @@ Result<pid_t> MappedPage::owner() const {
     return tl::unexpected<Error>(lock.error());
   }
   if (!lock->is_held) {
-    return tl::unexpected<Error>(Error{"no process holds its lock", ESRCH});
+    return failure("no process holds its lock", ESRCH);
   }
   if (lock->holder == 0) {
     return failure("the holder of its lock is outside the server's pid namespace");

@@ -18,7 +18,7 @@
 namespace filetimer {
 
 // The worker may write anything to the page, truncate it or delete it at any moment. Every access
-// is guarded (PageGuard). Used on the loop thread.
+// is guarded (PageGuard).
 class MappedPage final : public WorkerPage {
  public:
   // Opens `path`. Fails unless it is a regular file of this user that read_claims() accepts.

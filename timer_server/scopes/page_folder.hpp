@@ -27,7 +27,6 @@ namespace filetimer {
 // its scopes again.
 void remove_page_file(const std::string& path);
 
-// Used on the loop thread.
 class PageFolder {
  public:
   struct Owner {

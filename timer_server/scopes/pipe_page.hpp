@@ -1,9 +1,11 @@
-// The scopes of a worker that sends lines on the request pipe.
+// The terms of a scope, and the scopes of a worker that sends lines on the request pipe.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <sys/types.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -12,21 +14,57 @@
 #include <string_view>
 #include <vector>
 
+#include "common/clock.hpp"
 #include "common/page_reader.hpp"
 #include "common/posix.hpp"
 #include "common/result.hpp"
-#include "timer_server/scopes/scope_terms.hpp"
+#include "common/scope_page.hpp"
 #include "timer_server/scopes/worker_page.hpp"
 #include "timer_server/system/process.hpp"
 #include "timer_server/system/worker_facts.hpp"
 
 namespace filetimer {
 
+// The grace period, from the first signal to SIGKILL; at most kLongestGraceMs.
+using Grace = std::chrono::duration<std::uint32_t, std::milli>;
+
+// Returns the grace period in whole milliseconds, rounded up.
+inline std::optional<Grace> grace_of(std::optional<Duration> grace) {
+  if (!grace) {
+    return std::nullopt;
+  }
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(*grace).count();
+  return Grace{static_cast<std::uint32_t>(std::clamp<std::int64_t>(ms, 0, kLongestGraceMs))};
+}
+
+// What was requested when a scope was opened or renewed, and what was granted.
+struct ScopeTerms {
+  Instant acquired;
+  Instant deadline;             // Instant::never(): none
+  Duration timeout = kForever;  // as granted; kForever: none
+  Duration asked = kForever;    // as requested; --max-timeout may have cut it
+  // The timeout in the code, if a file of the worker's replaced it; kForever: none.
+  std::optional<Duration> code_timeout;
+  std::optional<Grace> grace;      // none: one signal, no SIGKILL
+  std::uint32_t soft_ms = 0;       // from `acquired` to a warning; 0: by --warn-at
+  int signal = 0;                  // the first signal; 0 or less: none
+  pid_t tid = 0;                   // 0: unknown
+  bool whole_process : 1 = false;  // the end of the worker releases it
+  bool is_idle : 1 = false;        // not a scope: the idle timeout of a worker in no scope
+  bool signal_first : 1 = false;  // the signal comes at the timeout, and the deadline after `grace`
+  bool is_paused : 1 = false;
+};
+
+// A scope as it stood at one moment.
+struct ScopeView {
+  std::string name;
+  ScopeTerms terms;
+};
+
 // Slots in the server's own memory, which the server writes for the worker. save() copies changed
 // slots into a file in the layout of a scope page, for the next server and for `timer_client list`.
 // A scope that is opened and released between two calls of save() is never written. The file is
 // written by pwrite, not through a mapping, so a full file system is an error and not a SIGBUS.
-// Used on the loop thread.
 class PipePage final : public WorkerPage {
  public:
   // The file is named after `pid` in `folder`, a path that must outlive the page.

@@ -20,8 +20,7 @@ namespace filetimer {
 
 // Slots in the layout of a scope page. They are written by the worker (MappedPage), or by the
 // server for a worker that sends lines (PipePage). What is read is limited and never trusted. In a
-// slot of the worker's the server changes the deadline word only, by compare-and-swap. Used on the
-// loop thread.
+// slot of the worker's the server changes the deadline word only, by compare-and-swap.
 class WorkerPage {
  public:
   virtual ~WorkerPage() = default;

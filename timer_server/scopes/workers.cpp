@@ -5,7 +5,6 @@
 
 #include <utility>
 
-#include "common/limits.hpp"
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {

@@ -4,18 +4,21 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "common/clock.hpp"
+#include "common/limits.hpp"
 #include "common/result.hpp"
 #include "timer_server/scopes/pipe_page.hpp"
-#include "timer_server/scopes/warning_limit.hpp"
 #include "timer_server/scopes/worker_page.hpp"
 #include "timer_server/system/event_loop.hpp"
 #include "timer_server/system/process.hpp"
@@ -26,6 +29,37 @@ namespace filetimer {
 // The facts of a worker, empty until a side thread has read them. Shared with the records that wait
 // for them.
 using FactsCell = std::shared_ptr<std::optional<WorkerFacts>>;
+
+// Limits the recorded warnings of one worker to kMaxWarningsPerWorker in a kWarningPeriod, so that
+// a loop whose every step passes its soft deadline does not fill the log.
+class WarningLimit {
+ public:
+  struct Share {
+    std::size_t count = 0;  // how many of the wanted warnings may be recorded
+    std::size_t omitted =
+        0;  // how many were not recorded before them; for the first of their records
+  };
+  // Takes `wanted` warnings from what is left of the limit. Reports omitted warnings once.
+  Share take(std::size_t wanted, Instant now) {
+    if (now - period_begin_ >= kWarningPeriod) {
+      period_begin_ = now;
+      recorded_ = 0;
+    }
+    Share share;
+    share.count = std::min(wanted, kMaxWarningsPerWorker - recorded_);
+    recorded_ += share.count;
+    if (share.count > 0) {
+      share.omitted = std::exchange(omitted_, 0);
+    }
+    omitted_ += wanted - share.count;
+    return share;
+  }
+
+ private:
+  Instant period_begin_;
+  std::size_t recorded_ = 0;  // in this period
+  std::size_t omitted_ = 0;
+};
 
 struct CpuSample;  // evidence/proc_evidence.hpp
 
@@ -53,7 +87,7 @@ struct Worker {
   }
 };
 
-// The watched workers by pid. Used on the loop thread.
+// The watched workers by pid.
 class Workers {
  public:
   // Returns the worker, or null if the pid is not watched.

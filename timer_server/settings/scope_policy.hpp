@@ -9,8 +9,6 @@
 #include "common/limits.hpp"
 #include "common/page_reader.hpp"
 #include "common/wire.hpp"
-#include "timer_server/scopes/scope_terms.hpp"
-#include "timer_server/scopes/worker_page.hpp"
 #include "timer_server/scopes/workers.hpp"
 #include "timer_server/settings/settings.hpp"
 

@@ -42,8 +42,7 @@ Result<Process> open_process(pid_t pid) {
   process.pidfd = open_pidfd(pid);
   if (!process.pidfd) {
     if (errno == ESRCH) {
-      return tl::unexpected<Error>(
-          Error{fmt::format("there is no process with pid {}", pid), ESRCH});
+      return failure(fmt::format("there is no process with pid {}", pid), ESRCH);
     }
     if (errno == EINVAL) {
       return failure(fmt::format("pid {} is not a process's own id (a thread's?)", pid));
@@ -56,7 +55,7 @@ Result<Process> open_process(pid_t pid) {
     return tl::unexpected<Error>(!stat ? stat.error() : status.error());
   }
   if (!stat || !status || !process.is_alive()) {
-    return tl::unexpected<Error>(Error{fmt::format("pid {} has ended", pid), ESRCH});
+    return failure(fmt::format("pid {} has ended", pid), ESRCH);
   }
   process.start_time = stat->start_time;
   process.comm = stat->comm;

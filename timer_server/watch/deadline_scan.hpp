@@ -10,7 +10,7 @@
 #include "common/due.hpp"
 #include "timer_server/core.hpp"
 #include "timer_server/evidence/proc_evidence.hpp"
-#include "timer_server/watch/halted_workers.hpp"
+#include "timer_server/watch/lost_time.hpp"
 
 namespace filetimer {
 

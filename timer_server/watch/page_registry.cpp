@@ -327,15 +327,14 @@ Result<Process> PageRegistry::open_owner(MappedPage& page) const {
       return tl::unexpected<Error>(again.error());
     }
     if (*again != pid) {
-      return tl::unexpected<Error>(Error{fmt::format("pid {} has dropped its lock", pid), ESRCH});
+      return failure(fmt::format("pid {} has dropped its lock", pid), ESRCH);
     }
   } else if (process->start_time != confirmed->start_time) {
-    return tl::unexpected<Error>(Error{fmt::format("pid {} has ended", pid), ESRCH});
+    return failure(fmt::format("pid {} has ended", pid), ESRCH);
   } else if (process->start_stack != 0 && confirmed->start_stack != 0 &&
              (process->start_stack != confirmed->start_stack || !has_random_stack(pid))) {
     // The program that could have released the scopes has ended.
-    return tl::unexpected<Error>(
-        Error{fmt::format("pid {} has started another program", pid), kAnotherProgram});
+    return failure(fmt::format("pid {} has started another program", pid), kAnotherProgram);
   }
   return process;
 }

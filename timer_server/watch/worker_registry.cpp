@@ -30,8 +30,7 @@ void make_proc_entries(pid_t pid) {
 constexpr int kYounger = ESTALE;
 
 tl::unexpected<Error> younger_than_request(pid_t pid) {
-  return tl::unexpected<Error>(
-      Error{fmt::format("pid {} started after the request was written", pid), kYounger});
+  return failure(fmt::format("pid {} started after the request was written", pid), kYounger);
 }
 
 }  // namespace
@@ -110,9 +109,9 @@ Result<Worker*> WorkerRegistry::admit(pid_t pid, Instant written) {
 Result<Worker*> WorkerRegistry::watch(Process process) {
   const pid_t pid = process.pid;
   if (!make_room()) {
-    return tl::unexpected<Error>(Error{
+    return failure(
         fmt::format("{} workers are watched: no more fit (see ulimit -n)", core_.workers.count()),
-        EAGAIN});
+        EAGAIN);
   }
   auto added = core_.workers.add(std::move(process));
   if (!added) {
@@ -124,8 +123,8 @@ Result<Worker*> WorkerRegistry::watch(Process process) {
     watch_exit(worker);
   } catch (const std::system_error& error) {
     core_.workers.remove(worker);
-    return tl::unexpected<Error>(
-        Error{fmt::format("pid {} can't be watched: {}", pid, error.what()), error.code().value()});
+    return failure(fmt::format("pid {} can't be watched: {}", pid, error.what()),
+                   error.code().value());
   }
   read_facts(worker);
   messages::debug("watching pid {} ({})", pid, worker.process->comm);

@@ -14,6 +14,7 @@
 #include "common/control.hpp"
 #include "common/limits.hpp"
 #include "tests/support/files.hpp"
+#include "timer_server/runtime_directory.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/watch/missed_time.hpp"
+#include "timer_server/watch/lost_time.hpp"
 
 #include <doctest/doctest.h>
 
