@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <tuple>
 
 #include "common/limits.hpp"
 
@@ -19,6 +21,8 @@ constexpr double kWaitingPercent = 5;
 // The size of a thread in the record without its frames. Frames leave this much room for each
 // thread behind them.
 constexpr std::size_t kBytesPerThread = 400;
+// Likewise of a thread that has the stacks of another one.
+constexpr std::size_t kBytesPerOther = 8;
 // The room that the threads leave for each child whose main thread was read.
 constexpr std::size_t kBytesPerChild = 1024;
 // The Python stacks leave the other half of the record to `threads` and `children`.
@@ -86,18 +90,53 @@ std::size_t bytes_for_children(const Evidence& evidence) {
   return std::min(evidence.children.size(), kMaxChildrenRead) * kBytesPerChild;
 }
 
+std::size_t others_of(const ThreadEvidence& thread) {
+  std::size_t count = 0;
+  for (const SameStack& others : thread.same_stack) {
+    count += others.tids.size();
+  }
+  return count;
+}
+
+// Returns how many threads have no room.
+std::size_t write_same_stack(JsonWriter& json, const ThreadEvidence& thread, std::size_t limit) {
+  std::size_t omitted = 0;
+  const std::string doing = activity_of(thread);
+  json.begin_array("same_stack");
+  for (const SameStack& others : thread.same_stack) {
+    if (json.size() > limit) {
+      omitted += others.tids.size();
+      continue;
+    }
+    json.begin_object().field("comm", others.comm);
+    if (others.doing != doing) {
+      json.field("doing", others.doing);
+    }
+    write_unless_empty(json, "syscall_fd", others.syscall_fd);
+    json.array("tids", others.tids).end_object();
+  }
+  json.end_array();
+  return omitted;
+}
+
 void write_threads(JsonWriter& json, const Evidence& evidence) {
   const std::size_t most_bytes = kMaxEvidenceBytes - bytes_for_children(evidence);
   std::size_t omitted = evidence.threads_omitted;
-  std::size_t threads_left = evidence.threads.size();
+  std::size_t others_left = 0;
+  for (const ThreadEvidence& thread : evidence.threads) {
+    others_left += others_of(thread);
+  }
+  std::size_t threads_left = std::min(evidence.threads.size(), kMaxStacksShown);
   json.begin_array("threads");
   for (const ThreadEvidence& thread : evidence.threads) {
-    --threads_left;
-    if (json.size() > most_bytes) {
-      ++omitted;
+    if (json.size() > most_bytes || threads_left == 0) {
+      omitted += 1 + others_of(thread);
       continue;
     }
-    const std::size_t limit = most_bytes - (threads_left + 1) * kBytesPerThread;
+    const std::size_t needed = threads_left * kBytesPerThread + others_left * kBytesPerOther;
+    const std::size_t limit = most_bytes - std::min(needed, most_bytes);
+    --threads_left;
+    others_left -= others_of(thread);
     json.begin_object().field("tid", thread.tid).field("comm", thread.comm);
     write_activity(json, thread);
     json.fixed("cpu_s", thread.cpu_s, 2);
@@ -106,6 +145,9 @@ void write_threads(JsonWriter& json, const Evidence& evidence) {
     }
     write_frames(json, "stack", thread.stack, limit);
     write_frames(json, "native_stack", thread.native_stack, limit);
+    if (!thread.same_stack.empty()) {
+      omitted += write_same_stack(json, thread, most_bytes);
+    }
     json.end_object();
   }
   json.end_array();
@@ -150,6 +192,16 @@ void write_python(JsonWriter& json, const Evidence& evidence) {
       json.field("current", true);
     }
     write_frames(json, "frames", thread.frames, limit);
+    if (!thread.same_stack.empty()) {
+      json.begin_array("same_stack");
+      for (const PythonThread& other : thread.same_stack) {
+        json.begin_object();
+        write_unless_empty(json, "ident", other.ident);
+        write_unless_empty(json, "name", other.name);
+        json.end_object();
+      }
+      json.end_array();
+    }
     json.end_object();
   }
   json.end_array();
@@ -164,6 +216,9 @@ std::optional<double> total_cpu_percent(const Evidence& evidence) {
   for (const ThreadEvidence& thread : evidence.threads) {
     if (thread.cpu_percent) {
       sum = sum.value_or(0) + *thread.cpu_percent;
+    }
+    for (const SameStack& others : thread.same_stack) {
+      sum = sum ? *sum + others.cpu_percent : sum;
     }
   }
   return sum;
@@ -206,6 +261,51 @@ std::string activity_of(const ThreadEvidence& thread) {
     text = "ready to run";  // other threads have the CPU, or the thread was woken just now
   }
   return text + fmt::format(" ({:.0f} % CPU)", *thread.cpu_percent);
+}
+
+Evidence folded(const Evidence& evidence) {
+  Evidence folded = evidence;
+  folded.threads.clear();
+  using Place = std::tuple<pid_t, std::vector<std::string>, std::string>;
+  std::map<Place, std::size_t> places;
+  for (const ThreadEvidence& thread : evidence.threads) {
+    const auto found =
+        std::ranges::find(evidence.threads, thread.native_stack_of, &ThreadEvidence::tid);
+    const ThreadEvidence& owner = found == evidence.threads.end() ? thread : *found;
+    const pid_t native = owner.native_stack.empty() ? 0 : owner.tid;
+    const std::string doing =
+        native != 0 || !thread.stack.empty()
+            ? ""
+            : fmt::format("{} {} {}", thread.state, thread.wchan, thread.syscall);
+    const auto [place, is_new] =
+        places.try_emplace({native, thread.stack, doing}, folded.threads.size());
+    if (is_new) {
+      folded.threads.push_back(thread);
+      folded.threads.back().native_stack = owner.native_stack;
+      continue;
+    }
+    std::vector<SameStack>& same = folded.threads[place->second].same_stack;
+    const SameStack other{thread.comm, activity_of(thread), thread.syscall_fd, {}};
+    auto alike = std::ranges::find_if(same, [&](const SameStack& each) {
+      return std::tie(each.comm, each.doing, each.syscall_fd) ==
+             std::tie(other.comm, other.doing, other.syscall_fd);
+    });
+    alike = alike == same.end() ? same.insert(alike, other) : alike;
+    alike->tids.push_back(thread.tid);
+    alike->cpu_percent += thread.cpu_percent.value_or(0);
+  }
+  folded.python_threads.clear();
+  std::map<std::vector<std::string>, std::size_t> of_python;
+  for (const PythonThread& thread : evidence.python_threads) {
+    const auto [place, is_new] = of_python.try_emplace(thread.frames, folded.python_threads.size());
+    if (is_new || thread.is_current) {
+      folded.python_threads.push_back(thread);
+    } else {
+      folded.python_threads[place->second].same_stack.push_back(thread);
+      folded.python_threads[place->second].same_stack.back().frames.clear();
+    }
+  }
+  return folded;
 }
 
 void write_evidence(JsonWriter& json, const Evidence& evidence) {

@@ -85,12 +85,13 @@ void EvidenceCollection::begin(std::shared_ptr<const char> place, Instant now) {
       [self = shared_from_this()]() -> SideThreads::Delivery {
         self->publish({}, "/proc was being read");
         const Process& worker = *self->request_.worker;
-        Evidence evidence = read_proc_evidence(worker.pid, worker.start_time);
+        auto evidence =
+            std::make_shared<Evidence>(read_proc_evidence(worker.pid, worker.start_time));
         if (self->request_.early) {
-          begin_cpu_sample(*self->request_.early, evidence);
+          begin_cpu_sample(*self->request_.early, *evidence);
         }
-        self->publish(evidence, "the evidence of other workers was being collected");
-        return [self, has_ended = evidence.threads.empty()] { self->begin_slow(has_ended); };
+        self->publish(*evidence, "the evidence of other workers was being collected");
+        return [self, evidence] { self->begin_slow(evidence); };
       },
       request_.use == EvidenceFor::kSignal ? SideThreads::Lane::kQuick
                                            : SideThreads::Lane::kUnexpired);
@@ -98,25 +99,20 @@ void EvidenceCollection::begin(std::shared_ptr<const char> place, Instant now) {
 
 // Called on the loop thread, so that the cheap evidence of all workers that expired together is
 // collected first.
-void EvidenceCollection::begin_slow(bool has_ended) {
+void EvidenceCollection::begin_slow(std::shared_ptr<Evidence> evidence) {
   const std::size_t others = side_threads_.waiting(SideThreads::Lane::kQuick) +
                              side_threads_.waiting(SideThreads::Lane::kSlow);
   const bool is_for_signal = request_.use == EvidenceFor::kSignal;
-  if (has_ended) {
+  if (evidence->threads.empty()) {  // the worker has ended
     deliver(true, "");
   } else if (is_for_signal && request_.level == EvidenceLevel::kProc && others >= kMaxSampled) {
     deliver(true, "no CPU sample: too many workers expired at once");
   } else if (done_) {
     side_threads_.run(
-        [self = shared_from_this()]() -> SideThreads::Delivery {
-          Evidence evidence;
-          {
-            const MutexLock lock(self->mutex_);
-            evidence = self->evidence_;
-          }
-          if (!evidence.threads.empty()) {  // else it was delivered meanwhile
-            self->add_slow(evidence);
-            self->publish(evidence, "the evidence was complete");
+        [self = shared_from_this(), evidence = std::move(evidence)]() -> SideThreads::Delivery {
+          if (self->publish(*evidence, "the evidence of other workers was being collected")) {
+            self->add_slow(*evidence);
+            self->publish(*evidence, "the evidence was complete");
           }
           return [self] { self->deliver(true, ""); };
         },
@@ -151,6 +147,7 @@ void EvidenceCollection::add_slow(Evidence& evidence) {
     }
   }
   publish(evidence, "CPU time was being sampled");
+  read_other_threads(request_.worker->pid, request_.worker->start_time, evidence);
   const Instant due = evidence.threads.back().sampled + kCpuSample;
   const Duration wait = std::min(due, request_.until) - Instant::now();
   std::this_thread::sleep_for(std::max(wait, Duration::zero()));
@@ -170,9 +167,10 @@ void EvidenceCollection::add_slow(Evidence& evidence) {
 }
 
 bool EvidenceCollection::publish(const Evidence& evidence, const char* activity) {
+  Evidence to_deliver = folded(evidence);
   const MutexLock lock(mutex_);
   if (!is_ended_) {
-    evidence_ = evidence;
+    evidence_ = std::move(to_deliver);
     activity_ = activity;
   }
   return !is_ended_;

@@ -58,7 +58,7 @@ class EvidenceCollection : public std::enable_shared_from_this<EvidenceCollectio
   EvidenceCollection(SideThreads& side_threads, EvidenceRequest request, Done done);
   void begin(std::shared_ptr<const char> place, Instant now);
   void withdraw();
-  void begin_slow(bool has_ended);
+  void begin_slow(std::shared_ptr<Evidence> evidence);
   void deliver(bool is_complete, std::string_view missing);
   // On a side thread.
   void add_slow(Evidence& evidence);

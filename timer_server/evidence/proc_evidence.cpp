@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <set>
 #include <string_view>
 
 #include "common/clock.hpp"
@@ -133,6 +134,21 @@ ThreadEvidence read_thread(const std::string& folder, pid_t pid, pid_t tid, Evid
   return thread;
 }
 
+// Reads threads until `most` are read.
+void read_threads(pid_t pid, const std::vector<pid_t>& tids, std::size_t most, Evidence& evidence) {
+  std::set<pid_t> read;
+  for (const ThreadEvidence& thread : evidence.threads) {
+    read.insert(thread.tid);
+  }
+  for (const pid_t tid : tids) {
+    if (evidence.threads.size() < most && !read.contains(tid)) {
+      evidence.threads.push_back(
+          read_thread(fmt::format("/proc/{}/task/{}", pid, tid), pid, tid, evidence));
+    }
+  }
+  evidence.threads_omitted = tids.size() - std::min(tids.size(), evidence.threads.size());
+}
+
 void read_children(pid_t pid, const std::vector<pid_t>& tids, Evidence& evidence) {
   for (const pid_t tid : tids) {
     for (const pid_t child : children_of(pid, tid)) {
@@ -189,24 +205,24 @@ Evidence read_proc_evidence(pid_t pid, std::uint64_t start_time) {
   evidence.cpu_system_s = seconds_of(stat->system_ticks);
   evidence.rss_bytes = stat->rss_pages * ::sysconf(_SC_PAGESIZE);
   const std::vector<pid_t> tids = threads_of(pid);
-  for (const pid_t tid : tids) {
-    if (evidence.threads.size() >= kMaxEvidenceThreads) {
-      evidence.threads_omitted = tids.size() - evidence.threads.size();
-      break;
-    }
-    evidence.threads.push_back(
-        read_thread(fmt::format("{}/task/{}", folder, tid), pid, tid, evidence));
-  }
+  read_threads(pid, tids, kThreadsReadFirst, evidence);
   read_children(pid, tids, evidence);
   read_devices(folder, evidence);
   evidence.gathered_ms = std::chrono::duration<double, std::milli>(Instant::now() - begin).count();
   return evidence;
 }
 
+void read_other_threads(pid_t pid, std::uint64_t start_time, Evidence& evidence) {
+  const auto stat = read_stat(fmt::format("/proc/{}", pid));
+  if (evidence.threads_omitted > 0 && stat && stat->start_time == start_time) {
+    read_threads(pid, threads_of(pid), kMaxEvidenceThreads, evidence);
+  }
+}
+
 CpuSample read_cpu_sample(pid_t pid) {
   CpuSample sample;
   for (const pid_t tid : threads_of(pid)) {
-    if (sample.threads.size() >= kMaxEvidenceThreads) {
+    if (sample.threads.size() >= kThreadsReadFirst) {
       break;
     }
     const Instant now = Instant::now();

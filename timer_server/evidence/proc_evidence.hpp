@@ -16,12 +16,18 @@ namespace filetimer {
 // in which some kernels count CPU time.
 inline constexpr std::chrono::milliseconds kCpuSample{30};
 
-// Reads what the kernel says of the process. Returns evidence without threads, with the reason in
-// `missing`, if the process has ended: `start_time` (field 22 of /proc/PID/stat) distinguishes
-// it from a later process with the same pid.
+// The threads of a worker that are read before those of others. A thread takes 50 us.
+inline constexpr std::size_t kThreadsReadFirst = 64;
+
+// Reads what the kernel says of the process, and of its first kThreadsReadFirst threads. Returns
+// evidence without threads, with the reason in `missing`, if the process has ended: `start_time`
+// (field 22 of /proc/PID/stat) distinguishes it from a later process with the same pid.
 Evidence read_proc_evidence(pid_t pid, std::uint64_t start_time);
 
-// The CPU times of the threads of a process, before its deadline.
+// Adds the threads that read_proc_evidence() has left out, up to kMaxEvidenceThreads.
+void read_other_threads(pid_t pid, std::uint64_t start_time, Evidence& evidence);
+
+// The CPU times of the first kThreadsReadFirst threads of a process, before its deadline.
 struct CpuSample {
   // How long before a deadline they are read: the evidence then need not wait for kCpuSample.
   static constexpr Duration kLead = kCpuSample + std::chrono::milliseconds{5};

@@ -14,6 +14,7 @@
 #include <climits>
 #include <cstdlib>
 #include <optional>
+#include <sstream>
 #include <vector>
 
 #include "common/limits.hpp"
@@ -288,10 +289,16 @@ bool parse_stacks(std::string_view answer, Evidence& evidence) {
     const std::string_view text =
         line.substr(std::min(space + 1, line.size())).substr(0, kMaxFrameBytes);
     if (key == "thread") {
-      const auto tid = number_from<pid_t>(text);
-      const auto found = std::ranges::find_if(
-          evidence.threads, [&](const ThreadEvidence& each) { return each.tid == tid; });
-      thread = found == evidence.threads.end() ? nullptr : &*found;
+      thread = nullptr;
+      std::istringstream tids{std::string(line.substr(space))};
+      for (pid_t tid = 0; tids >> tid;) {
+        const auto found = std::ranges::find(evidence.threads, tid, &ThreadEvidence::tid);
+        if (found != evidence.threads.end() && thread != nullptr) {
+          found->native_stack_of = thread->tid;
+        } else if (found != evidence.threads.end()) {
+          thread = &*found;
+        }
+      }
     } else if (key == "frame" && thread != nullptr &&
                thread->native_stack.size() < kMaxStackFrames) {
       thread->native_stack.emplace_back(text);

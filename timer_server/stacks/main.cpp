@@ -8,7 +8,7 @@
 //   go                                       the worker may be stopped now
 // Between the two lines the helper reads the files of the worker's code, while the worker runs.
 // The answer on standard output may end anywhere; each line is useful without the next ones:
-//   thread TID     the frames that follow are of this thread
+//   thread TID...  the frames that follow are of each of these threads
 //   frame TEXT     a frame, the innermost first
 //   cut TEXT       why further frames of the thread are missing
 //   note TEXT      why something else is missing
@@ -131,6 +131,18 @@ std::string join(const std::vector<std::string>& names) {
              : list;
 }
 
+// Adds a stack, or its thread to an equal stack.
+void fold_into(std::vector<Stack>& folded, Stack stack) {
+  const auto equal = std::ranges::find_if(folded, [&](const Stack& each) {
+    return each.frames == stack.frames && each.ended_early == stack.ended_early;
+  });
+  if (equal == folded.end()) {
+    folded.push_back(std::move(stack));
+  } else {
+    equal->tids.push_back(stack.tids.front());
+  }
+}
+
 // Stops the worker, reads its stacks without names, and resumes it.
 std::vector<Stack> read_stacks(Unwinder& unwinder, Tracees& tracees) {
   std::vector<Stack> stacks;
@@ -141,8 +153,10 @@ std::vector<Stack> read_stacks(Unwinder& unwinder, Tracees& tracees) {
       note("not all native stacks: the worker was stopped for the longest time allowed");
       break;
     }
-    stacks.push_back(unwinder.unwind(tid));
-    if (stacks.back().frames.empty()) {
+    Stack stack = unwinder.unwind(tid);
+    const bool is_empty = stack.frames.empty();
+    fold_into(stacks, std::move(stack));
+    if (is_empty) {
       // A stopped thread has no frames only if its process was killed. libdw would abort if asked
       // for the next thread.
       break;
@@ -189,7 +203,7 @@ int run() {
     return answer_without_stacks("the process had ended");
   }
   for (const Stack& stack : read_stacks(**unwinder, tracees)) {
-    fmt::print("thread {}\n", stack.tid);
+    fmt::print("thread {}\n", fmt::join(stack.tids, " "));
     for (const Stack::Frame& frame : stack.frames) {
       fmt::print("frame {}\n", (*unwinder)->name(frame));
       tracees.release();

@@ -179,7 +179,7 @@ int Unwinder::find_module(Dwfl_Module* module, void** user, const char* name, Dw
 
 Stack Unwinder::unwind(pid_t tid) {
   Stack stack;
-  stack.tid = tid;
+  stack.tids.push_back(tid);
   const int result = ::dwfl_getthread_frames(
       dwfl_, tid,
       [](Dwfl_Frame* frame, void* data) {

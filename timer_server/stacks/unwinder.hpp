@@ -16,10 +16,11 @@
 namespace filetimer::stacks {
 
 struct Stack {
-  pid_t tid = 0;
+  std::vector<pid_t> tids;  // one, unless equal stacks are folded
   struct Frame {
     Dwarf_Addr pc = 0;
     bool is_exact = false;  // `pc` is the next instruction; otherwise it is a return address
+    bool operator==(const Frame&) const = default;
   };
   std::vector<Frame> frames;  // the innermost first, at most kMaxStackFrames
   std::string ended_early;    // why frames are missing; empty: the stack is complete

@@ -118,8 +118,14 @@ TEST_CASE("the record has all 16 threads of a Python worker, the main one first"
   const Record evidence = evidence_of(server, *worker);
   CAPTURE(evidence.line());
   const auto stacks = stacks_in(evidence);
-  REQUIRE(stacks.size() == 16);
+  REQUIRE(stacks.size() > 1);
   CHECK(has_function(stacks[0], "hang_in_lock"));
+  std::size_t threads = 0;
+  for (const auto thread : evidence.array("python_threads")) {
+    simdjson::dom::array others;
+    threads += 1 + (thread["same_stack"].get(others) == simdjson::SUCCESS ? others.size() : 0);
+  }
+  CHECK(threads == 16);
   for (std::size_t i = 1; i < stacks.size(); ++i) {
     CHECK(has_function(stacks[i], "wait_in_thread"));
   }

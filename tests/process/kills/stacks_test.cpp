@@ -45,6 +45,27 @@ std::vector<std::string> frames_of(simdjson::dom::element thread) {
   return frames;
 }
 
+// Returns all threads of a record, sorted.
+std::vector<pid_t> threads_in(const Record& evidence) {
+  std::vector<pid_t> tids;
+  const auto add = [&](simdjson::dom::element tid) {
+    tids.push_back(static_cast<pid_t>(tid.get_int64().value()));
+  };
+  for (const auto thread : evidence.array("threads")) {
+    add(thread["tid"].value());
+    simdjson::dom::array same;
+    if (thread["same_stack"].get(same) == simdjson::SUCCESS) {
+      for (const auto others : same) {
+        for (const auto tid : others["tids"].get_array().value()) {
+          add(tid);
+        }
+      }
+    }
+  }
+  std::ranges::sort(tids);
+  return tids;
+}
+
 bool has_frame(const std::vector<std::string>& frames, std::string_view begin) {
   return std::ranges::any_of(frames,
                              [&](const std::string& frame) { return frame.starts_with(begin); });
@@ -235,10 +256,37 @@ TEST_CASE("each of 16 threads has its stack") {
   const TempFolder temp;
   const Server server(temp);
   const Record evidence = evidence_of(server, stacks_worker("serve", 15));
-  REQUIRE(evidence.array("threads").size() == 16);
+  CHECK(threads_in(evidence).size() == 16);
   for (const auto thread : evidence.array("threads")) {
     CHECK(frames_of(thread).size() > 1);
   }
+}
+
+TEST_CASE("each of 4 stacks of 300 threads is recorded once, with its threads") {
+  const TempFolder temp;
+  const Server server(temp, {"--evidence-timeout", "20s"});
+  std::vector<pid_t> tids;
+  const Record evidence =
+      evidence_of(server, stacks_worker("pool", 299), [&](const Worker& worker) {
+        wait_until_asleep(worker.pid(), 300);
+        tids = filetimer::threads_of(worker.pid());
+      });
+  CAPTURE(evidence.line());
+  CHECK(evidence.array("threads").size() == 4);
+  CHECK_FALSE(evidence.has("threads_omitted"));
+  CHECK(missing_in(evidence) == "");
+  std::ranges::sort(tids);
+  CHECK(threads_in(evidence) == tids);
+  std::size_t named = 0;
+  for (const char* function : {"in_lock(", "in_read(", "in_pause("}) {
+    for (const auto thread : evidence.array("threads")) {
+      if (has_frame(frames_of(thread), std::string("hang::") + function)) {
+        ++named;
+        CHECK(std::string_view(thread["doing"].get_string().value()).starts_with("waiting in "));
+      }
+    }
+  }
+  CHECK(named == 4);  // the main thread reads, too
 }
 
 TEST_CASE("a stack that leaves all files of code is cut, with the reason that libdw gives") {

@@ -3,6 +3,9 @@
 //
 // hang THREADS: of every three threads one waits for a lock, one spins, one reads. Prints "ready".
 //
+// pool THREADS: of every three threads one waits for a lock, one reads, one waits for a signal.
+// Prints "ready".
+//
 // astray THREADS: threads that run where there is no file of code. Prints "ready".
 //
 // serve THREADS: threads that never stop working. Commands: "ping": answers "pong" when every
@@ -45,6 +48,11 @@ namespace hang {
   }
 }
 
+[[gnu::noinline]] void in_pause() {
+  while (::pause() != 0) {
+  }
+}
+
 }  // namespace hang
 
 namespace {
@@ -56,7 +64,7 @@ void say(const std::string& line) {
   }
 }
 
-int run_hanging(int threads) {
+int run_hanging(int threads, bool spins) {
   std::mutex held;
   held.lock();
   std::atomic<unsigned> turns{0};
@@ -67,10 +75,13 @@ int run_hanging(int threads) {
   std::vector<std::jthread> all;
   for (int i = 0; i < threads; ++i) {
     all.emplace_back([&, i] {
-      i % 3 == 0 ? hang::in_lock(held) : i % 3 == 1 ? hang::in_loop(turns) : hang::in_read(pipe[0]);
+      i % 3 == 0   ? hang::in_lock(held)
+      : i % 3 == 2 ? hang::in_read(pipe[0])
+      : spins      ? hang::in_loop(turns)
+                   : hang::in_pause();
     });
   }
-  while (threads > 1 && turns == 0) {
+  while (spins && threads > 1 && turns == 0) {
     std::this_thread::yield();
   }
   say("ready");
@@ -136,7 +147,8 @@ int main(int argc, char** argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::alarm(100);
   const std::string mode = argc == 3 ? argv[1] : "";
-  return mode == "hang"     ? run_hanging(std::stoi(argv[2]))
+  return mode == "hang"     ? run_hanging(std::stoi(argv[2]), true)
+         : mode == "pool"   ? run_hanging(std::stoi(argv[2]), false)
          : mode == "astray" ? run_astray(std::stoi(argv[2]))
          : mode == "serve"  ? run_serving(std::stoi(argv[2]))
                             : 2;

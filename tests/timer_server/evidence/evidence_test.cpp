@@ -119,6 +119,87 @@ TEST_CASE("Python's threads leave room for those of the kernel") {
   CHECK(static_cast<std::int64_t>(written) + record.integer("python_threads_omitted") == 100);
 }
 
+TEST_CASE("Threads with equal stacks are folded, and those without if they do the same") {
+  Evidence evidence;
+  for (const pid_t tid : {1, 2, 3, 4, 5, 6, 7, 8}) {
+    ThreadEvidence thread = thread_in('S', "futex", 0);
+    thread.tid = tid;
+    thread.comm = tid == 3 ? "other" : "pool";
+    thread.native_stack_of = tid == 5 || tid == 8 ? 0 : 2;
+    evidence.threads.push_back(thread);
+  }
+  evidence.threads[1].native_stack = {"f", "main"};
+  evidence.threads[3] = thread_in('R', "", 100);  // it was woken meanwhile
+  evidence.threads[3].tid = 4;
+  evidence.threads[3].comm = "pool";
+  evidence.threads[3].native_stack_of = 2;
+  evidence.threads[5].stack = {"do_exit"};
+  evidence.threads[6].syscall_fd = "pipe:[7]";
+  const Evidence result = folded(evidence);
+  REQUIRE(result.threads.size() == 3);
+  CHECK(result.threads[0].tid == 1);
+  CHECK(result.threads[0].native_stack == evidence.threads[1].native_stack);
+  REQUIRE(result.threads[0].same_stack.size() == 4);
+  CHECK(result.threads[0].same_stack[0].tids == std::vector{2});
+  CHECK(result.threads[0].same_stack[1].comm == "other");
+  CHECK(result.threads[0].same_stack[2].doing == "running (100 % CPU)");
+  CHECK(result.threads[0].same_stack[3].syscall_fd == "pipe:[7]");
+  CHECK(result.threads[1].same_stack[0].tids == std::vector{8});  // without stacks
+  CHECK(result.threads[2].tid == 6);                              // another kernel stack
+  CHECK(result.threads[2].native_stack == evidence.threads[1].native_stack);
+  const testing::JsonLine record = parsed(result);
+  CHECK(record.integer("cpu_percent") == 100);
+  const auto same = record.array("threads").at(0)["same_stack"];
+  CHECK(simdjson::minify(same) == R"x([{"comm":"pool","tids":[2]},{"comm":"other","tids":[3]},)x"
+                                  R"x({"comm":"pool","doing":"running (100 % CPU)","tids":[4]},)x"
+                                  R"x({"comm":"pool","syscall_fd":"pipe:[7]","tids":[7]}])x");
+}
+
+TEST_CASE("A thousand threads with two stacks have room, with all frames") {
+  Evidence evidence = much_evidence(kMaxStackFrames);
+  evidence.threads.resize(1000, evidence.threads[0]);
+  for (std::size_t i = 0; i < evidence.threads.size(); ++i) {
+    ThreadEvidence& thread = evidence.threads[i];
+    thread.tid = 1'000'000 + static_cast<pid_t>(i);
+    thread.stack.resize(i % 2);
+    thread.native_stack.assign(40, i % 2 == 0 ? "even" : "odd");
+    thread.native_stack_of = i < 2 ? 0 : evidence.threads[i % 2].tid;
+  }
+  const testing::JsonLine record = parsed(folded(evidence));
+  CHECK(record.array("threads").size() == 2);
+  CHECK_FALSE(record.has("threads_omitted"));
+  CHECK(record.line().find("no room") == std::string::npos);
+  for (const auto thread : record.array("threads")) {
+    CHECK(thread["same_stack"].at(0)["tids"].get_array().value().size() == 499);
+  }
+}
+
+TEST_CASE("Of more different stacks than a record has room for the threads are counted") {
+  Evidence evidence = much_evidence(1);
+  evidence.threads.resize(kMaxEvidenceThreads, evidence.threads[0]);
+  for (ThreadEvidence& thread : evidence.threads) {
+    thread.tid = 1 + static_cast<pid_t>(&thread - evidence.threads.data());
+    thread.stack = {fmt::format("{}", thread.tid / 2)};
+    thread.native_stack.clear();
+  }
+  const testing::JsonLine record = parsed(folded(evidence));
+  CHECK(record.array("threads").size() == kMaxStacksShown);
+  CHECK(record.integer("threads_omitted") == 1024 - 2 * 64 + 1);  // the first one is alone
+}
+
+TEST_CASE("Python threads with equal stacks are folded, but not the one that wrote the dump") {
+  Evidence evidence;
+  evidence.threads.push_back(thread_in('S', "futex", 0));
+  evidence.python_threads = {{"0x1", "", false, {"wait"}},
+                             {"0x2", "pool", false, {"wait"}},
+                             {"0x3", "", true, {"wait"}},
+                             {"0x4", "", false, {"run"}}};
+  const testing::JsonLine record = parsed(folded(evidence));
+  CHECK(simdjson::minify(record.array("python_threads")) ==
+        R"([{"ident":"0x1","frames":["wait"],"same_stack":[{"ident":"0x2","name":"pool"}]},)"
+        R"({"ident":"0x3","current":true,"frames":["wait"]},{"ident":"0x4","frames":["run"]}])");
+}
+
 TEST_CASE("CPU time of all threads adds up, and is left out without a sample") {
   Evidence evidence;
   evidence.threads = {thread_in('R', "", 100), thread_in('R', "", 98), thread_in('S', "x", {})};

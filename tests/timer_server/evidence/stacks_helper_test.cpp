@@ -50,6 +50,18 @@ TEST_CASE("The stacks of an answer are added to their threads") {
   CHECK(evidence.missing == "one thread is missing");
 }
 
+TEST_CASE("A stack of several threads is that of the first one, and the others refer to it") {
+  Evidence evidence = of_threads({1, 2, 3, 4});
+  CHECK(parse_stacks("thread 2 9 4 1\nframe main+0x2 (x)\nthread 3\nframe f+0x2 (x)\nend\n",
+                     evidence));
+  CHECK(evidence.threads[1].native_stack.size() == 1);
+  CHECK(evidence.threads[0].native_stack_of == 2);
+  CHECK(evidence.threads[1].native_stack_of == 0);
+  CHECK(evidence.threads[2].native_stack_of == 0);
+  CHECK(evidence.threads[3].native_stack_of == 2);
+  CHECK(evidence.threads[3].native_stack.empty());
+}
+
 TEST_CASE("Of an answer that breaks off the complete lines count") {
   Evidence evidence = of_threads({1});
   CHECK_FALSE(parse_stacks("thread 1\nframe read+0x1 (libc.so.6)\nframe main+0", evidence));

@@ -74,6 +74,7 @@ Evidence full_evidence() {
   thread.stack = {"pipe_read+0x3c1/0x4c0"};
   thread.cpu_percent = 3;
   thread.native_stack = {"read+0x1d (libc.so.6)"};
+  thread.same_stack = {{"loader", "running", "pipe:[9]", {4712}}};
   Evidence evidence;
   evidence.threads = {thread};
   evidence.threads_omitted = 1;
@@ -90,6 +91,7 @@ Evidence full_evidence() {
   evidence.children[0].main_thread = loader;
   evidence.devices = {"/dev/nvidia0"};
   evidence.python_threads = {{"0x7f12", "loader", true, {"train.py:12 in load"}}};
+  evidence.python_threads[0].same_stack = {{"0x7f13", "loader-2", false, {}}};
   evidence.held_ms = 1.5;
   evidence.missing = "something";
   return evidence;

@@ -58,12 +58,14 @@ void add_thread(ThreadGroup thread, std::vector<ThreadGroup>& groups) {
   }
 }
 
-std::string doing_of(dom::object thread) {
-  const std::string doing = text_at(thread, "doing");
-  const std::string state = joined({text_at(thread, "state"), text_at(thread, "wchan")}, " in ");
+// `first`: the thread that has what this one leaves out, because it is the same.
+std::string doing_of(dom::object thread, dom::object first) {
+  const std::string own = text_at(thread, "doing");
+  const std::string doing = own.empty() ? text_at(first, "doing") : own;
+  const std::string state = joined({text_at(first, "state"), text_at(first, "wchan")}, " in ");
   const std::string file = text_at(thread, "syscall_fd");
   return joined({text_at(thread, "comm"), doing.empty() ? state : doing,
-                 file.empty() ? "" : fmt::format("{} on {}", text_at(thread, "syscall"), file)});
+                 file.empty() ? "" : fmt::format("{} on {}", text_at(first, "syscall"), file)});
 }
 
 void add_omitted(Page& page, dom::object evidence, const char* key) {
@@ -77,12 +79,18 @@ void add_processes(Page& page, std::string_view title, const char* number, const
                    dom::object evidence) {
   std::vector<ThreadGroup> groups;
   for (const dom::object each : objects_at(evidence, key)) {
-    const auto id = integer_at(each, number);
-    add_thread({.names = {id ? fmt::format("{}", *id) : ""},
-                .doing = doing_of(each),
-                .kernel_stack = texts_at(each, "stack"),
-                .frames = texts_at(each, "native_stack")},
-               groups);
+    ThreadGroup thread{.names = {number_text(integer_at(each, number))},
+                       .doing = doing_of(each, each),
+                       .kernel_stack = texts_at(each, "stack"),
+                       .frames = texts_at(each, "native_stack")};
+    add_thread(thread, groups);
+    for (const dom::object others : objects_at(each, "same_stack")) {
+      thread.doing = doing_of(others, each);
+      for (const dom::element tid : elements_at(others, "tids")) {
+        thread.names = {number_text(as_integer(tid))};
+        add_thread(thread, groups);
+      }
+    }
   }
   if (groups.empty()) {
     return;
@@ -141,12 +149,16 @@ std::string kernel_stack_text(const std::vector<std::string>& frames) {
 void add_python_stacks(Page& page, dom::object evidence) {
   std::vector<ThreadGroup> groups;
   for (const dom::object thread : objects_at(evidence, "python_threads")) {
-    const std::string name = text_at(thread, "name");
-    add_thread({.names = {name.empty() ? text_at(thread, "ident") : name},
-                .doing = {},
-                .kernel_stack = {},
-                .frames = texts_at(thread, "frames")},
-               groups);
+    std::vector<dom::object> all = objects_at(thread, "same_stack");
+    all.insert(all.begin(), thread);
+    for (const dom::object each : all) {
+      const std::string name = text_at(each, "name");
+      add_thread({.names = {name.empty() ? text_at(each, "ident") : name},
+                  .doing = {},
+                  .kernel_stack = {},
+                  .frames = texts_at(thread, "frames")},
+                 groups);
+    }
   }
   if (groups.empty()) {
     return;
