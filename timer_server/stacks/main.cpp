@@ -1,7 +1,7 @@
 // filetimer-stacks, the stacks helper: reads the native stacks of one worker and exits.
 // timer_server starts it. It is a program of its own because reading the memory and the libraries
 // of a broken process may crash or hang. That costs the evidence, but neither the server nor the
-// worker anything (see tracees.hpp).
+// worker anything (see Tracees).
 //
 // Two lines of standard input are its request:
 //   PID START_TIME SERVER_PID MILLISECONDS   the worker, the server, the time for everything
@@ -19,21 +19,26 @@
 #include <fmt/ranges.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <cstdio>
-#include <iterator>
+#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "common/clock.hpp"
+#include "common/limits.hpp"
+#include "common/posix.hpp"
 #include "common/proc_files.hpp"
 #include "common/sanitizers.hpp"
-#include "timer_server/stacks/tracees.hpp"
 #include "timer_server/stacks/unwinder.hpp"
 
 namespace filetimer::stacks {
@@ -49,6 +54,136 @@ constexpr milliseconds kUnwindLimit{300};
 // some hundred megabytes.
 [[maybe_unused]] constexpr rlim_t kMaxMemory = rlim_t{1} << 30;
 constexpr std::size_t kMaxFilesNamed = 8;
+
+// Stops the threads so that the worker survives a helper that is killed at any moment. PTRACE_SEIZE
+// and PTRACE_INTERRUPT are used, never PTRACE_ATTACH: that sends SIGSTOP, and a tracer that is
+// killed before it resumes the process leaves it stopped for good. When the tracer of a seized
+// process exits, the kernel detaches it and the process runs on, neither stopped nor traced. For
+// the same reason no ptrace option is set, PTRACE_O_EXITKILL in particular.
+//
+// All members are called from one thread: ptrace requests must come from the thread that seized.
+class Tracees {
+ public:
+  explicit Tracees(pid_t pid) : pid_(pid) {}
+
+  // Seizes the threads of the process, the main one first, at most kMaxEvidenceThreads. The threads
+  // run on. Fails if no thread could be seized.
+  Status seize();
+  // Stops the threads. Returns when all have stopped, or after `bound`: a thread in uninterruptible
+  // sleep does not stop. SIGCHLD must be blocked.
+  void stop(std::chrono::nanoseconds bound);
+  // Resumes the threads that have stopped by now. It is called again because others may stop later.
+  void release();
+
+  enum class State { kRunning, kStopped, kGone };
+  // Returns the seized threads in this state.
+  [[nodiscard]] std::vector<pid_t> threads_in(State state) const;
+
+ private:
+  struct Tracee {
+    pid_t tid = 0;
+    State state = State::kRunning;
+    int signal = 0;  // the signal that stopped the thread; passed on when it is resumed
+  };
+  // Notes which threads have stopped or exited.
+  void read_wait_statuses();
+
+  const pid_t pid_;
+  std::vector<Tracee> tracees_;
+};
+
+// Returns `number` as the last argument of ptrace(), which is a pointer by its type.
+void* as_data(long number) {
+  void* data = nullptr;
+  static_assert(sizeof data == sizeof number);
+  std::memcpy(&data, &number, sizeof data);
+  return data;
+}
+
+Status Tracees::seize() {
+  int why_not = ESRCH;
+  // A thread that is not seized yet may start another one: look until there is no new thread.
+  for (bool found_new = true; found_new;) {
+    found_new = false;
+    for (const pid_t tid : threads_of(pid_)) {
+      const bool is_known =
+          std::ranges::any_of(tracees_, [&](const Tracee& tracee) { return tracee.tid == tid; });
+      if (is_known || tracees_.size() >= kMaxEvidenceThreads) {
+        continue;
+      }
+      if (::ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) == 0) {
+        tracees_.push_back({.tid = tid});
+        found_new = true;
+      } else if (errno != ESRCH) {
+        why_not = errno;
+      }
+    }
+  }
+  if (tracees_.empty()) {
+    return system_error(fmt::format("cannot trace pid {}", pid_), why_not);
+  }
+  return {};
+}
+
+void Tracees::stop(std::chrono::nanoseconds bound) {
+  const Instant end = Instant::now() + bound;
+  for (const Tracee& tracee : tracees_) {
+    ::ptrace(PTRACE_INTERRUPT, tracee.tid, nullptr, nullptr);
+  }
+  sigset_t child{};
+  ::sigemptyset(&child);
+  ::sigaddset(&child, SIGCHLD);
+  for (;;) {
+    read_wait_statuses();
+    const std::int64_t left = (end - Instant::now()).count();
+    if (left <= 0 || threads_in(State::kRunning).empty()) {
+      return;
+    }
+    const timespec timeout{static_cast<time_t>(left / 1'000'000'000),
+                           static_cast<long>(left % 1'000'000'000)};
+    (void)::sigtimedwait(&child, nullptr, &timeout);  // a stop raises SIGCHLD
+  }
+}
+
+void Tracees::read_wait_statuses() {
+  int status = 0;
+  // __WALL: a thread is not waited for as a child process is.
+  for (pid_t tid = 0; (tid = ::waitpid(-1, &status, __WALL | WNOHANG)) > 0;) {
+    const auto found = std::ranges::find(tracees_, tid, &Tracee::tid);
+    if (found == tracees_.end()) {
+      continue;
+    }
+    if (!WIFSTOPPED(status)) {
+      found->state = State::kGone;
+      continue;
+    }
+    found->state = State::kStopped;
+    // A thread stops for PTRACE_INTERRUPT, for an earlier SIGSTOP, or to report a signal that it is
+    // about to get. That signal must be passed on.
+    const bool is_signal = status >> 16 != PTRACE_EVENT_STOP;
+    found->signal = is_signal ? WSTOPSIG(status) : 0;
+  }
+}
+
+void Tracees::release() {
+  read_wait_statuses();
+  for (Tracee& tracee : tracees_) {
+    if (tracee.state == State::kStopped) {
+      ::ptrace(PTRACE_DETACH, tracee.tid, nullptr, as_data(tracee.signal));
+      tracee.state = State::kGone;
+    }
+  }
+}
+
+std::vector<pid_t> Tracees::threads_in(State state) const {
+  std::vector<pid_t> tids;
+  for (const Tracee& tracee : tracees_) {
+    if (tracee.state == state) {
+      tids.push_back(tracee.tid);
+    }
+  }
+  return tids;
+}
 
 struct Request {
   pid_t pid = 0;
@@ -148,7 +283,7 @@ std::vector<Stack> read_stacks(Unwinder& unwinder, Tracees& tracees) {
   std::vector<Stack> stacks;
   const Instant begin = Instant::now();
   tracees.stop(kStopLimit);
-  for (const pid_t tid : tracees.stopped()) {
+  for (const pid_t tid : tracees.threads_in(Tracees::State::kStopped)) {
     if (Instant::now() - begin >= kStopLimit + kUnwindLimit) {
       note("not all native stacks: the worker was stopped for the longest time allowed");
       break;
@@ -162,7 +297,7 @@ std::vector<Stack> read_stacks(Unwinder& unwinder, Tracees& tracees) {
       break;
     }
   }
-  const std::vector<pid_t> running = tracees.running();
+  const std::vector<pid_t> running = tracees.threads_in(Tracees::State::kRunning);
   tracees.release();
   const auto stopped =
       std::chrono::duration_cast<std::chrono::microseconds>(Instant::now() - begin);
