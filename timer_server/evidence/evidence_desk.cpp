@@ -25,44 +25,6 @@ constexpr Duration kReleaseTime = milliseconds{20};
 // evidence, the CPU sample of another worker is left out, so that its signal is not delayed.
 constexpr std::size_t kMaxSampled = 32;
 
-// Gives the slow evidence of a process to one collection at a time: a second stacks helper could
-// not trace the process, and a second Python dump would be written into the first one.
-class SlowTurn {
- public:
-  // Waits until `until` at most while another collection has the turn.
-  SlowTurn(pid_t pid, Instant until) : pid_(pid) {
-    MutexLock lock(mutex_);
-    while (taken_.contains(pid_)) {
-      const Duration left = until - Instant::now();
-      if (left <= Duration::zero()) {
-        return;
-      }
-      freed_.wait_until(lock, std::chrono::steady_clock::now() + left);
-    }
-    taken_.insert(pid_);
-    is_ours_ = true;
-  }
-  ~SlowTurn() {
-    if (is_ours_) {
-      const MutexLock lock(mutex_);
-      taken_.erase(pid_);
-      freed_.notify_all();
-    }
-  }
-  SlowTurn(const SlowTurn&) = delete;
-  SlowTurn& operator=(const SlowTurn&) = delete;
-  [[nodiscard]] bool is_ours() const { return is_ours_; }
-
- private:
-  // Never destroyed: a side thread that hangs may return while the process exits.
-  inline static Mutex& mutex_ = *new Mutex;
-  inline static ConditionVariable& freed_ = *new ConditionVariable;
-  inline static std::set<pid_t>& taken_ = *new std::set<pid_t>;
-
-  const pid_t pid_;
-  bool is_ours_ = false;
-};
-
 double to_ms(Duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
@@ -91,33 +53,39 @@ void EvidenceCollection::begin(std::shared_ptr<const char> place, Instant now) {
           begin_cpu_sample(*self->request_.early, *evidence);
         }
         self->publish(*evidence, "the evidence of other workers was being collected");
-        return [self, evidence] { self->begin_slow(evidence); };
+        return [self, evidence] { self->cheap_ = evidence; };
       },
       request_.use == EvidenceFor::kSignal ? SideThreads::Lane::kQuick
                                            : SideThreads::Lane::kUnexpired);
 }
 
-// Called on the loop thread, so that the cheap evidence of all workers that expired together is
-// collected first.
-void EvidenceCollection::begin_slow(std::shared_ptr<Evidence> evidence) {
+bool EvidenceCollection::begin_slow() {
+  const std::shared_ptr<Evidence> evidence = std::exchange(cheap_, nullptr);
   const std::size_t others = side_threads_.waiting(SideThreads::Lane::kQuick) +
                              side_threads_.waiting(SideThreads::Lane::kSlow);
   const bool is_for_signal = request_.use == EvidenceFor::kSignal;
   if (evidence->threads.empty()) {  // the worker has ended
     deliver(true, "");
-  } else if (is_for_signal && request_.level == EvidenceLevel::kProc && others >= kMaxSampled) {
-    deliver(true, "no CPU sample: too many workers expired at once");
-  } else if (done_) {
-    side_threads_.run(
-        [self = shared_from_this(), evidence = std::move(evidence)]() -> SideThreads::Delivery {
-          if (self->publish(*evidence, "the evidence of other workers was being collected")) {
-            self->add_slow(*evidence);
-            self->publish(*evidence, "the evidence was complete");
-          }
-          return [self] { self->deliver(true, ""); };
-        },
-        is_for_signal ? SideThreads::Lane::kSlow : SideThreads::Lane::kUnexpired);
+    return false;
   }
+  if (is_for_signal && request_.level == EvidenceLevel::kProc && others >= kMaxSampled) {
+    deliver(true, "no CPU sample: too many workers expired at once");
+    return false;
+  }
+  is_slow_ = true;
+  side_threads_.run(
+      [self = shared_from_this(), evidence]() -> SideThreads::Delivery {
+        if (self->publish(*evidence, "the evidence of other workers was being collected")) {
+          self->add_slow(*evidence);
+          self->publish(*evidence, "the evidence was complete");
+        }
+        return [self] {
+          self->is_slow_ = false;
+          self->deliver(true, "");
+        };
+      },
+      is_for_signal ? SideThreads::Lane::kSlow : SideThreads::Lane::kUnexpired);
+  return true;
 }
 
 void EvidenceCollection::add_slow(Evidence& evidence) {
@@ -127,11 +95,6 @@ void EvidenceCollection::add_slow(Evidence& evidence) {
   if (until - Instant::now() < kLeastTime) {
     return evidence.add_missing(none +
                                 "time was up while the evidence of other workers was collected");
-  }
-  const SlowTurn turn(request_.worker->pid, until + -kLeastTime);
-  if (!turn.is_ours()) {
-    return evidence.add_missing(
-        none + "the worker's evidence was being collected already until time was up");
   }
   // The helper is started before the CPU sample, because it reads files before it stops the worker.
   std::optional<StacksHelper> helper;
@@ -213,7 +176,8 @@ void EvidenceDesk::begin_if_possible(EvidenceCollection& collection, Instant now
   const EvidenceFor use = collection.request_.use;
   const std::shared_ptr<const char>& place = places_.at(static_cast<std::size_t>(use));
   const long others = place.use_count() - 1;
-  if (!collection.has_begun() && (use == EvidenceFor::kSignal || others < kSideBySide)) {
+  if (collection.done_ && !collection.has_begun() &&
+      (use == EvidenceFor::kSignal || others < kSideBySide)) {
     collection.begin(place, now);
   }
 }
@@ -224,10 +188,28 @@ void EvidenceDesk::advance(Instant now) {
       collection->end();
     }
   }
-  // What has ended leaves its place.
-  std::erase_if(collections_, [](const auto& collection) { return !collection->done_; });
+  // What has ended leaves its place, and the worker to others, when its side thread has returned.
+  std::erase_if(collections_, [](const auto& collection) {
+    return !collection->done_ && collection.use_count() == 1;
+  });
+  std::set<const Process*> busy;
   for (const auto& collection : collections_) {
+    if (collection->is_slow_) {
+      busy.insert(collection->request_.worker.get());
+    }
+  }
+  for (const auto& collection : std::vector(collections_)) {
+    const Process* const worker = collection->request_.worker.get();
     begin_if_possible(*collection, now);
+    if (!collection->done_ || !collection->cheap_) {
+      continue;
+    }
+    if (busy.contains(worker)) {
+      const MutexLock lock(collection->mutex_);
+      collection->activity_ = "the worker's evidence was being collected already";
+    } else if (collection->begin_slow()) {
+      busy.insert(worker);
+    }
   }
 }
 

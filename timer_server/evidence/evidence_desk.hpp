@@ -58,7 +58,7 @@ class EvidenceCollection : public std::enable_shared_from_this<EvidenceCollectio
   EvidenceCollection(SideThreads& side_threads, EvidenceRequest request, Done done);
   void begin(std::shared_ptr<const char> place, Instant now);
   void withdraw();
-  void begin_slow(std::shared_ptr<Evidence> evidence);
+  bool begin_slow();
   void deliver(bool is_complete, std::string_view missing);
   // On a side thread.
   void add_slow(Evidence& evidence);
@@ -71,6 +71,8 @@ class EvidenceCollection : public std::enable_shared_from_this<EvidenceCollectio
   Done done_;                // null: delivered or withdrawn
   Instant until_;
   std::shared_ptr<const char> place_;  // null: waits for a place
+  std::shared_ptr<Evidence> cheap_;    // null: not read yet, or what takes time has begun
+  bool is_slow_ = false;               // what takes time is being collected
   Instant begun_;
 
   Mutex mutex_;
@@ -82,7 +84,10 @@ class EvidenceCollection : public std::enable_shared_from_this<EvidenceCollectio
 // An order is withdrawn when its last owner drops it.
 using EvidenceOrder = std::shared_ptr<EvidenceCollection>;
 
-// Delivers the evidence of each order once: when it is complete, or when its time is up.
+// Delivers the evidence of each order once: when it is complete, or when its time is up. What takes
+// time begins when the cheap evidence of all workers that expired together has been read, and for
+// one order of a worker at a time: a second stacks helper could not trace the worker, and a second
+// Python dump would be written into the first one.
 //
 //   order = desk.collect({.worker = process, .until = until}, now,
 //                        [this](Evidence evidence, bool) { ...; order.reset(); });
