@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "common/limits.hpp"
 
@@ -29,26 +31,13 @@ constexpr std::size_t kBytesPerChild = 1024;
 constexpr std::size_t kMaxPythonBytes = kMaxEvidenceBytes / 2;
 
 std::string_view state_name(char state) {
-  switch (state) {
-    case 'R':
-      return "running";
-    case 'S':
-      return "sleeping";
-    case 'D':
-      return "uninterruptible sleep";
-    case 'T':
-      return "stopped";
-    case 't':
-      return "traced";
-    case 'Z':
-      return "zombie";
-    case 'X':
-      return "dead";
-    case 'I':
-      return "idle";
-    default:
-      return "unknown";
-  }
+  constexpr std::pair<char, std::string_view> kNames[] = {
+      {'R', "running"}, {'S', "sleeping"}, {'D', "uninterruptible sleep"},
+      {'T', "stopped"}, {'t', "traced"},   {'Z', "zombie"},
+      {'X', "dead"},    {'I', "idle"}};
+  const auto* const found =
+      std::ranges::find_if(kNames, [&](const auto& each) { return each.first == state; });
+  return found == std::end(kNames) ? "unknown" : found->second;
 }
 
 void write_unless_empty(JsonWriter& json, std::string_view key, const std::string& value) {
@@ -227,15 +216,8 @@ std::optional<double> total_cpu_percent(const Evidence& evidence) {
 }  // namespace
 
 std::string_view name_of(EvidenceLevel level) {
-  switch (level) {
-    case EvidenceLevel::kNone:
-      return "none";
-    case EvidenceLevel::kProc:
-      return "proc";
-    case EvidenceLevel::kStacks:
-      return "stacks";
-  }
-  return "unknown";
+  return std::array<std::string_view, 3>{"none", "proc", "stacks"}.at(
+      static_cast<std::size_t>(level));
 }
 
 void Evidence::add_missing(std::string_view reason) {

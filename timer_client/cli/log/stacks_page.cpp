@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -58,6 +59,10 @@ void add_thread(ThreadGroup thread, std::vector<ThreadGroup>& groups) {
   }
 }
 
+std::string id_text(const std::optional<std::int64_t>& id) {
+  return id ? fmt::format("{}", *id) : "";
+}
+
 // `first`: the thread that has what this one leaves out, because it is the same.
 std::string doing_of(dom::object thread, dom::object first) {
   const std::string own = text_at(thread, "doing");
@@ -79,7 +84,7 @@ void add_processes(Page& page, std::string_view title, const char* number, const
                    dom::object evidence) {
   std::vector<ThreadGroup> groups;
   for (const dom::object each : objects_at(evidence, key)) {
-    ThreadGroup thread{.names = {number_text(integer_at(each, number))},
+    ThreadGroup thread{.names = {id_text(integer_at(each, number))},
                        .doing = doing_of(each, each),
                        .kernel_stack = texts_at(each, "stack"),
                        .frames = texts_at(each, "native_stack")};
@@ -87,7 +92,7 @@ void add_processes(Page& page, std::string_view title, const char* number, const
     for (const dom::object others : objects_at(each, "same_stack")) {
       thread.doing = doing_of(others, each);
       for (const dom::element tid : elements_at(others, "tids")) {
-        thread.names = {number_text(as_integer(tid))};
+        thread.names = {id_text(as_integer(tid))};
         add_thread(thread, groups);
       }
     }
