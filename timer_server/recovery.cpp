@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <span>
 #include <stdexcept>
 #include <utility>
 
@@ -16,11 +14,6 @@ namespace {
 
 constexpr std::string_view kExitedUnseen = "the worker ended while no server was running";
 constexpr std::string_view kAnotherBoot = "the machine was restarted";
-
-// Returns whether the scope has ended since its verdict.
-bool is_over(const Expiry& expiry) {
-  return expiry.place.page == nullptr;
-}
 
 WorkerIdentity exited_worker(const PastKill& past) {
   Process process;
@@ -182,20 +175,11 @@ void Recovery::resume_kill(PastKill& past) {
     outcome.verdict = past.sent.empty() ? KillVerdict::kAlreadyGone : KillVerdict::kDead;
     outcome.signals = past.sent;
     outcome.reason = past.is_of_this_boot ? kExitedUnseen : kAnotherBoot;
-    verdicts_.end(order, outcome);
+    kills_.end(order, outcome);
     return;
   }
-  // Once a signal was sent, the end of a scope is no reason to spare the worker.
-  for (Expiry& expiry : order.expiries) {
-    if (past.sent.empty() && is_over(expiry) && !expiry.released_at) {
-      expiry.released_at = Instant::now();
-      std::string record = core_.records.released_late(order.worker, expiry);
-      files_.note_release(order.id(), expiry, record);
-      order.record_number = core_.log->append(std::move(record));
-    }
-  }
   order.python = core_.python_dump_of(*worker);
-  verdicts_.resume(*worker, std::move(order), Instant::now());
+  kills_.resume(*worker, std::move(order), Instant::now());
 }
 
 // Finishes a kill whose outcome may be missing in the log. A worker that was spared after its idle
@@ -212,7 +196,7 @@ void Recovery::finish_kill(const KillOrder& order, const Worker* worker, const P
   files_.remove_after(order.expiries, worker != nullptr ? worker->process.get() : nullptr,
                       order.record_number);
   if (order.record_number != 0 && !past.has_hook) {
-    verdicts_.start_hook(order, {*past.verdict, order.record_number});
+    kills_.start_hook(order, *past.verdict, order.record_number);
   }
 }
 

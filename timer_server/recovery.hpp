@@ -11,7 +11,7 @@
 
 #include "timer_server/core.hpp"
 #include "timer_server/kills/kill_files.hpp"
-#include "timer_server/kills/verdicts.hpp"
+#include "timer_server/kills/kills.hpp"
 #include "timer_server/watch/page_registry.hpp"
 #include "timer_server/watch/worker_registry.hpp"
 
@@ -30,8 +30,8 @@ namespace filetimer {
 class Recovery {
  public:
   Recovery(Core& core, WorkerRegistry& registry, PageRegistry& pages, KillFiles& files,
-           Verdicts& verdicts)
-      : core_(core), registry_(registry), pages_(pages), files_(files), verdicts_(verdicts) {}
+           Kills& kills)
+      : core_(core), registry_(registry), pages_(pages), files_(files), kills_(kills) {}
 
   // Adopts the scopes of all workers. Returns their number.
   std::size_t adopt();
@@ -57,7 +57,7 @@ class Recovery {
   WorkerRegistry& registry_;
   PageRegistry& pages_;
   KillFiles& files_;
-  Verdicts& verdicts_;
+  Kills& kills_;
   std::vector<PastKill> past_ = files_.read();
   std::size_t adopted_scopes_ = 0;
 };

@@ -68,7 +68,7 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
       soft_deadlines_(core_, warnings_),
       commands_(core_, kill_files_, std::move(inheritance)),
       peers_(core_),
-      verdicts_(core_, kill_files_, warnings_, commands_, peers_),
+      kills_(core_, kill_files_, warnings_, commands_, peers_),
       metrics_file_(core_.settings.metrics, core_.side_threads),
       next_sweep_(started_.mono + core_.settings.max_interval) {
   begin();
@@ -90,7 +90,7 @@ void Server::begin() {
   }));
   PageGuard::install();
   core_.directory.serve();
-  Recovery recovery(core_, registry_, pages_, kill_files_, verdicts_);
+  Recovery recovery(core_, registry_, pages_, kill_files_, kills_);
   record_start(recovery.adopt());
   recovery.resume_kills();
   write_metrics();
@@ -109,13 +109,13 @@ int Server::run() {
   service_manager_.notify_status(core_.workers.count(), core_.counters.killed.total());
   run_once_guarded();
   core_.loop.run();
-  verdicts_.abandon();
+  kills_.abandon();
   withdraw();
   if (children_.command()) {
     // Without an exit status COMMAND was killed by force and has not exited yet.
     return children_.exit_status().value_or(128 + SIGKILL);
   }
-  return verdicts_.unkillable() > 0 ? exit_status::kUnkillable : exit_status::kStopped;
+  return kills_.unkillable() > 0 ? exit_status::kUnkillable : exit_status::kStopped;
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -167,9 +167,9 @@ void Server::judge(Instant woke) {
       woke >= halted_.next_look_at_all(scan_.looks().pause)) {
     halted_.look_at_all(woke);
   }
-  verdicts_.sample(found.soon, woke);
+  kills_.sample(found.soon, woke);
   soft_deadlines_.note(std::move(found.soft));
-  verdicts_.carry_out(found.due, ClockReading::now());
+  kills_.carry_out(found.due, ClockReading::now());
   if (core_.directory.status_page().was_cut()) {
     check_directory();
   }
@@ -186,12 +186,12 @@ Instant Server::carry_out(Instant now) {
   }
   halted_.advance(now);
   core_.desk.advance(now);
-  if (const auto shutdown = control_.advance(now, !verdicts_.ladder().idle())) {
+  if (const auto shutdown = control_.advance(now, !kills_.idle())) {
     shut_down(shutdown->why, shutdown->is_forced);
   }
   answer_status();
   commands_.end_commands(now);  // kills wait for the ends of evidence commands
-  Instant next = verdicts_.advance(now);
+  Instant next = kills_.advance(now);
   soft_deadlines_.warn();
   advance_life(now);
   next = std::min({next, commands_.start_hooks(now), warnings_.advance(now)});
@@ -201,7 +201,7 @@ Instant Server::carry_out(Instant now) {
   if (!core_.log->is_working(now)) {
     print_log_message(now);
   }
-  if (halted_.take_resumed() || verdicts_.take_changed_scopes()) {
+  if (halted_.take_resumed() || kills_.take_changed_scopes()) {
     scan_.want();
   }
   if (life_.judges()) {
@@ -267,7 +267,7 @@ void Server::give_back_missed_time(const MissedTime::Clocks& woke) {
   messages::warning("{}: {} open scope{} given that time", reason, scopes,
                     scopes == 1 ? " is" : "s are");
   scan_.want();
-  verdicts_.ladder().extend_grace(missed);
+  kills_.extend_grace(missed);
 }
 
 // Looks at everything that no event announces.
@@ -314,7 +314,7 @@ void Server::check_directory() {
 }
 
 void Server::on_worker_removed(Worker& worker) {
-  verdicts_.ladder().note_worker_ended(*worker.process);
+  kills_.note_worker_ended(*worker.process);
   warnings_.flush(*worker.process, "the worker ended first");
   // The scopes of a worker that was killed have ended with the kill.
   pages_.remove_all(worker, worker.dying ? "" : kEndedInside);
@@ -361,12 +361,12 @@ void Server::on_signal(int signal, bool is_from_terminal) {
 
 void Server::advance_life(Instant now) {
   const bool judged = life_.judges();
-  if (verdicts_.ladder().idle() && children_.is_done_killing()) {
+  if (kills_.idle() && children_.is_done_killing()) {
     (void)life_.handle(LifeCycle::Event::kKillsDone, now);
   }
   life_.advance(now);
   if (judged && !life_.judges()) {
-    verdicts_.abandon();  // the time for kills is up
+    kills_.abandon();  // the time for kills is up
   }
 }
 
@@ -404,7 +404,7 @@ void Server::shut_down(const std::string& why, bool is_forced) {
 void Server::begin_stop(const std::string& why) {
   service_manager_.notify_stopping();
   stop_reason_ = why;
-  verdicts_.ladder().shorten_waits(Instant::now());
+  kills_.shorten_waits(Instant::now());
 }
 
 void Server::withdraw() {
@@ -469,8 +469,8 @@ ServerStatus Server::status() {
                       .workers = core_.workers.count(),
                       .open_scopes = core_.workers.count_open_scopes(),
                       .rejected = core_.rejections.total(),
-                      .kills_under_way = verdicts_.ladder().count(),
-                      .unkillable = verdicts_.unkillable(),
+                      .kills_under_way = kills_.count(),
+                      .unkillable = kills_.unkillable(),
                       .lost_records = core_.log->lost_records(),
                       .waiting_clients = control_.client_count(),
                       .is_log_working = core_.log->is_working(now.mono),

@@ -15,7 +15,7 @@
 #include "timer_server/core.hpp"
 #include "timer_server/inbox.hpp"
 #include "timer_server/kills/commands.hpp"
-#include "timer_server/kills/verdicts.hpp"
+#include "timer_server/kills/kills.hpp"
 #include "timer_server/kills/warnings.hpp"
 #include "timer_server/metrics.hpp"
 #include "timer_server/status_report.hpp"
@@ -110,7 +110,7 @@ class Server {
   SoftDeadlines soft_deadlines_;
   Commands commands_;
   PeerEvidence peers_;
-  Verdicts verdicts_;
+  Kills kills_;
 
   MetricsFile metrics_file_;
 

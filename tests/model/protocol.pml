@@ -753,7 +753,7 @@ end:
        :: s == count -> count = 0; s = 0; judge_next()
        :: else
        fi }
-  /* DeadlineScan::judge(), try_expire(); Verdicts::expiry_of()
+  /* DeadlineScan::judge(), try_expire(); expiry_of()
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge e4288c11
    * code: timer_server/scopes/worker_page.cpp WorkerPage::try_expire d5dc0099
    * code: common/wake_protocol.hpp try_expire 263fb2c5 */
@@ -786,12 +786,12 @@ end:
        woke = 0;
        kill_next() }
 
-  /* KillLadder::record_verdicts()
-   * code: timer_server/kills/kill_ladder.cpp KillLadder::record_verdicts 1f8ed7c6 */
+  /* Kills::record_verdicts()
+   * code: timer_server/kills/kills.cpp Kills::record_verdicts 1f8ed7c6 */
   :: d_step { server_at == RECORD -> is_recorded[scope_in[i]] = true; server_at = SIGNAL }
-  /* KillLadder::find_releases(), released_late_at(), send_due_signal(), end(). The worker is alive
+  /* Kills::find_releases(), released_late_at(), send_due_signal(), end(). The worker is alive
    * afterwards, as with --dry-run, signal 0, or a signal that it survives.
-   * code: timer_server/kills/kill_ladder.cpp KillLadder::find_releases f0c44958
+   * code: timer_server/kills/kills.cpp Kills::find_releases f0c44958
    * code: timer_server/scopes/worker_page.cpp WorkerPage::released_late_at 3aaa650a */
   :: d_step { server_at == SIGNAL ->
        if
@@ -800,7 +800,7 @@ end:
        fi;
        is_ended[scope_in[i]] = true;
        server_at = FINISH }
-  /* Verdicts::on_end(), finish_verdict(), acknowledge_late_release(): once the word is kReleasedLate
+  /* finish_scopes(), finish_verdict(), acknowledge_late_release(): once the word is kReleasedLate
    * only the server changes it, so both exchanges are one step. Likewise in take_verdict_back().
    * code: common/wake_protocol.hpp finish_verdict 83b6ee5c
    * code: common/wake_protocol.hpp acknowledge_late_release d364e7bd

@@ -60,7 +60,7 @@ class Commands {
   static constexpr std::size_t kMaxHooks = 8;            // at the same time; the others wait
   static constexpr std::size_t kMaxHooksWaiting = 4096;  // further hooks are dropped
   // The most incidents whose evidence commands run at the same time: incidents begin at least
-  // Verdicts::kIncidentWindow apart.
+  // Incidents::kWindow apart.
   static constexpr std::size_t kMaxIncidents = 4;
   // The most evidence commands that run at the same time, of all jobs; further ones are dropped.
   static constexpr std::size_t kMaxEvidenceCommands = 32;

@@ -41,8 +41,7 @@ void Warnings::start(WorkerIdentity worker, std::vector<Scope> scopes, Instant n
       limit = std::min(limit, Duration{*scope.passed.scope.terms.grace} / 4);
     }
   }
-  const Duration facts_limit =
-      is_before_signal ? std::min(limit, KillLadder::kFactsLimit) : KillLadder::kFactsLimit;
+  const Duration facts_limit = is_before_signal ? std::min(limit, kFactsLimit) : kFactsLimit;
   Batch& batch = batches_.emplace_back(
       Batch{std::move(worker), std::move(scopes), now + facts_limit, nullptr, std::nullopt});
   if (level_ != EvidenceLevel::kNone) {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "timer_server/core.hpp"
-#include "timer_server/kills/kill_ladder.hpp"
 #include "timer_server/watch/deadline_scan.hpp"
 
 namespace filetimer {
@@ -47,7 +46,6 @@ class Warnings {
   void flush(const Process& worker, std::string_view why);
   // Records the warnings of all workers at once.
   void flush_all(std::string_view why);
-
 
  private:
   struct Batch;

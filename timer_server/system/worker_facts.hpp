@@ -6,13 +6,19 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/clock.hpp"
+
 namespace filetimer {
+
+// How long a verdict or a warning waits for the facts of its worker.
+inline constexpr Duration kFactsLimit = std::chrono::milliseconds{100};
 
 struct WorkerFacts {
   std::string cmdline;  // arguments joined by spaces; empty: unknown

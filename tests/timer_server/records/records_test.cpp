@@ -11,7 +11,7 @@
 
 #include "common/limits.hpp"
 #include "tests/support/records_doc.hpp"
-#include "timer_server/kills/verdicts.hpp"
+#include "timer_server/kills/incidents.hpp"
 
 using namespace filetimer;
 using namespace filetimer::testing;

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/kills/incidents.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+namespace filetimer {
+
+std::size_t shorten_ended_scopes(EndedScopesByName& ended, Instant when, std::size_t workers) {
+  const Instant since{std::max<std::int64_t>(when.ns - Duration{kIncidentPast}.count(), 0)};
+  std::vector<Instant> times;
+  for (const auto& [name, scopes] : ended) {
+    for (const EndedReading& scope : scopes) {
+      if (scope.ended >= since) {
+        times.push_back(scope.ended);
+      }
+    }
+  }
+  const std::size_t share = kMaxIncidentEndedScopes / std::max<std::size_t>(workers, 1);
+  Instant first = since;
+  if (times.size() > share) {
+    if (share == 0) {
+      ended.clear();
+      return times.size();
+    }
+    const auto last_kept = times.begin() + static_cast<std::ptrdiff_t>(share) - 1;
+    std::ranges::nth_element(times, last_kept, std::ranges::greater{});
+    first = *last_kept;
+  }
+  std::size_t kept = 0;
+  for (auto& [name, scopes] : ended) {
+    std::erase_if(scopes, [&](const EndedReading& scope) { return scope.ended < first; });
+    kept += scopes.size();
+  }
+  std::erase_if(ended, [](const auto& entry) { return entry.second.empty(); });
+  return times.size() - std::min(kept, times.size());
+}
+
+const std::string& Incidents::add(const std::string& expiry, const ClockReading& now) {
+  if (!last_ || now.mono - last_->when.mono > kWindow) {
+    finish();
+    last_.emplace();
+    last_->id = core_.records.next_incident_id();
+    last_->when = now;
+    stage_ = Stage::kJudged;
+    has_verdicts_ = false;
+    has_signal_ = false;
+    has_outcome_ = false;
+  }
+  if (stage_ != Stage::kRecorded) {
+    last_->expiries.push_back(expiry);
+  }
+  return last_->id;
+}
+
+void Incidents::read_workers(bool has_verdicts) {
+  if (stage_ == Stage::kJudged) {
+    read_all_workers();
+  }
+  has_verdicts_ = has_verdicts_ || (stage_ == Stage::kRead && has_verdicts);
+}
+
+Instant Incidents::advance(Instant now) {
+  if (stage_ != Stage::kRead) {
+    return Instant::never();
+  }
+  if (!is_due(now)) {
+    return last_->when.mono + kFactsLimit;
+  }
+  if (has_signal_) {
+    ::sched_yield();  // a worker that was signalled may wait for this processor
+  }
+  finish();
+  return Instant::never();
+}
+
+bool Incidents::is_due(Instant now) const {
+  const auto has_facts = [](const WorkerScopes& worker) {
+    return worker.worker.facts->has_value();
+  };
+  return has_verdicts_ && (has_outcome_ || has_signal_ || now >= last_->when.mono + kFactsLimit ||
+                           std::ranges::all_of(last_->workers, has_facts));
+}
+
+// Workers with a kill are read in any case: the signal ends their scopes on the pipe.
+void Incidents::read_all_workers() {
+  const Instant until = Instant::now() + kReadLimit;
+  last_->workers.clear();
+  pages_.clear();
+  last_->omitted = 0;
+  unread_.clear();
+  core_.workers.for_each([&](const Worker& worker) {
+    if (worker.dying) {
+      return;  // it is in the incident that it is killed for
+    }
+    if (worker.kills == 0 && Instant::now() >= until) {
+      unread_.push_back(worker.process);
+    } else {
+      read_worker(worker);
+    }
+  });
+  stage_ = Stage::kRead;
+}
+
+// Also a worker in no scope: the others may wait for it.
+void Incidents::read_worker(const Worker& worker) {
+  std::size_t count = 0;
+  std::vector<ScopeView> scopes =
+      core_.policy.open_scopes_of(worker, incident_share(core_.workers.count()), &count);
+  last_->omitted += count - std::min(scopes.size(), count);
+  last_->workers.push_back({WorkerIdentity::of(worker), std::move(scopes)});
+  pages_.push_back(worker.pages);
+}
+
+// No signal waits for this. What a worker has ended since the verdict is listed, too.
+void Incidents::read_ended_scopes() {
+  for (std::size_t i = 0; i < last_->workers.size(); ++i) {
+    EndedScopesByName& ended = last_->workers[i].ended;
+    for (const auto& page : pages_[i]) {
+      page->add_ended_scopes(ended);
+    }
+    last_->ended_omitted += shorten_ended_scopes(ended, last_->when.mono, last_->workers.size());
+  }
+}
+
+void Incidents::finish() {
+  if (stage_ == Stage::kRecorded) {
+    return;
+  }
+  if (stage_ == Stage::kJudged) {
+    read_all_workers();
+  }
+  for (const auto& process : std::exchange(unread_, {})) {
+    const Worker* const worker = core_.workers.find(process->pid);
+    if (worker != nullptr && worker->process == process) {
+      read_worker(*worker);
+      ++last_->read_late;
+    }
+  }
+  read_ended_scopes();
+  core_.log->append_detail(core_.records.incident(*last_));
+  stage_ = Stage::kRecorded;
+  last_->workers = {};
+  pages_ = {};
+}
+
+}  // namespace filetimer

@@ -1,0 +1,98 @@
+// Incidents: what all workers did when scopes expired.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/clock.hpp"
+#include "common/page_reader.hpp"
+#include "timer_server/core.hpp"
+
+namespace filetimer {
+
+// How many open scopes of each worker an `incident` lists: most are read between a deadline and its
+// signal. What is beyond is counted. Of all workers together, each with the same share. Of each
+// worker the record has the few that say where it is all the same, where it has room for as many: a
+// thousand scopes more cost a millisecond.
+inline constexpr std::size_t kMaxIncidentScopes = 1024;
+inline constexpr std::size_t kFewOfEachWorker = 4;
+inline constexpr std::size_t kMaxIncidentScopesOfFew = 4096;
+
+constexpr std::size_t incident_share(std::size_t workers) {
+  const std::size_t count = std::max<std::size_t>(workers, 1);
+  const std::size_t few =
+      std::clamp(kMaxIncidentScopesOfFew / count, std::size_t{1}, kFewOfEachWorker);
+  return std::max(kMaxIncidentScopes / count, few);
+}
+
+// How many ended scopes an `incident` lists, each worker with the same share, and how long before
+// it they may have ended.
+inline constexpr std::size_t kMaxIncidentEndedScopes = 8192;
+inline constexpr Duration kIncidentPast = std::chrono::minutes{10};
+
+// Shortens `ended` to the scopes that a worker of `workers` has in an incident at `when`: of those
+// that ended within kIncidentPast before it, or since, the latest. Returns how many others of them
+// there are.
+std::size_t shorten_ended_scopes(EndedScopesByName& ended, Instant when, std::size_t workers);
+
+// Expiries within kWindow are one incident: the other workers waited for the same thing. Makes its
+// record:
+//
+//   expiry.incident = incidents.add(expiry.id, now);
+//   ...                                          // the verdicts are recorded
+//   incidents.note_recorded(now);
+//   ...                                          // signals are sent
+//   next = incidents.advance(now);
+//
+// The scopes of all workers are read between verdicts and signals, within kReadLimit. The record
+// takes milliseconds: it is appended behind the signals of the same moment, and the workers that
+// were not read in time are read then. It waits for the ranks of the workers, but not longer than
+// the first signal or outcome.
+class Incidents {
+ public:
+  static constexpr Duration kWindow = std::chrono::seconds{2};
+  // How long the kills of an incident wait until the scopes of all workers are read. One worker
+  // takes about 4 us, so the scopes of a hundred are those of the moment of the verdict.
+  static constexpr Duration kReadLimit = std::chrono::microseconds{500};
+
+  explicit Incidents(Core& core) : core_(core) {}
+
+  // Adds an expiry that was judged at `now` to the last incident, or begins one. Returns its id.
+  const std::string& add(const std::string& expiry, const ClockReading& now);
+  // Returns whether this is the id of the last incident.
+  [[nodiscard]] bool is_last(const std::string& id) const { return last_ && last_->id == id; }
+  // Reads the workers of a new incident. `has_verdicts`: verdicts were recorded since the last
+  // call.
+  void read_workers(bool has_verdicts);
+  void note_signal() { has_signal_ = true; }
+  void note_outcome() { has_outcome_ = true; }
+  // Records the incident if it is due. Returns when it must be called again, or never().
+  Instant advance(Instant now);
+  // Records the incident, unless it is recorded.
+  void finish();
+
+ private:
+  enum class Stage { kJudged, kRead, kRecorded };
+  [[nodiscard]] bool is_due(Instant now) const;
+  void read_all_workers();
+  void read_worker(const Worker& worker);
+  void read_ended_scopes();
+
+  Core& core_;
+  std::optional<Incident> last_;
+  Stage stage_ = Stage::kRecorded;
+  bool has_verdicts_ = false;  // its first verdicts are recorded
+  bool has_signal_ = false;    // a signal was sent since it began
+  bool has_outcome_ = false;   // a kill has ended since
+  // The pages of its workers, in the same order: some end before the record is made.
+  std::vector<std::vector<std::shared_ptr<WorkerPage>>> pages_;
+  std::vector<std::shared_ptr<const Process>> unread_;  // workers that are read for the record
+};
+
+}  // namespace filetimer

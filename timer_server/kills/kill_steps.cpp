@@ -1,0 +1,271 @@
+// The steps of a kill from its evidence to the deaths.
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "timer_server/kills/judged_scopes.hpp"
+#include "timer_server/kills/kills.hpp"
+
+namespace filetimer {
+namespace {
+
+std::string state_text(pid_t pid) {
+  const std::string folder = fmt::format("/proc/{}", pid);
+  const auto stat = read_stat(folder);
+  const auto wchan = read_small_file(folder + "/wchan");
+  return fmt::format("pid {} is in state {}{}", pid, stat ? stat->state : '?',
+                     wchan && *wchan != "0" ? " in " + *wchan : std::string{});
+}
+
+}  // namespace
+
+// Takes every kill as far as it can go now. Returns when the next step is due.
+Instant Kills::take_steps(Instant now) {
+  stop_budget_ = kStopLimit;
+  Instant next = Instant::never();
+  bool has_signalled = false;
+  do {
+    has_freed_one_ = false;
+    next = Instant::never();
+    for (std::size_t i = 0; i < kills_.size(); ++i) {
+      const std::shared_ptr<Kill> kill = kills_[i];  // step() may end it
+      while (step(kill, now)) {
+      }
+      if (kill->stage != Stage::kEnded) {
+        next = std::min(next, kill->next_step_at);
+      }
+    }
+    std::erase_if(kills_, [](const auto& kill) { return kill->stage == Stage::kEnded; });
+    has_signalled = signal_stopped();
+  } while (has_freed_one_ || has_signalled);
+  return next;
+}
+
+bool Kills::step(const std::shared_ptr<Kill>& kill, Instant now) {
+  switch (kill->stage) {
+    case Stage::kRecorded:
+      return begin_first_signal(kill, now);
+    case Stage::kSignalled:
+    case Stage::kKilled:
+      return wait_for_death(kill, now);
+    case Stage::kLastEvidence:
+      return finish_unkillable(*kill);
+    case Stage::kFacts:
+    case Stage::kStopping:
+    case Stage::kEnded:
+      break;
+  }
+  return false;
+}
+
+// Without evidence, the signal of a worker without children waits for these system calls only: a
+// poll of its pidfd, because the worker may have ended since its verdict; its state and SIGSTOP, so
+// that it starts no process; one look at its children.
+bool Kills::begin_first_signal(const std::shared_ptr<Kill>& kept, Instant now) {
+  Kill& kill = *kept;
+  const bool is_ready = is_ready_for_signal(kill, now);
+  find_releases(kill);
+  if (!is_ready) {
+    return false;
+  }
+  const auto means = kill.order.means();
+  if (policy_.dry_run || !means) {
+    end_without_signal(kill);
+    return true;
+  }
+  Kill* const other = other_kill_of_same_worker(kill);
+  if (other != nullptr && (other->means.ends_in_sigkill() || other->stage == Stage::kStopping)) {
+    // advance() comes back when the other kill has ended, or sent its signal.
+    kill.next_step_at = Instant::never();
+    return false;
+  }
+  if (!kill.worker().is_alive()) {
+    end(kill, KillVerdict::kAlreadyGone, {});
+    return true;
+  }
+  if (other != nullptr) {
+    end(*other, KillVerdict::kSpared, "the worker survived the signal, and another scope expired");
+  }
+  note_means(kill, *means);
+  begin_signal(kept);
+  return true;
+}
+
+// Called before the first signal is sent.
+void Kills::note_means(Kill& kill, const KillOrder::Means& means) {
+  kill.means = means;
+  kill.cancelled = cancel_scopes(core_, kill.worker(), means.ends_in_sigkill());
+}
+
+// Sends the signal that is due, or stops the targets for signal_stopped(). The last look for
+// releases comes just before.
+void Kills::begin_signal(const std::shared_ptr<Kill>& kept) {
+  Kill& kill = *kept;
+  if (policy_.mode == KillMode::kProcess) {
+    send_due_signal(kill);
+    kill.targets.resume();
+    return;
+  }
+  stopping_.push_back(kept);
+  kill.stage = Stage::kStopping;
+  const bool may_go_on =
+      kill.order.sent.empty() && kill.means.signal != SIGKILL && kill.means.grace;
+  kill.targets.begin_stop(may_go_on ? KillTargets::Stop::kForking : KillTargets::Stop::kAll);
+}
+
+void Kills::stop_all_targets() {
+  std::vector<Kill*> incomplete;
+  for (const auto& kill : stopping_) {
+    incomplete.push_back(kill.get());
+  }
+  while (!incomplete.empty()) {
+    // All targets are stopped before one of them is waited for, so that all have the whole time.
+    std::erase_if(incomplete, [](Kill* kill) { return kill->targets.find_and_stop(); });
+    const Instant begun = Instant::now();
+    for (Kill* const kill : incomplete) {
+      kill->targets.wait_until_stopped(begun + stop_budget_);
+    }
+    stop_budget_ -= std::min(stop_budget_, Instant::now() - begun);
+  }
+}
+
+// Sends the signals of the kills whose targets are being stopped. Returns whether there are any. No
+// signal is sent before all targets of all these kills have stopped: the kills wait together, and
+// processes that end do not compete with looks at others for the processors. No target is resumed
+// before all signals are sent: it may be a target of another of these kills.
+bool Kills::signal_stopped() {
+  if (stopping_.empty()) {
+    return false;
+  }
+  stop_all_targets();
+  for (const auto& kill : stopping_) {
+    if (kill->stage == Stage::kStopping) {
+      send_due_signal(*kill);
+    }
+  }
+  Sessions sessions;
+  for (const auto& kill : std::exchange(stopping_, {})) {
+    if (kill->stage == Stage::kSignalled || kill->stage == Stage::kKilled) {
+      kill->targets.send_to_session(kill->order.sent.back(), sessions);
+    }
+    kill->targets.resume();
+    kill->targets.watch_ends(core_.loop, [&news = kill->has_news] { news = true; });
+  }
+  return true;
+}
+
+void Kills::send_due_signal(Kill& kill) {
+  incidents_.note_signal();
+  std::vector<SentSignal>& sent = kill.order.sent;
+  sent.push_back(kill.targets.send(sent.empty() ? kill.means.signal : SIGKILL));
+  wait_after_signal(kill);
+  files_.note_signal(kill.order.id(), sent.back());
+}
+
+void Kills::wait_after_signal(Kill& kill) {
+  const SentSignal& sent = kill.order.sent.back();
+  const bool is_last = sent.signal == SIGKILL || !kill.means.grace;
+  kill.stage = is_last ? Stage::kKilled : Stage::kSignalled;
+  kill.next_step_at = sent.when.mono + (is_last            ? policy_.kill_wait
+                                        : kill.skips_grace ? Duration::zero()
+                                                           : *kill.means.grace);
+}
+
+// Returns a kill that has sent its first signal, or is about to. `kill` has not.
+Kills::Kill* Kills::other_kill_of_same_worker(const Kill& kill) const {
+  const auto& all = kills_of_.at(&kill.worker());
+  const auto found =
+      std::ranges::find_if(all, [](const auto& other) { return other->stage >= Stage::kStopping; });
+  return found == all.end() ? nullptr : found->get();
+}
+
+bool Kills::wait_for_death(const std::shared_ptr<Kill>& kept, Instant now) {
+  Kill& kill = *kept;
+  // Without a death and before the next step there is nothing to do. This saves a look at every
+  // pidfd.
+  if (!std::exchange(kill.has_news, false) && now < kill.next_step_at) {
+    return false;
+  }
+  if (!kill.worker_died && !kill.worker().is_alive()) {
+    kill.worker_died = Instant::now();  // `now` may be from before the signal
+  }
+  const std::vector<pid_t> alive = kill.targets.alive();
+  if (alive.empty()) {
+    // All of them may have exited while they were being stopped.
+    std::erase_if(kill.order.sent, [](const SentSignal& sent) { return sent.pids.empty(); });
+    const bool was_signalled = !kill.order.sent.empty();
+    kill.worker_died = was_signalled ? kill.worker_died : std::nullopt;
+    end(kill, was_signalled ? KillVerdict::kDead : KillVerdict::kAlreadyGone, {});
+    return true;
+  }
+  if (now < kill.next_step_at) {
+    return false;
+  }
+  if (kill.stage == Stage::kSignalled && !policy_.dry_run) {
+    begin_signal(kept);
+    return true;
+  }
+  if (kill.worker_died || kill.order.sent.back().signal != SIGKILL) {
+    end_with_current_outcome(kill, alive);
+  } else {
+    start_last_evidence(kill, now);
+  }
+  return true;
+}
+
+void Kills::start_last_evidence(Kill& kill, Instant now) {
+  kill.stage = Stage::kLastEvidence;
+  kill.next_step_at = Instant::never();
+  kill.evidence = core_.desk.collect({.worker = kill.order.worker.process,
+                                      .level = EvidenceLevel::kProc,
+                                      .until = now + policy_.evidence_timeout},
+                                     now, [&kill](Evidence evidence, bool) {
+                                       kill.last_evidence = std::move(evidence);
+                                       kill.evidence.reset();
+                                     });
+}
+
+bool Kills::finish_unkillable(Kill& kill) {
+  if (!kill.worker().is_alive()) {
+    kill.worker_died = Instant::now();
+  } else if (kill.evidence) {
+    return false;
+  }
+  end_with_current_outcome(kill, kill.targets.alive());
+  return true;
+}
+
+void Kills::end_without_signal(Kill& kill) {
+  const auto was_released = [](const Expiry& expiry) { return expiry.released_at.has_value(); };
+  end(kill, KillVerdict::kSpared,
+      policy_.dry_run ? "dry run"
+      : std::ranges::any_of(kill.order.expiries, was_released)
+          ? "released late, but before the signal"
+          : "signal 0");
+}
+
+void Kills::end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive) {
+  if (kill.worker_died) {
+    end(kill, KillVerdict::kDead,
+        alive.empty()
+            ? std::string{}
+            : fmt::format("kill targets that are still alive: {}", fmt::join(alive, ", ")));
+  } else if (kill.order.sent.back().signal == SIGKILL) {
+    if (kill.evidence) {
+      kill.evidence->end();
+    }
+    end(kill, KillVerdict::kUnkillable,
+        fmt::format("still alive after SIGKILL: {}", state_text(kill.worker().pid)));
+  } else {
+    end(kill, KillVerdict::kSpared,
+        fmt::format("the worker survived {}, and SIGKILL was not sent",
+                    signal_name(kill.order.sent.back().signal)));
+  }
+}
+
+}  // namespace filetimer

@@ -1,0 +1,482 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/kills/kills.hpp"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "common/duration_text.hpp"
+#include "timer_server/evidence/proc_evidence.hpp"
+#include "timer_server/kills/judged_scopes.hpp"
+#include "timer_server/system/messages.hpp"
+
+namespace filetimer {
+namespace {
+
+std::vector<pid_t> this_process_and_ancestors() {
+  std::vector<pid_t> pids = ancestors_of(::getpid());
+  pids.push_back(::getpid());
+  return pids;
+}
+
+bool are_of_one_job(const std::optional<WorkerFacts>& a, const std::optional<WorkerFacts>& b) {
+  return a && b && a->job_id == b->job_id && has_job(*a) && has_job(*b);
+}
+
+// Returns the other workers of its job by rank, without those to which a last signal was sent
+// (Worker::dying).
+std::vector<const Worker*> peers_of(Core& core, const WorkerIdentity& worker) {
+  std::vector<const Worker*> peers;
+  core.workers.for_each([&](const Worker& other) {
+    if (other.process != worker.process && !other.dying &&
+        are_of_one_job(*other.facts, *worker.facts)) {
+      peers.push_back(&other);
+    }
+  });
+  std::ranges::sort(peers, {}, [](const Worker* peer) {
+    return std::tuple((*peer->facts)->rank.value_or(INT_MAX), peer->process->pid);
+  });
+  return peers;
+}
+
+}  // namespace
+
+std::optional<KillOrder::Means> KillOrder::means() const {
+  std::optional<Means> means;
+  for (const Expiry& expiry : expiries) {
+    const ScopeTerms& terms = expiry.scope.terms;
+    if (terms.signal <= 0 || expiry.released_at) {
+      continue;
+    }
+    if (!means) {
+      means = {terms.signal, terms.grace};
+    } else if (terms.grace && (!means->grace || *terms.grace < *means->grace)) {
+      means->grace = terms.grace;
+    }
+  }
+  return means;
+}
+
+Kills::Kills(Core& core, KillFiles& files, Warnings& warnings, Commands& commands,
+             PeerEvidence& peers)
+    : core_(core),
+      files_(files),
+      warnings_(warnings),
+      commands_(commands),
+      peers_(peers),
+      incidents_(core),
+      excluded_(this_process_and_ancestors()) {}
+
+Kills::~Kills() = default;
+
+void Kills::carry_out(const std::vector<DeadlineScan::DueScope>& due, const ClockReading& now) {
+  std::vector<Worker*> workers;  // the one whose deadline came first stands first
+  std::unordered_map<Worker*, DueOfWorker> of_worker;
+  for (const DeadlineScan::DueScope& scope : due) {
+    auto& scopes = of_worker[scope.worker];
+    if (scopes.empty()) {
+      workers.push_back(scope.worker);
+    }
+    scopes.push_back(&scope);
+  }
+  for (Worker* const worker : workers) {
+    start_kill(*worker, of_worker[worker], now);
+  }
+}
+
+void Kills::sample(std::span<Worker* const> workers, Instant now) {
+  std::size_t sampled = 0;
+  for (Worker* const worker : workers) {
+    if (now - worker->cpu_sampled < CpuSample::kLife || sampled++ >= kMostSampled) {
+      continue;
+    }
+    worker->cpu_sampled = now;
+    core_.side_threads.run(
+        [this, process = worker->process]() -> SideThreads::Delivery {
+          auto sample = std::make_shared<const CpuSample>(read_cpu_sample(process->pid));
+          return [this, process, sample = std::move(sample)] {
+            Worker* const found = core_.workers.find(process->pid);
+            if (found != nullptr && found->process == process) {
+              found->cpu_sample = sample;
+            }
+          };
+        },
+        SideThreads::Lane::kQuick);
+  }
+}
+
+void Kills::start_kill(Worker& worker, const DueOfWorker& due, const ClockReading& now) {
+  warnings_.flush(*worker.process, "a deadline of the worker came first");
+  peers_.withdraw(*worker.process);
+  KillOrder order;
+  order.worker = WorkerIdentity::of(worker);
+  order.open_scopes = core_.policy.open_scopes_of(worker);
+  order.python = core_.python_dump_of(worker);
+  order.early = worker.cpu_sample;
+  for (const DeadlineScan::DueScope* scope : due) {
+    std::optional<Expiry> expiry = expiry_of(core_, *scope);
+    if (!expiry) {
+      continue;
+    }
+    expiry->id = core_.records.next_expiry_id();
+    expiry->incident = incidents_.add(expiry->id, now);
+    expiry->judged = now.mono;
+    order.expiries.push_back(std::move(*expiry));
+  }
+  if (order.expiries.empty()) {
+    return;
+  }
+  for (const Expiry& expiry : order.expiries) {
+    ++core_.counters.expired[expiry.scope.name];
+    core_.counters.lateness.add(
+        std::max(expiry.judged - expiry.scope.terms.deadline, Duration::zero()));
+  }
+  note_message(order, now.mono);
+  start(worker, std::move(order), now.mono);
+}
+
+void Kills::resume(Worker& worker, KillOrder order, Instant now) {
+  messages::warning("pid {} was to be killed by a server that has ended ({}): going on with it",
+                    worker.process->pid, order.expiries.front().id);
+  start(worker, std::move(order), now);
+}
+
+void Kills::note_message(const KillOrder& order, Instant now) {
+  const Expiry& first = order.expiries.front();
+  const auto means = order.means();
+  messages_.push_back(fmt::format("{} expired in '{}' after {}: {} ({})",
+                                  description_of(order.worker), first.scope.name,
+                                  duration_for_reading(now - first.scope.terms.acquired),
+                                  core_.settings.kill.dry_run ? "spared, dry run"
+                                  : !means                    ? "spared, signal 0"
+                                           : "to be sent " + signal_name(means->signal),
+                                  first.id));
+}
+
+void Kills::start(Worker& worker, KillOrder order, Instant now) {
+  ++worker.kills;
+  auto kill = std::make_shared<Kill>(std::move(order), policy_.mode, excluded_, may_be_forking_);
+  kill->skips_grace = has_short_waits_;
+  kill->next_step_at = now + kFactsLimit;
+  kills_of_[&kill->worker()].push_back(kill);
+  if (kill->order.is_continued) {
+    kill->targets.find();
+    kill->targets.resume_stopped();
+  }
+  const auto means = kill->order.means();
+  if (!kill->order.sent.empty() && means) {
+    note_means(*kill, *means);
+    // The grace period has run on since the signal. The targets are those that can be found now.
+    wait_after_signal(*kill);
+    kill->targets.watch_ends(core_.loop, [&news = kill->has_news] { news = true; });
+  }
+  kills_.push_back(std::move(kill));
+}
+
+void Kills::note_worker_ended(const Process& worker) {
+  if (const auto found = kills_of_.find(&worker); found != kills_of_.end()) {
+    for (const auto& kill : found->second) {
+      kill->has_news = true;
+    }
+  }
+}
+
+Instant Kills::advance(Instant now) {
+  // What is appended meanwhile is written behind the signals.
+  const RecordLog::Hold hold(*core_.log);
+  note_synced();
+  incidents_.read_workers(record_verdicts(now));
+  const Instant next = take_steps(now);
+  const Instant next_of_incident = incidents_.advance(now);
+  // A message wakes another thread, for which no signal waits.
+  for (const std::string& message : std::exchange(messages_, {})) {
+    messages::say(messages::Level::kInfo, message);
+  }
+  return std::min(next, next_of_incident);
+}
+
+void Kills::note_synced() {
+  const std::uint64_t synced = core_.log->synced();
+  for (const auto& kill : kills_) {
+    KillOrder& order = kill->order;
+    if (order.record_number != 0 && order.record_number <= synced) {
+      files_.note_recorded(order.id());
+      order.record_number = 0;
+    }
+  }
+}
+
+bool Kills::record_verdicts(Instant now) {
+  std::vector<std::shared_ptr<Kill>> recorded;
+  std::size_t room = core_.log->room_for_details();
+  for (const auto& kill : kills_) {
+    KillOrder& order = kill->order;
+    if (kill->stage != Stage::kFacts) {
+      continue;
+    }
+    if (!*order.worker.facts && now < kill->next_step_at) {
+      continue;
+    }
+    find_releases(*kill);
+    if (!order.is_continued) {
+      std::vector<std::string> records = records_of_verdict(order, room);
+      files_.begin(order.worker, order.expiries, records);
+      order.record_number = core_.log->append(std::move(records));
+    }
+    recorded.push_back(kill);
+  }
+  const Duration evidence_limit = has_short_waits_
+                                      ? std::min(kShortEvidenceLimit, policy_.evidence_timeout)
+                                      : policy_.evidence_timeout;
+  for (const auto& kill : recorded) {
+    kill->stage = Stage::kRecorded;
+    kill->gathering_until = now + evidence_limit;
+    if (policy_.evidence != EvidenceLevel::kNone && !kill->order.has_evidence) {
+      start_evidence(*kill, now);
+    }
+    start_evidence_of_others(kill->order, now);
+  }
+  return !recorded.empty();
+}
+
+std::vector<std::string> Kills::records_of_verdict(const KillOrder& order, std::size_t& room) {
+  std::vector<std::string> records;
+  for (const Expiry& expiry : order.expiries) {
+    // The first record alone lists the open scopes: a worker may have a thousand expiries as well.
+    const bool is_first = &expiry == &order.expiries.front();
+    records.push_back(core_.records.expired(
+        order.worker, expiry, is_first ? order.open_scopes : std::vector<ScopeView>{}, room));
+    room -= std::min(room, records.back().size());
+  }
+  for (const Expiry& expiry : order.expiries) {
+    if (expiry.released_at) {
+      ++core_.counters.released_late[expiry.scope.name];
+      records.push_back(core_.records.released_late(order.worker, expiry));
+    }
+  }
+  return records;
+}
+
+void Kills::start_evidence_of_others(const KillOrder& order, Instant now) {
+  const Expiry& first = order.expiries.front();
+  // An order of an earlier server has the incident of that server.
+  if (incidents_.is_last(first.incident) &&
+      commands_.wants_evidence(order.worker, first.incident)) {
+    std::vector<WorkerIdentity> workers{order.worker};
+    for (const Worker* const peer : peers_of(core_, order.worker)) {
+      workers.push_back(WorkerIdentity::of(*peer));
+    }
+    commands_.start_evidence({.worker = order.worker,
+                              .id = first.id,
+                              .incident = first.incident,
+                              .scope = first.scope.name,
+                              .verdict = "expired"},
+                             workers, now);
+  }
+  if (order.means() && !order.has_evidence) {
+    start_evidence_of_peers(order.worker, first.incident, now);
+  }
+}
+
+void Kills::start_evidence_of_peers(const WorkerIdentity& worker, const std::string& incident,
+                                    Instant now) {
+  if (!peers_.is_wanted() || !*worker.facts || !has_job(**worker.facts) ||
+      !peers_.is_first_of_job(incident, (*worker.facts)->job_id)) {
+    return;
+  }
+  std::vector<const Worker*> peers = peers_of(core_, worker);
+  std::erase_if(peers, [](const Worker* peer) { return peer->kills > 0; });
+  const std::size_t omitted = peers.size() - std::min(peers.size(), PeerEvidence::kMaxPeers);
+  peers.resize(peers.size() - omitted);
+  std::vector<PeerEvidence::Peer> members;
+  for (const Worker* const peer : peers) {
+    members.push_back({WorkerIdentity::of(*peer), core_.python_dump_of(*peer)});
+  }
+  peers_.start(incident, (*worker.facts)->job_id, std::move(members), omitted, now);
+}
+
+bool Kills::is_gathering(const KillOrder& order) const {
+  const std::optional<WorkerFacts>& facts = *order.worker.facts;
+  return commands_.is_gathering(order.expiries.front().incident) ||
+         (facts && has_job(*facts) && peers_.is_running_for(facts->job_id));
+}
+
+// The first signal waits for this evidence: later it would show a signalled process.
+void Kills::start_evidence(Kill& kill, Instant now) {
+  EvidenceRequest request{.worker = kill.order.worker.process,
+                          .level = policy_.evidence,
+                          .until = kill.gathering_until,
+                          .early = kill.order.early};
+  // Python stacks need a signal. A worker that is to get no signal does not get that one either.
+  if (!policy_.dry_run && kill.order.means()) {
+    request.python = kill.order.python;
+  }
+  kill.evidence =
+      core_.desk.collect(std::move(request), now, [this, &kill](const Evidence& evidence, bool) {
+        std::string record = core_.records.evidence(kill.order.worker, kill.order.id(), evidence);
+        files_.note_evidence(kill.order.id(), record);
+        kill.order.record_number = core_.log->append_detail(std::move(record));
+        kill.evidence.reset();
+      });
+}
+
+// Returns whether the evidence is recorded, and that of incident and job is gathered or has had its
+// time.
+bool Kills::is_ready_for_signal(Kill& kill, Instant now) {
+  const bool evidence_is_in = !kill.evidence;
+  const bool all_is_gathered = now >= kill.gathering_until || !is_gathering(kill.order);
+  kill.next_step_at = all_is_gathered ? Instant::never() : kill.gathering_until;
+  return evidence_is_in && all_is_gathered;
+}
+
+void Kills::find_releases(Kill& kill) {
+  for (Expiry& expiry : kill.order.expiries) {
+    if (expiry.released_at) {
+      continue;
+    }
+    expiry.released_at = released_at(core_, kill.worker(), expiry);
+    if (!expiry.released_at) {
+      continue;
+    }
+    if (kill.stage >= Stage::kRecorded || kill.order.is_continued) {
+      ++core_.counters.released_late[expiry.scope.name];
+      std::string record = core_.records.released_late(kill.order.worker, expiry);
+      files_.note_release(kill.order.id(), expiry, record);
+      kill.order.record_number = core_.log->append(std::move(record));
+    }
+  }
+}
+
+void Kills::extend_grace(Duration missed) {
+  for (const auto& kill : kills_) {
+    if (kill->stage >= Stage::kSignalled && !kill->skips_grace) {
+      kill->next_step_at = kill->next_step_at + missed;
+    }
+  }
+}
+
+void Kills::shorten_waits(Instant now) {
+  has_short_waits_ = true;
+  const Instant until = now + kShortEvidenceLimit;
+  for (const auto& kill : kills_) {
+    kill->skips_grace = true;
+    if (kill->stage == Stage::kSignalled) {
+      kill->next_step_at = now;
+    } else if (kill->stage == Stage::kRecorded) {
+      kill->gathering_until = std::min(kill->gathering_until, until);
+      if (kill->evidence) {
+        kill->evidence->end_by(until);
+      }
+    }
+  }
+}
+
+void Kills::abandon() {
+  (void)signal_stopped();  // after an advance() that failed no target stays stopped
+  for (const auto& kill : kills_) {
+    if (kill->stage == Stage::kEnded) {
+      continue;
+    }
+    if (kill->order.sent.empty()) {
+      if (kill->stage != Stage::kFacts) {  // else the next server judges the scope
+        end(*kill, KillVerdict::kSpared, "the server stopped before the signal");
+      }
+      continue;
+    }
+    if (!kill->worker_died && !kill->worker().is_alive()) {
+      kill->worker_died = Instant::now();
+    }
+    end_with_current_outcome(*kill, kill->targets.alive());
+  }
+  kills_.clear();
+  incidents_.finish();
+}
+
+void Kills::take_out(Kill& kill) {
+  kill.stage = Stage::kEnded;
+  const auto of_worker = kills_of_.find(&kill.worker());
+  std::erase_if(of_worker->second, [&kill](const auto& each) { return each.get() == &kill; });
+  if (of_worker->second.empty()) {
+    kills_of_.erase(of_worker);
+  } else {
+    has_freed_one_ = true;
+  }
+}
+
+void Kills::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
+  take_out(kill);
+  Records::Outcome outcome;
+  outcome.verdict = verdict;
+  outcome.signals = kill.order.sent;
+  outcome.reason = reason;
+  outcome.cancelled = kill.cancelled;
+  if (kill.last_evidence && verdict == KillVerdict::kUnkillable) {
+    outcome.held_by = &*kill.last_evidence;
+  }
+  if (kill.worker_died) {
+    outcome.dead_after = *kill.worker_died - kill.order.sent.front().when.mono;
+  }
+  end(kill.order, outcome);
+}
+
+void Kills::end(const KillOrder& order, Records::Outcome outcome) {
+  outcome.list_bytes = core_.log->room_for_details();
+  std::vector<std::string> records;
+  for (const Expiry& expiry : order.expiries) {
+    records.push_back(core_.records.killed(order.worker, expiry, outcome));
+    outcome.cancelled = {};  // the first record alone lists them: there may be a thousand of both
+  }
+  files_.end(order.id(), outcome.verdict, records);
+  const std::uint64_t number = core_.log->append(std::move(records));
+  const Process& worker = *order.worker.process;
+  files_.remove_after(order.expiries, worker.is_alive() ? &worker : nullptr, number);
+  on_end(order, outcome.verdict, number);
+}
+
+void Kills::on_end(const KillOrder& order, KillVerdict verdict, std::uint64_t record_number) {
+  const std::string& id = order.expiries.front().id;
+  const std::string& scope = order.expiries.front().scope.name;
+  incidents_.note_outcome();
+  std::erase_if(unkillable_, [](const auto& process) { return !process->is_alive(); });
+  if (verdict == KillVerdict::kUnkillable) {
+    ++core_.counters.unkillable[scope];
+    if (std::ranges::find(unkillable_, order.worker.process) == unkillable_.end()) {
+      unkillable_.push_back(order.worker.process);
+    }
+    messages::error("{} is still alive after SIGKILL ({})", description_of(order.worker), id);
+  } else if (verdict == KillVerdict::kDead) {
+    ++core_.counters.killed[scope];
+    messages::info("{} is dead ({})", description_of(order.worker), id);
+  }
+  start_hook(order, verdict, record_number);
+  Worker* const worker = core_.workers.find(order.worker.process->pid);
+  if (worker != nullptr && worker->process == order.worker.process) {
+    --worker->kills;
+    has_changed_scopes_ |= finish_scopes(core_, *worker, order.expiries);
+  }
+}
+
+void Kills::start_hook(const KillOrder& order, KillVerdict verdict, std::uint64_t record_number) {
+  const Expiry& first = order.expiries.front();
+  CommandOccasion occasion;
+  occasion.worker = order.worker;
+  occasion.id = first.id;
+  occasion.incident = first.incident;
+  occasion.scope = first.scope.name;
+  occasion.verdict = verdict_name(verdict);
+  occasion.record_number = record_number;
+  commands_.add_hook(std::move(occasion), Instant::now());
+}
+
+std::size_t Kills::unkillable() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(unkillable_, [](const auto& process) { return process->is_alive(); }));
+}
+
+}  // namespace filetimer

@@ -1,0 +1,213 @@
+// Kills: what follows when scopes of a worker have expired, up to the outcome.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "common/clock.hpp"
+#include "timer_server/core.hpp"
+#include "timer_server/kills/commands.hpp"
+#include "timer_server/kills/incidents.hpp"
+#include "timer_server/kills/kill_files.hpp"
+#include "timer_server/kills/kill_targets.hpp"
+#include "timer_server/kills/peer_evidence.hpp"
+#include "timer_server/kills/warnings.hpp"
+#include "timer_server/watch/deadline_scan.hpp"
+
+namespace filetimer {
+
+// The verdicts of one worker that are carried out together.
+struct KillOrder {
+  WorkerIdentity worker;
+  std::vector<Expiry> expiries;            // the earliest deadline first
+  std::vector<ScopeView> open_scopes;      // of this worker, the expired ones included
+  std::optional<PythonDump> python;        // what the worker's page says of its faulthandler
+  std::shared_ptr<const CpuSample> early;  // from before the deadline; null: none
+  std::uint64_t record_number = 0;         // of the verdicts; 0: not recorded yet, or synced
+  std::vector<SentSignal> sent;            // the signals
+  // Of a kill that an earlier server has begun:
+  bool is_continued = false;
+  bool has_evidence = false;
+
+  // Returns the id of the kill.
+  [[nodiscard]] const std::string& id() const { return expiries.front().id; }
+
+  // Returns the first signal, and the time after which SIGKILL follows it, if SIGKILL does: the
+  // signal of the earliest expiry that has one and whose scope was not released since, and the
+  // shortest grace period of such expiries. Returns nothing if the worker is to be spared.
+  struct Means {
+    int signal = 0;
+    std::optional<Grace> grace;
+    [[nodiscard]] bool ends_in_sigkill() const { return signal == SIGKILL || grace; }
+  };
+  [[nodiscard]] std::optional<Means> means() const;
+};
+
+// Carries out the verdicts of scans: one kill for each worker. The stages of a kill, and what ends
+// each of them:
+//
+//   kFacts         the worker's command line and rank are known, or kFactsLimit has passed. Then
+//   the
+//                  verdict is in a kill file and queued in the log.
+//   kRecorded      the evidence is collected, and that of its incident and its job; or the time
+//                  limit of evidence has passed. A late release, --dry-run or signal 0 ends the
+//                  kill: spared. So does the end of the worker: already gone. Another kill of the
+//                  worker that leads to SIGKILL goes first.
+//   kStopping      all targets have stopped, or kStopLimit has passed. The signal follows in the
+//                  same advance().
+//   kSignalled     the grace period has passed: SIGKILL, by kStopping. All targets have exited:
+//                  dead.
+//   kKilled        all targets have exited: dead. --kill-wait has passed: spared, if no SIGKILL was
+//                  sent.
+//   kLastEvidence  the evidence of what holds a worker after SIGKILL is collected: unkillable.
+//   kEnded         the outcome is recorded.
+//
+// No member function waits, except for the kStopLimit before a signal: advance() takes every kill
+// as far as it can go now. No step waits for the log. The ends of processes that were signalled
+// wake the loop, and their handlers note that only.
+class Kills {
+ public:
+  // How long the first signal waits for evidence at most when the server is stopping.
+  static constexpr Duration kShortEvidenceLimit = std::chrono::milliseconds{500};
+  // How long all kills of one advance() wait together until their targets have stopped, so that
+  // many kills do not delay deadlines. On an idle machine that takes microseconds.
+  static constexpr Duration kStopLimit = std::chrono::milliseconds{30};
+  // The most workers whose CPU times are read at once before their deadlines.
+  static constexpr std::size_t kMostSampled = 64;
+
+  Kills(Core& core, KillFiles& files, Warnings& warnings, Commands& commands, PeerEvidence& peers);
+  ~Kills();
+
+  // Reads the CPU times of workers with a deadline within CpuSample::kLead, for their evidence.
+  void sample(std::span<Worker* const> workers, Instant now);
+  // Starts a kill of each worker in `due`, which has the earliest deadline first. `now` is when the
+  // scopes were judged.
+  void carry_out(const std::vector<DeadlineScan::DueScope>& due, const ClockReading& now);
+  // Goes on with a kill of `worker` that an earlier server has begun.
+  void resume(Worker& worker, KillOrder order, Instant now);
+  // Records the outcome of a kill that needs no step.
+  void end(const KillOrder& order, Records::Outcome outcome);
+  // Starts the hook for a kill that has ended. `record_number`: of its last `killed` record.
+  void start_hook(const KillOrder& order, KillVerdict verdict, std::uint64_t record_number);
+
+  // Takes all kills as far as they can go. Returns when it must be called again at the latest; it
+  // must also be called when the log or the evidence desk has news, and when the loop has called a
+  // handler.
+  Instant advance(Instant now);
+  // Takes note that a worker has ended. The owner of the workers watches their pidfds, the kills
+  // those of the other targets: a loop can watch a descriptor once.
+  void note_worker_ended(const Process& worker);
+
+  // Extends every grace period by the time that the server or the machine missed.
+  void extend_grace(Duration missed);
+  // Ends all grace periods, and shortens the waits for evidence to kShortEvidenceLimit: from now
+  // on SIGKILL follows the first signal at once. The same holds for kills that begin later. Called
+  // when the server begins to stop.
+  void shorten_waits(Instant now);
+  // Ends all kills with the outcome that they have now. One whose verdict is not recorded yet is
+  // left to the next server. Called when the server stops.
+  void abandon();
+
+  [[nodiscard]] bool idle() const { return kills_.empty(); }
+  [[nodiscard]] std::size_t count() const { return kills_.size(); }
+  // Returns the number of workers that are alive after SIGKILL.
+  [[nodiscard]] std::size_t unkillable() const;
+  // Returns whether a kill has ended since the last call whose worker has scopes to be judged.
+  bool take_changed_scopes() { return std::exchange(has_changed_scopes_, false); }
+
+ private:
+  enum class Stage { kFacts, kRecorded, kStopping, kSignalled, kKilled, kLastEvidence, kEnded };
+  struct Kill {
+    Kill(KillOrder the_order, KillMode mode, std::span<const pid_t> excluded,
+         const MayBeForking& may_be_forking)
+        : order(std::move(the_order)),
+          targets(order.worker.process, mode, excluded, may_be_forking) {}
+
+    KillOrder order;
+    KillTargets targets;
+    Stage stage = Stage::kFacts;
+    bool has_news = false;                  // a target has ended
+    Instant next_step_at;                   // when step() must be called at the latest
+    Instant gathering_until;                // of Listener::is_gathering
+    EvidenceOrder evidence;                 // null: nothing is being collected
+    std::optional<Evidence> last_evidence;  // of a worker that survived SIGKILL
+    bool skips_grace = false;
+    KillOrder::Means means;              // set with the first signal
+    std::vector<std::string> cancelled;  // the worker's other scopes
+    std::optional<Instant> worker_died;
+
+    [[nodiscard]] const Process& worker() const { return *order.worker.process; }
+  };
+  using DueOfWorker = std::vector<const DeadlineScan::DueScope*>;
+
+  void start_kill(Worker& worker, const DueOfWorker& due, const ClockReading& now);
+  void note_message(const KillOrder& order, Instant now);
+  void start(Worker& worker, KillOrder order, Instant now);
+
+  // Records all new verdicts. Returns whether there are any.
+  bool record_verdicts(Instant now);
+  // Takes the bytes of the records from `room`, which is that for lists of open scopes.
+  std::vector<std::string> records_of_verdict(const KillOrder& order, std::size_t& room);
+  void note_synced();
+  void find_releases(Kill& kill);
+
+  void start_evidence(Kill& kill, Instant now);
+  void start_evidence_of_others(const KillOrder& order, Instant now);
+  void start_evidence_of_peers(const WorkerIdentity& worker, const std::string& incident,
+                               Instant now);
+  [[nodiscard]] bool is_gathering(const KillOrder& order) const;
+  bool is_ready_for_signal(Kill& kill, Instant now);
+  void start_last_evidence(Kill& kill, Instant now);
+
+  Instant take_steps(Instant now);
+  // Each step returns true if it has moved the kill on.
+  bool step(const std::shared_ptr<Kill>& kill, Instant now);
+  bool begin_first_signal(const std::shared_ptr<Kill>& kept, Instant now);
+  bool wait_for_death(const std::shared_ptr<Kill>& kept, Instant now);
+  bool finish_unkillable(Kill& kill);
+
+  void note_means(Kill& kill, const KillOrder::Means& means);
+  void begin_signal(const std::shared_ptr<Kill>& kept);
+  void stop_all_targets();
+  bool signal_stopped();
+  void send_due_signal(Kill& kill);
+  void wait_after_signal(Kill& kill);
+  [[nodiscard]] Kill* other_kill_of_same_worker(const Kill& kill) const;
+
+  void end_without_signal(Kill& kill);
+  void end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive);
+  void end(Kill& kill, KillVerdict verdict, std::string_view reason);
+  void take_out(Kill& kill);
+  void on_end(const KillOrder& order, KillVerdict verdict, std::uint64_t record_number);
+
+  Core& core_;
+  const KillPolicy& policy_ = core_.settings.kill;
+  KillFiles& files_;
+  Warnings& warnings_;
+  Commands& commands_;
+  PeerEvidence& peers_;
+  Incidents incidents_;
+  const MayBeForking may_be_forking_ = may_be_forking;
+  const std::vector<pid_t> excluded_;  // the server and its ancestors
+  std::vector<std::shared_ptr<Kill>> kills_;
+  // By worker, those that have not ended. A worker has several if a scope expired while the
+  // evidence of another was collected.
+  std::unordered_map<const Process*, std::vector<std::shared_ptr<Kill>>> kills_of_;
+  std::vector<std::shared_ptr<Kill>> stopping_;  // in Stage::kStopping
+  Duration stop_budget_{};                       // what is left of kStopLimit in this advance()
+  bool has_freed_one_ = false;    // in this pass a kill ended for which another may wait
+  bool has_short_waits_ = false;  // see shorten_waits()
+  bool has_changed_scopes_ = false;
+  std::vector<std::shared_ptr<const Process>> unkillable_;
+  std::vector<std::string> messages_;  // of verdicts, printed after the signals
+};
+
+}  // namespace filetimer
