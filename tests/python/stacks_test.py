@@ -23,7 +23,8 @@ class Stacks(ServerCase):
     def functions(self, record):
         """Returns the functions of the worker's file by thread, the innermost first."""
         return [[frame.rpartition(" in ")[2] for frame in thread["frames"] if "worker" in frame]
-                for thread in record.get("python_threads", [])]
+                for thread in record.get("python_threads", [])
+                for _ in (thread, *thread.get("same_stack", []))]
 
     def evidence(self, script, **environment):
         worker = self.start_worker(HANG + script, **environment)
