@@ -8,6 +8,7 @@
 #include "common/due.hpp"
 #include "timer_server/counters.hpp"
 #include "timer_server/evidence/evidence_desk.hpp"
+#include "timer_server/records/kill_files.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
 #include "timer_server/requests/rejections.hpp"
@@ -29,6 +30,7 @@ struct Core {
   RuntimeDirectory& directory;
   const std::unique_ptr<RecordLog> log;
   Records records{RecordOrigin::of_this_process(directory.path())};
+  KillFiles kill_files{directory.path(), records.boot_id()};
   SideThreads side_threads{settings.realtime};
   EvidenceDesk desk{side_threads};
   EventLoop loop{};

@@ -193,8 +193,8 @@ void Recovery::finish_kill(const KillOrder& order, const Worker* worker, const P
       page->restore_idle_verdict(expiry.scope.terms.deadline);
     }
   }
-  files_.remove_after(order.expiries, worker != nullptr ? worker->process.get() : nullptr,
-                      order.record_number);
+  core_.kill_files.remove_after(order.expiries, worker != nullptr ? worker->process.get() : nullptr,
+                                order.record_number);
   if (order.record_number != 0 && !past.has_hook) {
     kills_.start_hook(order, *past.verdict, order.record_number);
   }

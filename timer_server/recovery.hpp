@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "timer_server/core.hpp"
-#include "timer_server/kills/kill_files.hpp"
 #include "timer_server/kills/kills.hpp"
 #include "timer_server/watch/page_registry.hpp"
 #include "timer_server/watch/worker_registry.hpp"
@@ -29,9 +28,8 @@ namespace filetimer {
 // Made before the first iteration, used once, and destroyed.
 class Recovery {
  public:
-  Recovery(Core& core, WorkerRegistry& registry, PageRegistry& pages, KillFiles& files,
-           Kills& kills)
-      : core_(core), registry_(registry), pages_(pages), files_(files), kills_(kills) {}
+  Recovery(Core& core, WorkerRegistry& registry, PageRegistry& pages, Kills& kills)
+      : core_(core), registry_(registry), pages_(pages), kills_(kills) {}
 
   // Adopts the scopes of all workers. Returns their number.
   std::size_t adopt();
@@ -56,9 +54,8 @@ class Recovery {
   Core& core_;
   WorkerRegistry& registry_;
   PageRegistry& pages_;
-  KillFiles& files_;
   Kills& kills_;
-  std::vector<PastKill> past_ = files_.read();
+  std::vector<PastKill> past_ = core_.kill_files.read();
   std::size_t adopted_scopes_ = 0;
 };
 

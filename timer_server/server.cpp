@@ -44,7 +44,6 @@ constexpr std::array kSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<RecordLog> log,
                Inheritance inheritance)
     : core_{prepared(std::move(settings)), directory, std::move(log)},
-      kill_files_(directory.path(), core_.records.boot_id()),
       life_(core_.settings.command.empty() ? LifeCycle::Kind::kAlone
                                            : LifeCycle::Kind::kAroundCommand),
       children_(core_.loop),
@@ -54,21 +53,10 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
       inbox_(core_, registry_, pages_, control_, life_),
       halted_(core_),
       scan_(core_, halted_),
-      warnings_(core_,
-                [this](const WorkerIdentity& worker, const SoftDeadline& first,
-                       std::uint64_t record_number) {
-                  commands_.add_hook({.worker = worker,
-                                      .id = first.id,
-                                      .incident = {},
-                                      .scope = first.scope.name,
-                                      .verdict = "warned",
-                                      .record_number = record_number},
-                                     Instant::now());
-                }),
-      soft_deadlines_(core_, warnings_),
-      commands_(core_, kill_files_, std::move(inheritance)),
+      commands_(core_, std::move(inheritance)),
+      warnings_(core_, commands_),
       peers_(core_),
-      kills_(core_, kill_files_, warnings_, commands_, peers_),
+      kills_(core_, warnings_, commands_, peers_),
       metrics_file_(core_.settings.metrics, core_.side_threads),
       next_sweep_(started_.mono + core_.settings.max_interval) {
   begin();
@@ -90,7 +78,7 @@ void Server::begin() {
   }));
   PageGuard::install();
   core_.directory.serve();
-  Recovery recovery(core_, registry_, pages_, kill_files_, kills_);
+  Recovery recovery(core_, registry_, pages_, kills_);
   record_start(recovery.adopt());
   recovery.resume_kills();
   write_metrics();
@@ -168,7 +156,7 @@ void Server::judge(Instant woke) {
     halted_.look_at_all(woke);
   }
   kills_.sample(found.soon, woke);
-  soft_deadlines_.note(std::move(found.soft));
+  warnings_.note(std::move(found.soft));
   kills_.carry_out(found.due, ClockReading::now());
   if (core_.directory.status_page().was_cut()) {
     check_directory();
@@ -192,7 +180,7 @@ Instant Server::carry_out(Instant now) {
   answer_status();
   commands_.end_commands(now);  // kills wait for the ends of evidence commands
   Instant next = kills_.advance(now);
-  soft_deadlines_.warn();
+  warnings_.warn();
   advance_life(now);
   next = std::min({next, commands_.start_hooks(now), warnings_.advance(now)});
   if (commands_.have_hooks_ended()) {
@@ -319,7 +307,7 @@ void Server::on_worker_removed(Worker& worker) {
   // The scopes of a worker that was killed have ended with the kill.
   pages_.remove_all(worker, worker.dying ? "" : kEndedInside);
   halted_.forget(worker.process->pid);
-  kill_files_.forget(*worker.process);
+  core_.kill_files.forget(*worker.process);
 }
 
 void Server::report_rejections(Instant now, bool force) {
@@ -424,7 +412,7 @@ void Server::withdraw() {
   if (!core_.log->drain(kLastSyncLimit)) {
     messages::error("the log '{}' could not be written to the end", core_.log->path());
   }
-  kill_files_.remove_synced(core_.log->synced());
+  core_.kill_files.remove_synced(core_.log->synced());
   if (!core_.directory.pipe().outlives_server()) {
     read_last_requests();
   }

@@ -92,7 +92,6 @@ class Server {
   // Each part is declared after those that it uses.
   Core core_;
   const ClockReading started_ = ClockReading::now();
-  KillFiles kill_files_;
   LifeCycle life_;
   CommandSupervisor children_;
   ServiceManager service_manager_;
@@ -106,9 +105,8 @@ class Server {
 
   HaltedWorkers halted_;
   DeadlineScan scan_;
-  Warnings warnings_;
-  SoftDeadlines soft_deadlines_;
   Commands commands_;
+  Warnings warnings_;
   PeerEvidence peers_;
   Kills kills_;
 

@@ -99,9 +99,8 @@ struct Commands::Running {
   }
 };
 
-Commands::Commands(Core& core, KillFiles& files, Inheritance inheritance)
+Commands::Commands(Core& core, Inheritance inheritance)
     : core_(core),
-      files_(files),
       inheritance_(std::move(inheritance)),
       environment_(environment_for_children(core.directory.path(), core.directory.pipe().path())) {}
 
@@ -212,7 +211,7 @@ Instant Commands::start_hooks(Instant now) {
     if (may_start) {
       // Each call starts one hook: a fork takes up to a millisecond, and deadlines wait meanwhile.
       waiting_.pop_front();
-      files_.note_hook(first.id);
+      core_.kill_files.note_hook(first.id);
       run(std::make_unique<Running>(first, "", false), shell(hook_for(first)),
           environment_for(first), now);
     }

@@ -18,7 +18,6 @@
 #include "common/clock.hpp"
 #include "timer_server/core.hpp"
 #include "timer_server/evidence/drop_ins.hpp"
-#include "timer_server/kills/kill_files.hpp"
 #include "timer_server/system/own_children.hpp"
 
 namespace filetimer {
@@ -66,7 +65,7 @@ class Commands {
   static constexpr std::size_t kMaxEvidenceCommands = 32;
 
   // A command gets the settings in `inheritance` instead of the server's. Its end wakes the loop.
-  Commands(Core& core, KillFiles& files, Inheritance inheritance);
+  Commands(Core& core, Inheritance inheritance);
   ~Commands();
   Commands(const Commands&) = delete;
   Commands& operator=(const Commands&) = delete;
@@ -124,7 +123,6 @@ class Commands {
   void drop(Running command, std::string_view why);
 
   Core& core_;
-  KillFiles& files_;
   const Inheritance inheritance_;
   const std::vector<std::string> environment_;  // without a command's own variables
   std::deque<CommandOccasion> waiting_;

@@ -164,7 +164,7 @@ void Kills::send_due_signal(Kill& kill) {
   std::vector<SentSignal>& sent = kill.order.sent;
   sent.push_back(kill.targets.send(sent.empty() ? kill.means.signal : SIGKILL));
   wait_after_signal(kill);
-  files_.note_signal(kill.order.id(), sent.back());
+  core_.kill_files.note_signal(kill.order.id(), sent.back());
 }
 
 void Kills::wait_after_signal(Kill& kill) {

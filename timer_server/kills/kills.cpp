@@ -63,10 +63,8 @@ std::optional<KillOrder::Means> KillOrder::means() const {
   return means;
 }
 
-Kills::Kills(Core& core, KillFiles& files, Warnings& warnings, Commands& commands,
-             PeerEvidence& peers)
+Kills::Kills(Core& core, Warnings& warnings, Commands& commands, PeerEvidence& peers)
     : core_(core),
-      files_(files),
       warnings_(warnings),
       commands_(commands),
       peers_(peers),
@@ -206,7 +204,7 @@ void Kills::note_synced() {
   for (const auto& kill : kills_) {
     KillOrder& order = kill->order;
     if (order.record_number != 0 && order.record_number <= synced) {
-      files_.note_recorded(order.id());
+      core_.kill_files.note_recorded(order.id());
       order.record_number = 0;
     }
   }
@@ -226,7 +224,7 @@ bool Kills::record_verdicts(Instant now) {
     find_releases(*kill);
     if (!order.is_continued) {
       std::vector<std::string> records = records_of_verdict(order, room);
-      files_.begin(order.worker, order.expiries, records);
+      core_.kill_files.begin(order.worker, order.expiries, records);
       order.record_number = core_.log->append(std::move(records));
     }
     recorded.push_back(kill);
@@ -320,7 +318,7 @@ void Kills::start_evidence(Kill& kill, Instant now) {
   kill.evidence =
       core_.desk.collect(std::move(request), now, [this, &kill](const Evidence& evidence, bool) {
         std::string record = core_.records.evidence(kill.order.worker, kill.order.id(), evidence);
-        files_.note_evidence(kill.order.id(), record);
+        core_.kill_files.note_evidence(kill.order.id(), record);
         kill.order.record_number = core_.log->append_detail(std::move(record));
         kill.evidence.reset();
       });
@@ -347,7 +345,7 @@ void Kills::find_releases(Kill& kill) {
     if (kill.stage >= Stage::kRecorded || kill.order.is_continued) {
       ++core_.counters.released_late[expiry.scope.name];
       std::string record = core_.records.released_late(kill.order.worker, expiry);
-      files_.note_release(kill.order.id(), expiry, record);
+      core_.kill_files.note_release(kill.order.id(), expiry, record);
       kill.order.record_number = core_.log->append(std::move(record));
     }
   }
@@ -432,10 +430,10 @@ void Kills::end(const KillOrder& order, Records::Outcome outcome) {
     records.push_back(core_.records.killed(order.worker, expiry, outcome));
     outcome.cancelled = {};  // the first record alone lists them: there may be a thousand of both
   }
-  files_.end(order.id(), outcome.verdict, records);
+  core_.kill_files.end(order.id(), outcome.verdict, records);
   const std::uint64_t number = core_.log->append(std::move(records));
   const Process& worker = *order.worker.process;
-  files_.remove_after(order.expiries, worker.is_alive() ? &worker : nullptr, number);
+  core_.kill_files.remove_after(order.expiries, worker.is_alive() ? &worker : nullptr, number);
   on_end(order, outcome.verdict, number);
 }
 

@@ -16,7 +16,6 @@
 #include "timer_server/core.hpp"
 #include "timer_server/kills/commands.hpp"
 #include "timer_server/kills/incidents.hpp"
-#include "timer_server/kills/kill_files.hpp"
 #include "timer_server/kills/kill_targets.hpp"
 #include "timer_server/kills/peer_evidence.hpp"
 #include "timer_server/kills/warnings.hpp"
@@ -83,7 +82,7 @@ class Kills {
   // The most workers whose CPU times are read at once before their deadlines.
   static constexpr std::size_t kMostSampled = 64;
 
-  Kills(Core& core, KillFiles& files, Warnings& warnings, Commands& commands, PeerEvidence& peers);
+  Kills(Core& core, Warnings& warnings, Commands& commands, PeerEvidence& peers);
   ~Kills();
 
   // Reads the CPU times of workers with a deadline within CpuSample::kLead, for their evidence.
@@ -190,7 +189,6 @@ class Kills {
 
   Core& core_;
   const KillPolicy& policy_ = core_.settings.kill;
-  KillFiles& files_;
   Warnings& warnings_;
   Commands& commands_;
   PeerEvidence& peers_;

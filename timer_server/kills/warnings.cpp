@@ -20,20 +20,65 @@ struct Warnings::Batch {
   std::optional<Evidence> evidence;
 };
 
-Warnings::Warnings(Core& core, Recorded recorded)
-    : level_(core.settings.kill.evidence_of_warnings()),
-      evidence_timeout_(core.settings.kill.evidence_timeout),
-      records_(core.records),
-      log_(*core.log),
-      desk_(core.desk),
-      warned_(core.counters.warned),
-      recorded_(std::move(recorded)) {}
+Warnings::Warnings(Core& core, Commands& commands) : core_(core), commands_(commands) {}
 
 Warnings::~Warnings() = default;
 
-void Warnings::start(WorkerIdentity worker, std::vector<Scope> scopes, Instant now,
-                     std::optional<PythonDump> python) {
-  Duration limit = evidence_timeout_;
+void Warnings::warn() {
+  std::unordered_map<Worker*, std::vector<Scope>> of_worker;
+  for (const DeadlineScan::SoftDueScope& due : std::exchange(noted_, {})) {
+    Worker* const worker = core_.workers.find(due.process->pid);
+    if (worker == nullptr || worker->process != due.process) {
+      continue;  // it was removed after the scan
+    }
+    if (auto warning = warning_of(due)) {
+      of_worker[worker].push_back(std::move(*warning));
+    }
+  }
+  const Instant now = Instant::now();
+  for (auto& [worker, scopes] : of_worker) {
+    if (worker->dying || !worker->process->is_alive()) {
+      continue;  // its exit has woken the loop, and decides
+    }
+    std::ranges::stable_sort(scopes, {}, [](const auto& scope) { return scope.passed.when; });
+    const auto signalled = std::stable_partition(
+        scopes.begin(), scopes.end(), [](const auto& scope) { return scope.passed.signal == 0; });
+    std::vector<Scope> first(std::make_move_iterator(signalled),
+                             std::make_move_iterator(scopes.end()));
+    scopes.erase(signalled, scopes.end());
+    if (!first.empty()) {
+      start(*worker, std::move(first), now);
+    }
+    const WarningLimit::Share share = worker->warning_limit.take(scopes.size(), now);
+    if (share.count > 0) {
+      scopes.resize(share.count);
+      scopes.front().passed.omitted = share.omitted;
+      start(*worker, std::move(scopes), now);
+    }
+  }
+}
+
+// Returns nothing if the scope was released or renewed after the scan.
+std::optional<Warnings::Scope> Warnings::warning_of(const DeadlineScan::SoftDueScope& due) const {
+  const auto reading = due.page->read(due.slot.slot, due.slot.word);
+  due.page->unmap_names();
+  if (!reading) {
+    return std::nullopt;
+  }
+  Scope warning;
+  const ScopeView scope = core_.policy.view_of(*reading);
+  warning.passed = {
+      scope, due.slot.deadline, Instant::now(),
+      core_.policy.reason_to_warn(scope.terms, due.is_to_be_signalled),
+      due.is_to_be_signalled && !core_.settings.kill.dry_run ? scope.terms.signal : 0};
+  warning.is_open = [process = due.process, page = due.page, slot = due.slot] {
+    return page->is_open(slot.slot, slot.word) && !runs_another_program(*process, *page);
+  };
+  return warning;
+}
+
+void Warnings::start(const Worker& worker, std::vector<Scope> scopes, Instant now) {
+  Duration limit = core_.settings.kill.evidence_timeout;
   bool is_before_signal = false;
   for (const Scope& scope : scopes) {
     if (scope.passed.signal != 0) {
@@ -42,21 +87,21 @@ void Warnings::start(WorkerIdentity worker, std::vector<Scope> scopes, Instant n
     }
   }
   const Duration facts_limit = is_before_signal ? std::min(limit, kFactsLimit) : kFactsLimit;
-  Batch& batch = batches_.emplace_back(
-      Batch{std::move(worker), std::move(scopes), now + facts_limit, nullptr, std::nullopt});
+  Batch& batch = batches_.emplace_back(Batch{WorkerIdentity::of(worker), std::move(scopes),
+                                             now + facts_limit, nullptr, std::nullopt});
   if (level_ != EvidenceLevel::kNone) {
-    batch.order =
-        desk_.collect({.worker = batch.worker.process,
-                       .level = level_,
-                       .use = is_before_signal ? EvidenceFor::kSignal : EvidenceFor::kWarning,
-                       .until = now + limit,
-                       .python = is_before_signal ? std::move(python) : std::nullopt},
-                      now, [&batch](Evidence evidence, bool is_complete) {
-                        if (is_complete) {
-                          batch.evidence = std::move(evidence);
-                        }
-                        batch.order.reset();
-                      });
+    batch.order = core_.desk.collect(
+        {.worker = batch.worker.process,
+         .level = level_,
+         .use = is_before_signal ? EvidenceFor::kSignal : EvidenceFor::kWarning,
+         .until = now + limit,
+         .python = is_before_signal ? core_.python_dump_of(worker) : std::nullopt},
+        now, [&batch](Evidence evidence, bool is_complete) {
+          if (is_complete) {
+            batch.evidence = std::move(evidence);
+          }
+          batch.order.reset();
+        });
   }
 }
 
@@ -68,8 +113,8 @@ Instant Warnings::advance(Instant now) {
       next = std::min(next, has_facts ? Instant::never() : batch.facts_until);
       return false;
     }
-    record(batch,
-           fmt::format("the evidence was not complete after {}", duration_text(evidence_timeout_)));
+    record(batch, fmt::format("the evidence was not complete after {}",
+                              duration_text(core_.settings.kill.evidence_timeout)));
     return true;
   });
   return next;
@@ -95,7 +140,7 @@ void Warnings::flush_all(std::string_view why) {
 void Warnings::record(Batch& batch, std::string_view why_no_evidence) {
   bool has_recorded_evidence = false;
   for (Scope& scope : batch.scopes) {
-    scope.passed.id = records_.next_warning_id();
+    scope.passed.id = core_.records.next_warning_id();
     const bool is_signalled = scope.passed.signal != 0 && scope.is_open();
     scope.passed.signal = is_signalled ? scope.passed.signal : 0;
     Evidence none;
@@ -112,70 +157,21 @@ void Warnings::record(Batch& batch, std::string_view why_no_evidence) {
       }
     }
     const std::uint64_t number =
-        log_.append_detail(records_.warned(batch.worker, scope.passed, evidence));
-    ++warned_[scope.passed.scope.name];
+        core_.log->append_detail(core_.records.warned(batch.worker, scope.passed, evidence));
+    ++core_.counters.warned[scope.passed.scope.name];
     if (is_signalled) {
       (void)batch.worker.process->send_signal(scope.passed.signal);
     }
     if (&scope == &batch.scopes.front()) {
-      recorded_(batch.worker, scope.passed, number);
+      commands_.add_hook({.worker = batch.worker,
+                          .id = scope.passed.id,
+                          .incident = {},
+                          .scope = scope.passed.scope.name,
+                          .verdict = "warned",
+                          .record_number = number},
+                         Instant::now());
     }
   }
-}
-
-void SoftDeadlines::warn() {
-  std::unordered_map<Worker*, std::vector<Warnings::Scope>> of_worker;
-  for (const DeadlineScan::SoftDueScope& due : std::exchange(noted_, {})) {
-    Worker* const worker = core_.workers.find(due.process->pid);
-    if (worker == nullptr || worker->process != due.process) {
-      continue;  // it was removed after the scan
-    }
-    if (auto warning = warning_of(due)) {
-      of_worker[worker].push_back(std::move(*warning));
-    }
-  }
-  const Instant now = Instant::now();
-  for (auto& [worker, scopes] : of_worker) {
-    if (worker->dying || !worker->process->is_alive()) {
-      continue;  // its exit has woken the loop, and decides
-    }
-    std::ranges::stable_sort(scopes, {}, [](const auto& scope) { return scope.passed.when; });
-    const auto signalled = std::stable_partition(
-        scopes.begin(), scopes.end(), [](const auto& scope) { return scope.passed.signal == 0; });
-    std::vector<Warnings::Scope> first(std::make_move_iterator(signalled),
-                                       std::make_move_iterator(scopes.end()));
-    scopes.erase(signalled, scopes.end());
-    if (!first.empty()) {
-      warnings_.start(WorkerIdentity::of(*worker), std::move(first), now,
-                      core_.python_dump_of(*worker));
-    }
-    const WarningLimit::Share share = worker->warning_limit.take(scopes.size(), now);
-    if (share.count > 0) {
-      scopes.resize(share.count);
-      scopes.front().passed.omitted = share.omitted;
-      warnings_.start(WorkerIdentity::of(*worker), std::move(scopes), now);
-    }
-  }
-}
-
-// Returns nothing if the scope was released or renewed after the scan.
-std::optional<Warnings::Scope> SoftDeadlines::warning_of(
-    const DeadlineScan::SoftDueScope& due) const {
-  const auto reading = due.page->read(due.slot.slot, due.slot.word);
-  due.page->unmap_names();
-  if (!reading) {
-    return std::nullopt;
-  }
-  Warnings::Scope warning;
-  const ScopeView scope = core_.policy.view_of(*reading);
-  warning.passed = {
-      scope, due.slot.deadline, Instant::now(),
-      core_.policy.reason_to_warn(scope.terms, due.is_to_be_signalled),
-      due.is_to_be_signalled && !core_.settings.kill.dry_run ? scope.terms.signal : 0};
-  warning.is_open = [process = due.process, page = due.page, slot = due.slot] {
-    return page->is_open(slot.slot, slot.word) && !runs_another_program(*process, *page);
-  };
-  return warning;
 }
 
 }  // namespace filetimer

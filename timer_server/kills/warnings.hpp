@@ -10,34 +10,27 @@
 #include <vector>
 
 #include "timer_server/core.hpp"
+#include "timer_server/kills/commands.hpp"
 #include "timer_server/watch/deadline_scan.hpp"
 
 namespace filetimer {
 
-// Collects the evidence of a worker whose soft deadline has passed, and records the warning when
-// the evidence is complete or its time is up. Then sends the signals of scopes that are signalled
-// first: a worker that handles it may leave the scope before it expires.
+// Warns about scopes whose soft deadline has passed, at most WarningLimit's number for each worker,
+// and about all that are to be signalled first. Collects the evidence of the worker, and records
+// the warning when the evidence is complete or its time is up. Then sends the signals of scopes
+// that are signalled first: a worker that handles it may leave the scope before it expires.
 class Warnings {
  public:
-  // Called after the first record of the soft deadlines of a worker that passed together, with that
-  // soft deadline and the number of the record.
-  using Recorded = std::function<void(const WorkerIdentity& worker, const SoftDeadline& first,
-                                      std::uint64_t record_number)>;
-
-  Warnings(Core& core, Recorded recorded);
+  // `commands` gets the hook on a warning.
+  Warnings(Core& core, Commands& commands);
   ~Warnings();
 
-  struct Scope {
-    SoftDeadline passed;
-    // Returns whether the worker is still in the scope. Evidence from after the scope says nothing
-    // of it and is not recorded with it.
-    std::function<bool()> is_open;
-  };
-  // Begins the warnings of one worker. `scopes` has at least one scope, the earliest soft deadline
-  // first. The evidence is recorded with the first scope that is still open then. That before a
-  // signal has the Python stacks, and takes a quarter of the grace period at most.
-  void start(WorkerIdentity worker, std::vector<Scope> scopes, Instant now,
-             std::optional<PythonDump> python = std::nullopt);
+  // Keeps what a scan has found for warn().
+  void note(std::vector<DeadlineScan::SoftDueScope> scopes) { noted_ = std::move(scopes); }
+  // Begins the warnings about the noted scopes that are still open, of workers that are alive. An
+  // iteration calls it last: no verdict waits for a warning, and a scope with a verdict gets no
+  // warning.
+  void warn();
   // Records the warnings that are ready. Returns when it must be called again at the latest; it
   // must also be called when the evidence desk has delivered.
   Instant advance(Instant now);
@@ -48,39 +41,26 @@ class Warnings {
   void flush_all(std::string_view why);
 
  private:
+  struct Scope {
+    SoftDeadline passed;
+    // Returns whether the worker is still in the scope. Evidence from after the scope says nothing
+    // of it and is not recorded with it.
+    std::function<bool()> is_open;
+  };
   struct Batch;
 
+  [[nodiscard]] std::optional<Scope> warning_of(const DeadlineScan::SoftDueScope& due) const;
+  // Begins the warnings of one worker. `scopes` has at least one scope, the earliest soft deadline
+  // first. The evidence is recorded with the first scope that is still open then. That before a
+  // signal has the Python stacks, and takes a quarter of the grace period at most.
+  void start(const Worker& worker, std::vector<Scope> scopes, Instant now);
   void record(Batch& batch, std::string_view why_no_evidence);
 
-  const EvidenceLevel level_;
-  const Duration evidence_timeout_;
-  Records& records_;
-  RecordLog& log_;
-  EvidenceDesk& desk_;
-  CountsByScope& warned_;
-  const Recorded recorded_;
-  std::list<Batch> batches_;  // the earliest soft deadline first
-};
-
-// Starts warnings about scopes whose soft deadline has passed, at most WarningLimit's number for
-// each worker, and about all that are to be signalled first. An iteration calls warn() last: no
-// verdict waits for a warning, and a scope with a verdict gets no warning.
-class SoftDeadlines {
- public:
-  SoftDeadlines(Core& core, Warnings& warnings) : core_(core), warnings_(warnings) {}
-
-  // Keeps what a scan has found for warn().
-  void note(std::vector<DeadlineScan::SoftDueScope> scopes) { noted_ = std::move(scopes); }
-  // Starts the warnings about the noted scopes that are still open, of workers that are alive.
-  void warn();
-
- private:
-  [[nodiscard]] std::optional<Warnings::Scope> warning_of(
-      const DeadlineScan::SoftDueScope& due) const;
-
   Core& core_;
-  Warnings& warnings_;
+  Commands& commands_;
+  const EvidenceLevel level_ = core_.settings.kill.evidence_of_warnings();
   std::vector<DeadlineScan::SoftDueScope> noted_;
+  std::list<Batch> batches_;  // the earliest soft deadline first
 };
 
 }  // namespace filetimer

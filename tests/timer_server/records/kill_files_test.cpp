@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/kills/kill_files.hpp"
+#include "timer_server/records/kill_files.hpp"
 
 #include <doctest/doctest.h>
 #include <signal.h>
