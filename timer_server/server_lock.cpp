@@ -97,9 +97,10 @@ Result<FreshFolder> make_locked_folder(std::string path) {
 }
 
 tl::unexpected<Error> held(const std::string& path, pid_t holder) {
-  return failure(holder > 0 ? fmt::format("'{}' is held by the timer_server with pid {}", path, holder)
-                       : fmt::format("'{}' is held by another timer_server", path),
-            EBUSY);
+  return failure(holder > 0
+                     ? fmt::format("'{}' is held by the timer_server with pid {}", path, holder)
+                     : fmt::format("'{}' is held by another timer_server", path),
+                 EBUSY);
 }
 
 }  // namespace

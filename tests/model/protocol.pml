@@ -639,7 +639,7 @@ end:
    * code: timer_server/scopes/board_file.cpp BoardFile::open bd895b28 */
   :: d_step { server_at == START -> next_wake = ALWAYS; server_at = AFTER_START }
   /* RequestPipe::open()
-   * code: timer_server/requests/request_pipe.cpp RequestPipe::open 6c62b5cc
+   * code: timer_server/requests/request_pipe.cpp RequestPipe::open ab0f0f2c
    * code: timer_server/runtime_directory.cpp RuntimeDirectory::open e1f231d2 */
   :: d_step { server_at == MAKE_PIPE ->
        if
@@ -739,7 +739,7 @@ end:
        :: else -> i++; scan_next_page()
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 62387b6d
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 8d15ef4c
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 40b5ad41 */
   :: d_step { server_at == READ_SLOT ->
        if
@@ -754,7 +754,7 @@ end:
        :: else
        fi }
   /* DeadlineScan::judge(), try_expire(); expiry_of()
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge e4288c11
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge 25607ed6
    * code: timer_server/scopes/worker_page.cpp WorkerPage::try_expire d5dc0099
    * code: common/wake_protocol.hpp try_expire 263fb2c5 */
   :: d_step { server_at == JUDGE && SERVER_DRAINED ->
@@ -787,11 +787,11 @@ end:
        kill_next() }
 
   /* Kills::record_verdicts()
-   * code: timer_server/kills/kills.cpp Kills::record_verdicts 1f8ed7c6 */
+   * code: timer_server/kills/kills.cpp Kills::record_verdicts af0731c6 */
   :: d_step { server_at == RECORD -> is_recorded[scope_in[i]] = true; server_at = SIGNAL }
   /* Kills::find_releases(), released_late_at(), send_due_signal(), end(). The worker is alive
    * afterwards, as with --dry-run, signal 0, or a signal that it survives.
-   * code: timer_server/kills/kills.cpp Kills::find_releases f0c44958
+   * code: timer_server/kills/kills.cpp Kills::find_releases d25be287
    * code: timer_server/scopes/worker_page.cpp WorkerPage::released_late_at 3aaa650a */
   :: d_step { server_at == SIGNAL ->
        if
@@ -816,7 +816,7 @@ end:
        kill_next() }
 
   /* Server::withdraw(): BoardFile::stop(), RequestPipe::remove_from_path()
-   * code: timer_server/server.cpp Server::withdraw e32eb251
+   * code: timer_server/server.cpp Server::withdraw 110e4279
    * code: timer_server/scopes/board_file.cpp BoardFile::stop 49eb9d78 */
   :: d_step { server_at == ASLEEP && ends > 0 ->
        REACHED(W_STOPPED);

@@ -107,15 +107,15 @@ Status DumpRequests::begin(ControlClients::Id client, const Wanted& wanted, Inst
     asked.worker = WorkerIdentity::of(*worker);
     asked.scopes = core_.policy.open_scopes_of(*worker, kMaxScopes);
     asked.order = core_.desk.collect({.worker = worker->process,
-                                         .level = most_evidence_allowed(),
-                                         .use = EvidenceFor::kDump,
-                                         .until = std::min(until, now + kLimit),
-                                         .limit = core_.settings.kill.evidence_timeout,
-                                         .python = core_.python_dump_of(*worker)},
-                                        now, [&asked](Evidence evidence, bool) {
-                                          asked.evidence = std::move(evidence);
-                                          asked.order.reset();
-                                        });
+                                      .level = most_evidence_allowed(),
+                                      .use = EvidenceFor::kDump,
+                                      .until = std::min(until, now + kLimit),
+                                      .limit = core_.settings.kill.evidence_timeout,
+                                      .python = core_.python_dump_of(*worker)},
+                                     now, [&asked](Evidence evidence, bool) {
+                                       asked.evidence = std::move(evidence);
+                                       asked.order.reset();
+                                     });
   }
   return {};
 }

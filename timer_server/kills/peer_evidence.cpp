@@ -23,8 +23,8 @@ void PeerEvidence::start(const std::string& incident, const std::string& job,
          .until = now + core_.settings.kill.evidence_timeout,
          .python = std::move(peer.python)},
         now, [this, &of_job, &peer](const Evidence& evidence, bool) {
-          core_.log->append_detail(core_.records.peer_evidence(peer.worker, of_job.incident, evidence,
-                                                    std::exchange(of_job.omitted, 0)));
+          core_.log->append_detail(core_.records.peer_evidence(
+              peer.worker, of_job.incident, evidence, std::exchange(of_job.omitted, 0)));
           of_job.waiting.remove_if([&peer](const Peer& other) { return &other == &peer; });
         });
   }

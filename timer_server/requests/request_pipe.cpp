@@ -100,8 +100,8 @@ Result<RequestPipe> RequestPipe::open(const std::string& path) {
   if (is_being_read(path)) {
     const pid_t holder = find_reader(path);
     return failure(holder != 0 ? fmt::format("'{}' is being read by process {}", path, holder)
-                          : fmt::format("'{}' is being read by another process", path),
-              EBUSY);
+                               : fmt::format("'{}' is being read by another process", path),
+                   EBUSY);
   }
   // O_RDWR makes the server a writer, too: the pipe never reports an end of file, and open() does
   // not wait for a client. O_NOFOLLOW: another process may have put a symlink there since the
