@@ -30,10 +30,7 @@ constexpr int kMostFailures = 5;
 constexpr int kSweep = 150;  // calls at which the operation with @1 of a swept history takes place
 constexpr rlim_t kDescriptors = 4096;
 
-using Names = std::set<std::string>;
-
-std::vector<std::string> run(const Operations& operations, const Names& excused,
-                             bool is_verbose = false) {
+std::vector<std::string> run(const Operations& operations, bool is_verbose = false) {
   std::string dir = ::access("/dev/shm", W_OK) == 0
                         ? "/dev/shm"
                         : std::filesystem::temp_directory_path().string();
@@ -52,7 +49,7 @@ std::vector<std::string> run(const Operations& operations, const Names& excused,
     if (!is_verbose) {
       (void)!std::freopen("/dev/null", "w", stderr);
     }
-    return run_history(operations, dir, excused, is_verbose);
+    return run_history(operations, dir, is_verbose);
   });
   std::error_code ec;
   std::filesystem::remove_all(dir, ec);
@@ -68,19 +65,19 @@ Operations shifted(Operations operations, int n) {
 }
 
 // Returns whether the history holds. Prints the shortest list of operations otherwise.
-bool holds(std::uint64_t seed, const Names& known) {
+bool holds(std::uint64_t seed) {
   const Operations operations = operations_of(seed);
-  const auto violations = run(operations, known);
+  const auto violations = run(operations);
   if (violations.empty()) {
     return true;
   }
   fmt::print("seed {}: {} operations: {}\n", seed, operations.size(), violations.front());
   const std::string promise = violations.front().substr(0, violations.front().find(':') + 1);
   const Operations shortest = testing::shorten(operations, [&](const Operations& fewer) {
-    const auto found = run(fewer, known);
+    const auto found = run(fewer);
     return std::ranges::any_of(found, [&](const auto& each) { return each.starts_with(promise); });
   });
-  for (const std::string& violation : run(shortest, known)) {
+  for (const std::string& violation : run(shortest)) {
     fmt::print("  {}\n", violation);
   }
   fmt::print("  --run '{}'\n", text_of(shortest));
@@ -89,12 +86,6 @@ bool holds(std::uint64_t seed, const Names& known) {
 
 int run_all(int argc, char** argv) {
   const auto all = testing::read_found(FILETIMER_SIM_FOUND);
-  Names known;  // faults whose effects count as right
-  for (const testing::Found& found : all) {
-    if (found.words.find("known") != std::string::npos) {
-      known.insert(found.name.substr(0, found.name.find('.')));
-    }
-  }
   std::optional<std::uint64_t> from;
   std::uint64_t count = kSeeds;
   std::chrono::duration<double> limit{std::numeric_limits<double>::infinity()};
@@ -102,7 +93,7 @@ int run_all(int argc, char** argv) {
     const std::string_view option = argv[i];
     const char* const value = argv[i + 1];
     if (option == "--run") {
-      const auto violations = run(testing::parse(value), {}, true);
+      const auto violations = run(testing::parse(value), true);
       for (const std::string& violation : violations) {
         fmt::print("{}\n", violation);
       }
@@ -122,7 +113,7 @@ int run_all(int argc, char** argv) {
     const bool is_swept = found.words.find("swept") != std::string::npos;
     for (int n = 1; !from && n <= (is_swept ? kSweep : 1); ++n) {
       const Operations operations = is_swept ? shifted(found.operations, n) : found.operations;
-      const auto violations = run(operations, {});
+      const auto violations = run(operations);
       if (violations.empty() == is_known) {
         ++failures;
         fmt::print("{}: {}\n  --run '{}'\n", found.name,
@@ -137,7 +128,7 @@ int run_all(int argc, char** argv) {
   for (;
        done < count && failures < kMostFailures && std::chrono::steady_clock::now() - begun < limit;
        ++done) {
-    failures += holds(first + done, known) ? 0 : 1;
+    failures += holds(first + done) ? 0 : 1;
   }
   fmt::print("{} histories from seed {}, {} failures\n", done, first, failures);
   return failures == 0 ? 0 : 1;

@@ -121,7 +121,7 @@ struct Loss {
 
 class Simulation {
  public:
-  Simulation(const std::string& dir, const std::set<std::string>& excused, bool is_verbose);
+  Simulation(const std::string& dir, bool is_verbose);
   std::vector<std::string> run(const Operations& operations);
 
  private:
@@ -219,7 +219,6 @@ class Simulation {
   const std::string old_log_;  // before it was rotated
   Nanos call_failed_ = 0;      // when the last call of the server failed
   const bool is_verbose_;
-  const std::set<std::string> excused_;
   std::map<std::string, std::string> settings_;
   std::vector<std::string> arguments_;
   std::array<Made, kWorkers> workers_;
@@ -259,14 +258,12 @@ class Simulation {
   std::vector<const Process*> doomed_;  // children of a worker that was killed
 };
 
-Simulation::Simulation(const std::string& dir, const std::set<std::string>& excused,
-                       bool is_verbose)
+Simulation::Simulation(const std::string& dir, bool is_verbose)
     : kernel_(dir + "/root"),
       dir_(dir + "/run"),
       log_(dir_ + "/expired.jsonl"),
       old_log_(log_ + ".1"),
       is_verbose_(is_verbose),
-      excused_(excused),
       settings_{{"--evidence", "none"}} {
   std::filesystem::create_directory(dir_);
   std::filesystem::permissions(dir_, std::filesystem::perms::owner_all);
@@ -1086,12 +1083,8 @@ void Simulation::excuse_all() {
     if (is_lost) {
       excuse("known-scopes", "subject", worker);
     }
-    // Known: of several expiries the first decides, though another one asks for SIGKILL.
-    if (scope.process->is_stuck ||
-        (scope.process->reaction != Reaction::kDies && excused_.contains("weak-signal"))) {
-      excuse("hang-is-killed", "subject", worker);
-    }
     if (scope.process->is_stuck) {
+      excuse("hang-is-killed", "subject", worker);
       excuse("hang-is-judged", "subject", worker);
     }
   }
@@ -1344,9 +1337,8 @@ void Simulation::quiet() {
 
 }  // namespace
 
-std::string run_history(const Operations& operations, const std::string& dir,
-                        const std::set<std::string>& excused, bool is_verbose) {
-  return fmt::format("{}", fmt::join(Simulation(dir, excused, is_verbose).run(operations), ""));
+std::string run_history(const Operations& operations, const std::string& dir, bool is_verbose) {
+  return fmt::format("{}", fmt::join(Simulation(dir, is_verbose).run(operations), ""));
 }
 
 }  // namespace filetimer::sim

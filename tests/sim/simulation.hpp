@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
 #include <string>
 
 #include "tests/support/histories.hpp"
@@ -18,9 +17,7 @@ using testing::Operations;
 Operations operations_of(std::uint64_t seed);
 
 // Carries out the operations in the empty folder `dir`, in this process, which must end afterwards.
-// Returns what is wrong, a violation a line. `excused`: faults that are known, by name ("F2"),
-// whose effects count as right.
-std::string run_history(const Operations& operations, const std::string& dir,
-                        const std::set<std::string>& excused, bool is_verbose);
+// Returns what is wrong, a violation a line.
+std::string run_history(const Operations& operations, const std::string& dir, bool is_verbose);
 
 }  // namespace filetimer::sim
