@@ -815,6 +815,12 @@ void HistoryJudge::judge_hang(const Scope& scope) {
   const Ns grace = grace_before_due(scope);
   Ns due = std::max(after_losses(std::min(timed_out + grace, kNever)),
                     std::min(after_losses(timed_out) + grace, kNever));
+  for (const auto& [name, server] : processes_) {
+    // A server does not know whether the one before it has sent the signal.
+    if (grace > 0 && server.role == "server" && server.ready > timed_out && server.ready < kNever) {
+      due = std::max(due, server.ready + grace);
+    }
+  }
   // A worker that is being killed is judged again when the kill is over.
   for (const auto& [id, killed] : killed_) {
     const auto expired = expired_.find(id);
@@ -850,7 +856,12 @@ void HistoryJudge::judge_hang(const Scope& scope) {
   }
   const Ns grace_after = std::llround(1e9 * expired.number("grace_s", 0));
   const Ns dead = std::max(judged, due) + grace_after + 2 * prompt(due);
-  const bool must_die = expired.integer("signal") == SIGKILL ||
+  // Of scopes that expired together the earliest may have decided, for another signal.
+  const auto killed = killed_.find(expired.text("id"));
+  const bool is_of_another = killed != killed_.end() &&
+                             killed->second->text("verdict") == "spared" &&
+                             !killed->second->list<JsonFields>("signals").empty();
+  const bool must_die = (expired.integer("signal") == SIGKILL && !is_of_another) ||
                         (expired.integer("signal") > 0 && expired.has("grace_s"));
   if (must_die && open_until > with_server(scope, dead, timeout)) {
     report("hang-is-killed", whose(scope), "alive long after its verdict in {}", expired.place());

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "timer_server/kills/judged_scopes.hpp"
 #include "timer_server/kills/kills.hpp"
@@ -241,12 +242,15 @@ bool Kills::finish_unkillable(Kill& kill) {
 }
 
 void Kills::end_without_signal(Kill& kill) {
+  const auto is_over = [](const Expiry& expiry) { return expiry.place.page == nullptr; };
   const auto was_released = [](const Expiry& expiry) { return expiry.released_at.has_value(); };
+  const std::vector<Expiry>& expiries = kill.order.expiries;
   end(kill, KillVerdict::kSpared,
       policy_.dry_run ? "dry run"
-      : std::ranges::any_of(kill.order.expiries, was_released)
-          ? "released late, but before the signal"
-          : "signal 0");
+      : std::ranges::all_of(expiries, is_over)
+          ? "the scope had ended before the next server started"
+      : std::ranges::any_of(expiries, was_released) ? "released late, but before the signal"
+                                                    : "signal 0");
 }
 
 void Kills::end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive) {

@@ -339,7 +339,8 @@ void Kills::find_releases(Kill& kill) {
       continue;
     }
     expiry.released_at = released_at(core_, kill.worker(), expiry);
-    if (!expiry.released_at) {
+    // Of a scope that ended while no server ran it is not known when, or whether it was released.
+    if (!expiry.released_at || !expiry.place.page) {
       continue;
     }
     if (kill.stage >= Stage::kRecorded || kill.order.is_continued) {
