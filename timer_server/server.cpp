@@ -110,14 +110,16 @@ int Server::run() {
 
 // The rule of the product: read all evidence of progress, judge, then carry out the verdicts. It
 // runs after_events(): whatever wakes the loop - a request, a deadline, a synced record, an exit -
-// is followed by one iteration. Handlers of events only note what has happened.
+// is followed by one iteration. Handlers of events only note what has happened. At a deadline that
+// is near a second one follows, without a sleep between them.
 void Server::run_once() {
-  const MissedTime::Clocks woke = MissedTime::Clocks::read();
-  read_progress(woke);
-  if (life_.judges()) {
-    judge(woke.now);
+  Instant next = iterate();
+  if (next == scan_.next() && next > Instant::now() &&
+      next - Instant::now() <= DeadlineScan::kLead) {
+    while (Instant::now() < next) {
+    }
+    next = iterate();
   }
-  const Instant next = carry_out(Instant::now());
   if (life_.phase() == LifeCycle::Phase::kEnded) {
     core_.loop.stop();
     return;
@@ -125,10 +127,19 @@ void Server::run_once() {
   sleep_until(next);
 }
 
+Instant Server::iterate() {
+  const MissedTime::Clocks woke = MissedTime::Clocks::read();
+  read_progress(woke);
+  if (life_.judges()) {
+    judge(woke.now);
+  }
+  return carry_out(Instant::now());
+}
+
 void Server::read_progress(const MissedTime::Clocks& woke) {
   inbox_.read();
   control_.take(woke.now);
-  scan_.want_before(inbox_.take_earliest_deadline());
+  scan_.want_before(inbox_.take_earliest_deadline(), woke.now);
   scan_.want_looks_for(inbox_.take_shortest_timeout(), woke.now);
   registry_.remove_exited_workers();
   give_back_missed_time(woke);
@@ -156,6 +167,9 @@ void Server::judge(Instant woke) {
     halted_.look_at_all(woke);
   }
   kills_.sample(found.soon, woke);
+  if (found.next != nullptr) {
+    halted_.look_ahead(*found.next);
+  }
   warnings_.note(std::move(found.soft));
   kills_.carry_out(found.due, ClockReading::now());
   if (core_.directory.status_page().was_cut()) {

@@ -64,6 +64,7 @@ class Server {
   void sleep_until(Instant next);
 
   void begin();
+  Instant iterate();
   void run_once_guarded();
   void give_back_missed_time(const MissedTime::Clocks& woke);
   void sweep(Instant now);

@@ -709,10 +709,12 @@ end:
        i++;
        settle_next() }
 
-  /* Server::run_once(): Inbox::read(), PageRegistry::on_wake_up_message(); DeadlineScan::run():
-   * announce_scan() (p). A message that comes between the two would only cause one more scan.
-   * code: timer_server/server.cpp Server::run_once 743297f2
-   * code: timer_server/server.cpp Server::read_progress cd062efa
+  /* Server::iterate(): Inbox::read(), PageRegistry::on_wake_up_message(); DeadlineScan::run():
+   * announce_scan() (p). A message that comes between the two would only cause one more scan. One
+   * that comes while run_once() waits for a deadline that is near is read at that deadline.
+   * code: timer_server/server.cpp Server::iterate b35cace5
+   * code: timer_server/server.cpp Server::run_once e22132ef
+   * code: timer_server/server.cpp Server::read_progress 4a0425e2
    * code: timer_server/watch/page_registry.cpp PageRegistry::on_wake_up_message 4ef23849
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 07c3f220
    * code: common/wake_protocol.hpp announce_scan 08ea3df8 */
@@ -740,7 +742,7 @@ end:
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
    * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 8d15ef4c
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 40b5ad41 */
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 0e092f6a */
   :: d_step { server_at == READ_SLOT ->
        if
        :: IS_OPEN(word[SLOT(i, s)]) && word[SLOT(i, s)] <= JUDGES_BY -> due[s] = word[SLOT(i, s)]

@@ -72,6 +72,7 @@ struct Worker {
   EventSource exit;                // wakes the loop when the process exits
   Instant left_on_pipe;            // the last end of a scope on the pipe: a release or a verdict
   LostTime halted;                 // when it was stopped, frozen or traced
+  Instant found_running;           // by HaltedWorkers::look_ahead()
   int kills = 0;                   // that are under way
   // A kill that ends in SIGKILL is under way: requests of the worker are ignored.
   bool dying = false;

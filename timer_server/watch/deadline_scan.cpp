@@ -60,13 +60,14 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
       found.lost.push_back({&worker, page, false});
     }
   }
-  // All of them are later than `woke`, so none is soon without a lead.
+  // All of them are later than `woke`, so there are none without a lead.
   if (next.ns - woke.ns <= lead_.count()) {
     found.soon.push_back(&worker);
-    want_by(next);
-  } else {
-    want_before(next);
   }
+  if (next - woke <= kLead && next < next_) {
+    found.next = &worker;
+  }
+  want_before(next, woke);
   shortest_ = std::min(shortest_, activity.shortest);
   if (!activity.watches.empty()) {
     judge_idleness(worker, activity, woke, found);

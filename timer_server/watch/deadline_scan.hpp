@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "common/clock.hpp"
@@ -23,6 +24,11 @@ namespace filetimer {
 //   }
 class DeadlineScan {
  public:
+  // How long before a deadline the server makes ready for it and waits awake. On a single processor
+  // a worker that is about to release its scope could not run meanwhile.
+  static inline const Duration kLead{
+      std::thread::hardware_concurrency() > 1 ? std::chrono::microseconds{400} : Duration::zero()};
+
   DeadlineScan(Core& core, HaltedWorkers& halted) : core_(core), halted_(halted) {}
 
   // A scope on which the verdict was given.
@@ -48,7 +54,8 @@ class DeadlineScan {
     std::vector<DueScope> due;  // the earliest deadline first
     std::vector<SoftDueScope> soft;
     std::vector<LostPage> lost;
-    std::vector<Worker*> soon;  // with a deadline within the lead
+    std::vector<Worker*> soon;  // with a deadline within the lead of the CPU sample
+    Worker* next = nullptr;     // the one that is due at next(), within kLead; null: none
   };
 
   // Judges every scope by the time `woke`: a scope that was released before its deadline, and
@@ -62,9 +69,13 @@ class DeadlineScan {
   void want_looks_for(Duration timeout, Instant now);
   // Makes next() return at most `time`.
   void want_by(Instant time) { next_ = std::min(next_, time); }
-  // Makes next() return at most the lead before a deadline; never(): there is none.
-  void want_before(Instant deadline) {
-    want_by(deadline.is_never() ? deadline : deadline + -lead_);
+  // Makes next() return at most the longest lead before a deadline that is left at `now`; never():
+  // there is no deadline.
+  void want_before(Instant deadline, Instant now) {
+    const Duration left = deadline - now;
+    const Duration lead = left > kLead ? kLead : Duration::zero();
+    const Duration longest = left > lead_ ? std::max(lead_, lead) : lead;
+    want_by(deadline.is_never() ? deadline : deadline + -longest);
   }
   // Returns when run() must be called: at a deadline, or for the next of the looks.
   [[nodiscard]] Instant next() const { return next_; }
@@ -86,7 +97,7 @@ class DeadlineScan {
 
   Core& core_;
   HaltedWorkers& halted_;
-  // How long before a deadline found.soon names its worker; zero: not.
+  // How long before a deadline found.soon names its worker, for the CPU sample; zero: not.
   const Duration lead_ =
       core_.settings.kill.evidence == EvidenceLevel::kNone ? Duration::zero() : CpuSample::kLead;
   Instant next_;

@@ -41,6 +41,9 @@ bool HaltedWorkers::should_defer(Worker& worker,
   if (known != halts_.end() && known->second.is_recorded) {
     return true;  // advance() notices that the worker is resumed
   }
+  if (known == halts_.end() && Instant::now() - worker.found_running <= kFresh) {
+    return false;
+  }
   const std::string why = why_halted(worker.process->pid, is_own_helper);
   if (why.empty()) {
     if (known == halts_.end()) {
@@ -60,6 +63,13 @@ bool HaltedWorkers::should_defer(Worker& worker,
                    worker.process->pid, worker.process->comm, halt.why);
   }
   return true;
+}
+
+void HaltedWorkers::look_ahead(Worker& worker) {
+  const Instant now = Instant::now();
+  if (why_halted(worker.process->pid, is_own_helper).empty()) {
+    worker.found_running = now;
+  }
 }
 
 HaltedWorkers::Halt& HaltedWorkers::note_halt(const Worker& worker, const std::string& why) {

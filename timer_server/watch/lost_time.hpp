@@ -65,6 +65,9 @@ class HaltedWorkers {
   // The least time from one look at all workers to the next, for each of them.
   static constexpr Duration kPerWorker = std::chrono::milliseconds{1};
 
+  // How long the look of look_ahead() holds. A halt that begins in this time is not noticed.
+  static constexpr Duration kFresh = std::chrono::microseconds{500};
+
   explicit HaltedWorkers(Core& core) : core_(core) {}
   HaltedWorkers(const HaltedWorkers&) = delete;
   HaltedWorkers& operator=(const HaltedWorkers&) = delete;
@@ -73,6 +76,9 @@ class HaltedWorkers {
   // resumed a moment ago and has a later deadline now. Records the first deadline that is deferred
   // in a halt; `scope` reads the scope for the record.
   bool should_defer(Worker& worker, const std::function<std::optional<ScopeView>()>& scope);
+  // Looks at a worker whose deadline is a moment away. If it is not halted, should_defer() looks at
+  // it only after kFresh.
+  static void look_ahead(Worker& worker);
   // Looks at all workers with open scopes. Does nothing while a side thread still does so for an
   // earlier call, because thousands of workers may take longer than a short pause between looks.
   // `now`: when the iteration began.

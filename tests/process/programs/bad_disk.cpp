@@ -8,7 +8,7 @@
 //   BAD_DISK_KILLS      the file has "PID": the write of the kill file of PID kills PID, and waits
 //                       for its end, so that it dies between verdict and signal
 //   BAD_DISK_CUTS       the file has "PID TIME PATH": PATH is truncated when the server asks for
-//                       the cgroup of PID at TIME (CLOCK_MONOTONIC, ns) or later, its last look
+//                       the stat of PID at TIME (CLOCK_MONOTONIC, ns) or later, its last look
 //                       at a worker before the verdict on its page
 //   BAD_DISK_ENDS       the file has "PID TIME": PID is killed then, and its end waited for
 //   BAD_DISK_NO_WATCH   epoll_ctl() adds no descriptor: ENOSPC
@@ -70,7 +70,7 @@ bool is_look_at_worker(std::ifstream& fault, int& pid, const std::string& opened
   long long time = 0;
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return fault >> pid >> time && opened == "/proc/" + std::to_string(pid) + "/cgroup" &&
+  return fault >> pid >> time && opened == "/proc/" + std::to_string(pid) + "/stat" &&
          now.tv_sec * 1'000'000'000LL + now.tv_nsec >= time;
 }
 

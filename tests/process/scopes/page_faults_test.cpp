@@ -214,7 +214,7 @@ TEST_CASE("a page that is truncated between its scan and the verdict has no expi
   REQUIRE(worker->ask("hint") == "ok");
   const std::string folder = server.dir() + "/scopes/";
   REQUIRE(wait_until([&] { return exists(folder + ".owners/w-1"); }));
-  server.barrier();  // the server asks for the cgroup of a new worker, too
+  server.barrier();  // the server reads the stat of a new worker, too
   write_file(cuts + "-next", fmt::format("{} {} {}w-1", worker->pid(), deadline, folder));
   REQUIRE(::rename((cuts + "-next").c_str(), cuts.c_str()) == 0);
   const Record rejected = server.wait_for([](const Record& r) {
