@@ -168,7 +168,8 @@ void Server::judge(Instant woke) {
   }
   kills_.sample(found.soon, woke);
   if (found.next != nullptr) {
-    halted_.look_ahead(*found.next);
+    HaltedWorkers::look_ahead(*found.next);
+    kills_.rehearse(*found.next);
   }
   warnings_.note(std::move(found.soft));
   kills_.carry_out(found.due, ClockReading::now());

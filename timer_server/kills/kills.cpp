@@ -109,6 +109,18 @@ void Kills::sample(std::span<Worker* const> workers, Instant now) {
   }
 }
 
+void Kills::rehearse(const Worker& worker) {
+  KillOrder order;
+  order.worker = WorkerIdentity::of(worker);
+  order.open_scopes = core_.policy.open_scopes_of(worker);
+  order.expiries.emplace_back();
+  std::size_t room = core_.log->room_for_details();
+  (void)records_of_verdict(order, room);
+  (void)may_be_forking_(worker.process->pid);
+  (void)children_of(worker.process->pid, worker.process->pid);
+  (void)worker.process->send_signal(0);
+}
+
 void Kills::start_kill(Worker& worker, const DueOfWorker& due, const ClockReading& now) {
   warnings_.flush(*worker.process, "a deadline of the worker came first");
   peers_.withdraw(*worker.process);

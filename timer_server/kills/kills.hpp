@@ -87,6 +87,9 @@ class Kills {
 
   // Reads the CPU times of workers with a deadline within CpuSample::kLead, for their evidence.
   void sample(std::span<Worker* const> workers, Instant now);
+  // Walks the way to the first signal of such a kill without an effect, so that the caches of the
+  // processor have the code and the kernel's data of the worker.
+  void rehearse(const Worker& worker);
   // Starts a kill of each worker in `due`, which has the earliest deadline first. `now` is when the
   // scopes were judged.
   void carry_out(const std::vector<DeadlineScan::DueScope>& due, const ClockReading& now);
