@@ -742,7 +742,7 @@ end:
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
    * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 8d15ef4c
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 0e092f6a */
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 8287f30a */
   :: d_step { server_at == READ_SLOT ->
        if
        :: IS_OPEN(word[SLOT(i, s)]) && word[SLOT(i, s)] <= JUDGES_BY -> due[s] = word[SLOT(i, s)]

@@ -97,14 +97,17 @@ void EvidenceCollection::add_slow(Evidence& evidence) {
                                 "time was up while the evidence of other workers was collected");
   }
   // The helper is started before the CPU sample, because it reads files before it stops the worker.
-  std::optional<StacksHelper> helper;
-  if (wants_stacks) {
+  auto helper = request_.early ? request_.early->helper : nullptr;
+  if (helper && helper->until() - Instant::now() < kLeastTime) {
+    helper = nullptr;  // it was started for an earlier deadline
+  }
+  if (wants_stacks && !helper) {
     publish(evidence, "the helper for native stacks was being started");
     const Duration for_python = std::min(kPythonDumpLimit, (until - Instant::now()) / 2);
     auto started = StacksHelper::start(request_.worker->pid, request_.worker->start_time,
                                        request_.python ? until + -for_python : until);
     if (started) {
-      helper.emplace(std::move(*started));
+      helper = std::make_shared<StacksHelper>(std::move(*started));
     } else {
       evidence.add_missing("no native stacks: " + started.error().message);
     }

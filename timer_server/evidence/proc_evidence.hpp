@@ -7,10 +7,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 
 #include "timer_server/evidence/evidence.hpp"
 
 namespace filetimer {
+
+class StacksHelper;  // stacks_helper.hpp
 
 // The time over which the CPU use of each thread is measured. It spans several ticks (1 to 10 ms),
 // in which some kernels count CPU time.
@@ -40,6 +43,7 @@ struct CpuSample {
     std::uint64_t cpu_ns = 0;
   };
   std::vector<Thread> threads;
+  std::shared_ptr<StacksHelper> helper;  // has been started as well, and is used once; null: not
 };
 CpuSample read_cpu_sample(pid_t pid);
 // Lets the CPU sample of each thread begin with that of `early`, if it is there and recent.

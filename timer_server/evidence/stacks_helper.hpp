@@ -46,6 +46,8 @@ class StacksHelper {
   // Kills and reaps the helper, unless collect() has.
   ~StacksHelper();
 
+  // Returns when the helper ends.
+  [[nodiscard]] Instant until() const { return until_; }
   // Lets the helper stop the process and read its stacks. Waits for the answer, at most until the
   // helper's time is up. Adds the stacks to `evidence`, or the reason why some are missing. Kills
   // and reaps the helper.

@@ -13,6 +13,7 @@
 
 #include "common/duration_text.hpp"
 #include "timer_server/evidence/proc_evidence.hpp"
+#include "timer_server/evidence/stacks_helper.hpp"
 #include "timer_server/kills/judged_scopes.hpp"
 #include "timer_server/system/messages.hpp"
 
@@ -95,17 +96,25 @@ void Kills::sample(std::span<Worker* const> workers, Instant now) {
       continue;
     }
     worker->cpu_sampled = now;
+    const bool has_helper = policy_.evidence == EvidenceLevel::kStacks && sampled <= kMostHelpers;
+    // A helper that was not used is ended on the side thread.
     core_.side_threads.run(
-        [this, process = worker->process]() -> SideThreads::Delivery {
-          auto sample = std::make_shared<const CpuSample>(read_cpu_sample(process->pid));
-          return [this, process, sample = std::move(sample)] {
+        [this, process = worker->process, unused = std::exchange(worker->cpu_sample, nullptr),
+         until = now + policy_.evidence_timeout / 2, has_helper]() -> SideThreads::Delivery {
+          const auto sample = std::make_shared<CpuSample>(read_cpu_sample(process->pid));
+          if (has_helper) {
+            if (auto helper = StacksHelper::start(process->pid, process->start_time, until)) {
+              sample->helper = std::make_shared<StacksHelper>(std::move(*helper));
+            }
+          }
+          return [this, process, sample] {
             Worker* const found = core_.workers.find(process->pid);
             if (found != nullptr && found->process == process) {
               found->cpu_sample = sample;
             }
           };
         },
-        SideThreads::Lane::kQuick);
+        has_helper ? SideThreads::Lane::kSlow : SideThreads::Lane::kQuick);
   }
 }
 
@@ -128,7 +137,7 @@ void Kills::start_kill(Worker& worker, const DueOfWorker& due, const ClockReadin
   order.worker = WorkerIdentity::of(worker);
   order.open_scopes = core_.policy.open_scopes_of(worker);
   order.python = core_.python_dump_of(worker);
-  order.early = worker.cpu_sample;
+  order.early = std::exchange(worker.cpu_sample, nullptr);
   for (const DeadlineScan::DueScope* scope : due) {
     std::optional<Expiry> expiry = expiry_of(core_, *scope);
     if (!expiry) {

@@ -85,7 +85,9 @@ class Kills {
   Kills(Core& core, Warnings& warnings, Commands& commands, PeerEvidence& peers);
   ~Kills();
 
-  // Reads the CPU times of workers with a deadline within CpuSample::kLead, for their evidence.
+  // The most of them for which a stacks helper reads the files of their code then.
+  static constexpr std::size_t kMostHelpers = 8;
+  // Begins the evidence of workers with a deadline within CpuSample::kLead.
   void sample(std::span<Worker* const> workers, Instant now);
   // Walks the way to the first signal of such a kill without an effect, so that the caches of the
   // processor have the code and the kernel's data of the worker.

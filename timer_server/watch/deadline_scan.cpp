@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "common/scope_page.hpp"
 #include "timer_server/watch/page_registry.hpp"
@@ -63,6 +64,10 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
   // All of them are later than `woke`, so there are none without a lead.
   if (next.ns - woke.ns <= lead_.count()) {
     found.soon.push_back(&worker);
+  } else if (worker.cpu_sample && found.due.size() == found_before) {
+    // The scope for which it was taken has ended. A side thread ends the helper.
+    core_.side_threads.run(
+        [unused = std::exchange(worker.cpu_sample, nullptr)] { return SideThreads::Delivery{}; });
   }
   if (next - woke <= kLead && next < next_) {
     found.next = &worker;

@@ -182,6 +182,22 @@ std::string missing_with_helper(const std::string& script, const std::string& ti
 
 }  // namespace
 
+TEST_CASE("a helper that was started for a scope which is then released ends") {
+  const TempFolder temp;
+  const Server server(temp, {"--dry-run", "--evidence", "stacks"});
+  const auto has_helper = [&] {
+    return std::ranges::any_of(filetimer::threads_of(server.pid()), [&](pid_t tid) {
+      return !filetimer::children_of(server.pid(), tid).empty();
+    });
+  };
+  const auto worker = page_worker(server.dir(), "w-1");
+  worker->ask("open 0 forward 300");
+  REQUIRE(worker->ask("hint") == "ok");
+  CHECK(wait_until(has_helper));
+  worker->ask("release 0");
+  CHECK(wait_until([&] { return !has_helper(); }));
+}
+
 TEST_CASE("a worker that the stacks helper traces is not taken for one under a debugger") {
   constexpr int kScopes = 150;
   const TempFolder temp;
