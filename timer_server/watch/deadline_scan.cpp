@@ -64,10 +64,8 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
   // All of them are later than `woke`, so there are none without a lead.
   if (next.ns - woke.ns <= lead_.count()) {
     found.soon.push_back(&worker);
-  } else if (worker.cpu_sample && found.due.size() == found_before) {
-    // The scope for which it was taken has ended. A side thread ends the helper.
-    core_.side_threads.run(
-        [unused = std::exchange(worker.cpu_sample, nullptr)] { return SideThreads::Delivery{}; });
+  } else if (found.due.size() == found_before) {
+    drop_sample(worker);  // the scope for which it was taken has ended
   }
   if (next - woke <= kLead && next < next_) {
     found.next = &worker;
@@ -84,6 +82,13 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
       place.page->reopen(place.slot, place.word);
     }
     found.due.resize(found_before);
+  }
+}
+
+void DeadlineScan::drop_sample(Worker& worker) {
+  if (worker.cpu_sample) {
+    core_.side_threads.run(
+        [unused = std::exchange(worker.cpu_sample, nullptr)] { return SideThreads::Delivery{}; });
   }
 }
 
