@@ -181,6 +181,9 @@ void Inbox::note_wait(const Worker& worker, const wire::Request& request, std::s
   if (now - emptied_ <= Looks::kLeastTolerated) {
     return;
   }
+  // A line without a timeout may have come before for the same scope.
+  std::erase_if(undated_,
+                [&](const Undated& scope) { return scope.page == worker.pipe && scope.id == id; });
   if (request.x_timeout_s) {
     if (terms.acquired > emptied_ && terms.acquired + looks_for(terms.timeout).tolerated < now) {
       waited_since_ = std::min(waited_since_, terms.acquired);
