@@ -13,7 +13,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <random>
+#include <sstream>
 #include <thread>
 
 #include "common/proc_files.hpp"
@@ -252,7 +254,17 @@ TEST_CASE("what the children of a worker do is in its evidence") {
   const Server server(temp);
   Worker::Setup setup;
   setup.program = {worker_path(), "tree"};
-  const Record evidence = evidence_of(server, setup, [](const Worker&) {});
+  const auto wait_until_children_sleep = [](const Worker& worker) {
+    const std::string task = fmt::format("/proc/{0}/task/{0}", worker.pid());
+    CHECK(wait_until([&] {
+      std::istringstream children(read_file(task + "/children"));
+      return std::all_of(std::istream_iterator<pid_t>(children), {}, [](pid_t child) {
+        const auto stat = filetimer::read_stat(fmt::format("/proc/{}", child));
+        return stat && stat->state == 'S';
+      });
+    }));
+  };
+  const Record evidence = evidence_of(server, setup, wait_until_children_sleep);
   CAPTURE(evidence.line());
   const auto children = evidence.array("children");
   REQUIRE(children.size() > 0);
