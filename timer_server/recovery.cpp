@@ -159,6 +159,7 @@ void Recovery::settle_judged_slots(const Worker& worker, const std::shared_ptr<W
 void Recovery::resume_kill(PastKill& past) {
   KillOrder order;
   order.is_continued = true;
+  order.may_have_stopped = past.may_have_stopped;
   order.has_evidence = past.has_evidence;
   order.sent = past.sent;
   order.expiries = std::move(past.expiries);

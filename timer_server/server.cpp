@@ -323,7 +323,6 @@ void Server::on_worker_removed(Worker& worker) {
   pages_.remove_all(worker, worker.dying ? "" : kEndedInside);
   halted_.forget(worker.process->pid);
   core_.kill_files.forget(*worker.process);
-  scan_.drop_sample(worker);
 }
 
 void Server::report_rejections(Instant now, bool force) {

@@ -191,10 +191,17 @@ void EvidenceDesk::advance(Instant now) {
       collection->end();
     }
   }
+  while (begin_waiting(now)) {
+  }
+}
+
+// Returns whether an order was delivered at once, which may leave its place to another one.
+bool EvidenceDesk::begin_waiting(Instant now) {
   // What has ended leaves its place, and the worker to others, when its side thread has returned.
   std::erase_if(collections_, [](const auto& collection) {
     return !collection->done_ && collection.use_count() == 1;
   });
+  bool is_one_delivered = false;
   std::set<const Process*> busy;
   for (const auto& collection : collections_) {
     if (collection->is_slow_) {
@@ -212,8 +219,11 @@ void EvidenceDesk::advance(Instant now) {
       collection->activity_ = "the worker's evidence was being collected already";
     } else if (collection->begin_slow()) {
       busy.insert(worker);
+    } else {
+      is_one_delivered = true;
     }
   }
+  return is_one_delivered;
 }
 
 Instant EvidenceDesk::next() const {

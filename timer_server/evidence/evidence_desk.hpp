@@ -116,6 +116,7 @@ class EvidenceDesk {
   [[nodiscard]] Instant next() const;
 
  private:
+  bool begin_waiting(Instant now);
   void begin_if_possible(EvidenceCollection& collection, Instant now);
 
   SideThreads& side_threads_;

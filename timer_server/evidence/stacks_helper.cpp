@@ -215,9 +215,11 @@ StacksHelper::StacksHelper(StacksHelper&& other) noexcept
       socket_(std::move(other.socket_)),
       until_(other.until_) {}
 
+// Does not wait: reap_orphans() reaps the helper. It stops a worker in collect() only.
 StacksHelper::~StacksHelper() {
   if (child_) {
-    end();
+    ::kill(child_.pid(), SIGKILL);
+    HelperPids::all().set_ended(child_.pid());
   }
 }
 

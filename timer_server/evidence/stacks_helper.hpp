@@ -43,7 +43,7 @@ class StacksHelper {
   static Result<StacksHelper> start(pid_t pid, std::uint64_t start_time, Instant until);
   StacksHelper(StacksHelper&& other) noexcept;
   StacksHelper& operator=(StacksHelper&&) = delete;
-  // Kills and reaps the helper, unless collect() has.
+  // Kills the helper, unless collect() has.
   ~StacksHelper();
 
   // Returns when the helper ends.

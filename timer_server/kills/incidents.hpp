@@ -45,8 +45,8 @@ std::size_t shorten_ended_scopes(EndedScopesByName& ended, Instant when, std::si
 // record:
 //
 //   expiry.incident = incidents.add(expiry.id, now);
-//   ...                                          // the verdicts are recorded
-//   incidents.note_recorded(now);
+//   ...
+//   incidents.read_workers(has_verdicts);        // the verdicts are recorded
 //   ...                                          // signals are sent
 //   next = incidents.advance(now);
 //

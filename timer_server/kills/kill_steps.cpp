@@ -5,12 +5,14 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <exception>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "timer_server/kills/judged_scopes.hpp"
 #include "timer_server/kills/kills.hpp"
+#include "timer_server/system/messages.hpp"
 
 namespace filetimer {
 namespace {
@@ -151,8 +153,12 @@ bool Kills::signal_stopped() {
   }
   Sessions sessions;
   for (const auto& kill : std::exchange(stopping_, {})) {
-    if (kill->stage == Stage::kSignalled || kill->stage == Stage::kKilled) {
-      kill->targets.send_to_session(kill->order.sent.back(), sessions);
+    try {
+      if (kill->stage == Stage::kSignalled || kill->stage == Stage::kKilled) {
+        kill->targets.send_to_session(kill->order.sent.back(), sessions);
+      }
+    } catch (const std::exception& error) {  // the targets must not stay stopped
+      messages::warning("the session of pid {}: {}", kill->worker().pid, error.what());
     }
     kill->targets.resume();
     kill->targets.watch_ends(core_.loop, [&news = kill->has_news] { news = true; });

@@ -96,11 +96,15 @@ void Kills::sample(std::span<Worker* const> workers, Instant now) {
       continue;
     }
     worker->cpu_sampled = now;
-    const bool has_helper = policy_.evidence == EvidenceLevel::kStacks && sampled <= kMostHelpers;
-    // A helper that was not used is ended on the side thread.
+    const bool has_helper = policy_.evidence == EvidenceLevel::kStacks && sampled <= kMostHelpers &&
+                            core_.side_threads.waiting(SideThreads::Lane::kSlow) == 0;
     core_.side_threads.run(
-        [this, process = worker->process, unused = std::exchange(worker->cpu_sample, nullptr),
-         until = now + policy_.evidence_timeout / 2, has_helper]() -> SideThreads::Delivery {
+        [this, weak = std::weak_ptr(worker->process), until = now + policy_.evidence_timeout / 2,
+         has_helper]() -> SideThreads::Delivery {
+          const auto process = weak.lock();
+          if (!process) {
+            return {};
+          }
           const auto sample = std::make_shared<CpuSample>(read_cpu_sample(process->pid));
           if (has_helper) {
             if (auto helper = StacksHelper::start(process->pid, process->start_time, until)) {
@@ -184,7 +188,7 @@ void Kills::start(Worker& worker, KillOrder order, Instant now) {
   kill->skips_grace = has_short_waits_;
   kill->next_step_at = now + kFactsLimit;
   kills_of_[&kill->worker()].push_back(kill);
-  if (kill->order.is_continued) {
+  if (kill->order.may_have_stopped) {
     kill->targets.find();
     kill->targets.resume_stopped();
   }
@@ -209,6 +213,7 @@ void Kills::note_worker_ended(const Process& worker) {
 Instant Kills::advance(Instant now) {
   // What is appended meanwhile is written behind the signals.
   const RecordLog::Hold hold(*core_.log);
+  core_.kill_files.remove_synced(core_.log->synced());
   note_synced();
   incidents_.read_workers(record_verdicts(now));
   const Instant next = take_steps(now);
@@ -245,7 +250,7 @@ bool Kills::record_verdicts(Instant now) {
     find_releases(*kill);
     if (!order.is_continued) {
       std::vector<std::string> records = records_of_verdict(order, room);
-      core_.kill_files.begin(order.worker, order.expiries, records);
+      core_.kill_files.begin(order.worker, order.expiries, records, policy_.dry_run);
       order.record_number = core_.log->append(std::move(records));
     }
     recorded.push_back(kill);
@@ -338,10 +343,10 @@ void Kills::start_evidence(Kill& kill, Instant now) {
   }
   kill.evidence =
       core_.desk.collect(std::move(request), now, [this, &kill](const Evidence& evidence, bool) {
+        const EvidenceOrder done = std::exchange(kill.evidence, nullptr);  // also after a failure
         std::string record = core_.records.evidence(kill.order.worker, kill.order.id(), evidence);
         core_.kill_files.note_evidence(kill.order.id(), record);
         kill.order.record_number = core_.log->append_detail(std::move(record));
-        kill.evidence.reset();
       });
 }
 

@@ -34,6 +34,7 @@ struct KillOrder {
   std::vector<SentSignal> sent;            // the signals
   // Of a kill that an earlier server has begun:
   bool is_continued = false;
+  bool may_have_stopped = false;  // its targets
   bool has_evidence = false;
 
   // Returns the id of the kill.
@@ -140,7 +141,7 @@ class Kills {
     Stage stage = Stage::kFacts;
     bool has_news = false;                  // a target has ended
     Instant next_step_at;                   // when step() must be called at the latest
-    Instant gathering_until;                // of Listener::is_gathering
+    Instant gathering_until;                // the evidence of incident and job
     EvidenceOrder evidence;                 // null: nothing is being collected
     std::optional<Evidence> last_evidence;  // of a worker that survived SIGKILL
     bool skips_grace = false;

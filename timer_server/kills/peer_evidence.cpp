@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/kills/peer_evidence.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace filetimer {
@@ -23,9 +24,11 @@ void PeerEvidence::start(const std::string& incident, const std::string& job,
          .until = now + core_.settings.kill.evidence_timeout,
          .python = std::move(peer.python)},
         now, [this, &of_job, &peer](const Evidence& evidence, bool) {
+          std::list<Peer> done;  // it waits no more, also if its record cannot be made
+          done.splice(done.end(), of_job.waiting,
+                      std::ranges::find(of_job.waiting, &peer, [](Peer& other) { return &other; }));
           core_.log->append_detail(core_.records.peer_evidence(
               peer.worker, of_job.incident, evidence, std::exchange(of_job.omitted, 0)));
-          of_job.waiting.remove_if([&peer](const Peer& other) { return &other == &peer; });
         });
   }
 }
@@ -33,7 +36,7 @@ void PeerEvidence::start(const std::string& incident, const std::string& job,
 void PeerEvidence::withdraw(const Process& worker) {
   for (auto& each : jobs_) {
     each.second.waiting.remove_if([&](const Peer& peer) {
-      return peer.worker.process.get() == &worker && !peer.order->has_begun();
+      return peer.worker.process.get() == &worker && !(peer.order && peer.order->has_begun());
     });
   }
 }
@@ -51,7 +54,11 @@ void PeerEvidence::stop() {
 
 void PeerEvidence::record_all(Job& job) {
   while (!job.waiting.empty()) {
-    job.waiting.front().order->end();
+    if (const EvidenceOrder order = job.waiting.front().order) {
+      order->end();
+    } else {
+      job.waiting.pop_front();  // it could not be ordered
+    }
   }
 }
 

@@ -97,10 +97,10 @@ void Warnings::start(const Worker& worker, std::vector<Scope> scopes, Instant no
          .until = now + limit,
          .python = is_before_signal ? core_.python_dump_of(worker) : std::nullopt},
         now, [&batch](Evidence evidence, bool is_complete) {
+          const EvidenceOrder done = std::exchange(batch.order, nullptr);
           if (is_complete) {
             batch.evidence = std::move(evidence);
           }
-          batch.order.reset();
         });
   }
 }

@@ -108,6 +108,7 @@ void apply(PastKill& kill, const dom::object& object, std::string_view boot_id) 
     kill.pid = static_cast<pid_t>(number_in(object, "pid"));
     kill.start_time = static_cast<std::uint64_t>(number_in(object, "start_time"));
     kill.is_of_this_boot = text_at(object, "boot_id") == boot_id;
+    kill.may_have_stopped = number_in(object, "dry_run") == 0;
     for (const dom::object scope : objects_at(object, "scopes")) {
       kill.expiries.push_back(expiry_in(scope));
     }
@@ -204,12 +205,13 @@ std::vector<PastKill> KillFiles::read() const {
 }
 
 void KillFiles::begin(const WorkerIdentity& worker, std::span<const Expiry> expiries,
-                      std::span<const std::string> records) {
+                      std::span<const std::string> records, bool is_dry_run) {
   JsonWriter json;
   json.field("stage", "judged")
       .field("pid", worker.process->pid)
       .field("start_time", worker.process->start_time)
       .field("boot_id", boot_id_)
+      .field("dry_run", is_dry_run ? 1 : 0)
       .begin_array("scopes");
   for (const Expiry& expiry : expiries) {
     write_expiry(json, expiry);

@@ -23,6 +23,7 @@ struct PastKill {
   pid_t pid = 0;
   std::uint64_t start_time = 0;
   bool is_of_this_boot = true;
+  bool may_have_stopped = false;     // targets; not with --dry-run
   std::vector<Expiry> expiries;      // without their places, the earliest deadline first
   std::vector<std::string> records;  // of the verdicts, and of the outcomes if it has ended
   std::vector<SentSignal> sent;      // the signals
@@ -62,7 +63,7 @@ class KillFiles {
   // Note the verdicts of a kill, that its records are synced, its evidence, a late release, a
   // signal, and the outcome. `id` is that of the kill's first expiry.
   void begin(const WorkerIdentity& worker, std::span<const Expiry> expiries,
-             std::span<const std::string> records);
+             std::span<const std::string> records, bool is_dry_run = false);
   void note_recorded(const std::string& id);
   void note_evidence(const std::string& id, const std::string& record);
   void note_release(const std::string& id, const Expiry& expiry, const std::string& record);

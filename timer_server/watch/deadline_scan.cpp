@@ -65,7 +65,7 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
   if (next.ns - woke.ns <= lead_.count()) {
     found.soon.push_back(&worker);
   } else if (found.due.size() == found_before) {
-    drop_sample(worker);  // the scope for which it was taken has ended
+    worker.cpu_sample = nullptr;  // the scope for which it was taken has ended
   }
   if (next - woke <= kLead && next < next_) {
     found.next = &worker;
@@ -82,13 +82,6 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
       place.page->reopen(place.slot, place.word);
     }
     found.due.resize(found_before);
-  }
-}
-
-void DeadlineScan::drop_sample(Worker& worker) {
-  if (worker.cpu_sample) {
-    core_.side_threads.run(
-        [unused = std::exchange(worker.cpu_sample, nullptr)] { return SideThreads::Delivery{}; });
   }
 }
 

@@ -67,8 +67,6 @@ class DeadlineScan {
   void want() { next_ = {}; }
   // Lets the server look as often as a scope with this timeout wants, which was opened at `now`.
   void want_looks_for(Duration timeout, Instant now);
-  // Drops the evidence that was begun before a deadline. A side thread ends its helper.
-  void drop_sample(Worker& worker);
   // Makes next() return at most `time`.
   void want_by(Instant time) { next_ = std::min(next_, time); }
   // Makes next() return at most the longest lead before a deadline that is left at `now`; never():

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <sstream>
 
 #include "common/limits.hpp"
 #include "tests/process/harness.hpp"
@@ -264,6 +265,29 @@ TEST_CASE("records that were not in the log when a server was killed are written
   next.barrier();
   CHECK(paged->is_alive());
   CHECK(piped.is_alive());
+}
+
+TEST_CASE("the state of a kill is kept until its records are on the disk, and no longer") {
+  const TempFolder temp;
+  const std::vector<std::string> args{"--on-expiry", "echo $FILETIMER_ID >> " + temp.path("hooks")};
+  Worker worker("block");
+  {
+    Server server(temp, args);
+    server.send(acquire_past(worker.pid(), "forward"));
+    CHECK(worker.status() == killed_by(SIGKILL));
+    server.wait_for("hook", worker.pid());
+    CHECK(wait_until([&] { return std::filesystem::is_empty(server.dir() + "/kills"); }));
+    server.kill();
+  }
+  Server next(temp, args);
+  next.barrier();
+  std::istringstream lines(read_file(next.log()));
+  int outcomes = 0;
+  for (std::string line; std::getline(lines, line);) {
+    outcomes += contains(line, R"("event":"killed")") && contains(line, R"("scope":"forward")");
+  }
+  CHECK(outcomes == 1);
+  CHECK(count(next.records(), "hook", worker.pid()) == 1);
 }
 
 TEST_CASE("the hook runs once for a kill whose records reach the log with the next server") {
