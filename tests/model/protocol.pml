@@ -742,7 +742,7 @@ end:
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
    * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 8d15ef4c
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker d04b3853 */
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 214282c8 */
   :: d_step { server_at == READ_SLOT ->
        if
        :: IS_OPEN(word[SLOT(i, s)]) && word[SLOT(i, s)] <= JUDGES_BY -> due[s] = word[SLOT(i, s)]
@@ -789,7 +789,7 @@ end:
        kill_next() }
 
   /* Kills::record_verdicts()
-   * code: timer_server/kills/kills.cpp Kills::record_verdicts af0731c6 */
+   * code: timer_server/kills/kills.cpp Kills::record_verdicts 0350e305 */
   :: d_step { server_at == RECORD -> is_recorded[scope_in[i]] = true; server_at = SIGNAL }
   /* Kills::find_releases(), released_late_at(), send_due_signal(), end(). The worker is alive
    * afterwards, as with --dry-run, signal 0, or a signal that it survives.
