@@ -155,10 +155,10 @@ bool Kills::signal_stopped() {
   for (const auto& kill : std::exchange(stopping_, {})) {
     try {
       if (kill->stage == Stage::kSignalled || kill->stage == Stage::kKilled) {
-        kill->targets.send_to_session(kill->order.sent.back(), sessions);
+        kill->targets.send_to_orphans(kill->order.sent.back(), sessions);
       }
     } catch (const std::exception& error) {  // the targets must not stay stopped
-      messages::warning("the session of pid {}: {}", kill->worker().pid, error.what());
+      messages::warning("the orphans of pid {}: {}", kill->worker().pid, error.what());
     }
     kill->targets.resume();
     kill->targets.watch_ends(core_.loop, [&news = kill->has_news] { news = true; });

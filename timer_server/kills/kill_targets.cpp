@@ -14,6 +14,7 @@
 
 #include "common/proc_files.hpp"
 #include "timer_server/system/messages.hpp"
+#include "timer_server/system/own_children.hpp"
 
 namespace filetimer {
 
@@ -71,6 +72,8 @@ void KillTargets::begin_stop(Stop which) {
   which_ = which;
   leads_session_ = mode_ == KillMode::kTree && ::getsid(worker_->pid) == worker_->pid &&
                    ::getsid(0) != worker_->pid;
+  is_only_child_ =
+      mode_ == KillMode::kTree && worker_->is_alive() && only_child_until(worker_->pid) > 0;
   stopped_ = 0;
   running_.clear();
   stop(*worker_);
@@ -129,17 +132,41 @@ SentSignal KillTargets::send(int signal) {
   return sent;
 }
 
-void KillTargets::send_to_session(SentSignal& sent, Sessions& sessions) {
-  if (!leads_session_) {
-    return;
+void KillTargets::send_to_orphans(SentSignal& sent, Sessions& sessions) {
+  const auto send_to_each = [&](std::vector<Process> found) {
+    for (Process& process : found) {
+      // Once the worker has ended its pid may be that of another session.
+      if (process.started() <= sent.when.mono && process.send_signal(sent.signal)) {
+        sent.pids.push_back(process.pid);
+        others_.push_back(std::move(process));
+      }
+    }
+  };
+  if (leads_session_) {
+    send_to_each(sessions.of(*worker_, others_));
   }
-  for (Process& process : sessions.of(*worker_, others_)) {
-    // Once the worker has ended its pid may be that of another session.
-    if (process.started() <= sent.when.mono && process.send_signal(sent.signal)) {
-      sent.pids.push_back(process.pid);
-      others_.push_back(std::move(process));
+  if (is_only_child_) {
+    send_to_each(own_orphans());
+  }
+}
+
+std::vector<Process> KillTargets::own_orphans() const {
+  const auto server = open_process(::getpid());
+  if (!server) {
+    return {};  // no descriptors
+  }
+  std::vector<pid_t> known = own_children();
+  std::ranges::transform(others_, std::back_inserter(known), &Process::pid);
+  std::vector<Process> all = new_descendants_of(*server, {}, known);
+  const std::uint64_t until = only_child_until(worker_->pid);
+  std::vector<Process> found;
+  for (Process& process : all) {
+    if (process.start_time < until ||
+        std::ranges::find(found, process.ppid, &Process::pid) != found.end()) {
+      found.push_back(std::move(process));
     }
   }
+  return found;
 }
 
 // Returns false if the server may not signal the process, for example a set-uid program.

@@ -31,7 +31,7 @@ using MayBeForking = std::function<bool(pid_t)>;
 //     targets.wait_until_stopped(until);
 //   }
 //   SentSignal sent = targets.send(SIGTERM);
-//   targets.send_to_session(sent, sessions);
+//   targets.send_to_orphans(sent, sessions);
 //   targets.resume();
 //
 // A process that a target starts between the last look and the signal would live on as an orphan
@@ -71,10 +71,11 @@ class KillTargets {
   // last parent of a process group exits, the kernel sends SIGHUP to the stopped processes of that
   // group. Forgets targets that the server may not signal.
   SentSignal send(int signal);
-  // Finds the rest of the session that the worker led when it was stopped, and sends it the same
-  // signal: descendants whose parents had ended. Adds their pids to `sent`. Does nothing if the
-  // server is in this session.
-  void send_to_session(SentSignal& sent, Sessions& sessions);
+  // Finds descendants whose parents had ended, and sends them the same signal: the rest of the
+  // session that the worker led when it was stopped, unless the server is in this session, and if
+  // the worker is COMMAND the orphans of the server. Adds their pids to `sent`. They are not
+  // stopped before: the next server would not find them to send SIGCONT.
+  void send_to_orphans(SentSignal& sent, Sessions& sessions);
   // Sends SIGCONT, unless the last signal was one that a stopped process acts on.
   void resume() const;
 
@@ -85,6 +86,7 @@ class KillTargets {
   [[nodiscard]] std::vector<pid_t> alive() const;
 
  private:
+  std::vector<Process> own_orphans() const;
   void stop_new();
   void stop(const Process& process);
   bool send_to(const Process& process, SentSignal& sent) const;
@@ -97,6 +99,7 @@ class KillTargets {
   std::unordered_map<int, EventSource> ends_;  // of others that were signalled, by pidfd
   Stop which_ = Stop::kAll;                    // are stopped
   bool leads_session_ = false;
+  bool is_only_child_ = false;
   std::size_t stopped_ = 0;     // of others_, by the stop that is under way
   std::vector<pid_t> running_;  // targets that were stopped and may have been inside fork()
   Instant stopped_at_;          // when the last one was

@@ -11,6 +11,7 @@
 
 #include "common/mutex.hpp"
 #include "common/run_folder.hpp"
+#include "timer_server/system/process.hpp"
 
 extern char** environ;  // NOLINT: POSIX's own name
 
@@ -28,6 +29,13 @@ struct Registry {
   // Children that are being started, whose pids are not known yet.
   std::size_t starting FILETIMER_GUARDED_BY(mutex) = 0;
   Instant last_start FILETIMER_GUARDED_BY(mutex);
+  // See only_child_until().
+  pid_t only_child FILETIMER_GUARDED_BY(mutex) = 0;
+  std::uint64_t only_until FILETIMER_GUARDED_BY(mutex) = 0;  // 0: no child was started
+  void forget(pid_t pid) FILETIMER_REQUIRES(mutex) {
+    std::erase(pids, pid);
+    only_child = only_child == pid ? 0 : only_child;
+  }
 };
 
 Registry& registry() {
@@ -97,12 +105,17 @@ OwnChild OwnChild::start(const std::function<pid_t()>& fork) {
   all.pids.reserve(all.pids.size() + all.starting + 1);  // push_back() must not fail after the fork
   ++all.starting;
   all.last_start = Instant::now();
+  siginfo_t info{};
+  const bool is_only = all.only_until == 0 && ::getpid() != 1 &&
+                       ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) != 0;
+  all.only_until = all.only_until == 0 ? UINT64_MAX : std::min(all.only_until, start_time_now());
   lock.unlock();
   child.pid_ = std::max(fork(), 0);
   lock.lock();
   --all.starting;
   if (child) {
     all.pids.push_back(child.pid_);
+    all.only_child = is_only ? child.pid_ : all.only_child;
   }
   return child;
 }
@@ -125,7 +138,7 @@ std::optional<ChildEnd> OwnChild::reap() {
   if (result == 0 && info.si_pid == 0) {
     return std::nullopt;
   }
-  std::erase(all.pids, std::exchange(pid_, 0));
+  all.forget(std::exchange(pid_, 0));
   ChildEnd end;
   if (result == 0 && info.si_code == CLD_EXITED) {
     end.exit_status = info.si_status;
@@ -149,7 +162,7 @@ void OwnChild::disown() {
   if (pid_ > 0 && !reap()) {
     Registry& all = registry();
     const MutexLock lock(all.mutex);
-    std::erase(all.pids, std::exchange(pid_, 0));
+    all.forget(std::exchange(pid_, 0));
   }
 }
 
@@ -157,6 +170,12 @@ std::vector<pid_t> own_children() {
   Registry& all = registry();
   const MutexLock lock(all.mutex);
   return all.pids;
+}
+
+std::uint64_t only_child_until(pid_t pid) {
+  Registry& all = registry();
+  const MutexLock lock(all.mutex);
+  return pid == all.only_child ? all.only_until : 0;
 }
 
 bool reap_orphans(Instant now) {

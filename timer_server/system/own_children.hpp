@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -64,6 +65,12 @@ class OwnChild {
 
 // Returns the pids of the own children that were not reaped yet.
 std::vector<pid_t> own_children();
+
+// Returns the start time of the server's second own child, if `pid` is the first one: an orphan of
+// the server that started before descends from the first child. Returns 0 if `pid` is another
+// process or was reaped, or the server has orphans of others: it inherited children by its
+// execve(), or is pid 1. The answer holds for orphans that were found before the call.
+std::uint64_t only_child_until(pid_t pid);
 
 // Reaps the children that have ended and have no owner. Returns false if it must be called again
 // soon, without a SIGCHLD: an own child is being started, or has ended and was not reaped yet.

@@ -13,13 +13,29 @@
 
 namespace filetimer {
 
-Instant Process::started() const {
-  static const std::uint64_t ticks_per_second = static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK));
+namespace {
+
+Duration since_boot() {
   timespec boot{};
   ::clock_gettime(CLOCK_BOOTTIME, &boot);
-  const Duration since_boot = std::chrono::seconds{boot.tv_sec} + Duration{boot.tv_nsec};
-  const Duration at{static_cast<std::int64_t>(start_time * (1'000'000'000 / ticks_per_second))};
-  return {Instant::now().ns - (since_boot - at).count()};
+  return std::chrono::seconds{boot.tv_sec} + Duration{boot.tv_nsec};
+}
+
+// Returns the unit of start times.
+Duration clock_tick() {
+  static const Duration kTick{1'000'000'000 / ::sysconf(_SC_CLK_TCK)};
+  return kTick;
+}
+
+}  // namespace
+
+std::uint64_t start_time_now() {
+  return static_cast<std::uint64_t>(since_boot() / clock_tick());
+}
+
+Instant Process::started() const {
+  const Duration at = static_cast<std::int64_t>(start_time) * clock_tick();
+  return {Instant::now().ns - (since_boot() - at).count()};
 }
 
 bool Process::is_alive() const {

@@ -19,7 +19,7 @@ namespace filetimer {
 
 struct Process {
   pid_t pid = 0;
-  std::uint64_t start_time = 0;
+  std::uint64_t start_time = 0;  // in clock ticks since boot
   uid_t uid = 0;
   std::string comm;
   pid_t ppid = 0;
@@ -36,6 +36,9 @@ struct Process {
   // Sends a signal by the pidfd. Returns false with errno set if it was not sent.
   bool send_signal(int signal) const;
 };
+
+// Returns the start time of a process that starts now.
+std::uint64_t start_time_now();
 
 // Opens a pidfd, which is always close-on-exec. Returns an empty descriptor with errno set if it
 // cannot be opened.

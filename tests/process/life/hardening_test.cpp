@@ -57,9 +57,8 @@ constexpr int kOrphans = 3;
 
 // COMMAND, a worker of it with children that are orphans from the start, and the server above.
 struct Orphanage {
-  explicit Orphanage(const TempFolder& temp)
-      : server(temp,
-               Server::Setup{.command = {worker_path(), "orphans", std::to_string(kOrphans)}}) {
+  explicit Orphanage(const TempFolder& temp, Server::Setup setup = {})
+      : server(temp, with_command(std::move(setup))) {
     REQUIRE(wait_until([&] {
       const std::string text = server.out();
       return std::count(text.begin(), text.end(), '\n') == kOrphans + 1;
@@ -73,6 +72,18 @@ struct Orphanage {
         command = pid;
       }
     }
+  }
+
+  static Server::Setup with_command(Server::Setup setup) {
+    setup.command = {worker_path(), "orphans", std::to_string(kOrphans)};
+    return setup;
+  }
+
+  // Makes COMMAND a worker whose deadline has passed, and returns the record of its kill.
+  Record kill_command() {
+    server.send(acquire_past(command, "s"));
+    CHECK(server.process().status() == exited(128 + SIGKILL));
+    return server.wait_for("killed", command);
   }
 
   Server server;
@@ -149,6 +160,44 @@ TEST_CASE("orphans of a COMMAND that ends by itself are left alone") {
   Orphanage home(temp);
   ::kill(home.command, SIGUSR1);
   CHECK(home.server.process().status() == exited(128 + SIGUSR1));
+  for (const HeldPid& orphan : home.orphans) {
+    CHECK(orphan.is_alive());
+  }
+}
+
+TEST_CASE("a kill of COMMAND hits its orphans, and not those of a hook that ran later") {
+  const TempFolder temp;
+  const std::string file = temp.path("pid");
+  Orphanage home(temp,
+                 {.args = {"--on-warning", fmt::format("setsid sleep 1000 & echo $! > {0}.new; "
+                                                       "mv {0}.new {0}",
+                                                       file)}});
+  let_pass(20ms);  // more than a clock tick, the unit of start times
+  const std::string soft = acquire(home.command, "soft", 1h);
+  home.server.send(with_own_keys(soft, R"("x_timeout_s": 3600, "x_soft_s": 0.001)"));
+  REQUIRE(wait_until([&] { return !read_file(file).empty(); }));
+  const HeldPid of_hook(std::stoi(read_file(file)));
+  REQUIRE(wait_until([&] { return parent_of(of_hook.pid()) == home.server.pid(); }));
+  const std::vector<pid_t> pids = home.kill_command().pids_of_signal(0);
+  CHECK(pids.size() == 2 + kOrphans);
+  for (const HeldPid& orphan : home.orphans) {
+    CHECK(orphan.ends_within(kBound));
+    CHECK(std::ranges::find(pids, orphan.pid()) != pids.end());
+  }
+  CHECK(of_hook.is_alive());
+}
+
+TEST_CASE("a kill of COMMAND hits no orphan if the server had children before") {
+  const TempFolder temp;
+  Orphanage home(temp, {.in_child = [] {
+                   if (::fork() == 0) {
+                     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+                     ::pause();
+                     ::_exit(0);
+                   }
+                 }});
+  let_pass(20ms);
+  CHECK(home.kill_command().pids_of_signal(0).size() == 2);
   for (const HeldPid& orphan : home.orphans) {
     CHECK(orphan.is_alive());
   }
