@@ -25,6 +25,10 @@ Result<Command> Command::start(const std::vector<std::string>& words,
   // Orphans of COMMAND are reparented to the server and not to init, so that the server can reap
   // them and find them when COMMAND is killed.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  std::vector<Process> inherited;
+  if (const auto server = open_process(::getpid())) {
+    inherited = descendants_of(*server, own_children());
+  }
   ChildStart start;
   start.words = words;
   start.environment = environment_for_children(dir, pipe);
@@ -44,9 +48,9 @@ Result<Command> Command::start(const std::vector<std::string>& words,
     Process ended;
     ended.pid = child->pid();
     ended.pidfd = open_pidfd(child->pid());
-    return Command(std::move(*child), std::move(ended));
+    return Command(std::move(*child), std::move(ended), std::move(inherited));
   }
-  return Command(std::move(*child), std::move(*process));
+  return Command(std::move(*child), std::move(*process), std::move(inherited));
 }
 
 std::optional<int> Command::exit_status() {
@@ -96,6 +100,11 @@ bool CommandSupervisor::advance(Instant now) {
 void CommandSupervisor::kill_all() {
   std::vector<pid_t> spared = own_children();
   std::erase(spared, command_->pid());
+  for (const Process& process : command_->inherited()) {
+    if (process.is_alive()) {
+      spared.push_back(process.pid);
+    }
+  }
   const auto self = open_process(::getpid());
   if (!self) {
     return;  // no descriptors

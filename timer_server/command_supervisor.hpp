@@ -28,6 +28,8 @@ class Command {
   [[nodiscard]] pid_t pid() const { return process_.pid; }
   [[nodiscard]] int pidfd() const { return process_.pidfd.get(); }
   [[nodiscard]] const Process& process() const { return process_; }
+  // The processes that were below the server before COMMAND: those of the shell that executed it.
+  [[nodiscard]] const std::vector<Process>& inherited() const { return inherited_; }
 
   // Returns the exit status of COMMAND as a shell does: 128+N for signal N. Called when the pidfd
   // is readable. Returns nothing while a tracer holds the process. Not called again after it has
@@ -38,10 +40,11 @@ class Command {
   void forward(int signal, bool from_terminal) const;
 
  private:
-  Command(OwnChild child, Process process)
-      : child_(std::move(child)), process_(std::move(process)) {}
+  Command(OwnChild child, Process process, std::vector<Process> inherited)
+      : child_(std::move(child)), process_(std::move(process)), inherited_(std::move(inherited)) {}
   OwnChild child_;
   Process process_;
+  std::vector<Process> inherited_;
 };
 
 // Notices the end of COMMAND, reaps orphans, and kills COMMAND with its descendants. A server
@@ -60,8 +63,8 @@ class CommandSupervisor {
     reap_at_ = {};
     kill_at_ = kill_at_.is_never() ? kill_at_ : Instant{};
   }
-  // Makes advance() kill COMMAND and all processes below the server but its hooks and helpers,
-  // until none is left: they may start further processes meanwhile.
+  // Makes advance() kill COMMAND and all processes below the server but its hooks, its
+  // helpers and what it inherited, until none is left: they may start further processes meanwhile.
   void kill() { kill_at_ = {}; }
 
   // Reaps and kills. Returns true once: when COMMAND has ended.

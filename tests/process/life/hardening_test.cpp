@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <sstream>
 
+#include "common/proc_files.hpp"
 #include "common/sanitizers.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
@@ -86,10 +87,35 @@ struct Orphanage {
     return server.wait_for("killed", command);
   }
 
+  // Sends two SIGTERM, of which COMMAND ignores the first.
+  void end_by_force() {
+    server.process().signal(SIGTERM);
+    Worker marker("block");
+    int markers = 0;  // a new one each time: a scope that is open may be renewed while it drains
+    REQUIRE(wait_until([&] {
+      server.send(acquire_far(marker.pid(), std::to_string(++markers)));
+      return count(server.records(), "rejected") > 0;
+    }));
+    for (const HeldPid& orphan : orphans) {
+      REQUIRE(orphan.is_alive());
+    }
+    server.process().signal(SIGTERM);
+    CHECK(server.process().status() == exited(128 + SIGKILL));
+  }
+
   Server server;
   pid_t command = 0;
   std::vector<HeldPid> orphans;
 };
+
+// As a shell that executes the server, with a process that reads its output.
+void have_a_child() {
+  if (::fork() == 0) {
+    ::alarm(120);
+    ::pause();
+    ::_exit(0);
+  }
+}
 
 // Makes one system call fail as if a policy forbade it.
 void forbid(unsigned call) {
@@ -138,18 +164,7 @@ TEST_CASE("orphans of a worker below COMMAND are reparented to the server and re
 TEST_CASE("a second SIGTERM also kills the orphans of COMMAND's workers") {
   const TempFolder temp;
   Orphanage home(temp);
-  home.server.process().signal(SIGTERM);
-  Worker marker("block");
-  int markers = 0;  // a new one each time: a scope that is open may be renewed while it drains
-  REQUIRE(wait_until([&] {
-    home.server.send(acquire_far(marker.pid(), std::to_string(++markers)));
-    return count(home.server.records(), "rejected") > 0;
-  }));
-  for (const HeldPid& orphan : home.orphans) {
-    REQUIRE(orphan.is_alive());
-  }
-  home.server.process().signal(SIGTERM);
-  CHECK(home.server.process().status() == exited(128 + SIGKILL));
+  home.end_by_force();
   for (const HeldPid& orphan : home.orphans) {
     CHECK_FALSE(orphan.is_alive());  // the server has waited for it
   }
@@ -189,17 +204,25 @@ TEST_CASE("a kill of COMMAND hits its orphans, and not those of a hook that ran 
 
 TEST_CASE("a kill of COMMAND hits no orphan if the server had children before") {
   const TempFolder temp;
-  Orphanage home(temp, {.in_child = [] {
-                   if (::fork() == 0) {
-                     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-                     ::pause();
-                     ::_exit(0);
-                   }
-                 }});
+  Orphanage home(temp, {.in_child = have_a_child});
+  const HeldPid child(filetimer::children_of(home.server.pid(), home.server.pid()).at(0));
   let_pass(20ms);
   CHECK(home.kill_command().pids_of_signal(0).size() == 2);
   for (const HeldPid& orphan : home.orphans) {
     CHECK(orphan.is_alive());
+  }
+  CHECK(child.is_alive());
+}
+
+TEST_CASE("a second SIGTERM spares a child that the server had before COMMAND") {
+  const TempFolder temp;
+  Orphanage home(temp, {.in_child = have_a_child});
+  const HeldPid child(filetimer::children_of(home.server.pid(), home.server.pid()).at(0));
+  REQUIRE(child.pid() != home.command);
+  home.end_by_force();
+  CHECK(child.is_alive());
+  for (const HeldPid& orphan : home.orphans) {
+    CHECK_FALSE(orphan.is_alive());
   }
 }
 
