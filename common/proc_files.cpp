@@ -111,9 +111,7 @@ Result<std::string> read_small_file(const std::string& path, std::size_t limit) 
 
 Result<ProcStat> read_stat(const std::string& path) {
   const auto text = read_at_once(path + "/stat", 2048);
-  if (!text) {
-    return tl::unexpected<Error>(text.error());
-  }
+  FILETIMER_TRY(text);
   const std::size_t open = text->find('(');
   const std::size_t close = text->rfind(')');
   if (open == text->npos || close == text->npos || close < open) {
@@ -146,9 +144,7 @@ Result<ProcStat> read_stat(const std::string& path) {
 
 Result<ProcStatus> read_status(const std::string& path) {
   const auto text = read_at_once(path + "/status", 16384);
-  if (!text) {
-    return tl::unexpected<Error>(text.error());
-  }
+  FILETIMER_TRY(text);
   const std::string uids = value_of(*text, "\nUid:");
   if (uids.empty()) {
     return failure(fmt::format("'{}/status' has no Uid line", path));

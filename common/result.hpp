@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <string>
 #include <system_error>
 #include <tl/expected.hpp>
@@ -33,6 +32,14 @@ inline tl::unexpected<Error> system_error(std::string what, int error_number = e
   what += std::generic_category().message(error_number);  // strerror is not safe in threads
   return failure(std::move(what), error_number);
 }
+
+// Returns from the calling function with the error of `result`, if it has one.
+#define FILETIMER_TRY(result)                          \
+  do {                                                 \
+    if (auto&& tried = (result); !tried) {             \
+      return tl::unexpected(std::move(tried).error()); \
+    }                                                  \
+  } while (false)
 
 // Returns whether an error is a failure or lack of the system that may end.
 inline bool is_for_now(const Error& error) {

@@ -189,9 +189,7 @@ Status walk(ondemand::value value) {
 // Moves a value into its place, or returns its error.
 template <class Value, class Place>
 Status store(Result<Value> value, Place& place) {
-  if (!value) {
-    return tl::unexpected<Error>(std::move(value.error()));
-  }
+  FILETIMER_TRY(value);
   place = *value;
   return {};
 }
@@ -309,9 +307,7 @@ Result<Request> Parser::parse(std::string_view line) {
     if (const auto error = field.value().get(value)) {
       return not_json(error);
     }
-    if (Status stored = read_field(key, value, request, seen); !stored) {
-      return tl::unexpected<Error>(std::move(stored.error()));
-    }
+    FILETIMER_TRY(read_field(key, value, request, seen));
   }
   // At the end there is no current location.
   if (document.current_location().error() != simdjson::OUT_OF_BOUNDS) {

@@ -146,9 +146,7 @@ Result<Times> read_table(const std::string& path, std::string_view name,
 
 Result<ReplacedTimeouts> read_timeouts_file(const std::string& path) {
   const auto text = read_text(path);
-  if (!text) {
-    return tl::unexpected<Error>(text.error());
-  }
+  FILETIMER_TRY(text);
   if (auto checked = check_dots(path, *text); !checked) {
     return tl::unexpected<Error>(std::move(checked).error());
   }
@@ -169,9 +167,7 @@ Result<ReplacedTimeouts> read_timeouts_file(const std::string& path) {
     const std::string shown = shown_name(ScopeKey::of_name(name, false));
     if (const parser::table* const table = value.as_table()) {
       const auto times = read_table(path, name, *table);
-      if (!times) {
-        return tl::unexpected<Error>(times.error());
-      }
+      FILETIMER_TRY(times);
       timeouts.try_emplace(shown, times->timeout, times->first_timeout);
     } else if (const auto time = time_in(value)) {
       timeouts.try_emplace(shown, *time, Duration::zero());

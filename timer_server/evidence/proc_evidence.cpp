@@ -80,9 +80,7 @@ void read_syscall(const std::string& folder, pid_t pid, ThreadEvidence& thread) 
 Result<std::vector<std::string>> read_kernel_stack(const std::string& folder) {
   std::vector<std::string> frames;
   const auto text = read_small_file(folder + "/stack");
-  if (!text) {
-    return tl::unexpected<Error>(text.error());
-  }
+  FILETIMER_TRY(text);
   std::string_view rest = *text;
   while (!rest.empty()) {
     std::string_view line = rest.substr(0, rest.find('\n'));

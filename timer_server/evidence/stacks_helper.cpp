@@ -184,9 +184,7 @@ bool is_own_helper(pid_t tracer) {
 
 Result<StacksHelper> StacksHelper::start(pid_t pid, std::uint64_t start_time, Instant until) {
   auto path = helper_path();
-  if (!path) {
-    return tl::unexpected<Error>(std::move(path.error()));
-  }
+  FILETIMER_TRY(path);
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
     return system_error("cannot make a socket");
@@ -194,9 +192,7 @@ Result<StacksHelper> StacksHelper::start(pid_t pid, std::uint64_t start_time, In
   UniqueFd ours(ends[0]);
   UniqueFd theirs(ends[1]);
   auto helper = spawn_helper(*path, theirs.get());
-  if (!helper) {
-    return tl::unexpected<Error>(helper.error());
-  }
+  FILETIMER_TRY(helper);
   // The pid is noted before the request is sent: no worker can have an unknown helper as its
   // tracer.
   HelperPids::all().add(helper->pid());

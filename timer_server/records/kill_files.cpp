@@ -135,9 +135,7 @@ void apply(PastKill& kill, const dom::object& object, std::string_view boot_id) 
 
 Result<std::string> text_of(const std::string& path) {
   const auto file = open_own_file(path, O_RDONLY);
-  if (!file) {
-    return tl::unexpected<Error>(file.error());
-  }
+  FILETIMER_TRY(file);
   std::string text(static_cast<std::size_t>(file->status.st_size), '\0');
   if (!read_at(file->fd.get(), text.data(), text.size(), 0)) {
     return system_error(fmt::format("cannot read '{}'", path));

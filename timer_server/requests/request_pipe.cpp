@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <filesystem>
 
 #include "common/directory.hpp"
@@ -84,9 +83,7 @@ RequestPipe::RequestPipe(std::string path, UniqueFd fd, bool outlives_server)
 }
 
 Result<RequestPipe> RequestPipe::open(const std::string& path) {
-  if (Status safe = check_parents(path); !safe) {
-    return tl::unexpected<Error>(std::move(safe.error()));
-  }
+  FILETIMER_TRY(check_parents(path));
   if (::mkfifo(path.c_str(), 0600) != 0 && errno != EEXIST) {
     return system_error(fmt::format("cannot make the pipe '{}'", path));
   }
@@ -94,9 +91,7 @@ Result<RequestPipe> RequestPipe::open(const std::string& path) {
   if (::lstat(path.c_str(), &st) != 0) {
     return system_error(fmt::format("cannot look at '{}'", path));
   }
-  if (Status good = check_pipe(path, st); !good) {
-    return tl::unexpected<Error>(std::move(good.error()));
-  }
+  FILETIMER_TRY(check_pipe(path, st));
   if (is_being_read(path)) {
     const pid_t holder = find_reader(path);
     return failure(holder != 0 ? fmt::format("'{}' is being read by process {}", path, holder)
@@ -117,9 +112,7 @@ Result<RequestPipe> RequestPipe::open(const std::string& path) {
 }
 
 Result<RequestPipe> RequestPipe::take(const std::string& path, UniqueFd passed) {
-  if (Status safe = check_parents(path); !safe) {
-    return tl::unexpected<Error>(std::move(safe.error()));
-  }
+  FILETIMER_TRY(check_parents(path));
   const std::string through = fmt::format("/proc/self/fd/{}", passed.get());
   std::error_code ec;
   const std::string what = std::filesystem::read_symlink(through, ec).string();
@@ -131,9 +124,7 @@ Result<RequestPipe> RequestPipe::take(const std::string& path, UniqueFd passed) 
   if (identity_of(path) != identity_of(passed.get()) && st.st_nlink > 0) {
     return failure(fmt::format("the pipe that was passed is '{}': expected '{}'", what, path));
   }
-  if (Status good = check_pipe(path, st); !good) {
-    return tl::unexpected<Error>(std::move(good.error()));
-  }
+  FILETIMER_TRY(check_pipe(path, st));
   // The pipe is opened again, because O_NONBLOCK set on the passed descriptor would change it for
   // the service manager as well.
   UniqueFd fd(::open(through.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));

@@ -28,9 +28,7 @@ Status make_room(const MappedFile& file) {
 
 Result<BoardFile> BoardFile::open(const std::string& path, const Terms& terms) {
   auto file = MappedFile::map(path, MappedFile::Access::kReadWrite, kBoardBytes);
-  if (!file) {
-    return tl::unexpected<Error>(std::move(file.error()));
-  }
+  FILETIMER_TRY(file);
   if (Status made = make_room(*file); !made) {
     return failure(fmt::format("'{}': {}", path, made.error().message));
   }
@@ -62,9 +60,7 @@ bool BoardFile::is_whole() const {
 }
 
 Status BoardFile::restore() {
-  if (Status made = make_room(file_); !made) {
-    return made;
-  }
+  FILETIMER_TRY(make_room(file_));
   // A PageGuard may have put other memory in its place.
   if (::mmap(file_.data(), kBoardBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
              file_.descriptor(), 0) == MAP_FAILED) {

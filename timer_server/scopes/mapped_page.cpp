@@ -14,18 +14,14 @@ MappedPage::MappedPage(std::string name, UniqueFd fd, MappedFile file)
 
 Result<std::shared_ptr<MappedPage>> MappedPage::open(const std::string& path, std::string name) {
   auto opened = open_own_file(path, O_RDWR, "it");
-  if (!opened) {
-    return tl::unexpected<Error>(std::move(opened.error()));
-  }
+  FILETIMER_TRY(opened);
   if (const auto bytes = static_cast<std::uint64_t>(opened->status.st_size); bytes != kPageBytes) {
     return failure(fmt::format("it has {} bytes: expected {}", bytes, kPageBytes));
   }
   // By way of the descriptor, so that the file that was checked is mapped.
   auto file = MappedFile::map(fmt::format("/proc/self/fd/{}", opened->fd.get()),
                               MappedFile::Access::kReadWrite, kPageBytes);
-  if (!file) {
-    return tl::unexpected<Error>(std::move(file.error()));
-  }
+  FILETIMER_TRY(file);
   file->close_descriptor();  // the page keeps the checked descriptor instead
   std::shared_ptr<MappedPage> page(
       new MappedPage(std::move(name), std::move(opened->fd), std::move(*file)));
@@ -34,18 +30,14 @@ Result<std::shared_ptr<MappedPage>> MappedPage::open(const std::string& path, st
   if (!page->is_whole()) {
     return failure("it was truncated while it was read");
   }
-  if (!claims) {
-    return tl::unexpected<Error>(std::move(claims.error()));
-  }
+  FILETIMER_TRY(claims);
   page->claims_ = std::move(*claims);
   return page;
 }
 
 Result<pid_t> MappedPage::owner() const {
   const auto lock = lock_state(fd_.get());
-  if (!lock) {
-    return tl::unexpected<Error>(lock.error());
-  }
+  FILETIMER_TRY(lock);
   if (!lock->is_held) {
     return failure("no process holds its lock", ESRCH);
   }

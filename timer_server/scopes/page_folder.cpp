@@ -36,9 +36,7 @@ Result<PageFolder> PageFolder::make(const std::string& dir) {
   for (const std::string& path :
        {folder.path_, fmt::format("{}/{}", folder.path_, kOwnersName),
         fmt::format("{}/{}", folder.path_, kStacksName), folder.server_pages_}) {
-    if (auto made = create_run_folder(path); !made) {
-      return tl::unexpected<Error>(std::move(made.error()));
-    }
+    FILETIMER_TRY(create_run_folder(path));
   }
   return folder;
 }
@@ -80,9 +78,7 @@ bool PageFolder::has_changed() {
 
 Result<std::vector<pid_t>> PageFolder::pipe_workers() const {
   const auto names = names_in(server_pages_);
-  if (!names) {
-    return tl::unexpected<Error>(names.error());
-  }
+  FILETIMER_TRY(names);
   std::vector<pid_t> pids;
   for (const std::string& name : *names) {
     if (const auto pid = number_from<pid_t>(name); pid && *pid > 1) {

@@ -110,17 +110,13 @@ Result<std::unique_ptr<Unwinder>> Unwinder::prepare(pid_t pid) {
   if (unwinder->dwfl_ == nullptr) {
     return failure("libdw: " + libdw_error());
   }
-  if (Status reported = unwinder->report_modules(); !reported) {
-    return tl::unexpected<Error>(std::move(reported.error()));
-  }
+  FILETIMER_TRY(unwinder->report_modules());
   return unwinder;
 }
 
 Status Unwinder::report_modules() {
   const auto maps = read_small_file(fmt::format("/proc/{}/maps", pid_), kMaxMapsBytes);
-  if (!maps) {
-    return tl::unexpected<Error>(maps.error());
-  }
+  FILETIMER_TRY(maps);
   std::string of_code = maps_of_code(*maps);
   if (maps->empty()) {
     return failure("the process is exiting");  // its memory is gone

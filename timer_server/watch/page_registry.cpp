@@ -292,13 +292,9 @@ void PageRegistry::add(Worker& worker, const std::shared_ptr<MappedPage>& page) 
 // Returns the worker that a page belongs to, and watches it if it is new.
 Result<Worker*> PageRegistry::owner_of(MappedPage& page) {
   auto process = open_owner(page);
-  if (!process) {
-    return tl::unexpected<Error>(std::move(process.error()));
-  }
+  FILETIMER_TRY(process);
   page.set_program(process->start_stack);
-  if (Status checked = check_claims(page.claims(), *process); !checked) {
-    return tl::unexpected<Error>(std::move(checked.error()));
-  }
+  FILETIMER_TRY(check_claims(page.claims(), *process));
   return registry_.worker_for(std::move(*process));
 }
 
@@ -323,9 +319,7 @@ Result<Process> PageRegistry::open_owner(MappedPage& page) const {
     // The pid may have been reused before the process was opened. No test covers this: the interval
     // lasts microseconds.
     const Result<pid_t> again = page.owner();
-    if (!again) {
-      return tl::unexpected<Error>(again.error());
-    }
+    FILETIMER_TRY(again);
     if (*again != pid) {
       return failure(fmt::format("pid {} has dropped its lock", pid), ESRCH);
     }

@@ -90,9 +90,7 @@ Result<Worker*> WorkerRegistry::admit(pid_t pid, Instant written) {
     return failure(fmt::format("pid {} has started this server", pid));
   }
   auto process = open_process(pid);
-  if (!process) {
-    return tl::unexpected<Error>(std::move(process.error()));
-  }
+  FILETIMER_TRY(process);
   if (process->is_kernel_thread) {
     return failure(fmt::format("pid {} is a thread of the kernel", pid));
   }

@@ -148,9 +148,7 @@ class FolderReader {
       return errno == ELOOP ? failure("it is a symlink") : system_error("cannot open it");
     }
     const auto claims = copy_.read_header(file.get());
-    if (!claims) {
-      return tl::unexpected<Error>(claims.error());
-    }
+    FILETIMER_TRY(claims);
     // In a container, the writer of the page or this process may see another boot id. A page is
     // also of this boot if its worker holds its lock, or if a running server keeps it.
     const bool is_kept = transport == ServedBy::kPipe
@@ -170,9 +168,7 @@ class FolderReader {
       return copy_.read_ended_scopes(file.get(), worker_of(*owner).ended);
     }
     auto slots = copy_.read_slots(file.get());
-    if (!slots) {
-      return tl::unexpected<Error>(slots.error());
-    }
+    FILETIMER_TRY(slots);
     const auto shared_owner = std::make_shared<const ScopeOwner>(*owner);
     for (SlotReading& slot : *slots) {
       const Instant due = due_time(slot, max_timeout_);
@@ -200,9 +196,7 @@ Result<FolderReading> read_pages(const std::string& dir, Duration max_timeout,
                                  ReadStatistics with_statistics) {
   FolderReader reader(dir, max_timeout, with_statistics);
   const std::string pages = fmt::format("{}/{}", dir, kPagesName);
-  if (Status read = reader.read(pages, ServedBy::kPage); !read) {
-    return tl::unexpected<Error>(std::move(read.error()));
-  }
+  FILETIMER_TRY(reader.read(pages, ServedBy::kPage));
   // A worker may have replaced the folder.
   const std::string servers = fmt::format("{}/{}", pages, kServerPagesName);
   if (const Status read = reader.read(servers, ServedBy::kPipe); !read) {

@@ -200,9 +200,7 @@ Result<std::vector<LogPath>> own_logs(const RunFolder& folder) {
     }
     return logs;
   }
-  if (!path) {
-    return tl::unexpected<Error>(path.error());
-  }
+  FILETIMER_TRY(path);
   logs.push_back({*path, true, {}});
   if (!folder.was_named()) {
     logs[0].why = fmt::format(" (the default place: no FILE, no --dir, no ${})", kDirVariable);

@@ -123,14 +123,10 @@ Status OwnPage::make(bool with_statistics, bool allow_tracing) {
   }
   auto file = PageFile::create(pages_folder_, with_statistics_);
   if (!file && file.error().errno_value == ENOENT) {
-    if (Status made = make_folders(); !made) {
-      return made;
-    }
+    FILETIMER_TRY(make_folders());
     file = PageFile::create(pages_folder_, with_statistics_);
   }
-  if (!file) {
-    return tl::unexpected<Error>(std::move(file.error()));
-  }
+  FILETIMER_TRY(file);
   auto page = std::make_unique<Page>();
   page->hint = wire::format_page_hint(file->name());
   page->free.reserve(kMaxScopesPerWorker);
@@ -150,9 +146,7 @@ Status OwnPage::make_folders() const {
   }
   for (const std::string& path :
        {pages_folder_, fmt::format("{}/{}", pages_folder_, kStacksName)}) {
-    if (auto made = create_run_folder(path); !made) {
-      return tl::unexpected<Error>(std::move(made.error()));
-    }
+    FILETIMER_TRY(create_run_folder(path));
   }
   return {};
 }

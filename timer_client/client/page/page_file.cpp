@@ -91,19 +91,13 @@ Result<PageFile> PageFile::create(const std::string& folder, bool with_statistic
   const std::string name = new_name();
   // Until the page is complete, its name begins with a dot: the server ignores such files.
   const std::string path = fmt::format("{}/.{}", folder, name);
-  if (Status made = make_file(path, with_statistics); !made) {
-    return tl::unexpected<Error>(std::move(made.error()));
-  }
+  FILETIMER_TRY(make_file(path, with_statistics));
   Unfinished unfinished(path);
   auto file = MappedFile::map(path, MappedFile::Access::kReadWrite, kPageBytes);
-  if (!file) {
-    return tl::unexpected<Error>(std::move(file.error()));
-  }
+  FILETIMER_TRY(file);
   file->close_descriptor();  // before there is a lock that this would drop
   auto lock = FileLock::take(path);
-  if (!lock) {
-    return tl::unexpected<Error>(std::move(lock.error()));
-  }
+  FILETIMER_TRY(lock);
   PageFile page(std::move(*file), std::move(*lock), fmt::format("{}/{}", folder, name), name);
   if (with_statistics) {
     page.statistics_end_ += kMemoryPage;

@@ -121,15 +121,11 @@ Result<BoardView> BoardView::open_or_make(const std::string& dir) {
     }
     // Not earlier: in a container, a directory that a server has made and checked may be below
     // folders that this process would refuse.
-    if (auto folder = create_run_folder(dir); !folder) {
-      return tl::unexpected<Error>(std::move(folder.error()));
-    }
+    FILETIMER_TRY(create_run_folder(dir));
     if (opened.file && opened.state == BoardState::kUnknown) {
       break;
     }
-    if (Status made = opened.file ? replace_by_blank(path) : make_blank(path); !made) {
-      return tl::unexpected<Error>(std::move(made.error()));
-    }
+    FILETIMER_TRY(opened.file ? replace_by_blank(path) : make_blank(path));
   }
   return failure(
       fmt::format("'{}' is no status page of this version: expected one, or nothing", path));
