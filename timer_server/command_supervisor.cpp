@@ -8,8 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "timer_server/system/process_tree.hpp"
-
 namespace filetimer {
 namespace {
 

@@ -13,7 +13,6 @@
 #include "timer_server/settings/settings.hpp"
 #include "timer_server/system/event_loop.hpp"
 #include "timer_server/system/process.hpp"
-#include "timer_server/system/process_tree.hpp"
 
 namespace filetimer {
 

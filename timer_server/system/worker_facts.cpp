@@ -11,8 +11,8 @@
 #include "common/job_variables.hpp"
 #include "common/limits.hpp"
 #include "common/numbers.hpp"
+#include "common/proc_files.hpp"
 #include "common/text.hpp"
-#include "timer_server/system/process.hpp"
 
 namespace filetimer {
 namespace {

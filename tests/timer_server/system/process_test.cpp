@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/system/process_tree.hpp"
+#include "timer_server/system/process.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
