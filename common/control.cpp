@@ -33,26 +33,12 @@ namespace wire {
 namespace {
 
 struct Writer {
-  void operator()(const char* key, const std::string& text) const {
-    if (!text.empty()) {
-      json.field(key, text);
-    }
-  }
   void operator()(const char* key, double number) const {
     if (std::isfinite(number)) {
       json.field(key, number);
     }
   }
-  void operator()(const char* key, bool flag) const {
-    if (flag) {
-      json.field(key, true);
-    }
-  }
-  void operator()(const char* key, const std::optional<int>& number) const {
-    if (number) {
-      json.field(key, *number);
-    }
-  }
+  void operator()(const char* key, const auto& value) const { json.given(key, value); }
   JsonWriter& json;
 };
 

@@ -7,8 +7,10 @@
 
 #include <concepts>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/clock.hpp"
 
@@ -33,6 +35,11 @@ class JsonWriter {
       fmt::format_to(std::back_inserter(text_), "{}", value);
     }
     return *this;
+  }
+  // Writes the value, or null.
+  template <class Value>
+  JsonWriter& field(std::string_view key, const std::optional<Value>& value) {
+    return value ? field(key, *value) : null(key);
   }
   // Writes a number with `places` decimal places; not finite: null.
   JsonWriter& fixed(std::string_view key, double value, int places);
@@ -66,6 +73,23 @@ class JsonWriter {
       element(value);
     }
     return end_array();
+  }
+
+  // Write what says something: no text or list that is empty, no 0, and no false.
+  JsonWriter& given(std::string_view key, std::string_view text) {
+    return text.empty() ? *this : field(key, text);
+  }
+  template <std::integral Integer>
+  JsonWriter& given(std::string_view key, Integer value) {
+    return value == Integer{} ? *this : field(key, value);
+  }
+  template <class Value>
+  JsonWriter& given(std::string_view key, const std::optional<Value>& value) {
+    return value ? field(key, *value) : *this;
+  }
+  template <class Value>
+  JsonWriter& given(std::string_view key, const std::vector<Value>& values) {
+    return values.empty() ? *this : array(key, values);
   }
 
   [[nodiscard]] std::size_t size() const { return text_.size(); }

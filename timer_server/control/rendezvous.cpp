@@ -67,9 +67,7 @@ Status Rendezvous::join(const Rank& rank, Duration patience, Instant now) {
   remove([&](const std::string& name, int number, const Member& member) {
     return name == rank.name && number == rank.rank && clients_.has_left(member.client);
   });
-  if (Status good = check(rank); !good) {
-    return good;
-  }
+  FILETIMER_TRY(check(rank));
   Round& round = rounds_[rank.name];
   if (round.members.empty()) {
     round.world = rank.world;
@@ -146,9 +144,7 @@ void Rendezvous::end(const std::string& name, Round& round, std::string_view why
     }
   }
   JsonWriter json = begin_answer(why.empty() ? "done" : "timed_out");
-  if (!why.empty()) {
-    json.field("reason", why);
-  }
+  json.given("reason", why);
   json.field("name", name).field("round", ended.number).field("world", round.world);
   write_joined(json, ended);
   std::string reason;

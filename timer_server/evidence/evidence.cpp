@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -40,21 +39,13 @@ std::string_view state_name(char state) {
   return found == std::end(kNames) ? "unknown" : found->second;
 }
 
-void write_unless_empty(JsonWriter& json, std::string_view key, const std::string& value) {
-  if (!value.empty()) {
-    json.field(key, value);
-  }
-}
-
 void write_activity(JsonWriter& json, const ThreadEvidence& thread) {
-  json.field("state", std::string_view(&thread.state, 1));
-  write_unless_empty(json, "wchan", thread.wchan);
-  write_unless_empty(json, "syscall", thread.syscall);
-  if (thread.syscall_number) {
-    json.field("syscall_nr", *thread.syscall_number);
-  }
-  write_unless_empty(json, "syscall_fd", thread.syscall_fd);
-  json.field("doing", activity_of(thread));
+  json.field("state", std::string_view(&thread.state, 1))
+      .given("wchan", thread.wchan)
+      .given("syscall", thread.syscall)
+      .given("syscall_nr", thread.syscall_number)
+      .given("syscall_fd", thread.syscall_fd)
+      .field("doing", activity_of(thread));
 }
 
 // Writes frames until the whole record has `limit` bytes, then the number of the others.
@@ -101,8 +92,7 @@ std::size_t write_same_stack(JsonWriter& json, const ThreadEvidence& thread, std
     if (others.doing != doing) {
       json.field("doing", others.doing);
     }
-    write_unless_empty(json, "syscall_fd", others.syscall_fd);
-    json.array("tids", others.tids).end_object();
+    json.given("syscall_fd", others.syscall_fd).array("tids", others.tids).end_object();
   }
   json.end_array();
   return omitted;
@@ -140,9 +130,7 @@ void write_threads(JsonWriter& json, const Evidence& evidence) {
     json.end_object();
   }
   json.end_array();
-  if (omitted > 0) {
-    json.field("threads_omitted", omitted);
-  }
+  json.given("threads_omitted", omitted);
 }
 
 void write_children(JsonWriter& json, const Evidence& evidence) {
@@ -174,29 +162,22 @@ void write_python(JsonWriter& json, const Evidence& evidence) {
       ++omitted;
       continue;
     }
-    json.begin_object();
-    write_unless_empty(json, "ident", thread.ident);
-    write_unless_empty(json, "name", thread.name);
-    if (thread.is_current) {
-      json.field("current", true);
-    }
+    json.begin_object()
+        .given("ident", thread.ident)
+        .given("name", thread.name)
+        .given("current", thread.is_current);
     write_frames(json, "frames", thread.frames, limit);
     if (!thread.same_stack.empty()) {
       json.begin_array("same_stack");
       for (const PythonThread& other : thread.same_stack) {
-        json.begin_object();
-        write_unless_empty(json, "ident", other.ident);
-        write_unless_empty(json, "name", other.name);
-        json.end_object();
+        json.begin_object().given("ident", other.ident).given("name", other.name).end_object();
       }
       json.end_array();
     }
     json.end_object();
   }
   json.end_array();
-  if (omitted > 0) {
-    json.field("python_threads_omitted", omitted);
-  }
+  json.given("python_threads_omitted", omitted);
 }
 
 // Returns the sum over all threads, which exceeds 100 when several of them run.
@@ -309,7 +290,7 @@ void write_evidence(JsonWriter& json, const Evidence& evidence) {
     }
     json.fixed("gathered_ms", evidence.gathered_ms, 3);
   }
-  write_unless_empty(json, "missing", evidence.missing);
+  json.given("missing", evidence.missing);
 }
 
 }  // namespace filetimer

@@ -56,14 +56,8 @@ std::string_view name_of(ServedBy transport) {
 void add_rank(JsonWriter& json, std::string_view key, const std::string& rank) {
   if (const auto number = number_from<std::int64_t>(rank)) {
     json.field(key, *number);
-  } else if (!rank.empty()) {
-    json.field(key, rank);
-  }
-}
-
-void add_text(JsonWriter& json, std::string_view key, const std::string& text) {
-  if (!text.empty()) {
-    json.field(key, text);
+  } else {
+    json.given(key, rank);
   }
 }
 
@@ -100,22 +94,14 @@ std::string scope_json(const ListedScope& scope, Instant now) {
   const ScopeOwner& owner = *scope.owner;
   const SlotReading& slot = scope.slot;
   JsonWriter json;
-  if (owner.pid) {
-    json.field("pid", *owner.pid);
-  } else {
-    json.null("pid");
-  }
-  if (owner.start_time != 0) {
-    json.field("start_time", owner.start_time);
-  }
-  add_text(json, "comm", owner.comm);
+  json.field("pid", owner.pid);
+  json.given("start_time", owner.start_time);
+  json.given("comm", owner.comm);
   add_rank(json, "rank", owner.rank);
   add_rank(json, "local_rank", owner.local_rank);
-  add_text(json, "job_id", owner.job_id);
+  json.given("job_id", owner.job_id);
   json.field("scope", slot.name);
-  if (slot.tid > 0) {
-    json.field("tid", slot.tid);
-  }
+  json.given("tid", std::max(slot.tid, 0));
   json.field("acquired_mono_ns", slot.acquired.ns);
   if (scope.due.is_never()) {
     json.null("deadline_mono_ns");
@@ -217,14 +203,10 @@ std::string straggler_json(const Straggler& straggler, const ScopeOwner& owner,
   json.field("scope", straggler.scope).field("kind", name_of(straggler.kind));
   add_rank(json, "rank", owner.rank);
   add_rank(json, "local_rank", owner.local_rank);
-  add_text(json, "job_id", owner.job_id);
+  json.given("job_id", owner.job_id);
   json.field("host", host);
-  if (owner.pid) {
-    json.field("pid", *owner.pid);
-  } else {
-    json.null("pid");
-  }
-  add_text(json, "comm", owner.comm);
+  json.field("pid", owner.pid);
+  json.given("comm", owner.comm);
   json.seconds("median_s", straggler.median);
   json.seconds("others_median_s", straggler.others);
   json.fixed("factor", straggler.factor, 3)
