@@ -30,16 +30,6 @@ bool others_may_write(const struct stat& st) {
   return (st.st_mode & (S_IWGRP | S_IWOTH)) != 0;
 }
 
-std::string absolute_path(const std::string& path) {
-  std::error_code ec;
-  const auto absolute = std::filesystem::absolute(path, ec).lexically_normal();
-  std::string text = ec ? path : absolute.string();
-  while (text.size() > 1 && text.back() == '/') {
-    text.pop_back();
-  }
-  return text;
-}
-
 Status check_parent(const std::string& folder) {
   struct stat st {};
   if (::stat(folder.c_str(), &st) != 0) {
@@ -77,6 +67,16 @@ std::string machine_id() {
 }
 
 }  // namespace
+
+std::string absolute_path(const std::string& path) {
+  std::error_code ec;
+  const auto absolute = std::filesystem::absolute(path, ec).lexically_normal();
+  std::string text = ec ? path : absolute.string();
+  while (text.size() > 1 && text.back() == '/') {
+    text.pop_back();
+  }
+  return text;
+}
 
 std::string host_name() {
   char name[256] = {};
@@ -142,9 +142,7 @@ Status check_parents(const std::string& path) {
     std::filesystem::path folder;
     for (const auto& part : way) {
       folder /= part;
-      if (Status checked = check_parent(folder.string()); !checked) {
-        return checked;
-      }
+      FILETIMER_TRY(check_parent(folder.string()));
     }
   }
   return {};
@@ -156,13 +154,9 @@ Result<UniqueFd> create_run_folder(const std::string& dir) {
   const auto parent = std::filesystem::path(path).parent_path();
   if (!std::filesystem::exists(parent, ec)) {
     // Parents are private from the start, independent of the umask.
-    if (auto made = create_run_folder(parent.string()); !made) {
-      return made;
-    }
+    FILETIMER_TRY(create_run_folder(parent.string()));
   }
-  if (Status checked = check_parents(path); !checked) {
-    return tl::unexpected<Error>(std::move(checked.error()));
-  }
+  FILETIMER_TRY(check_parents(path));
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     return system_error(fmt::format("cannot make the folder '{}'", path));
   }

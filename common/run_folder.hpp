@@ -56,6 +56,9 @@ std::string resolve_pipe(const std::string& dir, const std::string& fifo);
 // first eight digits of the machine id. Fails if neither $XDG_STATE_HOME nor $HOME is set.
 Result<std::string> default_log_path(const RunFolder& folder);
 
+// Returns the path from the root, without a slash at its end.
+std::string absolute_path(const std::string& path);
+
 // Returns the name of this host, or "unknown".
 std::string host_name();
 

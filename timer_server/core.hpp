@@ -1,12 +1,20 @@
-// What the parts of the server share.
+// What the parts of the server share, and what it counts for status, metrics and the record of its
+// stop.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 
+#include "common/clock.hpp"
 #include "common/due.hpp"
-#include "timer_server/counters.hpp"
 #include "timer_server/evidence/evidence_desk.hpp"
 #include "timer_server/records/kill_files.hpp"
 #include "timer_server/records/record_log.hpp"
@@ -21,6 +29,79 @@
 
 namespace filetimer {
 
+// The most scope names that have series of their own. All further names share one label value: a
+// worker that makes up names must not fill the memory of the server or of Prometheus.
+inline constexpr std::size_t kMaxMetricScopes = 64;
+inline constexpr const char* kOtherScopes = "(other)";
+
+// Counts by scope name, of at most kMaxMetricScopes names and kOtherScopes. A name keeps its label
+// value for good, so that no counter decreases.
+class CountsByScope {
+ public:
+  using Values = std::map<std::string, std::uint64_t>;
+
+  // Returns the count of a name, which is valid UTF-8. The first names get label values of their
+  // own.
+  std::uint64_t& operator[](const std::string& name) {
+    std::string label = name;
+    // Prometheus reads no NUL.
+    for (std::size_t at = label.find('\0'); at != label.npos; at = label.find('\0', at)) {
+      label.replace(at, 1, "\uFFFD");
+    }
+    if (!values_.contains(label) &&
+        values_.size() - values_.count(kOtherScopes) >= kMaxMetricScopes) {
+      label = kOtherScopes;
+    }
+    return values_[label];
+  }
+
+  // Returns the counts by label value.
+  [[nodiscard]] const Values& values() const { return values_; }
+  // Returns the sum of the counts.
+  [[nodiscard]] std::uint64_t total() const {
+    std::uint64_t sum = 0;
+    for (const auto& [label, count] : values_) {
+      sum += count;
+    }
+    return sum;
+  }
+
+ private:
+  Values values_;
+};
+
+// Counts of the times from a deadline to its verdict, by upper bound.
+struct LatenessCounts {
+  static constexpr std::array<int, 13> kBoundsMs{1,   2,   5,    10,   20,   50,   100,
+                                                 200, 500, 1000, 2000, 5000, 10000};
+  // By bound: the times up to it, and above the bound before. The last has all that are longer.
+  std::array<std::uint64_t, kBoundsMs.size() + 1> counts{};
+  double total_s = 0;
+  Duration longest{};
+
+  void add(Duration late) {
+    const auto* const bound = std::ranges::lower_bound(
+        kBoundsMs, late, {}, [](int ms) { return Duration{std::chrono::milliseconds{ms}}; });
+    ++counts[static_cast<std::size_t>(bound - kBoundsMs.begin())];
+    total_s += in_seconds(late);
+    longest = std::max(longest, late);
+  }
+};
+
+struct Counters {
+  std::uint64_t requests = 0;  // from the pipe, rejected ones included
+  CountsByScope expired;
+  LatenessCounts lateness;
+  // Kills that have ended with the verdict `dead`, and with `unkillable`, by the scope of the first
+  // expiry.
+  CountsByScope killed;
+  CountsByScope unkillable;
+  CountsByScope warned;            // `warned` records
+  CountsByScope deferred;          // halts in which a deadline was deferred, by its scope
+  std::uint64_t deferred_all = 0;  // deferrals of all scopes, for time that the server missed
+  CountsByScope released_late;     // `released_late` records
+};
+
 // Services only: each part has its own state, keeps a reference to the core, and gets what it alone
 // needs as further arguments. The core outlives the parts. It and they are used on the loop thread.
 //
@@ -28,8 +109,8 @@ namespace filetimer {
 struct Core {
   const Settings settings;
   RuntimeDirectory& directory;
-  const std::unique_ptr<RecordLog> log;
-  Records records{RecordOrigin::of_this_process(directory.path())};
+  const std::shared_ptr<RecordLog> log;
+  Records records{directory.path()};
   KillFiles kill_files{directory.path(), records.boot_id()};
   SideThreads side_threads{settings.realtime};
   EvidenceDesk desk{side_threads};

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -145,17 +144,6 @@ void write_gauges(MetricsWriter& out, const ServerStatus& status) {
 // A file that is written behind another one replaces it.
 static_assert(SideThreads::max_threads(SideThreads::Lane::kMetrics) == 1);
 
-Status write_whole(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t put = retry_eintr([&] { return ::write(fd, text.data(), text.size()); });
-    if (put < 0) {
-      return system_error("cannot write the temporary file");
-    }
-    text.remove_prefix(static_cast<std::size_t>(put));
-  }
-  return {};
-}
-
 Status write_new_file(const std::string& path, std::string_view text) {
   (void)::unlink(path.c_str());  // of a server that was killed and had this process id
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -165,8 +153,8 @@ Status write_new_file(const std::string& path, std::string_view text) {
   if (::fchmod(fd.get(), 0644) != 0) {
     return system_error(fmt::format("cannot set the mode of '{}'", path));
   }
-  if (Status written = write_whole(fd.get(), text); !written) {
-    return written;
+  if (!write_at(fd.get(), text.data(), text.size(), 0)) {
+    return system_error("cannot write the temporary file");
   }
   // A file server may tell only then that its disk is full.
   return ::close(fd.release()) == 0 ? Status{}

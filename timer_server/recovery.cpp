@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/recovery.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <stdexcept>

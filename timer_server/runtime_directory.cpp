@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/runtime_directory.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <fnmatch.h>
+#include <stdlib.h>  // mkdtemp
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -9,31 +12,28 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <string_view>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/control.hpp"
+#include "common/directory.hpp"
 #include "common/due.hpp"
 #include "common/limits.hpp"
+#include "common/posix.hpp"
 #include "common/run_folder.hpp"
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {
 namespace {
-
-tl::unexpected<StartFailure> failed(const Error& error, int status = exit_status::kFailed) {
-  return tl::unexpected<StartFailure>({status, error.message});
-}
-
-// EBUSY: another server has what could not be taken.
-tl::unexpected<StartFailure> not_taken(const Error& error) {
-  return failed(error,
-                error.errno_value == EBUSY ? exit_status::kAnotherServer : exit_status::kFailed);
-}
 
 // Returns the mode of the file at `path`; 0: there is none. Does not follow a symlink.
 mode_t mode_of(const std::string& path) {
@@ -96,6 +96,132 @@ Result<RequestPipe> open_pipe(const std::string& path) {
   }
 }
 
+// The most fresh folders of killed servers that one start removes.
+constexpr std::size_t kMaxRemovedFolders = 64;
+
+// For so long a fresh folder without a server is kept: its maker may be about to lock it, and a
+// COMMAND whose server was killed may be starting.
+constexpr std::chrono::hours kAbandonedAge{1};
+
+// Returns whether the name is one of make_fresh_folder(): "run-4711-a1B2c3", with a dot before it
+// until the folder is locked.
+bool is_fresh_name(const char* name) {
+  const std::string pattern = fmt::format("{}[0-9]*-??????", kFreshFolderPrefix);
+  return ::fnmatch(pattern.c_str(), name + (name[0] == '.' ? 1 : 0), 0) == 0;
+}
+
+// Returns whether the folder has a log: then it was named, and is not a fresh one.
+bool has_log(const std::filesystem::path& folder) {
+  std::error_code ec;
+  return std::filesystem::symlink_status(folder / kLogName, ec).type() !=
+         std::filesystem::file_type::not_found;
+}
+
+// Returns whether it is a folder of this user whose entries have not changed for kAbandonedAge.
+bool is_old_folder(const std::filesystem::path& path) {
+  struct stat st {};
+  return ::lstat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == ::geteuid() &&
+         st.st_mtime < std::time(nullptr) - std::chrono::seconds(kAbandonedAge).count();
+}
+
+tl::unexpected<Error> held(const std::string& path, pid_t holder) {
+  return failure(holder > 0
+                     ? fmt::format("'{}' is held by the timer_server with pid {}", path, holder)
+                     : fmt::format("'{}' is held by another timer_server", path),
+                 EBUSY);
+}
+
+// Locks the file, and makes it if it is missing: the kernel frees the lock when the process ends,
+// and names the process that holds it. Fails with EBUSY if another server holds the lock.
+// Afterwards no code in this process may open `path`: closing any descriptor of the file would drop
+// the lock.
+Result<FileLock> take_server_lock(const std::string& path) {
+  UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+  struct stat st {};
+  if (!file || ::fstat(file.get(), &st) != 0) {
+    return system_error(fmt::format("cannot open '{}'", path));
+  }
+  if (!S_ISREG(st.st_mode)) {
+    return failure(fmt::format("'{}' is no regular file: expected one, or nothing", path));
+  }
+  if (const auto lock = lock_state(file.get()); lock && lock->is_held) {
+    return held(path, lock->holder);
+  }
+  auto taken = FileLock::take(std::move(file), path);
+  return taken || taken.error().errno_value != EBUSY ? std::move(taken) : held(path, 0);
+}
+
+// Removes fresh folders that servers left when they were killed. A fresh folder gets its final name
+// after it is locked, so one without a lock has no server. The scopes that are kept in it are lost:
+// no server would have adopted them, since no two servers make the same folder.
+void remove_abandoned_folders(const std::string& parent) {
+  std::size_t removed = 0;
+  Directory folders(parent);
+  while (const char* const name = removed < kMaxRemovedFolders ? folders.next() : nullptr) {
+    const std::filesystem::path folder = std::filesystem::path(parent) / name;
+    if (!is_fresh_name(name) || !is_old_folder(folder) || has_log(folder)) {
+      continue;
+    }
+    // Held while the folder is removed, so that no server can start in it.
+    if (const auto lock = take_server_lock((folder / kBoardName).string())) {
+      std::error_code failed;
+      std::filesystem::remove_all(folder, failed);
+      ++removed;
+    }
+  }
+}
+
+struct FreshFolder {
+  std::string path;
+  FileLock lock;
+};
+
+// Makes a folder by a pattern of mkdtemp().
+Result<FreshFolder> make_locked_folder(std::string path) {
+  if (::mkdtemp(path.data()) == nullptr) {
+    return system_error(fmt::format("cannot make the folder '{}'", path));
+  }
+  auto lock = take_server_lock(fmt::format("{}/{}", path, kBoardName));
+  if (!lock) {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+    return tl::unexpected<Error>(std::move(lock.error()));
+  }
+  return FreshFolder{std::move(path), std::move(*lock)};
+}
+
+// For a host on which the default folder cannot be used, because another user has taken its name:
+// in $TMPDIR or /tmp, where no server removes the folder of a server that was killed.
+Result<FreshFolder> make_private_folder() {
+  const char* const named = std::getenv("TMPDIR");
+  const std::string path =
+      fmt::format("{}/filetimer-XXXXXX", named == nullptr || named[0] != '/' ? "/tmp" : named);
+  FILETIMER_TRY(check_parents(path));
+  return make_locked_folder(path);
+}
+
+// Makes a locked folder for one COMMAND, so that two jobs of one user never share one. The folder
+// is locked before it gets its name, so a folder with its final name and without a lock has no
+// server.
+Result<FreshFolder> make_fresh_folder(const std::string& parent) {
+  FILETIMER_TRY(create_run_folder(parent));
+  remove_abandoned_folders(parent);
+  auto made =
+      make_locked_folder(fmt::format("{}/.{}{}-XXXXXX", parent, kFreshFolderPrefix, ::getpid()));
+  if (!made) {
+    return made;
+  }
+  std::string path = fmt::format("{}/{}", parent, made->path.substr(parent.size() + 2));  // no dot
+  if (::rename(made->path.c_str(), path.c_str()) != 0) {
+    const int reason = errno;
+    std::error_code ignored;
+    std::filesystem::remove_all(made->path, ignored);
+    return system_error(fmt::format("cannot rename '{}'", made->path), reason);
+  }
+  made->path = std::move(path);
+  return made;
+}
+
 // Returns the path that --log or the directory says. Makes the folder of a log for which neither
 // names one.
 Result<std::string> log_path_of(const Settings& settings, const RunFolder& folder) {
@@ -105,9 +231,7 @@ Result<std::string> log_path_of(const Settings& settings, const RunFolder& folde
   auto path = default_log_path(folder);
   if (path && !folder.was_named()) {
     const std::string parent = std::filesystem::path(*path).parent_path().string();
-    if (auto made = create_run_folder(parent); !made) {
-      return tl::unexpected<Error>(std::move(made.error()));
-    }
+    FILETIMER_TRY(create_run_folder(parent));
   }
   return path;
 }
@@ -124,9 +248,7 @@ Result<UniqueFd> make_control_socket(const std::string& dir) {
     ::unlink(path.c_str());
   }
   const auto address = ControlAddress::in(dir);
-  if (!address) {
-    return tl::unexpected<Error>(address.error());
-  }
+  FILETIMER_TRY(address);
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   // The file gets the mode of the descriptor. The kernel may let fewer connections wait.
   if (!socket || ::fchmod(socket.get(), 0600) != 0 ||
@@ -141,9 +263,7 @@ tl::expected<RuntimeDirectory, StartFailure> RuntimeDirectory::take(const Settin
   RunFolder folder = resolve_run_folder(settings.dir);
   const bool is_fresh = !folder.was_named() && !settings.command.empty();
   const auto log = log_path_of(settings, folder);
-  if (!log) {
-    return failed(log.error());
-  }
+  FILETIMER_TRY(log);
   std::optional<FileLock> held;
   std::string no_default;
   if (is_fresh) {
@@ -153,26 +273,20 @@ tl::expected<RuntimeDirectory, StartFailure> RuntimeDirectory::take(const Settin
       made = make_private_folder();
     }
     if (!made) {
-      return failed({fmt::format("{}; {}", no_default, made.error().message)});
+      return failure(fmt::format("{}; {}", no_default, made.error().message));
     }
     folder.dir = made->path;
     held = std::move(made->lock);
   } else {
-    if (auto checked = create_run_folder(folder.dir); !checked) {
-      return failed(checked.error());
-    }
+    FILETIMER_TRY(create_run_folder(folder.dir));
     auto lock = take_server_lock(folder.path(kBoardName));
-    if (!lock) {
-      return not_taken(lock.error());
-    }
+    FILETIMER_TRY(lock);
     held = std::move(*lock);
   }
   RuntimeDirectory directory(std::move(*held));
   directory.dir_ = folder.dir;
-  directory.pipe_ = settings.fifo.empty()
-                        ? folder.path(kPipeName)
-                        : std::filesystem::absolute(settings.fifo).lexically_normal().string();
-  directory.log_ = std::filesystem::absolute(*log).lexically_normal().string();
+  directory.pipe_ = settings.fifo.empty() ? folder.path(kPipeName) : absolute_path(settings.fifo);
+  directory.log_ = absolute_path(*log);
   directory.is_fresh_ = is_fresh;
   directory.no_default_ = std::move(no_default);
   directory.terms_ = {.max_timeout = settings.max_timeout.value_or(kForever),
@@ -181,20 +295,14 @@ tl::expected<RuntimeDirectory, StartFailure> RuntimeDirectory::take(const Settin
   return directory;
 }
 
-tl::expected<std::unique_ptr<RecordLog>, StartFailure> RuntimeDirectory::open(
+tl::expected<std::shared_ptr<RecordLog>, StartFailure> RuntimeDirectory::open(
     const Settings& settings, UniqueFd passed) {
   // The status page first, because clients that open the pipe look at it.
   auto board = BoardFile::open(path_of(kBoardName), terms_);
-  if (!board) {
-    return failed(board.error());
-  }
+  FILETIMER_TRY(board);
   auto pages = PageFolder::make(dir_);
-  if (!pages) {
-    return failed(pages.error());
-  }
-  if (Status made = make_control(); !made) {
-    return failed(made.error());
-  }
+  FILETIMER_TRY(pages);
+  FILETIMER_TRY(make_control());
   const std::string own = path_of(kPipeName);
   if (pipe_ == own && S_ISLNK(mode_of(own))) {
     ::unlink(own.c_str());  // left by a server whose pipe was elsewhere
@@ -202,26 +310,23 @@ tl::expected<std::unique_ptr<RecordLog>, StartFailure> RuntimeDirectory::open(
   has_passed_pipe_ = static_cast<bool>(passed);
   auto pipe = passed ? RequestPipe::take(pipe_, std::move(passed)) : open_pipe(pipe_);
   if (!pipe) {
-    // A restart with the same arguments fails again.
-    return has_passed_pipe_ ? failed(pipe.error(), exit_status::kUsage) : not_taken(pipe.error());
+    StartFailure failure(pipe.error());
+    if (has_passed_pipe_) {
+      failure.status = exit_status::kUsage;  // a restart with the same arguments fails again
+    }
+    return tl::unexpected(std::move(failure));
   }
   opened_.emplace(Opened{std::move(*pipe), {}, std::move(*pages)});
   opened_->boards.push_back(std::move(*board));
   if (pipe_ != own) {
-    if (Status linked = point_to(pipe_, own); !linked) {
-      return failed(linked.error());
-    }
+    FILETIMER_TRY(point_to(pipe_, own));
   }
   RecordLog::Settings log_settings;
   log_settings.path = log_;
   log_settings.max_bytes = settings.log_max_bytes;
   auto log = RecordLog::open(std::move(log_settings));
-  if (!log) {
-    return failed(log.error());
-  }
-  if (Status linked = point_to_log(); !linked) {
-    return failed(linked.error());
-  }
+  FILETIMER_TRY(log);
+  FILETIMER_TRY(point_to_log());
   return std::move(*log);
 }
 
@@ -295,31 +400,21 @@ Result<bool> RuntimeDirectory::restore_entries() {
       identity_of(path_of(kControlName)) == control_file_) {
     return false;
   }
-  if (auto made = create_run_folder(dir_); !made) {
-    return tl::unexpected<Error>(std::move(made.error()));
-  }
+  FILETIMER_TRY(create_run_folder(dir_));
   auto pages = PageFolder::make(dir_);
-  if (!pages) {
-    return tl::unexpected<Error>(std::move(pages.error()));
-  }
+  FILETIMER_TRY(pages);
   opened_->pages = std::move(*pages);
   // The status page after them, because a client that finds it uses the folders at once. It is
   // opened only if it is missing, since closing a second descriptor of it would drop the lock.
   if (!has_board) {
-    if (Status restored = restore_status_page(); !restored) {
-      return tl::unexpected<Error>(std::move(restored.error()));
-    }
+    FILETIMER_TRY(restore_status_page());
   } else if (!board.is_whole()) {
-    if (Status restored = board.restore(); !restored) {
-      return tl::unexpected<Error>(std::move(restored.error()));
-    }
+    FILETIMER_TRY(board.restore());
     board.serve();
     announce(announced_);
   }
   // The lock is held, so no other server has a socket there.
-  if (Status made = make_control(); !made) {
-    return tl::unexpected<Error>(std::move(made.error()));
-  }
+  FILETIMER_TRY(make_control());
   (void)point_to_log();  // the server can do without the link
   if (const std::string own = path_of(kPipeName); pipe_ != own) {
     (void)point_to(pipe_, own);
@@ -329,9 +424,7 @@ Result<bool> RuntimeDirectory::restore_entries() {
 
 Status RuntimeDirectory::make_control() {
   auto made = make_control_socket(dir_);
-  if (!made) {
-    return tl::unexpected<Error>(std::move(made.error()));
-  }
+  FILETIMER_TRY(made);
   control_ = std::move(*made);
   control_file_ = identity_of(path_of(kControlName));
   return {};
@@ -340,13 +433,9 @@ Status RuntimeDirectory::make_control() {
 Status RuntimeDirectory::restore_status_page() {
   const std::string path = path_of(kBoardName);
   auto lock = take_server_lock(path);
-  if (!lock) {
-    return tl::unexpected<Error>(std::move(lock.error()));
-  }
+  FILETIMER_TRY(lock);
   auto board = BoardFile::open(path, terms_);
-  if (!board) {
-    return tl::unexpected<Error>(std::move(board.error()));
-  }
+  FILETIMER_TRY(board);
   lock_ = std::move(*lock);  // the old lock was on a file that no client can find any more
   std::vector<BoardFile>& boards = opened_->boards;
   boards.back().want_all_wakes();
@@ -373,8 +462,7 @@ std::optional<RequestPipe> RuntimeDirectory::replace_pipe() {
     case RequestPipe::Condition::kGone:
       break;
   }
-  const Status moved = move_aside(pipe_);
-  auto made = moved ? RequestPipe::open(pipe_) : tl::unexpected<Error>(moved.error());
+  auto made = move_aside(pipe_).and_then([this] { return RequestPipe::open(pipe_); });
   if (!made) {
     report(pipe_trouble_, made.error().message);
     return std::nullopt;

@@ -9,20 +9,25 @@
 
 #include "common/board.hpp"
 #include "common/kept_fd.hpp"
+#include "common/mapped_file.hpp"
 #include "common/result.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/requests/request_pipe.hpp"
 #include "timer_server/scopes/board_file.hpp"
 #include "timer_server/scopes/page_folder.hpp"
-#include "timer_server/server_lock.hpp"
 #include "timer_server/settings/settings.hpp"
 
 namespace filetimer {
 
 // Why a server cannot start: the message of main(), and the exit status.
 struct StartFailure {
-  int status = 0;  // kFailed, kAnotherServer, or kUsage
+  // EBUSY: another server has what could not be taken.
+  StartFailure(const Error& error)
+      : message(error.message),
+        status(error.errno_value == EBUSY ? exit_status::kAnotherServer : exit_status::kFailed) {}
+
   std::string message;
+  int status;
 };
 
 // Makes the control socket in the runtime directory `dir`, whose lock this process holds: a socket
@@ -43,7 +48,7 @@ class RuntimeDirectory {
   // Opens the entries of the directory, the request pipe (or takes the `passed` one), and the log,
   // and starts the log's thread: the process must not fork afterwards. Must be called once, before
   // the members below.
-  tl::expected<std::unique_ptr<RecordLog>, StartFailure> open(const Settings& settings,
+  tl::expected<std::shared_ptr<RecordLog>, StartFailure> open(const Settings& settings,
                                                               UniqueFd passed);
 
   // Warns if the default directory could not be used, and if the directory is on a network file

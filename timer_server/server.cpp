@@ -6,16 +6,12 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 
 #include "common/duration_text.hpp"
-#include "common/limits.hpp"
+#include "common/run_folder.hpp"
 #include "timer_server/evidence/proc_evidence.hpp"
-#include "timer_server/evidence/stacks_helper.hpp"
 #include "timer_server/recovery.hpp"
 #include "timer_server/scopes/page_guard.hpp"
-#include "timer_server/system/halted.hpp"
-#include "timer_server/system/hardening.hpp"
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {
@@ -29,7 +25,7 @@ constexpr std::string_view kEndedInside = "the worker ended inside the scope";
 
 Settings prepared(Settings settings) {
   if (!settings.metrics.empty()) {
-    settings.metrics = std::filesystem::absolute(settings.metrics).lexically_normal().string();
+    settings.metrics = absolute_path(settings.metrics);
   }
   if (settings.kill.evidence != EvidenceLevel::kNone) {
     settings.drop_ins = find_drop_ins(drop_in_folders(settings.evidence_dir));
@@ -41,7 +37,7 @@ constexpr std::array kSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 
 }  // namespace
 
-Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<RecordLog> log,
+Server::Server(Settings settings, RuntimeDirectory& directory, std::shared_ptr<RecordLog> log,
                Inheritance inheritance)
     : core_{prepared(std::move(settings)), directory, std::move(log)},
       life_(core_.settings.command.empty() ? LifeCycle::Kind::kAlone

@@ -4,7 +4,6 @@
 
 #include <signal.h>
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,7 +38,7 @@ class Server {
  public:
   // Begins to serve, and adopts what an earlier server has left. `directory` is open and must
   // outlive the server. Child processes get the settings in `inheritance` instead of the server's.
-  Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<RecordLog> log,
+  Server(Settings settings, RuntimeDirectory& directory, std::shared_ptr<RecordLog> log,
          Inheritance inheritance);
   ~Server();
   Server(const Server&) = delete;

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
+#include <ranges>
 #include <string_view>
 #include <system_error>
 
@@ -23,15 +23,9 @@ namespace {
 constexpr std::size_t kMaxLeftScopes = 8192;
 
 std::string_view name_of(Announcement announcement) {
-  switch (announcement) {
-    case Announcement::kShutdown:
-      return "shutdown";
-    case Announcement::kDraining:
-      return "draining";
-    case Announcement::kNone:
-      break;
-  }
-  return "none";
+  return announcement == Announcement::kShutdown   ? "shutdown"
+         : announcement == Announcement::kDraining ? "draining"
+                                                   : "none";
 }
 
 void write_places(JsonWriter& json, const Core& core) {
@@ -42,31 +36,21 @@ void write_places(JsonWriter& json, const Core& core) {
 
 // Adds the object `settings`.
 void write_settings(JsonWriter& json, const Settings& settings) {
-  json.begin_object("settings");
-  const auto duration = [&json](std::string_view key, Duration value) {
-    json.field(key, in_seconds(value));
+  const auto seconds = [](std::optional<Duration> duration) {
+    return duration ? std::optional(in_seconds(*duration)) : std::nullopt;
   };
-  if (settings.default_timeout) {
-    duration("default_timeout_s", *settings.default_timeout);
-  }
-  if (settings.max_timeout) {
-    duration("max_timeout_s", *settings.max_timeout);
-  }
-  if (settings.warn_at) {
-    json.field("warn_at", *settings.warn_at);
-  }
-  duration("max_wait_s", settings.max_wait);
-  duration("max_interval_s", settings.max_interval);
+  json.begin_object("settings")
+      .given("default_timeout_s", seconds(settings.default_timeout))
+      .given("max_timeout_s", seconds(settings.max_timeout))
+      .given("warn_at", settings.warn_at)
+      .field("max_wait_s", seconds(settings.max_wait))
+      .field("max_interval_s", seconds(settings.max_interval));
   if (settings.grace) {
-    if (*settings.grace) {
-      duration("grace_s", **settings.grace);
-    } else {
-      json.null("grace_s");
-    }
+    json.field("grace_s", seconds(*settings.grace));
   }
-  duration("kill_wait_s", settings.kill.kill_wait);
-  duration("evidence_timeout_s", settings.kill.evidence_timeout);
-  json.field("kill", settings.kill.mode == KillMode::kTree ? "tree" : "process")
+  json.field("kill_wait_s", seconds(settings.kill.kill_wait))
+      .field("evidence_timeout_s", seconds(settings.kill.evidence_timeout))
+      .field("kill", settings.kill.mode == KillMode::kTree ? "tree" : "process")
       .field("stopped", settings.stopped == Settings::Stopped::kDefer ? "defer" : "kill")
       .field("evidence", name_of(settings.kill.evidence))
       .field("warn_evidence", name_of(settings.kill.evidence_of_warnings()))
@@ -76,26 +60,17 @@ void write_settings(JsonWriter& json, const Settings& settings) {
       .field("on_expiry", !settings.on_expiry.empty())
       .field("on_warning", !settings.on_warning.empty())
       .field("evidence_command", !settings.evidence_command.empty())
-      .begin_array("evidence_drop_ins");
-  for (const DropIn& drop_in : settings.drop_ins) {
-    json.element(drop_in.name);
-  }
-  json.end_array().field("log_max_bytes", settings.log_max_bytes);
-  if (!settings.metrics.empty()) {
-    json.field("metrics", settings.metrics);
-  }
-  json.end_object();
+      .array("evidence_drop_ins", settings.drop_ins | std::views::transform(&DropIn::name))
+      .field("log_max_bytes", settings.log_max_bytes)
+      .given("metrics", settings.metrics)
+      .end_object();
 }
 
 // Adds the objects `may` and `limits`: what the server can do on this host.
 void write_abilities(JsonWriter& json, const KillPath& kill_path) {
-  json.begin_object("may");
-  if (kill_path.signal) {
-    json.field("signal", *kill_path.signal);
-  } else {
-    json.null("signal");
-  }
-  json.field("ptrace", kill_path.ptrace)
+  json.begin_object("may")
+      .field("signal", kill_path.signal)
+      .field("ptrace", kill_path.ptrace)
       .field("kernel_stacks", kill_path.kernel_stacks)
       .end_object();
   json.begin_object("limits")
@@ -163,10 +138,8 @@ void write_status(JsonWriter& json, const Core& core, const ServerStatus& status
                   const KillPath& kill_path) {
   json.fixed("uptime_s", in_seconds(status.now.mono - status.started.mono), 3);
   write_places(json, core);
-  if (status.command_pid) {
-    json.field("command_pid", *status.command_pid);
-  }
-  json.field("announcement", name_of(status.announcement))
+  json.given("command_pid", status.command_pid)
+      .field("announcement", name_of(status.announcement))
       .field("workers", status.workers)
       .field("open_scopes", status.open_scopes)
       .field("requests", status.counters.requests)
@@ -181,15 +154,13 @@ void write_status(JsonWriter& json, const Core& core, const ServerStatus& status
   if (!status.is_log_working) {
     json.field("log_trouble", "the log cannot be written: records wait in memory");
   }
-  if (const std::string& trouble = core.directory.pipe_trouble(); !trouble.empty()) {
-    json.field("pipe_trouble", trouble);
-  }
+  json.given("pipe_trouble", core.directory.pipe_trouble());
   write_abilities(json, kill_path);
   write_settings(json, core.settings);
 }
 
 std::string start_record(const Core& core, const KillPath& kill_path, const StartCounts& counts) {
-  JsonWriter json = core.records.server_event("server_started");
+  JsonWriter json = core.records.begin("server_started");
   json.field("version", FILETIMER_VERSION);
   write_places(json, core);
   write_settings(json, core.settings);
@@ -199,12 +170,10 @@ std::string start_record(const Core& core, const KillPath& kill_path, const Star
 }
 
 std::string stop_record(Core& core, const ServerStatus& status, std::string_view reason) {
-  JsonWriter json = core.records.server_event("server_stopped");
-  json.field("reason", reason);
-  if (status.command_status) {
-    json.field("command_status", *status.command_status);
-  }
-  json.field("requests", status.counters.requests)
+  JsonWriter json = core.records.begin("server_stopped");
+  json.field("reason", reason)
+      .given("command_status", status.command_status)
+      .field("requests", status.counters.requests)
       .field("expired", status.counters.expired.total())
       .field("killed", status.counters.killed.total())
       .field("rejected", status.rejected)

@@ -3,21 +3,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
-#include <deque>
 #include <iterator>
-
-#include "common/mutex.hpp"
-#include "common/posix.hpp"
+#include <thread>
 
 namespace filetimer {
 namespace {
@@ -27,8 +19,8 @@ constexpr int kLooksAtHalfLine = 8;
 
 // The most bytes of waiting records that one write takes.
 constexpr std::size_t kMostAtOnce = std::size_t{64} << 10;
-// How long the destructor waits for a system call of the thread.
-constexpr std::chrono::milliseconds kJoinLimit{100};
+// How long stop() waits for a system call of the thread.
+constexpr std::chrono::milliseconds kStopLimit{100};
 
 Result<UniqueFd> open_log(const std::string& path) {
   // O_NONBLOCK: opening a FIFO would wait for its reader.
@@ -59,118 +51,32 @@ bool ends_in_half_line(const std::string& path) {
   return static_cast<bool>(fd);
 }
 
+}  // namespace
+
+RecordLog::RecordLog(Settings settings, UniqueFd file, UniqueFd event_fd)
+    : settings_(std::move(settings)), event_fd_(std::move(event_fd)) {
+  use(std::move(file));
+}
+
 // A list in braces would copy the record.
-std::vector<std::string> list_of(std::string record) {
+std::vector<std::string> RecordLog::list_of(std::string record) {
   std::vector<std::string> list;
   list.push_back(std::move(record));
   return list;
 }
 
-}  // namespace
+// Moves `entries` in front of those in `queue`.
+void RecordLog::put_back(std::deque<Entry>& entries, std::deque<Entry>& queue) {
+  queue.insert(queue.begin(), std::make_move_iterator(entries.begin()),
+               std::make_move_iterator(entries.end()));
+  entries.clear();
+}
 
-class RecordLog::Writer {
- public:
-  Writer(Settings settings, UniqueFd file, UniqueFd event_fd)
-      : settings_(std::move(settings)), event_fd_(std::move(event_fd)) {
-    use(std::move(file));
-  }
+Instant RecordLog::oldest_of(const std::deque<Entry>& entries) {
+  return entries.empty() ? Instant::never() : entries.front().appended;
+}
 
-  void run();
-
-  std::uint64_t append(std::vector<std::string> records, std::size_t most_bytes);
-  bool is_working(Instant now) const;
-  Instant stalls_at(Instant now) const;
-  std::string take_message(Instant now, bool& is_good_news);
-  void hold(bool is_held);
-  void reopen();
-  bool drain(Duration bound);
-  bool stop(std::chrono::milliseconds bound);
-
-  const Settings settings_;
-  const UniqueFd event_fd_;
-  std::atomic<std::uint64_t> synced_{0};  // stored by the thread that has written a batch
-
-  Backlog backlog() const {
-    const MutexLock lock(mutex_);
-    const std::uint64_t waiting = last_number_ - synced_.load(std::memory_order_relaxed);
-    if (waiting == 0) {
-      return {};  // though a batch that is synced may not have ended yet
-    }
-    return {waiting, queued_bytes_, std::min(oldest_of_batch_, oldest_of(queue_))};
-  }
-
-  std::uint64_t lost() const {
-    const MutexLock lock(mutex_);
-    return lost_;
-  }
-
- private:
-  struct Entry {
-    std::uint64_t number;
-    Instant appended;
-    std::string line;
-  };
-  // Moves `entries` in front of those in `queue`.
-  static void put_back(std::deque<Entry>& entries, std::deque<Entry>& queue) {
-    queue.insert(queue.begin(), std::make_move_iterator(entries.begin()),
-                 std::make_move_iterator(entries.end()));
-    entries.clear();
-  }
-  static Instant oldest_of(const std::deque<Entry>& entries) {
-    return entries.empty() ? Instant::never() : entries.front().appended;
-  }
-
-  [[nodiscard]] bool is_busy() const FILETIMER_REQUIRES(mutex_) { return !busy_since_.is_never(); }
-  // After a failure the file is opened and synced again though no record waits: then it is known
-  // that the log works again.
-  [[nodiscard]] bool has_work() const FILETIMER_REQUIRES(mutex_) {
-    return !is_held_ && (!queue_.empty() || reopen_ || !failure_.empty());
-  }
-  std::deque<Entry> begin_batch() FILETIMER_REQUIRES(mutex_);
-  Status write_and_sync(std::deque<Entry>& batch);
-  void end_batch(std::deque<Entry>& batch, const Status& done) FILETIMER_REQUIRES(mutex_);
-  Status write_batch(std::deque<Entry>& batch, std::size_t kept);
-  Status write_some(std::deque<Entry>& batch, std::size_t kept);
-  void use(UniqueFd file);
-  bool is_at_path();
-  Status open_again();
-  Status write_text(const std::string& text);
-  Status sync();
-  void rotate();
-  void wake_loop() const;
-
-  // Used by the thread.
-  UniqueFd file_;
-  std::deque<Entry> unsynced_;  // written since the last sync that succeeded
-  bool has_lost_ = false;       // a sync has failed, and no record was synced since
-  bool is_regular_ = false;
-  dev_t device_ = 0;
-  ino_t inode_ = 0;
-  std::uint64_t size_ = 0;  // or less than the file has: other servers may append meanwhile
-  bool half_line_ = false;  // the file ends in half a line
-
-  // Is not held during input or output, so nothing waits for a file system in order to get it.
-  mutable Mutex mutex_;
-  ConditionVariable work_;
-  ConditionVariable progress_;
-  std::deque<Entry> queue_ FILETIMER_GUARDED_BY(mutex_);
-  std::size_t queued_bytes_ FILETIMER_GUARDED_BY(mutex_) = 0;
-  std::uint64_t last_number_ FILETIMER_GUARDED_BY(mutex_) = 0;
-  std::uint64_t lost_ FILETIMER_GUARDED_BY(mutex_) = 0;
-  // Why the last attempt failed; empty: it succeeded.
-  std::string failure_ FILETIMER_GUARDED_BY(mutex_);
-  // What take_message() returned last.
-  std::string reported_failure_ FILETIMER_GUARDED_BY(mutex_);
-  // never(): no batch has begun.
-  Instant busy_since_ FILETIMER_GUARDED_BY(mutex_) = Instant::never();
-  Instant oldest_of_batch_ FILETIMER_GUARDED_BY(mutex_) = Instant::never();
-  bool is_held_ FILETIMER_GUARDED_BY(mutex_) = false;
-  bool reopen_ FILETIMER_GUARDED_BY(mutex_) = false;
-  bool stopping_ FILETIMER_GUARDED_BY(mutex_) = false;
-  bool finished_ FILETIMER_GUARDED_BY(mutex_) = false;
-};
-
-std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::size_t most_bytes) {
+std::uint64_t RecordLog::append(std::vector<std::string> records, std::size_t most_bytes) {
   std::uint64_t number = 0;
   const Instant now = Instant::now();
   {
@@ -193,7 +99,7 @@ std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::s
   return number;
 }
 
-void RecordLog::Writer::run() {
+void RecordLog::run() {
   MutexLock lock(mutex_);
   while (!stopping_) {
     if (!has_work()) {
@@ -220,7 +126,7 @@ void RecordLog::Writer::run() {
 }
 
 // The caller writes the batch without the mutex, and then calls end_batch().
-std::deque<RecordLog::Writer::Entry> RecordLog::Writer::begin_batch() {
+std::deque<RecordLog::Entry> RecordLog::begin_batch() {
   if (std::exchange(reopen_, false)) {
     file_.reset();
   }
@@ -234,7 +140,7 @@ std::deque<RecordLog::Writer::Entry> RecordLog::Writer::begin_batch() {
 // What was written before a sync that failed may be lost, and the kernel reports that once. So it
 // is written again, but no more than one record of it until a sync has succeeded after that: a log
 // whose disk fails for long must not get longer with each attempt.
-Status RecordLog::Writer::write_and_sync(std::deque<Entry>& batch) {
+Status RecordLog::write_and_sync(std::deque<Entry>& batch) {
   put_back(unsynced_, batch);
   if (has_lost_) {
     if (Status on_disk = sync(); !on_disk) {
@@ -243,12 +149,8 @@ Status RecordLog::Writer::write_and_sync(std::deque<Entry>& batch) {
       }
       file_.reset();  // another file has replaced it
     }
-    if (Status first = write_batch(batch, batch.empty() ? 0 : batch.size() - 1); !first) {
-      return first;
-    }
-    if (Status on_disk = sync(); !on_disk) {
-      return on_disk;
-    }
+    FILETIMER_TRY(write_batch(batch, batch.empty() ? 0 : batch.size() - 1));
+    FILETIMER_TRY(sync());
     has_lost_ = false;
   }
   const Status done = write_batch(batch, 0);
@@ -259,7 +161,7 @@ Status RecordLog::Writer::write_and_sync(std::deque<Entry>& batch) {
   return done ? on_disk : done;
 }
 
-void RecordLog::Writer::end_batch(std::deque<Entry>& batch, const Status& done) {
+void RecordLog::end_batch(std::deque<Entry>& batch, const Status& done) {
   busy_since_ = oldest_of_batch_ = Instant::never();
   put_back(batch, queue_);  // records that were not written
   queued_bytes_ = 0;
@@ -273,14 +175,12 @@ void RecordLog::Writer::end_batch(std::deque<Entry>& batch, const Status& done) 
 }
 
 // Writes all but the last `kept` records. Those that are not written stay in the batch.
-Status RecordLog::Writer::write_batch(std::deque<Entry>& batch, std::size_t kept) {
+Status RecordLog::write_batch(std::deque<Entry>& batch, std::size_t kept) {
   do {
     // The file is opened even if there is no record: a log rotator that sent SIGHUP expects the new
     // file.
     if (!file_ || (is_regular_ && !is_at_path())) {
-      if (Status open = open_again(); !open) {
-        return open;
-      }
+      FILETIMER_TRY(open_again());
     }
     if (batch.size() == kept) {
       break;
@@ -293,9 +193,7 @@ Status RecordLog::Writer::write_batch(std::deque<Entry>& batch, std::size_t kept
       return written;
     }
     if (is_regular_ && size_ >= settings_.max_bytes) {
-      if (Status on_disk = sync(); !on_disk) {
-        return on_disk;
-      }
+      FILETIMER_TRY(sync());
       rotate();
     }
   } while (batch.size() > kept || !file_);
@@ -304,7 +202,7 @@ Status RecordLog::Writer::write_batch(std::deque<Entry>& batch, std::size_t kept
 
 // Writes records up to the one that makes the file too large, which is rotated after it. A pipe or
 // a terminal may take a part of a long text: one record at a time.
-Status RecordLog::Writer::write_some(std::deque<Entry>& batch, std::size_t kept) {
+Status RecordLog::write_some(std::deque<Entry>& batch, std::size_t kept) {
   std::string text;
   auto behind = batch.begin();
   const auto end = batch.end() - static_cast<std::ptrdiff_t>(kept);
@@ -318,16 +216,14 @@ Status RecordLog::Writer::write_some(std::deque<Entry>& batch, std::size_t kept)
   if (Status written = write_text(text); !written) {
     // There may be room for the first of them.
     behind = std::next(batch.begin());
-    if (Status first = write_text(batch.front().line); !first) {
-      return first;
-    }
+    FILETIMER_TRY(write_text(batch.front().line));
   }
   std::move(batch.begin(), behind, std::back_inserter(unsynced_));
   batch.erase(batch.begin(), behind);
   return {};
 }
 
-void RecordLog::Writer::use(UniqueFd file) {
+void RecordLog::use(UniqueFd file) {
   file_ = std::move(file);
   struct stat st {};
   is_regular_ = ::fstat(file_.get(), &st) == 0 && S_ISREG(st.st_mode);
@@ -340,7 +236,7 @@ void RecordLog::Writer::use(UniqueFd file) {
 // Returns false if the open file was removed or moved, or another one is at the path. This is the
 // only look at the file before a write: a rotator moves it without a message, and other servers
 // append to it.
-bool RecordLog::Writer::is_at_path() {
+bool RecordLog::is_at_path() {
   struct stat at_path {};
   if (::stat(settings_.path.c_str(), &at_path) != 0) {
     return errno != ENOENT;
@@ -354,19 +250,15 @@ bool RecordLog::Writer::is_at_path() {
 
 // Opens the file at the path, and makes it if it is missing. What was written is synced before the
 // old file is closed.
-Status RecordLog::Writer::open_again() {
-  if (Status on_disk = sync(); !on_disk) {
-    return on_disk;
-  }
+Status RecordLog::open_again() {
+  FILETIMER_TRY(sync());
   auto opened = open_log(settings_.path);
-  if (!opened) {
-    return tl::unexpected<Error>(std::move(opened.error()));
-  }
+  FILETIMER_TRY(opened);
   use(std::move(*opened));
   return {};
 }
 
-Status RecordLog::Writer::write_text(const std::string& lines) {
+Status RecordLog::write_text(const std::string& lines) {
   const auto write_all = [&](const std::string& text) -> Status {
     const auto before = static_cast<off_t>(size_);
     const ssize_t put = retry_eintr([&] { return ::write(file_.get(), text.data(), text.size()); });
@@ -386,7 +278,7 @@ Status RecordLog::Writer::write_text(const std::string& lines) {
   return write_all(half_line_ ? "\n" + lines : lines);
 }
 
-Status RecordLog::Writer::sync() {
+Status RecordLog::sync() {
   // A pipe or a terminal has nothing to sync.
   if ((file_ || !unsynced_.empty()) && ::fdatasync(file_.get()) != 0 && errno != EINVAL &&
       errno != ENOTSUP) {
@@ -400,7 +292,7 @@ Status RecordLog::Writer::sync() {
   return {};
 }
 
-void RecordLog::Writer::rotate() {
+void RecordLog::rotate() {
   // Several servers may share the log. The server that holds the lock of the full file renames it,
   // unless another server has done so before: then the path names the new file.
   if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
@@ -413,17 +305,17 @@ void RecordLog::Writer::rotate() {
   }
 }
 
-void RecordLog::Writer::wake_loop() const {
+void RecordLog::wake_loop() const {
   const std::uint64_t one = 1;
   (void)!::write(event_fd_.get(), &one, sizeof one);
 }
 
-bool RecordLog::Writer::is_working(Instant now) const {
+bool RecordLog::is_working(Instant now) const {
   const MutexLock lock(mutex_);
   return failure_.empty() && (busy_since_.is_never() || now - busy_since_ <= kStalled);
 }
 
-Instant RecordLog::Writer::stalls_at(Instant now) const {
+Instant RecordLog::stalls_at(Instant now) const {
   const MutexLock lock(mutex_);
   if (!failure_.empty() || (queue_.empty() && !is_busy())) {
     return Instant::never();
@@ -432,7 +324,7 @@ Instant RecordLog::Writer::stalls_at(Instant now) const {
   return stalls > now ? stalls : Instant::never();
 }
 
-std::string RecordLog::Writer::take_message(Instant now, bool& is_good_news) {
+std::string RecordLog::take_message(Instant now, bool& is_good_news) {
   const MutexLock lock(mutex_);
   std::string failure = failure_;
   if (failure.empty() && !busy_since_.is_never() && now - busy_since_ > kStalled) {
@@ -453,7 +345,7 @@ std::string RecordLog::Writer::take_message(Instant now, bool& is_good_news) {
   return fmt::format("{}; records wait in memory and kills continue", failure);
 }
 
-void RecordLog::Writer::hold(bool is_held) {
+void RecordLog::hold(bool is_held) {
   {
     const MutexLock lock(mutex_);
     is_held_ = is_held;
@@ -464,7 +356,7 @@ void RecordLog::Writer::hold(bool is_held) {
   work_.notify_one();
 }
 
-void RecordLog::Writer::reopen() {
+void RecordLog::reopen() {
   {
     const MutexLock lock(mutex_);
     reopen_ = true;
@@ -472,7 +364,7 @@ void RecordLog::Writer::reopen() {
   work_.notify_one();
 }
 
-bool RecordLog::Writer::drain(Duration bound) {
+bool RecordLog::drain(Duration bound) {
   MutexLock lock(mutex_);
   const auto until = std::chrono::steady_clock::now() + bound;
   while (synced_.load(std::memory_order_relaxed) != last_number_ &&
@@ -481,88 +373,40 @@ bool RecordLog::Writer::drain(Duration bound) {
   return synced_.load(std::memory_order_relaxed) == last_number_;
 }
 
-bool RecordLog::Writer::stop(std::chrono::milliseconds bound) {
+RecordLog::Backlog RecordLog::backlog() const {
+  const MutexLock lock(mutex_);
+  const std::uint64_t waiting = last_number_ - synced_.load(std::memory_order_relaxed);
+  if (waiting == 0) {
+    return {};  // though a batch that is synced may not have ended yet
+  }
+  return {waiting, queued_bytes_, std::min(oldest_of_batch_, oldest_of(queue_))};
+}
+
+std::uint64_t RecordLog::lost_records() const {
+  const MutexLock lock(mutex_);
+  return lost_;
+}
+
+void RecordLog::stop() {
   MutexLock lock(mutex_);
   stopping_ = true;
   work_.notify_one();
-  const auto until = std::chrono::steady_clock::now() + bound;
+  const auto until = std::chrono::steady_clock::now() + kStopLimit;
   while (!finished_ && progress_.wait_until(lock, until)) {
   }
-  return finished_;
 }
 
-Result<std::unique_ptr<RecordLog>> RecordLog::open(Settings settings) {
+Result<std::shared_ptr<RecordLog>> RecordLog::open(Settings settings) {
   auto file = open_log(settings.path);
-  if (!file) {
-    return tl::unexpected<Error>(std::move(file.error()));
-  }
+  FILETIMER_TRY(file);
   UniqueFd event_fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event_fd) {
     return system_error("cannot make an eventfd");
   }
-  return std::unique_ptr<RecordLog>(new RecordLog(
-      std::make_shared<Writer>(std::move(settings), std::move(*file), std::move(event_fd))));
-}
-
-RecordLog::RecordLog(std::shared_ptr<Writer> writer)
-    : writer_(std::move(writer)), thread_([writer = writer_] { writer->run(); }) {}
-
-RecordLog::Hold::Hold(RecordLog& log) : writer_(*log.writer_) {
-  writer_.hold(true);
-}
-RecordLog::Hold::~Hold() {
-  writer_.hold(false);
-}
-
-RecordLog::~RecordLog() {
-  if (writer_->stop(kJoinLimit)) {
-    thread_.join();
-  } else {
-    thread_.detach();
-  }
-}
-
-std::uint64_t RecordLog::append(std::string record) {
-  return writer_->append(list_of(std::move(record)), kMaxLogBacklogBytes);
-}
-std::uint64_t RecordLog::append_detail(std::string record) {
-  return writer_->append(list_of(std::move(record)), kMaxLogBacklogBytesOfDetails);
-}
-std::uint64_t RecordLog::append(std::vector<std::string> records) {
-  return writer_->append(std::move(records), kMaxLogBacklogBytes);
-}
-std::uint64_t RecordLog::synced() const {
-  return writer_->synced_.load(std::memory_order_acquire);
-}
-int RecordLog::event_fd() const {
-  return writer_->event_fd_.get();
-}
-bool RecordLog::is_working(Instant now) const {
-  return writer_->is_working(now);
-}
-Instant RecordLog::stalls_at(Instant now) const {
-  return writer_->stalls_at(now);
-}
-std::string RecordLog::take_message(Instant now, bool& is_good_news) {
-  return writer_->take_message(now, is_good_news);
-}
-RecordLog::Backlog RecordLog::backlog() const {
-  return writer_->backlog();
-}
-std::size_t RecordLog::room_for_details() const {
-  return kMaxLogBacklogBytesOfDetails - std::min(backlog().bytes, kMaxLogBacklogBytesOfDetails);
-}
-std::uint64_t RecordLog::lost_records() const {
-  return writer_->lost();
-}
-void RecordLog::reopen() {
-  writer_->reopen();
-}
-bool RecordLog::drain(Duration bound) {
-  return writer_->drain(bound);
-}
-const std::string& RecordLog::path() const {
-  return writer_->settings_.path;
+  const std::shared_ptr<RecordLog> log(
+      new RecordLog(std::move(settings), std::move(*file), std::move(event_fd)));
+  std::thread([log] { log->run(); }).detach();
+  return std::shared_ptr<RecordLog>(log.get(), [log](RecordLog*) { log->stop(); });
 }
 
 }  // namespace filetimer

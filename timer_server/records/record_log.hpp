@@ -2,15 +2,21 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/types.h>
+
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/clock.hpp"
 #include "common/limits.hpp"
+#include "common/mutex.hpp"
+#include "common/posix.hpp"
 #include "common/result.hpp"
 
 namespace filetimer {
@@ -34,42 +40,46 @@ class RecordLog {
     std::chrono::milliseconds retry{500};  // between attempts to write after a failure
   };
 
-  class Writer;
-  // Opens the file, or makes it with mode 0600. Fails if the file cannot be opened.
-  static Result<std::unique_ptr<RecordLog>> open(Settings settings);
-  // Drops records that were not written: call drain() before. Abandons the thread if it hangs in a
-  // system call; the thread owns what it uses.
-  ~RecordLog();
+  // Opens the file, or makes it with mode 0600. Fails if the file cannot be opened. The last copy
+  // of the pointer ends the thread, and drops records that were not written: call drain() before. A
+  // thread that hangs in a system call is abandoned; it shares the log.
+  static Result<std::shared_ptr<RecordLog>> open(Settings settings);
   RecordLog(const RecordLog&) = delete;
   RecordLog& operator=(const RecordLog&) = delete;
 
   // Queues a record, which is a JSON object without a newline, and returns its number, from 1.
   // Drops the record and returns the number of the previous one if the backlog would be longer than
   // kMaxLogBacklogBytes with this record.
-  std::uint64_t append(std::string record);
+  std::uint64_t append(std::string record) {
+    return append(list_of(std::move(record)), kMaxLogBacklogBytes);
+  }
   // Queues a record likewise, but drops it already if the backlog would be longer than
   // kMaxLogBacklogBytesOfDetails: the rest is for verdicts and outcomes.
-  std::uint64_t append_detail(std::string record);
+  std::uint64_t append_detail(std::string record) {
+    return append(list_of(std::move(record)), kMaxLogBacklogBytesOfDetails);
+  }
   // Queues records that are written and synced together. Returns the number of the last.
-  std::uint64_t append(std::vector<std::string> records);
+  std::uint64_t append(std::vector<std::string> records) {
+    return append(std::move(records), kMaxLogBacklogBytes);
+  }
   // Keeps the thread from beginning with the records that are appended in its lifetime: it would
   // compete with the signals of their kills for the processors.
   class Hold {
    public:
-    explicit Hold(RecordLog& log);
-    ~Hold();
+    explicit Hold(RecordLog& log) : log_(log) { log_.hold(true); }
+    ~Hold() { log_.hold(false); }
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
 
    private:
-    Writer& writer_;
+    RecordLog& log_;
   };
 
   // Returns the number of the last record that is synced.
-  [[nodiscard]] std::uint64_t synced() const;
+  [[nodiscard]] std::uint64_t synced() const { return synced_.load(std::memory_order_acquire); }
   // Returns an eventfd that is written to when synced() has grown or a message waits. A loop that
   // watches it with EPOLLET need not read it.
-  [[nodiscard]] int event_fd() const;
+  [[nodiscard]] int event_fd() const { return event_fd_.get(); }
 
   // Returns false if the last attempt to write failed, or has taken longer than kStalled. A hook
   // then does not wait for its record.
@@ -92,7 +102,9 @@ class RecordLog {
   // Returns what waits in memory.
   [[nodiscard]] Backlog backlog() const;
   // Returns how many bytes of lists a verdict may have, so that the backlog has room for outcomes.
-  [[nodiscard]] std::size_t room_for_details() const;
+  [[nodiscard]] std::size_t room_for_details() const {
+    return kMaxLogBacklogBytesOfDetails - std::min(backlog().bytes, kMaxLogBacklogBytesOfDetails);
+  }
   // Returns the number of records that were dropped because the backlog was full.
   [[nodiscard]] std::uint64_t lost_records() const;
 
@@ -101,13 +113,74 @@ class RecordLog {
   // Waits until all records are synced, at most `bound`. Returns whether they are.
   bool drain(Duration bound);
 
-  [[nodiscard]] const std::string& path() const;
+  [[nodiscard]] const std::string& path() const { return settings_.path; }
 
  private:
-  explicit RecordLog(std::shared_ptr<Writer> writer);
+  struct Entry {
+    std::uint64_t number;
+    Instant appended;
+    std::string line;
+  };
+  RecordLog(Settings settings, UniqueFd file, UniqueFd event_fd);
+  static std::vector<std::string> list_of(std::string record);
+  static void put_back(std::deque<Entry>& entries, std::deque<Entry>& queue);
+  static Instant oldest_of(const std::deque<Entry>& entries);
+  std::uint64_t append(std::vector<std::string> records, std::size_t most_bytes);
+  void hold(bool is_held);
+  void run();
+  void stop();
+  [[nodiscard]] bool is_busy() const FILETIMER_REQUIRES(mutex_) { return !busy_since_.is_never(); }
+  // After a failure the file is opened and synced again though no record waits: then it is known
+  // that the log works again.
+  [[nodiscard]] bool has_work() const FILETIMER_REQUIRES(mutex_) {
+    return !is_held_ && (!queue_.empty() || reopen_ || !failure_.empty());
+  }
+  std::deque<Entry> begin_batch() FILETIMER_REQUIRES(mutex_);
+  Status write_and_sync(std::deque<Entry>& batch);
+  void end_batch(std::deque<Entry>& batch, const Status& done) FILETIMER_REQUIRES(mutex_);
+  Status write_batch(std::deque<Entry>& batch, std::size_t kept);
+  Status write_some(std::deque<Entry>& batch, std::size_t kept);
+  void use(UniqueFd file);
+  bool is_at_path();
+  Status open_again();
+  Status write_text(const std::string& text);
+  Status sync();
+  void rotate();
+  void wake_loop() const;
 
-  std::shared_ptr<Writer> writer_;  // shared with the thread, which may outlive the log
-  std::thread thread_;
+  const Settings settings_;
+  const UniqueFd event_fd_;
+  std::atomic<std::uint64_t> synced_{0};  // stored by the thread that has written a batch
+
+  // Used by the thread.
+  UniqueFd file_;
+  std::deque<Entry> unsynced_;  // written since the last sync that succeeded
+  bool has_lost_ = false;       // a sync has failed, and no record was synced since
+  bool is_regular_ = false;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+  std::uint64_t size_ = 0;  // or less than the file has: other servers may append meanwhile
+  bool half_line_ = false;  // the file ends in half a line
+
+  // Is not held during input or output, so nothing waits for a file system in order to get it.
+  mutable Mutex mutex_;
+  ConditionVariable work_;
+  ConditionVariable progress_;
+  std::deque<Entry> queue_ FILETIMER_GUARDED_BY(mutex_);
+  std::size_t queued_bytes_ FILETIMER_GUARDED_BY(mutex_) = 0;
+  std::uint64_t last_number_ FILETIMER_GUARDED_BY(mutex_) = 0;
+  std::uint64_t lost_ FILETIMER_GUARDED_BY(mutex_) = 0;
+  // Why the last attempt failed; empty: it succeeded.
+  std::string failure_ FILETIMER_GUARDED_BY(mutex_);
+  // What take_message() returned last.
+  std::string reported_failure_ FILETIMER_GUARDED_BY(mutex_);
+  // never(): no batch has begun.
+  Instant busy_since_ FILETIMER_GUARDED_BY(mutex_) = Instant::never();
+  Instant oldest_of_batch_ FILETIMER_GUARDED_BY(mutex_) = Instant::never();
+  bool is_held_ FILETIMER_GUARDED_BY(mutex_) = false;
+  bool reopen_ FILETIMER_GUARDED_BY(mutex_) = false;
+  bool stopping_ FILETIMER_GUARDED_BY(mutex_) = false;
+  bool finished_ FILETIMER_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace filetimer

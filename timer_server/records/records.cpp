@@ -3,32 +3,28 @@
 
 #include <fmt/format.h>
 #include <string.h>  // sigabbrev_np
-#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
+#include <limits>
 #include <numeric>
 
-#include "common/boot.hpp"
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
-#include "common/text.hpp"
 
 namespace filetimer {
 namespace {
 
 constexpr int kSchema = 1;
+constexpr double kNull = std::numeric_limits<double>::infinity();  // JsonWriter writes null for it
 
 double millis(Duration d) {
   return std::chrono::duration<double, std::milli>(d).count();
 }
 
 void write_timeout(JsonWriter& json, std::string_view key, Duration timeout) {
-  if (timeout == kForever) {
-    json.null(key);
-  } else {
-    json.field(key, in_seconds(timeout));
-  }
+  json.field(key, timeout == kForever ? kNull : in_seconds(timeout));
 }
 
 void write_timeouts(JsonWriter& json, const ScopeTerms& terms) {
@@ -71,39 +67,17 @@ void write_worker(JsonWriter& json, const WorkerIdentity& worker) {
     return;
   }
   const WorkerFacts& facts = **worker.facts;
-  if (!facts.cmdline.empty()) {
-    json.field("cmdline", facts.cmdline);
-  }
-  if (facts.rank) {
-    json.field("rank", *facts.rank);
-  }
-  if (facts.local_rank) {
-    json.field("local_rank", *facts.local_rank);
-  }
-  if (!facts.job_id.empty()) {
-    json.field("job_id", facts.job_id);
-  }
-  if (!facts.step_id.empty()) {
-    json.field("step_id", facts.step_id);
-  }
+  json.given("cmdline", facts.cmdline)
+      .given("rank", facts.rank)
+      .given("local_rank", facts.local_rank)
+      .given("job_id", facts.job_id)
+      .given("step_id", facts.step_id);
 }
 
 std::string_view result_name(HookResult result) {
-  switch (result) {
-    case HookResult::kExited:
-      return "exited";
-    case HookResult::kSignalled:
-      return "signalled";
-    case HookResult::kTimedOut:
-      return "timed_out";
-    case HookResult::kStopped:
-      return "stopped";
-    case HookResult::kFailed:
-      return "failed";
-    case HookResult::kDropped:
-      return "dropped";
-  }
-  return "unknown";
+  return std::array<std::string_view, 6>{"exited",  "signalled", "timed_out",
+                                         "stopped", "failed",    "dropped"}
+      .at(static_cast<std::size_t>(result));
 }
 
 // Writes how a command ended.
@@ -117,9 +91,7 @@ void write_outcome(JsonWriter& json, const HookOutcome& outcome, std::string_vie
   } else if (outcome.signal != 0) {
     json.field("signal", outcome.signal).field("name", signal_name(outcome.signal));
   }
-  if (!outcome.reason.empty()) {
-    json.field("reason", outcome.reason);
-  }
+  json.given("reason", outcome.reason);
 }
 
 // Writes what keeps a process from exiting: the state of a thread in uninterruptible sleep, or else
@@ -130,20 +102,11 @@ void write_hold(JsonWriter& json, const Evidence& evidence) {
   const auto held = stuck != evidence.threads.end() ? stuck : evidence.threads.begin();
   if (held != evidence.threads.end()) {
     json.field("state", std::string_view(&held->state, 1));
-    if (!held->wchan.empty()) {
-      json.field("wchan", held->wchan);
-    }
-    if (!held->stack.empty()) {
-      json.array("kernel_stack", held->stack);
-    }
+    json.given("wchan", held->wchan).given("kernel_stack", held->stack);
   }
-  if (!evidence.devices.empty()) {
-    json.array("devices", evidence.devices);
-  }
+  json.given("devices", evidence.devices);
 }
 
-// Writes a worker of an incident. Jobs share hosts, and a worker of another job waits for no worker
-// of this one.
 // Writes the scopes that the workers have left. Times are before the incident, negative after it.
 void write_ended_scopes(JsonWriter& json, const Incident& incident) {
   std::size_t omitted = incident.ended_omitted;
@@ -200,17 +163,8 @@ void write_scope(JsonWriter& json, const ScopeView& scope, Instant now) {
   const ScopeTerms& terms = scope.terms;
   json.field("scope", scope.name).fixed("elapsed_s", in_seconds(now - terms.acquired), 6);
   write_timeouts(json, terms);
-  if (terms.deadline.is_never()) {
-    json.null("remaining_s");
-  } else {
-    json.fixed("remaining_s", in_seconds(terms.deadline - now), 6);
-  }
-  if (terms.is_paused) {
-    json.field("paused", true);
-  }
-  if (terms.tid != 0) {
-    json.field("tid", terms.tid);
-  }
+  const double remaining = terms.deadline.is_never() ? kNull : in_seconds(terms.deadline - now);
+  json.fixed("remaining_s", remaining, 6).given("paused", terms.is_paused).given("tid", terms.tid);
 }
 
 void write_joined(JsonWriter& json, const RendezvousRound& round) {
@@ -222,17 +176,8 @@ void write_joined(JsonWriter& json, const RendezvousRound& round) {
 }
 
 std::string_view verdict_name(KillVerdict verdict) {
-  switch (verdict) {
-    case KillVerdict::kDead:
-      return "dead";
-    case KillVerdict::kAlreadyGone:
-      return "already_gone";
-    case KillVerdict::kUnkillable:
-      return "unkillable";
-    case KillVerdict::kSpared:
-      return "spared";
-  }
-  return "unknown";
+  return std::array<std::string_view, 4>{"dead", "already_gone", "unkillable", "spared"}.at(
+      static_cast<std::size_t>(verdict));
 }
 
 std::string signal_name(int signal) {
@@ -240,22 +185,11 @@ std::string signal_name(int signal) {
   return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
 }
 
-RecordOrigin RecordOrigin::of_this_process(std::string dir) {
-  RecordOrigin origin;
-  origin.dir = std::move(dir);
-  char name[256] = {};
-  origin.host = ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
-  origin.boot_id = boot_id_text(this_boot());
-  origin.server_pid = ::getpid();
-  return origin;
-}
-
-Records::Records(RecordOrigin origin) : origin_(std::move(origin)) {
+Records::Records(std::string dir) : dir_(std::move(dir)) {
   // Six letters: two servers have the same ones once in two billion.
   constexpr std::string_view kLetters = "0123456789abcdefghijkmnpqrstuvwxyz";
-  std::size_t seed =
-      std::hash<std::string>{}(fmt::format("{} {} {} {}", origin_.host, origin_.boot_id,
-                                           origin_.server_pid, ClockReading::now().wall_ns));
+  std::size_t seed = std::hash<std::string>{}(
+      fmt::format("{} {} {} {}", host_, boot_id_, server_pid_, ClockReading::now().wall_ns));
   for (int i = 0; i < 6; ++i) {
     run_ += kLetters[seed % kLetters.size()];
     seed /= kLetters.size();
@@ -278,31 +212,25 @@ JsonWriter Records::begin(std::string_view event, const ClockReading& now) const
       .field("event", event)
       .field("time", rfc3339(now.wall_ns))
       .field("mono_ns", now.mono.ns)
-      .field("host", origin_.host)
-      .field("boot_id", origin_.boot_id)
-      .field("server_pid", origin_.server_pid);
+      .field("host", host_)
+      .field("boot_id", boot_id_)
+      .field("server_pid", server_pid_);
   return json;
 }
 
-JsonWriter Records::begin(std::string_view event, const ClockReading& now,
-                          const WorkerIdentity& worker) const {
-  JsonWriter json = begin(event, now);
+JsonWriter Records::begin(std::string_view event, const WorkerIdentity& worker) const {
+  JsonWriter json = begin(event);
   write_worker(json, worker);
   return json;
-}
-
-JsonWriter Records::server_event(std::string_view event) const {
-  return begin(event, ClockReading::now());
 }
 
 std::string Records::incident(const Incident& incident) const {
   std::size_t omitted = incident.omitted;
   JsonWriter json = begin("incident", incident.when);
-  json.field("incident", incident.id).begin_array("expired");
-  for (const std::string& expiry : incident.expiries) {
-    json.element(expiry);
-  }
-  json.end_array().field("workers", incident.workers.size()).begin_array("open_scopes");
+  json.field("incident", incident.id)
+      .array("expired", incident.expiries)
+      .field("workers", incident.workers.size())
+      .begin_array("open_scopes");
   // A record has a limit, so that tools can read it. What does not fit is counted.
   for (const WorkerScopes& worker : incident.workers) {
     for (const ScopeView& scope : worker.scopes) {
@@ -327,9 +255,7 @@ std::string Records::incident(const Incident& incident) const {
     }
   }
   json.end_array().field("omitted", omitted);
-  if (incident.read_late > 0) {
-    json.field("read_late", incident.read_late);
-  }
+  json.given("read_late", incident.read_late);
   write_ended_scopes(json, incident);
   return std::move(json).finish();
 }
@@ -337,21 +263,18 @@ std::string Records::incident(const Incident& incident) const {
 std::string Records::expired(const WorkerIdentity& worker, const Expiry& expiry,
                              std::span<const ScopeView> open_scopes, std::size_t list_bytes) const {
   const ScopeTerms& terms = expiry.scope.terms;
-  JsonWriter json = begin("expired", ClockReading::now(), worker);
+  JsonWriter json = begin("expired", worker);
   json.field("id", expiry.id).field("incident", expiry.incident).field("scope", expiry.scope.name);
   write_timeouts(json, terms);
   json.fixed("elapsed_s", in_seconds(expiry.judged - terms.acquired), 6)
       .fixed("overdue_ms", millis(expiry.judged - terms.deadline), 6)
       .field("acquired_mono_ns", terms.acquired.ns)
       .field("deadline_mono_ns", terms.deadline.ns);
-  if (terms.tid != 0) {
-    json.field("tid", terms.tid);
-  }
-  json.field("signal", std::max(terms.signal, 0));
+  json.given("tid", terms.tid).field("signal", std::max(terms.signal, 0));
   if (terms.grace) {
     json.field("grace_s", in_seconds(*terms.grace));
   }
-  json.field("dir", origin_.dir).begin_array("open_scopes");
+  json.field("dir", dir_).begin_array("open_scopes");
   std::size_t omitted = 0;
   const std::size_t most_bytes = std::min(json.size() + list_bytes, kMaxRecordBytesOfLists);
   for (const ScopeView& scope : open_scopes) {
@@ -369,7 +292,7 @@ std::string Records::expired(const WorkerIdentity& worker, const Expiry& expiry,
 
 std::string Records::evidence(const WorkerIdentity& worker, const std::string& id,
                               const Evidence& evidence) const {
-  JsonWriter json = begin("evidence", ClockReading::now(), worker);
+  JsonWriter json = begin("evidence", worker);
   json.field("id", id);
   write_evidence(json, evidence);
   return std::move(json).finish();
@@ -377,18 +300,15 @@ std::string Records::evidence(const WorkerIdentity& worker, const std::string& i
 
 std::string Records::peer_evidence(const WorkerIdentity& peer, std::string_view incident,
                                    const Evidence& evidence, std::size_t omitted) const {
-  JsonWriter json = begin("peer_evidence", ClockReading::now(), peer);
-  json.field("incident", incident);
-  if (omitted > 0) {
-    json.field("peers_omitted", omitted);
-  }
+  JsonWriter json = begin("peer_evidence", peer);
+  json.field("incident", incident).given("peers_omitted", omitted);
   write_evidence(json, evidence);
   return std::move(json).finish();
 }
 
 std::string Records::killed(const WorkerIdentity& worker, const Expiry& expiry,
                             const Outcome& outcome) const {
-  JsonWriter json = begin("killed", ClockReading::now(), worker);
+  JsonWriter json = begin("killed", worker);
   json.field("id", expiry.id)
       .field("incident", expiry.incident)
       .field("scope", expiry.scope.name)
@@ -400,21 +320,12 @@ std::string Records::killed(const WorkerIdentity& worker, const Expiry& expiry,
         .field("name", signal_name(sent.signal))
         .field("time", rfc3339(sent.when.wall_ns))
         .field("mono_ns", sent.when.mono.ns)
-        .begin_array("pids");
-    for (const pid_t pid : sent.pids) {
-      json.element(pid);
-    }
-    json.end_array().end_object();
+        .array("pids", sent.pids)
+        .end_object();
   }
-  json.end_array();
-  if (outcome.dead_after) {
-    json.fixed("dead_after_ms", millis(*outcome.dead_after), 3);
-  } else {
-    json.null("dead_after_ms");
-  }
-  if (!outcome.reason.empty()) {
-    json.field("reason", outcome.reason);
-  }
+  json.end_array()
+      .fixed("dead_after_ms", outcome.dead_after ? millis(*outcome.dead_after) : kNull, 3)
+      .given("reason", outcome.reason);
   if (outcome.held_by != nullptr) {
     write_hold(json, *outcome.held_by);
   }
@@ -431,9 +342,7 @@ std::string Records::killed(const WorkerIdentity& worker, const Expiry& expiry,
       }
     }
     json.end_array();
-    if (omitted > 0) {
-      json.field("cancelled_omitted", omitted);
-    }
+    json.given("cancelled_omitted", omitted);
   }
   return std::move(json).finish();
 }
@@ -449,7 +358,7 @@ std::string Records::warned(const WorkerIdentity& worker, const SoftDeadline& pa
   const Duration after = terms.soft_ms != 0 && passed.signal == 0
                              ? Duration{std::chrono::milliseconds{terms.soft_ms}}
                              : passed.when - begun;
-  JsonWriter json = begin("warned", ClockReading::now(), worker);
+  JsonWriter json = begin("warned", worker);
   json.field("id", passed.id).field("scope", passed.scope.name).field("reason", passed.reason);
   write_timeouts(json, terms);
   json.fixed("elapsed_s", in_seconds(passed.noticed - terms.acquired), 6)
@@ -457,15 +366,7 @@ std::string Records::warned(const WorkerIdentity& worker, const SoftDeadline& pa
       .fixed("overdue_ms", millis(passed.noticed - passed.when), 6)
       .field("acquired_mono_ns", terms.acquired.ns)
       .field("soft_mono_ns", passed.when.ns);
-  if (terms.tid != 0) {
-    json.field("tid", terms.tid);
-  }
-  if (passed.signal != 0) {
-    json.field("signal", passed.signal);
-  }
-  if (passed.omitted != 0) {
-    json.field("omitted", passed.omitted);
-  }
+  json.given("tid", terms.tid).given("signal", passed.signal).given("omitted", passed.omitted);
   if (evidence != nullptr) {
     write_evidence(json, *evidence);
   }
@@ -474,7 +375,7 @@ std::string Records::warned(const WorkerIdentity& worker, const SoftDeadline& pa
 
 std::string Records::left_open(const WorkerIdentity& worker, const ScopeView& scope, Instant now,
                                std::string_view reason) const {
-  JsonWriter json = begin("left_open", ClockReading::now(), worker);
+  JsonWriter json = begin("left_open", worker);
   json.field("scope", scope.name);
   write_timeouts(json, scope.terms);
   json.fixed("elapsed_s", in_seconds(now - scope.terms.acquired), 6)
@@ -485,8 +386,8 @@ std::string Records::left_open(const WorkerIdentity& worker, const ScopeView& sc
 
 std::string Records::worker_ended(const WorkerIdentity& worker,
                                   const StatisticsByName& statistics) const {
-  JsonWriter json = begin("worker_ended", ClockReading::now(), worker);
-  json.field("dir", origin_.dir).begin_array("scopes");
+  JsonWriter json = begin("worker_ended", worker);
+  json.field("dir", dir_).begin_array("scopes");
   std::size_t omitted = 0;
   for (const auto& [scope, sums] : statistics) {
     if (json.size() + kMaxBytesOfStatistics > kMaxRecordBytesOfLists) {
@@ -501,7 +402,7 @@ std::string Records::worker_ended(const WorkerIdentity& worker,
 
 std::string Records::deferred(const WorkerIdentity& worker, const ScopeView& scope, Instant now,
                               std::string_view reason) const {
-  JsonWriter json = begin("deferred", ClockReading::now(), worker);
+  JsonWriter json = begin("deferred", worker);
   write_scope(json, scope, now);
   json.field("reason", reason);
   return std::move(json).finish();
@@ -509,13 +410,13 @@ std::string Records::deferred(const WorkerIdentity& worker, const ScopeView& sco
 
 std::string Records::deferred_all(Duration given, std::size_t scopes,
                                   std::string_view reason) const {
-  JsonWriter json = begin("deferred", ClockReading::now());
+  JsonWriter json = begin("deferred");
   json.fixed("given_s", in_seconds(given), 6).field("scopes", scopes).field("reason", reason);
   return std::move(json).finish();
 }
 
 std::string Records::released_late(const WorkerIdentity& worker, const Expiry& expiry) const {
-  JsonWriter json = begin("released_late", ClockReading::now(), worker);
+  JsonWriter json = begin("released_late", worker);
   json.field("id", expiry.id)
       .field("scope", expiry.scope.name)
       .fixed("late_ms", millis(*expiry.released_at - expiry.scope.terms.deadline), 3)
@@ -535,23 +436,20 @@ std::string HookOutcome::text() const {
 }
 
 std::string Records::hook(const WorkerIdentity& worker, const HookOutcome& outcome) const {
-  JsonWriter json = begin("hook", ClockReading::now(), worker);
-  const bool is_on_expiry = !outcome.incident.empty();
-  json.field("id", outcome.id).field("on", is_on_expiry ? "expiry" : "warning");
-  if (is_on_expiry) {
-    json.field("incident", outcome.incident);
-  }
+  JsonWriter json = begin("hook", worker);
+  json.field("id", outcome.id)
+      .field("on", outcome.incident.empty() ? "warning" : "expiry")
+      .given("incident", outcome.incident);
   write_outcome(json, outcome, "hook_pid");
   return std::move(json).finish();
 }
 
 std::string Records::evidence_command(const WorkerIdentity& worker, const HookOutcome& outcome,
                                       std::string_view output, std::uint64_t output_bytes) const {
-  JsonWriter json = begin("evidence_command", ClockReading::now(), worker);
-  json.field("id", outcome.id).field("incident", outcome.incident);
-  if (!outcome.drop_in.empty()) {
-    json.field("drop_in", outcome.drop_in);
-  }
+  JsonWriter json = begin("evidence_command", worker);
+  json.field("id", outcome.id)
+      .field("incident", outcome.incident)
+      .given("drop_in", outcome.drop_in);
   write_outcome(json, outcome, "command_pid");
   json.field("output", output).field("output_bytes", output_bytes);
   return std::move(json).finish();
@@ -559,7 +457,7 @@ std::string Records::evidence_command(const WorkerIdentity& worker, const HookOu
 
 std::string Records::rendezvous(const RendezvousRound& round, Instant now,
                                 std::string_view why) const {
-  JsonWriter json = begin(why.empty() ? "rendezvous" : "rendezvous_timeout", ClockReading::now());
+  JsonWriter json = begin(why.empty() ? "rendezvous" : "rendezvous_timeout");
   json.field("name", round.name)
       .field("round", round.number)
       .field("world", round.world)
@@ -574,13 +472,11 @@ std::string Records::rendezvous(const RendezvousRound& round, Instant now,
 
 std::string Records::rejected(std::uint64_t count, std::string_view reason, std::string_view line,
                               pid_t pid) const {
-  JsonWriter json = begin("rejected", ClockReading::now());
+  JsonWriter json = begin("rejected");
   json.field("count", count)
       .field("reason", reason)
       .field("line", line.substr(0, kMaxRejectedBytesShown));
-  if (pid != 0) {
-    json.field("pid", pid);
-  }
+  json.given("pid", pid);
   return std::move(json).finish();
 }
 

@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -11,24 +13,16 @@
 #include <string_view>
 #include <vector>
 
+#include "common/boot.hpp"
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
 #include "common/limits.hpp"
+#include "common/run_folder.hpp"
 #include "common/scope_statistics.hpp"
 #include "timer_server/evidence/evidence.hpp"
 #include "timer_server/scopes/workers.hpp"
 
 namespace filetimer {
-
-// The fields with which every record of a server begins.
-struct RecordOrigin {
-  std::string host;
-  std::string boot_id;
-  pid_t server_pid = 0;
-  std::string dir;  // the runtime directory: tells servers apart that share a log
-
-  static RecordOrigin of_this_process(std::string dir = {});
-};
 
 // A worker as records name it; outlives the worker's place in the table.
 struct WorkerIdentity {
@@ -146,10 +140,11 @@ struct HookOutcome {
 // Makes the records of a server.
 class Records {
  public:
-  explicit Records(RecordOrigin origin);
+  // `dir`: the runtime directory, which tells servers apart that share a log.
+  explicit Records(std::string dir);
 
-  [[nodiscard]] const std::string& boot_id() const { return origin_.boot_id; }
-  [[nodiscard]] const std::string& host() const { return origin_.host; }
+  [[nodiscard]] const std::string& boot_id() const { return boot_id_; }
+  [[nodiscard]] const std::string& host() const { return host_; }
   // Returns an id for the next expiry, incident or warning, unique among all servers: "k3f9a2-1".
   std::string next_expiry_id();
   std::string next_incident_id();
@@ -199,15 +194,16 @@ class Records {
   std::string rejected(std::uint64_t count, std::string_view reason, std::string_view line,
                        pid_t pid) const;
 
-  // Begins a record of the server itself; the caller adds fields and finishes it.
-  JsonWriter server_event(std::string_view event) const;
+  // Begins a record; the caller adds fields and finishes it.
+  JsonWriter begin(std::string_view event, const ClockReading& now = ClockReading::now()) const;
 
  private:
-  JsonWriter begin(std::string_view event, const ClockReading& now) const;
-  JsonWriter begin(std::string_view event, const ClockReading& now,
-                   const WorkerIdentity& worker) const;
+  JsonWriter begin(std::string_view event, const WorkerIdentity& worker) const;
 
-  RecordOrigin origin_;
+  const std::string dir_;
+  const std::string host_ = host_name();
+  const std::string boot_id_ = boot_id_text(this_boot());
+  const pid_t server_pid_ = ::getpid();
   std::string run_;  // the beginning of this server's ids
   std::uint64_t expiries_ = 0;
   std::uint64_t incidents_ = 0;

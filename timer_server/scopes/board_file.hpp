@@ -1,5 +1,5 @@
 // The status page as the server writes it: the file `server` of the runtime directory. The lock on
-// the same file makes this the only server (server_lock.hpp).
+// the same file makes this the only server (runtime_directory.hpp).
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -4,8 +4,6 @@
 #include <signal.h>
 #include <sys/mman.h>
 
-#include <cstdint>
-
 namespace filetimer {
 namespace {
 

@@ -15,7 +15,6 @@
 #include <sstream>
 
 #include "common/duration_text.hpp"
-#include "common/limits.hpp"
 #include "common/parse_error.hpp"
 #include "common/proc_files.hpp"
 #include "common/text.hpp"

@@ -80,7 +80,7 @@ struct Disk {
   }
 } disk;
 
-std::unique_ptr<RecordLog> open_log(const std::string& path,
+std::shared_ptr<RecordLog> open_log(const std::string& path,
                                     std::uint64_t max_bytes = std::uint64_t{1} << 30) {
   RecordLog::Settings settings;
   settings.path = path;

@@ -148,7 +148,7 @@ HookOutcome full_hook(HookResult result) {
 }
 
 filetimer::Records make_records() {
-  return filetimer::Records(RecordOrigin::of_this_process("/run/job"));
+  return filetimer::Records("/run/job");
 }
 
 }  // namespace
