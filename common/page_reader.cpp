@@ -116,8 +116,7 @@ std::optional<SlotReading> read_slot(const Slot& slot, std::int64_t word,
   reading.tid = std::max(slot.tid.load(kRelaxed), 0);
   reading.signal = slot.signal.load(kRelaxed);
   reading.flags = slot.flags.load(kRelaxed);
-  if ((reading.flags & slot_flag::kIdle) != 0 && slot_word::is_expired(word) &&
-      reading.asked != kForever) {
+  if (reading.has(slot_flag::kIdle) && slot_word::is_expired(word) && reading.asked != kForever) {
     reading.acquired = {std::max<std::int64_t>(reading.deadline.ns - reading.asked.count(), 0)};
     reading.started = reading.acquired;
   }

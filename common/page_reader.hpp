@@ -29,10 +29,10 @@ struct PageClaims {
   std::uint32_t uid = 0;
   std::uint64_t start_time = 0;
   std::int64_t created_ns = 0;
-  std::string rank;  // empty: not known
-  std::string local_rank;
-  std::string job_id;
-  std::string comm;
+  std::string rank{};  // empty: not known
+  std::string local_rank{};
+  std::string job_id{};
+  std::string comm{};
 };
 
 // Returns the header. Fails for another magic, version, header size or file size. `file_bytes` is
@@ -60,9 +60,11 @@ struct SlotReading {
   std::uint32_t soft_ms = 0;              // from `started` to a warning; 0: the server's
   std::int32_t tid = 0;
   int signal = 0;
-  std::uint16_t flags = 0;
+  std::uint16_t flags = 0;  // slot_flag
   std::string name;
   std::string id;  // the name, or in a page made by the server the whole scope_id
+
+  [[nodiscard]] bool has(std::uint16_t flag) const { return (flags & flag) != 0; }
 };
 
 // Returns the fields of the slot that belong to `word`, which was read from it before. Returns

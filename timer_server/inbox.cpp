@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <memory>
-#include <string>
 #include <system_error>
 
 #include "common/limits.hpp"

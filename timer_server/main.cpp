@@ -131,9 +131,12 @@ int serve(const Settings& settings, Inheritance inheritance, UniqueFd passed, Un
   if (!directory) {
     return fail(directory.error().status, settings, directory.error().message);
   }
+  const struct CleanUp {
+    RuntimeDirectory& directory;
+    ~CleanUp() { directory.clean_up(); }
+  } at_end{*directory};
   auto log = directory->open(settings, std::move(passed));
   if (!log) {
-    directory->clean_up();
     return fail(log.error().status, settings, log.error().message);
   }
   messages::start(settings.log_level, static_cast<bool>(report));
@@ -145,14 +148,10 @@ int serve(const Settings& settings, Inheritance inheritance, UniqueFd passed, Un
   }
   harden(inheritance);
   int status = exit_status::kFailed;
-  try {
+  {
     Server server(settings, *directory, std::move(*log), inheritance);
     status = run_server(server, settings, inheritance, *directory, std::move(report));
-  } catch (...) {
-    directory->clean_up();
-    throw;
   }
-  directory->clean_up();
   messages::stop();
   return status;
 }

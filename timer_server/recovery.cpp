@@ -12,16 +12,6 @@ namespace filetimer {
 namespace {
 
 constexpr std::string_view kExitedUnseen = "the worker ended while no server was running";
-constexpr std::string_view kAnotherBoot = "the machine was restarted";
-
-WorkerIdentity exited_worker(const PastKill& past) {
-  Process process;
-  process.pid = past.pid;
-  process.start_time = past.start_time;
-  process.uid = ::geteuid();
-  return {std::make_shared<const Process>(std::move(process)),
-          std::make_shared<std::optional<WorkerFacts>>()};
-}
 
 // Returns the result, or ends the start for a failure that may end. A server that ran on would not
 // watch the scopes of the worker, and would write over the file that has them.
@@ -111,9 +101,9 @@ Worker* Recovery::worker_of(PipePage& page, pid_t pid) {
   const bool is_alive = claims.boot == this_boot() && process &&
                         process->start_time == claims.start_time && process->uid == ::geteuid();
   if (!is_alive) {
-    pages_.record_orphaned_scopes(claims, pid, page.adopted(),
-                                  claims.boot == this_boot() ? kExitedUnseen : kAnotherBoot,
-                                  was_judged());
+    pages_.record_orphaned_scopes(
+        claims, pid, page.adopted(),
+        claims.boot == this_boot() ? kExitedUnseen : PageRegistry::kAnotherBoot, was_judged());
     page.remove();
     return nullptr;
   }
@@ -165,7 +155,10 @@ void Recovery::resume_kill(PastKill& past) {
   // The log may lack them. Readers count a record once that it has twice.
   order.record_number = past.is_recorded ? 0 : core_.log->append(std::move(past.records));
   Worker* const worker = find_or_watch(past);
-  order.worker = worker != nullptr ? WorkerIdentity::of(*worker) : exited_worker(past);
+  order.worker =
+      worker != nullptr
+          ? WorkerIdentity::of(*worker)
+          : claimed_identity({.uid = ::geteuid(), .start_time = past.start_time}, past.pid);
   if (past.verdict) {
     finish_kill(order, worker, past);
     return;
@@ -174,7 +167,7 @@ void Recovery::resume_kill(PastKill& past) {
     Records::Outcome outcome;
     outcome.verdict = past.sent.empty() ? KillVerdict::kAlreadyGone : KillVerdict::kDead;
     outcome.signals = past.sent;
-    outcome.reason = past.is_of_this_boot ? kExitedUnseen : kAnotherBoot;
+    outcome.reason = past.is_of_this_boot ? kExitedUnseen : PageRegistry::kAnotherBoot;
     kills_.end(order, outcome);
     return;
   }

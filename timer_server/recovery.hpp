@@ -31,7 +31,7 @@ class Recovery {
   Recovery(Core& core, WorkerRegistry& registry, PageRegistry& pages, Kills& kills)
       : core_(core), registry_(registry), pages_(pages), kills_(kills) {}
 
-  // Adopts the scopes of all workers. Returns their number.
+  // Returns the number of adopted scopes.
   std::size_t adopt();
   // Continues the kills. Called after adopt().
   void resume_kills();

@@ -22,7 +22,6 @@
 #include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "common/control.hpp"
 #include "common/directory.hpp"
@@ -39,6 +38,11 @@ namespace {
 mode_t mode_of(const std::string& path) {
   struct stat st {};
   return ::lstat(path.c_str(), &st) == 0 ? st.st_mode : 0;
+}
+
+void remove_folder(const std::string& path) {
+  std::error_code ignored;
+  std::filesystem::remove_all(path, ignored);
 }
 
 // Makes a symlink, through which clients that know only the folder find a pipe or log elsewhere.
@@ -110,15 +114,8 @@ bool is_fresh_name(const char* name) {
   return ::fnmatch(pattern.c_str(), name + (name[0] == '.' ? 1 : 0), 0) == 0;
 }
 
-// Returns whether the folder has a log: then it was named, and is not a fresh one.
-bool has_log(const std::filesystem::path& folder) {
-  std::error_code ec;
-  return std::filesystem::symlink_status(folder / kLogName, ec).type() !=
-         std::filesystem::file_type::not_found;
-}
-
 // Returns whether it is a folder of this user whose entries have not changed for kAbandonedAge.
-bool is_old_folder(const std::filesystem::path& path) {
+bool is_old_folder(const std::string& path) {
   struct stat st {};
   return ::lstat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == ::geteuid() &&
          st.st_mtime < std::time(nullptr) - std::chrono::seconds(kAbandonedAge).count();
@@ -158,14 +155,14 @@ void remove_abandoned_folders(const std::string& parent) {
   std::size_t removed = 0;
   Directory folders(parent);
   while (const char* const name = removed < kMaxRemovedFolders ? folders.next() : nullptr) {
-    const std::filesystem::path folder = std::filesystem::path(parent) / name;
-    if (!is_fresh_name(name) || !is_old_folder(folder) || has_log(folder)) {
+    const RunFolder folder{parent + "/" + name};
+    // A folder with a log was named, and is not a fresh one.
+    if (!is_fresh_name(name) || !is_old_folder(folder.dir) || mode_of(folder.path(kLogName)) != 0) {
       continue;
     }
     // Held while the folder is removed, so that no server can start in it.
-    if (const auto lock = take_server_lock((folder / kBoardName).string())) {
-      std::error_code failed;
-      std::filesystem::remove_all(folder, failed);
+    if (const auto lock = take_server_lock(folder.path(kBoardName))) {
+      remove_folder(folder.dir);
       ++removed;
     }
   }
@@ -183,10 +180,9 @@ Result<FreshFolder> make_locked_folder(std::string path) {
   }
   auto lock = take_server_lock(fmt::format("{}/{}", path, kBoardName));
   if (!lock) {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-    return tl::unexpected<Error>(std::move(lock.error()));
+    remove_folder(path);
   }
+  FILETIMER_TRY(lock);
   return FreshFolder{std::move(path), std::move(*lock)};
 }
 
@@ -214,8 +210,7 @@ Result<FreshFolder> make_fresh_folder(const std::string& parent) {
   std::string path = fmt::format("{}/{}", parent, made->path.substr(parent.size() + 2));  // no dot
   if (::rename(made->path.c_str(), path.c_str()) != 0) {
     const int reason = errno;
-    std::error_code ignored;
-    std::filesystem::remove_all(made->path, ignored);
+    remove_folder(made->path);
     return system_error(fmt::format("cannot rename '{}'", made->path), reason);
   }
   made->path = std::move(path);
@@ -284,7 +279,7 @@ tl::expected<RuntimeDirectory, StartFailure> RuntimeDirectory::take(const Settin
     held = std::move(*lock);
   }
   RuntimeDirectory directory(std::move(*held));
-  directory.dir_ = folder.dir;
+  directory.folder_ = folder;
   directory.pipe_ = settings.fifo.empty() ? folder.path(kPipeName) : absolute_path(settings.fifo);
   directory.log_ = absolute_path(*log);
   directory.is_fresh_ = is_fresh;
@@ -298,12 +293,12 @@ tl::expected<RuntimeDirectory, StartFailure> RuntimeDirectory::take(const Settin
 tl::expected<std::shared_ptr<RecordLog>, StartFailure> RuntimeDirectory::open(
     const Settings& settings, UniqueFd passed) {
   // The status page first, because clients that open the pipe look at it.
-  auto board = BoardFile::open(path_of(kBoardName), terms_);
+  auto board = BoardFile::open(folder_.path(kBoardName), terms_);
   FILETIMER_TRY(board);
-  auto pages = PageFolder::make(dir_);
+  auto pages = PageFolder::make(path());
   FILETIMER_TRY(pages);
   FILETIMER_TRY(make_control());
-  const std::string own = path_of(kPipeName);
+  const std::string own = folder_.path(kPipeName);
   if (pipe_ == own && S_ISLNK(mode_of(own))) {
     ::unlink(own.c_str());  // left by a server whose pipe was elsewhere
   }
@@ -332,9 +327,9 @@ tl::expected<std::shared_ptr<RecordLog>, StartFailure> RuntimeDirectory::open(
 
 // The link stays when the server ends, because the log is most often read afterwards.
 Status RuntimeDirectory::point_to_log() const {
-  const std::string link = path_of(kLogLinkName);
+  const std::string link = folder_.path(kLogLinkName);
   // Every process finds the same regular file; /dev/stderr differs for each.
-  if (log_ != path_of(kLogName) && S_ISREG(mode_of(log_))) {
+  if (log_ != folder_.path(kLogName) && S_ISREG(mode_of(log_))) {
     return point_to(log_, link);
   }
   if (S_ISLNK(mode_of(link))) {
@@ -343,19 +338,15 @@ Status RuntimeDirectory::point_to_log() const {
   return {};
 }
 
-std::string RuntimeDirectory::path_of(std::string_view name) const {
-  return fmt::format("{}/{}", dir_, name);
-}
-
 void RuntimeDirectory::warn_about_place() const {
   if (!no_default_.empty()) {
-    messages::warning("{}; the directory is '{}'", no_default_, dir_);
+    messages::warning("{}; the directory is '{}'", no_default_, path());
   }
-  if (const std::string_view kind = network_file_system(dir_); !kind.empty()) {
+  if (const std::string_view kind = network_file_system(path()); !kind.empty()) {
     messages::warning(
         "'{}' is on a network file system ({}): no deadline is judged while it hangs. Choose a "
         "directory in memory with --dir",
-        dir_, kind);
+        path(), kind);
   }
 }
 
@@ -386,22 +377,22 @@ bool RuntimeDirectory::restore() {
   if (!restored || !*restored) {
     return false;
   }
-  messages::warning("an entry of '{}' was removed or cut short: made again", dir_);
+  messages::warning("an entry of '{}' was removed or cut short: made again", path());
   return true;
 }
 
 Result<bool> RuntimeDirectory::restore_entries() {
-  const bool has_board = identity_of(path_of(kBoardName)) == lock_.identity();
+  const bool has_board = identity_of(folder_.path(kBoardName)) == lock_.identity();
   BoardFile& board = opened_->boards.back();
   const bool has_pages = std::ranges::all_of(
       std::array{kOwnersName, kStacksName, kServerPagesName},
       [this](std::string_view name) { return S_ISDIR(mode_of(opened_->pages.page_path(name))); });
   if (has_board && board.is_whole() && has_pages &&
-      identity_of(path_of(kControlName)) == control_file_) {
+      identity_of(folder_.path(kControlName)) == control_file_) {
     return false;
   }
-  FILETIMER_TRY(create_run_folder(dir_));
-  auto pages = PageFolder::make(dir_);
+  FILETIMER_TRY(create_run_folder(path()));
+  auto pages = PageFolder::make(path());
   FILETIMER_TRY(pages);
   opened_->pages = std::move(*pages);
   // The status page after them, because a client that finds it uses the folders at once. It is
@@ -416,22 +407,22 @@ Result<bool> RuntimeDirectory::restore_entries() {
   // The lock is held, so no other server has a socket there.
   FILETIMER_TRY(make_control());
   (void)point_to_log();  // the server can do without the link
-  if (const std::string own = path_of(kPipeName); pipe_ != own) {
+  if (const std::string own = folder_.path(kPipeName); pipe_ != own) {
     (void)point_to(pipe_, own);
   }
   return true;
 }
 
 Status RuntimeDirectory::make_control() {
-  auto made = make_control_socket(dir_);
+  auto made = make_control_socket(path());
   FILETIMER_TRY(made);
   control_ = std::move(*made);
-  control_file_ = identity_of(path_of(kControlName));
+  control_file_ = identity_of(folder_.path(kControlName));
   return {};
 }
 
 Status RuntimeDirectory::restore_status_page() {
-  const std::string path = path_of(kBoardName);
+  const std::string path = folder_.path(kBoardName);
   auto lock = take_server_lock(path);
   FILETIMER_TRY(lock);
   auto board = BoardFile::open(path, terms_);
@@ -489,8 +480,8 @@ void RuntimeDirectory::report(std::string& last, std::string trouble) const {
 }
 
 void RuntimeDirectory::remove_control_socket() const {
-  if (identity_of(path_of(kControlName)) == control_file_) {
-    ::unlink(path_of(kControlName).c_str());
+  if (identity_of(folder_.path(kControlName)) == control_file_) {
+    ::unlink(folder_.path(kControlName).c_str());
   }
 }
 
@@ -499,13 +490,12 @@ void RuntimeDirectory::clean_up() {
     opened_->pipe.remove_from_path();
   }
   remove_control_socket();
-  const std::string own = path_of(kPipeName);
+  const std::string own = folder_.path(kPipeName);
   if (pipe_ != own && S_ISLNK(mode_of(own)) && !has_passed_pipe_) {
     ::unlink(own.c_str());
   }
   if (is_fresh_) {
-    std::error_code ec;
-    std::filesystem::remove_all(dir_, ec);
+    remove_folder(path());
   }
 }
 

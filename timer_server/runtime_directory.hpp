@@ -11,6 +11,7 @@
 #include "common/kept_fd.hpp"
 #include "common/mapped_file.hpp"
 #include "common/result.hpp"
+#include "common/run_folder.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/requests/request_pipe.hpp"
 #include "timer_server/scopes/board_file.hpp"
@@ -55,16 +56,14 @@ class RuntimeDirectory {
   // system, where calls of the loop may hang. Called after messages::start().
   void warn_about_place() const;
 
-  [[nodiscard]] const std::string& path() const { return dir_; }
+  [[nodiscard]] const std::string& path() const { return folder_.dir; }
   [[nodiscard]] RequestPipe& pipe() { return opened_->pipe; }
   [[nodiscard]] const RequestPipe& pipe() const { return opened_->pipe; }
   [[nodiscard]] PageFolder& pages() { return opened_->pages; }
   // Gives the control socket to the caller. After a restore() there is a new one.
   [[nodiscard]] UniqueFd take_control_socket() { return std::move(control_); }
 
-  // Returns the status page that is in place.
   [[nodiscard]] BoardFile& status_page() { return opened_->boards.back(); }
-  // Sets the status page to serving: see BoardFile::serve().
   void serve();
   // Writes the announcement to every status page that a client may have mapped. Does nothing after
   // stop_serving().
@@ -92,7 +91,6 @@ class RuntimeDirectory {
 
  private:
   explicit RuntimeDirectory(FileLock lock) : lock_(std::move(lock)) {}
-  [[nodiscard]] std::string path_of(std::string_view name) const;
   Status point_to_log() const;
   Result<bool> restore_entries();
   Status make_control();
@@ -108,7 +106,7 @@ class RuntimeDirectory {
     PageFolder pages;
   };
 
-  std::string dir_;
+  RunFolder folder_;
   std::string pipe_;
   std::string log_;
   BoardFile::Terms terms_;

@@ -58,8 +58,6 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::shared_ptr<R
   begin();
 }
 
-Server::~Server() = default;
-
 void Server::begin() {
   inbox_.listen();
   control_.listen(core_.directory.take_control_socket());

@@ -16,7 +16,6 @@
 #include "timer_server/kills/commands.hpp"
 #include "timer_server/kills/kills.hpp"
 #include "timer_server/kills/warnings.hpp"
-#include "timer_server/metrics.hpp"
 #include "timer_server/status_report.hpp"
 #include "timer_server/system/own_children.hpp"
 #include "timer_server/system/service_manager.hpp"
@@ -40,13 +39,8 @@ class Server {
   // outlive the server. Child processes get the settings in `inheritance` instead of the server's.
   Server(Settings settings, RuntimeDirectory& directory, std::shared_ptr<RecordLog> log,
          Inheritance inheritance);
-  ~Server();
-  Server(const Server&) = delete;
-  Server& operator=(const Server&) = delete;
 
-  // Returns the line that tells the caller of the program that the server serves.
   [[nodiscard]] std::string ready_line() const;
-  // Supervises `command`: the server forwards signals to it and ends when it ends.
   void supervise(Command command) { children_.supervise(std::move(command)); }
   // Serves until the server is asked to stop, or COMMAND has ended. Returns the exit status.
   int run();

@@ -1,7 +1,5 @@
 // The text that Prometheus reads. tests/process/life/metrics_test.cpp has a real server write one.
 // SPDX-License-Identifier: MIT
-#include "timer_server/metrics.hpp"
-
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "tests/support/files.hpp"
+#include "timer_server/status_report.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;

@@ -11,7 +11,6 @@
 #include <numeric>
 
 #include "common/duration_text.hpp"
-#include "common/limits.hpp"
 
 namespace filetimer {
 namespace {

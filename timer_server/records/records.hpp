@@ -172,7 +172,7 @@ class Records {
   std::string killed(const WorkerIdentity& worker, const Expiry& expiry,
                      const Outcome& outcome) const;
   std::string left_open(const WorkerIdentity& worker, const ScopeView& scope, Instant now,
-                        std::string_view reason = "the worker ended inside the scope") const;
+                        std::string_view reason) const;
   // Reports the durations of the scopes of a worker that has ended.
   std::string worker_ended(const WorkerIdentity& worker, const StatisticsByName& statistics) const;
   // Reports a deadline that was deferred because the worker is halted.

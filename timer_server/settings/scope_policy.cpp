@@ -74,7 +74,7 @@ ScopeView ScopePolicy::view_of(const SlotReading& reading) const {
   terms.acquired = reading.acquired;
   terms.asked = reading.asked;
   terms.deadline = reading.deadline;
-  terms.is_idle = (reading.flags & slot_flag::kIdle) != 0;
+  terms.is_idle = reading.has(slot_flag::kIdle);
   if (settings_.max_timeout && !terms.is_idle) {
     terms.deadline = due_time(reading, *settings_.max_timeout);
   }
@@ -86,8 +86,8 @@ ScopeView ScopePolicy::view_of(const SlotReading& reading) const {
   terms.signal = reading.signal;
   terms.tid = reading.tid;
   terms.is_paused = slot_word::is_paused(reading.word);
-  terms.whole_process = (reading.flags & slot_flag::kWholeProcess) != 0;
-  terms.signal_first = (reading.flags & slot_flag::kSignalFirst) != 0;
+  terms.whole_process = reading.has(slot_flag::kWholeProcess);
+  terms.signal_first = reading.has(slot_flag::kSignalFirst);
   if (!reading.grace_ms) {
     terms.grace = grace_of(default_grace(settings_));
   } else if (*reading.grace_ms != kNoSigkill) {

@@ -40,7 +40,6 @@ class ScopePolicy {
                                                       std::size_t most = kMaxScopesPerWorker,
                                                       std::size_t* count = nullptr) const;
 
-  // Returns why a scope is warned about, for its record.
   [[nodiscard]] std::string reason_to_warn(const ScopeTerms& terms, bool is_signalled) const;
 
  private:

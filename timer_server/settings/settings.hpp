@@ -31,12 +31,10 @@ struct KillPolicy {
   Duration evidence_timeout = std::chrono::seconds{2};
   Duration kill_wait = std::chrono::seconds{30};
 
-  // Returns the level of the evidence that goes with a warning.
   [[nodiscard]] EvidenceLevel evidence_of_warnings() const {
     return warn_evidence.value_or(evidence);
   }
-  // Returns the level of the evidence of the peers of a worker that has expired. A dry run leaves
-  // the peers alone.
+  // A dry run leaves the peers alone.
   [[nodiscard]] EvidenceLevel evidence_of_peers() const {
     return dry_run ? EvidenceLevel::kNone : peer_evidence.value_or(evidence);
   }

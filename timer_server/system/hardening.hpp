@@ -19,9 +19,8 @@ void harden(Inheritance& inheritance);
 // Nothing that is forked or started afterwards inherits it.
 Status enter_realtime();
 
-// Returns the number of open descriptors of this process.
+// Of this process.
 std::size_t open_descriptors();
-// Returns the most descriptors that this process may open.
 std::size_t descriptor_limit();
 // Returns the most clients that may wait for an answer at a time. They get a share of the
 // descriptors only: the rest is for workers.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/system/messages.hpp"
 
-#include <fmt/format.h>
 #include <sys/stat.h>
 #include <syslog.h>
 #include <unistd.h>

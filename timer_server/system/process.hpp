@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -92,5 +93,24 @@ class Sessions {
 // and reads each process once.
 std::vector<Process> new_descendants_of(const Process& worker, std::span<const Process> known,
                                         std::span<const pid_t> excluded);
+
+// A worker is halted while it is stopped, frozen or traced: it misses its deadlines although it
+// does not hang, so its scopes are deferred.
+
+// The folders to read. Tests have their own.
+struct HaltSources {
+  std::string proc = "/proc";
+  std::string cgroups = "/sys/fs/cgroup";
+};
+
+// Returns whether a tracer is a stacks helper of this server, which detaches within milliseconds.
+using IsOwnHelper = std::function<bool(pid_t tracer)>;
+
+// Returns why the process is halted: "stopped (SIGSTOP or the terminal)", "frozen by its cgroup
+// '/job'", "traced by pid 7 (gdb)". Returns an empty string if the process is not halted or has
+// ended. A traced process counts as halted even while it runs, because its debugger decides when it
+// runs. A process whose state cannot be read for now is "perhaps halted".
+std::string why_halted(pid_t pid, const IsOwnHelper& is_own_helper,
+                       const HaltSources& sources = {});
 
 }  // namespace filetimer

@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <span>
 #include <thread>
 
 #include "common/job_variables.hpp"

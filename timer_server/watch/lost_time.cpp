@@ -8,7 +8,6 @@
 
 #include "common/duration_text.hpp"
 #include "timer_server/evidence/stacks_helper.hpp"
-#include "timer_server/system/halted.hpp"
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {

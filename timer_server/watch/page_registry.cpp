@@ -45,18 +45,6 @@ Result<Process> claimed_process(const PageClaims& claims) {
   return process;
 }
 
-// Returns the identity of a process that has exited, as its page says.
-WorkerIdentity claimed_identity(const PageClaims& claims, pid_t pid) {
-  Process process;
-  process.pid = pid;
-  process.start_time = claims.start_time;
-  process.uid = claims.uid;
-  process.comm = claims.comm;
-  return {std::make_shared<const Process>(std::move(process)),
-          std::make_shared<std::optional<WorkerFacts>>(
-              worker_facts_claimed(claims.rank, claims.local_rank, claims.job_id))};
-}
-
 // Checks what the page says of its worker against what the kernel says.
 Status check_claims(const PageClaims& claims, const Process& process) {
   if (process.uid != ::geteuid()) {
@@ -81,16 +69,18 @@ Status check_claims(const PageClaims& claims, const Process& process) {
   return {};
 }
 
-bool is_whole_process(const SlotReading& scope) {
-  return (scope.flags & slot_flag::kWholeProcess) != 0;
-}
-
-// An idle timeout is listed with the scopes while its kill is under way.
-bool is_idle_timeout(const SlotReading& scope) {
-  return (scope.flags & slot_flag::kIdle) != 0;
-}
-
 }  // namespace
+
+WorkerIdentity claimed_identity(const PageClaims& claims, pid_t pid) {
+  Process process;
+  process.pid = pid;
+  process.start_time = claims.start_time;
+  process.uid = claims.uid;
+  process.comm = claims.comm;
+  return {std::make_shared<const Process>(std::move(process)),
+          std::make_shared<std::optional<WorkerFacts>>(
+              worker_facts_claimed(claims.rank, claims.local_rank, claims.job_id))};
+}
 
 bool runs_another_program(const Process& process, const WorkerPage& page) {
   if (page.program() == 0) {
@@ -191,7 +181,7 @@ void PageRegistry::look_at(const std::string& name) {
   const auto holder = page->owner();
   const bool is_free = !holder && holder.error().errno_value == ESRCH;
   if (page->claims().boot != this_boot() && is_free) {
-    remove_orphan(*page, "the machine was restarted");
+    remove_orphan(*page, kAnotherBoot);
     return;
   }
   const Result<Worker*> worker = owner_of(*page);
@@ -355,8 +345,9 @@ void PageRegistry::record_orphaned_scopes(const PageClaims& claims, pid_t pid,
   for (const SlotReading& scope : scopes) {
     const bool was_open = slot_word::is_open(scope.word) || slot_word::is_expired(scope.word);
     const bool is_recorded = was_judged && was_judged(pid, claims.start_time, scope);
-    if (was_open && !is_whole_process(scope) && !is_idle_timeout(scope) && !is_recorded &&
-        ++orphaned_scopes_ <= kMaxOrphanedScopes) {
+    // An idle timeout is listed with the scopes while its kill is under way.
+    if (was_open && !scope.has(slot_flag::kWholeProcess) && !scope.has(slot_flag::kIdle) &&
+        !is_recorded && ++orphaned_scopes_ <= kMaxOrphanedScopes) {
       core_.log->append(core_.records.left_open(worker, core_.policy.view_of(scope), now, reason));
     }
   }
@@ -410,7 +401,8 @@ void PageRegistry::take_out(Worker& worker, const WorkerPage& page, std::string_
   }
   const Instant now = Instant::now();
   for (const SlotReading& reading : held->open_slots()) {
-    if (slot_word::is_open(reading.word) && !reason.empty() && !is_whole_process(reading)) {
+    if (slot_word::is_open(reading.word) && !reason.empty() &&
+        !reading.has(slot_flag::kWholeProcess)) {
       core_.log->append(core_.records.left_open(WorkerIdentity::of(worker),
                                                 core_.policy.view_of(reading), now, reason));
     }

@@ -69,6 +69,8 @@ class PageRegistry {
   // Returns whether the page is registered.
   [[nodiscard]] bool has(const WorkerPage& page) const { return pages_.contains(page.name()); }
 
+  // Reasons, for records.
+  static constexpr std::string_view kAnotherBoot = "the machine was restarted";
   static constexpr std::string_view kStartedAnother =
       "the worker started another program inside the scope";
 
@@ -109,6 +111,9 @@ class PageRegistry {
   };
   std::unordered_map<std::string, Free> free_;  // by name
 };
+
+// Returns the identity of a process that has exited, as its page says.
+WorkerIdentity claimed_identity(const PageClaims& claims, pid_t pid);
 
 // Returns whether the process runs another program than the one that made the page. The kernel puts
 // the stack of each new program somewhere else. Returns false where that cannot be seen.

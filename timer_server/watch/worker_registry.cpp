@@ -12,7 +12,6 @@
 
 #include "common/limits.hpp"
 #include "common/proc_files.hpp"
-#include "timer_server/system/halted.hpp"
 #include "timer_server/system/hardening.hpp"
 #include "timer_server/system/messages.hpp"
 

@@ -200,7 +200,7 @@ TEST_CASE("docs/records.md gives the fields of the other records about workers")
   const filetimer::Records records = make_records();
   const WorkerIdentity worker = full_worker();
   const Evidence evidence = crowded_evidence();
-  check_fields("left_open", {records.left_open(worker, full_scope(), kNow)});
+  check_fields("left_open", {records.left_open(worker, full_scope(), kNow, "the worker ended")});
   check_fields("worker_ended", {records.worker_ended(worker, full_statistics())});
   check_fields("warned", {records.warned(worker, full_soft_deadline(), &evidence)});
   check_fields("deferred", {records.deferred(worker, full_scope(), kNow, "why"),

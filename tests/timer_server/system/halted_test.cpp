@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/system/halted.hpp"
-
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -12,6 +10,7 @@
 
 #include "tests/support/children.hpp"
 #include "tests/support/files.hpp"
+#include "timer_server/system/process.hpp"
 
 using namespace filetimer;
 

@@ -76,7 +76,7 @@ std::string scopes_table(std::span<const ListedScope> scopes, Instant now, bool 
   for (const ListedScope& scope : scopes) {
     const ScopeOwner& owner = *scope.owner;
     const auto [remaining, remaining_colour] = remaining_of(scope, now);
-    const bool thread_ended = (scope.slot.flags & slot_flag::kThreadEnded) != 0;
+    const bool thread_ended = scope.slot.has(slot_flag::kThreadEnded);
     table.add({{owner.rank},
                {owner.pid ? fmt::format("{}", *owner.pid) : "?"},
                {owner.comm},
@@ -123,8 +123,8 @@ std::string scope_json(const ListedScope& scope, Instant now) {
     json.seconds("left_s", scope.slot.left);
   }
   json.field("transport", name_of(owner.transport));
-  json.field("whole_process", (slot.flags & slot_flag::kWholeProcess) != 0);
-  json.field("thread_ended", (slot.flags & slot_flag::kThreadEnded) != 0);
+  json.field("whole_process", slot.has(slot_flag::kWholeProcess));
+  json.field("thread_ended", slot.has(slot_flag::kThreadEnded));
   json.field("signal", slot.signal);
   if (slot.grace_ms == kNoSigkill) {
     json.null("grace_s");
