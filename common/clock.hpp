@@ -17,6 +17,10 @@ constexpr double in_seconds(Duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
+constexpr double in_milliseconds(Duration duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
+}
+
 // A point on CLOCK_MONOTONIC of this boot. Instant::never() is later than every other.
 struct Instant {
   std::int64_t ns = 0;

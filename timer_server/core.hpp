@@ -55,9 +55,7 @@ class CountsByScope {
     return values_[label];
   }
 
-  // Returns the counts by label value.
   [[nodiscard]] const Values& values() const { return values_; }
-  // Returns the sum of the counts.
   [[nodiscard]] std::uint64_t total() const {
     std::uint64_t sum = 0;
     for (const auto& [label, count] : values_) {

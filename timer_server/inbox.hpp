@@ -21,8 +21,8 @@
 namespace filetimer {
 
 // Reads the request pipe and carries out each request: a wake-up message goes to PageRegistry, an
-// acquire or a release to the pipe page of its worker. A
-// request that cannot be carried out goes to Rejections; the requests after it are carried out.
+// acquire or a release to the pipe page of its worker, and what cannot be carried out to
+// Rejections.
 class Inbox final : private RequestSink {
  public:
   Inbox(Core& core, WorkerRegistry& registry, PageRegistry& pages, const ControlRequests& control,
@@ -38,7 +38,6 @@ class Inbox final : private RequestSink {
   // Reads and carries out the requests that are in the pipe, but no more bytes than the pipe can
   // hold, so that writers that never pause do not delay deadlines.
   void read();
-  // Does the same with at most `most` bytes.
   void read(std::size_t most);
   // Returns when read() must be called at the latest; never() if a request wakes the loop.
   [[nodiscard]] Instant next() const { return read_again_; }
@@ -50,9 +49,8 @@ class Inbox final : private RequestSink {
   // Lets the timeouts of scopes of the last reading begin at `begun`, if their requests have no
   // time: they may have waited since.
   void antedate_requests(Instant begun);
-  // Returns the earliest deadline that was asked for since the last call.
+  // Return what was asked for since the last call; never() and kForever: nothing.
   Instant take_earliest_deadline() { return std::exchange(earliest_, Instant::never()); }
-  // Returns the shortest timeout that was asked for since the last call; kForever: none.
   Duration take_shortest_timeout() { return std::exchange(shortest_, kForever); }
 
  private:

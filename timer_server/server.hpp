@@ -42,7 +42,7 @@ class Server {
 
   [[nodiscard]] std::string ready_line() const;
   void supervise(Command command) { children_.supervise(std::move(command)); }
-  // Serves until the server is asked to stop, or COMMAND has ended. Returns the exit status.
+  // Returns the exit status, when the server was asked to stop or COMMAND has ended.
   int run();
   // Removes the request pipe and records the stop. Called instead of run() if COMMAND cannot be
   // started.

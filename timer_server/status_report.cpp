@@ -12,7 +12,6 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <ranges>
 #include <system_error>
 
 #include "common/limits.hpp"
@@ -68,7 +67,11 @@ void write_settings(JsonWriter& json, const Settings& settings) {
       .field("on_expiry", !settings.on_expiry.empty())
       .field("on_warning", !settings.on_warning.empty())
       .field("evidence_command", !settings.evidence_command.empty())
-      .array("evidence_drop_ins", settings.drop_ins | std::views::transform(&DropIn::name))
+      .begin_array("evidence_drop_ins");
+  for (const DropIn& drop_in : settings.drop_ins) {
+    json.element(drop_in.name);
+  }
+  json.end_array()
       .field("log_max_bytes", settings.log_max_bytes)
       .given("metrics", settings.metrics)
       .end_object();

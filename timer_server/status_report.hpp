@@ -82,7 +82,6 @@ class MetricsFile {
  public:
   // How long a write may take before it is a failure. Sweeps may come faster than a disk is.
   static constexpr Duration kAnswerLimit = std::chrono::seconds{1};
-  // How long write_last() waits.
   static constexpr Duration kLastLimit = std::chrono::milliseconds{500};
 
   // `path` is absolute; empty: no file is wanted. The side threads must outlive this object.
@@ -97,7 +96,7 @@ class MetricsFile {
   bool is_ready();
   // Begins to write, behind a file that is being written.
   void write(std::string text);
-  // Writes the last file, and waits for it.
+  // Waits for it, at most kLastLimit.
   void write_last(std::string text);
 
  private:

@@ -447,8 +447,8 @@ active [WORKERS] proctype Worker() {
 end:
   do
   /* OwnPage::make(), PageFile::create(); OwnPage::announce() follows
-   * code: timer_client/client/page/own_page.cpp OwnPage::make b039e954
-   * code: timer_client/client/page/page_file.cpp PageFile::create 4c1d3dc5
+   * code: timer_client/client/page/own_page.cpp OwnPage::make e7f7bc08
+   * code: timer_client/client/page/page_file.cpp PageFile::create 16ae9667
    * code: timer_client/client/page/own_page.cpp OwnPage::announce 03d488db */
   :: d_step { worker_at[w] == MAKE_PAGE -> is_page[w] = true; worker_at[w] = READ_INCARNATION }
 
@@ -636,11 +636,11 @@ active proctype Server() {
 end:
   do
   /* BoardFile::open()
-   * code: timer_server/scopes/board_file.cpp BoardFile::open bd895b28 */
+   * code: timer_server/scopes/board_file.cpp BoardFile::open 88ad0f9b */
   :: d_step { server_at == START -> next_wake = ALWAYS; server_at = AFTER_START }
   /* RequestPipe::open()
-   * code: timer_server/requests/request_pipe.cpp RequestPipe::open ab0f0f2c
-   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open e1f231d2 */
+   * code: timer_server/requests/request_pipe.cpp RequestPipe::open d30590a2
+   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open 9714c604 */
   :: d_step { server_at == MAKE_PIPE ->
        if
        :: pipe_at_path == 0 -> pipe_at_path = 1 + ENDS - ends
@@ -918,7 +918,7 @@ active proctype Clock() {
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::give_up_idle 782687c3
  * code: timer_client/client/page/page_statistics.hpp count_scope a14169be
  * code: timer_client/client/page/page_statistics.cpp PageStatistics::take 51348fa7
- * code: common/page_reader.cpp read_slot 9f935bc2
+ * code: common/page_reader.cpp read_slot 143c74ab
  * code: common/page_reader.cpp read_ended_scopes 4263b2b0
  *
  * Every function that chooses an order in these files is named above:

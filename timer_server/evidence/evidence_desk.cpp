@@ -25,10 +25,6 @@ constexpr Duration kReleaseTime = milliseconds{20};
 // evidence, the CPU sample of another worker is left out, so that its signal is not delayed.
 constexpr std::size_t kMaxSampled = 32;
 
-double to_ms(Duration duration) {
-  return std::chrono::duration<double, std::milli>(duration).count();
-}
-
 }  // namespace
 
 EvidenceCollection::EvidenceCollection(SideThreads& side_threads, EvidenceRequest request,
@@ -155,7 +151,7 @@ void EvidenceCollection::deliver(bool is_complete, std::string_view missing) {
                          : !is_complete ? fmt::format("time was up while {}", activity_)
                                         : missing);
   }
-  evidence.gathered_ms = to_ms(Instant::now() - begun_);
+  evidence.gathered_ms = in_milliseconds(Instant::now() - begun_);
   std::exchange(done_, nullptr)(std::move(evidence), is_complete);
 }
 

@@ -206,7 +206,7 @@ Evidence read_proc_evidence(pid_t pid, std::uint64_t start_time) {
   read_threads(pid, tids, kThreadsReadFirst, evidence);
   read_children(pid, tids, evidence);
   read_devices(folder, evidence);
-  evidence.gathered_ms = std::chrono::duration<double, std::milli>(Instant::now() - begin).count();
+  evidence.gathered_ms = in_milliseconds(Instant::now() - begin);
   return evidence;
 }
 

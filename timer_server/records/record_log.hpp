@@ -50,18 +50,15 @@ class RecordLog {
   // Queues a record, which is a JSON object without a newline, and returns its number, from 1.
   // Drops the record and returns the number of the previous one if the backlog would be longer than
   // kMaxLogBacklogBytes with this record.
-  std::uint64_t append(std::string record) {
-    return append(list_of(std::move(record)), kMaxLogBacklogBytes);
-  }
+  std::uint64_t append(std::string record) { return append(list_of(std::move(record))); }
   // Queues a record likewise, but drops it already if the backlog would be longer than
   // kMaxLogBacklogBytesOfDetails: the rest is for verdicts and outcomes.
   std::uint64_t append_detail(std::string record) {
     return append(list_of(std::move(record)), kMaxLogBacklogBytesOfDetails);
   }
   // Queues records that are written and synced together. Returns the number of the last.
-  std::uint64_t append(std::vector<std::string> records) {
-    return append(std::move(records), kMaxLogBacklogBytes);
-  }
+  std::uint64_t append(std::vector<std::string> records,
+                       std::size_t most_bytes = kMaxLogBacklogBytes);
   // Keeps the thread from beginning with the records that are appended in its lifetime: it would
   // compete with the signals of their kills for the processors.
   class Hold {
@@ -125,7 +122,6 @@ class RecordLog {
   static std::vector<std::string> list_of(std::string record);
   static void put_back(std::deque<Entry>& entries, std::deque<Entry>& queue);
   static Instant oldest_of(const std::deque<Entry>& entries);
-  std::uint64_t append(std::vector<std::string> records, std::size_t most_bytes);
   void hold(bool is_held);
   void run();
   void stop();

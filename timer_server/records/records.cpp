@@ -18,10 +18,6 @@ namespace {
 constexpr int kSchema = 1;
 constexpr double kNull = std::numeric_limits<double>::infinity();  // JsonWriter writes null for it
 
-double millis(Duration d) {
-  return std::chrono::duration<double, std::milli>(d).count();
-}
-
 void write_timeout(JsonWriter& json, std::string_view key, Duration timeout) {
   json.field(key, timeout == kForever ? kNull : in_seconds(timeout));
 }
@@ -83,7 +79,7 @@ std::string_view result_name(HookResult result) {
 void write_outcome(JsonWriter& json, const HookOutcome& outcome, std::string_view pid_key) {
   json.field("scope", outcome.scope).field("result", result_name(outcome.result));
   if (outcome.pid != 0) {
-    json.field(pid_key, outcome.pid).fixed("duration_ms", millis(outcome.took), 3);
+    json.field(pid_key, outcome.pid).fixed("duration_ms", in_milliseconds(outcome.took), 3);
   }
   if (outcome.exit_status) {
     json.field("exit_status", *outcome.exit_status);
@@ -266,7 +262,7 @@ std::string Records::expired(const WorkerIdentity& worker, const Expiry& expiry,
   json.field("id", expiry.id).field("incident", expiry.incident).field("scope", expiry.scope.name);
   write_timeouts(json, terms);
   json.fixed("elapsed_s", in_seconds(expiry.judged - terms.acquired), 6)
-      .fixed("overdue_ms", millis(expiry.judged - terms.deadline), 6)
+      .fixed("overdue_ms", in_milliseconds(expiry.judged - terms.deadline), 6)
       .field("acquired_mono_ns", terms.acquired.ns)
       .field("deadline_mono_ns", terms.deadline.ns);
   json.given("tid", terms.tid).field("signal", std::max(terms.signal, 0));
@@ -323,7 +319,7 @@ std::string Records::killed(const WorkerIdentity& worker, const Expiry& expiry,
         .end_object();
   }
   json.end_array()
-      .fixed("dead_after_ms", outcome.dead_after ? millis(*outcome.dead_after) : kNull, 3)
+      .fixed("dead_after_ms", outcome.dead_after ? in_milliseconds(*outcome.dead_after) : kNull, 3)
       .given("reason", outcome.reason);
   if (outcome.held_by != nullptr) {
     write_hold(json, *outcome.held_by);
@@ -362,7 +358,7 @@ std::string Records::warned(const WorkerIdentity& worker, const SoftDeadline& pa
   write_timeouts(json, terms);
   json.fixed("elapsed_s", in_seconds(passed.noticed - terms.acquired), 6)
       .fixed("soft_s", in_seconds(after), 6)
-      .fixed("overdue_ms", millis(passed.noticed - passed.when), 6)
+      .fixed("overdue_ms", in_milliseconds(passed.noticed - passed.when), 6)
       .field("acquired_mono_ns", terms.acquired.ns)
       .field("soft_mono_ns", passed.when.ns);
   json.given("tid", terms.tid).given("signal", passed.signal).given("omitted", passed.omitted);
@@ -418,7 +414,7 @@ std::string Records::released_late(const WorkerIdentity& worker, const Expiry& e
   JsonWriter json = begin("released_late", worker);
   json.field("id", expiry.id)
       .field("scope", expiry.scope.name)
-      .fixed("late_ms", millis(*expiry.released_at - expiry.scope.terms.deadline), 3)
+      .fixed("late_ms", in_milliseconds(*expiry.released_at - expiry.scope.terms.deadline), 3)
       .field("reason", "released after its deadline was judged, before a signal was sent");
   return std::move(json).finish();
 }

@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <sys/mman.h>
 
+#include <cstdint>
+
 namespace filetimer {
 namespace {
 

@@ -20,8 +20,7 @@ namespace filetimer {
 // What a kill signals: the worker and its descendants, or the worker alone.
 enum class KillMode { kTree, kProcess };
 
-// How workers are killed: --kill, --evidence, --warn-evidence, --peer-evidence, --dry-run and their
-// time limits.
+// How workers are killed.
 struct KillPolicy {
   KillMode mode = KillMode::kTree;
   EvidenceLevel evidence = EvidenceLevel::kProc;  // of an expiry, also in a dry run

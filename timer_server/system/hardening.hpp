@@ -19,7 +19,6 @@ void harden(Inheritance& inheritance);
 // Nothing that is forked or started afterwards inherits it.
 Status enter_realtime();
 
-// Of this process.
 std::size_t open_descriptors();
 std::size_t descriptor_limit();
 // Returns the most clients that may wait for an answer at a time. They get a share of the

@@ -1,4 +1,3 @@
-// Side threads: they do what may block, so that the loop never waits.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -9,7 +8,8 @@
 namespace filetimer {
 
 // Runs jobs that may block, for example on files of /proc that take a worker's memory lock, or that
-// take time. A job runs on a side thread; the function that it returns runs on the loop thread:
+// take time, so that the loop never waits. A job runs on a side thread; the function that it
+// returns runs on the loop thread:
 //
 //   side_threads.run([pid, cell]() -> SideThreads::Delivery {
 //     WorkerFacts facts = read_worker_facts(pid);

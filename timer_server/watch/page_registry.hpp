@@ -39,7 +39,6 @@ class PageRegistry {
   void record_orphaned_scopes(const PageClaims& claims, pid_t pid,
                               const std::vector<SlotReading>& scopes, std::string_view reason,
                               const WasJudged& was_judged);
-  // Returns the number of orphaned scopes.
   [[nodiscard]] std::size_t orphaned_scopes() const { return orphaned_scopes_; }
 
   // Forgets which pages were refused in the last batch of requests.
@@ -53,7 +52,6 @@ class PageRegistry {
   // Returns whether pages may have new scopes since the last call of take_changed(): a worker has
   // written a wake-up message.
   [[nodiscard]] bool has_changed() const { return has_changed_; }
-  // Returns the same, once.
   bool take_changed() { return std::exchange(has_changed_, false); }
 
   // Removes a page of a worker that still runs: the worker has executed another program or
@@ -66,7 +64,6 @@ class PageRegistry {
   // Records the statistics of all workers that are alive. Called when a server ends whose runtime
   // directory is removed: no other server will record them.
   void record_statistics_of_living_workers() const;
-  // Returns whether the page is registered.
   [[nodiscard]] bool has(const WorkerPage& page) const { return pages_.contains(page.name()); }
 
   // Reasons, for records.

@@ -20,10 +20,6 @@ namespace filetimer {
 // Admits processes as workers and removes those that have exited. A worker is a process of the
 // server's user, neither the server nor one of its ancestors; its pid always means the process that
 // has it now.
-//
-//   registry.begin_batch();                    // requests were read
-//   auto worker = registry.worker_of(pid);     // for each of them
-//   registry.remove_exited_workers();          // after the last one
 class WorkerRegistry {
  public:
   // `on_remove` is called before a worker is removed: the owner of its scopes removes them.
@@ -47,7 +43,6 @@ class WorkerRegistry {
   // Removes the workers whose exit has woken the loop. Call it after all requests were read: a
   // release that a worker wrote before its exit must be read first.
   void remove_exited_workers();
-  // Removes a worker with all its scopes.
   void remove(Worker& worker);
   // Returns whether a worker with this pid was removed since forget_removed() was called.
   [[nodiscard]] bool was_removed(pid_t pid) const { return removed_.contains(pid); }
