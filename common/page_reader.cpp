@@ -98,9 +98,9 @@ std::optional<SlotReading> read_slot(const Slot& slot, std::int64_t word,
   reading.started = start_in(slot.started);
   const std::int64_t asked = slot.timeout.load(kRelaxed);
   reading.asked = asked < 0 || asked >= kMaxTimeout.count() ? kForever : Duration{asked};
-  const bool keeps_deadline = slot_word::is_open(word) || slot_word::is_expired(word);
-  reading.deadline = keeps_deadline ? deadline_of_word(slot_word::is_open(word) ? word : -word)
-                                    : reading.started + reading.asked;
+  reading.deadline = slot_word::is_in_use(word)
+                         ? deadline_of_word(slot_word::is_open(word) ? word : -word)
+                         : reading.started + reading.asked;
   if (const std::int64_t left = slot.left.load(kRelaxed);
       slot_word::is_paused(word) && left <= kMaxTimeout.count()) {
     reading.left = Duration{std::max<std::int64_t>(left, 0)};

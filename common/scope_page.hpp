@@ -73,6 +73,9 @@ constexpr std::int64_t expired(std::int64_t deadline) {
 constexpr bool is_expired(std::int64_t word) {
   return word < 0 && word > kIdleWatch;
 }
+constexpr bool is_in_use(std::int64_t word) {
+  return is_open(word) || is_expired(word);
+}
 }  // namespace slot_word
 
 // Bits of Slot::flags.

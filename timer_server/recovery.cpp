@@ -29,7 +29,7 @@ std::size_t Recovery::adopt() {
   pages_.adopt(was_judged());
   core_.workers.for_each([&](const Worker& worker) {
     for (const auto& page : worker.pages) {
-      adopted_scopes_ += page->open_count();
+      adopted_scopes_ += page->open_slots().size();
     }
   });
   const auto pipe_workers = core_.directory.pages().pipe_workers();
@@ -102,7 +102,7 @@ Worker* Recovery::worker_of(PipePage& page, pid_t pid) {
                         process->start_time == claims.start_time && process->uid == ::geteuid();
   if (!is_alive) {
     pages_.record_orphaned_scopes(
-        claims, pid, page.adopted(),
+        claims, pid, page.open_slots(),
         claims.boot == this_boot() ? kExitedUnseen : PageRegistry::kAnotherBoot, was_judged());
     page.remove();
     return nullptr;
@@ -117,14 +117,14 @@ Worker* Recovery::worker_of(PipePage& page, pid_t pid) {
 
 void Recovery::restore_scopes(Worker& worker, PipePage& page) {
   worker.left_on_pipe = Instant::now();  // an upper bound: the time is not saved
-  for (const SlotReading& reading : page.adopted()) {
+  for (const SlotReading& reading : page.open_slots()) {
     const PastVerdict verdict =
         past_verdict(worker.process->pid, worker.process->start_time, reading);
     if (verdict.kill != nullptr) {
-      page.restore_verdict(reading.id, verdict.kill->verdict.has_value());
-      continue;
+      page.restore_verdict(reading.id);
+    } else {
+      ++adopted_scopes_;
     }
-    ++adopted_scopes_;
   }
   core_.workers.note_unsaved(worker);
 }

@@ -661,7 +661,7 @@ end:
    * the folder is read do not know of each other.
    * code: timer_server/watch/page_registry.cpp PageRegistry::adopt 9668fd12
    * code: timer_server/scopes/page_folder.cpp PageFolder::names 85a45f6b
-   * code: timer_server/recovery.cpp Recovery::adopt b382854e */
+   * code: timer_server/recovery.cpp Recovery::adopt d8e8fec0 */
   :: d_step { server_at == LIST ->
        known[0] = is_page[0];
        known[1] = is_page[1];
@@ -697,7 +697,7 @@ end:
        fi }
   /* take_verdict_back()
    * code: common/wake_protocol.hpp take_verdict_back fa5d051a
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::reopen 4c5a3eea */
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::reopen 28f4134a */
   :: d_step { server_at == TAKE_BACK ->
        if
        :: IS_EXPIRED(word[i]) -> word[i] = word[i] - LAST; REACHED(W_TAKEN_BACK)
@@ -757,7 +757,7 @@ end:
        fi }
   /* DeadlineScan::judge(), try_expire(); expiry_of()
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge 25607ed6
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::try_expire d5dc0099
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::try_expire 267166df
    * code: common/wake_protocol.hpp try_expire 263fb2c5 */
   :: d_step { server_at == JUDGE && SERVER_DRAINED ->
        if
@@ -806,7 +806,7 @@ end:
    * only the server changes it, so both exchanges are one step. Likewise in take_verdict_back().
    * code: common/wake_protocol.hpp finish_verdict 83b6ee5c
    * code: common/wake_protocol.hpp acknowledge_late_release d364e7bd
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::finish 3d685e63 */
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::finish b4e7ea4b */
   :: d_step { server_at == FINISH ->
        if
        :: word[i] == EXPIRED(kill[i]) -> word[i] = AFTER_KILL
@@ -918,7 +918,7 @@ active proctype Clock() {
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::give_up_idle 782687c3
  * code: timer_client/client/page/page_statistics.hpp count_scope a14169be
  * code: timer_client/client/page/page_statistics.cpp PageStatistics::take 51348fa7
- * code: common/page_reader.cpp read_slot 143c74ab
+ * code: common/page_reader.cpp read_slot 276fac7a
  * code: common/page_reader.cpp read_ended_scopes 4263b2b0
  *
  * Every function that chooses an order in these files is named above:

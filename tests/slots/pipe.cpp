@@ -105,10 +105,10 @@ class PipeMachine final : public Machine {
     for (int key = 0; key < kKeys; ++key) {
       apply({"release", 0, {key}});
     }
-    expect(page_->open_count() == 0 && page_->judged_slots().empty(), "a slot is not free");
+    expect(page_->open_slots().empty() && page_->judged_slots().empty(), "a slot is not free");
     save();
     const auto next = PipePage::adopt(folder_.path(), ::getpid(), terms_);
-    expect(!next || (*next)->adopted().empty(), "the file has a scope");
+    expect(!next || (*next)->open_slots().empty(), "the file has a scope");
   }
 
   testing::Pipe pipe_{folder_.path("requests")};

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <cstring>
 #include <utility>
 
 #include "common/due.hpp"
@@ -53,22 +54,9 @@ bool is_same_span(std::int64_t before, std::int64_t now) {
          std::chrono::abs(Instant{now} - Instant{before}) < kSameDeadline;
 }
 
+// For slots that no other process writes.
 void copy_slot(Slot& to, const Slot& from) {
-  to.acquired.store(from.acquired.load(kRelaxed), kRelaxed);
-  to.started.store(from.started.load(kRelaxed), kRelaxed);
-  to.timeout.store(from.timeout.load(kRelaxed), kRelaxed);
-  to.grace_ms.store(from.grace_ms.load(kRelaxed), kRelaxed);
-  to.soft_ms.store(from.soft_ms.load(kRelaxed), kRelaxed);
-  to.left.store(from.left.load(kRelaxed), kRelaxed);
-  to.tid.store(from.tid.load(kRelaxed), kRelaxed);
-  to.signal.store(from.signal.load(kRelaxed), kRelaxed);
-  to.flags.store(from.flags.load(kRelaxed), kRelaxed);
-  to.shown_bytes.store(from.shown_bytes.load(kRelaxed), kRelaxed);
-  to.deadline.store(from.deadline.load(kRelaxed), kRelaxed);
-}
-
-bool is_in_use(std::int64_t word) {
-  return slot_word::is_open(word) || slot_word::is_expired(word);
+  std::memcpy(static_cast<void*>(&to), &from, sizeof to);
 }
 
 }  // namespace
@@ -171,10 +159,9 @@ Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
   Slot& slot = slot_at(number);
   set_terms(slot, terms);
   set_deadline(slot, word);
-  on_change(number);
+  note_change(number);
   const Instant due = due_time(slot, word, terms_.max_timeout);
-  const Instant soft = soft_time_of(slot, word, due, terms_.warn_at);
-  const Instant first = std::min(due, soft);
+  const Instant first = std::min(due, soft_time_of(slot, word, due, terms_.warn_at));
   next_ = std::min(next_, first);
   shortest_ = std::min(shortest_, timeout_of(slot, word, terms_.max_timeout));
   return first;
@@ -185,7 +172,7 @@ void PipePage::antedate(std::string_view id, Instant started) {
   const std::int64_t word = number ? slot_at(*number).deadline.load(kRelaxed) : slot_word::kFree;
   if (slot_word::is_open(word) && word < slot_word::kNoDeadline && word > started.ns) {
     slot_at(*number).timeout.store(word - started.ns, kRelaxed);
-    on_change(*number);
+    note_change(*number);
   }
 }
 
@@ -196,13 +183,13 @@ bool PipePage::release(std::string_view id) {
     return false;
   }
   Slot& slot = slot_at(*number);
-  const bool was_inside = entries_[*number].is_counted;
+  const bool was_inside = !is_whole_process(slot);
   if (try_release(slot, slot.deadline.load(kRelaxed))) {
     free(*number);
   } else {
     release_late(slot);
     forget_id(*number);
-    on_change(*number);
+    note_change(*number);
   }
   return was_inside;
 }
@@ -230,16 +217,15 @@ void PipePage::end_cancelled(std::optional<std::string_view> id) {
     if (entry.is_cancelled && (!id || entry.id == *id)) {
       entry.is_cancelled = false;
       --cancelled_;
-      on_change(slot);
+      note_change(slot);
     }
   }
 }
 
-// Called for a slot that is free, or was released late and acknowledged.
 void PipePage::free(std::size_t slot) {
   slot_at(slot).deadline.store(slot_word::kFree, kRelaxed);
   forget_id(slot);
-  on_change(slot);
+  note_change(slot);
   free_.push_back(static_cast<SlotNumber>(slot));
 }
 
@@ -250,68 +236,40 @@ void PipePage::forget_id(std::size_t slot) {
   }
 }
 
+void PipePage::note_change(std::size_t slot) {
+  entries_[slot].is_changed = is_changed_ = true;
+}
+
+// A slot whose kill is over is freed although the worker may still be in the scope, because no
+// message on the pipe would announce the end.
 void PipePage::on_change(std::size_t slot) {
-  Entry& entry = entries_[slot];
-  entry.is_changed = true;
-  const auto number = static_cast<SlotNumber>(slot);
-  first_changed_ = std::min(first_changed_, number);
-  end_of_changed_ = std::max<SlotNumber>(end_of_changed_, number + 1);
-  const Slot& changed = slot_at(slot);
-  const bool is_inside = is_in_use(changed.deadline.load(kRelaxed)) &&
-                         (changed.flags.load(kRelaxed) & slot_flag::kWholeProcess) == 0;
-  if (is_inside != entry.is_counted) {
-    entry.is_counted = is_inside;
-    inside_ = is_inside ? inside_ + 1 : inside_ - 1;
+  const std::int64_t word = slot_at(slot).deadline.load(kRelaxed);
+  if (word == slot_word::kFree || word == slot_word::kJudged) {
+    free(slot);
   }
+  note_change(slot);
+  next_ = {};
 }
 
-WorkerPage::Activity PipePage::activity() {
-  Activity activity;
-  activity.is_inside = inside_ > 0;
-  return activity;
-}
-
-// Between two scans deadlines only get later, except those of acquire(), which updates next_.
+// Between two scans deadlines only get later, except those of acquire() and of verdicts that are
+// taken back, which update next_.
 Instant PipePage::scan(const Scan& scan, Found& found, Activity& activity) {
-  activity.is_inside = activity.is_inside || inside_ > 0;
+  Instant next = next_;
   if (scan.now < next_) {
-    activity.shortest = std::min(activity.shortest, shortest_);
-    return next_;
+    activity.is_inside = activity.is_inside || std::ranges::any_of(by_id_, [this](SlotNumber slot) {
+                           return !is_whole_process(slot_at(slot));
+                         });
+  } else {
+    const std::size_t known = found.due.size() + found.to_signal.size();
+    const Duration shortest = std::exchange(activity.shortest, kForever);
+    next = next_ = WorkerPage::scan(scan, found, activity);
+    shortest_ = std::exchange(activity.shortest, shortest);
+    if (found.due.size() + found.to_signal.size() > known) {
+      next_ = {};  // scopes that are due may be deferred, and must be found again
+    }
   }
-  const std::size_t known = found.due.size();
-  const std::size_t known_to_signal = found.to_signal.size();
-  Activity of_slots;
-  next_ = WorkerPage::scan(scan, found, of_slots);
-  shortest_ = of_slots.shortest;
   activity.shortest = std::min(activity.shortest, shortest_);
-  const Instant next = next_;
-  if (found.due.size() > known || found.to_signal.size() > known_to_signal) {
-    next_ = {};  // scopes that are due may be deferred, and must be found again
-  }
   return next;
-}
-
-// The slot is freed although the worker may still be in the scope, because no message on the pipe
-// would announce the end.
-void PipePage::finish(std::size_t slot, std::int64_t word) {
-  const std::int64_t now = slot_at(slot).deadline.load(kRelaxed);
-  if (now == slot_word::expired(word) || now == slot_word::kReleasedLate) {
-    free(slot);
-  }
-}
-
-void PipePage::reopen(std::size_t slot, std::int64_t word) {
-  std::int64_t expired = slot_word::expired(word);
-  if (slot_at(slot).deadline.compare_exchange_strong(expired, word, kRelaxed)) {
-    next_ = {};
-    on_change(slot);
-  }
-}
-
-void PipePage::acknowledge_late_release(std::size_t slot) {
-  if (slot_at(slot).deadline.load(kRelaxed) == slot_word::kReleasedLate) {
-    free(slot);
-  }
 }
 
 Result<std::shared_ptr<PipePage>> PipePage::adopt(const std::string& folder, pid_t pid,
@@ -326,7 +284,7 @@ Result<std::shared_ptr<PipePage>> PipePage::adopt(const std::string& folder, pid
   struct alignas(64) Line {
     std::byte bytes[64];
   };
-  std::vector<Line> lines(kPageBytes / sizeof(Line));
+  std::vector<Line> lines(kStatisticsAt / sizeof(Line));
   const PageLayout page(lines.data());
   const auto read = [&](std::size_t offset, std::size_t bytes) -> Status {
     if (read_at(file->fd.get(), page.base() + offset, bytes, offset)) {
@@ -349,181 +307,146 @@ Result<std::shared_ptr<PipePage>> PipePage::adopt(const std::string& folder, pid
   }
   adopted->claims_ = std::make_unique<const PageClaims>(std::move(*claims));
   adopted->grow(slots_in_use(page));
-  adopted->saved_count_ = static_cast<std::uint32_t>(adopted->count_);
+  if (Status names = read(kNamesAt, adopted->count_ * sizeof(SlotName)); !names) {
+    return tl::unexpected<Error>(std::move(names.error()));
+  }
   for (std::size_t i = 0; i < adopted->count_; ++i) {
-    const std::int64_t word = page.slot(i).deadline.load(kRelaxed);
+    Slot& slot = adopted->slots_[i];
     Entry& entry = adopted->entries_[i];
+    copy_slot(slot, page.slot(i));
+    const std::int64_t word = slot.deadline.load(kRelaxed);
     entry.is_saved = word != slot_word::kFree;
-    if (!is_in_use(word)) {
+    if (!slot_word::is_in_use(word)) {
       adopted->free(i);
       continue;
-    }
-    if (Status name = read(kNamesAt + i * sizeof(SlotName), sizeof(SlotName)); !name) {
-      return tl::unexpected<Error>(std::move(name.error()));
     }
     std::string id = read_id(page.name(i));
-    copy_slot(adopted->slots_[i], page.slot(i));
-    const auto other = adopted->find(id);
-    if (other &&
-        adopted->slots_[*other].acquired.load(kRelaxed) >= page.slot(i).acquired.load(kRelaxed)) {
-      adopted->free(i);
-      continue;
-    }
-    if (other) {
-      adopted->free(*other);  // acquired again after a verdict that was not recorded
+    if (const auto other = adopted->find(id)) {
+      // It was acquired again after a verdict that was not recorded: the later one counts.
+      const Slot& earlier = adopted->slots_[*other];
+      const bool is_later = slot.acquired.load(kRelaxed) > earlier.acquired.load(kRelaxed);
+      adopted->free(is_later ? *other : i);
+      if (!is_later) {
+        continue;
+      }
     }
     entry.has_saved_name = true;
     entry.id = std::move(id);
     adopted->by_id_.insert(adopted->place_of(entry.id), static_cast<SlotNumber>(i));
-    adopted->on_change(i);
   }
+  adopted->saved_count_ = static_cast<std::uint32_t>(adopted->count_);
+  adopted->has_header_ = true;
   adopted->fd_ = std::move(file->fd);
   return adopted;
 }
 
-std::vector<SlotReading> PipePage::adopted() {
-  std::vector<SlotReading> readings;
-  for (const SlotNumber slot : by_id_) {
-    if (auto reading = read(slot, slot_at(slot).deadline.load(kRelaxed))) {
-      readings.push_back(std::move(*reading));
-    }
-  }
-  return readings;
-}
-
-void PipePage::restore_verdict(std::string_view id, bool is_finished) {
-  const auto slot = find(id);
-  if (!slot) {
-    return;
-  }
-  const std::int64_t word = slot_at(*slot).deadline.load(kRelaxed);
-  if (is_finished) {
-    free(*slot);
-  } else if (slot_word::is_open(word)) {
-    (void)try_expire(*slot, word);
+void PipePage::restore_verdict(std::string_view id) {
+  if (has_open(id)) {
+    const SlotNumber slot = *find(id);
+    (void)try_expire(slot, slot_at(slot).deadline.load(kRelaxed));
   }
 }
 
 Status PipePage::save(const Process& worker, const std::optional<WorkerFacts>& facts) {
-  const SlotNumber first = std::exchange(first_changed_, kNone);
-  const SlotNumber end = std::exchange(end_of_changed_, SlotNumber{0});
+  is_changed_ = false;
   // No file is made before a slot is in use.
-  if (!fd_ && by_id_.empty()) {
+  if ((!fd_ && by_id_.empty()) || write(worker, facts)) {
     return {};
   }
-  Status saved = fd_ ? Status{} : make_file(worker);
-  if (saved && facts && !has_facts_) {
-    has_facts_ = true;
-    saved = write_facts(*facts);
-  }
-  for (SlotNumber slot = first; saved && slot < end; ++slot) {
-    if (std::exchange(entries_[slot].is_changed, false)) {
-      saved = write_slot(slot);
+  const Status failed = system_error(fmt::format("cannot write '{}'", path()));
+  remove();
+  return failed;
+}
+
+bool PipePage::write(const Process& worker, const std::optional<WorkerFacts>& facts) {
+  if (!fd_) {
+    const std::string name = path();
+    ::unlink(name.c_str());
+    fd_ = UniqueFd(::open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (!fd_ || ::ftruncate(fd_.get(), kPageBytes) != 0) {
+      return false;
     }
   }
-  if (const auto count = static_cast<std::uint32_t>(std::min(count_, kMaxScopesPerWorker));
-      saved && count != saved_count_) {
-    saved_count_ = count;
-    if (!write_at(fd_.get(), &count, sizeof count, offsetof(PageHeader, slots))) {
-      saved = system_error(fmt::format("cannot write '{}'", path()));
+  if ((!has_header_ || (facts && !has_facts_)) && !write_header(worker, facts)) {
+    return false;
+  }
+  for (std::size_t slot = 0; slot < count_; ++slot) {
+    if (std::exchange(entries_[slot].is_changed, false) && !write_slot(slot)) {
+      return false;
     }
   }
-  if (!saved) {
-    remove();
-    note_unsaved();
-  }
-  return saved;
+  const auto count = static_cast<std::uint32_t>(std::min(count_, kMaxScopesPerWorker));
+  return count == std::exchange(saved_count_, count) ||
+         write_at(fd_.get(), &count, sizeof count, offsetof(PageHeader, slots));
 }
 
-void PipePage::note_if_removed() {
-  if (fd_ && identity_of(path()) != identity_of(fd_.get())) {
-    fd_.reset();
-    note_unsaved();
-  }
-}
-
-// The next save() makes the file anew.
-void PipePage::note_unsaved() {
-  for (Entry& entry : entries_) {
-    entry.is_changed = true;
-    entry.is_saved = entry.has_saved_name = false;
-  }
-  first_changed_ = 0;
-  end_of_changed_ = static_cast<SlotNumber>(count_);
-  has_facts_ = false;
-  saved_count_ = 0;
-}
-
-Status PipePage::make_file(const Process& worker) {
-  const std::string name = path();
-  ::unlink(name.c_str());
-  fd_ = UniqueFd(::open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!fd_ || ::ftruncate(fd_.get(), kPageBytes) != 0) {
-    return system_error(fmt::format("cannot make '{}'", name));
-  }
+bool PipePage::write_header(const Process& worker, const std::optional<WorkerFacts>& facts) {
   PageHeader header{};
   begin_page(header, page_flag::kMadeByServer);
   header.pid = worker.pid;
   header.start_time = worker.start_time;
+  header.slots.store(saved_count_, kRelaxed);
   put_text(header.comm, worker.comm);
-  if (!write_at(fd_.get(), &header, sizeof header, 0)) {
-    return system_error(fmt::format("cannot write '{}'", name));
+  if (facts) {
+    const auto text_of = [](const std::optional<int>& rank) {
+      return rank ? fmt::format("{}", *rank) : std::string{};
+    };
+    put_text(header.rank, text_of(facts->rank));
+    put_text(header.local_rank, text_of(facts->local_rank));
+    put_text(header.job_id, facts->job_id);
   }
-  return {};
-}
-
-Status PipePage::write_facts(const WorkerFacts& facts) {
-  PageHeader header{};
-  const auto text_of = [](const std::optional<int>& rank) {
-    return rank ? fmt::format("{}", *rank) : std::string{};
-  };
-  put_text(header.rank, text_of(facts.rank));
-  put_text(header.local_rank, text_of(facts.local_rank));
-  put_text(header.job_id, facts.job_id);
-  constexpr std::size_t kFrom = offsetof(PageHeader, rank);
-  if (!write_at(fd_.get(), header.rank, offsetof(PageHeader, comm) - kFrom, kFrom)) {
-    return system_error(fmt::format("cannot write '{}'", path()));
-  }
-  return {};
+  has_header_ = true;
+  has_facts_ = facts.has_value();
+  return write_at(fd_.get(), &header, sizeof header, 0);
 }
 
 // Writes the slot as free, then the name, then the slot: a reader that finds the slot open finds
 // the right name.
-Status PipePage::write_slot(std::size_t index) {
+bool PipePage::write_slot(std::size_t index) {
   Entry& entry = entries_[index];
   const std::size_t at = kSlotsAt + index * sizeof(Slot);
   const bool is_free = slots_[index].deadline.load(kRelaxed) == slot_word::kFree;
   if (index >= kMaxScopesPerWorker || entry.is_cancelled || (is_free && !entry.is_saved)) {
-    return {};
+    return true;
   }
-  const auto write = [this](const void* bytes, std::size_t size, std::size_t offset) {
-    return write_at(fd_.get(), bytes, size, offset)
-               ? Status{}
-               : Status{system_error(fmt::format("cannot write '{}'", path()))};
-  };
   if (!is_free && !entry.has_saved_name) {
     const std::int64_t free = slot_word::kFree;
-    if (Status written = write(&free, sizeof free, at); !written) {
-      return written;
-    }
     SlotName name{};
     write_name(name, entry.id);
-    if (Status written =
-            write(&name, name_bytes(entry.id.size()), kNamesAt + index * sizeof(SlotName));
-        !written) {
-      return written;
+    if (!write_at(fd_.get(), &free, sizeof free, at) ||
+        !write_at(fd_.get(), &name, name_bytes(entry.id.size()),
+                  kNamesAt + index * sizeof(SlotName))) {
+      return false;
     }
     entry.has_saved_name = true;
   }
   entry.is_saved = !is_free;
-  return write(&slots_[index], sizeof(Slot), at);
+  return write_at(fd_.get(), &slots_[index], sizeof(Slot), at);
+}
+
+void PipePage::note_if_removed() {
+  if (fd_ && identity_of(path()) != identity_of(fd_.get())) {
+    forget_file();
+  }
 }
 
 void PipePage::remove() {
   if (fd_) {
     remove_page_file(path());
-    fd_.reset();
   }
+  forget_file();
+}
+
+// The next save() makes the file anew.
+void PipePage::forget_file() {
+  fd_.reset();
+  for (Entry& entry : entries_) {
+    entry.is_changed = true;
+    entry.is_saved = entry.has_saved_name = false;
+  }
+  is_changed_ = true;
+  has_header_ = has_facts_ = false;
+  saved_count_ = 0;
 }
 
 }  // namespace filetimer

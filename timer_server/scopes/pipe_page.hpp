@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -64,7 +63,8 @@ struct ScopeView {
 // Slots in the server's own memory, which the server writes for the worker. save() copies changed
 // slots into a file in the layout of a scope page, for the next server and for `timer_client list`.
 // A scope that is opened and released between two calls of save() is never written. The file is
-// written by pwrite, not through a mapping, so a full file system is an error and not a SIGBUS.
+// not mapped: so a full file system is an error and not a SIGBUS, a file that is cut short costs no
+// scope, and a name needs no more memory than it has bytes.
 class PipePage final : public WorkerPage {
  public:
   // The file is named after `pid` in `folder`, a path that must outlive the page.
@@ -77,11 +77,8 @@ class PipePage final : public WorkerPage {
   // Returns the header of the adopted file.
   [[nodiscard]] const PageClaims& claims() const { return *claims_; }
 
-  // Returns the adopted scopes.
-  std::vector<SlotReading> adopted();
-  // Restores a verdict that is in the log and may not be in the file. `is_finished`: its kill is
-  // over.
-  void restore_verdict(std::string_view id, bool is_finished);
+  // Restores a verdict that is in a kill file and may not be in this one.
+  void restore_verdict(std::string_view id);
 
   // Opens a scope, or replaces the terms of the open scope with this identity. `shown_bytes`: how
   // many bytes of `id` are the scope's name. Returns the scope's soft deadline, or its deadline if
@@ -108,26 +105,20 @@ class PipePage final : public WorkerPage {
   // once. After an error the file is removed, so that no server takes stale scopes for open ones,
   // and the next call makes it anew.
   Status save(const Process& worker, const std::optional<WorkerFacts>& facts);
-  [[nodiscard]] bool needs_save() const { return first_changed_ < end_of_changed_; }
+  [[nodiscard]] bool needs_save() const { return is_changed_; }
   // Lets the next save() make the file anew if another process has removed or replaced it.
   void note_if_removed();
   void remove();
 
-  Activity activity() override;
   Instant scan(const Scan& scan, Found& found, Activity& activity) override;
-  void finish(std::size_t slot, std::int64_t word) override;
-  void reopen(std::size_t slot, std::int64_t word) override;
-  void acknowledge_late_release(std::size_t slot) override;
 
  private:
   using SlotNumber = std::uint16_t;
-  static constexpr SlotNumber kNone = std::numeric_limits<SlotNumber>::max();
   struct Entry {
     std::string id;
     bool is_changed = false;      // since save()
     bool is_saved = false;        // the slot is in use in the file
     bool has_saved_name = false;  // and the file has its name
-    bool is_counted = false;      // in inside_
     bool is_cancelled = false;    // by a kill that has not ended
   };
 
@@ -142,12 +133,14 @@ class PipePage final : public WorkerPage {
   void grow(std::size_t count);
   void set_terms(Slot& slot, const ScopeTerms& terms) const;
   [[nodiscard]] std::string path() const;
+  void note_change(std::size_t slot);
   void free(std::size_t slot);
   void forget_id(std::size_t slot);
-  void note_unsaved();
-  Status make_file(const Process& worker);
-  Status write_facts(const WorkerFacts& facts);
-  Status write_slot(std::size_t index);
+  void forget_file();
+  // These return false with the reason in errno.
+  bool write(const Process& worker, const std::optional<WorkerFacts>& facts);
+  bool write_header(const Process& worker, const std::optional<WorkerFacts>& facts);
+  bool write_slot(std::size_t index);
 
   const std::string& folder_;
   const Terms terms_;
@@ -158,18 +151,15 @@ class PipePage final : public WorkerPage {
   std::vector<Entry> entries_;     // of the slots below count_
   std::vector<SlotNumber> by_id_;  // slots in use, by identity; without those released late
   std::vector<SlotNumber> free_;
-  // Scopes that are open or under a verdict, without whole-process scopes.
-  std::size_t inside_ = 0;
   std::size_t cancelled_ = 0;     // entries
   Instant next_;                  // no scope is due earlier
   Duration shortest_ = kForever;  // no scope has a shorter timeout
   UniqueFd fd_;
   const pid_t pid_;
-  // The changed slots are among these.
-  SlotNumber first_changed_ = kNone;
-  SlotNumber end_of_changed_ = 0;
+  bool is_changed_ = false;  // a slot
+  bool has_header_ = false;  // these three: the file
   bool has_facts_ = false;
-  std::uint32_t saved_count_ = 0;  // in the file's header
+  std::uint32_t saved_count_ = 0;
 };
 
 }  // namespace filetimer

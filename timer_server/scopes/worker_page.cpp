@@ -13,11 +13,6 @@ namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
-// Returns whether the worker is in the scope, judged or not.
-bool is_inside(std::int64_t word) {
-  return slot_word::is_open(word) || slot_word::is_expired(word);
-}
-
 }  // namespace
 
 // Calls `visit` with every slot in use and its word. Returns false if the page was truncated.
@@ -33,16 +28,19 @@ bool WorkerPage::for_each_slot(Visit&& visit) {
   return is_whole_;
 }
 
-// Does the same from the last slot to the first.
-template <class Visit>
-bool WorkerPage::for_each_slot_backward(Visit&& visit) {
+// Calls `change` with the slot, and on_change() if that has changed the word.
+template <class Change>
+void WorkerPage::change_word(std::size_t slot, Change&& change) {
+  bool has_changed = false;
   guarded([&] {
-    Slot* const slots = first_slot();
-    for (std::size_t i = slot_count(); i-- > 0;) {
-      visit(i, slots[i], read_deadline(slots[i]));
-    }
+    Slot& changed = slot_at(slot);
+    const std::int64_t before = changed.deadline.load(kRelaxed);
+    change(changed);
+    has_changed = changed.deadline.load(kRelaxed) != before;
   });
-  return is_whole_;
+  if (has_changed) {
+    on_change(slot);
+  }
 }
 
 const std::string& WorkerPage::name() const {
@@ -70,11 +68,10 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
       activity.shortest =
           std::min(activity.shortest, timeout_of(slot, word, scan.terms.max_timeout));
     }
+    note_activity(index, slot, word, activity);
     if (!slot_word::is_open(word)) {
-      note_activity(index, slot, word, activity);
       return;
     }
-    activity.is_inside = true;
     const Duration grace = grace_before_due(slot, scan.terms.grace);
     const auto due_after = [&](Duration after_timeout) {
       return due_after_losses(slot, word, scan.terms.max_timeout, after_timeout, scan.server,
@@ -86,7 +83,7 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
       timed_out = due_after(Duration::zero());
       if (timed_out > scan.now) {
         next = std::min(next, timed_out);
-      } else if (!rare_ || !is_noted(rare_->signalled, index, word)) {
+      } else if (notes_of(index).signalled != word) {
         // The first look may come after the whole grace period.
         const Instant grace_until = deadline <= scan.now ? scan.now + grace : deadline;
         next = std::min(next, grace_until);
@@ -96,7 +93,7 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
         }
         return;
       } else {
-        deadline = std::max(deadline, rare_->grace_until[index]);
+        deadline = std::max(deadline, notes_of(index).grace_until);
       }
     }
     if (deadline <= scan.now) {
@@ -110,8 +107,8 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
     const Instant warn = soft_time_of(slot, word, timed_out, scan.terms.warn_at);
     if (warn > scan.now) {
       next = std::min(next, warn);
-    } else if (!is_noted(rare().warned, index, word) && is_unchanged(slot, word)) {
-      note(rare().warned, index, word);
+    } else if (notes_of(index).warned != word && is_unchanged(slot, word)) {
+      notes_of(index).warned = word;
       found.soft.push_back({index, word, warn});
     }
   });
@@ -139,8 +136,8 @@ void WorkerPage::note_activity(std::size_t index, const Slot& slot, std::int64_t
     if (left > activity.last_left && left <= Instant::now()) {
       activity.last_left = left;
     }
-  } else {
-    activity.is_inside = activity.is_inside || slot_word::is_open(word) || !is_idle_watch(slot);
+  } else if (slot_word::is_open(word) || !is_idle_watch(slot)) {
+    activity.is_inside = activity.is_inside || !is_whole_process(slot);
   }
 }
 
@@ -152,20 +149,17 @@ WorkerPage::Activity WorkerPage::activity() {
   return activity;
 }
 
-WorkerPage::Rare& WorkerPage::rare() {
-  if (!rare_) {
-    rare_ = std::make_unique<Rare>();
+WorkerPage::Notes& WorkerPage::notes_of(std::size_t slot) {
+  if (notes_.size() <= slot) {
+    notes_.resize(slot + 1);
   }
-  return *rare_;
+  return notes_[slot];
 }
 
 std::optional<Instant> WorkerPage::idle_due(const Activity::IdleWatch& watch, Instant last_left,
                                             const Scan& scan) {
-  if (rare_) {
-    const auto judged = rare_->judged_idle.find(watch.slot);
-    if (judged != rare_->judged_idle.end() && last_left <= judged->second) {
-      return std::nullopt;
-    }
+  if (last_left <= notes_of(watch.slot).judged_idle) {
+    return std::nullopt;
   }
   return due_after_losses(last_left + watch.timeout, {last_left, watch.timeout}, scan.server,
                           scan.worker);
@@ -173,38 +167,31 @@ std::optional<Instant> WorkerPage::idle_due(const Activity::IdleWatch& watch, In
 
 void WorkerPage::restore_idle_verdict(Instant deadline) {
   for (const Activity::IdleWatch& watch : activity().watches) {
-    Instant& last = rare().judged_idle[watch.slot];
+    Instant& last = notes_of(watch.slot).judged_idle;
     last = std::max(last, deadline);
   }
 }
 
-void WorkerPage::note(std::vector<std::int64_t>& words, std::size_t slot, std::int64_t word) {
-  if (words.size() <= slot) {
-    words.resize(slot + 1);
-  }
-  words[slot] = word;
-}
-
 void WorkerPage::note_signalled(const Due& scope) {
-  note(rare().signalled, scope.slot, scope.word);
-  rare().grace_until[scope.slot] = scope.grace_until;
+  Notes& notes = notes_of(scope.slot);
+  notes.signalled = scope.word;
+  notes.grace_until = scope.grace_until;
 }
 
 void WorkerPage::move_notes(std::size_t slot, std::int64_t before, std::int64_t word) {
-  if (!rare_) {
+  if (slot >= notes_.size()) {
     return;
   }
-  for (std::vector<std::int64_t>* const words : {&rare_->warned, &rare_->signalled}) {
-    if (is_noted(*words, slot, before)) {
-      note(*words, slot, word);
+  for (std::int64_t* const noted : {&notes_[slot].warned, &notes_[slot].signalled}) {
+    if (*noted == before) {
+      *noted = word;
     }
   }
 }
 
 bool WorkerPage::try_expire(std::size_t slot, std::int64_t word) {
   bool won = false;
-  guarded([&] { won = filetimer::try_expire(slot_at(slot), word); });
-  on_change(slot);
+  change_word(slot, [&](Slot& open) { won = filetimer::try_expire(open, word); });
   return won && is_whole_;
 }
 
@@ -212,7 +199,7 @@ bool WorkerPage::try_expire_idle(std::size_t slot, Instant deadline) {
   bool won = false;
   guarded([&] { won = filetimer::try_expire_idle(slot_at(slot), deadline.ns); });
   if (won) {
-    rare().judged_idle[slot] = deadline;
+    notes_of(slot).judged_idle = deadline;
   }
   return won && is_whole_;
 }
@@ -249,21 +236,21 @@ std::optional<Instant> WorkerPage::released_late_at(std::size_t slot, std::int64
 
 void WorkerPage::finish(std::size_t slot, std::int64_t word) {
   bool is_idle = false;
-  guarded([&] {
-    finish_verdict(slot_at(slot), word);
-    is_idle = is_idle_watch(slot_at(slot));
+  change_word(slot, [&](Slot& judged) {
+    finish_verdict(judged, word);
+    is_idle = is_idle_watch(judged);
   });
   if (is_idle) {
-    rare().judged_idle[slot] = {word};  // an earlier server may have given the verdict
+    notes_of(slot).judged_idle = {word};  // an earlier server may have given the verdict
   }
 }
 
 void WorkerPage::reopen(std::size_t slot, std::int64_t word) {
-  guarded([&] { take_verdict_back(slot_at(slot), word); });
+  change_word(slot, [&](Slot& judged) { take_verdict_back(judged, word); });
 }
 
 void WorkerPage::acknowledge_late_release(std::size_t slot) {
-  guarded([&] { filetimer::acknowledge_late_release(slot_at(slot)); });
+  change_word(slot, [](Slot& released) { filetimer::acknowledge_late_release(released); });
 }
 
 std::vector<WorkerPage::Judged> WorkerPage::judged_slots() {
@@ -280,39 +267,28 @@ std::vector<WorkerPage::Judged> WorkerPage::judged_slots() {
   return is_whole ? judged : std::vector<Judged>{};
 }
 
-// Returns the slots that `wanted` selects. Reads the names of these only, because a thousand
-// workers may have a thousand scopes each.
-template <class Wanted>
-std::vector<SlotReading> WorkerPage::read_those(Wanted&& wanted, std::size_t most,
-                                                std::size_t* count) {
+// Reads the names of the slots that it returns only, because a thousand workers may have a thousand
+// scopes each.
+std::vector<SlotReading> WorkerPage::open_slots(std::size_t most, std::size_t* count) {
   struct Place {
     std::int64_t acquired;
     std::size_t index;
     std::int64_t word;
   };
-  // Once there are `most`, a heap with the oldest in front: an incident wants a few of each worker.
-  // The last slots most often have the scopes that were opened last, so the heap seldom changes.
   std::vector<Place> places;
-  std::size_t wanted_count = 0;
-  for_each_slot_backward([&](std::size_t index, const Slot& slot, std::int64_t word) {
-    if (!wanted(index, slot, word)) {
-      return;
-    }
-    const Place place{slot.acquired.load(kRelaxed), index, word};
-    if (++wanted_count <= most) {
-      places.push_back(place);
-      if (wanted_count == most) {
-        std::ranges::make_heap(places, std::greater<>{}, &Place::acquired);
-      }
-    } else if (most > 0 && place.acquired > places.front().acquired) {
-      std::ranges::pop_heap(places, std::greater<>{}, &Place::acquired);
-      places.back() = place;
-      std::ranges::push_heap(places, std::greater<>{}, &Place::acquired);
+  for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
+    if (slot_word::is_in_use(word)) {
+      places.push_back({slot.acquired.load(kRelaxed), index, word});
     }
   });
-  std::ranges::sort(places, {}, &Place::index);
   if (count != nullptr) {
-    *count = is_whole_ ? wanted_count : 0;
+    *count = is_whole_ ? places.size() : 0;
+  }
+  if (places.size() > most) {
+    const auto rest = places.begin() + static_cast<std::ptrdiff_t>(most);
+    std::ranges::nth_element(places, rest, std::greater<>{}, &Place::acquired);
+    places.erase(rest, places.end());
+    std::ranges::sort(places, {}, &Place::index);
   }
   std::vector<SlotReading> readings;
   readings.reserve(places.size());
@@ -329,11 +305,6 @@ std::vector<SlotReading> WorkerPage::read_those(Wanted&& wanted, std::size_t mos
   return is_whole_ ? readings : std::vector<SlotReading>{};
 }
 
-std::vector<SlotReading> WorkerPage::open_slots(std::size_t most, std::size_t* count) {
-  return read_those([](std::size_t, const Slot&, std::int64_t word) { return is_inside(word); },
-                    most, count);
-}
-
 template <class Wanted>
 std::size_t WorkerPage::count_those(Wanted&& wanted) {
   std::size_t count = 0;
@@ -343,10 +314,6 @@ std::size_t WorkerPage::count_those(Wanted&& wanted) {
     }
   });
   return is_whole ? count : 0;
-}
-
-std::size_t WorkerPage::open_count() {
-  return count_those([](const Slot&, std::int64_t word) { return is_inside(word); });
 }
 
 std::size_t WorkerPage::watched_count() {

@@ -4,11 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "common/due.hpp"
@@ -89,7 +87,7 @@ class WorkerPage {
     Duration shortest = kForever;
   };
   // Returns the activity of the page.
-  virtual Activity activity();
+  Activity activity();
   // Adds what it finds to `found` and `activity`. Returns the earliest deadline of the scopes that
   // are not due, soft deadlines included.
   virtual Instant scan(const Scan& scan, Found& found, Activity& activity);
@@ -111,11 +109,11 @@ class WorkerPage {
   // Returns when a slot that was judged under `word` was released since.
   [[nodiscard]] std::optional<Instant> released_late_at(std::size_t slot, std::int64_t word);
   // Marks the slot that was judged under `word`: its kill is over.
-  virtual void finish(std::size_t slot, std::int64_t word);
+  void finish(std::size_t slot, std::int64_t word);
   // Revokes the verdict: the scope is open again, and will be judged again.
-  virtual void reopen(std::size_t slot, std::int64_t word);
+  void reopen(std::size_t slot, std::int64_t word);
   // Frees a slot that was released after its verdict.
-  virtual void acknowledge_late_release(std::size_t slot);
+  void acknowledge_late_release(std::size_t slot);
   // A slot that an earlier server has judged.
   struct Judged {
     std::size_t slot = 0;
@@ -135,8 +133,6 @@ class WorkerPage {
   // Sets `count` to the number of all of them.
   std::vector<SlotReading> open_slots(std::size_t most = kMaxScopesPerWorker,
                                       std::size_t* count = nullptr);
-  // Returns the number of open_slots().
-  std::size_t open_count();
   // Returns the number of open scopes without a verdict.
   std::size_t watched_count();
   // Returns the number of scopes that are due later by `after` than by `before`.
@@ -161,10 +157,13 @@ class WorkerPage {
   [[nodiscard]] virtual std::string id_of(std::size_t slot) = 0;
   // Returns the memory that another process can truncate; empty: none.
   [[nodiscard]] virtual std::span<std::byte> guarded_memory() { return {}; }
-  // Is called after the server has changed the word of a slot.
+  // Is called after one of the functions above has changed the word of a slot.
   virtual void on_change(std::size_t /*slot*/) {}
 
   [[nodiscard]] Slot& slot_at(std::size_t index) const { return first_slot()[index]; }
+  [[nodiscard]] static bool is_whole_process(const Slot& slot) {
+    return (slot.flags.load(std::memory_order_relaxed) & slot_flag::kWholeProcess) != 0;
+  }
   template <class Work>
   void guarded(Work&& work);
 
@@ -175,32 +174,23 @@ class WorkerPage {
  private:
   template <class Visit>
   bool for_each_slot(Visit&& visit);
-  template <class Visit>
-  bool for_each_slot_backward(Visit&& visit);
   void note_activity(std::size_t index, const Slot& slot, std::int64_t word, Activity& activity);
   template <class Wanted>
   std::size_t count_those(Wanted&& wanted);
-  template <class Wanted>
-  std::vector<SlotReading> read_those(Wanted&& wanted, std::size_t most,
-                                      std::size_t* count = nullptr);
   std::optional<SlotReading> read_slot(std::size_t index, std::int64_t word);
+  template <class Change>
+  void change_word(std::size_t slot, Change&& change);
 
   bool is_whole_ = true;
-  // What few pages need is allocated apart, because a server may watch thousands of pages.
-  struct Rare {
-    std::unordered_map<std::size_t, Instant> judged_idle;  // by slot: the last deadline
-    // By slot: the word under which it was warned about last, and signalled last.
-    std::vector<std::int64_t> warned;
-    std::vector<std::int64_t> signalled;
-    std::unordered_map<std::size_t, Instant> grace_until;  // of these, at least
+  // What the server remembers of a slot.
+  struct Notes {
+    std::int64_t warned = slot_word::kFree;     // the word under which it was warned about last
+    std::int64_t signalled = slot_word::kFree;  // and signalled last
+    Instant grace_until;                        // at least, if it was signalled
+    Instant judged_idle;                        // the last deadline of an idle timeout
   };
-  Rare& rare();
-  [[nodiscard]] static bool is_noted(const std::vector<std::int64_t>& words, std::size_t slot,
-                                     std::int64_t word) {
-    return slot < words.size() && words[slot] == word;
-  }
-  static void note(std::vector<std::int64_t>& words, std::size_t slot, std::int64_t word);
-  std::unique_ptr<Rare> rare_;
+  Notes& notes_of(std::size_t slot);
+  std::vector<Notes> notes_;  // by slot; few pages need them
 };
 
 // Calls `work` under a PageGuard. `work` must not call guarded() itself.
