@@ -11,7 +11,6 @@
 #include "common/run_folder.hpp"
 #include "timer_server/evidence/proc_evidence.hpp"
 #include "timer_server/recovery.hpp"
-#include "timer_server/scopes/page_guard.hpp"
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {
@@ -70,7 +69,6 @@ void Server::begin() {
   sources_.push_back(watch_signals(core_.loop, kSignals, [this](const signalfd_siginfo& info) {
     on_signal(static_cast<int>(info.ssi_signo), info.ssi_code == SI_KERNEL);
   }));
-  PageGuard::install();
   core_.directory.serve();
   Recovery recovery(core_, registry_, pages_, kills_);
   record_start(recovery.adopt());

@@ -649,7 +649,7 @@ end:
        pipe_read = pipe_at_path;
        server_at = AFTER_PIPE }
   /* BoardFile::serve()
-   * code: timer_server/scopes/board_file.cpp BoardFile::serve 6ff398d9 */
+   * code: timer_server/scopes/board_file.cpp BoardFile::serve 4b6a5295 */
   :: d_step { server_at == RAISE_INCARNATION ->
        incarnation++;
        server_at = AFTER_RAISE;
@@ -757,7 +757,7 @@ end:
        fi }
   /* DeadlineScan::judge(), try_expire(); expiry_of()
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge 25607ed6
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::try_expire 267166df
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::try_expire 9ef46e70
    * code: common/wake_protocol.hpp try_expire 263fb2c5 */
   :: d_step { server_at == JUDGE && SERVER_DRAINED ->
        if
@@ -819,7 +819,7 @@ end:
 
   /* Server::withdraw(): BoardFile::stop(), RequestPipe::remove_from_path()
    * code: timer_server/server.cpp Server::withdraw 110e4279
-   * code: timer_server/scopes/board_file.cpp BoardFile::stop 49eb9d78 */
+   * code: timer_server/scopes/board_file.cpp BoardFile::stop 555df702 */
   :: d_step { server_at == ASLEEP && ends > 0 ->
        REACHED(W_STOPPED);
        next_wake = NEVER;

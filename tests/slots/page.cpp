@@ -17,7 +17,6 @@
 #include "tests/support/moved_clock.hpp"
 #include "tests/timer_client/fake_server.hpp"
 #include "timer_server/scopes/mapped_page.hpp"
-#include "timer_server/scopes/page_guard.hpp"
 
 namespace filetimer::slots {
 namespace {
@@ -71,7 +70,6 @@ class PageMachine final : public Machine {
  public:
   explicit PageMachine(unsigned variant)
       : Machine(variant, false), has_statistics_(variant % 2 == 0) {
-    PageGuard::install();
     start_server();
     client_.emplace(server_->connect(has_statistics_));
     for (auto& hand : hands_) {

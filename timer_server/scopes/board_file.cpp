@@ -12,7 +12,6 @@
 #include <limits>
 
 #include "common/wake_protocol.hpp"
-#include "timer_server/scopes/page_guard.hpp"
 
 namespace filetimer {
 namespace {
@@ -55,65 +54,48 @@ void BoardFile::write_terms() const {
 
 bool BoardFile::is_whole() const {
   struct stat st {};
-  return !is_cut_ && ::fstat(file_.descriptor(), &st) == 0 &&
+  return !was_cut() && ::fstat(file_.descriptor(), &st) == 0 &&
          static_cast<std::size_t>(st.st_size) >= kBoardBytes;
 }
 
 Status BoardFile::restore() {
   FILETIMER_TRY(make_room(file_));
-  // A PageGuard may have put other memory in its place.
+  // The guard may have put other memory in its place.
   if (::mmap(file_.data(), kBoardBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
              file_.descriptor(), 0) == MAP_FAILED) {
     return system_error("cannot map the status page again");
   }
-  is_cut_ = false;
-  write([this](Board& board) {
-    write_terms();
-    board.incarnation.store(incarnation_, std::memory_order_seq_cst);
-  });
+  guard_ = std::make_unique<BusGuard>(file_.data(), kBoardBytes);
+  write_terms();
+  board().incarnation.store(incarnation_, std::memory_order_seq_cst);
   return {};
-}
-
-template <class Write>
-void BoardFile::write(Write&& write) {
-  {
-    const PageGuard guard(file_.data(), kBoardBytes);
-    write(board());
-  }
-  is_cut_ = is_cut_ || PageGuard::faulted();
 }
 
 void BoardFile::serve() {
   ++incarnation_;
-  write([this](Board& board) {
-    board.incarnation.store(incarnation_, std::memory_order_seq_cst);
-    board.state.store(static_cast<std::uint32_t>(ServerState::kServing), std::memory_order_release);
-  });
+  board().incarnation.store(incarnation_, std::memory_order_seq_cst);
+  board().state.store(static_cast<std::uint32_t>(ServerState::kServing), std::memory_order_release);
 }
 
 void BoardFile::want_all_wakes() {
-  write([](Board& board) { announce_scan(board); });
+  announce_scan(board());
 }
 
 void BoardFile::want_wakes_before(Instant when) {
-  write([when](Board& board) { announce_next_scan(board, when.ns); });
+  announce_next_scan(board(), when.ns);
 }
 
 void BoardFile::announce(Announcement announcement) {
   const auto now = static_cast<std::uint32_t>(announcement);
-  write([now](Board& board) {
-    std::atomic<std::uint32_t>& word = board.announcement;
-    if (word.exchange(now, std::memory_order_release) != now) {
-      ::syscall(SYS_futex, &word, FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
-    }
-  });
+  std::atomic<std::uint32_t>& word = board().announcement;
+  if (word.exchange(now, std::memory_order_release) != now) {
+    ::syscall(SYS_futex, &word, FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
+  }
 }
 
 void BoardFile::stop() {
-  write([](Board& board) {
-    board.state.store(static_cast<std::uint32_t>(ServerState::kStopped), std::memory_order_release);
-    board.next_wake.store(kWakeNever, std::memory_order_seq_cst);
-  });
+  board().state.store(static_cast<std::uint32_t>(ServerState::kStopped), std::memory_order_release);
+  board().next_wake.store(kWakeNever, std::memory_order_seq_cst);
   // After `state`, because a waiting client looks at both. Clients may open scopes again, for the
   // next server.
   announce(Announcement::kNone);

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "common/board.hpp"
+#include "common/bus_guard.hpp"
 #include "common/clock.hpp"
 #include "common/mapped_file.hpp"
 #include "common/result.hpp"
@@ -38,25 +40,25 @@ class BoardFile {
   // Sets the state to stopped. Clients write no wake-up messages from then on.
   void stop();
 
-  // Any process of the user may cut the file short. A write then raises SIGBUS, from which a
-  // PageGuard saves the server; what is written from then on reaches no client.
+  // Any process of the user may cut the file short. What is written from then on reaches no client.
   // Returns whether a write has found the file too short.
-  [[nodiscard]] bool was_cut() const { return is_cut_; }
+  [[nodiscard]] bool was_cut() const { return guard_->is_broken(); }
   // Returns whether the file has its whole length, and every write found it so.
   [[nodiscard]] bool is_whole() const;
   // Gives the file its length again, and writes it anew as open() does. serve() must follow.
   Status restore();
 
  private:
-  BoardFile(MappedFile file, const Terms& terms) : file_(std::move(file)), terms_(terms) {}
+  BoardFile(MappedFile file, const Terms& terms)
+      : file_(std::move(file)),
+        guard_(std::make_unique<BusGuard>(file_.data(), kBoardBytes)),
+        terms_(terms) {}
   [[nodiscard]] Board& board() const { return *static_cast<Board*>(file_.data()); }
   void write_terms() const;
-  template <class Write>
-  void write(Write&& write);
 
   MappedFile file_;
+  std::unique_ptr<BusGuard> guard_;  // destroyed before the mapping
   Terms terms_;
-  bool is_cut_ = false;
   std::uint64_t incarnation_ = 0;  // the last one
 };
 

@@ -10,7 +10,7 @@
 namespace filetimer {
 
 MappedPage::MappedPage(std::string name, UniqueFd fd, MappedFile file)
-    : name_(std::move(name)), fd_(std::move(fd)), file_(std::move(file)), layout_(file_.data()) {}
+    : name_(std::move(name)), fd_(std::move(fd)), file_(std::move(file)) {}
 
 Result<std::shared_ptr<MappedPage>> MappedPage::open(const std::string& path, std::string name) {
   auto opened = open_own_file(path, O_RDWR, "it");
@@ -25,8 +25,7 @@ Result<std::shared_ptr<MappedPage>> MappedPage::open(const std::string& path, st
   file->close_descriptor();  // the page keeps the checked descriptor instead
   std::shared_ptr<MappedPage> page(
       new MappedPage(std::move(name), std::move(opened->fd), std::move(*file)));
-  Result<PageClaims> claims = PageClaims{};
-  page->guarded([&] { claims = read_claims(page->layout_, kPageBytes); });
+  auto claims = read_claims(page->layout_, kPageBytes);
   if (!page->is_whole()) {
     return failure("it was truncated while it was read");
   }
@@ -59,26 +58,20 @@ std::string MappedPage::id_of(std::size_t slot) {
   return read_name(layout_.name(slot));
 }
 
-std::span<std::byte> MappedPage::guarded_memory() {
-  return {layout_.base(), kPageBytes};
-}
-
 void MappedPage::unmap_names() {
   ::madvise(layout_.base() + kNamesAt, kStatisticsAt - kNamesAt, MADV_DONTNEED);
 }
 
 std::uint32_t MappedPage::dump_signal() {
-  std::uint32_t signal = 0;
-  guarded([&] { signal = layout_.header().dump_signal.load(std::memory_order_relaxed); });
-  return is_whole() ? signal : 0;
+  return layout_.header().dump_signal.load(std::memory_order_relaxed);
 }
 
 void MappedPage::add_statistics(StatisticsByName& sums) {
-  guarded([&] { filetimer::add_statistics(layout_, sums); });
+  filetimer::add_statistics(layout_, sums);
 }
 
 void MappedPage::add_ended_scopes(EndedScopesByName& ended) {
-  guarded([&] { filetimer::add_ended_scopes(layout_, ended); });
+  filetimer::add_ended_scopes(layout_, ended);
 }
 
 }  // namespace filetimer

@@ -6,9 +6,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 
+#include "common/bus_guard.hpp"
 #include "common/mapped_file.hpp"
 #include "common/page_reader.hpp"
 #include "common/posix.hpp"
@@ -17,8 +17,7 @@
 
 namespace filetimer {
 
-// The worker may write anything to the page, truncate it or delete it at any moment. Every access
-// is guarded (PageGuard).
+// The worker may write anything to the page, truncate it or delete it at any moment.
 class MappedPage final : public WorkerPage {
  public:
   // Opens `path`. Fails unless it is a regular file of this user that read_claims() accepts.
@@ -41,7 +40,8 @@ class MappedPage final : public WorkerPage {
   void add_statistics(StatisticsByName& sums) override;
   void add_ended_scopes(EndedScopesByName& ended) override;
   void unmap_names() override;
-  // Returns the layout, for parts that no other member reads. The caller must guard the access.
+  [[nodiscard]] bool is_whole() const override { return !guard_.is_broken(); }
+  // Returns the layout, for parts that no other member reads.
   [[nodiscard]] const PageLayout& layout() const { return layout_; }
 
  private:
@@ -49,12 +49,12 @@ class MappedPage final : public WorkerPage {
   [[nodiscard]] std::size_t slot_count() const override { return slots_in_use(layout_); }
   [[nodiscard]] Slot* first_slot() const override { return &layout_.slot(0); }
   [[nodiscard]] std::string id_of(std::size_t slot) override;
-  [[nodiscard]] std::span<std::byte> guarded_memory() override;
 
   const std::string name_;
   UniqueFd fd_;
   MappedFile file_;
-  PageLayout layout_;
+  const BusGuard guard_{file_.data(), kPageBytes};
+  PageLayout layout_{file_.data()};
   PageClaims claims_;
   std::uint64_t program_ = 0;
 };

@@ -18,27 +18,21 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 // Calls `visit` with every slot in use and its word. Returns false if the page was truncated.
 template <class Visit>
 bool WorkerPage::for_each_slot(Visit&& visit) {
-  guarded([&] {
-    const std::size_t count = slot_count();
-    Slot* const slots = first_slot();
-    for (std::size_t i = 0; i < count; ++i) {
-      visit(i, slots[i], read_deadline(slots[i]));
-    }
-  });
-  return is_whole_;
+  const std::size_t count = slot_count();
+  Slot* const slots = first_slot();
+  for (std::size_t i = 0; i < count; ++i) {
+    visit(i, slots[i], read_deadline(slots[i]));
+  }
+  return is_whole();
 }
 
 // Calls `change` with the slot, and on_change() if that has changed the word.
 template <class Change>
 void WorkerPage::change_word(std::size_t slot, Change&& change) {
-  bool has_changed = false;
-  guarded([&] {
-    Slot& changed = slot_at(slot);
-    const std::int64_t before = changed.deadline.load(kRelaxed);
-    change(changed);
-    has_changed = changed.deadline.load(kRelaxed) != before;
-  });
-  if (has_changed) {
+  Slot& changed = slot_at(slot);
+  const std::int64_t before = changed.deadline.load(kRelaxed);
+  change(changed);
+  if (changed.deadline.load(kRelaxed) != before) {
     on_change(slot);
   }
 }
@@ -192,46 +186,37 @@ void WorkerPage::move_notes(std::size_t slot, std::int64_t before, std::int64_t 
 bool WorkerPage::try_expire(std::size_t slot, std::int64_t word) {
   bool won = false;
   change_word(slot, [&](Slot& open) { won = filetimer::try_expire(open, word); });
-  return won && is_whole_;
+  return won && is_whole();
 }
 
 bool WorkerPage::try_expire_idle(std::size_t slot, Instant deadline) {
-  bool won = false;
-  guarded([&] { won = filetimer::try_expire_idle(slot_at(slot), deadline.ns); });
-  if (won) {
-    notes_of(slot).judged_idle = deadline;
+  if (!filetimer::try_expire_idle(slot_at(slot), deadline.ns)) {
+    return false;
   }
-  return won && is_whole_;
+  notes_of(slot).judged_idle = deadline;
+  return is_whole();
 }
 
 std::optional<SlotReading> WorkerPage::read(std::size_t slot, std::int64_t word) {
-  std::optional<SlotReading> reading;
-  guarded([&] { reading = read_slot(slot, word); });
-  return is_whole_ ? reading : std::nullopt;
+  auto reading = read_slot(slot, word);
+  return is_whole() ? reading : std::nullopt;
 }
 
 bool WorkerPage::is_open(std::size_t slot, std::int64_t word) {
-  std::int64_t now = slot_word::kFree;
-  guarded([&] { now = read_deadline(slot_at(slot)); });
-  return is_whole_ && now == word;
+  return read_deadline(slot_at(slot)) == word && is_whole();
 }
 
 std::optional<Instant> WorkerPage::released_late_at(std::size_t slot, std::int64_t word) {
   const Instant now = Instant::now();
-  std::optional<Instant> released;
-  guarded([&] {
-    const Slot& judged = slot_at(slot);
-    const bool is_begun_anew = is_idle_watch(judged) && judged.started.load(kRelaxed) > word;
-    // Any other word was written by the worker.
-    const std::int64_t present = read_deadline(judged);
-    if (present != slot_word::expired(word) || is_begun_anew) {
-      // `left` is written before the word.
-      const Instant left{judged.left.load(kRelaxed)};
-      const bool says_when = present == slot_word::kReleasedLate && left.ns > word && left <= now;
-      released = says_when ? left : now;
-    }
-  });
-  return is_whole_ ? released : std::nullopt;
+  const Slot& judged = slot_at(slot);
+  const bool is_begun_anew = is_idle_watch(judged) && judged.started.load(kRelaxed) > word;
+  // Any word but that of the verdict was written by the worker, `left` before the word.
+  const std::int64_t present = read_deadline(judged);
+  const Instant left{judged.left.load(kRelaxed)};
+  if (!is_whole() || (present == slot_word::expired(word) && !is_begun_anew)) {
+    return std::nullopt;
+  }
+  return present == slot_word::kReleasedLate && left.ns > word && left <= now ? left : now;
 }
 
 void WorkerPage::finish(std::size_t slot, std::int64_t word) {
@@ -282,7 +267,7 @@ std::vector<SlotReading> WorkerPage::open_slots(std::size_t most, std::size_t* c
     }
   });
   if (count != nullptr) {
-    *count = is_whole_ ? places.size() : 0;
+    *count = is_whole() ? places.size() : 0;
   }
   if (places.size() > most) {
     const auto rest = places.begin() + static_cast<std::ptrdiff_t>(most);
@@ -292,17 +277,15 @@ std::vector<SlotReading> WorkerPage::open_slots(std::size_t most, std::size_t* c
   }
   std::vector<SlotReading> readings;
   readings.reserve(places.size());
-  guarded([&] {
-    for (const Place& place : places) {
-      if (auto reading = read_slot(place.index, place.word)) {
-        readings.push_back(std::move(*reading));
-      }
+  for (const Place& place : places) {
+    if (auto reading = read_slot(place.index, place.word)) {
+      readings.push_back(std::move(*reading));
     }
-  });
+  }
   if (!readings.empty()) {
     unmap_names();
   }
-  return is_whole_ ? readings : std::vector<SlotReading>{};
+  return is_whole() ? readings : std::vector<SlotReading>{};
 }
 
 template <class Wanted>

@@ -5,14 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "common/due.hpp"
 #include "common/page_reader.hpp"
 #include "common/scope_statistics.hpp"
-#include "timer_server/scopes/page_guard.hpp"
 
 namespace filetimer {
 
@@ -145,7 +143,7 @@ class WorkerPage {
   // Releases the memory of names, which would cost a memory page for each worker.
   virtual void unmap_names() {}
   // Returns false if the worker has truncated the page.
-  [[nodiscard]] bool is_whole() const { return is_whole_; }
+  [[nodiscard]] virtual bool is_whole() const { return true; }
 
  protected:
   WorkerPage() = default;
@@ -155,8 +153,6 @@ class WorkerPage {
   [[nodiscard]] virtual Slot* first_slot() const = 0;
   // Returns the identity of the scope in a slot, valid UTF-8.
   [[nodiscard]] virtual std::string id_of(std::size_t slot) = 0;
-  // Returns the memory that another process can truncate; empty: none.
-  [[nodiscard]] virtual std::span<std::byte> guarded_memory() { return {}; }
   // Is called after one of the functions above has changed the word of a slot.
   virtual void on_change(std::size_t /*slot*/) {}
 
@@ -164,8 +160,6 @@ class WorkerPage {
   [[nodiscard]] static bool is_whole_process(const Slot& slot) {
     return (slot.flags.load(std::memory_order_relaxed) & slot_flag::kWholeProcess) != 0;
   }
-  template <class Work>
-  void guarded(Work&& work);
 
   // Lets what was noted of the scope that was in the slot under `before` hold under `word`;
   // kFree: for no scope.
@@ -181,7 +175,6 @@ class WorkerPage {
   template <class Change>
   void change_word(std::size_t slot, Change&& change);
 
-  bool is_whole_ = true;
   // What the server remembers of a slot.
   struct Notes {
     std::int64_t warned = slot_word::kFree;     // the word under which it was warned about last
@@ -192,21 +185,5 @@ class WorkerPage {
   Notes& notes_of(std::size_t slot);
   std::vector<Notes> notes_;  // by slot; few pages need them
 };
-
-// Calls `work` under a PageGuard. `work` must not call guarded() itself.
-template <class Work>
-void WorkerPage::guarded(Work&& work) {
-  if (!is_whole_) {
-    return;
-  }
-  const std::span<std::byte> memory = guarded_memory();
-  if (memory.empty()) {
-    work();
-    return;
-  }
-  const PageGuard guard(memory.data(), memory.size());
-  work();
-  is_whole_ = !PageGuard::faulted();
-}
 
 }  // namespace filetimer

@@ -1,6 +1,6 @@
 // A file that is cut short while a worker has it mapped.
 // SPDX-License-Identifier: MIT
-#include "timer_client/client/page/bus_guard.hpp"
+#include "common/bus_guard.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

@@ -11,7 +11,6 @@
 #include "tests/support/files.hpp"
 #include "tests/support/test_page.hpp"
 #include "timer_server/scopes/mapped_page.hpp"
-#include "timer_server/scopes/page_guard.hpp"
 #include "timer_server/scopes/workers.hpp"
 #include "timer_server/settings/settings.hpp"
 
@@ -29,7 +28,7 @@ ScopeTerms terms_between(Instant acquired, Instant deadline) {
 
 // A policy, and workers that need not exist.
 struct PolicyStage {
-  explicit PolicyStage(Settings with = {}) : settings(std::move(with)) { PageGuard::install(); }
+  explicit PolicyStage(Settings with = {}) : settings(std::move(with)) {}
 
   Worker& add_worker(pid_t pid) {
     Process process;

@@ -13,10 +13,10 @@
 #include <memory>
 #include <string>
 
+#include "common/bus_guard.hpp"
 #include "common/mapped_file.hpp"
 #include "common/result.hpp"
 #include "common/scope_page.hpp"
-#include "timer_client/client/page/bus_guard.hpp"
 
 namespace filetimer {
 

@@ -11,9 +11,9 @@
 #include <string>
 
 #include "common/board.hpp"
+#include "common/bus_guard.hpp"
 #include "common/mapped_file.hpp"
 #include "common/result.hpp"
-#include "timer_client/client/page/bus_guard.hpp"
 
 namespace filetimer {
 

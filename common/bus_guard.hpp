@@ -1,6 +1,6 @@
-// Keeps a worker alive if its page, or its view of the status page, is cut short. Another process
-// of the user can truncate the file at any moment, and an access to the missing part of a mapping
-// raises SIGBUS.
+// Keeps a process alive if a page, or the status page, is cut short. Another process of the user
+// can truncate the file at any moment, and an access to the missing part of a mapping raises
+// SIGBUS.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -8,11 +8,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/limits.hpp"
+
 namespace filetimer {
 
 // While a BusGuard lives, the first SIGBUS in its memory replaces the file by zeroes permanently,
-// and the instruction runs again. is_broken() is true from then on: the server does not see
-// this memory any more, so the mapping must be replaced.
+// and the instruction runs again. is_broken() is true from then on: the other side does not see
+// this memory any more, and what was read since the fault must not be used.
 //
 // The first guard of the process installs the handler of SIGBUS. The handler passes a fault
 // elsewhere to the handler that was installed before. A handler that is installed later replaces
@@ -30,8 +32,9 @@ class BusGuard {
 
   [[nodiscard]] bool is_broken() const;
 
-  // Two for each runtime directory that the process has used, and for each that was made again.
-  static constexpr std::size_t kMaxGuards = 1024;
+  // A worker has two for each runtime directory that it has used, and for each that was made again;
+  // a server has one for each page, of which it reads eight of a worker.
+  static constexpr std::size_t kMaxGuards = 8 * kMaxWorkers + 1024;
 
   struct Range;  // an entry of the handler's table
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/client/page/bus_guard.hpp"
+#include "common/bus_guard.hpp"
 
 #include <signal.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 
@@ -20,6 +21,8 @@ struct BusGuard::Range {
 namespace {
 
 constinit std::array<BusGuard::Range, BusGuard::kMaxGuards> guarded_ranges;
+// All before this one are in use. One thread at a time makes and destroys guards.
+constinit BusGuard::Range* first_free = guarded_ranges.data();
 struct sigaction handler_before {};
 
 BusGuard::Range* range_of(std::uintptr_t address) {
@@ -49,7 +52,7 @@ bool replace_by_zeroes(BusGuard::Range& range) {
   return is_done;
 }
 
-void on_client_sigbus(int signal, siginfo_t* info, void* context) {
+void on_sigbus(int signal, siginfo_t* info, void* context) {
   const bool is_fault = info->si_code > 0;  // otherwise the signal is from kill(2)
   if (is_fault) {
     BusGuard::Range* const range = range_of(reinterpret_cast<std::uintptr_t>(info->si_addr));
@@ -76,7 +79,7 @@ constinit bool is_handler_installed = false;  // one thread at a time makes guar
 void install_handler() {
   if (!is_handler_installed) {
     struct sigaction action {};
-    action.sa_sigaction = on_client_sigbus;
+    action.sa_sigaction = on_sigbus;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
     ::sigemptyset(&action.sa_mask);
     ::sigaction(SIGBUS, nullptr, &handler_before);  // before the handler can run
@@ -88,21 +91,23 @@ void install_handler() {
 
 BusGuard::BusGuard(void* begin, std::size_t bytes) : range_(nullptr) {
   install_handler();
-  for (Range& range : guarded_ranges) {
-    if (range.begin.load(std::memory_order_relaxed) == 0) {
-      const auto address = reinterpret_cast<std::uintptr_t>(begin);
-      range.is_broken.store(false, std::memory_order_relaxed);
-      range.end.store(address + bytes, std::memory_order_relaxed);
-      range.begin.store(address, std::memory_order_release);
-      range_ = &range;
-      return;
-    }
+  Range* const end = guarded_ranges.data() + guarded_ranges.size();
+  first_free = std::find_if(first_free, end, [](const Range& range) {
+    return range.begin.load(std::memory_order_relaxed) == 0;
+  });
+  if (first_free != end) {
+    range_ = first_free++;
+    const auto address = reinterpret_cast<std::uintptr_t>(begin);
+    range_->is_broken.store(false, std::memory_order_relaxed);
+    range_->end.store(address + bytes, std::memory_order_relaxed);
+    range_->begin.store(address, std::memory_order_release);
   }
 }
 
 BusGuard::~BusGuard() {
   if (range_ != nullptr) {
     range_->begin.store(0, std::memory_order_release);
+    first_free = std::min(first_free, range_);
   }
 }
 
