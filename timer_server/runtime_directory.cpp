@@ -173,7 +173,6 @@ struct FreshFolder {
   FileLock lock;
 };
 
-// Makes a folder by a pattern of mkdtemp().
 Result<FreshFolder> make_locked_folder(std::string path) {
   if (::mkdtemp(path.data()) == nullptr) {
     return system_error(fmt::format("cannot make the folder '{}'", path));
@@ -196,9 +195,8 @@ Result<FreshFolder> make_private_folder() {
   return make_locked_folder(path);
 }
 
-// Makes a locked folder for one COMMAND, so that two jobs of one user never share one. The folder
-// is locked before it gets its name, so a folder with its final name and without a lock has no
-// server.
+// For one COMMAND, so that two jobs of one user never share a folder. It is locked before it gets
+// its final name, so a folder with such a name and without a lock has no server.
 Result<FreshFolder> make_fresh_folder(const std::string& parent) {
   FILETIMER_TRY(create_run_folder(parent));
   remove_abandoned_folders(parent);
