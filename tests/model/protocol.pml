@@ -741,7 +741,7 @@ end:
        :: else -> i++; scan_next_page()
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 8d15ef4c
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 367886c6
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 214282c8 */
   :: d_step { server_at == READ_SLOT ->
        if
@@ -794,7 +794,7 @@ end:
   /* Kills::find_releases(), released_late_at(), send_due_signal(), end(). The worker is alive
    * afterwards, as with --dry-run, signal 0, or a signal that it survives.
    * code: timer_server/kills/kills.cpp Kills::find_releases 45dae8e6
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::released_late_at 3aaa650a */
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::released_late_at 6116f303 */
   :: d_step { server_at == SIGNAL ->
        if
        :: word[i] == EXPIRED(kill[i]) -> HOLDS(P_AFTER, !IS_LEFT(i)); REACHED(W_KILL)
@@ -918,7 +918,7 @@ active proctype Clock() {
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::give_up_idle 782687c3
  * code: timer_client/client/page/page_statistics.hpp count_scope a14169be
  * code: timer_client/client/page/page_statistics.cpp PageStatistics::take 51348fa7
- * code: common/page_reader.cpp read_slot 276fac7a
+ * code: common/page_reader.cpp read_slot b3f3497d
  * code: common/page_reader.cpp read_ended_scopes 4263b2b0
  *
  * Every function that chooses an order in these files is named above:
