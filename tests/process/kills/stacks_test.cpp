@@ -58,7 +58,8 @@ std::vector<pid_t> threads_in(const Record& evidence) {
     simdjson::dom::array same;
     if (thread["same_stack"].get(same) == simdjson::SUCCESS) {
       for (const auto others : same) {
-        for (const auto tid : others["tids"].get_array().value()) {
+        const simdjson::dom::array others_tids = others["tids"].get_array().value();
+        for (const auto tid : others_tids) {
           add(tid);
         }
       }
