@@ -20,8 +20,8 @@ namespace {
 
 const std::string kScript = "#!/bin/sh\n";
 // Whether folders cannot be read after their first entry.
-bool reading_fails = false;
-bool has_read_one = false;
+thread_local bool reading_fails = false;
+thread_local bool has_read_one = false;
 
 // The folders of an installation and of its site.
 struct Folders {
