@@ -24,12 +24,14 @@ namespace filetimer {
 // called in any thread. The memory must stay mapped as long as the guard lives.
 class BusGuard {
  public:
-  // Guards nothing if kMaxGuards are alive: a fault then ends the process, as without a guard.
+  // Guards nothing, and is not armed, if kMaxGuards are alive: a fault then ends the process, as
+  // without a guard.
   BusGuard(void* begin, std::size_t bytes);
   BusGuard(const BusGuard&) = delete;
   BusGuard& operator=(const BusGuard&) = delete;
   ~BusGuard();
 
+  [[nodiscard]] bool is_armed() const { return range_ != nullptr; }
   [[nodiscard]] bool is_broken() const;
 
   // A worker has two for each runtime directory that it has used, and for each that was made again;

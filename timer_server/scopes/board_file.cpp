@@ -65,6 +65,7 @@ Status BoardFile::restore() {
              file_.descriptor(), 0) == MAP_FAILED) {
     return system_error("cannot map the status page again");
   }
+  guard_.reset();
   guard_ = std::make_unique<BusGuard>(file_.data(), kBoardBytes);
   write_terms();
   board().incarnation.store(incarnation_, std::memory_order_seq_cst);

@@ -25,6 +25,9 @@ Result<std::shared_ptr<MappedPage>> MappedPage::open(const std::string& path, st
   file->close_descriptor();  // the page keeps the checked descriptor instead
   std::shared_ptr<MappedPage> page(
       new MappedPage(std::move(name), std::move(opened->fd), std::move(*file)));
+  if (!page->guard_.is_armed()) {
+    return failure("too many pages are mapped", EAGAIN);
+  }
   auto claims = read_claims(page->layout_, kPageBytes);
   if (!page->is_whole()) {
     return failure("it was truncated while it was read");
