@@ -90,14 +90,15 @@ void Kills::carry_out(const std::vector<DeadlineScan::DueScope>& due, const Cloc
 }
 
 void Kills::sample(std::span<Worker* const> workers, Instant now) {
+  const bool has_helpers = policy_.evidence == EvidenceLevel::kStacks &&
+                           core_.side_threads.waiting(SideThreads::Lane::kSlow) == 0;
   std::size_t sampled = 0;
   for (Worker* const worker : workers) {
     if (now - worker->cpu_sampled < CpuSample::kLife || sampled++ >= kMostSampled) {
       continue;
     }
     worker->cpu_sampled = now;
-    const bool has_helper = policy_.evidence == EvidenceLevel::kStacks && sampled <= kMostHelpers &&
-                            core_.side_threads.waiting(SideThreads::Lane::kSlow) == 0;
+    const bool has_helper = has_helpers && sampled <= kMostHelpers;
     core_.side_threads.run(
         [this, weak = std::weak_ptr(worker->process), until = now + policy_.evidence_timeout / 2,
          has_helper]() -> SideThreads::Delivery {
