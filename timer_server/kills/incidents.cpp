@@ -134,8 +134,7 @@ void Incidents::finish() {
     read_all_workers();
   }
   for (const auto& process : std::exchange(unread_, {})) {
-    const Worker* const worker = core_.workers.find(process->pid);
-    if (worker != nullptr && worker->process == process) {
+    if (const Worker* const worker = core_.workers.find(*process)) {
       read_worker(*worker);
       ++last_->read_late;
     }

@@ -11,7 +11,7 @@ namespace {
 
 // Returns whether a worker whose idle timeout has expired is in a scope, or has left one since.
 bool has_worked_since(Core& core, const Process& process, Instant since) {
-  const Worker* const worker = core.workers.find(process.pid);
+  const Worker* const worker = core.workers.find(process);
   if (worker == nullptr) {
     return false;
   }
@@ -60,8 +60,8 @@ std::optional<Instant> released_at(Core& core, const Process& process, const Exp
 
 std::vector<std::string> cancel_scopes(Core& core, const Process& process, bool is_final) {
   std::vector<std::string> cancelled;
-  Worker* const worker = core.workers.find(process.pid);
-  if (worker == nullptr || worker->process.get() != &process) {
+  Worker* const worker = core.workers.find(process);
+  if (worker == nullptr) {
     return cancelled;
   }
   if (worker->pipe) {

@@ -113,8 +113,7 @@ void Kills::sample(std::span<Worker* const> workers, Instant now) {
             }
           }
           return [this, process, sample] {
-            Worker* const found = core_.workers.find(process->pid);
-            if (found != nullptr && found->process == process) {
+            if (Worker* const found = core_.workers.find(*process)) {
               found->cpu_sample = sample;
             }
           };
@@ -214,7 +213,6 @@ void Kills::note_worker_ended(const Process& worker) {
 Instant Kills::advance(Instant now) {
   // What is appended meanwhile is written behind the signals.
   const RecordLog::Hold hold(*core_.log);
-  core_.kill_files.remove_synced(core_.log->synced());
   note_synced();
   incidents_.read_workers(record_verdicts(now));
   const Instant next = take_steps(now);
@@ -228,6 +226,7 @@ Instant Kills::advance(Instant now) {
 
 void Kills::note_synced() {
   const std::uint64_t synced = core_.log->synced();
+  core_.kill_files.remove_synced(synced);
   for (const auto& kill : kills_) {
     KillOrder& order = kill->order;
     if (order.record_number != 0 && order.record_number <= synced) {
@@ -481,8 +480,7 @@ void Kills::on_end(const KillOrder& order, KillVerdict verdict, std::uint64_t re
     messages::info("{} is dead ({})", description_of(order.worker), id);
   }
   start_hook(order, verdict, record_number);
-  Worker* const worker = core_.workers.find(order.worker.process->pid);
-  if (worker != nullptr && worker->process == order.worker.process) {
+  if (Worker* const worker = core_.workers.find(*order.worker.process)) {
     --worker->kills;
     has_changed_scopes_ |= finish_scopes(core_, *worker, order.expiries);
   }

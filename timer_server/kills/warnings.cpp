@@ -27,8 +27,8 @@ Warnings::~Warnings() = default;
 void Warnings::warn() {
   std::unordered_map<Worker*, std::vector<Scope>> of_worker;
   for (const DeadlineScan::SoftDueScope& due : std::exchange(noted_, {})) {
-    Worker* const worker = core_.workers.find(due.process->pid);
-    if (worker == nullptr || worker->process != due.process) {
+    Worker* const worker = core_.workers.find(*due.process);
+    if (worker == nullptr) {
       continue;  // it was removed after the scan
     }
     if (auto warning = warning_of(due)) {

@@ -21,6 +21,11 @@ Worker* Workers::find(pid_t pid) {
   return last_found_;
 }
 
+Worker* Workers::find(const Process& process) {
+  Worker* const worker = find(process.pid);
+  return worker != nullptr && worker->process.get() == &process ? worker : nullptr;
+}
+
 Result<Worker*> Workers::add(Process process) {
   if (workers_.size() >= kMaxWorkers) {
     return failure(fmt::format("{} workers are watched: no more fit", kMaxWorkers));

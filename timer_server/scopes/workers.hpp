@@ -93,6 +93,8 @@ class Workers {
  public:
   // Returns the worker, or null if the pid is not watched.
   [[nodiscard]] Worker* find(pid_t pid);
+  // Returns the worker that is this very process, or null if it is not watched any more.
+  [[nodiscard]] Worker* find(const Process& process);
   // Adds a process whose pid is not watched. Fails if kMaxWorkers are watched.
   Result<Worker*> add(Process process);
   // Removes and destroys the worker.

@@ -91,10 +91,9 @@ void HaltedWorkers::advance(Instant now) {
     return;
   }
   for (auto entry = halts_.begin(); entry != halts_.end();) {
-    Worker* const worker = core_.workers.find(entry->first);
-    const bool is_same = worker != nullptr && worker->process == entry->second.process;
-    const bool is_halted = is_same && !why_halted(entry->first, is_own_helper).empty();
-    if (is_same && !is_halted) {
+    Worker* const worker = core_.workers.find(*entry->second.process);
+    const bool is_halted = worker != nullptr && !why_halted(entry->first, is_own_helper).empty();
+    if (worker != nullptr && !is_halted) {
       resume(*worker, entry->second);
     }
     entry = is_halted ? std::next(entry) : halts_.erase(entry);
@@ -132,8 +131,8 @@ void HaltedWorkers::look_at_all(Instant now) {
     return [this, now, halted = std::move(halted)] {
       for (const auto& [weak, why] : halted) {
         const auto process = weak.lock();
-        Worker* const worker = process ? core_.workers.find(process->pid) : nullptr;
-        if (worker != nullptr && worker->process == process && !halts_.contains(process->pid)) {
+        Worker* const worker = process ? core_.workers.find(*process) : nullptr;
+        if (worker != nullptr && !halts_.contains(process->pid)) {
           note_halt(*worker, why);
         }
       }
