@@ -1,6 +1,6 @@
-// What the server tells of itself: in the answer to a status request, in the records of its start
-// and stop, and in its metrics: their text in the format of Prometheus (exposition format 0.0.4),
-// and the file of --metrics.
+// What the server reports about itself: in the answer to a status request, in the records of its
+// start and stop, and in its metrics: their text in the format of Prometheus (exposition format
+// 0.0.4), and the file of --metrics.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,4 +1,5 @@
-// The evidence desk: whoever wants the evidence of a worker orders it here, and gets it in time.
+// The evidence desk: takes orders for the evidence of workers, and delivers each within its time
+// limit.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -63,7 +64,7 @@ class EvidenceCollection : public std::enable_shared_from_this<EvidenceCollectio
   // On a side thread.
   void add_slow(Evidence& evidence);
   // Stores what was collected so far, and what is done next: the reason that is given if time is up
-  // meanwhile. Returns false if nobody waits for the evidence any more.
+  // meanwhile. Returns false if the evidence was delivered or withdrawn.
   bool publish(const Evidence& evidence, const char* activity);
 
   SideThreads& side_threads_;

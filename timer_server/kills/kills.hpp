@@ -54,9 +54,8 @@ struct KillOrder {
 // Carries out the verdicts of scans: one kill for each worker. The stages of a kill, and what ends
 // each of them:
 //
-//   kFacts         the worker's command line and rank are known, or kFactsLimit has passed. Then
-//   the
-//                  verdict is in a kill file and queued in the log.
+//   kFacts         the worker's command line and rank are known, or kFactsLimit has passed. The
+//                  verdict is then in a kill file and queued in the log.
 //   kRecorded      the evidence is collected, and that of its incident and its job; or the time
 //                  limit of evidence has passed. A late release, --dry-run or signal 0 ends the
 //                  kill: spared. So does the end of the worker: already gone. Another kill of the
@@ -82,12 +81,12 @@ class Kills {
   static constexpr Duration kStopLimit = std::chrono::milliseconds{30};
   // The most workers whose CPU times are read at once before their deadlines.
   static constexpr std::size_t kMostSampled = 64;
+  // The most of them for which a stacks helper reads the files of their code then.
+  static constexpr std::size_t kMostHelpers = 8;
 
   Kills(Core& core, Warnings& warnings, Commands& commands, PeerEvidence& peers);
   ~Kills();
 
-  // The most of them for which a stacks helper reads the files of their code then.
-  static constexpr std::size_t kMostHelpers = 8;
   // Begins the evidence of workers with a deadline within CpuSample::kLead.
   void sample(std::span<Worker* const> workers, Instant now);
   // Walks the way to the first signal of such a kill without an effect, so that the caches of the
@@ -96,7 +95,7 @@ class Kills {
   // Starts a kill of each worker in `due`, which has the earliest deadline first. `now` is when the
   // scopes were judged.
   void carry_out(const std::vector<DeadlineScan::DueScope>& due, const ClockReading& now);
-  // Goes on with a kill of `worker` that an earlier server has begun.
+  // Continues a kill of `worker` that an earlier server has begun.
   void resume(Worker& worker, KillOrder order, Instant now);
   // Records the outcome of a kill that needs no step.
   void end(const KillOrder& order, Records::Outcome outcome);

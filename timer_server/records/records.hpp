@@ -140,7 +140,7 @@ struct HookOutcome {
 // Makes the records of a server.
 class Records {
  public:
-  // `dir`: the runtime directory, which tells servers apart that share a log.
+  // `dir`: the runtime directory. Readers distinguish by it the servers that share a log.
   explicit Records(std::string dir);
 
   [[nodiscard]] const std::string& boot_id() const { return boot_id_; }
