@@ -32,9 +32,7 @@ Result<Command> Command::start(const std::vector<std::string>& words,
   start.environment = environment_for_children(dir, pipe);
   UniqueFd failure;
   auto child = start_child(start, inheritance, &failure);
-  if (!child) {
-    return tl::unexpected<Error>(std::move(child.error()));
-  }
+  FILETIMER_TRY(child);
   int error = 0;
   if (retry_eintr([&] { return ::read(failure.get(), &error, sizeof error); }) > 0) {
     child->wait();

@@ -147,9 +147,7 @@ Result<Times> read_table(const std::string& path, std::string_view name,
 Result<ReplacedTimeouts> read_timeouts_file(const std::string& path) {
   const auto text = read_text(path);
   FILETIMER_TRY(text);
-  if (auto checked = check_dots(path, *text); !checked) {
-    return tl::unexpected<Error>(std::move(checked).error());
-  }
+  FILETIMER_TRY(check_dots(path, *text));
   const parser::parse_result parsed = parser::parse(std::string_view(*text));
   if (!parsed) {
     return failure(fmt::format("{}: {}: expected TOML with a timeout for each scope name",

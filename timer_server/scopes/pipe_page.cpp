@@ -277,9 +277,7 @@ Result<std::shared_ptr<PipePage>> PipePage::adopt(const std::string& folder, pid
   auto adopted = std::make_shared<PipePage>(folder, pid, terms);
   const std::string path = adopted->path();
   auto file = open_own_file(path, O_RDWR);
-  if (!file) {
-    return tl::unexpected<Error>(std::move(file.error()));
-  }
+  FILETIMER_TRY(file);
   // The file is read into memory and not mapped, because a hole in a mapping may raise SIGBUS.
   struct alignas(64) Line {
     std::byte bytes[64];
@@ -307,9 +305,7 @@ Result<std::shared_ptr<PipePage>> PipePage::adopt(const std::string& folder, pid
   }
   adopted->claims_ = std::make_unique<const PageClaims>(std::move(*claims));
   adopted->grow(slots_in_use(page));
-  if (Status names = read(kNamesAt, adopted->count_ * sizeof(SlotName)); !names) {
-    return tl::unexpected<Error>(std::move(names.error()));
-  }
+  FILETIMER_TRY(read(kNamesAt, adopted->count_ * sizeof(SlotName)));
   for (std::size_t i = 0; i < adopted->count_; ++i) {
     Slot& slot = adopted->slots_[i];
     Entry& entry = adopted->entries_[i];
