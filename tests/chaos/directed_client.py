@@ -298,7 +298,7 @@ try:
     next(steps)
     time.sleep(10)
 except filetimer.TimerError:  # it has expired, or was refused
-    time.sleep(1)
+    time.sleep(5)  # longer than the grace period and the time that a busy server gives back
 """)
 
 
