@@ -590,10 +590,10 @@ class World:
         spawn = self.history.begin("spawn", subject=name, role="bystander")
         last_pid = pathlib.Path("/proc/sys/kernel/ns_last_pid")
         before = last_pid.read_text()
-        try:
-            last_pid.write_text(str(pid - 1) if pid else before)
-        except OSError as error:
-            if pid:
+        if pid:
+            try:
+                last_pid.write_text(str(pid - 1))
+            except OSError as error:
                 raise Skip(f"the next pid cannot be chosen: {error.strerror}") from None
         popen = self.start(name, ["cat"], stdin=subprocess.PIPE)
         if pid:
