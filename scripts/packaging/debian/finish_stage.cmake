@@ -15,6 +15,13 @@ foreach(component ${CPACK_COMPONENTS_ALL})
   string(TIMESTAMP date "%a, %d %b %Y %H:%M:%S +0000" UTC)  # $SOURCE_DATE_EPOCH, if it is set
   configure_file(${CPACK_FILETIMER_FILES}/changelog.in ${doc}/changelog @ONLY)
 
+  set(helper usr/libexec/filetimer/filetimer-stacks)
+  if(EXISTS ${CPACK_TEMPORARY_DIRECTORY}/${component}/${helper})
+    file(WRITE ${usr}/share/lintian/overrides/${package}
+      "# A dynamic linker would take most of the helper's time.\n"
+      "${package}: statically-linked-binary [${helper}]\n")
+  endif()
+
   file(GLOB_RECURSE pages ${usr}/share/man/*.[1-9])
   execute_process(COMMAND gzip -9 -n -f ${doc}/changelog ${pages}
     COMMAND_ERROR_IS_FATAL ANY)

@@ -76,7 +76,7 @@ class Packages(Case):
                              "The filetimer authors")
 
     def test_each_depends_on_what_it_is_linked_with(self):
-        needs = {"filetimer-server": {"libc6", "libfmt", "libdw1"},
+        needs = {"filetimer-server": {"libc6", "libfmt"},
                  "filetimer-client": {"libc6", "libfmt", "libsimdjson"},
                  "libfiletimer-dev": {"libfmt-dev", "libsimdjson-dev"},
                  "python3-filetimer": {"python3", "libfmt", "libsimdjson"},
