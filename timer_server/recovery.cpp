@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -23,10 +24,14 @@ Result<T> lasting(Result<T> result) {
   return result;
 }
 
+bool is_of(const PastKill& kill, pid_t pid, std::uint64_t start_time) {
+  return kill.is_of_this_boot && kill.pid == pid && kill.start_time == start_time;
+}
+
 }  // namespace
 
 std::size_t Recovery::adopt() {
-  pages_.adopt(was_judged());
+  pages_.adopt(has_ended());
   core_.workers.for_each([&](const Worker& worker) {
     for (const auto& page : worker.pages) {
       adopted_scopes_ += page->open_slots().size();
@@ -57,7 +62,7 @@ void Recovery::resume_kills() {
 Recovery::PastVerdict Recovery::past_verdict(pid_t pid, std::uint64_t start_time,
                                              const SlotReading& scope) {
   for (PastKill& kill : past_) {
-    if (!kill.is_of_this_boot || kill.pid != pid || kill.start_time != start_time) {
+    if (!is_of(kill, pid, start_time)) {
       continue;
     }
     for (Expiry& expiry : kill.expiries) {
@@ -69,9 +74,23 @@ Recovery::PastVerdict Recovery::past_verdict(pid_t pid, std::uint64_t start_time
   return {};
 }
 
-PageRegistry::WasJudged Recovery::was_judged() {
+// The other scopes of a worker that has exited after a signal are cancelled, if SIGKILL was to
+// follow that signal.
+PageRegistry::HasEnded Recovery::has_ended() {
   return [this](pid_t pid, std::uint64_t start_time, const SlotReading& scope) {
-    return past_verdict(pid, start_time, scope).kill != nullptr;
+    if (past_verdict(pid, start_time, scope).kill != nullptr) {
+      return true;
+    }
+    const auto kill = std::ranges::find_if(past_, [&](const PastKill& past) {
+      const auto means = KillOrder::means_of(past.expiries);
+      return is_of(past, pid, start_time) && !past.sent.empty() && means &&
+             means->ends_in_sigkill() &&
+             past.verdict.value_or(KillVerdict::kDead) == KillVerdict::kDead;
+    });
+    if (kill != past_.end()) {
+      kill->cancelled.push_back(scope.name);
+    }
+    return kill != past_.end();
   };
 }
 
@@ -103,7 +122,7 @@ Worker* Recovery::worker_of(PipePage& page, pid_t pid) {
   if (!is_alive) {
     pages_.record_orphaned_scopes(
         claims, pid, page.open_slots(),
-        claims.boot == this_boot() ? kExitedUnseen : PageRegistry::kAnotherBoot, was_judged());
+        claims.boot == this_boot() ? kExitedUnseen : PageRegistry::kAnotherBoot, has_ended());
     page.remove();
     return nullptr;
   }
@@ -167,6 +186,7 @@ void Recovery::resume_kill(PastKill& past) {
     Records::Outcome outcome;
     outcome.verdict = past.sent.empty() ? KillVerdict::kAlreadyGone : KillVerdict::kDead;
     outcome.signals = past.sent;
+    outcome.cancelled = past.cancelled;
     outcome.reason = past.is_of_this_boot ? kExitedUnseen : PageRegistry::kAnotherBoot;
     kills_.end(order, outcome);
     return;

@@ -42,7 +42,7 @@ class Recovery {
     Expiry* expiry = nullptr;
   };
   PastVerdict past_verdict(pid_t pid, std::uint64_t start_time, const SlotReading& scope);
-  PageRegistry::WasJudged was_judged();
+  PageRegistry::HasEnded has_ended();
   void adopt_pipe_page(pid_t pid);
   Worker* worker_of(PipePage& page, pid_t pid);
   void restore_scopes(Worker& worker, PipePage& page);

@@ -659,9 +659,9 @@ end:
        fi }
   /* PageRegistry::adopt(), PageFolder::names(). Both pages at once: two workers that appear while
    * the folder is read do not know of each other.
-   * code: timer_server/watch/page_registry.cpp PageRegistry::adopt 9668fd12
+   * code: timer_server/watch/page_registry.cpp PageRegistry::adopt 1e7c99c7
    * code: timer_server/scopes/page_folder.cpp PageFolder::names 85a45f6b
-   * code: timer_server/recovery.cpp Recovery::adopt d8e8fec0 */
+   * code: timer_server/recovery.cpp Recovery::adopt b46c3d06 */
   :: d_step { server_at == LIST ->
        known[0] = is_page[0];
        known[1] = is_page[1];

@@ -48,7 +48,7 @@ std::vector<const Worker*> peers_of(Core& core, const WorkerIdentity& worker) {
 
 }  // namespace
 
-std::optional<KillOrder::Means> KillOrder::means() const {
+std::optional<KillOrder::Means> KillOrder::means_of(std::span<const Expiry> expiries) {
   std::optional<Means> means;
   for (const Expiry& expiry : expiries) {
     const ScopeTerms& terms = expiry.scope.terms;

@@ -48,7 +48,8 @@ struct KillOrder {
     std::optional<Grace> grace;
     [[nodiscard]] bool ends_in_sigkill() const { return signal == SIGKILL || grace; }
   };
-  [[nodiscard]] std::optional<Means> means() const;
+  [[nodiscard]] std::optional<Means> means() const { return means_of(expiries); }
+  [[nodiscard]] static std::optional<Means> means_of(std::span<const Expiry> expiries);
 };
 
 // Carries out the verdicts of scans: one kill for each worker. The stages of a kill, and what ends

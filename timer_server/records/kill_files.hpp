@@ -31,6 +31,7 @@ struct PastKill {
   bool has_evidence = false;
   std::optional<KillVerdict> verdict;  // none: the kill has not ended
   bool has_hook = false;               // its hook was started
+  std::vector<std::string> cancelled;  // scopes, found when they are adopted; not in the file
 };
 
 // Keeps one file for each kill, `kills/ID`, from the verdict until the record of the outcome is

@@ -91,8 +91,8 @@ bool runs_another_program(const Process& process, const WorkerPage& page) {
          (stat->start_stack != page.program() || page.has_lost_lock());
 }
 
-void PageRegistry::adopt(const WasJudged& was_judged) {
-  was_judged_ = was_judged;
+void PageRegistry::adopt(const HasEnded& has_ended) {
+  has_ended_ = has_ended;
   core_.directory.pages().has_changed();
   const auto names = core_.directory.pages().names();
   if (!names) {
@@ -105,7 +105,7 @@ void PageRegistry::adopt(const WasJudged& was_judged) {
       core_.rejections.add(fmt::format("'{}' is not the name of a page", name), name, 0);
     }
   }
-  was_judged_ = nullptr;
+  has_ended_ = nullptr;
 }
 
 void PageRegistry::on_wake_up_message(std::string_view name) {
@@ -203,7 +203,7 @@ void PageRegistry::look_at(const std::string& name) {
 
 void PageRegistry::refuse(const std::string& name, const Error& reason) {
   // A kill that an earlier server has begun cannot be resumed without the page.
-  if (was_judged_ && is_for_now(reason)) {
+  if (has_ended_ && is_for_now(reason)) {
     throw std::runtime_error(fmt::format("page '{}': {}", name, reason.message));
   }
   free_.erase(name);
@@ -293,7 +293,7 @@ Result<Worker*> PageRegistry::owner_of(MappedPage& page) {
 Result<Process> PageRegistry::open_owner(MappedPage& page) const {
   const Result<pid_t> holder = page.owner();
   const auto confirmed =
-      was_judged_ ? core_.directory.pages().confirmed_owner(page.name()) : std::nullopt;
+      has_ended_ ? core_.directory.pages().confirmed_owner(page.name()) : std::nullopt;
   if (!holder && !confirmed) {
     return tl::unexpected<Error>(holder.error());
   }
@@ -339,15 +339,15 @@ void PageRegistry::wait_for_exit(const std::string& name, Process process) {
 
 void PageRegistry::record_orphaned_scopes(const PageClaims& claims, pid_t pid,
                                           const std::vector<SlotReading>& scopes,
-                                          std::string_view reason, const WasJudged& was_judged) {
+                                          std::string_view reason, const HasEnded& has_ended) {
   const WorkerIdentity worker = claimed_identity(claims, pid);
   const Instant now = Instant::now();
   for (const SlotReading& scope : scopes) {
     const bool was_open = slot_word::is_open(scope.word) || slot_word::is_expired(scope.word);
-    const bool is_recorded = was_judged && was_judged(pid, claims.start_time, scope);
     // An idle timeout is listed with the scopes while its kill is under way.
     if (was_open && !scope.has(slot_flag::kWholeProcess) && !scope.has(slot_flag::kIdle) &&
-        !is_recorded && ++orphaned_scopes_ <= kMaxOrphanedScopes) {
+        !(has_ended && has_ended(pid, claims.start_time, scope)) &&
+        ++orphaned_scopes_ <= kMaxOrphanedScopes) {
       core_.log->append(core_.records.left_open(worker, core_.policy.view_of(scope), now, reason));
     }
   }
@@ -356,7 +356,7 @@ void PageRegistry::record_orphaned_scopes(const PageClaims& claims, pid_t pid,
 void PageRegistry::remove_orphan(MappedPage& page, std::string_view reason) {
   const auto owner = core_.directory.pages().confirmed_owner(page.name());
   const pid_t pid = owner ? owner->pid : page.claims().pid;
-  record_orphaned_scopes(page.claims(), pid, page.open_slots(), reason, was_judged_);
+  record_orphaned_scopes(page.claims(), pid, page.open_slots(), reason, has_ended_);
   StatisticsByName statistics;
   page.add_statistics(statistics);
   append_statistics(claimed_identity(page.claims(), pid), statistics);

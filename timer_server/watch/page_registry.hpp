@@ -29,16 +29,17 @@ class PageRegistry {
   PageRegistry(const PageRegistry&) = delete;
   PageRegistry& operator=(const PageRegistry&) = delete;
 
-  // Returns whether an earlier server has recorded a verdict on a scope of that process.
-  using WasJudged = std::function<bool(pid_t, std::uint64_t start_time, const SlotReading&)>;
+  // Returns whether a kill of an earlier server has ended a scope of that process: the scope was
+  // judged, or the kill cancels it.
+  using HasEnded = std::function<bool(pid_t, std::uint64_t start_time, const SlotReading&)>;
   // Registers the pages that an earlier server has left. Believes the folder where a page has no
   // owner. Called once, before the first iteration.
-  void adopt(const WasJudged& was_judged);
+  void adopt(const HasEnded& has_ended);
   // Records the scopes of a process that exited while no server was running, except those that
-  // `was_judged` knows.
+  // `has_ended` knows.
   void record_orphaned_scopes(const PageClaims& claims, pid_t pid,
                               const std::vector<SlotReading>& scopes, std::string_view reason,
-                              const WasJudged& was_judged);
+                              const HasEnded& has_ended);
   [[nodiscard]] std::size_t orphaned_scopes() const { return orphaned_scopes_; }
 
   // Forgets which pages were refused in the last batch of requests.
@@ -97,7 +98,7 @@ class PageRegistry {
   std::unordered_set<std::string> refused_in_batch_;
   bool has_more_to_look_at_ = false;
   bool has_changed_ = false;
-  WasJudged was_judged_;  // set while adopt() runs
+  HasEnded has_ended_;  // set while adopt() runs
   std::size_t orphaned_scopes_ = 0;
   // Pages without an owner whose process is alive: it may be exiting, or have started another
   // program.
