@@ -895,7 +895,13 @@ void HistoryJudge::judge_targets(const JsonRecord& killed) {
       return each.integer("signal") == -status && std::ranges::count(pids, worker->pid) > 0;
     });
   };
-  if (verdict == "dead" && status < 0 && !worker->sent.contains(-status) &&
+  // A server that was killed just then may have sent the signal and not noted it.
+  const bool may_lack_signal = std::ranges::any_of(processes_, [&](const auto& entry) {
+    const Process& server = entry.second;
+    return server.was_killed && server.asked_to_end < worker->ended + kTurn &&
+           worker->alive_until < server.ended;
+  });
+  if (verdict == "dead" && status < 0 && !worker->sent.contains(-status) && !may_lack_signal &&
       std::ranges::none_of(killed_, has_sent)) {
     report("outcomes", worker->name, "it died of signal {}, not of one in {}", -status,
            killed.place());

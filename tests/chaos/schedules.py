@@ -177,6 +177,7 @@ class Run:
             environment = {"LD_PRELOAD": world.programs.library("filetimer_clock_step"), "CLOCK_STEP": world.folder / "step"}
             self.clock = environment  # the wall clock of a machine is one: workers see its steps, too
         self.trouble = None
+        self.removed_at = -BOUND_S  # when the directory was
         self.setup = setup
         self.server = world.server("--evidence", setup["evidence"], "--log-max", setup["log_max"], "--grace", "500ms",
                                    "--max-interval", "2s", env=environment, stderr=setup["stderr"])
@@ -368,6 +369,8 @@ class Run:
         if self.trouble is not None:
             self.excuse(("death-has-record", "one-to-one", "one-verdict", "hang-is-judged"),
                         "the server ended while its log could not be written")
+        if time.monotonic() < self.removed_at + BOUND_S:
+            self.excuse(("one-to-one",), "the files of kills were removed before the server ended")
 
     def step_second_server(self):
         second = self.world.server(log=self.world.folder / "second.jsonl", is_ready=False)
@@ -427,6 +430,7 @@ class Run:
             return
         self.world.files(f"{path} is removed")
         if path.is_dir():
+            self.removed_at = time.monotonic()
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
