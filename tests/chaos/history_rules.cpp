@@ -800,8 +800,13 @@ void HistoryJudge::judge_hang(const Scope& scope) {
       if (halt.possible.to >= kNever) {
         due = kNever;
       } else {  // it may have begun a look before it was seen, and ends with one
+        const bool is_from_before_server = std::ranges::any_of(processes_, [&](const auto& entry) {
+          return entry.second.role == "server" && halt.possible.from < entry.second.ready &&
+                 entry.second.ready < halt.possible.to;
+        });
         const Ns length = halt.possible.to - halt.possible.from + std::max(timeout / 4, kUnseen);
-        due = std::max(due, halt.possible.to + kLook) + std::min(length + kLook, timeout);
+        due = std::max(due, halt.possible.to + kLook) +
+              (is_from_before_server ? timeout : std::min(length + kLook, timeout));
       }
     };
     std::ranges::for_each(worker.halts, move);

@@ -74,7 +74,8 @@ void HaltedWorkers::look_ahead(Worker& worker) {
 HaltedWorkers::Halt& HaltedWorkers::note_halt(const Worker& worker, const std::string& why) {
   const Instant now = Instant::now();
   next_look_ = std::min(next_look_, now + kLookPeriod);
-  return halts_[worker.process->pid] = Halt{worker.process, why, last_look_, false};
+  const Instant from = std::max(last_look_, worker.process->started());
+  return halts_[worker.process->pid] = Halt{worker.process, why, from, false};
 }
 
 void HaltedWorkers::resume(Worker& worker, const Halt& halt) {
