@@ -4,12 +4,9 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
-#include <cmath>
 #include <cstring>
 
-#include "common/json_writer.hpp"
 #include "common/run_folder.hpp"
-#include "common/wire.hpp"
 
 namespace filetimer {
 
@@ -28,28 +25,4 @@ Result<ControlAddress> ControlAddress::in(const std::string& dir) {
   return control;
 }
 
-namespace wire {
-
-namespace {
-
-struct Writer {
-  void operator()(const char* key, double number) const {
-    if (std::isfinite(number)) {
-      json.field(key, number);
-    }
-  }
-  void operator()(const char* key, const auto& value) const { json.given(key, value); }
-  JsonWriter& json;
-};
-
-}  // namespace
-
-std::string format_question(const Question& question) {
-  JsonWriter json;
-  json.field("version", kVersion);
-  Question::visit(question, Writer{json});
-  return std::move(json).finish();
-}
-
-}  // namespace wire
 }  // namespace filetimer

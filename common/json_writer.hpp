@@ -58,9 +58,9 @@ class JsonWriter {
     return field(std::string_view{}, value);
   }
 
-  // Adds an element that is JSON already.
-  JsonWriter& json_element(std::string_view json) {
-    begin_value({});
+  // Writes a value that is JSON already.
+  JsonWriter& raw(std::string_view key, std::string_view json) {
+    begin_value(key);
     text_ += json;
     return *this;
   }

@@ -1,61 +1,65 @@
 // SPDX-License-Identifier: MIT
 #include "common/wire.hpp"
 
-#include <fmt/format.h>
-
 #include <cmath>
-#include <iterator>
 
 #include "common/json_writer.hpp"
 
 namespace filetimer::wire {
 namespace {
 
-// Writes a number as Python's json does.
-std::string number(double value) {
-  return std::isinf(value) ? std::string(value > 0 ? "Infinity" : "-Infinity")
-                           : fmt::format("{}", value);
+// Writes each field that says something.
+struct Writer {
+  JsonWriter& json;
+  bool is_line;  // of the pipe: numbers are as Python's json writes them
+
+  void operator()(const char* key, double number) const {
+    if (std::isfinite(number)) {
+      json.field(key, number);
+    } else if (is_line) {
+      json.raw(key, number > 0 ? "Infinity" : "-Infinity");
+    }
+  }
+  void operator()(const char* key, const std::optional<double>& number) const {
+    if (number) {
+      (*this)(key, *number);
+    }
+  }
+  void operator()(const char* key, int number) const { json.field(key, number); }
+  void operator()(const char* key, std::string_view text) const {
+    if (is_line || !text.empty()) {
+      json.field(key, text);
+    }
+  }
+  template <class Value>
+  void operator()(const char* key, const std::optional<Value>& value) const {
+    json.given(key, value);
+  }
+  void operator()(const char* key, bool flag) const { json.given(key, flag); }
+};
+
+template <class Message>
+std::string written(const Message& message) {
+  JsonWriter json;
+  json.field("version", kVersion);
+  Message::visit(message, Writer{json, std::is_same_v<Message, Request>});
+  return std::move(json).finish();
 }
 
 }  // namespace
 
 std::string format_page_hint(std::string_view page) {
-  std::string line = fmt::format("{}: {}, \"x_page\": ", kLineStart, kVersion);
-  append_json_string(line, page);
-  line += "}\n";
-  return line;
+  JsonWriter json;
+  json.field("version", kVersion).field("x_page", page);
+  return std::move(json).finish() + '\n';
 }
 
 std::string format(const Request& request) {
-  std::string line =
-      fmt::format("{}: {}, \"pid\": {}, \"scope_id\": ", kLineStart, kVersion, request.pid);
-  append_json_string(line, request.scope_id);
-  fmt::format_to(std::back_inserter(line), ", \"expiration_time\": {}, \"signal\": {}",
-                 number(request.expiration_time), request.signal);
-  if (request.x_timeout_s) {
-    line += ", \"x_timeout_s\": " + number(*request.x_timeout_s);
-  }
-  if (request.x_grace_s) {
-    line += ", \"x_grace_s\": " + number(*request.x_grace_s);
-  }
-  if (request.x_soft_s) {
-    line += ", \"x_soft_s\": " + number(*request.x_soft_s);
-  }
-  if (request.x_tid) {
-    fmt::format_to(std::back_inserter(line), ", \"x_tid\": {}", *request.x_tid);
-  }
-  if (request.x_scope) {
-    line += ", \"x_scope\": ";
-    append_json_string(line, *request.x_scope);
-  }
-  if (request.x_whole_process) {
-    line += ", \"x_whole_process\": true";
-  }
-  if (request.x_signal_first) {
-    line += ", \"x_signal_first\": true";
-  }
-  line += "}\n";
-  return line;
+  return written(request) + '\n';
+}
+
+std::string format_question(const Question& question) {
+  return written(question);
 }
 
 }  // namespace filetimer::wire

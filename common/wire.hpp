@@ -1,6 +1,6 @@
 // The format of the request pipe, version 1: one JSON object a line, as PyTorch's FileTimerClient
-// writes it. The server parses, our clients format. Keys that start with x_ are this project's, and
-// other servers ignore them.
+// writes it; and of control requests. The server parses, our clients format. Keys that start with
+// x_ are this project's, and other servers ignore them.
 //   {"version": 1, "pid": 4711, "scope_id": "forward", "expiration_time": 1795223987.41, "signal":
 //   9}
 // SPDX-License-Identifier: MIT
@@ -40,10 +40,57 @@ struct Request {
 
   [[nodiscard]] bool is_release() const { return expiration_time < 0; }
   [[nodiscard]] bool is_from_own_client() const { return x_timeout_s.has_value(); }
+
+  // Calls `each` with the key and the place of each field. Those that are neither optional nor
+  // false by default are required.
+  template <class Self, class Each>
+  static void visit(Self& self, Each&& each) {
+    each("pid", self.pid);
+    each("scope_id", self.scope_id);
+    each("expiration_time", self.expiration_time);
+    each("signal", self.signal);
+    each("x_timeout_s", self.x_timeout_s);
+    each("x_grace_s", self.x_grace_s);
+    each("x_soft_s", self.x_soft_s);
+    each("x_tid", self.x_tid);
+    each("x_scope", self.x_scope);
+    each("x_whole_process", self.x_whole_process);
+    each("x_signal_first", self.x_signal_first);
+    each("x_page", self.x_page);
+  }
+};
+
+// A control request (docs/protocol.md). Answers are JSON objects, one a line.
+struct Question {
+  std::string request;
+  double wait_s = 0;  // infinite: as long as the server grants
+  std::string graceful;
+  bool force = false;
+  bool off = false;
+  std::string name;
+  std::optional<int> rank;
+  std::optional<int> world;
+  std::optional<int> worker;  // a pid
+  friend bool operator==(const Question&, const Question&) = default;
+
+  template <class Self, class Each>
+  static void visit(Self& self, Each&& each) {
+    each("request", self.request);
+    each("wait_s", self.wait_s);
+    each("graceful", self.graceful);
+    each("force", self.force);
+    each("off", self.off);
+    each("name", self.name);
+    each("rank", self.rank);
+    each("world", self.world);
+    each("worker", self.worker);
+  }
 };
 
 // Returns a wake-up message, with its newline.
 std::string format_page_hint(std::string_view page);
+// Returns the packet of a control request, without empty fields.
+std::string format_question(const Question& question);
 
 // Returns the line of a request, with its newline. With names that bounded_scope_name() has cut it
 // is always short enough for one atomic write, escapes included.

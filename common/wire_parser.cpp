@@ -7,8 +7,9 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <limits>
 #include <new>
+#include <optional>
+#include <type_traits>
 
 #include "common/limits.hpp"
 #include "common/text.hpp"
@@ -28,50 +29,8 @@ std::string_view token_of(ondemand::value value) {
   return end == std::string_view::npos ? std::string_view{} : token.substr(0, end + 1);
 }
 
-tl::unexpected<Error> wrong_value(std::string_view key, std::string_view token,
-                                  std::string_view expected) {
-  return failure(fmt::format("{} is {}: expected {}", key,
-                             printable(token.substr(0, kTokenBytesQuoted)), expected));
-}
-
 tl::unexpected<Error> not_json(simdjson::error_code code) {
   return failure(fmt::format("not one JSON object: {}", simdjson::error_message(code)));
-}
-
-Result<int> read_int(std::string_view key, ondemand::value value, int low, int high) {
-  const std::string_view token = token_of(value);
-  std::int64_t number = 0;
-  if (value.get_int64().get(number) != simdjson::SUCCESS) {
-    return wrong_value(key, token, "an integer");
-  }
-  if (number < low || number > high) {
-    return wrong_value(key, token, fmt::format("an integer from {} to {}", low, high));
-  }
-  return static_cast<int>(number);
-}
-
-// Reads a number as Python's json does: with the bare words Infinity and -Infinity, and with
-// numbers too large for a double as infinite.
-Result<double> read_number(std::string_view key, ondemand::value value) {
-  const std::string_view token = token_of(value);
-  if (token == "Infinity") {
-    return HUGE_VAL;
-  }
-  if (token == "-Infinity") {
-    return -HUGE_VAL;
-  }
-  double number = 0;
-  if (value.get_double().get(number) == simdjson::SUCCESS) {
-    return number;
-  }
-  const bool numeric = !token.empty() && token.find_first_not_of("+-.0123456789eE") == token.npos;
-  const std::string copy(token);
-  char* end = nullptr;
-  number = numeric ? std::strtod(copy.c_str(), &end) : 0;
-  if (!numeric || end != copy.c_str() + copy.size() || !std::isinf(number)) {
-    return wrong_value(key, token, "a number");
-  }
-  return number;
 }
 
 // Returns whether every escape is one of JSON's. Pairs of surrogates are not checked.
@@ -89,38 +48,69 @@ bool escapes_are_json(std::string_view text) {
   return true;
 }
 
-Result<bool> read_bool(std::string_view key, ondemand::value value) {
-  const std::string_view token = token_of(value);
-  bool flag = false;
-  if (value.get_bool().get(flag) != simdjson::SUCCESS) {
-    return wrong_value(key, token, "true or false");
+// Each of these stores the value, whose text is `token`. They return null, or what was expected.
+
+const char* store(ondemand::value value, std::string_view /*token*/, int& number) {
+  std::int64_t wide = 0;
+  if (value.get_int64().get(wide) != simdjson::SUCCESS || wide != static_cast<int>(wide)) {
+    return "an integer of 32 bits";
   }
-  return flag;
+  number = static_cast<int>(wide);
+  return nullptr;
 }
 
-Result<std::string_view> read_string(std::string_view key, ondemand::value value) {
-  const std::string_view token = token_of(value);
-  std::string_view text;
-  switch (value.get_string().get(text)) {
-    case simdjson::SUCCESS:
-      return text;
-    case simdjson::STRING_ERROR:
-      // Python's json writes half a surrogate pair as \ud800 and reads it back, but UTF-8 has no
-      // such character. The name is then the text of the line.
-      if (token.size() >= 2 && escapes_are_json(token.substr(1, token.size() - 2))) {
-        return token.substr(1, token.size() - 2);
-      }
-      [[fallthrough]];
-    default:
-      return wrong_value(key, token, "a string");
+// Reads a number as Python's json does: with the bare words Infinity and -Infinity, and with
+// numbers too large for a double as infinite.
+const char* store(ondemand::value value, std::string_view token, double& number) {
+  if (token == "Infinity" || token == "-Infinity") {
+    number = token[0] == '-' ? -HUGE_VAL : HUGE_VAL;
+    return nullptr;
   }
+  if (value.get_double().get(number) == simdjson::SUCCESS) {
+    return nullptr;
+  }
+  const bool is_numeric =
+      !token.empty() && token.find_first_not_of("+-.0123456789eE") == token.npos;
+  const std::string copy(token);
+  char* end = nullptr;
+  number = is_numeric ? std::strtod(copy.c_str(), &end) : 0;
+  return end == copy.c_str() + copy.size() && std::isinf(number) ? nullptr : "a number";
+}
+
+const char* store(ondemand::value value, std::string_view /*token*/, bool& flag) {
+  return value.get_bool().get(flag) == simdjson::SUCCESS ? nullptr : "true or false";
+}
+
+const char* store(ondemand::value value, std::string_view token, std::string_view& text) {
+  const auto error = value.get_string().get(text);
+  // Python's json writes half a surrogate pair as \ud800 and reads it back, but UTF-8 has no such
+  // character. The text is then that of the line.
+  if (error == simdjson::STRING_ERROR && token.size() >= 2 &&
+      escapes_are_json(token.substr(1, token.size() - 2))) {
+    text = token.substr(1, token.size() - 2);
+    return nullptr;
+  }
+  return error == simdjson::SUCCESS ? nullptr : "a string";
+}
+
+const char* store(ondemand::value value, std::string_view token, std::string& text) {
+  std::string_view view;
+  const char* const expected = store(value, token, view);
+  text = view;
+  return expected;
+}
+
+template <class Value>
+const char* store(ondemand::value value, std::string_view token, std::optional<Value>& place) {
+  return store(value, token, place.emplace());
 }
 
 // On-demand parsing checks only the values that are read. The other values are walked here, so that
 // a line is accepted only if all of it is JSON.
-simdjson::error_code check_value(ondemand::value value, int depth) {
-  if (depth > kMaxDepth) {
-    return simdjson::DEPTH_ERROR;
+simdjson::error_code check_value(simdjson::simdjson_result<ondemand::value> result, int depth) {
+  ondemand::value value;
+  if (const auto error = depth > kMaxDepth ? simdjson::DEPTH_ERROR : result.get(value)) {
+    return error;
   }
   const std::string_view token = token_of(value);
   if (token == "NaN" || token == "Infinity" || token == "-Infinity") {
@@ -137,11 +127,7 @@ simdjson::error_code check_value(ondemand::value value, int depth) {
         return error;
       }
       for (auto item : array) {
-        ondemand::value element;
-        if (const auto error = item.get(element)) {
-          return error;
-        }
-        if (const auto error = check_value(element, depth + 1)) {
+        if (const auto error = check_value(item, depth + 1)) {
           return error;
         }
       }
@@ -153,14 +139,8 @@ simdjson::error_code check_value(ondemand::value value, int depth) {
         return error;
       }
       for (auto field : object) {
-        ondemand::value element;
-        if (const auto error = field.unescaped_key().error()) {
-          return error;
-        }
-        if (const auto error = field.value().get(element)) {
-          return error;
-        }
-        if (const auto error = check_value(element, depth + 1)) {
+        const auto key_error = field.unescaped_key().error();
+        if (const auto error = key_error ? key_error : check_value(field.value(), depth + 1)) {
           return error;
         }
       }
@@ -178,83 +158,79 @@ simdjson::error_code check_value(ondemand::value value, int depth) {
   return simdjson::INCORRECT_TYPE;
 }
 
-// Checks the value of an unknown key.
-Status walk(ondemand::value value) {
-  if (const auto error = check_value(value, 0)) {
+// Reads `text`, after which padding() bytes must be readable, into the fields of `message`. Returns
+// an error for a field that is missing or wrong, and for anything that is not JSON.
+template <class Message>
+Status read_message(ondemand::parser& parser, std::string_view text, Message& message) {
+  ondemand::document document;
+  if (const auto error = parser
+                             .iterate(simdjson::padded_string_view(text.data(), text.size(),
+                                                                   text.size() + Parser::padding()))
+                             .get(document)) {
     return not_json(error);
   }
-  return {};
-}
-
-// Moves a value into its place, or returns its error.
-template <class Value, class Place>
-Status store(Result<Value> value, Place& place) {
-  FILETIMER_TRY(value);
-  place = *value;
-  return {};
-}
-
-enum Seen : unsigned { kVersionSeen = 1, kPid = 2, kScope = 4, kExpiration = 8, kSignal = 16 };
-
-constexpr std::pair<Seen, std::string_view> kRequired[] = {{kVersionSeen, "version"},
-                                                           {kPid, "pid"},
-                                                           {kScope, "scope_id"},
-                                                           {kExpiration, "expiration_time"},
-                                                           {kSignal, "signal"}};
-
-constexpr int kIntMin = std::numeric_limits<int>::min();
-constexpr int kIntMax = std::numeric_limits<int>::max();
-
-Status read_field(std::string_view key, ondemand::value value, Request& request, unsigned& seen) {
-  if (key == "version") {
-    seen |= kVersionSeen;
-    auto version = read_int(key, value, kIntMin, kIntMax);
-    if (version && *version != kVersion) {
-      return failure(fmt::format("version is {}: expected {}", *version, kVersion));
+  ondemand::object object;
+  if (const auto error = document.get_object().get(object)) {
+    return not_json(error);
+  }
+  std::optional<int> version;
+  unsigned seen = 0;
+  for (auto field : object) {
+    std::string_view key;
+    if (const auto error = field.unescaped_key().get(key)) {
+      return not_json(error);
     }
-    return version ? Status{} : tl::unexpected<Error>(std::move(version.error()));
+    ondemand::value value;
+    if (const auto error = field.value().get(value)) {
+      return not_json(error);
+    }
+    const std::string_view token = token_of(value);
+    const char* expected = nullptr;
+    bool is_known = false;
+    unsigned bit = 1;
+    const auto read = [&](std::string_view name, auto& place) {
+      if (key == name) {
+        is_known = true;
+        seen |= bit;
+        expected = store(value, token, place);
+      }
+      bit <<= 1;
+    };
+    Message::visit(message, read);
+    read("version", version);
+    if (expected != nullptr) {
+      return failure(fmt::format("{} is {}: expected {}", key,
+                                 printable(token.substr(0, kTokenBytesQuoted)), expected));
+    }
+    using Checked = simdjson::simdjson_result<ondemand::value>;
+    if (const auto error =
+            is_known ? simdjson::SUCCESS : check_value(Checked(std::move(value)), 0)) {
+      return not_json(error);
+    }
   }
-  if (key == "pid") {
-    seen |= kPid;
-    return store(read_int(key, value, kIntMin, kIntMax), request.pid);
+  // At the end there is no current location.
+  if (document.current_location().error() != simdjson::OUT_OF_BOUNDS) {
+    return failure("more than one JSON object");
   }
-  if (key == "scope_id") {
-    seen |= kScope;
-    return store(read_string(key, value), request.scope_id);
+  if (version != kVersion) {
+    return failure(version ? fmt::format("version is {}: expected {}", *version, kVersion)
+                           : "lacks the key 'version'");
   }
-  if (key == "expiration_time") {
-    seen |= kExpiration;
-    return store(read_number(key, value), request.expiration_time);
+  if constexpr (std::is_same_v<Message, Request>) {
+    const char* missing = nullptr;
+    unsigned bit = 1;
+    const auto check = [&]<class Place>(const char* name, const Place& /*place*/) {
+      constexpr bool kIsRequired = std::is_same_v<Place, int> || std::is_same_v<Place, double> ||
+                                   std::is_same_v<Place, std::string_view>;
+      missing = kIsRequired && missing == nullptr && (seen & bit) == 0 ? name : missing;
+      bit <<= 1;
+    };
+    Request::visit(message, check);
+    if (missing != nullptr && !message.x_page) {
+      return failure(fmt::format("lacks the key '{}'", missing));
+    }
   }
-  if (key == "signal") {
-    seen |= kSignal;
-    return store(read_int(key, value, kIntMin, kIntMax), request.signal);
-  }
-  if (key == "x_timeout_s") {
-    return store(read_number(key, value), request.x_timeout_s);
-  }
-  if (key == "x_grace_s") {
-    return store(read_number(key, value), request.x_grace_s);
-  }
-  if (key == "x_soft_s") {
-    return store(read_number(key, value), request.x_soft_s);
-  }
-  if (key == "x_tid") {
-    return store(read_int(key, value, 1, kIntMax), request.x_tid);
-  }
-  if (key == "x_scope") {
-    return store(read_string(key, value), request.x_scope);
-  }
-  if (key == "x_whole_process") {
-    return store(read_bool(key, value), request.x_whole_process);
-  }
-  if (key == "x_signal_first") {
-    return store(read_bool(key, value), request.x_signal_first);
-  }
-  if (key == "x_page") {
-    return store(read_string(key, value), request.x_page);
-  }
-  return walk(value);
+  return {};
 }
 
 }  // namespace
@@ -285,48 +261,31 @@ Result<Request> Parser::parse(std::string_view line) {
   if (line.find_first_not_of(" \t\r") == line.npos) {
     return failure("an empty line: expected a JSON object");
   }
-  ondemand::document document;
-  if (const auto error = state_->parser
-                             .iterate(simdjson::padded_string_view(line.data(), line.size(),
-                                                                   line.size() + padding()))
-                             .get(document)) {
-    return not_json(error);
-  }
-  ondemand::object object;
-  if (document.get_object().get(object) != simdjson::SUCCESS) {
-    return failure("not a JSON object");
-  }
   Request request;
-  unsigned seen = 0;
-  for (auto field : object) {
-    std::string_view key;
-    if (const auto error = field.unescaped_key().get(key)) {
-      return not_json(error);
-    }
-    ondemand::value value;
-    if (const auto error = field.value().get(value)) {
-      return not_json(error);
-    }
-    FILETIMER_TRY(read_field(key, value, request, seen));
-  }
-  // At the end there is no current location.
-  if (document.current_location().error() != simdjson::OUT_OF_BOUNDS) {
-    return failure("more than one JSON object on a line");
-  }
-  if (request.x_page && (seen & kVersionSeen) != 0) {
+  FILETIMER_TRY(read_message(state_->parser, line, request));
+  if (request.x_page) {
     Request hint;
     hint.x_page = request.x_page;
     return hint;
   }
-  for (const auto& [bit, key] : kRequired) {
-    if ((seen & bit) == 0) {
-      return failure(fmt::format("lacks the key '{}'", key));
-    }
-  }
-  if (request.is_from_own_client() && std::isnan(*request.x_timeout_s)) {
-    return failure("x_timeout_s is NaN: expected a number");
+  if (request.x_tid && *request.x_tid < 1) {
+    return failure(fmt::format("x_tid is {}: expected over 0", *request.x_tid));
   }
   return request;
+}
+
+Result<Question> parse_question(std::string_view packet) {
+  if (packet.size() > kMaxControlBytes) {
+    return failure(fmt::format("a request of {} bytes or more: expected at most {}", packet.size(),
+                               kMaxControlBytes));
+  }
+  std::string padded(packet);
+  padded.resize(packet.size() + Parser::padding());
+  ondemand::parser parser;
+  Question question;
+  question.wait_s = HUGE_VAL;
+  FILETIMER_TRY(read_message(parser, std::string_view(padded).substr(0, packet.size()), question));
+  return question;
 }
 
 }  // namespace filetimer::wire

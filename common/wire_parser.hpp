@@ -1,4 +1,5 @@
-// Reads the lines of common/wire.hpp, for the server. Clients only write, and link no JSON parser.
+// Reads the lines and packets of common/wire.hpp, for the server. Clients only write, and link no
+// JSON parser.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -31,5 +32,8 @@ class Parser {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// Reads a control request as strictly. Without a time, it waits for as long as the server grants.
+Result<Question> parse_question(std::string_view packet);
 
 }  // namespace filetimer::wire

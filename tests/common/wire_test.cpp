@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "common/control.hpp"
 #include "common/limits.hpp"
 #include "common/scope_name.hpp"
 #include "common/wire_parser.hpp"

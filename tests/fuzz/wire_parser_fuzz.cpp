@@ -8,7 +8,6 @@
 #include <string>
 #include <string_view>
 
-#include "common/control.hpp"
 #include "common/limits.hpp"
 #include "common/text.hpp"
 #include "common/wire_parser.hpp"

@@ -7,7 +7,9 @@
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 
+#include "common/control.hpp"
 #include "common/limits.hpp"
+#include "common/wire_parser.hpp"
 
 namespace filetimer::testing {
 namespace {

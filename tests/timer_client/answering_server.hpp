@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "common/control.hpp"
 #include "common/posix.hpp"
+#include "common/wire.hpp"
 
 namespace filetimer::testing {
 

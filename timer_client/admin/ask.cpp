@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/control.hpp"
 #include "common/duration_text.hpp"
 #include "common/json_fields.hpp"
 #include "common/kept_fd.hpp"

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "common/clock.hpp"
-#include "common/control.hpp"
+#include "common/wire.hpp"
 #include "timer_client/client/server/server_location.hpp"
 
 namespace filetimer {

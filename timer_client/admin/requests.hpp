@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "common/clock.hpp"
-#include "common/control.hpp"
 #include "common/result.hpp"
+#include "common/wire.hpp"
 #include "timer_client/admin/ask.hpp"
 
 namespace filetimer {

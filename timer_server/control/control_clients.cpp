@@ -8,7 +8,6 @@
 #include <array>
 #include <utility>
 
-#include "common/control.hpp"
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
 #include "common/wire.hpp"

@@ -151,7 +151,7 @@ std::string DumpRequests::answer_of(const Request& request) {
     }
     json.end_array();
     write_evidence(json, asked.evidence);
-    answer.json_element(std::move(json).finish());
+    answer.raw({}, std::move(json).finish());
   }
   answer.end_array().field("omitted", request.omitted);
   return std::move(answer).finish();

@@ -16,6 +16,7 @@
 #include "common/control.hpp"
 #include "common/limits.hpp"
 #include "common/mapped_file.hpp"
+#include "common/wire.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "common/clock.hpp"
+#include "common/control.hpp"
 #include "common/mapped_file.hpp"
 #include "tests/support/children.hpp"
 #include "tests/support/test_page.hpp"
