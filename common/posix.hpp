@@ -4,10 +4,15 @@
 #pragma once
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <climits>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 namespace filetimer {
@@ -69,6 +74,16 @@ auto retry_eintr(Call&& call) {
       return result;
     }
   }
+}
+
+// Waits until there is something to read, or the other end is closed, for at most so long. Returns
+// whether it is so.
+inline bool is_readable_within(int fd, std::chrono::nanoseconds limit) {
+  // Rounded up: poll(0) would spin through the last millisecond.
+  const std::int64_t ms = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
+  pollfd reading{fd, POLLIN, 0};
+  const int bound = static_cast<int>(std::clamp<std::int64_t>(ms, 0, INT_MAX));
+  return retry_eintr([&] { return ::poll(&reading, 1, bound); }) > 0;
 }
 
 // Reads all bytes. Returns false if the file has fewer (errno is 0), or with the reason in errno.

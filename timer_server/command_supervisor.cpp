@@ -17,8 +17,7 @@ constexpr Duration kReapAgain = std::chrono::milliseconds{100};
 
 }  // namespace
 
-Result<Command> Command::start(const std::vector<std::string>& words,
-                               const Inheritance& inheritance, const std::string& dir,
+Result<Command> Command::start(const std::vector<std::string>& words, const std::string& dir,
                                const std::string& pipe) {
   // Orphans of COMMAND are reparented to the server and not to init, so that the server can reap
   // them and find them when COMMAND is killed.
@@ -31,7 +30,7 @@ Result<Command> Command::start(const std::vector<std::string>& words,
   start.words = words;
   start.environment = environment_for_children(dir, pipe);
   UniqueFd failure;
-  auto child = start_child(start, inheritance, &failure);
+  auto child = start_child(start, &failure);
   FILETIMER_TRY(child);
   int error = 0;
   if (retry_eintr([&] { return ::read(failure.get(), &error, sizeof error); }) > 0) {

@@ -21,8 +21,7 @@ namespace filetimer {
 class Command {
  public:
   // Fails with the errno of execve(): ENOENT if there is no such command.
-  static Result<Command> start(const std::vector<std::string>& words,
-                               const Inheritance& inheritance, const std::string& dir,
+  static Result<Command> start(const std::vector<std::string>& words, const std::string& dir,
                                const std::string& pipe);
 
   [[nodiscard]] pid_t pid() const { return process_.pid; }

@@ -17,6 +17,7 @@
 #include "timer_server/settings/settings.hpp"
 #include "timer_server/system/hardening.hpp"
 #include "timer_server/system/messages.hpp"
+#include "timer_server/system/own_children.hpp"
 #include "timer_server/system/service_manager.hpp"
 
 namespace {
@@ -98,8 +99,8 @@ void report_ready(const UniqueFd& report, const std::string& line) {
 
 // Reports that the server is ready, starts COMMAND if there is one, and serves. Returns the exit
 // status.
-int run_server(Server& server, const Settings& settings, const Inheritance& inheritance,
-               const RuntimeDirectory& directory, UniqueFd report) {
+int run_server(Server& server, const Settings& settings, const RuntimeDirectory& directory,
+               UniqueFd report) {
   const std::string ready = server.ready_line() + "\n";
   if (report) {
     report_ready(report, ready);
@@ -109,8 +110,7 @@ int run_server(Server& server, const Settings& settings, const Inheritance& inhe
                    ready.size());
   }
   if (!settings.command.empty()) {
-    auto command =
-        Command::start(settings.command, inheritance, directory.path(), directory.pipe().path());
+    auto command = Command::start(settings.command, directory.path(), directory.pipe().path());
     if (!command) {
       messages::error("{}", command.error().message);
       server.withdraw();
@@ -122,7 +122,7 @@ int run_server(Server& server, const Settings& settings, const Inheritance& inhe
   return server.run();
 }
 
-int serve(const Settings& settings, Inheritance inheritance, UniqueFd passed, UniqueFd report) {
+int serve(const Settings& settings, UniqueFd passed, UniqueFd report) {
   // All that an earlier server has left would count as of another boot.
   if (this_boot() == BootId{} && ::access(kBootIdPath, F_OK) == 0) {
     return fail(exit_status::kFailed, settings, fmt::format("cannot read '{}'", kBootIdPath));
@@ -146,11 +146,11 @@ int serve(const Settings& settings, Inheritance inheritance, UniqueFd passed, Un
       messages::warning("{}; the server runs without it", allowed.error().message);
     }
   }
-  harden(inheritance);
+  harden();
   int status = exit_status::kFailed;
   {
-    Server server(settings, *directory, std::move(*log), inheritance);
-    status = run_server(server, settings, inheritance, *directory, std::move(report));
+    Server server(settings, *directory, std::move(*log));
+    status = run_server(server, settings, *directory, std::move(report));
   }
   messages::stop();
   return status;
@@ -168,7 +168,7 @@ int main(int argc, char** argv) {
     return read.error();
   }
   const Settings& settings = *read;
-  const Inheritance inheritance = Inheritance::of_this_process();
+  (void)inheritance();
   auto passed = take_passed_descriptor();
   if (!passed) {
     return fail(exit_status::kUsage, settings, passed.error().message);
@@ -187,7 +187,7 @@ int main(int argc, char** argv) {
       }
       report = std::move(*detached);
     }
-    return serve(settings, inheritance, std::move(*passed), std::move(report));
+    return serve(settings, std::move(*passed), std::move(report));
   } catch (const std::exception& error) {
     return fail(exit_status::kFailed, settings, error.what());
   }

@@ -36,8 +36,7 @@ constexpr std::array kSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 
 }  // namespace
 
-Server::Server(Settings settings, RuntimeDirectory& directory, std::shared_ptr<RecordLog> log,
-               Inheritance inheritance)
+Server::Server(Settings settings, RuntimeDirectory& directory, std::shared_ptr<RecordLog> log)
     : core_{prepared(std::move(settings)), directory, std::move(log)},
       life_(core_.settings.command.empty() ? LifeCycle::Kind::kAlone
                                            : LifeCycle::Kind::kAroundCommand),
@@ -48,7 +47,7 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::shared_ptr<R
       inbox_(core_, registry_, pages_, control_, life_),
       halted_(core_),
       scan_(core_, halted_),
-      commands_(core_, std::move(inheritance)),
+      commands_(core_),
       warnings_(core_, commands_),
       peers_(core_),
       kills_(core_, warnings_, commands_, peers_),

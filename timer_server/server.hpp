@@ -30,15 +30,14 @@ namespace filetimer {
 // server calls the parts in the order that run_once() shows. Everything runs on the thread that
 // calls run(), except what the parts give to their own threads.
 //
-//   Server server(settings, directory, std::move(log), inheritance);
+//   Server server(settings, directory, std::move(log));
 //   std::puts(server.ready_line().c_str());
 //   return server.run();
 class Server {
  public:
   // Begins to serve, and adopts what an earlier server has left. `directory` is open and must
-  // outlive the server. Child processes get the settings in `inheritance` instead of the server's.
-  Server(Settings settings, RuntimeDirectory& directory, std::shared_ptr<RecordLog> log,
-         Inheritance inheritance);
+  // outlive the server.
+  Server(Settings settings, RuntimeDirectory& directory, std::shared_ptr<RecordLog> log);
 
   [[nodiscard]] std::string ready_line() const;
   void supervise(Command command) { children_.supervise(std::move(command)); }

@@ -1,24 +1,18 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/evidence/stacks_helper.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <climits>
 #include <cstdlib>
-#include <optional>
 #include <sstream>
 #include <vector>
 
 #include "common/limits.hpp"
-#include "common/mutex.hpp"
 #include "common/numbers.hpp"
 #include "timer_server/system/process.hpp"
 
@@ -30,48 +24,6 @@ constexpr std::array<const char*, 2> kPlaces{"filetimer-stacks",
                                              FILETIMER_LIBEXEC_FROM_BIN "/filetimer-stacks"};
 // How long a helper may take to exit after SIGKILL.
 constexpr Duration kEndLimit = std::chrono::milliseconds{100};
-// How long is_own_helper() knows the pid of a helper that has ended.
-constexpr Duration kRemembered = std::chrono::seconds{1};
-
-// The pids of all helpers that run, or that ended less than kRemembered ago.
-class HelperPids {
- public:
-  static HelperPids& all() {
-    static HelperPids pids;
-    return pids;
-  }
-
-  void add(pid_t pid) {
-    const MutexLock lock(mutex_);
-    const Instant now = Instant::now();
-    std::erase_if(helpers_, [&](const Helper& helper) {
-      return helper.ended && now - *helper.ended > kRemembered;
-    });
-    helpers_.push_back({pid, std::nullopt});
-  }
-  void set_ended(pid_t pid) {
-    const MutexLock lock(mutex_);
-    const auto helper = std::ranges::find_if(
-        helpers_, [pid](const Helper& each) { return each.pid == pid && !each.ended; });
-    helper->ended = Instant::now();
-  }
-  bool contains(pid_t pid) {
-    const MutexLock lock(mutex_);
-    const Instant now = Instant::now();
-    return std::ranges::any_of(helpers_, [&](const Helper& helper) {
-      return helper.pid == pid && (!helper.ended || now - *helper.ended <= kRemembered);
-    });
-  }
-
- private:
-  struct Helper {
-    pid_t pid = 0;
-    std::optional<Instant> ended;
-  };
-  Mutex mutex_;
-  std::vector<Helper> helpers_ FILETIMER_GUARDED_BY(mutex_);
-};
-
 Result<std::string> helper_path() {
   const std::string folder = folder_of_this_program();
   for (const char* const place : kPlaces) {
@@ -83,72 +35,12 @@ Result<std::string> helper_path() {
   return failure(fmt::format("'{}{}' is missing", folder, kPlaces[0]));
 }
 
-// What posix_spawn() does in the helper before the execve().
-class HelperSetup {
- public:
-  explicit HelperSetup(int socket) {
-    ::posix_spawn_file_actions_init(&actions_);
-    ::posix_spawn_file_actions_adddup2(&actions_, socket, STDIN_FILENO);
-    ::posix_spawn_file_actions_adddup2(&actions_, STDIN_FILENO, STDOUT_FILENO);
-    ::posix_spawn_file_actions_addopen(&actions_, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-    // The descriptors are closed here and not by the execve(), which may wait for a hung file
-    // system. While the request pipe is open, clients and the next server take this server for its
-    // reader.
-    ::posix_spawn_file_actions_addclosefrom_np(&actions_, STDERR_FILENO + 1);
-    ::posix_spawnattr_init(&attributes_);
-    sigset_t signals{};
-    ::sigfillset(&signals);
-    ::posix_spawnattr_setsigdefault(&attributes_, &signals);
-    ::sigemptyset(&signals);
-    ::posix_spawnattr_setsigmask(&attributes_, &signals);
-    ::posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
-  }
-  ~HelperSetup() {
-    ::posix_spawn_file_actions_destroy(&actions_);
-    ::posix_spawnattr_destroy(&attributes_);
-  }
-  HelperSetup(const HelperSetup&) = delete;
-  HelperSetup& operator=(const HelperSetup&) = delete;
-
-  int spawn(pid_t& pid, const std::string& path, char* const* environment) const {
-    const std::array<char*, 2> arguments{const_cast<char*>(path.c_str()), nullptr};  // NOLINT
-    return ::posix_spawn(&pid, path.c_str(), &actions_, &attributes_, arguments.data(),
-                         environment);
-  }
-
- private:
-  posix_spawn_file_actions_t actions_{};
-  posix_spawnattr_t attributes_{};
-};
-
-// Returns after the execve(), which waits for a hung file system: the side thread waits then, and
-// the kill goes on when the time for evidence is up. A fork() would not wait, but copies the page
-// tables of the server for each of many helpers. enter_realtime() makes sure that the child has
-// ordinary scheduling.
-Result<OwnChild> spawn_helper(const std::string& path, int socket) {
-  // The helper gets LD_LIBRARY_PATH only. Other variables may preload libraries (LD_PRELOAD), or
-  // make libdw download debug files (DEBUGINFOD_URLS).
-  std::string libraries = "LD_LIBRARY_PATH=";
-  const char* const where = std::getenv("LD_LIBRARY_PATH");
-  libraries += where == nullptr ? "" : where;
-  const std::array<char*, 2> environment{where == nullptr ? nullptr : libraries.data(), nullptr};
-  const HelperSetup setup(socket);
-  int error = 0;
-  OwnChild child = OwnChild::start([&] {
-    pid_t pid = 0;
-    error = setup.spawn(pid, path, environment.data());
-    return error == 0 ? pid : 0;
-  });
-  if (!child) {
-    return system_error(fmt::format("cannot run '{}'", path), error);
-  }
-  return child;
-}
-
-// Returns the timeout for poll(), rounded up.
-int poll_timeout(Instant until) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Instant::now());
-  return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, INT_MAX));
+// The helper gets LD_LIBRARY_PATH only. Other variables may preload libraries (LD_PRELOAD), or make
+// libdw download debug files (DEBUGINFOD_URLS).
+std::vector<std::string> helper_environment() {
+  const char* const libraries = std::getenv("LD_LIBRARY_PATH");
+  return libraries == nullptr ? std::vector<std::string>{}
+                              : std::vector{fmt::format("LD_LIBRARY_PATH={}", libraries)};
 }
 
 bool send_line(int socket, const std::string& line) {
@@ -178,12 +70,8 @@ EvidenceLevel most_evidence_allowed() {
   return yama_scope() <= 1 || may_trace() ? EvidenceLevel::kStacks : EvidenceLevel::kProc;
 }
 
-bool is_own_helper(pid_t tracer) {
-  return HelperPids::all().contains(tracer);
-}
-
 Result<StacksHelper> StacksHelper::start(pid_t pid, std::uint64_t start_time, Instant until) {
-  auto path = helper_path();
+  const auto path = helper_path();
   FILETIMER_TRY(path);
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
@@ -191,43 +79,32 @@ Result<StacksHelper> StacksHelper::start(pid_t pid, std::uint64_t start_time, In
   }
   UniqueFd ours(ends[0]);
   UniqueFd theirs(ends[1]);
-  auto helper = spawn_helper(*path, theirs.get());
-  FILETIMER_TRY(helper);
-  // The pid is noted before the request is sent: no worker can have an unknown helper as its
-  // tracer.
-  HelperPids::all().add(helper->pid());
-  UniqueFd pidfd = open_pidfd(helper->pid());
-  StacksHelper started(std::move(*helper), std::move(pidfd), std::move(ours), until);
+  auto child = start_child({.words = {*path},
+                            .environment = helper_environment(),
+                            .output = theirs.get(),
+                            .input = theirs.get(),
+                            .is_helper = true});
+  FILETIMER_TRY(child);
+  theirs.reset();
+  StacksHelper started(std::move(*child), std::move(ours), until);
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Instant::now()).count();
   if (!send_line(started.socket_.get(), fmt::format("{} {} {} {}\n", pid, start_time, ::getpid(),
-                                                    std::max(poll_timeout(until), 1)))) {
+                                                    std::max<std::int64_t>(left, 1)))) {
     return failure("the helper " + started.end());
   }
   return started;
 }
 
-StacksHelper::StacksHelper(StacksHelper&& other) noexcept
-    : child_(std::move(other.child_)),
-      pidfd_(std::move(other.pidfd_)),
-      socket_(std::move(other.socket_)),
-      until_(other.until_) {}
-
 // Does not wait: reap_orphans() reaps the helper. It stops a worker in collect() only.
 StacksHelper::~StacksHelper() {
-  if (child_) {
-    ::kill(child_.pid(), SIGKILL);
-    HelperPids::all().set_ended(child_.pid());
-  }
+  child_.kill(SIGKILL);
 }
 
 std::string StacksHelper::end() {
-  const pid_t pid = child_.pid();
-  ::kill(pid, SIGKILL);  // the child is not reaped yet, so the pid cannot be another process's
-  pollfd ended{pidfd_.get(), POLLIN, 0};
-  const int bound = poll_timeout(Instant::now() + kEndLimit);
-  retry_eintr([&] { return ::poll(&ended, 1, bound); });
+  child_.kill(SIGKILL);
+  (void)child_.has_ended_within(kEndLimit);
   const auto how = child_.reap();
   child_ = {};  // reap_orphans() reaps a helper that has not exited yet
-  HelperPids::all().set_ended(pid);
   if (!how) {
     return "did not exit after SIGKILL";
   }
@@ -241,8 +118,7 @@ std::string StacksHelper::read_answer(bool& is_in_time) {
   std::array<char, 65536> bytes;
   is_in_time = true;
   while (answer.size() < kMaxStacksBytes) {
-    pollfd more{socket_.get(), POLLIN, 0};
-    if (retry_eintr([&] { return ::poll(&more, 1, poll_timeout(until_)); }) <= 0) {
+    if (!is_readable_within(socket_.get(), until_ - Instant::now())) {
       is_in_time = false;
       break;
     }
@@ -263,8 +139,7 @@ void StacksHelper::collect(Evidence& evidence) {
   if (is_in_time && answer.size() < kMaxStacksBytes) {
     // The helper has closed its end and is about to exit. Waiting for that keeps end() from killing
     // it, so that `how` tells its own exit status.
-    pollfd ended{pidfd_.get(), POLLIN, 0};
-    retry_eintr([&] { return ::poll(&ended, 1, poll_timeout(until_)); });
+    (void)child_.has_ended_within(until_ - Instant::now());
   }
   const std::string how = end();
   if (!parse_stacks(answer, evidence)) {

@@ -24,13 +24,6 @@ bool may_trace();
 // ptrace_scope 1; our clients do). Returns kProc otherwise.
 EvidenceLevel most_evidence_allowed();
 
-// Returns whether `tracer`, the TracerPid of /proc/PID/status, is a stacks helper of this server.
-// Such a process is not under a debugger and resumes within milliseconds. The pid of a helper is
-// known for a second after its end, because the caller may have read TracerPid before. While the
-// kernel detaches a tracer, TracerPid may name the tracer's parent: read it twice before treating
-// the process as debugged. Any thread may call this.
-bool is_own_helper(pid_t tracer);
-
 // One run of the helper, used on a side thread:
 //
 //   auto helper = StacksHelper::start(pid, start_time, until);   // it reads the worker's libraries
@@ -41,7 +34,7 @@ class StacksHelper {
   // Starts the helper, which lies beside the server's own program or in ../libexec/filetimer. The
   // helper reads the files of the process and does not stop it. The helper ends by `until`.
   static Result<StacksHelper> start(pid_t pid, std::uint64_t start_time, Instant until);
-  StacksHelper(StacksHelper&& other) noexcept;
+  StacksHelper(StacksHelper&&) = default;
   StacksHelper& operator=(StacksHelper&&) = delete;
   // Kills the helper, unless collect() has.
   ~StacksHelper();
@@ -54,17 +47,13 @@ class StacksHelper {
   void collect(Evidence& evidence);
 
  private:
-  StacksHelper(OwnChild helper, UniqueFd pidfd, UniqueFd socket, Instant until)
-      : child_(std::move(helper)),
-        pidfd_(std::move(pidfd)),
-        socket_(std::move(socket)),
-        until_(until) {}
+  StacksHelper(OwnChild helper, UniqueFd socket, Instant until)
+      : child_(std::move(helper)), socket_(std::move(socket)), until_(until) {}
   std::string read_answer(bool& is_in_time);
   // Kills and reaps the helper. Returns how it had ended: "ended with status 3".
   std::string end();
 
   OwnChild child_;
-  UniqueFd pidfd_;
   UniqueFd socket_;  // the other end is the helper's standard input and standard output
   Instant until_;
 };

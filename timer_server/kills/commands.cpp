@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -23,8 +22,8 @@ namespace {
 // When to ask again for the status of a hook that has ended: a tracer may still hold it.
 constexpr Duration kReapHookAgain = std::chrono::milliseconds{100};
 // How long the end of a killed command is waited for, and when the server stops.
-constexpr int kEndWaitMs = 10;
-constexpr int kStopWaitMs = 100;
+constexpr Duration kEndWait = std::chrono::milliseconds{10};
+constexpr Duration kStopWait = std::chrono::milliseconds{100};
 
 std::vector<std::string> shell(const std::string& line) {
   return {"/bin/sh", "-c", line};
@@ -51,7 +50,6 @@ struct Commands::Running {
   bool is_evidence;
   HookOutcome outcome;
   OwnChild child;
-  UniqueFd pidfd;
   EventSource end;
   Instant started;
   Instant next_step_at;
@@ -99,9 +97,8 @@ struct Commands::Running {
   }
 };
 
-Commands::Commands(Core& core, Inheritance inheritance)
+Commands::Commands(Core& core)
     : core_(core),
-      inheritance_(std::move(inheritance)),
       environment_(environment_for_children(core.directory.path(), core.directory.pipe().path())) {}
 
 Commands::~Commands() = default;
@@ -187,7 +184,7 @@ void Commands::make_room_for(const std::string& incident, Instant now) {
     return incidents.size() > kMaxIncidents && command->is_evidence &&
            command->outcome.incident == earliest &&
            end_by_kill(*command, HookResult::kStopped, "too many evidence commands were running",
-                       kEndWaitMs, now);
+                       kEndWait, now);
   });
 }
 
@@ -280,7 +277,7 @@ std::string Commands::start(Running& command, std::vector<std::string> words,
   start.words = std::move(words);
   start.environment = std::move(environment);
   start.output = command.is_evidence ? output.get() : STDERR_FILENO;
-  auto child = start_child(start, inheritance_);
+  auto child = start_child(start);
   if (!child) {
     return child.error().message;
   }
@@ -289,12 +286,11 @@ std::string Commands::start(Running& command, std::vector<std::string> words,
   // The command sets its group as well. The server does so too, because it may signal the group
   // before the command has run.
   ::setpgid(command.child.pid(), command.child.pid());
-  command.pidfd = open_pidfd(command.child.pid());
-  if (!command.pidfd) {
+  if (!command.child.pidfd()) {
     return "cannot open its pidfd";
   }
   try {
-    command.end = watch_io(core_.loop, command.pidfd.get(), EPOLLIN, kOrdinary, [&command] {
+    command.end = watch_io(core_.loop, command.child.pidfd().get(), EPOLLIN, kOrdinary, [&command] {
       command.has_ended = true;
       command.end.reset();
     });
@@ -320,7 +316,7 @@ bool Commands::check_time(Running& command, Instant now) {
     return end_by_kill(command, HookResult::kTimedOut,
                        fmt::format("it was killed after {}, see --evidence-timeout",
                                    duration_text(core_.settings.kill.evidence_timeout)),
-                       kEndWaitMs, now);
+                       kEndWait, now);
   }
   command.outcome.result = HookResult::kTimedOut;
   if (command.signals_sent++ == 0) {
@@ -337,12 +333,11 @@ bool Commands::check_time(Running& command, Instant now) {
 }
 
 bool Commands::end_by_kill(Running& command, HookResult result, std::string_view reason,
-                           int wait_ms, Instant now) {
+                           Duration wait, Instant now) {
   command.outcome.result = result;
   command.outcome.reason = reason;
   command.signal_group(SIGKILL);
-  pollfd ended{command.pidfd.get(), POLLIN, 0};
-  retry_eintr([&] { return ::poll(&ended, 1, wait_ms); });
+  (void)command.child.has_ended_within(wait);
   command.has_ended = false;  // it is recorded even if it cannot be reaped
   return end(command, now);
 }
@@ -383,7 +378,7 @@ void Commands::stop() {
     command->signal_group(SIGKILL);
   }
   for (const auto& command : running_) {
-    (void)end_by_kill(*command, HookResult::kStopped, "the server stopped", kStopWaitMs,
+    (void)end_by_kill(*command, HookResult::kStopped, "the server stopped", kStopWait,
                       Instant::now());
   }
   running_.clear();

@@ -64,8 +64,8 @@ class Commands {
   // The most evidence commands that run at the same time, of all jobs; further ones are dropped.
   static constexpr std::size_t kMaxEvidenceCommands = 32;
 
-  // A command gets the settings in `inheritance` instead of the server's. Its end wakes the loop.
-  Commands(Core& core, Inheritance inheritance);
+  // The end of a command wakes the loop.
+  explicit Commands(Core& core);
   ~Commands();
   Commands(const Commands&) = delete;
   Commands& operator=(const Commands&) = delete;
@@ -116,14 +116,13 @@ class Commands {
                     std::vector<std::string> environment);
   // Each returns whether the command is over and recorded.
   bool check_time(Running& command, Instant now);
-  bool end_by_kill(Running& command, HookResult result, std::string_view reason, int wait_ms,
+  bool end_by_kill(Running& command, HookResult result, std::string_view reason, Duration wait,
                    Instant now);
   bool end(Running& command, Instant now);
   void record(const Running& command);
   void drop(Running command, std::string_view why);
 
   Core& core_;
-  const Inheritance inheritance_;
   const std::vector<std::string> environment_;  // without a command's own variables
   std::deque<CommandOccasion> waiting_;
   std::vector<std::unique_ptr<Running>> running_;  // the earliest first

@@ -233,7 +233,7 @@ void limit_resources(const Request& request) {
   sigset_t child{};
   ::sigemptyset(&child);
   ::sigaddset(&child, SIGCHLD);
-  ::sigprocmask(SIG_BLOCK, &child, nullptr);
+  ::sigprocmask(SIG_SETMASK, &child, nullptr);
 }
 
 void note(std::string_view text) {

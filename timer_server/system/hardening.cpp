@@ -15,6 +15,7 @@
 #include "common/numbers.hpp"
 #include "common/proc_files.hpp"
 #include "timer_server/system/messages.hpp"
+#include "timer_server/system/own_children.hpp"
 
 namespace filetimer {
 namespace {
@@ -78,9 +79,9 @@ void raise_descriptor_limit() {
 
 }  // namespace
 
-void harden(Inheritance& inheritance) {
+void harden() {
   raise_descriptor_limit();
-  inheritance.oom_score_adj = lower_oom_score();
+  inheritance().oom_score_adj = lower_oom_score();
   lock_memory();
 }
 

@@ -6,14 +6,13 @@
 #include <cstddef>
 
 #include "common/result.hpp"
-#include "timer_server/system/own_children.hpp"
 
 namespace filetimer {
 
 // Lowers oom_score_adj, locks the memory and raises the limit of descriptors, each if it is
-// allowed. Sets the oom_score_adj of children in `inheritance`. Must be called once, in the process
+// allowed. Sets the oom_score_adj of children in inheritance(). Must be called once, in the process
 // that will serve.
-void harden(Inheritance& inheritance);
+void harden();
 
 // --realtime: gives the calling thread SCHED_RR at its lowest priority, above all ordinary work.
 // Nothing that is forked or started afterwards inherits it.

@@ -26,6 +26,7 @@ constexpr Duration kLongestStart = std::chrono::seconds{1};
 struct Registry {
   Mutex mutex;
   std::vector<pid_t> pids FILETIMER_GUARDED_BY(mutex);
+  std::vector<pid_t> helpers FILETIMER_GUARDED_BY(mutex);  // until they are reaped
   // Children that are being started, whose pids are not known yet.
   std::size_t starting FILETIMER_GUARDED_BY(mutex) = 0;
   Instant last_start FILETIMER_GUARDED_BY(mutex);
@@ -76,20 +77,25 @@ void duplicate_to(std::initializer_list<int> standard, int fd) {
   }
 }
 
-[[noreturn]] void run_as_child(const ChildStart& start, const Inheritance& inheritance,
+[[noreturn]] void run_as_child(const ChildStart& start, const Inheritance& settings,
                                char* const* words, char* const* environment, int report) {
-  if (!inheritance.oom_score_adj.empty()) {
+  if (!settings.oom_score_adj.empty()) {
     const int file = ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-    (void)!::write(file, inheritance.oom_score_adj.data(), inheritance.oom_score_adj.size());
+    (void)!::write(file, settings.oom_score_adj.data(), settings.oom_score_adj.size());
     ::close(file);
   }
-  ::setrlimit(RLIMIT_NOFILE, &inheritance.files);
+  ::setrlimit(RLIMIT_NOFILE, &settings.files);
   if (start.output >= 0) {
     ::setpgid(0, 0);
-    duplicate_to({STDIN_FILENO}, ::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    duplicate_to({STDIN_FILENO},
+                 start.input >= 0 ? start.input : ::open("/dev/null", O_RDONLY | O_CLOEXEC));
     duplicate_to({STDOUT_FILENO, STDERR_FILENO}, start.output);
   }
-  ::sigprocmask(SIG_SETMASK, &inheritance.mask, nullptr);
+  if (start.is_helper) {
+    // While the request pipe is open, clients and the next server take this server for its reader.
+    ::closefrom(STDERR_FILENO + 1);
+  }
+  ::sigprocmask(SIG_SETMASK, &settings.mask, nullptr);
   ::execvpe(words[0], words, environment);
   const int error = errno;
   (void)!::write(report, &error, sizeof error);
@@ -98,11 +104,13 @@ void duplicate_to(std::initializer_list<int> standard, int fd) {
 
 }  // namespace
 
-OwnChild OwnChild::start(const std::function<pid_t()>& fork) {
+OwnChild OwnChild::start(const std::function<pid_t()>& fork, bool is_helper) {
   Registry& all = registry();
   OwnChild child;
   MutexLock lock(all.mutex);
-  all.pids.reserve(all.pids.size() + all.starting + 1);  // push_back() must not fail after the fork
+  // push_back() must not fail after the fork.
+  all.pids.reserve(all.pids.size() + all.starting + 1);
+  all.helpers.reserve(all.helpers.size() + all.starting + 1);
   ++all.starting;
   all.last_start = Instant::now();
   siginfo_t info{};
@@ -115,6 +123,10 @@ OwnChild OwnChild::start(const std::function<pid_t()>& fork) {
   --all.starting;
   if (child) {
     all.pids.push_back(child.pid_);
+    if (is_helper) {
+      all.helpers.push_back(child.pid_);
+    }
+    child.pidfd_ = open_pidfd(child.pid_);
     all.only_child = is_only ? child.pid_ : all.only_child;
   }
   return child;
@@ -124,8 +136,15 @@ OwnChild& OwnChild::operator=(OwnChild&& other) noexcept {
   if (this != &other) {
     disown();
     pid_ = std::exchange(other.pid_, 0);
+    pidfd_ = std::move(other.pidfd_);
   }
   return *this;
+}
+
+void OwnChild::kill(int signal) const {
+  if (pid_ > 0) {
+    ::kill(pid_, signal);
+  }
 }
 
 // Holds the lock, so that the pid leaves the registry before another child can get it.
@@ -138,6 +157,7 @@ std::optional<ChildEnd> OwnChild::reap() {
   if (result == 0 && info.si_pid == 0) {
     return std::nullopt;
   }
+  std::erase(all.helpers, pid_);
   all.forget(std::exchange(pid_, 0));
   ChildEnd end;
   if (result == 0 && info.si_code == CLD_EXITED) {
@@ -195,22 +215,33 @@ bool reap_orphans(Instant now) {
     if (std::ranges::find(all.pids, info.si_pid) != all.pids.end()) {
       return false;
     }
+    std::erase(all.helpers, info.si_pid);
     retry_eintr(
         [&] { return ::waitid(P_PID, static_cast<id_t>(info.si_pid), &info, WEXITED | WNOHANG); });
   }
 }
 
-Inheritance Inheritance::of_this_process() {
-  Inheritance inheritance;
-  ::sigprocmask(SIG_BLOCK, nullptr, &inheritance.mask);
-  ::getrlimit(RLIMIT_NOFILE, &inheritance.files);
-  return inheritance;
+bool is_own_helper(pid_t tracer) {
+  Registry& all = registry();
+  const MutexLock lock(all.mutex);
+  return std::ranges::find(all.helpers, tracer) != all.helpers.end();
+}
+
+Inheritance& inheritance() {
+  static Inheritance settings = [] {
+    Inheritance own;
+    ::sigprocmask(SIG_BLOCK, nullptr, &own.mask);
+    ::getrlimit(RLIMIT_NOFILE, &own.files);
+    return own;
+  }();
+  return settings;
 }
 
 // Uses fork() and not posix_spawn(): posix_spawn() can set neither a limit nor oom_score_adj, and
-// it returns after the execve() only, which may wait for a hung file system.
-Result<OwnChild> start_child(const ChildStart& start, const Inheritance& inheritance,
-                             UniqueFd* failure) {
+// it returns after the execve() only. A helper is started by vfork(), which does as well: a fork()
+// copies the page tables of the server for each of many helpers. enter_realtime() makes sure that
+// the child has ordinary scheduling.
+Result<OwnChild> start_child(const ChildStart& start, UniqueFd* failure) {
   std::vector<std::string> words = start.words;
   std::vector<std::string> environment = start.environment;
   const std::vector<char*> word_pointers = pointers_to(words);
@@ -221,16 +252,18 @@ Result<OwnChild> start_child(const ChildStart& start, const Inheritance& inherit
   }
   UniqueFd reading(ends[0]);
   const UniqueFd report(ends[1]);
+  const Inheritance& settings = inheritance();
   int error = 0;
-  OwnChild child = OwnChild::start([&] {
-    const pid_t pid = ::fork();
-    error = errno;
+  const auto fork = [&] {
+    const pid_t pid = start.is_helper ? ::vfork() : ::fork();
     if (pid == 0) {
-      run_as_child(start, inheritance, word_pointers.data(), environment_pointers.data(),
+      run_as_child(start, settings, word_pointers.data(), environment_pointers.data(),
                    report.get());
     }
+    error = errno;
     return pid;
-  });
+  };
+  OwnChild child = OwnChild::start(fork, start.is_helper);
   if (!child) {
     return system_error(fmt::format("cannot run '{}'", start.words[0]), error);
   }

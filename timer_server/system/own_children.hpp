@@ -38,10 +38,11 @@ class OwnChild {
   // Calls `fork`, which returns the pid of a new child, or a number below 1 if it failed.
   // Meanwhile, for a second at most, reap_orphans() reaps nothing: it would not know that the child
   // has an owner.
-  static OwnChild start(const std::function<pid_t()>& fork);
+  static OwnChild start(const std::function<pid_t()>& fork, bool is_helper = false);
 
   OwnChild() = default;
-  OwnChild(OwnChild&& other) noexcept : pid_(std::exchange(other.pid_, 0)) {}
+  OwnChild(OwnChild&& other) noexcept
+      : pid_(std::exchange(other.pid_, 0)), pidfd_(std::move(other.pidfd_)) {}
   OwnChild& operator=(OwnChild&& other) noexcept;
   OwnChild(const OwnChild&) = delete;
   OwnChild& operator=(const OwnChild&) = delete;
@@ -51,6 +52,14 @@ class OwnChild {
   // Returns 0 if there is no child, or it was reaped.
   [[nodiscard]] pid_t pid() const { return pid_; }
   explicit operator bool() const { return pid_ > 0; }
+  // Is readable when the child has ended. Empty if there are no descriptors.
+  [[nodiscard]] const UniqueFd& pidfd() const { return pidfd_; }
+  // Sends a signal. The child is not reaped yet, so the pid cannot be another process's.
+  void kill(int signal) const;
+  // Returns whether the child has ended. Waits for that, at most so long.
+  [[nodiscard]] bool has_ended_within(Duration limit) const {
+    return is_readable_within(pidfd_.get(), limit);
+  }
 
   // Reaps the child and returns how it ended; its pid may belong to another process afterwards.
   // Returns nothing while the child lives, or a tracer still holds it.
@@ -61,6 +70,7 @@ class OwnChild {
  private:
   void disown();
   pid_t pid_ = 0;
+  UniqueFd pidfd_;
 };
 
 // Returns the pids of the own children that were not reaped yet.
@@ -77,30 +87,39 @@ std::uint64_t only_child_until(pid_t pid);
 // waitid() reports that child until it is reaped, and hides the others.
 bool reap_orphans(Instant now);
 
-// The settings with which the server was started. The server changes them; COMMAND and hooks get
-// them as they were. They exclude scheduling, because a fork does not inherit --realtime.
+// The settings with which the server was started. The server changes them; its children get them
+// as they were. They exclude scheduling, because a fork does not inherit --realtime.
 struct Inheritance {
   sigset_t mask{};
   rlimit files{};
   std::string oom_score_adj;  // a number; empty: the server has not changed it
-
-  // Reads the mask and the limits. Must be called before the server changes them.
-  static Inheritance of_this_process();
 };
+// The first call reads the mask and the limits. main() makes it before the server changes them.
+Inheritance& inheritance();
 
 struct ChildStart {
   std::vector<std::string> words;  // the first one is searched in PATH
   std::vector<std::string> environment;
-  // Both standard outputs of a child that has an empty standard input and a process group of its
-  // own. -1: the child shares all of them with the server.
+  // Both standard outputs of a child that has a process group of its own. -1: the child shares all
+  // standard descriptors with the server.
   int output = -1;
+  int input = -1;  // the standard input of such a child; -1: it is empty
+  // See is_own_helper(). A helper has no other descriptors, and the call returns after its
+  // execve(), which may wait for a hung file system: it is made on a side thread.
+  bool is_helper = false;
 };
 
-// Forks a child and does not wait for its execve(). A child whose execve() fails exits with 127.
-// With `failure` the errno of a failed execve() can be read from there as an int; after a
-// successful one the descriptor is at its end.
-Result<OwnChild> start_child(const ChildStart& start, const Inheritance& inheritance,
-                             UniqueFd* failure = nullptr);
+// Starts a child and, unless it is a helper, does not wait for its execve(). A child whose execve()
+// fails exits with 127. With `failure` the errno of a failed execve() can be read from there as an
+// int; after a successful one the descriptor is at its end.
+Result<OwnChild> start_child(const ChildStart& start, UniqueFd* failure = nullptr);
+
+// Returns whether `tracer`, the TracerPid of /proc/PID/status, is a stacks helper of this server
+// that was not reaped yet. A process with such a tracer is not under a debugger and resumes within
+// milliseconds. The helper may have been reaped since TracerPid was read, and while the kernel
+// detaches a tracer, TracerPid may name the tracer's parent: read it again before treating the
+// process as debugged.
+bool is_own_helper(pid_t tracer);
 
 // Returns the server's environment with FILETIMER_DIR set to `dir` and TORCHELASTIC_TIMER_FILE to
 // `pipe`, and without the variables that are for the server alone: TORCHELASTIC_ENABLE_FILE_TIMER,

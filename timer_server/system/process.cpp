@@ -2,7 +2,6 @@
 #include "timer_server/system/process.hpp"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/personality.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -210,8 +209,7 @@ Instant Process::started() const {
 }
 
 bool Process::is_alive() const {
-  pollfd end{pidfd.get(), POLLIN, 0};
-  return pidfd && retry_eintr([&] { return ::poll(&end, 1, 0); }) <= 0;
+  return pidfd && !is_readable_within(pidfd.get(), {});
 }
 
 bool Process::send_signal(int signal) const {

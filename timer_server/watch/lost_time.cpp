@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "common/duration_text.hpp"
-#include "timer_server/evidence/stacks_helper.hpp"
 #include "timer_server/system/messages.hpp"
+#include "timer_server/system/own_children.hpp"
 
 namespace filetimer {
 

@@ -25,7 +25,7 @@ pid_t fork_exiting(int status) {
 }
 
 // Returns the output of a program.
-std::string output_of(std::vector<std::string> words, const Inheritance& inheritance,
+std::string output_of(std::vector<std::string> words,
                       std::vector<std::string> environment = {"PATH=/usr/bin:/bin"}) {
   std::array<int, 2> ends{};
   REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
@@ -35,7 +35,7 @@ std::string output_of(std::vector<std::string> words, const Inheritance& inherit
   start.words = std::move(words);
   start.environment = std::move(environment);
   start.output = writing.get();
-  auto child = start_child(start, inheritance);
+  auto child = start_child(start);
   REQUIRE(child);
   writing.reset();
   std::string said;
@@ -121,27 +121,26 @@ TEST_CASE("A failed fork leaves no child") {
 }
 
 TEST_CASE("A child has the oom score, the limits and the signal mask that it is given") {
-  Inheritance inheritance = Inheritance::of_this_process();
-  inheritance.oom_score_adj = "731";
-  inheritance.files.rlim_cur = 77;
-  ::sigemptyset(&inheritance.mask);
-  ::sigaddset(&inheritance.mask, SIGUSR2);
-  CHECK(output_of(shell("cat /proc/self/oom_score_adj; ulimit -n"), inheritance) == "731\n77\n");
-  CHECK(output_of({"grep", "SigBlk", "/proc/self/status"}, inheritance) ==
-        "SigBlk:\t0000000000000800\n");
+  const Inheritance before = inheritance();
+  inheritance().oom_score_adj = "731";
+  inheritance().files.rlim_cur = 77;
+  ::sigemptyset(&inheritance().mask);
+  ::sigaddset(&inheritance().mask, SIGUSR2);
+  CHECK(output_of(shell("cat /proc/self/oom_score_adj; ulimit -n")) == "731\n77\n");
+  CHECK(output_of({"grep", "SigBlk", "/proc/self/status"}) == "SigBlk:\t0000000000000800\n");
+  inheritance() = before;
 }
 
 TEST_CASE("A child keeps an oom score that the parent did not change") {
-  const Inheritance inheritance = Inheritance::of_this_process();
-  CHECK(output_of(shell("cmp /proc/self/oom_score_adj /proc/$PPID/oom_score_adj && echo same"),
-                  inheritance) == "same\n");
+  CHECK(output_of(shell("cmp /proc/self/oom_score_adj /proc/$PPID/oom_score_adj && echo same")) ==
+        "same\n");
 }
 
 TEST_CASE("A child that cannot be executed exits with 127 and reports the errno") {
   ChildStart start;
   start.words = {"/no/such/program"};
   UniqueFd failure;
-  auto child = start_child(start, Inheritance::of_this_process(), &failure);
+  auto child = start_child(start, &failure);
   REQUIRE(child);
   int error = 0;
   REQUIRE(::read(failure.get(), &error, sizeof error) == sizeof error);
@@ -163,5 +162,5 @@ TEST_CASE(
   ::setenv("FILETIMER_DIR", "/old", 1);
   const auto environment = environment_for_children("/run/f", "/run/f/requests");
   CHECK(output_of(shell("echo $FILETIMER_DIR $TORCHELASTIC_TIMER_FILE ${NOTIFY_SOCKET-none}"),
-                  Inheritance::of_this_process(), environment) == "/run/f /run/f/requests none\n");
+                  environment) == "/run/f /run/f/requests none\n");
 }
