@@ -136,12 +136,12 @@ void write_threads(JsonWriter& json, const Evidence& evidence) {
 void write_children(JsonWriter& json, const Evidence& evidence) {
   std::size_t limit = json.size();
   json.begin_array("children");
-  for (const ChildEvidence& child : evidence.children) {
+  for (const ThreadEvidence& child : evidence.children) {
     limit += kBytesPerChild;
-    json.begin_object().field("pid", child.pid).field("comm", child.comm);
-    if (child.main_thread) {
-      write_activity(json, *child.main_thread);
-      write_frames(json, "stack", child.main_thread->stack, limit);
+    json.begin_object().field("pid", child.tid).field("comm", child.comm);
+    if (child.sampled != Instant{}) {
+      write_activity(json, child);
+      write_frames(json, "stack", child.stack, limit);
     } else {
       json.field("state", std::string_view(&child.state, 1));
     }
@@ -274,7 +274,7 @@ Evidence folded(const Evidence& evidence) {
 void write_evidence(JsonWriter& json, const Evidence& evidence) {
   if (!evidence.threads.empty()) {
     write_activity(json, evidence.threads.front());
-    json.field("state_name", state_name(evidence.state));
+    json.field("state_name", state_name(evidence.threads.front().state));
     json.fixed("cpu_user_s", evidence.cpu_user_s, 2)
         .fixed("cpu_system_s", evidence.cpu_system_s, 2);
     if (const auto percent = total_cpu_percent(evidence)) {

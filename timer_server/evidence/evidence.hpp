@@ -39,7 +39,7 @@ struct ThreadEvidence {
   std::optional<std::int64_t> syscall_number;
   std::string syscall_fd;  // the file behind the first argument, if that is a descriptor
   double cpu_s = 0;
-  Instant sampled;                        // when cpu_ns was read
+  Instant sampled;                        // when cpu_ns was read; Instant{}: it was not
   std::optional<std::uint64_t> cpu_ns;    // CPU time up to `sampled`
   std::optional<double> cpu_percent;      // of one CPU, after `sampled`
   std::vector<std::string> stack;         // kernel frames, the innermost first
@@ -48,16 +48,9 @@ struct ThreadEvidence {
   std::vector<SameStack> same_stack;  // set by folded()
 };
 
-// The children of a worker whose main threads are read. The others have a name and a state only.
+// The children of a worker, such as data loaders, whose main threads are read. The others have a
+// tid, a name and a state only.
 inline constexpr std::size_t kMaxChildrenRead = 16;
-
-// A child process of the worker, such as a data loader.
-struct ChildEvidence {
-  pid_t pid = 0;
-  std::string comm;
-  char state = '?';
-  std::optional<ThreadEvidence> main_thread{};  // empty: not read
-};
 
 // A thread in the dump of Python's faulthandler.
 struct PythonThread {
@@ -71,12 +64,11 @@ struct PythonThread {
 struct Evidence {
   std::vector<ThreadEvidence> threads;  // the main thread first; at most kMaxEvidenceThreads
   std::size_t threads_omitted = 0;
-  char state = '?';  // of the process
   double cpu_user_s = 0;
   double cpu_system_s = 0;
   std::int64_t rss_bytes = 0;
-  std::vector<ChildEvidence> children;
-  std::vector<std::string> devices;  // open accelerators and network adapters, "/dev/nvidia0"
+  std::vector<ThreadEvidence> children;  // their main threads
+  std::vector<std::string> devices;      // open accelerators and network adapters, "/dev/nvidia0"
   std::vector<PythonThread> python_threads;
   std::optional<double> held_ms;  // how long the worker was stopped for its native stacks
   double gathered_ms = 0;         // how long the collection took

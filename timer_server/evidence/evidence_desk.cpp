@@ -34,8 +34,8 @@ EvidenceCollection::EvidenceCollection(SideThreads& side_threads, EvidenceReques
       done_(std::move(done)),
       until_(request_.until) {}
 
-void EvidenceCollection::begin(std::shared_ptr<const char> place, Instant now) {
-  place_ = std::move(place);
+void EvidenceCollection::begin(Instant now) {
+  has_begun_ = true;
   begun_ = Instant::now();
   end_by(now + request_.limit);
   request_.until = until_;
@@ -173,11 +173,11 @@ EvidenceOrder EvidenceDesk::collect(EvidenceRequest request, Instant now,
 
 void EvidenceDesk::begin_if_possible(EvidenceCollection& collection, Instant now) {
   const EvidenceFor use = collection.request_.use;
-  const std::shared_ptr<const char>& place = places_.at(static_cast<std::size_t>(use));
-  const long others = place.use_count() - 1;
+  long& begun = begun_.at(static_cast<std::size_t>(use));
   if (collection.done_ && !collection.has_begun() &&
-      (use == EvidenceFor::kSignal || others < kSideBySide)) {
-    collection.begin(place, now);
+      (use == EvidenceFor::kSignal || begun < kSideBySide)) {
+    ++begun;
+    collection.begin(now);
   }
 }
 
@@ -193,9 +193,12 @@ void EvidenceDesk::advance(Instant now) {
 
 // Returns whether an order was delivered at once, which may leave its place to another one.
 bool EvidenceDesk::begin_waiting(Instant now) {
-  // What has ended leaves its place, and the worker to others, when its side thread has returned.
-  std::erase_if(collections_, [](const auto& collection) {
-    return !collection->done_ && collection.use_count() == 1;
+  // What has ended leaves its turn, and the worker, to others when its side thread has returned.
+  std::erase_if(collections_, [&](const auto& collection) {
+    const bool is_over = !collection->done_ && collection.use_count() == 1;
+    begun_.at(static_cast<std::size_t>(collection->request_.use)) -=
+        is_over && collection->has_begun() ? 1 : 0;
+    return is_over;
   });
   bool is_one_delivered = false;
   std::set<const Process*> busy;

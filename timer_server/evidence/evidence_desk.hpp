@@ -48,7 +48,7 @@ class EvidenceCollection : public std::enable_shared_from_this<EvidenceCollectio
   // Takes the evidence. Unless it `is_complete`, its `missing` says what was under way.
   using Done = std::function<void(Evidence evidence, bool is_complete)>;
 
-  [[nodiscard]] bool has_begun() const { return place_ != nullptr; }
+  [[nodiscard]] bool has_begun() const { return has_begun_; }
   // Moves the time limit to `until`, if that is earlier.
   void end_by(Instant until) { until_ = std::min(until_, until); }
   // Delivers what was collected so far, unless it was delivered.
@@ -57,7 +57,7 @@ class EvidenceCollection : public std::enable_shared_from_this<EvidenceCollectio
  private:
   friend class EvidenceDesk;
   EvidenceCollection(SideThreads& side_threads, EvidenceRequest request, Done done);
-  void begin(std::shared_ptr<const char> place, Instant now);
+  void begin(Instant now);
   void withdraw();
   bool begin_slow();
   void deliver(bool is_complete, std::string_view missing);
@@ -71,9 +71,9 @@ class EvidenceCollection : public std::enable_shared_from_this<EvidenceCollectio
   EvidenceRequest request_;  // does not change after begin()
   Done done_;                // null: delivered or withdrawn
   Instant until_;
-  std::shared_ptr<const char> place_;  // null: waits for a place
-  std::shared_ptr<Evidence> cheap_;    // null: not read yet, or what takes time has begun
-  bool is_slow_ = false;               // what takes time is being collected
+  bool has_begun_ = false;           // otherwise it waits for its turn
+  std::shared_ptr<Evidence> cheap_;  // null: not read yet, or what takes time has begun
+  bool is_slow_ = false;             // what takes time is being collected
   Instant begun_;
 
   Mutex mutex_;
@@ -101,7 +101,7 @@ using EvidenceOrder = std::shared_ptr<EvidenceCollection>;
 class EvidenceDesk {
  public:
   // So many collections of each use run at a time, whether their workers answer or not: one that
-  // hangs keeps its place until its side thread returns, also after it was delivered.
+  // hangs counts until its side thread returns, also after it was delivered.
   static constexpr long kSideBySide = 2;
   static_assert(SideThreads::max_threads(SideThreads::Lane::kUnexpired) >= 3 * kSideBySide);
 
@@ -122,10 +122,7 @@ class EvidenceDesk {
 
   SideThreads& side_threads_;
   std::vector<std::shared_ptr<EvidenceCollection>> collections_;  // in the order of their requests
-  // By use. Each collection that has begun owns a share of the place of its use.
-  const std::array<std::shared_ptr<const char>, 4> places_{
-      std::make_shared<const char>(), std::make_shared<const char>(),
-      std::make_shared<const char>(), std::make_shared<const char>()};
+  std::array<long, 4> begun_{};  // by use: those in `collections_` that have begun
 };
 
 }  // namespace filetimer

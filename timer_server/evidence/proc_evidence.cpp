@@ -153,15 +153,17 @@ void read_children(pid_t pid, const std::vector<pid_t>& tids, Evidence& evidence
       if (evidence.children.size() >= kMaxChildrenShown) {
         return;
       }
-      if (const auto stat = read_stat(fmt::format("/proc/{}", child))) {
-        ChildEvidence& read = evidence.children.emplace_back();
-        read.pid = child;
+      const std::string folder = fmt::format("/proc/{0}/task/{0}", child);
+      ThreadEvidence read;
+      if (evidence.children.size() < kMaxChildrenRead) {
+        read = read_thread(folder, child, child, evidence);
+      } else if (const auto stat = read_stat(folder)) {
+        read.tid = child;
         read.comm = stat->comm;
         read.state = stat->state;
-        if (evidence.children.size() <= kMaxChildrenRead) {
-          read.main_thread =
-              read_thread(fmt::format("/proc/{0}/task/{0}", child), child, child, evidence);
-        }
+      }
+      if (read.state != '?') {  // otherwise it has ended
+        evidence.children.push_back(std::move(read));
       }
     }
   }
@@ -191,14 +193,12 @@ void read_devices(const std::string& folder, Evidence& evidence) {
 
 Evidence read_proc_evidence(pid_t pid, std::uint64_t start_time) {
   Evidence evidence;
-  const Instant begin = Instant::now();
   const std::string folder = fmt::format("/proc/{}", pid);
   const auto stat = read_stat(folder);
   if (!stat || stat->start_time != start_time) {
     evidence.add_missing("the process had ended");
     return evidence;
   }
-  evidence.state = stat->state;
   evidence.cpu_user_s = seconds_of(stat->user_ticks);
   evidence.cpu_system_s = seconds_of(stat->system_ticks);
   evidence.rss_bytes = stat->rss_pages * ::sysconf(_SC_PAGESIZE);
@@ -206,7 +206,6 @@ Evidence read_proc_evidence(pid_t pid, std::uint64_t start_time) {
   read_threads(pid, tids, kThreadsReadFirst, evidence);
   read_children(pid, tids, evidence);
   read_devices(folder, evidence);
-  evidence.gathered_ms = in_milliseconds(Instant::now() - begin);
   return evidence;
 }
 
@@ -223,18 +222,19 @@ CpuSample read_cpu_sample(pid_t pid) {
     if (sample.threads.size() >= kThreadsReadFirst) {
       break;
     }
-    const Instant now = Instant::now();
-    if (const auto used = cpu_ns_of(fmt::format("/proc/{}/task/{}", pid, tid))) {
-      sample.threads.push_back({tid, now, *used});
-    }
+    ThreadEvidence& thread = sample.threads.emplace_back();
+    thread.tid = tid;
+    thread.sampled = Instant::now();
+    thread.cpu_ns = cpu_ns_of(fmt::format("/proc/{}/task/{}", pid, tid));
   }
   return sample;
 }
 
 void begin_cpu_sample(const CpuSample& early, Evidence& evidence) {
   for (ThreadEvidence& thread : evidence.threads) {
-    const auto found = std::ranges::find(early.threads, thread.tid, &CpuSample::Thread::tid);
-    if (found != early.threads.end() && thread.sampled - found->sampled < CpuSample::kLife) {
+    const auto found = std::ranges::find(early.threads, thread.tid, &ThreadEvidence::tid);
+    if (found != early.threads.end() && found->cpu_ns &&
+        thread.sampled - found->sampled < CpuSample::kLife) {
       thread.sampled = found->sampled;
       thread.cpu_ns = found->cpu_ns;
     }

@@ -37,12 +37,7 @@ struct CpuSample {
   // They count for evidence that begins within this time, and are read again after it.
   static constexpr Duration kLife = std::chrono::seconds{1};
 
-  struct Thread {
-    pid_t tid = 0;
-    Instant sampled;
-    std::uint64_t cpu_ns = 0;
-  };
-  std::vector<Thread> threads;
+  std::vector<ThreadEvidence> threads;   // `tid`, `sampled` and `cpu_ns` only
   std::shared_ptr<StacksHelper> helper;  // has been started as well, and is used once; null: not
 };
 CpuSample read_cpu_sample(pid_t pid);

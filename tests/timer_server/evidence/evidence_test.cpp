@@ -82,15 +82,16 @@ TEST_CASE("The last of many threads has the room that the others left") {
 TEST_CASE("The threads leave room for the children, each of which has a share of its own") {
   Evidence evidence = much_evidence(kMaxStackFrames);
   for (int i = 0; i < 64; ++i) {
-    ChildEvidence& child = evidence.children.emplace_back();
-    child.pid = 5000 + i;
+    ThreadEvidence& child = evidence.children.emplace_back();
+    if (evidence.children.size() <= kMaxChildrenRead) {
+      child = thread_in('S', "pipe_read", {});
+      child.sampled = {1};
+      child.syscall = "read";
+      child.stack.assign(kMaxStackFrames, std::string(100, 'n'));
+    }
+    child.tid = 5000 + i;
     child.comm = "loader";
     child.state = 'S';
-    if (evidence.children.size() <= kMaxChildrenRead) {
-      child.main_thread = thread_in('S', "pipe_read", {});
-      child.main_thread->syscall = "read";
-      child.main_thread->stack.assign(kMaxStackFrames, std::string(100, 'n'));
-    }
   }
   const testing::JsonLine record = parsed(evidence);
   CHECK(record.line().size() < kMaxEvidenceBytes + 8192);

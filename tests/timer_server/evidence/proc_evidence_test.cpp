@@ -29,7 +29,7 @@ Evidence evidence_in(const Process& process, std::string_view syscall) {
   for (;;) {
     Evidence evidence = read_proc_evidence(process.pid, process.start_time);
     if (!evidence.threads.empty() && evidence.threads[0].syscall == syscall &&
-        evidence.state == 'S') {
+        evidence.threads[0].state == 'S') {
       return evidence;
     }
     REQUIRE(Instant::now() < until);
@@ -52,7 +52,7 @@ TEST_CASE("A blocked read is listed with the file that it reads from") {
   const auto process = open_process(pid);
   REQUIRE(process);
   const Evidence evidence = evidence_in(*process, "read");
-  CHECK(evidence.state == 'S');
+  CHECK(evidence.threads[0].state == 'S');
   CHECK(evidence.threads[0].tid == pid);
   CHECK(evidence.threads[0].syscall_fd.find("pipe:[") == 0);
   CHECK(evidence.rss_bytes > 0);
@@ -73,7 +73,7 @@ TEST_CASE("Children are listed with their names") {
   const Process process = process_of(worker);
   const Evidence evidence = evidence_in(process, "pause");
   REQUIRE(evidence.children.size() == 1);
-  const auto child = open_process(evidence.children[0].pid);
+  const auto child = open_process(evidence.children[0].tid);
   REQUIRE(child);
   CHECK(child->ppid == worker.pid());
   CHECK(child->send_signal(SIGKILL));
