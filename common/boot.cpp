@@ -2,33 +2,23 @@
 #include "common/boot.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 
-#include <fstream>
+#include <string_view>
+
+#include "common/numbers.hpp"
+#include "common/proc_files.hpp"
 
 namespace filetimer {
 namespace {
 
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') {
-    return c - '0';
-  }
-  return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 BootId read_boot() {
   BootId boot{};
-  std::ifstream file(kBootIdPath);
-  std::string text;
-  file >> text;
-  std::size_t digits = 0;
-  for (const char c : text) {
-    const int digit = hex_digit(c);
-    if (digit < 0 || digits / 2 >= boot.size()) {
-      continue;
-    }
-    auto& byte = boot[digits++ / 2];
-    byte = static_cast<std::uint8_t>(byte << 4 | digit);
+  std::string digits = read_small_file(kBootIdPath).value_or("");
+  std::erase(digits, '-');
+  for (std::size_t i = 0; i < boot.size() && 2 * i < digits.size(); ++i) {
+    boot[i] = number_from<std::uint8_t>(std::string_view(digits).substr(2 * i, 2), 16).value_or(0);
   }
   return boot;
 }
@@ -48,10 +38,9 @@ std::string boot_id_text(const BootId& boot) {
   if (boot == BootId{}) {
     return "unknown";
   }
-  std::string text;
-  for (std::size_t i = 0; i < boot.size(); ++i) {
-    const bool dash = i == 4 || i == 6 || i == 8 || i == 10;
-    text += fmt::format("{}{:02x}", dash ? "-" : "", boot[i]);
+  std::string text = fmt::format("{:02x}", fmt::join(boot, ""));
+  for (const std::size_t at : {8U, 13U, 18U, 23U}) {
+    text.insert(at, 1, '-');
   }
   return text;
 }

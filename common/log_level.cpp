@@ -3,28 +3,29 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "common/text.hpp"
 
 namespace filetimer {
 
+namespace {
+
+constexpr std::pair<LogLevel, std::string_view> kNames[] = {{LogLevel::kError, "error"},
+                                                            {LogLevel::kWarning, "warning"},
+                                                            {LogLevel::kInfo, "info"},
+                                                            {LogLevel::kDebug, "debug"}};
+
+}  // namespace
+
 std::string_view name_of(LogLevel level) {
-  switch (level) {
-    case LogLevel::kError:
-      return "error";
-    case LogLevel::kWarning:
-      return "warning";
-    case LogLevel::kInfo:
-      return "info";
-    case LogLevel::kDebug:
-      return "debug";
-  }
-  return "info";
+  return std::ranges::find(kNames, level, [](const auto& each) { return each.first; })->second;
 }
 
 Result<LogLevel> parse_log_level(std::string_view word) {
-  for (const LogLevel level :
-       {LogLevel::kError, LogLevel::kWarning, LogLevel::kInfo, LogLevel::kDebug}) {
-    if (word == name_of(level)) {
+  for (const auto& [level, name] : kNames) {
+    if (word == name) {
       return level;
     }
   }

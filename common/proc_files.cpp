@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -25,11 +24,8 @@ class StatFields {
   explicit StatFields(std::string_view text) : text_(text) {}
 
   std::string_view next() {
-    const std::size_t start = text_.find_first_not_of(' ');
-    if (start == text_.npos) {
-      return {};
-    }
-    const std::size_t end = std::min(text_.find(' ', start), text_.size());
+    const std::size_t start = std::min(text_.find_first_not_of(" \t"), text_.size());
+    const std::size_t end = std::min(text_.find_first_of(" \t", start), text_.size());
     const std::string_view field = text_.substr(start, end - start);
     text_.remove_prefix(end);
     return field;
@@ -50,38 +46,16 @@ class StatFields {
   std::string_view text_;
 };
 
-// Returns the text after `key` (a line's beginning, with its colon) in /proc/PID/status.
-std::string value_of(const std::string& status, std::string_view key) {
-  const std::size_t start = status.find(key);
-  if (start == status.npos) {
-    return {};
-  }
-  const std::size_t from = start + key.size();
-  std::string value = status.substr(from, status.find('\n', from) - from);
-  std::ranges::replace(value, '\t', ' ');
-  return value;
+// Returns the fields after `key` (a line's beginning, with its colon) in /proc/PID/status.
+StatFields fields_of(const std::string& status, std::string_view key) {
+  const std::size_t start = std::min(status.find(key), status.size());
+  const std::string_view line =
+      std::string_view(status).substr(start).substr(0, status.find('\n', start + 1) - start);
+  return StatFields(line.substr(std::min(key.size(), line.size())));
 }
 
-// Reads a file of /proc that one read() returns as a whole, so no second read() has to find its
-// end.
-Result<std::string> read_at_once(const std::string& path, std::size_t limit) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
-  const auto text = std::make_unique_for_overwrite<char[]>(limit);
-  const ssize_t got = fd ? retry_eintr([&] { return ::read(fd.get(), text.get(), limit); }) : -1;
-  if (got < 0) {
-    return system_error(fmt::format("cannot {} '{}'", fd ? "read" : "open", path));
-  }
-  return std::string(text.get(), static_cast<std::size_t>(got));
-}
-
-std::uint64_t bits_of(const std::string& status, std::string_view key) {
-  const std::string text = value_of(status, key);
-  return StatFields(text).number<std::uint64_t>(16);
-}
-
-}  // namespace
-
-Result<std::string> read_small_file(const std::string& path, std::size_t limit) {
+// `is_given_at_once`: one read() returns the whole file, so no second one has to find its end.
+Result<std::string> read_file(const std::string& path, std::size_t limit, bool is_given_at_once) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
   if (!fd) {
     return system_error(fmt::format("cannot open '{}'", path));
@@ -91,26 +65,31 @@ Result<std::string> read_small_file(const std::string& path, std::size_t limit) 
   constexpr std::size_t kFirstBytes = 4096;
   std::string text;
   std::size_t used = 0;
-  while (used < limit) {
+  ssize_t got = 1;
+  while (used < limit && got > 0) {
     if (used == text.size()) {
-      text.resize(std::min(limit, std::max(kFirstBytes, used * 2)));
+      const std::size_t grown = std::max(kFirstBytes, used * 2);
+      text.resize(is_given_at_once ? limit : std::min(limit, grown));
     }
-    const ssize_t got =
-        retry_eintr([&] { return ::read(fd.get(), text.data() + used, text.size() - used); });
+    got = retry_eintr([&] { return ::read(fd.get(), text.data() + used, text.size() - used); });
     if (got < 0) {
       return system_error(fmt::format("cannot read '{}'", path));
     }
-    if (got == 0) {
-      break;
-    }
     used += static_cast<std::size_t>(got);
+    got = is_given_at_once ? 0 : got;
   }
   text.resize(used);
   return text;
 }
 
+}  // namespace
+
+Result<std::string> read_small_file(const std::string& path, std::size_t limit) {
+  return read_file(path, limit, false);
+}
+
 Result<ProcStat> read_stat(const std::string& path) {
-  const auto text = read_at_once(path + "/stat", 2048);
+  const auto text = read_file(path + "/stat", 2048, true);
   FILETIMER_TRY(text);
   const std::size_t open = text->find('(');
   const std::size_t close = text->rfind(')');
@@ -143,30 +122,30 @@ Result<ProcStat> read_stat(const std::string& path) {
 }
 
 Result<ProcStatus> read_status(const std::string& path) {
-  const auto text = read_at_once(path + "/status", 16384);
+  const auto text = read_file(path + "/status", 16384, true);
   FILETIMER_TRY(text);
-  const std::string uids = value_of(*text, "\nUid:");
-  if (uids.empty()) {
+  StatFields of_user = fields_of(*text, "\nUid:");
+  const auto uid = number_from<uid_t>(of_user.next());
+  if (!uid) {
     return failure(fmt::format("'{}/status' has no Uid line", path));
   }
+  const auto bits = [&](std::string_view key) {
+    return fields_of(*text, key).number<std::uint64_t>(16);
+  };
   ProcStatus status;
-  StatFields of_user(uids);
-  status.uid = of_user.number<uid_t>();
+  status.uid = *uid;
   status.effective_uid = of_user.number<uid_t>();
-  const std::string pids = value_of(*text, "\nNSpid:");
-  StatFields of_namespaces(pids);
+  StatFields of_namespaces = fields_of(*text, "\nNSpid:");
   for (pid_t pid = 0; (pid = of_namespaces.number<pid_t>()) != 0;) {
     status.innermost_pid = pid;
   }
-  const std::string state = value_of(*text, "\nState:");
-  const std::string_view letter = StatFields(state).next();
-  status.state = letter.empty() ? '?' : letter[0];
-  const std::string tracer = value_of(*text, "\nTracerPid:");
-  status.tracer = StatFields(tracer).number<pid_t>();
-  status.pending = bits_of(*text, "\nShdPnd:");
-  status.blocked = bits_of(*text, "\nSigBlk:");
-  status.caught = bits_of(*text, "\nSigCgt:");
-  status.effective_capabilities = bits_of(*text, "\nCapEff:");
+  const std::string_view state = fields_of(*text, "\nState:").next();
+  status.state = state.empty() ? '?' : state[0];
+  status.tracer = fields_of(*text, "\nTracerPid:").number<pid_t>();
+  status.pending = bits("\nShdPnd:");
+  status.blocked = bits("\nSigBlk:");
+  status.caught = bits("\nSigCgt:");
+  status.effective_capabilities = bits("\nCapEff:");
   return status;
 }
 

@@ -34,74 +34,44 @@ bool is_standard_error_the_journal() {
          fmt::format("{}:{}", status.st_dev, status.st_ino) == stream;
 }
 
-class Channel {
- public:
-  Channel(Level level, bool to_syslog) : level_(level), to_syslog_(to_syslog) {
-    if (to_syslog_) {
-      ::openlog("timer_server", LOG_PID, LOG_DAEMON);
-    }
-    std::thread([this] { run(); }).detach();
-  }
+struct Channel {
+  const Level level;
+  const bool to_syslog;
+  const bool is_journal = is_standard_error_the_journal();
+  Mutex mutex{};  // never held during output
+  ConditionVariable changed{};
+  std::deque<Message> queue FILETIMER_GUARDED_BY(mutex){};
+  bool writing FILETIMER_GUARDED_BY(mutex) = false;
 
-  void say(Level level, std::string_view line) {
-    if (level > level_) {
-      return;
-    }
-    {
-      const MutexLock lock(mutex_);
-      if (queue_.size() >= kQueue) {
-        queue_.pop_front();
-      }
-      queue_.push_back({level, printable(line)});
-    }
-    changed_.notify_all();
-  }
-
-  void wait_until_out(std::chrono::milliseconds bound) {
-    MutexLock lock(mutex_);
-    const auto until = std::chrono::steady_clock::now() + bound;
-    while ((!queue_.empty() || writing_) && changed_.wait_until(lock, until)) {
-    }
-  }
-
- private:
-  void run() {
-    MutexLock lock(mutex_);
-    for (;;) {
-      while (queue_.empty()) {
-        changed_.wait(lock);
-      }
-      const Message message = std::move(queue_.front());
-      queue_.pop_front();
-      writing_ = true;
-      lock.unlock();
-      write_out(message);
-      lock.lock();
-      writing_ = false;
-      changed_.notify_all();
-    }
-  }
-
-  // May block: only this thread is delayed.
+  // May block: only the thread of the messages is delayed.
   void write_out(const Message& message) const {
-    if (to_syslog_) {
+    if (to_syslog) {
       ::syslog(static_cast<int>(message.level), "%s", message.text.c_str());
       return;
     }
     // The journal reads the level from a number in front, sd-daemon(3).
     const std::string line =
-        is_journal_ ? fmt::format("<{}>{}\n", static_cast<int>(message.level), message.text)
-                    : fmt::format("timer_server: {}: {}\n", name_of(message.level), message.text);
+        is_journal ? fmt::format("<{}>{}\n", static_cast<int>(message.level), message.text)
+                   : fmt::format("timer_server: {}: {}\n", name_of(message.level), message.text);
     (void)!::write(STDERR_FILENO, line.data(), line.size());
   }
 
-  const Level level_;
-  const bool to_syslog_;
-  const bool is_journal_ = is_standard_error_the_journal();
-  Mutex mutex_;  // never held during output
-  ConditionVariable changed_;
-  std::deque<Message> queue_ FILETIMER_GUARDED_BY(mutex_);
-  bool writing_ FILETIMER_GUARDED_BY(mutex_) = false;
+  void run() {
+    MutexLock lock(mutex);
+    for (;;) {
+      while (queue.empty()) {
+        changed.wait(lock);
+      }
+      const Message message = std::move(queue.front());
+      queue.pop_front();
+      writing = true;
+      lock.unlock();
+      write_out(message);
+      lock.lock();
+      writing = false;
+      changed.notify_all();
+    }
+  }
 };
 
 // Never destroyed: its thread may hang in a write to standard error when the process ends.
@@ -110,18 +80,32 @@ Channel* channel = nullptr;
 }  // namespace
 
 void start(Level level, bool to_syslog) {
-  channel = new Channel(level, to_syslog);
+  channel = new Channel{.level = level, .to_syslog = to_syslog};
+  if (to_syslog) {
+    ::openlog("timer_server", LOG_PID, LOG_DAEMON);
+  }
+  std::thread([] { channel->run(); }).detach();
 }
 
 void say(Level level, std::string_view line) {
-  if (channel != nullptr) {
-    channel->say(level, line);
+  if (channel == nullptr || level > channel->level) {
+    return;
   }
+  const MutexLock lock(channel->mutex);
+  if (channel->queue.size() >= kQueue) {
+    channel->queue.pop_front();
+  }
+  channel->queue.push_back({level, printable(line)});
+  channel->changed.notify_all();
 }
 
 void stop() {
   if (channel != nullptr) {
-    channel->wait_until_out(kStopLimit);
+    MutexLock lock(channel->mutex);
+    const auto until = std::chrono::steady_clock::now() + kStopLimit;
+    while ((!channel->queue.empty() || channel->writing) &&
+           channel->changed.wait_until(lock, until)) {
+    }
   }
 }
 
