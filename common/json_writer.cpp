@@ -62,53 +62,15 @@ JsonWriter& JsonWriter::field(std::string_view key, std::string_view value) {
 }
 
 JsonWriter& JsonWriter::field(std::string_view key, double value) {
-  if (!std::isfinite(value)) {
-    return null(key);
-  }
-  begin_value(key);
-  fmt::format_to(std::back_inserter(text_), "{}", value);
-  return *this;
+  return raw(key, std::isfinite(value) ? fmt::format("{}", value) : "null");
 }
 
 JsonWriter& JsonWriter::fixed(std::string_view key, double value, int places) {
-  if (!std::isfinite(value)) {
-    return null(key);
-  }
-  begin_value(key);
-  fmt::format_to(std::back_inserter(text_), "{:.{}f}", value, places);
-  return *this;
+  return raw(key, std::isfinite(value) ? fmt::format("{:.{}f}", value, places) : "null");
 }
 
 JsonWriter& JsonWriter::seconds(std::string_view key, Duration duration) {
   return duration == kForever ? null(key) : fixed(key, in_seconds(duration), 9);
-}
-
-JsonWriter& JsonWriter::null(std::string_view key) {
-  begin_value(key);
-  text_ += "null";
-  return *this;
-}
-
-JsonWriter& JsonWriter::begin_object(std::string_view key) {
-  begin_value(key);
-  text_ += '{';
-  return *this;
-}
-
-JsonWriter& JsonWriter::end_object() {
-  text_ += '}';
-  return *this;
-}
-
-JsonWriter& JsonWriter::begin_array(std::string_view key) {
-  begin_value(key);
-  text_ += '[';
-  return *this;
-}
-
-JsonWriter& JsonWriter::end_array() {
-  text_ += ']';
-  return *this;
 }
 
 std::string JsonWriter::finish() && {

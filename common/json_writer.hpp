@@ -43,15 +43,15 @@ class JsonWriter {
   }
   // Writes a number with `places` decimal places; not finite: null.
   JsonWriter& fixed(std::string_view key, double value, int places);
-  JsonWriter& null(std::string_view key);
+  JsonWriter& null(std::string_view key) { return raw(key, "null"); }
   // Writes seconds with nine decimal places; kForever: null.
   JsonWriter& seconds(std::string_view key, Duration duration);
 
   // Open and close objects and arrays. An empty key adds an element to an array.
-  JsonWriter& begin_object(std::string_view key = {});
-  JsonWriter& end_object();
-  JsonWriter& begin_array(std::string_view key);
-  JsonWriter& end_array();
+  JsonWriter& begin_object(std::string_view key = {}) { return raw(key, "{"); }
+  JsonWriter& end_object() { return end('}'); }
+  JsonWriter& begin_array(std::string_view key) { return raw(key, "["); }
+  JsonWriter& end_array() { return end(']'); }
   // Adds an element to an array.
   template <class Value>
   JsonWriter& element(const Value& value) {
@@ -98,6 +98,10 @@ class JsonWriter {
 
  private:
   void begin_value(std::string_view key);
+  JsonWriter& end(char bracket) {
+    text_ += bracket;
+    return *this;
+  }
   std::string text_;
 };
 

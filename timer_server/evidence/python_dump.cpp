@@ -109,21 +109,16 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(start, text.find_last_not_of(" \t\r") + 1 - start);
 }
 
-bool drop_prefix(std::string_view& text, std::string_view prefix) {
-  if (!text.starts_with(prefix)) {
-    return false;
-  }
-  text.remove_prefix(prefix.size());
-  return true;
-}
-
 // Parses "Current thread 0x00007f12 [loader] (most recent call first):".
 std::optional<PythonThread> parse_thread_line(std::string_view line) {
+  constexpr std::string_view kCurrent = "Current thread ";
+  constexpr std::string_view kThread = "Thread ";
   PythonThread thread;
-  thread.is_current = drop_prefix(line, "Current thread ");
-  if (!thread.is_current && !drop_prefix(line, "Thread ")) {
+  thread.is_current = line.starts_with(kCurrent);
+  if (!thread.is_current && !line.starts_with(kThread)) {
     return std::nullopt;
   }
+  line.remove_prefix(thread.is_current ? kCurrent.size() : kThread.size());
   thread.ident = utf8_prefix(line.substr(0, line.find(' ')), kMaxFrameBytes);
   const std::size_t open = line.find('[');
   const std::size_t close = line.rfind(']');
@@ -137,11 +132,12 @@ std::optional<PythonThread> parse_thread_line(std::string_view line) {
 // other line unchanged.
 std::string parse_frame_line(std::string_view line) {
   constexpr std::string_view kLine = "\", line ";
-  std::string_view rest = line;
-  const std::size_t at = rest.rfind(kLine);
+  constexpr std::string_view kFile = "File \"";
+  const std::size_t at = line.rfind(kLine);
   std::string text(line);
-  if (drop_prefix(rest, "File \"") && at != line.npos) {
-    text = fmt::format("{}:{}", line.substr(6, at - 6), line.substr(at + kLine.size()));
+  if (line.starts_with(kFile) && at != line.npos) {
+    text = fmt::format("{}:{}", line.substr(kFile.size(), at - kFile.size()),
+                       line.substr(at + kLine.size()));
   }
   return std::string(utf8_prefix(text, kMaxFrameBytes));
 }

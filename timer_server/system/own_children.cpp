@@ -84,16 +84,17 @@ void duplicate_to(std::initializer_list<int> standard, int fd) {
     (void)!::write(file, settings.oom_score_adj.data(), settings.oom_score_adj.size());
     ::close(file);
   }
-  ::setrlimit(RLIMIT_NOFILE, &settings.files);
   if (start.output >= 0) {
     ::setpgid(0, 0);
     duplicate_to({STDIN_FILENO},
                  start.input >= 0 ? start.input : ::open("/dev/null", O_RDONLY | O_CLOEXEC));
     duplicate_to({STDOUT_FILENO, STDERR_FILENO}, start.output);
   }
-  if (start.is_helper) {
+  if (start.is_helper) {  // it may open the files of more libraries than the caller's limit allows
     // While the request pipe is open, clients and the next server take this server for its reader.
     ::closefrom(STDERR_FILENO + 1);
+  } else {
+    ::setrlimit(RLIMIT_NOFILE, &settings.files);
   }
   ::sigprocmask(SIG_SETMASK, &settings.mask, nullptr);
   ::execvpe(words[0], words, environment);
