@@ -148,7 +148,7 @@ void Inbox::open_scope(Worker& worker, const wire::Request& request, const Scope
   std::string id_storage;
   std::string name_storage;
   const std::string_view id = bounded(request.scope_id, id_storage);
-  if (worker.dying) {
+  if (worker.is_dying()) {
     return;
   }
   std::string_view name = bounded(request.x_scope.value_or(id), name_storage);

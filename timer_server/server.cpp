@@ -163,7 +163,7 @@ void Server::judge(Instant woke) {
     kills_.rehearse(*found.next);
   }
   warnings_.note(std::move(found.soft));
-  kills_.carry_out(found.due, ClockReading::now());
+  kills_.carry_out(found, ClockReading::now());
   if (core_.directory.status_page().was_cut()) {
     check_directory();
   }
@@ -311,7 +311,7 @@ void Server::on_worker_removed(Worker& worker) {
   kills_.note_worker_ended(*worker.process);
   warnings_.flush(*worker.process, "the worker ended first");
   // The scopes of a worker that was killed have ended with the kill.
-  pages_.remove_all(worker, worker.dying ? "" : kEndedInside);
+  pages_.remove_all(worker, worker.is_dying() ? "" : kEndedInside);
   halted_.forget(worker.process->pid);
   core_.kill_files.forget(*worker.process);
 }

@@ -716,7 +716,7 @@ end:
    * code: timer_server/server.cpp Server::run_once e22132ef
    * code: timer_server/server.cpp Server::read_progress 4a0425e2
    * code: timer_server/watch/page_registry.cpp PageRegistry::on_wake_up_message 4ef23849
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 07c3f220
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run c1bef40a
    * code: common/wake_protocol.hpp announce_scan 08ea3df8 */
   :: d_step { server_at == READ_PIPE || server_at == ASLEEP && (IS_MESSAGE || now >= next) ->
        woke = now;
@@ -742,7 +742,7 @@ end:
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
    * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 367886c6
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 214282c8 */
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 930fa9c1 */
   :: d_step { server_at == READ_SLOT ->
        if
        :: IS_OPEN(word[SLOT(i, s)]) && word[SLOT(i, s)] <= JUDGES_BY -> due[s] = word[SLOT(i, s)]
@@ -789,7 +789,7 @@ end:
        kill_next() }
 
   /* Kills::record_verdicts()
-   * code: timer_server/kills/kills.cpp Kills::record_verdicts 0350e305 */
+   * code: timer_server/kills/kills.cpp Kills::record_verdicts e24c4948 */
   :: d_step { server_at == RECORD -> is_recorded[scope_in[i]] = true; server_at = SIGNAL }
   /* Kills::find_releases(), released_late_at(), send_due_signal(), end(). The worker is alive
    * afterwards, as with --dry-run, signal 0, or a signal that it survives.

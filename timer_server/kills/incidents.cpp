@@ -93,10 +93,10 @@ void Incidents::read_all_workers() {
   last_->omitted = 0;
   unread_.clear();
   core_.workers.for_each([&](const Worker& worker) {
-    if (worker.dying) {
+    if (worker.is_dying()) {
       return;  // it is in the incident that it is killed for
     }
-    if (worker.kills == 0 && Instant::now() >= until) {
+    if (!worker.has_kill() && Instant::now() >= until) {
       unread_.push_back(worker.process);
     } else {
       read_worker(worker);

@@ -65,7 +65,7 @@ std::vector<std::string> cancel_scopes(Core& core, const Process& process, bool 
     return cancelled;
   }
   if (worker->pipe) {
-    cancelled = worker->pipe->cancel_all();
+    cancelled = worker->pipe->cancel_all(is_final ? Instant{} : Instant::now());
   }
   for (const auto& page : worker->pages) {
     for (const SlotReading& reading : page->open_slots()) {
@@ -74,14 +74,16 @@ std::vector<std::string> cancel_scopes(Core& core, const Process& process, bool 
       }
     }
   }
-  worker->dying = is_final;
+  worker->kill = is_final ? Worker::Kill::kDying : Worker::Kill::kBegun;
   return cancelled;
 }
 
 bool finish_scopes(Core& core, Worker& worker, std::span<const Expiry> expiries) {
   // A worker that is alive after its kill is watched again. The scopes of one that has exited have
   // ended with the kill: they are not recorded as left open.
-  worker.dying = worker.dying && !worker.process->is_alive();
+  if (!worker.is_dying() || worker.process->is_alive()) {
+    worker.kill = Worker::Kill::kNone;
+  }
   for (const Expiry& expiry : expiries) {
     const PageVerdict& place = expiry.place;
     if (!place.page) {
@@ -92,7 +94,7 @@ bool finish_scopes(Core& core, Worker& worker, std::span<const Expiry> expiries)
       worker.left_on_pipe = Instant::now();
     }
   }
-  if (worker.kills == 0 && worker.pipe) {
+  if (worker.pipe) {
     worker.pipe->end_cancelled();
   }
   core.workers.note_unsaved(worker);

@@ -20,7 +20,8 @@ std::optional<Instant> released_at(Core& core, const Process& process, const Exp
 
 // Ends the worker's other scopes of the pipe before its first signal: until then a release can
 // cancel the kill. Those on a page of its own end with the worker. `is_final`: the signal is
-// SIGKILL, or SIGKILL will follow. Returns the names of the scopes that the kill cancels.
+// SIGKILL, or SIGKILL will follow; otherwise the scopes that are due stay open, and are judged when
+// the kill has ended. Returns the names of the scopes that the kill cancels.
 std::vector<std::string> cancel_scopes(Core& core, const Process& process, bool is_final);
 
 // Ends the verdicts of a kill of the worker that has ended. Returns whether the worker has scopes

@@ -31,9 +31,7 @@ std::string state_text(pid_t pid) {
 Instant Kills::take_steps(Instant now) {
   stop_budget_ = kStopLimit;
   Instant next = Instant::never();
-  bool has_signalled = false;
   do {
-    has_freed_one_ = false;
     next = Instant::never();
     for (std::size_t i = 0; i < kills_.size(); ++i) {
       const std::shared_ptr<Kill> kill = kills_[i];  // step() may end it
@@ -44,8 +42,7 @@ Instant Kills::take_steps(Instant now) {
       }
     }
     std::erase_if(kills_, [](const auto& kill) { return kill->stage == Stage::kEnded; });
-    has_signalled = signal_stopped();
-  } while (has_freed_one_ || has_signalled);
+  } while (signal_stopped());
   return next;
 }
 
@@ -71,28 +68,21 @@ bool Kills::step(const std::shared_ptr<Kill>& kill, Instant now) {
 // that it starts no process; one look at its children.
 bool Kills::begin_first_signal(const std::shared_ptr<Kill>& kept, Instant now) {
   Kill& kill = *kept;
-  const bool is_ready = is_ready_for_signal(kill, now);
   find_releases(kill);
-  if (!is_ready) {
+  const auto means = kill.order.means();
+  if (!kill.hurry_from.is_never() && (policy_.dry_run || !means || !means->ends_in_sigkill())) {
+    limit_evidence(kill, kill.hurry_from + kShortWait);
+  }
+  if (!is_ready_for_signal(kill, now)) {
     return false;
   }
-  const auto means = kill.order.means();
   if (policy_.dry_run || !means) {
     end_without_signal(kill);
     return true;
   }
-  Kill* const other = other_kill_of_same_worker(kill);
-  if (other != nullptr && (other->means.ends_in_sigkill() || other->stage == Stage::kStopping)) {
-    // advance() comes back when the other kill has ended, or sent its signal.
-    kill.next_step_at = Instant::never();
-    return false;
-  }
   if (!kill.worker().is_alive()) {
     end(kill, KillVerdict::kAlreadyGone, {});
     return true;
-  }
-  if (other != nullptr) {
-    end(*other, KillVerdict::kSpared, "the worker survived the signal, and another scope expired");
   }
   note_means(kill, *means);
   begin_signal(kept);
@@ -178,17 +168,19 @@ void Kills::wait_after_signal(Kill& kill) {
   const SentSignal& sent = kill.order.sent.back();
   const bool is_last = sent.signal == SIGKILL || !kill.means.grace;
   kill.stage = is_last ? Stage::kKilled : Stage::kSignalled;
-  kill.next_step_at = sent.when.mono + (is_last            ? policy_.kill_wait
-                                        : kill.skips_grace ? Duration::zero()
-                                                           : *kill.means.grace);
+  kill.next_step_at =
+      is_last ? end_of_wait(kill)
+              : sent.when.mono + (kill.skips_grace ? Duration::zero() : *kill.means.grace);
 }
 
-// Returns a kill that has sent its first signal, or is about to. `kill` has not.
-Kills::Kill* Kills::other_kill_of_same_worker(const Kill& kill) const {
-  const auto& all = kills_of_.at(&kill.worker());
-  const auto found =
-      std::ranges::find_if(all, [](const auto& other) { return other->stage >= Stage::kStopping; });
-  return found == all.end() ? nullptr : found->get();
+// Returns how long the deaths are waited for after the last signal.
+Instant Kills::end_of_wait(const Kill& kill) const {
+  const SentSignal& last = kill.order.sent.back();
+  const Instant end = last.when.mono + policy_.kill_wait;
+  if (last.signal == SIGKILL || kill.hurry_from.is_never()) {
+    return end;
+  }
+  return std::min(end, std::max(last.when.mono, kill.hurry_from) + kShortWait);
 }
 
 bool Kills::wait_for_death(const std::shared_ptr<Kill>& kept, Instant now) {
@@ -273,8 +265,8 @@ void Kills::end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive
         fmt::format("still alive after SIGKILL: {}", state_text(kill.worker().pid)));
   } else {
     end(kill, KillVerdict::kSpared,
-        fmt::format("the worker survived {}, and SIGKILL was not sent",
-                    signal_name(kill.order.sent.back().signal)));
+        fmt::format("the worker survived {}, and {}", signal_name(kill.order.sent.back().signal),
+                    kill.hurry_from.is_never() ? "SIGKILL was not sent" : "another scope expired"));
   }
 }
 

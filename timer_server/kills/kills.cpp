@@ -31,11 +31,11 @@ bool are_of_one_job(const std::optional<WorkerFacts>& a, const std::optional<Wor
 }
 
 // Returns the other workers of its job by rank, without those to which a last signal was sent
-// (Worker::dying).
+// (Worker::Kill::kDying).
 std::vector<const Worker*> peers_of(Core& core, const WorkerIdentity& worker) {
   std::vector<const Worker*> peers;
   core.workers.for_each([&](const Worker& other) {
-    if (other.process != worker.process && !other.dying &&
+    if (other.process != worker.process && !other.is_dying() &&
         are_of_one_job(*other.facts, *worker.facts)) {
       peers.push_back(&other);
     }
@@ -74,10 +74,10 @@ Kills::Kills(Core& core, Warnings& warnings, Commands& commands, PeerEvidence& p
 
 Kills::~Kills() = default;
 
-void Kills::carry_out(const std::vector<DeadlineScan::DueScope>& due, const ClockReading& now) {
+void Kills::carry_out(const DeadlineScan::Found& found, const ClockReading& now) {
   std::vector<Worker*> workers;  // the one whose deadline came first stands first
   std::unordered_map<Worker*, DueOfWorker> of_worker;
-  for (const DeadlineScan::DueScope& scope : due) {
+  for (const DeadlineScan::DueScope& scope : found.due) {
     auto& scopes = of_worker[scope.worker];
     if (scopes.empty()) {
       workers.push_back(scope.worker);
@@ -86,6 +86,21 @@ void Kills::carry_out(const std::vector<DeadlineScan::DueScope>& due, const Cloc
   }
   for (Worker* const worker : workers) {
     start_kill(*worker, of_worker[worker], now);
+  }
+  for (const Worker* const worker : found.held_up) {
+    hurry(*worker, now.mono);
+  }
+}
+
+void Kills::hurry(const Worker& worker, Instant now) {
+  const auto found = kill_of_.find(worker.process.get());
+  if (found == kill_of_.end()) {
+    return;
+  }
+  Kill& kill = *found->second;
+  kill.hurry_from = std::min(kill.hurry_from, now);
+  if (kill.stage == Stage::kKilled) {
+    kill.next_step_at = std::min(kill.next_step_at, end_of_wait(kill));
   }
 }
 
@@ -183,11 +198,11 @@ void Kills::note_message(const KillOrder& order, Instant now) {
 }
 
 void Kills::start(Worker& worker, KillOrder order, Instant now) {
-  ++worker.kills;
+  worker.kill = Worker::Kill::kBegun;
   auto kill = std::make_shared<Kill>(std::move(order), policy_.mode, excluded_, may_be_forking_);
   kill->skips_grace = has_short_waits_;
   kill->next_step_at = now + kFactsLimit;
-  kills_of_[&kill->worker()].push_back(kill);
+  kill_of_.try_emplace(&kill->worker(), kill);
   if (kill->order.may_have_stopped) {
     kill->targets.find();
     kill->targets.resume_stopped();
@@ -203,10 +218,8 @@ void Kills::start(Worker& worker, KillOrder order, Instant now) {
 }
 
 void Kills::note_worker_ended(const Process& worker) {
-  if (const auto found = kills_of_.find(&worker); found != kills_of_.end()) {
-    for (const auto& kill : found->second) {
-      kill->has_news = true;
-    }
+  if (const auto found = kill_of_.find(&worker); found != kill_of_.end()) {
+    found->second->has_news = true;
   }
 }
 
@@ -255,9 +268,8 @@ bool Kills::record_verdicts(Instant now) {
     }
     recorded.push_back(kill);
   }
-  const Duration evidence_limit = has_short_waits_
-                                      ? std::min(kShortEvidenceLimit, policy_.evidence_timeout)
-                                      : policy_.evidence_timeout;
+  const Duration evidence_limit =
+      has_short_waits_ ? std::min(kShortWait, policy_.evidence_timeout) : policy_.evidence_timeout;
   for (const auto& kill : recorded) {
     kill->stage = Stage::kRecorded;
     kill->gathering_until = now + evidence_limit;
@@ -315,7 +327,7 @@ void Kills::start_evidence_of_peers(const WorkerIdentity& worker, const std::str
     return;
   }
   std::vector<const Worker*> peers = peers_of(core_, worker);
-  std::erase_if(peers, [](const Worker* peer) { return peer->kills > 0; });
+  std::erase_if(peers, [](const Worker* peer) { return peer->has_kill(); });
   const std::size_t omitted = peers.size() - std::min(peers.size(), PeerEvidence::kMaxPeers);
   peers.resize(peers.size() - omitted);
   std::vector<PeerEvidence::Peer> members;
@@ -348,6 +360,13 @@ void Kills::start_evidence(Kill& kill, Instant now) {
         core_.kill_files.note_evidence(kill.order.id(), record);
         kill.order.record_number = core_.log->append_detail(std::move(record));
       });
+}
+
+void Kills::limit_evidence(Kill& kill, Instant until) {
+  kill.gathering_until = std::min(kill.gathering_until, until);
+  if (kill.evidence) {
+    kill.evidence->end_by(until);
+  }
 }
 
 // Returns whether the evidence is recorded, and that of incident and job is gathered or has had its
@@ -388,16 +407,13 @@ void Kills::extend_grace(Duration missed) {
 
 void Kills::shorten_waits(Instant now) {
   has_short_waits_ = true;
-  const Instant until = now + kShortEvidenceLimit;
+  const Instant until = now + kShortWait;
   for (const auto& kill : kills_) {
     kill->skips_grace = true;
     if (kill->stage == Stage::kSignalled) {
       kill->next_step_at = now;
     } else if (kill->stage == Stage::kRecorded) {
-      kill->gathering_until = std::min(kill->gathering_until, until);
-      if (kill->evidence) {
-        kill->evidence->end_by(until);
-      }
+      limit_evidence(*kill, until);
     }
   }
 }
@@ -425,12 +441,9 @@ void Kills::abandon() {
 
 void Kills::take_out(Kill& kill) {
   kill.stage = Stage::kEnded;
-  const auto of_worker = kills_of_.find(&kill.worker());
-  std::erase_if(of_worker->second, [&kill](const auto& each) { return each.get() == &kill; });
-  if (of_worker->second.empty()) {
-    kills_of_.erase(of_worker);
-  } else {
-    has_freed_one_ = true;
+  const auto found = kill_of_.find(&kill.worker());
+  if (found != kill_of_.end() && found->second.get() == &kill) {
+    kill_of_.erase(found);
   }
 }
 
@@ -481,7 +494,6 @@ void Kills::on_end(const KillOrder& order, KillVerdict verdict, std::uint64_t re
   }
   start_hook(order, verdict, record_number);
   if (Worker* const worker = core_.workers.find(*order.worker.process)) {
-    --worker->kills;
     has_changed_scopes_ |= finish_scopes(core_, *worker, order.expiries);
   }
 }

@@ -59,24 +59,29 @@ struct KillOrder {
 //                  verdict is then in a kill file and queued in the log.
 //   kRecorded      the evidence is collected, and that of its incident and its job; or the time
 //                  limit of evidence has passed. A late release, --dry-run or signal 0 ends the
-//                  kill: spared. So does the end of the worker: already gone. Another kill of the
-//                  worker that leads to SIGKILL goes first.
+//                  kill: spared. So does the end of the worker: already gone.
 //   kStopping      all targets have stopped, or kStopLimit has passed. The signal follows in the
 //                  same advance().
 //   kSignalled     the grace period has passed: SIGKILL, by kStopping. All targets have exited:
 //                  dead.
-//   kKilled        all targets have exited: dead. --kill-wait has passed: spared, if no SIGKILL was
-//                  sent.
+//   kKilled        all targets have exited: dead. --kill-wait has passed, or another scope of the
+//                  worker is due: spared, if no SIGKILL was sent.
 //   kLastEvidence  the evidence of what holds a worker after SIGKILL is collected: unkillable.
 //   kEnded         the outcome is recorded.
+//
+// A worker has one kill at a time. Until it has ended, no other scope of the worker is judged. If
+// one is due and the kill does not lead to SIGKILL, the kill takes no more than kShortWait for each
+// of its waits.
 //
 // No member function waits, except for the kStopLimit before a signal: advance() takes every kill
 // as far as it can go now. No step waits for the log. The ends of processes that were signalled
 // wake the loop, and their handlers note that only.
 class Kills {
  public:
-  // How long the first signal waits for evidence at most when the server is stopping.
-  static constexpr Duration kShortEvidenceLimit = std::chrono::milliseconds{500};
+  // How long the first signal waits for evidence at most when the server is stopping, or another
+  // scope of the worker is due. In the second case also how long the worker has to die of a signal
+  // that SIGKILL does not follow.
+  static constexpr Duration kShortWait = std::chrono::milliseconds{500};
   // How long all kills of one advance() wait together until their targets have stopped, so that
   // many kills do not delay deadlines. On an idle machine that takes microseconds.
   static constexpr Duration kStopLimit = std::chrono::milliseconds{30};
@@ -93,9 +98,9 @@ class Kills {
   // Walks the way to the first signal of such a kill without an effect, so that the caches of the
   // processor have the code and the kernel's data of the worker.
   void rehearse(const Worker& worker);
-  // Starts a kill of each worker in `due`, which has the earliest deadline first. `now` is when the
-  // scopes were judged.
-  void carry_out(const std::vector<DeadlineScan::DueScope>& due, const ClockReading& now);
+  // Starts a kill of each worker with a verdict. `now` is when the scopes were judged. Shortens the
+  // waits of the kills that hold up other scopes.
+  void carry_out(const DeadlineScan::Found& found, const ClockReading& now);
   // Continues a kill of `worker` that an earlier server has begun.
   void resume(Worker& worker, KillOrder order, Instant now);
   // Records the outcome of a kill that needs no step.
@@ -113,7 +118,7 @@ class Kills {
 
   // Extends every grace period by the time that the server or the machine missed.
   void extend_grace(Duration missed);
-  // Ends all grace periods, and shortens the waits for evidence to kShortEvidenceLimit: from now
+  // Ends all grace periods, and shortens the waits for evidence to kShortWait: from now
   // on SIGKILL follows the first signal at once. The same holds for kills that begin later. Called
   // when the server begins to stop.
   void shorten_waits(Instant now);
@@ -140,6 +145,7 @@ class Kills {
     KillTargets targets;
     Stage stage = Stage::kFacts;
     bool has_news = false;                  // a target has ended
+    Instant hurry_from = Instant::never();  // another scope of the worker is due
     Instant next_step_at;                   // when step() must be called at the latest
     Instant gathering_until;                // the evidence of incident and job
     EvidenceOrder evidence;                 // null: nothing is being collected
@@ -154,6 +160,7 @@ class Kills {
   using DueOfWorker = std::vector<const DeadlineScan::DueScope*>;
 
   void start_kill(Worker& worker, const DueOfWorker& due, const ClockReading& now);
+  void hurry(const Worker& worker, Instant now);
   void note_message(const KillOrder& order, Instant now);
   void start(Worker& worker, KillOrder order, Instant now);
 
@@ -169,6 +176,7 @@ class Kills {
   void start_evidence_of_peers(const WorkerIdentity& worker, const std::string& incident,
                                Instant now);
   [[nodiscard]] bool is_gathering(const KillOrder& order) const;
+  static void limit_evidence(Kill& kill, Instant until);
   bool is_ready_for_signal(Kill& kill, Instant now);
   void start_last_evidence(Kill& kill, Instant now);
 
@@ -185,7 +193,7 @@ class Kills {
   bool signal_stopped();
   void send_due_signal(Kill& kill);
   void wait_after_signal(Kill& kill);
-  [[nodiscard]] Kill* other_kill_of_same_worker(const Kill& kill) const;
+  [[nodiscard]] Instant end_of_wait(const Kill& kill) const;
 
   void end_without_signal(Kill& kill);
   void end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive);
@@ -202,12 +210,9 @@ class Kills {
   const MayBeForking may_be_forking_ = may_be_forking;
   const std::vector<pid_t> excluded_;  // the server and its ancestors
   std::vector<std::shared_ptr<Kill>> kills_;
-  // By worker, those that have not ended. A worker has several if a scope expired while the
-  // evidence of another was collected.
-  std::unordered_map<const Process*, std::vector<std::shared_ptr<Kill>>> kills_of_;
-  std::vector<std::shared_ptr<Kill>> stopping_;  // in Stage::kStopping
-  Duration stop_budget_{};                       // what is left of kStopLimit in this advance()
-  bool has_freed_one_ = false;    // in this pass a kill ended for which another may wait
+  std::unordered_map<const Process*, std::shared_ptr<Kill>> kill_of_;  // by worker, not ended
+  std::vector<std::shared_ptr<Kill>> stopping_;                        // in Stage::kStopping
+  Duration stop_budget_{};        // what is left of kStopLimit in this advance()
   bool has_short_waits_ = false;  // see shorten_waits()
   bool has_changed_scopes_ = false;
   std::vector<std::shared_ptr<const Process>> unkillable_;

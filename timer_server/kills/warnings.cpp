@@ -37,7 +37,7 @@ void Warnings::warn() {
   }
   const Instant now = Instant::now();
   for (auto& [worker, scopes] : of_worker) {
-    if (worker->dying || !worker->process->is_alive()) {
+    if (worker->is_dying() || !worker->process->is_alive()) {
       continue;  // its exit has woken the loop, and decides
     }
     std::ranges::stable_sort(scopes, {}, [](const auto& scope) { return scope.passed.when; });

@@ -194,11 +194,12 @@ bool PipePage::release(std::string_view id) {
   return was_inside;
 }
 
-std::vector<std::string> PipePage::cancel_all() {
+std::vector<std::string> PipePage::cancel_all(Instant due_by) {
   std::vector<std::string> names;
   for (const SlotNumber number : std::vector<SlotNumber>(by_id_)) {
     Slot& slot = slot_at(number);
-    if (!try_release(slot, slot.deadline.load(kRelaxed))) {
+    const std::int64_t word = slot.deadline.load(kRelaxed);
+    if (word <= due_by.ns || !try_release(slot, word)) {
       continue;
     }
     const std::size_t shown = slot.shown_bytes.load(kRelaxed);

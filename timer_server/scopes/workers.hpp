@@ -73,9 +73,10 @@ struct Worker {
   Instant left_on_pipe;            // the last end of a scope on the pipe: a release or a verdict
   LostTime halted;                 // when it was stopped, frozen or traced
   Instant found_running;           // by HaltedWorkers::look_ahead()
-  int kills = 0;                   // that are under way
-  // A kill that ends in SIGKILL is under way: requests of the worker are ignored.
-  bool dying = false;
+  // Whether a kill of the worker is under way: kBegun until it ends or a signal is sent that is
+  // SIGKILL or that SIGKILL follows. Requests of a dying worker are ignored.
+  enum class Kill { kNone, kBegun, kDying };
+  Kill kill = Kill::kNone;
   WarningLimit warning_limit;
   std::shared_ptr<const CpuSample> cpu_sample;  // from before its next deadline; null: none
   Instant cpu_sampled;                          // when that was asked for
@@ -86,6 +87,8 @@ struct Worker {
   [[nodiscard]] bool has_no_scopes() const {
     return pages.empty() || (pages.size() == 1 && pipe && pipe->is_empty());
   }
+  [[nodiscard]] bool has_kill() const { return kill != Kill::kNone; }
+  [[nodiscard]] bool is_dying() const { return kill == Kill::kDying; }
 };
 
 // The watched workers by pid.

@@ -25,7 +25,7 @@ DeadlineScan::Found DeadlineScan::run(Instant woke, BoardFile& status_page, Inst
   next_ = Instant::never();
   shortest_ = kForever;
   core_.workers.for_each([&](Worker& worker) {
-    if (!worker.dying) {
+    if (!worker.is_dying()) {
       scan_worker(worker, woke, found);
     }
   });
@@ -48,6 +48,10 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
     // scan_of() for each page: the worker may have been found resumed while the last one was
     // judged.
     next = std::min(next, page->scan(scan_of(worker, woke), on_page_, activity));
+    if (worker.has_kill() && !on_page_.due.empty()) {
+      on_page_.due.clear();  // they are judged when the kill has ended
+      found.held_up.push_back(&worker);
+    }
     const bool is_due =
         !on_page_.due.empty() || !on_page_.soft.empty() || !on_page_.to_signal.empty();
     if (is_due && !judge(worker, page, on_page_, woke, found)) {
@@ -128,6 +132,10 @@ void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& ac
     }
     if (deadline > woke) {
       want_by(deadline);
+      continue;
+    }
+    if (worker.has_kill()) {
+      found.held_up.push_back(&worker);
       continue;
     }
     const auto page =

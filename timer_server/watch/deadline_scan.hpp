@@ -51,7 +51,8 @@ class DeadlineScan {
     bool is_of_another_program = false;  // otherwise the page was truncated
   };
   struct Found {
-    std::vector<DueScope> due;  // the earliest deadline first
+    std::vector<DueScope> due;           // the earliest deadline first
+    std::vector<const Worker*> held_up;  // with scopes that are due, but a kill is under way
     std::vector<SoftDueScope> soft;
     std::vector<LostPage> lost;
     std::vector<Worker*> soon;  // with a deadline within the lead of the CPU sample

@@ -109,7 +109,7 @@ void HaltedWorkers::look_at_all(Instant now) {
   }
   std::vector<std::weak_ptr<const Process>> watched;
   core_.workers.for_each([&](const Worker& worker) {
-    if (!worker.dying && !worker.has_no_scopes()) {
+    if (!worker.is_dying() && !worker.has_no_scopes()) {
       watched.push_back(worker.process);
     }
   });

@@ -137,7 +137,7 @@ bool WorkerRegistry::make_room() {
   core_.workers.for_each([&](Worker& worker) {
     // A worker that is being killed stays: it may have released its last scope in time to be
     // spared.
-    if (worker.has_no_scopes() && worker.kills == 0) {
+    if (worker.has_no_scopes() && !worker.has_kill()) {
       without_scopes.push_back(&worker);
     }
   });
