@@ -60,8 +60,6 @@ void write_settings(JsonWriter& json, const Settings& settings) {
       .field("kill", settings.kill.mode == KillMode::kTree ? "tree" : "process")
       .field("stopped", settings.stopped == Settings::Stopped::kDefer ? "defer" : "kill")
       .field("evidence", name_of(settings.kill.evidence))
-      .field("warn_evidence", name_of(settings.kill.evidence_of_warnings()))
-      .field("peer_evidence", name_of(settings.kill.evidence_of_peers()))
       .field("dry_run", settings.kill.dry_run)
       .field("realtime", settings.realtime)
       .field("on_expiry", !settings.on_expiry.empty())

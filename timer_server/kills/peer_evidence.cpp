@@ -19,7 +19,7 @@ void PeerEvidence::start(const std::string& incident, const std::string& job,
     Peer& peer = of_job.waiting.emplace_back(std::move(each));
     peer.order = core_.desk.collect(
         {.worker = peer.worker.process,
-         .level = core_.settings.kill.evidence_of_peers(),
+         .level = core_.settings.kill.evidence,
          .use = EvidenceFor::kPeers,
          .until = now + core_.settings.kill.evidence_timeout,
          .python = std::move(peer.python)},

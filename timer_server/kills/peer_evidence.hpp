@@ -32,9 +32,10 @@ class PeerEvidence {
 
   explicit PeerEvidence(Core& core) : core_(core) {}
 
-  // Returns whether the evidence of peers is collected at all.
+  // Returns whether the evidence of peers is collected at all. A dry run leaves them alone.
   [[nodiscard]] bool is_wanted() const {
-    return core_.settings.kill.evidence_of_peers() != EvidenceLevel::kNone;
+    const KillPolicy& policy = core_.settings.kill;
+    return policy.evidence != EvidenceLevel::kNone && !policy.dry_run;
   }
   // Returns whether nothing was started for this job in this incident, which is the last one.
   [[nodiscard]] bool is_first_of_job(const std::string& incident, const std::string& job) const {

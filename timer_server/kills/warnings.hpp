@@ -58,7 +58,7 @@ class Warnings {
 
   Core& core_;
   Commands& commands_;
-  const EvidenceLevel level_ = core_.settings.kill.evidence_of_warnings();
+  const EvidenceLevel level_ = core_.settings.kill.evidence;
   std::vector<DeadlineScan::SoftDueScope> noted_;
   std::list<Batch> batches_;  // the earliest soft deadline first
 };

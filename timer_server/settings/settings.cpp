@@ -129,9 +129,8 @@ void add_duration(CLI::App& app, const std::string& name, Value& value, const st
   app.add_option_function<std::string>(name, take, help)->type_name("DUR");
 }
 
-// `value` is a Choice, or optional.
-template <class Choice, class Value>
-CLI::Option* add_choice(CLI::App& app, const std::string& name, Value& value,
+template <class Choice>
+CLI::Option* add_choice(CLI::App& app, const std::string& name, Choice& value,
                         const std::vector<std::pair<std::string, Choice>>& choices,
                         const std::string& help) {
   const auto names = [&](const char* between) {
@@ -191,16 +190,11 @@ void add_kill_options(CLI::App& app, Settings& settings) {
       app, "--stopped", settings.stopped,
       {{"defer", Settings::Stopped::kDefer}, {"kill", Settings::Stopped::kKill}},
       "a worker that is stopped or traced at its deadline [defer]");
-  const std::vector<std::pair<std::string, EvidenceLevel>> levels{
-      {"none", EvidenceLevel::kNone},
-      {"proc", EvidenceLevel::kProc},
-      {"stacks", EvidenceLevel::kStacks}};
-  add_choice(app, "--evidence", settings.kill.evidence, levels,
-             "evidence recorded before the signal [stacks, else proc]");
-  add_choice(app, "--warn-evidence", settings.kill.warn_evidence, levels,
-             "evidence recorded with a warning [that of --evidence]");
-  add_choice(app, "--peer-evidence", settings.kill.peer_evidence, levels,
-             "evidence of the other workers of the job [that of --evidence]");
+  add_choice<EvidenceLevel>(app, "--evidence", settings.kill.evidence,
+                            {{"none", EvidenceLevel::kNone},
+                             {"proc", EvidenceLevel::kProc},
+                             {"stacks", EvidenceLevel::kStacks}},
+                            "evidence recorded before the signal [stacks, else proc]");
   add_duration(app, "--evidence-timeout", settings.kill.evidence_timeout,
                "longest delay of a signal for evidence [2s]");
   add_duration(app, "--kill-wait", settings.kill.kill_wait,

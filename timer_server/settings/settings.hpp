@@ -23,20 +23,11 @@ enum class KillMode { kTree, kProcess };
 // How workers are killed.
 struct KillPolicy {
   KillMode mode = KillMode::kTree;
-  EvidenceLevel evidence = EvidenceLevel::kProc;  // of an expiry, also in a dry run
-  std::optional<EvidenceLevel> warn_evidence{};   // of a warning; empty: as of an expiry
-  std::optional<EvidenceLevel> peer_evidence{};   // of a worker's peers; empty: as of an expiry
+  // Of an expiry, also in a dry run; of its peers, and of a warning.
+  EvidenceLevel evidence = EvidenceLevel::kProc;
   bool dry_run = false;
   Duration evidence_timeout = std::chrono::seconds{2};
   Duration kill_wait = std::chrono::seconds{30};
-
-  [[nodiscard]] EvidenceLevel evidence_of_warnings() const {
-    return warn_evidence.value_or(evidence);
-  }
-  // A dry run leaves the peers alone.
-  [[nodiscard]] EvidenceLevel evidence_of_peers() const {
-    return dry_run ? EvidenceLevel::kNone : peer_evidence.value_or(evidence);
-  }
 };
 
 struct Settings {

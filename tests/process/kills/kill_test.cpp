@@ -325,9 +325,9 @@ TEST_CASE("a spared worker's other scopes stay open") {
 
 TEST_CASE("verdict, evidence, signal and end follow one another, in the log and in time") {
   const TempFolder temp;
-  Server server(temp, {"--evidence", "proc", "--peer-evidence", "none"});
+  Server server(temp, {"--evidence", "proc"});
   Worker worker("block", {.environment = {{"RANK", "3"}, {"LOCAL_RANK", "1"}}});
-  Worker other("block", {.environment = {{"RANK", "4"}}});
+  Worker other("block", {.environment = {{"RANK", "4"}, {"TORCHELASTIC_RUN_ID", "8812"}}});
   server.send(acquire_far(other.pid(), "waits for rank 3") + acquire_far(worker.pid(), "outer") +
               acquire(worker.pid(), "inner", 300ms));
   server.wait_for("killed", worker.pid());

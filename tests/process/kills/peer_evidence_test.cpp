@@ -167,8 +167,8 @@ TEST_CASE("a worker that gets no signal, and a server that is not to, record not
   SUBCASE("a dry run") {
     args = {"--dry-run"};
   }
-  SUBCASE("--peer-evidence none") {
-    args = {"--peer-evidence", "none"};
+  SUBCASE("--evidence none") {
+    args = {"--evidence", "none"};
   }
   const Server server(temp, args);
   const auto hung = peer_of_job(server, "8812", 1);

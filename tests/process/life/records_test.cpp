@@ -46,14 +46,13 @@ TEST_CASE("a server writes about itself exactly the fields that docs/records.md 
   }
   check_fields("server_started", {server.records().front().line()});
   CHECK(settings_of(server) ==
-        fmt::format(
-            R"({{"default_timeout_s":30,"max_timeout_s":3600,"warn_at":0.5,)"
-            R"("max_wait_s":3600,"max_interval_s":3600,"grace_s":null,"kill_wait_s":30,)"
-            R"("evidence_timeout_s":2,"kill":"tree","stopped":"defer","evidence":"stacks",)"
-            R"("warn_evidence":"stacks","peer_evidence":"stacks","dry_run":false,)"
-            R"("realtime":false,"on_expiry":false,"on_warning":false,"evidence_command":false,)"
-            R"("evidence_drop_ins":[],"log_max_bytes":67108864,"metrics":"{}"}})",
-            temp.path("filetimer.prom")));
+        fmt::format(R"({{"default_timeout_s":30,"max_timeout_s":3600,"warn_at":0.5,)"
+                    R"("max_wait_s":3600,"max_interval_s":3600,"grace_s":null,"kill_wait_s":30,)"
+                    R"("evidence_timeout_s":2,"kill":"tree","stopped":"defer","evidence":"stacks",)"
+                    R"("dry_run":false,"realtime":false,"on_expiry":false,"on_warning":false,)"
+                    R"("evidence_command":false,"evidence_drop_ins":[],"log_max_bytes":67108864,)"
+                    R"("metrics":"{}"}})",
+                    temp.path("filetimer.prom")));
   Server with_command(
       temp, Server::Setup{
                 .args = {"--kill", "process", "--stopped", "kill", "--dry-run", "--on-expiry",
@@ -66,7 +65,7 @@ TEST_CASE("a server writes about itself exactly the fields that docs/records.md 
   CHECK(settings_of(with_command) ==
         R"({"max_wait_s":3600,"max_interval_s":2,"grace_s":4,"kill_wait_s":3,)"
         R"("evidence_timeout_s":2,"kill":"process","stopped":"kill","evidence":"proc",)"
-        R"("warn_evidence":"proc","peer_evidence":"none","dry_run":true,"realtime":false,)"
+        R"("dry_run":true,"realtime":false,)"
         R"("on_expiry":true,"on_warning":true,"evidence_command":true,)"
         R"("evidence_drop_ins":[],"log_max_bytes":67108864})");
   check_fields("server_stopped", {server.records().back().line(), stopped.line()});

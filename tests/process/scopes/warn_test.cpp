@@ -101,15 +101,14 @@ TEST_CASE("a warning says where the worker is, and the worker gets no signal") {
   CHECK(worker.line() == fmt::format("signal {}", SIGUSR2));
 }
 
-TEST_CASE("--warn-evidence sets the evidence of warnings and not that of expiries") {
+TEST_CASE("with --evidence none a warning has no evidence") {
   const TempFolder temp;
-  const Server server(temp, {"--dry-run", "--evidence", "proc", "--warn-evidence", "none"});
+  const Server server(temp, {"--dry-run", "--evidence", "none"});
   Worker worker("catch-signals");
   server.send(acquire_softly(worker.pid(), "forward", 200ms, 50ms));
   const Record warned = wait_for_warning(server, "forward");
   CHECK_FALSE(warned.has("threads"));
   CHECK_FALSE(warned.has("missing"));
-  CHECK(server.wait_for("evidence", worker.pid()).array("threads").size() == 1);
   server.wait_for("killed", worker.pid());
   // This must be the first signal that the worker gets.
   worker.signal(SIGUSR2);
@@ -186,7 +185,7 @@ TEST_CASE("timer_client run and acquire set soft deadlines") {
 TEST_CASE("a server that stops while warnings wait for evidence records a hook for each of them") {
   constexpr std::size_t kWorkers = 8;  // more than have their evidence collected at one time
   const TempFolder temp;
-  Server server(temp, {"--on-warning", "true", "--warn-evidence", "stacks"});
+  Server server(temp, {"--on-warning", "true", "--evidence", "stacks"});
   std::vector<std::unique_ptr<Worker>> workers;
   std::string requests;
   for (std::size_t i = 0; i < kWorkers; ++i) {
@@ -228,7 +227,7 @@ TEST_CASE("--on-warning runs once the warning is recorded, and show takes the wa
 
 TEST_CASE("sixteen warnings of a worker are recorded in ten seconds, and the others are counted") {
   const TempFolder temp;
-  Server server(temp, with_own_clocks(temp, {"--warn-evidence", "none"}));
+  Server server(temp, with_own_clocks(temp, {"--evidence", "none"}));
   const auto worker = page_worker(server.dir(), "w-1");
   std::vector<std::string> earliest;
   for (int i = 0; i < 20; ++i) {  // the one that was opened last stands first on the page
