@@ -309,7 +309,7 @@ void Server::check_directory() {
 
 void Server::on_worker_removed(Worker& worker) {
   kills_.note_worker_ended(*worker.process);
-  warnings_.flush(*worker.process, "the worker ended first");
+  warnings_.flush(worker.process.get(), "the worker ended first");
   // The scopes of a worker that was killed have ended with the kill.
   pages_.remove_all(worker, worker.is_dying() ? "" : kEndedInside);
   halted_.forget(worker.process->pid);
@@ -408,7 +408,7 @@ void Server::withdraw() {
   core_.directory.remove_control_socket();
   read_last_requests();
   peers_.stop();
-  warnings_.flush_all("the server was stopped first");  // adds their hooks
+  warnings_.flush(nullptr, "the server was stopped first");  // adds their hooks
   commands_.stop();
   report_rejections(Instant::now(), true);
   if (core_.directory.ends_with_server()) {

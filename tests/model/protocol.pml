@@ -716,7 +716,7 @@ end:
    * code: timer_server/server.cpp Server::run_once e22132ef
    * code: timer_server/server.cpp Server::read_progress 4a0425e2
    * code: timer_server/watch/page_registry.cpp PageRegistry::on_wake_up_message 4ef23849
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run c1bef40a
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 299241f5
    * code: common/wake_protocol.hpp announce_scan 08ea3df8 */
   :: d_step { server_at == READ_PIPE || server_at == ASLEEP && (IS_MESSAGE || now >= next) ->
        woke = now;
@@ -742,7 +742,7 @@ end:
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
    * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 367886c6
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 930fa9c1 */
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker fa42fda2 */
   :: d_step { server_at == READ_SLOT ->
        if
        :: IS_OPEN(word[SLOT(i, s)]) && word[SLOT(i, s)] <= JUDGES_BY -> due[s] = word[SLOT(i, s)]
@@ -756,7 +756,7 @@ end:
        :: else
        fi }
   /* DeadlineScan::judge(), try_expire(); expiry_of()
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge 25607ed6
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge cfe08df7
    * code: timer_server/scopes/worker_page.cpp WorkerPage::try_expire 9ef46e70
    * code: common/wake_protocol.hpp try_expire 263fb2c5 */
   :: d_step { server_at == JUDGE && SERVER_DRAINED ->
@@ -789,11 +789,11 @@ end:
        kill_next() }
 
   /* Kills::record_verdicts()
-   * code: timer_server/kills/kills.cpp Kills::record_verdicts e24c4948 */
+   * code: timer_server/kills/kills.cpp Kills::record_verdicts ed0b5f51 */
   :: d_step { server_at == RECORD -> is_recorded[scope_in[i]] = true; server_at = SIGNAL }
   /* Kills::find_releases(), released_late_at(), send_due_signal(), end(). The worker is alive
    * afterwards, as with --dry-run, signal 0, or a signal that it survives.
-   * code: timer_server/kills/kills.cpp Kills::find_releases 45dae8e6
+   * code: timer_server/kills/kills.cpp Kills::find_releases 235d85b7
    * code: timer_server/scopes/worker_page.cpp WorkerPage::released_late_at 6116f303 */
   :: d_step { server_at == SIGNAL ->
        if
@@ -818,7 +818,7 @@ end:
        kill_next() }
 
   /* Server::withdraw(): BoardFile::stop(), RequestPipe::remove_from_path()
-   * code: timer_server/server.cpp Server::withdraw 110e4279
+   * code: timer_server/server.cpp Server::withdraw 0a76b434
    * code: timer_server/scopes/board_file.cpp BoardFile::stop 555df702 */
   :: d_step { server_at == ASLEEP && ends > 0 ->
        REACHED(W_STOPPED);

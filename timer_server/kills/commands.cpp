@@ -13,6 +13,8 @@
 
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
+#include "timer_server/evidence/drop_ins.hpp"
+#include "timer_server/kills/peer_evidence.hpp"
 #include "timer_server/system/messages.hpp"
 #include "timer_server/system/process.hpp"
 
@@ -29,31 +31,26 @@ std::vector<std::string> shell(const std::string& line) {
   return {"/bin/sh", "-c", line};
 }
 
-// Returns nothing for a worker that belongs to no job, as far as is known.
-std::optional<std::string> job_of(const WorkerIdentity& worker) {
-  const std::optional<WorkerFacts>& facts = *worker.facts;
-  return facts && has_job(*facts) ? std::optional(facts->job_id) : std::nullopt;
-}
-
 }  // namespace
 
-struct Commands::Running {
-  Running(const CommandOccasion& occasion, std::string_view the_drop_in, bool is_evidence_command)
-      : worker(occasion.worker), is_evidence(is_evidence_command) {
+struct Commands::Command {
+  explicit Command(CommandOccasion the_occasion, std::string_view drop_in = {},
+                   bool is_evidence_command = false)
+      : occasion(std::move(the_occasion)), is_evidence(is_evidence_command) {
     outcome.id = occasion.id;
     outcome.incident = occasion.incident;
     outcome.scope = occasion.scope;
-    outcome.drop_in = the_drop_in;
+    outcome.drop_in = drop_in;
   }
 
-  WorkerIdentity worker;
+  CommandOccasion occasion;
   bool is_evidence;
   HookOutcome outcome;
+  Stage stage = Stage::kWaiting;
+  Instant next_step_at;
+  Instant started;
   OwnChild child;
   EventSource end;
-  Instant started;
-  Instant next_step_at;
-  int signals_sent = 0;  // SIGTERM, then SIGKILL
   bool has_ended = false;
   // Of an evidence command.
   UniqueFd pipe;
@@ -107,36 +104,44 @@ void Commands::add_hook(CommandOccasion occasion, Instant now) {
   if (hook_for(occasion).empty()) {
     return;
   }
-  if (waiting_.size() >= kMaxHooksWaiting) {
-    messages::warning("{} is not run for {}: too many hooks wait",
-                      Running(occasion, {}, false).name(), occasion.id);
-    drop({occasion, "", false}, "too many hooks wait");
+  auto hook = std::make_unique<Command>(std::move(occasion));
+  hook->next_step_at = now + RecordLog::kStalled;
+  if (count_hooks(true) < kMaxHooksWaiting) {
+    commands_.push_back(std::move(hook));
     return;
   }
-  occasion.start_by = now + RecordLog::kStalled;
-  waiting_.push_back(std::move(occasion));
+  messages::warning("{} is not run for {}: too many hooks wait", hook->name(), hook->outcome.id);
+  drop(*hook, "too many hooks wait");
 }
 
 std::size_t Commands::count_evidence() const {
   return static_cast<std::size_t>(
-      std::ranges::count_if(running_, [](const auto& command) { return command->is_evidence; }));
+      std::ranges::count_if(commands_, [](const auto& command) { return command->is_evidence; }));
 }
 
-bool Commands::wants_evidence(const WorkerIdentity& worker, const std::string& incident) const {
-  return incident != incident_
-             ? !core_.settings.evidence_command.empty() || !core_.settings.drop_ins.empty()
-             : !core_.settings.drop_ins.empty() && !jobs_.contains(job_of(worker));
+std::size_t Commands::count_hooks(bool that_wait) const {
+  return static_cast<std::size_t>(std::ranges::count_if(commands_, [&](const auto& command) {
+    return !command->is_evidence && that_wait == (command->stage == Stage::kWaiting);
+  }));
 }
 
-void Commands::start_evidence(const CommandOccasion& first, std::span<const WorkerIdentity> workers,
-                              Instant now) {
-  const bool is_first_of_incident = first.incident != incident_;
+void Commands::start_evidence(const CommandOccasion& occasion, Instant now) {
+  const Settings& settings = core_.settings;
+  const bool is_first_of_incident = occasion.incident != incident_;
+  const bool has_command = is_first_of_incident && !settings.evidence_command.empty();
   if (is_first_of_incident) {
-    make_room_for(first.incident, now);
-    incident_ = first.incident;
+    incident_ = occasion.incident;
     jobs_.clear();
   }
-  jobs_.insert(job_of(first.worker));
+  const bool is_first_of_job = jobs_.insert(job_of(occasion.worker)).second;
+  if (!has_command && (settings.drop_ins.empty() || !is_first_of_job)) {
+    return;
+  }
+  make_room_for(incident_, now);
+  std::vector<WorkerIdentity> workers{occasion.worker};
+  for (const Worker* const peer : peers_of(core_, occasion.worker)) {
+    workers.push_back(WorkerIdentity::of(*peer));
+  }
   std::string pids;
   std::string ranks;
   std::set<std::string> variables;
@@ -149,38 +154,40 @@ void Commands::start_evidence(const CommandOccasion& first, std::span<const Work
       variables.insert(facts->variables.begin(), facts->variables.end());
     }
   }
-  const auto run_one = [&](std::string_view drop_in, std::vector<std::string> words) {
-    if (count_evidence() >= kMaxEvidenceCommands) {
-      drop({first, drop_in, true},
-           fmt::format("{} evidence commands were running", kMaxEvidenceCommands));
-      return;
-    }
-    std::vector<std::string> environment = environment_for(first);
-    set_variable(environment, "FILETIMER_PIDS", pids);
-    set_variable(environment, "FILETIMER_RANKS", ranks);
-    run(std::make_unique<Running>(first, drop_in, true), std::move(words), std::move(environment),
-        now);
-  };
-  for (const DropIn& drop_in : core_.settings.drop_ins) {
-    if (has_what_it_needs(drop_in, variables)) {
-      run_one(drop_in.name, {drop_in.path});
+  std::vector<std::string> environment = environment_for(occasion);
+  set_variable(environment, "FILETIMER_PIDS", pids);
+  set_variable(environment, "FILETIMER_RANKS", ranks);
+  for (const DropIn& drop_in : settings.drop_ins) {
+    if (is_first_of_job && has_what_it_needs(drop_in, variables)) {
+      start_evidence_command(occasion, drop_in.name, {drop_in.path}, environment, now);
     }
   }
-  if (is_first_of_incident && !core_.settings.evidence_command.empty()) {
-    run_one("", shell(core_.settings.evidence_command));
+  if (has_command) {
+    start_evidence_command(occasion, "", shell(settings.evidence_command), environment, now);
+  }
+}
+
+void Commands::start_evidence_command(const CommandOccasion& occasion, std::string_view drop_in,
+                                      std::vector<std::string> words,
+                                      std::vector<std::string> environment, Instant now) {
+  auto command = std::make_unique<Command>(occasion, drop_in, true);
+  if (count_evidence() >= kMaxEvidenceCommands) {
+    drop(*command, fmt::format("{} evidence commands were running", kMaxEvidenceCommands));
+  } else if (run(*command, std::move(words), std::move(environment), now)) {
+    commands_.push_back(std::move(command));
   }
 }
 
 void Commands::make_room_for(const std::string& incident, Instant now) {
   std::set<std::string> incidents{incident};
   std::string earliest;
-  for (const auto& command : running_) {
+  for (const auto& command : commands_) {
     if (command->is_evidence) {
       earliest = earliest.empty() ? command->outcome.incident : earliest;
       incidents.insert(command->outcome.incident);
     }
   }
-  std::erase_if(running_, [&](const auto& command) {
+  std::erase_if(commands_, [&](const auto& command) {
     return incidents.size() > kMaxIncidents && command->is_evidence &&
            command->outcome.incident == earliest &&
            end_by_kill(*command, HookResult::kStopped, "too many evidence commands were running",
@@ -189,32 +196,34 @@ void Commands::make_room_for(const std::string& incident, Instant now) {
 }
 
 bool Commands::is_gathering(const std::string& incident) const {
-  return std::ranges::any_of(running_, [&](const auto& command) {
+  return std::ranges::any_of(commands_, [&](const auto& command) {
     return command->is_evidence && command->outcome.incident == incident;
   });
 }
 
 void Commands::end_commands(Instant now) {
-  std::erase_if(running_, [&](const auto& command) { return check_time(*command, now); });
+  std::erase_if(commands_, [&](const auto& command) { return step(*command, now); });
 }
 
 Instant Commands::start_hooks(Instant now) {
   Instant next = Instant::never();
-  if (!waiting_.empty() && count_hooks() < kMaxHooks) {
-    const CommandOccasion first = waiting_.front();
-    const bool may_start = core_.log->synced() >= first.record_number ||
-                           !core_.log->is_working(now) || now >= first.start_by;
-    next = may_start ? now : first.start_by;
+  const auto first = std::ranges::find(commands_, Stage::kWaiting, &Command::stage);
+  if (first != commands_.end() && count_hooks(false) < kMaxHooks) {
+    Command& hook = **first;
+    const CommandOccasion& occasion = hook.occasion;
+    const bool may_start = core_.log->synced() >= occasion.record_number ||
+                           !core_.log->is_working(now) || now >= hook.next_step_at;
+    next = may_start ? now : hook.next_step_at;
     if (may_start) {
       // Each call starts one hook: a fork takes up to a millisecond, and deadlines wait meanwhile.
-      waiting_.pop_front();
-      core_.kill_files.note_hook(first.id);
-      run(std::make_unique<Running>(first, "", false), shell(hook_for(first)),
-          environment_for(first), now);
+      core_.kill_files.note_hook(occasion.id);
+      if (!run(hook, shell(hook_for(occasion)), environment_for(occasion), now)) {
+        commands_.erase(first);
+      }
     }
   }
-  for (const auto& command : running_) {
-    next = std::min(next, command->next_step_at);
+  for (const auto& command : commands_) {
+    next = command->stage == Stage::kWaiting ? next : std::min(next, command->next_step_at);
   }
   return next;
 }
@@ -245,27 +254,28 @@ std::vector<std::string> Commands::environment_for(const CommandOccasion& occasi
   return environment;
 }
 
-void Commands::run(std::unique_ptr<Running> command, std::vector<std::string> words,
+bool Commands::run(Command& command, std::vector<std::string> words,
                    std::vector<std::string> environment, Instant now) {
-  command->started = now;
-  command->next_step_at =
-      now + (command->is_evidence ? core_.settings.kill.evidence_timeout : kHookTime);
-  HookOutcome& outcome = command->outcome;
-  outcome.reason = start(*command, std::move(words), std::move(environment));
+  command.stage = Stage::kRunning;
+  command.started = now;
+  command.next_step_at =
+      now + (command.is_evidence ? core_.settings.kill.evidence_timeout : kHookTime);
+  HookOutcome& outcome = command.outcome;
+  outcome.reason = start(command, std::move(words), std::move(environment));
   if (!outcome.reason.empty()) {
-    command->signal_group(SIGKILL);
-    messages::error("{} for {}: {}", command->name(), outcome.id, outcome.reason);
+    command.signal_group(SIGKILL);
+    messages::error("{} for {}: {}", command.name(), outcome.id, outcome.reason);
     outcome.result = HookResult::kFailed;
     outcome.pid = 0;
-    record(*command);
-    return;
+    record(command);
+    return false;
   }
-  messages::debug("{} for {}: started as pid {}", command->name(), outcome.id, outcome.pid);
-  running_.push_back(std::move(command));
+  messages::debug("{} for {}: started as pid {}", command.name(), outcome.id, outcome.pid);
+  return true;
 }
 
 // Returns why the command was not started, or cannot be watched; empty: it runs.
-std::string Commands::start(Running& command, std::vector<std::string> words,
+std::string Commands::start(Command& command, std::vector<std::string> words,
                             std::vector<std::string> environment) {
   std::array<int, 2> ends{-1, -1};
   if (command.is_evidence && ::pipe2(ends.data(), O_CLOEXEC) != 0) {
@@ -305,11 +315,11 @@ std::string Commands::start(Running& command, std::vector<std::string> words,
   return {};
 }
 
-bool Commands::check_time(Running& command, Instant now) {
+bool Commands::step(Command& command, Instant now) {
   if (command.has_ended) {
     return end(command, now);
   }
-  if (now < command.next_step_at) {
+  if (command.stage == Stage::kWaiting || now < command.next_step_at) {
     return false;
   }
   if (command.is_evidence) {
@@ -319,20 +329,18 @@ bool Commands::check_time(Running& command, Instant now) {
                        kEndWait, now);
   }
   command.outcome.result = HookResult::kTimedOut;
-  if (command.signals_sent++ == 0) {
-    command.signal_group(SIGTERM);
-    command.next_step_at = now + kHookGrace;
-  } else if (command.signals_sent == 2) {
-    command.signal_group(SIGKILL);
-    command.next_step_at = now + kHookKillWait;
-  } else {
+  if (command.stage == Stage::kKilled) {
     command.outcome.reason = "still alive after SIGKILL";
     return end(command, now);
   }
+  const bool is_first = command.stage == Stage::kRunning;
+  command.signal_group(is_first ? SIGTERM : SIGKILL);
+  command.stage = is_first ? Stage::kAskedToEnd : Stage::kKilled;
+  command.next_step_at = now + (is_first ? kHookGrace : kHookKillWait);
   return false;
 }
 
-bool Commands::end_by_kill(Running& command, HookResult result, std::string_view reason,
+bool Commands::end_by_kill(Command& command, HookResult result, std::string_view reason,
                            Duration wait, Instant now) {
   command.outcome.result = result;
   command.outcome.reason = reason;
@@ -345,9 +353,9 @@ bool Commands::end_by_kill(Running& command, HookResult result, std::string_view
 // Kills the rest of the group, while the number is not free yet; that of a hook which has ended in
 // time lives on. A process that an evidence command has started in another group may hold the pipe:
 // what that process writes later is lost.
-bool Commands::end(Running& command, Instant now) {
+bool Commands::end(Command& command, Instant now) {
   HookOutcome& outcome = command.outcome;
-  if (command.is_evidence || command.signals_sent > 0) {
+  if (command.is_evidence || command.stage != Stage::kRunning) {
     command.signal_group(SIGKILL);
   }
   if (command.is_evidence) {
@@ -374,30 +382,29 @@ bool Commands::end(Running& command, Instant now) {
 }
 
 void Commands::stop() {
-  for (const auto& command : running_) {
+  for (const auto& command : commands_) {
     command->signal_group(SIGKILL);
   }
-  for (const auto& command : running_) {
-    (void)end_by_kill(*command, HookResult::kStopped, "the server stopped", kStopWait,
-                      Instant::now());
+  for (const auto& command : std::exchange(commands_, {})) {
+    if (command->stage == Stage::kWaiting) {
+      drop(*command, "the server stopped");
+    } else {
+      (void)end_by_kill(*command, HookResult::kStopped, "the server stopped", kStopWait,
+                        Instant::now());
+    }
   }
-  running_.clear();
-  for (const CommandOccasion& occasion : waiting_) {
-    drop({occasion, "", false}, "the server stopped");
-  }
-  waiting_.clear();
 }
 
-void Commands::record(const Running& command) {
+void Commands::record(const Command& command) {
   if (command.is_evidence) {
-    core_.log->append_detail(core_.records.evidence_command(command.worker, command.outcome,
-                                                            command.output, command.output_bytes));
+    core_.log->append_detail(core_.records.evidence_command(
+        command.occasion.worker, command.outcome, command.output, command.output_bytes));
   } else {
-    core_.log->append(core_.records.hook(command.worker, command.outcome));
+    core_.log->append(core_.records.hook(command.occasion.worker, command.outcome));
   }
 }
 
-void Commands::drop(Running command, std::string_view why) {
+void Commands::drop(Command& command, std::string_view why) {
   command.outcome.result = HookResult::kDropped;
   command.outcome.reason = why;
   record(command);

@@ -6,18 +6,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <set>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/clock.hpp"
 #include "timer_server/core.hpp"
-#include "timer_server/evidence/drop_ins.hpp"
 #include "timer_server/system/own_children.hpp"
 
 namespace filetimer {
@@ -31,18 +28,24 @@ struct CommandOccasion {
   std::string_view verdict;  // $FILETIMER_VERDICT
   // Of the `killed` or `warned` record, which is synced before a hook starts.
   std::uint64_t record_number = 0;
-  Instant start_by{};  // even if it is not; set by add_hook()
 };
 
-// Starts commands, kills those that run for too long, and records how each of them ended.
+// Starts commands, kills those that run for too long, and records how each of them ended. The
+// stages of a command, and what ends each of them:
 //
-// A command gets the variables FILETIMER_* and an empty standard input. A hook has the server's
-// standard error for both of its outputs, and no kill waits for it. The outputs of evidence
-// commands are recorded, and the signals of their incident's kills wait for their ends:
+//   kWaiting      of a hook only: its record is synced, or RecordLog::kStalled has passed; and
+//                 fewer than kMaxHooks run.
+//   kRunning      it has ended. The time of an evidence command has passed: SIGKILL ends it. That
+//                 of a hook has: SIGTERM.
+//   kAskedToEnd   it has ended. kHookGrace has passed: SIGKILL.
+//   kKilled       it has ended, or kHookKillWait has passed.
 //
-//   if (commands.wants_evidence(worker, incident)) {  // when the record of the verdict is queued
-//     commands.start_evidence(occasion, workers, now);
-//   }
+// A command gets the variables FILETIMER_* and an empty standard input; signals go to its process
+// group. A hook has the server's standard error for both of its outputs, and no kill waits for it.
+// The outputs of evidence commands are recorded, and the signals of their incident's kills wait for
+// their ends:
+//
+//   commands.start_evidence(occasion, now);  // when the record of the verdict is queued
 //   ...
 //   commands.end_commands(now);
 //   if (!commands.is_gathering(incident)) { /* the signals may be sent */ }
@@ -52,9 +55,8 @@ struct CommandOccasion {
 class Commands {
  public:
   // Of hooks.
-  static constexpr Duration kHookTime = std::chrono::seconds{30};  // until SIGTERM to its group
-  static constexpr Duration kHookGrace = std::chrono::seconds{5};  // from SIGTERM to SIGKILL
-  // From SIGKILL until the server abandons the hook.
+  static constexpr Duration kHookTime = std::chrono::seconds{30};
+  static constexpr Duration kHookGrace = std::chrono::seconds{5};
   static constexpr Duration kHookKillWait = std::chrono::seconds{2};
   static constexpr std::size_t kMaxHooks = 8;            // at the same time; the others wait
   static constexpr std::size_t kMaxHooksWaiting = 4096;  // further hooks are dropped
@@ -74,18 +76,13 @@ class Commands {
   // hooks wait.
   void add_hook(CommandOccasion occasion, Instant now);
   // Returns whether no hook runs or waits.
-  [[nodiscard]] bool have_hooks_ended() const { return count_hooks() == 0 && waiting_.empty(); }
+  [[nodiscard]] bool have_hooks_ended() const { return count_evidence() == commands_.size(); }
 
-  // Returns whether there are evidence commands, and none was started for the worker's job in this
-  // incident, which is the last one. The workers without a job count as one.
-  [[nodiscard]] bool wants_evidence(const WorkerIdentity& worker,
-                                    const std::string& incident) const;
-  // Starts the evidence commands for the first expiry of a job in an incident, side by side: the
-  // drop-ins, and with the first job --evidence-command. `workers`: the expiry's, and the others of
-  // the job. If the commands of kMaxIncidents incidents run, those of the earliest are killed
-  // first. Records the commands that are dropped.
-  void start_evidence(const CommandOccasion& first, std::span<const WorkerIdentity> workers,
-                      Instant now);
+  // Starts the evidence commands for an expiry of the last incident, side by side: the drop-ins
+  // with the first expiry of each job in the incident, where the workers without a job count as
+  // one; --evidence-command with the first expiry of all. If the commands of kMaxIncidents
+  // incidents run, those of the earliest are killed first. Records the commands that are dropped.
+  void start_evidence(const CommandOccasion& occasion, Instant now);
   // Returns whether an evidence command of this incident runs.
   [[nodiscard]] bool is_gathering(const std::string& incident) const;
 
@@ -100,34 +97,38 @@ class Commands {
   void stop();
 
  private:
-  struct Running;
+  enum class Stage { kWaiting, kRunning, kAskedToEnd, kKilled };
+  struct Command;
 
-  [[nodiscard]] std::size_t count_evidence() const;  // commands that run
-  [[nodiscard]] std::size_t count_hooks() const { return running_.size() - count_evidence(); }
+  [[nodiscard]] std::size_t count_evidence() const;
+  [[nodiscard]] std::size_t count_hooks(bool that_wait) const;
   [[nodiscard]] const std::string& hook_for(const CommandOccasion& occasion) const {
     return occasion.incident.empty() ? core_.settings.on_warning : core_.settings.on_expiry;
   }
   [[nodiscard]] std::vector<std::string> environment_for(const CommandOccasion& occasion) const;
   // Ends the evidence commands of the earliest incident if those of kMaxIncidents run.
   void make_room_for(const std::string& incident, Instant now);
-  void run(std::unique_ptr<Running> command, std::vector<std::string> words,
-           std::vector<std::string> environment, Instant now);
-  std::string start(Running& command, std::vector<std::string> words,
+  void start_evidence_command(const CommandOccasion& occasion, std::string_view drop_in,
+                              std::vector<std::string> words, std::vector<std::string> environment,
+                              Instant now);
+  // Returns whether the command runs. Records it if it does not.
+  bool run(Command& command, std::vector<std::string> words, std::vector<std::string> environment,
+           Instant now);
+  std::string start(Command& command, std::vector<std::string> words,
                     std::vector<std::string> environment);
   // Each returns whether the command is over and recorded.
-  bool check_time(Running& command, Instant now);
-  bool end_by_kill(Running& command, HookResult result, std::string_view reason, Duration wait,
+  bool step(Command& command, Instant now);
+  bool end_by_kill(Command& command, HookResult result, std::string_view reason, Duration wait,
                    Instant now);
-  bool end(Running& command, Instant now);
-  void record(const Running& command);
-  void drop(Running command, std::string_view why);
+  bool end(Command& command, Instant now);
+  void record(const Command& command);
+  void drop(Command& command, std::string_view why);
 
   Core& core_;
-  const std::vector<std::string> environment_;  // without a command's own variables
-  std::deque<CommandOccasion> waiting_;
-  std::vector<std::unique_ptr<Running>> running_;  // the earliest first
-  std::string incident_;                           // the last one with evidence commands
-  std::set<std::optional<std::string>> jobs_;      // its jobs for which they were started
+  const std::vector<std::string> environment_;      // without a command's own variables
+  std::vector<std::unique_ptr<Command>> commands_;  // the earliest first
+  std::string incident_;                            // the last one with evidence commands
+  std::set<std::optional<std::string>> jobs_;       // its jobs for which they were started
 };
 
 }  // namespace filetimer

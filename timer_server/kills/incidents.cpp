@@ -47,8 +47,7 @@ const std::string& Incidents::add(const std::string& expiry, const ClockReading&
     last_->when = now;
     stage_ = Stage::kJudged;
     has_verdicts_ = false;
-    has_signal_ = false;
-    has_outcome_ = false;
+    is_wanted_ = false;
   }
   if (stage_ != Stage::kRecorded) {
     last_->expiries.push_back(expiry);
@@ -70,7 +69,7 @@ Instant Incidents::advance(Instant now) {
   if (!is_due(now)) {
     return last_->when.mono + kFactsLimit;
   }
-  if (has_signal_) {
+  if (is_wanted_) {
     ::sched_yield();  // a worker that was signalled may wait for this processor
   }
   finish();
@@ -81,7 +80,7 @@ bool Incidents::is_due(Instant now) const {
   const auto has_facts = [](const WorkerScopes& worker) {
     return worker.worker.facts->has_value();
   };
-  return has_verdicts_ && (has_outcome_ || has_signal_ || now >= last_->when.mono + kFactsLimit ||
+  return has_verdicts_ && (is_wanted_ || now >= last_->when.mono + kFactsLimit ||
                            std::ranges::all_of(last_->workers, has_facts));
 }
 

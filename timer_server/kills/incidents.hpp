@@ -70,8 +70,8 @@ class Incidents {
   // Reads the workers of a new incident. `has_verdicts`: verdicts were recorded since the last
   // call.
   void read_workers(bool has_verdicts);
-  void note_signal() { has_signal_ = true; }
-  void note_outcome() { has_outcome_ = true; }
+  // Takes note that a signal was sent, or that a kill has ended: the record waits no longer.
+  void want_record() { is_wanted_ = true; }
   // Records the incident if it is due. Returns when it must be called again, or never().
   Instant advance(Instant now);
   // Records the incident, unless it is recorded.
@@ -88,8 +88,7 @@ class Incidents {
   std::optional<Incident> last_;
   Stage stage_ = Stage::kRecorded;
   bool has_verdicts_ = false;  // its first verdicts are recorded
-  bool has_signal_ = false;    // a signal was sent since it began
-  bool has_outcome_ = false;   // a kill has ended since
+  bool is_wanted_ = false;     // see want_record()
   // The pages of its workers, in the same order: some end before the record is made.
   std::vector<std::vector<std::shared_ptr<WorkerPage>>> pages_;
   std::vector<std::shared_ptr<const Process>> unread_;  // workers that are read for the record

@@ -33,28 +33,28 @@ Instant Kills::take_steps(Instant now) {
   Instant next = Instant::never();
   do {
     next = Instant::never();
-    for (std::size_t i = 0; i < kills_.size(); ++i) {
-      const std::shared_ptr<Kill> kill = kills_[i];  // step() may end it
-      while (step(kill, now)) {
+    for (const auto& kill : kills_) {
+      while (step(*kill, now)) {
       }
       if (kill->stage != Stage::kEnded) {
         next = std::min(next, kill->next_step_at);
       }
     }
-    std::erase_if(kills_, [](const auto& kill) { return kill->stage == Stage::kEnded; });
+    std::erase_if(
+        kills_, [](const auto& kill) { return kill->stage == Stage::kEnded && !kill->is_stopped; });
   } while (signal_stopped());
   return next;
 }
 
-bool Kills::step(const std::shared_ptr<Kill>& kill, Instant now) {
-  switch (kill->stage) {
+bool Kills::step(Kill& kill, Instant now) {
+  switch (kill.stage) {
     case Stage::kRecorded:
       return begin_first_signal(kill, now);
     case Stage::kSignalled:
     case Stage::kKilled:
       return wait_for_death(kill, now);
     case Stage::kLastEvidence:
-      return finish_unkillable(*kill);
+      return finish_unkillable(kill);
     case Stage::kFacts:
     case Stage::kStopping:
     case Stage::kEnded:
@@ -66,8 +66,7 @@ bool Kills::step(const std::shared_ptr<Kill>& kill, Instant now) {
 // Without evidence, the signal of a worker without children waits for these system calls only: a
 // poll of its pidfd, because the worker may have ended since its verdict; its state and SIGSTOP, so
 // that it starts no process; one look at its children.
-bool Kills::begin_first_signal(const std::shared_ptr<Kill>& kept, Instant now) {
-  Kill& kill = *kept;
+bool Kills::begin_first_signal(Kill& kill, Instant now) {
   find_releases(kill);
   const auto means = kill.order.means();
   if (!kill.hurry_from.is_never() && (policy_.dry_run || !means || !means->ends_in_sigkill())) {
@@ -85,7 +84,7 @@ bool Kills::begin_first_signal(const std::shared_ptr<Kill>& kept, Instant now) {
     return true;
   }
   note_means(kill, *means);
-  begin_signal(kept);
+  begin_signal(kill);
   return true;
 }
 
@@ -95,27 +94,17 @@ void Kills::note_means(Kill& kill, const KillOrder::Means& means) {
   kill.cancelled = cancel_scopes(core_, kill.worker(), means.ends_in_sigkill());
 }
 
-// Sends the signal that is due, or stops the targets for signal_stopped(). The last look for
-// releases comes just before.
-void Kills::begin_signal(const std::shared_ptr<Kill>& kept) {
-  Kill& kill = *kept;
-  if (policy_.mode == KillMode::kProcess) {
-    send_due_signal(kill);
-    kill.targets.resume();
-    return;
-  }
-  stopping_.push_back(kept);
+// Stops the targets for signal_stopped(). The last look for releases comes just before.
+void Kills::begin_signal(Kill& kill) {
   kill.stage = Stage::kStopping;
+  kill.is_stopped = true;
   const bool may_go_on =
       kill.order.sent.empty() && kill.means.signal != SIGKILL && kill.means.grace;
   kill.targets.begin_stop(may_go_on ? KillTargets::Stop::kForking : KillTargets::Stop::kAll);
 }
 
-void Kills::stop_all_targets() {
-  std::vector<Kill*> incomplete;
-  for (const auto& kill : stopping_) {
-    incomplete.push_back(kill.get());
-  }
+void Kills::stop_all_targets(const std::vector<Kill*>& kills) {
+  std::vector<Kill*> incomplete = kills;
   while (!incomplete.empty()) {
     // All targets are stopped before one of them is waited for, so that all have the whole time.
     std::erase_if(incomplete, [](Kill* kill) { return kill->targets.find_and_stop(); });
@@ -132,17 +121,20 @@ void Kills::stop_all_targets() {
 // processes that end do not compete with looks at others for the processors. No target is resumed
 // before all signals are sent: it may be a target of another of these kills.
 bool Kills::signal_stopped() {
-  if (stopping_.empty()) {
-    return false;
+  std::vector<Kill*> stopping;
+  for (const auto& kill : kills_) {
+    if (kill->is_stopped) {
+      stopping.push_back(kill.get());
+    }
   }
-  stop_all_targets();
-  for (const auto& kill : stopping_) {
+  stop_all_targets(stopping);
+  for (Kill* const kill : stopping) {
     if (kill->stage == Stage::kStopping) {
       send_due_signal(*kill);
     }
   }
   Sessions sessions;
-  for (const auto& kill : std::exchange(stopping_, {})) {
+  for (Kill* const kill : stopping) {
     try {
       if (kill->stage == Stage::kSignalled || kill->stage == Stage::kKilled) {
         kill->targets.send_to_orphans(kill->order.sent.back(), sessions);
@@ -151,13 +143,14 @@ bool Kills::signal_stopped() {
       messages::warning("the orphans of pid {}: {}", kill->worker().pid, error.what());
     }
     kill->targets.resume();
+    kill->is_stopped = false;
     kill->targets.watch_ends(core_.loop, [&news = kill->has_news] { news = true; });
   }
-  return true;
+  return !stopping.empty();
 }
 
 void Kills::send_due_signal(Kill& kill) {
-  incidents_.note_signal();
+  incidents_.want_record();
   std::vector<SentSignal>& sent = kill.order.sent;
   sent.push_back(kill.targets.send(sent.empty() ? kill.means.signal : SIGKILL));
   wait_after_signal(kill);
@@ -183,8 +176,7 @@ Instant Kills::end_of_wait(const Kill& kill) const {
   return std::min(end, std::max(last.when.mono, kill.hurry_from) + kShortWait);
 }
 
-bool Kills::wait_for_death(const std::shared_ptr<Kill>& kept, Instant now) {
-  Kill& kill = *kept;
+bool Kills::wait_for_death(Kill& kill, Instant now) {
   // Without a death and before the next step there is nothing to do. This saves a look at every
   // pidfd.
   if (!std::exchange(kill.has_news, false) && now < kill.next_step_at) {
@@ -206,7 +198,7 @@ bool Kills::wait_for_death(const std::shared_ptr<Kill>& kept, Instant now) {
     return false;
   }
   if (kill.stage == Stage::kSignalled && !policy_.dry_run) {
-    begin_signal(kept);
+    begin_signal(kill);
     return true;
   }
   if (kill.worker_died || kill.order.sent.back().signal != SIGKILL) {

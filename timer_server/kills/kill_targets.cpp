@@ -76,8 +76,10 @@ void KillTargets::begin_stop(Stop which) {
       mode_ == KillMode::kTree && worker_->is_alive() && only_child_until(worker_->pid) > 0;
   stopped_ = 0;
   running_.clear();
-  stop(*worker_);
-  stop_new();
+  if (mode_ == KillMode::kTree) {
+    stop(*worker_);
+    stop_new();
+  }
 }
 
 bool KillTargets::find_and_stop() {

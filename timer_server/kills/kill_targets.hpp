@@ -57,7 +57,8 @@ class KillTargets {
   // Which targets are stopped before a signal. A shell takes its terminal back from a job that
   // stops, so a worker that may handle the signal and go on is not stopped in its sleep.
   enum class Stop { kAll, kForking };
-  // Sends SIGSTOP to the worker and to the targets that are known.
+  // Sends SIGSTOP to the worker and to the targets that are known. With KillMode::kProcess no
+  // target is stopped: the worker has no others that it could start.
   void begin_stop(Stop which = Stop::kAll);
   // Finds new targets and stops them. Returns whether the targets are complete: none is new, and
   // none may have started another.

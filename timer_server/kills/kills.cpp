@@ -6,9 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <string_view>
-#include <tuple>
 #include <utility>
 
 #include "common/duration_text.hpp"
@@ -26,24 +24,13 @@ std::vector<pid_t> this_process_and_ancestors() {
   return pids;
 }
 
-bool are_of_one_job(const std::optional<WorkerFacts>& a, const std::optional<WorkerFacts>& b) {
-  return a && b && a->job_id == b->job_id && has_job(*a) && has_job(*b);
-}
-
-// Returns the other workers of its job by rank, without those to which a last signal was sent
-// (Worker::Kill::kDying).
-std::vector<const Worker*> peers_of(Core& core, const WorkerIdentity& worker) {
-  std::vector<const Worker*> peers;
-  core.workers.for_each([&](const Worker& other) {
-    if (other.process != worker.process && !other.is_dying() &&
-        are_of_one_job(*other.facts, *worker.facts)) {
-      peers.push_back(&other);
-    }
-  });
-  std::ranges::sort(peers, {}, [](const Worker* peer) {
-    return std::tuple((*peer->facts)->rank.value_or(INT_MAX), peer->process->pid);
-  });
-  return peers;
+CommandOccasion occasion_of(const KillOrder& order, std::string_view verdict) {
+  const Expiry& first = order.expiries.front();
+  return {.worker = order.worker,
+          .id = first.id,
+          .incident = first.incident,
+          .scope = first.scope.name,
+          .verdict = verdict};
 }
 
 }  // namespace
@@ -75,17 +62,8 @@ Kills::Kills(Core& core, Warnings& warnings, Commands& commands, PeerEvidence& p
 Kills::~Kills() = default;
 
 void Kills::carry_out(const DeadlineScan::Found& found, const ClockReading& now) {
-  std::vector<Worker*> workers;  // the one whose deadline came first stands first
-  std::unordered_map<Worker*, DueOfWorker> of_worker;
-  for (const DeadlineScan::DueScope& scope : found.due) {
-    auto& scopes = of_worker[scope.worker];
-    if (scopes.empty()) {
-      workers.push_back(scope.worker);
-    }
-    scopes.push_back(&scope);
-  }
-  for (Worker* const worker : workers) {
-    start_kill(*worker, of_worker[worker], now);
+  for (const DeadlineScan::DueWorker& due : found.due) {
+    start_kill(due, now);
   }
   for (const Worker* const worker : found.held_up) {
     hurry(*worker, now.mono);
@@ -149,31 +127,30 @@ void Kills::rehearse(const Worker& worker) {
   (void)worker.process->send_signal(0);
 }
 
-void Kills::start_kill(Worker& worker, const DueOfWorker& due, const ClockReading& now) {
-  warnings_.flush(*worker.process, "a deadline of the worker came first");
+void Kills::start_kill(const DeadlineScan::DueWorker& due, const ClockReading& now) {
+  Worker& worker = *due.worker;
+  warnings_.flush(worker.process.get(), "a deadline of the worker came first");
   peers_.withdraw(*worker.process);
   KillOrder order;
   order.worker = WorkerIdentity::of(worker);
   order.open_scopes = core_.policy.open_scopes_of(worker);
   order.python = core_.python_dump_of(worker);
   order.early = std::exchange(worker.cpu_sample, nullptr);
-  for (const DeadlineScan::DueScope* scope : due) {
-    std::optional<Expiry> expiry = expiry_of(core_, *scope);
+  for (const DeadlineScan::DueScope& scope : due.scopes) {
+    std::optional<Expiry> expiry = expiry_of(core_, scope);
     if (!expiry) {
       continue;
     }
     expiry->id = core_.records.next_expiry_id();
     expiry->incident = incidents_.add(expiry->id, now);
     expiry->judged = now.mono;
+    ++core_.counters.expired[expiry->scope.name];
+    core_.counters.lateness.add(
+        std::max(expiry->judged - expiry->scope.terms.deadline, Duration::zero()));
     order.expiries.push_back(std::move(*expiry));
   }
   if (order.expiries.empty()) {
     return;
-  }
-  for (const Expiry& expiry : order.expiries) {
-    ++core_.counters.expired[expiry.scope.name];
-    core_.counters.lateness.add(
-        std::max(expiry.judged - expiry.scope.terms.deadline, Duration::zero()));
   }
   note_message(order, now.mono);
   start(worker, std::move(order), now.mono);
@@ -199,7 +176,10 @@ void Kills::note_message(const KillOrder& order, Instant now) {
 
 void Kills::start(Worker& worker, KillOrder order, Instant now) {
   worker.kill = Worker::Kill::kBegun;
-  auto kill = std::make_shared<Kill>(std::move(order), policy_.mode, excluded_, may_be_forking_);
+  Kill* const kill = kills_
+                         .emplace_back(std::make_unique<Kill>(std::move(order), policy_.mode,
+                                                              excluded_, may_be_forking_))
+                         .get();
   kill->skips_grace = has_short_waits_;
   kill->next_step_at = now + kFactsLimit;
   kill_of_.try_emplace(&kill->worker(), kill);
@@ -214,7 +194,6 @@ void Kills::start(Worker& worker, KillOrder order, Instant now) {
     wait_after_signal(*kill);
     kill->targets.watch_ends(core_.loop, [&news = kill->has_news] { news = true; });
   }
-  kills_.push_back(std::move(kill));
 }
 
 void Kills::note_worker_ended(const Process& worker) {
@@ -250,35 +229,30 @@ void Kills::note_synced() {
 }
 
 bool Kills::record_verdicts(Instant now) {
-  std::vector<std::shared_ptr<Kill>> recorded;
+  const Duration evidence_limit =
+      has_short_waits_ ? std::min(kShortWait, policy_.evidence_timeout) : policy_.evidence_timeout;
   std::size_t room = core_.log->room_for_details();
+  bool has_any = false;
   for (const auto& kill : kills_) {
     KillOrder& order = kill->order;
-    if (kill->stage != Stage::kFacts) {
+    if (kill->stage != Stage::kFacts || (!*order.worker.facts && now < kill->next_step_at)) {
       continue;
     }
-    if (!*order.worker.facts && now < kill->next_step_at) {
-      continue;
-    }
-    find_releases(*kill);
     if (!order.is_continued) {
       std::vector<std::string> records = records_of_verdict(order, room);
       core_.kill_files.begin(order.worker, order.expiries, records, policy_.dry_run);
       order.record_number = core_.log->append(std::move(records));
     }
-    recorded.push_back(kill);
-  }
-  const Duration evidence_limit =
-      has_short_waits_ ? std::min(kShortWait, policy_.evidence_timeout) : policy_.evidence_timeout;
-  for (const auto& kill : recorded) {
     kill->stage = Stage::kRecorded;
+    find_releases(*kill);
     kill->gathering_until = now + evidence_limit;
-    if (policy_.evidence != EvidenceLevel::kNone && !kill->order.has_evidence) {
+    if (policy_.evidence != EvidenceLevel::kNone && !order.has_evidence) {
       start_evidence(*kill, now);
     }
-    start_evidence_of_others(kill->order, now);
+    start_evidence_of_others(order, now);
+    has_any = true;
   }
-  return !recorded.empty();
+  return has_any;
 }
 
 std::vector<std::string> Kills::records_of_verdict(const KillOrder& order, std::size_t& room) {
@@ -290,57 +264,17 @@ std::vector<std::string> Kills::records_of_verdict(const KillOrder& order, std::
         order.worker, expiry, is_first ? order.open_scopes : std::vector<ScopeView>{}, room));
     room -= std::min(room, records.back().size());
   }
-  for (const Expiry& expiry : order.expiries) {
-    if (expiry.released_at) {
-      ++core_.counters.released_late[expiry.scope.name];
-      records.push_back(core_.records.released_late(order.worker, expiry));
-    }
-  }
   return records;
 }
 
 void Kills::start_evidence_of_others(const KillOrder& order, Instant now) {
-  const Expiry& first = order.expiries.front();
-  // An order of an earlier server has the incident of that server.
-  if (incidents_.is_last(first.incident) &&
-      commands_.wants_evidence(order.worker, first.incident)) {
-    std::vector<WorkerIdentity> workers{order.worker};
-    for (const Worker* const peer : peers_of(core_, order.worker)) {
-      workers.push_back(WorkerIdentity::of(*peer));
-    }
-    commands_.start_evidence({.worker = order.worker,
-                              .id = first.id,
-                              .incident = first.incident,
-                              .scope = first.scope.name,
-                              .verdict = "expired"},
-                             workers, now);
+  const std::string& incident = order.expiries.front().incident;
+  if (incidents_.is_last(incident)) {  // an order of an earlier server has one of that server
+    commands_.start_evidence(occasion_of(order, "expired"), now);
   }
   if (order.means() && !order.has_evidence) {
-    start_evidence_of_peers(order.worker, first.incident, now);
+    peers_.start(order.worker, incident, now);
   }
-}
-
-void Kills::start_evidence_of_peers(const WorkerIdentity& worker, const std::string& incident,
-                                    Instant now) {
-  if (!peers_.is_wanted() || !*worker.facts || !has_job(**worker.facts) ||
-      !peers_.is_first_of_job(incident, (*worker.facts)->job_id)) {
-    return;
-  }
-  std::vector<const Worker*> peers = peers_of(core_, worker);
-  std::erase_if(peers, [](const Worker* peer) { return peer->has_kill(); });
-  const std::size_t omitted = peers.size() - std::min(peers.size(), PeerEvidence::kMaxPeers);
-  peers.resize(peers.size() - omitted);
-  std::vector<PeerEvidence::Peer> members;
-  for (const Worker* const peer : peers) {
-    members.push_back({WorkerIdentity::of(*peer), core_.python_dump_of(*peer)});
-  }
-  peers_.start(incident, (*worker.facts)->job_id, std::move(members), omitted, now);
-}
-
-bool Kills::is_gathering(const KillOrder& order) const {
-  const std::optional<WorkerFacts>& facts = *order.worker.facts;
-  return commands_.is_gathering(order.expiries.front().incident) ||
-         (facts && has_job(*facts) && peers_.is_running_for(facts->job_id));
 }
 
 // The first signal waits for this evidence: later it would show a signalled process.
@@ -372,10 +306,11 @@ void Kills::limit_evidence(Kill& kill, Instant until) {
 // Returns whether the evidence is recorded, and that of incident and job is gathered or has had its
 // time.
 bool Kills::is_ready_for_signal(Kill& kill, Instant now) {
-  const bool evidence_is_in = !kill.evidence;
-  const bool all_is_gathered = now >= kill.gathering_until || !is_gathering(kill.order);
+  const bool is_gathering = commands_.is_gathering(kill.order.expiries.front().incident) ||
+                            peers_.is_running_for(kill.order.worker);
+  const bool all_is_gathered = now >= kill.gathering_until || !is_gathering;
   kill.next_step_at = all_is_gathered ? Instant::never() : kill.gathering_until;
-  return evidence_is_in && all_is_gathered;
+  return !kill.evidence && all_is_gathered;
 }
 
 void Kills::find_releases(Kill& kill) {
@@ -388,12 +323,10 @@ void Kills::find_releases(Kill& kill) {
     if (!expiry.released_at || !expiry.place.page) {
       continue;
     }
-    if (kill.stage >= Stage::kRecorded || kill.order.is_continued) {
-      ++core_.counters.released_late[expiry.scope.name];
-      std::string record = core_.records.released_late(kill.order.worker, expiry);
-      core_.kill_files.note_release(kill.order.id(), expiry, record);
-      kill.order.record_number = core_.log->append(std::move(record));
-    }
+    ++core_.counters.released_late[expiry.scope.name];
+    std::string record = core_.records.released_late(kill.order.worker, expiry);
+    core_.kill_files.note_release(kill.order.id(), expiry, record);
+    kill.order.record_number = core_.log->append(std::move(record));
   }
 }
 
@@ -439,16 +372,12 @@ void Kills::abandon() {
   incidents_.finish();
 }
 
-void Kills::take_out(Kill& kill) {
+void Kills::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
   kill.stage = Stage::kEnded;
   const auto found = kill_of_.find(&kill.worker());
-  if (found != kill_of_.end() && found->second.get() == &kill) {
+  if (found != kill_of_.end() && found->second == &kill) {
     kill_of_.erase(found);
   }
-}
-
-void Kills::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
-  take_out(kill);
   Records::Outcome outcome;
   outcome.verdict = verdict;
   outcome.signals = kill.order.sent;
@@ -472,40 +401,31 @@ void Kills::end(const KillOrder& order, Records::Outcome outcome) {
   }
   core_.kill_files.end(order.id(), outcome.verdict, records);
   const std::uint64_t number = core_.log->append(std::move(records));
-  const Process& worker = *order.worker.process;
-  core_.kill_files.remove_after(order.expiries, worker.is_alive() ? &worker : nullptr, number);
-  on_end(order, outcome.verdict, number);
-}
-
-void Kills::on_end(const KillOrder& order, KillVerdict verdict, std::uint64_t record_number) {
-  const std::string& id = order.expiries.front().id;
+  const std::shared_ptr<const Process>& process = order.worker.process;
+  core_.kill_files.remove_after(order.expiries, process->is_alive() ? process.get() : nullptr,
+                                number);
+  incidents_.want_record();
   const std::string& scope = order.expiries.front().scope.name;
-  incidents_.note_outcome();
-  std::erase_if(unkillable_, [](const auto& process) { return !process->is_alive(); });
-  if (verdict == KillVerdict::kUnkillable) {
+  std::erase_if(unkillable_, [](const auto& each) { return !each->is_alive(); });
+  if (outcome.verdict == KillVerdict::kUnkillable) {
     ++core_.counters.unkillable[scope];
-    if (std::ranges::find(unkillable_, order.worker.process) == unkillable_.end()) {
-      unkillable_.push_back(order.worker.process);
+    if (std::ranges::find(unkillable_, process) == unkillable_.end()) {
+      unkillable_.push_back(process);
     }
-    messages::error("{} is still alive after SIGKILL ({})", description_of(order.worker), id);
-  } else if (verdict == KillVerdict::kDead) {
+    messages::error("{} is still alive after SIGKILL ({})", description_of(order.worker),
+                    order.id());
+  } else if (outcome.verdict == KillVerdict::kDead) {
     ++core_.counters.killed[scope];
-    messages::info("{} is dead ({})", description_of(order.worker), id);
+    messages::info("{} is dead ({})", description_of(order.worker), order.id());
   }
-  start_hook(order, verdict, record_number);
-  if (Worker* const worker = core_.workers.find(*order.worker.process)) {
+  start_hook(order, outcome.verdict, number);
+  if (Worker* const worker = core_.workers.find(*process)) {
     has_changed_scopes_ |= finish_scopes(core_, *worker, order.expiries);
   }
 }
 
 void Kills::start_hook(const KillOrder& order, KillVerdict verdict, std::uint64_t record_number) {
-  const Expiry& first = order.expiries.front();
-  CommandOccasion occasion;
-  occasion.worker = order.worker;
-  occasion.id = first.id;
-  occasion.incident = first.incident;
-  occasion.scope = first.scope.name;
-  occasion.verdict = verdict_name(verdict);
+  CommandOccasion occasion = occasion_of(order, verdict_name(verdict));
   occasion.record_number = record_number;
   commands_.add_hook(std::move(occasion), Instant::now());
 }

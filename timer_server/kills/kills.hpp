@@ -144,6 +144,7 @@ class Kills {
     KillOrder order;
     KillTargets targets;
     Stage stage = Stage::kFacts;
+    bool is_stopped = false;                // the targets are, or are being stopped
     bool has_news = false;                  // a target has ended
     Instant hurry_from = Instant::never();  // another scope of the worker is due
     Instant next_step_at;                   // when step() must be called at the latest
@@ -157,9 +158,8 @@ class Kills {
 
     [[nodiscard]] const Process& worker() const { return *order.worker.process; }
   };
-  using DueOfWorker = std::vector<const DeadlineScan::DueScope*>;
 
-  void start_kill(Worker& worker, const DueOfWorker& due, const ClockReading& now);
+  void start_kill(const DeadlineScan::DueWorker& due, const ClockReading& now);
   void hurry(const Worker& worker, Instant now);
   void note_message(const KillOrder& order, Instant now);
   void start(Worker& worker, KillOrder order, Instant now);
@@ -173,23 +173,20 @@ class Kills {
 
   void start_evidence(Kill& kill, Instant now);
   void start_evidence_of_others(const KillOrder& order, Instant now);
-  void start_evidence_of_peers(const WorkerIdentity& worker, const std::string& incident,
-                               Instant now);
-  [[nodiscard]] bool is_gathering(const KillOrder& order) const;
   static void limit_evidence(Kill& kill, Instant until);
   bool is_ready_for_signal(Kill& kill, Instant now);
   void start_last_evidence(Kill& kill, Instant now);
 
   Instant take_steps(Instant now);
   // Each step returns true if it has moved the kill on.
-  bool step(const std::shared_ptr<Kill>& kill, Instant now);
-  bool begin_first_signal(const std::shared_ptr<Kill>& kept, Instant now);
-  bool wait_for_death(const std::shared_ptr<Kill>& kept, Instant now);
+  bool step(Kill& kill, Instant now);
+  bool begin_first_signal(Kill& kill, Instant now);
+  bool wait_for_death(Kill& kill, Instant now);
   bool finish_unkillable(Kill& kill);
 
   void note_means(Kill& kill, const KillOrder::Means& means);
-  void begin_signal(const std::shared_ptr<Kill>& kept);
-  void stop_all_targets();
+  void begin_signal(Kill& kill);
+  void stop_all_targets(const std::vector<Kill*>& kills);
   bool signal_stopped();
   void send_due_signal(Kill& kill);
   void wait_after_signal(Kill& kill);
@@ -198,8 +195,6 @@ class Kills {
   void end_without_signal(Kill& kill);
   void end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive);
   void end(Kill& kill, KillVerdict verdict, std::string_view reason);
-  void take_out(Kill& kill);
-  void on_end(const KillOrder& order, KillVerdict verdict, std::uint64_t record_number);
 
   Core& core_;
   const KillPolicy& policy_ = core_.settings.kill;
@@ -209,9 +204,8 @@ class Kills {
   Incidents incidents_;
   const MayBeForking may_be_forking_ = may_be_forking;
   const std::vector<pid_t> excluded_;  // the server and its ancestors
-  std::vector<std::shared_ptr<Kill>> kills_;
-  std::unordered_map<const Process*, std::shared_ptr<Kill>> kill_of_;  // by worker, not ended
-  std::vector<std::shared_ptr<Kill>> stopping_;                        // in Stage::kStopping
+  std::vector<std::unique_ptr<Kill>> kills_;
+  std::unordered_map<const Process*, Kill*> kill_of_;  // by worker, not ended
   Duration stop_budget_{};        // what is left of kStopLimit in this advance()
   bool has_short_waits_ = false;  // see shorten_waits()
   bool has_changed_scopes_ = false;

@@ -1,12 +1,13 @@
-// The evidence of the peers of a worker that has expired: the other workers of its job on this
-// host.
+// The peers of a worker, the other workers of its job on this host, and their evidence when the
+// worker has expired.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstddef>
 #include <list>
-#include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,59 +16,50 @@
 
 namespace filetimer {
 
+// Returns nothing for a worker that belongs to no job, as far as is known.
+std::optional<std::string> job_of(const WorkerIdentity& worker);
+// Returns the peers by rank, without those that are dying.
+std::vector<const Worker*> peers_of(Core& core, const WorkerIdentity& worker);
+
 // Collects the evidence of the peers once for each incident and job, and records it: it shows where
 // they wait. The signals of the job's kills wait for the evidence, because the peers of a killed
 // worker often exit. A peer may get the signal of its Python dump, as in a `dump` request.
 //
-//   if (peers.is_first_of_job(incident, job)) {  // after the record of the verdict
-//     peers.start(incident, job, std::move(members), omitted, now);
-//   }
+//   peers.start(worker, incident, now);  // after the record of the verdict
 //   ...
-//   if (!peers.is_running_for(job)) { /* the signals may be sent */ }
+//   if (!peers.is_running_for(worker)) { /* the signals may be sent */ }
 class PeerEvidence {
  public:
-  // The most peers whose evidence is collected for an incident. The caller passes no more, and the
-  // number of the others.
+  // The most peers of a worker whose evidence is collected. The others are counted.
   static constexpr std::size_t kMaxPeers = 64;
 
   explicit PeerEvidence(Core& core) : core_(core) {}
 
-  // Returns whether the evidence of peers is collected at all. A dry run leaves them alone.
-  [[nodiscard]] bool is_wanted() const {
-    const KillPolicy& policy = core_.settings.kill;
-    return policy.evidence != EvidenceLevel::kNone && !policy.dry_run;
-  }
-  // Returns whether nothing was started for this job in this incident, which is the last one.
-  [[nodiscard]] bool is_first_of_job(const std::string& incident, const std::string& job) const {
-    const auto found = jobs_.find(job);
-    return found == jobs_.end() || found->second.incident != incident;
-  }
-  struct Peer {
-    WorkerIdentity worker;
-    std::optional<PythonDump> python{};
-    EvidenceOrder order{};
-  };
-  // Starts the collection for a job of an incident. Records first what was collected for an earlier
-  // incident of the job. `omitted`: the number of further peers.
-  void start(const std::string& incident, const std::string& job, std::vector<Peer> peers,
-             std::size_t omitted, Instant now);
+  // Starts the collection for the job of the worker, which has expired in the last incident; unless
+  // it was started for an earlier expiry. Leaves out peers that have expired themselves. Records
+  // first what was collected for an earlier incident of the job. A dry run leaves the peers alone.
+  void start(const WorkerIdentity& worker, const std::string& incident, Instant now);
   // Leaves out a peer that has expired itself, if its collection has not begun.
   void withdraw(const Process& worker);
-  [[nodiscard]] bool is_running_for(const std::string& job) const;
+  [[nodiscard]] bool is_running_for(const WorkerIdentity& worker) const;
   // Ends the collections and records what they have.
-  void stop();
+  void stop() { end_those_of(nullptr); }
 
  private:
-  struct Job {
-    std::string incident;     // the last one for which a collection was started
-    std::size_t omitted = 0;  // written in the first record
-    std::list<Peer> waiting;
+  struct Peer {
+    WorkerIdentity worker;
+    std::string job;
+    std::string incident;
+    std::shared_ptr<std::size_t> omitted;  // further peers, written in the first record
+    EvidenceOrder order;
   };
-
-  static void record_all(Job& job);
+  void end_those_of(const std::string* job);
+  void record(std::list<Peer>::iterator peer, const Evidence& evidence);
 
   Core& core_;
-  std::map<std::string, Job> jobs_;  // those of the last incident, and those with a collection
+  std::list<Peer> peers_;       // whose evidence is being collected
+  std::string incident_;        // the last one
+  std::set<std::string> jobs_;  // its jobs for which the collection was started
 };
 
 }  // namespace filetimer

@@ -12,17 +12,10 @@
 
 namespace filetimer {
 
-struct Warnings::Batch {
-  WorkerIdentity worker;
-  std::vector<Scope> scopes;
-  Instant facts_until;
-  EvidenceOrder order;  // null: the evidence is in, or its time is up
-  std::optional<Evidence> evidence;
-};
-
-Warnings::Warnings(Core& core, Commands& commands) : core_(core), commands_(commands) {}
-
-Warnings::~Warnings() = default;
+bool Warnings::Scope::is_open() const {
+  return place.page->is_open(place.slot.slot, place.slot.word) &&
+         !runs_another_program(*place.process, *place.page);
+}
 
 void Warnings::warn() {
   std::unordered_map<Worker*, std::vector<Scope>> of_worker;
@@ -65,20 +58,15 @@ std::optional<Warnings::Scope> Warnings::warning_of(const DeadlineScan::SoftDueS
   if (!reading) {
     return std::nullopt;
   }
-  Scope warning;
   const ScopeView scope = core_.policy.view_of(*reading);
-  warning.passed = {
-      scope, due.slot.deadline, Instant::now(),
-      core_.policy.reason_to_warn(scope.terms, due.is_to_be_signalled),
-      due.is_to_be_signalled && !core_.settings.kill.dry_run ? scope.terms.signal : 0};
-  warning.is_open = [process = due.process, page = due.page, slot = due.slot] {
-    return page->is_open(slot.slot, slot.word) && !runs_another_program(*process, *page);
-  };
-  return warning;
+  return Scope{{scope, due.slot.deadline, Instant::now(),
+                core_.policy.reason_to_warn(scope.terms, due.is_to_be_signalled),
+                due.is_to_be_signalled && !policy_.dry_run ? scope.terms.signal : 0},
+               due};
 }
 
 void Warnings::start(const Worker& worker, std::vector<Scope> scopes, Instant now) {
-  Duration limit = core_.settings.kill.evidence_timeout;
+  Duration limit = policy_.evidence_timeout;
   bool is_before_signal = false;
   for (const Scope& scope : scopes) {
     if (scope.passed.signal != 0) {
@@ -89,10 +77,10 @@ void Warnings::start(const Worker& worker, std::vector<Scope> scopes, Instant no
   const Duration facts_limit = is_before_signal ? std::min(limit, kFactsLimit) : kFactsLimit;
   Batch& batch = batches_.emplace_back(Batch{WorkerIdentity::of(worker), std::move(scopes),
                                              now + facts_limit, nullptr, std::nullopt});
-  if (level_ != EvidenceLevel::kNone) {
+  if (policy_.evidence != EvidenceLevel::kNone) {
     batch.order = core_.desk.collect(
         {.worker = batch.worker.process,
-         .level = level_,
+         .level = policy_.evidence,
          .use = is_before_signal ? EvidenceFor::kSignal : EvidenceFor::kWarning,
          .until = now + limit,
          .python = is_before_signal ? core_.python_dump_of(worker) : std::nullopt},
@@ -114,27 +102,20 @@ Instant Warnings::advance(Instant now) {
       return false;
     }
     record(batch, fmt::format("the evidence was not complete after {}",
-                              duration_text(core_.settings.kill.evidence_timeout)));
+                              duration_text(policy_.evidence_timeout)));
     return true;
   });
   return next;
 }
 
-void Warnings::flush(const Process& worker, std::string_view why) {
+void Warnings::flush(const Process* worker, std::string_view why) {
   std::erase_if(batches_, [&](Batch& batch) {
-    const bool is_of_worker = batch.worker.process.get() == &worker;
-    if (is_of_worker) {
+    const bool is_wanted = worker == nullptr || batch.worker.process.get() == worker;
+    if (is_wanted) {
       record(batch, why);
     }
-    return is_of_worker;
+    return is_wanted;
   });
-}
-
-void Warnings::flush_all(std::string_view why) {
-  for (Batch& batch : batches_) {
-    record(batch, why);
-  }
-  batches_.clear();
 }
 
 void Warnings::record(Batch& batch, std::string_view why_no_evidence) {
@@ -145,7 +126,7 @@ void Warnings::record(Batch& batch, std::string_view why_no_evidence) {
     scope.passed.signal = is_signalled ? scope.passed.signal : 0;
     Evidence none;
     const Evidence* evidence = nullptr;
-    if (!has_recorded_evidence && level_ != EvidenceLevel::kNone) {
+    if (!has_recorded_evidence && policy_.evidence != EvidenceLevel::kNone) {
       evidence = &none;
       if (!batch.evidence) {
         none.missing = why_no_evidence;

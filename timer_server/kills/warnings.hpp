@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <functional>
 #include <list>
 #include <optional>
 #include <string_view>
@@ -22,8 +21,7 @@ namespace filetimer {
 class Warnings {
  public:
   // `commands` gets the hook on a warning.
-  Warnings(Core& core, Commands& commands);
-  ~Warnings();
+  Warnings(Core& core, Commands& commands) : core_(core), commands_(commands) {}
 
   // Keeps what a scan has found for warn().
   void note(std::vector<DeadlineScan::SoftDueScope> scopes) { noted_ = std::move(scopes); }
@@ -35,19 +33,25 @@ class Warnings {
   // must also be called when the evidence desk has delivered.
   Instant advance(Instant now);
   // Records the warnings of a worker at once, so that they stand before the next record of the
-  // worker. `why` is the reason that they give for missing evidence.
-  void flush(const Process& worker, std::string_view why);
-  // Records the warnings of all workers at once.
-  void flush_all(std::string_view why);
+  // worker; null: of all workers. `why` is the reason that they give for missing evidence.
+  void flush(const Process* worker, std::string_view why);
 
  private:
   struct Scope {
     SoftDeadline passed;
+    DeadlineScan::SoftDueScope place;
+
     // Returns whether the worker is still in the scope. Evidence from after the scope says nothing
     // of it and is not recorded with it.
-    std::function<bool()> is_open;
+    [[nodiscard]] bool is_open() const;
   };
-  struct Batch;
+  struct Batch {
+    WorkerIdentity worker;
+    std::vector<Scope> scopes;
+    Instant facts_until;
+    EvidenceOrder order;  // null: the evidence is in, or its time is up
+    std::optional<Evidence> evidence;
+  };
 
   [[nodiscard]] std::optional<Scope> warning_of(const DeadlineScan::SoftDueScope& due) const;
   // Begins the warnings of one worker. `scopes` has at least one scope, the earliest soft deadline
@@ -58,7 +62,7 @@ class Warnings {
 
   Core& core_;
   Commands& commands_;
-  const EvidenceLevel level_ = core_.settings.kill.evidence;
+  const KillPolicy& policy_ = core_.settings.kill;
   std::vector<DeadlineScan::SoftDueScope> noted_;
   std::list<Batch> batches_;  // the earliest soft deadline first
 };

@@ -35,13 +35,14 @@ DeadlineScan::Found DeadlineScan::run(Instant woke, BoardFile& status_page, Inst
   wakes_before_ = std::max(next, std::min(wakes_before(woke, next), woke + shortest_));
   scanned_ = Instant::now();
   status_page.want_wakes_before(wakes_before_);
-  std::ranges::stable_sort(found.due, {}, &DueScope::deadline);
+  std::ranges::stable_sort(found.due, {},
+                           [](const DueWorker& due) { return due.scopes.front().deadline; });
   return found;
 }
 
 void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
   WorkerPage::Activity activity;
-  const std::size_t found_before = found.due.size();
+  std::vector<DueScope> judged;
   Instant next = Instant::never();
   for (const auto& page : worker.pages) {
     on_page_.clear();
@@ -54,7 +55,7 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
     }
     const bool is_due =
         !on_page_.due.empty() || !on_page_.soft.empty() || !on_page_.to_signal.empty();
-    if (is_due && !judge(worker, page, on_page_, woke, found)) {
+    if (is_due && !judge(worker, page, on_page_, woke, found, judged)) {
       found.lost.push_back({&worker, page, true});
     } else {
       for (const WorkerPage::Due& slot : on_page_.soft) {
@@ -68,7 +69,7 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
   // All of them are later than `woke`, so there are none without a lead.
   if (next.ns - woke.ns <= lead_.count()) {
     found.soon.push_back(&worker);
-  } else if (found.due.size() == found_before) {
+  } else if (judged.empty()) {
     worker.cpu_sample = nullptr;  // the scope for which it was taken has ended
   }
   if (next - woke <= kLead && next < next_) {
@@ -77,21 +78,23 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
   want_before(next, woke);
   shortest_ = std::min(shortest_, activity.shortest);
   if (!activity.watches.empty()) {
-    judge_idleness(worker, activity, woke, found);
+    judge_idleness(worker, activity, woke, found, judged);
   }
-  if (found.due.size() > found_before && !worker.process->is_alive()) {
+  if (!judged.empty() && !worker.process->is_alive()) {
     // The worker has exited since it was found alive, so it has left these scopes open.
-    for (std::size_t index = found_before; index < found.due.size(); ++index) {
-      const PageVerdict& place = found.due[index].place;
-      place.page->reopen(place.slot, place.word);
+    for (const DueScope& scope : judged) {
+      scope.place.page->reopen(scope.place.slot, scope.place.word);
     }
-    found.due.resize(found_before);
+  } else if (!judged.empty()) {
+    std::ranges::stable_sort(judged, {}, &DueScope::deadline);
+    found.due.push_back({&worker, std::move(judged)});
   }
 }
 
 // Returns false if the worker runs another program than the one that opened the scopes.
 bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page,
-                         const WorkerPage::Found& candidates, Instant woke, Found& found) {
+                         const WorkerPage::Found& candidates, Instant woke, Found& found,
+                         std::vector<DueScope>& judged) {
   if (!worker.process->is_alive()) {
     return true;  // its pending exit event decides
   }
@@ -109,10 +112,11 @@ bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page
     found.soft.push_back({worker.process, page, slot, true});
     page->note_signalled(slot);
   }
-  found.due.reserve(found.due.size() + due.size());  // no verdict may be lost
+  found.due.reserve(found.due.size() + 1);  // no verdict may be lost
+  judged.reserve(judged.size() + due.size());
   for (const WorkerPage::Due& candidate : due) {
     if (page->try_expire(candidate.slot, candidate.word)) {
-      found.due.push_back({&worker, candidate.deadline, {page, candidate.slot, candidate.word}});
+      judged.push_back({candidate.deadline, {page, candidate.slot, candidate.word}});
     }
   }
   core_.workers.note_unsaved(worker);
@@ -122,7 +126,7 @@ bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page
 // The next scan is one idle timeout later: a worker that is in a scope now, or leaves its last one
 // from now on, is due then at the earliest.
 void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& activity,
-                                  Instant woke, Found& found) {
+                                  Instant woke, Found& found, std::vector<DueScope>& judged) {
   const Instant last_left = std::max(activity.last_left, worker.left_on_pipe);
   for (const auto& watch : activity.watches) {
     Instant deadline = woke + std::max(watch.timeout, kIdleLook);
@@ -144,7 +148,7 @@ void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& ac
         !runs_another_program(*worker.process, **page) &&
         !should_defer(worker, **page, {watch.slot, slot_word::kIdleWatch, deadline}) &&
         (*page)->try_expire_idle(watch.slot, deadline)) {
-      found.due.push_back({&worker, deadline, {*page, watch.slot, deadline.ns}});
+      judged.push_back({deadline, {*page, watch.slot, deadline.ns}});
     }
   }
 }

@@ -33,9 +33,12 @@ class DeadlineScan {
 
   // A scope on which the verdict was given.
   struct DueScope {
-    Worker* worker = nullptr;
     Instant deadline;
     PageVerdict place;
+  };
+  struct DueWorker {
+    Worker* worker = nullptr;
+    std::vector<DueScope> scopes;  // the earliest deadline first
   };
   // A scope whose soft deadline has passed, or that is to be signalled first.
   struct SoftDueScope {
@@ -51,7 +54,7 @@ class DeadlineScan {
     bool is_of_another_program = false;  // otherwise the page was truncated
   };
   struct Found {
-    std::vector<DueScope> due;           // the earliest deadline first
+    std::vector<DueWorker> due;          // the one whose deadline came first stands first
     std::vector<const Worker*> held_up;  // with scopes that are due, but a kill is under way
     std::vector<SoftDueScope> soft;
     std::vector<LostPage> lost;
@@ -91,9 +94,10 @@ class DeadlineScan {
   [[nodiscard]] WorkerPage::Scan scan_of(const Worker& worker, Instant now) const;
   void scan_worker(Worker& worker, Instant woke, Found& found);
   bool judge(Worker& worker, const std::shared_ptr<WorkerPage>& page,
-             const WorkerPage::Found& candidates, Instant woke, Found& found);
+             const WorkerPage::Found& candidates, Instant woke, Found& found,
+             std::vector<DueScope>& judged);
   void judge_idleness(Worker& worker, const WorkerPage::Activity& activity, Instant woke,
-                      Found& found);
+                      Found& found, std::vector<DueScope>& judged);
   bool should_defer(Worker& worker, WorkerPage& page, const WorkerPage::Due& due) const;
 
   Core& core_;
