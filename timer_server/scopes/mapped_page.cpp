@@ -10,7 +10,7 @@
 namespace filetimer {
 
 MappedPage::MappedPage(std::string name, UniqueFd fd, MappedFile file)
-    : name_(std::move(name)), fd_(std::move(fd)), file_(std::move(file)) {}
+    : WorkerPage(std::move(name)), fd_(std::move(fd)), file_(std::move(file)) {}
 
 Result<std::shared_ptr<MappedPage>> MappedPage::open(const std::string& path, std::string name) {
   auto opened = open_own_file(path, O_RDWR, "it");

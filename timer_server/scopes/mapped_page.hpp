@@ -24,7 +24,6 @@ class MappedPage final : public WorkerPage {
   // Follows no symlink and waits for nothing.
   static Result<std::shared_ptr<MappedPage>> open(const std::string& path, std::string name);
 
-  [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] const PageClaims& claims() const { return claims_; }
   // Returns the process that holds the lock, in this pid namespace, as the kernel names it. Fails
   // with ESRCH if no process holds the lock, and with another error if the holder is outside this
@@ -50,7 +49,6 @@ class MappedPage final : public WorkerPage {
   [[nodiscard]] Slot* first_slot() const override { return &layout_.slot(0); }
   [[nodiscard]] std::string id_of(std::size_t slot) override;
 
-  const std::string name_;
   UniqueFd fd_;
   MappedFile file_;
   const BusGuard guard_{file_.data(), kPageBytes};

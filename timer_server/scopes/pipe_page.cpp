@@ -59,14 +59,26 @@ void copy_slot(Slot& to, const Slot& from) {
   std::memcpy(static_cast<void*>(&to), &from, sizeof to);
 }
 
+void write_header(PageHeader& header, const Process& worker,
+                  const std::optional<WorkerFacts>& facts) {
+  begin_page(header, page_flag::kMadeByServer);
+  header.pid = worker.pid;
+  header.start_time = worker.start_time;
+  put_text(header.comm, worker.comm);
+  if (facts) {
+    const auto text_of = [](const std::optional<int>& rank) {
+      return rank ? fmt::format("{}", *rank) : std::string{};
+    };
+    put_text(header.rank, text_of(facts->rank));
+    put_text(header.local_rank, text_of(facts->local_rank));
+    put_text(header.job_id, facts->job_id);
+  }
+}
+
 }  // namespace
 
 PipePage::PipePage(const std::string& folder, pid_t pid, Terms terms)
-    : folder_(folder), terms_(terms), pid_(pid) {}
-
-std::string PipePage::path() const {
-  return fmt::format("{}/{}", folder_, pid_);
-}
+    : path_(fmt::format("{}/{}", folder, pid)), terms_(terms) {}
 
 std::vector<PipePage::SlotNumber>::const_iterator PipePage::place_of(std::string_view id) const {
   return std::ranges::lower_bound(
@@ -78,9 +90,13 @@ std::optional<PipePage::SlotNumber> PipePage::find(std::string_view id) const {
   return place != by_id_.end() && entries_[*place].id == id ? std::optional(*place) : std::nullopt;
 }
 
+std::int64_t PipePage::word_at(std::size_t slot) const {
+  return slot_at(slot).deadline.load(kRelaxed);
+}
+
 bool PipePage::has_open(std::string_view id) const {
   const auto slot = find(id);
-  return slot && slot_word::is_open(slot_at(*slot).deadline.load(kRelaxed));
+  return slot && slot_word::is_open(word_at(*slot));
 }
 
 std::optional<PipePage::SlotNumber> PipePage::take_free_slot() {
@@ -89,27 +105,21 @@ std::optional<PipePage::SlotNumber> PipePage::take_free_slot() {
     free_.pop_back();
     return slot;
   }
-  if (count_ == kMostSlots) {
+  const std::size_t count = slots_.size();
+  if (count == kMostSlots) {
     return std::nullopt;
   }
-  grow(count_ + 1);
-  return static_cast<SlotNumber>(count_ - 1);
+  grow(count + 1);
+  return static_cast<SlotNumber>(count);
 }
 
 void PipePage::grow(std::size_t count) {
-  if (count > capacity_) {
-    const std::size_t capacity = count < kSlotsAtOnce
-                                     ? std::bit_ceil(count)
-                                     : (count + kSlotsAtOnce - 1) / kSlotsAtOnce * kSlotsAtOnce;
-    auto larger = std::make_unique<Slot[]>(capacity);
-    for (std::size_t i = 0; i < count_; ++i) {
-      copy_slot(larger[i], slots_[i]);
-    }
-    slots_ = std::move(larger);
-    capacity_ = capacity;
+  if (count > slots_.capacity()) {
+    slots_.reserve(count < kSlotsAtOnce ? std::bit_ceil(count)
+                                        : (count + kSlotsAtOnce - 1) / kSlotsAtOnce * kSlotsAtOnce);
   }
+  slots_.resize(count);
   entries_.resize(count);
-  count_ = count;
 }
 
 void PipePage::set_terms(Slot& slot, const ScopeTerms& terms) const {
@@ -130,7 +140,7 @@ Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
   const std::int64_t word = word_of(terms);
   end_cancelled(id);
   const auto found = find(id);
-  const bool is_renewal = found && !slot_word::is_expired(slot_at(*found).deadline.load(kRelaxed));
+  const bool is_renewal = found && !slot_word::is_expired(word_at(*found));
   SlotNumber number = 0;
   if (is_renewal) {
     number = *found;
@@ -149,9 +159,8 @@ Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
           fmt::format("{} scopes of this worker are open: no more fit", kMaxScopesPerWorker));
     }
     number = *taken;
-    cancelled_ -= std::exchange(entries_[number].is_cancelled, false) ? 1U : 0U;
-    entries_[number].id = id;
-    entries_[number].has_saved_name = false;
+    std::erase_if(cancelled_, [&](const Cancelled& each) { return each.slot == number; });
+    entries_[number] = {.id = std::string(id)};
     slot_at(number).shown_bytes.store(
         shown_bytes == id.size() ? 0 : static_cast<std::uint32_t>(shown_bytes), kRelaxed);
     by_id_.insert(place_of(id), number);
@@ -159,20 +168,17 @@ Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
   Slot& slot = slot_at(number);
   set_terms(slot, terms);
   set_deadline(slot, word);
-  note_change(number);
+  is_changed_ = true;
   const Instant due = due_time(slot, word, terms_.max_timeout);
-  const Instant first = std::min(due, soft_time_of(slot, word, due, terms_.warn_at));
-  next_ = std::min(next_, first);
-  shortest_ = std::min(shortest_, timeout_of(slot, word, terms_.max_timeout));
-  return first;
+  return std::min(due, soft_time_of(slot, word, due, terms_.warn_at));
 }
 
 void PipePage::antedate(std::string_view id, Instant started) {
   const auto number = find(id);
-  const std::int64_t word = number ? slot_at(*number).deadline.load(kRelaxed) : slot_word::kFree;
+  const std::int64_t word = number ? word_at(*number) : slot_word::kFree;
   if (slot_word::is_open(word) && word < slot_word::kNoDeadline && word > started.ns) {
     slot_at(*number).timeout.store(word - started.ns, kRelaxed);
-    note_change(*number);
+    is_changed_ = true;
   }
 }
 
@@ -189,7 +195,7 @@ bool PipePage::release(std::string_view id) {
   } else {
     release_late(slot);
     forget_id(*number);
-    note_change(*number);
+    is_changed_ = true;
   }
   return was_inside;
 }
@@ -198,7 +204,7 @@ std::vector<std::string> PipePage::cancel_all(Instant due_by) {
   std::vector<std::string> names;
   for (const SlotNumber number : std::vector<SlotNumber>(by_id_)) {
     Slot& slot = slot_at(number);
-    const std::int64_t word = slot.deadline.load(kRelaxed);
+    const std::int64_t word = word_at(number);
     if (word <= due_by.ns || !try_release(slot, word)) {
       continue;
     }
@@ -206,27 +212,21 @@ std::vector<std::string> PipePage::cancel_all(Instant due_by) {
     const std::string& id = entries_[number].id;
     names.push_back(shown == 0 ? id : id.substr(0, shown));
     free(number);
-    entries_[number].is_cancelled = true;
-    ++cancelled_;
+    cancelled_.push_back({number, word});
   }
   return names;
 }
 
 void PipePage::end_cancelled(std::optional<std::string_view> id) {
-  for (std::size_t slot = 0; cancelled_ > 0 && slot < count_; ++slot) {
-    Entry& entry = entries_[slot];
-    if (entry.is_cancelled && (!id || entry.id == *id)) {
-      entry.is_cancelled = false;
-      --cancelled_;
-      note_change(slot);
-    }
-  }
+  const std::size_t ended = std::erase_if(
+      cancelled_, [&](const Cancelled& each) { return !id || entries_[each.slot].id == *id; });
+  is_changed_ = is_changed_ || ended > 0;
 }
 
 void PipePage::free(std::size_t slot) {
   slot_at(slot).deadline.store(slot_word::kFree, kRelaxed);
   forget_id(slot);
-  note_change(slot);
+  is_changed_ = true;
   free_.push_back(static_cast<SlotNumber>(slot));
 }
 
@@ -237,64 +237,27 @@ void PipePage::forget_id(std::size_t slot) {
   }
 }
 
-void PipePage::note_change(std::size_t slot) {
-  entries_[slot].is_changed = is_changed_ = true;
-}
-
 // A slot whose kill is over is freed although the worker may still be in the scope, because no
 // message on the pipe would announce the end.
 void PipePage::on_change(std::size_t slot) {
-  const std::int64_t word = slot_at(slot).deadline.load(kRelaxed);
-  if (word == slot_word::kFree || word == slot_word::kJudged) {
+  if (const std::int64_t word = word_at(slot);
+      word == slot_word::kFree || word == slot_word::kJudged) {
     free(slot);
   }
-  note_change(slot);
-  next_ = {};
-}
-
-// Between two scans deadlines only get later, except those of acquire() and of verdicts that are
-// taken back, which update next_.
-Instant PipePage::scan(const Scan& scan, Found& found, Activity& activity) {
-  Instant next = next_;
-  if (scan.now < next_) {
-    activity.is_inside = activity.is_inside || std::ranges::any_of(by_id_, [this](SlotNumber slot) {
-                           return !is_whole_process(slot_at(slot));
-                         });
-  } else {
-    const std::size_t known = found.due.size() + found.to_signal.size();
-    const Duration shortest = std::exchange(activity.shortest, kForever);
-    next = next_ = WorkerPage::scan(scan, found, activity);
-    shortest_ = std::exchange(activity.shortest, shortest);
-    if (found.due.size() + found.to_signal.size() > known) {
-      next_ = {};  // scopes that are due may be deferred, and must be found again
-    }
-  }
-  activity.shortest = std::min(activity.shortest, shortest_);
-  return next;
+  is_changed_ = true;
 }
 
 Result<std::shared_ptr<PipePage>> PipePage::adopt(const std::string& folder, pid_t pid,
                                                   Terms terms) {
   auto adopted = std::make_shared<PipePage>(folder, pid, terms);
-  const std::string path = adopted->path();
+  const std::string& path = adopted->path_;
   auto file = open_own_file(path, O_RDWR);
   FILETIMER_TRY(file);
   // The file is read into memory and not mapped, because a hole in a mapping may raise SIGBUS.
-  struct alignas(64) Line {
-    std::byte bytes[64];
-  };
-  std::vector<Line> lines(kStatisticsAt / sizeof(Line));
-  const PageLayout page(lines.data());
-  const auto read = [&](std::size_t offset, std::size_t bytes) -> Status {
-    if (read_at(file->fd.get(), page.base() + offset, bytes, offset)) {
-      return {};
-    }
-    return errno == 0 ? failure(fmt::format("'{}' was truncated", path))
-                      : system_error(fmt::format("cannot read '{}'", path));
-  };
-  const Status header = read(0, kNamesAt);
-  if (!header && header.error().errno_value != 0) {
-    return tl::unexpected<Error>(header.error());
+  std::vector<SlotBytes> bytes(kStatisticsAt / sizeof(SlotBytes));
+  const PageLayout page(bytes.data());
+  if (!read_at(file->fd.get(), page.base(), kStatisticsAt, 0) && errno != 0) {
+    return system_error(fmt::format("cannot read '{}'", path));
   }
   if (page.header().magic == 0) {
     ::unlink(path.c_str());
@@ -305,42 +268,35 @@ Result<std::shared_ptr<PipePage>> PipePage::adopt(const std::string& folder, pid
     return failure(fmt::format("'{}': {}", path, claims.error().message));
   }
   adopted->claims_ = std::make_unique<const PageClaims>(std::move(*claims));
+  adopted->made_ = Instant{adopted->claims_->created_ns};
   adopted->grow(slots_in_use(page));
-  FILETIMER_TRY(read(kNamesAt, adopted->count_ * sizeof(SlotName)));
-  for (std::size_t i = 0; i < adopted->count_; ++i) {
-    Slot& slot = adopted->slots_[i];
-    Entry& entry = adopted->entries_[i];
+  for (std::size_t i = 0; i < adopted->slots_.size(); ++i) {
+    Slot& slot = adopted->slot_at(i);
     copy_slot(slot, page.slot(i));
-    const std::int64_t word = slot.deadline.load(kRelaxed);
-    entry.is_saved = word != slot_word::kFree;
-    if (!slot_word::is_in_use(word)) {
+    if (!slot_word::is_in_use(adopted->word_at(i))) {
       adopted->free(i);
       continue;
     }
     std::string id = read_id(page.name(i));
     if (const auto other = adopted->find(id)) {
       // It was acquired again after a verdict that was not recorded: the later one counts.
-      const Slot& earlier = adopted->slots_[*other];
+      const Slot& earlier = adopted->slot_at(*other);
       const bool is_later = slot.acquired.load(kRelaxed) > earlier.acquired.load(kRelaxed);
       adopted->free(is_later ? *other : i);
       if (!is_later) {
         continue;
       }
     }
-    entry.has_saved_name = true;
-    entry.id = std::move(id);
-    adopted->by_id_.insert(adopted->place_of(entry.id), static_cast<SlotNumber>(i));
+    adopted->entries_[i] = {.id = std::move(id), .has_saved_name = true};
+    adopted->by_id_.insert(adopted->place_of(adopted->entries_[i].id), static_cast<SlotNumber>(i));
   }
-  adopted->saved_count_ = static_cast<std::uint32_t>(adopted->count_);
-  adopted->has_header_ = true;
   adopted->fd_ = std::move(file->fd);
   return adopted;
 }
 
 void PipePage::restore_verdict(std::string_view id) {
-  if (has_open(id)) {
-    const SlotNumber slot = *find(id);
-    (void)try_expire(slot, slot_at(slot).deadline.load(kRelaxed));
+  if (const auto slot = find(id); slot && slot_word::is_open(word_at(*slot))) {
+    (void)try_expire(*slot, word_at(*slot));
   }
 }
 
@@ -350,86 +306,70 @@ Status PipePage::save(const Process& worker, const std::optional<WorkerFacts>& f
   if ((!fd_ && by_id_.empty()) || write(worker, facts)) {
     return {};
   }
-  const Status failed = system_error(fmt::format("cannot write '{}'", path()));
+  const Status failed = system_error(fmt::format("cannot write '{}'", path_));
   remove();
   return failed;
 }
 
 bool PipePage::write(const Process& worker, const std::optional<WorkerFacts>& facts) {
   if (!fd_) {
-    const std::string name = path();
-    ::unlink(name.c_str());
-    fd_ = UniqueFd(::open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    ::unlink(path_.c_str());
+    fd_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (!fd_ || ::ftruncate(fd_.get(), kPageBytes) != 0) {
       return false;
     }
   }
-  if ((!has_header_ || (facts && !has_facts_)) && !write_header(worker, facts)) {
+  // The header and the slots behind it.
+  const std::size_t count = std::min(slots_.size(), kMaxScopesPerWorker);
+  std::vector<SlotBytes> bytes(kSlotsAt / sizeof(SlotBytes) + count);
+  const PageLayout page(bytes.data());
+  const auto write_bytes = [&] {
+    return write_at(fd_.get(), bytes.data(), bytes.size() * sizeof(SlotBytes), 0);
+  };
+  write_header(page.header(), worker, facts);
+  page.header().created_ns = made_.ns;
+  page.header().slots.store(static_cast<std::uint32_t>(count), kRelaxed);
+  for (std::size_t i = 0; i < count; ++i) {
+    copy_slot(page.slot(i), slot_at(i));
+  }
+  for (const Cancelled& each : cancelled_) {
+    if (each.slot < count) {
+      page.slot(each.slot).deadline.store(each.word, kRelaxed);
+    }
+  }
+  // A reader that finds a slot in use finds its name: slots are free until their names are written.
+  std::vector<std::pair<std::size_t, std::int64_t>> unnamed;
+  for (std::size_t i = 0; i < count; ++i) {
+    std::atomic<std::int64_t>& deadline = page.slot(i).deadline;
+    if (deadline.load(kRelaxed) != slot_word::kFree && !entries_[i].has_saved_name) {
+      unnamed.emplace_back(i, deadline.exchange(slot_word::kFree, kRelaxed));
+    }
+  }
+  if (!unnamed.empty() && !write_bytes()) {
     return false;
   }
-  for (std::size_t slot = 0; slot < count_; ++slot) {
-    if (std::exchange(entries_[slot].is_changed, false) && !write_slot(slot)) {
-      return false;
-    }
-  }
-  const auto count = static_cast<std::uint32_t>(std::min(count_, kMaxScopesPerWorker));
-  return count == std::exchange(saved_count_, count) ||
-         write_at(fd_.get(), &count, sizeof count, offsetof(PageHeader, slots));
-}
-
-bool PipePage::write_header(const Process& worker, const std::optional<WorkerFacts>& facts) {
-  PageHeader header{};
-  begin_page(header, page_flag::kMadeByServer);
-  header.pid = worker.pid;
-  header.start_time = worker.start_time;
-  header.slots.store(saved_count_, kRelaxed);
-  put_text(header.comm, worker.comm);
-  if (facts) {
-    const auto text_of = [](const std::optional<int>& rank) {
-      return rank ? fmt::format("{}", *rank) : std::string{};
-    };
-    put_text(header.rank, text_of(facts->rank));
-    put_text(header.local_rank, text_of(facts->local_rank));
-    put_text(header.job_id, facts->job_id);
-  }
-  has_header_ = true;
-  has_facts_ = facts.has_value();
-  return write_at(fd_.get(), &header, sizeof header, 0);
-}
-
-// Writes the slot as free, then the name, then the slot: a reader that finds the slot open finds
-// the right name.
-bool PipePage::write_slot(std::size_t index) {
-  Entry& entry = entries_[index];
-  const std::size_t at = kSlotsAt + index * sizeof(Slot);
-  const bool is_free = slots_[index].deadline.load(kRelaxed) == slot_word::kFree;
-  if (index >= kMaxScopesPerWorker || entry.is_cancelled || (is_free && !entry.is_saved)) {
-    return true;
-  }
-  if (!is_free && !entry.has_saved_name) {
-    const std::int64_t free = slot_word::kFree;
+  for (const auto& [i, word] : unnamed) {
+    const std::string& id = entries_[i].id;
     SlotName name{};
-    write_name(name, entry.id);
-    if (!write_at(fd_.get(), &free, sizeof free, at) ||
-        !write_at(fd_.get(), &name, name_bytes(entry.id.size()),
-                  kNamesAt + index * sizeof(SlotName))) {
+    write_name(name, id);
+    if (!write_at(fd_.get(), &name, name_bytes(id.size()), kNamesAt + i * sizeof(SlotName))) {
       return false;
     }
-    entry.has_saved_name = true;
+    entries_[i].has_saved_name = true;
+    page.slot(i).deadline.store(word, kRelaxed);
   }
-  entry.is_saved = !is_free;
-  return write_at(fd_.get(), &slots_[index], sizeof(Slot), at);
+  return write_bytes();
 }
 
 void PipePage::note_if_removed() {
-  if (fd_ && identity_of(path()) != identity_of(fd_.get())) {
+  if (fd_ && identity_of(path_) != identity_of(fd_.get())) {
     forget_file();
   }
 }
 
 void PipePage::remove() {
   if (fd_) {
-    remove_page_file(path());
+    remove_page_file(path_);
   }
   forget_file();
 }
@@ -438,12 +378,9 @@ void PipePage::remove() {
 void PipePage::forget_file() {
   fd_.reset();
   for (Entry& entry : entries_) {
-    entry.is_changed = true;
-    entry.is_saved = entry.has_saved_name = false;
+    entry.has_saved_name = false;
   }
   is_changed_ = true;
-  has_header_ = has_facts_ = false;
-  saved_count_ = 0;
 }
 
 }  // namespace filetimer

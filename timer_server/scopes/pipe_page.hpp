@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -60,14 +61,14 @@ struct ScopeView {
   ScopeTerms terms;
 };
 
-// Slots in the server's own memory, which the server writes for the worker. save() copies changed
-// slots into a file in the layout of a scope page, for the next server and for `timer_client list`.
-// A scope that is opened and released between two calls of save() is never written. The file is
-// not mapped: so a full file system is an error and not a SIGBUS, a file that is cut short costs no
-// scope, and a name needs no more memory than it has bytes.
+// Slots in the server's own memory, which the server writes for the worker. save() copies them into
+// a file in the layout of a scope page, for the next server and for `timer_client list`. A scope
+// that is opened and released between two calls of save() is not in it. The file is not mapped: so
+// a full file system is an error and not a SIGBUS, a file that is cut short costs no scope, and a
+// name needs no more memory than it has bytes.
 class PipePage final : public WorkerPage {
  public:
-  // The file is named after `pid` in `folder`, a path that must outlive the page.
+  // The file is named after `pid` in `folder`.
   PipePage(const std::string& folder, pid_t pid, Terms terms);
 
   // Reads the file that an earlier server kept for a worker, and writes to it from now on. Fails
@@ -101,65 +102,59 @@ class PipePage final : public WorkerPage {
   // Returns whether no slot is in use.
   [[nodiscard]] bool is_empty() const { return by_id_.empty(); }
 
-  // Writes the changed slots, and makes the file when the first slot is in use. Writes `facts`
-  // once. After an error the file is removed, so that no server takes stale scopes for open ones,
-  // and the next call makes it anew.
+  // Writes the slots, and makes the file when the first slot is in use. After an error the file is
+  // removed, so that no server takes stale scopes for open ones, and the next call makes it anew.
   Status save(const Process& worker, const std::optional<WorkerFacts>& facts);
   [[nodiscard]] bool needs_save() const { return is_changed_; }
   // Lets the next save() make the file anew if another process has removed or replaced it.
   void note_if_removed();
   void remove();
 
-  Instant scan(const Scan& scan, Found& found, Activity& activity) override;
-
  private:
   using SlotNumber = std::uint16_t;
   struct Entry {
     std::string id;
-    bool is_changed = false;      // since save()
-    bool is_saved = false;        // the slot is in use in the file
-    bool has_saved_name = false;  // and the file has its name
-    bool is_cancelled = false;    // by a kill that has not ended
+    bool has_saved_name = false;  // the file has it
+  };
+  // A slot that is free, and in the file still open.
+  struct Cancelled {
+    SlotNumber slot = 0;
+    std::int64_t word = 0;
+  };
+  struct alignas(Slot) SlotBytes {
+    std::byte bytes[sizeof(Slot)];
   };
 
-  [[nodiscard]] std::size_t slot_count() const override { return count_; }
-  [[nodiscard]] Slot* first_slot() const override { return slots_.get(); }
+  [[nodiscard]] std::size_t slot_count() const override { return slots_.size(); }
+  [[nodiscard]] Slot* first_slot() const override {
+    return reinterpret_cast<Slot*>(const_cast<SlotBytes*>(slots_.data()));
+  }
   [[nodiscard]] std::string id_of(std::size_t slot) override { return entries_[slot].id; }
   void on_change(std::size_t slot) override;
 
   [[nodiscard]] std::vector<SlotNumber>::const_iterator place_of(std::string_view id) const;
   [[nodiscard]] std::optional<SlotNumber> find(std::string_view id) const;
+  [[nodiscard]] std::int64_t word_at(std::size_t slot) const;
   std::optional<SlotNumber> take_free_slot();
   void grow(std::size_t count);
   void set_terms(Slot& slot, const ScopeTerms& terms) const;
-  [[nodiscard]] std::string path() const;
-  void note_change(std::size_t slot);
   void free(std::size_t slot);
   void forget_id(std::size_t slot);
   void forget_file();
-  // These return false with the reason in errno.
+  // Returns false with the reason in errno.
   bool write(const Process& worker, const std::optional<WorkerFacts>& facts);
-  bool write_header(const Process& worker, const std::optional<WorkerFacts>& facts);
-  bool write_slot(std::size_t index);
 
-  const std::string& folder_;
+  const std::string path_;
   const Terms terms_;
   std::unique_ptr<const PageClaims> claims_;  // of an adopted page; null otherwise
-  std::unique_ptr<Slot[]> slots_;
-  std::size_t capacity_ = 0;
-  std::size_t count_ = 0;          // slots ever used
-  std::vector<Entry> entries_;     // of the slots below count_
+  std::vector<SlotBytes> slots_;              // those ever used
+  std::vector<Entry> entries_;                // of these slots
   std::vector<SlotNumber> by_id_;  // slots in use, by identity; without those released late
   std::vector<SlotNumber> free_;
-  std::size_t cancelled_ = 0;     // entries
-  Instant next_;                  // no scope is due earlier
-  Duration shortest_ = kForever;  // no scope has a shorter timeout
+  std::vector<Cancelled> cancelled_;
+  Instant made_ = Instant::now();
   UniqueFd fd_;
-  const pid_t pid_;
-  bool is_changed_ = false;  // a slot
-  bool has_header_ = false;  // these three: the file
-  bool has_facts_ = false;
-  std::uint32_t saved_count_ = 0;
+  bool is_changed_ = false;  // since save()
 };
 
 }  // namespace filetimer

@@ -37,11 +37,6 @@ void WorkerPage::change_word(std::size_t slot, Change&& change) {
   }
 }
 
-const std::string& WorkerPage::name() const {
-  static const std::string none;
-  return none;
-}
-
 std::optional<SlotReading> WorkerPage::read_slot(std::size_t index, std::int64_t word) {
   return filetimer::read_slot(slot_at(index), word, [&] { return id_of(index); });
 }
@@ -53,9 +48,7 @@ Instant WorkerPage::deadline_of(const Slot& slot, std::int64_t word, const Scan&
 
 Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
   Instant next = Instant::never();
-  const std::size_t known_due = found.due.size();
-  const std::size_t known_soft = found.soft.size();
-  const std::size_t known_to_signal = found.to_signal.size();
+  found.clear();
   const bool is_whole = for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
     const bool has_ended = word == slot_word::kFree && start_in(slot.started) > scan.previous;
     if (slot_word::is_open(word) || has_ended) {
@@ -107,9 +100,7 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
     }
   });
   if (!is_whole) {
-    found.due.resize(known_due);
-    found.soft.resize(known_soft);
-    found.to_signal.resize(known_to_signal);
+    found.clear();
     return Instant::never();
   }
   return next;

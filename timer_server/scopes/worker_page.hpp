@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/due.hpp"
@@ -24,7 +25,7 @@ class WorkerPage {
   WorkerPage& operator=(const WorkerPage&) = delete;
 
   // Returns the name of the page's file in `scopes`, or an empty name for a page of the server's.
-  [[nodiscard]] virtual const std::string& name() const;
+  [[nodiscard]] const std::string& name() const { return name_; }
   // Returns which program the worker ran when the page was admitted, as startstack of
   // /proc/PID/stat. Returns 0 if that is not known or not needed.
   [[nodiscard]] virtual std::uint64_t program() const { return 0; }
@@ -86,9 +87,9 @@ class WorkerPage {
   };
   // Returns the activity of the page.
   Activity activity();
-  // Adds what it finds to `found` and `activity`. Returns the earliest deadline of the scopes that
-  // are not due, soft deadlines included.
-  virtual Instant scan(const Scan& scan, Found& found, Activity& activity);
+  // Sets `found`, and adds what it finds to `activity`. Returns the earliest deadline of the scopes
+  // that are not due, soft deadlines included.
+  Instant scan(const Scan& scan, Found& found, Activity& activity);
   // Notes that the scope was signalled, under its word.
   void note_signalled(const Due& scope);
   // Returns when the scope in the slot is due, under its word.
@@ -146,7 +147,7 @@ class WorkerPage {
   [[nodiscard]] virtual bool is_whole() const { return true; }
 
  protected:
-  WorkerPage() = default;
+  explicit WorkerPage(std::string name = {}) : name_(std::move(name)) {}
 
   // Returns a number above all slots in use.
   [[nodiscard]] virtual std::size_t slot_count() const = 0;
@@ -183,6 +184,8 @@ class WorkerPage {
     Instant judged_idle;                        // the last deadline of an idle timeout
   };
   Notes& notes_of(std::size_t slot);
+
+  const std::string name_;
   std::vector<Notes> notes_;  // by slot; few pages need them
 };
 

@@ -45,7 +45,6 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
   std::vector<DueScope> judged;
   Instant next = Instant::never();
   for (const auto& page : worker.pages) {
-    on_page_.clear();
     // scan_of() for each page: the worker may have been found resumed while the last one was
     // judged.
     next = std::min(next, page->scan(scan_of(worker, woke), on_page_, activity));
