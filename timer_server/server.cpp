@@ -43,7 +43,10 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::shared_ptr<R
       children_(core_.loop),
       registry_(core_, [this](Worker& worker) { on_worker_removed(worker); }),
       pages_(core_, registry_),
-      control_(core_, life_, [this](Announcement what) { core_.directory.announce(what); }),
+      control_(core_, life_,
+               {.publish = [this](Announcement what) { core_.directory.announce(what); },
+                .write_status =
+                    [this](JsonWriter& json) { write_status(json, core_, status(), kill_path_); }}),
       inbox_(core_, registry_, pages_, control_, life_),
       halted_(core_),
       scan_(core_, halted_),
@@ -129,7 +132,6 @@ Instant Server::iterate() {
 
 void Server::read_progress(const MissedTime::Clocks& woke) {
   inbox_.read();
-  control_.take(woke.now);
   scan_.want_before(inbox_.take_earliest_deadline(), woke.now);
   scan_.want_looks_for(inbox_.take_shortest_timeout(), woke.now);
   registry_.remove_exited_workers();
@@ -183,7 +185,6 @@ Instant Server::carry_out(Instant now) {
   if (const auto shutdown = control_.advance(now, !kills_.idle())) {
     shut_down(shutdown->why, shutdown->is_forced);
   }
-  answer_status();
   commands_.end_commands(now);  // kills wait for the ends of evidence commands
   Instant next = kills_.advance(now);
   warnings_.warn();
@@ -437,7 +438,6 @@ void Server::read_last_requests() {
   control_.take(Instant::now());
   registry_.remove_exited_workers();
   core_.workers.save_pages();
-  answer_status();
 }
 
 void Server::record_start(std::size_t adopted_scopes) {
@@ -446,11 +446,6 @@ void Server::record_start(std::size_t adopted_scopes) {
     messages::warning("can workers be killed here? {}", kill_path_.trouble);
   }
   core_.log->append(start_record(core_, kill_path_, {adopted_scopes, pages_.orphaned_scopes()}));
-}
-
-void Server::answer_status() {
-  control_.answer_status(
-      [this](JsonWriter& json) { write_status(json, core_, status(), kill_path_); });
 }
 
 ServerStatus Server::status() {

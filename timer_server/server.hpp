@@ -79,7 +79,6 @@ class Server {
   void read_last_requests();
 
   void record_start(std::size_t adopted_scopes);
-  void answer_status();
   ServerStatus status();
 
   // Each part is declared after those that it uses.

@@ -714,7 +714,7 @@ end:
    * that comes while run_once() waits for a deadline that is near is read at that deadline.
    * code: timer_server/server.cpp Server::iterate b35cace5
    * code: timer_server/server.cpp Server::run_once e22132ef
-   * code: timer_server/server.cpp Server::read_progress 4a0425e2
+   * code: timer_server/server.cpp Server::read_progress c8efd63d
    * code: timer_server/watch/page_registry.cpp PageRegistry::on_wake_up_message 4ef23849
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 299241f5
    * code: common/wake_protocol.hpp announce_scan 08ea3df8 */

@@ -45,6 +45,13 @@ std::string answer_with_reason(std::string_view kind, std::string_view reason) {
   return std::move(json).finish();
 }
 
+std::string first_of(const std::vector<std::int64_t>& numbers, std::size_t most) {
+  const std::size_t named = std::min(numbers.size(), most);
+  std::string text = fmt::format("{}", fmt::join(numbers.data(), numbers.data() + named, ", "));
+  return named < numbers.size() ? fmt::format("{} and {} more", text, numbers.size() - named)
+                                : text;
+}
+
 std::string too_many_wait(std::size_t others) {
   return fmt::format("{} clients wait for an answer: there is no room for another", others);
 }
@@ -78,18 +85,26 @@ bool ControlClients::accept() {
     }
     return false;
   }
-  if (clients_.size() >= most_) {
-    (void)write_some(connection.get(),
-                     answer_with_reason("refused", too_many_wait(clients_.size())) + '\n');
+  const auto refuse = [&connection](std::string_view why) {
+    (void)write_some(connection.get(), answer_with_reason("refused", why) + '\n');
     return true;
+  };
+  if (clients_.size() >= most_) {
+    return refuse(too_many_wait(clients_.size()));
   }
+  const Id id = ++last_id_;
   Client client;
+  try {
+    client.source =
+        watch_io(loop_, connection.get(), EPOLLIN, kOrdinary, [this, id] { on_event(id); });
+  } catch (const std::system_error& error) {
+    return refuse(error.what());
+  }
   socklen_t size = sizeof client.process;
   ::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &client.process, &size);
   client.connection = std::move(connection);
   client.until = Instant::now() + kSilentLimit;
-  clients_.emplace(++last_id_, std::move(client));
-  receive(last_id_);
+  on_event(clients_.emplace(id, std::move(client)).first->first);  // most requests are there
   return true;
 }
 
@@ -98,25 +113,32 @@ void ControlClients::accept_all() {
   }
 }
 
-// Most requests arrive with their connection.
-void ControlClients::receive(Id id) {
+void ControlClients::on_event(Id id) {
   Client& client = clients_.at(id);
+  if (!client.has_asked) {
+    receive(id, client);
+  } else if (!client.unread.empty()) {
+    client.unread.erase(0, write_some(client.connection.get(), client.unread));
+    if (client.unread.empty()) {
+      clients_.erase(id);
+    }
+  } else {
+    clients_.erase(id);
+    on_withdrawn_(id);
+  }
+}
+
+void ControlClients::receive(Id id, Client& client) {
   std::array<char, kMaxControlBytes + 1> packet{};
   const ssize_t got =
       retry_eintr([&] { return ::recv(client.connection.get(), packet.data(), packet.size(), 0); });
   if (got > 0) {
-    client.source.reset();
+    client.has_asked = true;
     client.until = Instant::never();
+    change_events(client.source, 0);  // a hang-up is reported
     asked_.push_back({id, client.process, {packet.data(), static_cast<std::size_t>(got)}});
   } else if (got == 0 || errno != EAGAIN) {
     clients_.erase(id);
-  } else if (!client.source) {
-    try {
-      client.source =
-          watch_io(loop_, client.connection.get(), EPOLLIN, kOrdinary, [this, id] { receive(id); });
-    } catch (const std::system_error&) {
-      clients_.erase(id);
-    }
   }
 }
 
@@ -138,16 +160,21 @@ bool ControlClients::has_left(Id id) const {
   return ::poll(&connection, 1, 0) > 0;
 }
 
-void ControlClients::watch(Id id) {
+bool ControlClients::grant(Id id, Duration wait) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) {
-    return;
+    return false;
   }
-  Client& client = found->second;
-  client.source = watch_io(loop_, client.connection.get(), 0, kOrdinary, [this, id] {
-    clients_.erase(id);
-    on_withdrawn_(id);
-  });
+  found->second.is_waiting = true;
+  JsonWriter json = begin_answer("granted");
+  json.field("wait_s", in_seconds(wait));
+  tell(id, std::move(json).finish());
+  return true;
+}
+
+std::size_t ControlClients::count_waiting() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(clients_, [](const auto& entry) { return entry.second.is_waiting; }));
 }
 
 void ControlClients::tell(Id id, const std::string& answer) {
@@ -163,28 +190,11 @@ void ControlClients::finish(Id id, std::string answer) {
     return;
   }
   Client& client = found->second;
-  answer += '\n';
-  answer.erase(0, write_some(client.connection.get(), answer));
-  if (answer.empty()) {
-    clients_.erase(found);
-    return;
-  }
-  client.unread = std::move(answer);
+  client.is_waiting = false;
+  client.unread = std::move(answer) + '\n';
   client.until = Instant::now() + kUnreadLimit;
-  client.source.reset();
-  try {
-    client.source =
-        watch_io(loop_, client.connection.get(), EPOLLOUT, kOrdinary, [this, &client, id] {
-          client.unread.erase(0, write_some(client.connection.get(), client.unread));
-          if (client.unread.empty()) {
-            clients_.erase(id);
-          }
-        });
-  } catch (const std::system_error& error) {
-    messages::warning("the client with pid {} gets a part of its answer: {}", client.process.pid,
-                      error.what());
-    clients_.erase(found);
-  }
+  change_events(client.source, EPOLLOUT);
+  on_event(id);
 }
 
 void ControlClients::finish_at_exit(Id id, const std::string& answer) {

@@ -13,8 +13,10 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "common/clock.hpp"
+#include "common/control.hpp"
 #include "common/json_writer.hpp"
 #include "common/posix.hpp"
 #include "timer_server/system/event_loop.hpp"
@@ -24,6 +26,8 @@ namespace filetimer {
 // Begins an answer of the kind "done", "granted", "waiting", "refused", "invalid" or "timed_out".
 JsonWriter begin_answer(std::string_view kind);
 std::string answer_with_reason(std::string_view kind, std::string_view reason);
+// Returns the first `most` numbers and how many others there are: "0, 2 and 5 more".
+std::string first_of(const std::vector<std::int64_t>& numbers, std::size_t most);
 // Returns why a client is refused if `others` wait for an answer.
 std::string too_many_wait(std::size_t others);
 
@@ -56,8 +60,8 @@ class ControlClients {
     std::string packet;
   };
 
-  // Keeps at most `most` clients. Calls `on_withdrawn` when a client that is watched has hung up;
-  // the client is removed before.
+  // Keeps at most `most` clients. Calls `on_withdrawn` when a client that waits has hung up; the
+  // client is removed before.
   ControlClients(EventLoop& loop, std::size_t most, std::function<void(Id)> on_withdrawn);
 
   // Accepts the connections of `socket` from now on, and of no earlier socket.
@@ -69,14 +73,14 @@ class ControlClients {
 
   // Returns whether the client is gone, even if `on_withdrawn` was not called yet.
   [[nodiscard]] bool has_left(Id id) const;
-  // Watches for the withdrawal of the client from now on. Throws std::system_error if there are no
-  // resources for that.
-  void watch(Id id);
+  // Answers how long the client may wait, and counts it as one that waits. Returns false if the
+  // client is gone.
+  bool grant(Id id, Duration wait);
   // Writes an answer of one packet that is not the last one. The answer is lost if the connection
   // has no room for it.
   void tell(Id id, const std::string& answer);
   // Writes the last answer and hangs up. Writes the rest later if the connection has no room for
-  // it; the rest is lost if there are no resources for that.
+  // it.
   void finish(Id id, std::string answer);
   void finish(Id id, std::string_view kind, std::string_view reason) {
     finish(id, answer_with_reason(kind, reason));
@@ -91,6 +95,8 @@ class ControlClients {
   // Returns whether the client that was added last may wait for long.
   [[nodiscard]] bool has_room_to_wait() const { return count() + kReserved <= most_; }
   [[nodiscard]] std::size_t count() const { return clients_.size(); }
+  // Returns the number of clients that wait for their last answer.
+  [[nodiscard]] std::size_t count_waiting() const;
 
  private:
   struct Client {
@@ -99,10 +105,13 @@ class ControlClients {
     EventSource source;
     std::string unread;  // the part of the last answer that is not written yet
     Instant until;       // when the client is removed; never() while it waits for an answer
+    bool has_asked = false;
+    bool is_waiting = false;
   };
   void wait_for_clients(Instant now);
   bool accept();
-  void receive(Id id);
+  void on_event(Id id);
+  void receive(Id id, Client& client);
 
   EventLoop& loop_;
   const std::size_t most_;
@@ -113,6 +122,15 @@ class ControlClients {
   std::unordered_map<Id, Client> clients_;
   std::deque<Asked> asked_;
   Id last_id_ = 0;
+};
+
+struct AcceptedRequest {
+  ControlClients::Id client = 0;
+  wire::Question question;
+  pid_t pid = 0;
+  Duration granted{};  // how long the client may wait
+  Instant now;         // when the request was accepted
+  [[nodiscard]] Instant until() const { return now + granted; }
 };
 
 }  // namespace filetimer

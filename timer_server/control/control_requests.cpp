@@ -5,8 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <iterator>
-#include <system_error>
 #include <utility>
 
 #include "common/duration_text.hpp"
@@ -35,29 +33,19 @@ void write_scopes(JsonWriter& json, Core& core, std::size_t room) {
   const Instant now = Instant::now();
   json.field("open_scope_count", core.workers.count_open_scopes()).begin_array("open_scopes");
   std::size_t listed = 0;
-  const auto is_full = [&] { return listed >= kMostListed || json.size() > room; };
-  core.workers.for_each([&](Worker& worker) {
-    if (is_full()) {
+  const auto has_room = [&] { return listed < kMostListed && json.size() <= room; };
+  core.workers.for_each([&](const Worker& worker) {
+    if (!has_room()) {
       return;
     }
-    std::vector<ScopeView> views;
-    for (const auto& page : worker.pages) {
-      for (const SlotReading& reading : page->open_slots()) {
-        if (slot_word::is_open(reading.word)) {
-          views.push_back(core.policy.view_of(reading, worker));
-        }
+    for (const ScopeView& scope : core.policy.open_scopes_of(worker)) {
+      if (!scope.terms.is_judged && has_room()) {
+        ++listed;
+        json.begin_object();
+        write_whose(json, WorkerIdentity::of(worker));
+        write_scope(json, scope, now);
+        json.end_object();
       }
-    }
-    std::ranges::stable_sort(views, {}, [](const ScopeView& view) { return view.terms.acquired; });
-    for (const ScopeView& view : views) {
-      if (is_full()) {
-        break;
-      }
-      ++listed;
-      json.begin_object();
-      write_whose(json, WorkerIdentity::of(worker));
-      write_scope(json, view, now);
-      json.end_object();
     }
   });
   json.end_array();
@@ -77,31 +65,38 @@ void write_workers(JsonWriter& json, Core& core, std::size_t room) {
   json.end_array();
 }
 
-// Adds the number of open scopes without a verdict and a list of them, and with `with_workers` a
-// list of workers. The lists are shortened so that the answer has about `room` bytes.
-void write_open(JsonWriter& json, Core& core, bool with_workers, std::size_t room) {
+// Returns an answer with the number of open scopes without a verdict and a list of them, and with
+// `with_workers` a list of workers. The lists are shortened so that the answer has about `room`
+// bytes.
+std::string answer_with_open(std::string_view kind, std::string_view reason, Core& core,
+                             bool with_workers = false, std::size_t room = kMaxRecordBytes) {
+  JsonWriter json = begin_answer(kind);
+  json.given("reason", reason);
   write_scopes(json, core, room);
   if (with_workers) {
     write_workers(json, core, room);
   }
+  return std::move(json).finish();
 }
 
-JsonWriter begin_answer_of_server() {
-  JsonWriter json = begin_answer("done");
-  json.field("server_pid", ::getpid()).field("server_version", FILETIMER_VERSION);
-  return json;
+// Whether a shutdown waits until the workers have exited, and not only until their scopes have
+// ended.
+bool waits_for_workers(const AcceptedRequest& shutdown) {
+  return shutdown.question.graceful == "workers";
 }
 
 }  // namespace
 
-ControlRequests::ControlRequests(Core& core, LifeCycle& life,
-                                 std::function<void(Announcement)> publish)
+ControlRequests::ControlRequests(Core& core, LifeCycle& life, Server server)
     : core_(core),
       life_(life),
-      publish_(std::move(publish)),
-      dumps_(core),
+      server_(std::move(server)),
       clients_(core.loop, max_waiting_clients(),
-               [this](ControlClients::Id client) { on_withdrawn(client); }),
+               [this](ControlClients::Id client) {
+                 rendezvous_.leave(client);
+                 dumps_.withdraw(client);
+               }),
+      dumps_(clients_, core),
       rendezvous_(std::max(max_waiting_clients(), ControlClients::kReserved + 1) -
                       ControlClients::kReserved,
                   clients_, core) {}
@@ -135,165 +130,104 @@ void ControlRequests::accept(const ControlClients::Asked& asked, Instant now) {
           std::min(duration_from_seconds(question->wait_s), core_.settings.max_wait), now});
 }
 
-void ControlRequests::answer(const Accepted& accepted) {
-  using Answer = void (ControlRequests::*)(const Accepted&);
-  constexpr std::pair<std::string_view, Answer> kAnswers[] = {
-      {"ping", &ControlRequests::answer_ping},
-      {"status", &ControlRequests::keep_for_status},
-      {"dump", &ControlRequests::answer_dump},
-      {"drain", &ControlRequests::answer_drain},
-      {"shutdown", &ControlRequests::answer_shutdown},
-      {"rendezvous", &ControlRequests::answer_rendezvous}};
-  for (const auto& [name, function] : kAnswers) {
-    if (accepted.question.request == name) {
-      (this->*function)(accepted);
-      return;
+void ControlRequests::answer(const AcceptedRequest& accepted) {
+  const std::string& request = accepted.question.request;
+  if (request == "ping" || request == "status") {
+    JsonWriter json = begin_answer("done");
+    json.field("server_pid", ::getpid()).field("server_version", FILETIMER_VERSION);
+    if (request == "status") {
+      server_.write_status(json);
     }
-  }
-  clients_.finish(accepted.client, "invalid",
-                  fmt::format("request is '{}': expected ping, status, dump, "
-                              "drain, shutdown or rendezvous",
-                              printable(accepted.question.request.substr(0, 64))));
-}
-
-void ControlRequests::answer_ping(const Accepted& accepted) {
-  clients_.finish(accepted.client, begin_answer_of_server().finish());
-}
-
-// The status is that at the end of the iteration.
-void ControlRequests::keep_for_status(const Accepted& accepted) {
-  status_clients_.push_back(accepted.client);
-}
-
-void ControlRequests::answer_status(const std::function<void(JsonWriter&)>& write) {
-  while (!status_clients_.empty()) {
-    JsonWriter json = begin_answer_of_server();
-    write(json);  // asks for client_count()
-    clients_.finish(status_clients_.front(), std::move(json).finish());
-    status_clients_.erase(status_clients_.begin());
+    clients_.finish(accepted.client, std::move(json).finish());
+  } else if (request == "dump") {
+    if (const Status begun = dumps_.begin(accepted); !begun) {
+      clients_.finish(accepted.client, "refused", begun.error().message);
+    }
+  } else if (request == "drain") {
+    answer_drain(accepted);
+  } else if (request == "shutdown") {
+    answer_shutdown(accepted);
+  } else if (request == "rendezvous") {
+    answer_rendezvous(accepted);
+  } else {
+    clients_.finish(accepted.client, "invalid",
+                    fmt::format("request is '{}': expected ping, status, dump, "
+                                "drain, shutdown or rendezvous",
+                                printable(request.substr(0, 64))));
   }
 }
 
-void ControlRequests::answer_dump(const Accepted& accepted) {
-  const wire::Question& question = accepted.question;
-  const Status begun =
-      dumps_.begin(accepted.client, {.rank = question.rank, .pid = question.worker},
-                   accepted.now + accepted.granted, accepted.now);
-  if (!begun) {
-    clients_.finish(accepted.client, "refused", begun.error().message);
-  } else if (!grant(accepted)) {
-    dumps_.withdraw(accepted.client);
-  }
-}
-
-void ControlRequests::answer_drain(const Accepted& accepted) {
+void ControlRequests::answer_drain(const AcceptedRequest& accepted) {
   if (accepted.question.off && (life_.is_asked_to_end() || shutdown_)) {
     clients_.finish(accepted.client, "refused", "the server has been asked to end");
     return;
   }
   is_drain_asked_ = !accepted.question.off;
   if (accepted.question.off) {
-    for (const WaitingShutdown& request : std::exchange(shutdowns_, {})) {
+    for (const AcceptedRequest& request : std::exchange(shutdowns_, {})) {
       clients_.finish(request.client, "refused", "drain --off withdrew the shutdown");
     }
   } else {
     rendezvous_.refuse_all("the server is draining");
   }
-  publish_(announcement());
+  server_.publish(announcement());
   JsonWriter json = begin_answer("done");
   json.field("draining", announcement() != Announcement::kNone)
       .field("open_scope_count", core_.workers.count_open_scopes());
   clients_.finish(accepted.client, std::move(json).finish());
 }
 
-void ControlRequests::answer_shutdown(const Accepted& accepted) {
+void ControlRequests::answer_shutdown(const AcceptedRequest& accepted) {
   const wire::Question& question = accepted.question;
-  if (!question.graceful.empty() && question.graceful != "scopes" &&
-      question.graceful != "workers") {
+  const bool is_graceful = !question.graceful.empty();
+  if (is_graceful && question.graceful != "scopes" && question.graceful != "workers") {
     clients_.finish(accepted.client, "invalid",
                     fmt::format("graceful is '{}': expected 'scopes' or 'workers'",
                                 printable(question.graceful.substr(0, 64))));
     return;
   }
-  const bool is_graceful = !question.graceful.empty();
-  if (!is_graceful && !question.force) {
-    if (const std::size_t open = core_.workers.count_open_scopes(); open > 0) {
-      JsonWriter json = begin_answer("refused");
-      json.field("reason", fmt::format("{} scope{} open", open, open == 1 ? " is" : "s are"));
-      write_open(json, core_, false, kMaxRecordBytes);
-      clients_.finish(accepted.client, std::move(json).finish());
-      return;
-    }
+  const std::size_t open = core_.workers.count_open_scopes();
+  if (!is_graceful && !question.force && open > 0) {
+    const std::string why = fmt::format("{} scope{} open", open, open == 1 ? " is" : "s are");
+    clients_.finish(accepted.client, answer_with_open("refused", why, core_));
+    return;
   }
   if (shutdowns_.size() >= kMaxWaitingClients) {
     clients_.finish(accepted.client, "refused", too_many_wait(shutdowns_.size()));
     return;
   }
-  if (!grant(accepted)) {
-    return;
-  }
+  clients_.grant(accepted.client, accepted.granted);
   rendezvous_.refuse_all("the server is shutting down");
-  shutdowns_.push_back({.client = accepted.client,
-                        .until = accepted.now + accepted.granted,
-                        .is_forced_then = is_graceful && question.force,
-                        .waits_for_workers = question.graceful == "workers"});
-  next_look_ = accepted.now;
-  next_news_ = accepted.now;
-  publish_(announcement());
+  shutdowns_.push_back(accepted);
+  next_look_ = next_news_ = accepted.now;
+  server_.publish(announcement());
   if (!is_graceful && (!shutdown_ || question.force)) {
     shutdown_ = {question.force ? "shutdown: now" : "shutdown: if_idle", question.force};
   }
 }
 
-void ControlRequests::answer_rendezvous(const Accepted& accepted) {
-  const wire::Question& question = accepted.question;
-  const auto refuse = [&](std::string_view kind, std::string_view why) {
+void ControlRequests::answer_rendezvous(const AcceptedRequest& accepted) {
+  const bool is_refused = announcement() != Announcement::kNone || !clients_.has_room_to_wait();
+  const Status joined = announcement() != Announcement::kNone
+                            ? failure("the server is draining: no new rendezvous")
+                        : is_refused ? failure(too_many_wait(clients_.count() - 1))
+                                     : rendezvous_.join(accepted);
+  if (!joined) {
+    const wire::Question& question = accepted.question;
     messages::debug("rendezvous '{}': {} is refused (pid {}): {}", question.name,
                     question.rank ? fmt::format("rank {}", *question.rank) : "a rank", accepted.pid,
-                    why);
-    clients_.finish(accepted.client, kind, why);
-  };
-  if (!question.rank || !question.world) {
-    refuse("invalid", "lacks rank or world");
-  } else if (announcement() != Announcement::kNone) {
-    refuse("refused", "the server is draining: no new rendezvous");
-  } else if (!clients_.has_room_to_wait()) {
-    refuse("refused", too_many_wait(clients_.count() - 1));
-  } else if (const Status joined = rendezvous_.join(
-                 {question.name, *question.rank, *question.world, accepted.pid, accepted.client},
-                 accepted.granted, accepted.now);
-             !joined) {
-    refuse("invalid", joined.error().message);
-  } else if (!grant(accepted)) {
-    rendezvous_.leave(accepted.client);
+                    joined.error().message);
+    clients_.finish(accepted.client, is_refused ? "refused" : "invalid", joined.error().message);
   }
-}
-
-// Answers how long the client may wait, and watches for its withdrawal from now on.
-bool ControlRequests::grant(const Accepted& accepted) {
-  try {
-    clients_.watch(accepted.client);
-  } catch (const std::system_error& error) {
-    clients_.finish(accepted.client, "refused", error.what());
-    return false;
-  }
-  JsonWriter json = begin_answer("granted");
-  json.field("wait_s", in_seconds(accepted.granted));
-  clients_.tell(accepted.client, std::move(json).finish());
-  return true;
-}
-
-void ControlRequests::on_withdrawn(ControlClients::Id client) {
-  rendezvous_.leave(client);
-  dumps_.withdraw(client);
 }
 
 std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now, bool has_kills) {
+  take(now);
   rendezvous_.advance(now);
   if (!shutdown_ && now >= next_look_) {
     advance_shutdowns(now, has_kills);
   }
-  dumps_.answer_complete(clients_);
+  dumps_.answer_complete();
   next_answer_ = clients_.advance(now);
   return std::exchange(shutdown_, std::nullopt);
 }
@@ -304,7 +238,7 @@ void ControlRequests::advance_shutdowns(Instant now, bool has_kills) {
     return;
   }
   // A single one that does not wait for workers ends the server.
-  const bool for_workers = std::ranges::all_of(shutdowns_, &WaitingShutdown::waits_for_workers);
+  const bool for_workers = std::ranges::all_of(shutdowns_, waits_for_workers);
   const bool is_over = core_.workers.count_open_scopes() == 0 && !has_kills &&
                        (!for_workers || core_.workers.count() == 0);
   if (is_over && !life_.is_asked_to_end()) {
@@ -316,10 +250,8 @@ void ControlRequests::advance_shutdowns(Instant now, bool has_kills) {
   end_overdue_shutdowns(now);
   if (!shutdown_ && now >= next_news_) {
     next_news_ = now + kNewsPeriod;
-    JsonWriter json = begin_answer("waiting");
-    write_open(json, core_, for_workers, kWholeAnswer);
-    const std::string waiting = std::move(json).finish();
-    for (const WaitingShutdown& request : shutdowns_) {
+    const std::string waiting = answer_with_open("waiting", {}, core_, for_workers, kWholeAnswer);
+    for (const AcceptedRequest& request : shutdowns_) {
       clients_.tell(request.client, waiting);
     }
   }
@@ -327,35 +259,36 @@ void ControlRequests::advance_shutdowns(Instant now, bool has_kills) {
 
 // Withdraws the shutdowns whose time is up, or has one carried out by force.
 void ControlRequests::end_overdue_shutdowns(Instant now) {
-  std::vector<WaitingShutdown> overdue;
-  std::ranges::copy_if(shutdowns_, std::back_inserter(overdue),
-                       [now](const WaitingShutdown& each) { return each.until <= now; });
-  const auto forced = std::ranges::find_if(overdue, &WaitingShutdown::is_forced_then);
-  if (forced != overdue.end()) {
-    shutdown_ = {
-        forced->waits_for_workers ? "shutdown: workers_or_now" : "shutdown: graceful_or_now", true};
-    return;
+  std::vector<AcceptedRequest> overdue;
+  for (const AcceptedRequest& each : shutdowns_) {
+    if (each.until() > now) {
+      continue;
+    }
+    if (!each.question.graceful.empty() && each.question.force) {
+      shutdown_ = {
+          waits_for_workers(each) ? "shutdown: workers_or_now" : "shutdown: graceful_or_now", true};
+      return;
+    }
+    overdue.push_back(each);
   }
-  std::erase_if(shutdowns_, [now](const WaitingShutdown& each) { return each.until <= now; });
+  std::erase_if(shutdowns_, [now](const AcceptedRequest& each) { return each.until() <= now; });
   const std::string_view why_late = life_.phase() == LifeCycle::Phase::kCommandEnded
                                         ? "kills are under way"
                                     : life_.is_asked_to_end() ? "COMMAND has not ended"
                                                               : "its time is up";
   if (shutdowns_.empty()) {
     (void)life_.handle(LifeCycle::Event::kShutdownWithdrawn, now);
-    publish_(announcement());
+    server_.publish(announcement());
   }
-  for (const WaitingShutdown& request : overdue) {
-    JsonWriter json = begin_answer("timed_out");
-    json.field("reason", why_late);
-    write_open(json, core_, request.waits_for_workers, kMaxRecordBytes);
-    clients_.finish(request.client, std::move(json).finish());
+  for (const AcceptedRequest& request : overdue) {
+    clients_.finish(request.client,
+                    answer_with_open("timed_out", why_late, core_, waits_for_workers(request)));
   }
 }
 
 Instant ControlRequests::next() const {
-  return std::min({clients_.has_requests() || shutdown_ ? Instant{} : Instant::never(),
-                   rendezvous_.next(), next_look_, next_answer_});
+  return std::min({clients_.has_requests() ? Instant{} : Instant::never(), rendezvous_.next(),
+                   next_look_, next_answer_});
 }
 
 Announcement ControlRequests::announcement() const {
@@ -368,10 +301,8 @@ Announcement ControlRequests::announcement() const {
 // runtime directory is free.
 void ControlRequests::answer_stopped() {
   rendezvous_.refuse_all("the server was stopped");
-  JsonWriter json = begin_answer("done");
-  write_open(json, core_, false, kMaxRecordBytes);
-  const std::string answer = std::move(json).finish();
-  for (const WaitingShutdown& request : shutdowns_) {
+  const std::string answer = answer_with_open("done", {}, core_);
+  for (const AcceptedRequest& request : shutdowns_) {
     clients_.finish_at_exit(request.client, answer);
   }
 }

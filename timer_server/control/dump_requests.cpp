@@ -21,25 +21,6 @@ std::optional<std::int64_t> rank_of(const Worker& worker) {
   return *worker.facts ? (*worker.facts)->rank : std::nullopt;
 }
 
-std::string why_none(const DumpRequests::Wanted& wanted, const std::set<std::int64_t>& known) {
-  if (known.empty()) {
-    return wanted.rank ? "no watched worker has a rank" : "no worker is watched";
-  }
-  std::string listed;
-  std::size_t named = 0;
-  for (const std::int64_t each : known) {
-    if (named++ == kNamedInError) {
-      listed += fmt::format(" and {} more", known.size() - kNamedInError);
-      break;
-    }
-    listed += fmt::format("{}{}", listed.empty() ? "" : ", ", each);
-  }
-  return wanted.rank
-             ? fmt::format("no watched worker has rank {}: expected {}", *wanted.rank, listed)
-             : fmt::format("no watched worker has pid {}: expected {}", wanted.pid.value_or(0),
-                           listed);
-}
-
 // Keeps the workers that are in the least common scopes: the one for which the others wait is among
 // them. Returns how many it has removed.
 std::size_t keep_most_unusual(std::vector<const Worker*>& meant, const ScopePolicy& scopes) {
@@ -70,27 +51,32 @@ std::size_t keep_most_unusual(std::vector<const Worker*>& meant, const ScopePoli
 
 }  // namespace
 
-Status DumpRequests::begin(ControlClients::Id client, const Wanted& wanted, Instant until,
-                           Instant now) {
+Status DumpRequests::begin(const AcceptedRequest& accepted) {
+  const std::optional<int> wanted_rank = accepted.question.rank;
+  const std::optional<int> wanted_pid = accepted.question.worker;
   std::vector<const Worker*> meant;
   std::set<std::int64_t> known;
   core_.workers.for_each([&](const Worker& worker) {
+    const pid_t pid = worker.process->pid;
     const auto rank = rank_of(worker);
-    if (wanted.rank) {
-      if (rank) {
-        known.insert(*rank);
-      }
-    } else {
-      known.insert(worker.process->pid);
+    if (!wanted_rank || rank) {
+      known.insert(wanted_rank ? *rank : pid);
     }
-    const bool has_rank = !wanted.rank || rank == *wanted.rank;
-    const bool has_pid = !wanted.pid || worker.process->pid == *wanted.pid;
-    if (has_rank && has_pid) {
+    if ((!wanted_rank || rank == *wanted_rank) && (!wanted_pid || pid == *wanted_pid)) {
       meant.push_back(&worker);
     }
   });
+  if (known.empty()) {
+    return failure(wanted_rank ? "no watched worker has a rank" : "no worker is watched");
+  }
   if (meant.empty()) {
-    return failure(why_none(wanted, known));
+    return failure(fmt::format("no watched worker has {} {}: expected {}",
+                               wanted_rank ? "rank" : "pid",
+                               wanted_rank ? *wanted_rank : wanted_pid.value_or(0),
+                               first_of({known.begin(), known.end()}, kNamedInError)));
+  }
+  if (!clients_.grant(accepted.client, accepted.granted)) {
+    return {};
   }
   const auto by_rank = [](const Worker* worker) {
     const auto rank = rank_of(*worker);
@@ -100,7 +86,7 @@ Status DumpRequests::begin(ControlClients::Id client, const Wanted& wanted, Inst
   const std::size_t omitted = keep_most_unusual(meant, core_.policy);
   std::ranges::sort(meant, {}, by_rank);
   Request& request = requests_.emplace_back();
-  request.client = client;
+  request.client = accepted.client;
   request.omitted = omitted;
   for (const Worker* const worker : meant) {
     Asked& asked = request.workers.emplace_back();
@@ -109,10 +95,10 @@ Status DumpRequests::begin(ControlClients::Id client, const Wanted& wanted, Inst
     asked.order = core_.desk.collect({.worker = worker->process,
                                       .level = most_evidence_allowed(),
                                       .use = EvidenceFor::kDump,
-                                      .until = std::min(until, now + kLimit),
+                                      .until = accepted.now + std::min(accepted.granted, kLimit),
                                       .limit = core_.settings.kill.evidence_timeout,
                                       .python = core_.python_dump_of(*worker)},
-                                     now, [&asked](Evidence evidence, bool) {
+                                     accepted.now, [&asked](Evidence evidence, bool) {
                                        asked.evidence = std::move(evidence);
                                        asked.order.reset();
                                      });
@@ -124,12 +110,12 @@ void DumpRequests::withdraw(ControlClients::Id client) {
   std::erase_if(requests_, [client](const Request& each) { return each.client == client; });
 }
 
-void DumpRequests::answer_complete(ControlClients& clients) {
+void DumpRequests::answer_complete() {
   std::erase_if(requests_, [&](const Request& request) {
     const bool is_done =
         std::ranges::all_of(request.workers, [](const Asked& asked) { return !asked.order; });
     if (is_done) {
-      clients.finish(request.client, answer_of(request));
+      clients_.finish(request.client, answer_of(request));
     }
     return is_done;
   });

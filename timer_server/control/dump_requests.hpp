@@ -2,13 +2,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <list>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/clock.hpp"
@@ -21,9 +17,9 @@ namespace filetimer {
 // Collects the evidence of workers for clients that ask for it. The only signal that a worker gets
 // is that on which it writes its Python stacks. Nothing is recorded.
 //
-//   const Status begun = dumps.begin(client, {.rank = 3}, until, now);
+//   const Status begun = dumps.begin(request);
 //   ...
-//   dumps.answer_complete(clients);
+//   dumps.answer_complete();
 class DumpRequests {
  public:
   // The most workers in one answer, those in the least common scopes first; the others are counted.
@@ -33,21 +29,16 @@ class DumpRequests {
   // The most open scopes that are listed of each worker: those that were opened last.
   static constexpr std::size_t kMaxScopes = 32;
 
-  // Which workers a request means; without either: all.
-  struct Wanted {
-    std::optional<int> rank;
-    std::optional<pid_t> pid;  // as the server sees it
-  };
+  DumpRequests(ControlClients& clients, Core& core) : clients_(clients), core_(core) {}
 
-  explicit DumpRequests(Core& core) : core_(core) {}
-
-  // Begins a request, which is answered by `until` at the latest. Fails if there is no such worker;
-  // the error names the ranks or pids that there are.
-  Status begin(ControlClients::Id client, const Wanted& wanted, Instant until, Instant now);
+  // Begins a request for the workers of a rank, for one with a pid, or for all. It is answered when
+  // the granted time is over at the latest. Fails if there is no such worker; the error names the
+  // ranks or pids that there are.
+  Status begin(const AcceptedRequest& accepted);
   // Forgets a request whose client has gone.
   void withdraw(ControlClients::Id client);
   // Answers the clients of the requests that are complete, after the evidence desk has delivered.
-  void answer_complete(ControlClients& clients);
+  void answer_complete();
 
  private:
   struct Asked {
@@ -64,6 +55,7 @@ class DumpRequests {
 
   static std::string answer_of(const Request& request);
 
+  ControlClients& clients_;
   Core& core_;
   std::list<Request> requests_;
 };

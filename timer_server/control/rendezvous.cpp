@@ -15,91 +15,89 @@
 namespace filetimer {
 namespace {
 
-// Returns the first kMostNamed ranks and the number of the others: "0, 2 and 5 more".
-std::string ranks_text(const std::vector<int>& ranks) {
-  constexpr std::size_t kMostNamed = 32;
-  std::string text;
-  for (std::size_t i = 0; i < ranks.size() && i < kMostNamed; ++i) {
-    text += fmt::format("{}{}", i == 0 ? "" : ", ", ranks[i]);
-  }
-  return ranks.size() > kMostNamed ? fmt::format("{} and {} more", text, ranks.size() - kMostNamed)
-                                   : text;
-}
+// The most ranks that a reason names.
+constexpr std::size_t kMostNamed = 32;
 
 }  // namespace
 
 Instant Rendezvous::Round::until() const {
   Instant first = Instant::never();
   for (const auto& [rank, member] : members) {
-    first = std::min(first, member.until);
+    first = std::min(first, member.until());
   }
   return first;
 }
 
-Status Rendezvous::check(const Rank& rank) const {
-  if (rank.name.empty() || rank.name.size() > kMaxScopeNameBytes) {
+Status Rendezvous::check(const wire::Question& question) const {
+  if (!question.rank || !question.world) {
+    return failure("lacks rank or world");
+  }
+  const int rank = *question.rank;
+  const int world = *question.world;
+  if (question.name.empty() || question.name.size() > kMaxScopeNameBytes) {
     return failure(fmt::format("the rendezvous' name has {} bytes: expected 1 to {}",
-                               rank.name.size(), kMaxScopeNameBytes));
+                               question.name.size(), kMaxScopeNameBytes));
   }
-  if (rank.world < 1 || rank.world > most_ranks_) {
-    return failure(fmt::format("the world is {}: expected 1 to {} ranks", rank.world, most_ranks_));
+  if (world < 1 || world > most_ranks_) {
+    return failure(fmt::format("the world is {}: expected 1 to {} ranks", world, most_ranks_));
   }
-  if (rank.rank < 0 || rank.rank >= rank.world) {
-    return failure(fmt::format("the rank is {}: expected 0 to {}", rank.rank, rank.world - 1));
+  if (rank < 0 || rank >= world) {
+    return failure(fmt::format("the rank is {}: expected 0 to {}", rank, world - 1));
   }
-  const auto found = rounds_.find(rank.name);
+  const auto found = rounds_.find(question.name);
   if (found == rounds_.end()) {
     return {};
   }
   const Round& round = found->second;
-  if (round.world != rank.world) {
+  if (round.world != world) {
     return failure(fmt::format("the world is {}: the ranks that wait in rendezvous '{}' gave {}",
-                               rank.world, printable(rank.name), round.world));
+                               world, printable(question.name), round.world));
   }
-  if (const auto same = round.members.find(rank.rank); same != round.members.end()) {
-    return failure(fmt::format("rank {} has joined rendezvous '{}' already (pid {})", rank.rank,
-                               printable(rank.name), same->second.pid));
+  if (const auto same = round.members.find(rank); same != round.members.end()) {
+    return failure(fmt::format("rank {} has joined rendezvous '{}' already (pid {})", rank,
+                               printable(question.name), same->second.pid));
   }
   return {};
 }
 
-Status Rendezvous::join(const Rank& rank, Duration patience, Instant now) {
-  remove([&](const std::string& name, int number, const Member& member) {
-    return name == rank.name && number == rank.rank && clients_.has_left(member.client);
-  });
-  FILETIMER_TRY(check(rank));
-  Round& round = rounds_[rank.name];
+Status Rendezvous::join(const AcceptedRequest& request) {
+  const std::string& name = request.question.name;
+  const int rank = request.question.rank.value_or(-1);
+  if (const auto found = rounds_.find(name); found != rounds_.end()) {
+    const auto same = found->second.members.find(rank);
+    if (same != found->second.members.end() && clients_.has_left(same->second.client)) {
+      leave(same->second.client);
+    }
+  }
+  FILETIMER_TRY(check(request.question));
+  if (!clients_.grant(request.client, request.granted)) {
+    return {};
+  }
+  Round& round = rounds_[name];
   if (round.members.empty()) {
-    round.world = rank.world;
-    round.begun = now;
+    round.world = *request.question.world;
+    round.begun = request.now;
   }
-  round.members[rank.rank] = {rank.pid, rank.client, now + patience};
-  round.left.erase(rank.rank);
-  messages::debug("rendezvous '{}': rank {} of {} joined (pid {}), granted {}", rank.name,
-                  rank.rank, rank.world, rank.pid, duration_text(patience));
+  round.members[rank] = request;
+  round.left.erase(rank);
+  messages::debug("rendezvous '{}': rank {} of {} joined (pid {}), granted {}", name, rank,
+                  round.world, request.pid, duration_text(request.granted));
   return {};
 }
 
-template <class Has>
-void Rendezvous::remove(Has&& has_left) {
+void Rendezvous::leave(ControlClients::Id client) {
   for (auto& entry : rounds_) {
-    const std::string& name = entry.first;
     Round& round = entry.second;
     std::erase_if(round.members, [&](const auto& member) {
-      const bool is_gone = has_left(name, member.first, member.second);
+      const bool is_gone = member.second.client == client;
       if (is_gone) {
         round.left.insert(member.first);
-        messages::debug("rendezvous '{}': rank {} left", name, member.first);
+        messages::debug("rendezvous '{}': rank {} left", entry.first, member.first);
       }
       return is_gone;
     });
   }
   std::erase_if(rounds_, [](const auto& entry) { return entry.second.members.empty(); });
-}
-
-void Rendezvous::leave(ControlClients::Id client) {
-  remove(
-      [client](const std::string&, int, const Member& member) { return member.client == client; });
 }
 
 void Rendezvous::advance(Instant now) {
@@ -111,9 +109,7 @@ void Rendezvous::advance(Instant now) {
       }
     }
   }
-  remove([&gone](const std::string&, int, const Member& member) {
-    return gone.contains(member.client);
-  });
+  std::ranges::for_each(gone, [this](ControlClients::Id client) { leave(client); });
   for (auto& [name, round] : rounds_) {
     if (round.is_full()) {
       end(name, round, {}, now);
@@ -153,9 +149,10 @@ void Rendezvous::end(const std::string& name, Round& round, std::string_view why
                     duration_for_reading(now - round.begun));
   } else {
     json.array("missing", ended.missing).array("left", ended.left);
-    reason = fmt::format(
-        "{}; missing: {}{}", why, ranks_text(ended.missing),
-        ended.left.empty() ? "" : "; of these, joined and left: " + ranks_text(ended.left));
+    reason = fmt::format("{}; missing: {}{}", why, first_of(ended.missing, kMostNamed),
+                         ended.left.empty()
+                             ? ""
+                             : "; of these, joined and left: " + first_of(ended.left, kMostNamed));
     messages::warning("rendezvous '{}' failed: {}", name, reason);
   }
   answer(round, std::move(json).finish());

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -31,18 +29,11 @@ class Rendezvous {
   Rendezvous(std::size_t most_ranks, ControlClients& clients, Core& core)
       : most_ranks_(static_cast<int>(most_ranks)), clients_(clients), core_(core) {}
 
-  struct Rank {
-    std::string name;
-    int rank = 0;
-    int world = 0;
-    pid_t pid = 0;
-    ControlClients::Id client = 0;
-  };
-  // Lets a rank join, which waits for at most `patience`. Removes a rank of this number first if
-  // its client is gone: the worker was started again. Fails without effect if the request is wrong;
-  // the error says why.
-  Status join(const Rank& rank, Duration patience, Instant now);
-  // Removes the rank of a client that is gone, or that could not be answered. Does nothing for a
+  // Grants a rank that it waits, and lets it join. Removes a rank of this number first if its
+  // client is gone: the worker was started again. Fails without effect if the request is wrong; the
+  // error says why.
+  Status join(const AcceptedRequest& request);
+  // Removes the rank of a client that is gone. A round without members is over. Does nothing for a
   // client that waits in no rendezvous.
   void leave(ControlClients::Id client);
   // Answers the ranks of rounds that are full or whose time is up, and records these rounds.
@@ -52,16 +43,11 @@ class Rendezvous {
   [[nodiscard]] Instant next() const;
 
  private:
-  struct Member {
-    pid_t pid = 0;
-    ControlClients::Id client = 0;
-    Instant until;
-  };
   struct Round {
     int world = 0;
     Instant begun;
-    std::map<int, Member> members;  // by rank
-    std::set<int> left;             // joined, and did not wait to the end
+    std::map<int, AcceptedRequest> members;  // by rank
+    std::set<int> left;                      // joined, and did not wait to the end
     [[nodiscard]] Instant until() const;
     [[nodiscard]] bool is_full() const { return members.size() == static_cast<std::size_t>(world); }
   };
@@ -69,10 +55,7 @@ class Rendezvous {
     std::uint64_t rounds = 0;
     Instant used;
   };
-  [[nodiscard]] Status check(const Rank& rank) const;
-  // Removes the members of whose clients this holds. A round without members is over.
-  template <class Has>
-  void remove(Has&& has_left);
+  [[nodiscard]] Status check(const wire::Question& question) const;
   // Answers the members of a round that is over, and records it. `why`: it failed.
   void end(const std::string& name, Round& round, std::string_view why, Instant now);
   void answer(Round& round, const std::string& answer);

@@ -46,8 +46,8 @@ struct RendezvousRound {
   int world = 0;
   Instant begun;
   std::vector<Member> joined;  // by rank
-  std::vector<int> missing;
-  std::vector<int> left;  // missing ranks that had joined and left
+  std::vector<std::int64_t> missing;
+  std::vector<std::int64_t> left;  // missing ranks that had joined and left
 };
 
 // Write the keys that identify a worker on its host (with its job, too), an open scope as it is at

@@ -53,6 +53,7 @@ struct ScopeTerms {
   bool is_idle : 1 = false;        // not a scope: the idle timeout of a worker in no scope
   bool signal_first : 1 = false;  // the signal comes at the timeout, and the deadline after `grace`
   bool is_paused : 1 = false;
+  bool is_judged : 1 = false;
 };
 
 // A scope as it stood at one moment.

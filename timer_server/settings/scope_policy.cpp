@@ -86,6 +86,7 @@ ScopeView ScopePolicy::view_of(const SlotReading& reading) const {
   terms.signal = reading.signal;
   terms.tid = reading.tid;
   terms.is_paused = slot_word::is_paused(reading.word);
+  terms.is_judged = !slot_word::is_open(reading.word);
   terms.whole_process = reading.has(slot_flag::kWholeProcess);
   terms.signal_first = reading.has(slot_flag::kSignalFirst);
   if (!reading.grace_ms) {

@@ -116,6 +116,13 @@ EventSource watch_io(EventLoop& loop, int fd, std::uint32_t events, Priority pri
   return std::make_unique<Source>(loop, fd, events, priority, std::move(handler));
 }
 
+void change_events(const EventSource& source, std::uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = source.get();
+  ::epoll_ctl(source->loop_.epoll_.get(), EPOLL_CTL_MOD, source->fd_, &event);
+}
+
 EventSource watch_signals(EventLoop& loop, std::span<const int> signals,
                           std::function<void(const signalfd_siginfo&)> handler) {
   sigset_t set;

@@ -43,6 +43,7 @@ class Source {
  private:
   friend EventLoop;
   friend void arm(const std::unique_ptr<Source>& timer, Instant when);
+  friend void change_events(const std::unique_ptr<Source>& source, std::uint32_t events);
   EventLoop& loop_;
   const int fd_;
   const Priority priority_;
@@ -74,6 +75,7 @@ class EventLoop {
   friend Source;
   friend EventSource after_events(EventLoop& loop, Priority priority, Source::Handler handler);
   friend void arm(const EventSource& timer, Instant when);
+  friend void change_events(const EventSource& source, std::uint32_t events);
   void collect(int timeout_ms);
   void add_pending(Source& source);
   void drop_pending(Source& source);
@@ -90,6 +92,8 @@ class EventLoop {
 // reported. With EPOLLET the handler need not read from `fd`.
 EventSource watch_io(EventLoop& loop, int fd, std::uint32_t events, Priority priority,
                      Source::Handler handler);
+// Lets the source of a descriptor have these events from now on.
+void change_events(const EventSource& source, std::uint32_t events);
 
 // Calls `handler` with each of these signals, which must be blocked.
 EventSource watch_signals(EventLoop& loop, std::span<const int> signals,

@@ -111,14 +111,18 @@ TEST_CASE("Each answer to a client is a line, and after the last one the server 
   ClientStage stage;
   const Connection connection = stage.connect();
   const auto id = stage.add(connection);
-  stage.clients->tell(id, "granted");
-  stage.clients->watch(id);
+  CHECK(stage.clients->count_waiting() == 0);
+  CHECK(stage.clients->grant(id, 2s));
+  CHECK(stage.clients->count_waiting() == 1);
+  stage.clients->tell(id, "waiting");
   stage.run();
   stage.clients->finish(id, "done");
-  CHECK(connection.read() == "granted\ndone\nEND");
+  CHECK(connection.read() ==
+        "{\"version\":1,\"answer\":\"granted\",\"wait_s\":2}\nwaiting\ndone\nEND");
   CHECK(stage.clients->count() == 0);
   CHECK(stage.withdrawn.empty());
   stage.clients->finish(id, "again");  // the client is gone
+  CHECK_FALSE(stage.clients->grant(id, 2s));
 }
 
 TEST_CASE("An answer before the last one is written as a whole, or else not at all") {
@@ -138,8 +142,6 @@ TEST_CASE("A client that hangs up has withdrawn, and is known to be gone before"
   const auto id = stage.add(left);
   const Connection stays = stage.connect();
   const auto other = stage.add(stays);
-  stage.clients->watch(id);
-  stage.clients->watch(other);
   stage.run();
   CHECK_FALSE(stage.clients->has_left(id));
   left.close();
@@ -207,21 +209,6 @@ TEST_CASE("A client that does not read its last answer in time, or is gone, is r
   CHECK(stage.clients->advance(due).is_never());
   CHECK(stage.clients->count() == 0);
   CHECK(stage.withdrawn.empty());  // it had its answer
-}
-
-TEST_CASE("A client whose connection cannot be watched gets what fits of its last answer") {
-  ClientStage stage;
-  const Connection connection = stage.connect();
-  const int servers_end = UniqueFd(::dup(0)).get();
-  const auto id = stage.add(connection);
-  // The loop has the descriptor already.
-  const EventSource in_the_way =
-      watch_io(stage.loop, servers_end, EPOLLIN, kOrdinary, [] { FAIL("not read"); });
-  CHECK_NOTHROW(stage.clients->finish(id, kLongAnswer));
-  CHECK(stage.clients->count() == 0);
-  const std::string read = connection.read();
-  CHECK(read.ends_with("aEND"));
-  CHECK(read.size() < kLongAnswer.size());
 }
 
 TEST_CASE("A client that asks nothing for too long is removed") {

@@ -68,7 +68,13 @@ struct QuestionStage {
     worker.pipe = std::make_shared<PipePage>(folder.path(), 4711, WorkerPage::Terms{});
     worker.pages.push_back(worker.pipe);
     pipe = worker.pipe;
-    control.emplace(core, life, [this](Announcement) { on_publish(); });
+    control.emplace(
+        core, life,
+        ControlRequests::Server{
+            [this](Announcement) { on_publish(); },
+            [this](JsonWriter& json) {
+              json.field("workers", core.workers.count()).field("askers", control->client_count());
+            }});
     control->listen(directory.take_control_socket());
   }
   void open_scopes(std::size_t count) {
@@ -113,7 +119,6 @@ struct QuestionStage {
 //   next              follows: in how many milliseconds the next look is due, or "never"
 //   page              follows: the announcement on the status page
 //   clients           follows: the number of clients that wait
-//   statuses          the status requests are answered; follows: how many
 //   gone X            the client X hangs up
 //   leaves X          likewise, and the server does not notice yet
 //   forget X          the next X is another client
@@ -167,12 +172,6 @@ class Script {
       return kNames[static_cast<std::size_t>(control.announcement())];
     } else if (first == "clients") {
       return std::to_string(control.client_count());
-    } else if (first == "statuses") {
-      int count = 0;
-      control.answer_status([&](JsonWriter& json) {
-        json.field("workers", ++count).field("askers", control.client_count());
-      });
-      return std::to_string(count);
     } else if (first == "leaves") {
       clients_.at(second)->go();
     } else if (first == "forget") {
@@ -293,11 +292,10 @@ TEST_CASE("A request of a process of another user is refused, and rejected in th
   CHECK_FALSE(stage.control->advance(stage.now, false).has_value());
 }
 
-TEST_CASE("Status requests are answered together, with the fields that the server writes then") {
+TEST_CASE("A status request is answered with the fields of the server, which counts who waits") {
   play(
-      "a status > -; b status > -; clients > 0; statuses > 2; a > workers:1,askers:0; b > "
-      "workers:2,askers:0; "
-      "statuses > 0");
+      "a status > server_pid:; b rendezvous rank=0 of=2; open 1; c shutdown graceful=scopes; "
+      "d rendezvous rank=0 of=2; e status > workers:1,askers:1; gone c; f status > askers:0");
 }
 
 TEST_CASE("A shutdown is refused while a scope is open, and carried out when no scope is open") {
