@@ -741,8 +741,8 @@ end:
        :: else -> i++; scan_next_page()
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 367886c6
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker fa42fda2 */
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan c666b3e6
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 743dbeae */
   :: d_step { server_at == READ_SLOT ->
        if
        :: IS_OPEN(word[SLOT(i, s)]) && word[SLOT(i, s)] <= JUDGES_BY -> due[s] = word[SLOT(i, s)]

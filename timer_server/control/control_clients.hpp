@@ -19,6 +19,7 @@
 #include "common/control.hpp"
 #include "common/json_writer.hpp"
 #include "common/posix.hpp"
+#include "common/wire.hpp"
 #include "timer_server/system/event_loop.hpp"
 
 namespace filetimer {
