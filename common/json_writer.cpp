@@ -47,11 +47,11 @@ void append_json_string(std::string& out, std::string_view text) {
 
 void JsonWriter::begin_value(std::string_view key) {
   if (text_.back() != '{' && text_.back() != '[') {
-    text_ += ',';
+    text_.append(",").append(space_);
   }
   if (!key.empty()) {
     append_json_string(text_, key);
-    text_ += ':';
+    text_.append(":").append(space_);
   }
 }
 

@@ -18,7 +18,8 @@ namespace filetimer {
 
 class JsonWriter {
  public:
-  JsonWriter() { text_ += '{'; }
+  // `space` follows each comma between values and each colon. It outlives the writer.
+  explicit JsonWriter(std::string_view space = {}) : space_(space) { text_ += '{'; }
 
   JsonWriter& field(std::string_view key, std::string_view value);
   JsonWriter& field(std::string_view key, const char* value) {
@@ -102,6 +103,7 @@ class JsonWriter {
     text_ += bracket;
     return *this;
   }
+  std::string_view space_;
   std::string text_;
 };
 

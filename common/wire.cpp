@@ -40,16 +40,17 @@ struct Writer {
 
 template <class Message>
 std::string written(const Message& message) {
-  JsonWriter json;
+  constexpr bool kIsLine = std::is_same_v<Message, Request>;
+  JsonWriter json(kIsLine ? " " : "");  // a line has the spaces that Python's json writes
   json.field("version", kVersion);
-  Message::visit(message, Writer{json, std::is_same_v<Message, Request>});
+  Message::visit(message, Writer{json, kIsLine});
   return std::move(json).finish();
 }
 
 }  // namespace
 
 std::string format_page_hint(std::string_view page) {
-  JsonWriter json;
+  JsonWriter json(" ");
   json.field("version", kVersion).field("x_page", page);
   return std::move(json).finish() + '\n';
 }
