@@ -103,11 +103,11 @@ struct Counters {
 // Services only: each part has its own state, keeps a reference to the core, and gets what it alone
 // needs as further arguments. The core outlives the parts. It and they are used on the loop thread.
 //
-//   Core core{settings, directory, std::move(log)};   // `directory` is open and outlives the core
+//   Core core{settings, directory};   // `directory` outlives the core
 struct Core {
   const Settings settings;
   RuntimeDirectory& directory;
-  const std::shared_ptr<RecordLog> log;
+  const std::shared_ptr<RecordLog> log = directory.log();
   Records records{directory.path()};
   KillFiles kill_files{directory.path(), records.boot_id()};
   SideThreads side_threads{settings.realtime};

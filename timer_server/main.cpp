@@ -127,20 +127,15 @@ int serve(const Settings& settings, UniqueFd passed, UniqueFd report) {
   if (this_boot() == BootId{} && ::access(kBootIdPath, F_OK) == 0) {
     return fail(exit_status::kFailed, settings, fmt::format("cannot read '{}'", kBootIdPath));
   }
-  auto directory = RuntimeDirectory::take(settings);
-  if (!directory) {
-    return fail(directory.error().status, settings, directory.error().message);
-  }
-  const struct CleanUp {
-    RuntimeDirectory& directory;
-    ~CleanUp() { directory.clean_up(); }
-  } at_end{*directory};
-  auto log = directory->open(settings, std::move(passed));
-  if (!log) {
-    return fail(log.error().status, settings, log.error().message);
-  }
   messages::start(settings.log_level, static_cast<bool>(report));
-  directory->warn_about_place();
+  const auto directory = RuntimeDirectory::open(settings, std::move(passed));
+  if (!directory) {
+    const Error& error = directory.error();
+    const int status = error.errno_value == EBUSY   ? exit_status::kAnotherServer
+                       : error.errno_value == EBADF ? exit_status::kUsage  // it fails again
+                                                    : exit_status::kFailed;
+    return fail(status, settings, error.message);
+  }
   if (settings.realtime) {
     if (Status allowed = enter_realtime(); !allowed) {
       messages::warning("{}; the server runs without it", allowed.error().message);
@@ -149,8 +144,8 @@ int serve(const Settings& settings, UniqueFd passed, UniqueFd report) {
   harden();
   int status = exit_status::kFailed;
   {
-    Server server(settings, *directory, std::move(*log));
-    status = run_server(server, settings, *directory, std::move(report));
+    Server server(settings, **directory);
+    status = run_server(server, settings, **directory, std::move(report));
   }
   messages::stop();
   return status;

@@ -45,6 +45,12 @@ void remove_folder(const std::string& path) {
   std::filesystem::remove_all(path, ignored);
 }
 
+void remove_link(const std::string& path) {
+  if (S_ISLNK(mode_of(path))) {
+    ::unlink(path.c_str());
+  }
+}
+
 // Makes a symlink, through which clients that know only the folder find a pipe or log elsewhere.
 Status point_to(const std::string& target, const std::string& link) {
   if (const mode_t mode = mode_of(link); mode != 0) {
@@ -107,11 +113,9 @@ constexpr std::size_t kMaxRemovedFolders = 64;
 // COMMAND whose server was killed may be starting.
 constexpr std::chrono::hours kAbandonedAge{1};
 
-// Returns whether the name is one of make_fresh_folder(): "run-4711-a1B2c3", with a dot before it
-// until the folder is locked.
+// Returns whether the name is one of make_fresh_folder(): "run-4711-a1B2c3".
 bool is_fresh_name(const char* name) {
-  const std::string pattern = fmt::format("{}[0-9]*-??????", kFreshFolderPrefix);
-  return ::fnmatch(pattern.c_str(), name + (name[0] == '.' ? 1 : 0), 0) == 0;
+  return ::fnmatch(fmt::format("{}[0-9]*-??????", kFreshFolderPrefix).c_str(), name, 0) == 0;
 }
 
 // Returns whether it is a folder of this user whose entries have not changed for kAbandonedAge.
@@ -119,13 +123,6 @@ bool is_old_folder(const std::string& path) {
   struct stat st {};
   return ::lstat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == ::geteuid() &&
          st.st_mtime < std::time(nullptr) - std::chrono::seconds(kAbandonedAge).count();
-}
-
-tl::unexpected<Error> held(const std::string& path, pid_t holder) {
-  return failure(holder > 0
-                     ? fmt::format("'{}' is held by the timer_server with pid {}", path, holder)
-                     : fmt::format("'{}' is held by another timer_server", path),
-                 EBUSY);
 }
 
 // Locks the file, and makes it if it is missing: the kernel frees the lock when the process ends,
@@ -141,16 +138,19 @@ Result<FileLock> take_server_lock(const std::string& path) {
   if (!S_ISREG(st.st_mode)) {
     return failure(fmt::format("'{}' is no regular file: expected one, or nothing", path));
   }
-  if (const auto lock = lock_state(file.get()); lock && lock->is_held) {
-    return held(path, lock->holder);
-  }
+  const auto state = lock_state(file.get());
   auto taken = FileLock::take(std::move(file), path);
-  return taken || taken.error().errno_value != EBUSY ? std::move(taken) : held(path, 0);
+  if (!taken && taken.error().errno_value == EBUSY) {
+    const std::string holder = state && state->holder > 0
+                                   ? fmt::format("the timer_server with pid {}", state->holder)
+                                   : "another timer_server";
+    return failure(fmt::format("'{}' is held by {}", path, holder), EBUSY);
+  }
+  return taken;
 }
 
-// Removes fresh folders that servers left when they were killed. A fresh folder gets its final name
-// after it is locked, so one without a lock has no server. The scopes that are kept in it are lost:
-// no server would have adopted them, since no two servers make the same folder.
+// Removes fresh folders that servers left when they were killed. The scopes that are kept in them
+// are lost: no server would have adopted them, since no two servers make the same folder.
 void remove_abandoned_folders(const std::string& parent) {
   std::size_t removed = 0;
   Directory folders(parent);
@@ -168,65 +168,28 @@ void remove_abandoned_folders(const std::string& parent) {
   }
 }
 
-struct FreshFolder {
-  std::string path;
-  FileLock lock;
-};
+Result<std::string> make_unique_folder(std::string pattern) {
+  if (::mkdtemp(pattern.data()) == nullptr) {
+    return system_error(fmt::format("cannot make the folder '{}'", pattern));
+  }
+  return pattern;
+}
 
-Result<FreshFolder> make_locked_folder(std::string path) {
-  if (::mkdtemp(path.data()) == nullptr) {
-    return system_error(fmt::format("cannot make the folder '{}'", path));
-  }
-  auto lock = take_server_lock(fmt::format("{}/{}", path, kBoardName));
-  if (!lock) {
-    remove_folder(path);
-  }
-  FILETIMER_TRY(lock);
-  return FreshFolder{std::move(path), std::move(*lock)};
+// For one COMMAND, so that two jobs of one user never share a folder.
+Result<std::string> make_fresh_folder(const std::string& parent) {
+  FILETIMER_TRY(create_run_folder(parent));
+  remove_abandoned_folders(parent);
+  return make_unique_folder(fmt::format("{}/{}{}-XXXXXX", parent, kFreshFolderPrefix, ::getpid()));
 }
 
 // For a host on which the default folder cannot be used, because another user has taken its name:
 // in $TMPDIR or /tmp, where no server removes the folder of a server that was killed.
-Result<FreshFolder> make_private_folder() {
+Result<std::string> make_private_folder() {
   const char* const named = std::getenv("TMPDIR");
   const std::string path =
       fmt::format("{}/filetimer-XXXXXX", named == nullptr || named[0] != '/' ? "/tmp" : named);
   FILETIMER_TRY(check_parents(path));
-  return make_locked_folder(path);
-}
-
-// For one COMMAND, so that two jobs of one user never share a folder. It is locked before it gets
-// its final name, so a folder with such a name and without a lock has no server.
-Result<FreshFolder> make_fresh_folder(const std::string& parent) {
-  FILETIMER_TRY(create_run_folder(parent));
-  remove_abandoned_folders(parent);
-  auto made =
-      make_locked_folder(fmt::format("{}/.{}{}-XXXXXX", parent, kFreshFolderPrefix, ::getpid()));
-  if (!made) {
-    return made;
-  }
-  std::string path = fmt::format("{}/{}", parent, made->path.substr(parent.size() + 2));  // no dot
-  if (::rename(made->path.c_str(), path.c_str()) != 0) {
-    const int reason = errno;
-    remove_folder(made->path);
-    return system_error(fmt::format("cannot rename '{}'", made->path), reason);
-  }
-  made->path = std::move(path);
-  return made;
-}
-
-// Returns the path that --log or the directory says. Makes the folder of a log for which neither
-// names one.
-Result<std::string> log_path_of(const Settings& settings, const RunFolder& folder) {
-  if (!settings.log.empty()) {
-    return settings.log;
-  }
-  auto path = default_log_path(folder);
-  if (path && !folder.was_named()) {
-    const std::string parent = std::filesystem::path(*path).parent_path().string();
-    FILETIMER_TRY(create_run_folder(parent));
-  }
-  return path;
+  return make_unique_folder(path);
 }
 
 }  // namespace
@@ -252,221 +215,179 @@ Result<UniqueFd> make_control_socket(const std::string& dir) {
   return socket;
 }
 
-tl::expected<RuntimeDirectory, StartFailure> RuntimeDirectory::take(const Settings& settings) {
-  RunFolder folder = resolve_run_folder(settings.dir);
-  const bool is_fresh = !folder.was_named() && !settings.command.empty();
-  const auto log = log_path_of(settings, folder);
-  FILETIMER_TRY(log);
-  std::optional<FileLock> held;
-  std::string no_default;
-  if (is_fresh) {
-    auto made = make_fresh_folder(folder.dir);
-    if (!made) {
-      no_default = made.error().message;
-      made = make_private_folder();
-    }
-    if (!made) {
-      return failure(fmt::format("{}; {}", no_default, made.error().message));
-    }
-    folder.dir = made->path;
-    held = std::move(made->lock);
-  } else {
-    FILETIMER_TRY(create_run_folder(folder.dir));
-    auto lock = take_server_lock(folder.path(kBoardName));
-    FILETIMER_TRY(lock);
-    held = std::move(*lock);
-  }
-  RuntimeDirectory directory(std::move(*held));
-  directory.folder_ = folder;
-  directory.pipe_ = settings.fifo.empty() ? folder.path(kPipeName) : absolute_path(settings.fifo);
-  directory.log_ = absolute_path(*log);
-  directory.is_fresh_ = is_fresh;
-  directory.no_default_ = std::move(no_default);
-  directory.terms_ = {.max_timeout = settings.max_timeout.value_or(kForever),
-                      .default_timeout = settings.default_timeout.value_or(Duration::zero()),
-                      .warn_at = settings.warn_at ? warn_at_word(*settings.warn_at) : 0};
-  return directory;
-}
-
-tl::expected<std::shared_ptr<RecordLog>, StartFailure> RuntimeDirectory::open(
-    const Settings& settings, UniqueFd passed) {
-  // The status page first, because clients that open the pipe look at it.
-  auto board = BoardFile::open(folder_.path(kBoardName), terms_);
-  FILETIMER_TRY(board);
-  auto pages = PageFolder::make(path());
-  FILETIMER_TRY(pages);
-  FILETIMER_TRY(make_control());
-  const std::string own = folder_.path(kPipeName);
-  if (pipe_ == own && S_ISLNK(mode_of(own))) {
-    ::unlink(own.c_str());  // left by a server whose pipe was elsewhere
-  }
-  has_passed_pipe_ = static_cast<bool>(passed);
-  auto pipe = passed ? RequestPipe::take(pipe_, std::move(passed)) : open_pipe(pipe_);
-  if (!pipe) {
-    StartFailure failure(pipe.error());
-    if (has_passed_pipe_) {
-      failure.status = exit_status::kUsage;  // a restart with the same arguments fails again
-    }
-    return tl::unexpected(std::move(failure));
-  }
-  opened_.emplace(Opened{std::move(*pipe), {}, std::move(*pages)});
-  opened_->boards.push_back(std::move(*board));
-  if (pipe_ != own) {
-    FILETIMER_TRY(point_to(pipe_, own));
-  }
-  RecordLog::Settings log_settings;
-  log_settings.path = log_;
-  log_settings.max_bytes = settings.log_max_bytes;
-  auto log = RecordLog::open(std::move(log_settings));
-  FILETIMER_TRY(log);
-  FILETIMER_TRY(point_to_log());
-  return std::move(*log);
-}
-
-// The link stays when the server ends, because the log is most often read afterwards.
-Status RuntimeDirectory::point_to_log() const {
-  const std::string link = folder_.path(kLogLinkName);
-  // Every process finds the same regular file; /dev/stderr differs for each.
-  if (log_ != folder_.path(kLogName) && S_ISREG(mode_of(log_))) {
-    return point_to(log_, link);
-  }
-  if (S_ISLNK(mode_of(link))) {
-    ::unlink(link.c_str());  // left by a server whose log was elsewhere
-  }
-  return {};
-}
-
-void RuntimeDirectory::warn_about_place() const {
-  if (!no_default_.empty()) {
-    messages::warning("{}; the directory is '{}'", no_default_, path());
-  }
-  if (const std::string_view kind = network_file_system(path()); !kind.empty()) {
+Result<std::unique_ptr<RuntimeDirectory>> RuntimeDirectory::open(const Settings& settings,
+                                                                 UniqueFd passed) {
+  std::unique_ptr<RuntimeDirectory> directory(new RuntimeDirectory);
+  FILETIMER_TRY(directory->choose_folder(settings));
+  FILETIMER_TRY(directory->make_entries());
+  FILETIMER_TRY(directory->open_pipe_and_log(settings, std::move(passed)));
+  if (const std::string_view kind = network_file_system(directory->path()); !kind.empty()) {
     messages::warning(
         "'{}' is on a network file system ({}): no deadline is judged while it hangs. Choose a "
         "directory in memory with --dir",
-        path(), kind);
+        directory->path(), kind);
   }
+  return directory;
 }
 
-void RuntimeDirectory::serve() {
-  opened_->boards.back().serve();
+Status RuntimeDirectory::choose_folder(const Settings& settings) {
+  folder_ = resolve_run_folder(settings.dir);
+  const auto log = settings.log.empty() ? default_log_path(folder_) : settings.log;
+  FILETIMER_TRY(log);
+  log_path_ = absolute_path(*log);
+  if (settings.log.empty() && !folder_.was_named()) {
+    FILETIMER_TRY(create_run_folder(std::filesystem::path(log_path_).parent_path().string()));
+  }
+  terms_ = {.max_timeout = settings.max_timeout.value_or(kForever),
+            .default_timeout = settings.default_timeout.value_or(Duration::zero()),
+            .warn_at = settings.warn_at ? warn_at_word(*settings.warn_at) : 0};
+  if (folder_.was_named() || settings.command.empty()) {
+    return {};
+  }
+  auto made = make_fresh_folder(folder_.dir);
+  if (!made) {
+    const std::string reason = made.error().message;
+    made = make_private_folder();
+    if (!made) {
+      return failure(fmt::format("{}; {}", reason, made.error().message));
+    }
+    messages::warning("{}; the directory is '{}'", reason, *made);
+  }
+  folder_.dir = std::move(*made);
+  is_fresh_ = true;
+  return {};
+}
+
+// Makes the entries that every client needs, as far as they are missing. The status page comes
+// after the folders, because a client that finds it uses them at once, and before the pipe, because
+// a client that opens that looks at it.
+Status RuntimeDirectory::make_entries() {
+  FILETIMER_TRY(create_run_folder(path()));
+  auto pages = PageFolder::make(path());
+  FILETIMER_TRY(pages);
+  pages_ = std::move(*pages);
+  if (!has_status_page()) {
+    FILETIMER_TRY(make_status_page());
+  }
+  // The lock is held, so no other server has a socket there.
+  auto control = make_control_socket(path());
+  FILETIMER_TRY(control);
+  control_ = std::move(*control);
+  control_file_ = identity_of(folder_.path(kControlName));
+  return {};
+}
+
+bool RuntimeDirectory::has_status_page() const {
+  return lock_ && identity_of(folder_.path(kBoardName)) == lock_->identity() && board_->is_whole();
+}
+
+Status RuntimeDirectory::make_status_page() {
+  const std::string path = folder_.path(kBoardName);
+  if (lock_ && identity_of(path) == lock_->identity()) {
+    ::unlink(path.c_str());  // it was cut short
+  }
+  auto lock = take_server_lock(path);
+  FILETIMER_TRY(lock);
+  auto board = BoardFile::open(path, terms_);
+  FILETIMER_TRY(board);
+  if (board_) {
+    // Clients that have mapped it look at the path once a second.
+    board_->want_all_wakes();
+    board_->serve();
+  }
+  lock_ = std::move(*lock);
+  board_.emplace(std::move(*board));
+  return {};
+}
+
+Status RuntimeDirectory::open_pipe_and_log(const Settings& settings, UniqueFd passed) {
+  const std::string own = folder_.path(kPipeName);
+  const std::string path = settings.fifo.empty() ? own : absolute_path(settings.fifo);
+  if (path == own) {
+    remove_link(own);  // left by a server whose pipe was elsewhere
+  }
+  const bool is_passed = static_cast<bool>(passed);
+  auto pipe = is_passed ? RequestPipe::take(path, std::move(passed)) : open_pipe(path);
+  if (!pipe && is_passed) {
+    return failure(pipe.error().message, EBADF);
+  }
+  FILETIMER_TRY(pipe);
+  pipe_ = std::move(*pipe);
+  RecordLog::Settings log_settings;
+  log_settings.path = log_path_;
+  log_settings.max_bytes = settings.log_max_bytes;
+  auto log = RecordLog::open(std::move(log_settings));
+  FILETIMER_TRY(log);
+  log_ = std::move(*log);
+  return make_links();
+}
+
+// The link to the log stays when the server ends, because the log is most often read afterwards.
+Status RuntimeDirectory::make_links() const {
+  if (const std::string own = folder_.path(kPipeName); pipe_->path() != own) {
+    FILETIMER_TRY(point_to(pipe_->path(), own));
+  }
+  const std::string link = folder_.path(kLogLinkName);
+  // Every process finds the same regular file; /dev/stderr differs for each.
+  if (log_path_ != folder_.path(kLogName) && S_ISREG(mode_of(log_path_))) {
+    return point_to(log_path_, link);
+  }
+  remove_link(link);  // left by a server whose log was elsewhere
+  return {};
 }
 
 void RuntimeDirectory::announce(Announcement announcement) {
   announced_ = announcement;
-  if (!is_serving_) {
-    return;
-  }
-  for (BoardFile& board : opened_->boards) {
-    board.announce(announcement);
+  if (is_serving_) {
+    board_->announce(announcement);
   }
 }
 
 void RuntimeDirectory::stop_serving() {
   is_serving_ = false;
-  for (BoardFile& board : opened_->boards) {
-    board.stop();
-  }
+  board_->stop();
 }
 
 bool RuntimeDirectory::restore() {
-  Result<bool> restored = restore_entries();
-  report(folder_trouble_, restored ? std::string{} : restored.error().message);
-  if (!restored || !*restored) {
+  const bool has_folders = std::ranges::all_of(
+      std::array{kOwnersName, kStacksName, kServerPagesName},
+      [this](std::string_view name) { return S_ISDIR(mode_of(pages_->page_path(name))); });
+  const bool is_complete =
+      has_folders && has_status_page() && identity_of(folder_.path(kControlName)) == control_file_;
+  const Status made = is_complete ? Status{} : make_entries();
+  report(folder_trouble_, made ? std::string{} : made.error().message);
+  if (is_complete || !made) {
     return false;
   }
+  board_->serve();
+  announce(announced_);
+  (void)make_links();  // the server can do without them
   messages::warning("an entry of '{}' was removed or cut short: made again", path());
   return true;
 }
 
-Result<bool> RuntimeDirectory::restore_entries() {
-  const bool has_board = identity_of(folder_.path(kBoardName)) == lock_.identity();
-  BoardFile& board = opened_->boards.back();
-  const bool has_pages = std::ranges::all_of(
-      std::array{kOwnersName, kStacksName, kServerPagesName},
-      [this](std::string_view name) { return S_ISDIR(mode_of(opened_->pages.page_path(name))); });
-  if (has_board && board.is_whole() && has_pages &&
-      identity_of(folder_.path(kControlName)) == control_file_) {
-    return false;
+bool RuntimeDirectory::is_pipe_gone() {
+  const RequestPipe::Condition condition = pipe_->condition();
+  if (condition == RequestPipe::Condition::kInPlace) {
+    report(pipe_trouble_, {});
+  } else if (condition == RequestPipe::Condition::kTakenOver) {
+    report(pipe_trouble_,
+           fmt::format("'{}' was replaced by a pipe that another process reads: requests written "
+                       "there do not reach this server",
+                       pipe_->path()));
   }
-  FILETIMER_TRY(create_run_folder(path()));
-  auto pages = PageFolder::make(path());
-  FILETIMER_TRY(pages);
-  opened_->pages = std::move(*pages);
-  // The status page after them, because a client that finds it uses the folders at once. It is
-  // opened only if it is missing, since closing a second descriptor of it would drop the lock.
-  if (!has_board) {
-    FILETIMER_TRY(restore_status_page());
-  } else if (!board.is_whole()) {
-    FILETIMER_TRY(board.restore());
-    board.serve();
-    announce(announced_);
-  }
-  // The lock is held, so no other server has a socket there.
-  FILETIMER_TRY(make_control());
-  (void)point_to_log();  // the server can do without the link
-  if (const std::string own = folder_.path(kPipeName); pipe_ != own) {
-    (void)point_to(pipe_, own);
-  }
-  return true;
+  return condition == RequestPipe::Condition::kGone;
 }
 
-Status RuntimeDirectory::make_control() {
-  auto made = make_control_socket(path());
-  FILETIMER_TRY(made);
-  control_ = std::move(*made);
-  control_file_ = identity_of(folder_.path(kControlName));
-  return {};
-}
-
-Status RuntimeDirectory::restore_status_page() {
-  const std::string path = folder_.path(kBoardName);
-  auto lock = take_server_lock(path);
-  FILETIMER_TRY(lock);
-  auto board = BoardFile::open(path, terms_);
-  FILETIMER_TRY(board);
-  lock_ = std::move(*lock);  // the old lock was on a file that no client can find any more
-  std::vector<BoardFile>& boards = opened_->boards;
-  boards.back().want_all_wakes();
-  boards.push_back(std::move(*board));
-  if (boards.size() > kMaxStatusPages) {
-    boards.erase(boards.begin());
+void RuntimeDirectory::restore_pipe() {
+  const std::string path = pipe_->path();
+  auto made = move_aside(path).and_then([&] { return RequestPipe::open(path); });
+  report(pipe_trouble_, made ? std::string{} : made.error().message);
+  if (made) {
+    pipe_ = std::move(*made);
+    board_->serve();
+    messages::warning("the pipe '{}' was gone: made again", path);
   }
-  boards.back().serve();
-  announce(announced_);
-  return {};
-}
-
-std::optional<RequestPipe> RuntimeDirectory::replace_pipe() {
-  switch (pipe().condition()) {
-    case RequestPipe::Condition::kInPlace:
-      report(pipe_trouble_, {});
-      return std::nullopt;
-    case RequestPipe::Condition::kTakenOver:
-      report(pipe_trouble_,
-             fmt::format("'{}' was replaced by a pipe that another process reads: requests written "
-                         "there do not reach this server",
-                         pipe_));
-      return std::nullopt;
-    case RequestPipe::Condition::kGone:
-      break;
-  }
-  auto made = move_aside(pipe_).and_then([this] { return RequestPipe::open(pipe_); });
-  if (!made) {
-    report(pipe_trouble_, made.error().message);
-    return std::nullopt;
-  }
-  return std::move(*made);
-}
-
-void RuntimeDirectory::use(RequestPipe pipe) {
-  opened_->pipe = std::move(pipe);
-  // On all status pages, because a client that found no reader waits for a change of its own.
-  for (BoardFile& board : opened_->boards) {
-    board.serve();
-  }
-  messages::warning("the pipe '{}' was gone: made again", pipe_);
-  pipe_trouble_.clear();
 }
 
 // Writes a message if `trouble` is not the last one.
@@ -483,14 +404,16 @@ void RuntimeDirectory::remove_control_socket() const {
   }
 }
 
-void RuntimeDirectory::clean_up() {
-  if (opened_) {
-    opened_->pipe.remove_from_path();
+RuntimeDirectory::~RuntimeDirectory() {
+  if (lock_) {
+    remove_control_socket();
   }
-  remove_control_socket();
-  const std::string own = folder_.path(kPipeName);
-  if (pipe_ != own && S_ISLNK(mode_of(own)) && !has_passed_pipe_) {
-    ::unlink(own.c_str());
+  if (pipe_) {
+    pipe_->remove_from_path();
+    if (const std::string own = folder_.path(kPipeName);
+        pipe_->path() != own && !pipe_->outlives_server()) {
+      remove_link(own);
+    }
   }
   if (is_fresh_) {
     remove_folder(path());

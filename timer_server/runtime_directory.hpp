@@ -3,9 +3,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "common/board.hpp"
 #include "common/kept_fd.hpp"
@@ -20,103 +20,77 @@
 
 namespace filetimer {
 
-// Why a server cannot start: the message of main(), and the exit status.
-struct StartFailure {
-  // EBUSY: another server has what could not be taken.
-  StartFailure(const Error& error)
-      : message(error.message),
-        status(error.errno_value == EBUSY ? exit_status::kAnotherServer : exit_status::kFailed) {}
-
-  std::string message;
-  int status;
-};
-
 // Makes the control socket in the runtime directory `dir`, whose lock this process holds: a socket
 // that is there was left by another server, and is removed. Fails if another file is in the way.
 Result<UniqueFd> make_control_socket(const std::string& dir);
 
 // Holds the lock that makes this server the only one of the directory, for the lifetime of the
 // object, and opens the entries of the directory. While the server runs, restore() and
-// replace_pipe() check each entry, because users and cleaners of /tmp remove files.
+// is_pipe_gone() check each entry, because users and cleaners of /tmp remove files.
 class RuntimeDirectory {
  public:
-  // Chooses, makes, checks and locks the directory. A server with COMMAND and without a named
-  // directory gets a fresh one inside the default one.
-  static tl::expected<RuntimeDirectory, StartFailure> take(const Settings& settings);
-  RuntimeDirectory(RuntimeDirectory&&) noexcept = default;
-  RuntimeDirectory& operator=(RuntimeDirectory&&) noexcept = default;
-
-  // Opens the entries of the directory, the request pipe (or takes the `passed` one), and the log,
-  // and starts the log's thread: the process must not fork afterwards. Must be called once, before
-  // the members below.
-  tl::expected<std::shared_ptr<RecordLog>, StartFailure> open(const Settings& settings,
-                                                              UniqueFd passed);
-
-  // Warns if the default directory could not be used, and if the directory is on a network file
-  // system, where calls of the loop may hang. Called after messages::start().
-  void warn_about_place() const;
+  // Chooses, makes, checks and locks the directory, and opens its entries, the request pipe (or
+  // takes the `passed` one) and the log. A server with COMMAND and without a named directory gets a
+  // fresh one inside the default one. Fails with EBUSY if another server has what is needed, and
+  // with EBADF if the passed pipe cannot be used. The process must not fork afterwards, since the
+  // log has a thread.
+  static Result<std::unique_ptr<RuntimeDirectory>> open(const Settings& settings, UniqueFd passed);
+  RuntimeDirectory(const RuntimeDirectory&) = delete;
+  RuntimeDirectory& operator=(const RuntimeDirectory&) = delete;
+  // Removes the request pipe, the control socket, the link to the pipe, and a fresh directory with
+  // all its entries.
+  ~RuntimeDirectory();
 
   [[nodiscard]] const std::string& path() const { return folder_.dir; }
-  [[nodiscard]] RequestPipe& pipe() { return opened_->pipe; }
-  [[nodiscard]] const RequestPipe& pipe() const { return opened_->pipe; }
-  [[nodiscard]] PageFolder& pages() { return opened_->pages; }
+  [[nodiscard]] RequestPipe& pipe() { return *pipe_; }
+  [[nodiscard]] const RequestPipe& pipe() const { return *pipe_; }
+  [[nodiscard]] PageFolder& pages() { return *pages_; }
+  [[nodiscard]] const std::shared_ptr<RecordLog>& log() const { return log_; }
   // Gives the control socket to the caller. After a restore() there is a new one.
   [[nodiscard]] UniqueFd take_control_socket() { return std::move(control_); }
 
-  [[nodiscard]] BoardFile& status_page() { return opened_->boards.back(); }
-  void serve();
-  // Writes the announcement to every status page that a client may have mapped. Does nothing after
-  // stop_serving().
+  [[nodiscard]] BoardFile& status_page() { return *board_; }
+  // Writes the announcement to the status page. Does nothing after stop_serving().
   void announce(Announcement announcement);
-  // Sets the status pages to stopped. The one in place is left to the next server.
+  // Sets the status page to stopped, and leaves it to the next server.
   void stop_serving();
 
   // Makes entries again that were removed, without the request pipe, and a status page that was cut
   // short. Returns whether any was: then the folder of pages and the control socket are new.
   bool restore();
-  // Returns a new request pipe, for use(), if the one at the path is gone.
-  std::optional<RequestPipe> replace_pipe();
-  // Reads `pipe` from now on. Clients that found no reader try again.
-  void use(RequestPipe pipe);
-  // Returns why requests do not reach this server, as replace_pipe() found last; empty: they do.
+  // Returns whether the path has no pipe that is read. Then restore_pipe() makes a new one there,
+  // which is read from now on, if it can. Clients that found no reader try again.
+  bool is_pipe_gone();
+  void restore_pipe();
+  // Returns why requests do not reach this server; empty: they do.
   [[nodiscard]] const std::string& pipe_trouble() const { return pipe_trouble_; }
 
-  // Returns whether the directory is a fresh one, which clean_up() removes.
+  // Returns whether the directory is a fresh one, which is removed at the end.
   [[nodiscard]] bool ends_with_server() const { return is_fresh_; }
   // Removes the control socket: no client finds the server any more.
   void remove_control_socket() const;
-  // Removes the request pipe, the control socket, the link to the pipe, and a fresh directory with
-  // all its entries. Keeps the lock.
-  void clean_up();
 
  private:
-  explicit RuntimeDirectory(FileLock lock) : lock_(std::move(lock)) {}
-  Status point_to_log() const;
-  Result<bool> restore_entries();
-  Status make_control();
-  Status restore_status_page();
+  RuntimeDirectory() = default;
+  Status choose_folder(const Settings& settings);
+  Status make_entries();
+  [[nodiscard]] bool has_status_page() const;
+  Status make_status_page();
+  Status open_pipe_and_log(const Settings& settings, UniqueFd passed);
+  Status make_links() const;
   void report(std::string& last, std::string trouble) const;
 
-  // The most status pages that are kept: the one in place, and those that were removed, which
-  // clients may have mapped.
-  static constexpr std::size_t kMaxStatusPages = 4;
-  struct Opened {
-    RequestPipe pipe;
-    std::vector<BoardFile> boards;
-    PageFolder pages;
-  };
-
   RunFolder folder_;
-  std::string pipe_;
-  std::string log_;
+  std::string log_path_;
   BoardFile::Terms terms_;
   bool is_fresh_ = false;
-  std::string no_default_;        // why the fresh directory is not in the default one; empty: it is
-  bool has_passed_pipe_ = false;  // the link to it then stays
   bool is_serving_ = true;
   Announcement announced_ = Announcement::kNone;
-  FileLock lock_;
-  std::optional<Opened> opened_;
+  std::optional<FileLock> lock_;
+  std::optional<BoardFile> board_;
+  std::optional<PageFolder> pages_;
+  std::optional<RequestPipe> pipe_;
+  std::shared_ptr<RecordLog> log_;
   UniqueFd control_;
   FileIdentity control_file_;
   std::string pipe_trouble_;    // as last reported

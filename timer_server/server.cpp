@@ -36,8 +36,8 @@ constexpr std::array kSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 
 }  // namespace
 
-Server::Server(Settings settings, RuntimeDirectory& directory, std::shared_ptr<RecordLog> log)
-    : core_{prepared(std::move(settings)), directory, std::move(log)},
+Server::Server(Settings settings, RuntimeDirectory& directory)
+    : core_{prepared(std::move(settings)), directory},
       life_(core_.settings.command.empty() ? LifeCycle::Kind::kAlone
                                            : LifeCycle::Kind::kAroundCommand),
       children_(core_.loop),
@@ -71,7 +71,7 @@ void Server::begin() {
   sources_.push_back(watch_signals(core_.loop, kSignals, [this](const signalfd_siginfo& info) {
     on_signal(static_cast<int>(info.ssi_signo), info.ssi_code == SI_KERNEL);
   }));
-  core_.directory.serve();
+  core_.directory.status_page().serve();
   Recovery recovery(core_, registry_, pages_, kills_);
   record_start(recovery.adopt());
   recovery.resume_kills();
@@ -299,10 +299,10 @@ void Server::check_directory() {
     pages_.look_at_all();
     scan_.want();
   }
-  if (auto pipe = core_.directory.replace_pipe()) {
+  if (core_.directory.is_pipe_gone()) {
     inbox_.read();  // what was written before the old pipe is closed
     inbox_.stop_listening();
-    core_.directory.use(std::move(*pipe));
+    core_.directory.restore_pipe();
     inbox_.listen();
     scan_.want();
   }

@@ -30,14 +30,14 @@ namespace filetimer {
 // server calls the parts in the order that run_once() shows. Everything runs on the thread that
 // calls run(), except what the parts give to their own threads.
 //
-//   Server server(settings, directory, std::move(log));
+//   Server server(settings, directory);
 //   std::puts(server.ready_line().c_str());
 //   return server.run();
 class Server {
  public:
-  // Begins to serve, and adopts what an earlier server has left. `directory` is open and must
-  // outlive the server.
-  Server(Settings settings, RuntimeDirectory& directory, std::shared_ptr<RecordLog> log);
+  // Begins to serve, and adopts what an earlier server has left. `directory` must outlive the
+  // server.
+  Server(Settings settings, RuntimeDirectory& directory);
 
   [[nodiscard]] std::string ready_line() const;
   void supervise(Command command) { children_.supervise(std::move(command)); }

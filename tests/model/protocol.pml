@@ -636,11 +636,11 @@ active proctype Server() {
 end:
   do
   /* BoardFile::open()
-   * code: timer_server/scopes/board_file.cpp BoardFile::open 88ad0f9b */
+   * code: timer_server/scopes/board_file.cpp BoardFile::open effe1314 */
   :: d_step { server_at == START -> next_wake = ALWAYS; server_at = AFTER_START }
   /* RequestPipe::open()
    * code: timer_server/requests/request_pipe.cpp RequestPipe::open d30590a2
-   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open 9714c604 */
+   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open 7bc5f0eb */
   :: d_step { server_at == MAKE_PIPE ->
        if
        :: pipe_at_path == 0 -> pipe_at_path = 1 + ENDS - ends
@@ -649,7 +649,7 @@ end:
        pipe_read = pipe_at_path;
        server_at = AFTER_PIPE }
   /* BoardFile::serve()
-   * code: timer_server/scopes/board_file.cpp BoardFile::serve 4b6a5295 */
+   * code: timer_server/scopes/board_file.cpp BoardFile::serve c36349e7 */
   :: d_step { server_at == RAISE_INCARNATION ->
        incarnation++;
        server_at = AFTER_RAISE;

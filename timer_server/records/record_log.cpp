@@ -65,13 +65,6 @@ std::vector<std::string> RecordLog::list_of(std::string record) {
   return list;
 }
 
-// Moves `entries` in front of those in `queue`.
-void RecordLog::put_back(std::deque<Entry>& entries, std::deque<Entry>& queue) {
-  queue.insert(queue.begin(), std::make_move_iterator(entries.begin()),
-               std::make_move_iterator(entries.end()));
-  entries.clear();
-}
-
 Instant RecordLog::oldest_of(const std::deque<Entry>& entries) {
   return entries.empty() ? Instant::never() : entries.front().appended;
 }
@@ -106,11 +99,11 @@ void RecordLog::run() {
       work_.wait(lock);
       continue;
     }
-    std::deque<Entry> batch = begin_batch();
+    begin_attempt();
     lock.unlock();
-    const Status done = write_and_sync(batch);
+    const Status done = write_and_sync();
     lock.lock();
-    end_batch(batch, done);
+    end_attempt(done);
     // Without the lock, so that the loop does not wait for it.
     lock.unlock();
     wake_loop();
@@ -125,47 +118,51 @@ void RecordLog::run() {
   progress_.notify_all();
 }
 
-// The caller writes the batch without the mutex, and then calls end_batch().
-std::deque<RecordLog::Entry> RecordLog::begin_batch() {
+// The entries are the thread's until end_attempt(), which is called with the mutex again.
+void RecordLog::begin_attempt() {
   if (std::exchange(reopen_, false)) {
     file_.reset();
   }
-  std::deque<Entry> batch;
-  batch.swap(queue_);
-  oldest_of_batch_ = oldest_of(batch);
+  std::ranges::move(queue_, std::back_inserter(entries_));
+  queue_.clear();
+  oldest_entry_ = oldest_of(entries_);
   busy_since_ = Instant::now();  // after all that may throw an exception
-  return batch;
 }
 
-// What was written before a sync that failed may be lost, and the kernel reports that once. So it
-// is written again, but no more than one record of it until a sync has succeeded after that: a log
-// whose disk fails for long must not get longer with each attempt.
-Status RecordLog::write_and_sync(std::deque<Entry>& batch) {
-  put_back(unsynced_, batch);
-  if (has_lost_) {
-    if (Status on_disk = sync(); !on_disk) {
-      if (!is_regular_ || is_at_path()) {
-        return on_disk;
-      }
-      file_.reset();  // another file has replaced it
+// The file is opened even if there is no record: a log rotator that sent SIGHUP expects the new
+// file, and readers find a new one before its first record.
+Status RecordLog::write_and_sync() {
+  do {
+    if (!file_ || (is_regular_ && !is_at_path())) {
+      FILETIMER_TRY(sync());  // before the old file is closed
+      auto opened = open_log(settings_.path);
+      FILETIMER_TRY(opened);
+      use(std::move(*opened));
     }
-    FILETIMER_TRY(write_batch(batch, batch.empty() ? 0 : batch.size() - 1));
-    FILETIMER_TRY(sync());
-    has_lost_ = false;
-  }
-  const Status done = write_batch(batch, 0);
-  if (has_lost_) {
-    return done;  // a sync before the file is closed has failed
-  }
-  const Status on_disk = sync();
-  return done ? on_disk : done;
+    const Status written = write_some();
+    const bool is_full = is_regular_ && size_ >= settings_.max_bytes;
+    if (!written || has_lost_ || is_full || written_ == entries_.size()) {
+      const Status on_disk = sync();
+      FILETIMER_TRY(written);
+      FILETIMER_TRY(on_disk);
+    }
+    if (is_full) {
+      rotate();
+    }
+  } while (!file_ || !entries_.empty());
+  return {};
 }
 
-void RecordLog::end_batch(std::deque<Entry>& batch, const Status& done) {
-  busy_since_ = oldest_of_batch_ = Instant::never();
-  put_back(batch, queue_);  // records that were not written
+void RecordLog::end_attempt(const Status& done) {
+  // The file server may not know the file any more, or another file may be at the path. A pipe
+  // would lose its reader.
+  if (!done && is_regular_) {
+    file_.reset();
+  }
+  busy_since_ = Instant::never();
+  oldest_entry_ = oldest_of(entries_);
   queued_bytes_ = 0;
-  for (const auto* const entries : {&queue_, &unsynced_}) {
+  for (const auto* const entries : {&entries_, &queue_}) {
     for (const Entry& entry : *entries) {
       queued_bytes_ += entry.line.size();
     }
@@ -174,52 +171,26 @@ void RecordLog::end_batch(std::deque<Entry>& batch, const Status& done) {
   progress_.notify_all();
 }
 
-// Writes all but the last `kept` records. Those that are not written stay in the batch.
-Status RecordLog::write_batch(std::deque<Entry>& batch, std::size_t kept) {
-  do {
-    // The file is opened even if there is no record: a log rotator that sent SIGHUP expects the new
-    // file.
-    if (!file_ || (is_regular_ && !is_at_path())) {
-      FILETIMER_TRY(open_again());
-    }
-    if (batch.size() == kept) {
-      break;
-    }
-    if (Status written = write_some(batch, kept); !written) {
-      // A stale file handle: the file server does not know the file any more.
-      if (struct stat st{}; ::fstat(file_.get(), &st) != 0) {
-        file_.reset();
-      }
-      return written;
-    }
-    if (is_regular_ && size_ >= settings_.max_bytes) {
-      FILETIMER_TRY(sync());
-      rotate();
-    }
-  } while (batch.size() > kept || !file_);
-  return {};
-}
-
 // Writes records up to the one that makes the file too large, which is rotated after it. A pipe or
-// a terminal may take a part of a long text: one record at a time.
-Status RecordLog::write_some(std::deque<Entry>& batch, std::size_t kept) {
+// a terminal may take a part of a long text: one record at a time. So does a disk that has lost
+// records: a log whose disk fails for long must not get longer by all of them with each attempt.
+Status RecordLog::write_some() {
   std::string text;
-  auto behind = batch.begin();
-  const auto end = batch.end() - static_cast<std::ptrdiff_t>(kept);
-  for (; behind != end; ++behind) {
-    if (!text.empty() && (!is_regular_ || text.size() + behind->line.size() > kMostAtOnce ||
+  std::size_t end = written_;
+  for (; end != entries_.size(); ++end) {
+    const std::string& line = entries_[end].line;
+    if (!text.empty() && (!is_regular_ || has_lost_ || text.size() + line.size() > kMostAtOnce ||
                           size_ + text.size() >= settings_.max_bytes)) {
       break;
     }
-    text += behind->line;
+    text += line;
   }
   if (Status written = write_text(text); !written) {
     // There may be room for the first of them.
-    behind = std::next(batch.begin());
-    FILETIMER_TRY(write_text(batch.front().line));
+    end = written_ + 1;
+    FILETIMER_TRY(write_text(entries_[written_].line));
   }
-  std::move(batch.begin(), behind, std::back_inserter(unsynced_));
-  batch.erase(batch.begin(), behind);
+  written_ = end;
   return {};
 }
 
@@ -248,17 +219,10 @@ bool RecordLog::is_at_path() {
   return true;
 }
 
-// Opens the file at the path, and makes it if it is missing. What was written is synced before the
-// old file is closed.
-Status RecordLog::open_again() {
-  FILETIMER_TRY(sync());
-  auto opened = open_log(settings_.path);
-  FILETIMER_TRY(opened);
-  use(std::move(*opened));
-  return {};
-}
-
 Status RecordLog::write_text(const std::string& lines) {
+  if (lines.empty()) {
+    return {};
+  }
   const auto write_all = [&](const std::string& text) -> Status {
     const auto before = static_cast<off_t>(size_);
     const ssize_t put = retry_eintr([&] { return ::write(file_.get(), text.data(), text.size()); });
@@ -278,16 +242,19 @@ Status RecordLog::write_text(const std::string& lines) {
   return write_all(half_line_ ? "\n" + lines : lines);
 }
 
+// What was written before a sync that failed may be lost, and the kernel reports that once. So it
+// is written again.
 Status RecordLog::sync() {
+  const std::size_t written = std::exchange(written_, 0);
   // A pipe or a terminal has nothing to sync.
-  if ((file_ || !unsynced_.empty()) && ::fdatasync(file_.get()) != 0 && errno != EINVAL &&
-      errno != ENOTSUP) {
+  if (written != 0 && ::fdatasync(file_.get()) != 0 && errno != EINVAL && errno != ENOTSUP) {
     has_lost_ = true;
     return system_error(fmt::format("cannot sync the log '{}'", settings_.path));
   }
-  if (!unsynced_.empty()) {
-    synced_.store(unsynced_.back().number, std::memory_order_release);
-    unsynced_.clear();
+  if (written != 0) {
+    has_lost_ = false;
+    synced_.store(entries_[written - 1].number, std::memory_order_release);
+    entries_.erase(entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(written));
   }
   return {};
 }
@@ -312,7 +279,7 @@ void RecordLog::wake_loop() const {
 
 bool RecordLog::is_working(Instant now) const {
   const MutexLock lock(mutex_);
-  return failure_.empty() && (busy_since_.is_never() || now - busy_since_ <= kStalled);
+  return failure_.empty() && (!is_busy() || now - busy_since_ <= kStalled);
 }
 
 Instant RecordLog::stalls_at(Instant now) const {
@@ -327,14 +294,11 @@ Instant RecordLog::stalls_at(Instant now) const {
 std::string RecordLog::take_message(Instant now, bool& is_good_news) {
   const MutexLock lock(mutex_);
   std::string failure = failure_;
-  if (failure.empty() && !busy_since_.is_never() && now - busy_since_ > kStalled) {
+  if (failure.empty() && is_busy() && now - busy_since_ > kStalled) {
     failure = fmt::format("the log '{}' does not answer", settings_.path);
   }
-  if (failure.empty() && !reported_failure_.empty() && !busy_since_.is_never()) {
-    return {};  // an attempt is under way, and its result is not known yet
-  }
-  if (failure == reported_failure_) {
-    return {};
+  if (failure == reported_failure_ || (failure.empty() && is_busy())) {
+    return {};  // nothing new, or an attempt is under way whose result is not known yet
   }
   reported_failure_ = failure;
   is_good_news = failure.empty();
@@ -379,7 +343,7 @@ RecordLog::Backlog RecordLog::backlog() const {
   if (waiting == 0) {
     return {};  // though a batch that is synced may not have ended yet
   }
-  return {waiting, queued_bytes_, std::min(oldest_of_batch_, oldest_of(queue_))};
+  return {waiting, queued_bytes_, std::min(oldest_entry_, oldest_of(queue_))};
 }
 
 std::uint64_t RecordLog::lost_records() const {

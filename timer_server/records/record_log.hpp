@@ -120,7 +120,6 @@ class RecordLog {
   };
   RecordLog(Settings settings, UniqueFd file, UniqueFd event_fd);
   static std::vector<std::string> list_of(std::string record);
-  static void put_back(std::deque<Entry>& entries, std::deque<Entry>& queue);
   static Instant oldest_of(const std::deque<Entry>& entries);
   void hold(bool is_held);
   void run();
@@ -131,14 +130,12 @@ class RecordLog {
   [[nodiscard]] bool has_work() const FILETIMER_REQUIRES(mutex_) {
     return !is_held_ && (!queue_.empty() || reopen_ || !failure_.empty());
   }
-  std::deque<Entry> begin_batch() FILETIMER_REQUIRES(mutex_);
-  Status write_and_sync(std::deque<Entry>& batch);
-  void end_batch(std::deque<Entry>& batch, const Status& done) FILETIMER_REQUIRES(mutex_);
-  Status write_batch(std::deque<Entry>& batch, std::size_t kept);
-  Status write_some(std::deque<Entry>& batch, std::size_t kept);
+  void begin_attempt() FILETIMER_REQUIRES(mutex_);
+  Status write_and_sync();
+  void end_attempt(const Status& done) FILETIMER_REQUIRES(mutex_);
+  Status write_some();
   void use(UniqueFd file);
   bool is_at_path();
-  Status open_again();
   Status write_text(const std::string& text);
   Status sync();
   void rotate();
@@ -146,12 +143,13 @@ class RecordLog {
 
   const Settings settings_;
   const UniqueFd event_fd_;
-  std::atomic<std::uint64_t> synced_{0};  // stored by the thread that has written a batch
+  std::atomic<std::uint64_t> synced_{0};  // stored by the thread
 
   // Used by the thread.
   UniqueFd file_;
-  std::deque<Entry> unsynced_;  // written since the last sync that succeeded
-  bool has_lost_ = false;       // a sync has failed, and no record was synced since
+  std::deque<Entry> entries_;  // not synced, in order
+  std::size_t written_ = 0;    // of `entries_`, since the last sync
+  bool has_lost_ = false;      // a sync has failed, and no record was synced since
   bool is_regular_ = false;
   dev_t device_ = 0;
   ino_t inode_ = 0;
@@ -170,9 +168,9 @@ class RecordLog {
   std::string failure_ FILETIMER_GUARDED_BY(mutex_);
   // What take_message() returned last.
   std::string reported_failure_ FILETIMER_GUARDED_BY(mutex_);
-  // never(): no batch has begun.
+  // never(): no attempt to write is under way.
   Instant busy_since_ FILETIMER_GUARDED_BY(mutex_) = Instant::never();
-  Instant oldest_of_batch_ FILETIMER_GUARDED_BY(mutex_) = Instant::never();
+  Instant oldest_entry_ FILETIMER_GUARDED_BY(mutex_) = Instant::never();
   bool is_held_ FILETIMER_GUARDED_BY(mutex_) = false;
   bool reopen_ FILETIMER_GUARDED_BY(mutex_) = false;
   bool stopping_ FILETIMER_GUARDED_BY(mutex_) = false;

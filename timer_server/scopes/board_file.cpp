@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/futex.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -14,42 +13,28 @@
 #include "common/wake_protocol.hpp"
 
 namespace filetimer {
-namespace {
-
-Status make_room(const MappedFile& file) {
-  // By the mapping's descriptor, because closing another one of this file would drop the lock.
-  const int error = ::posix_fallocate(file.descriptor(), 0, kBoardBytes);
-  return error == 0 ? Status{}
-                    : Status{system_error("cannot make room for the status page", error)};
-}
-
-}  // namespace
 
 Result<BoardFile> BoardFile::open(const std::string& path, const Terms& terms) {
   auto file = MappedFile::map(path, MappedFile::Access::kReadWrite, kBoardBytes);
   FILETIMER_TRY(file);
-  if (Status made = make_room(*file); !made) {
-    return failure(fmt::format("'{}': {}", path, made.error().message));
+  // By the mapping's descriptor, because closing another one of this file would drop the lock.
+  if (const int error = ::posix_fallocate(file->descriptor(), 0, kBoardBytes); error != 0) {
+    return system_error(fmt::format("'{}': cannot make room for the status page", path), error);
   }
-  BoardFile opened(std::move(*file), terms);
-  opened.incarnation_ = opened.board().incarnation.load(std::memory_order_relaxed);
-  opened.write_terms();
-  return opened;
-}
-
-void BoardFile::write_terms() const {
-  Board& board = this->board();
-  board.warn_at.store(terms_.warn_at, std::memory_order_relaxed);  // before: see wake_protocol.hpp
+  BoardFile opened(std::move(*file));
+  Board& board = opened.board();
+  board.warn_at.store(terms.warn_at, std::memory_order_relaxed);  // before: see wake_protocol.hpp
   board.next_wake.store(kWakeAlways, std::memory_order_seq_cst);
   board.announcement.store(0, std::memory_order_relaxed);
-  board.max_timeout.store(terms_.max_timeout.count(), std::memory_order_relaxed);
-  board.default_timeout.store(terms_.default_timeout.count(), std::memory_order_relaxed);
+  board.max_timeout.store(terms.max_timeout.count(), std::memory_order_relaxed);
+  board.default_timeout.store(terms.default_timeout.count(), std::memory_order_relaxed);
   board.pid_namespace.store(this_pid_namespace(), std::memory_order_relaxed);
   board.server_pid.store(::getpid(), std::memory_order_relaxed);
   board.boot = this_boot();
   board.bytes = kBoardBytes;
   board.version = kBoardVersion;
   board.magic = kBoardMagic;
+  return opened;
 }
 
 bool BoardFile::is_whole() const {
@@ -58,23 +43,8 @@ bool BoardFile::is_whole() const {
          static_cast<std::size_t>(st.st_size) >= kBoardBytes;
 }
 
-Status BoardFile::restore() {
-  FILETIMER_TRY(make_room(file_));
-  // The guard may have put other memory in its place.
-  if (::mmap(file_.data(), kBoardBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-             file_.descriptor(), 0) == MAP_FAILED) {
-    return system_error("cannot map the status page again");
-  }
-  guard_.reset();
-  guard_ = std::make_unique<BusGuard>(file_.data(), kBoardBytes);
-  write_terms();
-  board().incarnation.store(incarnation_, std::memory_order_seq_cst);
-  return {};
-}
-
 void BoardFile::serve() {
-  ++incarnation_;
-  board().incarnation.store(incarnation_, std::memory_order_seq_cst);
+  board().incarnation.fetch_add(1, std::memory_order_seq_cst);
   board().state.store(static_cast<std::uint32_t>(ServerState::kServing), std::memory_order_release);
 }
 

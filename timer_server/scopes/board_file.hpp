@@ -45,21 +45,14 @@ class BoardFile {
   [[nodiscard]] bool was_cut() const { return guard_->is_broken(); }
   // Returns whether the file has its whole length, and every write found it so.
   [[nodiscard]] bool is_whole() const;
-  // Gives the file its length again, and writes it anew as open() does. serve() must follow.
-  Status restore();
 
  private:
-  BoardFile(MappedFile file, const Terms& terms)
-      : file_(std::move(file)),
-        guard_(std::make_unique<BusGuard>(file_.data(), kBoardBytes)),
-        terms_(terms) {}
+  explicit BoardFile(MappedFile file)
+      : file_(std::move(file)), guard_(std::make_unique<BusGuard>(file_.data(), kBoardBytes)) {}
   [[nodiscard]] Board& board() const { return *static_cast<Board*>(file_.data()); }
-  void write_terms() const;
 
   MappedFile file_;
   std::unique_ptr<BusGuard> guard_;  // destroyed before the mapping
-  Terms terms_;
-  std::uint64_t incarnation_ = 0;  // the last one
 };
 
 }  // namespace filetimer

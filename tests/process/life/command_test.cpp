@@ -243,8 +243,8 @@ TEST_CASE("fresh directories of killed servers are removed, and those in use are
   write_file(with_a_log / "expired.jsonl", "");
   const auto with_something_else = make_folder("run-2-abcdef", 2h);
   std::filesystem::create_symlink("elsewhere", with_something_else / "server");
-  const auto half_made = make_folder(".run-3-abcdef", 2h);
-  const auto being_made = make_folder(".run-4-abcdef", 0h);
+  const auto half_made = make_folder("run-3-abcdef", 2h);
+  const auto being_made = make_folder("run-4-abcdef", 0h);
   const Finished next = run_server(temp, {"--", "/bin/true"}, environment);
   CHECK(next.status == exited(0));
   CHECK_FALSE(exists(abandoned.dir()));

@@ -75,7 +75,7 @@ struct QuestionStage {
             [this](JsonWriter& json) {
               json.field("workers", core.workers.count()).field("askers", control->client_count());
             }});
-    control->listen(directory.take_control_socket());
+    control->listen(directory->take_control_socket());
   }
   void open_scopes(std::size_t count) {
     pipe->cancel_all();
@@ -98,8 +98,8 @@ struct QuestionStage {
   }
   testing::TempFolder folder;
   const Settings settings = settings_in(folder);
-  RuntimeDirectory directory = std::move(*RuntimeDirectory::take(settings));
-  Core core{settings, directory, std::move(*directory.open(settings, {}))};
+  const std::unique_ptr<RuntimeDirectory> directory = RuntimeDirectory::open(settings, {}).value();
+  Core core{settings, *directory};
   std::shared_ptr<PipePage> pipe;
   bool has_kills = false;
   std::function<void()> on_publish = [] {};
