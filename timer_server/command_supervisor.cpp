@@ -17,14 +17,13 @@ constexpr Duration kReapAgain = std::chrono::milliseconds{100};
 
 }  // namespace
 
-Result<Command> Command::start(const std::vector<std::string>& words, const std::string& dir,
-                               const std::string& pipe) {
+Status CommandSupervisor::start(const std::vector<std::string>& words, const std::string& dir,
+                                const std::string& pipe) {
   // Orphans of COMMAND are reparented to the server and not to init, so that the server can reap
   // them and find them when COMMAND is killed.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  std::vector<Process> inherited;
   if (const auto server = open_process(::getpid())) {
-    inherited = descendants_of(*server, own_children());
+    inherited_ = descendants_of(*server, own_children());
   }
   ChildStart start;
   start.words = words;
@@ -37,47 +36,38 @@ Result<Command> Command::start(const std::vector<std::string>& words, const std:
     child->wait();
     return system_error(fmt::format("cannot run '{}'", words[0]), error);
   }
+  child_ = std::move(*child);
   // The child was not reaped yet, so its pid is not reused even if it has ended.
-  auto process = open_process(child->pid());
-  if (!process) {
-    Process ended;
-    ended.pid = child->pid();
-    ended.pidfd = open_pidfd(child->pid());
-    return Command(std::move(*child), std::move(ended), std::move(inherited));
+  if (auto process = open_process(child_.pid())) {
+    command_ = std::move(*process);
+  } else {
+    command_.pid = child_.pid();
+    command_.pidfd = open_pidfd(child_.pid());
   }
-  return Command(std::move(*child), std::move(*process), std::move(inherited));
-}
-
-std::optional<int> Command::exit_status() {
-  const auto end = child_.reap();
-  if (!end) {
-    return std::nullopt;
-  }
-  constexpr int kLost = 125;  // the child was reaped elsewhere, and its status is lost
-  return end->signal != 0 ? 128 + end->signal : end->exit_status.value_or(kLost);
-}
-
-void Command::forward(int signal, bool from_terminal) const {
-  // The terminal signals its whole foreground group, which includes COMMAND. When it hangs up, only
-  // the leader of its session gets the signal.
-  if (!from_terminal || signal == SIGHUP || ::getpgid(pid()) != ::getpgrp()) {
-    process_.send_signal(signal);
-  }
-}
-
-void CommandSupervisor::supervise(Command command) {
-  command_ = std::move(command);
-  end_ = watch_io(loop_, command_->pidfd(), EPOLLIN, kDeathsFirst, [this] {
+  end_ = watch_io(loop_, command_.pidfd.get(), EPOLLIN, kDeathsFirst, [this] {
     ask_at_ = {};
     end_.reset();
   });
+  return {};
+}
+
+void CommandSupervisor::forward(int signal, bool from_terminal) const {
+  // The terminal signals its whole foreground group, which includes COMMAND. When it hangs up, only
+  // the leader of its session gets the signal.
+  if (!from_terminal || signal == SIGHUP || ::getpgid(pid()) != ::getpgrp()) {
+    command_.send_signal(signal);
+  }
 }
 
 bool CommandSupervisor::advance(Instant now) {
   bool has_ended = false;
   if (now >= ask_at_) {
-    status_ = command_->exit_status();
-    has_ended = status_.has_value();
+    const auto end = child_.reap();  // nothing while a tracer holds the process
+    has_ended = end.has_value();
+    if (end) {
+      constexpr int kLost = 125;  // the child was reaped elsewhere, and its status is lost
+      status_ = end->signal != 0 ? 128 + end->signal : end->exit_status.value_or(kLost);
+    }
     ask_at_ = has_ended ? Instant::never() : now + kReapAgain;
   }
   if (now >= reap_at_) {
@@ -94,8 +84,8 @@ bool CommandSupervisor::advance(Instant now) {
 // server.
 void CommandSupervisor::kill_all() {
   std::vector<pid_t> spared = own_children();
-  std::erase(spared, command_->pid());
-  for (const Process& process : command_->inherited()) {
+  std::erase(spared, pid());
+  for (const Process& process : inherited_) {
     if (process.is_alive()) {
       spared.push_back(process.pid);
     }

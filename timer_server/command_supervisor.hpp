@@ -16,47 +16,23 @@
 
 namespace filetimer {
 
-// COMMAND. It inherits nothing that the server changes; a pidfd reports its end, and signals are
-// forwarded to it.
-class Command {
- public:
-  // Fails with the errno of execve(): ENOENT if there is no such command.
-  static Result<Command> start(const std::vector<std::string>& words, const std::string& dir,
-                               const std::string& pipe);
-
-  [[nodiscard]] pid_t pid() const { return process_.pid; }
-  [[nodiscard]] int pidfd() const { return process_.pidfd.get(); }
-  [[nodiscard]] const Process& process() const { return process_; }
-  // The processes that were below the server before COMMAND: those of the shell that executed it.
-  [[nodiscard]] const std::vector<Process>& inherited() const { return inherited_; }
-
-  // Returns the exit status of COMMAND as a shell does: 128+N for signal N. Called when the pidfd
-  // is readable. Returns nothing while a tracer holds the process. Not called again after it has
-  // returned a status.
-  [[nodiscard]] std::optional<int> exit_status();
-
-  // Forwards a signal, unless the terminal has sent it to COMMAND already.
-  void forward(int signal, bool from_terminal) const;
-
- private:
-  Command(OwnChild child, Process process, std::vector<Process> inherited)
-      : child_(std::move(child)), process_(std::move(process)), inherited_(std::move(inherited)) {}
-  OwnChild child_;
-  Process process_;
-  std::vector<Process> inherited_;
-};
-
-// Notices the end of COMMAND, reaps orphans, and kills COMMAND with its descendants. A server
-// without COMMAND reaps orphans, too, because it may be pid 1 of a container. Used on the loop
-// thread.
+// Starts COMMAND and notices its end, reaps orphans, and kills COMMAND with its descendants. A
+// server without COMMAND reaps orphans, too, because it may be pid 1 of a container. Used on the
+// loop thread.
 class CommandSupervisor {
  public:
   explicit CommandSupervisor(EventLoop& loop) : loop_(loop) {}
   CommandSupervisor(const CommandSupervisor&) = delete;
   CommandSupervisor& operator=(const CommandSupervisor&) = delete;
 
-  void supervise(Command command);
-  [[nodiscard]] const std::optional<Command>& command() const { return command_; }
+  // COMMAND inherits nothing that the server changes. Fails with the errno of execve(): ENOENT if
+  // there is no such command.
+  Status start(const std::vector<std::string>& words, const std::string& dir,
+               const std::string& pipe);
+  // Returns the pid of COMMAND, also after its end; 0: there is none.
+  [[nodiscard]] pid_t pid() const { return command_.pid; }
+  // Forwards a signal to COMMAND, unless the terminal has sent it to COMMAND already.
+  void forward(int signal, bool from_terminal) const;
 
   void note_child_ended() {
     reap_at_ = {};
@@ -71,7 +47,7 @@ class CommandSupervisor {
   // Returns when advance() has something to do; never() if only an event leads to that.
   [[nodiscard]] Instant next() const { return std::min({ask_at_, reap_at_, kill_at_}); }
 
-  // Returns COMMAND's exit status as a shell has it, when COMMAND has ended.
+  // Returns COMMAND's exit status as a shell has it, when COMMAND has ended: 128+N for signal N.
   [[nodiscard]] std::optional<int> exit_status() const { return status_; }
   // Returns false while processes are being killed: see kill().
   [[nodiscard]] bool is_done_killing() const {
@@ -82,7 +58,10 @@ class CommandSupervisor {
   void kill_all();
 
   EventLoop& loop_;
-  std::optional<Command> command_;
+  OwnChild child_;  // COMMAND
+  Process command_;
+  // The processes that were below the server before COMMAND: those of the shell that executed it.
+  std::vector<Process> inherited_;
   std::optional<int> status_;
   Instant ask_at_ = Instant::never();  // for COMMAND's status; never(): COMMAND runs
   Instant reap_at_;                    // never(): at the next SIGCHLD

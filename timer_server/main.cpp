@@ -99,8 +99,7 @@ void report_ready(const UniqueFd& report, const std::string& line) {
 
 // Reports that the server is ready, starts COMMAND if there is one, and serves. Returns the exit
 // status.
-int run_server(Server& server, const Settings& settings, const RuntimeDirectory& directory,
-               UniqueFd report) {
+int run_server(Server& server, const Settings& settings, UniqueFd report) {
   const std::string ready = server.ready_line() + "\n";
   if (report) {
     report_ready(report, ready);
@@ -110,14 +109,12 @@ int run_server(Server& server, const Settings& settings, const RuntimeDirectory&
                    ready.size());
   }
   if (!settings.command.empty()) {
-    auto command = Command::start(settings.command, directory.path(), directory.pipe().path());
-    if (!command) {
-      messages::error("{}", command.error().message);
+    if (const Status started = server.start_command(); !started) {
+      messages::error("{}", started.error().message);
       server.withdraw();
-      return command.error().errno_value == ENOENT ? exit_status::kNotFound
+      return started.error().errno_value == ENOENT ? exit_status::kNotFound
                                                    : exit_status::kNotExecutable;
     }
-    server.supervise(std::move(*command));
   }
   return server.run();
 }
@@ -145,7 +142,7 @@ int serve(const Settings& settings, UniqueFd passed, UniqueFd report) {
   int status = exit_status::kFailed;
   {
     Server server(settings, **directory);
-    status = run_server(server, settings, **directory, std::move(report));
+    status = run_server(server, settings, std::move(report));
   }
   messages::stop();
   return status;

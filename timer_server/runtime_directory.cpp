@@ -336,18 +336,6 @@ Status RuntimeDirectory::make_links() const {
   return {};
 }
 
-void RuntimeDirectory::announce(Announcement announcement) {
-  announced_ = announcement;
-  if (is_serving_) {
-    board_->announce(announcement);
-  }
-}
-
-void RuntimeDirectory::stop_serving() {
-  is_serving_ = false;
-  board_->stop();
-}
-
 bool RuntimeDirectory::restore() {
   const bool has_folders = std::ranges::all_of(
       std::array{kOwnersName, kStacksName, kServerPagesName},
@@ -360,7 +348,6 @@ bool RuntimeDirectory::restore() {
     return false;
   }
   board_->serve();
-  announce(announced_);
   (void)make_links();  // the server can do without them
   messages::warning("an entry of '{}' was removed or cut short: made again", path());
   return true;

@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 
-#include "common/board.hpp"
 #include "common/kept_fd.hpp"
 #include "common/mapped_file.hpp"
 #include "common/result.hpp"
@@ -50,13 +49,10 @@ class RuntimeDirectory {
   [[nodiscard]] UniqueFd take_control_socket() { return std::move(control_); }
 
   [[nodiscard]] BoardFile& status_page() { return *board_; }
-  // Writes the announcement to the status page. Does nothing after stop_serving().
-  void announce(Announcement announcement);
-  // Sets the status page to stopped, and leaves it to the next server.
-  void stop_serving();
 
   // Makes entries again that were removed, without the request pipe, and a status page that was cut
-  // short. Returns whether any was: then the folder of pages and the control socket are new.
+  // short. Returns whether any was: then the folder of pages and the control socket are new, and
+  // the status page has no announcement.
   bool restore();
   // Returns whether the path has no pipe that is read. Then restore_pipe() makes a new one there,
   // which is read from now on, if it can. Clients that found no reader try again.
@@ -84,8 +80,6 @@ class RuntimeDirectory {
   std::string log_path_;
   BoardFile::Terms terms_;
   bool is_fresh_ = false;
-  bool is_serving_ = true;
-  Announcement announced_ = Announcement::kNone;
   std::optional<FileLock> lock_;
   std::optional<BoardFile> board_;
   std::optional<PageFolder> pages_;

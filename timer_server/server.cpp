@@ -43,10 +43,11 @@ Server::Server(Settings settings, RuntimeDirectory& directory)
       children_(core_.loop),
       registry_(core_, [this](Worker& worker) { on_worker_removed(worker); }),
       pages_(core_, registry_),
-      control_(core_, life_,
-               {.publish = [this](Announcement what) { core_.directory.announce(what); },
-                .write_status =
-                    [this](JsonWriter& json) { write_status(json, core_, status(), kill_path_); }}),
+      control_(
+          core_, life_,
+          {.publish = [this](Announcement what) { core_.directory.status_page().announce(what); },
+           .write_status =
+               [this](JsonWriter& json) { write_status(json, core_, status(), kill_path_); }}),
       inbox_(core_, registry_, pages_, control_, life_),
       halted_(core_),
       scan_(core_, halted_),
@@ -56,10 +57,6 @@ Server::Server(Settings settings, RuntimeDirectory& directory)
       kills_(core_, warnings_, commands_, peers_),
       metrics_file_(core_.settings.metrics, core_.side_threads),
       next_sweep_(started_.mono + core_.settings.max_interval) {
-  begin();
-}
-
-void Server::begin() {
   inbox_.listen();
   control_.listen(core_.directory.take_control_socket());
   sources_.push_back(watch_io(core_.loop, core_.log->event_fd(), EPOLLIN | EPOLLET, kOrdinary,
@@ -72,8 +69,13 @@ void Server::begin() {
     on_signal(static_cast<int>(info.ssi_signo), info.ssi_code == SI_KERNEL);
   }));
   core_.directory.status_page().serve();
+  kill_path_ = check_kill_path();
+  if (!kill_path_.trouble.empty()) {
+    messages::warning("can workers be killed here? {}", kill_path_.trouble);
+  }
   Recovery recovery(core_, registry_, pages_, kills_);
-  record_start(recovery.adopt());
+  const std::size_t adopted_scopes = recovery.adopt();
+  core_.log->append(start_record(core_, kill_path_, adopted_scopes, pages_.orphaned_scopes()));
   recovery.resume_kills();
   write_metrics();
   if (core_.directory.pipe().outlives_server()) {
@@ -86,6 +88,11 @@ std::string Server::ready_line() const {
                      core_.directory.pipe().path(), core_.log->path(), ::getpid());
 }
 
+Status Server::start_command() {
+  return children_.start(core_.settings.command, core_.directory.path(),
+                         core_.directory.pipe().path());
+}
+
 int Server::run() {
   service_manager_.start_keep_alives(core_.loop);
   service_manager_.notify_status(core_.workers.count(), core_.counters.killed.total());
@@ -93,7 +100,7 @@ int Server::run() {
   core_.loop.run();
   kills_.abandon();
   withdraw();
-  if (children_.command()) {
+  if (children_.pid() != 0) {
     // Without an exit status COMMAND was killed by force and has not exited yet.
     return children_.exit_status().value_or(128 + SIGKILL);
   }
@@ -183,7 +190,11 @@ Instant Server::carry_out(Instant now) {
   halted_.advance(now);
   core_.desk.advance(now);
   if (const auto shutdown = control_.advance(now, !kills_.idle())) {
-    shut_down(shutdown->why, shutdown->is_forced);
+    messages::info("{}", shutdown->why);
+    act(life_.handle(
+            shutdown->is_forced ? LifeCycle::Event::kForcedShutdown : LifeCycle::Event::kShutdown,
+            now),
+        shutdown->why, {});
   }
   commands_.end_commands(now);  // kills wait for the ends of evidence commands
   Instant next = kills_.advance(now);
@@ -295,6 +306,7 @@ void Server::write_metrics() {
 
 void Server::check_directory() {
   if (core_.directory.restore()) {
+    core_.directory.status_page().announce(control_.announcement());
     control_.listen(core_.directory.take_control_socket());
     pages_.look_at_all();
     scan_.want();
@@ -347,8 +359,8 @@ void Server::on_signal(int signal, bool is_from_terminal) {
     act(life_.handle(LifeCycle::Event::kSignal, Instant::now()),
         fmt::format("{}{}", again ? "a second " : "", signal_name(signal)),
         {signal, is_from_terminal});
-  } else if (children_.command()) {
-    children_.command()->forward(signal, is_from_terminal);
+  } else if (children_.pid() != 0) {
+    children_.forward(signal, is_from_terminal);
   } else if (signal == SIGHUP) {
     core_.log->reopen();
   }
@@ -371,10 +383,10 @@ void Server::act(LifeCycle::Action action, const std::string& why, EndSignal sig
     case LifeCycle::Action::kNone:
       break;
     case LifeCycle::Action::kAskCommandToEnd:
-      children_.command()->forward(SIGTERM, false);
+      children_.forward(SIGTERM, false);
       break;
     case LifeCycle::Action::kPassSignalOn:
-      children_.command()->forward(signal.number, signal.is_from_terminal);
+      children_.forward(signal.number, signal.is_from_terminal);
       break;
     case LifeCycle::Action::kFinishKills:
       begin_stop(why);
@@ -385,15 +397,7 @@ void Server::act(LifeCycle::Action action, const std::string& why, EndSignal sig
       begin_stop("forced");
       break;
   }
-  core_.directory.announce(control_.announcement());
-}
-
-// A server around COMMAND ends when COMMAND ends, so a shutdown sends SIGTERM to COMMAND.
-void Server::shut_down(const std::string& why, bool is_forced) {
-  messages::info("{}", why);
-  act(life_.handle(is_forced ? LifeCycle::Event::kForcedShutdown : LifeCycle::Event::kShutdown,
-                   Instant::now()),
-      why, {});
+  core_.directory.status_page().announce(control_.announcement());
 }
 
 void Server::begin_stop(const std::string& why) {
@@ -404,7 +408,7 @@ void Server::begin_stop(const std::string& why) {
 
 void Server::withdraw() {
   service_manager_.notify_stopping();
-  core_.directory.stop_serving();
+  core_.directory.status_page().stop();
   core_.directory.pipe().remove_from_path();
   core_.directory.remove_control_socket();
   read_last_requests();
@@ -440,14 +444,6 @@ void Server::read_last_requests() {
   core_.workers.save_pages();
 }
 
-void Server::record_start(std::size_t adopted_scopes) {
-  kill_path_ = check_kill_path();
-  if (!kill_path_.trouble.empty()) {
-    messages::warning("can workers be killed here? {}", kill_path_.trouble);
-  }
-  core_.log->append(start_record(core_, kill_path_, {adopted_scopes, pages_.orphaned_scopes()}));
-}
-
 ServerStatus Server::status() {
   const ClockReading now = ClockReading::now();
   ServerStatus status{.counters = core_.counters,
@@ -464,8 +460,8 @@ ServerStatus Server::status() {
                       .waiting_clients = control_.client_count(),
                       .is_log_working = core_.log->is_working(now.mono),
                       .backlog = core_.log->backlog()};
-  if (const auto& command = children_.command()) {
-    status.command_pid = command->pid();
+  if (children_.pid() != 0) {
+    status.command_pid = children_.pid();
     status.command_status = children_.exit_status();
   }
   return status;

@@ -40,7 +40,8 @@ class Server {
   Server(Settings settings, RuntimeDirectory& directory);
 
   [[nodiscard]] std::string ready_line() const;
-  void supervise(Command command) { children_.supervise(std::move(command)); }
+  // Starts COMMAND. Fails with the errno of execve().
+  Status start_command();
   // Returns the exit status, when the server was asked to stop or COMMAND has ended.
   int run();
   // Removes the request pipe and records the stop. Called instead of run() if COMMAND cannot be
@@ -55,7 +56,6 @@ class Server {
   Instant carry_out(Instant now);
   void sleep_until(Instant next);
 
-  void begin();
   Instant iterate();
   void run_once_guarded();
   void give_back_missed_time(const MissedTime::Clocks& woke);
@@ -74,11 +74,9 @@ class Server {
   void on_signal(int signal, bool is_from_terminal);
   void advance_life(Instant now);
   void act(LifeCycle::Action action, const std::string& why, EndSignal signal);
-  void shut_down(const std::string& why, bool is_forced);
   void begin_stop(const std::string& why);
   void read_last_requests();
 
-  void record_start(std::size_t adopted_scopes);
   ServerStatus status();
 
   // Each part is declared after those that it uses.

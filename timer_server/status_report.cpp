@@ -240,6 +240,8 @@ void write_gauges(MetricsWriter& out, const ServerStatus& status) {
             "Age of the oldest record that waits in memory; 0: no record waits.");
 }
 
+constexpr const char* kNoAnswer = "its file system does not answer";
+
 // A file that is written behind another one replaces it.
 static_assert(SideThreads::max_threads(SideThreads::Lane::kMetrics) == 1);
 
@@ -313,12 +315,13 @@ void write_status(JsonWriter& json, const Core& core, const ServerStatus& status
   write_settings(json, core.settings);
 }
 
-std::string start_record(const Core& core, const KillPath& kill_path, const StartCounts& counts) {
+std::string start_record(const Core& core, const KillPath& kill_path, std::size_t adopted_scopes,
+                         std::size_t ended_scopes) {
   JsonWriter json = core.records.begin("server_started");
   json.field("version", FILETIMER_VERSION);
   write_places(json, core);
   write_settings(json, core.settings);
-  json.field("adopted_scopes", counts.adopted_scopes).field("ended_scopes", counts.ended_scopes);
+  json.field("adopted_scopes", adopted_scopes).field("ended_scopes", ended_scopes);
   write_abilities(json, kill_path);
   return std::move(json).finish();
 }
@@ -373,16 +376,14 @@ Status replace_file(const std::string& path, std::string_view text) {
 }
 
 bool MetricsFile::is_ready() {
-  if (!is_wanted()) {
-    return false;
+  if (written_.valid()) {
+    if (written_.wait_for(Duration::zero()) == std::future_status::ready) {
+      note(written_.get());
+    } else if (Instant::now() - began_ >= kAnswerLimit) {
+      note(failure(kNoAnswer));
+    }
   }
-  if (!written_.valid() || written_.wait_for(Duration::zero()) == std::future_status::ready) {
-    return true;
-  }
-  if (Instant::now() - began_ >= kAnswerLimit) {
-    note_failure("its file system does not answer");
-  }
-  return false;
+  return is_wanted() && !written_.valid();
 }
 
 void MetricsFile::write(std::string text) {
@@ -390,36 +391,26 @@ void MetricsFile::write(std::string text) {
   written_ = result->get_future();
   began_ = Instant::now();
   side_threads_.run(
-      [this, result, path = path_, text = std::move(text)]() -> SideThreads::Delivery {
-        Status written = replace_file(path, text);
-        result->set_value(written);
-        return [this, written = std::move(written)] { note(written); };
+      [result, path = path_, text = std::move(text)] {
+        result->set_value(replace_file(path, text));
+        return SideThreads::Delivery{};
       },
       SideThreads::Lane::kMetrics);
 }
 
-// Its delivery does not come, because the loop has ended.
 void MetricsFile::write_last(std::string text) {
   write(std::move(text));
-  if (written_.wait_for(kLastLimit) == std::future_status::ready) {
-    note(written_.get());
-  } else {
-    note_failure("its file system does not answer");
-  }
+  const bool is_done = written_.wait_for(kLastLimit) == std::future_status::ready;
+  note(is_done ? written_.get() : Status{failure(kNoAnswer)});
 }
 
 void MetricsFile::note(const Status& written) {
-  if (!written) {
-    note_failure(written.error().message);
-  } else if (std::exchange(has_failed_, false)) {
+  if (!written && !has_failed_) {
+    messages::warning("cannot write the metrics file '{}': {}", path_, written.error().message);
+  } else if (written && has_failed_) {
     messages::info("the metrics file '{}' is written again", path_);
   }
-}
-
-void MetricsFile::note_failure(const std::string& why) {
-  if (!std::exchange(has_failed_, true)) {
-    messages::warning("cannot write the metrics file '{}': {}", path_, why);
-  }
+  has_failed_ = !written;
 }
 
 }  // namespace filetimer

@@ -60,11 +60,8 @@ KillPath check_kill_path();
 void write_status(JsonWriter& json, const Core& core, const ServerStatus& status,
                   const KillPath& kill_path);
 
-struct StartCounts {
-  std::size_t adopted_scopes = 0;
-  std::size_t ended_scopes = 0;
-};
-std::string start_record(const Core& core, const KillPath& kill_path, const StartCounts& counts);
+std::string start_record(const Core& core, const KillPath& kill_path, std::size_t adopted_scopes,
+                         std::size_t ended_scopes);
 std::string stop_record(Core& core, const ServerStatus& status, std::string_view reason);
 
 // Returns the text, which ends with a newline. Does no input or output, and reads no clock.
@@ -91,8 +88,8 @@ class MetricsFile {
   MetricsFile& operator=(const MetricsFile&) = delete;
 
   [[nodiscard]] bool is_wanted() const { return !path_.empty(); }
-  // Returns whether a file is wanted and can be written now. Returns false if the last one is not
-  // written yet, and warns if that takes longer than kAnswerLimit.
+  // Returns whether a file is wanted and can be written now: the last one is written, or has
+  // failed. Warns if it has, or takes longer than kAnswerLimit.
   bool is_ready();
   // Begins to write, behind a file that is being written.
   void write(std::string text);
@@ -101,11 +98,10 @@ class MetricsFile {
 
  private:
   void note(const Status& written);
-  void note_failure(const std::string& why);
 
   const std::string path_;
   SideThreads& side_threads_;
-  std::future<Status> written_;  // of the last write; not valid before the first
+  std::future<Status> written_;  // of a write that is not noted
   Instant began_;                // to write it
   bool has_failed_ = false;      // and the warning is given
 };

@@ -640,7 +640,8 @@ end:
   :: d_step { server_at == START -> next_wake = ALWAYS; server_at = AFTER_START }
   /* RequestPipe::open()
    * code: timer_server/requests/request_pipe.cpp RequestPipe::open d30590a2
-   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open 7bc5f0eb */
+   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open 7bc5f0eb
+   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open_pipe_and_log 8a29547d */
   :: d_step { server_at == MAKE_PIPE ->
        if
        :: pipe_at_path == 0 -> pipe_at_path = 1 + ENDS - ends
@@ -818,7 +819,7 @@ end:
        kill_next() }
 
   /* Server::withdraw(): BoardFile::stop(), RequestPipe::remove_from_path()
-   * code: timer_server/server.cpp Server::withdraw 0a76b434
+   * code: timer_server/server.cpp Server::withdraw c49812d4
    * code: timer_server/scopes/board_file.cpp BoardFile::stop 555df702 */
   :: d_step { server_at == ASLEEP && ends > 0 ->
        REACHED(W_STOPPED);

@@ -58,18 +58,11 @@ RecordLog::RecordLog(Settings settings, UniqueFd file, UniqueFd event_fd)
   use(std::move(file));
 }
 
-// A list in braces would copy the record.
-std::vector<std::string> RecordLog::list_of(std::string record) {
-  std::vector<std::string> list;
-  list.push_back(std::move(record));
-  return list;
-}
-
 Instant RecordLog::oldest_of(const std::deque<Entry>& entries) {
   return entries.empty() ? Instant::never() : entries.front().appended;
 }
 
-std::uint64_t RecordLog::append(std::vector<std::string> records, std::size_t most_bytes) {
+std::uint64_t RecordLog::append(std::span<std::string> records, std::size_t most_bytes) {
   std::uint64_t number = 0;
   const Instant now = Instant::now();
   {
@@ -223,23 +216,21 @@ Status RecordLog::write_text(const std::string& lines) {
   if (lines.empty()) {
     return {};
   }
-  const auto write_all = [&](const std::string& text) -> Status {
-    const auto before = static_cast<off_t>(size_);
-    const ssize_t put = retry_eintr([&] { return ::write(file_.get(), text.data(), text.size()); });
-    if (put == static_cast<ssize_t>(text.size())) {
-      half_line_ = false;
-      size_ += text.size();
-      return {};
-    }
-    const int reason = put < 0 ? errno : ENOSPC;  // a full disk makes the write short
-    if (put > 0) {
-      // The half line is cut off, unless another server has appended a record before or after it.
-      half_line_ = ::lseek(file_.get(), 0, SEEK_END) != before + put ||
-                   ::ftruncate(file_.get(), before) != 0;
-    }
-    return system_error(fmt::format("cannot write to the log '{}'", settings_.path), reason);
-  };
-  return write_all(half_line_ ? "\n" + lines : lines);
+  const std::string text = half_line_ ? "\n" + lines : lines;
+  const auto before = static_cast<off_t>(size_);
+  const ssize_t put = retry_eintr([&] { return ::write(file_.get(), text.data(), text.size()); });
+  if (put == static_cast<ssize_t>(text.size())) {
+    half_line_ = false;
+    size_ += text.size();
+    return {};
+  }
+  const int reason = put < 0 ? errno : ENOSPC;  // a full disk makes the write short
+  if (put > 0) {
+    // The half line is cut off, unless another server has appended a record before or after it.
+    half_line_ =
+        ::lseek(file_.get(), 0, SEEK_END) != before + put || ::ftruncate(file_.get(), before) != 0;
+  }
+  return system_error(fmt::format("cannot write to the log '{}'", settings_.path), reason);
 }
 
 // What was written before a sync that failed may be lost, and the kernel reports that once. So it

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,15 +51,16 @@ class RecordLog {
   // Queues a record, which is a JSON object without a newline, and returns its number, from 1.
   // Drops the record and returns the number of the previous one if the backlog would be longer than
   // kMaxLogBacklogBytes with this record.
-  std::uint64_t append(std::string record) { return append(list_of(std::move(record))); }
+  std::uint64_t append(std::string record) { return append({&record, 1}, kMaxLogBacklogBytes); }
   // Queues a record likewise, but drops it already if the backlog would be longer than
   // kMaxLogBacklogBytesOfDetails: the rest is for verdicts and outcomes.
   std::uint64_t append_detail(std::string record) {
-    return append(list_of(std::move(record)), kMaxLogBacklogBytesOfDetails);
+    return append({&record, 1}, kMaxLogBacklogBytesOfDetails);
   }
   // Queues records that are written and synced together. Returns the number of the last.
-  std::uint64_t append(std::vector<std::string> records,
-                       std::size_t most_bytes = kMaxLogBacklogBytes);
+  std::uint64_t append(std::vector<std::string> records) {
+    return append(records, kMaxLogBacklogBytes);
+  }
   // Keeps the thread from beginning with the records that are appended in its lifetime: it would
   // compete with the signals of their kills for the processors.
   class Hold {
@@ -119,7 +121,7 @@ class RecordLog {
     std::string line;
   };
   RecordLog(Settings settings, UniqueFd file, UniqueFd event_fd);
-  static std::vector<std::string> list_of(std::string record);
+  std::uint64_t append(std::span<std::string> records, std::size_t most_bytes);
   static Instant oldest_of(const std::deque<Entry>& entries);
   void hold(bool is_held);
   void run();

@@ -57,7 +57,9 @@ void BoardFile::want_wakes_before(Instant when) {
 }
 
 void BoardFile::announce(Announcement announcement) {
-  const auto now = static_cast<std::uint32_t>(announcement);
+  const bool is_stopped = board().state.load(std::memory_order_relaxed) ==
+                          static_cast<std::uint32_t>(ServerState::kStopped);
+  const auto now = static_cast<std::uint32_t>(is_stopped ? Announcement::kNone : announcement);
   std::atomic<std::uint32_t>& word = board().announcement;
   if (word.exchange(now, std::memory_order_release) != now) {
     ::syscall(SYS_futex, &word, FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);

@@ -35,9 +35,11 @@ class BoardFile {
   void want_all_wakes();
   // Has clients wake the server only for a deadline before `when`, at which it looks at all scopes.
   void want_wakes_before(Instant when);
-  // Writes the announcement and wakes the clients that wait for a change of it.
+  // Writes the announcement and wakes the clients that wait for a change of it. Does nothing after
+  // stop().
   void announce(Announcement announcement);
-  // Sets the state to stopped. Clients write no wake-up messages from then on.
+  // Sets the state to stopped, and leaves the page to the next server. Clients write no wake-up
+  // messages from then on.
   void stop();
 
   // Any process of the user may cut the file short. What is written from then on reaches no client.
