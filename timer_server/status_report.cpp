@@ -391,9 +391,9 @@ void MetricsFile::write(std::string text) {
   written_ = result->get_future();
   began_ = Instant::now();
   side_threads_.run(
-      [result, path = path_, text = std::move(text)] {
+      [this, result, path = path_, text = std::move(text)]() -> SideThreads::Delivery {
         result->set_value(replace_file(path, text));
-        return SideThreads::Delivery{};
+        return [this] { (void)is_ready(); };
       },
       SideThreads::Lane::kMetrics);
 }
