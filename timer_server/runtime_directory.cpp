@@ -196,20 +196,20 @@ Result<std::string> make_private_folder() {
 
 Result<UniqueFd> make_control_socket(const std::string& dir) {
   const std::string path = fmt::format("{}/{}", dir, kControlName);
-  struct stat st {};
-  if (::lstat(path.c_str(), &st) == 0) {
-    if (!S_ISSOCK(st.st_mode)) {
-      return failure(fmt::format("'{}' is in the way: expected a socket, or nothing", path));
-    }
-    ::unlink(path.c_str());
+  if (const mode_t mode = mode_of(path); mode != 0 && !S_ISSOCK(mode)) {
+    return failure(fmt::format("'{}' is in the way: expected a socket, or nothing", path));
   }
-  const auto address = ControlAddress::in(dir);
+  // It gets its name when it listens: a client that finds it can connect.
+  const std::string unnamed = path + ".new";
+  ::unlink(unnamed.c_str());
+  const auto address = ControlAddress::in(dir, std::string(kControlName) + ".new");
   FILETIMER_TRY(address);
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   // The file gets the mode of the descriptor. The kernel may let fewer connections wait.
   if (!socket || ::fchmod(socket.get(), 0600) != 0 ||
       ::bind(socket.get(), address->get(), ControlAddress::size()) != 0 ||
-      ::listen(socket.get(), static_cast<int>(kMaxWaitingClients)) != 0) {
+      ::listen(socket.get(), static_cast<int>(kMaxWaitingClients)) != 0 ||
+      ::rename(unnamed.c_str(), path.c_str()) != 0) {
     return system_error(fmt::format("cannot make the socket '{}'", path));
   }
   return socket;

@@ -53,7 +53,7 @@ class Completion(Case):
     def test_choices(self):
         choices = {option: value.split("|") for option, value in options_of(SERVER).items()
                    if re.fullmatch(r"[a-z|]+", value)}
-        self.assertGreaterEqual(len(choices), 4)
+        self.assertGreaterEqual(len(choices), 3)
         for option, values in choices.items():
             self.assertEqual(self.offered(f"timer_server {option} "), set(values))
             self.assertEqual(self.offered(f"timer_server {option}="), set(values))
