@@ -170,6 +170,7 @@ void Recovery::resume_kill(PastKill& past) {
   order.may_have_stopped = past.may_have_stopped;
   order.has_evidence = past.has_evidence;
   order.sent = past.sent;
+  order.cancelled = past.cancelled;
   order.expiries = std::move(past.expiries);
   // The log may lack them. Readers count a record once that it has twice.
   order.record_number = past.is_recorded ? 0 : core_.log->append(std::move(past.records));

@@ -291,7 +291,8 @@ Status RuntimeDirectory::make_status_page() {
   auto board = BoardFile::open(path, terms_);
   FILETIMER_TRY(board);
   if (board_) {
-    // Clients that have mapped it look at the path once a second.
+    // Clients that have mapped it look at the path once a second, if they open scopes.
+    board_->announce(Announcement::kNone);
     board_->want_all_wakes();
     board_->serve();
   }

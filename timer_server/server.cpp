@@ -189,16 +189,17 @@ Instant Server::carry_out(Instant now) {
   }
   halted_.advance(now);
   core_.desk.advance(now);
+  commands_.end_commands(now);  // kills wait for the ends of evidence commands
+  Instant next = kills_.advance(now);
+  warnings_.warn();
   if (const auto shutdown = control_.advance(now, !kills_.idle())) {
     messages::info("{}", shutdown->why);
     act(life_.handle(
             shutdown->is_forced ? LifeCycle::Event::kForcedShutdown : LifeCycle::Event::kShutdown,
             now),
         shutdown->why, {});
+    next = now;  // the kills' waits are shorter
   }
-  commands_.end_commands(now);  // kills wait for the ends of evidence commands
-  Instant next = kills_.advance(now);
-  warnings_.warn();
   advance_life(now);
   next = std::min({next, commands_.start_hooks(now), warnings_.advance(now)});
   if (commands_.have_hooks_ended()) {
@@ -368,7 +369,8 @@ void Server::on_signal(int signal, bool is_from_terminal) {
 
 void Server::advance_life(Instant now) {
   const bool judged = life_.judges();
-  if (kills_.idle() && children_.is_done_killing()) {
+  const bool has_more = judged && kills_.has_changed_scopes();  // to judge in the next iteration
+  if (kills_.idle() && !has_more && children_.is_done_killing()) {
     (void)life_.handle(LifeCycle::Event::kKillsDone, now);
   }
   life_.advance(now);

@@ -743,7 +743,7 @@ end:
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
    * code: timer_server/scopes/worker_page.cpp WorkerPage::scan c666b3e6
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 743dbeae */
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker f59ed94d */
   :: d_step { server_at == READ_SLOT ->
        if
        :: IS_OPEN(word[SLOT(i, s)]) && word[SLOT(i, s)] <= JUDGES_BY -> due[s] = word[SLOT(i, s)]

@@ -92,6 +92,7 @@ bool Kills::begin_first_signal(Kill& kill, Instant now) {
 void Kills::note_means(Kill& kill, const KillOrder::Means& means) {
   kill.means = means;
   kill.cancelled = cancel_scopes(core_, kill.worker(), means.ends_in_sigkill());
+  std::ranges::move(kill.order.cancelled, std::back_inserter(kill.cancelled));
 }
 
 // Stops the targets for signal_stopped(). The last look for releases comes just before.

@@ -65,14 +65,28 @@ void Kills::carry_out(const DeadlineScan::Found& found, const ClockReading& now)
   for (const DeadlineScan::DueWorker& due : found.due) {
     start_kill(due, now);
   }
-  for (const Worker* const worker : found.held_up) {
+  for (const auto& kill : kills_) {
+    const auto is_of_kill = [&](const Worker* held_up) {
+      return held_up->process == kill->order.worker.process;
+    };
+    if (!kill->hurry_from.is_never() && std::ranges::none_of(found.held_up, is_of_kill)) {
+      kill->hurry_from = Instant::never();  // the other scope was released in time
+      kill->next_step_at = kill->stage == Stage::kKilled ? end_of_wait(*kill) : kill->next_step_at;
+    }
+  }
+  for (Worker* const worker : found.held_up) {
     hurry(*worker, now.mono);
   }
 }
 
-void Kills::hurry(const Worker& worker, Instant now) {
+void Kills::hurry(Worker& worker, Instant now) {
   const auto found = kill_of_.find(worker.process.get());
   if (found == kill_of_.end()) {
+    // Its kill could not be begun or ended for want of memory. A worker that has exited is removed.
+    if (worker.process->is_alive()) {
+      worker.kill = Worker::Kill::kNone;
+      has_changed_scopes_ = true;
+    }
     return;
   }
   Kill& kill = *found->second;
@@ -159,6 +173,14 @@ void Kills::start_kill(const DeadlineScan::DueWorker& due, const ClockReading& n
 void Kills::resume(Worker& worker, KillOrder order, Instant now) {
   messages::warning("pid {} was to be killed by a server that has ended ({}): going on with it",
                     worker.process->pid, order.expiries.front().id);
+  if (kill_of_.contains(worker.process.get())) {  // an earlier version had several at a time
+    Records::Outcome outcome;
+    outcome.verdict = KillVerdict::kSpared;
+    outcome.signals = order.sent;
+    outcome.reason = "another kill of the worker goes on";
+    end(order, outcome);
+    return;
+  }
   start(worker, std::move(order), now);
 }
 
@@ -175,7 +197,6 @@ void Kills::note_message(const KillOrder& order, Instant now) {
 }
 
 void Kills::start(Worker& worker, KillOrder order, Instant now) {
-  worker.kill = Worker::Kill::kBegun;
   Kill* const kill = kills_
                          .emplace_back(std::make_unique<Kill>(std::move(order), policy_.mode,
                                                               excluded_, may_be_forking_))
@@ -183,6 +204,7 @@ void Kills::start(Worker& worker, KillOrder order, Instant now) {
   kill->skips_grace = has_short_waits_;
   kill->next_step_at = now + kFactsLimit;
   kill_of_.try_emplace(&kill->worker(), kill);
+  worker.kill = Worker::Kill::kBegun;
   if (kill->order.may_have_stopped) {
     kill->targets.find();
     kill->targets.resume_stopped();

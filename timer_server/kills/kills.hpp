@@ -33,6 +33,7 @@ struct KillOrder {
   std::uint64_t record_number = 0;         // of the verdicts; 0: not recorded yet, or synced
   std::vector<SentSignal> sent;            // the signals
   // Of a kill that an earlier server has begun:
+  std::vector<std::string> cancelled;  // scopes whose page is gone
   bool is_continued = false;
   bool may_have_stopped = false;  // its targets
   bool has_evidence = false;
@@ -131,6 +132,7 @@ class Kills {
   // Returns the number of workers that are alive after SIGKILL.
   [[nodiscard]] std::size_t unkillable() const;
   // Returns whether a kill has ended since the last call whose worker has scopes to be judged.
+  [[nodiscard]] bool has_changed_scopes() const { return has_changed_scopes_; }
   bool take_changed_scopes() { return std::exchange(has_changed_scopes_, false); }
 
  private:
@@ -160,7 +162,7 @@ class Kills {
   };
 
   void start_kill(const DeadlineScan::DueWorker& due, const ClockReading& now);
-  void hurry(const Worker& worker, Instant now);
+  void hurry(Worker& worker, Instant now);
   void note_message(const KillOrder& order, Instant now);
   void start(Worker& worker, KillOrder order, Instant now);
 

@@ -60,12 +60,16 @@ void copy_slot(Slot& to, const Slot& from) {
 }
 
 void write_header(PageHeader& header, const Process& worker,
-                  const std::optional<WorkerFacts>& facts) {
+                  const std::optional<WorkerFacts>& facts, const PageClaims* known) {
   begin_page(header, page_flag::kMadeByServer);
   header.pid = worker.pid;
   header.start_time = worker.start_time;
   put_text(header.comm, worker.comm);
-  if (facts) {
+  if (!facts && known != nullptr) {
+    put_text(header.rank, known->rank);
+    put_text(header.local_rank, known->local_rank);
+    put_text(header.job_id, known->job_id);
+  } else if (facts) {
     const auto text_of = [](const std::optional<int>& rank) {
       return rank ? fmt::format("{}", *rank) : std::string{};
     };
@@ -205,7 +209,7 @@ std::vector<std::string> PipePage::cancel_all(Instant due_by) {
   for (const SlotNumber number : std::vector<SlotNumber>(by_id_)) {
     Slot& slot = slot_at(number);
     const std::int64_t word = word_at(number);
-    if (word <= due_by.ns || !try_release(slot, word)) {
+    if (due_time(slot, word, terms_.max_timeout) <= due_by || !try_release(slot, word)) {
       continue;
     }
     const std::size_t shown = slot.shown_bytes.load(kRelaxed);
@@ -326,7 +330,7 @@ bool PipePage::write(const Process& worker, const std::optional<WorkerFacts>& fa
   const auto write_bytes = [&] {
     return write_at(fd_.get(), bytes.data(), bytes.size() * sizeof(SlotBytes), 0);
   };
-  write_header(page.header(), worker, facts);
+  write_header(page.header(), worker, facts, claims_.get());
   page.header().created_ns = made_.ns;
   page.header().slots.store(static_cast<std::uint32_t>(count), kRelaxed);
   for (std::size_t i = 0; i < count; ++i) {

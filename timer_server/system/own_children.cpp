@@ -73,7 +73,9 @@ void duplicate_to(std::initializer_list<int> standard, int fd) {
   // first.
   const int away = ::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
   for (const int number : standard) {
-    ::dup2(away, number);
+    if (away < 0 || ::dup2(away, number) < 0) {
+      ::_exit(kNotExecuted);  // it must not run with the server's own
+    }
   }
 }
 

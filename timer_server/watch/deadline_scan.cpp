@@ -40,6 +40,14 @@ DeadlineScan::Found DeadlineScan::run(Instant woke, BoardFile& status_page, Inst
   return found;
 }
 
+// A release takes the kill's hurry away.
+void DeadlineScan::note_held_up(Worker& worker, Instant woke, Found& found) {
+  found.held_up.push_back(&worker);
+  if (!worker.is_dying()) {
+    want_by(woke + kHeldUpLook);
+  }
+}
+
 void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
   WorkerPage::Activity activity;
   std::vector<DueScope> judged;
@@ -50,7 +58,7 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
     next = std::min(next, page->scan(scan_of(worker, woke), on_page_, activity));
     if (worker.has_kill() && !on_page_.due.empty()) {
       on_page_.due.clear();  // they are judged when the kill has ended
-      found.held_up.push_back(&worker);
+      note_held_up(worker, woke, found);
     }
     const bool is_due =
         !on_page_.due.empty() || !on_page_.soft.empty() || !on_page_.to_signal.empty();
@@ -138,7 +146,7 @@ void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& ac
       continue;
     }
     if (worker.has_kill()) {
-      found.held_up.push_back(&worker);
+      note_held_up(worker, woke, found);
       continue;
     }
     const auto page =

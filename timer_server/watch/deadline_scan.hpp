@@ -28,6 +28,8 @@ class DeadlineScan {
   // a worker that is about to release its scope could not run meanwhile.
   static inline const Duration kLead{
       std::thread::hardware_concurrency() > 1 ? std::chrono::microseconds{400} : Duration::zero()};
+  // How soon it looks again for a release of a scope that a kill holds up.
+  static constexpr Duration kHeldUpLook = std::chrono::milliseconds{20};
 
   DeadlineScan(Core& core, HaltedWorkers& halted) : core_(core), halted_(halted) {}
 
@@ -54,8 +56,8 @@ class DeadlineScan {
     bool is_of_another_program = false;  // otherwise the page was truncated
   };
   struct Found {
-    std::vector<DueWorker> due;          // the one whose deadline came first stands first
-    std::vector<const Worker*> held_up;  // with scopes that are due, but a kill is under way
+    std::vector<DueWorker> due;    // the one whose deadline came first stands first
+    std::vector<Worker*> held_up;  // with scopes that are due, but a kill is under way
     std::vector<SoftDueScope> soft;
     std::vector<LostPage> lost;
     std::vector<Worker*> soon;  // with a deadline within the lead of the CPU sample
@@ -92,6 +94,7 @@ class DeadlineScan {
 
  private:
   [[nodiscard]] WorkerPage::Scan scan_of(const Worker& worker, Instant now) const;
+  void note_held_up(Worker& worker, Instant woke, Found& found);
   void scan_worker(Worker& worker, Instant woke, Found& found);
   bool judge(Worker& worker, const std::shared_ptr<WorkerPage>& page,
              const WorkerPage::Found& candidates, Instant woke, Found& found,

@@ -286,6 +286,23 @@ TEST_CASE("drain refuses new scopes until it is withdrawn") {
   CHECK(is_open_on(server, "late"));
 }
 
+// A worker that has mapped it would open no scope any more, and not look for the new one.
+TEST_CASE("a status page that is removed while the server drains does not say so for ever") {
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "20ms"});
+  Asker asker(server.dir(), question("drain"));
+  asker.next("done");
+  const std::string path = server.dir() + "/server";
+  const auto removed = filetimer::MappedFile::map(path, filetimer::MappedFile::Access::kRead,
+                                                  filetimer::kBoardBytes);
+  REQUIRE(removed.has_value());
+  REQUIRE(::unlink(path.c_str()) == 0);
+  const auto* const board = static_cast<const filetimer::Board*>(removed->data());
+  CHECK(wait_until([&] { return board->announcement.load() == 0; }));
+  server.wait_for_message("made again");
+  CHECK(wait_until([&] { return announced(server.dir()) == filetimer::Announcement::kDraining; }));
+}
+
 TEST_CASE(
     "a shutdown of a server with a COMMAND sends SIGTERM to COMMAND, and a forced one kills it") {
   const TempFolder temp;

@@ -583,6 +583,20 @@ TEST_CASE("a kill that spares its worker does not hold up a scope that asks for 
   CHECK(first.integer("mono_ns") <= second.integer("mono_ns"));
 }
 
+TEST_CASE("a scope that is released while a kill holds it up does not end the kill early") {
+  const TempFolder temp;
+  Server server(temp, {"--evidence", "none"});
+  Worker worker("ignore-term");
+  server.send(acquire_past(worker.pid(), "first", SIGTERM));
+  server.wait_for("expired", worker.pid());
+  server.send(acquire_past(worker.pid(), "second"));
+  let_pass(50ms);
+  server.send(release(worker.pid(), "second"));
+  let_pass(800ms);
+  CHECK(count(server.records(), "killed", worker.pid()) == 0);
+  CHECK(count(server.records(), "expired", worker.pid()) == 1);
+}
+
 TEST_CASE("a scope whose deadline passes while its worker is about to be killed is not judged") {
   const TempFolder temp;
   const auto worker_in_both_scopes = [](const Server& server) {
