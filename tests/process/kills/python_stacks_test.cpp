@@ -154,7 +154,8 @@ TEST_CASE("a dump signal that the worker does not catch is not sent, whatever it
     // tried.
     constexpr int kTries = 5;
     for (int tries = 1; tries <= kTries; ++tries) {
-      const Server server(temp, {.folder = fmt::format("run-{}", ++runs)});
+      const Server server(
+          temp, {.args = {"--evidence-timeout", "20s"}, .folder = fmt::format("run-{}", ++runs)});
       const auto worker = hung_worker(server, "hang_sleeping", signals);
       const Record evidence = evidence_of(server, *worker);
       CHECK_FALSE(evidence.has("python_threads"));
