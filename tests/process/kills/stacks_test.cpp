@@ -453,16 +453,17 @@ TEST_CASE("a helper without a server ends by itself") {
   CHECK(is_free(worker.pid()));
 }
 
+// One that ends before its request is sent has not been started.
 TEST_CASE("a helper that is missing, crashes or answers nothing useful costs only the stacks") {
   CHECK(missing_with_helper("").find("no native stacks: '") == 0);
   CHECK(missing_with_helper("").find("filetimer-stacks' is missing") != std::string::npos);
-  CHECK(missing_with_helper("kill -SEGV $$") ==
+  CHECK(missing_with_helper("read request; kill -SEGV $$") ==
         "native stacks are incomplete: the helper was ended by signal 11");
-  CHECK(missing_with_helper("exit 3") ==
+  CHECK(missing_with_helper("read request; exit 3") ==
         "native stacks are incomplete: the helper ended with status 3");
-  CHECK(missing_with_helper("head -c 3000000 /dev/urandom").find("native stacks are incomplete") ==
-        0);
-  CHECK(missing_with_helper("echo end").empty());
+  CHECK(missing_with_helper("read request; head -c 3000000 /dev/urandom")
+            .find("native stacks are incomplete") == 0);
+  CHECK(missing_with_helper("read request; echo end").empty());
 }
 
 TEST_CASE("a helper that hangs and ignores signals delays the kill by --evidence-timeout only") {
