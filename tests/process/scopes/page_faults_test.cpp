@@ -232,7 +232,7 @@ TEST_CASE("a worker that exits while its page is judged has left its scope open"
   const std::string ends = temp.path("ends");
   Server server(temp, on_bad_disk("BAD_DISK_ENDS", ends));
   const auto worker = page_worker(server.dir(), "w-1");
-  const std::string deadline = worker->ask("open 0 forward 1000");
+  const std::string deadline = worker->ask("open 0 forward 4000");
   REQUIRE(worker->ask("hint") == "ok");
   server.barrier();
   write_file(ends + "-next", fmt::format("{} {}", worker->pid(), deadline));
