@@ -82,10 +82,12 @@ PageRegistry::HasEnded Recovery::has_ended() {
       return true;
     }
     const auto kill = std::ranges::find_if(past_, [&](const PastKill& past) {
+      if (!is_of(past, pid, start_time) || past.sent.empty() ||
+          past.verdict.value_or(KillVerdict::kDead) != KillVerdict::kDead) {
+        return false;
+      }
       const auto means = KillOrder::means_of(past.expiries);
-      return is_of(past, pid, start_time) && !past.sent.empty() && means &&
-             means->ends_in_sigkill() &&
-             past.verdict.value_or(KillVerdict::kDead) == KillVerdict::kDead;
+      return means && means->ends_in_sigkill();
     });
     if (kill != past_.end()) {
       kill->cancelled.push_back(scope.name);
@@ -170,7 +172,7 @@ void Recovery::resume_kill(PastKill& past) {
   order.may_have_stopped = past.may_have_stopped;
   order.has_evidence = past.has_evidence;
   order.sent = past.sent;
-  order.cancelled = past.cancelled;
+  order.cancelled = std::move(past.cancelled);
   order.expiries = std::move(past.expiries);
   // The log may lack them. Readers count a record once that it has twice.
   order.record_number = past.is_recorded ? 0 : core_.log->append(std::move(past.records));
@@ -187,7 +189,7 @@ void Recovery::resume_kill(PastKill& past) {
     Records::Outcome outcome;
     outcome.verdict = past.sent.empty() ? KillVerdict::kAlreadyGone : KillVerdict::kDead;
     outcome.signals = past.sent;
-    outcome.cancelled = past.cancelled;
+    outcome.cancelled = order.cancelled;
     outcome.reason = past.is_of_this_boot ? kExitedUnseen : PageRegistry::kAnotherBoot;
     kills_.end(order, outcome);
     return;

@@ -200,16 +200,17 @@ Result<UniqueFd> make_control_socket(const std::string& dir) {
     return failure(fmt::format("'{}' is in the way: expected a socket, or nothing", path));
   }
   // It gets its name when it listens: a client that finds it can connect.
-  const std::string unnamed = path + ".new";
-  ::unlink(unnamed.c_str());
-  const auto address = ControlAddress::in(dir, std::string(kControlName) + ".new");
+  const std::string name = fmt::format("{}.new", kControlName);
+  const std::string made = fmt::format("{}/{}", dir, name);
+  ::unlink(made.c_str());
+  const auto address = ControlAddress::in(dir, name);
   FILETIMER_TRY(address);
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   // The file gets the mode of the descriptor. The kernel may let fewer connections wait.
   if (!socket || ::fchmod(socket.get(), 0600) != 0 ||
       ::bind(socket.get(), address->get(), ControlAddress::size()) != 0 ||
       ::listen(socket.get(), static_cast<int>(kMaxWaitingClients)) != 0 ||
-      ::rename(unnamed.c_str(), path.c_str()) != 0) {
+      ::rename(made.c_str(), path.c_str()) != 0) {
     return system_error(fmt::format("cannot make the socket '{}'", path));
   }
   return socket;

@@ -133,7 +133,7 @@ void Commands::start_evidence(const CommandOccasion& occasion, Instant now) {
     incident_ = occasion.incident;
     jobs_.clear();
   }
-  const bool is_first_of_job = jobs_.insert(job_of(occasion.worker)).second;
+  const bool is_first_of_job = jobs_.insert(job_of(*occasion.worker.facts)).second;
   if (!has_command && (settings.drop_ins.empty() || !is_first_of_job)) {
     return;
   }

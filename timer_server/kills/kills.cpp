@@ -65,21 +65,23 @@ void Kills::carry_out(const DeadlineScan::Found& found, const ClockReading& now)
   for (const DeadlineScan::DueWorker& due : found.due) {
     start_kill(due, now);
   }
-  for (const auto& kill : kills_) {
-    const auto is_of_kill = [&](const Worker* held_up) {
-      return held_up->process == kill->order.worker.process;
-    };
-    if (!kill->hurry_from.is_never() && std::ranges::none_of(found.held_up, is_of_kill)) {
-      kill->hurry_from = Instant::never();  // the other scope was released in time
-      kill->next_step_at = kill->stage == Stage::kKilled ? end_of_wait(*kill) : kill->next_step_at;
-    }
-  }
   for (Worker* const worker : found.held_up) {
-    hurry(*worker, now.mono);
+    note_held_up(*worker, now.mono);
+  }
+  for (const auto& kill : kills_) {
+    if (kill->hurry_from.is_never()) {
+      continue;
+    }
+    const bool is_held_up = kill->held_up_at == now.mono;  // else the scope was released in time
+    kill->hurry_from = is_held_up ? kill->hurry_from : Instant::never();
+    if (kill->stage == Stage::kKilled) {
+      const Instant end = end_of_wait(*kill);
+      kill->next_step_at = is_held_up ? std::min(kill->next_step_at, end) : end;
+    }
   }
 }
 
-void Kills::hurry(Worker& worker, Instant now) {
+void Kills::note_held_up(Worker& worker, Instant now) {
   const auto found = kill_of_.find(worker.process.get());
   if (found == kill_of_.end()) {
     // Its kill could not be begun or ended for want of memory. A worker that has exited is removed.
@@ -89,11 +91,8 @@ void Kills::hurry(Worker& worker, Instant now) {
     }
     return;
   }
-  Kill& kill = *found->second;
-  kill.hurry_from = std::min(kill.hurry_from, now);
-  if (kill.stage == Stage::kKilled) {
-    kill.next_step_at = std::min(kill.next_step_at, end_of_wait(kill));
-  }
+  found->second->held_up_at = now;
+  found->second->hurry_from = std::min(found->second->hurry_from, now);
 }
 
 void Kills::sample(std::span<Worker* const> workers, Instant now) {
@@ -173,14 +172,6 @@ void Kills::start_kill(const DeadlineScan::DueWorker& due, const ClockReading& n
 void Kills::resume(Worker& worker, KillOrder order, Instant now) {
   messages::warning("pid {} was to be killed by a server that has ended ({}): going on with it",
                     worker.process->pid, order.expiries.front().id);
-  if (kill_of_.contains(worker.process.get())) {  // an earlier version had several at a time
-    Records::Outcome outcome;
-    outcome.verdict = KillVerdict::kSpared;
-    outcome.signals = order.sent;
-    outcome.reason = "another kill of the worker goes on";
-    end(order, outcome);
-    return;
-  }
   start(worker, std::move(order), now);
 }
 

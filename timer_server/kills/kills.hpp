@@ -149,6 +149,7 @@ class Kills {
     bool is_stopped = false;                // the targets are, or are being stopped
     bool has_news = false;                  // a target has ended
     Instant hurry_from = Instant::never();  // another scope of the worker is due
+    Instant held_up_at;                     // the last scan that found one
     Instant next_step_at;                   // when step() must be called at the latest
     Instant gathering_until;                // the evidence of incident and job
     EvidenceOrder evidence;                 // null: nothing is being collected
@@ -162,7 +163,7 @@ class Kills {
   };
 
   void start_kill(const DeadlineScan::DueWorker& due, const ClockReading& now);
-  void hurry(Worker& worker, Instant now);
+  void note_held_up(Worker& worker, Instant now);
   void note_message(const KillOrder& order, Instant now);
   void start(Worker& worker, KillOrder order, Instant now);
 

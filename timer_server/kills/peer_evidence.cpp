@@ -8,17 +8,16 @@
 
 namespace filetimer {
 
-std::optional<std::string> job_of(const WorkerIdentity& worker) {
-  const std::optional<WorkerFacts>& facts = *worker.facts;
+std::optional<std::string> job_of(const std::optional<WorkerFacts>& facts) {
   return facts && has_job(*facts) ? std::optional(facts->job_id) : std::nullopt;
 }
 
 std::vector<const Worker*> peers_of(Core& core, const WorkerIdentity& worker) {
   std::vector<const Worker*> peers;
-  const std::optional<std::string> job = job_of(worker);
+  const std::optional<std::string> job = job_of(*worker.facts);
   core.workers.for_each([&](const Worker& other) {
     if (job && other.process != worker.process && !other.is_dying() &&
-        job == job_of(WorkerIdentity::of(other))) {
+        job == job_of(*other.facts)) {
       peers.push_back(&other);
     }
   });
@@ -30,7 +29,7 @@ std::vector<const Worker*> peers_of(Core& core, const WorkerIdentity& worker) {
 
 void PeerEvidence::start(const WorkerIdentity& worker, const std::string& incident, Instant now) {
   const KillPolicy& policy = core_.settings.kill;
-  const std::optional<std::string> job = job_of(worker);
+  const std::optional<std::string> job = job_of(*worker.facts);
   if (policy.evidence == EvidenceLevel::kNone || policy.dry_run || !job) {
     return;
   }
@@ -74,7 +73,7 @@ void PeerEvidence::withdraw(const Process& worker) {
 }
 
 bool PeerEvidence::is_running_for(const WorkerIdentity& worker) const {
-  const std::optional<std::string> job = job_of(worker);
+  const std::optional<std::string> job = job_of(*worker.facts);
   return job && std::ranges::find(peers_, *job, &Peer::job) != peers_.end();
 }
 

@@ -17,7 +17,7 @@
 namespace filetimer {
 
 // Returns nothing for a worker that belongs to no job, as far as is known.
-std::optional<std::string> job_of(const WorkerIdentity& worker);
+std::optional<std::string> job_of(const std::optional<WorkerFacts>& facts);
 // Returns the peers by rank, without those that are dying.
 std::vector<const Worker*> peers_of(Core& core, const WorkerIdentity& worker);
 

@@ -59,23 +59,24 @@ void copy_slot(Slot& to, const Slot& from) {
   std::memcpy(static_cast<void*>(&to), &from, sizeof to);
 }
 
+// `known`: what an earlier server wrote, of which the facts are not read yet; null: nothing.
 void write_header(PageHeader& header, const Process& worker,
                   const std::optional<WorkerFacts>& facts, const PageClaims* known) {
   begin_page(header, page_flag::kMadeByServer);
   header.pid = worker.pid;
   header.start_time = worker.start_time;
   put_text(header.comm, worker.comm);
-  if (!facts && known != nullptr) {
-    put_text(header.rank, known->rank);
-    put_text(header.local_rank, known->local_rank);
-    put_text(header.job_id, known->job_id);
-  } else if (facts) {
+  if (facts) {
     const auto text_of = [](const std::optional<int>& rank) {
       return rank ? fmt::format("{}", *rank) : std::string{};
     };
     put_text(header.rank, text_of(facts->rank));
     put_text(header.local_rank, text_of(facts->local_rank));
     put_text(header.job_id, facts->job_id);
+  } else if (known != nullptr) {
+    put_text(header.rank, known->rank);
+    put_text(header.local_rank, known->local_rank);
+    put_text(header.job_id, known->job_id);
   }
 }
 

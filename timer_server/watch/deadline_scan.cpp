@@ -40,7 +40,7 @@ DeadlineScan::Found DeadlineScan::run(Instant woke, BoardFile& status_page, Inst
   return found;
 }
 
-// A release takes the kill's hurry away.
+// The next scan finds whether the scope was released meanwhile.
 void DeadlineScan::note_held_up(Worker& worker, Instant woke, Found& found) {
   found.held_up.push_back(&worker);
   if (!worker.is_dying()) {

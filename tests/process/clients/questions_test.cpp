@@ -287,7 +287,7 @@ TEST_CASE("drain refuses new scopes until it is withdrawn") {
 }
 
 // A worker that has mapped it would open no scope any more, and not look for the new one.
-TEST_CASE("a status page that is removed while the server drains does not say so for ever") {
+TEST_CASE("a status page that was removed while the server drained announces no drain any more") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "20ms"});
   Asker asker(server.dir(), question("drain"));
