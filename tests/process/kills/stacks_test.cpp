@@ -205,9 +205,9 @@ TEST_CASE("a helper that was started for a scope which is then released ends") {
 TEST_CASE("a worker that the stacks helper traces is not taken for one under a debugger") {
   constexpr int kScopes = 150;
   const TempFolder temp;
-  Server server(temp, {"--evidence", "stacks"});
+  Server server(temp, {"--evidence", "stacks", "--evidence-timeout", "20s"});
   Worker worker("", stacks_worker("hang", 16));
-  // A scope expires every 2 ms, while stacks are read for those before it.
+  // A scope is due every 2 ms, while stacks are read for those before it.
   std::string lines;
   for (int i = 0; i < kScopes; ++i) {
     lines += acquire(worker.pid(), fmt::format("s{}", i), 50ms + i * 2ms, 0);
