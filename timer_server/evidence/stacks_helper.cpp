@@ -24,6 +24,8 @@ constexpr std::array<const char*, 2> kPlaces{"filetimer-stacks",
                                              FILETIMER_LIBEXEC_FROM_BIN "/filetimer-stacks"};
 // How long a helper may take to exit after SIGKILL.
 constexpr Duration kEndLimit = std::chrono::milliseconds{100};
+constexpr std::string_view kLastLine = "\nend\n";
+
 Result<std::string> helper_path() {
   const std::string folder = folder_of_this_program();
   for (const char* const place : kPlaces) {
@@ -112,12 +114,13 @@ std::string StacksHelper::end() {
                           : fmt::format("was ended by signal {}", how->signal);
 }
 
-// Reads until the helper closes its end, its time is up, or the answer has kMaxStacksBytes.
+// Reads until the answer is complete, the helper closes its end, its time is up, or the answer has
+// kMaxStacksBytes.
 std::string StacksHelper::read_answer(bool& is_in_time) {
   std::string answer;
   std::array<char, 65536> bytes;
   is_in_time = true;
-  while (answer.size() < kMaxStacksBytes) {
+  while (answer.size() < kMaxStacksBytes && !answer.ends_with(kLastLine)) {
     if (!is_readable_within(socket_.get(), until_ - Instant::now())) {
       is_in_time = false;
       break;
@@ -136,17 +139,18 @@ void StacksHelper::collect(Evidence& evidence) {
   bool is_in_time = false;
   send_line(socket_.get(), "go\n");  // a failure shows as an answer without an end
   const std::string answer = read_answer(is_in_time);
+  if (parse_stacks(answer, evidence)) {
+    return;  // the signal need not wait for the exit of the helper
+  }
   if (is_in_time && answer.size() < kMaxStacksBytes) {
     // The helper has closed its end and is about to exit. Waiting for that keeps end() from killing
-    // it, so that `how` tells its own exit status.
+    // it, so that its own exit status is named.
     (void)child_.has_ended_within(until_ - Instant::now());
   }
   const std::string how = end();
-  if (!parse_stacks(answer, evidence)) {
-    evidence.add_missing(is_in_time
-                             ? fmt::format("native stacks are incomplete: the helper {}", how)
-                             : "native stacks are incomplete: time was up");
-  }
+  evidence.add_missing(is_in_time
+                           ? fmt::format("native stacks are incomplete: the helper {}", how)
+                           : "native stacks are incomplete: time was up");
 }
 
 bool parse_stacks(std::string_view answer, Evidence& evidence) {
