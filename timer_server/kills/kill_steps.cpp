@@ -129,9 +129,11 @@ bool Kills::signal_stopped() {
     }
   }
   stop_all_targets(stopping);
+  std::vector<Kill*> signalled;
   for (Kill* const kill : stopping) {
     if (kill->stage == Stage::kStopping) {
       send_due_signal(*kill);
+      signalled.push_back(kill);
     }
   }
   Sessions sessions;
@@ -147,6 +149,9 @@ bool Kills::signal_stopped() {
     kill->is_stopped = false;
     kill->targets.watch_ends(core_.loop, [&news = kill->has_news] { news = true; });
   }
+  for (const Kill* const kill : signalled) {
+    core_.kill_files.note_signal(kill->order.id(), kill->order.sent.back());
+  }
   return !stopping.empty();
 }
 
@@ -155,7 +160,6 @@ void Kills::send_due_signal(Kill& kill) {
   std::vector<SentSignal>& sent = kill.order.sent;
   sent.push_back(kill.targets.send(sent.empty() ? kill.means.signal : SIGKILL));
   wait_after_signal(kill);
-  core_.kill_files.note_signal(kill.order.id(), sent.back());
 }
 
 void Kills::wait_after_signal(Kill& kill) {
