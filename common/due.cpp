@@ -106,10 +106,10 @@ Looks looks_for(Duration shortest) {
   return {std::max(shortest / 4 - tolerated, Looks::kLeastPause), tolerated};
 }
 
-Instant wakes_before(Instant now, Instant next) {
+Instant wakes_before(Instant now, Instant next, Duration tolerated) {
   constexpr std::int64_t kFarthest = kMaxTimeout.count();
   const std::int64_t wait = std::clamp<std::int64_t>(next.ns - now.ns, 0, kFarthest);
-  return next.is_never() ? next : now + Duration{4 * wait};
+  return next.is_never() ? next : now + 4 * (Duration{wait} + tolerated);
 }
 
 Instant soft_time_of(const Slot& slot, std::int64_t word, Instant due, std::uint32_t warn_at) {

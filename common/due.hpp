@@ -124,10 +124,10 @@ struct Looks {
 };
 Looks looks_for(Duration shortest);
 
-// Returns the time before which a deadline wakes the server, which looks at `next`: a scope that is
-// opened after `now` with a later deadline has a timeout of at least four times its wait for
-// `next`.
-Instant wakes_before(Instant now, Instant next);
+// Returns the time before which a deadline wakes the server, which looks at `next`, or by
+// `tolerated` later: a scope that is opened after `now` with a later deadline has a timeout of at
+// least four times its wait for that look.
+Instant wakes_before(Instant now, Instant next, Duration tolerated);
 
 // --- soft deadlines ---
 

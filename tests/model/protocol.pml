@@ -717,7 +717,7 @@ end:
    * code: timer_server/server.cpp Server::run_once e22132ef
    * code: timer_server/server.cpp Server::read_progress c8efd63d
    * code: timer_server/watch/page_registry.cpp PageRegistry::on_wake_up_message 4ef23849
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 299241f5
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run b17d97eb
    * code: common/wake_protocol.hpp announce_scan 08ea3df8 */
   :: d_step { server_at == READ_PIPE || server_at == ASLEEP && (IS_MESSAGE || now >= next) ->
        woke = now;

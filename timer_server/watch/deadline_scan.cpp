@@ -32,7 +32,8 @@ DeadlineScan::Found DeadlineScan::run(Instant woke, BoardFile& status_page, Inst
   want_by(woke + looks().pause);
   // A client has to wake the server for an earlier deadline; the next look finds a later one.
   const Instant next = std::min(next_, next_sweep);
-  wakes_before_ = std::max(next, std::min(wakes_before(woke, next), woke + shortest_));
+  wakes_before_ =
+      std::max(next, std::min(wakes_before(woke, next, looks().tolerated), woke + shortest_));
   scanned_ = Instant::now();
   status_page.want_wakes_before(wakes_before_);
   std::ranges::stable_sort(found.due, {},
