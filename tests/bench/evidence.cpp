@@ -1,4 +1,5 @@
-// The cost of evidence: how much later a worker is signalled, because evidence is recorded first.
+// The cost of evidence: how much later a worker is signalled, because evidence is recorded first,
+// and how much later the last one of many that expire together.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 #include <unistd.h>
@@ -18,6 +19,8 @@ constexpr int kThreads = 16;
 constexpr double kTargetStacksMs = 100;
 constexpr std::chrono::milliseconds kLead{50};
 constexpr std::array<const char*, 3> kLevels{"none", "proc", "stacks"};
+// Forking a thousand workers takes less.
+constexpr std::chrono::seconds kCrowdLead{2};
 
 Child fork_threads() {
   Pipe ready = make_pipe();
@@ -45,7 +48,58 @@ bool has_stacks(const std::string& dir) {
   return text.str().find("\"native_stack\"") != std::string::npos;
 }
 
+// Returns the milliseconds from the common deadline of so many workers to each signal.
+Samples crowd_signals(const Plan& plan, const std::string& level, int workers, Report& report) {
+  ServerUnderTest server(plan.server,
+                         fmt::format("{}/crowd-{}-{}", plan.memory_dir, workers, level), "",
+                         {"--evidence", level});
+  std::vector<Child> crowd;
+  for (int i = 0; i < workers; ++i) {
+    crowd.push_back(fork_idle());
+  }
+  const double deadline = unix_in(kCrowdLead);
+  for (const Child& worker : crowd) {
+    server.send(acquire_line(worker.pid(), "forward", deadline));
+  }
+  for (Child& worker : crowd) {
+    worker.wait();
+  }
+  server.stop();
+  return logged_signals(server, report);
+}
+
+Samples bare_crowd_signals(int workers) {
+  BareSubject bare;
+  std::vector<Child> crowd;
+  for (int i = 0; i < workers; ++i) {
+    crowd.push_back(fork_idle());
+  }
+  const ClockReading now = ClockReading::now();
+  for (const Child& worker : crowd) {
+    bare.arm(worker.pid(), {now.mono + kCrowdLead, 0});
+  }
+  return bare.signals();
+}
+
 }  // namespace
+
+void measure_crowds(const Plan& plan, Report& report) {
+  report.section("deadline to the first and last signal of workers that expire together",
+                 "the bare loop");
+  for (const int workers : plan.crowds) {
+    const Samples base = bare_crowd_signals(workers);
+    for (const char* const level : kLevels) {
+      const Samples ours = crowd_signals(plan, level, workers, report);
+      for (const double q : {0.0, 1.0}) {
+        report.add({.measure = fmt::format("{} workers, --evidence {}, {}", workers, level,
+                                           q == 0 ? "first" : "last"),
+                    .unit = "ms",
+                    .value = ours.quantile(q),
+                    .base = base.quantile(q)});
+      }
+    }
+  }
+}
 
 void measure_evidence(const Plan& plan, Report& report) {
   report.section(fmt::format("deadline to signal of a worker with {} threads", kThreads),

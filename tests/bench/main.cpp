@@ -42,7 +42,7 @@ constexpr const char* kUsage =
   --smoke      as little as shows that all of it works
   --json       one JSON object instead of the table
   --no-torch   leave PyTorch's timer out
-  --only       some of: deadlines, busy, evidence, ingest, table, client, pages, python
+  --only       some of: deadlines, busy, evidence, crowds, ingest, table, client, pages, python
   --server     the timer_server to measure; the one of this build
   --memory     where runtime directories are made; /dev/shm
   --disk       where the log on disk is made; /var/tmp
@@ -96,6 +96,7 @@ Plan plan_for(const Options& options) {
     plan.idle_seconds = 0;
     plan.client_batches = 2;
     plan.evidence_expiries = 1;
+    plan.crowds = {2};
     plan.page_expiries = 3;
     plan.page_scopes = 1000;
     plan.page_workers = 3;
@@ -132,6 +133,7 @@ int measure(const Options& options, const Plan& plan) {
   step("deadlines", [&] { measure_deadlines_idle(plan, report); });
   step("busy", [&] { measure_deadlines_busy(plan, report); });
   step("evidence", [&] { measure_evidence(plan, report); });
+  step("crowds", [&] { measure_crowds(plan, report); });
   step("ingest", [&] { measure_ingest(plan, report); });
   std::optional<LargeTable> large;
   step("table", [&] { large.emplace(plan, report); });

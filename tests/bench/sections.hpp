@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tests/bench/report.hpp"
 
@@ -23,7 +24,8 @@ struct Plan {
   int idle_seconds = 20;
   int client_batches = 200;
   int torch_scopes = 300;
-  int evidence_expiries = 40;  // a level of evidence
+  int evidence_expiries = 40;            // a level of evidence
+  std::vector<int> crowds{8, 64, 1000};  // numbers of workers that expire together
   int page_expiries = 300;
   int page_scopes = 2'000'000;  // of each of four processes
   int page_workers = 500;       // whose memory in the server is measured
@@ -41,6 +43,7 @@ void measure_deadlines_busy(const Plan& plan, Report& report);
 void measure_ingest(const Plan& plan, Report& report);
 void measure_client(const Plan& plan, Report& report);
 void measure_evidence(const Plan& plan, Report& report);
+void measure_crowds(const Plan& plan, Report& report);
 void measure_pages(const Plan& plan, Report& report);
 void measure_python(const Plan& plan, Report& report);
 
