@@ -202,8 +202,14 @@ int orphans(const Arguments& args) {
 // Leads a session, in which a child is that has lost its parent. No signal ends it with this
 // worker.
 int session_leader(const Arguments&) {
-  ::setpgid(0, ::getpgid(::getppid()));  // the leader of a group cannot make a session
-  if (::setsid() < 0) {
+  // The leader of a group cannot make a session, so the worker joins the group of another process.
+  const pid_t leader = fork_off([] { wait_for_ever(); });
+  ::setpgid(leader, leader);
+  ::setpgid(0, leader);
+  const bool has_session = ::setsid() > 0;
+  ::kill(leader, SIGKILL);
+  ::waitpid(leader, nullptr, 0);
+  if (!has_session) {
     return 90;
   }
   int up[2];
