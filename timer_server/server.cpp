@@ -308,6 +308,7 @@ void Server::write_metrics() {
 void Server::check_directory() {
   if (core_.directory.restore()) {
     core_.directory.status_page().announce(control_.announcement());
+    control_.accept_all();  // the clients of the old socket
     control_.listen(core_.directory.take_control_socket());
     pages_.look_at_all();
     scan_.want();
