@@ -390,19 +390,26 @@ if max(timeouts, default=0) > shortest:
 
 
 def exit_status_of_run(world):
-    """timer_client run: --max-timeout cuts --after; the server dies and COMMAND succeeds; it is switched off."""
+    """timer_client run: --max-timeout cuts --after; the server dies, and COMMAND succeeds or is killed by somebody
+    else; none runs; it is switched off."""
     def status(*words, **environment):
         return subprocess.Popen([world.programs.path("timer_client"), "run", *words],
                                 env=world.environment(environment), stderr=subprocess.DEVNULL, cwd=world.folder)
     server = world.server("--max-timeout", "200ms")
     cut = status("--after", "1h", "--", "sleep", "10")
     found = {"expired at --max-timeout": (cut.wait(BOUND_S), 124)}
+    for expired in world.records("expired"):
+        world.excuse("known-scopes", "COMMAND keeps no history", subject=f"pid {expired['pid']}")
     server.stop()
     server = world.server()
     unwatched = status("--after", "500ms", "--", "sh", "-c", "echo > started; sleep 1")
-    wait_until((world.folder / "started").exists, "COMMAND")
+    killed = status("--after", "500ms", "--", "sh", "-c", "echo > started2; sleep 1; kill -9 $$")
+    wait_until(lambda: (world.folder / "started").exists() and (world.folder / "started2").exists(), "COMMAND")
     server.kill()
     found["succeeded without a server"] = unwatched.wait(BOUND_S), 0
+    found["killed by somebody else"] = killed.wait(BOUND_S), 137
+    found["FILETIMER_MISSING=ignore"] = status("--", "sh", "-c", "exit 3", FILETIMER_MISSING="ignore").wait(BOUND_S), 3
+    found["FILETIMER_MISSING=raise"] = status("--", "true", FILETIMER_MISSING="raise").wait(BOUND_S), 125
     found["FILETIMER=off"] = status("--", "true", FILETIMER="off").wait(BOUND_S), 0
     for what, (seen, expected) in found.items():
         if seen != expected:

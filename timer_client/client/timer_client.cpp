@@ -5,9 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cstdlib>
 #include <filetimer/timer_client.hpp>
 #include <utility>
 
@@ -15,6 +13,7 @@
 #include "common/limits.hpp"
 #include "common/run_folder.hpp"
 #include "timer_client/client/client_state.hpp"
+#include "timer_client/client/environment.hpp"
 #include "timer_client/client/messages.hpp"
 #include "timer_client/client/page/abandoned_pages.hpp"
 #include "timer_client/client/scope_terms.hpp"
@@ -29,8 +28,6 @@ using std::chrono::milliseconds;
 namespace messages = client_messages;
 
 constexpr std::string_view kJobScope = "job";
-constexpr const char* kSwitchVariable = "FILETIMER";
-constexpr const char* kMissingVariable = "FILETIMER_MISSING";
 constexpr const char* kTimeoutsVariable = "FILETIMER_TIMEOUTS";
 // The server checks at most this often whether a worker is still in a scope.
 constexpr Duration kLeastIdleTimeout = milliseconds{100};
@@ -46,40 +43,6 @@ void check_connect_options(const ConnectOptions& options) {
     throw InvalidArgument(fmt::format("the timeout of connect() is {}: expected 0 or more",
                                       duration_text(options.timeout.value())));
   }
-}
-
-// Returns the value of an environment variable that overrides the code. An unexpected value is a
-// notice, not an error: a typo must not end a training.
-std::string_view environment_word(const char* name) {
-  const char* const word = std::getenv(name);
-  return word == nullptr ? "" : word;
-}
-
-bool is_switched_off() {
-  const std::string_view word = environment_word(kSwitchVariable);
-  if (!word.empty() && word != "on" && word != "off") {
-    messages::notice("${} is '{}': expected on or off; it counts as on", kSwitchVariable, word);
-  }
-  return word == "off";
-}
-
-ConnectOptions::Missing missing_by_environment(ConnectOptions::Missing chosen) {
-  using Missing = ConnectOptions::Missing;
-  constexpr std::array kWords{std::pair{"ignore", Missing::kIgnore},
-                              std::pair{"wait", Missing::kWait},
-                              std::pair{"raise", Missing::kRaise}};
-  const std::string_view word = environment_word(kMissingVariable);
-  if (word.empty()) {
-    return chosen;
-  }
-  const auto* const found = std::ranges::find_if(
-      kWords, [&](const auto& each) { return std::string_view(each.first) == word; });
-  if (found == kWords.end()) {
-    messages::notice("${} is '{}': expected ignore, wait or raise; it does not count",
-                     kMissingVariable, word);
-    return chosen;
-  }
-  return found->second;
 }
 
 // Returns the timeouts of the file that the environment or `chosen` names; nothing if neither names
@@ -141,12 +104,11 @@ TimerClient TimerClient::connect(ConnectOptions options) {
     messages::notice("{}", level.error().message);
   }
   if (is_switched_off()) {
-    messages::info("${} is off: no scope is watched", kSwitchVariable);
     return TimerClient(off);
   }
   auto timeouts = timeouts_of_file(options.timeouts);
   const ServerLocation place = locate_server(options.dir);
-  const auto missing = missing_by_environment(options.when_missing);
+  const auto missing = missing_by_environment().value_or(options.when_missing);
   const bool must_be_there = missing != ConnectOptions::Missing::kIgnore;
   const Duration patience =
       missing == ConnectOptions::Missing::kWait ? options.timeout.value() : Duration::zero();

@@ -191,7 +191,7 @@ TEST_CASE("run sends its scope as soon as a server takes it") {
   const std::size_t bytes = pipe.fill();
   Program run(until_there(folder, "1h"));
   CHECK(run.read_line() ==
-        "timer_client: the timer server ended: COMMAND is watched once a server runs again\n");
+        "timer_client: COMMAND is watched once a timer server runs\n");
   pipe.drain(bytes);
   CHECK(pipe.next().scope_id == "sh#process");
   testing::write_file(folder.path("go"), "");

@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filetimer/pipe_client.hpp>
+#include <filetimer/timer_client.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,7 +22,9 @@
 #include "common/text.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"
+#include "timer_client/cli/log/files.hpp"
 #include "timer_client/cli/text/output.hpp"
+#include "timer_client/client/environment.hpp"
 #include "timer_client/client/messages.hpp"
 #include "timer_client/client/pipe/pipe_request.hpp"
 #include "timer_client/client/server/server_location.hpp"
@@ -34,9 +38,11 @@ namespace {
 constexpr Duration kConnectPatience = std::chrono::seconds{2};
 // The pause between attempts to send the scope to a server while COMMAND runs.
 constexpr timespec kSendPause{.tv_sec = 0, .tv_nsec = 100'000'000};
+// How long the record of a kill is waited for: a server has it in its log within a second.
+constexpr Duration kRecordPatience = std::chrono::seconds{1};
 // How often the release is tried. The server learns of the end of COMMAND without it.
 constexpr int kReleaseAttempts = 10;
-constexpr Duration kReleasePause = std::chrono::milliseconds{10};
+constexpr Duration kBetweenAttempts = std::chrono::milliseconds{10};  // between two attempts
 
 constexpr int kForwarded[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT};
 
@@ -123,7 +129,8 @@ class ProcessScope {
         name_(bounded_scope_name(valid_utf8(name))),
         // COMMAND may itself open a scope of this name.
         id_(bounded_scope_name(name_ + "#process")),
-        deadline_(Instant::now() + options.after.value_or(kForever)),
+        opened_(Instant::now()),
+        timeout_(options.after.value_or(kForever)),
         request_(acquire_request(options.after.value_or(kForever), id_,
                                  {.pid = child,
                                   .signal = options.signal,
@@ -135,19 +142,61 @@ class ProcessScope {
 
   [[nodiscard]] bool is_sent() const { return is_sent_; }
   void send() { is_sent_ = send(request_); }
-  // Returns whether the scope ended in time; true if no server was ever reached.
-  bool release() {
-    const bool in_time = Instant::now() < deadline_;
+  void release() {
     for (int i = 0; is_sent_ && i < kReleaseAttempts; ++i) {
       if (send(release_request(id_, request_.pid))) {
         break;
       }
-      std::this_thread::sleep_for(kReleasePause);
+      std::this_thread::sleep_for(kBetweenAttempts);
     }
-    return in_time || !is_sent_;
+  }
+  // Returns whether COMMAND, which ended with `status`, was ended by the server because the scope
+  // had expired, and says so on standard error. The log of the server knows. Without a log a signal
+  // of the scope past the deadline counts.
+  [[nodiscard]] bool was_killed(int status) const {
+    const Duration timeout = std::min(timeout_, look_for_server(place_.run_folder).max_timeout);
+    if (!is_sent_ || Instant::now() < opened_ + timeout) {
+      return false;
+    }
+    const std::string expired = fmt::format("'{}' expired after {}", name_, duration_text(timeout));
+    OpenedLogs opened = place_.run_folder.empty()
+                            ? OpenedLogs{}
+                            : open_own_logs(resolve_run_folder(place_.run_folder));
+    if (opened.logs.empty()) {
+      const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+      const bool is_killed = signal != 0 && (signal == SIGKILL || signal == request_.signal);
+      if (is_killed) {
+        complain(expired);
+      }
+      return is_killed;
+    }
+    const std::string id = id_of_kill(opened.logs);
+    if (!id.empty()) {
+      complain(fmt::format("{}: 'timer_client show {}' says more", expired, id));
+    }
+    return !id.empty();
   }
 
  private:
+  // Returns the id in the record that COMMAND was killed for this scope; empty: there is none.
+  [[nodiscard]] std::string id_of_kill(std::vector<LogReader>& logs) const {
+    const Instant until = Instant::now() + kRecordPatience;
+    for (;;) {
+      for (LogReader& log : logs) {
+        log.follow();
+        while (const Record* const record = log.next()) {
+          if (record->event == "killed" && record->pid == request_.pid && record->scope == name_ &&
+              record->mono_ns >= opened_.ns && record->text("verdict") == "dead") {
+            return std::string(record->id);
+          }
+        }
+      }
+      if (Instant::now() >= until || !wait_for_server(place_.pipe, Duration::zero()).empty()) {
+        return {};
+      }
+      std::this_thread::sleep_for(kBetweenAttempts);
+    }
+  }
   // Returns whether the request is in the pipe. Sends nothing if the server, or the last one, is in
   // another pid namespace, where the pid names another process.
   [[nodiscard]] bool send(const wire::Request& request) const {
@@ -158,7 +207,8 @@ class ProcessScope {
   const ServerLocation& place_;
   std::string name_;
   std::string id_;
-  Instant deadline_;
+  Instant opened_;
+  Duration timeout_;
   wire::Request request_;  // points to the names
   bool is_sent_ = false;
 };
@@ -186,6 +236,29 @@ int wait_for(pid_t child, const Signals& signals, ProcessScope* scope) {
   }
 }
 
+int exit_status_of(int status) {
+  return WIFSIGNALED(status) ? kExitSignalBase + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+// Returns whether COMMAND is started: a server reads the pipe, or $FILETIMER_MISSING says that none
+// is needed. Otherwise says why not on standard error.
+bool has_server(const ServerLocation& place) {
+  using Missing = ConnectOptions::Missing;
+  const auto missing = missing_by_environment();
+  const Duration patience = missing == Missing::kWait ? ConnectOptions{}.timeout.value()
+                            : missing                 ? Duration::zero()
+                                                      : kConnectPatience;
+  if (const std::string why = wait_for_server(place.pipe, patience); !why.empty()) {
+    complain(fmt::format("no timer server at '{}': {}{}", place.pipe, why,
+                         patience == Duration::zero()
+                             ? ""
+                             : fmt::format(" (tried for {})", duration_text(patience))));
+    return missing == Missing::kIgnore;
+  }
+  client_messages::info("connected to the timer server at '{}'", place.pipe);
+  return true;
+}
+
 int run(const RunArguments& options, const std::vector<std::string>& command) {
   if (command.empty()) {
     complain("run: no COMMAND: expected '-- COMMAND [ARG...]' at the end");
@@ -198,13 +271,11 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
   }
   const ServerLocation place = locate_server(options.place.dir, options.place.fifo);
   const Signals signals;
-  if (const std::string why = wait_for_server(place.pipe, kConnectPatience); !why.empty()) {
-    complain(fmt::format("no timer server at '{}': {} (tried for {})", place.pipe, why,
-                         duration_text(kConnectPatience)));
+  const bool is_off = is_switched_off();
+  if (!is_off && !has_server(place)) {
     return kExitRunFailed;
   }
-  client_messages::info("connected to the timer server at '{}'", place.pipe);
-  if (const std::string why = why_no_pids(place.run_folder); !why.empty()) {
+  if (const std::string why = why_no_pids(place.run_folder); !is_off && !why.empty()) {
     complain(fmt::format("COMMAND is not started: {}", why));
     return kExitRunFailed;
   }
@@ -216,20 +287,20 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
   std::optional<ProcessScope> scope;
   // A job must not fail because its server is about to end. An unwatched COMMAND is not reported as
   // expired, however long it ran.
-  if (const std::string why = why_no_new_scopes(place); !why.empty()) {
+  if (const std::string why = why_no_new_scopes(place); !is_off && !why.empty()) {
     complain(fmt::format("COMMAND runs unwatched: {}", why));
-  } else {
+  } else if (!is_off) {
     scope.emplace(place, options, name, child);
     scope->send();
     if (!scope->is_sent()) {
-      complain("the timer server ended: COMMAND is watched once a server runs again");
+      complain("COMMAND is watched once a timer server runs");
     }
   }
   const int status = wait_for(child, signals, scope ? &*scope : nullptr);
-  if (scope && !scope->release()) {
-    return kExitExpired;
+  if (scope) {
+    scope->release();
   }
-  return WIFSIGNALED(status) ? kExitSignalBase + WTERMSIG(status) : WEXITSTATUS(status);
+  return scope && scope->was_killed(status) ? kExitExpired : exit_status_of(status);
 }
 
 }  // namespace
@@ -249,8 +320,8 @@ Command add_run(CLI::App& root, const std::vector<std::string>& command) {
       "Examples:\n"
       "  timer_client run --after 2h -- python train.py\n"
       "  timer_client run --after 90s --signal TERM --grace 10s --scope backup -- ./backup.sh\n\n"
-      "Exit codes: COMMAND's own, 124 expired, 125 timer_client failed, bad usage, or a server in\n"
-      "another pid namespace, 126 COMMAND is not executable, 127 COMMAND was not found,\n"
+      "Exit codes: COMMAND's own, 124 the server ended it, 125 no server, another failure, bad usage,\n"
+      "or a server in another pid namespace, 126 COMMAND is not executable, 127 COMMAND was not found,\n"
       "128+N COMMAND was ended by signal N. While the server drains or shuts down, COMMAND runs\n"
       "unwatched.");
   return {app, [options, &command] { return run(*options, command); }};

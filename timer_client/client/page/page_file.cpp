@@ -13,7 +13,7 @@
 #include "common/page_writer.hpp"
 #include "common/posix.hpp"
 #include "common/proc_files.hpp"
-#include "timer_client/client/job_environment.hpp"
+#include "timer_client/client/environment.hpp"
 
 namespace filetimer {
 namespace {

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/client/environment.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <span>
+#include <utility>
+
+#include "common/job_variables.hpp"
+#include "timer_client/client/messages.hpp"
+
+namespace filetimer {
+namespace {
+
+constexpr const char* kSwitchVariable = "FILETIMER";
+constexpr const char* kMissingVariable = "FILETIMER_MISSING";
+
+std::string first_value(std::span<const char* const> names) {
+  for (const char* const name : names) {
+    if (const char* const value = std::getenv(name); value != nullptr && *value != '\0') {
+      return value;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view environment_word(const char* name) {
+  const char* const word = std::getenv(name);
+  return word == nullptr ? "" : word;
+}
+
+bool is_switched_off() {
+  const std::string_view word = environment_word(kSwitchVariable);
+  if (!word.empty() && word != "on" && word != "off") {
+    client_messages::notice("${} is '{}': expected on or off; it counts as on", kSwitchVariable,
+                            word);
+  }
+  if (word == "off") {
+    client_messages::info("${} is off: no scope is watched", kSwitchVariable);
+  }
+  return word == "off";
+}
+
+std::optional<ConnectOptions::Missing> missing_by_environment() {
+  using Missing = ConnectOptions::Missing;
+  constexpr std::array kWords{std::pair{"ignore", Missing::kIgnore},
+                              std::pair{"wait", Missing::kWait},
+                              std::pair{"raise", Missing::kRaise}};
+  const std::string_view word = environment_word(kMissingVariable);
+  if (word.empty()) {
+    return std::nullopt;
+  }
+  const auto* const found = std::ranges::find_if(
+      kWords, [&](const auto& each) { return std::string_view(each.first) == word; });
+  if (found == kWords.end()) {
+    client_messages::notice("${} is '{}': expected ignore, wait or raise; it does not count",
+                            kMissingVariable, word);
+    return std::nullopt;
+  }
+  return found->second;
+}
+
+JobEnvironment job_environment() {
+  return {first_value(kRankVariables), first_value(kLocalRankVariables),
+          first_value(kJobVariables)};
+}
+
+}  // namespace filetimer
