@@ -4,16 +4,20 @@ real-time signal without a handler, because SIGUSR1 and SIGUSR2 belong to schedu
 
 The handler of the signal raises ScopeExpired at any line that the main thread runs, except in the
 methods here: a scope that is being left must be released, and __exit__ checks whether the signal came.
+That line is in the scope unless the code of others runs while the scope is open: in an event loop, or
+in what uses a generator. Such a scope is refused when it is entered.
 """
 from __future__ import annotations
 
 import atexit
 import os
 import signal
+import sys
 import threading
 import weakref
 
 from . import _native
+from ._decorator import _CO_ASYNC_GENERATOR, _CO_COROUTINE, _CO_GENERATOR
 from .errors import ScopeExpired, TimerError
 
 TYPE_CHECKING = False
@@ -61,6 +65,9 @@ class RaisingScope(_native.Scope):
         if threading.get_native_id() != os.getpid():
             raise TimerError(f"scope '{self.name}' has on_expiry='raise': only the main thread can "
                              "enter it")
+        if who := _other_code(sys._getframe(2)):
+            raise TimerError(f"scope '{self.name}' has on_expiry='raise': {who} would get the "
+                             "exception: use on_expiry='kill'")
         if not self.is_open:
             self._has_raised = False
         prepare()
@@ -79,6 +86,17 @@ def _is_in_own_code(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _other_code(entering: FrameType) -> str:
+    """Returns what may run while a scope is open that this frame enters; empty: the frame alone."""
+    asyncio = sys.modules.get("asyncio")
+    if entering.f_code.co_flags & _CO_COROUTINE or (
+            asyncio is not None and asyncio._get_running_loop() is not None):
+        return "the event loop"
+    if entering.f_code.co_flags & (_CO_GENERATOR | _CO_ASYNC_GENERATOR):
+        return "the code that uses this generator"
+    return ""
 
 
 def _has_signal() -> bool:
