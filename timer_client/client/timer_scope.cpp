@@ -48,9 +48,8 @@ void TimerScope::follow_page(std::chrono::nanoseconds after) {
     if (&page == old.page) {
       return;
     }
-    const std::string name = read_name(old.page->layout().name(old.index));
     OwnPage::Refusal why{};
-    handle = page.claim(ScopeKey::of_name(name, old.statistics != nullptr), why);
+    handle = page.claim(old.key(), why);
   }
   if (handle == nullptr) {
     return;
@@ -111,12 +110,15 @@ PausedRegion::PausedRegion(TimerScope marker, OwnPage& page)
 }
 
 PausedRegion::~PausedRegion() {
-  if (fork_count_ != fork_watch::count() || slots_ == nullptr) {
-    return;  // the region of a parent process, or of a process without a page
+  if (fork_count_ != fork_watch::count()) {
+    return;  // the region of a parent process
   }
   bool wake = false;
   {
     const auto held = ProcessLock::instance().lock();
+    while (slots_ == nullptr && page_->successor() != nullptr) {
+      page_ = page_->successor();
+    }
     page_->end_suspension(slots_, tid_, wake);
   }
   if (wake) {

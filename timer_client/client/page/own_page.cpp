@@ -47,6 +47,18 @@ constexpr int kTakings = 100;
 
 constexpr pthread_key_t kNoKey = ~pthread_key_t{0};
 
+// The paused regions that this thread is in and that began before the process had a page. They are
+// of the parent in a forked child.
+struct EarlyRegions {
+  unsigned count = 0;
+  unsigned fork_count = 0;
+};
+constinit thread_local EarlyRegions t_early_regions;
+
+unsigned early_regions() {
+  return t_early_regions.fork_count == fork_watch::count() ? t_early_regions.count : 0;
+}
+
 // Makes every thread of the process pass a full memory barrier. Returns false if the kernel does
 // not support that.
 bool barrier_in_all_threads() {
@@ -241,6 +253,8 @@ ThreadSlots& OwnPage::slots_of_this_thread() {
   call_at_end_of_thread();
   auto& made =
       *current_->threads.emplace_back(std::make_unique<ThreadSlots>(*this, fork_watch::count()));
+  made.suspensions.store(early_regions(), std::memory_order_relaxed);
+  t_early_regions.count = 0;
   if (t_slots != nullptr && t_slots->fork_count == made.fork_count) {
     made.next_of_thread = t_slots;
   }
@@ -413,7 +427,11 @@ void OwnPage::note_unwatched() noexcept {
 // --- paused regions ---
 
 ThreadSlots* OwnPage::slots_to_suspend() {
-  return current_ ? &slots_of_this_thread() : nullptr;
+  if (!current_) {
+    t_early_regions = {early_regions() + 1, fork_watch::count()};
+    return nullptr;
+  }
+  return &slots_of_this_thread();
 }
 
 void OwnPage::suspend_thread(ThreadSlots& slots, bool& wake) noexcept {
@@ -425,9 +443,14 @@ void OwnPage::suspend_thread(ThreadSlots& slots, bool& wake) noexcept {
 }
 
 void OwnPage::end_suspension(const ThreadSlots* slots, pid_t tid, bool& wake) noexcept {
+  if (slots == nullptr && early_regions() > 0) {
+    --t_early_regions.count;
+    return;
+  }
   if (!current_) {
     return;
   }
+  slots = slots != nullptr ? slots : ThreadSlots::of_this_thread(*this);
   const auto found =
       std::ranges::find(current_->threads, slots, [](const auto& each) { return each.get(); });
   // If the thread has ended, its memory may belong to the ThreadSlots of another one.
@@ -499,7 +522,7 @@ SlotStatistics* OwnPage::own_statistics(const SlotHandle& handle, bool has_lock)
     if (!has_lock) {
       held = ProcessLock::instance().lock();
     }
-    return statistics_for(slots_of_this_thread(), read_name(layout().name(handle.index)));
+    return statistics_for(slots_of_this_thread(), shown_name(handle.key()));
   } catch (const std::bad_alloc&) {
     return nullptr;
   }

@@ -58,11 +58,12 @@ class OwnPage final : public PageContext {
   bool watch_idleness(Duration timeout, std::uint64_t client, Refusal& why, bool& wake);
   // Begins the idle timeouts anew, as a scope was opened that is not watched.
   void note_unwatched() noexcept;
-  // Returns the slots of this thread, for suspend_thread(); null: this process has no page. May
-  // throw std::bad_alloc.
+  // Returns the slots of this thread, for suspend_thread(). Null: this process has no page; the
+  // thread's slots on a page that is made before end_suspension() are suspended. May throw
+  // std::bad_alloc.
   ThreadSlots* slots_to_suspend();
   // Stops the time of the scopes that the thread has open or opens, until end_suspension() was
-  // called as often.
+  // called as often, with the same slots.
   static void suspend_thread(ThreadSlots& slots, bool& wake) noexcept;
   void end_suspension(const ThreadSlots* slots, pid_t tid, bool& wake) noexcept;
   // Drops the page of the parent, in a forked child.

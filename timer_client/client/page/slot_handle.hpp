@@ -41,6 +41,7 @@ struct ScopeKey {
   std::uint64_t tag = 0;  // the name's size or the line, and the two bits
 
  private:
+  friend struct SlotHandle;
   static constexpr std::uint64_t kLine = 1;
   static constexpr std::uint64_t kCounted = 2;
   ScopeKey(const char* its_text, std::uint64_t its_tag) : text(its_text), tag(its_tag) {}
@@ -72,6 +73,8 @@ struct alignas(64) SlotHandle {
     // Pairs with the release in try_release(), of any thread, and with that of the server.
     return slot->deadline.load(std::memory_order_acquire) == slot_word::kFree;
   }
+  // Returns what the slot is bound to, as a view of `given`.
+  [[nodiscard]] ScopeKey key() const { return {given.c_str(), tag}; }
   [[nodiscard]] bool is_bound_to(ScopeKey key) const {
     return tag == key.tag && (key.is_line() ? std::strcmp(given.c_str(), key.text) == 0
                                             : same_bytes(given.data(), key.text, given.size()));
