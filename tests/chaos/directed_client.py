@@ -267,7 +267,7 @@ def renewal_after_the_page_was_cut(world):
 
 
 def exception_in_a_task(world):
-    """A scope with on_expiry="raise" is entered in an asyncio task."""
+    """A scope with on_expiry="raise" is entered in an asyncio task, and in a function that one calls."""
     world.server()
     _run(world, """
 import asyncio
@@ -278,18 +278,36 @@ async def work():
             await asyncio.sleep(60)
     except filetimer.TimerError as error:
         return "caught" if "the event loop" in str(error) else error
+def call():
+    try:
+        with filetimer.expires(0.2, "function", on_expiry="raise", grace=10):
+            time.sleep(60)
+    except filetimer.ScopeExpired:
+        return "raised"
 async def main():
     other = asyncio.create_task(asyncio.sleep(0.4, "ended"))
-    return await work(), await other
-sys.exit(asyncio.run(main()) != ("caught", "ended"))
+    return await work(), call(), await other
+sys.exit(asyncio.run(main()) != ("caught", "raised", "ended"))
 """)
 
 
 def exception_in_a_generator(world):
-    """A scope with on_expiry="raise" is entered in a generator."""
+    """A scope with on_expiry="raise" is entered in a generator, and in one that is a context manager."""
     world.server()
     _run(world, """
+import contextlib
 filetimer.configure()
+@contextlib.contextmanager
+def step():
+    with filetimer.expires(0.2, "step", on_expiry="raise", grace=10):
+        yield
+try:
+    with step(), contextlib.ExitStack() as stack:
+        stack.enter_context(filetimer.expires(60, "stack", on_expiry="raise"))
+        time.sleep(60)
+    sys.exit("it was not raised")
+except filetimer.ScopeExpired:
+    pass
 def numbers():
     with filetimer.expires(0.2, "generator", on_expiry="raise", grace=0.5):
         yield 1

@@ -4,8 +4,8 @@ real-time signal without a handler, because SIGUSR1 and SIGUSR2 belong to schedu
 
 The handler of the signal raises ScopeExpired at any line that the main thread runs, except in the
 methods here: a scope that is being left must be released, and __exit__ checks whether the signal came.
-That line is in the scope unless the code of others runs while the scope is open: in an event loop, or
-in what uses a generator. Such a scope is refused when it is entered.
+That line is in the scope unless the code that has entered it is suspended meanwhile: a coroutine, for
+which an event loop runs others, or a generator. Such a scope is refused when it is entered.
 """
 from __future__ import annotations
 
@@ -88,15 +88,21 @@ def _is_in_own_code(frame: FrameType | None) -> bool:
     return False
 
 
-def _other_code(entering: FrameType) -> str:
-    """Returns what may run while a scope is open that this frame enters; empty: the frame alone."""
-    asyncio = sys.modules.get("asyncio")
-    if entering.f_code.co_flags & _CO_COROUTINE or (
-            asyncio is not None and asyncio._get_running_loop() is not None):
+def _is_contextlib(frame: FrameType | None) -> bool:
+    return frame is not None and frame.f_globals.get("__name__") == "contextlib"
+
+
+def _other_code(frame: FrameType | None) -> str:
+    """Returns what may run while a scope is open that this frame enters; empty: the frame alone. A
+    context manager made by contextlib, or a stack of them, is entered by the frame that uses it.
+    """
+    while frame is not None and (_is_contextlib(frame) or (
+            frame.f_code.co_flags & _CO_GENERATOR and _is_contextlib(frame.f_back))):
+        frame = frame.f_back
+    flags = 0 if frame is None else frame.f_code.co_flags
+    if flags & (_CO_COROUTINE | _CO_ASYNC_GENERATOR):
         return "the event loop"
-    if entering.f_code.co_flags & (_CO_GENERATOR | _CO_ASYNC_GENERATOR):
-        return "the code that uses this generator"
-    return ""
+    return "the code that uses this generator" if flags & _CO_GENERATOR else ""
 
 
 def _has_signal() -> bool:
