@@ -1073,7 +1073,7 @@ void HistoryJudge::judge_released_late(const JsonRecord& record) {
   }
 }
 
-// The statistics count the scopes that were released.
+// The statistics count the scopes that were released, and each renewal as one more.
 void HistoryJudge::judge_count(const Process& worker, std::string_view name, std::int64_t counted) {
   std::int64_t in_time = 0;
   std::int64_t all = 0;
@@ -1091,6 +1091,9 @@ void HistoryJudge::judge_count(const Process& worker, std::string_view name, std
       return !change.second.ok || change.second.result == nullptr;
     });
     all += scope.release || is_ended ? 1 : 0;
+    all += std::ranges::count_if(scope.changes, [](const auto& change) {
+      return change.first == "renew" && change.second.ok;
+    });
     in_time +=
         scope.release && scope.release->result != nullptr && scope.release->result->flag("in_time")
             ? 1

@@ -392,8 +392,8 @@ inline leave() {
 
 /* release_scope(), release_counted(), try_release(): a look and an exchange, until the exchange
  * succeeds or the word is no longer open. Only the last round has an effect, so it is one step.
- * code: timer_client/client/page/page_scope.hpp release_scope db4ec803
- * code: timer_client/client/page/page_scope.cpp release_counted 7bb9dedf
+ * code: timer_client/client/page/page_scope.hpp release_scope e80f7a37
+ * code: timer_client/client/page/page_scope.cpp release_counted 40ea31bb
  * code: common/wake_protocol.hpp try_release 402006e2 */
 inline release_scope(s) {
   slot = s;
@@ -422,7 +422,7 @@ inline free_by_release() {
 }
 
 /* renew_scope(), try_renew() (a): likewise.
- * code: timer_client/client/page/page_scope.hpp renew_scope 8474ee1e
+ * code: timer_client/client/page/page_scope.hpp renew_scope 7d16bf03
  * code: common/wake_protocol.hpp try_renew 1bd9d94f */
 inline renew_scope(s) {
   renewed++;
@@ -917,7 +917,7 @@ active proctype Clock() {
  * code: timer_client/client/page/page_scope.cpp renew_after_pause 97801903
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::take b9a0980b
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::give_up_idle 782687c3
- * code: timer_client/client/page/page_statistics.hpp count_scope a14169be
+ * code: timer_client/client/page/page_statistics.hpp count_scope b2f6b9a3
  * code: timer_client/client/page/page_statistics.cpp PageStatistics::take 51348fa7
  * code: common/page_reader.cpp read_slot b3f3497d
  * code: common/page_reader.cpp read_ended_scopes 4263b2b0

@@ -36,6 +36,15 @@ void set_flags(Slot& slot, std::uint16_t drop, std::uint16_t add) {
   slot.flags.fetch_or(add, kRelaxed);
 }
 
+// Returns the entry of this thread in which the scope is counted; null: there is none.
+SlotStatistics* statistics_of(const SlotHandle& handle, bool has_lock) {
+  // The owner is this thread or another one, which may end meanwhile. `owner` equals t_slots only
+  // if it is this thread: its ThreadSlots are alive, so no other thread has their address.
+  return t_slots != nullptr && handle.owner.load(kRelaxed) == t_slots
+             ? handle.statistics
+             : handle.page->own_statistics(handle, has_lock);
+}
+
 }  // namespace
 
 PageTerms with_replaced_timeout(SlotHandle& handle, const PageTerms& terms) {
@@ -163,7 +172,15 @@ bool renew_after_pause(SlotHandle& handle, std::int64_t timeout, bool& wake) noe
   }
 }
 
-ReleaseResult release_counted(SlotHandle& handle, bool has_lock) noexcept {
+void count_time(const SlotHandle& handle, const LeftScope& left, bool has_lock) noexcept {
+  SlotStatistics* const entry = statistics_of(handle, has_lock);
+  if (entry != nullptr) {
+    count_scope(*entry, left);
+  }
+}
+
+ReleaseResult release_counted(SlotHandle& handle, std::uint64_t generation,
+                              bool has_lock) noexcept {
   Slot& slot = *handle.slot;
   std::int64_t word = slot.deadline.load(kRelaxed);
   const auto release = [&] {
@@ -189,13 +206,9 @@ ReleaseResult release_counted(SlotHandle& handle, bool has_lock) noexcept {
     return release();
   }
   // The slot is read before it is free.
-  const std::int64_t acquired = slot.acquired.load(kRelaxed);
+  const std::int64_t started = counted_from(handle, generation);
   const std::int64_t timeout = slot.timeout.load(kRelaxed);
-  // The owner is this thread or another one, which may end meanwhile. `owner` equals t_slots only
-  // if it is this thread: its ThreadSlots are alive, so no other thread has their address.
-  SlotStatistics* const entry = t_slots != nullptr && handle.owner.load(kRelaxed) == t_slots
-                                    ? handle.statistics
-                                    : handle.page->own_statistics(handle, has_lock);
+  SlotStatistics* const entry = statistics_of(handle, has_lock);
   const std::int64_t now = monotonic_ns();
   if (is_noted) {
     slot.left.store(now, kRelaxed);
@@ -203,12 +216,7 @@ ReleaseResult release_counted(SlotHandle& handle, bool has_lock) noexcept {
   const std::int64_t found = word;
   const ReleaseResult result = release();
   if (entry != nullptr) {
-    const std::int64_t deadline = slot_word::is_expired(found) ? -found : found;
-    const bool has_margin = deadline > 0 && deadline < slot_word::kNoDeadline;
-    count_scope(*entry, {.acquired = acquired,
-                         .ended = now,
-                         .timeout_ns = timeout,
-                         .margin_ns = has_margin ? deadline - now : kNoMargin});
+    count_scope(*entry, left_scope(started, now, timeout, found));
   }
   return result;
 }

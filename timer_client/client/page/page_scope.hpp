@@ -144,9 +144,20 @@ std::int64_t replaced_renewal(SlotHandle& handle, std::int64_t timeout);
   return open_scope_for(handle, terms);
 }
 
+// Returns when the time began that the end of the scope, or its next renewal, counts.
+inline std::int64_t counted_from(const SlotHandle& handle, std::uint64_t generation) {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  const Slot& slot = *handle.slot;
+  return (handle.renewed.load(kRelaxed) == generation ? slot.started : slot.acquired)
+      .load(kRelaxed);
+}
+
+// Counts what a renewal ends as a scope of its own: a heartbeat is measured by its beats.
+void count_time(const SlotHandle& handle, const LeftScope& left, bool has_lock) noexcept;
+
 // Releases a scope as release_scope() does, if it is counted, if its release is noted, or if its
 // verdict came first.
-ReleaseResult release_counted(SlotHandle& handle, bool has_lock) noexcept;
+ReleaseResult release_counted(SlotHandle& handle, std::uint64_t generation, bool has_lock) noexcept;
 
 // Releases the scope number `generation` of `handle`, which is open.
 [[gnu::always_inline]] inline ReleaseResult release_scope(SlotHandle& handle,
@@ -159,7 +170,7 @@ ReleaseResult release_counted(SlotHandle& handle, bool has_lock) noexcept;
       try_release(*handle.slot, word)) {
     return ReleaseResult::kReleased;
   }
-  return release_counted(handle, has_lock);
+  return release_counted(handle, generation, has_lock);
 }
 
 // Returns the times of the scope that is open in `handle`.
@@ -218,9 +229,15 @@ inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64
     }
     const std::int64_t now = monotonic_ns();
     const std::int64_t word = deadline_word(board, now, timeout);
+    const LeftScope left =
+        left_scope(counted_from(handle, generation), now, slot.timeout.load(kRelaxed), old_word);
     slot.started.store(now, kRelaxed);
     slot.timeout.store(timeout, kRelaxed);
     if (try_renew(slot, old_word, word)) [[likely]] {
+      handle.renewed.store(generation, kRelaxed);
+      if (handle.statistics != nullptr) {
+        count_time(handle, left, has_lock);
+      }
       todo_next = (must_wake(board, slot, word) ? todo::kWake : 0) |
                   (handle.page->is_look_due(now) ? todo::kLook : 0);
       return true;

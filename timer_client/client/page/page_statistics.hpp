@@ -18,19 +18,27 @@ namespace filetimer {
 // The margin of a scope without a deadline.
 inline constexpr std::int64_t kNoMargin = std::numeric_limits<std::int64_t>::max();
 
-// A scope that was released.
+// A scope that was released or renewed: its time from its opening, or its last renewal, on.
 struct LeftScope {
-  std::int64_t acquired = 0;
+  std::int64_t started = 0;
   std::int64_t ended = 0;
   std::int64_t timeout_ns = 0;         // as requested; max: none
   std::int64_t margin_ns = kNoMargin;  // from its release to its deadline, negative if it was late
 };
 
+// `word`: the deadline word with which the scope was left.
+inline LeftScope left_scope(std::int64_t started, std::int64_t now, std::int64_t timeout,
+                            std::int64_t word) {
+  const std::int64_t deadline = slot_word::is_expired(word) ? -word : word;
+  const bool has_margin = deadline > 0 && deadline < slot_word::kNoDeadline;
+  return {started, now, timeout, has_margin ? deadline - now : kNoMargin};
+}
+
 // Counts the scope. Relaxed loads and stores: a reader may see some of the fields one scope ahead
 // of the others.
 inline void count_scope(SlotStatistics& entry, const LeftScope& scope) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
-  const std::int64_t took_ns = scope.ended - scope.acquired;
+  const std::int64_t took_ns = scope.ended - scope.started;
   auto& bucket = entry.histogram[bucket_of(took_ns)];
   bucket.store(bucket.load(kRelaxed) + 1, kRelaxed);
   entry.total_ns.store(entry.total_ns.load(kRelaxed) + took_ns, kRelaxed);

@@ -55,6 +55,8 @@ struct alignas(64) SlotHandle {
   // The number of the slot's scope that is open, or opened next. Relaxed: incremented before the
   // slot is released and read after it was found free, so the slot's deadline orders it.
   std::atomic<std::uint64_t> generation{1};
+  // The number of the scope that was renewed last. Relaxed: see `generation`.
+  std::atomic<std::uint64_t> renewed{0};
   // The client whose destructor releases the scope; 0: a TimerScope does. Ordered likewise.
   std::atomic<std::uint64_t> client{0};
   // Written with the ProcessLock; read by the thread that releases the scope. Relaxed: see
