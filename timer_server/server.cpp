@@ -309,6 +309,7 @@ void Server::check_directory() {
   if (core_.directory.restore()) {
     core_.directory.status_page().announce(control_.announcement());
     control_.accept_all();  // the clients of the old socket
+    inbox_.read();          // what they have written before they asked
     control_.listen(core_.directory.take_control_socket());
     pages_.look_at_all();
     scan_.want();

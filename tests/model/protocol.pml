@@ -907,6 +907,8 @@ active proctype Clock() {
  * code: common/wake_protocol.hpp try_expire_idle 36d0e2ca
  * code: common/wake_protocol.hpp is_idle_watch f702a1ee
  * code: timer_client/client/page/page_scope.hpp times_of d6e257a5
+ * code: timer_client/client/page/page_scope.hpp counted_from 9dd354c6
+ * code: timer_client/client/page/page_scope.cpp statistics_of 5472f33b
  * code: timer_client/client/page/page_scope.cpp must_wake_paused b4ecfcf8
  * code: timer_client/client/page/page_scope.cpp set_flags 55269f38
  * code: timer_client/client/page/page_scope.cpp replaced_renewal 391f2827

@@ -153,10 +153,11 @@ class PageMachine final : public Machine {
       model_.open(key, number_of(thread), count);
       on(thread, [&] { object.emplace(client_->expires(timeout, name_of(key))); });
     } else if (name == "renew" && object) {
+      const bool was_paused = scope(key).is_paused();
       on(thread, [&] { did = object->renew(timeout); });
       expect(did == model_.renew(key, number_of(thread), count, true), "renew() is {}", did);
-      if (before != State::kOut && (!did || scope(key).page != page)) {
-        note_release(key, page);
+      if (before != State::kOut && (!did || !was_paused || scope(key).page != page)) {
+        note_release(key, page);  // a renewal counts what it ends
       }
     } else if (name == "release" && object) {
       ReleaseResult result = ReleaseResult::kNotOpen;

@@ -140,7 +140,9 @@ void StacksHelper::collect(Evidence& evidence) {
   send_line(socket_.get(), "go\n");  // a failure shows as an answer without an end
   const std::string answer = read_answer(is_in_time);
   if (parse_stacks(answer, evidence)) {
-    return;  // the signal need not wait for the exit of the helper
+    child_.kill(SIGKILL);
+    child_ = {};  // no signal waits for the exit of the helper; reap_orphans() reaps it
+    return;
   }
   if (is_in_time && answer.size() < kMaxStacksBytes) {
     // The helper has closed its end and is about to exit. Waiting for that keeps end() from killing

@@ -43,7 +43,7 @@ class StacksHelper {
   [[nodiscard]] Instant until() const { return until_; }
   // Lets the helper stop the process and read its stacks. Waits for the answer, at most until the
   // helper's time is up. Adds the stacks to `evidence`, or the reason why some are missing. Kills
-  // and reaps the helper.
+  // the helper.
   void collect(Evidence& evidence);
 
  private:

@@ -129,11 +129,9 @@ bool Kills::signal_stopped() {
     }
   }
   stop_all_targets(stopping);
-  std::vector<Kill*> signalled;
   for (Kill* const kill : stopping) {
     if (kill->stage == Stage::kStopping) {
       send_due_signal(*kill);
-      signalled.push_back(kill);
     }
   }
   Sessions sessions;
@@ -149,8 +147,11 @@ bool Kills::signal_stopped() {
     kill->is_stopped = false;
     kill->targets.watch_ends(core_.loop, [&news = kill->has_news] { news = true; });
   }
-  for (const Kill* const kill : signalled) {
-    core_.kill_files.note_signal(kill->order.id(), kill->order.sent.back());
+  for (Kill* const kill : stopping) {
+    if (kill->noted < kill->order.sent.size()) {
+      core_.kill_files.note_signal(kill->order.id(), kill->order.sent.back());
+      kill->noted = kill->order.sent.size();
+    }
   }
   return !stopping.empty();
 }

@@ -141,10 +141,12 @@ class Kills {
     Kill(KillOrder the_order, KillMode mode, std::span<const pid_t> excluded,
          const MayBeForking& may_be_forking)
         : order(std::move(the_order)),
-          targets(order.worker.process, mode, excluded, may_be_forking) {}
+          targets(order.worker.process, mode, excluded, may_be_forking),
+          noted(order.sent.size()) {}
 
     KillOrder order;
     KillTargets targets;
+    std::size_t noted;  // how many of the signals are in the kill's file
     Stage stage = Stage::kFacts;
     bool is_stopped = false;                // the targets are, or are being stopped
     bool has_news = false;                  // a target has ended

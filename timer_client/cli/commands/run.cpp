@@ -17,6 +17,7 @@
 #include <string>
 #include <thread>
 
+#include "common/boot.hpp"
 #include "common/posix.hpp"
 #include "common/scope_name.hpp"
 #include "common/text.hpp"
@@ -42,7 +43,7 @@ constexpr timespec kSendPause{.tv_sec = 0, .tv_nsec = 100'000'000};
 constexpr Duration kRecordPatience = std::chrono::seconds{1};
 // How often the release is tried. The server learns of the end of COMMAND without it.
 constexpr int kReleaseAttempts = 10;
-constexpr Duration kBetweenAttempts = std::chrono::milliseconds{10};  // between two attempts
+constexpr Duration kBetweenAttempts = std::chrono::milliseconds{10};
 
 constexpr int kForwarded[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT};
 
@@ -151,8 +152,8 @@ class ProcessScope {
     }
   }
   // Returns whether COMMAND, which ended with `status`, was ended by the server because the scope
-  // had expired, and says so on standard error. The log of the server knows. Without a log a signal
-  // of the scope past the deadline counts.
+  // had expired, and says so on standard error. The log of the server knows. Without a log, COMMAND
+  // was if it died past the deadline of SIGKILL or of the scope's signal.
   [[nodiscard]] bool was_killed(int status) const {
     const Duration timeout = std::min(timeout_, look_for_server(place_.run_folder).max_timeout);
     if (!is_sent_ || Instant::now() < opened_ + timeout) {
@@ -178,21 +179,33 @@ class ProcessScope {
   }
 
  private:
-  // Returns the id in the record that COMMAND was killed for this scope; empty: there is none.
+  // Returns the id of the verdict that ended COMMAND; empty: there is none. If the log has a
+  // verdict and no outcome, descendants of COMMAND have not died yet.
   [[nodiscard]] std::string id_of_kill(std::vector<LogReader>& logs) const {
     const Instant until = Instant::now() + kRecordPatience;
+    const std::string boot = boot_id_text(this_boot());
+    std::string expired;
     for (;;) {
+      const bool is_last =
+          Instant::now() >= until || !wait_for_server(place_.pipe, Duration::zero()).empty();
       for (LogReader& log : logs) {
         log.follow();
         while (const Record* const record = log.next()) {
-          if (record->event == "killed" && record->pid == request_.pid && record->scope == name_ &&
-              record->mono_ns >= opened_.ns && record->text("verdict") == "dead") {
-            return std::string(record->id);
+          if (record->pid != request_.pid || record->scope != name_ || record->boot_id != boot ||
+              record->mono_ns < opened_.ns) {
+            continue;
+          }
+          if (record->event == "expired") {
+            expired = record->id;
+          } else if (record->event == "killed") {
+            const std::string verdict = record->text("verdict");
+            return verdict == "dead" || verdict == "unkillable" ? std::string(record->id)
+                                                                : std::string();
           }
         }
       }
-      if (Instant::now() >= until || !wait_for_server(place_.pipe, Duration::zero()).empty()) {
-        return {};
+      if (is_last) {
+        return expired;
       }
       std::this_thread::sleep_for(kBetweenAttempts);
     }
@@ -270,7 +283,6 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
     return kExitRunFailed;
   }
   const ServerLocation place = locate_server(options.place.dir, options.place.fifo);
-  const Signals signals;
   const bool is_off = is_switched_off();
   if (!is_off && !has_server(place)) {
     return kExitRunFailed;
@@ -279,6 +291,7 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
     complain(fmt::format("COMMAND is not started: {}", why));
     return kExitRunFailed;
   }
+  const Signals signals;
   const pid_t child = spawn(command, signals);
   if (child < 0) {
     return -child;
@@ -320,8 +333,10 @@ Command add_run(CLI::App& root, const std::vector<std::string>& command) {
       "Examples:\n"
       "  timer_client run --after 2h -- python train.py\n"
       "  timer_client run --after 90s --signal TERM --grace 10s --scope backup -- ./backup.sh\n\n"
-      "Exit codes: COMMAND's own, 124 the server ended it, 125 no server, another failure, bad usage,\n"
-      "or a server in another pid namespace, 126 COMMAND is not executable, 127 COMMAND was not found,\n"
+      "Exit codes: COMMAND's own, 124 the server ended it, 125 no server, another failure, bad "
+      "usage,\n"
+      "or a server in another pid namespace, 126 COMMAND is not executable, 127 COMMAND was not "
+      "found,\n"
       "128+N COMMAND was ended by signal N. While the server drains or shuts down, COMMAND runs\n"
       "unwatched.");
   return {app, [options, &command] { return run(*options, command); }};

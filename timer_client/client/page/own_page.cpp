@@ -47,18 +47,6 @@ constexpr int kTakings = 100;
 
 constexpr pthread_key_t kNoKey = ~pthread_key_t{0};
 
-// The paused regions that this thread is in and that began before the process had a page. They are
-// of the parent in a forked child.
-struct EarlyRegions {
-  unsigned count = 0;
-  unsigned fork_count = 0;
-};
-constinit thread_local EarlyRegions t_early_regions;
-
-unsigned early_regions() {
-  return t_early_regions.fork_count == fork_watch::count() ? t_early_regions.count : 0;
-}
-
 // Makes every thread of the process pass a full memory barrier. Returns false if the kernel does
 // not support that.
 bool barrier_in_all_threads() {
@@ -167,6 +155,7 @@ void OwnPage::become_child() noexcept {
   is_pending_ = false;
   next_look_.store(0, std::memory_order_relaxed);
   next_creation_ = {};
+  early_regions_.clear();
   if (current_) {
     // Closes and unmaps in this process only. The lock was not inherited.
     current_->file.reset();
@@ -253,8 +242,9 @@ ThreadSlots& OwnPage::slots_of_this_thread() {
   call_at_end_of_thread();
   auto& made =
       *current_->threads.emplace_back(std::make_unique<ThreadSlots>(*this, fork_watch::count()));
-  made.suspensions.store(early_regions(), std::memory_order_relaxed);
-  t_early_regions.count = 0;
+  if (const auto early = early_regions_.extract(made.tid)) {
+    made.suspensions.store(early.mapped(), std::memory_order_relaxed);
+  }
   if (t_slots != nullptr && t_slots->fork_count == made.fork_count) {
     made.next_of_thread = t_slots;
   }
@@ -427,11 +417,13 @@ void OwnPage::note_unwatched() noexcept {
 // --- paused regions ---
 
 ThreadSlots* OwnPage::slots_to_suspend() {
-  if (!current_) {
-    t_early_regions = {early_regions() + 1, fork_watch::count()};
-    return nullptr;
+  if (current_) {
+    return &slots_of_this_thread();
   }
-  return &slots_of_this_thread();
+  if (!is_off()) {
+    ++early_regions_[::gettid()];
+  }
+  return nullptr;
 }
 
 void OwnPage::suspend_thread(ThreadSlots& slots, bool& wake) noexcept {
@@ -443,16 +435,19 @@ void OwnPage::suspend_thread(ThreadSlots& slots, bool& wake) noexcept {
 }
 
 void OwnPage::end_suspension(const ThreadSlots* slots, pid_t tid, bool& wake) noexcept {
-  if (slots == nullptr && early_regions() > 0) {
-    --t_early_regions.count;
+  if (const auto early = early_regions_.find(tid);
+      slots == nullptr && early != early_regions_.end()) {
+    if (--early->second == 0) {
+      early_regions_.erase(early);
+    }
     return;
   }
   if (!current_) {
     return;
   }
-  slots = slots != nullptr ? slots : ThreadSlots::of_this_thread(*this);
-  const auto found =
-      std::ranges::find(current_->threads, slots, [](const auto& each) { return each.get(); });
+  const auto found = std::ranges::find_if(current_->threads, [&](const auto& each) {
+    return slots != nullptr ? each.get() == slots : each->tid == tid;
+  });
   // If the thread has ended, its memory may belong to the ThreadSlots of another one.
   if (found == current_->threads.end() || (*found)->tid != tid ||
       (*found)->suspensions.load(std::memory_order_relaxed) == 0 ||
@@ -694,6 +689,9 @@ void OwnPage::continue_on(OwnPage& next) noexcept {
   }
   if (has_idle_timeout) {
     next.announce();
+  }
+  if (next.early_regions_.empty()) {
+    next.early_regions_.swap(early_regions_);
   }
   next_look_.store(0, std::memory_order_relaxed);  // threads that still use this page find `next`
   successor_.store(&next, std::memory_order_release);

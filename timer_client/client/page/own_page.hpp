@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "common/clock.hpp"
@@ -58,8 +59,8 @@ class OwnPage final : public PageContext {
   bool watch_idleness(Duration timeout, std::uint64_t client, Refusal& why, bool& wake);
   // Begins the idle timeouts anew, as a scope was opened that is not watched.
   void note_unwatched() noexcept;
-  // Returns the slots of this thread, for suspend_thread(). Null: this process has no page; the
-  // thread's slots on a page that is made before end_suspension() are suspended. May throw
+  // Returns the slots of this thread, for suspend_thread(). Null: this process has no page. If one
+  // is made before end_suspension(), the thread's slots on it are suspended. May throw
   // std::bad_alloc.
   ThreadSlots* slots_to_suspend();
   // Stops the time of the scopes that the thread has open or opens, until end_suspension() was
@@ -176,6 +177,8 @@ class OwnPage final : public PageContext {
   std::atomic<OwnPage*> successor_{nullptr};
   std::atomic<bool> has_logged_no_reader_{false};  // for messages only
   bool is_announced_ = false;
+  // How many paused regions a thread is in that began before there was a page.
+  std::unordered_map<pid_t, unsigned> early_regions_;
   Duration pause_{};
   Instant next_try_;
 };

@@ -65,7 +65,7 @@ class RaisingScope(_native.Scope):
         if threading.get_native_id() != os.getpid():
             raise TimerError(f"scope '{self.name}' has on_expiry='raise': only the main thread can "
                              "enter it")
-        if who := _other_code(sys._getframe(2)):
+        if who := _other_code(sys._getframe(1).f_back):
             raise TimerError(f"scope '{self.name}' has on_expiry='raise': {who} would get the "
                              "exception: use on_expiry='kill'")
         if not self.is_open:
@@ -95,7 +95,10 @@ def _is_contextlib(frame: FrameType | None) -> bool:
 def _other_code(frame: FrameType | None) -> str:
     """Returns what may run while a scope is open that this frame enters; empty: the frame alone. A
     context manager made by contextlib, or a stack of them, is entered by the frame that uses it.
+    each() leaves its scope before it yields.
     """
+    if frame is not None and frame.f_globals.get("__name__") == "filetimer._each":
+        return ""
     while frame is not None and (_is_contextlib(frame) or (
             frame.f_code.co_flags & _CO_GENERATOR and _is_contextlib(frame.f_back))):
         frame = frame.f_back
