@@ -517,7 +517,7 @@ SlotStatistics* OwnPage::own_statistics(const SlotHandle& handle, bool has_lock)
     if (!has_lock) {
       held = ProcessLock::instance().lock();
     }
-    return statistics_for(slots_of_this_thread(), shown_name(handle.key()));
+    return statistics_for(slots_of_this_thread(), read_name(layout().name(handle.index)));
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
