@@ -65,7 +65,11 @@ class RaisingScope(_native.Scope):
         if threading.get_native_id() != os.getpid():
             raise TimerError(f"scope '{self.name}' has on_expiry='raise': only the main thread can "
                              "enter it")
-        if who := _other_code(sys._getframe(1).f_back):
+        try:
+            entering: FrameType | None = sys._getframe(2)
+        except ValueError:
+            entering = None  # native code calls the method
+        if who := _other_code(entering):
             raise TimerError(f"scope '{self.name}' has on_expiry='raise': {who} would get the "
                              "exception: use on_expiry='kill'")
         if not self.is_open:
