@@ -153,14 +153,10 @@ void Tracees::read_wait_statuses() {
     if (found == tracees_.end()) {
       continue;
     }
-    if (!WIFSTOPPED(status)) {
-      found->state = State::kGone;
-      continue;
-    }
-    found->state = State::kStopped;
+    found->state = WIFSTOPPED(status) ? State::kStopped : State::kGone;
     // A thread stops for PTRACE_INTERRUPT, for an earlier SIGSTOP, or to report a signal that it is
     // about to get. That signal must be passed on.
-    const bool is_signal = status >> 16 != PTRACE_EVENT_STOP;
+    const bool is_signal = WIFSTOPPED(status) && status >> 16 != PTRACE_EVENT_STOP;
     found->signal = is_signal ? WSTOPSIG(status) : 0;
   }
 }
