@@ -109,4 +109,9 @@ class JsonRecord : public JsonFields {
   std::unique_ptr<simdjson::dom::document> document_;
 };
 
+inline bool are_of_one_worker(const JsonRecord& a, const JsonRecord& b) {
+  return a.integer("pid") == b.integer("pid") && a.text("boot_id") == b.text("boot_id") &&
+         a.integer("start_time") == b.integer("start_time") && a.integer("uid") == b.integer("uid");
+}
+
 }  // namespace filetimer::chaos

@@ -115,11 +115,6 @@ bool is_near(double a, double b, double within = kRounding) {
   return std::abs(a - b) <= within;
 }
 
-bool are_of_one_worker(const JsonRecord& a, const JsonRecord& b) {
-  return a.integer("pid") == b.integer("pid") && a.text("boot_id") == b.text("boot_id") &&
-         a.integer("start_time") == b.integer("start_time") && a.integer("uid") == b.integer("uid");
-}
-
 std::string worker_id(const JsonRecord& record) {
   return fmt::format("{} {} {}", record.integer("server_pid"), record.integer("pid"),
                      record.integer("start_time"));
