@@ -242,17 +242,24 @@ try:
     time.sleep(60)
 except filetimer.ScopeExpired:
     say(scope.release())
-with soft(0.2, grace=60) as scope:
-    try:
-        time.sleep(60)
-    except filetimer.ScopeExpired:
-        pass
-    try:
-        scope.acquire()
-    except filetimer.TimerError:
-        say("is open")
 """)
-        self.assertEqual(out, "caught\nFalse\nis open\n")
+        self.assertEqual(out, "caught\nFalse\n")
+
+    def test_the_deadline_of_the_outer_entry_raises_inside_a_recursion(self):
+        out = self.run_soft("""
+def work(scope):
+    with scope:
+        time.sleep(0.15)
+        work(scope)
+scope = soft(0.4, grace=60)
+try:
+    work(scope)
+except filetimer.ScopeExpired as error:
+    say(0.4 <= error.elapsed < 10, scope.is_open)
+with scope:
+    say("again")
+""")
+        self.assertEqual(out, "True False\nagain\n")
 
     def test_it_is_raised_while_the_interpreter_ends(self):
         out = self.run_worker("""

@@ -145,21 +145,31 @@ class Arguments(ServerCase):
                 pass
 
 
-class ModelScope:
-    """What is expected of a scope."""
+class Opening:
+    """What is expected of one entry of a scope."""
 
-    def __init__(self):
-        self.state = "free"
+    def __init__(self, state, is_watched):
+        self.state = state  # "entered", "acquired"; "left early": released, and still in its `with`
+        self.is_watched = is_watched
         self.is_paused = False  # by its own pause()
         self.is_expired = False
         self.is_given_up = False  # a renewal was told of the verdict, and has ended the scope
 
     @property
     def is_open(self):
-        return self.state in ("entered", "acquired")
+        return self.is_watched and self.state != "left early"
 
-    def begin(self, state):
-        self.state, self.is_paused, self.is_expired, self.is_given_up = state, False, False, False
+
+class ModelScope(list):
+    """The entries of a scope, the oldest first."""
+
+    def last(self, *states):
+        return next((each for each in reversed(self) if each.state in states),
+                    Opening("none", False))
+
+    @property
+    def current(self):
+        return self.last("entered", "acquired")
 
 
 class ScopesInAnyOrder(RuleBasedStateMachine):
@@ -179,63 +189,48 @@ class ScopesInAnyOrder(RuleBasedStateMachine):
         self.regions = []
         self.others = []
 
-    def open(self, i, call, state):
-        is_fine = self.models[i].state == "free" and not self.client.closed
-        try:
-            call()
-            assert is_fine
-            self.models[i].begin(state)
-        except filetimer.TimerError:
-            assert not is_fine
-
     @rule(i=st.integers(0, 2))
     def enter(self, i):
-        self.open(i, self.scopes[i].__enter__, "entered")
+        self.scopes[i].__enter__()
+        self.models[i].append(Opening("entered", not self.client.closed))
 
     @rule(i=st.integers(0, 2))
     def acquire(self, i):
-        self.open(i, self.scopes[i].acquire, "acquired")
+        self.scopes[i].acquire()
+        self.models[i].append(Opening("acquired", not self.client.closed))
 
-    @rule(i=st.integers(0, 2), has_failed=st.booleans())
-    def leave(self, i, has_failed):
+    @rule(i=st.integers(0, 2), has_failed=st.booleans(), is_elsewhere=st.booleans())
+    def leave(self, i, has_failed, is_elsewhere):
         model = self.models[i]
-        is_fine = model.state in ("entered", "left early")
-        must_raise = i == 2 and not has_failed and model.state == "entered" and (
-            model.is_expired and not model.is_given_up)
-        try:
-            self.scopes[i].__exit__(ValueError if has_failed else None, None, None)
-            assert is_fine and not must_raise
-        except errors.ScopeExpired as error:
-            assert must_raise and error.args
-        except filetimer.TimerError:
-            assert not is_fine
-        if is_fine:
-            model.state = "free"
+        left = model.last("entered", "left early")
+        raised = []
 
-    @rule(i=st.integers(0, 2))
-    def leave_in_another_thread(self, i):
-        model = self.models[i]
-        is_error = in_thread(lambda: self.scopes[i].__exit__(None, None, None))
-        assert is_error == (model.state != "left early")
-        if model.state in ("entered", "left early"):  # it was released
-            model.state = "free"
+        def call():
+            try:
+                self.scopes[i].__exit__(ValueError if has_failed else None, None, None)
+            except errors.ScopeExpired as error:
+                raised.append(error.args)
+        in_thread(call) if is_elsewhere else call()
+        assert bool(raised) == (i == 2 and not has_failed and left.state == "entered"
+                                and left.is_expired and not left.is_given_up)
+        if left in model:
+            model.remove(left)
 
     @rule(i=st.integers(0, 2), is_elsewhere=st.booleans())
     def release(self, i, is_elsewhere):
-        model = self.models[i]
-        released = []
-        call = lambda: released.append(self.scopes[i].release())  # noqa: E731
-        if is_elsewhere:
-            assert not in_thread(call)
-        else:
-            call()
-        assert released == [model.is_open and not model.is_expired]
-        if model.is_open:
-            model.state = "left early" if model.state == "entered" else "free"
+        released = self.models[i].current
+        found = []
+        call = lambda: found.append(self.scopes[i].release())  # noqa: E731
+        in_thread(call) if is_elsewhere else call()
+        assert found == [released.is_open and not released.is_expired]
+        if released.state == "entered":
+            released.state = "left early"
+        elif released.state == "acquired":
+            self.models[i].remove(released)
 
     @rule(i=st.integers(0, 2), timeout=st.floats(1000, 10_000))
     def renew(self, i, timeout):
-        model = self.models[i]
+        model = self.models[i].current
         is_fine = model.is_open and not model.is_expired
         assert self.scopes[i].renew(timeout) == is_fine
         model.is_given_up |= model.is_open and model.is_expired
@@ -245,7 +240,7 @@ class ScopesInAnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: not self.regions)
     @rule(i=st.integers(0, 2), is_pause=st.booleans())
     def pause(self, i, is_pause):
-        scope, model = self.scopes[i], self.models[i]
+        scope, model = self.scopes[i], self.models[i].current
         is_fine = model.is_open and not model.is_expired
         assert (scope.pause() if is_pause else scope.resume()) == is_fine
         if is_fine:
@@ -266,7 +261,7 @@ class ScopesInAnyOrder(RuleBasedStateMachine):
     @rule(i=st.integers(0, 2))
     def expire(self, i):
         """Its timeout becomes a few milliseconds, and they pass."""
-        scope, model = self.scopes[i], self.models[i]
+        scope, model = self.scopes[i], self.models[i].current
         if model.is_open and not model.is_paused and not model.is_expired:
             assert scope.renew(0.002)
             end = time.monotonic() + suite.BOUND_S
@@ -284,8 +279,9 @@ class ScopesInAnyOrder(RuleBasedStateMachine):
             try:
                 for scope, model in zip(self.scopes, self.models):
                     assert scope.times() is None and not scope.renew() and not scope.pause()
-                    if model.state == "entered":
-                        scope.__exit__(None, None, None)
+                    for each in model:
+                        if each.state != "acquired":
+                            scope.__exit__(None, None, None)
                     scope.release()
                 if not self.client.closed:
                     with self.client.expires(3600, "child") as scope:
@@ -319,7 +315,7 @@ class ScopesInAnyOrder(RuleBasedStateMachine):
     def compare_with_the_server(self):
         if not self.regions and not self.others:
             wanted = sorted(scope.name for scope, model in zip(self.scopes, self.models)
-                            if model.is_open and not model.is_expired)
+                            for each in model if each.is_open and not each.is_expired)
             listed = [each["scope"] for each in self.case.listed_scopes() if not each.get("expired")]
             assert sorted(listed) == wanted, (listed, wanted)
 
@@ -330,8 +326,8 @@ class ScopesInAnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def times_are_those_of_the_model(self):
-        for scope, model in zip(self.scopes, self.models):
-            times = scope.times()
+        for scope, entries in zip(self.scopes, self.models):
+            model, times = entries.current, scope.times()
             is_open = model.is_open and not model.is_given_up
             assert (times is not None) == is_open == scope.is_open
             if times is not None:
@@ -348,18 +344,9 @@ class ScopesInAnyOrder(RuleBasedStateMachine):
 
 
 def in_thread(call):
-    """Whether the call raises TimerError in another thread."""
-    raised = []
-
-    def run():
-        try:
-            call()
-        except filetimer.TimerError:
-            raised.append(True)
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=call)
     thread.start()
     thread.join(suite.BOUND_S)
-    return bool(raised)
 
 
 class AnyOrder(ServerCase):
@@ -372,21 +359,19 @@ class AnyOrder(ServerCase):
                                  stateful_step_count=60)
         test.runTest()
 
-    def test_tasks_that_pause_in_any_order_are_paused_independently(self):
+    def test_tasks_that_share_a_scope_keep_their_own_deadlines(self):
         self.configure()
+        shared = filetimer.Scope(3600, "x")
 
         async def work(draw, depth=0):
-            """Opens scopes, each of which must be paused if and only if this task is."""
-            is_paused = False
             with contextlib.ExitStack() as stack:
                 for _ in range(draw.randrange(1, 6)):
                     await asyncio.sleep(0)
-                    if draw.random() < 0.3:
-                        stack.enter_context(filetimer.paused())
-                        is_paused = True
-                    scope = stack.enter_context(filetimer.expires(3600, "x"))
+                    stack.enter_context(shared)
+                    timeout = draw.randrange(1000, 10_000)
+                    shared.renew(timeout)
                     await asyncio.sleep(0)
-                    assert scope.times().paused == is_paused
+                    assert abs(shared.times().timeout - timeout) < 1e-3
             if depth < 3 and draw.random() < 0.5:
                 await asyncio.create_task(work(draw, depth + 1))
 

@@ -56,6 +56,7 @@ class Install(unittest.TestCase):
         for ending in ("/filetimer/py.typed", "/LICENSE", "/cpp/common/scope_page.hpp"):
             self.assertTrue([name for name in names if name.endswith(ending)], ending)
         [wheel] = glob.glob(os.path.join(dist, "*.whl"))
+        self.assertIn("-cp310-abi3-", wheel)
         self.run_python("-m", "pip", "install", "--no-index", "--no-deps", "--target", site, wheel,
                         cwd=folder)
         out = self.run_python("-c", SCRIPT, cwd=folder, PYTHONPATH=site, SITE=site)

@@ -10,6 +10,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 import unittest
 
@@ -229,12 +230,39 @@ class Each(ServerCase):
                 [scope] = self.listed_scopes()
                 remaining.append(scope["remaining_s"])
                 return iter("ab")
-        items = filetimer.each(Loader(), 10, first_timeout=FAR_S)
+        items = iter(filetimer.each(Loader(), 10, first_timeout=FAR_S))
         self.assertEqual(next(items), "a")
         self.assertGreater(remaining[0], 3000)
         self.assertEqual(list(items), ["b"])
         [name] = self.statistics()
         self.assertTrue(name.startswith("scopes_test.py:"), name)
+
+    def test_it_has_the_length_of_what_it_goes_over_and_may_be_gone_over_again(self):
+        self.configure()
+        items = filetimer.each("ab", FAR_S, "data")
+        self.assertEqual(len(items), 2)
+        self.assertEqual([(x, y) for x in items for y in items],
+                         [("a", "a"), ("a", "b"), ("b", "a"), ("b", "b")])
+        self.assertFalse(hasattr(iter("ab"), "__len__"))
+        with self.assertRaises(TypeError):
+            len(filetimer.each(iter("ab"), FAR_S))
+
+    def test_async_for_goes_over_an_asynchronous_iterator(self):
+        self.configure()
+        inside = []
+
+        async def batches():
+            for i in range(2):
+                await asyncio.sleep(0)
+                inside.append(self.open_scopes())
+                yield i
+
+        async def main():
+            return [(each, self.open_scopes())
+                    async for each in filetimer.each(batches(), FAR_S, "data")]
+        self.assertEqual(asyncio.run(main()), [(0, []), (1, [])])
+        self.assertEqual(inside, [["data"]] * 2)
+        self.assertEqual(self.open_scopes(), [])
 
     def test_an_exception_of_the_iterator_leaves_the_scope(self):
         self.configure()
@@ -253,94 +281,115 @@ class Each(ServerCase):
             filetimer.each([], 1, bogus=1)
 
 
-class Tasks(ServerCase):
-    """paused() in asyncio."""
+class EnteredAgain(ServerCase):
+    """A scope that is entered while it is open."""
 
     def setUp(self):
         super().setUp()
         self.configure()
 
-    def test_a_pause_concerns_one_task(self):
-        async def other(entered, done):
-            with filetimer.expires(FAR_S, "other") as scope:
+    def test_each_entry_of_a_recursion_has_a_deadline_of_its_own(self):
+        scope = filetimer.Scope(FAR_S, "x")
+        with scope:
+            scope.renew(7 * FAR_S)
+            with scope as inner:
+                self.assertIs(inner, scope)
+                self.assertEqual(self.open_scopes(), ["x", "x"])
+                self.assertLess(scope.remaining, 2 * FAR_S)
+                self.assertTrue(scope.release())  # of the inner one
+                self.assertEqual(self.open_scopes(), ["x"])
+            self.assertGreater(scope.remaining, 2 * FAR_S)
+        self.assertEqual(self.open_scopes(), [])
+        self.assertFalse(scope.is_open)
+
+    def test_each_task_leaves_the_scope_that_it_has_entered(self):
+        scope = filetimer.Scope(FAR_S, "x")
+
+        async def task(number, turns):
+            with scope:
+                scope.renew(FAR_S * number)
+                with filetimer.expires(FAR_S, "y"):
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                self.assertLess(abs(scope.remaining - FAR_S * number), FAR_S / 2)
+                return [round(each["remaining_s"] / FAR_S) for each in self.listed_scopes()
+                        if each["scope"] == "x"]
+
+        async def main():
+            # They are left in the order in which they were entered, and the other way round.
+            return await asyncio.gather(task(1, 1), task(2, 3), task(3, 5), task(4, 4), task(5, 2))
+        left = asyncio.run(main())
+        self.assertEqual([set(each) for each in left],
+                         [{1, 2, 3, 4, 5}, {2, 3, 4}, {3}, {3, 4}, {2, 3, 4, 5}])
+        self.assertEqual(self.open_scopes(), [])
+
+    def test_each_thread_leaves_the_scope_that_it_has_entered(self):
+        scope = filetimer.Scope(FAR_S, "x")
+        entered, left = threading.Event(), threading.Event()
+
+        def other():
+            with scope:
+                scope.renew(7 * FAR_S)
                 entered.set()
-                await done.wait()
+                left.wait()
+        thread = threading.Thread(target=other)
+        with scope:
+            thread.start()
+            entered.wait()
+            self.assertLess(scope.remaining, 2 * FAR_S)
+        [still_open] = self.listed_scopes()
+        self.assertGreater(still_open["remaining_s"], 2 * FAR_S)
+        left.set()
+        thread.join()
+        self.assertEqual(self.open_scopes(), [])
+
+    def test_a_forked_child_enters_and_leaves_what_its_parent_has_entered(self):
+        scope = filetimer.Scope(FAR_S, "x")
+        with scope, scope:
+            pid = os.fork()
+            if pid == 0:
+                code = 1
+                try:
+                    self.assertFalse(scope.is_open or scope.renew() or scope.release())
+                    with scope, scope:
+                        self.assertTrue(scope.is_open)
+                    self.assertFalse(scope.is_open)
+                    code = 0
+                finally:
+                    os._exit(code)
+            self.assertEqual(os.waitpid(pid, 0)[1], 0)
+            self.assertEqual(self.open_scopes(), ["x", "x"])
+        self.assertEqual(self.open_scopes(), [])
+
+    def test_a_paused_thread_has_all_scopes_of_its_tasks_paused(self):
+        async def other():
+            with filetimer.expires(FAR_S, "other") as scope:
                 return scope.times().paused
 
         async def main():
-            entered, done = asyncio.Event(), asyncio.Event()
-            task = asyncio.create_task(other(entered, done))
-            await entered.wait()
-            with filetimer.expires(FAR_S, "mine") as mine, filetimer.heartbeat(FAR_S) as heart:
-                with filetimer.paused("checkpoint"):
-                    await asyncio.sleep(0)
-                    paused = [mine.times().paused, heart.times().paused, around.times().paused]
+            with filetimer.expires(FAR_S, "mine") as mine:
+                with filetimer.paused("checkpoint") as region, region:
                     self.assertIn("checkpoint", self.open_scopes())
-                    done.set()
-                    return paused, await task, mine
-
-        with filetimer.expires(FAR_S, "around") as around:
-            self.assertEqual(asyncio.run(main())[:2], ([True, True, False], False))
-            self.assertEqual(self.open_scopes(), ["around"])
-
-    def test_it_applies_to_scopes_that_the_task_opens_until_the_outermost_region_ends(self):
-        async def main():
-            with filetimer.expires(FAR_S, "before") as before:
-                with filetimer.paused():
-                    with filetimer.paused():
-                        inside = filetimer.Scope(FAR_S, "inside")
-                        inside.acquire()
-                        self.assertTrue(inside.times().paused)
-                    self.assertTrue(before.times().paused and inside.times().paused)
-                self.assertFalse(before.times().paused or inside.times().paused)
-                with filetimer.expires(FAR_S, "after") as after:
-                    self.assertFalse(after.times().paused)
-                inside.release()
+                    self.assertTrue(mine.times().paused and await asyncio.create_task(other()))
+                self.assertFalse(mine.times().paused or await asyncio.create_task(other()))
         asyncio.run(main())
         self.assertEqual(self.open_scopes(), [])
 
-    def test_scopes_that_the_task_has_paused_stay_paused(self):
-        async def main():
-            with filetimer.expires(FAR_S) as scope:
-                scope.pause()
-                with filetimer.paused() as region:
-                    pass
-                self.assertEqual(len(self.open_scopes()), 1)  # while the region's object lives, too
-                return region and scope.times().paused
-        self.assertTrue(asyncio.run(main()))
 
-    def test_a_worker_with_a_paused_task_is_killed_if_another_task_hangs(self):
-        worker = self.start_worker("""
-            import asyncio
-            filetimer.configure()
-            async def paused():
-                with filetimer.expires(0.2, "paused"), filetimer.paused():
-                    await asyncio.sleep(60)
-            async def hung():
-                with filetimer.expires(0.4, "hung"):
-                    await asyncio.sleep(60)
-            async def main():
-                await asyncio.gather(paused(), hung())
-            asyncio.run(main())
-            """)
-        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
-        self.assertEqual(self.record("expired", worker.pid)["scope"], "hung")
-
-    def test_a_forked_child_is_not_in_its_parents_pause(self):
+class Unconfigured(ServerCase):
+    def test_the_first_scope_makes_the_client_and_after_close_there_is_none(self):
         out = self.run_worker("""
-            import asyncio
+            with filetimer.expires(3600, "x") as scope:
+                say(scope.is_open)
+            filetimer.admin.ping()
+            filetimer.close()
+            with filetimer.expires(3600, "x") as scope, filetimer.paused(), filetimer.heartbeat(1):
+                say(scope.is_open)
             filetimer.configure()
-            async def main():
-                with filetimer.expires(60), filetimer.paused():
-                    pid = os.fork()
-                    if pid == 0:
-                        with filetimer.expires(60) as scope:
-                            say(scope.times().paused)
-                        os._exit(0)
-                    os.waitpid(pid, 0)
-            asyncio.run(main())
+            with filetimer.expires(3600, "x") as scope:
+                say(scope.is_open)
             """)
-        self.assertEqual(out, "False\n")
+        self.assertEqual(out, "True\nFalse\nTrue\n")
 
 
 class Killed(ServerCase):

@@ -8,6 +8,7 @@
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
 #include "timer_client/admin/requests.hpp"
+#include "timer_client/client/environment.hpp"
 #include "timer_client/client/messages.hpp"
 
 namespace filetimer {

@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
 #include <span>
 
@@ -82,18 +81,6 @@ std::string list_of(const std::vector<int>& ranks) {
 }
 
 }  // namespace
-
-Result<Duration> rpc_timeout_of_environment() {
-  const char* const set = std::getenv(kRpcTimeoutVariable);
-  if (set == nullptr || *set == '\0') {
-    return kDefaultRpcTimeout;
-  }
-  auto timeout = parse_duration(set, EndlessDuration::kAllowed);
-  if (!timeout) {
-    return failure(fmt::format("${}: {}", kRpcTimeoutVariable, timeout.error().message));
-  }
-  return *timeout;
-}
 
 double wait_seconds(Duration wait) {
   return wait == kForever ? std::numeric_limits<double>::infinity()

@@ -17,12 +17,6 @@
 
 namespace filetimer {
 
-inline constexpr const char* kRpcTimeoutVariable = "FILETIMER_RPC_TIMEOUT";
-inline constexpr Duration kDefaultRpcTimeout = std::chrono::seconds{60};
-
-// Returns $FILETIMER_RPC_TIMEOUT, else kDefaultRpcTimeout. An error quotes the variable.
-Result<Duration> rpc_timeout_of_environment();
-
 // A mode of shutdown as users write it in the shell, and its keys in the request.
 struct ShutdownWords {
   ShutdownMode mode;

@@ -6,6 +6,7 @@
 
 #include "common/limits.hpp"
 #include "common/text.hpp"
+#include "timer_client/client/messages.hpp"
 #include "timer_client/client/scope_terms.hpp"
 
 namespace filetimer {
@@ -20,10 +21,11 @@ SlotHandle* TimerClient::State::claim_with_lock(ScopeKey key, bool has_lock) {
   }
   OwnPage::Refusal why{};
   SlotHandle* const handle = page().claim(key, why);
-  if (handle == nullptr && why == OwnPage::Refusal::kLimit) {
-    throw TimerError(
-        fmt::format("{} scopes are open in process {}, which is the limit: '{}' was not opened",
-                    kMaxScopesPerWorker, ::getpid(), printable(shown_name(key))));
+  if (handle == nullptr && why == OwnPage::Refusal::kLimit && !has_said_limit.exchange(true)) {
+    client_messages::notice(
+        "{} scopes are open in this process, which is the limit: '{}' is not watched, and neither "
+        "are others beyond it",
+        kMaxScopesPerWorker, printable(shown_name(key)));
   }
   return handle;
 }

@@ -56,8 +56,7 @@ struct TimerClient::State {
   }
 
   // Claims a slot for a scope; see open_scope(). Returns null if there is no room for one: the
-  // scope is not watched, since a worker never fails for its watchdog. Throws TimerError at the
-  // limit.
+  // scope is not watched, since a worker never fails for its watchdog.
   [[gnu::always_inline]] SlotHandle* claim(ScopeKey key, bool has_lock) {
     SlotHandle* const handle = claim_without_lock(page(), key);
     return handle != nullptr ? handle : claim_with_lock(key, has_lock);
@@ -110,6 +109,7 @@ struct TimerClient::State {
 
   const std::uint64_t number;  // marks the slots of scopes that this client must release
   const bool has_statistics;
+  std::atomic<bool> has_said_limit = false;  // that more scopes than the limit are not watched
   TimerId job;
   // Names of scopes that were opened with a first timeout, in the process `begun_in`.
   std::unordered_set<std::string> begun;

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "timer_client/client/environment.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <span>
 #include <utility>
 
+#include "common/duration_text.hpp"
 #include "common/job_variables.hpp"
 #include "timer_client/client/messages.hpp"
 
@@ -15,6 +18,7 @@ namespace {
 
 constexpr const char* kSwitchVariable = "FILETIMER";
 constexpr const char* kMissingVariable = "FILETIMER_MISSING";
+constexpr const char* kRpcTimeoutVariable = "FILETIMER_RPC_TIMEOUT";
 
 std::string first_value(std::span<const char* const> names) {
   for (const char* const name : names) {
@@ -61,6 +65,18 @@ std::optional<ConnectOptions::Missing> missing_by_environment() {
     return std::nullopt;
   }
   return found->second;
+}
+
+Result<Duration> rpc_timeout_of_environment() {
+  const std::string_view set = environment_word(kRpcTimeoutVariable);
+  if (set.empty()) {
+    return kDefaultRpcTimeout;
+  }
+  auto timeout = parse_duration(set, EndlessDuration::kAllowed);
+  if (!timeout) {
+    return failure(fmt::format("${}: {}", kRpcTimeoutVariable, timeout.error().message));
+  }
+  return *timeout;
 }
 
 JobEnvironment job_environment() {

@@ -9,6 +9,9 @@
 #include <string>
 #include <string_view>
 
+#include "common/clock.hpp"
+#include "common/result.hpp"
+
 namespace filetimer {
 
 // A field is empty if it is not known. The server reads the same variables of workers without a
@@ -28,5 +31,10 @@ std::string_view environment_word(const char* name);
 bool is_switched_off();
 // Returns what $FILETIMER_MISSING says; nothing if it is not set, or wrong.
 std::optional<ConnectOptions::Missing> missing_by_environment();
+
+// How long a control request waits for its answer, without a word of the user.
+inline constexpr Duration kDefaultRpcTimeout = std::chrono::seconds{60};
+// Returns $FILETIMER_RPC_TIMEOUT, else kDefaultRpcTimeout. An error quotes the variable.
+Result<Duration> rpc_timeout_of_environment();
 
 }  // namespace filetimer

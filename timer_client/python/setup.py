@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Compiles filetimer._native with the C++ client that it holds, as CMake does for the build folder.
-The rest is in pyproject.toml. Needs g++ 11 or later and Debian's libfmt-dev, libsimdjson-dev,
-libexpected-dev, libtomlplusplus-dev and libboost-dev.
+The rest is in pyproject.toml. Needs g++ 11 or later and Debian's libfmt-dev,
+libexpected-dev, libtomlplusplus-dev and libboost-dev. The extension is for every Python from 3.10 on.
 
 All C++ is found from the root of the clone, two folders up; a source distribution has it in cpp/.
 """
@@ -18,14 +18,15 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 DISTRIBUTED = os.path.join(HERE, "cpp")
 CPP = DISTRIBUTED if os.path.isdir(DISTRIBUTED) else os.path.dirname(os.path.dirname(HERE))
 # Folders below CPP, with all that is below them.
-LIBRARY = ("common", "timer_client/include", "timer_client/client", "timer_client/admin")
+LIBRARY = ("common", "timer_client/include", "timer_client/client")
 NATIVE = ("timer_client/python/native",)
 FILES_AT_ONCE = 8
 
 
 def cpp_files(folders, ending):
     return sorted(file for folder in folders
-                  for file in glob.glob(f"{CPP}/{folder}/**/*{ending}", recursive=True))
+                  for file in glob.glob(f"{CPP}/{folder}/**/*{ending}", recursive=True)
+                  if not file.endswith("/wire_parser.cpp"))  # of the server; needs a JSON parser
 
 
 class ParallelBuild(build_ext):
@@ -72,10 +73,12 @@ class CompleteSource(sdist):
 
 setup(
     cmdclass={"build_ext": ParallelBuild, "sdist": CompleteSource},
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
     ext_modules=[Extension(
         "filetimer._native",
         sources=[],
-        libraries=["fmt", "simdjson"],
+        define_macros=[("Py_LIMITED_API", "0x030A0000"), ("FMT_HEADER_ONLY", None)],
+        py_limited_api=True,
         # Python's own flags add debug information, which is ten times the code. Placed after
         # $CFLAGS, which may set another optimisation.
         extra_compile_args=["-std=c++20", "-g0", "-fvisibility=hidden",

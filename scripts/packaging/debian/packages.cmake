@@ -47,7 +47,7 @@ server.")
 
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME libfiletimer-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
-set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "libfmt-dev, libsimdjson-dev")
+set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "libsimdjson-dev")
 set(CPACK_DEBIAN_DEV_PACKAGE_RECOMMENDS filetimer-server)
 set(CPACK_DEBIAN_DEV_PACKAGE_SUGGESTS filetimer-doc)
 set(CPACK_COMPONENT_DEV_DESCRIPTION
@@ -68,9 +68,7 @@ if(FILETIMER_HAS_PYTHON)
   list(APPEND CPACK_COMPONENTS_ALL python)
   set(CPACK_DEBIAN_PYTHON_PACKAGE_NAME python3-filetimer)
   set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)
-  # Its extension module is for one version of Python.
-  set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS
-    "python3 (>= ${python_version}~), python3 (<< 3.${python_next_minor})")
+  set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "python3 (>= 3.10)")
   set(CPACK_DEBIAN_PYTHON_PACKAGE_RECOMMENDS filetimer-server)
   set(CPACK_DEBIAN_PYTHON_PACKAGE_SUGGESTS "filetimer-doc, python3-torch")
   set(CPACK_DEBIAN_PYTHON_PACKAGE_CONTROL_EXTRA

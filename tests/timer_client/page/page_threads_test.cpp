@@ -73,7 +73,7 @@ TEST_CASE("idle slots of a thread are available to other threads") {
   CHECK(slots_in_use(page) == kMaxScopesPerWorker);
   testing::in_thread([&] {
     const auto scopes = open_all();
-    testing::in_thread([&] { CHECK_THROWS_AS((void)client.expires(1h, "too many"), TimerError); });
+    testing::in_thread([&] { CHECK_FALSE(client.expires(1h, "too many").times()); });
   });
   auto scope = client.expires(1h, "mine again");
   CHECK(slot_called(page, "mine again").tid == ::gettid());

@@ -24,6 +24,7 @@
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/table.hpp"
 #include "timer_client/cli/text/words.hpp"
+#include "timer_client/client/environment.hpp"
 #include "timer_client/client/pipe/pipe_line.hpp"
 
 namespace filetimer::cli {

@@ -10,9 +10,10 @@
 // Every function takes the timeout first, then the name. A timeout is any std::chrono duration; the
 // max() of any duration means no deadline (timeout.hpp).
 //
-// Errors: connect() throws, and other functions throw for wrong arguments and when more than 1,024
-// scopes would be open. After connect() no call waits for a server or raises SIGPIPE, whatever
-// happens to the server: a worker never fails because of its watchdog.
+// Errors: connect() throws, and other functions throw for wrong arguments. After connect() no call
+// waits for a server or raises SIGPIPE, whatever happens to the server: a worker never fails
+// because of its watchdog. Of more than 1,024 open scopes the further ones are not watched; one
+// line on standard error says so.
 //
 // Environment: $FILETIMER=off makes connect() return a client that does nothing, and
 // $FILETIMER_MISSING says what connect() does if no server runs.
@@ -226,9 +227,9 @@ class TimerClient {
   // Starts a timer. Several timers may be open under one name; each is enforced. `after`: over
   // zero, at most about 31 years, or kNoDeadline. `name`: any bytes, not empty; a name over 255
   // bytes is shown cut and marked. While the server drains or shuts down, acquire() and expires()
-  // return a timer that is not watched: it is not open for renew() and release().
-  // Throws InvalidArgument, and TimerError when 1,024 scopes are open in this process. Takes a lock
-  // of the process for a moment, as renew(), release(), start() and stop() do.
+  // return a timer that is not watched: it is not open for renew() and release(). So they do while
+  // 1,024 scopes are open in this process. Throws InvalidArgument. Takes a lock of the process for
+  // a moment, as renew(), release(), start() and stop() do.
   TimerId acquire(Timeout after, std::string_view name,
                   const ScopeOptions& options = kDefaultScopeOptions);
   // Moves the deadline to `after` from now. Returns false if the timer is not open, or if the
@@ -326,6 +327,8 @@ class TimerClient {
 // open.
 class [[nodiscard]] TimerScope {
  public:
+  // Makes a scope that is not open.
+  TimerScope() = default;
   TimerScope(TimerScope&& other) noexcept;
   TimerScope& operator=(TimerScope&& other) noexcept;
   ~TimerScope() {

@@ -7,7 +7,7 @@ import os
 from . import _native, _stacks
 from ._heartbeat import Heartbeat, heartbeat
 from ._paused import Paused, paused
-from .errors import InvalidArgument, TimerError
+from .errors import InvalidArgument
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,13 +95,14 @@ def configure(dir: _Path | None = None, *, missing: Literal["ignore", "wait", "r
               idle_timeout: _Seconds | None = None, rpc_timeout: _Seconds | None = None,
               timeouts: _Path | None = None, stacks: bool = True) -> Client:
     """Connects this process to its timer server; the functions of this package use it from then on.
+    The first scope of a process that has not called it does so, with the defaults below.
 
     dir: the runtime directory; None: $FILETIMER_DIR, then the user's default directory.
     missing: what to do if no server runs. "ignore": return; a server that starts later watches all
       scopes. "wait": wait up to `timeout` seconds, then raise ServerUnavailable. "raise": raise it
       at once. $FILETIMER_MISSING takes precedence, and $FILETIMER=off switches the package off.
     The other arguments and the errors are those of Client. Returns the Client. A forked child
-    inherits it; a spawned child must call configure() itself.
+    inherits it; a spawned child has a client of its own.
     """
     client = Client(dir, missing=missing, timeout=timeout, statistics=statistics,
                     idle_timeout=idle_timeout, rpc_timeout=rpc_timeout, timeouts=timeouts,
@@ -111,10 +112,8 @@ def configure(dir: _Path | None = None, *, missing: Literal["ignore", "wait", "r
 
 
 def close() -> None:
-    """Ends the client of configure(), if there is one; see Client.close()."""
-    try:
-        client = _native._default_client()
-    except TimerError:
-        return
-    _native._set_default_client(None)
-    client.close()
+    """Ends the client of configure(), if there is one. Scopes that are entered from then on are not
+    watched; see Client.close().
+    """
+    if _native._has_default_client():
+        _native._default_client().close()

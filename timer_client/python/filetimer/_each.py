@@ -7,16 +7,61 @@ from ._native import Scope
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Any, TypeVar
+    from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+    from typing import Any, Generic, TypeVar
 
     from ._native import _Seconds
 
     _T = TypeVar("_T")
+else:
+    _T = None
+
+    class Generic:  # typing takes longer to import than all the code here
+        __slots__ = ()
+
+        def __class_getitem__(cls, _):
+            return cls
 
 
-def each(iterable: Iterable[_T], timeout: _Seconds, name: str | None = None, /,
-         **options: Any) -> Iterator[_T]:
+class Each(Generic[_T]):
+    """A scope around each step of an iterable; each() makes one."""
+
+    __slots__ = ("_iterable", "_scope")
+
+    def __init__(self, iterable: Any, scope: Scope) -> None:
+        self._iterable = iterable
+        self._scope = scope
+
+    def __len__(self) -> int:
+        return len(self._iterable)
+
+    def __iter__(self) -> Iterator[_T]:
+        iterator: Iterator[_T] | None = None
+        while True:
+            with self._scope:
+                if iterator is None:
+                    iterator = iter(self._iterable)
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    return
+            yield item
+
+    async def __aiter__(self) -> AsyncIterator[_T]:
+        iterator: AsyncIterator[_T] | None = None
+        while True:
+            with self._scope:
+                if iterator is None:
+                    iterator = self._iterable.__aiter__()
+                try:
+                    item = await iterator.__anext__()
+                except StopAsyncIteration:
+                    return
+            yield item
+
+
+def each(iterable: Iterable[_T] | AsyncIterable[_T], timeout: _Seconds, name: str | None = None, /,
+         **options: Any) -> Each[_T]:
     """Iterates over `iterable`, with a scope around each step: for a loop whose data may hang.
 
         for batch in filetimer.each(loader, 60, "data", first_timeout=600):
@@ -25,20 +70,7 @@ def each(iterable: Iterable[_T], timeout: _Seconds, name: str | None = None, /,
     timeout: seconds that the next item may take; no scope is open while the loop works on the item.
       The first scope also covers iter(iterable), in which a DataLoader starts its workers.
     name: the name of the scopes; None: the caller's file and line.
-    The other options and the errors are those of Scope.
+    The other options and the errors are those of Scope. The result has the length of `iterable`;
+    `async for` goes over an asynchronous one.
     """
-    return _steps(iterable,
-                  Scope(timeout, name_of_caller() if name is None else name, **options))
-
-
-def _steps(iterable: Iterable[_T], scope: Scope) -> Iterator[_T]:
-    iterator: Iterator[_T] | None = None
-    while True:
-        with scope:
-            if iterator is None:
-                iterator = iter(iterable)
-            try:
-                item = next(iterator)
-            except StopIteration:
-                return
-        yield item
+    return Each(iterable, Scope(timeout, name_of_caller() if name is None else name, **options))

@@ -43,9 +43,8 @@ class RaisingScope(_native.Scope):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        times = self.times()  # None in a forked child, and for a scope that is not watched
+        times, in_time = self._leave()  # None in a forked child, and where it was not watched
         was_signalled = times is not None and times.remaining <= 0 and _has_signal()
-        in_time = self._leave()
         self._forget()
         if times is not None and kind is None and not self._has_raised and (
                 was_signalled or not in_time):
@@ -77,7 +76,11 @@ class RaisingScope(_native.Scope):
         prepare()
 
     def _forget(self) -> None:
-        _entered[:] = [each for each in _entered if each() not in (None, self)]
+        for i in reversed(range(len(_entered))):
+            if _entered[i]() is self:
+                del _entered[i]
+                break
+        _entered[:] = [each for each in _entered if each() is not None]
 
 
 _OWN_CODE = {getattr(RaisingScope, name).__code__
@@ -102,7 +105,7 @@ def _other_code(frame: FrameType | None) -> str:
     each() leaves its scope before it yields.
     """
     if frame is not None and frame.f_globals.get("__name__") == "filetimer._each":
-        return ""
+        return "the event loop" if frame.f_code.co_flags & _CO_ASYNC_GENERATOR else ""
     while frame is not None and (_is_contextlib(frame) or (
             frame.f_code.co_flags & _CO_GENERATOR and _is_contextlib(frame.f_back))):
         frame = frame.f_back
@@ -124,7 +127,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
     _native._stop_sending()
     for reference in list(_entered):
         scope = reference()
-        times = None if scope is None or scope._has_raised else scope.times()
+        times = None if scope is None or scope._has_raised else scope._first_times()
         if scope is not None and times is not None and times.remaining <= 0:
             scope._has_raised = True
             raise ScopeExpired(scope.name, times.timeout, times.elapsed)

@@ -13,15 +13,15 @@ and withdraws the request; a shutdown that has begun continues.
 """
 from __future__ import annotations
 
-import json
+import math
 import operator
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from . import _ask as _asking
 from . import _native
-from .errors import (InvalidArgument, RendezvousTimeoutError, RpcTimeoutError, ServerBusy,
-                     ServerUnavailable, TimerError)
+from .errors import InvalidArgument, RendezvousTimeoutError, ServerBusy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def shutdown(mode: Literal["graceful", "graceful_or_now", "workers", "workers_or
                               + ", ".join(map(repr, _MODES)))
     graceful, force = _MODES[mode]
     wait = _native._seconds(timeout, "the timeout of shutdown()")
-    return _open_scope_count(_ask(client, "shutdown", wait=wait, graceful=graceful,
+    return _open_scope_count(_ask(client, "shutdown", wait_s=wait, graceful=graceful,
                                   force=force)[0])
 
 
@@ -189,7 +189,7 @@ def rendezvous(rank: int, world: int, timeout: _Seconds, name: str = "default", 
                               f"{_MOST_NAME_BYTES}")
     while True:
         try:
-            found, _ = _ask(client, "rendezvous", wait=wait, name=name, rank=rank, world=world)
+            found, _ = _ask(client, "rendezvous", wait_s=wait, name=name, rank=rank, world=world)
             return Rendezvous(found.get("round", 0), _members(found))
         except RendezvousTimeoutError:
             if retries <= 0:
@@ -205,26 +205,22 @@ def rendezvous(rank: int, world: int, timeout: _Seconds, name: str = "default", 
 
 def _ask(client: Client | None, request: str, **fields: Any) -> tuple[dict[str, Any], str]:
     """Returns the last answer, and its text. Raises the error that the answer means."""
-    patience = _patience.get()
     asked = _native._default_client() if client is None else client
-    kind, why, text, waited = asked._ask(request, patience[0] if patience else None, **fields)
-    answer = json.loads(text) if text else {}
+    inner = _patience.get()
+    patience = asked._rpc_timeout if inner is None else inner[0]
+    wait = fields.pop("wait_s", patience)
+    answer, text = _asking.ask(
+        asked.target, {"request": request, **({} if wait == math.inf else {"wait_s": wait}), **fields},
+        patience)
+    kind = answer["answer"]
     if kind == "done":
         return answer, text
-    if kind == "timed_out" and request == "rendezvous":
-        raise _rendezvous_timeout(fields["name"], why, answer)
-    if kind in ("refused", "timed_out"):
-        raise _busy(why, kind == "timed_out", answer)
+    why = answer.get("reason") or f"the server answered '{kind}' and gave no reason"
     if kind == "invalid":
         raise InvalidArgument(why)
-    if kind == "unavailable":
-        raise ServerUnavailable(why)
-    if kind == "no_answer":
-        error = RpcTimeoutError(why)
-        error.request = request
-        error.waited = waited
-        raise error
-    raise TimerError(why)
+    if kind == "timed_out" and request == "rendezvous":
+        raise _rendezvous_timeout(fields["name"], why, answer)
+    raise _busy(why, kind == "timed_out", answer)
 
 
 def _busy(why: str, is_timeout: bool, answer: dict[str, Any]) -> ServerBusy:

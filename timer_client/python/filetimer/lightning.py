@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from . import _native
 from ._client import configure
-from .errors import TimerError
 
 try:
     from lightning.pytorch.callbacks import Callback
@@ -50,9 +49,7 @@ class TimerCallback(Callback):
     # Lightning may send the callback to another process before this call; a Scope cannot be sent.
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Called by Lightning in each rank."""
-        try:
-            _native._default_client()
-        except TimerError:
+        if not _native._has_default_client():
             configure(missing="ignore", idle_timeout=self._idle_timeout)
         self._step = _native.Scope(self._step_s, "train step", first_timeout=self._first_s)
         self._validation = _native.Scope(self._validation_s, "validation")

@@ -19,7 +19,7 @@ from torch.distributed.elastic.timer import TimerClient
 
 from . import _native
 from ._client import Client
-from .errors import InvalidArgument, TimerError
+from .errors import InvalidArgument
 
 _SOONEST_S = 1e-9  # the timeout for an expiration time that has passed already
 
@@ -36,7 +36,7 @@ class FileTimerClient(TimerClient):
     """Replaces torch.distributed.elastic.timer.FileTimerClient.
 
     file_path: the pipe of a timer_server, DIR/requests, as PyTorch's own client takes it. None: the
-      client of filetimer.configure() is used, else the default runtime directory.
+      client of filetimer.configure() is used.
     signal: the first signal of a kill; 0: the server records the expiry and sends no signal.
     client: a filetimer.Client, instead of file_path.
 
@@ -51,10 +51,7 @@ class FileTimerClient(TimerClient):
         if client is None and file_path is not None:
             client = _client_of_pipe(file_path)
         elif client is None:
-            try:
-                client = _native._default_client()
-            except TimerError:  # configure() was not called
-                client = Client()
+            client = _native._default_client()
         self._client = client
         self._signal = int(signal)
         # By (thread, scope_id), the innermost last.

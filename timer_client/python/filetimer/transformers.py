@@ -11,7 +11,6 @@ from transformers import TrainerCallback
 
 from . import _native
 from ._client import configure
-from .errors import TimerError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,9 +48,7 @@ class TimerCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer."""
-        try:
-            _native._default_client()
-        except TimerError:
+        if not _native._has_default_client():
             configure(missing="ignore", idle_timeout=self._idle_timeout)
         self._step = _native.Scope(self._step_s, "train step", first_timeout=self._first_s)
 

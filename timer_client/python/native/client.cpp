@@ -9,8 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "timer_client/admin/ask.hpp"
-#include "timer_client/admin/requests.hpp"
+#include "timer_client/client/environment.hpp"
 #include "timer_client/client/page/stacks_offer.hpp"
 #include "timer_client/python/native/errors.hpp"
 #include "timer_client/python/native/scope.hpp"
@@ -25,11 +24,10 @@ namespace {
 
 constexpr const char* kRegionName = "filetimer._native.region";
 
-PyObject* g_default_client = nullptr;  // made by configure(); null: configure() was not called
+PyObject* g_default_client = nullptr;  // made by configure(); null: none was made yet
 
 struct Connection {
   TimerClient client;
-  ServerLocation place;
   Duration rpc_timeout;
 };
 
@@ -43,6 +41,15 @@ std::shared_ptr<Connection>& connection_of(PyObject* self) {
   return reinterpret_cast<ClientObject*>(self)->connection;
 }
 
+// Returns null, with an error set, after close().
+TimerClient* must_be_open(PyObject* self) {
+  TimerClient* const client = open_client(self);
+  if (client == nullptr) {
+    PyErr_SetString(g_errors.timer_error, "the client is closed");
+  }
+  return client;
+}
+
 // Runs Python's signal handlers. Throws PythonError if one of them raised an exception.
 void run_signal_handlers(WithoutGil& released) {
   if (released.with_gil([] { return PyErr_CheckSignals(); }) != 0) {
@@ -53,7 +60,7 @@ void run_signal_handlers(WithoutGil& released) {
 // --- life ---
 
 PyObject* new_client(PyTypeObject* type, PyObject*, PyObject*) {
-  PyObject* const self = type->tp_alloc(type, 0);
+  PyObject* const self = PyType_GenericAlloc(type, 0);
   if (self != nullptr) {
     new (&connection_of(self)) std::shared_ptr<Connection>();
   }
@@ -63,7 +70,7 @@ PyObject* new_client(PyTypeObject* type, PyObject*, PyObject*) {
 void dealloc_client(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
   connection_of(self).~shared_ptr();
-  type->tp_free(self);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
   Py_DECREF(type);
 }
 
@@ -108,7 +115,7 @@ PyObject* connect(PyObject* self, PyObject* args) {
       WithoutGil free;
       options.while_waiting = [&free] { run_signal_handlers(free); };
       made = std::make_shared<Connection>(
-          Connection{TimerClient::connect(std::move(options)), locate_server(dir), *longest});
+          Connection{TimerClient::connect(std::move(options)), *longest});
     }
     std::swap(connection_of(self), made);
     Py_RETURN_NONE;
@@ -120,74 +127,6 @@ PyObject* close_client(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// --- control requests ---
-
-const char* word_of(Reply::Kind kind) {
-  switch (kind) {
-    case Reply::Kind::kDone:
-      return "done";
-    case Reply::Kind::kRefused:
-      return "refused";
-    case Reply::Kind::kTimedOut:
-      return "timed_out";
-    case Reply::Kind::kInvalid:
-      return "invalid";
-    case Reply::Kind::kNoAnswer:
-      return "no_answer";
-    case Reply::Kind::kServerGone:
-    case Reply::Kind::kNoServer:
-      return "unavailable";
-    default:
-      return "failed";
-  }
-}
-
-PyObject* ask_server(PyObject* self, PyObject* args, PyObject* names) {
-  const char* words[] = {"request", "patience", "wait", "graceful", "force",
-                         "off",     "name",     "rank", "world",    nullptr};
-  const char* request = nullptr;
-  const char* graceful = "";
-  const char* name = "";
-  PyObject* patience = nullptr;
-  PyObject* wait = nullptr;
-  int force = 0;
-  int off = 0;
-  int rank = -1;
-  int world = 0;
-  std::optional<nanoseconds> given;
-  std::optional<nanoseconds> longest;
-  if (PyArg_ParseTupleAndKeywords(args, names, "sO|$Osppsii", const_cast<char**>(words), &request,
-                                  &patience, &wait, &graceful, &force, &off, &name, &rank,
-                                  &world) == 0 ||
-      !to_optional_timeout(patience, "the rpc_timeout", given) ||
-      !to_optional_timeout(wait, "the timeout", longest) || open_client(self) == nullptr) {
-    return nullptr;
-  }
-  const std::shared_ptr<Connection> connection = connection_of(self);
-  const Duration time = given.value_or(connection->rpc_timeout);
-  wire::Question question = question_of(request, longest.value_or(time));
-  question.graceful = graceful;
-  question.force = force != 0;
-  question.off = off != 0;
-  question.name = name;
-  if (world != 0) {
-    question.rank = rank;
-    question.world = world;
-  }
-  return guarded(static_cast<PyObject*>(nullptr), [&]() -> PyObject* {
-    const Reply reply = [&] {
-      WithoutGil free;
-      return filetimer::ask(connection->place, question, time, {},
-                            [&free] { run_signal_handlers(free); });
-    }();
-    const Ref why = text_of(reply.why);
-    const Ref answer = text_of(reply.answer);
-    return why && answer ? Py_BuildValue("(sOOd)", word_of(reply.kind), why.get(), answer.get(),
-                                         std::chrono::duration<double>(reply.waited).count())
-                         : nullptr;
-  });
-}
-
 // --- the rest ---
 
 PyObject* start(PyObject* self, PyObject* const* args, Py_ssize_t count) {
@@ -197,31 +136,35 @@ PyObject* start(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   }
   TimerClient* const client = open_client(self);
   std::optional<nanoseconds> timeout;
-  if (client == nullptr ||
-      !to_optional_timeout(count > 0 ? args[0] : nullptr, "the timeout", timeout)) {
+  if (!to_optional_timeout(count > 0 ? args[0] : nullptr, "the timeout", timeout)) {
     return nullptr;
   }
   return guarded(static_cast<PyObject*>(nullptr), [&] {
-    timeout ? client->start(*timeout) : client->start();
+    if (client != nullptr) {
+      timeout ? client->start(*timeout) : client->start();
+    }
     Py_RETURN_NONE;
   });
 }
 
 PyObject* stop(PyObject* self, PyObject*) {
   TimerClient* const client = open_client(self);
-  return client == nullptr ? nullptr : PyBool_FromLong(client->stop() ? 1 : 0);
+  return PyBool_FromLong(client != nullptr && client->stop() ? 1 : 0);
 }
 
 void end_region(PyObject* capsule) {
   delete static_cast<PausedRegion*>(PyCapsule_GetPointer(capsule, kRegionName));
 }
 
-// Returns a capsule. The region ends when the capsule is destroyed.
+// Returns a capsule. The region ends when the capsule is destroyed. Returns None after close().
 PyObject* pause_thread(PyObject* self, PyObject* text) {
   TimerClient* const client = open_client(self);
   Name name;
-  if (client == nullptr || !to_name(text, name)) {
+  if (!to_name(text, name)) {
     return nullptr;
+  }
+  if (client == nullptr) {
+    Py_RETURN_NONE;
   }
   return guarded(static_cast<PyObject*>(nullptr), [&]() -> PyObject* {
     std::unique_ptr<PausedRegion> region(new PausedRegion(client->paused({name.text, name.size})));
@@ -241,7 +184,7 @@ PyObject* path_of(const std::string& path) {
 }
 
 PyObject* stacks_file(PyObject* self, PyObject*) {
-  TimerClient* const client = open_client(self);
+  TimerClient* const client = must_be_open(self);
   return client == nullptr ? nullptr : guarded(static_cast<PyObject*>(nullptr), [&] {
     return path_of(client->stacks_file());
   });
@@ -270,7 +213,7 @@ void check_file_before_stacks(int signal) {
 }
 
 PyObject* offer_stacks(PyObject* self, PyObject* arguments) {
-  TimerClient* const client = open_client(self);
+  TimerClient* const client = must_be_open(self);
   int signal = 0;
   int file = -1;
   if (client == nullptr || PyArg_ParseTuple(arguments, "ii", &signal, &file) == 0) {
@@ -285,11 +228,16 @@ PyObject* offer_stacks(PyObject* self, PyObject* arguments) {
 
 PyObject* is_watched(PyObject* self, void*) {
   TimerClient* const client = open_client(self);
-  return client == nullptr ? nullptr : PyBool_FromLong(client->is_watched() ? 1 : 0);
+  return PyBool_FromLong(client != nullptr && client->is_watched() ? 1 : 0);
+}
+
+PyObject* rpc_timeout(PyObject* self, void*) {
+  return must_be_open(self) == nullptr ? nullptr
+                                       : seconds_of(connection_of(self)->rpc_timeout).release();
 }
 
 PyObject* target(PyObject* self, void*) {
-  TimerClient* const client = open_client(self);
+  TimerClient* const client = must_be_open(self);
   return client == nullptr
              ? nullptr
              : guarded(static_cast<PyObject*>(nullptr), [&] { return path_of(client->target()); });
@@ -312,9 +260,8 @@ PyMethodDef g_methods[] = {
     {"close", close_client, METH_NOARGS,
      "close($self, /)\n--\n\n"
      "Ends the client and releases the timer of start(). An open scope stays watched until it is\n"
-     "left. Any other call raises TimerError from then on; a second close() has no effect."},
+     "left. A scope that is entered later is not watched, and requests raise TimerError."},
     {"_connect", connect, METH_VARARGS, nullptr},
-    {"_ask", as_method(ask_server), METH_VARARGS | METH_KEYWORDS, nullptr},
     {"_pause_thread", pause_thread, METH_O, nullptr},
     {"_stacks_file", stacks_file, METH_NOARGS, nullptr},
     {"_offer_stacks", offer_stacks, METH_VARARGS, nullptr},
@@ -325,7 +272,15 @@ PyGetSetDef g_properties[] = {
     {"target", target, nullptr, "The path of the server's request pipe, for messages (str).",
      nullptr},
     {"closed", is_closed, nullptr, "Whether close() was called (bool).", nullptr},
+    {"_rpc_timeout", rpc_timeout, nullptr, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+// Makes the default client. Returns false if an error is set.
+[[gnu::cold]] bool configure() {
+  const Ref module(PyImport_ImportModule("filetimer._client"));
+  const Ref made(module ? PyObject_CallMethod(module.get(), "configure", nullptr) : nullptr);
+  return static_cast<bool>(made);
+}
 
 }  // namespace
 
@@ -343,35 +298,30 @@ bool add_client_type(PyObject* module) {
 
 TimerClient* open_client(PyObject* client) {
   if (client == nullptr) {
-    client = g_default_client;
-    if (client == nullptr) {
-      PyErr_SetString(g_errors.timer_error,
-                      "filetimer.configure() has not been called in this process");
+    if (g_default_client == nullptr && !configure()) [[unlikely]] {
       return nullptr;
     }
+    client = g_default_client;
   }
   Connection* const found = connection_of(client).get();
-  if (found == nullptr) {
-    PyErr_SetString(g_errors.timer_error, "the client is closed");
-    return nullptr;
-  }
-  return &found->client;
+  return found == nullptr ? nullptr : &found->client;
 }
 
 PyObject* default_client(PyObject*, PyObject*) {
-  return open_client(nullptr) == nullptr ? nullptr : Py_NewRef(g_default_client);
+  return g_default_client == nullptr && !configure() ? nullptr : Py_NewRef(g_default_client);
 }
 
-PyObject* set_default_client(PyObject*, PyObject* client_or_none) {
-  PyObject* const next = client_or_none == Py_None ? nullptr : client_or_none;
-  if (next != nullptr && PyObject_TypeCheck(next, g_client_type) == 0) {
-    PyErr_SetString(PyExc_TypeError, "expected a Client or None");
+PyObject* set_default_client(PyObject*, PyObject* client) {
+  if (PyObject_TypeCheck(client, g_client_type) == 0) {
+    PyErr_SetString(PyExc_TypeError, "expected a Client");
     return nullptr;
   }
-  Py_XINCREF(next);
-  PyObject* const last = std::exchange(g_default_client, next);
-  Py_XDECREF(last);
+  const Ref last(std::exchange(g_default_client, Py_NewRef(client)));
   Py_RETURN_NONE;
+}
+
+PyObject* has_default_client(PyObject*, PyObject*) {
+  return PyBool_FromLong(g_default_client == nullptr ? 0 : 1);
 }
 
 PyObject* is_stacks_file_kept(PyObject*, PyObject* number) {

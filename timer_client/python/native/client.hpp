@@ -14,13 +14,15 @@ extern PyTypeObject* g_client_type;
 
 bool add_client_type(PyObject* module);
 
-// Returns the TimerClient of `client`, or of the default client if that is null. Null: an error is
-// set.
+// Returns the TimerClient of `client`, or of the default client if that is null; calls configure()
+// if there is none. Null: the client is closed, or an error is set, which only the default client's
+// first use can do.
 TimerClient* open_client(PyObject* client);
 
-// Functions of the module that return and set the client of configure().
+// Functions of the module that return the default client, which they make, and set it.
 PyObject* default_client(PyObject*, PyObject*);
-PyObject* set_default_client(PyObject*, PyObject* client_or_none);
+PyObject* set_default_client(PyObject*, PyObject* client);
+PyObject* has_default_client(PyObject*, PyObject*);
 
 // Returns whether the descriptor to which the stacks of a signal are written is still that file's.
 PyObject* is_stacks_file_kept(PyObject*, PyObject* number);

@@ -16,7 +16,7 @@ using namespace filetimer::python;
 // Returns the value in seconds, checked as a timeout; `what` names it in the error.
 PyObject* checked_seconds(PyObject*, PyObject* const* args, Py_ssize_t count) {
   nanoseconds timeout{};
-  const char* const what = count == 2 ? PyUnicode_AsUTF8(args[1]) : "the timeout";
+  const char* const what = count == 2 ? PyUnicode_AsUTF8AndSize(args[1], nullptr) : "the timeout";
   if (what == nullptr || !to_timeout(args[0], what, timeout)) {
     return nullptr;
   }
@@ -27,8 +27,8 @@ PyMethodDef g_functions[] = {
     {"expires", as_method(expires), METH_FASTCALL | METH_KEYWORDS, kExpiresHelp},
     {"_default_client", default_client, METH_NOARGS, nullptr},
     {"_set_default_client", set_default_client, METH_O, nullptr},
+    {"_has_default_client", has_default_client, METH_NOARGS, nullptr},
     {"_seconds", as_method(checked_seconds), METH_FASTCALL, nullptr},
-    {"_pause_task", pause_task, METH_NOARGS, nullptr},
     {"_child_offers_stacks", child_offers_stacks, METH_NOARGS, nullptr},
     {"_is_stacks_file_kept", is_stacks_file_kept, METH_O, nullptr},
     {"_is_free", is_free_signal, METH_O, nullptr},
@@ -49,6 +49,10 @@ PyModuleDef g_definition = {PyModuleDef_HEAD_INIT,
 }  // namespace
 
 PyMODINIT_FUNC PyInit__native() {
+  if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+    PyErr_SetString(PyExc_ImportError, "filetimer works in the main interpreter only");
+    return nullptr;
+  }
   Ref module(PyModule_Create(&g_definition));
   if (!module || !import_errors() || !add_client_type(module.get()) ||
       !add_scope_type(module.get())) {

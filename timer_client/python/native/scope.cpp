@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <list>
 #include <memory>
 #include <new>
 #include <string>
-#include <vector>
 
 #include "timer_client/client/fork_watch.hpp"
 #include "timer_client/client/warn_after.hpp"
@@ -22,9 +22,22 @@ namespace {
 
 enum class Use : char {
   kFree,
-  kEntered,    // by `with`, which must leave it in the same thread
+  kEntered,    // by `with`, which must leave it
   kLeftEarly,  // ended by release(); `with` has not left it yet
   kAcquired,   // by acquire()
+};
+
+// One use of a Scope, from its opening to its end.
+struct Opening {
+  Use use;
+  unsigned fork_count;
+  unsigned long thread;
+  alignas(TimerScope) std::byte timer[sizeof(TimerScope)];  // made unless kFree
+};
+
+// An opening of a Scope that was open already: in a recursion, another thread or another task.
+struct FurtherOpening : Opening {
+  Ref task;  // of asyncio; empty: none
 };
 
 struct ScopeObject {
@@ -33,27 +46,10 @@ struct ScopeObject {
   const char* text;
   std::size_t size;
   int line;  // see Name
-  Use use;
-  bool is_inherited;         // entered by `with` in the parent, and not left yet in this child
-  bool is_paused_with_task;  // resumed with the other scopes of its task
   std::int64_t timeout;
   std::shared_ptr<const ScopeOptions> options;  // null: kDefaultScopeOptions
-  unsigned long thread;
-  unsigned fork_count;
-  // The context in which the scope was opened, which in asyncio is that of the task, and the
-  // scope's neighbours in the list of such scopes. Set while the scope is open and contextvars are
-  // in use.
-  PyObject* context;
-  ScopeObject* next;
-  ScopeObject* previous;
-  alignas(TimerScope) std::byte timer[sizeof(TimerScope)];  // made unless kFree
-};
-
-// A region of a task in which the time of the task's scopes is stopped.
-struct TaskPause {
-  Ref context;
-  unsigned long thread;
-  unsigned fork_count;
+  Opening first;
+  std::list<FurtherOpening>* others;  // the latest first; null: no scope was open twice
 };
 
 enum Argument {
@@ -73,26 +69,17 @@ constexpr std::array<const char*, kArguments + 1> kWords{"timeout",   "name",   
 using Arguments = std::array<PyObject*, kArguments>;
 std::array<PyObject*, kArguments> g_words{};  // interned
 
-constexpr const char* kTaskPauseName = "filetimer._native.task_pause";
-
 PyTypeObject* g_scope_type = nullptr;
 PyTypeObject* g_times_type = nullptr;
 PyObject* g_never_raises = nullptr;  // "kill"
 PyObject* g_raises = nullptr;        // "raise"
 
-// Guarded by the GIL, as everything below.
-ScopeObject* g_open_in_contexts = nullptr;
-std::vector<const TaskPause*>& task_pauses() {
-  static auto& all = *new std::vector<const TaskPause*>;
-  return all;
-}
-
 ScopeObject& as_scope(PyObject* self) {
   return *reinterpret_cast<ScopeObject*>(self);
 }
 
-TimerScope& timer_of(ScopeObject& scope) {
-  return *std::launder(reinterpret_cast<TimerScope*>(&scope.timer));
+TimerScope& timer_of(Opening& opening) {
+  return *std::launder(reinterpret_cast<TimerScope*>(&opening.timer));
 }
 
 std::string name_of(const ScopeObject& scope) {
@@ -173,7 +160,7 @@ bool read_options(const Arguments& arguments, nanoseconds timeout, Ref& type,
 // Returns a scope in which make_scope() has still to set the members of the arguments. Null: an
 // error is set.
 ScopeObject* allocate(PyTypeObject* type) {
-  PyObject* const self = type->tp_alloc(type, 0);
+  PyObject* const self = PyType_GenericAlloc(type, 0);
   if (self == nullptr) {
     return nullptr;
   }
@@ -226,9 +213,7 @@ PyObject* new_scope(PyTypeObject* type, PyObject* args, PyObject* names) {
   }
   PyObject* const client = is_given(given[kClient]) ? given[kClient] : nullptr;
   if (client != nullptr && PyObject_TypeCheck(client, g_client_type) == 0) {
-    PyErr_Format(PyExc_TypeError, "the client is a %.200s: expected a filetimer.Client",
-                 Py_TYPE(client)->tp_name);
-    return nullptr;
+    return set_type_error("the client", client, "expected a filetimer.Client");
   }
   return make_scope(type, client, given);
 }
@@ -257,15 +242,15 @@ PyObject* expires_in(PyObject* client, PyObject* const* args, Py_ssize_t count, 
     return nullptr;
   }
   std::copy_n(args, count, given.begin());
-  const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+  const Py_ssize_t named = names == nullptr ? 0 : PyTuple_Size(names);
   for (Py_ssize_t i = 0; i < named; ++i) {
-    const int place = argument_called(PyTuple_GET_ITEM(names, i));
+    const int place = argument_called(PyTuple_GetItem(names, i));
     if (place < 0) {
       return nullptr;
     }
     PyObject*& argument = given[static_cast<std::size_t>(place)];
     if (argument != nullptr) {
-      PyErr_Format(PyExc_TypeError, "expires() got %R twice", PyTuple_GET_ITEM(names, i));
+      PyErr_Format(PyExc_TypeError, "expires() got %R twice", PyTuple_GetItem(names, i));
       return nullptr;
     }
     argument = args[count + i];
@@ -277,113 +262,133 @@ PyObject* expires_in(PyObject* client, PyObject* const* args, Py_ssize_t count, 
   return make_scope(g_scope_type, client, given);
 }
 
-// --- contexts: one for each asyncio task ---
+// --- openings ---
 
-void note_context(ScopeObject& scope, PyObject* context) {
-  scope.context = Py_NewRef(context);
-  scope.previous = nullptr;
-  scope.next = std::exchange(g_open_in_contexts, &scope);
-  if (scope.next != nullptr) {
-    scope.next->previous = &scope;
+// Returns the asyncio task that runs in this thread; empty: none.
+Ref current_task() {
+  const Ref name(PyUnicode_FromString("asyncio"));
+  const Ref module(name ? PyImport_GetModule(name.get()) : nullptr);
+  Ref task(module ? PyObject_CallMethod(module.get(), "current_task", nullptr) : nullptr);
+  if (!task) {
+    PyErr_Clear();  // half imported, or no loop runs in this thread
   }
+  return task.get() == Py_None ? Ref() : std::move(task);
 }
 
-// Removes the scope from the list. Returns its reference to the context, since dropping it may run
-// any code.
-[[nodiscard]] Ref forget_context(ScopeObject& scope) {
-  (scope.previous == nullptr ? g_open_in_contexts : scope.previous->next) = scope.next;
-  if (scope.next != nullptr) {
-    scope.next->previous = scope.previous;
-  }
-  scope.is_paused_with_task = false;
-  return Ref(std::exchange(scope.context, nullptr));
+void end_timer(Opening& opening) {
+  timer_of(opening).~TimerScope();
+  opening.use = Use::kFree;
 }
 
-// Returns whether the pause stops the scope, in this process: a child inherits no pause.
-bool concerns(const TaskPause& pause, const ScopeObject& scope) {
-  return scope.context == pause.context.get() && scope.thread == pause.thread &&
-         scope.fork_count == pause.fork_count && scope.fork_count == fork_watch::count();
-}
-
-// Pauses the scope, unless its caller has paused it, who then also resumes it.
-void pause_with_task(ScopeObject& scope) {
-  const auto times = timer_of(scope).times();
-  if (times && !times->is_paused) {
-    scope.is_paused_with_task = timer_of(scope).pause();
-  }
-}
-
-bool pause_if_task_is_paused(ScopeObject& scope) {
-  if (std::ranges::any_of(task_pauses(),
-                          [&](const TaskPause* each) { return concerns(*each, scope); })) {
-    pause_with_task(scope);
-  }
-  return true;
-}
-
-void end_task_pause(PyObject* capsule) {
-  const std::unique_ptr<TaskPause> ended(
-      static_cast<TaskPause*>(PyCapsule_GetPointer(capsule, kTaskPauseName)));
-  auto& all = task_pauses();
-  std::erase(all, ended.get());
-  for (const TaskPause* const other : all) {
-    if (other->context.get() == ended->context.get() && other->fork_count == ended->fork_count) {
-      return;  // this pause is inside another one
+void end_opening(ScopeObject& scope, Opening& opening) {
+  end_timer(opening);
+  if (&opening != &scope.first) {
+    // Taken out first: the end of a task may run any code.
+    std::list<FurtherOpening> ended;
+    for (auto each = scope.others->begin(); each != scope.others->end(); ++each) {
+      if (&*each == &opening) {
+        ended.splice(ended.begin(), *scope.others, each);
+        break;
+      }
     }
   }
-  for (ScopeObject* scope = g_open_in_contexts; scope != nullptr; scope = scope->next) {
-    if (concerns(*ended, *scope) && std::exchange(scope->is_paused_with_task, false)) {
-      timer_of(*scope).resume();
+}
+
+// Returns whether the scope is open. If only the parent process has opened it, ends that.
+[[gnu::cold]] bool is_open_already(ScopeObject& scope) {
+  if (scope.first.use != Use::kFree && scope.first.fork_count != fork_watch::count()) {
+    end_timer(scope.first);
+  }
+  if (scope.others != nullptr) {
+    std::list<FurtherOpening> inherited;  // the end of a task may run any code
+    for (auto each = scope.others->begin(); each != scope.others->end();) {
+      const auto next = std::next(each);
+      if (each->fork_count != fork_watch::count()) {
+        end_timer(*each);
+        inherited.splice(inherited.begin(), *scope.others, each);
+      }
+      each = next;
     }
   }
+  return scope.first.use != Use::kFree || (scope.others != nullptr && !scope.others->empty());
+}
+
+// Throws std::bad_alloc.
+Opening& further_opening(ScopeObject& scope) {
+  Ref task = current_task();
+  if (scope.others == nullptr) {
+    scope.others = new std::list<FurtherOpening>;
+  }
+  scope.others->emplace_front().task = std::move(task);
+  return scope.others->front();
+}
+
+// Returns the latest opening for which `is_wanted` is true: of the caller's task, else of its
+// thread, else any. Null: there is none.
+template <class IsWanted>
+Opening* opening_of_caller(ScopeObject& scope, IsWanted is_wanted) {
+  const bool has_others = scope.others != nullptr && !scope.others->empty();
+  const Ref task = has_others ? current_task() : Ref();  // may let other threads run
+  const unsigned fork_count = fork_watch::count();
+  Opening* const first =
+      is_wanted(scope.first) && scope.first.fork_count == fork_count ? &scope.first : nullptr;
+  if (!has_others) [[likely]] {
+    return first;
+  }
+  const unsigned long thread = PyThread_get_thread_ident();
+  Opening* found = nullptr;
+  for (FurtherOpening& each : *scope.others) {
+    if (is_wanted(each) && each.fork_count == fork_count) {
+      if (each.thread == thread && each.task.get() == task.get()) {
+        return &each;
+      }
+      found = found == nullptr ? &each : found;
+    }
+  }
+  // A further opening of the caller's task would have been found, so the first one is the caller's
+  // if it is of this thread.
+  return first != nullptr && (first->thread == thread || found == nullptr) ? first : found;
+}
+
+bool is_open(const Opening& opening) {
+  return opening.use == Use::kEntered || opening.use == Use::kAcquired;
+}
+
+bool is_in_with(const Opening& opening) {
+  return opening.use == Use::kEntered || opening.use == Use::kLeftEarly;
 }
 
 // --- entering and leaving ---
 
-void end_timer(ScopeObject& scope) {
-  timer_of(scope).~TimerScope();
-  scope.use = Use::kFree;
-  if (scope.context != nullptr) {
-    const Ref let_go = forget_context(scope);
-  }
-}
-
 // `client` needs no Py_tp_clear: other objects of a cycle can be cleared.
 int traverse_scope(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
-  Py_VISIT(as_scope(self).client);
-  Py_VISIT(as_scope(self).context);
+  const ScopeObject& scope = as_scope(self);
+  Py_VISIT(scope.client);
+  if (scope.others != nullptr) {
+    for (const FurtherOpening& each : *scope.others) {
+      Py_VISIT(each.task.get());
+    }
+  }
   return 0;
 }
 
 void dealloc_scope(PyObject* self) {
   PyObject_GC_UnTrack(self);
   ScopeObject& scope = as_scope(self);
-  if (scope.use != Use::kFree) {
-    end_timer(scope);  // releases it
+  if (scope.first.use != Use::kFree) {
+    end_timer(scope.first);  // releases it
+  }
+  if (scope.others != nullptr) {
+    std::ranges::for_each(*scope.others, end_timer);
+    delete scope.others;
   }
   scope.options.~shared_ptr();
   Py_XDECREF(scope.client);
   Py_XDECREF(scope.owner);
   PyTypeObject* const type = Py_TYPE(self);
-  type->tp_free(self);
+  PyObject_GC_Del(self);
   Py_DECREF(type);
-}
-
-[[gnu::cold]] bool refuse_to_open(ScopeObject& scope) {
-  if (scope.use != Use::kFree && scope.fork_count != fork_watch::count()) {
-    // A scope that the parent has entered is not open in its child.
-    scope.is_inherited = scope.use == Use::kEntered || scope.use == Use::kLeftEarly;
-    end_timer(scope);
-    return true;
-  }
-  if (scope.use != Use::kFree) {
-    PyErr_Format(g_errors.timer_error,
-                 "scope '%.200s' is open already: it can't be entered twice, make another one",
-                 name_of(scope).c_str());
-    return false;
-  }
-  return true;
 }
 
 // Opens the timer of a scope, or that of a heartbeat, whose first timeout is its own.
@@ -395,35 +400,38 @@ TimerScope timer_for(TimerClient& client, const ScopeObject& scope, bool is_hear
                       : client.expires(timeout, name, options, scope.text, scope.line);
 }
 
+// After close() the opening has a timer that is not open.
 bool open_timer(PyObject* self, Use use, bool is_heartbeat = false) {
   ScopeObject& scope = as_scope(self);
-  if (scope.use != Use::kFree && !refuse_to_open(scope)) [[unlikely]] {
-    return false;
-  }
   TimerClient* const client = open_client(scope.client);
-  if (client == nullptr) [[unlikely]] {
+  if (client == nullptr && PyErr_Occurred() != nullptr) [[unlikely]] {
     return false;
   }
+  Opening* opening = &scope.first;
   try {
-    new (&scope.timer) TimerScope(timer_for(*client, scope, is_heartbeat));
+    // The first opening stays the oldest: it is not used while others are open.
+    if ((scope.first.use != Use::kFree || scope.others != nullptr) && is_open_already(scope))
+        [[unlikely]] {
+      opening = &further_opening(scope);
+    }
+    if (client != nullptr) [[likely]] {
+      new (&opening->timer) TimerScope(timer_for(*client, scope, is_heartbeat));
+    } else {
+      new (&opening->timer) TimerScope();
+    }
   } catch (...) {
+    if (opening != &scope.first) {
+      scope.others->pop_front();
+    }
     set_error_of_exception();
     return false;
   }
-  const PyThreadState* const thread = PyThreadState_Get();
-  scope.use = use;
-  scope.thread = thread->thread_id;
-  scope.fork_count = fork_watch::count();
-  if (thread->context != nullptr) {
-    note_context(scope, thread->context);
-    if (!task_pauses().empty() && !guarded(false, [&] { return pause_if_task_is_paused(scope); }))
-        [[unlikely]] {
-      end_timer(scope);
-      return false;
-    }
-  }
-  if (g_is_child_without_stacks && !offer_stacks_in_child(scope.client)) [[unlikely]] {
-    end_timer(scope);
+  opening->use = use;
+  opening->thread = PyThread_get_thread_ident();
+  opening->fork_count = fork_watch::count();
+  if (g_is_child_without_stacks && client != nullptr && !offer_stacks_in_child(scope.client))
+      [[unlikely]] {
+    end_opening(scope, *opening);
     return false;
   }
   return true;
@@ -447,69 +455,27 @@ PyObject* acquire_heartbeat(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// Ends the `with` of the scope in the cases that leave_scope() does not handle. Returns false if an
-// error is set.
-[[gnu::cold]] bool refuse_to_leave(ScopeObject& scope) {
-  if (scope.use == Use::kLeftEarly) {
-    end_timer(scope);
-    return true;
-  }
-  if (scope.use == Use::kFree && scope.is_inherited) {
-    scope.is_inherited = false;
-    return true;
-  }
-  if (scope.use != Use::kEntered) {
-    PyErr_Format(g_errors.timer_error, "scope '%.200s' was not entered by 'with'",
-                 name_of(scope).c_str());
-    return false;
-  }
-  if (scope.fork_count != fork_watch::count()) {
-    end_timer(scope);
-    return true;
-  }
-  end_timer(scope);  // no other code ends it
-  PyErr_Format(g_errors.timer_error,
-               "scope '%.200s' is left in another thread than it was entered in: it was released",
-               name_of(scope).c_str());
-  return false;
-}
-
-// Ends the `with` of a scope. Sets `in_time` to false if the server's verdict came first. Returns
-// false if an error is set.
-bool leave_scope(ScopeObject& scope, bool& in_time) {
-  if (scope.use != Use::kEntered || scope.thread != PyThreadState_Get()->thread_id ||
-      scope.fork_count != fork_watch::count()) [[unlikely]] {
-    return refuse_to_leave(scope);
-  }
-  in_time = static_cast<bool>(timer_of(scope).release());
-  end_timer(scope);
-  return true;
-}
-
+// Ends a `with` of the scope. Has no effect if none has entered it.
 PyObject* leave(PyObject* self, PyObject* const*, Py_ssize_t) {
-  bool in_time = true;
-  if (!leave_scope(as_scope(self), in_time)) {
-    return nullptr;
+  ScopeObject& scope = as_scope(self);
+  if (Opening* const opening = opening_of_caller(scope, is_in_with)) {
+    timer_of(*opening).release();
+    end_opening(scope, *opening);
   }
   Py_RETURN_NONE;
 }
 
-// As leave(), but returns False if the server's verdict came first, else True.
-PyObject* leave_in_time(PyObject* self, PyObject*) {
-  bool in_time = true;
-  return leave_scope(as_scope(self), in_time) ? PyBool_FromLong(in_time ? 1 : 0) : nullptr;
-}
-
 PyObject* release(PyObject* self, PyObject*) {
   ScopeObject& scope = as_scope(self);
-  if (scope.use == Use::kFree || scope.use == Use::kLeftEarly) {
+  Opening* const opening = opening_of_caller(scope, is_open);
+  if (opening == nullptr) {
     Py_RETURN_FALSE;
   }
-  const bool in_time{timer_of(scope).release()};
-  if (scope.use == Use::kEntered) {
-    scope.use = Use::kLeftEarly;
+  const bool in_time{timer_of(*opening).release()};
+  if (opening->use == Use::kEntered) {
+    opening->use = Use::kLeftEarly;
   } else {
-    end_timer(scope);
+    end_opening(scope, *opening);
   }
   return PyBool_FromLong(in_time ? 1 : 0);
 }
@@ -524,32 +490,30 @@ PyObject* renew(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (!to_optional_timeout(count > 0 ? args[0] : nullptr, "the timeout", timeout)) {
     return nullptr;
   }
-  if (scope.use == Use::kFree) {
-    Py_RETURN_FALSE;
-  }
+  Opening* const opening = opening_of_caller(scope, is_open);
   return guarded(static_cast<PyObject*>(nullptr), [&] {
-    return PyBool_FromLong(timer_of(scope).renew(timeout.value_or(nanoseconds{scope.timeout})) ? 1
-                                                                                               : 0);
+    const nanoseconds after = timeout.value_or(nanoseconds{scope.timeout});
+    return PyBool_FromLong(opening != nullptr && timer_of(*opening).renew(after) ? 1 : 0);
   });
 }
 
 PyObject* pause(PyObject* self, PyObject*) {
-  ScopeObject& scope = as_scope(self);
+  Opening* const opening = opening_of_caller(as_scope(self), is_open);
   return guarded(static_cast<PyObject*>(nullptr), [&] {
-    return PyBool_FromLong(scope.use != Use::kFree && timer_of(scope).pause() ? 1 : 0);
+    return PyBool_FromLong(opening != nullptr && timer_of(*opening).pause() ? 1 : 0);
   });
 }
 
 PyObject* resume(PyObject* self, PyObject*) {
-  ScopeObject& scope = as_scope(self);
+  Opening* const opening = opening_of_caller(as_scope(self), is_open);
   return guarded(static_cast<PyObject*>(nullptr), [&] {
-    return PyBool_FromLong(scope.use != Use::kFree && timer_of(scope).resume() ? 1 : 0);
+    return PyBool_FromLong(opening != nullptr && timer_of(*opening).resume() ? 1 : 0);
   });
 }
 
 std::optional<TimerTimes> times_now(PyObject* self) {
-  ScopeObject& scope = as_scope(self);
-  return scope.use == Use::kFree ? std::nullopt : timer_of(scope).times();
+  Opening* const opening = opening_of_caller(as_scope(self), is_open);
+  return opening == nullptr ? std::nullopt : timer_of(*opening).times();
 }
 
 PyObject* times_or_none(const std::optional<TimerTimes>& times) {
@@ -575,6 +539,32 @@ PyObject* times_or_none(const std::optional<TimerTimes>& times) {
 
 PyObject* times(PyObject* self, PyObject*) {
   return guarded(static_cast<PyObject*>(nullptr), [&] { return times_or_none(times_now(self)); });
+}
+
+// Of the oldest opening, whose deadline comes first where the scope was entered again inside
+// itself.
+PyObject* first_times(PyObject* self, PyObject*) {
+  Opening& first = as_scope(self).first;
+  return guarded(static_cast<PyObject*>(nullptr), [&] {
+    return times_or_none(is_open(first) ? timer_of(first).times() : std::nullopt);
+  });
+}
+
+// As leave(). Returns the times of what it ended, None if that was not open, and whether the end
+// was in time.
+PyObject* leave_with_times(PyObject* self, PyObject*) {
+  ScopeObject& scope = as_scope(self);
+  return guarded(static_cast<PyObject*>(nullptr), [&]() -> PyObject* {
+    Opening* const opening = opening_of_caller(scope, is_in_with);
+    const auto times = opening == nullptr ? std::nullopt : timer_of(*opening).times();
+    bool in_time = true;
+    if (opening != nullptr) {
+      in_time = static_cast<bool>(timer_of(*opening).release());
+      end_opening(scope, *opening);
+    }
+    const Ref made(times_or_none(times));
+    return made ? Py_BuildValue("(OO)", made.get(), in_time ? Py_True : Py_False) : nullptr;
+  });
 }
 
 PyObject* again(PyObject* self, PyObject*) {
@@ -648,11 +638,11 @@ PyObject* represent(PyObject* self) {
 PyMethodDef g_methods[] = {
     {"__enter__", enter, METH_NOARGS, "Opens the scope."},
     {"__exit__", as_method(leave), METH_FASTCALL,
-     "Leaves the scope, in the thread that entered it."},
+     "Leaves the scope: the opening of this thread, and in asyncio of this task."},
     {"acquire", acquire, METH_NOARGS,
      "acquire($self, /)\n--\n\n"
      "Opens the scope without `with`. release() ends it, from any thread, and so does the end of\n"
-     "the object. Raises TimerError, also if the scope is open."},
+     "the object."},
     {"release", release, METH_NOARGS,
      "release($self, /)\n--\n\n"
      "Ends the scope now. Returns False if it was not open, or if the server's verdict came "
@@ -674,7 +664,8 @@ PyMethodDef g_methods[] = {
      "open."},
     {"_acquire_heartbeat", acquire_heartbeat, METH_NOARGS, nullptr},
     {"_again", again, METH_NOARGS, nullptr},
-    {"_leave", leave_in_time, METH_NOARGS, nullptr},
+    {"_first_times", first_times, METH_NOARGS, nullptr},
+    {"_leave", leave_with_times, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef g_properties[] = {
@@ -695,10 +686,12 @@ constexpr const char* kScopeHelp =
     "    for batch in batches:\n"
     "        with forward:\n"
     "            loss = model(batch)\n\n"
-    "The server kills this process if the scope is still open after `timeout`. A scope can't be\n"
-    "entered again while it is open, and must be left in the thread that entered it: each thread\n"
-    "needs its own, and they may have one name. Also a decorator: each call of the function opens\n"
-    "another scope. It may be made before configure().\n\n" FILETIMER_SCOPE_ARGUMENTS
+    "The server kills this process if the scope is still open after `timeout`. A scope may be\n"
+    "entered again while it is open, in a recursion, another thread or another asyncio task: each\n"
+    "entry has a deadline of its own, and the other methods concern the latest one, of this "
+    "thread\n"
+    "and task if there is one. Also a decorator: each call of the function opens another scope.\n"
+    "It may be made before configure().\n\n" FILETIMER_SCOPE_ARGUMENTS
     "client: a Client; None: the one of configure().\n";
 
 PyStructSequence_Field g_times_fields[] = {
@@ -725,27 +718,6 @@ PyObject* expires(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* 
 PyObject* expires_of_client(PyObject* self, PyObject* const* args, Py_ssize_t count,
                             PyObject* names) {
   return expires_in(self, args, count, names);
-}
-
-PyObject* pause_task(PyObject*, PyObject*) {
-  const PyThreadState* const thread = PyThreadState_Get();
-  return guarded(static_cast<PyObject*>(nullptr), [&]() -> PyObject* {
-    auto pause = std::make_unique<TaskPause>(
-        TaskPause{Ref::to(thread->context), thread->thread_id, fork_watch::count()});
-    task_pauses().reserve(task_pauses().size() + 1);
-    Ref capsule(PyCapsule_New(pause.get(), kTaskPauseName, end_task_pause));
-    if (!capsule) {
-      return nullptr;
-    }
-    task_pauses().push_back(pause.get());
-    const TaskPause& made = *pause.release();  // the capsule owns it from here on
-    for (ScopeObject* scope = g_open_in_contexts; scope != nullptr; scope = scope->next) {
-      if (concerns(made, *scope)) {
-        pause_with_task(*scope);
-      }
-    }
-    return capsule.release();
-  });
 }
 
 bool add_scope_type(PyObject* module) {

@@ -15,10 +15,6 @@ PyObject* expires(PyObject* module, PyObject* const* args, Py_ssize_t count, PyO
 PyObject* expires_of_client(PyObject* self, PyObject* const* args, Py_ssize_t count,
                             PyObject* names);
 
-// Stops the time of all scopes that this asyncio task has open or opens, until the returned capsule
-// is destroyed. Does not stop the scopes of other tasks in the thread.
-PyObject* pause_task(PyObject*, PyObject*);
-
 #define FILETIMER_SCOPE_SIGNATURE                                                       \
   "timeout, name=None, *, signal=9, grace=None, warn_after=None, first_timeout=None,\n" \
   "        on_expiry='kill')\n--\n\n"
@@ -35,8 +31,8 @@ PyObject* pause_task(PyObject*, PyObject*);
   "  and the server kills only if the scope is not left within the grace. Python raises\n"        \
   "  between two bytecodes: native code that blocks runs until SIGKILL ends it. For scopes\n"     \
   "  of the main thread.\n\n"                                                                     \
-  "Raises TypeError and InvalidArgument for wrong arguments. Entering it raises TimerError\n"     \
-  "if 1,024 scopes are open, or if configure() has not been called.\n"
+  "Raises TypeError and InvalidArgument for wrong arguments. Entering it calls configure() if\n"  \
+  "the program has not. After close(), and while 1,024 scopes are open, it is not watched.\n"
 
 inline constexpr const char* kExpiresHelp =
     "expires($module, " FILETIMER_SCOPE_SIGNATURE

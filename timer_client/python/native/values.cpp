@@ -14,15 +14,14 @@ namespace {
 constexpr double kLongestSeconds = 1e9;  // kMaxTimeout
 
 bool is_number(PyObject* value) {
-  const PyNumberMethods* const number = Py_TYPE(value)->tp_as_number;
-  return number != nullptr && (number->nb_float != nullptr || number->nb_index != nullptr) &&
+  return (PyType_GetSlot(Py_TYPE(value), Py_nb_float) != nullptr || PyIndex_Check(value) != 0) &&
          !PyBool_Check(value);
 }
 
 // Does not import datetime: a timedelta is recognized by its total_seconds().
 bool to_seconds(PyObject* value, const char* what, double& seconds) {
   if (PyFloat_CheckExact(value)) {
-    seconds = PyFloat_AS_DOUBLE(value);
+    seconds = PyFloat_AsDouble(value);
     return true;
   }
   Ref number;
@@ -31,8 +30,7 @@ bool to_seconds(PyObject* value, const char* what, double& seconds) {
   } else if (!PyType_Check(value) && PyObject_HasAttrString(value, "total_seconds") != 0) {
     number = Ref(PyObject_CallMethod(value, "total_seconds", nullptr));
   } else {
-    PyErr_Format(PyExc_TypeError, "%s is a %.200s: expected seconds as a number, or a timedelta",
-                 what, Py_TYPE(value)->tp_name);
+    set_type_error(what, value, "expected seconds as a number, or a timedelta");
     return false;
   }
   if (!number) {
@@ -72,6 +70,14 @@ bool to_duration(PyObject* value, const char* what, bool may_be_zero, nanosecond
 
 }  // namespace
 
+PyObject* set_type_error(const char* what, PyObject* value, const char* expected) {
+  const Ref name(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(value)), "__name__"));
+  if (name) {
+    PyErr_Format(PyExc_TypeError, "%s is a %.200S: %s", what, name.get(), expected);
+  }
+  return nullptr;
+}
+
 bool to_timeout(PyObject* value, const char* what, nanoseconds& timeout) {
   return to_duration(value, what, false, timeout);
 }
@@ -87,7 +93,7 @@ bool to_optional_timeout(PyObject* value, const char* what, std::optional<nanose
 
 bool to_int(PyObject* value, const char* what, int lowest, int highest, int& number) {
   if (PyBool_Check(value) || PyIndex_Check(value) == 0) {
-    PyErr_Format(PyExc_TypeError, "%s is a %.200s: expected an int", what, Py_TYPE(value)->tp_name);
+    set_type_error(what, value, "expected an int");
     return false;
   }
   const Ref index(PyNumber_Index(value));
@@ -115,8 +121,7 @@ bool to_int(PyObject* value, const char* what, int lowest, int highest, int& num
 
 bool to_name(PyObject* value, Name& name) {
   if (!PyUnicode_Check(value)) {
-    PyErr_Format(PyExc_TypeError, "the scope's name is a %.200s: expected a str",
-                 Py_TYPE(value)->tp_name);
+    set_type_error("the scope's name", value, "expected a str");
     return false;
   }
   Py_ssize_t size = 0;
@@ -152,15 +157,14 @@ bool name_of_caller(Name& name) {
     return unknown && to_name(unknown.get(), name);
   }
   name.line = std::max(PyFrame_GetLineNumber(frame), 1);
-  PyCodeObject* const code = PyFrame_GetCode(frame);
-  const Ref held(reinterpret_cast<PyObject*>(code));
-  name.owner = Ref::to(code->co_filename);
-  name.text = PyUnicode_AsUTF8(name.owner.get());
-  if (name.text == nullptr) {
+  const Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
+  name.owner = Ref(PyObject_GetAttrString(code.get(), "co_filename"));
+  name.text = name.owner ? PyUnicode_AsUTF8AndSize(name.owner.get(), nullptr) : nullptr;
+  if (name.text == nullptr && name.owner) {
     // The path is not UTF-8: the name has its bytes.
     PyErr_Clear();
     name.owner = Ref(PyUnicode_EncodeFSDefault(name.owner.get()));
-    name.text = name.owner ? PyBytes_AS_STRING(name.owner.get()) : nullptr;
+    name.text = name.owner ? PyBytes_AsString(name.owner.get()) : nullptr;
   }
   return name.text != nullptr;
 }

@@ -16,6 +16,9 @@ namespace filetimer::python {
 
 using std::chrono::nanoseconds;
 
+// Sets a TypeError: "WHAT is a TYPE: EXPECTED". Returns null.
+PyObject* set_type_error(const char* what, PyObject* value, const char* expected);
+
 // Converts a timeout: seconds as int or float, or a timedelta; over zero, at most 1e9 s, or
 // infinity for none. `what` names it in the message: "the timeout".
 bool to_timeout(PyObject* value, const char* what, nanoseconds& timeout);
