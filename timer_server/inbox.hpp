@@ -41,6 +41,9 @@ class Inbox final : private RequestSink {
   void read(std::size_t most);
   // Returns when read() must be called at the latest; never() if a request wakes the loop.
   [[nodiscard]] Instant next() const { return read_again_; }
+  // Returns whether the pipe may have been so full since the last call that a client found no room
+  // for its wake-up message: it looks for none, so all pages must be read.
+  [[nodiscard]] bool take_was_full() { return std::exchange(was_full_, false); }
   // Carries out the requests again whose workers could not be watched for now. Called by sweeps.
   void retry();
   // Returns since when the requests of the last reading have waited, if that is longer than a
@@ -77,6 +80,7 @@ class Inbox final : private RequestSink {
   EventSource source_;
   ClockReading now_ = ClockReading::now();  // when the last bytes were read
   Instant read_again_ = Instant::never();
+  bool was_full_ = false;
   Instant earliest_ = Instant::never();
   Duration shortest_ = kForever;
   Instant emptied_ = Instant::never();  // when a reading ended that left nothing in the pipe

@@ -144,6 +144,10 @@ void Server::read_progress(const MissedTime::Clocks& woke) {
   registry_.remove_exited_workers();
   give_back_missed_time(woke);
   core_.workers.save_pages();
+  if (inbox_.take_was_full()) {
+    pages_.look_for_pages();
+    scan_.want();
+  }
   if (pages_.take_changed()) {
     scan_.want();
   }

@@ -79,8 +79,9 @@ byte scope_in[ALL_SLOTS]; /* the slot's other fields and its name: whose they ar
 byte pipe_at_path = 0; /* the pipe that has its name in the runtime directory */
 byte pipe_read = 0;    /* the pipe that a server has open */
 bool message[2];       /* in that pipe, from each worker; a second message adds nothing */
+bool is_full;          /* other lines have filled that pipe since the server read it */
 byte fulls = FULLS;    /* how often the pipe is still full of other lines */
-#define IS_MESSAGE (message[0] || message[1])
+#define IS_MESSAGE (message[0] || message[1] || is_full)
 
 bool is_recorded[ALL_SCOPES]; /* a kill file has the verdict on this scope */
 bool is_ended[ALL_SCOPES];    /* it has the outcome, too */
@@ -138,7 +139,7 @@ inline free(at) {
 #define W_WOKEN_EARLIER   14 /* a worker wakes a server that sleeps until a later deadline */
 #define W_BY_ITSELF       15 /* a worker writes no message, because the server wakes in time */
 #define W_FULL            16 /* the pipe is full */
-#define W_LATER           17 /* the thread of the client writes the message later */
+#define W_AFTER_FULL      17 /* a server reads the pages only because its pipe was full */
 #define W_GONE_BETWEEN    18 /* a server ends between a client's open() and write() */
 #define W_KNOWN_DEAD      19 /* a worker writes nothing, because no server was there the last time */
 #define W_TRIED_AGAIN     20 /* a worker tries again, because the incarnation has changed */
@@ -188,12 +189,10 @@ byte server_buffered = NONE;
 #define READ_AFTER
 #endif
 
-#ifdef FAULT_PENDING_CLEARED_LATE /* try_again() says after it wrote that no message waits */
-#define CLEAR_BEFORE
-#define CLEAR_AFTER is_pending[w] = false;
+#ifdef FAULT_FULL_NOT_READ /* a server that has had a full pipe does not read the pages */
+#define WAS_FULL false
 #else
-#define CLEAR_BEFORE is_pending[w] = false;
-#define CLEAR_AFTER
+#define WAS_FULL is_full
 #endif
 
 #ifdef FAULT_COUNT_LATE /* PageHeader::slots grows after the worker has looked at next_wake */
@@ -237,22 +236,18 @@ byte server_buffered = NONE;
 /* --- the client --- */
 
 #define MAKE_PAGE 1 /* a worker starts here */
-#define IDLE 0      /* in its own code; of the Keeper's thread: it waits */
+#define IDLE 0      /* in its own code */
 byte worker_at[2] = MAKE_PAGE;
-byte retry_at[2];
 
 byte dead[2] = NONE; /* OwnPage::dead_incarnation_ */
-bool is_pending[2];  /* OwnPage::is_pending_ */
-bool is_announced[2];
 
-/* Steps of a worker's thread and of the Keeper's. */
+/* Steps of a worker. */
 #define READ_INCARNATION 2
 #define OPEN_PIPE 3
 #define WRITE 4
 #define NOTE_DEAD 5
-#define KEEP 6
 
-#if defined(FAULT_DEAD_READ_AFTER) || FULLS > 0
+#ifdef FAULT_DEAD_READ_AFTER
 #define HAS_NOTE_DEAD /* otherwise no other thread looks at `dead`, and it is no step */
 #endif
 
@@ -269,73 +264,26 @@ bool is_announced[2];
 #define FAIL(at, on_no_reader) dead[w] = found; found = 0; on_no_reader
 #define NOTE_DEAD_STEP(at, on_no_reader)
 #endif
-#define TELL_SERVER(at, on_sent, on_busy, on_no_reader) \
+#define TELL_SERVER(at, on_told) \
   :: d_step { at == READ_INCARNATION -> \
        READ_BEFORE \
        at = OPEN_PIPE } \
   :: d_step { at == OPEN_PIPE -> /* open() */ \
        if \
        :: pipe_at_path != 0 && pipe_read == pipe_at_path -> fd = pipe_at_path; at = WRITE \
-       :: else -> FAIL(at, on_no_reader) \
+       :: else -> FAIL(at, on_told) \
        fi } \
   :: d_step { at == WRITE -> /* write() */ \
        if \
-       :: pipe_read != fd -> REACHED(W_GONE_BETWEEN); FAIL(at, on_no_reader) \
-       :: else -> message[w] = true; found = 0; on_sent \
+       :: pipe_read != fd -> REACHED(W_GONE_BETWEEN); FAIL(at, on_told) \
+       :: else -> message[w] = true; found = 0; on_told \
        fi; \
        fd = 0 } \
   :: d_step { at == WRITE && w == 0 && pipe_read == fd && fulls > 0 -> \
-       fulls--; REACHED(W_FULL); found = 0; fd = 0; on_busy } \
-  NOTE_DEAD_STEP(at, on_no_reader)
-
-#if FULLS > 0
-/* RetryThread::run() and OwnPage::try_again(), with the ProcessLock
- * code: timer_client/client/retry_thread.cpp RetryThread::run c059060d
- * code: timer_client/client/process_pages.cpp ProcessPages::try_again 468910e3
- * code: timer_client/client/page/own_page.cpp OwnPage::try_again 7b60fadc */
-#define LOOK_0 10
-#define LOOK_1 11
-#define NOTE_SENT 12
-#define IS_LOCKED(w) (retry_at[w] != IDLE)
-
-/* Of the first worker. */
-active proctype RetryThread() {
-  byte w = 0;
-  byte found, fd;
-end:
-  do
-  :: d_step { retry_at[w] == IDLE && is_pending[w] ->
-       CLEAR_BEFORE
-       retry_at[w] = (is_announced[w] -> LOOK_0 : READ_INCARNATION) }
-  /* has_anything_watched()
-   * code: timer_client/client/page/own_page.cpp OwnPage::has_anything_watched 56b86c0e
-   * code: common/wake_protocol.hpp read_deadline 06e3b5d7 */
-  :: d_step { retry_at[w] == LOOK_0 ->
-       retry_at[w] = (IS_OPEN(word[SLOT(w, 0)]) -> READ_INCARNATION : LOOK_1) }
-  :: d_step { retry_at[w] == LOOK_1 ->
-       if
-       :: IS_OPEN(word[SLOT(w, 1)]) -> retry_at[w] = READ_INCARNATION
-       :: else -> retry_at[w] = IDLE; CLEAR_AFTER skip
-       fi }
-  TELL_SERVER(retry_at[w],
-    retry_at[w] = NOTE_SENT; REACHED(W_LATER),
-    retry_at[w] = KEEP,
-    CLEAR_AFTER retry_at[w] = IDLE; is_announced[w] = true)
-  :: d_step { retry_at[w] == NOTE_SENT ->
-       CLEAR_AFTER is_announced[w] = true; retry_at[w] = IDLE }
-  :: d_step { retry_at[w] == KEEP -> is_pending[w] = true; retry_at[w] = IDLE }
-  od
-}
-#define IS_PENDING(w) is_pending[w]
-#define FIRST_WORKER 1
-#else
-#define IS_LOCKED(w) false
-#define IS_PENDING(w) false
-#define FIRST_WORKER 0
-#endif
+       fulls--; is_full = true; REACHED(W_FULL); found = 0; fd = 0; on_told } \
+  NOTE_DEAD_STEP(at, on_told)
 
 #define READ_NEXT_WAKE 7
-#define READ_PENDING 8
 #define READ_DEAD 9
 #define STORE_FREE 10
 #define RELEASE_LATE 11
@@ -440,16 +388,16 @@ inline renew_scope(s) {
 #define IS_IN(s) (worker_at[w] == IDLE && DRAINED(w) && mine[SLOT(w, s)] != NONE)
 
 active [WORKERS] proctype Worker() {
-  byte w = _pid - FIRST_WORKER;
+  byte w = _pid;
   byte found, fd;
   byte opened, renewed;
   byte slot, deadline;
 end:
   do
   /* OwnPage::make(), PageFile::create(); OwnPage::announce() follows
-   * code: timer_client/client/page/own_page.cpp OwnPage::make e7f7bc08
+   * code: timer_client/client/page/own_page.cpp OwnPage::make e70325b0
    * code: timer_client/client/page/page_file.cpp PageFile::create 16ae9667
-   * code: timer_client/client/page/own_page.cpp OwnPage::announce 03d488db */
+   * code: timer_client/client/page/own_page.cpp OwnPage::announce 25c7b47a */
   :: d_step { worker_at[w] == MAKE_PAGE -> is_page[w] = true; worker_at[w] = READ_INCARNATION }
 
   /* OwnPage::slot_for(), new_slot(), open_scope(), set_deadline() (a). Between the look at the
@@ -462,7 +410,7 @@ end:
    * code: timer_client/client/client_state.cpp TimerClient::State::after_opening c62552d0 */
   :: d_step { worker_at[w] == READ_NEXT_WAKE ->
        if
-       :: MUST_WAKE(deadline) -> worker_at[w] = READ_PENDING
+       :: MUST_WAKE(deadline) -> worker_at[w] = READ_DEAD
        :: else -> worker_at[w] = IDLE
        fi;
        if
@@ -478,29 +426,18 @@ end:
 
   /* OwnPage::wake(). Its load of the incarnation and the first load of send_wake_up() are one step:
    * if the incarnation changes between them, the first load could as well have come later.
-   * code: timer_client/client/page/own_page.cpp OwnPage::wake 613d1fba */
-  :: d_step { worker_at[w] == READ_PENDING ->
+   * code: timer_client/client/page/own_page.cpp OwnPage::wake feee4149 */
+  :: d_step { worker_at[w] == READ_DEAD ->
 #ifdef FAULT_COUNT_LATE
        grow_slot_count(); slot = 0;
 #endif
-       worker_at[w] = (IS_PENDING(w) -> IDLE : READ_DEAD) }
-  :: d_step { worker_at[w] == READ_DEAD ->
        if
        :: dead[w] == incarnation -> worker_at[w] = IDLE; REACHED(W_KNOWN_DEAD)
        :: dead[w] != incarnation && dead[w] != NONE -> READ_BEFORE worker_at[w] = OPEN_PIPE;
           REACHED(W_TRIED_AGAIN)
        :: else -> READ_BEFORE worker_at[w] = OPEN_PIPE
        fi }
-  TELL_SERVER(worker_at[w],
-    is_announced[w] = true; worker_at[w] = IDLE,
-    worker_at[w] = KEEP,
-    is_announced[w] = true; worker_at[w] = IDLE)
-  /* OwnPage::try_later(), RetryThread::attend()
-   * code: timer_client/client/page/own_page.cpp OwnPage::try_later 0c44e596
-   * code: timer_client/client/retry_thread.cpp RetryThread::attend 68bc4859 */
-#if FULLS > 0
-  :: d_step { worker_at[w] == KEEP && !IS_LOCKED(w) -> is_pending[w] = true; worker_at[w] = IDLE }
-#endif
+  TELL_SERVER(worker_at[w], worker_at[w] = IDLE)
 
   :: d_step { IS_IN(0) -> release_scope(0) }
 #if SLOTS > 1
@@ -710,29 +647,37 @@ end:
        i++;
        settle_next() }
 
-  /* Server::iterate(): Inbox::read(), PageRegistry::on_wake_up_message(); DeadlineScan::run():
-   * announce_scan() (p). A message that comes between the two would only cause one more scan. One
+  /* Server::iterate(): Inbox::read(), PageRegistry::on_wake_up_message(), and look_for_pages() after a
+   * full pipe; DeadlineScan::run(): announce_scan() (p). A message that comes between the two would only cause one more scan. One
    * that comes while run_once() waits for a deadline that is near is read at that deadline.
    * code: timer_server/server.cpp Server::iterate b35cace5
    * code: timer_server/server.cpp Server::run_once e22132ef
-   * code: timer_server/server.cpp Server::read_progress c8efd63d
+   * code: timer_server/server.cpp Server::read_progress 5ae63157
+   * code: timer_server/inbox.cpp Inbox::read 06df8e64
+   * code: timer_server/watch/page_registry.cpp PageRegistry::look_for_pages 4b352cf9
    * code: timer_server/watch/page_registry.cpp PageRegistry::on_wake_up_message 4ef23849
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run b17d97eb
    * code: common/wake_protocol.hpp announce_scan 08ea3df8 */
-  :: d_step { server_at == READ_PIPE || server_at == ASLEEP && (IS_MESSAGE || now >= next) ->
+  :: d_step { server_at == READ_PIPE ||
+              server_at == ASLEEP && (message[0] || message[1] || WAS_FULL || now >= next) ->
        woke = now;
        if
        :: (message[0] && !known[0]) || (message[1] && !known[1]) -> REACHED(W_BY_MESSAGE)
+       :: server_at == ASLEEP && !message[0] && !message[1] && now < next -> REACHED(W_AFTER_FULL)
        :: else
        fi;
-       known[0] = known[0] || message[0];
-       known[1] = known[1] || message[1];
+       known[0] = known[0] || message[0] || WAS_FULL && is_page[0];
+       known[1] = known[1] || message[1] || WAS_FULL && is_page[1];
        message[0] = false;
        message[1] = false;
+       is_full = false;
        is_wanted = false;
        ALWAYS_BEFORE
        next = ALWAYS;
        scan_next_page() }
+#ifdef FAULT_FULL_NOT_READ
+  :: d_step { server_at == ASLEEP && is_full -> is_full = false }
+#endif
   /* WorkerPage::slot_count()
    * code: common/page_reader.cpp slots_in_use cb978d9b */
   :: d_step { server_at == READ_COUNT ->
@@ -743,6 +688,7 @@ end:
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
    * code: timer_server/scopes/worker_page.cpp WorkerPage::scan c666b3e6
+   * code: common/wake_protocol.hpp read_deadline 06e3b5d7
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker f59ed94d */
   :: d_step { server_at == READ_SLOT ->
        if
@@ -832,6 +778,7 @@ end:
        ends--;
        pipe_read = 0;
        message[0] = false; message[1] = false;
+       is_full = false;
        known[0] = false; known[1] = false;
        is_wanted = false;
        next = 0;
@@ -863,7 +810,7 @@ end:
 /* --- the clock, and what is true whenever all processes wait --- */
 
 #define IS_WORKER_QUIET(w) \
-  (worker_at[w] == IDLE && retry_at[w] == IDLE && !is_pending[w] && DRAINED(w))
+  (worker_at[w] == IDLE && DRAINED(w))
 #define IS_QUIET \
   (server_at == ASLEEP && !IS_MESSAGE && now < next && SERVER_DRAINED && \
    IS_WORKER_QUIET(0) && (WORKERS == 1 || IS_WORKER_QUIET(1)))

@@ -7,7 +7,6 @@
 
 #include "timer_client/client/messages.hpp"
 #include "timer_client/client/process_lock.hpp"
-#include "timer_client/client/retry_thread.hpp"
 
 namespace filetimer {
 
@@ -23,7 +22,6 @@ ProcessPages& ProcessPages::instance() {
 }
 
 ProcessPages::ProcessPages() {
-  RetryThread::instance().set_work([](Instant now) noexcept { return instance().try_again(now); });
   ProcessLock::instance().call_in_children([]() noexcept { instance().become_child(); });
   std::atexit([] { instance().remove_unregistered(); });
 }
@@ -42,19 +40,6 @@ void ProcessPages::remove_unregistered() noexcept {
       page.remove_if_unregistered();
     }
   }
-}
-
-Instant ProcessPages::try_again(Instant now) noexcept {
-  Instant next = Instant::never();
-  for (OwnPage& page : pages_) {
-    if (page.has_pending() && page.next_try() <= now) {
-      page.try_again();
-    }
-    if (page.has_pending()) {
-      next = std::min(next, page.next_try());
-    }
-  }
-  return next;
 }
 
 OwnPage& ProcessPages::page_in(const std::string& dir, const std::string& pipe, Status& why_not) {

@@ -41,7 +41,6 @@ class ProcessPages {
   ProcessPages();
   void become_child() noexcept;
   void remove_unregistered() noexcept;
-  Instant try_again(Instant now) noexcept;
 
   std::list<OwnPage> pages_;              // only grows
   std::list<ReplacedTimeouts> timeouts_;  // only grows

@@ -100,6 +100,31 @@ TEST_CASE("four writers that never pause delay no deadline and lose no line") {
   CHECK(count(server.records(), "expired") == 2);
 }
 
+TEST_CASE("a scope that was opened while the pipe was full is judged at its deadline") {
+  const TempFolder temp;
+  Server server(temp, {"--evidence", "none", "--max-interval", "1h"});  // no sweep finds it
+  const auto known = client_worker(server.dir());
+  Worker early(
+      "", {.environment = {{"FILETIMER_DIR", server.dir()}}, .program = {client_worker_path()}});
+  {
+    const Stopped stopped(server);
+    // Each of the first lines takes a memory page of the pipe, and half of its room.
+    const filetimer::UniqueFd pipe = open_pipe(server.fifo());
+    for (const std::string& line : {release(known->pid(), std::string(2000, 'x')),
+                                    release(known->pid(), "x"), std::string("\n")}) {
+      while (::write(pipe.get(), line.data(), line.size()) > 0) {
+      }
+    }
+    CHECK(early.ask("connect-early") == "yes");  // a page that the server does not know
+    for (Worker* const worker : {known.get(), &early}) {
+      CHECK(worker->ask("open late 300") == "yes");
+    }
+  }
+  for (Worker* const worker : {known.get(), &early}) {
+    CHECK(worker->status() == killed_by(SIGKILL));
+  }
+}
+
 TEST_CASE("writers that never pause do not delay a stop") {
   const TempFolder temp;
   Server server(temp, on_bad_disk("BAD_DISK_ENDLESS", temp.path("endless")));

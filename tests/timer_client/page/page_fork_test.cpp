@@ -175,35 +175,6 @@ TEST_CASE("a child that closes inherited descriptors does not release its parent
   CHECK(owner_of(path) == ::getpid());
 }
 
-TEST_CASE("a child of a process whose message waits for room writes its own") {
-  if (kIsSanitized) {
-    FILETIMER_SKIP("with a sanitizer a child of a process with threads may hang");
-  }
-  FakeServer server;
-  auto client = server.connect();
-  server.looks_in(1h);
-  const std::string parents = server.pipe().next().x_page;
-  const auto bytes = server.pipe().fill();
-  auto waits = client.expires(5min, "waits");
-  CHECK(in_child([&] {
-          server.pipe().drain(bytes);
-          auto own = client.expires(5min, "childs");
-          const std::string page = page_of(server, ::getpid());
-          const bool is_woken = server.page(page).header().wakes == 1;
-          // The child announces its page, its scope wakes the server, and the parent tries again.
-          std::multiset<std::string> writers;
-          for (int line = 0; line < 3; ++line) {
-            writers.insert(server.pipe().next().x_page);
-          }
-          const bool have_both_written = writers == std::multiset{parents, page, page};
-          const auto again = server.pipe().fill();
-          auto later = client.expires(4min, "waits, too");
-          server.pipe().drain(again);
-          const bool has_child_written = server.pipe().next().x_page == page;
-          return is_woken && have_both_written && has_child_written ? 0 : 1;
-        }) == 0);
-}
-
 TEST_CASE("scopes of a child that can't make its page are not watched") {
   FakeServer server;
   auto client = server.connect();

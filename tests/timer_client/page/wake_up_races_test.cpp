@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <filetimer/timer_client.hpp>
 #include <functional>
-#include <semaphore>
 
 #include "tests/support/moved_clock.hpp"
 #include "tests/timer_client/fake_server.hpp"
@@ -97,33 +96,5 @@ TEST_CASE(
   testing::move_clock(1s);
   (void)client.expires(2h, "step").release();
   REQUIRE(!after_write);
-  CHECK(server.pipe().next().x_page == page);
-}
-
-TEST_CASE("a scope that is opened just after a delayed message was written has one of its own") {
-  FakeServer server;
-  auto client = server.connect();
-  const std::string page = server.pipe().next().x_page;
-  // The thread knows the name, so opening the second scope takes no lock, which the thread that
-  // writes the message holds.
-  (void)client.expires(1h, "second").release();
-  announce_scan(server.board());
-  // Static, because the thread that writes the message may leave the hook after the end of the
-  // test.
-  static std::binary_semaphore is_written{0};
-  static std::binary_semaphore is_opened{0};
-  after_write = [&] {
-    is_written.release();
-    (void)is_opened.try_acquire_for(testing::kBound);
-  };
-  const auto bytes = server.pipe().fill();
-  auto first = client.expires(1h, "first");
-  server.pipe().drain(bytes);
-  REQUIRE(is_written.try_acquire_for(testing::kBound));
-  CHECK(server.pipe().next().x_page == page);
-  testing::move_clock(-1h);  // the check of the directory would take the lock: it is not due
-  server.looks_in(1h);       // it has read the deadline of `first`
-  auto second = client.expires(30min, "second");
-  is_opened.release();
   CHECK(server.pipe().next().x_page == page);
 }

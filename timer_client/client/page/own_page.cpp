@@ -25,18 +25,13 @@
 #include "timer_client/client/page/page_scope.hpp"
 #include "timer_client/client/page/stacks_offer.hpp"
 #include "timer_client/client/process_lock.hpp"
-#include "timer_client/client/retry_thread.hpp"
 #include "timer_client/client/server/server_look.hpp"
 
 namespace filetimer {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// The pauses between attempts to write a line to a full pipe.
-constexpr Duration kFirstPause = milliseconds{1};
-constexpr Duration kLongestPause = milliseconds{50};
 // The time between two checks that the files are still those that a server uses.
 constexpr Duration kLookPeriod = seconds{1};
 // The time between two attempts to make a page, so that not every scope tries.
@@ -56,13 +51,6 @@ bool barrier_in_all_threads() {
   }
   return membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0 &&
          membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0;
-}
-
-// Lets the server read the stacks of this process where Yama restricts tracing to descendants (the
-// default of Ubuntu). Without Yama the call fails, and tracing is not restricted. A forked child
-// does not inherit the permission.
-void allow_stacks() {
-  ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
 }
 
 // Runs at the end of each thread that has slots.
@@ -109,9 +97,7 @@ OwnPage::OwnPage(BoardView board, std::string dir, std::string pipe)
 Status OwnPage::make(bool with_statistics, bool allow_tracing) {
   with_statistics_ |= with_statistics;
   allows_tracing_ |= allow_tracing;
-  if (allow_tracing) {
-    allow_stacks();
-  }
+  let_server_trace();
   if (current_) {
     if (with_statistics) {
       layout().header().flags.fetch_or(page_flag::kStatistics, std::memory_order_relaxed);
@@ -133,9 +119,26 @@ Status OwnPage::make(bool with_statistics, bool allow_tracing) {
   page->orphans.reserve(kMaxScopesPerWorker);
   page->file.emplace(std::move(*file));
   current_ = std::move(page);
-  is_announced_ = false;
   announce();
   return {};
+}
+
+// Lets the server and its helper read the stacks of this process where Yama restricts tracing to
+// descendants (the default of Ubuntu). Without Yama the call fails, and tracing is not restricted.
+// A forked child does not inherit the permission. A server of another pid namespace has no pid
+// here.
+void OwnPage::let_server_trace() noexcept {
+  const std::uint64_t incarnation = board().incarnation.load(std::memory_order_relaxed);
+  if (!allows_tracing_ || std::exchange(tracing_incarnation_, incarnation) == incarnation) {
+    return;
+  }
+  try {
+    if (const pid_t server = look_for_server(dir_).pid; server > 0) {
+      ::prctl(PR_SET_PTRACER, server);
+    }
+  } catch (const std::bad_alloc&) {
+    tracing_incarnation_ = kNoIncarnation;  // the next look tries again
+  }
 }
 
 // Makes them only in the directory of this status page. A directory that was removed, as a server
@@ -152,9 +155,9 @@ Status OwnPage::make_folders() const {
 }
 
 void OwnPage::become_child() noexcept {
-  is_pending_ = false;
   next_look_.store(0, std::memory_order_relaxed);
   next_creation_ = {};
+  tracing_incarnation_ = kNoIncarnation;
   early_regions_.clear();
   if (current_) {
     // Closes and unmaps in this process only. The lock was not inherited.
@@ -533,32 +536,24 @@ SlotStatistics* OwnPage::own_statistics(const SlotHandle& handle, bool has_lock)
 // later and reads the deadline later still. If it loads a new one, the pipe was opened before: it
 // can be written to, or that server is gone as well. The same holds for a blank status page, which
 // a client has made: its incarnation is 0 and its next wake-up is before every deadline, so a scope
-// writes nothing until the first server has requested to be woken for every deadline.
+// writes nothing until the first server has requested to be woken for every deadline. A line for
+// which a full pipe has no room is not needed either: a server that finds its pipe so full looks
+// for pages and reads all of them.
 void OwnPage::wake() noexcept {
-  // The server reads a pending line after this deadline was stored: try_again() clears is_pending_
-  // before it writes.
-  if (is_pending_.load(std::memory_order_seq_cst) ||
-      dead_incarnation_.load(std::memory_order_relaxed) ==
-          board().incarnation.load(std::memory_order_seq_cst)) {
+  if (dead_incarnation_.load(std::memory_order_relaxed) ==
+      board().incarnation.load(std::memory_order_seq_cst)) {
     return;
   }
   const LineSent sent = send_wake_up();
   log_reader_change(sent);
   if (sent == LineSent::kYes) {
     layout().header().wakes.fetch_add(1, std::memory_order_relaxed);
-  } else if (sent != LineSent::kNoReader) {
-    const auto held = ProcessLock::instance().lock();
-    try_later();
   }
 }
 
+// Without a reader no announcement is needed: a server that starts reads all pages first.
 void OwnPage::announce() noexcept {
   const LineSent sent = send_wake_up();
-  // Without a reader no announcement is needed: a server that starts reads all pages first.
-  is_announced_ = sent != LineSent::kBusy;
-  if (!is_announced_) {
-    try_later();
-  }
   has_logged_no_reader_.store(sent == LineSent::kNoReader,
                               std::memory_order_relaxed);  // by connect()
 }
@@ -581,39 +576,6 @@ void OwnPage::log_reader_change(LineSent sent) noexcept {
              has_logged_no_reader_.exchange(false, kRelaxed)) {
     client_messages::info("a timer server reads '{}' again", pipe_);
   }
-}
-
-void OwnPage::try_later() noexcept {
-  pause_ = is_pending_ ? std::min(2 * pause_, kLongestPause) : kFirstPause;
-  next_try_ = Instant::now() + pause_;
-  // False if no thread can be started: the next scope then writes the line itself.
-  is_pending_ = RetryThread::instance().attend(next_try_);
-}
-
-void OwnPage::try_again() noexcept {
-  is_pending_.store(false, std::memory_order_seq_cst);  // before the line is written: see wake()
-  if (is_announced_ && !has_anything_watched()) {
-    return;
-  }
-  const LineSent sent = send_wake_up();
-  log_reader_change(sent);
-  if (sent == LineSent::kYes && is_announced_) {
-    layout().header().wakes.fetch_add(1, std::memory_order_relaxed);
-  }
-  if (sent != LineSent::kBusy) {
-    is_announced_ = true;
-    return;
-  }
-  is_pending_ = true;  // so that try_later() doubles the pause
-  try_later();
-}
-
-bool OwnPage::has_anything_watched() const noexcept {
-  return std::ranges::any_of(current_->handles, [](const SlotHandle& handle) {
-    // Sequentially consistent, as the store of is_pending_ before it.
-    const std::int64_t word = read_deadline(*handle.slot);
-    return slot_word::is_open(word) || word == slot_word::kIdleWatch;
-  });
 }
 
 bool OwnPage::is_watched() const noexcept {
@@ -640,6 +602,7 @@ bool OwnPage::begin_look() noexcept {
   if (!has_board()) {
     return true;
   }
+  let_server_trace();
   // A directory that was removed, and not made again, has no server and needs no new page.
   if (is_broken()) {
     return identity_of(dir_) != FileIdentity{};

@@ -88,11 +88,6 @@ class OwnPage final : public PageContext {
   [[nodiscard]] std::string stacks_file() const;
   bool offer_stacks(int signal, int file) noexcept;
 
-  // Returns whether a wake-up message that could not be written waits for the retry thread.
-  [[nodiscard]] bool has_pending() const { return is_pending_.load(std::memory_order_relaxed); }
-  [[nodiscard]] Instant next_try() const { return next_try_; }
-  void try_again() noexcept;
-
   // --- any thread, without the lock ---
 
   void wake() noexcept override;
@@ -152,11 +147,10 @@ class OwnPage final : public PageContext {
   bool take_idle_of_other_threads(const ThreadSlots& taker);
   void announce() noexcept;
   LineSent send_wake_up() noexcept;
-  void try_later() noexcept;
-  [[nodiscard]] bool has_anything_watched() const noexcept;
   void log_reader_change(LineSent sent) noexcept;
 
   Status make_folders() const;
+  void let_server_trace() noexcept;
   void keep_descriptors() noexcept;
   void move_offer_of_stacks(OwnPage& next) const noexcept;
 
@@ -169,18 +163,16 @@ class OwnPage final : public PageContext {
   std::unique_ptr<Page> inherited_;
   bool with_statistics_ = false;
   bool allows_tracing_ = false;
+  static constexpr std::uint64_t kNoIncarnation = ~std::uint64_t{0};
+  std::uint64_t tracing_incarnation_ = kNoIncarnation;  // of the server that may trace this process
   Instant next_creation_;
 
   // The server's incarnation under which the pipe had no reader; see wake().
-  std::atomic<std::uint64_t> dead_incarnation_{~std::uint64_t{0}};
-  std::atomic<bool> is_pending_{false};
+  std::atomic<std::uint64_t> dead_incarnation_{kNoIncarnation};
   std::atomic<OwnPage*> successor_{nullptr};
   std::atomic<bool> has_logged_no_reader_{false};  // for messages only
-  bool is_announced_ = false;
   // How many paused regions a thread is in that began before there was a page.
   std::unordered_map<pid_t, unsigned> early_regions_;
-  Duration pause_{};
-  Instant next_try_;
 };
 
 }  // namespace filetimer

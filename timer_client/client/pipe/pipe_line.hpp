@@ -14,7 +14,7 @@ namespace filetimer {
 
 enum class LineSent {
   kYes,
-  kBusy,      // the pipe is full, or the process has no descriptor to spare: try again
+  kBusy,      // the pipe is full, or the process has no descriptor to spare
   kNoReader,  // no process reads the pipe, or this process can open no pipe at the path
 };
 

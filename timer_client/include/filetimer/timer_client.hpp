@@ -61,9 +61,10 @@
 // a file of the runtime directory short. The handler passes other faults to the handler that was
 // installed before.
 //
-// Tracing: connect() lets processes of the same user trace this one (PR_SET_PTRACER_ANY, which has
-// an effect where Yama's ptrace_scope is 1), so that the server can record where a hung process
-// was. ConnectOptions::allow_tracing = false prevents that.
+// Tracing: the client lets the server trace this process (PR_SET_PTRACER, which has an effect where
+// Yama's ptrace_scope is 1), so that the server can record where a hung process was. A server that
+// started later may do so from the next scope on. ConnectOptions::allow_tracing = false prevents
+// it.
 //
 // Messages: connect() writes one line on standard error if no server runs, if the page cannot be
 // made, or if one of these variables has an unexpected value. The library writes more only if
@@ -119,8 +120,8 @@ struct ConnectOptions {
   // A TOML file with timeouts by scope name, as `timer_client suggest --format toml` writes them;
   // empty: none. $FILETIMER_TIMEOUTS takes precedence. See "The file of timeouts" above.
   std::string timeouts;
-  // Whether processes of this user may trace this process, so that evidence has its native stacks
-  // where Yama restricts tracing. False does not withdraw what an earlier client has allowed.
+  // Whether the server may trace this process, so that evidence has its native stacks where Yama
+  // restricts tracing. False does not withdraw what an earlier client has allowed.
   bool allow_tracing = true;
 };
 

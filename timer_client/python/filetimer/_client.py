@@ -51,8 +51,8 @@ class Client(_native.Client):
       included; `timer_client suggest --format toml` writes one. A wrong file raises
       InvalidArgument. $FILETIMER_TIMEOUTS takes precedence; if that file is wrong, one line on
       standard error says so, and the timeouts in the code count.
-    stacks: whether this process offers its Python stacks as evidence (faulthandler), and lets
-      processes of this user trace it, so that evidence has its native stacks (PR_SET_PTRACER).
+    stacks: whether this process offers its Python stacks as evidence (faulthandler), and lets the
+      server trace it, so that evidence has its native stacks (PR_SET_PTRACER).
 
     Raises ServerUnavailable, InvalidArgument, TypeError, and TimerError if this process's page
     cannot be made; with missing="ignore" scopes are not watched until it can be made. A Client may
