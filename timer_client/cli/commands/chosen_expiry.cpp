@@ -16,8 +16,8 @@ namespace {
 // Returns whether the word names files: an id has no slash, no wildcard and no suffix.
 bool means_files(const std::string& word) {
   struct stat st {};
-  return word.find_first_of("/*?") != std::string::npos || word.ends_with(".jsonl") ||
-         ::stat(word.c_str(), &st) == 0;
+  return word == kStandardInput || word.find_first_of("/*?") != std::string::npos ||
+         word.ends_with(".jsonl") || ::stat(word.c_str(), &st) == 0;
 }
 
 }  // namespace

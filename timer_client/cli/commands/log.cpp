@@ -145,7 +145,8 @@ Command add_log(CLI::App& root) {
   CLI::App* app = root.add_subcommand("log", "The records of the server's log");
   app->add_option("FILE", options->files,
                   "Logs to read, merged by time: files, folders with those of\n"
-                  "many hosts, or patterns such as 'logs/*.jsonl' [the server's]");
+                  "many hosts, patterns such as 'logs/*.jsonl', or - for standard\n"
+                  "input [the server's]");
   app->add_flag("--json", options->json, "The records themselves, a JSON object a line");
   app->add_option_function<std::vector<std::string>>(
          "--event",

@@ -131,8 +131,8 @@ Command add_report(CLI::App& root) {
   app->add_option("ID", options->words,
                   "The id of an expiry in the hang, a beginning of it, or last\n"
                   "[last]; then the logs to read, those of other hosts too:\n"
-                  "files, folders, or patterns such as 'logs/*.jsonl' [the\n"
-                  "server's]");
+                  "files, folders, patterns such as 'logs/*.jsonl', or - for\n"
+                  "standard input [the server's]");
   app->add_option("-o,--output", options->output,
                   "The file to write; - is standard output [hang-ID.html]")
       ->type_name("FILE")

@@ -51,7 +51,8 @@ Command add_show(CLI::App& root) {
   app->add_option("ID", options->words,
                   "The id that `log` shows, a beginning of it, or last [last];\n"
                   "then the logs to read, those of other hosts too: files,\n"
-                  "folders, or patterns such as 'logs/*.jsonl' [the server's]");
+                  "folders, patterns such as 'logs/*.jsonl', or - for standard\n"
+                  "input [the server's]");
   app->add_option("--host", options->host, "The host of ID, where two have the same")
       ->type_name("HOST")
       ->check(is_name);
@@ -61,7 +62,8 @@ Command add_show(CLI::App& root) {
       "Examples:\n"
       "  timer_client show last\n"
       "  timer_client show cst2jd-1 /shared/logs\n"
-      "  timer_client show /shared/logs\n\n"
+      "  timer_client show /shared/logs\n"
+      "  zcat old.jsonl.gz | timer_client show last -\n\n"
       "Exit codes: 0 done, 1 failed (also for an unknown ID, and when one of the logs\n"
       "could not be read), 2 usage.");
   return {app, [options] { return run_show(*options); }};

@@ -119,9 +119,9 @@ Command add_suggest(CLI::App& root) {
   auto options = std::make_shared<SuggestOptions>();
   CLI::App* app = root.add_subcommand("suggest", "Timeouts, computed from how long scopes took");
   app->add_option("FILE", options->files,
-                  "Logs to read: files, folders with those of many hosts, or\n"
-                  "patterns such as 'logs/*.jsonl' [the server's, and the\n"
-                  "workers that are alive]");
+                  "Logs to read: files, folders with those of many hosts,\n"
+                  "patterns such as 'logs/*.jsonl', or - for standard input\n"
+                  "[the server's, and the workers that are alive]");
   app->add_option("--format", options->format,
                   "table; json: an object a line; toml: a file of timeouts\n"
                   "that $FILETIMER_TIMEOUTS names [table]")

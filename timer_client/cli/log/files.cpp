@@ -42,7 +42,14 @@ class Finder {
  public:
   void take_word(const std::string& word) {
     struct stat status {};
-    if (::stat(word.c_str(), &status) == 0) {
+    if (word == kStandardInput) {
+      // A file that is standard input, too, and named, is read once.
+      if (::fstat(STDIN_FILENO, &status) == 0) {
+        add(word, false, status, true);
+      } else {
+        problems.push_back(why_not("cannot read", "standard input"));
+      }
+    } else if (::stat(word.c_str(), &status) == 0) {
       take_named(word, status);
     } else if (word.find_first_of(kPatternLetters) != word.npos) {
       take_pattern(word);
@@ -213,7 +220,9 @@ Result<std::vector<LogPath>> own_logs(const RunFolder& folder) {
 // --- opening them ---
 
 UniqueFd open_to_read(const std::string& path) {
-  return UniqueFd(retry_eintr([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
+  return UniqueFd(path == kStandardInput
+                      ? ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)
+                      : retry_eintr([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
 }
 
 bool is_same_file(const UniqueFd& a, const UniqueFd& b) {

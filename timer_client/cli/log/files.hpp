@@ -19,7 +19,7 @@ struct OpenedLogs {
 // kKept: for `log --follow`, because the file that grows may be the one that looks like the copy.
 enum class Copies { kLeftOut, kKept };
 
-// Opens what `files` name: logs; folders, with their logs (*.jsonl) and those of the folders below,
+// Opens what `files` name: logs; `-`, standard input; folders, with their logs (*.jsonl) and those of the folders below,
 // as when each host has one; and patterns that no shell has expanded. Without any: the log of the
 // last server of the runtime directory `dir` (which may be empty). The rotated predecessor of a log
 // belongs to it, except where the log itself was named. If a file is the

@@ -18,6 +18,8 @@
 
 namespace filetimer::cli {
 
+// The word that names standard input in place of a file.
+inline constexpr std::string_view kStandardInput = "-";
 // The name that a log gets when it has grown past its limit is its own with this.
 inline constexpr const char* kRotatedSuffix = ".1";
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "common/posix.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
@@ -48,6 +49,38 @@ TEST_CASE("a log that is not there is a failure that names the path tried") {
   CHECK(defaulted.errors.find("the default place") != std::string::npos);
   CHECK(run_command({"log", folder.path()}).errors ==
         "timer_client: no log (*.jsonl) in folder '" + folder.path() + "'\n");
+}
+
+TEST_CASE("a dash is standard input, of a file or of a pipe") {
+  const std::string text = read_data("hang.jsonl");
+  const auto read = [&](bool is_pipe, std::vector<std::string> words) {
+    const UniqueFd before(::dup(STDIN_FILENO));
+    UniqueFd input(::open(data_path("hang.jsonl").c_str(), O_RDONLY | O_CLOEXEC));
+    if (is_pipe) {
+      int ends[2];
+      REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+      const UniqueFd writer(ends[1]);
+      input = UniqueFd(ends[0]);
+      REQUIRE(std::ssize(text) < ::fcntl(ends[1], F_GETPIPE_SZ));
+      REQUIRE(::write(ends[1], text.data(), text.size()) == std::ssize(text));
+    }
+    ::dup2(input.get(), STDIN_FILENO);
+    words.emplace_back("-");
+    const Ran ran = run_command(words);
+    ::dup2(before.get(), STDIN_FILENO);
+    CHECK(ran.code == 0);
+    CHECK(ran.errors.empty());
+    return ran.output;
+  };
+  for (const bool is_pipe : {false, true}) {
+    CAPTURE(is_pipe);
+    CHECK(read(is_pipe, {"log", "--json"}) == text);
+    const std::string page = run_command({"show", "last", data_path("hang.jsonl")}).output;
+    CHECK(read(is_pipe, {"show"}) == page);
+    CHECK(read(is_pipe, {"show", "last"}) == page);
+    CHECK(contains(read(is_pipe, {"report", "-o", "-", "last"}), "from -."));
+    CHECK(contains(read(is_pipe, {"suggest"}), "exchange"));
+  }
 }
 
 TEST_CASE("a line for a pipe without a reader is lost, and ends no process") {
