@@ -80,8 +80,7 @@ void follow(std::vector<LogReader>& logs, Output& out,
 int run_log(LogOptions& options) {
   // Programs that read the JSON filter the events themselves.
   options.filter.with_details = options.json;
-  OpenedLogs opened = open_logs(options.place.dir, options.files,
-                                options.follow ? Copies::kKept : Copies::kLeftOut);
+  OpenedLogs opened = open_logs(options.place.dir, options.files);
   std::vector<LogReader>& logs = opened.logs;
   complain_of_all(opened.notes);
   complain_of_all(opened.problems);

@@ -17,7 +17,6 @@
 
 #include "common/directory.hpp"
 #include "common/result.hpp"
-#include "timer_client/cli/log/copies.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -233,9 +232,8 @@ bool is_same_file(const UniqueFd& a, const UniqueFd& b) {
 }
 
 // Adds the log, or a problem. False if no more files can be opened.
-bool open_log(const LogPath& path, std::vector<LogFiles>& logs,
-              std::vector<std::string>& problems) {
-  LogFiles log{.path = path.path, .files = {}};
+bool open_log(const LogPath& path, OpenedLogs& opened) {
+  std::vector<UniqueFd> files;
   UniqueFd current = open_to_read(path.path);
   const int error = current ? 0 : errno;
   if (path.with_rotated && (current || error == ENOENT)) {
@@ -243,33 +241,21 @@ bool open_log(const LogPath& path, std::vector<LogFiles>& logs,
     const std::string rotated_path = path.path + kRotatedSuffix;
     UniqueFd rotated = open_to_read(rotated_path);
     if (!rotated && errno != ENOENT) {
-      problems.push_back(why_not("cannot open", rotated_path));
+      opened.problems.push_back(why_not("cannot open", rotated_path));
     } else if (rotated && !(current && is_same_file(current, rotated))) {
-      log.files.push_back({rotated_path, std::move(rotated)});
+      files.push_back(std::move(rotated));
     }
   }
   if (current) {
-    log.files.push_back({path.path, std::move(current)});
+    files.push_back(std::move(current));
   }
-  if (log.files.empty()) {
+  if (files.empty()) {
     errno = error;
-    problems.push_back(why_not("cannot open", path.path) + path.why);
+    opened.problems.push_back(why_not("cannot open", path.path) + path.why);
     return error != EMFILE && error != ENFILE;
   }
-  logs.push_back(std::move(log));
+  opened.logs.emplace_back(path.path, std::move(files));
   return true;
-}
-
-std::vector<LogReader> readers_of(std::vector<LogFiles> logs) {
-  std::vector<LogReader> readers;
-  for (LogFiles& log : logs) {
-    std::vector<UniqueFd> files;
-    for (LogFile& file : log.files) {
-      files.push_back(std::move(file.fd));
-    }
-    readers.emplace_back(std::move(log.path), std::move(files));
-  }
-  return readers;
 }
 
 // Each log holds two, and a shell may allow no more than 1,024.
@@ -283,7 +269,7 @@ void allow_many_descriptors() {
 
 }  // namespace
 
-OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& files, Copies copies) {
+OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& files) {
   Finder found;
   std::for_each(files.begin(), files.end(), [&](const auto& word) { found.take_word(word); });
   found.note_linked_folders();
@@ -297,35 +283,26 @@ OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& fil
     found.logs = std::move(*own);
   }
   allow_many_descriptors();
-  std::vector<LogFiles> logs;
   for (std::size_t left = found.logs.size(); left > 0; --left) {
-    if (!open_log(found.logs[found.logs.size() - left], logs, opened.problems)) {
+    if (!open_log(found.logs[found.logs.size() - left], opened)) {
       opened.problems.back() +=
           left > 1 ? fmt::format(", nor the {} logs after it", left - 1) : std::string();
       break;
     }
   }
-  if (copies == Copies::kLeftOut) {
-    if (std::string note = leave_out_copies(logs); !note.empty()) {
-      opened.notes.push_back(std::move(note));
-    }
-  }
-  opened.logs = readers_of(std::move(logs));
   return opened;
 }
 
 OpenedLogs open_own_logs(const RunFolder& folder) {
   OpenedLogs opened;
-  std::vector<LogFiles> logs;
   for (const LogPath& path : own_logs(folder).value_or(std::vector<LogPath>{})) {
     struct stat st {};
     const std::string rotated = path.path + kRotatedSuffix;
     const bool is_there = ::stat(path.path.c_str(), &st) == 0;
     if (is_there ? S_ISREG(st.st_mode) : errno != ENOENT || ::stat(rotated.c_str(), &st) == 0) {
-      open_log(path, logs, opened.problems);
+      open_log(path, opened);
     }
   }
-  opened.logs = readers_of(std::move(logs));
   return opened;
 }
 

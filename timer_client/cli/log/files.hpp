@@ -16,16 +16,11 @@ struct OpenedLogs {
   std::vector<std::string> problems;  // what was meant and could not be opened
 };
 
-// kKept: for `log --follow`, because the file that grows may be the one that looks like the copy.
-enum class Copies { kLeftOut, kKept };
-
-// Opens what `files` name: logs; `-`, standard input; folders, with their logs (*.jsonl) and those of the folders below,
-// as when each host has one; and patterns that no shell has expanded. Without any: the log of the
-// last server of the runtime directory `dir` (which may be empty). The rotated predecessor of a log
-// belongs to it, except where the log itself was named. If a file is the
-// beginning of another one, only the longer one is read.
-OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& files,
-                     Copies copies = Copies::kLeftOut);
+// Opens what `files` name: logs; `-`, standard input; folders, with their logs (*.jsonl) and those
+// of the folders below, as when each host has one; and patterns that no shell has expanded. Without
+// any: the log of the last server of the runtime directory `dir` (which may be empty). The rotated
+// predecessor of a log belongs to it, except where the log itself was named.
+OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& files);
 
 // Opens the log of the last server of `folder`, as far as it is there. What is no regular file may
 // have no end, and is left out.

@@ -1,5 +1,5 @@
 // What holds of any logs: made-up jobs of several hosts, drawn from seeds, are read in any order
-// and division, with copies, torn lines and repeated records, and by clocks that differ.
+// and division, with torn lines and repeated records, and by clocks that differ.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -207,26 +207,6 @@ TEST_CASE("any division of a log into files is the log") {
   }
 }
 
-TEST_CASE("copies and older copies of a log change nothing") {
-  for (unsigned seed = 1; seed <= kSeeds; ++seed) {
-    CAPTURE(seed);
-    Draw draw(seed);
-    const TempFolder folder;
-    write(folder, "m.jsonl", busy_host(draw, "node01"));
-    write(folder, "n.jsonl", busy_host(draw, "node02"));
-    const Printed expected(folder.path());
-    const std::string text = testing::read_file(folder.path("m.jsonl"));
-    const std::size_t first_line = text.find('\n') + 1;
-    const std::string copy = draw.chance(50) ? "a.jsonl" : "z.jsonl";
-    testing::write_file(folder.path(copy),
-                        text.substr(0, first_line + static_cast<std::size_t>(
-                                                        draw.below(text.size() - first_line + 1))));
-    const Printed with_copy(folder.path());
-    with_copy.check_same(expected);
-    CHECK(contains(with_copy.json.errors, "copy of"));
-  }
-}
-
 TEST_CASE("torn and foreign lines cost themselves, and are counted") {
   const std::vector<std::string> foreign{"x\n", "{}\n", "[1,2]\n",
                                          "{\"schema\":2,\"event\":\"killed\"}\n"};
@@ -390,7 +370,7 @@ void write_hang(const TempFolder& folder, const Hang& hang,
 }
 
 std::string told_of(const TempFolder& folder) {
-  OpenedLogs opened = open_logs("", {folder.path()}, Copies::kLeftOut);
+  OpenedLogs opened = open_logs("", {folder.path()});
   IncidentFinder finder;
   read_merged(opened.logs, [&](const Record& record) {
     finder.take(record);

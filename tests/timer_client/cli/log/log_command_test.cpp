@@ -102,7 +102,7 @@ TEST_CASE("a log that is renamed while it is opened is read once") {
   std::filesystem::create_hard_link(folder.path("log.jsonl"), folder.path("log.jsonl.1"));
   const Ran ran = run_command({"log", "--json", folder.path()});
   CHECK(ran.output == log.text());
-  CHECK(ran.errors.empty());  // it is no copy of itself
+  CHECK(ran.errors.empty());
 }
 
 TEST_CASE("a folder of logs is read down to six folders below it") {
