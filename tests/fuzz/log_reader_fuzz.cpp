@@ -111,18 +111,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   LogTable growing(followed.output(), false, true);
   growing.begin();
   ExpiryIds ids;
-  IncidentFinder incidents;
   LogReader reader = file.reader(4096);
   while (const Record* const record = reader.next()) {
     FUZZ_CHECK(table.add(*record) && growing.add(*record));
     ids.take(*record);
-    incidents.take(*record);
   }
   table.begin();
   check_printed(fitted.text());
   check_printed(followed.text());
-  const auto found = incidents.finish();
-  check_printed(incidents_page(found, incidents.omitted(), false));
   for (const std::string_view wanted : {"last", "k", ""}) {
     const auto key = ids.find(wanted, {}, "the log");
     if (!key) {

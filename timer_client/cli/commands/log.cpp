@@ -12,8 +12,6 @@
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/log/files.hpp"
-#include "timer_client/cli/log/incident.hpp"
-#include "timer_client/cli/log/incident_page.hpp"
 #include "timer_client/cli/log/log_table.hpp"
 #include "timer_client/cli/log/merge.hpp"
 #include "timer_client/cli/text/output.hpp"
@@ -89,15 +87,10 @@ int run_log(LogOptions& options) {
   }
   Output out;
   LogTable table(out, !options.follow, logs.size() > 1);
-  const bool tells_incidents = !options.json && !options.follow && !options.filter.is_narrow();
-  IncidentFinder incidents;
   std::size_t seen = 0;
   std::size_t shown = 0;
   const auto take = [&](const Record& record) {
     ++seen;
-    if (tells_incidents && options.filter.is_late_enough(record)) {
-      incidents.take(record);
-    }
     if (!options.filter.admits(record)) {
       return true;
     }
@@ -117,19 +110,9 @@ int run_log(LogOptions& options) {
     follow(logs, out, [&](const Record& record) {
       return take(record) && out.flush();  // each line as it comes
     });
-  } else {
-    const std::vector<JobIncident> found = incidents.finish();
-    const bool are_many = incidents.hosts() > 1 ||
-                          std::any_of(found.begin(), found.end(),
-                                      [](const auto& incident) { return incident.machines > 1; });
-    if (are_many) {
-      out.write(incidents_page(found, incidents.omitted(), wants_colour(out.fd())));
-      out.flush();
-    }
-    if (shown == 0) {
-      complain(seen == 0 ? fmt::format("no records in {}", names_of(logs))
-                         : fmt::format("no record in {} matches, of {}", names_of(logs), seen));
-    }
+  } else if (shown == 0) {
+    complain(seen == 0 ? fmt::format("no records in {}", names_of(logs))
+                       : fmt::format("no record in {} matches, of {}", names_of(logs), seen));
   }
   complain_of_all(skipped_text(logs));
   const int code = out.finish();
@@ -181,8 +164,6 @@ Command add_log(CLI::App& root) {
       "  timer_client log --event expired,killed --json | jq .scope\n"
       "  timer_client log --follow\n"
       "  timer_client log /shared/logs '/scratch/*/expired.jsonl'\n\n"
-      "For several hosts it prints below the table which worker hung first, for each\n"
-      "incident, by the clocks of the hosts.\n\n"
       "Exit codes: 0 done (also when nothing matches), 1 failed (also when one of\n"
       "the logs could not be read), 2 usage.");
   return {app, [options] { return run_log(*options); }};

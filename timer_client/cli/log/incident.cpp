@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <limits>
 #include <map>
-#include <numeric>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -29,7 +29,6 @@ static_assert(kIncidentSpanUs == 2 * (kSameIncidentUs + kClockSlackUs));  // eit
 // of the time tells one that came later.
 constexpr double kSameEntryS = 1.0;
 constexpr double kSameEntryShare = 0.1;
-constexpr std::size_t kIncidentsKept = 4;      // what fits on a screen or two
 constexpr std::size_t kRangesListed = 16;      // every second rank of many would fill the page
 constexpr std::string_view kNoJobId = "none";  // torchrun's, where none is given
 
@@ -241,36 +240,22 @@ const ExpiredWorker* JobIncident::told_from() const {
   return odd != nullptr ? odd : expired.empty() ? nullptr : &expired.front();
 }
 
-bool JobIncident::are_together() const {
-  const std::size_t listed = std::accumulate(
-      groups.begin(), groups.end(), std::size_t{0},
-      [](std::size_t count, const ScopeGroup& group) { return count + group.workers.size(); });
-  return has_records && listed > 1 && missing.empty() && omitted_scopes == 0 &&
-         omitted_workers == 0 &&
-         std::all_of(expired.begin(), expired.end(),
-                     [&](const auto& one) { return is_listed(one.worker, groups); }) &&
-         std::count_if(groups.begin(), groups.end(), [&](const ScopeGroup& group) {
-           return has_ranks(group) == has_ranks(groups[0]);
-         }) == 1;
-}
-
 // --- IncidentRecords ---
 
 void IncidentRecords::take(const Record& record) {
   if (record.event == "incident" && !record.incident.empty()) {
-    records_.push_back(std::make_shared<const IncidentRecord>(
-        IncidentRecord{machine_of(record), std::string(record.incident), record.time_us,
-                       std::string(record.line)}));
+    records_.push_back({machine_of(record), std::string(record.incident), record.time_us,
+                        std::string(record.line)});
   } else if (record.event == "expired") {
-    expired_.push_back(std::make_shared<const ExpiredWorker>(read_expired(record)));
+    expired_.push_back(read_expired(record));
   }
 }
 
 const IncidentRecord* IncidentRecords::record_of(const ExpiredWorker& expired) const {
   const auto found = std::find_if(records_.begin(), records_.end(), [&](const auto& record) {
-    return record->machine == expired.machine && record->id == expired.incident;
+    return record.machine == expired.machine && record.id == expired.incident;
   });
-  return found == records_.end() ? nullptr : found->get();
+  return found == records_.end() ? nullptr : &*found;
 }
 
 // Adds those of the job's own workers: those of another job wait for none of this one.
@@ -291,9 +276,9 @@ void IncidentRecords::add_workers(const IncidentRecord& record, const std::strin
   const bool tells_jobs =
       std::any_of(all.begin(), all.end(), [](const WorkerAt& at) { return !at.job_id.empty(); });
   std::map<Integer, std::string> job_of_pid;
-  for (const auto& expired : expired_) {
-    if (expired->machine == record.machine && expired->worker.pid) {
-      job_of_pid.try_emplace(expired->worker.pid, expired->job_id);
+  for (const ExpiredWorker& expired : expired_) {
+    if (expired.machine == record.machine && expired.worker.pid) {
+      job_of_pid.try_emplace(expired.worker.pid, expired.job_id);
     }
   }
   // What another host recorded before the moment that is shown stays as it is: whoever was there
@@ -332,13 +317,13 @@ JobIncident IncidentRecords::combine(const ExpiredWorker& around, bool is_shown)
   std::map<std::string, std::set<std::string>> machines{{around.worker.host, {around.machine}}};
   std::set<std::pair<std::string_view, std::string_view>>
       known;  // a log and its copy tell it twice
-  for (const auto& one : expired_) {
-    const bool is_new = one->id.empty() || known.emplace(one->machine, one->id).second;
-    if (is_new && is_one_incident(*one, around)) {
-      incident.expired.push_back(*one);
-      machines[one->worker.host].insert(one->machine);
-      const auto at = nearest.try_emplace(one->machine, one.get()).first;
-      at->second = apart_us(*one, around) < apart_us(*at->second, around) ? one.get() : at->second;
+  for (const ExpiredWorker& one : expired_) {
+    const bool is_new = one.id.empty() || known.emplace(one.machine, one.id).second;
+    if (is_new && is_one_incident(one, around)) {
+      incident.expired.push_back(one);
+      machines[one.worker.host].insert(one.machine);
+      const auto at = nearest.try_emplace(one.machine, &one).first;
+      at->second = apart_us(one, around) < apart_us(*at->second, around) ? &one : at->second;
     }
   }
   nearest[around.machine] = &around;
@@ -373,64 +358,6 @@ JobIncident IncidentRecords::combine(const ExpiredWorker& around, bool is_shown)
   incident.groups = groups_of(std::move(workers));
   incident.may_be_two_jobs = incident.may_be_two_jobs && has_two_of_one_rank(incident.groups);
   return incident;
-}
-
-std::shared_ptr<const ExpiredWorker> IncidentRecords::first_to_expire() const {
-  std::shared_ptr<const ExpiredWorker> first = expired_.front();
-  for (const auto& one : expired_) {
-    if (is_one_incident(*one, oldest()) && expires_earlier(*one, *first)) {
-      first = one;
-    }
-  }
-  return first;
-}
-
-void IncidentRecords::forget(const ExpiredWorker& around, std::int64_t now_us) {
-  std::erase_if(expired_, [&](const auto& one) { return is_one_incident(*one, around); });
-  for (const auto& one : expired_) {
-    now_us = std::min(now_us, one->time_us.value_or(now_us));
-  }
-  std::erase_if(records_, [&](const auto& record) {
-    return now_us - record->time_us.value_or(0) > kSameIncidentUs + kClockSlackUs;
-  });
-}
-
-// --- IncidentFinder ---
-
-void IncidentFinder::take(const Record& record) {
-  if (!record.host.empty() && !hosts_.contains(record.host)) {
-    hosts_.emplace(record.host);
-  }
-  if (!record.time_us || (record.event != "incident" && record.event != "expired")) {
-    return;
-  }
-  // Either way: a clock may have been set back.
-  while (!records_.is_empty() &&
-         std::abs(*record.time_us - *records_.oldest().time_us) > kSameIncidentUs + kClockSlackUs) {
-    close_oldest(*record.time_us);
-  }
-  records_.take(record);
-}
-
-void IncidentFinder::close_oldest(std::int64_t now_us) {
-  Found found{records_.first_to_expire(), records_};
-  records_.forget(*found.first, now_us);
-  found_.push_back(std::move(found));
-  if (found_.size() > kIncidentsKept) {
-    found_.pop_front();
-    ++omitted_;
-  }
-}
-
-std::vector<JobIncident> IncidentFinder::finish() {
-  while (!records_.is_empty()) {
-    close_oldest(*records_.oldest().time_us);
-  }
-  std::vector<JobIncident> incidents;
-  for (const Found& found : found_) {
-    incidents.push_back(found.records.combine(*found.first, false));
-  }
-  return incidents;
 }
 
 // --- names ---

@@ -6,9 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <memory>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -69,8 +66,6 @@ struct JobIncident {
   // Returns the expiry that pages show as the cause: that of the first odd worker to expire, in the
   // scope in which this worker was. Without an odd one, the first expiry. Null: no expiry is known.
   [[nodiscard]] const ExpiredWorker* told_from() const;
-  // Whether it is known of all workers, and all are in one place.
-  [[nodiscard]] bool are_together() const;
 };
 
 // What one worker did when an incident record was made: one entry for each of its open scopes, or
@@ -88,10 +83,10 @@ struct IncidentRecord {
   std::string machine;
   std::string id;
   Integer time_us;
-  std::string line;  // read when it is needed: most are not
+  std::string line;  // parsed when it is needed: most are not
 };
 
-// What `expired` and `incident` records say, for the time in question. A copy shares them.
+// What `expired` and `incident` records say, for the time in question.
 class IncidentRecords {
  public:
   // Takes any record and keeps those two.
@@ -100,47 +95,13 @@ class IncidentRecords {
   // If `is_shown`, its host needs no name.
   [[nodiscard]] JobIncident combine(const ExpiredWorker& around, bool is_shown) const;
 
-  [[nodiscard]] bool is_empty() const { return expired_.empty(); }
-  // The first one that was taken, which has to be there, and the first to expire of its incident.
-  [[nodiscard]] const ExpiredWorker& oldest() const { return *expired_.front(); }
-  [[nodiscard]] std::shared_ptr<const ExpiredWorker> first_to_expire() const;
-  // Drops the expiries of the incident of `around`, and records that are too early for all others.
-  void forget(const ExpiredWorker& around, std::int64_t now_us);
-
  private:
   [[nodiscard]] const IncidentRecord* record_of(const ExpiredWorker& expired) const;
   void add_workers(const IncidentRecord& record, const std::string& host, const Integer& moment_us,
                    JobIncident& incident, std::vector<WorkerAt>& workers) const;
 
-  std::deque<std::shared_ptr<const ExpiredWorker>> expired_;
-  std::deque<std::shared_ptr<const IncidentRecord>> records_;
-};
-
-// Finds the incidents that logs tell of, one after the other as their records come.
-class IncidentFinder {
- public:
-  // Takes records of all hosts in the order of their times.
-  void take(const Record& record);
-  // Returns the latest ones, after the last record.
-  std::vector<JobIncident> finish();
-
-  // How many there were before those.
-  [[nodiscard]] std::size_t omitted() const { return omitted_; }
-  // Of which there were records.
-  [[nodiscard]] std::size_t hosts() const { return hosts_.size(); }
-
- private:
-  struct Found {
-    std::shared_ptr<const ExpiredWorker> first;
-    IncidentRecords records;
-  };
-
-  void close_oldest(std::int64_t now_us);
-
-  std::set<std::string, std::less<>> hosts_;
-  IncidentRecords records_;
-  std::deque<Found> found_;  // combined at the end: most are omitted by then
-  std::size_t omitted_ = 0;
+  std::vector<ExpiredWorker> expired_;
+  std::vector<IncidentRecord> records_;
 };
 
 // Returns what an `expired` record says.

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <span>
 #include <tuple>
 
@@ -45,41 +44,6 @@ std::string first_and_odd(const JobIncident& incident) {
     return is_odd ? "one of the odd ones out" : "none of the odd ones out";
   }
   return is_odd ? "the odd one out" : "not the odd one out";
-}
-
-// ", 5.00 s before rank 8 (pid 108, t) on node01"
-std::string lead_text(const JobIncident& incident) {
-  const ExpiredWorker& first = incident.expired[0];
-  const auto next = std::find_if(incident.expired.begin(), incident.expired.end(),
-                                 [&](const auto& one) { return one.machine != first.machine; });
-  if (next == incident.expired.end() || !next->deadline_us || !first.deadline_us) {
-    return "";
-  }
-  const auto lead_us = static_cast<double>(*next->deadline_us - *first.deadline_us);
-  return fmt::format(", {} before {}", seconds_text(lead_us / 1e6), worker_text(next->worker));
-}
-
-std::string verdict(const JobIncident& incident) {
-  const ExpiredWorker& first = incident.expired[0];
-  if (!incident.has_odd_group()) {
-    return fmt::format("{}, {}: the first to expire{}.{}", worker_text(first.worker),
-                       in_scope(first.scope), lead_text(incident),
-                       incident.are_together() ? " No worker was elsewhere than the others." : "");
-  }
-  const ScopeGroup& odd = incident.groups[0];
-  const std::size_t count = odd.workers.size();
-  if (is_among(odd.workers, first.worker)) {
-    return fmt::format("{}, {}: {}, and the first to expire{}.", worker_text(first.worker),
-                       in_scope(first.scope),
-                       count == 1 ? odd_text(1) : fmt::format("one of the {} odd ones out", count),
-                       lead_text(incident));
-  }
-  std::vector<std::string> names;
-  for (const WorkerName& worker : odd.workers) {
-    names.push_back(worker_text(worker));
-  }
-  return fmt::format("{}, {}: {}. {}", listed(names, kOddOnesNamed, "; "), in_scope(odd.scope),
-                     odd_text(count), first_waited_sentence(incident));
 }
 
 using WorkerKey = std::tuple<std::string, Integer, Integer>;
@@ -122,27 +86,6 @@ std::string expiries_text(const Expiries& expiries, const std::string& id) {
                  expiries.size() > 1 ? listed(scopes, kScopesNamed)
                  : are_shown         ? ""
                                      : expiries[0]->id});
-}
-
-void add_incident(Page& page, const JobIncident& incident) {
-  const ExpiredWorker& first = incident.expired[0];
-  page.heading(
-      joined({"Who hung first", incident.job_id.empty() ? "" : "job " + incident.job_id,
-              first.deadline_us ? time_text(*first.deadline_us).substr(0, 19) + " UTC" : ""}));
-  page.item(2, verdict(incident));
-  add_groups(page, incident, nullptr);
-  if (incident.machines > 1) {
-    page.item(2, "Order and times are those of the hosts' clocks, which may differ.");
-  }
-  std::set<WorkerKey> workers;
-  std::set<std::string> hosts;
-  for (const ExpiredWorker& one : incident.expired) {
-    workers.insert(key_of(one));
-    hosts.insert(one.machine);
-  }
-  page.item(
-      2, fmt::format("{} on {} expired; `timer_client show {}` with the same logs has more.",
-                     counted(workers.size(), "worker"), counted(hosts.size(), "host"), first.id));
 }
 
 }  // namespace
@@ -257,20 +200,6 @@ void add_ranks_at_expiry(Page& page, const JobIncident& incident, const std::str
                              "clocks, which may differ.",
                              listed(incident.other_hosts, kHostsNamed)));
   }
-}
-
-std::string incidents_page(const std::vector<JobIncident>& incidents, std::size_t omitted,
-                           bool colour) {
-  Page page(colour);
-  if (omitted > 0) {
-    page.heading(
-        fmt::format("{} not told here (`--since` chooses)", counted(omitted, "earlier incident")));
-  }
-  for (const JobIncident& incident : incidents) {
-    add_incident(page, incident);
-  }
-  std::string text = std::move(page).text();
-  return text.empty() ? text : "\n" + text;
 }
 
 }  // namespace filetimer::cli

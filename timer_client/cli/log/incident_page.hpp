@@ -1,4 +1,4 @@
-// What `log` and `show` print about an incident: where the ranks were, and who expired first.
+// What `show` prints about an incident: where the ranks were, and who expired first.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -31,10 +31,5 @@ void add_groups(Page& page, const JobIncident& incident, const WorkerName* shown
 // Adds the whole section of `show`: of the expiry `id` of the worker `shown`.
 void add_ranks_at_expiry(Page& page, const JobIncident& incident, const std::string& id,
                          const WorkerName& shown);
-
-// Returns what `log` prints below its table of several hosts: for each incident who hung first.
-// `omitted`: how many earlier ones are not told. Empty if there was none.
-std::string incidents_page(const std::vector<JobIncident>& incidents, std::size_t omitted,
-                           bool colour);
 
 }  // namespace filetimer::cli

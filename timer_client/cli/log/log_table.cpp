@@ -179,10 +179,6 @@ bool LogFilter::is_late_enough(const Record& record) const {
   return !since_us || (record.time_us && *record.time_us >= *since_us);
 }
 
-bool LogFilter::is_narrow() const {
-  return !events.empty() || scope || rank || pid || host;
-}
-
 bool LogFilter::admits(const Record& record) const {
   if (events.empty() ? is_detail(record.event) && !with_details
                      : std::find(events.begin(), events.end(), record.event) == events.end()) {

@@ -29,8 +29,6 @@ struct LogFilter {
   std::optional<std::int64_t> since_us;
 
   [[nodiscard]] bool is_late_enough(const Record& record) const;
-  // Whether it chooses by more than time.
-  [[nodiscard]] bool is_narrow() const;
   [[nodiscard]] bool admits(const Record& record) const;
 };
 
