@@ -97,7 +97,6 @@ bool LogReader::fill() {
     return false;
   }
   end_ += static_cast<std::size_t>(bytes);
-  offset_ += bytes;
   return bytes > 0;
 }
 
@@ -123,31 +122,19 @@ void LogReader::make_room() {
   end_ = kept;
 }
 
-void LogReader::forget_half_line() {
-  skipped_ += end_ > begin_ || is_too_long_ ? 1 : 0;
-  begin_ = end_ = searched_ = 0;
-  is_too_long_ = false;
-}
-
-// At the end of a file: whether there is more behind it.
+// Returns whether another file follows the one that was read to its end.
 bool LogReader::go_on() {
   if (!problem_.empty()) {
     return false;
   }
   if (file_ + 1 < files_.size()) {
     ++file_;
-    offset_ = 0;
     return true;
   }
   struct stat here {};
   struct stat there {};
   if (!is_followed_ || ::fstat(files_[file_].get(), &here) != 0 || !S_ISREG(here.st_mode)) {
     return false;
-  }
-  if (here.st_size < offset_) {  // cut by somebody, as logrotate's copytruncate does
-    forget_half_line();
-    offset_ = ::lseek(files_[file_].get(), 0, SEEK_SET);
-    return true;
   }
   if (::stat(path_.c_str(), &there) != 0 ||
       (here.st_dev == there.st_dev && here.st_ino == there.st_ino)) {
@@ -173,7 +160,6 @@ bool LogReader::rewind() {
     }
   }
   file_ = begin_ = end_ = searched_ = skipped_ = 0;
-  offset_ = 0;
   is_too_long_ = false;
   known_.clear();
   return true;

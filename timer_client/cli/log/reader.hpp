@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,7 +35,7 @@ class LogReader {
   // How much is read at once, and so how much memory the reader takes while records are shorter.
   void set_block_bytes(std::size_t bytes) { block_bytes_ = bytes; }
   // From now on a last line without its newline waits for its rest, and next() goes on to what was
-  // written since, also to the file that has taken this one's place or after it was cut.
+  // written since, also to the file that has taken this one's place.
   void follow() { is_followed_ = true; }
 
   // Returns the next record, which is valid until the next call on any reader, except for its line,
@@ -59,12 +58,10 @@ class LogReader {
   bool go_on();
   bool is_new();
   void make_room();
-  void forget_half_line();
 
   std::string path_;
   std::vector<UniqueFd> files_;
-  std::size_t file_ = 0;     // the one that is read
-  std::int64_t offset_ = 0;  // how much of it was read
+  std::size_t file_ = 0;  // the one that is read
   bool is_followed_ = false;
 
   std::size_t block_bytes_ = std::size_t{256} << 10;
