@@ -81,13 +81,13 @@ class Printed {
   Output output_{file_.get()};
 };
 
-void check_printed(std::string_view text) {
+void check_printed(std::string_view text, std::size_t width) {
   while (!text.empty()) {
     const std::size_t end = text.find('\n');
     FUZZ_CHECK(end != text.npos);
     const std::string_view line = text.substr(0, end);
     FUZZ_CHECK(printable(line) == line);
-    FUZZ_CHECK(utf8_length(line) <= kPageWidth);
+    FUZZ_CHECK(utf8_length(line) <= width);
     text.remove_prefix(end + 1);
   }
 }
@@ -107,8 +107,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
   Printed fitted;
   Printed followed;
-  LogTable table(fitted.output(), true, false);
-  LogTable growing(followed.output(), false, true);
+  LogTable table(fitted.output());
+  LogTable growing(followed.output());
   growing.begin();
   ExpiryIds ids;
   LogReader reader = file.reader(4096);
@@ -116,9 +116,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     FUZZ_CHECK(table.add(*record) && growing.add(*record));
     ids.take(*record);
   }
-  table.begin();
-  check_printed(fitted.text());
-  check_printed(followed.text());
+  table.end();
+  check_printed(fitted.text(), std::string::npos);
+  check_printed(followed.text(), std::string::npos);
   for (const std::string_view wanted : {"last", "k", ""}) {
     const auto key = ids.find(wanted, {}, "the log");
     if (!key) {
@@ -129,7 +129,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     while (const Record* const record = reader.next()) {
       report.take(*record);
     }
-    check_printed(report.page(false));
+    check_printed(report.page(false), kPageWidth);
   }
   return 0;
 }

@@ -88,7 +88,8 @@ void check_statistics(const PageLayout& page) {
     }
     FUZZ_CHECK(sum.mean() <= sum.total);
   }
-  FUZZ_CHECK(statistics_table(sums, false).size() <= (count + 1) * (4 * kPageWidth + 1));
+  constexpr std::size_t kWidth = 80;
+  FUZZ_CHECK(statistics_table(sums, {.width = kWidth}).size() <= (count + 1) * (4 * kWidth + 1));
 }
 
 }  // namespace

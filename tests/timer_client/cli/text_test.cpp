@@ -3,10 +3,15 @@
 #include "common/text.hpp"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <array>
 
+#include "common/posix.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
 #include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/report/html.hpp"
@@ -16,38 +21,61 @@
 namespace filetimer::cli {
 namespace {
 
-Table small_table(bool colour = false) {
+Table small_table(Screen screen = {}) {
   return Table({{.title = "EVENT"},
                 {.title = "PID", .align = Align::kRight},
                 {.title = "SCOPE", .is_text = true},
                 {.title = "WHAT", .is_text = true}},
-               colour);
+               screen);
 }
 
-TEST_CASE("no line is wider than 80 columns, and cut text is marked") {
-  Table table = small_table();
+TEST_CASE("no line is wider than the terminal, and cut text is marked") {
   const std::string accents = "\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9";
-  table.add({{"expired"},
-             {"1"},
-             {accents + accents + accents + accents + accents},
-             {std::string(100, 'w')}});
-  table.add({{std::string(90, 'e')}, {"1"}, {"s"}, {"w"}});
-  const std::string text = table.text();
-  for (const std::string& line : lines_of(text)) {
-    CAPTURE(line);
-    CHECK(utf8_length(line) <= kPageWidth);
-    CHECK(valid_utf8(line) == line);
+  for (const std::size_t width : {1U, 20U, 80U, 150U}) {
+    Table table = small_table({.width = width});
+    table.add({{"expired"},
+               {"1"},
+               {accents + accents + accents + accents + accents},
+               {std::string(100, 'w')}});
+    table.add({{std::string(90, 'e')}, {"1"}, {"s"}, {"w"}});
+    const std::string text = table.text();
+    for (const std::string& line : lines_of(text)) {
+      CAPTURE(line);
+      CHECK(utf8_length(line) <= width);
+      CHECK(valid_utf8(line) == line);
+    }
+    CHECK(text.find(width > 3 ? "..." : ".") != std::string::npos);
   }
-  CHECK(text.find("...") != std::string::npos);
   CHECK(cut_text("abcdef", 5) == "ab...");
   CHECK(cut_text("abcde", 5) == "abcde");
   CHECK(cut_text(accents, 4) == "\u00e9...");
 }
 
-TEST_CASE("a row that is added after fit() is not cut if it has room") {
+TEST_CASE("nothing is cut in a pipe, and a wide row moves no other") {
   Table table = small_table();
   table.add({{"killed"}, {"1"}, {"step"}, {"dead"}});
-  table.fit();
+  table.add({{"killed"}, {"12"}, {std::string(300, 's')}, {std::string(300, 'w')}});
+  CHECK(table.text() == "EVENT   PID  SCOPE" + std::string(297, ' ') + "WHAT\n" +
+                            "killed    1  step" + std::string(298, ' ') + "dead\n" +
+                            "killed   12  " + std::string(300, 's') + "  " + std::string(300, 'w') +
+                            "\n");
+}
+
+TEST_CASE("the screen is the terminal, as wide as it says") {
+  CHECK(screen_of(STDOUT_FILENO).width == 0);
+  const UniqueFd terminal(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  const OnTerminal on_terminal;
+  CHECK(screen_of(terminal.get()).width == 80);
+  const winsize wide{.ws_row = 24, .ws_col = 132, .ws_xpixel = 0, .ws_ypixel = 0};
+  REQUIRE(::ioctl(terminal.get(), TIOCSWINSZ, &wide) == 0);
+  CHECK(screen_of(terminal.get()).width == 132);
+  CHECK(screen_of(terminal.get()).has_colour);
+}
+
+TEST_CASE("a row that comes after text() is not cut, and moves its cells to the right") {
+  Table table = small_table();
+  table.add({{"killed"}, {"1"}, {"step"}, {"dead"}});
+  (void)table.text();
   const auto line = [&](const Cell& event, const Cell& pid, const Cell& scope, const Cell& what) {
     std::string text;
     table.add_line(std::array{event, pid, scope, what}, text);
@@ -55,7 +83,16 @@ TEST_CASE("a row that is added after fit() is not cut if it has room") {
   };
   CHECK(line({"released_late"}, {"123456"}, {"step"}, {"x"}) == "released_late  123456  step  x\n");
   const std::string wide(79, 'e');
-  CHECK(line({wide}, {"1"}, {"s"}, {"w"}) == wide + "\n");
+  CHECK(line({wide}, {"1"}, {"s"}, {"w"}) == wide + "  1  s  w\n");
+}
+
+TEST_CASE("a column of which all cells are the same is left out if it says so") {
+  for (const bool is_same : {true, false}) {
+    Table table({{.title = "HOST", .is_left_out_if_same = true}, {.title = "PID"}});
+    table.add({{"a"}, {"1"}});
+    table.add({{is_same ? "a" : "b"}, {"2"}});
+    CHECK(table.text() == (is_same ? "PID\n1\n2\n" : "HOST  PID\na     1\nb     2\n"));
+  }
 }
 
 TEST_CASE("cells have no control characters, and colour only if it is enabled") {
@@ -64,7 +101,7 @@ TEST_CASE("cells have no control characters, and colour only if it is enabled") 
   const std::string text = plain.text();
   CHECK(text.find('\x1b') == std::string::npos);
   CHECK(lines_of(text).size() == 2);
-  Table coloured({{.title = "EVENT"}}, true);
+  Table coloured({{.title = "EVENT"}}, {.has_colour = true});
   coloured.add({{"expired", "31"}});
   CHECK(coloured.text() == "EVENT\n\x1b[31mexpired\x1b[0m\n");
 }

@@ -51,7 +51,7 @@ void print_scopes(Output& out, const std::vector<ListedScope>& scopes, bool json
   // Read after the pages, so no scope in them was acquired later.
   const Instant now = Instant::now();
   if (!json) {
-    out.write(scopes_table(scopes, now, wants_colour(out.fd())));
+    out.write(scopes_table(scopes, now, screen_of(out.fd())));
     return;
   }
   for (const ListedScope& scope : scopes) {
@@ -61,7 +61,7 @@ void print_scopes(Output& out, const std::vector<ListedScope>& scopes, bool json
 
 void print_statistics(Output& out, const StatisticsByName& statistics, bool json) {
   if (!json) {
-    out.write(statistics_table(statistics, wants_colour(out.fd())));
+    out.write(statistics_table(statistics, screen_of(out.fd())));
     return;
   }
   for (const auto& [scope, sums] : statistics) {
@@ -110,7 +110,7 @@ void print_stragglers(Output& out, const std::vector<ListedWorker>& workers, boo
       out.write(straggler_json(straggler, workers[straggler.rank].owner, host));
     }
   } else if (!search.stragglers().empty()) {
-    out.write(stragglers_table(search.stragglers(), workers));
+    out.write(stragglers_table(search.stragglers(), workers, screen_of(out.fd())));
   }
 }
 

@@ -63,7 +63,7 @@ void add_rank(JsonWriter& json, std::string_view key, const std::string& rank) {
 
 }  // namespace
 
-std::string scopes_table(std::span<const ListedScope> scopes, Instant now, bool colour) {
+std::string scopes_table(std::span<const ListedScope> scopes, Instant now, Screen screen) {
   Table table({{.title = "RANK", .align = Align::kRight},
                {.title = "PID", .align = Align::kRight},
                {.title = "WORKER", .is_text = true},
@@ -72,7 +72,7 @@ std::string scopes_table(std::span<const ListedScope> scopes, Instant now, bool 
                {.title = "REMAINING", .align = Align::kRight},
                {.title = "TIMEOUT", .align = Align::kRight},
                {.title = "NOTE"}},
-              colour);
+              screen);
   for (const ListedScope& scope : scopes) {
     const ScopeOwner& owner = *scope.owner;
     const auto [remaining, remaining_colour] = remaining_of(scope, now);
@@ -134,7 +134,7 @@ std::string scope_json(const ListedScope& scope, Instant now) {
   return std::move(json).finish() + "\n";
 }
 
-std::string statistics_table(const StatisticsByName& statistics, bool colour) {
+std::string statistics_table(const StatisticsByName& statistics, Screen screen) {
   Table table({{.title = "SCOPE", .is_text = true},
                {.title = "COUNT", .align = Align::kRight},
                {.title = "MEAN", .align = Align::kRight},
@@ -143,7 +143,7 @@ std::string statistics_table(const StatisticsByName& statistics, bool colour) {
                {.title = "LONGEST", .align = Align::kRight},
                {.title = "LAST", .align = Align::kRight},
                {.title = "MARGIN", .align = Align::kRight}},
-              colour);
+              screen);
   for (const auto& [scope, sums] : statistics) {
     table.add({{scope},
                {fmt::format("{}", sums.count)},
@@ -175,14 +175,15 @@ std::string statistics_json(const std::string& scope, const ScopeStatistics& sta
 }
 
 std::string stragglers_table(std::span<const Straggler> stragglers,
-                             std::span<const ListedWorker> workers) {
+                             std::span<const ListedWorker> workers, Screen screen) {
   Table table({{.title = "SCOPE", .is_text = true},
                {.title = "RANK", .align = Align::kRight},
                {.title = "PID", .align = Align::kRight},
                {.title = "MEDIAN", .align = Align::kRight},
                {.title = "OTHERS", .align = Align::kRight},
                {.title = "FACTOR", .align = Align::kRight},
-               {.title = "WHY"}});  // not is_text, so that a long scope name is cut instead
+               {.title = "WHY"}},  // not is_text, so that a long scope name is cut instead
+              screen);
   for (const Straggler& straggler : stragglers) {
     const ScopeOwner& owner = workers[straggler.rank].owner;
     table.add({{straggler.scope},

@@ -86,7 +86,10 @@ int run_log(LogOptions& options) {
     return kExitFailed;
   }
   Output out;
-  LogTable table(out, !options.follow, logs.size() > 1);
+  LogTable table(out);
+  // The records of a pipe are printed as they come: it may be that of `tail -F`.
+  const bool is_piped =
+      !std::all_of(logs.begin(), logs.end(), [](LogReader& log) { return log.rewind(); });
   std::size_t seen = 0;
   std::size_t shown = 0;
   const auto take = [&](const Record& record) {
@@ -95,21 +98,26 @@ int run_log(LogOptions& options) {
       return true;
     }
     ++shown;
-    return options.json ? out.write(record.line) && out.write("\n") : table.add(record);
+    return (options.json ? out.write(record.line) && out.write("\n") : table.add(record)) &&
+           (!is_piped || out.flush());
   };
+  if (is_piped && !options.json) {
+    table.begin();
+    out.flush();
+  }
   if (options.follow) {
     std::for_each(logs.begin(), logs.end(), [](LogReader& log) { log.follow(); });
   }
   read_merged(logs, take);
   complain_of_all(problems_of(logs));
-  if (!options.json && (shown > 0 || options.follow)) {
+  if (!options.json && options.follow) {
     table.begin();
+  } else if (!options.json && shown > 0) {
+    table.end();
   }
   out.flush();
   if (options.follow) {
-    follow(logs, out, [&](const Record& record) {
-      return take(record) && out.flush();  // each line as it comes
-    });
+    follow(logs, out, [&](const Record& record) { return take(record) && out.flush(); });
   } else if (shown == 0) {
     complain(seen == 0 ? fmt::format("no records in {}", names_of(logs))
                        : fmt::format("no record in {} matches, of {}", names_of(logs), seen));

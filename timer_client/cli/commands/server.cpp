@@ -73,12 +73,8 @@ int failed(std::string_view why, int code) {
   return code;
 }
 
-std::string number_text(std::optional<int> number) {
-  return number ? fmt::format("{}", *number) : std::string();
-}
-
 // Returns tables of the scopes and workers that a refusal lists.
-std::string tables_of(const Obstacles& obstacles, bool colour) {
+std::string tables_of(const Obstacles& obstacles, Screen screen) {
   std::string text;
   if (!obstacles.scopes.empty()) {
     Table table({{.title = "RANK", .align = Align::kRight},
@@ -86,7 +82,7 @@ std::string tables_of(const Obstacles& obstacles, bool colour) {
                  {.title = "SCOPE", .is_text = true},
                  {.title = "ELAPSED", .align = Align::kRight},
                  {.title = "REMAINING", .align = Align::kRight}},
-                colour);
+                screen);
     for (const OpenScope& scope : obstacles.scopes) {
       table.add({{number_text(scope.rank)},
                  {number_text(scope.pid)},
@@ -104,7 +100,7 @@ std::string tables_of(const Obstacles& obstacles, bool colour) {
     Table table({{.title = "RANK", .align = Align::kRight},
                  {.title = "PID", .align = Align::kRight},
                  {.title = "WORKER", .is_text = true}},
-                colour);
+                screen);
     for (const auto& worker : obstacles.workers) {
       table.add({{number_text(worker.rank)}, {number_text(worker.pid)}, {worker.comm}});
     }
@@ -151,7 +147,7 @@ int send_and_print(const AskOptions& options, wire::Question question,
     complain(reply.kind == Reply::Kind::kNoServer ? reply.why + servers_below(place.run_folder)
                                                   : reply.why);
     Output out;
-    out.write(tables_of(obstacles_in(reply.answer), wants_colour(out.fd())));
+    out.write(tables_of(obstacles_in(reply.answer), screen_of(out.fd())));
     out.finish();
     return exit_code_of(reply.kind);
   });

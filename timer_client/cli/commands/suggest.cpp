@@ -88,7 +88,7 @@ int run_suggest(const SuggestOptions& options) {
   out.write(options.format == "toml" ? suggestions_toml(histories, options.rules, sources)
             : options.format == "json"
                 ? suggestions_json(histories, options.rules)
-                : suggestions_table(histories, options.rules, wants_colour(out.fd())));
+                : suggestions_table(histories, options.rules, screen_of(out.fd())));
   if (options.format == "json" && !has_durations(histories)) {
     complain(std::string(kNoDurations));  // each line of the output is of a name
   }

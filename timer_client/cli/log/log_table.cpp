@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
-#include <set>
+#include <array>
+#include <utility>
 
 #include "common/scope_name.hpp"
 #include "timer_client/cli/log/command_output.hpp"
@@ -143,21 +143,9 @@ constexpr Words kWords[] = {
        return joined({r.text("state_name"), r.text("wchan")}, " in ");
      }}};
 
-// --- times ---
-
-constexpr std::int64_t kDayUs = 86'400'000'000;
-
-// The day of a time before 1970 is the one that it is in, too.
-std::int64_t day_of(std::int64_t time_us) {
-  return (time_us - (time_us < 0 ? kDayUs - 1 : 0)) / kDayUs;
-}
-
-void write_integer(std::string& out, const Integer& number) {
-  out.clear();
-  if (number) {
-    const fmt::format_int digits(*number);
-    out.append(digits.data(), digits.size());
-  }
+// Returns "11-21 03:15:53".
+std::string short_time(const Integer& time_us) {
+  return time_us ? time_text(*time_us).substr(5, 14) : "";
 }
 
 }  // namespace
@@ -190,126 +178,53 @@ bool LogFilter::admits(const Record& record) const {
          (!host || record.host == *host) && is_late_enough(record);
 }
 
-void LogTable::fill_row(const Record& record) {
-  row_.day.reset();
-  row_.time.clear();
-  if (record.time_us) {
-    row_.day = day_of(*record.time_us);
-    if (row_.day != date_day_) {
-      date_day_ = row_.day;
-      date_ = time_text(*record.time_us).substr(5, 5);
-    }
-    const auto seconds = static_cast<int>((*record.time_us - *row_.day * kDayUs) / 1'000'000);
-    row_.time = table_ ? date_ + ' ' : "";
-    for (const int part : {seconds / 3600, seconds / 60 % 60, seconds % 60}) {
-      row_.time += static_cast<char>('0' + part / 10);
-      row_.time += static_cast<char>('0' + part % 10);
-      row_.time += ':';
-    }
-    row_.time.pop_back();
-  }
-  row_.host = table_ ? short_host(record.host) : std::string(record.host);
-  write_integer(row_.rank, record.rank);
-  write_integer(row_.pid, record.pid);
-  row_.what = in_few_words(record);
-  row_.cells = {Cell{row_.time},
-                {record.event, colour_of(record)},
-                {row_.host},
-                {row_.rank},
-                {row_.pid},
-                {record.scope},
-                {record.id.empty() ? record.incident : record.id},
-                {row_.what}};
-}
+LogTable::LogTable(Output& out)
+    : out_(out),
+      table_({{.title = "TIME (UTC)", .min_width = 14},
+              {.title = "EVENT", .min_width = 13},
+              {.title = "HOST", .is_left_out_if_same = true, .min_width = 8},
+              {.title = "RANK", .align = Align::kRight, .min_width = 4},
+              {.title = "PID", .align = Align::kRight, .min_width = 7},
+              {.title = "SCOPE", .is_text = true, .min_width = 8},
+              {.title = "ID", .min_width = 8},
+              {.title = "WHAT", .is_text = true, .min_width = 4}},
+             screen_of(out.fd())) {}
 
 bool LogTable::add(const Record& record) {
-  fill_row(record);
-  if (table_) {
+  const std::string time = short_time(record.time_us);
+  const std::string rank = number_text(record.rank);
+  const std::string pid = number_text(record.pid);
+  const std::string what = in_few_words(record);
+  const Cell row[] = {{time},
+                      {record.event, colour_of(record)},
+                      {record.host},
+                      {rank},
+                      {pid},
+                      {record.scope},
+                      {record.id.empty() ? record.incident : record.id},
+                      {what}};
+  if (has_begun_) {
     line_.clear();
-    table_->add_line(row_.cells, line_);
+    table_.add_line(row, line_);
     return out_.write(line_);
   }
-  Kept& kept = kept_.emplace_back();
-  std::transform(row_.cells.begin(), row_.cells.end(), kept.texts.begin(),
-                 [](const Cell& cell) { return std::string(cell.text); });
-  kept.texts[kTime].insert(0, row_.day ? date_ + ' ' : "");
-  kept.colour = row_.cells[kEvent].colour;
-  kept.day = row_.day;
-  if (kept_.size() == kRowsFitted) {
-    has_end_ = false;
+  table_.add(row);
+  if (++rows_ == kRowsFitted) {
     begin();
   }
   return true;
 }
 
-bool LogTable::are_of_one_day() const {
-  return !kept_.empty() && kept_[0].day &&
-         std::all_of(kept_.begin(), kept_.end(),
-                     [&](const Kept& kept) { return kept.day == kept_[0].day; });
-}
-
-// Numbered hosts differ at the end of their names.
-std::size_t LogTable::fit_hosts() {
-  constexpr std::size_t kLongName = 12;
-  constexpr std::size_t kWidestHost = 24;
-  std::set<std::string_view> hosts;
-  std::size_t longest = 0;
-  for (const Kept& kept : kept_) {
-    const std::string_view host = kept.texts[kHost];
-    host_prefix_ = hosts.empty() ? host : host_prefix_;
-    if (!host.empty() && hosts.insert(host).second) {
-      longest = std::max(longest, host.size());
-      host_prefix_.erase(std::ranges::mismatch(host_prefix_, host).in1, host_prefix_.end());
-    }
-  }
-  // A number stays whole, and a short beginning is not worth its mark.
-  host_prefix_.resize(host_prefix_.find_last_not_of("0123456789") + 1);
-  if (longest <= kLongName || host_prefix_.size() <= kDots.size()) {
-    host_prefix_.clear();
-  }
-  const std::size_t mark = host_prefix_.empty() ? 0 : kDots.size();
-  return hosts.size() < 2 ? 0 : std::min(longest - host_prefix_.size() + mark, kWidestHost);
-}
-
-std::string LogTable::short_host(std::string_view host) const {
-  return host_prefix_.empty() || !host.starts_with(host_prefix_)
-             ? std::string(host)
-             : std::string(kDots).append(host.substr(host_prefix_.size()));
-}
-
-std::vector<Column> LogTable::columns(std::size_t host_width) const {
-  const auto room = [this](std::size_t width) { return has_end_ ? 0 : width; };
-  const std::size_t host_room = std::max(host_width, several_files_ ? room(8) : 0);
-  return {
-      {.title = title_.empty() ? "TIME (UTC)" : std::string_view(title_), .min_width = room(14)},
-      {.title = "EVENT", .min_width = room(13)},
-      {.title = "HOST", .min_width = host_room},
-      {.title = "RANK", .align = Align::kRight, .min_width = room(4)},
-      {.title = "PID", .align = Align::kRight, .min_width = room(6)},
-      {.title = "SCOPE", .is_text = true, .min_width = room(8)},
-      {.title = "ID", .min_width = room(8)},
-      {.title = "WHAT", .is_text = true, .min_width = room(4)}};
-}
-
 void LogTable::begin() {
-  if (table_) {
-    return;
+  if (!std::exchange(has_begun_, true)) {
+    out_.write(table_.text(Rows::kMoreCome));
   }
-  // Where all are of one day, the day stands in the title and gives its room to the last column.
-  title_ = has_end_ && are_of_one_day() ? kept_[0].texts[kTime].substr(0, 5) + " UTC" : "";
-  const std::size_t host_width = fit_hosts();
-  table_.emplace(columns(host_width), wants_colour(out_.fd()));
-  for (Kept& kept : kept_) {
-    kept.texts[kHost] = host_width > 0 ? short_host(kept.texts[kHost]) : "";
-    std::array<Cell, kColumns> row;
-    std::transform(kept.texts.begin(), kept.texts.end(), row.begin(),
-                   [](const std::string& text) { return Cell{text}; });
-    row[kTime].text.remove_prefix(title_.empty() ? 0 : 6);
-    row[kEvent].colour = kept.colour;
-    table_->add(row);
+}
+
+void LogTable::end() {
+  if (!std::exchange(has_begun_, true)) {
+    out_.write(table_.text());
   }
-  kept_ = {};
-  out_.write(table_->text());
 }
 
 }  // namespace filetimer::cli

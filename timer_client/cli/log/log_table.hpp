@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -35,58 +34,27 @@ struct LogFilter {
 // Returns what a record says beyond who and when, in a few words.
 std::string in_few_words(const Record& record);
 
-// The table of the records. It is printed as soon as enough of them have decided how wide the
-// columns are; what comes later is printed at once and has to fit in.
+// The table of the records. Its first rows are kept until they are enough to decide how wide the
+// columns are, or until begin() or end(); the rest is printed at once.
 class LogTable {
  public:
-  // `has_end`: all records may be there before the first is printed. Else the table keeps room for
-  // what may come, HOST included if `several_files` are read.
-  LogTable(Output& out, bool has_end, bool several_files)
-      : out_(out), has_end_(has_end), several_files_(several_files) {}
+  explicit LogTable(Output& out);
 
   // False if no process reads the output any more.
   bool add(const Record& record);
-  // Prints what was added; no more decides the widths. Without any record: the header.
+  // Prints the header and what was added. The columns have room for what may come.
   void begin();
+  // Prints what was not printed yet. Without any record: the header.
+  void end();
 
  private:
-  static constexpr std::size_t kColumns = 8;
-  static constexpr std::size_t kRowsFitted = 10'000;
-
-  struct Kept {
-    std::array<std::string, kColumns> texts;
-    std::string_view colour;
-    Integer day;
-  };
-  // The texts of one row, until the next one.
-  struct Row {
-    std::array<Cell, kColumns> cells;
-    std::string time;
-    std::string host;
-    std::string rank;
-    std::string pid;
-    std::string what;
-    Integer day;
-  };
-
-  void fill_row(const Record& record);
-  [[nodiscard]] bool are_of_one_day() const;
-  // Returns how wide the column HOST has to be; 0: all rows are of one host.
-  std::size_t fit_hosts();
-  [[nodiscard]] std::string short_host(std::string_view host) const;
-  [[nodiscard]] std::vector<Column> columns(std::size_t host_width) const;
+  static constexpr std::size_t kRowsFitted = 1'000;
 
   Output& out_;
-  bool has_end_;
-  bool several_files_;
-  std::vector<Kept> kept_;  // until the widths are decided
-  std::optional<Table> table_;
-  std::string title_;        // of the times, if all are of one day
-  std::string host_prefix_;  // with what the names of all hosts begin, if that is long
+  Table table_;
+  std::size_t rows_ = 0;
+  bool has_begun_ = false;
   std::string line_;
-  Row row_;
-  std::string date_;  // "11-21", of date_day_
-  Integer date_day_;
 };
 
 }  // namespace filetimer::cli

@@ -39,10 +39,6 @@ std::string latest_of(const std::vector<const ExpiryKey*>& keys) {
   return joined(latest) + (keys.size() > latest.size() ? ", ..." : "");
 }
 
-std::string number_text(const Integer& number) {
-  return number ? fmt::format("{}", *number) : "";
-}
-
 std::string milliseconds_at(const Record& record, std::string_view key) {
   const Number ms = record.number(key);
   return ms ? seconds_text(*ms / 1e3) : "";

@@ -116,7 +116,7 @@ std::string waits_text(std::uint64_t waits) {
 }
 
 std::string suggestions_table(const ScopeHistories& histories, const SuggestionRules& rules,
-                              bool colour) {
+                              Screen screen) {
   Table table({{.title = "SCOPE", .is_text = true},
                {.title = "COUNT", .align = Align::kRight},
                {.title = "MEDIAN", .align = Align::kRight},
@@ -126,7 +126,7 @@ std::string suggestions_table(const ScopeHistories& histories, const SuggestionR
                {.title = "SUGGESTED", .align = Align::kRight},
                {.title = "FIRST", .align = Align::kRight},
                {.title = "WHY", .is_text = true}},
-              colour);
+              screen);
   std::string below;
   for (const SuggestedScope& one : suggested_scopes(histories, rules)) {
     const ScopeHistory& history = *one.history;

@@ -8,6 +8,7 @@
 
 #include "timer_client/cli/suggest/scope_history.hpp"
 #include "timer_client/cli/suggest/suggestion.hpp"
+#include "timer_client/cli/text/output.hpp"
 
 namespace filetimer::cli {
 
@@ -22,7 +23,7 @@ bool has_durations(const ScopeHistories& histories);
 // Returns a table of the names, or kNoDurations, and, below it, lines for the names with missed
 // deadlines, and for those of which scopes are left out.
 std::string suggestions_table(const ScopeHistories& histories, const SuggestionRules& rules,
-                              bool colour);
+                              Screen screen);
 // Returns a file that ConnectOptions::timeouts takes. Names without a suggestion are comments.
 // `sources` names what was read.
 std::string suggestions_toml(const ScopeHistories& histories, const SuggestionRules& rules,

@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +38,13 @@ class Output {
 
 // Returns whether to use colour: only on a terminal, never with NO_COLOR or on a dumb terminal.
 bool wants_colour(int fd);
+
+// What tables are printed on.
+struct Screen {
+  std::size_t width = 0;  // in characters; 0: of a pipe or a file, where nothing is cut
+  bool has_colour = false;
+};
+Screen screen_of(int fd);
 
 // Writes "timer_client: MESSAGE" on standard error, as one line for any bytes.
 void complain(std::string_view message);

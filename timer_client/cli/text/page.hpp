@@ -16,6 +16,8 @@
 
 namespace filetimer::cli {
 
+inline constexpr std::size_t kPageWidth = 80;
+
 class Page {
  public:
   explicit Page(bool colour = false) : colour_(colour) {}

@@ -17,11 +17,6 @@ bool is_plain(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
 }
 
-// Cuts text that is much wider than the page first, so that a name of a megabyte is not measured.
-std::string shown_text(std::string_view text) {
-  return printable(utf8_prefix(text, 4 * kPageWidth));
-}
-
 }  // namespace
 
 std::size_t bytes_of(std::string_view text, std::size_t count) {
@@ -45,12 +40,12 @@ std::string cut_text(std::string_view text, std::size_t width) {
   return std::string(text.substr(0, bytes_of(text, width - kDots.size()))).append(kDots);
 }
 
-Table::Table(std::vector<Column> columns, bool colour)
-    : columns_(std::move(columns)), widths_(columns_.size()), colour_(colour) {}
+Table::Table(std::vector<Column> columns, Screen screen)
+    : columns_(std::move(columns)), widths_(columns_.size()), screen_(screen) {}
 
 void Table::add(std::span<const Cell> row) {
   for (const Cell& cell : row) {
-    cells_.push_back({shown_text(cell.text), cell.colour});
+    cells_.push_back({printable(cell.text), cell.colour});
   }
 }
 
@@ -66,7 +61,7 @@ Table::Width* Table::widest(bool only_texts) {
   Width* found = nullptr;
   for (std::size_t i = 0; i < columns_.size(); ++i) {
     Width& width = widths_[i];
-    if (width.is_shown && width.width > std::max(kNarrowest, columns_[i].min_width) &&
+    if (width.is_shown && width.width > std::max(kNarrowest, columns_[i].title.size()) &&
         (columns_[i].is_text || !only_texts) && (found == nullptr || width.width > found->width)) {
       found = &width;
     }
@@ -74,92 +69,71 @@ Table::Width* Table::widest(bool only_texts) {
   return found;
 }
 
-void Table::fit() {
+void Table::fit(Rows rows) {
   for (std::size_t i = 0; i < columns_.size(); ++i) {
+    const Column& column = columns_[i];
+    const std::size_t min_width = rows == Rows::kMoreCome ? column.min_width : 0;
     std::size_t most = 0;
+    bool is_same = column.is_left_out_if_same;
     for (std::size_t cell = i; cell < cells_.size(); cell += columns_.size()) {
       most = std::max(most, utf8_length(cells_[cell].text));
+      is_same = is_same && cells_[cell].text == cells_[i].text;
     }
-    const Column& column = columns_[i];
-    const std::size_t width = std::max({most, column.title.size(), column.min_width});
-    widths_[i] = {std::min(width, kPageWidth), most > 0 || column.min_width > 0, column.is_text};
+    widths_[i] = {std::max({most, column.title.size(), min_width}),
+                  (most > 0 && !is_same) || min_width > 0, false};
     last_ = widths_[i].is_shown ? i : last_;
   }
   for (const bool only_texts : {true, false}) {
-    for (Width* width = nullptr;
-         total_width() > kPageWidth && (width = widest(only_texts)) != nullptr;) {
+    for (Width* width = nullptr; screen_.width > 0 && total_width() > screen_.width &&
+                                 (width = widest(only_texts)) != nullptr;) {
       --width->width;
       width->is_cut = true;
     }
   }
 }
 
-void Table::add_cell(std::size_t column, const Cell& cell, std::string_view text, std::string& out,
-                     std::size_t& at, std::size_t start) const {
-  const std::size_t free_from = at == 0 ? 0 : at + kGap;
-  std::size_t begin = std::max(start, free_from);
-  std::size_t length = utf8_length(text);
-  if (column == last_ && begin + length > kPageWidth) {
-    // The last cell of a row may begin in the empty cells before it.
-    begin = std::max(free_from, length < kPageWidth ? kPageWidth - length : 0);
-  }
-  if (begin >= kPageWidth) {
-    return;  // wider cells before it have left no room
-  }
-  std::size_t room = kPageWidth - begin;
-  if (widths_[column].is_cut && column != last_) {
-    room = std::min(room, widths_[column].width);
-  }
-  std::string cut;
-  if (length > room) {
-    text = cut = cut_text(text, room);
-    length = room;
-  }
-  const std::size_t end = start + widths_[column].width;
-  if (columns_[column].align == Align::kRight && begin + length < end) {
-    begin = end - length;
-  }
-  out.append(begin - at, ' ');
-  if (colour_ && !cell.colour.empty()) {
-    out.append("\x1b[").append(cell.colour).append("m").append(text).append("\x1b[0m");
-  } else {
-    out.append(text);
-  }
-  at = begin + length;
-}
-
 void Table::add_line(std::span<const Cell> row, std::string& out) const {
   std::size_t at = 0;     // how many characters the line has
   std::size_t start = 0;  // where the column begins
   for (std::size_t i = 0; i <= last_ && i < row.size(); ++i) {
-    if (!widths_[i].is_shown) {
+    const Width& width = widths_[i];
+    if (!width.is_shown) {
       continue;
     }
-    const Cell& cell = row[i];
-    if (cell.text.size() <= kPageWidth && is_plain(cell.text)) {
-      if (!cell.text.empty()) {
-        add_cell(i, cell, cell.text, out, at, start);
-      }
-    } else {
-      add_cell(i, cell, shown_text(cell.text), out, at, start);
+    std::string text = is_plain(row[i].text) ? std::string(row[i].text) : printable(row[i].text);
+    const std::size_t begin = std::max(start, at == 0 ? 0 : at + kGap);
+    const std::size_t end = start + width.width;
+    start = end + kGap;
+    if (width.is_cut) {
+      text = cut_text(text, width.width);
     }
-    start += widths_[i].width + kGap;
+    if (screen_.width > 0) {
+      text = cut_text(text, screen_.width - std::min(begin, screen_.width));
+    }
+    if (text.empty()) {
+      continue;
+    }
+    const std::size_t length = utf8_length(text);
+    const bool is_moved = columns_[i].align == Align::kRight && begin + length < end;
+    out.append((is_moved ? end - length : begin) - at, ' ');
+    at = (is_moved ? end - length : begin) + length;
+    if (screen_.has_colour && !row[i].colour.empty()) {
+      out.append("\x1b[").append(row[i].colour).append("m").append(text).append("\x1b[0m");
+    } else {
+      out.append(text);
+    }
   }
   out += '\n';
 }
 
-void Table::add_header(std::string& out) const {
+std::string Table::text(Rows rows) {
+  fit(rows);
+  std::string out;
   std::vector<Cell> titles;
   for (const Column& column : columns_) {
     titles.push_back({column.title});
   }
   add_line(titles, out);
-}
-
-std::string Table::text() {
-  fit();
-  std::string out;
-  add_header(out);
   std::vector<Cell> row(columns_.size());
   for (std::size_t first = 0; first + row.size() <= cells_.size(); first += row.size()) {
     for (std::size_t i = 0; i < row.size(); ++i) {

@@ -1,12 +1,12 @@
-// A table of aligned columns that is never wider than 80 columns, the same on a terminal and in a
-// pipe. Every cell passes printable(), so no record can move the cursor. A column whose cells are
-// all empty is left out. If the table is too wide, texts are cut first, and end with "...".
+// A table of aligned columns, as wide as the terminal. In a pipe or a file nothing is cut, so that
+// a search finds whole names. Every cell passes printable(), so no record can move the cursor. A
+// column whose cells are all empty is left out. If the table is too wide for a terminal, texts are
+// cut first, and end with "...".
 //
-//   Table table({{"PID", Align::kRight}, {.title = "SCOPE", .is_text = true}});
-//   table.add({{"4711"}, {"step"}});
-//   out.write(table.text());
+//   Table table({{"PID", Align::kRight}, {.title = "SCOPE", .is_text = true}},
+//   screen_of(out.fd())); table.add({{"4711"}, {"step"}}); out.write(table.text());
 //
-// Rows after fit() are printed by add_line() and not kept, so a table may be endless.
+// Rows after text() are printed by add_line() and not kept, so a table may be endless.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -17,18 +17,20 @@
 #include <string_view>
 #include <vector>
 
-namespace filetimer::cli {
+#include "timer_client/cli/text/output.hpp"
 
-inline constexpr std::size_t kPageWidth = 80;
+namespace filetimer::cli {
 
 enum class Align { kLeft, kRight };
 
 struct Column {
   std::string_view title;
   Align align = Align::kLeft;
-  bool is_text = false;       // it is cut first
-  std::size_t min_width = 0;  // the column is kept even if all its cells are empty
+  bool is_text = false;              // it is cut first
+  bool is_left_out_if_same = false;  // and not only if all its cells are empty
+  std::size_t min_width = 0;         // if more rows may come
 };
+enum class Rows { kAll, kMoreCome };
 
 // Parameters of SGR sequences.
 inline constexpr std::string_view kYellow = "1;33";
@@ -41,18 +43,16 @@ struct Cell {
 
 class Table {
  public:
-  explicit Table(std::vector<Column> columns, bool colour = false);
+  explicit Table(std::vector<Column> columns, Screen screen = {});
 
   // Keeps a copy of the row, which has a cell for each column.
   void add(std::span<const Cell> row);
   void add(std::initializer_list<Cell> row) { add(std::span(row.begin(), row.size())); }
-  // Decides the widths by the rows that were added.
-  void fit();
-  // Appends a line to `out`. A cell that is wider than its column moves the next one to the right.
-  void add_header(std::string& out) const;
+  // Returns the header and all rows that were added, which decide the widths, and forgets the rows.
+  std::string text(Rows rows = Rows::kAll);
+  // Appends a line to `out`, after text(). A cell that is wider than its column moves the next one
+  // to the right.
   void add_line(std::span<const Cell> row, std::string& out) const;
-  // Returns the header and all rows that were added, after fit(), and forgets the rows.
-  std::string text();
 
  private:
   struct Width {
@@ -65,16 +65,15 @@ class Table {
     std::string_view colour;
   };
 
+  void fit(Rows rows);
   [[nodiscard]] std::size_t total_width() const;
   Width* widest(bool only_texts);
-  void add_cell(std::size_t column, const Cell& cell, std::string_view text, std::string& out,
-                std::size_t& at, std::size_t start) const;
 
   std::vector<Column> columns_;
   std::vector<Width> widths_;
   std::vector<Kept> cells_;  // row by row
   std::size_t last_ = 0;     // the last column that is shown
-  bool colour_;
+  Screen screen_;
 };
 
 // Returns at most `width` characters of the text; if it was cut, it ends with "...".

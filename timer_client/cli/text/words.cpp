@@ -120,6 +120,10 @@ std::string seconds_text(double seconds) {
       Duration{std::llround(std::clamp(seconds, -kLongest, kLongest) * 1e9)});
 }
 
+std::string number_text(const std::optional<std::int64_t>& number) {
+  return number ? fmt::format_int(*number).str() : "";
+}
+
 std::string joined(const std::vector<std::string>& parts, std::string_view separator) {
   std::string text;
   for (const std::string& part : parts) {

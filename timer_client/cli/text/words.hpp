@@ -30,6 +30,8 @@ std::string time_text(std::int64_t time_us);
 // Returns duration_for_reading() of a number in a record, which may have any size.
 std::string seconds_text(double seconds);
 
+// Returns its digits; empty: there is none.
+std::string number_text(const std::optional<std::int64_t>& number);
 // Returns "1 host", "2 hosts".
 std::string counted(std::integral auto count, std::string_view what) {
   return std::to_string(count).append(" ").append(what).append(count == 1 ? "" : "s");

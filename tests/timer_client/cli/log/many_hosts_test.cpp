@@ -181,7 +181,7 @@ TEST_CASE("hosts of long names can be told apart, also in a table that is longer
     const std::string name = fmt::format("gpu-worker-a01{:02}", host);
     HostLog log(name, 0);
     log.add("server_started", host, R"(,"version":"0.1.0")");
-    for (int i = 0; i < 4'000; ++i) {
+    for (int i = 0; i < 400; ++i) {
       log.add("killed", (i * 3 + host) * 1000 + 1000,
               fmt::format(R"(,"pid":4194304,"rank":1000,"id":"abcdef-{}","scope":)"
                           R"("a scope of a long name","verdict":"unkillable","reason":"state D")",
@@ -191,9 +191,10 @@ TEST_CASE("hosts of long names can be told apart, also in a table that is longer
   }
   const Ran ran = run_command({"log", folder.path()});
   const std::vector<std::string> lines = lines_of(ran.output);
-  REQUIRE(lines.size() == 1 + 3 + 12'000);
-  for (int i = 0; i < 12'000; ++i) {
-    REQUIRE(contains(lines[static_cast<std::size_t>(i) + 4], fmt::format("01{:02} ", i % 3)));
+  REQUIRE(lines.size() == 1 + 3 + 1'200);
+  for (int i = 0; i < 1'200; ++i) {
+    REQUIRE(contains(lines[static_cast<std::size_t>(i) + 4],
+                     fmt::format(" gpu-worker-a01{:02} ", i % 3)));
   }
 }
 
