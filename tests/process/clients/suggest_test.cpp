@@ -41,8 +41,8 @@ TEST_CASE("suggest does not count the wait of a healthy worker for one that is k
   const auto healthy = client_worker(server.dir(), {}, {{"RANK", "0"}});
   const auto hung = client_worker(server.dir(), {}, {{"RANK", "1"}});
   CHECK(healthy->ask("open exchange 3600000") == "yes");
-  CHECK(healthy->ask("open sync 3600000") == "yes");
-  CHECK(healthy->ask("release sync") == "yes");
+  CHECK(healthy->ask("release exchange") == "yes");
+  CHECK(healthy->ask("open exchange 3600000") == "yes");
   CHECK(hung->ask("open forward 20") == "yes");
   CHECK(hung->status() == killed_by(SIGKILL));
   wait_for_outcome(server, "forward");
@@ -50,11 +50,12 @@ TEST_CASE("suggest does not count the wait of a healthy worker for one that is k
   healthy->tell("exit");
   healthy->status();
   server.wait_for("worker_ended", healthy->pid());
-  const Finished suggested = run_client(temp, server, {"suggest"});
+  const Finished suggested = run_client(temp, server, {"suggest", "--format", "json"});
   CHECK(suggested.status == exited(0));
-  CHECK(suggested.out.find("exchange: 1 scope is left out: it was open when another worker of "
-                           "its job expired\n") != std::string::npos);
-  CHECK(suggested.out.find("sync: ") == std::string::npos);
+  CHECK(contains(suggested.out, R"({"scope":"exchange","count":0,"firsts":1,)"));
+  CHECK(contains(suggested.err,
+                 "the longest scope of each name is left out for 1 worker that ended within two "
+                 "minutes after an expiry of its job\n"));
 }
 
 // Two hundred scopes of a millisecond at most have a timeout of an hour. With the file that

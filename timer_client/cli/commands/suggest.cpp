@@ -26,6 +26,7 @@ namespace {
 
 constexpr double kLeastFactor = 1;
 constexpr double kMostFactor = 1000;
+constexpr std::size_t kPairsNamed = 4;
 
 struct SuggestOptions {
   Place place;
@@ -84,13 +85,25 @@ int run_suggest(const SuggestOptions& options) {
     }
     return code;
   }
+  const Suggestions suggestions = suggestions_for(histories, options.rules);
   Output out;
-  out.write(options.format == "toml" ? suggestions_toml(histories, options.rules, sources)
-            : options.format == "json"
-                ? suggestions_json(histories, options.rules)
-                : suggestions_table(histories, options.rules, screen_of(out.fd())));
-  if (options.format == "json" && !has_durations(histories)) {
+  out.write(options.format == "toml"   ? suggestions_toml(suggestions, sources)
+            : options.format == "json" ? suggestions_json(suggestions)
+                                       : suggestions_table(suggestions, screen_of(out.fd())));
+  if (options.format == "json" && !suggestions.have_durations()) {
     complain(std::string(kNoDurations));  // each line of the output is of a name
+  }
+  if (const std::uint64_t waiting = histories.waiting_workers(); waiting > 0) {
+    complain(
+        fmt::format("the longest scope of each name is left out for {} that ended within two "
+                    "minutes after an expiry of {} job",
+                    counted(waiting, "worker"), waiting == 1 ? "its" : "their"));
+  }
+  if (!suggestions.lost_order.empty()) {
+    complain(
+        fmt::format("the order of today's timeouts is lost: {}; ranks that wait for others "
+                    "need the longer timeout",
+                    listed(suggestions.lost_order, kPairsNamed)));
   }
   if (histories.omitted() > 0) {
     complain(fmt::format("more than {} names of scopes: the others are omitted",
@@ -140,15 +153,14 @@ Command add_suggest(CLI::App& root) {
       "  timer_client suggest\n"
       "  timer_client suggest /shared/logs --format toml > timeouts.toml\n\n"
       "COUNT to LONGEST leave out the first scope of each thread, which often takes longer, and\n"
-      "scopes that were open when another worker of their job expired. MEDIAN and P99.9 are\n"
-      "estimates, right to a sixteenth. TODAY is the timeout of the worker that ended last, or\n"
-      "of those that are alive. SUGGESTED is the 99.9th percentile times --factor, at least 1.5\n"
-      "times the longest and at least --floor. It keeps the order of TODAY, so that ranks\n"
-      "outlast the one that they wait for: a name with a longer timeout than another one gets\n"
-      "1.5 times the other's, as far as its own TODAY allows, and never less than the other's.\n"
-      "FIRST is a timeout for the first scopes, if they need a longer one. Names with fewer than\n"
-      "100 scopes have too few. The lines below the table say which deadlines were missed, and\n"
-      "how many scopes are left out.\n\n"
+      "the longest scope of each worker that ended within two minutes after an expiry of its\n"
+      "job. MEDIAN and P99.9 are estimates, right to a sixteenth. TODAY is the timeout of the\n"
+      "worker that ended last, or of those that are alive. SUGGESTED is the 99.9th percentile\n"
+      "times --factor, at least 1.5 times the longest and at least --floor. A name with a longer\n"
+      "timeout today than another one gets 1.5 times the other's, as far as its own TODAY\n"
+      "allows, so that ranks outlast the one that they wait for. FIRST is a timeout for the\n"
+      "first scopes, if they need a longer one. Names with fewer than 100 scopes have too few.\n"
+      "The lines below the table say which deadlines were missed.\n\n"
       "Exit codes: 0 done, 1 failed (also when one of the logs could not be read), 2 usage.");
   return {app, [options] {
             options->rules.floor = options->floor.value_or(options->rules.floor);

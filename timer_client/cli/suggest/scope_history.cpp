@@ -24,6 +24,28 @@ std::string missed_key(const Record& record) {
   return fmt::format("{} {}", record.host, record.id);
 }
 
+// Returns what distinguishes the job of the worker from others; empty: the worker is of no job.
+std::string job_key(const Record& record) {
+  constexpr std::string_view kNoJobId = "none";  // torchrun's, where none is given
+  if (!record.job_id.empty() && record.job_id != kNoJobId) {
+    return std::string(record.job_id);
+  }
+  return record.job_id.empty() && !record.rank ? std::string()
+                                               : fmt::format("{}\n{}\n{}", record.host, record.boot_id, record.job_id);
+}
+
+// Leaves the longest scope out that was not the first of its thread, if there is one.
+void leave_out_longest(ScopeStatistics& statistics) {
+  for (std::size_t bucket = kHistogramBuckets; bucket-- > 0;) {
+    if (statistics.histogram[bucket] > statistics.first_histogram[bucket]) {
+      --statistics.histogram[bucket];
+      statistics.count -= std::min<std::uint64_t>(statistics.count, 1);
+      statistics.longest = statistics.longest_in_histogram();
+      return;
+    }
+  }
+}
+
 }  // namespace
 
 void Delays::add(Duration delay) {
@@ -44,26 +66,23 @@ void ScopeHistories::take(const Record& record) {
     take_outcome(record);
   } else if (event == "released_late") {
     take_release(record);
-  } else if (event == "incident") {
-    peer_waits_.take_incident(record);
-  } else if (event == "left_open") {
-    peer_waits_.take_left_open(record);
   }
 }
 
 void ScopeHistories::take_ended_worker(const Record& ended) {
   ++ended_workers_;
-  const PeerWaits::Elapsed waits = peer_waits_.waits_of(ended);
+  const auto expiry = last_expiry_us_.find(job_key(ended));
+  const bool has_waited = expiry != last_expiry_us_.end() && ended.time_us &&
+                          *ended.time_us - expiry->second <= kWaitsEndUs;
+  waiting_workers_ += has_waited ? 1U : 0U;
   for (const simdjson::dom::object scope : objects_at(ended.fields, "scopes")) {
-    const std::string name = text_at(scope, "scope");
-    ScopeHistory* const history = history_of(name);
+    ScopeHistory* const history = history_of(text_at(scope, "scope"));
     if (history == nullptr) {
       continue;
     }
     ScopeStatistics statistics = read_statistics(scope);
-    const auto [begin, end] = waits.equal_range(name);
-    for (auto wait = begin; wait != end; ++wait) {
-      history->waits += leave_out_one(statistics, wait->second) ? 1U : 0U;
+    if (has_waited) {
+      leave_out_longest(statistics);
     }
     add(*history, statistics);
   }
@@ -82,10 +101,14 @@ void ScopeHistories::take_missed(const Record& missed, bool is_warning) {
   if (remembered_.size() >= kMaxRemembered) {
     forget(remembered_.begin());
   }
-  remembered_.push_back({.key = std::move(key),
-                         .history = history,
-                         .is_warning = is_warning,
-                         .together = is_warning ? nullptr : peer_waits_.take_expired(missed)});
+  remembered_.push_back({.key = std::move(key), .history = history, .is_warning = is_warning});
+  if (std::string job = job_key(missed); !is_warning && !job.empty() && missed.time_us) {
+    if (last_expiry_us_.size() >= kMaxRemembered) {
+      last_expiry_us_.clear();
+    }
+    last_expiry_us_[job] = *missed.time_us;
+    remembered_.back().job = std::move(job);
+  }
   by_key_.emplace(remembered_.back().key, std::prev(remembered_.end()));
 }
 
@@ -113,9 +136,7 @@ void ScopeHistories::take_release(const Record& released) {
   Missed& expired = *found->second;
   expired.history->missed.released_late.add(lateness_of(released));
   expired.was_released = true;
-  if (expired.together) {
-    expired.together->was_released = true;
-  }
+  last_expiry_us_.erase(expired.job);  // that worker was slow, and ended no wait of others
 }
 
 // The timeout of today is the latest one: the log has an order, and pages come last.

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <list>
 #include <map>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -16,7 +15,6 @@
 #include "common/clock.hpp"
 #include "common/scope_statistics.hpp"
 #include "timer_client/cli/log/record.hpp"
-#include "timer_client/cli/suggest/peer_waits.hpp"
 
 namespace filetimer::cli {
 
@@ -44,7 +42,6 @@ struct MissedDeadlines {
 struct ScopeHistory {
   ScopeStatistics statistics;  // `timeout`: of the worker that ended last, or of those alive
   MissedDeadlines missed;
-  std::uint64_t waits = 0;  // scopes that are left out, see peer_waits.hpp
 };
 
 // Collects histories from records, in the order of the log, and from pages.
@@ -55,6 +52,9 @@ class ScopeHistories {
   static constexpr std::size_t kMaxNames = 4096;
   // How many expiries without an outcome, and warnings, are remembered at most: the latest ones.
   static constexpr std::size_t kMaxRemembered = std::size_t{1} << 16;
+  // Workers that end this soon after an expiry of their job waited for the worker that expired: the
+  // longest scope of each name in them tells the timeout of that worker, and is left out.
+  static constexpr std::int64_t kWaitsEndUs = 120'000'000;
 
   // Takes a record of any event.
   void take(const Record& record);
@@ -66,6 +66,8 @@ class ScopeHistories {
   }
   // Returns the number of workers whose `worker_ended` records were taken.
   [[nodiscard]] std::uint64_t ended_workers() const { return ended_workers_; }
+  // Returns of how many of them the longest scopes are left out.
+  [[nodiscard]] std::uint64_t waiting_workers() const { return waiting_workers_; }
   // Returns how often there was no room for a name.
   [[nodiscard]] std::uint64_t omitted() const { return omitted_; }
 
@@ -76,7 +78,7 @@ class ScopeHistories {
     ScopeHistory* history;
     bool is_warning = false;
     bool was_released = false;
-    std::shared_ptr<ExpiredTogether> together;
+    std::string job = {};
   };
   using MissedList = std::list<Missed>;
 
@@ -92,8 +94,9 @@ class ScopeHistories {
   // The oldest first. A release or an outcome counts only if its expiry was taken.
   MissedList remembered_;
   std::unordered_map<std::string_view, MissedList::iterator> by_key_;
-  PeerWaits peer_waits_;
+  std::unordered_map<std::string, std::int64_t> last_expiry_us_;  // by job
   std::uint64_t ended_workers_ = 0;
+  std::uint64_t waiting_workers_ = 0;
   std::uint64_t omitted_ = 0;
 };
 

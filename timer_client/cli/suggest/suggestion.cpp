@@ -19,16 +19,6 @@ Duration times(Duration duration, double factor) {
   return ns >= static_cast<double>(kMaxTimeout.count()) ? kMaxTimeout : Duration{std::llround(ns)};
 }
 
-Duration first_of(const Suggestion& suggestion) {
-  return suggestion.first_timeout.value_or(*suggestion.timeout);
-}
-
-// Returns what a name needs to outlast one that has `other`: for this reason alone no more than its
-// timeout of today, unless `other` is longer.
-Duration outlasting(Duration other, Duration today) {
-  return std::min(rounded_up(times(other, kOrderFactor)), std::max(today, other));
-}
-
 }  // namespace
 
 Durations durations_of(const ScopeStatistics& statistics) {
@@ -74,40 +64,39 @@ Suggestion suggestion_for(const Durations& durations, const SuggestionRules& rul
   return suggestion;
 }
 
-void keep_order_of_today(std::vector<NamedSuggestion> names) {
+std::vector<std::string> keep_order_of_today(std::vector<NamedSuggestion> names) {
   std::erase_if(names, [](const NamedSuggestion& name) {
     return !name.suggestion->timeout || name.today <= Duration::zero() || name.today == kForever;
   });
   std::stable_sort(names.begin(), names.end(),
                    [](const auto& a, const auto& b) { return a.today < b.today; });
-  std::string_view shorter;  // of the names before, the one with the longest suggestion
-  Duration shorter_timeout{};
-  Duration shorter_first{};
-  for (auto group = names.begin(); group != names.end();) {
-    const auto end = std::find_if(group, names.end(), [today = group->today](const auto& name) {
-      return name.today != today;
-    });
-    for (auto name = group; name != end; ++name) {
-      Suggestion& suggestion = *name->suggestion;
-      const Duration timeout = outlasting(shorter_timeout, name->today);
-      const Duration first = std::max(first_of(suggestion), outlasting(shorter_first, name->today));
-      if (timeout > *suggestion.timeout) {
-        suggestion.timeout = timeout;
-        suggestion.why = timeout == rounded_up(times(shorter_timeout, kOrderFactor))
-                             ? fmt::format("{:g} x {}", kOrderFactor, shorter)
-                         : timeout == name->today ? std::string("as today")
-                                                  : fmt::format("as {}", shorter);
+  std::vector<std::string> lost;
+  const NamedSuggestion* longest = nullptr;  // suggestion of the names so far
+  const NamedSuggestion* below = nullptr;    // likewise of those with a shorter timeout today
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const NamedSuggestion& name = names[i];
+    Suggestion& suggestion = *name.suggestion;
+    below = i > 0 && names[i - 1].today < name.today ? longest : below;
+    if (below != nullptr) {
+      const Duration other = *below->suggestion->timeout;
+      const Duration wanted = rounded_up(times(other, kOrderFactor));
+      if (const Duration raised = std::min(wanted, name.today); raised > *suggestion.timeout) {
+        suggestion.timeout = raised;
+        suggestion.why = raised == wanted ? fmt::format("{:g} x {}", kOrderFactor, below->scope)
+                                          : std::string("as today");
       }
-      suggestion.first_timeout = first > *suggestion.timeout ? std::optional(first) : std::nullopt;
+      if (suggestion.first_timeout <= suggestion.timeout) {
+        suggestion.first_timeout.reset();
+      }
+      if (*suggestion.timeout <= other) {
+        lost.push_back(fmt::format("{} >= {}", below->scope, name.scope));
+      }
     }
-    for (; group != end; ++group) {
-      if (*group->suggestion->timeout > shorter_timeout) {
-        shorter = group->scope;
-        shorter_timeout = *group->suggestion->timeout;
-      }
-      shorter_first = std::max(shorter_first, first_of(*group->suggestion));
+    if (longest == nullptr || *suggestion.timeout > *longest->suggestion->timeout) {
+      longest = &name;
     }
   }
+  return lost;
 }
 
 Duration rounded_up(Duration duration) {

@@ -24,8 +24,8 @@ struct SuggestionRules {
 // not have been killed. A higher factor of the rules counts for the percentile only: a single
 // outlier does not make the timeout useless.
 inline constexpr double kLongestFactor = 1.5;
-// A name with a longer timeout today than another one is suggested at least this many times the
-// other's suggestion: ranks that wait for each other outlast the one that hangs.
+// A name with a longer timeout today than another one is suggested this many times the other's
+// suggestion, if its timeout of today allows it: ranks outlast the one that they wait for.
 inline constexpr double kOrderFactor = 1.5;
 // With fewer scopes the 99.9th percentile is not known well enough.
 inline constexpr std::uint64_t kMinSamples = 100;
@@ -58,10 +58,10 @@ struct NamedSuggestion {
   Duration today{};  // kForever: no deadline; 0: unknown
   Suggestion* suggestion = nullptr;
 };
-// Raises suggestions so that they have the order of today's timeouts, by kOrderFactor. A raise ends
-// at the name's timeout of today, or at the other name's suggestion if that is longer. Names
+// Raises suggestions towards the order of today's timeouts, by kOrderFactor, and none above the
+// timeout of today. Returns the pairs that have lost their order: "forward >= exchange". Names
 // without a known timeout or a suggestion take no part.
-void keep_order_of_today(std::vector<NamedSuggestion> names);
+std::vector<std::string> keep_order_of_today(std::vector<NamedSuggestion> names);
 
 // Returns the duration rounded up to two significant digits: 2.61 s is 2.7 s.
 Duration rounded_up(Duration duration);

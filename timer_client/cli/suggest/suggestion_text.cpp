@@ -43,29 +43,6 @@ std::string toml_comment(std::string_view text) {
   return fmt::format("# {}\n", printable(text));
 }
 
-// What is said of one name.
-struct SuggestedScope {
-  std::string_view scope;
-  const ScopeHistory* history;
-  Durations durations;
-  Suggestion suggestion;
-};
-
-std::vector<SuggestedScope> suggested_scopes(const ScopeHistories& histories,
-                                             const SuggestionRules& rules) {
-  std::vector<SuggestedScope> scopes;
-  for (const auto& [scope, history] : histories.by_name()) {
-    const Durations durations = durations_of(history.statistics);
-    scopes.push_back({scope, &history, durations, suggestion_for(durations, rules)});
-  }
-  std::vector<NamedSuggestion> names;
-  for (SuggestedScope& one : scopes) {
-    names.push_back({one.scope, one.history->statistics.timeout, &one.suggestion});
-  }
-  keep_order_of_today(std::move(names));
-  return scopes;
-}
-
 std::string times_text(const Durations& durations, const ScopeStatistics& statistics) {
   return fmt::format("{} scopes: median {}, P99.9 {}, longest {}; first {}; today {}",
                      durations.count, duration_for_reading(durations.median),
@@ -102,21 +79,26 @@ std::string missed_text(const MissedDeadlines& missed) {
   return joined(parts, "; ");
 }
 
-bool has_durations(const ScopeHistories& histories) {
-  return std::any_of(histories.by_name().begin(), histories.by_name().end(),
-                     [](const auto& entry) { return entry.second.statistics.count > 0; });
+bool Suggestions::have_durations() const {
+  return std::any_of(scopes.begin(), scopes.end(),
+                     [](const SuggestedScope& one) { return one.history->statistics.count > 0; });
 }
 
-std::string waits_text(std::uint64_t waits) {
-  return waits == 1 ? "1 scope is left out: it was open when another worker of its job expired"
-                    : fmt::format(
-                          "{} scopes are left out: they were open when another worker of their "
-                          "job expired",
-                          waits);
+Suggestions suggestions_for(const ScopeHistories& histories, const SuggestionRules& rules) {
+  Suggestions suggestions;
+  for (const auto& [scope, history] : histories.by_name()) {
+    const Durations durations = durations_of(history.statistics);
+    suggestions.scopes.push_back({scope, &history, durations, suggestion_for(durations, rules)});
+  }
+  std::vector<NamedSuggestion> names;
+  for (SuggestedScope& one : suggestions.scopes) {
+    names.push_back({one.scope, one.history->statistics.timeout, &one.suggestion});
+  }
+  suggestions.lost_order = keep_order_of_today(std::move(names));
+  return suggestions;
 }
 
-std::string suggestions_table(const ScopeHistories& histories, const SuggestionRules& rules,
-                              Screen screen) {
+std::string suggestions_table(const Suggestions& suggestions, Screen screen) {
   Table table({{.title = "SCOPE", .is_text = true},
                {.title = "COUNT", .align = Align::kRight},
                {.title = "MEDIAN", .align = Align::kRight},
@@ -128,13 +110,10 @@ std::string suggestions_table(const ScopeHistories& histories, const SuggestionR
                {.title = "WHY", .is_text = true}},
               screen);
   std::string below;
-  for (const SuggestedScope& one : suggested_scopes(histories, rules)) {
+  for (const SuggestedScope& one : suggestions.scopes) {
     const ScopeHistory& history = *one.history;
     const Durations& durations = one.durations;
     const Suggestion& suggestion = one.suggestion;
-    if (history.waits > 0) {
-      below += fmt::format("{}: {}\n", printable(one.scope), waits_text(history.waits));
-    }
     if (const std::string missed = missed_text(history.missed); !missed.empty()) {
       below += fmt::format("{}: {}\n", printable(one.scope), missed);
     }
@@ -157,17 +136,17 @@ std::string suggestions_table(const ScopeHistories& histories, const SuggestionR
                {timeout_text(suggestion.first_timeout)},
                {suggestion.timeout ? suggestion.why : "too few"}});
   }
-  std::string text = has_durations(histories) ? table.text() : fmt::format("{}\n", kNoDurations);
+  std::string text =
+      suggestions.have_durations() ? table.text() : fmt::format("{}\n", kNoDurations);
   return below.empty() ? text : text + "\n" + below;
 }
 
-std::string suggestions_toml(const ScopeHistories& histories, const SuggestionRules& rules,
-                             const std::string& sources) {
+std::string suggestions_toml(const Suggestions& suggestions, const std::string& sources) {
   std::string text = toml_comment("Timeouts that `timer_client suggest` computed from " + sources);
-  if (!has_durations(histories)) {
+  if (!suggestions.have_durations()) {
     text += toml_comment(kNoDurations);
   }
-  for (const auto& [scope, history, durations, suggestion] : suggested_scopes(histories, rules)) {
+  for (const auto& [scope, history, durations, suggestion] : suggestions.scopes) {
     text += "\n";
     text +=
         toml_comment(suggestion.timeout ? fmt::format("{}: {}", suggestion.why,
@@ -175,9 +154,6 @@ std::string suggestions_toml(const ScopeHistories& histories, const SuggestionRu
                                         : fmt::format("{}: {}", toml_key(scope), suggestion.why));
     if (const std::string missed = missed_text(history->missed); !missed.empty()) {
       text += toml_comment(missed);
-    }
-    if (history->waits > 0) {
-      text += toml_comment(waits_text(history->waits));
     }
     if (!suggestion.timeout) {
       continue;
@@ -192,9 +168,9 @@ std::string suggestions_toml(const ScopeHistories& histories, const SuggestionRu
   return text;
 }
 
-std::string suggestions_json(const ScopeHistories& histories, const SuggestionRules& rules) {
+std::string suggestions_json(const Suggestions& suggestions) {
   std::string text;
-  for (const auto& [scope, history, durations, suggestion] : suggested_scopes(histories, rules)) {
+  for (const auto& [scope, history, durations, suggestion] : suggestions.scopes) {
     const MissedDeadlines& missed = history->missed;
     JsonWriter json;
     json.field("scope", scope).field("count", durations.count).field("firsts", durations.firsts);
@@ -205,8 +181,7 @@ std::string suggestions_json(const ScopeHistories& histories, const SuggestionRu
     json.seconds("timeout_s", history->statistics.timeout);
     json.seconds("suggested_s", suggestion.timeout.value_or(kForever));
     json.seconds("suggested_first_s", suggestion.first_timeout.value_or(kForever));
-    json.field("why", suggestion.why).field("waits_left_out", history->waits);
-    json.field("expired", missed.expired);
+    json.field("why", suggestion.why).field("expired", missed.expired);
     json.field("killed", missed.killed).field("spared", missed.spared);
     json.begin_object("released_late").field("count", missed.released_late.count);
     if (missed.released_late.count > 0) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "timer_client/cli/suggest/scope_history.hpp"
 #include "timer_client/cli/suggest/suggestion.hpp"
@@ -18,23 +19,33 @@ inline constexpr std::string_view kNoDurations =
     "as "
     "those of PyTorch's own client, have none; use filetimer's clients, such as "
     "filetimer.torch.FileTimerClient";
-bool has_durations(const ScopeHistories& histories);
+
+struct SuggestedScope {
+  std::string_view scope;
+  const ScopeHistory* history;
+  Durations durations;
+  Suggestion suggestion;
+};
+// Views the histories.
+struct Suggestions {
+  std::vector<SuggestedScope> scopes;   // by name
+  std::vector<std::string> lost_order;  // see keep_order_of_today()
+
+  [[nodiscard]] bool have_durations() const;
+};
+Suggestions suggestions_for(const ScopeHistories& histories, const SuggestionRules& rules);
 
 // Returns a table of the names, or kNoDurations, and, below it, lines for the names with missed
-// deadlines, and for those of which scopes are left out.
-std::string suggestions_table(const ScopeHistories& histories, const SuggestionRules& rules,
-                              Screen screen);
+// deadlines.
+std::string suggestions_table(const Suggestions& suggestions, Screen screen);
 // Returns a file that ConnectOptions::timeouts takes. Names without a suggestion are comments.
 // `sources` names what was read.
-std::string suggestions_toml(const ScopeHistories& histories, const SuggestionRules& rules,
-                             const std::string& sources);
+std::string suggestions_toml(const Suggestions& suggestions, const std::string& sources);
 // Returns one object a line; of kNoDurations it says nothing.
-std::string suggestions_json(const ScopeHistories& histories, const SuggestionRules& rules);
+std::string suggestions_json(const Suggestions& suggestions);
 
 // Returns "would have been killed 3 times; all were released 1.20 s to 4 s late"; empty:
 // no deadline was missed.
 std::string missed_text(const MissedDeadlines& missed);
-// Returns "5 scopes are left out: their workers waited for a worker that expired".
-std::string waits_text(std::uint64_t waits);
 
 }  // namespace filetimer::cli

@@ -127,7 +127,8 @@ TEST_CASE("what the commands print of the golden logs is their transcript") {
 //   > HOST [AHEAD_S [BOOT]]         the log of a host, to which the next lines add records
 //   i AT_S INCIDENT WORKER... [no-jobs] [unlisted=N] [omitted=N]
 //   e ID INCIDENT|- WORKER          at its deadline
-//   w PID AT_S SCOPE TIMEOUT_S FIRST_S COUNTxS...      the durations of an ended worker
+//   w WORKER AT_S SCOPE TIMEOUT_S FIRST_S COUNTxS...   the durations of an ended worker:
+//   PID.RANK.JOB
 //   + EVENT AT_S FIELDS             fields as in JSON; "@AT_S" as a value is the time by that clock
 //   | TEXT                          a line of any bytes
 //   $ WORD... [:: TEXT]             a command, of whose output, without breaks within sentences,
@@ -201,9 +202,12 @@ class SmallLogs {
       count += of_them;
       longest_s = std::max(longest_s, s);
     }
-    return fmt::format(R"(,"pid":{},"scopes":[{{"scope":"{}","count":{},"longest_s":{},)"
+    const MadeWorker worker = worker_of(words[1]);
+    return fmt::format(R"(,"pid":{}{}{},"scopes":[{{"scope":"{}","count":{},"longest_s":{},)"
                        R"("first_s":{},"timeout_s":{},"histogram_ns":[{}]}}])",
-                       words[1], words[3], count, longest_s, words[5], words[4], histogram);
+                       worker.pid, worker.rank ? fmt::format(R"(,"rank":{})", *worker.rank) : "",
+                       worker.job.empty() ? "" : fmt::format(R"(,"job_id":"{}")", worker.job),
+                       words[3], count, longest_s, words[5], words[4], histogram);
   }
 
   [[nodiscard]] std::string with_clock(std::string fields) const {

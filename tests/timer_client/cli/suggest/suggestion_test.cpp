@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "common/duration_text.hpp"
-#include "timer_client/cli/suggest/peer_waits.hpp"
 #include "timer_client/cli/suggest/scope_history.hpp"
 #include "timer_client/cli/suggest/suggestion_text.hpp"
 
@@ -96,12 +95,13 @@ struct OrderOfToday {
   };
   std::vector<Name> names;
 
-  void keep() {
+  // Returns the pairs that lost their order.
+  std::vector<std::string> keep() {
     std::vector<NamedSuggestion> named;
     for (Name& name : names) {
       named.push_back({name.scope, name.today, &name.suggestion});
     }
-    keep_order_of_today(std::move(named));
+    return keep_order_of_today(std::move(named));
   }
   [[nodiscard]] const Suggestion& of(std::size_t name) const { return names[name].suggestion; }
 };
@@ -111,7 +111,7 @@ TEST_CASE("suggestions keep the order of today's timeouts") {
                       {"forward", seconds{5}},
                       {"load", seconds{5}},
                       {"save", seconds{60}}}};
-  order.keep();
+  CHECK(order.keep().empty());
   CHECK(order.of(0).timeout == milliseconds{1500});
   CHECK(order.of(0).why == "1.5 x forward");
   CHECK(order.of(1).timeout == seconds{1});
@@ -124,7 +124,7 @@ TEST_CASE("suggestions keep the order of today's timeouts") {
     name.today = *name.suggestion.timeout;
     name.suggestion = {.timeout = seconds{1}, .first_timeout = {}, .why = "the floor"};
   }
-  order.keep();
+  CHECK(order.keep().empty());
   CHECK(order.of(0).why == "1.5 x forward");
   CHECK(order.of(3).timeout == milliseconds{2300});
 }
@@ -137,7 +137,7 @@ TEST_CASE("the order raises no suggestion above the timeout of today, and lowers
   order.names[0].suggestion.timeout = seconds{5};
   order.names[2].suggestion = {.timeout = seconds{50}, .first_timeout = {}, .why = "3 x P99.9"};
   order.names[3].suggestion.timeout = seconds{8};
-  order.keep();
+  CHECK(order.keep().empty());
   CHECK(order.of(1).timeout == seconds{6});
   CHECK(order.of(1).why == "as today");
   CHECK(order.of(2).timeout == seconds{50});
@@ -145,13 +145,13 @@ TEST_CASE("the order raises no suggestion above the timeout of today, and lowers
   CHECK(order.of(3).timeout == seconds{8});
 }
 
-TEST_CASE("a suggestion above the timeout of today takes those of longer timeouts with it") {
-  OrderOfToday order{{{"forward", seconds{10}}, {"exchange", seconds{12}}}};
+TEST_CASE("an order that the timeouts of today do not allow to keep is told") {
+  OrderOfToday order{{{"forward", seconds{10}}, {"exchange", seconds{12}}, {"load", seconds{10}}}};
   order.names[0].suggestion.timeout = seconds{29};
-  order.keep();
+  CHECK(order.keep() == std::vector<std::string>{"forward >= exchange"});
   CHECK(order.of(0).timeout == seconds{29});
-  CHECK(order.of(1).timeout == seconds{29});
-  CHECK(order.of(1).why == "as forward");
+  CHECK(order.of(1).timeout == seconds{12});
+  CHECK(order.of(1).why == "as today");
 }
 
 TEST_CASE("names without a deadline, a known timeout or a suggestion have no place in the order") {
@@ -161,27 +161,21 @@ TEST_CASE("names without a deadline, a known timeout or a suggestion have no pla
                       {"forward", seconds{5}}}};
   order.names[1].suggestion.timeout = seconds{4};
   order.names[2].suggestion.timeout = std::nullopt;
-  order.keep();
+  CHECK(order.keep().empty());
   CHECK(order.of(0).timeout == seconds{1});
   CHECK(order.of(1).timeout == seconds{4});
   CHECK_FALSE(order.of(2).timeout);
   CHECK(order.of(3).timeout == seconds{1});
 }
 
-TEST_CASE("the order holds for first scopes if one of them has a timeout of its own") {
-  OrderOfToday order{{{"forward", seconds{30}}, {"exchange", seconds{100}}}};
-  order.names[0].suggestion.first_timeout = seconds{20};
-  order.keep();
-  CHECK(order.of(1).timeout == milliseconds{1500});
-  CHECK(order.of(1).first_timeout == seconds{30});
-}
-
-TEST_CASE("a first timeout that the order makes needless goes") {
-  OrderOfToday order{{{"forward", seconds{5}}, {"exchange", seconds{10}}}};
+TEST_CASE("a first timeout that the order makes needless goes, a longer one stays") {
+  OrderOfToday order{{{"forward", seconds{5}}, {"exchange", seconds{10}}, {"sync", seconds{10}}}};
   order.names[1].suggestion.first_timeout = milliseconds{1200};
+  order.names[2].suggestion.first_timeout = seconds{3};
   order.keep();
   CHECK(order.of(1).timeout == milliseconds{1500});
   CHECK_FALSE(order.of(1).first_timeout);
+  CHECK(order.of(2).first_timeout == seconds{3});
 }
 
 TEST_CASE("suggestions stay within the longest timeout") {
@@ -230,35 +224,6 @@ TEST_CASE("missed deadlines are told with what became of their scopes") {
   CHECK(missed_text(missed) ==
         "would have been killed once, 4 expired and were spared, "
         "1 expired and ended in a kill, 1 expired; 3 were released 1.20 s to 4 s late");
-}
-
-TEST_CASE("the scope that is left out is the shortest that is long enough") {
-  ScopeStatistics statistics;
-  add_scopes(statistics, 1000, milliseconds{20});
-  add_scopes(statistics, 1, seconds{3});
-  add_scopes(statistics, 1, milliseconds{5100});
-  add_scopes(statistics, 1, seconds{9});
-  REQUIRE(leave_out_one(statistics, seconds{5}));
-  CHECK(statistics.count == 1002);
-  CHECK(statistics.histogram[bucket_of(Duration{milliseconds{5100}}.count())] == 0);
-  CHECK(statistics.longest == seconds{9});
-  REQUIRE(leave_out_one(statistics, seconds{5}));
-  CHECK(statistics.longest >= seconds{3});
-  CHECK(statistics.longest <= seconds{4});
-  CHECK_FALSE(leave_out_one(statistics, seconds{5}));
-  CHECK(statistics.count == 1001);
-}
-
-TEST_CASE("a first scope that is left out suggests no first timeout") {
-  ScopeStatistics statistics;
-  add_first(statistics, seconds{5});
-  add_scopes(statistics, 1000, milliseconds{20});
-  REQUIRE(leave_out_one(statistics, seconds{5}));
-  const Durations durations = durations_of(statistics);
-  CHECK(durations.count == 1000);
-  CHECK(durations.firsts == 0);
-  CHECK(durations.longest_first == Duration::zero());
-  check_about(durations.longest, milliseconds{20});
 }
 
 }  // namespace
