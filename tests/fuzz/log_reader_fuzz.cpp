@@ -15,10 +15,10 @@
 
 #include "common/text.hpp"
 #include "fuzz_check.hpp"
-#include "timer_client/cli/log/incident_page.hpp"
+#include "timer_client/cli/commands/chosen_expiry.hpp"
+#include "timer_client/cli/log/expiry_page.hpp"
 #include "timer_client/cli/log/log_table.hpp"
 #include "timer_client/cli/log/reader.hpp"
-#include "timer_client/cli/log/report.hpp"
 
 namespace {
 
@@ -124,7 +124,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (!key) {
       continue;
     }
-    ExpiryReport report(*key);
+    ExpiryPage report(*key);
     FUZZ_CHECK(reader.rewind());
     while (const Record* const record = reader.next()) {
       report.take(*record);

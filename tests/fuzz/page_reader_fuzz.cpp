@@ -15,7 +15,7 @@
 #include "common/text.hpp"
 #include "common/wake_protocol.hpp"
 #include "fuzz_check.hpp"
-#include "timer_client/cli/commands/list_view.hpp"
+#include "timer_client/cli/commands/views.hpp"
 #include "timer_client/cli/text/table.hpp"
 
 namespace {

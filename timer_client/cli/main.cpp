@@ -17,14 +17,14 @@ using namespace filetimer::cli;
 
 constexpr const char* kRun = "run";
 
-struct Words {
+struct CommandLine {
   std::vector<std::string> ours;
   std::vector<std::string> command;  // behind the first `--` of `run`
 };
 
 // Splits off COMMAND before the parser runs, so that the parser never sees an option of COMMAND.
-Words split(int argc, char** argv) {
-  Words words{{argv + 1, argv + argc}, {}};
+CommandLine split(int argc, char** argv) {
+  CommandLine words{{argv + 1, argv + argc}, {}};
   const auto first = std::find_if(words.ours.begin(), words.ours.end(),
                                   [](const std::string& word) { return !word.starts_with('-'); });
   const auto dashes = std::find(words.ours.begin(), words.ours.end(), "--");
@@ -65,7 +65,7 @@ int usage_error(const CLI::App& root, const std::string& message) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Words words = split(argc, argv);
+  CommandLine words = split(argc, argv);
   CLI::App root("Client of timer_server, which kills processes that miss their deadlines.");
   root.name("timer_client");
   root.set_version_flag("--version", "timer_client " FILETIMER_VERSION);

@@ -13,7 +13,7 @@
 #include "tests/timer_client/answering_server.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
 #include "timer_client/cli/commands/commands.hpp"
-#include "timer_client/cli/commands/server.hpp"
+#include "timer_client/cli/commands/views.hpp"
 
 namespace filetimer::cli {
 namespace {

@@ -26,7 +26,7 @@
 #include "tests/support/skip.hpp"
 #include "tests/support/test_page.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
-#include "timer_client/cli/commands/list_view.hpp"
+#include "timer_client/cli/commands/views.hpp"
 
 namespace filetimer::cli {
 namespace {

@@ -14,9 +14,9 @@
 #include "common/posix.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
 #include "timer_client/cli/commands/options.hpp"
-#include "timer_client/cli/report/html.hpp"
 #include "timer_client/cli/text/page.hpp"
 #include "timer_client/cli/text/table.hpp"
+#include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
 namespace {

@@ -5,17 +5,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
+#include "common/boot.hpp"
+#include "common/json_fields.hpp"
 #include "common/run_folder.hpp"
 #include "timer_client/cli/commands/commands.hpp"
-#include "timer_client/cli/commands/list_view.hpp"
 #include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/commands/scope_pages.hpp"
-#include "timer_client/cli/commands/servers_below.hpp"
 #include "timer_client/cli/commands/stragglers.hpp"
-#include "timer_client/cli/log/ended_workers.hpp"
+#include "timer_client/cli/commands/views.hpp"
+#include "timer_client/cli/log/files.hpp"
+#include "timer_client/cli/log/record.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/client/server/server_look.hpp"
 
@@ -45,6 +48,42 @@ ReadStatistics what_to_read(const ListOptions& options) {
   return options.statistics   ? ReadStatistics::kYes
          : options.stragglers ? ReadStatistics::kOfEachWorker
                               : ReadStatistics::kNo;
+}
+
+// How long the scopes of workers took that have ended, as `worker_ended` records tell it.
+struct EndedWorkers {
+  StatisticsByName statistics;
+  std::vector<std::string> problems;  // logs that could not be read
+};
+
+// The same folder may be named by way of a symlink.
+bool is_same_folder(const std::string& a, const std::string& b) {
+  std::error_code none;
+  return a == b || std::filesystem::equivalent(a, b, none);
+}
+
+// Returns what servers of `folder` have recorded in this boot, as far as it is still in the log of
+// the last one. As `boot` the board has it: a container may show another one to this process.
+EndedWorkers read_ended_workers(const RunFolder& folder, const BootId& boot) {
+  EndedWorkers ended;
+  OpenedLogs opened = open_own_logs(folder);
+  const std::string boot_id = boot_id_text(boot);
+  read_merged(opened.logs, [&](const Record& record) {
+    if (record.event == "worker_ended" && record.boot_id == boot_id &&
+        is_same_folder(record.text("dir"), folder.dir)) {
+      for (const simdjson::dom::object scope : objects_at(record.fields, "scopes")) {
+        const ScopeStatistics statistics = read_statistics(scope);
+        ScopeStatistics& sums = ended.statistics[text_at(scope, "scope")];
+        sums.add(statistics);
+        sums.last = statistics.last;  // the log has an order
+      }
+    }
+    return true;
+  });
+  ended.problems = std::move(opened.problems);
+  const std::vector<std::string> unread = problems_of(opened.logs);
+  ended.problems.insert(ended.problems.end(), unread.begin(), unread.end());
+  return ended;
 }
 
 void print_scopes(Output& out, const std::vector<ListedScope>& scopes, bool json) {

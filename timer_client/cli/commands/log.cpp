@@ -13,7 +13,6 @@
 #include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/log/files.hpp"
 #include "timer_client/cli/log/log_table.hpp"
-#include "timer_client/cli/log/merge.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/words.hpp"
 

@@ -5,11 +5,17 @@
 #include <signal.h>
 #include <string.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "common/clock.hpp"
+#include "common/directory.hpp"
 #include "common/log_level.hpp"
 #include "common/numbers.hpp"
+#include "common/run_folder.hpp"
 #include "timer_client/cli/text/words.hpp"
 #include "timer_client/client/messages.hpp"
+#include "timer_client/client/server/server_look.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -54,6 +60,9 @@ CLI::Option* add_number(CLI::App& app, const std::string& flag, Value& value,
 std::string is_path(const std::string& word) {
   return word.empty() ? "'': expected a path" : std::string();
 }
+
+// How many folders are examined. Servers that were killed leave theirs behind.
+constexpr int kMostLookedAt = 1024;
 
 }  // namespace
 
@@ -170,6 +179,27 @@ Result<int> parse_signal(std::string_view word) {
   return failure(fmt::format(
       "'{}' is not a signal: expected a name such as TERM or SIGTERM, or a number from 0 to {}",
       word, kLastSignal));
+}
+
+std::string servers_below(const std::string& dir) {
+  std::vector<std::string> live;
+  int looked_at = 0;
+  Directory folders(dir);
+  while (const char* const name = folders.next()) {
+    const std::string path = fmt::format("{}/{}", dir, name);
+    if (std::string_view(name).starts_with(kFreshFolderPrefix) && looked_at++ < kMostLookedAt &&
+        look_for_server(path).is_there) {
+      live.push_back(path);
+    }
+  }
+  if (live.empty()) {
+    return {};
+  }
+  std::sort(live.begin(), live.end());
+  return fmt::format(
+      "; one is running in '{}'{}: name it with --dir or ${}", live[0],
+      live.size() == 1 ? std::string() : fmt::format(", and {} more beside it", live.size() - 1),
+      kDirVariable);
 }
 
 }  // namespace filetimer::cli

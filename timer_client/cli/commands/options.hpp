@@ -22,6 +22,11 @@ struct Place {
 // Also adds --log-level, which applies to the whole process.
 void add_place_options(CLI::App& app, Place& place);
 
+// Returns text to append to "no timer server in 'DIR'": that a server runs below `dir`, where
+// clients of `dir` do not find it. `timer_server -- COMMAND` makes a new folder there. Empty: none
+// runs.
+std::string servers_below(const std::string& dir);
+
 CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,
                                  std::optional<Duration>& value, const std::string& description,
                                  EndlessDuration endless = EndlessDuration::kAllowed);

@@ -21,7 +21,6 @@
 #include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/report/hang.hpp"
 #include "timer_client/cli/report/hang_page.hpp"
-#include "timer_client/cli/report/trace_events.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/words.hpp"
 

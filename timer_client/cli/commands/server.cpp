@@ -1,8 +1,6 @@
 // The subcommands that send a control request and print its answer: ping, status, dump, drain,
 // shutdown and rendezvous.
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/commands/server.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,9 +16,7 @@
 #include "timer_client/admin/requests.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"
-#include "timer_client/cli/commands/servers_below.hpp"
-#include "timer_client/cli/dump/dump_page.hpp"
-#include "timer_client/cli/text/fields.hpp"
+#include "timer_client/cli/commands/views.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/table.hpp"
 #include "timer_client/cli/text/words.hpp"
@@ -316,33 +312,6 @@ int run_rendezvous(const RendezvousArguments& options) {
 }
 
 }  // namespace
-
-std::string status_page(const std::string& answer) {
-  simdjson::dom::parser parser;
-  simdjson::dom::object object;
-  if (parser.parse(answer).get_object().get(object) != simdjson::SUCCESS) {
-    return {};
-  }
-  Page page;
-  std::vector<std::pair<std::string_view, simdjson::dom::object>> groups;
-  std::vector<std::string_view> hidden{"answer"};
-  if (integer_at(object, "command_pid") == 0) {
-    hidden.emplace_back("command_pid");  // the server runs no COMMAND
-  }
-  for (const auto& [key, value] : object) {
-    simdjson::dom::object group;
-    if (value.get_object().get(group) == simdjson::SUCCESS) {
-      groups.emplace_back(key, group);
-      hidden.push_back(key);
-    }
-  }
-  add_fields(page, object, hidden, 0);
-  for (const auto& [name, group] : groups) {
-    page.heading(with_spaces(name));
-    add_fields(page, group);
-  }
-  return std::move(page).text();
-}
 
 Command add_ping(CLI::App& root) {
   auto options = std::make_shared<ShowAnswer>();

@@ -8,7 +8,7 @@
 #include "timer_client/cli/commands/chosen_expiry.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"
-#include "timer_client/cli/log/report.hpp"
+#include "timer_client/cli/log/expiry_page.hpp"
 #include "timer_client/cli/text/output.hpp"
 
 namespace filetimer::cli {
@@ -23,7 +23,7 @@ struct ShowOptions {
 
 int run_show(const ShowOptions& options) {
   Output out;
-  std::optional<ExpiryReport> report;
+  std::optional<ExpiryPage> report;
   ExpiryChoice choice{.host = options.host, .dir = options.place.dir, .files = {}};
   choice.take_words(options.words);
   const int code = read_chosen_expiry(choice, [&](const ExpiryKey& key, const Record& record) {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -33,5 +34,10 @@ std::string skipped_text(const std::vector<LogReader>& logs);
 
 // Returns "'a.jsonl'", "'a.jsonl' and 3 more files", "no log".
 std::string names_of(const std::vector<LogReader>& logs);
+
+// Gives `sink` the records of all logs: those of each log in its order, all by their wall-clock
+// time. Each record is valid until `sink` returns. Ends when it returns false. A block of each log
+// is in memory and no more, however long they are and however many.
+void read_merged(std::vector<LogReader>& logs, const std::function<bool(const Record&)>& sink);
 
 }  // namespace filetimer::cli

@@ -14,6 +14,8 @@
 
 namespace filetimer::cli {
 
+class Page;
+
 // What is further from an expiry than this says nothing about its incident.
 inline constexpr std::int64_t kIncidentSpanUs = 122'000'000;
 
@@ -114,5 +116,28 @@ bool is_among(const std::vector<WorkerName>& workers, const WorkerName& wanted);
 std::string worker_text(const WorkerName& worker);
 // Returns "ranks 0, 1, 3-7", with "pid 4711 (trainer)" for those without a rank.
 std::string workers_text(const std::vector<WorkerName>& workers);
+
+// --- as text ---
+
+// Returns "in `forward`"; "in no scope" if it is empty.
+std::string in_scope(const std::string& scope);
+// Returns " for 29.6 s", or " for 12.0 s to 29.6 s" if the workers entered the scope apart; empty:
+// it is not known.
+std::string time_in_scope(const ScopeGroup& group);
+// Returns "the odd one out", or what several are.
+std::string odd_text(std::size_t workers);
+
+// Returns "The odd one out: rank 4, in `forward`."; empty: none is.
+std::string odd_sentence(const JobIncident& incident);
+// Returns "rank 0 (pid 4711, t) expired first, in `exchange`, and may have waited for it."; empty
+// where the first to expire is odd itself, or none is.
+std::string first_waited_sentence(const JobIncident& incident);
+
+// Adds the groups, and what is not in them. `shown`, a worker, is pointed at; null: none is.
+void add_groups(Page& page, const JobIncident& incident, const WorkerName* shown);
+
+// Adds the whole section of `show`: of the expiry `id` of the worker `shown`.
+void add_ranks_at_expiry(Page& page, const JobIncident& incident, const std::string& id,
+                         const WorkerName& shown);
 
 }  // namespace filetimer::cli

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "common/scope_name.hpp"
-#include "timer_client/cli/log/command_output.hpp"
+#include "timer_client/cli/log/evidence_page.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
@@ -89,11 +89,11 @@ std::string what_rejected(const Record& record) {
                               : record.text("reason");
 }
 
-struct Words {
+struct Wording {
   std::string_view event;
   std::string (*of)(const Record&);
 };
-constexpr Words kWords[] = {
+constexpr Wording kWordings[] = {
     {"expired",
      [](const Record& r) {
        return joined({seconds_of(r, "timeout_s"), late_text(r, "overdue_ms")});
@@ -151,9 +151,9 @@ std::string short_time(const Integer& time_us) {
 }  // namespace
 
 std::string in_few_words(const Record& record) {
-  for (const Words& words : kWords) {
-    if (record.event == words.event) {
-      return words.of(record);
+  for (const Wording& wording : kWordings) {
+    if (record.event == wording.event) {
+      return wording.of(record);
     }
   }
   return joined({record.text("name"), record.text("reason")});

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "common/json_fields.hpp"
+#include "common/scope_statistics.hpp"
 
 namespace filetimer::cli {
 
@@ -50,5 +51,8 @@ std::optional<Record> parse_record(simdjson::dom::parser& parser, std::string_vi
 
 // The same with a parser that this thread shares, as large as the longest line so far.
 std::optional<Record> parse_record(std::string_view line);
+
+// Returns the statistics in an object of the list `scopes` of a `worker_ended` record.
+ScopeStatistics read_statistics(simdjson::dom::object scope);
 
 }  // namespace filetimer::cli

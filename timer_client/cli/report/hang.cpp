@@ -12,9 +12,8 @@
 #include <set>
 #include <tuple>
 
-#include "timer_client/cli/log/command_output.hpp"
+#include "timer_client/cli/log/evidence_page.hpp"
 #include "timer_client/cli/log/log_table.hpp"
-#include "timer_client/cli/log/stacks_page.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
@@ -561,7 +560,7 @@ Hang HangCollector::hang() const {
     }
   };
   IncidentRecords incidents;
-  ExpiryReport chosen(key_);
+  ExpiryPage chosen(key_);
   Integer least_us;  // of all records
   replay([&](const Record& record) {
     least_us = least_us && record.time_us ? std::min(*least_us, *record.time_us)
@@ -585,7 +584,7 @@ Hang HangCollector::hang() const {
       hang.incident.expired.empty() ? around : hang.incident.expired.front();
   const ExpiredWorker* const from = hang.incident.told_from();
   const ExpiredWorker& told = from == nullptr ? around : *from;
-  ExpiryReport report({host_of(told), told.id, told.worker.pid, told.time_us});
+  ExpiryPage report({host_of(told), told.id, told.worker.pid, told.time_us});
   hang.zero_us = first.time_us.value_or(key_.time_us.value_or(least_us.value_or(0)));
   HangBuilder builder(hang, around);
   replay([&](const Record& record) {

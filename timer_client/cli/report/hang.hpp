@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "timer_client/cli/log/expiry_page.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/log/record.hpp"
-#include "timer_client/cli/log/report.hpp"
 #include "timer_client/cli/report/stack_tree.hpp"
 
 namespace filetimer::cli {
@@ -71,14 +71,14 @@ struct Hang {
   };
   std::vector<Children> child_stacks;  // in the order of the lanes
   // Of the evidence commands on each host.
-  struct Output {
+  struct CommandOutput {
     std::string name;  // of the command
     std::string host;
     std::string end;   // how the command ended
     std::string size;  // of the output, where the record has not all of it
     std::string text;
   };
-  std::vector<Output> outputs;
+  std::vector<CommandOutput> outputs;
 };
 
 // Returns what is at 0: the first "verdict", or the first "record" of a warning that led to none

@@ -11,9 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "timer_client/cli/log/incident_page.hpp"
-#include "timer_client/cli/report/html.hpp"
-#include "timer_client/cli/report/lanes.hpp"
+#include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
@@ -270,7 +268,7 @@ std::string events_of(const Hang& hang) {
   return html;
 }
 
-std::string html_of(const Hang::Output& output) {
+std::string html_of(const Hang::CommandOutput& output) {
   std::string html =
       heading(html_text(fmt::format("{} on {}: {}", output.name, output.host, output.end)));
   if (!output.text.empty()) {
@@ -355,7 +353,7 @@ std::string html_page(const Hang& hang, const std::string& logs) {
     html += fmt::format("<h3>Children of {}</h3>\n", html_text(worker_text(children.parent)));
     html += html_of(children.stacks, {}, "stack");
   }
-  for (const Hang::Output& output : hang.outputs) {
+  for (const Hang::CommandOutput& output : hang.outputs) {
     html += html_of(output);
   }
   html += heading("Workers");

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/report/lanes.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "timer_client/cli/report/html.hpp"
+#include "timer_client/cli/report/hang_page.hpp"
 #include "timer_client/cli/report/time_axis.hpp"
 #include "timer_client/cli/text/words.hpp"
 

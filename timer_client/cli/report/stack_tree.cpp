@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "timer_client/cli/report/html.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {

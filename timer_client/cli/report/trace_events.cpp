@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/report/trace_events.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "common/json_writer.hpp"
+#include "timer_client/cli/report/hang_page.hpp"
 
 namespace filetimer::cli {
 namespace {

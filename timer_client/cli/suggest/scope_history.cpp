@@ -8,7 +8,7 @@
 #include <iterator>
 #include <utility>
 
-#include "timer_client/cli/log/ended_workers.hpp"
+#include "timer_client/cli/log/record.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -30,8 +30,9 @@ std::string job_key(const Record& record) {
   if (!record.job_id.empty() && record.job_id != kNoJobId) {
     return std::string(record.job_id);
   }
-  return record.job_id.empty() && !record.rank ? std::string()
-                                               : fmt::format("{}\n{}\n{}", record.host, record.boot_id, record.job_id);
+  return record.job_id.empty() && !record.rank
+             ? std::string()
+             : fmt::format("{}\n{}\n{}", record.host, record.boot_id, record.job_id);
 }
 
 // Leaves the longest scope out that was not the first of its thread, if there is one.

@@ -14,6 +14,10 @@
 #include <utility>
 #include <vector>
 
+namespace simdjson::dom {
+class object;
+}
+
 namespace filetimer::cli {
 
 inline constexpr std::size_t kPageWidth = 80;
@@ -49,5 +53,10 @@ class Page {
   std::vector<Field> fields_;  // not in text_ yet
   bool colour_;
 };
+
+// Adds each field of `object`, those of a newer server, too, that is neither `hidden` nor empty, in
+// their order. The unit that ends the name of a field moves to its value.
+void add_fields(Page& page, const simdjson::dom::object& object,
+                const std::vector<std::string_view>& hidden = {}, std::size_t indent = 2);
 
 }  // namespace filetimer::cli

@@ -16,7 +16,6 @@
 #include "tests/timer_client/cli/log/host_log.hpp"
 #include "timer_client/cli/log/files.hpp"
 #include "timer_client/cli/log/incident.hpp"
-#include "timer_client/cli/log/merge.hpp"
 
 namespace filetimer::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tests/support/files.hpp"
-#include "timer_client/cli/log/stacks_page.hpp"
+#include "timer_client/cli/log/evidence_page.hpp"
 
 namespace filetimer::cli {
 namespace {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/dump/dump_page.hpp"
-
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
 #include <string>
 
 #include "tests/timer_client/cli/cli_fixture.hpp"
+#include "timer_client/cli/commands/views.hpp"
 
 namespace filetimer::cli {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/log/report.hpp"
+#include "timer_client/cli/log/expiry_page.hpp"
 
 #include <fmt/format.h>
 
@@ -10,11 +10,9 @@
 #include <map>
 #include <utility>
 
-#include "timer_client/cli/log/command_output.hpp"
-#include "timer_client/cli/log/incident_page.hpp"
+#include "timer_client/cli/log/evidence_page.hpp"
+#include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/log/log_table.hpp"
-#include "timer_client/cli/log/stacks_page.hpp"
-#include "timer_client/cli/text/fields.hpp"
 #include "timer_client/cli/text/page.hpp"
 #include "timer_client/cli/text/table.hpp"
 #include "timer_client/cli/text/words.hpp"
@@ -24,20 +22,10 @@ namespace {
 
 namespace dom = simdjson::dom;
 
-constexpr std::size_t kIdsListed = 5;
 constexpr std::size_t kNamesShown = 8;
 // Of an evidence command.
 constexpr std::size_t kOutputLinesShown = 40;
 constexpr std::size_t kOutputCharactersShown = 8000;
-
-// The last few, the latest first.
-std::string latest_of(const std::vector<const ExpiryKey*>& keys) {
-  std::vector<std::string> latest;
-  for (auto key = keys.rbegin(); key != keys.rend() && latest.size() < kIdsListed; ++key) {
-    latest.push_back((*key)->id);
-  }
-  return joined(latest) + (keys.size() > latest.size() ? ", ..." : "");
-}
 
 std::string milliseconds_at(const Record& record, std::string_view key) {
   const Number ms = record.number(key);
@@ -96,7 +84,7 @@ std::vector<SignalSent> signals_of(const Record& killed) {
 }
 
 // "SIGTERM, then SIGKILL"
-std::string names_of(const std::vector<SignalSent>& signals) {
+std::string signal_names(const std::vector<SignalSent>& signals) {
   std::vector<std::string> names;
   for (const SignalSent& sent : signals) {
     if (names.empty() || names.back() != sent.name) {
@@ -107,7 +95,7 @@ std::string names_of(const std::vector<SignalSent>& signals) {
 }
 
 std::string outcome_of(const Record& killed) {
-  const std::string names = names_of(signals_of(killed));
+  const std::string names = signal_names(signals_of(killed));
   const std::string verdict = killed.text("verdict");
   const std::string reason = killed.text("reason");
   if (verdict == "dead") {
@@ -130,63 +118,7 @@ std::string outcome_of(const Record& killed) {
 
 }  // namespace
 
-// --- ExpiryIds ---
-
-void ExpiryIds::take(const Record& record) {
-  if (record.id.empty()) {
-    return;
-  }
-  const bool is_new = known_.insert(fmt::format("{} {}", record.host, record.id)).second;
-  known_.insert(fmt::format(" {}", record.id));  // what names no host is of the one that has it
-  if (is_new) {
-    keys_.push_back({std::string(record.host), std::string(record.id), record.pid, record.time_us});
-    last_ = record.event == "expired" ? keys_.size() - 1 : last_;
-  }
-}
-
-Result<ExpiryKey> ExpiryIds::find(std::string_view wanted, const std::optional<std::string>& host,
-                                  std::string_view where) const {
-  const std::string place = host ? fmt::format("{}, host '{}'", where, *host) : std::string(where);
-  std::vector<const ExpiryKey*> all;
-  std::vector<const ExpiryKey*> whole;
-  std::vector<const ExpiryKey*> begun;
-  for (const ExpiryKey& key : keys_) {
-    if (!host || key.host == *host) {
-      all.push_back(&key);
-      (key.id == wanted ? whole : begun).push_back(&key);
-    }
-  }
-  std::erase_if(begun, [&](const ExpiryKey* key) { return !key->id.starts_with(wanted); });
-  if (all.empty()) {
-    return failure(fmt::format("no expiry in {}", place));
-  }
-  if (wanted == "last") {
-    const bool is_here = last_ && (!host || keys_[*last_].host == *host);
-    return is_here ? keys_[*last_] : *all.back();
-  }
-  if (whole.size() > 1) {
-    std::vector<std::string> hosts;
-    for (const ExpiryKey* key : whole) {
-      hosts.push_back(key->host);
-    }
-    return failure(fmt::format("'{}' is an expiry of {} hosts in {}: {}; choose one with --host",
-                               wanted, whole.size(), place, listed(hosts, kIdsListed)));
-  }
-  const std::vector<const ExpiryKey*>& candidates = whole.empty() ? begun : whole;
-  if (candidates.empty()) {
-    return failure(
-        fmt::format("no expiry '{}' in {}; the latest: {}", wanted, place, latest_of(all)));
-  }
-  if (candidates.size() > 1) {
-    return failure(fmt::format("'{}' begins {} expiries in {}: {}", wanted, candidates.size(),
-                               place, latest_of(candidates)));
-  }
-  return *candidates[0];
-}
-
-// --- ExpiryReport ---
-
-void ExpiryReport::keep(const Record& record, Records& records) {
+void ExpiryPage::keep(const Record& record, Records& records) {
   auto kept = std::make_unique<Kept>();
   kept->line.reserve(record.line.size() + kLinePadding);
   kept->line = record.line;
@@ -196,7 +128,7 @@ void ExpiryReport::keep(const Record& record, Records& records) {
   }
 }
 
-void ExpiryReport::take(const Record& record) {
+void ExpiryPage::take(const Record& record) {
   const bool is_near = !record.time_us || !key_.time_us ||
                        std::abs(*record.time_us - *key_.time_us) <= kIncidentSpanUs;
   if (is_near) {
@@ -218,13 +150,13 @@ void ExpiryReport::take(const Record& record) {
   }
 }
 
-const Record* ExpiryReport::find(std::string_view event) const {
+const Record* ExpiryPage::find(std::string_view event) const {
   const auto found = std::find_if(own_.begin(), own_.end(),
                                   [&](const auto& kept) { return kept->record.event == event; });
   return found == own_.end() ? nullptr : &(*found)->record;
 }
 
-const Record* ExpiryReport::find_shared(std::string_view event) const {
+const Record* ExpiryPage::find_shared(std::string_view event) const {
   for (const auto& expired : siblings_) {
     if (expired->record.event != "expired" || expired->record.incident.empty() ||
         expired->record.incident != own_[0]->record.incident) {
@@ -241,7 +173,7 @@ const Record* ExpiryReport::find_shared(std::string_view event) const {
 
 // Such a record names no expiry. It is of this one when it is of this worker (or of the whole
 // server) and of this scope (or of none), and came while the scope was open.
-bool ExpiryReport::came_before(const Record& record) const {
+bool ExpiryPage::came_before(const Record& record) const {
   const Record* const verdict = find("expired");
   if (verdict == nullptr || !record.mono_ns || !verdict->mono_ns ||
       (record.pid && record.integer("start_time") != verdict->integer("start_time")) ||
@@ -252,12 +184,12 @@ bool ExpiryReport::came_before(const Record& record) const {
   return before_s >= 0 && before_s <= verdict->number("elapsed_s").value_or(-1);
 }
 
-bool ExpiryReport::is_of_warning() const {
+bool ExpiryPage::is_of_warning() const {
   return find("warned") != nullptr;
 }
 
 // Of the server that gave the verdict; empty: it had no COMMAND, or runs.
-std::string ExpiryReport::end_of_command() const {
+std::string ExpiryPage::end_of_command() const {
   const Record& base = own_[0]->record;
   for (const auto& kept : siblings_) {
     const Record& record = kept->record;
@@ -270,7 +202,7 @@ std::string ExpiryReport::end_of_command() const {
   return {};
 }
 
-std::string ExpiryReport::outcome() const {
+std::string ExpiryPage::outcome() const {
   if (is_of_warning()) {
     return "a warning, and no signal";
   }
@@ -284,7 +216,7 @@ std::string ExpiryReport::outcome() const {
   return "and no record says how it ended";
 }
 
-std::string ExpiryReport::headline() const {
+std::string ExpiryPage::headline() const {
   if (own_.empty()) {
     return {};
   }
@@ -307,7 +239,7 @@ std::string ExpiryReport::headline() const {
 
 // Returns a sentence that names the odd one out; empty: there is none, or this worker is the odd
 // one.
-std::string ExpiryReport::whom_it_may_have_waited_for() const {
+std::string ExpiryPage::whom_it_may_have_waited_for() const {
   const JobIncident incident = incidents_.combine(expired_worker(), true);
   const WorkerName shown = worker_of(own_[0]->record);
   const bool is_elsewhere =
@@ -326,7 +258,7 @@ std::string ExpiryReport::whom_it_may_have_waited_for() const {
                   : "");
 }
 
-std::vector<std::pair<std::string, std::string>> ExpiryReport::facts() const {
+std::vector<std::pair<std::string, std::string>> ExpiryPage::facts() const {
   if (own_.empty()) {
     return {};
   }
@@ -342,7 +274,7 @@ std::vector<std::pair<std::string, std::string>> ExpiryReport::facts() const {
   return facts;
 }
 
-ExpiredWorker ExpiryReport::expired_worker() const {
+ExpiredWorker ExpiryPage::expired_worker() const {
   const Record* const verdict = find("expired");
   const Record& base = verdict != nullptr ? *verdict : own_[0]->record;
   ExpiredWorker worker = read_expired(base);
@@ -354,7 +286,7 @@ ExpiredWorker ExpiryReport::expired_worker() const {
   return worker;
 }
 
-void ExpiryReport::add_headline(Page& page) const {
+void ExpiryPage::add_headline(Page& page) const {
   const Record* const verdict = find("expired");
   const Record& base = verdict != nullptr ? *verdict : own_[0]->record;
   page.paragraph(headline());
@@ -395,7 +327,7 @@ void ExpiryReport::add_headline(Page& page) const {
               "cancelled"});
 }
 
-void ExpiryReport::add_open_scopes(Page& page) const {
+void ExpiryPage::add_open_scopes(Page& page) const {
   const Record* record = find("expired");
   if (record == nullptr) {
     return;
@@ -425,14 +357,14 @@ void ExpiryReport::add_open_scopes(Page& page) const {
   }
 }
 
-void ExpiryReport::add_ranks(Page& page) const {
+void ExpiryPage::add_ranks(Page& page) const {
   const Record* const verdict = find("expired");
   const Record& base = verdict != nullptr ? *verdict : own_[0]->record;
   add_ranks_at_expiry(page, incidents_.combine(expired_worker(), true), key_.id, worker_of(base));
 }
 
 // Once for all expiries of an incident, or of a job in it.
-void ExpiryReport::add_command_outputs(Page& page) const {
+void ExpiryPage::add_command_outputs(Page& page) const {
   const Record* const verdict = find("expired");
   std::map<std::string, const Record*> commands;  // by drop-in
   for (const Records* const records : {&own_, &siblings_}) {
@@ -451,7 +383,7 @@ void ExpiryReport::add_command_outputs(Page& page) const {
   }
 }
 
-void ExpiryReport::add_command_output(Page& page, const Record& command) {
+void ExpiryPage::add_command_output(Page& page, const Record& command) {
   page.heading(cut_text(
       fmt::format("{} ({})", command_name_text(command), command_end_text(command)), kPageWidth));
   const std::string output = command.text("output");
@@ -472,7 +404,7 @@ void ExpiryReport::add_command_output(Page& page, const Record& command) {
 }
 
 // Likewise.
-void ExpiryReport::add_peers_of_incident(Page& page) const {
+void ExpiryPage::add_peers_of_incident(Page& page) const {
   const Record* const verdict = find("expired");
   std::vector<simdjson::dom::object> peers;
   for (const auto& kept : siblings_) {
@@ -484,7 +416,7 @@ void ExpiryReport::add_peers_of_incident(Page& page) const {
   add_peers(page, peers);
 }
 
-void ExpiryReport::add_evidence(Page& page) const {
+void ExpiryPage::add_evidence(Page& page) const {
   const Record* evidence = find("evidence");
   evidence = evidence != nullptr ? evidence : find_shared("evidence");
   evidence = evidence != nullptr ? evidence : find("warned");
@@ -507,7 +439,7 @@ void ExpiryReport::add_evidence(Page& page) const {
 }
 
 // The warnings and deferrals before the verdict, the signals and hooks after it, in their order.
-void ExpiryReport::add_timeline(Page& page) const {
+void ExpiryPage::add_timeline(Page& page) const {
   const Record* const verdict = find("expired");
   const Record* const killed = find("killed");
   std::multimap<std::int64_t, std::string> entries;
@@ -549,7 +481,7 @@ void ExpiryReport::add_timeline(Page& page) const {
   }
 }
 
-void ExpiryReport::add_outcome(Page& page) const {
+void ExpiryPage::add_outcome(Page& page) const {
   page.heading("Outcome");
   const Record* outcome = find("killed");
   outcome = outcome != nullptr ? outcome : find("released_late");
@@ -571,7 +503,7 @@ void ExpiryReport::add_outcome(Page& page) const {
   page.field("exit", end_of_command());
 }
 
-std::string ExpiryReport::page(bool colour) const {
+std::string ExpiryPage::page(bool colour) const {
   Page page(colour);
   if (own_.empty()) {
     return {};

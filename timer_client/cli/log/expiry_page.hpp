@@ -4,14 +4,11 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "common/result.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/log/record.hpp"
 #include "timer_client/cli/text/page.hpp"
@@ -29,28 +26,10 @@ struct ExpiryKey {
   }
 };
 
-// The expiries that logs tell of, in the order in which they were first heard of.
-class ExpiryIds {
- public:
-  void take(const Record& record);
-
-  // Returns which expiry `wanted` means: an id, the unique beginning of one, or `last`; of this
-  // host where one is given. Ids are unique on one host, and likely to be so among many. An error
-  // says which there are; `where` names the logs in it.
-  [[nodiscard]] Result<ExpiryKey> find(std::string_view wanted,
-                                       const std::optional<std::string>& host,
-                                       std::string_view where) const;
-
- private:
-  std::vector<ExpiryKey> keys_;
-  std::unordered_set<std::string> known_;  // "HOST ID"
-  std::optional<std::size_t> last_;        // the last verdict's
-};
-
 // Keeps what concerns one expiry of all records that it is given, in the order of the logs.
-class ExpiryReport {
+class ExpiryPage {
  public:
-  explicit ExpiryReport(ExpiryKey key) : key_(std::move(key)) {}
+  explicit ExpiryPage(ExpiryKey key) : key_(std::move(key)) {}
 
   void take(const Record& record);
   [[nodiscard]] std::string page(bool colour) const;

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/log/incident_page.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +6,8 @@
 #include <span>
 #include <tuple>
 
+#include "timer_client/cli/log/incident.hpp"
+#include "timer_client/cli/text/page.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
@@ -17,7 +17,6 @@ namespace {
 constexpr std::size_t kGroupsShown = 8;  // the largest is among them
 constexpr std::size_t kWorkersNamed = 8;
 constexpr std::size_t kHostsNamed = 8;
-constexpr std::size_t kOddOnesNamed = 4;
 constexpr std::size_t kScopesNamed = 4;  // of one worker
 // What differs by less reads as one time.
 constexpr double kSameTimeShare = 0.005;
@@ -48,7 +47,7 @@ std::string first_and_odd(const JobIncident& incident) {
 
 using WorkerKey = std::tuple<std::string, Integer, Integer>;
 
-WorkerKey key_of(const ExpiredWorker& one) {
+WorkerKey worker_key(const ExpiredWorker& one) {
   return {one.machine, one.worker.pid, one.worker.rank};
 }
 
@@ -60,7 +59,7 @@ std::vector<Expiries> by_worker(const JobIncident& incident) {
   std::map<WorkerKey, std::size_t> known;
   std::vector<Expiries> workers;
   for (const ExpiredWorker& one : incident.expired) {
-    const auto [at, is_new] = known.try_emplace(key_of(one), workers.size());
+    const auto [at, is_new] = known.try_emplace(worker_key(one), workers.size());
     if (is_new) {
       workers.emplace_back();
     }

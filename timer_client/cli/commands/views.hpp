@@ -1,4 +1,4 @@
-// What `timer_client list` prints: open scopes and statistics, as tables and as JSON lines.
+// What `list`, `status` and `dump` print, apart from the commands, for tests.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -26,5 +26,15 @@ std::string stragglers_table(std::span<const Straggler> stragglers,
 // `host` is that of all workers.
 std::string straggler_json(const Straggler& straggler, const ScopeOwner& owner,
                            std::string_view host);
+
+// Returns the keys of the server's answer in their order, and its groups below them; empty:
+// `answer` is not a JSON object.
+std::string status_page(const std::string& answer);
+
+// Returns the workers of a `done` answer to the request `dump` (docs/protocol.md) as text. Workers
+// in the same place are one group: of the same job, in the same scopes, and with the same frames on
+// the stacks of their main threads. The smallest group comes first: the worker that is elsewhere is
+// on top. Returns an empty text if `answer` is no such answer.
+std::string dump_page(const std::string& answer, bool colour);
 
 }  // namespace filetimer::cli
