@@ -43,7 +43,7 @@ struct ListedScope {
 
   [[nodiscard]] bool is_expired() const { return !slot_word::is_open(slot.word); }
   [[nodiscard]] bool is_overdue(Instant now) const { return due < now; }
-  // From the acquire, or the last renewal, to `due`.
+  // Returns the time from the acquire, or the last renewal, to `due`.
   [[nodiscard]] Duration granted() const;
 };
 
@@ -62,8 +62,8 @@ struct FolderReading {
   bool cut_short = false;                  // the folder has more files than are read
 };
 
-// What read_pages() reads: open scopes, the sums of statistics over all workers, or the scopes of
-// each worker that ended last.
+// Whether read_pages() reads the sums of statistics over all workers, too, or the scopes of each
+// worker that ended last.
 enum class ReadStatistics { kNo, kYes, kOfEachWorker };
 
 // Reads all pages of the runtime directory `dir`; none if it has no `scopes`. `max_timeout`: as

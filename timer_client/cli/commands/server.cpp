@@ -232,7 +232,7 @@ int show_drain(const Reply& reply) {
                    : "not draining: new scopes are watched\n");
 }
 
-// As the default of AdminClient::shutdown().
+// This is also the default of AdminClient::shutdown().
 constexpr Duration kDefaultShutdownTimeout = std::chrono::seconds{30};
 
 struct ShutdownArguments {

@@ -15,14 +15,14 @@
 namespace filetimer {
 namespace {
 
-// By how many times the spread a rank must differ from the others.
+// A rank must differ from the others by this many times the spread.
 constexpr double kSpreads = 5;
 // The least spread, as a part of the others' median.
 constexpr double kLeastSpread = 0.01;
 // How many ranks in the middle of the order are compared with a rank there; with a rank at either
 // end, one more.
 constexpr std::size_t kMostPeers = 8;
-// Of a normal distribution: its standard deviation in median absolute deviations and in
+// In a normal distribution: the standard deviation in median absolute deviations and in
 // interquartile ranges, and the standard error of a median in that of a mean.
 constexpr double kDeviationOfMad = 1.4826;
 constexpr double kDeviationOfQuartiles = 1 / 1.349;
@@ -44,7 +44,7 @@ double quantile_of(std::span<const double> sorted, double part) {
   return sorted[below] + (sorted[above] - sorted[below]) * (at - static_cast<double>(below));
 }
 
-// Of at least one value; they need no order.
+// Returns the median of at least one value; they need no order.
 double median_of(std::vector<double> values) {
   std::ranges::sort(values);
   return quantile_of(values, 0.5);
@@ -167,7 +167,7 @@ void StragglerSearch::compare_scope(const std::string& scope, std::vector<Times>
       continue;
     }
     const Times& rank = times[i];
-    // Of the others, the k-th in order.
+    // The k-th of the others, in order.
     const auto other = [&](std::size_t k) { return times[k < i ? k : k + 1].median; };
     const double middle = (other((others - 1) / 2) + other(others / 2)) / 2;
     const bool is_slower = rank.median > middle;

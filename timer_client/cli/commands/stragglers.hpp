@@ -22,11 +22,11 @@ namespace filetimer {
 inline constexpr std::size_t kLeastRanksCompared = 3;
 // The scopes of a name that must have ended in a rank before the rank is compared.
 inline constexpr std::size_t kLeastScopesCompared = 8;
-// Of a rank and a name, the scopes that are compared: those that ended last, of all its threads.
+// The scopes of a rank and a name that are compared: those that ended last, of all its threads.
 inline constexpr std::size_t kMostScopesCompared = kEndedScopes;
 // The pairs of rank and name that one search takes. Further pairs are left out.
 inline constexpr std::size_t kMaxPairsCompared = 16'384;
-// Of one name, how many of the slowest ranks can be named, and how many of those that wait least.
+// How many of the slowest ranks of one name can be named, and how many of those that wait least.
 inline constexpr std::size_t kMostCandidates = 16;
 // A difference that is smaller makes no straggler: it is that of the caches and the scheduler.
 inline constexpr Duration kLeastDifference = std::chrono::microseconds{100};

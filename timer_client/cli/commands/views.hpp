@@ -1,4 +1,4 @@
-// What `list`, `status` and `dump` print, apart from the commands, for tests.
+// The output of `list`, `status` and `dump`, apart from the commands, for tests.
 // SPDX-License-Identifier: MIT
 #pragma once
 

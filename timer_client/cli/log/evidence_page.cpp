@@ -24,7 +24,7 @@ namespace dom = simdjson::dom;
 constexpr std::size_t kKernelFramesShown = 16;
 constexpr std::size_t kFramesShown = 24;
 constexpr std::size_t kThreadsNamed = 8;
-// Of a peer, of which the report has the whole stack.
+// The frames of a peer that are shown; the report has the whole stack.
 constexpr std::size_t kPeerFramesShown = 5;
 
 // One line for each frame: names of C++ and Python are long, and followed by a place.

@@ -23,7 +23,7 @@ namespace {
 namespace dom = simdjson::dom;
 
 constexpr std::size_t kNamesShown = 8;
-// Of an evidence command.
+// How much of the output of an evidence command is shown.
 constexpr std::size_t kOutputLinesShown = 40;
 constexpr std::size_t kOutputCharactersShown = 8000;
 
@@ -188,7 +188,7 @@ bool ExpiryPage::is_of_warning() const {
   return find("warned") != nullptr;
 }
 
-// Of the server that gave the verdict; empty: it had no COMMAND, or runs.
+// Returns how COMMAND of the server that gave the verdict ended; empty: it had none, or runs.
 std::string ExpiryPage::end_of_command() const {
   const Record& base = own_[0]->record;
   for (const auto& kept : siblings_) {
@@ -299,7 +299,7 @@ void ExpiryPage::add_headline(Page& page) const {
         "from the records that came after it.");
   }
   page.heading(verdict != nullptr ? "Expiry" : is_of_warning() ? "Warning" : "Worker");
-  // Without what the sentence says, and what the sections below say.
+  // The fields that the sentence above or a section below has are left out.
   add_fields(page, base.fields,
              {"schema",
               "event",
@@ -363,7 +363,7 @@ void ExpiryPage::add_ranks(Page& page) const {
   add_ranks_at_expiry(page, incidents_.combine(expired_worker(), true), key_.id, worker_of(base));
 }
 
-// Once for all expiries of an incident, or of a job in it.
+// Adds the outputs that all expiries of an incident share, or those of a job in it.
 void ExpiryPage::add_command_outputs(Page& page) const {
   const Record* const verdict = find("expired");
   std::map<std::string, const Record*> commands;  // by drop-in
@@ -403,7 +403,7 @@ void ExpiryPage::add_command_output(Page& page, const Record& command) {
   page.item(2, output_size_text(command));
 }
 
-// Likewise.
+// Adds the peers once for all expiries of an incident.
 void ExpiryPage::add_peers_of_incident(Page& page) const {
   const Record* const verdict = find("expired");
   std::vector<simdjson::dom::object> peers;

@@ -191,7 +191,7 @@ class Finder {
   std::vector<std::string> linked_folders_;
 };
 
-// What is meant where no file is named.
+// Returns the logs to read if the user named none.
 Result<std::vector<LogPath>> own_logs(const RunFolder& folder) {
   std::vector<LogPath> logs;
   const auto path = default_log_path(folder);
@@ -270,7 +270,7 @@ void allow_many_descriptors() {
 
 // --- reading them as one ---
 
-// What the blocks of all logs together have in memory, unless records are longer than a block.
+// The blocks of all logs together take this much memory, unless records are longer than a block.
 constexpr std::size_t kAllBlocksBytes = std::size_t{16} << 20;
 constexpr std::size_t kLeastBlockBytes = std::size_t{4} << 10;
 constexpr std::size_t kMostBlockBytes = std::size_t{64} << 10;

@@ -1,4 +1,4 @@
-// Which logs the FILE arguments of `log` and `show` mean, and what messages say of them.
+// The logs that the FILE arguments of `log` and `show` name, and their records as those of one log.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -19,8 +19,8 @@ namespace {
 
 namespace dom = simdjson::dom;
 
-// Expiries of one job this close together may be one incident: the deadlines of those who wait for
-// each other differ by less than this, or none would be taken for the cause of the other.
+// Ranks that wait for each other have deadlines within a minute. Expiries of one job that are
+// further apart are separate incidents.
 constexpr std::int64_t kSameIncidentUs = 60'000'000;
 // How far the clocks of two hosts may be apart before a run of the job is taken for the next one.
 constexpr std::int64_t kClockSlackUs = 1'000'000;
@@ -90,15 +90,15 @@ bool expires_earlier(const ExpiredWorker& a, const ExpiredWorker& b) {
 
 // --- where the workers were ---
 
-// Which worker, and which of its threads. The worker by its pid, which every worker has; by its
-// rank only where a record lacks the pid.
+// A worker and one of its threads. The worker is known by its pid, and by its rank only where a
+// record lacks the pid.
 using ThreadKey = std::tuple<std::string, Integer, Integer, Integer>;
 
 ThreadKey key_of(const WorkerName& worker, const Integer& tid) {
   return {worker.host, worker.pid, worker.pid ? Integer{} : worker.rank, tid};
 }
 
-// Of scopes opened at one time the last one listed is the innermost.
+// The last one listed of scopes that were opened at one time is the innermost.
 bool is_deeper(const WorkerAt& scope, const WorkerAt& than) {
   return scope.elapsed_s && scope.elapsed_s <= than.elapsed_s;
 }
@@ -230,7 +230,7 @@ const ExpiredWorker* JobIncident::told_from() const {
     if (!has_odd || !is_among(groups[0].workers, one.worker)) {
       continue;
     }
-    // Of its scopes the innermost says where it is, and the outer ones expired with it.
+    // The innermost of its scopes says where the worker is; the outer ones expired with it.
     const bool is_innermost = one.scope == groups[0].scope;
     if (odd == nullptr ||
         (is_innermost && odd->scope != groups[0].scope && is_among({odd->worker}, one.worker))) {
@@ -281,8 +281,8 @@ void IncidentRecords::add_workers(const IncidentRecord& record, const std::strin
       job_of_pid.try_emplace(expired.worker.pid, expired.job_id);
     }
   }
-  // What another host recorded before the moment that is shown stays as it is: whoever was there
-  // may be dead since.
+  // A record that another host made before the moment that is shown stays as it is: its workers may
+  // be dead since.
   const double later_s =
       moment_us && record.time_us
           ? std::max(static_cast<double>(*record.time_us - *moment_us) / 1e6, 0.0)

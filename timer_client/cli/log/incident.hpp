@@ -16,7 +16,7 @@ namespace filetimer::cli {
 
 class Page;
 
-// What is further from an expiry than this says nothing about its incident.
+// Records that are further from an expiry than this do not belong to its incident.
 inline constexpr std::int64_t kIncidentSpanUs = 122'000'000;
 
 struct WorkerName {
@@ -34,7 +34,7 @@ struct ExpiredWorker {
   std::string job_id;
   std::string scope;
   Integer time_us;      // of the verdict
-  Integer deadline_us;  // likewise wall clock: the only one that hosts share
+  Integer deadline_us;  // by the wall clock: monotonic clocks of two hosts cannot be compared
   Integer entered_us;   // when the scope was opened
 };
 
@@ -46,7 +46,7 @@ struct ScopeGroup {
   std::vector<WorkerName> workers;
 };
 
-// What a job's incident records and expiries say together. Nothing is known of a worker that no
+// The incident records and expiries of a job, combined. Nothing is known of a worker that no
 // incident record lists.
 struct JobIncident {
   std::string job_id;
@@ -55,11 +55,11 @@ struct JobIncident {
   // Ranks before processes without one, then the smallest group first, of equal ones the one that
   // has been there longest.
   std::vector<ScopeGroup> groups;
-  std::size_t machines = 0;              // that it is of
-  std::vector<std::string> other_hosts;  // those of them that are not the one shown
+  std::size_t machines = 0;              // machines with at least one of its expiries
+  std::vector<std::string> other_hosts;  // of these all but the one that is shown
   std::vector<std::string> missing;      // hosts with expiries and without an incident record
   std::int64_t omitted_scopes = 0;       // for which a record had no room
-  std::int64_t omitted_workers = 0;      // of whom a record says no more, or not whose they are
+  std::int64_t omitted_workers = 0;      // workers that a record only counts
   bool may_be_two_jobs = false;  // two workers have one rank, and no record tells their jobs
 
   // Whether the first group is few, while most are in one other place. False if it is not known
@@ -70,7 +70,7 @@ struct JobIncident {
   [[nodiscard]] const ExpiredWorker* told_from() const;
 };
 
-// What one worker did when an incident record was made: one entry for each of its open scopes, or
+// Where a worker was when an incident record was made: one entry for each of its open scopes, or
 // one without a scope.
 struct WorkerAt {
   WorkerName worker;
@@ -88,7 +88,7 @@ struct IncidentRecord {
   std::string line;  // parsed when it is needed: most are not
 };
 
-// What `expired` and `incident` records say, for the time in question.
+// The `expired` and `incident` records around an expiry.
 class IncidentRecords {
  public:
   // Takes any record and keeps those two.
@@ -109,7 +109,7 @@ class IncidentRecords {
 // Returns what an `expired` record says.
 ExpiredWorker read_expired(const Record& record);
 
-// By the process, else by the rank, on one host.
+// Returns whether the worker is among them: by its process, else by its rank, on its host.
 bool is_among(const std::vector<WorkerName>& workers, const WorkerName& wanted);
 
 // Returns "rank 2 (pid 4711, trainer) on node08", "pid 4711 (trainer)".

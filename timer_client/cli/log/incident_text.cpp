@@ -13,12 +13,12 @@
 namespace filetimer::cli {
 namespace {
 
-// What fits on a screen.
+// So much fits on a screen.
 constexpr std::size_t kGroupsShown = 8;  // the largest is among them
 constexpr std::size_t kWorkersNamed = 8;
 constexpr std::size_t kHostsNamed = 8;
 constexpr std::size_t kScopesNamed = 4;  // of one worker
-// What differs by less reads as one time.
+// Times that differ by less are printed as one.
 constexpr double kSameTimeShare = 0.005;
 
 // "ranks 0, 1, 3 in `exchange` for 29.6 s"
@@ -51,7 +51,7 @@ WorkerKey worker_key(const ExpiredWorker& one) {
   return {one.machine, one.worker.pid, one.worker.rank};
 }
 
-// Of one worker, which expires once for each of its scopes that is over its time.
+// The expiries of one worker, which expires once for each scope that is over its time.
 using Expiries = std::vector<const ExpiredWorker*>;
 
 // Returns those of all workers, the first to expire first.

@@ -22,8 +22,8 @@ constexpr std::array<std::string_view, 17> kEvents = {
 
 enum ColumnIndex { kTime, kEvent, kHost, kRank, kPid, kScope, kId, kWhat };
 
-// Long, and of use elsewhere: beside the expiry that they belong to, where `show` puts them, and
-// added up by `list --stats`.
+// Returns whether the table leaves the event out by default: `show` prints these events with their
+// expiry, and `list --stats` adds them up.
 bool is_detail(std::string_view event) {
   return event == "incident" || event == "evidence" || event == "evidence_command" ||
          event == "peer_evidence" || event == "worker_ended";
@@ -54,7 +54,7 @@ std::string elapsed_of_timeout(const Record& record) {
   return joined({seconds_of(record, "elapsed_s"), seconds_of(record, "timeout_s")}, " of ");
 }
 
-// Of what a record counts, or lists.
+// Returns "3 expired" of a number, or of a list of three.
 std::string count_of(const Record& record, std::string_view key, std::string_view what) {
   simdjson::dom::element value;
   simdjson::dom::array listed;

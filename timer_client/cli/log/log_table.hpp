@@ -1,4 +1,4 @@
-// Which records `timer_client log` shows, and what a record looks like as a row of its table.
+// The records that `timer_client log` shows, and the rows of its table.
 // SPDX-License-Identifier: MIT
 #pragma once
 

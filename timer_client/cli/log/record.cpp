@@ -17,7 +17,7 @@ std::string_view view_of(dom::element value) {
   return value.get_string().get(text) == simdjson::SUCCESS ? text : std::string_view{};
 }
 
-// By the length of the key first: a record has many fields, and few of them are wanted here.
+// The length of the key comes first: a record has many fields, and few of them are wanted here.
 void read_field(std::string_view key, dom::element value, Record& record) {
   switch (key.size()) {
     case 2:

@@ -14,7 +14,7 @@ namespace filetimer::cli {
 
 inline constexpr std::int64_t kSchema = 1;
 
-// What a record may lack.
+// Values that a record may lack.
 using Integer = std::optional<std::int64_t>;
 using Number = std::optional<double>;
 

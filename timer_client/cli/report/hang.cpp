@@ -43,7 +43,7 @@ std::string machine_of(const Record& record) {
   return fmt::format("{}\n{}", record.host, record.boot_id);
 }
 
-// Of a worker whose host may have another name in the picture.
+// Returns the host of the worker as records have it. The picture may call it otherwise.
 std::string host_of(const ExpiredWorker& worker) {
   return worker.machine.substr(0, worker.machine.find('\n'));
 }
@@ -60,7 +60,7 @@ bool is_duration(const Number& seconds) {
   return seconds && *seconds >= 0 && *seconds <= kLongestScopeS;
 }
 
-// Of two times of one clock. Records may hold any numbers.
+// Returns the difference of two times of one clock. Records may hold any numbers.
 double seconds_between(const Integer& begin_ns, const Integer& end_ns) {
   return begin_ns && end_ns ? (static_cast<double>(*end_ns) - static_cast<double>(*begin_ns)) / 1e9
                             : 0;
@@ -184,8 +184,8 @@ class HangBuilder {
   }
 
  private:
-  // Of workers of which no other record says that they are gone. The record of a killed one may
-  // come before that of its death.
+  // Marks the ends of workers that no other record calls gone. The record of the end of a killed
+  // worker may come before that of its death.
   void add_ends() {
     for (const auto& [lane, at_s] : ends_) {
       if (std::ranges::find(lane->marks, Mark::Kind::kDeath, &Mark::kind) == lane->marks.end()) {

@@ -70,7 +70,7 @@ struct Hang {
     StackTree stacks;  // of main threads
   };
   std::vector<Children> child_stacks;  // in the order of the lanes
-  // Of the evidence commands on each host.
+  // The output of an evidence command on one host.
   struct CommandOutput {
     std::string name;  // of the command
     std::string host;

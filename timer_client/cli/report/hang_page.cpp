@@ -169,7 +169,7 @@ std::string key_of_the_picture(const Hang& hang) {
       mark("&#10005;", "death"));
 }
 
-// What the picture does not show, said beside it.
+// Returns sentences about what the picture does not show.
 std::string doubts_of(const Hang& hang) {
   std::string html;
   const auto add = [&](const std::string& text) {
@@ -235,7 +235,7 @@ std::vector<WorkerName> workers_to_look_at(const Hang& hang) {
   return workers;
 }
 
-// Of the workers to look at, for paper and for phones, which show no tooltips.
+// Returns the events of the workers to look at as tables: paper and phones show no tooltips.
 std::string events_of(const Hang& hang) {
   std::string html;
   std::size_t tables = 0;

@@ -31,7 +31,7 @@ using DrawnLane = std::vector<const Lane*>;
 // kMostLanes, workers in one scope that entered it together share one.
 std::vector<DrawnLane> drawn_lanes(const Hang& hang);
 inline constexpr std::size_t kMostLanes = 72;
-// Of those lanes, how many svg_of() draws.
+// How many of those lanes svg_of() draws.
 inline constexpr std::size_t kMostLanesDrawn = 256;
 
 // Returns pieces of the picture, one below the other, between which a page may end. Each is a <div>

@@ -16,7 +16,7 @@
 namespace filetimer::cli {
 namespace {
 
-// In units of the image, which is as wide as this and is scaled by the browser.
+// All lengths are in units of the image, which is as wide as this and is scaled by the browser.
 constexpr double kWidth = 1200;
 constexpr double kLabelWidth = 190;  // the page's style has the share of it, too
 constexpr double kRowHeight = 16;
@@ -52,7 +52,7 @@ TimeAxis axis_of(const Hang& hang) {
   return {hang.begin_s, hang.end_s, {kLabelWidth, kWidth}};
 }
 
-// Of one scope, or of scopes that ended and are too short for bars of their own.
+// The bar of one scope, or of scopes that ended and are too short for bars of their own.
 struct DrawnBar {
   const ScopeBar* bar = nullptr;  // the longest
   std::size_t scopes = 1;
@@ -61,7 +61,7 @@ struct DrawnBar {
   double end_s = 0;
 };
 
-// Of one event, or of several of one kind at one place.
+// The mark of one event, or of several of one kind at one place.
 struct DrawnMark {
   const Mark* mark = nullptr;  // the first
   std::size_t events = 1;
@@ -419,7 +419,7 @@ class Drawing {
   TimeAxis axis_;
   bool has_odd_;  // else the first to expire is the one to look at
   std::string pieces_;
-  // Of the piece that is being drawn.
+  // These are of the piece that is being drawn.
   std::string names_;
   std::string grounds_;
   std::string body_;

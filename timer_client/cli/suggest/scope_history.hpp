@@ -1,4 +1,4 @@
-// What logs and pages say of the scopes of each name: how long they took, and which of them missed
+// The scopes of each name as logs and pages have them: how long they took, and which of them missed
 // their deadlines.
 // SPDX-License-Identifier: MIT
 #pragma once

@@ -30,9 +30,9 @@ inline constexpr double kOrderFactor = 1.5;
 // With fewer scopes the 99.9th percentile is not known well enough.
 inline constexpr std::uint64_t kMinSamples = 100;
 
-// What the scopes of one name took, without the first of each thread: start-up and compilation take
-// longer. A quantile is off by at most a sixteenth, and so is the longest duration if a first scope
-// was longer.
+// How long the scopes of one name took, without the first of each thread: start-up and compilation
+// take longer. A quantile is off by at most a sixteenth, and so is the longest duration if a first
+// scope was longer.
 struct Durations {
   std::uint64_t count = 0;
   Duration median{};

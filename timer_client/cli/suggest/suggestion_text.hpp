@@ -1,4 +1,4 @@
-// What `timer_client suggest` prints.
+// The output of `timer_client suggest`.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace filetimer::cli {
 
-// What there is to say where no scope has a duration.
+// The text for logs in which no scope has a duration.
 inline constexpr std::string_view kNoDurations =
     "no scope has a duration: workers write theirs when they exit, and workers on the pipe, such "
     "as "

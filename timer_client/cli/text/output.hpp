@@ -39,7 +39,7 @@ class Output {
 // Returns whether to use colour: only on a terminal, never with NO_COLOR or on a dumb terminal.
 bool wants_colour(int fd);
 
-// What tables are printed on.
+// The terminal, pipe or file on which tables are printed.
 struct Screen {
   std::size_t width = 0;  // in characters; 0: of a pipe or a file, where nothing is cut
   bool has_colour = false;

@@ -77,7 +77,7 @@ unsigned three_bytes_at(std::string_view text, std::size_t at) {
   return bits(0, 0x0F) << 12U | bits(1, 0x3F) << 6U | bits(2, 0x3F);
 }
 
-// Of the characters of three bytes: those that reorder text, end a line or have no width.
+// Returns whether a character of three bytes reorders text, ends a line or has no width.
 bool is_invisible(unsigned code_point) {
   return (code_point >= 0x200B && code_point <= 0x200F) ||
          (code_point >= 0x2028 && code_point <= 0x202E) ||
