@@ -124,12 +124,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (!key) {
       continue;
     }
-    ExpiryPage report(*key);
+    IncidentRecords records(*key);
     FUZZ_CHECK(reader.rewind());
     while (const Record* const record = reader.next()) {
-      report.take(*record);
+      records.take(*record);
     }
-    check_printed(report.page(false), kPageWidth);
+    check_printed(ExpiryPage(*key, records).page(false), kPageWidth);
   }
   return 0;
 }

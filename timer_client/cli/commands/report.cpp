@@ -90,20 +90,18 @@ int run_report(const ReportOptions& options) {
   }
   ExpiryChoice choice{.host = options.host, .dir = options.place.dir, .files = {}};
   choice.take_words(options.words);
-  std::optional<HangCollector> collector;
-  std::string id;
+  std::optional<IncidentRecords> records;
   const int code = read_chosen_expiry(choice, [&](const ExpiryKey& key, const Record& record) {
-    if (!collector) {
-      collector.emplace(key);
-      id = key.id;
+    if (!records) {
+      records.emplace(key);
     }
-    collector->take(record);
+    records->take(record);
   });
-  if (!collector) {
+  if (!records) {
     return code;
   }
-  const Hang hang = collector->hang();
-  const std::string output = options.output.value_or(default_output(id));
+  const Hang hang = hang_of(*records);
+  const std::string output = options.output.value_or(default_output(records->key().id));
   const std::string logs =
       choice.files.empty() ? "the server's log" : listed(choice.files, kLogsNamed);
   int written = write_file(output, html_page(hang, logs));

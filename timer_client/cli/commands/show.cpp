@@ -23,21 +23,21 @@ struct ShowOptions {
 
 int run_show(const ShowOptions& options) {
   Output out;
-  std::optional<ExpiryPage> report;
+  std::optional<IncidentRecords> records;
   ExpiryChoice choice{.host = options.host, .dir = options.place.dir, .files = {}};
   choice.take_words(options.words);
   const int code = read_chosen_expiry(choice, [&](const ExpiryKey& key, const Record& record) {
     if (!options.json) {
-      if (!report) {
-        report.emplace(key);
+      if (!records) {
+        records.emplace(key);
       }
-      report->take(record);
+      records->take(record);
     } else if (key.is_of(record)) {
       out.write(std::string(record.line) + "\n");
     }
   });
-  if (report) {
-    out.write(report->page(wants_colour(out.fd())));
+  if (records) {
+    out.write(ExpiryPage(records->key(), *records).page(wants_colour(out.fd())));
   }
   return std::max(code, out.finish());
 }

@@ -128,24 +128,23 @@ void ExpiryPage::keep(const Record& record, Records& records) {
   }
 }
 
+ExpiryPage::ExpiryPage(ExpiryKey key, const IncidentRecords& records)
+    : key_(std::move(key)), records_(records) {
+  records.each([this](const Record& record) { take(record); });
+}
+
 void ExpiryPage::take(const Record& record) {
-  const bool is_near = !record.time_us || !key_.time_us ||
-                       std::abs(*record.time_us - *key_.time_us) <= kIncidentSpanUs;
-  if (is_near) {
-    incidents_.take(record);
-  }
+  const bool is_of_worker = record.pid == key_.pid;
   if (key_.is_of(record)) {
     keep(record, own_);
   } else if (record.host == key_.host && is_warning(record)) {
-    if (!record.pid || record.pid == key_.pid) {
+    if (!record.pid || is_of_worker) {
       keep(record, warnings_);
     }
-  } else if (record.host == key_.host && is_near && record.pid == key_.pid &&
-             (record.event == "expired" || record.event == "evidence")) {
-    keep(record, siblings_);
-  } else if (record.host == key_.host && is_near &&
+  } else if (record.host == key_.host &&
              (record.event == "evidence_command" || record.event == "peer_evidence" ||
-              record.event == "server_stopped")) {
+              record.event == "server_stopped" ||
+              (is_of_worker && (record.event == "expired" || record.event == "evidence")))) {
     keep(record, siblings_);
   }
 }
@@ -240,7 +239,7 @@ std::string ExpiryPage::headline() const {
 // Returns a sentence that names the odd one out; empty: there is none, or this worker is the odd
 // one.
 std::string ExpiryPage::whom_it_may_have_waited_for() const {
-  const JobIncident incident = incidents_.combine(expired_worker(), true);
+  const JobIncident incident = records_.combine(expired_worker(), true);
   const WorkerName shown = worker_of(own_[0]->record);
   const bool is_elsewhere =
       std::any_of(incident.groups.begin(), incident.groups.end(),
@@ -360,7 +359,7 @@ void ExpiryPage::add_open_scopes(Page& page) const {
 void ExpiryPage::add_ranks(Page& page) const {
   const Record* const verdict = find("expired");
   const Record& base = verdict != nullptr ? *verdict : own_[0]->record;
-  add_ranks_at_expiry(page, incidents_.combine(expired_worker(), true), key_.id, worker_of(base));
+  add_ranks_at_expiry(page, records_.combine(expired_worker(), true), key_.id, worker_of(base));
 }
 
 // Adds the outputs that all expiries of an incident share, or those of a job in it.

@@ -15,23 +15,12 @@
 
 namespace filetimer::cli {
 
-struct ExpiryKey {
-  std::string host;
-  std::string id;
-  Integer pid;
-  Integer time_us;  // of its first record
-
-  [[nodiscard]] bool is_of(const Record& record) const {
-    return record.id == id && (record.host.empty() || record.host == host);
-  }
-};
-
-// Keeps what concerns one expiry of all records that it is given, in the order of the logs.
+// The page of one expiry.
 class ExpiryPage {
  public:
-  explicit ExpiryPage(ExpiryKey key) : key_(std::move(key)) {}
+  // The records have to live as long as this.
+  ExpiryPage(ExpiryKey key, const IncidentRecords& records);
 
-  void take(const Record& record);
   [[nodiscard]] std::string page(bool colour) const;
 
   // Returns what happened, in one sentence; empty: no record was of this expiry.
@@ -50,6 +39,7 @@ class ExpiryPage {
   };
   using Records = std::vector<std::unique_ptr<const Kept>>;
 
+  void take(const Record& record);
   static void keep(const Record& record, Records& records);
   [[nodiscard]] const Record* find(std::string_view event) const;
   // The same of another scope of this worker that expired together with it: of these only the first
@@ -73,12 +63,12 @@ class ExpiryPage {
   void add_outcome(Page& page) const;
 
   ExpiryKey key_;
+  const IncidentRecords& records_;
   Records own_;       // of this expiry
   Records warnings_;  // `warned` and `deferred` of its host, which name no expiry
   // `expired` and `evidence` of its worker with other ids, `evidence_command` and `peer_evidence`
   // of any incident, and `server_stopped` of any server.
   Records siblings_;
-  IncidentRecords incidents_;
 };
 
 }  // namespace filetimer::cli

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -32,8 +33,12 @@ constexpr double kSameEntryShare = 0.1;
 constexpr std::size_t kRangesListed = 16;      // every second rank of many would fill the page
 constexpr std::string_view kNoJobId = "none";  // torchrun's, where none is given
 
-std::string machine_of(const Record& record) {
-  return fmt::format("{}\n{}", record.host, record.boot_id);
+bool concerns_an_incident(std::string_view event) {
+  constexpr std::array<std::string_view, 13> kEvents{
+      "evidence_command", "peer_evidence", "incident",      "expired", "evidence",
+      "killed",           "warned",        "deferred",      "hook",    "left_open",
+      "released_late",    "worker_ended",  "server_stopped"};
+  return std::ranges::find(kEvents, event) != kEvents.end();
 }
 
 // The clock of a record and of its deadline are one, so the difference holds on any clock.
@@ -181,6 +186,10 @@ bool is_listed(const WorkerName& worker, const std::vector<ScopeGroup>& groups) 
 
 }  // namespace
 
+std::string machine_of(const Record& record) {
+  return fmt::format("{}\n{}", record.host, record.boot_id);
+}
+
 ExpiredWorker read_expired(const Record& record) {
   ExpiredWorker expired{
       .worker = {std::string(record.host), record.pid, record.rank, record.text("comm")},
@@ -242,12 +251,38 @@ const ExpiredWorker* JobIncident::told_from() const {
 
 // --- IncidentRecords ---
 
+bool IncidentRecords::is_near(const Record& record) const {
+  return !record.time_us || !key_.time_us ||
+         std::abs(*record.time_us - *key_.time_us) <= kIncidentSpanUs;
+}
+
 void IncidentRecords::take(const Record& record) {
-  if (record.event == "incident" && !record.incident.empty()) {
-    records_.push_back({machine_of(record), std::string(record.incident), record.time_us,
-                        std::string(record.line)});
-  } else if (record.event == "expired") {
+  const bool is_near_one = is_near(record);
+  const bool is_warning_of_worker = (record.event == "warned" || record.event == "deferred") &&
+                                    record.host == key_.host &&
+                                    (!record.pid || record.pid == key_.pid);
+  if ((!key_.is_of(record) && !is_warning_of_worker &&
+       !(is_near_one && concerns_an_incident(record.event))) ||
+      known_.contains(record.line)) {
+    return;
+  }
+  std::string& line = lines_.emplace_back();
+  line.reserve(record.line.size() + kLinePadding);
+  line = record.line;
+  known_.insert(line);
+  if (is_near_one && record.event == "incident" && !record.incident.empty()) {
+    records_.push_back({machine_of(record), std::string(record.incident), record.time_us, line});
+  } else if (is_near_one && record.event == "expired") {
     expired_.push_back(read_expired(record));
+  }
+}
+
+void IncidentRecords::each(const std::function<void(const Record&)>& call) const {
+  dom::parser parser;
+  for (const std::string& line : lines_) {
+    if (const auto record = parse_record(parser, line)) {
+      call(*record);
+    }
   }
 }
 
@@ -264,7 +299,8 @@ void IncidentRecords::add_workers(const IncidentRecord& record, const std::strin
                                   std::vector<WorkerAt>& workers) const {
   dom::parser parser;
   dom::object fields;
-  if (parser.parse(record.line).get_object().get(fields) != simdjson::SUCCESS) {
+  if (parser.parse(record.line.data(), record.line.size(), false).get_object().get(fields) !=
+      simdjson::SUCCESS) {
     return;
   }
   std::vector<WorkerAt> all;

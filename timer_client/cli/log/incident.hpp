@@ -6,8 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "timer_client/cli/log/record.hpp"
@@ -18,6 +22,17 @@ class Page;
 
 // Records that are further from an expiry than this do not belong to its incident.
 inline constexpr std::int64_t kIncidentSpanUs = 122'000'000;
+
+struct ExpiryKey {
+  std::string host;
+  std::string id;
+  Integer pid;
+  Integer time_us;  // of its first record
+
+  [[nodiscard]] bool is_of(const Record& record) const {
+    return record.id == id && (record.host.empty() || record.host == host);
+  }
+};
 
 struct WorkerName {
   std::string host;  // empty: that of the expiry that is shown
@@ -85,14 +100,24 @@ struct IncidentRecord {
   std::string machine;
   std::string id;
   Integer time_us;
-  std::string line;  // parsed when it is needed: most are not
+  std::string_view line;  // parsed when it is needed: most are not
 };
 
-// The `expired` and `incident` records around an expiry.
+// The records that concern one expiry and its incident, chosen once for all pages.
 class IncidentRecords {
  public:
-  // Takes any record and keeps those two.
+  explicit IncidentRecords(ExpiryKey key) : key_(std::move(key)) {}
+
+  // Takes records of all hosts in the order of their times, and keeps those. One that comes twice
+  // counts once: logs may have been joined.
   void take(const Record& record);
+
+  [[nodiscard]] const ExpiryKey& key() const { return key_; }
+  // Returns whether the record may be of the incident by its time. The other records that are kept
+  // are of the expiry itself, or warnings of its worker.
+  [[nodiscard]] bool is_near(const Record& record) const;
+  // Calls the function with each record, which is valid until it returns.
+  void each(const std::function<void(const Record&)>& call) const;
   // Combines what belongs to one incident of the job of `around`, as it was when that one expired.
   // If `is_shown`, its host needs no name.
   [[nodiscard]] JobIncident combine(const ExpiredWorker& around, bool is_shown) const;
@@ -102,10 +127,15 @@ class IncidentRecords {
   void add_workers(const IncidentRecord& record, const std::string& host, const Integer& moment_us,
                    JobIncident& incident, std::vector<WorkerAt>& workers) const;
 
+  ExpiryKey key_;
+  std::deque<std::string> lines_;
+  std::unordered_set<std::string_view> known_;  // of lines_
   std::vector<ExpiredWorker> expired_;
   std::vector<IncidentRecord> records_;
 };
 
+// Returns what distinguishes the machine of a record.
+std::string machine_of(const Record& record);
 // Returns what an `expired` record says.
 ExpiredWorker read_expired(const Record& record);
 

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -39,21 +38,9 @@ constexpr std::string_view kExitedInside = "exited inside ";
 // A worker of a machine.
 using LaneKey = std::pair<std::string, std::int64_t>;
 
-std::string machine_of(const Record& record) {
-  return fmt::format("{}\n{}", record.host, record.boot_id);
-}
-
 // Returns the host of the worker as records have it. The picture may call it otherwise.
 std::string host_of(const ExpiredWorker& worker) {
   return worker.machine.substr(0, worker.machine.find('\n'));
-}
-
-bool concerns_a_hang(std::string_view event) {
-  constexpr std::array<std::string_view, 13> kEvents{
-      "evidence_command", "peer_evidence", "incident",      "expired", "evidence",
-      "killed",           "warned",        "deferred",      "hook",    "left_open",
-      "released_late",    "worker_ended",  "server_stopped"};
-  return std::ranges::find(kEvents, event) != kEvents.end();
 }
 
 bool is_duration(const Number& seconds) {
@@ -538,61 +525,39 @@ std::string_view zero_of(const Hang& hang) {
   return hang.incident.expired.empty() ? "record" : "verdict";
 }
 
-void HangCollector::take(const Record& record) {
-  const bool is_near = !record.time_us || !key_.time_us ||
-                       std::abs(*record.time_us - *key_.time_us) <= kIncidentSpanUs;
-  if ((key_.is_of(record) || (is_near && concerns_a_hang(record.event))) &&
-      !known_.contains(record.line)) {
-    std::string& line = lines_.emplace_back();
-    line.reserve(record.line.size() + kLinePadding);
-    line = record.line;
-    known_.insert(line);
-  }
-}
-
-Hang HangCollector::hang() const {
-  dom::parser parser;
-  const auto replay = [&](const auto& take) {
-    for (const std::string& line : lines_) {
-      if (const auto record = parse_record(parser, line)) {
-        take(*record);
-      }
-    }
-  };
-  IncidentRecords incidents;
-  ExpiryPage chosen(key_);
+Hang hang_of(const IncidentRecords& records) {
+  const ExpiryKey& key = records.key();
   Integer least_us;  // of all records
-  replay([&](const Record& record) {
+  records.each([&](const Record& record) {
     least_us = least_us && record.time_us ? std::min(*least_us, *record.time_us)
                : least_us                 ? least_us
                                           : record.time_us;
-    incidents.take(record);
-    chosen.take(record);
   });
-  ExpiredWorker around = chosen.expired_worker();
+  ExpiredWorker around = ExpiryPage(key, records).expired_worker();
   Hang hang;
-  hang.incident = incidents.combine(around, false);
+  hang.incident = records.combine(around, false);
   const auto with_incident = std::ranges::find_if(
       hang.incident.expired, [](const ExpiredWorker& one) { return !one.incident.empty(); });
   if (around.incident.empty() && with_incident != hang.incident.expired.end()) {
     // A warning names no incident, but led to this one.
     around = *with_incident;
     around.worker.host = host_of(around);
-    hang.incident = incidents.combine(around, false);
+    hang.incident = records.combine(around, false);
   }
   const ExpiredWorker& first =
       hang.incident.expired.empty() ? around : hang.incident.expired.front();
   const ExpiredWorker* const from = hang.incident.told_from();
   const ExpiredWorker& told = from == nullptr ? around : *from;
-  ExpiryPage report({host_of(told), told.id, told.worker.pid, told.time_us});
-  hang.zero_us = first.time_us.value_or(key_.time_us.value_or(least_us.value_or(0)));
+  const ExpiryPage page({host_of(told), told.id, told.worker.pid, told.time_us}, records);
+  hang.headline = page.headline();
+  hang.facts = page.facts();
+  hang.zero_us = first.time_us.value_or(key.time_us.value_or(least_us.value_or(0)));
   HangBuilder builder(hang, around);
-  replay([&](const Record& record) {
-    report.take(record);
-    builder.take(record);
+  records.each([&](const Record& record) {
+    if (key.is_of(record) || records.is_near(record)) {
+      builder.take(record);
+    }
   });
-  hang.headline = report.headline();
-  hang.facts = report.facts();
   builder.finish();
   return hang;
 }

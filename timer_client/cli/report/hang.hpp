@@ -4,16 +4,13 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "timer_client/cli/log/expiry_page.hpp"
 #include "timer_client/cli/log/incident.hpp"
-#include "timer_client/cli/log/record.hpp"
 #include "timer_client/cli/report/stack_tree.hpp"
 
 namespace filetimer::cli {
@@ -85,22 +82,8 @@ struct Hang {
 // and of an expiry whose verdict is in no log.
 std::string_view zero_of(const Hang& hang);
 
-// Keeps of all records those that concern the hang of one expiry.
-class HangCollector {
- public:
-  explicit HangCollector(ExpiryKey key) : key_(std::move(key)) {}
-
-  // Takes records of all hosts in the order of their times. One that comes twice counts once: logs
-  // may have been joined.
-  void take(const Record& record);
-  // Returns the hang; its headline and facts are those of JobIncident::told_from(). A record of the
-  // expiry must have been taken.
-  [[nodiscard]] Hang hang() const;
-
- private:
-  ExpiryKey key_;
-  std::deque<std::string> lines_;  // of records near the expiry, of any host
-  std::unordered_set<std::string_view> known_;
-};
+// Returns the hang around the expiry of the records, of which there is one at least; its headline
+// and facts are those of JobIncident::told_from().
+Hang hang_of(const IncidentRecords& records);
 
 }  // namespace filetimer::cli

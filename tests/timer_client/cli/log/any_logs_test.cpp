@@ -371,18 +371,23 @@ void write_hang(const TempFolder& folder, const Hang& hang,
 
 // What is told of the hang, whichever of its expiries is asked about.
 std::set<std::string> told_of(const TempFolder& folder) {
-  OpenedLogs opened = open_logs("", {folder.path()});
-  IncidentRecords records;
+  const auto each = [&](const std::function<void(const Record&)>& take) {
+    OpenedLogs opened = open_logs("", {folder.path()});
+    read_merged(opened.logs, [&](const Record& record) {
+      take(record);
+      return true;
+    });
+  };
   std::vector<ExpiredWorker> all;
-  read_merged(opened.logs, [&](const Record& record) {
-    records.take(record);
+  each([&](const Record& record) {
     if (record.event == "expired") {
       all.push_back(read_expired(record));
     }
-    return true;
   });
   std::set<std::string> told;
   for (const ExpiredWorker& around : all) {
+    IncidentRecords records({around.worker.host, around.id, around.worker.pid, around.time_us});
+    each([&](const Record& record) { records.take(record); });
     const JobIncident incident = records.combine(around, false);
     const ExpiredWorker* const from = incident.told_from();
     std::string one = fmt::format(
