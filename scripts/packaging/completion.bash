@@ -31,7 +31,7 @@ _filetimer_options() {
 }
 
 _filetimer_subcommands() {
-  "$1" --help 2>/dev/null | sed -nE '1,/^Subcommands:/d; s/^  ([a-z]+) .*/\1/p'
+  "$1" --help 2>/dev/null | sed -nE '1,/^Watch:/d; /^Examples:/q; s/^  ([a-z]+) .*/\1/p'
 }
 
 _filetimer_among() {  # WORDS

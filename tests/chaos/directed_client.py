@@ -327,7 +327,7 @@ def standard_error_cannot_be_written(world):
     read, broken = os.pipe()
     os.close(read)
     full = os.open("/dev/full", os.O_WRONLY)
-    run = ("timer_client", "run", "--after", "10s", "--", "true")
+    run = ("timer_client", "run", "--timeout", "10s", "--", "true")
     started = []
     for how, number, close in (("closed", full, "2>&-"), ("full", full, ""), ("broken", broken, "")):
         for words, expected in ((("timer_client", "ping"), 4), (run, 125), (("timer_server", "--no"), 2)):
@@ -406,20 +406,20 @@ if queue["count"] + queue["firsts"] != 102 * 21:  # the time before each beat, a
 
 
 def exit_status_of_run(world):
-    """timer_client run: --max-timeout cuts --after; the server dies, and COMMAND succeeds or is killed by somebody
+    """timer_client run: --max-timeout cuts --timeout; the server dies, and COMMAND succeeds or is killed by somebody
     else; none runs; it is switched off."""
     def status(*words, **environment):
         return subprocess.Popen([world.programs.path("timer_client"), "run", *words],
                                 env=world.environment(environment), stderr=subprocess.DEVNULL, cwd=world.folder)
     server = world.server("--max-timeout", "200ms")
-    cut = status("--after", "1h", "--", "sleep", "10")
+    cut = status("--timeout", "1h", "--", "sleep", "10")
     found = {"expired at --max-timeout": (cut.wait(BOUND_S), 124)}
     for expired in world.records("expired"):
         world.excuse("known-scopes", "COMMAND keeps no history", subject=f"pid {expired['pid']}")
     server.stop()
     server = world.server()
-    unwatched = status("--after", "500ms", "--", "sh", "-c", "echo > started; sleep 1")
-    killed = status("--after", "500ms", "--", "sh", "-c", "echo > started2; sleep 1; kill -9 $$")
+    unwatched = status("--timeout", "500ms", "--", "sh", "-c", "echo > started; sleep 1")
+    killed = status("--timeout", "500ms", "--", "sh", "-c", "echo > started2; sleep 1; kill -9 $$")
     wait_until(lambda: (world.folder / "started").exists() and (world.folder / "started2").exists(), "COMMAND")
     server.kill()
     found["succeeded without a server"] = unwatched.wait(BOUND_S), 0

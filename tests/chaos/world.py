@@ -571,7 +571,7 @@ class World:
         scope.number = RUN_NUMBERS
         timeout = {"timeout_ns": timeout_ms * 1_000_000} if timeout_ms else {}
         opens = scope.begin("open", key="run", scope="run", via="run", **timeout)
-        after = ["--after", f"{timeout_ms}ms"] if timeout_ms else []
+        after = ["--timeout", f"{timeout_ms}ms"] if timeout_ms else []
         popen = self.start(name, [self.programs.path("timer_client"), "run", "--scope", "run", *after, *words,
                                   "--", *argv], env, dir, stderr=stderr)
         parent = self.made(Process(self, name + "r", popen.pid, popen), spawn)

@@ -30,7 +30,7 @@ class Mpirun(JobCase):
         self.start("server", [BIN / "timer_server", "--dir", run])
         wait_until("the server is ready", lambda: "ready " in self.output("server"))
         status = self.mpirun(
-            "timer_client", "run", "--after", "3", "--scope", "rank", "--",
+            "timer_client", "run", "--timeout", "3", "--scope", "rank", "--",
             "sh", "-c", "echo rank $OMPI_COMM_WORLD_RANK; test $OMPI_COMM_WORLD_RANK -ne 2 || sleep 600",
             FILETIMER_DIR=str(run))
         self.assertEqual(status, 124, self.output("mpirun"))

@@ -135,7 +135,7 @@ class TerminalCase(ServerCase):
 
 class Run(TerminalCase):
     def test_ctrl_c_reaches_command_once(self):
-        terminal, pid = self.start(CLIENT, "run", "--after", "1h", "--")
+        terminal, pid = self.start(CLIENT, "run", "--timeout", "1h", "--")
         for count in range(1, 6):
             terminal.type("\x03")
             terminal.read_until(f"INT {count}")
@@ -214,8 +214,8 @@ class Shell(TerminalCase):
         return self.shell.read_until(wanted)
 
     def test_acquire_watches_the_shell_that_calls_it(self):
-        self.say("t acquire --scope typed --after 1h; echo exit $?.", "exit 0.")
-        self.say("(t acquire --scope below --after 1h; echo sub $BASHPID.; sleep 60) &", "sub ")
+        self.say("t acquire --scope typed --timeout 1h; echo exit $?.", "exit 0.")
+        self.say("(t acquire --scope below --timeout 1h; echo sub $BASHPID.; sleep 60) &", "sub ")
         below = int(self.shell.read_until(".")[:-1])
         self.wait_until("a scope is missing", lambda: (
             self.open_scopes(self.shell.pid), self.open_scopes(below)) == (["typed"], ["below"]))
@@ -224,11 +224,11 @@ class Shell(TerminalCase):
                         and self.open_scopes(below) == [])
 
     def test_run_in_the_background_ends_as_command_does(self):
-        self.say("t run --after 1h -- sh -c 'exit 9' & wait $!; echo exit $?.", "exit 9.")
+        self.say("t run --timeout 1h -- sh -c 'exit 9' & wait $!; echo exit $?.", "exit 9.")
 
     def test_run_stops_with_command_at_ctrl_z_and_goes_on_with_it(self):
         words = " ".join(f"'{word}'" for word in self.command)
-        self.shell.type(f"t run --after 1h -- {words}\n")
+        self.shell.type(f"t run --timeout 1h -- {words}\n")
         pid = self.command_pid(self.shell)
         self.wait_until("no scope", lambda: self.open_scopes(pid) != [])
         self.shell.type("\x1a")

@@ -221,9 +221,11 @@ TEST_CASE("a client does nothing under FILETIMER=off, or after it was moved from
   const testing::TempFolder folder;
   std::optional<TimerClient> client;
   SUBCASE("off") {
-    const Variable off("FILETIMER", "off");
-    client.emplace(TimerClient::connect(unwatched(folder.path("run"))));
-    CHECK_FALSE(std::filesystem::exists(folder.path("run")));
+    for (const char* word : {"0", "false", "no", "off"}) {
+      const Variable off("FILETIMER", word);
+      client.emplace(TimerClient::connect(unwatched(folder.path("run"))));
+      CHECK_FALSE(std::filesystem::exists(folder.path("run")));
+    }
   }
   SUBCASE("moved from") {
     FakeServer server;

@@ -47,7 +47,7 @@ class ClientWithTorchServer(unittest.TestCase):
     def worker(self, scope, after):
         process = subprocess.Popen(["sleep", "60"])
         self.addCleanup(end, process)
-        self.say("acquire", process, scope, "--after", after)
+        self.say("acquire", process, scope, "--timeout", after)
         return process
 
     def assert_killed(self, process):
@@ -58,23 +58,23 @@ class ClientWithTorchServer(unittest.TestCase):
 
     def test_release_ends_what_acquire_started(self):
         process = self.worker("copy", "2s")
-        self.say("acquire", process, "copy", "--after", "2s")  # renews it
+        self.say("acquire", process, "copy", "--timeout", "2s")  # renews it
         self.say("release", process, "copy")
         self.assert_killed(self.worker("hung", "2500ms"))
         self.assertIsNone(process.poll())
 
     def test_an_inner_scope_does_not_disarm_the_outer(self):
         process = self.worker("step", "1s")
-        self.say("acquire", process, "inner", "--after", "1s")
+        self.say("acquire", process, "inner", "--timeout", "1s")
         self.say("release", process, "inner")
         self.assert_killed(process)
 
     def test_run_exits_with_124_if_command_hangs(self):
-        code = self.client("run", "--fifo", self.pipe, "--after", "500ms", "--", "sleep", "60")
+        code = self.client("run", "--fifo", self.pipe, "--timeout", "500ms", "--", "sleep", "60")
         self.assertEqual(code, 124)
 
     def test_run_ends_with_the_status_of_a_healthy_command(self):
-        code = self.client("run", "--fifo", self.pipe, "--after", "20s", "--", "sh", "-c", "exit 7")
+        code = self.client("run", "--fifo", self.pipe, "--timeout", "20s", "--", "sh", "-c", "exit 7")
         self.assertEqual(code, 7)
 
 

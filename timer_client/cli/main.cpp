@@ -4,11 +4,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/parse_error.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/text/output.hpp"
+#include "timer_client/cli/text/words.hpp"
 #include "timer_client/client/messages.hpp"
 
 namespace {
@@ -46,11 +48,14 @@ std::string unexpected_word(const CLI::App& root) {
     }
   }
   if (const auto words = root.remaining(); !words.empty()) {
-    std::string message = "unexpected '" + words[0] + "': expected one of";
+    std::vector<std::string> names;
     for (const CLI::App* app : root.get_subcommands([](const CLI::App*) { return true; })) {
-      message += ' ' + app->get_name();
+      names.push_back(app->get_name());
     }
-    return message;
+    const std::string meant = meant_by(words[0], names);
+    return "unexpected '" + words[0] + "': " +
+           (meant.empty() ? "expected one of " + joined(names, " ")
+                          : "did you mean '" + meant + "'?");
   }
   return {};
 }
@@ -71,7 +76,7 @@ int main(int argc, char** argv) {
   root.set_version_flag("--version", "timer_client " FILETIMER_VERSION);
   root.footer(
       "Examples:\n"
-      "  timer_client run --after 2h -- python train.py\n"
+      "  timer_client run --timeout 2h -- python train.py\n"
       "  timer_client list\n"
       "  timer_client show last\n\n"
       "Environment: FILETIMER_DIR names the runtime directory, FILETIMER_RPC_TIMEOUT is the\n"
@@ -80,22 +85,26 @@ int main(int argc, char** argv) {
       "own (timer_client run --help).");
   root.allow_extras();
   root.require_subcommand(0, 1);  // a file may have the name of a subcommand
-  const Command commands[] = {add_run(root, words.command),
-                              add_acquire(root),
-                              add_release(root),
-                              add_list(root),
-                              add_log(root),
-                              add_show(root),
-                              add_report(root),
-                              add_suggest(root),
-                              add_ping(root),
-                              add_status(root),
-                              add_dump(root),
-                              add_drain(root),
-                              add_shutdown(root),
-                              add_rendezvous(root)};
-  for (const Command& command : commands) {
-    command.app->allow_extras();
+  constexpr const char* kWatch = "Watch";
+  constexpr const char* kNow = "See what is going on";
+  constexpr const char* kPast = "Find out what happened";
+  constexpr const char* kControl = "Control the server";
+  const std::pair<const char*, Command> commands[] = {{kWatch, add_run(root, words.command)},
+                                                      {kWatch, add_acquire(root)},
+                                                      {kWatch, add_release(root)},
+                                                      {kNow, add_list(root)},
+                                                      {kNow, add_dump(root)},
+                                                      {kNow, add_status(root)},
+                                                      {kPast, add_show(root)},
+                                                      {kPast, add_report(root)},
+                                                      {kPast, add_log(root)},
+                                                      {kPast, add_suggest(root)},
+                                                      {kControl, add_ping(root)},
+                                                      {kControl, add_drain(root)},
+                                                      {kControl, add_shutdown(root)},
+                                                      {kControl, add_rendezvous(root)}};
+  for (const auto& [group, command] : commands) {
+    command.app->allow_extras()->group(group);
   }
   try {
     std::reverse(words.ours.begin(), words.ours.end());  // CLI11 expects the reverse order
@@ -113,7 +122,7 @@ int main(int argc, char** argv) {
   if (const auto level = filetimer::client_messages::take_level_of_environment(); !level) {
     return usage_error(root, level.error().message);
   }
-  for (const Command& command : commands) {
+  for (const auto& [group, command] : commands) {
     if (command.app->parsed()) {
       return command.run();
     }

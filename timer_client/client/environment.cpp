@@ -37,15 +37,18 @@ std::string_view environment_word(const char* name) {
 }
 
 bool is_switched_off() {
+  constexpr std::array<std::string_view, 5> kOn{"", "on", "1", "true", "yes"};
+  constexpr std::array<std::string_view, 4> kOff{"off", "0", "false", "no"};
   const std::string_view word = environment_word(kSwitchVariable);
-  if (!word.empty() && word != "on" && word != "off") {
+  const bool is_off = std::ranges::find(kOff, word) != kOff.end();
+  if (!is_off && std::ranges::find(kOn, word) == kOn.end()) {
     client_messages::notice("${} is '{}': expected on or off; it counts as on", kSwitchVariable,
                             word);
   }
-  if (word == "off") {
-    client_messages::info("${} is off: no scope is watched", kSwitchVariable);
+  if (is_off) {
+    client_messages::info("${} is {}: no scope is watched", kSwitchVariable, word);
   }
-  return word == "off";
+  return is_off;
 }
 
 std::optional<ConnectOptions::Missing> missing_by_environment() {

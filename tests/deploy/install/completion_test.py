@@ -99,7 +99,7 @@ class Completion(Case):
         self.assertIn(str(os.getpid()), self.offered("timer_client acquire --pid "))
 
     def test_a_command_is_not_taken_for_ours(self):
-        for line in ("timer_server --dry-run -- ", "timer_client run --after 2s -- "):
+        for line in ("timer_server --dry-run -- ", "timer_client run --timeout 2s -- "):
             self.assertEqual(self.offered(line + "sle") & {"sleep", "--sleep"}, {"sleep"})
             self.assertEqual(self.offered(line + "sleep --dr"), set())
 
@@ -111,9 +111,9 @@ class Completion(Case):
         self.addCleanup(server.communicate)
         self.addCleanup(server.terminate)
         server.stdout.readline()
-        run(CLIENT, "run", "--dir", self.path("run"), "--scope", "too slow", "--after", "100ms",
+        run(CLIENT, "run", "--dir", self.path("run"), "--scope", "too slow", "--timeout", "100ms",
             "--", "sleep", "1000", status=124)
-        run(CLIENT, "acquire", "--dir", self.path("run"), "--scope", "still open", "--after", "1h",
+        run(CLIENT, "acquire", "--dir", self.path("run"), "--scope", "still open", "--timeout", "1h",
             "--pid", str(worker.pid))
         ids = self.offered("timer_client show ")
         self.assertIn("last", ids)

@@ -37,7 +37,7 @@ def files_below(folder):
 
 def subcommands():
     """Returns the subcommands of timer_client that --help lists."""
-    listed = run(CLIENT, "--help").partition("\nSubcommands:\n")[2]
+    listed = run(CLIENT, "--help").partition("\nWatch:\n")[2].partition("\nExamples:\n")[0]
     return re.findall(r"^  ([a-z]+) ", listed, re.MULTILINE)
 
 

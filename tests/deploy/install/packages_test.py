@@ -129,9 +129,9 @@ class Packages(Case):
         client = os.path.join(root, "usr/bin/timer_client")
         folder = self.path("run")
         environment = {"PATH": "/usr/bin:/bin", "HOME": self.folder}
-        run(server, "--dir", folder, "--", client, "run", "--after", "1m", "--", "true",
+        run(server, "--dir", folder, "--", client, "run", "--timeout", "1m", "--", "true",
             env=environment)
-        run(server, "--dir", folder, "--", client, "run", "--after", "100ms", "--scope", "slow",
+        run(server, "--dir", folder, "--", client, "run", "--timeout", "100ms", "--scope", "slow",
             "--", "sleep", "1000", env=environment, status=124)
         by_event = {record["event"]: record for record in
                     records([os.path.join(folder, "expired.jsonl")])}
@@ -267,7 +267,7 @@ class Packages(Case):
         inside(*APT, "install", "--no-install-recommends",
                *(f"/debs/{os.path.basename(deb)}" for deb in self.debs.values()))
 
-        inside("timer_server", "--dir", "/tmp/run", "--", "timer_client", "run", "--after",
+        inside("timer_server", "--dir", "/tmp/run", "--", "timer_client", "run", "--timeout",
                "100ms", "--scope", "slow", "--", "sleep", "1000", status=124)
         self.assertIn("hung in `slow`", inside("timer_client", "show", "last", "--dir",
                                                "/tmp/run"))

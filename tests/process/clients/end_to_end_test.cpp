@@ -32,7 +32,7 @@ std::int64_t requests_of(const Server& server) {
 TEST_CASE("run exits 124 when COMMAND was killed, and the record has COMMAND's name") {
   const TempFolder temp;
   Server server(temp);
-  CHECK(run_client(temp, server, {"run", "--after", "200ms", "--", "sleep", "100"}).status ==
+  CHECK(run_client(temp, server, {"run", "--timeout", "200ms", "--", "sleep", "100"}).status ==
         exited(124));
   const Record killed = server.wait_for([](const Record& r) { return r.is("killed"); });
   CHECK(killed.text("scope") == "sleep");
@@ -50,7 +50,7 @@ TEST_CASE("run exits 124 when COMMAND was killed by SIGKILL after the grace peri
   const TempFolder temp;
   Server server(temp);
   CHECK(run_client(temp, server,
-                   {"run", "--after", "300ms", "--signal", "TERM", "--grace", "100ms", "--scope",
+                   {"run", "--timeout", "300ms", "--signal", "TERM", "--grace", "100ms", "--scope",
                     "stubborn", "--", worker_path(), "ignore-term"})
             .status == exited(124));
   const Record killed = server.wait_for([](const Record& r) { return r.is("killed"); });
@@ -62,9 +62,9 @@ TEST_CASE("a COMMAND that ends in time leaves no record, however short it is") {
   const TempFolder temp;
   Server server(temp);
   for (int i = 0; i < 50; ++i) {
-    CHECK(run_client(temp, server, {"run", "--after", "1h", "--", "true"}).status == exited(0));
+    CHECK(run_client(temp, server, {"run", "--timeout", "1h", "--", "true"}).status == exited(0));
   }
-  CHECK(run_client(temp, server, {"run", "--after", "1h", "--", "sh", "-c", "sleep 0.1; exit 3"})
+  CHECK(run_client(temp, server, {"run", "--timeout", "1h", "--", "sh", "-c", "sleep 0.1; exit 3"})
             .status == exited(3));
   server.barrier();
   CHECK(server.stop() == exited(0));
@@ -80,7 +80,7 @@ TEST_CASE(
     "acquire in a shell sets a deadline for that shell, also after it executes another program") {
   const TempFolder temp;
   Server server(temp);
-  CHECK(run_shell(temp, server, "$T acquire --scope x --after 300ms; exec sleep 100") ==
+  CHECK(run_shell(temp, server, "$T acquire --scope x --timeout 300ms; exec sleep 100") ==
         killed_by(SIGKILL));
   const Record killed = server.wait_for([](const Record& r) { return r.is("killed"); });
   CHECK(killed.text("scope") == "x");
@@ -93,13 +93,14 @@ TEST_CASE(
   Server server(temp);
   // The shell ends after the server has read its requests, because its pid is unused afterwards.
   const std::string until_read =
-      "&& $T acquire --scope marker$$ --after 1ms --signal 0 && until grep -q "
+      "&& $T acquire --scope marker$$ --timeout 1ms --signal 0 && until grep -q "
       "\"\\\"marker$$\\\",\\\"verdict\\\"\" $FILETIMER_DIR/expired.jsonl; do sleep 0.01; done && ";
   CHECK(run_shell(temp, server,
-                  "$T acquire --scope kept --after 1h && $T release --scope kept " + until_read +
+                  "$T acquire --scope kept --timeout 1h && $T release --scope kept " + until_read +
                       "exit 5") == exited(5));
   CHECK(run_shell(temp, server,
-                  "$T acquire --scope forgotten --after 1h " + until_read + "exit 6") == exited(6));
+                  "$T acquire --scope forgotten --timeout 1h " + until_read + "exit 6") ==
+        exited(6));
   const Record left = server.wait_for([](const Record& r) { return r.is("left_open"); });
   CHECK(left.text("scope") == "forgotten");
   server.barrier();
@@ -110,11 +111,11 @@ TEST_CASE(
 TEST_CASE("a server around run exits with the status of run") {
   const TempFolder temp;
   const Finished late = run_server(temp, {"--dir", temp.path("run"), "--", client_path(), "run",
-                                          "--after", "200ms", "--", "sleep", "100"});
+                                          "--timeout", "200ms", "--", "sleep", "100"});
   CHECK(late.status == exited(124));
   CHECK(count(read_log(temp.path("run/expired.jsonl")), "killed") == 1);
   const Finished in_time = run_server(temp, {"--dir", temp.path("run"), "--", client_path(), "run",
-                                             "--after", "1h", "--", "sh", "-c", "exit 9"});
+                                             "--timeout", "1h", "--", "sh", "-c", "exit 9"});
   CHECK(in_time.status == exited(9));
 }
 
@@ -124,7 +125,8 @@ TEST_CASE("acquire while the server drains exits 6 and says why, but renews an o
   const Worker worker("block");
   const std::string pid = std::to_string(worker.pid());
   const auto acquire = [&](const std::string& scope, const std::string& after) {
-    return run_client(temp, server, {"acquire", "--scope", scope, "--after", after, "--pid", pid});
+    return run_client(temp, server,
+                      {"acquire", "--scope", scope, "--timeout", after, "--pid", pid});
   };
   CHECK(acquire("kept", "1h").status == exited(0));
   CHECK(run_client(temp, server, {"shutdown", "--mode", "if_idle"}).status ==
@@ -154,7 +156,7 @@ TEST_CASE("acquire exits 6 while the server shuts down, and 4 when the server wa
       {.argv = {client_path(), "shutdown", "--dir", server.dir()}, .err = temp.path("waits")});
   REQUIRE(wait_until([&] { return !read_file(temp.path("waits")).empty(); }));
   const std::vector<std::string> words{
-      "acquire", "--scope", "new", "--after", "1h", "--pid", std::to_string(worker.pid())};
+      "acquire", "--scope", "new", "--timeout", "1h", "--pid", std::to_string(worker.pid())};
   const Finished refused = run_client(temp, server, words);
   CHECK(refused.status == exited(6));
   CHECK(refused.err.find("' is shutting down: it watches no new scopes\n") != std::string::npos);
@@ -168,7 +170,7 @@ TEST_CASE("acquire on a bare pipe exits 0 while the server drains") {
   Server server(temp, {"--fifo", temp.path("pipe")});
   const Worker worker("block");
   CHECK(run_client(temp, server, {"drain"}).status == exited(0));
-  Child child({.argv = {client_path(), "acquire", "--scope", "new", "--after", "1h", "--pid",
+  Child child({.argv = {client_path(), "acquire", "--scope", "new", "--timeout", "1h", "--pid",
                         std::to_string(worker.pid()), "--fifo", temp.path("pipe")},
                .environment = {{"XDG_RUNTIME_DIR", temp.path("none")}}});
   CHECK(child.status() == exited(0));
@@ -181,12 +183,12 @@ TEST_CASE(
   Server server(temp);
   CHECK(run_client(temp, server, {"drain"}).status == exited(0));
   const Finished ran =
-      run_client(temp, server, {"run", "--after", "20ms", "--", "sh", "-c", "sleep 0.2; exit 7"});
+      run_client(temp, server, {"run", "--timeout", "20ms", "--", "sh", "-c", "sleep 0.2; exit 7"});
   CHECK(ran.status == exited(7));
   CHECK(ran.err == "timer_client: COMMAND runs unwatched: the timer server in '" + server.dir() +
                        "' is draining: it watches no new scopes\n");
   CHECK(run_client(temp, server, {"drain", "--off"}).status == exited(0));
-  CHECK(run_client(temp, server, {"run", "--after", "20ms", "--", "sleep", "100"}).status ==
+  CHECK(run_client(temp, server, {"run", "--timeout", "20ms", "--", "sleep", "100"}).status ==
         exited(124));
   server.barrier();
   CHECK(count(server.records(), "rejected") == 0);

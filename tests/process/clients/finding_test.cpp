@@ -79,12 +79,12 @@ TEST_CASE("no link is made to a log whose path is another file in each process")
   CHECK_FALSE(exists(server.dir() + "/log_link"));
 }
 
-TEST_CASE("a client that finds no server names a server around a COMMAND") {
+TEST_CASE("a client that finds no server asks the only one around a COMMAND, and names several") {
   const TempFolder temp;
   const filetimer::testing::Environment places{{"XDG_RUNTIME_DIR", temp.path()},
                                                {"XDG_STATE_HOME", temp.path("state")}};
   const auto check = [&](int code, const std::string& more) {
-    for (const char* question : {"list", "ping", "status"}) {
+    for (const char* question : {"ping", "status"}) {
       CAPTURE(question);
       const Finished asked = run(temp, client_path(), {question}, places);
       CAPTURE(asked.err);
@@ -102,8 +102,13 @@ TEST_CASE("a client that finds no server names a server around a COMMAND") {
         temp, {.environment = places, .with_dir = false, .command = {"/bin/sh", "-c", command}});
     REQUIRE(wait_until([&] { return exists(pid_file); }));
     const HeldPid left_behind(std::stoi(read_file(pid_file)));
-    check(4, fmt::format("; one is running in '{}': name it with --dir or $FILETIMER_DIR",
-                         server.dir()));
+    check(0, fmt::format(": asking the one in '{}'", server.dir()));
+    Server other(temp,
+                 {.environment = places, .with_dir = false, .command = {"/bin/sleep", "1000"}});
+    check(4, fmt::format("; one is running in '{}', and 1 more beside it: name it with --dir or "
+                         "$FILETIMER_DIR",
+                         std::min(server.dir(), other.dir())));
+    CHECK(other.stop() != exited(0));
     const Finished suggested = run(temp, client_path(), {"suggest"}, places);
     CHECK(contains(suggested.err, "; one is running in '" + server.dir() + "'"));
     server.process().signal(SIGKILL);  // its directory stays

@@ -271,7 +271,7 @@ TEST_CASE("a status page that is cut short is made whole again, and says still w
   CHECK(fs::file_size(page) == bytes);
   const Finished refused = run_client(
       temp, server,
-      {"acquire", "--scope", "s", "--after", "1h", "--pid", std::to_string(worker.pid())});
+      {"acquire", "--scope", "s", "--timeout", "1h", "--pid", std::to_string(worker.pid())});
   CHECK(refused.status == exited(6));
   CHECK(contains(refused.err, "draining"));
 }

@@ -274,14 +274,14 @@ TEST_CASE("in a pid namespace of its own acquire, release and run refuse to send
   for (const char* command : {"acquire", "release"}) {
     std::vector<std::string> words{command, "--dir", server.dir(), "--scope", "s", "--pid", "2"};
     if (std::string_view(command) == "acquire") {
-      words.insert(words.end(), {"--after", "1h", "--signal", "0"});
+      words.insert(words.end(), {"--timeout", "1h", "--signal", "0"});
     }
     const Finished refused = run_inside(words);
     CHECK(refused.status == exited(6));
     CHECK(refused.err.find(why) != std::string::npos);
   }
   const Finished run = run_inside(
-      {"run", "--dir", server.dir(), "--after", "1h", "--", "touch", temp.path("started")});
+      {"run", "--dir", server.dir(), "--timeout", "1h", "--", "touch", temp.path("started")});
   CHECK(run.status == exited(125));
   CHECK(run.err.find(why) != std::string::npos);
   CHECK_FALSE(exists(temp.path("started")));
@@ -298,7 +298,7 @@ TEST_CASE("acquire reports that no server runs, whatever an earlier server left"
   REQUIRE(::pwrite(board.get(), &another_namespace, sizeof another_namespace,
                    offsetof(filetimer::Board, pid_namespace)) == sizeof another_namespace);
   const Finished none = run_client(
-      temp, {"acquire", "--dir", server.dir(), "--scope", "s", "--after", "1h", "--signal", "0"});
+      temp, {"acquire", "--dir", server.dir(), "--scope", "s", "--timeout", "1h", "--signal", "0"});
   CHECK(none.status == exited(4));
 }
 

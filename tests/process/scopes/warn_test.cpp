@@ -174,7 +174,7 @@ TEST_CASE("timer_client run and acquire set soft deadlines") {
   sleeper.signal(SIGKILL);
   CHECK(run.status() == exited(128 + SIGKILL));
   Worker worker("block");
-  Child acquire({.argv = {client_path(), "acquire", "--scope", "copy", "--after", "1h",
+  Child acquire({.argv = {client_path(), "acquire", "--scope", "copy", "--timeout", "1h",
                           "--warn-after", "20ms", "--pid", std::to_string(worker.pid())},
                  .environment = {{"FILETIMER_DIR", server.dir()}}});
   CHECK(acquire.status() == exited(0));

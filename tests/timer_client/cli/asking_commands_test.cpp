@@ -148,52 +148,68 @@ TEST_CASE("each answer is printed, and has an exit code") {
     int code = 0;
     std::size_t asked = 1;
   };
-  for (const Case& c : std::vector<Case>{
-           {{"status", "--json"}, status, status + "\n", ""},
-           {{"status"}, status, "server pid  4711\n\nmay\n  signal  yes\n", ""},
-           {{"drain"},
-            R"({"answer":"done","draining":true,"open_scope_count":1})",
-            "draining: 1 scope is open, new scopes are not watched\n",
-            ""},
-           {{"drain", "--off"},
-            R"({"answer":"done","draining":false,"open_scope_count":1})",
-            "not draining: new scopes are watched\n",
-            ""},
-           {{"drain"},
-            R"({"answer":"done","draining":true,"open_scope_count":2})",
-            "draining: 2 scopes are open, new scopes are not watched\n",
-            ""},
-           {{"dump", "--rank", "3000000000"}, dumped, "pid 12 (t)\n  scopes  none\n", ""},
-           {{"dump", "--all", "--json"}, dumped, dumped + "\n", ""},
-           {{"drain"}, R"({"answer":"invalid","reason":"what?"})", "", "what?\n", kExitUsage},
-           {{"shutdown"},
-            R"({"answer":"refused",)" + busy,
-            table,
-            "2 scopes are open\n",
-            kExitRefused},
-           {{"shutdown"},
-            R"({"answer":"timed_out",)" + busy,
-            table,
-            "2 scopes are open\n",
-            kExitTimedOut},
-           {{"shutdown"},
-            R"({"answer":"refused","reason":"busy","open_scope_count":1,"workers":[)"
-            R"({"pid":12,"comm":"t"}]})",
-            "PID  WORKER\n 12  t\n",
-            "busy\n",
-            kExitRefused},
-           {{"shutdown"},
-            R"({"answer":"refused","reason":"busy","open_scope_count":1,"open_scopes":[)"
-            R"({"pid":12,"scope":"step","elapsed_s":1.5}]})",
-            "PID  SCOPE  ELAPSED  REMAINING\n 12  step    1.50 s       none\n",
-            "busy\n",
-            kExitRefused},
-           {meet, R"({"answer":"timed_out","reason":"1 of 2 came","missing":[0]})", "",
-            "rendezvous 'epoch': 1 of 2 came; missing: 0\n", kExitTimedOut, 2},
-           {meet, R"({"answer":"invalid","reason":"what?"})", "", "what?\n", kExitUsage},
-           {meet, R"({"answer":"refused","reason":"busy"})", "", "busy\n", kExitRefused},
-           {meet, R"({"answer":"done","round":7,"joined":[]})",
-            "rendezvous 'epoch', round 7: all 2 ranks have joined\n", ""}}) {
+  for (
+      const Case& c : std::vector<Case>{
+          {{"status", "--json"}, status, status + "\n", ""},
+          {{"status", "--all"}, status, "server pid  4711\n\nmay\n  signal  yes\n", ""},
+          {{"status"},
+           R"({"answer":"done","server_pid":4711,"server_version":"1.2","uptime_s":12.5,"dir":"/d",)"
+           R"("log":"/l\u001b","announcement":"draining","workers":3,"open_scopes":7,"requests":12,)"
+           R"("rejected":1,"expired":2,"killed":1,"kills_under_way":1,"unkillable":0,)"
+           R"("log_trouble":"full","may":{"signal":true,"kernel_stacks":false}})",
+           "server       pid 4711, version 1.2, up 12.5 s\n"
+           "directory    /d\n"
+           "log          /l\\x1b\n"
+           "state        draining: no new scopes are watched\n"
+           "watched      3 workers, 7 open scopes\n"
+           "expired      2 expired, 1 killed, 1 kills under way\n"
+           "requests     12 read, 1 rejected\n"
+           "may          signal, no kernel stacks\n"
+           "log trouble  full\n",
+           ""},
+          {{"drain"},
+           R"({"answer":"done","draining":true,"open_scope_count":1})",
+           "draining: 1 scope is open, new scopes are not watched\n",
+           ""},
+          {{"drain", "--off"},
+           R"({"answer":"done","draining":false,"open_scope_count":1})",
+           "not draining: new scopes are watched\n",
+           ""},
+          {{"drain"},
+           R"({"answer":"done","draining":true,"open_scope_count":2})",
+           "draining: 2 scopes are open, new scopes are not watched\n",
+           ""},
+          {{"dump", "--rank", "3000000000"}, dumped, "pid 12 (t)\n  scopes  none\n", ""},
+          {{"dump", "--all", "--json"}, dumped, dumped + "\n", ""},
+          {{"drain"}, R"({"answer":"invalid","reason":"what?"})", "", "what?\n", kExitUsage},
+          {{"shutdown"},
+           R"({"answer":"refused",)" + busy,
+           table,
+           "2 scopes are open\n",
+           kExitRefused},
+          {{"shutdown"},
+           R"({"answer":"timed_out",)" + busy,
+           table,
+           "2 scopes are open\n",
+           kExitTimedOut},
+          {{"shutdown"},
+           R"({"answer":"refused","reason":"busy","open_scope_count":1,"workers":[)"
+           R"({"pid":12,"comm":"t"}]})",
+           "PID  WORKER\n 12  t\n",
+           "busy\n",
+           kExitRefused},
+          {{"shutdown"},
+           R"({"answer":"refused","reason":"busy","open_scope_count":1,"open_scopes":[)"
+           R"({"pid":12,"scope":"step","elapsed_s":1.5}]})",
+           "PID  SCOPE  ELAPSED  REMAINING\n 12  step    1.50 s       none\n",
+           "busy\n",
+           kExitRefused},
+          {meet, R"({"answer":"timed_out","reason":"1 of 2 came","missing":[0]})", "",
+           "rendezvous 'epoch': 1 of 2 came; missing: 0\n", kExitTimedOut, 2},
+          {meet, R"({"answer":"invalid","reason":"what?"})", "", "what?\n", kExitUsage},
+          {meet, R"({"answer":"refused","reason":"busy"})", "", "busy\n", kExitRefused},
+          {meet, R"({"answer":"done","round":7,"joined":[]})",
+           "rendezvous 'epoch', round 7: all 2 ranks have joined\n", ""}}) {
     CAPTURE(c.answer);
     const TempFolder folder;
     AnsweringServer server(folder.path(), c.answer);

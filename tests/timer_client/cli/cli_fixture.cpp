@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -20,6 +21,13 @@ namespace filetimer::cli {
 namespace {
 
 bool is_on_terminal = false;
+
+// The expected texts have times.
+[[maybe_unused]] const bool is_in_utc = [] {
+  ::setenv("TZ", "UTC0", 1);
+  ::tzset();
+  return true;
+}();
 
 // Redirects one of this process's descriptors to a file while the object lives.
 class Redirected {

@@ -116,7 +116,7 @@ void serve_from_another_pid_namespace(const testing::TempFolder& folder) {
 TEST_CASE("run opens a scope on COMMAND, releases it and ends with COMMAND's status") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
-  Program program({"run", "--dir", folder.path(), "--after", "1h", "--signal", "TERM", "--grace",
+  Program program({"run", "--dir", folder.path(), "--timeout", "1h", "--signal", "TERM", "--grace",
                    "5s", "--warn-after", "30m", "--", "sh", "-c", "echo $$; exit 7"});
   const std::string pid = program.read_line();
   CHECK(program.exit_code() == 7);
@@ -143,7 +143,7 @@ TEST_CASE("run ends with 124 if COMMAND was killed at its deadline, with 128+N b
     int code;
   };
   for (const Case& c : {Case{"1ms", 124}, Case{"1h", 128 + SIGKILL}, Case{"inf", 128 + SIGKILL}}) {
-    Program program({"run", "--dir", folder.path(), "--after", c.after, "--", "sleep", "60"});
+    Program program({"run", "--dir", folder.path(), "--timeout", c.after, "--", "sleep", "60"});
     const auto acquire = pipe.next();
     if (c.code == 124) {
       const double until = acquire.expiration_time;
@@ -180,9 +180,9 @@ TEST_CASE("run passes signals on to COMMAND, which has the caller's signal mask"
 // A COMMAND that ends with 3 when the file is there.
 std::vector<std::string> until_there(const testing::TempFolder& folder, const std::string& after) {
   return {
-      "run",     "--dir", folder.path(),
-      "--after", after,   "--",
-      "sh",      "-c",    "until [ -e " + folder.path("go") + " ]; do sleep 0.01; done; exit 3"};
+      "run",       "--dir", folder.path(),
+      "--timeout", after,   "--",
+      "sh",        "-c",    "until [ -e " + folder.path("go") + " ]; do sleep 0.01; done; exit 3"};
 }
 
 TEST_CASE("run sends its scope as soon as a server takes it") {
@@ -190,8 +190,7 @@ TEST_CASE("run sends its scope as soon as a server takes it") {
   testing::Pipe pipe(folder.path("requests"));
   const std::size_t bytes = pipe.fill();
   Program run(until_there(folder, "1h"));
-  CHECK(run.read_line() ==
-        "timer_client: COMMAND is watched once a timer server runs\n");
+  CHECK(run.read_line() == "timer_client: COMMAND is watched once a timer server runs\n");
   pipe.drain(bytes);
   CHECK(pipe.next().scope_id == "sh#process");
   testing::write_file(folder.path("go"), "");
@@ -229,7 +228,7 @@ TEST_CASE("acquire and release apply to the calling process, under the given nam
   testing::Pipe pipe(folder.path("requests"));
   const std::string fifo = folder.path("requests");
   for (int i = 0; i < 2; ++i) {
-    Program acquire({"acquire", "--fifo", fifo, "--scope", "copy", "--after", "10m"});
+    Program acquire({"acquire", "--fifo", fifo, "--scope", "copy", "--timeout", "10m"});
     CHECK(acquire.exit_code() == 0);
     const auto line = pipe.next();
     CHECK(line.pid == ::getpid());
@@ -262,7 +261,7 @@ TEST_CASE("no pid is written if the last server was in another pid namespace") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));  // as a service manager holds it between two servers
   serve_from_another_pid_namespace(folder);
-  Program acquire({"acquire", "--dir", folder.path(), "--scope", "copy", "--after", "10m"});
+  Program acquire({"acquire", "--dir", folder.path(), "--scope", "copy", "--timeout", "10m"});
   CHECK(acquire.read_line().find("another pid namespace") != std::string::npos);
   CHECK(acquire.exit_code() == 4);
   Program release({"release", "--dir", folder.path(), "--scope", "copy"});
@@ -296,11 +295,19 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
   };
   const Case cases[] = {
       {{}, 2, "no subcommand: see timer_client --help"},
-      {{"rum"},
+      {{"rum"}, 2, "unexpected 'rum': did you mean 'run'?"},
+      {{"statsu"}, 2, "unexpected 'statsu': did you mean 'status'?"},
+      {{"kill"},
        2,
-       "unexpected 'rum': expected one of run acquire release list log show report suggest "
-       "ping status dump drain shutdown rendezvous"},
-      {{"run", "--after", "1h"}, 125, "run: no COMMAND: expected '-- COMMAND [ARG...]' at the end"},
+       "unexpected 'kill': expected one of run acquire release list dump status show report log "
+       "suggest ping drain shutdown rendezvous"},
+      {{"log", "--event", "kiled"},
+       2,
+       "log: --event: unknown event 'kiled': did you mean 'killed'?"},
+      {{"acquire", "--scope", "x"}, 2, "acquire: --timeout is required"},
+      {{"run", "--timeout", "1h"},
+       125,
+       "run: no COMMAND: expected '-- COMMAND [ARG...]' at the end"},
       {{"run", "sleep", "1"},
        125,
        "run: unexpected 'sleep': expected '-- COMMAND [ARG...]' at the end"},
@@ -310,7 +317,7 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
       {{"acquire", "--scop", "x"},
        2,
        "acquire: unexpected '--scop': see timer_client acquire --help"},
-      {{"acquire", "--after", "5"}, 2, "acquire: --scope is required"},
+      {{"acquire", "--timeout", "5"}, 2, "acquire: --scope is required"},
       {{"ping", "list"}, 2, "ping: unexpected 'list': see timer_client ping --help"},
       {{"log", "--follow=maybe"}, 2, "log: --follow: 'maybe': expected no value"},
       {{"log", "--rank", "x"}, 2, "log: --rank: 'x' is not a number: expected 0 or more"},
@@ -319,24 +326,24 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
       {{"release", "--scope", "x", "--pid", "0"},
        2,
        "release: --pid: '0' is not a process to watch: expected a number over 1"},
-      {{"acquire", "--scope", "x", "--after", "5", "--pid", "2147483647", "--dir", "/none"},
+      {{"acquire", "--scope", "x", "--timeout", "5", "--pid", "2147483647", "--dir", "/none"},
        1,
        "process 2147483647 does not exist: nothing to watch"},
       {{"run", "--signal", "999", "--", "x"},
        125,
        "run: --signal: '999' is not a signal: expected a name such as TERM or SIGTERM, or a number "
        "from 0 to 64"},
-      {{"run", "--after", "5s", "--warn-after", "5s", "--", "x"},
+      {{"run", "--timeout", "5s", "--warn-after", "5s", "--", "x"},
        125,
        "--warn-after: the warning is after 5s: expected more than 0 and less than the timeout, 5s"},
-      {{"acquire", "--scope", "x", "--after", "5s", "--warn-after", "1m"},
+      {{"acquire", "--scope", "x", "--timeout", "5s", "--warn-after", "1m"},
        2,
        "--warn-after: the warning is after 1m: expected more than 0 and less than the timeout, 5s"},
-      {{"acquire", "--scope", "x", "--after", "inf", "--warn-after", "inf"},
+      {{"acquire", "--scope", "x", "--timeout", "inf", "--warn-after", "inf"},
        2,
        "--warn-after: the warning is after inf: expected more than 0 and less than the timeout, "
        "inf"},
-      {{"acquire", "--scope", "x", "--after", "5s", "--warn-after", "soon"},
+      {{"acquire", "--scope", "x", "--timeout", "5s", "--warn-after", "soon"},
        2,
        "acquire: --warn-after: 'soon' is not a duration: expected a positive number with an "
        "optional unit (us, ms, s, m, h, d), such as 30, 1.5 or 500ms, or inf"},
@@ -372,8 +379,8 @@ TEST_CASE("help has the value of each option in capitals, what it means, and the
 TEST_CASE("all words after -- belong to COMMAND, options and dashes, too") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
-  Program program({"run", "--dir", folder.path(), "--", "echo", "--help", "--", "--after"});
-  CHECK(program.read_line() == "--help -- --after\n");
+  Program program({"run", "--dir", folder.path(), "--", "echo", "--help", "--", "--timeout"});
+  CHECK(program.read_line() == "--help -- --timeout\n");
   CHECK(program.exit_code() == 0);
 }
 

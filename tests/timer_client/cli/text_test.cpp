@@ -7,9 +7,11 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <array>
+#include <utility>
 
 #include "common/posix.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
@@ -49,6 +51,23 @@ TEST_CASE("no line is wider than the terminal, and cut text is marked") {
   CHECK(cut_text("abcdef", 5) == "ab...");
   CHECK(cut_text("abcde", 5) == "abcde");
   CHECK(cut_text(accents, 4) == "\u00e9...");
+}
+
+TEST_CASE("times are local, with their zone, and a time without a zone is local, too") {
+  constexpr std::int64_t kTime = 1763694953'123456;  // 2025-11-21T03:15:53.123456Z
+  CHECK(time_text(kTime) == "2025-11-21 03:15:53.123456 UTC");
+  CHECK(time_text(-1) == "1969-12-31 23:59:59.999999 UTC");
+  ::setenv("TZ", "CET-1", 1);
+  ::tzset();
+  CHECK(time_text(kTime) == "2025-11-21 04:15:53.123456 CET");
+  for (const auto& [word, seconds] :
+       {std::pair{"2025-11-21 04:15:53", 53}, {"2025-11-21 04:15", 0}}) {
+    CHECK(parse_since(word, 0).value() == (kTime / 60'000'000 * 60 + seconds) * 1'000'000);
+  }
+  CHECK(parse_since("2025-11-21", 0).value() == parse_since("2025-11-20T23:00:00Z", 0).value());
+  CHECK(!parse_since("2025-11-21 04:15:5x", 0));
+  ::setenv("TZ", "UTC0", 1);
+  ::tzset();
 }
 
 TEST_CASE("nothing is cut in a pipe, and a wide row moves no other") {

@@ -127,6 +127,10 @@ bool is_open(const ServerLocation& place, const std::string& id, pid_t pid) {
 }
 
 int run_acquire(const AcquireArguments& options) {
+  if (!options.after) {
+    complain("acquire: --timeout is required");
+    return kExitUsage;
+  }
   if (!is_warn_after(options.warn_after, *options.after)) {
     complain("--warn-after: " + why_no_warn_after(*options.warn_after, *options.after));
     return kExitUsage;
@@ -194,16 +198,17 @@ Command add_acquire(CLI::App& root) {
       root.add_subcommand("acquire", "Start a timer that kills a process unless it is released");
   add_scope_option(*app, options->scope, "The timer's name; acquiring it again renews it")
       ->required();
-  add_duration_option(*app, "--after", options->after, "When it expires (inf: never)")->required();
+  add_timeout_option(*app, options->after, "When it expires (inf: never)");
   add_warn_after_option(*app, options->warn_after);
   add_pid_option(*app, *options);
   add_signal_option(*app, options->signal);
   add_place_options(*app, options->place);
-  app->footer(std::string("Examples:\n"
-                          "  timer_client acquire --scope copy --after 10m   # in a shell script\n"
-                          "  cp -r data /scratch\n"
-                          "  timer_client release --scope copy\n\n") +
-              kExits);
+  app->footer(
+      std::string("Examples:\n"
+                  "  timer_client acquire --scope copy --timeout 10m   # in a shell script\n"
+                  "  cp -r data /scratch\n"
+                  "  timer_client release --scope copy\n\n") +
+      kExits);
   return {app, [options] { return run_acquire(*options); }};
 }
 

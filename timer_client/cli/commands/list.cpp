@@ -3,11 +3,14 @@
 // also when the server hangs or is gone.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <thread>
 
 #include "common/boot.hpp"
 #include "common/json_fields.hpp"
@@ -31,7 +34,10 @@ struct ListOptions {
   bool statistics = false;
   bool stragglers = false;
   std::optional<double> factor;  // only with `stragglers`
+  bool watches = false;
 };
+
+constexpr std::chrono::seconds kWatchPeriod{2};
 
 // Returns why the options contradict each other; empty: they do not.
 std::string contradiction_in(const ListOptions& options) {
@@ -158,7 +164,7 @@ int run_list(const ListOptions& options) {
     complain("list: " + wrong);
     return kExitUsage;
   }
-  const RunFolder folder = resolve_run_folder(options.place.dir);
+  const RunFolder folder = resolve_run_folder(dir_of_server(options.place));
   const ServerSeen server = look_for_server(folder.dir);
   auto reading = read_pages(folder.dir, server.max_timeout, what_to_read(options));
   if (!reading) {
@@ -200,6 +206,23 @@ int run_list(const ListOptions& options) {
   return code != kExitDone || server.is_there ? code : kExitNoServer;
 }
 
+// Prints the list again and again, until the user or the reader ends that. A terminal shows the
+// latest list only.
+int watch(const ListOptions& options) {
+  const bool is_terminal = ::isatty(STDOUT_FILENO) == 1;
+  for (;;) {
+    Output screen;
+    screen.write(is_terminal ? "\x1b[H\x1b[2J" : "");
+    if (const int code = screen.finish(); code != kExitDone || screen.is_closed()) {
+      return code;
+    }
+    if (const int code = run_list(options); code != kExitDone && code != kExitNoServer) {
+      return code;
+    }
+    std::this_thread::sleep_for(kWatchPeriod);
+  }
+}
+
 }  // namespace
 
 Command add_list(CLI::App& root) {
@@ -207,6 +230,7 @@ Command add_list(CLI::App& root) {
   CLI::App* app =
       root.add_subcommand("list", "Every open scope: its worker and its remaining time");
   app->add_flag("--json", options->json, "A JSON object a line");
+  app->add_flag("--watch", options->watches, "Again every two seconds, until Ctrl-C");
   app->add_flag("--stats", options->statistics,
                 "Instead, how long scopes took, by name, with those of\n"
                 "workers that have ended, if the log has them");
@@ -242,7 +266,7 @@ Command add_list(CLI::App& root) {
       "other ranks.\n\n"
       "Exit codes: 0 done (also when nothing is open), 1 failed, 2 usage, 4 no server (open\n"
       "scopes are shown nevertheless).");
-  return {app, [options] { return run_list(*options); }};
+  return {app, [options] { return options->watches ? watch(*options) : run_list(*options); }};
 }
 
 }  // namespace filetimer::cli

@@ -142,9 +142,13 @@ Command add_log(CLI::App& root) {
          [options](const std::vector<std::string>& events) {
            for (const std::string& event : events) {
              if (std::ranges::find(known_events(), event) == known_events().end()) {
+               const std::vector<std::string> names(known_events().begin(), known_events().end());
+               const std::string meant = meant_by(event, names);
                throw CLI::ValidationError(
-                   "--event", fmt::format("unknown event '{}': expected one of {}", event,
-                                          fmt::join(known_events(), ", ")));
+                   "--event",
+                   meant.empty()
+                       ? fmt::format("unknown event '{}': expected one of {}", event, joined(names))
+                       : fmt::format("unknown event '{}': did you mean '{}'?", event, meant));
              }
            }
            options->filter.events = events;
@@ -160,6 +164,8 @@ Command add_log(CLI::App& root) {
   add_number_option(*app, "--rank", options->filter.rank, "RANK", "Only this rank");
   add_number_option(*app, "--pid", options->filter.pid, "PID", "Only this process");
   add_since_option(*app, options->filter.since_us);
+  add_until_option(*app, options->filter.until_us);
+  add_utc_option(*app);
   app->add_option("--host", options->filter.host, "Only this host")
       ->type_name("HOST")
       ->check(is_name);

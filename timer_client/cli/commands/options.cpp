@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <algorithm>
 #include <vector>
@@ -13,7 +15,9 @@
 #include "common/log_level.hpp"
 #include "common/numbers.hpp"
 #include "common/run_folder.hpp"
+#include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/words.hpp"
+#include "timer_client/client/environment.hpp"
 #include "timer_client/client/messages.hpp"
 #include "timer_client/client/server/server_look.hpp"
 
@@ -81,20 +85,43 @@ CLI::Option* add_number_option(CLI::App& app, const std::string& flag,
   return add_number<std::int64_t>(app, flag, value, type, description);
 }
 
-CLI::Option* add_since_option(CLI::App& app, std::optional<std::int64_t>& since_us) {
-  return app
-      .add_option_function<std::string>(
-          "--since",
-          [&since_us](const std::string& word) {
-            const auto since = parse_since(word, ClockReading::now().wall_ns / 1000);
-            if (!since) {
-              throw CLI::ValidationError("--since", since.error().message);
-            }
-            since_us = *since;
-          },
-          "Only records since that time: 2026-11-21T03:15:53Z,\n"
-          "or 10m for ten minutes ago")
+namespace {
+
+void add_time_option(CLI::App& app, const char* flag, std::optional<std::int64_t>& time_us,
+                     const char* description) {
+  app.add_option_function<std::string>(
+         flag,
+         [&time_us, flag](const std::string& word) {
+           const auto time = parse_since(word, ClockReading::now().wall_ns / 1000);
+           if (!time) {
+             throw CLI::ValidationError(flag, time.error().message);
+           }
+           time_us = *time;
+         },
+         description)
       ->type_name("TIME");
+}
+
+}  // namespace
+
+void add_since_option(CLI::App& app, std::optional<std::int64_t>& since_us) {
+  add_time_option(app, "--since", since_us,
+                  "Only records since that time: 2026-11-21T03:15:53Z,\n"
+                  "'2026-11-21 03:15' in local time, or 10m for ten minutes ago");
+}
+
+void add_until_option(CLI::App& app, std::optional<std::int64_t>& until_us) {
+  add_time_option(app, "--until", until_us, "Only records until that time");
+}
+
+void add_utc_option(CLI::App& app) {
+  app.add_flag_callback(
+      "--utc",
+      [] {
+        ::setenv("TZ", "UTC0", 1);
+        ::tzset();
+      },
+      "Times in UTC, not in local time");
 }
 
 void add_place_options(CLI::App& app, Place& place) {
@@ -135,6 +162,13 @@ CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,
           },
           description)
       ->type_name("DUR");
+}
+
+CLI::Option* add_timeout_option(CLI::App& app, std::optional<Duration>& value,
+                                const std::string& description) {
+  CLI::Option* const option = add_duration_option(app, "--timeout", value, description);
+  add_duration_option(app, "--after", value, {})->group("");
+  return option;
 }
 
 CLI::Option* add_warn_after_option(CLI::App& app, std::optional<Duration>& value) {
@@ -181,7 +215,9 @@ Result<int> parse_signal(std::string_view word) {
       word, kLastSignal));
 }
 
-std::string servers_below(const std::string& dir) {
+namespace {
+
+std::vector<std::string> live_servers_below(const std::string& dir) {
   std::vector<std::string> live;
   int looked_at = 0;
   Directory folders(dir);
@@ -192,10 +228,30 @@ std::string servers_below(const std::string& dir) {
       live.push_back(path);
     }
   }
+  std::sort(live.begin(), live.end());
+  return live;
+}
+
+}  // namespace
+
+std::string dir_of_server(const Place& place) {
+  if (!place.dir.empty() || !place.fifo.empty() || !environment_word(kDirVariable).empty()) {
+    return place.dir;
+  }
+  const std::string dir = resolve_run_folder("").dir;
+  const std::vector<std::string> live = live_servers_below(dir);
+  if (live.size() != 1 || look_for_server(dir).is_there) {
+    return place.dir;
+  }
+  complain(fmt::format("no timer server in '{}': asking the one in '{}'", dir, live[0]));
+  return live[0];
+}
+
+std::string servers_below(const std::string& dir) {
+  const std::vector<std::string> live = live_servers_below(dir);
   if (live.empty()) {
     return {};
   }
-  std::sort(live.begin(), live.end());
   return fmt::format(
       "; one is running in '{}'{}: name it with --dir or ${}", live[0],
       live.size() == 1 ? std::string() : fmt::format(", and {} more beside it", live.size() - 1),

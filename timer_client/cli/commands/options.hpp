@@ -22,6 +22,10 @@ struct Place {
 // Also adds --log-level, which applies to the whole process.
 void add_place_options(CLI::App& app, Place& place);
 
+// Returns the directory that was named. If none was, no server runs in the default one, and one
+// runs below it, returns that server's, after a line that says so.
+std::string dir_of_server(const Place& place);
+
 // Returns text to append to "no timer server in 'DIR'": that a server runs below `dir`, where
 // clients of `dir` do not find it. `timer_server -- COMMAND` makes a new folder there. Empty: none
 // runs.
@@ -31,6 +35,10 @@ CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,
                                  std::optional<Duration>& value, const std::string& description,
                                  EndlessDuration endless = EndlessDuration::kAllowed);
 
+// Adds `--timeout`, also under the hidden name `--after`.
+CLI::Option* add_timeout_option(CLI::App& app, std::optional<Duration>& value,
+                                const std::string& description);
+
 // Adds an option for a number of 0 or more.
 CLI::Option* add_number_option(CLI::App& app, const std::string& flag, int& value,
                                const std::string& type, const std::string& description);
@@ -38,8 +46,12 @@ CLI::Option* add_number_option(CLI::App& app, const std::string& flag,
                                std::optional<std::int64_t>& value, const std::string& type,
                                const std::string& description);
 
-// Adds `--since`: the time of the first record, in microseconds since the epoch.
-CLI::Option* add_since_option(CLI::App& app, std::optional<std::int64_t>& since_us);
+// Adds `--since` or `--until`: the time of the first or the last record, in microseconds since the
+// epoch.
+void add_since_option(CLI::App& app, std::optional<std::int64_t>& since_us);
+void add_until_option(CLI::App& app, std::optional<std::int64_t>& until_us);
+// Adds `--utc`, which makes UTC the local time of this process.
+void add_utc_option(CLI::App& app);
 
 // For check(): refuses an empty name. `--host "$UNSET"` must not select records.
 std::string is_name(const std::string& word);

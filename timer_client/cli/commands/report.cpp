@@ -141,6 +141,7 @@ Command add_report(CLI::App& root) {
   app->add_option("--host", options->host, "The host of ID, where two have the same")
       ->type_name("HOST")
       ->check(is_name);
+  add_utc_option(*app);
   add_place_options(*app, options->place);
   app->footer(
       "Examples:\n"

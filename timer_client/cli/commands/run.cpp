@@ -322,7 +322,7 @@ Command add_run(CLI::App& root, const std::vector<std::string>& command) {
   auto options = std::make_shared<RunArguments>();
   CLI::App* app = root.add_subcommand("run", "Run COMMAND, watched; end as GNU timeout does");
   app->formatter(std::make_shared<RunFormatter>());
-  add_duration_option(*app, "--after", options->after, "When COMMAND expires [inf]");
+  add_timeout_option(*app, options->after, "When COMMAND expires [inf]");
   add_warn_after_option(*app, options->warn_after);
   add_scope_option(*app, options->scope, "The scope's name in records [COMMAND's file name]");
   add_signal_option(*app, options->signal);
@@ -331,8 +331,8 @@ Command add_run(CLI::App& root, const std::vector<std::string>& command) {
   add_place_options(*app, options->place);
   app->footer(
       "Examples:\n"
-      "  timer_client run --after 2h -- python train.py\n"
-      "  timer_client run --after 90s --signal TERM --grace 10s --scope backup -- ./backup.sh\n\n"
+      "  timer_client run --timeout 2h -- python train.py\n"
+      "  timer_client run --timeout 90s --signal TERM --grace 10s --scope backup -- ./backup.sh\n\n"
       "Exit codes: COMMAND's own, 124 the server ended it, 125 no server, a server in another\n"
       "pid namespace, bad usage or another failure, 126 COMMAND is not executable, 127 COMMAND\n"
       "was not found, 128+N COMMAND was ended by signal N. While the server drains or shuts\n"

@@ -18,6 +18,7 @@
 #include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/commands/views.hpp"
 #include "timer_client/cli/text/output.hpp"
+#include "timer_client/cli/text/page.hpp"
 #include "timer_client/cli/text/table.hpp"
 #include "timer_client/cli/text/words.hpp"
 #include "timer_client/client/environment.hpp"
@@ -108,7 +109,7 @@ std::string tables_of(const Obstacles& obstacles, Screen screen) {
 // Calls `run` with the place of the server and the timeout. Writes an error if one is not known.
 int with_place(const AskOptions& options,
                const std::function<int(const ServerLocation&, Duration)>& run) {
-  const ServerLocation place = locate_server(options.place.dir, options.place.fifo);
+  const ServerLocation place = locate_server(dir_of_server(options.place), options.place.fifo);
   const auto timeout =
       options.rpc_timeout ? Result<Duration>(*options.rpc_timeout) : rpc_timeout_of_environment();
   if (!timeout) {
@@ -165,6 +166,7 @@ wire::Question question(const char* request) {
 
 struct ShowAnswer {
   AskOptions ask;
+  bool all = false;
   bool json = false;
 };
 
@@ -183,6 +185,53 @@ int show_ping(const Reply& reply, bool json) {
   line.field("server_pid", pid).field("server_version", text_at(answer, "server_version"));
   line.fixed("answered_ms", waited_ms, 3);
   return print(std::move(line).finish() + "\n");
+}
+
+// Returns the lines that most questions are about. `status --all` has the rest.
+std::string summary_of(const std::string& text) {
+  simdjson::dom::parser parser;
+  simdjson::dom::object answer;
+  if (parser.parse(text).get_object().get(answer) != simdjson::SUCCESS) {
+    return text + "\n";
+  }
+  const auto count = [&](std::string_view key, std::string_view what) {
+    return fmt::format("{} {}", count_at(answer, key), what);
+  };
+  const auto if_any = [&](std::string_view key, std::string_view what) {
+    return count_at(answer, key) > 0 ? count(key, what) : std::string();
+  };
+  std::vector<std::string> powers;
+  simdjson::dom::object may;
+  if (answer.at_key("may").get_object().get(may) == simdjson::SUCCESS) {
+    for (const auto& [power, value] : may) {
+      bool has = false;
+      powers.push_back((value.get_bool().get(has) == simdjson::SUCCESS && has ? "" : "no ") +
+                       with_spaces(power));
+    }
+  }
+  const std::string word = text_at(answer, "announcement");
+  Page page;
+  page.field("server",
+             fmt::format("pid {}, version {}, up {}", count_at(answer, "server_pid"),
+                         text_at(answer, "server_version"),
+                         seconds_text(number_at(answer, "uptime_s").value_or(0))),
+             0);
+  page.field("directory", text_at(answer, "dir"), 0);
+  page.field("log", text_at(answer, "log"), 0);
+  page.field("state",
+             word == "none" ? "new scopes are watched" : word + ": no new scopes are watched", 0);
+  page.field("watched", count("workers", "workers, ") + count("open_scopes", "open scopes"), 0);
+  page.field(
+      "expired",
+      joined({count("expired", "expired"), count("killed", "killed"),
+              if_any("kills_under_way", "kills under way"), if_any("unkillable", "unkillable")}),
+      0);
+  page.field("requests", joined({count("requests", "read"), if_any("rejected", "rejected")}), 0);
+  page.field("may", joined(powers), 0);
+  page.field("lost", if_any("lost_records", "records"), 0);
+  page.field("log trouble", text_at(answer, "log_trouble"), 0);
+  page.field("pipe trouble", text_at(answer, "pipe_trouble"), 0);
+  return std::move(page).text();
 }
 
 // --- dump ---
@@ -330,6 +379,7 @@ Command add_ping(CLI::App& root) {
 Command add_status(CLI::App& root) {
   auto options = std::make_shared<ShowAnswer>();
   CLI::App* app = root.add_subcommand("status", "The state of the server, and what it may do");
+  app->add_flag("--all", options->all, "Everything that the server says, its settings, too");
   app->add_flag("--json", options->json, "The server's answer, a JSON object");
   finish_help(*app, options->ask,
               "Examples:\n"
@@ -337,7 +387,9 @@ Command add_status(CLI::App& root) {
               "  timer_client status --json | jq .may");
   return {app, [options] {
             return send_and_print(options->ask, question("status"), [&](const Reply& reply) {
-              return print(options->json ? reply.answer + "\n" : status_page(reply.answer));
+              return print(options->json  ? reply.answer + "\n"
+                           : options->all ? status_page(reply.answer)
+                                          : summary_of(reply.answer));
             });
           }};
 }

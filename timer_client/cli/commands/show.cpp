@@ -57,6 +57,7 @@ Command add_show(CLI::App& root) {
       ->type_name("HOST")
       ->check(is_name);
   app->add_flag("--json", options->json, "Its records, a JSON object a line");
+  add_utc_option(*app);
   add_place_options(*app, options->place);
   app->footer(
       "Examples:\n"

@@ -62,7 +62,7 @@ int run_suggest(const SuggestOptions& options) {
     return kExitFailed;
   }
   read_merged(opened.logs, [&](const Record& record) {
-    if (options.filter.is_late_enough(record)) {
+    if (options.filter.is_in_time(record)) {
       histories.take(record);
     }
     return true;
@@ -145,6 +145,7 @@ Command add_suggest(CLI::App& root) {
   add_duration_option(*app, "--floor", options->floor, "No timeout is shorter [1s]",
                       EndlessDuration::kRefused);
   add_since_option(*app, options->filter.since_us);
+  add_until_option(*app, options->filter.until_us);
   add_place_options(*app, options->place);
   app->footer(
       "Examples:\n"

@@ -7,6 +7,7 @@
 #include <array>
 #include <utility>
 
+#include "common/clock.hpp"
 #include "common/scope_name.hpp"
 #include "timer_client/cli/log/evidence_page.hpp"
 #include "timer_client/cli/text/words.hpp"
@@ -163,8 +164,9 @@ std::span<const std::string_view> known_events() {
   return kEvents;
 }
 
-bool LogFilter::is_late_enough(const Record& record) const {
-  return !since_us || (record.time_us && *record.time_us >= *since_us);
+bool LogFilter::is_in_time(const Record& record) const {
+  return (!since_us || (record.time_us && *record.time_us >= *since_us)) &&
+         (!until_us || (record.time_us && *record.time_us <= *until_us));
 }
 
 bool LogFilter::admits(const Record& record) const {
@@ -175,12 +177,13 @@ bool LogFilter::admits(const Record& record) const {
   // The record of a name that was too long shows it cut and marked.
   return (!scope || record.scope == *scope || record.scope == bounded_scope_name(*scope)) &&
          (!rank || record.rank == rank) && (!pid || record.pid == pid) &&
-         (!host || record.host == *host) && is_late_enough(record);
+         (!host || record.host == *host) && is_in_time(record);
 }
 
 LogTable::LogTable(Output& out)
     : out_(out),
-      table_({{.title = "TIME (UTC)", .min_width = 14},
+      table_({{.title = fmt::format("TIME ({})", zone_text(ClockReading::now().wall_ns / 1000)),
+               .min_width = 14},
               {.title = "EVENT", .min_width = 13},
               {.title = "HOST", .is_left_out_if_same = true, .min_width = 8},
               {.title = "RANK", .align = Align::kRight, .min_width = 4},

@@ -26,8 +26,9 @@ struct LogFilter {
   std::optional<std::int64_t> pid;
   std::optional<std::string> host;
   std::optional<std::int64_t> since_us;
+  std::optional<std::int64_t> until_us;
 
-  [[nodiscard]] bool is_late_enough(const Record& record) const;
+  [[nodiscard]] bool is_in_time(const Record& record) const;
   [[nodiscard]] bool admits(const Record& record) const;
 };
 

@@ -24,7 +24,7 @@ namespace filetimer::cli {
 enum class Align { kLeft, kRight };
 
 struct Column {
-  std::string_view title;
+  std::string title;
   Align align = Align::kLeft;
   bool is_text = false;              // it is cut first
   bool is_left_out_if_same = false;  // and not only if all its cells are empty

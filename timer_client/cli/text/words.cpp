@@ -2,10 +2,13 @@
 #include "timer_client/cli/text/words.hpp"
 
 #include <fmt/format.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <ctime>
+#include <numeric>
 
 #include "common/clock.hpp"
 #include "common/duration_text.hpp"
@@ -128,17 +131,41 @@ Result<std::int64_t> parse_since(std::string_view text, std::int64_t now_us) {
   if (const auto ago = parse_duration(text)) {
     return now_us - std::chrono::duration_cast<std::chrono::microseconds>(*ago).count();
   }
+  for (const char* const form : {"%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d"}) {
+    std::tm local{};
+    local.tm_isdst = -1;
+    const std::string word(text);
+    if (const char* const end = ::strptime(word.c_str(), form, &local);
+        end == word.c_str() + word.size()) {
+      return std::mktime(&local) * std::int64_t{1'000'000};
+    }
+  }
   return failure(
-      fmt::format("'{}' is no time: expected one with its zone, such as "
-                  "2026-11-21T03:15:53Z, or how long ago, such as 10m",
+      fmt::format("'{}' is no time: expected one such as 2026-11-21T03:15:53Z or '2026-11-21 "
+                  "03:15' (local), or how long ago, such as 10m",
                   text));
 }
 
+namespace {
+
+std::string local_time(std::int64_t time_us, const char* form) {
+  const std::time_t seconds =
+      std::chrono::floor<std::chrono::seconds>(std::chrono::microseconds{time_us}).count();
+  std::tm local{};
+  char text[64];
+  ::localtime_r(&seconds, &local);
+  return {text, std::strftime(text, sizeof text, form, &local)};
+}
+
+}  // namespace
+
 std::string time_text(std::int64_t time_us) {
-  std::string text = rfc3339(time_us * 1000);  // "2026-11-21T03:15:53.123456Z"
-  text[10] = ' ';
-  text.back() = ' ';
-  return text + "UTC";
+  const std::int64_t part = (time_us % 1'000'000 + 1'000'000) % 1'000'000;
+  return fmt::format("{}.{:06} {}", local_time(time_us, "%F %T"), part, zone_text(time_us));
+}
+
+std::string zone_text(std::int64_t time_us) {
+  return local_time(time_us, "%Z");
 }
 
 std::string seconds_text(double seconds) {
@@ -166,6 +193,29 @@ std::string listed(const std::vector<std::string>& parts, std::size_t most,
   const auto end = parts.begin() + static_cast<std::ptrdiff_t>(std::min(parts.size(), most));
   std::string text = fmt::format("{}", fmt::join(parts.begin(), end, separator));
   return parts.size() > most ? text + fmt::format(" and {} more", parts.size() - most) : text;
+}
+
+std::string meant_by(std::string_view word, const std::vector<std::string>& choices) {
+  std::string found;
+  std::size_t least = 3;
+  for (const std::string& choice : choices) {
+    // How many characters must be inserted, removed or replaced.
+    std::vector<std::size_t> above(choice.size() + 1);
+    std::iota(above.begin(), above.end(), std::size_t{0});
+    for (std::size_t i = 0; i < word.size(); ++i) {
+      std::vector<std::size_t> row{i + 1};
+      for (std::size_t j = 0; j < choice.size(); ++j) {
+        row.push_back(
+            std::min({row[j] + 1, above[j + 1] + 1, above[j] + (word[i] == choice[j] ? 0U : 1U)}));
+      }
+      above = std::move(row);
+    }
+    if (above.back() < least && 2 * above.back() < choice.size()) {
+      least = above.back();
+      found = choice;
+    }
+  }
+  return found;
 }
 
 std::string with_spaces(std::string_view name) {

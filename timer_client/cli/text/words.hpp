@@ -20,12 +20,14 @@ inline constexpr std::string_view kDots = "...";
 // +01:00. Digits behind the microseconds are dropped. Returns nothing for any other text.
 std::optional<std::int64_t> parse_rfc3339(std::string_view text);
 
-// Parses a value of `--since`: such a time, or a duration back from `now_us` (`10m`).
+// Parses a value of `--since`: such a time, one without a zone ("2026-11-21 03:15", local time), or a
+// duration back from `now_us` (`10m`).
 Result<std::int64_t> parse_since(std::string_view text, std::int64_t now_us);
 
-// Returns "2026-11-21 03:15:53.123456 UTC". All times are shown in UTC, so that the logs of several
-// hosts can be compared.
+// Returns "2026-11-21 03:15:53.123456 UTC": local time with its zone, as $TZ or the host has it.
 std::string time_text(std::int64_t time_us);
+// Returns that zone: "UTC".
+std::string zone_text(std::int64_t time_us);
 
 // Returns duration_for_reading() of a number in a record, which may have any size.
 std::string seconds_text(double seconds);
@@ -41,6 +43,9 @@ std::string joined(const std::vector<std::string>& parts, std::string_view separ
 // Returns the first `most` of them, and "and 12 more".
 std::string listed(const std::vector<std::string>& parts, std::size_t most,
                    std::string_view separator = ", ");
+// Returns the choice that a mistyped word may stand for: at most two characters differ, and not
+// half of them. Empty: none.
+std::string meant_by(std::string_view word, const std::vector<std::string>& choices);
 // Returns "already gone" of "already_gone".
 std::string with_spaces(std::string_view name);
 // Returns "`step`".
