@@ -3,9 +3,11 @@
 import asyncio
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -323,11 +325,20 @@ class OwnServer(unittest.TestCase):
             filetimer.Server(3)
         environment = dict(os.environ, PATH="/nowhere")
         del environment["FILETIMER_SERVER"]
-        done = subprocess.run(
-            [sys.executable, "-c", "import filetimer; filetimer.Server()"], env=environment,
-            stderr=subprocess.PIPE, timeout=BOUND_S)
-        self.assertIn(b"timer_server is not in $PATH", done.stderr)
+        folder = tempfile.mkdtemp(prefix="filetimer-python-")
+        self.addCleanup(shutil.rmtree, folder)
+        script = ("import sys, sysconfig\nsysconfig.get_path = lambda _: sys.argv[1]\n"
+                  "import filetimer\nfiletimer.Server()")
+        done = subprocess.run([sys.executable, "-c", script, folder], env=environment,
+                              stderr=subprocess.PIPE, timeout=BOUND_S)
+        self.assertIn(b"timer_server is neither beside this Python nor in $PATH", done.stderr)
         self.assertNotIn(b"Exception ignored", done.stderr)
+        # A virtual environment that is not activated has it beside its python3.
+        os.symlink(SERVER, os.path.join(folder, "timer_server"))
+        environment["PATH"] = os.environ["PATH"]
+        done = subprocess.run([sys.executable, "-c", script, folder], env=environment,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=BOUND_S)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from .errors import InvalidArgument
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Literal
+    from typing import Literal
 
     from ._native import _Path, _Seconds
 
@@ -72,9 +72,12 @@ class Client(_native.Client):
         if stacks:
             _stacks.offer(self)
 
-    def heartbeat(self, timeout: _Seconds, name: str | None = None, **options: Any) -> Heartbeat:
+    def heartbeat(self, timeout: _Seconds, name: str | None = None, *, signal: int = 9,
+                  grace: _Seconds | None = None, warn_after: _Seconds | None = None,
+                  first_timeout: _Seconds | None = None) -> Heartbeat:
         """Returns a filetimer.heartbeat() of this client."""
-        return heartbeat(timeout, name, client=self, **options)
+        return heartbeat(timeout, name, signal=signal, grace=grace, warn_after=warn_after,
+                         first_timeout=first_timeout, client=self)
 
     def paused(self, name: str | None = None, /) -> Paused:
         """Returns a filetimer.paused() of this client."""

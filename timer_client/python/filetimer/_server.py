@@ -7,6 +7,7 @@ import re
 import select
 import shutil
 import subprocess
+import sysconfig
 import tempfile
 import weakref
 
@@ -22,6 +23,11 @@ _KEEPER = ('exec 3<&0 </dev/null; ( "$@" 3<&- & server=$!; exec >/dev/null; read
            'kill -TERM "$server" 2>/dev/null; wait "$server"; [ -z "$0" ] || rm -rf -- "$0" ) &')
 
 
+def _installed() -> str | None:
+    return (shutil.which("timer_server", path=sysconfig.get_path("scripts"))
+            or shutil.which("timer_server"))
+
+
 class Server:
     """A timer_server that lives as long as this object, in a runtime directory of its own.
 
@@ -30,7 +36,8 @@ class Server:
 
     dir: the runtime directory; None: a new one, which is removed with its log when the server ends.
     options: options of timer_server, as Server("--warn-at", "0.5"); see `timer_server --help`.
-    executable: the program; None: $FILETIMER_SERVER, else timer_server in $PATH.
+    executable: the program; None: $FILETIMER_SERVER, else timer_server beside this Python's own
+      programs (of a virtual environment, activated or not), else in $PATH.
 
     Attributes: dir, fifo, log (paths), pid. The server ends at close(), at the end of the `with`,
     and when this process ends. It watches the scopes of this process like those of any other.
@@ -39,11 +46,10 @@ class Server:
 
     def __init__(self, *options: str, dir: str | os.PathLike[str] | None = None,
                  executable: str | os.PathLike[str] | None = None) -> None:
-        executable = executable or os.environ.get("FILETIMER_SERVER") or shutil.which(
-            "timer_server")
+        executable = executable or os.environ.get("FILETIMER_SERVER") or _installed()
         if not executable:
-            raise ServerUnavailable("timer_server is not in $PATH: install it, or say where it is "
-                                    "(executable=, $FILETIMER_SERVER)")
+            raise ServerUnavailable("timer_server is neither beside this Python nor in $PATH: install "
+                                    "it, or say where it is (executable=, $FILETIMER_SERVER)")
         for option in options:
             if not isinstance(option, str) or "\0" in option:
                 raise InvalidArgument(f"{option!r} is no option of timer_server: expected a str")
