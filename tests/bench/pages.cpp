@@ -35,13 +35,14 @@ ConnectOptions in(const std::string& dir) {
   return options;
 }
 
-// A child that connects, runs `work`, reports it, and waits until it is killed.
-Child fork_worker(const std::string& dir, const std::function<void(TimerClient&)>& work) {
+// A child that connects, opens the scopes of `open`, reports it, and waits until it is killed.
+Child fork_worker(const std::string& dir,
+                  const std::function<std::vector<TimerScope>(TimerClient&)>& open) {
   Pipe done = make_pipe();
   Child child = fork_child([&] {
     done.read.reset();
     TimerClient client = TimerClient::connect(in(dir));
-    work(client);
+    const std::vector<TimerScope> scopes = open(client);
     write_all(done.write.get(), "\n", 1);
     for (;;) {
       ::pause();
@@ -78,9 +79,8 @@ void hold_past_deadlines(const std::string& dir, int scopes) {
     ScopeOptions observed;
     observed.signal = 0;
     for (int i = 0; i < scopes; ++i) {
-      const TimerId timer = client.acquire(kTimeout, kObservedScope, observed);
+      const auto scope = client.expires(kTimeout, kObservedScope, observed);
       sleep_for(kTimeout + kHeldAfterDeadline);
-      client.release(timer);
     }
   });
   worker.wait();
@@ -164,9 +164,11 @@ void measure_memory(const Plan& plan, Report& report) {
   std::vector<Child> workers;
   for (int i = 0; i < plan.page_workers; ++i) {
     workers.push_back(fork_worker(dir, [](TimerClient& client) {
+      std::vector<TimerScope> open;
       for (const char* name : {"step", "forward", "exchange", "barrier"}) {
-        (void)client.acquire(std::chrono::hours(1), name);
+        open.push_back(client.expires(std::chrono::hours(1), name));
       }
+      return open;
     }));
   }
   server.settle();
@@ -204,9 +206,11 @@ IdlePages::IdlePages(const Plan& plan, Report& report)
   for (int i = 0; i < workers; ++i) {
     state_->workers.push_back(
         fork_worker(plan.memory_dir + "/idle-pages", [&](TimerClient& client) {
+          std::vector<TimerScope> open;
           for (int n = 0; n < plan.page_scopes_idle / workers; ++n) {
-            (void)client.acquire(std::chrono::hours(1), fmt::format("scope {}", n));
+            open.push_back(client.expires(std::chrono::hours(1), fmt::format("scope {}", n)));
           }
+          return open;
         }));
   }
   state_->server.settle();

@@ -309,7 +309,7 @@ inline grow_slot_count() {
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::bind c0cc34dc
  * code: common/wake_protocol.hpp begin_writing_slot 3ca8d88c
  * code: timer_client/client/page/page_scope.hpp deadline_word 72658997
- * code: timer_client/client/page/page_scope.hpp open_scope_until 2dcde2dc
+ * code: timer_client/client/page/page_scope.hpp open_scope_until e9abd86e
  * code: timer_client/client/page/page_scope.hpp open_scope_for f4ce2c80
  * code: timer_client/client/page/page_scope.hpp open_scope dc373fc1
  * code: common/wake_protocol.hpp set_deadline d55e4685 */
@@ -340,8 +340,8 @@ inline leave() {
 
 /* release_scope(), release_counted(), try_release(): a look and an exchange, until the exchange
  * succeeds or the word is no longer open. Only the last round has an effect, so it is one step.
- * code: timer_client/client/page/page_scope.hpp release_scope e80f7a37
- * code: timer_client/client/page/page_scope.cpp release_counted 40ea31bb
+ * code: timer_client/client/page/page_scope.hpp release_scope d08832f9
+ * code: timer_client/client/page/page_scope.cpp release_counted dbd62e96
  * code: common/wake_protocol.hpp try_release 402006e2 */
 inline release_scope(s) {
   slot = s;
@@ -370,7 +370,7 @@ inline free_by_release() {
 }
 
 /* renew_scope(), try_renew() (a): likewise.
- * code: timer_client/client/page/page_scope.hpp renew_scope 7d16bf03
+ * code: timer_client/client/page/page_scope.hpp renew_scope 67c79cae
  * code: common/wake_protocol.hpp try_renew 1bd9d94f */
 inline renew_scope(s) {
   renewed++;
@@ -407,7 +407,7 @@ end:
 
   /* must_wake() (b)
    * code: common/wake_protocol.hpp must_wake 4fbb7b47
-   * code: timer_client/client/client_state.cpp TimerClient::State::after_opening c62552d0 */
+   * code: timer_client/client/client_state.cpp TimerClient::State::after_opening 514c75dd */
   :: d_step { worker_at[w] == READ_NEXT_WAKE ->
        if
        :: MUST_WAKE(deadline) -> worker_at[w] = READ_DEAD
@@ -855,7 +855,7 @@ active proctype Clock() {
  * code: common/wake_protocol.hpp is_idle_watch f702a1ee
  * code: timer_client/client/page/page_scope.hpp times_of d6e257a5
  * code: timer_client/client/page/page_scope.hpp counted_from 9dd354c6
- * code: timer_client/client/page/page_scope.cpp statistics_of 5472f33b
+ * code: timer_client/client/page/page_scope.cpp statistics_of 7f47875c
  * code: timer_client/client/page/page_scope.cpp must_wake_paused b4ecfcf8
  * code: timer_client/client/page/page_scope.cpp set_flags 55269f38
  * code: timer_client/client/page/page_scope.cpp replaced_renewal 391f2827

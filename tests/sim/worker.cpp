@@ -73,7 +73,7 @@ PageScope Worker::open(std::string_view name, const Terms& terms) {
       }
       return scope;
     }
-    release_scope(*slot, scope.number, false);
+    release_scope(*slot, scope.number);
   }
   return {};
 }
@@ -81,7 +81,7 @@ PageScope Worker::open(std::string_view name, const Terms& terms) {
 bool Worker::renew(PageScope scope, Nanos timeout) {
   const As self(process_);
   unsigned todo_next = 0;
-  const bool is_open = renew_scope(*scope.slot, scope.number, timeout, false, todo_next);
+  const bool is_open = renew_scope(*scope.slot, scope.number, timeout, todo_next);
   if ((todo_next & todo::kWake) != 0) {
     scope.slot->page->wake();
   }
@@ -101,14 +101,14 @@ bool Worker::pause(PageScope scope, bool pauses) {
 
 bool Worker::release(PageScope scope) {
   const As self(process_);
-  return release_scope(*scope.slot, scope.number, false) == ReleaseResult::kReleased;
+  return release_scope(*scope.slot, scope.number) == ReleaseResult::kReleased;
 }
 
 bool Worker::begin_idle_timeout(Nanos timeout) {
   const As self(process_);
   OwnPage::Refusal why{};
   bool wake = false;
-  const bool is_begun = look() && page_->watch_idleness(duration_of(timeout), 1, why, wake);
+  const bool is_begun = look() && page_->watch_idleness(duration_of(timeout), this, why, wake);
   if (wake) {
     page_->wake();
   }

@@ -24,7 +24,7 @@ struct Terms {
   bool is_torch = false;  // a line of PyTorch's client, which has none of our keys
 };
 
-// A scope on the page, as TimerId.
+// A scope on the page, as TimerScope.
 struct PageScope {
   SlotHandle* slot = nullptr;
   std::uint64_t number = 0;

@@ -70,8 +70,8 @@ int in_child(const std::function<int()>& body);
 // Returns the same for an existing child.
 int exit_code_of(pid_t child);
 
-// In a forked child: tries to end and renew the parent's timers, then uses the child's own. Returns
-// 0 if only the latter succeeded, otherwise a bit for each call that failed.
-int use_in_child(TimerClient& client, std::optional<TimerScope>& scope, TimerId timer);
+// In a forked child: tries to renew, pause and end the parent's scopes, then uses the child's own.
+// Returns 0 if only the latter succeeded, otherwise a bit for each call that failed.
+int use_in_child(TimerClient& client, TimerScope& scope);
 
 }  // namespace filetimer::testing

@@ -27,7 +27,6 @@ using testing::contains;
 using testing::FakeServer;
 using testing::in_child;
 using testing::message_of;
-using testing::use_in_child;
 
 namespace {
 
@@ -82,21 +81,20 @@ TEST_CASE("scopes of one name and nested scopes are separate timers") {
   CHECK(server.open().empty());
 }
 
-TEST_CASE("a client releases its timers at its end, and open scopes stay watched") {
+TEST_CASE("a client ends the job's scope at its end, and other open scopes stay watched") {
   WatchingServer server;
   std::optional<TimerClient> client(server.connect());
   auto other = server.connect();
-  client->acquire(30s, "acquired");
   client->start(1h);
-  other.acquire(30s, "others");
-  std::optional<TimerScope> scope(client->expires(30s, "scope"));
-  CHECK(server.open().size() == 4);
+  other.start(30s);
+  auto scope = client->expires(30s, "scope");
+  CHECK(server.open().size() == 3);
   client.reset();
-  CHECK(server.open() == Timers{{"others", 30s}, {"scope", 30s}});
-  CHECK(scope->renew(60s));
-  CHECK(server.open() == Timers{{"others", 30s}, {"scope", 60s}});
-  scope.reset();
-  CHECK(server.open() == Timers{{"others", 30s}});
+  CHECK(server.open() == Timers{{"job", 30s}, {"scope", 30s}});
+  CHECK(scope.renew(60s));
+  CHECK(server.open() == Timers{{"job", 30s}, {"scope", 60s}});
+  scope = {};
+  CHECK(server.open() == Timers{{"job", 30s}});
 }
 
 TEST_CASE(
@@ -118,14 +116,11 @@ TEST_CASE("wrong arguments are refused with a message that quotes them, and no t
   WatchingServer server;
   auto client = server.connect();
   const auto refusal = [&](std::chrono::nanoseconds after, const ScopeOptions& options) {
-    const std::string of_scope = message_of([&] { (void)client.expires(after, "x", options); });
-    CHECK(message_of([&] { client.acquire(after, "x", options); }) == of_scope);
-    return of_scope;
+    return message_of([&] { (void)client.expires(after, "x", options); });
   };
   const auto warned = [&](std::chrono::nanoseconds after, std::chrono::nanoseconds warn_after) {
     return refusal(after, {.signal = 9, .grace = {}, .warn_after = warn_after});
   };
-  CHECK(contains(message_of([&] { client.acquire(1s, ""); }), "name is empty"));
   CHECK(refusal(0s, {}).starts_with("the timeout is 0s"));
   CHECK(refusal(-3s, {}).starts_with("the timeout is -3s"));
   CHECK(refusal(kMaxTimeout + 1s, {}).starts_with("the timeout is 1000000001s"));
@@ -139,7 +134,7 @@ TEST_CASE("wrong arguments are refused with a message that quotes them, and no t
   CHECK(contains(warned(kNoDeadline, kNoDeadline), "less than the timeout, inf"));
   CHECK(contains(warned(kMaxTimeout, 4294967296ms), "at most 4294967295ms"));
   CHECK_THROWS_AS(client.start(0s), InvalidArgument);
-  CHECK_THROWS_AS(client.renew(TimerId{}, 0s), InvalidArgument);
+  CHECK_THROWS_AS(TimerScope().renew(0s), InvalidArgument);
   CHECK(server.open().empty());
   auto scope = client.expires(1h, "open");
   CHECK_THROWS_AS(scope.renew(0s), InvalidArgument);
@@ -179,7 +174,6 @@ TEST_CASE("a scope over the limit is not watched, and a release makes room") {
       CHECK(server.open().size() == i + 1);
     }
   }
-  CHECK_FALSE(client.acquire(1h, "one more"));
   auto unwatched = client.expires(1h, "one more");
   CHECK_FALSE(unwatched.times());
   CHECK_FALSE(unwatched.renew(1h));

@@ -174,16 +174,16 @@ TEST_CASE("an entry replaces the timeouts in the code, in each thread and proces
   CHECK(in_child(count_wrong) == 0);
 }
 
-TEST_CASE("an entry replaces the timeout of acquire(), start() and renewals") {
+TEST_CASE("an entry replaces the timeout of start() and of renewals") {
   const FakeServer server;
   const TimeoutsFile file("forward = 5\njob = 60\n");
   auto client = connect_with(server, file);
-  const TimerId timer = client.acquire(30s, "forward");
+  auto scope = client.expires(30s, "forward");
   CHECK(slot_called(server.page(), "forward").asked == 5s);
-  CHECK(client.renew(timer, 40s));
+  CHECK(scope.renew(40s));
   CHECK(slot_called(server.page(), "forward").asked == 5s);
   CHECK(slot_called(server.page(), "forward").code_timeout == Duration{40s});
-  client.release(timer);
+  scope.release();
   client.start(1h);
   CHECK(slot_called(server.page(), "job").asked == 60s);
   client.start(2h);

@@ -245,7 +245,6 @@ TEST_CASE("a client does nothing under FILETIMER=off, or after it was moved from
   auto scope = client->expires(1h, "step");
   CHECK_FALSE(scope.renew(1h));
   CHECK(scope.release() == ReleaseResult::kNotOpen);
-  CHECK_FALSE(client->acquire(1h, "timer"));
   const auto region = client->paused("checkpoint");
   client->start(1h);
   CHECK_FALSE(client->stop());

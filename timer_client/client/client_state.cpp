@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "common/limits.hpp"
 #include "common/text.hpp"
 #include "timer_client/client/messages.hpp"
@@ -11,11 +13,15 @@
 
 namespace filetimer {
 
-SlotHandle* TimerClient::State::claim_with_lock(ScopeKey key, bool has_lock) {
-  std::unique_lock<std::mutex> held;
-  if (!has_lock) {
-    held = ProcessLock::instance().lock();
+TimerClient::State::~State() {
+  const auto held = ProcessLock::instance().lock();
+  for (OwnPage* each = &page(); each != nullptr; each = each->successor()) {
+    each->end_idle_timeout_of(this);
   }
+}
+
+SlotHandle* TimerClient::State::claim_with_lock(ScopeKey key) {
+  const auto held = ProcessLock::instance().lock();
   if (!page().is_made()) {
     look_again();
   }
@@ -37,19 +43,9 @@ bool TimerClient::State::look_again() noexcept {
   return &now != &before;
 }
 
-TimerId TimerClient::State::acquire(std::string_view name, const PageTerms& terms,
-                                    unsigned& todo_next) {
-  if (page().is_look_due(monotonic_ns())) {
-    look_again();
-  }
-  SlotHandle* const handle = claim(ScopeKey::of_name(name, has_statistics), true);
-  if (handle == nullptr) {
-    page().note_unwatched();
-    return {};
-  }
-  const TimerId timer = timer_in(*handle);
-  todo_next = open_scope(*handle, terms);
-  return timer;
+void TimerClient::State::swap_job(TimerScope& scope) {
+  const auto held = ProcessLock::instance().lock();
+  std::swap(job_, scope);  // releases neither
 }
 
 void TimerClient::State::after_opening(TimerScope& scope, unsigned todo_next, ScopeKey key,
@@ -61,18 +57,18 @@ void TimerClient::State::after_opening(TimerScope& scope, unsigned todo_next, Sc
       has_moved = look_again();
     }
     if (has_moved) {
-      scope.timer_.slot_->statistics = nullptr;  // it is counted on the new page
+      scope.slot_->statistics = nullptr;  // it is counted on the new page
       scope.release();
-      SlotHandle* const handle = claim(key, false);
+      SlotHandle* const handle = claim(key);
       if (handle == nullptr) {
         return;
       }
-      scope.timer_ = timer_in(*handle);
+      scope = TimerScope(*handle);
       todo_next = open_scope(*handle, terms);
     }
   }
   if ((todo_next & todo::kWake) != 0) {
-    scope.timer_.slot_->page->wake();
+    scope.slot_->page->wake();
   }
 }
 
@@ -88,16 +84,11 @@ bool TimerClient::State::note_first(std::string_view shown) {
 }
 
 PageTerms TimerClient::State::terms_for(std::string_view shown, Duration after,
-                                        const ScopeOptions& options, std::uint64_t client) {
+                                        const ScopeOptions& options) {
   const bool is_first = options.first_timeout && note_first(shown);
-  PageTerms terms = terms_of(is_first ? options.first_timeout->value() : after, options, client);
+  PageTerms terms = terms_of(is_first ? options.first_timeout->value() : after, options);
   terms.opening = is_first ? Opening::kFirst : Opening::kScope;
   return terms;
-}
-
-ReleaseResult TimerClient::State::release(TimerId timer, bool has_lock) noexcept {
-  return is_open(timer) ? release_scope(*timer.slot_, timer.number_, has_lock)
-                        : ReleaseResult::kNotOpen;
 }
 
 }  // namespace filetimer

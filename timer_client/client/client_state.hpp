@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <filetimer/timer_client.hpp>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -27,15 +26,19 @@ inline bool is_open_here(const SlotHandle& handle, unsigned long long generation
          handle.generation.load(std::memory_order_relaxed) == generation;
 }
 
+// Call this before open_scope(): its sequentially consistent store is a full barrier, so a load
+// placed after it stalls.
+inline TimerScope::TimerScope(SlotHandle& slot) noexcept
+    : slot_(&slot),
+      number_(slot.generation.load(std::memory_order_relaxed)),
+      fork_count_(fork_watch::count()) {}
+
 struct TimerClient::State {
-  // Must be called with the ProcessLock held.
-  State(OwnPage& its_page, bool counts)
-      : number(ProcessPages::instance().next_client()),
-        has_statistics(counts),
-        first_page(its_page),
-        page_(&its_page) {}
+  State(OwnPage& its_page, bool counts) : has_statistics(counts), page_(&its_page) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
+  // Ends the idle timeout of this client.
+  ~State();
 
   // Returns the page that scopes are opened on from now on. Relaxed: a thread that reads the page
   // that was replaced in the same moment finds its successor at the next look.
@@ -57,47 +60,30 @@ struct TimerClient::State {
 
   // Claims a slot for a scope; see open_scope(). Returns null if there is no room for one: the
   // scope is not watched, since a worker never fails for its watchdog.
-  [[gnu::always_inline]] SlotHandle* claim(ScopeKey key, bool has_lock) {
+  [[gnu::always_inline]] SlotHandle* claim(ScopeKey key) {
     SlotHandle* const handle = claim_without_lock(page(), key);
-    return handle != nullptr ? handle : claim_with_lock(key, has_lock);
+    return handle != nullptr ? handle : claim_with_lock(key);
   }
-  SlotHandle* claim_with_lock(ScopeKey key, bool has_lock);
+  SlotHandle* claim_with_lock(ScopeKey key);
 
   // Checks whether the runtime directory was made again. Returns whether page() has changed. Must
   // be called with the lock held.
   bool look_again() noexcept;
 
-  // Acquires a timer. Must be called with the lock held.
-  TimerId acquire(std::string_view name, const PageTerms& terms, unsigned& todo_next);
-
-  // Returns whether the timer is open and was acquired in this process, not before a fork.
-  [[nodiscard]] static bool is_open(TimerId timer) {
-    return timer.slot_ != nullptr && is_open_here(*timer.slot_, timer.number_, timer.fork_count_);
-  }
-  // Returns nothing for a timer that is not open.
-  [[nodiscard]] static std::optional<TimerTimes> times(TimerId timer) {
-    return is_open(timer) ? std::optional(times_of(*timer.slot_)) : std::nullopt;
-  }
+  // Exchanges the scope of start() with `scope`.
+  void swap_job(TimerScope& scope);
 
   // Notes that a scope with a first timeout is opened. Returns whether the client opens the first
   // scope of the name.
   [[nodiscard]] bool note_first(std::string_view shown);
   // Returns the terms of a scope that is opened now.
   [[nodiscard]] PageTerms terms_for(std::string_view shown, Duration after,
-                                    const ScopeOptions& options, std::uint64_t client);
-
-  static ReleaseResult release(TimerId timer, bool has_lock) noexcept;
-
-  // Call this before open_scope(): its sequentially consistent store is a full barrier, so a load
-  // placed after it stalls.
-  static TimerId timer_in(SlotHandle& handle) {
-    return {&handle, handle.generation.load(std::memory_order_relaxed), fork_watch::count()};
-  }
+                                    const ScopeOptions& options);
 
   // Separate function so that NRVO constructs the TimerScope in the caller's storage.
   [[gnu::always_inline]] TimerScope expires(SlotHandle& handle, ScopeKey key,
                                             const PageTerms& terms) {
-    TimerScope scope(timer_in(handle));
+    TimerScope scope(handle);
     if (const unsigned todo_next = open_scope(handle, terms)) [[unlikely]] {
       after_opening(scope, todo_next, key, terms);
     }
@@ -107,17 +93,15 @@ struct TimerClient::State {
   // the scope any more, opens the scope again on the successor of the page.
   void after_opening(TimerScope& scope, unsigned todo_next, ScopeKey key, const PageTerms& terms);
 
-  const std::uint64_t number;  // marks the slots of scopes that this client must release
   const bool has_statistics;
   std::atomic<bool> has_said_limit = false;  // that more scopes than the limit are not watched
-  TimerId job;
   // Names of scopes that were opened with a first timeout, in the process `begun_in`.
   std::unordered_set<std::string> begun;
   static constexpr std::size_t kMaxBegunNames = 1024;  // as many as have statistics
   unsigned begun_in = 0;
-  OwnPage& first_page;  // its successors are those that this client has used since
 
  private:
+  TimerScope job_;              // with the lock
   std::atomic<OwnPage*> page_;  // written with the lock
 };
 

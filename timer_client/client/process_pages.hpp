@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <cstdint>
 #include <list>
 #include <string>
 
@@ -35,8 +34,6 @@ class ProcessPages {
   // them, or equal ones that were kept before.
   const ReplacedTimeouts& keep(ReplacedTimeouts timeouts);
 
-  [[nodiscard]] std::uint64_t next_client() { return ++last_client_; }
-
  private:
   ProcessPages();
   void become_child() noexcept;
@@ -44,7 +41,6 @@ class ProcessPages {
 
   std::list<OwnPage> pages_;              // only grows
   std::list<ReplacedTimeouts> timeouts_;  // only grows
-  std::uint64_t last_client_ = 0;
 };
 
 }  // namespace filetimer

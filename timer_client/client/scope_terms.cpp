@@ -32,8 +32,8 @@ void check_options(const ScopeOptions& options, Duration after) {
   }
 }
 
-PageTerms terms_of(Duration after, const ScopeOptions& options, std::uint64_t client) {
-  PageTerms terms = plain_terms_of(after, options, client);
+PageTerms terms_of(Duration after, const ScopeOptions& options) {
+  PageTerms terms = plain_terms_of(after, options);
   if (options.warn_after) {
     terms.soft_ms = soft_ms(options.warn_after->value());
   }

@@ -46,15 +46,14 @@ inline std::uint32_t grace_ms(Duration grace) {
 }
 
 // Returns the terms of a scope whose options are is_common().
-inline PageTerms plain_terms_of(Duration after, const ScopeOptions& options, std::uint64_t client) {
+inline PageTerms plain_terms_of(Duration after, const ScopeOptions& options) {
   return {.timeout = after.count(),
           .grace_ms = options.grace ? grace_ms(options.grace->value()) : kServersGrace,
-          .signal = static_cast<std::uint16_t>(options.signal),
-          .client = client};
+          .signal = static_cast<std::uint16_t>(options.signal)};
 }
 
 // Returns the terms of a scope with any options.
-PageTerms terms_of(Duration after, const ScopeOptions& options, std::uint64_t client);
+PageTerms terms_of(Duration after, const ScopeOptions& options);
 
 // Throw InvalidArgument, with a message about what is wrong. `what` names the timeout in it.
 void check_timeout(std::string_view what, Duration timeout);

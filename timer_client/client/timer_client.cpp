@@ -159,8 +159,7 @@ void TimerClient::set_idle_timeout(std::chrono::nanoseconds timeout, bool must_b
   {
     const auto held = ProcessLock::instance().lock();
     OwnPage::Refusal why{};
-    const bool is_watched =
-        page.is_made() && page.watch_idleness(timeout, state_->number, why, wake);
+    const bool is_watched = page.is_made() && page.watch_idleness(timeout, state_.get(), why, wake);
     if (!is_watched && must_be_there) {
       throw TimerError("there is no room on this process's page for its idle timeout");
     }
@@ -175,91 +174,15 @@ TimerClient::TimerClient(TimerClient&& other) noexcept
 
 TimerClient& TimerClient::operator=(TimerClient&& other) noexcept {
   if (this != &other) {
-    const TimerClient old(std::move(*this));  // its destructor releases the timers
     state_ = std::exchange(other.state_, inactive_state());
   }
   return *this;
-}
-
-TimerClient::~TimerClient() {
-  const auto held = ProcessLock::instance().lock();
-  for (OwnPage* page = &state_->first_page; page != nullptr; page = page->successor()) {
-    page->release_those_of(state_->number);
-  }
-}
-
-TimerId TimerClient::acquire(Timeout timeout, std::string_view name, const ScopeOptions& options) {
-  const Duration after = timeout.value();
-  if (name.empty()) {
-    throw InvalidArgument("the scope's name is empty: expected at least one byte");
-  }
-  check_timeout("the timeout", after);
-  check_options(options, after);
-  const bool is_closed = state_->is_closed_by_server();
-  unsigned todo_next = 0;
-  TimerId timer;
-  {
-    const auto held = ProcessLock::instance().lock();
-    if (is_closed) {
-      state_->page().note_unwatched();
-      return {};
-    }
-    timer =
-        state_->acquire(name, state_->terms_for(name, after, options, state_->number), todo_next);
-  }
-  if ((todo_next & todo::kWake) != 0) {
-    timer.slot_->page->wake();
-  }
-  return timer;
-}
-
-bool TimerClient::renew(TimerId timer, Timeout timeout) {
-  const Duration after = timeout.value();
-  check_timeout("the timeout", after);
-  unsigned todo_next = 0;
-  bool is_renewed = false;
-  {
-    const auto held = ProcessLock::instance().lock();
-    is_renewed = State::is_open(timer) &&
-                 renew_scope(*timer.slot_, timer.number_, after.count(), true, todo_next);
-  }
-  if ((todo_next & todo::kWake) != 0) {
-    timer.slot_->page->wake();
-  }
-  return is_renewed;
-}
-
-bool TimerClient::pause(TimerId timer) {
-  return set_paused(timer, true);
-}
-
-bool TimerClient::resume(TimerId timer) {
-  return set_paused(timer, false);
-}
-
-bool TimerClient::set_paused(TimerId timer, bool is_paused) {
-  bool wake = false;
-  bool is_open = false;
-  {
-    const auto held = ProcessLock::instance().lock();
-    const auto change = is_paused ? pause_scope : resume_scope;
-    is_open = State::is_open(timer) && change(*timer.slot_, slot_flag::kPausedByCaller, wake);
-  }
-  if (wake) {
-    timer.slot_->page->wake();
-  }
-  return is_open;
 }
 
 PausedRegion TimerClient::paused(std::string_view name, const char* file, int line) {
   // Its opening may move to a new page, which is the one to pause.
   TimerScope marker = expires(kNoDeadline, name, kDefaultScopeOptions, file, line);
   return PausedRegion(std::move(marker), state_->page());
-}
-
-ReleaseResult TimerClient::release(TimerId timer) noexcept {
-  const auto held = ProcessLock::instance().lock();
-  return State::release(timer, true);
 }
 
 TimerScope TimerClient::expires(Timeout timeout, std::string_view name, const ScopeOptions& options,
@@ -270,8 +193,8 @@ TimerScope TimerClient::expires(Timeout timeout, std::string_view name, const Sc
                                 : ScopeKey::of_name(name, state.has_statistics);
   if (is_timeout(after) && is_signal(options.signal) && is_grace(options.grace) &&
       is_common(options) && !state.is_closed()) [[likely]] {
-    if (SlotHandle* const handle = state.claim(key, false)) [[likely]] {
-      return state.expires(*handle, key, plain_terms_of(after, options, 0));
+    if (SlotHandle* const handle = state.claim(key)) [[likely]] {
+      return state.expires(*handle, key, plain_terms_of(after, options));
     }
   }
   return expires_otherwise(after, key, options, Opening::kScope);
@@ -284,47 +207,29 @@ TimerScope TimerClient::expires_otherwise(std::chrono::nanoseconds after, const 
   check_timeout("the timeout", after);
   check_options(options, after);
   if (!state_->is_closed_by_server()) {
-    PageTerms terms = terms_of(after, options, 0);
+    PageTerms terms = terms_of(after, options);
     terms.opening = opening;
     if (options.first_timeout) {
       const auto held = ProcessLock::instance().lock();
-      terms = state_->terms_for(shown_name(key), after, options, 0);
+      terms = state_->terms_for(shown_name(key), after, options);
     }
-    if (SlotHandle* const handle = state_->claim(key, false)) {
+    if (SlotHandle* const handle = state_->claim(key)) {
       return state_->expires(*handle, key, terms);
     }
   }
   const auto held = ProcessLock::instance().lock();
   state_->page().note_unwatched();
-  return TimerScope(TimerId{});
+  return {};
 }
 
-void TimerClient::start(Timeout timeout) {
-  const Duration after = timeout.value();
-  check_timeout("the timeout", after);
-  unsigned todo_next = 0;
-  const bool is_closed = state_->is_closed_by_server();
-  PageContext* page = nullptr;
-  {
-    const auto held = ProcessLock::instance().lock();
-    TimerId& job = state_->job;
-    if (job && OwnPage::of(*job.slot_).successor() != nullptr) {
-      State::release(std::exchange(job, {}), true);
-    }
-    const bool is_renewed =
-        State::is_open(job) && renew_scope(*job.slot_, job.number_, after.count(), true, todo_next);
-    if (!is_renewed) {
-      job = is_closed ? TimerId{}
-                      : state_->acquire(kJobScope, terms_of(after, {}, state_->number), todo_next);
-    }
-    if (is_closed && !job) {
-      state_->page().note_unwatched();
-    }
-    page = job ? job.slot_->page : nullptr;
+void TimerClient::start(Timeout after) {
+  check_timeout("the timeout", after.value());
+  TimerScope job;
+  state_->swap_job(job);
+  if (!job.renew(after)) {
+    job = expires(after, kJobScope);
   }
-  if (page != nullptr && (todo_next & todo::kWake) != 0) {
-    page->wake();
-  }
+  state_->swap_job(job);  // one that another thread has opened meanwhile is released
 }
 
 void TimerClient::start() {
@@ -356,13 +261,10 @@ TimerHeartbeat TimerClient::heartbeat(Timeout timeout, std::string_view name,
           timeout};
 }
 
-std::optional<TimerTimes> TimerClient::times(TimerId timer) const {
-  return State::times(timer);
-}
-
 ReleaseResult TimerClient::stop() noexcept {
-  const auto held = ProcessLock::instance().lock();
-  return State::release(std::exchange(state_->job, {}), true);
+  TimerScope job;
+  state_->swap_job(job);
+  return job.release();
 }
 
 bool TimerClient::is_watched() const noexcept {

@@ -10,29 +10,37 @@
 
 namespace filetimer {
 
-TimerScope::TimerScope(TimerScope&& other) noexcept : timer_(std::exchange(other.timer_, {})) {}
+TimerScope::TimerScope(TimerScope&& other) noexcept
+    : slot_(other.slot_),
+      number_(std::exchange(other.number_, 0)),
+      fork_count_(other.fork_count_) {}
 
 TimerScope& TimerScope::operator=(TimerScope&& other) noexcept {
   if (this != &other) {
     release();
-    timer_ = std::exchange(other.timer_, {});
+    slot_ = other.slot_;
+    number_ = std::exchange(other.number_, 0);
+    fork_count_ = other.fork_count_;
   }
   return *this;
+}
+
+// Returns whether the scope is open and was opened in this process, not before a fork.
+bool TimerScope::is_open() const noexcept {
+  return slot_ != nullptr && is_open_here(*slot_, number_, fork_count_);
 }
 
 bool TimerScope::renew(Timeout timeout) {
   const Duration after = timeout.value();
   check_timeout("the timeout", after);
   unsigned todo_next = 0;
-  const bool is_renewed =
-      TimerClient::State::is_open(timer_) &&
-      renew_scope(*timer_.slot_, timer_.number_, after.count(), false, todo_next);
+  const bool is_renewed = is_open() && renew_scope(*slot_, number_, after.count(), todo_next);
   if (todo_next != 0) [[unlikely]] {
     if ((todo_next & todo::kLook) != 0) {
       follow_page(after);
     }
     if ((todo_next & todo::kWake) != 0) {
-      timer_.slot_->page->wake();
+      slot_->page->wake();
     }
   }
   return is_renewed;
@@ -40,7 +48,7 @@ bool TimerScope::renew(Timeout timeout) {
 
 // If the page was replaced, opens the scope again on its successor, in a slot of this thread.
 void TimerScope::follow_page(std::chrono::nanoseconds after) {
-  SlotHandle& old = *timer_.slot_;
+  SlotHandle& old = *slot_;
   SlotHandle* handle = nullptr;
   {
     const auto held = ProcessLock::instance().lock();
@@ -66,34 +74,46 @@ void TimerScope::follow_page(std::chrono::nanoseconds after) {
       .soft_ms = slot.soft_ms.load(kRelaxed),
       .signal = slot.signal.load(kRelaxed),
       .flags = static_cast<std::uint16_t>(slot.flags.load(kRelaxed) & slot_flag::kSignalFirst)};
-  const TimerId timer = TimerClient::State::timer_in(*handle);
+  TimerScope next(*handle);
   if ((open_scope(*handle, terms) & todo::kWake) != 0) {
     handle->page->wake();
   }
   old.statistics = nullptr;  // it is counted on the new page
-  TimerClient::State::release(timer_, false);
-  timer_ = timer;
+  *this = std::move(next);
 }
 
 bool TimerScope::pause() {
-  return TimerClient::set_paused(timer_, true);
+  return set_paused(true);
 }
 
 bool TimerScope::resume() {
-  return TimerClient::set_paused(timer_, false);
+  return set_paused(false);
+}
+
+bool TimerScope::set_paused(bool is_paused) {
+  bool wake = false;
+  bool was_open = false;
+  {
+    const auto held = ProcessLock::instance().lock();
+    const auto change = is_paused ? pause_scope : resume_scope;
+    was_open = is_open() && change(*slot_, slot_flag::kPausedByCaller, wake);
+  }
+  if (wake) {
+    slot_->page->wake();
+  }
+  return was_open;
 }
 
 std::optional<TimerTimes> TimerScope::times() const {
-  return TimerClient::State::times(timer_);
+  return is_open() ? std::optional(times_of(*slot_)) : std::nullopt;
 }
 
 ReleaseResult TimerScope::release() noexcept {
-  // Take number_ only: loading the whole TimerId with one wide read right after its fields were
-  // stored separately defeats store forwarding.
-  const unsigned long long number = std::exchange(timer_.number_, 0);
-  SlotHandle* const handle = timer_.slot_;
-  return handle != nullptr && is_open_here(*handle, number, timer_.fork_count_)
-             ? release_scope(*handle, number, false)
+  // Take number_ only: moving all members out with one wide read right after they were stored
+  // separately defeats store forwarding.
+  const unsigned long long number = std::exchange(number_, 0);
+  return slot_ != nullptr && is_open_here(*slot_, number, fork_count_)
+             ? release_scope(*slot_, number)
              : ReleaseResult::kNotOpen;
 }
 

@@ -90,15 +90,14 @@ TEST_CASE("the server is woken only for a deadline before its next reading") {
       return server.page().header().wakes - before;
     };
     server.looks_in(1h);
-    const TimerId timer = client.acquire(2h, "timer");
     CHECK(wakes_of([&] { client.start(2h); }) == 0);
-    CHECK(wakes_of([&] { client.acquire(5min, "soon"); }) == 1);
-    CHECK(wakes_of([&] { client.renew(timer, 5min); }) == 1);
+    CHECK(wakes_of([&] { auto soon = client.expires(5min, "soon"); }) == 1);
     CHECK(wakes_of([&] { client.start(5min); }) == 1);
     CHECK(wakes_of([&] { far.renew(5min); }) == 1);
     CHECK(wakes_of([&] { far.pause(); }) == 0);
     CHECK(wakes_of([&] { far.resume(); }) == 1);
-    CHECK(wakes_of([&] { testing::in_thread([&] { client.acquire(2h, "left"); }); }) == 1);
+    TimerScope left;
+    CHECK(wakes_of([&] { testing::in_thread([&] { left = client.expires(2h, "left"); }); }) == 1);
     ConnectOptions options = server.options();
     options.idle_timeout = 5min;
     std::optional<TimerClient> idle;
@@ -170,22 +169,26 @@ TEST_CASE("a slot has the options with which the scope was opened") {
   CHECK(opened(kNoDeadline, {}).asked == kForever);
 }
 
-TEST_CASE("an old TimerId never refers to the slot's next scope") {
+TEST_CASE("a scope that was renewed too late never refers to the slot's next scope") {
   FakeServer server;
   auto client = server.connect();
-  // Two timers of a slot without a deadline have the same fields.
-  const TimerId old = client.acquire(kNoDeadline, "step");
+  // Two scopes of a slot without a deadline have the same fields.
+  auto old = client.expires(kNoDeadline, "step");
   const std::size_t index = index_of(server.page(), "step");
-  CHECK(client.release(old));
-  const TimerId next = client.acquire(kNoDeadline, "step");
+  REQUIRE(FakeServer::expire(server.page().slot(index)));
+  CHECK_FALSE(old.renew(1h));
+  FakeServer::finish(server.page().slot(index));
+  auto next = client.expires(kNoDeadline, "step");
   REQUIRE(index_of(server.page(), "step") == index);
-  CHECK_FALSE(client.release(old));
-  CHECK_FALSE(client.renew(old, 1h));
+  CHECK_FALSE(old.renew(1h));
+  CHECK_FALSE(old.pause());
+  CHECK_FALSE(old.times());
+  CHECK(old.release() == ReleaseResult::kNotOpen);
   CHECK(slot_called(server.page(), "step").deadline.is_never());
-  CHECK(client.renew(next, 1h));
-  CHECK(client.release(next));
-  CHECK_FALSE(client.release(next));
-  CHECK_FALSE(client.release(TimerId{}));
+  CHECK(next.renew(1h));
+  CHECK(next.release());
+  CHECK_FALSE(next.release());
+  CHECK_FALSE(TimerScope().release());
   CHECK(slots_of(server.page()).empty());
 }
 
@@ -209,6 +212,30 @@ TEST_CASE("clients with an idle timeout use one slot after each other") {
     (void)TimerClient::connect(options);
   }
   CHECK(slots_in_use(server.page()) == 1);
+}
+
+TEST_CASE("the end of a client ends its own idle timeout, also after a verdict, and no other") {
+  FakeServer server;
+  ConnectOptions options = server.options();
+  options.idle_timeout = 5s;
+  auto other = TimerClient::connect(options);
+  const PageLayout page = server.page();
+  (void)TimerClient::connect(options);
+  CHECK(read_deadline(page.slot(0)) == slot_word::kIdleWatch);
+  CHECK(read_deadline(page.slot(1)) == slot_word::kFree);
+  {
+    const auto judged = TimerClient::connect(options);
+    REQUIRE(try_expire_idle(page.slot(1), now_ns()));
+  }
+  CHECK(read_deadline(page.slot(1)) == slot_word::kReleasedLate);
+  (void)TimerClient::connect(options);  // has another slot, until the server frees that one
+  CHECK(slots_in_use(page) == 3);
+  CHECK(acknowledge_late_release(page.slot(1)));
+  std::vector<TimerScope> scopes;
+  for (const char* const name : {"a", "b", "c"}) {
+    scopes.push_back(other.expires(1h, name));
+  }
+  CHECK(slots_in_use(page) == 4);
 }
 
 TEST_CASE("names are compared by their bytes, not by their addresses") {
@@ -317,11 +344,11 @@ TEST_CASE("the elapsed and remaining time of a timer are known while it is open"
   CHECK(scope.renew(1min));
   CHECK(scope.times()->remaining > 59s);
   CHECK(scope.times()->elapsed >= times->elapsed);
-  const TimerId timer = client.acquire(kNoDeadline, "endless");
-  CHECK(client.times(timer)->remaining == kNoDeadline);
-  client.release(timer);
-  CHECK(!client.times(timer));
-  CHECK(!client.times(TimerId{}));
+  auto endless = client.expires(kNoDeadline, "endless");
+  CHECK(endless.times()->remaining == kNoDeadline);
+  endless.release();
+  CHECK(!endless.times());
+  CHECK(!TimerScope().times());
   // The scope is judged, and the worker is still in it.
   REQUIRE(FakeServer::expire(server.page().slot(index_of(server.page(), "cut"))));
   CHECK(scope.times()->remaining <= 1min);

@@ -115,14 +115,13 @@ TEST_CASE("a forked child has its own page and does not change its parent's") {
   FakeServer server;
   auto client = server.connect();
   server.pipe().next();
-  std::optional<TimerScope> scope(client.expires(1h, "step"));
-  const TimerId timer = client.acquire(1h, "timer");
+  auto scope = client.expires(1h, "step");
   client.start(2h);
   const PageLayout page = server.page();
   const std::string before = bytes_of(page);
   const pid_t child = ::fork();
   if (child == 0) {
-    ::_exit(use_in_child(client, scope, timer));
+    ::_exit(use_in_child(client, scope));
   }
   CHECK(exit_code_of(child) == 0);
   CHECK(bytes_of(page) == before);
@@ -132,8 +131,7 @@ TEST_CASE("a forked child has its own page and does not change its parent's") {
   CHECK(server.pipe().is_silent());
   CHECK(slot_called(server.page(childs), "job").asked == 1h);  // open when the child ended
   CHECK(owner_of(server.page_path(childs)) == 0);
-  CHECK(client.release(timer));
-  CHECK(scope->release());
+  CHECK(scope.release());
   CHECK(client.stop());
 }
 

@@ -44,10 +44,10 @@ TEST_CASE("a region within a region pauses until the outer one ends, under its n
 TEST_CASE("the scopes of a thread that ends in a region go on") {
   FakeServer server;
   auto client = server.connect();
-  TimerId timer;
+  TimerScope left;
   std::unique_ptr<PausedRegion> region;
   in_thread([&] {
-    timer = client.acquire(1h, "left");
+    left = client.expires(1h, "left");
     region.reset(new PausedRegion(client.paused("region")));
     CHECK(slot_word::is_paused(called(server, "left").word));
   });
@@ -58,31 +58,37 @@ TEST_CASE("the scopes of a thread that ends in a region go on") {
     region.reset();
     CHECK(slot_word::is_paused(called(server, "scope").word));
   });
-  CHECK(client.release(timer));
+  CHECK(left.release());
 }
 
 TEST_CASE("scopes that are paused, renewed and released by two threads at once are never lost") {
   FakeServer server;
   auto client = server.connect();
+  std::atomic<bool> is_open{false};
   std::atomic<bool> stop{false};
-  const TimerId timer = client.acquire(1h, "shared");
+  TimerScope shared;  // of the other thread, whose regions pause it
   std::thread other([&] {
+    shared = client.expires(1h, "shared");
+    is_open = true;
+    is_open.notify_one();
     while (!stop.load()) {
       const auto region = client.paused("region");
-      client.pause(timer);
-      client.resume(timer);
     }
   });
+  is_open.wait(false);
   for (int i = 0; i < 20'000; ++i) {
-    CHECK(client.renew(timer, 1h));
+    CHECK(shared.renew(1h));
+    CHECK(shared.pause());
+    CHECK(shared.renew(2h));
+    CHECK(shared.resume());
     auto scope = client.expires(1h, "own");
     CHECK(scope.renew(2h));
     CHECK(scope.release());
   }
   stop = true;
   other.join();
-  CHECK(client.resume(timer));
+  CHECK(shared.resume());
   CHECK_FALSE(slot_word::is_paused(called(server, "shared").word));
-  CHECK(client.release(timer));
+  CHECK(shared.release());
   CHECK(slots_of(server.page()).empty());
 }

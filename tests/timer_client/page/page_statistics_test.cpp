@@ -127,8 +127,7 @@ TEST_CASE("each name has an entry with its scopes, their timeout and their small
   for (int i = 0; i < 10; ++i) {
     auto scope = client.expires(1h, "short");
   }
-  const TimerId timer = client.acquire(2h, "short");
-  CHECK(client.release(timer));
+  CHECK(client.expires(2h, "short").release());
   { auto scope = client.expires(kNoDeadline, "endless"); }
   auto late = client.expires(1ns, "late");
   CHECK(FakeServer::expire(page.slot(index_of(page, "late"))));

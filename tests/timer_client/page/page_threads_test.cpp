@@ -31,30 +31,42 @@ TEST_CASE("consecutive threads use the same slots") {
   }
   CHECK(slots_in_use(server.page()) == 2);
   for (int i = 0; i < 200; ++i) {
-    TimerId timer;
-    testing::in_thread([&] { timer = client.acquire(1h, "left"); });
-    CHECK(client.release(timer));
+    TimerScope left;
+    testing::in_thread([&] { left = client.expires(1h, "left"); });
+    CHECK(left.release());
   }
   CHECK(slots_in_use(server.page()) == 2);
 }
 
-TEST_CASE("of two threads that release one timer, one gets kReleased") {
+TEST_CASE("of two threads that stop the job, one gets kReleased") {
   FakeServer server;
   auto client = server.connect();
-  for (int i = 0; i < 2000; ++i) {
-    const TimerId timer = client.acquire(kNoDeadline, "timer");
+  for (int i = 0; i < 20; ++i) {
+    client.start(kNoDeadline);
     std::atomic<int> released = 0;
-    if (i % 100 == 0) {  // threads are expensive
-      std::thread other([&] { released += client.release(timer) ? 1 : 0; });
-      released += client.release(timer) ? 1 : 0;
-      auto next = client.expires(kNoDeadline, "timer");
-      other.join();
-      CHECK(slots_of(server.page()).size() == 1);
-    } else {
-      released += client.release(timer) ? 1 : 0;
-    }
+    std::thread other([&] { released += client.stop() ? 1 : 0; });
+    released += client.stop() ? 1 : 0;
+    auto next = client.expires(kNoDeadline, "job");
+    other.join();
+    CHECK(slots_of(server.page()).size() == 1);
     CHECK(released == 1);
   }
+}
+
+TEST_CASE("threads that start the job at once leave one scope open") {
+  FakeServer server;
+  auto client = server.connect();
+  const auto start_often = [&] {
+    for (int i = 0; i < 2000; ++i) {
+      client.start(1h);
+    }
+  };
+  std::thread other(start_often);
+  start_often();
+  other.join();
+  CHECK(slots_of(server.page()).size() == 1);
+  CHECK(client.stop());
+  CHECK(slots_of(server.page()).empty());
 }
 
 TEST_CASE("idle slots of a thread are available to other threads") {

@@ -98,7 +98,7 @@ TEST_CASE("a file that reuses the descriptor of a closed stacks file is left alo
   CHECK(std::filesystem::file_size(server.folder.path("other")) == 4);
 }
 
-TEST_CASE("acquired timers, heartbeats and the job's timer move to the new page, too") {
+TEST_CASE("heartbeats and the job's scope move to the new page, too") {
   MadeAgain server;
   auto client = server.before->connect();
   auto heart = client.heartbeat(1h, "heart", {.signal = 15, .grace = 3s, .warn_after = 30min});
@@ -116,25 +116,22 @@ TEST_CASE("acquired timers, heartbeats and the job's timer move to the new page,
   CHECK(testing::slot_called(page, "heart").soft_ms == 1'800'000);
   client.start(2h);
   CHECK(testing::slot_called(page, "job").asked == 2h);
-  const TimerId timer = client.acquire(3h, "timer");
-  CHECK(testing::slot_called(page, "timer").asked == 3h);
-  CHECK(client.release(timer));
   CHECK(client.stop());
   CHECK(heart.release());
   CHECK(slots_of(page).empty());
 }
 
-TEST_CASE("the end of a client releases its timers on the page that was replaced, too") {
+TEST_CASE("the end of a client ends the job's scope on the page that was replaced, too") {
   MadeAgain server;
   std::optional<TimerClient> client(server.before->connect());
-  CHECK(client->acquire(1h, "before"));
+  client->start(1h);
   const PageLayout page = server.before->page();
   server.make_again();
   open_later(*client);
   REQUIRE(server.has_page());
-  CHECK(has_slot(page, "before"));
+  CHECK(has_slot(page, "job"));
   client.reset();
-  CHECK(!has_slot(page, "before"));
+  CHECK(!has_slot(page, "job"));
 }
 
 TEST_CASE("the new page has statistics if any client of the process asked for them") {

@@ -40,10 +40,8 @@ TEST_CASE("scopes are opened for the next server after one was killed during its
   CHECK_FALSE(client.expires(1h, "refused").release());
   process->end();
   auto scope = client.expires(1h, "scope");
-  const TimerId timer = client.acquire(1h, "timer");
   client.start(1h);
-  CHECK(slots_of(server.page()).size() == 3);
-  CHECK(client.release(timer));
+  CHECK(slots_of(server.page()).size() == 2);
   CHECK(scope.release());
 }
 
@@ -52,9 +50,8 @@ TEST_CASE("no scope is opened while the server drains or shuts down") {
   const auto process = process_of(server);
   auto client = server.connect();
   auto before = client.expires(1h, "before");
-  const TimerId timer = client.acquire(1h, "timer");
   client.start(1h);
-  REQUIRE(slots_of(server.page()).size() == 3);
+  REQUIRE(slots_of(server.page()).size() == 2);
   for (const Announcement announced : {Announcement::kDraining, Announcement::kShutdown}) {
     announce(server, announced);
     auto scope = client.expires(1h, "new");
@@ -64,19 +61,13 @@ TEST_CASE("no scope is opened while the server drains or shuts down") {
     options.warn_after = 30min;
     auto warned = client.expires(1h, "warned", options);
     CHECK_FALSE(warned.release());
-    const TimerId unwatched = client.acquire(1h, "new");
-    CHECK_FALSE(unwatched);
-    CHECK_FALSE(client.renew(unwatched, 1h));
-    CHECK_FALSE(client.release(unwatched));
-    CHECK(slots_of(server.page()).size() == 3);
+    CHECK(slots_of(server.page()).size() == 2);
     CHECK_THROWS_AS((void)client.expires(0s, "wrong"), InvalidArgument);
   }
   CHECK(before.renew(2h));
-  CHECK(client.renew(timer, 2h));
   client.start(2h);
   CHECK(client.stop());
   CHECK(before.release());
-  CHECK(client.release(timer));
   client.start(1h);
   CHECK_FALSE(client.stop());
   CHECK(slots_of(server.page()).empty());
@@ -100,7 +91,6 @@ TEST_CASE("what is not watched while the server drains ends the idleness of a wo
     return page.slot(0).started > before;
   };
   CHECK(moves([&] { (void)client.expires(1h, "scope"); }));
-  CHECK(moves([&] { (void)client.acquire(1h, "timer"); }));
   CHECK(moves([&] { client.start(1h); }));
   CHECK_FALSE(moves([&] { (void)client.stop(); }));
 }

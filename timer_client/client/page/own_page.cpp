@@ -352,27 +352,7 @@ bool OwnPage::take_idle_of_other_threads(const ThreadSlots& taker) {
   return all_were_idle;
 }
 
-void OwnPage::release_those_of(std::uint64_t client) noexcept {
-  if (!current_) {
-    return;
-  }
-  for (SlotHandle& handle : current_->handles) {
-    // In this order: is_free() acquires, so the client of a slot in use is the one of its scope.
-    if (!handle.is_free() && handle.client.load(std::memory_order_relaxed) == client) {
-      handle.client.store(0, std::memory_order_relaxed);
-      if (end_idle_watch(*handle.slot)) {
-        current_->free.push_back(&handle);
-        continue;
-      }
-      if (is_idle_watch(*handle.slot)) {
-        current_->orphans.push_back(&handle);  // judged: the server frees it later
-      }
-      release_scope(handle, handle.generation.load(std::memory_order_relaxed), true);
-    }
-  }
-}
-
-bool OwnPage::watch_idleness(Duration timeout, std::uint64_t client, Refusal& why, bool& wake) {
+bool OwnPage::watch_idleness(Duration timeout, const void* client, Refusal& why, bool& wake) {
   why = Refusal::kNoRoom;
   SlotHandle* handle = slot_from_pool();
   handle = handle != nullptr ? handle : new_slot(why);
@@ -388,7 +368,7 @@ bool OwnPage::watch_idleness(Duration timeout, std::uint64_t client, Refusal& wh
   }
   Slot& slot = *handle->slot;
   const Instant now = Instant::now();
-  handle->client.store(client, kRelaxed);
+  handle->idle_client = client;
   handle->statistics = nullptr;
   begin_writing_slot();
   write_name(layout().name(handle->index), kIdleScopeName);
@@ -403,6 +383,19 @@ bool OwnPage::watch_idleness(Duration timeout, std::uint64_t client, Refusal& wh
   begin_idle_watch(slot);
   wake = must_wake_at(board(), (now + timeout).ns);
   return true;
+}
+
+void OwnPage::end_idle_timeout_of(const void* client) noexcept {
+  if (!current_) {
+    return;
+  }
+  for (SlotHandle& handle : current_->handles) {
+    if (handle.idle_client == client) {
+      handle.idle_client = nullptr;
+      release_late(*handle.slot);
+      current_->orphans.push_back(&handle);  // after a verdict the server frees it
+    }
+  }
 }
 
 void OwnPage::note_unwatched() noexcept {
@@ -510,16 +503,13 @@ SlotStatistics* OwnPage::statistics_for(ThreadSlots& slots, const std::string& s
   return place->second;
 }
 
-SlotStatistics* OwnPage::own_statistics(const SlotHandle& handle, bool has_lock) noexcept {
+SlotStatistics* OwnPage::own_statistics(const SlotHandle& handle) noexcept {
   try {
     if (const ThreadSlots* const slots = ThreadSlots::of_this_thread(*this);
         slots != nullptr && handle.owner.load(std::memory_order_relaxed) == slots) {
       return handle.statistics;
     }
-    std::unique_lock<std::mutex> held;
-    if (!has_lock) {
-      held = ProcessLock::instance().lock();
-    }
+    const auto held = ProcessLock::instance().lock();
     return statistics_for(slots_of_this_thread(), read_name(layout().name(handle.index)));
   } catch (const std::bad_alloc&) {
     return nullptr;
@@ -645,7 +635,7 @@ void OwnPage::continue_on(OwnPage& next) noexcept {
       Refusal why{};
       bool wake = false;
       has_idle_timeout |=
-          next.watch_idleness(timeout, handle.client.load(std::memory_order_relaxed), why, wake);
+          next.watch_idleness(timeout, std::exchange(handle.idle_client, nullptr), why, wake);
       current_->free.push_back(&handle);
     }
     move_offer_of_stacks(next);

@@ -50,13 +50,13 @@ class OwnPage final : public PageContext {
   // Returns a slot in which this thread can open a scope. The slot is bound to `key`, and no other
   // thread takes it while this thread is_entering. Null: see `why`. May throw std::bad_alloc.
   SlotHandle* claim(ScopeKey key, Refusal& why);
-  // Releases all scopes that `client` must release, and ends its idle timeout.
-  void release_those_of(std::uint64_t client) noexcept;
   // Begins an idle timeout: this process expires when it has been in no scope for `timeout` since
   // its last one. Returns false if there is no slot for it, see `why`. Sets `wake` if wake() must
   // be called, without the lock; so do the members below that have a `wake`. A forked child has no
   // idle timeout.
-  bool watch_idleness(Duration timeout, std::uint64_t client, Refusal& why, bool& wake);
+  bool watch_idleness(Duration timeout, const void* client, Refusal& why, bool& wake);
+  // Ends the idle timeout that `client` has begun, if there is one.
+  void end_idle_timeout_of(const void* client) noexcept;
   // Begins the idle timeouts anew, as a scope was opened that is not watched.
   void note_unwatched() noexcept;
   // Returns the slots of this thread, for suspend_thread(). Null: this process has no page. If one
@@ -98,7 +98,7 @@ class OwnPage final : public PageContext {
   [[nodiscard]] bool has_server() const;
   // Takes back the slots of a thread that ends, and destroys `slots`.
   void thread_ended(ThreadSlots& slots) noexcept;
-  SlotStatistics* own_statistics(const SlotHandle& handle, bool has_lock) noexcept override;
+  SlotStatistics* own_statistics(const SlotHandle& handle) noexcept override;
 
   [[nodiscard]] bool is_off() const { return view_.is_off(); }
   [[nodiscard]] bool has_board() const { return identity() != BoardView::Identity{}; }

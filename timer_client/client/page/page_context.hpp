@@ -46,8 +46,8 @@ class PageContext {
   // Returns false if no further name can get statistics.
   [[nodiscard]] virtual bool may_have_statistics() const = 0;
   // Returns the entry in which this thread counts the scope of `handle`, which is a slot of another
-  // thread; null: the scope is not counted. `has_lock`: the caller holds the ProcessLock.
-  virtual SlotStatistics* own_statistics(const SlotHandle& handle, bool has_lock) noexcept = 0;
+  // thread; null: the scope is not counted. Must be called without the ProcessLock.
+  virtual SlotStatistics* own_statistics(const SlotHandle& handle) noexcept = 0;
   // Wakes the server. Must be called, without the ProcessLock, after a scope was opened or renewed
   // with a deadline for which must_wake() returns true.
   virtual void wake() noexcept = 0;

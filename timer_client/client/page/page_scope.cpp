@@ -37,12 +37,12 @@ void set_flags(Slot& slot, std::uint16_t drop, std::uint16_t add) {
 }
 
 // Returns the entry of this thread in which the scope is counted; null: there is none.
-SlotStatistics* statistics_of(const SlotHandle& handle, bool has_lock) {
+SlotStatistics* statistics_of(const SlotHandle& handle) {
   // The owner is this thread or another one, which may end meanwhile. `owner` equals t_slots only
   // if it is this thread: its ThreadSlots are alive, so no other thread has their address.
   return t_slots != nullptr && handle.owner.load(kRelaxed) == t_slots
              ? handle.statistics
-             : handle.page->own_statistics(handle, has_lock);
+             : handle.page->own_statistics(handle);
 }
 
 }  // namespace
@@ -172,15 +172,14 @@ bool renew_after_pause(SlotHandle& handle, std::int64_t timeout, bool& wake) noe
   }
 }
 
-void count_time(const SlotHandle& handle, const LeftScope& left, bool has_lock) noexcept {
-  SlotStatistics* const entry = statistics_of(handle, has_lock);
+void count_time(const SlotHandle& handle, const LeftScope& left) noexcept {
+  SlotStatistics* const entry = statistics_of(handle);
   if (entry != nullptr) {
     count_scope(*entry, left);
   }
 }
 
-ReleaseResult release_counted(SlotHandle& handle, std::uint64_t generation,
-                              bool has_lock) noexcept {
+ReleaseResult release_counted(SlotHandle& handle, std::uint64_t generation) noexcept {
   Slot& slot = *handle.slot;
   std::int64_t word = slot.deadline.load(kRelaxed);
   const auto release = [&] {
@@ -208,7 +207,7 @@ ReleaseResult release_counted(SlotHandle& handle, std::uint64_t generation,
   // The slot is read before it is free.
   const std::int64_t started = counted_from(handle, generation);
   const std::int64_t timeout = slot.timeout.load(kRelaxed);
-  SlotStatistics* const entry = statistics_of(handle, has_lock);
+  SlotStatistics* const entry = statistics_of(handle);
   const std::int64_t now = monotonic_ns();
   if (is_noted) {
     slot.left.store(now, kRelaxed);

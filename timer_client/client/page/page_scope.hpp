@@ -37,7 +37,6 @@ struct PageTerms {
   std::uint32_t soft_ms = 0;
   std::uint16_t signal = 0;
   std::uint16_t flags = 0;
-  std::uint64_t client = 0;  // its destructor releases the scope; 0: a TimerScope does
   Opening opening = Opening::kScope;
   std::uint32_t code_timeout_ms = 0;  // as in the slot
 };
@@ -97,7 +96,6 @@ inline constexpr unsigned kLook = 2;  // ProcessPages::look_again()
   ThreadSlots& slots = *t_slots;  // the handle's owner, since this thread has claimed it
   Slot& slot = *handle.slot;
   const Board& board = handle.page->board();
-  handle.client.store(terms.client, kRelaxed);
   begin_writing_slot();
   slot.acquired.store(now, kRelaxed);
   slot.started.store(now, kRelaxed);
@@ -153,16 +151,16 @@ inline std::int64_t counted_from(const SlotHandle& handle, std::uint64_t generat
 }
 
 // Counts what a renewal ends as a scope of its own: a heartbeat is measured by its beats.
-void count_time(const SlotHandle& handle, const LeftScope& left, bool has_lock) noexcept;
+void count_time(const SlotHandle& handle, const LeftScope& left) noexcept;
 
 // Releases a scope as release_scope() does, if it is counted, if its release is noted, or if its
 // verdict came first.
-ReleaseResult release_counted(SlotHandle& handle, std::uint64_t generation, bool has_lock) noexcept;
+ReleaseResult release_counted(SlotHandle& handle, std::uint64_t generation) noexcept;
 
-// Releases the scope number `generation` of `handle`, which is open.
+// Releases the scope number `generation` of `handle`, which is open. Must be called without the
+// ProcessLock, as renew_scope().
 [[gnu::always_inline]] inline ReleaseResult release_scope(SlotHandle& handle,
-                                                          std::uint64_t generation,
-                                                          bool has_lock) noexcept {
+                                                          std::uint64_t generation) noexcept {
   // Before the slot is free: from then on another scope may use it, with the next number.
   handle.generation.store(generation + 1, std::memory_order_relaxed);
   const std::int64_t word = handle.slot->deadline.load(std::memory_order_relaxed);
@@ -170,7 +168,7 @@ ReleaseResult release_counted(SlotHandle& handle, std::uint64_t generation, bool
       try_release(*handle.slot, word)) {
     return ReleaseResult::kReleased;
   }
-  return release_counted(handle, generation, has_lock);
+  return release_counted(handle, generation);
 }
 
 // Returns the times of the scope that is open in `handle`.
@@ -201,7 +199,7 @@ inline TimerTimes times_of(const SlotHandle& handle) {
 // Moves the deadline of the open scope. Returns false if the verdict came first; the scope is
 // released then. Sets `todo_next` to bits of todo.
 inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64_t timeout,
-                        bool has_lock, unsigned& todo_next) {
+                        unsigned& todo_next) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   if (handle.replaced != nullptr) [[unlikely]] {
     timeout = replaced_renewal(handle, timeout);
@@ -213,7 +211,7 @@ inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64
   for (;;) {
     const std::int64_t old_word = slot.deadline.load(kRelaxed);
     if (!slot_word::is_open(old_word)) {
-      release_scope(handle, generation, has_lock);
+      release_scope(handle, generation);
       return false;
     }
     if (slot_word::is_paused(old_word) || (slot.flags.load(kRelaxed) & kWasPaused) != 0)
@@ -236,7 +234,7 @@ inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64
     if (try_renew(slot, old_word, word)) [[likely]] {
       handle.renewed.store(generation, kRelaxed);
       if (handle.statistics != nullptr) {
-        count_time(handle, left, has_lock);
+        count_time(handle, left);
       }
       todo_next = (must_wake(board, slot, word) ? todo::kWake : 0) |
                   (handle.page->is_look_due(now) ? todo::kLook : 0);

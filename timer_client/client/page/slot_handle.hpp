@@ -57,8 +57,6 @@ struct alignas(64) SlotHandle {
   std::atomic<std::uint64_t> generation{1};
   // The number of the scope that was renewed last. Relaxed: see `generation`.
   std::atomic<std::uint64_t> renewed{0};
-  // The client whose destructor releases the scope; 0: a TimerScope does. Ordered likewise.
-  std::atomic<std::uint64_t> client{0};
   // Written with the ProcessLock; read by the thread that releases the scope. Relaxed: see
   // release_counted().
   std::atomic<ThreadSlots*> owner{nullptr};
@@ -67,7 +65,8 @@ struct alignas(64) SlotHandle {
   std::uint64_t tag = kUnbound;
   std::string given;  // with `tag`, what the slot is bound to
   std::uint32_t index = 0;
-  bool opens_first = false;  // the next scope is the first of its name in the thread
+  const void* idle_client = nullptr;  // the client whose idle timeout it has; with the ProcessLock
+  bool opens_first = false;           // the next scope is the first of its name in the thread
   // The times in a file of timeouts of the name that the slot is bound to; null: none.
   const ReplacedTimeout* replaced = nullptr;
 

@@ -27,7 +27,7 @@
 // Cost: a scope costs about as much as two readings of the clock, three with statistics. It makes a
 // system call only once a second, to check the runtime directory, and when the server must be woken
 // for an earlier deadline. Each thread writes to memory of its own. The first use of a name by a
-// thread, acquire(), and the first scope of a forked child may make a file larger, which takes some
+// thread and the first scope of a forked child may make a file larger, which takes some
 // microseconds.
 //
 // The file of timeouts (ConnectOptions::timeouts, $FILETIMER_TIMEOUTS): a name's entry replaces the
@@ -51,7 +51,7 @@
 // Moved-from clients do nothing, like a client that connected under $FILETIMER=off.
 //
 // fork(): the child is a worker of its own. It starts with no open scope and may use the client
-// that it inherited. The scopes and timers of its parent have no effect in the child.
+// that it inherited. The scopes of its parent have no effect in the child.
 //
 // Descriptors: the kernel names the page's owner by a file lock. A process that closes all its
 // descriptors loses the lock; a scope that it opens a second later, or for which the page has to
@@ -152,23 +152,6 @@ enum class Opening : unsigned char;
 class OwnPage;
 class ThreadSlots;
 
-// Names one open timer of a client. A default-constructed TimerId names no timer, and its release
-// has no effect.
-class TimerId {
- public:
-  TimerId() = default;
-  [[nodiscard]] explicit operator bool() const { return number_ != 0; }
-
- private:
-  friend class TimerClient;
-  friend class TimerScope;
-  TimerId(SlotHandle* slot, unsigned long long number, unsigned fork_count)
-      : slot_(slot), number_(number), fork_count_(fork_count) {}
-  SlotHandle* slot_ = nullptr;
-  unsigned long long number_ = 0;
-  unsigned fork_count_ = 0;  // a child must not release what its parent acquired
-};
-
 // What a release found.
 //
 //   if (scope.release() == ReleaseResult::kExpired) {
@@ -180,7 +163,7 @@ class ReleaseResult {
  public:
   enum Value {
     kReleased,  // released before a verdict: this process is not killed for the scope
-    kNotOpen,   // the timer was released before, never watched, or is one of a parent process
+    kNotOpen,   // the scope was released before, never watched, or is one of a parent process
     kExpired,   // released after the server's verdict
   };
   constexpr ReleaseResult(Value value) : value_(value) {}  // NOLINT: `== kExpired` is meant to work
@@ -196,15 +179,15 @@ class TimerScope;
 class TimerHeartbeat;
 class PausedRegion;
 
-// How long a timer has been open, and how much time it has left.
+// How long a scope has been open, and how much time it has left.
 struct TimerTimes {
-  std::chrono::nanoseconds elapsed{};  // since it was acquired
-  // Until the deadline: negative after it, and kNoDeadline without one. Of a paused timer: the time
+  std::chrono::nanoseconds elapsed{};  // since it was opened
+  // Until the deadline: negative after it, and kNoDeadline without one. Of a paused scope: the time
   // that it will have when it is resumed.
   std::chrono::nanoseconds remaining{};
   bool is_paused = false;
   bool is_expired = false;  // the server has given its verdict
-  // Of the acquire or the last renewal, as a file of timeouts has it if it has the name;
+  // Of the opening or the last renewal, as a file of timeouts has it if it has the name;
   // kNoDeadline without a deadline. --max-timeout of the server may cut it.
   std::chrono::nanoseconds timeout{};
 };
@@ -221,65 +204,45 @@ class TimerClient {
 
   TimerClient(TimerClient&&) noexcept;
   TimerClient& operator=(TimerClient&&) noexcept;
-  // Releases the timers of acquire() and start() that are still open. An open TimerScope stays
-  // watched.
-  ~TimerClient();
+  // Ends the scope of start() and the idle timeout. An open TimerScope stays watched.
+  ~TimerClient() = default;
 
-  // Starts a timer. Several timers may be open under one name; each is enforced. `after`: over
-  // zero, at most about 31 years, or kNoDeadline. `name`: any bytes, not empty; a name over 255
-  // bytes is shown cut and marked. While the server drains or shuts down, acquire() and expires()
-  // return a timer that is not watched: it is not open for renew() and release(). So they do while
-  // 1,024 scopes are open in this process. Throws InvalidArgument. Takes a lock of the process for
-  // a moment, as renew(), release(), start() and stop() do.
-  TimerId acquire(Timeout after, std::string_view name,
-                  const ScopeOptions& options = kDefaultScopeOptions);
-  // Moves the deadline to `after` from now. Returns false if the timer is not open, or if the
-  // server's verdict came first; the timer is released then. Throws InvalidArgument.
-  bool renew(TimerId timer, Timeout after);
-  // Ends the timer, from any thread, and returns whether it was in time.
-  ReleaseResult release(TimerId timer) noexcept;
-  // Stops the time of the timer until resume(): for a checkpoint, or a debugger. The server's
-  // --max-timeout applies to the pause, too. A timer that is renewed while it is paused stays
-  // paused and will have the new timeout. Both return false if the timer is not open; a second
-  // pause() or resume() has no effect.
-  bool pause(TimerId timer);
-  // Gives the timer the time that was left at its pause().
-  bool resume(TimerId timer);
   // Stops, while the returned object lives, the time of all scopes that this thread has open or
   // opens on this client's page (clients of one runtime directory share a page). The region itself
   // is a scope without a deadline under `name` (empty: the caller's file and line), which shows
   // where the thread is. The server's --max-timeout applies to it, too. The object must be
-  // destroyed in the thread that made it. Regions may be nested. Throws as acquire().
+  // destroyed in the thread that made it. Regions may be nested. Throws as expires().
   [[nodiscard]] PausedRegion paused(std::string_view name = {}, const char* file = __builtin_FILE(),
                                     int line = __builtin_LINE());
 
-  // Opens a scope for as long as the returned object lives. The default name is the caller's file
-  // and line, as "train.cpp:123". Throws as acquire(). It takes no lock and allocates nothing once
-  // the thread has used the name; a name that is new each time costs some microseconds. If a thread
-  // ends inside a scope, the scope stays watched, and the server records a warning.
+  // Opens a scope for as long as the returned object lives. Several scopes may be open under one
+  // name; each is enforced. `after`: over zero, at most about 31 years, or kNoDeadline. `name`: any
+  // bytes; a name over 255 bytes is shown cut and marked; empty: the caller's file and line, as
+  // "train.cpp:123". While the server drains or shuts down, and while 1,024 scopes are open in this
+  // process, the returned scope is not watched and not open. Throws InvalidArgument. It takes no
+  // lock and allocates nothing once the thread has used the name; a name that is new each time
+  // costs some microseconds. If a thread ends inside a scope, the scope stays watched, and the
+  // server records a warning.
   [[nodiscard]] TimerScope expires(Timeout after, std::string_view name = {},
                                    const ScopeOptions& options = kDefaultScopeOptions,
                                    const char* file = __builtin_FILE(),
                                    int line = __builtin_LINE());
 
   // Opens a scope that expires if beat() is not called for `timeout`: for a loop that has no
-  // natural end to wrap a scope around. A beat costs as much as a scope. Throws as acquire().
+  // natural end to wrap a scope around. A beat costs as much as a scope. Throws as expires().
   [[nodiscard]] TimerHeartbeat heartbeat(Timeout timeout, std::string_view name = {},
                                          const ScopeOptions& options = kDefaultScopeOptions,
                                          const char* file = __builtin_FILE(),
                                          int line = __builtin_LINE());
 
-  // Returns the times of an open timer, and nothing if it is not open. The deadline is the one that
-  // the server granted: --max-timeout may have cut it.
-  [[nodiscard]] std::optional<TimerTimes> times(TimerId timer) const;
-
-  // Starts one timer for the whole job, named "job". A second start() renews it. Throws as
-  // acquire().
+  // Opens one scope for the whole job, named "job". A second start() renews it, or opens it again
+  // if it is not open any more. start() and stop() take a lock of the process for a moment. A
+  // stop() during the start() of another thread may find no scope to end. Throws as expires().
   void start(Timeout after);
-  // Starts it with the server's --default-timeout. Throws InvalidArgument if the server has none,
-  // or if no server has ever run.
+  // Opens it with the server's --default-timeout. Throws InvalidArgument if the server has none, or
+  // if no server has ever run.
   void start();
-  // Ends the timer of start().
+  // Ends the scope of start().
   ReleaseResult stop() noexcept;
 
   // Returns whether a server reads the pipe of the runtime directory now.
@@ -308,10 +271,7 @@ class TimerClient {
   TimerScope expires_otherwise(std::chrono::nanoseconds after, const ScopeKey& key,
                                const ScopeOptions& options, Opening opening);
   void set_idle_timeout(std::chrono::nanoseconds timeout, bool must_be_there);
-  static bool set_paused(TimerId timer, bool is_paused);
   std::shared_ptr<State> state_;
-  friend class TimerScope;
-  friend class PausedRegion;
 };
 
 // An open scope. The end of the object releases it.
@@ -333,7 +293,7 @@ class [[nodiscard]] TimerScope {
   TimerScope(TimerScope&& other) noexcept;
   TimerScope& operator=(TimerScope&& other) noexcept;
   ~TimerScope() {
-    if (timer_) {
+    if (number_ != 0) {
       release();
     }
   }
@@ -343,18 +303,26 @@ class [[nodiscard]] TimerScope {
   bool renew(Timeout after);
   // Releases the scope before the object ends, and returns whether it was in time.
   ReleaseResult release() noexcept;
-  // Stops the time of the scope; see TimerClient::pause().
+  // Stops the time of the scope until resume(): for a checkpoint, or a debugger. The server's
+  // --max-timeout applies to the pause, too. A scope that is renewed while it is paused stays
+  // paused and will have the new timeout. Both return false if the scope is not open; a second
+  // pause() or resume() has no effect. They take a lock of the process for a moment.
   bool pause();
-  // Gives the scope the time that was left; see TimerClient::resume().
+  // Gives the scope the time that was left at its pause().
   bool resume();
-  // Returns nothing if the scope is not open; see TimerClient::times().
+  // Returns nothing if the scope is not open. The deadline is the one that the server granted:
+  // --max-timeout may have cut it.
   [[nodiscard]] std::optional<TimerTimes> times() const;
 
  private:
   friend class TimerClient;
-  explicit TimerScope(TimerId timer) noexcept : timer_(timer) {}
+  explicit TimerScope(SlotHandle& slot) noexcept;
+  [[nodiscard]] bool is_open() const noexcept;
+  bool set_paused(bool is_paused);
   void follow_page(std::chrono::nanoseconds after);
-  TimerId timer_;
+  SlotHandle* slot_ = nullptr;
+  unsigned long long number_ = 0;  // of the scope among those of the slot; 0: released or moved
+  unsigned fork_count_ = 0;        // a child must not release what its parent opened
 };
 
 // A scope that each beat() renews, for a loop without a natural end.
