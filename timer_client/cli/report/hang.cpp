@@ -68,17 +68,18 @@ class HangBuilder {
     }
     hosts_.emplace(around.machine, around.worker.host);
     incidents_.emplace(around.machine, around.incident);
-    for (const ScopeGroup& group : hang.incident.groups) {
-      for (const WorkerName& worker : group.workers) {
-        add_lane(worker, &group == hang.incident.groups.data() && hang.incident.has_odd_group());
+    const std::vector<ScopeGroup>& groups = hang.incident.groups;
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      for (const WorkerName& worker : groups[i].workers) {
+        add_lane(worker, i, i == 0 && hang.incident.has_odd_group());
       }
     }
     for (const ExpiredWorker& one : hang.incident.expired) {
-      add_lane(one.worker, false);
+      add_lane(one.worker);
     }
     if (hang.incident.expired.empty()) {  // a warning, or a verdict of which no record is there
       expiries_.emplace(around.machine, around.id);
-      add_lane(around.worker, false);
+      add_lane(around.worker);
     }
   }
 
@@ -247,11 +248,12 @@ class HangBuilder {
     index_.clear();
   }
 
-  void add_lane(const WorkerName& worker, bool is_odd) {
+  void add_lane(const WorkerName& worker, std::optional<std::size_t> group = {},
+                bool is_odd = false) {
     if (worker.pid &&
         index_.emplace(LaneKey{worker.host, *worker.pid}, hang_.lanes.size()).second) {
       hang_.lanes.push_back(
-          {.worker = worker, .is_odd = is_odd, .job_id = {}, .bars = {}, .marks = {}});
+          {.worker = worker, .is_odd = is_odd, .group = group, .bars = {}, .marks = {}});
     }
   }
 

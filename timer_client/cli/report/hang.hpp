@@ -3,7 +3,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -40,10 +42,10 @@ std::string_view name_of(Mark::Kind kind);
 
 struct Lane {
   WorkerName worker;
-  bool is_first = false;      // to expire
-  bool is_odd = false;        // is not where most others are
-  bool is_own_clock = false;  // its host is not that of the first to expire
-  std::string job_id;
+  bool is_first = false;             // to expire
+  bool is_odd = false;               // is not where most others are
+  bool is_own_clock = false;         // its host is not that of the first to expire
+  std::optional<std::size_t> group;  // of JobIncident::groups; empty: it is not known where it was
   std::vector<ScopeBar> bars;
   std::vector<Mark> marks;
 };

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -64,9 +63,7 @@ svg.names { flex-grow: 190; position: sticky; left: 0; overflow: visible; backgr
 svg text { fill: var(--text); }
 svg .axis { fill: var(--soft); text-anchor: middle; }
 svg .leftmost { text-anchor: start; }
-svg .rightmost, svg .again { text-anchor: end; }
-svg .again { display: none; }
-@media screen and (max-width: 54rem) { svg .again { display: inline; } }
+svg .rightmost { text-anchor: end; }
 svg .after { fill: var(--text); opacity: .06; }
 svg .under { fill: var(--soft); }
 svg .host { font-weight: bold; }
@@ -110,7 +107,7 @@ td { overflow-wrap: break-word; max-width: 40rem; }
 td.time { white-space: nowrap; font-variant-numeric: tabular-nums; }
 .wide { overflow-x: auto; }
 @media print { body { max-width: none; padding: 0; font-size: 12px; } figure { overflow: visible; }
-  .picture { min-width: 0; break-inside: avoid; } svg.names { position: static; } h2, h3 { break-after: avoid; }
+  .picture { min-width: 0; } svg.names { position: static; } h2, h3 { break-after: avoid; }
   .tree, .wide { overflow: visible; } * { print-color-adjust: exact; }
   pre { max-height: none; overflow: visible; white-space: pre-wrap; } }
 </style>
@@ -190,9 +187,8 @@ std::string doubts_of(const Hang& hang) {
   if (hang.ended_omitted > 0) {
     add(counted(hang.ended_omitted, "more ended scope") + " did not fit into the records.");
   }
-  if (drawn_lanes(hang).size() > kMostLanesDrawn) {
-    add(fmt::format("The first {} lanes are drawn. All workers are in the table.",
-                    kMostLanesDrawn));
+  if (drawn_lanes(hang).size() > kMostLanes) {
+    add(fmt::format("The first {} lanes are drawn. All workers are in the table.", kMostLanes));
   }
   return html;
 }
@@ -294,26 +290,19 @@ std::string workers_table(const Hang& hang) {
       "{}</th></tr>\n",
       hang.lanes.size() <= kTableOpen ? " open" : "", counted(hang.lanes.size(), "worker"),
       zero_of(hang));
-  std::map<std::pair<std::string_view, Integer>, std::string_view> scopes;
-  for (const ScopeGroup& group : hang.incident.groups) {
-    for (const WorkerName& worker : group.workers) {
-      scopes.emplace(std::pair(std::string_view(worker.host), worker.pid), group.scope);
-    }
-  }
   for (const Lane& lane : hang.lanes) {
-    const auto scope = scopes.find({lane.worker.host, lane.worker.pid});
     std::vector<std::string> events;
     for (const Mark& mark : lane.marks) {
       events.push_back(fmt::format("{} {}", time_of(mark), mark.text));
     }
-    html +=
-        fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-                    html_text(lane.worker.host, kNameCharacters),
-                    lane.worker.rank ? fmt::format("{}", *lane.worker.rank) : "",
-                    lane.worker.pid ? fmt::format("{}", *lane.worker.pid) : "",
-                    html_text(lane.worker.comm, kNameCharacters),
-                    scope == scopes.end() ? "" : html_text(scope->second, kNameCharacters),
-                    html_text(joined(events, "; "), kEventsCharacters));
+    html += fmt::format(
+        "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+        html_text(lane.worker.host, kNameCharacters),
+        lane.worker.rank ? fmt::format("{}", *lane.worker.rank) : "",
+        lane.worker.pid ? fmt::format("{}", *lane.worker.pid) : "",
+        html_text(lane.worker.comm, kNameCharacters),
+        lane.group ? html_text(hang.incident.groups[*lane.group].scope, kNameCharacters) : "",
+        html_text(joined(events, "; "), kEventsCharacters));
   }
   return html + "</table></div></details>\n";
 }

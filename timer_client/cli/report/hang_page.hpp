@@ -15,10 +15,9 @@ namespace filetimer::cli {
 std::string html_page(const Hang& hang, const std::string& logs);
 
 // Returns the lanes as the JSON object that Perfetto opens: a process for each host, a thread for
-// each worker, and the scopes and marks in the order of their times. A scope that overlaps another
-// one of its worker without being inside it has a thread of its own, because viewers drop it
-// otherwise. Times are microseconds from the first verdict plus an hour, or plus more if a scope
-// was open for longer: they are not negative there.
+// each row of a worker, and the scopes and marks in the order of their times. Times are
+// microseconds from the first verdict plus an hour, or plus more if a scope was open for longer:
+// they are not negative there.
 std::string trace_events(const Hang& hang);
 
 // --- the lanes as SVG images ---
@@ -27,16 +26,15 @@ std::string trace_events(const Hang& hang);
 // of the first one and the marks of all.
 using DrawnLane = std::vector<const Lane*>;
 
-// Returns the lanes to draw: each worker has one where there are few. Where there are more than
-// kMostLanes, workers in one scope that entered it together share one.
+// Returns the lanes: each worker has one where there are few. Where there are more than kMostLanes,
+// the worker at the top and the first to expire have one each, and each group of ScopeGroup has one
+// for its others.
 std::vector<DrawnLane> drawn_lanes(const Hang& hang);
-inline constexpr std::size_t kMostLanes = 72;
 // How many of those lanes svg_of() draws.
-inline constexpr std::size_t kMostLanesDrawn = 256;
+inline constexpr std::size_t kMostLanes = 72;
 
-// Returns pieces of the picture, one below the other, between which a page may end. Each is a <div>
-// with two <svg> elements of the same height: the names, and the scopes over time. They take their
-// colours from the classes of the page's style.
+// Returns the picture, a <div> with two <svg> elements of the same height: the names, and the
+// scopes over time. They take their colours from the classes of the page's style.
 std::string svg_of(const Hang& hang);
 
 // Whether the time after the first verdict has a scale of its own, because it is much shorter than

@@ -25,25 +25,16 @@ constexpr double kHostHeight = 22;
 constexpr double kBarInset = 1;
 constexpr double kLeastBar = 1.5;
 constexpr double kCharacterWidth = 6.6;
-// A longer bar has its name at the verdict, too, for narrow windows. They have room for this much.
-constexpr double kLongBar = 500;
-constexpr std::size_t kAgainCharacters = 12;
 constexpr std::size_t kMostRows = 6;  // of one lane; bars in others are counted
 constexpr std::size_t kLabelCharacters = 26;
 constexpr std::size_t kLeastCharacters = 8;  // of a text that is cut
 constexpr std::size_t kTitleCharacters = 400;
-constexpr std::size_t kFoldedGroup = 8;  // a group of more shares a lane, if lanes are many
-// A piece of the picture has this many lanes, and those of its last host up to the second number.
-constexpr std::size_t kLanesOfPiece = 8;
-constexpr std::size_t kMostLanesOfPiece = 16;
-// Bars and marks of the picture, about 200 bytes each. If there are more, those are joined that are
-// closer to each other than they have to be for the eye.
-constexpr std::size_t kMostShapes = 1500;
+// Bars and marks that are closer to each other are joined: the more workers, the more of them, so
+// that the page stays small.
 constexpr double kFinest = 2;
-constexpr double kFinestOfFolded = 12;  // of the marks of many workers
-constexpr double kCoarser = 2;
+constexpr double kCoarsest = 12;
+constexpr double kCoarserPerWorker = 0.25;
 
-// Once in a page.
 constexpr std::string_view kPattern =
     "<defs><pattern id=paused width=6 height=6 patternUnits=userSpaceOnUse "
     "patternTransform=\"rotate(45)\"><line x1=0 y1=0 x2=0 y2=6 class=hatch /></pattern></defs>\n";
@@ -129,9 +120,8 @@ Shapes shapes_of(const DrawnLane& lanes, const TimeAxis& axis, double resolution
     }
   }
   std::ranges::stable_sort(marks, {}, &Mark::at_s);
-  const double finest = lanes.size() > 1 ? std::max(resolution, kFinestOfFolded) : resolution;
   for (const Mark* const mark : marks) {
-    const int place = static_cast<int>(axis.x_of(mark->at_s) / finest);
+    const int place = static_cast<int>(axis.x_of(mark->at_s) / resolution);
     const auto [at, is_new] = known.try_emplace({mark->kind, place}, shapes.marks.size());
     if (is_new) {
       shapes.marks.push_back({mark, 1, mark->at_s});
@@ -227,59 +217,29 @@ class Drawing {
 
   std::string svg() {
     std::vector<DrawnLane> lanes = drawn_lanes(hang_);
-    lanes.resize(std::min(lanes.size(), kMostLanesDrawn));
-    const std::vector<Shapes> shapes = shapes_of_all(lanes);
+    lanes.resize(std::min(lanes.size(), kMostLanes));
+    const double resolution =
+        std::clamp(kCoarserPerWorker * static_cast<double>(hang_.lanes.size()), kFinest, kCoarsest);
     std::string host;
-    std::size_t of_piece = 0;
-    for (std::size_t i = 0; i < lanes.size(); ++i) {
-      const std::string of = hosts_of(lanes[i]);
-      const bool is_new_host = i == 0 || of != host;
-      if (of_piece >= (is_new_host ? kLanesOfPiece : kMostLanesOfPiece)) {
-        finish_piece();
-        of_piece = 0;
-      }
-      if (is_new_host || of_piece == 0) {
-        add_host(of, lanes[i]);
+    for (const DrawnLane& lane : lanes) {
+      const std::string of = hosts_of(lane);
+      if (y_ == TimeAxis::kHeight || of != host) {
+        add_host(of, lane);
         host = of;
       }
-      add_lane(lanes[i], shapes[i]);
-      ++of_piece;
+      add_lane(lane, shapes_of(lane, axis_, resolution));
     }
-    finish_piece();
-    return std::move(pieces_);
-  }
-
- private:
-  [[nodiscard]] std::vector<Shapes> shapes_of_all(const std::vector<DrawnLane>& lanes) const {
-    for (double resolution = kFinest;; resolution *= kCoarser) {
-      std::vector<Shapes> all;
-      std::size_t count = 0;
-      for (const DrawnLane& lane : lanes) {
-        all.push_back(shapes_of(lane, axis_, resolution));
-        count += all.back().bars.size() + all.back().marks.size();
-      }
-      if (count <= kMostShapes || resolution * kCoarser >= kWidth) {
-        return all;
-      }
-    }
-  }
-
-  void finish_piece() {
     const double height = y_ + kLaneGap;
-    pieces_ += fmt::format(
+    return fmt::format(
         "<div class=picture><svg class=names viewBox=\"0 0 {0:.0f} {1:.0f}\" role=img "
         "aria-label=\"The names of hosts and workers\">\n{2}</svg>\n<svg class=scopes "
         "viewBox=\"{0:.0f} 0 {3:.0f} {1:.0f}\" role=img aria-label=\"The scopes of each worker "
         "over time\">\n{4}{5}{6}{7}</svg></div>\n",
-        kLabelWidth, height, names_, kWidth - kLabelWidth,
-        pieces_.empty() ? kPattern : std::string_view(), grounds_,
+        kLabelWidth, height, names_, kWidth - kLabelWidth, kPattern, grounds_,
         axis_.svg(height, zero_of(hang_)), body_);
-    names_.clear();
-    grounds_.clear();
-    body_.clear();
-    y_ = TimeAxis::kHeight;
   }
 
+ private:
   void add_host(const std::string& host, const DrawnLane& first) {
     const bool is_one = hosts_in(first) == 1;
     names_ += fmt::format("<text x=4 y={:.1f} class=host>{}{}</text>\n", y_ + kHostHeight - 7,
@@ -378,10 +338,6 @@ class Drawing {
     }
     body_ += fmt::format("<text x={:.2f} y={:.1f}>{}</text>", begin_x + 3, top + 11,
                          html_text(text, text.size() <= room ? room : room - kDots.size()));
-    if (const double zero_x = axis_.x_of(0); zero_x - begin_x > kLongBar && end_x >= zero_x) {
-      body_ += fmt::format("<text x={:.2f} y={:.1f} class=again>{}</text>", zero_x - 4, top + 11,
-                           html_text(bar.scope, kAgainCharacters));
-    }
   }
 
   void add_mark(const DrawnMark& drawn, double height) {
@@ -418,8 +374,6 @@ class Drawing {
   const Hang& hang_;
   TimeAxis axis_;
   bool has_odd_;  // else the first to expire is the one to look at
-  std::string pieces_;
-  // These are of the piece that is being drawn.
   std::string names_;
   std::string grounds_;
   std::string body_;
@@ -430,32 +384,15 @@ class Drawing {
 
 std::vector<DrawnLane> drawn_lanes(const Hang& hang) {
   std::vector<DrawnLane> drawn;
-  if (hang.lanes.size() <= kMostLanes) {
-    for (const Lane& lane : hang.lanes) {
-      drawn.push_back({&lane});
-    }
-    return drawn;
-  }
-  using Key = std::pair<std::string_view, std::int64_t>;
-  std::map<Key, const ScopeGroup*> group_of;
-  for (const ScopeGroup& group : hang.incident.groups) {
-    for (const WorkerName& worker : group.workers) {
-      group_of.emplace(Key{worker.host, worker.pid.value_or(0)}, &group);
-    }
-  }
-  std::map<const ScopeGroup*, std::size_t> folded;
+  std::map<std::size_t, std::size_t> lane_of_group;
   for (const Lane& lane : hang.lanes) {
-    const auto at = group_of.find(Key{lane.worker.host, lane.worker.pid.value_or(0)});
-    const ScopeGroup* const group = at == group_of.end() ? nullptr : at->second;
-    if (lane.is_first || lane.is_odd || group == nullptr || group->workers.size() <= kFoldedGroup) {
+    const bool is_shared = hang.lanes.size() > kMostLanes && lane.group && !lane.is_first &&
+                           &lane != hang.lanes.data();
+    if (!is_shared || lane_of_group.try_emplace(*lane.group, drawn.size()).second) {
       drawn.push_back({&lane});
-      continue;
+    } else {
+      drawn[lane_of_group[*lane.group]].push_back(&lane);
     }
-    const auto [place, is_new] = folded.try_emplace(group, drawn.size());
-    if (is_new) {
-      drawn.emplace_back();
-    }
-    drawn[place->second].push_back(&lane);
   }
   return drawn;
 }
