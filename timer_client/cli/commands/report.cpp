@@ -19,8 +19,7 @@
 #include "timer_client/cli/commands/chosen_expiry.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"
-#include "timer_client/cli/report/hang.hpp"
-#include "timer_client/cli/report/hang_page.hpp"
+#include "timer_client/cli/report/report_page.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/words.hpp"
 
@@ -100,13 +99,15 @@ int run_report(const ReportOptions& options) {
   if (!records) {
     return code;
   }
-  const Hang hang = hang_of(*records);
+  const Incident incident = read_incident(*records, records->key(), false);
+  const Picture picture = picture_of(incident);
+  const ExpiryPage cause(cause_of(incident, records->key()), *records, incident);
   const std::string output = options.output.value_or(default_output(records->key().id));
   const std::string logs =
       choice.files.empty() ? "the server's log" : listed(choice.files, kLogsNamed);
-  int written = write_file(output, html_page(hang, logs));
+  int written = write_file(output, html_page(picture, cause, logs));
   if (written == kExitDone && options.perfetto) {
-    written = write_file(*options.perfetto, trace_events(hang));
+    written = write_file(*options.perfetto, trace_events(picture));
   }
   if (written != kExitDone) {
     return written;

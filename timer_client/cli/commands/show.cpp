@@ -37,7 +37,8 @@ int run_show(const ShowOptions& options) {
     }
   });
   if (records) {
-    out.write(ExpiryPage(records->key(), *records).page(wants_colour(out.fd())));
+    const Incident incident = read_incident(*records, records->key(), true);
+    out.write(ExpiryPage(records->key(), *records, incident).page(wants_colour(out.fd())));
   }
   return std::max(code, out.finish());
 }

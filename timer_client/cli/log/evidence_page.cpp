@@ -126,8 +126,15 @@ std::string without_offset(const std::string& frame) {
 }
 
 std::vector<std::string> python_frames_of_main_thread(dom::object evidence) {
-  const std::vector<dom::object> threads = objects_at(evidence, "python_threads");
-  return threads.empty() ? std::vector<std::string>{} : texts_at(threads[0], "frames");
+  std::vector<std::string> frames;
+  for (const dom::object thread : objects_at(evidence, "python_threads")) {
+    bool is_current = false;
+    is_current = thread.at_key("current").get(is_current) == simdjson::SUCCESS && is_current;
+    if (frames.empty() || is_current) {
+      frames = texts_at(thread, "frames");
+    }
+  }
+  return frames;
 }
 
 std::vector<std::string> native_frames_of_main_thread(dom::object evidence) {

@@ -16,8 +16,9 @@ namespace filetimer::cli {
 // "read (libc.so.6)" of "read+0xd (libc.so.6)". A frame without a function keeps its offset.
 std::string without_offset(const std::string& frame);
 
-// Return the frames of a main thread, which comes first in the lists of an `evidence` record, the
-// innermost frame first. The native frames are without their offsets.
+// Return the frames of a main thread, the innermost frame first. It comes first in the lists of an
+// `evidence` record; of Python threads the current one, if one is. The native frames are without
+// their offsets.
 std::vector<std::string> python_frames_of_main_thread(simdjson::dom::object evidence);
 std::vector<std::string> native_frames_of_main_thread(simdjson::dom::object evidence);
 

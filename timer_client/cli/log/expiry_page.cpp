@@ -32,10 +32,6 @@ std::string milliseconds_at(const Record& record, std::string_view key) {
   return ms ? seconds_text(*ms / 1e3) : "";
 }
 
-bool is_warning(const Record& record) {
-  return record.event == "warned" || record.event == "deferred";
-}
-
 double seconds_after(const Integer& mono_ns, const Integer& start_ns) {
   return (static_cast<double>(mono_ns.value_or(0)) - static_cast<double>(start_ns.value_or(0))) /
          1e9;
@@ -62,40 +58,19 @@ WorkerName worker_of(const Record& record) {
 
 // --- signals ---
 
-struct SignalSent {
-  std::string name;
-  Integer mono_ns;
-  std::string pids;
-};
-
-std::vector<SignalSent> signals_of(const Record& killed) {
-  std::vector<SignalSent> signals;
-  for (const dom::object sent : objects_at(killed.fields, "signals")) {
-    const Integer number = integer_at(sent, "signal");
-    std::string name = text_at(sent, "name");
-    std::vector<std::string> pids;
-    for (const dom::element pid : elements_at(sent, "pids")) {
-      pids.push_back(number_text(as_integer(pid)));
-    }
-    signals.push_back({name.empty() && number ? fmt::format("signal {}", *number) : name,
-                       integer_at(sent, "mono_ns"), listed(pids, kNamesShown)});
-  }
-  return signals;
-}
-
-// "SIGTERM, then SIGKILL"
-std::string signal_names(const std::vector<SignalSent>& signals) {
+// Returns "SIGTERM, then SIGKILL".
+std::string signal_names(const Record& killed) {
   std::vector<std::string> names;
-  for (const SignalSent& sent : signals) {
-    if (names.empty() || names.back() != sent.name) {
-      names.push_back(sent.name);
+  for (const dom::object sent : objects_at(killed.fields, "signals")) {
+    if (std::string name = signal_text(sent); names.empty() || names.back() != name) {
+      names.push_back(std::move(name));
     }
   }
   return joined(names, ", then ");
 }
 
 std::string outcome_of(const Record& killed) {
-  const std::string names = signal_names(signals_of(killed));
+  const std::string names = signal_names(killed);
   const std::string verdict = killed.text("verdict");
   const std::string reason = killed.text("reason");
   if (verdict == "dead") {
@@ -118,68 +93,64 @@ std::string outcome_of(const Record& killed) {
 
 }  // namespace
 
-void ExpiryPage::keep(const Record& record, Records& records) {
-  auto kept = std::make_unique<Kept>();
-  kept->line.reserve(record.line.size() + kLinePadding);
-  kept->line = record.line;
-  if (const auto read = parse_record(kept->parser, kept->line)) {
-    kept->record = *read;
-    records.push_back(std::move(kept));
-  }
-}
-
-ExpiryPage::ExpiryPage(ExpiryKey key, const IncidentRecords& records)
-    : key_(std::move(key)), records_(records) {
-  records.each([this](const Record& record) { take(record); });
-}
-
-void ExpiryPage::take(const Record& record) {
-  const bool is_of_worker = record.pid == key_.pid;
-  if (key_.is_of(record)) {
-    keep(record, own_);
-  } else if (record.host == key_.host && is_warning(record)) {
-    if (!record.pid || is_of_worker) {
-      keep(record, warnings_);
-    }
-  } else if (record.host == key_.host &&
-             (record.event == "evidence_command" || record.event == "peer_evidence" ||
-              record.event == "server_stopped" ||
-              (is_of_worker && (record.event == "expired" || record.event == "evidence")))) {
-    keep(record, siblings_);
-  }
-}
+ExpiryPage::ExpiryPage(ExpiryKey key, const IncidentRecords& records, const Incident& incident)
+    : key_(std::move(key)),
+      incident_(incident),
+      own_(records.chosen([this](const Record& record) { return key_.is_of(record); })),
+      siblings_(records.chosen([this](const Record& record) {
+        return !key_.is_of(record) && record.host == key_.host &&
+               (record.event == "evidence_command" || record.event == "peer_evidence" ||
+                record.event == "server_stopped" ||
+                (record.pid == key_.pid &&
+                 (record.event == "expired" || record.event == "evidence")));
+      })) {}
 
 const Record* ExpiryPage::find(std::string_view event) const {
   const auto found = std::find_if(own_.begin(), own_.end(),
-                                  [&](const auto& kept) { return kept->record.event == event; });
-  return found == own_.end() ? nullptr : &(*found)->record;
+                                  [&](const auto& kept) { return kept.record.event == event; });
+  return found == own_.end() ? nullptr : &found->record;
 }
 
 const Record* ExpiryPage::find_shared(std::string_view event) const {
   for (const auto& expired : siblings_) {
-    if (expired->record.event != "expired" || expired->record.incident.empty() ||
-        expired->record.incident != own_[0]->record.incident) {
+    if (expired.record.event != "expired" || expired.record.incident.empty() ||
+        expired.record.incident != own_[0].record.incident) {
       continue;
     }
     for (const auto& kept : siblings_) {
-      if (kept->record.id == expired->record.id && kept->record.event == event) {
-        return &kept->record;
+      if (kept.record.id == expired.record.id && kept.record.event == event) {
+        return &kept.record;
       }
     }
   }
   return nullptr;
 }
 
-// Such a record names no expiry. It is of this one when it is of this worker (or of the whole
-// server) and of this scope (or of none), and came while the scope was open.
-bool ExpiryPage::came_before(const Record& record) const {
+const Record& ExpiryPage::base() const {
   const Record* const verdict = find("expired");
-  if (verdict == nullptr || !record.mono_ns || !verdict->mono_ns ||
-      (record.pid && record.integer("start_time") != verdict->integer("start_time")) ||
-      (!record.scope.empty() && record.scope != verdict->scope)) {
+  return verdict != nullptr ? *verdict : own_[0].record;
+}
+
+// A warning or deferral names no expiry. It is of this one when it is of this scope (or of none),
+// and came while the scope was open.
+bool ExpiryPage::is_in_timeline(const Moment& moment) const {
+  switch (moment.kind) {
+    case Moment::Kind::kSignal:
+    case Moment::Kind::kHook:
+    case Moment::Kind::kReleased:
+      return moment.id == key_.id;
+    case Moment::Kind::kWarning:
+    case Moment::Kind::kDeferred:
+      break;
+    default:
+      return false;
+  }
+  const Record* const verdict = find("expired");
+  if (verdict == nullptr || !moment.mono_ns || !verdict->mono_ns ||
+      (!moment.scope.empty() && moment.scope != verdict->scope)) {
     return false;
   }
-  const double before_s = seconds_after(verdict->mono_ns, record.mono_ns);
+  const double before_s = seconds_after(verdict->mono_ns, moment.mono_ns);
   return before_s >= 0 && before_s <= verdict->number("elapsed_s").value_or(-1);
 }
 
@@ -189,12 +160,12 @@ bool ExpiryPage::is_of_warning() const {
 
 // Returns how COMMAND of the server that gave the verdict ended; empty: it had none, or runs.
 std::string ExpiryPage::end_of_command() const {
-  const Record& base = own_[0]->record;
+  const Record& first = own_[0].record;
   for (const auto& kept : siblings_) {
-    const Record& record = kept->record;
+    const Record& record = kept.record;
     const Integer status = record.integer("command_status");
-    if (status && record.event == "server_stopped" && record.boot_id == base.boot_id &&
-        record.integer("server_pid") == base.integer("server_pid")) {
+    if (status && record.event == "server_stopped" && record.boot_id == first.boot_id &&
+        record.integer("server_pid") == first.integer("server_pid")) {
       return fmt::format("COMMAND of the server ended with status {}", *status);
     }
   }
@@ -220,15 +191,14 @@ std::string ExpiryPage::headline() const {
     return {};
   }
   const Record* const verdict = find("expired");
-  const Record& base = verdict != nullptr ? *verdict : own_[0]->record;
   const bool has_times = verdict != nullptr || is_of_warning();
-  const Number elapsed_s = has_times ? base.number("elapsed_s") : Number{};
-  const Number timeout_s = has_times ? base.number("timeout_s") : Number{};
+  const Number elapsed_s = has_times ? base().number("elapsed_s") : Number{};
+  const Number timeout_s = has_times ? base().number("timeout_s") : Number{};
   const auto named = std::find_if(own_.begin(), own_.end(),
-                                  [](const auto& kept) { return !kept->record.scope.empty(); });
+                                  [](const auto& kept) { return !kept.record.scope.empty(); });
   return fmt::format(
-      "{} {} in {}: {}.", worker_text(worker_of(base)), is_of_warning() ? "was late" : "hung",
-      named == own_.end() ? "a scope that no record names" : backquoted((*named)->record.scope),
+      "{} {} in {}: {}.", worker_text(worker_of(base())), is_of_warning() ? "was late" : "hung",
+      named == own_.end() ? "a scope that no record names" : backquoted(named->record.scope),
       joined({joined({elapsed_s || timeout_s ? "open" : "",
                       elapsed_s ? "for " + seconds_text(*elapsed_s) : "",
                       timeout_s ? "of " + seconds_text(*timeout_s) : ""},
@@ -239,8 +209,8 @@ std::string ExpiryPage::headline() const {
 // Returns a sentence that names the odd one out; empty: there is none, or this worker is the odd
 // one.
 std::string ExpiryPage::whom_it_may_have_waited_for() const {
-  const JobIncident incident = records_.combine(expired_worker(), true);
-  const WorkerName shown = worker_of(own_[0]->record);
+  const Incident& incident = incident_;
+  const WorkerName shown = worker_of(own_[0].record);
   const bool is_elsewhere =
       std::any_of(incident.groups.begin(), incident.groups.end(),
                   [&](const ScopeGroup& group) { return is_among(group.workers, shown); }) &&
@@ -261,33 +231,22 @@ std::vector<std::pair<std::string, std::string>> ExpiryPage::facts() const {
   if (own_.empty()) {
     return {};
   }
-  const Record* const verdict = find("expired");
-  const Record& base = verdict != nullptr ? *verdict : own_[0]->record;
   std::vector<std::pair<std::string, std::string>> facts{
-      {"Expiry", std::string(base.id)},  {"Time", base.time_us ? time_text(*base.time_us) : ""},
-      {"Host", std::string(base.host)},  {"Job", std::string(base.job_id)},
-      {"Command", base.text("cmdline")}, {"Scope", std::string(base.scope)},
-      {"Timeout", timeout_of(base)},     {"Outcome", outcome()},
+      {"Expiry", std::string(base().id)},
+      {"Time", base().time_us ? time_text(*base().time_us) : ""},
+      {"Host", std::string(base().host)},
+      {"Job", std::string(base().job_id)},
+      {"Command", base().text("cmdline")},
+      {"Scope", std::string(base().scope)},
+      {"Timeout", timeout_of(base())},
+      {"Outcome", outcome()},
       {"Exit", end_of_command()}};
   std::erase_if(facts, [](const auto& fact) { return fact.second.empty(); });
   return facts;
 }
 
-ExpiredWorker ExpiryPage::expired_worker() const {
-  const Record* const verdict = find("expired");
-  const Record& base = verdict != nullptr ? *verdict : own_[0]->record;
-  ExpiredWorker worker = read_expired(base);
-  const auto with_incident = std::find_if(
-      own_.begin(), own_.end(), [](const auto& kept) { return !kept->record.incident.empty(); });
-  if (with_incident != own_.end()) {
-    worker.incident = (*with_incident)->record.incident;
-  }
-  return worker;
-}
-
 void ExpiryPage::add_headline(Page& page) const {
   const Record* const verdict = find("expired");
-  const Record& base = verdict != nullptr ? *verdict : own_[0]->record;
   page.paragraph(headline());
   if (const std::string whom = whom_it_may_have_waited_for(); !whom.empty()) {
     page.paragraph(whom);
@@ -299,7 +258,7 @@ void ExpiryPage::add_headline(Page& page) const {
   }
   page.heading(verdict != nullptr ? "Expiry" : is_of_warning() ? "Warning" : "Worker");
   // The fields that the sentence above or a section below has are left out.
-  add_fields(page, base.fields,
+  add_fields(page, base().fields,
              {"schema",
               "event",
               "mono_ns",
@@ -357,18 +316,16 @@ void ExpiryPage::add_open_scopes(Page& page) const {
 }
 
 void ExpiryPage::add_ranks(Page& page) const {
-  const Record* const verdict = find("expired");
-  const Record& base = verdict != nullptr ? *verdict : own_[0]->record;
-  add_ranks_at_expiry(page, records_.combine(expired_worker(), true), key_.id, worker_of(base));
+  add_ranks_at_expiry(page, incident_, key_.id, worker_of(base()));
 }
 
 // Adds the outputs that all expiries of an incident share, or those of a job in it.
 void ExpiryPage::add_command_outputs(Page& page) const {
   const Record* const verdict = find("expired");
   std::map<std::string, const Record*> commands;  // by drop-in
-  for (const Records* const records : {&own_, &siblings_}) {
+  for (const auto* const records : {&own_, &siblings_}) {
     for (const auto& kept : *records) {
-      const Record& record = kept->record;
+      const Record& record = kept.record;
       const std::string drop_in = record.text("drop_in");
       const bool is_shared = verdict != nullptr && record.incident == verdict->incident &&
                              (drop_in.empty() || record.text("job_id") == verdict->text("job_id"));
@@ -407,9 +364,9 @@ void ExpiryPage::add_peers_of_incident(Page& page) const {
   const Record* const verdict = find("expired");
   std::vector<simdjson::dom::object> peers;
   for (const auto& kept : siblings_) {
-    if (verdict != nullptr && kept->record.event == "peer_evidence" &&
-        kept->record.incident == verdict->incident) {
-      peers.push_back(kept->record.fields);
+    if (verdict != nullptr && kept.record.event == "peer_evidence" &&
+        kept.record.incident == verdict->incident) {
+      peers.push_back(kept.record.fields);
     }
   }
   add_peers(page, peers);
@@ -429,7 +386,7 @@ void ExpiryPage::add_evidence(Page& page) const {
   std::vector<std::string_view> hidden{"schema",  "event",           "time",
                                        "mono_ns", "threads_omitted", "python_threads_omitted",
                                        "threads", "python_threads",  "children"};
-  for (const auto& [key, value] : own_[0]->record.fields) {
+  for (const auto& [key, value] : own_[0].record.fields) {
     hidden.push_back(key);
   }
   add_fields(page, evidence->fields, hidden);
@@ -440,42 +397,28 @@ void ExpiryPage::add_evidence(Page& page) const {
 // The warnings and deferrals before the verdict, the signals and hooks after it, in their order.
 void ExpiryPage::add_timeline(Page& page) const {
   const Record* const verdict = find("expired");
-  const Record* const killed = find("killed");
+  constexpr auto kLast = std::numeric_limits<std::int64_t>::max();
   std::multimap<std::int64_t, std::string> entries;
-  const auto add = [&](const Integer& mono_ns, std::string text) {
-    entries.emplace(mono_ns.value_or(std::numeric_limits<std::int64_t>::max()), std::move(text));
-  };
-  for (const auto& kept : warnings_) {
-    const Record& record = kept->record;
-    if (came_before(record)) {
-      const std::string doing = record.text("doing");
-      add(record.mono_ns, joined({fmt::format("{}: {}", record.event, in_few_words(record)),
-                                  doing.empty() ? "" : "it was " + doing},
-                                 "; "));
-    }
-  }
-  const std::vector<SignalSent> signals =
-      killed != nullptr ? signals_of(*killed) : std::vector<SignalSent>{};
-  for (const SignalSent& sent : signals) {
-    add(sent.mono_ns, joined({sent.name, sent.pids}, " to "));
-  }
-  for (const auto& kept : own_) {
-    if (kept->record.event == "hook") {
-      add(kept->record.mono_ns, "hook: " + in_few_words(kept->record));
-    } else if (kept->record.event == "released_late") {
-      add(kept->record.mono_ns, "released, " + in_few_words(kept->record));
+  bool has_signals = false;
+  for (const Worker& worker : incident_.workers) {
+    if (worker.name.host.empty() && worker.name.pid == key_.pid) {
+      for (const Moment& moment : worker.moments) {
+        if (is_in_timeline(moment)) {
+          has_signals = has_signals || moment.kind == Moment::Kind::kSignal;
+          entries.emplace(moment.mono_ns.value_or(kLast), moment.text);
+        }
+      }
     }
   }
   page.heading("Timeline (times after the verdict)");
   for (const auto& [mono_ns, text] : entries) {
-    const bool is_timed = verdict != nullptr && verdict->mono_ns &&
-                          mono_ns != std::numeric_limits<std::int64_t>::max();
+    const bool is_timed = verdict != nullptr && verdict->mono_ns && mono_ns != kLast;
     const double after_s = is_timed ? seconds_after(mono_ns, verdict->mono_ns) : 0;
     page.field(is_timed ? (after_s < 0 ? "-" : "+") + seconds_text(std::abs(after_s)) : "", text);
   }
-  if (signals.empty()) {
+  if (!has_signals) {
     page.item(2, find("released_late") != nullptr ? "No signal was sent: it was released first."
-                 : killed != nullptr              ? "No signal was sent."
+                 : find("killed") != nullptr      ? "No signal was sent."
                                                   : "No record says which signals were sent.");
   }
 }
@@ -491,8 +434,8 @@ void ExpiryPage::add_outcome(Page& page) const {
     return;
   }
   std::vector<std::string_view> hidden{"schema", "event", "time", "mono_ns", "signals"};
-  for (const auto& [key, value] : own_[0]->record.fields) {
-    if (&own_[0]->record != outcome) {
+  for (const auto& [key, value] : own_[0].record.fields) {
+    if (&own_[0].record != outcome) {
       hidden.push_back(key);
     }
   }

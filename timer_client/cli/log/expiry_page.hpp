@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <memory>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,8 +18,8 @@ namespace filetimer::cli {
 // The page of one expiry.
 class ExpiryPage {
  public:
-  // The records have to live as long as this.
-  ExpiryPage(ExpiryKey key, const IncidentRecords& records);
+  // The records and their incident, for a page as it is shown, have to live as long as this.
+  ExpiryPage(ExpiryKey key, const IncidentRecords& records, const Incident& incident);
 
   [[nodiscard]] std::string page(bool colour) const;
 
@@ -27,25 +27,14 @@ class ExpiryPage {
   [[nodiscard]] std::string headline() const;
   // Returns labels and values of what a person needs next, without those that no record has.
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> facts() const;
-  // Returns the worker, after a record of this expiry.
-  [[nodiscard]] ExpiredWorker expired_worker() const;
 
  private:
-  // A copy of a record with all that it views.
-  struct Kept {
-    std::string line;
-    simdjson::dom::parser parser;
-    Record record;
-  };
-  using Records = std::vector<std::unique_ptr<const Kept>>;
-
-  void take(const Record& record);
-  static void keep(const Record& record, Records& records);
   [[nodiscard]] const Record* find(std::string_view event) const;
   // The same of another scope of this worker that expired together with it: of these only the first
   // one's records say what all share.
   [[nodiscard]] const Record* find_shared(std::string_view event) const;
-  [[nodiscard]] bool came_before(const Record& record) const;
+  [[nodiscard]] bool is_in_timeline(const Moment& moment) const;
+  [[nodiscard]] const Record& base() const;  // its verdict, or its first record
 
   // A warning has an id of its own, and one record.
   [[nodiscard]] bool is_of_warning() const;
@@ -63,12 +52,11 @@ class ExpiryPage {
   void add_outcome(Page& page) const;
 
   ExpiryKey key_;
-  const IncidentRecords& records_;
-  Records own_;       // of this expiry
-  Records warnings_;  // `warned` and `deferred` of its host, which name no expiry
+  const Incident& incident_;
+  std::deque<ParsedRecord> own_;  // of this expiry
   // `expired` and `evidence` of its worker with other ids, `evidence_command` and `peer_evidence`
   // of any incident, and `server_stopped` of any server.
-  Records siblings_;
+  std::deque<ParsedRecord> siblings_;
 };
 
 }  // namespace filetimer::cli

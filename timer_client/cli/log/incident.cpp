@@ -190,6 +190,10 @@ std::string machine_of(const Record& record) {
   return fmt::format("{}\n{}", record.host, record.boot_id);
 }
 
+std::string host_of(const std::string& machine) {
+  return machine.substr(0, machine.find('\n'));
+}
+
 ExpiredWorker read_expired(const Record& record) {
   ExpiredWorker expired{
       .worker = {std::string(record.host), record.pid, record.rank, record.text("comm")},
@@ -217,9 +221,9 @@ bool is_among(const std::vector<WorkerName>& workers, const WorkerName& wanted) 
   });
 }
 
-// --- JobIncident ---
+// --- Incident ---
 
-bool JobIncident::has_odd_group() const {
+bool Incident::has_odd_group() const {
   if (may_be_two_jobs || groups.size() < 2 ||
       groups[0].workers.size() >= groups[1].workers.size() ||
       has_ranks(groups[0]) != has_ranks(groups[1]) ||
@@ -232,7 +236,7 @@ bool JobIncident::has_odd_group() const {
   return 2 * groups[0].workers.size() <= most->workers.size();
 }
 
-const ExpiredWorker* JobIncident::told_from() const {
+const ExpiredWorker* Incident::told_from() const {
   const bool has_odd = has_odd_group();
   const ExpiredWorker* odd = nullptr;
   for (const ExpiredWorker& one : expired) {
@@ -286,6 +290,34 @@ void IncidentRecords::each(const std::function<void(const Record&)>& call) const
   }
 }
 
+std::deque<ParsedRecord> IncidentRecords::chosen(
+    const std::function<bool(const Record&)>& is_chosen) const {
+  std::deque<ParsedRecord> chosen;
+  each([&](const Record& record) {
+    if (is_chosen(record)) {
+      ParsedRecord& one = chosen.emplace_back();
+      one.record = parse_record(one.parser, record.line).value_or(Record{});
+    }
+  });
+  return chosen;
+}
+
+ExpiredWorker IncidentRecords::worker_of(const ExpiryKey& key) const {
+  ExpiredWorker worker;
+  bool is_known = false;
+  each([&](const Record& record) {
+    if (!key.is_of(record)) {
+      return;
+    }
+    const std::string incident = worker.incident;
+    if (!std::exchange(is_known, true) || record.event == "expired") {
+      worker = read_expired(record);
+    }
+    worker.incident = incident.empty() ? std::string(record.incident) : incident;
+  });
+  return worker;
+}
+
 const IncidentRecord* IncidentRecords::record_of(const ExpiredWorker& expired) const {
   const auto found = std::find_if(records_.begin(), records_.end(), [&](const auto& record) {
     return record.machine == expired.machine && record.id == expired.incident;
@@ -295,7 +327,7 @@ const IncidentRecord* IncidentRecords::record_of(const ExpiredWorker& expired) c
 
 // Adds those of the job's own workers: those of another job wait for none of this one.
 void IncidentRecords::add_workers(const IncidentRecord& record, const std::string& host,
-                                  const Integer& moment_us, JobIncident& incident,
+                                  const Integer& moment_us, Incident& incident,
                                   std::vector<WorkerAt>& workers) const {
   dom::parser parser;
   dom::object fields;
@@ -346,8 +378,8 @@ void IncidentRecords::add_workers(const IncidentRecord& record, const std::strin
       count_at(fields, "workers") - static_cast<std::int64_t>(told.size()), 0);
 }
 
-JobIncident IncidentRecords::combine(const ExpiredWorker& around, bool is_shown) const {
-  JobIncident incident;
+Incident IncidentRecords::combine(const ExpiredWorker& around, bool is_shown) const {
+  Incident incident;
   incident.job_id = around.job_id;
   std::map<std::string, const ExpiredWorker*> nearest{{around.machine, &around}};  // by machine
   std::map<std::string, std::set<std::string>> machines{{around.worker.host, {around.machine}}};
@@ -394,6 +426,13 @@ JobIncident IncidentRecords::combine(const ExpiredWorker& around, bool is_shown)
   incident.groups = groups_of(std::move(workers));
   incident.may_be_two_jobs = incident.may_be_two_jobs && has_two_of_one_rank(incident.groups);
   return incident;
+}
+
+ExpiryKey cause_of(const Incident& incident, const ExpiryKey& key) {
+  const ExpiredWorker* const told = incident.told_from();
+  return told == nullptr
+             ? key
+             : ExpiryKey{host_of(told->machine), told->id, told->worker.pid, told->time_us};
 }
 
 // --- names ---

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -61,9 +62,64 @@ struct ScopeGroup {
   std::vector<WorkerName> workers;
 };
 
-// The incident records and expiries of a job, combined. Nothing is known of a worker that no
-// incident record lists.
-struct JobIncident {
+// All times are in seconds after Incident::zero_us, by the clock of the worker's host.
+struct Scope {
+  enum class Kind { kEnded, kOpen, kExpired };
+  double begin_s = 0;
+  double end_s = 0;    // infinite if no record has the end
+  double known_s = 0;  // of an open scope: the verdict, or when it was last recorded as open
+  bool has_end = true;
+  std::string name;
+  Number timeout_s;  // not known of an ended scope; empty: no deadline
+  Kind kind = Kind::kEnded;
+  bool is_paused = false;
+  bool is_spared = false;  // an expired scope that may have been released since
+};
+
+// What happened to a worker.
+struct Moment {
+  enum class Kind {
+    kWarning,
+    kDeferred,
+    kVerdict,
+    kEvidence,
+    kSignal,
+    kDeath,
+    kReleased,
+    kHook,
+    kOther
+  };
+  double at_s = 0;
+  Integer mono_ns{};  // by the monotonic clock of the host, of the record if it is of no signal
+  Kind kind = Kind::kOther;
+  std::string text;  // without the time
+  std::string id{};  // of the expiry or the warning; empty: of none
+  std::string scope{};
+};
+std::string_view name_of(Moment::Kind kind);
+
+struct Worker {
+  WorkerName name;
+  bool is_first = false;             // to expire
+  bool is_odd = false;               // is not where most others are
+  bool is_own_clock = false;         // its host is not that of the first to expire
+  std::optional<std::size_t> group;  // of Incident::groups; empty: it is not known where it was
+  std::vector<Scope> scopes{};
+  std::vector<Moment> moments{};  // by time
+  std::string_view evidence{};    // the record with its stacks; empty: there is none
+};
+
+// The output of an evidence command on one host.
+struct CommandOutput {
+  std::string name;  // of the command
+  std::string host;
+  std::string end;   // how the command ended
+  std::string size;  // of the output, where the record has not all of it
+  std::string text;
+};
+
+// The records of a job, combined. Nothing is known of a worker that no incident record lists.
+struct Incident {
   std::string job_id;
   bool has_records = false;            // at least one incident record
   std::vector<ExpiredWorker> expired;  // the first to expire first
@@ -76,6 +132,13 @@ struct JobIncident {
   std::int64_t omitted_scopes = 0;       // for which a record had no room
   std::int64_t omitted_workers = 0;      // workers that a record only counts
   bool may_be_two_jobs = false;  // two workers have one rank, and no record tells their jobs
+  // read_incident() adds these.
+  // The odd workers come first, led by the worker of told_from(). Then come the first worker to
+  // expire, the other workers of its host, and the workers of other hosts, by host and rank.
+  std::vector<Worker> workers;
+  std::vector<CommandOutput> outputs;
+  std::int64_t zero_us = 0;        // by the wall clock of the host of the first verdict
+  std::int64_t ended_omitted = 0;  // ended scopes for which the records had no room
 
   // Whether the first group is few, while most are in one other place. False if it is not known
   // where the first to expire was, because that one may be the odd one.
@@ -103,6 +166,11 @@ struct IncidentRecord {
   std::string_view line;  // parsed when it is needed: most are not
 };
 
+struct ParsedRecord {
+  simdjson::dom::parser parser;  // has what the record views
+  Record record;
+};
+
 // The records that concern one expiry and its incident, chosen once for all pages.
 class IncidentRecords {
  public:
@@ -116,16 +184,21 @@ class IncidentRecords {
   // Returns whether the record may be of the incident by its time. The other records that are kept
   // are of the expiry itself, or warnings of its worker.
   [[nodiscard]] bool is_near(const Record& record) const;
-  // Calls the function with each record, which is valid until it returns.
+  // Calls the function with each record, which is valid until it returns, except for its line.
   void each(const std::function<void(const Record&)>& call) const;
+  // Returns those for which the function is true. Their lines are valid as long as this.
+  [[nodiscard]] std::deque<ParsedRecord> chosen(
+      const std::function<bool(const Record&)>& is_chosen) const;
+  // Returns the worker of the expiry, of which there is a record.
+  [[nodiscard]] ExpiredWorker worker_of(const ExpiryKey& key) const;
   // Combines what belongs to one incident of the job of `around`, as it was when that one expired.
   // If `is_shown`, its host needs no name.
-  [[nodiscard]] JobIncident combine(const ExpiredWorker& around, bool is_shown) const;
+  [[nodiscard]] Incident combine(const ExpiredWorker& around, bool is_shown) const;
 
  private:
   [[nodiscard]] const IncidentRecord* record_of(const ExpiredWorker& expired) const;
   void add_workers(const IncidentRecord& record, const std::string& host, const Integer& moment_us,
-                   JobIncident& incident, std::vector<WorkerAt>& workers) const;
+                   Incident& incident, std::vector<WorkerAt>& workers) const;
 
   ExpiryKey key_;
   std::deque<std::string> lines_;
@@ -134,8 +207,20 @@ class IncidentRecords {
   std::vector<IncidentRecord> records_;
 };
 
-// Returns what distinguishes the machine of a record.
+// Returns the incident of the expiry, whose workers have views of the records. If `is_shown`, the
+// host of the expiry needs no name.
+Incident read_incident(const IncidentRecords& records, const ExpiryKey& key, bool is_shown);
+
+// Returns the expiry of told_from(); `key` if no expiry is known.
+ExpiryKey cause_of(const Incident& incident, const ExpiryKey& key);
+
+// Returns what is at 0: the first "verdict", or the first "record" of a warning that led to none
+// and of an expiry whose verdict is in no log.
+std::string_view zero_of(const Incident& incident);
+
+// Returns what distinguishes the machine of a record, and the host of it.
 std::string machine_of(const Record& record);
+std::string host_of(const std::string& machine);
 // Returns what an `expired` record says.
 ExpiredWorker read_expired(const Record& record);
 
@@ -149,6 +234,9 @@ std::string workers_text(const std::vector<WorkerName>& workers);
 
 // --- as text ---
 
+// Returns "SIGTERM" of an entry of `signals`; "signal 15" without a name.
+std::string signal_text(simdjson::dom::object sent);
+
 // Returns "in `forward`"; "in no scope" if it is empty.
 std::string in_scope(const std::string& scope);
 // Returns " for 29.6 s", or " for 12.0 s to 29.6 s" if the workers entered the scope apart; empty:
@@ -158,16 +246,16 @@ std::string time_in_scope(const ScopeGroup& group);
 std::string odd_text(std::size_t workers);
 
 // Returns "The odd one out: rank 4, in `forward`."; empty: none is.
-std::string odd_sentence(const JobIncident& incident);
+std::string odd_sentence(const Incident& incident);
 // Returns "rank 0 (pid 4711, t) expired first, in `exchange`, and may have waited for it."; empty
 // where the first to expire is odd itself, or none is.
-std::string first_waited_sentence(const JobIncident& incident);
+std::string first_waited_sentence(const Incident& incident);
 
 // Adds the groups, and what is not in them. `shown`, a worker, is pointed at; null: none is.
-void add_groups(Page& page, const JobIncident& incident, const WorkerName* shown);
+void add_groups(Page& page, const Incident& incident, const WorkerName* shown);
 
 // Adds the whole section of `show`: of the expiry `id` of the worker `shown`.
-void add_ranks_at_expiry(Page& page, const JobIncident& incident, const std::string& id,
+void add_ranks_at_expiry(Page& page, const Incident& incident, const std::string& id,
                          const WorkerName& shown);
 
 }  // namespace filetimer::cli

@@ -33,7 +33,7 @@ std::string group_text(const ScopeGroup& group, bool is_odd, const WorkerName* s
 
 // Whether the first to expire is the odd one out, too: then both say the same, and the cause is
 // found.
-std::string first_and_odd(const JobIncident& incident) {
+std::string first_and_odd(const Incident& incident) {
   if (!incident.has_odd_group()) {
     return "";
   }
@@ -55,7 +55,7 @@ WorkerKey worker_key(const ExpiredWorker& one) {
 using Expiries = std::vector<const ExpiredWorker*>;
 
 // Returns those of all workers, the first to expire first.
-std::vector<Expiries> by_worker(const JobIncident& incident) {
+std::vector<Expiries> by_worker(const Incident& incident) {
   std::map<WorkerKey, std::size_t> known;
   std::vector<Expiries> workers;
   for (const ExpiredWorker& one : incident.expired) {
@@ -89,6 +89,12 @@ std::string expiries_text(const Expiries& expiries, const std::string& id) {
 
 }  // namespace
 
+std::string signal_text(simdjson::dom::object sent) {
+  const std::string name = text_at(sent, "name");
+  const Integer number = integer_at(sent, "signal");
+  return name.empty() && number ? fmt::format("signal {}", *number) : name;
+}
+
 std::string in_scope(const std::string& scope) {
   return scope.empty() ? "in no scope" : "in " + backquoted(scope);
 }
@@ -107,7 +113,7 @@ std::string odd_text(std::size_t workers) {
   return workers == 1 ? "the odd one out" : "the odd ones out";
 }
 
-std::string odd_sentence(const JobIncident& incident) {
+std::string odd_sentence(const Incident& incident) {
   if (!incident.has_odd_group()) {
     return {};
   }
@@ -116,7 +122,7 @@ std::string odd_sentence(const JobIncident& incident) {
                      workers_text(odd.workers), in_scope(odd.scope));
 }
 
-std::string first_waited_sentence(const JobIncident& incident) {
+std::string first_waited_sentence(const Incident& incident) {
   if (!incident.has_odd_group() || incident.expired.empty() ||
       is_among(incident.groups[0].workers, incident.expired[0].worker)) {
     return {};
@@ -126,7 +132,7 @@ std::string first_waited_sentence(const JobIncident& incident) {
                      in_scope(first.scope), incident.groups[0].workers.size() == 1 ? "it" : "them");
 }
 
-void add_groups(Page& page, const JobIncident& incident, const WorkerName* shown) {
+void add_groups(Page& page, const Incident& incident, const WorkerName* shown) {
   if (!incident.has_records) {
     page.item(2, "The incident record is not in these logs.");
     return;
@@ -176,7 +182,7 @@ void add_groups(Page& page, const JobIncident& incident, const WorkerName* shown
   }
 }
 
-void add_ranks_at_expiry(Page& page, const JobIncident& incident, const std::string& id,
+void add_ranks_at_expiry(Page& page, const Incident& incident, const std::string& id,
                          const WorkerName& shown) {
   page.heading("Ranks at time of expiry");
   add_groups(page, incident, &shown);

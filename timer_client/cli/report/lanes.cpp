@@ -1,20 +1,32 @@
 // SPDX-License-Identifier: MIT
+#include "timer_client/cli/report/lanes.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <set>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
-#include "timer_client/cli/report/hang_page.hpp"
 #include "timer_client/cli/report/time_axis.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
 namespace {
+
+// The axis begins this many times the longest expired scope before the verdict.
+constexpr double kPastShare = 1.5;
+constexpr double kLeastPastS = 1;
+constexpr double kMostPastS = 600;
+constexpr double kMarginShare = 0.04;  // before the first event
+constexpr double kAfterShare = 1.15;   // of the last event
+constexpr double kLeastAxisS = 1e-3;
+constexpr double kRoundingS = 2e-6;  // of two times in records
 
 // All lengths are in units of the image, which is as wide as this and is scaled by the browser.
 constexpr double kWidth = 1200;
@@ -39,13 +51,62 @@ constexpr std::string_view kPattern =
     "<defs><pattern id=paused width=6 height=6 patternUnits=userSpaceOnUse "
     "patternTransform=\"rotate(45)\"><line x1=0 y1=0 x2=0 y2=6 class=hatch /></pattern></defs>\n";
 
-TimeAxis axis_of(const Hang& hang) {
-  return {hang.begin_s, hang.end_s, {kLabelWidth, kWidth}};
+// The axis has what is known, and no empty time before it.
+void set_axis(Picture& picture) {
+  double longest_s = 0;
+  double first_s = 0;
+  for (const Worker& worker : picture.incident->workers) {
+    for (const Scope& scope : worker.scopes) {
+      first_s = std::min(first_s, scope.begin_s);
+      if (scope.kind == Scope::Kind::kExpired) {
+        longest_s = std::max(longest_s, -scope.begin_s);
+      }
+    }
+    for (const Moment& moment : worker.moments) {
+      first_s = std::min(first_s, moment.at_s);
+      picture.end_s = std::max(picture.end_s, moment.at_s);
+    }
+  }
+  picture.begin_s = std::max(-std::clamp(kPastShare * longest_s, kLeastPastS, kMostPastS),
+                             std::min((1 + kMarginShare) * first_s, -kLeastAxisS));
+  picture.end_s =
+      picture.end_s > kLeastAxisS ? kAfterShare * picture.end_s : -kMarginShare * picture.begin_s;
+}
+
+// Returns the scopes on the axis.
+std::vector<Bar> bars_of(const Worker& worker, const Picture& picture) {
+  std::vector<Bar> bars;
+  for (const Scope& scope : worker.scopes) {
+    Bar bar{scope};
+    bar.end_s = std::max(std::min(bar.end_s, picture.end_s), bar.begin_s);
+    if (bar.end_s >= picture.begin_s && bar.begin_s <= picture.end_s) {
+      bars.push_back(std::move(bar));
+    }
+  }
+  std::ranges::stable_sort(bars, [](const Bar& a, const Bar& b) {
+    return std::tuple(a.begin_s, -a.end_s) < std::tuple(b.begin_s, -b.end_s);
+  });
+  std::vector<double> ends;  // of each row's last bar
+  for (Bar& bar : bars) {
+    const auto row =
+        std::ranges::find_if(ends, [&](double end) { return end <= bar.begin_s + kRoundingS; });
+    bar.row = static_cast<std::size_t>(row - ends.begin());
+    if (row == ends.end()) {
+      ends.push_back(bar.end_s);
+    } else {
+      *row = bar.end_s;
+    }
+  }
+  return bars;
+}
+
+TimeAxis axis_of(const Picture& picture) {
+  return {picture.begin_s, picture.end_s, {kLabelWidth, kWidth}};
 }
 
 // The bar of one scope, or of scopes that ended and are too short for bars of their own.
 struct DrawnBar {
-  const ScopeBar* bar = nullptr;  // the longest
+  const Bar* bar = nullptr;  // the longest
   std::size_t scopes = 1;
   std::size_t row = 0;
   double begin_s = 0;
@@ -54,7 +115,7 @@ struct DrawnBar {
 
 // The mark of one event, or of several of one kind at one place.
 struct DrawnMark {
-  const Mark* mark = nullptr;  // the first
+  const Moment* moment = nullptr;  // the first
   std::size_t events = 1;
   double last_s = 0;
 };
@@ -69,9 +130,9 @@ struct Shapes {
 // Returns which rows are drawn. If they are too many, those of expired scopes come first, then
 // those of open ones.
 std::vector<std::size_t> rows_of(const Lane& lane) {
-  std::vector<ScopeBar::Kind> kinds;
-  for (const ScopeBar& bar : lane.bars) {
-    kinds.resize(std::max(kinds.size(), bar.row + 1), ScopeBar::Kind::kEnded);
+  std::vector<Bar::Kind> kinds;
+  for (const Bar& bar : lane.bars) {
+    kinds.resize(std::max(kinds.size(), bar.row + 1), Bar::Kind::kEnded);
     kinds[bar.row] = std::max(kinds[bar.row], bar.kind);
   }
   std::vector<std::size_t> rows(kinds.size());
@@ -91,7 +152,7 @@ Shapes shapes_of(const DrawnLane& lanes, const TimeAxis& axis, double resolution
   const auto is_short = [&](double begin_s, double end_s) {
     return axis.x_of(end_s) - axis.x_of(begin_s) <= resolution;
   };
-  for (const ScopeBar& bar : lanes[0]->bars) {
+  for (const Bar& bar : lanes[0]->bars) {
     const auto at = std::ranges::lower_bound(rows, bar.row);
     if (at == rows.end() || *at != bar.row) {
       ++shapes.left_out;
@@ -99,8 +160,8 @@ Shapes shapes_of(const DrawnLane& lanes, const TimeAxis& axis, double resolution
     }
     const auto row = static_cast<std::size_t>(at - rows.begin());
     if (DrawnBar* const before = last[row] > 0 ? &shapes.bars[last[row] - 1] : nullptr;
-        before != nullptr && before->bar->kind == ScopeBar::Kind::kEnded &&
-        bar.kind == ScopeBar::Kind::kEnded && is_short(bar.begin_s, bar.end_s) &&
+        before != nullptr && before->bar->kind == Bar::Kind::kEnded &&
+        bar.kind == Bar::Kind::kEnded && is_short(bar.begin_s, bar.end_s) &&
         is_short(before->bar->begin_s, before->bar->end_s) &&
         is_short(before->end_s, bar.begin_s)) {
       const bool is_longer = bar.end_s - bar.begin_s > before->bar->end_s - before->bar->begin_s;
@@ -112,22 +173,22 @@ Shapes shapes_of(const DrawnLane& lanes, const TimeAxis& axis, double resolution
     shapes.bars.push_back({&bar, 1, row, bar.begin_s, bar.end_s});
     last[row] = shapes.bars.size();
   }
-  std::map<std::pair<Mark::Kind, int>, std::size_t> known;
-  std::vector<const Mark*> marks;
+  std::map<std::pair<Moment::Kind, int>, std::size_t> known;
+  std::vector<const Moment*> moments;
   for (const Lane* const lane : lanes) {
-    for (const Mark& mark : lane->marks) {
-      marks.push_back(&mark);
+    for (const Moment* const moment : lane->moments) {
+      moments.push_back(moment);
     }
   }
-  std::ranges::stable_sort(marks, {}, &Mark::at_s);
-  for (const Mark* const mark : marks) {
-    const int place = static_cast<int>(axis.x_of(mark->at_s) / resolution);
-    const auto [at, is_new] = known.try_emplace({mark->kind, place}, shapes.marks.size());
+  std::ranges::stable_sort(moments, {}, &Moment::at_s);
+  for (const Moment* const moment : moments) {
+    const int place = static_cast<int>(axis.x_of(moment->at_s) / resolution);
+    const auto [at, is_new] = known.try_emplace({moment->kind, place}, shapes.marks.size());
     if (is_new) {
-      shapes.marks.push_back({mark, 1, mark->at_s});
+      shapes.marks.push_back({moment, 1, moment->at_s});
     } else {
       ++shapes.marks[at->second].events;
-      shapes.marks[at->second].last_s = mark->at_s;
+      shapes.marks[at->second].last_s = moment->at_s;
     }
   }
   return shapes;
@@ -136,7 +197,7 @@ Shapes shapes_of(const DrawnLane& lanes, const TimeAxis& axis, double resolution
 std::vector<WorkerName> workers_of(const DrawnLane& lanes) {
   std::vector<WorkerName> workers;
   for (const Lane* const lane : lanes) {
-    workers.push_back(lane->worker);
+    workers.push_back(lane->worker->name);
   }
   return workers;
 }
@@ -144,18 +205,18 @@ std::vector<WorkerName> workers_of(const DrawnLane& lanes) {
 std::size_t hosts_in(const DrawnLane& lanes) {
   std::set<std::string_view> hosts;
   for (const Lane* const lane : lanes) {
-    hosts.insert(lane->worker.host);
+    hosts.insert(lane->worker->name.host);
   }
   return hosts.size();
 }
 
 std::string hosts_of(const DrawnLane& lanes) {
   const std::size_t hosts = hosts_in(lanes);
-  return hosts > 1 ? counted(hosts, "host") : lanes[0]->worker.host;
+  return hosts > 1 ? counted(hosts, "host") : lanes[0]->worker->name.host;
 }
 
 bool is_own_clock(const DrawnLane& lanes) {
-  return std::ranges::any_of(lanes, [](const Lane* lane) { return lane->is_own_clock; });
+  return std::ranges::any_of(lanes, [](const Lane* lane) { return lane->worker->is_own_clock; });
 }
 
 std::string short_name(const WorkerName& worker) {
@@ -165,45 +226,43 @@ std::string short_name(const WorkerName& worker) {
 }
 
 // "open for 30.0 s of 30 s, expired", "took 50 ms"
-std::string times_of(const ScopeBar& bar) {
-  if (bar.kind == ScopeBar::Kind::kEnded) {
+std::string times_of(const Bar& bar) {
+  if (bar.kind == Bar::Kind::kEnded) {
     return "took " + seconds_text(bar.end_s - bar.begin_s);
   }
   return joined(
       {fmt::format("open for {}{}", seconds_text(std::min(bar.known_s, bar.end_s) - bar.begin_s),
                    bar.timeout_s ? " of " + seconds_text(*bar.timeout_s) : ""),
-       bar.timeout_s ? "" : "no deadline", bar.kind == ScopeBar::Kind::kExpired ? "expired" : "",
+       bar.timeout_s ? "" : "no deadline", bar.kind == Bar::Kind::kExpired ? "expired" : "",
        bar.is_paused ? "paused" : ""});
 }
 
 // Returns what fits of "forward 30.0 s of 30 s".
-std::string text_in(const ScopeBar& bar, std::size_t characters) {
-  if (bar.kind == ScopeBar::Kind::kEnded) {
-    return bar.scope;
+std::string text_in(const Bar& bar, std::size_t characters) {
+  if (bar.kind == Bar::Kind::kEnded) {
+    return bar.name;
   }
   const std::string elapsed =
-      fmt::format("{} {}", bar.scope, seconds_text(std::min(bar.known_s, bar.end_s) - bar.begin_s));
+      fmt::format("{} {}", bar.name, seconds_text(std::min(bar.known_s, bar.end_s) - bar.begin_s));
   const std::string whole =
       elapsed + (bar.timeout_s ? " of " + seconds_text(*bar.timeout_s) : ", no deadline");
-  return whole.size() <= characters ? whole : elapsed.size() <= characters ? elapsed : bar.scope;
+  return whole.size() <= characters ? whole : elapsed.size() <= characters ? elapsed : bar.name;
 }
 
-std::string_view class_of(ScopeBar::Kind kind) {
-  return kind == ScopeBar::Kind::kExpired ? "expired"
-         : kind == ScopeBar::Kind::kOpen  ? "open"
-                                          : "ended";
+std::string_view class_of(Bar::Kind kind) {
+  return kind == Bar::Kind::kExpired ? "expired" : kind == Bar::Kind::kOpen ? "open" : "ended";
 }
 
-std::string_view class_of(Mark::Kind kind) {
+std::string_view class_of(Moment::Kind kind) {
   switch (kind) {
-    case Mark::Kind::kWarning:
-    case Mark::Kind::kDeferred:
+    case Moment::Kind::kWarning:
+    case Moment::Kind::kDeferred:
       return "warning";
-    case Mark::Kind::kVerdict:
+    case Moment::Kind::kVerdict:
       return "verdict";
-    case Mark::Kind::kSignal:
+    case Moment::Kind::kSignal:
       return "signal";
-    case Mark::Kind::kDeath:
+    case Moment::Kind::kDeath:
       return "death";
     default:
       return "note";
@@ -212,14 +271,14 @@ std::string_view class_of(Mark::Kind kind) {
 
 class Drawing {
  public:
-  explicit Drawing(const Hang& hang)
-      : hang_(hang), axis_(axis_of(hang)), has_odd_(hang.incident.has_odd_group()) {}
+  explicit Drawing(const Picture& picture)
+      : picture_(picture), axis_(axis_of(picture)), has_odd_(picture.incident->has_odd_group()) {}
 
   std::string svg() {
-    std::vector<DrawnLane> lanes = drawn_lanes(hang_);
+    std::vector<DrawnLane> lanes = drawn_lanes(picture_);
     lanes.resize(std::min(lanes.size(), kMostLanes));
-    const double resolution =
-        std::clamp(kCoarserPerWorker * static_cast<double>(hang_.lanes.size()), kFinest, kCoarsest);
+    const double resolution = std::clamp(
+        kCoarserPerWorker * static_cast<double>(picture_.lanes.size()), kFinest, kCoarsest);
     std::string host;
     for (const DrawnLane& lane : lanes) {
       const std::string of = hosts_of(lane);
@@ -236,7 +295,7 @@ class Drawing {
         "viewBox=\"{0:.0f} 0 {3:.0f} {1:.0f}\" role=img aria-label=\"The scopes of each worker "
         "over time\">\n{4}{5}{6}{7}</svg></div>\n",
         kLabelWidth, height, names_, kWidth - kLabelWidth, kPattern, grounds_,
-        axis_.svg(height, zero_of(hang_)), body_);
+        axis_.svg(height, zero_of(*picture_.incident)), body_);
   }
 
  private:
@@ -253,21 +312,21 @@ class Drawing {
   // The line below the name.
   [[nodiscard]] std::string note_of(const DrawnLane& lanes) const {
     return lanes.size() > 1 ? counted(lanes.size(), "worker")
-                            : joined({has_odd_ && lanes[0]->is_odd ? "odd one out" : "",
-                                      lanes[0]->is_first ? "expired first" : ""});
+                            : joined({has_odd_ && lanes[0]->worker->is_odd ? "odd one out" : "",
+                                      lanes[0]->worker->is_first ? "expired first" : ""});
   }
 
   void add_lane(const DrawnLane& lanes, const Shapes& shapes) {
-    const Lane& lane = *lanes[0];
-    const bool is_red = has_odd_ ? lane.is_odd : lane.is_first;
+    const Worker& worker = *lanes[0]->worker;
+    const bool is_red = has_odd_ ? worker.is_odd : worker.is_first;
     const std::string note = note_of(lanes);
     const double height =
         static_cast<double>(std::max<std::size_t>(shapes.rows, note.empty() ? 1 : 2)) * kRowHeight;
     const std::string who =
-        lanes.size() > 1 ? workers_text(workers_of(lanes)) : short_name(lane.worker);
+        lanes.size() > 1 ? workers_text(workers_of(lanes)) : short_name(worker.name);
     const std::string more = lanes.size() > 1
-                                 ? fmt::format("the bars are those of {}", worker_text(lane.worker))
-                                 : worker_text(lane.worker);
+                                 ? fmt::format("the bars are those of {}", worker_text(worker.name))
+                                 : worker_text(worker.name);
     names_ += fmt::format("<g{}><title>{}</title><text x=4 y={:.1f} class=lane>{}</text>",
                           is_red ? " class=odd" : "",
                           html_text(fmt::format("{}: {}", who, more), kTitleCharacters), y_ + 12,
@@ -302,18 +361,18 @@ class Drawing {
   }
 
   void add_bar(const DrawnBar& drawn, double lane_top) {
-    const ScopeBar& bar = *drawn.bar;
+    const Bar& bar = *drawn.bar;
     const double begin_x = axis_.x_of(drawn.begin_s);
     const double end_x = axis_.x_of(drawn.end_s);
     const double top = lane_top + static_cast<double>(drawn.row) * kRowHeight + kBarInset;
     const std::string what = drawn.scopes > 1
                                  ? fmt::format("{}, the longest {}", counted(drawn.scopes, "scope"),
-                                               backquoted(bar.scope))
-                                 : bar.scope;
+                                               backquoted(bar.name))
+                                 : bar.name;
     body_ += fmt::format("<g class={}><title>{}: {}, from {:+.3f} s{}</title>", class_of(bar.kind),
                          html_text(what, kTitleCharacters), times_of(bar), drawn.begin_s,
                          bar.has_end ? fmt::format(" to {:+.3f} s", drawn.end_s)
-                         : drawn.end_s < hang_.end_s
+                         : drawn.end_s < picture_.end_s
                              ? fmt::format(" to {:+.3f} s or before", drawn.end_s)
                              : "; no record has its end");
     const double known_x =
@@ -329,7 +388,7 @@ class Drawing {
     body_ += "</g>\n";
   }
 
-  void add_text(const ScopeBar& bar, double begin_x, double end_x, double top) {
+  void add_text(const Bar& bar, double begin_x, double end_x, double top) {
     const auto room =
         static_cast<std::size_t>(std::max(end_x - begin_x - 6, 0.0) / kCharacterWidth);
     const std::string text = text_in(bar, room);
@@ -341,27 +400,27 @@ class Drawing {
   }
 
   void add_mark(const DrawnMark& drawn, double height) {
-    const Mark& mark = *drawn.mark;
-    const double x = axis_.x_of(mark.at_s);
+    const Moment& moment = *drawn.moment;
+    const double x = axis_.x_of(moment.at_s);
     body_ += fmt::format(
-        "<g class=\"mark {}\"><title>{}: {} ({:+.3f} s{})</title>", class_of(mark.kind),
-        name_of(mark.kind), html_text(mark.text, kTitleCharacters), mark.at_s,
+        "<g class=\"mark {}\"><title>{}: {} ({:+.3f} s{})</title>", class_of(moment.kind),
+        name_of(moment.kind), html_text(moment.text, kTitleCharacters), moment.at_s,
         drawn.events > 1
             ? fmt::format("; {} of this kind, the last at {:+.3f} s", drawn.events, drawn.last_s)
             : "");
     const double middle = y_ + height / 2;
-    switch (mark.kind) {
-      case Mark::Kind::kDeath:
+    switch (moment.kind) {
+      case Moment::Kind::kDeath:
         body_ += fmt::format(
             "<path d=\"M{0:.2f} {2:.1f}L{1:.2f} {3:.1f}M{1:.2f} {2:.1f}L{0:.2f} {3:.1f}\" />",
             x - 4, x + 4, middle - 4, middle + 4);
         break;
-      case Mark::Kind::kWarning:
-      case Mark::Kind::kDeferred:
+      case Moment::Kind::kWarning:
+      case Moment::Kind::kDeferred:
         body_ += fmt::format("<path d=\"M{:.2f} {:.1f}l5 9h-10z\" />", x, middle - 5);
         break;
-      case Mark::Kind::kVerdict:
-      case Mark::Kind::kSignal:
+      case Moment::Kind::kVerdict:
+      case Moment::Kind::kSignal:
         body_ += fmt::format("<path d=\"M{:.2f} {:.1f}v{:.1f}\" />", x, y_ - 2, height + 4);
         break;
       default:
@@ -371,7 +430,7 @@ class Drawing {
     body_ += "</g>\n";
   }
 
-  const Hang& hang_;
+  const Picture& picture_;
   TimeAxis axis_;
   bool has_odd_;  // else the first to expire is the one to look at
   std::string names_;
@@ -382,27 +441,42 @@ class Drawing {
 
 }  // namespace
 
-std::vector<DrawnLane> drawn_lanes(const Hang& hang) {
+Picture picture_of(const Incident& incident) {
+  Picture picture{.incident = &incident, .lanes = {}};
+  set_axis(picture);
+  for (const Worker& worker : incident.workers) {
+    Lane& lane = picture.lanes.emplace_back(Lane{&worker, bars_of(worker, picture), {}});
+    for (const Moment& moment : worker.moments) {
+      if (moment.at_s >= picture.begin_s) {
+        lane.moments.push_back(&moment);
+      }
+    }
+  }
+  return picture;
+}
+
+std::vector<DrawnLane> drawn_lanes(const Picture& picture) {
   std::vector<DrawnLane> drawn;
   std::map<std::size_t, std::size_t> lane_of_group;
-  for (const Lane& lane : hang.lanes) {
-    const bool is_shared = hang.lanes.size() > kMostLanes && lane.group && !lane.is_first &&
-                           &lane != hang.lanes.data();
-    if (!is_shared || lane_of_group.try_emplace(*lane.group, drawn.size()).second) {
+  for (const Lane& lane : picture.lanes) {
+    const Worker& worker = *lane.worker;
+    const bool is_shared = picture.lanes.size() > kMostLanes && worker.group && !worker.is_first &&
+                           &lane != picture.lanes.data();
+    if (!is_shared || lane_of_group.try_emplace(*worker.group, drawn.size()).second) {
       drawn.push_back({&lane});
     } else {
-      drawn[lane_of_group[*lane.group]].push_back(&lane);
+      drawn[lane_of_group[*worker.group]].push_back(&lane);
     }
   }
   return drawn;
 }
 
-std::string svg_of(const Hang& hang) {
-  return Drawing(hang).svg();
+std::string svg_of(const Picture& picture) {
+  return Drawing(picture).svg();
 }
 
-bool has_two_scales(const Hang& hang) {
-  return axis_of(hang).has_two_scales();
+bool has_two_scales(const Picture& picture) {
+  return axis_of(picture).has_two_scales();
 }
 
 }  // namespace filetimer::cli

@@ -1,4 +1,4 @@
-// The horizontal axis of the picture of a hang, with the first verdict at 0, where there is one.
+// The horizontal axis of a picture, with the first verdict at 0, where there is one.
 // SPDX-License-Identifier: MIT
 #pragma once
 

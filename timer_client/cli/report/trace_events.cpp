@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/json_writer.hpp"
-#include "timer_client/cli/report/hang_page.hpp"
+#include "timer_client/cli/report/report_page.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -39,14 +39,14 @@ void write_metadata(JsonWriter& json, std::string_view name, const Track& track,
   begin(json, name, "M", track).begin_object("args").field(key, value).end_object().end_object();
 }
 
-void write_bar(JsonWriter& json, const ScopeBar& bar, const Track& track, std::int64_t begin_ns,
+void write_bar(JsonWriter& json, const Bar& bar, const Track& track, std::int64_t begin_ns,
                std::int64_t end_ns) {
-  begin(json, bar.scope, "X", track)
+  begin(json, bar.name, "X", track)
       .fixed("ts", static_cast<double>(begin_ns) / 1e3, 3)
       .fixed("dur", static_cast<double>(end_ns - begin_ns) / 1e3, 3);
-  if (bar.kind != ScopeBar::Kind::kEnded) {
+  if (bar.kind != Bar::Kind::kEnded) {
     json.begin_object("args")
-        .field("expired", bar.kind == ScopeBar::Kind::kExpired)
+        .field("expired", bar.kind == Bar::Kind::kExpired)
         .field("paused", bar.is_paused)
         .field("end_is_recorded", bar.has_end);
     if (bar.timeout_s) {
@@ -59,10 +59,10 @@ void write_bar(JsonWriter& json, const ScopeBar& bar, const Track& track, std::i
 
 }  // namespace
 
-std::string trace_events(const Hang& hang) {
+std::string trace_events(const Picture& picture) {
   double zero_s = kLeastZeroS;
-  for (const Lane& lane : hang.lanes) {
-    for (const ScopeBar& bar : lane.bars) {
+  for (const Lane& lane : picture.lanes) {
+    for (const Bar& bar : lane.bars) {
       zero_s = std::max(zero_s, std::ceil(-bar.begin_s));
     }
   }
@@ -72,15 +72,15 @@ std::string trace_events(const Hang& hang) {
   std::map<std::string_view, int> hosts;
   std::multimap<std::int64_t, std::function<void()>> events;  // by time
   int order = 0;
-  for (const Lane& lane : hang.lanes) {
-    const WorkerName& worker = lane.worker;
+  for (const Lane& lane : picture.lanes) {
+    const WorkerName& worker = lane.worker->name;
     const int host =
         hosts.try_emplace(worker.host, static_cast<int>(hosts.size()) + 1).first->second;
     const auto track_of = [&](std::size_t row) {
       return Track{host, worker.pid.value_or(0) ^ static_cast<std::int64_t>(row << kRowShift)};
     };
     std::vector<std::int64_t> ends(1);  // of each row: bars of a row may overlap by a rounding
-    for (const ScopeBar& bar : lane.bars) {
+    for (const Bar& bar : lane.bars) {
       ends.resize(std::max(ends.size(), bar.row + 1));
       const std::int64_t begin_ns = std::max<std::int64_t>(ns_of(bar.begin_s), ends[bar.row]);
       const std::int64_t end_ns = std::max<std::int64_t>(begin_ns, ns_of(bar.end_s));
@@ -97,12 +97,12 @@ std::string trace_events(const Hang& hang) {
                      row == 0 ? name : fmt::format("{}, row {}", name, row + 1));
       write_metadata(json, "thread_sort_index", track_of(row), "sort_index", order++);
     }
-    for (const Mark& mark : lane.marks) {
-      const std::int64_t at_ns = ns_of(mark.at_s);
-      events.emplace(at_ns, [=, &json, &mark, track = track_of(0)] {
-        begin(json, mark.text, "i", track)
+    for (const Moment* const moment : lane.moments) {
+      const std::int64_t at_ns = ns_of(moment->at_s);
+      events.emplace(at_ns, [=, &json, track = track_of(0)] {
+        begin(json, moment->text, "i", track)
             .field("s", "t")
-            .field("cat", name_of(mark.kind))
+            .field("cat", name_of(moment->kind))
             .fixed("ts", static_cast<double>(at_ns) / 1e3, 3)
             .end_object();
       });

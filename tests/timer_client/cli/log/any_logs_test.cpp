@@ -388,7 +388,7 @@ std::set<std::string> told_of(const TempFolder& folder) {
   for (const ExpiredWorker& around : all) {
     IncidentRecords records({around.worker.host, around.id, around.worker.pid, around.time_us});
     each([&](const Record& record) { records.take(record); });
-    const JobIncident incident = records.combine(around, false);
+    const Incident incident = records.combine(around, false);
     const ExpiredWorker* const from = incident.told_from();
     std::string one = fmt::format(
         "rank {} in {}, odd: {}, expired {}, hosts {}:", from->worker.rank.value_or(-1),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/report/hang_page.hpp"
+#include "timer_client/cli/report/report_page.hpp"
 
 #include <fmt/format.h>
 
@@ -10,11 +10,15 @@
 #include <utility>
 #include <vector>
 
+#include "timer_client/cli/log/evidence_page.hpp"
 #include "timer_client/cli/log/incident.hpp"
+#include "timer_client/cli/report/stack_tree.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
 namespace {
+
+namespace dom = simdjson::dom;
 
 constexpr std::size_t kFactCharacters = 2000;
 constexpr std::size_t kNameCharacters = 200;
@@ -122,8 +126,7 @@ const ScopeGroup& largest_of(const std::vector<ScopeGroup>& groups) {
                                    [](const auto& group) { return group.workers.size(); });
 }
 
-std::string cause_of(const Hang& hang) {
-  const JobIncident& incident = hang.incident;
+std::string cause_text(const Incident& incident) {
   if (incident.has_odd_group()) {
     const ScopeGroup& most = largest_of(incident.groups);
     return joined({odd_sentence(incident), first_waited_sentence(incident),
@@ -137,16 +140,16 @@ std::string cause_of(const Hang& hang) {
   return {};
 }
 
-std::string facts_of(const Hang& hang) {
+std::string facts_of(const ExpiryPage& cause) {
   std::string html = "<dl>";
-  for (const auto& [label, value] : hang.facts) {
+  for (const auto& [label, value] : cause.facts()) {
     html += fmt::format("<dt>{}</dt><dd><bdi>{}</bdi></dd>\n", html_text(label),
                         html_text(value, kFactCharacters));
   }
   return html + "</dl>\n";
 }
 
-std::string key_of_the_picture(const Hang& hang) {
+std::string key_of_the_picture(const Picture& picture) {
   const auto bar = [](std::string_view colour, std::string_view what) {
     return fmt::format("<span class=key><i style=\"background:var(--{})\"></i> {}</span>", colour,
                        what);
@@ -157,9 +160,9 @@ std::string key_of_the_picture(const Hang& hang) {
   return fmt::format(
       "<p class=soft>Seconds before and after the first {}.{} Each bar and mark has its times "
       "as a tooltip; the table below has those of the marks.<br>{}{}{}{}{}{}{}{}</p>\n",
-      zero_of(hang),
-      has_two_scales(hang) ? " What followed it, on the darker ground, has a scale of its own."
-                           : "",
+      zero_of(*picture.incident),
+      has_two_scales(picture) ? " What followed it, on the darker ground, has a scale of its own."
+                              : "",
       bar("expired", "expired"), bar("open", "open, pale where no record says so"),
       bar("ended", "ended"), mark("&#9650;", "warning or deferral"), mark("|", "verdict"),
       mark("&#9679;", "evidence, hook or other outcome"), mark("&#8942;", "signal"),
@@ -167,40 +170,41 @@ std::string key_of_the_picture(const Hang& hang) {
 }
 
 // Returns sentences about what the picture does not show.
-std::string doubts_of(const Hang& hang) {
+std::string doubts_of(const Picture& picture) {
   std::string html;
   const auto add = [&](const std::string& text) {
     html += fmt::format("<p class=soft>{}</p>\n", html_text(text));
   };
-  if (hang.incident.machines > 1) {
+  if (picture.incident->machines > 1) {
     add("Each host has its own clock. Their difference is not known: compare times of two hosts "
         "with how well their clocks agree.");
   }
-  if (!hang.incident.missing.empty() && !hang.incident.expired.empty()) {
-    add("No incident record of " + listed(hang.incident.missing, 8) +
+  if (!picture.incident->missing.empty() && !picture.incident->expired.empty()) {
+    add("No incident record of " + listed(picture.incident->missing, 8) +
         ": of workers there only those that expired are shown.");
   }
-  if (hang.incident.omitted_scopes > 0) {
-    add(counted(hang.incident.omitted_scopes, "more open scope") +
+  if (picture.incident->omitted_scopes > 0) {
+    add(counted(picture.incident->omitted_scopes, "more open scope") +
         " did not fit into the records.");
   }
-  if (hang.ended_omitted > 0) {
-    add(counted(hang.ended_omitted, "more ended scope") + " did not fit into the records.");
+  if (picture.incident->ended_omitted > 0) {
+    add(counted(picture.incident->ended_omitted, "more ended scope") +
+        " did not fit into the records.");
   }
-  if (drawn_lanes(hang).size() > kMostLanes) {
+  if (drawn_lanes(picture).size() > kMostLanes) {
     add(fmt::format("The first {} lanes are drawn. All workers are in the table.", kMostLanes));
   }
   return html;
 }
 
-std::string groups_of(const Hang& hang) {
-  const std::vector<ScopeGroup>& groups = hang.incident.groups;
+std::string groups_of(const Incident& incident) {
+  const std::vector<ScopeGroup>& groups = incident.groups;
   if (groups.empty()) {
     return {};
   }
   std::string html = heading("Ranks at time of expiry") + "<ul>\n";
   const auto add = [&](const ScopeGroup& group) {
-    const bool is_odd = &group == groups.data() && hang.incident.has_odd_group();
+    const bool is_odd = &group == groups.data() && incident.has_odd_group();
     html += fmt::format(
         "<li>{} <bdi>{}</bdi>{}{}</li>\n", html_text(workers_text(group.workers), kFactCharacters),
         html_text(in_scope(group.scope), kNameCharacters), html_text(time_in_scope(group)),
@@ -217,44 +221,45 @@ std::string groups_of(const Hang& hang) {
 }
 
 // "+0.063 s"
-std::string time_of(const Mark& mark) {
-  return fmt::format("{:+.3f} s", mark.at_s);
+std::string time_of(const Moment& moment) {
+  return fmt::format("{:+.3f} s", moment.at_s);
 }
 
-std::vector<WorkerName> workers_to_look_at(const Hang& hang) {
+std::vector<WorkerName> workers_to_look_at(const Incident& incident) {
   std::vector<WorkerName> workers;
-  for (const Lane& lane : hang.lanes) {
-    if (hang.incident.has_odd_group() ? lane.is_odd : lane.is_first) {
-      workers.push_back(lane.worker);
+  for (const Worker& worker : incident.workers) {
+    if (incident.has_odd_group() ? worker.is_odd : worker.is_first) {
+      workers.push_back(worker.name);
     }
   }
   return workers;
 }
 
 // Returns the events of the workers to look at as tables: paper and phones show no tooltips.
-std::string events_of(const Hang& hang) {
+std::string events_of(const Picture& picture) {
   std::string html;
   std::size_t tables = 0;
-  for (const Lane& lane : hang.lanes) {
-    if (!(lane.is_odd || lane.is_first || hang.lanes.size() == 1) || lane.marks.empty() ||
-        tables == kWorkersListed) {
+  for (const Lane& lane : picture.lanes) {
+    if (!(lane.worker->is_odd || lane.worker->is_first || picture.lanes.size() == 1) ||
+        lane.moments.empty() || tables == kWorkersListed) {
       continue;
     }
     ++tables;
     html += fmt::format(
         "<h3>Events of {}</h3>\n<div class=wide><table><tr><th>After the {}"
         "</th><th>UTC</th><th>Event</th></tr>\n",
-        html_text(worker_text(lane.worker), kNameCharacters), zero_of(hang));
-    const std::size_t omitted = lane.marks.size() - std::min(lane.marks.size(), kEventsTold);
-    for (std::size_t i = omitted; i < lane.marks.size(); ++i) {
+        html_text(worker_text(lane.worker->name), kNameCharacters), zero_of(*picture.incident));
+    const std::size_t omitted = lane.moments.size() - std::min(lane.moments.size(), kEventsTold);
+    for (std::size_t i = omitted; i < lane.moments.size(); ++i) {
       constexpr std::size_t kClock = 11;  // of "2026-11-21 03:15:53.123456 UTC"
       constexpr std::size_t kClockEnd = 23;
-      const Mark& mark = lane.marks[i];
-      html += fmt::format(
-          "<tr><td class=time>{}</td><td class=time>{}</td><td>{}</td></tr>\n", time_of(mark),
-          time_text(hang.zero_us + static_cast<std::int64_t>(std::llround(mark.at_s * 1e6)))
-              .substr(kClock, kClockEnd - kClock),
-          html_text(mark.text, kNameCharacters));
+      const Moment& moment = *lane.moments[i];
+      html += fmt::format("<tr><td class=time>{}</td><td class=time>{}</td><td>{}</td></tr>\n",
+                          time_of(moment),
+                          time_text(picture.incident->zero_us +
+                                    static_cast<std::int64_t>(std::llround(moment.at_s * 1e6)))
+                              .substr(kClock, kClockEnd - kClock),
+                          html_text(moment.text, kNameCharacters));
     }
     html += "</table></div>\n";
     if (omitted > 0) {
@@ -264,7 +269,7 @@ std::string events_of(const Hang& hang) {
   return html;
 }
 
-std::string html_of(const Hang::CommandOutput& output) {
+std::string html_of(const CommandOutput& output) {
   std::string html =
       heading(html_text(fmt::format("{} on {}: {}", output.name, output.host, output.end)));
   if (!output.text.empty()) {
@@ -282,26 +287,79 @@ std::string html_of(const Hang::CommandOutput& output) {
   return html;
 }
 
-std::string workers_table(const Hang& hang) {
+std::vector<std::string> outermost_first(std::vector<std::string> frames) {
+  std::ranges::reverse(frames);
+  return frames;
+}
+
+// Returns the stacks of the workers' main threads, and of their children's.
+std::string stacks_of(const Incident& incident) {
+  StackTree python;
+  StackTree native;
+  std::string children;
+  for (const Worker& worker : incident.workers) {
+    dom::parser parser;
+    const auto evidence =
+        worker.evidence.empty() ? std::nullopt : parse_record(parser, worker.evidence);
+    if (!evidence) {
+      continue;
+    }
+    python.add(worker.name, outermost_first(python_frames_of_main_thread(evidence->fields)));
+    native.add(worker.name, outermost_first(native_frames_of_main_thread(evidence->fields)));
+    StackTree of_children;
+    for (const dom::object child : objects_at(evidence->fields, "children")) {
+      std::vector<std::string> calls = texts_at(child, "native_stack");
+      std::ranges::transform(calls, calls.begin(), without_offset);
+      if (const std::string doing = text_at(child, "doing"); calls.empty() && !doing.empty()) {
+        calls.push_back(doing);
+      }
+      if (!calls.empty()) {
+        of_children.add({{}, integer_at(child, "pid"), {}, text_at(child, "comm")},
+                        outermost_first(std::move(calls)));
+      }
+    }
+    if (!of_children.is_empty()) {
+      children += fmt::format("<h3>Children of {}</h3>\n", html_text(worker_text(worker.name))) +
+                  html_of(of_children, {}, "stack");
+    }
+  }
+  const std::vector<WorkerName> odd = workers_to_look_at(incident);
+  std::string html;
+  if (!python.is_empty()) {
+    html += heading("Python stacks, the outermost call first") + html_of(python, odd);
+  }
+  if (!native.is_empty()) {
+    html +=
+        heading("Native stacks of main threads, the outermost call first") + html_of(native, odd);
+  }
+  if (!children.empty()) {
+    html += heading("Children of workers, the outermost call first") + children;
+  }
+  return html;
+}
+
+std::string workers_table(const Picture& picture) {
   std::string html = fmt::format(
       "<details{}><summary>{}</summary>\n<div class=\"wide "
       "workers\"><table><tr><th>Host</th><th>Rank</th>"
       "<th>Pid</th><th>Program</th><th>Scope</th><th>What happened, and when after the "
       "{}</th></tr>\n",
-      hang.lanes.size() <= kTableOpen ? " open" : "", counted(hang.lanes.size(), "worker"),
-      zero_of(hang));
-  for (const Lane& lane : hang.lanes) {
+      picture.lanes.size() <= kTableOpen ? " open" : "", counted(picture.lanes.size(), "worker"),
+      zero_of(*picture.incident));
+  for (const Lane& lane : picture.lanes) {
     std::vector<std::string> events;
-    for (const Mark& mark : lane.marks) {
-      events.push_back(fmt::format("{} {}", time_of(mark), mark.text));
+    for (const Moment* const moment : lane.moments) {
+      events.push_back(fmt::format("{} {}", time_of(*moment), moment->text));
     }
     html += fmt::format(
         "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-        html_text(lane.worker.host, kNameCharacters),
-        lane.worker.rank ? fmt::format("{}", *lane.worker.rank) : "",
-        lane.worker.pid ? fmt::format("{}", *lane.worker.pid) : "",
-        html_text(lane.worker.comm, kNameCharacters),
-        lane.group ? html_text(hang.incident.groups[*lane.group].scope, kNameCharacters) : "",
+        html_text(lane.worker->name.host, kNameCharacters),
+        lane.worker->name.rank ? fmt::format("{}", *lane.worker->name.rank) : "",
+        lane.worker->name.pid ? fmt::format("{}", *lane.worker->name.pid) : "",
+        html_text(lane.worker->name.comm, kNameCharacters),
+        lane.worker->group
+            ? html_text(picture.incident->groups[*lane.worker->group].scope, kNameCharacters)
+            : "",
         html_text(joined(events, "; "), kEventsCharacters));
   }
   return html + "</table></div></details>\n";
@@ -309,44 +367,32 @@ std::string workers_table(const Hang& hang) {
 
 }  // namespace
 
-std::string html_page(const Hang& hang, const std::string& logs) {
+std::string html_page(const Picture& picture, const ExpiryPage& cause, const std::string& logs) {
+  const Incident& incident = *picture.incident;
+  const std::string headline = cause.headline();
   std::string html(kHead);
-  html += fmt::format("<title>{}</title>\n", html_text(hang.headline, kNameCharacters));
+  html += fmt::format("<title>{}</title>\n", html_text(headline, kNameCharacters));
   html += kStyle;
-  html += fmt::format("<h1>{}</h1>\n", html_text(hang.headline, kFactCharacters));
-  if (const std::string cause = cause_of(hang); !cause.empty()) {
-    html += fmt::format("<p><strong>{}</strong></p>\n", html_text(cause, kFactCharacters));
+  html += fmt::format("<h1>{}</h1>\n", html_text(headline, kFactCharacters));
+  if (const std::string text = cause_text(incident); !text.empty()) {
+    html += fmt::format("<p><strong>{}</strong></p>\n", html_text(text, kFactCharacters));
   }
-  html += facts_of(hang);
+  html += facts_of(cause);
   html += heading("Timeline");
-  html += key_of_the_picture(hang);
+  html += key_of_the_picture(picture);
   html +=
       "<p class=\"soft narrow\">The picture is wider than this window and starts at its end: "
       "scroll it to the left for what was before.</p>\n";
-  html += "<figure>" + svg_of(hang) + "</figure>\n";
-  html += doubts_of(hang);
-  html += events_of(hang);
-  html += groups_of(hang);
-  if (!hang.python_stacks.is_empty()) {
-    html += heading("Python stacks, the outermost call first");
-    html += html_of(hang.python_stacks, workers_to_look_at(hang));
-  }
-  if (!hang.native_stacks.is_empty()) {
-    html += heading("Native stacks of main threads, the outermost call first");
-    html += html_of(hang.native_stacks, workers_to_look_at(hang));
-  }
-  if (!hang.child_stacks.empty()) {
-    html += heading("Children of workers, the outermost call first");
-  }
-  for (const Hang::Children& children : hang.child_stacks) {
-    html += fmt::format("<h3>Children of {}</h3>\n", html_text(worker_text(children.parent)));
-    html += html_of(children.stacks, {}, "stack");
-  }
-  for (const Hang::CommandOutput& output : hang.outputs) {
+  html += "<figure>" + svg_of(picture) + "</figure>\n";
+  html += doubts_of(picture);
+  html += events_of(picture);
+  html += groups_of(incident);
+  html += stacks_of(incident);
+  for (const CommandOutput& output : incident.outputs) {
     html += html_of(output);
   }
   html += heading("Workers");
-  html += workers_table(hang);
+  html += workers_table(picture);
   html += fmt::format("<p class=soft>Made by timer_client report from {}.</p>\n</html>\n",
                       html_text(logs, kFactCharacters));
   return html;

@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "timer_client/cli/log/evidence_page.hpp"
+#include "timer_client/cli/log/incident.hpp"
+#include "timer_client/cli/log/log_table.hpp"
+#include "timer_client/cli/text/words.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+namespace dom = simdjson::dom;
+
+constexpr double kSameScopeS = 0.05;     // two records of one scope differ by less
+constexpr double kLongestScopeS = 1e9;   // 30 years: what is longer is no duration
+constexpr double kFarFromRecordS = 1e5;  // likewise, between a record and a time in it
+
+// Records of the incident are no further from its verdict.
+constexpr double kSpanS = kIncidentSpanUs / 1e6;
+constexpr std::size_t kPidsNamed = 8;
+constexpr double kSameExitS = 1;  // records of one exit
+constexpr std::string_view kExitedInside = "exited inside ";
+
+// A host, as pages name it, and a pid.
+using HostAndPid = std::pair<std::string, std::int64_t>;
+
+bool is_duration(const Number& seconds) {
+  return seconds && *seconds >= 0 && *seconds <= kLongestScopeS;
+}
+
+// Returns the difference of two times of one clock. Records may hold any numbers.
+double seconds_between(const Integer& begin_ns, const Integer& end_ns) {
+  return begin_ns && end_ns ? (static_cast<double>(*end_ns) - static_cast<double>(*begin_ns)) / 1e9
+                            : 0;
+}
+
+// Returns a time that a record has, or the time of the record if the former cannot be right.
+double time_or(double record_s, double stated_s) {
+  return std::abs(stated_s - record_s) <= kFarFromRecordS ? stated_s : record_s;
+}
+
+class IncidentBuilder {
+ public:
+  IncidentBuilder(Incident& incident, const ExpiredWorker& around) : incident_(incident) {
+    for (const ExpiredWorker& one : incident.expired) {
+      hosts_.emplace(one.machine, one.worker.host);
+      incidents_.emplace(one.machine, one.incident);
+      expiries_.emplace(one.machine, one.id);
+    }
+    hosts_.emplace(around.machine, around.worker.host);
+    incidents_.emplace(around.machine, around.incident);
+    const std::vector<ScopeGroup>& groups = incident.groups;
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      for (const WorkerName& worker : groups[i].workers) {
+        add_worker(worker, i, i == 0 && incident.has_odd_group());
+      }
+    }
+    for (const ExpiredWorker& one : incident.expired) {
+      add_worker(one.worker);
+    }
+    expiries_.emplace(around.machine, around.id);
+    add_worker(around.worker);
+  }
+
+  void take(const Record& record) {
+    const std::string machine = machine_of(record);
+    const auto host = hosts_.find(machine);
+    if (host == hosts_.end() || !record.time_us) {
+      return;
+    }
+    const double at_s = static_cast<double>(*record.time_us - incident_.zero_us) / 1e6;
+    const bool is_of_incident = incidents_.contains({machine, std::string(record.incident)});
+    if (record.event == "incident" && is_of_incident) {
+      take_incident(record, host->second, at_s);
+    } else if (record.event == "evidence_command" && is_of_incident) {
+      incident_.outputs.push_back({command_name_text(record), host->second,
+                                   command_end_text(record), output_size_text(record),
+                                   record.text("output")});
+    } else if (record.event == "deferred" && !record.pid) {  // all deadlines of the server
+      for (Worker& worker : incident_.workers) {
+        if (worker.name.host == host->second) {
+          add_moment(worker, record, at_s, Moment::Kind::kDeferred,
+                     "deferred: " + in_few_words(record));
+        }
+      }
+    } else if (Worker* const worker = worker_of(host->second, record.pid)) {
+      const bool is_ours = expiries_.contains({machine, std::string(record.id)});
+      if (worker->evidence.empty() &&
+          ((record.event == "peer_evidence" && is_of_incident) ||
+           (is_ours && (record.event == "evidence" || record.event == "warned")))) {
+        worker->evidence = record.line;
+      }
+      take_of_worker(record, *worker, at_s, is_ours);
+    }
+  }
+
+  void finish() {
+    add_ends();
+    set_zero();
+    const std::string first_host =
+        incident_.expired.empty() ? std::string() : incident_.expired[0].worker.host;
+    for (Worker& worker : incident_.workers) {
+      std::erase_if(worker.moments,
+                    [&](const Moment& moment) { return is_of_earlier_scope(worker, moment); });
+      std::ranges::stable_sort(worker.moments, {}, &Moment::at_s);
+      worker.is_own_clock = worker.name.host != first_host;
+    }
+    if (!incident_.expired.empty()) {
+      if (Worker* const first = worker_of(first_host, incident_.expired[0].worker.pid)) {
+        first->is_first = true;
+      }
+    }
+    sort_workers(first_host);
+  }
+
+ private:
+  void take_of_worker(const Record& record, Worker& worker, double at_s, bool is_ours) {
+    if (record.event == "expired" && is_ours) {
+      take_expired(record, worker, at_s);
+    } else if (record.event == "evidence" && is_ours) {
+      add_moment(worker, record, at_s, Moment::Kind::kEvidence, "evidence was collected");
+    } else if (record.event == "killed" && is_ours) {
+      take_killed(record, worker, at_s);
+    } else if (record.event == "released_late" && is_ours) {
+      add_moment(worker, record, at_s, Moment::Kind::kReleased,
+                 "released late: " + in_few_words(record));
+      set_end(worker, at_s, record.scope);
+    } else if (record.event == "hook" && is_ours) {
+      add_moment(worker, record, at_s, Moment::Kind::kHook, "hook: " + in_few_words(record));
+    } else if (record.event == "warned") {
+      take_warned(record, worker, at_s);
+    } else if (record.event == "deferred") {
+      add_moment(worker, record, at_s, Moment::Kind::kDeferred,
+                 "deferred: " + in_few_words(record));
+    } else if (record.event == "left_open") {
+      take_left_open(record, worker, at_s);
+    } else if (record.event == "worker_ended") {
+      ends_.insert_or_assign(&worker, at_s);
+    }
+  }
+
+  // Adds the ends of workers that no other record calls gone. The record of the end of a killed
+  // worker may come before that of its death.
+  void add_ends() {
+    for (const auto& [worker, at_s] : ends_) {
+      if (std::ranges::find(worker->moments, Moment::Kind::kDeath, &Moment::kind) ==
+          worker->moments.end()) {
+        worker->moments.push_back({.at_s = at_s, .kind = Moment::Kind::kDeath, .text = "ended"});
+        set_end(*worker, at_s);
+      }
+    }
+  }
+
+  // The record of a verdict is made after it.
+  void set_zero() {
+    double first_s = std::numeric_limits<double>::infinity();
+    for (const Worker& worker : incident_.workers) {
+      for (const Moment& moment : worker.moments) {
+        first_s = moment.kind == Moment::Kind::kVerdict ? std::min(first_s, moment.at_s) : first_s;
+      }
+    }
+    if (!std::isfinite(first_s)) {
+      return;
+    }
+    incident_.zero_us += std::llround(first_s * 1e6);
+    for (Worker& worker : incident_.workers) {
+      for (Scope& entry : worker.scopes) {
+        entry.begin_s -= first_s;
+        entry.end_s -= first_s;
+        entry.known_s -= first_s;
+      }
+      for (Moment& moment : worker.moments) {
+        moment.at_s -= first_s;
+      }
+    }
+  }
+
+  // Warnings are kept from further back than the other records, for scopes that are open for long.
+  static bool is_of_earlier_scope(const Worker& worker, const Moment& moment) {
+    return moment.at_s < -kSpanS && std::ranges::none_of(worker.scopes, [&](const Scope& scope) {
+             return scope.kind == Scope::Kind::kExpired && scope.begin_s <= moment.at_s;
+           });
+  }
+
+  // The workers of a host stand together, first those of the host of the worker above them.
+  void sort_workers(const std::string& first_host) {
+    const ExpiredWorker* const told = incident_.told_from();
+    const Worker* const lead =
+        told == nullptr ? nullptr : worker_of(told->worker.host, told->worker.pid);
+    const Integer told_pid = lead == nullptr ? Integer{} : lead->name.pid;
+    const std::string told_host = lead == nullptr ? first_host : lead->name.host;
+    std::ranges::stable_sort(incident_.workers, {}, [&](const Worker& worker) {
+      constexpr auto kLast = std::numeric_limits<std::int64_t>::max();
+      const std::string& host = worker.name.host;
+      const bool is_told = host == told_host && worker.name.pid == told_pid;
+      return std::tuple(!worker.is_odd, !is_told, !worker.is_first,
+                        host != (worker.is_odd ? told_host : first_host), std::string_view(host),
+                        worker.name.rank.value_or(kLast), worker.name.pid.value_or(kLast));
+    });
+    index_.clear();
+  }
+
+  void add_worker(const WorkerName& name, std::optional<std::size_t> group = {},
+                  bool is_odd = false) {
+    if (name.pid &&
+        index_.emplace(HostAndPid{name.host, *name.pid}, incident_.workers.size()).second) {
+      incident_.workers.push_back({.name = name, .is_odd = is_odd, .group = group});
+    }
+  }
+
+  Worker* worker_of(const std::string& host, const Integer& pid) {
+    const auto found = pid ? index_.find({host, *pid}) : index_.end();
+    return found == index_.end() ? nullptr : &incident_.workers[found->second];
+  }
+
+  static void add_moment(Worker& worker, const Record& record, double at_s, Moment::Kind kind,
+                         std::string text) {
+    worker.moments.push_back({at_s, record.mono_ns, kind, std::move(text), std::string(record.id),
+                              std::string(record.scope)});
+  }
+
+  // A scope is in several records: the open ones of the incident and of each expiry.
+  static Scope& scope_of(Worker& worker, const std::string& scope, double begin_s) {
+    const auto same = std::ranges::find_if(worker.scopes, [&](const Scope& entry) {
+      return entry.kind != Scope::Kind::kEnded && entry.name == scope &&
+             std::abs(entry.begin_s - begin_s) <= kSameScopeS;
+    });
+    if (same != worker.scopes.end()) {
+      return *same;
+    }
+    worker.scopes.push_back({.begin_s = begin_s,
+                             .end_s = std::numeric_limits<double>::infinity(),
+                             .known_s = begin_s,
+                             .has_end = false,
+                             .name = scope,
+                             .timeout_s = {},
+                             .kind = Scope::Kind::kOpen});
+    return worker.scopes.back();
+  }
+
+  static void add_open_scope(Worker& worker, dom::object scope, double at_s) {
+    const Number elapsed_s = number_at(scope, "elapsed_s");
+    const std::string name = text_at(scope, "scope");
+    if (is_duration(elapsed_s) && !name.empty()) {
+      Scope& entry = scope_of(worker, name, at_s - *elapsed_s);
+      entry.known_s =
+          entry.kind == Scope::Kind::kExpired ? entry.known_s : std::max(entry.known_s, at_s);
+      entry.timeout_s = number_at(scope, "timeout_s");
+      bool is_paused = false;
+      entry.is_paused = scope.at_key("paused").get(is_paused) == simdjson::SUCCESS && is_paused;
+    }
+  }
+
+  void take_incident(const Record& record, const std::string& host, double at_s) {
+    for (const dom::object scope : objects_at(record.fields, "open_scopes")) {
+      if (Worker* const worker = worker_of(host, integer_at(scope, "pid"))) {
+        add_open_scope(*worker, scope, at_s);
+      }
+    }
+    for (const dom::object scopes : objects_at(record.fields, "ended_scopes")) {
+      Worker* const worker = worker_of(host, integer_at(scopes, "pid"));
+      if (worker == nullptr) {
+        continue;
+      }
+      for (const dom::element element : elements_at(scopes, "ended")) {
+        dom::array pair;
+        if (element.get_array().get(pair) != simdjson::SUCCESS || pair.size() != 2) {
+          continue;
+        }
+        const Number ago_s = as_number(pair.at(0).value_unsafe());
+        const Number took_s = as_number(pair.at(1).value_unsafe());
+        if (ago_s && std::abs(*ago_s) <= kLongestScopeS && is_duration(took_s)) {
+          worker->scopes.push_back({.begin_s = at_s - *ago_s - *took_s,
+                                    .end_s = at_s - *ago_s,
+                                    .name = text_at(scopes, "scope"),
+                                    .timeout_s = {}});
+        }
+      }
+    }
+    incident_.ended_omitted += count_at(record.fields, "ended_omitted");
+  }
+
+  void take_expired(const Record& record, Worker& worker, double at_s) const {
+    const Number overdue_ms = record.number("overdue_ms");
+    const Integer deadline_ns = record.integer("deadline_mono_ns");
+    // The record is made some time after the verdict, to which its durations refer.
+    const double verdict_s =
+        deadline_ns && record.mono_ns
+            ? time_or(at_s, at_s - seconds_between(deadline_ns, record.mono_ns) +
+                                overdue_ms.value_or(0) / 1e3)
+            : at_s;
+    for (const dom::object scope : objects_at(record.fields, "open_scopes")) {
+      add_open_scope(worker, scope, verdict_s);
+    }
+    if (const Number elapsed_s = record.number("elapsed_s"); is_duration(elapsed_s)) {
+      Scope& entry = scope_of(worker, std::string(record.scope), verdict_s - *elapsed_s);
+      entry.kind = Scope::Kind::kExpired;
+      entry.begin_s = verdict_s - *elapsed_s;
+      entry.known_s = verdict_s;
+      entry.timeout_s = record.number("timeout_s");
+    }
+    add_moment(worker, record, verdict_s, Moment::Kind::kVerdict,
+               fmt::format("expired in {}{}", backquoted(record.scope),
+                           overdue_ms ? ", " + seconds_text(*overdue_ms / 1e3) + " late" : ""));
+  }
+
+  void take_killed(const Record& record, Worker& worker, double at_s) {
+    double first_s = at_s;
+    bool is_first = true;
+    for (const dom::object sent : objects_at(record.fields, "signals")) {
+      std::vector<std::string> pids;
+      for (const dom::element pid : elements_at(sent, "pids")) {
+        pids.push_back(number_text(as_integer(pid)));
+      }
+      const double sent_s =
+          time_or(at_s, at_s - seconds_between(integer_at(sent, "mono_ns"), record.mono_ns));
+      first_s = is_first ? sent_s : first_s;
+      is_first = false;
+      add_moment(worker, record, sent_s, Moment::Kind::kSignal,
+                 joined({signal_text(sent), listed(pids, kPidsNamed)}, " to "));
+      worker.moments.back().mono_ns = integer_at(sent, "mono_ns");
+    }
+    const Number dead_after_ms = record.number("dead_after_ms");
+    if (dead_after_ms) {
+      const double dead_s = time_or(at_s, first_s + *dead_after_ms / 1e3);
+      add_moment(worker, record, dead_s, Moment::Kind::kDeath,
+                 "dead after " + seconds_text(*dead_after_ms / 1e3));
+      set_end(worker, dead_s);
+    } else {
+      const std::string verdict = record.text("verdict");
+      add_moment(worker, record, at_s, Moment::Kind::kOther, with_spaces(verdict));
+      for (Scope& entry : worker.scopes) {
+        entry.is_spared = entry.is_spared || (verdict == "spared" && entry.name == record.scope);
+      }
+    }
+  }
+
+  // The record is made when the evidence is there.
+  static void take_warned(const Record& record, Worker& worker, double at_s) {
+    const std::string doing = record.text("doing");
+    const Integer soft_ns = record.integer("soft_mono_ns");
+    const double soft_s = time_or(at_s, at_s - seconds_between(soft_ns, record.mono_ns));
+    const double noticed_s =
+        soft_ns ? time_or(at_s, soft_s + record.number("overdue_ms").value_or(0) / 1e3) : at_s;
+    add_moment(
+        worker, record, noticed_s, Moment::Kind::kWarning,
+        joined({"warned: " + in_few_words(record), doing.empty() ? "" : "it was " + doing}, "; "));
+    if (at_s >= -kSpanS) {
+      add_open_scope(worker, record.fields, noticed_s);
+    }
+  }
+
+  // One of these records for each open scope of a worker that has exited.
+  static void take_left_open(const Record& record, Worker& worker, double at_s) {
+    add_open_scope(worker, record.fields, at_s);
+    set_end(worker, at_s);
+    const std::string scope = backquoted(record.scope);
+    const auto before = std::ranges::find_if(worker.moments, [&](const Moment& moment) {
+      return moment.text.starts_with(kExitedInside) && at_s - moment.at_s <= kSameExitS;
+    });
+    if (before == worker.moments.end()) {
+      add_moment(worker, record, at_s, Moment::Kind::kDeath, std::string(kExitedInside) + scope);
+    } else if (before->text.find(scope) == std::string::npos) {
+      before->text += ", " + scope;
+    }
+  }
+
+  // All scopes have ended when a worker has, some of them before that perhaps. One that expired was
+  // open until then, unless its worker was spared: else there would be a record of its release.
+  static void set_end(Worker& worker, double at_s) {
+    for (Scope& entry : worker.scopes) {
+      if (entry.kind != Scope::Kind::kEnded) {
+        entry.end_s = std::min(entry.end_s, at_s);
+        entry.has_end = entry.has_end || entry.known_s >= at_s ||
+                        (entry.kind == Scope::Kind::kExpired && !entry.is_spared);
+      }
+    }
+  }
+
+  static void set_end(Worker& worker, double at_s, std::string_view scope) {
+    for (Scope& entry : worker.scopes) {
+      if (entry.kind != Scope::Kind::kEnded && entry.name == scope) {
+        entry.end_s = std::min(entry.end_s, at_s);
+        entry.has_end = true;
+      }
+    }
+  }
+
+  Incident& incident_;
+  std::map<std::string, std::string> hosts_;                 // by machine, as lanes name them
+  std::set<std::pair<std::string, std::string>> incidents_;  // machine and id
+  std::set<std::pair<std::string, std::string>> expiries_;
+  std::map<HostAndPid, std::size_t> index_;
+  std::map<Worker*, double> ends_;  // when the worker had ended; workers stay in place until then
+};
+
+}  // namespace
+
+std::string_view name_of(Moment::Kind kind) {
+  switch (kind) {
+    case Moment::Kind::kWarning:
+      return "warning";
+    case Moment::Kind::kDeferred:
+      return "deferred";
+    case Moment::Kind::kVerdict:
+      return "verdict";
+    case Moment::Kind::kEvidence:
+      return "evidence";
+    case Moment::Kind::kSignal:
+      return "signal";
+    case Moment::Kind::kDeath:
+      return "death";
+    case Moment::Kind::kReleased:
+      return "released late";
+    case Moment::Kind::kHook:
+    case Moment::Kind::kOther:
+      break;
+  }
+  return "other";
+}
+
+std::string_view zero_of(const Incident& incident) {
+  return incident.expired.empty() ? "record" : "verdict";
+}
+
+Incident read_incident(const IncidentRecords& records, const ExpiryKey& key, bool is_shown) {
+  ExpiredWorker around = records.worker_of(key);
+  Incident incident = records.combine(around, is_shown);
+  const auto with_incident = std::ranges::find_if(
+      incident.expired, [](const ExpiredWorker& one) { return !one.incident.empty(); });
+  if (!is_shown && around.incident.empty() && with_incident != incident.expired.end()) {
+    // A warning names no incident, but led to this one.
+    around = *with_incident;
+    around.worker.host = host_of(around.machine);
+    incident = records.combine(around, is_shown);
+  }
+  if (is_shown) {
+    around.worker.host.clear();
+  }
+  Integer zero_us = incident.expired.empty() ? around.time_us : incident.expired[0].time_us;
+  zero_us = zero_us ? zero_us : key.time_us;
+  if (!zero_us) {
+    records.each([&](const Record& record) {
+      zero_us = zero_us && record.time_us ? std::min(*zero_us, *record.time_us)
+                : zero_us                 ? zero_us
+                                          : record.time_us;
+    });
+  }
+  incident.zero_us = zero_us.value_or(0);
+  IncidentBuilder builder(incident, around);
+  records.each([&](const Record& record) { builder.take(record); });
+  builder.finish();
+  return incident;
+}
+
+}  // namespace filetimer::cli
