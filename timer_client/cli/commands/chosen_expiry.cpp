@@ -63,7 +63,7 @@ Result<ExpiryKey> ExpiryIds::find(std::string_view wanted, const std::optional<s
   if (all.empty()) {
     return failure(fmt::format("no expiry in {}", place));
   }
-  if (wanted == "last") {
+  if (wanted == kLastExpiry) {
     const bool is_here = last_ && (!host || keys_[*last_].host == *host);
     return is_here ? keys_[*last_] : *all.back();
   }
@@ -89,7 +89,7 @@ Result<ExpiryKey> ExpiryIds::find(std::string_view wanted, const std::optional<s
 
 void ExpiryChoice::take_words(std::vector<std::string> words) {
   files = std::move(words);
-  if (!files.empty() && (files[0] == "last" || !means_files(files[0]))) {
+  if (!files.empty() && (files[0] == kLastExpiry || !means_files(files[0]))) {
     id = std::move(files[0]);
     files.erase(files.begin());
   }

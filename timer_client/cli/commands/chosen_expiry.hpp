@@ -16,6 +16,9 @@
 
 namespace filetimer::cli {
 
+// Means the last verdict, and with it the cause of its incident.
+inline constexpr std::string_view kLastExpiry = "last";
+
 // The expiries that logs tell of, in the order in which they were first heard of.
 class ExpiryIds {
  public:
@@ -35,7 +38,7 @@ class ExpiryIds {
 };
 
 struct ExpiryChoice {
-  std::string id = "last";  // see ExpiryIds::find()
+  std::string id{kLastExpiry};  // see ExpiryIds::find()
   std::optional<std::string> host;
   std::string dir;                 // the runtime directory whose log is read if `files` is empty
   std::vector<std::string> files;  // see open_logs()

@@ -27,18 +27,27 @@ int run_show(const ShowOptions& options) {
   ExpiryChoice choice{.host = options.host, .dir = options.place.dir, .files = {}};
   choice.take_words(options.words);
   const int code = read_chosen_expiry(choice, [&](const ExpiryKey& key, const Record& record) {
-    if (!options.json) {
-      if (!records) {
-        records.emplace(key);
-      }
-      records->take(record);
-    } else if (key.is_of(record)) {
-      out.write(std::string(record.line) + "\n");
+    if (!records) {
+      records.emplace(key);
     }
+    records->take(record);
   });
-  if (records) {
-    const Incident incident = read_incident(*records, records->key(), true);
-    out.write(ExpiryPage(records->key(), *records, incident).page(wants_colour(out.fd())));
+  if (!records) {
+    return code;
+  }
+  const ExpiryKey key =
+      choice.id == kLastExpiry
+          ? cause_of(read_incident(*records, records->key(), false), records->key())
+          : records->key();
+  if (options.json) {
+    records->each([&](const Record& record) {
+      if (key.is_of(record)) {
+        out.write(std::string(record.line) + "\n");
+      }
+    });
+  } else {
+    const Incident incident = read_incident(*records, key, true);
+    out.write(ExpiryPage(key, *records, incident).page(wants_colour(out.fd())));
   }
   return std::max(code, out.finish());
 }

@@ -447,13 +447,7 @@ Incident read_incident(const IncidentRecords& records, const ExpiryKey& key, boo
   }
   Integer zero_us = incident.expired.empty() ? around.time_us : incident.expired[0].time_us;
   zero_us = zero_us ? zero_us : key.time_us;
-  if (!zero_us) {
-    records.each([&](const Record& record) {
-      zero_us = zero_us && record.time_us ? std::min(*zero_us, *record.time_us)
-                : zero_us                 ? zero_us
-                                          : record.time_us;
-    });
-  }
+  records.each([&](const Record& record) { zero_us = zero_us ? zero_us : record.time_us; });
   incident.zero_us = zero_us.value_or(0);
   IncidentBuilder builder(incident, around);
   records.each([&](const Record& record) { builder.take(record); });

@@ -304,11 +304,11 @@ TEST_CASE("a command whose output finds no room says so and fails") {
   }
 }
 
-TEST_CASE("without an id it is the last expiry, of the logs that are named first") {
+TEST_CASE("without an id it is the cause of the last incident, of the logs that are named first") {
   const TempFolder folder;
   folder.write("expired.jsonl", read_data("hang.jsonl"));
   const std::string last = run_command({"show", "last", folder.path("expired.jsonl")}).output;
-  CHECK(contains(last, "rank 0 (pid 4709, trainer) hung"));
+  CHECK(contains(last, "rank 2 (pid 4711, trainer) hung"));
   const std::vector<std::vector<std::string>> ways{{"show", folder.path()},
                                                    {"show", folder.path("expired.jsonl")},
                                                    {"show", folder.path() + "/*.jsonl"},

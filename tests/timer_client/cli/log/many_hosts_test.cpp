@@ -62,10 +62,10 @@ void write_logs(const TempFolder& folder, const Cluster& cluster) {
 TEST_CASE("of 64 hosts in a folder the one worker that hung is named") {
   const TempFolder folder;
   write_logs(folder, {});
-  const Ran last = run_command({"show", folder.path()});
-  CHECK(last.code == 0);
-  CHECK(last.errors.empty());
-  CHECK(contains(last.output,
+  const Ran waited = run_command({"show", "h63-1", folder.path()});
+  CHECK(waited.code == 0);
+  CHECK(waited.errors.empty());
+  CHECK(contains(waited.output,
                  "\nThe odd one out: rank 197, in `load`. This worker may have waited for it;\n"
                  "`timer_client show h24-1` with the same logs has more.\n"));
   const std::string page = unwrapped(run_command({"show", "h24-1", folder.path()}).output);
@@ -73,6 +73,9 @@ TEST_CASE("of 64 hosts in a folder the one worker that hung is named") {
                  "\n  rank 197 in `load` for 30 s, this one, the odd one out\n"
                  "  ranks 0-196, 198-511 in `exchange` for 25 s\n"
                  "  First to expire: rank 197 (pid 1197, t), this one, the odd one out.\n"));
+  CHECK(unwrapped(run_command({"show", folder.path()}).output) == page);
+  const std::string json = run_command({"show", "--json", folder.path()}).output;
+  CHECK(json == run_command({"show", "--json", "h24-1", folder.path()}).output);
 }
 
 TEST_CASE("a folder, a pattern, folders below and the files themselves are the same logs") {
