@@ -399,12 +399,11 @@ void ExpiryPage::add_timeline(Page& page) const {
   const Record* const verdict = find("expired");
   constexpr auto kLast = std::numeric_limits<std::int64_t>::max();
   std::multimap<std::int64_t, std::string> entries;
-  bool has_signals = false;
+  const Record* const killed = find("killed");
   for (const Worker& worker : incident_.workers) {
     if (worker.name.host.empty() && worker.name.pid == key_.pid) {
       for (const Moment& moment : worker.moments) {
         if (is_in_timeline(moment)) {
-          has_signals = has_signals || moment.kind == Moment::Kind::kSignal;
           entries.emplace(moment.mono_ns.value_or(kLast), moment.text);
         }
       }
@@ -416,9 +415,9 @@ void ExpiryPage::add_timeline(Page& page) const {
     const double after_s = is_timed ? seconds_after(mono_ns, verdict->mono_ns) : 0;
     page.field(is_timed ? (after_s < 0 ? "-" : "+") + seconds_text(std::abs(after_s)) : "", text);
   }
-  if (!has_signals) {
+  if (killed == nullptr || objects_at(killed->fields, "signals").empty()) {
     page.item(2, find("released_late") != nullptr ? "No signal was sent: it was released first."
-                 : find("killed") != nullptr      ? "No signal was sent."
+                 : killed != nullptr              ? "No signal was sent."
                                                   : "No record says which signals were sent.");
   }
 }

@@ -41,8 +41,8 @@ constexpr std::size_t kMostRows = 6;  // of one lane; bars in others are counted
 constexpr std::size_t kLabelCharacters = 26;
 constexpr std::size_t kLeastCharacters = 8;  // of a text that is cut
 constexpr std::size_t kTitleCharacters = 400;
-// Bars and marks that are closer to each other are joined: the more workers, the more of them, so
-// that the page stays small.
+// Ended scopes that are shorter and closer to each other are joined: the more workers, the more of
+// them, so that the page stays small.
 constexpr double kFinest = 2;
 constexpr double kCoarsest = 12;
 constexpr double kCoarserPerWorker = 0.25;
@@ -113,16 +113,8 @@ struct DrawnBar {
   double end_s = 0;
 };
 
-// The mark of one event, or of several of one kind at one place.
-struct DrawnMark {
-  const Moment* moment = nullptr;  // the first
-  std::size_t events = 1;
-  double last_s = 0;
-};
-
 struct Shapes {
   std::vector<DrawnBar> bars;
-  std::vector<DrawnMark> marks;
   std::size_t rows = 1;
   std::size_t left_out = 0;  // bars
 };
@@ -143,16 +135,16 @@ std::vector<std::size_t> rows_of(const Lane& lane) {
   return rows;
 }
 
-// Joins what is closer than `resolution`.
-Shapes shapes_of(const DrawnLane& lanes, const TimeAxis& axis, double resolution) {
+// Joins ended scopes that are shorter and closer than `resolution`.
+Shapes shapes_of(const Lane& lane, const TimeAxis& axis, double resolution) {
   Shapes shapes;
-  const std::vector<std::size_t> rows = rows_of(*lanes[0]);
+  const std::vector<std::size_t> rows = rows_of(lane);
   shapes.rows = std::max<std::size_t>(rows.size(), 1);
   std::array<std::size_t, kMostRows> last{};  // bar of each row, plus 1
   const auto is_short = [&](double begin_s, double end_s) {
     return axis.x_of(end_s) - axis.x_of(begin_s) <= resolution;
   };
-  for (const Bar& bar : lanes[0]->bars) {
+  for (const Bar& bar : lane.bars) {
     const auto at = std::ranges::lower_bound(rows, bar.row);
     if (at == rows.end() || *at != bar.row) {
       ++shapes.left_out;
@@ -172,24 +164,6 @@ Shapes shapes_of(const DrawnLane& lanes, const TimeAxis& axis, double resolution
     }
     shapes.bars.push_back({&bar, 1, row, bar.begin_s, bar.end_s});
     last[row] = shapes.bars.size();
-  }
-  std::map<std::pair<Moment::Kind, int>, std::size_t> known;
-  std::vector<const Moment*> moments;
-  for (const Lane* const lane : lanes) {
-    for (const Moment* const moment : lane->moments) {
-      moments.push_back(moment);
-    }
-  }
-  std::ranges::stable_sort(moments, {}, &Moment::at_s);
-  for (const Moment* const moment : moments) {
-    const int place = static_cast<int>(axis.x_of(moment->at_s) / resolution);
-    const auto [at, is_new] = known.try_emplace({moment->kind, place}, shapes.marks.size());
-    if (is_new) {
-      shapes.marks.push_back({moment, 1, moment->at_s});
-    } else {
-      ++shapes.marks[at->second].events;
-      shapes.marks[at->second].last_s = moment->at_s;
-    }
   }
   return shapes;
 }
@@ -286,7 +260,7 @@ class Drawing {
         add_host(of, lane);
         host = of;
       }
-      add_lane(lane, shapes_of(lane, axis_, resolution));
+      add_lane(lane, shapes_of(*lane[0], axis_, resolution));
     }
     const double height = y_ + kLaneGap;
     return fmt::format(
@@ -324,9 +298,9 @@ class Drawing {
         static_cast<double>(std::max<std::size_t>(shapes.rows, note.empty() ? 1 : 2)) * kRowHeight;
     const std::string who =
         lanes.size() > 1 ? workers_text(workers_of(lanes)) : short_name(worker.name);
-    const std::string more = lanes.size() > 1
-                                 ? fmt::format("the bars are those of {}", worker_text(worker.name))
-                                 : worker_text(worker.name);
+    const std::string more =
+        lanes.size() > 1 ? fmt::format("bars and marks are those of {}", worker_text(worker.name))
+                         : worker_text(worker.name);
     names_ += fmt::format("<g{}><title>{}</title><text x=4 y={:.1f} class=lane>{}</text>",
                           is_red ? " class=odd" : "",
                           html_text(fmt::format("{}: {}", who, more), kTitleCharacters), y_ + 12,
@@ -345,8 +319,8 @@ class Drawing {
       add_bar(bar, top);
     }
     body_ += "</g>\n";
-    for (const DrawnMark& mark : shapes.marks) {
-      add_mark(mark, height);
+    for (const Moment* const moment : lanes[0]->moments) {
+      add_mark(*moment, height);
     }
     if (shapes.left_out > 0) {
       body_ += fmt::format("<text x={:.0f} y={:.1f} class=deeper>{} not drawn</text>\n", kWidth - 4,
@@ -399,15 +373,11 @@ class Drawing {
                          html_text(text, text.size() <= room ? room : room - kDots.size()));
   }
 
-  void add_mark(const DrawnMark& drawn, double height) {
-    const Moment& moment = *drawn.moment;
+  void add_mark(const Moment& moment, double height) {
     const double x = axis_.x_of(moment.at_s);
-    body_ += fmt::format(
-        "<g class=\"mark {}\"><title>{}: {} ({:+.3f} s{})</title>", class_of(moment.kind),
-        name_of(moment.kind), html_text(moment.text, kTitleCharacters), moment.at_s,
-        drawn.events > 1
-            ? fmt::format("; {} of this kind, the last at {:+.3f} s", drawn.events, drawn.last_s)
-            : "");
+    body_ +=
+        fmt::format("<g class=\"mark {}\"><title>{}: {} ({:+.3f} s)</title>", class_of(moment.kind),
+                    name_of(moment.kind), html_text(moment.text, kTitleCharacters), moment.at_s);
     const double middle = y_ + height / 2;
     switch (moment.kind) {
       case Moment::Kind::kDeath:

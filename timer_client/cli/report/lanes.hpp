@@ -35,7 +35,7 @@ Picture picture_of(const Incident& incident);
 // --- the lanes as SVG images ---
 
 // A lane that is drawn: that of one worker, or of all of a group in one scope. Then it has the bars
-// of the first one and the moments of all.
+// and moments of the first one.
 using DrawnLane = std::vector<const Lane*>;
 
 // Returns the lanes: each worker has one where there are few. Where there are more than kMostLanes,

@@ -96,7 +96,8 @@ TEST_CASE("of more lanes than a page draws it says so") {
   CHECK(contains(html, "<summary>100 workers</summary>"));
 }
 
-TEST_CASE("a shared lane has the marks and the clocks of all its workers") {
+TEST_CASE(
+    "a shared lane names its workers and their clocks, and says whose its bars and marks are") {
   const TempFolder folder;
   for (const int host : {0, 1}) {
     HostLog log(fmt::format("node{}", host));
@@ -106,9 +107,6 @@ TEST_CASE("a shared lane has the marks and the clocks of all its workers") {
     for (const MadeWorker& worker : workers) {
       add_expiry(log, fmt::format("{}-{}", host, worker.pid), id, worker);
     }
-    log.add(
-        "killed", 95'000'000,
-        fmt::format(R"(,"pid":{0},"id":"{1}-{0}","verdict":"unkillable")", 1049 + 50 * host, host));
     folder.write(fmt::format("{}.jsonl", host), log.text());
   }
   const std::string html = report_of(folder);
@@ -116,8 +114,8 @@ TEST_CASE("a shared lane has the marks and the clocks of all its workers") {
         std::vector<std::string>{"node0", "*rank 7", "2 hosts ", "ranks 0-6, 8-99"});
   CHECK(contains(html, "by their own clocks"));
   CHECK(contains(html, "99 workers<"));
-  CHECK(contains(html, "other: unkillable (+5.000 s; 2 of this kind, the last at +5.000 s)"));
-  CHECK(contains(html, "(+1.000 s; 99 of this kind, the last at +1.000 s)"));
+  CHECK(
+      contains(html, "ranks 0-6, 8-99: bars and marks are those of rank 0 (pid 1000, t) on node0"));
 }
 
 TEST_CASE("an expired scope is drawn, however many others its worker has") {
