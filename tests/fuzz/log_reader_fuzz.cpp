@@ -129,7 +129,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     while (const Record* const record = reader.next()) {
       records.take(*record);
     }
-    check_printed(ExpiryPage(*key, records).page(false), kPageWidth);
+    const Incident incident = read_incident(records, *key, true);
+    check_printed(ExpiryPage(*key, records, incident).page(false), kPageWidth);
   }
   return 0;
 }
