@@ -78,7 +78,7 @@ void Inbox::read(std::size_t most) {
   // A full pipe holds more than half of its capacity: a line that has room behind the last one of a
   // memory page is written there. The rest of a page that is partly read is not counted.
   const std::size_t capacity = core_.directory.pipe().capacity();
-  was_full_ |= read + PIPE_BUF > capacity / 2;
+  was_full_ |= read > 0 && read + PIPE_BUF > capacity / 2;
   if (read > kFloodBytes) {
     stop_listening();
     read_again_ = Instant::now() + kFloodPause;

@@ -142,12 +142,11 @@ void Server::read_progress(const MissedTime::Clocks& woke) {
   scan_.want_before(inbox_.take_earliest_deadline(), woke.now);
   scan_.want_looks_for(inbox_.take_shortest_timeout(), woke.now);
   registry_.remove_exited_workers();
+  if (inbox_.take_was_full()) {
+    pages_.look_after_full_pipe();
+  }
   give_back_missed_time(woke);
   core_.workers.save_pages();
-  if (inbox_.take_was_full()) {
-    pages_.look_for_pages();
-    scan_.want();
-  }
   if (pages_.take_changed()) {
     scan_.want();
   }

@@ -418,7 +418,7 @@ class Worker {
 
   static bool is_paused(const Scope& scope) {
     const auto times = std::visit([](const auto& each) { return each.times(); }, scope);
-    return times && times->is_paused;
+    return times && times->paused;
   }
 
   void leave_scopes() {

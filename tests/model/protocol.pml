@@ -652,8 +652,8 @@ end:
    * that comes while run_once() waits for a deadline that is near is read at that deadline.
    * code: timer_server/server.cpp Server::iterate b35cace5
    * code: timer_server/server.cpp Server::run_once e22132ef
-   * code: timer_server/server.cpp Server::read_progress 5ae63157
-   * code: timer_server/inbox.cpp Inbox::read 06df8e64
+   * code: timer_server/server.cpp Server::read_progress b5f333e5
+   * code: timer_server/inbox.cpp Inbox::read 769b3a15
    * code: timer_server/watch/page_registry.cpp PageRegistry::look_for_pages 4b352cf9
    * code: timer_server/watch/page_registry.cpp PageRegistry::on_wake_up_message 4ef23849
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run b17d97eb
@@ -853,7 +853,7 @@ active proctype Clock() {
  * code: common/wake_protocol.hpp is_unchanged 3c4fa3ff
  * code: common/wake_protocol.hpp try_expire_idle 36d0e2ca
  * code: common/wake_protocol.hpp is_idle_watch f702a1ee
- * code: timer_client/client/page/page_scope.hpp times_of d6e257a5
+ * code: timer_client/client/page/page_scope.hpp times_of 8d3bcbca
  * code: timer_client/client/page/page_scope.hpp counted_from 9dd354c6
  * code: timer_client/client/page/page_scope.cpp statistics_of 7f47875c
  * code: timer_client/client/page/page_scope.cpp must_wake_paused b4ecfcf8

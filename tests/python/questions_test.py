@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 import warnings
 
 import filetimer
@@ -108,6 +109,27 @@ class Questions(ServerCase):
         self.assertEqual(error.request, "ping")
         self.assertGreater(error.waited, 0.09)
         self.assertIn("stopped", str(error))
+        admin.ping()
+
+    def test_a_wrong_timeout_of_the_environment_is_an_error_of_requests_alone(self):
+        with unittest.mock.patch.dict(os.environ, FILETIMER_RPC_TIMEOUT="soon"):
+            with filetimer.Client(self.dir).expires(FAR_S, "x") as scope:
+                self.assertTrue(scope.is_open)
+            with self.assertRaisesRegex(errors.InvalidArgument, "FILETIMER_RPC_TIMEOUT: 'soon'"):
+                admin.ping()
+
+    def test_a_handler_may_ask_and_fork_during_a_request(self):
+        from filetimer import _ask
+
+        def handle(*_):
+            admin.ping()
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            os.waitpid(pid, 0)
+        self.addCleanup(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, handle))
+        with _ask._lock:
+            signal.raise_signal(signal.SIGUSR1)
         admin.ping()
 
     def test_a_client_has_a_timeout_of_its_own(self):

@@ -323,6 +323,62 @@ class EnteredAgain(ServerCase):
                          [{1, 2, 3, 4, 5}, {2, 3, 4}, {3}, {3, 4}, {2, 3, 4, 5}])
         self.assertEqual(self.open_scopes(), [])
 
+    def test_each_generator_leaves_the_scope_that_it_has_entered(self):
+        scope = filetimer.Scope(FAR_S, "x")
+
+        def generator(number):
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(scope)
+                scope.renew(FAR_S * number)
+                yield
+        for order in ((1, 2, 3), (3, 2, 1), (2, 3, 1)):
+            open_ones = {number: generator(number) for number in (1, 2, 3)}
+            for each in open_ones.values():
+                next(each)
+            for number in order:
+                open_ones.pop(number).close()
+                self.assertEqual({round(each["remaining_s"] / FAR_S) for each in self.listed_scopes()},
+                                 set(open_ones))
+
+    def test_a_second_release_ends_no_entry_of_another_thread(self):
+        scope = filetimer.Scope(FAR_S, "x")
+        entered, left = threading.Event(), threading.Event()
+
+        def other():
+            with scope:
+                entered.set()
+                left.wait()
+        thread = threading.Thread(target=other)
+        thread.start()
+        entered.wait()
+        with scope:
+            self.assertTrue(scope.release())
+            self.assertFalse(scope.release() or scope.renew() or scope.is_open)
+            self.assertEqual(self.open_scopes(), ["x"])
+        left.set()
+        thread.join()
+        self.assertEqual(self.open_scopes(), [])
+
+    def test_each_thread_leaves_the_pause_that_it_has_entered(self):
+        paused = filetimer.paused("p")
+        entered, left, found = threading.Event(), threading.Event(), []
+
+        def other():
+            with paused:
+                entered.set()
+                left.wait()
+                with filetimer.expires(FAR_S, "x") as scope:
+                    found.append(scope.times().paused)
+        thread = threading.Thread(target=other)
+        with paused:
+            thread.start()
+            entered.wait()
+        with filetimer.expires(FAR_S, "y") as scope:
+            self.assertFalse(scope.times().paused)
+        left.set()
+        thread.join()
+        self.assertEqual(found, [True])
+
     def test_each_thread_leaves_the_scope_that_it_has_entered(self):
         scope = filetimer.Scope(FAR_S, "x")
         entered, left = threading.Event(), threading.Event()

@@ -407,12 +407,12 @@ class PageMachine final : public Machine {
       const int left = known.is_paused()     ? known.left
                        : known.due >= kNever ? kNever
                                              : known.due - model_.now;
-      expect(!times->is_expired && times->is_paused == known.is_paused() &&
+      expect(!times->expired && times->paused == known.is_paused() &&
                  (left >= kNever ? times->remaining == kNoDeadline
                                  : std::chrono::abs(times->remaining - hours(left)) < kInexact),
              "k{} has {} ns left: expected {} h", key, times->remaining.count(), left);
     }
-    expect(!times || times->is_expired == (known.state != State::kOpen), "k{} is expired", key);
+    expect(!times || times->expired == (known.state != State::kOpen), "k{} is expired", key);
   }
 
   // The server is woken if it would sleep past a deadline, and in no other case.

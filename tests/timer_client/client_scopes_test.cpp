@@ -180,7 +180,7 @@ TEST_CASE("a scope over the limit is not watched, and a release makes room") {
   CHECK(server.open().size() == kMaxScopesPerWorker);
   ConnectOptions with_idle_timeout = server.server().options();
   with_idle_timeout.idle_timeout = 1h;
-  with_idle_timeout.when_missing = ConnectOptions::Missing::kRaise;
+  with_idle_timeout.missing = ConnectOptions::Missing::kRaise;
   CHECK(message_of([&] { TimerClient::connect(with_idle_timeout); }) ==
         "there is no room on this process's page for its idle timeout");
   scopes.erase(scopes.begin() + 500);

@@ -61,7 +61,7 @@ void FakeServer::looks_in(Duration time) const {
 ConnectOptions FakeServer::options() const {
   ConnectOptions options;
   options.dir = dir_;
-  options.when_missing = ConnectOptions::Missing::kRaise;
+  options.missing = ConnectOptions::Missing::kRaise;
   options.statistics = false;
   return options;
 }

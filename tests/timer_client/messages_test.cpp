@@ -283,14 +283,14 @@ TEST_CASE("a client writes how it is connected") {
         Messages{"info: connected to the timer server in '" + server.dir() + "'"});
   CHECK(connected([](ConnectOptions& options) {
           options.dir += "/none";
-          options.when_missing = ConnectOptions::Missing::kIgnore;
+          options.missing = ConnectOptions::Missing::kIgnore;
         }) == Messages{"warning: no timer server at '" + server.dir() +
                        "/none/requests': there is no such pipe: scopes are watched once one is "
                        "there"});
   std::filesystem::remove_all(server.dir() + "/scopes");
   testing::write_file(server.dir() + "/scopes", "");
   const Messages without = connected(
-      [](ConnectOptions& options) { options.when_missing = ConnectOptions::Missing::kIgnore; });
+      [](ConnectOptions& options) { options.missing = ConnectOptions::Missing::kIgnore; });
   CHECK(has(without, "warning: no scope page, scopes are not watched: cannot make the scope"));
   CHECK(has(without, "info: connected to the timer server in '"));
 }

@@ -26,7 +26,7 @@ namespace {
 ConnectOptions unwatched(const std::string& dir) {
   ConnectOptions options;
   options.dir = dir;
-  options.when_missing = ConnectOptions::Missing::kIgnore;
+  options.missing = ConnectOptions::Missing::kIgnore;
   return options;
 }
 
@@ -37,7 +37,7 @@ TEST_CASE("the error of connect has the path, the reason and the time that it wa
   ConnectOptions options;
   options.dir = folder.path("run");
   options.timeout = 30ms;
-  options.when_missing = ConnectOptions::Missing::kWait;
+  options.missing = ConnectOptions::Missing::kWait;
   const std::string message = message_of([&] { TimerClient::connect(std::move(options)); });
   CHECK(message == "no timer server at '" + folder.path("run/requests") +
                        "': there is no such pipe (tried for 30ms)");
@@ -52,7 +52,7 @@ TEST_CASE("connect calls while_waiting while it waits, and passes on its excepti
   ConnectOptions options;
   options.dir = folder.path();
   options.timeout = 1h;
-  options.when_missing = ConnectOptions::Missing::kWait;
+  options.missing = ConnectOptions::Missing::kWait;
   int asked = 0;
   options.while_waiting = [&] {
     if (++asked == 2) {
@@ -67,7 +67,7 @@ TEST_CASE("connect waits for a server that is being started") {
   server.pipe().close();
   ConnectOptions options = server.options();
   options.timeout = 10s;
-  options.when_missing = ConnectOptions::Missing::kWait;
+  options.missing = ConnectOptions::Missing::kWait;
   std::thread start;
   options.while_waiting = [&] {
     if (!start.joinable()) {
@@ -201,7 +201,7 @@ TEST_CASE("connect fails for a status page that cannot be used, and keeps it") {
   }
   CHECK(testing::contains(message_of([&] { (void)server.connect(); }), "'" + board + "'"));
   ConnectOptions options = server.options();
-  options.when_missing = ConnectOptions::Missing::kIgnore;
+  options.missing = ConnectOptions::Missing::kIgnore;
   auto client = TimerClient::connect(std::move(options));
   auto scope = client.expires(1h, "step");
   CHECK_FALSE(client.is_watched());
@@ -267,7 +267,7 @@ TEST_CASE("FILETIMER_MISSING overrides what the program chooses for connect with
     options.timeout = 1ms;
     CHECK(testing::contains(message_of([&] { TimerClient::connect(options); }), "tried for 1ms"));
   }
-  options.when_missing = ConnectOptions::Missing::kRaise;
+  options.missing = ConnectOptions::Missing::kRaise;
   const Variable missing("FILETIMER_MISSING", "ignore");
   CHECK_NOTHROW(TimerClient::connect(options));
 }

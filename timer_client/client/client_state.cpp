@@ -15,7 +15,7 @@ namespace filetimer {
 
 TimerClient::State::~State() {
   const auto held = ProcessLock::instance().lock();
-  for (OwnPage* each = &page(); each != nullptr; each = each->successor()) {
+  for (OwnPage* each = &first_page_; each != nullptr; each = each->successor()) {
     each->end_idle_timeout_of(this);
   }
 }

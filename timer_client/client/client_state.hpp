@@ -34,7 +34,8 @@ inline TimerScope::TimerScope(SlotHandle& slot) noexcept
       fork_count_(fork_watch::count()) {}
 
 struct TimerClient::State {
-  State(OwnPage& its_page, bool counts) : has_statistics(counts), page_(&its_page) {}
+  State(OwnPage& its_page, bool counts)
+      : has_statistics(counts), first_page_(its_page), page_(&its_page) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   // Ends the idle timeout of this client.
@@ -102,6 +103,7 @@ struct TimerClient::State {
 
  private:
   TimerScope job_;              // with the lock
+  OwnPage& first_page_;         // its successors are those that this client has used since
   std::atomic<OwnPage*> page_;  // written with the lock
 };
 

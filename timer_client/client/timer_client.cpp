@@ -108,7 +108,7 @@ TimerClient TimerClient::connect(ConnectOptions options) {
   }
   auto timeouts = timeouts_of_file(options.timeouts);
   const ServerLocation place = locate_server(options.dir);
-  const auto missing = missing_by_environment().value_or(options.when_missing);
+  const auto missing = missing_by_environment().value_or(options.missing);
   const bool must_be_there = missing != ConnectOptions::Missing::kIgnore;
   const Duration patience =
       missing == ConnectOptions::Missing::kWait ? options.timeout.value() : Duration::zero();
@@ -128,7 +128,7 @@ TimerClient TimerClient::connect(ConnectOptions options) {
       page.replace_timeouts(ProcessPages::instance().keep(std::move(*timeouts)));
     }
     if (made) {
-      made = page.make(options.statistics, options.allow_tracing);
+      made = page.make(options.statistics, options.stacks);
     }
     if (!made && must_be_there) {
       throw TimerError(made.error().message);

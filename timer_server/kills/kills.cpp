@@ -106,8 +106,8 @@ void Kills::sample(std::span<Worker* const> workers, Instant now) {
     worker->cpu_sampled = now;
     const bool has_helper = has_helpers && sampled <= kMostHelpers;
     core_.side_threads.run(
-        [this, weak = std::weak_ptr(worker->process), until = now + policy_.evidence_timeout / 2,
-         has_helper]() -> SideThreads::Delivery {
+        [this, now, weak = std::weak_ptr(worker->process),
+         until = now + policy_.evidence_timeout / 2, has_helper]() -> SideThreads::Delivery {
           const auto process = weak.lock();
           if (!process) {
             return {};
@@ -118,8 +118,10 @@ void Kills::sample(std::span<Worker* const> workers, Instant now) {
               sample->helper = std::make_shared<StacksHelper>(std::move(*helper));
             }
           }
-          return [this, process, sample] {
-            if (Worker* const found = core_.workers.find(*process)) {
+          return [this, now, process, sample] {
+            // A later one would stay, and its helper, until the next deadline of the worker.
+            Worker* const found = core_.workers.find(*process);
+            if (found != nullptr && Instant::now() - now <= CpuSample::kLead) {
               found->cpu_sample = sample;
             }
           };

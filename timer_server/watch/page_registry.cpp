@@ -122,6 +122,16 @@ void PageRegistry::on_wake_up_message(std::string_view name) {
   }
 }
 
+// The folder's time says too little: a page may have come in the tick of the last look.
+void PageRegistry::look_after_full_pipe() {
+  constexpr std::size_t kLooks = kMaxWorkers / kMaxLooksPerSweep;
+  for (std::size_t look = 0; look == 0 || (has_more_to_look_at_ && look < kLooks); ++look) {
+    look_at_all();
+    look_for_pages();
+  }
+  has_changed_ = true;
+}
+
 // Finds pages whose wake-up message was lost because its writer was killed or the pipe was removed.
 void PageRegistry::look_for_pages() {
   const bool looks_at_all = std::exchange(has_more_to_look_at_, false);

@@ -46,8 +46,10 @@ class PageRegistry {
   void begin_batch() { refused_in_batch_.clear(); }
   // Takes a wake-up message, which names a page: registers the page if it is new.
   void on_wake_up_message(std::string_view name);
-  // Registers the pages for which no wake-up message has come. Called by sweeps.
+  // Registers pages for which no wake-up message has come, some at a time. Called by sweeps.
   void look_for_pages();
+  // Registers all pages, and counts as a wake-up message: a full pipe may have had room for none.
+  void look_after_full_pipe();
   // Makes the next look_for_pages() look at all files, even if the folder has not changed.
   void look_at_all() { has_more_to_look_at_ = true; }
   // Returns whether pages may have new scopes since the last call of take_changed(): a worker has

@@ -50,14 +50,14 @@ class ClientWorker {
     if (command == "connect") {
       words >> ms;
       ConnectOptions options;
-      options.when_missing = ConnectOptions::Missing::kWait;
+      options.missing = ConnectOptions::Missing::kWait;
       options.idle_timeout = milliseconds{ms};
       client_.emplace(TimerClient::connect(std::move(options)));
       return "yes";
     }
     if (command == "connect-early") {
       ConnectOptions options;
-      options.when_missing = ConnectOptions::Missing::kIgnore;
+      options.missing = ConnectOptions::Missing::kIgnore;
       client_.emplace(TimerClient::connect(std::move(options)));
       return "yes";
     }
@@ -97,7 +97,7 @@ class ClientWorker {
     if (command == "left") {
       const auto times = scope.times();
       return times ? std::to_string(times->remaining / milliseconds{1}) +
-                         (times->is_paused ? " paused" : "")
+                         (times->paused ? " paused" : "")
                    : "no";
     }
     if (command == "release") {

@@ -27,7 +27,7 @@ namespace {
 TimerClient connect_first(const std::string& dir) {
   ConnectOptions options;
   options.dir = dir;
-  options.when_missing = ConnectOptions::Missing::kIgnore;
+  options.missing = ConnectOptions::Missing::kIgnore;
   return TimerClient::connect(std::move(options));
 }
 

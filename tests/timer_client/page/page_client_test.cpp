@@ -352,8 +352,8 @@ TEST_CASE("the elapsed and remaining time of a timer are known while it is open"
   // The scope is judged, and the worker is still in it.
   REQUIRE(FakeServer::expire(server.page().slot(index_of(server.page(), "cut"))));
   CHECK(scope.times()->remaining <= 1min);
-  CHECK(scope.times()->is_expired);
-  CHECK_FALSE(times->is_expired);
+  CHECK(scope.times()->expired);
+  CHECK_FALSE(times->expired);
   scope.release();
   CHECK(!scope.times());
 }

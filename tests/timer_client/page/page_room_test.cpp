@@ -85,7 +85,7 @@ TEST_CASE("a client with Missing::kIgnore works without room for its page") {
       return 1;
     }
     ConnectOptions options = server.options();
-    options.when_missing = ConnectOptions::Missing::kIgnore;
+    options.missing = ConnectOptions::Missing::kIgnore;
     auto client = TimerClient::connect(std::move(options));
     auto scope = client.expires(1h, "step");
     if (scope.release() || !server.page_names().empty()) {

@@ -162,7 +162,7 @@ TEST_CASE("a page that could not be made is made a second later, and not tried w
   std::filesystem::rename(pages, pages + ".removed");
   testing::write_file(pages, "");
   ConnectOptions options = server.options();
-  options.when_missing = ConnectOptions::Missing::kIgnore;
+  options.missing = ConnectOptions::Missing::kIgnore;
   auto client = TimerClient::connect(options);
   { auto scope = client.expires(1h, "before"); }
   std::filesystem::remove(pages);

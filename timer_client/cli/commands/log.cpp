@@ -163,9 +163,9 @@ Command add_log(CLI::App& root) {
       ->check(is_name);
   add_number_option(*app, "--rank", options->filter.rank, "RANK", "Only this rank");
   add_number_option(*app, "--pid", options->filter.pid, "PID", "Only this process");
+  add_utc_option(*app);  // before the times that it concerns
   add_since_option(*app, options->filter.since_us);
   add_until_option(*app, options->filter.until_us);
-  add_utc_option(*app);
   app->add_option("--host", options->filter.host, "Only this host")
       ->type_name("HOST")
       ->check(is_name);

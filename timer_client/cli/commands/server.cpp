@@ -31,6 +31,7 @@ namespace {
 
 struct AskOptions {
   Place place;
+  bool changes_server = false;  // then it must be the default server, or be named
   std::optional<Duration> rpc_timeout;
 };
 
@@ -109,7 +110,9 @@ std::string tables_of(const Obstacles& obstacles, Screen screen) {
 // Calls `run` with the place of the server and the timeout. Writes an error if one is not known.
 int with_place(const AskOptions& options,
                const std::function<int(const ServerLocation&, Duration)>& run) {
-  const ServerLocation place = locate_server(dir_of_server(options.place), options.place.fifo);
+  const ServerLocation place =
+      locate_server(options.changes_server ? options.place.dir : dir_of_server(options.place),
+                    options.place.fifo);
   const auto timeout =
       options.rpc_timeout ? Result<Duration>(*options.rpc_timeout) : rpc_timeout_of_environment();
   if (!timeout) {
@@ -197,6 +200,9 @@ std::string summary_of(const std::string& text) {
   const auto count = [&](std::string_view key, std::string_view what) {
     return fmt::format("{} {}", count_at(answer, key), what);
   };
+  const auto several = [&](std::string_view key, std::string_view what) {
+    return counted(count_at(answer, key), what);
+  };
   const auto if_any = [&](std::string_view key, std::string_view what) {
     return count_at(answer, key) > 0 ? count(key, what) : std::string();
   };
@@ -220,7 +226,8 @@ std::string summary_of(const std::string& text) {
   page.field("log", text_at(answer, "log"), 0);
   page.field("state",
              word == "none" ? "new scopes are watched" : word + ": no new scopes are watched", 0);
-  page.field("watched", count("workers", "workers, ") + count("open_scopes", "open scopes"), 0);
+  page.field("watched", several("workers", "worker") + ", " + several("open_scopes", "open scope"),
+             0);
   page.field(
       "expired",
       joined({count("expired", "expired"), count("killed", "killed"),
@@ -413,6 +420,7 @@ Command add_dump(CLI::App& root) {
 
 Command add_drain(CLI::App& root) {
   auto options = std::make_shared<DrainOptions>();
+  options->ask.changes_server = true;
   CLI::App* app = root.add_subcommand("drain", "Watch no new scopes; open ones stay watched");
   app->add_flag("--off", options->off, "Watch new scopes again");
   finish_help(*app, options->ask,
@@ -428,6 +436,7 @@ Command add_drain(CLI::App& root) {
 
 Command add_shutdown(CLI::App& root) {
   auto options = std::make_shared<ShutdownArguments>();
+  options->ask.changes_server = true;
   CLI::App* app = root.add_subcommand("shutdown", "End the server once open scopes have ended");
   app->add_option_function<std::string>(
          "--mode",
@@ -463,6 +472,7 @@ Command add_shutdown(CLI::App& root) {
 
 Command add_rendezvous(CLI::App& root) {
   auto options = std::make_shared<RendezvousArguments>();
+  options->ask.changes_server = true;
   CLI::App* app = root.add_subcommand("rendezvous", "Wait until all ranks of a job have joined");
   add_number_option(*app, "--rank", options->meeting.rank, "R", "The rank that joins: 0 to N - 1")
       ->required();

@@ -54,7 +54,7 @@ bool Output::flush() {
 
 bool Output::is_closed() const {
   pollfd reader{fd_, 0, 0};
-  return error_ != 0 || (::poll(&reader, 1, 0) == 1 && (reader.revents & POLLERR) != 0);
+  return error_ != 0 || (::poll(&reader, 1, 0) == 1 && (reader.revents & (POLLERR | POLLHUP)) != 0);
 }
 
 int Output::finish() {

@@ -137,7 +137,11 @@ Result<std::int64_t> parse_since(std::string_view text, std::int64_t now_us) {
     const std::string word(text);
     if (const char* const end = ::strptime(word.c_str(), form, &local);
         end == word.c_str() + word.size()) {
-      return std::mktime(&local) * std::int64_t{1'000'000};
+      const int day = local.tm_mday;
+      const std::time_t seconds = std::mktime(&local);
+      if (local.tm_mday == day) {  // not February 31
+        return seconds * std::int64_t{1'000'000};
+      }
     }
   }
   return failure(

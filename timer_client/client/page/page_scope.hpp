@@ -183,12 +183,12 @@ inline TimerTimes times_of(const SlotHandle& handle) {
   times.timeout = timeout > kMaxTimeout.count() ? kNoDeadline : Duration{timeout};
   if (slot_word::is_paused(word)) {
     times.remaining = Duration{slot.left.load(kRelaxed)};
-    times.is_paused = true;
+    times.paused = true;
   } else if (slot_word::is_open(word)) {
     times.remaining = word >= slot_word::kNoDeadline ? kNoDeadline : Duration{word - now};
   } else {
     // The server has judged it: the word is the server's, and the other fields are unchanged.
-    times.is_expired = true;
+    times.expired = true;
     times.remaining = timeout > kMaxTimeout.count()
                           ? kNoDeadline
                           : Duration{slot.started.load(kRelaxed) + timeout - now};

@@ -63,7 +63,8 @@
 //
 // Tracing: the client lets the server trace this process (PR_SET_PTRACER, which has an effect where
 // Yama's ptrace_scope is 1), so that the server can record where a hung process was. A server that
-// started later may do so from the next scope on. ConnectOptions::allow_tracing = false prevents
+// started later may do so from the next scope on. It takes the place of a permission that the
+// program has given before. ConnectOptions::stacks = false prevents
 // it.
 //
 // Messages: connect() writes one line on standard error if no server runs, if the page cannot be
@@ -103,7 +104,7 @@ struct ConnectOptions {
   };
   // What connect() does if no server runs. $FILETIMER_MISSING, which is ignore, wait or raise,
   // takes precedence.
-  Missing when_missing = Missing::kIgnore;
+  Missing missing = Missing::kIgnore;
   // How long kWait waits: zero or more.
   Timeout timeout = std::chrono::seconds{10};
   // Called at least every half a second while connect() waits. An exception that it throws ends the
@@ -122,7 +123,7 @@ struct ConnectOptions {
   std::string timeouts;
   // Whether the server may trace this process, so that evidence has its native stacks where Yama
   // restricts tracing. False does not withdraw what an earlier client has allowed.
-  bool allow_tracing = true;
+  bool stacks = true;
 };
 
 struct ScopeOptions {
@@ -185,8 +186,8 @@ struct TimerTimes {
   // Until the deadline: negative after it, and kNoDeadline without one. Of a paused scope: the time
   // that it will have when it is resumed.
   std::chrono::nanoseconds remaining{};
-  bool is_paused = false;
-  bool is_expired = false;  // the server has given its verdict
+  bool paused = false;
+  bool expired = false;  // the server has given its verdict
   // Of the opening or the last renewal, as a file of timeouts has it if it has the name;
   // kNoDeadline without a deadline. --max-timeout of the server may cut it.
   std::chrono::nanoseconds timeout{};
@@ -216,14 +217,14 @@ class TimerClient {
                                     int line = __builtin_LINE());
 
   // Opens a scope for as long as the returned object lives. Several scopes may be open under one
-  // name; each is enforced. `after`: over zero, at most about 31 years, or kNoDeadline. `name`: any
-  // bytes; a name over 255 bytes is shown cut and marked; empty: the caller's file and line, as
+  // name; each is enforced. `timeout`: over zero, at most about 31 years, or kNoDeadline. `name`:
+  // any bytes; a name over 255 bytes is shown cut and marked; empty: the caller's file and line, as
   // "train.cpp:123". While the server drains or shuts down, and while 1,024 scopes are open in this
   // process, the returned scope is not watched and not open. Throws InvalidArgument. It takes no
   // lock and allocates nothing once the thread has used the name; a name that is new each time
   // costs some microseconds. If a thread ends inside a scope, the scope stays watched, and the
   // server records a warning.
-  [[nodiscard]] TimerScope expires(Timeout after, std::string_view name = {},
+  [[nodiscard]] TimerScope expires(Timeout timeout, std::string_view name = {},
                                    const ScopeOptions& options = kDefaultScopeOptions,
                                    const char* file = __builtin_FILE(),
                                    int line = __builtin_LINE());
@@ -238,7 +239,7 @@ class TimerClient {
   // Opens one scope for the whole job, named "job". A second start() renews it, or opens it again
   // if it is not open any more. start() and stop() take a lock of the process for a moment. A
   // stop() during the start() of another thread may find no scope to end. Throws as expires().
-  void start(Timeout after);
+  void start(Timeout timeout);
   // Opens it with the server's --default-timeout. Throws InvalidArgument if the server has none, or
   // if no server has ever run.
   void start();
@@ -298,9 +299,9 @@ class [[nodiscard]] TimerScope {
     }
   }
 
-  // Moves the deadline to `after` from now. Returns false if the scope is not open, or if the
+  // Moves the deadline to `timeout` from now. Returns false if the scope is not open, or if the
   // server's verdict came first; the scope is released then. Throws InvalidArgument.
-  bool renew(Timeout after);
+  bool renew(Timeout timeout);
   // Releases the scope before the object ends, and returns whether it was in time.
   ReleaseResult release() noexcept;
   // Stops the time of the scope until resume(): for a checkpoint, or a debugger. The server's

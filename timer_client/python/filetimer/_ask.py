@@ -8,7 +8,7 @@ import os
 import socket
 import struct
 import time
-from _thread import allocate_lock
+from _thread import RLock
 
 from ._kept import Kept
 from .errors import InvalidArgument, RpcTimeoutError, ServerUnavailable, TimerError
@@ -26,14 +26,13 @@ _BUSY_PAUSE_S = 0.005      # between attempts to connect while too many clients 
 
 # A child that fork() makes closes its copies, which would hide from the server that the client exits.
 # The lock keeps fork() out while a connection is made.
-_under_way: set[socket.socket] = set()
-_lock = allocate_lock()
+_under_way: set[Request] = set()
+_lock = RLock()  # a signal handler of the same thread may fork, or ask
 
 
 def _close_copies() -> None:
-    for each in _under_way:
-        each.close()
-    _under_way.clear()
+    for each in list(_under_way):
+        each.close(is_copy=True)
     _lock.release()
 
 
@@ -66,19 +65,23 @@ class Request:
         self._deadline = self._start + patience
         self._reason = "it accepts no connection"  # why no answer has come
         with _lock:
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            except OSError as error:
+                raise TimerError(f"cannot make a socket: {error.strerror}") from None
             self._kept = Kept(self._socket.fileno())
-            _under_way.add(self._socket)
+            _under_way.add(self)
 
-    def close(self) -> None:
-        _under_way.discard(self._socket)
+    def close(self, is_copy: bool = False) -> None:
+        _under_way.discard(self)
         if self._socket.fileno() < 0:
             return
         if not self._kept.is_same():
             self._socket.detach()  # the program has closed it, and may have a file of that number
             return
         try:
-            self._socket.shutdown(socket.SHUT_RDWR)  # also for a copy of a child of a bare clone()
+            if not is_copy:
+                self._socket.shutdown(socket.SHUT_RDWR)  # also a copy of a child of a bare clone()
         except OSError:
             pass  # the server has hung up
         self._socket.close()
@@ -147,6 +150,8 @@ class Request:
         while True:
             left = self._left()
             try:
+                if not self._kept.is_same():
+                    raise OSError
                 self._socket.settimeout(left)
                 return self._socket.recv(_MOST_PACKET_BYTES)
             except ConnectionResetError:
@@ -158,10 +163,8 @@ class Request:
                 raise TimerError("this process has no connection for the answer any more: it was "
                                  "forked meanwhile, or closed its files") from None
 
-    def _left(self) -> float | None:
+    def _left(self) -> float:
         """Returns how long the next system call may take; 0 from the deadline on."""
-        if self._deadline == math.inf:
-            return None
         return min(max(self._deadline - time.monotonic(), 0.0), _LONGEST_WAIT_S)
 
     def _no_answer(self) -> RpcTimeoutError:

@@ -127,7 +127,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
     _native._stop_sending()
     for reference in list(_entered):
         scope = reference()
-        times = None if scope is None or scope._has_raised else scope._first_times()
+        times = None if scope is None or scope._has_raised else scope._soonest_times()
         if scope is not None and times is not None and times.remaining <= 0:
             scope._has_raised = True
             raise ScopeExpired(scope.name, times.timeout, times.elapsed)

@@ -2,6 +2,8 @@
 """Regions in which the time of a thread's scopes is stopped."""
 from __future__ import annotations
 
+from _thread import get_ident
+
 from . import _native
 from ._caller import name_of_caller
 
@@ -18,16 +20,18 @@ class Paused:
     def __init__(self, name: str, client: Client | None) -> None:
         self._client = client
         self._name = _native.Scope(1, name).name  # checks the name
-        self._regions: list[object] = []  # the end of one ends its pause
+        # The threads that have entered it. The end of a region ends its pause.
+        self._regions: list[tuple[int, object]] = []
 
     def __enter__(self) -> Paused:
         client = _native._default_client() if self._client is None else self._client
-        self._regions.append(client._pause_thread(self._name))
+        self._regions.append((get_ident(), client._pause_thread(self._name)))
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._regions:
-            self._regions.pop()
+        own = [each for each in self._regions if each[0] == get_ident()]
+        if own or self._regions:
+            self._regions.remove((own or self._regions)[-1])
 
 
 def paused(name: str | None = None, /, *, client: Client | None = None) -> Paused:

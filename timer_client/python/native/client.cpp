@@ -28,7 +28,7 @@ PyObject* g_default_client = nullptr;  // made by configure(); null: none was ma
 
 struct Connection {
   TimerClient client;
-  Duration rpc_timeout;
+  std::optional<Duration> rpc_timeout;
 };
 
 struct ClientObject {
@@ -90,9 +90,9 @@ PyObject* connect(PyObject* self, PyObject* args) {
   ConnectOptions options;
   options.dir = dir;
   options.timeouts = timeouts;
-  options.when_missing = static_cast<ConnectOptions::Missing>(missing);  // as _client.py has them
+  options.missing = static_cast<ConnectOptions::Missing>(missing);  // as _client.py has them
   options.statistics = statistics != 0;
-  options.allow_tracing = allow_tracing != 0;
+  options.stacks = allow_tracing != 0;
   std::optional<nanoseconds> patience;
   std::optional<nanoseconds> rpc;
   std::optional<nanoseconds> idle;
@@ -107,15 +107,11 @@ PyObject* connect(PyObject* self, PyObject* args) {
   options.idle_timeout = idle.value_or(nanoseconds{0});
   return guarded(static_cast<PyObject*>(nullptr), [&] {
     std::shared_ptr<Connection> made;
-    const auto longest = rpc ? Result<Duration>(*rpc) : rpc_timeout_of_environment();
-    if (!longest) {
-      throw InvalidArgument(longest.error().message);
-    }
     {
       WithoutGil free;
       options.while_waiting = [&free] { run_signal_handlers(free); };
-      made = std::make_shared<Connection>(
-          Connection{TimerClient::connect(std::move(options)), *longest});
+      made =
+          std::make_shared<Connection>(Connection{TimerClient::connect(std::move(options)), rpc});
     }
     std::swap(connection_of(self), made);
     Py_RETURN_NONE;
@@ -134,11 +130,11 @@ PyObject* start(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     PyErr_SetString(PyExc_TypeError, "start() takes at most one argument");
     return nullptr;
   }
-  TimerClient* const client = open_client(self);
   std::optional<nanoseconds> timeout;
   if (!to_optional_timeout(count > 0 ? args[0] : nullptr, "the timeout", timeout)) {
     return nullptr;
   }
+  TimerClient* const client = open_client(self);  // now: the argument may run Python code
   return guarded(static_cast<PyObject*>(nullptr), [&] {
     if (client != nullptr) {
       timeout ? client->start(*timeout) : client->start();
@@ -232,8 +228,18 @@ PyObject* is_watched(PyObject* self, void*) {
 }
 
 PyObject* rpc_timeout(PyObject* self, void*) {
-  return must_be_open(self) == nullptr ? nullptr
-                                       : seconds_of(connection_of(self)->rpc_timeout).release();
+  if (must_be_open(self) == nullptr) {
+    return nullptr;
+  }
+  return guarded(static_cast<PyObject*>(nullptr), [&] {
+    const std::optional<Duration> own = connection_of(self)->rpc_timeout;
+    // Read with the request: a typo must not end a training.
+    const auto timeout = own ? Result<Duration>(*own) : rpc_timeout_of_environment();
+    if (!timeout) {
+      throw InvalidArgument(timeout.error().message);
+    }
+    return seconds_of(*timeout).release();
+  });
 }
 
 PyObject* target(PyObject* self, void*) {

@@ -35,9 +35,10 @@ struct Opening {
   alignas(TimerScope) std::byte timer[sizeof(TimerScope)];  // made unless kFree
 };
 
-// An opening of a Scope that was open already: in a recursion, another thread or another task.
+// An opening of a Scope that was open already: in a recursion, another thread, task or generator.
 struct FurtherOpening : Opening {
-  Ref task;  // of asyncio; empty: none
+  const void*
+      frame;  // that has entered it; only compared. The first opening is that of none of them.
 };
 
 struct ScopeObject {
@@ -264,15 +265,28 @@ PyObject* expires_in(PyObject* client, PyObject* const* args, Py_ssize_t count, 
 
 // --- openings ---
 
-// Returns the asyncio task that runs in this thread; empty: none.
-Ref current_task() {
-  const Ref name(PyUnicode_FromString("asyncio"));
-  const Ref module(name ? PyImport_GetModule(name.get()) : nullptr);
-  Ref task(module ? PyObject_CallMethod(module.get(), "current_task", nullptr) : nullptr);
-  if (!task) {
-    PyErr_Clear();  // half imported, or no loop runs in this thread
+Ref caller_of(PyObject* frame) {
+  Ref back(PyObject_GetAttrString(frame, "f_back"));
+  return back.get() == Py_None ? Ref() : std::move(back);
+}
+
+// Returns whether the function enters scopes for its caller, as ExitStack does.
+bool enters_for_caller(PyObject* frame) {
+  const Ref globals(PyObject_GetAttrString(frame, "f_globals"));
+  PyObject* const name = globals ? PyDict_GetItemString(globals.get(), "__name__") : nullptr;
+  return name != nullptr && PyUnicode_Check(name) != 0 &&
+         (PyUnicode_CompareWithASCIIString(name, "contextlib") == 0 ||
+          PyUnicode_CompareWithASCIIString(name, "filetimer._expiry") == 0);
+}
+
+// Returns the frame that enters a scope. Runs no Python code.
+Ref entering_frame() {
+  Ref frame = Ref::to(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+  while (frame && enters_for_caller(frame.get())) {
+    frame = caller_of(frame.get());
   }
-  return task.get() == Py_None ? Ref() : std::move(task);
+  PyErr_Clear();  // without memory
+  return frame;
 }
 
 void end_timer(Opening& opening) {
@@ -283,79 +297,105 @@ void end_timer(Opening& opening) {
 void end_opening(ScopeObject& scope, Opening& opening) {
   end_timer(opening);
   if (&opening != &scope.first) {
-    // Taken out first: the end of a task may run any code.
-    std::list<FurtherOpening> ended;
-    for (auto each = scope.others->begin(); each != scope.others->end(); ++each) {
-      if (&*each == &opening) {
-        ended.splice(ended.begin(), *scope.others, each);
-        break;
-      }
-    }
+    scope.others->remove_if([&](const FurtherOpening& each) { return &each == &opening; });
   }
 }
 
 // Returns whether the scope is open. If only the parent process has opened it, ends that.
 [[gnu::cold]] bool is_open_already(ScopeObject& scope) {
-  if (scope.first.use != Use::kFree && scope.first.fork_count != fork_watch::count()) {
+  const auto is_inherited = [](const Opening& each) {
+    return each.fork_count != fork_watch::count();
+  };
+  if (scope.first.use != Use::kFree && is_inherited(scope.first)) {
     end_timer(scope.first);
   }
-  if (scope.others != nullptr) {
-    std::list<FurtherOpening> inherited;  // the end of a task may run any code
-    for (auto each = scope.others->begin(); each != scope.others->end();) {
-      const auto next = std::next(each);
-      if (each->fork_count != fork_watch::count()) {
-        end_timer(*each);
-        inherited.splice(inherited.begin(), *scope.others, each);
-      }
-      each = next;
-    }
+  if (scope.others == nullptr) {
+    return scope.first.use != Use::kFree;
   }
-  return scope.first.use != Use::kFree || (scope.others != nullptr && !scope.others->empty());
+  scope.others->remove_if(
+      [&](FurtherOpening& each) { return is_inherited(each) && (end_timer(each), true); });
+  return scope.first.use != Use::kFree || !scope.others->empty();
 }
 
 // Throws std::bad_alloc.
-Opening& further_opening(ScopeObject& scope) {
-  Ref task = current_task();
+Opening& further_opening(ScopeObject& scope, Use use) {
   if (scope.others == nullptr) {
     scope.others = new std::list<FurtherOpening>;
   }
-  scope.others->emplace_front().task = std::move(task);
+  scope.others->emplace_front().frame = use == Use::kEntered ? entering_frame().get() : nullptr;
   return scope.others->front();
-}
-
-// Returns the latest opening for which `is_wanted` is true: of the caller's task, else of its
-// thread, else any. Null: there is none.
-template <class IsWanted>
-Opening* opening_of_caller(ScopeObject& scope, IsWanted is_wanted) {
-  const bool has_others = scope.others != nullptr && !scope.others->empty();
-  const Ref task = has_others ? current_task() : Ref();  // may let other threads run
-  const unsigned fork_count = fork_watch::count();
-  Opening* const first =
-      is_wanted(scope.first) && scope.first.fork_count == fork_count ? &scope.first : nullptr;
-  if (!has_others) [[likely]] {
-    return first;
-  }
-  const unsigned long thread = PyThread_get_thread_ident();
-  Opening* found = nullptr;
-  for (FurtherOpening& each : *scope.others) {
-    if (is_wanted(each) && each.fork_count == fork_count) {
-      if (each.thread == thread && each.task.get() == task.get()) {
-        return &each;
-      }
-      found = found == nullptr ? &each : found;
-    }
-  }
-  // A further opening of the caller's task would have been found, so the first one is the caller's
-  // if it is of this thread.
-  return first != nullptr && (first->thread == thread || found == nullptr) ? first : found;
 }
 
 bool is_open(const Opening& opening) {
   return opening.use == Use::kEntered || opening.use == Use::kAcquired;
 }
 
-bool is_in_with(const Opening& opening) {
-  return opening.use == Use::kEntered || opening.use == Use::kLeftEarly;
+// Returns the opening that the nearest function of the caller's stack has entered, which in asyncio
+// is one of its task. Null: none of those that have a frame. Runs no Python code.
+template <class IsWanted>
+[[gnu::cold]] Opening* opening_in_stack(ScopeObject& scope, IsWanted is_wanted) {
+  for (Ref frame = entering_frame(); frame; frame = caller_of(frame.get())) {
+    for (FurtherOpening& each : *scope.others) {
+      if (each.frame == frame.get() && is_wanted(each)) {
+        return &each;
+      }
+    }
+  }
+  return nullptr;
+}
+
+template <class IsWanted>
+Opening* latest_other(ScopeObject& scope, IsWanted is_wanted) {
+  const auto found = std::ranges::find_if(*scope.others, is_wanted);
+  return found == scope.others->end() ? nullptr : &*found;
+}
+
+bool has_others(const ScopeObject& scope) {
+  return scope.others != nullptr && !scope.others->empty();
+}
+
+// Returns the opening that a `with` leaves; null: none. A generator may be left in another thread.
+Opening* opening_to_leave(ScopeObject& scope) {
+  const unsigned fork_count = fork_watch::count();
+  const auto is_in_with = [&](const Opening& each) {
+    return (each.use == Use::kEntered || each.use == Use::kLeftEarly) &&
+           each.fork_count == fork_count;
+  };
+  Opening* const first = is_in_with(scope.first) ? &scope.first : nullptr;
+  if (!has_others(scope)) [[likely]] {
+    return first;
+  }
+  Opening* const found = opening_in_stack(scope, is_in_with);
+  return found != nullptr ? found : first != nullptr ? first : latest_other(scope, is_in_with);
+}
+
+// Returns the opening that the other methods concern; null: none. It is one of this thread, if
+// there is one, else one of acquire().
+Opening* open_one(ScopeObject& scope) {
+  const unsigned fork_count = fork_watch::count();
+  const auto is_open_here = [&](const Opening& each) {
+    return is_open(each) && each.fork_count == fork_count;
+  };
+  Opening* const first = is_open_here(scope.first) ? &scope.first : nullptr;
+  if (!has_others(scope)) [[likely]] {
+    return first;
+  }
+  const unsigned long thread = PyThread_get_thread_ident();
+  Opening* found = opening_in_stack(scope, is_open_here);
+  if (found == nullptr && first != nullptr && first->thread == thread) {
+    found = first;
+  }
+  if (found == nullptr) {
+    found = latest_other(
+        scope, [&](const Opening& each) { return is_open_here(each) && each.thread == thread; });
+  }
+  const auto is_acquired = [&](const Opening& each) {
+    return is_open_here(each) && each.use == Use::kAcquired;
+  };
+  if (found == nullptr) {
+    found = latest_other(scope, is_acquired);
+  }
+  return found == nullptr && first != nullptr && is_acquired(*first) ? first : found;
 }
 
 // --- entering and leaving ---
@@ -365,11 +405,6 @@ int traverse_scope(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   const ScopeObject& scope = as_scope(self);
   Py_VISIT(scope.client);
-  if (scope.others != nullptr) {
-    for (const FurtherOpening& each : *scope.others) {
-      Py_VISIT(each.task.get());
-    }
-  }
   return 0;
 }
 
@@ -412,7 +447,7 @@ bool open_timer(PyObject* self, Use use, bool is_heartbeat = false) {
     // The first opening stays the oldest: it is not used while others are open.
     if ((scope.first.use != Use::kFree || scope.others != nullptr) && is_open_already(scope))
         [[unlikely]] {
-      opening = &further_opening(scope);
+      opening = &further_opening(scope, use);
     }
     if (client != nullptr) [[likely]] {
       new (&opening->timer) TimerScope(timer_for(*client, scope, is_heartbeat));
@@ -458,7 +493,7 @@ PyObject* acquire_heartbeat(PyObject* self, PyObject*) {
 // Ends a `with` of the scope. Has no effect if none has entered it.
 PyObject* leave(PyObject* self, PyObject* const*, Py_ssize_t) {
   ScopeObject& scope = as_scope(self);
-  if (Opening* const opening = opening_of_caller(scope, is_in_with)) {
+  if (Opening* const opening = opening_to_leave(scope)) {
     timer_of(*opening).release();
     end_opening(scope, *opening);
   }
@@ -467,7 +502,7 @@ PyObject* leave(PyObject* self, PyObject* const*, Py_ssize_t) {
 
 PyObject* release(PyObject* self, PyObject*) {
   ScopeObject& scope = as_scope(self);
-  Opening* const opening = opening_of_caller(scope, is_open);
+  Opening* const opening = open_one(scope);
   if (opening == nullptr) {
     Py_RETURN_FALSE;
   }
@@ -490,7 +525,7 @@ PyObject* renew(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (!to_optional_timeout(count > 0 ? args[0] : nullptr, "the timeout", timeout)) {
     return nullptr;
   }
-  Opening* const opening = opening_of_caller(scope, is_open);
+  Opening* const opening = open_one(scope);
   return guarded(static_cast<PyObject*>(nullptr), [&] {
     const nanoseconds after = timeout.value_or(nanoseconds{scope.timeout});
     return PyBool_FromLong(opening != nullptr && timer_of(*opening).renew(after) ? 1 : 0);
@@ -498,21 +533,21 @@ PyObject* renew(PyObject* self, PyObject* const* args, Py_ssize_t count) {
 }
 
 PyObject* pause(PyObject* self, PyObject*) {
-  Opening* const opening = opening_of_caller(as_scope(self), is_open);
+  Opening* const opening = open_one(as_scope(self));
   return guarded(static_cast<PyObject*>(nullptr), [&] {
     return PyBool_FromLong(opening != nullptr && timer_of(*opening).pause() ? 1 : 0);
   });
 }
 
 PyObject* resume(PyObject* self, PyObject*) {
-  Opening* const opening = opening_of_caller(as_scope(self), is_open);
+  Opening* const opening = open_one(as_scope(self));
   return guarded(static_cast<PyObject*>(nullptr), [&] {
     return PyBool_FromLong(opening != nullptr && timer_of(*opening).resume() ? 1 : 0);
   });
 }
 
 std::optional<TimerTimes> times_now(PyObject* self) {
-  Opening* const opening = opening_of_caller(as_scope(self), is_open);
+  Opening* const opening = open_one(as_scope(self));
   return opening == nullptr ? std::nullopt : timer_of(*opening).times();
 }
 
@@ -525,8 +560,8 @@ PyObject* times_or_none(const std::optional<TimerTimes>& times) {
     return nullptr;
   }
   std::array<Ref, 5> fields{seconds_of(times->elapsed), seconds_of(times->remaining),
-                            Ref(PyBool_FromLong(times->is_paused ? 1 : 0)),
-                            Ref(PyBool_FromLong(times->is_expired ? 1 : 0)),
+                            Ref(PyBool_FromLong(times->paused ? 1 : 0)),
+                            Ref(PyBool_FromLong(times->expired ? 1 : 0)),
                             seconds_of(times->timeout)};
   for (std::size_t i = 0; i < fields.size(); ++i) {
     if (!fields[i]) {
@@ -541,12 +576,22 @@ PyObject* times(PyObject* self, PyObject*) {
   return guarded(static_cast<PyObject*>(nullptr), [&] { return times_or_none(times_now(self)); });
 }
 
-// Of the oldest opening, whose deadline comes first where the scope was entered again inside
-// itself.
-PyObject* first_times(PyObject* self, PyObject*) {
-  Opening& first = as_scope(self).first;
+// Of the opening whose deadline comes first.
+PyObject* soonest_times(PyObject* self, PyObject*) {
+  ScopeObject& scope = as_scope(self);
   return guarded(static_cast<PyObject*>(nullptr), [&] {
-    return times_or_none(is_open(first) ? timer_of(first).times() : std::nullopt);
+    std::optional<TimerTimes> soonest;
+    const auto take = [&](Opening& each) {
+      const auto times = is_open(each) ? timer_of(each).times() : std::nullopt;
+      if (times && (!soonest || times->remaining < soonest->remaining)) {
+        soonest = times;
+      }
+    };
+    take(scope.first);
+    if (scope.others != nullptr) {
+      std::ranges::for_each(*scope.others, take);
+    }
+    return times_or_none(soonest);
   });
 }
 
@@ -555,7 +600,7 @@ PyObject* first_times(PyObject* self, PyObject*) {
 PyObject* leave_with_times(PyObject* self, PyObject*) {
   ScopeObject& scope = as_scope(self);
   return guarded(static_cast<PyObject*>(nullptr), [&]() -> PyObject* {
-    Opening* const opening = opening_of_caller(scope, is_in_with);
+    Opening* const opening = opening_to_leave(scope);
     const auto times = opening == nullptr ? std::nullopt : timer_of(*opening).times();
     bool in_time = true;
     if (opening != nullptr) {
@@ -637,8 +682,7 @@ PyObject* represent(PyObject* self) {
 
 PyMethodDef g_methods[] = {
     {"__enter__", enter, METH_NOARGS, "Opens the scope."},
-    {"__exit__", as_method(leave), METH_FASTCALL,
-     "Leaves the scope: the opening of this thread, and in asyncio of this task."},
+    {"__exit__", as_method(leave), METH_FASTCALL, "Leaves the scope."},
     {"acquire", acquire, METH_NOARGS,
      "acquire($self, /)\n--\n\n"
      "Opens the scope without `with`. release() ends it, from any thread, and so does the end of\n"
@@ -664,7 +708,7 @@ PyMethodDef g_methods[] = {
      "open."},
     {"_acquire_heartbeat", acquire_heartbeat, METH_NOARGS, nullptr},
     {"_again", again, METH_NOARGS, nullptr},
-    {"_first_times", first_times, METH_NOARGS, nullptr},
+    {"_soonest_times", soonest_times, METH_NOARGS, nullptr},
     {"_leave", leave_with_times, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
@@ -687,10 +731,10 @@ constexpr const char* kScopeHelp =
     "        with forward:\n"
     "            loss = model(batch)\n\n"
     "The server kills this process if the scope is still open after `timeout`. A scope may be\n"
-    "entered again while it is open, in a recursion, another thread or another asyncio task: each\n"
-    "entry has a deadline of its own, and the other methods concern the latest one, of this "
-    "thread\n"
-    "and task if there is one. Also a decorator: each call of the function opens another scope.\n"
+    "entered again while it is open, in a recursion, another thread, task or generator: each "
+    "entry\n"
+    "has a deadline of its own, and the other methods concern that of the innermost `with` around\n"
+    "the call. Also a decorator: each call of the function opens another scope.\n"
     "It may be made before configure().\n\n" FILETIMER_SCOPE_ARGUMENTS
     "client: a Client; None: the one of configure().\n";
 
