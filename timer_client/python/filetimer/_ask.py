@@ -8,7 +8,7 @@ import os
 import socket
 import struct
 import time
-from _thread import RLock
+from threading import RLock
 
 from ._kept import Kept
 from .errors import InvalidArgument, RpcTimeoutError, ServerUnavailable, TimerError
