@@ -181,13 +181,15 @@ TEST_CASE("a thousand scopes of one worker that expire together do not swamp the
   Worker worker("block");
   constexpr int kScopes = 1000;
   const std::string padding(180, 'x');
-  // One deadline for all, so that the kill for one cancels no other.
+  // One deadline for all, so that the kill for one cancels no other, and after the last line.
   const double deadline =
-      std::chrono::duration<double>((std::chrono::system_clock::now() + 4s).time_since_epoch())
+      std::chrono::duration<double>((std::chrono::system_clock::now() + 8s).time_since_epoch())
           .count();
+  std::string lines;
   for (int i = 0; i < kScopes; ++i) {
-    server.send(version1(worker.pid(), fmt::format("{}-{}", i, padding), deadline));
+    lines += version1(worker.pid(), fmt::format("{}-{}", i, padding), deadline);
   }
+  server.send(lines);
   CHECK(worker.status() == killed_by(SIGKILL));
   REQUIRE(wait_until(
       [&] { return occurrences(read_file(server.log()), "\"event\":\"killed\"") == kScopes; }));
