@@ -218,12 +218,12 @@ std::string ExpiryPage::whom_it_may_have_waited_for() const {
   if (is_of_warning() || !incident.has_odd_group() || !is_elsewhere) {
     return {};
   }
-  const ExpiredWorker* const told = incident.told_from();
-  const bool has_expired = told != nullptr && is_among(incident.groups[0].workers, told->worker);
+  const ExpiredWorker* const cause = incident.cause();
+  const bool has_expired = cause != nullptr && is_among(incident.groups[0].workers, cause->worker);
   return fmt::format(
       "{} This worker may have waited for {}{}.", odd_sentence(incident),
       incident.groups[0].workers.size() == 1 ? "it" : "them",
-      has_expired ? fmt::format("; `timer_client show {}` with the same logs has more", told->id)
+      has_expired ? fmt::format("; `timer_client show {}` with the same logs has more", cause->id)
                   : "");
 }
 

@@ -236,7 +236,7 @@ bool Incident::has_odd_group() const {
   return 2 * groups[0].workers.size() <= most->workers.size();
 }
 
-const ExpiredWorker* Incident::told_from() const {
+const ExpiredWorker* Incident::cause() const {
   const bool has_odd = has_odd_group();
   const ExpiredWorker* odd = nullptr;
   for (const ExpiredWorker& one : expired) {
@@ -429,10 +429,10 @@ Incident IncidentRecords::combine(const ExpiredWorker& around, bool is_shown) co
 }
 
 ExpiryKey cause_of(const Incident& incident, const ExpiryKey& key) {
-  const ExpiredWorker* const told = incident.told_from();
-  return told == nullptr
+  const ExpiredWorker* const cause = incident.cause();
+  return cause == nullptr
              ? key
-             : ExpiryKey{host_of(told->machine), told->id, told->worker.pid, told->time_us};
+             : ExpiryKey{host_of(cause->machine), cause->id, cause->worker.pid, cause->time_us};
 }
 
 // --- names ---

@@ -133,7 +133,7 @@ struct Incident {
   std::int64_t omitted_workers = 0;      // workers that a record only counts
   bool may_be_two_jobs = false;  // two workers have one rank, and no record tells their jobs
   // read_incident() adds these.
-  // The odd workers come first, led by the worker of told_from(). Then come the first worker to
+  // The odd workers come first, led by the worker of cause(). Then come the first worker to
   // expire, the other workers of its host, and the workers of other hosts, by host and rank.
   std::vector<Worker> workers;
   std::vector<CommandOutput> outputs;
@@ -145,7 +145,7 @@ struct Incident {
   [[nodiscard]] bool has_odd_group() const;
   // Returns the expiry that pages show as the cause: that of the first odd worker to expire, in the
   // scope in which this worker was. Without an odd one, the first expiry. Null: no expiry is known.
-  [[nodiscard]] const ExpiredWorker* told_from() const;
+  [[nodiscard]] const ExpiredWorker* cause() const;
 };
 
 // Where a worker was when an incident record was made: one entry for each of its open scopes, or
@@ -211,7 +211,7 @@ class IncidentRecords {
 // host of the expiry needs no name.
 Incident read_incident(const IncidentRecords& records, const ExpiryKey& key, bool is_shown);
 
-// Returns the expiry of told_from(); `key` if no expiry is known.
+// Returns the expiry of cause(); `key` if no expiry is known.
 ExpiryKey cause_of(const Incident& incident, const ExpiryKey& key);
 
 // Returns what is at 0: the first "verdict", or the first "record" of a warning that led to none

@@ -53,7 +53,7 @@ class ScopeHistories {
   // How many expiries without an outcome, and warnings, are remembered at most: the latest ones.
   static constexpr std::size_t kMaxRemembered = std::size_t{1} << 16;
   // Workers that end this soon after an expiry of their job waited for the worker that expired: the
-  // longest scope of each name in them tells the timeout of that worker, and is left out.
+  // longest scope of each name in them lasted for that worker's timeout, and is left out.
   static constexpr std::int64_t kWaitsEndUs = 120'000'000;
 
   // Takes a record of any event.

@@ -265,14 +265,22 @@ PyObject* expires_in(PyObject* client, PyObject* const* args, Py_ssize_t count, 
 
 // --- openings ---
 
+// Returns an attribute of a frame; empty: None, or there is no memory. Runs no Python code.
+Ref frame_attribute(PyObject* frame, const char* name) {
+  Ref value(PyObject_GetAttrString(frame, name));
+  if (!value) {
+    PyErr_Clear();
+  }
+  return value.get() == Py_None ? Ref() : std::move(value);
+}
+
 Ref caller_of(PyObject* frame) {
-  Ref back(PyObject_GetAttrString(frame, "f_back"));
-  return back.get() == Py_None ? Ref() : std::move(back);
+  return frame_attribute(frame, "f_back");
 }
 
 // Returns whether the function enters scopes for its caller, as ExitStack does.
 bool enters_for_caller(PyObject* frame) {
-  const Ref globals(PyObject_GetAttrString(frame, "f_globals"));
+  const Ref globals = frame_attribute(frame, "f_globals");
   PyObject* const name = globals ? PyDict_GetItemString(globals.get(), "__name__") : nullptr;
   return name != nullptr && PyUnicode_Check(name) != 0 &&
          (PyUnicode_CompareWithASCIIString(name, "contextlib") == 0 ||
@@ -285,7 +293,6 @@ Ref entering_frame() {
   while (frame && enters_for_caller(frame.get())) {
     frame = caller_of(frame.get());
   }
-  PyErr_Clear();  // without memory
   return frame;
 }
 
@@ -312,8 +319,12 @@ void end_opening(ScopeObject& scope, Opening& opening) {
   if (scope.others == nullptr) {
     return scope.first.use != Use::kFree;
   }
-  scope.others->remove_if(
-      [&](FurtherOpening& each) { return is_inherited(each) && (end_timer(each), true); });
+  for (FurtherOpening& each : *scope.others) {
+    if (is_inherited(each)) {
+      end_timer(each);
+    }
+  }
+  scope.others->remove_if(is_inherited);
   return scope.first.use != Use::kFree || !scope.others->empty();
 }
 

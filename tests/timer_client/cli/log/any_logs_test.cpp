@@ -369,8 +369,8 @@ void write_hang(const TempFolder& folder, const Hang& hang,
   }
 }
 
-// What is told of the hang, whichever of its expiries is asked about.
-std::set<std::string> told_of(const TempFolder& folder) {
+// Returns the descriptions of the hang that its expiries give: one, if all give the same.
+std::set<std::string> descriptions_of(const TempFolder& folder) {
   const auto each = [&](const std::function<void(const Record&)>& take) {
     OpenedLogs opened = open_logs("", {folder.path()});
     read_merged(opened.logs, [&](const Record& record) {
@@ -384,12 +384,12 @@ std::set<std::string> told_of(const TempFolder& folder) {
       all.push_back(read_expired(record));
     }
   });
-  std::set<std::string> told;
+  std::set<std::string> descriptions;
   for (const ExpiredWorker& around : all) {
     IncidentRecords records({around.worker.host, around.id, around.worker.pid, around.time_us});
     each([&](const Record& record) { records.take(record); });
     const Incident incident = records.combine(around, false);
-    const ExpiredWorker* const from = incident.told_from();
+    const ExpiredWorker* const from = incident.cause();
     std::string one = fmt::format(
         "rank {} in {}, odd: {}, expired {}, hosts {}:", from->worker.rank.value_or(-1),
         from->scope, incident.has_odd_group(), incident.expired.size(), incident.machines);
@@ -401,9 +401,9 @@ std::set<std::string> told_of(const TempFolder& folder) {
       std::ranges::sort(ranks);
       one += fmt::format(" {} {}", group.scope, fmt::join(ranks, ","));
     }
-    told.insert(std::move(one));
+    descriptions.insert(std::move(one));
   }
-  return told;
+  return descriptions;
 }
 
 TEST_CASE("clocks that are up to a second apart change nothing of who is told to have hung") {
@@ -420,7 +420,7 @@ TEST_CASE("clocks that are up to a second apart change nothing of who is told to
     }
     const TempFolder right;
     write_hang(right, hang, std::vector<std::int64_t>(hang.hosts));
-    const std::set<std::string> expected = told_of(right);
+    const std::set<std::string> expected = descriptions_of(right);
     REQUIRE(expected.size() == 1);
     const int told = hang.odd_rank >= 0 ? hang.odd_rank : first;
     CHECK(expected.begin()->starts_with(fmt::format(
@@ -432,7 +432,7 @@ TEST_CASE("clocks that are up to a second apart change nothing of who is told to
     }
     const TempFolder shifted;
     write_hang(shifted, hang, ahead_us);
-    CHECK(told_of(shifted) == expected);
+    CHECK(descriptions_of(shifted) == expected);
   }
 }
 

@@ -145,7 +145,7 @@ TEST_CASE("the order raises no suggestion above the timeout of today, and lowers
   CHECK(order.of(3).timeout == seconds{8});
 }
 
-TEST_CASE("an order that the timeouts of today do not allow to keep is told") {
+TEST_CASE("a warning names an order that the timeouts of today do not allow") {
   OrderOfToday order{{{"forward", seconds{10}}, {"exchange", seconds{12}}, {"load", seconds{10}}}};
   order.names[0].suggestion.timeout = seconds{29};
   CHECK(order.keep() == std::vector<std::string>{"forward >= exchange"});
