@@ -125,8 +125,8 @@ void PageRegistry::on_wake_up_message(std::string_view name) {
 // The folder's time says too little: a page may have come in the tick of the last look.
 void PageRegistry::look_after_full_pipe() {
   constexpr std::size_t kLooks = kMaxWorkers / kMaxLooksPerSweep;
-  for (std::size_t look = 0; look == 0 || (has_more_to_look_at_ && look < kLooks); ++look) {
-    look_at_all();
+  look_at_all();
+  for (std::size_t look = 0; has_more_to_look_at_ && look < kLooks; ++look) {
     look_for_pages();
   }
   has_changed_ = true;
