@@ -359,6 +359,21 @@ class EnteredAgain(ServerCase):
         thread.join()
         self.assertEqual(self.open_scopes(), [])
 
+    def test_any_thread_can_release_the_only_entry(self):
+        scope, released = filetimer.Scope(FAR_S, "x"), []
+
+        def generator():
+            with scope:
+                yield
+        first, second = generator(), generator()
+        for each in (first, second):
+            next(each)
+        next(first, None)
+        thread = threading.Thread(target=lambda: released.append(scope.release()))
+        thread.start()
+        thread.join()
+        self.assertEqual((released, self.open_scopes()), ([True], []))
+
     def test_each_thread_leaves_the_pause_that_it_has_entered(self):
         paused = filetimer.paused("p")
         entered, left, found = threading.Event(), threading.Event(), []

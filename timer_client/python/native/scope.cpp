@@ -380,8 +380,8 @@ Opening* opening_to_leave(ScopeObject& scope) {
   return found != nullptr ? found : first != nullptr ? first : latest_other(scope, is_in_with);
 }
 
-// Returns the opening that the other methods concern; null: none. It is one of this thread, if
-// there is one, else one of acquire().
+// Returns the opening that the other methods concern; null: none. It is the only one, if there is
+// no other, else one of this thread, else one of acquire().
 Opening* open_one(ScopeObject& scope) {
   const unsigned fork_count = fork_watch::count();
   const auto is_open_here = [&](const Opening& each) {
@@ -390,6 +390,9 @@ Opening* open_one(ScopeObject& scope) {
   Opening* const first = is_open_here(scope.first) ? &scope.first : nullptr;
   if (!has_others(scope)) [[likely]] {
     return first;
+  }
+  if (scope.first.use == Use::kFree && scope.others->size() == 1) {
+    return latest_other(scope, is_open_here);
   }
   const unsigned long thread = PyThread_get_thread_ident();
   Opening* found = opening_in_stack(scope, is_open_here);
