@@ -165,6 +165,11 @@ void Server::judge(Instant woke) {
                     lost.is_of_another_program ? PageRegistry::kStartedAnother : "");
     }
   }
+  if (found.unseen_for > Duration::zero()) {
+    report_given_time(
+        found.unseen_for, found.unseen_scopes,
+        fmt::format("the server had not looked for {}", duration_for_reading(found.unseen_for)));
+  }
   if (core_.settings.stopped == Settings::Stopped::kDefer &&
       woke >= halted_.next_look_at_all(scan_.looks().pause)) {
     halted_.look_at_all(woke);
@@ -246,11 +251,7 @@ void Server::run_once_guarded() {
 // began in it.
 void Server::give_back_missed_time(const MissedTime::Clocks& woke) {
   const Duration late = missed_time_.on_wake(woke);
-  Instant waited_since = inbox_.waited_since();
-  if (pages_.has_changed() && life_.judges()) {
-    waited_since = std::min(waited_since, scan_.first_unseen_start(woke.now));
-  }
-  const Duration missed = std::max(late, woke.now - std::min(waited_since, woke.now));
+  const Duration missed = std::max(late, woke.now - std::min(inbox_.waited_since(), woke.now));
   if (missed == Duration::zero()) {
     return;
   }
@@ -270,14 +271,18 @@ void Server::give_back_missed_time(const MissedTime::Clocks& woke) {
   const std::string reason = missed == late
                                  ? fmt::format("the server woke {} later than planned", length)
                                  : fmt::format("the server could not run for {}", length);
+  report_given_time(missed, scopes, reason);
+  scan_.want();
+  kills_.extend_grace(missed);
+}
+
+void Server::report_given_time(Duration given, std::size_t scopes, const std::string& reason) {
   if (scopes > 0) {
-    core_.log->append(core_.records.deferred_all(missed, scopes, reason));
+    core_.log->append(core_.records.deferred_all(given, scopes, reason));
     ++core_.counters.deferred_all;
   }
   messages::warning("{}: {} open scope{} given that time", reason, scopes,
                     scopes == 1 ? " is" : "s are");
-  scan_.want();
-  kills_.extend_grace(missed);
 }
 
 // Looks at everything that no event announces.

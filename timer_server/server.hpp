@@ -59,6 +59,7 @@ class Server {
   Instant iterate();
   void run_once_guarded();
   void give_back_missed_time(const MissedTime::Clocks& woke);
+  void report_given_time(Duration given, std::size_t scopes, const std::string& reason);
   void sweep(Instant now);
   void write_metrics();
   void check_directory();

@@ -187,6 +187,22 @@ def status_page_cut_and_removed(world):
     wait_until(lambda: not server.is_alive or (world.dir / "server").exists(), "the status page is made again")
 
 
+def page_found_after_a_stop(world):
+    """The directory is removed, a worker opens a scope in a new one, and the server is stopped until after the
+    sweep that would have found it.
+    """
+    server = world.server("--evidence", "none", "--max-interval", "1s")
+    worker = world.worker()
+    world.files("the directory is removed")
+    shutil.rmtree(world.dir)
+    time.sleep(0.4)
+    worker.do("open", key="k", timeout_ms=400)
+    server.halt()
+    time.sleep(1.2)
+    server.resume()
+    worker.wait(HUNG_S)
+
+
 def removed_pipe_page(world):
     """The page that the server keeps for a worker of the pipe is removed. Later the server is killed."""
     server = world.server("--evidence", "none", "--max-interval", "100ms")

@@ -301,16 +301,18 @@ std::size_t WorkerPage::count_extended(const Scan& before, const Scan& after) {
   });
 }
 
-Instant WorkerPage::first_unseen_start(Instant before, const Scan& scan) {
-  Instant first = Instant::never();
+Duration WorkerPage::longest_unseen(Instant before, const Scan& scan) {
+  Duration longest{};
   for_each_slot([&](std::size_t, const Slot& slot, std::int64_t word) {
     const Instant started = start_in(slot.started);
     if (slot_word::is_open(word) && deadline_of_word(word) < before && started > scan.previous) {
-      const Looks looks = looks_for(timeout_of(slot, word, scan.terms.max_timeout));
-      first = started + looks.tolerated < scan.now ? std::min(first, started) : first;
+      const Duration timeout = timeout_of(slot, word, scan.terms.max_timeout);
+      const Duration given = scan.server.extended(scan.now, {started, timeout}) - scan.now;
+      const Duration unseen = std::min(scan.now - started, timeout) - given;
+      longest = unseen > looks_for(timeout).tolerated ? std::max(longest, unseen) : longest;
     }
   });
-  return first;
+  return longest;
 }
 
 }  // namespace filetimer

@@ -49,7 +49,7 @@ class WorkerPage {
     Instant now;
     Terms terms;
     const LostTime& server;               // in which the server could not run
-    const LostTime& worker;               // in which the worker was halted
+    const LostTime& worker;               // Worker::lost
     Instant previous = Instant::never();  // when the last scan ended
   };
   struct Due {
@@ -136,10 +136,16 @@ class WorkerPage {
   std::size_t watched_count();
   // Returns the number of scopes that are due later by `after` than by `before`.
   std::size_t count_extended(const Scan& before, const Scan& after);
-  // Returns when the first scope was opened or renewed of those that have waited for the server too
-  // long: that began after the last scan, with a deadline before `before`, and longer ago than a
-  // server that looks often enough for them is late. Returns never() if there are none.
-  Instant first_unseen_start(Instant before, const Scan& scan);
+  // Returns the longest time that a scope has waited for the server too long: it began after the
+  // last scan, has a deadline before `before`, and began longer ago than a server that looks often
+  // enough for it is late. That is its timeout at most, less what it gets for the server's lost
+  // time. Returns zero if there is none.
+  Duration longest_unseen(Instant before, const Scan& scan);
+
+  // Notes that the server has found the page of a worker that may have opened scopes before.
+  void note_new() { is_new_ = true; }
+  // Returns whether note_new() was called since the last call.
+  bool take_new() { return std::exchange(is_new_, false); }
 
   // Releases the memory of names, which would cost a memory page for each worker.
   virtual void unmap_names() {}
@@ -187,6 +193,7 @@ class WorkerPage {
 
   const std::string name_;
   std::vector<Notes> notes_;  // by slot; few pages need them
+  bool is_new_ = false;
 };
 
 }  // namespace filetimer

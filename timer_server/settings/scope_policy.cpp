@@ -29,7 +29,7 @@ ScopePolicy::ScopePolicy(const Settings& settings, const LostTime& lost)
                   .grace = default_grace(settings).value_or(Duration::zero())} {}
 
 WorkerPage::Scan ScopePolicy::scan_of(const Worker& worker, Instant now) const {
-  return {.now = now, .terms = page_terms_, .server = lost_, .worker = worker.halted};
+  return {.now = now, .terms = page_terms_, .server = lost_, .worker = worker.lost};
 }
 
 ScopeTerms ScopePolicy::terms_of(const wire::Request& request, const ClockReading& now) const {
@@ -101,7 +101,7 @@ ScopeView ScopePolicy::view_of(const SlotReading& reading, const Worker& worker)
   ScopeView view = view_of(reading);
   const ScopeSpan span = span_of(reading.started, reading.word,
                                  timeout_of(reading.asked, reading.word, page_terms_.max_timeout));
-  view.terms.deadline = due_after_losses(view.terms.deadline, span, lost_, worker.halted);
+  view.terms.deadline = due_after_losses(view.terms.deadline, span, lost_, worker.lost);
   return view;
 }
 

@@ -54,6 +54,9 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
   std::vector<DueScope> judged;
   Instant next = Instant::never();
   for (const auto& page : worker.pages) {
+    if (page != worker.pipe) {
+      give_back_unseen_time(worker, *page, woke, found);
+    }
     // scan_of() for each page: the worker may have been found resumed while the last one was
     // judged.
     next = std::min(next, page->scan(scan_of(worker, woke), on_page_, activity));
@@ -99,6 +102,27 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
   }
 }
 
+// A client wakes the server for its scope, so a scope that no scan has seen long after it began
+// waited: for a server that could not run, or for a sweep because its message was lost. Until a
+// page is found no scope on it was seen.
+void DeadlineScan::give_back_unseen_time(Worker& worker, WorkerPage& page, Instant now,
+                                         Found& found) {
+  const bool is_new = page.take_new();
+  if (!is_new && now - scanned_ <= Looks::kLeastTolerated) {
+    return;
+  }
+  WorkerPage::Scan scan = scan_of(worker, now);
+  scan.previous = is_new ? Instant{} : scanned_;
+  const Duration unseen = page.longest_unseen(is_new ? Instant::never() : wakes_before_, scan);
+  const Instant from = std::max(now + -unseen, worker.lost.end());
+  if (from < now) {
+    const LostTime before = worker.lost;
+    worker.lost.add(from, now);
+    found.unseen_scopes += page.count_extended({now, scan.terms, scan.server, before}, scan);
+    found.unseen_for = std::max(found.unseen_for, now - from);
+  }
+}
+
 // Returns false if the worker runs another program than the one that opened the scopes.
 bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page,
                          const WorkerPage::Found& candidates, Instant woke, Found& found,
@@ -112,7 +136,7 @@ bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page
   // A worker that was found resumed in this scan is judged in the next one.
   const std::vector<WorkerPage::Due>& due = candidates.due;
   const std::vector<WorkerPage::Due>& to_signal = candidates.to_signal;
-  if (worker.halted.end() > woke || (!due.empty() && should_defer(worker, *page, due.front())) ||
+  if (worker.lost.end() > woke || (!due.empty() && should_defer(worker, *page, due.front())) ||
       (!to_signal.empty() && should_defer(worker, *page, to_signal.front()))) {
     return true;
   }
@@ -152,7 +176,7 @@ void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& ac
     }
     const auto page =
         std::ranges::find(worker.pages, watch.page, &std::shared_ptr<WorkerPage>::get);
-    if (worker.halted.end() <= woke && worker.process->is_alive() &&
+    if (worker.lost.end() <= woke && worker.process->is_alive() &&
         !runs_another_program(*worker.process, **page) &&
         !should_defer(worker, **page, {watch.slot, slot_word::kIdleWatch, deadline}) &&
         (*page)->try_expire_idle(watch.slot, deadline)) {
@@ -172,21 +196,6 @@ void DeadlineScan::want_looks_for(Duration timeout, Instant now) {
     shortest_ = timeout;
     want_by(now + looks().pause);
   }
-}
-
-Instant DeadlineScan::first_unseen_start(Instant now) const {
-  Instant first = Instant::never();
-  if (now - scanned_ <= Looks::kLeastTolerated) {
-    return first;
-  }
-  core_.workers.for_each([&](const Worker& worker) {
-    for (const auto& page : worker.pages) {
-      if (page != worker.pipe) {
-        first = std::min(first, page->first_unseen_start(wakes_before_, scan_of(worker, now)));
-      }
-    }
-  });
-  return first;
 }
 
 bool DeadlineScan::should_defer(Worker& worker, WorkerPage& page,

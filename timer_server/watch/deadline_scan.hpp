@@ -60,8 +60,10 @@ class DeadlineScan {
     std::vector<Worker*> held_up;  // with scopes that are due, but a kill is under way
     std::vector<SoftDueScope> soft;
     std::vector<LostPage> lost;
-    std::vector<Worker*> soon;  // with a deadline within the lead of the CPU sample
-    Worker* next = nullptr;     // the one that is due at next(), within kLead; null: none
+    std::vector<Worker*> soon;      // with a deadline within the lead of the CPU sample
+    std::size_t unseen_scopes = 0;  // that got the time back in which no scan had seen them
+    Duration unseen_for{};          // the longest such time
+    Worker* next = nullptr;         // the one that is due at next(), within kLead; null: none
   };
 
   // Judges every scope by the time `woke`: a scope that was released before its deadline, and
@@ -87,15 +89,12 @@ class DeadlineScan {
   [[nodiscard]] Instant next() const { return next_; }
   // Returns how often the server looks, by the scopes that the last scan has found.
   [[nodiscard]] Looks looks() const { return looks_for(shortest_); }
-  // Returns since when the server could not run until `now`, as scopes on pages of workers show
-  // that were opened since the last scan: the clients have tried to wake it. Returns never() if
-  // there are none. Scopes of the pipe are the inbox's.
-  [[nodiscard]] Instant first_unseen_start(Instant now) const;
 
  private:
   [[nodiscard]] WorkerPage::Scan scan_of(const Worker& worker, Instant now) const;
   void note_held_up(Worker& worker, Instant woke, Found& found);
   void scan_worker(Worker& worker, Instant woke, Found& found);
+  void give_back_unseen_time(Worker& worker, WorkerPage& page, Instant now, Found& found);
   bool judge(Worker& worker, const std::shared_ptr<WorkerPage>& page,
              const WorkerPage::Found& candidates, Instant woke, Found& found,
              std::vector<DueScope>& judged);

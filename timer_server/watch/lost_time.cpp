@@ -80,8 +80,8 @@ HaltedWorkers::Halt& HaltedWorkers::note_halt(const Worker& worker, const std::s
 
 void HaltedWorkers::resume(Worker& worker, const Halt& halt) {
   const Instant now = Instant::now();
-  const Instant from = std::max(halt.from, worker.halted.end());
-  worker.halted.add(from, now);
+  const Instant from = std::max(halt.from, worker.lost.end());
+  worker.lost.add(from, now);
   has_resumed_ = true;
   messages::info("pid {} ({}) is resumed: its scopes get the time back, at most {}",
                  worker.process->pid, worker.process->comm, duration_for_reading(now - from));

@@ -51,7 +51,7 @@ class MissedTime {
   Duration away_{};  // of the last iteration: time in which the server did not run
 };
 
-// Defers the deadlines of a halted worker, and notes when the worker was halted (Worker::halted),
+// Defers the deadlines of a halted worker, and notes when the worker was halted (Worker::lost),
 // so that its scopes get that time back: from the last look that found it running to the one that
 // finds it running again. A worker is looked at when one of its deadlines has passed, with the
 // server's looks (looks_for()), and every kLookPeriod while it is halted. A halt that begins and

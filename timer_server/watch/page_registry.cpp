@@ -286,6 +286,9 @@ void PageRegistry::add(Worker& worker, const std::shared_ptr<MappedPage>& page) 
   pages_[page->name()] = &worker;
   worker.pages.push_back(page);
   has_changed_ = true;
+  if (!has_ended_) {  // the scopes of one that is adopted are known
+    page->note_new();
+  }
   messages::debug("page '{}' belongs to pid {}", page->name(), worker.process->pid);
 }
 

@@ -54,7 +54,6 @@ class PageRegistry {
   void look_at_all() { has_more_to_look_at_ = true; }
   // Returns whether pages may have new scopes since the last call of take_changed(): a worker has
   // written a wake-up message.
-  [[nodiscard]] bool has_changed() const { return has_changed_; }
   bool take_changed() { return std::exchange(has_changed_, false); }
 
   // Removes a page of a worker that still runs: the worker has executed another program or

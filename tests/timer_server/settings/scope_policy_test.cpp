@@ -285,7 +285,7 @@ TEST_CASE("Pages are judged by --max-timeout and --warn-at") {
   CHECK(scan.terms.max_timeout == 5s);
   CHECK(scan.terms.warn_at == std::uint32_t{1} << 30);
   CHECK(&scan.server == &parts.lost);
-  CHECK(&scan.worker == &worker.halted);
+  CHECK(&scan.worker == &worker.lost);
 }
 
 TEST_CASE("The time that a worker and the server have lost moves the deadline of its scopes") {
@@ -295,14 +295,14 @@ TEST_CASE("The time that a worker and the server have lost moves the deadline of
   parts.lost.add({3'300}, {4'000});
   CHECK(parts.policy.view_of(reading_of(), worker).terms.deadline == Instant{5'700});
   CHECK(parts.policy.view_of(reading_of()).terms.deadline == Instant{5'000});
-  worker.halted.add({4'000}, {4'500});
+  worker.lost.add({4'000}, {4'500});
   CHECK(parts.policy.view_of(reading_of(), worker).terms.deadline == Instant{6'200});
 }
 
 TEST_CASE("Open scopes are listed oldest first, and if there are too many, the last opened ones") {
   PolicyStage parts;
   Worker& worker = parts.add_worker(4711);
-  worker.halted.add({1'000}, {4'000});
+  worker.lost.add({1'000}, {4'000});
   parts.acquire(worker, "third", terms_between({3'000}, {9'000}));
   parts.acquire(worker, "first", terms_between({1'000}, {9'000}));
   TestPage content;
