@@ -12,6 +12,19 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 
 }  // namespace
 
+// The clamps serve words that a worker makes up.
+Instant last_change_of(const Slot& slot, std::int64_t word) {
+  if (slot_word::is_paused(word)) {
+    return {word - slot_word::kPaused};
+  }
+  const Instant started = start_in(slot.started);
+  const bool is_resumed = (slot.flags.load(kRelaxed) & slot_flag::kResumed) != 0;
+  if (!is_resumed || !slot_word::is_open(word) || word >= slot_word::kNoDeadline) {
+    return started;
+  }
+  return std::max(started, {word - std::clamp<std::int64_t>(slot.left.load(kRelaxed), 0, word)});
+}
+
 Instant due_time(Instant deadline, std::int64_t word, Instant started, Duration max_timeout) {
   if (max_timeout == kForever) {
     return deadline;
@@ -41,11 +54,16 @@ ScopeSpan span_of(Instant started, std::int64_t word, Duration timeout) {
 }
 
 void LostTime::add(Instant from, Instant until) {
+  Duration length = until - from;
+  for (const Time& time : times_) {
+    const Instant begin = std::max(from, time.until + -time.length);
+    length -= std::max(time.until - begin, Duration::zero());
+  }
   if (times_.size() == kMaxTimes) {
     times_[1].length += times_[0].length;
     times_.erase(times_.begin());
   }
-  times_.push_back({until, until - from});
+  times_.push_back({until, std::max(length, Duration::zero())});
 }
 
 Instant LostTime::extended(Instant due, const ScopeSpan& span, Duration most) const {
@@ -117,12 +135,7 @@ Instant soft_time_of(const Slot& slot, std::int64_t word, Instant due, std::uint
     return Instant::never();
   }
   const Instant soft = soft_time(start_in(slot.started), due, slot.soft_ms.load(kRelaxed), warn_at);
-  const bool is_resumed = (slot.flags.load(kRelaxed) & slot_flag::kResumed) != 0;
-  if (is_resumed && slot_word::is_open(word) && word < slot_word::kNoDeadline) {
-    const std::int64_t left = std::clamp<std::int64_t>(slot.left.load(kRelaxed), 0, word);
-    return soft > Instant{word - left} ? soft : Instant::never();
-  }
-  return soft;
+  return soft > last_change_of(slot, word) ? soft : Instant::never();
 }
 
 }  // namespace filetimer

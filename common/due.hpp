@@ -37,6 +37,10 @@ inline Instant start_in(const std::atomic<std::int64_t>& field) {
   return {std::max<std::int64_t>(field.load(std::memory_order_relaxed), 0)};
 }
 
+// Returns when the scope of a slot with the open word `word` was opened, renewed, paused or resumed
+// last.
+Instant last_change_of(const Slot& slot, std::int64_t word);
+
 // Returns when a scope is due that has the open `word` and the deadline `deadline` and was opened
 // or renewed at `started`, under a --max-timeout (kForever: none), which counts from `started`, or
 // from the pause. No time was lost.
@@ -72,7 +76,8 @@ class LostTime {
   // The most times that are kept. Then the two oldest are merged.
   static constexpr std::size_t kMaxTimes = 64;
 
-  // Notes that time was lost from `from` until `until`, which is later than in all calls before.
+  // Notes that time was lost from `from` until `until`, which is not before that of any earlier
+  // call. What an earlier call has noted counts once.
   void add(Instant from, Instant until);
   // Returns the deadline `due` of a scope, later by what was lost since the scope began. Each time
   // adds its length, at most the timeout, counted from its end if the deadline had passed then. All

@@ -166,9 +166,9 @@ void Server::judge(Instant woke) {
     }
   }
   if (found.unseen_for > Duration::zero()) {
-    report_given_time(
-        found.unseen_for, found.unseen_scopes,
-        fmt::format("the server had not looked for {}", duration_for_reading(found.unseen_for)));
+    report_given_time(found.unseen_for, found.unseen_scopes,
+                      fmt::format("the server had not seen a scope for {}",
+                                  duration_for_reading(found.unseen_for)));
   }
   if (core_.settings.stopped == Settings::Stopped::kDefer &&
       woke >= halted_.next_look_at_all(scan_.looks().pause)) {

@@ -203,6 +203,21 @@ def page_found_after_a_stop(world):
     worker.wait(HUNG_S)
 
 
+def resumed_during_a_stop(world):
+    """A scope is resumed while the server is stopped, and its deadline passes before the server continues."""
+    server = world.server(*CATCHABLE)
+    worker = world.worker()
+    worker.do("open", key="k", timeout_ms=1200)
+    time.sleep(0.6)
+    worker.do("pause", key="k")
+    time.sleep(0.5)  # until the server sleeps without a deadline
+    server.halt()
+    worker.do("resume", key="k")
+    time.sleep(1.5)
+    server.resume()
+    worker.wait(HUNG_S)
+
+
 def removed_pipe_page(world):
     """The page that the server keeps for a worker of the pipe is removed. Later the server is killed."""
     server = world.server("--evidence", "none", "--max-interval", "100ms")

@@ -112,6 +112,19 @@ LostTime lost_time(const std::vector<Lost>& times) {
 
 }  // namespace
 
+TEST_CASE("time that is noted twice was lost once") {
+  // Until 110 s, at most 10 s are lost of the scope that began at 100 s and is due at 110 s.
+  const auto due = [](const std::vector<Lost>& times) {
+    return lost_time(times).extended(at(110s), kScope).ns / 1'000'000'000;
+  };
+  CHECK(due({{101s, 102s}, {101s, 102s}}) == 111);
+  CHECK(due({{101s, 102s}, {101s, 103s}}) == 112);
+  CHECK(due({{105s, 108s}, {101s, 108s}}) == 117);  // the longer one of one look comes second
+  CHECK(due({{104s, 105s}, {101s, 108s}}) == 117);  // a halt that a look has interrupted
+  CHECK(due({{101s, 108s}, {104s, 108s}}) == 117);
+  CHECK(due({{101s, 102s}, {103s, 104s}, {101s, 105s}}) == 114);
+}
+
 TEST_CASE("a deadline is later by the time that was lost since its scope began") {
   struct Row {
     std::string what;

@@ -656,7 +656,7 @@ end:
    * code: timer_server/inbox.cpp Inbox::read 769b3a15
    * code: timer_server/watch/page_registry.cpp PageRegistry::look_for_pages 4b352cf9
    * code: timer_server/watch/page_registry.cpp PageRegistry::on_wake_up_message 4ef23849
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run b17d97eb
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 4f83e930
    * code: common/wake_protocol.hpp announce_scan 08ea3df8 */
   :: d_step { server_at == READ_PIPE ||
               server_at == ASLEEP && (message[0] || message[1] || WAS_FULL || now >= next) ->
@@ -689,7 +689,7 @@ end:
   /* WorkerPage::scan(), read_deadline() (q)
    * code: timer_server/scopes/worker_page.cpp WorkerPage::scan c666b3e6
    * code: common/wake_protocol.hpp read_deadline 06e3b5d7
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker df601ce4 */
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 87b53a05 */
   :: d_step { server_at == READ_SLOT ->
        if
        :: IS_OPEN(word[SLOT(i, s)]) && word[SLOT(i, s)] <= JUDGES_BY -> due[s] = word[SLOT(i, s)]

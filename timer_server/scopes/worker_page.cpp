@@ -302,15 +302,22 @@ std::size_t WorkerPage::count_extended(const Scan& before, const Scan& after) {
 }
 
 Duration WorkerPage::longest_unseen(Instant before, const Scan& scan) {
+  const bool is_new = std::exchange(is_new_, false);
   Duration longest{};
+  if (!is_new && scan.now - scan.previous <= Looks::kLeastTolerated) {
+    return longest;
+  }
   for_each_slot([&](std::size_t, const Slot& slot, std::int64_t word) {
-    const Instant started = start_in(slot.started);
-    if (slot_word::is_open(word) && deadline_of_word(word) < before && started > scan.previous) {
-      const Duration timeout = timeout_of(slot, word, scan.terms.max_timeout);
-      const Duration given = scan.server.extended(scan.now, {started, timeout}) - scan.now;
-      const Duration unseen = std::min(scan.now - started, timeout) - given;
-      longest = unseen > looks_for(timeout).tolerated ? std::max(longest, unseen) : longest;
+    const Instant changed = last_change_of(slot, word);
+    const Duration most = scan.terms.max_timeout;
+    if (!slot_word::is_open(word) ||
+        (!is_new && (changed <= scan.previous || due_time(slot, word, most) >= before))) {
+      return;
     }
+    const Duration timeout = timeout_of(slot, word, most);
+    const Duration given = scan.server.extended(scan.now, {changed, timeout}) - scan.now;
+    const Duration unseen = std::min(scan.now - changed, timeout) - given;
+    longest = unseen > looks_for(timeout).tolerated ? std::max(longest, unseen) : longest;
   });
   return longest;
 }

@@ -50,7 +50,7 @@ class WorkerPage {
     Terms terms;
     const LostTime& server;               // in which the server could not run
     const LostTime& worker;               // Worker::lost
-    Instant previous = Instant::never();  // when the last scan ended
+    Instant previous = Instant::never();  // when the last scan began
   };
   struct Due {
     std::size_t slot = 0;
@@ -136,16 +136,14 @@ class WorkerPage {
   std::size_t watched_count();
   // Returns the number of scopes that are due later by `after` than by `before`.
   std::size_t count_extended(const Scan& before, const Scan& after);
-  // Returns the longest time that a scope has waited for the server too long: it began after the
-  // last scan, has a deadline before `before`, and began longer ago than a server that looks often
-  // enough for it is late. That is its timeout at most, less what it gets for the server's lost
-  // time. Returns zero if there is none.
+  // Returns how long the scope has waited that has waited longest for the server, if that is longer
+  // than a server that looks often enough for it is late: since its last change, which no scan has
+  // seen although the scope is due before `before`. It is the scope's timeout at most, less what
+  // the scope gets for the server's lost time. Returns zero if there is none.
   Duration longest_unseen(Instant before, const Scan& scan);
-
-  // Notes that the server has found the page of a worker that may have opened scopes before.
+  // Notes that no scan has read this page yet: longest_unseen() then takes all its scopes for
+  // unseen.
   void note_new() { is_new_ = true; }
-  // Returns whether note_new() was called since the last call.
-  bool take_new() { return std::exchange(is_new_, false); }
 
   // Releases the memory of names, which would cost a memory page for each worker.
   virtual void unmap_names() {}

@@ -71,7 +71,7 @@ struct Worker {
   std::shared_ptr<PipePage> pipe;  // null: no request has come over the pipe
   EventSource exit;                // wakes the loop when the process exits
   Instant left_on_pipe;            // the last end of a scope on the pipe: a release or a verdict
-  LostTime lost;                   // in which it was halted, or the server did not know a page
+  LostTime lost;                   // in which it was halted, or a scope of it had not been seen
   Instant found_running;           // by HaltedWorkers::look_ahead()
   // Whether a kill of the worker is under way: kBegun until it ends or a signal is sent that is
   // SIGKILL or that SIGKILL follows. Requests of a dying worker are ignored.

@@ -24,6 +24,7 @@ DeadlineScan::Found DeadlineScan::run(Instant woke, BoardFile& status_page, Inst
   status_page.want_all_wakes();
   next_ = Instant::never();
   shortest_ = kForever;
+  const Instant begun = Instant::now();
   core_.workers.for_each([&](Worker& worker) {
     if (!worker.is_dying()) {
       scan_worker(worker, woke, found);
@@ -34,7 +35,7 @@ DeadlineScan::Found DeadlineScan::run(Instant woke, BoardFile& status_page, Inst
   const Instant next = std::min(next_, next_sweep);
   wakes_before_ =
       std::max(next, std::min(wakes_before(woke, next, looks().tolerated), woke + shortest_));
-  scanned_ = Instant::now();
+  scanned_ = begun;
   status_page.want_wakes_before(wakes_before_);
   std::ranges::stable_sort(found.due, {},
                            [](const DueWorker& due) { return due.scopes.front().deadline; });
@@ -53,10 +54,8 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
   WorkerPage::Activity activity;
   std::vector<DueScope> judged;
   Instant next = Instant::never();
+  give_back_unseen_time(worker, woke, found);
   for (const auto& page : worker.pages) {
-    if (page != worker.pipe) {
-      give_back_unseen_time(worker, *page, woke, found);
-    }
     // scan_of() for each page: the worker may have been found resumed while the last one was
     // judged.
     next = std::min(next, page->scan(scan_of(worker, woke), on_page_, activity));
@@ -103,24 +102,25 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
 }
 
 // A client wakes the server for its scope, so a scope that no scan has seen long after it began
-// waited: for a server that could not run, or for a sweep because its message was lost. Until a
-// page is found no scope on it was seen.
-void DeadlineScan::give_back_unseen_time(Worker& worker, WorkerPage& page, Instant now,
-                                         Found& found) {
-  const bool is_new = page.take_new();
-  if (!is_new && now - scanned_ <= Looks::kLeastTolerated) {
+// waited: for a server that could not run, or for a sweep because its message was lost. No scope of
+// a page was seen before the page is found.
+void DeadlineScan::give_back_unseen_time(Worker& worker, Instant now, Found& found) {
+  const WorkerPage::Scan scan = scan_of(worker, now);
+  Duration unseen{};
+  for (const auto& page : worker.pages) {
+    if (page != worker.pipe) {
+      unseen = std::max(unseen, page->longest_unseen(wakes_before_, scan));
+    }
+  }
+  if (unseen == Duration::zero()) {
     return;
   }
-  WorkerPage::Scan scan = scan_of(worker, now);
-  scan.previous = is_new ? Instant{} : scanned_;
-  const Duration unseen = page.longest_unseen(is_new ? Instant::never() : wakes_before_, scan);
-  const Instant from = std::max(now + -unseen, worker.lost.end());
-  if (from < now) {
-    const LostTime before = worker.lost;
-    worker.lost.add(from, now);
-    found.unseen_scopes += page.count_extended({now, scan.terms, scan.server, before}, scan);
-    found.unseen_for = std::max(found.unseen_for, now - from);
+  const LostTime before = worker.lost;
+  worker.lost.add(now + -unseen, now);
+  for (const auto& page : worker.pages) {
+    found.unseen_scopes += page->count_extended({now, scan.terms, scan.server, before}, scan);
   }
+  found.unseen_for = std::max(found.unseen_for, unseen);
 }
 
 // Returns false if the worker runs another program than the one that opened the scopes.

@@ -94,7 +94,7 @@ class DeadlineScan {
   [[nodiscard]] WorkerPage::Scan scan_of(const Worker& worker, Instant now) const;
   void note_held_up(Worker& worker, Instant woke, Found& found);
   void scan_worker(Worker& worker, Instant woke, Found& found);
-  void give_back_unseen_time(Worker& worker, WorkerPage& page, Instant now, Found& found);
+  void give_back_unseen_time(Worker& worker, Instant now, Found& found);
   bool judge(Worker& worker, const std::shared_ptr<WorkerPage>& page,
              const WorkerPage::Found& candidates, Instant woke, Found& found,
              std::vector<DueScope>& judged);
@@ -108,7 +108,7 @@ class DeadlineScan {
   const Duration lead_ =
       core_.settings.kill.evidence == EvidenceLevel::kNone ? Duration::zero() : CpuSample::kLead;
   Instant next_;
-  Instant scanned_ = Instant::never();  // when the last scan ended
+  Instant scanned_ = Instant::never();  // when the last scan began
   Instant wakes_before_;                // what the status page says
   Duration shortest_ = kForever;        // of the timeouts of open scopes
   WorkerPage::Found on_page_;           // its memory is reused

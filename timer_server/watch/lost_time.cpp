@@ -80,11 +80,10 @@ HaltedWorkers::Halt& HaltedWorkers::note_halt(const Worker& worker, const std::s
 
 void HaltedWorkers::resume(Worker& worker, const Halt& halt) {
   const Instant now = Instant::now();
-  const Instant from = std::max(halt.from, worker.lost.end());
-  worker.lost.add(from, now);
+  worker.lost.add(halt.from, now);
   has_resumed_ = true;
   messages::info("pid {} ({}) is resumed: its scopes get the time back, at most {}",
-                 worker.process->pid, worker.process->comm, duration_for_reading(now - from));
+                 worker.process->pid, worker.process->comm, duration_for_reading(now - halt.from));
 }
 
 void HaltedWorkers::advance(Instant now) {
