@@ -365,14 +365,24 @@ class EnteredAgain(ServerCase):
         def generator():
             with scope:
                 yield
+        def release():
+            thread = threading.Thread(target=lambda: released.append(scope.release()))
+            thread.start()
+            thread.join()
         first, second = generator(), generator()
         for each in (first, second):
             next(each)
         next(first, None)
-        thread = threading.Thread(target=lambda: released.append(scope.release()))
-        thread.start()
-        thread.join()
+        release()
         self.assertEqual((released, self.open_scopes()), ([True], []))
+        next(second, None)
+        with scope:
+            scope.release()
+            third = generator()
+            next(third)
+            release()
+            self.assertEqual((released, self.open_scopes()), ([True, True], []))
+            next(third, None)
 
     def test_each_thread_leaves_the_pause_that_it_has_entered(self):
         paused = filetimer.paused("p")

@@ -380,36 +380,36 @@ Opening* opening_to_leave(ScopeObject& scope) {
   return found != nullptr ? found : first != nullptr ? first : latest_other(scope, is_in_with);
 }
 
-// Returns the opening that the other methods concern; null: none. It is the only one, if there is
-// no other, else one of this thread, else one of acquire().
+// Returns the opening that the other methods concern; null: none. It is one of this thread, else
+// one of acquire(), else the only one, unless this thread is still in a `with` that it has ended.
 Opening* open_one(ScopeObject& scope) {
   const unsigned fork_count = fork_watch::count();
   const auto is_open_here = [&](const Opening& each) {
     return is_open(each) && each.fork_count == fork_count;
   };
-  Opening* const first = is_open_here(scope.first) ? &scope.first : nullptr;
   if (!has_others(scope)) [[likely]] {
-    return first;
+    return is_open_here(scope.first) ? &scope.first : nullptr;
   }
-  if (scope.first.use == Use::kFree && scope.others->size() == 1) {
-    return latest_other(scope, is_open_here);
+  if (Opening* const found = opening_in_stack(scope, is_open_here)) {
+    return found;
   }
-  const unsigned long thread = PyThread_get_thread_ident();
-  Opening* found = opening_in_stack(scope, is_open_here);
-  if (found == nullptr && first != nullptr && first->thread == thread) {
-    found = first;
-  }
-  if (found == nullptr) {
-    found = latest_other(
-        scope, [&](const Opening& each) { return is_open_here(each) && each.thread == thread; });
-  }
-  const auto is_acquired = [&](const Opening& each) {
-    return is_open_here(each) && each.use == Use::kAcquired;
+  const auto find = [&](const auto& is_wanted) {
+    return is_wanted(scope.first) ? &scope.first : latest_other(scope, is_wanted);
   };
+  const unsigned long thread = PyThread_get_thread_ident();
+  const auto is_of_thread = [&](const Opening& each) {
+    return each.use != Use::kFree && each.fork_count == fork_count && each.thread == thread;
+  };
+  Opening* found = find([&](const Opening& each) { return is_open(each) && is_of_thread(each); });
   if (found == nullptr) {
-    found = latest_other(scope, is_acquired);
+    found =
+        find([&](const Opening& each) { return is_open_here(each) && each.use == Use::kAcquired; });
   }
-  return found == nullptr && first != nullptr && is_acquired(*first) ? first : found;
+  if (found == nullptr && find(is_of_thread) == nullptr) {
+    const auto others = std::ranges::count_if(*scope.others, is_open_here);
+    found = others + (is_open_here(scope.first) ? 1 : 0) == 1 ? find(is_open_here) : nullptr;
+  }
+  return found;
 }
 
 // --- entering and leaving ---
