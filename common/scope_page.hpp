@@ -17,8 +17,10 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 #include <limits>
 
 #include "common/boot.hpp"
@@ -196,6 +198,9 @@ inline constexpr std::size_t kNamesAt = 69'632;
 inline constexpr std::size_t kStatisticsAt = kNamesAt + kMaxScopesPerWorker * sizeof(SlotName);
 inline constexpr std::size_t kPageBytes = kStatisticsAt + kMaxStatistics * sizeof(SlotStatistics);
 
+static_assert(sizeof(void*) == 8 && sizeof(time_t) == 8 &&
+                  std::endian::native == std::endian::little,
+              "filetimer needs a 64-bit little-endian system: its pages have that layout");
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 static_assert(sizeof(PageHeader) == 1024);
 static_assert(sizeof(Slot) == 64);

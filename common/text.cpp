@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
-#include <cstdint>
+#include <algorithm>
+#include <array>
+#include <iterator>
 
 namespace filetimer {
 namespace {
@@ -41,6 +43,48 @@ std::size_t character_length(std::string_view text) {
   return 0;
 }
 
+// Returns the code point of a well-formed character.
+char32_t code_point_of(std::string_view character) {
+  const std::size_t length = character.size();
+  char32_t code_point =
+      static_cast<unsigned char>(character[0]) & (length == 1 ? 0x7FU : 0x7FU >> length);
+  for (const char c : character.substr(1)) {
+    code_point = code_point << 6U | (static_cast<unsigned char>(c) & 0x3FU);
+  }
+  return code_point;
+}
+
+// Returns whether a character moves a terminal's cursor: C0, DEL and C1.
+bool is_control(char32_t c) {
+  return c < 0x20 || (c >= 0x7F && c < 0xA0);
+}
+
+// Returns whether a terminal shows nothing for a character, ends the line, or reorders others.
+// Variation selectors are not among them: they follow emoji.
+bool is_invisible(char32_t c) {
+  struct Range {
+    char32_t first;
+    char32_t last;
+  };
+  constexpr std::array<Range, 15> kRanges{{{0xAD, 0xAD},
+                                           {0x61C, 0x61C},
+                                           {0x115F, 0x1160},
+                                           {0x17B4, 0x17B5},
+                                           {0x180E, 0x180E},
+                                           {0x200B, 0x200F},
+                                           {0x2028, 0x202E},
+                                           {0x2060, 0x206F},
+                                           {0x3164, 0x3164},
+                                           {0xFEFF, 0xFEFF},
+                                           {0xFFA0, 0xFFA0},
+                                           {0xFFF9, 0xFFFB},
+                                           {0x1BCA0, 0x1BCA3},
+                                           {0x1D173, 0x1D17A},
+                                           {0xE0000, 0xE007F}}};
+  return std::ranges::any_of(
+      kRanges, [c](const Range& range) { return range.first <= c && c <= range.last; });
+}
+
 enum class Controls { kKept, kEscaped };
 
 std::string sanitised(std::string_view bytes, Controls controls) {
@@ -48,27 +92,29 @@ std::string sanitised(std::string_view bytes, Controls controls) {
   out.reserve(bytes.size());
   while (!bytes.empty()) {
     const std::size_t length = character_length(bytes);
-    const auto byte = static_cast<unsigned char>(bytes[0]);
     if (length == 0) {
-      fmt::format_to(std::back_inserter(out), "\\x{:02x}", byte);
+      fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<unsigned char>(bytes[0]));
       bytes.remove_prefix(1);
       continue;
     }
-    // C1 controls (U+0080 to U+009F) move a terminal's cursor as C0 ones do.
-    const bool control =
-        (length == 1 && (byte < 0x20 || byte == 0x7F)) ||
-        (length == 2 && byte == 0xC2 && static_cast<unsigned char>(bytes[1]) < 0xA0);
-    if (control && controls == Controls::kEscaped) {
-      if (byte == '\n') {
+    const std::string_view character = bytes.substr(0, length);
+    const auto code_point = static_cast<unsigned>(code_point_of(character));
+    if (controls == Controls::kEscaped && is_control(code_point)) {
+      if (code_point == '\n') {
         out += "\\n";
-      } else if (byte == '\t') {
+      } else if (code_point == '\t') {
         out += "\\t";
       } else {
-        fmt::format_to(std::back_inserter(out), "\\x{:02x}",
-                       length == 1 ? byte : static_cast<unsigned char>(bytes[1]));
+        fmt::format_to(std::back_inserter(out), "\\x{:02x}", code_point);
+      }
+    } else if (controls == Controls::kEscaped && is_invisible(code_point)) {
+      if (code_point > 0xFFFF) {
+        fmt::format_to(std::back_inserter(out), "\\U{:08x}", code_point);
+      } else {
+        fmt::format_to(std::back_inserter(out), "\\u{:04x}", code_point);
       }
     } else {
-      out += bytes.substr(0, length);
+      out += character;
     }
     bytes.remove_prefix(length);
   }
@@ -97,12 +143,25 @@ std::string printable(std::string_view bytes) {
   return sanitised(bytes, Controls::kEscaped);
 }
 
-std::size_t utf8_length(std::string_view text) {
-  std::size_t characters = 0;
-  for (const char c : text) {
-    characters += is_continuation(c) ? 0U : 1U;
+// The library pads by columns, which it estimates.
+std::size_t display_width(std::string_view text) {
+  const bool is_ascii = std::ranges::none_of(text, [](char c) { return (c & 0x80) != 0; });
+  return is_ascii ? text.size()
+                  : 2 * text.size() - fmt::formatted_size("{:>{}}", text, text.size());
+}
+
+std::string_view prefix_of_width(std::string_view text, std::size_t columns) {
+  std::size_t end = 0;
+  while (end < text.size()) {
+    const std::size_t length = std::max<std::size_t>(character_length(text.substr(end)), 1);
+    const std::size_t width = display_width(text.substr(end, length));
+    if (width > columns) {
+      break;
+    }
+    columns -= width;
+    end += length;
   }
-  return characters;
+  return text.substr(0, end);
 }
 
 }  // namespace filetimer

@@ -14,10 +14,13 @@ std::string_view utf8_prefix(std::string_view text, std::size_t max_bytes);
 // Returns valid UTF-8: bytes that are not UTF-8 become \xHH. Nothing else is changed.
 std::string valid_utf8(std::string_view bytes);
 
-// Returns one line for a terminal: as valid_utf8(), and control characters become \n, \t or \xHH.
+// Returns one line for a terminal: as valid_utf8(), and control characters become \n, \t or \xHH,
+// characters that reorder or hide text \uHHHH or \UHHHHHHHH.
 std::string printable(std::string_view bytes);
 
-// Returns the columns of `text` on a terminal, if every character is one column wide.
-std::size_t utf8_length(std::string_view text);
+// Returns about how many columns valid UTF-8 takes on a terminal: two for a wide character.
+std::size_t display_width(std::string_view text);
+// Returns the longest beginning of valid UTF-8 that takes at most so many columns.
+std::string_view prefix_of_width(std::string_view text, std::size_t columns);
 
 }  // namespace filetimer

@@ -6,8 +6,9 @@
 #include <string>
 #include <vector>
 
+using filetimer::display_width;
+using filetimer::prefix_of_width;
 using filetimer::printable;
-using filetimer::utf8_length;
 using filetimer::utf8_prefix;
 using filetimer::valid_utf8;
 
@@ -113,8 +114,20 @@ TEST_CASE("printable text cannot move a terminal's cursor") {
   CHECK(printable("\xc2\xa0é\xff") == "\xc2\xa0é\\xff");
 }
 
-TEST_CASE("length counts characters") {
-  CHECK(utf8_length("") == 0);
-  CHECK(utf8_length("abc") == 3);
-  CHECK(utf8_length("aé世🙂") == 4);
+TEST_CASE("printable text cannot hide or reorder what a terminal shows") {
+  CHECK(printable("a\u202eb\u2066c\u200bd\u061ce\ufeff") ==
+        "a\\u202eb\\u2066c\\u200bd\\u061ce\\ufeff");
+  CHECK(printable("\u2028\U000e0041") == "\\u2028\\U000e0041");
+  CHECK(printable("größe → 世界 é 🙂") == "größe → 世界 é 🙂");
+  CHECK(valid_utf8("a\u202eb") == "a\u202eb");
+}
+
+TEST_CASE("a wide character takes two columns") {
+  CHECK(display_width("") == 0);
+  CHECK(display_width("abc") == 3);
+  CHECK(display_width("aé世🙂") == 6);
+  CHECK(prefix_of_width("aé世🙂", 6) == "aé世🙂");
+  CHECK(prefix_of_width("aé世🙂", 5) == "aé世");
+  CHECK(prefix_of_width("aé世🙂", 3) == "aé");
+  CHECK(prefix_of_width("abc", 0).empty());
 }

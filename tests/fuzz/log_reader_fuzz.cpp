@@ -87,7 +87,7 @@ void check_printed(std::string_view text, std::size_t width) {
     FUZZ_CHECK(end != text.npos);
     const std::string_view line = text.substr(0, end);
     FUZZ_CHECK(printable(line) == line);
-    FUZZ_CHECK(utf8_length(line) <= width);
+    FUZZ_CHECK(display_width(line) <= width);
     text.remove_prefix(end + 1);
   }
 }

@@ -166,6 +166,9 @@ TEST_CASE("run passes signals on to COMMAND, which has the caller's signal mask"
                                      {"USR1", SIGUSR1},
                                      {"USR2", SIGUSR2},
                                      {"CONT", SIGCONT},
+                                     {"ALRM", SIGALRM},
+                                     {"PIPE", SIGPIPE},
+                                     {"XCPU", SIGXCPU},
                                      {"QUIT", SIGQUIT}}) {
     const std::string script = "trap 'exit 9' " + std::string(name) +
                                "; grep SigBlk /proc/self/status; "

@@ -844,7 +844,7 @@ TEST_CASE("--stragglers names the slow rank and the collective in which the othe
   CHECK(slower[5].starts_with("1.3"));
   CHECK(slower[6] == "slower than the others");
   for (const std::string& line : lines) {
-    CHECK(utf8_length(line) <= 80);
+    CHECK(display_width(line) <= 80);
   }
 
   const auto json = json_lines(job.list({"--stragglers", "--json"}).output);

@@ -43,11 +43,17 @@ TEST_CASE("no line is wider than the terminal, and cut text is marked") {
     const std::string text = table.text();
     for (const std::string& line : lines_of(text)) {
       CAPTURE(line);
-      CHECK(utf8_length(line) <= width);
+      CHECK(display_width(line) <= width);
       CHECK(valid_utf8(line) == line);
     }
     CHECK(text.find(width > 3 ? "..." : ".") != std::string::npos);
   }
+  Table wide = small_table();
+  wide.add({{"e"}, {"1"}, {"\u4e16\u754c"}, {"x"}});
+  wide.add({{"e"}, {"1"}, {"abcdef"}, {"x"}});
+  CHECK(wide.text() == "EVENT  PID  SCOPE   WHAT\n"
+                       "e        1  \u4e16\u754c    x\n"
+                       "e        1  abcdef  x\n");
   CHECK(cut_text("abcdef", 5) == "ab...");
   CHECK(cut_text("abcde", 5) == "abcde");
   CHECK(cut_text(accents, 4) == "\u00e9...");

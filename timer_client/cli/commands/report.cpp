@@ -48,18 +48,25 @@ bool is_log(const std::string& path) {
          std::string_view(begin.data(), begin.size()) == kLogBegins;
 }
 
+enum class Links { kFollowed, kRefused };
+
 // Writes the text to the file, which is replaced; "-" is standard output. Returns the exit code; if
 // it is not 0, a line on standard error says why.
-int write_file(const std::string& path, const std::string& text) {
+int write_file(const std::string& path, const std::string& text, Links links) {
   if (path == kStandardOutput) {
     Output out;
     out.write(text);
     return out.finish();
   }
-  const UniqueFd file(retry_eintr(
-      [&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666); }));
+  const int flags = links == Links::kRefused ? O_NOFOLLOW : 0;
+  const UniqueFd file(retry_eintr([&] {
+    return ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | flags, 0666);
+  }));
   if (!file) {
-    complain(fmt::format("cannot write '{}': {}", path, std::strerror(errno)));
+    const bool is_link = errno == ELOOP && links == Links::kRefused;
+    complain(fmt::format(
+        "cannot write '{}': {}", path,
+        is_link ? "a symbolic link: expected -o FILE to write through it" : std::strerror(errno)));
     return kExitFailed;
   }
   Output out(file.get(), fmt::format("'{}'", path));
@@ -105,9 +112,11 @@ int run_report(const ReportOptions& options) {
   const std::string output = options.output.value_or(default_output(records->key().id));
   const std::string logs =
       choice.files.empty() ? "the server's log" : listed(choice.files, kLogsNamed);
-  int written = write_file(output, html_page(picture, cause, logs));
+  // The user has not chosen the default name, and in a shared folder it may be another user's link.
+  int written = write_file(output, html_page(picture, cause, logs),
+                           options.output ? Links::kFollowed : Links::kRefused);
   if (written == kExitDone && options.perfetto) {
-    written = write_file(*options.perfetto, trace_events(picture));
+    written = write_file(*options.perfetto, trace_events(picture), Links::kFollowed);
   }
   if (written != kExitDone) {
     return written;

@@ -45,7 +45,10 @@ constexpr Duration kRecordPatience = std::chrono::seconds{1};
 constexpr int kReleaseAttempts = 10;
 constexpr Duration kBetweenAttempts = std::chrono::milliseconds{10};
 
-constexpr int kForwarded[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT};
+// The signals that are not passed on to COMMAND: those that stop a process, those that only tell of
+// something, and those of a fault of this process.
+constexpr int kKept[] = {SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGCHLD, SIGURG,  SIGWINCH, SIGKILL,
+                         SIGILL,  SIGTRAP, SIGABRT, SIGBUS,  SIGFPE,  SIGSEGV, SIGSYS};
 
 struct RunArguments {
   Place place;
@@ -75,11 +78,11 @@ class Signals {
   Signals() {
     // If the parent ignores SIGCHLD, the kernel would reap COMMAND, and its status would be lost.
     ::signal(SIGCHLD, SIG_DFL);
-    ::sigemptyset(&set_);
-    ::sigaddset(&set_, SIGCHLD);
-    for (const int signal : kForwarded) {
-      ::sigaddset(&set_, signal);
+    ::sigfillset(&set_);
+    for (const int signal : kKept) {
+      ::sigdelset(&set_, signal);
     }
+    ::sigaddset(&set_, SIGCHLD);
     ::pthread_sigmask(SIG_BLOCK, &set_, &before_);
   }
 
@@ -226,6 +229,15 @@ class ProcessScope {
   bool is_sent_ = false;
 };
 
+// Returns whether a signal is not to be passed on to COMMAND. On Ctrl-C the terminal signals the
+// whole foreground group, which includes COMMAND. The SIGPIPE of a closed standard error comes from
+// the own pid.
+bool is_for_run_alone(const siginfo_t& info) {
+  const bool is_of_terminal =
+      info.si_code == SI_KERNEL && (info.si_signo == SIGINT || info.si_signo == SIGQUIT);
+  return is_of_terminal || info.si_pid == ::getpid();
+}
+
 // Waits for the end of the child and passes signals on to it. Meanwhile sends the request of
 // `scope` until a server has it; null: COMMAND is not watched.
 int wait_for(pid_t child, const Signals& signals, ProcessScope* scope) {
@@ -237,10 +249,8 @@ int wait_for(pid_t child, const Signals& signals, ProcessScope* scope) {
       if (retry_eintr([&] { return ::waitpid(child, &status, WNOHANG); }) == child) {
         return status;
       }
-    } else if (info.si_signo != 0 && (info.si_code != SI_KERNEL || info.si_signo == SIGHUP)) {
-      // SI_KERNEL: the terminal (Ctrl-C) signals the whole foreground group, which includes
-      // COMMAND. When it hangs up, only the leader of its session gets the signal. The pid is
-      // COMMAND's until waitpid() has returned it.
+    } else if (info.si_signo != 0 && !is_for_run_alone(info)) {
+      // The pid is COMMAND's until waitpid() has returned it.
       ::kill(child, info.si_signo);
     }
     if (must_send) {

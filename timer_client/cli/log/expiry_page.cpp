@@ -10,6 +10,7 @@
 #include <map>
 #include <utility>
 
+#include "common/text.hpp"
 #include "timer_client/cli/log/evidence_page.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/log/log_table.hpp"
@@ -343,8 +344,7 @@ void ExpiryPage::add_command_output(Page& page, const Record& command) {
   page.heading(cut_text(
       fmt::format("{} ({})", command_name_text(command), command_end_text(command)), kPageWidth));
   const std::string output = command.text("output");
-  const std::string_view most =
-      std::string_view(output).substr(0, bytes_of(output, kOutputCharactersShown));
+  const std::string_view most = prefix_of_width(output, kOutputCharactersShown);
   std::size_t end = 0;
   for (std::size_t lines = 0; end < most.size() && lines < kOutputLinesShown; ++lines) {
     const std::size_t newline = std::min(most.find('\n', end), most.size());

@@ -97,14 +97,15 @@ void Page::wrap(std::string_view text, std::size_t first_column, std::size_t ind
     is_empty = true;
   };
   while (!rest.empty()) {
-    std::string_view word = rest.substr(0, rest.find(' '));
-    if (!is_empty && column + 1 + utf8_length(word) > kPageWidth) {
+    // No longer than a line, so that a long word takes linear time.
+    std::string_view word = prefix_of_width(rest.substr(0, rest.find(' ')), kPageWidth);
+    if (!is_empty && column + 1 + display_width(word) > kPageWidth) {
       break_line();
     }
     const std::size_t room = kPageWidth - column - (is_empty ? 0 : 1);
-    word = word.substr(0, bytes_of(word, room));  // the whole of it, unless it is wider than a line
+    word = prefix_of_width(word, room);  // the whole of it, unless it is wider than a line
     text_.append(is_empty ? "" : " ").append(word);
-    column += utf8_length(word) + (is_empty ? 0 : 1);
+    column += display_width(word) + (is_empty ? 0 : 1);
     is_empty = false;
     rest.remove_prefix(word.size());
     if (rest.starts_with(' ')) {
@@ -117,10 +118,10 @@ void Page::wrap(std::string_view text, std::size_t first_column, std::size_t ind
 void Page::end_fields() {
   std::size_t widest = 0;
   for (const Field& field : fields_) {
-    widest = std::max(widest, field.indent + std::min(utf8_length(field.label), kWidestLabel));
+    widest = std::max(widest, field.indent + std::min(display_width(field.label), kWidestLabel));
   }
   for (const Field& field : std::exchange(fields_, {})) {
-    const std::size_t end = field.indent + utf8_length(field.label);
+    const std::size_t end = field.indent + display_width(field.label);
     const std::size_t begin = std::max(widest, end) + kFieldGap;
     text_.append(field.indent, ' ').append(field.label).append(begin - end, ' ');
     wrap(field.value, begin, widest + kFieldGap);

@@ -19,25 +19,14 @@ bool is_plain(std::string_view text) {
 
 }  // namespace
 
-std::size_t bytes_of(std::string_view text, std::size_t count) {
-  std::size_t bytes = 0;
-  for (; bytes < text.size(); ++bytes) {
-    const bool starts = (static_cast<unsigned char>(text[bytes]) & 0xC0) != 0x80;
-    if (starts && count-- == 0) {
-      break;
-    }
-  }
-  return bytes;
-}
-
 std::string cut_text(std::string_view text, std::size_t width) {
-  if (text.size() <= width || utf8_length(text) <= width) {
+  if (display_width(text) <= width) {
     return std::string(text);
   }
   if (width <= kDots.size()) {
     return std::string(kDots.substr(0, width));
   }
-  return std::string(text.substr(0, bytes_of(text, width - kDots.size()))).append(kDots);
+  return std::string(prefix_of_width(text, width - kDots.size())).append(kDots);
 }
 
 Table::Table(std::vector<Column> columns, Screen screen)
@@ -76,7 +65,7 @@ void Table::fit(Rows rows) {
     std::size_t most = 0;
     bool is_same = column.is_left_out_if_same;
     for (std::size_t cell = i; cell < cells_.size(); cell += columns_.size()) {
-      most = std::max(most, utf8_length(cells_[cell].text));
+      most = std::max(most, display_width(cells_[cell].text));
       is_same = is_same && cells_[cell].text == cells_[i].text;
     }
     widths_[i] = {std::max({most, column.title.size(), min_width}),
@@ -113,7 +102,7 @@ void Table::add_line(std::span<const Cell> row, std::string& out) const {
     if (text.empty()) {
       continue;
     }
-    const std::size_t length = utf8_length(text);
+    const std::size_t length = display_width(text);
     const bool is_moved = columns_[i].align == Align::kRight && begin + length < end;
     out.append((is_moved ? end - length : begin) - at, ' ');
     at = (is_moved ? end - length : begin) + length;

@@ -76,9 +76,7 @@ class Table {
   Screen screen_;
 };
 
-// Returns at most `width` characters of the text; if it was cut, it ends with "...".
+// Returns at most `width` columns of the text; if it was cut, it ends with "...".
 std::string cut_text(std::string_view text, std::size_t width);
-// Returns how many bytes the first `count` characters have.
-std::size_t bytes_of(std::string_view text, std::size_t count);
 
 }  // namespace filetimer::cli

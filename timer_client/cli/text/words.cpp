@@ -69,26 +69,6 @@ bool is_continuation(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80;
 }
 
-// Returns the code point of the three bytes at `at` of valid UTF-8; 0: there is no such character.
-unsigned three_bytes_at(std::string_view text, std::size_t at) {
-  if (at + 2 >= text.size() || (static_cast<unsigned char>(text[at]) & 0xF0U) != 0xE0) {
-    return 0;
-  }
-  const auto bits = [&](std::size_t i, unsigned mask) {
-    return static_cast<unsigned char>(text[at + i]) & mask;
-  };
-  return bits(0, 0x0F) << 12U | bits(1, 0x3F) << 6U | bits(2, 0x3F);
-}
-
-// Returns whether a character of three bytes reorders text, ends a line or has no width.
-bool is_invisible(unsigned code_point) {
-  return (code_point >= 0x200B && code_point <= 0x200F) ||
-         (code_point >= 0x2028 && code_point <= 0x202E) ||
-         (code_point >= 0x2060 && code_point <= 0x206F) || code_point == 0xFEFF;
-}
-
-constexpr std::string_view kArabicLetterMark = "\xD8\x9C";  // U+061C
-
 }  // namespace
 
 std::optional<std::int64_t> parse_rfc3339(std::string_view text) {
@@ -236,15 +216,8 @@ std::string html_text(std::string_view bytes) {
   const std::string text = printable(bytes);
   std::string html;
   html.reserve(text.size());
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char byte = text[i];
-    if (const unsigned code_point = three_bytes_at(text, i); is_invisible(code_point)) {
-      html += fmt::format("\\u{:04x}", code_point);
-      i += 2;
-    } else if (std::string_view(text).substr(i).starts_with(kArabicLetterMark)) {
-      html += "\\u061c";
-      i += 1;
-    } else if (byte == '&') {
+  for (const char byte : text) {
+    if (byte == '&') {
       html += "&amp;";
     } else if (byte == '<') {
       html += "&lt;";

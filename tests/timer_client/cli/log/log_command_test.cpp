@@ -374,7 +374,7 @@ TEST_CASE("nothing a record says moves the cursor or makes a line wider than 80"
     for (const std::string& line : lines_of(ran.output)) {
       CAPTURE(line);
       CHECK(printable(line) == line);
-      CHECK(utf8_length(line) <= 80);
+      CHECK(display_width(line) <= 80);
       CHECK_FALSE(line.ends_with(' '));
     }
   }

@@ -256,5 +256,22 @@ TEST_CASE("a report without a name is in the current folder, whatever the id is"
             .starts_with("<!DOCTYPE html>"));
 }
 
+TEST_CASE("a report without a name writes through no link") {
+  const TempFolder folder;
+  HostLog log("node01");
+  log.add("expired", 90'000'000, R"(,"pid":11,"id":"a-1","scope":"load")");
+  folder.write("log", log.text());
+  folder.write("precious", "text");
+  REQUIRE(::symlink("precious", folder.path("hang-a-1.html").c_str()) == 0);
+  const std::string report = "cd '" + folder.path() + "' && '" TIMER_CLIENT_PROGRAM "' report log";
+  CHECK(WEXITSTATUS(std::system((report + " 2>out").c_str())) == 1);
+  CHECK(testing::read_file(folder.path("out")) ==
+        "timer_client: cannot write 'hang-a-1.html': a symbolic link: expected -o FILE to write "
+        "through it\n");
+  CHECK(testing::read_file(folder.path("precious")) == "text");
+  CHECK(std::system((report + " -o hang-a-1.html >out").c_str()) == 0);
+  CHECK(testing::read_file(folder.path("precious")).starts_with("<!DOCTYPE html>"));
+}
+
 }  // namespace
 }  // namespace filetimer::cli
