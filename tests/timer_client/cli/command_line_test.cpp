@@ -46,9 +46,10 @@ class Program {
     ::posix_spawn_file_actions_adddup2(&actions, writer.get(), STDERR_FILENO);
     posix_spawnattr_t attributes;
     ::posix_spawnattr_init(&attributes);
-    sigset_t ignored_by_runners;  // nohup ignores SIGHUP, and a shell ignores others in background
+    // nohup ignores SIGHUP, Python SIGPIPE, and a shell others in background
+    sigset_t ignored_by_runners;
     ::sigemptyset(&ignored_by_runners);
-    for (const int signal : {SIGHUP, SIGINT, SIGQUIT}) {
+    for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGPIPE}) {
       ::sigaddset(&ignored_by_runners, signal);
     }
     ::posix_spawnattr_setsigdefault(&attributes, &ignored_by_runners);
