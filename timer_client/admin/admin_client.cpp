@@ -4,17 +4,19 @@
 #include <algorithm>
 #include <filetimer/admin.hpp>
 #include <utility>
+#include <vector>
 
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
-#include "timer_client/admin/requests.hpp"
+#include "common/text.hpp"
+#include "timer_client/admin/ask.hpp"
 #include "timer_client/client/environment.hpp"
 #include "timer_client/client/messages.hpp"
 
 namespace filetimer {
 namespace {
 
-namespace messages = client_messages;
+using client_messages::debug;
 
 constexpr Duration kLongestBackoff = std::chrono::minutes{1};
 constexpr int kMaxRetries = 1'000'000;
@@ -61,67 +63,88 @@ void check(const RendezvousOptions& options) {
   }
 }
 
-[[noreturn]] void throw_failed(const Reply& reply, std::string_view request) {
-  using Kind = Reply::Kind;
-  switch (reply.kind) {
-    case Kind::kRefused:
-    case Kind::kTimedOut:
-      throw busy_in(reply);
-    case Kind::kInvalid:
-      throw InvalidArgument(reply.why);
-    case Kind::kNoAnswer:
-      throw RpcTimeoutError(reply.why, std::string(request), reply.waited);
-    case Kind::kServerGone:
-    case Kind::kNoServer:
-      throw ServerUnavailable(reply.why);
-    default:
-      throw TimerError(reply.why);
+std::vector<int> ranks_at(simdjson::dom::object answer, std::string_view key) {
+  std::vector<int> ranks;
+  for (const auto element : elements_at(answer, key)) {
+    if (const auto rank = as_integer(element)) {
+      ranks.push_back(as_rank(*rank));
+    }
   }
+  return ranks;
+}
+
+std::vector<RendezvousResult::Member> members_in(simdjson::dom::object answer) {
+  std::vector<RendezvousResult::Member> members;
+  for (const auto each : objects_at(answer, "joined")) {
+    members.push_back({rank_at(each).value_or(-1), pid_at(each, "pid")});
+  }
+  std::ranges::sort(members, {}, &RendezvousResult::Member::rank);
+  return members;
+}
+
+ServerBusy busy_in(const Answer& answer) {
+  Obstacles obstacles = obstacles_in(answer.fields);
+  const std::string scopes = open_scopes_text(obstacles);
+  ServerBusy error(scopes.empty() ? answer.reason : answer.reason + "; open: " + scopes);
+  error.reason = answer.reason;
+  error.timed_out = answer.kind == "timed_out";
+  error.open_scope_count = obstacles.open_scope_count;
+  error.open_scopes = std::move(obstacles.scopes);
+  return error;
+}
+
+RendezvousTimeoutError rendezvous_timeout_in(const Answer& answer, const std::string& name) {
+  const std::vector<int> missing = ranks_at(answer.fields, "missing");
+  const std::vector<int> left = ranks_at(answer.fields, "left");
+  std::string what = fmt::format("rendezvous '{}': {}", printable(name), answer.reason);
+  if (!missing.empty()) {
+    what += "; missing: " + listed(missing, missing.size());
+  }
+  if (!left.empty()) {
+    what += "; had joined and left: " + listed(left, left.size());
+  }
+  RendezvousTimeoutError error(what);
+  error.name = name;
+  for (const auto& member : members_in(answer.fields)) {
+    error.joined.push_back(member.rank);
+  }
+  error.missing = missing;
+  error.left = left;
+  return error;
+}
+
+std::string members_text(const std::vector<RendezvousResult::Member>& members) {
+  std::vector<std::string> words;
+  for (const auto& member : members) {
+    words.push_back(fmt::format("{} (pid {})", member.rank, member.pid));
+  }
+  return listed(words, words.size());
+}
+
+wire::Question question(std::string_view request) {
+  wire::Question asked;
+  asked.request = request;
+  return asked;
 }
 
 }  // namespace
 
-// One call of the public client.
-struct AdminClient::Call {
-  ServerLocation place;
-  Duration timeout;
-  const WhileWaiting& while_waiting;
-
-  Reply ask(const wire::Question& question, const OnAnswer& on_answer = {}) const {
-    return filetimer::ask(place, question, timeout, on_answer, while_waiting);
-  }
-  Reply ask_until_done(const wire::Question& question) const {
-    Reply reply = ask(question);
-    if (reply.kind != Reply::Kind::kDone) {
-      throw_failed(reply, question.request);
+struct AdminClient::Call : Asking {
+  // Returns the answer if it is "done".
+  [[nodiscard]] Answer ask(const wire::Question& asked) const {
+    Answer answer = filetimer::ask(asked, *this);
+    if (answer.kind == "done") {
+      return answer;
     }
-    return reply;
+    if (answer.kind == "invalid") {
+      throw InvalidArgument(answer.reason);
+    }
+    if (answer.kind == "timed_out" && asked.request == "rendezvous") {
+      throw rendezvous_timeout_in(answer, asked.name);
+    }
+    throw busy_in(answer);
   }
-  RendezvousResult meet(const RendezvousOptions& options) const;
 };
-
-RendezvousResult AdminClient::Call::meet(const RendezvousOptions& options) const {
-  const std::string& name = options.name;
-  messages::debug("rendezvous '{}': rank {} of {} joins, for {}", name, options.rank, options.world,
-                  duration_text(options.timeout.value()));
-  const Reply reply = ask(question_of(options), [&](std::string_view answer) {
-    if (const auto wait = granted_in(answer)) {
-      messages::debug("rendezvous '{}': joined, granted {}", name, duration_text(*wait));
-    }
-  });
-  if (reply.kind == Reply::Kind::kTimedOut) {
-    const RendezvousTimeoutError late = rendezvous_timeout_in(reply, name);
-    messages::debug("{}", late.what());
-    throw late;
-  }
-  if (reply.kind != Reply::Kind::kDone) {
-    messages::debug("rendezvous '{}': {}", name, reply.why);
-    throw_failed(reply, "rendezvous");
-  }
-  RendezvousResult met = rendezvous_in(reply.answer);
-  messages::debug("rendezvous '{}': round {} is full: {}", name, met.round, members_text(met));
-  return met;
-}
 
 ScopedRpcTimeout::ScopedRpcTimeout(RpcTimeout timeout)
     : outer_(std::exchange(t_scoped_timeout, checked_rpc_timeout(timeout))) {}
@@ -131,70 +154,112 @@ ScopedRpcTimeout::~ScopedRpcTimeout() {
 }
 
 AdminClient::AdminClient(const AdminOptions& options) : while_waiting_(options.while_waiting) {
-  if (const Status level = messages::take_level_of_environment(); !level) {
-    messages::notice("{}", level.error().message);
+  if (const Status level = client_messages::take_level_of_environment(); !level) {
+    client_messages::notice("{}", level.error().message);
   }
   ServerLocation place =
       options.fifo.empty() ? locate_server(options.dir) : locate_server(options.dir, options.fifo);
   pipe_ = std::move(place.pipe);
   run_folder_ = std::move(place.run_folder);
-  if (const RpcTimeout given = checked_rpc_timeout(options.rpc_timeout)) {
-    rpc_timeout_ = given->value();
-    return;
+  const RpcTimeout given = checked_rpc_timeout(options.rpc_timeout);
+  const auto timeout = given ? Result<Duration>(given->value()) : rpc_timeout_of_environment();
+  if (!timeout) {
+    throw InvalidArgument(timeout.error().message);
   }
-  const auto found = rpc_timeout_of_environment();
-  if (!found) {
-    throw InvalidArgument(found.error().message);
-  }
-  rpc_timeout_ = *found;
+  rpc_timeout_ = *timeout;
 }
 
 AdminClient::Call AdminClient::call(RpcTimeout timeout) const {
   checked_rpc_timeout(timeout);
   const Timeout longest = timeout.value_or(t_scoped_timeout.value_or(rpc_timeout_));
-  return {{.pipe = pipe_, .run_folder = run_folder_}, longest.value(), while_waiting_};
+  return {{.place = {.pipe = pipe_, .run_folder = run_folder_},
+           .patience = longest.value(),
+           .while_waiting = while_waiting_}};
 }
 
 void AdminClient::ping(RpcTimeout timeout) const {
-  const Call ping_call = call(timeout);
-  (void)ping_call.ask_until_done(question_of("ping", ping_call.timeout));
+  (void)call(timeout).ask(question("ping"));
 }
 
 ServerStatus AdminClient::status(RpcTimeout timeout) const {
-  const Call status_call = call(timeout);
-  return status_in(status_call.ask_until_done(question_of("status", status_call.timeout)).answer);
+  const Answer answer = call(timeout).ask(question("status"));
+  const simdjson::dom::object& fields = answer.fields;
+  ServerStatus status;
+  status.server_pid = pid_at(fields, "server_pid");
+  status.server_version = text_at(fields, "server_version");
+  status.uptime = duration_at(fields, "uptime_s").value_or(Duration{});
+  status.dir = text_at(fields, "dir");
+  status.fifo = text_at(fields, "fifo");
+  status.log = text_at(fields, "log");
+  status.announcement = text_at(fields, "announcement");
+  status.workers = count_at(fields, "workers");
+  status.open_scopes = count_at(fields, "open_scopes");
+  status.requests = count_at(fields, "requests");
+  status.rejected = count_at(fields, "rejected");
+  status.expired = count_at(fields, "expired");
+  status.killed = count_at(fields, "killed");
+  status.kills_under_way = count_at(fields, "kills_under_way");
+  status.unkillable = count_at(fields, "unkillable");
+  status.askers = count_at(fields, "askers");
+  status.descriptors = count_at(fields, "descriptors");
+  if (simdjson::dom::object limits; fields["limits"].get(limits) == simdjson::SUCCESS) {
+    status.descriptor_limit = count_at(limits, "descriptors");
+    status.worker_limit = count_at(limits, "workers");
+  }
+  status.log_trouble = text_at(fields, "log_trouble");
+  status.command_pid = pid_at(fields, "command_pid");
+  status.json = answer.text;
+  return status;
 }
 
 DrainResult AdminClient::drain(bool on, RpcTimeout timeout) const {
-  const Call drain_call = call(timeout);
-  wire::Question question = question_of("drain", drain_call.timeout);
-  question.off = !on;
-  return drain_in(drain_call.ask_until_done(question).answer);
+  wire::Question asked = question("drain");
+  asked.off = !on;
+  const Answer answer = call(timeout).ask(asked);
+  return {is_draining(answer.fields), count_at(answer.fields, "open_scope_count")};
 }
 
 ShutdownResult AdminClient::shutdown(ShutdownMode mode, Timeout wait, RpcTimeout timeout) const {
-  const wire::Question question =
-      question_of(mode, checked_wait("the timeout of shutdown()", wait));
-  const Reply reply = call(timeout).ask_until_done(question);
-  return {static_cast<std::int64_t>(obstacles_in(reply.answer).open_scope_count)};
+  const wire::Question asked =
+      shutdown_question(mode, checked_wait("the timeout of shutdown()", wait));
+  return {count_at(call(timeout).ask(asked).fields, "open_scope_count")};
 }
 
 RendezvousResult AdminClient::rendezvous(const RendezvousOptions& options,
                                          RpcTimeout timeout) const {
   check(options);
-  const Call rendezvous_call = call(timeout);
+  Call rendezvous_call = call(timeout);
+  const std::string& name = options.name;
+  wire::Question asked = question("rendezvous");
+  asked.wait_s = wait_seconds(options.timeout.value());
+  asked.name = name;
+  asked.rank = options.rank;
+  asked.world = options.world;
+  rendezvous_call.on_answer = [&](simdjson::dom::object answer) {
+    if (const auto wait_s = number_at(answer, "wait_s")) {
+      debug("rendezvous '{}': joined, granted {}", name,
+            duration_text(duration_from_seconds(*wait_s)));
+    }
+  };
   Duration pause = options.backoff.value();
-  for (int retries_left = options.retries;; --retries_left) {
+  for (int retry = 1;; ++retry) {
     try {
-      return rendezvous_call.meet(options);
-    } catch (const RendezvousTimeoutError&) {
-      if (retries_left <= 0) {
+      debug("rendezvous '{}': rank {} of {} joins, for {}", name, options.rank, options.world,
+            duration_text(options.timeout.value()));
+      const Answer answer = rendezvous_call.ask(asked);
+      RendezvousResult met{integer_at(answer.fields, "round").value_or(0),
+                           members_in(answer.fields)};
+      debug("rendezvous '{}': round {} is full: {}", name, met.round, members_text(met.joined));
+      return met;
+    } catch (const RendezvousTimeoutError& late) {
+      debug("{}", late.what());
+      if (retry > options.retries) {
         throw;
       }
     }
     pause = std::min(pause, kLongestBackoff);
-    messages::debug("rendezvous '{}': retry {} of {} after a pause of {}", options.name,
-                    options.retries - retries_left + 1, options.retries, duration_text(pause));
+    debug("rendezvous '{}': retry {} of {} after a pause of {}", name, retry, options.retries,
+          duration_text(pause));
     wait_for(pause, while_waiting_);
     pause *= 2;
   }

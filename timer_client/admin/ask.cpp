@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: MIT
 #include "timer_client/admin/ask.hpp"
 
-#include <fmt/format.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <mutex>
-#include <optional>
+#include <new>
 #include <utility>
-#include <vector>
 
 #include "common/control.hpp"
 #include "common/duration_text.hpp"
-#include "common/json_fields.hpp"
 #include "common/kept_fd.hpp"
 #include "common/limits.hpp"
 #include "common/posix.hpp"
@@ -29,51 +25,140 @@
 namespace filetimer {
 namespace {
 
+using client_messages::debug;
 using std::chrono::milliseconds;
 
 // The longest wait without a call of while_waiting.
 constexpr Duration kLookPeriod = milliseconds{250};
 // Between attempts to connect while too many clients wait to be accepted.
 constexpr Duration kBusyPause = milliseconds{5};
-constexpr const char* kIsClosed =
-    "this process has no connection for the answer any more: it was forked meanwhile, or closed "
-    "its files";
+constexpr std::array<std::string_view, 4> kLastKinds{"done", "refused", "timed_out", "invalid"};
 
 int poll_ms(Duration wait) {
   // Rounded up: poll(0) would spin through the last millisecond.
   return static_cast<int>(std::chrono::ceil<milliseconds>(std::max(wait, Duration{})).count());
 }
 
-// Returns whether a signal or a debugger has stopped the server of the directory.
-bool is_stopped(const std::string& run_folder) {
-  const pid_t pid = look_for_server(run_folder).pid;
-  const auto stat = read_stat(fmt::format("/proc/{}", pid));
-  return pid > 0 && stat && (stat->state == 'T' || stat->state == 't');
+// The connections of requests under way. fork() gives the child a copy of each, which would hide
+// from the server that the client exits, so the child closes them. The lock prevents fork() while a
+// connection is opened or closed. Never destroyed: a thread may still wait when the process ends.
+struct UnderWay {
+  std::mutex mutex;
+  std::vector<KeptFd*> connections;
+};
+
+UnderWay& under_way() {
+  static UnderWay& made = *new UnderWay;
+  return made;
 }
 
-// A connection to the control socket.
-//
-// fork() gives the child a copy, which would hide from the server that the client exits. So the
-// child closes the connections of all requests under way. A child of a bare clone() keeps its copy;
-// the end of a request is therefore announced by shutdown(). The lock prevents fork() while a
-// connection is opened or closed.
-class Connection {
+void close_copies() {
+  for (KeptFd* const each : under_way().connections) {
+    each->reset();
+  }
+  under_way().connections.clear();
+  under_way().mutex.unlock();
+}
+
+// When the library is loaded, see ProcessLock.
+[[maybe_unused]] const int is_fork_handled = ::pthread_atfork(
+    [] { under_way().mutex.lock(); }, [] { under_way().mutex.unlock(); }, close_copies);
+
+class Request {
  public:
-  Connection() = default;
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
-  ~Connection() {
-    const std::scoped_lock held(under_way().mutex);
-    std::erase(under_way().connections, this);
-    if (const int own = fd(); own >= 0) {
-      ::shutdown(own, SHUT_RDWR);
+  Request(const wire::Question& question, const Asking& how) : question_(question), how_(how) {
+    // Now, because a thread may still wait at the end of the process, after the objects that
+    // simdjson makes a parser with were destroyed.
+    if (parser_->allocate(kAnswerPacketBytes) != simdjson::SUCCESS) {
+      throw std::bad_alloc();
     }
-    fd_.reset();
+  }
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+  ~Request() {
+    const std::scoped_lock held(under_way().mutex);
+    std::erase(under_way().connections, &connection_);
+    if (const int fd = own_fd(); fd >= 0) {
+      ::shutdown(fd, SHUT_RDWR);  // also the copy of a child of a bare clone()
+    }
+    connection_.reset();
+  }
+
+  Answer ask() {
+    if (how_.place.run_folder.empty()) {
+      throw ServerUnavailable(
+          fmt::format("the server at '{}' answers no control requests: it is a bare pipe, and its "
+                      "runtime directory is not known",
+                      how_.place.pipe));
+    }
+    const std::string packet = wire::format_question(question_);
+    if (packet.size() > kMaxControlBytes) {
+      throw InvalidArgument(fmt::format("the request has {} bytes: expected at most {}",
+                                        packet.size(), kMaxControlBytes));
+    }
+    debug("request '{}' to '{}': waiting {} for answers", question_.request, how_.place.pipe,
+          duration_text(how_.patience));
+    connect();
+    why_no_answer_ = "it did not react";
+    // Without effect if the server has hung up; it may have said why.
+    (void)::send(own_fd(), packet.data(), packet.size(), MSG_NOSIGNAL);
+    Answer answer = last_answer();
+    answer.waited = Instant::now() - start_;
+    return answer;
+  }
+
+ private:
+  // Returns -1 in a child that was forked meanwhile, and if the program has closed it.
+  int own_fd() { return ::getpid() == maker_ ? connection_.get() : -1; }
+
+  static TimerError failed(std::string what, int error) {
+    return TimerError(system_error(std::move(what), error).value().message);
+  }
+
+  [[nodiscard]] ServerUnavailable no_server() const {
+    int error = 0;
+    return ServerUnavailable(
+        has_reader(how_.place.pipe, error)
+            ? fmt::format("the server at '{}' answers no control requests: no process listens on "
+                          "'{}/{}'",
+                          how_.place.pipe, how_.place.run_folder, kControlName)
+            : fmt::format("no timer server at '{}': {}", how_.place.pipe, why_no_reader(error)));
+  }
+
+  [[nodiscard]] RpcTimeoutError no_answer() const {
+    const Duration waited = Instant::now() - start_;
+    const pid_t server = look_for_server(how_.place.run_folder).pid;
+    const auto stat = read_stat(fmt::format("/proc/{}", server));
+    const bool is_stopped = server > 0 && stat && (stat->state == 'T' || stat->state == 't');
+    RpcTimeoutError error(
+        fmt::format("no answer to '{}' from the server at '{}' in {}: {}; its process is {}",
+                    question_.request, how_.place.pipe, duration_for_reading(waited),
+                    why_no_answer_, is_stopped ? "stopped" : "alive"));
+    error.request = question_.request;
+    error.waited = waited;
+    return error;
+  }
+
+  void connect() {
+    while (const int error = open_connection()) {
+      if (error == ENOENT || error == ENOTDIR || error == ECONNREFUSED) {
+        throw no_server();
+      }
+      if (error != EAGAIN) {
+        throw failed(fmt::format("cannot connect to '{}/{}'", how_.place.run_folder, kControlName),
+                     error);
+      }
+      const Duration left = deadline_ - Instant::now();
+      if (left <= Duration{}) {
+        throw no_answer();
+      }
+      wait_for(std::min(left, kBusyPause), how_.while_waiting);
+    }
   }
 
   // Returns 0, or the errno that says why there is no connection.
-  int open(const std::string& run_folder) {
-    const auto address = ControlAddress::in(run_folder);
+  int open_connection() {
+    const auto address = ControlAddress::in(how_.place.run_folder);
     if (!address) {
       return address.error().errno_value;
     }
@@ -82,270 +167,119 @@ class Connection {
     if (!made || ::connect(made.get(), address->get(), ControlAddress::size()) != 0) {
       return errno;
     }
-    fd_ = KeptFd(std::move(made));
-    under_way().connections.push_back(this);
+    connection_ = KeptFd(std::move(made));
+    under_way().connections.push_back(&connection_);
     return 0;
   }
-  // Returns -1 in a child that was forked after open(), and if the program has closed it.
-  [[nodiscard]] int fd() { return ::getpid() == maker_ ? fd_.get() : -1; }
 
- private:
-  // Of this process. Never destroyed: a thread may still wait when the process ends.
-  struct UnderWay {
-    UnderWay() {
-      ::pthread_atfork([] { under_way().mutex.lock(); }, [] { under_way().mutex.unlock(); },
-                       [] {
-                         for (Connection* const each : under_way().connections) {
-                           each->fd_.reset();
-                         }
-                         under_way().connections.clear();
-                         under_way().mutex.unlock();
-                       });
-    }
-    std::mutex mutex;
-    std::vector<Connection*> connections;
-  };
-  static UnderWay& under_way() {
-    static UnderWay& made = *new UnderWay;
-    return made;
-  }
-  static const bool is_ready;  // makes under_way() when the library is loaded, see ProcessLock
-
-  const pid_t maker_ = ::getpid();
-  KeptFd fd_;
-};
-
-[[maybe_unused]] const bool Connection::is_ready = &under_way() != nullptr;
-
-class Asking {
- public:
-  Asking(const ServerLocation& place, const wire::Question& question, Duration patience,
-         const OnAnswer& on_answer, const WhileWaiting& while_waiting)
-      : place_(place),
-        question_(question),
-        patience_(patience),
-        on_answer_(on_answer),
-        while_waiting_(while_waiting),
-        start_(Instant::now()),
-        deadline_(start_ + patience) {}
-
-  Reply run() {
-    Reply reply = ask_and_wait();
-    reply.waited = Instant::now() - start_;
-    if (reply.answer.empty()) {
-      client_messages::debug("request '{}': {}{}", question_.request,
-                             reply.kind == Kind::kNoAnswer ? "withdrawn: " : "", reply.why);
-    }
-    return reply;
-  }
-
- private:
-  using Kind = Reply::Kind;
-
-  static Reply without_answer(Kind kind, std::string why) {
-    Reply reply;
-    reply.kind = kind;
-    reply.why = std::move(why);
-    return reply;
-  }
-
-  static Reply failed(std::string what, int error) {
-    return without_answer(Kind::kFailed, system_error(std::move(what), error).value().message);
-  }
-
-  [[nodiscard]] Reply no_server() const {
-    int error = 0;
-    if (has_reader(place_.pipe, error)) {
-      return without_answer(
-          Kind::kNoServer,
-          fmt::format("the server at '{}' answers no control requests: no process listens on "
-                      "'{}/{}'",
-                      place_.pipe, place_.run_folder, kControlName));
-    }
-    return without_answer(Kind::kNoServer, fmt::format("no timer server at '{}': {}", place_.pipe,
-                                                       why_no_reader(error)));
-  }
-
-  [[nodiscard]] Reply server_gone() const {
-    return without_answer(Kind::kServerGone,
-                          fmt::format("the timer server at '{}' ended before it answered '{}'",
-                                      place_.pipe, question_.request));
-  }
-
-  [[nodiscard]] Reply no_answer(std::string_view what) const {
-    return without_answer(
-        Kind::kNoAnswer,
-        fmt::format("no answer to '{}' from the server at '{}' in {}: {}; its process is {}",
-                    question_.request, place_.pipe, duration_for_reading(Instant::now() - start_),
-                    what, is_stopped(place_.run_folder) ? "stopped" : "alive"));
-  }
-
-  Reply ask_and_wait() {
-    if (place_.run_folder.empty()) {
-      return without_answer(
-          Kind::kNoServer,
-          fmt::format("the server at '{}' answers no control requests: it is a bare pipe, and its "
-                      "runtime directory is not known",
-                      place_.pipe));
-    }
-    const std::string packet = wire::format_question(question_);
-    if (packet.size() > kMaxControlBytes) {
-      return without_answer(Kind::kInvalid,
-                            fmt::format("the request has {} bytes: expected at most {}",
-                                        packet.size(), kMaxControlBytes));
-    }
-    client_messages::debug("request '{}' to '{}': waiting {} for answers", question_.request,
-                           place_.pipe, duration_text(patience_));
-    if (auto unconnected = connect()) {
-      return std::move(*unconnected);
-    }
-    // Without effect if the server has hung up; it may have said why.
-    (void)::send(connection_.fd(), packet.data(), packet.size(), MSG_NOSIGNAL);
-    return wait_for_answers();
-  }
-
-  std::optional<Reply> connect() {
+  Answer last_answer() {
+    std::optional<Answer> last;
+    std::string unread;
     for (;;) {
-      switch (const int error = connection_.open(place_.run_folder)) {
-        case 0:
-          return std::nullopt;
-        case EAGAIN:
-          break;
-        case ENOENT:
-        case ENOTDIR:
-        case ECONNREFUSED:
-          return no_server();
-        default:
-          return without_answer(
-              Kind::kFailed,
-              system_error(
-                  fmt::format("cannot connect to '{}/{}'", place_.run_folder, kControlName), error)
-                  .value()
-                  .message);
+      const std::string part = receive();
+      if (part.empty() && !last) {
+        throw ServerUnavailable(
+            fmt::format("the timer server at '{}' ended before it answered '{}'", how_.place.pipe,
+                        question_.request));
       }
-      const Duration left = deadline_ - Instant::now();
-      if (left <= Duration{}) {
-        return no_answer("it accepts no connection");
+      unread += part;
+      if (unread.size() > kMaxAnswerBytes) {
+        throw TimerError(fmt::format("an answer of the server at '{}' is longer than {} bytes",
+                                     how_.place.pipe, kMaxAnswerBytes));
       }
-      wait_for(std::min(left, kBusyPause), while_waiting_);
+      for (std::size_t end = 0; !last && (end = unread.find('\n')) != unread.npos;) {
+        last = take(unread.substr(0, end));
+        unread.erase(0, end + 1);
+      }
+      // After a shutdown the server hangs up when it has ended.
+      if (last && (part.empty() || last->kind != "done" || question_.request != "shutdown")) {
+        return *last;
+      }
     }
   }
 
-  Reply wait_for_answers() {
+  // Returns the next packet; empty when the server has hung up. Answers that have arrived take
+  // precedence over the deadline.
+  std::string receive() {
     for (;;) {
-      if (auto end = receive()) {
-        return std::move(*end);
+      if (how_.while_waiting) {
+        how_.while_waiting();
       }
-      std::size_t start = 0;
-      for (std::size_t end = 0; !last_ && (end = unread_.find('\n', start)) != unread_.npos;
-           start = end + 1) {
-        last_ = take(std::string_view(unread_).substr(start, end - start));
-      }
-      if (last_ && (last_->kind != Kind::kDone || question_.request != "shutdown")) {
-        return std::move(*last_);
-      }
-      unread_.erase(0, start);
-    }
-  }
-
-  // Waits for more of the answers. Returns the reply if there will be none. Answers that have
-  // arrived take precedence over the deadline.
-  std::optional<Reply> receive() {
-    for (;;) {
-      if (while_waiting_) {
-        while_waiting_();
-      }
-      const int fd = connection_.fd();
+      const int fd = own_fd();
       if (fd < 0) {
-        return without_answer(Kind::kFailed, kIsClosed);
+        throw TimerError(
+            "this process has no connection for the answer any more: it was forked meanwhile, or "
+            "closed its files");
       }
       const Duration left = deadline_ - Instant::now();
-      const bool is_over = left <= Duration{};
       pollfd answers{fd, POLLIN, 0};
-      const int ready = ::poll(&answers, 1, is_over ? 0 : poll_ms(std::min(left, kLookPeriod)));
-      if (ready > 0) {
-        char bytes[kAnswerPacketBytes];
-        const ssize_t got = retry_eintr([&] { return ::recv(fd, bytes, sizeof bytes, 0); });
-        if (got == 0) {
-          return last_ ? std::move(*last_) : server_gone();
-        }
-        if (got > 0) {
-          unread_.append(bytes, static_cast<std::size_t>(got));
-          return unread_.size() <= kMaxAnswerBytes
-                     ? std::nullopt
-                     : std::optional(without_answer(
-                           Kind::kFailed,
-                           fmt::format("an answer of the server at '{}' is longer than {} bytes",
-                                       place_.pipe, kMaxAnswerBytes)));
-        }
-        // The kernel reports a reset once, before the answers that have arrived.
-        if (errno != EAGAIN && errno != ECONNRESET) {
-          return failed("cannot read the answer", errno);
-        }
-      } else if (ready < 0 && errno != EINTR) {
-        return failed("cannot wait for the answer", errno);
-      } else if (is_over) {
-        return no_answer(last_           ? "it announced its end, and still runs"
-                         : was_answered_ ? "the wait that it granted is over"
-                                         : "it did not react");
+      const int ready = ::poll(&answers, 1, poll_ms(std::min(left, kLookPeriod)));
+      if (ready < 0 && errno != EINTR) {
+        throw failed("cannot wait for the answer", errno);
+      }
+      if (ready == 0 && left <= Duration{}) {
+        throw no_answer();
+      }
+      if (ready <= 0) {
+        continue;
+      }
+      char bytes[kAnswerPacketBytes];
+      const ssize_t got = retry_eintr([&] { return ::recv(fd, bytes, sizeof bytes, 0); });
+      if (got >= 0) {
+        return {bytes, static_cast<std::size_t>(got)};
+      }
+      // The kernel reports a reset once, before the answers that have arrived.
+      if (errno != EAGAIN && errno != ECONNRESET) {
+        throw failed("cannot read the answer", errno);
       }
     }
   }
 
-  // Returns the reply if `line` is the last answer.
-  std::optional<Reply> take(std::string_view line) {
-    simdjson::dom::object answer;
-    if (parser_.parse(line.data(), line.size()).get_object().get(answer) != simdjson::SUCCESS) {
-      return without_answer(
-          Kind::kFailed,
-          fmt::format("the server at '{}' answered '{}': expected a JSON object", place_.pipe,
-                      printable(line.substr(0, kMaxRejectedBytesShown))));
+  // Returns the answer if it is the last one. One that is unknown comes from another version of the
+  // server, and is not.
+  std::optional<Answer> take(std::string line) {
+    Answer answer;
+    if (parser_->parse(line).get_object().get(answer.fields) != simdjson::SUCCESS) {
+      throw TimerError(
+          fmt::format("the server at '{}' answered '{}': expected a JSON object", how_.place.pipe,
+                      printable(std::string_view(line).substr(0, kMaxRejectedBytesShown))));
     }
-    const std::string kind = text_at(answer, "answer");
-    std::string detail = text_at(answer, "reason");
-    if (kind == "granted") {
-      const auto wait_s = number_at(answer, "wait_s");
+    answer.kind = text_at(answer.fields, "answer");
+    answer.reason = text_at(answer.fields, "reason");
+    std::string detail = answer.reason;
+    why_no_answer_ = "the wait that it granted is over";
+    if (answer.kind == "granted") {
+      const auto wait_s = number_at(answer.fields, "wait_s");
       const Duration granted = wait_s ? duration_from_seconds(*wait_s) : kForever;
       // Two additions: either duration may be kForever, and each sum saturates.
-      deadline_ = Instant::now() + granted + patience_;
+      deadline_ = Instant::now() + granted + how_.patience;
       detail = duration_text(granted);
     }
-    client_messages::debug("request '{}': {} after {}{}{}", question_.request, kind,
-                           duration_for_reading(Instant::now() - start_),
-                           detail.empty() ? "" : ": ", detail);
-    was_answered_ = true;
-    for (const auto& [word, last] : {std::pair{"done", Kind::kDone},
-                                     {"refused", Kind::kRefused},
-                                     {"timed_out", Kind::kTimedOut},
-                                     {"invalid", Kind::kInvalid}}) {
-      if (kind == word) {
-        Reply reply = without_answer(last, text_at(answer, "reason"));
-        if (reply.why.empty() && last != Kind::kDone) {
-          reply.why = fmt::format("the server answered '{}' and gave no reason", word);
-        }
-        reply.answer = line;
-        return reply;
+    debug("request '{}': {} after {}{}{}", question_.request, answer.kind,
+          duration_for_reading(Instant::now() - start_), detail.empty() ? "" : ": ", detail);
+    if (std::ranges::find(kLastKinds, answer.kind) == kLastKinds.end()) {
+      if (how_.on_answer) {
+        how_.on_answer(answer.fields);
       }
+      return std::nullopt;
     }
-    // An unknown answer comes from another version of the server, and is not the last one.
-    if (on_answer_) {
-      on_answer_(line);
+    why_no_answer_ = "it announced its end, and still runs";
+    if (answer.reason.empty()) {
+      answer.reason = fmt::format("the server answered '{}' and gave no reason", answer.kind);
     }
-    return std::nullopt;
+    answer.text = std::move(line);
+    answer.parser = parser_;
+    return answer;
   }
 
-  const ServerLocation& place_;
   const wire::Question& question_;
-  const Duration patience_;
-  const OnAnswer& on_answer_;
-  const WhileWaiting& while_waiting_;
-  const Instant start_;
-  Instant deadline_;
-  Connection connection_;
-  std::string unread_;
-  std::optional<Reply> last_;  // of a shutdown: the server hangs up when it ends
-  bool was_answered_ = false;
-  simdjson::dom::parser parser_;
+  const Asking& how_;
+  const pid_t maker_ = ::getpid();
+  const Instant start_ = Instant::now();
+  Instant deadline_ = start_ + how_.patience;
+  KeptFd connection_;
+  const char* why_no_answer_ = "it accepts no connection";
+  std::shared_ptr<simdjson::dom::parser> parser_ = std::make_shared<simdjson::dom::parser>();
 };
 
 }  // namespace
@@ -360,9 +294,81 @@ void wait_for(Duration time, const WhileWaiting& while_waiting) {
   }
 }
 
-Reply ask(const ServerLocation& place, const wire::Question& question, Duration patience,
-          const OnAnswer& on_answer, const WhileWaiting& while_waiting) {
-  return Asking(place, question, patience, on_answer, while_waiting).run();
+Answer ask(const wire::Question& question, const Asking& how) {
+  wire::Question sent = question;
+  if (sent.wait_s == 0) {
+    sent.wait_s = wait_seconds(how.patience);
+  }
+  try {
+    return Request(sent, how).ask();
+  } catch (const RpcTimeoutError& error) {
+    debug("request '{}': withdrawn: {}", sent.request, error.what());
+    throw;
+  } catch (const TimerError& error) {
+    debug("request '{}': {}", sent.request, error.what());
+    throw;
+  }
+}
+
+wire::Question shutdown_question(ShutdownMode mode, Duration wait) {
+  const ShutdownWords& words = *std::ranges::find(kShutdownModes, mode, &ShutdownWords::mode);
+  wire::Question question;
+  question.request = "shutdown";
+  question.wait_s = wait_seconds(wait);
+  question.graceful = words.graceful;
+  question.force = words.force;
+  return question;
+}
+
+Obstacles obstacles_in(simdjson::dom::object answer) {
+  Obstacles found;
+  found.open_scope_count = static_cast<std::size_t>(count_at(answer, "open_scope_count"));
+  for (const auto each : objects_at(answer, "open_scopes")) {
+    found.scopes.push_back({.pid = pid_at(each, "pid"),
+                            .rank = rank_at(each),
+                            .scope = text_at(each, "scope"),
+                            .elapsed = duration_at(each, "elapsed_s").value_or(Duration{}),
+                            .remaining = duration_at(each, "remaining_s")});
+  }
+  for (const auto each : objects_at(answer, "workers")) {
+    found.workers.push_back({pid_at(each, "pid"), text_at(each, "comm"), rank_at(each)});
+  }
+  return found;
+}
+
+std::string open_scopes_text(const Obstacles& obstacles) {
+  std::vector<std::string> words;
+  for (const OpenScope& scope : obstacles.scopes) {
+    words.push_back(fmt::format("'{}' of pid {}{}", printable(scope.scope), scope.pid,
+                                scope.rank ? fmt::format(" (rank {})", *scope.rank) : ""));
+  }
+  return listed(words, std::max(obstacles.open_scope_count, words.size()));
+}
+
+bool is_draining(simdjson::dom::object answer) {
+  bool is_on = false;
+  return answer["draining"].get(is_on) == simdjson::SUCCESS && is_on;
+}
+
+pid_t pid_at(simdjson::dom::object object, std::string_view key) {
+  return static_cast<pid_t>(integer_at(object, key).value_or(0));
+}
+
+std::optional<int> rank_at(simdjson::dom::object object) {
+  const auto rank = integer_at(object, "rank");
+  return rank ? std::optional(as_rank(*rank)) : std::nullopt;
+}
+
+int as_rank(std::int64_t number) {
+  return static_cast<int>(std::clamp<std::int64_t>(number, -1, std::numeric_limits<int>::max()));
+}
+
+std::optional<Duration> duration_at(simdjson::dom::object object, std::string_view key) {
+  constexpr double kMost = 1e9;  // far within what nanoseconds can hold
+  const auto seconds = number_at(object, key);
+  return seconds ? std::optional(std::chrono::duration_cast<Duration>(
+                       std::chrono::duration<double>(std::clamp(*seconds, -kMost, kMost))))
+                 : std::nullopt;
 }
 
 }  // namespace filetimer

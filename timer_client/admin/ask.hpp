@@ -1,13 +1,25 @@
-// Sends a control request and waits for its answers, see "Control requests" in docs/protocol.md.
-// The functions have no state and start no thread; any thread may call them.
+// Sends a control request and waits for its answers, see "Control requests" in docs/protocol.md;
+// and what answers say. The functions have no state and start no thread; any thread may call them.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <filetimer/admin.hpp>
 #include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/clock.hpp"
+#include "common/json_fields.hpp"
 #include "common/wire.hpp"
 #include "timer_client/client/server/server_location.hpp"
 
@@ -16,38 +28,95 @@ namespace filetimer {
 // The limit of one answer. An answer that lists many scopes has some kilobytes.
 inline constexpr std::size_t kMaxAnswerBytes = std::size_t{4} << 20;
 
-struct Reply {
-  enum class Kind {
-    // The server's last answer:
-    kDone,  // after a shutdown the server has ended, too
-    kRefused,
-    kTimedOut,
-    kInvalid,
-    // There is no last answer:
-    kNoAnswer,    // the server did not answer in time
-    kServerGone,  // the server ended before its last answer
-    kNoServer,    // no server runs, or it answers no control requests
-    kFailed,      // a system call failed, or the answer cannot be read
-  };
-  Kind kind = Kind::kFailed;
-  std::string answer;  // the last answer, a JSON object; empty from kNoAnswer on
-  std::string why;     // one clear line for all kinds but kDone
+// The last answer to a request.
+struct Answer {
+  std::string kind;                               // "done", "refused", "timed_out" or "invalid"
+  std::string reason;                             // one clear line, unless it is done
+  std::string text;                               // the whole answer, without its newline
+  std::shared_ptr<simdjson::dom::parser> parser;  // has what `fields` views
+  simdjson::dom::object fields;
   Duration waited{};
 };
 
 // Called with each answer that is not the last one.
-using OnAnswer = std::function<void(std::string_view answer)>;
+using OnAnswer = std::function<void(simdjson::dom::object answer)>;
 
 // Called before each wait, which takes a quarter of a second at most and ends with a signal that
 // this thread handles. An exception that it throws withdraws the request and leaves ask().
 using WhileWaiting = std::function<void()>;
 
-// Sends the request and waits for the last answer. `patience` bounds the wait for the first answer,
-// and again the wait beyond the time that the server grants; kForever: no limit.
-Reply ask(const ServerLocation& place, const wire::Question& question, Duration patience,
-          const OnAnswer& on_answer = {}, const WhileWaiting& while_waiting = {});
+// Where a request goes, and how its answers are waited for.
+struct Asking {
+  ServerLocation place;
+  // Bounds the wait for the first answer, and again the wait beyond the time that the server
+  // grants; kForever: no limit. Also the wait of a request that has none.
+  Duration patience{};
+  OnAnswer on_answer{};
+  WhileWaiting while_waiting{};
+};
+
+// Sends the request and waits for the last answer; after a shutdown that is done, also for the end
+// of the server. Throws the errors of admin.hpp if there is no last answer, or the request is too
+// long.
+Answer ask(const wire::Question& question, const Asking& how);
 
 // Waits for `time`, and calls `while_waiting` as ask() does.
 void wait_for(Duration time, const WhileWaiting& while_waiting);
+
+// Returns a wait as a request has it.
+inline double wait_seconds(Duration wait) {
+  return wait == kForever ? std::numeric_limits<double>::infinity() : in_seconds(wait);
+}
+
+// A mode of shutdown as users write it in the shell, and its keys in the request.
+struct ShutdownWords {
+  ShutdownMode mode;
+  std::string_view word;
+  std::string_view graceful;
+  bool force;
+};
+inline constexpr std::array<ShutdownWords, 6> kShutdownModes{{
+    {ShutdownMode::kGraceful, "graceful", "scopes", false},
+    {ShutdownMode::kGracefulOrNow, "graceful_or_now", "scopes", true},
+    {ShutdownMode::kWorkers, "workers", "workers", false},
+    {ShutdownMode::kWorkersOrNow, "workers_or_now", "workers", true},
+    {ShutdownMode::kIfIdle, "if_idle", "", false},
+    {ShutdownMode::kNow, "now", "", true},
+}};
+wire::Question shutdown_question(ShutdownMode mode, Duration wait);
+
+// --- what answers say; a key that is missing counts as zero or empty ---
+
+// The scopes and workers that a "refused", "timed_out" or "waiting" answer lists.
+struct Obstacles {
+  std::size_t open_scope_count = 0;
+  std::vector<OpenScope> scopes;
+  struct Worker {
+    pid_t pid = 0;
+    std::string comm;
+    std::optional<int> rank;
+  };
+  std::vector<Worker> workers;
+};
+Obstacles obstacles_in(simdjson::dom::object answer);
+// Returns "'step' of pid 12 (rank 3), 'save' of pid 13 and 4 more"; empty when none is listed.
+std::string open_scopes_text(const Obstacles& obstacles);
+
+pid_t pid_at(simdjson::dom::object object, std::string_view key);
+std::optional<int> rank_at(simdjson::dom::object object);
+int as_rank(std::int64_t number);
+// Returns a number of seconds.
+std::optional<Duration> duration_at(simdjson::dom::object object, std::string_view key);
+bool is_draining(simdjson::dom::object answer);
+
+// Returns "3, 5, 7 and 12 more": the first eight of `count`; empty when `words` has none.
+template <class Word>
+std::string listed(const std::vector<Word>& words, std::size_t count) {
+  const auto named = std::span(words).first(std::min<std::size_t>(words.size(), 8));
+  const std::string text = fmt::format("{}", fmt::join(named, ", "));
+  return named.empty() || named.size() == count
+             ? text
+             : fmt::format("{} and {} more", text, count - named.size());
+}
 
 }  // namespace filetimer

@@ -26,7 +26,6 @@ using namespace std::chrono_literals;
 using namespace filetimer;
 using testing::AnsweringServer;
 using Answers = testing::AnsweringServer::Answers;
-using Kind = Reply::Kind;
 
 namespace {
 
@@ -43,9 +42,32 @@ wire::Question question(std::string_view request, double wait_s = 60) {
   return asked;
 }
 
-Reply ask_in(const std::string& dir, std::string_view request,
-             Duration patience = testing::kBound) {
-  return ask(place_in(dir), question(request), patience);
+// What ask() returns or throws.
+struct Outcome {
+  std::string kind;  // that of the answer, or "no answer", "no server" or "failed"
+  std::string why;
+  std::string text;
+};
+
+Outcome outcome_of(const wire::Question& asked, const Asking& how) {
+  try {
+    const Answer answer = ask(asked, how);
+    CHECK(answer.waited > Duration{});
+    return {answer.kind, answer.reason, answer.text};
+  } catch (const RpcTimeoutError& error) {
+    CHECK(error.request == asked.request);
+    CHECK(error.waited > Duration{});
+    return {"no answer", error.what(), ""};
+  } catch (const ServerUnavailable& error) {
+    return {"no server", error.what(), ""};
+  } catch (const TimerError& error) {
+    return {"failed", error.what(), ""};
+  }
+}
+
+Outcome ask_in(const std::string& dir, std::string_view request,
+               Duration patience = testing::kBound) {
+  return outcome_of(question(request), {.place = place_in(dir), .patience = patience});
 }
 
 // A server in its own process, which holds the lock of the status page and accepts no connection.
@@ -87,10 +109,9 @@ TEST_CASE("a request is one packet, and its answer arrives on the same connectio
     std::filesystem::create_directory(dir);
   }
   AnsweringServer server(dir, R"({"answer": "done", "server_pid": 4711})");
-  const Reply reply = ask_in(dir, "ping");
-  CHECK(reply.kind == Kind::kDone);
-  CHECK(reply.answer == R"({"answer": "done", "server_pid": 4711})");
-  CHECK(reply.waited > Duration{});
+  const Outcome got = ask_in(dir, "ping");
+  CHECK(got.kind == "done");
+  CHECK(got.text == R"({"answer": "done", "server_pid": 4711})");
   CHECK(server.asked() == std::vector{question("ping")});
 }
 
@@ -111,10 +132,12 @@ TEST_CASE("a wait that the server grants moves the deadline") {
       }
     });
     const Instant asked = Instant::now();
-    const Reply reply = ask(place_in(folder.path()), question("rendezvous"), patience,
-                            [&](std::string_view) { is_first(First::kHeard); });
+    const Outcome got =
+        outcome_of(question("rendezvous"), {.place = place_in(folder.path()),
+                                            .patience = patience,
+                                            .on_answer = [&](auto) { is_first(First::kHeard); }});
     if (first == First::kHeard) {
-      CHECK(reply.kind == Kind::kDone);
+      CHECK(got.kind == "done");
       CHECK(Instant::now() - asked > patience);
     }
     return first == First::kHeard;
@@ -129,12 +152,14 @@ TEST_CASE("intermediate answers are passed to the caller, and unknown ones do no
     answers.say_raw("ew\"}\n{\"answer\": \"refused\", \"reason\": \"it is busy\"}\n");
   });
   std::vector<std::string> seen;
-  const Reply reply = ask(place_in(folder.path()), question("shutdown"), testing::kBound,
-                          [&](std::string_view answer) { seen.emplace_back(answer); });
-  CHECK(reply.kind == Kind::kRefused);
-  CHECK(reply.why == "it is busy");
-  CHECK(seen == std::vector<std::string>{R"({"answer": "granted", "wait_s": 60})",
-                                         R"({"answer": "waiting"})", R"({"answer": "new"})"});
+  const auto note = [&](simdjson::dom::object answer) { seen.push_back(simdjson::minify(answer)); };
+  const Outcome got = outcome_of(
+      question("shutdown"),
+      {.place = place_in(folder.path()), .patience = testing::kBound, .on_answer = note});
+  CHECK(got.kind == "refused");
+  CHECK(got.why == "it is busy");
+  CHECK(seen == std::vector<std::string>{R"({"answer":"granted","wait_s":60})",
+                                         R"({"answer":"waiting"})", R"({"answer":"new"})"});
 }
 
 TEST_CASE("an answer may be longer than a packet") {
@@ -142,7 +167,7 @@ TEST_CASE("an answer may be longer than a packet") {
   const std::string line =
       R"({"answer": "done", "log": ")" + std::string(std::size_t{300'000}, 'x') + R"("})";
   AnsweringServer server(folder.path(), line);
-  CHECK(ask_in(folder.path(), "status").answer == line);
+  CHECK(ask_in(folder.path(), "status").text == line);
 }
 
 TEST_CASE("an answer that is no JSON object, or endless, is a failure") {
@@ -161,9 +186,9 @@ TEST_CASE("an answer that is no JSON object, or endless, is a failure") {
     answers.say_raw(text);
     answers.wait_until_hung_up();
   });
-  const Reply reply = ask_in(folder.path(), "status");
-  CHECK(reply.kind == Kind::kFailed);
-  CHECK_FALSE(reply.why.empty());
+  const Outcome got = ask_in(folder.path(), "status");
+  CHECK(got.kind == "failed");
+  CHECK_FALSE(got.why.empty());
 }
 
 TEST_CASE("a child that is forked during a request leaves the answer to its parent") {
@@ -183,26 +208,30 @@ TEST_CASE("a child that is forked during a request leaves the answer to its pare
       may_answer.notify_all();
     }
   };
-  const Reply reply =
-      ask(place_in(folder.path()), question("ping"), testing::kBound, {}, fork_once);
+  const Outcome got = outcome_of(
+      question("ping"),
+      {.place = place_in(folder.path()), .patience = testing::kBound, .while_waiting = fork_once});
   if (::getpid() != parent) {
-    ::_exit(reply.kind == Kind::kFailed && testing::contains(reply.why, "was forked") ? 0 : 1);
+    ::_exit(got.kind == "failed" && testing::contains(got.why, "was forked") ? 0 : 1);
   }
   CHECK(child_status == 0);
-  CHECK(reply.kind == Kind::kDone);
+  CHECK(got.kind == "done");
 }
 
 TEST_CASE("a server that ends without an answer is noticed before the timeout") {
+  constexpr const char* kEnded = "ended before it answered 'status'";
   const testing::TempFolder folder;
   SUBCASE("when it has the request") {
     AnsweringServer server(folder.path(), [](const wire::Question&, Answers&) {});
-    CHECK(ask_in(folder.path(), "status", kForever).kind == Kind::kServerGone);
+    CHECK(testing::contains(ask_in(folder.path(), "status", kForever).why, kEnded));
   }
   SUBCASE("before it accepts the connection") {
     DeafServer server(folder.path());
-    CHECK(ask(place_in(folder.path()), question("status"), kForever, {}, [&] {
-            server.end();
-          }).kind == Kind::kServerGone);
+    const Outcome got = outcome_of(question("status"), {.place = place_in(folder.path()),
+                                                        .patience = kForever,
+                                                        .while_waiting = [&] { server.end(); }});
+    CHECK(got.kind == "no server");
+    CHECK(testing::contains(got.why, kEnded));
   }
 }
 
@@ -211,9 +240,9 @@ TEST_CASE("a stopped server is distinguished from a silent one") {
   DeafServer server(folder.path());
   CHECK(testing::contains(ask_in(folder.path(), "status", kShort).why, "its process is alive"));
   server.stop();
-  const Reply reply = ask_in(folder.path(), "status", kShort);
-  CHECK(reply.kind == Kind::kNoAnswer);
-  CHECK(testing::contains(reply.why, "its process is stopped"));
+  const Outcome got = ask_in(folder.path(), "status", kShort);
+  CHECK(got.kind == "no answer");
+  CHECK(testing::contains(got.why, "its process is stopped"));
 }
 
 TEST_CASE("a request waits while too many clients wait to be accepted") {
@@ -223,9 +252,9 @@ TEST_CASE("a request waits while too many clients wait to be accepted") {
   const UniqueFd other(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   REQUIRE(::connect(other.get(), address->get(), ControlAddress::size()) == 0);
   SUBCASE("in vain") {
-    const Reply reply = ask_in(folder.path(), "ping", kShort);
-    CHECK(reply.kind == Kind::kNoAnswer);
-    CHECK(testing::contains(reply.why, "it accepts no connection"));
+    const Outcome got = ask_in(folder.path(), "ping", kShort);
+    CHECK(got.kind == "no answer");
+    CHECK(testing::contains(got.why, "it accepts no connection"));
   }
   SUBCASE("until there is room") {
     std::vector<UniqueFd> accepted;
@@ -235,8 +264,10 @@ TEST_CASE("a request waits while too many clients wait to be accepted") {
         REQUIRE(::send(accepted.back().get(), "{\"answer\":\"done\"}\n", 18, 0) == 18);
       }
     };
-    CHECK(ask(place_in(folder.path()), question("ping"), testing::kBound, {}, accept_and_answer)
-              .kind == Kind::kDone);
+    CHECK(outcome_of(question("ping"), {.place = place_in(folder.path()),
+                                        .patience = testing::kBound,
+                                        .while_waiting = accept_and_answer})
+              .kind == "done");
     CHECK(accepted.size() == 2);
   }
 }
@@ -250,7 +281,7 @@ TEST_CASE("a shutdown returns when the server has ended") {
       ::poll(nullptr, 0, static_cast<int>(kShort / 1ms));
       ended = true;
     });
-    CHECK(ask_in(folder.path(), "shutdown").kind == Kind::kDone);
+    CHECK(ask_in(folder.path(), "shutdown").kind == "done");
     CHECK(ended);
   }
   SUBCASE("which must happen within the timeout") {
@@ -260,9 +291,9 @@ TEST_CASE("a shutdown returns when the server has ended") {
         answers.say(R"({"answer": "done", "open_scope_count": 0})");
         answers.wait_until_hung_up();
       });
-      const Reply reply = ask_in(folder.path(), "shutdown", patience);
-      CHECK(reply.kind == Kind::kNoAnswer);
-      return testing::contains(reply.why, "it announced its end, and still runs");
+      const Outcome got = ask_in(folder.path(), "shutdown", patience);
+      CHECK(got.kind == "no answer");
+      return testing::contains(got.why, "it announced its end, and still runs");
     });
   }
 }
@@ -270,31 +301,31 @@ TEST_CASE("a shutdown returns when the server has ended") {
 TEST_CASE("a request without a server fails with the reason") {
   const testing::TempFolder folder;
   SUBCASE("no pipe") {
-    const Reply reply = ask_in(folder.path(), "ping");
-    CHECK(reply.kind == Kind::kNoServer);
-    CHECK(reply.why ==
-          "no timer server at '" + folder.path("requests") + "': there is no such pipe");
+    const Outcome got = ask_in(folder.path(), "ping");
+    CHECK(got.kind == "no server");
+    CHECK(got.why == "no timer server at '" + folder.path("requests") + "': there is no such pipe");
   }
   SUBCASE("a pipe that no process reads, and a socket that none listens on") {
     testing::Pipe pipe(folder.path("requests"));
     pipe.close();
     (void)testing::listen_in(folder.path(), 1);
-    const Reply reply = ask_in(folder.path(), "ping");
-    CHECK(reply.kind == Kind::kNoServer);
-    CHECK(testing::contains(reply.why, "no process reads it"));
+    const Outcome got = ask_in(folder.path(), "ping");
+    CHECK(got.kind == "no server");
+    CHECK(testing::contains(got.why, "no process reads it"));
   }
   SUBCASE("a server without a socket") {
     testing::Pipe pipe(folder.path("requests"));
-    const Reply reply = ask_in(folder.path(), "ping");
-    CHECK(reply.kind == Kind::kNoServer);
-    CHECK(testing::contains(reply.why, "answers no control requests"));
+    const Outcome got = ask_in(folder.path(), "ping");
+    CHECK(got.kind == "no server");
+    CHECK(testing::contains(got.why, "answers no control requests"));
     CHECK(pipe.is_silent());
   }
   SUBCASE("a pipe whose folder is not known") {
     testing::Pipe pipe(folder.path("requests"));
-    const Reply reply = ask({.pipe = pipe.path(), .run_folder = {}}, question("ping"), kForever);
-    CHECK(reply.kind == Kind::kNoServer);
-    CHECK(testing::contains(reply.why, "answers no control requests"));
+    const Outcome got = outcome_of(
+        question("ping"), {.place = {.pipe = pipe.path(), .run_folder = {}}, .patience = kForever});
+    CHECK(got.kind == "no server");
+    CHECK(testing::contains(got.why, "answers no control requests"));
     CHECK(pipe.is_silent());
   }
 }

@@ -13,7 +13,7 @@
 #include "common/json_fields.hpp"
 #include "common/json_writer.hpp"
 #include "common/text.hpp"
-#include "timer_client/admin/requests.hpp"
+#include "timer_client/admin/ask.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/commands/views.hpp"
@@ -44,26 +44,6 @@ void finish_help(CLI::App& app, AskOptions& options, const std::string& footer) 
                       "[$FILETIMER_RPC_TIMEOUT, else 60s]");
   app.footer(footer +
              "\n\nExit codes: 0 done, 1 failed, 2 usage, 4 no server, 5 timed out, 6 refused.");
-}
-
-int exit_code_of(Reply::Kind kind) {
-  using Kind = Reply::Kind;
-  switch (kind) {
-    case Kind::kDone:
-      return kExitDone;
-    case Kind::kRefused:
-      return kExitRefused;
-    case Kind::kTimedOut:
-    case Kind::kNoAnswer:
-      return kExitTimedOut;
-    case Kind::kInvalid:
-      return kExitUsage;
-    case Kind::kServerGone:
-    case Kind::kNoServer:
-      return kExitNoServer;
-    default:
-      return kExitFailed;
-  }
 }
 
 int failed(std::string_view why, int code) {
@@ -107,7 +87,8 @@ std::string tables_of(const Obstacles& obstacles, Screen screen) {
   return text;
 }
 
-// Calls `run` with the place of the server and the timeout. Writes an error if one is not known.
+// Calls `run` with the place of the server and the timeout. Writes the error that it throws, or why
+// one of them is not known.
 int with_place(const AskOptions& options,
                const std::function<int(const ServerLocation&, Duration)>& run) {
   const ServerLocation place =
@@ -119,37 +100,50 @@ int with_place(const AskOptions& options,
     return failed(timeout.error().message, kExitUsage);
   }
   int why_not = 0;
-  if (!place.run_folder.empty()) {
-    return run(place, *timeout);
-  }
-  if (has_reader(place.pipe, why_not)) {
+  if (place.run_folder.empty() && has_reader(place.pipe, why_not)) {
     return failed(fmt::format("the runtime directory of '{}' is not known, and answers come "
                               "through it: expected --dir DIR",
                               place.pipe),
                   kExitUsage);
   }
-  return failed(fmt::format("no timer server at '{}': {}", place.pipe, why_no_reader(why_not)),
-                kExitNoServer);
+  if (place.run_folder.empty()) {
+    return failed(fmt::format("no timer server at '{}': {}", place.pipe, why_no_reader(why_not)),
+                  kExitNoServer);
+  }
+  try {
+    return run(place, *timeout);
+  } catch (const RendezvousTimeoutError& error) {
+    return failed(error.what(), kExitTimedOut);
+  } catch (const RpcTimeoutError& error) {
+    return failed(error.what(), kExitTimedOut);
+  } catch (const ServerUnavailable& error) {
+    return failed(error.what() + servers_below(place.run_folder), kExitNoServer);
+  } catch (const ServerBusy& error) {
+    return failed(error.what(), kExitRefused);
+  } catch (const InvalidArgument& error) {
+    return failed(error.what(), kExitUsage);
+  } catch (const TimerError& error) {
+    return failed(error.what(), kExitFailed);
+  }
 }
 
-// Sends the request and returns the exit code of `use`, which gets the answer. Without an answer,
-// writes a line about the reason and a table of what is open, and returns the exit code for it.
-int send_and_print(const AskOptions& options, wire::Question question,
-                   const std::function<int(const Reply&)>& use, const OnAnswer& on_answer = {}) {
+// Sends the request and returns the exit code of `use`, which gets the answer if it is "done". For
+// another one writes its reason and a table of what is open, and returns the exit code for it.
+int send_and_print(const AskOptions& options, const wire::Question& question,
+                   const std::function<int(const Answer&)>& use, const OnAnswer& on_answer = {}) {
   return with_place(options, [&](const ServerLocation& place, Duration timeout) {
-    if (question.wait_s == 0) {
-      question.wait_s = wait_seconds(timeout);
+    const Answer answer =
+        ask(question, {.place = place, .patience = timeout, .on_answer = on_answer});
+    if (answer.kind == "done") {
+      return use(answer);
     }
-    const Reply reply = ask(place, question, timeout, on_answer);
-    if (reply.kind == Reply::Kind::kDone) {
-      return use(reply);
-    }
-    complain(reply.kind == Reply::Kind::kNoServer ? reply.why + servers_below(place.run_folder)
-                                                  : reply.why);
+    complain(answer.reason);
     Output out;
-    out.write(tables_of(obstacles_in(reply.answer), screen_of(out.fd())));
+    out.write(tables_of(obstacles_in(answer.fields), screen_of(out.fd())));
     out.finish();
-    return exit_code_of(reply.kind);
+    return answer.kind == "refused"     ? kExitRefused
+           : answer.kind == "timed_out" ? kExitTimedOut
+                                        : kExitUsage;
   });
 }
 
@@ -173,30 +167,21 @@ struct ShowAnswer {
   bool json = false;
 };
 
-int show_ping(const Reply& reply, bool json) {
-  const double waited_ms = std::chrono::duration<double, std::milli>(reply.waited).count();
-  simdjson::dom::parser parser;
-  simdjson::dom::object answer;
-  if (parser.parse(reply.answer).get_object().get(answer) != simdjson::SUCCESS) {
-    return kExitFailed;
-  }
-  const std::int64_t pid = integer_at(answer, "server_pid").value_or(0);
+int show_ping(const Answer& answer, bool json) {
+  const double waited_ms = in_milliseconds(answer.waited);
+  const pid_t pid = pid_at(answer.fields, "server_pid");
   if (!json) {
     return print(fmt::format("pid {} answered in {:.2f} ms\n", pid, waited_ms));
   }
   JsonWriter line;
-  line.field("server_pid", pid).field("server_version", text_at(answer, "server_version"));
+  line.field("server_pid", pid);
+  line.field("server_version", text_at(answer.fields, "server_version"));
   line.fixed("answered_ms", waited_ms, 3);
   return print(std::move(line).finish() + "\n");
 }
 
 // Returns the lines that most questions are about. `status --all` has the rest.
-std::string summary_of(const std::string& text) {
-  simdjson::dom::parser parser;
-  simdjson::dom::object answer;
-  if (parser.parse(text).get_object().get(answer) != simdjson::SUCCESS) {
-    return text + "\n";
-  }
+std::string summary_of(simdjson::dom::object answer) {
   const auto count = [&](std::string_view key, std::string_view what) {
     return fmt::format("{} {}", count_at(answer, key), what);
   };
@@ -264,9 +249,9 @@ int run_dump(const DumpOptions& options) {
   wire::Question request = question("dump");
   request.rank = as_int(options.rank);
   request.worker = as_int(options.pid);
-  return send_and_print(options.ask, request, [&](const Reply& reply) {
+  return send_and_print(options.ask, request, [&](const Answer& answer) {
     Output out;
-    out.write(options.json ? reply.answer + "\n" : dump_page(reply.answer, wants_colour(out.fd())));
+    out.write(options.json ? answer.text + "\n" : dump_page(answer.text, wants_colour(out.fd())));
     return out.finish();
   });
 }
@@ -278,14 +263,13 @@ struct DrainOptions {
   bool off = false;
 };
 
-int show_drain(const Reply& reply) {
-  const DrainResult result = drain_in(reply.answer);
-  return print(result.draining
-                   ? fmt::format("draining: {} open, new scopes are not watched\n",
-                                 result.open_scope_count == 1
-                                     ? std::string("1 scope is")
-                                     : fmt::format("{} scopes are", result.open_scope_count))
-                   : "not draining: new scopes are watched\n");
+int show_drain(const Answer& answer) {
+  const std::int64_t open = count_at(answer.fields, "open_scope_count");
+  return print(
+      is_draining(answer.fields)
+          ? fmt::format("draining: {} open, new scopes are not watched\n",
+                        open == 1 ? std::string("1 scope is") : fmt::format("{} scopes are", open))
+          : "not draining: new scopes are watched\n");
 }
 
 // This is also the default of AdminClient::shutdown().
@@ -298,7 +282,7 @@ struct ShutdownArguments {
 };
 
 // Returns the scopes or workers that the server waits for; empty: the answer names none.
-std::string waited_for(std::string_view answer) {
+std::string waited_for(simdjson::dom::object answer) {
   const Obstacles obstacles = obstacles_in(answer);
   std::vector<std::string> workers;
   for (const auto& worker : obstacles.workers) {
@@ -311,15 +295,16 @@ std::string waited_for(std::string_view answer) {
 int run_shutdown(const ShutdownArguments& options) {
   std::string last;
   return send_and_print(
-      options.ask, question_of(options.mode, options.timeout.value_or(kDefaultShutdownTimeout)),
-      [](const Reply& reply) {
-        if (const std::size_t open = obstacles_in(reply.answer).open_scope_count; open > 0) {
+      options.ask,
+      shutdown_question(options.mode, options.timeout.value_or(kDefaultShutdownTimeout)),
+      [](const Answer& answer) {
+        if (const std::int64_t open = count_at(answer.fields, "open_scope_count"); open > 0) {
           complain(fmt::format("{} left open", open == 1 ? std::string("1 scope was")
                                                          : fmt::format("{} scopes were", open)));
         }
         return kExitDone;
       },
-      [&](std::string_view answer) {
+      [&](simdjson::dom::object answer) {
         if (std::string now = waited_for(answer); !now.empty() && now != last) {
           complain("waiting for " + now);
           last = std::move(now);
@@ -336,34 +321,16 @@ struct RendezvousArguments {
   std::optional<Duration> backoff;
 };
 
-int meet(const RendezvousArguments& options, const ServerLocation& place, Duration rpc_timeout) {
-  RendezvousOptions meeting = options.meeting;
-  meeting.timeout = *options.timeout;
-  meeting.backoff = options.backoff ? Timeout(*options.backoff) : meeting.backoff;
-  const AdminClient admin(
-      {.dir = place.run_folder, .fifo = place.pipe, .rpc_timeout = rpc_timeout});
-  const RendezvousResult met = admin.rendezvous(meeting);
-  return print(fmt::format("rendezvous '{}', round {}: all {} ranks have joined\n",
-                           printable(meeting.name), met.round, meeting.world));
-}
-
 int run_rendezvous(const RendezvousArguments& options) {
   return with_place(options.ask, [&](const ServerLocation& place, Duration rpc_timeout) {
-    try {
-      return meet(options, place, rpc_timeout);
-    } catch (const RendezvousTimeoutError& error) {
-      return failed(error.what(), kExitTimedOut);
-    } catch (const RpcTimeoutError& error) {
-      return failed(error.what(), kExitTimedOut);
-    } catch (const ServerUnavailable& error) {
-      return failed(error.what(), kExitNoServer);
-    } catch (const ServerBusy& error) {
-      return failed(error.what(), kExitRefused);
-    } catch (const InvalidArgument& error) {
-      return failed(error.what(), kExitUsage);
-    } catch (const TimerError& error) {
-      return failed(error.what(), kExitFailed);
-    }
+    RendezvousOptions meeting = options.meeting;
+    meeting.timeout = *options.timeout;
+    meeting.backoff = options.backoff ? Timeout(*options.backoff) : meeting.backoff;
+    const AdminClient admin(
+        {.dir = place.run_folder, .fifo = place.pipe, .rpc_timeout = rpc_timeout});
+    const RendezvousResult met = admin.rendezvous(meeting);
+    return print(fmt::format("rendezvous '{}', round {}: all {} ranks have joined\n",
+                             printable(meeting.name), met.round, meeting.world));
   });
 }
 
@@ -377,8 +344,8 @@ Command add_ping(CLI::App& root) {
               "Example:\n"
               "  timer_client ping --rpc-timeout 2s || echo 'no server'");
   return {app, [options] {
-            return send_and_print(options->ask, question("ping"), [&](const Reply& reply) {
-              return show_ping(reply, options->json);
+            return send_and_print(options->ask, question("ping"), [&](const Answer& answer) {
+              return show_ping(answer, options->json);
             });
           }};
 }
@@ -393,10 +360,10 @@ Command add_status(CLI::App& root) {
               "  timer_client status\n"
               "  timer_client status --json | jq .may");
   return {app, [options] {
-            return send_and_print(options->ask, question("status"), [&](const Reply& reply) {
-              return print(options->json  ? reply.answer + "\n"
-                           : options->all ? status_page(reply.answer)
-                                          : summary_of(reply.answer));
+            return send_and_print(options->ask, question("status"), [&](const Answer& answer) {
+              return print(options->json  ? answer.text + "\n"
+                           : options->all ? status_page(answer.text)
+                                          : summary_of(answer.fields));
             });
           }};
 }

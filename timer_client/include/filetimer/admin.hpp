@@ -46,7 +46,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace filetimer {
@@ -57,23 +56,16 @@ namespace filetimer {
 // that the call waited, and whether the server's process is alive, stopped or gone.
 class RpcTimeoutError : public TimerError {
  public:
-  RpcTimeoutError(const std::string& what, std::string asked, std::chrono::nanoseconds time)
-      : TimerError(what), request(std::move(asked)), waited(time) {}
+  using TimerError::TimerError;
   std::string request;  // "status"
-  std::chrono::nanoseconds waited;
+  std::chrono::nanoseconds waited{};
 };
 
 // Thrown when not all ranks joined a rendezvous in time. what() names the ranks that are missing,
 // and those that had joined and left again.
 class RendezvousTimeoutError : public TimerError {
  public:
-  RendezvousTimeoutError(const std::string& what, std::string which, std::vector<int> came,
-                         std::vector<int> did_not, std::vector<int> gone)
-      : TimerError(what),
-        name(std::move(which)),
-        joined(std::move(came)),
-        missing(std::move(did_not)),
-        left(std::move(gone)) {}
+  using TimerError::TimerError;
   std::string name;
   std::vector<int> joined;  // ranks, as the next two
   std::vector<int> missing;
@@ -93,16 +85,10 @@ struct OpenScope {
 // what() has the reason and the scopes.
 class ServerBusy : public TimerError {
  public:
-  ServerBusy(const std::string& what, std::string why, bool was_timeout, std::size_t count,
-             std::vector<OpenScope> scopes)
-      : TimerError(what),
-        reason(std::move(why)),
-        timed_out(was_timeout),
-        open_scope_count(count),
-        open_scopes(std::move(scopes)) {}
+  using TimerError::TimerError;
   std::string reason;
-  bool timed_out;  // the server waited for the `wait` of shutdown() first
-  std::size_t open_scope_count;
+  bool timed_out = false;  // the server waited for the `wait` of shutdown() first
+  std::size_t open_scope_count = 0;
   std::vector<OpenScope> open_scopes;  // at most 64 of them
 };
 
