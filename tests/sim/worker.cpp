@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "timer_client/client/page/page_scope.hpp"
-#include "timer_client/client/pipe/pipe_request.hpp"
+#include "timer_client/client/pipe/pipe_line.hpp"
 
 namespace filetimer::sim {
 namespace {

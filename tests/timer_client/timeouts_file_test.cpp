@@ -1,6 +1,6 @@
 // The file of timeouts: its format, and its effect on scopes.
 // SPDX-License-Identifier: MIT
-#include "timer_client/client/timeouts_file.hpp"
+#include "timer_client/client/page/timeouts_file.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>

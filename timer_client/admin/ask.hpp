@@ -21,7 +21,7 @@
 #include "common/clock.hpp"
 #include "common/json_fields.hpp"
 #include "common/wire.hpp"
-#include "timer_client/client/server/server_location.hpp"
+#include "timer_client/client/server/server_look.hpp"
 
 namespace filetimer {
 

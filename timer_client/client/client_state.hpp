@@ -13,7 +13,6 @@
 
 #include "common/board.hpp"
 #include "common/clock.hpp"
-#include "timer_client/client/fork_watch.hpp"
 #include "timer_client/client/page/page_scope.hpp"
 #include "timer_client/client/process_lock.hpp"
 #include "timer_client/client/process_pages.hpp"

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include "common/duration_text.hpp"
-#include "timer_client/client/warn_after.hpp"
 
 namespace filetimer {
 
@@ -30,6 +29,14 @@ void check_options(const ScopeOptions& options, Duration after) {
   if (options.first_timeout) {
     check_timeout("the first timeout", options.first_timeout->value());
   }
+}
+
+std::string why_no_warn_after(Duration warn_after, Duration timeout) {
+  const std::string at_most = warn_after > kLongestSoft && warn_after < timeout
+                                  ? "at most " + duration_text(kLongestSoft)
+                                  : "less than the timeout, " + duration_text(timeout);
+  return fmt::format("the warning is after {}: expected more than 0 and {}",
+                     duration_text(warn_after), at_most);
 }
 
 PageTerms terms_of(Duration after, const ScopeOptions& options) {

@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <filetimer/timer_client.hpp>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "common/clock.hpp"
+#include "common/due.hpp"
 #include "common/limits.hpp"
 #include "common/scope_page.hpp"
 #include "timer_client/client/page/page_scope.hpp"
@@ -35,6 +37,15 @@ inline bool is_grace(std::optional<Timeout> grace) {
 inline bool is_common(const ScopeOptions& options) {
   return !options.warn_after && !options.first_timeout && !options.signal_first;
 }
+
+// Returns whether a scope with this timeout may have this soft deadline. kForever: the scope has no
+// deadline, which is later than every warning.
+inline bool is_warn_after(std::optional<Duration> warn_after, Duration timeout) {
+  return !warn_after ||
+         (*warn_after > Duration::zero() && *warn_after < timeout && *warn_after <= kLongestSoft);
+}
+// Returns one line about a soft deadline that is not allowed.
+std::string why_no_warn_after(Duration warn_after, Duration timeout);
 
 // Returns the grace period as a slot has it: in whole milliseconds, rounded up.
 inline std::uint32_t grace_ms(Duration grace) {

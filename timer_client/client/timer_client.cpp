@@ -15,11 +15,10 @@
 #include "timer_client/client/client_state.hpp"
 #include "timer_client/client/environment.hpp"
 #include "timer_client/client/messages.hpp"
-#include "timer_client/client/page/abandoned_pages.hpp"
+#include "timer_client/client/page/page_file.hpp"
+#include "timer_client/client/page/timeouts_file.hpp"
 #include "timer_client/client/scope_terms.hpp"
-#include "timer_client/client/server/server_location.hpp"
 #include "timer_client/client/server/server_look.hpp"
-#include "timer_client/client/timeouts_file.hpp"
 
 namespace filetimer {
 namespace {

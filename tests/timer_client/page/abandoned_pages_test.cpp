@@ -1,7 +1,5 @@
 // Pages that no server has seen, of processes that have ended.
 // SPDX-License-Identifier: MIT
-#include "timer_client/client/page/abandoned_pages.hpp"
-
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -17,6 +15,7 @@
 #include "common/scope_page.hpp"
 #include "tests/support/children.hpp"
 #include "tests/timer_client/fake_server.hpp"
+#include "timer_client/client/page/page_file.hpp"
 
 using namespace std::chrono_literals;
 using namespace filetimer;

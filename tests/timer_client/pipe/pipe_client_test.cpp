@@ -17,7 +17,7 @@
 #include "common/limits.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/timer_client/client_fixture.hpp"
-#include "timer_client/client/pipe/pipe_request.hpp"
+#include "timer_client/client/pipe/pipe_line.hpp"
 
 using namespace std::chrono_literals;
 using namespace filetimer;

@@ -23,9 +23,8 @@
 #include "timer_client/cli/commands/scope_pages.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/client/messages.hpp"
-#include "timer_client/client/server/server_location.hpp"
+#include "timer_client/client/scope_terms.hpp"
 #include "timer_client/client/server/server_look.hpp"
-#include "timer_client/client/warn_after.hpp"
 
 namespace filetimer::cli {
 namespace {

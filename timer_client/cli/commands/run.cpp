@@ -27,10 +27,9 @@
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/client/environment.hpp"
 #include "timer_client/client/messages.hpp"
-#include "timer_client/client/pipe/pipe_request.hpp"
-#include "timer_client/client/server/server_location.hpp"
+#include "timer_client/client/pipe/pipe_line.hpp"
+#include "timer_client/client/scope_terms.hpp"
 #include "timer_client/client/server/server_look.hpp"
-#include "timer_client/client/warn_after.hpp"
 
 namespace filetimer::cli {
 namespace {

@@ -20,7 +20,6 @@
 #include "common/run_folder.hpp"
 #include "common/scope_name.hpp"
 #include "common/wire.hpp"
-#include "timer_client/client/fork_watch.hpp"
 #include "timer_client/client/messages.hpp"
 #include "timer_client/client/page/page_scope.hpp"
 #include "timer_client/client/page/stacks_offer.hpp"

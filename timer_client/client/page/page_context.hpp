@@ -7,7 +7,7 @@
 
 #include "common/board.hpp"
 #include "common/scope_page.hpp"
-#include "timer_client/client/page/replaced_timeouts.hpp"
+#include "timer_client/client/page/timeouts_file.hpp"
 
 namespace filetimer {
 

@@ -16,10 +16,10 @@
 #include "common/clock.hpp"
 #include "common/limits.hpp"
 #include "common/wake_protocol.hpp"
-#include "timer_client/client/fork_watch.hpp"
 #include "timer_client/client/page/page_context.hpp"
 #include "timer_client/client/page/page_statistics.hpp"
 #include "timer_client/client/page/thread_slots.hpp"
+#include "timer_client/client/process_lock.hpp"
 
 namespace filetimer {
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "common/page_writer.hpp"
 #include "common/scope_page.hpp"
 #include "timer_client/client/page/page_file.hpp"
 
@@ -71,15 +72,43 @@ class PageStatistics {
   using ByName = std::unordered_map<std::string, SlotStatistics*>;
 
   // Returns an entry for scopes of the name `name`; null if all are in use, or if the disk is full.
-  SlotStatistics* take(PageFile& file, const std::string& name);
+  SlotStatistics* take(PageFile& file, const std::string& name) {
+    if (const auto found = of_ended_threads_.find(name); found != of_ended_threads_.end()) {
+      SlotStatistics* const entry = found->second;
+      of_ended_threads_.erase(found);
+      note_whether_more();
+      return entry;
+    }
+    if (used_ >= kMaxStatistics || !file.allocate_statistics(used_)) {
+      return nullptr;
+    }
+    const PageLayout page = file.layout();
+    SlotStatistics& entry = page.statistics(used_);
+    write_name(entry.name, name);
+    entry.smallest_margin_ns.store(kNoMargin, std::memory_order_relaxed);
+    // Pairs with the load in statistics_in_use(): the name is written before the entry is in use.
+    page.header().statistics.store(++used_, std::memory_order_release);
+    note_whether_more();
+    return &entry;
+  }
   // Takes back the entries of a thread that ends.
-  void give_back(ByName& entries);
+  void give_back(ByName& entries) {
+    for (const auto& [name, entry] : entries) {
+      of_ended_threads_.emplace(name, entry);
+      may_have_more_ = true;
+    }
+    entries.clear();
+  }
   // Returns false if take() returns null for every name.
   [[nodiscard]] bool may_have_more() const {
     return may_have_more_.load(std::memory_order_relaxed);
   }
 
  private:
+  void note_whether_more() {
+    may_have_more_ = used_ < kMaxStatistics || !of_ended_threads_.empty();
+  }
+
   std::unordered_multimap<std::string, SlotStatistics*> of_ended_threads_;
   std::uint32_t used_ = 0;
   std::atomic<bool> may_have_more_{true};

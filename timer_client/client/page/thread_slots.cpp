@@ -12,8 +12,8 @@
 #include "common/scope_name.hpp"
 #include "common/text.hpp"
 #include "common/wake_protocol.hpp"
-#include "timer_client/client/fork_watch.hpp"
 #include "timer_client/client/page/page_context.hpp"
+#include "timer_client/client/process_lock.hpp"
 
 namespace filetimer {
 

@@ -3,10 +3,18 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <new>
 #include <system_error>
 
+#include "common/clock.hpp"
 #include "common/posix.hpp"
+#include "common/scope_name.hpp"
+#include "common/text.hpp"
 #include "timer_client/client/sigpipe_guard.hpp"
 
 namespace filetimer {
@@ -37,6 +45,24 @@ LineSent meaning_of(int error) {
     default:
       return LineSent::kNoReader;
   }
+}
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+double seconds_of(std::chrono::nanoseconds duration) {
+  return duration == std::chrono::nanoseconds::max()
+             ? kInfinity
+             : std::chrono::duration<double>(duration).count();
+}
+
+// Returns the Unix time that is `after` from now. Reads the monotonic clock first and rounds up, so
+// that the time between the two readings makes the deadline later, never earlier.
+double unix_time_in(std::chrono::nanoseconds after) {
+  if (after == std::chrono::nanoseconds::max()) {
+    return kInfinity;
+  }
+  const auto nanoseconds = static_cast<double>(ClockReading::now().wall_ns + after.count());
+  return std::max(0.0, std::nextafter(nanoseconds / 1e9, kInfinity));
 }
 
 }  // namespace
@@ -82,6 +108,76 @@ std::string why_no_reader(int error) {
     default:
       return std::generic_category().message(error);
   }
+}
+
+// --- PipeClient ---
+
+PipeClient::Sent send_request(const std::string& pipe, const wire::Request& request) {
+  switch (send_line(pipe, wire::format(request))) {
+    case LineSent::kYes:
+      return PipeClient::Sent::kYes;
+    case LineSent::kBusy:
+      return PipeClient::Sent::kBusy;
+    default:
+      return PipeClient::Sent::kNoServer;
+  }
+}
+
+wire::Request acquire_request(std::chrono::nanoseconds after, std::string_view scope_id,
+                              const PipeTimerOptions& options) {
+  wire::Request request;
+  const pid_t self = ::getpid();
+  request.pid = options.pid == 0 ? self : options.pid;
+  request.scope_id = scope_id;
+  request.expiration_time = unix_time_in(after);
+  request.signal = options.signal;
+  request.x_timeout_s = seconds_of(after);
+  if (options.grace) {
+    const bool is_endless = *options.grace == std::chrono::nanoseconds::max();
+    request.x_grace_s = is_endless ? -1 : seconds_of(*options.grace);
+  }
+  if (options.warn_after) {
+    request.x_soft_s = seconds_of(*options.warn_after);
+  }
+  if (request.pid == self) {
+    request.x_tid = ::gettid();
+  }
+  return request;
+}
+
+wire::Request release_request(std::string_view scope_id, pid_t pid) {
+  wire::Request request;
+  request.pid = pid == 0 ? ::getpid() : pid;
+  request.scope_id = scope_id;
+  request.expiration_time = -1;
+  request.signal = 0;
+  return request;
+}
+
+PipeClient::Sent PipeClient::acquire(std::chrono::nanoseconds after, std::string_view name,
+                                     const PipeTimerOptions& options) const noexcept {
+  try {
+    // Made valid before it is cut, so that names that differ in the line differ for its reader,
+    // too.
+    const std::string id = bounded_scope_name(valid_utf8(name));
+    return send_request(path_, acquire_request(after, id, options));
+  } catch (const std::bad_alloc&) {
+    return Sent::kBusy;
+  }
+}
+
+PipeClient::Sent PipeClient::release(std::string_view name, pid_t pid) const noexcept {
+  try {
+    const std::string id = bounded_scope_name(valid_utf8(name));
+    return send_request(path_, release_request(id, pid));
+  } catch (const std::bad_alloc&) {
+    return Sent::kBusy;
+  }
+}
+
+std::string PipeClient::why_no_server() const {
+  int error = 0;
+  return has_reader(path_, error) ? std::string() : why_no_reader(error);
 }
 
 }  // namespace filetimer

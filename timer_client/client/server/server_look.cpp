@@ -20,7 +20,57 @@ namespace {
 constexpr Duration kFirstPause = std::chrono::milliseconds{10};
 constexpr Duration kLongestPause = std::chrono::milliseconds{500};
 
+// The status page of a directory and its lock, as they were in one moment.
+struct BoardCopy {
+  explicit BoardCopy(const std::string& dir)
+      // Does not block on a FIFO or a device, and follows no symlink.
+      : file(retry_eintr([path = fmt::format("{}/{}", dir, kBoardName)] {
+          return ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        })) {
+    lock = file ? lock_state(file.get()).value_or(LockState{}) : LockState{};
+    struct stat st {};
+    has_bytes = file && ::fstat(file.get(), &st) == 0 && S_ISREG(st.st_mode) &&
+                read_at(file.get(), bytes.data(), bytes.size(), 0);
+  }
+  // Returns null if it is no status page of this version.
+  [[nodiscard]] const Board* board() const {
+    const auto* const found = reinterpret_cast<const Board*>(bytes.data());
+    const bool is_board =
+        has_bytes && found->magic == kBoardMagic && found->version == kBoardVersion;
+    return is_board ? found : nullptr;
+  }
+
+  UniqueFd file;
+  LockState lock;
+  alignas(64) std::array<std::byte, sizeof(Board)> bytes{};
+  bool has_bytes = false;
+};
+
+bool is_same_file(const std::string& one, const std::string& other) {
+  struct stat first {};
+  struct stat second {};
+  return ::stat(one.c_str(), &first) == 0 && ::stat(other.c_str(), &second) == 0 &&
+         first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
 }  // namespace
+
+ServerLocation locate_server(const std::string& dir) {
+  const RunFolder folder = resolve_run_folder(dir);
+  return {.pipe = folder.path(kPipeName), .run_folder = folder.dir};
+}
+
+ServerLocation locate_server(const std::string& dir, const std::string& fifo) {
+  ServerLocation place = locate_server(dir);
+  const std::string pipe = resolve_pipe(dir, fifo);
+  // A pipe elsewhere, given or from $TORCHELASTIC_TIMER_FILE, belongs to that directory if the
+  // caller names the directory, or if the directory's pipe is the same file.
+  if (pipe != place.pipe && dir.empty() && !is_same_file(place.pipe, pipe)) {
+    place.run_folder.clear();
+  }
+  place.pipe = pipe;
+  return place;
+}
 
 ServerSeen look_for_server(const std::string& dir) {
   ServerSeen seen;
@@ -34,34 +84,25 @@ ServerSeen look_for_server(const std::string& dir) {
                   system_error(fmt::format("cannot look at '{}'", dir), error).value().message;
     return seen;
   }
-  const std::string path = fmt::format("{}/{}", dir, kBoardName);
-  // Does not block on a FIFO or a device, and follows no symlink.
-  const UniqueFd file(retry_eintr(
-      [&] { return ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); }));
-  const LockState lock = file ? lock_state(file.get()).value_or(LockState{}) : LockState{};
-  seen.is_there = lock.is_held;
-  seen.pid = lock.holder;
+  const BoardCopy copy(dir);
+  seen.is_there = copy.lock.is_held;
+  seen.pid = copy.lock.holder;
   if (!seen.is_there) {
     seen.why_not = fmt::format("no timer server in '{}': {}", dir,
-                               file ? "no process holds its lock" : "no server has run here");
+                               copy.file ? "no process holds its lock" : "no server has run here");
   }
-  alignas(64) std::array<std::byte, sizeof(Board)> bytes{};
-  if (file && ::fstat(file.get(), &st) == 0 && S_ISREG(st.st_mode) &&
-      read_at(file.get(), bytes.data(), bytes.size(), 0)) {
-    const auto& board = *reinterpret_cast<const Board*>(bytes.data());
-    const std::int64_t max_timeout = board.max_timeout.load(std::memory_order_relaxed);
-    const bool is_board = board.magic == kBoardMagic && board.version == kBoardVersion &&
-                          (seen.is_there || board.boot == this_boot());  // as BoardView does
-    if (is_board) {
-      seen.boot = board.boot;
-    }
-    if (is_board && max_timeout > 0) {
-      seen.max_timeout = Duration{max_timeout};
-    }
-    if (is_board && seen.is_there) {  // a server that was killed leaves its announcement behind
-      seen.announcement =
-          static_cast<Announcement>(board.announcement.load(std::memory_order_relaxed));
-    }
+  const Board* const board = copy.board();
+  if (board == nullptr || (!seen.is_there && board->boot != this_boot())) {  // as BoardView does
+    return seen;
+  }
+  seen.boot = board->boot;
+  if (const std::int64_t longest = board->max_timeout.load(std::memory_order_relaxed);
+      longest > 0) {
+    seen.max_timeout = Duration{longest};
+  }
+  if (seen.is_there) {  // a server that was killed leaves its announcement behind
+    seen.announcement =
+        static_cast<Announcement>(board->announcement.load(std::memory_order_relaxed));
   }
   return seen;
 }
@@ -103,25 +144,21 @@ std::string why_no_pids(const std::string& run_folder) {
   if (run_folder.empty()) {
     return {};
   }
-  const std::string path = fmt::format("{}/{}", run_folder, kBoardName);
-  const UniqueFd file(retry_eintr(
-      [&] { return ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); }));
-  alignas(64) std::array<std::byte, sizeof(Board)> bytes{};
-  if (!file || !read_at(file.get(), bytes.data(), bytes.size(), 0)) {
+  const BoardCopy copy(run_folder);
+  const Board* const board = copy.board();
+  if (board == nullptr) {
     return {};
   }
-  const auto& board = *reinterpret_cast<const Board*>(bytes.data());
-  const std::uint64_t theirs = board.pid_namespace.load(std::memory_order_relaxed);
+  const std::uint64_t theirs = board->pid_namespace.load(std::memory_order_relaxed);
   const std::uint64_t ours = this_pid_namespace();
-  const bool is_board = board.magic == kBoardMagic && board.version == kBoardVersion;
   // The kernel translates the pid of the lock's holder for its reader: 0 when it has none here.
-  const LockState lock = lock_state(file.get()).value_or(LockState{});
+  const LockState& lock = copy.lock;
   const bool are_known = theirs != 0 && ours != 0;
   const bool is_other =
       are_known ? theirs != ours
-                : lock.is_held && lock.holder != board.server_pid.load(std::memory_order_relaxed);
+                : lock.is_held && lock.holder != board->server_pid.load(std::memory_order_relaxed);
   const bool is_hidden = lock.is_held && lock.holder == 0;
-  return is_board && (is_other || is_hidden)
+  return is_other || is_hidden
              ? fmt::format(
                    "the timer server in '{}' lives in another pid namespace, where the pids "
                    "of this one name other processes",

@@ -1,5 +1,6 @@
-// Finds out about a server without a request: from the lock on the status page, which the kernel
-// releases however the server ends, and from what /proc says of the process that holds it.
+// Finds a server, and finds out about it without a request: from the lock on the status page, which
+// the kernel releases however the server ends, and from what /proc says of the process that holds
+// it.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -12,9 +13,22 @@
 #include "common/board.hpp"
 #include "common/boot.hpp"
 #include "common/clock.hpp"
-#include "timer_client/client/server/server_location.hpp"
 
 namespace filetimer {
+
+// The paths by which a client finds its server.
+struct ServerLocation {
+  std::string pipe;
+  // The runtime directory: status page, pages, and pipes for answers. Empty: only the pipe is
+  // known.
+  std::string run_folder;
+};
+
+// Returns the place that `dir` names; empty: $FILETIMER_DIR, else the default directory.
+ServerLocation locate_server(const std::string& dir);
+// Returns the place of the pipe `fifo`; empty: that of `dir` or of $FILETIMER_DIR, else
+// $TORCHELASTIC_TIMER_FILE, else that of the default directory.
+ServerLocation locate_server(const std::string& dir, const std::string& fifo);
 
 // The server of a runtime directory.
 struct ServerSeen {

@@ -11,8 +11,8 @@
 #include <new>
 #include <string>
 
-#include "timer_client/client/fork_watch.hpp"
-#include "timer_client/client/warn_after.hpp"
+#include "timer_client/client/process_lock.hpp"
+#include "timer_client/client/scope_terms.hpp"
 #include "timer_client/python/native/client.hpp"
 #include "timer_client/python/native/errors.hpp"
 #include "timer_client/python/native/values.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/client/timeouts_file.hpp"
+#include "timer_client/client/page/timeouts_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
