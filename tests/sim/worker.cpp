@@ -107,12 +107,7 @@ bool Worker::release(PageScope scope) {
 bool Worker::begin_idle_timeout(Nanos timeout) {
   const As self(process_);
   OwnPage::Refusal why{};
-  bool wake = false;
-  const bool is_begun = look() && page_->watch_idleness(duration_of(timeout), this, why, wake);
-  if (wake) {
-    page_->wake();
-  }
-  return is_begun;
+  return look() && page_->watch_idleness(duration_of(timeout), this, why);
 }
 
 bool Worker::acquire_by_line(std::string_view name, const Terms& terms) {

@@ -153,18 +153,12 @@ TimerClient TimerClient::connect(ConnectOptions options) {
 }
 
 void TimerClient::set_idle_timeout(std::chrono::nanoseconds timeout, bool must_be_there) {
-  bool wake = false;
+  const auto held = ProcessLock::instance().lock();
   OwnPage& page = state_->page();
-  {
-    const auto held = ProcessLock::instance().lock();
-    OwnPage::Refusal why{};
-    const bool is_watched = page.is_made() && page.watch_idleness(timeout, state_.get(), why, wake);
-    if (!is_watched && must_be_there) {
-      throw TimerError("there is no room on this process's page for its idle timeout");
-    }
-  }
-  if (wake) {
-    page.wake();
+  OwnPage::Refusal why{};
+  const bool is_watched = page.is_made() && page.watch_idleness(timeout, state_.get(), why);
+  if (!is_watched && must_be_there) {
+    throw TimerError("there is no room on this process's page for its idle timeout");
   }
 }
 

@@ -91,14 +91,11 @@ bool TimerScope::resume() {
 }
 
 bool TimerScope::set_paused(bool is_paused) {
-  bool wake = false;
-  bool was_open = false;
-  {
-    const auto held = ProcessLock::instance().lock();
-    const auto change = is_paused ? pause_scope : resume_scope;
-    was_open = is_open() && change(*slot_, slot_flag::kPausedByCaller, wake);
-  }
-  if (wake) {
+  const auto held = ProcessLock::instance().lock();
+  const auto change = is_paused ? pause_scope : resume_scope;
+  bool must_wake = false;
+  const bool was_open = is_open() && change(*slot_, slot_flag::kPausedByCaller, must_wake);
+  if (must_wake) {
     slot_->page->wake();
   }
   return was_open;
@@ -119,17 +116,11 @@ ReleaseResult TimerScope::release() noexcept {
 
 PausedRegion::PausedRegion(TimerScope marker, OwnPage& page)
     : marker_(std::move(marker)), page_(&page), tid_(::gettid()), fork_count_(fork_watch::count()) {
-  bool wake = false;
-  {
-    const auto held = ProcessLock::instance().lock();
-    // The calls that may throw come before suspend_thread(), so that nothing has to be undone.
-    slots_ = page.slots_to_suspend();
-    if (slots_ != nullptr) {
-      OwnPage::suspend_thread(*slots_, wake);
-    }
-  }
-  if (wake) {
-    page.wake();
+  const auto held = ProcessLock::instance().lock();
+  // The calls that may throw come before suspend_thread(), so that nothing has to be undone.
+  slots_ = page.slots_to_suspend();
+  if (slots_ != nullptr) {
+    page.suspend_thread(*slots_);
   }
 }
 
@@ -137,17 +128,11 @@ PausedRegion::~PausedRegion() {
   if (fork_count_ != fork_watch::count()) {
     return;  // the region of a parent process
   }
-  bool wake = false;
-  {
-    const auto held = ProcessLock::instance().lock();
-    while (slots_ == nullptr && page_->successor() != nullptr) {
-      page_ = page_->successor();
-    }
-    page_->end_suspension(slots_, tid_, wake);
+  const auto held = ProcessLock::instance().lock();
+  while (slots_ == nullptr && page_->successor() != nullptr) {
+    page_ = page_->successor();
   }
-  if (wake) {
-    page_->wake();
-  }
+  page_->end_suspension(slots_, tid_);
 }
 
 }  // namespace filetimer

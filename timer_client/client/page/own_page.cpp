@@ -351,7 +351,7 @@ bool OwnPage::take_idle_of_other_threads(const ThreadSlots& taker) {
   return all_were_idle;
 }
 
-bool OwnPage::watch_idleness(Duration timeout, const void* client, Refusal& why, bool& wake) {
+bool OwnPage::watch_idleness(Duration timeout, const void* client, Refusal& why) {
   why = Refusal::kNoRoom;
   SlotHandle* handle = slot_from_pool();
   handle = handle != nullptr ? handle : new_slot(why);
@@ -380,7 +380,9 @@ bool OwnPage::watch_idleness(Duration timeout, const void* client, Refusal& why,
   slot.signal.store(SIGKILL, kRelaxed);
   slot.flags.store(slot_flag::kIdle, kRelaxed);
   begin_idle_watch(slot);
-  wake = must_wake_at(board(), (now + timeout).ns);
+  if (must_wake_at(board(), (now + timeout).ns)) {
+    wake();
+  }
   return true;
 }
 
@@ -421,15 +423,19 @@ ThreadSlots* OwnPage::slots_to_suspend() {
   return nullptr;
 }
 
-void OwnPage::suspend_thread(ThreadSlots& slots, bool& wake) noexcept {
+void OwnPage::suspend_thread(ThreadSlots& slots) noexcept {
+  bool must_wake = false;
   if (slots.suspensions.fetch_add(1, std::memory_order_relaxed) == 0) {
     for (SlotHandle* const handle : slots.handles) {
-      pause_scope(*handle, slot_flag::kSuspended, wake);
+      pause_scope(*handle, slot_flag::kSuspended, must_wake);
     }
+  }
+  if (must_wake) {
+    wake();
   }
 }
 
-void OwnPage::end_suspension(const ThreadSlots* slots, pid_t tid, bool& wake) noexcept {
+void OwnPage::end_suspension(const ThreadSlots* slots, pid_t tid) noexcept {
   if (const auto early = early_regions_.find(tid);
       slots == nullptr && early != early_regions_.end()) {
     if (--early->second == 0) {
@@ -449,39 +455,41 @@ void OwnPage::end_suspension(const ThreadSlots* slots, pid_t tid, bool& wake) no
       (*found)->suspensions.fetch_sub(1, std::memory_order_relaxed) != 1) {
     return;
   }
+  bool must_wake = false;
   for (SlotHandle* const handle : (*found)->handles) {
     if (is_suspended(*handle)) {
-      resume_scope(*handle, slot_flag::kSuspended, wake);
+      resume_scope(*handle, slot_flag::kSuspended, must_wake);
     }
+  }
+  if (must_wake) {
+    wake();
   }
 }
 
 void OwnPage::thread_ended(ThreadSlots& slots) noexcept {
+  const auto held = ProcessLock::instance().lock();
   bool has_left_open = false;
-  {
-    const auto held = ProcessLock::instance().lock();
-    for (SlotHandle* const handle : slots.handles) {
-      handle->owner.store(nullptr, std::memory_order_relaxed);
-      if (handle->is_free()) {
-        current_->free.push_back(handle);
-        continue;
-      }
-      // The scope stays enforced, since it may have been moved to another thread. It is no longer
-      // in a paused region.
-      if (is_suspended(*handle)) {
-        resume_scope(*handle, slot_flag::kSuspended, has_left_open);
-      }
-      handle->slot->flags.fetch_or(slot_flag::kThreadEnded, std::memory_order_relaxed);
-      has_left_open |= slot_word::is_open(handle->slot->deadline.load(std::memory_order_relaxed));
-      current_->orphans.push_back(handle);
+  for (SlotHandle* const handle : slots.handles) {
+    handle->owner.store(nullptr, std::memory_order_relaxed);
+    if (handle->is_free()) {
+      current_->free.push_back(handle);
+      continue;
     }
-    try {
-      current_->statistics.give_back(slots.statistics);
-    } catch (const std::bad_alloc&) {
-      // The entries stay on the page, and no thread continues them.
+    // The scope stays enforced, since it may have been moved to another thread. It is no longer in
+    // a paused region.
+    if (is_suspended(*handle)) {
+      resume_scope(*handle, slot_flag::kSuspended, has_left_open);
     }
-    std::erase_if(current_->threads, [&](const auto& each) { return each.get() == &slots; });
+    handle->slot->flags.fetch_or(slot_flag::kThreadEnded, std::memory_order_relaxed);
+    has_left_open |= slot_word::is_open(handle->slot->deadline.load(std::memory_order_relaxed));
+    current_->orphans.push_back(handle);
   }
+  try {
+    current_->statistics.give_back(slots.statistics);
+  } catch (const std::bad_alloc&) {
+    // The entries stay on the page, and no thread continues them.
+  }
+  std::erase_if(current_->threads, [&](const auto& each) { return each.get() == &slots; });
   if (has_left_open) {
     wake();  // the server records a warning
   }
@@ -620,7 +628,6 @@ bool OwnPage::is_any_thread_suspended() const noexcept {
 }
 
 void OwnPage::continue_on(OwnPage& next) noexcept {
-  bool has_idle_timeout = false;
   const ReplacedTimeouts* const timeouts = replaced_timeouts();
   if (timeouts != nullptr && next.replaced_timeouts() == nullptr) {
     next.replace_timeouts(*timeouts);
@@ -632,15 +639,10 @@ void OwnPage::continue_on(OwnPage& next) noexcept {
       }
       const Duration timeout{handle.slot->timeout.load(std::memory_order_relaxed)};
       Refusal why{};
-      bool wake = false;
-      has_idle_timeout |=
-          next.watch_idleness(timeout, std::exchange(handle.idle_client, nullptr), why, wake);
+      next.watch_idleness(timeout, std::exchange(handle.idle_client, nullptr), why);
       current_->free.push_back(&handle);
     }
     move_offer_of_stacks(next);
-  }
-  if (has_idle_timeout) {
-    next.announce();
   }
   if (next.early_regions_.empty()) {
     next.early_regions_.swap(early_regions_);

@@ -51,10 +51,9 @@ class OwnPage final : public PageContext {
   // thread takes it while this thread is_entering. Null: see `why`. May throw std::bad_alloc.
   SlotHandle* claim(ScopeKey key, Refusal& why);
   // Begins an idle timeout: this process expires when it has been in no scope for `timeout` since
-  // its last one. Returns false if there is no slot for it, see `why`. Sets `wake` if wake() must
-  // be called, without the lock; so do the members below that have a `wake`. A forked child has no
-  // idle timeout.
-  bool watch_idleness(Duration timeout, const void* client, Refusal& why, bool& wake);
+  // its last one. Returns false if there is no slot for it, see `why`. A forked child has no idle
+  // timeout.
+  bool watch_idleness(Duration timeout, const void* client, Refusal& why);
   // Ends the idle timeout that `client` has begun, if there is one.
   void end_idle_timeout_of(const void* client) noexcept;
   // Begins the idle timeouts anew, as a scope was opened that is not watched.
@@ -65,8 +64,8 @@ class OwnPage final : public PageContext {
   ThreadSlots* slots_to_suspend();
   // Stops the time of the scopes that the thread has open or opens, until end_suspension() was
   // called as often, with the same slots.
-  static void suspend_thread(ThreadSlots& slots, bool& wake) noexcept;
-  void end_suspension(const ThreadSlots* slots, pid_t tid, bool& wake) noexcept;
+  void suspend_thread(ThreadSlots& slots) noexcept;
+  void end_suspension(const ThreadSlots* slots, pid_t tid) noexcept;
   // Drops the page of the parent, in a forked child.
   void become_child() noexcept;
   // Checks the files of the page, if the last check was a second ago. Returns whether a server does

@@ -48,8 +48,8 @@ class PageContext {
   // Returns the entry in which this thread counts the scope of `handle`, which is a slot of another
   // thread; null: the scope is not counted. Must be called without the ProcessLock.
   virtual SlotStatistics* own_statistics(const SlotHandle& handle) noexcept = 0;
-  // Wakes the server. Must be called, without the ProcessLock, after a scope was opened or renewed
-  // with a deadline for which must_wake() returns true.
+  // Wakes the server. Must be called, with or without the ProcessLock, after a scope was opened or
+  // renewed with a deadline for which must_wake() returns true.
   virtual void wake() noexcept = 0;
 
  protected:
