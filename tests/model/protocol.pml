@@ -302,8 +302,8 @@ inline grow_slot_count() {
  * code: timer_client/client/page/own_page.cpp OwnPage::slot_for 7c2610ff
  * code: timer_client/client/page/own_page.cpp OwnPage::slot_from_pool 28937d20
  * code: timer_client/client/page/own_page.cpp OwnPage::new_slot bba46673
- * code: timer_client/client/page/own_page.cpp OwnPage::take_idle_of_other_threads d28e42fe
- * code: timer_client/client/page/page_scope.hpp claim_without_lock d79bb444
+ * code: timer_client/client/page/own_page.cpp OwnPage::take_idle_of_other_threads a631b398
+ * code: timer_client/client/page/page_scope.hpp claim_without_lock a8e32963
  * code: timer_client/client/page/slot_handle.hpp is_free 87bebbcd
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::next_idle 47dad1aa
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::bind c0cc34dc

@@ -155,6 +155,7 @@ Status OwnPage::make_folders() const {
 
 void OwnPage::become_child() noexcept {
   next_look_.store(0, std::memory_order_relaxed);
+  is_taking_.store(false, std::memory_order_relaxed);  // a thread of the parent may have set it
   next_creation_ = {};
   tracing_incarnation_ = kNoIncarnation;
   early_regions_.clear();
@@ -328,9 +329,7 @@ SlotHandle* OwnPage::new_slot(Refusal& why) {
 // because it was entering a scope.
 bool OwnPage::take_idle_of_other_threads(const ThreadSlots& taker) {
   bool all_were_idle = true;
-  for (const auto& slots : current_->threads) {
-    slots->is_wanted.store(slots.get() != &taker, std::memory_order_seq_cst);
-  }
+  is_taking_.store(true, std::memory_order_seq_cst);
   if (barrier_in_all_threads()) {
     for (const auto& slots : current_->threads) {
       if (slots.get() == &taker) {
@@ -344,10 +343,8 @@ bool OwnPage::take_idle_of_other_threads(const ThreadSlots& taker) {
       }
     }
   }
-  for (const auto& slots : current_->threads) {
-    // Pairs with the load in claim_without_lock().
-    slots->is_wanted.store(false, std::memory_order_release);
-  }
+  // Pairs with the load in claim_without_lock().
+  is_taking_.store(false, std::memory_order_release);
   return all_were_idle;
 }
 

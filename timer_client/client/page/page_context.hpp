@@ -36,6 +36,9 @@ class PageContext {
   void replace_timeouts(const ReplacedTimeouts& timeouts) {
     replaced_timeouts_.store(&timeouts, std::memory_order_release);
   }
+  // Returns whether a thread takes slots from others, see thread_slots.hpp. Acquire: pairs with the
+  // end of a taking.
+  [[nodiscard]] bool is_taking() const { return is_taking_.load(std::memory_order_acquire); }
   // Returns whether ProcessPages::look_again() is due.
   [[nodiscard]] bool is_look_due(std::int64_t now) const {
     return now >= next_look_.load(std::memory_order_relaxed);
@@ -58,6 +61,7 @@ class PageContext {
 
   const Board* const board_;
   std::atomic<bool> notes_releases_{false};
+  std::atomic<bool> is_taking_{false};  // written with the ProcessLock
   std::atomic<const ReplacedTimeouts*> replaced_timeouts_{nullptr};
   std::atomic<std::int64_t> next_look_{0};  // CLOCK_MONOTONIC. Relaxed: orders no other data
 };

@@ -70,7 +70,7 @@ inline std::int64_t deadline_word(const Board& board, std::int64_t now, std::int
   // Only the compiler must keep the order: the taker's barrier orders the processor.
   std::atomic_signal_fence(std::memory_order_seq_cst);
   SlotHandle* handle = nullptr;
-  if (!slots->is_wanted.load(std::memory_order_acquire)) {  // pairs with the end of a taking
+  if (!page.is_taking()) {
     handle = slots->find(key);
     if (handle == nullptr) {
       handle = slots->find_further(key);

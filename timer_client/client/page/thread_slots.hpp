@@ -8,12 +8,12 @@
 //
 //     thread                               taker (with the ProcessLock)
 //     ------                               -----
-//     is_entering = true                   is_wanted = true
+//     is_entering = true                   is_taking = true
 //     (the barrier falls here or not)      membarrier: a full barrier in every thread
-//     stop if is_wanted                    leave the thread alone if is_entering
+//     stop if is_taking                    leave the thread alone if is_entering
 //
 // If the thread's load came before the barrier, so did its store, and the taker sees the store. If
-// the load came after the barrier, it sees is_wanted. Only the taker pays for the barrier: the
+// the load came after the barrier, it sees is_taking. Only the taker pays for the barrier: the
 // thread's two stores and one load have no measurable cost.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -81,7 +81,6 @@ class alignas(64) ThreadSlots {
   const unsigned fork_count;
   const pid_t tid;
   std::atomic<bool> is_entering{false};  // written by the thread alone
-  std::atomic<bool> is_wanted{false};    // written with the ProcessLock alone
   // Number of paused regions that the thread is in. Written with the lock, read by the thread.
   std::atomic<unsigned> suspensions{0};
 
