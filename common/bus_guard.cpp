@@ -4,9 +4,9 @@
 #include <signal.h>
 #include <sys/mman.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
+#include <new>
+#include <utility>
 
 namespace filetimer {
 
@@ -16,20 +16,26 @@ struct BusGuard::Range {
   std::atomic<std::uintptr_t> begin{0};  // 0: free. Release; the handler's load acquires
   std::atomic<std::uintptr_t> end{0};
   std::atomic<bool> is_broken{false};
+  Range* next = nullptr;       // in the handler's list
+  Range* next_free = nullptr;  // for threads that make guards
 };
 
 namespace {
 
-constinit std::array<BusGuard::Range, BusGuard::kMaxGuards> guarded_ranges;
-// All before this one are in use. One thread at a time makes and destroys guards.
-constinit BusGuard::Range* first_free = guarded_ranges.data();
+// All ranges that were ever guarded; they are used again and never destroyed.
+constinit std::atomic<BusGuard::Range*> guarded_ranges{nullptr};
+// One thread at a time makes and destroys guards.
+constinit BusGuard::Range* first_free = nullptr;
+constinit std::size_t range_count = 0;
 struct sigaction handler_before {};
 
 BusGuard::Range* range_of(std::uintptr_t address) {
-  for (BusGuard::Range& range : guarded_ranges) {
-    const std::uintptr_t begin = range.begin.load(std::memory_order_acquire);
-    if (begin != 0 && address >= begin && address < range.end.load(std::memory_order_relaxed)) {
-      return &range;
+  // Pairs with the store of a range that was made.
+  BusGuard::Range* range = guarded_ranges.load(std::memory_order_acquire);
+  for (; range != nullptr; range = range->next) {
+    const std::uintptr_t begin = range->begin.load(std::memory_order_acquire);
+    if (begin != 0 && address >= begin && address < range->end.load(std::memory_order_relaxed)) {
+      return range;
     }
   }
   return nullptr;
@@ -87,16 +93,27 @@ void install_handler() {
   }
 }
 
+// Returns null if there are too many.
+BusGuard::Range* free_range() {
+  if (first_free != nullptr) {
+    return std::exchange(first_free, first_free->next_free);
+  }
+  auto* const made =
+      range_count < BusGuard::kMaxGuards ? new (std::nothrow) BusGuard::Range : nullptr;
+  if (made != nullptr) {
+    ++range_count;
+    made->next = guarded_ranges.load(std::memory_order_relaxed);
+    guarded_ranges.store(made, std::memory_order_release);
+  }
+  return made;
+}
+
 }  // namespace
 
 BusGuard::BusGuard(void* begin, std::size_t bytes) : range_(nullptr) {
   install_handler();
-  Range* const end = guarded_ranges.data() + guarded_ranges.size();
-  first_free = std::find_if(first_free, end, [](const Range& range) {
-    return range.begin.load(std::memory_order_relaxed) == 0;
-  });
-  if (first_free != end) {
-    range_ = first_free++;
+  range_ = free_range();
+  if (range_ != nullptr) {
     const auto address = reinterpret_cast<std::uintptr_t>(begin);
     range_->is_broken.store(false, std::memory_order_relaxed);
     range_->end.store(address + bytes, std::memory_order_relaxed);
@@ -107,7 +124,7 @@ BusGuard::BusGuard(void* begin, std::size_t bytes) : range_(nullptr) {
 BusGuard::~BusGuard() {
   if (range_ != nullptr) {
     range_->begin.store(0, std::memory_order_release);
-    first_free = std::min(first_free, range_);
+    range_->next_free = std::exchange(first_free, range_);
   }
 }
 
