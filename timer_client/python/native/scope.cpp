@@ -490,27 +490,24 @@ PyObject* enter(PyObject* self, PyObject*) {
   return open_timer(self, Use::kEntered) ? Py_NewRef(self) : nullptr;
 }
 
+template <bool IsHeartbeat>
 PyObject* acquire(PyObject* self, PyObject*) {
-  if (!open_timer(self, Use::kAcquired)) {
-    return nullptr;
-  }
-  Py_RETURN_NONE;
+  return open_timer(self, Use::kAcquired, IsHeartbeat) ? Py_NewRef(Py_None) : nullptr;
 }
 
-PyObject* acquire_heartbeat(PyObject* self, PyObject*) {
-  if (!open_timer(self, Use::kAcquired, true)) {
-    return nullptr;
+// Ends the opening, which a `with` leaves; null: none. Returns whether that was in time.
+bool end_with(ScopeObject& scope, Opening* opening) {
+  if (opening == nullptr) {
+    return true;
   }
-  Py_RETURN_NONE;
+  const bool in_time{timer_of(*opening).release()};
+  end_opening(scope, *opening);
+  return in_time;
 }
 
-// Ends a `with` of the scope. Has no effect if none has entered it.
 PyObject* leave(PyObject* self, PyObject* const*, Py_ssize_t) {
   ScopeObject& scope = as_scope(self);
-  if (Opening* const opening = opening_to_leave(scope)) {
-    timer_of(*opening).release();
-    end_opening(scope, *opening);
-  }
+  end_with(scope, opening_to_leave(scope));
   Py_RETURN_NONE;
 }
 
@@ -546,17 +543,12 @@ PyObject* renew(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   });
 }
 
-PyObject* pause(PyObject* self, PyObject*) {
+// For pause() and resume().
+template <auto Change>
+PyObject* change(PyObject* self, PyObject*) {
   Opening* const opening = open_one(as_scope(self));
   return guarded(static_cast<PyObject*>(nullptr), [&] {
-    return PyBool_FromLong(opening != nullptr && timer_of(*opening).pause() ? 1 : 0);
-  });
-}
-
-PyObject* resume(PyObject* self, PyObject*) {
-  Opening* const opening = open_one(as_scope(self));
-  return guarded(static_cast<PyObject*>(nullptr), [&] {
-    return PyBool_FromLong(opening != nullptr && timer_of(*opening).resume() ? 1 : 0);
+    return PyBool_FromLong(opening != nullptr && (timer_of(*opening).*Change)() ? 1 : 0);
   });
 }
 
@@ -616,11 +608,7 @@ PyObject* leave_with_times(PyObject* self, PyObject*) {
   return guarded(static_cast<PyObject*>(nullptr), [&]() -> PyObject* {
     Opening* const opening = opening_to_leave(scope);
     const auto times = opening == nullptr ? std::nullopt : timer_of(*opening).times();
-    bool in_time = true;
-    if (opening != nullptr) {
-      in_time = static_cast<bool>(timer_of(*opening).release());
-      end_opening(scope, *opening);
-    }
+    const bool in_time = end_with(scope, opening);
     const Ref made(times_or_none(times));
     return made ? Py_BuildValue("(OO)", made.get(), in_time ? Py_True : Py_False) : nullptr;
   });
@@ -667,17 +655,12 @@ PyObject* get_timeout(PyObject* self, void*) {
   return seconds_of(nanoseconds{as_scope(self).timeout}).release();
 }
 
-PyObject* get_elapsed(PyObject* self, void*) {
+// For `elapsed` and `remaining`.
+template <auto Time>
+PyObject* get_time(PyObject* self, void*) {
   return guarded(static_cast<PyObject*>(nullptr), [&] {
     const auto found = times_now(self);
-    return found ? seconds_of(found->elapsed).release() : Py_NewRef(Py_None);
-  });
-}
-
-PyObject* get_remaining(PyObject* self, void*) {
-  return guarded(static_cast<PyObject*>(nullptr), [&] {
-    const auto found = times_now(self);
-    return found ? seconds_of(found->remaining).release() : Py_NewRef(Py_None);
+    return found ? seconds_of((*found).*Time).release() : Py_NewRef(Py_None);
   });
 }
 
@@ -697,7 +680,7 @@ PyObject* represent(PyObject* self) {
 PyMethodDef g_methods[] = {
     {"__enter__", enter, METH_NOARGS, "Opens the scope."},
     {"__exit__", as_method(leave), METH_FASTCALL, "Leaves the scope."},
-    {"acquire", acquire, METH_NOARGS,
+    {"acquire", acquire<false>, METH_NOARGS,
      "acquire($self, /)\n--\n\n"
      "Opens the scope without `with`. release() ends it, from any thread, and so does the end of\n"
      "the object."},
@@ -709,18 +692,18 @@ PyMethodDef g_methods[] = {
      "renew($self, timeout=None, /)\n--\n\n"
      "Moves the deadline to `timeout` from now, in seconds or a timedelta; None: the scope's own.\n"
      "Returns False if the scope is not open, or if the server's verdict came first."},
-    {"pause", pause, METH_NOARGS,
+    {"pause", change<&TimerScope::pause>, METH_NOARGS,
      "pause($self, /)\n--\n\n"
      "Stops the scope's time until resume(), for a checkpoint or a debugger. The server's\n"
      "--max-timeout applies to the pause, too. Returns False if the scope is not open."},
-    {"resume", resume, METH_NOARGS,
+    {"resume", change<&TimerScope::resume>, METH_NOARGS,
      "resume($self, /)\n--\n\n"
      "Gives the scope the time that was left. Returns False if the scope is not open."},
     {"times", times, METH_NOARGS,
      "times($self, /)\n--\n\n"
      "Returns Times(elapsed, remaining, paused, expired, timeout) of the scope; None: it is not\n"
      "open."},
-    {"_acquire_heartbeat", acquire_heartbeat, METH_NOARGS, nullptr},
+    {"_acquire_heartbeat", acquire<true>, METH_NOARGS, nullptr},
     {"_again", again, METH_NOARGS, nullptr},
     {"_soonest_times", soonest_times, METH_NOARGS, nullptr},
     {"_leave", leave_with_times, METH_NOARGS, nullptr},
@@ -729,9 +712,9 @@ PyMethodDef g_methods[] = {
 PyGetSetDef g_properties[] = {
     {"name", get_name, nullptr, "The name that is shown (str).", nullptr},
     {"timeout", get_timeout, nullptr, "The timeout in seconds (float); math.inf: none.", nullptr},
-    {"elapsed", get_elapsed, nullptr, "Seconds since the scope was opened (float); None: not open.",
-     nullptr},
-    {"remaining", get_remaining, nullptr,
+    {"elapsed", get_time<&TimerTimes::elapsed>, nullptr,
+     "Seconds since the scope was opened (float); None: not open.", nullptr},
+    {"remaining", get_time<&TimerTimes::remaining>, nullptr,
      "Seconds until the deadline (float), negative after it; None: not open.", nullptr},
     {"is_open", get_is_open, nullptr, "Whether the scope is open and watched (bool).", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
