@@ -138,6 +138,14 @@ TimerClient TimerClient::connect(ConnectOptions options) {
       remove_abandoned_pages(page.pages_folder());
     }
     state = std::make_shared<State>(page, options.statistics);
+    const Duration idle = options.idle_timeout.value();
+    OwnPage::Refusal why_not{};
+    const bool is_idleness_watched =
+        idle == Duration::zero() ||
+        (page.is_made() && page.watch_idleness(idle, state.get(), why_not));
+    if (!is_idleness_watched && must_be_there) {
+      throw TimerError("there is no room on this process's page for its idle timeout");
+    }
   }
   if (why.empty()) {
     messages::info("connected to the timer server in '{}'", place.run_folder);
@@ -145,21 +153,7 @@ TimerClient TimerClient::connect(ConnectOptions options) {
     const bool was_named = !options.dir.empty() || !environment_word(kDirVariable).empty();
     notice_missing_server(place, why, was_named);
   }
-  TimerClient client(std::move(state));
-  if (const Duration idle = options.idle_timeout.value(); idle != Duration::zero()) {
-    client.set_idle_timeout(idle, must_be_there);
-  }
-  return client;
-}
-
-void TimerClient::set_idle_timeout(std::chrono::nanoseconds timeout, bool must_be_there) {
-  const auto held = ProcessLock::instance().lock();
-  OwnPage& page = state_->page();
-  OwnPage::Refusal why{};
-  const bool is_watched = page.is_made() && page.watch_idleness(timeout, state_.get(), why);
-  if (!is_watched && must_be_there) {
-    throw TimerError("there is no room on this process's page for its idle timeout");
-  }
+  return TimerClient(std::move(state));
 }
 
 TimerClient::TimerClient(TimerClient&& other) noexcept

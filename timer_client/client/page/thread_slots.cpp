@@ -55,32 +55,28 @@ ThreadSlots* ThreadSlots::of_this_thread(const PageContext& page) {
 }
 
 SlotHandle* ThreadSlots::find_further(ScopeKey key) noexcept {
-  try {
-    return find_or_bind(key);
-  } catch (const std::bad_alloc&) {
-    return nullptr;  // OwnPage::claim() tries once more, and may throw
-  }
-}
-
-SlotHandle* ThreadSlots::find_or_bind(ScopeKey key) {
   if (SlotHandle* const bound = find_bound(key)) {
     return bound;
   }
   if (!has_enough_idle()) {
     return nullptr;
   }
-  const std::string shown = shown_name(key);
-  SlotStatistics* const entry = key.is_counted() ? statistics_of(shown) : nullptr;
-  if (key.is_counted() && entry == nullptr && page.may_have_statistics()) {
-    return nullptr;
+  try {
+    const std::string shown = shown_name(key);
+    SlotStatistics* const entry = key.is_counted() ? statistics_of(shown) : nullptr;
+    if (key.is_counted() && entry == nullptr && page.may_have_statistics()) {
+      return nullptr;
+    }
+    SlotHandle* const handle = next_idle();
+    bind(*handle, key, shown, entry);
+    make_shortcut(key, *handle);
+    return handle;
+  } catch (const std::bad_alloc&) {
+    return nullptr;  // OwnPage::claim() tries once more, and may throw
   }
-  SlotHandle* const handle = next_idle();
-  bind(*handle, key, shown, entry);
-  make_shortcut(key, *handle);
-  return handle;
 }
 
-SlotHandle* ThreadSlots::find_bound(ScopeKey key) {
+SlotHandle* ThreadSlots::find_bound(ScopeKey key) noexcept {
   const auto found = by_name_.find(Name{key.given(), key.tag});
   if (found == by_name_.end()) {
     return nullptr;

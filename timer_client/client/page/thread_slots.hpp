@@ -63,7 +63,7 @@ class alignas(64) ThreadSlots {
   // --- with the ProcessLock, and the thread not entering ---
 
   // As find_further(), but rebinds no slot of another key.
-  SlotHandle* find_bound(ScopeKey key);
+  SlotHandle* find_bound(ScopeKey key) noexcept;
   // Returns a slot that is not in use, of any key.
   SlotHandle* next_idle();
   [[nodiscard]] bool has_enough_idle() const;
@@ -112,7 +112,6 @@ class alignas(64) ThreadSlots {
   static std::size_t shortcut_of(ScopeKey key) {
     return ((reinterpret_cast<std::uintptr_t>(key.text) + key.tag) * kSpread) >> 58;
   }
-  SlotHandle* find_or_bind(ScopeKey key);
   static SlotHandle* free_in_ring(SlotHandle& first);
   void unbind(SlotHandle& handle);
 

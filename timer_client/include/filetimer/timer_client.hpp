@@ -272,7 +272,6 @@ class TimerClient {
   static const bool has_inactive_state;  // makes it when the library is loaded
   TimerScope expires_otherwise(std::chrono::nanoseconds after, const ScopeKey& key,
                                const ScopeOptions& options, Opening opening);
-  void set_idle_timeout(std::chrono::nanoseconds timeout, bool must_be_there);
   std::shared_ptr<State> state_;
 };
 
