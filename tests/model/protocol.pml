@@ -298,10 +298,10 @@ inline grow_slot_count() {
 
 /* Nothing of what comes before the deadline can be seen while the slot is free, but for the number
  * of slots, which says as much as it did as long as the slot is free. So it is one step.
- * code: timer_client/client/page/own_page.cpp OwnPage::claim 7933efe3
- * code: timer_client/client/page/own_page.cpp OwnPage::slot_for 7c2610ff
+ * code: timer_client/client/page/own_page.cpp OwnPage::claim b27e4766
+ * code: timer_client/client/page/own_page.cpp OwnPage::slot_for 97592c10
  * code: timer_client/client/page/own_page.cpp OwnPage::slot_from_pool 28937d20
- * code: timer_client/client/page/own_page.cpp OwnPage::new_slot bba46673
+ * code: timer_client/client/page/own_page.cpp OwnPage::new_slot dc40e893
  * code: timer_client/client/page/own_page.cpp OwnPage::take_idle_of_other_threads a631b398
  * code: timer_client/client/page/page_scope.hpp claim_without_lock a8e32963
  * code: timer_client/client/page/slot_handle.hpp is_free 87bebbcd
@@ -370,7 +370,7 @@ inline free_by_release() {
 }
 
 /* renew_scope(), try_renew() (a): likewise.
- * code: timer_client/client/page/page_scope.hpp renew_scope 67c79cae
+ * code: timer_client/client/page/page_scope.hpp renew_scope e01374f0
  * code: common/wake_protocol.hpp try_renew 1bd9d94f */
 inline renew_scope(s) {
   renewed++;
@@ -863,7 +863,7 @@ active proctype Clock() {
  * code: timer_client/client/page/page_scope.cpp resume_scope d628116c
  * code: timer_client/client/page/page_scope.cpp is_suspended 999e13a4
  * code: timer_client/client/page/page_scope.cpp open_suspended 58d1830b
- * code: timer_client/client/page/page_scope.cpp renew_after_pause 97801903
+ * code: timer_client/client/page/page_scope.cpp renew_after_pause 805b4407
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::take b9a0980b
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::give_up_idle 782687c3
  * code: timer_client/client/page/page_statistics.hpp count_scope b2f6b9a3

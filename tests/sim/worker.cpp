@@ -59,9 +59,8 @@ PageScope Worker::open(std::string_view name, const Terms& terms) {
   asked.flags = terms.signal_first ? slot_flag::kSignalFirst : std::uint16_t{0};
   while (page_ != nullptr || look()) {
     OwnPage& page = *page_;
-    OwnPage::Refusal why{};
     const bool is_closed = page.board().announcement.load() != 0;
-    SlotHandle* const slot = is_closed ? nullptr : page.claim(ScopeKey::of_name(name, false), why);
+    SlotHandle* const slot = is_closed ? nullptr : page.claim(ScopeKey::of_name(name, false));
     if (slot == nullptr) {
       break;
     }
@@ -106,8 +105,7 @@ bool Worker::release(PageScope scope) {
 
 bool Worker::begin_idle_timeout(Nanos timeout) {
   const As self(process_);
-  OwnPage::Refusal why{};
-  return look() && page_->watch_idleness(duration_of(timeout), this, why);
+  return look() && page_->watch_idleness(duration_of(timeout), this);
 }
 
 bool Worker::acquire_by_line(std::string_view name, const Terms& terms) {

@@ -25,9 +25,8 @@ SlotHandle* TimerClient::State::claim_with_lock(ScopeKey key) {
   if (!page().is_made()) {
     look_again();
   }
-  OwnPage::Refusal why{};
-  SlotHandle* const handle = page().claim(key, why);
-  if (handle == nullptr && why == OwnPage::Refusal::kLimit && !has_said_limit.exchange(true)) {
+  SlotHandle* const handle = page().claim(key);
+  if (handle == nullptr && page().has_all_slots() && !has_said_limit.exchange(true)) {
     client_messages::notice(
         "{} scopes are open in this process, which is the limit: '{}' is not watched, and neither "
         "are others beyond it",

@@ -208,8 +208,7 @@ void OwnPage::move_offer_of_stacks(OwnPage& next) const noexcept {
 
 // --- slots ---
 
-SlotHandle* OwnPage::claim(ScopeKey key, Refusal& why) {
-  why = Refusal::kNoRoom;
+SlotHandle* OwnPage::claim(ScopeKey key) {
   if (!current_) {
     if (Instant::now() < next_creation_) {
       return nullptr;
@@ -227,7 +226,7 @@ SlotHandle* OwnPage::claim(ScopeKey key, Refusal& why) {
   if (handle == nullptr) {
     const std::string shown = shown_name(key);
     SlotStatistics* const entry = key.is_counted() ? statistics_for(slots, shown) : nullptr;
-    handle = slot_for(slots, why);
+    handle = slot_for(slots);
     if (handle == nullptr) {
       return nullptr;
     }
@@ -255,13 +254,13 @@ ThreadSlots& OwnPage::slots_of_this_thread() {
   return made;
 }
 
-SlotHandle* OwnPage::slot_for(ThreadSlots& slots, Refusal& why) {
+SlotHandle* OwnPage::slot_for(ThreadSlots& slots) {
   if (slots.has_enough_idle()) {
     return slots.next_idle();
   }
   SlotHandle* handle = slot_from_pool();
   if (handle == nullptr) {
-    handle = new_slot(why);
+    handle = new_slot();
   }
   if (handle == nullptr) {
     if (SlotHandle* const own = slots.next_idle()) {
@@ -304,14 +303,9 @@ SlotHandle* OwnPage::slot_from_pool() {
   return handle;
 }
 
-SlotHandle* OwnPage::new_slot(Refusal& why) {
+SlotHandle* OwnPage::new_slot() {
   const std::size_t index = current_->handles.size();
-  if (index >= kMaxScopesPerWorker) {
-    why = Refusal::kLimit;
-    return nullptr;
-  }
-  if (!current_->file->allocate_slot(index)) {
-    why = Refusal::kNoRoom;
+  if (index >= kMaxScopesPerWorker || !current_->file->allocate_slot(index)) {
     return nullptr;
   }
   SlotHandle& handle = current_->handles.emplace_back();
@@ -348,10 +342,9 @@ bool OwnPage::take_idle_of_other_threads(const ThreadSlots& taker) {
   return all_were_idle;
 }
 
-bool OwnPage::watch_idleness(Duration timeout, const void* client, Refusal& why) {
-  why = Refusal::kNoRoom;
+bool OwnPage::watch_idleness(Duration timeout, const void* client) {
   SlotHandle* handle = slot_from_pool();
-  handle = handle != nullptr ? handle : new_slot(why);
+  handle = handle != nullptr ? handle : new_slot();
   if (handle == nullptr) {
     return false;
   }
@@ -635,8 +628,7 @@ void OwnPage::continue_on(OwnPage& next) noexcept {
         continue;
       }
       const Duration timeout{handle.slot->timeout.load(std::memory_order_relaxed)};
-      Refusal why{};
-      next.watch_idleness(timeout, std::exchange(handle.idle_client, nullptr), why);
+      next.watch_idleness(timeout, std::exchange(handle.idle_client, nullptr));
       current_->free.push_back(&handle);
     }
     move_offer_of_stacks(next);

@@ -32,11 +32,6 @@ namespace filetimer {
 
 class OwnPage final : public PageContext {
  public:
-  enum class Refusal {
-    kLimit,   // kMaxScopesPerWorker are open
-    kNoRoom,  // the disk is full, or the page can't be made
-  };
-
   // `dir`: the runtime directory; `pipe`: the request pipe of its server.
   OwnPage(BoardView board, std::string dir, std::string pipe);
   // Returns the page of a slot.
@@ -48,12 +43,12 @@ class OwnPage final : public PageContext {
   // page.
   Status make(bool with_statistics, bool allow_tracing);
   // Returns a slot in which this thread can open a scope. The slot is bound to `key`, and no other
-  // thread takes it while this thread is_entering. Null: see `why`. May throw std::bad_alloc.
-  SlotHandle* claim(ScopeKey key, Refusal& why);
+  // thread takes it while this thread is_entering. Null: kMaxScopesPerWorker scopes are open (see
+  // has_all_slots()), the disk is full, or the page cannot be made. May throw std::bad_alloc.
+  SlotHandle* claim(ScopeKey key);
   // Begins an idle timeout: this process expires when it has been in no scope for `timeout` since
-  // its last one. Returns false if there is no slot for it, see `why`. A forked child has no idle
-  // timeout.
-  bool watch_idleness(Duration timeout, const void* client, Refusal& why);
+  // its last one. Returns false if there is no slot for it. A forked child has no idle timeout.
+  bool watch_idleness(Duration timeout, const void* client);
   // Ends the idle timeout that `client` has begun, if there is one.
   void end_idle_timeout_of(const void* client) noexcept;
   // Begins the idle timeouts anew, as a scope was opened that is not watched.
@@ -79,6 +74,11 @@ class OwnPage final : public PageContext {
   [[nodiscard]] bool is_any_thread_suspended() const noexcept;
   [[nodiscard]] bool keeps_statistics() const { return with_statistics_; }
   [[nodiscard]] bool allows_tracing() const { return allows_tracing_; }
+  // Returns whether the page has as many slots as it may have: if claim() returns null, all are
+  // open.
+  [[nodiscard]] bool has_all_slots() const {
+    return current_ && current_->handles.size() >= kMaxScopesPerWorker;
+  }
   // Returns whether this process has a page file now.
   [[nodiscard]] bool is_made() const { return current_ != nullptr; }
   // Removes the page file at the end of the process, if no server runs and none has registered it.
@@ -140,9 +140,9 @@ class OwnPage final : public PageContext {
 
   ThreadSlots& slots_of_this_thread();
   SlotStatistics* statistics_for(ThreadSlots& slots, const std::string& shown);
-  SlotHandle* slot_for(ThreadSlots& slots, Refusal& why);
+  SlotHandle* slot_for(ThreadSlots& slots);
   SlotHandle* slot_from_pool();
-  SlotHandle* new_slot(Refusal& why);
+  SlotHandle* new_slot();
   bool take_idle_of_other_threads(const ThreadSlots& taker);
   void announce() noexcept;
   LineSent send_wake_up() noexcept;

@@ -152,7 +152,7 @@ unsigned open_suspended(SlotHandle& handle, const PageTerms& terms) {
   return todo_next;
 }
 
-bool renew_after_pause(SlotHandle& handle, std::int64_t timeout, bool& wake) noexcept {
+bool renew_after_pause(SlotHandle& handle, std::int64_t timeout, unsigned& todo_next) noexcept {
   Slot& slot = *handle.slot;
   const Board& board = handle.page->board();
   for (;;) {
@@ -166,7 +166,7 @@ bool renew_after_pause(SlotHandle& handle, std::int64_t timeout, bool& wake) noe
     slot.started.store(now, kRelaxed);
     slot.timeout.store(timeout, kRelaxed);
     if (try_renew(slot, word, slot_word::kPaused + now)) {
-      wake = must_wake_paused(board, now);
+      todo_next = must_wake_paused(board, now) ? todo::kWake : 0;
       return true;
     }
   }

@@ -117,8 +117,9 @@ inline constexpr unsigned kLook = 2;  // ProcessPages::look_again()
 unsigned open_suspended(SlotHandle& handle, const PageTerms& terms);
 
 // Renews an open scope that is or was paused. Returns true if it is paused now: it stays paused,
-// with `timeout` left. Returns false if the caller must renew it as any other. Needs no lock.
-bool renew_after_pause(SlotHandle& handle, std::int64_t timeout, bool& wake) noexcept;
+// with `timeout` left, and `todo_next` is set to bits of todo. Returns false if the caller must
+// renew it as any other. Needs no lock.
+bool renew_after_pause(SlotHandle& handle, std::int64_t timeout, unsigned& todo_next) noexcept;
 
 // Returns the terms of the next scope in the slot, with the times of a file of timeouts.
 PageTerms with_replaced_timeout(SlotHandle& handle, const PageTerms& terms);
@@ -216,9 +217,7 @@ inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64
     }
     if (slot_word::is_paused(old_word) || (slot.flags.load(kRelaxed) & kWasPaused) != 0)
         [[unlikely]] {
-      bool wake = false;
-      if (renew_after_pause(handle, timeout, wake)) {
-        todo_next = wake ? todo::kWake : 0;
+      if (renew_after_pause(handle, timeout, todo_next)) {
         return true;
       }
       if (slot_word::is_paused(old_word)) {
