@@ -35,15 +35,15 @@ UniqueFd open_pipe(const std::string& path) {
   return fd;
 }
 
-LineSent meaning_of(int error) {
+PipeClient::Sent meaning_of(int error) {
   switch (error) {
     case EAGAIN:  // these are errors of this process or the system, not of the server
     case EMFILE:
     case ENFILE:
     case ENOMEM:
-      return LineSent::kBusy;
+      return PipeClient::Sent::kBusy;
     default:
-      return LineSent::kNoReader;
+      return PipeClient::Sent::kNoServer;
   }
 }
 
@@ -67,7 +67,7 @@ double unix_time_in(std::chrono::nanoseconds after) {
 
 }  // namespace
 
-LineSent send_line(const std::string& path, std::string_view line) noexcept {
+PipeClient::Sent send_line(const std::string& path, std::string_view line) noexcept {
   const UniqueFd fd = open_pipe(path);
   if (!fd) {
     return meaning_of(errno);
@@ -75,9 +75,9 @@ LineSent send_line(const std::string& path, std::string_view line) noexcept {
   const SigpipeGuard guard;
   const ssize_t written = retry_eintr([&] { return ::write(fd.get(), line.data(), line.size()); });
   if (written >= 0) {
-    return LineSent::kYes;
+    return PipeClient::Sent::kYes;
   }
-  const LineSent meaning = meaning_of(errno);
+  const PipeClient::Sent meaning = meaning_of(errno);
   if (errno == EPIPE) {
     guard.consume();
   }
@@ -113,14 +113,7 @@ std::string why_no_reader(int error) {
 // --- PipeClient ---
 
 PipeClient::Sent send_request(const std::string& pipe, const wire::Request& request) {
-  switch (send_line(pipe, wire::format(request))) {
-    case LineSent::kYes:
-      return PipeClient::Sent::kYes;
-    case LineSent::kBusy:
-      return PipeClient::Sent::kBusy;
-    default:
-      return PipeClient::Sent::kNoServer;
-  }
+  return send_line(pipe, wire::format(request));
 }
 
 wire::Request acquire_request(std::chrono::nanoseconds after, std::string_view scope_id,

@@ -16,14 +16,8 @@
 
 namespace filetimer {
 
-enum class LineSent {
-  kYes,
-  kBusy,      // the pipe is full, or the process has no descriptor to spare
-  kNoReader,  // no process reads the pipe, or this process can open no pipe at the path
-};
-
 // Writes `line`, with its newline at most kMaxAtomicWrite bytes, whole or not at all.
-LineSent send_line(const std::string& path, std::string_view line) noexcept;
+PipeClient::Sent send_line(const std::string& path, std::string_view line) noexcept;
 
 // Returns whether a process reads the pipe. If none does, sets `error` to the errno that says why;
 // 0: the file is no pipe. Writes nothing to the pipe.
