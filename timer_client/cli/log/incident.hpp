@@ -96,7 +96,6 @@ struct Moment {
   std::string id{};  // of the expiry or the warning; empty: of none
   std::string scope{};
 };
-std::string_view name_of(Moment::Kind kind);
 
 struct Worker {
   WorkerName name;

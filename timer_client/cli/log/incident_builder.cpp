@@ -404,29 +404,6 @@ class IncidentBuilder {
 
 }  // namespace
 
-std::string_view name_of(Moment::Kind kind) {
-  switch (kind) {
-    case Moment::Kind::kWarning:
-      return "warning";
-    case Moment::Kind::kDeferred:
-      return "deferred";
-    case Moment::Kind::kVerdict:
-      return "verdict";
-    case Moment::Kind::kEvidence:
-      return "evidence";
-    case Moment::Kind::kSignal:
-      return "signal";
-    case Moment::Kind::kDeath:
-      return "death";
-    case Moment::Kind::kReleased:
-      return "released late";
-    case Moment::Kind::kHook:
-    case Moment::Kind::kOther:
-      break;
-  }
-  return "other";
-}
-
 std::string_view zero_of(const Incident& incident) {
   return incident.expired.empty() ? "record" : "verdict";
 }

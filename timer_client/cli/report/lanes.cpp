@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/report/lanes.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,27 +8,18 @@
 #include <numeric>
 #include <set>
 #include <string_view>
-#include <tuple>
 #include <utility>
 
-#include "timer_client/cli/report/time_axis.hpp"
+#include "timer_client/cli/report/report_page.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
 namespace {
 
-// The axis begins this many times the longest expired scope before the verdict.
-constexpr double kPastShare = 1.5;
-constexpr double kLeastPastS = 1;
-constexpr double kMostPastS = 600;
-constexpr double kMarginShare = 0.04;  // before the first event
-constexpr double kAfterShare = 1.15;   // of the last event
-constexpr double kLeastAxisS = 1e-3;
-constexpr double kRoundingS = 2e-6;  // of two times in records
-
 // All lengths are in units of the image, which is as wide as this and is scaled by the browser.
+// report.html has the two widths, too.
 constexpr double kWidth = 1200;
-constexpr double kLabelWidth = 190;  // the page's style has the share of it, too
+constexpr double kLabelWidth = 190;
 constexpr double kRowHeight = 16;
 constexpr double kLaneGap = 8;
 constexpr double kHostHeight = 22;
@@ -47,62 +36,82 @@ constexpr double kFinest = 2;
 constexpr double kCoarsest = 12;
 constexpr double kCoarserPerWorker = 0.25;
 
-constexpr std::string_view kPattern =
-    "<defs><pattern id=paused width=6 height=6 patternUnits=userSpaceOnUse "
-    "patternTransform=\"rotate(45)\"><line x1=0 y1=0 x2=0 y2=6 class=hatch /></pattern></defs>\n";
+constexpr double kAxisHeight = 30;         // of the labels
+constexpr double kLeastShareAfter = 0.22;  // of the width
+constexpr double kTickWidth = 90;          // at least, from one label to the next
+constexpr double kLabelRoom = 30;          // of half a label
+constexpr double kTickLength = 6;
 
-// The axis has what is known, and no empty time before it.
-void set_axis(Picture& picture) {
-  double longest_s = 0;
-  double first_s = 0;
-  for (const Worker& worker : picture.incident->workers) {
-    for (const Scope& scope : worker.scopes) {
-      first_s = std::min(first_s, scope.begin_s);
-      if (scope.kind == Scope::Kind::kExpired) {
-        longest_s = std::max(longest_s, -scope.begin_s);
+// The horizontal axis, with the first verdict at 0, where there is one. The time after the verdict
+// is mostly a thousandth of that before, and has most of the marks. It has a share of the width of
+// its own therefore, unless it needs none.
+class TimeAxis {
+ public:
+  // 0 is between the two times.
+  TimeAxis(double begin_s, double end_s) : begin_s_(begin_s), end_s_(end_s) {
+    const double share = end_s_ / (end_s_ - begin_s_);
+    has_two_scales_ = share < kLeastShareAfter;
+    zero_x_ = kWidth - std::max(share, kLeastShareAfter) * (kWidth - kLabelWidth);
+  }
+
+  // Returns where a time is; one before or after the axis is at its end.
+  [[nodiscard]] double x_of(double at_s) const {
+    return at_s < 0 ? zero_x_ - std::min(at_s / begin_s_, 1.0) * (zero_x_ - kLabelWidth)
+                    : zero_x_ + std::min(at_s / end_s_, 1.0) * (kWidth - zero_x_);
+  }
+  [[nodiscard]] bool has_two_scales() const { return has_two_scales_; }
+
+  // Returns the ticks with their labels, and the line at 0 with the label `zero`, over `height`.
+  [[nodiscard]] std::string svg(double height, std::string_view zero) const {
+    std::string svg;
+    if (has_two_scales_) {
+      svg += fmt::format("<rect x={:.1f} y={:.0f} width={:.1f} height={:.0f} class=after />\n",
+                         zero_x_, kAxisHeight - kTickLength, kWidth - zero_x_,
+                         height - kAxisHeight + kTickLength);
+    }
+    svg += ticks(begin_s_, 0, height) + ticks(0, end_s_, height) + label(0, zero, height);
+    return svg + fmt::format("<line x1={0:.1f} x2={0:.1f} y1={1:.0f} y2={2:.0f} class=zero />\n",
+                             zero_x_, kAxisHeight - kTickLength, height);
+  }
+
+ private:
+  // Returns the ticks between the two times, one of which is 0 and has no tick.
+  [[nodiscard]] std::string ticks(double from_s, double to_s, double height) const {
+    const double most = std::max((x_of(to_s) - x_of(from_s)) / kTickWidth, 1.0);
+    const double span = to_s - from_s;
+    double step = std::pow(10, std::floor(std::log10(span / most)));
+    for (const double factor : {2.0, 2.5, 2.0}) {
+      step *= span / step > most ? factor : 1;
+    }
+    std::string svg;
+    for (double tick = std::ceil(from_s / step); tick * step <= to_s; ++tick) {
+      const double at_s = tick * step;
+      if (tick != 0) {
+        svg += label(at_s,
+                     at_s > 0 && at_s < 1 ? fmt::format("{:+g} ms", at_s * 1e3)
+                                          : fmt::format("{:+g} s", at_s),
+                     height);
       }
     }
-    for (const Moment& moment : worker.moments) {
-      first_s = std::min(first_s, moment.at_s);
-      picture.end_s = std::max(picture.end_s, moment.at_s);
-    }
+    return svg;
   }
-  picture.begin_s = std::max(-std::clamp(kPastShare * longest_s, kLeastPastS, kMostPastS),
-                             std::min((1 + kMarginShare) * first_s, -kLeastAxisS));
-  picture.end_s =
-      picture.end_s > kLeastAxisS ? kAfterShare * picture.end_s : -kMarginShare * picture.begin_s;
-}
 
-// Returns the scopes on the axis.
-std::vector<Bar> bars_of(const Worker& worker, const Picture& picture) {
-  std::vector<Bar> bars;
-  for (const Scope& scope : worker.scopes) {
-    Bar bar{scope};
-    bar.end_s = std::max(std::min(bar.end_s, picture.end_s), bar.begin_s);
-    if (bar.end_s >= picture.begin_s && bar.begin_s <= picture.end_s) {
-      bars.push_back(std::move(bar));
-    }
+  [[nodiscard]] std::string label(double at_s, std::string_view text, double height) const {
+    const double x = x_of(at_s);
+    return fmt::format(
+        "<line x1={0:.1f} x2={0:.1f} y1={1:.0f} y2={2:.0f} class=tick />"
+        "<text x={0:.1f} y={3:.0f} class=\"axis{5}\">{4}</text>\n",
+        x, kAxisHeight - kTickLength, height, kAxisHeight - 2 * kTickLength, text,
+        x < kLabelWidth + kLabelRoom ? " leftmost"
+        : x > kWidth - kLabelRoom    ? " rightmost"
+                                     : "");
   }
-  std::ranges::stable_sort(bars, [](const Bar& a, const Bar& b) {
-    return std::tuple(a.begin_s, -a.end_s) < std::tuple(b.begin_s, -b.end_s);
-  });
-  std::vector<double> ends;  // of each row's last bar
-  for (Bar& bar : bars) {
-    const auto row =
-        std::ranges::find_if(ends, [&](double end) { return end <= bar.begin_s + kRoundingS; });
-    bar.row = static_cast<std::size_t>(row - ends.begin());
-    if (row == ends.end()) {
-      ends.push_back(bar.end_s);
-    } else {
-      *row = bar.end_s;
-    }
-  }
-  return bars;
-}
 
-TimeAxis axis_of(const Picture& picture) {
-  return {picture.begin_s, picture.end_s, {kLabelWidth, kWidth}};
-}
+  double begin_s_;
+  double end_s_;
+  double zero_x_ = 0;
+  bool has_two_scales_ = false;
+};
 
 // The bar of one scope, or of scopes that ended and are too short for bars of their own.
 struct DrawnBar {
@@ -168,6 +177,26 @@ Shapes shapes_of(const Lane& lane, const TimeAxis& axis, double resolution) {
   return shapes;
 }
 
+// A lane that is drawn: that of one worker, or of all of a group in one scope. Then it has the bars
+// and moments of the first one.
+using DrawnLane = std::vector<const Lane*>;
+
+std::vector<DrawnLane> drawn_lanes(const Picture& picture) {
+  std::vector<DrawnLane> drawn;
+  std::map<std::size_t, std::size_t> lane_of_group;
+  for (const Lane& lane : picture.lanes) {
+    const Worker& worker = *lane.worker;
+    const bool is_shared = picture.lanes.size() > kMostLanes && worker.group && !worker.is_first &&
+                           &lane != picture.lanes.data();
+    if (!is_shared || lane_of_group.try_emplace(*worker.group, drawn.size()).second) {
+      drawn.push_back({&lane});
+    } else {
+      drawn[lane_of_group[*worker.group]].push_back(&lane);
+    }
+  }
+  return drawn;
+}
+
 std::vector<WorkerName> workers_of(const DrawnLane& lanes) {
   std::vector<WorkerName> workers;
   for (const Lane* const lane : lanes) {
@@ -228,48 +257,37 @@ std::string_view class_of(Bar::Kind kind) {
 }
 
 std::string_view class_of(Moment::Kind kind) {
-  switch (kind) {
-    case Moment::Kind::kWarning:
-    case Moment::Kind::kDeferred:
-      return "warning";
-    case Moment::Kind::kVerdict:
-      return "verdict";
-    case Moment::Kind::kSignal:
-      return "signal";
-    case Moment::Kind::kDeath:
-      return "death";
-    default:
-      return "note";
-  }
+  constexpr std::array<std::string_view, 9> kClasses{
+      "warning", "warning", "verdict", "note", "signal", "death", "note", "note", "note"};
+  return kClasses[static_cast<std::size_t>(kind)];
 }
 
-class Drawing {
+class Painter {
  public:
-  explicit Drawing(const Picture& picture)
-      : picture_(picture), axis_(axis_of(picture)), has_odd_(picture.incident->has_odd_group()) {}
+  explicit Painter(const Picture& picture)
+      : picture_(picture),
+        axis_(picture.begin_s, picture.end_s),
+        has_odd_(picture.incident->has_odd_group()) {}
 
-  std::string svg() {
+  Drawing drawing() {
     std::vector<DrawnLane> lanes = drawn_lanes(picture_);
+    const bool has_all_lanes = lanes.size() <= kMostLanes;
     lanes.resize(std::min(lanes.size(), kMostLanes));
     const double resolution = std::clamp(
         kCoarserPerWorker * static_cast<double>(picture_.lanes.size()), kFinest, kCoarsest);
     std::string host;
     for (const DrawnLane& lane : lanes) {
       const std::string of = hosts_of(lane);
-      if (y_ == TimeAxis::kHeight || of != host) {
+      if (y_ == kAxisHeight || of != host) {
         add_host(of, lane);
         host = of;
       }
       add_lane(lane, shapes_of(*lane[0], axis_, resolution));
     }
     const double height = y_ + kLaneGap;
-    return fmt::format(
-        "<div class=picture><svg class=names viewBox=\"0 0 {0:.0f} {1:.0f}\" role=img "
-        "aria-label=\"The names of hosts and workers\">\n{2}</svg>\n<svg class=scopes "
-        "viewBox=\"{0:.0f} 0 {3:.0f} {1:.0f}\" role=img aria-label=\"The scopes of each worker "
-        "over time\">\n{4}{5}{6}{7}</svg></div>\n",
-        kLabelWidth, height, names_, kWidth - kLabelWidth, kPattern, grounds_,
-        axis_.svg(height, zero_of(*picture_.incident)), body_);
+    const std::string axis = axis_.svg(height, zero_of(*picture_.incident));
+    return {std::move(names_), grounds_ + axis + body_, height, axis_.has_two_scales(),
+            has_all_lanes};
   }
 
  private:
@@ -406,47 +424,13 @@ class Drawing {
   std::string names_;
   std::string grounds_;
   std::string body_;
-  double y_ = TimeAxis::kHeight;
+  double y_ = kAxisHeight;
 };
 
 }  // namespace
 
-Picture picture_of(const Incident& incident) {
-  Picture picture{.incident = &incident, .lanes = {}};
-  set_axis(picture);
-  for (const Worker& worker : incident.workers) {
-    Lane& lane = picture.lanes.emplace_back(Lane{&worker, bars_of(worker, picture), {}});
-    for (const Moment& moment : worker.moments) {
-      if (moment.at_s >= picture.begin_s) {
-        lane.moments.push_back(&moment);
-      }
-    }
-  }
-  return picture;
-}
-
-std::vector<DrawnLane> drawn_lanes(const Picture& picture) {
-  std::vector<DrawnLane> drawn;
-  std::map<std::size_t, std::size_t> lane_of_group;
-  for (const Lane& lane : picture.lanes) {
-    const Worker& worker = *lane.worker;
-    const bool is_shared = picture.lanes.size() > kMostLanes && worker.group && !worker.is_first &&
-                           &lane != picture.lanes.data();
-    if (!is_shared || lane_of_group.try_emplace(*worker.group, drawn.size()).second) {
-      drawn.push_back({&lane});
-    } else {
-      drawn[lane_of_group[*worker.group]].push_back(&lane);
-    }
-  }
-  return drawn;
-}
-
-std::string svg_of(const Picture& picture) {
-  return Drawing(picture).svg();
-}
-
-bool has_two_scales(const Picture& picture) {
-  return axis_of(picture).has_two_scales();
+Drawing drawing_of(const Picture& picture) {
+  return Painter(picture).drawing();
 }
 
 }  // namespace filetimer::cli

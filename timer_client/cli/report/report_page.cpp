@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -28,95 +29,6 @@ constexpr std::size_t kEventsTold = 40;         // of one worker there
 constexpr std::size_t kTableOpen = 16;          // a table of more workers is closed at first
 constexpr std::size_t kGroupsShown = 64;
 
-// Nothing may be loaded, whatever a record would have the browser do.
-constexpr std::string_view kHead = R"(<!DOCTYPE html>
-<html lang=en>
-<meta charset=utf-8>
-<meta http-equiv=Content-Security-Policy content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<meta name=viewport content="width=device-width, initial-scale=1">
-<link rel=icon href="data:,">
-)";
-
-// In a narrow window the picture scrolls and the names stay in sight. `direction: rtl` on <figure>
-// makes the browser show the right end first, with the verdict and the deaths. The text inside is
-// left to right again.
-constexpr std::string_view kStyle = R"(<style>
-:root { color-scheme: light dark; --back: #fff; --text: #1c1e21; --soft: #676d76; --line: #d9dce1;
-  --ground: #f3f4f6; --hung: #fbe7e5; --ended: #b9c7da; --open: #7da7d9; --expired: #e05252;
-  --calm: #f1b3b0; --bar: #10131a; --warning: #b7791f; --odd: #b42323; }
-@media (prefers-color-scheme: dark) { :root { --back: #15181d; --text: #e6e8eb; --soft: #9aa2ad;
-  --line: #343a43; --ground: #1e2229; --hung: #3b2326; --ended: #44536a; --open: #39689c; --expired: #b93a3a;
-  --calm: #6d3537; --bar: #f4f6f8; --warning: #e0ab4f; --odd: #ff8b84; } }
-body { margin: 0 auto; padding: 1rem; max-width: 76rem; background: var(--back); color: var(--text);
-  font: 15px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
-h1 { font-size: 1.35rem; line-height: 1.35; }
-h2 { font-size: 1.05rem; margin: 2rem 0 .5rem; }
-h3 { font-size: .95rem; margin: 1.2rem 0 .3rem; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; }
-dt, small, .soft { color: var(--soft); }
-dd { margin: 0; }
-code { font-family: ui-monospace, monospace; font-size: .88em; }
-pre { margin: 0; padding: .6rem .8rem; max-height: 30rem; overflow: auto; background: var(--ground);
-  border: 1px solid var(--line); font: .88em/1.45 ui-monospace, monospace; }
-figure { margin: 0; overflow-x: auto; direction: rtl; }
-.picture { display: flex; align-items: flex-start; min-width: 52rem; direction: ltr; }
-.narrow { display: none; }
-@media screen and (max-width: 54rem) { .narrow { display: block; } }
-svg { flex: 1010 0 0; min-width: 0; font: 11px ui-monospace, monospace; }
-svg.names { flex-grow: 190; position: sticky; left: 0; overflow: visible; background: var(--back); }
-svg text { fill: var(--text); }
-svg .axis { fill: var(--soft); text-anchor: middle; }
-svg .leftmost { text-anchor: start; }
-svg .rightmost { text-anchor: end; }
-svg .after { fill: var(--text); opacity: .06; }
-svg .under { fill: var(--soft); }
-svg .host { font-weight: bold; }
-svg .doubt, svg .deeper { fill: var(--warning); font-weight: normal; }
-svg .deeper { text-anchor: end; }
-svg .odd text { fill: var(--odd); font-weight: bold; }
-svg .tick { stroke: var(--line); }
-svg .zero { stroke: var(--odd); stroke-dasharray: 3 3; }
-svg .ground { fill: var(--ground); }
-svg .hung { fill: var(--hung); }
-svg .other { stroke: var(--warning); stroke-dasharray: 2 4; }
-svg .ended rect { fill: var(--ended); }
-svg .open rect { fill: var(--open); }
-svg .expired rect { fill: var(--expired); stroke: var(--odd); }
-svg .calm .expired rect { fill: var(--calm); }
-svg rect.unknown { opacity: .35; }
-svg g text { fill: var(--bar); }
-svg .lane { fill: var(--text); }
-svg .hatch { stroke: var(--bar); stroke-width: 1.5; }
-svg rect.paused { fill: url(#paused); opacity: .5; }
-svg .mark { fill: none; stroke: var(--text); stroke-width: 1.5; }
-svg .warning { fill: var(--warning); stroke: var(--back); }
-svg .verdict { stroke: var(--odd); stroke-width: 2; }
-svg .signal { stroke-dasharray: 2 2; }
-svg .death { stroke-width: 2; }
-svg .note { fill: var(--text); stroke: var(--back); }
-.key { display: inline-block; white-space: nowrap; margin-right: .9em; }
-.key i { display: inline-block; width: 1em; height: .8em; border-radius: 2px; }
-.tree { overflow-x: auto; }
-.tree ul { margin: 0; padding: 0; list-style: none; }
-.tree li { min-width: 12rem; }
-.tree li + li { margin-top: .6rem; }
-.tree li li { margin: .4rem 0 0 .2rem; padding-left: .9rem; border-left: 3px solid var(--ended); }
-.tree code { display: inline-block; padding-left: 1.5em; text-indent: -1.5em; }
-.tree small { white-space: nowrap; }
-.tree .odd { color: var(--odd); }
-table { border-collapse: collapse; }
-td, th { padding: .1rem .8rem .1rem 0; text-align: left; vertical-align: top; overflow-wrap: normal; }
-td { overflow-wrap: break-word; max-width: 40rem; }
-.workers td:last-child { min-width: 14rem; }
-td.time { white-space: nowrap; font-variant-numeric: tabular-nums; }
-.wide { overflow-x: auto; }
-@media print { body { max-width: none; padding: 0; font-size: 12px; } figure { overflow: visible; }
-  .picture { min-width: 0; } svg.names { position: static; } h2, h3 { break-after: avoid; }
-  .tree, .wide { overflow: visible; } * { print-color-adjust: exact; }
-  pre { max-height: none; overflow: visible; white-space: pre-wrap; } }
-</style>
-)";
-
 std::string heading(std::string_view title) {
   return fmt::format("<h2>{}</h2>\n", title);
 }
@@ -126,72 +38,52 @@ const ScopeGroup& largest_of(const std::vector<ScopeGroup>& groups) {
                                    [](const auto& group) { return group.workers.size(); });
 }
 
-std::string cause_text(const Incident& incident) {
+std::string cause_paragraph(const Incident& incident) {
+  std::string cause;
   if (incident.has_odd_group()) {
     const ScopeGroup& most = largest_of(incident.groups);
-    return joined({odd_sentence(incident), first_waited_sentence(incident),
-                   fmt::format("{} were {}.", counted(most.workers.size(), "other worker"),
-                               in_scope(most.scope))},
-                  " ");
+    cause = joined({odd_sentence(incident), first_waited_sentence(incident),
+                    fmt::format("{} were {}.", counted(most.workers.size(), "other worker"),
+                                in_scope(most.scope))},
+                   " ");
+  } else if (!incident.expired.empty()) {
+    cause = fmt::format("The first to expire: {}.", worker_text(incident.expired[0].worker));
   }
-  if (!incident.expired.empty()) {
-    return fmt::format("The first to expire: {}.", worker_text(incident.expired[0].worker));
-  }
-  return {};
+  return cause.empty()
+             ? ""
+             : fmt::format("<p><strong>{}</strong></p>\n", html_text(cause, kFactCharacters));
 }
 
 std::string facts_of(const ExpiryPage& cause) {
-  std::string html = "<dl>";
+  std::string html;
   for (const auto& [label, value] : cause.facts()) {
     html += fmt::format("<dt>{}</dt><dd><bdi>{}</bdi></dd>\n", html_text(label),
                         html_text(value, kFactCharacters));
   }
-  return html + "</dl>\n";
-}
-
-std::string key_of_the_picture(const Picture& picture) {
-  const auto bar = [](std::string_view colour, std::string_view what) {
-    return fmt::format("<span class=key><i style=\"background:var(--{})\"></i> {}</span>", colour,
-                       what);
-  };
-  const auto mark = [](std::string_view shape, std::string_view what) {
-    return fmt::format("<span class=key>{} {}</span>", shape, what);
-  };
-  return fmt::format(
-      "<p class=soft>Seconds before and after the first {}.{} Each bar and mark has its times "
-      "as a tooltip; the table below has those of the marks.<br>{}{}{}{}{}{}{}{}</p>\n",
-      zero_of(*picture.incident),
-      has_two_scales(picture) ? " What followed it, on the darker ground, has a scale of its own."
-                              : "",
-      bar("expired", "expired"), bar("open", "open, pale where no record says so"),
-      bar("ended", "ended"), mark("&#9650;", "warning or deferral"), mark("|", "verdict"),
-      mark("&#9679;", "evidence, hook or other outcome"), mark("&#8942;", "signal"),
-      mark("&#10005;", "death"));
+  return html;
 }
 
 // Returns sentences about what the picture does not show.
-std::string doubts_of(const Picture& picture) {
+std::string doubts_of(const Incident& incident, const Drawing& drawing) {
   std::string html;
   const auto add = [&](const std::string& text) {
     html += fmt::format("<p class=soft>{}</p>\n", html_text(text));
   };
-  if (picture.incident->machines > 1) {
+  if (incident.machines > 1) {
     add("Each host has its own clock. Their difference is not known: compare times of two hosts "
         "with how well their clocks agree.");
   }
-  if (!picture.incident->missing.empty() && !picture.incident->expired.empty()) {
-    add("No incident record of " + listed(picture.incident->missing, 8) +
+  if (!incident.missing.empty() && !incident.expired.empty()) {
+    add("No incident record of " + listed(incident.missing, 8) +
         ": of workers there only those that expired are shown.");
   }
-  if (picture.incident->omitted_scopes > 0) {
-    add(counted(picture.incident->omitted_scopes, "more open scope") +
-        " did not fit into the records.");
+  if (incident.omitted_scopes > 0) {
+    add(counted(incident.omitted_scopes, "more open scope") + " did not fit into the records.");
   }
-  if (picture.incident->ended_omitted > 0) {
-    add(counted(picture.incident->ended_omitted, "more ended scope") +
-        " did not fit into the records.");
+  if (incident.ended_omitted > 0) {
+    add(counted(incident.ended_omitted, "more ended scope") + " did not fit into the records.");
   }
-  if (drawn_lanes(picture).size() > kMostLanes) {
+  if (!drawing.has_all_lanes) {
     add(fmt::format("The first {} lanes are drawn. All workers are in the table.", kMostLanes));
   }
   return html;
@@ -338,31 +230,37 @@ std::string stacks_of(const Incident& incident) {
   return html;
 }
 
-std::string workers_table(const Picture& picture) {
-  std::string html = fmt::format(
-      "<details{}><summary>{}</summary>\n<div class=\"wide "
-      "workers\"><table><tr><th>Host</th><th>Rank</th>"
-      "<th>Pid</th><th>Program</th><th>Scope</th><th>What happened, and when after the "
-      "{}</th></tr>\n",
-      picture.lanes.size() <= kTableOpen ? " open" : "", counted(picture.lanes.size(), "worker"),
-      zero_of(*picture.incident));
+std::string table_rows(const Picture& picture) {
+  std::string html;
   for (const Lane& lane : picture.lanes) {
+    const WorkerName& worker = lane.worker->name;
     std::vector<std::string> events;
     for (const Moment* const moment : lane.moments) {
       events.push_back(fmt::format("{} {}", time_of(*moment), moment->text));
     }
     html += fmt::format(
         "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-        html_text(lane.worker->name.host, kNameCharacters),
-        lane.worker->name.rank ? fmt::format("{}", *lane.worker->name.rank) : "",
-        lane.worker->name.pid ? fmt::format("{}", *lane.worker->name.pid) : "",
-        html_text(lane.worker->name.comm, kNameCharacters),
+        html_text(worker.host, kNameCharacters), number_text(worker.rank), number_text(worker.pid),
+        html_text(worker.comm, kNameCharacters),
         lane.worker->group
             ? html_text(picture.incident->groups[*lane.worker->group].scope, kNameCharacters)
             : "",
         html_text(joined(events, "; "), kEventsCharacters));
   }
-  return html + "</table></div></details>\n";
+  return html;
+}
+
+// Returns report.html with these texts in place of its "{{name}}".
+std::string filled_page(const std::map<std::string_view, std::string>& texts) {
+  std::string html;
+  std::string_view left = kReportHtml;
+  for (std::size_t begin; (begin = left.find("{{")) != left.npos;) {
+    const std::size_t end = left.find("}}", begin);
+    html.append(left.substr(0, begin));
+    html.append(texts.at(left.substr(begin + 2, end - begin - 2)));
+    left.remove_prefix(end + 2);
+  }
+  return html.append(left);
 }
 
 }  // namespace
@@ -370,32 +268,32 @@ std::string workers_table(const Picture& picture) {
 std::string html_page(const Picture& picture, const ExpiryPage& cause, const std::string& logs) {
   const Incident& incident = *picture.incident;
   const std::string headline = cause.headline();
-  std::string html(kHead);
-  html += fmt::format("<title>{}</title>\n", html_text(headline, kNameCharacters));
-  html += kStyle;
-  html += fmt::format("<h1>{}</h1>\n", html_text(headline, kFactCharacters));
-  if (const std::string text = cause_text(incident); !text.empty()) {
-    html += fmt::format("<p><strong>{}</strong></p>\n", html_text(text, kFactCharacters));
-  }
-  html += facts_of(cause);
-  html += heading("Timeline");
-  html += key_of_the_picture(picture);
-  html +=
-      "<p class=\"soft narrow\">The picture is wider than this window and starts at its end: "
-      "scroll it to the left for what was before.</p>\n";
-  html += "<figure>" + svg_of(picture) + "</figure>\n";
-  html += doubts_of(picture);
-  html += events_of(picture);
-  html += groups_of(incident);
-  html += stacks_of(incident);
+  const Drawing drawing = drawing_of(picture);
+  std::string outputs;
   for (const CommandOutput& output : incident.outputs) {
-    html += html_of(output);
+    outputs += html_of(output);
   }
-  html += heading("Workers");
-  html += workers_table(picture);
-  html += fmt::format("<p class=soft>Made by timer_client report from {}.</p>\n</html>\n",
-                      html_text(logs, kFactCharacters));
-  return html;
+  return filled_page(
+      {{"title", html_text(headline, kNameCharacters)},
+       {"headline", html_text(headline, kFactCharacters)},
+       {"cause", cause_paragraph(incident)},
+       {"facts", facts_of(cause)},
+       {"zero", std::string(zero_of(incident))},
+       {"scales", drawing.has_two_scales
+                      ? " What followed it, on the darker ground, has a scale of its own."
+                      : ""},
+       {"height", fmt::format("{:.0f}", drawing.height)},
+       {"names", drawing.names},
+       {"scopes", drawing.scopes},
+       {"doubts", doubts_of(incident, drawing)},
+       {"events", events_of(picture)},
+       {"groups", groups_of(incident)},
+       {"stacks", stacks_of(incident)},
+       {"outputs", outputs},
+       {"open", picture.lanes.size() <= kTableOpen ? " open" : ""},
+       {"workers", counted(picture.lanes.size(), "worker")},
+       {"rows", table_rows(picture)},
+       {"logs", html_text(logs, kFactCharacters)}});
 }
 
 }  // namespace filetimer::cli
