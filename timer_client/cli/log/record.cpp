@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "common/limits.hpp"
 #include "timer_client/cli/text/words.hpp"
@@ -17,54 +18,30 @@ std::string_view view_of(dom::element value) {
   return value.get_string().get(text) == simdjson::SUCCESS ? text : std::string_view{};
 }
 
-// The length of the key comes first: a record has many fields, and few of them are wanted here.
+constexpr std::pair<std::string_view, std::string_view Record::*> kTexts[] = {
+    {"event", &Record::event},       {"host", &Record::host},
+    {"boot_id", &Record::boot_id},   {"id", &Record::id},
+    {"scope", &Record::scope},       {"job_id", &Record::job_id},
+    {"incident", &Record::incident},
+};
+constexpr std::pair<std::string_view, Integer Record::*> kIntegers[] = {
+    {"mono_ns", &Record::mono_ns}, {"pid", &Record::pid}, {"rank", &Record::rank}};
+
 void read_field(std::string_view key, dom::element value, Record& record) {
-  switch (key.size()) {
-    case 2:
-      if (key == "id") {
-        record.id = view_of(value);
-      }
-      break;
-    case 3:
-      if (key == "pid") {
-        record.pid = as_integer(value);
-      }
-      break;
-    case 4:
-      if (key == "time") {
-        record.time_us = parse_rfc3339(view_of(value));
-      } else if (key == "host") {
-        record.host = view_of(value);
-      } else if (key == "rank") {
-        record.rank = as_integer(value);
-      }
-      break;
-    case 5:
-      if (key == "event") {
-        record.event = view_of(value);
-      } else if (key == "scope") {
-        record.scope = view_of(value);
-      }
-      break;
-    case 6:
-      if (key == "job_id") {
-        record.job_id = view_of(value);
-      }
-      break;
-    case 7:
-      if (key == "mono_ns") {
-        record.mono_ns = as_integer(value);
-      } else if (key == "boot_id") {
-        record.boot_id = view_of(value);
-      }
-      break;
-    case 8:
-      if (key == "incident") {
-        record.incident = view_of(value);
-      }
-      break;
-    default:
-      break;
+  for (const auto& [name, member] : kTexts) {
+    if (key == name) {
+      record.*member = view_of(value);
+      return;
+    }
+  }
+  for (const auto& [name, member] : kIntegers) {
+    if (key == name) {
+      record.*member = as_integer(value);
+      return;
+    }
+  }
+  if (key == "time") {
+    record.time_us = parse_rfc3339(view_of(value));
   }
 }
 
