@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "common/limits.hpp"
@@ -53,27 +52,23 @@ bool LogReader::is_new() {
 
 std::optional<std::string_view> LogReader::next_line() {
   for (;;) {
-    const std::size_t from = begin_ + searched_;
-    const void* const newline =
-        end_ > from ? std::memchr(buffer_.get() + from, '\n', end_ - from) : nullptr;
-    std::size_t size = end_ - begin_;
-    if (newline != nullptr) {
-      size = static_cast<std::size_t>(static_cast<const char*>(newline) - buffer_.get()) - begin_;
-    } else {
+    const std::size_t newline = buffer_.find('\n', begin_ + searched_);
+    const std::size_t size = std::min(newline, buffer_.size()) - begin_;
+    if (newline == buffer_.npos) {
       searched_ = size;
       if (fill()) {
         continue;
       }
       // The end of a file: what has no newline is a line, too, unless its rest may come.
-      if ((size == 0 && !is_too_long_) || (is_followed_ && file_ + 1 == files_.size())) {
+      if ((searched_ == 0 && !is_too_long_) || (is_followed_ && file_ + 1 == files_.size())) {
         if (!go_on()) {
           return std::nullopt;
         }
         continue;
       }
     }
-    const std::string_view line(buffer_.get() + begin_, size);
-    begin_ = std::min(begin_ + size + 1, end_);
+    const auto line = std::string_view(buffer_).substr(begin_, size);
+    begin_ = std::min(begin_ + size + 1, buffer_.size());
     searched_ = 0;
     if (!std::exchange(is_too_long_, false) && size <= kMaxRecordBytes) {
       return line;
@@ -87,39 +82,24 @@ bool LogReader::fill() {
   if (!problem_.empty()) {
     return false;
   }
-  make_room();
+  buffer_.erase(0, std::exchange(begin_, 0));
+  if (buffer_.size() > kMaxRecordBytes) {  // one byte over the limit is enough to know
+    is_too_long_ = true;
+    buffer_.clear();
+    searched_ = 0;
+  }
+  const std::size_t kept = buffer_.size();
+  buffer_.reserve(kept + block_bytes_ + kLinePadding);
+  buffer_.resize(kept + block_bytes_);
   const int fd = files_[file_].get();
   const ssize_t bytes =
-      retry_eintr([&] { return ::read(fd, buffer_.get() + end_, capacity_ - end_); });
+      retry_eintr([&] { return ::read(fd, buffer_.data() + kept, block_bytes_); });
   if (bytes < 0) {
     const char* const rotated = file_ + 1 < files_.size() ? kRotatedSuffix : "";
     problem_ = system_error(fmt::format("cannot read '{}{}'", path_, rotated)).value().message;
-    return false;
   }
-  end_ += static_cast<std::size_t>(bytes);
+  buffer_.resize(kept + static_cast<std::size_t>(std::max<ssize_t>(bytes, 0)));
   return bytes > 0;
-}
-
-void LogReader::make_room() {
-  const std::size_t kept = end_ - begin_;
-  if (kept > kMaxRecordBytes) {  // one byte over the limit is enough to know
-    is_too_long_ = true;
-    begin_ = end_ = searched_ = 0;
-    return;
-  }
-  if (kept + std::max<std::size_t>(block_bytes_ / 2, 1) > capacity_) {
-    const std::size_t larger = std::max(block_bytes_, 2 * capacity_);
-    auto buffer = std::make_unique_for_overwrite<char[]>(larger + kLinePadding);
-    if (kept > 0) {
-      std::memcpy(buffer.get(), buffer_.get() + begin_, kept);
-    }
-    buffer_ = std::move(buffer);
-    capacity_ = larger;
-  } else if (begin_ > 0) {
-    std::memmove(buffer_.get(), buffer_.get() + begin_, kept);
-  }
-  begin_ = 0;
-  end_ = kept;
 }
 
 // Returns whether another file follows the one that was read to its end.
@@ -159,7 +139,8 @@ bool LogReader::rewind() {
       return false;
     }
   }
-  file_ = begin_ = end_ = searched_ = skipped_ = 0;
+  file_ = begin_ = searched_ = skipped_ = 0;
+  buffer_.clear();
   is_too_long_ = false;
   known_.clear();
   return true;

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -57,7 +56,6 @@ class LogReader {
   bool fill();
   bool go_on();
   bool is_new();
-  void make_room();
 
   std::string path_;
   std::vector<UniqueFd> files_;
@@ -65,11 +63,9 @@ class LogReader {
   bool is_followed_ = false;
 
   std::size_t block_bytes_ = std::size_t{256} << 10;
-  std::unique_ptr<char[]> buffer_;
-  std::size_t capacity_ = 0;  // of buffer_, without kLinePadding
-  std::size_t begin_ = 0;     // of the line that is next
-  std::size_t searched_ = 0;  // up to here it has no newline
-  std::size_t end_ = 0;       // of what was read
+  std::string buffer_;        // what was read, from the line that is next on
+  std::size_t begin_ = 0;     // of that line
+  std::size_t searched_ = 0;  // so many bytes of it have no newline
   bool is_too_long_ = false;  // the line is over the limit: it is dropped up to its newline
 
   std::optional<Record> record_;
