@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,44 +27,42 @@ constexpr std::size_t kThreadsNamed = 8;
 // The frames of a peer that are shown; the report has the whole stack.
 constexpr std::size_t kPeerFramesShown = 5;
 
-// One line for each frame: names of C++ and Python are long, and followed by a place.
-void add_frames(Page& page, std::size_t indent, const std::vector<std::string>& frames) {
-  for (std::size_t i = 0; i < std::min(frames.size(), kFramesShown); ++i) {
+// Adds one line for each frame: names of C++ and Python are long, and followed by a place.
+void add_frames(Page& page, std::size_t indent, const std::vector<std::string>& frames,
+                std::size_t most = kFramesShown, std::string_view left_out = "more") {
+  for (std::size_t i = 0; i < std::min(frames.size(), most); ++i) {
     page.item(indent, frames[i]);
   }
-  if (frames.size() > kFramesShown) {
-    page.item(indent, fmt::format("... {} more", frames.size() - kFramesShown));
+  if (frames.size() > most) {
+    page.item(indent, fmt::format("... {} {}", frames.size() - most, left_out));
   }
 }
 
-struct ThreadGroup {
-  std::vector<std::string> names;
-  std::string doing;
-  std::vector<std::string> kernel_stack;
-  std::vector<std::string> frames;
-
-  [[nodiscard]] bool is_in_place_of(const ThreadGroup& other) const {
-    return doing == other.doing && kernel_stack == other.kernel_stack && frames == other.frames;
-  }
+// Threads, processes or workers in the same place.
+struct PlaceGroup {
+  std::vector<std::string> names{};
+  std::vector<WorkerName> workers{};
+  std::string doing{};
+  std::vector<std::string> kernel_stack{};
+  std::vector<std::string> frames{};
 };
 
-// Threads in the same place are one group: a pool of 60 threads that waits for work is one item.
-void add_thread(ThreadGroup thread, std::vector<ThreadGroup>& groups) {
-  const auto same = std::find_if(groups.begin(), groups.end(), [&](const ThreadGroup& group) {
-    return group.is_in_place_of(thread);
+// A pool of 60 threads that waits for work is one group.
+void add_to_groups(PlaceGroup one, std::vector<PlaceGroup>& groups) {
+  const auto same = std::ranges::find_if(groups, [&](const PlaceGroup& group) {
+    return group.doing == one.doing && group.kernel_stack == one.kernel_stack &&
+           group.frames == one.frames;
   });
   if (same == groups.end()) {
-    groups.push_back(std::move(thread));
-  } else {
-    same->names.push_back(std::move(thread.names[0]));
+    groups.push_back(std::move(one));
+    return;
   }
+  std::ranges::move(one.names, std::back_inserter(same->names));
+  std::ranges::move(one.workers, std::back_inserter(same->workers));
 }
 
-std::string id_text(const std::optional<std::int64_t>& id) {
-  return id ? fmt::format("{}", *id) : "";
-}
-
-// `first`: the thread that has what this one leaves out, because it is the same.
+// Returns what the thread does. The thread `first` has what this one leaves out, because it is the
+// same.
 std::string doing_of(dom::object thread, dom::object first) {
   const std::string own = text_at(thread, "doing");
   const std::string doing = own.empty() ? text_at(first, "doing") : own;
@@ -83,18 +81,18 @@ void add_omitted(Page& page, dom::object evidence, const char* key) {
 // Adds the threads or the processes of the list `key`, whose numbers are `number`.
 void add_processes(Page& page, std::string_view title, const char* number, const char* key,
                    dom::object evidence) {
-  std::vector<ThreadGroup> groups;
+  std::vector<PlaceGroup> groups;
   for (const dom::object each : objects_at(evidence, key)) {
-    ThreadGroup thread{.names = {id_text(integer_at(each, number))},
+    PlaceGroup thread{.names = {number_text(integer_at(each, number))},
                        .doing = doing_of(each, each),
                        .kernel_stack = texts_at(each, "stack"),
                        .frames = texts_at(each, "native_stack")};
-    add_thread(thread, groups);
+    add_to_groups(thread, groups);
     for (const dom::object others : objects_at(each, "same_stack")) {
       thread.doing = doing_of(others, each);
       for (const dom::element tid : elements_at(others, "tids")) {
-        thread.names = {id_text(as_integer(tid))};
-        add_thread(thread, groups);
+        thread.names = {number_text(as_integer(tid))};
+        add_to_groups(thread, groups);
       }
     }
   }
@@ -102,18 +100,12 @@ void add_processes(Page& page, std::string_view title, const char* number, const
     return;
   }
   page.heading(title);
-  for (const ThreadGroup& group : groups) {
+  for (const PlaceGroup& group : groups) {
     page.item(2, joined({listed(group.names, kThreadsNamed), group.doing}, " "));
     page.item(4, kernel_stack_text(group.kernel_stack));
     add_frames(page, 4, group.frames);
   }
 }
-
-struct PeerGroup {
-  std::vector<std::string> frames;
-  std::string doing;
-  std::vector<WorkerName> workers;
-};
 
 }  // namespace
 
@@ -160,24 +152,22 @@ std::string kernel_stack_text(const std::vector<std::string>& frames) {
 }
 
 void add_python_stacks(Page& page, dom::object evidence) {
-  std::vector<ThreadGroup> groups;
+  std::vector<PlaceGroup> groups;
   for (const dom::object thread : objects_at(evidence, "python_threads")) {
     std::vector<dom::object> all = objects_at(thread, "same_stack");
     all.insert(all.begin(), thread);
     for (const dom::object each : all) {
       const std::string name = text_at(each, "name");
-      add_thread({.names = {name.empty() ? text_at(each, "ident") : name},
-                  .doing = {},
-                  .kernel_stack = {},
-                  .frames = texts_at(thread, "frames")},
-                 groups);
+      add_to_groups({.names = {name.empty() ? text_at(each, "ident") : name},
+                     .frames = texts_at(thread, "frames")},
+                    groups);
     }
   }
   if (groups.empty()) {
     return;
   }
   page.heading("Python stacks (the most recent call first)");
-  for (const ThreadGroup& group : groups) {
+  for (const PlaceGroup& group : groups) {
     page.item(2, "thread " + listed(group.names, kThreadsNamed));
     add_frames(page, 4, group.frames);
   }
@@ -194,9 +184,9 @@ void add_children(Page& page, dom::object evidence) {
 }
 
 void add_peers(Page& page, const std::vector<dom::object>& peers) {
-  std::vector<PeerGroup> groups;
+  std::vector<PlaceGroup> groups;
   for (const dom::object peer : peers) {
-    PeerGroup at{python_frames_of_main_thread(peer), {}, {}};
+    PlaceGroup at{.workers = {worker_in(peer)}, .frames = python_frames_of_main_thread(peer)};
     if (at.frames.empty()) {
       at.frames = native_frames_of_main_thread(peer);
     }
@@ -204,29 +194,16 @@ void add_peers(Page& page, const std::vector<dom::object>& peers) {
       const std::string doing = text_at(peer, "doing");
       at.doing = doing.empty() ? text_at(peer, "missing") : doing;
     }
-    auto group = std::ranges::find_if(groups, [&](const PeerGroup& each) {
-      return each.frames == at.frames && each.doing == at.doing;
-    });
-    if (group == groups.end()) {
-      group = groups.insert(groups.end(), std::move(at));
-    }
-    group->workers.push_back(
-        {{}, integer_at(peer, "pid"), integer_at(peer, "rank"), text_at(peer, "comm")});
+    add_to_groups(std::move(at), groups);
   }
   if (groups.empty()) {
     return;
   }
-  std::ranges::stable_sort(groups, {}, [](const PeerGroup& group) { return group.workers.size(); });
+  std::ranges::stable_sort(groups, {}, [](const auto& group) { return group.workers.size(); });
   page.heading("Peers (the most recent call first)");
-  for (PeerGroup& group : groups) {
+  for (const PlaceGroup& group : groups) {
     page.item(2, joined({workers_text(group.workers), group.doing}));
-    const std::size_t omitted =
-        group.frames.size() - std::min(group.frames.size(), kPeerFramesShown);
-    group.frames.resize(group.frames.size() - omitted);
-    add_frames(page, 4, group.frames);
-    if (omitted > 0) {
-      page.item(4, fmt::format("... {} more in the report", omitted));
-    }
+    add_frames(page, 4, group.frames, kPeerFramesShown, "more in the report");
   }
 }
 

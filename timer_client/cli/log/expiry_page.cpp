@@ -33,11 +33,6 @@ std::string milliseconds_at(const Record& record, std::string_view key) {
   return ms ? seconds_text(*ms / 1e3) : "";
 }
 
-double seconds_after(const Integer& mono_ns, const Integer& start_ns) {
-  return (static_cast<double>(mono_ns.value_or(0)) - static_cast<double>(start_ns.value_or(0))) /
-         1e9;
-}
-
 // "2 s", "2 s (10 s in the code)"
 std::string timeout_of(const Record& record) {
   const Number timeout_s = record.number("timeout_s");
@@ -51,10 +46,6 @@ std::string timeout_of(const Record& record) {
   const Number code_s = as_number(in_code);
   return fmt::format("{} ({} in the code)", seconds_text(*timeout_s),
                      code_s ? seconds_text(*code_s) : "none");
-}
-
-WorkerName worker_of(const Record& record) {
-  return {{}, record.pid, record.rank, record.text("comm")};
 }
 
 // --- signals ---
@@ -151,7 +142,7 @@ bool ExpiryPage::is_in_timeline(const Moment& moment) const {
       (!moment.scope.empty() && moment.scope != verdict->scope)) {
     return false;
   }
-  const double before_s = seconds_after(verdict->mono_ns, moment.mono_ns);
+  const double before_s = seconds_between(moment.mono_ns, verdict->mono_ns);
   return before_s >= 0 && before_s <= verdict->number("elapsed_s").value_or(-1);
 }
 
@@ -198,7 +189,7 @@ std::string ExpiryPage::headline() const {
   const auto named = std::find_if(own_.begin(), own_.end(),
                                   [](const auto& kept) { return !kept.record.scope.empty(); });
   return fmt::format(
-      "{} {} in {}: {}.", worker_text(worker_of(base())), is_of_warning() ? "was late" : "hung",
+      "{} {} in {}: {}.", worker_text(worker_in(base().fields)), is_of_warning() ? "was late" : "hung",
       named == own_.end() ? "a scope that no record names" : backquoted(named->record.scope),
       joined({joined({elapsed_s || timeout_s ? "open" : "",
                       elapsed_s ? "for " + seconds_text(*elapsed_s) : "",
@@ -211,7 +202,7 @@ std::string ExpiryPage::headline() const {
 // one.
 std::string ExpiryPage::whom_it_may_have_waited_for() const {
   const Incident& incident = incident_;
-  const WorkerName shown = worker_of(own_[0].record);
+  const WorkerName shown = worker_in(own_[0].record.fields);
   const bool is_elsewhere =
       std::any_of(incident.groups.begin(), incident.groups.end(),
                   [&](const ScopeGroup& group) { return is_among(group.workers, shown); }) &&
@@ -317,7 +308,7 @@ void ExpiryPage::add_open_scopes(Page& page) const {
 }
 
 void ExpiryPage::add_ranks(Page& page) const {
-  add_ranks_at_expiry(page, incident_, key_.id, worker_of(base()));
+  add_ranks_at_expiry(page, incident_, key_.id, worker_in(base().fields));
 }
 
 // Adds the outputs that all expiries of an incident share, or those of a job in it.
@@ -412,7 +403,7 @@ void ExpiryPage::add_timeline(Page& page) const {
   page.heading("Timeline (times after the verdict)");
   for (const auto& [mono_ns, text] : entries) {
     const bool is_timed = verdict != nullptr && verdict->mono_ns && mono_ns != kLast;
-    const double after_s = is_timed ? seconds_after(mono_ns, verdict->mono_ns) : 0;
+    const double after_s = is_timed ? seconds_between(verdict->mono_ns, mono_ns) : 0;
     page.field(is_timed ? (after_s < 0 ? "-" : "+") + seconds_text(std::abs(after_s)) : "", text);
   }
   if (killed == nullptr || objects_at(killed->fields, "signals").empty()) {

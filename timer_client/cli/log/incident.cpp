@@ -54,10 +54,7 @@ Integer deadline_of(const Record& record) {
 }
 
 WorkerAt worker_at(dom::object fields) {
-  return {.worker = {{},
-                     integer_at(fields, "pid"),
-                     integer_at(fields, "rank"),
-                     text_at(fields, "comm")},
+  return {.worker = worker_in(fields),
           .job_id = text_at(fields, "job_id"),
           .tid = integer_at(fields, "tid"),
           .scope = text_at(fields, "scope"),
@@ -194,9 +191,18 @@ std::string host_of(const std::string& machine) {
   return machine.substr(0, machine.find('\n'));
 }
 
+WorkerName worker_in(dom::object fields) {
+  return {{}, integer_at(fields, "pid"), integer_at(fields, "rank"), text_at(fields, "comm")};
+}
+
+double seconds_between(const Integer& begin_ns, const Integer& end_ns) {
+  return begin_ns && end_ns ? (static_cast<double>(*end_ns) - static_cast<double>(*begin_ns)) / 1e9
+                            : 0;
+}
+
 ExpiredWorker read_expired(const Record& record) {
   ExpiredWorker expired{
-      .worker = {std::string(record.host), record.pid, record.rank, record.text("comm")},
+      .worker = worker_in(record.fields),
       .machine = machine_of(record),
       .id = std::string(record.id),
       .incident = std::string(record.incident),
@@ -205,6 +211,7 @@ ExpiredWorker read_expired(const Record& record) {
       .time_us = record.time_us,
       .deadline_us = deadline_of(record),
       .entered_us = {}};
+  expired.worker.host = record.host;
   constexpr double kFarS = 1e9;
   const double open_s =
       record.number("elapsed_s").value_or(kFarS) - record.number("overdue_ms").value_or(0) / 1e3;
@@ -275,9 +282,10 @@ void IncidentRecords::take(const Record& record) {
   line = record.line;
   known_.insert(line);
   if (is_near_one && record.event == "incident" && !record.incident.empty()) {
-    records_.push_back({machine_of(record), std::string(record.incident), record.time_us, line});
+    records_.try_emplace({machine_of(record), std::string(record.incident)}, record.time_us, line);
   } else if (is_near_one && record.event == "expired") {
-    expired_.push_back(read_expired(record));
+    const ExpiredWorker& expired = expired_.emplace_back(read_expired(record));
+    jobs_.try_emplace({expired.machine, record.pid}, expired.job_id);
   }
 }
 
@@ -319,47 +327,39 @@ ExpiredWorker IncidentRecords::worker_of(const ExpiryKey& key) const {
 }
 
 const IncidentRecord* IncidentRecords::record_of(const ExpiredWorker& expired) const {
-  const auto found = std::find_if(records_.begin(), records_.end(), [&](const auto& record) {
-    return record.machine == expired.machine && record.id == expired.incident;
-  });
-  return found == records_.end() ? nullptr : &*found;
+  const auto found = records_.find({expired.machine, expired.incident});
+  return found == records_.end() ? nullptr : &found->second;
 }
 
-// Adds those of the job's own workers: those of another job wait for none of this one.
-void IncidentRecords::add_workers(const IncidentRecord& record, const std::string& host,
+// Adds the job's own workers: those of another job wait for none of this one.
+void IncidentRecords::add_workers(const ExpiredWorker& expired, const std::string& host,
                                   const Integer& moment_us, Incident& incident,
                                   std::vector<WorkerAt>& workers) const {
-  dom::parser parser;
-  dom::object fields;
-  if (parser.parse(record.line.data(), record.line.size(), false).get_object().get(fields) !=
-      simdjson::SUCCESS) {
+  const IncidentRecord* const kept = record_of(expired);
+  const auto record = kept != nullptr ? parse_record(kept->line) : std::nullopt;
+  if (!record) {
+    incident.missing.push_back(host.empty() ? expired.worker.host : host);
     return;
   }
   std::vector<WorkerAt> all;
   for (const char* list : {"open_scopes", "in_no_scope"}) {
-    for (const dom::object worker : objects_at(fields, list)) {
+    for (const dom::object worker : objects_at(record->fields, list)) {
       all.push_back(worker_at(worker));
     }
   }
   const bool tells_jobs =
       std::any_of(all.begin(), all.end(), [](const WorkerAt& at) { return !at.job_id.empty(); });
-  std::map<Integer, std::string> job_of_pid;
-  for (const ExpiredWorker& expired : expired_) {
-    if (expired.machine == record.machine && expired.worker.pid) {
-      job_of_pid.try_emplace(expired.worker.pid, expired.job_id);
-    }
-  }
   // A record that another host made before the moment that is shown stays as it is: its workers may
   // be dead since.
   const double later_s =
-      moment_us && record.time_us
-          ? std::max(static_cast<double>(*record.time_us - *moment_us) / 1e6, 0.0)
+      moment_us && record->time_us
+          ? std::max(static_cast<double>(*record->time_us - *moment_us) / 1e6, 0.0)
           : 0;
   std::set<std::pair<Integer, Integer>> told;  // pid and rank of whom it is known whose they are
   for (WorkerAt& at : all) {
-    const auto known = job_of_pid.find(at.worker.pid);
+    const auto known = jobs_.find({expired.machine, at.worker.pid});
     const std::string job =
-        at.job_id.empty() && known != job_of_pid.end() ? known->second : at.job_id;
+        at.job_id.empty() && at.worker.pid && known != jobs_.end() ? known->second : at.job_id;
     if (job.empty() && tells_jobs && !incident.job_id.empty()) {
       continue;  // it may be another job's
     }
@@ -373,9 +373,9 @@ void IncidentRecords::add_workers(const IncidentRecord& record, const std::strin
   incident.has_records = true;
   incident.may_be_two_jobs = incident.may_be_two_jobs || !tells_jobs || incident.job_id.empty() ||
                              incident.job_id == kNoJobId;
-  incident.omitted_scopes += count_at(fields, "omitted");
+  incident.omitted_scopes += count_at(record->fields, "omitted");
   incident.omitted_workers += std::max<std::int64_t>(
-      count_at(fields, "workers") - static_cast<std::int64_t>(told.size()), 0);
+      count_at(record->fields, "workers") - static_cast<std::int64_t>(told.size()), 0);
 }
 
 Incident IncidentRecords::combine(const ExpiredWorker& around, bool is_shown) const {
@@ -410,11 +410,7 @@ Incident IncidentRecords::combine(const ExpiredWorker& around, bool is_shown) co
   std::vector<WorkerAt> workers;
   for (const auto& [machine, expired] : nearest) {
     const std::string host = host_name(expired->worker.host, machine);
-    if (const IncidentRecord* const record = record_of(*expired)) {
-      add_workers(*record, host, moment_us, incident, workers);
-    } else {
-      incident.missing.push_back(host.empty() ? expired->worker.host : host);
-    }
+    add_workers(*expired, host, moment_us, incident, workers);
     if (machine != around.machine) {
       incident.other_hosts.push_back(host);
     }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -110,6 +111,7 @@ struct Worker {
 
 // The output of an evidence command on one host.
 struct CommandOutput {
+  std::string id;    // of the first expiry
   std::string name;  // of the command
   std::string host;
   std::string end;   // how the command ended
@@ -159,8 +161,6 @@ struct WorkerAt {
 };
 
 struct IncidentRecord {
-  std::string machine;
-  std::string id;
   Integer time_us;
   std::string_view line;  // parsed when it is needed: most are not
 };
@@ -196,14 +196,15 @@ class IncidentRecords {
 
  private:
   [[nodiscard]] const IncidentRecord* record_of(const ExpiredWorker& expired) const;
-  void add_workers(const IncidentRecord& record, const std::string& host, const Integer& moment_us,
+  void add_workers(const ExpiredWorker& expired, const std::string& host, const Integer& moment_us,
                    Incident& incident, std::vector<WorkerAt>& workers) const;
 
   ExpiryKey key_;
   std::deque<std::string> lines_;
   std::unordered_set<std::string_view> known_;  // of lines_
   std::vector<ExpiredWorker> expired_;
-  std::vector<IncidentRecord> records_;
+  std::map<std::pair<std::string, Integer>, std::string> jobs_;  // by machine and pid of expired_
+  std::map<std::pair<std::string, std::string>, IncidentRecord> records_;  // by machine and id
 };
 
 // Returns the incident of the expiry, whose workers have views of the records. If `is_shown`, the
@@ -222,6 +223,10 @@ std::string machine_of(const Record& record);
 std::string host_of(const std::string& machine);
 // Returns what an `expired` record says.
 ExpiredWorker read_expired(const Record& record);
+// Returns the worker that a record or one of its objects names, without a host.
+WorkerName worker_in(simdjson::dom::object fields);
+// Returns the seconds between two times of one clock, 0 if one is not there.
+double seconds_between(const Integer& begin_ns, const Integer& end_ns);
 
 // Returns whether the worker is among them: by its process, else by its rank, on its host.
 bool is_among(const std::vector<WorkerName>& workers, const WorkerName& wanted);

@@ -36,12 +36,6 @@ bool is_duration(const Number& seconds) {
   return seconds && *seconds >= 0 && *seconds <= kLongestScopeS;
 }
 
-// Returns the difference of two times of one clock. Records may hold any numbers.
-double seconds_between(const Integer& begin_ns, const Integer& end_ns) {
-  return begin_ns && end_ns ? (static_cast<double>(*end_ns) - static_cast<double>(*begin_ns)) / 1e9
-                            : 0;
-}
-
 // Returns a time that a record has, or the time of the record if the former cannot be right.
 double time_or(double record_s, double stated_s) {
   return std::abs(stated_s - record_s) <= kFarFromRecordS ? stated_s : record_s;
@@ -81,7 +75,7 @@ class IncidentBuilder {
     if (record.event == "incident" && is_of_incident) {
       take_incident(record, host->second, at_s);
     } else if (record.event == "evidence_command" && is_of_incident) {
-      incident_.outputs.push_back({command_name_text(record), host->second,
+      incident_.outputs.push_back({std::string(record.id), command_name_text(record), host->second,
                                    command_end_text(record), output_size_text(record),
                                    record.text("output")});
     } else if (record.event == "deferred" && !record.pid) {  // all deadlines of the server

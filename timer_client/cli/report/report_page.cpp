@@ -206,8 +206,7 @@ std::string stacks_of(const Incident& incident) {
         calls.push_back(doing);
       }
       if (!calls.empty()) {
-        of_children.add({{}, integer_at(child, "pid"), {}, text_at(child, "comm")},
-                        outermost_first(std::move(calls)));
+        of_children.add(worker_in(child), outermost_first(std::move(calls)));
       }
     }
     if (!of_children.is_empty()) {
