@@ -84,9 +84,9 @@ void add_processes(Page& page, std::string_view title, const char* number, const
   std::vector<PlaceGroup> groups;
   for (const dom::object each : objects_at(evidence, key)) {
     PlaceGroup thread{.names = {number_text(integer_at(each, number))},
-                       .doing = doing_of(each, each),
-                       .kernel_stack = texts_at(each, "stack"),
-                       .frames = texts_at(each, "native_stack")};
+                      .doing = doing_of(each, each),
+                      .kernel_stack = texts_at(each, "stack"),
+                      .frames = texts_at(each, "native_stack")};
     add_to_groups(thread, groups);
     for (const dom::object others : objects_at(each, "same_stack")) {
       thread.doing = doing_of(others, each);

@@ -48,6 +48,29 @@ std::string timeout_of(const Record& record) {
                      code_s ? seconds_text(*code_s) : "none");
 }
 
+const Record* find_in(const std::deque<ParsedRecord>& records, std::string_view event) {
+  const auto found = std::ranges::find_if(
+      records, [&](const ParsedRecord& kept) { return kept.record.event == event; });
+  return found == records.end() ? nullptr : &found->record;
+}
+
+void add_command_output(Page& page, const CommandOutput& output) {
+  page.heading(cut_text(fmt::format("{} ({})", output.name, output.end), kPageWidth));
+  const std::string_view most = prefix_of_width(output.text, kOutputCharactersShown);
+  std::size_t end = 0;
+  for (std::size_t lines = 0; end < most.size() && lines < kOutputLinesShown; ++lines) {
+    const std::size_t newline = std::min(most.find('\n', end), most.size());
+    page.item(2, most.substr(end, newline - end));
+    end = newline + 1;
+  }
+  if (std::min(end, most.size()) < output.text.size()) {
+    page.item(2, fmt::format("... the record has more: `timer_client show {} --json` with "
+                             "the same logs.",
+                             output.id));
+  }
+  page.item(2, output.size);
+}
+
 // --- signals ---
 
 // Returns "SIGTERM, then SIGKILL".
@@ -88,34 +111,24 @@ std::string outcome_of(const Record& killed) {
 ExpiryPage::ExpiryPage(ExpiryKey key, const IncidentRecords& records, const Incident& incident)
     : key_(std::move(key)),
       incident_(incident),
-      own_(records.chosen([this](const Record& record) { return key_.is_of(record); })),
-      siblings_(records.chosen([this](const Record& record) {
-        return !key_.is_of(record) && record.host == key_.host &&
-               (record.event == "evidence_command" || record.event == "peer_evidence" ||
-                record.event == "server_stopped" ||
-                (record.pid == key_.pid &&
-                 (record.event == "expired" || record.event == "evidence")));
-      })) {}
-
-const Record* ExpiryPage::find(std::string_view event) const {
-  const auto found = std::find_if(own_.begin(), own_.end(),
-                                  [&](const auto& kept) { return kept.record.event == event; });
-  return found == own_.end() ? nullptr : &found->record;
+      own_(records.chosen([this](const Record& record) { return key_.is_of(record); })) {
+  const std::string_view id = own_.empty() ? "" : own_[0].record.incident;
+  const auto shown = std::ranges::find_if(incident_.workers, [this](const Worker& worker) {
+    return worker.name.host.empty() && worker.name.pid == key_.pid;
+  });
+  worker_ = shown == incident_.workers.end() ? nullptr : &*shown;
+  shared_ = records.chosen([&](const Record& record) {
+    const bool is_of_incident = !id.empty() && record.incident == id;
+    return !key_.is_of(record) && record.host == key_.host &&
+           (record.event == "server_stopped" ||
+            (record.event == "peer_evidence" && is_of_incident) ||
+            (record.event == "expired" && is_of_incident && record.pid == key_.pid) ||
+            (record.event == "evidence" && worker_ != nullptr && record.line == worker_->evidence));
+  });
 }
 
-const Record* ExpiryPage::find_shared(std::string_view event) const {
-  for (const auto& expired : siblings_) {
-    if (expired.record.event != "expired" || expired.record.incident.empty() ||
-        expired.record.incident != own_[0].record.incident) {
-      continue;
-    }
-    for (const auto& kept : siblings_) {
-      if (kept.record.id == expired.record.id && kept.record.event == event) {
-        return &kept.record;
-      }
-    }
-  }
-  return nullptr;
+const Record* ExpiryPage::find(std::string_view event) const {
+  return find_in(own_, event);
 }
 
 const Record& ExpiryPage::base() const {
@@ -153,7 +166,7 @@ bool ExpiryPage::is_of_warning() const {
 // Returns how COMMAND of the server that gave the verdict ended; empty: it had none, or runs.
 std::string ExpiryPage::end_of_command() const {
   const Record& first = own_[0].record;
-  for (const auto& kept : siblings_) {
+  for (const ParsedRecord& kept : shared_) {
     const Record& record = kept.record;
     const Integer status = record.integer("command_status");
     if (status && record.event == "server_stopped" && record.boot_id == first.boot_id &&
@@ -189,7 +202,8 @@ std::string ExpiryPage::headline() const {
   const auto named = std::find_if(own_.begin(), own_.end(),
                                   [](const auto& kept) { return !kept.record.scope.empty(); });
   return fmt::format(
-      "{} {} in {}: {}.", worker_text(worker_in(base().fields)), is_of_warning() ? "was late" : "hung",
+      "{} {} in {}: {}.", worker_text(worker_in(base().fields)),
+      is_of_warning() ? "was late" : "hung",
       named == own_.end() ? "a scope that no record names" : backquoted(named->record.scope),
       joined({joined({elapsed_s || timeout_s ? "open" : "",
                       elapsed_s ? "for " + seconds_text(*elapsed_s) : "",
@@ -249,32 +263,32 @@ void ExpiryPage::add_headline(Page& page) const {
         "from the records that came after it.");
   }
   page.heading(verdict != nullptr ? "Expiry" : is_of_warning() ? "Warning" : "Worker");
-  // The fields that the sentence above or a section below has are left out.
-  add_fields(page, base().fields,
-             {"schema",
-              "event",
-              "mono_ns",
-              "boot_id",
-              "server_pid",
-              "pid",
-              "comm",
-              "rank",
-              "scope",
-              "timeout_s",
-              "elapsed_s",
-              "acquired_mono_ns",
-              "deadline_mono_ns",
-              "soft_mono_ns",
-              "dir",
-              "open_scopes",
-              "omitted",
-              "signals",
-              "threads",
-              "python_threads",
-              "children",
-              "verdict",
-              "dead_after_ms",
-              "cancelled"});
+  // Those that the sentence above or a section below has.
+  const std::vector<std::string_view> hidden{"schema",
+                                             "event",
+                                             "mono_ns",
+                                             "boot_id",
+                                             "server_pid",
+                                             "pid",
+                                             "comm",
+                                             "rank",
+                                             "scope",
+                                             "timeout_s",
+                                             "elapsed_s",
+                                             "acquired_mono_ns",
+                                             "deadline_mono_ns",
+                                             "soft_mono_ns",
+                                             "dir",
+                                             "open_scopes",
+                                             "omitted",
+                                             "signals",
+                                             "threads",
+                                             "python_threads",
+                                             "children",
+                                             "verdict",
+                                             "dead_after_ms",
+                                             "cancelled"};
+  add_fields(page, base().fields, hidden);
 }
 
 void ExpiryPage::add_open_scopes(Page& page) const {
@@ -283,7 +297,8 @@ void ExpiryPage::add_open_scopes(Page& page) const {
     return;
   }
   std::vector<dom::object> scopes = objects_at(record->fields, "open_scopes");
-  if (const Record* const shared = find_shared("expired"); scopes.empty() && shared != nullptr) {
+  if (const Record* const shared = find_in(shared_, "expired");
+      scopes.empty() && shared != nullptr) {
     scopes = objects_at(shared->fields, "open_scopes");
   }
   if (scopes.empty()) {
@@ -307,56 +322,24 @@ void ExpiryPage::add_open_scopes(Page& page) const {
   }
 }
 
-void ExpiryPage::add_ranks(Page& page) const {
-  add_ranks_at_expiry(page, incident_, key_.id, worker_in(base().fields));
-}
-
-// Adds the outputs that all expiries of an incident share, or those of a job in it.
+// Adds the outputs that all expiries of the incident share, by the names of the commands.
 void ExpiryPage::add_command_outputs(Page& page) const {
-  const Record* const verdict = find("expired");
-  std::map<std::string, const Record*> commands;  // by drop-in
-  for (const auto* const records : {&own_, &siblings_}) {
-    for (const auto& kept : *records) {
-      const Record& record = kept.record;
-      const std::string drop_in = record.text("drop_in");
-      const bool is_shared = verdict != nullptr && record.incident == verdict->incident &&
-                             (drop_in.empty() || record.text("job_id") == verdict->text("job_id"));
-      if (record.event == "evidence_command" && (records == &own_ || is_shared)) {
-        commands.try_emplace(drop_in, &record);
-      }
+  std::map<std::string_view, const CommandOutput*> outputs;
+  for (const CommandOutput& output : incident_.outputs) {
+    if (output.host.empty() && (output.incident == base().incident || output.id == key_.id)) {
+      outputs.try_emplace(output.name, &output);
     }
   }
-  for (const auto& [name, command] : commands) {
-    add_command_output(page, *command);
+  for (const auto& [name, output] : outputs) {
+    add_command_output(page, *output);
   }
-}
-
-void ExpiryPage::add_command_output(Page& page, const Record& command) {
-  page.heading(cut_text(
-      fmt::format("{} ({})", command_name_text(command), command_end_text(command)), kPageWidth));
-  const std::string output = command.text("output");
-  const std::string_view most = prefix_of_width(output, kOutputCharactersShown);
-  std::size_t end = 0;
-  for (std::size_t lines = 0; end < most.size() && lines < kOutputLinesShown; ++lines) {
-    const std::size_t newline = std::min(most.find('\n', end), most.size());
-    page.item(2, most.substr(end, newline - end));
-    end = newline + 1;
-  }
-  if (std::min(end, most.size()) < output.size()) {
-    page.item(2, fmt::format("... the record has more: `timer_client show {} --json` with "
-                             "the same logs.",
-                             command.id));
-  }
-  page.item(2, output_size_text(command));
 }
 
 // Adds the peers once for all expiries of an incident.
 void ExpiryPage::add_peers_of_incident(Page& page) const {
-  const Record* const verdict = find("expired");
-  std::vector<simdjson::dom::object> peers;
-  for (const auto& kept : siblings_) {
-    if (verdict != nullptr && kept.record.event == "peer_evidence" &&
-        kept.record.incident == verdict->incident) {
+  std::vector<dom::object> peers;
+  for (const ParsedRecord& kept : shared_) {
+    if (kept.record.event == "peer_evidence") {
       peers.push_back(kept.record.fields);
     }
   }
@@ -365,7 +348,7 @@ void ExpiryPage::add_peers_of_incident(Page& page) const {
 
 void ExpiryPage::add_evidence(Page& page) const {
   const Record* evidence = find("evidence");
-  evidence = evidence != nullptr ? evidence : find_shared("evidence");
+  evidence = evidence != nullptr ? evidence : find_in(shared_, "evidence");
   evidence = evidence != nullptr ? evidence : find("warned");
   if (evidence == nullptr) {
     page.heading("Evidence");
@@ -391,12 +374,10 @@ void ExpiryPage::add_timeline(Page& page) const {
   constexpr auto kLast = std::numeric_limits<std::int64_t>::max();
   std::multimap<std::int64_t, std::string> entries;
   const Record* const killed = find("killed");
-  for (const Worker& worker : incident_.workers) {
-    if (worker.name.host.empty() && worker.name.pid == key_.pid) {
-      for (const Moment& moment : worker.moments) {
-        if (is_in_timeline(moment)) {
-          entries.emplace(moment.mono_ns.value_or(kLast), moment.text);
-        }
+  if (worker_ != nullptr) {
+    for (const Moment& moment : worker_->moments) {
+      if (is_in_timeline(moment)) {
+        entries.emplace(moment.mono_ns.value_or(kLast), moment.text);
       }
     }
   }
@@ -446,7 +427,7 @@ std::string ExpiryPage::page(bool colour) const {
     return std::move(page).text();
   }
   add_open_scopes(page);
-  add_ranks(page);
+  add_ranks_at_expiry(page, incident_, key_.id, worker_in(base().fields));
   add_evidence(page);
   add_peers_of_incident(page);
   add_command_outputs(page);

@@ -30,9 +30,6 @@ class ExpiryPage {
 
  private:
   [[nodiscard]] const Record* find(std::string_view event) const;
-  // The same of another scope of this worker that expired together with it: of these only the first
-  // one's records say what all share.
-  [[nodiscard]] const Record* find_shared(std::string_view event) const;
   [[nodiscard]] bool is_in_timeline(const Moment& moment) const;
   [[nodiscard]] const Record& base() const;  // its verdict, or its first record
 
@@ -43,20 +40,20 @@ class ExpiryPage {
   [[nodiscard]] std::string whom_it_may_have_waited_for() const;
   void add_headline(Page& page) const;
   void add_open_scopes(Page& page) const;
-  void add_ranks(Page& page) const;
   void add_evidence(Page& page) const;
   void add_peers_of_incident(Page& page) const;
   void add_command_outputs(Page& page) const;
-  static void add_command_output(Page& page, const Record& command);
   void add_timeline(Page& page) const;
   void add_outcome(Page& page) const;
 
   ExpiryKey key_;
   const Incident& incident_;
-  std::deque<ParsedRecord> own_;  // of this expiry
-  // `expired` and `evidence` of its worker with other ids, `evidence_command` and `peer_evidence`
-  // of any incident, and `server_stopped` of any server.
-  std::deque<ParsedRecord> siblings_;
+  const Worker* worker_ = nullptr;  // the one that expired
+  std::deque<ParsedRecord> own_;    // the records of this expiry
+  // The `peer_evidence` records of its incident, the `server_stopped` records of its host, and,
+  // where several scopes of the worker expired together, their other `expired` records and the
+  // `evidence` record of the first: only the records of the first scope say what all share.
+  std::deque<ParsedRecord> shared_;
 };
 
 }  // namespace filetimer::cli

@@ -201,16 +201,15 @@ double seconds_between(const Integer& begin_ns, const Integer& end_ns) {
 }
 
 ExpiredWorker read_expired(const Record& record) {
-  ExpiredWorker expired{
-      .worker = worker_in(record.fields),
-      .machine = machine_of(record),
-      .id = std::string(record.id),
-      .incident = std::string(record.incident),
-      .job_id = std::string(record.job_id),
-      .scope = std::string(record.scope),
-      .time_us = record.time_us,
-      .deadline_us = deadline_of(record),
-      .entered_us = {}};
+  ExpiredWorker expired{.worker = worker_in(record.fields),
+                        .machine = machine_of(record),
+                        .id = std::string(record.id),
+                        .incident = std::string(record.incident),
+                        .job_id = std::string(record.job_id),
+                        .scope = std::string(record.scope),
+                        .time_us = record.time_us,
+                        .deadline_us = deadline_of(record),
+                        .entered_us = {}};
   expired.worker.host = record.host;
   constexpr double kFarS = 1e9;
   const double open_s =

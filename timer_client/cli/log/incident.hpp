@@ -111,7 +111,8 @@ struct Worker {
 
 // The output of an evidence command on one host.
 struct CommandOutput {
-  std::string id;    // of the first expiry
+  std::string id;  // of the first expiry
+  std::string incident;
   std::string name;  // of the command
   std::string host;
   std::string end;   // how the command ended

@@ -70,12 +70,16 @@ class IncidentBuilder {
     if (host == hosts_.end() || !record.time_us) {
       return;
     }
+    incident_.zero_us = incident_.zero_us != 0 ? incident_.zero_us : *record.time_us;
     const double at_s = static_cast<double>(*record.time_us - incident_.zero_us) / 1e6;
     const bool is_of_incident = incidents_.contains({machine, std::string(record.incident)});
     if (record.event == "incident" && is_of_incident) {
       take_incident(record, host->second, at_s);
-    } else if (record.event == "evidence_command" && is_of_incident) {
-      incident_.outputs.push_back({std::string(record.id), command_name_text(record), host->second,
+    } else if (record.event == "evidence_command" && is_of_incident &&
+               (record.job_id == incident_.job_id || record.job_id.empty() ||
+                record.text("drop_in").empty())) {
+      incident_.outputs.push_back({std::string(record.id), std::string(record.incident),
+                                   command_name_text(record), host->second,
                                    command_end_text(record), output_size_text(record),
                                    record.text("output")});
     } else if (record.event == "deferred" && !record.pid) {  // all deadlines of the server
@@ -416,10 +420,8 @@ Incident read_incident(const IncidentRecords& records, const ExpiryKey& key, boo
   if (is_shown) {
     around.worker.host.clear();
   }
-  Integer zero_us = incident.expired.empty() ? around.time_us : incident.expired[0].time_us;
-  zero_us = zero_us ? zero_us : key.time_us;
-  records.each([&](const Record& record) { zero_us = zero_us ? zero_us : record.time_us; });
-  incident.zero_us = zero_us.value_or(0);
+  const Integer first_us = incident.expired.empty() ? around.time_us : incident.expired[0].time_us;
+  incident.zero_us = first_us.value_or(key.time_us.value_or(0));
   IncidentBuilder builder(incident, around);
   records.each([&](const Record& record) { builder.take(record); });
   builder.finish();
