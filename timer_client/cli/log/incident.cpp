@@ -236,10 +236,25 @@ bool Incident::has_odd_group() const {
       (!expired.empty() && !is_listed(expired[0].worker, groups))) {
     return false;
   }
-  const auto most = std::max_element(groups.begin(), groups.end(), [](auto& a, auto& b) {
-    return a.workers.size() < b.workers.size();
-  });
-  return 2 * groups[0].workers.size() <= most->workers.size();
+  return 2 * groups[0].workers.size() <= largest_group().workers.size();
+}
+
+const ScopeGroup& Incident::largest_group() const {
+  return *std::ranges::max_element(groups, {},
+                                   [](const ScopeGroup& group) { return group.workers.size(); });
+}
+
+std::vector<const ScopeGroup*> Incident::first_groups(std::size_t most) const {
+  std::vector<const ScopeGroup*> first;
+  for (const ScopeGroup& group : groups) {
+    first.push_back(&group);
+  }
+  if (groups.size() > most) {
+    std::erase(first, &largest_group());
+    first.resize(most - 1);
+    first.push_back(&largest_group());
+  }
+  return first;
 }
 
 const ExpiredWorker* Incident::cause() const {

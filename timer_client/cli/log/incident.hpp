@@ -145,6 +145,11 @@ struct Incident {
   // Whether the first group is few, while most are in one other place. False if it is not known
   // where the first to expire was, because that one may be the odd one.
   [[nodiscard]] bool has_odd_group() const;
+  // Returns the group with the most workers, of which there is one.
+  [[nodiscard]] const ScopeGroup& largest_group() const;
+  // Returns the groups for a page that has room for `most`. If there are more, the last one is the
+  // largest, and those before it are the first ones of the others.
+  [[nodiscard]] std::vector<const ScopeGroup*> first_groups(std::size_t most) const;
   // Returns the expiry that pages show as the cause: that of the first odd worker to expire, in the
   // scope in which this worker was. Without an odd one, the first expiry. Null: no expiry is known.
   [[nodiscard]] const ExpiredWorker* cause() const;

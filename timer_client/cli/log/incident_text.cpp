@@ -137,31 +137,21 @@ void add_groups(Page& page, const Incident& incident, const WorkerName* shown) {
     page.item(2, "The incident record is not in these logs.");
     return;
   }
-  const std::vector<ScopeGroup>& groups = incident.groups;
-  const auto add = [&](const ScopeGroup& group) {
-    page.item(2, group_text(group, &group == &groups[0] && incident.has_odd_group(), shown));
-  };
-  // The outliers come first; the largest group is shown in any case.
-  const auto largest = std::max_element(groups.begin(), groups.end(), [](auto& a, auto& b) {
-    return a.workers.size() < b.workers.size();
-  });
-  std::size_t left = groups.size() > kGroupsShown ? kGroupsShown - 1 : groups.size();
-  std::size_t others = 0;
-  for (const ScopeGroup& group : groups) {
-    if (groups.size() > kGroupsShown && &group == &*largest) {
-      continue;
-    }
-    if (left > 0) {
-      --left;
-      add(group);
-    } else {
-      others += group.workers.size();
-    }
+  const std::vector<const ScopeGroup*> groups = incident.first_groups(kGroupsShown);
+  const std::size_t left_out = incident.groups.size() - groups.size();
+  std::size_t workers = 0;
+  for (const ScopeGroup& group : incident.groups) {
+    workers += group.workers.size();
   }
-  if (groups.size() > kGroupsShown) {
+  for (const ScopeGroup* const group : groups) {
+    workers -= group->workers.size();
+  }
+  for (const ScopeGroup* const group : groups) {
+    if (left_out > 0 && group == groups.back()) {
+      page.item(2, fmt::format("and {} more in {} other places", workers, left_out));
+    }
     page.item(2,
-              fmt::format("and {} more in {} other places", others, groups.size() - kGroupsShown));
-    add(*largest);
+              group_text(*group, group == &incident.groups[0] && incident.has_odd_group(), shown));
   }
   if (incident.may_be_two_jobs) {
     page.item(2,

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -33,15 +32,10 @@ std::string heading(std::string_view title) {
   return fmt::format("<h2>{}</h2>\n", title);
 }
 
-const ScopeGroup& largest_of(const std::vector<ScopeGroup>& groups) {
-  return *std::ranges::max_element(groups, {},
-                                   [](const auto& group) { return group.workers.size(); });
-}
-
 std::string cause_paragraph(const Incident& incident) {
   std::string cause;
   if (incident.has_odd_group()) {
-    const ScopeGroup& most = largest_of(incident.groups);
+    const ScopeGroup& most = incident.largest_group();
     cause = joined({odd_sentence(incident), first_waited_sentence(incident),
                     fmt::format("{} were {}.", counted(most.workers.size(), "other worker"),
                                 in_scope(most.scope))},
@@ -90,24 +84,21 @@ std::string doubts_of(const Incident& incident, const Drawing& drawing) {
 }
 
 std::string groups_of(const Incident& incident) {
-  const std::vector<ScopeGroup>& groups = incident.groups;
-  if (groups.empty()) {
+  if (incident.groups.empty()) {
     return {};
   }
   std::string html = heading("Ranks at time of expiry") + "<ul>\n";
-  const auto add = [&](const ScopeGroup& group) {
-    const bool is_odd = &group == groups.data() && incident.has_odd_group();
+  const std::vector<const ScopeGroup*> groups = incident.first_groups(kGroupsShown);
+  const std::size_t left_out = incident.groups.size() - groups.size();
+  for (const ScopeGroup* const group : groups) {
+    if (left_out > 0 && group == groups.back()) {
+      html += fmt::format("<li>and in {} other places, the most of them:</li>\n", left_out + 1);
+    }
+    const bool is_odd = group == incident.groups.data() && incident.has_odd_group();
     html += fmt::format(
-        "<li>{} <bdi>{}</bdi>{}{}</li>\n", html_text(workers_text(group.workers), kFactCharacters),
-        html_text(in_scope(group.scope), kNameCharacters), html_text(time_in_scope(group)),
-        is_odd ? ", <strong>" + odd_text(group.workers.size()) + "</strong>" : "");
-  };
-  const std::size_t shown = groups.size() <= kGroupsShown ? groups.size() : kGroupsShown - 1;
-  std::ranges::for_each(std::span(groups).first(shown), add);
-  if (shown < groups.size()) {
-    html +=
-        fmt::format("<li>and in {} other places, the most of them:</li>\n", groups.size() - shown);
-    add(largest_of(groups));
+        "<li>{} <bdi>{}</bdi>{}{}</li>\n", html_text(workers_text(group->workers), kFactCharacters),
+        html_text(in_scope(group->scope), kNameCharacters), html_text(time_in_scope(*group)),
+        is_odd ? ", <strong>" + odd_text(group->workers.size()) + "</strong>" : "");
   }
   return html + "</ul>\n";
 }
