@@ -276,18 +276,15 @@ const ExpiredWorker* Incident::cause() const {
 
 // --- IncidentRecords ---
 
-bool IncidentRecords::is_near(const Record& record) const {
-  return !record.time_us || !key_.time_us ||
-         std::abs(*record.time_us - *key_.time_us) <= kIncidentSpanUs;
-}
-
 void IncidentRecords::take(const Record& record) {
-  const bool is_near_one = is_near(record);
+  // The other records that are kept are of the expiry itself, or warnings of its worker.
+  const bool is_near = !record.time_us || !key_.time_us ||
+                       std::abs(*record.time_us - *key_.time_us) <= kIncidentSpanUs;
   const bool is_warning_of_worker = (record.event == "warned" || record.event == "deferred") &&
                                     record.host == key_.host &&
                                     (!record.pid || record.pid == key_.pid);
   if ((!key_.is_of(record) && !is_warning_of_worker &&
-       !(is_near_one && concerns_an_incident(record.event))) ||
+       !(is_near && concerns_an_incident(record.event))) ||
       known_.contains(record.line)) {
     return;
   }
@@ -295,9 +292,9 @@ void IncidentRecords::take(const Record& record) {
   line.reserve(record.line.size() + kLinePadding);
   line = record.line;
   known_.insert(line);
-  if (is_near_one && record.event == "incident" && !record.incident.empty()) {
-    records_.try_emplace({machine_of(record), std::string(record.incident)}, record.time_us, line);
-  } else if (is_near_one && record.event == "expired") {
+  if (is_near && record.event == "incident" && !record.incident.empty()) {
+    records_.try_emplace({machine_of(record), std::string(record.incident)}, line);
+  } else if (is_near && record.event == "expired") {
     const ExpiredWorker& expired = expired_.emplace_back(read_expired(record));
     jobs_.try_emplace({expired.machine, record.pid}, expired.job_id);
   }
@@ -340,17 +337,16 @@ ExpiredWorker IncidentRecords::worker_of(const ExpiryKey& key) const {
   return worker;
 }
 
-const IncidentRecord* IncidentRecords::record_of(const ExpiredWorker& expired) const {
+std::optional<Record> IncidentRecords::record_of(const ExpiredWorker& expired) const {
   const auto found = records_.find({expired.machine, expired.incident});
-  return found == records_.end() ? nullptr : &found->second;
+  return found == records_.end() ? std::nullopt : parse_record(found->second);
 }
 
 // Adds the job's own workers: those of another job wait for none of this one.
 void IncidentRecords::add_workers(const ExpiredWorker& expired, const std::string& host,
                                   const Integer& moment_us, Incident& incident,
                                   std::vector<WorkerAt>& workers) const {
-  const IncidentRecord* const kept = record_of(expired);
-  const auto record = kept != nullptr ? parse_record(kept->line) : std::nullopt;
+  const auto record = record_of(expired);
   if (!record) {
     incident.missing.push_back(host.empty() ? expired.worker.host : host);
     return;
@@ -419,8 +415,8 @@ Incident IncidentRecords::combine(const ExpiredWorker& around, bool is_shown) co
                ? fmt::format("{} (boot {})", host, machine.substr(host.size() + 1, kBootShown))
                : host;
   };
-  const IncidentRecord* const ours = record_of(around);
-  const Integer moment_us = ours != nullptr ? ours->time_us : around.time_us;
+  const auto ours = record_of(around);
+  const Integer moment_us = ours ? ours->time_us : around.time_us;
   std::vector<WorkerAt> workers;
   for (const auto& [machine, expired] : nearest) {
     const std::string host = host_name(expired->worker.host, machine);

@@ -37,10 +37,10 @@ struct ExpiryKey {
 };
 
 struct WorkerName {
-  std::string host;  // empty: that of the expiry that is shown
-  Integer pid;
-  Integer rank;
-  std::string comm;
+  std::string host{};  // empty: that of the expiry that is shown
+  Integer pid{};
+  Integer rank{};
+  std::string comm{};
 };
 
 struct ExpiredWorker {
@@ -166,11 +166,6 @@ struct WorkerAt {
   Number remaining_s;
 };
 
-struct IncidentRecord {
-  Integer time_us;
-  std::string_view line;  // parsed when it is needed: most are not
-};
-
 struct ParsedRecord {
   simdjson::dom::parser parser;  // has what the record views
   Record record;
@@ -186,9 +181,6 @@ class IncidentRecords {
   void take(const Record& record);
 
   [[nodiscard]] const ExpiryKey& key() const { return key_; }
-  // Returns whether the record may be of the incident by its time. The other records that are kept
-  // are of the expiry itself, or warnings of its worker.
-  [[nodiscard]] bool is_near(const Record& record) const;
   // Calls the function with each record, which is valid until it returns, except for its line.
   void each(const std::function<void(const Record&)>& call) const;
   // Returns those for which the function is true. Their lines are valid as long as this.
@@ -201,7 +193,8 @@ class IncidentRecords {
   [[nodiscard]] Incident combine(const ExpiredWorker& around, bool is_shown) const;
 
  private:
-  [[nodiscard]] const IncidentRecord* record_of(const ExpiredWorker& expired) const;
+  // Returns the incident record of the expiry. It is valid until another one is parsed.
+  [[nodiscard]] std::optional<Record> record_of(const ExpiredWorker& expired) const;
   void add_workers(const ExpiredWorker& expired, const std::string& host, const Integer& moment_us,
                    Incident& incident, std::vector<WorkerAt>& workers) const;
 
@@ -210,7 +203,8 @@ class IncidentRecords {
   std::unordered_set<std::string_view> known_;  // of lines_
   std::vector<ExpiredWorker> expired_;
   std::map<std::pair<std::string, Integer>, std::string> jobs_;  // by machine and pid of expired_
-  std::map<std::pair<std::string, std::string>, IncidentRecord> records_;  // by machine and id
+  // Lines of `incident` records by machine and id, parsed when they are needed: most are not.
+  std::map<std::pair<std::string, std::string>, std::string_view> records_;
 };
 
 // Returns the incident of the expiry, whose workers have views of the records. If `is_shown`, the

@@ -191,16 +191,13 @@ class IncidentBuilder {
   // The workers of a host stand together, first those of the host of the worker above them.
   void sort_workers(const std::string& first_host) {
     const ExpiredWorker* const cause = incident_.cause();
-    const Worker* const lead =
-        cause == nullptr ? nullptr : worker_of(cause->worker.host, cause->worker.pid);
-    const Integer cause_pid = lead == nullptr ? Integer{} : lead->name.pid;
-    const std::string cause_host = lead == nullptr ? first_host : lead->name.host;
+    const WorkerName lead = cause == nullptr ? WorkerName{.host = first_host} : cause->worker;
     std::ranges::stable_sort(incident_.workers, {}, [&](const Worker& worker) {
       constexpr auto kLast = std::numeric_limits<std::int64_t>::max();
       const std::string& host = worker.name.host;
-      const bool is_cause = host == cause_host && worker.name.pid == cause_pid;
+      const bool is_cause = host == lead.host && worker.name.pid == lead.pid;
       return std::tuple(!worker.is_odd, !is_cause, !worker.is_first,
-                        host != (worker.is_odd ? cause_host : first_host), std::string_view(host),
+                        host != (worker.is_odd ? lead.host : first_host), std::string_view(host),
                         worker.name.rank.value_or(kLast), worker.name.pid.value_or(kLast));
     });
     index_.clear();
