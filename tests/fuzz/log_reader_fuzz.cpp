@@ -16,7 +16,7 @@
 #include "common/text.hpp"
 #include "fuzz_check.hpp"
 #include "timer_client/cli/commands/chosen_expiry.hpp"
-#include "timer_client/cli/log/expiry_page.hpp"
+#include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/log/log_table.hpp"
 #include "timer_client/cli/log/reader.hpp"
 
@@ -130,7 +130,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       records.take(*record);
     }
     const Incident incident = read_incident(records, *key, true);
-    check_printed(ExpiryPage(*key, records, incident).page(false), kPageWidth);
+    check_printed(expiry_page(*key, records, incident, false), kPageWidth);
   }
   return 0;
 }

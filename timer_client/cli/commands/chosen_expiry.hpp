@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "common/result.hpp"
-#include "timer_client/cli/log/expiry_page.hpp"
 #include "timer_client/cli/log/files.hpp"
+#include "timer_client/cli/log/incident.hpp"
 
 namespace filetimer::cli {
 

@@ -108,7 +108,7 @@ int run_report(const ReportOptions& options) {
   }
   const Incident incident = read_incident(*records, records->key(), false);
   const Picture picture = picture_of(incident);
-  const ExpiryPage cause(cause_of(incident, records->key()), *records, incident);
+  const ExpirySummary cause = summary_of(cause_of(incident, records->key()), *records, incident);
   const std::string output = options.output.value_or(default_output(records->key().id));
   const std::string logs =
       choice.files.empty() ? "the server's log" : listed(choice.files, kLogsNamed);

@@ -8,7 +8,7 @@
 #include "timer_client/cli/commands/chosen_expiry.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"
-#include "timer_client/cli/log/expiry_page.hpp"
+#include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/text/output.hpp"
 
 namespace filetimer::cli {
@@ -47,7 +47,7 @@ int run_show(const ShowOptions& options) {
     });
   } else {
     const Incident incident = read_incident(*records, key, true);
-    out.write(ExpiryPage(key, *records, incident).page(wants_colour(out.fd())));
+    out.write(expiry_page(key, *records, incident, wants_colour(out.fd())));
   }
   return std::max(code, out.finish());
 }

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "common/json_fields.hpp"
-#include "common/limits.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/text/words.hpp"
 
@@ -207,10 +206,6 @@ void add_peers(Page& page, const std::vector<dom::object>& peers) {
   }
 }
 
-std::string command_name_text(const Record& command) {
-  return joined({"Evidence command", command.text("drop_in")}, " ");
-}
-
 std::string command_end_text(const Record& command) {
   const std::string result = command.text("result");
   const std::string reason = command.text("reason");
@@ -234,16 +229,6 @@ std::string command_end_text(const Record& command) {
     return joined({"could not be started", reason}, ": ");
   }
   return joined({with_spaces(result) + after, reason}, ": ");
-}
-
-// The text of the record may be longer than what was written: bytes that are no UTF-8 are escaped.
-std::string output_size_text(const Record& command) {
-  const std::int64_t bytes = command.integer("output_bytes").value_or(0);
-  if (bytes > static_cast<std::int64_t>(kMaxCommandOutputBytes)) {
-    return fmt::format("It wrote {} bytes, of which the record has the first {}.", bytes,
-                       kMaxCommandOutputBytes);
-  }
-  return command.text("output").empty() ? "It wrote nothing." : "";
 }
 
 }  // namespace filetimer::cli

@@ -37,14 +37,7 @@ void add_children(Page& page, simdjson::dom::object evidence);
 // first. Adds nothing if there are none.
 void add_peers(Page& page, const std::vector<simdjson::dom::object>& peers);
 
-// Returns "Evidence command nvidia"; without a name for the command of --evidence-command.
-std::string command_name_text(const Record& command);
-
 // Returns "exit status 3 after 2.88 ms", "ended by SIGKILL after 5.13 ms".
 std::string command_end_text(const Record& command);
-
-// Returns "It wrote 300000 bytes, of which the record has the first 65536."; "It wrote nothing.";
-// empty if the record has all of it.
-std::string output_size_text(const Record& command);
 
 }  // namespace filetimer::cli

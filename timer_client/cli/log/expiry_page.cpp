@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/log/expiry_page.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <deque>
 #include <limits>
 #include <map>
 #include <utility>
@@ -106,334 +105,358 @@ std::string outcome_of(const Record& killed) {
   return verdict.empty() ? "with a record of its end that gives no verdict" : verdict;
 }
 
-}  // namespace
-
-ExpiryPage::ExpiryPage(ExpiryKey key, const IncidentRecords& records, const Incident& incident)
-    : key_(std::move(key)),
-      incident_(incident),
-      own_(records.chosen([this](const Record& record) { return key_.is_of(record); })) {
-  const std::string_view id = own_.empty() ? "" : own_[0].record.incident;
-  const auto shown = std::ranges::find_if(incident_.workers, [this](const Worker& worker) {
-    return worker.name.host.empty() && worker.name.pid == key_.pid;
-  });
-  worker_ = shown == incident_.workers.end() ? nullptr : &*shown;
-  shared_ = records.chosen([&](const Record& record) {
-    const bool is_of_incident = !id.empty() && record.incident == id;
-    return !key_.is_of(record) && record.host == key_.host &&
-           (record.event == "server_stopped" ||
-            (record.event == "peer_evidence" && is_of_incident) ||
-            (record.event == "expired" && is_of_incident && record.pid == key_.pid) ||
-            (record.event == "evidence" && worker_ != nullptr && record.line == worker_->evidence));
-  });
-}
-
-const Record* ExpiryPage::find(std::string_view event) const {
-  return find_in(own_, event);
-}
-
-const Record& ExpiryPage::base() const {
-  const Record* const verdict = find("expired");
-  return verdict != nullptr ? *verdict : own_[0].record;
-}
-
-// A warning or deferral names no expiry. It is of this one when it is of this scope (or of none),
-// and came while the scope was open.
-bool ExpiryPage::is_in_timeline(const Moment& moment) const {
-  switch (moment.kind) {
-    case Moment::Kind::kSignal:
-    case Moment::Kind::kHook:
-    case Moment::Kind::kReleased:
-      return moment.id == key_.id;
-    case Moment::Kind::kWarning:
-    case Moment::Kind::kDeferred:
-      break;
-    default:
-      return false;
+// The records of one expiry, and what they say.
+class Expiry {
+ public:
+  Expiry(ExpiryKey key, const IncidentRecords& records, const Incident& incident)
+      : key_(std::move(key)),
+        incident_(incident),
+        own_(records.chosen([this](const Record& record) { return key_.is_of(record); })) {
+    const std::string_view id = own_.empty() ? "" : own_[0].record.incident;
+    const auto shown = std::ranges::find_if(incident_.workers, [this](const Worker& worker) {
+      return worker.name.host.empty() && worker.name.pid == key_.pid;
+    });
+    worker_ = shown == incident_.workers.end() ? nullptr : &*shown;
+    shared_ = records.chosen([&](const Record& record) {
+      const bool is_of_incident = !id.empty() && record.incident == id;
+      return !key_.is_of(record) && record.host == key_.host &&
+             (record.event == "server_stopped" ||
+              (record.event == "peer_evidence" && is_of_incident) ||
+              (record.event == "expired" && is_of_incident && record.pid == key_.pid) ||
+              (record.event == "evidence" && worker_ != nullptr &&
+               record.line == worker_->evidence));
+    });
   }
-  const Record* const verdict = find("expired");
-  if (verdict == nullptr || !moment.mono_ns || !verdict->mono_ns ||
-      (!moment.scope.empty() && moment.scope != verdict->scope)) {
-    return false;
-  }
-  const double before_s = seconds_between(moment.mono_ns, verdict->mono_ns);
-  return before_s >= 0 && before_s <= verdict->number("elapsed_s").value_or(-1);
-}
 
-bool ExpiryPage::is_of_warning() const {
-  return find("warned") != nullptr;
-}
-
-// Returns how COMMAND of the server that gave the verdict ended; empty: it had none, or runs.
-std::string ExpiryPage::end_of_command() const {
-  const Record& first = own_[0].record;
-  for (const ParsedRecord& kept : shared_) {
-    const Record& record = kept.record;
-    const Integer status = record.integer("command_status");
-    if (status && record.event == "server_stopped" && record.boot_id == first.boot_id &&
-        record.integer("server_pid") == first.integer("server_pid")) {
-      return fmt::format("COMMAND of the server ended with status {}", *status);
+  [[nodiscard]] std::string page(bool colour) const {
+    Page page(colour);
+    if (own_.empty()) {
+      return {};
     }
-  }
-  return {};
-}
-
-std::string ExpiryPage::outcome() const {
-  if (is_of_warning()) {
-    return "a warning, and no signal";
-  }
-  if (const Record* const killed = find("killed")) {
-    return outcome_of(*killed);
-  }
-  if (const Record* const released = find("released_late")) {
-    const std::string late = milliseconds_at(*released, "late_ms");
-    return joined({"released", late, "late, before any signal"}, " ");
-  }
-  return "and no record says how it ended";
-}
-
-std::string ExpiryPage::headline() const {
-  if (own_.empty()) {
-    return {};
-  }
-  const Record* const verdict = find("expired");
-  const bool has_times = verdict != nullptr || is_of_warning();
-  const Number elapsed_s = has_times ? base().number("elapsed_s") : Number{};
-  const Number timeout_s = has_times ? base().number("timeout_s") : Number{};
-  const auto named = std::find_if(own_.begin(), own_.end(),
-                                  [](const auto& kept) { return !kept.record.scope.empty(); });
-  return fmt::format(
-      "{} {} in {}: {}.", worker_text(worker_in(base().fields)),
-      is_of_warning() ? "was late" : "hung",
-      named == own_.end() ? "a scope that no record names" : backquoted(named->record.scope),
-      joined({joined({elapsed_s || timeout_s ? "open" : "",
-                      elapsed_s ? "for " + seconds_text(*elapsed_s) : "",
-                      timeout_s ? "of " + seconds_text(*timeout_s) : ""},
-                     " "),
-              outcome()}));
-}
-
-// Returns a sentence that names the odd one out; empty: there is none, or this worker is the odd
-// one.
-std::string ExpiryPage::whom_it_may_have_waited_for() const {
-  const Incident& incident = incident_;
-  const WorkerName shown = worker_in(own_[0].record.fields);
-  const bool is_elsewhere =
-      std::any_of(incident.groups.begin(), incident.groups.end(),
-                  [&](const ScopeGroup& group) { return is_among(group.workers, shown); }) &&
-      !is_among(incident.groups[0].workers, shown);
-  if (is_of_warning() || !incident.has_odd_group() || !is_elsewhere) {
-    return {};
-  }
-  const ExpiredWorker* const cause = incident.cause();
-  const bool has_expired = cause != nullptr && is_among(incident.groups[0].workers, cause->worker);
-  return fmt::format(
-      "{} This worker may have waited for {}{}.", odd_sentence(incident),
-      incident.groups[0].workers.size() == 1 ? "it" : "them",
-      has_expired ? fmt::format("; `timer_client show {}` with the same logs has more", cause->id)
-                  : "");
-}
-
-std::vector<std::pair<std::string, std::string>> ExpiryPage::facts() const {
-  if (own_.empty()) {
-    return {};
-  }
-  std::vector<std::pair<std::string, std::string>> facts{
-      {"Expiry", std::string(base().id)},
-      {"Time", base().time_us ? time_text(*base().time_us) : ""},
-      {"Host", std::string(base().host)},
-      {"Job", std::string(base().job_id)},
-      {"Command", base().text("cmdline")},
-      {"Scope", std::string(base().scope)},
-      {"Timeout", timeout_of(base())},
-      {"Outcome", outcome()},
-      {"Exit", end_of_command()}};
-  std::erase_if(facts, [](const auto& fact) { return fact.second.empty(); });
-  return facts;
-}
-
-void ExpiryPage::add_headline(Page& page) const {
-  const Record* const verdict = find("expired");
-  page.paragraph(headline());
-  if (const std::string whom = whom_it_may_have_waited_for(); !whom.empty()) {
-    page.paragraph(whom);
-  }
-  if (verdict == nullptr && !is_of_warning()) {
-    page.paragraph(
-        "Its `expired` record is not in these logs: it was rotated away or lost. What follows is "
-        "from the records that came after it.");
-  }
-  page.heading(verdict != nullptr ? "Expiry" : is_of_warning() ? "Warning" : "Worker");
-  // Those that the sentence above or a section below has.
-  const std::vector<std::string_view> hidden{"schema",
-                                             "event",
-                                             "mono_ns",
-                                             "boot_id",
-                                             "server_pid",
-                                             "pid",
-                                             "comm",
-                                             "rank",
-                                             "scope",
-                                             "timeout_s",
-                                             "elapsed_s",
-                                             "acquired_mono_ns",
-                                             "deadline_mono_ns",
-                                             "soft_mono_ns",
-                                             "dir",
-                                             "open_scopes",
-                                             "omitted",
-                                             "signals",
-                                             "threads",
-                                             "python_threads",
-                                             "children",
-                                             "verdict",
-                                             "dead_after_ms",
-                                             "cancelled"};
-  add_fields(page, base().fields, hidden);
-}
-
-void ExpiryPage::add_open_scopes(Page& page) const {
-  const Record* record = find("expired");
-  if (record == nullptr) {
-    return;
-  }
-  std::vector<dom::object> scopes = objects_at(record->fields, "open_scopes");
-  if (const Record* const shared = find_in(shared_, "expired");
-      scopes.empty() && shared != nullptr) {
-    scopes = objects_at(shared->fields, "open_scopes");
-  }
-  if (scopes.empty()) {
-    return;
-  }
-  page.heading("Open scopes of the worker");
-  for (const dom::object scope : scopes) {
-    const Number elapsed = number_at(scope, "elapsed_s");
-    const Number timeout = number_at(scope, "timeout_s");
-    const Number remaining = number_at(scope, "remaining_s");
-    const Integer tid = integer_at(scope, "tid");
-    page.field(backquoted(text_at(scope, "scope")),
-               joined({joined({elapsed ? "open for " + seconds_text(*elapsed) : "open",
-                               timeout ? "of " + seconds_text(*timeout) : ""},
-                              " "),
-                       !timeout ? "no deadline" : "",
-                       !remaining       ? ""
-                       : *remaining > 0 ? seconds_text(*remaining) + " left"
-                                        : "over its time",
-                       tid ? fmt::format("thread {}", *tid) : ""}));
-  }
-}
-
-// Adds the outputs that all expiries of the incident share, by the names of the commands.
-void ExpiryPage::add_command_outputs(Page& page) const {
-  std::map<std::string_view, const CommandOutput*> outputs;
-  for (const CommandOutput& output : incident_.outputs) {
-    if (output.host.empty() && (output.incident == base().incident || output.id == key_.id)) {
-      outputs.try_emplace(output.name, &output);
+    add_headline(page);
+    if (is_of_warning()) {
+      add_evidence(page);
+      return std::move(page).text();
     }
-  }
-  for (const auto& [name, output] : outputs) {
-    add_command_output(page, *output);
-  }
-}
-
-// Adds the peers once for all expiries of an incident.
-void ExpiryPage::add_peers_of_incident(Page& page) const {
-  std::vector<dom::object> peers;
-  for (const ParsedRecord& kept : shared_) {
-    if (kept.record.event == "peer_evidence") {
-      peers.push_back(kept.record.fields);
-    }
-  }
-  add_peers(page, peers);
-}
-
-void ExpiryPage::add_evidence(Page& page) const {
-  const Record* evidence = find("evidence");
-  evidence = evidence != nullptr ? evidence : find_in(shared_, "evidence");
-  evidence = evidence != nullptr ? evidence : find("warned");
-  if (evidence == nullptr) {
-    page.heading("Evidence");
-    page.item(2, "There is no evidence record: gathering was off, or the server ended first.");
-    return;
-  }
-  add_python_stacks(page, evidence->fields);
-  page.heading("Evidence");
-  std::vector<std::string_view> hidden{"schema",  "event",           "time",
-                                       "mono_ns", "threads_omitted", "python_threads_omitted",
-                                       "threads", "python_threads",  "children"};
-  for (const auto& [key, value] : own_[0].record.fields) {
-    hidden.push_back(key);
-  }
-  add_fields(page, evidence->fields, hidden);
-  add_threads(page, evidence->fields);
-  add_children(page, evidence->fields);
-}
-
-// The warnings and deferrals before the verdict, the signals and hooks after it, in their order.
-void ExpiryPage::add_timeline(Page& page) const {
-  const Record* const verdict = find("expired");
-  constexpr auto kLast = std::numeric_limits<std::int64_t>::max();
-  std::multimap<std::int64_t, std::string> entries;
-  const Record* const killed = find("killed");
-  if (worker_ != nullptr) {
-    for (const Moment& moment : worker_->moments) {
-      if (is_in_timeline(moment)) {
-        entries.emplace(moment.mono_ns.value_or(kLast), moment.text);
-      }
-    }
-  }
-  page.heading("Timeline (times after the verdict)");
-  for (const auto& [mono_ns, text] : entries) {
-    const bool is_timed = verdict != nullptr && verdict->mono_ns && mono_ns != kLast;
-    const double after_s = is_timed ? seconds_between(verdict->mono_ns, mono_ns) : 0;
-    page.field(is_timed ? (after_s < 0 ? "-" : "+") + seconds_text(std::abs(after_s)) : "", text);
-  }
-  if (killed == nullptr || objects_at(killed->fields, "signals").empty()) {
-    page.item(2, find("released_late") != nullptr ? "No signal was sent: it was released first."
-                 : killed != nullptr              ? "No signal was sent."
-                                                  : "No record says which signals were sent.");
-  }
-}
-
-void ExpiryPage::add_outcome(Page& page) const {
-  page.heading("Outcome");
-  const Record* outcome = find("killed");
-  outcome = outcome != nullptr ? outcome : find("released_late");
-  if (outcome == nullptr) {
-    page.item(2,
-              "No record says. The server was killed before it could write one, it is still at it, "
-              "or the record is in a log that was not read.");
-    return;
-  }
-  std::vector<std::string_view> hidden{"schema", "event", "time", "mono_ns", "signals"};
-  for (const auto& [key, value] : own_[0].record.fields) {
-    if (&own_[0].record != outcome) {
-      hidden.push_back(key);
-    }
-  }
-  hidden.emplace_back("kernel_stack");
-  add_fields(page, outcome->fields, hidden);
-  page.field("kernel stack", kernel_stack_text(texts_at(outcome->fields, "kernel_stack")));
-  page.field("exit", end_of_command());
-}
-
-std::string ExpiryPage::page(bool colour) const {
-  Page page(colour);
-  if (own_.empty()) {
-    return {};
-  }
-  add_headline(page);
-  if (is_of_warning()) {
+    add_open_scopes(page);
+    add_ranks_at_expiry(page, incident_, key_.id, worker_in(base().fields));
     add_evidence(page);
+    add_peers_of_incident(page);
+    add_command_outputs(page);
+    add_timeline(page);
+    add_outcome(page);
     return std::move(page).text();
   }
-  add_open_scopes(page);
-  add_ranks_at_expiry(page, incident_, key_.id, worker_in(base().fields));
-  add_evidence(page);
-  add_peers_of_incident(page);
-  add_command_outputs(page);
-  add_timeline(page);
-  add_outcome(page);
-  return std::move(page).text();
+
+  [[nodiscard]] std::string headline() const {
+    if (own_.empty()) {
+      return {};
+    }
+    const Record* const verdict = find("expired");
+    const bool has_times = verdict != nullptr || is_of_warning();
+    const Number elapsed_s = has_times ? base().number("elapsed_s") : Number{};
+    const Number timeout_s = has_times ? base().number("timeout_s") : Number{};
+    const auto named = std::find_if(own_.begin(), own_.end(),
+                                    [](const auto& kept) { return !kept.record.scope.empty(); });
+    return fmt::format(
+        "{} {} in {}: {}.", worker_text(worker_in(base().fields)),
+        is_of_warning() ? "was late" : "hung",
+        named == own_.end() ? "a scope that no record names" : backquoted(named->record.scope),
+        joined({joined({elapsed_s || timeout_s ? "open" : "",
+                        elapsed_s ? "for " + seconds_text(*elapsed_s) : "",
+                        timeout_s ? "of " + seconds_text(*timeout_s) : ""},
+                       " "),
+                outcome()}));
+  }
+
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> facts() const {
+    if (own_.empty()) {
+      return {};
+    }
+    std::vector<std::pair<std::string, std::string>> facts{
+        {"Expiry", std::string(base().id)},
+        {"Time", base().time_us ? time_text(*base().time_us) : ""},
+        {"Host", std::string(base().host)},
+        {"Job", std::string(base().job_id)},
+        {"Command", base().text("cmdline")},
+        {"Scope", std::string(base().scope)},
+        {"Timeout", timeout_of(base())},
+        {"Outcome", outcome()},
+        {"Exit", end_of_command()}};
+    std::erase_if(facts, [](const auto& fact) { return fact.second.empty(); });
+    return facts;
+  }
+
+ private:
+  [[nodiscard]] const Record* find(std::string_view event) const { return find_in(own_, event); }
+
+  [[nodiscard]] const Record& base() const {
+    const Record* const verdict = find("expired");
+    return verdict != nullptr ? *verdict : own_[0].record;
+  }
+
+  // A warning or deferral names no expiry. It is of this one when it is of this scope (or of none),
+  // and came while the scope was open.
+  [[nodiscard]] bool is_in_timeline(const Moment& moment) const {
+    switch (moment.kind) {
+      case Moment::Kind::kSignal:
+      case Moment::Kind::kHook:
+      case Moment::Kind::kReleased:
+        return moment.id == key_.id;
+      case Moment::Kind::kWarning:
+      case Moment::Kind::kDeferred:
+        break;
+      default:
+        return false;
+    }
+    const Record* const verdict = find("expired");
+    if (verdict == nullptr || !moment.mono_ns || !verdict->mono_ns ||
+        (!moment.scope.empty() && moment.scope != verdict->scope)) {
+      return false;
+    }
+    const double before_s = seconds_between(moment.mono_ns, verdict->mono_ns);
+    return before_s >= 0 && before_s <= verdict->number("elapsed_s").value_or(-1);
+  }
+
+  [[nodiscard]] bool is_of_warning() const { return find("warned") != nullptr; }
+
+  // Returns how COMMAND of the server that gave the verdict ended; empty: it had none, or runs.
+  [[nodiscard]] std::string end_of_command() const {
+    const Record& first = own_[0].record;
+    for (const ParsedRecord& kept : shared_) {
+      const Record& record = kept.record;
+      const Integer status = record.integer("command_status");
+      if (status && record.event == "server_stopped" && record.boot_id == first.boot_id &&
+          record.integer("server_pid") == first.integer("server_pid")) {
+        return fmt::format("COMMAND of the server ended with status {}", *status);
+      }
+    }
+    return {};
+  }
+
+  [[nodiscard]] std::string outcome() const {
+    if (is_of_warning()) {
+      return "a warning, and no signal";
+    }
+    if (const Record* const killed = find("killed")) {
+      return outcome_of(*killed);
+    }
+    if (const Record* const released = find("released_late")) {
+      const std::string late = milliseconds_at(*released, "late_ms");
+      return joined({"released", late, "late, before any signal"}, " ");
+    }
+    return "and no record says how it ended";
+  }
+
+  // Returns a sentence that names the odd one out; empty: there is none, or this worker is the odd
+  // one.
+  [[nodiscard]] std::string whom_it_may_have_waited_for() const {
+    const Incident& incident = incident_;
+    const WorkerName shown = worker_in(own_[0].record.fields);
+    const bool is_elsewhere =
+        std::any_of(incident.groups.begin(), incident.groups.end(),
+                    [&](const ScopeGroup& group) { return is_among(group.workers, shown); }) &&
+        !is_among(incident.groups[0].workers, shown);
+    if (is_of_warning() || !incident.has_odd_group() || !is_elsewhere) {
+      return {};
+    }
+    const ExpiredWorker* const cause = incident.cause();
+    const bool has_expired =
+        cause != nullptr && is_among(incident.groups[0].workers, cause->worker);
+    return fmt::format(
+        "{} This worker may have waited for {}{}.", odd_sentence(incident),
+        incident.groups[0].workers.size() == 1 ? "it" : "them",
+        has_expired ? fmt::format("; `timer_client show {}` with the same logs has more", cause->id)
+                    : "");
+  }
+
+  void add_headline(Page& page) const {
+    const Record* const verdict = find("expired");
+    page.paragraph(headline());
+    if (const std::string whom = whom_it_may_have_waited_for(); !whom.empty()) {
+      page.paragraph(whom);
+    }
+    if (verdict == nullptr && !is_of_warning()) {
+      page.paragraph(
+          "Its `expired` record is not in these logs: it was rotated away or lost. What follows is "
+          "from the records that came after it.");
+    }
+    page.heading(verdict != nullptr ? "Expiry" : is_of_warning() ? "Warning" : "Worker");
+    // Those that the sentence above or a section below has.
+    const std::vector<std::string_view> hidden{"schema",
+                                               "event",
+                                               "mono_ns",
+                                               "boot_id",
+                                               "server_pid",
+                                               "pid",
+                                               "comm",
+                                               "rank",
+                                               "scope",
+                                               "timeout_s",
+                                               "elapsed_s",
+                                               "acquired_mono_ns",
+                                               "deadline_mono_ns",
+                                               "soft_mono_ns",
+                                               "dir",
+                                               "open_scopes",
+                                               "omitted",
+                                               "signals",
+                                               "threads",
+                                               "python_threads",
+                                               "children",
+                                               "verdict",
+                                               "dead_after_ms",
+                                               "cancelled"};
+    add_fields(page, base().fields, hidden);
+  }
+
+  void add_open_scopes(Page& page) const {
+    const Record* record = find("expired");
+    if (record == nullptr) {
+      return;
+    }
+    std::vector<dom::object> scopes = objects_at(record->fields, "open_scopes");
+    if (const Record* const shared = find_in(shared_, "expired");
+        scopes.empty() && shared != nullptr) {
+      scopes = objects_at(shared->fields, "open_scopes");
+    }
+    if (scopes.empty()) {
+      return;
+    }
+    page.heading("Open scopes of the worker");
+    for (const dom::object scope : scopes) {
+      const Number elapsed = number_at(scope, "elapsed_s");
+      const Number timeout = number_at(scope, "timeout_s");
+      const Number remaining = number_at(scope, "remaining_s");
+      const Integer tid = integer_at(scope, "tid");
+      page.field(backquoted(text_at(scope, "scope")),
+                 joined({joined({elapsed ? "open for " + seconds_text(*elapsed) : "open",
+                                 timeout ? "of " + seconds_text(*timeout) : ""},
+                                " "),
+                         !timeout ? "no deadline" : "",
+                         !remaining       ? ""
+                         : *remaining > 0 ? seconds_text(*remaining) + " left"
+                                          : "over its time",
+                         tid ? fmt::format("thread {}", *tid) : ""}));
+    }
+  }
+
+  // Adds the outputs that all expiries of the incident share, by the names of the commands.
+  void add_command_outputs(Page& page) const {
+    std::map<std::string_view, const CommandOutput*> outputs;
+    for (const CommandOutput& output : incident_.outputs) {
+      if (output.host.empty() && (output.incident == base().incident || output.id == key_.id)) {
+        outputs.try_emplace(output.name, &output);
+      }
+    }
+    for (const auto& [name, output] : outputs) {
+      add_command_output(page, *output);
+    }
+  }
+
+  // Adds the peers once for all expiries of an incident.
+  void add_peers_of_incident(Page& page) const {
+    std::vector<dom::object> peers;
+    for (const ParsedRecord& kept : shared_) {
+      if (kept.record.event == "peer_evidence") {
+        peers.push_back(kept.record.fields);
+      }
+    }
+    add_peers(page, peers);
+  }
+
+  void add_evidence(Page& page) const {
+    const Record* evidence = find("evidence");
+    evidence = evidence != nullptr ? evidence : find_in(shared_, "evidence");
+    evidence = evidence != nullptr ? evidence : find("warned");
+    if (evidence == nullptr) {
+      page.heading("Evidence");
+      page.item(2, "There is no evidence record: gathering was off, or the server ended first.");
+      return;
+    }
+    add_python_stacks(page, evidence->fields);
+    page.heading("Evidence");
+    std::vector<std::string_view> hidden{"schema",  "event",           "time",
+                                         "mono_ns", "threads_omitted", "python_threads_omitted",
+                                         "threads", "python_threads",  "children"};
+    for (const auto& [key, value] : own_[0].record.fields) {
+      hidden.push_back(key);
+    }
+    add_fields(page, evidence->fields, hidden);
+    add_threads(page, evidence->fields);
+    add_children(page, evidence->fields);
+  }
+
+  // The warnings and deferrals before the verdict, the signals and hooks after it, in their order.
+  void add_timeline(Page& page) const {
+    const Record* const verdict = find("expired");
+    constexpr auto kLast = std::numeric_limits<std::int64_t>::max();
+    std::multimap<std::int64_t, std::string> entries;
+    const Record* const killed = find("killed");
+    if (worker_ != nullptr) {
+      for (const Moment& moment : worker_->moments) {
+        if (is_in_timeline(moment)) {
+          entries.emplace(moment.mono_ns.value_or(kLast), moment.text);
+        }
+      }
+    }
+    page.heading("Timeline (times after the verdict)");
+    for (const auto& [mono_ns, text] : entries) {
+      const bool is_timed = verdict != nullptr && verdict->mono_ns && mono_ns != kLast;
+      const double after_s = is_timed ? seconds_between(verdict->mono_ns, mono_ns) : 0;
+      page.field(is_timed ? (after_s < 0 ? "-" : "+") + seconds_text(std::abs(after_s)) : "", text);
+    }
+    if (killed == nullptr || objects_at(killed->fields, "signals").empty()) {
+      page.item(2, find("released_late") != nullptr ? "No signal was sent: it was released first."
+                   : killed != nullptr              ? "No signal was sent."
+                                                    : "No record says which signals were sent.");
+    }
+  }
+
+  void add_outcome(Page& page) const {
+    page.heading("Outcome");
+    const Record* outcome = find("killed");
+    outcome = outcome != nullptr ? outcome : find("released_late");
+    if (outcome == nullptr) {
+      page.item(
+          2,
+          "No record says. The server was killed before it could write one, it is still at it, "
+          "or the record is in a log that was not read.");
+      return;
+    }
+    std::vector<std::string_view> hidden{"schema", "event", "time", "mono_ns", "signals"};
+    for (const auto& [key, value] : own_[0].record.fields) {
+      if (&own_[0].record != outcome) {
+        hidden.push_back(key);
+      }
+    }
+    hidden.emplace_back("kernel_stack");
+    add_fields(page, outcome->fields, hidden);
+    page.field("kernel stack", kernel_stack_text(texts_at(outcome->fields, "kernel_stack")));
+    page.field("exit", end_of_command());
+  }
+
+  ExpiryKey key_;
+  const Incident& incident_;
+  const Worker* worker_ = nullptr;  // the one that expired
+  std::deque<ParsedRecord> own_;    // the records of this expiry
+  // The `peer_evidence` records of its incident, the `server_stopped` records of its host, and,
+  // where several scopes of the worker expired together, their other `expired` records and the
+  // `evidence` record of the first: only the records of the first scope say what all share.
+  std::deque<ParsedRecord> shared_;
+};
+
+}  // namespace
+
+ExpirySummary summary_of(const ExpiryKey& key, const IncidentRecords& records,
+                         const Incident& incident) {
+  const Expiry expiry(key, records, incident);
+  return {expiry.headline(), expiry.facts()};
+}
+
+std::string expiry_page(const ExpiryKey& key, const IncidentRecords& records,
+                        const Incident& incident, bool colour) {
+  return Expiry(key, records, incident).page(colour);
 }
 
 }  // namespace filetimer::cli

@@ -113,10 +113,10 @@ struct Worker {
 struct CommandOutput {
   std::string id;  // of the first expiry
   std::string incident;
-  std::string name;  // of the command
+  std::string name;  // "Evidence command nvidia"; without a name for that of --evidence-command
   std::string host;
   std::string end;   // how the command ended
-  std::string size;  // of the output, where the record has not all of it
+  std::string size;  // a sentence where the record has not all of the output, or none was written
   std::string text;
 };
 
@@ -255,11 +255,24 @@ std::string odd_sentence(const Incident& incident);
 // where the first to expire is odd itself, or none is.
 std::string first_waited_sentence(const Incident& incident);
 
-// Adds the groups, and what is not in them. `shown`, a worker, is pointed at; null: none is.
-void add_groups(Page& page, const Incident& incident, const WorkerName* shown);
-
 // Adds the whole section of `show`: of the expiry `id` of the worker `shown`.
 void add_ranks_at_expiry(Page& page, const Incident& incident, const std::string& id,
                          const WorkerName& shown);
+
+// --- one expiry ---
+
+// Returns the page of an expiry. `incident` was read for the page of this one. Empty: no record is
+// of this expiry.
+std::string expiry_page(const ExpiryKey& key, const IncidentRecords& records,
+                        const Incident& incident, bool colour);
+
+// What a person needs first. Both are empty if no record is of the expiry.
+struct ExpirySummary {
+  std::string headline;  // what happened, in one sentence
+  // Labels and values, without those that no record has.
+  std::vector<std::pair<std::string, std::string>> facts;
+};
+ExpirySummary summary_of(const ExpiryKey& key, const IncidentRecords& records,
+                         const Incident& incident);
 
 }  // namespace filetimer::cli

@@ -9,6 +9,7 @@
 #include <set>
 #include <tuple>
 
+#include "common/limits.hpp"
 #include "timer_client/cli/log/evidence_page.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/log/log_table.hpp"
@@ -78,10 +79,7 @@ class IncidentBuilder {
     } else if (record.event == "evidence_command" && is_of_incident &&
                (record.job_id == incident_.job_id || record.job_id.empty() ||
                 record.text("drop_in").empty())) {
-      incident_.outputs.push_back({std::string(record.id), std::string(record.incident),
-                                   command_name_text(record), host->second,
-                                   command_end_text(record), output_size_text(record),
-                                   record.text("output")});
+      take_output(record, host->second);
     } else if (record.event == "deferred" && !record.pid) {  // all deadlines of the server
       for (Worker& worker : incident_.workers) {
         if (worker.name.host == host->second) {
@@ -281,6 +279,24 @@ class IncidentBuilder {
       }
     }
     incident_.ended_omitted += count_at(record.fields, "ended_omitted");
+  }
+
+  void take_output(const Record& command, const std::string& host) {
+    CommandOutput& output = incident_.outputs.emplace_back();
+    output.id = command.id;
+    output.incident = command.incident;
+    output.name = joined({"Evidence command", command.text("drop_in")}, " ");
+    output.host = host;
+    output.end = command_end_text(command);
+    output.text = command.text("output");
+    // The text may be longer than what was written: bytes that are no UTF-8 are escaped.
+    const std::int64_t bytes = command.integer("output_bytes").value_or(0);
+    if (bytes > static_cast<std::int64_t>(kMaxCommandOutputBytes)) {
+      output.size = fmt::format("It wrote {} bytes, of which the record has the first {}.", bytes,
+                                kMaxCommandOutputBytes);
+    } else if (output.text.empty()) {
+      output.size = "It wrote nothing.";
+    }
   }
 
   void take_expired(const Record& record, Worker& worker, double at_s) const {

@@ -22,10 +22,10 @@ constexpr std::size_t kScopesNamed = 4;  // of one worker
 constexpr double kSameTimeShare = 0.005;
 
 // "ranks 0, 1, 3 in `exchange` for 29.6 s"
-std::string group_text(const ScopeGroup& group, bool is_odd, const WorkerName* shown) {
-  const std::string mark = shown == nullptr || !is_among(group.workers, *shown) ? ""
-                           : group.workers.size() == 1                          ? "this one"
-                                                       : "this one among them";
+std::string group_text(const ScopeGroup& group, bool is_odd, const WorkerName& shown) {
+  const std::string mark = !is_among(group.workers, shown) ? ""
+                           : group.workers.size() == 1     ? "this one"
+                                                           : "this one among them";
   return joined({fmt::format("{} {}{}", workers_text(group.workers), in_scope(group.scope),
                              time_in_scope(group)),
                  mark, is_odd ? odd_text(group.workers.size()) : ""});
@@ -87,6 +87,47 @@ std::string expiries_text(const Expiries& expiries, const std::string& id) {
                                      : expiries[0]->id});
 }
 
+// Adds the groups, and what is not in them. The group of `shown` is marked.
+void add_groups(Page& page, const Incident& incident, const WorkerName& shown) {
+  if (!incident.has_records) {
+    page.item(2, "The incident record is not in these logs.");
+    return;
+  }
+  const std::vector<const ScopeGroup*> groups = incident.first_groups(kGroupsShown);
+  const std::size_t left_out = incident.groups.size() - groups.size();
+  std::size_t workers = 0;
+  for (const ScopeGroup& group : incident.groups) {
+    workers += group.workers.size();
+  }
+  for (const ScopeGroup* const group : groups) {
+    workers -= group->workers.size();
+  }
+  for (const ScopeGroup* const group : groups) {
+    if (left_out > 0 && group == groups.back()) {
+      page.item(2, fmt::format("and {} more in {} other places", workers, left_out));
+    }
+    page.item(2,
+              group_text(*group, group == &incident.groups[0] && incident.has_odd_group(), shown));
+  }
+  if (incident.may_be_two_jobs) {
+    page.item(2,
+              "Two workers have one rank, and no record says which job they are of: none is "
+              "called the odd one out.");
+  }
+  if (incident.omitted_scopes > 0) {
+    page.item(2, fmt::format("{} did not fit into the record",
+                             counted(incident.omitted_scopes, "more scope")));
+  }
+  if (incident.omitted_workers > 0) {
+    page.item(2, fmt::format("{}, of which the record says no more",
+                             counted(incident.omitted_workers, "more worker")));
+  }
+  if (!incident.missing.empty()) {
+    page.item(2, fmt::format("The incident records of these hosts are not in these logs: {}.",
+                             listed(incident.missing, kHostsNamed)));
+  }
+}
+
 }  // namespace
 
 std::string signal_text(simdjson::dom::object sent) {
@@ -132,50 +173,10 @@ std::string first_waited_sentence(const Incident& incident) {
                      in_scope(first.scope), incident.groups[0].workers.size() == 1 ? "it" : "them");
 }
 
-void add_groups(Page& page, const Incident& incident, const WorkerName* shown) {
-  if (!incident.has_records) {
-    page.item(2, "The incident record is not in these logs.");
-    return;
-  }
-  const std::vector<const ScopeGroup*> groups = incident.first_groups(kGroupsShown);
-  const std::size_t left_out = incident.groups.size() - groups.size();
-  std::size_t workers = 0;
-  for (const ScopeGroup& group : incident.groups) {
-    workers += group.workers.size();
-  }
-  for (const ScopeGroup* const group : groups) {
-    workers -= group->workers.size();
-  }
-  for (const ScopeGroup* const group : groups) {
-    if (left_out > 0 && group == groups.back()) {
-      page.item(2, fmt::format("and {} more in {} other places", workers, left_out));
-    }
-    page.item(2,
-              group_text(*group, group == &incident.groups[0] && incident.has_odd_group(), shown));
-  }
-  if (incident.may_be_two_jobs) {
-    page.item(2,
-              "Two workers have one rank, and no record says which job they are of: none is "
-              "called the odd one out.");
-  }
-  if (incident.omitted_scopes > 0) {
-    page.item(2, fmt::format("{} did not fit into the record",
-                             counted(incident.omitted_scopes, "more scope")));
-  }
-  if (incident.omitted_workers > 0) {
-    page.item(2, fmt::format("{}, of which the record says no more",
-                             counted(incident.omitted_workers, "more worker")));
-  }
-  if (!incident.missing.empty()) {
-    page.item(2, fmt::format("The incident records of these hosts are not in these logs: {}.",
-                             listed(incident.missing, kHostsNamed)));
-  }
-}
-
 void add_ranks_at_expiry(Page& page, const Incident& incident, const std::string& id,
                          const WorkerName& shown) {
   page.heading("Ranks at time of expiry");
-  add_groups(page, incident, &shown);
+  add_groups(page, incident, shown);
   if (!incident.expired.empty() && (incident.expired.size() > 1 || incident.has_records)) {
     const std::vector<Expiries> all = by_worker(incident);
     page.item(2, fmt::format("First to expire: {}.",

@@ -48,9 +48,9 @@ std::string cause_paragraph(const Incident& incident) {
              : fmt::format("<p><strong>{}</strong></p>\n", html_text(cause, kFactCharacters));
 }
 
-std::string facts_of(const ExpiryPage& cause) {
+std::string facts_of(const ExpirySummary& cause) {
   std::string html;
-  for (const auto& [label, value] : cause.facts()) {
+  for (const auto& [label, value] : cause.facts) {
     html += fmt::format("<dt>{}</dt><dd><bdi>{}</bdi></dd>\n", html_text(label),
                         html_text(value, kFactCharacters));
   }
@@ -255,17 +255,16 @@ std::string filled_page(const std::map<std::string_view, std::string>& texts) {
 
 }  // namespace
 
-std::string html_page(const Picture& picture, const ExpiryPage& cause, const std::string& logs) {
+std::string html_page(const Picture& picture, const ExpirySummary& cause, const std::string& logs) {
   const Incident& incident = *picture.incident;
-  const std::string headline = cause.headline();
   const Drawing drawing = drawing_of(picture);
   std::string outputs;
   for (const CommandOutput& output : incident.outputs) {
     outputs += html_of(output);
   }
   return filled_page(
-      {{"title", html_text(headline, kNameCharacters)},
-       {"headline", html_text(headline, kFactCharacters)},
+      {{"title", html_text(cause.headline, kNameCharacters)},
+       {"headline", html_text(cause.headline, kFactCharacters)},
        {"cause", cause_paragraph(incident)},
        {"facts", facts_of(cause)},
        {"zero", std::string(zero_of(incident))},

@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "timer_client/cli/log/expiry_page.hpp"
 #include "timer_client/cli/log/incident.hpp"
 
 namespace filetimer::cli {
@@ -71,6 +70,6 @@ extern const std::string_view kReportHtml;
 
 // Returns the file. `cause` has what it says first. `logs`: where the records come from, for the
 // last line.
-std::string html_page(const Picture& picture, const ExpiryPage& cause, const std::string& logs);
+std::string html_page(const Picture& picture, const ExpirySummary& cause, const std::string& logs);
 
 }  // namespace filetimer::cli
