@@ -23,7 +23,7 @@ namespace {
 namespace dom = simdjson::dom;
 
 constexpr std::size_t kNamesShown = 8;
-// How much of the output of an evidence command is shown.
+// The page shows so much of the output of an evidence command.
 constexpr std::size_t kOutputLinesShown = 40;
 constexpr std::size_t kOutputCharactersShown = 8000;
 
@@ -32,7 +32,7 @@ std::string milliseconds_at(const Record& record, std::string_view key) {
   return ms ? seconds_text(*ms / 1e3) : "";
 }
 
-// "2 s", "2 s (10 s in the code)"
+// Returns "2 s", "2 s (10 s in the code)".
 std::string timeout_of(const Record& record) {
   const Number timeout_s = record.number("timeout_s");
   if (!timeout_s) {
@@ -282,7 +282,7 @@ class Expiry {
           "from the records that came after it.");
     }
     page.heading(verdict != nullptr ? "Expiry" : is_of_warning() ? "Warning" : "Worker");
-    // Those that the sentence above or a section below has.
+    // The sentence above or a section below has these.
     const std::vector<std::string_view> hidden{"schema",
                                                "event",
                                                "mono_ns",

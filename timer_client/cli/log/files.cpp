@@ -159,7 +159,7 @@ class Finder {
     struct stat status {};
     const std::string rotated_log = std::string(kLogSuffix) + kRotatedSuffix;
     if (path.ends_with(kLogSuffix)) {
-      // One that cannot be looked at is added, too: opening it says why.
+      // A log that cannot be looked at is added, too: opening it says why.
       if (::stat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) {
         add(path, true, status, false);
       }

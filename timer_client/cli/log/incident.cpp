@@ -23,7 +23,7 @@ namespace dom = simdjson::dom;
 // Ranks that wait for each other have deadlines within a minute. Expiries of one job that are
 // further apart are separate incidents.
 constexpr std::int64_t kSameIncidentUs = 60'000'000;
-// How far the clocks of two hosts may be apart before a run of the job is taken for the next one.
+// The clocks of two hosts may be so far apart before a run of the job is taken for the next one.
 constexpr std::int64_t kClockSlackUs = 1'000'000;
 static_assert(kIncidentSpanUs == 2 * (kSameIncidentUs + kClockSlackUs));  // either way
 // Workers that enter a scope together do so within moments; a gap of more than a second and a tenth
@@ -67,7 +67,7 @@ std::int64_t apart_us(const ExpiredWorker& a, const ExpiredWorker& b) {
                                 : std::numeric_limits<std::int64_t>::max();
 }
 
-// Whether `later` entered its scope only after `earlier` had expired: then a run of the job has
+// Returns whether `later` entered its scope after `earlier` had expired: then a run of the job has
 // ended between them.
 bool is_of_next_run(const ExpiredWorker& later, const ExpiredWorker& earlier, std::int64_t slack) {
   return later.entered_us && earlier.deadline_us &&
@@ -105,7 +105,8 @@ bool is_deeper(const WorkerAt& scope, const WorkerAt& than) {
   return scope.elapsed_s && scope.elapsed_s <= than.elapsed_s;
 }
 
-// Whether a thread in `one` says more about the incident than one in `other`: its deadline is next.
+// Returns whether a thread in `one` says more about the incident than one in `other`: its deadline
+// is next.
 bool is_nearer_to_its_end(const WorkerAt& one, const WorkerAt& other) {
   if (one.remaining_s && other.remaining_s) {
     return *one.remaining_s < *other.remaining_s;

@@ -77,7 +77,7 @@ struct Scope {
   bool is_spared = false;  // an expired scope that may have been released since
 };
 
-// What happened to a worker.
+// An event of a worker.
 struct Moment {
   enum class Kind {
     kWarning,
@@ -142,8 +142,8 @@ struct Incident {
   std::int64_t zero_us = 0;        // by the wall clock of the host of the first verdict
   std::int64_t ended_omitted = 0;  // ended scopes for which the records had no room
 
-  // Whether the first group is few, while most are in one other place. False if it is not known
-  // where the first to expire was, because that one may be the odd one.
+  // Returns whether the first group is few, while most are in one other place. False if it is not
+  // known where the first to expire was, because that one may be the odd one.
   [[nodiscard]] bool has_odd_group() const;
   // Returns the group with the most workers, of which there is one.
   [[nodiscard]] const ScopeGroup& largest_group() const;
@@ -155,7 +155,7 @@ struct Incident {
   [[nodiscard]] const ExpiredWorker* cause() const;
 };
 
-// Where a worker was when an incident record was made: one entry for each of its open scopes, or
+// A worker when an incident record was made: it has one such entry for each of its open scopes, or
 // one without a scope.
 struct WorkerAt {
   WorkerName worker;
@@ -188,8 +188,8 @@ class IncidentRecords {
       const std::function<bool(const Record&)>& is_chosen) const;
   // Returns the worker of the expiry, of which there is a record.
   [[nodiscard]] ExpiredWorker worker_of(const ExpiryKey& key) const;
-  // Combines what belongs to one incident of the job of `around`, as it was when that one expired.
-  // If `is_shown`, its host needs no name.
+  // Returns the incident of `around` without its workers and outputs, as it was when that one
+  // expired. If `is_shown`, the host of `around` has no name.
   [[nodiscard]] Incident combine(const ExpiredWorker& around, bool is_shown) const;
 
  private:
@@ -266,7 +266,7 @@ void add_ranks_at_expiry(Page& page, const Incident& incident, const std::string
 std::string expiry_page(const ExpiryKey& key, const IncidentRecords& records,
                         const Incident& incident, bool colour);
 
-// What a person needs first. Both are empty if no record is of the expiry.
+// A summary has what a person needs first. It is empty if no record is of the expiry.
 struct ExpirySummary {
   std::string headline;  // what happened, in one sentence
   // Labels and values, without those that no record has.

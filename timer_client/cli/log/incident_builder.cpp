@@ -369,7 +369,7 @@ class IncidentBuilder {
     }
   }
 
-  // One of these records for each open scope of a worker that has exited.
+  // Takes one of the records that a worker which has exited has, one for each open scope.
   static void take_left_open(const Record& record, Worker& worker, double at_s) {
     add_open_scope(worker, record.fields, at_s);
     set_end(worker, at_s);
@@ -384,8 +384,9 @@ class IncidentBuilder {
     }
   }
 
-  // All scopes have ended when a worker has, some of them before that perhaps. One that expired was
-  // open until then, unless its worker was spared: else there would be a record of its release.
+  // Ends the scopes of a worker that has ended; some of them may have ended before. A scope that
+  // expired was open until then, unless its worker was spared: else there would be a record of its
+  // release.
   static void set_end(Worker& worker, double at_s) {
     for (Scope& entry : worker.scopes) {
       if (entry.kind != Scope::Kind::kEnded) {

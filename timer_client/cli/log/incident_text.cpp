@@ -21,7 +21,7 @@ constexpr std::size_t kScopesNamed = 4;  // of one worker
 // Times that differ by less are printed as one.
 constexpr double kSameTimeShare = 0.005;
 
-// "ranks 0, 1, 3 in `exchange` for 29.6 s"
+// Returns "ranks 0, 1, 3 in `exchange` for 29.6 s".
 std::string group_text(const ScopeGroup& group, bool is_odd, const WorkerName& shown) {
   const std::string mark = !is_among(group.workers, shown) ? ""
                            : group.workers.size() == 1     ? "this one"
@@ -31,8 +31,8 @@ std::string group_text(const ScopeGroup& group, bool is_odd, const WorkerName& s
                  mark, is_odd ? odd_text(group.workers.size()) : ""});
 }
 
-// Whether the first to expire is the odd one out, too: then both say the same, and the cause is
-// found.
+// Returns whether the first to expire is the odd one out, too: then both say the same, and the
+// cause is found.
 std::string first_and_odd(const Incident& incident) {
   if (!incident.has_odd_group()) {
     return "";
@@ -73,7 +73,8 @@ bool is_shown(const ExpiredWorker& one, const std::string& id) {
   return one.id == id && one.worker.host.empty();
 }
 
-// "rank 2 (pid 12, t), a-3", "rank 2 (pid 12, t), this one, in `step` (a-3), in `load` (a-4)"
+// Returns "rank 2 (pid 12, t), a-3", "rank 2 (pid 12, t), this one, in `step` (a-3), in `load`
+// (a-4)"
 std::string expiries_text(const Expiries& expiries, const std::string& id) {
   const bool are_shown = std::any_of(expiries.begin(), expiries.end(),
                                      [&](const auto* one) { return is_shown(*one, id); });

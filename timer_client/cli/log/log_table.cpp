@@ -50,7 +50,7 @@ std::string late_text(const Record& record, std::string_view key) {
   return late_ms ? seconds_text(*late_ms / 1e3) + " late" : "";
 }
 
-// "29.6 s of 30 s"
+// Returns "29.6 s of 30 s".
 std::string elapsed_of_timeout(const Record& record) {
   return joined({seconds_of(record, "elapsed_s"), seconds_of(record, "timeout_s")}, " of ");
 }

@@ -16,8 +16,8 @@ namespace filetimer::cli {
 namespace {
 
 constexpr std::string_view kBlank = " \t\r";
-// How a record begins. Inside a JSON string its quote would be escaped, so where this stands in a
-// line a record begins, or the line is no JSON.
+// A record begins with this. Inside a JSON string its quote would be escaped, so where this stands
+// in a line a record begins, or the line is no JSON.
 constexpr std::string_view kRecordStart = "{\"schema\"";
 
 }  // namespace

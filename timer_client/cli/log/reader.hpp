@@ -31,7 +31,7 @@ class LogReader {
   LogReader(std::string path, std::vector<UniqueFd> files)
       : path_(std::move(path)), files_(std::move(files)) {}
 
-  // How much is read at once, and so how much memory the reader takes while records are shorter.
+  // Sets the size of a read, and so the memory that the reader takes while records are shorter.
   void set_block_bytes(std::size_t bytes) { block_bytes_ = bytes; }
   // From now on a last line without its newline waits for its rest, and next() goes on to what was
   // written since, also to the file that has taken this one's place.
@@ -46,9 +46,9 @@ class LogReader {
   bool rewind();
 
   [[nodiscard]] const std::string& path() const { return path_; }
-  // Why no more can be read; empty: it can.
+  // Returns why no more can be read; empty: it can.
   [[nodiscard]] const std::string& problem() const { return problem_; }
-  // Lines that are no records.
+  // Returns the number of lines that are no records.
   [[nodiscard]] std::size_t skipped() const { return skipped_; }
 
  private:

@@ -228,7 +228,7 @@ std::string short_name(const WorkerName& worker) {
              : joined({worker.pid ? fmt::format("pid {}", *worker.pid) : "", worker.comm}, " ");
 }
 
-// "open for 30.0 s of 30 s, expired", "took 50 ms"
+// Returns "open for 30.0 s of 30 s, expired", "took 50 ms".
 std::string times_of(const Bar& bar) {
   if (bar.kind == Bar::Kind::kEnded) {
     return "took " + seconds_text(bar.end_s - bar.begin_s);

@@ -103,7 +103,7 @@ std::string groups_of(const Incident& incident) {
   return html + "</ul>\n";
 }
 
-// "+0.063 s"
+// Returns "+0.063 s".
 std::string time_of(const Moment& moment) {
   return fmt::format("{:+.3f} s", moment.at_s);
 }

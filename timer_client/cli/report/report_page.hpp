@@ -51,13 +51,13 @@ struct Drawing {
   std::string names;
   std::string scopes;  // over time
   double height = 0;   // of both
-  // Whether the time after the first verdict has a scale of its own, because it is much shorter
-  // than the time before.
+  // The time after the first verdict has a scale of its own if it is much shorter than the time
+  // before.
   bool has_two_scales = false;
   bool has_all_lanes = true;
 };
 
-// How many lanes are drawn.
+// So many lanes are drawn.
 inline constexpr std::size_t kMostLanes = 72;
 
 // Draws the lanes: each worker has one where there are few. Where there are more than kMostLanes,
