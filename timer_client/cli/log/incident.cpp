@@ -209,12 +209,19 @@ ExpiredWorker read_expired(const Record& record) {
                         .job_id = std::string(record.job_id),
                         .scope = std::string(record.scope),
                         .time_us = record.time_us,
+                        .verdict_us = record.time_us,
                         .deadline_us = deadline_of(record),
                         .entered_us = {}};
   expired.worker.host = record.host;
+  const double overdue_s = record.number("overdue_ms").value_or(0) / 1e3;
+  if (record.integer("deadline_mono_ns") && record.mono_ns && record.time_us) {
+    const double after_s =
+        static_cast<double>(*expired.deadline_us - *record.time_us) / 1e6 + overdue_s;
+    expired.verdict_us =
+        *record.time_us + (std::abs(after_s) <= kFarFromRecordS ? std::llround(after_s * 1e6) : 0);
+  }
   constexpr double kFarS = 1e9;
-  const double open_s =
-      record.number("elapsed_s").value_or(kFarS) - record.number("overdue_ms").value_or(0) / 1e3;
+  const double open_s = record.number("elapsed_s").value_or(kFarS) - overdue_s;
   if (expired.deadline_us && std::abs(open_s) < kFarS) {
     expired.entered_us = *expired.deadline_us - static_cast<std::int64_t>(open_s * 1e6);
   }

@@ -25,6 +25,9 @@ class Page;
 // Records that are further from an expiry than this do not belong to its incident.
 inline constexpr std::int64_t kIncidentSpanUs = 122'000'000;
 
+// A time that a record states and that is further from the time of the record than this is wrong.
+inline constexpr double kFarFromRecordS = 1e5;
+
 struct ExpiryKey {
   std::string host;
   std::string id;
@@ -50,7 +53,8 @@ struct ExpiredWorker {
   std::string incident;
   std::string job_id;
   std::string scope;
-  Integer time_us;      // of the verdict
+  Integer time_us;      // of the record
+  Integer verdict_us;   // the record is made after the verdict
   Integer deadline_us;  // by the wall clock: monotonic clocks of two hosts cannot be compared
   Integer entered_us;   // when the scope was opened
 };

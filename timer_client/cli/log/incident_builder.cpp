@@ -20,9 +20,8 @@ namespace {
 
 namespace dom = simdjson::dom;
 
-constexpr double kSameScopeS = 0.05;     // two records of one scope differ by less
-constexpr double kLongestScopeS = 1e9;   // 30 years: what is longer is no duration
-constexpr double kFarFromRecordS = 1e5;  // likewise, between a record and a time in it
+constexpr double kSameScopeS = 0.05;    // two records of one scope differ by less
+constexpr double kLongestScopeS = 1e9;  // 30 years: what is longer is no duration
 
 // Records of the incident are no further from its verdict.
 constexpr double kSpanS = kIncidentSpanUs / 1e6;
@@ -72,7 +71,7 @@ class IncidentBuilder {
       return;
     }
     incident_.zero_us = incident_.zero_us != 0 ? incident_.zero_us : *record.time_us;
-    const double at_s = static_cast<double>(*record.time_us - incident_.zero_us) / 1e6;
+    const double at_s = seconds_at(*record.time_us);
     const bool is_of_incident = incidents_.contains({machine, std::string(record.incident)});
     if (record.event == "incident" && is_of_incident) {
       take_incident(record, host->second, at_s);
@@ -100,7 +99,6 @@ class IncidentBuilder {
 
   void finish() {
     add_ends();
-    set_zero();
     const std::string first_host =
         incident_.expired.empty() ? std::string() : incident_.expired[0].worker.host;
     for (Worker& worker : incident_.workers) {
@@ -118,6 +116,10 @@ class IncidentBuilder {
   }
 
  private:
+  [[nodiscard]] double seconds_at(std::int64_t time_us) const {
+    return static_cast<double>(time_us - incident_.zero_us) / 1e6;
+  }
+
   void take_of_worker(const Record& record, Worker& worker, double at_s, bool is_ours) {
     if (record.event == "expired" && is_ours) {
       take_expired(record, worker, at_s);
@@ -151,30 +153,6 @@ class IncidentBuilder {
           worker->moments.end()) {
         worker->moments.push_back({.at_s = at_s, .kind = Moment::Kind::kDeath, .text = "ended"});
         set_end(*worker, at_s);
-      }
-    }
-  }
-
-  // The record of a verdict is made after it.
-  void set_zero() {
-    double first_s = std::numeric_limits<double>::infinity();
-    for (const Worker& worker : incident_.workers) {
-      for (const Moment& moment : worker.moments) {
-        first_s = moment.kind == Moment::Kind::kVerdict ? std::min(first_s, moment.at_s) : first_s;
-      }
-    }
-    if (!std::isfinite(first_s)) {
-      return;
-    }
-    incident_.zero_us += std::llround(first_s * 1e6);
-    for (Worker& worker : incident_.workers) {
-      for (Scope& entry : worker.scopes) {
-        entry.begin_s -= first_s;
-        entry.end_s -= first_s;
-        entry.known_s -= first_s;
-      }
-      for (Moment& moment : worker.moments) {
-        moment.at_s -= first_s;
       }
     }
   }
@@ -301,13 +279,8 @@ class IncidentBuilder {
 
   void take_expired(const Record& record, Worker& worker, double at_s) const {
     const Number overdue_ms = record.number("overdue_ms");
-    const Integer deadline_ns = record.integer("deadline_mono_ns");
-    // The record is made some time after the verdict, to which its durations refer.
-    const double verdict_s =
-        deadline_ns && record.mono_ns
-            ? time_or(at_s, at_s - seconds_between(deadline_ns, record.mono_ns) +
-                                overdue_ms.value_or(0) / 1e3)
-            : at_s;
+    const Integer verdict_us = read_expired(record).verdict_us;
+    const double verdict_s = verdict_us ? seconds_at(*verdict_us) : at_s;
     for (const dom::object scope : objects_at(record.fields, "open_scopes")) {
       add_open_scope(worker, scope, verdict_s);
     }
@@ -434,8 +407,13 @@ Incident read_incident(const IncidentRecords& records, const ExpiryKey& key, boo
   if (is_shown) {
     around.worker.host.clear();
   }
-  const Integer first_us = incident.expired.empty() ? around.time_us : incident.expired[0].time_us;
-  incident.zero_us = first_us.value_or(key.time_us.value_or(0));
+  constexpr auto kNone = std::numeric_limits<std::int64_t>::max();
+  std::int64_t first_us = kNone;
+  for (const ExpiredWorker& one : incident.expired) {
+    first_us = std::min(first_us, one.verdict_us.value_or(kNone));
+  }
+  incident.zero_us =
+      first_us != kNone ? first_us : around.time_us.value_or(key.time_us.value_or(0));
   IncidentBuilder builder(incident, around);
   records.each([&](const Record& record) { builder.take(record); });
   builder.finish();
