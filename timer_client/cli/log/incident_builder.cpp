@@ -44,24 +44,22 @@ double time_or(double record_s, double stated_s) {
 class IncidentBuilder {
  public:
   IncidentBuilder(Incident& incident, const ExpiredWorker& around) : incident_(incident) {
-    for (const ExpiredWorker& one : incident.expired) {
+    std::vector<ExpiredWorker> all = incident.expired;
+    all.push_back(around);
+    for (const ExpiredWorker& one : all) {
       hosts_.emplace(one.machine, one.worker.host);
       incidents_.emplace(one.machine, one.incident);
       expiries_.emplace(one.machine, one.id);
     }
-    hosts_.emplace(around.machine, around.worker.host);
-    incidents_.emplace(around.machine, around.incident);
-    const std::vector<ScopeGroup>& groups = incident.groups;
-    for (std::size_t i = 0; i < groups.size(); ++i) {
-      for (const WorkerName& worker : groups[i].workers) {
-        add_worker(worker, i, i == 0 && incident.has_odd_group());
+    const bool has_odd = incident.has_odd_group();
+    for (std::size_t i = 0; i < incident.groups.size(); ++i) {
+      for (const WorkerName& worker : incident.groups[i].workers) {
+        add_worker(worker, i, i == 0 && has_odd);
       }
     }
-    for (const ExpiredWorker& one : incident.expired) {
+    for (const ExpiredWorker& one : all) {
       add_worker(one.worker);
     }
-    expiries_.emplace(around.machine, around.id);
-    add_worker(around.worker);
   }
 
   void take(const Record& record) {

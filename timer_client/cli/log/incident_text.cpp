@@ -45,21 +45,16 @@ std::string first_and_odd(const Incident& incident) {
   return is_odd ? "the odd one out" : "not the odd one out";
 }
 
-using WorkerKey = std::tuple<std::string, Integer, Integer>;
-
-WorkerKey worker_key(const ExpiredWorker& one) {
-  return {one.machine, one.worker.pid, one.worker.rank};
-}
-
 // The expiries of one worker, which expires once for each scope that is over its time.
 using Expiries = std::vector<const ExpiredWorker*>;
 
 // Returns those of all workers, the first to expire first.
 std::vector<Expiries> by_worker(const Incident& incident) {
-  std::map<WorkerKey, std::size_t> known;
+  std::map<std::tuple<std::string, Integer, Integer>, std::size_t> known;
   std::vector<Expiries> workers;
   for (const ExpiredWorker& one : incident.expired) {
-    const auto [at, is_new] = known.try_emplace(worker_key(one), workers.size());
+    const auto [at, is_new] =
+        known.try_emplace({one.machine, one.worker.pid, one.worker.rank}, workers.size());
     if (is_new) {
       workers.emplace_back();
     }
