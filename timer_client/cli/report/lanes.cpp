@@ -177,9 +177,13 @@ Shapes shapes_of(const Lane& lane, const TimeAxis& axis, double resolution) {
   return shapes;
 }
 
-// A lane that is drawn: that of one worker, or of all of a group in one scope. Then it has the bars
-// and moments of the first one.
-using DrawnLane = std::vector<const Lane*>;
+// A lane that is drawn: that of one worker, or of all of a group in one scope.
+struct DrawnLane {
+  const Lane* lane = nullptr;  // the first one, whose bars and marks it has
+  std::vector<WorkerName> workers{};
+  std::set<std::string_view> hosts{};
+  bool is_own_clock = false;  // at least one of the workers is
+};
 
 std::vector<DrawnLane> drawn_lanes(const Picture& picture) {
   std::vector<DrawnLane> drawn;
@@ -188,38 +192,18 @@ std::vector<DrawnLane> drawn_lanes(const Picture& picture) {
     const Worker& worker = *lane.worker;
     const bool is_shared = picture.lanes.size() > kMostLanes && worker.group && !worker.is_first &&
                            &lane != picture.lanes.data();
-    if (!is_shared || lane_of_group.try_emplace(*worker.group, drawn.size()).second) {
-      drawn.push_back({&lane});
-    } else {
-      drawn[lane_of_group[*worker.group]].push_back(&lane);
+    std::size_t at = drawn.size();
+    if (is_shared) {
+      at = lane_of_group.try_emplace(*worker.group, at).first->second;
     }
+    if (at == drawn.size()) {
+      drawn.push_back({.lane = &lane});
+    }
+    drawn[at].workers.push_back(worker.name);
+    drawn[at].hosts.insert(worker.name.host);
+    drawn[at].is_own_clock = drawn[at].is_own_clock || worker.is_own_clock;
   }
   return drawn;
-}
-
-std::vector<WorkerName> workers_of(const DrawnLane& lanes) {
-  std::vector<WorkerName> workers;
-  for (const Lane* const lane : lanes) {
-    workers.push_back(lane->worker->name);
-  }
-  return workers;
-}
-
-std::size_t hosts_in(const DrawnLane& lanes) {
-  std::set<std::string_view> hosts;
-  for (const Lane* const lane : lanes) {
-    hosts.insert(lane->worker->name.host);
-  }
-  return hosts.size();
-}
-
-std::string hosts_of(const DrawnLane& lanes) {
-  const std::size_t hosts = hosts_in(lanes);
-  return hosts > 1 ? counted(hosts, "host") : lanes[0]->worker->name.host;
-}
-
-bool is_own_clock(const DrawnLane& lanes) {
-  return std::ranges::any_of(lanes, [](const Lane* lane) { return lane->worker->is_own_clock; });
 }
 
 std::string short_name(const WorkerName& worker) {
@@ -277,12 +261,13 @@ class Painter {
         kCoarserPerWorker * static_cast<double>(picture_.lanes.size()), kFinest, kCoarsest);
     std::string host;
     for (const DrawnLane& lane : lanes) {
-      const std::string of = hosts_of(lane);
+      const std::string of =
+          lane.hosts.size() > 1 ? counted(lane.hosts.size(), "host") : lane.workers[0].host;
       if (y_ == kAxisHeight || of != host) {
         add_host(of, lane);
         host = of;
       }
-      add_lane(lane, shapes_of(*lane[0], axis_, resolution));
+      add_lane(lane, shapes_of(*lane.lane, axis_, resolution));
     }
     const double height = y_ + kLaneGap;
     const std::string axis = axis_.svg(height, zero_of(*picture_.incident));
@@ -292,33 +277,28 @@ class Painter {
 
  private:
   void add_host(const std::string& host, const DrawnLane& first) {
-    const bool is_one = hosts_in(first) == 1;
-    names_ += fmt::format("<text x=4 y={:.1f} class=host>{}{}</text>\n", y_ + kHostHeight - 7,
-                          html_text(host, kTitleCharacters),
-                          !is_own_clock(first) ? ""
-                          : is_one             ? " <tspan class=doubt>by its own clock</tspan>"
-                                               : " <tspan class=doubt>by their own clocks</tspan>");
+    names_ +=
+        fmt::format("<text x=4 y={:.1f} class=host>{}{}</text>\n", y_ + kHostHeight - 7,
+                    html_text(host, kTitleCharacters),
+                    !first.is_own_clock       ? ""
+                    : first.hosts.size() == 1 ? " <tspan class=doubt>by its own clock</tspan>"
+                                              : " <tspan class=doubt>by their own clocks</tspan>");
     y_ += kHostHeight;
   }
 
-  // The line below the name.
-  [[nodiscard]] std::string note_of(const DrawnLane& lanes) const {
-    return lanes.size() > 1 ? counted(lanes.size(), "worker")
-                            : joined({has_odd_ && lanes[0]->worker->is_odd ? "odd one out" : "",
-                                      lanes[0]->worker->is_first ? "expired first" : ""});
-  }
-
-  void add_lane(const DrawnLane& lanes, const Shapes& shapes) {
-    const Worker& worker = *lanes[0]->worker;
+  void add_lane(const DrawnLane& drawn, const Shapes& shapes) {
+    const Worker& worker = *drawn.lane->worker;
+    const std::size_t workers = drawn.workers.size();
     const bool is_red = has_odd_ ? worker.is_odd : worker.is_first;
-    const std::string note = note_of(lanes);
+    const std::string note = workers > 1 ? counted(workers, "worker")
+                                         : joined({has_odd_ && worker.is_odd ? "odd one out" : "",
+                                                   worker.is_first ? "expired first" : ""});
     const double height =
         static_cast<double>(std::max<std::size_t>(shapes.rows, note.empty() ? 1 : 2)) * kRowHeight;
-    const std::string who =
-        lanes.size() > 1 ? workers_text(workers_of(lanes)) : short_name(worker.name);
+    const std::string who = workers > 1 ? workers_text(drawn.workers) : short_name(worker.name);
     const std::string more =
-        lanes.size() > 1 ? fmt::format("bars and marks are those of {}", worker_text(worker.name))
-                         : worker_text(worker.name);
+        workers > 1 ? fmt::format("bars and marks are those of {}", worker_text(worker.name))
+                    : worker_text(worker.name);
     names_ += fmt::format("<g{}><title>{}</title><text x=4 y={:.1f} class=lane>{}</text>",
                           is_red ? " class=odd" : "",
                           html_text(fmt::format("{}: {}", who, more), kTitleCharacters), y_ + 12,
@@ -330,14 +310,14 @@ class Painter {
     grounds_ +=
         fmt::format("<rect x={:.0f} y={:.1f} width={:.0f} height={:.1f} class=\"ground{}{}\" />\n",
                     kLabelWidth, y_, kWidth - kLabelWidth, height, is_red ? " hung" : "",
-                    is_own_clock(lanes) ? " other" : "");
+                    drawn.is_own_clock ? " other" : "");
     body_ += has_odd_ && !is_red ? "<g class=calm>\n" : "<g>\n";
     const double top = y_ + (height - static_cast<double>(shapes.rows) * kRowHeight) / 2;
     for (const DrawnBar& bar : shapes.bars) {
       add_bar(bar, top);
     }
     body_ += "</g>\n";
-    for (const Moment* const moment : lanes[0]->moments) {
+    for (const Moment* const moment : drawn.lane->moments) {
       add_mark(*moment, height);
     }
     if (shapes.left_out > 0) {
