@@ -60,6 +60,19 @@ void add_to_groups(PlaceGroup one, std::vector<PlaceGroup>& groups) {
   std::ranges::move(one.workers, std::back_inserter(same->workers));
 }
 
+// Adds the groups under a heading, or nothing if there are none. Their names come after `prefix`.
+void add_named_groups(Page& page, std::string_view title, const std::string& prefix,
+                      const std::vector<PlaceGroup>& groups) {
+  if (!groups.empty()) {
+    page.heading(title);
+  }
+  for (const PlaceGroup& group : groups) {
+    page.item(2, prefix + joined({listed(group.names, kThreadsNamed), group.doing}, " "));
+    page.item(4, kernel_stack_text(group.kernel_stack));
+    add_frames(page, 4, group.frames);
+  }
+}
+
 // Returns what the thread does. The thread `first` has what this one leaves out, because it is the
 // same.
 std::string doing_of(dom::object thread, dom::object first) {
@@ -95,25 +108,20 @@ void add_processes(Page& page, std::string_view title, const char* number, const
       }
     }
   }
-  if (groups.empty()) {
-    return;
-  }
-  page.heading(title);
-  for (const PlaceGroup& group : groups) {
-    page.item(2, joined({listed(group.names, kThreadsNamed), group.doing}, " "));
-    page.item(4, kernel_stack_text(group.kernel_stack));
-    add_frames(page, 4, group.frames);
-  }
+  add_named_groups(page, title, "", groups);
 }
 
 }  // namespace
 
-std::string without_offset(const std::string& frame) {
-  const std::size_t plus = frame.find("+0x");
-  const std::size_t space = frame.find(' ', plus == std::string::npos ? 0 : plus);
-  return plus == std::string::npos || space == std::string::npos
-             ? frame
-             : frame.substr(0, plus) + frame.substr(space);
+std::vector<std::string> native_frames_of(dom::object thread) {
+  std::vector<std::string> frames = texts_at(thread, "native_stack");
+  for (std::string& frame : frames) {
+    const std::size_t plus = std::min(frame.find("+0x"), frame.size());
+    if (const std::size_t space = frame.find(' ', plus); space != frame.npos) {
+      frame.erase(plus, space - plus);
+    }
+  }
+  return frames;
 }
 
 std::vector<std::string> python_frames_of_main_thread(dom::object evidence) {
@@ -130,12 +138,7 @@ std::vector<std::string> python_frames_of_main_thread(dom::object evidence) {
 
 std::vector<std::string> native_frames_of_main_thread(dom::object evidence) {
   const std::vector<dom::object> threads = objects_at(evidence, "threads");
-  std::vector<std::string> frames;
-  if (!threads.empty()) {
-    frames = texts_at(threads[0], "native_stack");
-    std::ranges::transform(frames, frames.begin(), without_offset);
-  }
-  return frames;
+  return threads.empty() ? std::vector<std::string>{} : native_frames_of(threads[0]);
 }
 
 std::string kernel_stack_text(const std::vector<std::string>& frames) {
@@ -162,15 +165,10 @@ void add_python_stacks(Page& page, dom::object evidence) {
                     groups);
     }
   }
-  if (groups.empty()) {
-    return;
+  if (!groups.empty()) {
+    add_named_groups(page, "Python stacks (the most recent call first)", "thread ", groups);
+    add_omitted(page, evidence, "python_threads_omitted");
   }
-  page.heading("Python stacks (the most recent call first)");
-  for (const PlaceGroup& group : groups) {
-    page.item(2, "thread " + listed(group.names, kThreadsNamed));
-    add_frames(page, 4, group.frames);
-  }
-  add_omitted(page, evidence, "python_threads_omitted");
 }
 
 void add_threads(Page& page, dom::object evidence) {

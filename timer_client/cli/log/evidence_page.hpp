@@ -12,9 +12,10 @@
 
 namespace filetimer::cli {
 
-// Returns a frame of a native stack without its offset, which says no more about where it hangs:
-// "read (libc.so.6)" of "read+0xd (libc.so.6)". A frame without a function keeps its offset.
-std::string without_offset(const std::string& frame);
+// Returns the native frames of a thread or a process, the innermost first. The frames have no
+// offsets, which say no more about where it hangs: "read (libc.so.6)" of "read+0xd (libc.so.6)". A
+// frame without a function keeps its offset.
+std::vector<std::string> native_frames_of(simdjson::dom::object thread);
 
 // Return the frames of a main thread, the innermost frame first. It comes first in the lists of an
 // `evidence` record; of Python threads the current one, if one is. The native frames are without

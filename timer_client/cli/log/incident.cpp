@@ -74,15 +74,12 @@ bool is_of_next_run(const ExpiredWorker& later, const ExpiredWorker& earlier, st
          *later.entered_us - *earlier.deadline_us > slack;
 }
 
-bool is_same_expiry(const ExpiredWorker& a, const ExpiredWorker& b) {
-  return &a == &b || (a.machine == b.machine && a.id == b.id && !a.id.empty());
-}
-
 bool is_one_incident(const ExpiredWorker& a, const ExpiredWorker& b) {
   const std::int64_t slack = a.machine == b.machine ? 0 : kClockSlackUs;
+  const bool is_one_expiry = a.machine == b.machine && a.id == b.id && !a.id.empty();
   return a.job_id == b.job_id &&
-         (is_same_expiry(a, b) || (apart_us(a, b) <= kSameIncidentUs + slack &&
-                                   !is_of_next_run(a, b, slack) && !is_of_next_run(b, a, slack)));
+         (is_one_expiry || (apart_us(a, b) <= kSameIncidentUs + slack &&
+                            !is_of_next_run(a, b, slack) && !is_of_next_run(b, a, slack)));
 }
 
 bool expires_earlier(const ExpiredWorker& a, const ExpiredWorker& b) {
@@ -331,17 +328,19 @@ std::deque<ParsedRecord> IncidentRecords::chosen(
 
 ExpiredWorker IncidentRecords::worker_of(const ExpiryKey& key) const {
   ExpiredWorker worker;
-  bool is_known = false;
+  std::string incident;  // not every record of the expiry has it
   each([&](const Record& record) {
     if (!key.is_of(record)) {
       return;
     }
-    const std::string incident = worker.incident;
-    if (!std::exchange(is_known, true) || record.event == "expired") {
+    if (worker.machine.empty() || record.event == "expired") {
       worker = read_expired(record);
     }
-    worker.incident = incident.empty() ? std::string(record.incident) : incident;
+    if (incident.empty()) {
+      incident = record.incident;
+    }
   });
+  worker.incident = incident;
   return worker;
 }
 

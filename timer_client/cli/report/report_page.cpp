@@ -191,8 +191,7 @@ std::string stacks_of(const Incident& incident) {
     native.add(worker.name, outermost_first(native_frames_of_main_thread(evidence->fields)));
     StackTree of_children;
     for (const dom::object child : objects_at(evidence->fields, "children")) {
-      std::vector<std::string> calls = texts_at(child, "native_stack");
-      std::ranges::transform(calls, calls.begin(), without_offset);
+      std::vector<std::string> calls = native_frames_of(child);
       if (const std::string doing = text_at(child, "doing"); calls.empty() && !doing.empty()) {
         calls.push_back(doing);
       }
