@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <deque>
@@ -26,6 +27,32 @@ constexpr std::size_t kNamesShown = 8;
 // The page shows so much of the output of an evidence command.
 constexpr std::size_t kOutputLinesShown = 40;
 constexpr std::size_t kOutputCharactersShown = 8000;
+
+// The sentence at the top of the page or another section has these fields.
+constexpr std::array<std::string_view, 24> kShownElsewhere{"schema",
+                                                           "event",
+                                                           "mono_ns",
+                                                           "boot_id",
+                                                           "server_pid",
+                                                           "pid",
+                                                           "comm",
+                                                           "rank",
+                                                           "scope",
+                                                           "timeout_s",
+                                                           "elapsed_s",
+                                                           "acquired_mono_ns",
+                                                           "deadline_mono_ns",
+                                                           "soft_mono_ns",
+                                                           "dir",
+                                                           "open_scopes",
+                                                           "omitted",
+                                                           "signals",
+                                                           "threads",
+                                                           "python_threads",
+                                                           "children",
+                                                           "verdict",
+                                                           "dead_after_ms",
+                                                           "cancelled"};
 
 std::string milliseconds_at(const Record& record, std::string_view key) {
   const Number ms = record.number(key);
@@ -117,6 +144,7 @@ class Expiry {
       return worker.name.host.empty() && worker.name.pid == key_.pid;
     });
     worker_ = shown == incident_.workers.end() ? nullptr : &*shown;
+    verdict_ = find("expired");
     shared_ = records.chosen([&](const Record& record) {
       const bool is_of_incident = !id.empty() && record.incident == id;
       return !key_.is_of(record) && record.host == key_.host &&
@@ -152,8 +180,7 @@ class Expiry {
     if (own_.empty()) {
       return {};
     }
-    const Record* const verdict = find("expired");
-    const bool has_times = verdict != nullptr || is_of_warning();
+    const bool has_times = verdict_ != nullptr || is_of_warning();
     const Number elapsed_s = has_times ? base().number("elapsed_s") : Number{};
     const Number timeout_s = has_times ? base().number("timeout_s") : Number{};
     const auto named = std::find_if(own_.begin(), own_.end(),
@@ -191,8 +218,7 @@ class Expiry {
   [[nodiscard]] const Record* find(std::string_view event) const { return find_in(own_, event); }
 
   [[nodiscard]] const Record& base() const {
-    const Record* const verdict = find("expired");
-    return verdict != nullptr ? *verdict : own_[0].record;
+    return verdict_ != nullptr ? *verdict_ : own_[0].record;
   }
 
   // A warning or deferral names no expiry. It is of this one when it is of this scope (or of none),
@@ -209,13 +235,12 @@ class Expiry {
       default:
         return false;
     }
-    const Record* const verdict = find("expired");
-    if (verdict == nullptr || !moment.mono_ns || !verdict->mono_ns ||
-        (!moment.scope.empty() && moment.scope != verdict->scope)) {
+    if (verdict_ == nullptr || !moment.mono_ns || !verdict_->mono_ns ||
+        (!moment.scope.empty() && moment.scope != verdict_->scope)) {
       return false;
     }
-    const double before_s = seconds_between(moment.mono_ns, verdict->mono_ns);
-    return before_s >= 0 && before_s <= verdict->number("elapsed_s").value_or(-1);
+    const double before_s = seconds_between(moment.mono_ns, verdict_->mono_ns);
+    return before_s >= 0 && before_s <= verdict_->number("elapsed_s").value_or(-1);
   }
 
   [[nodiscard]] bool is_of_warning() const { return find("warned") != nullptr; }
@@ -271,51 +296,24 @@ class Expiry {
   }
 
   void add_headline(Page& page) const {
-    const Record* const verdict = find("expired");
     page.paragraph(headline());
     if (const std::string whom = whom_it_may_have_waited_for(); !whom.empty()) {
       page.paragraph(whom);
     }
-    if (verdict == nullptr && !is_of_warning()) {
+    if (verdict_ == nullptr && !is_of_warning()) {
       page.paragraph(
           "Its `expired` record is not in these logs: it was rotated away or lost. What follows is "
           "from the records that came after it.");
     }
-    page.heading(verdict != nullptr ? "Expiry" : is_of_warning() ? "Warning" : "Worker");
-    // The sentence above or a section below has these.
-    const std::vector<std::string_view> hidden{"schema",
-                                               "event",
-                                               "mono_ns",
-                                               "boot_id",
-                                               "server_pid",
-                                               "pid",
-                                               "comm",
-                                               "rank",
-                                               "scope",
-                                               "timeout_s",
-                                               "elapsed_s",
-                                               "acquired_mono_ns",
-                                               "deadline_mono_ns",
-                                               "soft_mono_ns",
-                                               "dir",
-                                               "open_scopes",
-                                               "omitted",
-                                               "signals",
-                                               "threads",
-                                               "python_threads",
-                                               "children",
-                                               "verdict",
-                                               "dead_after_ms",
-                                               "cancelled"};
-    add_fields(page, base().fields, hidden);
+    page.heading(verdict_ != nullptr ? "Expiry" : is_of_warning() ? "Warning" : "Worker");
+    add_fields(page, base().fields, {kShownElsewhere.begin(), kShownElsewhere.end()});
   }
 
   void add_open_scopes(Page& page) const {
-    const Record* record = find("expired");
-    if (record == nullptr) {
+    if (verdict_ == nullptr) {
       return;
     }
-    std::vector<dom::object> scopes = objects_at(record->fields, "open_scopes");
+    std::vector<dom::object> scopes = objects_at(verdict_->fields, "open_scopes");
     if (const Record* const shared = find_in(shared_, "expired");
         scopes.empty() && shared != nullptr) {
       scopes = objects_at(shared->fields, "open_scopes");
@@ -389,7 +387,6 @@ class Expiry {
 
   // The warnings and deferrals before the verdict, the signals and hooks after it, in their order.
   void add_timeline(Page& page) const {
-    const Record* const verdict = find("expired");
     constexpr auto kLast = std::numeric_limits<std::int64_t>::max();
     std::multimap<std::int64_t, std::string> entries;
     const Record* const killed = find("killed");
@@ -402,8 +399,8 @@ class Expiry {
     }
     page.heading("Timeline (times after the verdict)");
     for (const auto& [mono_ns, text] : entries) {
-      const bool is_timed = verdict != nullptr && verdict->mono_ns && mono_ns != kLast;
-      const double after_s = is_timed ? seconds_between(verdict->mono_ns, mono_ns) : 0;
+      const bool is_timed = verdict_ != nullptr && verdict_->mono_ns && mono_ns != kLast;
+      const double after_s = is_timed ? seconds_between(verdict_->mono_ns, mono_ns) : 0;
       page.field(is_timed ? (after_s < 0 ? "-" : "+") + seconds_text(std::abs(after_s)) : "", text);
     }
     if (killed == nullptr || objects_at(killed->fields, "signals").empty()) {
@@ -438,8 +435,9 @@ class Expiry {
 
   ExpiryKey key_;
   const Incident& incident_;
-  const Worker* worker_ = nullptr;  // the one that expired
-  std::deque<ParsedRecord> own_;    // the records of this expiry
+  const Worker* worker_ = nullptr;   // the one that expired
+  std::deque<ParsedRecord> own_;     // the records of this expiry
+  const Record* verdict_ = nullptr;  // the `expired` record of own_
   // The `peer_evidence` records of its incident, the `server_stopped` records of its host, and,
   // where several scopes of the worker expired together, their other `expired` records and the
   // `evidence` record of the first: only the records of the first scope say what all share.

@@ -128,7 +128,7 @@ class IncidentBuilder {
     } else if (record.event == "released_late" && is_ours) {
       add_moment(worker, record, at_s, Moment::Kind::kReleased,
                  "released late: " + in_few_words(record));
-      set_end(worker, at_s, record.scope);
+      end_scope(worker, at_s, record.scope);
     } else if (record.event == "hook" && is_ours) {
       add_moment(worker, record, at_s, Moment::Kind::kHook, "hook: " + in_few_words(record));
     } else if (record.event == "warned") {
@@ -150,7 +150,7 @@ class IncidentBuilder {
       if (std::ranges::find(worker->moments, Moment::Kind::kDeath, &Moment::kind) ==
           worker->moments.end()) {
         worker->moments.push_back({.at_s = at_s, .kind = Moment::Kind::kDeath, .text = "ended"});
-        set_end(*worker, at_s);
+        end_scopes(*worker, at_s);
       }
     }
   }
@@ -315,7 +315,7 @@ class IncidentBuilder {
       const double dead_s = time_or(at_s, first_s + *dead_after_ms / 1e3);
       add_moment(worker, record, dead_s, Moment::Kind::kDeath,
                  "dead after " + seconds_text(*dead_after_ms / 1e3));
-      set_end(worker, dead_s);
+      end_scopes(worker, dead_s);
     } else {
       const std::string verdict = record.text("verdict");
       add_moment(worker, record, at_s, Moment::Kind::kOther, with_spaces(verdict));
@@ -343,7 +343,7 @@ class IncidentBuilder {
   // Takes one of the records that a worker which has exited has, one for each open scope.
   static void take_left_open(const Record& record, Worker& worker, double at_s) {
     add_open_scope(worker, record.fields, at_s);
-    set_end(worker, at_s);
+    end_scopes(worker, at_s);
     const std::string scope = backquoted(record.scope);
     const auto before = std::ranges::find_if(worker.moments, [&](const Moment& moment) {
       return moment.text.starts_with(kExitedInside) && at_s - moment.at_s <= kSameExitS;
@@ -358,7 +358,7 @@ class IncidentBuilder {
   // Ends the scopes of a worker that has ended; some of them may have ended before. A scope that
   // expired was open until then, unless its worker was spared: else there would be a record of its
   // release.
-  static void set_end(Worker& worker, double at_s) {
+  static void end_scopes(Worker& worker, double at_s) {
     for (Scope& entry : worker.scopes) {
       if (entry.kind != Scope::Kind::kEnded) {
         entry.end_s = std::min(entry.end_s, at_s);
@@ -368,7 +368,7 @@ class IncidentBuilder {
     }
   }
 
-  static void set_end(Worker& worker, double at_s, std::string_view scope) {
+  static void end_scope(Worker& worker, double at_s, std::string_view scope) {
     for (Scope& entry : worker.scopes) {
       if (entry.kind != Scope::Kind::kEnded && entry.name == scope) {
         entry.end_s = std::min(entry.end_s, at_s);

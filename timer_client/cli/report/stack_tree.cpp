@@ -18,8 +18,7 @@ constexpr std::size_t kMostBranches = 16;  // of one call
 constexpr std::size_t kMostCalls = 2000;   // of a tree; each has about 100 bytes
 
 void sort_by_count(std::vector<StackTree::Node>& nodes) {
-  std::stable_sort(nodes.begin(), nodes.end(),
-                   [](const auto& a, const auto& b) { return a.count() < b.count(); });
+  std::ranges::stable_sort(nodes, {}, &StackTree::Node::count);
   for (StackTree::Node& node : nodes) {
     sort_by_count(node.calls);
   }
@@ -46,7 +45,7 @@ class TreeWriter {
     if (shown < nodes.size()) {
       std::size_t stacks = 0;
       for (std::size_t i = shown; i + 1 < nodes.size(); ++i) {
-        stacks += nodes[i].count();
+        stacks += nodes[i].count;
       }
       html_ += fmt::format("<li><small>{} in {}</small></li>", counted(stacks, counted_as_),
                            fmt::format("{} other branches", nodes.size() - 1 - shown));
@@ -62,7 +61,7 @@ class TreeWriter {
     for (;;) {
       if (calls_ == kMostCalls) {
         html_ +=
-            fmt::format("<small>{} further in</small></li>", counted(node->count(), counted_as_));
+            fmt::format("<small>{} further in</small></li>", counted(node->count, counted_as_));
         return;
       }
       ++calls_;
@@ -80,7 +79,7 @@ class TreeWriter {
                            html_text(workers_text(node->workers)));
     }
     if (node->calls.size() > 1) {
-      html_ += fmt::format(" <small>{}</small>", counted(node->count(), counted_as_));
+      html_ += fmt::format(" <small>{}</small>", counted(node->count, counted_as_));
     }
     if (!node->calls.empty()) {
       add_all(node->calls);
@@ -96,14 +95,6 @@ class TreeWriter {
 
 }  // namespace
 
-std::size_t StackTree::Node::count() const {
-  std::size_t count = workers.size();
-  for (const Node& call : calls) {
-    count += call.count();
-  }
-  return count;
-}
-
 void StackTree::add(const WorkerName& worker, const std::vector<std::string>& frames) {
   std::vector<Node>* calls = &roots_;
   Node* last = nullptr;
@@ -113,10 +104,11 @@ void StackTree::add(const WorkerName& worker, const std::vector<std::string>& fr
     auto at = std::find_if(calls->begin(), calls->end(),
                            [&](const Node& node) { return node.frame == frame; });
     if (at == calls->end()) {
-      calls->push_back({frame, {}, {}});
+      calls->push_back({.frame = frame});
       at = calls->end() - 1;
     }
     last = &*at;
+    ++last->count;
     calls = &last->calls;
   }
   if (last != nullptr) {

@@ -16,9 +16,9 @@ class StackTree {
   // A call, and the calls that it has made in some of the stacks.
   struct Node {
     std::string frame;
-    std::vector<Node> calls;
-    std::vector<WorkerName> workers;          // whose stack ends here
-    [[nodiscard]] std::size_t count() const;  // of the workers here and below
+    std::vector<Node> calls{};
+    std::vector<WorkerName> workers{};  // whose stack ends here
+    std::size_t count = 0;              // of the workers here and below
   };
 
   // Adds a stack, the outermost frame first.

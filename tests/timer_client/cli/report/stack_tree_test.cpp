@@ -26,11 +26,11 @@ TEST_CASE("what stacks have in common is there once, and the fewest workers are 
   tree.add(rank(2), {"main", "step", "forward", "read"});
   const auto roots = tree.sorted();
   REQUIRE(roots.size() == 1);
-  CHECK(roots[0].count() == 4);
+  CHECK(roots[0].count == 4);
   const auto& step = roots[0].calls.at(0);
   REQUIRE(step.calls.size() == 2);
   CHECK(step.calls[0].frame == "forward");
-  CHECK(step.calls[1].count() == 3);
+  CHECK(step.calls[1].count == 3);
   const std::string html = html_of(tree, {});
   CHECK(contains(html, "<code>main</code><br><code>step</code> <small>4 workers</small>"));
   CHECK(contains(html, "<code>forward</code><br><code>read</code> <strong>rank 2</strong>"));
