@@ -206,7 +206,6 @@ ExpiredWorker read_expired(const Record& record) {
                         .job_id = std::string(record.job_id),
                         .scope = std::string(record.scope),
                         .time_us = record.time_us,
-                        .verdict_us = record.time_us,
                         .deadline_us = deadline_of(record),
                         .entered_us = {}};
   expired.worker.host = record.host;
@@ -214,7 +213,7 @@ ExpiredWorker read_expired(const Record& record) {
   if (record.integer("deadline_mono_ns") && record.mono_ns && record.time_us) {
     const double after_s =
         static_cast<double>(*expired.deadline_us - *record.time_us) / 1e6 + overdue_s;
-    expired.verdict_us =
+    expired.time_us =
         *record.time_us + (std::abs(after_s) <= kFarFromRecordS ? std::llround(after_s * 1e6) : 0);
   }
   constexpr double kFarS = 1e9;

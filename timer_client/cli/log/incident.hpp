@@ -53,8 +53,7 @@ struct ExpiredWorker {
   std::string incident;
   std::string job_id;
   std::string scope;
-  Integer time_us;      // of the record
-  Integer verdict_us;   // the record is made after the verdict
+  Integer time_us;      // of the verdict, after which the record is made
   Integer deadline_us;  // by the wall clock: monotonic clocks of two hosts cannot be compared
   Integer entered_us;   // when the scope was opened
 };

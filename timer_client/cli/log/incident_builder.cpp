@@ -277,7 +277,7 @@ class IncidentBuilder {
 
   void take_expired(const Record& record, Worker& worker, double at_s) const {
     const Number overdue_ms = record.number("overdue_ms");
-    const Integer verdict_us = read_expired(record).verdict_us;
+    const Integer verdict_us = read_expired(record).time_us;
     const double verdict_s = verdict_us ? seconds_at(*verdict_us) : at_s;
     for (const dom::object scope : objects_at(record.fields, "open_scopes")) {
       add_open_scope(worker, scope, verdict_s);
@@ -408,7 +408,7 @@ Incident read_incident(const IncidentRecords& records, const ExpiryKey& key, boo
   constexpr auto kNone = std::numeric_limits<std::int64_t>::max();
   std::int64_t first_us = kNone;
   for (const ExpiredWorker& one : incident.expired) {
-    first_us = std::min(first_us, one.verdict_us.value_or(kNone));
+    first_us = std::min(first_us, one.time_us.value_or(kNone));
   }
   incident.zero_us =
       first_us != kNone ? first_us : around.time_us.value_or(key.time_us.value_or(0));
