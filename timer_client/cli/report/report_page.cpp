@@ -109,9 +109,10 @@ std::string time_of(const Moment& moment) {
 }
 
 std::vector<WorkerName> workers_to_look_at(const Incident& incident) {
+  const bool has_odd = incident.has_odd_group();
   std::vector<WorkerName> workers;
   for (const Worker& worker : incident.workers) {
-    if (incident.has_odd_group() ? worker.is_odd : worker.is_first) {
+    if (has_odd ? worker.is_odd : worker.is_first) {
       workers.push_back(worker.name);
     }
   }
@@ -130,8 +131,9 @@ std::string events_of(const Picture& picture) {
     ++tables;
     html += fmt::format(
         "<h3>Events of {}</h3>\n<div class=wide><table><tr><th>After the {}"
-        "</th><th>UTC</th><th>Event</th></tr>\n",
-        html_text(worker_text(lane.worker->name), kNameCharacters), zero_of(*picture.incident));
+        "</th><th>{}</th><th>Event</th></tr>\n",
+        html_text(worker_text(lane.worker->name), kNameCharacters), zero_of(*picture.incident),
+        html_text(zone_text(picture.incident->zero_us)));
     const std::size_t omitted = lane.moments.size() - std::min(lane.moments.size(), kEventsTold);
     for (std::size_t i = omitted; i < lane.moments.size(); ++i) {
       constexpr std::size_t kClock = 11;  // of "2026-11-21 03:15:53.123456 UTC"

@@ -273,5 +273,16 @@ TEST_CASE("a report without a name writes through no link") {
   CHECK(testing::read_file(folder.path("precious")).starts_with("<!DOCTYPE html>"));
 }
 
+TEST_CASE("the table of events names the zone of its times") {
+  const TempFolder folder;
+  const std::string command = "TZ=CET-1 '" TIMER_CLIENT_PROGRAM "' report '" +
+                              data_path("hang.jsonl") + "' -o '" + folder.path("html") + "' >'" +
+                              folder.path("out") + "'";
+  CHECK(std::system(command.c_str()) == 0);
+  const std::string html = testing::read_file(folder.path("html"));
+  CHECK(contains(html, "</th><th>CET</th>"));
+  CHECK_FALSE(contains(html, "UTC"));
+}
+
 }  // namespace
 }  // namespace filetimer::cli
