@@ -23,7 +23,6 @@ namespace {
 
 namespace dom = simdjson::dom;
 
-constexpr std::size_t kNamesShown = 8;
 // The page shows so much of the output of an evidence command.
 constexpr std::size_t kOutputLinesShown = 40;
 constexpr std::size_t kOutputCharactersShown = 8000;
