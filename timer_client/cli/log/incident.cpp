@@ -13,8 +13,6 @@
 #include <tuple>
 #include <utility>
 
-#include "timer_client/cli/text/words.hpp"
-
 namespace filetimer::cli {
 namespace {
 
@@ -30,7 +28,6 @@ static_assert(kIncidentSpanUs == 2 * (kSameIncidentUs + kClockSlackUs));  // eit
 // of the time tells one that came later.
 constexpr double kSameEntryS = 1.0;
 constexpr double kSameEntryShare = 0.1;
-constexpr std::size_t kRangesListed = 16;      // every second rank of many would fill the page
 constexpr std::string_view kNoJobId = "none";  // torchrun's, where none is given
 
 bool concerns_an_incident(std::string_view event) {
@@ -445,57 +442,6 @@ ExpiryKey cause_of(const Incident& incident, const ExpiryKey& key) {
   return cause == nullptr
              ? key
              : ExpiryKey{host_of(cause->machine), cause->id, cause->worker.pid, cause->time_us};
-}
-
-// --- names ---
-
-std::string worker_text(const WorkerName& worker) {
-  const std::string process = worker.pid ? fmt::format("pid {}", *worker.pid) : "";
-  const std::string rank = worker.rank ? fmt::format("rank {}", *worker.rank) : "";
-  const std::string& what = rank.empty() ? process : rank;
-  const std::string more = joined({rank.empty() ? "" : process, worker.comm});
-  const std::string text = what.empty()   ? (more.empty() ? "a worker" : more)
-                           : more.empty() ? what
-                                          : fmt::format("{} ({})", what, more);
-  return worker.host.empty() ? text : fmt::format("{} on {}", text, worker.host);
-}
-
-std::string workers_text(const std::vector<WorkerName>& workers) {
-  std::vector<std::int64_t> ranks;
-  for (const WorkerName& worker : workers) {
-    if (worker.rank) {
-      ranks.push_back(*worker.rank);
-    }
-  }
-  std::sort(ranks.begin(), ranks.end());
-  std::vector<std::string> texts;
-  std::size_t told = 0;
-  for (std::size_t begin = 0; begin < ranks.size() && texts.size() < kRangesListed;) {
-    std::size_t last = begin;
-    while (last + 1 < ranks.size() && ranks[last] < ranks[last + 1] &&
-           ranks[last] + 1 == ranks[last + 1]) {
-      ++last;
-    }
-    if (last - begin < 2) {  // two neighbours read better one by one
-      last = begin;
-    }
-    texts.push_back(last == begin ? fmt::format("{}", ranks[begin])
-                                  : fmt::format("{}-{}", ranks[begin], ranks[last]));
-    begin = last + 1;
-    told = begin;
-  }
-  if (!texts.empty()) {
-    texts[0].insert(0, ranks.size() == 1 ? "rank " : "ranks ");
-  }
-  for (const WorkerName& worker : workers) {
-    if (!worker.rank && texts.size() < kRangesListed) {
-      texts.push_back(worker_text(worker));
-      ++told;
-    }
-  }
-  return fmt::format(
-      "{}{}", fmt::join(texts, ", "),
-      told < workers.size() ? fmt::format(" and {} more", workers.size() - told) : "");
 }
 
 }  // namespace filetimer::cli

@@ -17,7 +17,8 @@ namespace {
 constexpr std::size_t kGroupsShown = 8;  // the largest is among them
 constexpr std::size_t kWorkersNamed = 8;
 constexpr std::size_t kHostsNamed = 8;
-constexpr std::size_t kScopesNamed = 4;  // of one worker
+constexpr std::size_t kScopesNamed = 4;    // of one worker
+constexpr std::size_t kRangesListed = 16;  // every second rank of many would fill the page
 // Times that differ by less are printed as one.
 constexpr double kSameTimeShare = 0.005;
 
@@ -125,6 +126,55 @@ void add_groups(Page& page, const Incident& incident, const WorkerName& shown) {
 }
 
 }  // namespace
+
+std::string worker_text(const WorkerName& worker) {
+  const std::string process = worker.pid ? fmt::format("pid {}", *worker.pid) : "";
+  const std::string rank = worker.rank ? fmt::format("rank {}", *worker.rank) : "";
+  const std::string& what = rank.empty() ? process : rank;
+  const std::string more = joined({rank.empty() ? "" : process, worker.comm});
+  const std::string text = what.empty()   ? (more.empty() ? "a worker" : more)
+                           : more.empty() ? what
+                                          : fmt::format("{} ({})", what, more);
+  return worker.host.empty() ? text : fmt::format("{} on {}", text, worker.host);
+}
+
+std::string workers_text(const std::vector<WorkerName>& workers) {
+  std::vector<std::int64_t> ranks;
+  for (const WorkerName& worker : workers) {
+    if (worker.rank) {
+      ranks.push_back(*worker.rank);
+    }
+  }
+  std::sort(ranks.begin(), ranks.end());
+  std::vector<std::string> texts;
+  std::size_t told = 0;
+  for (std::size_t begin = 0; begin < ranks.size() && texts.size() < kRangesListed;) {
+    std::size_t last = begin;
+    while (last + 1 < ranks.size() && ranks[last] < ranks[last + 1] &&
+           ranks[last] + 1 == ranks[last + 1]) {
+      ++last;
+    }
+    if (last - begin < 2) {  // two neighbours read better one by one
+      last = begin;
+    }
+    texts.push_back(last == begin ? fmt::format("{}", ranks[begin])
+                                  : fmt::format("{}-{}", ranks[begin], ranks[last]));
+    begin = last + 1;
+    told = begin;
+  }
+  if (!texts.empty()) {
+    texts[0].insert(0, ranks.size() == 1 ? "rank " : "ranks ");
+  }
+  for (const WorkerName& worker : workers) {
+    if (!worker.rank && texts.size() < kRangesListed) {
+      texts.push_back(worker_text(worker));
+      ++told;
+    }
+  }
+  return fmt::format(
+      "{}{}", fmt::join(texts, ", "),
+      told < workers.size() ? fmt::format(" and {} more", workers.size() - told) : "");
+}
 
 std::string signal_text(simdjson::dom::object sent) {
   const std::string name = text_at(sent, "name");
