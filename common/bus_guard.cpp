@@ -124,7 +124,8 @@ BusGuard::BusGuard(void* begin, std::size_t bytes) : range_(nullptr) {
 BusGuard::~BusGuard() {
   if (range_ != nullptr) {
     range_->begin.store(0, std::memory_order_release);
-    range_->next_free = std::exchange(first_free, range_);
+    range_->next_free = first_free;  // before the range is free, for a child of a bare clone()
+    first_free = range_;
   }
 }
 

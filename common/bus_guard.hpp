@@ -24,8 +24,8 @@ namespace filetimer {
 // called in any thread. The memory must stay mapped as long as the guard lives.
 class BusGuard {
  public:
-  // Guards nothing, and is not armed, if kMaxGuards are alive: a fault then ends the process, as
-  // without a guard.
+  // Guards nothing, and is not armed, if kMaxGuards are alive or there is no memory: a fault then
+  // ends the process, as without a guard.
   BusGuard(void* begin, std::size_t bytes);
   BusGuard(const BusGuard&) = delete;
   BusGuard& operator=(const BusGuard&) = delete;
@@ -38,7 +38,7 @@ class BusGuard {
   // a server has one for each page, of which it reads eight of a worker.
   static constexpr std::size_t kMaxGuards = 8 * kMaxWorkers + 1024;
 
-  struct Range;  // an entry of the handler's table
+  struct Range;  // an entry of the handler's list
 
  private:
   Range* range_;  // null: no entry was free

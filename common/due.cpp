@@ -53,17 +53,20 @@ ScopeSpan span_of(Instant started, std::int64_t word, Duration timeout) {
   return {has_both ? std::min(started, Instant{word - timeout.count()}) : started, timeout};
 }
 
-void LostTime::add(Instant from, Instant until) {
-  Duration length = until - from;
-  for (const Time& time : times_) {
-    const Instant begin = std::max(from, time.until + -time.length);
-    length -= std::max(time.until - begin, Duration::zero());
+Duration LostTime::add(Instant from, Instant until) {
+  Duration known{};
+  while (!times_.empty() && times_.back().until > from) {
+    from = std::min(from, times_.back().from);
+    known += times_.back().length;
+    times_.pop_back();
   }
   if (times_.size() == kMaxTimes) {
+    times_[1].from = times_[0].from;
     times_[1].length += times_[0].length;
     times_.erase(times_.begin());
   }
-  times_.push_back({until, std::max(length, Duration::zero())});
+  times_.push_back({from, until, until - from});
+  return until - from - known;
 }
 
 Instant LostTime::extended(Instant due, const ScopeSpan& span, Duration most) const {

@@ -77,8 +77,8 @@ class LostTime {
   static constexpr std::size_t kMaxTimes = 64;
 
   // Notes that time was lost from `from` until `until`, which is not before that of any earlier
-  // call. What an earlier call has noted counts once.
-  void add(Instant from, Instant until);
+  // call. What earlier calls have noted counts once. Returns what they had not noted.
+  Duration add(Instant from, Instant until);
   // Returns the deadline `due` of a scope, later by what was lost since the scope began. Each time
   // adds its length, at most the timeout, counted from its end if the deadline had passed then. All
   // of them add `most` at most.
@@ -89,6 +89,7 @@ class LostTime {
 
  private:
   struct Time {
+    Instant from;
     Instant until;
     Duration length{};
   };

@@ -123,6 +123,10 @@ TEST_CASE("time that is noted twice was lost once") {
   CHECK(due({{104s, 105s}, {101s, 108s}}) == 117);  // a halt that a look has interrupted
   CHECK(due({{101s, 108s}, {104s, 108s}}) == 117);
   CHECK(due({{101s, 102s}, {103s, 104s}, {101s, 105s}}) == 114);
+  CHECK(due({{104s, 105s}, {101s, 108s}, {102s, 109s}}) == 118);
+  LostTime lost = lost_time({{104s, 105s}, {101s, 108s}});
+  CHECK(lost.add(at(102s), at(109s)) == 1s);
+  CHECK(lost.add(at(109s), at(111s)) == 2s);
 }
 
 TEST_CASE("a deadline is later by the time that was lost since its scope began") {

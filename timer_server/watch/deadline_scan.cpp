@@ -116,11 +116,11 @@ void DeadlineScan::give_back_unseen_time(Worker& worker, Instant now, Found& fou
     return;
   }
   const LostTime before = worker.lost;
-  worker.lost.add(now + -unseen, now);
+  const Duration given = worker.lost.add(now + -unseen, now);
   for (const auto& page : worker.pages) {
     found.unseen_scopes += page->count_extended({now, scan.terms, scan.server, before}, scan);
   }
-  found.unseen_for = std::max(found.unseen_for, unseen);
+  found.unseen_for = std::max(found.unseen_for, given);
 }
 
 // Returns false if the worker runs another program than the one that opened the scopes.
