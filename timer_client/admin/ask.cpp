@@ -311,12 +311,16 @@ Answer ask(const wire::Question& question, const Asking& how) {
 }
 
 wire::Question shutdown_question(ShutdownMode mode, Duration wait) {
-  const ShutdownWords& words = *std::ranges::find(kShutdownModes, mode, &ShutdownWords::mode);
+  const auto* const words = std::ranges::find(kShutdownModes, mode, &ShutdownWords::mode);
+  if (words == std::end(kShutdownModes)) {
+    throw InvalidArgument(
+        fmt::format("shutdown mode {}: expected one of ShutdownMode", static_cast<int>(mode)));
+  }
   wire::Question question;
   question.request = "shutdown";
   question.wait_s = wait_seconds(wait);
-  question.graceful = words.graceful;
-  question.force = words.force;
+  question.graceful = words->graceful;
+  question.force = words->force;
   return question;
 }
 

@@ -72,6 +72,12 @@ TEST_CASE("times are local, with their zone, and a time without a zone is local,
   }
   CHECK(parse_since("2025-11-21", 0).value() == parse_since("2025-11-20T23:00:00Z", 0).value());
   CHECK(!parse_since("2025-11-21 04:15:5x", 0));
+  simdjson::dom::parser parser;
+  const std::string record = R"({"time":"2025-11-21T03:15:53.123456Z","host":"a"})";
+  const simdjson::dom::object fields = parser.parse(record).get_object();
+  Page page;
+  add_fields(page, fields);
+  CHECK(std::move(page).text() == "  time  2025-11-21 04:15:53.123456 CET\n  host  a\n");
   ::setenv("TZ", "UTC0", 1);
   ::tzset();
 }

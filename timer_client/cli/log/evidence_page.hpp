@@ -1,4 +1,4 @@
-// The evidence of a worker as pages show it: its stacks, and the outputs of evidence commands.
+// The evidence of a worker as pages show it: its stacks, and the ends of evidence commands.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -8,6 +8,7 @@
 #include <deque>
 #include <limits>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "common/text.hpp"
@@ -138,20 +139,27 @@ class Expiry {
       : key_(std::move(key)),
         incident_(incident),
         own_(records.chosen([this](const Record& record) { return key_.is_of(record); })) {
-    const std::string_view id = own_.empty() ? "" : own_[0].record.incident;
     const auto shown = std::ranges::find_if(incident_.workers, [this](const Worker& worker) {
       return worker.name.host.empty() && worker.name.pid == key_.pid;
     });
     worker_ = shown == incident_.workers.end() ? nullptr : &*shown;
     verdict_ = find("expired");
+    const std::string_view id = own_.empty() ? "" : base().incident;
+    const auto is_of_incident = [&](const Record& record) {
+      return !id.empty() && record.incident == id && record.host == key_.host;
+    };
+    std::set<std::string, std::less<>> others;  // expiries of the worker in the incident
+    records.each([&](const Record& record) {
+      if (record.event == "expired" && is_of_incident(record) && record.pid == key_.pid) {
+        others.emplace(record.id);
+      }
+    });
     shared_ = records.chosen([&](const Record& record) {
-      const bool is_of_incident = !id.empty() && record.incident == id;
       return !key_.is_of(record) && record.host == key_.host &&
              (record.event == "server_stopped" ||
-              (record.event == "peer_evidence" && is_of_incident) ||
-              (record.event == "expired" && is_of_incident && record.pid == key_.pid) ||
-              (record.event == "evidence" && worker_ != nullptr &&
-               record.line == worker_->evidence));
+              (record.event == "peer_evidence" && is_of_incident(record)) ||
+              ((record.event == "expired" || record.event == "evidence") &&
+               record.pid == key_.pid && others.contains(record.id)));
     });
   }
 
@@ -342,7 +350,12 @@ class Expiry {
   void add_command_outputs(Page& page) const {
     std::map<std::string_view, const CommandOutput*> outputs;
     for (const CommandOutput& output : incident_.outputs) {
-      if (output.host.empty() && (output.incident == base().incident || output.id == key_.id)) {
+      if (output.host.empty() && output.id == key_.id) {
+        outputs.try_emplace(output.name, &output);
+      }
+    }
+    for (const CommandOutput& output : incident_.outputs) {
+      if (output.host.empty() && output.incident == base().incident) {
         outputs.try_emplace(output.name, &output);
       }
     }

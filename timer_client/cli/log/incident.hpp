@@ -32,7 +32,7 @@ struct ExpiryKey {
   std::string host;
   std::string id;
   Integer pid;
-  Integer time_us;  // of its first record
+  Integer time_us;  // of its verdict or its first record
 
   [[nodiscard]] bool is_of(const Record& record) const {
     return record.id == id && (record.host.empty() || record.host == host);

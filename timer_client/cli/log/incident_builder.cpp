@@ -74,8 +74,7 @@ class IncidentBuilder {
     if (record.event == "incident" && is_of_incident) {
       take_incident(record, host->second, at_s);
     } else if (record.event == "evidence_command" && is_of_incident &&
-               (record.job_id == incident_.job_id || record.job_id.empty() ||
-                record.text("drop_in").empty())) {
+               (record.job_id == incident_.job_id || record.text("drop_in").empty())) {
       take_output(record, host->second);
     } else if (record.event == "deferred" && !record.pid) {  // all deadlines of the server
       for (Worker& worker : incident_.workers) {

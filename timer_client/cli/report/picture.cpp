@@ -138,7 +138,7 @@ Picture picture_of(const Incident& incident) {
 std::string_view name_of(Moment::Kind kind) {
   constexpr std::array<std::string_view, 9> kNames{"warning",       "deferred", "verdict",
                                                    "evidence",      "signal",   "death",
-                                                   "released late", "other",    "other"};
+                                                   "released late", "hook",     "other"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

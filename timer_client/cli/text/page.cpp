@@ -71,8 +71,11 @@ std::string value_text(std::string_view key, element value) {
     return joined(parts, " ");
   }
   switch (value.type()) {
-    case element_type::STRING:
-      return as_text(value);
+    case element_type::STRING: {
+      const std::string text = as_text(value);
+      const auto time = key == "time" ? parse_rfc3339(text) : std::nullopt;
+      return time ? time_text(*time) : text;
+    }
     case element_type::BOOL:
       return simdjson::minify(value) == "true" ? "yes" : "no";
     case element_type::NULL_VALUE:

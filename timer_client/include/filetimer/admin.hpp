@@ -53,7 +53,7 @@ namespace filetimer {
 // --- errors ---
 
 // Thrown when the server did not answer within the RPC timeout. what() names the request, the time
-// that the call waited, and whether the server's process is alive, stopped or gone.
+// that the call waited, and whether the server's process is alive or stopped.
 class RpcTimeoutError : public TimerError {
  public:
   using TimerError::TimerError;
