@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <simdjson.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <time.h>
