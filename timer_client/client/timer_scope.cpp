@@ -89,10 +89,11 @@ bool TimerScope::resume() {
 }
 
 bool TimerScope::set_paused(bool is_paused) {
-  const auto held = ProcessLock::instance().lock();
+  auto held = ProcessLock::instance().lock();
   const auto change = is_paused ? pause_scope : resume_scope;
   bool must_wake = false;
   const bool was_open = is_open() && change(*slot_, slot_flag::kPausedByCaller, must_wake);
+  held.unlock();
   if (must_wake) {
     slot_->page->wake();
   }
@@ -114,11 +115,13 @@ ReleaseResult TimerScope::release() noexcept {
 
 PausedRegion::PausedRegion(TimerScope marker, OwnPage& page)
     : marker_(std::move(marker)), page_(&page), tid_(::gettid()), fork_count_(fork_watch::count()) {
-  const auto held = ProcessLock::instance().lock();
+  auto held = ProcessLock::instance().lock();
   // The calls that may throw come before suspend_thread(), so that nothing has to be undone.
   slots_ = page.slots_to_suspend();
-  if (slots_ != nullptr) {
-    page.suspend_thread(*slots_);
+  const bool must_wake = slots_ != nullptr && OwnPage::suspend_thread(*slots_);
+  held.unlock();
+  if (must_wake) {
+    page.wake();
   }
 }
 
@@ -126,11 +129,15 @@ PausedRegion::~PausedRegion() {
   if (fork_count_ != fork_watch::count()) {
     return;  // the region of a parent process
   }
-  const auto held = ProcessLock::instance().lock();
+  auto held = ProcessLock::instance().lock();
   while (slots_ == nullptr && page_->successor() != nullptr) {
     page_ = page_->successor();
   }
-  page_->end_suspension(slots_, tid_);
+  const bool must_wake = page_->end_suspension(slots_, tid_);
+  held.unlock();
+  if (must_wake) {
+    page_->wake();
+  }
 }
 
 }  // namespace filetimer

@@ -52,9 +52,10 @@ TEST_CASE("no line is wider than the terminal, and cut text is marked") {
   Table wide = small_table();
   wide.add({{"e"}, {"1"}, {"\u4e16\u754c"}, {"x"}});
   wide.add({{"e"}, {"1"}, {"abcdef"}, {"x"}});
-  CHECK(wide.text() == "EVENT  PID  SCOPE   WHAT\n"
-                       "e        1  \u4e16\u754c    x\n"
-                       "e        1  abcdef  x\n");
+  CHECK(wide.text() ==
+        "EVENT  PID  SCOPE   WHAT\n"
+        "e        1  \u4e16\u754c    x\n"
+        "e        1  abcdef  x\n");
   CHECK(cut_text("abcdef", 5) == "ab...");
   CHECK(cut_text("abcde", 5) == "abcde");
   CHECK(cut_text(accents, 4) == "\u00e9...");

@@ -413,28 +413,26 @@ ThreadSlots* OwnPage::slots_to_suspend() {
   return nullptr;
 }
 
-void OwnPage::suspend_thread(ThreadSlots& slots) noexcept {
+bool OwnPage::suspend_thread(ThreadSlots& slots) noexcept {
   bool must_wake = false;
   if (slots.suspensions.fetch_add(1, std::memory_order_relaxed) == 0) {
     for (SlotHandle* const handle : slots.handles) {
       pause_scope(*handle, slot_flag::kSuspended, must_wake);
     }
   }
-  if (must_wake) {
-    wake();
-  }
+  return must_wake;
 }
 
-void OwnPage::end_suspension(const ThreadSlots* slots, pid_t tid) noexcept {
+bool OwnPage::end_suspension(const ThreadSlots* slots, pid_t tid) noexcept {
   if (const auto early = early_regions_.find(tid);
       slots == nullptr && early != early_regions_.end()) {
     if (--early->second == 0) {
       early_regions_.erase(early);
     }
-    return;
+    return false;
   }
   if (!current_) {
-    return;
+    return false;
   }
   const auto found = std::ranges::find_if(current_->threads, [&](const auto& each) {
     return slots != nullptr ? each.get() == slots : each->tid == tid;
@@ -443,7 +441,7 @@ void OwnPage::end_suspension(const ThreadSlots* slots, pid_t tid) noexcept {
   if (found == current_->threads.end() || (*found)->tid != tid ||
       (*found)->suspensions.load(std::memory_order_relaxed) == 0 ||
       (*found)->suspensions.fetch_sub(1, std::memory_order_relaxed) != 1) {
-    return;
+    return false;
   }
   bool must_wake = false;
   for (SlotHandle* const handle : (*found)->handles) {
@@ -451,13 +449,11 @@ void OwnPage::end_suspension(const ThreadSlots* slots, pid_t tid) noexcept {
       resume_scope(*handle, slot_flag::kSuspended, must_wake);
     }
   }
-  if (must_wake) {
-    wake();
-  }
+  return must_wake;
 }
 
 void OwnPage::thread_ended(ThreadSlots& slots) noexcept {
-  const auto held = ProcessLock::instance().lock();
+  auto held = ProcessLock::instance().lock();
   bool has_left_open = false;
   for (SlotHandle* const handle : slots.handles) {
     handle->owner.store(nullptr, std::memory_order_relaxed);
@@ -480,6 +476,7 @@ void OwnPage::thread_ended(ThreadSlots& slots) noexcept {
     // The entries stay on the page, and no thread continues them.
   }
   std::erase_if(current_->threads, [&](const auto& each) { return each.get() == &slots; });
+  held.unlock();
   if (has_left_open) {
     wake();  // the server records a warning
   }

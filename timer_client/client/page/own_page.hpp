@@ -58,9 +58,10 @@ class OwnPage final : public PageContext {
   // std::bad_alloc.
   ThreadSlots* slots_to_suspend();
   // Stops the time of the scopes that the thread has open or opens, until end_suspension() was
-  // called as often, with the same slots.
-  void suspend_thread(ThreadSlots& slots) noexcept;
-  void end_suspension(const ThreadSlots* slots, pid_t tid) noexcept;
+  // called as often, with the same slots. Both return whether wake() must be called, which is best
+  // done without the lock: opening the pipe may take long on a file system that hangs.
+  [[nodiscard]] static bool suspend_thread(ThreadSlots& slots) noexcept;
+  [[nodiscard]] bool end_suspension(const ThreadSlots* slots, pid_t tid) noexcept;
   // Drops the page of the parent, in a forked child.
   void become_child() noexcept;
   // Checks the files of the page, if the last check was a second ago. Returns whether a server does
