@@ -109,9 +109,9 @@ TEST_CASE("the scopes of a worker of the pipe agree with the model in random seq
 TEST_CASE("the sequences that have found a fault agree with the model") {
   const auto all = filetimer::testing::read_found(FILETIMER_SOURCE_DIR "/tests/slots/found");
   CHECK(!all.empty());
-  for (const auto& [name, variant, operations] : all) {
-    CHECK_MESSAGE(
-        run(name == "page", static_cast<unsigned>(std::stoi(variant)), operations).empty(),
-        text_of(operations));
+  for (const auto& each : all) {
+    const auto variant = static_cast<unsigned>(std::stoi(each.words));
+    CHECK_MESSAGE(run(each.name == "page", variant, each.operations).empty(),
+                  text_of(each.operations));
   }
 }
