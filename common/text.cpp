@@ -164,4 +164,13 @@ std::string_view prefix_of_width(std::string_view text, std::size_t columns) {
   return text.substr(0, end);
 }
 
+std::string listed(const std::vector<std::string>& parts, std::size_t most,
+                   std::string_view separator, std::size_t count) {
+  const std::size_t shown = std::min(parts.size(), most);
+  const auto end = parts.begin() + static_cast<std::ptrdiff_t>(shown);
+  std::string text = fmt::format("{}", fmt::join(parts.begin(), end, separator));
+  const std::size_t all = std::max(parts.size(), count);
+  return shown > 0 && all > shown ? text + fmt::format(" and {} more", all - shown) : text;
+}
+
 }  // namespace filetimer

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace filetimer {
 
@@ -22,5 +23,10 @@ std::string printable(std::string_view bytes);
 std::size_t display_width(std::string_view text);
 // Returns the longest beginning of valid UTF-8 that takes at most so many columns.
 std::string_view prefix_of_width(std::string_view text, std::size_t columns);
+
+// Returns the first `most` parts, and "and 12 more", which counts all others of `count`, or of the
+// parts if they are more; empty: there are no parts.
+std::string listed(const std::vector<std::string>& parts, std::size_t most,
+                   std::string_view separator = ", ", std::size_t count = 0);
 
 }  // namespace filetimer

@@ -687,7 +687,7 @@ end:
        :: else -> i++; scan_next_page()
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan c666b3e6
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan efcfdc29
    * code: common/wake_protocol.hpp read_deadline 06e3b5d7
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 87b53a05 */
   :: d_step { server_at == READ_SLOT ->

@@ -73,6 +73,12 @@ std::vector<int> ranks_at(simdjson::dom::object answer, std::string_view key) {
   return ranks;
 }
 
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::vector<std::string> words(ranks.size());
+  std::ranges::transform(ranks, words.begin(), [](int rank) { return std::to_string(rank); });
+  return listed(words, kMaxNamed);
+}
+
 std::vector<RendezvousResult::Member> members_in(simdjson::dom::object answer) {
   std::vector<RendezvousResult::Member> members;
   for (const auto each : objects_at(answer, "joined")) {
@@ -98,10 +104,10 @@ RendezvousTimeoutError rendezvous_timeout_in(const Answer& answer, const std::st
   const std::vector<int> left = ranks_at(answer.fields, "left");
   std::string what = fmt::format("rendezvous '{}': {}", printable(name), answer.reason);
   if (!missing.empty()) {
-    what += "; missing: " + listed(missing, missing.size());
+    what += "; missing: " + ranks_text(missing);
   }
   if (!left.empty()) {
-    what += "; had joined and left: " + listed(left, left.size());
+    what += "; had joined and left: " + ranks_text(left);
   }
   RendezvousTimeoutError error(what);
   error.name = name;
@@ -118,7 +124,7 @@ std::string members_text(const std::vector<RendezvousResult::Member>& members) {
   for (const auto& member : members) {
     words.push_back(fmt::format("{} (pid {})", member.rank, member.pid));
   }
-  return listed(words, words.size());
+  return listed(words, kMaxNamed);
 }
 
 wire::Question question(std::string_view request) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "timer_client/admin/ask.hpp"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -346,7 +348,7 @@ std::string open_scopes_text(const Obstacles& obstacles) {
     words.push_back(fmt::format("'{}' of pid {}{}", printable(scope.scope), scope.pid,
                                 scope.rank ? fmt::format(" (rank {})", *scope.rank) : ""));
   }
-  return listed(words, std::max(obstacles.open_scope_count, words.size()));
+  return listed(words, kMaxNamed, ", ", obstacles.open_scope_count);
 }
 
 bool is_draining(simdjson::dom::object answer) {

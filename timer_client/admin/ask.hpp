@@ -3,17 +3,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <algorithm>
 #include <array>
 #include <filetimer/admin.hpp>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +22,8 @@ namespace filetimer {
 
 // The limit of one answer. An answer that lists many scopes has some kilobytes.
 inline constexpr std::size_t kMaxAnswerBytes = std::size_t{4} << 20;
+// How many scopes and ranks an error names.
+inline constexpr std::size_t kMaxNamed = 8;
 
 // The last answer to a request.
 struct Answer {
@@ -108,15 +105,5 @@ int as_rank(std::int64_t number);
 // Returns a number of seconds.
 std::optional<Duration> duration_at(simdjson::dom::object object, std::string_view key);
 bool is_draining(simdjson::dom::object answer);
-
-// Returns "3, 5, 7 and 12 more": the first eight of `count`; empty when `words` has none.
-template <class Word>
-std::string listed(const std::vector<Word>& words, std::size_t count) {
-  const auto named = std::span(words).first(std::min<std::size_t>(words.size(), 8));
-  const std::string text = fmt::format("{}", fmt::join(named, ", "));
-  return named.empty() || named.size() == count
-             ? text
-             : fmt::format("{} and {} more", text, count - named.size());
-}
 
 }  // namespace filetimer

@@ -49,6 +49,7 @@ Instant WorkerPage::deadline_of(const Slot& slot, std::int64_t word, const Scan&
 Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
   Instant next = Instant::never();
   found.clear();
+  is_new_ = false;
   const bool is_whole = for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
     const bool has_ended = word == slot_word::kFree && start_in(slot.started) > scan.previous;
     if (slot_word::is_open(word) || has_ended) {
@@ -302,16 +303,15 @@ std::size_t WorkerPage::count_extended(const Scan& before, const Scan& after) {
 }
 
 Duration WorkerPage::longest_unseen(Instant before, const Scan& scan) {
-  const bool is_new = std::exchange(is_new_, false);
   Duration longest{};
-  if (!is_new && scan.now - scan.previous <= Looks::kLeastTolerated) {
+  if (!is_new_ && scan.now - scan.previous <= Looks::kLeastTolerated) {
     return longest;
   }
   for_each_slot([&](std::size_t, const Slot& slot, std::int64_t word) {
     const Instant changed = last_change_of(slot, word);
     const Duration most = scan.terms.max_timeout;
     if (!slot_word::is_open(word) ||
-        (!is_new && (changed <= scan.previous || due_time(slot, word, most) >= before))) {
+        (!is_new_ && (changed <= scan.previous || due_time(slot, word, most) >= before))) {
       return;
     }
     const Duration timeout = timeout_of(slot, word, most);

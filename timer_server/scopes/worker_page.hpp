@@ -141,8 +141,8 @@ class WorkerPage {
   // seen although the scope is due before `before`. It is the scope's timeout at most, less what
   // the scope gets for the server's lost time. Returns zero if there is none.
   Duration longest_unseen(Instant before, const Scan& scan);
-  // Notes that no scan has read this page yet: longest_unseen() then takes all its scopes for
-  // unseen.
+  // Notes that no scan has read this page yet: until scan() has, longest_unseen() takes all its
+  // scopes for unseen.
   void note_new() { is_new_ = true; }
 
   // Releases the memory of names, which would cost a memory page for each worker.

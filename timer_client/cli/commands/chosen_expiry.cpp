@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/text.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/log/files.hpp"
 #include "timer_client/cli/text/output.hpp"

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/posix.hpp"
+#include "common/text.hpp"
 #include "timer_client/cli/commands/chosen_expiry.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"

@@ -9,6 +9,7 @@
 
 #include "common/numbers.hpp"
 #include "common/run_folder.hpp"
+#include "common/text.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/commands/scope_pages.hpp"

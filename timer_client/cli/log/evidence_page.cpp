@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/json_fields.hpp"
+#include "common/text.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/text/words.hpp"
 

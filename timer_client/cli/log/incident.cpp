@@ -368,7 +368,8 @@ void IncidentRecords::add_workers(const ExpiredWorker& expired, const std::strin
       moment_us && record->time_us
           ? std::max(static_cast<double>(*record->time_us - *moment_us) / 1e6, 0.0)
           : 0;
-  std::set<std::pair<Integer, Integer>> told;  // pid and rank of whom it is known whose they are
+  std::set<std::pair<Integer, Integer>>
+      counted;  // by pid and rank: all but those that may be of another job
   for (WorkerAt& at : all) {
     const auto known = jobs_.find({expired.machine, at.worker.pid});
     const std::string job =
@@ -376,7 +377,7 @@ void IncidentRecords::add_workers(const ExpiredWorker& expired, const std::strin
     if (job.empty() && tells_jobs && !incident.job_id.empty()) {
       continue;  // it may be another job's
     }
-    told.emplace(at.worker.pid, at.worker.rank);
+    counted.emplace(at.worker.pid, at.worker.rank);
     if (job.empty() || job == incident.job_id) {
       at.worker.host = host;
       at.elapsed_s = at.elapsed_s ? std::max(*at.elapsed_s - later_s, 0.0) : at.elapsed_s;
@@ -388,7 +389,7 @@ void IncidentRecords::add_workers(const ExpiredWorker& expired, const std::strin
                              incident.job_id == kNoJobId;
   incident.omitted_scopes += count_at(record->fields, "omitted");
   incident.omitted_workers += std::max<std::int64_t>(
-      count_at(record->fields, "workers") - static_cast<std::int64_t>(told.size()), 0);
+      count_at(record->fields, "workers") - static_cast<std::int64_t>(counted.size()), 0);
 }
 
 Incident IncidentRecords::combine(const ExpiredWorker& around, bool is_shown) const {

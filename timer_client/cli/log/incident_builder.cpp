@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "common/limits.hpp"
+#include "common/text.hpp"
 #include "timer_client/cli/log/evidence_page.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/log/log_table.hpp"

@@ -6,6 +6,7 @@
 #include <span>
 #include <tuple>
 
+#include "common/text.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/text/page.hpp"
 #include "timer_client/cli/text/words.hpp"
@@ -147,7 +148,7 @@ std::string workers_text(const std::vector<WorkerName>& workers) {
   }
   std::sort(ranks.begin(), ranks.end());
   std::vector<std::string> texts;
-  std::size_t told = 0;
+  std::size_t named = 0;
   for (std::size_t begin = 0; begin < ranks.size() && texts.size() < kRangesListed;) {
     std::size_t last = begin;
     while (last + 1 < ranks.size() && ranks[last] < ranks[last + 1] &&
@@ -160,7 +161,7 @@ std::string workers_text(const std::vector<WorkerName>& workers) {
     texts.push_back(last == begin ? fmt::format("{}", ranks[begin])
                                   : fmt::format("{}-{}", ranks[begin], ranks[last]));
     begin = last + 1;
-    told = begin;
+    named = begin;
   }
   if (!texts.empty()) {
     texts[0].insert(0, ranks.size() == 1 ? "rank " : "ranks ");
@@ -168,12 +169,12 @@ std::string workers_text(const std::vector<WorkerName>& workers) {
   for (const WorkerName& worker : workers) {
     if (!worker.rank && texts.size() < kRangesListed) {
       texts.push_back(worker_text(worker));
-      ++told;
+      ++named;
     }
   }
   return fmt::format(
       "{}{}", fmt::join(texts, ", "),
-      told < workers.size() ? fmt::format(" and {} more", workers.size() - told) : "");
+      named < workers.size() ? fmt::format(" and {} more", workers.size() - named) : "");
 }
 
 std::string signal_text(simdjson::dom::object sent) {

@@ -295,14 +295,14 @@ class Painter {
                                                    worker.is_first ? "expired first" : ""});
     const double height =
         static_cast<double>(std::max<std::size_t>(shapes.rows, note.empty() ? 1 : 2)) * kRowHeight;
-    const std::string who = workers > 1 ? workers_text(drawn.workers) : short_name(worker.name);
+    const std::string names = workers > 1 ? workers_text(drawn.workers) : short_name(worker.name);
     const std::string more =
         workers > 1 ? fmt::format("bars and marks are those of {}", worker_text(worker.name))
                     : worker_text(worker.name);
     names_ += fmt::format("<g{}><title>{}</title><text x=4 y={:.1f} class=lane>{}</text>",
                           is_red ? " class=odd" : "",
-                          html_text(fmt::format("{}: {}", who, more), kTitleCharacters), y_ + 12,
-                          html_text(who, kLabelCharacters));
+                          html_text(fmt::format("{}: {}", names, more), kTitleCharacters), y_ + 12,
+                          html_text(names, kLabelCharacters));
     if (!note.empty()) {
       names_ += fmt::format("<text x=4 y={:.1f} class=under>{}</text>", y_ + kRowHeight + 10, note);
     }

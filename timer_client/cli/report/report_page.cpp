@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/text.hpp"
 #include "timer_client/cli/log/evidence_page.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/report/stack_tree.hpp"

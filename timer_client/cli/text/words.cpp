@@ -172,13 +172,6 @@ std::string joined(const std::vector<std::string>& parts, std::string_view separ
   return text;
 }
 
-std::string listed(const std::vector<std::string>& parts, std::size_t most,
-                   std::string_view separator) {
-  const auto end = parts.begin() + static_cast<std::ptrdiff_t>(std::min(parts.size(), most));
-  std::string text = fmt::format("{}", fmt::join(parts.begin(), end, separator));
-  return parts.size() > most ? text + fmt::format(" and {} more", parts.size() - most) : text;
-}
-
 std::string meant_by(std::string_view word, const std::vector<std::string>& choices) {
   std::string found;
   std::size_t least = 3;

@@ -40,9 +40,6 @@ std::string counted(std::integral auto count, std::string_view what) {
 }
 // Returns the parts that are not empty.
 std::string joined(const std::vector<std::string>& parts, std::string_view separator = ", ");
-// Returns the first `most` of them, and "and 12 more".
-std::string listed(const std::vector<std::string>& parts, std::size_t most,
-                   std::string_view separator = ", ");
 // Returns the choice that a mistyped word may stand for: at most two characters differ, and not
 // half of them. Empty: none.
 std::string meant_by(std::string_view word, const std::vector<std::string>& choices);
