@@ -96,6 +96,7 @@ struct Scope {
   std::vector<std::pair<std::string, Call>> changes;  // renew, pause, resume
   std::optional<Call> release;
   std::vector<const JsonRecord*> expired, left_open;
+  bool was_signalled = false;  // at its soft deadline
 
   [[nodiscard]] bool may_be_watched() const {
     return open.ok && (open.result == nullptr || open.result->flag("watched", true));
@@ -395,6 +396,10 @@ void HistoryJudge::read_logs() {
                "{} of scope '{}', which it has not opened, in {}", event, record->text("scope"),
                record->place());
       }
+    } else if (event == "warned" && record->has("acquired_mono_ns") && record->has("signal")) {
+      if (Scope* scope = scope_of(*record)) {
+        scope->was_signalled = true;
+      }
     }
   }
   for (const auto& entry : processes_) {
@@ -504,8 +509,9 @@ void HistoryJudge::judge_scope(Scope& scope) {
     });
   };
   if (is_released && !scope.release->result->flag("in_time", true) && scope.expired.empty() &&
-      scope.may_be_watched() && history_end_ - scope.release->end > prompt(scope.release->end) &&
-      !may_lack_records_ && !lost_its_server()) {
+      !(scope.open.line->has("raise") && scope.was_signalled) && scope.may_be_watched() &&
+      history_end_ - scope.release->end > prompt(scope.release->end) && !may_lack_records_ &&
+      !lost_its_server()) {
     report("one-verdict", whose(scope),
            "its release says that it was late, and there is no verdict");
   }

@@ -99,7 +99,7 @@ class Worker:
     def leave_expired(self):
         for key in self.raising[:]:
             times = self.scopes[key].times()
-            if times is None or times.expired:
+            if times is None or times.remaining <= 0:
                 self.end(self.begin("release", key=key), **self.do_release(key))
 
     # The commands
