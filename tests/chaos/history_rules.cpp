@@ -194,8 +194,8 @@ class HistoryJudge {
   Ns several_rejected_at_ = -kNever;  // the last record of several, which names one of them
   std::vector<const JsonRecord*> excuses_;
   std::vector<Span> loads_;
-  std::vector<std::string> files_;  // what was done to them
-  bool may_lack_records_ = false;   // the log could not be written, or was removed
+  std::vector<std::pair<Ns, std::string>> files_;  // what was done to them, and when
+  bool may_lack_records_ = false;                  // the log could not be written, or was removed
   Ns history_end_ = 0;
   Ns prompt_ = kPrompt;
 };
@@ -250,7 +250,7 @@ void HistoryJudge::read_driver(const JsonRecord& line, const Call& call) {
   } else if (op == "prompt") {
     prompt_ = line.integer("ns");
   } else if (op == "files") {
-    files_.emplace_back(line.text("what"));
+    files_.emplace_back(call.begin, line.text("what"));
   }
   may_lack_records_ = may_lack_records_ || op == "log_trouble";
   if (!line.has("subject")) {
@@ -405,8 +405,8 @@ void HistoryJudge::read_logs() {
   for (const auto& entry : processes_) {
     const Process& server = entry.second;
     const bool is_removed =
-        !server.log.empty() && std::ranges::any_of(files_, [&](const auto& what) {
-          return what.find(server.log) != what.npos;
+        !server.log.empty() && std::ranges::any_of(files_, [&](const auto& change) {
+          return change.second.find(server.log) != std::string::npos;
         });
     may_lack_records_ =
         may_lack_records_ || is_removed ||
@@ -549,7 +549,15 @@ void HistoryJudge::judge_scope(Scope& scope) {
     const bool was_halted = std::ranges::any_of(entry.second.halts, [&](const Halt& halt) {
       return halt.possible.from < first && worker.ended < halt.possible.to + kLook;
     });
-    return entry.second.role == "server" && entry.second.ready < worker.ended && !was_halted &&
+    const Ns ready = entry.second.ready;
+    // A page that is removed is known to the server that had it, until that one ends, and to a
+    // later one once its worker has made it again.
+    const bool may_lack_page = std::ranges::any_of(files_, [&](const auto& change) {
+      return first < change.first && change.first < worker.ended &&
+             (entry.second.alive_until < worker.ended ||
+              (change.first < ready && worker.ended < ready + kLook));
+    });
+    return entry.second.role == "server" && ready < worker.ended && !was_halted && !may_lack_page &&
            (worker.calls.empty() || entry.second.alive_until > first + kLook);
   });
   const bool was_refused = scope.via != "page" && (several_rejected_at_ > scope.open.begin ||
