@@ -17,6 +17,11 @@ constexpr double in_seconds(Duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
+// Returns infinity for kForever.
+constexpr double seconds_or_infinity(Duration duration) {
+  return duration == kForever ? std::numeric_limits<double>::infinity() : in_seconds(duration);
+}
+
 constexpr double in_milliseconds(Duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }

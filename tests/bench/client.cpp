@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <filetimer/pipe_client.hpp>
 #include <filetimer/timer_client.hpp>
 #include <optional>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "tests/bench/sections.hpp"
 #include "tests/bench/server_under_test.hpp"
 #include "tests/bench/torch.hpp"
+#include "timer_client/client/pipe/pipe_line.hpp"
 
 namespace filetimer::bench {
 namespace {
@@ -66,7 +66,6 @@ Costs measure_costs(const ServerUnderTest& server, const std::string& dir, int b
     while (::read(bare.read.get(), bytes, sizeof bytes) > 0) {
     }
   });
-  const PipeClient lines(server.fifo());
   TimerClient plain = connect_by_page(dir, false);
   TimerClient counted = connect_by_page(dir, true);
   const std::string acquire = acquire_line(::getpid(), "forward", far_deadline());
@@ -93,8 +92,8 @@ Costs measure_costs(const ServerUnderTest& server, const std::string& dir, int b
         ns_of_one(kBatch, [&] { write_all(bare.write.get(), acquire.data(), acquire.size()); }));
     sleep_for(kPause);
     line_scopes.add(ns_of_one(kBatch, [&] {
-      lines.acquire(std::chrono::hours(1), "forward");
-      lines.release("forward");
+      send_request(server.fifo(), acquire_request(std::chrono::hours(1), "forward"));
+      send_request(server.fifo(), release_request("forward"));
     }));
     sleep_for(kPause);
   }
@@ -160,7 +159,7 @@ void measure_client(const Plan& plan, Report& report) {
     report.fault(fmt::format("{} of the client's requests rejected", words.rejected));
   }
   const double base = 2 * costs.write / 1000;
-  report.add({.measure = "filetimer::PipeClient, a timer",
+  report.add({.measure = "filetimer, a timer on the pipe",
               .unit = "us",
               .value = costs.line_scope / 1000,
               .base = base});

@@ -252,10 +252,10 @@ byte dead[2] = NONE; /* OwnPage::dead_incarnation_ */
 #endif
 
 /* OwnPage::send_wake_up() and send_line(), as steps of a thread that is `at` one of them.
- * code: timer_client/client/page/own_page.cpp OwnPage::send_wake_up 4ffe1edf
- * code: timer_client/client/pipe/pipe_line.cpp send_line f8b0f9ee
+ * code: timer_client/client/page/own_page.cpp OwnPage::send_wake_up 0abf9801
+ * code: timer_client/client/pipe/pipe_line.cpp send_line 38e999cf
  * code: timer_client/client/pipe/pipe_line.cpp open_pipe 95b13cc0
- * code: timer_client/client/pipe/pipe_line.cpp meaning_of 23d121b4 */
+ * code: timer_client/client/pipe/pipe_line.cpp meaning_of 3874c3bd */
 #ifdef HAS_NOTE_DEAD
 #define FAIL(at, on_no_reader) at = NOTE_DEAD
 #define NOTE_DEAD_STEP(at, on_no_reader) \
@@ -397,7 +397,7 @@ end:
   /* OwnPage::make(), PageFile::create(); OwnPage::announce() follows
    * code: timer_client/client/page/own_page.cpp OwnPage::make e70325b0
    * code: timer_client/client/page/page_file.cpp PageFile::create 16ae9667
-   * code: timer_client/client/page/own_page.cpp OwnPage::announce b954e3a3 */
+   * code: timer_client/client/page/own_page.cpp OwnPage::announce 6fa50445 */
   :: d_step { worker_at[w] == MAKE_PAGE -> is_page[w] = true; worker_at[w] = READ_INCARNATION }
 
   /* OwnPage::slot_for(), new_slot(), open_scope(), set_deadline() (a). Between the look at the
@@ -426,7 +426,7 @@ end:
 
   /* OwnPage::wake(). Its load of the incarnation and the first load of send_wake_up() are one step:
    * if the incarnation changes between them, the first load could as well have come later.
-   * code: timer_client/client/page/own_page.cpp OwnPage::wake 57d2934e */
+   * code: timer_client/client/page/own_page.cpp OwnPage::wake 178cdd53 */
   :: d_step { worker_at[w] == READ_DEAD ->
 #ifdef FAULT_COUNT_LATE
        grow_slot_count(); slot = 0;

@@ -123,12 +123,12 @@ bool Worker::acquire_by_line(std::string_view name, const Terms& terms) {
     bare.signal = request.signal;
     request = bare;
   }
-  return send_request(dir_ + "/requests", request) == PipeClient::Sent::kYes;
+  return send_request(dir_ + "/requests", request) == Sent::kYes;
 }
 
 bool Worker::release_by_line(std::string_view name) {
   const As self(process_);
-  return send_request(dir_ + "/requests", release_request(name, 0)) == PipeClient::Sent::kYes;
+  return send_request(dir_ + "/requests", release_request(name, 0)) == Sent::kYes;
 }
 
 bool Worker::holds_lock_of(ino_t page) const {

@@ -3,11 +3,10 @@
 // SPDX-License-Identifier: MIT
 #include <unistd.h>
 
-#include <filetimer/pipe_client.hpp>
-
 #include "common/wire_parser.hpp"
 #include "tests/slots/machine.hpp"
 #include "tests/timer_client/client_fixture.hpp"
+#include "timer_client/client/pipe/pipe_line.hpp"
 #include "timer_server/scopes/pipe_page.hpp"
 
 namespace filetimer::slots {
@@ -27,18 +26,18 @@ class PipeMachine final : public Machine {
 
   void use(const Operation& operation, int key, int) override {
     const std::string name = name_of(key);
-    PipeClient::Sent sent = PipeClient::Sent::kYes;
+    Sent sent = Sent::kYes;
     State before = State::kOut;
     if (operation.name == "acquire" || operation.name == "renew") {
-      sent = client_.acquire(hours(operation.argument(1)), name);
+      sent = send_request(pipe_.path(), acquire_request(hours(operation.argument(1)), name));
       model_.renew(key, 0, operation.argument(1), false);
     } else if (operation.name == "release") {
-      sent = client_.release(name);
+      sent = send_request(pipe_.path(), release_request(name));
       before = model_.release(key);
     } else {
       return;
     }
-    expect(sent == PipeClient::Sent::kYes, "no line");
+    expect(sent == Sent::kYes, "no line");
     read(before != State::kOut);
   }
 
@@ -112,7 +111,6 @@ class PipeMachine final : public Machine {
   }
 
   testing::Pipe pipe_{folder_.path("requests")};
-  const PipeClient client_{pipe_.path()};
   const Process process_ = std::move(*open_process(::getpid()));
   WorkerPage::Terms terms_;
 };

@@ -2,7 +2,6 @@
 // and checks for macros of headers that they must not include.
 // SPDX-License-Identifier: MIT
 #include <filetimer/admin.hpp>
-#include <filetimer/pipe_client.hpp>
 #include <filetimer/timer_client.hpp>
 
 #if defined(FMT_VERSION) || defined(BOOST_VERSION) || defined(BOOST_CONFIG_HPP) || \

@@ -237,7 +237,7 @@ RendezvousResult AdminClient::rendezvous(const RendezvousOptions& options,
   Call rendezvous_call = call(timeout);
   const std::string& name = options.name;
   wire::Question asked = question("rendezvous");
-  asked.wait_s = wait_seconds(options.timeout.value());
+  asked.wait_s = seconds_or_infinity(options.timeout.value());
   asked.name = name;
   asked.rank = options.rank;
   asked.world = options.world;

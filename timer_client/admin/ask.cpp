@@ -118,13 +118,13 @@ class Request {
   }
 
   [[nodiscard]] ServerUnavailable no_server() const {
-    int error = 0;
+    const std::string why = why_no_reader(how_.place.pipe);
     return ServerUnavailable(
-        has_reader(how_.place.pipe, error)
+        why.empty()
             ? fmt::format("the server at '{}' answers no control requests: no process listens on "
                           "'{}/{}'",
                           how_.place.pipe, how_.place.run_folder, kControlName)
-            : fmt::format("no timer server at '{}': {}", how_.place.pipe, why_no_reader(error)));
+            : fmt::format("no timer server at '{}': {}", how_.place.pipe, why));
   }
 
   [[nodiscard]] RpcTimeoutError no_answer() const {
@@ -299,7 +299,7 @@ void wait_for(Duration time, const WhileWaiting& while_waiting) {
 Answer ask(const wire::Question& question, const Asking& how) {
   wire::Question sent = question;
   if (sent.wait_s == 0) {
-    sent.wait_s = wait_seconds(how.patience);
+    sent.wait_s = seconds_or_infinity(how.patience);
   }
   try {
     return Request(sent, how).ask();
@@ -320,7 +320,7 @@ wire::Question shutdown_question(ShutdownMode mode, Duration wait) {
   }
   wire::Question question;
   question.request = "shutdown";
-  question.wait_s = wait_seconds(wait);
+  question.wait_s = seconds_or_infinity(wait);
   question.graceful = words->graceful;
   question.force = words->force;
   return question;

@@ -6,7 +6,6 @@
 #include <array>
 #include <filetimer/admin.hpp>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,11 +58,6 @@ Answer ask(const wire::Question& question, const Asking& how);
 
 // Waits for `time`, and calls `while_waiting` as ask() does.
 void wait_for(Duration time, const WhileWaiting& while_waiting);
-
-// Returns a wait as a request has it.
-inline double wait_seconds(Duration wait) {
-  return wait == kForever ? std::numeric_limits<double>::infinity() : in_seconds(wait);
-}
 
 // A mode of shutdown as users write it in the shell, and its keys in the request.
 struct ShutdownWords {

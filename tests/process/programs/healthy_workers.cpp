@@ -17,12 +17,13 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
-#include <filetimer/pipe_client.hpp>
 #include <filetimer/timer_client.hpp>
 #include <iostream>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "timer_client/client/pipe/pipe_line.hpp"
 
 namespace {
 
@@ -58,14 +59,15 @@ std::int64_t now_ns() {
   filetimer::ConnectOptions options;
   options.dir = dir;
   filetimer::TimerClient client = filetimer::TimerClient::connect(std::move(options));
-  const filetimer::PipeClient pipe(client.target());
   const bool is_on_page = number % 2 == 0;
   std::optional<filetimer::TimerScope> scope;
   const auto open = [&] {
     if (is_on_page) {
       scope.emplace(client.expires(kTimeout, "healthy"));
     }
-    while (!is_on_page && pipe.acquire(kTimeout, "healthy") != filetimer::PipeClient::Sent::kYes) {
+    while (!is_on_page && filetimer::send_request(
+                              client.target(), filetimer::acquire_request(kTimeout, "healthy")) !=
+                              filetimer::Sent::kYes) {
       ::poll(nullptr, 0, 1);  // the pipe is full
     }
   };
@@ -89,7 +91,7 @@ std::int64_t now_ns() {
   }
   scope.reset();
   if (!is_on_page) {
-    (void)pipe.release("healthy");
+    (void)filetimer::send_request(client.target(), filetimer::release_request("healthy"));
   }
   ::_exit(0);
 }

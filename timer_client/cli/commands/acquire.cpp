@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filetimer/pipe_client.hpp>
 #include <functional>
 #include <memory>
 #include <string>
@@ -23,6 +22,7 @@
 #include "timer_client/cli/commands/scope_pages.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/client/messages.hpp"
+#include "timer_client/client/pipe/pipe_line.hpp"
 #include "timer_client/client/scope_terms.hpp"
 #include "timer_client/client/server/server_look.hpp"
 
@@ -87,28 +87,27 @@ std::variant<Target, int> find_target(const AcquireArguments& options, std::stri
   return target;
 }
 
-// Calls `send` until the line is in the pipe, or no process has read the pipe for too long. Sends
-// nothing if the last server of the place is in another pid namespace: the line would stay in the
-// pipe until that server is back, and there the pid names another process.
-int send_patiently(const ServerLocation& place, const PipeClient& pipe,
-                   const std::function<PipeClient::Sent()>& send) {
+// Sends what `request` returns until it is in the pipe, or no process has read the pipe for too
+// long. Sends nothing if the last server of the place is in another pid namespace: the line would
+// stay in the pipe until that server is back, and there the pid names another process.
+int send_patiently(const ServerLocation& place, const std::function<wire::Request()>& request) {
   const Instant start = Instant::now();
   for (;;) {
     const std::string why_not = why_no_pids(place.run_folder);
-    const PipeClient::Sent sent = why_not.empty() ? send() : PipeClient::Sent::kNoServer;
-    if (sent == PipeClient::Sent::kYes) {
-      client_messages::debug("sent to '{}'", pipe.path());
+    const Sent sent = why_not.empty() ? send_request(place.pipe, request()) : Sent::kNoServer;
+    if (sent == Sent::kYes) {
+      client_messages::debug("sent to '{}'", place.pipe);
       return kExitDone;
     }
-    const bool full = sent == PipeClient::Sent::kBusy;
+    const bool full = sent == Sent::kBusy;
     if (Instant::now() - start >= (full ? kPatienceWhenFull : kPatienceWithoutServer)) {
       if (full) {
         complain(fmt::format("the server does not read its pipe '{}': it was full for {}",
-                             pipe.path(), duration_text(kPatienceWhenFull)));
+                             place.pipe, duration_text(kPatienceWhenFull)));
         return kExitFailed;
       }
-      const std::string why = why_not.empty() ? pipe.why_no_server() : why_not;
-      complain(fmt::format("no timer server at '{}': {}", pipe.path(),
+      const std::string why = why_not.empty() ? why_no_reader(place.pipe) : why_not;
+      complain(fmt::format("no timer server at '{}': {}", place.pipe,
                            why.empty() ? "its process ended" : why));
       return kExitNoServer;
     }
@@ -148,16 +147,15 @@ int run_acquire(const AcquireArguments& options) {
     return exists ? kExitRefused : kExitFailed;
   }
   // The same holds for a drain. The check is as late as possible; a drain may still begin after it.
+  const std::string id = bounded_scope_name(valid_utf8(options.scope));
   if (const std::string why = why_no_new_scopes(target.place);
-      !why.empty() &&
-      !is_open(target.place, bounded_scope_name(valid_utf8(options.scope)), target.pid)) {
+      !why.empty() && !is_open(target.place, id, target.pid)) {
     complain(fmt::format("'{}' is not watched: {}", options.scope, why));
     return kExitRefused;
   }
-  const PipeClient pipe(target.place.pipe);
-  return send_patiently(target.place, pipe, [&] {
-    return pipe.acquire(
-        *options.after, options.scope,
+  return send_patiently(target.place, [&] {
+    return acquire_request(
+        *options.after, id,
         {.pid = target.pid, .signal = options.signal, .warn_after = options.warn_after});
   });
 }
@@ -168,9 +166,8 @@ int run_release(const AcquireArguments& options) {
     return *exit_code;
   }
   const Target& target = std::get<Target>(found);
-  const PipeClient pipe(target.place.pipe);
-  return send_patiently(target.place, pipe,
-                        [&] { return pipe.release(options.scope, target.pid); });
+  const std::string id = bounded_scope_name(valid_utf8(options.scope));
+  return send_patiently(target.place, [&] { return release_request(id, target.pid); });
 }
 
 void add_pid_option(CLI::App& app, AcquireArguments& options) {

@@ -10,7 +10,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filetimer/pipe_client.hpp>
 #include <filetimer/timer_client.hpp>
 #include <memory>
 #include <optional>
@@ -216,7 +215,7 @@ class ProcessScope {
   // another pid namespace, where the pid names another process.
   [[nodiscard]] bool send(const wire::Request& request) const {
     return why_no_pids(place_.run_folder).empty() &&
-           send_request(place_.pipe, request) == PipeClient::Sent::kYes;
+           send_request(place_.pipe, request) == Sent::kYes;
   }
 
   const ServerLocation& place_;

@@ -99,16 +99,14 @@ int with_place(const AskOptions& options,
   if (!timeout) {
     return failed(timeout.error().message, kExitUsage);
   }
-  int why_not = 0;
-  if (place.run_folder.empty() && has_reader(place.pipe, why_not)) {
-    return failed(fmt::format("the runtime directory of '{}' is not known, and answers come "
-                              "through it: expected --dir DIR",
-                              place.pipe),
-                  kExitUsage);
-  }
   if (place.run_folder.empty()) {
-    return failed(fmt::format("no timer server at '{}': {}", place.pipe, why_no_reader(why_not)),
-                  kExitNoServer);
+    const std::string why = why_no_reader(place.pipe);
+    return why.empty()
+               ? failed(fmt::format("the runtime directory of '{}' is not known, and answers come "
+                                    "through it: expected --dir DIR",
+                                    place.pipe),
+                        kExitUsage)
+               : failed(fmt::format("no timer server at '{}': {}", place.pipe, why), kExitNoServer);
   }
   try {
     return run(place, *timeout);

@@ -528,43 +528,42 @@ void OwnPage::wake() noexcept {
       board().incarnation.load(std::memory_order_seq_cst)) {
     return;
   }
-  const PipeClient::Sent sent = send_wake_up();
+  const Sent sent = send_wake_up();
   log_reader_change(sent);
-  if (sent == PipeClient::Sent::kYes) {
+  if (sent == Sent::kYes) {
     layout().header().wakes.fetch_add(1, std::memory_order_relaxed);
   }
 }
 
 // Without a reader no announcement is needed: a server that starts reads all pages first.
 void OwnPage::announce() noexcept {
-  const PipeClient::Sent sent = send_wake_up();
-  has_logged_no_reader_.store(sent == PipeClient::Sent::kNoServer,
+  const Sent sent = send_wake_up();
+  has_logged_no_reader_.store(sent == Sent::kNoServer,
                               std::memory_order_relaxed);  // by connect()
 }
 
-PipeClient::Sent OwnPage::send_wake_up() noexcept {
+Sent OwnPage::send_wake_up() noexcept {
   const std::uint64_t incarnation = board().incarnation.load(std::memory_order_seq_cst);
-  const PipeClient::Sent sent = send_line(pipe_, current_->hint);
-  if (sent == PipeClient::Sent::kNoServer) {
+  const Sent sent = send_line(pipe_, current_->hint);
+  if (sent == Sent::kNoServer) {
     dead_incarnation_.store(incarnation, std::memory_order_relaxed);
   }
   return sent;
 }
 
-void OwnPage::log_reader_change(PipeClient::Sent sent) noexcept {
+void OwnPage::log_reader_change(Sent sent) noexcept {
   constexpr auto kRelaxed = std::memory_order_relaxed;
-  if (sent == PipeClient::Sent::kNoServer && !has_logged_no_reader_.exchange(true, kRelaxed)) {
+  if (sent == Sent::kNoServer && !has_logged_no_reader_.exchange(true, kRelaxed)) {
     client_messages::warning(
         "no process reads '{}': scopes are not watched until a timer server is back", pipe_);
-  } else if (sent == PipeClient::Sent::kYes && has_logged_no_reader_.load(kRelaxed) &&
+  } else if (sent == Sent::kYes && has_logged_no_reader_.load(kRelaxed) &&
              has_logged_no_reader_.exchange(false, kRelaxed)) {
     client_messages::info("a timer server reads '{}' again", pipe_);
   }
 }
 
 bool OwnPage::is_watched() const noexcept {
-  int why_not = 0;
-  return has_board() && has_reader(pipe_, why_not);
+  return has_board() && has_reader(pipe_);
 }
 
 bool OwnPage::has_server() const {

@@ -146,8 +146,8 @@ class OwnPage final : public PageContext {
   SlotHandle* new_slot();
   bool take_idle_of_other_threads(const ThreadSlots& taker);
   void announce() noexcept;
-  PipeClient::Sent send_wake_up() noexcept;
-  void log_reader_change(PipeClient::Sent sent) noexcept;
+  Sent send_wake_up() noexcept;
+  void log_reader_change(Sent sent) noexcept;
 
   Status make_folders() const;
   void let_server_trace() noexcept;

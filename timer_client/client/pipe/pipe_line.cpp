@@ -8,13 +8,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <new>
 #include <system_error>
 
-#include "common/clock.hpp"
 #include "common/posix.hpp"
-#include "common/scope_name.hpp"
-#include "common/text.hpp"
 #include "timer_client/client/sigpipe_guard.hpp"
 
 namespace filetimer {
@@ -35,30 +31,23 @@ UniqueFd open_pipe(const std::string& path) {
   return fd;
 }
 
-PipeClient::Sent meaning_of(int error) {
+Sent meaning_of(int error) {
   switch (error) {
     case EAGAIN:  // these are errors of this process or the system, not of the server
     case EMFILE:
     case ENFILE:
     case ENOMEM:
-      return PipeClient::Sent::kBusy;
+      return Sent::kBusy;
     default:
-      return PipeClient::Sent::kNoServer;
+      return Sent::kNoServer;
   }
-}
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-double seconds_of(std::chrono::nanoseconds duration) {
-  return duration == std::chrono::nanoseconds::max()
-             ? kInfinity
-             : std::chrono::duration<double>(duration).count();
 }
 
 // Returns the Unix time that is `after` from now. Reads the monotonic clock first and rounds up, so
 // that the time between the two readings makes the deadline later, never earlier.
-double unix_time_in(std::chrono::nanoseconds after) {
-  if (after == std::chrono::nanoseconds::max()) {
+double unix_time_in(Duration after) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (after == kForever) {
     return kInfinity;
   }
   const auto nanoseconds = static_cast<double>(ClockReading::now().wall_ns + after.count());
@@ -67,7 +56,7 @@ double unix_time_in(std::chrono::nanoseconds after) {
 
 }  // namespace
 
-PipeClient::Sent send_line(const std::string& path, std::string_view line) noexcept {
+Sent send_line(const std::string& path, std::string_view line) noexcept {
   const UniqueFd fd = open_pipe(path);
   if (!fd) {
     return meaning_of(errno);
@@ -75,25 +64,28 @@ PipeClient::Sent send_line(const std::string& path, std::string_view line) noexc
   const SigpipeGuard guard;
   const ssize_t written = retry_eintr([&] { return ::write(fd.get(), line.data(), line.size()); });
   if (written >= 0) {
-    return PipeClient::Sent::kYes;
+    return Sent::kYes;
   }
-  const PipeClient::Sent meaning = meaning_of(errno);
+  const Sent meaning = meaning_of(errno);
   if (errno == EPIPE) {
     guard.consume();
   }
   return meaning;
 }
 
-bool has_reader(const std::string& path, int& error) noexcept {
-  if (open_pipe(path)) {
-    return true;
-  }
-  error = errno;
-  return false;
+Sent send_request(const std::string& path, const wire::Request& request) {
+  return send_line(path, wire::format(request));
 }
 
-std::string why_no_reader(int error) {
-  switch (error) {
+bool has_reader(const std::string& path) noexcept {
+  return static_cast<bool>(open_pipe(path));
+}
+
+std::string why_no_reader(const std::string& path) {
+  if (has_reader(path)) {
+    return {};
+  }
+  switch (const int error = errno) {
     case 0:
     case EISDIR:
       return "it is not a pipe";
@@ -110,13 +102,7 @@ std::string why_no_reader(int error) {
   }
 }
 
-// --- PipeClient ---
-
-PipeClient::Sent send_request(const std::string& pipe, const wire::Request& request) {
-  return send_line(pipe, wire::format(request));
-}
-
-wire::Request acquire_request(std::chrono::nanoseconds after, std::string_view scope_id,
+wire::Request acquire_request(Duration after, std::string_view scope_id,
                               const PipeTimerOptions& options) {
   wire::Request request;
   const pid_t self = ::getpid();
@@ -124,13 +110,12 @@ wire::Request acquire_request(std::chrono::nanoseconds after, std::string_view s
   request.scope_id = scope_id;
   request.expiration_time = unix_time_in(after);
   request.signal = options.signal;
-  request.x_timeout_s = seconds_of(after);
+  request.x_timeout_s = seconds_or_infinity(after);
   if (options.grace) {
-    const bool is_endless = *options.grace == std::chrono::nanoseconds::max();
-    request.x_grace_s = is_endless ? -1 : seconds_of(*options.grace);
+    request.x_grace_s = *options.grace == kForever ? -1 : in_seconds(*options.grace);
   }
   if (options.warn_after) {
-    request.x_soft_s = seconds_of(*options.warn_after);
+    request.x_soft_s = in_seconds(*options.warn_after);
   }
   if (request.pid == self) {
     request.x_tid = ::gettid();
@@ -145,32 +130,6 @@ wire::Request release_request(std::string_view scope_id, pid_t pid) {
   request.expiration_time = -1;
   request.signal = 0;
   return request;
-}
-
-PipeClient::Sent PipeClient::acquire(std::chrono::nanoseconds after, std::string_view name,
-                                     const PipeTimerOptions& options) const noexcept {
-  try {
-    // Made valid before it is cut, so that names that differ in the line differ for its reader,
-    // too.
-    const std::string id = bounded_scope_name(valid_utf8(name));
-    return send_request(path_, acquire_request(after, id, options));
-  } catch (const std::bad_alloc&) {
-    return Sent::kBusy;
-  }
-}
-
-PipeClient::Sent PipeClient::release(std::string_view name, pid_t pid) const noexcept {
-  try {
-    const std::string id = bounded_scope_name(valid_utf8(name));
-    return send_request(path_, release_request(id, pid));
-  } catch (const std::bad_alloc&) {
-    return Sent::kBusy;
-  }
-}
-
-std::string PipeClient::why_no_server() const {
-  int error = 0;
-  return has_reader(path_, error) ? std::string() : why_no_reader(error);
 }
 
 }  // namespace filetimer

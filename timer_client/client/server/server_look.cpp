@@ -112,13 +112,10 @@ std::string wait_for_server(const std::string& pipe, Duration timeout,
   const Instant until = Instant::now() + timeout;
   Duration pause = kFirstPause;
   for (;;) {
-    int error = 0;
-    if (has_reader(pipe, error)) {
-      return {};
-    }
+    std::string why = why_no_reader(pipe);
     const Duration left = until - Instant::now();
-    if (left <= Duration::zero()) {
-      return why_no_reader(error);
+    if (why.empty() || left <= Duration::zero()) {
+      return why;
     }
     std::this_thread::sleep_for(std::min(pause, left));
     if (while_waiting) {

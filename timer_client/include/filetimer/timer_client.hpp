@@ -72,8 +72,7 @@
 // $FILETIMER_LOG_LEVEL is error, warning, info or debug at connect(): one line a message,
 // "filetimer[PID] debug: ...", none for a scope. A line that cannot be written at once is dropped.
 //
-// A program that has only a request pipe, such as that of PyTorch's server, uses PipeClient
-// (pipe_client.hpp). Control requests, such as status and shutdown, are in admin.hpp.
+// Control requests, such as status and shutdown, are in admin.hpp.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstring>
 #include <filetimer/timer_client.hpp>
-#include <limits>
 
+#include "common/clock.hpp"
 #include "timer_client/python/native/errors.hpp"
 
 namespace filetimer::python {
@@ -175,9 +175,7 @@ Ref text_of(const std::string& text) {
 }
 
 Ref seconds_of(nanoseconds duration) {
-  return Ref(PyFloat_FromDouble(duration == kNoDeadline
-                                    ? std::numeric_limits<double>::infinity()
-                                    : static_cast<double>(duration.count()) / 1e9));
+  return Ref(PyFloat_FromDouble(seconds_or_infinity(duration)));
 }
 
 }  // namespace filetimer::python

@@ -1,4 +1,4 @@
-// Timers on a bare pipe.
+// Timers on the pipe.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -9,25 +9,32 @@
 #include <atomic>
 #include <cmath>
 #include <filesystem>
-#include <filetimer/pipe_client.hpp>
 #include <fstream>
 #include <thread>
 
 #include "common/clock.hpp"
 #include "common/limits.hpp"
+#include "common/scope_name.hpp"
+#include "common/text.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/timer_client/client_fixture.hpp"
 #include "timer_client/client/pipe/pipe_line.hpp"
 
 using namespace std::chrono_literals;
 using namespace filetimer;
-using Sent = PipeClient::Sent;
 
 namespace {
 
 // Returns the line of an acquire with these options.
 std::string acquire_line(const PipeTimerOptions& options) {
   return wire::format(acquire_request(1500ms, "step", options));
+}
+
+Sent acquire(const std::string& path, std::string_view name = "step") {
+  return send_request(path, acquire_request(1h, name));
+}
+Sent release(const std::string& path, std::string_view name = "step") {
+  return send_request(path, release_request(name));
 }
 
 }  // namespace
@@ -69,14 +76,13 @@ TEST_CASE("a grace, a warning and a signal are on the line of an acquire if they
 TEST_CASE("the longest name with the most escapes is cut and fits into one atomic write") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
-  const PipeClient client(pipe.path());
   for (const char byte : {'\x01', '\xff', '"', 'x'}) {
-    const std::string name(10'000, byte);
-    REQUIRE(client.acquire(1h, name) == Sent::kYes);
+    const std::string name = bounded_scope_name(valid_utf8(std::string(10'000, byte)));
+    REQUIRE(acquire(pipe.path(), name) == Sent::kYes);
     const testing::Line acquired = pipe.next();
     CHECK(acquired.text.size() < kMaxAtomicWrite);
     CHECK(acquired.scope_id.size() <= kMaxScopeNameBytes);
-    REQUIRE(client.release(name) == Sent::kYes);
+    REQUIRE(release(pipe.path(), name) == Sent::kYes);
     CHECK(pipe.next().scope_id == acquired.scope_id);
   }
 }
@@ -84,8 +90,7 @@ TEST_CASE("the longest name with the most escapes is cut and fits into one atomi
 TEST_CASE("a request arrives whole, and the pipe is not held open") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
-  const PipeClient client(pipe.path());
-  REQUIRE(client.acquire(30s, "step", {.pid = 4711}) == Sent::kYes);
+  REQUIRE(send_request(pipe.path(), acquire_request(30s, "step", {.pid = 4711})) == Sent::kYes);
   const auto line = pipe.next();
   CHECK(line.pid == 4711);
   CHECK(line.scope_id == "step");
@@ -99,26 +104,24 @@ TEST_CASE("a request arrives whole, and the pipe is not held open") {
 TEST_CASE("a missing server is distinguished from a full pipe") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
-  const PipeClient client(pipe.path());
   const auto bytes = pipe.fill();
-  CHECK(client.acquire(1h, "step") == Sent::kBusy);
+  CHECK(acquire(pipe.path()) == Sent::kBusy);
   pipe.drain(bytes);
-  CHECK(client.acquire(1h, "step") == Sent::kYes);
+  CHECK(acquire(pipe.path()) == Sent::kYes);
   pipe.close();
-  CHECK(client.acquire(1h, "step") == Sent::kNoServer);
-  CHECK(PipeClient(folder.path("nothing")).release("step") == Sent::kNoServer);
+  CHECK(acquire(pipe.path()) == Sent::kNoServer);
+  CHECK(release(folder.path("nothing")) == Sent::kNoServer);
 }
 
-TEST_CASE("why_no_server() returns one clear reason") {
+TEST_CASE("why no process reads a pipe is one clear reason") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
-  const auto why_not = [](const std::string& path) { return PipeClient(path).why_no_server(); };
-  CHECK(why_not(pipe.path()).empty());
+  CHECK(why_no_reader(pipe.path()).empty());
   pipe.close();
-  CHECK(why_not(pipe.path()) == "no process reads it");
-  CHECK(why_not(folder.path("nothing")) == "there is no such pipe");
-  CHECK(why_not(folder.path()) == "it is not a pipe");
-  CHECK(why_not("/dev/null") == "it is not a pipe");
+  CHECK(why_no_reader(pipe.path()) == "no process reads it");
+  CHECK(why_no_reader(folder.path("nothing")) == "there is no such pipe");
+  CHECK(why_no_reader(folder.path()) == "it is not a pipe");
+  CHECK(why_no_reader("/dev/null") == "it is not a pipe");
 }
 
 TEST_CASE("a pipe without permission counts as no server") {
@@ -128,16 +131,16 @@ TEST_CASE("a pipe without permission counts as no server") {
   if (::geteuid() == 0) {
     FILETIMER_SKIP("root may write to any pipe");
   }
-  CHECK(PipeClient(pipe.path()).why_no_server() == "no permission to write to it");
-  CHECK(PipeClient(pipe.path()).release("step") == Sent::kNoServer);
+  CHECK(why_no_reader(pipe.path()) == "no permission to write to it");
+  CHECK(release(pipe.path()) == Sent::kNoServer);
 }
 
 TEST_CASE("a regular file at the path is never written to") {
   const testing::TempFolder folder;
   const std::string path = folder.path("requests");
   std::ofstream(path) << "precious";
-  CHECK(PipeClient(path).acquire(1h, "step") == Sent::kNoServer);
-  CHECK(PipeClient(path).why_no_server() == "it is not a pipe");
+  CHECK(acquire(path) == Sent::kNoServer);
+  CHECK(why_no_reader(path) == "it is not a pipe");
   CHECK(std::filesystem::file_size(path) == 8);
 }
 
@@ -146,7 +149,6 @@ TEST_CASE("a reader that closes the pipe between open and write raises no SIGPIP
   // with a reader that opens and closes the pipe.
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
-  const PipeClient client(pipe.path());
   std::atomic<bool> done = false;
   std::thread flapping([&] {
     while (!done) {
@@ -155,7 +157,7 @@ TEST_CASE("a reader that closes the pipe between open and write raises no SIGPIP
     }
   });
   for (int i = 0; i < 20'000; ++i) {
-    client.acquire(1h, "step");
+    acquire(pipe.path());
   }
   done = true;
   flapping.join();
