@@ -25,18 +25,16 @@ constexpr std::chrono::milliseconds kPause{2};
 
 // Operations of some nanoseconds in one batch.
 constexpr int kLongBatch = 5000;
-constexpr double kTargetPlain = 1.6;    // clock reads
-constexpr double kTargetCounted = 3.0;  // clock reads
-constexpr double kTargetWrite = 8;      // times faster than one pipe write
-constexpr double kTargetTorch = 1000;   // times faster than PyTorch's expires()
+constexpr double kTargetReads = 3.0;   // clock reads
+constexpr double kTargetWrite = 8;     // times faster than one pipe write
+constexpr double kTargetTorch = 1000;  // times faster than PyTorch's expires()
 
 // Nanoseconds for each operation, medians of interleaved batches.
 struct Costs {
   double clock = 0;
   double write = 0;  // of one line to a pipe
   double line_scope = 0;
-  double plain_scope = 0;
-  double counted_scope = 0;
+  double named_scope = 0;
   double unnamed_scope = 0;
   double beat = 0;  // of a heartbeat
 };
@@ -50,13 +48,6 @@ double ns_of_one(int batch, Work&& work) {
   return static_cast<double>((Instant::now() - begin).count()) / batch;
 }
 
-TimerClient connect_by_page(const std::string& dir, bool statistics) {
-  ConnectOptions options;
-  options.dir = dir;
-  options.statistics = statistics;
-  return TimerClient::connect(std::move(options));
-}
-
 // Runs in a child, because the server refuses to watch the process that started it.
 Costs measure_costs(const ServerUnderTest& server, const std::string& dir, int batches) {
   Pipe bare = make_pipe();
@@ -66,27 +57,24 @@ Costs measure_costs(const ServerUnderTest& server, const std::string& dir, int b
     while (::read(bare.read.get(), bytes, sizeof bytes) > 0) {
     }
   });
-  TimerClient plain = connect_by_page(dir, false);
-  TimerClient counted = connect_by_page(dir, true);
+  ConnectOptions options;
+  options.dir = dir;
+  TimerClient client = TimerClient::connect(std::move(options));
   const std::string acquire = acquire_line(::getpid(), "forward", far_deadline());
-  const auto scope_of = [](TimerClient& client) {
-    return [&client] { const auto scope = client.expires(std::chrono::hours(1), "forward"); };
-  };
   const auto read_clock = [] { (void)Instant::now(); };
   Samples clock;
   Samples writes;
   Samples line_scopes;
-  Samples plain_scopes;
-  Samples counted_scopes;
+  Samples named_scopes;
   Samples unnamed_scopes;
   Samples beats;
-  TimerHeartbeat heart = plain.heartbeat(std::chrono::hours(1), "loop");
+  TimerHeartbeat heart = client.heartbeat(std::chrono::hours(1), "loop");
   for (int i = 0; i < batches; ++i) {
     clock.add(ns_of_one(kLongBatch, read_clock));
-    plain_scopes.add(ns_of_one(kLongBatch, scope_of(plain)));
-    counted_scopes.add(ns_of_one(kLongBatch, scope_of(counted)));
+    named_scopes.add(ns_of_one(
+        kLongBatch, [&] { const auto scope = client.expires(std::chrono::hours(1), "forward"); }));
     unnamed_scopes.add(
-        ns_of_one(kLongBatch, [&] { const auto scope = plain.expires(std::chrono::hours(1)); }));
+        ns_of_one(kLongBatch, [&] { const auto scope = client.expires(std::chrono::hours(1)); }));
     beats.add(ns_of_one(kLongBatch, [&] { heart.beat(); }));
     writes.add(
         ns_of_one(kBatch, [&] { write_all(bare.write.get(), acquire.data(), acquire.size()); }));
@@ -100,8 +88,7 @@ Costs measure_costs(const ServerUnderTest& server, const std::string& dir, int b
   return {.clock = clock.median(),
           .write = writes.median(),
           .line_scope = line_scopes.median(),
-          .plain_scope = plain_scopes.median(),
-          .counted_scope = counted_scopes.median(),
+          .named_scope = named_scopes.median(),
           .unnamed_scope = unnamed_scopes.median(),
           .beat = beats.median()};
 }
@@ -109,35 +96,27 @@ Costs measure_costs(const ServerUnderTest& server, const std::string& dir, int b
 void report_pages(const Costs& costs, Report& report) {
   report.section("a scope on the worker's page against the clock",
                  "clock_gettime(CLOCK_MONOTONIC)");
-  report.add({.measure = "filetimer::client, page, without statistics",
+  report.add({.measure = "filetimer::client, page, named scope",
               .unit = "ns",
-              .value = costs.plain_scope,
+              .value = costs.named_scope,
               .base = costs.clock,
-              .target = Target::ratio_at_most(kTargetPlain)});
+              .target = Target::ratio_at_most(kTargetReads)});
   report.add({.measure = "filetimer::client, page, default scope",
               .unit = "ns",
               .value = costs.unnamed_scope,
               .base = costs.clock});
-  report.add({.measure = "filetimer::client, page, with statistics",
-              .unit = "ns",
-              .value = costs.counted_scope,
-              .base = costs.clock,
-              .target = Target::ratio_at_most(kTargetCounted)});
   report.add({.measure = "filetimer::client, page, one beat of a heartbeat",
               .unit = "ns",
               .value = costs.beat,
               .base = costs.clock,
-              .target = Target::ratio_at_most(kTargetPlain)});
+              .target = Target::ratio_at_most(kTargetReads)});
   report.section("the same against one line to a pipe, times faster", "one bare pipe write");
-  for (const auto& [name, scope] :
-       {std::pair("without", costs.plain_scope), std::pair("with", costs.counted_scope)}) {
-    report.add({.measure = fmt::format("filetimer::client, page, {} statistics", name),
-                .unit = "ns",
-                .value = scope,
-                .base = costs.write,
-                .ratio = costs.write / scope,
-                .target = Target::ratio_at_least(kTargetWrite)});
-  }
+  report.add({.measure = "filetimer::client, page, named scope",
+              .unit = "ns",
+              .value = costs.named_scope,
+              .base = costs.write,
+              .ratio = costs.write / costs.named_scope,
+              .target = Target::ratio_at_least(kTargetWrite)});
 }
 
 }  // namespace
@@ -184,19 +163,17 @@ void measure_client(const Plan& plan, Report& report) {
   report_pages(costs, report);
   if (torch_cost) {
     report.section("the same against PyTorch's, times faster", "PyTorch's expires()");
-    // PyTorch's timer counts nothing; with statistics ours does more.
-    const auto row = [&](const char* name, double scope_ns, double torch_us, Target target) {
+    // PyTorch's timer counts nothing; ours does more.
+    const auto row = [&](const char* name, double scope_ns, double torch_us) {
       report.add({.measure = fmt::format("filetimer::client, page, {}", name),
                   .unit = "us",
                   .value = scope_ns / 1000,
                   .base = torch_us,
                   .ratio = torch_us * 1000 / scope_ns,
-                  .target = target});
+                  .target = Target::ratio_at_least(kTargetTorch)});
     };
-    const Target target = Target::ratio_at_least(kTargetTorch);
-    row("named scope", costs.plain_scope, torch_cost->named_us, target);
-    row("default scope", costs.unnamed_scope, torch_cost->default_us, target);
-    row("named scope, with statistics", costs.counted_scope, torch_cost->named_us, {});
+    row("named scope", costs.named_scope, torch_cost->named_us);
+    row("default scope", costs.unnamed_scope, torch_cost->default_us);
   }
 }
 

@@ -65,13 +65,12 @@ void measure_python(const Plan& plan, Report& report) {
   const std::string dir = plan.memory_dir + "/python";
   ServerUnderTest server(plan.server, dir);
   double noop = 0;
-  double counted = 0;
-  double plain = 0;
+  double prepared = 0;
   double single = 0;
   double named = 0;
   double unnamed = 0;
-  output_of({"scopes", dir, std::to_string(plan.python_batches)}) >> noop >> counted >> plain >>
-      single >> named >> unnamed;
+  output_of({"scopes", dir, std::to_string(plan.python_batches)}) >> noop >> prepared >> single >>
+      named >> unnamed;
   if (const LastWords words = server.stop(); words.rejected != 0 || unnamed <= 0) {
     report.fault("the Python package could not be measured, or was rejected");
   }
@@ -83,8 +82,7 @@ void measure_python(const Plan& plan, Report& report) {
                 .base = noop / 1000,
                 .target = target});
   };
-  row("with scope, prepared", counted, Target::ratio_at_most(kTargetScope));
-  row("with scope, prepared, without statistics", plain, Target::ratio_at_most(kTargetScope));
+  row("with scope, prepared", prepared, Target::ratio_at_most(kTargetScope));
   row("one entry of it, with two looks at the clock, p50", single,
       Target::value_at_most(kTargetScopeUs));
   row("with filetimer.expires(30, \"x\")", named, Target::value_at_most(kTargetExpiresUs));

@@ -2,8 +2,8 @@
 """The cost of a scope in Python, for filetimer_bench.
 
 python_scopes.py PATHS scopes DIR BATCHES  prints nanoseconds, medians of batches that took turns:
-    an empty context of C's, a prepared Scope with and without statistics, the 50th percentile of
-    single entries of that, expires() with a name and with the caller's line
+    an empty context of C's, a prepared Scope, the 50th percentile of single entries of that,
+    expires() with a name and with the caller's line
 python_scopes.py PATHS import              prints what `import filetimer` took: ms, KiB of memory
 PATHS: where the modules are, joined by colons.
 """
@@ -35,9 +35,7 @@ def scopes(folder, batches):
     import noop_context
 
     filetimer.configure(folder)
-    plain_client = filetimer.Client(folder, statistics=False)
-    counted = filetimer.Scope(3600, "forward")
-    plain = filetimer.Scope(3600, "forward", client=plain_client)
+    scope = filetimer.Scope(3600, "forward")
     clock = time.perf_counter_ns
     expires = filetimer.expires
 
@@ -64,7 +62,7 @@ def scopes(folder, batches):
                 pass
         return clock() - begin
 
-    kinds = (entered(noop_context.context), entered(counted), entered(plain), named, unnamed)
+    kinds = (entered(noop_context.context), entered(scope), named, unnamed)
     taken = [[] for _ in kinds]
     singles = []
     for _ in range(batches):
@@ -72,11 +70,11 @@ def scopes(folder, batches):
             samples.append(run() / BATCH)
         for _ in range(200):  # one by one, with a look at the clock on both sides
             begin = clock()
-            with counted:
+            with scope:
                 pass
             singles.append(clock() - begin)
-    noop, with_statistics, without, with_name, without_name = map(statistics.median, taken)
-    print(noop, with_statistics, without, statistics.median(singles), with_name, without_name)
+    noop, prepared, with_name, without_name = map(statistics.median, taken)
+    print(noop, prepared, statistics.median(singles), with_name, without_name)
 
 
 if __name__ == "__main__":

@@ -298,7 +298,7 @@ inline grow_slot_count() {
 
 /* Nothing of what comes before the deadline can be seen while the slot is free, but for the number
  * of slots, which says as much as it did as long as the slot is free. So it is one step.
- * code: timer_client/client/page/own_page.cpp OwnPage::claim b27e4766
+ * code: timer_client/client/page/own_page.cpp OwnPage::claim f108c6e9
  * code: timer_client/client/page/own_page.cpp OwnPage::slot_for 97592c10
  * code: timer_client/client/page/own_page.cpp OwnPage::slot_from_pool 28937d20
  * code: timer_client/client/page/own_page.cpp OwnPage::new_slot dc40e893
@@ -338,10 +338,9 @@ inline leave() {
   worker_at[w] = IDLE
 }
 
-/* release_scope(), release_counted(), try_release(): a look and an exchange, until the exchange
- * succeeds or the word is no longer open. Only the last round has an effect, so it is one step.
- * code: timer_client/client/page/page_scope.hpp release_scope d08832f9
- * code: timer_client/client/page/page_scope.cpp release_counted dbd62e96
+/* release_scope(), try_release(): a look and an exchange, until the exchange succeeds or the word is
+ * no longer open. Only the last round has an effect, so it is one step.
+ * code: timer_client/client/page/page_scope.cpp release_scope e63b95a0
  * code: common/wake_protocol.hpp try_release 402006e2 */
 inline release_scope(s) {
   slot = s;
@@ -370,7 +369,7 @@ inline free_by_release() {
 }
 
 /* renew_scope(), try_renew() (a): likewise.
- * code: timer_client/client/page/page_scope.hpp renew_scope e01374f0
+ * code: timer_client/client/page/page_scope.hpp renew_scope dd71ef43
  * code: common/wake_protocol.hpp try_renew 1bd9d94f */
 inline renew_scope(s) {
   renewed++;
@@ -395,8 +394,8 @@ active [WORKERS] proctype Worker() {
 end:
   do
   /* OwnPage::make(), PageFile::create(); OwnPage::announce() follows
-   * code: timer_client/client/page/own_page.cpp OwnPage::make e70325b0
-   * code: timer_client/client/page/page_file.cpp PageFile::create 16ae9667
+   * code: timer_client/client/page/own_page.cpp OwnPage::make c8cd8b88
+   * code: timer_client/client/page/page_file.cpp PageFile::create 297ea93f
    * code: timer_client/client/page/own_page.cpp OwnPage::announce 6fa50445 */
   :: d_step { worker_at[w] == MAKE_PAGE -> is_page[w] = true; worker_at[w] = READ_INCARNATION }
 
@@ -855,7 +854,7 @@ active proctype Clock() {
  * code: common/wake_protocol.hpp is_idle_watch f702a1ee
  * code: timer_client/client/page/page_scope.hpp times_of 8d3bcbca
  * code: timer_client/client/page/page_scope.hpp counted_from 9dd354c6
- * code: timer_client/client/page/page_scope.cpp statistics_of 7f47875c
+ * code: timer_client/client/page/page_scope.cpp statistics_of acc261b8
  * code: timer_client/client/page/page_scope.cpp must_wake_paused b4ecfcf8
  * code: timer_client/client/page/page_scope.cpp set_flags 55269f38
  * code: timer_client/client/page/page_scope.cpp replaced_renewal 391f2827

@@ -62,7 +62,7 @@ class Arguments(ServerCase):
 
     def setUp(self):
         super().setUp()
-        self.client = self.configure(statistics=False)
+        self.client = self.configure()
 
     def test_any_name(self):
         @bounded

@@ -36,7 +36,7 @@ bool Worker::look() {
     if (board &&
         (page_ == nullptr || page_->is_broken() || board->identity() != page_->identity())) {
       auto* const next = new OwnPage(std::move(*board), dir_, dir_ + "/requests");
-      if (next->make(false, false)) {
+      if (next->make(false)) {
         if (page_ != nullptr) {
           page_->continue_on(*next);
         }
@@ -60,7 +60,7 @@ PageScope Worker::open(std::string_view name, const Terms& terms) {
   while (page_ != nullptr || look()) {
     OwnPage& page = *page_;
     const bool is_closed = page.board().announcement.load() != 0;
-    SlotHandle* const slot = is_closed ? nullptr : page.claim(ScopeKey::of_name(name, false));
+    SlotHandle* const slot = is_closed ? nullptr : page.claim(ScopeKey::of_name(name));
     if (slot == nullptr) {
       break;
     }
@@ -72,6 +72,7 @@ PageScope Worker::open(std::string_view name, const Terms& terms) {
       }
       return scope;
     }
+    slot->statistics = nullptr;  // it is counted on the new page
     release_scope(*slot, scope.number);
   }
   return {};

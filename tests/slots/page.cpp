@@ -68,10 +68,9 @@ class Hand {
 
 class PageMachine final : public Machine {
  public:
-  explicit PageMachine(unsigned variant)
-      : Machine(variant, false), has_statistics_(variant % 2 == 0) {
+  explicit PageMachine(unsigned variant) : Machine(variant, false) {
     start_server();
-    client_.emplace(server_->connect(has_statistics_));
+    client_.emplace(server_->connect());
     for (auto& hand : hands_) {
       hand = std::make_unique<Hand>();
     }
@@ -121,7 +120,6 @@ class PageMachine final : public Machine {
       fork(key == 1);
     } else if (name == "idle" && !idle_client_ && is_alive_ && !model_.is_made_again) {
       ConnectOptions options = server_->options();
-      options.statistics = has_statistics_;
       options.idle_timeout = hours(key);
       is_announced_ = server_->board().next_wake > (Instant::now() + hours(key)).ns;
       idle_client_.emplace(TimerClient::connect(std::move(options)));
@@ -456,7 +454,7 @@ class PageMachine final : public Machine {
     for (const auto& old : old_pages_) {
       expect(!old || old->watched_count() == 0, "a scope is open on an old page");
     }
-    if (page_ && has_statistics_) {
+    if (page_) {
       StatisticsByName sums;
       page_->add_statistics(sums);
       for (const auto& [name, count] : released_) {
@@ -468,7 +466,6 @@ class PageMachine final : public Machine {
 
   const std::string dir_ = folder_.path("run");
   testing::FakeServer* server_ = nullptr;  // never destroyed: the process ends
-  const bool has_statistics_;
   std::array<std::unique_ptr<Hand>, kThreads - 1> hands_;
   std::optional<TimerClient> client_;
   std::optional<TimerClient> idle_client_;

@@ -62,14 +62,11 @@ ConnectOptions FakeServer::options() const {
   ConnectOptions options;
   options.dir = dir_;
   options.missing = ConnectOptions::Missing::kRaise;
-  options.statistics = false;
   return options;
 }
 
-TimerClient FakeServer::connect(bool statistics) const {
-  ConnectOptions chosen = options();
-  chosen.statistics = statistics;
-  return TimerClient::connect(std::move(chosen));
+TimerClient FakeServer::connect() const {
+  return TimerClient::connect(options());
 }
 
 std::vector<std::string> FakeServer::page_names() const {

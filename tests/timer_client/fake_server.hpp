@@ -36,7 +36,7 @@ class FakeServer {
   void looks_in(Duration time) const;
 
   [[nodiscard]] ConnectOptions options() const;
-  [[nodiscard]] TimerClient connect(bool statistics = false) const;
+  [[nodiscard]] TimerClient connect() const;
 
   // Returns the names of the files in `scopes`, also those that begin with a dot.
   [[nodiscard]] std::vector<std::string> page_names() const;

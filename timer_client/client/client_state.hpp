@@ -33,8 +33,7 @@ inline TimerScope::TimerScope(SlotHandle& slot) noexcept
       fork_count_(fork_watch::count()) {}
 
 struct TimerClient::State {
-  State(OwnPage& its_page, bool counts)
-      : has_statistics(counts), first_page_(its_page), page_(&its_page) {}
+  explicit State(OwnPage& its_page) : first_page_(its_page), page_(&its_page) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   // Ends the idle timeout of this client.
@@ -93,7 +92,6 @@ struct TimerClient::State {
   // the scope any more, opens the scope again on the successor of the page.
   void after_opening(TimerScope& scope, unsigned todo_next, ScopeKey key, const PageTerms& terms);
 
-  const bool has_statistics;
   std::atomic<bool> has_said_limit = false;  // that more scopes than the limit are not watched
   // Names of scopes that were opened with a first timeout, in the process `begun_in`.
   std::unordered_set<std::string> begun;

@@ -87,7 +87,7 @@ OwnPage& ProcessPages::look_again(OwnPage& page) noexcept {
     if (&next == &page || !next.has_board()) {
       return page;
     }
-    if (const Status made = next.make(page.keeps_statistics(), page.allows_tracing()); !made) {
+    if (const Status made = next.make(page.allows_tracing()); !made) {
       return page;
     }
     client_messages::info(

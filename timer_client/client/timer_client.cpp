@@ -89,7 +89,7 @@ TimerClient::TimerClient(std::shared_ptr<State> state) : state_(std::move(state)
 const std::shared_ptr<TimerClient::State>& TimerClient::inactive_state() {
   static const std::shared_ptr<State>& state = *new std::shared_ptr<State>([] {
     const auto held = ProcessLock::instance().lock();
-    return std::make_shared<State>(ProcessPages::instance().inactive_page(), false);
+    return std::make_shared<State>(ProcessPages::instance().inactive_page());
   }());
   return state;
 }
@@ -127,7 +127,7 @@ TimerClient TimerClient::connect(ConnectOptions options) {
       page.replace_timeouts(ProcessPages::instance().keep(std::move(*timeouts)));
     }
     if (made) {
-      made = page.make(options.statistics, options.stacks);
+      made = page.make(options.stacks);
     }
     if (!made && must_be_there) {
       throw TimerError(made.error().message);
@@ -137,7 +137,7 @@ TimerClient TimerClient::connect(ConnectOptions options) {
     } else if (!page.has_server()) {
       remove_abandoned_pages(page.pages_folder());
     }
-    state = std::make_shared<State>(page, options.statistics);
+    state = std::make_shared<State>(page);
     const Duration idle = options.idle_timeout.value();
     const bool is_idleness_watched =
         idle == Duration::zero() || (page.is_made() && page.watch_idleness(idle, state.get()));
@@ -174,8 +174,7 @@ TimerScope TimerClient::expires(Timeout timeout, std::string_view name, const Sc
                                 const char* file, int line) {
   const Duration after = timeout.value();
   State& state = *state_;
-  const auto key = name.empty() ? ScopeKey::of_line(file, line, state.has_statistics)
-                                : ScopeKey::of_name(name, state.has_statistics);
+  const ScopeKey key = name.empty() ? ScopeKey::of_line(file, line) : ScopeKey::of_name(name);
   if (is_timeout(after) && is_signal(options.signal) && is_grace(options.grace) &&
       is_common(options) && !state.is_closed()) [[likely]] {
     if (SlotHandle* const handle = state.claim(key)) [[likely]] {
@@ -238,9 +237,7 @@ TimerHeartbeat TimerClient::heartbeat(Timeout timeout, std::string_view name,
   if (state_->page().replaced_timeouts() == nullptr) {
     return {expires(first, name, of_scope, file, line), timeout};
   }
-  const bool counts = state_->has_statistics;
-  const auto key =
-      name.empty() ? ScopeKey::of_line(file, line, counts) : ScopeKey::of_name(name, counts);
+  const ScopeKey key = name.empty() ? ScopeKey::of_line(file, line) : ScopeKey::of_name(name);
   return {expires_otherwise(first.value(), key, of_scope,
                             options.first_timeout ? Opening::kFirst : Opening::kHeartbeat),
           timeout};

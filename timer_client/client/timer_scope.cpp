@@ -59,7 +59,7 @@ void TimerScope::follow_page(std::chrono::nanoseconds after) {
     // Another thread may bind the slot to another name meanwhile, if the page was cut short.
     const bool is_own = t_slots != nullptr && old.owner.load(std::memory_order_relaxed) == t_slots;
     const std::string name = read_name(old.page->layout().name(old.index));
-    handle = page.claim(is_own ? old.key() : ScopeKey::of_name(name, old.statistics != nullptr));
+    handle = page.claim(is_own ? old.key() : ScopeKey::of_name(name));
   }
   if (handle == nullptr) {
     return;

@@ -100,7 +100,7 @@ TEST_CASE("a client with Missing::kIgnore works without room for its page") {
 
 TEST_CASE("scopes for which the page cannot grow are not watched, and others are") {
   on_a_small_disk([](FakeServer& server) {
-    auto client = server.connect(true);
+    auto client = server.connect();
     server.pipe().next();
     if (!fill(server, 0)) {
       return 1;

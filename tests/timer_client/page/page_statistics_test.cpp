@@ -122,7 +122,7 @@ TEST_CASE("the times of ended scopes are consistent and in order while further s
 
 TEST_CASE("each name has an entry with its scopes, their timeout and their smallest margin") {
   FakeServer server;
-  auto client = server.connect(true);
+  auto client = server.connect();
   const PageLayout page = server.page();
   for (int i = 0; i < 10; ++i) {
     auto scope = client.expires(1h, "short");
@@ -145,23 +145,9 @@ TEST_CASE("each name has an entry with its scopes, their timeout and their small
   CHECK(of(page, "late").smallest_margin_ns < 0);
 }
 
-TEST_CASE(
-    "a client without statistics counts nothing, whatever other clients of the process choose") {
-  FakeServer server;
-  auto plain = server.connect(false);
-  { auto scope = plain.expires(1h, "step"); }
-  CHECK((server.page().header().flags & page_flag::kStatistics) == 0);
-  CHECK(statistics_in_use(server.page()) == 0);
-  auto counting = server.connect(true);
-  CHECK((server.page().header().flags & page_flag::kStatistics) != 0);
-  { auto scope = counting.expires(1h, "step"); }
-  { auto scope = plain.expires(1h, "step"); }
-  CHECK(of(server.page(), "step").count == 1);
-}
-
 TEST_CASE("names beyond the last entry are not counted, those that have one are") {
   FakeServer server;
-  auto client = server.connect(true);
+  auto client = server.connect();
   const PageLayout page = server.page();
   for (std::size_t i = 0; i < kMaxStatistics + 10; ++i) {
     auto scope = client.expires(1h, "name " + std::to_string(i));

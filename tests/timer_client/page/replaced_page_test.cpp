@@ -134,16 +134,6 @@ TEST_CASE("the end of a client ends the job's scope on the page that was replace
   CHECK(!has_slot(page, "job"));
 }
 
-TEST_CASE("the new page has statistics if any client of the process asked for them") {
-  MadeAgain server;
-  auto asks = server.before->connect(true);
-  auto other = server.before->connect(false);
-  server.make_again();
-  open_later(other);
-  REQUIRE(server.has_page());
-  CHECK((server.after->page().header().flags & page_flag::kStatistics) != 0);
-}
-
 TEST_CASE("a file of timeouts counts on the new page, too") {
   MadeAgain server;
   ConnectOptions options = server.before->options();

@@ -90,15 +90,13 @@ TEST_CASE("scopes on the page allocate nothing") {
   if (kIsSanitized) {
     FILETIMER_SKIP("the sanitizer brings an allocator of its own");
   }
-  for (const bool statistics : {false, true}) {
-    FakeServer server;
-    auto client = server.connect(statistics);
-    enter_and_leave(client);
-    const std::size_t before = t_allocations;
-    CHECK(before > 0);
-    enter_and_leave(client);
-    CHECK(t_allocations == before);
-  }
+  FakeServer server;
+  auto client = server.connect();
+  enter_and_leave(client);
+  const std::size_t before = t_allocations;
+  CHECK(before > 0);
+  enter_and_leave(client);
+  CHECK(t_allocations == before);
 }
 
 TEST_CASE("a scope that cannot be opened without memory does not change its thread's slots") {
@@ -106,7 +104,7 @@ TEST_CASE("a scope that cannot be opened without memory does not change its thre
     FILETIMER_SKIP("the sanitizer brings an allocator of its own");
   }
   FakeServer server;
-  auto client = server.connect(true);
+  auto client = server.connect();
   std::vector<std::string> names;
   for (std::size_t i = 0; i < kMaxIdleSlots; ++i) {  // enough to rebind one to another name
     names.push_back(std::string(20, 'a') + std::to_string(i));
@@ -145,7 +143,7 @@ TEST_CASE("where an allocation fails no slot is lost, and a thread can end") {
   }
   constexpr std::size_t kOpen = 20;
   FakeServer server;
-  auto client = server.connect(true);
+  auto client = server.connect();
   std::vector<TimerScope> open;
   open.reserve(kOpen);
   while (open.size() < kOpen) {
@@ -174,21 +172,19 @@ TEST_CASE("scopes on the page make no system call") {
   if (kIsSanitized) {
     FILETIMER_SKIP("the sanitizer makes system calls of its own");
   }
-  for (const bool statistics : {false, true}) {
-    FakeServer server;
-    constexpr int kSkipped = 77;
-    const int code = in_child([&] {
-      auto client = server.connect(statistics);
-      enter_and_leave(client);
-      if (!forbid_system_calls()) {
-        return kSkipped;
-      }
-      enter_and_leave(client);
-      ::_exit(0);  // skips the client's destructor, which may close files
-    });
-    if (code == kSkipped) {
-      FILETIMER_SKIP("no seccomp here");
+  FakeServer server;
+  constexpr int kSkipped = 77;
+  const int code = in_child([&] {
+    auto client = server.connect();
+    enter_and_leave(client);
+    if (!forbid_system_calls()) {
+      return kSkipped;
     }
-    CHECK(code == 0);
+    enter_and_leave(client);
+    ::_exit(0);  // skips the client's destructor, which may close files
+  });
+  if (code == kSkipped) {
+    FILETIMER_SKIP("no seccomp here");
   }
+  CHECK(code == 0);
 }

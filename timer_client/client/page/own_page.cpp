@@ -93,23 +93,19 @@ OwnPage::OwnPage(BoardView board, std::string dir, std::string pipe)
       pages_folder_(fmt::format("{}/{}", dir_, kPagesName)),
       pipe_(std::move(pipe)) {}
 
-Status OwnPage::make(bool with_statistics, bool allow_tracing) {
-  with_statistics_ |= with_statistics;
+Status OwnPage::make(bool allow_tracing) {
   allows_tracing_ |= allow_tracing;
   let_server_trace();
   if (current_) {
-    if (with_statistics) {
-      layout().header().flags.fetch_or(page_flag::kStatistics, std::memory_order_relaxed);
-    }
     return {};
   }
   if (!has_board()) {
     return failure(fmt::format("there is no status page in '{}'", dir_));
   }
-  auto file = PageFile::create(pages_folder_, with_statistics_);
+  auto file = PageFile::create(pages_folder_);
   if (!file && file.error().errno_value == ENOENT) {
     FILETIMER_TRY(make_folders());
-    file = PageFile::create(pages_folder_, with_statistics_);
+    file = PageFile::create(pages_folder_);
   }
   FILETIMER_TRY(file);
   auto page = std::make_unique<Page>();
@@ -213,7 +209,7 @@ SlotHandle* OwnPage::claim(ScopeKey key) {
     if (Instant::now() < next_creation_) {
       return nullptr;
     }
-    if (const Status made = make(with_statistics_, allows_tracing_); !made) {
+    if (const Status made = make(allows_tracing_); !made) {
       if (next_creation_ == Instant{}) {  // warn once, not each second
         client_messages::warning("no scope page, scopes are not watched: {}", made.error().message);
       }
@@ -225,7 +221,7 @@ SlotHandle* OwnPage::claim(ScopeKey key) {
   SlotHandle* handle = slots.find_bound(key);
   if (handle == nullptr) {
     const std::string shown = shown_name(key);
-    SlotStatistics* const entry = key.is_counted() ? statistics_for(slots, shown) : nullptr;
+    SlotStatistics* const entry = statistics_for(slots, shown);
     handle = slot_for(slots);
     if (handle == nullptr) {
       return nullptr;

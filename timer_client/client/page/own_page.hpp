@@ -41,7 +41,7 @@ class OwnPage final : public PageContext {
 
   // Makes the page file if this process has none yet, and announces it. Fails without a status
   // page.
-  Status make(bool with_statistics, bool allow_tracing);
+  Status make(bool allow_tracing);
   // Returns a slot in which this thread can open a scope. The slot is bound to `key`, and no other
   // thread takes it while this thread is_entering. Null: kMaxScopesPerWorker scopes are open (see
   // has_all_slots()), the disk is full, or the page cannot be made. May throw std::bad_alloc.
@@ -73,7 +73,6 @@ class OwnPage final : public PageContext {
   void continue_on(OwnPage& next) noexcept;
   // Returns whether a thread is in a paused region, whose scopes must stay on one page.
   [[nodiscard]] bool is_any_thread_suspended() const noexcept;
-  [[nodiscard]] bool keeps_statistics() const { return with_statistics_; }
   [[nodiscard]] bool allows_tracing() const { return allows_tracing_; }
   // Returns whether the page has as many slots as it may have: if claim() returns null, all are
   // open.
@@ -161,7 +160,6 @@ class OwnPage final : public PageContext {
   const std::string pipe_;
   std::unique_ptr<Page> current_;
   std::unique_ptr<Page> inherited_;
-  bool with_statistics_ = false;
   bool allows_tracing_ = false;
   static constexpr std::uint64_t kNoIncarnation = ~std::uint64_t{0};
   std::uint64_t tracing_incarnation_ = kNoIncarnation;  // of the server that may trace this process

@@ -59,7 +59,7 @@ int allocate(int fd, std::size_t begin, std::size_t bytes) {
 
 // Makes the file, with room for its header and the first slots, names and statistics. Closes its
 // descriptor before the file is locked.
-Status make_file(const std::string& path, bool with_statistics) {
+Status make_file(const std::string& path) {
   const UniqueFd fd(retry_eintr(
       [&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600); }));
   if (!fd) {
@@ -67,7 +67,7 @@ Status make_file(const std::string& path, bool with_statistics) {
   }
   int error = ::ftruncate(fd.get(), static_cast<off_t>(kPageBytes)) != 0 ? errno : 0;
   for (const std::size_t begin : {std::size_t{0}, kNamesAt, kStatisticsAt}) {
-    if (error == 0 && (begin != kStatisticsAt || with_statistics)) {
+    if (error == 0) {
       error = allocate(fd.get(), begin, kMemoryPage);
     }
   }
@@ -78,8 +78,8 @@ Status make_file(const std::string& path, bool with_statistics) {
   return {};
 }
 
-void fill_in(PageHeader& header, bool with_statistics) {
-  begin_page(header, with_statistics ? page_flag::kStatistics : 0);
+void fill_in(PageHeader& header) {
+  begin_page(header, page_flag::kStatistics);
   header.pid = ::getpid();
   if (const auto self = read_stat("/proc/self")) {
     header.start_time = self->start_time;
@@ -114,11 +114,11 @@ bool is_abandoned(const std::string& path) {
 
 }  // namespace
 
-Result<PageFile> PageFile::create(const std::string& folder, bool with_statistics) {
+Result<PageFile> PageFile::create(const std::string& folder) {
   const std::string name = new_name();
   // Until the page is complete, its name begins with a dot: the server ignores such files.
   const std::string path = fmt::format("{}/.{}", folder, name);
-  FILETIMER_TRY(make_file(path, with_statistics));
+  FILETIMER_TRY(make_file(path));
   Unfinished unfinished(path);
   auto file = MappedFile::map(path, MappedFile::Access::kReadWrite, kPageBytes);
   FILETIMER_TRY(file);
@@ -126,10 +126,7 @@ Result<PageFile> PageFile::create(const std::string& folder, bool with_statistic
   auto lock = FileLock::take(path);
   FILETIMER_TRY(lock);
   PageFile page(std::move(*file), std::move(*lock), fmt::format("{}/{}", folder, name), name);
-  if (with_statistics) {
-    page.statistics_end_ += kMemoryPage;
-  }
-  fill_in(page.layout().header(), with_statistics);
+  fill_in(page.layout().header());
   if (::rename(path.c_str(), page.path_.c_str()) != 0) {
     return system_error(fmt::format("cannot name the scope page '{}'", page.path_));
   }
@@ -164,7 +161,11 @@ bool PageFile::keep_lock() noexcept {
 
 bool PageFile::grow(std::size_t& allocated, std::size_t end) noexcept {
   while (allocated < end) {
-    if (!keep_lock() || allocate(lock_.descriptor(), allocated, kMemoryPage) != 0) {
+    // A file that was cut short is not made longer: no server would read or remove it.
+    struct stat st {};
+    if (!keep_lock() || ::fstat(lock_.descriptor(), &st) != 0 ||
+        st.st_size != static_cast<off_t>(kPageBytes) ||
+        allocate(lock_.descriptor(), allocated, kMemoryPage) != 0) {
       return false;
     }
     allocated += kMemoryPage;

@@ -23,7 +23,7 @@ namespace filetimer {
 class PageFile {
  public:
   // Makes the page in `folder`, the `scopes` of the runtime directory.
-  static Result<PageFile> create(const std::string& folder, bool with_statistics);
+  static Result<PageFile> create(const std::string& folder);
 
   [[nodiscard]] PageLayout layout() const { return PageLayout(file_.data()); }
   [[nodiscard]] const std::string& name() const { return name_; }
@@ -60,7 +60,7 @@ class PageFile {
   // The end of what is allocated of each part.
   std::size_t slots_end_ = kMemoryPage;
   std::size_t names_end_ = kNamesAt + kMemoryPage;
-  std::size_t statistics_end_ = kStatisticsAt;
+  std::size_t statistics_end_ = kStatisticsAt + kMemoryPage;
 };
 
 // Removes the pages in `folder` of processes that were killed while no server ran. A client that

@@ -38,6 +38,9 @@ void set_flags(Slot& slot, std::uint16_t drop, std::uint16_t add) {
 
 // Returns the entry of this thread in which the scope is counted; null: there is none.
 SlotStatistics* statistics_of(const SlotHandle& handle) {
+  if (handle.statistics == nullptr) {
+    return nullptr;
+  }
   // The owner is this thread or another one, which may end meanwhile. `owner` equals t_slots only
   // if it is this thread: its ThreadSlots are alive, so no other thread has their address.
   return t_slots != nullptr && handle.owner.load(kRelaxed) == t_slots
@@ -179,10 +182,13 @@ void count_time(const SlotHandle& handle, const LeftScope& left) noexcept {
   }
 }
 
-ReleaseResult release_counted(SlotHandle& handle, std::uint64_t generation) noexcept {
+ReleaseResult release_scope(SlotHandle& handle, std::uint64_t generation) noexcept {
+  // Before the slot is free: from then on another scope may use it, with the next number.
+  handle.generation.store(generation + 1, kRelaxed);
   Slot& slot = *handle.slot;
-  std::int64_t word = slot.deadline.load(kRelaxed);
-  const auto release = [&] {
+  const std::int64_t found = slot.deadline.load(kRelaxed);
+  const auto free_slot = [&] {
+    std::int64_t word = found;
     while (slot_word::is_open(word)) {
       if (try_release(slot, word)) [[likely]] {
         return ReleaseResult::kReleased;
@@ -197,23 +203,15 @@ ReleaseResult release_counted(SlotHandle& handle, std::uint64_t generation) noex
     // A page that was cut short shows zeroes.
     return word == slot_word::kFree ? ReleaseResult::kNotOpen : ReleaseResult::kExpired;
   };
-  const bool is_noted = handle.page->notes_releases();
-  if (handle.statistics == nullptr) {
-    if (is_noted) {
-      slot.left.store(monotonic_ns(), kRelaxed);
-    }
-    return release();
-  }
   // The slot is read before it is free.
   const std::int64_t started = counted_from(handle, generation);
   const std::int64_t timeout = slot.timeout.load(kRelaxed);
   SlotStatistics* const entry = statistics_of(handle);
   const std::int64_t now = monotonic_ns();
-  if (is_noted) {
+  if (handle.page->notes_releases()) {
     slot.left.store(now, kRelaxed);
   }
-  const std::int64_t found = word;
-  const ReleaseResult result = release();
+  const ReleaseResult result = free_slot();
   if (entry != nullptr) {
     count_scope(*entry, left_scope(started, now, timeout, found));
   }

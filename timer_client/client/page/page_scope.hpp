@@ -154,23 +154,9 @@ inline std::int64_t counted_from(const SlotHandle& handle, std::uint64_t generat
 // Counts what a renewal ends as a scope of its own: a heartbeat is measured by its beats.
 void count_time(const SlotHandle& handle, const LeftScope& left) noexcept;
 
-// Releases a scope as release_scope() does, if it is counted, if its release is noted, or if its
-// verdict came first.
-ReleaseResult release_counted(SlotHandle& handle, std::uint64_t generation) noexcept;
-
 // Releases the scope number `generation` of `handle`, which is open. Must be called without the
 // ProcessLock, as renew_scope().
-[[gnu::always_inline]] inline ReleaseResult release_scope(SlotHandle& handle,
-                                                          std::uint64_t generation) noexcept {
-  // Before the slot is free: from then on another scope may use it, with the next number.
-  handle.generation.store(generation + 1, std::memory_order_relaxed);
-  const std::int64_t word = handle.slot->deadline.load(std::memory_order_relaxed);
-  if (handle.statistics == nullptr && !handle.page->notes_releases() && slot_word::is_open(word) &&
-      try_release(*handle.slot, word)) {
-    return ReleaseResult::kReleased;
-  }
-  return release_counted(handle, generation);
-}
+ReleaseResult release_scope(SlotHandle& handle, std::uint64_t generation) noexcept;
 
 // Returns the times of the scope that is open in `handle`.
 inline TimerTimes times_of(const SlotHandle& handle) {
@@ -232,9 +218,7 @@ inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64
     slot.timeout.store(timeout, kRelaxed);
     if (try_renew(slot, old_word, word)) [[likely]] {
       handle.renewed.store(generation, kRelaxed);
-      if (handle.statistics != nullptr) {
-        count_time(handle, left);
-      }
+      count_time(handle, left);
       todo_next = (must_wake(board, slot, word) ? todo::kWake : 0) |
                   (handle.page->is_look_due(now) ? todo::kLook : 0);
       return true;

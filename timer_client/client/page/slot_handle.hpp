@@ -19,31 +19,25 @@ class ReplacedTimeout;
 class ThreadSlots;
 
 // Identifies scopes within a thread: the name as the caller wrote it, or the file and line where
-// the scope is opened; and whether it is counted. Keys are compared before a name is copied or
-// made.
+// the scope is opened. Keys are compared before a name is copied or made.
 struct ScopeKey {
-  static ScopeKey of_name(std::string_view name, bool is_counted) {
-    return {name.data(), name.size() << 2 | (is_counted ? kCounted : 0)};
-  }
-  static ScopeKey of_line(const char* file, int line, bool is_counted) {
-    const std::uint64_t number = static_cast<unsigned>(line);
-    return {file, number << 2 | (is_counted ? kCounted : 0) | kLine};
+  static ScopeKey of_name(std::string_view name) { return {name.data(), name.size() << 1}; }
+  static ScopeKey of_line(const char* file, int line) {
+    return {file, std::uint64_t{static_cast<unsigned>(line)} << 1 | kLine};
   }
 
   [[nodiscard]] bool is_line() const { return (tag & kLine) != 0; }
-  [[nodiscard]] bool is_counted() const { return (tag & kCounted) != 0; }
-  [[nodiscard]] int line() const { return static_cast<int>(tag >> 2); }
+  [[nodiscard]] int line() const { return static_cast<int>(tag >> 1); }
   [[nodiscard]] std::string_view given() const {
-    return is_line() ? std::string_view(text) : std::string_view(text, tag >> 2);
+    return is_line() ? std::string_view(text) : std::string_view(text, tag >> 1);
   }
 
   const char* text = nullptr;
-  std::uint64_t tag = 0;  // the name's size or the line, and the two bits
+  std::uint64_t tag = 0;  // the name's size or the line, and kLine
 
  private:
   friend struct SlotHandle;
   static constexpr std::uint64_t kLine = 1;
-  static constexpr std::uint64_t kCounted = 2;
   ScopeKey(const char* its_text, std::uint64_t its_tag) : text(its_text), tag(its_tag) {}
 };
 
@@ -58,9 +52,9 @@ struct alignas(64) SlotHandle {
   // The number of the scope that was renewed last. Relaxed: see `generation`.
   std::atomic<std::uint64_t> renewed{0};
   // Written with the ProcessLock; read by the thread that releases the scope. Relaxed: see
-  // release_counted().
+  // statistics_of().
   std::atomic<ThreadSlots*> owner{nullptr};
-  SlotStatistics* statistics = nullptr;  // null: not counted
+  SlotStatistics* statistics = nullptr;  // null: no entry was free
   SlotHandle* ring = this;               // the thread's other slots of the same key
   std::uint64_t tag = kUnbound;
   std::string given;  // with `tag`, what the slot is bound to

@@ -63,8 +63,8 @@ SlotHandle* ThreadSlots::find_further(ScopeKey key) noexcept {
   }
   try {
     const std::string shown = shown_name(key);
-    SlotStatistics* const entry = key.is_counted() ? statistics_of(shown) : nullptr;
-    if (key.is_counted() && entry == nullptr && page.may_have_statistics()) {
+    SlotStatistics* const entry = statistics_of(shown);
+    if (entry == nullptr && page.may_have_statistics()) {
       return nullptr;
     }
     SlotHandle* const handle = next_idle();

@@ -162,7 +162,7 @@ Result<ReplacedTimeouts> read_timeouts_file(const std::string& path) {
                                  place_of(path, key.source())));
     }
     // As on the page, which cuts names that are too long.
-    const std::string shown = shown_name(ScopeKey::of_name(name, false));
+    const std::string shown = shown_name(ScopeKey::of_name(name));
     if (const parser::table* const table = value.as_table()) {
       const auto times = read_table(path, name, *table);
       FILETIMER_TRY(times);

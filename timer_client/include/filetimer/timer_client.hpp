@@ -24,11 +24,14 @@
 // removed and made again, or the page is removed, scopes that are opened or renewed a second later
 // are on a new page; a scope that stays open without a renewal stays on the old page.
 //
-// Cost: a scope costs about as much as two readings of the clock, three with statistics. It makes a
-// system call only once a second, to check the runtime directory, and when the server must be woken
-// for an earlier deadline. Each thread writes to memory of its own. The first use of a name by a
-// thread and the first scope of a forked child may make a file larger, which takes some
-// microseconds.
+// Statistics: the page has the number and durations of the scopes of each name. There are 1,024
+// entries, one for each name in each thread that lives: 30 names in 40 threads need 1,200. A scope
+// that finds no entry free is not counted.
+//
+// Cost: a scope costs about as much as three readings of the clock. It makes a system call only
+// once a second, to check the runtime directory, and when the server must be woken for an earlier
+// deadline. Each thread writes to memory of its own. The first use of a name by a thread and the
+// first scope of a forked child may make a file larger, which takes some microseconds.
 //
 // The file of timeouts (ConnectOptions::timeouts, $FILETIMER_TIMEOUTS): a name's entry replaces the
 // timeouts in the code, those of renewals included, so that a timeout is changed without the code.
@@ -109,10 +112,6 @@ struct ConnectOptions {
   // Called at least every half a second while connect() waits. An exception that it throws ends the
   // wait and leaves connect().
   std::function<void()> while_waiting;
-  // Whether the page has the number and durations of this client's scopes. There are 1,024 entries,
-  // one for each name in each thread that lives: 30 names in 40 threads need 1,200. A scope that
-  // finds no entry free is not counted. Each scope reads the clock once more.
-  bool statistics = true;
   // The longest time that this process may be in no scope at all, 100 ms to about 31 years; zero:
   // no limit. It counts from the first time that the process leaves a scope after connect(). A
   // process that exceeds it expires; the scope in its record is "(idle)". The idle timeout ends
@@ -281,11 +280,10 @@ class TimerClient {
 //     forward(batch);
 //   }
 //
-// Opening and releasing a scope costs about two readings of the clock, three with statistics; the
-// first use of a name by a thread costs some microseconds. A TimerScope can be moved, to another
-// thread, too, and not copied. Threads that share one need a lock. A TimerScope may outlive its
-// client. After a move the source is not open. In a forked child the scopes of the parent are not
-// open.
+// Opening and releasing a scope costs about three readings of the clock; the first use of a name by
+// a thread costs some microseconds. A TimerScope can be moved, to another thread, too, and not
+// copied. Threads that share one need a lock. A TimerScope may outlive its client. After a move the
+// source is not open. In a forked child the scopes of the parent are not open.
 class [[nodiscard]] TimerScope {
  public:
   // Makes a scope that is not open.

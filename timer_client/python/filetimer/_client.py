@@ -41,8 +41,6 @@ class Client(_native.Client):
       `timeout` seconds, then raise ServerUnavailable. "raise": raise it at once.
       $FILETIMER_MISSING takes precedence, and $FILETIMER=off makes a client that does nothing.
     timeout: seconds, or a timedelta, for "wait"; math.inf: no limit. Ctrl-C ends the wait.
-    statistics: whether scopes are counted by name, with their durations: `timer_client list
-      --stats` shows them.
     idle_timeout: the longest time in seconds that this process may be in no scope at all, once it
       has left a scope; then it expires. None: no limit.
     rpc_timeout: seconds that a request of filetimer.admin waits for its answer. None:
@@ -62,12 +60,12 @@ class Client(_native.Client):
 
     def __init__(self, dir: _Path | None = None, *,
                  missing: Literal["ignore", "wait", "raise"] = "ignore",
-                 timeout: _Seconds = _WAIT_S, statistics: bool = True,
+                 timeout: _Seconds = _WAIT_S,
                  idle_timeout: _Seconds | None = None, rpc_timeout: _Seconds | None = None,
                  timeouts: _Path | None = None, stacks: bool = True) -> None:
         if missing not in _MISSING:
             raise InvalidArgument(f"missing is {missing!r}: expected 'ignore', 'wait' or 'raise'")
-        self._connect(_path(dir, "dir"), timeout, _MISSING.index(missing), statistics, stacks,
+        self._connect(_path(dir, "dir"), timeout, _MISSING.index(missing), stacks,
                       rpc_timeout, idle_timeout, _path(timeouts, "timeouts"))
         if stacks:
             _stacks.offer(self)
@@ -94,7 +92,7 @@ class Client(_native.Client):
 
 
 def configure(dir: _Path | None = None, *, missing: Literal["ignore", "wait", "raise"] = "ignore",
-              timeout: _Seconds = _WAIT_S, statistics: bool = True,
+              timeout: _Seconds = _WAIT_S,
               idle_timeout: _Seconds | None = None, rpc_timeout: _Seconds | None = None,
               timeouts: _Path | None = None, stacks: bool = True) -> Client:
     """Connects this process to its timer server; the functions of this package use it from then on.
@@ -107,7 +105,7 @@ def configure(dir: _Path | None = None, *, missing: Literal["ignore", "wait", "r
     The other arguments and the errors are those of Client. Returns the Client. A forked child
     inherits it; a spawned child has a client of its own.
     """
-    client = Client(dir, missing=missing, timeout=timeout, statistics=statistics,
+    client = Client(dir, missing=missing, timeout=timeout,
                     idle_timeout=idle_timeout, rpc_timeout=rpc_timeout, timeouts=timeouts,
                     stacks=stacks)
     _native._set_default_client(client)

@@ -83,7 +83,6 @@ class Client:
         dir: str,
         timeout: _Seconds,
         missing: int,
-        statistics: bool,
         allow_tracing: bool,
         rpc_timeout: _Seconds | None,
         idle_timeout: _Seconds | None,

@@ -78,20 +78,18 @@ PyObject* connect(PyObject* self, PyObject* args) {
   const char* dir = nullptr;
   PyObject* timeout = nullptr;
   int missing = 0;
-  int statistics = 0;
   int allow_tracing = 0;
   PyObject* rpc_timeout = nullptr;
   PyObject* idle_timeout = nullptr;
   const char* timeouts = nullptr;
-  if (PyArg_ParseTuple(args, "sOippOOs", &dir, &timeout, &missing, &statistics, &allow_tracing,
-                       &rpc_timeout, &idle_timeout, &timeouts) == 0) {
+  if (PyArg_ParseTuple(args, "sOipOOs", &dir, &timeout, &missing, &allow_tracing, &rpc_timeout,
+                       &idle_timeout, &timeouts) == 0) {
     return nullptr;
   }
   ConnectOptions options;
   options.dir = dir;
   options.timeouts = timeouts;
   options.missing = static_cast<ConnectOptions::Missing>(missing);  // as _client.py has them
-  options.statistics = statistics != 0;
   options.stacks = allow_tracing != 0;
   std::optional<nanoseconds> patience;
   std::optional<nanoseconds> rpc;
