@@ -64,13 +64,13 @@ struct Request {
 struct Question {
   std::string request;
   double wait_s = 0;  // infinite: as long as the server grants
-  std::string graceful;
+  std::string graceful{};
   bool force = false;
   bool off = false;
-  std::string name;
-  std::optional<int> rank;
-  std::optional<int> world;
-  std::optional<int> worker;  // a pid
+  std::string name{};
+  std::optional<int> rank{};
+  std::optional<int> world{};
+  std::optional<int> worker{};  // a pid
   friend bool operator==(const Question&, const Question&) = default;
 
   template <class Self, class Each>

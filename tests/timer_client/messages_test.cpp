@@ -346,7 +346,6 @@ TEST_CASE("each step of a request has a debug message") {
     expected.push_back(begins + "rank 1 of 2 joins, for 5s");
     expected.push_back(asks + " to '" + folder.path("requests") + "': waiting 40s for answers");
     expected.push_back(asks + ": granted X: 30s");
-    expected.push_back(begins + "joined, granted 30s");
     expected.push_back(asks + (is_last ? ": done X" : ": timed_out X: late"));
     expected.push_back(is_last ? begins + "round 7 is full: 1 (pid 9)"
                                : begins + "late; missing: 0");

@@ -12,6 +12,7 @@
 #include "timer_client/admin/ask.hpp"
 #include "timer_client/client/environment.hpp"
 #include "timer_client/client/messages.hpp"
+#include "timer_client/client/scope_terms.hpp"
 
 namespace filetimer {
 namespace {
@@ -21,27 +22,8 @@ using client_messages::debug;
 constexpr Duration kLongestBackoff = std::chrono::minutes{1};
 constexpr int kMaxRetries = 1'000'000;
 
-thread_local RpcTimeout t_scoped_timeout;
-
-Duration checked_wait(std::string_view what, Timeout wait) {
-  const Duration time = wait.value();
-  if (time <= Duration{} || (time > kMaxTimeout && !wait.is_none())) {
-    throw InvalidArgument(
-        fmt::format("{} is {}: expected more than 0 and at most {}, or max() for no limit", what,
-                    duration_text(time), duration_text(kMaxTimeout)));
-  }
-  return time;
-}
-
-RpcTimeout checked_rpc_timeout(RpcTimeout timeout) {
-  if (timeout) {
-    checked_wait("the RPC timeout", *timeout);
-  }
-  return timeout;
-}
-
 void check(const RendezvousOptions& options) {
-  checked_wait("the timeout of rendezvous()", options.timeout);
+  check_timeout("the timeout of rendezvous()", options.timeout.value());
   if (options.world < 1) {
     throw InvalidArgument(fmt::format("the world is {}: expected 1 or more", options.world));
   }
@@ -127,132 +109,80 @@ std::string members_text(const std::vector<RendezvousResult::Member>& members) {
   return listed(words, kMaxNamed);
 }
 
-wire::Question question(std::string_view request) {
-  wire::Question asked;
-  asked.request = request;
-  return asked;
+// Returns the answer if it is "done", and throws the error that it is otherwise.
+Answer ask_until_done(const wire::Question& asked, const Asking& how) {
+  Answer answer = ask(asked, how);
+  if (answer.kind == "done") {
+    return answer;
+  }
+  if (answer.kind == "invalid") {
+    throw InvalidArgument(answer.reason);
+  }
+  if (answer.kind == "timed_out" && asked.request == "rendezvous") {
+    throw rendezvous_timeout_in(answer, asked.name);
+  }
+  throw busy_in(answer);
 }
 
 }  // namespace
 
-struct AdminClient::Call : Asking {
-  // Returns the answer if it is "done".
-  [[nodiscard]] Answer ask(const wire::Question& asked) const {
-    Answer answer = filetimer::ask(asked, *this);
-    if (answer.kind == "done") {
-      return answer;
-    }
-    if (answer.kind == "invalid") {
-      throw InvalidArgument(answer.reason);
-    }
-    if (answer.kind == "timed_out" && asked.request == "rendezvous") {
-      throw rendezvous_timeout_in(answer, asked.name);
-    }
-    throw busy_in(answer);
-  }
-};
-
-ScopedRpcTimeout::ScopedRpcTimeout(RpcTimeout timeout)
-    : outer_(std::exchange(t_scoped_timeout, checked_rpc_timeout(timeout))) {}
-
-ScopedRpcTimeout::~ScopedRpcTimeout() {
-  t_scoped_timeout = outer_;
-}
-
-AdminClient::AdminClient(const AdminOptions& options) : while_waiting_(options.while_waiting) {
+AdminClient::AdminClient(const AdminOptions& options) {
   if (const Status level = client_messages::take_level_of_environment(); !level) {
     client_messages::notice("{}", level.error().message);
   }
-  ServerLocation place =
-      options.fifo.empty() ? locate_server(options.dir) : locate_server(options.dir, options.fifo);
-  pipe_ = std::move(place.pipe);
-  run_folder_ = std::move(place.run_folder);
-  const RpcTimeout given = checked_rpc_timeout(options.rpc_timeout);
-  const auto timeout = given ? Result<Duration>(given->value()) : rpc_timeout_of_environment();
-  if (!timeout) {
-    throw InvalidArgument(timeout.error().message);
+  if (options.rpc_timeout) {
+    check_timeout("the RPC timeout", options.rpc_timeout->value());
   }
-  rpc_timeout_ = *timeout;
-}
-
-AdminClient::Call AdminClient::call(RpcTimeout timeout) const {
-  checked_rpc_timeout(timeout);
-  const Timeout longest = timeout.value_or(t_scoped_timeout.value_or(rpc_timeout_));
-  return {{.place = {.pipe = pipe_, .run_folder = run_folder_},
-           .patience = longest.value(),
-           .while_waiting = while_waiting_}};
-}
-
-void AdminClient::ping(RpcTimeout timeout) const {
-  (void)call(timeout).ask(question("ping"));
-}
-
-ServerStatus AdminClient::status(RpcTimeout timeout) const {
-  const Answer answer = call(timeout).ask(question("status"));
-  const simdjson::dom::object& fields = answer.fields;
-  ServerStatus status;
-  status.server_pid = pid_at(fields, "server_pid");
-  status.server_version = text_at(fields, "server_version");
-  status.uptime = duration_at(fields, "uptime_s").value_or(Duration{});
-  status.dir = text_at(fields, "dir");
-  status.fifo = text_at(fields, "fifo");
-  status.log = text_at(fields, "log");
-  status.announcement = text_at(fields, "announcement");
-  status.workers = count_at(fields, "workers");
-  status.open_scopes = count_at(fields, "open_scopes");
-  status.requests = count_at(fields, "requests");
-  status.rejected = count_at(fields, "rejected");
-  status.expired = count_at(fields, "expired");
-  status.killed = count_at(fields, "killed");
-  status.kills_under_way = count_at(fields, "kills_under_way");
-  status.unkillable = count_at(fields, "unkillable");
-  status.askers = count_at(fields, "askers");
-  status.descriptors = count_at(fields, "descriptors");
-  if (simdjson::dom::object limits; fields["limits"].get(limits) == simdjson::SUCCESS) {
-    status.descriptor_limit = count_at(limits, "descriptors");
-    status.worker_limit = count_at(limits, "workers");
+  const auto patience = options.rpc_timeout ? Result<Duration>(options.rpc_timeout->value())
+                                            : rpc_timeout_of_environment();
+  if (!patience) {
+    throw InvalidArgument(patience.error().message);
   }
-  status.log_trouble = text_at(fields, "log_trouble");
-  status.command_pid = pid_at(fields, "command_pid");
-  status.json = answer.text;
-  return status;
+  how_ = std::make_shared<const Asking>(Asking{.place = locate_server(options.dir),
+                                               .patience = *patience,
+                                               .while_waiting = options.while_waiting});
 }
 
-DrainResult AdminClient::drain(bool on, RpcTimeout timeout) const {
-  wire::Question asked = question("drain");
-  asked.off = !on;
-  const Answer answer = call(timeout).ask(asked);
-  return {is_draining(answer.fields), count_at(answer.fields, "open_scope_count")};
+void AdminClient::ping() const {
+  (void)ask_until_done({.request = "ping"}, *how_);
 }
 
-ShutdownResult AdminClient::shutdown(ShutdownMode mode, Timeout wait, RpcTimeout timeout) const {
-  const wire::Question asked =
-      shutdown_question(mode, checked_wait("the timeout of shutdown()", wait));
-  return {count_at(call(timeout).ask(asked).fields, "open_scope_count")};
+ServerStatus AdminClient::status() const {
+  const Answer answer = ask_until_done({.request = "status"}, *how_);
+  return {.server_pid = pid_at(answer.fields, "server_pid"),
+          .server_version = text_at(answer.fields, "server_version"),
+          .announcement = text_at(answer.fields, "announcement"),
+          .workers = count_at(answer.fields, "workers"),
+          .open_scopes = count_at(answer.fields, "open_scopes"),
+          .askers = count_at(answer.fields, "askers"),
+          .json = answer.text};
 }
 
-RendezvousResult AdminClient::rendezvous(const RendezvousOptions& options,
-                                         RpcTimeout timeout) const {
+std::int64_t AdminClient::drain(bool on) const {
+  const Answer answer = ask_until_done({.request = "drain", .off = !on}, *how_);
+  return count_at(answer.fields, "open_scope_count");
+}
+
+std::int64_t AdminClient::shutdown(ShutdownMode mode, Timeout wait) const {
+  check_timeout("the timeout of shutdown()", wait.value());
+  const Answer answer = ask_until_done(shutdown_question(mode, wait.value()), *how_);
+  return count_at(answer.fields, "open_scope_count");
+}
+
+RendezvousResult AdminClient::rendezvous(const RendezvousOptions& options) const {
   check(options);
-  Call rendezvous_call = call(timeout);
   const std::string& name = options.name;
-  wire::Question asked = question("rendezvous");
-  asked.wait_s = seconds_or_infinity(options.timeout.value());
-  asked.name = name;
-  asked.rank = options.rank;
-  asked.world = options.world;
-  rendezvous_call.on_answer = [&](simdjson::dom::object answer) {
-    if (const auto wait_s = number_at(answer, "wait_s")) {
-      debug("rendezvous '{}': joined, granted {}", name,
-            duration_text(duration_from_seconds(*wait_s)));
-    }
-  };
+  const wire::Question asked{.request = "rendezvous",
+                             .wait_s = seconds_or_infinity(options.timeout.value()),
+                             .name = name,
+                             .rank = options.rank,
+                             .world = options.world};
   Duration pause = options.backoff.value();
   for (int retry = 1;; ++retry) {
     try {
       debug("rendezvous '{}': rank {} of {} joins, for {}", name, options.rank, options.world,
             duration_text(options.timeout.value()));
-      const Answer answer = rendezvous_call.ask(asked);
+      const Answer answer = ask_until_done(asked, *how_);
       RendezvousResult met{integer_at(answer.fields, "round").value_or(0),
                            members_in(answer.fields)};
       debug("rendezvous '{}': round {} is full: {}", name, met.round, members_text(met.joined));
@@ -266,7 +196,7 @@ RendezvousResult AdminClient::rendezvous(const RendezvousOptions& options,
     pause = std::min(pause, kLongestBackoff);
     debug("rendezvous '{}': retry {} of {} after a pause of {}", name, retry, options.retries,
           duration_text(pause));
-    wait_for(pause, while_waiting_);
+    wait_for(pause, how_->while_waiting);
     pause *= 2;
   }
 }

@@ -303,9 +303,6 @@ Answer ask(const wire::Question& question, const Asking& how) {
   }
   try {
     return Request(sent, how).ask();
-  } catch (const RpcTimeoutError& error) {
-    debug("request '{}': withdrawn: {}", sent.request, error.what());
-    throw;
   } catch (const TimerError& error) {
     debug("request '{}': {}", sent.request, error.what());
     throw;
@@ -318,12 +315,10 @@ wire::Question shutdown_question(ShutdownMode mode, Duration wait) {
     throw InvalidArgument(
         fmt::format("shutdown mode {}: expected one of ShutdownMode", static_cast<int>(mode)));
   }
-  wire::Question question;
-  question.request = "shutdown";
-  question.wait_s = seconds_or_infinity(wait);
-  question.graceful = words->graceful;
-  question.force = words->force;
-  return question;
+  return {.request = "shutdown",
+          .wait_s = seconds_or_infinity(wait),
+          .graceful = std::string(words->graceful),
+          .force = words->force};
 }
 
 Obstacles obstacles_in(simdjson::dom::object answer) {

@@ -10,7 +10,7 @@ namespace filetimer {
 void check_timeout(std::string_view what, Duration timeout) {
   if (!is_timeout(timeout)) {
     throw InvalidArgument(
-        fmt::format("{} is {}: expected more than 0 and at most {}, or kNoDeadline", what,
+        fmt::format("{} is {}: expected more than 0 and at most {}, or max() for none", what,
                     duration_text(timeout), duration_text(kMaxTimeout)));
   }
 }

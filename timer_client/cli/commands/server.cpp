@@ -151,12 +151,6 @@ int print(std::string_view text) {
   return out.finish();
 }
 
-wire::Question question(const char* request) {
-  wire::Question result;
-  result.request = request;
-  return result;
-}
-
 // --- ping and status ---
 
 struct ShowAnswer {
@@ -244,9 +238,8 @@ int run_dump(const DumpOptions& options) {
   if ((options.rank ? 1 : 0) + (options.pid ? 1 : 0) + (options.all ? 1 : 0) != 1) {
     return failed("dump: expected one of --rank RANK, --pid PID and --all", kExitUsage);
   }
-  wire::Question request = question("dump");
-  request.rank = as_int(options.rank);
-  request.worker = as_int(options.pid);
+  const wire::Question request{
+      .request = "dump", .rank = as_int(options.rank), .worker = as_int(options.pid)};
   return send_and_print(options.ask, request, [&](const Answer& answer) {
     Output out;
     out.write(options.json ? answer.text + "\n" : dump_page(answer.text, wants_colour(out.fd())));
@@ -324,9 +317,8 @@ int run_rendezvous(const RendezvousArguments& options) {
     RendezvousOptions meeting = options.meeting;
     meeting.timeout = *options.timeout;
     meeting.backoff = options.backoff ? Timeout(*options.backoff) : meeting.backoff;
-    const AdminClient admin(
-        {.dir = place.run_folder, .fifo = place.pipe, .rpc_timeout = rpc_timeout});
-    const RendezvousResult met = admin.rendezvous(meeting);
+    const RendezvousResult met =
+        AdminClient({.dir = place.run_folder, .rpc_timeout = rpc_timeout}).rendezvous(meeting);
     return print(fmt::format("rendezvous '{}', round {}: all {} ranks have joined\n",
                              printable(meeting.name), met.round, meeting.world));
   });
@@ -342,7 +334,7 @@ Command add_ping(CLI::App& root) {
               "Example:\n"
               "  timer_client ping --rpc-timeout 2s || echo 'no server'");
   return {app, [options] {
-            return send_and_print(options->ask, question("ping"), [&](const Answer& answer) {
+            return send_and_print(options->ask, {.request = "ping"}, [&](const Answer& answer) {
               return show_ping(answer, options->json);
             });
           }};
@@ -358,7 +350,7 @@ Command add_status(CLI::App& root) {
               "  timer_client status\n"
               "  timer_client status --json | jq .may");
   return {app, [options] {
-            return send_and_print(options->ask, question("status"), [&](const Answer& answer) {
+            return send_and_print(options->ask, {.request = "status"}, [&](const Answer& answer) {
               return print(options->json  ? answer.text + "\n"
                            : options->all ? status_page(answer.text)
                                           : summary_of(answer.fields));
@@ -393,9 +385,8 @@ Command add_drain(CLI::App& root) {
               "  timer_client drain\n"
               "  timer_client drain --off");
   return {app, [options] {
-            wire::Question request = question("drain");
-            request.off = options->off;
-            return send_and_print(options->ask, request, show_drain);
+            return send_and_print(options->ask, {.request = "drain", .off = options->off},
+                                  show_drain);
           }};
 }
 

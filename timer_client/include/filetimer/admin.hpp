@@ -9,31 +9,21 @@
 // links none. A request blocks the calling thread until the server has answered. It throws
 //
 //   RpcTimeoutError    the server did not answer within the RPC timeout
-//   ServerUnavailable  no server runs, or it ended before it answered, or only a pipe exists and no
-//                      runtime directory (PyTorch's server), so the server cannot answer
+//   ServerUnavailable  no server runs, or it ended before it answered
 //   ServerBusy         the server refused
 //   InvalidArgument    an argument is wrong, or the server rejects the request as malformed
 //   TimerError         there is no connection to the server, or the answer cannot be read
 //
-// The RPC timeout is the first of these that is set: the argument of the call, the ScopedRpcTimeout
-// of the calling thread, AdminOptions::rpc_timeout, $FILETIMER_RPC_TIMEOUT ("500ms", "30s", "inf");
-// else 60 s. The server grants at most its --max-wait.
+// The RPC timeout is AdminOptions::rpc_timeout, else $FILETIMER_RPC_TIMEOUT ("500ms", "30s",
+// "inf"), else 60 s. The server grants at most its --max-wait.
 //
-// The following holds for every function of this header.
-//   Threads: all functions may be called from several threads at a time, also on one AdminClient.
-//   Signal handlers: no function may be called in one. A signal that the calling thread handles
-//     does not end a wait; `while_waiting` is called right after the handler.
-//   Moved-from objects: a move of an AdminClient is a copy, so the source stays as it was. The
-//     results are plain values.
-//   Forks: a child may use its copy of an AdminClient. A request under way stays its parent's: the
-//     child closes the connection in fork(), and if it was forked in `while_waiting` its copy of
-//     the call throws TimerError. In a child of a bare clone() or _Fork() no handler of
-//     pthread_atfork() runs. Such a child holds the connection until it exits or starts another
-//     program; meanwhile the server does not see that the parent is killed.
-//   Files: the constructor reads the environment and opens nothing. Each request connects to the
-//     socket `control` of the runtime directory, and hangs up when the call ends. If the server
-//     does not answer, it reads the status page and /proc.
-//   Threads of the library: none.
+// Threads: all members may be called from several threads at a time.
+// Signal handlers: no member may be called in one. A signal that the calling thread handles does
+// not end a wait; `while_waiting` is called right after the handler.
+// Forks: a child may use its copy of an AdminClient. A request under way stays its parent's: the
+// child closes the connection in fork(), and if it was forked in `while_waiting` its copy of the
+// call throws TimerError. In a child of a bare clone() or _Fork() no handler of pthread_atfork()
+// runs: until it exits or starts another program the server does not see that the parent is killed.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -44,6 +34,7 @@
 #include <filetimer/errors.hpp>
 #include <filetimer/timeout.hpp>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -92,67 +83,17 @@ class ServerBusy : public TimerError {
   std::vector<OpenScope> open_scopes;  // at most 64 of them
 };
 
-// --- timeouts ---
-
-// How long a call waits for the server's answer, in addition to the wait that the server grants: a
-// duration over zero and at most about 31 years, or max() for no limit. A number without a unit
-// does not compile, and a function throws InvalidArgument for any other duration.
-//
-//   admin.ping(500ms);
-//   admin.status(std::chrono::seconds::max());
-//
-// The head of this file says which timeout applies if none is set here.
-using RpcTimeout = std::optional<Timeout>;
-
-// Sets the RPC timeout of all requests that this thread makes while the object lives. Objects nest:
-// the inner one counts, and the outer one again after it.
-//
-//   const filetimer::ScopedRpcTimeout patience(5s);
-class [[nodiscard]] ScopedRpcTimeout {
- public:
-  // Sets the timeout of this thread. Throws InvalidArgument.
-  explicit ScopedRpcTimeout(RpcTimeout timeout);
-  ScopedRpcTimeout(const ScopedRpcTimeout&) = delete;
-  ScopedRpcTimeout& operator=(const ScopedRpcTimeout&) = delete;
-  // Sets the outer timeout again. Must run in the thread that made the object.
-  ~ScopedRpcTimeout();
-
- private:
-  RpcTimeout outer_;
-};
-
 // --- requests and results ---
 
-// The answer to status().
+// What most callers want to know of the answer to status(); `json` has the rest.
 struct ServerStatus {
   pid_t server_pid = 0;  // in the server's pid namespace
   std::string server_version;
-  std::chrono::nanoseconds uptime{};
-  std::string dir;
-  std::string fifo;
-  std::string log;
   std::string announcement;  // "none", "draining", "shutdown"
   std::int64_t workers = 0;
   std::int64_t open_scopes = 0;
-  // Since the server started.
-  std::int64_t requests = 0;
-  std::int64_t rejected = 0;
-  std::int64_t expired = 0;
-  std::int64_t killed = 0;
-  std::int64_t kills_under_way = 0;
-  std::int64_t unkillable = 0;
   std::int64_t askers = 0;  // clients that wait now, in a rendezvous or for a shutdown
-  std::int64_t descriptors = 0;
-  std::int64_t descriptor_limit = 0;
-  std::int64_t worker_limit = 0;
-  std::string log_trouble;  // empty: the log can be written
-  pid_t command_pid = 0;    // of the server's COMMAND; 0: it runs none
   std::string json;         // the whole answer, one line
-};
-
-struct DrainResult {
-  bool draining = false;
-  std::int64_t open_scope_count = 0;
 };
 
 // What a shutdown waits for, and what happens when its wait is over. Python and the shell name the
@@ -164,10 +105,6 @@ enum class ShutdownMode {
   kWorkersOrNow,   // waits until all workers have exited, too; if one has not, the server ends
   kIfIdle,         // does not wait: refused if a scope is open
   kNow,            // does not wait: the server ends, even if scopes are open
-};
-
-struct ShutdownResult {
-  std::int64_t open_scope_count = 0;  // scopes that were open when the server ended
 };
 
 struct RendezvousOptions {
@@ -193,48 +130,42 @@ struct RendezvousResult {
 struct AdminOptions {
   // The runtime directory; empty: $FILETIMER_DIR, then the default directory.
   std::string dir{};
-  // A request pipe in place of the directory's; empty: that of `dir`.
-  std::string fifo{};
-  RpcTimeout rpc_timeout{};
+  // How long a call waits for the server's answer, in addition to the wait that the server grants:
+  // over zero, at most about 31 years, or max() for no limit. Not set: see the head of this file.
+  std::optional<Timeout> rpc_timeout{};
   // Called in the calling thread before each wait, so at least every quarter of a second, and right
   // after a signal that the thread handles. An exception that it throws withdraws the request and
   // leaves the call; a shutdown that the server has granted continues. Null: no function is called.
   std::function<void()> while_waiting{};
 };
 
+struct Asking;  // internal to the library
+
 // Sends control requests to one server; see the head of this file.
 class AdminClient {
  public:
-  // Opens nothing yet. Throws InvalidArgument, also for a $FILETIMER_RPC_TIMEOUT that is no
-  // duration.
+  // Reads the environment, and opens nothing yet. Throws InvalidArgument, also for a
+  // $FILETIMER_RPC_TIMEOUT that is no duration.
   explicit AdminClient(const AdminOptions& options = {});
-  AdminClient(const AdminClient&) = default;
-  AdminClient& operator=(const AdminClient&) = default;
-  ~AdminClient() = default;
 
   // Returns when the server has answered.
-  void ping(RpcTimeout timeout = {}) const;
-  // Returns what the server watches, and what it has done since its start.
-  [[nodiscard]] ServerStatus status(RpcTimeout timeout = {}) const;
+  void ping() const;
+  // Returns what the server watches.
+  [[nodiscard]] ServerStatus status() const;
   // Has the server refuse new scopes; open scopes stay watched. `on` false ends the drain, and
   // withdraws a shutdown that waits. Returns how many scopes are open.
-  DrainResult drain(bool on = true, RpcTimeout timeout = {}) const;
-  // Ends the server, and returns when it has ended. `wait`: the longest time that `mode` waits;
-  // over zero, or max(). Throws ServerBusy if the server stays because a scope is open or a worker
-  // runs.
-  ShutdownResult shutdown(ShutdownMode mode = ShutdownMode::kGraceful,
-                          Timeout wait = std::chrono::seconds{30}, RpcTimeout timeout = {}) const;
+  std::int64_t drain(bool on = true) const;
+  // Ends the server, and returns when it has ended: how many scopes were open then. `wait`: the
+  // longest time that `mode` waits; over zero, or max(). Throws ServerBusy if the server stays
+  // because a scope is open or a worker runs.
+  std::int64_t shutdown(ShutdownMode mode = ShutdownMode::kGraceful,
+                        Timeout wait = std::chrono::seconds{30}) const;
   // Waits until all ranks have joined. Throws RendezvousTimeoutError if they have not joined in
   // time. It opens no scope: the timeout alone bounds the wait.
-  RendezvousResult rendezvous(const RendezvousOptions& options, RpcTimeout timeout = {}) const;
+  RendezvousResult rendezvous(const RendezvousOptions& options) const;
 
  private:
-  struct Call;
-  [[nodiscard]] Call call(RpcTimeout timeout) const;
-  std::string pipe_;
-  std::string run_folder_;
-  std::chrono::nanoseconds rpc_timeout_;
-  std::function<void()> while_waiting_;
+  std::shared_ptr<const Asking> how_;
 };
 
 }  // namespace filetimer
