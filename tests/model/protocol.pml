@@ -303,7 +303,7 @@ inline grow_slot_count() {
  * code: timer_client/client/page/own_page.cpp OwnPage::slot_from_pool 28937d20
  * code: timer_client/client/page/own_page.cpp OwnPage::new_slot dc40e893
  * code: timer_client/client/page/own_page.cpp OwnPage::take_idle_of_other_threads a631b398
- * code: timer_client/client/page/page_scope.hpp claim_without_lock a8e32963
+ * code: timer_client/client/page/page_scope.hpp claim_without_lock b4b57467
  * code: timer_client/client/page/slot_handle.hpp is_free 87bebbcd
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::next_idle 47dad1aa
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::bind c0cc34dc
@@ -857,7 +857,7 @@ active proctype Clock() {
  * code: timer_client/client/page/page_scope.cpp statistics_of acc261b8
  * code: timer_client/client/page/page_scope.cpp must_wake_paused b4ecfcf8
  * code: timer_client/client/page/page_scope.cpp set_flags 55269f38
- * code: timer_client/client/page/page_scope.cpp replaced_renewal 391f2827
+ * code: timer_client/client/page/page_scope.cpp replaced_renewal e3d95c33
  * code: timer_client/client/page/page_scope.cpp pause_scope 5eb31753
  * code: timer_client/client/page/page_scope.cpp resume_scope d628116c
  * code: timer_client/client/page/page_scope.cpp is_suspended 999e13a4

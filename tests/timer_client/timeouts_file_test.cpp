@@ -66,16 +66,16 @@ TEST_CASE("a file of timeouts has times with units, and seconds") {
   const auto timeouts = file.read();
   REQUIRE(timeouts);
   CHECK(timeouts->size() == 8);
-  CHECK(timeouts->at("forward").timeout() == 2500ms);
-  CHECK(timeouts->at("forward").first_timeout() == 0s);
-  CHECK(timeouts->at("backward").timeout() == 4s);
-  CHECK(timeouts->at("half").timeout() == 500ms);
-  CHECK(timeouts->at("upload").timeout() == kForever);
-  CHECK(timeouts->at("download").timeout() == kForever);
-  CHECK(timeouts->at("train.py:12").timeout() == 30s);
-  CHECK(timeouts->at("train.py:12").first_timeout() == 10min);
-  CHECK(timeouts->at("load").timeout() == 0s);
-  CHECK(timeouts->at("load").first_timeout() == 60s);
+  CHECK(timeouts->at("forward").timeout == 2500ms);
+  CHECK(timeouts->at("forward").first_timeout == 0s);
+  CHECK(timeouts->at("backward").timeout == 4s);
+  CHECK(timeouts->at("half").timeout == 500ms);
+  CHECK(timeouts->at("upload").timeout == kForever);
+  CHECK(timeouts->at("download").timeout == kForever);
+  CHECK(timeouts->at("train.py:12").timeout == 30s);
+  CHECK(timeouts->at("train.py:12").first_timeout == 10min);
+  CHECK(timeouts->at("load").timeout == 0s);
+  CHECK(timeouts->at("load").first_timeout == 60s);
   CHECK(TimeoutsFile("").read()->empty());
 }
 

@@ -64,13 +64,7 @@ OwnPage& ProcessPages::inactive_page() {
 }
 
 const ReplacedTimeouts& ProcessPages::keep(ReplacedTimeouts timeouts) {
-  const auto is_equal = [&](const ReplacedTimeouts& kept) {
-    return kept.size() == timeouts.size() && std::ranges::all_of(kept, [&](const auto& entry) {
-             const auto found = timeouts.find(entry.first);
-             return found != timeouts.end() && found->second.is_equal_to(entry.second);
-           });
-  };
-  const auto found = std::ranges::find_if(timeouts_, is_equal);
+  const auto found = std::ranges::find(timeouts_, timeouts);
   return found != timeouts_.end() ? *found : timeouts_.emplace_back(std::move(timeouts));
 }
 

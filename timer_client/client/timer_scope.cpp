@@ -52,7 +52,7 @@ void TimerScope::follow_page(std::chrono::nanoseconds after) {
   SlotHandle* handle = nullptr;
   {
     const auto held = ProcessLock::instance().lock();
-    OwnPage& page = ProcessPages::instance().look_again(OwnPage::of(old));
+    OwnPage& page = ProcessPages::instance().look_again(*old.page);
     if (&page == old.page) {
       return;
     }

@@ -58,7 +58,7 @@ void end_of_thread(void*) {
   while (next != nullptr) {
     ThreadSlots& slots = *std::exchange(next, next->next_of_thread);
     if (slots.fork_count == fork_watch::count()) {
-      static_cast<OwnPage&>(slots.page).thread_ended(slots);
+      slots.page.thread_ended(slots);
     }
   }
 }
@@ -86,8 +86,7 @@ void call_at_end_of_thread() {
 }  // namespace
 
 OwnPage::OwnPage(BoardView board, std::string dir, std::string pipe)
-    : PageContext(board.board()),
-      view_(std::move(board)),
+    : view_(std::move(board)),
       dir_(std::move(dir)),
       board_path_(fmt::format("{}/{}", dir_, kBoardName)),
       pages_folder_(fmt::format("{}/{}", dir_, kPagesName)),
@@ -484,13 +483,13 @@ SlotStatistics* OwnPage::statistics_for(ThreadSlots& slots, const std::string& s
   if (SlotStatistics* const known = slots.statistics_of(shown)) {
     return known;
   }
-  const auto [place, is_new] = slots.statistics.emplace(shown, nullptr);
-  place->second = current_->statistics.take(*current_->file, shown);
-  if (place->second == nullptr) {
+  const auto place = slots.statistics.emplace(shown, nullptr).first;
+  SlotStatistics* const entry = current_->statistics.take(*current_->file, shown);
+  place->second = entry;
+  if (entry == nullptr) {
     slots.statistics.erase(place);
-    return nullptr;
   }
-  return place->second;
+  return entry;
 }
 
 SlotStatistics* OwnPage::own_statistics(const SlotHandle& handle) noexcept {

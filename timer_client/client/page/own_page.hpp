@@ -20,22 +20,20 @@
 #include <vector>
 
 #include "common/clock.hpp"
-#include "timer_client/client/page/page_context.hpp"
 #include "timer_client/client/page/page_file.hpp"
 #include "timer_client/client/page/page_statistics.hpp"
 #include "timer_client/client/page/slot_handle.hpp"
 #include "timer_client/client/page/thread_slots.hpp"
+#include "timer_client/client/page/timeouts_file.hpp"
 #include "timer_client/client/pipe/pipe_line.hpp"
 #include "timer_client/client/server/board_view.hpp"
 
 namespace filetimer {
 
-class OwnPage final : public PageContext {
+class OwnPage {
  public:
   // `dir`: the runtime directory; `pipe`: the request pipe of its server.
   OwnPage(BoardView board, std::string dir, std::string pipe);
-  // Returns the page of a slot.
-  static OwnPage& of(const SlotHandle& handle) { return static_cast<OwnPage&>(*handle.page); }
 
   // --- these must be called with the ProcessLock held ---
 
@@ -89,7 +87,32 @@ class OwnPage final : public PageContext {
 
   // --- any thread, without the lock ---
 
-  void wake() noexcept override;
+  // Returns the status page of the server.
+  [[nodiscard]] const Board& board() const { return view_.board(); }
+  // Returns whether a release must be noted in its slot, for an idle timeout.
+  [[nodiscard]] bool notes_releases() const {
+    return notes_releases_.load(std::memory_order_relaxed);
+  }
+  // Returns the timeouts of a file that replace those in the code; null: there is no file. Acquire:
+  // pairs with the release in replace_timeouts().
+  [[nodiscard]] const ReplacedTimeouts* replaced_timeouts() const {
+    return replaced_timeouts_.load(std::memory_order_acquire);
+  }
+  // Applies `timeouts` to names that a thread uses for the first time. They must never be
+  // destroyed.
+  void replace_timeouts(const ReplacedTimeouts& timeouts) {
+    replaced_timeouts_.store(&timeouts, std::memory_order_release);
+  }
+  // Returns whether a thread takes slots from others, see thread_slots.hpp. Acquire: pairs with the
+  // end of a taking.
+  [[nodiscard]] bool is_taking() const { return is_taking_.load(std::memory_order_acquire); }
+  // Returns whether ProcessPages::look_again() is due.
+  [[nodiscard]] bool is_look_due(std::int64_t now) const {
+    return now >= next_look_.load(std::memory_order_relaxed);
+  }
+  // Wakes the server. Must be called, with or without the ProcessLock, after a scope was opened or
+  // renewed with a deadline for which must_wake() returns true.
+  void wake() noexcept;
   // Returns the page that took the place of this one; null: none did. Acquire: pairs with the
   // release in continue_on().
   [[nodiscard]] OwnPage* successor() const { return successor_.load(std::memory_order_acquire); }
@@ -97,7 +120,9 @@ class OwnPage final : public PageContext {
   [[nodiscard]] bool has_server() const;
   // Takes back the slots of a thread that ends, and destroys `slots`.
   void thread_ended(ThreadSlots& slots) noexcept;
-  SlotStatistics* own_statistics(const SlotHandle& handle) noexcept override;
+  // Returns the entry in which this thread counts the scope of `handle`, which is a slot of another
+  // thread; null: the scope is not counted. Must be called without the ProcessLock.
+  SlotStatistics* own_statistics(const SlotHandle& handle) noexcept;
 
   [[nodiscard]] bool is_off() const { return view_.is_off(); }
   [[nodiscard]] bool has_board() const { return identity() != BoardView::Identity{}; }
@@ -111,10 +136,9 @@ class OwnPage final : public PageContext {
   }
   [[nodiscard]] bool is_watched() const noexcept;
   // Must be called by threads that have a slot of the page, as the next member.
-  [[nodiscard]] PageLayout layout() const override { return current_->file->layout(); }
-  [[nodiscard]] bool may_have_statistics() const override {
-    return current_->statistics.may_have_more();
-  }
+  [[nodiscard]] PageLayout layout() const { return current_->file->layout(); }
+  // Returns false if no further name can get statistics.
+  [[nodiscard]] bool may_have_statistics() const { return current_->statistics.may_have_more(); }
 
  private:
   // The signal on which this process writes its stacks, and where to; signal 0: none.
@@ -154,6 +178,10 @@ class OwnPage final : public PageContext {
   void move_offer_of_stacks(OwnPage& next) const noexcept;
 
   const BoardView view_;
+  std::atomic<bool> notes_releases_{false};
+  std::atomic<bool> is_taking_{false};  // written with the ProcessLock
+  std::atomic<const ReplacedTimeouts*> replaced_timeouts_{nullptr};
+  std::atomic<std::int64_t> next_look_{0};  // CLOCK_MONOTONIC. Relaxed: orders no other data
   const std::string dir_;
   const std::string board_path_;
   const std::string pages_folder_;

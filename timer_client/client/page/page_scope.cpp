@@ -54,9 +54,9 @@ PageTerms with_replaced_timeout(SlotHandle& handle, const PageTerms& terms) {
   const ReplacedTimeout& replaced = *handle.replaced;
   const bool is_first = std::exchange(handle.opens_first, false) ||
                         terms.opening == Opening::kHeartbeat || terms.opening == Opening::kFirst;
-  Duration timeout = terms.opening == Opening::kFirst ? Duration::zero() : replaced.timeout();
-  if (is_first && replaced.first_timeout() != Duration::zero()) {
-    timeout = replaced.first_timeout();
+  Duration timeout = terms.opening == Opening::kFirst ? Duration::zero() : replaced.timeout;
+  if (is_first && replaced.first_timeout != Duration::zero()) {
+    timeout = replaced.first_timeout;
   }
   PageTerms changed = terms;
   if (timeout != Duration::zero()) {
@@ -67,7 +67,7 @@ PageTerms with_replaced_timeout(SlotHandle& handle, const PageTerms& terms) {
 }
 
 std::int64_t replaced_renewal(SlotHandle& handle, std::int64_t timeout) {
-  const Duration replaced = handle.replaced->timeout();
+  const Duration replaced = handle.replaced->timeout;
   const bool is_replaced = replaced != Duration::zero();
   handle.slot->code_timeout_ms.store(is_replaced ? code_timeout_ms(timeout) : 0, kRelaxed);
   return is_replaced ? replaced.count() : timeout;

@@ -16,7 +16,7 @@
 #include "common/clock.hpp"
 #include "common/limits.hpp"
 #include "common/wake_protocol.hpp"
-#include "timer_client/client/page/page_context.hpp"
+#include "timer_client/client/page/own_page.hpp"
 #include "timer_client/client/page/page_statistics.hpp"
 #include "timer_client/client/page/thread_slots.hpp"
 #include "timer_client/client/process_lock.hpp"
@@ -58,7 +58,7 @@ inline std::int64_t deadline_word(const Board& board, std::int64_t now, std::int
 
 // Returns a slot of this thread for a scope of `key`, without the lock. The thread is_entering from
 // then on, so no taker takes the slot. Null: call OwnPage::claim().
-[[gnu::always_inline]] inline SlotHandle* claim_without_lock(PageContext& page, ScopeKey key) {
+[[gnu::always_inline]] inline SlotHandle* claim_without_lock(OwnPage& page, ScopeKey key) {
   ThreadSlots* slots = t_slots;
   if (slots == nullptr || &slots->page != &page || slots->fork_count != fork_watch::count()) {
     slots = ThreadSlots::of_this_thread(page);
@@ -84,7 +84,7 @@ inline std::int64_t deadline_word(const Board& board, std::int64_t now, std::int
 
 // Bits for what the caller must do after a scope was opened or renewed; rarely any is set.
 namespace todo {
-inline constexpr unsigned kWake = 1;  // PageContext::wake()
+inline constexpr unsigned kWake = 1;  // OwnPage::wake()
 inline constexpr unsigned kLook = 2;  // ProcessPages::look_again()
 }  // namespace todo
 
@@ -229,7 +229,7 @@ inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64
 
 // Pause and resume a scope. `by`: slot_flag::kPausedByCaller or kSuspended; the scope's time
 // continues when neither flag is set any more. Return false if the scope is not open. Set `wake` if
-// PageContext::wake() must be called. Must be called with the ProcessLock held.
+// OwnPage::wake() must be called. Must be called with the ProcessLock held.
 bool pause_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept;
 bool resume_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept;
 

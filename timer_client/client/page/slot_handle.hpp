@@ -14,8 +14,8 @@
 
 namespace filetimer {
 
-class PageContext;
-class ReplacedTimeout;
+class OwnPage;
+struct ReplacedTimeout;
 class ThreadSlots;
 
 // Identifies scopes within a thread: the name as the caller wrote it, or the file and line where
@@ -45,7 +45,7 @@ struct alignas(64) SlotHandle {
   static constexpr std::uint64_t kUnbound = ~std::uint64_t{0};  // no scope's tag
 
   Slot* slot = nullptr;
-  PageContext* page = nullptr;
+  OwnPage* page = nullptr;
   // The number of the slot's scope that is open, or opened next. Relaxed: incremented before the
   // slot is released and read after it was found free, so the slot's deadline orders it.
   std::atomic<std::uint64_t> generation{1};

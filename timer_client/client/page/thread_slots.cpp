@@ -12,7 +12,7 @@
 #include "common/scope_name.hpp"
 #include "common/text.hpp"
 #include "common/wake_protocol.hpp"
-#include "timer_client/client/page/page_context.hpp"
+#include "timer_client/client/page/own_page.hpp"
 #include "timer_client/client/process_lock.hpp"
 
 namespace filetimer {
@@ -32,12 +32,12 @@ std::string shown_name(ScopeKey key) {
   return bounded_scope_name(valid_utf8(whole));
 }
 
-ThreadSlots::ThreadSlots(PageContext& its_page, unsigned its_fork_count)
+ThreadSlots::ThreadSlots(OwnPage& its_page, unsigned its_fork_count)
     : page(its_page), fork_count(its_fork_count), tid(::gettid()) {
   handles.reserve(kMaxScopesPerWorker);  // so that taking a slot cannot fail
 }
 
-ThreadSlots* ThreadSlots::of_this_thread(const PageContext& page) {
+ThreadSlots* ThreadSlots::of_this_thread(const OwnPage& page) {
   if (t_slots == nullptr || t_slots->fork_count != fork_watch::count()) {
     return nullptr;
   }

@@ -40,10 +40,10 @@ class alignas(64) ThreadSlots {
  public:
   using StatisticsByName = std::unordered_map<std::string, SlotStatistics*>;
 
-  ThreadSlots(PageContext& page, unsigned fork_count);
+  ThreadSlots(OwnPage& page, unsigned fork_count);
 
   // Returns this thread's slots on `page`; null: it has none yet.
-  static ThreadSlots* of_this_thread(const PageContext& page);
+  static ThreadSlots* of_this_thread(const OwnPage& page);
 
   // --- this thread, without a lock, while is_entering ---
 
@@ -77,7 +77,7 @@ class alignas(64) ThreadSlots {
   // Returns the entry in which scopes of a name are counted; null: it has not been looked up yet.
   [[nodiscard]] SlotStatistics* statistics_of(const std::string& shown) const;
 
-  PageContext& page;
+  OwnPage& page;
   const unsigned fork_count;
   const pid_t tid;
   std::atomic<bool> is_entering{false};  // written by the thread alone

@@ -116,15 +116,10 @@ tl::unexpected<Error> no_time(const std::string& path, std::string_view key,
                              quoted(value), kExpectedTime));
 }
 
-struct Times {
-  Duration timeout{};
-  Duration first_timeout{};
-};
-
 // Reads a table with the two times of a name.
-Result<Times> read_table(const std::string& path, std::string_view name,
-                         const parser::table& table) {
-  Times times;
+Result<ReplacedTimeout> read_table(const std::string& path, std::string_view name,
+                                   const parser::table& table) {
+  ReplacedTimeout times;
   for (const auto& [key, value] : table) {
     if (key.str() != kTimeout && key.str() != kFirstTimeout) {
       return failure(
@@ -166,9 +161,9 @@ Result<ReplacedTimeouts> read_timeouts_file(const std::string& path) {
     if (const parser::table* const table = value.as_table()) {
       const auto times = read_table(path, name, *table);
       FILETIMER_TRY(times);
-      timeouts.try_emplace(shown, times->timeout, times->first_timeout);
+      timeouts.try_emplace(shown, *times);
     } else if (const auto time = time_in(value)) {
-      timeouts.try_emplace(shown, *time, Duration::zero());
+      timeouts.try_emplace(shown, ReplacedTimeout{.timeout = *time});
     } else {
       return no_time(path, name, value);
     }

@@ -19,23 +19,11 @@
 
 namespace filetimer {
 
-// The times of one scope name. Any thread may use it.
-class ReplacedTimeout {
- public:
-  // Zero: the time in the code applies. kForever: no deadline.
-  ReplacedTimeout(Duration timeout, Duration first_timeout)
-      : timeout_(timeout), first_timeout_(first_timeout) {}
-
-  [[nodiscard]] Duration timeout() const { return timeout_; }
-  [[nodiscard]] Duration first_timeout() const { return first_timeout_; }
-  // Returns whether the times are the same.
-  [[nodiscard]] bool is_equal_to(const ReplacedTimeout& other) const {
-    return timeout_ == other.timeout_ && first_timeout_ == other.first_timeout_;
-  }
-
- private:
-  const Duration timeout_;
-  const Duration first_timeout_;  // of the first scope of the name in each thread
+// The times of one scope name. Zero: the time in the code applies. kForever: no deadline.
+struct ReplacedTimeout {
+  Duration timeout{};
+  Duration first_timeout{};  // of the first scope of the name in each thread
+  friend bool operator==(const ReplacedTimeout&, const ReplacedTimeout&) = default;
 };
 
 // By scope name, in the form of the page (shown_name()).
