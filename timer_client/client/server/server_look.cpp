@@ -20,31 +20,32 @@ namespace {
 constexpr Duration kFirstPause = std::chrono::milliseconds{10};
 constexpr Duration kLongestPause = std::chrono::milliseconds{500};
 
-// The status page of a directory and its lock, as they were in one moment.
-struct BoardCopy {
-  explicit BoardCopy(const std::string& dir)
-      // Does not block on a FIFO or a device, and follows no symlink.
-      : file(retry_eintr([path = fmt::format("{}/{}", dir, kBoardName)] {
-          return ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-        })) {
-    lock = file ? lock_state(file.get()).value_or(LockState{}) : LockState{};
-    struct stat st {};
-    has_bytes = file && ::fstat(file.get(), &st) == 0 && S_ISREG(st.st_mode) &&
-                read_at(file.get(), bytes.data(), bytes.size(), 0);
+// Returns whether a process of this pid namespace has another pid for the server of the status
+// page, as far as that is known.
+bool is_in_other_namespace(const Board& board, const LockState& lock) {
+  const std::uint64_t theirs = board.pid_namespace.load(std::memory_order_relaxed);
+  const std::uint64_t ours = this_pid_namespace();
+  // The kernel translates the pid of the lock's holder for its reader: 0 when it has none here.
+  if (lock.is_held && lock.holder == 0) {
+    return true;
   }
-  // Returns null if it is no status page of this version.
-  [[nodiscard]] const Board* board() const {
-    const auto* const found = reinterpret_cast<const Board*>(bytes.data());
-    const bool is_board =
-        has_bytes && found->magic == kBoardMagic && found->version == kBoardVersion;
-    return is_board ? found : nullptr;
-  }
+  return theirs != 0 && ours != 0
+             ? theirs != ours
+             : lock.is_held && lock.holder != board.server_pid.load(std::memory_order_relaxed);
+}
 
-  UniqueFd file;
-  LockState lock;
-  alignas(64) std::array<std::byte, sizeof(Board)> bytes{};
-  bool has_bytes = false;
-};
+std::string why_no_server(const std::string& dir, bool has_board) {
+  struct stat st {};
+  if (::stat(dir.c_str(), &st) == 0) {
+    return fmt::format("no timer server in '{}': {}", dir,
+                       has_board ? "no process holds its lock" : "no server has run here");
+  }
+  const int error = errno;
+  return "no timer server: " +
+         (error == ENOENT
+              ? fmt::format("there is no folder '{}'", dir)
+              : system_error(fmt::format("cannot look at '{}'", dir), error).value().message);
+}
 
 bool is_same_file(const std::string& one, const std::string& other) {
   struct stat first {};
@@ -74,35 +75,35 @@ ServerLocation locate_server(const std::string& dir, const std::string& fifo) {
 
 ServerSeen look_for_server(const std::string& dir) {
   ServerSeen seen;
-  struct stat st {};
-  if (::stat(dir.c_str(), &st) != 0) {
-    const int error = errno;
-    seen.why_not =
-        error == ENOENT
-            ? fmt::format("no timer server: there is no folder '{}'", dir)
-            : "no timer server: " +
-                  system_error(fmt::format("cannot look at '{}'", dir), error).value().message;
-    return seen;
-  }
-  const BoardCopy copy(dir);
-  seen.is_there = copy.lock.is_held;
-  seen.pid = copy.lock.holder;
+  // Does not block on a FIFO or a device, and follows no symlink.
+  const UniqueFd file(retry_eintr([path = fmt::format("{}/{}", dir, kBoardName)] {
+    return ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  }));
+  const LockState lock = file ? lock_state(file.get()).value_or(LockState{}) : LockState{};
+  seen.is_there = lock.is_held;
+  seen.pid = lock.holder;
   if (!seen.is_there) {
-    seen.why_not = fmt::format("no timer server in '{}': {}", dir,
-                               copy.file ? "no process holds its lock" : "no server has run here");
+    seen.why_not = why_no_server(dir, static_cast<bool>(file));
   }
-  const Board* const board = copy.board();
-  if (board == nullptr || (!seen.is_there && board->boot != this_boot())) {  // as BoardView does
+  alignas(64) std::array<std::byte, sizeof(Board)> bytes{};
+  const auto& board = *reinterpret_cast<const Board*>(bytes.data());
+  struct stat st {};
+  if (!file || ::fstat(file.get(), &st) != 0 || !S_ISREG(st.st_mode) ||
+      !read_at(file.get(), bytes.data(), bytes.size(), 0) || board.magic != kBoardMagic ||
+      board.version != kBoardVersion) {
     return seen;
   }
-  seen.boot = board->boot;
-  if (const std::int64_t longest = board->max_timeout.load(std::memory_order_relaxed);
-      longest > 0) {
+  seen.is_in_other_namespace = is_in_other_namespace(board, lock);
+  if (!seen.is_there && board.boot != this_boot()) {  // as BoardView does
+    return seen;
+  }
+  seen.boot = board.boot;
+  if (const std::int64_t longest = board.max_timeout.load(std::memory_order_relaxed); longest > 0) {
     seen.max_timeout = Duration{longest};
   }
   if (seen.is_there) {  // a server that was killed leaves its announcement behind
     seen.announcement =
-        static_cast<Announcement>(board->announcement.load(std::memory_order_relaxed));
+        static_cast<Announcement>(board.announcement.load(std::memory_order_relaxed));
   }
   return seen;
 }
@@ -138,24 +139,7 @@ std::string why_no_new_scopes(const ServerLocation& place) {
 }
 
 std::string why_no_pids(const std::string& run_folder) {
-  if (run_folder.empty()) {
-    return {};
-  }
-  const BoardCopy copy(run_folder);
-  const Board* const board = copy.board();
-  if (board == nullptr) {
-    return {};
-  }
-  const std::uint64_t theirs = board->pid_namespace.load(std::memory_order_relaxed);
-  const std::uint64_t ours = this_pid_namespace();
-  // The kernel translates the pid of the lock's holder for its reader: 0 when it has none here.
-  const LockState& lock = copy.lock;
-  const bool are_known = theirs != 0 && ours != 0;
-  const bool is_other =
-      are_known ? theirs != ours
-                : lock.is_held && lock.holder != board->server_pid.load(std::memory_order_relaxed);
-  const bool is_hidden = lock.is_held && lock.holder == 0;
-  return is_other || is_hidden
+  return !run_folder.empty() && look_for_server(run_folder).is_in_other_namespace
              ? fmt::format(
                    "the timer server in '{}' lives in another pid namespace, where the pids "
                    "of this one name other processes",

@@ -38,6 +38,9 @@ struct ServerSeen {
   BootId boot{};                    // as the last server wrote it; all zeroes: not known
   Duration max_timeout = kForever;  // its --max-timeout
   Announcement announcement = Announcement::kNone;
+  // Whether it is in another pid namespace, in which a pid of this one names another process; false
+  // if that is not known. Also that of the last server, if none runs.
+  bool is_in_other_namespace = false;
 };
 // Looks for the server of the runtime directory `dir`.
 ServerSeen look_for_server(const std::string& dir);
@@ -51,9 +54,7 @@ std::string wait_for_server(const std::string& pipe, Duration timeout,
 // Empty: it watches them, no server runs, or it is not known (a bare pipe).
 std::string why_no_new_scopes(const ServerLocation& place);
 
-// Returns one clear line if the status page in `run_folder` says that its server is in another pid
-// namespace, in which a pid of this one names another process. Empty: the namespace is the same, or
-// it is not known.
+// Returns one clear line if the server of the runtime directory is_in_other_namespace; else empty.
 std::string why_no_pids(const std::string& run_folder);
 
 }  // namespace filetimer
