@@ -15,67 +15,13 @@
 // because of its watchdog. Of more than 1,024 open scopes the further ones are not watched; one
 // line on standard error says so.
 //
-// Environment: $FILETIMER=off makes connect() return a client that does nothing, and
-// $FILETIMER_MISSING says what connect() does if no server runs.
+// All members of TimerClient may be called from several threads, and none from a signal handler. A
+// forked child is a worker of its own: it starts with no open scope and may use the client that it
+// inherited. Moved-from clients do nothing, like a client that connected under $FILETIMER=off.
 //
-// The page: this process writes its open scopes into a small file in the runtime directory, which
-// the server also maps. The file is made whether a server runs or not, so a server that starts
-// later, or again, watches all scopes, including those already open. If the runtime directory is
-// removed and made again, or the page is removed, scopes that are opened or renewed a second later
-// are on a new page; a scope that stays open without a renewal stays on the old page.
-//
-// Statistics: the page has the number and durations of the scopes of each name. There are 1,024
-// entries, one for each name in each thread that lives: 30 names in 40 threads need 1,200. A scope
-// that finds no entry free is not counted.
-//
-// Cost: a scope costs about as much as three readings of the clock. It makes a system call only
-// once a second, to check the runtime directory, and when the server must be woken for an earlier
-// deadline. Each thread writes to memory of its own. The first use of a name by a thread and the
-// first scope of a forked child may make a file larger, which takes some microseconds.
-//
-// The file of timeouts (ConnectOptions::timeouts, $FILETIMER_TIMEOUTS): a name's entry replaces the
-// timeouts in the code, those of renewals included, so that a timeout is changed without the code.
-//
-//   forward = "2.5s"          # with a unit of us, ms, s, m, h or d; "inf": no deadline
-//   backward = 4              # seconds
-//   ["train.py:12"]           # a name with other characters than letters, digits, _ and -
-//   timeout = "30s"
-//   first_timeout = "10m"     # of the first scope of this name in each thread
-//
-// The file counts for all clients of this process in the runtime directory, for names that a thread
-// first uses after connect(). `timer_client list` and the records show the timeout in the code,
-// too. connect() throws InvalidArgument for a wrong file; if $FILETIMER_TIMEOUTS names it,
-// connect() writes one line on standard error instead, and the timeouts in the code count.
-//
-// Threads: all members of TimerClient may be called from several threads.
-//
-// Signal handlers: no function may be called in one.
-//
-// Moved-from clients do nothing, like a client that connected under $FILETIMER=off.
-//
-// fork(): the child is a worker of its own. It starts with no open scope and may use the client
-// that it inherited. The scopes of its parent have no effect in the child.
-//
-// Descriptors: the kernel names the page's owner by a file lock. A process that closes all its
-// descriptors loses the lock; a scope that it opens a second later, or for which the page has to
-// grow, takes it again. The library uses and closes no descriptor that is another file by then.
-//
-// Signals: the first connect() installs a handler of SIGBUS, for the case that another process cuts
-// a file of the runtime directory short. The handler passes other faults to the handler that was
-// installed before.
-//
-// Tracing: the client lets the server trace this process (PR_SET_PTRACER, which has an effect where
-// Yama's ptrace_scope is 1), so that the server can record where a hung process was. A server that
-// started later may do so from the next scope on. It takes the place of a permission that the
-// program has given before. ConnectOptions::stacks = false prevents
-// it.
-//
-// Messages: connect() writes one line on standard error if no server runs, if the page cannot be
-// made, or if one of these variables has an unexpected value. The library writes more only if
-// $FILETIMER_LOG_LEVEL is error, warning, info or debug at connect(): one line a message,
-// "filetimer[PID] debug: ...", none for a scope. A line that cannot be written at once is dropped.
-//
-// Control requests, such as status and shutdown, are in admin.hpp.
+// Cost: a scope costs about as much as three readings of the clock. docs/cpp.md says more, and what
+// the library does to a process: descriptors, signals, tracing, messages. Control requests, such as
+// status and shutdown, are in admin.hpp.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -118,7 +64,7 @@ struct ConnectOptions {
   // with this client, and a forked child has none. The server's --max-timeout does not cut it.
   Timeout idle_timeout = std::chrono::seconds{0};
   // A TOML file with timeouts by scope name, as `timer_client suggest --format toml` writes them;
-  // empty: none. $FILETIMER_TIMEOUTS takes precedence. See "The file of timeouts" above.
+  // empty: none. $FILETIMER_TIMEOUTS takes precedence. See docs/cpp.md.
   std::string timeouts;
   // Whether the server may trace this process, so that evidence has its native stacks where Yama
   // restricts tracing. False does not withdraw what an earlier client has allowed.
