@@ -19,17 +19,18 @@ namespace filetimer {
 
 constinit thread_local ThreadSlots* t_slots = nullptr;
 
-std::string shown_name(ScopeKey key) {
+std::string whole_name(ScopeKey key) {
   std::string_view given = key.given();
-  std::string whole;
-  if (key.is_line()) {
-    given.remove_prefix(given.rfind('/') + 1);  // npos + 1 is 0
-    whole = fmt::format("{}:{}", given, key.line());
-  } else {
-    whole = given;
+  if (!key.is_line()) {
+    return std::string(given);
   }
+  given.remove_prefix(given.rfind('/') + 1);  // npos + 1 is 0
+  return fmt::format("{}:{}", given, key.line());
+}
+
+std::string shown_name(ScopeKey key) {
   // Made valid before it is cut, so that names that differ on the page differ for a reader, too.
-  return bounded_scope_name(valid_utf8(whole));
+  return bounded_scope_name(valid_utf8(whole_name(key)));
 }
 
 ThreadSlots::ThreadSlots(OwnPage& its_page, unsigned its_fork_count)

@@ -125,6 +125,8 @@ class alignas(64) ThreadSlots {
 // that has not used them yet: see ThreadSlots::fork_count.
 extern constinit thread_local ThreadSlots* t_slots;
 
+// Returns the name, of a line as "train.cpp:123".
+std::string whole_name(ScopeKey key);
 // Returns the name under which the scope is shown: valid UTF-8, cut and marked if it is too long.
 std::string shown_name(ScopeKey key);
 

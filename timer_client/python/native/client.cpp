@@ -11,7 +11,6 @@
 
 #include "timer_client/client/environment.hpp"
 #include "timer_client/client/page/stacks_offer.hpp"
-#include "timer_client/python/native/errors.hpp"
 #include "timer_client/python/native/scope.hpp"
 #include "timer_client/python/native/values.hpp"
 
@@ -28,7 +27,7 @@ PyObject* g_default_client = nullptr;  // made by configure(); null: none was ma
 
 struct Connection {
   TimerClient client;
-  std::optional<Duration> rpc_timeout;
+  std::optional<Timeout> rpc_timeout;
 };
 
 struct ClientObject {
@@ -91,19 +90,19 @@ PyObject* connect(PyObject* self, PyObject* args) {
   options.timeouts = timeouts;
   options.missing = static_cast<ConnectOptions::Missing>(missing);  // as _client.py has them
   options.stacks = allow_tracing != 0;
-  std::optional<nanoseconds> patience;
-  std::optional<nanoseconds> rpc;
-  std::optional<nanoseconds> idle;
+  std::optional<Timeout> patience;
+  std::optional<Timeout> rpc;
+  std::optional<Timeout> idle;
   if (!to_optional_timeout(timeout, "the timeout of configure()", patience, true) ||
       !to_optional_timeout(rpc_timeout, "the rpc_timeout", rpc) ||
       !to_optional_timeout(idle_timeout, "the idle_timeout", idle)) {
     return nullptr;
   }
   // The client adds the patience to a time, and the sum must not overflow.
-  constexpr nanoseconds kLongestPatience = std::chrono::seconds{1'000'000'000};
-  options.timeout = std::min(patience.value_or(options.timeout.value()), kLongestPatience);
-  options.idle_timeout = idle.value_or(nanoseconds{0});
-  return guarded(static_cast<PyObject*>(nullptr), [&] {
+  constexpr Timeout kLongestPatience = std::chrono::seconds{1'000'000'000};
+  options.timeout = std::min(patience.value_or(options.timeout), kLongestPatience);
+  options.idle_timeout = idle.value_or(options.idle_timeout);
+  return guarded([&] {
     std::shared_ptr<Connection> made;
     {
       WithoutGil free;
@@ -124,16 +123,12 @@ PyObject* close_client(PyObject* self, PyObject*) {
 // --- the rest ---
 
 PyObject* start(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  if (count > 1) {
-    PyErr_SetString(PyExc_TypeError, "start() takes at most one argument");
-    return nullptr;
-  }
-  std::optional<nanoseconds> timeout;
-  if (!to_optional_timeout(count > 0 ? args[0] : nullptr, "the timeout", timeout)) {
+  std::optional<Timeout> timeout;
+  if (!to_only_timeout("start", args, count, timeout)) {
     return nullptr;
   }
   TimerClient* const client = open_client(self);  // now: the argument may run Python code
-  return guarded(static_cast<PyObject*>(nullptr), [&] {
+  return guarded([&] {
     if (client != nullptr) {
       timeout ? client->start(*timeout) : client->start();
     }
@@ -160,7 +155,7 @@ PyObject* pause_thread(PyObject* self, PyObject* text) {
   if (client == nullptr) {
     Py_RETURN_NONE;
   }
-  return guarded(static_cast<PyObject*>(nullptr), [&]() -> PyObject* {
+  return guarded([&]() -> PyObject* {
     std::unique_ptr<PausedRegion> region(new PausedRegion(client->paused({name.text, name.size})));
     if (g_is_child_without_stacks && !offer_stacks_in_child(self)) {
       return nullptr;
@@ -179,9 +174,7 @@ PyObject* path_of(const std::string& path) {
 
 PyObject* stacks_file(PyObject* self, PyObject*) {
   TimerClient* const client = must_be_open(self);
-  return client == nullptr ? nullptr : guarded(static_cast<PyObject*>(nullptr), [&] {
-    return path_of(client->stacks_file());
-  });
+  return client == nullptr ? nullptr : guarded([&] { return path_of(client->stacks_file()); });
 }
 
 // faulthandler's handlers, by signal.
@@ -213,7 +206,7 @@ PyObject* offer_stacks(PyObject* self, PyObject* arguments) {
   if (client == nullptr || PyArg_ParseTuple(arguments, "ii", &signal, &file) == 0) {
     return nullptr;
   }
-  return guarded(static_cast<PyObject*>(nullptr), [&] {
+  return guarded([&] {
     const bool is_offered = client->offer_stacks(signal, file);
     check_file_before_stacks(signal);
     return PyBool_FromLong(is_offered ? 1 : 0);
@@ -229,10 +222,10 @@ PyObject* rpc_timeout(PyObject* self, void*) {
   if (must_be_open(self) == nullptr) {
     return nullptr;
   }
-  return guarded(static_cast<PyObject*>(nullptr), [&] {
-    const std::optional<Duration> own = connection_of(self)->rpc_timeout;
+  return guarded([&] {
+    const std::optional<Timeout> own = connection_of(self)->rpc_timeout;
     // Read with the request: a typo must not end a training.
-    const auto timeout = own ? Result<Duration>(*own) : rpc_timeout_of_environment();
+    const auto timeout = own ? Result<Duration>(own->value()) : rpc_timeout_of_environment();
     if (!timeout) {
       throw InvalidArgument(timeout.error().message);
     }
@@ -242,9 +235,7 @@ PyObject* rpc_timeout(PyObject* self, void*) {
 
 PyObject* target(PyObject* self, void*) {
   TimerClient* const client = must_be_open(self);
-  return client == nullptr
-             ? nullptr
-             : guarded(static_cast<PyObject*>(nullptr), [&] { return path_of(client->target()); });
+  return client == nullptr ? nullptr : guarded([&] { return path_of(client->target()); });
 }
 
 PyObject* is_closed(PyObject* self, void*) {

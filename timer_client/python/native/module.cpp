@@ -3,7 +3,6 @@
 // `with scope:` costs little more than an empty context manager (tests/bench/python_scopes.py).
 // SPDX-License-Identifier: MIT
 #include "timer_client/python/native/client.hpp"
-#include "timer_client/python/native/errors.hpp"
 #include "timer_client/python/native/main_thread.hpp"
 #include "timer_client/python/native/python.hpp"
 #include "timer_client/python/native/scope.hpp"
@@ -15,12 +14,12 @@ using namespace filetimer::python;
 
 // Returns the value in seconds, checked as a timeout; `what` names it in the error.
 PyObject* checked_seconds(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  nanoseconds timeout{};
+  filetimer::Timeout timeout{nanoseconds{}};
   const char* const what = count == 2 ? PyUnicode_AsUTF8AndSize(args[1], nullptr) : "the timeout";
   if (what == nullptr || !to_timeout(args[0], what, timeout)) {
     return nullptr;
   }
-  return seconds_of(timeout).release();
+  return seconds_of(timeout.value()).release();
 }
 
 PyMethodDef g_functions[] = {

@@ -6,15 +6,15 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <list>
+#include <forward_list>
 #include <memory>
 #include <new>
 #include <string>
 
+#include "timer_client/client/page/thread_slots.hpp"
 #include "timer_client/client/process_lock.hpp"
 #include "timer_client/client/scope_terms.hpp"
 #include "timer_client/python/native/client.hpp"
-#include "timer_client/python/native/errors.hpp"
 #include "timer_client/python/native/values.hpp"
 
 namespace filetimer::python {
@@ -29,28 +29,38 @@ enum class Use : char {
 
 // One use of a Scope, from its opening to its end.
 struct Opening {
-  Use use;
-  unsigned fork_count;
-  unsigned long thread;
-  alignas(TimerScope) std::byte timer[sizeof(TimerScope)];  // made unless kFree
+  Use use = Use::kFree;
+  unsigned fork_count = 0;
+  unsigned long thread = 0;
+  // That has entered a further opening, while the Scope was open in a recursion, another thread,
+  // task or generator; only compared. The first opening is that of none of them.
+  const void* frame = nullptr;
+  alignas(TimerScope) std::byte bytes[sizeof(TimerScope)]{};  // made unless kFree
+
+  Opening() = default;
+  Opening(const Opening&) = delete;
+  Opening& operator=(const Opening&) = delete;
+  ~Opening() { end(); }
+  [[nodiscard]] TimerScope& timer() { return *std::launder(reinterpret_cast<TimerScope*>(&bytes)); }
+  void end() {
+    if (use != Use::kFree) {
+      timer().~TimerScope();  // releases it
+      use = Use::kFree;
+    }
+  }
 };
 
-// An opening of a Scope that was open already: in a recursion, another thread, task or generator.
-struct FurtherOpening : Opening {
-  const void*
-      frame;  // that has entered it; only compared. The first opening is that of none of them.
+struct Scope {
+  Ref client;  // null: the default one
+  Name name;
+  nanoseconds timeout;
+  std::shared_ptr<const ScopeOptions> options;  // null: kDefaultScopeOptions
+  Opening first{};
+  std::forward_list<Opening> others{};  // the latest first
 };
 
 struct ScopeObject {
-  PyObject_HEAD PyObject* client;  // null: the default one
-  PyObject* owner;                 // of `text`
-  const char* text;
-  std::size_t size;
-  int line;  // see Name
-  std::int64_t timeout;
-  std::shared_ptr<const ScopeOptions> options;  // null: kDefaultScopeOptions
-  Opening first;
-  std::list<FurtherOpening>* others;  // the latest first; null: no scope was open twice
+  PyObject_HEAD Scope scope;
 };
 
 enum Argument {
@@ -72,23 +82,13 @@ std::array<PyObject*, kArguments> g_words{};  // interned
 
 PyTypeObject* g_scope_type = nullptr;
 PyTypeObject* g_times_type = nullptr;
-PyObject* g_never_raises = nullptr;  // "kill"
-PyObject* g_raises = nullptr;        // "raise"
 
-ScopeObject& as_scope(PyObject* self) {
-  return *reinterpret_cast<ScopeObject*>(self);
+Scope& as_scope(PyObject* self) {
+  return reinterpret_cast<ScopeObject*>(self)->scope;
 }
 
-TimerScope& timer_of(Opening& opening) {
-  return *std::launder(reinterpret_cast<TimerScope*>(&opening.timer));
-}
-
-std::string name_of(const ScopeObject& scope) {
-  if (scope.line == 0) {
-    return {scope.text, scope.size};
-  }
-  const std::string file = scope.text;
-  return file.substr(file.rfind('/') + 1) + ':' + std::to_string(scope.line);  // npos + 1 is 0
+bool is_word(PyObject* value, const char* word) {
+  return PyUnicode_Check(value) != 0 && PyUnicode_CompareWithASCIIString(value, word) == 0;
 }
 
 // --- construction ---
@@ -114,19 +114,11 @@ bool is_given(PyObject* value) {
 bool read_options(const Arguments& arguments, nanoseconds timeout, Ref& type,
                   std::shared_ptr<const ScopeOptions>& options) {
   PyObject* const on_expiry = arguments[kOnExpiry];
-  bool raises = on_expiry == g_raises;
-  if (on_expiry != nullptr && on_expiry != g_raises && on_expiry != g_never_raises) {
-    const int is_kill = PyObject_RichCompareBool(on_expiry, g_never_raises, Py_EQ);
-    const int is_raise = is_kill == 0 ? PyObject_RichCompareBool(on_expiry, g_raises, Py_EQ) : 0;
-    if (is_kill < 0 || is_raise < 0) {
-      return false;
-    }
-    raises = is_raise == 1;
-    if (is_kill == 0 && is_raise == 0) {
-      PyErr_Format(g_errors.invalid_argument, "on_expiry is %R: expected 'kill' or 'raise'",
-                   on_expiry);
-      return false;
-    }
+  const bool raises = on_expiry != nullptr && is_word(on_expiry, "raise");
+  if (on_expiry != nullptr && !raises && !is_word(on_expiry, "kill")) {
+    PyErr_Format(g_errors.invalid_argument, "on_expiry is %R: expected 'kill' or 'raise'",
+                 on_expiry);
+    return false;
   }
   ScopeOptions read;
   if ((is_given(arguments[kSignal]) &&
@@ -137,10 +129,7 @@ bool read_options(const Arguments& arguments, nanoseconds timeout, Ref& type,
     return false;
   }
   if (read.warn_after && !is_warn_after(read.warn_after->value(), timeout)) {
-    const Ref why = text_of(why_no_warn_after(read.warn_after->value(), timeout));
-    if (why) {
-      PyErr_SetObject(g_errors.invalid_argument, why.get());
-    }
+    set_error(g_errors.invalid_argument, why_no_warn_after(read.warn_after->value(), timeout));
     return false;
   }
   if (raises) {
@@ -158,20 +147,9 @@ bool read_options(const Arguments& arguments, nanoseconds timeout, Ref& type,
   return true;
 }
 
-// Returns a scope in which make_scope() has still to set the members of the arguments. Null: an
-// error is set.
-ScopeObject* allocate(PyTypeObject* type) {
-  PyObject* const self = PyType_GenericAlloc(type, 0);
-  if (self == nullptr) {
-    return nullptr;
-  }
-  new (&as_scope(self).options) std::shared_ptr<const ScopeOptions>();
-  return &as_scope(self);
-}
-
 // `arguments` are borrowed; null: not given.
 PyObject* make_scope(PyTypeObject* type, PyObject* client, const Arguments& arguments) {
-  nanoseconds timeout{};
+  Timeout timeout{nanoseconds{}};
   Name name;
   if (!to_timeout(arguments[kTimeout], "the timeout", timeout) ||
       !(is_given(arguments[kName]) ? to_name(arguments[kName], name) : name_of_caller(name))) {
@@ -179,29 +157,20 @@ PyObject* make_scope(PyTypeObject* type, PyObject* client, const Arguments& argu
   }
   Ref raising;
   std::shared_ptr<const ScopeOptions> options;
-  if (is_given(arguments[kSignal]) || is_given(arguments[kGrace]) ||
-      is_given(arguments[kWarnAfter]) || is_given(arguments[kFirstTimeout]) ||
-      arguments[kOnExpiry] != nullptr) {
-    const bool is_fine =
-        guarded(false, [&] { return read_options(arguments, timeout, raising, options); });
-    if (!is_fine) {
-      return nullptr;
-    }
-  }
-  ScopeObject* const scope =
-      allocate(raising ? reinterpret_cast<PyTypeObject*>(raising.get()) : type);
-  if (scope == nullptr) {
+  const bool has_options =
+      std::any_of(arguments.begin() + kSignal, arguments.begin() + kClient,
+                  [](const PyObject* argument) { return argument != nullptr; });
+  if (has_options &&
+      !guarded(false, [&] { return read_options(arguments, timeout.value(), raising, options); })) {
     return nullptr;
   }
-  Py_XINCREF(client);
-  scope->client = client;
-  scope->owner = name.owner.release();
-  scope->text = name.text;
-  scope->size = name.size;
-  scope->line = name.line;
-  scope->timeout = timeout.count();
-  scope->options = std::move(options);
-  return reinterpret_cast<PyObject*>(scope);
+  PyObject* const self =
+      PyType_GenericAlloc(raising ? reinterpret_cast<PyTypeObject*>(raising.get()) : type, 0);
+  if (self != nullptr) {
+    new (&as_scope(self))
+        Scope{Ref::to(client), std::move(name), timeout.value(), std::move(options)};
+  }
+  return self;
 }
 
 PyObject* new_scope(PyTypeObject* type, PyObject* args, PyObject* names) {
@@ -220,15 +189,14 @@ PyObject* new_scope(PyTypeObject* type, PyObject* args, PyObject* names) {
 }
 
 int argument_called(PyObject* word) {
-  for (int i = 0; i < kClient; ++i) {
-    if (g_words[static_cast<std::size_t>(i)] == word) {
-      return i;
-    }
+  const auto* found = std::ranges::find(g_words, word);
+  if (found == g_words.end()) {
+    found = std::ranges::find_if(
+        g_words, [&](PyObject* each) { return PyUnicode_Compare(each, word) == 0; });
   }
-  for (int i = 0; i < kClient; ++i) {
-    if (PyUnicode_Compare(g_words[static_cast<std::size_t>(i)], word) == 0) {
-      return i;
-    }
+  const auto place = static_cast<int>(found - g_words.begin());
+  if (place < kClient) {
+    return place;
   }
   PyErr_Format(PyExc_TypeError, "expires() got an unexpected keyword argument %R", word);
   return -1;
@@ -282,9 +250,7 @@ Ref caller_of(PyObject* frame) {
 bool enters_for_caller(PyObject* frame) {
   const Ref globals = frame_attribute(frame, "f_globals");
   PyObject* const name = globals ? PyDict_GetItemString(globals.get(), "__name__") : nullptr;
-  return name != nullptr && PyUnicode_Check(name) != 0 &&
-         (PyUnicode_CompareWithASCIIString(name, "contextlib") == 0 ||
-          PyUnicode_CompareWithASCIIString(name, "filetimer._expiry") == 0);
+  return name != nullptr && (is_word(name, "contextlib") || is_word(name, "filetimer._expiry"));
 }
 
 // Returns the frame that enters a scope. Runs no Python code.
@@ -296,45 +262,29 @@ Ref entering_frame() {
   return frame;
 }
 
-void end_timer(Opening& opening) {
-  timer_of(opening).~TimerScope();
-  opening.use = Use::kFree;
-}
-
-void end_opening(ScopeObject& scope, Opening& opening) {
-  end_timer(opening);
+void end_opening(Scope& scope, Opening& opening) {
+  opening.end();
   if (&opening != &scope.first) {
-    scope.others->remove_if([&](const FurtherOpening& each) { return &each == &opening; });
+    scope.others.remove_if([&](const Opening& each) { return &each == &opening; });
   }
 }
 
 // Returns whether the scope is open. If only the parent process has opened it, ends that.
-[[gnu::cold]] bool is_open_already(ScopeObject& scope) {
+[[gnu::cold]] bool is_open_already(Scope& scope) {
   const auto is_inherited = [](const Opening& each) {
     return each.fork_count != fork_watch::count();
   };
-  if (scope.first.use != Use::kFree && is_inherited(scope.first)) {
-    end_timer(scope.first);
+  if (is_inherited(scope.first)) {
+    scope.first.end();
   }
-  if (scope.others == nullptr) {
-    return scope.first.use != Use::kFree;
-  }
-  for (FurtherOpening& each : *scope.others) {
-    if (is_inherited(each)) {
-      end_timer(each);
-    }
-  }
-  scope.others->remove_if(is_inherited);
-  return scope.first.use != Use::kFree || !scope.others->empty();
+  scope.others.remove_if(is_inherited);
+  return scope.first.use != Use::kFree || !scope.others.empty();
 }
 
 // Throws std::bad_alloc.
-Opening& further_opening(ScopeObject& scope, Use use) {
-  if (scope.others == nullptr) {
-    scope.others = new std::list<FurtherOpening>;
-  }
-  scope.others->emplace_front().frame = use == Use::kEntered ? entering_frame().get() : nullptr;
-  return scope.others->front();
+Opening& further_opening(Scope& scope, Use use) {
+  scope.others.emplace_front().frame = use == Use::kEntered ? entering_frame().get() : nullptr;
+  return scope.others.front();
 }
 
 bool is_open(const Opening& opening) {
@@ -344,9 +294,9 @@ bool is_open(const Opening& opening) {
 // Returns the opening that the nearest function of the caller's stack has entered, which in asyncio
 // is one of its task. Null: none of those that have a frame. Runs no Python code.
 template <class IsWanted>
-[[gnu::cold]] Opening* opening_in_stack(ScopeObject& scope, IsWanted is_wanted) {
+[[gnu::cold]] Opening* opening_in_stack(Scope& scope, IsWanted is_wanted) {
   for (Ref frame = entering_frame(); frame; frame = caller_of(frame.get())) {
-    for (FurtherOpening& each : *scope.others) {
+    for (Opening& each : scope.others) {
       if (each.frame == frame.get() && is_wanted(each)) {
         return &each;
       }
@@ -356,24 +306,20 @@ template <class IsWanted>
 }
 
 template <class IsWanted>
-Opening* latest_other(ScopeObject& scope, IsWanted is_wanted) {
-  const auto found = std::ranges::find_if(*scope.others, is_wanted);
-  return found == scope.others->end() ? nullptr : &*found;
-}
-
-bool has_others(const ScopeObject& scope) {
-  return scope.others != nullptr && !scope.others->empty();
+Opening* latest_other(Scope& scope, IsWanted is_wanted) {
+  const auto found = std::ranges::find_if(scope.others, is_wanted);
+  return found == scope.others.end() ? nullptr : &*found;
 }
 
 // Returns the opening that a `with` leaves; null: none. A generator may be left in another thread.
-Opening* opening_to_leave(ScopeObject& scope) {
+Opening* opening_to_leave(Scope& scope) {
   const unsigned fork_count = fork_watch::count();
   const auto is_in_with = [&](const Opening& each) {
     return (each.use == Use::kEntered || each.use == Use::kLeftEarly) &&
            each.fork_count == fork_count;
   };
   Opening* const first = is_in_with(scope.first) ? &scope.first : nullptr;
-  if (!has_others(scope)) [[likely]] {
+  if (scope.others.empty()) [[likely]] {
     return first;
   }
   Opening* const found = opening_in_stack(scope, is_in_with);
@@ -382,12 +328,12 @@ Opening* opening_to_leave(ScopeObject& scope) {
 
 // Returns the opening that the other methods concern; null: none. It is one of this thread, else
 // one of acquire(), else the only one, unless this thread is still in a `with` that it has ended.
-Opening* open_one(ScopeObject& scope) {
+Opening* open_one(Scope& scope) {
   const unsigned fork_count = fork_watch::count();
   const auto is_open_here = [&](const Opening& each) {
     return is_open(each) && each.fork_count == fork_count;
   };
-  if (!has_others(scope)) [[likely]] {
+  if (scope.others.empty()) [[likely]] {
     return is_open_here(scope.first) ? &scope.first : nullptr;
   }
   if (Opening* const found = opening_in_stack(scope, is_open_here)) {
@@ -406,7 +352,7 @@ Opening* open_one(ScopeObject& scope) {
         find([&](const Opening& each) { return is_open_here(each) && each.use == Use::kAcquired; });
   }
   if (found == nullptr && find(is_of_thread) == nullptr) {
-    const auto others = std::ranges::count_if(*scope.others, is_open_here);
+    const auto others = std::ranges::count_if(scope.others, is_open_here);
     found = others + (is_open_here(scope.first) ? 1 : 0) == 1 ? find(is_open_here) : nullptr;
   }
   return found;
@@ -417,60 +363,51 @@ Opening* open_one(ScopeObject& scope) {
 // `client` needs no Py_tp_clear: other objects of a cycle can be cleared.
 int traverse_scope(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
-  const ScopeObject& scope = as_scope(self);
-  Py_VISIT(scope.client);
+  const Scope& scope = as_scope(self);
+  Py_VISIT(scope.client.get());
   return 0;
 }
 
 void dealloc_scope(PyObject* self) {
   PyObject_GC_UnTrack(self);
-  ScopeObject& scope = as_scope(self);
-  if (scope.first.use != Use::kFree) {
-    end_timer(scope.first);  // releases it
-  }
-  if (scope.others != nullptr) {
-    std::ranges::for_each(*scope.others, end_timer);
-    delete scope.others;
-  }
-  scope.options.~shared_ptr();
-  Py_XDECREF(scope.client);
-  Py_XDECREF(scope.owner);
+  as_scope(self).~Scope();
   PyTypeObject* const type = Py_TYPE(self);
   PyObject_GC_Del(self);
   Py_DECREF(type);
 }
 
 // Opens the timer of a scope, or that of a heartbeat, whose first timeout is its own.
-TimerScope timer_for(TimerClient& client, const ScopeObject& scope, bool is_heartbeat) {
+TimerScope timer_for(TimerClient& client, const Scope& scope, bool is_heartbeat) {
   const ScopeOptions& options = scope.options ? *scope.options : kDefaultScopeOptions;
-  const nanoseconds timeout{scope.timeout};
-  const std::string_view name{scope.text, scope.line == 0 ? scope.size : 0};
-  return is_heartbeat ? client.heartbeat(timeout, name, options, scope.text, scope.line).scope()
-                      : client.expires(timeout, name, options, scope.text, scope.line);
+  const char* const text = scope.name.text;
+  const std::string_view name{text, scope.name.size};
+  return is_heartbeat
+             ? client.heartbeat(scope.timeout, name, options, text, scope.name.line).scope()
+             : client.expires(scope.timeout, name, options, text, scope.name.line);
 }
 
 // After close() the opening has a timer that is not open.
 bool open_timer(PyObject* self, Use use, bool is_heartbeat = false) {
-  ScopeObject& scope = as_scope(self);
-  TimerClient* const client = open_client(scope.client);
+  Scope& scope = as_scope(self);
+  TimerClient* const client = open_client(scope.client.get());
   if (client == nullptr && PyErr_Occurred() != nullptr) [[unlikely]] {
     return false;
   }
   Opening* opening = &scope.first;
   try {
     // The first opening stays the oldest: it is not used while others are open.
-    if ((scope.first.use != Use::kFree || scope.others != nullptr) && is_open_already(scope))
+    if ((scope.first.use != Use::kFree || !scope.others.empty()) && is_open_already(scope))
         [[unlikely]] {
       opening = &further_opening(scope, use);
     }
     if (client != nullptr) [[likely]] {
-      new (&opening->timer) TimerScope(timer_for(*client, scope, is_heartbeat));
+      new (&opening->bytes) TimerScope(timer_for(*client, scope, is_heartbeat));
     } else {
-      new (&opening->timer) TimerScope();
+      new (&opening->bytes) TimerScope();
     }
   } catch (...) {
     if (opening != &scope.first) {
-      scope.others->pop_front();
+      scope.others.pop_front();
     }
     set_error_of_exception();
     return false;
@@ -478,7 +415,7 @@ bool open_timer(PyObject* self, Use use, bool is_heartbeat = false) {
   opening->use = use;
   opening->thread = PyThread_get_thread_ident();
   opening->fork_count = fork_watch::count();
-  if (g_is_child_without_stacks && client != nullptr && !offer_stacks_in_child(scope.client))
+  if (g_is_child_without_stacks && client != nullptr && !offer_stacks_in_child(scope.client.get()))
       [[unlikely]] {
     end_opening(scope, *opening);
     return false;
@@ -496,28 +433,28 @@ PyObject* acquire(PyObject* self, PyObject*) {
 }
 
 // Ends the opening, which a `with` leaves; null: none. Returns whether that was in time.
-bool end_with(ScopeObject& scope, Opening* opening) {
+bool end_with(Scope& scope, Opening* opening) {
   if (opening == nullptr) {
     return true;
   }
-  const bool in_time{timer_of(*opening).release()};
+  const bool in_time{opening->timer().release()};
   end_opening(scope, *opening);
   return in_time;
 }
 
 PyObject* leave(PyObject* self, PyObject* const*, Py_ssize_t) {
-  ScopeObject& scope = as_scope(self);
+  Scope& scope = as_scope(self);
   end_with(scope, opening_to_leave(scope));
   Py_RETURN_NONE;
 }
 
 PyObject* release(PyObject* self, PyObject*) {
-  ScopeObject& scope = as_scope(self);
+  Scope& scope = as_scope(self);
   Opening* const opening = open_one(scope);
   if (opening == nullptr) {
     Py_RETURN_FALSE;
   }
-  const bool in_time{timer_of(*opening).release()};
+  const bool in_time{opening->timer().release()};
   if (opening->use == Use::kEntered) {
     opening->use = Use::kLeftEarly;
   } else {
@@ -527,19 +464,15 @@ PyObject* release(PyObject* self, PyObject*) {
 }
 
 PyObject* renew(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  ScopeObject& scope = as_scope(self);
-  std::optional<nanoseconds> timeout;
-  if (count > 1) {
-    PyErr_SetString(PyExc_TypeError, "renew() takes at most one argument");
-    return nullptr;
-  }
-  if (!to_optional_timeout(count > 0 ? args[0] : nullptr, "the timeout", timeout)) {
+  Scope& scope = as_scope(self);
+  std::optional<Timeout> timeout;
+  if (!to_only_timeout("renew", args, count, timeout)) {
     return nullptr;
   }
   Opening* const opening = open_one(scope);
-  return guarded(static_cast<PyObject*>(nullptr), [&] {
-    const nanoseconds after = timeout.value_or(nanoseconds{scope.timeout});
-    return PyBool_FromLong(opening != nullptr && timer_of(*opening).renew(after) ? 1 : 0);
+  return guarded([&] {
+    const Timeout after = timeout.value_or(scope.timeout);
+    return PyBool_FromLong(opening != nullptr && opening->timer().renew(after) ? 1 : 0);
   });
 }
 
@@ -547,14 +480,13 @@ PyObject* renew(PyObject* self, PyObject* const* args, Py_ssize_t count) {
 template <auto Change>
 PyObject* change(PyObject* self, PyObject*) {
   Opening* const opening = open_one(as_scope(self));
-  return guarded(static_cast<PyObject*>(nullptr), [&] {
-    return PyBool_FromLong(opening != nullptr && (timer_of(*opening).*Change)() ? 1 : 0);
-  });
+  return guarded(
+      [&] { return PyBool_FromLong(opening != nullptr && (opening->timer().*Change)() ? 1 : 0); });
 }
 
 std::optional<TimerTimes> times_now(PyObject* self) {
   Opening* const opening = open_one(as_scope(self));
-  return opening == nullptr ? std::nullopt : timer_of(*opening).times();
+  return opening == nullptr ? std::nullopt : opening->timer().times();
 }
 
 PyObject* times_or_none(const std::optional<TimerTimes>& times) {
@@ -579,24 +511,22 @@ PyObject* times_or_none(const std::optional<TimerTimes>& times) {
 }
 
 PyObject* times(PyObject* self, PyObject*) {
-  return guarded(static_cast<PyObject*>(nullptr), [&] { return times_or_none(times_now(self)); });
+  return guarded([&] { return times_or_none(times_now(self)); });
 }
 
 // Of the opening whose deadline comes first.
 PyObject* soonest_times(PyObject* self, PyObject*) {
-  ScopeObject& scope = as_scope(self);
-  return guarded(static_cast<PyObject*>(nullptr), [&] {
+  Scope& scope = as_scope(self);
+  return guarded([&] {
     std::optional<TimerTimes> soonest;
     const auto take = [&](Opening& each) {
-      const auto times = is_open(each) ? timer_of(each).times() : std::nullopt;
+      const auto times = is_open(each) ? each.timer().times() : std::nullopt;
       if (times && (!soonest || times->remaining < soonest->remaining)) {
         soonest = times;
       }
     };
     take(scope.first);
-    if (scope.others != nullptr) {
-      std::ranges::for_each(*scope.others, take);
-    }
+    std::ranges::for_each(scope.others, take);
     return times_or_none(soonest);
   });
 }
@@ -604,10 +534,10 @@ PyObject* soonest_times(PyObject* self, PyObject*) {
 // As leave(). Returns the times of what it ended, None if that was not open, and whether the end
 // was in time.
 PyObject* leave_with_times(PyObject* self, PyObject*) {
-  ScopeObject& scope = as_scope(self);
-  return guarded(static_cast<PyObject*>(nullptr), [&]() -> PyObject* {
+  Scope& scope = as_scope(self);
+  return guarded([&]() -> PyObject* {
     Opening* const opening = opening_to_leave(scope);
-    const auto times = opening == nullptr ? std::nullopt : timer_of(*opening).times();
+    const auto times = opening == nullptr ? std::nullopt : opening->timer().times();
     const bool in_time = end_with(scope, opening);
     const Ref made(times_or_none(times));
     return made ? Py_BuildValue("(OO)", made.get(), in_time ? Py_True : Py_False) : nullptr;
@@ -615,20 +545,16 @@ PyObject* leave_with_times(PyObject* self, PyObject*) {
 }
 
 PyObject* again(PyObject* self, PyObject*) {
-  const ScopeObject& scope = as_scope(self);
-  ScopeObject* const copy = allocate(Py_TYPE(self));
-  if (copy == nullptr) {
-    return nullptr;
+  const Scope& scope = as_scope(self);
+  PyObject* const copy = PyType_GenericAlloc(Py_TYPE(self), 0);
+  if (copy != nullptr) {
+    const Name& name = scope.name;
+    new (&as_scope(copy)) Scope{Ref::to(scope.client.get()),
+                                {Ref::to(name.owner.get()), name.text, name.size, name.line},
+                                scope.timeout,
+                                scope.options};
   }
-  Py_XINCREF(scope.client);
-  copy->client = scope.client;
-  copy->owner = Py_NewRef(scope.owner);
-  copy->text = scope.text;
-  copy->size = scope.size;
-  copy->line = scope.line;
-  copy->timeout = scope.timeout;
-  copy->options = scope.options;
-  return reinterpret_cast<PyObject*>(copy);
+  return copy;
 }
 
 PyObject* decorate(PyObject* self, PyObject* args, PyObject* names) {
@@ -647,26 +573,29 @@ PyObject* decorate(PyObject* self, PyObject* args, PyObject* names) {
 // --- properties ---
 
 PyObject* get_name(PyObject* self, void*) {
-  return guarded(static_cast<PyObject*>(nullptr),
-                 [&] { return text_of(name_of(as_scope(self))).release(); });
+  return guarded([&] {
+    const Name& name = as_scope(self).name;
+    const ScopeKey key = name.line == 0 ? ScopeKey::of_name({name.text, name.size})
+                                        : ScopeKey::of_line(name.text, name.line);
+    return text_of(whole_name(key)).release();
+  });
 }
 
 PyObject* get_timeout(PyObject* self, void*) {
-  return seconds_of(nanoseconds{as_scope(self).timeout}).release();
+  return seconds_of(as_scope(self).timeout).release();
 }
 
 // For `elapsed` and `remaining`.
 template <auto Time>
 PyObject* get_time(PyObject* self, void*) {
-  return guarded(static_cast<PyObject*>(nullptr), [&] {
+  return guarded([&] {
     const auto found = times_now(self);
     return found ? seconds_of((*found).*Time).release() : Py_NewRef(Py_None);
   });
 }
 
 PyObject* get_is_open(PyObject* self, void*) {
-  return guarded(static_cast<PyObject*>(nullptr),
-                 [&] { return PyBool_FromLong(times_now(self) ? 1 : 0); });
+  return guarded([&] { return PyBool_FromLong(times_now(self) ? 1 : 0); });
 }
 
 PyObject* represent(PyObject* self) {
@@ -768,8 +697,6 @@ bool add_scope_type(PyObject* module) {
       return false;
     }
   }
-  g_never_raises = PyUnicode_InternFromString("kill");
-  g_raises = PyUnicode_InternFromString("raise");
   PyType_Slot slots[] = {{Py_tp_doc, const_cast<char*>(kScopeHelp)},
                          {Py_tp_new, as_slot(new_scope)},
                          {Py_tp_dealloc, as_slot(dealloc_scope)},
@@ -783,9 +710,8 @@ bool add_scope_type(PyObject* module) {
                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
   g_scope_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   g_times_type = PyStructSequence_NewType(&g_times_description);
-  return g_never_raises != nullptr && g_raises != nullptr && g_scope_type != nullptr &&
-         g_times_type != nullptr && PyModule_AddType(module, g_scope_type) == 0 &&
-         PyModule_AddType(module, g_times_type) == 0;
+  return g_scope_type != nullptr && g_times_type != nullptr &&
+         PyModule_AddType(module, g_scope_type) == 0 && PyModule_AddType(module, g_times_type) == 0;
 }
 
 }  // namespace filetimer::python

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: MIT
 #include "timer_client/python/native/values.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filetimer/timer_client.hpp>
+#include <new>
 
 #include "common/clock.hpp"
-#include "timer_client/python/native/errors.hpp"
 
 namespace filetimer::python {
+
+ErrorClasses g_errors;
+
 namespace {
 
 constexpr double kLongestSeconds = 1e9;  // kMaxTimeout
@@ -45,30 +49,26 @@ bool to_seconds(PyObject* value, const char* what, double& seconds) {
   return seconds != -1.0 || PyErr_Occurred() == nullptr;
 }
 
-bool to_duration(PyObject* value, const char* what, bool may_be_zero, nanoseconds& duration) {
-  double seconds = 0;
-  if (!to_seconds(value, what, seconds)) {
-    return false;
-  }
-  if (seconds > 0 && seconds <= kLongestSeconds) [[likely]] {
-    duration = std::max(nanoseconds{std::llround(seconds * 1e9)}, nanoseconds{1});
-    return true;
-  }
-  if (std::isinf(seconds) && seconds > 0) {
-    duration = kNoDeadline;
-    return true;
-  }
-  if (may_be_zero && seconds == 0) {
-    duration = nanoseconds{0};
-    return true;
-  }
-  PyErr_Format(g_errors.invalid_argument,
-               "%s is %R: expected %s 0 and at most 1e9 seconds, or math.inf for none", what, value,
-               may_be_zero ? "at least" : "more than");
-  return false;
+}  // namespace
+
+bool import_errors() {
+  const Ref module(PyImport_ImportModule("filetimer.errors"));
+  const std::pair<const char*, PyObject**> classes[] = {
+      {"TimerError", &g_errors.timer_error},
+      {"ServerUnavailable", &g_errors.server_unavailable},
+      {"InvalidArgument", &g_errors.invalid_argument}};
+  return module && std::ranges::all_of(classes, [&](const auto& each) {
+           *each.second = PyObject_GetAttrString(module.get(), each.first);
+           return *each.second != nullptr;
+         });
 }
 
-}  // namespace
+void set_error(PyObject* type, const std::string& message) {
+  const Ref text = text_of(message);
+  if (text) {
+    PyErr_SetObject(type, text.get());
+  }
+}
 
 PyObject* set_type_error(const char* what, PyObject* value, const char* expected) {
   const Ref name(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(value)), "__name__"));
@@ -78,17 +78,59 @@ PyObject* set_type_error(const char* what, PyObject* value, const char* expected
   return nullptr;
 }
 
-bool to_timeout(PyObject* value, const char* what, nanoseconds& timeout) {
-  return to_duration(value, what, false, timeout);
+void set_error_of_exception() {
+  try {
+    throw;
+  } catch (const PythonError&) {
+    // The error is set already.
+  } catch (const ServerUnavailable& error) {
+    set_error(g_errors.server_unavailable, error.what());
+  } catch (const InvalidArgument& error) {
+    set_error(g_errors.invalid_argument, error.what());
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    set_error(g_errors.timer_error, error.what());
+  }
 }
 
-bool to_optional_timeout(PyObject* value, const char* what, std::optional<nanoseconds>& timeout,
-                         bool may_be_zero) {
-  timeout.reset();
-  if (value == nullptr || value == Py_None) {
+bool to_timeout(PyObject* value, const char* what, Timeout& timeout, bool may_be_zero) {
+  double seconds = 0;
+  if (!to_seconds(value, what, seconds)) {
+    return false;
+  }
+  if (seconds > 0 && seconds <= kLongestSeconds) [[likely]] {
+    timeout = std::max(nanoseconds{std::llround(seconds * 1e9)}, nanoseconds{1});
     return true;
   }
-  return to_duration(value, what, may_be_zero, timeout.emplace());
+  if (std::isinf(seconds) && seconds > 0) {
+    timeout = kNoDeadline;
+    return true;
+  }
+  if (may_be_zero && seconds == 0) {
+    timeout = nanoseconds{0};
+    return true;
+  }
+  PyErr_Format(g_errors.invalid_argument,
+               "%s is %R: expected %s 0 and at most 1e9 seconds, or math.inf for none", what, value,
+               may_be_zero ? "at least" : "more than");
+  return false;
+}
+
+bool to_optional_timeout(PyObject* value, const char* what, std::optional<Timeout>& timeout,
+                         bool may_be_zero) {
+  timeout.reset();
+  return value == nullptr || value == Py_None ||
+         to_timeout(value, what, timeout.emplace(nanoseconds{0}), may_be_zero);
+}
+
+bool to_only_timeout(const char* method, PyObject* const* args, Py_ssize_t count,
+                     std::optional<Timeout>& timeout) {
+  if (count > 1) {
+    PyErr_Format(PyExc_TypeError, "%s() takes at most one argument", method);
+    return false;
+  }
+  return to_optional_timeout(count > 0 ? args[0] : nullptr, "the timeout", timeout);
 }
 
 bool to_int(PyObject* value, const char* what, int lowest, int highest, int& number) {

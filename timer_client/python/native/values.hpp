@@ -1,14 +1,16 @@
-// Converts Python's arguments to checked values in the C++ client's units, and results back. A
-// function that fails sets an error: TypeError for a wrong type, filetimer.InvalidArgument for a
-// value out of bounds.
+// Converts Python's arguments to checked values in the C++ client's units, and results and errors
+// back. A function that fails sets an error: TypeError for a wrong type, filetimer.InvalidArgument
+// for a value out of bounds. The classes of errors are in filetimer/errors.py.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <filetimer/timeout.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "timer_client/python/native/python.hpp"
 
@@ -16,26 +18,56 @@ namespace filetimer::python {
 
 using std::chrono::nanoseconds;
 
+// --- errors ---
+
+// Thrown if Python's error is set already.
+class PythonError : public std::exception {};
+
+struct ErrorClasses {
+  PyObject* timer_error = nullptr;
+  PyObject* server_unavailable = nullptr;
+  PyObject* invalid_argument = nullptr;
+};
+extern ErrorClasses g_errors;
+
+// Imports the classes. Returns false if an error is set.
+bool import_errors();
+
+void set_error(PyObject* type, const std::string& message);
 // Sets a TypeError: "WHAT is a TYPE: EXPECTED". Returns null.
 PyObject* set_type_error(const char* what, PyObject* value, const char* expected);
+// Sets the Python error for the exception that is being handled.
+void set_error_of_exception();
+
+// Returns what `call` returns. If it throws, sets the error and returns `failed`.
+template <class Call, class Value>
+Value guarded(Value failed, Call&& call) {
+  try {
+    return call();
+  } catch (const abi::__forced_unwind&) {
+    block_until_exit();
+  } catch (...) {
+    set_error_of_exception();
+    return failed;
+  }
+}
+template <class Call>
+PyObject* guarded(Call&& call) {
+  return guarded(static_cast<PyObject*>(nullptr), std::forward<Call>(call));
+}
+
+// --- values ---
 
 // Converts a timeout: seconds as int or float, or a timedelta; over zero, at most 1e9 s, or
-// infinity for none. `what` names it in the message: "the timeout".
-bool to_timeout(PyObject* value, const char* what, nanoseconds& timeout);
-// As to_timeout(), but None (or null) gives no value. With `may_be_zero`, zero is allowed.
-bool to_optional_timeout(PyObject* value, const char* what, std::optional<nanoseconds>& timeout,
+// infinity for none. `what` names it in the message: "the timeout". With `may_be_zero`, zero is
+// allowed.
+bool to_timeout(PyObject* value, const char* what, Timeout& timeout, bool may_be_zero = false);
+// As to_timeout(), but None (or null) gives no value.
+bool to_optional_timeout(PyObject* value, const char* what, std::optional<Timeout>& timeout,
                          bool may_be_zero = false);
-inline bool to_optional_timeout(PyObject* value, const char* what, std::optional<Timeout>& timeout,
-                                bool may_be_zero = false) {
-  std::optional<nanoseconds> read;
-  if (!to_optional_timeout(value, what, read, may_be_zero)) {
-    return false;
-  }
-  if (read) {
-    timeout = *read;
-  }
-  return true;
-}
+// Converts the arguments of a `method` that takes a timeout or nothing.
+bool to_only_timeout(const char* method, PyObject* const* args, Py_ssize_t count,
+                     std::optional<Timeout>& timeout);
 bool to_int(PyObject* value, const char* what, int lowest, int highest, int& number);
 
 // A name as the library expects it: UTF-8 that lives as long as `owner` does, without NUL and lone
