@@ -87,6 +87,25 @@ for is_late in False, True, False, True, True, False:
         self.assertEqual(len([each for each in self.records("warned") if each["scope"] == "again"]), 6)
         self.assertEqual(self.records("expired"), [])
 
+    def test_a_scope_that_has_raised_raises_again_if_it_is_entered_while_it_is_open(self):
+        out = self.run_soft("""
+scope = filetimer.Scope(0.2, "nested", on_expiry="raise", grace=20)
+with scope:
+    for _ in range(2):
+        try:
+            time.sleep(60)
+        except filetimer.ScopeExpired:
+            say("outer")
+            break
+    for _ in range(2):
+        try:
+            with scope:
+                time.sleep(60)
+        except filetimer.ScopeExpired:
+            say("inner")
+""")
+        self.assertEqual(out, "outer\ninner\ninner\n")
+
     def test_the_error_has_the_timeout_of_a_file_that_replaced_the_one_in_the_code(self):
         path = os.path.join(self.folder, "timeouts.toml")
         with open(path, "w", encoding="utf-8") as file:

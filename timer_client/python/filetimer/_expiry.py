@@ -24,6 +24,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
 
+    from ._native import Times
+
 _FIRST = signal.SIGRTMIN + 4
 _number = 0
 _is_installed = False
@@ -34,7 +36,7 @@ _entered: list[weakref.ref[RaisingScope]] = []  # the outermost first
 class RaisingScope(_native.Scope):
     """A Scope that raises ScopeExpired. Scope() with on_expiry="raise" makes one."""
 
-    _has_raised: bool  # since it was opened
+    _raised: int  # how many of its entries have raised: those whose deadline came first
 
     def __enter__(self) -> RaisingScope:
         self._prepare()
@@ -46,7 +48,8 @@ class RaisingScope(_native.Scope):
         times, in_time = self._leave()  # None in a forked child, and where it was not watched
         was_signalled = times is not None and times.remaining <= 0 and _has_signal()
         self._forget()
-        if times is not None and kind is None and not self._has_raised and (
+        has_raised = self._forget_raised(times)
+        if times is not None and kind is None and not has_raised and (
                 was_signalled or not in_time):
             raise ScopeExpired(self.name, times.timeout, times.elapsed)
 
@@ -56,9 +59,10 @@ class RaisingScope(_native.Scope):
         super().acquire()
 
     def release(self) -> bool:
+        times = self.times()
         in_time = super().release()
         self._forget()
-        return in_time and not self._has_raised
+        return in_time and not self._forget_raised(times)
 
     def _prepare(self) -> None:
         if threading.get_native_id() != os.getpid():
@@ -72,8 +76,23 @@ class RaisingScope(_native.Scope):
             raise TimerError(f"scope '{self.name}' has on_expiry='raise': {who} would get the "
                              "exception: use on_expiry='kill'")
         if not self.is_open:
-            self._has_raised = False
+            self._raised = 0
         prepare()
+
+    def _next_to_raise(self) -> Times | None:
+        """Returns the times of the entry that has to raise now; None: each has that is due."""
+        due = sorted((each for each in self._all_times() if each.remaining <= 0),
+                     key=lambda each: each.remaining)
+        return due[self._raised] if self._raised < len(due) else None
+
+    def _forget_raised(self, times: Times | None) -> bool:
+        """Returns whether the entry that has ended with these times had raised."""
+        if times is None or times.remaining > 0:
+            return False
+        if sum(each.remaining < times.remaining for each in self._all_times()) >= self._raised:
+            return False
+        self._raised -= 1
+        return True
 
     def _forget(self) -> None:
         for i in reversed(range(len(_entered))):
@@ -127,9 +146,8 @@ def _handle(number: int, frame: FrameType | None) -> None:
     _native._stop_sending()
     for reference in list(_entered):
         scope = reference()
-        times = None if scope is None or scope._has_raised else scope._soonest_times()
-        if scope is not None and times is not None and times.remaining <= 0:
-            scope._has_raised = True
+        if scope is not None and (times := scope._next_to_raise()) is not None:
+            scope._raised += 1
             raise ScopeExpired(scope.name, times.timeout, times.elapsed)
 
 

@@ -514,20 +514,21 @@ PyObject* times(PyObject* self, PyObject*) {
   return guarded([&] { return times_or_none(times_now(self)); });
 }
 
-// Of the opening whose deadline comes first.
-PyObject* soonest_times(PyObject* self, PyObject*) {
+// Returns the times of all openings, in a list.
+PyObject* all_times(PyObject* self, PyObject*) {
   Scope& scope = as_scope(self);
   return guarded([&] {
-    std::optional<TimerTimes> soonest;
-    const auto take = [&](Opening& each) {
+    Ref list(PyList_New(0));
+    const auto add = [&](Opening& each) {
       const auto times = is_open(each) ? each.timer().times() : std::nullopt;
-      if (times && (!soonest || times->remaining < soonest->remaining)) {
-        soonest = times;
+      const Ref made(times && list ? times_or_none(times) : nullptr);
+      if (times && (!made || PyList_Append(list.get(), made.get()) != 0)) {
+        list = Ref();
       }
     };
-    take(scope.first);
-    std::ranges::for_each(scope.others, take);
-    return times_or_none(soonest);
+    add(scope.first);
+    std::ranges::for_each(scope.others, add);
+    return list.release();
   });
 }
 
@@ -634,7 +635,7 @@ PyMethodDef g_methods[] = {
      "open."},
     {"_acquire_heartbeat", acquire<true>, METH_NOARGS, nullptr},
     {"_again", again, METH_NOARGS, nullptr},
-    {"_soonest_times", soonest_times, METH_NOARGS, nullptr},
+    {"_all_times", all_times, METH_NOARGS, nullptr},
     {"_leave", leave_with_times, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
