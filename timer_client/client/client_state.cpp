@@ -9,7 +9,6 @@
 #include "common/limits.hpp"
 #include "common/text.hpp"
 #include "timer_client/client/messages.hpp"
-#include "timer_client/client/scope_terms.hpp"
 
 namespace filetimer {
 
@@ -71,23 +70,15 @@ void TimerClient::State::after_opening(TimerScope& scope, unsigned todo_next, Sc
   }
 }
 
-bool TimerClient::State::note_first(std::string_view shown) {
+bool TimerClient::State::note_first(const std::string& shown) {
+  const auto held = ProcessLock::instance().lock();
   if (begun_in != ProcessLock::instance().fork_count()) {
     begun.clear();
     begun_in = ProcessLock::instance().fork_count();
   }
   // Beyond the limit every scope counts as the first of its name, so its deadline is later, never
   // earlier.
-  return begun.size() < kMaxBegunNames ? begun.emplace(shown).second
-                                       : !begun.contains(std::string(shown));
-}
-
-PageTerms TimerClient::State::terms_for(std::string_view shown, Duration after,
-                                        const ScopeOptions& options) {
-  const bool is_first = options.first_timeout && note_first(shown);
-  PageTerms terms = terms_of(is_first ? options.first_timeout->value() : after, options);
-  terms.opening = is_first ? Opening::kFirst : Opening::kScope;
-  return terms;
+  return begun.size() < kMaxBegunNames ? begun.insert(shown).second : !begun.contains(shown);
 }
 
 }  // namespace filetimer

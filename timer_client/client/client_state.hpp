@@ -8,7 +8,6 @@
 #include <filetimer/timer_client.hpp>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <unordered_set>
 
 #include "common/board.hpp"
@@ -73,11 +72,8 @@ struct TimerClient::State {
   void swap_job(TimerScope& scope);
 
   // Notes that a scope with a first timeout is opened. Returns whether the client opens the first
-  // scope of the name.
-  [[nodiscard]] bool note_first(std::string_view shown);
-  // Returns the terms of a scope that is opened now.
-  [[nodiscard]] PageTerms terms_for(std::string_view shown, Duration after,
-                                    const ScopeOptions& options);
+  // scope of the name. Must be called without the lock.
+  [[nodiscard]] bool note_first(const std::string& shown);
 
   // Separate function so that NRVO constructs the TimerScope in the caller's storage.
   [[gnu::always_inline]] TimerScope expires(SlotHandle& handle, ScopeKey key,

@@ -191,12 +191,9 @@ TimerScope TimerClient::expires_otherwise(std::chrono::nanoseconds after, const 
   check_timeout("the timeout", after);
   check_options(options, after);
   if (!state_->is_closed_by_server()) {
-    PageTerms terms = terms_of(after, options);
-    terms.opening = opening;
-    if (options.first_timeout) {
-      const auto held = ProcessLock::instance().lock();
-      terms = state_->terms_for(shown_name(key), after, options);
-    }
+    const bool is_first = options.first_timeout && state_->note_first(shown_name(key));
+    PageTerms terms = terms_of(is_first ? options.first_timeout->value() : after, options);
+    terms.opening = is_first ? Opening::kFirst : opening;
     if (SlotHandle* const handle = state_->claim(key)) {
       return state_->expires(*handle, key, terms);
     }
@@ -233,12 +230,8 @@ TimerHeartbeat TimerClient::heartbeat(Timeout timeout, std::string_view name,
   check_options(options, timeout.value());
   ScopeOptions of_scope = options;
   of_scope.first_timeout.reset();  // of every heartbeat, not of the first of its name
-  const Timeout first = options.first_timeout.value_or(timeout);
-  if (state_->page().replaced_timeouts() == nullptr) {
-    return {expires(first, name, of_scope, file, line), timeout};
-  }
   const ScopeKey key = name.empty() ? ScopeKey::of_line(file, line) : ScopeKey::of_name(name);
-  return {expires_otherwise(first.value(), key, of_scope,
+  return {expires_otherwise(options.first_timeout.value_or(timeout).value(), key, of_scope,
                             options.first_timeout ? Opening::kFirst : Opening::kHeartbeat),
           timeout};
 }
