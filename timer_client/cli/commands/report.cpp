@@ -37,7 +37,6 @@ struct ReportOptions {
   std::optional<std::string> host;
   Place place;
   std::optional<std::string> output;
-  std::optional<std::string> perfetto;
 };
 
 // Returns whether the file is a log: `-o logs/*.jsonl` would overwrite one.
@@ -84,16 +83,10 @@ std::string default_output(const std::string& id) {
 }
 
 int run_report(const ReportOptions& options) {
-  if (options.output && options.output == options.perfetto) {
-    complain(fmt::format("report: --perfetto '{}': expected another file than that of --output",
-                         *options.perfetto));
+  if (options.output && is_log(*options.output)) {
+    complain(
+        fmt::format("report: '{}': expected a file to write, and this is a log", *options.output));
     return kExitUsage;
-  }
-  for (const std::optional<std::string>& path : {options.output, options.perfetto}) {
-    if (path && is_log(*path)) {
-      complain(fmt::format("report: '{}': expected a file to write, and this is a log", *path));
-      return kExitUsage;
-    }
   }
   ExpiryChoice choice{.host = options.host, .dir = options.place.dir, .files = {}};
   choice.take_words(options.words);
@@ -114,16 +107,10 @@ int run_report(const ReportOptions& options) {
   const std::string logs =
       choice.files.empty() ? "the server's log" : listed(choice.files, kLogsNamed);
   // The user has not chosen the default name, and in a shared folder it may be another user's link.
-  int written = write_file(output, html_page(picture, cause, logs),
-                           options.output ? Links::kFollowed : Links::kRefused);
-  if (written == kExitDone && options.perfetto) {
-    written = write_file(*options.perfetto, trace_events(picture), Links::kFollowed);
-  }
-  if (written != kExitDone) {
-    return written;
-  }
-  if (output == kStandardOutput || options.perfetto == kStandardOutput) {
-    return code;
+  const int written = write_file(output, html_page(picture, cause, logs),
+                                 options.output ? Links::kFollowed : Links::kRefused);
+  if (written != kExitDone || output == kStandardOutput) {
+    return std::max(code, written);
   }
   Output out;
   out.write(output + "\n");
@@ -143,10 +130,6 @@ Command add_report(CLI::App& root) {
                   "standard input [the server's]");
   app->add_option("-o,--output", options->output,
                   "The file to write; - is standard output [hang-ID.html]")
-      ->type_name("FILE")
-      ->check(is_name);
-  app->add_option("--perfetto", options->perfetto,
-                  "Write the same as trace events, too, for ui.perfetto.dev")
       ->type_name("FILE")
       ->check(is_name);
   app->add_option("--host", options->host, "The host of ID, where two have the same")

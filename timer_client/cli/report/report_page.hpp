@@ -1,6 +1,6 @@
 // An incident as a picture: one lane for each worker of the job, with its scopes as bars, on one
 // time axis over all hosts. report writes it as an HTML file that needs nothing else, no network,
-// no script and no font, and as Chrome trace events.
+// no script and no font.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -36,12 +36,6 @@ Picture picture_of(const Incident& incident);
 
 // Returns the name of the kind: "verdict".
 std::string_view name_of(Moment::Kind kind);
-
-// Returns the lanes as the JSON object that Perfetto opens: a process for each host, a thread for
-// each row of a worker, and the scopes and moments in the order of their times. Times are
-// microseconds from the first verdict plus an hour, or plus more if a scope was open for longer:
-// they are not negative there.
-std::string trace_events(const Picture& picture);
 
 // --- the HTML file ---
 

@@ -24,7 +24,7 @@ namespace {
 struct GoldenLogs {
   std::string name;
   std::vector<std::vector<std::string>> commands;  // each is followed by the logs
-  std::vector<std::string> reported{};             // ids whose report and trace follow
+  std::vector<std::string> reported{};             // ids whose reports follow
   bool has_markup = false;                         // else of the report the words only
   bool has_colours = false;
 };
@@ -79,11 +79,10 @@ std::string transcript_of(const GoldenLogs& golden) {
     add(command);
   }
   for (const std::string& id : golden.reported) {
-    add({"report", id, "-o", folder.path("html"), "--perfetto", folder.path("trace")});
+    add({"report", id, "-o", folder.path("html")});
     std::string html = testing::read_file(folder.path("html"));
     html.erase(0, html.find("</style>") + 9);
-    transcript += (golden.has_markup ? html : words_of_page(html)) +
-                  testing::read_file(folder.path("trace")) + "\n";
+    transcript += (golden.has_markup ? html : words_of_page(html)) + "\n";
   }
   return without_places(std::move(transcript), logs, folder.path());
 }
@@ -135,7 +134,7 @@ TEST_CASE("what the commands print of the golden logs is their transcript") {
 //   the
 //                                   next lines are a part: from the line that begins with the text
 //                                   on to an empty one
-//   $ report WORD... [:: TEXT]      of the page and the trace: the lines with that text
+//   $ report WORD... [:: TEXT]      of the page the lines with that text
 // AT_S is in seconds after three o'clock, WORKER is PID.RANK.JOB.SCOPE@AT_S[+TIMEOUT_S][~STEP_S];
 // "-" is nothing, "_" in a scope a space.
 class SmallLogs {
@@ -266,18 +265,6 @@ class SmallLogs {
     }
   }
 
-  // Returns a line for each event of a trace, without its tracks.
-  static std::string events_of(const std::string& trace) {
-    std::string events;
-    for (std::size_t at = trace.find("{\"name"); at < trace.size();) {
-      const std::size_t next = std::min(trace.find(",{\"name\":", at + 1), trace.size() - 1);
-      const std::string event = trace.substr(at, next - at);
-      events += contains(event, R"("ph":"M")") ? "" : event + "\n";
-      at = next + 1;
-    }
-    return events;
-  }
-
   void run(std::string command) {
     const TempFolder folder;
     for (std::size_t i = 0; i < logs_.size(); ++i) {
@@ -290,14 +277,13 @@ class SmallLogs {
     words.push_back(folder.path());
     const bool is_report = words[0] == "report";
     if (is_report) {
-      words.insert(words.end(), {"-o", folder.path("html"), "--perfetto", folder.path("trace")});
+      words.insert(words.end(), {"-o", folder.path("html")});
     }
     const Ran ran = run_command(words);
     std::string output = ran.output;
     if (is_report && ran.code == 0) {
       const std::string html = testing::read_file(folder.path("html"));
-      output = words_of_page(html.substr(html.find("</style>") + 9)) +
-               events_of(testing::read_file(folder.path("trace")));
+      output = words_of_page(html.substr(html.find("</style>") + 9));
     }
     bool is_in = text.empty();
     for (const std::string& line : lines_of(is_report ? output : unwrapped(output))) {

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <simdjson.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -19,13 +18,9 @@ namespace {
 // Returns the page about the last expiry of the logs in the folder.
 std::string report_of(const TempFolder& folder) {
   const TempFolder written;
-  const Ran ran = run_command(
-      {"report", folder.path(), "-o", written.path("html"), "--perfetto", written.path("trace")});
+  const Ran ran = run_command({"report", folder.path(), "-o", written.path("html")});
   CHECK(ran.errors.empty());
   REQUIRE(ran.code == 0);
-  simdjson::dom::parser parser;
-  const simdjson::padded_string trace{testing::read_file(written.path("trace"))};
-  REQUIRE(parser.parse(trace).error() == simdjson::SUCCESS);
   return testing::read_file(written.path("html"));
 }
 std::string report_of(const HostLog& log) {
@@ -212,20 +207,10 @@ TEST_CASE("the first word is an id unless a file has that name, and a wrong one 
 }
 
 TEST_CASE("- is standard output, which then has nothing else") {
-  const TempFolder folder;
   const Ran html = run_command({"report", data_path("hang.jsonl"), "-o", "-"});
   CHECK(html.code == 0);
   CHECK(html.output.starts_with("<!DOCTYPE html>"));
   CHECK(html.output.ends_with("</html>\n"));
-  const Ran trace =
-      run_command({"report", data_path("hang.jsonl"), "-o", folder.path("x"), "--perfetto", "-"});
-  CHECK(trace.code == 0);
-  CHECK(trace.output.starts_with("{\"traceEvents\":["));
-  const Ran both = run_command({"report", data_path("hang.jsonl"), "-o", "-", "--perfetto", "-"});
-  CHECK(both.code == 2);
-  CHECK(both.output.empty());
-  CHECK(both.errors ==
-        "timer_client: report: --perfetto '-': expected another file than that of --output\n");
   CHECK(run_command({"report", data_path("hang.jsonl"), "-o", ""}).code == -1);
 }
 
