@@ -47,20 +47,16 @@ MEASURE = """<script>addEventListener("load", () => {
   const pre = document.querySelector("pre");
   const branches = [...document.querySelectorAll(".tree li li + li")];
   parent.postMessage({page: document.documentElement.scrollWidth, window: innerWidth,
-    verdict: box("svg .zero").x, death: box("svg .death").x, names: box("svg.names").x,
-    names_width: box("svg.names").width, label: box("svg .lane").x,
-    height_apart: box("svg.names").height - box("svg.scopes").height,
-    pre: pre ? pre.scrollWidth - pre.clientWidth : 0,
+    figure: document.querySelector("figure").scrollWidth, label: box("svg .lane").x,
+    pre: pre.scrollWidth - pre.clientWidth,
     gaps: branches.map((li) => li.getBoundingClientRect().top -
       li.previousElementSibling.getBoundingClientRect().bottom),
-    lines: branches.map((li) => parseFloat(getComputedStyle(li).borderLeftWidth)),
-    hint: getComputedStyle(document.querySelector(".narrow")).display}, "*");
+    lines: branches.map((li) => parseFloat(getComputedStyle(li).borderLeftWidth))}, "*");
 });</script>"""
 
 
-def write_logs(folder, hosts, ranks_of_each, hung_scope="forward", output=None):
-    """Rank HUNG, or the last one, hangs in `hung_scope` for 30 s; the others wait in all_reduce.
-    `output`: of an evidence command."""
+def write_logs(folder, hosts, ranks_of_each, hung_scope="forward"):
+    """Rank HUNG, or the last one, hangs in `hung_scope` for 30 s; the others wait in all_reduce."""
     hung = min(HUNG, hosts * ranks_of_each - 1)
     for number in range(hosts):
         log = HostLog(number, ahead=0.003 * number)
@@ -75,9 +71,6 @@ def write_logs(folder, hosts, ranks_of_each, hung_scope="forward", output=None):
                           "ended": [[30.2 + 0.6 * step, 0.05] for step in range(6, -1, -1)]})
         log.add("incident", 30.001, incident=f"{number}-i1", workers=ranks_of_each, open_scopes=scopes,
                 in_no_scope=[], omitted=0, ended_scopes=ended, ended_omitted=0)
-        if output is not None:
-            log.add("evidence_command", 30.01, **who(hung), incident=f"{number}-i1", result="exited",
-                    exit_status=0, output=output, output_bytes=len(output))
         for rank in ranks:
             name, at = (hung_scope, 30.0) if rank == hung else ("all_reduce", 30.3)
             own = {**who(rank), "start_time": 5, "cmdline": "python3 train.py", "id": f"{number}-{rank}"}
@@ -145,19 +138,16 @@ class Report(unittest.TestCase):
         dom = self.chromium("--dump-dom", "--window-size=1600,1000", "--virtual-time-budget=3000", page=outer)
         return json.loads(re.search("<title>(.*?)</title>", dom)[1])
 
-    def test_the_verdict_and_the_names_are_in_sight_in_a_narrow_window(self):
-        write_logs(self.logs, hosts=2, ranks_of_each=2, output="x" * 5000)
+    def test_in_a_narrow_window_the_picture_scrolls_and_the_page_does_not(self):
+        write_logs(self.logs, hosts=2, ranks_of_each=2)
         self.report()
-        for width, hint in ((400, "block"), (1100, "none")):
+        for width in (400, 1100):
             at = self.measured(width)
             self.assertEqual(at["window"], width)
             self.assertLessEqual(at["page"], width)  # it does not scroll sideways
-            self.assertGreater(at["pre"], 1000)  # but this does
+            self.assertGreater(at["figure"], 800)  # but this may
+            self.assertEqual(at["pre"] > 0, width == 400)  # and so may this
             self.assertGreaterEqual(at["label"], 0)
-            self.assertGreater(at["verdict"], at["names"] + at["names_width"])
-            self.assertLess(max(at["verdict"], at["death"]), width)
-            self.assertLess(abs(at["height_apart"]), 0.5)
-            self.assertEqual(at["hint"], hint)
             # Each branch of the Python stacks has a line of its own.
             self.assertEqual(len(at["gaps"]), 1)
             self.assertGreater(min(at["gaps"]), 3)
@@ -170,7 +160,7 @@ class Report(unittest.TestCase):
         self.assertIn(f"rank {hung} (pid {1000 + hung}, python3) hung in `forward`: open for 30.0 s", dom)
         self.assertEqual(len(re.findall(r'<g class="expired">', dom)), 4)
         self.assertEqual(len(re.findall(r'<g class="ended">', dom)), 28)
-        self.assertEqual(len(re.findall(r'<g class="mark death">', dom)), 4)
+        self.assertEqual(len(re.findall(r'class="mark death">', dom)), 4)
         self.assertIn("<strong>ranks 0-2</strong>", dom)
         self.assertIn(f'<strong class="odd">rank {hung}</strong>', dom)
         self.assertEqual(dom.count(">forward 30.0 s of 30 s</text>"), 1)
@@ -187,8 +177,7 @@ class Report(unittest.TestCase):
         dom = self.chromium("--dump-dom")
         self.assertEqual(len(re.findall(r'class="lane"', dom)), 64)
         for host in range(4):
-            self.assertIn(f">node0{host}", dom)
-        self.assertEqual(dom.count("by its own clock"), 3)  # but for the first to expire
+            self.assertIn(f", node0{host}</text>", dom)
         self.assertGreater(self.picture("all.png", 1280, 2600), 50_000)
 
     def test_hostile_names_are_text(self):
@@ -200,22 +189,6 @@ class Report(unittest.TestCase):
         self.assertIn("&lt;script&gt;", dom)
         self.assertRegex(dom, r"<title>rank 1 \(pid 1001, python3\) hung in `&lt;script")
         self.assertLess(len(html), 500_000)
-
-    @unittest.skipIf(shutil.which("pdftotext") is None, "no pdftotext here")
-    def test_on_paper_the_names_are_beside_the_bars(self):
-        write_logs(self.logs, hosts=1, ranks_of_each=4)
-        self.report()
-        paper = os.path.join(self.folder, "paper.pdf")
-        self.chromium(f"--print-to-pdf={paper}")
-        words = subprocess.run(["pdftotext", "-bbox", paper, "-"], check=True, stdout=subprocess.PIPE,
-                               text=True, timeout=suite.BOUND_S).stdout
-        boxes = {}  # of each word the first one in small letters: those of the picture
-        for left, top, right, bottom, word in re.findall(
-                r'xMin="([\d.]+)" yMin="([\d.]+)" xMax="([\d.]+)" yMax="([\d.]+)">(.*?)</word>', words):
-            if float(bottom) - float(top) < 8:
-                boxes.setdefault(word, (float(left), float(right)))
-        for name in ("node00", "rank", "first"):
-            self.assertLess(boxes[name][1], boxes["step"][0], name)
 
 
 if __name__ == "__main__":

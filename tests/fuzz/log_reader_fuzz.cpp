@@ -130,8 +130,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     while (const Record* const record = reader.next()) {
       records.take(*record);
     }
-    const Incident incident = read_incident(records, *key, true);
-    check_printed(expiry_page(*key, records, incident, false), kPageWidth);
+    const Incident incident = read_incident(records, *key);
+    check_printed(expiry_page(*key, records, incident, {}), kPageWidth);
   }
   return 0;
 }

@@ -88,22 +88,33 @@ Result<ExpiryKey> ExpiryIds::find(std::string_view wanted, const std::optional<s
   return *candidates[0];
 }
 
-void ExpiryChoice::take_words(std::vector<std::string> words) {
-  files = std::move(words);
+void add_expiry_options(CLI::App& app, ExpiryOptions& options) {
+  app.add_option("ID", options.words,
+                 "The id that `log` shows, a beginning of it, or last [last];\n"
+                 "then the logs to read, those of other hosts too: files,\n"
+                 "folders, patterns such as 'logs/*.jsonl', or - for standard\n"
+                 "input [the server's]");
+  app.add_option("--host", options.host, "The host of ID, where two have the same")
+      ->type_name("HOST")
+      ->check(is_name);
+  add_utc_option(app);
+  add_place_options(app, options.place);
+}
+
+ChosenExpiry chosen_expiry(const ExpiryOptions& options, bool wants_cause) {
+  std::vector<std::string> files = options.words;
+  std::string id(kLastExpiry);
   if (!files.empty() && (files[0] == kLastExpiry || !means_files(files[0]))) {
     id = std::move(files[0]);
     files.erase(files.begin());
   }
-}
-
-int read_chosen_expiry(const ExpiryChoice& choice,
-                       const std::function<void(const ExpiryKey&, const Record&)>& take) {
-  OpenedLogs opened = open_logs(choice.dir, choice.files);
+  OpenedLogs opened = open_logs(options.place.dir, files);
   std::vector<LogReader>& logs = opened.logs;
   complain_of_all(opened.notes);
   complain_of_all(opened.problems);
+  ChosenExpiry chosen{.key = {}, .records = {}, .code = kExitFailed};
   if (logs.empty()) {
-    return kExitFailed;
+    return chosen;
   }
   const bool is_read_twice =
       std::all_of(logs.begin(), logs.end(), [](LogReader& log) { return log.rewind(); });
@@ -119,25 +130,29 @@ int read_chosen_expiry(const ExpiryChoice& choice,
   const std::vector<std::string> problems = problems_of(logs);
   complain_of_all(problems);
   complain_of_all(skipped_text(logs));
-  const auto key = ids.find(choice.id, choice.host, names_of(logs));
+  const auto key = ids.find(id, options.host, names_of(logs));
   if (!key) {
     complain(key.error().message);
-    return kExitFailed;
+    return chosen;
   }
+  IncidentRecords& records = chosen.records.emplace(*key);
   if (is_read_twice) {
     std::for_each(logs.begin(), logs.end(), [](LogReader& log) { log.rewind(); });
     read_merged(logs, [&](const Record& record) {
-      take(*key, record);
+      records.take(record);
       return true;
     });
   }
   for (std::string& line : lines) {
     line.reserve(line.size() + kLinePadding);
     if (const auto record = parse_record(line)) {
-      take(*key, *record);
+      records.take(*record);
     }
   }
-  return opened.problems.empty() && problems.empty() ? kExitDone : kExitFailed;
+  const bool is_cause = wants_cause || id == kLastExpiry;
+  chosen.key = is_cause ? cause_of(read_incident(records, *key), *key) : *key;
+  chosen.code = opened.problems.empty() && problems.empty() ? kExitDone : kExitFailed;
+  return chosen;
 }
 
 }  // namespace filetimer::cli

@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,7 +10,7 @@
 #include <vector>
 
 #include "common/result.hpp"
-#include "timer_client/cli/log/files.hpp"
+#include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/log/incident.hpp"
 
 namespace filetimer::cli {
@@ -37,21 +36,24 @@ class ExpiryIds {
   std::optional<std::size_t> last_;        // the last verdict's
 };
 
-struct ExpiryChoice {
-  std::string id{kLastExpiry};  // see ExpiryIds::find()
+// The options of a command that is about one expiry.
+struct ExpiryOptions {
+  std::vector<std::string> words;  // see chosen_expiry()
   std::optional<std::string> host;
-  std::string dir;                 // the runtime directory whose log is read if `files` is empty
-  std::vector<std::string> files;  // see open_logs()
+  Place place;
+};
+void add_expiry_options(CLI::App& app, ExpiryOptions& options);
 
-  // Takes the words of a command: the id, which may be left out, and the files. The first word is
-  // an id unless it is a path or the name of a file or folder.
-  void take_words(std::vector<std::string> words);
+struct ChosenExpiry {
+  ExpiryKey key;
+  std::optional<IncidentRecords> records;  // empty: the expiry does not exist
+  int code = 0;                            // the exit code, not 0 if a log could not be read either
 };
 
-// Calls `take` with all records of the logs, each with the chosen expiry. Writes a line on standard
-// error for each log that could not be read. Returns the exit code: not 0 if the expiry does not
-// exist, or if a log could not be read.
-int read_chosen_expiry(const ExpiryChoice& choice,
-                       const std::function<void(const ExpiryKey&, const Record&)>& take);
+// Reads the logs that the words name. The first word is an id unless it is a path or the name of a
+// file or folder. Returns the expiry of that id or, for `last`, or if the command is about the
+// cause whichever expiry is named, that of the cause of its incident. Writes a line on standard
+// error for all that could not be read.
+ChosenExpiry chosen_expiry(const ExpiryOptions& options, bool wants_cause);
 
 }  // namespace filetimer::cli

@@ -2,12 +2,10 @@
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <memory>
-#include <optional>
-#include <utility>
+#include <string>
 
 #include "timer_client/cli/commands/chosen_expiry.hpp"
 #include "timer_client/cli/commands/commands.hpp"
-#include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/text/output.hpp"
 
@@ -15,41 +13,27 @@ namespace filetimer::cli {
 namespace {
 
 struct ShowOptions {
-  std::vector<std::string> words;  // ID and the files
-  std::optional<std::string> host;
-  Place place;
+  ExpiryOptions expiry;
   bool json = false;
 };
 
 int run_show(const ShowOptions& options) {
-  Output out;
-  std::optional<IncidentRecords> records;
-  ExpiryChoice choice{.host = options.host, .dir = options.place.dir, .files = {}};
-  choice.take_words(options.words);
-  const int code = read_chosen_expiry(choice, [&](const ExpiryKey& key, const Record& record) {
-    if (!records) {
-      records.emplace(key);
-    }
-    records->take(record);
-  });
-  if (!records) {
-    return code;
+  const ChosenExpiry chosen = chosen_expiry(options.expiry, false);
+  if (!chosen.records) {
+    return chosen.code;
   }
-  const ExpiryKey key =
-      choice.id == kLastExpiry
-          ? cause_of(read_incident(*records, records->key(), false), records->key())
-          : records->key();
+  Output out;
   if (options.json) {
-    records->each([&](const Record& record) {
-      if (key.is_of(record)) {
+    chosen.records->each([&](const Record& record) {
+      if (chosen.key.is_of(record)) {
         out.write(std::string(record.line) + "\n");
       }
     });
   } else {
-    const Incident incident = read_incident(*records, key, true);
-    out.write(expiry_page(key, *records, incident, wants_colour(out.fd())));
+    out.write(expiry_page(chosen.key, *chosen.records, read_incident(*chosen.records, chosen.key),
+                          {.has_colour = wants_colour(out.fd())}));
   }
-  return std::max(code, out.finish());
+  return std::max(chosen.code, out.finish());
 }
 
 }  // namespace
@@ -58,17 +42,8 @@ Command add_show(CLI::App& root) {
   auto options = std::make_shared<ShowOptions>();
   CLI::App* app =
       root.add_subcommand("show", "One expiry: its scope, worker, ranks, evidence and kill");
-  app->add_option("ID", options->words,
-                  "The id that `log` shows, a beginning of it, or last [last];\n"
-                  "then the logs to read, those of other hosts too: files,\n"
-                  "folders, patterns such as 'logs/*.jsonl', or - for standard\n"
-                  "input [the server's]");
-  app->add_option("--host", options->host, "The host of ID, where two have the same")
-      ->type_name("HOST")
-      ->check(is_name);
+  add_expiry_options(*app, options->expiry);
   app->add_flag("--json", options->json, "Its records, a JSON object a line");
-  add_utc_option(*app);
-  add_place_options(*app, options->place);
   app->footer(
       "Examples:\n"
       "  timer_client show last\n"

@@ -114,17 +114,6 @@ void add_processes(Page& page, std::string_view title, const char* number, const
 
 }  // namespace
 
-std::vector<std::string> native_frames_of(dom::object thread) {
-  std::vector<std::string> frames = texts_at(thread, "native_stack");
-  for (std::string& frame : frames) {
-    const std::size_t plus = std::min(frame.find("+0x"), frame.size());
-    if (const std::size_t space = frame.find(' ', plus); space != frame.npos) {
-      frame.erase(plus, space - plus);
-    }
-  }
-  return frames;
-}
-
 std::vector<std::string> python_frames_of_main_thread(dom::object evidence) {
   std::vector<std::string> frames;
   for (const dom::object thread : objects_at(evidence, "python_threads")) {
@@ -139,7 +128,17 @@ std::vector<std::string> python_frames_of_main_thread(dom::object evidence) {
 
 std::vector<std::string> native_frames_of_main_thread(dom::object evidence) {
   const std::vector<dom::object> threads = objects_at(evidence, "threads");
-  return threads.empty() ? std::vector<std::string>{} : native_frames_of(threads[0]);
+  std::vector<std::string> frames;
+  if (!threads.empty()) {
+    frames = texts_at(threads[0], "native_stack");
+  }
+  for (std::string& frame : frames) {
+    const std::size_t plus = std::min(frame.find("+0x"), frame.size());
+    if (const std::size_t space = frame.find(' ', plus); space != frame.npos) {
+      frame.erase(plus, space - plus);
+    }
+  }
+  return frames;
 }
 
 std::string kernel_stack_text(const std::vector<std::string>& frames) {
@@ -181,16 +180,22 @@ void add_children(Page& page, dom::object evidence) {
   add_processes(page, "Children", "pid", "children", evidence);
 }
 
-void add_peers(Page& page, const std::vector<dom::object>& peers) {
+void add_peers(Page& page, const Incident& incident) {
   std::vector<PlaceGroup> groups;
-  for (const dom::object peer : peers) {
-    PlaceGroup at{.workers = {worker_in(peer)}, .frames = python_frames_of_main_thread(peer)};
+  dom::parser parser;
+  for (const Worker& worker : incident.workers) {
+    const WorkerName& shown = incident.shown.worker;
+    if (worker.evidence.empty() || worker.name.host != shown.host || worker.name.pid == shown.pid) {
+      continue;
+    }
+    const Record record = parse_record(parser, worker.evidence).value_or(Record{});
+    PlaceGroup at{.workers = {worker.name}, .frames = python_frames_of_main_thread(record.fields)};
     if (at.frames.empty()) {
-      at.frames = native_frames_of_main_thread(peer);
+      at.frames = native_frames_of_main_thread(record.fields);
     }
     if (at.frames.empty()) {
-      const std::string doing = text_at(peer, "doing");
-      at.doing = doing.empty() ? text_at(peer, "missing") : doing;
+      const std::string doing = record.text("doing");
+      at.doing = doing.empty() ? record.text("missing") : doing;
     }
     add_to_groups(std::move(at), groups);
   }
@@ -207,27 +212,11 @@ void add_peers(Page& page, const std::vector<dom::object>& peers) {
 
 std::string command_end_text(const Record& command) {
   const std::string result = command.text("result");
-  const std::string reason = command.text("reason");
-  const std::string signal = command.text("name");
   const Integer status = command.integer("exit_status");
   const Number ms = command.number("duration_ms");
-  const std::string after = ms ? " after " + seconds_text(*ms / 1e3) : "";
-  const std::string exit_status = status ? fmt::format("exit status {}", *status) : "";
-  if (result == "exited") {
-    return (exit_status.empty() ? "exited" : exit_status) + after;
-  }
-  if (result == "signalled") {
-    return fmt::format("ended by {}{}", signal.empty() ? "a signal" : signal, after);
-  }
-  if (result == "timed_out") {
-    return joined({"timed out" + after, !exit_status.empty() ? exit_status
-                                        : signal.empty()     ? "killed"
-                                                             : "killed with " + signal});
-  }
-  if (result == "failed") {
-    return joined({"could not be started", reason}, ": ");
-  }
-  return joined({with_spaces(result) + after, reason}, ": ");
+  return joined({result == "exited" ? "" : with_spaces(result), command.text("name"),
+                 status ? fmt::format("exit status {}", *status) : "", command.text("reason"),
+                 ms ? "after " + seconds_text(*ms / 1e3) : ""});
 }
 
 }  // namespace filetimer::cli

@@ -12,14 +12,12 @@
 
 namespace filetimer::cli {
 
-// Returns the native frames of a thread or a process, the innermost first. The frames have no
-// offsets, which say no more about where it hangs: "read (libc.so.6)" of "read+0xd (libc.so.6)". A
-// frame without a function keeps its offset.
-std::vector<std::string> native_frames_of(simdjson::dom::object thread);
+struct Incident;
 
 // Return the frames of a main thread, the innermost frame first. It comes first in the lists of an
-// `evidence` record; of Python threads the current one, if one is. The native frames are without
-// their offsets.
+// `evidence` record; of Python threads the current one, if one is. The native frames have no
+// offsets, which say no more about where it hangs: "read (libc.so.6)" of "read+0xd (libc.so.6)". A
+// frame without a function keeps its offset.
 std::vector<std::string> python_frames_of_main_thread(simdjson::dom::object evidence);
 std::vector<std::string> native_frames_of_main_thread(simdjson::dom::object evidence);
 
@@ -33,12 +31,13 @@ std::string kernel_stack_text(const std::vector<std::string>& frames);
 void add_python_stacks(Page& page, simdjson::dom::object evidence);
 void add_threads(Page& page, simdjson::dom::object evidence);
 void add_children(Page& page, simdjson::dom::object evidence);
-// Adds where the peers of a worker are, from their `peer_evidence` records: the innermost frames of
-// their main threads, in Python if they have some. Peers in the same place are one item, the fewest
-// first. Adds nothing if there are none.
-void add_peers(Page& page, const std::vector<simdjson::dom::object>& peers);
+// Adds where the peers of the worker that is shown are, the other workers of its host: the
+// innermost frames of their main threads, in Python if they have some. Peers in the same place are
+// one item, the fewest first. Adds nothing if there are none.
+void add_peers(Page& page, const Incident& incident);
 
-// Returns "exit status 3 after 2.88 ms", "ended by SIGKILL after 5.13 ms".
+// Returns "exit status 3, after 2.88 ms", "timed out, SIGKILL, after 2.00 s" of a command or a
+// hook.
 std::string command_end_text(const Record& command);
 
 }  // namespace filetimer::cli

@@ -59,16 +59,6 @@ class Finder {
     }
   }
 
-  void note_linked_folders() {
-    if (!linked_folders_.empty()) {
-      notes.push_back(fmt::format(
-          "'{}'{}: a link to a folder is followed where it is named itself", linked_folders_[0],
-          linked_folders_.size() == 1
-              ? std::string(" is not read")
-              : fmt::format(" and {} more are not read", linked_folders_.size() - 1)));
-    }
-  }
-
   std::vector<LogPath> logs;
   std::vector<std::string> notes;
   std::vector<std::string> problems;
@@ -79,10 +69,9 @@ class Finder {
       add(path, false, status, true);
       return;
     }
-    const auto count = [this] { return logs.size() + repeated_ + problems.size(); };
-    const std::size_t before = count();
+    const std::size_t before = found_ + problems.size();
     take_folder(path, kFolderDepth);
-    if (before == count()) {
+    if (before == found_ + problems.size()) {
       problems.push_back(fmt::format("no log (*{}) in folder '{}'", kLogSuffix, path));
     }
   }
@@ -109,7 +98,7 @@ class Finder {
     }
   }
 
-  // The logs in it by name, then the folders below.
+  // Takes the logs in it by name, then those of the folders below.
   void take_folder(const std::string& path, int depth) {
     Directory folder(path);
     if (!folder) {
@@ -119,30 +108,23 @@ class Finder {
     std::vector<std::string> names;
     while (const char* const name = folder.next()) {
       if (name[0] != '.') {  // snapshots of a file system are old copies
-        names.emplace_back(name);
+        names.push_back(path + (path.ends_with('/') ? "" : "/") + name);
       }
     }
     std::sort(names.begin(), names.end());
     std::vector<std::string> below;
-    for (const std::string& name : names) {
-      const std::string inside = path + (path.ends_with('/') ? "" : "/") + name;
+    for (const std::string& inside : names) {
       struct stat status {};
-      struct stat target {};
-      if (::lstat(inside.c_str(), &status) != 0) {
-        if (errno == ENOENT) {
-          continue;  // gone meanwhile
-        }
-        // It may be listed and not entered: the same holds of all that is in it.
-        problems.push_back(why_not("cannot look into folder", path));
-        return;
-      }
-      if (S_ISDIR(status.st_mode)) {
+      struct stat link {};
+      const bool is_link = ::lstat(inside.c_str(), &link) == 0 && S_ISLNK(link.st_mode);
+      const bool is_there = ::stat(inside.c_str(), &status) == 0;
+      if (is_there && S_ISDIR(status.st_mode) && is_link) {  // it might lead back, or anywhere
+        notes.push_back(fmt::format(
+            "'{}' is not read: a link to a folder is followed where it is named itself", inside));
+      } else if (is_there && S_ISDIR(status.st_mode)) {
         below.push_back(inside);
-      } else if (S_ISLNK(status.st_mode) && ::stat(inside.c_str(), &target) == 0 &&
-                 S_ISDIR(target.st_mode)) {
-        linked_folders_.push_back(inside);  // it might lead back, or anywhere
-      } else {
-        take_from_folder(inside);
+      } else if (!is_there || S_ISREG(status.st_mode)) {
+        take_from_folder(inside, status);
       }
     }
     for (const std::string& inside : below) {
@@ -155,25 +137,23 @@ class Finder {
     }
   }
 
-  void take_from_folder(const std::string& path) {
-    struct stat status {};
+  // A log that cannot be looked at is added, too: opening it says why.
+  void take_from_folder(const std::string& path, const struct stat& status) {
     const std::string rotated_log = std::string(kLogSuffix) + kRotatedSuffix;
     if (path.ends_with(kLogSuffix)) {
-      // A log that cannot be looked at is added, too: opening it says why.
-      if (::stat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) {
-        add(path, true, status, false);
-      }
+      add(path, true, status, false);
     } else if (path.ends_with(rotated_log)) {
       // Alone while its server has not begun the next one.
-      const std::string base = path.substr(0, path.size() - rotated_log.size()).append(kLogSuffix);
-      if (::access(base.c_str(), F_OK) != 0 && ::stat(path.c_str(), &status) == 0 &&
-          S_ISREG(status.st_mode)) {
+      const std::string base =
+          path.substr(0, path.size() - std::string_view(kRotatedSuffix).size());
+      if (::access(base.c_str(), F_OK) != 0) {
         add(path, false, status, false);
       }
     }
   }
 
   void add(const std::string& path, bool with_rotated, const struct stat& status, bool is_named) {
+    ++found_;
     const auto [at, is_new] = known_.try_emplace({status.st_dev, status.st_ino}, logs.size());
     if (is_new || status.st_ino == 0) {
       logs.push_back({path, with_rotated, {}});
@@ -181,15 +161,13 @@ class Finder {
     }
     LogPath& other = logs[at->second];
     other.with_rotated = other.with_rotated || with_rotated;
-    ++repeated_;
     if (is_named) {
       notes.push_back(fmt::format("'{}' is the same file as '{}': read once", path, other.path));
     }
   }
 
   std::map<std::pair<dev_t, ino_t>, std::size_t> known_;
-  std::size_t repeated_ = 0;
-  std::vector<std::string> linked_folders_;
+  std::size_t found_ = 0;  // logs, those that are meant twice, too
 };
 
 // Returns the logs to read if the user named none.
@@ -233,8 +211,8 @@ bool is_same_file(const UniqueFd& a, const UniqueFd& b) {
          one.st_dev == other.st_dev && one.st_ino == other.st_ino;
 }
 
-// Adds the log, or a problem. False if no more files can be opened.
-bool open_log(const LogPath& path, OpenedLogs& opened) {
+// Adds the log, or a problem.
+void open_log(const LogPath& path, OpenedLogs& opened) {
   std::vector<UniqueFd> files;
   UniqueFd current = open_to_read(path.path);
   const int error = current ? 0 : errno;
@@ -254,10 +232,9 @@ bool open_log(const LogPath& path, OpenedLogs& opened) {
   if (files.empty()) {
     errno = error;
     opened.problems.push_back(why_not("cannot open", path.path) + path.why);
-    return error != EMFILE && error != ENFILE;
+  } else {
+    opened.logs.emplace_back(path.path, std::move(files));
   }
-  opened.logs.emplace_back(path.path, std::move(files));
-  return true;
 }
 
 // Each log holds two, and a shell may allow no more than 1,024.
@@ -286,7 +263,6 @@ using NextLine = std::tuple<Integer, Integer, std::size_t, std::string_view>;
 OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& files) {
   Finder found;
   std::for_each(files.begin(), files.end(), [&](const auto& word) { found.take_word(word); });
-  found.note_linked_folders();
   OpenedLogs opened{{}, std::move(found.notes), std::move(found.problems)};
   if (files.empty()) {
     auto own = own_logs(resolve_run_folder(dir));
@@ -297,12 +273,8 @@ OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& fil
     found.logs = std::move(*own);
   }
   allow_many_descriptors();
-  for (std::size_t left = found.logs.size(); left > 0; --left) {
-    if (!open_log(found.logs[found.logs.size() - left], opened)) {
-      opened.problems.back() +=
-          left > 1 ? fmt::format(", nor the {} logs after it", left - 1) : std::string();
-      break;
-    }
+  for (const LogPath& path : found.logs) {
+    open_log(path, opened);
   }
   return opened;
 }

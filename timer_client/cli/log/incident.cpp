@@ -245,19 +245,6 @@ const ScopeGroup& Incident::largest_group() const {
                                    [](const ScopeGroup& group) { return group.workers.size(); });
 }
 
-std::vector<const ScopeGroup*> Incident::first_groups(std::size_t most) const {
-  std::vector<const ScopeGroup*> first;
-  for (const ScopeGroup& group : groups) {
-    first.push_back(&group);
-  }
-  if (groups.size() > most) {
-    std::erase(first, &largest_group());
-    first.resize(most - 1);
-    first.push_back(&largest_group());
-  }
-  return first;
-}
-
 const ExpiredWorker* Incident::cause() const {
   const bool has_odd = has_odd_group();
   const ExpiredWorker* odd = nullptr;
@@ -374,28 +361,31 @@ void IncidentRecords::add_workers(const ExpiredWorker& expired, const std::strin
     const auto known = jobs_.find({expired.machine, at.worker.pid});
     const std::string job =
         at.job_id.empty() && at.worker.pid && known != jobs_.end() ? known->second : at.job_id;
-    if (job.empty() && tells_jobs && !incident.job_id.empty()) {
+    if (job.empty() && tells_jobs && !incident.shown.job_id.empty()) {
       continue;  // it may be another job's
     }
     counted.emplace(at.worker.pid, at.worker.rank);
-    if (job.empty() || job == incident.job_id) {
+    if (job.empty() || job == incident.shown.job_id) {
       at.worker.host = host;
       at.elapsed_s = at.elapsed_s ? std::max(*at.elapsed_s - later_s, 0.0) : at.elapsed_s;
       workers.push_back(std::move(at));
     }
   }
   incident.has_records = true;
-  incident.may_be_two_jobs = incident.may_be_two_jobs || !tells_jobs || incident.job_id.empty() ||
-                             incident.job_id == kNoJobId;
+  incident.may_be_two_jobs = incident.may_be_two_jobs || !tells_jobs ||
+                             incident.shown.job_id.empty() || incident.shown.job_id == kNoJobId;
   incident.omitted_scopes += count_at(record->fields, "omitted");
   incident.omitted_workers += std::max<std::int64_t>(
       count_at(record->fields, "workers") - static_cast<std::int64_t>(counted.size()), 0);
 }
 
-Incident IncidentRecords::combine(const ExpiredWorker& around, bool is_shown) const {
+Incident IncidentRecords::combine(const ExpiryKey& key) const {
   Incident incident;
-  incident.job_id = around.job_id;
-  std::map<std::string, const ExpiredWorker*> nearest{{around.machine, &around}};  // by machine
+  incident.shown = worker_of(key);
+  const ExpiredWorker& around = incident.shown;
+  // The expiry of each machine whose incident record counts: the one that is shown, or else the
+  // nearest. A warning names no incident, but may have led to one.
+  std::map<std::string, const ExpiredWorker*> nearest;
   std::map<std::string, std::set<std::string>> machines{{around.worker.host, {around.machine}}};
   std::set<std::pair<std::string_view, std::string_view>>
       known;  // a log and its copy tell it twice
@@ -408,33 +398,32 @@ Incident IncidentRecords::combine(const ExpiredWorker& around, bool is_shown) co
       at->second = apart_us(one, around) < apart_us(*at->second, around) ? &one : at->second;
     }
   }
-  nearest[around.machine] = &around;
+  if (const auto at = nearest.try_emplace(around.machine, &around).first;
+      !around.incident.empty()) {
+    at->second = &around;
+  }
   std::stable_sort(incident.expired.begin(), incident.expired.end(), expires_earlier);
-  const auto host_name = [&](const std::string& host, const std::string& machine) {
+  const auto host_name = [&](const ExpiredWorker& one) {
     constexpr std::size_t kBootShown = 8;
-    if (is_shown && machine == around.machine) {
-      return std::string();
-    }
-    return machines[host].size() > 1
-               ? fmt::format("{} (boot {})", host, machine.substr(host.size() + 1, kBootShown))
-               : host;
+    const std::string host = host_of(one.machine);
+    return nearest.size() == 1 ? std::string()
+           : machines[host].size() == 1
+               ? host
+               : fmt::format("{} (boot {})", host, one.machine.substr(host.size() + 1, kBootShown));
   };
   const auto ours = record_of(around);
   const Integer moment_us = ours ? ours->time_us : around.time_us;
   std::vector<WorkerAt> workers;
   for (const auto& [machine, expired] : nearest) {
-    const std::string host = host_name(expired->worker.host, machine);
-    add_workers(*expired, host, moment_us, incident, workers);
-    if (machine != around.machine) {
-      incident.other_hosts.push_back(host);
-    }
+    add_workers(*expired, host_name(*expired), moment_us, incident, workers);
   }
   for (ExpiredWorker& one : incident.expired) {
-    one.worker.host = host_name(one.worker.host, one.machine);
+    one.worker.host = host_name(one);
   }
   incident.machines = nearest.size();
   incident.groups = groups_of(std::move(workers));
   incident.may_be_two_jobs = incident.may_be_two_jobs && has_two_of_one_rank(incident.groups);
+  incident.shown.worker.host = host_name(around);
   return incident;
 }
 

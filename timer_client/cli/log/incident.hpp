@@ -40,7 +40,7 @@ struct ExpiryKey {
 };
 
 struct WorkerName {
-  std::string host{};  // empty: that of the expiry that is shown
+  std::string host{};  // empty: the incident is of one host
   Integer pid{};
   Integer rank{};
   std::string comm{};
@@ -82,30 +82,16 @@ struct Scope {
 
 // An event of a worker.
 struct Moment {
-  enum class Kind {
-    kWarning,
-    kDeferred,
-    kVerdict,
-    kEvidence,
-    kSignal,
-    kDeath,
-    kReleased,
-    kHook,
-    kOther
-  };
+  enum class Kind { kWarning, kVerdict, kSignal, kDeath, kOther };
   double at_s = 0;
-  Integer mono_ns{};  // by the monotonic clock of the host, of the record if it is of no signal
   Kind kind = Kind::kOther;
   std::string text;  // without the time
-  std::string id{};  // of the expiry or the warning; empty: of none
-  std::string scope{};
 };
 
 struct Worker {
   WorkerName name;
   bool is_first = false;             // to expire
   bool is_odd = false;               // is not where most others are
-  bool is_own_clock = false;         // its host is not that of the first to expire
   std::optional<std::size_t> group;  // of Incident::groups; empty: it is not known where it was
   std::vector<Scope> scopes{};
   std::vector<Moment> moments{};  // by time
@@ -114,8 +100,6 @@ struct Worker {
 
 // The output of an evidence command on one host.
 struct CommandOutput {
-  std::string id;  // of the first expiry
-  std::string incident;
   std::string name;  // "Evidence command nvidia"; without a name for that of --evidence-command
   std::string host;
   std::string end;   // how the command ended
@@ -125,34 +109,30 @@ struct CommandOutput {
 
 // The records of a job, combined. Nothing is known of a worker that no incident record lists.
 struct Incident {
-  std::string job_id;
+  ExpiredWorker shown;                 // around which it was read
   bool has_records = false;            // at least one incident record
   std::vector<ExpiredWorker> expired;  // the first to expire first
   // Ranks before processes without one, then the smallest group first, of equal ones the one that
   // has been there longest.
   std::vector<ScopeGroup> groups;
-  std::size_t machines = 0;              // machines with at least one of its expiries
-  std::vector<std::string> other_hosts;  // of these all but the one that is shown
-  std::vector<std::string> missing;      // hosts with expiries and without an incident record
-  std::int64_t omitted_scopes = 0;       // for which a record had no room
-  std::int64_t omitted_workers = 0;      // workers that a record only counts
-  bool may_be_two_jobs = false;  // two workers have one rank, and no record tells their jobs
+  std::size_t machines = 0;          // machines with at least one of its expiries
+  std::vector<std::string> missing;  // hosts with expiries and without an incident record
+  std::int64_t omitted_scopes = 0;   // for which a record had no room
+  std::int64_t omitted_workers = 0;  // workers that a record only counts
+  bool may_be_two_jobs = false;      // two workers have one rank, and no record tells their jobs
   // read_incident() adds these.
-  // The odd workers come first, led by the worker of cause(). Then come the first worker to
-  // expire, the other workers of its host, and the workers of other hosts, by host and rank.
+  // The odd workers come first, led by the worker of cause(), then the first to expire, then all
+  // others, by host and rank.
   std::vector<Worker> workers;
   std::vector<CommandOutput> outputs;
-  std::int64_t zero_us = 0;        // by the wall clock of the host of the first verdict
-  std::int64_t ended_omitted = 0;  // ended scopes for which the records had no room
+  // The first verdict by the wall clock of its host. Without a verdict, the first record.
+  std::int64_t zero_us = 0;
 
   // Returns whether the first group is few, while most are in one other place. False if it is not
   // known where the first to expire was, because that one may be the odd one.
   [[nodiscard]] bool has_odd_group() const;
   // Returns the group with the most workers, of which there is one.
   [[nodiscard]] const ScopeGroup& largest_group() const;
-  // Returns the groups for a page that has room for `most`. If there are more, the last one is the
-  // largest, and those before it are the first ones of the others.
-  [[nodiscard]] std::vector<const ScopeGroup*> first_groups(std::size_t most) const;
   // Returns the expiry that pages show as the cause: that of the first odd worker to expire, in the
   // scope in which this worker was. Without an odd one, the first expiry. Null: no expiry is known.
   [[nodiscard]] const ExpiredWorker* cause() const;
@@ -189,13 +169,12 @@ class IncidentRecords {
   // Returns those for which the function is true. Their lines are valid as long as this.
   [[nodiscard]] std::deque<ParsedRecord> chosen(
       const std::function<bool(const Record&)>& is_chosen) const;
-  // Returns the worker of the expiry, of which there is a record.
-  [[nodiscard]] ExpiredWorker worker_of(const ExpiryKey& key) const;
-  // Returns the incident of `around` without its workers and outputs, as it was when that one
-  // expired. If `is_shown`, the host of `around` has no name.
-  [[nodiscard]] Incident combine(const ExpiredWorker& around, bool is_shown) const;
+  // Returns the incident of the expiry without its workers and outputs, as it was at that time.
+  [[nodiscard]] Incident combine(const ExpiryKey& key) const;
 
  private:
+  // Returns the worker of the expiry, of which there is a record.
+  [[nodiscard]] ExpiredWorker worker_of(const ExpiryKey& key) const;
   // Returns the incident record of the expiry. It is valid until another one is parsed.
   [[nodiscard]] std::optional<Record> record_of(const ExpiredWorker& expired) const;
   void add_workers(const ExpiredWorker& expired, const std::string& host, const Integer& moment_us,
@@ -210,16 +189,11 @@ class IncidentRecords {
   std::map<std::pair<std::string, std::string>, std::string_view> records_;
 };
 
-// Returns the incident of the expiry, whose workers have views of the records. If `is_shown`, the
-// host of the expiry needs no name.
-Incident read_incident(const IncidentRecords& records, const ExpiryKey& key, bool is_shown);
+// Returns the incident of the expiry, whose workers have views of the records.
+Incident read_incident(const IncidentRecords& records, const ExpiryKey& key);
 
 // Returns the expiry of cause(); `key` if no expiry is known.
 ExpiryKey cause_of(const Incident& incident, const ExpiryKey& key);
-
-// Returns what is at 0: the first "verdict", or the first "record" of a warning that led to none
-// and of an expiry whose verdict is in no log.
-std::string_view zero_of(const Incident& incident);
 
 // Returns what distinguishes the machine of a record, and the host of it.
 std::string machine_of(const Record& record);
@@ -243,39 +217,21 @@ std::string workers_text(const std::vector<WorkerName>& workers);
 
 // Returns "SIGTERM" of an entry of `signals`; "signal 15" without a name.
 std::string signal_text(simdjson::dom::object sent);
-
 // Returns "in `forward`"; "in no scope" if it is empty.
 std::string in_scope(const std::string& scope);
-// Returns " for 29.6 s", or " for 12.0 s to 29.6 s" if the workers entered the scope apart; empty:
-// it is not known.
-std::string time_in_scope(const ScopeGroup& group);
-// Returns "the odd one out", or what several are.
-std::string odd_text(std::size_t workers);
+// Returns "30.0 s of 30 s", "12 s, no deadline", and "50 ms" of a scope that has ended.
+std::string times_text(const Scope& scope);
 
-// Returns "The odd one out: rank 4, in `forward`."; empty: none is.
-std::string odd_sentence(const Incident& incident);
-// Returns "rank 0 (pid 4711, t) expired first, in `exchange`, and may have waited for it."; empty
-// where the first to expire is odd itself, or none is.
-std::string first_waited_sentence(const Incident& incident);
+// Adds where the workers were, and which expired in which order.
+void add_ranks_at_expiry(Page& page, const Incident& incident);
 
-// Adds the whole section of `show`: of the expiry `id` of the worker `shown`.
-void add_ranks_at_expiry(Page& page, const Incident& incident, const std::string& id,
-                         const WorkerName& shown);
-
-// --- one expiry ---
-
-// Returns the page of an expiry. `incident` was read for the page of this one. Empty: no record is
-// of this expiry.
-std::string expiry_page(const ExpiryKey& key, const IncidentRecords& records,
-                        const Incident& incident, bool colour);
-
-// A summary has what a person needs first. It is empty if no record is of the expiry.
-struct ExpirySummary {
-  std::string headline;  // what happened, in one sentence
-  // Labels and values, without those that no record has.
-  std::vector<std::pair<std::string, std::string>> facts;
+// The page of an expiry, whose first lines, up to an empty one, say what happened.
+struct PageStyle {
+  bool has_colour = false;
+  bool has_all_outputs = false;  // those of all hosts, whole
 };
-ExpirySummary summary_of(const ExpiryKey& key, const IncidentRecords& records,
-                         const Incident& incident);
+// Returns the page of the expiry around which the incident was read. Empty: there is no record.
+std::string expiry_page(const ExpiryKey& key, const IncidentRecords& records,
+                        const Incident& incident, const PageStyle& style);
 
 }  // namespace filetimer::cli

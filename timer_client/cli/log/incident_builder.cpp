@@ -27,8 +27,6 @@ constexpr double kLongestScopeS = 1e9;  // 30 years: what is longer is no durati
 // Records of the incident are no further from its verdict.
 constexpr double kSpanS = kIncidentSpanUs / 1e6;
 constexpr std::size_t kPidsNamed = 8;
-constexpr double kSameExitS = 1;  // records of one exit
-constexpr std::string_view kExitedInside = "exited inside ";
 
 // A host, as pages name it, and a pid.
 using HostAndPid = std::pair<std::string, std::int64_t>;
@@ -44,9 +42,9 @@ double time_or(double record_s, double stated_s) {
 
 class IncidentBuilder {
  public:
-  IncidentBuilder(Incident& incident, const ExpiredWorker& around) : incident_(incident) {
+  explicit IncidentBuilder(Incident& incident) : incident_(incident) {
     std::vector<ExpiredWorker> all = incident.expired;
-    all.push_back(around);
+    all.push_back(incident.shown);
     for (const ExpiredWorker& one : all) {
       hosts_.emplace(one.machine, one.worker.host);
       incidents_.emplace(one.machine, one.incident);
@@ -75,20 +73,18 @@ class IncidentBuilder {
     if (record.event == "incident" && is_of_incident) {
       take_incident(record, host->second, at_s);
     } else if (record.event == "evidence_command" && is_of_incident &&
-               (record.job_id == incident_.job_id || record.text("drop_in").empty())) {
+               (record.job_id == incident_.shown.job_id || record.text("drop_in").empty())) {
       take_output(record, host->second);
     } else if (record.event == "deferred" && !record.pid) {  // all deadlines of the server
       for (Worker& worker : incident_.workers) {
         if (worker.name.host == host->second) {
-          add_moment(worker, record, at_s, Moment::Kind::kDeferred,
-                     "deferred: " + in_few_words(record));
+          take_deferred(record, worker, at_s);
         }
       }
     } else if (Worker* const worker = worker_of(host->second, record.pid)) {
       const bool is_ours = expiries_.contains({machine, std::string(record.id)});
-      if (worker->evidence.empty() &&
-          ((record.event == "peer_evidence" && is_of_incident) ||
-           (is_ours && (record.event == "evidence" || record.event == "warned")))) {
+      if ((record.event == "peer_evidence" && is_of_incident && worker->evidence.empty()) ||
+          (is_ours && (record.event == "evidence" || record.event == "warned"))) {
         worker->evidence = record.line;
       }
       take_of_worker(record, *worker, at_s, is_ours);
@@ -96,21 +92,25 @@ class IncidentBuilder {
   }
 
   void finish() {
-    add_ends();
-    const std::string first_host =
-        incident_.expired.empty() ? std::string() : incident_.expired[0].worker.host;
     for (Worker& worker : incident_.workers) {
+      // Warnings are kept from further back than the other records, for scopes that are open long.
+      Number begin_s;
+      for (const Scope& scope : worker.scopes) {
+        if (scope.kind == Scope::Kind::kExpired) {
+          begin_s = std::min(begin_s.value_or(0), scope.begin_s);
+        }
+      }
       std::erase_if(worker.moments,
-                    [&](const Moment& moment) { return is_of_earlier_scope(worker, moment); });
+                    [&](const Moment& moment) { return moment.at_s < begin_s.value_or(-kSpanS); });
       std::ranges::stable_sort(worker.moments, {}, &Moment::at_s);
-      worker.is_own_clock = worker.name.host != first_host;
     }
     if (!incident_.expired.empty()) {
-      if (Worker* const first = worker_of(first_host, incident_.expired[0].worker.pid)) {
+      const WorkerName& name = incident_.expired[0].worker;
+      if (Worker* const first = worker_of(name.host, name.pid)) {
         first->is_first = true;
       }
     }
-    sort_workers(first_host);
+    sort_workers();
   }
 
  private:
@@ -122,57 +122,36 @@ class IncidentBuilder {
     if (record.event == "expired" && is_ours) {
       take_expired(record, worker, at_s);
     } else if (record.event == "evidence" && is_ours) {
-      add_moment(worker, record, at_s, Moment::Kind::kEvidence, "evidence was collected");
+      worker.moments.push_back({at_s, Moment::Kind::kOther, "evidence was collected"});
     } else if (record.event == "killed" && is_ours) {
       take_killed(record, worker, at_s);
     } else if (record.event == "released_late" && is_ours) {
-      add_moment(worker, record, at_s, Moment::Kind::kReleased,
-                 "released late: " + in_few_words(record));
+      worker.moments.push_back(
+          {at_s, Moment::Kind::kOther, "released late: " + in_few_words(record)});
       end_scope(worker, at_s, record.scope);
     } else if (record.event == "hook" && is_ours) {
-      add_moment(worker, record, at_s, Moment::Kind::kHook, "hook: " + in_few_words(record));
+      worker.moments.push_back({at_s, Moment::Kind::kOther, "hook: " + in_few_words(record)});
     } else if (record.event == "warned") {
       take_warned(record, worker, at_s);
     } else if (record.event == "deferred") {
-      add_moment(worker, record, at_s, Moment::Kind::kDeferred,
-                 "deferred: " + in_few_words(record));
-    } else if (record.event == "left_open") {
-      take_left_open(record, worker, at_s);
+      take_deferred(record, worker, at_s);
+    } else if (record.event == "left_open") {  // one record for each scope
+      add_open_scope(worker, record.fields, at_s);
+      take_end(worker, at_s, "exited inside " + backquoted(record.scope));
     } else if (record.event == "worker_ended") {
-      ends_.insert_or_assign(&worker, at_s);
+      take_end(worker, at_s, "ended");
     }
   }
 
-  // Adds the ends of workers that no other record calls gone. The record of the end of a killed
-  // worker may come before that of its death.
-  void add_ends() {
-    for (const auto& [worker, at_s] : ends_) {
-      if (std::ranges::find(worker->moments, Moment::Kind::kDeath, &Moment::kind) ==
-          worker->moments.end()) {
-        worker->moments.push_back({.at_s = at_s, .kind = Moment::Kind::kDeath, .text = "ended"});
-        end_scopes(*worker, at_s);
-      }
-    }
-  }
-
-  // Warnings are kept from further back than the other records, for scopes that are open for long.
-  static bool is_of_earlier_scope(const Worker& worker, const Moment& moment) {
-    return moment.at_s < -kSpanS && std::ranges::none_of(worker.scopes, [&](const Scope& scope) {
-             return scope.kind == Scope::Kind::kExpired && scope.begin_s <= moment.at_s;
-           });
-  }
-
-  // The workers of a host stand together, first those of the host of the worker above them.
-  void sort_workers(const std::string& first_host) {
+  void sort_workers() {
     const ExpiredWorker* const cause = incident_.cause();
-    const WorkerName lead = cause == nullptr ? WorkerName{.host = first_host} : cause->worker;
+    const WorkerName lead = cause == nullptr ? WorkerName{} : cause->worker;
     std::ranges::stable_sort(incident_.workers, {}, [&](const Worker& worker) {
       constexpr auto kLast = std::numeric_limits<std::int64_t>::max();
-      const std::string& host = worker.name.host;
-      const bool is_cause = host == lead.host && worker.name.pid == lead.pid;
+      const bool is_cause = worker.name.host == lead.host && worker.name.pid == lead.pid;
       return std::tuple(!worker.is_odd, !is_cause, !worker.is_first,
-                        host != (worker.is_odd ? lead.host : first_host), std::string_view(host),
-                        worker.name.rank.value_or(kLast), worker.name.pid.value_or(kLast));
+                        std::string_view(worker.name.host), worker.name.rank.value_or(kLast),
+                        worker.name.pid.value_or(kLast));
     });
     index_.clear();
   }
@@ -188,12 +167,6 @@ class IncidentBuilder {
   Worker* worker_of(const std::string& host, const Integer& pid) {
     const auto found = pid ? index_.find({host, *pid}) : index_.end();
     return found == index_.end() ? nullptr : &incident_.workers[found->second];
-  }
-
-  static void add_moment(Worker& worker, const Record& record, double at_s, Moment::Kind kind,
-                         std::string text) {
-    worker.moments.push_back({at_s, record.mono_ns, kind, std::move(text), std::string(record.id),
-                              std::string(record.scope)});
   }
 
   // A scope is in several records: the open ones of the incident and of each expiry.
@@ -254,13 +227,10 @@ class IncidentBuilder {
         }
       }
     }
-    incident_.ended_omitted += count_at(record.fields, "ended_omitted");
   }
 
   void take_output(const Record& command, const std::string& host) {
     CommandOutput& output = incident_.outputs.emplace_back();
-    output.id = command.id;
-    output.incident = command.incident;
     output.name = joined({"Evidence command", command.text("drop_in")}, " ");
     output.host = host;
     output.end = command_end_text(command);
@@ -289,9 +259,10 @@ class IncidentBuilder {
       entry.known_s = verdict_s;
       entry.timeout_s = record.number("timeout_s");
     }
-    add_moment(worker, record, verdict_s, Moment::Kind::kVerdict,
-               fmt::format("expired in {}{}", backquoted(record.scope),
-                           overdue_ms ? ", " + seconds_text(*overdue_ms / 1e3) + " late" : ""));
+    worker.moments.push_back(
+        {verdict_s, Moment::Kind::kVerdict,
+         fmt::format("expired in {}{}", backquoted(record.scope),
+                     overdue_ms ? ", " + seconds_text(*overdue_ms / 1e3) + " late" : "")});
   }
 
   void take_killed(const Record& record, Worker& worker, double at_s) {
@@ -306,21 +277,18 @@ class IncidentBuilder {
           time_or(at_s, at_s - seconds_between(integer_at(sent, "mono_ns"), record.mono_ns));
       first_s = is_first ? sent_s : first_s;
       is_first = false;
-      add_moment(worker, record, sent_s, Moment::Kind::kSignal,
-                 joined({signal_text(sent), listed(pids, kPidsNamed)}, " to "));
-      worker.moments.back().mono_ns = integer_at(sent, "mono_ns");
+      worker.moments.push_back({sent_s, Moment::Kind::kSignal,
+                                joined({signal_text(sent), listed(pids, kPidsNamed)}, " to ")});
     }
     const Number dead_after_ms = record.number("dead_after_ms");
     if (dead_after_ms) {
       const double dead_s = time_or(at_s, first_s + *dead_after_ms / 1e3);
-      add_moment(worker, record, dead_s, Moment::Kind::kDeath,
-                 "dead after " + seconds_text(*dead_after_ms / 1e3));
-      end_scopes(worker, dead_s);
+      take_end(worker, dead_s, in_few_words(record));
     } else {
-      const std::string verdict = record.text("verdict");
-      add_moment(worker, record, at_s, Moment::Kind::kOther, with_spaces(verdict));
+      worker.moments.push_back({at_s, Moment::Kind::kOther, in_few_words(record)});
       for (Scope& entry : worker.scopes) {
-        entry.is_spared = entry.is_spared || (verdict == "spared" && entry.name == record.scope);
+        entry.is_spared =
+            entry.is_spared || (record.text("verdict") == "spared" && entry.name == record.scope);
       }
     }
   }
@@ -332,33 +300,24 @@ class IncidentBuilder {
     const double soft_s = time_or(at_s, at_s - seconds_between(soft_ns, record.mono_ns));
     const double noticed_s =
         soft_ns ? time_or(at_s, soft_s + record.number("overdue_ms").value_or(0) / 1e3) : at_s;
-    add_moment(
-        worker, record, noticed_s, Moment::Kind::kWarning,
-        joined({"warned: " + in_few_words(record), doing.empty() ? "" : "it was " + doing}, "; "));
+    worker.moments.push_back(
+        {noticed_s, Moment::Kind::kWarning,
+         joined({"warned: " + in_few_words(record), doing.empty() ? "" : "it was " + doing},
+                "; ")});
     if (at_s >= -kSpanS) {
       add_open_scope(worker, record.fields, noticed_s);
     }
   }
 
-  // Takes one of the records that a worker which has exited has, one for each open scope.
-  static void take_left_open(const Record& record, Worker& worker, double at_s) {
-    add_open_scope(worker, record.fields, at_s);
-    end_scopes(worker, at_s);
-    const std::string scope = backquoted(record.scope);
-    const auto before = std::ranges::find_if(worker.moments, [&](const Moment& moment) {
-      return moment.text.starts_with(kExitedInside) && at_s - moment.at_s <= kSameExitS;
-    });
-    if (before == worker.moments.end()) {
-      add_moment(worker, record, at_s, Moment::Kind::kDeath, std::string(kExitedInside) + scope);
-    } else if (before->text.find(scope) == std::string::npos) {
-      before->text += ", " + scope;
-    }
+  static void take_deferred(const Record& record, Worker& worker, double at_s) {
+    worker.moments.push_back({at_s, Moment::Kind::kWarning, "deferred: " + in_few_words(record)});
   }
 
   // Ends the scopes of a worker that has ended; some of them may have ended before. A scope that
   // expired was open until then, unless its worker was spared: else there would be a record of its
   // release.
-  static void end_scopes(Worker& worker, double at_s) {
+  static void take_end(Worker& worker, double at_s, std::string text) {
+    worker.moments.push_back({at_s, Moment::Kind::kDeath, std::move(text)});
     for (Scope& entry : worker.scopes) {
       if (entry.kind != Scope::Kind::kEnded) {
         entry.end_s = std::min(entry.end_s, at_s);
@@ -382,37 +341,20 @@ class IncidentBuilder {
   std::set<std::pair<std::string, std::string>> incidents_;  // machine and id
   std::set<std::pair<std::string, std::string>> expiries_;
   std::map<HostAndPid, std::size_t> index_;
-  std::map<Worker*, double> ends_;  // when the worker had ended; workers stay in place until then
 };
 
 }  // namespace
 
-std::string_view zero_of(const Incident& incident) {
-  return incident.expired.empty() ? "record" : "verdict";
-}
-
-Incident read_incident(const IncidentRecords& records, const ExpiryKey& key, bool is_shown) {
-  ExpiredWorker around = records.worker_of(key);
-  Incident incident = records.combine(around, is_shown);
-  const auto with_incident = std::ranges::find_if(
-      incident.expired, [](const ExpiredWorker& one) { return !one.incident.empty(); });
-  if (!is_shown && around.incident.empty() && with_incident != incident.expired.end()) {
-    // A warning names no incident, but led to this one.
-    around = *with_incident;
-    around.worker.host = host_of(around.machine);
-    incident = records.combine(around, is_shown);
-  }
-  if (is_shown) {
-    around.worker.host.clear();
-  }
+Incident read_incident(const IncidentRecords& records, const ExpiryKey& key) {
+  Incident incident = records.combine(key);
   constexpr auto kNone = std::numeric_limits<std::int64_t>::max();
   std::int64_t first_us = kNone;
   for (const ExpiredWorker& one : incident.expired) {
     first_us = std::min(first_us, one.time_us.value_or(kNone));
   }
   incident.zero_us =
-      first_us != kNone ? first_us : around.time_us.value_or(key.time_us.value_or(0));
-  IncidentBuilder builder(incident, around);
+      first_us != kNone ? first_us : incident.shown.time_us.value_or(key.time_us.value_or(0));
+  IncidentBuilder builder(incident);
   records.each([&](const Record& record) { builder.take(record); });
   builder.finish();
   return incident;

@@ -77,13 +77,6 @@ std::string what_killed(const Record& record) {
   return after_ms ? "dead after " + seconds_text(*after_ms / 1e3) : verdict;
 }
 
-std::string what_hook_did(const Record& record) {
-  const std::string result = record.text("result");
-  const Integer status = record.integer("exit_status");
-  return joined({result == "exited" ? "" : with_spaces(result), record.text("name"),
-                 status ? fmt::format("exit status {}", *status) : "", record.text("reason")});
-}
-
 std::string what_rejected(const Record& record) {
   const Integer count = record.integer("count");
   return count && *count != 1 ? fmt::format("{} x {}", *count, record.text("reason"))
@@ -120,7 +113,7 @@ constexpr Wording kWordings[] = {
        return joined({r.text("reason"), late.empty() ? "" : late + " late",
                       given.empty() ? "" : "given " + given});
      }},
-    {"hook", what_hook_did},
+    {"hook", command_end_text},
     {"evidence_command",
      [](const Record& r) {
        return joined({r.text("drop_in"), command_end_text(r)}, ": ");

@@ -15,7 +15,7 @@ constexpr std::size_t kFrameCharacters = 200;
 // The innermost frames say where a stack is; the server's records have at most 128.
 constexpr std::size_t kMaxFrames = 256;
 constexpr std::size_t kMostBranches = 16;  // of one call
-constexpr std::size_t kMostCalls = 2000;   // of a tree; each has about 100 bytes
+constexpr std::size_t kMostCalls = 1000;   // of a tree; each has about 100 bytes
 
 void sort_by_count(std::vector<StackTree::Node>& nodes) {
   std::ranges::stable_sort(nodes, {}, &StackTree::Node::count);
@@ -26,8 +26,7 @@ void sort_by_count(std::vector<StackTree::Node>& nodes) {
 
 class TreeWriter {
  public:
-  TreeWriter(const std::vector<WorkerName>& odd, std::string_view counted_as)
-      : odd_(odd), counted_as_(counted_as) {}
+  explicit TreeWriter(const std::vector<WorkerName>& odd) : odd_(odd) {}
 
   std::string html(const std::vector<StackTree::Node>& roots) {
     html_ = "<div class=tree>";
@@ -47,8 +46,8 @@ class TreeWriter {
       for (std::size_t i = shown; i + 1 < nodes.size(); ++i) {
         stacks += nodes[i].count;
       }
-      html_ += fmt::format("<li><small>{} in {}</small></li>", counted(stacks, counted_as_),
-                           fmt::format("{} other branches", nodes.size() - 1 - shown));
+      html_ += fmt::format("<li><small>{} in {} other branches</small></li>",
+                           counted(stacks, "worker"), nodes.size() - 1 - shown);
       add(nodes.back());
     }
     html_ += "</ul>\n";
@@ -60,8 +59,7 @@ class TreeWriter {
     const StackTree::Node* node = &first;
     for (;;) {
       if (calls_ == kMostCalls) {
-        html_ +=
-            fmt::format("<small>{} further in</small></li>", counted(node->count, counted_as_));
+        html_ += fmt::format("<small>{} further in</small></li>", counted(node->count, "worker"));
         return;
       }
       ++calls_;
@@ -79,7 +77,7 @@ class TreeWriter {
                            html_text(workers_text(node->workers)));
     }
     if (node->calls.size() > 1) {
-      html_ += fmt::format(" <small>{}</small>", counted(node->count, counted_as_));
+      html_ += fmt::format(" <small>{}</small>", counted(node->count, "worker"));
     }
     if (!node->calls.empty()) {
       add_all(node->calls);
@@ -88,7 +86,6 @@ class TreeWriter {
   }
 
   const std::vector<WorkerName>& odd_;
-  std::string_view counted_as_;
   std::string html_;
   std::size_t calls_ = 0;
 };
@@ -98,9 +95,8 @@ class TreeWriter {
 void StackTree::add(const WorkerName& worker, const std::vector<std::string>& frames) {
   std::vector<Node>* calls = &roots_;
   Node* last = nullptr;
-  const std::size_t omitted = frames.size() - std::min(frames.size(), kMaxFrames);
-  for (std::size_t i = omitted; i < frames.size(); ++i) {
-    const std::string& frame = frames[i];
+  for (std::size_t i = std::min(frames.size(), kMaxFrames); i > 0; --i) {
+    const std::string& frame = frames[i - 1];
     auto at = std::find_if(calls->begin(), calls->end(),
                            [&](const Node& node) { return node.frame == frame; });
     if (at == calls->end()) {
@@ -122,9 +118,8 @@ std::vector<StackTree::Node> StackTree::sorted() const {
   return roots;
 }
 
-std::string html_of(const StackTree& tree, const std::vector<WorkerName>& odd,
-                    std::string_view counted_as) {
-  return TreeWriter(odd, counted_as).html(tree.sorted());
+std::string html_of(const StackTree& tree, const std::vector<WorkerName>& odd) {
+  return TreeWriter(odd).html(tree.sorted());
 }
 
 }  // namespace filetimer::cli

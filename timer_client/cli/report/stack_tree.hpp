@@ -4,7 +4,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "timer_client/cli/log/incident.hpp"
@@ -21,7 +20,7 @@ class StackTree {
     std::size_t count = 0;              // of the workers here and below
   };
 
-  // Adds a stack, the outermost frame first.
+  // Adds a stack, the innermost frame first.
   void add(const WorkerName& worker, const std::vector<std::string>& frames);
 
   // Returns the outermost frames. The calls of each are in the order of the number of workers, the
@@ -34,10 +33,8 @@ class StackTree {
 };
 
 // Returns the tree as nested lists of HTML, with the names of the workers `odd` in red.
-// `counted_as` is the noun for the number of stacks below a call, in the singular. A call with very
-// many branches has those with the fewest workers and the one with the most; of a tree with very
-// many calls the rest is counted.
-std::string html_of(const StackTree& tree, const std::vector<WorkerName>& odd,
-                    std::string_view counted_as = "worker");
+// A call with very many branches has those with the fewest workers and the one with the most; of a
+// tree with very many calls the rest is counted.
+std::string html_of(const StackTree& tree, const std::vector<WorkerName>& odd);
 
 }  // namespace filetimer::cli

@@ -42,10 +42,6 @@ std::string without_places(std::string text, const std::string& logs, const std:
 std::string words_of_page(const std::string& html) {
   std::string words;
   for (const std::string& line : lines_of(html)) {
-    if (line.starts_with("<g class=\"mark ")) {
-      CHECK_MESSAGE(contains(line, "<circle") + contains(line, "<path") == 1, line);  // one shape
-      CHECK_MESSAGE(line.find("<path") == line.rfind("<path"), line);
-    }
     std::string text;
     bool is_tag = false;
     for (const char byte : line) {

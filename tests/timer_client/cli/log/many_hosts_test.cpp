@@ -69,10 +69,11 @@ TEST_CASE("of 64 hosts in a folder the one worker that hung is named") {
                  "\nThe odd one out: rank 197, in `load`. This worker may have waited for it;\n"
                  "`timer_client show h24-1` with the same logs has more.\n"));
   const std::string page = unwrapped(run_command({"show", "h24-1", folder.path()}).output);
-  CHECK(contains(page,
-                 "\n  rank 197 in `load` for 30 s, this one, the odd one out\n"
-                 "  ranks 0-196, 198-511 in `exchange` for 25 s\n"
-                 "  First to expire: rank 197 (pid 1197, t), this one, the odd one out.\n"));
+  CHECK(contains(
+      page,
+      "\n  rank 197 in `load` for 30 s, this one, the odd one out\n"
+      "  ranks 0-196, 198-511 in `exchange` for 25 s\n"
+      "  First to expire: rank 197 (pid 1197, t) on node24, in `load` (h24-1), this one.\n"));
   CHECK(unwrapped(run_command({"show", folder.path()}).output) == page);
   const std::string json = run_command({"show", "--json", folder.path()}).output;
   CHECK(json == run_command({"show", "--json", "h24-1", folder.path()}).output);
@@ -143,7 +144,7 @@ TEST_CASE("what cannot be read is told with its name, the rest is shown, and the
   std::filesystem::create_symlink("/nonexistent/x", folder.path("node07.jsonl"));
   const Ran dangling = run_command({"show", "h01-1", folder.path()});
   CHECK(dangling.code == 1);
-  CHECK(contains(dangling.output, "rank 9 (pid 1009, t) hung in `load`"));
+  CHECK(contains(dangling.output, "rank 9 (pid 1009, t) on node01 hung in `load`"));
   CHECK(dangling.errors == "timer_client: cannot open '" + folder.path("node07.jsonl") +
                                "': No such file or directory\n");
   std::filesystem::remove(folder.path("node07.jsonl"));
@@ -281,10 +282,11 @@ TEST_CASE("of many workers in many places, and of many that expired, a few are n
   const std::string page = unwrapped(run_command({"show", "a-50", folder.path("log")}).output);
   CAPTURE(page);
   CHECK(contains(page,
-                 "\n  rank 6 in `s06` for 44 s\n  and 13 more in 13 other places\n"
+                 "\n  rank 6 in `s06` for 44 s\n"
                  "  ranks 20-511 in `exchange` for 30 s, this one among them\n"
-                 "  First to expire: rank 20 (pid 120, t), a-20.\n"));
-  CHECK(contains(page, "; rank 28 (pid 128, t), a-28 and 90 more.\n"));
+                 "  and 13 more in 13 other places\n"
+                 "  First to expire: rank 20 (pid 120, t), in `exchange` (a-20).\n"));
+  CHECK(contains(page, "; rank 28 (pid 128, t), in `exchange` (a-28) and 91 more.\n"));
 }
 
 }  // namespace

@@ -21,9 +21,9 @@ WorkerName rank(std::int64_t number) {
 TEST_CASE("what stacks have in common is there once, and the fewest workers are on top") {
   StackTree tree;
   for (const std::int64_t number : {0, 1, 3}) {
-    tree.add(rank(number), {"main", "step", "all_reduce"});
+    tree.add(rank(number), {"all_reduce", "step", "main"});
   }
-  tree.add(rank(2), {"main", "step", "forward", "read"});
+  tree.add(rank(2), {"read", "forward", "step", "main"});
   const auto roots = tree.sorted();
   REQUIRE(roots.size() == 1);
   CHECK(roots[0].count == 4);
@@ -39,20 +39,20 @@ TEST_CASE("what stacks have in common is there once, and the fewest workers are 
 
 TEST_CASE("odd workers are red where no others are with them") {
   StackTree tree;
-  tree.add(rank(0), {"main", "wait"});
-  tree.add(rank(1), {"main", "read"});
+  tree.add(rank(0), {"wait", "main"});
+  tree.add(rank(1), {"read", "main"});
   const std::vector<WorkerName> odd{rank(1)};
   CHECK(contains(html_of(tree, odd), "<strong class=odd>rank 1</strong>"));
   CHECK(contains(html_of(tree, odd), "<strong>rank 0</strong>"));
-  tree.add(rank(2), {"main", "read"});
+  tree.add(rank(2), {"read", "main"});
   CHECK(contains(html_of(tree, odd), "<strong>ranks 1, 2</strong>"));
 }
 
 TEST_CASE("of very many branches there are the smallest and the largest, and the rest is counted") {
   StackTree tree;
   for (std::int64_t number = 0; number < 1000; ++number) {
-    tree.add(rank(number), {"main", "f" + std::to_string(number)});
-    tree.add(rank(1000 + number), {"main", "wait"});
+    tree.add(rank(number), {"f" + std::to_string(number), "main"});
+    tree.add(rank(1000 + number), {"wait", "main"});
   }
   const std::string html = html_of(tree, {});
   CHECK(contains(html, "<code>f14</code>"));
@@ -73,7 +73,7 @@ TEST_CASE("of very many calls the rest is counted") {
 
 TEST_CASE("a stack that ends inside another one keeps its worker") {
   StackTree tree;
-  tree.add(rank(0), {"main", "step"});
+  tree.add(rank(0), {"step", "main"});
   tree.add(rank(1), {"main"});
   const std::string html = html_of(tree, {});
   CHECK(contains(html, "<code>main</code> <strong>rank 1</strong><ul><li><code>step</code>"));
@@ -84,7 +84,7 @@ TEST_CASE("an empty stack is none, and of an endless one the innermost frames co
   tree.add(rank(0), {});
   CHECK(tree.is_empty());
   std::vector<std::string> endless(100'000, "f");
-  endless.back() = "innermost";
+  endless.front() = "innermost";
   tree.add(rank(0), endless);
   CHECK(contains(html_of(tree, {}), "innermost"));
   CHECK(html_of(tree, {}).size() < 10'000);
