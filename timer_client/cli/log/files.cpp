@@ -25,7 +25,6 @@ namespace {
 
 constexpr std::string_view kLogSuffix = ".jsonl";
 constexpr std::string_view kPatternLetters = "*?[";
-constexpr int kFolderDepth = 6;  // a folder of results may hold anything
 
 struct LogPath {
   std::string path;
@@ -70,7 +69,7 @@ class Finder {
       return;
     }
     const std::size_t before = found_ + problems.size();
-    take_folder(path, kFolderDepth);
+    take_folder(path);
     if (before == found_ + problems.size()) {
       problems.push_back(fmt::format("no log (*{}) in folder '{}'", kLogSuffix, path));
     }
@@ -99,7 +98,7 @@ class Finder {
   }
 
   // Takes the logs in it by name, then those of the folders below.
-  void take_folder(const std::string& path, int depth) {
+  void take_folder(const std::string& path) {
     Directory folder(path);
     if (!folder) {
       problems.push_back(why_not("cannot read folder", path));
@@ -128,12 +127,7 @@ class Finder {
       }
     }
     for (const std::string& inside : below) {
-      if (depth == 0) {
-        problems.push_back(
-            fmt::format("folder '{}' is not read: {} levels down", inside, kFolderDepth + 1));
-      } else {
-        take_folder(inside, depth - 1);
-      }
+      take_folder(inside);
     }
   }
 

@@ -106,23 +106,6 @@ TEST_CASE("a log that is renamed while it is opened is read once") {
   CHECK(ran.errors.empty());
 }
 
-TEST_CASE("a folder of logs is read down to six folders below it") {
-  const TempFolder folder;
-  std::string inside = folder.path();
-  for (int level = 1; level <= 7; ++level) {
-    inside += "/" + std::to_string(level);
-    std::filesystem::create_directory(inside);
-    HostLog log("node07");
-    log.add("rejected", level, fmt::format(R"(,"reason":"of level {}")", level));
-    testing::write_file(inside + "/log.jsonl", log.text());
-  }
-  const Ran ran = run_command({"log", folder.path()});
-  CHECK(contains(ran.output, "of level 6"));
-  CHECK_FALSE(contains(ran.output, "of level 7"));
-  CHECK(ran.errors == "timer_client: folder '" + inside + "' is not read: 7 levels down\n");
-  CHECK(ran.code == 1);
-}
-
 TEST_CASE("suggest lists 4096 names of scopes, and reports that others are omitted") {
   std::string scopes = R"({"scope":"s","count":1})";
   for (int i = 1; i < 4096; ++i) {
