@@ -89,7 +89,7 @@ Command add_report(CLI::App& root) {
       "  timer_client report\n"
       "  timer_client report cst2jd-1 /shared/logs -o hang.html\n\n"
       "Prints the name of the file. It has the scopes and events of all ranks on one time\n"
-      "axis, their stacks as one tree, and the page that show prints.\n\n"
+      "axis, and the page that show prints of the cause.\n\n"
       "Exit codes: 0 done, 1 failed (also for an unknown ID, and when one of the logs\n"
       "could not be read), 2 usage.");
   return {app, [options] { return run_report(*options); }};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,24 +25,22 @@ namespace dom = simdjson::dom;
 constexpr std::size_t kKernelFramesShown = 16;
 constexpr std::size_t kFramesShown = 24;
 constexpr std::size_t kThreadsNamed = 8;
-// The frames of a peer that are shown; the report has the whole stack.
-constexpr std::size_t kPeerFramesShown = 5;
+constexpr std::size_t kBranchesShown = 8;   // of one call
+constexpr std::size_t kDeepestBranch = 40;  // what is deeper is not moved to the right
 
 // Adds one line for each frame: names of C++ and Python are long, and followed by a place.
-void add_frames(Page& page, std::size_t indent, const std::vector<std::string>& frames,
-                std::size_t most = kFramesShown, std::string_view left_out = "more") {
-  for (std::size_t i = 0; i < std::min(frames.size(), most); ++i) {
+void add_frames(Page& page, std::size_t indent, const std::vector<std::string>& frames) {
+  for (std::size_t i = 0; i < std::min(frames.size(), kFramesShown); ++i) {
     page.item(indent, frames[i]);
   }
-  if (frames.size() > most) {
-    page.item(indent, fmt::format("... {} {}", frames.size() - most, left_out));
+  if (frames.size() > kFramesShown) {
+    page.item(indent, fmt::format("... {} more", frames.size() - kFramesShown));
   }
 }
 
-// Threads, processes or workers in the same place.
+// Threads or processes in the same place.
 struct PlaceGroup {
   std::vector<std::string> names{};
-  std::vector<WorkerName> workers{};
   std::string doing{};
   std::vector<std::string> kernel_stack{};
   std::vector<std::string> frames{};
@@ -58,7 +57,6 @@ void add_to_groups(PlaceGroup one, std::vector<PlaceGroup>& groups) {
     return;
   }
   std::ranges::move(one.names, std::back_inserter(same->names));
-  std::ranges::move(one.workers, std::back_inserter(same->workers));
 }
 
 // Adds the groups under a heading, or nothing if there are none. Their names come after `prefix`.
@@ -110,6 +108,61 @@ void add_processes(Page& page, std::string_view title, const char* number, const
     }
   }
   add_named_groups(page, title, "", groups);
+}
+
+// --- the stacks of many workers as one tree ---
+
+struct MainStack {
+  WorkerName worker;
+  std::vector<std::string> frames;  // the innermost first
+
+  // Returns the call so many below the outermost one; empty: the stack has ended.
+  [[nodiscard]] std::string_view at(std::size_t depth) const {
+    return depth < frames.size() ? std::string_view(frames[frames.size() - 1 - depth]) : "";
+  }
+};
+using Stacks = std::vector<const MainStack*>;
+
+// Adds the workers of stacks that are one down to `depth`, the calls that they have in common from
+// there on, and then a branch for each other call, the fewest workers first: the worker that is
+// elsewhere is on top.
+void add_branch(Page& page, std::size_t indent, const Stacks& stacks, std::size_t depth) {
+  std::vector<WorkerName> workers;
+  for (const MainStack* const stack : stacks) {
+    workers.push_back(stack->worker);
+  }
+  page.item(indent, workers_text(workers));
+  std::map<std::string_view, Stacks> branches;
+  for (;; ++depth) {
+    branches.clear();
+    for (const MainStack* const stack : stacks) {
+      branches[stack->at(depth)].push_back(stack);
+    }
+    if (branches.size() > 1) {
+      break;
+    }
+    if (branches.begin()->first.empty()) {
+      return;
+    }
+    page.item(indent + 2, branches.begin()->first);
+  }
+  std::vector<Stacks> sorted;
+  for (auto& [call, in_it] : branches) {
+    sorted.push_back(std::move(in_it));
+  }
+  std::ranges::stable_sort(sorted, {}, &Stacks::size);
+  std::size_t left_out = 0;  // workers
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    if (i + 1 < kBranchesShown || i + 1 == sorted.size()) {
+      add_branch(page, std::min(indent + 2, kDeepestBranch), sorted[i], depth);
+    } else {
+      left_out += sorted[i].size();
+    }
+  }
+  if (left_out > 0) {
+    page.item(indent + 2, fmt::format("and {} more in {} other places", left_out,
+                                      sorted.size() - kBranchesShown));
+  }
 }
 
 }  // namespace
@@ -180,33 +233,40 @@ void add_children(Page& page, dom::object evidence) {
   add_processes(page, "Children", "pid", "children", evidence);
 }
 
-void add_peers(Page& page, const Incident& incident) {
-  std::vector<PlaceGroup> groups;
+void add_merged_stacks(Page& page, const Incident& incident) {
+  std::vector<MainStack> python;
+  std::vector<MainStack> native;
   dom::parser parser;
   for (const Worker& worker : incident.workers) {
-    const WorkerName& shown = incident.shown.worker;
-    if (worker.evidence.empty() || worker.name.host != shown.host || worker.name.pid == shown.pid) {
-      continue;
+    const auto evidence =
+        worker.evidence.empty() ? std::nullopt : parse_record(parser, worker.evidence);
+    if (evidence) {
+      python.push_back({worker.name, python_frames_of_main_thread(evidence->fields)});
+      native.push_back({worker.name, native_frames_of_main_thread(evidence->fields)});
+      // Without frames: what the worker does, or why there are none.
+      for (const char* const key : {"doing", "missing"}) {
+        if (std::string text = evidence->text(key);
+            python.back().frames.empty() && native.back().frames.empty() && !text.empty()) {
+          native.back().frames.push_back(std::move(text));
+        }
+      }
     }
-    const Record record = parse_record(parser, worker.evidence).value_or(Record{});
-    PlaceGroup at{.workers = {worker.name}, .frames = python_frames_of_main_thread(record.fields)};
-    if (at.frames.empty()) {
-      at.frames = native_frames_of_main_thread(record.fields);
-    }
-    if (at.frames.empty()) {
-      const std::string doing = record.text("doing");
-      at.doing = doing.empty() ? record.text("missing") : doing;
-    }
-    add_to_groups(std::move(at), groups);
   }
-  if (groups.empty()) {
-    return;
-  }
-  std::ranges::stable_sort(groups, {}, [](const auto& group) { return group.workers.size(); });
-  page.heading("Peers (the most recent call first)");
-  for (const PlaceGroup& group : groups) {
-    page.item(2, joined({workers_text(group.workers), group.doing}));
-    add_frames(page, 4, group.frames, kPeerFramesShown, "more in the report");
+  for (const auto& [title, stacks] :
+       {std::pair("Merged Python stacks", &python), {"Merged stacks", &native}}) {
+    Stacks known;
+    for (const MainStack& stack : *stacks) {
+      if (!stack.frames.empty()) {
+        known.push_back(&stack);
+      }
+    }
+    // What is known of the worker that is shown alone is in its evidence.
+    const bool is_of_shown =
+        known.size() == 1 && is_among({incident.shown.worker}, known[0]->worker);
+    if (!known.empty() && !is_of_shown) {
+      page.heading(fmt::format("{} of main threads (the outermost call first)", title));
+      add_branch(page, 2, known, 0);
+    }
   }
 }
 

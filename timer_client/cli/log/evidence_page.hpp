@@ -1,4 +1,4 @@
-// The evidence of a worker as pages show it: its stacks, and the ends of evidence commands.
+// The evidence of workers as pages show it: their stacks, and the ends of evidence commands.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -31,10 +31,9 @@ std::string kernel_stack_text(const std::vector<std::string>& frames);
 void add_python_stacks(Page& page, simdjson::dom::object evidence);
 void add_threads(Page& page, simdjson::dom::object evidence);
 void add_children(Page& page, simdjson::dom::object evidence);
-// Adds where the peers of the worker that is shown are, the other workers of its host: the
-// innermost frames of their main threads, in Python if they have some. Peers in the same place are
-// one item, the fewest first. Adds nothing if there are none.
-void add_peers(Page& page, const Incident& incident);
+// Adds where the workers are: the stacks of their main threads as a tree, in which is once what
+// they have in common. Adds nothing if there are none.
+void add_merged_stacks(Page& page, const Incident& incident);
 
 // Returns "exit status 3, after 2.88 ms", "timed out, SIGKILL, after 2.00 s" of a command or a
 // hook.

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/limits.hpp"
 #include "common/text.hpp"
 #include "timer_client/cli/log/evidence_page.hpp"
 #include "timer_client/cli/log/incident.hpp"
@@ -52,11 +53,13 @@ constexpr std::string_view kShownElsewhere[] = {"schema",
                                                 "acquired_mono_ns",
                                                 "deadline_mono_ns"};
 
-void add_command_output(Page& page, const CommandOutput& output, bool is_whole) {
-  const std::string host = output.host.empty() ? "" : " on " + output.host;
-  page.heading(cut_text(fmt::format("{}{} ({})", output.name, host, output.end), kPageWidth));
-  const std::string_view most =
-      is_whole ? output.text : prefix_of_width(output.text, kOutputCharactersShown);
+// Adds the output of an evidence command, all of it if it is `whole`.
+void add_command_output(Page& page, const std::string& host, const Record& command, bool is_whole) {
+  const std::string name =
+      joined({"Evidence command", command.text("drop_in"), host.empty() ? "" : "on " + host}, " ");
+  page.heading(cut_text(fmt::format("{} ({})", name, command_end_text(command)), kPageWidth));
+  const std::string text = command.text("output");
+  const std::string_view most = is_whole ? text : prefix_of_width(text, kOutputCharactersShown);
   std::size_t end = 0;
   for (std::size_t lines = 0; end < most.size() && (is_whole || lines < kOutputLinesShown);
        ++lines) {
@@ -64,10 +67,17 @@ void add_command_output(Page& page, const CommandOutput& output, bool is_whole) 
     page.item(2, most.substr(end, newline - end));
     end = newline + 1;
   }
-  if (std::min(end, most.size()) < output.text.size()) {
+  if (std::min(end, most.size()) < text.size()) {
     page.item(2, "... the report and the record have more.");
   }
-  page.item(2, output.size);
+  // The text may be longer than what was written: bytes that are no UTF-8 are escaped.
+  const std::int64_t bytes = command.integer("output_bytes").value_or(0);
+  if (bytes > static_cast<std::int64_t>(kMaxCommandOutputBytes)) {
+    page.item(2, fmt::format("It wrote {} bytes, of which the record has the first {}.", bytes,
+                             kMaxCommandOutputBytes));
+  } else if (text.empty()) {
+    page.item(2, "It wrote nothing.");
+  }
 }
 
 // Returns "killed with SIGTERM, then SIGKILL, dead after 2.50 ms".
@@ -120,11 +130,13 @@ class Expiry {
     }
     add_open_scopes(page);
     add_ranks_at_expiry(page, incident_);
+    add_merged_stacks(page, incident_);
     add_evidence(page);
-    add_peers(page, incident_);
-    for (const CommandOutput& output : incident_.outputs) {
-      if (style.has_all_outputs || output.host == incident_.shown.worker.host) {
-        add_command_output(page, output, style.has_all_outputs);
+    dom::parser parser;
+    for (const auto& [host, line] : incident_.outputs) {
+      const auto command = parse_record(parser, line);
+      if (command && (style.has_all_outputs || host == incident_.shown.worker.host)) {
+        add_command_output(page, host, *command, style.has_all_outputs);
       }
     }
     add_timeline(page);

@@ -98,15 +98,6 @@ struct Worker {
   std::string_view evidence{};    // the record with its stacks; empty: there is none
 };
 
-// The output of an evidence command on one host.
-struct CommandOutput {
-  std::string name;  // "Evidence command nvidia"; without a name for that of --evidence-command
-  std::string host;
-  std::string end;   // how the command ended
-  std::string size;  // a sentence where the record has not all of the output, or none was written
-  std::string text;
-};
-
 // The records of a job, combined. Nothing is known of a worker that no incident record lists.
 struct Incident {
   ExpiredWorker shown;                 // around which it was read
@@ -124,7 +115,7 @@ struct Incident {
   // The odd workers come first, led by the worker of cause(), then the first to expire, then all
   // others, by host and rank.
   std::vector<Worker> workers;
-  std::vector<CommandOutput> outputs;
+  std::vector<std::pair<std::string, std::string_view>> outputs;  // `evidence_command` by host
   // The first verdict by the wall clock of its host. Without a verdict, the first record.
   std::int64_t zero_us = 0;
 

@@ -74,7 +74,7 @@ class IncidentBuilder {
       take_incident(record, host->second, at_s);
     } else if (record.event == "evidence_command" && is_of_incident &&
                (record.job_id == incident_.shown.job_id || record.text("drop_in").empty())) {
-      take_output(record, host->second);
+      incident_.outputs.emplace_back(host->second, record.line);
     } else if (record.event == "deferred" && !record.pid) {  // all deadlines of the server
       for (Worker& worker : incident_.workers) {
         if (worker.name.host == host->second) {
@@ -121,16 +121,12 @@ class IncidentBuilder {
   void take_of_worker(const Record& record, Worker& worker, double at_s, bool is_ours) {
     if (record.event == "expired" && is_ours) {
       take_expired(record, worker, at_s);
-    } else if (record.event == "evidence" && is_ours) {
-      worker.moments.push_back({at_s, Moment::Kind::kOther, "evidence was collected"});
     } else if (record.event == "killed" && is_ours) {
       take_killed(record, worker, at_s);
     } else if (record.event == "released_late" && is_ours) {
       worker.moments.push_back(
           {at_s, Moment::Kind::kOther, "released late: " + in_few_words(record)});
       end_scope(worker, at_s, record.scope);
-    } else if (record.event == "hook" && is_ours) {
-      worker.moments.push_back({at_s, Moment::Kind::kOther, "hook: " + in_few_words(record)});
     } else if (record.event == "warned") {
       take_warned(record, worker, at_s);
     } else if (record.event == "deferred") {
@@ -140,6 +136,9 @@ class IncidentBuilder {
       take_end(worker, at_s, "exited inside " + backquoted(record.scope));
     } else if (record.event == "worker_ended") {
       take_end(worker, at_s, "ended");
+    } else if (is_ours) {
+      worker.moments.push_back({at_s, Moment::Kind::kOther,
+                                joined({with_spaces(record.event), in_few_words(record)}, ": ")});
     }
   }
 
@@ -226,22 +225,6 @@ class IncidentBuilder {
                                     .timeout_s = {}});
         }
       }
-    }
-  }
-
-  void take_output(const Record& command, const std::string& host) {
-    CommandOutput& output = incident_.outputs.emplace_back();
-    output.name = joined({"Evidence command", command.text("drop_in")}, " ");
-    output.host = host;
-    output.end = command_end_text(command);
-    output.text = command.text("output");
-    // The text may be longer than what was written: bytes that are no UTF-8 are escaped.
-    const std::int64_t bytes = command.integer("output_bytes").value_or(0);
-    if (bytes > static_cast<std::int64_t>(kMaxCommandOutputBytes)) {
-      output.size = fmt::format("It wrote {} bytes, of which the record has the first {}.", bytes,
-                                kMaxCommandOutputBytes);
-    } else if (output.text.empty()) {
-      output.size = "It wrote nothing.";
     }
   }
 

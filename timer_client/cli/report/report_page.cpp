@@ -9,8 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "timer_client/cli/log/evidence_page.hpp"
-#include "timer_client/cli/report/stack_tree.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
@@ -19,34 +17,6 @@ namespace {
 constexpr std::size_t kHeadlineCharacters = 1000;
 constexpr std::size_t kNameCharacters = 200;
 constexpr std::size_t kEventsCharacters = 600;  // of one worker in the table
-
-std::string tree_under(std::string_view title, const StackTree& tree,
-                       const std::vector<WorkerName>& red) {
-  return tree.is_empty()
-             ? ""
-             : fmt::format("<h2>{}, the outermost call first</h2>\n{}", title, html_of(tree, red));
-}
-
-// Returns the stacks of the workers' main threads.
-std::string stacks_of(const Incident& incident) {
-  StackTree python;
-  StackTree native;
-  std::vector<WorkerName> red;
-  simdjson::dom::parser parser;
-  for (const Worker& worker : incident.workers) {
-    if (incident.has_odd_group() ? worker.is_odd : worker.is_first) {
-      red.push_back(worker.name);
-    }
-    const auto evidence =
-        worker.evidence.empty() ? std::nullopt : parse_record(parser, worker.evidence);
-    if (evidence) {
-      python.add(worker.name, python_frames_of_main_thread(evidence->fields));
-      native.add(worker.name, native_frames_of_main_thread(evidence->fields));
-    }
-  }
-  return tree_under("Python stacks", python, red) +
-         tree_under("Native stacks of main threads", native, red);
-}
 
 std::string table_rows(const Incident& incident) {
   std::string html;
@@ -98,7 +68,6 @@ std::string html_page(const Incident& incident, const std::string& page) {
       {{"title", html_text(headline, kNameCharacters)},
        {"headline", html_text(headline, kHeadlineCharacters)},
        {"picture", picture_of(incident)},
-       {"stacks", stacks_of(incident)},
        {"page", html_lines(std::string_view(page).substr(std::min(end + 2, page.size())))},
        {"rows", table_rows(incident)}});
 }

@@ -1,6 +1,6 @@
 // An incident as an HTML file that needs nothing else, no network, no script and no font: a picture
 // with a lane for each worker of the job, with its scopes as bars, on one time axis over all hosts;
-// the stacks of the workers as trees; and the page that `show` prints.
+// the page that `show` prints; and the events of all workers.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -165,7 +165,7 @@ TEST_CASE("a report of many scopes and of stacks without a common call has a few
   const std::string html = report_of(log);
   CHECK(html.size() < 700'000);
   CHECK(contains(html, " more scopes not drawn</text>"));
-  CHECK(contains(html, "<small>48 workers in 48 other branches</small>"));
+  CHECK(contains(html, "  and 56 more in 56 other places\n"));
 }
 
 TEST_CASE("names of any bytes are text in a report") {
