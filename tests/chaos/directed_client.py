@@ -77,7 +77,7 @@ def closed_descriptors_at_a_dump(world):
     worker.do("open", key="k", timeout_ms=60_000)
     world.wait_for_page()
     worker.do("close_fds")
-    status, said = world.ask("dump", "--all")
+    status, said = world.ask("dump")
     if status != 0:
         world.fail(f"dump ends with {status}: {said}")
     _check_files(world, worker)

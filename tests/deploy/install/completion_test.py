@@ -60,12 +60,12 @@ class Completion(Case):
             self.assertEqual(self.offered(f"timer_server {option}={values[0][:2]}"), {values[0]})
         self.assertEqual(self.offered("timer_server --grace "), {"off"})
         said = run(CLIENT, "shutdown", "--mode", "?", status=2)
-        modes = set(re.split(", | or ", re.search("expected (.*)", said)[1]))
+        modes = set(re.search("expected one of (.*)", said)[1].split(", "))
         self.assertEqual(len(modes), 6)
         self.assertEqual(self.offered("timer_client shutdown --mode "), modes)
         self.assertEqual(self.offered("timer_client shutdown --mode=i"), {"if_idle"})
         said = run(CLIENT, "suggest", "--format", "?", status=2)
-        formats = set(re.split(", | or ", re.search("expected (.*)", said)[1]))
+        formats = set(re.search("expected one of (.*)", said)[1].split(", "))
         self.assertIn("toml", formats)
         self.assertEqual(self.offered("timer_client suggest --format "), formats)
         levels = {"error", "warning", "info", "debug"}
@@ -74,7 +74,8 @@ class Completion(Case):
         for level in levels:
             run(CLIENT, "log", "--log-level", level, os.devnull)
         signals = self.offered("timer_client run --signal ")
-        self.assertLessEqual({"TERM", "USR1", "RTMIN"}, signals)
+        self.assertLessEqual({"TERM", "USR1"}, signals)
+        self.assertNotIn("RTMIN", signals)
         self.assertEqual(self.offered("timer_client run --signal TER"), {"TERM"})
 
     def test_events(self):

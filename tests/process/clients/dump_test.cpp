@@ -45,7 +45,7 @@ TEST_CASE("a dump of many workers has those in the least common scopes, and coun
   }
   server.send(lines);
   REQUIRE(run_client(temp, server, {"ping"}).status == exited(0));  // the requests were read
-  const Finished dumped = run_client(temp, server, {"dump", "--all", "--json"});
+  const Finished dumped = run_client(temp, server, {"dump", "--json"});
   CHECK(dumped.status == exited(0));
   CHECK(dumped.out.size() > 65'536);
   const JsonLine answer(dumped.out);
@@ -76,7 +76,7 @@ TEST_CASE("dump shows where the workers are, and they go on") {
   }));
   CHECK(contains(of_rank.out, "`load` for "));
   CHECK_FALSE(contains(of_rank.out, "exchange"));
-  const Finished all = run_client(temp, server, {"dump", "--all"});
+  const Finished all = run_client(temp, server, {"dump"});
   CHECK(all.status == exited(0));
   CHECK(contains(all.out, fmt::format("rank 0 (pid {}, ", one->pid())));
   CHECK(contains(all.out, "`exchange` for "));

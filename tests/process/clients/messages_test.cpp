@@ -39,13 +39,9 @@ TEST_CASE("client and server log the steps of a rendezvous at level debug only")
   const std::string logged = read_file(temp.path("err1"));
   CAPTURE(logged);
   const std::string prefix = fmt::format("filetimer[{}] debug: ", verbose.pid());
-  CHECK(contains(logged, prefix + "rendezvous 'epoch': rank 1 of 2 joins, for 20s\n"));
   CHECK(contains(logged, prefix + "request 'rendezvous' to '" + server.fifo() + "': waiting 1m"));
   CHECK(contains(logged, prefix + "request 'rendezvous': granted after "));
-  CHECK(contains(logged,
-                 prefix + fmt::format("rendezvous 'epoch': round 1 is full: 0 (pid {}), 1 (pid "
-                                      "{})\n",
-                                      silent.pid(), verbose.pid())));
+  CHECK(contains(logged, prefix + "request 'rendezvous': done after "));
   server.wait_for_message(
       fmt::format("rendezvous 'epoch': rank 1 of 2 joined (pid {}), granted 20s", verbose.pid()));
   server.wait_for_message("rendezvous 'epoch': round 1 is full after ");

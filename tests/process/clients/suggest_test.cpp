@@ -30,7 +30,7 @@ TEST_CASE("suggest and show say of a dry run what it would have done") {
   CHECK(worker->is_alive());
   const Finished suggested = run_client(temp, server, {"suggest"});
   CHECK(suggested.status == exited(0));
-  CHECK(suggested.out.find("load: would have been killed once\n") != std::string::npos);
+  CHECK(suggested.out.find("load: 1 expired, 1 spared\n") != std::string::npos);
   const Finished shown = run_client(temp, server, {"show", "last"});
   CHECK(shown.out.find("  spared, dry run\n") != std::string::npos);
 }
@@ -54,8 +54,8 @@ TEST_CASE("suggest does not count the wait of a healthy worker for one that is k
   CHECK(suggested.status == exited(0));
   CHECK(contains(suggested.out, R"({"scope":"exchange","count":0,"firsts":1,)"));
   CHECK(contains(suggested.err,
-                 "the longest scope of each name is left out for 1 worker that ended within two "
-                 "minutes after an expiry of its job\n"));
+                 "1 worker ended within two minutes after an expiry of the same job: the longest "
+                 "scopes of these are left out\n"));
 }
 
 // Two hundred scopes of a millisecond at most have a timeout of an hour. With the file that

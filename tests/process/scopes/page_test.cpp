@@ -367,7 +367,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "the statistics of workers that ended are listed, also if they ended while no server ran") {
+    "the statistics of workers that ended are in the log, also if they ended while no server ran") {
   const TempFolder temp;
   Server server(temp);
   const auto seen = page_worker(server.dir(), "seen");
@@ -387,6 +387,6 @@ TEST_CASE(
   end(*unseen);
   const Server next(temp);
   next.wait_for("worker_ended", unseen->pid());
-  CHECK(contains(run_client(temp, {"list", "--stats", "--json", "--dir", next.dir()}).out,
+  CHECK(contains(run_client(temp, {"suggest", "--format", "json", "--dir", next.dir()}).out,
                  R"({"scope":"forward","count":10,)"));
 }

@@ -329,10 +329,10 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
       {{"release", "--scope", ""}, 2, "release: --scope: '': expected a name"},
       {{"release", "--scope", "x", "--pid", "0"},
        2,
-       "release: --pid: '0' is not a process to watch: expected a number over 1"},
+       "process 0 is not watched: expected --pid PID, a number over 1"},
       {{"acquire", "--scope", "x", "--timeout", "5", "--pid", "2147483647", "--dir", "/none"},
        1,
-       "process 2147483647 does not exist: nothing to watch"},
+       "cannot watch process 2147483647: No such process"},
       {{"run", "--signal", "999", "--", "x"},
        125,
        "run: --signal: '999' is not a signal: expected a name such as TERM or SIGTERM, or a number "

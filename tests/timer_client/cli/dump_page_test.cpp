@@ -40,7 +40,6 @@ TEST_CASE(
       other_worker(8, R"("python_threads":[{"name":"M","frames":["t.py:1 in a"]}])") +
       other_worker(9, R"("python_threads":[{"name":"M","frames":["t.py:2 in b"]}])");
   CHECK(dump_page(answer_with(workers, 5), false) == R"(rank 2 (pid 102, python3)
-  job     none
   scopes  `epoch` for 3 s, in it `exchange` for 3 s of 30 s
   doing   waiting in futex
 
@@ -60,7 +59,6 @@ pid 6 (t)
   missing  no time
 
 pid 8 (t)
-  job     none
   scopes  none
 
 Python stacks (the most recent call first)
@@ -68,7 +66,6 @@ Python stacks (the most recent call first)
     t.py:1 in a
 
 pid 9 (t)
-  job     none
   scopes  none
 
 Python stacks (the most recent call first)
@@ -76,7 +73,6 @@ Python stacks (the most recent call first)
     t.py:2 in b
 
 ranks 0, 1
-  job     none
   scopes  `epoch` for 12.5 s, in it `exchange` for 12.5 s of 30 s
   doing   waiting in futex
   shown   rank 0 (pid 100, python3)
@@ -87,7 +83,7 @@ Threads
     recv+0x10 (libc.so.6)
     main+0x1 (t)
 
-5 more workers are omitted: ask for them by --rank or --pid.
+5 more workers omitted: see --rank and --pid
 )");
   CHECK(dump_page("no JSON", false).empty());
 }

@@ -29,9 +29,8 @@ struct Searched {
   }
 };
 
-Searched compare_ranks(const std::vector<EndedScopesByName>& ranks,
-                       double factor = kDefaultSlowFactor) {
-  StragglerSearch search(factor);
+Searched compare_ranks(const std::vector<EndedScopesByName>& ranks) {
+  StragglerSearch search;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     search.add(rank, "job", ranks[rank]);
   }
@@ -103,10 +102,9 @@ TEST_CASE("Noise hides no rank that is 1.3 times slower, and names no other") {
   }
 }
 
-TEST_CASE("The factor decides how slow a rank may be") {
-  const auto ranks = SimulatedJob{.slowness = {1.3}}.run();
-  CHECK(compare_ranks(ranks, 1.25).of("forward").size() == 1);
-  CHECK(compare_ranks(ranks, 1.4).of("forward").empty());
+TEST_CASE("A rank that is less than 1.2 times as slow is not named") {
+  CHECK(compare_ranks(SimulatedJob{.slowness = {1.25}}.run()).of("forward").size() == 1);
+  CHECK(compare_ranks(SimulatedJob{.slowness = {1.15}}.run()).of("forward").empty());
 }
 
 TEST_CASE("A rank that is early at a collective is no straggler") {
@@ -278,16 +276,4 @@ TEST_CASE("Pages with any values do no harm, and more pairs than are taken are l
   search.compare();
   CHECK(search.ranks() == kMaxPairsCompared + 5);
   CHECK(search.compared_ranks() == kMaxPairsCompared);
-}
-
-TEST_CASE("A slow factor is a number over 1") {
-  CHECK(*parse_slow_factor("1.2") == 1.2);
-  CHECK(*parse_slow_factor("3") == 3);
-  for (const char* word : {"", "1", "0.9", "-1.5", "inf", "nan", "1.5 ", "1.5x", "two", "1e2"}) {
-    CAPTURE(word);
-    const auto factor = parse_slow_factor(word);
-    REQUIRE_FALSE(factor);
-    CHECK(factor.error().message ==
-          "'" + std::string(word) + "': expected a number over 1, such as 1.2");
-  }
 }

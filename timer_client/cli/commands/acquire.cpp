@@ -8,13 +8,10 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
-#include <variant>
 
-#include "common/numbers.hpp"
-#include "common/run_folder.hpp"
 #include "common/scope_name.hpp"
 #include "common/text.hpp"
 #include "timer_client/cli/commands/commands.hpp"
@@ -38,54 +35,18 @@ constexpr Duration kPatienceWhenFull = milliseconds{1000};
 constexpr Duration kPatienceWithoutServer = milliseconds{250};
 constexpr Duration kPause = milliseconds{10};
 
-struct AcquireArguments {
+struct TimerArguments {
   Place place;
   std::string scope;
-  std::optional<Duration> after;
+  std::optional<pid_t> pid;  // none: the parent
+  std::optional<Duration> timeout;
   std::optional<Duration> warn_after;
-  pid_t pid = 0;  // 0: the parent
   int signal = SIGKILL;
 };
 
 constexpr const char* kExits =
     "Exit codes: 0 sent, 1 failed, 2 usage, 4 no server, 6 refused (another user's process; a new\n"
     "timer while the server drains or shuts down; a server in another pid namespace).";
-
-// Returns `given`; 0: the parent process. Fails if no server would watch that process.
-Result<pid_t> watched_pid(pid_t given) {
-  if (given != 0) {
-    return given;
-  }
-  const pid_t parent = ::getppid();
-  if (parent == 1) {
-    return failure("the calling process is process 1, which is not watched: expected --pid PID");
-  }
-  return parent;
-}
-
-// The process that a timer is for, and the server that watches it.
-struct Target {
-  ServerLocation place;
-  pid_t pid = 0;
-};
-
-// Returns the target. On failure writes a line that the scope is not `not_done` on standard error,
-// and returns the exit code.
-std::variant<Target, int> find_target(const AcquireArguments& options, std::string_view not_done) {
-  Target target{locate_server(options.place.dir, options.place.fifo)};
-  const Result<pid_t> pid = watched_pid(options.pid);
-  if (!pid) {
-    complain(pid.error().message);
-    return kExitUsage;
-  }
-  target.pid = *pid;
-  if (const std::string why = why_no_pids(target.place.run_folder);
-      !why.empty() && look_for_server(target.place.run_folder).is_there) {
-    complain(fmt::format("'{}' is not {}: {}", options.scope, not_done, why));
-    return kExitRefused;
-  }
-  return target;
-}
 
 // Sends what `request` returns until it is in the pipe, or no process has read the pipe for too
 // long. Sends nothing if the last server of the place is in another pid namespace: the line would
@@ -99,125 +60,105 @@ int send_patiently(const ServerLocation& place, const std::function<wire::Reques
       client_messages::debug("sent to '{}'", place.pipe);
       return kExitDone;
     }
-    const bool full = sent == Sent::kBusy;
-    if (Instant::now() - start >= (full ? kPatienceWhenFull : kPatienceWithoutServer)) {
-      if (full) {
-        complain(fmt::format("the server does not read its pipe '{}': it was full for {}",
-                             place.pipe, duration_text(kPatienceWhenFull)));
-        return kExitFailed;
-      }
+    const Duration waited = Instant::now() - start;
+    if (sent == Sent::kBusy && waited >= kPatienceWhenFull) {
+      return failed(fmt::format("the server does not read its pipe '{}': it was full for {}",
+                                place.pipe, duration_text(kPatienceWhenFull)),
+                    kExitFailed);
+    }
+    if (sent == Sent::kNoServer && waited >= kPatienceWithoutServer) {
       const std::string why = why_not.empty() ? why_no_reader(place.pipe) : why_not;
-      complain(fmt::format("no timer server at '{}': {}", place.pipe,
-                           why.empty() ? "its process ended" : why));
-      return kExitNoServer;
+      return failed(fmt::format("no timer server at '{}': {}", place.pipe,
+                                why.empty() ? "its process ended" : why),
+                    kExitNoServer);
     }
     std::this_thread::sleep_for(kPause);
   }
 }
 
 // Returns whether the server has the timer already. A server that drains still renews such timers.
-bool is_open(const ServerLocation& place, const std::string& id, pid_t pid) {
-  const auto reading = read_pages(place.run_folder, kForever, ReadStatistics::kNo);
+bool is_open(const ServerLocation& place, std::string_view id, pid_t pid) {
+  const auto reading =
+      read_pages(place.run_folder, look_for_server(place.run_folder), ReadStatistics::kNo);
   return reading && std::ranges::any_of(reading->scopes, [&](const ListedScope& scope) {
            return scope.owner->transport == ServedBy::kPipe && scope.owner->pid == pid &&
                   scope.slot.id == id && !scope.is_expired();
          });
 }
 
-int run_acquire(const AcquireArguments& options) {
-  if (!options.after) {
-    complain("acquire: --timeout is required");
-    return kExitUsage;
+int run_timer(const TimerArguments& arguments, bool is_release) {
+  const ServerLocation place = locate_server(arguments.place.dir, arguments.place.fifo);
+  const pid_t pid = arguments.pid.value_or(::getppid());
+  if (pid <= 1) {
+    return failed(
+        fmt::format("process {} is not watched: expected --pid PID, a number over 1", pid),
+        kExitUsage);
   }
-  if (!is_warn_after(options.warn_after, *options.after)) {
-    complain("--warn-after: " + why_no_warn_after(*options.warn_after, *options.after));
-    return kExitUsage;
+  if (const std::string why = why_no_pids(place.run_folder);
+      !why.empty() && look_for_server(place.run_folder).is_there) {
+    return failed(why, kExitRefused);
   }
-  const auto found = find_target(options, "watched");
-  if (const int* const exit_code = std::get_if<int>(&found)) {
-    return *exit_code;
+  const std::string id = bounded_scope_name(valid_utf8(arguments.scope));
+  if (is_release) {
+    return send_patiently(place, [&] { return release_request(id, pid); });
   }
-  const Target& target = std::get<Target>(found);
+  if (!arguments.timeout) {
+    return failed("acquire: --timeout is required", kExitUsage);
+  }
+  const Duration timeout = *arguments.timeout;
+  if (!is_warn_after(arguments.warn_after, timeout)) {
+    return failed("--warn-after: " + why_no_warn_after(*arguments.warn_after, timeout), kExitUsage);
+  }
   // The server sends no answer to an acquire, so the process is checked here. Signal 0 only checks.
-  if (::kill(target.pid, 0) != 0) {
-    const bool exists = errno == EPERM;
-    complain(fmt::format("process {} {}", target.pid,
-                         exists ? "belongs to another user: it can't be watched"
-                                : "does not exist: nothing to watch"));
-    return exists ? kExitRefused : kExitFailed;
+  if (::kill(pid, 0) != 0) {
+    const int code = errno == EPERM ? kExitRefused : kExitFailed;
+    return failed(system_error(fmt::format("cannot watch process {}", pid)).value().message, code);
   }
   // The same holds for a drain. The check is as late as possible; a drain may still begin after it.
-  const std::string id = bounded_scope_name(valid_utf8(options.scope));
-  if (const std::string why = why_no_new_scopes(target.place);
-      !why.empty() && !is_open(target.place, id, target.pid)) {
-    complain(fmt::format("'{}' is not watched: {}", options.scope, why));
-    return kExitRefused;
+  if (const std::string why = why_no_new_scopes(place); !why.empty() && !is_open(place, id, pid)) {
+    return failed(fmt::format("'{}' is not watched: {}", arguments.scope, why), kExitRefused);
   }
-  return send_patiently(target.place, [&] {
+  return send_patiently(place, [&] {
     return acquire_request(
-        *options.after, id,
-        {.pid = target.pid, .signal = options.signal, .warn_after = options.warn_after});
+        timeout, id, {.pid = pid, .signal = arguments.signal, .warn_after = arguments.warn_after});
   });
 }
 
-int run_release(const AcquireArguments& options) {
-  const auto found = find_target(options, "released");
-  if (const int* const exit_code = std::get_if<int>(&found)) {
-    return *exit_code;
-  }
-  const Target& target = std::get<Target>(found);
-  const std::string id = bounded_scope_name(valid_utf8(options.scope));
-  return send_patiently(target.place, [&] { return release_request(id, target.pid); });
-}
-
-void add_pid_option(CLI::App& app, AcquireArguments& options) {
-  app.add_option_function<std::string>(
-         "--pid",
-         [&options](const std::string& word) {
-           const auto pid = number_from<pid_t>(word);
-           if (!pid || *pid <= 1) {
-             throw CLI::ValidationError(
-                 "--pid",
-                 fmt::format("'{}' is not a process to watch: expected a number over 1", word));
-           }
-           options.pid = *pid;
-         },
-         "The watched process [the one that calls timer_client]")
-      ->type_name("PID");
+void add_scope_and_pid(CLI::App& app, TimerArguments& arguments, const std::string& scope) {
+  add_scope_option(app, arguments.scope, scope)->required();
+  add_number_option(app, "--pid", arguments.pid, "PID",
+                    "The watched process [the one that calls timer_client]");
 }
 
 }  // namespace
 
 Command add_acquire(CLI::App& root) {
-  auto options = std::make_shared<AcquireArguments>();
+  auto arguments = std::make_shared<TimerArguments>();
   CLI::App* app =
       root.add_subcommand("acquire", "Start a timer that kills a process unless it is released");
-  add_scope_option(*app, options->scope, "The timer's name; acquiring it again renews it")
-      ->required();
-  add_timeout_option(*app, options->after, "When it expires (inf: never)");
-  add_warn_after_option(*app, options->warn_after);
-  add_pid_option(*app, *options);
-  add_signal_option(*app, options->signal);
-  add_place_options(*app, options->place);
+  add_scope_and_pid(*app, *arguments, "The timer's name; acquiring it again renews it");
+  add_timeout_option(*app, arguments->timeout, "When it expires (inf: never)");
+  add_warn_after_option(*app, arguments->warn_after);
+  add_signal_option(*app, arguments->signal);
+  add_place_options(*app, arguments->place);
   app->footer(
       std::string("Examples:\n"
                   "  timer_client acquire --scope copy --timeout 10m   # in a shell script\n"
                   "  cp -r data /scratch\n"
                   "  timer_client release --scope copy\n\n") +
       kExits);
-  return {app, [options] { return run_acquire(*options); }};
+  return {app, [arguments] { return run_timer(*arguments, false); }};
 }
 
 Command add_release(CLI::App& root) {
-  auto options = std::make_shared<AcquireArguments>();
+  auto arguments = std::make_shared<TimerArguments>();
   CLI::App* app = root.add_subcommand("release", "End a timer that `acquire` started");
-  add_scope_option(*app, options->scope, "The timer's name")->required();
-  add_pid_option(*app, *options);
-  add_place_options(*app, options->place);
+  add_scope_and_pid(*app, *arguments, "The timer's name");
+  add_place_options(*app, arguments->place);
   app->footer(std::string("Example:\n"
                           "  timer_client release --scope copy --pid 4711\n\n") +
               kExits);
-  return {app, [options] { return run_release(*options); }};
+  return {app, [arguments] { return run_timer(*arguments, true); }};
 }
 
 }  // namespace filetimer::cli

@@ -2,18 +2,16 @@
 #include "timer_client/cli/commands/options.hpp"
 
 #include <fmt/format.h>
-#include <signal.h>
+#include <fmt/ranges.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include <algorithm>
-#include <vector>
+#include <utility>
 
-#include "common/clock.hpp"
 #include "common/directory.hpp"
 #include "common/log_level.hpp"
-#include "common/numbers.hpp"
 #include "common/run_folder.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/words.hpp"
@@ -27,195 +25,16 @@ namespace {
 constexpr int kLastSignal = 64;
 constexpr int kLastNamedSignal = 31;
 
-// Returns the number of "RTMIN", "RTMIN+3" or "RTMAX-1".
-std::optional<int> realtime_signal(std::string_view name) {
-  const bool from_low = name.starts_with("RTMIN");
-  if (!from_low && !name.starts_with("RTMAX")) {
-    return std::nullopt;
-  }
-  const int base = from_low ? SIGRTMIN : SIGRTMAX;
-  std::string_view rest = name.substr(5);
-  if (rest.empty()) {
-    return base;
-  }
-  if (rest[0] != (from_low ? '+' : '-')) {
-    return std::nullopt;
-  }
-  rest.remove_prefix(1);
-  const auto distance = number_from<int>(rest);
-  if (!distance || *distance < 0 || *distance > SIGRTMAX - SIGRTMIN) {
-    return std::nullopt;
-  }
-  return from_low ? base + *distance : base - *distance;
-}
-
-template <class Number, class Value>
-CLI::Option* add_number(CLI::App& app, const std::string& flag, Value& value,
-                        const std::string& type, const std::string& description) {
-  const auto is_number = [](const std::string& word) {
-    const auto number = number_from<Number>(word);
-    return number && *number >= 0 ? std::string()
-                                  : fmt::format("'{}' is not a number: expected 0 or more", word);
-  };
-  return app.add_option(flag, value, description)->type_name(type)->check(is_number);
-}
-
-// `--dir "$UNSET"` must not mean the default directory, where another server may be.
-std::string is_path(const std::string& word) {
-  return word.empty() ? "'': expected a path" : std::string();
-}
-
 // How many folders are examined. Servers that were killed leave theirs behind.
 constexpr int kMostLookedAt = 1024;
 
-}  // namespace
-
-std::string is_name(const std::string& word) {
-  return word.empty() ? "'': expected a name" : std::string();
-}
-
-CLI::Option* add_number_option(CLI::App& app, const std::string& flag, int& value,
-                               const std::string& type, const std::string& description) {
-  return add_number<int>(app, flag, value, type, description);
-}
-
-CLI::Option* add_number_option(CLI::App& app, const std::string& flag,
-                               std::optional<std::int64_t>& value, const std::string& type,
-                               const std::string& description) {
-  return add_number<std::int64_t>(app, flag, value, type, description);
-}
-
-namespace {
-
 void add_time_option(CLI::App& app, const char* flag, std::optional<std::int64_t>& time_us,
                      const char* description) {
-  app.add_option_function<std::string>(
-         flag,
-         [&time_us, flag](const std::string& word) {
-           const auto time = parse_since(word, ClockReading::now().wall_ns / 1000);
-           if (!time) {
-             throw CLI::ValidationError(flag, time.error().message);
-           }
-           time_us = *time;
-         },
-         description)
-      ->type_name("TIME");
+  const auto parse = [](const std::string& word) {
+    return parse_since(word, ClockReading::now().wall_ns / 1000);
+  };
+  add_parsed_option(app, flag, time_us, parse, "TIME", description);
 }
-
-}  // namespace
-
-void add_since_option(CLI::App& app, std::optional<std::int64_t>& since_us) {
-  add_time_option(app, "--since", since_us,
-                  "Only records since that time: 2026-11-21T03:15:53Z,\n"
-                  "'2026-11-21 03:15' in local time, or 10m for ten minutes ago");
-}
-
-void add_until_option(CLI::App& app, std::optional<std::int64_t>& until_us) {
-  add_time_option(app, "--until", until_us, "Only records until that time");
-}
-
-void add_utc_option(CLI::App& app) {
-  app.add_flag_callback(
-      "--utc",
-      [] {
-        ::setenv("TZ", "UTC0", 1);
-        ::tzset();
-      },
-      "Times in UTC, not in local time");
-}
-
-void add_place_options(CLI::App& app, Place& place) {
-  app.add_option("--dir", place.dir,
-                 "The runtime directory [$FILETIMER_DIR, else\n"
-                 "$XDG_RUNTIME_DIR/filetimer, else /dev/shm/filetimer-UID]")
-      ->type_name("DIR")
-      ->check(is_path);
-  app.add_option("--fifo", place.fifo, "The request pipe, where it is not in that directory")
-      ->type_name("PATH")
-      ->check(is_path);
-  app.add_option_function<std::string>(
-         "--log-level",
-         [](const std::string& word) {
-           const auto level = parse_log_level(word);
-           if (!level) {
-             throw CLI::ValidationError("--log-level", level.error().message);
-           }
-           client_messages::set_level(*level);
-         },
-         "What to write to standard error: error, warning, info or\n"
-         "debug [$FILETIMER_LOG_LEVEL, else only errors]")
-      ->type_name("LEVEL");
-}
-
-CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,
-                                 std::optional<Duration>& value, const std::string& description,
-                                 EndlessDuration endless) {
-  return app
-      .add_option_function<std::string>(
-          flag,
-          [flag, &value, endless](const std::string& word) {
-            const Result<Duration> duration = parse_duration(word, endless);
-            if (!duration) {
-              throw CLI::ValidationError(flag, duration.error().message);
-            }
-            value = *duration;
-          },
-          description)
-      ->type_name("DUR");
-}
-
-CLI::Option* add_timeout_option(CLI::App& app, std::optional<Duration>& value,
-                                const std::string& description) {
-  CLI::Option* const option = add_duration_option(app, "--timeout", value, description);
-  add_duration_option(app, "--after", value, {})->group("");
-  return option;
-}
-
-CLI::Option* add_warn_after_option(CLI::App& app, std::optional<Duration>& value) {
-  return add_duration_option(
-      app, "--warn-after", value,
-      "When to record a warning, before it expires\n[the server's --warn-at]");
-}
-
-CLI::Option* add_scope_option(CLI::App& app, std::string& name, const std::string& description) {
-  return app.add_option("--scope", name, description)->type_name("NAME")->check(is_name);
-}
-
-CLI::Option* add_signal_option(CLI::App& app, int& signal) {
-  return app
-      .add_option_function<std::string>(
-          "--signal",
-          [&signal](const std::string& word) {
-            const Result<int> number = parse_signal(word);
-            if (!number) {
-              throw CLI::ValidationError("--signal", number.error().message);
-            }
-            signal = *number;
-          },
-          "The first signal, by name or number [KILL];\n0: record the expiry, kill no process")
-      ->type_name("SIG");
-}
-
-Result<int> parse_signal(std::string_view word) {
-  if (const auto number = number_from<int>(word);
-      number && *number >= 0 && *number <= kLastSignal) {
-    return *number;
-  }
-  const std::string_view name = word.starts_with("SIG") ? word.substr(3) : word;
-  for (int signal = 1; signal <= kLastNamedSignal; ++signal) {
-    if (const char* known = ::sigabbrev_np(signal); known != nullptr && name == known) {
-      return signal;
-    }
-  }
-  if (const auto signal = realtime_signal(name)) {
-    return *signal;
-  }
-  return failure(fmt::format(
-      "'{}' is not a signal: expected a name such as TERM or SIGTERM, or a number from 0 to {}",
-      word, kLastSignal));
-}
-
-namespace {
 
 std::vector<std::string> live_servers_below(const std::string& dir) {
   std::vector<std::string> live;
@@ -233,6 +52,42 @@ std::vector<std::string> live_servers_below(const std::string& dir) {
 }
 
 }  // namespace
+
+std::string is_name(const std::string& word) {
+  return word.empty() ? "'': expected a name" : std::string();
+}
+
+std::function<std::string(const std::string&)> is_one_of(std::vector<std::string> words) {
+  return [words = std::move(words)](const std::string& word) {
+    return std::ranges::find(words, word) != words.end()
+               ? std::string()
+               : fmt::format("'{}': expected one of {}", word, fmt::join(words, ", "));
+  };
+}
+
+void add_place_options(CLI::App& app, Place& place) {
+  // `--dir "$UNSET"` must not mean the default directory, where another server may be.
+  app.add_option("--dir", place.dir,
+                 "The runtime directory [$FILETIMER_DIR, else\n"
+                 "$XDG_RUNTIME_DIR/filetimer, else /dev/shm/filetimer-UID]")
+      ->type_name("DIR")
+      ->check(is_name);
+  app.add_option("--fifo", place.fifo, "The request pipe, where it is not in that directory")
+      ->type_name("PATH")
+      ->check(is_name);
+  app.add_option_function<std::string>(
+         "--log-level",
+         [](const std::string& word) {
+           const auto level = parse_log_level(word);
+           if (!level) {
+             throw CLI::ValidationError("--log-level", level.error().message);
+           }
+           client_messages::set_level(*level);
+         },
+         "What to write to standard error: error, warning, info or\n"
+         "debug [$FILETIMER_LOG_LEVEL, else only errors]")
+      ->type_name("LEVEL");
+}
 
 std::string dir_of_server(const Place& place) {
   if (!place.dir.empty() || !place.fifo.empty() || !environment_word(kDirVariable).empty()) {
@@ -256,6 +111,72 @@ std::string servers_below(const std::string& dir) {
       "; one is running in '{}'{}: name it with --dir or ${}", live[0],
       live.size() == 1 ? std::string() : fmt::format(", and {} more beside it", live.size() - 1),
       kDirVariable);
+}
+
+CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,
+                                 std::optional<Duration>& value, const std::string& description,
+                                 EndlessDuration endless) {
+  const auto parse = [endless](const std::string& word) { return parse_duration(word, endless); };
+  return add_parsed_option(app, flag, value, parse, "DUR", description);
+}
+
+void add_since_option(CLI::App& app, std::optional<std::int64_t>& since_us) {
+  add_time_option(app, "--since", since_us,
+                  "Only records since that time: 2026-11-21T03:15:53Z,\n"
+                  "'2026-11-21 03:15' in local time, or 10m for ten minutes ago");
+}
+
+void add_until_option(CLI::App& app, std::optional<std::int64_t>& until_us) {
+  add_time_option(app, "--until", until_us, "Only records until that time");
+}
+
+void add_utc_option(CLI::App& app) {
+  app.add_flag_callback(
+      "--utc",
+      [] {
+        ::setenv("TZ", "UTC0", 1);
+        ::tzset();
+      },
+      "Times in UTC, not in local time");
+}
+
+CLI::Option* add_timeout_option(CLI::App& app, std::optional<Duration>& value,
+                                const std::string& description) {
+  CLI::Option* const option = add_duration_option(app, "--timeout", value, description);
+  add_duration_option(app, "--after", value, {})->group("");
+  return option;
+}
+
+CLI::Option* add_warn_after_option(CLI::App& app, std::optional<Duration>& value) {
+  return add_duration_option(
+      app, "--warn-after", value,
+      "When to record a warning, before it expires\n[the server's --warn-at]");
+}
+
+CLI::Option* add_scope_option(CLI::App& app, std::string& name, const std::string& description) {
+  return app.add_option("--scope", name, description)->type_name("NAME")->check(is_name);
+}
+
+CLI::Option* add_signal_option(CLI::App& app, int& signal) {
+  return add_parsed_option(
+      app, "--signal", signal, parse_signal, "SIG",
+      "The first signal, by name or number [KILL];\n0: record the expiry, kill no process");
+}
+
+Result<int> parse_signal(std::string_view word) {
+  if (const auto number = number_from<int>(word);
+      number && *number >= 0 && *number <= kLastSignal) {
+    return *number;
+  }
+  const std::string_view name = word.starts_with("SIG") ? word.substr(3) : word;
+  for (int signal = 1; signal <= kLastNamedSignal; ++signal) {
+    if (const char* known = ::sigabbrev_np(signal); known != nullptr && name == known) {
+      return signal;
+    }
+  }
+  return failure(fmt::format(
+      "'{}' is not a signal: expected a name such as TERM or SIGTERM, or a number from 0 to {}",
+      word, kLastSignal));
 }
 
 }  // namespace filetimer::cli

@@ -3,13 +3,18 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <fmt/format.h>
+
 #include <CLI/App.hpp>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/clock.hpp"
 #include "common/duration_text.hpp"
+#include "common/numbers.hpp"
 #include "common/result.hpp"
 
 namespace filetimer::cli {
@@ -31,20 +36,41 @@ std::string dir_of_server(const Place& place);
 // runs.
 std::string servers_below(const std::string& dir);
 
+// Adds an option whose word `parse` reads: it returns a Result, whose error quotes the word.
+template <class Value, class Parse>
+CLI::Option* add_parsed_option(CLI::App& app, const std::string& flag, Value& value, Parse parse,
+                               const std::string& type, const std::string& description) {
+  return app
+      .add_option_function<std::string>(
+          flag,
+          [flag, &value, parse](const std::string& word) {
+            const auto parsed = parse(word);
+            if (!parsed) {
+              throw CLI::ValidationError(flag, parsed.error().message);
+            }
+            value = *parsed;
+          },
+          description)
+      ->type_name(type);
+}
+
 CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,
                                  std::optional<Duration>& value, const std::string& description,
                                  EndlessDuration endless = EndlessDuration::kAllowed);
 
-// Adds `--timeout`, also under the hidden name `--after`.
-CLI::Option* add_timeout_option(CLI::App& app, std::optional<Duration>& value,
-                                const std::string& description);
-
 // Adds an option for a number of 0 or more.
-CLI::Option* add_number_option(CLI::App& app, const std::string& flag, int& value,
-                               const std::string& type, const std::string& description);
-CLI::Option* add_number_option(CLI::App& app, const std::string& flag,
-                               std::optional<std::int64_t>& value, const std::string& type,
-                               const std::string& description);
+template <class Number>
+CLI::Option* add_number_option(CLI::App& app, const std::string& flag, std::optional<Number>& value,
+                               const std::string& type, const std::string& description) {
+  const auto parse = [](const std::string& word) -> Result<Number> {
+    const auto number = number_from<Number>(word);
+    if (!number || *number < 0) {
+      return failure(fmt::format("'{}' is not a number: expected 0 or more", word));
+    }
+    return *number;
+  };
+  return add_parsed_option(app, flag, value, parse, type, description);
+}
 
 // Adds `--since` or `--until`: the time of the first or the last record, in microseconds since the
 // epoch.
@@ -55,6 +81,12 @@ void add_utc_option(CLI::App& app);
 
 // For check(): refuses an empty name. `--host "$UNSET"` must not select records.
 std::string is_name(const std::string& word);
+// Returns such a check, which refuses all but these words.
+std::function<std::string(const std::string&)> is_one_of(std::vector<std::string> words);
+
+// Adds `--timeout`, which may be written --after.
+CLI::Option* add_timeout_option(CLI::App& app, std::optional<Duration>& value,
+                                const std::string& description);
 
 // Adds `--warn-after`. The caller checks the value with is_warn_after().
 CLI::Option* add_warn_after_option(CLI::App& app, std::optional<Duration>& value);
@@ -62,7 +94,7 @@ CLI::Option* add_warn_after_option(CLI::App& app, std::optional<Duration>& value
 // Adds `--scope`: any bytes, at least one.
 CLI::Option* add_scope_option(CLI::App& app, std::string& name, const std::string& description);
 
-// Adds `--signal`: `TERM`, `SIGTERM`, `15`, `RTMIN+1`; 0 kills no process.
+// Adds `--signal`: `TERM`, `SIGTERM`, `15`; 0 kills no process.
 CLI::Option* add_signal_option(CLI::App& app, int& signal);
 Result<int> parse_signal(std::string_view word);
 

@@ -282,13 +282,11 @@ bool has_server(const ServerLocation& place) {
 
 int run(const RunArguments& options, const std::vector<std::string>& command) {
   if (command.empty()) {
-    complain("run: no COMMAND: expected '-- COMMAND [ARG...]' at the end");
-    return kExitRunFailed;
+    return failed("run: no COMMAND: expected '-- COMMAND [ARG...]' at the end", kExitRunFailed);
   }
   const Duration after = options.after.value_or(kForever);
   if (!is_warn_after(options.warn_after, after)) {
-    complain("--warn-after: " + why_no_warn_after(*options.warn_after, after));
-    return kExitRunFailed;
+    return failed("--warn-after: " + why_no_warn_after(*options.warn_after, after), kExitRunFailed);
   }
   const ServerLocation place = locate_server(options.place.dir, options.place.fifo);
   const bool is_off = is_switched_off();
@@ -296,8 +294,7 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
     return kExitRunFailed;
   }
   if (const std::string why = why_no_pids(place.run_folder); !is_off && !why.empty()) {
-    complain(fmt::format("COMMAND is not started: {}", why));
-    return kExitRunFailed;
+    return failed(fmt::format("COMMAND is not started: {}", why), kExitRunFailed);
   }
   const Signals signals;
   const pid_t child = spawn(command, signals);

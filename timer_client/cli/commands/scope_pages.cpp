@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <tuple>
-#include <unordered_map>
 #include <utility>
 
 #include "common/directory.hpp"
@@ -17,8 +17,8 @@
 #include "common/posix.hpp"
 #include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
+#include "common/text.hpp"
 #include "timer_client/cli/commands/page_copy.hpp"
-#include "timer_client/client/server/server_look.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -63,11 +63,8 @@ std::optional<ScopeOwner> owner_of(int file, const PageClaims& claims, ServedBy 
 
 class FolderReader {
  public:
-  FolderReader(const std::string& dir, Duration max_timeout, ReadStatistics with_statistics)
-      : max_timeout_(max_timeout),
-        with_statistics_(with_statistics),
-        is_served_(look_for_server(dir).is_there),
-        boot_(this_boot()) {}
+  FolderReader(const ServerSeen& server, ReadStatistics with_statistics)
+      : server_(server), with_statistics_(with_statistics) {}
 
   Status read(const std::string& path, ServedBy transport) {
     UniqueFd fd = open_to_look(AT_FDCWD, path.c_str(), O_DIRECTORY);
@@ -86,54 +83,50 @@ class FolderReader {
         continue;  // pages that are being made, and the server's own
       }
       if (++seen > kMaxPageFilesRead) {
-        reading_.cut_short = true;
+        skip("all others", fmt::format("'{}' has more than {}", path, kMaxPageFilesRead));
         break;
       }
       if (const Status read = read_file(folder.descriptor(), entry, transport); !read) {
-        skip(transport, name, read.error().message);
+        skip(transport == ServedBy::kPipe ? fmt::format("{}/{}", kServerPagesName, name) : entry,
+             read.error().message);
       }
     }
     return {};
   }
 
-  void skip(ServedBy transport, std::string_view name, std::string_view why) {
-    if (++reading_.skipped <= kMaxSkippedNamed) {
-      reading_.skipped_names.push_back(fmt::format(
-          "{}{}{} ({})", transport == ServedBy::kPipe ? kServerPagesName : std::string_view{},
-          transport == ServedBy::kPipe ? "/" : "", name, why));
-    }
+  void skip(std::string_view name, std::string_view why) {
+    reading_.skipped.push_back(fmt::format("{} ({})", name, why));
   }
 
   FolderReading finish() && {
-    const auto key = [](const ListedScope& scope) {
-      return std::tuple(rank_number(scope.owner->rank), scope.owner->rank,
-                        scope.owner->pid.value_or(0), scope.slot.acquired);
-    };
-    std::stable_sort(reading_.scopes.begin(), reading_.scopes.end(),
-                     [&](const ListedScope& a, const ListedScope& b) { return key(a) < key(b); });
-    std::ranges::stable_sort(reading_.workers, {}, [](const ListedWorker& worker) {
-      return std::tuple(rank_number(worker.owner.rank), worker.owner.rank,
-                        worker.owner.pid.value_or(0));
+    std::ranges::stable_sort(reading_.scopes, {}, [](const ListedScope& scope) {
+      return std::pair(place_of(*scope.owner), scope.slot.acquired);
     });
+    for (auto& [pid, worker] : workers_) {
+      reading_.workers.push_back(std::move(worker));
+    }
+    std::ranges::stable_sort(reading_.workers, {},
+                             [](const ListedWorker& worker) { return place_of(worker.owner); });
     return std::move(reading_);
   }
 
  private:
-  // Returns the entry of the worker, which may have several pages.
-  ListedWorker& worker_of(const ScopeOwner& owner) {
-    const auto known = owner.pid ? workers_.find(*owner.pid) : workers_.end();
-    if (known != workers_.end()) {
-      return reading_.workers[known->second];
-    }
-    if (owner.pid) {
-      workers_[*owner.pid] = reading_.workers.size();
-    }
-    return reading_.workers.emplace_back(ListedWorker{owner, {}});
+  // The rank as a number, for those that are none the last one; the rank; the pid.
+  using PlaceInOrder = std::tuple<std::uint64_t, std::string, pid_t>;
+
+  static PlaceInOrder place_of(const ScopeOwner& owner) {
+    constexpr std::uint64_t kLast = std::numeric_limits<std::uint64_t>::max();
+    return {number_from<std::uint64_t>(owner.rank).value_or(kLast), owner.rank,
+            owner.pid.value_or(0)};
   }
 
-  // Returns the rank for sorting: an unknown rank, or one that is not a number, is the last.
-  static std::uint64_t rank_number(const std::string& rank) {
-    return number_from<std::uint64_t>(rank).value_or(std::numeric_limits<std::uint64_t>::max());
+  // Returns the entry of the worker, which may have several pages. One without a pid has an entry
+  // for each.
+  ListedWorker& worker_of(const ScopeOwner& owner) {
+    const pid_t unknown = -static_cast<pid_t>(workers_.size()) - 1;
+    ListedWorker& worker = workers_[owner.pid.value_or(unknown)];
+    worker.owner = owner;
+    return worker;
   }
 
   Status read_file(int folder, const char* name, ServedBy transport) {
@@ -152,7 +145,7 @@ class FolderReader {
     // In a container, the writer of the page or this process may see another boot id. A page is
     // also of this boot if its worker holds its lock, or if a running server keeps it.
     const bool is_kept = transport == ServedBy::kPipe
-                             ? is_served_
+                             ? server_.is_there
                              : lock_state(file.get()).value_or(LockState{}).is_held;
     if (claims->boot != boot_ && !is_kept) {
       return {};
@@ -171,19 +164,18 @@ class FolderReader {
     FILETIMER_TRY(slots);
     const auto shared_owner = std::make_shared<const ScopeOwner>(*owner);
     for (SlotReading& slot : *slots) {
-      const Instant due = due_time(slot, max_timeout_);
+      const Instant due = due_time(slot, server_.max_timeout);
       reading_.scopes.push_back({shared_owner, std::move(slot), due});
     }
     return {};
   }
 
-  Duration max_timeout_;
+  const ServerSeen& server_;
   ReadStatistics with_statistics_;
-  bool is_served_;
-  BootId boot_;
+  BootId boot_ = this_boot();
   PageCopy copy_;
   FolderReading reading_;
-  std::unordered_map<pid_t, std::size_t> workers_;  // their places in `reading_`
+  std::map<pid_t, ListedWorker> workers_;
 };
 
 }  // namespace
@@ -192,32 +184,21 @@ Duration ListedScope::granted() const {
   return due.is_never() ? kForever : std::max(due - slot.started, Duration::zero());
 }
 
-Result<FolderReading> read_pages(const std::string& dir, Duration max_timeout,
+Result<FolderReading> read_pages(const std::string& dir, const ServerSeen& server,
                                  ReadStatistics with_statistics) {
-  FolderReader reader(dir, max_timeout, with_statistics);
+  FolderReader reader(server, with_statistics);
   const std::string pages = fmt::format("{}/{}", dir, kPagesName);
   FILETIMER_TRY(reader.read(pages, ServedBy::kPage));
   // A worker may have replaced the folder.
   const std::string servers = fmt::format("{}/{}", pages, kServerPagesName);
   if (const Status read = reader.read(servers, ServedBy::kPipe); !read) {
-    reader.skip(ServedBy::kPage, kServerPagesName, read.error().message);
+    reader.skip(kServerPagesName, read.error().message);
   }
   return std::move(reader).finish();
 }
 
 std::string skipped_text(const FolderReading& reading) {
-  if (reading.skipped == 0) {
-    return {};
-  }
-  std::string text = fmt::format(
-      "skipped {}: {}",
-      reading.skipped == 1 ? std::string("1 file that is no scope page")
-                           : fmt::format("{} files that are no scope pages", reading.skipped),
-      fmt::join(reading.skipped_names, ", "));
-  if (reading.skipped > reading.skipped_names.size()) {
-    text += fmt::format(" and {} more", reading.skipped - reading.skipped_names.size());
-  }
-  return text;
+  return reading.skipped.empty() ? "" : "skipped " + listed(reading.skipped, kMaxSkippedNamed);
 }
 
 }  // namespace filetimer::cli

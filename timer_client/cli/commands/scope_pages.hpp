@@ -16,6 +16,7 @@
 #include "common/page_reader.hpp"
 #include "common/result.hpp"
 #include "common/scope_statistics.hpp"
+#include "timer_client/client/server/server_look.hpp"
 
 namespace filetimer::cli {
 
@@ -56,22 +57,20 @@ struct ListedWorker {
 struct FolderReading {
   std::vector<ListedScope> scopes;  // by rank, pid and age, the oldest first
   StatisticsByName statistics;
-  std::vector<ListedWorker> workers;       // by rank and pid
-  std::size_t skipped = 0;                 // files that are no pages
-  std::vector<std::string> skipped_names;  // the first of them, with the reason
-  bool cut_short = false;                  // the folder has more files than are read
+  std::vector<ListedWorker> workers;  // by rank and pid
+  std::vector<std::string> skipped;   // files that are no pages, with the reason
 };
 
 // Whether read_pages() reads the sums of statistics over all workers, too, or the scopes of each
 // worker that ended last.
 enum class ReadStatistics { kNo, kYes, kOfEachWorker };
 
-// Reads all pages of the runtime directory `dir`; none if it has no `scopes`. `max_timeout`: as
+// Reads all pages of the runtime directory `dir`; none if it has no `scopes`. `server`: as
 // look_for_server() returns it.
-Result<FolderReading> read_pages(const std::string& dir, Duration max_timeout,
+Result<FolderReading> read_pages(const std::string& dir, const ServerSeen& server,
                                  ReadStatistics with_statistics);
 
-// Returns "skipped 2 files that are no scope pages: a (it is a FIFO), b (...)"; empty: none was.
+// Returns "skipped a (it is a FIFO), b (...) and 2 more"; empty: no file was.
 std::string skipped_text(const FolderReading& reading);
 
 }  // namespace filetimer::cli

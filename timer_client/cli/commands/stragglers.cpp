@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "timer_client/cli/commands/stragglers.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <span>
-
-#include "common/numbers.hpp"
 
 namespace filetimer {
 namespace {
@@ -69,14 +64,6 @@ double nearest(std::int64_t at, const std::vector<EndedReading>& scopes, TimeOf 
 
 std::string_view name_of(StragglerKind kind) {
   return kind == StragglerKind::kSlower ? "slower" : "waits_least";
-}
-
-Result<double> parse_slow_factor(std::string_view word) {
-  const auto factor = number_from<double>(word, std::chars_format::fixed);
-  if (!factor || !std::isfinite(*factor) || *factor <= 1) {
-    return failure(fmt::format("'{}': expected a number over 1, such as 1.2", word));
-  }
-  return *factor;
 }
 
 void StragglerSearch::add(std::size_t rank, const std::string& job,
@@ -178,7 +165,7 @@ void StragglerSearch::compare_scope(const std::string& scope, std::vector<Times>
         is_slower ? rank.lower_quartile > middle : rank.upper_quartile < middle;
     const double least_difference =
         std::max(nanoseconds(kLeastDifference), is_slower ? 0 : kLeastLostPart * rank.period);
-    if (longer < factor_ * shorter || difference < least_difference || !is_on_one_side) {
+    if (longer < kSlowFactor * shorter || difference < least_difference || !is_on_one_side) {
       continue;
     }
     std::vector<double> deviations;

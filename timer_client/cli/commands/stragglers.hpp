@@ -13,7 +13,6 @@
 
 #include "common/clock.hpp"
 #include "common/page_reader.hpp"
-#include "common/result.hpp"
 
 namespace filetimer {
 
@@ -34,11 +33,8 @@ inline constexpr Duration kLeastDifference = std::chrono::microseconds{100};
 // the others must wait longer. One of the ranks is always the last to come; a hundredth is no
 // fault.
 inline constexpr double kLeastLostPart = 0.05;
-// The least factor at which a rank is named, unless the caller wants another one.
-inline constexpr double kDefaultSlowFactor = 1.2;
-
-// Returns the factor: a decimal number over 1. Any other text is an error that quotes the word.
-Result<double> parse_slow_factor(std::string_view word);
+// How many times as long a rank takes at least that is named.
+inline constexpr double kSlowFactor = 1.2;
 
 enum class StragglerKind {
   kSlower,      // the rank takes longer than the others
@@ -66,7 +62,7 @@ struct Straggler {
 // histogram since its start: a processor that is throttled after hours changes such a median of
 // thousands of scopes too late. A rank is compared with the median of the other ranks, and named if
 // all of this holds:
-// - the two differ by the factor, and by kLeastDifference;
+// - the two differ by kSlowFactor, and by kLeastDifference;
 // - the two differ by five times the spread, which is the largest of: the deviation of the other
 //   ranks from their median (MAD, as a standard deviation), the standard error of one rank's
 //   median, and 1 %. So ranks that differ among themselves, and scopes whose times vary, name no
@@ -80,15 +76,12 @@ struct Straggler {
 // step by it, and in other scopes the one with the long time. The times are those of one host's
 // CLOCK_MONOTONIC.
 //
-//   StragglerSearch search(1.2);
+//   StragglerSearch search;
 //   search.add(0, "job", ended_scopes_of_rank_0);  // and so on
 //   search.compare();
 //   search.stragglers();
 class StragglerSearch {
  public:
-  // `factor` is over 1.
-  explicit StragglerSearch(double factor = kDefaultSlowFactor) : factor_(factor) {}
-
   // Adds the scopes of a rank of the job. Takes no more than kMaxPairsCompared pairs of rank and
   // name in all. `rank` is any number; two ranks have two.
   void add(std::size_t rank, const std::string& job, const EndedScopesByName& ended);
@@ -121,7 +114,6 @@ class StragglerSearch {
   static bool wait_for_each_other(const std::vector<Times>& sorted, std::size_t candidate);
   void compare_scope(const std::string& scope, std::vector<Times>& times);
 
-  const double factor_;
   std::map<Key, std::vector<Times>> times_;
   std::size_t pairs_ = 0;
   std::set<std::size_t> ranks_;

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <optional>
 
+#include "common/json_writer.hpp"
 #include "common/numbers.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
@@ -15,8 +15,10 @@
 #include "timer_client/cli/commands/scope_pages.hpp"
 #include "timer_client/cli/log/files.hpp"
 #include "timer_client/cli/log/log_table.hpp"
-#include "timer_client/cli/suggest/suggestion_text.hpp"
+#include "timer_client/cli/suggest/scope_history.hpp"
+#include "timer_client/cli/suggest/suggestion.hpp"
 #include "timer_client/cli/text/output.hpp"
+#include "timer_client/cli/text/table.hpp"
 #include "timer_client/cli/text/words.hpp"
 #include "timer_client/client/server/server_look.hpp"
 
@@ -25,7 +27,11 @@ namespace {
 
 constexpr double kLeastFactor = 1;
 constexpr double kMostFactor = 1000;
-constexpr std::size_t kPairsNamed = 4;
+// For logs in which no scope has a duration.
+constexpr const char* kNoDurations =
+    "no scope has a duration: workers write theirs when they exit, and workers on the pipe, such "
+    "as those of PyTorch's own client, have none; use filetimer's clients, such as "
+    "filetimer.torch.FileTimerClient";
 
 struct SuggestOptions {
   Place place;
@@ -36,12 +42,137 @@ struct SuggestOptions {
   LogFilter filter;
 };
 
+// --- output ---
+
+using Suggestions = std::vector<SuggestedScope>;
+
+// Returns "3 expired, 3 spared, 2 released up to 4 s late"; empty: no deadline was missed.
+std::string missed_text(const MissedDeadlines& missed) {
+  const auto if_any = [](std::uint64_t count, const std::string& what) {
+    return count > 0 ? fmt::format("{} {}", count, what) : std::string();
+  };
+  return joined({if_any(missed.expired, "expired"), if_any(missed.killed, "killed"),
+                 if_any(missed.spared, "spared"),
+                 if_any(missed.released_late,
+                        fmt::format("released up to {} late", duration_for_reading(missed.latest))),
+                 if_any(missed.warned, "warned")});
+}
+
+std::string timeout_text(std::optional<Duration> timeout) {
+  return timeout ? duration_for_reading(*timeout) : "";
+}
+
+// Returns a table of the names with durations and, below it, lines for those that missed deadlines.
+std::string suggestions_table(const Suggestions& suggestions, Screen screen) {
+  Table table({{.title = "SCOPE", .is_text = true},
+               {.title = "COUNT", .align = Align::kRight},
+               {.title = "MEDIAN", .align = Align::kRight},
+               {.title = "P99.9", .align = Align::kRight},
+               {.title = "LONGEST", .align = Align::kRight},
+               {.title = "TODAY", .align = Align::kRight},
+               {.title = "SUGGESTED", .align = Align::kRight},
+               {.title = "FIRST", .align = Align::kRight},
+               {.title = "WHY", .is_text = true}},
+              screen);
+  std::string below;
+  for (const SuggestedScope& one : suggestions) {
+    const Durations& durations = one.durations;
+    const Suggestion& suggestion = one.suggestion;
+    if (const std::string missed = missed_text(one.history->missed); !missed.empty()) {
+      below += fmt::format("{}: {}\n", printable(one.scope), missed);
+    }
+    if (one.history->statistics.count == 0) {
+      continue;
+    }
+    const bool is_too_short = suggestion.timeout && one.today() < *suggestion.timeout;
+    const auto read = [&](Duration duration) {
+      return durations.count == 0 ? std::string() : duration_for_reading(duration);
+    };
+    table.add({{one.scope},
+               {fmt::format("{}", durations.count)},
+               {read(durations.median)},
+               {read(durations.p999)},
+               {read(durations.longest)},
+               {duration_for_reading(one.today()), is_too_short ? kYellow : std::string_view{}},
+               {timeout_text(suggestion.timeout)},
+               {timeout_text(suggestion.first_timeout)},
+               {suggestion.timeout ? suggestion.why : "too few"}});
+  }
+  const std::string text = table.text();
+  return text + (text.empty() || below.empty() ? "" : "\n") + below;
+}
+
+// Returns "2.7s", or of less than a millisecond "150us".
+std::string toml_duration(Duration duration) {
+  return duration < std::chrono::milliseconds{1} ? duration_text(duration)
+                                                 : fmt::format("{}s", in_seconds(duration));
+}
+
+// Returns a file that ConnectOptions::timeouts takes. Names without a suggestion are comments.
+// `sources` names what was read.
+std::string suggestions_toml(const Suggestions& suggestions, const std::string& sources) {
+  // A comment is one line whatever the text holds.
+  const auto comment = [](std::string_view text) { return "# " + printable(text) + "\n"; };
+  std::string text = comment("Timeouts that `timer_client suggest` computed from " + sources);
+  for (const SuggestedScope& one : suggestions) {
+    const Durations& durations = one.durations;
+    const Suggestion& suggestion = one.suggestion;
+    std::string key;  // quoted as in JSON, each escape of which is one of TOML
+    append_json_string(key, one.scope);
+    text += "\n";
+    text += comment(fmt::format("{}: {}", one.scope, suggestion.why));
+    if (const std::string missed = missed_text(one.history->missed); !missed.empty()) {
+      text += comment(missed);
+    }
+    if (suggestion.timeout) {
+      text += comment(fmt::format(
+          "{} scopes: median {}, P99.9 {}, longest {}; first {}; today {}", durations.count,
+          duration_for_reading(durations.median), duration_for_reading(durations.p999),
+          duration_for_reading(durations.longest), duration_for_reading(durations.longest_first),
+          duration_for_reading(one.today())));
+      text += fmt::format("[{}]\ntimeout = \"{}\"\n", key, toml_duration(*suggestion.timeout));
+    }
+    if (suggestion.first_timeout) {
+      text += fmt::format("first_timeout = \"{}\"\n", toml_duration(*suggestion.first_timeout));
+    }
+  }
+  return text;
+}
+
+// Returns one object a line.
+std::string suggestions_json(const Suggestions& suggestions) {
+  std::string text;
+  for (const SuggestedScope& one : suggestions) {
+    const Durations& durations = one.durations;
+    const MissedDeadlines& missed = one.history->missed;
+    JsonWriter json;
+    json.field("scope", one.scope);
+    json.field("count", durations.count).field("firsts", durations.firsts);
+    json.seconds("median_s", durations.median);
+    json.seconds("p999_s", durations.p999);
+    json.seconds("longest_s", durations.longest);
+    json.seconds("first_s", durations.longest_first);
+    json.seconds("timeout_s", one.today());
+    json.seconds("suggested_s", one.suggestion.timeout.value_or(kForever));
+    json.seconds("suggested_first_s", one.suggestion.first_timeout.value_or(kForever));
+    json.field("why", one.suggestion.why).field("expired", missed.expired);
+    json.field("killed", missed.killed).field("spared", missed.spared);
+    json.field("released_late", missed.released_late);
+    json.seconds("released_late_s", missed.latest);
+    json.field("warned", missed.warned);
+    text += std::move(json).finish() + "\n";
+  }
+  return text;
+}
+
+// --- the command ---
+
 // Adds the statistics of the workers that are alive. Called only if no logs are named: other logs
 // are of other servers.
 int add_living_workers(const Place& place, ScopeHistories& histories) {
   const RunFolder folder = resolve_run_folder(place.dir);
   const ServerSeen server = look_for_server(folder.dir);
-  const auto reading = read_pages(folder.dir, server.max_timeout, ReadStatistics::kYes);
+  const auto reading = read_pages(folder.dir, server, ReadStatistics::kYes);
   if (!reading) {
     complain(reading.error().message);
     return kExitFailed;
@@ -89,20 +220,16 @@ int run_suggest(const SuggestOptions& options) {
   out.write(options.format == "toml"   ? suggestions_toml(suggestions, sources)
             : options.format == "json" ? suggestions_json(suggestions)
                                        : suggestions_table(suggestions, screen_of(out.fd())));
-  if (options.format == "json" && !suggestions.have_durations()) {
-    complain(std::string(kNoDurations));  // each line of the output is of a name
+  if (std::ranges::all_of(suggestions, [](const SuggestedScope& one) {
+        return one.history->statistics.count == 0;
+      })) {
+    complain(kNoDurations);
   }
   if (const std::uint64_t waiting = histories.waiting_workers(); waiting > 0) {
-    complain(
-        fmt::format("the longest scope of each name is left out for {} that ended within two "
-                    "minutes after an expiry of {} job",
-                    counted(waiting, "worker"), waiting == 1 ? "its" : "their"));
-  }
-  if (!suggestions.lost_order.empty()) {
-    complain(
-        fmt::format("the order of today's timeouts is lost: {}; ranks that wait for others "
-                    "need the longer timeout",
-                    listed(suggestions.lost_order, kPairsNamed)));
+    complain(fmt::format(
+        "{} ended within two minutes after an expiry of the same job: the longest scopes of these "
+        "are left out",
+        counted(waiting, "worker")));
   }
   if (histories.omitted() > 0) {
     complain(fmt::format("more than {} names of scopes: the others are omitted",
@@ -111,18 +238,13 @@ int run_suggest(const SuggestOptions& options) {
   return std::max(code, out.finish());
 }
 
-std::string is_factor(const std::string& word) {
+Result<double> parse_factor(const std::string& word) {
   const auto number = number_from<double>(word);
-  return number && *number >= kLeastFactor && *number <= kMostFactor
-             ? std::string()
-             : fmt::format("'{}': expected a number from {:g} to {:g}", word, kLeastFactor,
-                           kMostFactor);
-}
-
-std::string is_format(const std::string& word) {
-  return word == "table" || word == "toml" || word == "json"
-             ? std::string()
-             : fmt::format("'{}': expected table, toml or json", word);
+  if (!number || *number < kLeastFactor || *number > kMostFactor) {
+    return failure(
+        fmt::format("'{}': expected a number from {:g} to {:g}", word, kLeastFactor, kMostFactor));
+  }
+  return *number;
 }
 
 }  // namespace
@@ -138,11 +260,9 @@ Command add_suggest(CLI::App& root) {
                   "table; json: an object a line; toml: a file of timeouts\n"
                   "that $FILETIMER_TIMEOUTS names [table]")
       ->type_name("FORMAT")
-      ->check(is_format);
-  app->add_option("--factor", options->rules.factor,
-                  "How many times the 99.9th percentile a timeout is [3]")
-      ->type_name("NUMBER")
-      ->check(is_factor);
+      ->check(is_one_of({"table", "json", "toml"}));
+  add_parsed_option(*app, "--factor", options->rules.factor, parse_factor, "NUMBER",
+                    "How many times the 99.9th percentile a timeout is [3]");
   add_duration_option(*app, "--floor", options->floor, "No timeout is shorter [1s]",
                       EndlessDuration::kRefused);
   add_since_option(*app, options->filter.since_us);

@@ -11,6 +11,7 @@
 #include "common/json_fields.hpp"
 #include "common/json_writer.hpp"
 #include "common/numbers.hpp"
+#include "common/run_folder.hpp"
 #include "common/text.hpp"
 #include "timer_client/cli/log/evidence_page.hpp"
 #include "timer_client/cli/log/incident.hpp"
@@ -74,44 +75,35 @@ void add_rank(JsonWriter& json, std::string_view key, const std::string& rank) {
 
 namespace dom = simdjson::dom;
 
-// Where a worker is, and of which job.
-struct WorkerPlace {
-  std::string job_id;
-  std::vector<std::string> scopes;  // the outermost first
-  std::vector<std::string> python;  // frames of the main thread
-  std::vector<std::string> native;
-
-  friend bool operator==(const WorkerPlace&, const WorkerPlace&) = default;
-};
-
+// Workers in the same place.
 struct Group {
-  WorkerPlace place;
+  std::vector<std::string> place;
   std::vector<WorkerName> workers;
   std::vector<dom::object> dumps;
 };
 
-WorkerPlace place_of(dom::object worker) {
-  WorkerPlace place;
-  place.job_id = text_at(worker, "job_id");
+// Returns the job of a worker, its scopes, and the frames of its main thread.
+std::vector<std::string> place_of(dom::object worker) {
+  std::vector<std::string> place = python_frames_of_main_thread(worker);
+  std::ranges::move(native_frames_of_main_thread(worker), std::back_inserter(place));
   for (const dom::object scope : objects_at(worker, "open_scopes")) {
-    place.scopes.push_back(text_at(scope, "scope"));
+    place.push_back(text_at(scope, "scope"));
   }
-  place.python = python_frames_of_main_thread(worker);
-  place.native = native_frames_of_main_thread(worker);
+  place.push_back(text_at(worker, "job_id"));
+  place.push_back(std::to_string(objects_at(worker, "open_scopes").size()));
   return place;
 }
 
 std::vector<Group> groups_in(dom::object answer) {
   std::vector<Group> groups;
   for (const dom::object worker : objects_at(answer, "workers")) {
-    WorkerPlace place = place_of(worker);
+    std::vector<std::string> place = place_of(worker);
     auto group = std::ranges::find(groups, place, &Group::place);
     if (group == groups.end()) {
       groups.push_back({std::move(place), {}, {}});
       group = groups.end() - 1;
     }
-    group->workers.push_back(
-        {{}, integer_at(worker, "pid"), integer_at(worker, "rank"), text_at(worker, "comm")});
+    group->workers.push_back(worker_in(worker));
     group->dumps.push_back(worker);
   }
   std::ranges::stable_sort(groups, {}, [](const Group& group) { return group.workers.size(); });
@@ -122,33 +114,30 @@ std::vector<Group> groups_in(dom::object answer) {
 std::string scope_text(const Group& group, std::size_t index) {
   double longest_s = 0;
   Number timeout_s;
+  std::string name;
   for (const dom::object worker : group.dumps) {
     const dom::object scope = objects_at(worker, "open_scopes")[index];
     longest_s = std::max(longest_s, number_at(scope, "elapsed_s").value_or(0));
     timeout_s = number_at(scope, "timeout_s");
+    name = text_at(scope, "scope");
   }
-  return fmt::format("`{}` for {}{}", group.place.scopes[index], seconds_text(longest_s),
+  return fmt::format("`{}` for {}{}", name, seconds_text(longest_s),
                      timeout_s ? " of " + seconds_text(*timeout_s) : "");
 }
 
-// Shows the job if there are `several_jobs`: their ranks have the same numbers.
-void add_group(Page& page, const Group& group, bool several_jobs) {
+void add_group(Page& page, const Group& group) {
+  const dom::object first = group.dumps[0];
   const bool is_one = group.workers.size() == 1;
   page.heading(is_one ? worker_text(group.workers[0]) : workers_text(group.workers));
-  if (several_jobs) {
-    page.field("job", group.place.job_id.empty() ? "none" : group.place.job_id);
-  }
+  page.field("job", text_at(first, "job_id"));
   std::vector<std::string> scopes;
-  for (std::size_t i = 0; i < group.place.scopes.size(); ++i) {
+  for (std::size_t i = 0; i < objects_at(first, "open_scopes").size(); ++i) {
     scopes.push_back(scope_text(group, i));
   }
-  const dom::object first = group.dumps[0];
   page.field("scopes", scopes.empty() ? "none" : joined(scopes, ", in it "));
   page.field("doing", text_at(first, "doing"));
   page.field("missing", text_at(first, "missing"));
-  if (!is_one) {
-    page.field("shown", worker_text(group.workers[0]));
-  }
+  page.field("shown", is_one ? "" : worker_text(group.workers[0]));
   add_python_stacks(page, first);
   add_threads(page, first);
   add_children(page, first);
@@ -183,48 +172,52 @@ std::string scopes_table(std::span<const ListedScope> scopes, Instant now, Scree
   return table.text();
 }
 
-std::string scope_json(const ListedScope& scope, Instant now) {
-  const ScopeOwner& owner = *scope.owner;
-  const SlotReading& slot = scope.slot;
-  JsonWriter json;
-  json.field("pid", owner.pid);
-  json.given("start_time", owner.start_time);
-  json.given("comm", owner.comm);
-  add_rank(json, "rank", owner.rank);
-  add_rank(json, "local_rank", owner.local_rank);
-  json.given("job_id", owner.job_id);
-  json.field("scope", slot.name);
-  json.given("tid", std::max(slot.tid, 0));
-  json.field("acquired_mono_ns", slot.acquired.ns);
-  if (scope.due.is_never()) {
-    json.null("deadline_mono_ns");
-  } else {
-    json.field("deadline_mono_ns", scope.due.ns);
+std::string scopes_json(std::span<const ListedScope> scopes, Instant now) {
+  std::string text;
+  for (const ListedScope& scope : scopes) {
+    const ScopeOwner& owner = *scope.owner;
+    const SlotReading& slot = scope.slot;
+    JsonWriter json;
+    json.field("pid", owner.pid);
+    json.given("start_time", owner.start_time);
+    json.given("comm", owner.comm);
+    add_rank(json, "rank", owner.rank);
+    add_rank(json, "local_rank", owner.local_rank);
+    json.given("job_id", owner.job_id);
+    json.field("scope", slot.name);
+    json.given("tid", std::max(slot.tid, 0));
+    json.field("acquired_mono_ns", slot.acquired.ns);
+    if (scope.due.is_never()) {
+      json.null("deadline_mono_ns");
+    } else {
+      json.field("deadline_mono_ns", scope.due.ns);
+    }
+    json.seconds("elapsed_s", elapsed_of(scope, now));
+    json.seconds("remaining_s", scope.due.is_never() ? kForever : scope.due - now);
+    json.seconds("asked_s", slot.asked);
+    json.seconds("granted_s", scope.granted());
+    if (slot.code_timeout) {
+      json.seconds("code_timeout_s", *slot.code_timeout);
+    }
+    json.field("overdue", scope.is_overdue(now));
+    json.field("expired", scope.is_expired());
+    const bool is_paused = slot_word::is_paused(scope.slot.word);
+    json.field("paused", is_paused);
+    if (is_paused) {
+      json.seconds("left_s", scope.slot.left);
+    }
+    json.field("transport", name_of(owner.transport));
+    json.field("whole_process", slot.has(slot_flag::kWholeProcess));
+    json.field("thread_ended", slot.has(slot_flag::kThreadEnded));
+    json.field("signal", slot.signal);
+    if (slot.grace_ms == kNoSigkill) {
+      json.null("grace_s");
+    } else if (slot.grace_ms) {
+      json.fixed("grace_s", *slot.grace_ms / 1e3, 3);
+    }
+    text += std::move(json).finish() + "\n";
   }
-  json.seconds("elapsed_s", elapsed_of(scope, now));
-  json.seconds("remaining_s", scope.due.is_never() ? kForever : scope.due - now);
-  json.seconds("asked_s", slot.asked);
-  json.seconds("granted_s", scope.granted());
-  if (slot.code_timeout) {
-    json.seconds("code_timeout_s", *slot.code_timeout);
-  }
-  json.field("overdue", scope.is_overdue(now));
-  json.field("expired", scope.is_expired());
-  const bool is_paused = slot_word::is_paused(scope.slot.word);
-  json.field("paused", is_paused);
-  if (is_paused) {
-    json.seconds("left_s", scope.slot.left);
-  }
-  json.field("transport", name_of(owner.transport));
-  json.field("whole_process", slot.has(slot_flag::kWholeProcess));
-  json.field("thread_ended", slot.has(slot_flag::kThreadEnded));
-  json.field("signal", slot.signal);
-  if (slot.grace_ms == kNoSigkill) {
-    json.null("grace_s");
-  } else if (slot.grace_ms) {
-    json.fixed("grace_s", *slot.grace_ms / 1e3, 3);
-  }
-  return std::move(json).finish() + "\n";
+  return text;
 }
 
 std::string statistics_table(const StatisticsByName& statistics, Screen screen) {
@@ -251,20 +244,24 @@ std::string statistics_table(const StatisticsByName& statistics, Screen screen) 
   return table.text();
 }
 
-std::string statistics_json(const std::string& scope, const ScopeStatistics& statistics) {
-  JsonWriter json;
-  json.field("scope", scope).field("count", statistics.count);
-  json.seconds("total_s", statistics.total);
-  json.seconds("mean_s", statistics.mean());
-  json.seconds("median_s", statistics.quantile(0.5));
-  json.seconds("p99_s", statistics.quantile(0.99));
-  json.seconds("longest_s", statistics.longest);
-  json.seconds("last_s", statistics.last);
-  json.seconds("smallest_margin_s", statistics.smallest_margin);
-  json.seconds("first_s", statistics.longest_first);
-  json.seconds("timeout_s", statistics.timeout);
-  write_histogram(json, "histogram_ns", statistics.histogram);
-  return std::move(json).finish() + "\n";
+std::string statistics_json(const StatisticsByName& statistics) {
+  std::string text;
+  for (const auto& [scope, sums] : statistics) {
+    JsonWriter json;
+    json.field("scope", scope).field("count", sums.count);
+    json.seconds("total_s", sums.total);
+    json.seconds("mean_s", sums.mean());
+    json.seconds("median_s", sums.quantile(0.5));
+    json.seconds("p99_s", sums.quantile(0.99));
+    json.seconds("longest_s", sums.longest);
+    json.seconds("last_s", sums.last);
+    json.seconds("smallest_margin_s", sums.smallest_margin);
+    json.seconds("first_s", sums.longest_first);
+    json.seconds("timeout_s", sums.timeout);
+    write_histogram(json, "histogram_ns", sums.histogram);
+    text += std::move(json).finish() + "\n";
+  }
+  return text;
 }
 
 std::string stragglers_table(std::span<const Straggler> stragglers,
@@ -291,22 +288,28 @@ std::string stragglers_table(std::span<const Straggler> stragglers,
   return table.text();
 }
 
-std::string straggler_json(const Straggler& straggler, const ScopeOwner& owner,
-                           std::string_view host) {
-  JsonWriter json;
-  json.field("scope", straggler.scope).field("kind", name_of(straggler.kind));
-  add_rank(json, "rank", owner.rank);
-  add_rank(json, "local_rank", owner.local_rank);
-  json.given("job_id", owner.job_id);
-  json.field("host", host);
-  json.field("pid", owner.pid);
-  json.given("comm", owner.comm);
-  json.seconds("median_s", straggler.median);
-  json.seconds("others_median_s", straggler.others);
-  json.fixed("factor", straggler.factor, 3)
-      .field("ranks", straggler.ranks)
-      .field("scopes", straggler.scopes);
-  return std::move(json).finish() + "\n";
+std::string stragglers_json(std::span<const Straggler> stragglers,
+                            std::span<const ListedWorker> workers) {
+  const std::string host = host_name();
+  std::string text;
+  for (const Straggler& straggler : stragglers) {
+    const ScopeOwner& owner = workers[straggler.rank].owner;
+    JsonWriter json;
+    json.field("scope", straggler.scope).field("kind", name_of(straggler.kind));
+    add_rank(json, "rank", owner.rank);
+    add_rank(json, "local_rank", owner.local_rank);
+    json.given("job_id", owner.job_id);
+    json.field("host", host);
+    json.field("pid", owner.pid);
+    json.given("comm", owner.comm);
+    json.seconds("median_s", straggler.median);
+    json.seconds("others_median_s", straggler.others);
+    json.fixed("factor", straggler.factor, 3)
+        .field("ranks", straggler.ranks)
+        .field("scopes", straggler.scopes);
+    text += std::move(json).finish() + "\n";
+  }
+  return text;
 }
 
 std::string status_page(const std::string& answer) {
@@ -343,16 +346,11 @@ std::string dump_page(const std::string& answer, bool colour) {
     return {};
   }
   Page page(colour);
-  const std::vector<Group> groups = groups_in(object);
-  const bool several_jobs = std::ranges::any_of(
-      groups, [&](const Group& group) { return group.place.job_id != groups[0].place.job_id; });
-  for (const Group& group : groups) {
-    add_group(page, group, several_jobs);
+  for (const Group& group : groups_in(object)) {
+    add_group(page, group);
   }
   if (const std::int64_t omitted = count_at(object, "omitted"); omitted > 0) {
-    page.heading(fmt::format("{} {} omitted: ask for {} by --rank or --pid.",
-                             counted(omitted, "more worker"), omitted == 1 ? "is" : "are",
-                             omitted == 1 ? "it" : "them"));
+    page.heading(counted(omitted, "more worker") + " omitted: see --rank and --pid");
   }
   return std::move(page).text();
 }

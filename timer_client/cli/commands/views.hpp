@@ -4,7 +4,6 @@
 
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "common/clock.hpp"
 #include "timer_client/cli/commands/scope_pages.hpp"
@@ -13,19 +12,18 @@
 
 namespace filetimer::cli {
 
+// Each `..._json` returns one object a line. A table without rows is empty.
 std::string scopes_table(std::span<const ListedScope> scopes, Instant now, Screen screen);
-// Returns the scope as one JSON object.
-std::string scope_json(const ListedScope& scope, Instant now);
+std::string scopes_json(std::span<const ListedScope> scopes, Instant now);
 
 std::string statistics_table(const StatisticsByName& statistics, Screen screen);
-std::string statistics_json(const std::string& scope, const ScopeStatistics& statistics);
+std::string statistics_json(const StatisticsByName& statistics);
 
 // A straggler's `rank` is its place in `workers`.
 std::string stragglers_table(std::span<const Straggler> stragglers,
                              std::span<const ListedWorker> workers, Screen screen);
-// `host` is that of all workers.
-std::string straggler_json(const Straggler& straggler, const ScopeOwner& owner,
-                           std::string_view host);
+std::string stragglers_json(std::span<const Straggler> stragglers,
+                            std::span<const ListedWorker> workers);
 
 // Returns the keys of the server's answer in their order, and its groups below them; empty:
 // `answer` is not a JSON object.

@@ -5,12 +5,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <list>
 #include <map>
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <vector>
 
 #include "common/clock.hpp"
 #include "common/scope_statistics.hpp"
@@ -18,25 +16,14 @@
 
 namespace filetimer::cli {
 
-// A number of events that came some time after another one: the least and the longest of the times.
-struct Delays {
-  std::uint64_t count = 0;
-  Duration least = kForever;
-  Duration longest{};
-
-  void add(Duration delay);
-};
-
-// The scopes of a name that missed a deadline.
+// How many records tell of a missed deadline in the scopes of a name.
 struct MissedDeadlines {
-  std::uint64_t expired = 0;     // verdicts; each is in at most one of the next two
-  std::uint64_t killed = 0;      // of them, those whose worker was killed, or is unkillable
-  std::uint64_t spared = 0;      // of them, those whose worker was spared
-  std::uint64_t in_dry_run = 0;  // of the spared ones, those that a dry run spared
-  Delays released_late;          // of them, those that were released; from the deadline
-  std::uint64_t warned = 0;      // soft deadlines
-
-  [[nodiscard]] bool is_empty() const { return expired == 0 && warned == 0; }
+  std::uint64_t expired = 0;        // verdicts
+  std::uint64_t killed = 0;         // outcomes: the worker was killed, or is unkillable
+  std::uint64_t spared = 0;         // outcomes: the worker was spared, as in a dry run
+  std::uint64_t released_late = 0;  // releases that cancelled a kill
+  Duration latest{};                // the longest time from a deadline to such a release
+  std::uint64_t warned = 0;         // soft deadlines
 };
 
 struct ScopeHistory {
@@ -50,8 +37,8 @@ class ScopeHistories {
   // Further names have no history: a program may make up a new name for each scope. They are
   // counted by omitted().
   static constexpr std::size_t kMaxNames = 4096;
-  // How many expiries without an outcome, and warnings, are remembered at most: the latest ones.
-  static constexpr std::size_t kMaxRemembered = std::size_t{1} << 16;
+  // So many jobs are remembered with the time of their last expiry.
+  static constexpr std::size_t kMaxJobs = std::size_t{1} << 16;
   // Workers that end this soon after an expiry of their job waited for the worker that expired: the
   // longest scope of each name in them lasted for that worker's timeout, and is left out.
   static constexpr std::int64_t kWaitsEndUs = 120'000'000;
@@ -72,28 +59,11 @@ class ScopeHistories {
   [[nodiscard]] std::uint64_t omitted() const { return omitted_; }
 
  private:
-  // An expiry, and what has come of it so far, or a warning.
-  struct Missed {
-    std::string key;  // by host and id
-    ScopeHistory* history;
-    bool is_warning = false;
-    bool was_released = false;
-    std::string job = {};
-  };
-  using MissedList = std::list<Missed>;
-
-  ScopeHistory* history_of(std::string_view name);
-  static void add(ScopeHistory& history, const ScopeStatistics& part);
   void take_ended_worker(const Record& ended);
-  void take_missed(const Record& missed, bool is_warning);
-  void take_outcome(const Record& killed);
-  void take_release(const Record& released);
-  void forget(MissedList::iterator missed);
+  void add(const std::string& name, const ScopeStatistics& part);
+  ScopeHistory* history_of(std::string_view name);
 
   std::map<std::string, ScopeHistory, std::less<>> by_name_;
-  // The oldest first. A release or an outcome counts only if its expiry was taken.
-  MissedList remembered_;
-  std::unordered_map<std::string_view, MissedList::iterator> by_key_;
   std::unordered_map<std::string, std::int64_t> last_expiry_us_;  // by job
   std::uint64_t ended_workers_ = 0;
   std::uint64_t waiting_workers_ = 0;

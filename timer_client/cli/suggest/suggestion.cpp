@@ -5,14 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "common/limits.hpp"
 
 namespace filetimer::cli {
 namespace {
-
-constexpr Duration kMicrosecond = std::chrono::microseconds{1};
 
 Duration times(Duration duration, double factor) {
   const double ns = static_cast<double>(duration.count()) * factor;
@@ -64,23 +61,34 @@ Suggestion suggestion_for(const Durations& durations, const SuggestionRules& rul
   return suggestion;
 }
 
-std::vector<std::string> keep_order_of_today(std::vector<NamedSuggestion> names) {
-  std::erase_if(names, [](const NamedSuggestion& name) {
-    return !name.suggestion->timeout || name.today <= Duration::zero() || name.today == kForever;
-  });
-  std::stable_sort(names.begin(), names.end(),
-                   [](const auto& a, const auto& b) { return a.today < b.today; });
-  std::vector<std::string> lost;
-  const NamedSuggestion* longest = nullptr;  // suggestion of the names so far
-  const NamedSuggestion* below = nullptr;    // likewise of those with a shorter timeout today
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    const NamedSuggestion& name = names[i];
-    Suggestion& suggestion = *name.suggestion;
-    below = i > 0 && names[i - 1].today < name.today ? longest : below;
+std::vector<SuggestedScope> suggestions_for(const ScopeHistories& histories,
+                                            const SuggestionRules& rules) {
+  std::vector<SuggestedScope> scopes;
+  for (const auto& [name, history] : histories.by_name()) {
+    const Durations durations = durations_of(history.statistics);
+    scopes.push_back({name, &history, durations, suggestion_for(durations, rules)});
+  }
+  keep_order_of_today(scopes);
+  return scopes;
+}
+
+void keep_order_of_today(std::vector<SuggestedScope>& scopes) {
+  std::vector<SuggestedScope*> ordered;
+  for (SuggestedScope& scope : scopes) {
+    if (scope.suggestion.timeout && scope.today() > Duration::zero() && scope.today() != kForever) {
+      ordered.push_back(&scope);
+    }
+  }
+  std::ranges::stable_sort(ordered, {}, [](const SuggestedScope* scope) { return scope->today(); });
+  const SuggestedScope* longest = nullptr;  // suggestion of the names so far
+  const SuggestedScope* below = nullptr;    // likewise of those with a shorter timeout today
+  for (std::size_t i = 0; i < ordered.size(); ++i) {
+    const Duration today = ordered[i]->today();
+    Suggestion& suggestion = ordered[i]->suggestion;
+    below = i > 0 && ordered[i - 1]->today() < today ? longest : below;
     if (below != nullptr) {
-      const Duration other = *below->suggestion->timeout;
-      const Duration wanted = rounded_up(times(other, kOrderFactor));
-      if (const Duration raised = std::min(wanted, name.today); raised > *suggestion.timeout) {
+      const Duration wanted = rounded_up(times(*below->suggestion.timeout, kOrderFactor));
+      if (const Duration raised = std::min(wanted, today); raised > *suggestion.timeout) {
         suggestion.timeout = raised;
         suggestion.why = raised == wanted ? fmt::format("{:g} x {}", kOrderFactor, below->scope)
                                           : std::string("as today");
@@ -88,38 +96,20 @@ std::vector<std::string> keep_order_of_today(std::vector<NamedSuggestion> names)
       if (suggestion.first_timeout <= suggestion.timeout) {
         suggestion.first_timeout.reset();
       }
-      if (*suggestion.timeout <= other) {
-        lost.push_back(fmt::format("{} >= {}", below->scope, name.scope));
-      }
     }
-    if (longest == nullptr || *suggestion.timeout > *longest->suggestion->timeout) {
-      longest = &name;
+    if (longest == nullptr || *suggestion.timeout > *longest->suggestion.timeout) {
+      longest = ordered[i];
     }
   }
-  return lost;
 }
 
 Duration rounded_up(Duration duration) {
-  Duration unit{1};
+  Duration unit = std::chrono::microseconds{1};
   while (duration / unit >= 100) {
     unit *= 10;
   }
   const std::int64_t units = (duration + unit - Duration{1}) / unit;
-  return std::min(units * std::max(unit, Duration{1}), kMaxTimeout);
-}
-
-std::string short_duration_text(Duration duration) {
-  constexpr std::pair<Duration, const char*> kUnits[] = {
-      {std::chrono::seconds{1}, "s"}, {std::chrono::milliseconds{1}, "ms"}, {kMicrosecond, "us"}};
-  for (const auto& [unit, name] : kUnits) {
-    if (duration >= unit) {
-      const double value =
-          static_cast<double>(duration.count()) / static_cast<double>(unit.count());
-      // Enough digits for every duration that rounded_up() returns and for a timeout of years.
-      return fmt::format("{:.10g}{}", value, name);
-    }
-  }
-  return "1us";
+  return std::min(units * unit, kMaxTimeout);
 }
 
 }  // namespace filetimer::cli

@@ -10,6 +10,7 @@
 
 #include "common/clock.hpp"
 #include "common/scope_statistics.hpp"
+#include "timer_client/cli/suggest/scope_history.hpp"
 
 namespace filetimer::cli {
 
@@ -53,19 +54,26 @@ struct Suggestion {
 // Returns timeouts of at most kMaxTimeout, rounded up to two significant digits.
 Suggestion suggestion_for(const Durations& durations, const SuggestionRules& rules);
 
-struct NamedSuggestion {
+// Views the history.
+struct SuggestedScope {
   std::string_view scope;
-  Duration today{};  // kForever: no deadline; 0: unknown
-  Suggestion* suggestion = nullptr;
-};
-// Raises suggestions towards the order of today's timeouts, by kOrderFactor, and none above the
-// timeout of today. Returns the pairs that have lost their order: "forward >= exchange". Names
-// without a known timeout or a suggestion take no part.
-std::vector<std::string> keep_order_of_today(std::vector<NamedSuggestion> names);
+  const ScopeHistory* history = nullptr;
+  Durations durations{};
+  Suggestion suggestion{};
 
-// Returns the duration rounded up to two significant digits: 2.61 s is 2.7 s.
+  // Returns the timeout that is in force; kForever: no deadline; 0: unknown.
+  [[nodiscard]] Duration today() const { return history->statistics.timeout; }
+};
+// Returns the names in their order.
+std::vector<SuggestedScope> suggestions_for(const ScopeHistories& histories,
+                                            const SuggestionRules& rules);
+
+// Raises suggestions towards the order of today's timeouts, by kOrderFactor, and none above the
+// timeout of today. Names without a known timeout or a suggestion take no part.
+void keep_order_of_today(std::vector<SuggestedScope>& scopes);
+
+// Returns the duration rounded up to two significant digits, and to a microsecond at least, the
+// least unit of a timeout: 2.61 s is 2.7 s.
 Duration rounded_up(Duration duration);
-// Returns a duration that parse_duration() reads: "2.7s", "150ms".
-std::string short_duration_text(Duration duration);
 
 }  // namespace filetimer::cli

@@ -92,6 +92,11 @@ void complain(std::string_view message) {
   guard.consume();
 }
 
+int failed(std::string_view message, int code) {
+  complain(message);
+  return code;
+}
+
 void complain_of_all(const std::vector<std::string>& messages) {
   for (const std::string& message : messages) {
     if (!message.empty()) {

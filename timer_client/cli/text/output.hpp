@@ -48,6 +48,8 @@ Screen screen_of(int fd);
 
 // Writes "timer_client: MESSAGE" on standard error, as one line for any bytes.
 void complain(std::string_view message);
+// Writes that line and returns the exit code.
+int failed(std::string_view message, int code);
 // Writes one line for each message that is not empty.
 void complain_of_all(const std::vector<std::string>& messages);
 inline void complain_of_all(const std::string& message) {

@@ -13,10 +13,6 @@ namespace {
 constexpr std::size_t kGap = 2;
 constexpr std::size_t kNarrowest = 6;  // "abc..." still says something
 
-bool is_plain(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
-}
-
 }  // namespace
 
 std::string cut_text(std::string_view text, std::size_t width) {
@@ -30,7 +26,7 @@ std::string cut_text(std::string_view text, std::size_t width) {
 }
 
 Table::Table(std::vector<Column> columns, Screen screen)
-    : columns_(std::move(columns)), widths_(columns_.size()), screen_(screen) {}
+    : columns_(std::move(columns)), fits_(columns_.size()), screen_(screen) {}
 
 void Table::add(std::span<const Cell> row) {
   for (const Cell& cell : row) {
@@ -38,27 +34,8 @@ void Table::add(std::span<const Cell> row) {
   }
 }
 
-std::size_t Table::total_width() const {
-  std::size_t total = 0;
-  for (const Width& width : widths_) {
-    total += width.is_shown ? width.width + (total == 0 ? 0 : kGap) : 0;
-  }
-  return total;
-}
-
-Table::Width* Table::widest(bool only_texts) {
-  Width* found = nullptr;
-  for (std::size_t i = 0; i < columns_.size(); ++i) {
-    Width& width = widths_[i];
-    if (width.is_shown && width.width > std::max(kNarrowest, columns_[i].title.size()) &&
-        (columns_[i].is_text || !only_texts) && (found == nullptr || width.width > found->width)) {
-      found = &width;
-    }
-  }
-  return found;
-}
-
 void Table::fit(Rows rows) {
+  std::size_t total = 0;
   for (std::size_t i = 0; i < columns_.size(); ++i) {
     const Column& column = columns_[i];
     const std::size_t min_width = rows == Rows::kMoreCome ? column.min_width : 0;
@@ -68,33 +45,42 @@ void Table::fit(Rows rows) {
       most = std::max(most, display_width(cells_[cell].text));
       is_same = is_same && cells_[cell].text == cells_[i].text;
     }
-    widths_[i] = {std::max({most, column.title.size(), min_width}),
-                  (most > 0 && !is_same) || min_width > 0, false};
-    last_ = widths_[i].is_shown ? i : last_;
+    fits_[i].is_shown = (most > 0 && !is_same) || min_width > 0;
+    fits_[i].width = std::max({most, column.title.size(), min_width});
+    total += fits_[i].is_shown ? fits_[i].width + (total == 0 ? 0 : kGap) : 0;
   }
-  for (const bool only_texts : {true, false}) {
-    for (Width* width = nullptr; screen_.width > 0 && total_width() > screen_.width &&
-                                 (width = widest(only_texts)) != nullptr;) {
-      --width->width;
-      width->is_cut = true;
+  while (screen_.width > 0 && total > screen_.width) {
+    Fit* widest = nullptr;
+    for (std::size_t i = 0; i < columns_.size(); ++i) {
+      if (fits_[i].is_shown && columns_[i].is_text &&
+          fits_[i].width > std::max(kNarrowest, columns_[i].title.size()) &&
+          (widest == nullptr || fits_[i].width > widest->width)) {
+        widest = &fits_[i];
+      }
     }
+    if (widest == nullptr) {
+      break;  // the ends of the lines are cut
+    }
+    --widest->width;
+    --total;
+    widest->is_cut = true;
   }
 }
 
 void Table::add_line(std::span<const Cell> row, std::string& out) const {
   std::size_t at = 0;     // how many characters the line has
   std::size_t start = 0;  // where the column begins
-  for (std::size_t i = 0; i <= last_ && i < row.size(); ++i) {
-    const Width& width = widths_[i];
-    if (!width.is_shown) {
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    const Fit& fit = fits_[i];
+    if (!fit.is_shown) {
       continue;
     }
-    std::string text = is_plain(row[i].text) ? std::string(row[i].text) : printable(row[i].text);
+    std::string text = printable(row[i].text);
     const std::size_t begin = std::max(start, at == 0 ? 0 : at + kGap);
-    const std::size_t end = start + width.width;
+    const std::size_t end = start + fit.width;
     start = end + kGap;
-    if (width.is_cut) {
-      text = cut_text(text, width.width);
+    if (fit.is_cut) {
+      text = cut_text(text, fit.width);
     }
     if (screen_.width > 0) {
       text = cut_text(text, screen_.width - std::min(begin, screen_.width));
@@ -116,19 +102,21 @@ void Table::add_line(std::span<const Cell> row, std::string& out) const {
 }
 
 std::string Table::text(Rows rows) {
+  if (cells_.empty() && rows == Rows::kAll) {
+    return {};
+  }
   fit(rows);
   std::string out;
-  std::vector<Cell> titles;
+  std::vector<Cell> row;
   for (const Column& column : columns_) {
-    titles.push_back({column.title});
+    row.push_back({column.title});
   }
-  add_line(titles, out);
-  std::vector<Cell> row(columns_.size());
-  for (std::size_t first = 0; first + row.size() <= cells_.size(); first += row.size()) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      row[i] = {cells_[first + i].text, cells_[first + i].colour};
+  add_line(row, out);
+  for (std::size_t cell = 0; cell < cells_.size(); ++cell) {
+    row[cell % row.size()] = {cells_[cell].text, cells_[cell].colour};
+    if ((cell + 1) % row.size() == 0) {
+      add_line(row, out);
     }
-    add_line(row, out);
   }
   cells_ = {};
   return out;

@@ -1,7 +1,7 @@
 // A table of aligned columns, as wide as the terminal. In a pipe or a file nothing is cut, so that
 // a search finds whole names. Every cell passes printable(), so no record can move the cursor. A
 // column whose cells are all empty is left out. If the table is too wide for a terminal, texts are
-// cut first, and end with "...".
+// cut, and then the ends of lines; what was cut ends with "...".
 //
 //   Table table({{"PID", Align::kRight}, {.title = "SCOPE", .is_text = true}},
 //   screen_of(out.fd())); table.add({{"4711"}, {"step"}}); out.write(table.text());
@@ -26,7 +26,7 @@ enum class Align { kLeft, kRight };
 struct Column {
   std::string title;
   Align align = Align::kLeft;
-  bool is_text = false;              // it is cut first
+  bool is_text = false;              // it may be cut
   bool is_left_out_if_same = false;  // and not only if all its cells are empty
   std::size_t min_width = 0;         // if more rows may come
 };
@@ -49,13 +49,14 @@ class Table {
   void add(std::span<const Cell> row);
   void add(std::initializer_list<Cell> row) { add(std::span(row.begin(), row.size())); }
   // Returns the header and all rows that were added, which decide the widths, and forgets the rows.
+  // Empty: there are no rows, and none will come.
   std::string text(Rows rows = Rows::kAll);
   // Appends a line to `out`, after text(). A cell that is wider than its column moves the next one
   // to the right.
   void add_line(std::span<const Cell> row, std::string& out) const;
 
  private:
-  struct Width {
+  struct Fit {
     std::size_t width = 0;
     bool is_shown = false;
     bool is_cut = false;
@@ -66,13 +67,10 @@ class Table {
   };
 
   void fit(Rows rows);
-  [[nodiscard]] std::size_t total_width() const;
-  Width* widest(bool only_texts);
 
   std::vector<Column> columns_;
-  std::vector<Width> widths_;
+  std::vector<Fit> fits_;    // of the columns
   std::vector<Kept> cells_;  // row by row
-  std::size_t last_ = 0;     // the last column that is shown
   Screen screen_;
 };
 

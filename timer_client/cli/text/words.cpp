@@ -17,50 +17,34 @@
 namespace filetimer::cli {
 namespace {
 
+using namespace std::string_view_literals;
+
 constexpr std::int64_t kMicroseconds = 1'000'000;
 
 bool is_decimal(char c) {
   return c >= '0' && c <= '9';
 }
 
-// Returns the number of the two digits at `at`; -1: they are not digits.
-int two_digits(std::string_view text, std::size_t at) {
-  return is_decimal(text[at]) && is_decimal(text[at + 1])
-             ? (text[at] - '0') * 10 + text[at + 1] - '0'
-             : -1;
-}
-
-bool is_within(int number, int low, int high) {
-  return number >= low && number <= high;
-}
-
-// Takes ".123456789" off the front of `text` and returns it as microseconds; 0 without a point, -1
-// if no digit follows it.
-std::int64_t take_fraction(std::string_view& text) {
-  if (!text.starts_with('.')) {
-    return 0;
+// Returns the number of these digits; -1: they are not digits.
+int number_of(std::string_view digits) {
+  int number = 0;
+  for (const char digit : digits) {
+    number = number < 0 || !is_decimal(digit) ? -1 : number * 10 + (digit - '0');
   }
+  return number;
+}
+
+// Returns the microseconds of "", ".5" or ".123456789"; -1: it is none of these.
+std::int64_t microseconds_of(std::string_view fraction) {
   std::int64_t microseconds = 0;
   std::int64_t unit = kMicroseconds / 10;
-  std::size_t i = 1;
-  for (; i < text.size() && is_decimal(text[i]); ++i, unit /= 10) {
-    microseconds += unit * (text[i] - '0');
+  for (std::size_t i = 1; i < fraction.size(); ++i, unit /= 10) {
+    if (!is_decimal(fraction[i])) {
+      return -1;
+    }
+    microseconds += unit * (fraction[i] - '0');
   }
-  text.remove_prefix(i);
-  return i > 1 ? microseconds : -1;
-}
-
-// Returns the minutes of "Z" or "+01:00".
-std::optional<int> zone_offset(std::string_view zone) {
-  if (zone == "Z" || zone == "z") {
-    return 0;
-  }
-  if (zone.size() != 6 || (zone[0] != '+' && zone[0] != '-') || zone[3] != ':' ||
-      !is_within(two_digits(zone, 1), 0, 23) || !is_within(two_digits(zone, 4), 0, 59)) {
-    return std::nullopt;
-  }
-  const int minutes = two_digits(zone, 1) * 60 + two_digits(zone, 4);
-  return zone[0] == '-' ? -minutes : minutes;
+  return fraction.empty() || (fraction[0] == '.' && fraction.size() > 1) ? microseconds : -1;
 }
 
 // --- HTML ---
@@ -73,35 +57,30 @@ bool is_continuation(char byte) {
 
 std::optional<std::int64_t> parse_rfc3339(std::string_view text) {
   constexpr std::size_t kSecondsEnd = 19;  // "2026-11-21T03:15:53"
-  if (text.size() <= kSecondsEnd || text[4] != '-' || text[7] != '-' || text[13] != ':' ||
-      text[16] != ':' || std::string_view("Tt ").find(text[10]) == std::string_view::npos) {
+  constexpr int kLastYear = 2261;          // what fits into nanoseconds
+  if (text.size() <= kSecondsEnd || text[4] != '-' || text[7] != '-' || text[10] != 'T' ||
+      text[13] != ':' || text[16] != ':' || text.back() != 'Z') {
     return std::nullopt;
   }
-  const int century = two_digits(text, 0);
-  const int year = century * 100 + two_digits(text, 2);
-  const int month = two_digits(text, 5);
-  const int day = two_digits(text, 8);
-  const int hour = two_digits(text, 11);
-  const int minute = two_digits(text, 14);
-  const int second = two_digits(text, 17);
-  constexpr int kLastYear = 2261;  // what fits into nanoseconds
-  if (century < 0 || two_digits(text, 2) < 0 || !is_within(year, 1970, kLastYear) || month < 0 ||
-      day < 0 || !is_within(hour, 0, 23) || !is_within(minute, 0, 59) ||
-      !is_within(second, 0, 60)) {  // 60: a leap second
-    return std::nullopt;
-  }
-  text.remove_prefix(kSecondsEnd);
-  const std::int64_t microseconds = take_fraction(text);
-  const auto offset_minutes = zone_offset(text);
+  const int year = number_of(text.substr(0, 4));
+  const int month = number_of(text.substr(5, 2));
+  const int day = number_of(text.substr(8, 2));
+  const int hour = number_of(text.substr(11, 2));
+  const int minute = number_of(text.substr(14, 2));
+  const int second = number_of(text.substr(17, 2));
+  const std::int64_t microseconds =
+      microseconds_of(text.substr(kSecondsEnd, text.size() - kSecondsEnd - 1));
   const std::chrono::year_month_day date{std::chrono::year(year),
                                          std::chrono::month(static_cast<unsigned>(month)),
                                          std::chrono::day(static_cast<unsigned>(day))};
-  if (microseconds < 0 || !offset_minutes || !date.ok()) {
+  const bool is_time = hour >= 0 && hour < 24 && minute >= 0 && minute < 60 && second >= 0 &&
+                       second <= 60;  // a leap second
+  if (year < 1970 || year > kLastYear || !date.ok() || !is_time ||
+      microseconds < 0) {
     return std::nullopt;
   }
   const std::int64_t days = std::chrono::sys_days(date).time_since_epoch().count();
-  const std::int64_t minutes = (days * 24 + hour) * 60 + minute - *offset_minutes;
-  return (minutes * 60 + second) * kMicroseconds + microseconds;
+  return (((days * 24 + hour) * 60 + minute) * 60 + second) * kMicroseconds + microseconds;
 }
 
 Result<std::int64_t> parse_since(std::string_view text, std::int64_t now_us) {
@@ -111,16 +90,19 @@ Result<std::int64_t> parse_since(std::string_view text, std::int64_t now_us) {
   if (const auto ago = parse_duration(text)) {
     return now_us - std::chrono::duration_cast<std::chrono::microseconds>(*ago).count();
   }
-  for (const char* const form : {"%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d"}) {
-    std::tm local{};
-    local.tm_isdst = -1;
+  constexpr std::string_view kWithZone = "%Y-%m-%dT%H:%M:%S%z";
+  for (const std::string_view form :
+       {kWithZone, "%Y-%m-%d %H:%M:%S"sv, "%Y-%m-%d %H:%M"sv, "%Y-%m-%d"sv}) {
+    std::tm time{};
+    time.tm_isdst = -1;
     const std::string word(text);
-    if (const char* const end = ::strptime(word.c_str(), form, &local);
+    if (const char* const end = ::strptime(word.c_str(), form.data(), &time);
         end == word.c_str() + word.size()) {
-      const int day = local.tm_mday;
-      const std::time_t seconds = std::mktime(&local);
-      if (local.tm_mday == day) {  // not February 31
-        return seconds * std::int64_t{1'000'000};
+      const int day = time.tm_mday;
+      const long offset = time.tm_gmtoff;
+      const std::time_t seconds = form == kWithZone ? ::timegm(&time) - offset : std::mktime(&time);
+      if (time.tm_mday == day) {  // not February 31
+        return seconds * kMicroseconds;
       }
     }
   }

@@ -16,12 +16,12 @@ namespace filetimer::cli {
 // Stands for what is left out of a text.
 inline constexpr std::string_view kDots = "...";
 
-// Returns microseconds since the epoch of "2026-11-21T03:15:53.123456Z", or with an offset such as
-// +01:00. Digits behind the microseconds are dropped. Returns nothing for any other text.
+// Returns microseconds since the epoch of a time as records have it, "2026-11-21T03:15:53.123456Z".
+// Digits behind the microseconds are dropped. Returns nothing for any other text.
 std::optional<std::int64_t> parse_rfc3339(std::string_view text);
 
-// Parses a value of `--since`: such a time, one without a zone ("2026-11-21 03:15", local time), or
-// a duration back from `now_us` (`10m`).
+// Parses a value of `--since`: such a time, one with an offset ("2026-11-21T04:15:53+01:00"), one
+// without a zone ("2026-11-21 03:15", local time), or a duration back from `now_us` (`10m`).
 Result<std::int64_t> parse_since(std::string_view text, std::int64_t now_us);
 
 // Returns "2026-11-21 03:15:53.123456 UTC": local time with its zone, as $TZ or the host has it.

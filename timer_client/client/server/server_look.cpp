@@ -97,7 +97,6 @@ ServerSeen look_for_server(const std::string& dir) {
   if (!seen.is_there && board.boot != this_boot()) {  // as BoardView does
     return seen;
   }
-  seen.boot = board.boot;
   if (const std::int64_t longest = board.max_timeout.load(std::memory_order_relaxed); longest > 0) {
     seen.max_timeout = Duration{longest};
   }

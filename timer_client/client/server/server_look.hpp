@@ -35,7 +35,6 @@ struct ServerSeen {
   bool is_there = false;
   std::string why_not;              // one clear line
   pid_t pid = 0;                    // 0: none, or none that can be seen from here
-  BootId boot{};                    // as the last server wrote it; all zeroes: not known
   Duration max_timeout = kForever;  // its --max-timeout
   Announcement announcement = Announcement::kNone;
   // Whether it is in another pid namespace, in which a pid of this one names another process; false

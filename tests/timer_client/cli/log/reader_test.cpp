@@ -337,15 +337,13 @@ TEST_CASE("half a line at the end of a rotated log is counted") {
   CHECK(log.skipped() == 1);
 }
 
-TEST_CASE("times are read as RFC 3339 has them, and nothing else is") {
+TEST_CASE("times are read as records have them, and nothing else is") {
   CHECK(parse_rfc3339("1970-01-01T00:00:00Z") == 0);
-  CHECK(parse_rfc3339("1970-01-01t01:00:00.0000019+01:00") == 1);
-  CHECK(parse_rfc3339("2026-11-21 03:15:53-00:30") == 1795232753000000);
-  CHECK(parse_rfc3339("1970-01-01T23:59:60.25z") == 86'400'250'000);
-  CHECK(parse_rfc3339("1970-01-01T00:00:00+23:59") == -86'340'000'000);
+  CHECK(parse_rfc3339("1970-01-01T00:00:00.0000019Z") == 1);
+  CHECK(parse_rfc3339("1970-01-01T23:59:60.25Z") == 86'400'250'000);
   CHECK(parse_rfc3339("2261-12-31T23:59:59Z"));
-  const std::string fine = "2026-11-21T03:15:53+01:00";
-  CHECK(parse_rfc3339(fine));
+  const std::string fine = "2026-11-21T03:15:53.1Z";
+  CHECK(parse_rfc3339(fine) == 1795230953'100'000);
   for (std::size_t i = 0; i < fine.size(); ++i) {
     std::string wrong = fine;
     wrong[i] = 'x';
@@ -354,15 +352,16 @@ TEST_CASE("times are read as RFC 3339 has them, and nothing else is") {
   for (const char* text :
        {"", "2026-11-21", "2026-11-21T03:15:53", "2026-02-30T00:00:00Z", "2026-13-01T00:00:00Z",
         "2026-11-21T24:00:00Z", "2026-11-21T03:15:53.Z", "2026-11-21T03:15:53Zx",
-        "2026-11-21T03:15:5", "9999-01-01T00:00:00Z", "2026-11-21T03:15:53+1:00",
+        "2026-11-21T03:15:5", "9999-01-01T00:00:00Z", "2026-11-21T03:15:53+01:00",
         "1969-12-31T23:59:59Z", "2262-01-01T00:00:00Z", "2026-11-21T03:60:00Z",
-        "2026-11-21T03:15:61Z", "2026-11-21T03:15:53+24:00", "2026-11-21T03:15:53+00:60",
-        "2026-11-21T03:15:53+01:000"}) {
+        "2026-11-21T03:15:61Z"}) {
     CAPTURE(text);
     CHECK_FALSE(parse_rfc3339(text));
   }
   CHECK(parse_since("10m", 1'000'000'000) == 400'000'000);
   CHECK(parse_since("1970-01-01T00:00:01Z", 0) == 1'000'000);
+  CHECK(parse_since("2026-11-21T03:15:53-00:30", 0) == 1795232753'000'000);
+  CHECK_FALSE(parse_since("2026-02-31T00:00:00+01:00", 0));
   REQUIRE_FALSE(parse_since("yesterday", 0));
   CHECK(parse_since("yesterday", 0).error().message.starts_with("'yesterday' is no time"));
 }

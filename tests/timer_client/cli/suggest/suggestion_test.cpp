@@ -4,16 +4,14 @@
 #include <doctest/doctest.h>
 
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "common/duration_text.hpp"
 #include "timer_client/cli/suggest/scope_history.hpp"
-#include "timer_client/cli/suggest/suggestion_text.hpp"
 
 namespace filetimer::cli {
 namespace {
 
+using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -95,13 +93,17 @@ struct OrderOfToday {
   };
   std::vector<Name> names;
 
-  // Returns the pairs that lost their order.
-  std::vector<std::string> keep() {
-    std::vector<NamedSuggestion> named;
-    for (Name& name : names) {
-      named.push_back({name.scope, name.today, &name.suggestion});
+  void keep() {
+    std::vector<ScopeHistory> histories(names.size());
+    std::vector<SuggestedScope> scopes;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      histories[i].statistics.timeout = names[i].today;
+      scopes.push_back({names[i].scope, &histories[i], {}, names[i].suggestion});
     }
-    return keep_order_of_today(std::move(named));
+    keep_order_of_today(scopes);
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      names[i].suggestion = scopes[i].suggestion;
+    }
   }
   [[nodiscard]] const Suggestion& of(std::size_t name) const { return names[name].suggestion; }
 };
@@ -111,7 +113,7 @@ TEST_CASE("suggestions keep the order of today's timeouts") {
                       {"forward", seconds{5}},
                       {"load", seconds{5}},
                       {"save", seconds{60}}}};
-  CHECK(order.keep().empty());
+  order.keep();
   CHECK(order.of(0).timeout == milliseconds{1500});
   CHECK(order.of(0).why == "1.5 x forward");
   CHECK(order.of(1).timeout == seconds{1});
@@ -124,7 +126,7 @@ TEST_CASE("suggestions keep the order of today's timeouts") {
     name.today = *name.suggestion.timeout;
     name.suggestion = {.timeout = seconds{1}, .first_timeout = {}, .why = "the floor"};
   }
-  CHECK(order.keep().empty());
+  order.keep();
   CHECK(order.of(0).why == "1.5 x forward");
   CHECK(order.of(3).timeout == milliseconds{2300});
 }
@@ -137,21 +139,12 @@ TEST_CASE("the order raises no suggestion above the timeout of today, and lowers
   order.names[0].suggestion.timeout = seconds{5};
   order.names[2].suggestion = {.timeout = seconds{50}, .first_timeout = {}, .why = "3 x P99.9"};
   order.names[3].suggestion.timeout = seconds{8};
-  CHECK(order.keep().empty());
+  order.keep();
   CHECK(order.of(1).timeout == seconds{6});
   CHECK(order.of(1).why == "as today");
   CHECK(order.of(2).timeout == seconds{50});
   CHECK(order.of(2).why == "3 x P99.9");
   CHECK(order.of(3).timeout == seconds{8});
-}
-
-TEST_CASE("a warning names an order that the timeouts of today do not allow") {
-  OrderOfToday order{{{"forward", seconds{10}}, {"exchange", seconds{12}}, {"load", seconds{10}}}};
-  order.names[0].suggestion.timeout = seconds{29};
-  CHECK(order.keep() == std::vector<std::string>{"forward >= exchange"});
-  CHECK(order.of(0).timeout == seconds{29});
-  CHECK(order.of(1).timeout == seconds{12});
-  CHECK(order.of(1).why == "as today");
 }
 
 TEST_CASE("names without a deadline, a known timeout or a suggestion have no place in the order") {
@@ -161,7 +154,7 @@ TEST_CASE("names without a deadline, a known timeout or a suggestion have no pla
                       {"forward", seconds{5}}}};
   order.names[1].suggestion.timeout = seconds{4};
   order.names[2].suggestion.timeout = std::nullopt;
-  CHECK(order.keep().empty());
+  order.keep();
   CHECK(order.of(0).timeout == seconds{1});
   CHECK(order.of(1).timeout == seconds{4});
   CHECK_FALSE(order.of(2).timeout);
@@ -184,46 +177,12 @@ TEST_CASE("suggestions stay within the longest timeout") {
 }
 
 TEST_CASE("a suggestion is rounded up to two significant digits") {
-  CHECK(rounded_up(Duration{1}) == Duration{1});
-  CHECK(rounded_up(Duration{99}) == Duration{99});
-  CHECK(rounded_up(Duration{101}) == Duration{110});
+  CHECK(rounded_up(Duration{1}) == microseconds{1});
+  CHECK(rounded_up(microseconds{99}) == microseconds{99});
+  CHECK(rounded_up(microseconds{101}) == microseconds{110});
   CHECK(rounded_up(milliseconds{2610}) == milliseconds{2700});
   CHECK(rounded_up(milliseconds{2700}) == milliseconds{2700});
   CHECK(rounded_up(seconds{99'001}) == seconds{100'000});
-}
-
-TEST_CASE("the text of a suggestion is one that timeouts are read from") {
-  for (const Duration duration :
-       {Duration{1000}, Duration{1200}, Duration{milliseconds{15}}, Duration{milliseconds{2700}},
-        Duration{seconds{5700}}, kMaxTimeout}) {
-    const auto parsed = parse_duration(short_duration_text(duration));
-    REQUIRE(parsed);
-    CHECK(*parsed == duration);
-  }
-  CHECK(short_duration_text(milliseconds{2700}) == "2.7s");
-  CHECK(short_duration_text(milliseconds{150}) == "150ms");
-  CHECK(short_duration_text(Duration{5}) == "1us");
-}
-
-TEST_CASE("missed deadlines are told with what became of their scopes") {
-  MissedDeadlines missed;
-  CHECK(missed_text(missed).empty());
-  missed.expired = 3;
-  missed.spared = 3;
-  missed.released_late.add(milliseconds{1200});
-  missed.released_late.add(seconds{4});
-  missed.released_late.add(seconds{2});
-  CHECK(missed_text(missed) == "3 expired and were spared; all were released 1.20 s to 4 s late");
-  missed.in_dry_run = 3;
-  CHECK(missed_text(missed) ==
-        "would have been killed 3 times; all were released 1.20 s to 4 s late");
-  missed.expired = 7;
-  missed.spared = 5;
-  missed.in_dry_run = 1;
-  missed.killed = 1;
-  CHECK(missed_text(missed) ==
-        "would have been killed once, 4 expired and were spared, "
-        "1 expired and ended in a kill, 1 expired; 3 were released 1.20 s to 4 s late");
 }
 
 }  // namespace
