@@ -2,13 +2,16 @@
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "common/posix.hpp"
 #include "timer_client/cli/commands/chosen_expiry.hpp"
@@ -22,11 +25,21 @@ namespace {
 
 constexpr std::size_t kMostOfId = 100;
 constexpr const char* kStandardOutput = "-";
+constexpr std::string_view kLogBegins = R"({"schema":)";
 
 struct ReportOptions {
   ExpiryOptions expiry;
   std::optional<std::string> output;
 };
+
+// Returns whether the file is a log: `-o logs/*` would overwrite one.
+bool is_log(const std::string& path) {
+  const UniqueFd file(
+      retry_eintr([&] { return ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); }));
+  std::array<char, kLogBegins.size()> begin{};
+  return file && ::read(file.get(), begin.data(), begin.size()) == std::ssize(begin) &&
+         std::string_view(begin.data(), begin.size()) == kLogBegins;
+}
 
 // Returns the file name for a hang: its id, cut, and with `_` for characters such as slashes.
 std::string default_output(const std::string& id) {
@@ -37,10 +50,9 @@ std::string default_output(const std::string& id) {
 }
 
 int run_report(const ReportOptions& options) {
-  if (options.output && options.output->find(".jsonl") != std::string::npos) {
-    // `-o logs/*.jsonl` would overwrite one.
-    complain(fmt::format("report: '{}': expected a file to write, and this is the name of a log",
-                         *options.output));
+  if (options.output && is_log(*options.output)) {
+    complain(
+        fmt::format("report: '{}': expected a file to write, and this is a log", *options.output));
     return kExitUsage;
   }
   const ChosenExpiry chosen = chosen_expiry(options.expiry, true);

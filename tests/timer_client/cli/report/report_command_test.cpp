@@ -214,12 +214,12 @@ TEST_CASE("- is standard output, which then has nothing else") {
 TEST_CASE("a report replaces no log") {
   const TempFolder folder;
   const std::string log = read_data("hang.jsonl");
-  folder.write("a.jsonl", log);
-  const Ran ran = run_command({"report", data_path("hang.jsonl"), "-o", folder.path("a.jsonl")});
+  folder.write("a.log", log);
+  const Ran ran = run_command({"report", data_path("hang.jsonl"), "-o", folder.path("a.log")});
   CHECK(ran.code == 2);
-  CHECK(ran.errors == "timer_client: report: '" + folder.path("a.jsonl") +
-                          "': expected a file to write, and this is the name of a log\n");
-  CHECK(testing::read_file(folder.path("a.jsonl")) == log);
+  CHECK(ran.errors == "timer_client: report: '" + folder.path("a.log") +
+                          "': expected a file to write, and this is a log\n");
+  CHECK(testing::read_file(folder.path("a.log")) == log);
 }
 
 TEST_CASE("a report without a name is in the current folder, whatever the id is") {
