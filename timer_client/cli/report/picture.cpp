@@ -272,8 +272,9 @@ class Painter {
       }
     }
     if (left_out > 0) {
-      body_ += fmt::format("<text x={:.0f} y={:.1f} class=rightmost>{} not drawn</text>\n",
-                           kWidth - 4, y_ + height - 4, counted(left_out, "more scope"));
+      body_ += fmt::format(
+          "<text x={:.0f} y={:.1f} class=rightmost><title>{} not drawn</title>+{}</text>\n",
+          kLabelWidth - 4, y_ + 12, counted(left_out, "more scope"), left_out);
     }
     y_ += height + kLaneGap;
   }
