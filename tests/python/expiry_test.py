@@ -106,6 +106,47 @@ with scope:
 """)
         self.assertEqual(out, "outer\ninner\ninner\n")
 
+    def test_an_entry_that_raised_and_was_renewed_takes_no_exception_from_another(self):
+        out = self.run_soft("""
+scope = filetimer.Scope(0.2, "nested", on_expiry="raise", grace=20)
+with scope:
+    try:
+        time.sleep(60)
+    except filetimer.ScopeExpired:
+        say("outer", scope.renew(60))
+    try:
+        with scope:
+            time.sleep(60)
+    except filetimer.ScopeExpired:
+        say("inner")
+""")
+        self.assertEqual(out, "outer True\ninner\n")
+
+    def test_a_finaliser_may_release_an_entry_while_all_are_read(self):
+        out = self.run_soft("""
+import gc
+
+class Holder:
+    def __init__(self):
+        scope.acquire()
+        self.me = self
+    def __del__(self):
+        scope.release()
+
+gc.disable()
+scope = filetimer.Scope(60, "held", on_expiry="raise")
+for collected_after in range(1, 15):
+    for _ in range(20):
+        Holder()
+    gc.set_threshold(gc.get_count()[0] + collected_after)
+    gc.enable()
+    scope._all_times()
+    gc.disable()
+    gc.collect()
+say(scope.is_open)
+""")
+        self.assertEqual(out, "False\n")
+
     def test_the_error_has_the_timeout_of_a_file_that_replaced_the_one_in_the_code(self):
         path = os.path.join(self.folder, "timeouts.toml")
         with open(path, "w", encoding="utf-8") as file:

@@ -147,6 +147,9 @@ class AdminClient {
   // Reads the environment, and opens nothing yet. Throws InvalidArgument, also for a
   // $FILETIMER_RPC_TIMEOUT that is no duration.
   explicit AdminClient(const AdminOptions& options = {});
+  AdminClient(const AdminClient&) = default;  // also what a move does
+  AdminClient& operator=(const AdminClient&) = default;
+  ~AdminClient() = default;
 
   // Returns when the server has answered.
   void ping() const;

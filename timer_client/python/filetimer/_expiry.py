@@ -62,7 +62,15 @@ class RaisingScope(_native.Scope):
         times = self.times()
         in_time = super().release()
         self._forget()
-        return in_time and not self._forget_raised(times)
+        has_raised = self._forget_raised(times)
+        return in_time and not has_raised
+
+    def renew(self, timeout: float | None = None, /) -> bool:
+        times = self.times()
+        is_renewed = super().renew(timeout)
+        if is_renewed:
+            self._forget_raised(times)  # it may raise again at its next deadline
+        return is_renewed
 
     def _prepare(self) -> None:
         if threading.get_native_id() != os.getpid():
@@ -86,7 +94,7 @@ class RaisingScope(_native.Scope):
         return due[self._raised] if self._raised < len(due) else None
 
     def _forget_raised(self, times: Times | None) -> bool:
-        """Returns whether the entry that has ended with these times had raised."""
+        """Returns whether the entry that had these times, and has ended or was renewed, had raised."""
         if times is None or times.remaining > 0:
             return False
         if sum(each.remaining < times.remaining for each in self._all_times()) >= self._raised:
@@ -103,7 +111,7 @@ class RaisingScope(_native.Scope):
 
 
 _OWN_CODE = {getattr(RaisingScope, name).__code__
-             for name in ("__enter__", "__exit__", "acquire", "release")}
+             for name in ("__enter__", "__exit__", "acquire", "release", "renew")}
 
 
 def _is_in_own_code(frame: FrameType | None) -> bool:

@@ -9,7 +9,9 @@
 #include <forward_list>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "timer_client/client/page/thread_slots.hpp"
 #include "timer_client/client/process_lock.hpp"
@@ -518,16 +520,21 @@ PyObject* times(PyObject* self, PyObject*) {
 PyObject* all_times(PyObject* self, PyObject*) {
   Scope& scope = as_scope(self);
   return guarded([&] {
-    Ref list(PyList_New(0));
+    // First without Python's objects: a new one may start the garbage collector, and a finaliser
+    // may release an opening.
+    std::vector<std::optional<TimerTimes>> all;
     const auto add = [&](Opening& each) {
-      const auto times = is_open(each) ? each.timer().times() : std::nullopt;
+      all.push_back(is_open(each) ? each.timer().times() : std::nullopt);
+    };
+    add(scope.first);
+    std::ranges::for_each(scope.others, add);
+    Ref list(PyList_New(0));
+    for (const auto& times : all) {
       const Ref made(times && list ? times_or_none(times) : nullptr);
       if (times && (!made || PyList_Append(list.get(), made.get()) != 0)) {
         list = Ref();
       }
-    };
-    add(scope.first);
-    std::ranges::for_each(scope.others, add);
+    }
     return list.release();
   });
 }
