@@ -103,6 +103,13 @@ struct Scope {
   }
 };
 
+// Returns whether pages of workers were removed, maybe with the whole directory.
+bool is_removal_of_pages(const std::string& change) {
+  return change.ends_with("removed") &&
+         (change.find("page") != std::string::npos || change.find("/scopes") != std::string::npos ||
+          change.find("directory") != std::string::npos || change.ends_with("/run is removed"));
+}
+
 class HistoryJudge {
  public:
   HistoryJudge(const std::vector<JsonRecord>& lines, const std::vector<JsonRecord>& records,
@@ -553,7 +560,8 @@ void HistoryJudge::judge_scope(Scope& scope) {
     // A page that is removed is known to the server that had it, until that one ends, and to a
     // later one once its worker has made it again.
     const bool may_lack_page = std::ranges::any_of(files_, [&](const auto& change) {
-      return first < change.first && change.first < worker.ended &&
+      return is_removal_of_pages(change.second) && first < change.first &&
+             change.first < worker.ended &&
              (entry.second.alive_until < worker.ended ||
               (change.first < ready && worker.ended < ready + kLook));
     });
