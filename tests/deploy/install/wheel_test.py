@@ -47,8 +47,8 @@ class Wheel(Case):
                 self.skipTest("the source of simdjson cannot be fetched here")
             raise
         wheel = made.splitlines()[-1]
-        name = re.fullmatch(rf"filetimer-{VERSION}-cp310-abi3-manylinux_2_(\d+)_\w+\.whl", os.path.basename(wheel))
-        self.assertTrue(name, wheel)
+        named = re.fullmatch(rf"filetimer-{VERSION}-cp310-abi3-manylinux_2_(\d+)_\w+\.whl", os.path.basename(wheel))
+        self.assertTrue(named, wheel)
         with zipfile.ZipFile(wheel) as package:
             package.extractall(self.path("files"))
             names = {name.removeprefix(f"filetimer-{VERSION}.data/") for name in package.namelist()}
@@ -56,7 +56,7 @@ class Wheel(Case):
                      "data/share/bash-completion/completions/timer_client",
                      "data/libexec/filetimer/evidence.d/py-spy", "filetimer/torch.py", *PROGRAMS):
             self.assertIn(name, names)
-        self.judge_files(self.path("files"), int(name[1]))
+        self.judge_files(self.path("files"), int(named[1]))
         self.judge_installed(wheel)
 
     def judge_files(self, folder, minor_version):
