@@ -22,6 +22,7 @@ from .errors import ScopeExpired, TimerError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from datetime import timedelta
     from types import FrameType
 
     from ._native import Times
@@ -65,7 +66,7 @@ class RaisingScope(_native.Scope):
         has_raised = self._forget_raised(times)
         return in_time and not has_raised
 
-    def renew(self, timeout: float | None = None, /) -> bool:
+    def renew(self, timeout: float | timedelta | None = None, /) -> bool:
         times = self.times()
         is_renewed = super().renew(timeout)
         if is_renewed:
