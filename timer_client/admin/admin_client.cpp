@@ -81,26 +81,6 @@ ServerBusy busy_in(const Answer& answer) {
   return error;
 }
 
-RendezvousTimeoutError rendezvous_timeout_in(const Answer& answer, const std::string& name) {
-  const std::vector<int> missing = ranks_at(answer.fields, "missing");
-  const std::vector<int> left = ranks_at(answer.fields, "left");
-  std::string what = fmt::format("rendezvous '{}': {}", printable(name), answer.reason);
-  if (!missing.empty()) {
-    what += "; missing: " + ranks_text(missing);
-  }
-  if (!left.empty()) {
-    what += "; had joined and left: " + ranks_text(left);
-  }
-  RendezvousTimeoutError error(what);
-  error.name = name;
-  for (const auto& member : members_in(answer.fields)) {
-    error.joined.push_back(member.rank);
-  }
-  error.missing = missing;
-  error.left = left;
-  return error;
-}
-
 std::string members_text(const std::vector<RendezvousResult::Member>& members) {
   std::vector<std::string> words;
   for (const auto& member : members) {
@@ -125,6 +105,26 @@ Answer ask_until_done(const wire::Question& asked, const Asking& how) {
 }
 
 }  // namespace
+
+RendezvousTimeoutError rendezvous_timeout_in(const Answer& answer, const std::string& name) {
+  const std::vector<int> missing = ranks_at(answer.fields, "missing");
+  const std::vector<int> left = ranks_at(answer.fields, "left");
+  std::string what = fmt::format("rendezvous '{}': {}", printable(name), answer.reason);
+  if (!missing.empty()) {
+    what += "; missing: " + ranks_text(missing);
+  }
+  if (!left.empty()) {
+    what += "; had joined and left: " + ranks_text(left);
+  }
+  RendezvousTimeoutError error(what);
+  error.name = name;
+  for (const auto& member : members_in(answer.fields)) {
+    error.joined.push_back(member.rank);
+  }
+  error.missing = missing;
+  error.left = left;
+  return error;
+}
 
 AdminClient::AdminClient(const AdminOptions& options) {
   if (const Status level = client_messages::take_level_of_environment(); !level) {

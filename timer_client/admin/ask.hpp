@@ -93,6 +93,9 @@ Obstacles obstacles_in(simdjson::dom::object answer);
 // Returns "'step' of pid 12 (rank 3), 'save' of pid 13 and 4 more"; empty when none is listed.
 std::string open_scopes_text(const Obstacles& obstacles);
 
+// Returns the error for an answer "timed_out" to the rendezvous `name`.
+RendezvousTimeoutError rendezvous_timeout_in(const Answer& answer, const std::string& name);
+
 pid_t pid_at(simdjson::dom::object object, std::string_view key);
 std::optional<int> rank_at(simdjson::dom::object object);
 int as_rank(std::int64_t number);

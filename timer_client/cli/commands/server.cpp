@@ -39,19 +39,23 @@ struct Request {
 // Returns what is printed of an answer that is "done".
 using TextOf = std::function<std::string(const Answer&, const Request&)>;
 
-// Returns what an answer says that the server waits for: scopes, else workers or ranks; empty: it
-// names none.
+// Returns the scopes, else the workers, that an answer says the server waits for; empty: it names
+// none.
 std::string waited_for(simdjson::dom::object answer) {
   const Obstacles obstacles = obstacles_in(answer);
   std::vector<std::string> names;
   for (const auto& worker : obstacles.workers) {
     names.push_back(fmt::format("{} (pid {})", worker.comm, worker.pid));
   }
-  for (const auto rank : elements_at(answer, "missing")) {
-    names.push_back("rank " + number_text(as_integer(rank)));
-  }
   const std::string scopes = open_scopes_text(obstacles);
   return scopes.empty() ? listed(names, kMaxNamed) : scopes;
+}
+
+// Returns the reason of an answer that is not "done", and what stood in the way.
+std::string why_not_done(const Answer& answer, const wire::Question& question) {
+  return answer.kind == "timed_out" && question.request == "rendezvous"
+             ? rendezvous_timeout_in(answer, question.name).what()
+             : joined({answer.reason, waited_for(answer.fields)}, ": ");
 }
 
 // Sends the request. Meanwhile writes for what the server waits, whenever that changes.
@@ -84,10 +88,10 @@ int send(const Request& request, const TextOf& text_of) {
   try {
     const Answer answer = answer_to(request, place, *patience);
     if (answer.kind != "done") {
-      return failed(joined({answer.reason, waited_for(answer.fields)}, ": "),
-                    answer.kind == "refused"     ? kExitRefused
-                    : answer.kind == "timed_out" ? kExitTimedOut
-                                                 : kExitUsage);
+      const std::string why = why_not_done(answer, request.question);
+      return failed(why, answer.kind == "refused"     ? kExitRefused
+                         : answer.kind == "timed_out" ? kExitTimedOut
+                                                      : kExitUsage);
     }
     Output out;
     out.write(request.json ? answer.text + "\n" : text_of(answer, request));
