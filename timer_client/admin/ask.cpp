@@ -88,10 +88,7 @@ class Request {
 
   Answer ask() {
     if (how_.place.run_folder.empty()) {
-      throw ServerUnavailable(
-          fmt::format("the server at '{}' answers no control requests: it is a bare pipe, and its "
-                      "runtime directory is not known",
-                      how_.place.pipe));
+      throw no_server();
     }
     const std::string packet = wire::format_question(question_);
     if (packet.size() > kMaxControlBytes) {
@@ -118,13 +115,14 @@ class Request {
   }
 
   [[nodiscard]] ServerUnavailable no_server() const {
-    const std::string why = why_no_reader(how_.place.pipe);
-    return ServerUnavailable(
-        why.empty()
-            ? fmt::format("the server at '{}' answers no control requests: no process listens on "
-                          "'{}/{}'",
-                          how_.place.pipe, how_.place.run_folder, kControlName)
-            : fmt::format("no timer server at '{}': {}", how_.place.pipe, why));
+    if (const std::string why = why_no_reader(how_.place.pipe); !why.empty()) {
+      return ServerUnavailable(fmt::format("no timer server at '{}': {}", how_.place.pipe, why));
+    }
+    return ServerUnavailable(fmt::format(
+        "the server at '{}' answers no control requests: {}", how_.place.pipe,
+        how_.place.run_folder.empty()
+            ? "it is a bare pipe, and its runtime directory is not known"
+            : fmt::format("no process listens on '{}/{}'", how_.place.run_folder, kControlName)));
   }
 
   [[nodiscard]] RpcTimeoutError no_answer() const {

@@ -7,6 +7,8 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "common/json_fields.hpp"
 #include "tests/timer_client/answering_server.hpp"
@@ -249,11 +251,17 @@ TEST_CASE("--fifo without --dir must be the pipe of a runtime directory") {
   const std::string pipe = folder.path("elsewhere");
   REQUIRE(::link(server.pipe().c_str(), pipe.c_str()) == 0);
   const Ran lost = run_command({"ping", "--fifo", pipe});
-  CHECK(lost.code == kExitNoServer);
-  CHECK(lost.errors == "timer_client: the server at '" + pipe +
-                           "' answers no control requests: it is a bare pipe, and its runtime "
-                           "directory is not known\n");
-  CHECK(run_command({"ping", "--fifo", folder.path("none")}).code == kExitNoServer);
+  CHECK(lost.code == kExitUsage);
+  CHECK(lost.errors == "timer_client: the runtime directory of '" + pipe +
+                           "' is not known, and answers come through it: expected --dir DIR\n");
+  const std::string unread = folder.path("unread");
+  REQUIRE(::mkfifo(unread.c_str(), 0600) == 0);
+  for (const auto& [path, why] : {std::pair{folder.path("none"), "there is no such pipe"},
+                                  std::pair{unread, "no process reads it"}}) {
+    const Ran none = run_command({"ping", "--fifo", path});
+    CHECK(none.code == kExitNoServer);
+    CHECK(none.errors == "timer_client: no timer server at '" + path + "': " + why + "\n");
+  }
   ::setenv("FILETIMER_DIR", folder.path().c_str(), 1);
   CHECK(run_command({"ping", "--fifo", pipe}).code == 0);
   ::unsetenv("FILETIMER_DIR");

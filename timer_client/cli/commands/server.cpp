@@ -19,6 +19,7 @@
 #include "timer_client/cli/text/page.hpp"
 #include "timer_client/cli/text/words.hpp"
 #include "timer_client/client/environment.hpp"
+#include "timer_client/client/pipe/pipe_line.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -84,6 +85,12 @@ int send(const Request& request, const TextOf& text_of) {
       request.rpc_timeout ? Result<Duration>(*request.rpc_timeout) : rpc_timeout_of_environment();
   if (!patience) {
     return failed(patience.error().message, kExitUsage);
+  }
+  if (place.run_folder.empty() && has_reader(place.pipe)) {
+    return failed(fmt::format("the runtime directory of '{}' is not known, and answers come "
+                              "through it: expected --dir DIR",
+                              place.pipe),
+                  kExitUsage);
   }
   try {
     const Answer answer = answer_to(request, place, *patience);
