@@ -634,10 +634,14 @@ TEST_CASE("without a server list prints open scopes and a line, and exits with 4
   CHECK(open.errors == empty.errors);
   std::filesystem::remove(folder.path("server"));
   CHECK(folder.list().code == 4);
-  const Ran missing = run_command({"list", "--dir", folder.path("missing")});
-  CHECK(missing.code == 4);
-  CHECK(missing.errors ==
-        "timer_client: no timer server: there is no folder '" + folder.path("missing") + "'\n");
+  for (const Names& words : {Names{}, Names{"--stragglers"}}) {
+    Names list{"list", "--dir", folder.path("missing")};
+    list.insert(list.end(), words.begin(), words.end());
+    const Ran missing = run_command(list);
+    CHECK(missing.code == 4);
+    CHECK(missing.errors ==
+          "timer_client: no timer server: there is no folder '" + folder.path("missing") + "'\n");
+  }
 }
 
 TEST_CASE("list without open scopes prints a line on standard error and succeeds") {

@@ -32,8 +32,9 @@ struct ListOptions {
 
 constexpr std::chrono::seconds kWatchPeriod{2};
 
-// Compares the workers that are of a job. If none is a straggler, writes why on standard error.
-std::vector<Straggler> stragglers_among(const std::vector<ListedWorker>& workers) {
+// Compares the workers that are of a job. If none is a straggler, writes why on standard error,
+// unless there is neither a worker nor a server.
+std::vector<Straggler> stragglers_among(const std::vector<ListedWorker>& workers, bool is_served) {
   StragglerSearch search;
   for (std::size_t i = 0; i < workers.size(); ++i) {
     if (!workers[i].owner.job_id.empty() || !workers[i].owner.rank.empty()) {
@@ -41,7 +42,7 @@ std::vector<Straggler> stragglers_among(const std::vector<ListedWorker>& workers
     }
   }
   search.compare();
-  if (search.stragglers().empty()) {
+  if (search.stragglers().empty() && (is_served || !workers.empty())) {
     complain(
         search.compared_ranks() > 0
             ? fmt::format("no stragglers among {} ranks", search.compared_ranks())
@@ -53,9 +54,10 @@ std::vector<Straggler> stragglers_among(const std::vector<ListedWorker>& workers
 }
 
 // Returns what is printed of the pages; empty: nothing is open, or has statistics.
-std::string text_of(const FolderReading& reading, const ListOptions& options, Screen screen) {
+std::string text_of(const FolderReading& reading, bool is_served, const ListOptions& options,
+                    Screen screen) {
   if (options.stragglers) {
-    const std::vector<Straggler> found = stragglers_among(reading.workers);
+    const std::vector<Straggler> found = stragglers_among(reading.workers, is_served);
     return options.json ? stragglers_json(found, reading.workers)
                         : stragglers_table(found, reading.workers, screen);
   }
@@ -83,7 +85,7 @@ int run_list(const ListOptions& options) {
     return failed(reading.error().message, kExitFailed);
   }
   Output out;
-  const std::string text = text_of(*reading, options, screen_of(out.fd()));
+  const std::string text = text_of(*reading, server.is_there, options, screen_of(out.fd()));
   out.write(text);
   if (text.empty() && !options.stragglers && server.is_there) {
     complain(fmt::format("no {} in '{}'", options.statistics ? "statistics" : "open scopes",
