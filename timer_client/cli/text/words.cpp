@@ -17,9 +17,8 @@
 namespace filetimer::cli {
 namespace {
 
-using namespace std::string_view_literals;
-
 constexpr std::int64_t kMicroseconds = 1'000'000;
+constexpr std::size_t kSecondsEnd = 19;  // "2026-11-21T03:15:53"
 
 bool is_decimal(char c) {
   return c >= '0' && c <= '9';
@@ -56,8 +55,7 @@ bool is_continuation(char byte) {
 }  // namespace
 
 std::optional<std::int64_t> parse_rfc3339(std::string_view text) {
-  constexpr std::size_t kSecondsEnd = 19;  // "2026-11-21T03:15:53"
-  constexpr int kLastYear = 2261;          // what fits into nanoseconds
+  constexpr int kLastYear = 2261;  // what fits into nanoseconds
   if (text.size() <= kSecondsEnd || text[4] != '-' || text[7] != '-' || text[10] != 'T' ||
       text[13] != ':' || text[16] != ':' || text.back() != 'Z') {
     return std::nullopt;
@@ -75,8 +73,7 @@ std::optional<std::int64_t> parse_rfc3339(std::string_view text) {
                                          std::chrono::day(static_cast<unsigned>(day))};
   const bool is_time = hour >= 0 && hour < 24 && minute >= 0 && minute < 60 && second >= 0 &&
                        second <= 60;  // a leap second
-  if (year < 1970 || year > kLastYear || !date.ok() || !is_time ||
-      microseconds < 0) {
+  if (year < 1970 || year > kLastYear || !date.ok() || !is_time || microseconds < 0) {
     return std::nullopt;
   }
   const std::int64_t days = std::chrono::sys_days(date).time_since_epoch().count();
@@ -84,24 +81,32 @@ std::optional<std::int64_t> parse_rfc3339(std::string_view text) {
 }
 
 Result<std::int64_t> parse_since(std::string_view text, std::int64_t now_us) {
-  if (const auto time = parse_rfc3339(text)) {
+  std::string word(text);
+  if (word.size() > kSecondsEnd && word[10] == ' ') {
+    word[10] = 'T';  // a time with a zone
+  }
+  if (const auto time = parse_rfc3339(word)) {
     return *time;
+  }
+  if (const auto at = word.find_first_of("+-", kSecondsEnd); at != word.npos) {
+    const auto as_utc = parse_rfc3339(word.substr(0, at) + "Z");
+    std::tm zone{};
+    const char* const end = ::strptime(&word[at], "%z", &zone);
+    if (as_utc && end == word.c_str() + word.size()) {
+      return *as_utc - zone.tm_gmtoff * kMicroseconds;
+    }
   }
   if (const auto ago = parse_duration(text)) {
     return now_us - std::chrono::duration_cast<std::chrono::microseconds>(*ago).count();
   }
-  constexpr std::string_view kWithZone = "%Y-%m-%dT%H:%M:%S%z";
-  for (const std::string_view form :
-       {kWithZone, "%Y-%m-%d %H:%M:%S"sv, "%Y-%m-%d %H:%M"sv, "%Y-%m-%d"sv}) {
-    std::tm time{};
-    time.tm_isdst = -1;
-    const std::string word(text);
-    if (const char* const end = ::strptime(word.c_str(), form.data(), &time);
+  for (const char* const form : {"%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d"}) {
+    std::tm local{};
+    local.tm_isdst = -1;
+    if (const char* const end = ::strptime(word.c_str(), form, &local);
         end == word.c_str() + word.size()) {
-      const int day = time.tm_mday;
-      const long offset = time.tm_gmtoff;
-      const std::time_t seconds = form == kWithZone ? ::timegm(&time) - offset : std::mktime(&time);
-      if (time.tm_mday == day) {  // not February 31
+      const int day = local.tm_mday;
+      const std::time_t seconds = std::mktime(&local);
+      if (local.tm_mday == day) {  // not February 31
         return seconds * kMicroseconds;
       }
     }

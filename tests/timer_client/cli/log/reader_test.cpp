@@ -361,7 +361,14 @@ TEST_CASE("times are read as records have them, and nothing else is") {
   CHECK(parse_since("10m", 1'000'000'000) == 400'000'000);
   CHECK(parse_since("1970-01-01T00:00:01Z", 0) == 1'000'000);
   CHECK(parse_since("2026-11-21T03:15:53-00:30", 0) == 1795232753'000'000);
-  CHECK_FALSE(parse_since("2026-02-31T00:00:00+01:00", 0));
+  CHECK(parse_since("2026-11-21T04:15:53.1+01:00", 0) == 1795230953'100'000);
+  CHECK(parse_since("2026-11-21 04:15:53+01:00", 0) == 1795230953'000'000);
+  CHECK(parse_since("2026-11-21 03:15:53.1Z", 0) == 1795230953'100'000);
+  for (const char* text : {"2026-02-31T00:00:00+01:00", "2026-11-21T04:15:53.+01:00",
+                           "2026-11-21T04:15:53+", "2026-11-21T04:15:53+01:00x"}) {
+    CAPTURE(text);
+    CHECK_FALSE(parse_since(text, 0));
+  }
   REQUIRE_FALSE(parse_since("yesterday", 0));
   CHECK(parse_since("yesterday", 0).error().message.starts_with("'yesterday' is no time"));
 }
