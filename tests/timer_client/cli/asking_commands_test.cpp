@@ -207,6 +207,12 @@ TEST_CASE("each answer is printed, and has an exit code") {
       CHECK(asked.name == "epoch");
     }
   }
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"dump", "--all", "--rank", "1"},
+                                             {"dump", "--rank", "1", "--pid", "2"},
+                                             {"dump", "--all", "--pid", "2"}}) {
+    CHECK(run_command(words).errors == "expected one of --rank, --pid and --all");
+  }
 }
 
 TEST_CASE("without a server or an answer a request ends with one line and an exit code") {
