@@ -231,10 +231,13 @@ class Expiry {
   }
 
   void add_evidence(Page& page) const {
+    const Record* own = find("evidence");
+    own = own != nullptr ? own : find("warned");
+    const std::string_view line = own != nullptr       ? own->line
+                                  : worker_ != nullptr ? worker_->evidence
+                                                       : std::string_view();
     dom::parser parser;
-    const auto evidence = worker_ != nullptr && !worker_->evidence.empty()
-                              ? parse_record(parser, worker_->evidence)
-                              : std::nullopt;
+    const auto evidence = line.empty() ? std::nullopt : parse_record(parser, line);
     if (!evidence) {
       page.heading("Evidence");
       page.item(2, "There is no evidence record: gathering was off, or the server ended first.");

@@ -83,9 +83,13 @@ class IncidentBuilder {
       }
     } else if (Worker* const worker = worker_of(host->second, record.pid)) {
       const bool is_ours = expiries_.contains({machine, std::string(record.id)});
-      if ((record.event == "peer_evidence" && is_of_incident && worker->evidence.empty()) ||
-          (is_ours && (record.event == "evidence" || record.event == "warned"))) {
+      if (record.event == "peer_evidence" && is_of_incident && worker->evidence.empty()) {
         worker->evidence = record.line;
+      } else if (is_ours && (record.event == "evidence" || record.event == "warned")) {
+        // The stacks of the expiry that is shown, else those of the worker's first one.
+        const bool is_first = has_own_evidence_.insert(worker).second;
+        const bool is_shown = machine == incident_.shown.machine && record.id == incident_.shown.id;
+        worker->evidence = is_first || is_shown ? record.line : worker->evidence;
       }
       take_of_worker(record, *worker, at_s, is_ours);
     }
@@ -324,6 +328,7 @@ class IncidentBuilder {
   std::set<std::pair<std::string, std::string>> incidents_;  // machine and id
   std::set<std::pair<std::string, std::string>> expiries_;
   std::map<HostAndPid, std::size_t> index_;
+  std::set<const Worker*> has_own_evidence_;  // workers stay in place until all records are taken
 };
 
 }  // namespace
