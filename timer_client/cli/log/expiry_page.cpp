@@ -108,7 +108,17 @@ class Expiry {
     }
     verdict_ = find("expired");
     is_of_warning_ = find("warned") != nullptr;
+    const auto has_scopes = [](const Record& record) {
+      return !objects_at(record.fields, "open_scopes").empty();
+    };
+    scopes_line_ = verdict_ != nullptr && has_scopes(*verdict_) ? verdict_->line : "";
     records.each([&](const Record& record) {
+      if (verdict_ != nullptr && scopes_line_.empty() && record.event == "expired" &&
+          !record.incident.empty() && record.incident == verdict_->incident &&
+          record.pid == verdict_->pid && machine_of(record) == machine_of(*verdict_) &&
+          has_scopes(record)) {
+        scopes_line_ = record.line;
+      }
       const Integer status = record.integer("command_status");
       if (status && record.event == "server_stopped" && !own_.empty() &&
           machine_of(record) == machine_of(base()) &&
@@ -216,17 +226,26 @@ class Expiry {
     add_fields(page, base().fields, {std::begin(kShownElsewhere), std::end(kShownElsewhere)});
   }
 
+  // Adds the scopes that the worker had open at the verdict.
   void add_open_scopes(Page& page) const {
-    bool has_heading = false;
-    for (const Scope& scope : worker_ != nullptr ? worker_->scopes : std::vector<Scope>{}) {
-      if (scope.kind != Scope::Kind::kEnded) {
-        if (!std::exchange(has_heading, true)) {
-          page.heading("Open scopes of the worker");
-        }
-        page.field(
-            backquoted(scope.name),
-            joined({times_text(scope), scope.kind == Scope::Kind::kExpired ? "expired" : ""}));
-      }
+    dom::parser parser;
+    const auto verdict = scopes_line_.empty() ? std::nullopt : parse_record(parser, scopes_line_);
+    if (!verdict) {
+      return;
+    }
+    page.heading("Open scopes of the worker");
+    for (const dom::object each : objects_at(verdict->fields, "open_scopes")) {
+      const double elapsed_s = number_at(each, "elapsed_s").value_or(0);
+      Scope scope{.end_s = elapsed_s,
+                  .known_s = elapsed_s,
+                  .name = text_at(each, "scope"),
+                  .timeout_s = number_at(each, "timeout_s"),
+                  .kind = Scope::Kind::kOpen};
+      scope.is_paused =
+          each.at_key("paused").get(scope.is_paused) == simdjson::SUCCESS && scope.is_paused;
+      page.field(backquoted(scope.name),
+                 joined({times_text(scope),
+                         number_at(each, "remaining_s").value_or(1) > 0 ? "" : "expired"}));
     }
   }
 
@@ -299,6 +318,9 @@ class Expiry {
   const Incident& incident_;
   std::deque<ParsedRecord> own_;     // the records of this expiry
   const Record* verdict_ = nullptr;  // the `expired` record of own_
+  // The `expired` record with the open scopes: where several scopes of the worker expired together,
+  // only the first one's has them.
+  std::string_view scopes_line_;
   bool is_of_warning_ = false;
   const Worker* worker_ = nullptr;  // the one that expired
   std::string end_of_command_;      // how COMMAND of its server ended; empty: it had none, or runs
