@@ -292,7 +292,8 @@ class Expiry {
         static_cast<double>(incident_.shown.time_us.value_or(incident_.zero_us) -
                             incident_.zero_us) /
         1e6;
-    page.heading("Timeline (times after the verdict)");
+    page.heading(verdict_ != nullptr ? "Timeline (times after the verdict)"
+                                     : "Timeline (times after the first record)");
     for (const Moment& moment : worker_->moments) {
       const double after_s = moment.at_s - verdict_s;
       page.field((after_s < 0 ? "-" : "+") + seconds_text(std::abs(after_s)), moment.text);

@@ -67,6 +67,7 @@ std::string html_page(const Incident& incident, const std::string& page) {
   return filled_page(
       {{"title", html_text(headline, kNameCharacters)},
        {"headline", html_text(headline, kHeadlineCharacters)},
+       {"zero", incident.expired.empty() ? "record" : "verdict"},
        {"picture", picture_of(incident)},
        {"page", html_lines(std::string_view(page).substr(std::min(end + 2, page.size())))},
        {"rows", table_rows(incident)}});
