@@ -194,11 +194,14 @@ class Expiry {
                                : "and no record says how it ended";
   }
 
-  // Returns a sentence that names the odd one out; empty: there is none, or this worker is the odd
-  // one.
+  // Returns a sentence that names the odd one out; empty: there is none, this worker is the odd
+  // one, or it is not known where this one was.
   [[nodiscard]] std::string whom_it_may_have_waited_for() const {
-    if (is_of_warning_ || !incident_.has_odd_group() ||
-        is_among(incident_.groups[0].workers, incident_.shown.worker)) {
+    const auto group = std::ranges::find_if(incident_.groups, [&](const ScopeGroup& one) {
+      return is_among(one.workers, incident_.shown.worker);
+    });
+    if (is_of_warning_ || !incident_.has_odd_group() || group == incident_.groups.begin() ||
+        group == incident_.groups.end()) {
       return {};
     }
     const ScopeGroup& odd = incident_.groups[0];
