@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -53,10 +55,14 @@ constexpr std::string_view kShownElsewhere[] = {"schema",
                                                 "acquired_mono_ns",
                                                 "deadline_mono_ns"};
 
-// Adds the output of an evidence command, all of it if it is `whole`.
-void add_command_output(Page& page, const std::string& host, const Record& command, bool is_whole) {
+// Adds the output of an evidence command, all of it if it is `whole`. Its heading names the host
+// and the incident unless they are empty.
+void add_command_output(Page& page, const std::string& host, std::string_view incident,
+                        const Record& command, bool is_whole) {
   const std::string name =
-      joined({"Evidence command", command.text("drop_in"), host.empty() ? "" : "on " + host}, " ");
+      joined({"Evidence command", command.text("drop_in"), host.empty() ? "" : "on " + host,
+              incident.empty() ? "" : fmt::format("of {}", incident)},
+             " ");
   page.heading(cut_text(fmt::format("{} ({})", name, command_end_text(command)), kPageWidth));
   const std::string text = command.text("output");
   const std::string_view most = is_whole ? text : prefix_of_width(text, kOutputCharactersShown);
@@ -142,13 +148,7 @@ class Expiry {
     add_ranks_at_expiry(page, incident_);
     add_merged_stacks(page, incident_);
     add_evidence(page);
-    dom::parser parser;
-    for (const auto& [host, line] : incident_.outputs) {
-      const auto command = parse_record(parser, line);
-      if (command && (style.has_all_outputs || host == incident_.shown.worker.host)) {
-        add_command_output(page, host, *command, style.has_all_outputs);
-      }
-    }
+    add_command_outputs(page, style.has_all_outputs);
     add_timeline(page);
     add_outcome(page);
     return std::move(page).text();
@@ -249,6 +249,28 @@ class Expiry {
       page.field(backquoted(scope.name),
                  joined({times_text(scope),
                          number_at(each, "remaining_s").value_or(1) > 0 ? "" : "expired"}));
+    }
+  }
+
+  // Adds the outputs of the incident that is shown, or those of all incidents of the hang.
+  void add_command_outputs(Page& page, bool has_all) const {
+    dom::parser parser;
+    std::map<std::string_view, std::set<std::string>> incidents;  // by host
+    for (const auto& [host, line] : incident_.outputs) {
+      if (const auto command = parse_record(parser, line)) {
+        incidents[host].emplace(command->incident);
+      }
+    }
+    const ExpiredWorker& shown = incident_.shown;
+    for (const auto& [host, line] : incident_.outputs) {
+      const auto command = parse_record(parser, line);
+      if (command &&
+          (has_all || (host == shown.worker.host &&
+                       (command->incident == shown.incident || command->id == shown.id)))) {
+        add_command_output(page, host,
+                           has_all && incidents[host].size() > 1 ? command->incident : "", *command,
+                           has_all);
+      }
     }
   }
 
