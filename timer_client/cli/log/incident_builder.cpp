@@ -27,6 +27,8 @@ constexpr double kLongestScopeS = 1e9;  // 30 years: what is longer is no durati
 // Records of the incident are no further from its verdict.
 constexpr double kSpanS = kIncidentSpanUs / 1e6;
 constexpr std::size_t kPidsNamed = 8;
+constexpr double kSameExitS = 1;  // records of one exit
+constexpr std::string_view kExitedInside = "exited inside ";
 
 // A host, as pages name it, and a pid.
 using HostAndPid = std::pair<std::string, std::int64_t>;
@@ -96,6 +98,7 @@ class IncidentBuilder {
   }
 
   void finish() {
+    add_ends();
     for (Worker& worker : incident_.workers) {
       // Warnings are kept from further back than the other records, for scopes that are open long.
       Number begin_s;
@@ -136,13 +139,23 @@ class IncidentBuilder {
     } else if (record.event == "deferred") {
       take_deferred(record, worker, at_s);
     } else if (record.event == "left_open") {  // one record for each scope
-      add_open_scope(worker, record.fields, at_s);
-      take_end(worker, at_s, "exited inside " + backquoted(record.scope));
+      take_left_open(record, worker, at_s);
     } else if (record.event == "worker_ended") {
-      take_end(worker, at_s, "ended");
+      ends_.insert_or_assign(&worker, at_s);
     } else if (is_ours) {
       worker.moments.push_back({at_s, Moment::Kind::kOther,
                                 joined({with_spaces(record.event), in_few_words(record)}, ": ")});
+    }
+  }
+
+  // Adds the ends of workers whose death no other record tells. The record of the end of a killed
+  // worker may come before that of its death.
+  void add_ends() {
+    for (const auto& [worker, at_s] : ends_) {
+      if (std::ranges::find(worker->moments, Moment::Kind::kDeath, &Moment::kind) ==
+          worker->moments.end()) {
+        take_end(*worker, at_s, "ended");
+      }
     }
   }
 
@@ -300,11 +313,30 @@ class IncidentBuilder {
     worker.moments.push_back({at_s, Moment::Kind::kWarning, "deferred: " + in_few_words(record)});
   }
 
+  // Takes one of the records of an exit, which has one for each open scope.
+  static void take_left_open(const Record& record, Worker& worker, double at_s) {
+    add_open_scope(worker, record.fields, at_s);
+    const std::string scope = backquoted(record.scope);
+    const auto exit = std::ranges::find_if(worker.moments, [&](const Moment& moment) {
+      return moment.text.starts_with(kExitedInside) && at_s - moment.at_s <= kSameExitS;
+    });
+    if (exit == worker.moments.end()) {
+      worker.moments.push_back({at_s, Moment::Kind::kDeath, std::string(kExitedInside) + scope});
+    } else if (exit->text.find(scope) == std::string::npos) {
+      exit->text += ", " + scope;
+    }
+    end_scopes(worker, at_s);
+  }
+
+  static void take_end(Worker& worker, double at_s, std::string text) {
+    worker.moments.push_back({at_s, Moment::Kind::kDeath, std::move(text)});
+    end_scopes(worker, at_s);
+  }
+
   // Ends the scopes of a worker that has ended; some of them may have ended before. A scope that
   // expired was open until then, unless its worker was spared: else there would be a record of its
   // release.
-  static void take_end(Worker& worker, double at_s, std::string text) {
-    worker.moments.push_back({at_s, Moment::Kind::kDeath, std::move(text)});
+  static void end_scopes(Worker& worker, double at_s) {
     for (Scope& entry : worker.scopes) {
       if (entry.kind != Scope::Kind::kEnded) {
         entry.end_s = std::min(entry.end_s, at_s);
@@ -328,7 +360,9 @@ class IncidentBuilder {
   std::set<std::pair<std::string, std::string>> incidents_;  // machine and id
   std::set<std::pair<std::string, std::string>> expiries_;
   std::map<HostAndPid, std::size_t> index_;
-  std::set<const Worker*> has_own_evidence_;  // workers stay in place until all records are taken
+  // Workers stay in place until finish() sorts them.
+  std::set<const Worker*> has_own_evidence_;
+  std::map<Worker*, double> ends_;
 };
 
 }  // namespace
