@@ -58,9 +58,9 @@ std::string expiry_text(const Incident& incident, const ExpiredWorker& one) {
 void add_groups(Page& page, const Incident& incident) {
   std::size_t shown = 0;
   std::size_t workers = 0;  // in the groups that are left out
+  const ScopeGroup* const largest = incident.groups.empty() ? nullptr : &incident.largest_group();
   for (const ScopeGroup& group : incident.groups) {
-    if (incident.groups.size() <= kGroupsShown || shown + 1 < kGroupsShown ||
-        &group == &incident.largest_group()) {
+    if (incident.groups.size() <= kGroupsShown || shown + 1 < kGroupsShown || &group == largest) {
       ++shown;
       page.item(2, group_text(incident, group));
     } else {
