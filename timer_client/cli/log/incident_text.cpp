@@ -2,7 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "common/text.hpp"
@@ -15,7 +19,8 @@ namespace {
 
 // So much fits on a screen.
 constexpr std::size_t kGroupsShown = 8;  // the largest is among them
-constexpr std::size_t kExpiriesNamed = 8;
+constexpr std::size_t kWorkersNamed = 8;
+constexpr std::size_t kScopesNamed = 4;  // of one worker
 constexpr std::size_t kHostsNamed = 8;
 constexpr std::size_t kRangesListed = 16;  // every second rank of many would fill the page
 // Times that differ by less are printed as one.
@@ -47,11 +52,34 @@ std::string group_text(const Incident& incident, const ScopeGroup& group) {
                           : "the odd ones out"});
 }
 
-// Returns "rank 2 (pid 12, t), in `load` (a-3), this one". Two hosts may have one id.
-std::string expiry_text(const Incident& incident, const ExpiredWorker& one) {
-  const bool is_shown = one.machine == incident.shown.machine && one.id == incident.shown.id;
-  return joined({worker_text(one.worker), fmt::format("{} ({})", in_scope(one.scope), one.id),
-                 is_shown ? "this one" : ""});
+// The expiries of one worker, which expires once for each scope that is over its time.
+using Expiries = std::vector<const ExpiredWorker*>;
+
+// Returns those of all workers, the first to expire first.
+std::vector<Expiries> by_worker(const Incident& incident) {
+  std::map<std::tuple<std::string_view, Integer, Integer>, std::size_t> known;
+  std::vector<Expiries> workers;
+  for (const ExpiredWorker& one : incident.expired) {
+    const auto [at, is_new] =
+        known.try_emplace({one.machine, one.worker.pid, one.worker.rank}, workers.size());
+    if (is_new) {
+      workers.emplace_back();
+    }
+    workers[at->second].push_back(&one);
+  }
+  return workers;
+}
+
+// Returns "rank 2 (pid 12, t), in `load` (a-3), this one, in `step` (a-4)". Two hosts may have one
+// id.
+std::string expiries_text(const Incident& incident, const Expiries& expiries) {
+  std::vector<std::string> scopes;
+  for (const ExpiredWorker* const one : expiries) {
+    const bool is_shown = one->machine == incident.shown.machine && one->id == incident.shown.id;
+    scopes.push_back(
+        fmt::format("{} ({}){}", in_scope(one->scope), one->id, is_shown ? ", this one" : ""));
+  }
+  return joined({worker_text(expiries[0]->worker), listed(scopes, kScopesNamed)});
 }
 
 // Adds the groups, and what is not in them.
@@ -166,16 +194,16 @@ std::string times_text(const Scope& scope) {
 void add_ranks_at_expiry(Page& page, const Incident& incident) {
   page.heading("Ranks at time of expiry");
   add_groups(page, incident);
-  std::vector<std::string> later;
-  for (const ExpiredWorker& one : incident.expired) {
-    if (&one == incident.expired.data()) {
-      page.item(2, fmt::format("First to expire: {}.", expiry_text(incident, one)));
-    } else {
-      later.push_back(expiry_text(incident, one));
-    }
+  std::vector<std::string> texts;
+  for (const Expiries& expiries : by_worker(incident)) {
+    texts.push_back(expiries_text(incident, expiries));
   }
-  if (!later.empty()) {
-    page.item(2, fmt::format("Expired, too: {}.", listed(later, kExpiriesNamed, "; ")));
+  if (!texts.empty()) {
+    page.item(2, fmt::format("First to expire: {}.", texts[0]));
+    texts.erase(texts.begin());
+  }
+  if (!texts.empty()) {
+    page.item(2, fmt::format("Expired, too: {}.", listed(texts, kWorkersNamed, "; ")));
   }
   if (incident.machines > 1) {
     page.item(2,
