@@ -22,6 +22,8 @@ using client_messages::debug;
 constexpr Duration kLongestBackoff = std::chrono::minutes{1};
 constexpr int kMaxRetries = 1'000'000;
 
+thread_local RpcTimeout t_scoped_timeout;
+
 void check(const RendezvousOptions& options) {
   check_timeout("the timeout of rendezvous()", options.timeout.value());
   if (options.world < 1) {
@@ -89,8 +91,18 @@ std::string members_text(const std::vector<RendezvousResult::Member>& members) {
   return listed(words, kMaxNamed);
 }
 
+RpcTimeout checked(RpcTimeout timeout) {
+  if (timeout) {
+    check_timeout("the RPC timeout", timeout->value());
+  }
+  return timeout;
+}
+
 // Returns the answer if it is "done", and throws the error that it is otherwise.
-Answer ask_until_done(const wire::Question& asked, const Asking& how) {
+Answer ask_until_done(const wire::Question& asked, Asking how, RpcTimeout timeout) {
+  if (const RpcTimeout set = checked(timeout) ? timeout : t_scoped_timeout) {
+    how.patience = set->value();
+  }
   Answer answer = ask(asked, how);
   if (answer.kind == "done") {
     return answer;
@@ -126,15 +138,19 @@ RendezvousTimeoutError rendezvous_timeout_in(const Answer& answer, const std::st
   return error;
 }
 
+ScopedRpcTimeout::ScopedRpcTimeout(RpcTimeout timeout)
+    : outer_(std::exchange(t_scoped_timeout, checked(timeout))) {}
+
+ScopedRpcTimeout::~ScopedRpcTimeout() {
+  t_scoped_timeout = outer_;
+}
+
 AdminClient::AdminClient(const AdminOptions& options) {
   if (const Status level = client_messages::take_level_of_environment(); !level) {
     client_messages::notice("{}", level.error().message);
   }
-  if (options.rpc_timeout) {
-    check_timeout("the RPC timeout", options.rpc_timeout->value());
-  }
-  const auto patience = options.rpc_timeout ? Result<Duration>(options.rpc_timeout->value())
-                                            : rpc_timeout_of_environment();
+  const RpcTimeout given = checked(options.rpc_timeout);
+  const auto patience = given ? Result<Duration>(given->value()) : rpc_timeout_of_environment();
   if (!patience) {
     throw InvalidArgument(patience.error().message);
   }
@@ -143,12 +159,12 @@ AdminClient::AdminClient(const AdminOptions& options) {
                                                .while_waiting = options.while_waiting});
 }
 
-void AdminClient::ping() const {
-  (void)ask_until_done({.request = "ping"}, *how_);
+void AdminClient::ping(RpcTimeout timeout) const {
+  (void)ask_until_done({.request = "ping"}, *how_, timeout);
 }
 
-ServerStatus AdminClient::status() const {
-  const Answer answer = ask_until_done({.request = "status"}, *how_);
+ServerStatus AdminClient::status(RpcTimeout timeout) const {
+  const Answer answer = ask_until_done({.request = "status"}, *how_, timeout);
   return {.server_pid = pid_at(answer.fields, "server_pid"),
           .server_version = text_at(answer.fields, "server_version"),
           .announcement = text_at(answer.fields, "announcement"),
@@ -158,18 +174,19 @@ ServerStatus AdminClient::status() const {
           .json = answer.text};
 }
 
-std::int64_t AdminClient::drain(bool on) const {
-  const Answer answer = ask_until_done({.request = "drain", .off = !on}, *how_);
+std::int64_t AdminClient::drain(bool on, RpcTimeout timeout) const {
+  const Answer answer = ask_until_done({.request = "drain", .off = !on}, *how_, timeout);
   return count_at(answer.fields, "open_scope_count");
 }
 
-std::int64_t AdminClient::shutdown(ShutdownMode mode, Timeout wait) const {
+std::int64_t AdminClient::shutdown(ShutdownMode mode, Timeout wait, RpcTimeout timeout) const {
   check_timeout("the timeout of shutdown()", wait.value());
-  const Answer answer = ask_until_done(shutdown_question(mode, wait.value()), *how_);
+  const Answer answer = ask_until_done(shutdown_question(mode, wait.value()), *how_, timeout);
   return count_at(answer.fields, "open_scope_count");
 }
 
-RendezvousResult AdminClient::rendezvous(const RendezvousOptions& options) const {
+RendezvousResult AdminClient::rendezvous(const RendezvousOptions& options,
+                                         RpcTimeout timeout) const {
   check(options);
   const std::string& name = options.name;
   const wire::Question asked{.request = "rendezvous",
@@ -182,7 +199,7 @@ RendezvousResult AdminClient::rendezvous(const RendezvousOptions& options) const
     try {
       debug("rendezvous '{}': rank {} of {} joins, for {}", name, options.rank, options.world,
             duration_text(options.timeout.value()));
-      const Answer answer = ask_until_done(asked, *how_);
+      const Answer answer = ask_until_done(asked, *how_, timeout);
       RendezvousResult met{integer_at(answer.fields, "round").value_or(0),
                            members_in(answer.fields)};
       debug("rendezvous '{}': round {} is full: {}", name, met.round, members_text(met.joined));

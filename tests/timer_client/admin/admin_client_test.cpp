@@ -8,8 +8,10 @@
 #include <cmath>
 #include <filetimer/admin.hpp>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <stdexcept>
+#include <thread>
 #include <type_traits>
 
 #include "tests/support/variable.hpp"
@@ -228,6 +230,29 @@ TEST_CASE("the timeout of a client precedes that of the environment") {
     CHECK_THROWS_AS(client_of(server, Seconds(seconds)), InvalidArgument);
   }
   CHECK_FALSE(std::is_constructible_v<std::optional<Timeout>, int>);
+}
+
+TEST_CASE("a call's timeout precedes the thread's, and that one the client's") {
+  const testing::TempFolder folder;
+  AnsweringServer server(folder.path(), R"({"answer":"done"})");
+  const AdminClient client = client_of(server, 50s);
+  const auto sent_timeout_of = [&](const RpcTimeout& timeout) {
+    client.ping(timeout);
+    return server.asked().back().wait_s;
+  };
+  {
+    const ScopedRpcTimeout outer(40s);
+    {
+      const ScopedRpcTimeout inner(std::chrono::hours::max());
+      CHECK(sent_timeout_of({}) == std::numeric_limits<double>::infinity());
+      CHECK(sent_timeout_of(30s) == 30);
+      std::thread([&] { CHECK(sent_timeout_of({}) == 50); }).join();
+    }
+    CHECK(sent_timeout_of({}) == 40);
+  }
+  CHECK(sent_timeout_of({}) == 50);
+  CHECK_THROWS_AS(client.ping(-1s), InvalidArgument);
+  CHECK_THROWS_AS((void)ScopedRpcTimeout{0s}, InvalidArgument);
 }
 
 TEST_CASE("wrong values are refused before a request is sent") {

@@ -14,8 +14,9 @@
 //   InvalidArgument    an argument is wrong, or the server rejects the request as malformed
 //   TimerError         there is no connection to the server, or the answer cannot be read
 //
-// The RPC timeout is AdminOptions::rpc_timeout, else $FILETIMER_RPC_TIMEOUT ("500ms", "30s",
-// "inf"), else 60 s. The server grants at most its --max-wait.
+// The RPC timeout is the first of these that is set: the argument of the call, the ScopedRpcTimeout
+// of the calling thread, AdminOptions::rpc_timeout, $FILETIMER_RPC_TIMEOUT ("500ms", "30s", "inf");
+// else 60 s. The server grants at most its --max-wait.
 //
 // Threads: all members may be called from several threads at a time.
 // Signal handlers: no member may be called in one. A signal that the calling thread handles does
@@ -83,6 +84,32 @@ class ServerBusy : public TimerError {
   std::vector<OpenScope> open_scopes;  // at most 64 of them
 };
 
+// --- timeouts ---
+
+// How long a call waits for the server's answer, in addition to the wait that the server grants:
+// over zero, at most about 31 years, or max() for no limit. A function throws InvalidArgument for
+// any other. Not set: see the head of this file.
+//
+//   admin.ping(500ms);
+using RpcTimeout = std::optional<Timeout>;
+
+// Sets the RPC timeout of all requests that this thread makes while the object lives. Objects nest:
+// the inner one counts, and the outer one again after it.
+//
+//   const filetimer::ScopedRpcTimeout patience(5s);
+class [[nodiscard]] ScopedRpcTimeout {
+ public:
+  // Sets the timeout of this thread. Throws InvalidArgument.
+  explicit ScopedRpcTimeout(RpcTimeout timeout);
+  ScopedRpcTimeout(const ScopedRpcTimeout&) = delete;
+  ScopedRpcTimeout& operator=(const ScopedRpcTimeout&) = delete;
+  // Sets the outer timeout again. Must run in the thread that made the object.
+  ~ScopedRpcTimeout();
+
+ private:
+  RpcTimeout outer_;
+};
+
 // --- requests and results ---
 
 // What most callers want to know of the answer to status(); `json` has the rest.
@@ -130,9 +157,7 @@ struct RendezvousResult {
 struct AdminOptions {
   // The runtime directory; empty: $FILETIMER_DIR, then the default directory.
   std::string dir{};
-  // How long a call waits for the server's answer, in addition to the wait that the server grants:
-  // over zero, at most about 31 years, or max() for no limit. Not set: see the head of this file.
-  std::optional<Timeout> rpc_timeout{};
+  RpcTimeout rpc_timeout{};
   // Called in the calling thread before each wait, so at least every quarter of a second, and right
   // after a signal that the thread handles. An exception that it throws withdraws the request and
   // leaves the call; a shutdown that the server has granted continues. Null: no function is called.
@@ -152,20 +177,20 @@ class AdminClient {
   ~AdminClient() = default;
 
   // Returns when the server has answered.
-  void ping() const;
+  void ping(RpcTimeout timeout = {}) const;
   // Returns what the server watches.
-  [[nodiscard]] ServerStatus status() const;
+  [[nodiscard]] ServerStatus status(RpcTimeout timeout = {}) const;
   // Has the server refuse new scopes; open scopes stay watched. `on` false ends the drain, and
   // withdraws a shutdown that waits. Returns how many scopes are open.
-  std::int64_t drain(bool on = true) const;
+  std::int64_t drain(bool on = true, RpcTimeout timeout = {}) const;
   // Ends the server, and returns when it has ended: how many scopes were open then. `wait`: the
   // longest time that `mode` waits; over zero, or max(). Throws ServerBusy if the server stays
   // because a scope is open or a worker runs.
   std::int64_t shutdown(ShutdownMode mode = ShutdownMode::kGraceful,
-                        Timeout wait = std::chrono::seconds{30}) const;
+                        Timeout wait = std::chrono::seconds{30}, RpcTimeout timeout = {}) const;
   // Waits until all ranks have joined. Throws RendezvousTimeoutError if they have not joined in
   // time. It opens no scope: the timeout alone bounds the wait.
-  RendezvousResult rendezvous(const RendezvousOptions& options) const;
+  RendezvousResult rendezvous(const RendezvousOptions& options, RpcTimeout timeout = {}) const;
 
  private:
   std::shared_ptr<const Asking> how_;
