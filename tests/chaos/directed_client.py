@@ -211,7 +211,7 @@ def paused_region_after_the_directory_was_made_again(world):
     worker.do("open", key="before", timeout_ms=60_000)
     worker.do("release", key="before")
     server.kill()
-    world.files("the runtime directory was removed")
+    world.files("the runtime directory was removed", removes_pages=True)
     shutil.rmtree(world.dir)
     server.restart()
     time.sleep(LOOK_S)

@@ -193,7 +193,7 @@ def page_found_after_a_stop(world):
     """
     server = world.server("--evidence", "none", "--max-interval", "1s")
     worker = world.worker()
-    world.files("the directory is removed")
+    world.files("the directory is removed", removes_pages=True)
     shutil.rmtree(world.dir)
     time.sleep(0.4)
     worker.do("open", key="k", timeout_ms=400)
@@ -225,7 +225,7 @@ def removed_pipe_page(world):
     worker.do("open", key="k", timeout_ms=1500, via="pipe")
     page = world.dir / f"scopes/server/{worker.pid}"
     wait_until(page.exists, "the page")
-    world.files("a page of the server is removed")
+    world.files("a page of the server is removed", removes_pages=True)
     page.unlink()
     with contextlib.suppress(Bound):
         wait_until(page.exists, "the page is made again", 1)
@@ -240,7 +240,7 @@ def removed_page(world):
     worker.do("open", key="k", timeout_ms=2000)
     folder = world.dir / "scopes"
     world.wait_for_page()
-    world.files("a page is removed")
+    world.files("a page is removed", removes_pages=True)
     for page in folder.glob("*-*"):
         page.unlink()
 

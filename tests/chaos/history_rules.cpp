@@ -103,13 +103,6 @@ struct Scope {
   }
 };
 
-// Returns whether pages of workers were removed, maybe with the whole directory.
-bool is_removal_of_pages(const std::string& change) {
-  return change.ends_with("removed") &&
-         (change.find("page") != std::string::npos || change.find("/scopes") != std::string::npos ||
-          change.find("directory") != std::string::npos || change.ends_with("/run is removed"));
-}
-
 class HistoryJudge {
  public:
   HistoryJudge(const std::vector<JsonRecord>& lines, const std::vector<JsonRecord>& records,
@@ -201,8 +194,9 @@ class HistoryJudge {
   Ns several_rejected_at_ = -kNever;  // the last record of several, which names one of them
   std::vector<const JsonRecord*> excuses_;
   std::vector<Span> loads_;
-  std::vector<std::pair<Ns, std::string>> files_;  // what was done to them, and when
-  bool may_lack_records_ = false;                  // the log could not be written, or was removed
+  std::vector<std::string> files_;     // what was done to them
+  std::vector<Ns> removals_of_pages_;  // of workers
+  bool may_lack_records_ = false;      // the log could not be written, or was removed
   Ns history_end_ = 0;
   Ns prompt_ = kPrompt;
 };
@@ -257,7 +251,10 @@ void HistoryJudge::read_driver(const JsonRecord& line, const Call& call) {
   } else if (op == "prompt") {
     prompt_ = line.integer("ns");
   } else if (op == "files") {
-    files_.emplace_back(call.begin, line.text("what"));
+    files_.emplace_back(line.text("what"));
+    if (line.flag("removes_pages")) {
+      removals_of_pages_.push_back(call.begin);
+    }
   }
   may_lack_records_ = may_lack_records_ || op == "log_trouble";
   if (!line.has("subject")) {
@@ -412,8 +409,8 @@ void HistoryJudge::read_logs() {
   for (const auto& entry : processes_) {
     const Process& server = entry.second;
     const bool is_removed =
-        !server.log.empty() && std::ranges::any_of(files_, [&](const auto& change) {
-          return change.second.find(server.log) != std::string::npos;
+        !server.log.empty() && std::ranges::any_of(files_, [&](const auto& what) {
+          return what.find(server.log) != what.npos;
         });
     may_lack_records_ =
         may_lack_records_ || is_removed ||
@@ -559,11 +556,10 @@ void HistoryJudge::judge_scope(Scope& scope) {
     const Ns ready = entry.second.ready;
     // A page that is removed is known to the server that had it, until that one ends, and to a
     // later one once its worker has made it again.
-    const bool may_lack_page = std::ranges::any_of(files_, [&](const auto& change) {
-      return is_removal_of_pages(change.second) && first < change.first &&
-             change.first < worker.ended &&
+    const bool may_lack_page = std::ranges::any_of(removals_of_pages_, [&](Ns removed) {
+      return first < removed && removed < worker.ended &&
              (entry.second.alive_until < worker.ended ||
-              (change.first < ready && worker.ended < ready + kLook));
+              (removed < ready && worker.ended < ready + kLook));
     });
     return entry.second.role == "server" && ready < worker.ended && !was_halted && !may_lack_page &&
            (worker.calls.empty() || entry.second.alive_until > first + kLook);

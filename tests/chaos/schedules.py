@@ -428,7 +428,7 @@ class Run:
         path = {"page": self.page(), "directory": self.world.dir}.get(what, self.world.dir / what)
         if path is None or not path.exists():
             return
-        self.world.files(f"{path} is removed")
+        self.world.files(f"{path} is removed", removes_pages=what in ("page", "scopes", "directory"))
         if path.is_dir():
             self.removed_at = time.monotonic()
             shutil.rmtree(path, ignore_errors=True)

@@ -653,9 +653,9 @@ class World:
                     group.freeze(False)
                 self.history.end(call)
 
-    def files(self, what):
-        """Notes that files are about to be removed, cut or replaced."""
-        self.history.once("files", what=what)
+    def files(self, what, **facts):
+        """Notes that files are about to be removed, cut or replaced. removes_pages: those of workers."""
+        self.history.once("files", what=what, **facts)
 
     def excuse(self, promise, reason, **of):
         """Notes a stated exception of a promise. of: subject=..., key=..."""
