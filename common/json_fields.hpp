@@ -53,6 +53,12 @@ inline std::string text_at(simdjson::dom::object object, std::string_view key) {
   return object.at_key(key).get(value) == simdjson::SUCCESS ? as_text(value) : std::string();
 }
 
+// Returns whether the value under `key` is true.
+inline bool flag_at(simdjson::dom::object object, std::string_view key) {
+  bool is_set = false;
+  return object.at_key(key).get(is_set) == simdjson::SUCCESS && is_set;
+}
+
 // Returns a count: at least 0, and limited so that sums of a few counts do not overflow.
 inline std::int64_t count_at(simdjson::dom::object object, std::string_view key) {
   constexpr std::int64_t kMost = std::int64_t{1} << 50;

@@ -344,11 +344,6 @@ std::string open_scopes_text(const Obstacles& obstacles) {
   return listed(words, kMaxNamed, ", ", obstacles.open_scope_count);
 }
 
-bool is_draining(simdjson::dom::object answer) {
-  bool is_on = false;
-  return answer["draining"].get(is_on) == simdjson::SUCCESS && is_on;
-}
-
 pid_t pid_at(simdjson::dom::object object, std::string_view key) {
   return static_cast<pid_t>(integer_at(object, key).value_or(0));
 }

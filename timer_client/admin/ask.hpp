@@ -101,6 +101,5 @@ std::optional<int> rank_at(simdjson::dom::object object);
 int as_rank(std::int64_t number);
 // Returns a number of seconds.
 std::optional<Duration> duration_at(simdjson::dom::object object, std::string_view key);
-bool is_draining(simdjson::dom::object answer);
 
 }  // namespace filetimer

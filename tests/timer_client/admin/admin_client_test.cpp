@@ -9,7 +9,6 @@
 #include <filetimer/admin.hpp>
 #include <functional>
 #include <limits>
-#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <type_traits>
@@ -30,8 +29,7 @@ namespace {
 constexpr auto kShortTimeout = 20ms;
 const RendezvousOptions kTwoOfFour{.rank = 2, .world = 4, .timeout = 30s};
 
-AdminClient client_of(const AnsweringServer& server,
-                      std::optional<Timeout> timeout = testing::kBound) {
+AdminClient client_of(const AnsweringServer& server, RpcTimeout timeout = testing::kBound) {
   return AdminClient({.dir = server.dir(), .rpc_timeout = timeout});
 }
 
@@ -40,7 +38,7 @@ void say_nothing(const wire::Question& /*asked*/, Answers& answers) {
 }
 
 // Returns the timeout of a call in seconds: a ping sends it to the server as its wait.
-double sent_timeout(const AnsweringServer& server, std::optional<Timeout> timeout) {
+double sent_timeout(const AnsweringServer& server, RpcTimeout timeout) {
   client_of(server, timeout).ping();
   return server.asked().back().wait_s;
 }
@@ -229,7 +227,7 @@ TEST_CASE("the timeout of a client precedes that of the environment") {
     CAPTURE(seconds);
     CHECK_THROWS_AS(client_of(server, Seconds(seconds)), InvalidArgument);
   }
-  CHECK_FALSE(std::is_constructible_v<std::optional<Timeout>, int>);
+  CHECK_FALSE(std::is_constructible_v<RpcTimeout, int>);
 }
 
 TEST_CASE("a call's timeout precedes the thread's, and that one the client's") {

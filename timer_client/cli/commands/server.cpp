@@ -187,7 +187,7 @@ std::string summary_of(simdjson::dom::object answer) {
 }
 
 std::string drain_text(const Answer& answer, const Request& /*request*/) {
-  return is_draining(answer.fields)
+  return flag_at(answer.fields, "draining")
              ? fmt::format("draining: {} open, new scopes are not watched\n",
                            counted(count_at(answer.fields, "open_scope_count"), "scope"))
              : "not draining: new scopes are watched\n";

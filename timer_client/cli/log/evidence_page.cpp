@@ -170,9 +170,7 @@ void add_branch(Page& page, std::size_t indent, const Stacks& stacks, std::size_
 std::vector<std::string> python_frames_of_main_thread(dom::object evidence) {
   std::vector<std::string> frames;
   for (const dom::object thread : objects_at(evidence, "python_threads")) {
-    bool is_current = false;
-    is_current = thread.at_key("current").get(is_current) == simdjson::SUCCESS && is_current;
-    if (frames.empty() || is_current) {
+    if (frames.empty() || flag_at(thread, "current")) {
       frames = texts_at(thread, "frames");
     }
   }

@@ -239,13 +239,12 @@ class Expiry {
     page.heading("Open scopes of the worker");
     for (const dom::object each : objects_at(verdict->fields, "open_scopes")) {
       const double elapsed_s = number_at(each, "elapsed_s").value_or(0);
-      Scope scope{.end_s = elapsed_s,
-                  .known_s = elapsed_s,
-                  .name = text_at(each, "scope"),
-                  .timeout_s = number_at(each, "timeout_s"),
-                  .kind = Scope::Kind::kOpen};
-      scope.is_paused =
-          each.at_key("paused").get(scope.is_paused) == simdjson::SUCCESS && scope.is_paused;
+      const Scope scope{.end_s = elapsed_s,
+                        .known_s = elapsed_s,
+                        .name = text_at(each, "scope"),
+                        .timeout_s = number_at(each, "timeout_s"),
+                        .kind = Scope::Kind::kOpen,
+                        .is_paused = flag_at(each, "paused")};
       page.field(backquoted(scope.name),
                  joined({times_text(scope),
                          number_at(each, "remaining_s").value_or(1) > 0 ? "" : "expired"}));
@@ -255,21 +254,20 @@ class Expiry {
   // Adds the outputs of the incident that is shown, or those of all incidents of the hang.
   void add_command_outputs(Page& page, bool has_all) const {
     dom::parser parser;
-    std::map<std::string_view, std::set<std::string>> incidents;  // by host
-    for (const auto& [host, line] : incident_.outputs) {
-      if (const auto command = parse_record(parser, line)) {
-        incidents[host].emplace(command->incident);
-      }
+    std::map<std::string_view, std::set<std::string_view>> incidents;  // by host
+    for (const CommandOutput& output : incident_.outputs) {
+      incidents[output.host].insert(output.incident);
     }
     const ExpiredWorker& shown = incident_.shown;
-    for (const auto& [host, line] : incident_.outputs) {
-      const auto command = parse_record(parser, line);
-      if (command &&
-          (has_all || (host == shown.worker.host &&
-                       (command->incident == shown.incident || command->id == shown.id)))) {
-        add_command_output(page, host,
-                           has_all && incidents[host].size() > 1 ? command->incident : "", *command,
-                           has_all);
+    for (const CommandOutput& output : incident_.outputs) {
+      const bool is_wanted =
+          has_all || output.is_of_shown ||
+          (output.host == shown.worker.host && output.incident == shown.incident);
+      const auto command = is_wanted ? parse_record(parser, output.line) : std::nullopt;
+      if (command) {
+        add_command_output(page, output.host,
+                           has_all && incidents[output.host].size() > 1 ? output.incident : "",
+                           *command, has_all);
       }
     }
   }

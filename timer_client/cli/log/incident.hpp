@@ -66,6 +66,14 @@ struct ScopeGroup {
   std::vector<WorkerName> workers;
 };
 
+// The output of an evidence command.
+struct CommandOutput {
+  std::string host;
+  std::string incident;
+  bool is_of_shown = false;  // the command ran for the expiry that is shown
+  std::string_view line;     // the `evidence_command` record
+};
+
 // All times are in seconds after Incident::zero_us, by the clock of the worker's host.
 struct Scope {
   enum class Kind { kEnded, kOpen, kExpired };
@@ -110,15 +118,19 @@ struct Incident {
   std::vector<std::string> missing;  // hosts with expiries and without an incident record
   std::int64_t omitted_scopes = 0;   // for which a record had no room
   std::int64_t omitted_workers = 0;  // workers that a record only counts
-  bool may_be_two_jobs = false;      // two workers have one rank, and no record tells their jobs
+  bool may_be_two_jobs = false;      // two workers have one rank, and no record names their jobs
   // read_incident() adds these.
   // The odd workers come first, led by the worker of cause(), then the first to expire, then all
   // others, by host and rank.
   std::vector<Worker> workers;
-  std::vector<std::pair<std::string, std::string_view>> outputs;  // `evidence_command` by host
+  std::vector<CommandOutput> outputs;
   // The first verdict by the wall clock of its host. Without a verdict, the first record.
   std::int64_t zero_us = 0;
 
+  // Returns whether this is the expiry that is shown. Two hosts may have one id.
+  [[nodiscard]] bool is_shown(std::string_view machine, std::string_view id) const {
+    return machine == shown.machine && id == shown.id;
+  }
   // Returns whether the first group is few, while most are in one other place. False if it is not
   // known where the first to expire was, because that one may be the odd one.
   [[nodiscard]] bool has_odd_group() const;

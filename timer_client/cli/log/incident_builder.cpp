@@ -76,7 +76,8 @@ class IncidentBuilder {
       take_incident(record, host->second, at_s);
     } else if (record.event == "evidence_command" && is_of_incident &&
                (record.job_id == incident_.shown.job_id || record.text("drop_in").empty())) {
-      incident_.outputs.emplace_back(host->second, record.line);
+      incident_.outputs.push_back({host->second, std::string(record.incident),
+                                   incident_.is_shown(machine, record.id), record.line});
     } else if (record.event == "deferred" && !record.pid) {  // all deadlines of the server
       for (Worker& worker : incident_.workers) {
         if (worker.name.host == host->second) {
@@ -90,8 +91,8 @@ class IncidentBuilder {
       } else if (is_ours && (record.event == "evidence" || record.event == "warned")) {
         // The stacks of the expiry that is shown, else those of the worker's first one.
         const bool is_first = has_own_evidence_.insert(worker).second;
-        const bool is_shown = machine == incident_.shown.machine && record.id == incident_.shown.id;
-        worker->evidence = is_first || is_shown ? record.line : worker->evidence;
+        worker->evidence =
+            is_first || incident_.is_shown(machine, record.id) ? record.line : worker->evidence;
       }
       take_of_worker(record, *worker, at_s, is_ours);
     }
@@ -148,7 +149,7 @@ class IncidentBuilder {
     }
   }
 
-  // Adds the ends of workers whose death no other record tells. The record of the end of a killed
+  // Adds the ends of workers whose death is in no other record. The record of the end of a killed
   // worker may come before that of its death.
   void add_ends() {
     for (const auto& [worker, at_s] : ends_) {
@@ -212,8 +213,7 @@ class IncidentBuilder {
       entry.known_s =
           entry.kind == Scope::Kind::kExpired ? entry.known_s : std::max(entry.known_s, at_s);
       entry.timeout_s = number_at(scope, "timeout_s");
-      bool is_paused = false;
-      entry.is_paused = scope.at_key("paused").get(is_paused) == simdjson::SUCCESS && is_paused;
+      entry.is_paused = flag_at(scope, "paused");
     }
   }
 

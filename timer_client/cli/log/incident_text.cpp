@@ -70,14 +70,12 @@ std::vector<Expiries> by_worker(const Incident& incident) {
   return workers;
 }
 
-// Returns "rank 2 (pid 12, t), in `load` (a-3), this one, in `step` (a-4)". Two hosts may have one
-// id.
+// Returns "rank 2 (pid 12, t), in `load` (a-3), this one, in `step` (a-4)".
 std::string expiries_text(const Incident& incident, const Expiries& expiries) {
   std::vector<std::string> scopes;
   for (const ExpiredWorker* const one : expiries) {
-    const bool is_shown = one->machine == incident.shown.machine && one->id == incident.shown.id;
-    scopes.push_back(
-        fmt::format("{} ({}){}", in_scope(one->scope), one->id, is_shown ? ", this one" : ""));
+    scopes.push_back(fmt::format("{} ({}){}", in_scope(one->scope), one->id,
+                                 incident.is_shown(one->machine, one->id) ? ", this one" : ""));
   }
   return joined({worker_text(expiries[0]->worker), listed(scopes, kScopesNamed)});
 }
