@@ -236,14 +236,6 @@ TEST_CASE("with --evidence none no drop-in runs") {
   }
 }
 
-TEST_CASE("a folder of drop-ins that is not there is a usage error") {
-  const TempFolder temp;
-  const Finished finished =
-      run(temp, server_path(), {"--dir", temp.path("run"), "--evidence-dir", temp.path("missing")});
-  CHECK(finished.status == exited(2));
-  CHECK(contains(finished.err, "missing': expected a directory, or none"));
-}
-
 TEST_CASE("all ranks of the job dump before the one that hangs is killed") {
   const TempFolder temp;
   const DropIns drop_ins(temp);

@@ -67,23 +67,6 @@ TEST_CASE("the output of the evidence command is recorded before the signal is s
         std::string::npos);
 }
 
-TEST_CASE("workers that expire together have one evidence command") {
-  const TempFolder temp;
-  const Server server(temp, with_command("echo once"));
-  Worker one("block");
-  Worker other("block");
-  server.send(acquire_past(one.pid(), "load") + acquire_past(other.pid(), "load"));
-  CHECK(one.status() == killed_by(SIGKILL));
-  CHECK(other.status() == killed_by(SIGKILL));
-  server.wait_for("killed", one.pid());
-  const Record killed = server.wait_for("killed", other.pid());
-  CHECK(count_of(server, "evidence_command") == 1);
-  // Also the expiry whose id the record does not have.
-  const Finished shown = run_client(temp, server, {"show", killed.text("id")});
-  CHECK(shown.out.find("Evidence command (") != std::string::npos);
-  CHECK_FALSE(contains(server.err(), "--evidence-command for"));  // it went well
-}
-
 TEST_CASE("an evidence command that hangs is killed with all that it has started") {
   const TempFolder temp;
   const std::string pids = temp.path("pids");

@@ -101,17 +101,6 @@ TEST_CASE("a hook runs after a kill that spared the worker") {
   }
 }
 
-TEST_CASE("a hook that a signal ends is recorded with the signal") {
-  const TempFolder temp;
-  Server server(temp, {"--dry-run", "--on-expiry", "kill $$"});
-  Worker worker("block");
-  server.send(acquire_past(worker.pid(), "s"));
-  const Record hook = wait_for_hook(server, worker.pid());
-  CHECK(hook.text("result") == "signalled");
-  CHECK(hook.integer("signal") == SIGTERM);
-  CHECK_FALSE(hook.has("exit_status"));
-}
-
 TEST_CASE("hooks that hang delay neither kills nor, after a second signal, the server's stop") {
   const TempFolder temp;
   Server server(temp, {"--on-expiry", "exec sleep 1000"});
@@ -221,15 +210,6 @@ TEST_CASE("the hook of a kill that a dead server had begun is run by the next") 
   }
 }
 
-TEST_CASE("with a COMMAND that ends the hooks of its workers still run") {
-  const TempFolder temp;
-  const Finished finished = run_server(
-      temp, {"--dir", temp.path("run"), "--on-expiry", "sleep 0.2; echo > " + temp.path("ran"),
-             "--", worker_path(), "hang", "forward", "0.05"});
-  CHECK(finished.status == exited(128 + SIGKILL));
-  CHECK(exists(temp.path("ran")));
-}
-
 TEST_CASE("hooks are waited for after COMMAND's end, but not past the second SIGTERM") {
   const TempFolder temp;
   Server server(temp,
@@ -246,20 +226,6 @@ TEST_CASE("hooks are waited for after COMMAND's end, but not past the second SIG
   CHECK(server.process().is_alive());
   server.process().signal(SIGTERM);
   CHECK(server.process().status() == exited(128 + SIGKILL));
-}
-
-TEST_CASE("a hook that hangs keeps a server that stops for a while, and is killed then") {
-  const TempFolder temp;
-  const std::string hook =
-      fmt::format("echo $$ > {0}/new; mv {0}/new {0}/began; exec sleep 1000", temp.path());
-  Server server(temp, {"--on-expiry", hook});
-  Worker worker("block");
-  server.send(acquire_past(worker.pid(), "s"));
-  REQUIRE(wait_until([&] { return exists(temp.path("began")); }));
-  const HeldPid running(std::stoi(read_file(temp.path("began"))));
-  CHECK(server.stop() == exited(0));  // within the test's bound
-  CHECK(running.ends_within());
-  CHECK(server.wait_for("hook", worker.pid()).text("result") == "stopped");
 }
 
 TEST_CASE("a hook has the settings of the server's caller, and nothing of the server's is open") {

@@ -147,52 +147,7 @@ TEST_CASE("a process with a worker's recycled pid is a worker of its own") {
   }
 }
 
-TEST_CASE("a process that got a worker's pid while the server was stopped is a worker of its own") {
-  const TempFolder temp;
-  Server server(temp);
-  auto worker = std::make_unique<Worker>("block");
-  const pid_t pid = worker->pid();
-  server.send(acquire_far(pid, "old"));
-  server.barrier();
-  server.process().signal(SIGSTOP);
-  server.process().wait_until_stopped();
-  worker.reset();
-  const auto successor = child_with_pid(pid);
-  if (successor != nullptr) {
-    server.send(acquire_past(pid, "new"));
-  }
-  server.process().signal(SIGCONT);
-  if (successor == nullptr) {
-    FILETIMER_SKIP(kSkipped);
-  }
-  CHECK(successor->status() == killed_by(SIGKILL));
-  CHECK(server.wait_for("killed", pid).text("scope") == "new");
-  CHECK(server.wait_for("left_open", pid).text("scope") == "old");
-}
-
-TEST_CASE("a release by a process with a recycled pid does not change its predecessor's scopes") {
-  const TempFolder temp;
-  Server server(temp);
-  auto worker = std::make_unique<Worker>("block");
-  const pid_t pid = worker->pid();
-  server.send(acquire_far(pid, "s"));
-  server.barrier();
-  std::unique_ptr<Child> successor;
-  {
-    const Stopped stopped(server);
-    worker.reset();
-    successor = child_with_pid(pid);
-    if (successor == nullptr) {
-      FILETIMER_SKIP(kSkipped);
-    }
-    server.send(release(pid, "s"));
-  }
-  server.barrier();
-  CHECK(successor->is_alive());
-  CHECK(count(server.records(), "killed", pid) == 0);
-}
-
-// In the three tests below a server is killed, a worker ends, and its pid is reused before the next
+// In the tests below a server is killed, a worker ends, and its pid is reused before the next
 // server starts. With --max-timeout of 1 ms that server would judge an adopted scope at once.
 TEST_CASE("the next server does not take a process with a recycled pid for the owner of a page") {
   for (const bool has_start_time : {true, false}) {
@@ -308,17 +263,4 @@ TEST_CASE("a worker that changes its user after its acquire is still killed at i
   worker.let_go();
   CHECK(worker.line() == "changed");
   CHECK(worker.status() == killed_by(SIGKILL));
-}
-
-TEST_CASE("a worker that is a zombie has ended and is not killed") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("on-eof", {.args = {"0"}});
-  worker.let_go();
-  REQUIRE(worker.ends_within(kBound));  // and is not reaped before the end of the test
-  server.send(acquire_past(worker.pid(), "s"));
-  server.barrier();
-  CHECK(count(server.records(), "expired", worker.pid()) == 0);
-  CHECK(count(server.records(), "killed", worker.pid()) == 0);
-  CHECK(worker.status() == exited(0));
 }

@@ -4,9 +4,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <sys/ptrace.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 
@@ -15,7 +13,6 @@
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 #include "tests/support/kernel_stacks.hpp"
-#include "tests/support/skip.hpp"
 
 using namespace filetimer::testing;
 using filetimer::Instant;
@@ -64,57 +61,6 @@ std::int64_t mono_ns(const Record& record) {
   return record.integer("mono_ns");
 }
 
-// A cgroup that can be frozen, of the first kind that can be made on this machine.
-class Freezer {
- public:
-  Freezer() {
-    const std::string name = fmt::format("filetimer-test-{}", ::getpid());
-    for (const char* root :
-         {"/sys/fs/cgroup/freezer", "/sys/fs/cgroup/unified", "/sys/fs/cgroup"}) {
-      const std::string path = fmt::format("{}/{}", root, name);
-      if (::mkdir(path.c_str(), 0755) != 0) {
-        continue;
-      }
-      is_version1_ = exists(path + "/freezer.state");
-      if (is_version1_ || exists(path + "/cgroup.freeze")) {
-        path_ = path;
-        return;
-      }
-      ::rmdir(path.c_str());
-    }
-  }
-  ~Freezer() {
-    if (*this) {
-      thaw();
-      // Empty once its last process was reaped.
-      (void)wait_until([this] { return ::rmdir(path_.c_str()) == 0; }, 2s);
-    }
-  }
-  Freezer(const Freezer&) = delete;
-  Freezer& operator=(const Freezer&) = delete;
-
-  explicit operator bool() const { return !path_.empty(); }
-  // Frozen tasks of version 1 do not exit before they are thawed.
-  [[nodiscard]] bool holds_the_dying() const { return is_version1_; }
-  void freeze(pid_t pid) const {
-    write_file(path_ + "/cgroup.procs", std::to_string(pid));
-    write_file(state_file(), is_version1_ ? "FROZEN" : "1");
-    REQUIRE(wait_until([&] {
-      return is_version1_
-                 ? read_file(path_ + "/freezer.state") == "FROZEN\n"
-                 : read_file(path_ + "/cgroup.events").find("frozen 1") != std::string::npos;
-    }));
-  }
-  void thaw() const { write_file(state_file(), is_version1_ ? "THAWED" : "0"); }
-
- private:
-  [[nodiscard]] std::string state_file() const {
-    return path_ + (is_version1_ ? "/freezer.state" : "/cgroup.freeze");
-  }
-  std::string path_;
-  bool is_version1_ = false;
-};
-
 }  // namespace
 
 TEST_CASE("the deadline of a stopped worker is deferred, and it gets the time of its stop back") {
@@ -151,20 +97,6 @@ TEST_CASE("the deadline of a stopped worker is deferred, and it gets the time of
   }
 }
 
-TEST_CASE("with --stopped kill a stopped worker is killed at its deadline") {
-  for (const bool with_page : {false, true}) {
-    CAPTURE(with_page);
-    const TempFolder temp;
-    const Server server(temp, {"--stopped", "kill"});
-    const WatchedWorker watched(server, with_page);
-    watched.acquire_step(300ms);
-    watched.worker->signal(SIGSTOP);
-    CHECK(watched.worker->status() == killed_by(SIGKILL));
-    server.wait_for("killed", watched.worker->pid());
-    CHECK(count(server.records(), "deferred") == 0);
-  }
-}
-
 TEST_CASE("a worker under a debugger is not killed, and gets that time back after the detach") {
   const TempFolder temp;
   Server server(temp);
@@ -186,22 +118,6 @@ TEST_CASE("a worker under a debugger is not killed, and gets that time back afte
   CHECK(worker.status() == killed_by(SIGKILL));
   CHECK(mono_ns(server.wait_for("expired", worker.pid())) - let_go >= 200'000'000);
   CHECK(count(server.records(), "deferred", worker.pid()) == 1);
-}
-
-TEST_CASE("the deadline of a worker in a frozen cgroup is deferred") {
-  const Freezer freezer;
-  if (!freezer) {
-    FILETIMER_SKIP("no cgroup can be made here");
-  }
-  const TempFolder temp;
-  const Server server(temp);
-  const WatchedWorker watched(server, false);
-  freezer.freeze(watched.worker->pid());
-  watched.acquire_step(300ms);
-  CHECK(deferred(server, watched.worker->pid()).text("reason").starts_with("frozen by its cgroup"));
-  CHECK(watched.worker->is_alive());
-  freezer.thaw();
-  CHECK(watched.worker->status() == killed_by(SIGKILL));
 }
 
 TEST_CASE("a worker that survives SIGKILL is recorded as unkillable, with the reason") {
@@ -229,32 +145,21 @@ TEST_CASE("a worker that survives SIGKILL is recorded as unkillable, with the re
   server.send(acquire_past(worker.pid(), "again"));
   REQUIRE(wait_until([&] { return count(server.records(), "killed", worker.pid()) == 2; }));
   CHECK(contains(run_client(temp, server, {"status", "--json"}).out, "\"unkillable\":1,"));
+  const auto let_go = [&] {
+    REQUIRE(::ptrace(PTRACE_DETACH, worker.pid(), nullptr, nullptr) == 0);
+    CHECK(worker.status() == killed_by(SIGKILL));
+  };
+  SUBCASE("which dies before the server stops") {
+    let_go();
+    CHECK(server.stop() == exited(0));
+    return;
+  }
   CHECK(server.stop() == exited(8));
   const std::string series = fmt::format("{{dir=\"{}\"", server.dir());
   CHECK(contains(read_file(metrics), "filetimer_unkillable_workers" + series + "} 1\n"));
   CHECK(
       contains(read_file(metrics), "filetimer_unkillable_total" + series + ",scope=\"step\"} 1\n"));
-  REQUIRE(::ptrace(PTRACE_DETACH, worker.pid(), nullptr, nullptr) == 0);
-  CHECK(worker.status() == killed_by(SIGKILL));
-}
-
-TEST_CASE("the server does not exit with 8 if an unkillable worker dies before the stop") {
-  const Freezer freezer;
-  if (!freezer || !freezer.holds_the_dying()) {
-    FILETIMER_SKIP("no freezer of cgroups version 1 here");
-  }
-  const TempFolder temp;
-  Server server(temp, {"--stopped", "kill", "--kill-wait", "100ms"});
-  const WatchedWorker watched(server, false);
-  freezer.freeze(watched.worker->pid());
-  watched.acquire_step(300ms);
-  const Record killed = server.wait_for("killed", watched.worker->pid());
-  CHECK(killed.text("verdict") == "unkillable");
-  CHECK(killed.text("state") == "D");
-  CHECK(watched.worker->is_alive());
-  freezer.thaw();
-  CHECK(watched.worker->status() == killed_by(SIGKILL));
-  CHECK(server.stop() == exited(0));
+  let_go();
 }
 
 TEST_CASE("a server that was stopped past a deadline gives the time back, once") {

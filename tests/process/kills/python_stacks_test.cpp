@@ -111,26 +111,6 @@ TEST_CASE("the next server reads the stacks of a worker that an earlier one was 
   CHECK_FALSE(stacks_in(evidence).empty());
 }
 
-TEST_CASE("the record has all 16 threads of a Python worker, the main one first") {
-  const TempFolder temp;
-  const Server server(temp);
-  const auto worker = hung_worker(server, "hang_with_threads");
-  const Record evidence = evidence_of(server, *worker);
-  CAPTURE(evidence.line());
-  const auto stacks = stacks_in(evidence);
-  REQUIRE(stacks.size() > 1);
-  CHECK(has_function(stacks[0], "hang_in_lock"));
-  std::size_t threads = 0;
-  for (const auto thread : evidence.array("python_threads")) {
-    simdjson::dom::array others;
-    threads += 1 + (thread["same_stack"].get(others) == simdjson::SUCCESS ? others.size() : 0);
-  }
-  CHECK(threads == 16);
-  for (std::size_t i = 1; i < stacks.size(); ++i) {
-    CHECK(has_function(stacks[i], "wait_in_thread"));
-  }
-}
-
 TEST_CASE("the dump file is private, in a directory of the server, and removed with its page") {
   const TempFolder temp;
   const Server server(temp);
@@ -143,47 +123,6 @@ TEST_CASE("the dump file is private, in a directory of the server, and removed w
   evidence_of(server, *worker);
   CHECK(wait_until(
       [&] { return !exists(folder + "/py-1") && !exists(server.dir() + "/scopes/py-1"); }));
-}
-
-TEST_CASE("a dump signal that the worker does not catch is not sent, whatever its page says") {
-  const TempFolder temp;
-  const auto missing = [&](const std::vector<std::string>& signals) {
-    static int runs = 0;
-    std::string text;
-    // On a busy machine a thread may not stop within the helper's time; then another worker is
-    // tried.
-    constexpr int kTries = 5;
-    for (int tries = 1; tries <= kTries; ++tries) {
-      const Server server(
-          temp, {.args = {"--evidence-timeout", "20s"}, .folder = fmt::format("run-{}", ++runs)});
-      const auto worker = hung_worker(server, "hang_sleeping", signals);
-      const Record evidence = evidence_of(server, *worker);
-      CHECK_FALSE(evidence.has("python_threads"));
-      text = missing_in(evidence);
-      if (text.find("it did not stop") == std::string::npos) {
-        break;
-      }
-    }
-    return text;
-  };
-  CHECK(missing({"0", "12"}) ==
-        "no Python stacks: the worker does not catch signal 12 of its page");
-  CHECK(missing({"12", "10"}) ==
-        "no Python stacks: the worker does not catch signal 10 of its page");
-  CHECK(missing({"12", "9"}) == "no Python stacks: signal 9 of its page cannot be caught");
-  CHECK(missing({"12", "4000000000"}) ==
-        "no Python stacks: signal 4000000000 of its page cannot be caught");
-}
-
-TEST_CASE("a worker that exits on the dump signal is recorded as exited by itself") {
-  const TempFolder temp;
-  const Server server(temp);
-  const auto worker = hung_worker(server, "hang_until_asked");
-  const Record killed = server.wait_for("killed", worker->pid());
-  CHECK(killed.text("verdict") == "already_gone");
-  CHECK(worker->status() == exited(SIGUSR2));
-  CHECK(missing_in(server.wait_for("evidence", worker->pid())) ==
-        "no Python stacks: the process had ended");
 }
 
 TEST_CASE("a dump has the Python stacks of a hung worker and does not kill it") {

@@ -282,16 +282,6 @@ TEST_CASE("without symbols a frame has the file and the offset in it") {
   CHECK(has_frame(frames_of(evidence.array("threads").at(0).value()), "stacks_worker_stripped+0x"));
 }
 
-TEST_CASE("each of 16 threads has its stack") {
-  const TempFolder temp;
-  const Server server(temp);
-  const Record evidence = evidence_of(server, stacks_worker("serve", 15));
-  CHECK(threads_in(evidence).size() == 16);
-  for (const auto thread : evidence.array("threads")) {
-    CHECK(frames_of(thread).size() > 1);
-  }
-}
-
 TEST_CASE("each of 4 stacks of 300 threads is recorded once, with its threads") {
   const TempFolder temp;
   const Server server(temp, {"--evidence-timeout", "20s"});
@@ -629,43 +619,6 @@ TEST_CASE("a scope whose deadline passes while its worker is about to be killed 
     CHECK(server.stop() == exited(0));
     CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "spared");
     CHECK(count(server.records(), "expired", worker->pid()) == 1);
-  }
-}
-
-TEST_CASE("a kill that begins while the server stops has no grace period and is finished") {
-  const TempFolder temp;
-  Server server = server_with_helper(temp, "exec sleep 100", "1s", {"--grace", "1m"});
-  Worker first("block");
-  Worker second("ignore-term");
-  server.send(acquire(second.pid(), "s", 300ms, SIGTERM));
-  server.send(acquire_past(first.pid(), "s"));
-  server.wait_for("expired", first.pid());
-  server.process().signal(SIGTERM);
-  CHECK(server.process().status() == exited(0));
-  CHECK(first.status() == killed_by(SIGKILL));
-  // On a busy machine the stop may come before the verdict, or before the signal.
-  if (count(server.records(), "killed", second.pid()) == 1) {
-    const Record killed = server.wait_for("killed", second.pid());
-    if (!killed.signals().empty()) {
-      CHECK(killed.text("verdict") == "dead");
-      CHECK(second.status() == killed_by(SIGKILL));
-    }
-  }
-}
-
-TEST_CASE("the server reports its evidence level, and with --evidence proc it stops no worker") {
-  const TempFolder temp;
-  for (const auto& [args, level] : std::vector<std::pair<std::vector<std::string>, std::string>>{
-           {{"--evidence-timeout", "20s"}, "stacks"}, {{"--evidence", "proc"}, "proc"}}) {
-    const Server server(temp, {.args = args, .folder = level});
-    const Record evidence = evidence_of(server, stacks_worker("serve", 1));
-    CHECK(evidence.has("held_ms") == (level == "stacks"));
-    CHECK(evidence.has("cpu_percent"));
-    CHECK(frames_of(evidence.array("threads").at(0).value()).empty() == (level == "proc"));
-    const Record started =
-        server.wait_for([](const Record& record) { return record.is("server_started"); });
-    CHECK(started.at("settings")["evidence"].get_string().value() == level);
-    CHECK(started.at("may")["ptrace"].is_bool());
   }
 }
 
