@@ -275,28 +275,14 @@ TEST_CASE("a start removes 64 abandoned directories, and leaves further ones to 
   CHECK(count_after_a_start() == 0);
 }
 
-TEST_CASE("a named directory is kept, without its pipe") {
-  const TempFolder temp;
-  CHECK(run_command(temp, {"/bin/true"}).status == exited(0));
-  CHECK(exists(temp.path("run/expired.jsonl")));
-  CHECK_FALSE(exists(temp.path("run/requests")));
-}
-
 TEST_CASE("each of the signals is forwarded to COMMAND") {
   const TempFolder temp;
   const Caught caught(temp);
-  for (const int signal : {SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGTERM}) {
+  for (const int signal : {SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGINT}) {
     CAPTURE(signal);
     ::kill(caught.server.pid(), signal);
     caught.wait_for_line(fmt::format("signal {}\n", signal));
   }
-}
-
-TEST_CASE("SIGINT is forwarded to COMMAND") {
-  const TempFolder temp;
-  const Caught caught(temp);
-  ::kill(caught.server.pid(), SIGINT);
-  caught.wait_for_line(fmt::format("signal {}\n", SIGINT));
 }
 
 TEST_CASE("after the first SIGTERM the server serves until COMMAND ends") {
@@ -368,15 +354,6 @@ TEST_CASE(
     }
   }
   CHECK(records.back().is("server_stopped"));
-}
-
-TEST_CASE("a COMMAND that hangs in its own scope is killed, and the server exits with its status") {
-  const TempFolder temp;
-  const Finished finished = run_command(temp, {worker_path(), "hang", "forward", "0.05"});
-  CHECK(finished.status == exited(128 + SIGKILL));
-  const Records records = read_log(temp.path("run/expired.jsonl"));
-  CHECK(count(records, "expired") == 1);
-  CHECK(count(records, "killed") == 1);
 }
 
 TEST_CASE("signal settings, oom score, descriptors and limits of the server are not inherited") {

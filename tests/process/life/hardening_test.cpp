@@ -161,15 +161,6 @@ TEST_CASE("orphans of a worker below COMMAND are reparented to the server and re
   CHECK(home.server.process().status() == exited(128 + SIGUSR1));  // COMMAND's status is not lost
 }
 
-TEST_CASE("a second SIGTERM also kills the orphans of COMMAND's workers") {
-  const TempFolder temp;
-  Orphanage home(temp);
-  home.end_by_force();
-  for (const HeldPid& orphan : home.orphans) {
-    CHECK_FALSE(orphan.is_alive());  // the server has waited for it
-  }
-}
-
 TEST_CASE("orphans of a COMMAND that ends by itself are left alone") {
   const TempFolder temp;
   Orphanage home(temp);
@@ -274,21 +265,6 @@ TEST_CASE("a server that may lock its memory does") {
     FILETIMER_SKIP("memory may not be locked here");
   }
   CHECK(status_line(server.pid(), "VmLck") != "0 kB");
-}
-
-TEST_CASE("the log has the abilities of a server on this host and its limits") {
-  const TempFolder temp;
-  Child server({.argv = {server_path(), "--dir", temp.path("run")}, .in_child = [] {
-                  const rlimit files{100, 700};
-                  ::setrlimit(RLIMIT_NOFILE, &files);
-                }});
-  const Record record = started(temp.path("run/expired.jsonl"));
-  const auto limits = record.at("limits");
-  CHECK(limits["descriptors"].get_int64().value() == 700);  // as many as it could get
-  CHECK(limits["workers"].get_int64().value() == (700 - 128 - 700 / 8) / 2);
-  CHECK(record.at("may")["signal"].get_bool().value());
-  // The process that the server tried this on is gone.
-  CHECK(read_file(fmt::format("/proc/{0}/task/{0}/children", server.pid())).empty());
 }
 
 TEST_CASE("may.ptrace and may.kernel_stacks match what this host allows") {

@@ -42,21 +42,6 @@ void check_order(const Records& records, const std::vector<std::string>& scopes)
 
 }  // namespace
 
-TEST_CASE("a log whose folder was removed does not delay a kill") {
-  const TempFolder temp;
-  const std::string folder = temp.path("logs");
-  std::filesystem::create_directory(folder);
-  Server server(temp, {"--log", folder + "/log.jsonl"});
-  expect_kill(server, "before");
-  server.wait_for([](const Record& r) { return r.is("killed", "before"); });
-  std::filesystem::remove_all(folder);
-  expect_kill(server, "without a log");
-  server.wait_for_message("log");
-  std::filesystem::create_directory(folder);
-  std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
-  server.wait_for([](const Record& r) { return r.is("killed", "without a log"); });
-}
-
 TEST_CASE(
     "kills continue on a full disk, which the server reports, and records are written later") {
   const TempFolder temp;
@@ -80,18 +65,6 @@ TEST_CASE(
               {"with room", "full 1", "full 2", "full 3", "full 4", "with room again"});
   CHECK(server.stop() == exited(0));
   CHECK(server.records().back().integer("lost_records") == 0);
-}
-
-TEST_CASE("a server whose log disk stays full still stops") {
-  const TempFolder temp;
-  const TinyDisk disk(temp);
-  if (!disk.is_mounted()) {
-    FILETIMER_SKIP(kNoMounts);
-  }
-  Server server(temp, {"--log", disk.path("log.jsonl")});
-  disk.fill();
-  expect_kill(server, "full");
-  CHECK(server.stop() == exited(0));
 }
 
 namespace {
@@ -120,22 +93,6 @@ TEST_CASE("kills continue while the log is read-only, and their records are writ
 
 TEST_CASE("kills continue while the log does not answer, and their records are written later") {
   expect_records_when_mended("BAD_DISK_HANGS", "does not answer");
-}
-
-TEST_CASE("records of a sync that failed are written again, because the disk may have lost them") {
-  const TempFolder temp;
-  const std::string fault = temp.path("fault");
-  Server server(temp, on_bad_disk("BAD_DISK_LOSES", fault));
-  expect_kill(server, "before");
-  server.wait_for([](const Record& r) { return r.is("killed", "before"); });
-  const auto before = static_cast<off_t>(std::filesystem::file_size(server.log()));
-  write_file(fault, "");
-  expect_kill(server, "lost");
-  server.wait_for_message("cannot sync the log");
-  REQUIRE(::truncate(server.log().c_str(), before) == 0);
-  REQUIRE(::unlink(fault.c_str()) == 0);
-  server.wait_for([](const Record& r) { return r.is("killed", "lost"); });
-  check_order(server.records(), {"before", "lost"});
 }
 
 TEST_CASE("a server whose log does not answer still stops") {
@@ -196,21 +153,6 @@ TEST_CASE("SIGHUP reopens a log that a rotator has moved") {
   CHECK(count(read_log(moved), "killed") == 1);
   CHECK(count(server.records(), "killed") == 1);
   CHECK(server.process().is_alive());
-}
-
-TEST_CASE("two servers that share a log keep each other's records whole") {
-  const TempFolder temp;
-  const std::string log = temp.path("shared.jsonl");
-  Server one(temp, {.args = {"--log", log}, .folder = "one"});
-  Server two(temp, {.args = {"--log", log}, .folder = "two"});
-  for (int i = 0; i < 5; ++i) {
-    expect_kill(one, fmt::format("one {}", i));
-    expect_kill(two, fmt::format("two {}", i));
-  }
-  one.wait_for([](const Record& r) { return r.is("killed", "one 4"); });
-  two.wait_for([](const Record& r) { return r.is("killed", "two 4"); });
-  CHECK(count(read_log(log), "killed") == 10);
-  CHECK(count(read_log(log), "server_started") == 2);
 }
 
 TEST_CASE("the first record after half a line of an old log is on a line of its own") {

@@ -88,26 +88,6 @@ TEST_CASE(
   CHECK((st.st_mode & 07777) == 0644);
 }
 
-TEST_CASE("the metrics say what waits for a log that does not answer") {
-  const TempFolder temp;
-  const std::string file = temp.path("filetimer.prom");
-  const std::string fault = temp.path("hangs");
-  Server server(
-      temp, on_bad_disk("BAD_DISK_HANGS", fault, {"--metrics", file, "--max-interval", "20ms"}));
-  write_file(fault, "");
-  CHECK(wait_until([&] {
-    server.send("no request\n");
-    const std::string text = read_file(file);
-    const auto is_more = [&](const char* name) {
-      const std::string value = value_of(text, server, name);
-      return !value.empty() && std::stod(value) > 0;
-    };
-    return value_of(text, server, "log_working") == "0" && is_more("log_waiting_records") &&
-           is_more("log_waiting_bytes") && is_more("log_lag_seconds");
-  }));
-  REQUIRE(::unlink(fault.c_str()) == 0);
-}
-
 TEST_CASE("a reader never sees a part of the metrics while they are replaced") {
   const TempFolder temp;
   const std::string file = temp.path("filetimer.prom");
@@ -180,27 +160,6 @@ TEST_CASE("metrics for which there is no room leave no part of them behind") {
   CHECK(std::filesystem::is_empty(folder));
 }
 
-TEST_CASE("the last metrics have what happened since the ones before") {
-  const TempFolder temp;
-  const std::string file = temp.path("filetimer.prom");
-  Server server(temp, {"--metrics", file, "--max-interval", "1h"});
-  expect_kill(server, "forward");
-  CHECK(server.stop() == exited(0));
-  CHECK(value_of(read_file(file), server, "killed_total", "scope=\"forward\"") == "1");
-}
-
-TEST_CASE("a server that stops says nothing of its last metrics, unless they take too long") {
-  constexpr int kTries = 10;  // on a busy machine they do
-  bool is_said = true;
-  for (int i = 0; is_said && i < kTries; ++i) {
-    const TempFolder temp;
-    Server server(temp, {"--metrics", temp.path("filetimer.prom")});
-    CHECK(server.stop() == exited(0));
-    is_said = contains(server.err(), "metrics file");
-  }
-  CHECK_FALSE(is_said);
-}
-
 TEST_CASE(
     "kills continue while the file system of the metrics hangs, and are in the next metrics") {
   const TempFolder temp;
@@ -242,28 +201,4 @@ TEST_CASE(
   expect_kill(server, "hung");
   CHECK(server.stop() == exited(0));
   CHECK(count(server.records(), "server_stopped") == 1);
-}
-
-TEST_CASE("kills continue when the folder of the metrics vanishes, and no new one is made") {
-  const TempFolder temp;
-  const std::string folder = temp.path("collector");
-  std::filesystem::create_directory(folder);
-  const std::string file = folder + "/filetimer.prom";
-  Server server(temp, {"--metrics", file, "--max-interval", "20ms"});
-  REQUIRE(wait_until([&] { return value_of(read_file(file), server, "up") == "1"; }));
-  std::filesystem::rename(folder, temp.path("gone"));
-  server.wait_for_message("cannot write the metrics file '" + file + "'");
-  expect_kill(server, "without metrics");
-  CHECK(server.stop() == exited(0));
-  CHECK(!exists(folder));
-}
-
-TEST_CASE("--config can set --metrics") {
-  const TempFolder temp;
-  const std::string file = temp.path("filetimer.prom");
-  temp.write("server.toml", fmt::format("metrics = \"{}\"\n", file));
-  Server server(temp, {"--config", temp.path("server.toml")});
-  CHECK(wait_until([&] { return value_of(read_file(file), server, "up") == "1"; }));
-  const Record started = server.wait_for([](const Record& r) { return r.is("server_started"); });
-  CHECK(contains(started.line(), "\"metrics\":\"" + file + "\""));
 }

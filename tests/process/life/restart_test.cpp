@@ -76,30 +76,6 @@ TEST_CASE("timers of the pipe outlive a server that was killed") {
   CHECK(count(next.records(), "expired", healthy.pid()) == 0);
 }
 
-TEST_CASE("requests that were unread when a server was killed are lost") {
-  const TempFolder temp;
-  Worker released("block");
-  Worker acquired("block");
-  {
-    Server server(temp);
-    server.send(acquire_far(released.pid(), "kept"));
-    server.barrier();
-    server.process().signal(SIGSTOP);
-    server.process().wait_until_stopped();
-    server.send(release(released.pid(), "kept") + acquire_past(acquired.pid(), "never read"));
-    server.kill();
-  }
-  Server next(temp);
-  next.barrier();
-  CHECK(acquired.is_alive());
-  CHECK(next.stop() == exited(0));
-  CHECK(count(next.records(), "expired", acquired.pid()) == 0);
-  const Record stopped = next.records().back();
-  REQUIRE(stopped.is("server_stopped"));
-  REQUIRE(stopped.array("left").size() == 1);  // the timer whose release was lost
-  CHECK(stopped.array("left").at(0)["pid"].get_int64().value() == released.pid());
-}
-
 TEST_CASE("scopes on pages outlive a killed server without any action of the worker") {
   const TempFolder temp;
   std::unique_ptr<Worker> hung;
@@ -210,21 +186,6 @@ TEST_CASE("a server with --dry-run sends no SIGKILL in a kill of the server befo
   CHECK(killed.text("verdict") == "spared");
   CHECK(killed.signals() == std::vector<int>{SIGCONT});
   CHECK(worker->is_alive());
-}
-
-TEST_CASE("a kill of a server in another directory is not taken over, even if the log is shared") {
-  const TempFolder temp;
-  const std::string log = temp.path("log");
-  const Server first(temp, {.args = {"--log", log}, .folder = "first"});
-  const auto worker = page_worker(first.dir(), "w-1");
-  worker->ask(fmt::format("open 0 forward 1 {} 600000", SIGCONT));
-  REQUIRE(worker->ask("hint") == "ok");
-  first.wait_for("expired", worker->pid());
-  Server second(temp, {.args = {"--log", log}, .folder = "second"});
-  second.barrier();
-  CHECK(second.stop() == exited(0));
-  CHECK(worker->is_alive());
-  CHECK(count(read_log(log), "killed", worker->pid()) == 0);
 }
 
 TEST_CASE("records that were not in the log when a server was killed are written by the next one") {
@@ -351,40 +312,6 @@ TEST_CASE("the incident of a deadline that passed while no server ran has the wo
   const auto scope = incident.array("open_scopes").at(0);
   CHECK(scope["rank"].get_int64().value() == 3);
   CHECK(scope["job_id"].get_string().value() == "4711");
-}
-
-TEST_CASE("a server killed at any moment loses no timer and judges none twice") {
-  const TempFolder temp;
-  std::vector<std::unique_ptr<Worker>> paged;
-  std::vector<std::unique_ptr<Worker>> piped;
-  auto server = std::make_unique<Server>(temp);
-  for (int i = 0; i < 12; ++i) {
-    paged.push_back(page_worker(server->dir(), fmt::format("w-{}", i)));
-    paged.back()->ask(fmt::format("open 0 paged {}", 200 + 60 * i));
-    paged.back()->tell("hint");
-    piped.push_back(std::make_unique<Worker>("block"));
-    server->send(acquire(piped.back()->pid(), "piped", std::chrono::milliseconds(230 + 60 * i)));
-  }
-  server->barrier();
-  // Deadlines come every 30 ms; the server is killed as often as it can start.
-  for (int kills = 0; kills < 12; ++kills) {
-    server->kill();
-    server = std::make_unique<Server>(temp);
-  }
-  for (const auto* workers : {&paged, &piped}) {
-    for (const auto& worker : *workers) {
-      CHECK(worker->status() == killed_by(SIGKILL));
-      server->wait_for("killed", worker->pid());
-    }
-  }
-  const Records records = server->records();
-  for (const auto* workers : {&paged, &piped}) {
-    for (const auto& worker : *workers) {
-      CHECK(count(records, "expired", worker->pid()) == 1);
-      CHECK(count(records, "killed", worker->pid()) == 1);
-      CHECK(count(records, "left_open", worker->pid()) == 0);
-    }
-  }
 }
 
 TEST_CASE("a verdict that was given before a reboot is not taken for one of this boot") {

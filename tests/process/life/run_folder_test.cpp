@@ -112,17 +112,6 @@ TEST_CASE("a runtime directory in a read-only place, or to which others may writ
   CHECK(fs::is_empty(open));
 }
 
-TEST_CASE("a log that cannot be made is an error at the start") {
-  const TempFolder temp;
-  const Finished finished =
-      run_server(temp, {"--dir", temp.path("run"), "--log", temp.path("missing/log.jsonl")});
-  if (finished.status != exited(1)) {
-    FAIL_CHECK("exited with " << finished.status);
-  }
-  CHECK(finished.err.find(temp.path("missing")) != std::string::npos);
-  CHECK_FALSE(exists(temp.path("run/requests")));
-}
-
 TEST_CASE(
     "what is in the way of an entry of the runtime directory is named at the start, and kept") {
   const TempFolder temp;
@@ -218,62 +207,6 @@ TEST_CASE("a start on a full file system is a failure that names the file and th
   CHECK(finished.status == exited(1));
   CHECK(contains(finished.err, temp.path("disk/server")));
   CHECK(contains(finished.err, "No space left on device"));
-}
-
-TEST_CASE("a runtime directory that is removed while the server runs is made again and locked") {
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "100ms"});
-  // In one step, because a sweep during a removal would find the directory without its pipe.
-  std::filesystem::rename(server.dir(), temp.path("gone"));
-  std::filesystem::remove_all(temp.path("gone"));
-  REQUIRE(wait_until([&] { return is_read_pipe(server.fifo()); }));
-  CHECK(mode_of(server.dir()) == 0700);
-  expect_kill(server);
-  const Finished second = run_server(temp, {"--dir", server.dir()});
-  CHECK(second.status == exited(3));
-  CHECK(second.err.find(fmt::format("pid {}", server.pid())) != std::string::npos);
-}
-
-TEST_CASE("scopes of the pipe are watched by the next server though their page was removed") {
-  const TempFolder temp;
-  const Worker worker("block");
-  Server server(temp, {"--max-interval", "100ms"});
-  const std::string page = fmt::format("{}/scopes/server/{}", server.dir(), worker.pid());
-  server.send(acquire_far(worker.pid(), "s"));
-  REQUIRE(wait_until([&] { return exists(page); }));
-  SUBCASE("alone") {
-    fs::remove(page);
-  }
-  SUBCASE("with its folder") {
-    fs::remove_all(server.dir() + "/scopes/server");
-  }
-  SUBCASE("with all pages") {
-    fs::rename(server.dir() + "/scopes", temp.path("scopes"));
-  }
-  CHECK(wait_until([&] { return exists(page); }));
-  server.barrier();  // the page is written to its end
-  server.kill();
-  const Server next(temp);
-  CHECK(adopted_by(next) == 1);
-}
-
-TEST_CASE("a status page that is cut short is made whole again, and says still what it said") {
-  const TempFolder temp;
-  const Server server(temp);
-  const Worker worker("block");
-  const auto paged = page_worker(server.dir(), "w-1");
-  CHECK(run_client(temp, server, {"drain"}).status == exited(0));
-  const std::string page = server.dir() + "/server";
-  const auto bytes = fs::file_size(page);
-  fs::resize_file(page, 0);
-  REQUIRE(paged->ask("hint") == "ok");  // the server writes when it reads the pages next
-  server.wait_for_message("was removed or cut short: made again");
-  CHECK(fs::file_size(page) == bytes);
-  const Finished refused = run_client(
-      temp, server,
-      {"acquire", "--scope", "s", "--timeout", "1h", "--pid", std::to_string(worker.pid())});
-  CHECK(refused.status == exited(6));
-  CHECK(contains(refused.err, "draining"));
 }
 
 TEST_CASE("a runtime directory whose entries cannot be made again at once stays locked") {

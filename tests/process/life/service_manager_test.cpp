@@ -143,16 +143,6 @@ class Manager {
 
 }  // namespace
 
-TEST_CASE("a variable of the service manager that is not a number is quoted") {
-  const TempFolder temp;
-  const Finished finished = run(temp, "/bin/sh",
-                                {"-c", "LISTEN_PID=$$ LISTEN_FDS=some exec \"$0\" --dir \"$1\"",
-                                 server_path(), temp.path("run")});
-  CHECK(finished.status == exited(2));
-  CHECK(contains(finished.err, "$LISTEN_FDS 'some': Invalid argument"));
-  CHECK(std::count(finished.err.begin(), finished.err.end(), '\n') == 1);
-}
-
 TEST_CASE(
     "requests that are written while no server runs are carried out by the next one, in order") {
   const TempFolder temp;
@@ -176,27 +166,6 @@ TEST_CASE(
   CHECK(healthy.is_alive());
   CHECK(count(next.records(), "expired", healthy.pid()) == 0);
   CHECK(count(next.records(), "rejected") == 0);
-}
-
-TEST_CASE("requests that were unread when a server was killed are read by the next one") {
-  const TempFolder temp;
-  const Manager manager(temp);
-  Worker hung("block");
-  Worker healthy("block");
-  {
-    Server first(temp, manager.setup());
-    first.send(acquire(healthy.pid(), "step", 4s));
-    first.barrier();
-    first.process().signal(SIGSTOP);
-    first.process().wait_until_stopped();
-    first.send(release(healthy.pid(), "step") + acquire_past(hung.pid(), "s"));
-    first.process().signal(SIGKILL);
-    CHECK(first.process().status() == killed_by(SIGKILL));
-  }
-  Server next(temp, manager.setup());
-  CHECK(hung.status() == killed_by(SIGKILL));
-  next.barrier();
-  CHECK(healthy.is_alive());
 }
 
 TEST_CASE("requests that come while a server stops are kept for the next one") {
