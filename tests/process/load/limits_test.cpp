@@ -162,41 +162,6 @@ TEST_CASE("a worker with 1,024 scopes on the pipe is refused one more and keeps 
   CHECK(server.records().back().integer("left_count") == 1025);
 }
 
-TEST_CASE("an incident lists 1,024 scopes, the last ones of each worker, and counts the others") {
-  for (const bool with_page : {false, true}) {
-    CAPTURE(with_page);
-    const TempFolder temp;
-    Server server(temp, {"--evidence", "none"});
-    const auto busy =
-        with_page ? page_worker(server.dir(), "w-1") : std::make_unique<Worker>("block");
-    if (with_page) {
-      for (std::size_t i = 0; i < kMaxScopesPerWorker; ++i) {
-        REQUIRE(busy->ask(fmt::format("open {} s{} 3600000", i, i)) != "error");
-      }
-      REQUIRE(busy->ask("hint") == "ok");
-    } else {
-      server.send(fill(busy->pid()));
-    }
-    Worker hung("block");
-    server.send(acquire_past(hung.pid(), "hung"));
-    CHECK(hung.status() == killed_by(SIGKILL));
-    const Record incident =
-        server.wait_for([](const Record& record) { return record.is("incident"); });
-    std::vector<std::string> names;
-    for (const auto scope : incident.array("open_scopes")) {
-      if (scope["pid"].get_int64().value() == busy->pid()) {
-        names.emplace_back(scope["scope"].get_string().value());
-      }
-    }
-    // Half of the list for each of two workers.
-    REQUIRE(names.size() == 512);
-    CHECK(names.front() == "s512");
-    CHECK(names.back() == "s1023");
-    CHECK(incident.array("open_scopes").size() == 513);
-    CHECK(incident.integer("omitted") == 512);
-  }
-}
-
 TEST_CASE("a server that stops lists 8,192 scopes that it left, and counts all") {
   const TempFolder temp;
   Server server(temp);

@@ -193,36 +193,3 @@ TEST_CASE("a full standard error without a reader delays neither kills nor the s
   CHECK(server.stop() == exited(0));
   CHECK(server.records().back().is("server_stopped"));
 }
-
-TEST_CASE("the server has no more descriptors after many workers have come, expired and gone") {
-  const TempFolder temp;
-  Server server(temp, {"--grace", "20ms", "--on-expiry", "true"});
-  int rounds = 0;
-  const auto round = [&] {
-    Worker hung("block");
-    Worker stubborn("ignore-term");
-    Worker leaves("on-eof", {.args = {"0"}});
-    const auto paged = page_worker(server.dir(), fmt::format("w-{}", ++rounds));
-    paged->ask("open 0 forward 1");
-    paged->tell("hint");
-    server.send("no request\n" + acquire_past(hung.pid(), "s") +
-                acquire_past(stubborn.pid(), "s", SIGTERM) + acquire_far(leaves.pid(), "s"));
-    server.barrier();
-    leaves.let_go();
-    for (Worker* const worker : {&hung, &stubborn, &leaves, paged.get()}) {
-      worker->status();
-    }
-  };
-  const std::string folder = fmt::format("/proc/{}/fd", server.pid());
-  const auto descriptors = [&] {
-    return std::distance(std::filesystem::directory_iterator(folder), {});
-  };
-  for (int i = 0; i < 5; ++i) {
-    round();
-  }
-  const auto before = descriptors();  // while hooks of the last workers may run
-  for (int i = 0; i < 20; ++i) {
-    round();
-  }
-  CHECK(wait_until([&] { return descriptors() <= before; }));
-}

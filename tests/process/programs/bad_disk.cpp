@@ -1,7 +1,6 @@
 // Preloaded into timer_server, injects faults of real file systems. Each fault lasts while the file
 // that its variable names exists:
 //   BAD_DISK_HANGS      fdatasync() and fsync() do not return
-//   BAD_DISK_LOSES      fdatasync() and fsync() fail with EIO
 //   BAD_DISK_READ_ONLY  writing to a regular file or opening one for writing fails with EROFS
 //   BAD_DISK_HANGS_IN   the file has "FOLDER": lstat(), open(), rename() and unlink() of a file in
 //                       that folder do not return; the first call makes the file "FILE.hit"
@@ -110,10 +109,6 @@ void hang_as_told(const char* touched) {
 int bad_sync(const char* real_name, int fd) {
   while (is_on("BAD_DISK_HANGS")) {
     ::usleep(2000);
-  }
-  if (is_on("BAD_DISK_LOSES")) {
-    errno = EIO;
-    return -1;
   }
   using Sync = int (*)(int);
   const auto real = reinterpret_cast<Sync>(::dlsym(RTLD_NEXT, real_name));

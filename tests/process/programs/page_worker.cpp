@@ -22,8 +22,6 @@
 //
 // truncate BYTES, scribble SEED, remove, statistics NAME COUNT: change the page accordingly.
 //
-// fork: starts a child that closes all inherited descriptors; answers its pid.
-//
 // exec PROGRAM ARGUMENT, exit: no answer.
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
@@ -116,9 +114,6 @@ class PageWorker {
     }
     if (command == "remove") {
       return ::unlink(path_.c_str()) == 0 ? "ok" : "error";
-    }
-    if (command == "fork") {
-      return fork_child();
     }
     if (command == "exec") {
       std::string program;
@@ -314,21 +309,6 @@ class PageWorker {
       __builtin_memcpy(at + i, &value, sizeof value);
     }
     return "ok";
-  }
-
-  std::string fork_child() {
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::alarm(kLastResortSeconds);
-      for (int fd = 0; fd < 256; ++fd) {
-        ::close(fd);
-      }
-      for (;;) {
-        ::pause();
-      }
-    }
-    return std::to_string(pid);
   }
 
   PageLayout page() { return PageLayout(file_->data()); }

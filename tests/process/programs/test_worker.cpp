@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -334,24 +333,6 @@ std::string torch_pipe() {
   return path == nullptr ? std::string() : path;
 }
 
-// FIFO COUNT: opens and closes a scope COUNT times in a tight loop. When the pipe is full it waits
-// for room, which PyTorch's client does not.
-int pairs(const Arguments& args) {
-  say("ready");
-  for (int i = 0; i < std::stoi(args.at(1)); ++i) {
-    for (const std::string& line : {request("step", 30, SIGKILL), request("step", -1, 0)}) {
-      while (!send(args.at(0), line)) {
-        if (errno != EAGAIN) {
-          return 94;
-        }
-        ::sched_yield();
-      }
-    }
-  }
-  say("done");
-  wait_for_ever();
-}
-
 // FIFO: opens and closes a scope as fast as the pipe takes it, until its standard input ends.
 // Prints the number of lines.
 int flood(const Arguments& args) {
@@ -368,31 +349,6 @@ int flood(const Arguments& args) {
     }
   }
   say(std::to_string(written));
-  wait_for_ever();
-}
-
-// FIFO COUNT BYTES: acquires COUNT scopes with lines of BYTES bytes, blocking when the pipe is
-// full; then releases all but the last.
-int long_lines(const Arguments& args) {
-  say("ready");
-  const int fd = ::open(args.at(0).c_str(), O_WRONLY);
-  const auto bytes = static_cast<std::size_t>(std::stoi(args.at(2)));
-  const int count = std::stoi(args.at(1));
-  for (int i = 0; i < count; ++i) {
-    std::string scope = std::to_string(i) + "-";
-    const std::size_t around = request(scope, 30, SIGKILL).size();
-    scope.append(bytes - around, 'x');
-    const std::string line = request(scope, 30, SIGKILL);
-    if (line.size() != bytes ||
-        ::write(fd, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
-      return 94;
-    }
-    const std::string end = request(scope, -1, 0);
-    if (i + 1 < count && ::write(fd, end.data(), end.size()) != static_cast<ssize_t>(end.size())) {
-      return 94;
-    }
-  }
-  say("done");
   wait_for_ever();
 }
 
@@ -448,9 +404,7 @@ int main(int argc, char** argv) {
       {"inherited", inherited},
       {"echo", echo},
       {"catch-signals", catch_signals},
-      {"pairs", pairs},
       {"flood", flood},
-      {"long-lines", long_lines},
       {"hang", hang},
       {"launcher", launcher}};
   const auto mode = argc > 1 ? modes.find(argv[1]) : modes.end();

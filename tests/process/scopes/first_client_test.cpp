@@ -58,21 +58,6 @@ bool has_page(const std::string& dir) {
 
 }  // namespace
 
-TEST_CASE("a scope that is opened before the server starts expires at its own deadline") {
-  const TempFolder temp;
-  const auto worker = first_worker(temp.path("run"));
-  const Instant before = Instant::now();
-  CHECK(worker->ask("open early 1500") == "yes");
-  const Instant after = Instant::now();
-  Server server(temp);
-  const Record expired = server.wait_for("expired", worker->pid());
-  CHECK(expired.text("scope") == "early");
-  CHECK(Instant{expired.integer("deadline_mono_ns")} >= before + 1500ms);
-  CHECK(Instant{expired.integer("deadline_mono_ns")} <= after + 1500ms);
-  CHECK(expired.number("timeout_s") == doctest::Approx(1.5));
-  CHECK(worker->status() == killed_by(SIGKILL));
-}
-
 TEST_CASE("a worker that connects first has statistics, and wakes the server, as any other does") {
   const TempFolder temp;
   const auto worker = first_worker(temp.path("run"));
@@ -126,24 +111,6 @@ TEST_CASE("a worker that connects first is watched by every server that follows"
   CHECK(worker->status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("a worker is watched again after its runtime directory was removed and remade") {
-  const TempFolder temp;
-  std::optional<Server> server;
-  server.emplace(temp);
-  const auto worker = client_worker(server->dir());
-  visit(*worker);
-  server->kill();
-  std::filesystem::remove_all(temp.path("run"));
-  server.emplace(temp);
-  REQUIRE(wait_until([&] {
-    visit(*worker);
-    return has_page(server->dir());
-  }));
-  CHECK(worker->ask("open hangs 200") == "yes");
-  CHECK(server->wait_for("expired", worker->pid()).text("scope") == "hangs");
-  CHECK(worker->status() == killed_by(SIGKILL));
-}
-
 TEST_CASE("a server whose directory is removed keeps watching open scopes, and lists later ones") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "100ms"});
@@ -185,28 +152,4 @@ TEST_CASE("a worker of another pid namespace that connects first is watched, and
   CHECK(expired.text("comm") == "client_worker");
   CHECK(count(server.records(), "expired", 1) == 0);
   worker->status();  // unshare ends with its child
-}
-
-TEST_CASE("a worker whose page and status page are truncated survives and is watched again") {
-  const TempFolder temp;
-  std::optional<Server> server;
-  server.emplace(temp);
-  const auto worker = client_worker(server->dir());
-  visit(*worker);
-  server->kill();
-  for (const auto& entry : std::filesystem::directory_iterator(server->dir() + "/scopes")) {
-    if (entry.is_regular_file()) {
-      std::filesystem::resize_file(entry.path(), 0);
-    }
-  }
-  std::filesystem::resize_file(server->dir() + "/server", 0);
-  visit(*worker);
-  server.emplace(temp);
-  REQUIRE(wait_until([&] {
-    visit(*worker);
-    return has_page(server->dir());
-  }));
-  CHECK(worker->ask("open hangs 200") == "yes");
-  CHECK(server->wait_for("expired", worker->pid()).text("scope") == "hangs");
-  CHECK(worker->status() == killed_by(SIGKILL));
 }

@@ -166,29 +166,6 @@ TEST_CASE("an iteration that fails leaves every other worker watched") {
   server.wait_for("killed", worker.pid());
 }
 
-TEST_CASE("a worker that loses its lock after it was registered is still watched") {
-  const TempFolder temp;
-  Server server(temp);
-  const auto worker = page_worker(server.dir(), "w-1");
-  REQUIRE(worker->ask("hint") == "ok");
-  server.barrier();
-  REQUIRE(worker->ask("unlock") == "ok");
-  worker->ask("open 0 forward 20");
-  worker->tell("hint");
-  CHECK(worker->status() == killed_by(SIGKILL));
-}
-
-TEST_CASE("a child that closes all inherited descriptors does not release its parent's lock") {
-  const TempFolder temp;
-  Server server(temp);
-  const auto worker = page_worker(server.dir(), "w-1");
-  const HeldPid child(std::stoi(worker->ask("fork")));
-  worker->ask("open 0 forward 20 9 0");
-  worker->tell("hint");
-  CHECK(worker->status() == killed_by(SIGKILL));
-  CHECK(count(server.records(), "rejected") == 0);
-}
-
 TEST_CASE("a page that is truncated while it is watched is removed and recorded") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "50ms"});
@@ -267,22 +244,6 @@ TEST_CASE("a page that is filled with noise again and again leads to no kill of 
       CHECK(record.integer("pid") == worker->pid());
     }
   }
-}
-
-TEST_CASE("ten thousand files among the pages do not stall the server") {
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "50ms"});
-  const std::string folder = server.dir() + "/scopes/";
-  for (int i = 0; i < 10'000; ++i) {
-    const filetimer::UniqueFd fd(
-        ::open(fmt::format("{}junk-{}", folder, i).c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
-    REQUIRE(fd);
-  }
-  check_well(server);
-  // A server that starts with them becomes ready and serves.
-  server.kill();
-  Server next(temp);
-  check_well(next);
 }
 
 TEST_CASE("a worker may have eight pages") {

@@ -103,15 +103,6 @@ TEST_CASE("a scope that is released in the last moment before its deadline is no
   CHECK(count(server.records(), "expired", worker->pid()) == late);
 }
 
-TEST_CASE("the signal and the grace period on a page are used") {
-  const TempFolder temp;
-  const Server server(temp);
-  const auto stubborn = page_worker(server.dir(), "w-1");
-  open_and_die(*stubborn, fmt::format("0 forward 1 {} 30", SIGCONT));
-  CHECK(stubborn->status() == killed_by(SIGKILL));
-  CHECK(server.wait_for("killed", stubborn->pid()).signals() == std::vector<int>{SIGCONT, SIGKILL});
-}
-
 TEST_CASE("a scope on the page of a worker that exits is recorded, and the page is removed") {
   const TempFolder temp;
   const Server server(temp);
@@ -170,32 +161,6 @@ TEST_CASE("a program that a watched worker executes is watched through its own p
         std::vector<std::string>{"before"});
 }
 
-TEST_CASE("the status page has the time of the next scan, which is in the future, until the stop") {
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "100ms"});
-  const auto mapped = filetimer::MappedFile::map(
-      server.dir() + "/server", filetimer::MappedFile::Access::kRead, filetimer::kBoardBytes);
-  REQUIRE(mapped);
-  const auto& board = *static_cast<const filetimer::Board*>(mapped->data());
-  CHECK(board.magic == filetimer::kBoardMagic);
-  CHECK(board.server_pid == server.pid());
-  // During a scan the status page has "wake me always", which is not a time.
-  std::int64_t next = filetimer::kWakeAlways;
-  const auto is_later_than = [&](std::int64_t time) {
-    next = board.next_wake;
-    return next != filetimer::kWakeAlways && next > time;
-  };
-  for (int sweep = 0; sweep < 4; ++sweep) {
-    const std::int64_t last = sweep == 0 ? 0 : next;
-    CHECK(wait_until([&] { return is_later_than(last); }));
-    CHECK(wait_until([&] { return is_later_than(Instant::now().ns); }));
-  }
-  CHECK(board.state == static_cast<std::uint32_t>(filetimer::ServerState::kServing));
-  CHECK(server.stop() == exited(0));
-  CHECK(board.state == static_cast<std::uint32_t>(filetimer::ServerState::kStopped));
-  CHECK(board.next_wake == filetimer::kWakeNever);
-}
-
 TEST_CASE("a timeout over --max-timeout on a page is cut") {
   const TempFolder temp;
   Server server(temp, {"--max-timeout", "150ms"});
@@ -236,26 +201,6 @@ TEST_CASE("a worker that started the server is watched through its page, and die
   CHECK(wait_until([&] { return count(read_log(temp.path("log")), "killed", worker.pid()) == 1; }));
 }
 
-TEST_CASE("a worker in a pid namespace of its own is killed and recorded under its pid outside") {
-  const TempFolder temp;
-  const Server server(temp);
-  Worker::Setup setup;
-  const std::vector<std::string> namespaces{"--pid", "--fork", "--kill-child"};
-  if (!can_unshare(temp, namespaces)) {
-    FILETIMER_SKIP("unshare(1) makes no pid namespace here");
-  }
-  setup.program = unshared(namespaces, page_worker_path());
-  const auto worker = std::make_unique<Worker>("", setup);
-  REQUIRE(worker->ask("make " + server.dir() + " inside-1") == "ok");
-  REQUIRE(worker->ask("lock") == "ok");
-  open_and_die(*worker, "0 forward 50");
-  const Record killed = server.wait_for([](const Record& r) { return r.is("killed", "forward"); });
-  CHECK(killed.text("verdict") == "dead");
-  CHECK(killed.integer("pid") != 1);
-  CHECK(killed.text("comm") == "page_worker");
-  worker->status();  // unshare ends with its child
-}
-
 TEST_CASE("in a pid namespace of its own acquire, release and run refuse to send a pid") {
   const TempFolder temp;
   std::vector<std::string> namespaces{"--pid", "--fork", "--kill-child", "--mount-proc"};
@@ -287,19 +232,6 @@ TEST_CASE("in a pid namespace of its own acquire, release and run refuse to send
   CHECK_FALSE(exists(temp.path("started")));
   CHECK(server.stop() == exited(0));
   CHECK(server.records().back().integer("requests") == 0);
-}
-
-TEST_CASE("acquire reports that no server runs, whatever an earlier server left") {
-  const TempFolder temp;
-  Server server(temp);
-  server.kill();
-  const filetimer::UniqueFd board(::open((server.dir() + "/server").c_str(), O_WRONLY | O_CLOEXEC));
-  const std::uint64_t another_namespace = 1;
-  REQUIRE(::pwrite(board.get(), &another_namespace, sizeof another_namespace,
-                   offsetof(filetimer::Board, pid_namespace)) == sizeof another_namespace);
-  const Finished none = run_client(
-      temp, {"acquire", "--dir", server.dir(), "--scope", "s", "--timeout", "1h", "--signal", "0"});
-  CHECK(none.status == exited(4));
 }
 
 TEST_CASE("a worker to which a container shows another boot id is watched and listed") {

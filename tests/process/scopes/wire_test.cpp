@@ -80,26 +80,6 @@ TEST_CASE("the earliest of several expired scopes with a positive signal determi
   CHECK(killed.signals() == std::vector<int>{SIGUSR1});
 }
 
-TEST_CASE("after a kill all scopes of the worker are gone") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("block");
-  server.send(acquire_far(worker.pid(), "outer") + acquire_far(worker.pid(), "middle") +
-              acquire(worker.pid(), "inner", 50ms));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  const Record killed = server.wait_for([&](const Record& record) {
-    return record.is("killed", worker.pid()) && record.text("scope") == "inner";
-  });
-  std::vector<std::string> cancelled = killed.strings("cancelled");
-  std::sort(cancelled.begin(), cancelled.end());
-  CHECK(cancelled == std::vector<std::string>{"middle", "outer"});
-  CHECK(server.stop() == exited(0));
-  const Records records = server.records();
-  CHECK(left_open_at_stop(records, worker.pid()).empty());
-  CHECK(count(records, "expired", worker.pid()) == 1);
-  CHECK(count(records, "left_open", worker.pid()) == 0);
-}
-
 TEST_CASE("a signal that a worker survives ends its other scopes of the pipe") {
   const TempFolder temp;
   Server server(temp, {"--evidence", "none"});
@@ -181,17 +161,6 @@ TEST_CASE("every signal of the kernel is sent as requested") {
   }
 }
 
-TEST_CASE("without --grace our own client has ten seconds of grace and PyTorch's client none") {
-  const TempFolder temp;
-  const Server server(temp);
-  const Worker own("block");
-  const Worker other("block");
-  server.send(with_own_keys(acquire_past(own.pid(), "own", 0), R"("x_timeout_s": 0.000001)"));
-  server.send(acquire_past(other.pid(), "other", 0));
-  CHECK(server.wait_for("expired", own.pid()).number("grace_s") == 10);
-  CHECK_FALSE(server.wait_for("expired", other.pid()).has("grace_s"));
-}
-
 TEST_CASE("a scope of the pipe that is signalled first may be renewed before it expires") {
   const TempFolder temp;
   Server server(temp);
@@ -206,54 +175,4 @@ TEST_CASE("a scope of the pipe that is signalled first may be renewed before it 
   CHECK(worker.is_alive());
   CHECK(count(server.records(), "expired", worker.pid()) == 0);
   CHECK(left_open_at_stop(server.records(), worker.pid()) == std::vector<std::string>{"forward"});
-}
-
-TEST_CASE("in its grace period a worker opens no further scope, and its expired one is listed so") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("catch-signals");
-  server.send(with_own_keys(acquire(worker.pid(), "forward", 100ms, SIGTERM),
-                            R"("x_timeout_s": 0.1, "x_grace_s": 60)"));
-  CHECK(worker.line() == fmt::format("signal {}", SIGTERM));
-  server.barrier();
-  const std::vector<std::string> list{"list", "--json"};
-  CHECK(run_client(temp, server, list).out.find("\"expired\":true") != std::string::npos);
-  server.send(acquire_far(worker.pid(), "late"));
-  server.barrier();
-  CHECK(run_client(temp, server, list).out.find("late") == std::string::npos);
-  ::kill(worker.pid(), SIGKILL);
-  CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
-}
-
-TEST_CASE("a scope name of any length and alphabet is kept apart and shown") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("block");
-  const std::string common(400, 'x');
-  server.send(version1(worker.pid(), common + "1", 1, 0) +
-              version1(worker.pid(), common + "2", 1, 0) +
-              version1(worker.pid(), "\\u00e9 \\ud83d\\ude42 \\u001b[31m \\\"q\\\"", 1, 0) +
-              version1(worker.pid(), "", 1, 0));
-  REQUIRE(wait_until([&] { return count(server.records(), "expired", worker.pid()) == 4; }));
-  const auto scopes = scopes_of(server.records(), "expired", worker.pid());
-  const std::size_t cut = static_cast<std::size_t>(std::count_if(
-      scopes.begin(), scopes.end(), [](const std::string& s) { return s.size() == 255; }));
-  CHECK(cut == 2);
-  for (std::size_t i = 0; i < 4; ++i) {
-    for (std::size_t j = 0; j < i; ++j) {
-      CHECK(scopes[i] != scopes[j]);
-    }
-  }
-  CHECK(std::count(scopes.begin(), scopes.end(), "é 🙂 \x1b[31m \"q\"") == 1);
-  CHECK(std::count(scopes.begin(), scopes.end(), "") == 1);
-}
-
-TEST_CASE("the server answers and stops even if no client has opened the pipe") {
-  const TempFolder temp;
-  Server server(temp);
-  CHECK(server.stop() == exited(0));
-  CHECK_FALSE(exists(server.fifo()));
-  const Records records = server.records();
-  CHECK(records.front().is("server_started"));
-  CHECK(records.back().is("server_stopped"));
 }
