@@ -108,17 +108,6 @@ TEST_CASE(
   CHECK(count(server.records(), "rejected") == 0);
 }
 
-TEST_CASE("a server around run exits with the status of run") {
-  const TempFolder temp;
-  const Finished late = run_server(temp, {"--dir", temp.path("run"), "--", client_path(), "run",
-                                          "--timeout", "200ms", "--", "sleep", "100"});
-  CHECK(late.status == exited(124));
-  CHECK(count(read_log(temp.path("run/expired.jsonl")), "killed") == 1);
-  const Finished in_time = run_server(temp, {"--dir", temp.path("run"), "--", client_path(), "run",
-                                             "--timeout", "1h", "--", "sh", "-c", "exit 9"});
-  CHECK(in_time.status == exited(9));
-}
-
 TEST_CASE("acquire while the server drains exits 6 and says why, but renews an open scope") {
   const TempFolder temp;
   Server server(temp);

@@ -222,22 +222,6 @@ TEST_CASE("a graceful shutdown waits for a scope on a page and refuses new scope
   CHECK(announced(server.dir()) == filetimer::Announcement::kNone);
 }
 
-TEST_CASE("a graceful shutdown waits for a kill that is under way") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("catch-signals");
-  server.send(with_own_keys(acquire_past(worker.pid(), "forward", SIGTERM),
-                            R"("x_timeout_s": 0.000001, "x_grace_s": 3600)"));
-  CHECK(worker.line() == fmt::format("signal {}", SIGTERM));
-  Asker asker(server.dir(), shutdown("scopes"));
-  asker.next("granted");
-  CHECK(asker.next("waiting").integer("open_scope_count") == 0);
-  worker.signal(SIGKILL);
-  CHECK(asker.last().text("answer") == "done");
-  CHECK(server.process().status() == exited(0));
-  CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
-}
-
 TEST_CASE("a forced shutdown ends the server after its time or at once, and leaves scopes open") {
   const TempFolder temp;
   Server server(temp);
@@ -259,31 +243,6 @@ TEST_CASE("a forced shutdown ends the server after its time or at once, and leav
   // The next server adopts what was left open.
   Server next(temp);
   CHECK(is_open_on(next, "load"));
-}
-
-TEST_CASE("drain refuses new scopes until it is withdrawn") {
-  const TempFolder temp;
-  Server server(temp);
-  const Worker worker("block");
-  server.send(acquire_far(worker.pid(), "open"));
-  for (int again = 0; again < 2; ++again) {
-    Asker asker(server.dir(), question("drain"));
-    const JsonLine answer = asker.next("done");
-    CHECK(answer.integer("open_scope_count") == 1);
-  }
-  CHECK(announced(server.dir()) == filetimer::Announcement::kDraining);
-  server.send(acquire_far(worker.pid(), "late") + acquire_far(worker.pid(), "open"));
-  CHECK(!is_open_on(server, "late"));
-  CHECK(is_open_on(server, "open"));  // renewed
-  Asker joins(server.dir(), join(0, 1));
-  CHECK(joins.next("refused").text("reason") == "the server is draining: no new rendezvous");
-  Question off = question("drain");
-  off.off = true;
-  Asker asker(server.dir(), off);
-  asker.next("done");
-  CHECK(announced(server.dir()) == filetimer::Announcement::kNone);
-  server.send(acquire_far(worker.pid(), "late"));
-  CHECK(is_open_on(server, "late"));
 }
 
 // A worker that has mapped it would open no scope any more, and not look for the new one.
@@ -322,50 +281,6 @@ TEST_CASE(
     CHECK(server.process().status() == exited(128 + SIGKILL));
     CHECK(contains(server.err(), "shutdown: now: killing COMMAND\n"));
   }
-}
-
-TEST_CASE("if COMMAND does not end, the shutdown is withdrawn and a first signal does not force") {
-  const TempFolder temp;
-  Server::Setup setup;
-  setup.command = {worker_path(), "ignore-term"};
-  Server server(temp, setup);
-  // It ignores SIGTERM from here on.
-  REQUIRE(wait_until([&] { return server.out().find("ready") != std::string::npos; }));
-  Asker asker(server.dir(), shutdown("scopes", false, 0.1));
-  const JsonLine answer = asker.last();
-  CHECK(answer.text("answer") == "timed_out");
-  CHECK(answer.text("reason") == "COMMAND has not ended");
-  CHECK(announced(server.dir()) == filetimer::Announcement::kNone);
-  server.process().signal(SIGTERM);
-  Asker again(server.dir(), question("ping"));
-  again.next("done");
-  Asker forces(server.dir(), shutdown("", true));
-  CHECK(forces.last().text("answer") == "done");
-  CHECK(server.process().status() == exited(128 + SIGKILL));
-}
-
-TEST_CASE("a rendezvous that does not fill fails for all ranks and names those missing and left") {
-  const TempFolder temp;
-  Server server(temp, {"--max-wait", "1s"});
-  Asker first(server.dir(), join(0, 4));
-  CHECK(first.next("granted").number("wait_s") == 1);
-  Asker second(server.dir(), join(2, 4));
-  {
-    Asker leaves(server.dir(), join(3, 4));
-    leaves.next("granted");
-  }
-  for (Asker* asker : {&first, &second}) {
-    const JsonLine answer = asker->last();
-    CHECK(answer.text("answer") == "timed_out");
-    CHECK(ranks(answer, "joined") == std::vector{0, 2});
-    CHECK(ranks(answer, "missing") == std::vector{1, 3});
-    CHECK(ranks(answer, "left") == std::vector{3});
-    CHECK(answer.text("reason").ends_with(" 2 of 4 ranks had joined"));
-  }
-  const Record record = server.wait_for([](const Record& r) { return r.is("rendezvous_timeout"); });
-  CHECK(ranks(record, "missing") == std::vector{1, 3});
-  CHECK(record.number("waited_s") >= 1);
-  CHECK(record.text("reason").ends_with("missing: 1, 3; of these, joined and left: 3"));
 }
 
 TEST_CASE("ranks that wait in a rendezvous are answered when the server is stopped") {
@@ -418,15 +333,6 @@ TEST_CASE("as many ranks wait as there is room for, and pings are answered besid
   CHECK(last.last().text("answer") == "done");
 }
 
-TEST_CASE("a sweep makes the control socket again if it is removed") {
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "10ms"});
-  const std::string control = server.dir() + "/control";
-  REQUIRE(::unlink(control.c_str()) == 0);
-  REQUIRE(wait_until([&] { return exists(control); }));
-  Asker(server.dir(), question("ping")).next("done");
-}
-
 TEST_CASE("the control socket of a killed server is replaced, and that of a stopped one is gone") {
   const TempFolder temp;
   Server::Setup setup;
@@ -458,15 +364,6 @@ TEST_CASE(
   server.wait_for_message(trouble);
   const JsonLine status = Asker(server.dir(), question("status")).next("done");
   CHECK(status.text("pipe_trouble").starts_with(trouble));
-}
-
-TEST_CASE("a control request on the pipe is a line that lacks a scope's keys") {
-  const TempFolder temp;
-  Server server(temp);
-  server.send("{\"version\": 1, \"x_request\": \"shutdown\", \"x_force\": true}\n");
-  const Record rejected = server.wait_for([](const Record& r) { return r.is("rejected"); });
-  CHECK(rejected.text("reason") == "lacks the key 'pid'");
-  server.barrier();
 }
 
 TEST_CASE(

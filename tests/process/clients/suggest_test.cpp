@@ -21,20 +21,6 @@ Record wait_for_outcome(const Server& server, const std::string& scope) {
 
 }  // namespace
 
-TEST_CASE("suggest and show say of a dry run what it would have done") {
-  const TempFolder temp;
-  const Server server(temp, {"--dry-run", "--evidence", "none"});
-  const auto worker = client_worker(server.dir());
-  CHECK(worker->ask("open load 20") == "yes");
-  CHECK(wait_for_outcome(server, "load").text("verdict") == "spared");
-  CHECK(worker->is_alive());
-  const Finished suggested = run_client(temp, server, {"suggest"});
-  CHECK(suggested.status == exited(0));
-  CHECK(suggested.out.find("load: 1 expired, 1 spared\n") != std::string::npos);
-  const Finished shown = run_client(temp, server, {"show", "last"});
-  CHECK(shown.out.find("  spared, dry run\n") != std::string::npos);
-}
-
 TEST_CASE("suggest does not count the wait of a healthy worker for one that is killed") {
   const TempFolder temp;
   const Server server(temp, {"--evidence", "none"});
