@@ -64,23 +64,6 @@ using Timers = WatchingServer::Timers;
 
 }  // namespace
 
-TEST_CASE("scopes of one name and nested scopes are separate timers") {
-  WatchingServer server;
-  auto client = server.connect();
-  for (int round = 0; round < 3; ++round) {
-    auto outer = client.expires(30s, "step");
-    {
-      auto inner = client.expires(10s, "step");
-      auto other = client.expires(20s, "other");
-      CHECK(server.open() == Timers{{"other", 20s}, {"step", 30s}, {"step", 10s}});
-    }
-    CHECK(server.open() == Timers{{"step", 30s}});
-    CHECK(outer.renew(40s));
-    CHECK(server.open() == Timers{{"step", 40s}});
-  }
-  CHECK(server.open().empty());
-}
-
 TEST_CASE("a client ends the job's scope at its end, and other open scopes stay watched") {
   WatchingServer server;
   std::optional<TimerClient> client(server.connect());
@@ -139,29 +122,6 @@ TEST_CASE("wrong arguments are refused with a message that quotes them, and no t
   auto scope = client.expires(1h, "open");
   CHECK_THROWS_AS(scope.renew(0s), InvalidArgument);
   CHECK(server.open() == Timers{{"open", 1h}});
-}
-
-TEST_CASE("names of any length and any bytes are timers that differ") {
-  WatchingServer server;
-  auto client = server.connect();
-  const std::string longest(70'000, 'x');
-  std::vector<TimerScope> scopes;
-  scopes.push_back(client.expires(30s, longest + "1"));
-  scopes.push_back(client.expires(30s, longest + "2"));
-  scopes.push_back(client.expires(30s, std::string("\0\xff\n\"\\", 5)));
-  scopes.push_back(client.expires(30s, "vorwärts"));
-  const Timers open = server.open();
-  CHECK(open.size() == 4);
-  std::set<std::string> names;
-  for (const auto& [name, timeout] : open) {
-    CHECK(name.size() <= kMaxScopeNameBytes);
-    names.insert(name);
-  }
-  CHECK(names.size() == 4);
-  CHECK(names.contains("vorwärts"));
-  CHECK(names.contains(std::string("\0\\xff\n\"\\", 8)));
-  scopes.clear();
-  CHECK(server.open().empty());
 }
 
 TEST_CASE("a scope over the limit is not watched, and a release makes room") {

@@ -12,11 +12,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <filetimer/admin.hpp>
 #include <filetimer/timer_client.hpp>
 #include <fstream>
 #include <iterator>
-#include <regex>
 #include <string>
 
 #include "tests/timer_client/answering_server.hpp"
@@ -96,10 +94,6 @@ std::vector<std::string> messages_in(const std::string& text) {
     start = end + 1;
   }
   return messages;
-}
-
-bool has(const std::vector<std::string>& messages, const std::string& beginning) {
-  return std::ranges::any_of(messages, [&](const auto& one) { return one.starts_with(beginning); });
 }
 
 }  // namespace
@@ -269,32 +263,6 @@ TEST_CASE("a missing server is a notice once in a process, and then a warning") 
                        "count)"));
 }
 
-TEST_CASE("a client writes how it is connected") {
-  const testing::FakeServer server;
-  const auto connected = [&](auto change) {
-    return messages_in(said("info", [&] {
-      ConnectOptions options = server.options();
-      change(options);
-      (void)TimerClient::connect(std::move(options));
-    }));
-  };
-  using Messages = std::vector<std::string>;
-  CHECK(connected([](ConnectOptions&) {}) ==
-        Messages{"info: connected to the timer server in '" + server.dir() + "'"});
-  CHECK(connected([](ConnectOptions& options) {
-          options.dir += "/none";
-          options.missing = ConnectOptions::Missing::kIgnore;
-        }) == Messages{"warning: no timer server at '" + server.dir() +
-                       "/none/requests': there is no such pipe: scopes are watched once one is "
-                       "there"});
-  std::filesystem::remove_all(server.dir() + "/scopes");
-  testing::write_file(server.dir() + "/scopes", "");
-  const Messages without = connected(
-      [](ConnectOptions& options) { options.missing = ConnectOptions::Missing::kIgnore; });
-  CHECK(has(without, "warning: no scope page, scopes are not watched: cannot make the scope"));
-  CHECK(has(without, "info: connected to the timer server in '"));
-}
-
 TEST_CASE("a server that has ended is reported once, and so is its return") {
   const testing::TempFolder folder;
   const auto messages = messages_in(said("info", [&] {
@@ -317,43 +285,6 @@ TEST_CASE("a server that has ended is reported once, and so is its return") {
   CHECK(messages[1].starts_with("warning: no process reads '" + folder.path("requests") +
                                 "': scopes"));
   CHECK(messages[2] == "info: a timer server reads '" + folder.path("requests") + "' again");
-}
-
-TEST_CASE("each step of a request has a debug message") {
-  const testing::TempFolder folder;
-  int attempt = 0;
-  const testing::AnsweringServer server(
-      folder.path(), [&](const auto&, testing::AnsweringServer::Answers& answers) {
-        answers.say(R"({"answer":"granted","wait_s":30})");
-        answers.say(++attempt == 1
-                        ? R"({"answer":"timed_out","reason":"late","missing":[0]})"
-                        : R"({"answer":"done","round":7,"joined":[{"rank":1,"pid":9}]})");
-      });
-  std::string text = said("debug", [&] {
-    AdminClient({.dir = folder.path(), .rpc_timeout = seconds{40}})
-        .rendezvous({.rank = 1,
-                     .world = 2,
-                     .timeout = seconds{5},
-                     .name = "epoch",
-                     .retries = 2,
-                     .backoff = std::chrono::milliseconds{1}});
-  });
-  text = std::regex_replace(text, std::regex("after [0-9.]+ [mun]?s"), "X");
-  const std::string begins = "debug: rendezvous 'epoch': ";
-  const std::string asks = "debug: request 'rendezvous'";
-  std::vector<std::string> expected;
-  for (const bool is_last : {false, true}) {
-    expected.push_back(begins + "rank 1 of 2 joins, for 5s");
-    expected.push_back(asks + " to '" + folder.path("requests") + "': waiting 40s for answers");
-    expected.push_back(asks + ": granted X: 30s");
-    expected.push_back(asks + (is_last ? ": done X" : ": timed_out X: late"));
-    expected.push_back(is_last ? begins + "round 7 is full: 1 (pid 9)"
-                               : begins + "late; missing: 0");
-    if (!is_last) {
-      expected.push_back(begins + "retry 1 of 2 after a pause of 1ms");
-    }
-  }
-  CHECK(messages_in(text) == expected);
 }
 
 }  // namespace filetimer

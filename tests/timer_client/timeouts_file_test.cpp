@@ -191,26 +191,6 @@ TEST_CASE("an entry replaces the timeout of start() and of renewals") {
   CHECK(slot_called(server.page(), "job").code_timeout == Duration{2h});
 }
 
-TEST_CASE("each heartbeat has the first timeout of its entry until its first beat") {
-  const FakeServer server;
-  const TimeoutsFile file("[pump]\ntimeout = 5\nfirst_timeout = 60\n[plain]\ntimeout = 5\n");
-  auto client = connect_with(server, file);
-  for (int i = 0; i < 2; ++i) {
-    auto heart = client.heartbeat(30s, "pump");
-    CHECK(slot_called(server.page(), "pump").asked == 60s);
-    CHECK(heart.beat());
-    CHECK(slot_called(server.page(), "pump").asked == 5s);
-    CHECK(slot_called(server.page(), "pump").code_timeout == Duration{30s});
-  }
-  auto heart = client.heartbeat(30s, "plain");
-  CHECK(slot_called(server.page(), "plain").asked == 5s);
-  heart.release();
-  auto slow = client.heartbeat(30s, "plain", {.first_timeout = 10min});
-  CHECK(slot_called(server.page(), "plain").asked == 10min);
-  CHECK(slow.beat());
-  CHECK(slot_called(server.page(), "plain").asked == 5s);
-}
-
 TEST_CASE("a name that is too long is looked up as the page has it") {
   const FakeServer server;
   const std::string name(kMaxScopeNameBytes + 100, 'x');

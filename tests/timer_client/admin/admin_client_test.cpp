@@ -159,25 +159,6 @@ TEST_CASE("each answer that is no success is an error with all that the answer s
   CHECK(thrown_by([&] { client_of(server, kShortTimeout).drain(); }) == "no answer: drain");
 }
 
-TEST_CASE("an error names eight ranks or scopes, and counts the others") {
-  const testing::TempFolder folder;
-  std::string line;
-  AnsweringServer server(folder.path(), [&](const auto&, Answers& answers) { answers.say(line); });
-  line = R"({"answer":"timed_out","reason":"late","missing":[0,1,2,3,4,5,6,7],)"
-         R"("left":[0,1,2,3,4,5,6,7,8]})";
-  CHECK(thrown_by([&] { client_of(server).rendezvous(kTwoOfFour); })
-            .starts_with("late: rendezvous 'default': late; missing: 0, 1, 2, 3, 4, 5, 6, 7; had "
-                         "joined and left: 0, 1, 2, 3, 4, 5, 6, 7 and 1 more: default;"));
-  line = R"({"answer":"refused","reason":"busy","open_scope_count":70,"open_scopes":[)"
-         R"({"pid":1,"scope":"a"},{"pid":2,"scope":"b"}]})";
-  CHECK(thrown_by([&] {
-          client_of(server).shutdown();
-        }).starts_with("busy: busy; open: 'a' of pid 1, 'b' of pid 2 and 68 more: busy;"));
-  line = R"({"answer":"refused","reason":"busy","open_scope_count":70})";
-  CHECK(thrown_by([&] { client_of(server).shutdown(); }) ==
-        "busy: busy: busy; timed out false, 70");
-}
-
 TEST_CASE("a rendezvous is tried again after a timeout and after no other error") {
   struct Case {
     std::string after_two;

@@ -300,19 +300,6 @@ TEST_CASE("a shutdown returns when the server has ended") {
 
 TEST_CASE("a request without a server fails with the reason") {
   const testing::TempFolder folder;
-  SUBCASE("no pipe") {
-    const Outcome got = ask_in(folder.path(), "ping");
-    CHECK(got.kind == "no server");
-    CHECK(got.why == "no timer server at '" + folder.path("requests") + "': there is no such pipe");
-  }
-  SUBCASE("a pipe that no process reads, and a socket that none listens on") {
-    testing::Pipe pipe(folder.path("requests"));
-    pipe.close();
-    (void)testing::listen_in(folder.path(), 1);
-    const Outcome got = ask_in(folder.path(), "ping");
-    CHECK(got.kind == "no server");
-    CHECK(testing::contains(got.why, "no process reads it"));
-  }
   SUBCASE("a server without a socket") {
     testing::Pipe pipe(folder.path("requests"));
     const Outcome got = ask_in(folder.path(), "ping");

@@ -233,28 +233,6 @@ TEST_CASE("the table of open scopes has every column and fits the terminal") {
         std::string::npos);
 }
 
-TEST_CASE("the estimates of statistics are within their buckets and below the longest") {
-  TestPage page;
-  SlotStatistics& part = page.page().statistics(0);
-  part.count = 100;
-  part.total_ns = 100 * 5'000;
-  part.last_ns = 4'200;
-  part.longest_ns = 1'000'000;
-  part.smallest_margin_ns = -3;
-  part.histogram[bucket_of(4'200)] = 98;   // 4,096 to 4,608 ns
-  part.histogram[bucket_of(950'000)] = 2;  // 917,504 to 983,040
-  ScopeStatistics sums;
-  sums.add(part);
-  CHECK(sums.count == 100);
-  CHECK(sums.mean() == Duration{5'000});
-  CHECK(sums.quantile(0.5).count() == 4096 + 512 / 2);
-  CHECK(sums.quantile(0.99).count() == 917'504 + 65'536 / 2);
-  CHECK(sums.quantile(0.9999) <= Duration{983'040});
-  CHECK(sums.smallest_margin == Duration{-3});
-  CHECK(ScopeStatistics().quantile(0.5) == Duration::zero());
-  CHECK(ScopeStatistics().smallest_margin == kForever);
-}
-
 // --- pages and their owners ---
 
 TEST_CASE("a worker's page is listed under the pid of the process that holds its lock") {
@@ -529,25 +507,8 @@ TEST_CASE("files that are no pages are skipped, counted and named") {
   skipped("bad (it is a FIFO)");
   std::filesystem::create_symlink(folder.page("7"), bad);
   skipped("bad (it is a symlink)");
-  std::filesystem::create_directory(bad);
-  skipped("bad (it is a folder)");
-  folder.files().write("scopes/bad", "");
-  skipped("bad (it has 0 bytes: expected 2166784)");
   folder.files().write("scopes/bad", good.bytes().substr(0, kPageBytes - 1));
   skipped("bad (it has 2166783 bytes: expected 2166784)");
-  folder.files().write("scopes/bad", "");
-  std::filesystem::resize_file(bad, std::uintmax_t{1} << 30);
-  skipped("bad (it has 1073741824 bytes: expected 2166784)");
-  std::string random(kPageBytes, '\0');
-  std::uint32_t state = 1;
-  for (char& c : random) {
-    state = state * 1'664'525 + 1'013'904'223;
-    c = static_cast<char>(state >> 24);
-  }
-  folder.files().write("scopes/bad", random);
-  const Ran ran = folder.list();
-  CHECK(ran.errors.find("bad (it begins with 0x") != std::string::npos);
-  std::filesystem::remove(bad);
   TestPage future;
   future.header().version = 99;
   future.write(bad);
@@ -567,53 +528,6 @@ TEST_CASE("files that are no pages are skipped, counted and named") {
   good.write(bad);
   REQUIRE(::chown(bad.c_str(), 12345, 12345) == 0);
   skipped("bad (it belongs to user 12345)");
-}
-
-TEST_CASE("random bytes behind a good header are read within bounds") {
-  RunFolderByHand folder;
-  folder.serve();
-  TestPage page;
-  std::string bytes(page.bytes());
-  std::uint32_t state = 7;
-  for (std::size_t i = kSlotsAt; i < kPageBytes; ++i) {
-    state = state * 1'664'525 + 1'013'904'223;
-    bytes[i] = static_cast<char>(state >> 24);
-  }
-  const std::uint32_t many = 0xFFFF'FFFF;
-  std::memcpy(&bytes[offsetof(PageHeader, slots)], &many, sizeof many);
-  std::memcpy(&bytes[offsetof(PageHeader, statistics)], &many, sizeof many);
-  folder.files().write("scopes/7", bytes);
-  const Holder worker({folder.page("7")});
-  for (const char* what : {"--json", "--stats", "--stragglers"}) {
-    const Ran ran = folder.list({what});
-    CHECK(ran.code == 0);
-    CHECK(lines_of(ran.output).size() <= kMaxScopesPerWorker + 1);
-  }
-  CHECK(json_lines(folder.list({"--json"}).output).size() > 400);  // half of them are not open
-  CHECK(json_lines(folder.list({"--json", "--stats"}).output).size() > 900);
-  for (const std::string& line : lines_of(folder.list().output)) {
-    CHECK(printable(line) == line);
-  }
-}
-
-TEST_CASE("a file in place of a folder is reported") {
-  {
-    RunFolderByHand folder;
-    folder.serve();
-    std::filesystem::remove(folder.page("server"));
-    folder.files().write("scopes/server", "x");
-    const Ran ran = folder.list();
-    CHECK(ran.code == 0);
-    CHECK(ran.errors.find("skipped server (cannot open the folder") != std::string::npos);
-  }
-  RunFolderByHand folder;
-  folder.serve();
-  std::filesystem::remove_all(folder.path("scopes"));
-  folder.files().write("scopes", "x");
-  const Ran ran = folder.list();
-  CHECK(ran.code == 1);
-  CHECK(ran.errors ==
-        "timer_client: cannot open the folder '" + folder.path("scopes") + "': Not a directory\n");
 }
 
 // --- the server ---

@@ -105,20 +105,6 @@ TEST_CASE("the screen is the terminal, as wide as it says") {
   CHECK(screen_of(terminal.get()).has_colour);
 }
 
-TEST_CASE("a row that comes after text() is not cut, and moves its cells to the right") {
-  Table table = small_table();
-  table.add({{"killed"}, {"1"}, {"step"}, {"dead"}});
-  (void)table.text();
-  const auto line = [&](const Cell& event, const Cell& pid, const Cell& scope, const Cell& what) {
-    std::string text;
-    table.add_line(std::array{event, pid, scope, what}, text);
-    return text;
-  };
-  CHECK(line({"released_late"}, {"123456"}, {"step"}, {"x"}) == "released_late  123456  step  x\n");
-  const std::string wide(79, 'e');
-  CHECK(line({wide}, {"1"}, {"s"}, {"w"}) == wide + "  1  s  w\n");
-}
-
 TEST_CASE("a column of which all cells are the same is left out if it says so") {
   for (const bool is_same : {true, false}) {
     Table table({{.title = "HOST", .is_left_out_if_same = true}, {.title = "PID"}});
@@ -153,12 +139,6 @@ TEST_CASE("a page is wrapped between words, and long words are cut") {
   CHECK(lines[3] == "      " + std::string(74, 'c'));
   CHECK(lines[4] == "      " + std::string(20, 'c'));
   CHECK(lines[5] == "tab\\there \\x1b[2J");
-}
-
-TEST_CASE("markup in a text is text") {
-  CHECK(html_text("<script>alert('a' & \"b\")</script>") ==
-        "&lt;script&gt;alert(&#39;a&#39; &amp; &quot;b&quot;)&lt;/script&gt;");
-  CHECK(html_text("größe → 1") == "größe → 1");
 }
 
 TEST_CASE("characters that hide or reorder text are visible") {

@@ -164,6 +164,8 @@ TEST_CASE("a slot has the options with which the scope was opened") {
         kLongestGraceMs);
   CHECK_FALSE(opened(1h, {}).grace_ms);
   CHECK(opened(1h, {.signal = 9, .grace = {}, .warn_after = 1500us}).soft_ms == 2);
+  CHECK(opened(1h, {.signal_first = true}).flags == slot_flag::kSignalFirst);
+  CHECK(opened(1h, {}).flags == 0);
   CHECK(opened(1h, {}).soft_ms == 0);  // the slot's next scope has none
   CHECK(opened(kNoDeadline, {}).deadline.is_never());
   CHECK(opened(kNoDeadline, {}).asked == kForever);
@@ -356,22 +358,6 @@ TEST_CASE("the elapsed and remaining time of a timer are known while it is open"
   CHECK_FALSE(times->expired);
   scope.release();
   CHECK(!scope.times());
-}
-
-TEST_CASE("signal_first is on the page and in a line") {
-  FakeServer server;
-  auto client = server.connect();
-  server.pipe().next();
-  ScopeOptions options;
-  options.signal = 15;
-  options.signal_first = true;
-  {
-    auto scope = client.expires(30s, "soft", options);
-    CHECK(slot_called(server.page(), "soft").flags == slot_flag::kSignalFirst);
-    CHECK(slot_called(server.page(), "soft").signal == 15);
-  }
-  auto next = client.expires(30s, "soft");
-  CHECK(slot_called(server.page(), "soft").flags == 0);
 }
 
 TEST_CASE("a process gets the path of its stacks file, and its page has the signal") {

@@ -202,27 +202,3 @@ TEST_CASE("a child of a process that could not make its page makes its own at on
           return in_child([&] { return client.expires(1h, "grandchilds").times() ? 0 : 2; });
         }) == 0);
 }
-
-TEST_CASE("a worker that executes another program does not own its page any more") {
-  FakeServer server;
-  int exec_pipe[2];
-  REQUIRE(::pipe2(exec_pipe, O_CLOEXEC) == 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    auto client = server.connect();
-    auto scope = client.expires(1h, "step");
-    ::alarm(
-        static_cast<unsigned>(std::chrono::ceil<std::chrono::seconds>(testing::kBound).count()));
-    ::execl("/bin/sleep", "sleep", "1000", nullptr);
-    ::_exit(1);
-  }
-  ::close(exec_pipe[1]);
-  char byte = 0;
-  CHECK(::read(exec_pipe[0], &byte, 1) == 0);  // closed by exec
-  ::close(exec_pipe[0]);
-  const std::string name = page_of(server, child);
-  CHECK(owner_of(server.page_path(name)) == 0);
-  CHECK(slot_called(server.page(name), "step").asked == 1h);
-  ::kill(child, SIGKILL);
-  ::waitpid(child, nullptr, 0);
-}

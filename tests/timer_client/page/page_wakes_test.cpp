@@ -9,15 +9,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstdlib>
 #include <filetimer/timer_client.hpp>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "common/clock.hpp"
-#include "tests/support/processors.hpp"
-#include "tests/support/skip.hpp"
 #include "tests/timer_client/fake_server.hpp"
 
 using namespace std::chrono_literals;
@@ -175,58 +172,4 @@ TEST_CASE("no deadline is missed, and no released scope gets a verdict") {
     model.stop();
     CHECK(model.scans() > 0);
   }
-}
-
-TEST_CASE("exactly one of a release and a verdict on a page comes first") {
-  if (testing::usable_processors() < 2) {
-    FILETIMER_SKIP("two threads run at once on two processors only, and this process may use one");
-  }
-  constexpr std::size_t kSlots = 4;  // more than one open scope at a time needs
-  constexpr std::size_t kEnough = 50'000;
-  FakeServer server;
-  auto client = server.connect();
-  const PageLayout page = server.page();
-  std::atomic<bool> is_over = false;
-  std::vector<std::int64_t> judged;
-  std::atomic<std::size_t> judged_count = 0;
-  const auto judge = [&] {
-    while (!is_over) {
-      for (std::size_t i = 0; i < kSlots; ++i) {
-        const std::int64_t word = read_deadline(page.slot(i));
-        if (slot_word::is_open(word) && try_expire(page.slot(i), word)) {
-          judged.push_back(word);
-        }
-      }
-      judged_count = judged.size();
-    }
-  };
-  std::vector<std::int64_t> late;  // scopes that the worker did not release in time
-  std::size_t released = 0;
-  std::size_t strange = 0;
-  const auto work = [&] {
-    const Instant begin = Instant::now();
-    while (!is_over) {
-      auto scope = client.expires(1h, "step");
-      std::size_t used = 0;
-      while (used + 1 < kSlots && page.slot(used).deadline == slot_word::kFree) {
-        ++used;
-      }
-      const std::int64_t word = std::abs(read_deadline(page.slot(used)));  // judged: negative
-      if (scope.release()) {
-        ++released;
-      } else {
-        late.push_back(word);
-        FakeServer::finish(page.slot(used));
-        strange += page.slot(used).deadline == slot_word::kFree ? 0U : 1U;
-      }
-      const std::size_t rarer = std::min<std::size_t>(released, judged_count);
-      const Instant now = Instant::now();
-      is_over = rarer >= kEnough || (rarer > 0 && now > begin + 1s) || now > begin + 20s;
-    }
-  };
-  testing::run_side_by_side(work, judge);
-  CHECK(released > 0);
-  CHECK(!judged.empty());
-  CHECK(strange == 0);
-  CHECK(judged == late);  // in the same order, since the deadlines increase
 }

@@ -305,34 +305,6 @@ TEST_CASE("without an id it is the cause of the last incident, of the logs that 
   }
 }
 
-TEST_CASE("the page says what it leaves out of the output of the evidence command") {
-  const auto page = [](const std::string& output, std::size_t bytes) {
-    HostLog log("node07");
-    log.add("expired", kSecondUs, R"(,"pid":11,"id":"a-1","scope":"load")");
-    log.add("evidence_command", kSecondUs + 5,
-            fmt::format(R"(,"pid":11,"id":"a-1","result":"exited","exit_status":0,"output":"{}",)"
-                        R"("output_bytes":{})",
-                        output, bytes));
-    const TempFolder folder;
-    folder.write("log", log.text());
-    const std::string text = run_command({"show", "a-1", folder.path("log")}).output;
-    const std::size_t begin = text.find("Evidence command (exit status 0)");
-    return text.substr(begin, text.find("\n\n", begin) + 1 - begin);
-  };
-  std::string lines;
-  for (int i = 0; i < 40; ++i) {
-    lines += fmt::format("line {}\\n", i);
-  }
-  CHECK(page(lines, 350).ends_with("  line 39\n"));
-  CHECK(page(lines + "line 40\\n", 359)
-            .ends_with("  line 39\n  ... the report and the record have more.\n"));
-  const std::string cut = page(std::string(65536, 'x'), 300000);
-  CHECK(cut.size() < 10'000);
-  CHECK(
-      cut.ends_with("x\n  ... the report and the record have more.\n"
-                    "  It wrote 300000 bytes, of which the record has the first 65536.\n"));
-}
-
 TEST_CASE("nothing a record says moves the cursor or makes a line wider than 80") {
   for (const auto& [id, file] :
        {std::pair("k3f9a2-1", "hang.jsonl"), std::pair("esc-1", "escapes.jsonl"),

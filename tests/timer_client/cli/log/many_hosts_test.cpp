@@ -160,13 +160,6 @@ TEST_CASE("what a folder or a pattern leaves out is told") {
   const TempFolder folder;
   write_logs(folder, {.hosts = 3, .culprit = 9});
   const std::string whole = run_command({"log", folder.path()}).output;
-  std::filesystem::create_symlink("/nonexistent/x", folder.path("node07.jsonl"));
-  const Ran dangling = run_command({"log", folder.path("*.jsonl")});
-  CHECK(dangling.code == 1);
-  CHECK(dangling.output == whole);
-  CHECK(dangling.errors == "timer_client: cannot open '" + folder.path("node07.jsonl") +
-                               "': No such file or directory\n");
-  std::filesystem::remove(folder.path("node07.jsonl"));
   const TempFolder other;
   write_logs(other, {.hosts = 1, .culprit = 9});
   std::filesystem::create_symlink(other.path(), folder.path("latest"));

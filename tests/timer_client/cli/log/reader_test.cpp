@@ -96,16 +96,6 @@ TEST_CASE("lines cut anywhere give the same records") {
   }
 }
 
-TEST_CASE("foreign and half lines are skipped and counted, what follows them is read") {
-  const Reading reading = read_text(read_data("foreign.jsonl"));
-  // No JSON, no object, schema 2, no event, a half line in front of a record, a half line at the
-  // end. An empty line is no loss.
-  CHECK(reading.skipped == 6);
-  CHECK(reading.events == std::vector<std::string>{"expired", "killed", "evidence", "incident",
-                                                   "new_thing", "left_open"});
-  CHECK(contains(reading.lines[5], "after half a line"));
-}
-
 TEST_CASE("a value of the wrong type counts as absent") {
   const std::string foreign = read_data("foreign.jsonl");
   const First first(
@@ -240,51 +230,6 @@ TEST_CASE("a rotated log that cannot be opened is a problem, the log itself is r
         std::vector<std::string>{"cannot open '" + folder.path("expired.jsonl.1") +
                                  "': Too many levels of symbolic links"});
   CHECK(merged(opened.logs) == std::vector<std::string>{"expired"});
-}
-
-// What is forbidden is not forbidden to root.
-class AsSomebodyElse {
- public:
-  AsSomebodyElse() { REQUIRE((!is_root_ || ::seteuid(65533) == 0)); }
-  AsSomebodyElse(const AsSomebodyElse&) = delete;
-  AsSomebodyElse& operator=(const AsSomebodyElse&) = delete;
-  ~AsSomebodyElse() {
-    if (is_root_) {
-      (void)!::seteuid(0);
-    }
-  }
-
- private:
-  const bool is_root_ = ::geteuid() == 0;
-};
-
-TEST_CASE("what may not be read is told with its name and reason") {
-  const TempFolder folder;
-  REQUIRE(::chmod(folder.path().c_str(), 0755) == 0);
-  folder.write("log.jsonl", record_line("expired", "2026-11-21T03:00:01Z"));
-  folder.write("log.jsonl.1", "");
-  REQUIRE(::chmod(folder.path("log.jsonl").c_str(), 0644) == 0);
-  REQUIRE(::chmod(folder.path("log.jsonl.1").c_str(), 0) == 0);
-  std::filesystem::create_directories(folder.path("listed"));
-  folder.write("listed/a.jsonl", "");
-  folder.write("listed/b.jsonl", "");
-  REQUIRE(::chmod(folder.path("listed").c_str(), 0444) == 0);
-  {
-    const AsSomebodyElse user;
-    auto opened = open_logs("", {folder.path()});
-    CHECK(opened.problems ==
-          std::vector<std::string>{
-              "cannot open '" + folder.path("log.jsonl.1") + "': Permission denied",
-              "cannot open '" + folder.path("listed/a.jsonl") + "': Permission denied",
-              "cannot open '" + folder.path("listed/b.jsonl") + "': Permission denied"});
-    CHECK(merged(opened.logs).size() == 1);
-    const std::string pattern = folder.path("listed/*.jsonl");
-    CHECK(open_logs("", {pattern}).problems ==
-          std::vector<std::string>{
-              "cannot open '" + folder.path("listed/a.jsonl") + "': Permission denied",
-              "cannot open '" + folder.path("listed/b.jsonl") + "': Permission denied"});
-  }
-  REQUIRE(::chmod(folder.path("listed").c_str(), 0755) == 0);
 }
 
 TEST_CASE("a followed log gives its news across rotation and removal") {

@@ -129,45 +129,6 @@ TEST_CASE("an expired scope is drawn, however many others its worker has") {
   CHECK(contains(html, "<title>38 more scopes not drawn</title>+38</text>"));
 }
 
-TEST_CASE("a report of many scopes and of stacks without a common call has a few hundred KB") {
-  HostLog log("node01");
-  std::string open;
-  std::string ended;
-  for (int rank = 0; rank < 64; ++rank) {
-    const std::string who = fmt::format(R"("pid":{},"rank":{},"comm":"t")", 1000 + rank, rank);
-    open += fmt::format(R"({}{{{},"scope":"s","elapsed_s":30,"timeout_s":30}})",
-                        rank > 0 ? "," : "", who);
-    for (int name = 0; name < 8; ++name) {
-      ended +=
-          fmt::format(R"({}{{{},"scope":"s{}","ended":[)", ended.empty() ? "" : ",", who, name);
-      for (int i = 16; i > 0; --i) {
-        ended += fmt::format("[{},0.5]{}", 30 + i + 0.1 * name, i > 1 ? "," : "]}");
-      }
-    }
-  }
-  log.add("incident", 90'000'000,
-          fmt::format(R"(,"incident":"a-i1","workers":64,"open_scopes":[{}],)"
-                      R"("ended_scopes":[{}])",
-                      open, ended));
-  for (int rank = 0; rank < 64; ++rank) {
-    const std::string who =
-        fmt::format(R"(,"pid":{0},"rank":{1},"comm":"t","id":"a-{0}")", 1000 + rank, rank);
-    log.add("expired", 90'000'000,
-            who + R"(,"incident":"a-i1","scope":"s","elapsed_s":30,"timeout_s":30)");
-    std::string frames;
-    for (int frame = 0; frame < 128; ++frame) {
-      frames += fmt::format(R"({}"f{}_of_{}{}")", frame > 0 ? "," : "", frame, rank,
-                            std::string(150, 'x'));
-    }
-    log.add("evidence", 90'050'000,
-            who + R"(,"threads":[{"tid":1,"native_stack":[)" + frames + "]}]");
-  }
-  const std::string html = report_of(log);
-  CHECK(html.size() < 700'000);
-  CHECK(contains(html, " more scopes not drawn</title>"));
-  CHECK(contains(html, "  and 56 more in 56 other places\n"));
-}
-
 TEST_CASE("names of any bytes are text in a report") {
   HostLog log("node01");
   const std::string name = R"(<script>alert(1)</script>\"'\u202e)";
@@ -252,17 +213,6 @@ TEST_CASE("a report without a name writes through no link") {
   CHECK(testing::read_file(folder.path("precious")) == "text");
   CHECK(std::system((report + " -o hang-a-1.html >out").c_str()) == 0);
   CHECK(testing::read_file(folder.path("precious")).starts_with("<!DOCTYPE html>"));
-}
-
-TEST_CASE("the page of a report names the zone of its times") {
-  const TempFolder folder;
-  const std::string command = "TZ=CET-1 '" TIMER_CLIENT_PROGRAM "' report '" +
-                              data_path("hang.jsonl") + "' -o '" + folder.path("html") + "' >'" +
-                              folder.path("out") + "'";
-  CHECK(std::system(command.c_str()) == 0);
-  const std::string html = testing::read_file(folder.path("html"));
-  CHECK(contains(html, " CET\n"));
-  CHECK_FALSE(contains(html, "UTC"));
 }
 
 }  // namespace
