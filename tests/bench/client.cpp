@@ -5,12 +5,10 @@
 #include <unistd.h>
 
 #include <filetimer/timer_client.hpp>
-#include <optional>
 #include <utility>
 
 #include "common/clock.hpp"
 #include "tests/bench/processes.hpp"
-#include "tests/bench/samples.hpp"
 #include "tests/bench/sections.hpp"
 #include "tests/bench/server_under_test.hpp"
 #include "tests/bench/torch.hpp"
@@ -34,9 +32,7 @@ struct Costs {
   double clock = 0;
   double write = 0;  // of one line to a pipe
   double line_scope = 0;
-  double named_scope = 0;
-  double unnamed_scope = 0;
-  double beat = 0;  // of a heartbeat
+  double page_scope = 0;
 };
 
 template <class Work>
@@ -65,17 +61,11 @@ Costs measure_costs(const ServerUnderTest& server, const std::string& dir, int b
   Samples clock;
   Samples writes;
   Samples line_scopes;
-  Samples named_scopes;
-  Samples unnamed_scopes;
-  Samples beats;
-  TimerHeartbeat heart = client.heartbeat(std::chrono::hours(1), "loop");
+  Samples page_scopes;
   for (int i = 0; i < batches; ++i) {
     clock.add(ns_of_one(kLongBatch, read_clock));
-    named_scopes.add(ns_of_one(
+    page_scopes.add(ns_of_one(
         kLongBatch, [&] { const auto scope = client.expires(std::chrono::hours(1), "forward"); }));
-    unnamed_scopes.add(
-        ns_of_one(kLongBatch, [&] { const auto scope = client.expires(std::chrono::hours(1)); }));
-    beats.add(ns_of_one(kLongBatch, [&] { heart.beat(); }));
     writes.add(
         ns_of_one(kBatch, [&] { write_all(bare.write.get(), acquire.data(), acquire.size()); }));
     sleep_for(kPause);
@@ -88,34 +78,23 @@ Costs measure_costs(const ServerUnderTest& server, const std::string& dir, int b
   return {.clock = clock.median(),
           .write = writes.median(),
           .line_scope = line_scopes.median(),
-          .named_scope = named_scopes.median(),
-          .unnamed_scope = unnamed_scopes.median(),
-          .beat = beats.median()};
+          .page_scope = page_scopes.median()};
 }
 
 void report_pages(const Costs& costs, Report& report) {
   report.section("a scope on the worker's page against the clock",
                  "clock_gettime(CLOCK_MONOTONIC)");
-  report.add({.measure = "filetimer::client, page, named scope",
+  report.add({.measure = "filetimer::client, page",
               .unit = "ns",
-              .value = costs.named_scope,
-              .base = costs.clock,
-              .target = Target::ratio_at_most(kTargetReads)});
-  report.add({.measure = "filetimer::client, page, default scope",
-              .unit = "ns",
-              .value = costs.unnamed_scope,
-              .base = costs.clock});
-  report.add({.measure = "filetimer::client, page, one beat of a heartbeat",
-              .unit = "ns",
-              .value = costs.beat,
+              .value = costs.page_scope,
               .base = costs.clock,
               .target = Target::ratio_at_most(kTargetReads)});
   report.section("the same against one line to a pipe, times faster", "one bare pipe write");
-  report.add({.measure = "filetimer::client, page, named scope",
+  report.add({.measure = "filetimer::client, page",
               .unit = "ns",
-              .value = costs.named_scope,
+              .value = costs.page_scope,
               .base = costs.write,
-              .ratio = costs.write / costs.named_scope,
+              .ratio = costs.write / costs.page_scope,
               .target = Target::ratio_at_least(kTargetWrite)});
 }
 
@@ -144,36 +123,24 @@ void measure_client(const Plan& plan, Report& report) {
               .base = base});
   const auto torch =
       plan.with_torch ? TorchServer::start(plan.memory_dir + "/torch-client") : nullptr;
-  std::optional<TorchServer::ClientCost> torch_cost;
+  const double torch_us = torch ? torch->client_cost_us(plan.torch_scopes) : 0;
   if (torch) {
-    torch_cost = torch->client_cost(plan.torch_scopes);
     torch->stop();
-    report.add({.measure = "PyTorch's expires(), named scope",
-                .unit = "us",
-                .value = torch_cost->named_us,
-                .base = base});
-    report.add({.measure = "PyTorch's expires(), default scope",
-                .unit = "us",
-                .value = torch_cost->default_us,
-                .base = base});
+    report.add({.measure = "PyTorch's expires()", .unit = "us", .value = torch_us, .base = base});
   } else {
     report.add(
         {.measure = "PyTorch's expires()", .note = plan.with_torch ? "not installed" : "left out"});
   }
   report_pages(costs, report);
-  if (torch_cost) {
+  if (torch) {
     report.section("the same against PyTorch's, times faster", "PyTorch's expires()");
     // PyTorch's timer counts nothing; ours does more.
-    const auto row = [&](const char* name, double scope_ns, double torch_us) {
-      report.add({.measure = fmt::format("filetimer::client, page, {}", name),
-                  .unit = "us",
-                  .value = scope_ns / 1000,
-                  .base = torch_us,
-                  .ratio = torch_us * 1000 / scope_ns,
-                  .target = Target::ratio_at_least(kTargetTorch)});
-    };
-    row("named scope", costs.named_scope, torch_cost->named_us);
-    row("default scope", costs.unnamed_scope, torch_cost->default_us);
+    report.add({.measure = "filetimer::client, page",
+                .unit = "us",
+                .value = costs.page_scope / 1000,
+                .base = torch_us,
+                .ratio = torch_us * 1000 / costs.page_scope,
+                .target = Target::ratio_at_least(kTargetTorch)});
   }
 }
 

@@ -30,12 +30,6 @@ void add_quantiles(Report& report, const std::string& what, const Samples& ours,
   add("max", 1, 0);
 }
 
-void add_minimum(Report& report, const Samples& ours) {
-  // Only the sign matters; a negative value was already reported as a fault.
-  report.add(
-      {.measure = "earliest signal, never under 0", .unit = "us", .value = ours.min() * 1000});
-}
-
 std::unique_ptr<TorchServer> start_torch(const Plan& plan) {
   return plan.with_torch ? TorchServer::start(plan.memory_dir + "/torch-timer") : nullptr;
 }
@@ -80,7 +74,6 @@ void measure_deadlines_idle(const Plan& plan, Report& report) {
   in_memory.stop();
   const Samples ours = logged_signals(in_memory, report);
   add_quantiles(report, "log in memory", ours, base, true);
-  add_minimum(report, ours);
   if (on_disk) {
     on_disk->stop();
     const Samples synced = logged_signals(*on_disk, report);

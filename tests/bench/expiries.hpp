@@ -11,7 +11,6 @@
 #include "common/clock.hpp"
 #include "tests/bench/processes.hpp"
 #include "tests/bench/report.hpp"
-#include "tests/bench/samples.hpp"
 #include "tests/bench/server_under_test.hpp"
 
 namespace filetimer::bench {

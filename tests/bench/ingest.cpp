@@ -10,7 +10,6 @@
 
 #include "common/clock.hpp"
 #include "tests/bench/processes.hpp"
-#include "tests/bench/samples.hpp"
 #include "tests/bench/sections.hpp"
 #include "tests/bench/server_under_test.hpp"
 #include "tests/bench/torch.hpp"

@@ -27,36 +27,25 @@ namespace {
 struct Options {
   bool quick = false;
   bool smoke = false;
-  bool json = false;
   bool no_torch = false;
-  std::string server = FILETIMER_SERVER;
-  std::string memory = "/dev/shm";
   std::string disk = "/var/tmp";
   std::string only;  // parts, joined by commas; empty: all
 };
 
 constexpr const char* kUsage =
-    R"(usage: filetimer_bench [--quick | --smoke] [--json] [--no-torch] [--only PART,...]
-                       [--server FILE] [--memory DIR] [--disk DIR]
+    R"(usage: filetimer_bench [--quick | --smoke] [--no-torch] [--only PART,...] [--disk DIR]
   --quick      fewer repetitions, about a minute
   --smoke      as little as shows that all of it works
-  --json       one JSON object instead of the table
   --no-torch   leave PyTorch's timer out
   --only       some of: deadlines, busy, evidence, crowds, ingest, table, client, pages, python
-  --server     the timer_server to measure; the one of this build
-  --memory     where runtime directories are made; /dev/shm
   --disk       where the log on disk is made; /var/tmp
 )";
 
 std::optional<Options> read_options(const std::vector<std::string>& args) {
   Options options;
-  const std::map<std::string, bool*> flags{{"--quick", &options.quick},
-                                           {"--smoke", &options.smoke},
-                                           {"--json", &options.json},
-                                           {"--no-torch", &options.no_torch}};
+  const std::map<std::string, bool*> flags{
+      {"--quick", &options.quick}, {"--smoke", &options.smoke}, {"--no-torch", &options.no_torch}};
   const std::map<std::string, std::string*> words{{"--only", &options.only},
-                                                  {"--server", &options.server},
-                                                  {"--memory", &options.memory},
                                                   {"--disk", &options.disk}};
   for (std::size_t i = 0; i < args.size(); ++i) {
     if (const auto flag = flags.find(args[i]); flag != flags.end()) {
@@ -104,7 +93,6 @@ Plan plan_for(const Options& options) {
     plan.python_batches = 2;
   }
   plan.with_torch = !options.no_torch && !options.smoke;
-  plan.server = options.server;
   return plan;
 }
 
@@ -148,7 +136,7 @@ int measure(const Options& options, const Plan& plan) {
   if (idle_pages) {
     idle_pages->finish();
   }
-  options.json ? report.print_json(stdout) : report.print_table(stdout);
+  report.print_table(stdout);
   std::fflush(stdout);
   return report.has_faults() ? 1 : 0;
 }
@@ -163,7 +151,7 @@ int supervise(const Options& options) {
   }
   ::sigprocmask(SIG_BLOCK, &signals, nullptr);
   Plan plan = plan_for(options);
-  plan.memory_dir = make_folder(options.memory);
+  plan.memory_dir = make_folder("/dev/shm");
   if (is_on_disk(options.disk)) {
     plan.disk_dir = make_folder(options.disk);
   }

@@ -12,7 +12,6 @@
 
 #include "common/page_reader.hpp"
 #include "tests/bench/processes.hpp"
-#include "tests/bench/samples.hpp"
 #include "tests/bench/sections.hpp"
 #include "tests/bench/server_under_test.hpp"
 #include "timer_server/scopes/mapped_page.hpp"

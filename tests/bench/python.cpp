@@ -6,7 +6,6 @@
 #include <sstream>
 
 #include "tests/bench/processes.hpp"
-#include "tests/bench/samples.hpp"
 #include "tests/bench/sections.hpp"
 #include "tests/bench/server_under_test.hpp"
 #include "tests/bench/torch.hpp"
@@ -91,7 +90,7 @@ void measure_python(const Plan& plan, Report& report) {
       plan.with_torch ? TorchServer::start(plan.memory_dir + "/torch-python") : nullptr;
   report.section("the same against PyTorch's, times faster", "PyTorch's expires(), named scope");
   if (torch) {
-    const double torch_us = torch->client_cost(plan.torch_scopes).named_us;
+    const double torch_us = torch->client_cost_us(plan.torch_scopes);
     torch->stop();
     report.add({.measure = "with filetimer.expires(30, \"x\")",
                 .unit = "us",

@@ -7,8 +7,6 @@
 #include <cmath>
 #include <string_view>
 
-#include "common/json_writer.hpp"
-
 namespace filetimer::bench {
 namespace {
 
@@ -119,37 +117,6 @@ void Report::print_table(std::FILE* out) const {
   if (fault_count_ > faults_.size()) {
     fmt::print(out, "WRONG: and {} more\n", fault_count_ - faults_.size());
   }
-}
-
-void Report::print_json(std::FILE* out) const {
-  const auto optional = [](JsonWriter& json, std::string_view key, std::optional<double> value) {
-    value ? json.field(key, *value) : json.null(key);
-  };
-  JsonWriter json;
-  json.begin_array("rows");
-  for (const Section& section : sections_) {
-    for (const Row& row : section.rows) {
-      json.begin_object().field("section", section.title).field("measure", row.measure);
-      json.field("unit", row.unit);
-      optional(json, "value", row.value);
-      optional(json, "base", row.base);
-      json.field("base_is", section.base);
-      optional(json, "ratio", ratio_of(row));
-      json.field("target", target_text(row));
-      const auto ok = meets_target(row);
-      ok ? json.field("ok", *ok) : json.null("ok");
-      if (!row.note.empty()) {
-        json.field("note", row.note);
-      }
-      json.end_object();
-    }
-  }
-  json.end_array().begin_array("wrong");
-  for (const std::string& what : faults_) {
-    json.element(what);
-  }
-  json.end_array().field("wrong_count", fault_count_);
-  fmt::print(out, "{}\n", std::move(json).finish());
 }
 
 }  // namespace filetimer::bench

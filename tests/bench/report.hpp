@@ -3,12 +3,38 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdio>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace filetimer::bench {
+
+// Measured numbers and their statistics.
+class Samples {
+ public:
+  void add(double value) { values_.push_back(value); }
+  [[nodiscard]] std::size_t count() const { return values_.size(); }
+  [[nodiscard]] bool empty() const { return values_.empty(); }
+
+  // Returns a quantile by nearest rank, which is always a measured value; NaN without values.
+  [[nodiscard]] double quantile(double q) const {
+    if (values_.empty()) {
+      return std::nan("");
+    }
+    std::vector<double> sorted = values_;
+    std::sort(sorted.begin(), sorted.end());
+    const double rank = std::ceil(q * static_cast<double>(sorted.size()));
+    return sorted[static_cast<std::size_t>(std::max(rank, 1.0)) - 1];
+  }
+  [[nodiscard]] double median() const { return quantile(0.5); }
+
+ private:
+  std::vector<double> values_;
+};
 
 struct Target {
   enum class Of { kNothing, kValueAtMost, kRatioAtMost, kRatioAtLeast };
@@ -39,7 +65,6 @@ class Report {
   void fault(const std::string& what);
 
   void print_table(std::FILE* out) const;
-  void print_json(std::FILE* out) const;
   [[nodiscard]] bool has_faults() const { return fault_count_ > 0; }
 
  private:

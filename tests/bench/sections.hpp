@@ -33,7 +33,7 @@ struct Plan {
   int python_batches = 100;
 
   bool with_torch = true;
-  std::string server;      // the timer_server to measure
+  std::string server = FILETIMER_SERVER;
   std::string memory_dir;  // a folder in memory
   std::string disk_dir;    // a folder on a disk; empty: none
 };

@@ -3,8 +3,6 @@
 
 #include <unistd.h>
 
-#include <sstream>
-
 namespace filetimer::bench {
 namespace {
 
@@ -40,16 +38,14 @@ std::uint64_t TorchServer::stop() {
   return std::stoull(count);
 }
 
-TorchServer::ClientCost TorchServer::client_cost(int count) const {
+double TorchServer::client_cost_us(int count) const {
   Pipe out = make_pipe();
   Child client = spawn({kPython, kTorchScript, "client", fifo_, std::to_string(count)}, -1,
                        out.write.get(), -1);
   out.write.reset();
-  std::istringstream line(read_line(out.read.get()));
-  ClientCost cost;
-  line >> cost.named_us >> cost.default_us;
+  const double us = std::stod(read_line(out.read.get()));
   client.wait();
-  return cost;
+  return us;
 }
 
 }  // namespace filetimer::bench

@@ -19,12 +19,8 @@ class TorchServer {
   // Lets the server read the rest and returns the number of requests. No process may have the pipe
   // open for writing, because the server reads up to the end of file.
   std::uint64_t stop();
-  // Returns the median microseconds of one `with expires()`, with a name and with the default name.
-  struct ClientCost {
-    double named_us = 0;
-    double default_us = 0;
-  };
-  [[nodiscard]] ClientCost client_cost(int count) const;
+  // Returns the median microseconds of one `with expires()` with a name.
+  [[nodiscard]] double client_cost_us(int count) const;
 
  private:
   TorchServer(std::string fifo, Pipe in, Pipe out, Child child);
