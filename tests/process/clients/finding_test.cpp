@@ -15,51 +15,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-void expect_record_of_kill(const Server& server, const std::string& scope) {
-  expect_kill(server, scope);
-  server.wait_for([&](const Record& r) { return r.is("killed", scope); });
-}
-
-// Checks that `log` and `show` of the directory are about the kill in `scope`.
-void check_found(const TempFolder& temp, const Server& server, const std::string& scope) {
-  const Finished log = run_client(temp, server, {"log", "--event", "killed", "--json"});
-  CHECK(log.status == exited(0));
-  CHECK(log.err.empty());
-  CHECK(contains(log.out, fmt::format(R"("scope":"{}")", scope)));
-  const Finished show = run_client(temp, server, {"show", "last"});
-  CHECK(show.status == exited(0));
-  CHECK(contains(show.out, fmt::format("hung in `{}`", scope)));
-}
-
 bool is_link_to(const std::string& link, const std::string& target) {
   std::error_code none;
   return fs::read_symlink(link, none) == target;
 }
 
 }  // namespace
-
-TEST_CASE("log and show find the log of the directory's last server, wherever the log is") {
-  const TempFolder temp;
-  const std::string elsewhere = temp.path("elsewhere.jsonl");
-  {
-    Server server(temp, {"--log", elsewhere});
-    expect_record_of_kill(server, "elsewhere");
-    check_found(temp, server, "elsewhere");
-    CHECK(server.stop() == exited(0));
-    check_found(temp, server, "elsewhere");
-  }
-  {
-    Server server(temp);
-    CHECK(server.log() == temp.path("run/expired.jsonl"));
-    expect_record_of_kill(server, "in the folder");
-    check_found(temp, server, "in the folder");
-    CHECK(server.stop() == exited(0));
-  }
-  Server server(temp, {"--log", temp.path("third.jsonl")});
-  expect_record_of_kill(server, "third");
-  check_found(temp, server, "third");
-  CHECK(count(read_log(elsewhere), "killed") == 1);
-}
 
 TEST_CASE("a directory that was removed and made again has a link to the log again") {
   const TempFolder temp;

@@ -531,29 +531,6 @@ TEST_CASE("a full server does not remove a judged worker that can still be spare
   CHECK(judged.is_alive());
 }
 
-// The deadline of the second scope passes while evidence on the first is collected.
-TEST_CASE("a scope that waits for a kill of its worker takes little CPU time") {
-  const TempFolder temp;
-  Server server = server_with_helper(temp, "exec sleep 100", "1m", {"--grace", "1m"});
-  Worker worker("family", {.args = {"200"}});
-  const auto cpu_time_of_iterations = [&] {
-    const auto before = cpu_time_of(server.pid());
-    for (int i = 0; i < 300; ++i) {
-      server.send(release(worker.pid(), "none"));
-      let_pass(1ms);
-    }
-    return cpu_time_of(server.pid()) - before;
-  };
-  const auto without = cpu_time_of_iterations();
-  server.send(acquire_past(worker.pid(), "first", SIGTERM) +
-              acquire(worker.pid(), "second", 300ms, SIGTERM));
-  server.wait_for("expired", worker.pid());
-  let_pass(400ms);
-  CHECK(cpu_time_of_iterations() < 3 * without + 100ms);
-  CHECK(count(server.records(), "expired", worker.pid()) == 1);
-  CHECK(count(server.records(), "killed", worker.pid()) == 0);
-}
-
 TEST_CASE("a kill that spares its worker does not hold up a scope that asks for SIGKILL for long") {
   const TempFolder temp;
   Server server = server_with_helper(temp, "exec sleep 100", "1m");

@@ -203,20 +203,6 @@ TEST_CASE("a server that cannot start to serve leaves neither pipe nor fresh dir
   CHECK_FALSE(exists(temp.path("run/requests")));
 }
 
-TEST_CASE(
-    "where the default place cannot be used, a server around COMMAND takes another and says so") {
-  const TempFolder temp;
-  write_file(temp.path("filetimer"), "");
-  const Finished finished =
-      run_server(temp, {"--log", temp.path("log"), "--", "/bin/sh", "-c", "echo $FILETIMER_DIR"},
-                 {{"XDG_RUNTIME_DIR", temp.path()}, {"XDG_STATE_HOME", temp.path("state")}});
-  CHECK(finished.status == exited(0));
-  const std::string dir = finished.out.substr(0, finished.out.find('\n'));
-  CHECK_FALSE(dir.empty());
-  CHECK(contains(finished.err, temp.path("filetimer")));
-  CHECK(contains(finished.err, "; the directory is '" + dir + "'"));
-}
-
 TEST_CASE("fresh directories of killed servers are removed, and those in use are kept") {
   const TempFolder temp;
   const Environment environment{{"XDG_RUNTIME_DIR", temp.path()},

@@ -97,21 +97,6 @@ TEST_CASE("a link to a pipe elsewhere that a killed server has left gives way to
   CHECK(is_pipe(next.dir() + "/requests"));
 }
 
-TEST_CASE("a runtime directory in a read-only place, or to which others may write, is refused") {
-  const TempFolder temp;
-  // Also refused for root, whom a mode would not stop.
-  const Finished finished = run_server(temp, {"--dir", "/proc/filetimer-run"});
-  CHECK(finished.status == exited(1));
-  CHECK(finished.err.find("/proc/filetimer-run") != std::string::npos);
-  const std::string open = temp.path("open");
-  fs::create_directory(open);
-  fs::permissions(open, fs::perms::all);
-  const Finished refused = run_server(temp, {"--dir", open});
-  CHECK(refused.status == exited(1));
-  CHECK(contains(refused.err, "others may write to '" + open + "'"));
-  CHECK(fs::is_empty(open));
-}
-
 TEST_CASE(
     "what is in the way of an entry of the runtime directory is named at the start, and kept") {
   const TempFolder temp;

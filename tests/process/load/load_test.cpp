@@ -10,12 +10,10 @@
 #include <filesystem>
 #include <iterator>
 #include <memory>
-#include <optional>
 
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
-#include "tests/support/skip.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;
@@ -31,45 +29,7 @@ std::unique_ptr<Worker> flood(const Server& server) {
   return std::make_unique<Worker>("flood", Worker::Setup{.args = {server.fifo()}});
 }
 
-// Returns how often the process has read a file or a pipe; nothing if that cannot be read.
-std::optional<long> count_of_reads(pid_t pid) {
-  const std::string io = read_file(fmt::format("/proc/{}/io", pid));
-  const auto at = io.find("syscr: ");
-  return at == std::string::npos ? std::nullopt : std::optional(std::stol(io.substr(at + 7)));
-}
-
 }  // namespace
-
-// Each iteration of the loop begins with a reading of the pipe.
-TEST_CASE("many workers that end together cost few iterations") {
-  const TempFolder temp;
-  Server server(temp);
-  std::vector<std::unique_ptr<Worker>> workers;
-  std::string lines;
-  for (int i = 0; i < kTogether; ++i) {
-    workers.push_back(std::make_unique<Worker>(
-        "block", Worker::Setup{.environment = {{"RANK", fmt::format("{}", i)}}}));
-    lines += acquire_far(workers.back()->pid(), "s");
-  }
-  server.send(lines);
-  // The server reads the ranks beside its loop.
-  REQUIRE(wait_until([&] {
-    return occurrences(run_client(temp, server, {"list", "--json"}).out, "\"rank\":") == kTogether;
-  }));
-  const auto before = count_of_reads(server.pid());
-  if (!before) {
-    FILETIMER_SKIP("/proc/PID/io cannot be read here");
-  }
-  server.process().signal(SIGSTOP);
-  server.process().wait_until_stopped();
-  for (const auto& worker : workers) {
-    worker->signal(SIGKILL);
-    CHECK(worker->status() == killed_by(SIGKILL));
-  }
-  server.process().signal(SIGCONT);
-  REQUIRE(wait_until([&] { return count(server.records(), "left_open") == kTogether; }));
-  CHECK(*count_of_reads(server.pid()) - *before < kTogether);
-}
 
 TEST_CASE("four writers that never pause delay no deadline and lose no line") {
   const TempFolder temp;
