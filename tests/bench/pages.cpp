@@ -14,7 +14,7 @@
 #include "tests/bench/processes.hpp"
 #include "tests/bench/sections.hpp"
 #include "tests/bench/server_under_test.hpp"
-#include "timer_server/scopes/mapped_page.hpp"
+#include "timer_server/scopes/worker_page.hpp"
 
 namespace filetimer::bench {
 namespace {

@@ -16,7 +16,7 @@
 #include "tests/support/bound.hpp"
 #include "tests/support/moved_clock.hpp"
 #include "tests/timer_client/fake_server.hpp"
-#include "timer_server/scopes/mapped_page.hpp"
+#include "timer_server/scopes/worker_page.hpp"
 
 namespace filetimer::slots {
 namespace {

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/scopes/worker_page.hpp"
 
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <functional>
 #include <utility>
 
 #include "common/due.hpp"
+#include "common/own_file.hpp"
 #include "common/wake_protocol.hpp"
 
 namespace filetimer {
@@ -280,6 +285,28 @@ std::vector<SlotReading> WorkerPage::open_slots(std::size_t most, std::size_t* c
   return is_whole() ? readings : std::vector<SlotReading>{};
 }
 
+void WorkerPage::unmap_names() const {
+  if (layout_) {
+    ::madvise(layout_->base() + kNamesAt, kStatisticsAt - kNamesAt, MADV_DONTNEED);
+  }
+}
+
+std::uint32_t WorkerPage::dump_signal() const {
+  return layout_ ? layout_->header().dump_signal.load(kRelaxed) : 0;
+}
+
+void WorkerPage::add_statistics(StatisticsByName& sums) const {
+  if (layout_) {
+    filetimer::add_statistics(*layout_, sums);
+  }
+}
+
+void WorkerPage::add_ended_scopes(EndedScopesByName& ended) const {
+  if (layout_) {
+    filetimer::add_ended_scopes(*layout_, ended);
+  }
+}
+
 template <class Wanted>
 std::size_t WorkerPage::count_those(Wanted&& wanted) {
   std::size_t count = 0;
@@ -320,6 +347,46 @@ Duration WorkerPage::longest_unseen(Instant before, const Scan& scan) {
     longest = unseen > looks_for(timeout).tolerated ? std::max(longest, unseen) : longest;
   });
   return longest;
+}
+
+Result<std::shared_ptr<MappedPage>> MappedPage::open(const std::string& path, std::string name) {
+  auto opened = open_own_file(path, O_RDWR, "it");
+  FILETIMER_TRY(opened);
+  if (const auto bytes = static_cast<std::uint64_t>(opened->status.st_size); bytes != kPageBytes) {
+    return failure(fmt::format("it has {} bytes: expected {}", bytes, kPageBytes));
+  }
+  // By way of the descriptor, so that the file that was checked is mapped.
+  auto file = MappedFile::map(fmt::format("/proc/self/fd/{}", opened->fd.get()),
+                              MappedFile::Access::kReadWrite, kPageBytes);
+  FILETIMER_TRY(file);
+  std::shared_ptr<MappedPage> page(new MappedPage(std::move(name), std::move(*file)));
+  if (!page->guard_.is_armed()) {
+    return failure("too many pages are mapped", EAGAIN);
+  }
+  auto claims = read_claims(page->layout(), kPageBytes);
+  if (!page->is_whole()) {
+    return failure("it was truncated while it was read");
+  }
+  FILETIMER_TRY(claims);
+  page->claims_ = std::move(*claims);
+  return page;
+}
+
+Result<pid_t> MappedPage::owner() const {
+  const auto lock = lock_state(file_.descriptor());
+  FILETIMER_TRY(lock);
+  if (!lock->is_held) {
+    return failure("no process holds its lock", ESRCH);
+  }
+  if (lock->holder == 0) {
+    return failure("the holder of its lock is outside the server's pid namespace");
+  }
+  return lock->holder;
+}
+
+bool MappedPage::has_lost_lock() const {
+  const auto lock = lock_state(file_.descriptor());
+  return lock && !lock->is_held;
 }
 
 }  // namespace filetimer

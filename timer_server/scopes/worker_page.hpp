@@ -2,15 +2,21 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/bus_guard.hpp"
 #include "common/due.hpp"
+#include "common/mapped_file.hpp"
 #include "common/page_reader.hpp"
+#include "common/result.hpp"
 #include "common/scope_statistics.hpp"
 
 namespace filetimer {
@@ -28,16 +34,17 @@ class WorkerPage {
   [[nodiscard]] const std::string& name() const { return name_; }
   // Returns which program the worker ran when the page was admitted, as startstack of
   // /proc/PID/stat. Returns 0 if that is not known or not needed.
-  [[nodiscard]] virtual std::uint64_t program() const { return 0; }
+  [[nodiscard]] std::uint64_t program() const { return program_; }
+  void set_program(std::uint64_t start_stack) { program_ = start_stack; }
   // Returns whether the worker has lost the lock of its page. Only asked where each program that
   // the worker executes has the same program(); elsewhere false.
   [[nodiscard]] virtual bool has_lost_lock() const { return false; }
   // Returns the signal on which the worker writes its Python stacks, as the page names it; 0: none.
-  virtual std::uint32_t dump_signal() { return 0; }
+  [[nodiscard]] std::uint32_t dump_signal() const;
   // Adds the statistics of the page to `sums`.
-  virtual void add_statistics(StatisticsByName& /*sums*/) {}
+  void add_statistics(StatisticsByName& sums) const;
   // Adds the scopes that have ended last on the page to `ended`.
-  virtual void add_ended_scopes(EndedScopesByName& /*ended*/) {}
+  void add_ended_scopes(EndedScopesByName& ended) const;
 
   // The server's settings that change deadlines.
   struct Terms {
@@ -146,12 +153,13 @@ class WorkerPage {
   void note_new() { is_new_ = true; }
 
   // Releases the memory of names, which would cost a memory page for each worker.
-  virtual void unmap_names() {}
+  void unmap_names() const;
   // Returns false if the worker has truncated the page.
   [[nodiscard]] virtual bool is_whole() const { return true; }
 
  protected:
-  explicit WorkerPage(std::string name = {}) : name_(std::move(name)) {}
+  explicit WorkerPage(std::string name = {}, std::optional<PageLayout> layout = std::nullopt)
+      : layout_(layout), name_(std::move(name)) {}
 
   // Returns a number above all slots in use.
   [[nodiscard]] virtual std::size_t slot_count() const = 0;
@@ -169,6 +177,8 @@ class WorkerPage {
   // Lets what was noted of the scope that was in the slot under `before` hold under `word`;
   // kFree: for no scope.
   void move_notes(std::size_t slot, std::int64_t before, std::int64_t word);
+
+  const std::optional<PageLayout> layout_;  // of a page that is mapped
 
  private:
   template <class Visit>
@@ -190,8 +200,44 @@ class WorkerPage {
   Notes& notes_of(std::size_t slot);
 
   const std::string name_;
+  std::uint64_t program_ = 0;
   std::vector<Notes> notes_;  // by slot; few pages need them
   bool is_new_ = false;
+};
+
+// A page that its worker writes, mapped. The worker may write anything to it, truncate it or delete
+// it at any moment.
+class MappedPage final : public WorkerPage {
+ public:
+  // Opens `path`. Fails unless it is a regular file of this user that read_claims() accepts.
+  // Follows no symlink and waits for nothing.
+  static Result<std::shared_ptr<MappedPage>> open(const std::string& path, std::string name);
+
+  [[nodiscard]] const PageClaims& claims() const { return claims_; }
+  // Returns the process that holds the lock, in this pid namespace, as the kernel names it. Fails
+  // with ESRCH if no process holds the lock, and with another error if the holder is outside this
+  // pid namespace.
+  [[nodiscard]] Result<pid_t> owner() const;
+  // Closes the descriptor, which only owner() and has_lost_lock() need: one less for each worker.
+  void close_descriptor() { file_.close_descriptor(); }
+  [[nodiscard]] bool has_lost_lock() const override;  // false after close_descriptor()
+
+  [[nodiscard]] bool is_whole() const override { return !guard_.is_broken(); }
+  // Returns the layout, for parts that no other member reads.
+  [[nodiscard]] const PageLayout& layout() const { return *layout_; }
+
+ private:
+  MappedPage(std::string name, MappedFile file)
+      : WorkerPage(std::move(name), PageLayout(file.data())), file_(std::move(file)) {}
+  [[nodiscard]] std::size_t slot_count() const override { return slots_in_use(*layout_); }
+  [[nodiscard]] Slot* first_slot() const override { return &layout_->slot(0); }
+  [[nodiscard]] std::string id_of(std::size_t slot) override {
+    return read_name(layout_->name(slot));
+  }
+
+  MappedFile file_;
+  const BusGuard guard_{file_.data(), kPageBytes};
+  PageClaims claims_;
 };
 
 }  // namespace filetimer

@@ -14,7 +14,7 @@
 #include "common/page_reader.hpp"
 #include "common/result.hpp"
 #include "timer_server/core.hpp"
-#include "timer_server/scopes/mapped_page.hpp"
+#include "timer_server/scopes/worker_page.hpp"
 #include "timer_server/watch/worker_registry.hpp"
 
 namespace filetimer {

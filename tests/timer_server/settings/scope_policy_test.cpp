@@ -10,7 +10,7 @@
 
 #include "tests/support/files.hpp"
 #include "tests/support/test_page.hpp"
-#include "timer_server/scopes/mapped_page.hpp"
+#include "timer_server/scopes/worker_page.hpp"
 #include "timer_server/scopes/workers.hpp"
 #include "timer_server/settings/settings.hpp"
 
