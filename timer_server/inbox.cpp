@@ -87,20 +87,19 @@ void Inbox::read(std::size_t most) {
   }
 }
 
-void Inbox::on_request(const wire::Request& request, std::string_view line) {
+void Inbox::on_line(const Result<wire::Request>& request, std::string_view line) {
   ++core_.counters.requests;
+  if (!request) {
+    core_.rejections.add(request.error().message, line, 0);
+    return;
+  }
   try {
-    carry_out(request, line);
+    carry_out(*request, line);
   } catch (const std::exception& error) {
     // The lines after this one are still read, because releases may be among them.
     core_.rejections.add(fmt::format("it could not be carried out: {}", error.what()), line,
-                         request.pid);
+                         request->pid);
   }
-}
-
-void Inbox::on_rejected(std::string_view reason, std::string_view line) {
-  ++core_.counters.requests;
-  core_.rejections.add(reason, line, 0);
 }
 
 void Inbox::carry_out(const wire::Request& request, std::string_view line) {
@@ -131,9 +130,8 @@ void Inbox::acquire(const wire::Request& request, std::string_view line) {
   }
   const Result<Worker*> worker = registry_.worker_of(request.pid, written);
   if (!worker) {
-    // A request may be read after its worker has exited. A whole-process scope is over then, too.
-    const bool has_exited = worker.error().errno_value == ESRCH &&
-                            (request.x_whole_process || registry_.was_removed(request.pid));
+    // A whole-process scope is over when its worker has exited.
+    const bool has_exited = worker.error().errno_value == ESRCH && request.x_whole_process;
     const bool may_end = is_for_now(worker.error()) || worker.error().errno_value == EAGAIN;
     const bool is_retried = may_end && retried_.size() < kMostRetried;
     if (is_retried) {

@@ -23,7 +23,7 @@ namespace filetimer {
 // Reads the request pipe and carries out each request: a wake-up message goes to PageRegistry, an
 // acquire or a release to the pipe page of its worker, and what cannot be carried out to
 // Rejections.
-class Inbox final : private RequestSink {
+class Inbox {
  public:
   Inbox(Core& core, WorkerRegistry& registry, PageRegistry& pages, const ControlRequests& control,
         const LifeCycle& life)
@@ -57,8 +57,7 @@ class Inbox final : private RequestSink {
   Duration take_shortest_timeout() { return std::exchange(shortest_, kForever); }
 
  private:
-  void on_request(const wire::Request& request, std::string_view line) override;
-  void on_rejected(std::string_view reason, std::string_view line) override;
+  void on_line(const Result<wire::Request>& request, std::string_view line);
   void carry_out(const wire::Request& request, std::string_view line);
   void acquire(const wire::Request& request, std::string_view line);
   void open_scope(Worker& worker, const wire::Request& request, const ScopeTerms& terms,
@@ -76,7 +75,9 @@ class Inbox final : private RequestSink {
   PageRegistry& pages_;
   const ControlRequests& control_;
   const LifeCycle& life_;
-  RequestReader reader_{*this};
+  RequestReader reader_{[this](const Result<wire::Request>& request, std::string_view line) {
+    on_line(request, line);
+  }};
   EventSource source_;
   ClockReading now_ = ClockReading::now();  // when the last bytes were read
   Instant read_again_ = Instant::never();

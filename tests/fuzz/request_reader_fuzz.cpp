@@ -20,18 +20,14 @@ constexpr std::string_view kMarkerLine =
     R"({"version": 1, "pid": 7, "scope_id": "the marker", "expiration_time": 1, "signal": 9})"
     "\n";
 
-struct Answers final : RequestSink {
+struct Answers {
   std::size_t count = 0;
   bool last_is_marker = false;
-  void on_request(const wire::Request& request, std::string_view line) override {
+  void operator()(const Result<wire::Request>& request, std::string_view line) {
     ++count;
-    FUZZ_CHECK(line.size() < kMaxLineBytes);
-    last_is_marker = request.scope_id == kMarker;
-  }
-  void on_rejected(std::string_view reason, std::string_view) override {
-    ++count;
-    FUZZ_CHECK(!reason.empty());
-    last_is_marker = false;
+    FUZZ_CHECK(!request || line.size() < kMaxLineBytes);
+    FUZZ_CHECK(request || !request.error().message.empty());
+    last_is_marker = request && request->scope_id == kMarker;
   }
 };
 
@@ -56,7 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t at_once = data[0] == 0 ? std::size_t{1} << 20 : data[0];
   const std::string_view bytes(reinterpret_cast<const char*>(data + 1), size - 1);
   Answers answers;
-  RequestReader reader(answers);
+  RequestReader reader(std::ref(answers));
   feed(reader, bytes, at_once);
   feed(reader, "\n", at_once);
   feed(reader, kMarkerLine, at_once);

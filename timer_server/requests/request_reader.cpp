@@ -7,8 +7,8 @@
 
 namespace filetimer {
 
-RequestReader::RequestReader(RequestSink& sink)
-    : sink_(sink), buffer_(kMaxLineBytes + kReadBytes + wire::Parser::padding()) {}
+RequestReader::RequestReader(OnLine on_line)
+    : on_line_(std::move(on_line)), buffer_(kMaxLineBytes + kReadBytes + wire::Parser::padding()) {}
 
 std::span<char> RequestReader::room() {
   return {buffer_.data() + held_, kReadBytes};
@@ -24,7 +24,7 @@ void RequestReader::received(std::size_t count) {
       break;
     }
     const auto newline = static_cast<std::size_t>(static_cast<const char*>(found) - buffer_.data());
-    on_line({buffer_.data() + start, newline - start}, lost_);
+    parse({buffer_.data() + start, newline - start}, lost_);
     start = newline + 1;
     scanned = start;
     held_ = 0;
@@ -45,18 +45,18 @@ void RequestReader::received(std::size_t count) {
 void RequestReader::read_again(std::string line) {
   const std::size_t size = line.size();
   line.resize(size + wire::Parser::padding());
-  on_line(std::string_view(line).substr(0, size), 0);
+  parse(std::string_view(line).substr(0, size), 0);
 }
 
-void RequestReader::on_line(std::string_view line, std::size_t lost_before) {
+void RequestReader::parse(std::string_view line, std::size_t lost_before) {
   if (lost_before > 0) {
-    on_glued_line(line, lost_before,
-                  Error{fmt::format("a line of {} bytes: expected at most {} with its newline",
-                                    lost_before + line.size() + 1, kMaxLineBytes)});
+    parse_glued(line, lost_before,
+                Error{fmt::format("a line of {} bytes: expected at most {} with its newline",
+                                  lost_before + line.size() + 1, kMaxLineBytes)});
   } else if (const auto request = parser_.parse(line)) {
-    sink_.on_request(*request, line);
+    on_line_(request, line);
   } else {
-    on_glued_line(line, lost_before, request.error());
+    parse_glued(line, lost_before, request.error());
   }
 }
 
@@ -64,11 +64,10 @@ void RequestReader::on_line(std::string_view line, std::size_t lost_before) {
 // without a newline leaves its bytes in front of the next writer's line, and a pipe does not show
 // where a write began. A line of two complete objects from one read, however, is the mistake of one
 // client and is rejected as a whole.
-void RequestReader::on_glued_line(std::string_view line, std::size_t lost_before,
-                                  const Error& why) {
+void RequestReader::parse_glued(std::string_view line, std::size_t lost_before, const Error& why) {
   const std::size_t begin = line.rfind(wire::kLineStart);
   if (begin == line.npos || (begin == 0 && lost_before == 0)) {
-    sink_.on_rejected(why.message, line);
+    on_line_(tl::unexpected<Error>(why), line);
     return;
   }
   const std::string_view front = line.substr(0, begin);
@@ -77,12 +76,11 @@ void RequestReader::on_glued_line(std::string_view line, std::size_t lost_before
   const bool are_two_objects = lost_before == 0 && !seam_is_known && parser_.parse(front);
   const auto request = parser_.parse(back);
   if (are_two_objects || !request) {
-    sink_.on_rejected(why.message, line);
+    on_line_(tl::unexpected<Error>(why), line);
     return;
   }
-  sink_.on_rejected("a line without its newline, in front of another one", front);
-  // `request` is still valid: the sink must not call the reader.
-  sink_.on_request(*request, back);
+  on_line_(failure("a line without its newline, in front of another one"), front);
+  on_line_(request, back);
 }
 
 }  // namespace filetimer

@@ -10,14 +10,15 @@ using namespace filetimer;
 
 namespace {
 
-struct Seen final : RequestSink {
+struct Seen {
   std::vector<std::string> scopes;
   std::vector<std::string> rejected;
-  void on_request(const wire::Request& request, std::string_view) override {
-    scopes.emplace_back(request.scope_id);
-  }
-  void on_rejected(std::string_view reason, std::string_view) override {
-    rejected.emplace_back(reason);
+  void operator()(const Result<wire::Request>& request, std::string_view) {
+    if (request) {
+      scopes.emplace_back(request->scope_id);
+    } else {
+      rejected.push_back(request.error().message);
+    }
   }
 };
 
@@ -35,7 +36,7 @@ std::string without_newline(std::string text) {
 
 struct Reading {
   Seen seen;
-  RequestReader reader{seen};
+  RequestReader reader{std::ref(seen)};
   // One call is one read of the pipe.
   void read(std::string_view bytes) {
     while (!bytes.empty()) {
