@@ -158,7 +158,7 @@ void Server::judge(Instant woke) {
   if (scan_.next() > woke) {
     return;
   }
-  DeadlineScan::Found found = scan_.run(woke, core_.directory.status_page(), next_sweep_);
+  DeadlineScan::Found found = scan_.run(woke, next_sweep_);
   for (const DeadlineScan::LostPage& lost : found.lost) {
     if (pages_.has(*lost.page)) {
       pages_.remove(*lost.worker, *lost.page,
@@ -232,13 +232,12 @@ void Server::sleep_until(Instant next) {
   arm(timer_, next);
 }
 
-// After an exception the next iteration comes soon, and looks at all that this one was to look at.
+// After an exception the next iteration comes soon, and judges all that this one was to judge.
 void Server::run_once_guarded() {
   try {
     run_once();
   } catch (...) {
     scan_.want();
-    pages_.look_at_all();
     sleep_until(Instant::now() + kAfterFailure);
     throw;
   }
@@ -258,20 +257,12 @@ void Server::give_back_missed_time(const MissedTime::Clocks& woke) {
   const Instant now = Instant::now();
   const Instant begun{now.ns - missed.count()};
   inbox_.antedate_requests(begun);
-  const LostTime before = core_.lost;
   core_.lost.add(begun, now);
-  std::size_t scopes = 0;
-  core_.workers.for_each([&](const Worker& worker) {
-    const WorkerPage::Scan after = core_.policy.scan_of(worker, now);
-    for (const auto& page : worker.pages) {
-      scopes += page->count_extended({now, after.terms, before, after.worker}, after);
-    }
-  });
   const std::string length = duration_for_reading(missed);
   const std::string reason = missed == late
                                  ? fmt::format("the server woke {} later than planned", length)
                                  : fmt::format("the server could not run for {}", length);
-  report_given_time(missed, scopes, reason);
+  report_given_time(missed, core_.workers.count_open_scopes(), reason);
   scan_.want();
   kills_.extend_grace(missed);
 }
@@ -288,7 +279,6 @@ void Server::report_given_time(Duration given, std::size_t scopes, const std::st
 // Looks at everything that no event announces.
 void Server::sweep(Instant now) {
   next_sweep_ = now + core_.settings.max_interval;
-  registry_.forget_removed();
   check_directory();
   pages_.look_for_pages();
   inbox_.retry();
@@ -319,7 +309,6 @@ void Server::check_directory() {
     control_.accept_all();  // the clients of the old socket
     inbox_.read();          // what they have written before they asked
     control_.listen(core_.directory.take_control_socket());
-    pages_.look_at_all();
     scan_.want();
   }
   if (core_.directory.is_pipe_gone()) {

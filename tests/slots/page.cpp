@@ -385,7 +385,10 @@ class PageMachine final : public Machine {
       expect(((slot.flags & slot_flag::kResumed) != 0) == known.is_resumed &&
                  ((slot.flags & slot_flag::kThreadEnded) != 0) == known.has_lost_thread,
              "k{} has the flags {}", key, slot.flags.load());
-      const Instant due = WorkerPage::deadline_of(slot, word, scan_at({}));
+      const WorkerPage::Scan scan = scan_at({});
+      const Instant due =
+          due_after_losses(slot, word, scan.terms.max_timeout,
+                           grace_before_due(slot, scan.terms.grace), scan.server, scan.worker);
       expect(is_at(due, known.due) || (known.due <= model_.now && due <= Instant::now()),
              "k{} is due at {}: expected {} h", key, (due - begin_).count(), known.due);
       expect(slot.timeout == hours(known.timeout).count() &&

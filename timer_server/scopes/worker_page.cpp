@@ -46,11 +46,6 @@ std::optional<SlotReading> WorkerPage::read_slot(std::size_t index, std::int64_t
   return filetimer::read_slot(slot_at(index), word, [&] { return id_of(index); });
 }
 
-Instant WorkerPage::deadline_of(const Slot& slot, std::int64_t word, const Scan& scan) {
-  return due_after_losses(slot, word, scan.terms.max_timeout,
-                          grace_before_due(slot, scan.terms.grace), scan.server, scan.worker);
-}
-
 Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
   Instant next = Instant::never();
   found.clear();
@@ -307,26 +302,14 @@ void WorkerPage::add_ended_scopes(EndedScopesByName& ended) const {
   }
 }
 
-template <class Wanted>
-std::size_t WorkerPage::count_those(Wanted&& wanted) {
+std::size_t WorkerPage::watched_count() {
   std::size_t count = 0;
-  const bool is_whole = for_each_slot([&](std::size_t, const Slot& slot, std::int64_t word) {
-    if (wanted(slot, word)) {
+  const bool is_whole = for_each_slot([&](std::size_t, const Slot&, std::int64_t word) {
+    if (slot_word::is_open(word)) {
       ++count;
     }
   });
   return is_whole ? count : 0;
-}
-
-std::size_t WorkerPage::watched_count() {
-  return count_those([](const Slot&, std::int64_t word) { return slot_word::is_open(word); });
-}
-
-std::size_t WorkerPage::count_extended(const Scan& before, const Scan& after) {
-  return count_those([&](const Slot& slot, std::int64_t word) {
-    return slot_word::is_open(word) &&
-           deadline_of(slot, word, after) > deadline_of(slot, word, before);
-  });
 }
 
 Duration WorkerPage::longest_unseen(Instant before, const Scan& scan) {

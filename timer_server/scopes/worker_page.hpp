@@ -99,8 +99,6 @@ class WorkerPage {
   Instant scan(const Scan& scan, Found& found, Activity& activity);
   // Notes that the scope was signalled, under its word.
   void note_signalled(const Due& scope);
-  // Returns when the scope in the slot is due, under its word.
-  [[nodiscard]] static Instant deadline_of(const Slot& slot, std::int64_t word, const Scan& scan);
   // Returns when the idle timeout is due if the last release was at `last_left`. Returns nothing if
   // it was judged since.
   std::optional<Instant> idle_due(const Activity::IdleWatch& watch, Instant last_left,
@@ -141,8 +139,6 @@ class WorkerPage {
                                       std::size_t* count = nullptr);
   // Returns the number of open scopes without a verdict.
   std::size_t watched_count();
-  // Returns the number of scopes that are due later by `after` than by `before`.
-  std::size_t count_extended(const Scan& before, const Scan& after);
   // Returns how long the scope has waited that has waited longest for the server, if that is longer
   // than a server that looks often enough for it is late: since its last change, which no scan has
   // seen although the scope is due before `before`. It is the scope's timeout at most, less what
@@ -184,8 +180,6 @@ class WorkerPage {
   template <class Visit>
   bool for_each_slot(Visit&& visit);
   void note_activity(std::size_t index, const Slot& slot, std::int64_t word, Activity& activity);
-  template <class Wanted>
-  std::size_t count_those(Wanted&& wanted);
   std::optional<SlotReading> read_slot(std::size_t index, std::int64_t word);
   template <class Change>
   void change_word(std::size_t slot, Change&& change);

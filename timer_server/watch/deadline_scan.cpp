@@ -19,9 +19,9 @@ constexpr Duration kIdleLook = std::chrono::milliseconds{100};
 // The order of reads and announcements is argued in common/wake_protocol.hpp. Verdicts are given
 // before the status page says when the server wakes next, so a worker that renews a scope in
 // between wakes the server.
-DeadlineScan::Found DeadlineScan::run(Instant woke, BoardFile& status_page, Instant next_sweep) {
+DeadlineScan::Found DeadlineScan::run(Instant woke, Instant next_sweep) {
   Found found;
-  status_page.want_all_wakes();
+  core_.directory.status_page().want_all_wakes();
   next_ = Instant::never();
   shortest_ = kForever;
   const Instant begun = Instant::now();
@@ -36,7 +36,7 @@ DeadlineScan::Found DeadlineScan::run(Instant woke, BoardFile& status_page, Inst
   wakes_before_ =
       std::max(next, std::min(wakes_before(woke, next, looks().tolerated), woke + shortest_));
   scanned_ = begun;
-  status_page.want_wakes_before(wakes_before_);
+  core_.directory.status_page().want_wakes_before(wakes_before_);
   std::ranges::stable_sort(found.due, {},
                            [](const DueWorker& due) { return due.scopes.front().deadline; });
   return found;
@@ -115,12 +115,10 @@ void DeadlineScan::give_back_unseen_time(Worker& worker, Instant now, Found& fou
   if (unseen == Duration::zero()) {
     return;
   }
-  const LostTime before = worker.lost;
-  const Duration given = worker.lost.add(now + -unseen, now);
+  found.unseen_for = std::max(found.unseen_for, worker.lost.add(now + -unseen, now));
   for (const auto& page : worker.pages) {
-    found.unseen_scopes += page->count_extended({now, scan.terms, scan.server, before}, scan);
+    found.unseen_scopes += page->watched_count();
   }
-  found.unseen_for = std::max(found.unseen_for, given);
 }
 
 // Returns false if the worker runs another program than the one that opened the scopes.

@@ -20,7 +20,7 @@ namespace filetimer {
 // carry out everything that run() returns.
 //
 //   if (scan.next() <= woke) {
-//     DeadlineScan::Found found = scan.run(woke, directory.status_page(), next_sweep);
+//     DeadlineScan::Found found = scan.run(woke, next_sweep);
 //   }
 class DeadlineScan {
  public:
@@ -60,16 +60,17 @@ class DeadlineScan {
     std::vector<Worker*> held_up;  // with scopes that are due, but a kill is under way
     std::vector<SoftDueScope> soft;
     std::vector<LostPage> lost;
-    std::vector<Worker*> soon;      // with a deadline within the lead of the CPU sample
-    std::size_t unseen_scopes = 0;  // that got the time back in which no scan had seen them
-    Duration unseen_for{};          // the longest such time
-    Worker* next = nullptr;         // the one that is due at next(), within kLead; null: none
+    std::vector<Worker*> soon;  // with a deadline within the lead of the CPU sample
+    // The open scopes of workers that got the time back in which no scan had seen one.
+    std::size_t unseen_scopes = 0;
+    Duration unseen_for{};   // the longest such time
+    Worker* next = nullptr;  // the one that is due at next(), within kLead; null: none
   };
 
   // Judges every scope by the time `woke`: a scope that was released before its deadline, and
   // before `woke`, was read as released. A deadline after `woke` is judged in the next scan. The
   // status page says that the server looks at `next_sweep` at the latest.
-  Found run(Instant woke, BoardFile& status_page, Instant next_sweep);
+  Found run(Instant woke, Instant next_sweep);
 
   // Makes next() return that a scan is due at once: deadlines may have changed.
   void want() { next_ = {}; }
