@@ -572,7 +572,7 @@ active proctype Server() {
 end:
   do
   /* BoardFile::open()
-   * code: timer_server/scopes/board_file.cpp BoardFile::open effe1314 */
+   * code: timer_server/runtime_directory.cpp BoardFile::open effe1314 */
   :: d_step { server_at == START -> next_wake = ALWAYS; server_at = AFTER_START }
   /* RequestPipe::open()
    * code: timer_server/requests/request_pipe.cpp RequestPipe::open d30590a2
@@ -586,7 +586,7 @@ end:
        pipe_read = pipe_at_path;
        server_at = AFTER_PIPE }
   /* BoardFile::serve()
-   * code: timer_server/scopes/board_file.cpp BoardFile::serve c36349e7 */
+   * code: timer_server/runtime_directory.cpp BoardFile::serve c36349e7 */
   :: d_step { server_at == RAISE_INCARNATION ->
        incarnation++;
        server_at = AFTER_RAISE;
@@ -596,7 +596,7 @@ end:
        fi }
   /* PageRegistry::adopt(), PageFolder::names(). Both pages at once: two workers that appear while
    * the folder is read do not know of each other.
-   * code: timer_server/watch/page_registry.cpp PageRegistry::adopt 1e7c99c7
+   * code: timer_server/watch/page_registry.cpp PageRegistry::adopt b82df0f5
    * code: timer_server/scopes/page_folder.cpp PageFolder::names 85a45f6b
    * code: timer_server/recovery.cpp Recovery::adopt b46c3d06 */
   :: d_step { server_at == LIST ->
@@ -653,9 +653,9 @@ end:
    * code: timer_server/server.cpp Server::run_once e22132ef
    * code: timer_server/server.cpp Server::read_progress b5f333e5
    * code: timer_server/inbox.cpp Inbox::read 769b3a15
-   * code: timer_server/watch/page_registry.cpp PageRegistry::look_for_pages 4b352cf9
+   * code: timer_server/watch/page_registry.cpp PageRegistry::look_for_pages 72ceaeca
    * code: timer_server/watch/page_registry.cpp PageRegistry::on_wake_up_message 4ef23849
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 4f83e930
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 9a02339a
    * code: common/wake_protocol.hpp announce_scan 08ea3df8 */
   :: d_step { server_at == READ_PIPE ||
               server_at == ASLEEP && (message[0] || message[1] || WAS_FULL || now >= next) ->
@@ -765,7 +765,7 @@ end:
 
   /* Server::withdraw(): BoardFile::stop(), RequestPipe::remove_from_path()
    * code: timer_server/server.cpp Server::withdraw c49812d4
-   * code: timer_server/scopes/board_file.cpp BoardFile::stop 555df702 */
+   * code: timer_server/runtime_directory.cpp BoardFile::stop 555df702 */
   :: d_step { server_at == ASLEEP && ends > 0 ->
        REACHED(W_STOPPED);
        next_wake = NEVER;

@@ -163,23 +163,4 @@ void RequestPipe::remove_from_path() const {
   }
 }
 
-Status move_aside(const std::string& path) {
-  struct stat st {};
-  if (::lstat(path.c_str(), &st) != 0 || S_ISFIFO(st.st_mode)) {
-    return {};
-  }
-  constexpr int kTries = 100;
-  for (int i = 1; i <= kTries; ++i) {
-    const std::string aside =
-        fmt::format("{}.not-a-pipe{}", path, i == 1 ? "" : fmt::format("-{}", i));
-    if (::renameat2(AT_FDCWD, path.c_str(), AT_FDCWD, aside.c_str(), RENAME_NOREPLACE) == 0) {
-      return {};
-    }
-    if (errno != EEXIST) {
-      break;
-    }
-  }
-  return system_error(fmt::format("cannot move '{}' out of the way", path));
-}
-
 }  // namespace filetimer

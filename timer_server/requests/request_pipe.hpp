@@ -59,8 +59,4 @@ class RequestPipe {
   bool outlives_server_ = false;
 };
 
-// Renames what is at `path` and is not a pipe to PATH.not-a-pipe, or PATH.not-a-pipe-2 and so on.
-// Replaces no file. Fails if the file cannot be renamed.
-Status move_aside(const std::string& path);
-
 }  // namespace filetimer

@@ -95,15 +95,6 @@ TEST_CASE("A pipe that was removed or replaced is noticed") {
   CHECK(std::filesystem::exists(folder.path("p")));
 }
 
-TEST_CASE("A file that is not a pipe is moved aside and not deleted") {
-  const testing::TempFolder folder;
-  std::ofstream(folder.path("p")) << "precious";
-  CHECK(move_aside(folder.path("p")));
-  CHECK(!std::filesystem::exists(folder.path("p")));
-  CHECK(std::filesystem::exists(folder.path("p.not-a-pipe")));
-  CHECK(move_aside(folder.path("nothing there")));
-}
-
 TEST_CASE("A passed pipe keeps its path, has flags of its own, and is never removed") {
   const testing::TempFolder folder;
   REQUIRE(::mkfifo(folder.path("p").c_str(), 0600) == 0);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/requests/rejections.hpp"
-
 #include <doctest/doctest.h>
 
 #include "common/limits.hpp"
+#include "timer_server/core.hpp"
 
 using namespace filetimer;
 
