@@ -2,7 +2,6 @@
 #include "timer_server/scopes/page_folder.hpp"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -65,15 +64,6 @@ Result<std::vector<std::string>> PageFolder::names() const {
 
 bool PageFolder::has(std::string_view name) const {
   return ::access(page_path(name).c_str(), F_OK) == 0 || errno != ENOENT;
-}
-
-bool PageFolder::has_changed() {
-  struct stat st {};
-  if (::stat(path_.c_str(), &st) != 0) {
-    return false;
-  }
-  const std::pair changed_at(st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
-  return std::exchange(changed_at_, changed_at) != changed_at;
 }
 
 Result<std::vector<pid_t>> PageFolder::pipe_workers() const {

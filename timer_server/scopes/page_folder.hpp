@@ -12,11 +12,9 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <ctime>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "common/result.hpp"
@@ -49,8 +47,6 @@ class PageFolder {
   [[nodiscard]] Result<std::vector<std::string>> names() const;
   // Returns false if there is no such page.
   [[nodiscard]] bool has(std::string_view name) const;
-  // Returns whether a file was added or removed since the last call.
-  bool has_changed();
   // Returns the pids of the pages in `server/`.
   [[nodiscard]] Result<std::vector<pid_t>> pipe_workers() const;
 
@@ -67,7 +63,6 @@ class PageFolder {
 
   std::string path_;
   std::string server_pages_;
-  std::pair<std::time_t, long> changed_at_;  // seconds and ns of the folder's modification time
 };
 
 }  // namespace filetimer

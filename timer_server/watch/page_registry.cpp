@@ -21,8 +21,6 @@ constexpr std::size_t kMaxFreePages = 64;
 // Files in `scopes` that one sweep looks at, and names of those it need not look at again.
 constexpr std::size_t kMaxLooksPerSweep = 256;
 constexpr std::size_t kMaxRefusedPages = 16384;
-// Pages for which there was no room or no descriptor; each sweep looks at them again.
-constexpr std::size_t kMaxRefusedForNow = 256;
 // `left_open` records of orphaned scopes: every process of the user can make such files.
 constexpr std::size_t kMaxOrphanedScopes = 8192;
 
@@ -93,7 +91,6 @@ bool runs_another_program(const Process& process, const WorkerPage& page) {
 
 void PageRegistry::adopt(const HasEnded& has_ended) {
   has_ended_ = has_ended;
-  core_.directory.pages().has_changed();
   const auto names = core_.directory.pages().names();
   if (!names) {
     throw std::runtime_error(names.error().message);
@@ -122,19 +119,15 @@ void PageRegistry::on_wake_up_message(std::string_view name) {
   }
 }
 
-// The folder's time says too little: a page may have come in the tick of the last look.
 void PageRegistry::look_after_full_pipe() {
-  constexpr std::size_t kLooks = kMaxWorkers / kMaxLooksPerSweep;
-  look_at_all();
-  for (std::size_t look = 0; has_more_to_look_at_ && look < kLooks; ++look) {
-    look_for_pages();
+  std::size_t looks = kMaxWorkers / kMaxLooksPerSweep;
+  while (!look_for_pages() && --looks > 0) {
   }
   has_changed_ = true;
 }
 
 // Finds pages whose wake-up message was lost because its writer was killed or the pipe was removed.
-void PageRegistry::look_for_pages() {
-  const bool looks_at_all = std::exchange(has_more_to_look_at_, false);
+bool PageRegistry::look_for_pages() {
   refused_in_batch_.clear();
   // Pages that wait for an exit first: those that are refused now make room.
   std::vector<std::string> waiting;
@@ -148,32 +141,23 @@ void PageRegistry::look_for_pages() {
       free_.erase(name);  // its worker has removed it
     }
   }
-  for (const std::string& name : std::exchange(refused_for_now_, {})) {
-    refused_.erase(name);
-    if (!pages_.contains(name)) {
-      look_at(name);
-    }
-  }
-  if (!core_.directory.pages().has_changed() && !looks_at_all) {
-    return;
-  }
   const auto names = core_.directory.pages().names();
   if (!names) {
-    has_more_to_look_at_ = true;
-    return;
+    return false;
   }
   std::size_t looks = 0;
   for (const std::string& name : *names) {
-    const bool is_new = is_page_name(name) && !pages_.contains(name) && !refused_.contains(name) &&
-                        !free_.contains(name);
-    if (is_new && ++looks > kMaxLooksPerSweep) {
-      has_more_to_look_at_ = true;
-      break;
+    if (!is_page_name(name) || pages_.contains(name) || refused_.contains(name) ||
+        free_.contains(name)) {
+      continue;
     }
-    if (is_new) {
-      look_at(name);
+    if (++looks > kMaxLooksPerSweep) {
+      return false;
     }
+    look_at(name);
   }
+  std::erase_if(refused_, [](const auto& refused) { return refused.second; });
+  return true;
 }
 
 void PageRegistry::look_at(const std::string& name) {
@@ -219,15 +203,10 @@ void PageRegistry::refuse(const std::string& name, const Error& reason) {
   free_.erase(name);
   refused_in_batch_.insert(name);
   core_.rejections.add(fmt::format("page '{}': {}", name, reason.message), name, 0);
-  const bool may_end = is_for_now(reason) || reason.errno_value == EAGAIN;  // a limit of the server
-  if (may_end && refused_for_now_.size() >= kMaxRefusedForNow) {
-    has_more_to_look_at_ = true;
-    return;
+  if (refused_.size() >= kMaxRefusedPages) {
+    refused_.clear();  // all are looked at again
   }
-  remember_refused(name);
-  if (may_end && std::ranges::find(refused_for_now_, name) == refused_for_now_.end()) {
-    refused_for_now_.push_back(name);
-  }
+  refused_[name] = is_for_now(reason) || reason.errno_value == EAGAIN;  // a limit of the server
 }
 
 // Decides what becomes of a page for which owner_of() has found no worker.
@@ -247,33 +226,11 @@ void PageRegistry::find_owner(const std::shared_ptr<MappedPage>& page, const Err
     if (!std::exchange(waiting->second.is_refused, true)) {
       core_.rejections.add(fmt::format("page '{}': {}", name, why_none.message), name, 0);
     }
-  } else if (!make_room_to_wait()) {
+  } else if (free_.size() >= kMaxFreePages) {
     refuse(name, {why_none.message, EAGAIN});
   } else {
     wait_for_exit(name, std::move(*claimed));
   }
-}
-
-// Returns whether one page more may wait for the end of its process. If there is no room, those
-// that were refused wait no longer.
-bool PageRegistry::make_room_to_wait() {
-  if (free_.size() >= kMaxFreePages) {
-    for (const auto& [name, free] : free_) {
-      if (free.is_refused) {
-        remember_refused(name);
-      }
-    }
-    std::erase_if(free_, [](const auto& other) { return other.second.is_refused; });
-  }
-  return free_.size() < kMaxFreePages;
-}
-
-// Beyond the bound all pages are looked at again.
-void PageRegistry::remember_refused(const std::string& name) {
-  if (refused_.size() >= kMaxRefusedPages) {
-    refused_.clear();
-  }
-  refused_.insert(name);
 }
 
 void PageRegistry::add(Worker& worker, const std::shared_ptr<MappedPage>& page) {

@@ -47,11 +47,10 @@ class PageRegistry {
   // Takes a wake-up message, which names a page: registers the page if it is new.
   void on_wake_up_message(std::string_view name);
   // Registers pages for which no wake-up message has come, some at a time. Called by sweeps.
-  void look_for_pages();
+  // Returns whether it has looked at all of them.
+  bool look_for_pages();
   // Registers all pages, and counts as a wake-up message: a full pipe may have had room for none.
   void look_after_full_pipe();
-  // Makes the next look_for_pages() look at all files, even if the folder has not changed.
-  void look_at_all() { has_more_to_look_at_ = true; }
   // Returns whether pages may have new scopes since the last call of take_changed(): a worker has
   // written a wake-up message.
   bool take_changed() { return std::exchange(has_changed_, false); }
@@ -80,8 +79,6 @@ class PageRegistry {
   void add(Worker& worker, const std::shared_ptr<MappedPage>& page);
   Result<Worker*> owner_of(MappedPage& page);
   Result<Process> open_owner(MappedPage& page) const;
-  bool make_room_to_wait();
-  void remember_refused(const std::string& name);
   void wait_for_exit(const std::string& name, Process process);
   void remove_orphan(MappedPage& page, std::string_view reason);
   void remove_pages_of_other_programs(Worker& worker);
@@ -92,12 +89,10 @@ class PageRegistry {
   Core& core_;
   WorkerRegistry& registry_;
   std::unordered_map<std::string, Worker*> pages_;  // by name
-  // Names that look_for_pages() skips, those of them that it looks at again, and names that
-  // wake-up messages of this batch do not look at again.
-  std::unordered_set<std::string> refused_;
-  std::vector<std::string> refused_for_now_;
-  std::unordered_set<std::string> refused_in_batch_;
-  bool has_more_to_look_at_ = false;
+  // Names that look_for_pages() skips, and whether the reason may end: then it skips the name until
+  // it has looked at all others.
+  std::unordered_map<std::string, bool> refused_;
+  std::unordered_set<std::string> refused_in_batch_;  // wake-up messages do not look at it again
   bool has_changed_ = false;
   HasEnded has_ended_;  // set while adopt() runs
   std::size_t orphaned_scopes_ = 0;
