@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/scopes/workers.hpp"
 
-#include <fmt/format.h>
-
 #include <utility>
 
 #include "timer_server/system/messages.hpp"
@@ -10,15 +8,8 @@
 namespace filetimer {
 
 Worker* Workers::find(pid_t pid) {
-  if (last_found_ != nullptr && last_found_->process->pid == pid) {
-    return last_found_;
-  }
   const auto found = workers_.find(pid);
-  if (found == workers_.end()) {
-    return nullptr;
-  }
-  last_found_ = &found->second;
-  return last_found_;
+  return found == workers_.end() ? nullptr : &found->second;
 }
 
 Worker* Workers::find(const Process& process) {
@@ -26,21 +17,15 @@ Worker* Workers::find(const Process& process) {
   return worker != nullptr && worker->process.get() == &process ? worker : nullptr;
 }
 
-Result<Worker*> Workers::add(Process process) {
-  if (workers_.size() >= kMaxWorkers) {
-    return failure(fmt::format("{} workers are watched: no more fit", kMaxWorkers));
-  }
+Worker& Workers::add(Process process) {
   const pid_t pid = process.pid;
   auto shared = std::make_shared<const Process>(std::move(process));  // before a worker without one
   Worker& worker = workers_[pid];
   worker.process = std::move(shared);
-  return &worker;
+  return worker;
 }
 
 void Workers::remove(const Worker& worker) {
-  if (last_found_ == &worker) {
-    last_found_ = nullptr;
-  }
   unsaved_.erase(worker.process->pid);
   workers_.erase(worker.process->pid);
 }

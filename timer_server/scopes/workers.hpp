@@ -98,8 +98,8 @@ class Workers {
   [[nodiscard]] Worker* find(pid_t pid);
   // Returns the worker that is this very process, or null if it is not watched any more.
   [[nodiscard]] Worker* find(const Process& process);
-  // Adds a process whose pid is not watched. Fails if kMaxWorkers are watched.
-  Result<Worker*> add(Process process);
+  // Adds a process whose pid is not watched.
+  Worker& add(Process process);
   // Removes and destroys the worker.
   void remove(const Worker& worker);
 
@@ -125,7 +125,6 @@ class Workers {
 
  private:
   std::unordered_map<pid_t, Worker> workers_;
-  Worker* last_found_ = nullptr;  // requests of one worker come in bursts
   std::unordered_set<pid_t> unsaved_;
   std::string last_error_;  // of save_pages()
 };

@@ -10,7 +10,6 @@
 #include <system_error>
 #include <utility>
 
-#include "common/limits.hpp"
 #include "common/proc_files.hpp"
 #include "timer_server/system/hardening.hpp"
 #include "timer_server/system/messages.hpp"
@@ -105,16 +104,12 @@ Result<Worker*> WorkerRegistry::admit(pid_t pid, Instant written) {
 
 Result<Worker*> WorkerRegistry::watch(Process process) {
   const pid_t pid = process.pid;
-  if (!make_room()) {
+  if (core_.workers.count() >= most_workers()) {
     return failure(
         fmt::format("{} workers are watched: no more fit (see ulimit -n)", core_.workers.count()),
         EAGAIN);
   }
-  auto added = core_.workers.add(std::move(process));
-  if (!added) {
-    return added;
-  }
-  Worker& worker = **added;
+  Worker& worker = core_.workers.add(std::move(process));
   worker.seen_alive_in = batch_;
   try {
     watch_exit(worker);
@@ -126,25 +121,6 @@ Result<Worker*> WorkerRegistry::watch(Process process) {
   read_facts(worker);
   messages::debug("watching pid {} ({})", pid, worker.process->comm);
   return &worker;
-}
-
-// Returns whether one more worker fits. Removes the workers without scopes if it would not.
-bool WorkerRegistry::make_room() {
-  if (core_.workers.count() < most_workers()) {
-    return true;
-  }
-  std::vector<Worker*> without_scopes;
-  core_.workers.for_each([&](Worker& worker) {
-    // A worker that is being killed stays: it may have released its last scope in time to be
-    // spared.
-    if (worker.has_no_scopes() && !worker.has_kill()) {
-      without_scopes.push_back(&worker);
-    }
-  });
-  for (Worker* worker : without_scopes) {
-    remove(*worker);
-  }
-  return core_.workers.count() < most_workers();
 }
 
 void WorkerRegistry::watch_exit(Worker& worker) {
@@ -195,11 +171,7 @@ void WorkerRegistry::remove_exited_workers() {
 }
 
 void WorkerRegistry::remove(Worker& worker) {
-  const pid_t pid = worker.process->pid;
   on_remove_(worker);
-  if (removed_.size() < kMaxWorkers) {
-    removed_.insert(pid);
-  }
   core_.workers.remove(worker);
 }
 

@@ -8,7 +8,6 @@
 #include <functional>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "common/result.hpp"
@@ -44,14 +43,10 @@ class WorkerRegistry {
   // release that a worker wrote before its exit must be read first.
   void remove_exited_workers();
   void remove(Worker& worker);
-  // Returns whether a worker with this pid was removed since forget_removed() was called.
-  [[nodiscard]] bool was_removed(pid_t pid) const { return removed_.contains(pid); }
-  void forget_removed() { removed_.clear(); }
 
  private:
   Result<Worker*> admit(pid_t pid, Instant written);
   Result<Worker*> watch(Process process);
-  bool make_room();
   void watch_exit(Worker& worker);
   void read_facts(const Worker& worker);
 
@@ -61,8 +56,7 @@ class WorkerRegistry {
   const std::vector<std::string> variables_ = variables_needed_by(core_.settings.drop_ins);
   std::uint64_t batch_ = 0;
   std::unordered_map<pid_t, Error> refused_in_batch_;
-  std::vector<pid_t> exited_;          // their exit has woken the loop
-  std::unordered_set<pid_t> removed_;  // at most kMaxWorkers
+  std::vector<pid_t> exited_;  // their exit has woken the loop
 };
 
 }  // namespace filetimer

@@ -64,7 +64,7 @@ struct QuestionStage {
   explicit QuestionStage(LifeCycle::Kind kind = LifeCycle::Kind::kAlone) : life(kind) {
     Process process;
     process.pid = 4711;
-    Worker& worker = **core.workers.add(std::move(process));
+    Worker& worker = core.workers.add(std::move(process));
     worker.pipe = std::make_shared<PipePage>(folder.path(), 4711, WorkerPage::Terms{});
     worker.pages.push_back(worker.pipe);
     pipe = worker.pipe;

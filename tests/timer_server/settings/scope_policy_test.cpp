@@ -33,9 +33,7 @@ struct PolicyStage {
   Worker& add_worker(pid_t pid) {
     Process process;
     process.pid = pid;
-    auto added = workers.add(std::move(process));
-    REQUIRE(added);
-    return **added;
+    return workers.add(std::move(process));
   }
   // Opens a scope as a request does.
   void acquire(Worker& worker, std::string_view id, const ScopeTerms& terms) const {
