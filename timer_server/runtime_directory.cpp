@@ -198,7 +198,7 @@ Result<std::string> make_private_folder() {
 
 }  // namespace
 
-Result<BoardFile> BoardFile::open(const std::string& path, const Terms& terms) {
+Result<BoardFile> BoardFile::open(const std::string& path, const Settings& settings) {
   auto file = MappedFile::map(path, MappedFile::Access::kReadWrite, kBoardBytes);
   FILETIMER_TRY(file);
   // By the mapping's descriptor, because closing another one of this file would drop the lock.
@@ -207,11 +207,15 @@ Result<BoardFile> BoardFile::open(const std::string& path, const Terms& terms) {
   }
   BoardFile opened(std::move(*file));
   Board& board = opened.board();
-  board.warn_at.store(terms.warn_at, std::memory_order_relaxed);  // before: see wake_protocol.hpp
+  // Before next_wake: see wake_protocol.hpp.
+  board.warn_at.store(settings.warn_at ? warn_at_word(*settings.warn_at) : 0,
+                      std::memory_order_relaxed);
   board.next_wake.store(kWakeAlways, std::memory_order_seq_cst);
   board.announcement.store(0, std::memory_order_relaxed);
-  board.max_timeout.store(terms.max_timeout.count(), std::memory_order_relaxed);
-  board.default_timeout.store(terms.default_timeout.count(), std::memory_order_relaxed);
+  board.max_timeout.store(settings.max_timeout.value_or(kForever).count(),
+                          std::memory_order_relaxed);
+  board.default_timeout.store(settings.default_timeout.value_or(Duration::zero()).count(),
+                              std::memory_order_relaxed);
   board.pid_namespace.store(this_pid_namespace(), std::memory_order_relaxed);
   board.server_pid.store(::getpid(), std::memory_order_relaxed);
   board.boot = this_boot();
@@ -282,10 +286,10 @@ Result<UniqueFd> make_control_socket(const std::string& dir) {
 
 Result<std::unique_ptr<RuntimeDirectory>> RuntimeDirectory::open(const Settings& settings,
                                                                  UniqueFd passed) {
-  std::unique_ptr<RuntimeDirectory> directory(new RuntimeDirectory);
-  FILETIMER_TRY(directory->choose_folder(settings));
+  std::unique_ptr<RuntimeDirectory> directory(new RuntimeDirectory(settings));
+  FILETIMER_TRY(directory->choose_folder());
   FILETIMER_TRY(directory->make_entries());
-  FILETIMER_TRY(directory->open_pipe_and_log(settings, std::move(passed)));
+  FILETIMER_TRY(directory->open_pipe_and_log(std::move(passed)));
   if (const std::string_view kind = network_file_system(directory->path()); !kind.empty()) {
     messages::warning(
         "'{}' is on a network file system ({}): no deadline is judged while it hangs. Choose a "
@@ -295,18 +299,15 @@ Result<std::unique_ptr<RuntimeDirectory>> RuntimeDirectory::open(const Settings&
   return directory;
 }
 
-Status RuntimeDirectory::choose_folder(const Settings& settings) {
-  folder_ = resolve_run_folder(settings.dir);
-  const auto log = settings.log.empty() ? default_log_path(folder_) : settings.log;
+Status RuntimeDirectory::choose_folder() {
+  folder_ = resolve_run_folder(settings_.dir);
+  const auto log = settings_.log.empty() ? default_log_path(folder_) : settings_.log;
   FILETIMER_TRY(log);
   log_path_ = absolute_path(*log);
-  if (settings.log.empty() && !folder_.was_named()) {
+  if (settings_.log.empty() && !folder_.was_named()) {
     FILETIMER_TRY(create_run_folder(std::filesystem::path(log_path_).parent_path().string()));
   }
-  terms_ = {.max_timeout = settings.max_timeout.value_or(kForever),
-            .default_timeout = settings.default_timeout.value_or(Duration::zero()),
-            .warn_at = settings.warn_at ? warn_at_word(*settings.warn_at) : 0};
-  if (folder_.was_named() || settings.command.empty()) {
+  if (folder_.was_named() || settings_.command.empty()) {
     return {};
   }
   auto made = make_fresh_folder(folder_.dir);
@@ -353,7 +354,7 @@ Status RuntimeDirectory::make_status_page() {
   }
   auto lock = take_server_lock(path);
   FILETIMER_TRY(lock);
-  auto board = BoardFile::open(path, terms_);
+  auto board = BoardFile::open(path, settings_);
   FILETIMER_TRY(board);
   if (board_) {
     // Clients that have mapped it look at the path once a second, if they open scopes.
@@ -366,9 +367,9 @@ Status RuntimeDirectory::make_status_page() {
   return {};
 }
 
-Status RuntimeDirectory::open_pipe_and_log(const Settings& settings, UniqueFd passed) {
+Status RuntimeDirectory::open_pipe_and_log(UniqueFd passed) {
   const std::string own = folder_.path(kPipeName);
-  const std::string path = settings.fifo.empty() ? own : absolute_path(settings.fifo);
+  const std::string path = settings_.fifo.empty() ? own : absolute_path(settings_.fifo);
   if (path == own) {
     remove_link(own);  // left by a server whose pipe was elsewhere
   }
@@ -379,10 +380,7 @@ Status RuntimeDirectory::open_pipe_and_log(const Settings& settings, UniqueFd pa
   }
   FILETIMER_TRY(pipe);
   pipe_ = std::move(*pipe);
-  RecordLog::Settings log_settings;
-  log_settings.path = log_path_;
-  log_settings.max_bytes = settings.log_max_bytes;
-  auto log = RecordLog::open(std::move(log_settings));
+  auto log = RecordLog::open({.path = log_path_, .max_bytes = settings_.log_max_bytes});
   FILETIMER_TRY(log);
   log_ = std::move(*log);
   return make_links();

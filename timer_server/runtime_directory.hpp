@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,14 +26,9 @@ namespace filetimer {
 // the same file makes this the only server.
 class BoardFile {
  public:
-  // The server's settings that clients need.
-  struct Terms {
-    Duration max_timeout = kForever;
-    Duration default_timeout{};  // zero: none
-    std::uint32_t warn_at = 0;   // see Board
-  };
-  // Opens the file and writes `terms` and "wake me always". Called with the lock held.
-  static Result<BoardFile> open(const std::string& path, const Terms& terms);
+  // Opens the file and writes the settings that clients need and "wake me always". Called with the
+  // lock held.
+  static Result<BoardFile> open(const std::string& path, const Settings& settings);
 
   // Sets the state to serving and increments the incarnation. Called when the pipe is open and
   // before the first scan, and again when the pipe was replaced: a client that still finds the old
@@ -80,7 +74,7 @@ class RuntimeDirectory {
   // takes the `passed` one) and the log. A server with COMMAND and without a named directory gets a
   // fresh one inside the default one. Fails with EBUSY if another server has what is needed, and
   // with EBADF if the passed pipe cannot be used. The process must not fork afterwards, since the
-  // log has a thread.
+  // log has a thread. `settings` must outlive the directory.
   static Result<std::unique_ptr<RuntimeDirectory>> open(const Settings& settings, UniqueFd passed);
   RuntimeDirectory(const RuntimeDirectory&) = delete;
   RuntimeDirectory& operator=(const RuntimeDirectory&) = delete;
@@ -115,18 +109,18 @@ class RuntimeDirectory {
   void remove_control_socket() const;
 
  private:
-  RuntimeDirectory() = default;
-  Status choose_folder(const Settings& settings);
+  explicit RuntimeDirectory(const Settings& settings) : settings_(settings) {}
+  Status choose_folder();
   Status make_entries();
   [[nodiscard]] bool has_status_page() const;
   Status make_status_page();
-  Status open_pipe_and_log(const Settings& settings, UniqueFd passed);
+  Status open_pipe_and_log(UniqueFd passed);
   Status make_links() const;
   void report(std::string& last, std::string trouble) const;
 
+  const Settings& settings_;
   RunFolder folder_;
   std::string log_path_;
-  BoardFile::Terms terms_;
   bool is_fresh_ = false;
   std::optional<FileLock> lock_;
   std::optional<BoardFile> board_;

@@ -170,8 +170,7 @@ void Server::judge(Instant woke) {
                       fmt::format("the server had not seen a scope for {}",
                                   duration_for_reading(found.unseen_for)));
   }
-  if (core_.settings.stopped == Settings::Stopped::kDefer &&
-      woke >= halted_.next_look_at_all(scan_.looks().pause)) {
+  if (woke >= halted_.next_look_at_all(scan_.looks().pause)) {
     halted_.look_at_all(woke);
   }
   kills_.sample(found.soon, woke);
@@ -282,9 +281,7 @@ void Server::sweep(Instant now) {
   check_directory();
   pages_.look_for_pages();
   inbox_.retry();
-  if (core_.settings.stopped == Settings::Stopped::kDefer) {
-    halted_.look_at_all(now);
-  }
+  halted_.look_at_all(now);
   core_.workers.for_each([this](const Worker& worker) {
     if (worker.pipe) {
       worker.pipe->note_if_removed();

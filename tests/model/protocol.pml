@@ -572,12 +572,12 @@ active proctype Server() {
 end:
   do
   /* BoardFile::open()
-   * code: timer_server/runtime_directory.cpp BoardFile::open effe1314 */
+   * code: timer_server/runtime_directory.cpp BoardFile::open bf7202d7 */
   :: d_step { server_at == START -> next_wake = ALWAYS; server_at = AFTER_START }
   /* RequestPipe::open()
    * code: timer_server/requests/request_pipe.cpp RequestPipe::open d30590a2
-   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open 7bc5f0eb
-   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open_pipe_and_log 8a29547d */
+   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open 6dec2fa8
+   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open_pipe_and_log 07e7a612 */
   :: d_step { server_at == MAKE_PIPE ->
        if
        :: pipe_at_path == 0 -> pipe_at_path = 1 + ENDS - ends
@@ -702,7 +702,7 @@ end:
        :: else
        fi }
   /* DeadlineScan::judge(), try_expire(); expiry_of()
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge 317c677c
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge 0990fbaa
    * code: timer_server/scopes/worker_page.cpp WorkerPage::try_expire 9ef46e70
    * code: common/wake_protocol.hpp try_expire 263fb2c5 */
   :: d_step { server_at == JUDGE && SERVER_DRAINED ->

@@ -2,7 +2,6 @@
 #include "timer_server/watch/deadline_scan.hpp"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "common/scope_page.hpp"
@@ -134,8 +133,9 @@ bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page
   // A worker that was found resumed in this scan is judged in the next one.
   const std::vector<WorkerPage::Due>& due = candidates.due;
   const std::vector<WorkerPage::Due>& to_signal = candidates.to_signal;
-  if (worker.lost.end() > woke || (!due.empty() && should_defer(worker, *page, due.front())) ||
-      (!to_signal.empty() && should_defer(worker, *page, to_signal.front()))) {
+  if (worker.lost.end() > woke ||
+      (!due.empty() && halted_.should_defer(worker, *page, due.front())) ||
+      (!to_signal.empty() && halted_.should_defer(worker, *page, to_signal.front()))) {
     return true;
   }
   for (const WorkerPage::Due& slot : to_signal) {
@@ -176,7 +176,7 @@ void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& ac
         std::ranges::find(worker.pages, watch.page, &std::shared_ptr<WorkerPage>::get);
     if (worker.lost.end() <= woke && worker.process->is_alive() &&
         !runs_another_program(*worker.process, **page) &&
-        !should_defer(worker, **page, {watch.slot, slot_word::kIdleWatch, deadline}) &&
+        !halted_.should_defer(worker, **page, {watch.slot, slot_word::kIdleWatch, deadline}) &&
         (*page)->try_expire_idle(watch.slot, deadline)) {
       judged.push_back({deadline, {*page, watch.slot, deadline.ns}});
     }
@@ -194,22 +194,6 @@ void DeadlineScan::want_looks_for(Duration timeout, Instant now) {
     shortest_ = timeout;
     want_by(now + looks().pause);
   }
-}
-
-bool DeadlineScan::should_defer(Worker& worker, WorkerPage& page,
-                                const WorkerPage::Due& due) const {
-  if (core_.settings.stopped == Settings::Stopped::kKill) {
-    return false;
-  }
-  return halted_.should_defer(worker, [&]() -> std::optional<ScopeView> {
-    const auto reading = page.read(due.slot, due.word);
-    if (!reading) {
-      return std::nullopt;
-    }
-    ScopeView scope = core_.policy.view_of(*reading);
-    scope.terms.deadline = due.deadline;
-    return scope;
-  });
 }
 
 }  // namespace filetimer

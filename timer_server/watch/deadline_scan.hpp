@@ -101,7 +101,6 @@ class DeadlineScan {
              std::vector<DueScope>& judged);
   void judge_idleness(Worker& worker, const WorkerPage::Activity& activity, Instant woke,
                       Found& found, std::vector<DueScope>& judged);
-  bool should_defer(Worker& worker, WorkerPage& page, const WorkerPage::Due& due) const;
 
   Core& core_;
   HaltedWorkers& halted_;

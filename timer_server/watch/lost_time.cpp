@@ -34,8 +34,10 @@ void MissedTime::on_sleep(Instant planned, Duration tolerated, const Clocks& clo
   away_ = away > tolerated ? away : Duration::zero();
 }
 
-bool HaltedWorkers::should_defer(Worker& worker,
-                                 const std::function<std::optional<ScopeView>()>& scope) {
+bool HaltedWorkers::should_defer(Worker& worker, WorkerPage& page, const WorkerPage::Due& due) {
+  if (core_.settings.stopped == Settings::Stopped::kKill) {
+    return false;
+  }
   const auto known = halts_.find(worker.process->pid);
   if (known != halts_.end() && known->second.is_recorded) {
     return true;  // advance() notices that the worker is resumed
@@ -53,12 +55,14 @@ bool HaltedWorkers::should_defer(Worker& worker,
     return true;
   }
   Halt& halt = known != halts_.end() ? known->second : note_halt(worker, why);
-  if (const auto view = scope()) {
+  if (const auto reading = page.read(due.slot, due.word)) {
+    ScopeView view = core_.policy.view_of(*reading);
+    view.terms.deadline = due.deadline;
     halt.is_recorded = true;
-    ++core_.counters.deferred[view->name];
+    ++core_.counters.deferred[view.name];
     core_.log->append(
-        core_.records.deferred(WorkerIdentity::of(worker), *view, Instant::now(), halt.why));
-    messages::info("deadline of scope '{}' deferred: pid {} ({}) is {}", view->name,
+        core_.records.deferred(WorkerIdentity::of(worker), view, Instant::now(), halt.why));
+    messages::info("deadline of scope '{}' deferred: pid {} ({}) is {}", view.name,
                    worker.process->pid, worker.process->comm, halt.why);
   }
   return true;
@@ -103,7 +107,7 @@ void HaltedWorkers::advance(Instant now) {
 
 // One look takes about 40 us.
 void HaltedWorkers::look_at_all(Instant now) {
-  if (!look_under_way_.expired()) {
+  if (core_.settings.stopped == Settings::Stopped::kKill || !look_under_way_.expired()) {
     return;
   }
   std::vector<std::weak_ptr<const Process>> watched;

@@ -5,9 +5,7 @@
 
 #include <sys/types.h>
 
-#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -73,15 +71,15 @@ class HaltedWorkers {
   HaltedWorkers& operator=(const HaltedWorkers&) = delete;
 
   // Returns whether a deadline that has passed is deferred, because the worker is halted, or was
-  // resumed a moment ago and has a later deadline now. Records the first deadline that is deferred
-  // in a halt; `scope` reads the scope for the record.
-  bool should_defer(Worker& worker, const std::function<std::optional<ScopeView>()>& scope);
+  // resumed a moment ago and has a later deadline now; false with --stopped kill. Records the first
+  // deadline that is deferred in a halt.
+  bool should_defer(Worker& worker, WorkerPage& page, const WorkerPage::Due& due);
   // Looks at a worker whose deadline is a moment away. If it is not halted, should_defer() looks at
   // it only after kFresh.
   static void look_ahead(Worker& worker);
-  // Looks at all workers with open scopes. Does nothing while a side thread still does so for an
-  // earlier call, because thousands of workers may take longer than a short pause between looks.
-  // `now`: when the iteration began.
+  // Looks at all workers with open scopes. Does nothing with --stopped kill, and while a side
+  // thread still does so for an earlier call, because thousands of workers may take longer than a
+  // short pause between looks. `now`: when the iteration began.
   void look_at_all(Instant now);
   // Returns when look_at_all() is due, if a look is wanted every `pause`. The looks take no more
   // than a twenty-fifth of a processor: with many workers there are fewer.

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <stdexcept>
+#include <system_error>
 
 #include "common/limits.hpp"
 #include "common/scope_page.hpp"
@@ -28,10 +30,8 @@ constexpr int kAnotherProgram = ENOEXEC;  // as an Error's number, within this f
 
 // Returns the identity of a process's time namespace; empty if the kernel does not show it.
 std::string time_namespace(std::string_view pid) {
-  std::array<char, 64> target{};
-  const ssize_t length =
-      ::readlink(fmt::format("/proc/{}/ns/time", pid).c_str(), target.data(), target.size());
-  return length > 0 ? std::string(target.data(), static_cast<std::size_t>(length)) : std::string{};
+  std::error_code unknown;
+  return std::filesystem::read_symlink(fmt::format("/proc/{}/ns/time", pid), unknown).string();
 }
 
 // Returns the process that a page names as its worker, if it is alive.
