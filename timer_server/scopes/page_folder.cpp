@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
+#include <system_error>
 
 #include "common/directory.hpp"
 #include "common/numbers.hpp"
@@ -89,12 +91,9 @@ void PageFolder::confirm(std::string_view name, Owner owner) const {
 }
 
 std::optional<PageFolder::Owner> PageFolder::confirmed_owner(std::string_view name) const {
-  char target[64];
-  const ssize_t length = ::readlink(owner_path(name).c_str(), target, sizeof target);
-  if (length <= 0) {
-    return std::nullopt;
-  }
-  const std::string_view text(target, static_cast<std::size_t>(length));
+  std::error_code none;
+  const std::string target = std::filesystem::read_symlink(owner_path(name), none).string();
+  const std::string_view text = target;
   const std::size_t first = text.find('-');
   const std::size_t last = text.rfind('-');
   if (first == last) {
