@@ -31,25 +31,55 @@ struct flock exclusive_lock() {
 
 }  // namespace
 
+Result<OwnFile> open_own_file(const std::string& path, int access, std::string name) {
+  if (name.empty()) {
+    name = fmt::format("'{}'", path);
+  }
+  OwnFile file;
+  file.fd.reset(retry_eintr([&] {
+    return ::open(path.c_str(), access | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+  }));
+  if (!file.fd || ::fstat(file.fd.get(), &file.status) != 0) {
+    return errno == ELOOP ? failure(name + " is a symlink: expected a regular file")
+                          : system_error("cannot open " + name);
+  }
+  if (!S_ISREG(file.status.st_mode)) {
+    return failure(name + " is not a regular file");
+  }
+  if (file.status.st_uid != ::geteuid()) {
+    return failure(fmt::format("{} belongs to user {}: expected user {}", name, file.status.st_uid,
+                               ::geteuid()));
+  }
+  return file;
+}
+
 MappedFile::MappedFile() = default;
 MappedFile::MappedFile(MappedFile&&) noexcept = default;
 MappedFile& MappedFile::operator=(MappedFile&&) noexcept = default;
 MappedFile::~MappedFile() = default;
 
 Result<MappedFile> MappedFile::map(const std::string& path, Access access, std::size_t bytes) {
-  MappedFile mapped;
   const int flags = (access == Access::kRead ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOCTTY;
-  mapped.file_.reset(retry_eintr([&] { return ::open(path.c_str(), flags); }));
-  if (!mapped.file_) {
-    return system_error(fmt::format("cannot map '{}'", path));
-  }
-  const OpenFile file{mapped.file_.get(), access == Access::kRead ? bi::read_only : bi::read_write};
+  UniqueFd file(retry_eintr([&] { return ::open(path.c_str(), flags); }));
+  const std::string name = fmt::format("'{}'", path);
+  return file ? map(std::move(file), access, bytes, name) : system_error("cannot map " + name);
+}
+
+Result<MappedFile> MappedFile::map(UniqueFd file, Access access, std::size_t bytes,
+                                   const std::string& name) {
+  MappedFile mapped;
+  mapped.file_ = std::move(file);
+  const OpenFile open{mapped.file_.get(), access == Access::kRead ? bi::read_only : bi::read_write};
   try {
-    mapped.region_ = std::make_unique<bi::mapped_region>(file, file.mode, 0, bytes);
-    return mapped;
+    mapped.region_ = std::make_unique<bi::mapped_region>(open, open.mode, 0, bytes);
   } catch (const bi::interprocess_exception& error) {
-    return system_error(fmt::format("cannot map '{}'", path), error.get_native_error());
+    return system_error("cannot map " + name, error.get_native_error());
   }
+  mapped.guard_ = std::make_unique<BusGuard>(mapped.data(), bytes);
+  if (!mapped.guard_->is_armed()) {
+    return failure(fmt::format("cannot map {}: too many files are mapped", name), EAGAIN);
+  }
+  return mapped;
 }
 
 void* MappedFile::data() const {

@@ -1,10 +1,11 @@
-// A file that is mapped and shared with other processes (Boost.Interprocess), and the POSIX record
-// lock by which the kernel knows its owner. A process loses the lock when it closes any descriptor
-// of the same file. So both objects must live as long as the lock is needed, and the file must not
-// be opened again.
+// Files that are shared with other processes: opened with checks, mapped (Boost.Interprocess), and
+// locked by the POSIX record lock by which the kernel knows their owner. A process loses the lock
+// when it closes any descriptor of the same file. So the mapping and the lock must live as long as
+// the lock is needed, and the file must not be opened again.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <cstddef>
@@ -12,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "common/bus_guard.hpp"
 #include "common/kept_fd.hpp"
 #include "common/posix.hpp"
 #include "common/result.hpp"
@@ -22,12 +24,27 @@ class mapped_region;
 
 namespace filetimer {
 
+struct OwnFile {
+  UniqueFd fd;
+  struct stat status {};  // as it was when the file was opened
+};
+
+// Opens a regular file of this user in a directory to which other programs may write: it never
+// waits for the other end of a FIFO, follows no symlink, and checks the open file. `access` is
+// O_RDONLY or O_RDWR. Errors call the file `name`, or by its quoted path if `name` is empty.
+Result<OwnFile> open_own_file(const std::string& path, int access, std::string name = {});
+
+// A mapping that a BusGuard keeps if the file is cut short. At most BusGuard::kMaxGuards live at a
+// time, and no two threads make or destroy one at the same time.
 class MappedFile {
  public:
   enum class Access { kRead, kReadWrite };
   // Maps `bytes` bytes of the file, by a descriptor that is close-on-exec from the start: another
-  // thread may fork at any moment. An access after the end of the file raises SIGBUS.
+  // thread may fork at any moment. Fails with EAGAIN if there is no guard left.
   static Result<MappedFile> map(const std::string& path, Access access, std::size_t bytes);
+  // Maps the open file, which errors call `name`.
+  static Result<MappedFile> map(UniqueFd file, Access access, std::size_t bytes,
+                                const std::string& name);
   MappedFile(MappedFile&&) noexcept;
   MappedFile& operator=(MappedFile&&) noexcept;
   ~MappedFile();
@@ -37,11 +54,16 @@ class MappedFile {
   // Closes the descriptor and keeps the mapping. Every FileLock of this process on the file is
   // lost.
   void close_descriptor() { file_.reset(); }
+  [[nodiscard]] UniqueFd take_descriptor() { return std::move(file_); }
+  // Returns whether the file was cut short: the mapping shows zeroes from then on. May be called in
+  // any thread.
+  [[nodiscard]] bool is_broken() const { return guard_->is_broken(); }
 
  private:
   MappedFile();
   UniqueFd file_;
   std::unique_ptr<boost::interprocess::mapped_region> region_;
+  std::unique_ptr<BusGuard> guard_;  // destroyed before the mapping
 };
 
 // The lock of another process on a file.

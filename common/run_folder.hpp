@@ -4,6 +4,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/socket.h>
+#include <sys/un.h>
+
 #include <string>
 #include <string_view>
 
@@ -70,5 +73,19 @@ Result<UniqueFd> create_run_folder(const std::string& dir);
 
 // Checks the folders above `path` in the same way, for a pipe or a log elsewhere.
 Status check_parents(const std::string& path);
+
+// The address of a socket in a folder, such as that of control requests (wire.hpp). An address has
+// room for 107 bytes, so a longer path leads through a descriptor of the folder.
+class ControlAddress {
+ public:
+  // Fails if the path is long and the folder cannot be opened.
+  static Result<ControlAddress> in(const std::string& dir, std::string_view name = kControlName);
+  [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address_); }
+  static constexpr socklen_t size() { return sizeof(sockaddr_un); }
+
+ private:
+  sockaddr_un address_{};
+  UniqueFd folder_;
+};
 
 }  // namespace filetimer

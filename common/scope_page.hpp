@@ -16,15 +16,17 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <ctime>
 #include <limits>
+#include <string_view>
 
 #include "common/boot.hpp"
-#include "common/duration_buckets.hpp"
 #include "common/limits.hpp"
 
 namespace filetimer {
@@ -142,6 +144,34 @@ struct EndedScope {
   std::atomic<std::int64_t> took_ns;  // since it was opened
 };
 
+// The buckets of a histogram of durations: 8 of 64 ns, then 8 of equal width for each power of two.
+// A bucket from 512 ns on is at most an eighth as wide as it begins, so a duration that is taken
+// for the middle of its bucket is off by at most 6.25 %.
+inline constexpr std::size_t kHistogramBuckets = 304;  // the last one has all from 66,000 s on
+
+// Returns the number of the bucket of a duration in nanoseconds; a negative one counts as 0.
+constexpr std::size_t bucket_of(std::int64_t duration_ns) {
+  constexpr int kFirstPower = 9;  // 512 ns: below it the buckets are 64 ns wide
+  const auto ns = static_cast<std::uint64_t>(duration_ns > 0 ? duration_ns : 0);
+  const int power = static_cast<int>(std::bit_width(ns >> kFirstPower));  // 0: below 512 ns
+  // Of the larger ones the three bits below the highest one tell the eighth.
+  const std::size_t bucket =
+      power == 0 ? ns >> (kFirstPower - 3)
+                 : static_cast<std::size_t>(power) * 8 + ((ns >> (kFirstPower + power - 4)) & 7);
+  return bucket < kHistogramBuckets ? bucket : kHistogramBuckets - 1;
+}
+
+// Returns the least duration of a bucket, in nanoseconds. Returns the largest number for
+// kHistogramBuckets: the last bucket has no end.
+constexpr std::int64_t bucket_begin(std::size_t bucket) {
+  if (bucket >= kHistogramBuckets) {
+    return std::numeric_limits<std::int64_t>::max();
+  }
+  const auto eighth = static_cast<std::int64_t>(bucket % 8);
+  const std::size_t power = bucket / 8;
+  return power == 0 ? eighth * 64 : (8 + eighth) << (power + 5);
+}
+
 // The durations of scopes of one name in one thread, written by that thread only.
 struct alignas(64) SlotStatistics {
   SlotName name;
@@ -157,7 +187,7 @@ struct alignas(64) SlotStatistics {
   // The scope that was counted as the n-th, from 0, is at n % kEndedScopes. It is written before
   // `count` says so; see read_ended_scopes().
   EndedScope ended[kEndedScopes];
-  // [i]: number of scopes in this bucket of duration_buckets.hpp.
+  // [i]: number of scopes in this bucket.
   std::atomic<std::uint32_t> histogram[kHistogramBuckets];
 };
 
@@ -231,5 +261,24 @@ class PageLayout {
   }
   std::byte* base_;
 };
+
+// --- for the owner of a page ---
+
+// Writes the fields of the header that all pages have: magic, version, boot, user and time.
+void begin_page(PageHeader& header, std::uint32_t flags);
+
+// Writes a text with NUL at the end, cut to fit.
+template <std::size_t Size>
+void put_text(char (&field)[Size], std::string_view text) {
+  std::memset(field, 0, Size);
+  std::memcpy(field, text.data(), std::min(text.size(), Size - 1));
+}
+
+// Writes at most kMaxScopeNameBytes of a name.
+void write_name(SlotName& name, std::string_view text);
+// Returns how many bytes of a SlotName a name of that length takes.
+constexpr std::size_t name_bytes(std::size_t length) {
+  return (std::min(length, kMaxScopeNameBytes) / 8 + 1) * 8;
+}
 
 }  // namespace filetimer

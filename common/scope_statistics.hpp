@@ -14,7 +14,7 @@
 
 namespace filetimer {
 
-// The number of scopes in each bucket of duration_buckets.hpp.
+// The number of scopes in each bucket of bucket_of().
 using Histogram = std::array<std::uint64_t, kHistogramBuckets>;
 
 // Sums do not overflow: they stop at the largest number.
@@ -42,7 +42,7 @@ struct ScopeStatistics {
   // Returns the mean duration, or 0 without a scope.
   [[nodiscard]] Duration mean() const;
   // Returns an estimate of a quantile, 0 < `part` < 1: the middle of its bucket. It is off by at
-  // most a sixteenth; see duration_buckets.hpp.
+  // most a sixteenth; see bucket_of().
   [[nodiscard]] Duration quantile(double part) const;
   // Returns the longest duration in the histogram: `longest` if that is in the same bucket, else
   // the middle of the last bucket with a scope.

@@ -85,6 +85,15 @@ bool is_invisible(char32_t c) {
       kRanges, [c](const Range& range) { return range.first <= c && c <= range.last; });
 }
 
+// FNV-1a with 64 bits, which, unlike std::hash, is the same on every host and in every build.
+std::uint64_t stable_hash(std::string_view bytes) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : bytes) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  }
+  return hash;
+}
+
 enum class Controls { kKept, kEscaped };
 
 std::string sanitised(std::string_view bytes, Controls controls) {
@@ -133,6 +142,14 @@ std::string_view utf8_prefix(std::string_view text, std::size_t max_bytes) {
   }
   // Text without any UTF-8 is cut at the limit.
   return text.substr(0, is_continuation(text[end]) ? max_bytes : end);
+}
+
+std::string bounded_scope_name(std::string_view whole) {
+  if (whole.size() <= kMaxScopeNameBytes) {
+    return std::string(whole);
+  }
+  const std::string mark = fmt::format("...~{:016x}", stable_hash(whole));
+  return std::string(utf8_prefix(whole, kMaxScopeNameBytes - mark.size())) + mark;
 }
 
 std::string valid_utf8(std::string_view bytes) {

@@ -1,4 +1,4 @@
-// Makes bytes from other programs safe to print and to store.
+// Makes bytes from other programs safe to print and to store, and bounds names.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -11,6 +11,15 @@ namespace filetimer {
 
 // Returns at most `max_bytes` of `text`, cut between UTF-8 characters.
 std::string_view utf8_prefix(std::string_view text, std::size_t max_bytes);
+
+// The name of an idle timeout in records.
+inline constexpr std::string_view kIdleScopeName = "(idle)";
+
+// Returns the name of a scope, if it has at most kMaxScopeNameBytes. A longer one is no error: it
+// becomes "beginning...~0123456789abcdef" of at most that many bytes, cut between UTF-8 characters
+// and marked with the hash of the whole name, so that two long names that differ at the end stay
+// two scopes.
+std::string bounded_scope_name(std::string_view whole);
 
 // Returns valid UTF-8: bytes that are not UTF-8 become \xHH. Nothing else is changed.
 std::string valid_utf8(std::string_view bytes);

@@ -39,6 +39,7 @@
 #pragma once
 
 #include "common/board.hpp"
+#include "common/due.hpp"
 #include "common/scope_page.hpp"
 
 namespace filetimer {
@@ -56,9 +57,14 @@ inline void set_deadline(Slot& slot, std::int64_t word) {
   slot.deadline.store(word, std::memory_order_seq_cst);
 }
 
-// The part of must_wake() for scopes with a soft deadline.
-bool must_wake_to_warn(const Slot& slot, std::int64_t due, std::uint32_t warn_at,
-                       std::int64_t next_wake);
+// The part of must_wake() for scopes with a soft deadline. A call, because without soft deadlines
+// it would only displace other instructions.
+[[gnu::noinline]] inline bool must_wake_to_warn(const Slot& slot, std::int64_t due,
+                                                std::uint32_t warn_at, std::int64_t next_wake) {
+  return (due < next_wake && due < slot_word::kNoDeadline) ||
+         soft_time_of(slot, slot.deadline.load(std::memory_order_relaxed), {due}, warn_at).ns <
+             next_wake;
+}
 
 // Returns whether the worker must wake the server for the deadline that it has set, or for the soft
 // deadline. `due`: the deadline, cut by the server's --max-timeout. (b)

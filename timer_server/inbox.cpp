@@ -9,7 +9,7 @@
 #include <system_error>
 
 #include "common/limits.hpp"
-#include "common/scope_name.hpp"
+#include "common/text.hpp"
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {

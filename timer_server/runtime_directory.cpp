@@ -26,7 +26,6 @@
 #include <thread>
 #include <utility>
 
-#include "common/control.hpp"
 #include "common/directory.hpp"
 #include "common/due.hpp"
 #include "common/limits.hpp"

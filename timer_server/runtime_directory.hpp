@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "common/board.hpp"
-#include "common/bus_guard.hpp"
 #include "common/clock.hpp"
 #include "common/kept_fd.hpp"
 #include "common/mapped_file.hpp"
@@ -48,17 +47,15 @@ class BoardFile {
 
   // Any process of the user may cut the file short. What is written from then on reaches no client.
   // Returns whether a write has found the file too short.
-  [[nodiscard]] bool was_cut() const { return guard_->is_broken(); }
+  [[nodiscard]] bool was_cut() const { return file_.is_broken(); }
   // Returns whether the file has its whole length, and every write found it so.
   [[nodiscard]] bool is_whole() const;
 
  private:
-  explicit BoardFile(MappedFile file)
-      : file_(std::move(file)), guard_(std::make_unique<BusGuard>(file_.data(), kBoardBytes)) {}
+  explicit BoardFile(MappedFile file) : file_(std::move(file)) {}
   [[nodiscard]] Board& board() const { return *static_cast<Board*>(file_.data()); }
 
   MappedFile file_;
-  std::unique_ptr<BusGuard> guard_;  // destroyed before the mapping
 };
 
 // Makes the control socket in the runtime directory `dir`, whose lock this process holds: a socket

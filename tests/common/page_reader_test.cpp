@@ -10,7 +10,7 @@
 
 #include "common/board.hpp"
 #include "common/due.hpp"
-#include "common/page_writer.hpp"
+#include "common/scope_page.hpp"
 #include "common/text.hpp"
 #include "common/wake_protocol.hpp"
 #include "tests/support/bound.hpp"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/limits.hpp"
-#include "common/scope_name.hpp"
+#include "common/text.hpp"
 #include "common/wire_parser.hpp"
 #include "tests/support/files.hpp"
 

@@ -395,7 +395,7 @@ end:
   do
   /* OwnPage::make(), PageFile::create(); OwnPage::announce() follows
    * code: timer_client/client/page/own_page.cpp OwnPage::make c8cd8b88
-   * code: timer_client/client/page/page_file.cpp PageFile::create 297ea93f
+   * code: timer_client/client/page/page_file.cpp PageFile::create 305095f2
    * code: timer_client/client/page/own_page.cpp OwnPage::announce 6fa50445 */
   :: d_step { worker_at[w] == MAKE_PAGE -> is_page[w] = true; worker_at[w] = READ_INCARNATION }
 
@@ -845,7 +845,7 @@ active proctype Clock() {
  * Soft deadlines, idle timeouts, pauses, statistics, the fields of a slot, and slots that one
  * thread takes from another. When one of these changes, compare it with the argument at its
  * function, and with the tests of it.
- * code: common/wake_protocol.cpp must_wake_to_warn ef3e2a4a
+ * code: common/wake_protocol.hpp must_wake_to_warn ef3e2a4a
  * code: common/wake_protocol.hpp begin_idle_watch e2b82fe7
  * code: common/wake_protocol.hpp must_wake_at c3ffd40a
  * code: common/wake_protocol.hpp end_idle_watch 98866d84
@@ -872,7 +872,6 @@ active proctype Clock() {
  *
  * Every function that chooses an order in these files is named above:
  * orders: common/wake_protocol.hpp
- * orders: common/wake_protocol.cpp
  * orders: timer_client/client/page/page_scope.hpp
  * orders: timer_client/client/page/page_scope.cpp
  * orders: timer_client/client/page/slot_handle.hpp */

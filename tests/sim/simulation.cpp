@@ -15,9 +15,9 @@
 #include <sstream>
 
 #include "common/board.hpp"
-#include "common/control.hpp"
 #include "common/mapped_file.hpp"
 #include "common/posix.hpp"
+#include "common/run_folder.hpp"
 #include "tests/chaos/checker.hpp"
 #include "tests/chaos/json_record.hpp"
 #include "tests/sim/worker.hpp"

@@ -16,7 +16,6 @@
 
 #include "common/clock.hpp"
 #include "common/page_reader.hpp"
-#include "common/page_writer.hpp"
 #include "common/scope_page.hpp"
 
 namespace filetimer {

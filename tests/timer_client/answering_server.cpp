@@ -7,8 +7,8 @@
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 
-#include "common/control.hpp"
 #include "common/limits.hpp"
+#include "common/run_folder.hpp"
 #include "common/wire_parser.hpp"
 
 namespace filetimer::testing {

@@ -12,7 +12,6 @@
 #include <new>
 #include <utility>
 
-#include "common/control.hpp"
 #include "common/duration_text.hpp"
 #include "common/kept_fd.hpp"
 #include "common/limits.hpp"

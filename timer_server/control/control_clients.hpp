@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "common/clock.hpp"
-#include "common/control.hpp"
 #include "common/json_writer.hpp"
 #include "common/posix.hpp"
+#include "common/run_folder.hpp"
 #include "common/wire.hpp"
 #include "timer_server/system/event_loop.hpp"
 

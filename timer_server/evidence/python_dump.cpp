@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "common/limits.hpp"
-#include "common/own_file.hpp"
+#include "common/mapped_file.hpp"
 #include "common/posix.hpp"
 #include "common/proc_files.hpp"
 #include "common/text.hpp"

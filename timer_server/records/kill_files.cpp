@@ -13,11 +13,11 @@
 
 #include "common/json_fields.hpp"
 #include "common/json_writer.hpp"
-#include "common/own_file.hpp"
+#include "common/mapped_file.hpp"
 #include "common/posix.hpp"
 #include "common/result.hpp"
 #include "common/run_folder.hpp"
-#include "common/scope_name.hpp"
+#include "common/text.hpp"
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {

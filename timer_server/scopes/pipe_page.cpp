@@ -13,8 +13,7 @@
 
 #include "common/due.hpp"
 #include "common/kept_fd.hpp"
-#include "common/own_file.hpp"
-#include "common/page_writer.hpp"
+#include "common/mapped_file.hpp"
 #include "common/scope_page.hpp"
 #include "common/wake_protocol.hpp"
 #include "timer_server/scopes/page_folder.hpp"

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "common/due.hpp"
-#include "common/own_file.hpp"
 #include "common/wake_protocol.hpp"
 
 namespace filetimer {
@@ -338,14 +337,10 @@ Result<std::shared_ptr<MappedPage>> MappedPage::open(const std::string& path, st
   if (const auto bytes = static_cast<std::uint64_t>(opened->status.st_size); bytes != kPageBytes) {
     return failure(fmt::format("it has {} bytes: expected {}", bytes, kPageBytes));
   }
-  // By way of the descriptor, so that the file that was checked is mapped.
-  auto file = MappedFile::map(fmt::format("/proc/self/fd/{}", opened->fd.get()),
-                              MappedFile::Access::kReadWrite, kPageBytes);
+  auto file =
+      MappedFile::map(std::move(opened->fd), MappedFile::Access::kReadWrite, kPageBytes, "it");
   FILETIMER_TRY(file);
   std::shared_ptr<MappedPage> page(new MappedPage(std::move(name), std::move(*file)));
-  if (!page->guard_.is_armed()) {
-    return failure("too many pages are mapped", EAGAIN);
-  }
   auto claims = read_claims(page->layout(), kPageBytes);
   if (!page->is_whole()) {
     return failure("it was truncated while it was read");

@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/bus_guard.hpp"
 #include "common/due.hpp"
 #include "common/mapped_file.hpp"
 #include "common/page_reader.hpp"
@@ -216,7 +215,7 @@ class MappedPage final : public WorkerPage {
   void close_descriptor() { file_.close_descriptor(); }
   [[nodiscard]] bool has_lost_lock() const override;  // false after close_descriptor()
 
-  [[nodiscard]] bool is_whole() const override { return !guard_.is_broken(); }
+  [[nodiscard]] bool is_whole() const override { return !file_.is_broken(); }
   // Returns the layout, for parts that no other member reads.
   [[nodiscard]] const PageLayout& layout() const { return *layout_; }
 
@@ -230,7 +229,6 @@ class MappedPage final : public WorkerPage {
   }
 
   MappedFile file_;
-  const BusGuard guard_{file_.data(), kPageBytes};
   PageClaims claims_;
 };
 

@@ -13,9 +13,9 @@
 #include <thread>
 
 #include "common/board.hpp"
-#include "common/control.hpp"
 #include "common/limits.hpp"
 #include "common/mapped_file.hpp"
+#include "common/run_folder.hpp"
 #include "common/wire.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"

@@ -16,7 +16,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "common/control.hpp"
+#include "common/run_folder.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"

@@ -42,10 +42,10 @@
 
 #include "common/mapped_file.hpp"
 #include "common/page_reader.hpp"
-#include "common/page_writer.hpp"
 #include "common/posix.hpp"
 #include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
+#include "common/scope_page.hpp"
 #include "common/wake_protocol.hpp"
 #include "common/wire.hpp"
 

@@ -15,8 +15,8 @@
 #include <thread>
 
 #include "common/clock.hpp"
-#include "common/control.hpp"
 #include "common/mapped_file.hpp"
+#include "common/run_folder.hpp"
 #include "tests/support/children.hpp"
 #include "tests/support/test_page.hpp"
 #include "tests/timer_client/answering_server.hpp"

@@ -1,5 +1,7 @@
 // Timers on the pipe.
 // SPDX-License-Identifier: MIT
+#include "timer_client/client/pipe/pipe_line.hpp"
+
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -14,11 +16,9 @@
 
 #include "common/clock.hpp"
 #include "common/limits.hpp"
-#include "common/scope_name.hpp"
 #include "common/text.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/timer_client/client_fixture.hpp"
-#include "timer_client/client/pipe/pipe_line.hpp"
 
 using namespace std::chrono_literals;
 using namespace filetimer;

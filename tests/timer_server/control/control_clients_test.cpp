@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "common/control.hpp"
 #include "common/limits.hpp"
+#include "common/run_folder.hpp"
 #include "tests/support/files.hpp"
 #include "timer_server/runtime_directory.hpp"
 

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "common/control.hpp"
+#include "common/run_folder.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/skip.hpp"
 

@@ -12,7 +12,6 @@
 #include <string>
 #include <thread>
 
-#include "common/scope_name.hpp"
 #include "common/text.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"

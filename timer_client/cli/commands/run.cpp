@@ -18,7 +18,6 @@
 
 #include "common/boot.hpp"
 #include "common/posix.hpp"
-#include "common/scope_name.hpp"
 #include "common/text.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"

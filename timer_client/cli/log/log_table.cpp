@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "common/clock.hpp"
-#include "common/scope_name.hpp"
+#include "common/text.hpp"
 #include "timer_client/cli/log/evidence_page.hpp"
 #include "timer_client/cli/text/words.hpp"
 

@@ -16,9 +16,9 @@
 #include <new>
 
 #include "common/page_reader.hpp"
-#include "common/page_writer.hpp"
 #include "common/run_folder.hpp"
-#include "common/scope_name.hpp"
+#include "common/scope_page.hpp"
+#include "common/text.hpp"
 #include "common/wire.hpp"
 #include "timer_client/client/messages.hpp"
 #include "timer_client/client/page/page_scope.hpp"

@@ -13,12 +13,11 @@
 
 #include "common/clock.hpp"
 #include "common/directory.hpp"
-#include "common/own_file.hpp"
 #include "common/page_reader.hpp"
-#include "common/page_writer.hpp"
 #include "common/posix.hpp"
 #include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
+#include "common/scope_page.hpp"
 #include "timer_client/client/environment.hpp"
 
 namespace filetimer {
@@ -57,10 +56,9 @@ int allocate(int fd, std::size_t begin, std::size_t bytes) {
   return error;
 }
 
-// Makes the file, with room for its header and the first slots, names and statistics. Closes its
-// descriptor before the file is locked.
-Status make_file(const std::string& path) {
-  const UniqueFd fd(retry_eintr(
+// Makes the file, with room for its header and the first slots, names and statistics.
+Result<UniqueFd> make_file(const std::string& path) {
+  UniqueFd fd(retry_eintr(
       [&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600); }));
   if (!fd) {
     return system_error(fmt::format("cannot make the scope page '{}'", path));
@@ -75,7 +73,7 @@ Status make_file(const std::string& path) {
     ::unlink(path.c_str());
     return system_error(fmt::format("cannot make room for the scope page '{}'", path), error);
   }
-  return {};
+  return fd;
 }
 
 void fill_in(PageHeader& header) {
@@ -118,12 +116,13 @@ Result<PageFile> PageFile::create(const std::string& folder) {
   const std::string name = new_name();
   // Until the page is complete, its name begins with a dot: the server ignores such files.
   const std::string path = fmt::format("{}/.{}", folder, name);
-  FILETIMER_TRY(make_file(path));
+  auto fd = make_file(path);
+  FILETIMER_TRY(fd);
   Unfinished unfinished(path);
-  auto file = MappedFile::map(path, MappedFile::Access::kReadWrite, kPageBytes);
+  auto file = MappedFile::map(std::move(*fd), MappedFile::Access::kReadWrite, kPageBytes,
+                              fmt::format("'{}'", path));
   FILETIMER_TRY(file);
-  file->close_descriptor();  // before there is a lock that this would drop
-  auto lock = FileLock::take(path);
+  auto lock = FileLock::take(above_standard_descriptors(file->take_descriptor()), path);
   FILETIMER_TRY(lock);
   PageFile page(std::move(*file), std::move(*lock), fmt::format("{}/{}", folder, name), name);
   fill_in(page.layout().header());

@@ -1,7 +1,7 @@
 // The file behind this process's scope page. It is made, mapped, locked and filled in before it
 // gets the name under which the server looks for it, and it grows as slots and names come into use.
 // Only allocated parts may be touched: a full disk is an error here and never a SIGBUS. If another
-// process cuts the file short, a BusGuard replaces its memory (is_broken()).
+// process cuts the file short, its memory is replaced (is_broken()).
 //
 // A PageFile lives as long as the process. It keeps one descriptor: closing any descriptor of the
 // file drops the lock by which the kernel knows the owner. Only if the program has closed that
@@ -10,10 +10,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <memory>
 #include <string>
 
-#include "common/bus_guard.hpp"
 #include "common/mapped_file.hpp"
 #include "common/result.hpp"
 #include "common/scope_page.hpp"
@@ -40,20 +38,18 @@ class PageFile {
   // Returns whether a server that starts would not see this memory: the file was cut short, or is
   // not at its path any more.
   [[nodiscard]] bool is_broken() const {
-    return guard_->is_broken() || identity_of(path_) != lock_.identity();
+    return file_.is_broken() || identity_of(path_) != lock_.identity();
   }
 
  private:
   PageFile(MappedFile file, FileLock lock, std::string path, std::string name)
       : file_(std::move(file)),
-        guard_(std::make_unique<BusGuard>(file_.data(), kPageBytes)),
         lock_(std::move(lock)),
         path_(std::move(path)),
         name_(std::move(name)) {}
   bool grow(std::size_t& allocated, std::size_t end) noexcept;
 
   MappedFile file_;
-  std::unique_ptr<BusGuard> guard_;  // destroyed before the mapping
   FileLock lock_;
   std::string path_;
   std::string name_;

@@ -10,7 +10,6 @@
 #include <string>
 #include <unordered_map>
 
-#include "common/page_writer.hpp"
 #include "common/scope_page.hpp"
 #include "timer_client/client/page/page_file.hpp"
 

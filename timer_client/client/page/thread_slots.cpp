@@ -8,8 +8,7 @@
 #include <new>
 #include <utility>
 
-#include "common/page_writer.hpp"
-#include "common/scope_name.hpp"
+#include "common/scope_page.hpp"
 #include "common/text.hpp"
 #include "common/wake_protocol.hpp"
 #include "timer_client/client/page/own_page.hpp"

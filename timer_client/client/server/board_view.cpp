@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/own_file.hpp"
 #include "common/posix.hpp"
 #include "common/run_folder.hpp"
 
@@ -49,19 +48,16 @@ struct OpenedBoard {
 
 OpenedBoard open_board(const std::string& path) {
   OpenedBoard opened;
-  const auto file = open_own_file(path, O_RDONLY);
+  auto file = open_own_file(path, O_RDONLY);
   if (!file || file->status.st_size < static_cast<off_t>(kBoardBytes)) {
     return opened;
   }
-  auto mapped = MappedFile::map(path, MappedFile::Access::kRead, kBoardBytes);
-  struct stat mapped_st {};  // the path may name another file by now
-  if (!mapped || ::fstat(mapped->descriptor(), &mapped_st) != 0 ||
-      mapped_st.st_dev != file->status.st_dev || mapped_st.st_ino != file->status.st_ino) {
+  const bool is_locked = lock_state(file->fd.get()).value_or(LockState{}).is_held;
+  auto mapped = MappedFile::map(std::move(file->fd), MappedFile::Access::kRead, kBoardBytes, path);
+  if (!mapped) {
     return opened;
   }
-  const bool is_locked = lock_state(mapped->descriptor()).value_or(LockState{}).is_held;
   mapped->close_descriptor();
-  const BusGuard guard(mapped->data(), kBoardBytes);
   opened.state = state_of(*static_cast<const Board*>(mapped->data()), is_locked);
   opened.identity = {file->status.st_dev, file->status.st_ino};
   opened.file = std::move(*mapped);

@@ -6,12 +6,10 @@
 #include <sys/types.h>
 
 #include <compare>
-#include <memory>
 #include <optional>
 #include <string>
 
 #include "common/board.hpp"
-#include "common/bus_guard.hpp"
 #include "common/mapped_file.hpp"
 #include "common/result.hpp"
 
@@ -37,18 +35,16 @@ class BoardView {
   // Returns which file the status page is; all zeroes for none().
   [[nodiscard]] Identity identity() const { return identity_; }
   // Returns whether the file was cut short: the view then shows zeroes and no server.
-  [[nodiscard]] bool is_broken() const { return guard_ != nullptr && guard_->is_broken(); }
+  [[nodiscard]] bool is_broken() const { return file_ && file_->is_broken(); }
 
  private:
   BoardView(MappedFile file, Identity identity)
       : file_(std::move(file)),
-        guard_(std::make_unique<BusGuard>(file_->data(), kBoardBytes)),
         board_(static_cast<const Board*>(file_->data())),
         identity_(identity) {}
   explicit BoardView(const Board& board) : board_(&board) {}
 
   std::optional<MappedFile> file_;
-  std::unique_ptr<BusGuard> guard_;  // destroyed before the mapping
   const Board* board_;
   Identity identity_;
 };

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "common/duration_buckets.hpp"
+#include "common/scope_page.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
 #include "tests/timer_client/cli/log/host_log.hpp"
 

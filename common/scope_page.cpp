@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "common/page_writer.hpp"
+#include "common/scope_page.hpp"
 
 #include <unistd.h>
 
