@@ -504,9 +504,9 @@ TEST_CASE("files that are no pages are skipped, counted and named") {
   std::filesystem::remove(folder.page("no.page"));
   const std::string bad = folder.page("bad");
   REQUIRE(::mkfifo(bad.c_str(), 0600) == 0);
-  skipped("bad (it is a FIFO)");
+  skipped("bad (it is not a regular file)");
   std::filesystem::create_symlink(folder.page("7"), bad);
-  skipped("bad (it is a symlink)");
+  skipped("bad (it is a symlink: expected a regular file)");
   folder.files().write("scopes/bad", good.bytes().substr(0, kPageBytes - 1));
   skipped("bad (it has 2166783 bytes: expected 2166784)");
   TestPage future;
@@ -527,7 +527,7 @@ TEST_CASE("files that are no pages are skipped, counted and named") {
   }
   good.write(bad);
   REQUIRE(::chown(bad.c_str(), 12345, 12345) == 0);
-  skipped("bad (it belongs to user 12345)");
+  skipped("bad (it belongs to user 12345: expected user 0)");
 }
 
 // --- the server ---

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <limits>
@@ -14,30 +13,22 @@
 #include "common/directory.hpp"
 #include "common/mapped_file.hpp"
 #include "common/numbers.hpp"
-#include "common/posix.hpp"
 #include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
-#include "timer_client/cli/commands/page_copy.hpp"
+#include "common/wake_protocol.hpp"
 
 namespace filetimer::cli {
 namespace {
 
-// Opens a file without blocking on a FIFO or a device, and without following a symlink.
-UniqueFd open_to_look(int folder, const char* name, int flags = 0) {
-  return UniqueFd(retry_eintr([&] {
-    return ::openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | flags);
-  }));
-}
-
-// --- the folder ---
+// How often a slot that changes while it is read is read again.
+constexpr int kRereads = 4;
 
 // Returns the worker that the page's scopes belong to; nothing if it has ended. What a native page
 // says of its owner is used only if the kernel does not know the owner: the lock was lost, or its
 // holder is not visible in this pid namespace.
-std::optional<ScopeOwner> owner_of(int file, const PageClaims& claims, ServedBy transport) {
-  const LockState lock =
-      transport == ServedBy::kPage ? lock_state(file).value_or(LockState{}) : LockState{};
+std::optional<ScopeOwner> owner_of(const LockState& lock, const PageClaims& claims,
+                                   ServedBy transport) {
   ScopeOwner owner;
   owner.transport = transport;
   owner.comm = claims.comm;
@@ -67,14 +58,10 @@ class FolderReader {
       : server_(server), with_statistics_(with_statistics) {}
 
   Status read(const std::string& path, ServedBy transport) {
-    UniqueFd fd = open_to_look(AT_FDCWD, path.c_str(), O_DIRECTORY);
-    if (!fd) {
+    Directory folder(path);
+    if (!folder) {
       return errno == ENOENT ? Status{}
                              : system_error(fmt::format("cannot open the folder '{}'", path));
-    }
-    Directory folder(std::move(fd));
-    if (!folder) {
-      return system_error(fmt::format("cannot read the folder '{}'", path));
     }
     std::size_t seen = 0;
     while (const char* const entry = folder.next()) {
@@ -86,7 +73,7 @@ class FolderReader {
         skip("all others", fmt::format("'{}' has more than {}", path, kMaxPageFilesRead));
         break;
       }
-      if (const Status read = read_file(folder.descriptor(), entry, transport); !read) {
+      if (const Status read = read_file(path, entry, transport); !read) {
         skip(transport == ServedBy::kPipe ? fmt::format("{}/{}", kServerPagesName, name) : entry,
              read.error().message);
       }
@@ -129,51 +116,68 @@ class FolderReader {
     return worker;
   }
 
-  Status read_file(int folder, const char* name, ServedBy transport) {
+  Status read_file(const std::string& folder, const std::string& name, ServedBy transport) {
     if (!is_page_name(name)) {
       return failure("its name is not that of a page");
     }
-    const UniqueFd file = open_to_look(folder, name);
-    if (!file) {
-      if (errno == ENOENT) {
-        return {};  // removed meanwhile
-      }
-      return errno == ELOOP ? failure("it is a symlink") : system_error("cannot open it");
+    auto opened = open_own_file(fmt::format("{}/{}", folder, name), O_RDONLY, "it");
+    if (!opened) {
+      const bool is_removed = opened.error().errno_value == ENOENT;
+      return is_removed ? Status{} : tl::unexpected<Error>(opened.error());
     }
-    const auto claims = copy_.read_header(file.get());
+    // What it maps of a shorter file is not read.
+    auto file = MappedFile::map(std::move(opened->fd), MappedFile::Access::kRead, kPageBytes, "it");
+    FILETIMER_TRY(file);
+    const PageLayout page(file->data());
+    const auto claims = read_claims(page, static_cast<std::uint64_t>(opened->status.st_size));
     FILETIMER_TRY(claims);
+    read_page(page, *claims, *file, transport);
+    return file->is_broken() ? failure("it was cut short") : Status{};
+  }
+
+  void read_page(const PageLayout& page, const PageClaims& claims, const MappedFile& file,
+                 ServedBy transport) {
+    const LockState lock = transport == ServedBy::kPage
+                               ? lock_state(file.descriptor()).value_or(LockState{})
+                               : LockState{};
     // In a container, the writer of the page or this process may see another boot id. A page is
     // also of this boot if its worker holds its lock, or if a running server keeps it.
-    const bool is_kept = transport == ServedBy::kPipe
-                             ? server_.is_there
-                             : lock_state(file.get()).value_or(LockState{}).is_held;
-    if (claims->boot != boot_ && !is_kept) {
-      return {};
+    const bool is_kept = transport == ServedBy::kPipe ? server_.is_there : lock.is_held;
+    if (claims.boot != boot_ && !is_kept) {
+      return;
     }
     if (with_statistics_ == ReadStatistics::kYes) {
-      return copy_.read_statistics(file.get(), reading_.statistics);
+      add_statistics(page, reading_.statistics);
+      return;
     }
-    const auto owner = owner_of(file.get(), *claims, transport);
+    const auto owner = owner_of(lock, claims, transport);
     if (!owner) {
-      return {};
+      return;
     }
     if (with_statistics_ == ReadStatistics::kOfEachWorker) {
-      return copy_.read_ended_scopes(file.get(), worker_of(*owner).ended);
+      add_ended_scopes(page, worker_of(*owner).ended);
+      return;
     }
-    auto slots = copy_.read_slots(file.get());
-    FILETIMER_TRY(slots);
     const auto shared_owner = std::make_shared<const ScopeOwner>(*owner);
-    for (SlotReading& slot : *slots) {
-      const Instant due = due_time(slot, server_.max_timeout);
-      reading_.scopes.push_back({shared_owner, std::move(slot), due});
+    for (std::size_t i = 0; i < slots_in_use(page); ++i) {
+      for (int rereads = 0; rereads <= kRereads; ++rereads) {
+        const std::int64_t word = page.slot(i).deadline.load(std::memory_order_acquire);
+        if (word == slot_word::kFree || word == slot_word::kReleasedLate ||
+            is_idle_watch(page.slot(i))) {
+          break;
+        }
+        if (auto reading = read_slot(page, i, word)) {
+          const Instant due = due_time(*reading, server_.max_timeout);
+          reading_.scopes.push_back({shared_owner, std::move(*reading), due});
+          break;
+        }
+      }
     }
-    return {};
   }
 
   const ServerSeen& server_;
   ReadStatistics with_statistics_;
   BootId boot_ = this_boot();
-  PageCopy copy_;
   FolderReading reading_;
   std::map<pid_t, ListedWorker> workers_;
 };

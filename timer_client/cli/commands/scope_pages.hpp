@@ -1,6 +1,5 @@
 // Reads the files of the runtime directory without a request: the open scopes of all workers, and
-// how long scopes took. Nothing is mapped, so a page that is cut short meanwhile causes a short
-// read and no SIGBUS. Only what the kernel says of the files and their owners is trusted.
+// how long scopes took. Only what the kernel says of the files and their owners is trusted.
 // SPDX-License-Identifier: MIT
 #pragma once
 
