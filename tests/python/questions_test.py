@@ -58,7 +58,7 @@ class Questions(ServerCase):
         met = admin.rendezvous(0, 1, 10)
         self.assertEqual((met.round, met.joined), (1, {0: os.getpid()}))
         with self.assertRaises(TimeoutError) as caught:
-            admin.rendezvous(1, 3, 0.2, "epoch", retries=1, backoff=0.01)
+            admin.rendezvous(1, 3, 0.2, "epoch")
         error = caught.exception
         self.assertIsInstance(error, errors.RendezvousTimeoutError)
         self.assertEqual((error.name, error.joined, error.missing, error.left),

@@ -65,6 +65,46 @@ void close_copies() {
 [[maybe_unused]] const int is_fork_handled = ::pthread_atfork(
     [] { under_way().mutex.lock(); }, [] { under_way().mutex.unlock(); }, close_copies);
 
+std::vector<int> ranks_at(simdjson::dom::object answer, std::string_view key) {
+  std::vector<int> ranks;
+  for (const auto element : elements_at(answer, key)) {
+    ranks.push_back(static_cast<int>(as_integer(element).value_or(-1)));
+  }
+  return ranks;
+}
+
+std::string ranks_text(const char* what, const std::vector<int>& ranks) {
+  std::vector<std::string> words(ranks.size());
+  std::ranges::transform(ranks, words.begin(), [](int rank) { return std::to_string(rank); });
+  return ranks.empty() ? "" : fmt::format("; {}: {}", what, listed(words, kMaxNamed));
+}
+
+RendezvousTimeoutError rendezvous_timeout(const std::string& name, const std::string& reason,
+                                          simdjson::dom::object answer) {
+  const std::vector<int> missing = ranks_at(answer, "missing");
+  const std::vector<int> left = ranks_at(answer, "left");
+  RendezvousTimeoutError error(fmt::format("rendezvous '{}': {}{}{}", printable(name), reason,
+                                           ranks_text("missing", missing),
+                                           ranks_text("had joined and left", left)));
+  error.name = name;
+  for (const auto& member : members_in(answer)) {
+    error.joined.push_back(member.rank);
+  }
+  error.missing = missing;
+  error.left = left;
+  return error;
+}
+
+ServerBusy busy(const std::string& kind, const std::string& reason, const Answer& answer) {
+  const std::string what = waited_for(answer.fields);
+  ServerBusy error(what.empty() ? reason : reason + ": " + what);
+  error.reason = reason;
+  error.timed_out = kind == "timed_out";
+  error.open_scope_count = static_cast<std::size_t>(count_at(answer.fields, "open_scope_count"));
+  error.json = answer.text;
+  return error;
+}
+
 class Request {
  public:
   Request(const wire::Question& question, const Asking& how) : question_(question), how_(how) {
@@ -151,7 +191,10 @@ class Request {
       if (left <= Duration{}) {
         throw no_answer();
       }
-      wait_for(std::min(left, kBusyPause), how_.while_waiting);
+      ::poll(nullptr, 0, poll_ms(std::min(left, kBusyPause)));
+      if (how_.while_waiting) {
+        how_.while_waiting();
+      }
     }
   }
 
@@ -191,7 +234,7 @@ class Request {
         unread.erase(0, end + 1);
       }
       // After a shutdown the server hangs up when it has ended.
-      if (last && (part.empty() || last->kind != "done" || question_.request != "shutdown")) {
+      if (last && (part.empty() || question_.request != "shutdown")) {
         return *last;
       }
     }
@@ -234,8 +277,8 @@ class Request {
     }
   }
 
-  // Returns the answer if it is the last one. One that is unknown comes from another version of the
-  // server, and is not.
+  // Returns the answer if it is the last one, and throws the error that it is if it is not "done".
+  // One that is unknown comes from another version of the server, and is not the last one.
   std::optional<Answer> take(std::string line) {
     Answer answer;
     if (parser_->parse(line).get_object().get(answer.fields) != simdjson::SUCCESS) {
@@ -243,32 +286,41 @@ class Request {
           fmt::format("the server at '{}' answered '{}': expected a JSON object", how_.place.pipe,
                       printable(std::string_view(line).substr(0, kMaxRejectedBytesShown))));
     }
-    answer.kind = text_at(answer.fields, "answer");
-    answer.reason = text_at(answer.fields, "reason");
-    std::string detail = answer.reason;
+    const std::string kind = text_at(answer.fields, "answer");
+    std::string reason = text_at(answer.fields, "reason");
+    std::string detail = reason;
     why_no_answer_ = "the wait that it granted is over";
-    if (answer.kind == "granted") {
+    if (kind == "granted") {
       const auto wait_s = number_at(answer.fields, "wait_s");
       const Duration granted = wait_s ? duration_from_seconds(*wait_s) : kForever;
       // Two additions: either duration may be kForever, and each sum saturates.
       deadline_ = Instant::now() + granted + how_.patience;
       detail = duration_text(granted);
     }
-    debug("request '{}': {} after {}{}{}", question_.request, answer.kind,
+    debug("request '{}': {} after {}{}{}", question_.request, kind,
           duration_for_reading(Instant::now() - start_), detail.empty() ? "" : ": ", detail);
-    if (std::ranges::find(kLastKinds, answer.kind) == kLastKinds.end()) {
+    if (std::ranges::find(kLastKinds, kind) == kLastKinds.end()) {
       if (how_.on_answer) {
         how_.on_answer(answer.fields);
       }
       return std::nullopt;
     }
     why_no_answer_ = "it announced its end, and still runs";
-    if (answer.reason.empty()) {
-      answer.reason = fmt::format("the server answered '{}' and gave no reason", answer.kind);
-    }
     answer.text = std::move(line);
     answer.parser = parser_;
-    return answer;
+    if (kind == "done") {
+      return answer;
+    }
+    if (reason.empty()) {
+      reason = fmt::format("the server answered '{}' and gave no reason", kind);
+    }
+    if (kind == "invalid") {
+      throw InvalidArgument(reason);
+    }
+    if (kind == "timed_out" && question_.request == "rendezvous") {
+      throw rendezvous_timeout(question_.name, reason, answer.fields);
+    }
+    throw busy(kind, reason, answer);
   }
 
   const wire::Question& question_;
@@ -282,16 +334,6 @@ class Request {
 };
 
 }  // namespace
-
-void wait_for(Duration time, const WhileWaiting& while_waiting) {
-  const Instant end = Instant::now() + time;
-  for (Duration left = time; left > Duration{}; left = end - Instant::now()) {
-    ::poll(nullptr, 0, poll_ms(std::min(left, kLookPeriod)));
-    if (while_waiting) {
-      while_waiting();
-    }
-  }
-}
 
 Answer ask(const wire::Question& question, const Asking& how) {
   wire::Question sent = question;
@@ -318,50 +360,31 @@ wire::Question shutdown_question(ShutdownMode mode, Duration wait) {
           .force = words->force};
 }
 
-Obstacles obstacles_in(simdjson::dom::object answer) {
-  Obstacles found;
-  found.open_scope_count = static_cast<std::size_t>(count_at(answer, "open_scope_count"));
+std::string waited_for(simdjson::dom::object answer) {
+  std::vector<std::string> scopes;
   for (const auto each : objects_at(answer, "open_scopes")) {
-    found.scopes.push_back({.pid = pid_at(each, "pid"),
-                            .rank = rank_at(each),
-                            .scope = text_at(each, "scope"),
-                            .elapsed = duration_at(each, "elapsed_s").value_or(Duration{}),
-                            .remaining = duration_at(each, "remaining_s")});
+    const auto rank = integer_at(each, "rank");
+    scopes.push_back(fmt::format("'{}' of pid {}{}", printable(text_at(each, "scope")),
+                                 count_at(each, "pid"),
+                                 rank ? fmt::format(" (rank {})", *rank) : ""));
   }
+  std::vector<std::string> workers;
   for (const auto each : objects_at(answer, "workers")) {
-    found.workers.push_back({pid_at(each, "pid"), text_at(each, "comm"), rank_at(each)});
+    workers.push_back(
+        fmt::format("{} (pid {})", printable(text_at(each, "comm")), count_at(each, "pid")));
   }
-  return found;
+  const auto count = static_cast<std::size_t>(count_at(answer, "open_scope_count"));
+  return scopes.empty() ? listed(workers, kMaxNamed) : listed(scopes, kMaxNamed, ", ", count);
 }
 
-std::string open_scopes_text(const Obstacles& obstacles) {
-  std::vector<std::string> words;
-  for (const OpenScope& scope : obstacles.scopes) {
-    words.push_back(fmt::format("'{}' of pid {}{}", printable(scope.scope), scope.pid,
-                                scope.rank ? fmt::format(" (rank {})", *scope.rank) : ""));
+std::vector<RendezvousResult::Member> members_in(simdjson::dom::object answer) {
+  std::vector<RendezvousResult::Member> members;
+  for (const auto each : objects_at(answer, "joined")) {
+    members.push_back({static_cast<int>(integer_at(each, "rank").value_or(-1)),
+                       static_cast<pid_t>(count_at(each, "pid"))});
   }
-  return listed(words, kMaxNamed, ", ", obstacles.open_scope_count);
-}
-
-pid_t pid_at(simdjson::dom::object object, std::string_view key) {
-  return static_cast<pid_t>(integer_at(object, key).value_or(0));
-}
-
-std::optional<int> rank_at(simdjson::dom::object object) {
-  const auto rank = integer_at(object, "rank");
-  return rank ? std::optional(as_rank(*rank)) : std::nullopt;
-}
-
-int as_rank(std::int64_t number) {
-  return static_cast<int>(std::clamp<std::int64_t>(number, -1, std::numeric_limits<int>::max()));
-}
-
-std::optional<Duration> duration_at(simdjson::dom::object object, std::string_view key) {
-  constexpr double kMost = 1e9;  // far within what nanoseconds can hold
-  const auto seconds = number_at(object, key);
-  return seconds ? std::optional(std::chrono::duration_cast<Duration>(
-                       std::chrono::duration<double>(std::clamp(*seconds, -kMost, kMost))))
-                 : std::nullopt;
+  std::ranges::sort(members, {}, &RendezvousResult::Member::rank);
+  return members;
 }
 
 }  // namespace filetimer

@@ -26,8 +26,6 @@ inline constexpr std::size_t kMaxNamed = 8;
 
 // The last answer to a request.
 struct Answer {
-  std::string kind;                               // "done", "refused", "timed_out" or "invalid"
-  std::string reason;                             // one clear line, unless it is done
   std::string text;                               // the whole answer, without its newline
   std::shared_ptr<simdjson::dom::parser> parser;  // has what `fields` views
   simdjson::dom::object fields;
@@ -51,13 +49,10 @@ struct Asking {
   WhileWaiting while_waiting{};
 };
 
-// Sends the request and waits for the last answer; after a shutdown that is done, also for the end
-// of the server. Throws the errors of admin.hpp if there is no last answer, or the request is too
-// long.
+// Sends the request and returns the last answer, which is "done"; after a shutdown waits for the
+// end of the server, too. Throws the errors of admin.hpp for any other last answer, if there is
+// none, and if the request is too long.
 Answer ask(const wire::Question& question, const Asking& how);
-
-// Waits for `time`, and calls `while_waiting` as ask() does.
-void wait_for(Duration time, const WhileWaiting& while_waiting);
 
 // A mode of shutdown as users write it in the shell, and its keys in the request.
 struct ShutdownWords {
@@ -76,30 +71,12 @@ inline constexpr std::array<ShutdownWords, 6> kShutdownModes{{
 }};
 wire::Question shutdown_question(ShutdownMode mode, Duration wait);
 
-// --- what answers say; a key that is missing counts as zero or empty ---
+// --- what answers say; a key that is missing counts as empty ---
 
-// The scopes and workers that a "refused", "timed_out" or "waiting" answer lists.
-struct Obstacles {
-  std::size_t open_scope_count = 0;
-  std::vector<OpenScope> scopes;
-  struct Worker {
-    pid_t pid = 0;
-    std::string comm;
-    std::optional<int> rank;
-  };
-  std::vector<Worker> workers;
-};
-Obstacles obstacles_in(simdjson::dom::object answer);
-// Returns "'step' of pid 12 (rank 3), 'save' of pid 13 and 4 more"; empty when none is listed.
-std::string open_scopes_text(const Obstacles& obstacles);
-
-// Returns the error for an answer "timed_out" to the rendezvous `name`.
-RendezvousTimeoutError rendezvous_timeout_in(const Answer& answer, const std::string& name);
-
-pid_t pid_at(simdjson::dom::object object, std::string_view key);
-std::optional<int> rank_at(simdjson::dom::object object);
-int as_rank(std::int64_t number);
-// Returns a number of seconds.
-std::optional<Duration> duration_at(simdjson::dom::object object, std::string_view key);
+// Returns the open scopes, else the workers, that an answer says the server waits for: "'step' of
+// pid 12 (rank 3), 'save' of pid 13 and 4 more"; empty: it names none.
+std::string waited_for(simdjson::dom::object answer);
+// Returns who has joined a rendezvous, by rank.
+std::vector<RendezvousResult::Member> members_in(simdjson::dom::object answer);
 
 }  // namespace filetimer

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <atomic>
 #include <cmath>
 #include <filetimer/admin.hpp>
 #include <functional>
@@ -48,14 +47,8 @@ std::string thrown_by(const std::function<void()>& call) {
   try {
     call();
   } catch (const ServerBusy& error) {
-    std::string scopes;
-    for (const OpenScope& scope : error.open_scopes) {
-      scopes += fmt::format(" [{} of {}, rank {}, {}, {}]", scope.scope, scope.pid,
-                            scope.rank.value_or(-1), scope.elapsed / 1ms,
-                            scope.remaining.value_or(-1ms) / 1ms);
-    }
-    return fmt::format("busy: {}: {}; timed out {}, {}{}", error.what(), error.reason,
-                       error.timed_out, error.open_scope_count, scopes);
+    return fmt::format("busy: {}; {}; timed out {}, {}; {}", error.what(), error.reason,
+                       error.timed_out, error.open_scope_count, error.json);
   } catch (const RendezvousTimeoutError& error) {
     return fmt::format("late: {}: {}; {} {} {}", error.what(), error.name, error.joined,
                        error.missing, error.left);
@@ -125,15 +118,17 @@ TEST_CASE("each answer that is no success is an error with all that the answer s
       R"({"pid":12,"rank":3,"scope":"step","elapsed_s":1.5,"remaining_s":8.5},)"
       R"({"pid":13,"scope":"a\nb","elapsed_s":2}]})";
   const std::string thrown =
-      "busy: 2 scopes are open; open: 'step' of pid 12 (rank 3), 'a\\nb' of pid 13: 2 scopes are "
-      "open; timed out {}, 2 [step of 12, rank 3, 1500, 8500] [a\nb of 13, rank -1, 2000, -1]";
+      "busy: 2 scopes are open: 'step' of pid 12 (rank 3), 'a\\nb' of pid 13; 2 scopes are open; "
+      "timed out {}, 2; {}";
   struct Case {
     std::string answer;  // empty: the server ends
     std::string thrown;
   };
   for (const Case& c :
-       {Case{R"({"answer":"refused",)" + busy, fmt::format(fmt::runtime(thrown), false)},
-        Case{R"({"answer":"timed_out",)" + busy, fmt::format(fmt::runtime(thrown), true)},
+       {Case{R"({"answer":"refused",)" + busy,
+             fmt::format(fmt::runtime(thrown), false, R"({"answer":"refused",)" + busy)},
+        Case{R"({"answer":"timed_out",)" + busy,
+             fmt::format(fmt::runtime(thrown), true, R"({"answer":"timed_out",)" + busy)},
         Case{R"({"answer":"invalid","reason":"rank 2 is there"})", "invalid: rank 2 is there"},
         Case{"", "no server"}}) {
     const testing::TempFolder folder;
@@ -159,27 +154,23 @@ TEST_CASE("each answer that is no success is an error with all that the answer s
   CHECK(thrown_by([&] { client_of(server, kShortTimeout).drain(); }) == "no answer: drain");
 }
 
-TEST_CASE("a rendezvous is tried again after a timeout and after no other error") {
-  struct Case {
-    std::string after_two;
-    int retries;
-    std::size_t attempts;
-    bool is_met;
-  };
-  for (const Case& c : {Case{R"({"answer":"done","round":1})", 5, 3, true},
-                        Case{R"({"answer":"refused","reason":"the server ends"})", 5, 3, false},
-                        Case{R"({"answer":"done","round":1})", 1, 2, false}}) {
-    const testing::TempFolder folder;
-    int count = 0;
-    AnsweringServer server(folder.path(), [&](const wire::Question&, Answers& answers) {
-      answers.say(++count <= 2 ? R"({"answer":"timed_out","reason":"late"})" : c.after_two);
-    });
-    RendezvousOptions options = kTwoOfFour;
-    options.retries = c.retries;
-    options.backoff = 1ms;
-    CHECK(thrown_by([&] { client_of(server).rendezvous(options); }).empty() == c.is_met);
-    CHECK(server.asked().size() == c.attempts);
-  }
+TEST_CASE("an error names eight ranks or scopes, and counts the others") {
+  const testing::TempFolder folder;
+  std::string line;
+  AnsweringServer server(folder.path(), [&](const auto&, Answers& answers) { answers.say(line); });
+  line = R"({"answer":"timed_out","reason":"late","missing":[0,1,2,3,4,5,6,7],)"
+         R"("left":[0,1,2,3,4,5,6,7,8]})";
+  CHECK(thrown_by([&] { client_of(server).rendezvous(kTwoOfFour); })
+            .starts_with("late: rendezvous 'default': late; missing: 0, 1, 2, 3, 4, 5, 6, 7; had "
+                         "joined and left: 0, 1, 2, 3, 4, 5, 6, 7 and 1 more: default;"));
+  line = R"({"answer":"refused","reason":"busy","open_scope_count":70,"open_scopes":[)"
+         R"({"pid":1,"scope":"a"},{"pid":2,"scope":"b"}]})";
+  CHECK(thrown_by([&] {
+          client_of(server).shutdown();
+        }).starts_with("busy: busy: 'a' of pid 1, 'b' of pid 2 and 68 more; busy;"));
+  line = R"({"answer":"refused","reason":"busy","open_scope_count":70})";
+  CHECK(thrown_by([&] { client_of(server).shutdown(); }) ==
+        "busy: busy; busy; timed out false, 70; " + line);
 }
 
 TEST_CASE("the timeout of a client precedes that of the environment") {
@@ -245,47 +236,18 @@ TEST_CASE("wrong values are refused before a request is sent") {
   CHECK(message_of([&] { client_of(server, -2500ms); }) ==
         "the RPC timeout is -2500ms: expected more than 0 and at most 1000000000s, or max() for "
         "none");
-  const auto meet = [&](auto change) {
-    RendezvousOptions options = kTwoOfFour;
-    change(options);
-    return message_of([&] { client.rendezvous(options); });
-  };
-  CHECK(meet([](auto& o) { o.rank = 4; }) == "the rank is 4: expected 0 to 3");
-  CHECK(meet([](auto& o) { o.rank = -1; }) == "the rank is -1: expected 0 to 3");
-  CHECK(meet([](auto& o) { o.world = 0; }) == "the world is 0: expected 1 or more");
-  CHECK(meet([](auto& o) { o.name = ""; }).ends_with("has 0 bytes: expected 1 to 255"));
-  CHECK(meet([](auto& o) { o.name = std::string(256, 'x'); }).ends_with("expected 1 to 255"));
-  CHECK(meet([](auto& o) { o.timeout = 0s; }).starts_with("the timeout of rendezvous() is 0s"));
-  CHECK(meet([](auto& o) { o.retries = -1; }).starts_with("the retries are -1"));
-  CHECK(meet([](auto& o) { o.backoff = 0s; }) == "the backoff is 0s: expected more than 0");
+  RendezvousOptions options = kTwoOfFour;
+  options.timeout = 0s;
+  CHECK(message_of([&] {
+          client.rendezvous(options);
+        }).starts_with("the timeout of rendezvous() is 0s"));
   CHECK(server.asked().empty());
 }
 
-TEST_CASE("an exception of while_waiting withdraws a request, also between two tries") {
+TEST_CASE("an exception of while_waiting withdraws a request") {
   const testing::TempFolder folder;
-  SUBCASE("that is not answered") {
-    AnsweringServer server(folder.path(), say_nothing);
-    const AdminClient client(
-        {.dir = server.dir(), .while_waiting = [] { throw std::runtime_error("withdrawn"); }});
-    CHECK_THROWS_WITH(client.ping(), "withdrawn");
-  }
-  SUBCASE("of a rendezvous that pauses") {
-    std::atomic<bool> is_answered = false;
-    AnsweringServer server(folder.path(), [&](const wire::Question&, Answers& answers) {
-      answers.say(R"({"answer":"timed_out","reason":"late"})");
-      answers.wait_until_hung_up();
-      is_answered = true;
-    });
-    const auto withdraw = [&] {
-      if (is_answered) {
-        throw std::runtime_error("withdrawn");
-      }
-    };
-    RendezvousOptions options = kTwoOfFour;
-    options.retries = 1;
-    options.backoff = 1h;
-    const AdminClient client({.dir = server.dir(), .while_waiting = withdraw});
-    CHECK_THROWS_WITH(client.rendezvous(options), "withdrawn");
-    CHECK(server.asked().size() == 1);
-  }
+  AnsweringServer server(folder.path(), say_nothing);
+  const AdminClient client(
+      {.dir = server.dir(), .while_waiting = [] { throw std::runtime_error("withdrawn"); }});
+  CHECK_THROWS_WITH(client.ping(), "withdrawn");
 }

@@ -44,7 +44,7 @@ wire::Question question(std::string_view request, double wait_s = 60) {
 
 // What ask() returns or throws.
 struct Outcome {
-  std::string kind;  // that of the answer, or "no answer", "no server" or "failed"
+  std::string kind;  // "done", "busy", "no answer", "no server" or "failed"
   std::string why;
   std::string text;
 };
@@ -53,13 +53,15 @@ Outcome outcome_of(const wire::Question& asked, const Asking& how) {
   try {
     const Answer answer = ask(asked, how);
     CHECK(answer.waited > Duration{});
-    return {answer.kind, answer.reason, answer.text};
+    return {"done", "", answer.text};
   } catch (const RpcTimeoutError& error) {
     CHECK(error.request == asked.request);
     CHECK(error.waited > Duration{});
     return {"no answer", error.what(), ""};
   } catch (const ServerUnavailable& error) {
     return {"no server", error.what(), ""};
+  } catch (const ServerBusy& error) {
+    return {"busy", error.what(), ""};
   } catch (const TimerError& error) {
     return {"failed", error.what(), ""};
   }
@@ -156,7 +158,7 @@ TEST_CASE("intermediate answers are passed to the caller, and unknown ones do no
   const Outcome got = outcome_of(
       question("shutdown"),
       {.place = place_in(folder.path()), .patience = testing::kBound, .on_answer = note});
-  CHECK(got.kind == "refused");
+  CHECK(got.kind == "busy");
   CHECK(got.why == "it is busy");
   CHECK(seen == std::vector<std::string>{R"({"answer":"granted","wait_s":60})",
                                          R"({"answer":"waiting"})", R"({"answer":"new"})"});

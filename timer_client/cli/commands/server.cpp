@@ -37,27 +37,8 @@ struct Request {
   bool all = false;   // of status
 };
 
-// Returns what is printed of an answer that is "done".
+// Returns what is printed of an answer.
 using TextOf = std::function<std::string(const Answer&, const Request&)>;
-
-// Returns the scopes, else the workers, that an answer says the server waits for; empty: it names
-// none.
-std::string waited_for(simdjson::dom::object answer) {
-  const Obstacles obstacles = obstacles_in(answer);
-  std::vector<std::string> names;
-  for (const auto& worker : obstacles.workers) {
-    names.push_back(fmt::format("{} (pid {})", worker.comm, worker.pid));
-  }
-  const std::string scopes = open_scopes_text(obstacles);
-  return scopes.empty() ? listed(names, kMaxNamed) : scopes;
-}
-
-// Returns the reason of an answer that is not "done", and what stood in the way.
-std::string why_not_done(const Answer& answer, const wire::Question& question) {
-  return answer.kind == "timed_out" && question.request == "rendezvous"
-             ? rendezvous_timeout_in(answer, question.name).what()
-             : joined({answer.reason, waited_for(answer.fields)}, ": ");
-}
 
 // Sends the request. Meanwhile writes for what the server waits, whenever that changes.
 Answer answer_to(const Request& request, const ServerLocation& place, Duration patience) {
@@ -76,7 +57,7 @@ Answer answer_to(const Request& request, const ServerLocation& place, Duration p
 }
 
 // Sends the request and prints the answer. Returns the exit code, after a line on standard error if
-// the answer is not "done" or there is none.
+// there is an error.
 int send(const Request& request, const TextOf& text_of) {
   const ServerLocation place =
       locate_server(request.changes_server ? request.place.dir : dir_of_server(request.place),
@@ -94,17 +75,15 @@ int send(const Request& request, const TextOf& text_of) {
   }
   try {
     const Answer answer = answer_to(request, place, *patience);
-    if (answer.kind != "done") {
-      const std::string why = why_not_done(answer, request.question);
-      return failed(why, answer.kind == "refused"     ? kExitRefused
-                         : answer.kind == "timed_out" ? kExitTimedOut
-                                                      : kExitUsage);
-    }
     Output out;
     out.write(request.json ? answer.text + "\n" : text_of(answer, request));
     return out.finish();
   } catch (const RpcTimeoutError& error) {
     return failed(error.what(), kExitTimedOut);
+  } catch (const RendezvousTimeoutError& error) {
+    return failed(error.what(), kExitTimedOut);
+  } catch (const ServerBusy& error) {
+    return failed(error.what(), error.timed_out ? kExitTimedOut : kExitRefused);
   } catch (const ServerUnavailable& error) {
     return failed(error.what() + servers_below(place.run_folder), kExitNoServer);
   } catch (const InvalidArgument& error) {
@@ -136,7 +115,7 @@ Command add_request(CLI::App& root, const std::string& name, const std::string& 
 // --- the text of an answer ---
 
 std::string ping_text(const Answer& answer, const Request& /*request*/) {
-  return fmt::format("pid {} answered in {:.2f} ms\n", pid_at(answer.fields, "server_pid"),
+  return fmt::format("pid {} answered in {:.2f} ms\n", count_at(answer.fields, "server_pid"),
                      in_milliseconds(answer.waited));
 }
 

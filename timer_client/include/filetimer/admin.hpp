@@ -64,15 +64,6 @@ class RendezvousTimeoutError : public TimerError {
   std::vector<int> left;  // joined, and did not wait to the end
 };
 
-// An open scope in an answer of the server.
-struct OpenScope {
-  pid_t pid = 0;
-  std::optional<int> rank;
-  std::string scope;
-  std::chrono::nanoseconds elapsed{};
-  std::optional<std::chrono::nanoseconds> remaining;  // none: it has no deadline
-};
-
 // Thrown when the server refused, or when scopes were still open at the end of a shutdown's wait.
 // what() has the reason and the scopes.
 class ServerBusy : public TimerError {
@@ -81,7 +72,7 @@ class ServerBusy : public TimerError {
   std::string reason;
   bool timed_out = false;  // the server waited for the `wait` of shutdown() first
   std::size_t open_scope_count = 0;
-  std::vector<OpenScope> open_scopes;  // at most 64 of them
+  std::string json;  // the whole answer, one line: it lists at most 64 scopes
 };
 
 // --- timeouts ---
@@ -139,10 +130,6 @@ struct RendezvousOptions {
   int world = 0;                              // the number of ranks that meet
   Timeout timeout = std::chrono::seconds{0};  // for all ranks to join; over zero, or max()
   std::string name = "default";               // ranks of one name and world meet; 1 to 255 bytes
-  // How often rendezvous() tries again after a RendezvousTimeoutError, and no other error.
-  int retries = 0;
-  // The pause before the first retry. Each further pause is twice as long, at most a minute.
-  Timeout backoff = std::chrono::seconds{1};
 };
 
 struct RendezvousResult {

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import operator
-import time
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -35,10 +34,6 @@ __all__ = ["Rendezvous", "ServerStatus", "drain", "ping", "rendezvous", "rpc_tim
 
 # How many scopes and ranks an error names.
 _MOST_NAMED = 8
-_MOST_NAME_BYTES = 255
-_MOST_RETRIES = 1_000_000
-_LONGEST_BACKOFF_S = 60.0
-_MOST_INT = 2**31 - 1
 
 # (timeout, the value outside) of the innermost rpc_timeout.
 _patience: ContextVar[tuple[Any, Any] | None] = ContextVar("filetimer_rpc_timeout", default=None)
@@ -161,43 +156,21 @@ def shutdown(mode: Literal["graceful", "graceful_or_now", "workers", "workers_or
 
 
 def rendezvous(rank: int, world: int, timeout: _Seconds, name: str = "default", *,
-               retries: int = 0, backoff: _Seconds = 1,
                client: Client | None = None) -> Rendezvous:
     """Waits until all ranks have joined.
 
     rank: 0 to world - 1. world: the number of ranks.
     timeout: seconds, or a timedelta, for all ranks to join; math.inf: no limit.
     name: ranks of one name and world meet; 1 to 255 bytes.
-    retries: how often to try again after RendezvousTimeoutError, and no other error. The first
-      pause is `backoff` seconds; each further one is twice as long, at most a minute.
     Raises RendezvousTimeoutError, which names the ranks that are missing. It opens no scope: the
     timeout alone bounds the wait.
     """
-    world = _whole(world, "the world", 1, _MOST_INT)
-    rank = _whole(rank, "the rank", 0, world - 1)
-    retries = _whole(retries, "the retries", 0, _MOST_RETRIES)
-    wait = _native._seconds(timeout, "the timeout of rendezvous()")
-    pause = _native._seconds(backoff, "the backoff")
     if not isinstance(name, str):
         raise TypeError(f"the rendezvous's name is a {type(name).__name__}: expected a str")
-    if "\0" in name or any("\ud800" <= each <= "\udfff" for each in name):
-        raise InvalidArgument(f"the rendezvous's name {ascii(name[:100])} has a NUL or a lone "
-                              "surrogate in it: expected text without")
-    size = len(name.encode())
-    if not 1 <= size <= _MOST_NAME_BYTES:
-        raise InvalidArgument(f"the rendezvous's name has {size} bytes: expected 1 to "
-                              f"{_MOST_NAME_BYTES}")
-    while True:
-        try:
-            found, _ = _ask(client, "rendezvous", wait_s=wait, name=name, rank=rank, world=world)
-            return Rendezvous(found.get("round", 0), _members(found))
-        except RendezvousTimeoutError:
-            if retries <= 0:
-                raise
-        retries -= 1
-        pause = min(pause, _LONGEST_BACKOFF_S)
-        time.sleep(pause)
-        pause *= 2
+    wait = _native._seconds(timeout, "the timeout of rendezvous()")
+    found, _ = _ask(client, "rendezvous", wait_s=wait, name=name, rank=operator.index(rank),
+                    world=operator.index(world))
+    return Rendezvous(found.get("round", 0), _members(found))
 
 
 # --- requests and answers ---
@@ -278,17 +251,3 @@ def _listed(words: Sequence[str], count: int) -> str:
 
 def _printable(text: str) -> str:
     return text if text.isprintable() else text.encode("unicode_escape").decode()
-
-
-def _whole(value: Any, what: str, lowest: int, highest: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool):
-        raise TypeError(f"{what} is a {type(value).__name__}: expected an int")
-    if not lowest <= number <= highest:
-        bits = number.bit_length()  # Python refuses to print more than 4,300 digits
-        shown = number if bits <= 256 else f"a number of {bits} bits"
-        raise InvalidArgument(f"{what} is {shown}: expected {lowest} to {highest}")
-    return number
