@@ -139,7 +139,8 @@ class Answers(unittest.TestCase):
 
         class Client:
             target = "requests"
-            _rpc_timeout = 60.0
+            def _rpc_timeout(self):
+                return 60.0
         with unittest.mock.patch.object(admin._asking, "ask", ask):
             return call(*args, **named, client=Client())
 

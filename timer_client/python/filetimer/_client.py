@@ -58,6 +58,8 @@ class Client(_native.Client):
     it inherited.
     """
 
+    _own_rpc_timeout: float | None = None
+
     def __init__(self, dir: _Path | None = None, *,
                  missing: Literal["ignore", "wait", "raise"] = "ignore",
                  timeout: _Seconds = _WAIT_S,
@@ -65,8 +67,10 @@ class Client(_native.Client):
                  timeouts: _Path | None = None, stacks: bool = True) -> None:
         if missing not in _MISSING:
             raise InvalidArgument(f"missing is {missing!r}: expected 'ignore', 'wait' or 'raise'")
-        self._connect(_path(dir, "dir"), timeout, _MISSING.index(missing), stacks,
-                      rpc_timeout, idle_timeout, _path(timeouts, "timeouts"))
+        if rpc_timeout is not None:
+            self._own_rpc_timeout = _native._seconds(rpc_timeout, "the rpc_timeout")
+        self._connect(_path(dir, "dir"), timeout, _MISSING.index(missing), stacks, idle_timeout,
+                      _path(timeouts, "timeouts"))
         if stacks:
             _stacks.offer(self)
 
@@ -80,6 +84,11 @@ class Client(_native.Client):
     def paused(self, name: str | None = None, /) -> Paused:
         """Returns a filetimer.paused() of this client."""
         return paused(name, client=self)
+
+    def _rpc_timeout(self) -> float:
+        # The environment is read with the request: a typo must not end a training.
+        own = self._own_rpc_timeout
+        return _native._rpc_timeout_of_environment() if own is None else own
 
     def __enter__(self) -> Client:
         return self

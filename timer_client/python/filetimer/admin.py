@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Literal
 
-    from ._native import Client, _Seconds
+    from ._client import Client
+    from ._native import _Seconds
 
 __all__ = ["Rendezvous", "ServerStatus", "drain", "ping", "rendezvous", "rpc_timeout", "shutdown",
            "status"]
@@ -180,7 +181,7 @@ def _ask(client: Client | None, request: str, **fields: Any) -> tuple[dict[str, 
     """Returns the last answer, and its text. Raises the error that the answer means."""
     asked = _native._default_client() if client is None else client
     inner = _patience.get()
-    patience = asked._rpc_timeout if inner is None else inner[0]
+    patience = asked._rpc_timeout() if inner is None else inner[0]
     wait = fields.pop("wait_s", patience)
     answer, text = _asking.ask(
         asked.target, {"request": request, **({} if wait == math.inf else {"wait_s": wait}), **fields},

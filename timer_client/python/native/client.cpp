@@ -25,19 +25,12 @@ constexpr const char* kRegionName = "filetimer._native.region";
 
 PyObject* g_default_client = nullptr;  // made by configure(); null: none was made yet
 
-struct Connection {
-  TimerClient client;
-  std::optional<Timeout> rpc_timeout;
-};
-
 struct ClientObject {
-  // Null: closed. Guarded by the GIL. Code that releases the GIL copies the pointer first, so that
-  // close() in another thread does not destroy the connection meanwhile.
-  PyObject_HEAD std::shared_ptr<Connection> connection;
+  PyObject_HEAD std::shared_ptr<TimerClient> client;  // null: closed. Guarded by the GIL
 };
 
-std::shared_ptr<Connection>& connection_of(PyObject* self) {
-  return reinterpret_cast<ClientObject*>(self)->connection;
+std::shared_ptr<TimerClient>& client_of(PyObject* self) {
+  return reinterpret_cast<ClientObject*>(self)->client;
 }
 
 // Returns null, with an error set, after close().
@@ -61,14 +54,14 @@ void run_signal_handlers(WithoutGil& released) {
 PyObject* new_client(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* const self = PyType_GenericAlloc(type, 0);
   if (self != nullptr) {
-    new (&connection_of(self)) std::shared_ptr<Connection>();
+    new (&client_of(self)) std::shared_ptr<TimerClient>();
   }
   return self;
 }
 
 void dealloc_client(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
-  connection_of(self).~shared_ptr();
+  client_of(self).~shared_ptr();
   reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
   Py_DECREF(type);
 }
@@ -78,11 +71,10 @@ PyObject* connect(PyObject* self, PyObject* args) {
   PyObject* timeout = nullptr;
   int missing = 0;
   int allow_tracing = 0;
-  PyObject* rpc_timeout = nullptr;
   PyObject* idle_timeout = nullptr;
   const char* timeouts = nullptr;
-  if (PyArg_ParseTuple(args, "sOipOOs", &dir, &timeout, &missing, &allow_tracing, &rpc_timeout,
-                       &idle_timeout, &timeouts) == 0) {
+  if (PyArg_ParseTuple(args, "sOipOs", &dir, &timeout, &missing, &allow_tracing, &idle_timeout,
+                       &timeouts) == 0) {
     return nullptr;
   }
   ConnectOptions options;
@@ -91,10 +83,8 @@ PyObject* connect(PyObject* self, PyObject* args) {
   options.missing = static_cast<ConnectOptions::Missing>(missing);  // as _client.py has them
   options.stacks = allow_tracing != 0;
   std::optional<Timeout> patience;
-  std::optional<Timeout> rpc;
   std::optional<Timeout> idle;
   if (!to_optional_timeout(timeout, "the timeout of configure()", patience, true) ||
-      !to_optional_timeout(rpc_timeout, "the rpc_timeout", rpc) ||
       !to_optional_timeout(idle_timeout, "the idle_timeout", idle)) {
     return nullptr;
   }
@@ -103,20 +93,19 @@ PyObject* connect(PyObject* self, PyObject* args) {
   options.timeout = std::min(patience.value_or(options.timeout), kLongestPatience);
   options.idle_timeout = idle.value_or(options.idle_timeout);
   return guarded([&] {
-    std::shared_ptr<Connection> made;
+    std::shared_ptr<TimerClient> made;
     {
       WithoutGil free;
       options.while_waiting = [&free] { run_signal_handlers(free); };
-      made =
-          std::make_shared<Connection>(Connection{TimerClient::connect(std::move(options)), rpc});
+      made = std::make_shared<TimerClient>(TimerClient::connect(std::move(options)));
     }
-    std::swap(connection_of(self), made);
+    std::swap(client_of(self), made);
     Py_RETURN_NONE;
   });
 }
 
 PyObject* close_client(PyObject* self, PyObject*) {
-  const auto last = std::move(connection_of(self));
+  const auto last = std::move(client_of(self));
   Py_RETURN_NONE;
 }
 
@@ -218,28 +207,13 @@ PyObject* is_watched(PyObject* self, void*) {
   return PyBool_FromLong(client != nullptr && client->is_watched() ? 1 : 0);
 }
 
-PyObject* rpc_timeout(PyObject* self, void*) {
-  if (must_be_open(self) == nullptr) {
-    return nullptr;
-  }
-  return guarded([&] {
-    const std::optional<Timeout> own = connection_of(self)->rpc_timeout;
-    // Read with the request: a typo must not end a training.
-    const auto timeout = own ? Result<Duration>(own->value()) : rpc_timeout_of_environment();
-    if (!timeout) {
-      throw InvalidArgument(timeout.error().message);
-    }
-    return seconds_of(*timeout).release();
-  });
-}
-
 PyObject* target(PyObject* self, void*) {
   TimerClient* const client = must_be_open(self);
   return client == nullptr ? nullptr : guarded([&] { return path_of(client->target()); });
 }
 
 PyObject* is_closed(PyObject* self, void*) {
-  return PyBool_FromLong(connection_of(self) ? 0 : 1);
+  return PyBool_FromLong(client_of(self) ? 0 : 1);
 }
 
 PyMethodDef g_methods[] = {
@@ -267,7 +241,6 @@ PyGetSetDef g_properties[] = {
     {"target", target, nullptr, "The path of the server's request pipe, for messages (str).",
      nullptr},
     {"closed", is_closed, nullptr, "Whether close() was called (bool).", nullptr},
-    {"_rpc_timeout", rpc_timeout, nullptr, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 // Makes the default client. Returns false if an error is set.
@@ -298,8 +271,7 @@ TimerClient* open_client(PyObject* client) {
     }
     client = g_default_client;
   }
-  Connection* const found = connection_of(client).get();
-  return found == nullptr ? nullptr : &found->client;
+  return client_of(client).get();
 }
 
 PyObject* default_client(PyObject*, PyObject*) {
@@ -319,11 +291,14 @@ PyObject* has_default_client(PyObject*, PyObject*) {
   return PyBool_FromLong(g_default_client == nullptr ? 0 : 1);
 }
 
-PyObject* is_stacks_file_kept(PyObject*, PyObject* number) {
-  int signal = 0;
-  return to_int(number, "the signal", 1, 64, signal)
-             ? PyBool_FromLong(stacks_offers.is_same(signal) ? 1 : 0)
-             : nullptr;
+PyObject* rpc_timeout_of_environment(PyObject*, PyObject*) {
+  return guarded([] {
+    const auto timeout = filetimer::rpc_timeout_of_environment();
+    if (!timeout) {
+      throw InvalidArgument(timeout.error().message);
+    }
+    return seconds_of(*timeout).release();
+  });
 }
 
 PyObject* child_offers_stacks(PyObject*, PyObject*) {

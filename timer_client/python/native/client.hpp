@@ -24,8 +24,8 @@ PyObject* default_client(PyObject*, PyObject*);
 PyObject* set_default_client(PyObject*, PyObject* client);
 PyObject* has_default_client(PyObject*, PyObject*);
 
-// Returns whether the descriptor to which the stacks of a signal are written is still that file's.
-PyObject* is_stacks_file_kept(PyObject*, PyObject* number);
+// Returns $FILETIMER_RPC_TIMEOUT, else its default, in seconds.
+PyObject* rpc_timeout_of_environment(PyObject*, PyObject*);
 
 // Makes a forked child offer its stacks with its first scope, when it has a page. The child has
 // closed its parent's stacks file. Must be called with the GIL held.
