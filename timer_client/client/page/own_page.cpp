@@ -171,10 +171,9 @@ bool OwnPage::offer_stacks(int signal, int file) noexcept {
   if (!current_) {
     return false;
   }
-  current_->offer = {};
-  if (const FileIdentity identity = identity_of(file); signal != 0 && identity != FileIdentity{}) {
-    current_->offer = {signal, file, identity};
-    stacks_offers.set(signal, file, identity);
+  current_->dump_signal = signal;
+  if (signal != 0) {
+    stacks_offers.set(signal, file);
   }
   // Relaxed: the worker has registered its handler with the kernel before, and the server asks the
   // kernel whether it has.
@@ -184,8 +183,8 @@ bool OwnPage::offer_stacks(int signal, int file) noexcept {
 }
 
 void OwnPage::move_offer_of_stacks(OwnPage& next) const noexcept {
-  const StacksOffer& offer = current_->offer;
-  if (offer.signal == 0 || identity_of(offer.file) != offer.identity) {
+  const int signal = current_->dump_signal;
+  if (signal == 0 || !stacks_offers.is_same(signal)) {
     return;
   }
   try {
@@ -193,8 +192,9 @@ void OwnPage::move_offer_of_stacks(OwnPage& next) const noexcept {
     const UniqueFd fresh(retry_eintr([&] {
       return ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
     }));
-    if (fresh && ::dup3(fresh.get(), offer.file, O_CLOEXEC) == offer.file) {
-      next.offer_stacks(offer.signal, offer.file);
+    const int file = stacks_offers.file_of(signal);
+    if (fresh && ::dup3(fresh.get(), file, O_CLOEXEC) == file) {
+      next.offer_stacks(signal, file);
     }
   } catch (const std::bad_alloc&) {
     // The new page offers no stacks.
@@ -596,8 +596,8 @@ void OwnPage::keep_descriptors() noexcept {
     return;
   }
   current_->file->keep_lock();
-  const StacksOffer& offer = current_->offer;
-  if (offer.signal != 0 && identity_of(offer.file) != offer.identity) {
+  const int signal = current_->dump_signal;
+  if (signal != 0 && stacks_offers.file_of(signal) >= 0 && !stacks_offers.is_same(signal)) {
     offer_stacks(0, -1);
   }
 }

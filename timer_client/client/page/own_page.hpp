@@ -141,13 +141,6 @@ class OwnPage {
   [[nodiscard]] bool may_have_statistics() const { return current_->statistics.may_have_more(); }
 
  private:
-  // The signal on which this process writes its stacks, and where to; signal 0: none.
-  struct StacksOffer {
-    int signal = 0;
-    int file = -1;
-    BoardView::Identity identity;  // of the file: the process may close the descriptor
-  };
-
   // All data of one page file. A forked child never destroys the Page that it inherited, except for
   // the file: another thread of the parent may have been changing any part of it at the fork.
   struct Page {
@@ -158,7 +151,7 @@ class OwnPage {
     std::vector<SlotHandle*> orphans;  // of threads that ended inside a scope
     std::vector<std::unique_ptr<ThreadSlots>> threads;
     PageStatistics statistics;
-    StacksOffer offer;
+    int dump_signal = 0;  // on which this process writes its stacks, see stacks_offer.hpp; 0: none
     std::unique_ptr<Page> inherited;
   };
 

@@ -16,12 +16,18 @@ namespace filetimer {
 // may see no file, and writes no stacks.
 class StacksOffers {
  public:
-  void set(int signal, int file, const FileIdentity& identity) noexcept {
+  void set(int signal, int file) noexcept {
+    const FileIdentity identity = identity_of(file);
     Entry& entry = entries_.at(static_cast<std::size_t>(signal));
     entry.file.store(-1, std::memory_order_relaxed);
     entry.device.store(identity.device, std::memory_order_relaxed);
     entry.inode.store(identity.inode, std::memory_order_relaxed);
-    entry.file.store(file, std::memory_order_release);  // pairs with the load in is_same()
+    // Pairs with the load in is_same().
+    entry.file.store(identity == FileIdentity{} ? -1 : file, std::memory_order_release);
+  }
+  // Returns the descriptor; -1: none was given.
+  [[nodiscard]] int file_of(int signal) const noexcept {
+    return entries_.at(static_cast<std::size_t>(signal)).file.load(std::memory_order_relaxed);
   }
   // Returns whether the descriptor is still that of the file. Async-signal-safe.
   [[nodiscard]] bool is_same(int signal) const noexcept {
