@@ -4,7 +4,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <csignal>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -31,46 +30,30 @@ struct LogOptions {
   bool follow = false;
 };
 
-volatile std::sig_atomic_t g_stop = 0;
-
-// Lets SIGINT and SIGTERM end following between two checks. A second one ends the process at once,
-// also while it waits for the reader of its output.
-void end_on_signals() {
-  struct sigaction action {};
-  action.sa_handler = [](int) { g_stop = 1; };
-  action.sa_flags = static_cast<int>(SA_RESETHAND);
-  for (const int signal : {SIGINT, SIGTERM}) {
-    ::sigaction(signal, &action, nullptr);
-  }
-}
-
-// Waits until the next check is due. Returns false after a signal, or if the output has no reader
-// any more. A signal just before the wait is noticed one interval later.
+// Waits until the next check is due. Returns false if the output has no reader any more.
 bool wait_for_next_look(const Output& out) {
   pollfd reader{out.fd(), 0, 0};
-  ::poll(&reader, 1, g_stop != 0 ? 0 : kLookIntervalMs);
-  return g_stop == 0 && !out.is_closed();
+  ::poll(&reader, 1, kLookIntervalMs);
+  return !out.is_closed();
 }
 
 // A log that cannot be read is complained of once and left; the others are followed on.
 void follow(std::vector<LogReader>& logs, Output& out,
             const std::function<bool(const Record&)>& print) {
-  end_on_signals();
   std::vector<LogReader*> left;
-  std::transform(logs.begin(), logs.end(), std::back_inserter(left),
-                 [](LogReader& log) { return &log; });
-  const auto is_left_alone = [&](LogReader* log) {
-    while (const Record* const record = log->next()) {
-      print(*record);
+  for (LogReader& log : logs) {
+    if (log.problem().empty()) {
+      left.push_back(&log);
     }
-    if (!log->problem().empty()) {
-      complain(log->problem());
-    }
-    return !log->problem().empty();
-  };
-  std::erase_if(left, [](LogReader* log) { return !log->problem().empty(); });
+  }
   while (!left.empty() && wait_for_next_look(out)) {
-    std::erase_if(left, is_left_alone);
+    std::erase_if(left, [&](LogReader* log) {
+      while (const Record* const record = log->next()) {
+        print(*record);
+      }
+      complain_of_all(log->problem());
+      return !log->problem().empty();
+    });
   }
 }
 

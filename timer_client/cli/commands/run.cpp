@@ -38,9 +38,7 @@ constexpr Duration kConnectPatience = std::chrono::seconds{2};
 constexpr timespec kSendPause{.tv_sec = 0, .tv_nsec = 100'000'000};
 // How long the record of a kill is waited for: a server has it in its log within a second.
 constexpr Duration kRecordPatience = std::chrono::seconds{1};
-// How often the release is tried. The server learns of the end of COMMAND without it.
-constexpr int kReleaseAttempts = 10;
-constexpr Duration kBetweenAttempts = std::chrono::milliseconds{10};
+constexpr Duration kRecordPause = std::chrono::milliseconds{10};
 
 // The signals that are not passed on to COMMAND: those that stop a process, those that only tell of
 // something, and those of a fault of this process.
@@ -143,14 +141,8 @@ class ProcessScope {
 
   [[nodiscard]] bool is_sent() const { return is_sent_; }
   void send() { is_sent_ = send(request_); }
-  void release() {
-    for (int i = 0; is_sent_ && i < kReleaseAttempts; ++i) {
-      if (send(release_request(id_, request_.pid))) {
-        break;
-      }
-      std::this_thread::sleep_for(kBetweenAttempts);
-    }
-  }
+  // Tries once: the server learns of the end of COMMAND, too.
+  void release() const { (void)(is_sent_ && send(release_request(id_, request_.pid))); }
   // Returns whether COMMAND, which ended with `status`, was ended by the server because the scope
   // had expired, and says so on standard error. The log of the server knows. Without a log, COMMAND
   // was if it died past the deadline of SIGKILL or of the scope's signal.
@@ -207,7 +199,7 @@ class ProcessScope {
       if (is_last) {
         return expired;
       }
-      std::this_thread::sleep_for(kBetweenAttempts);
+      std::this_thread::sleep_for(kRecordPause);
     }
   }
   // Returns whether the request is in the pipe. Sends nothing if the server, or the last one, is in

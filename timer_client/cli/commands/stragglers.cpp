@@ -69,10 +69,6 @@ std::string_view name_of(StragglerKind kind) {
 void StragglerSearch::add(std::size_t rank, const std::string& job,
                           const EndedScopesByName& ended) {
   for (const auto& [scope, scopes] : ended) {
-    if (scopes.empty()) {
-      continue;
-    }
-    ranks_.insert(rank);
     if (scopes.size() >= kLeastScopesCompared && pairs_ < kMaxPairsCompared) {
       ++pairs_;
       times_[{job, scope}].push_back(times_of(rank, scopes));

@@ -91,8 +91,6 @@ class StragglerSearch {
   // Returns the stragglers that were found: in the order of jobs and of names, the largest factor
   // of a name first.
   [[nodiscard]] const std::vector<Straggler>& stragglers() const { return stragglers_; }
-  // Returns the number of ranks with at least one scope that has ended.
-  [[nodiscard]] std::size_t ranks() const { return ranks_.size(); }
   // Returns the number of ranks that were compared with others in at least one name.
   [[nodiscard]] std::size_t compared_ranks() const { return compared_.size(); }
 
@@ -116,7 +114,6 @@ class StragglerSearch {
 
   std::map<Key, std::vector<Times>> times_;
   std::size_t pairs_ = 0;
-  std::set<std::size_t> ranks_;
   std::set<std::size_t> compared_;
   std::vector<Straggler> stragglers_;
 };
