@@ -37,7 +37,6 @@
 //   prompt   ns: a verdict and a signal come within, not in the usual 5 s
 //   log_trouble    begin and end of a span in which the log cannot be written or hangs
 //   files    what: files of the runtime directory or log that were removed, cut or replaced
-//   usage    subject, cpu_ns (used so far), rss_bytes, descriptors: a sample of a server
 //   excuse   promise, reason; subject or key (absent: all): the adversity has a stated exception
 //   fault    promise, what: a violation that a worker or the driver saw itself
 //

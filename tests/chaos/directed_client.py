@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import time
 
-from world import BOUND_S, Process, Skip, wait_until
+from world import BOUND_S, Process, Skip, built, wait_until
 
 LOOK_S = 1.1  # a client looks at its files at most this often
 QUIET_S = 0.8  # long enough for a timeout that should not count
@@ -22,8 +22,8 @@ def _run(world, script, *words, status=0, prefix=(), **environment):
     path.write_text("import filetimer, filetimer.admin, os, sys, threading, time\n" + script)
     spawn = world.history.begin("spawn", subject=name, role="worker")
     popen = world.start(name, [*prefix, "/usr/bin/python3", path, *words],
-                        {"PYTHONPATH": world.programs.python(), "PROGRAMS": world.programs.folders[0],
-                         "FILETIMER_SERVER": world.programs.path("timer_server"), **environment})
+                        {"PYTHONPATH": built("../python"), "PROGRAMS": os.path.dirname(built("timer_client")),
+                         "FILETIMER_SERVER": built("timer_server"), **environment})
     process = world.made(Process(world, name, popen.pid, popen), spawn)
     world.excuse("known-scopes", "the program keeps no history of its own", subject=name)
     process.wait()
@@ -333,7 +333,7 @@ def standard_error_cannot_be_written(world):
         for words, expected in ((("timer_client", "ping"), 4), (run, 125), (("timer_server", "--no"), 2)):
             if words[0] == "timer_server" and how == "broken":
                 continue
-            argv = [world.programs.path(words[0]), *words[1:]]
+            argv = [built(words[0]), *words[1:]]
             program = subprocess.Popen(["sh", "-c", f'exec "$@" {close}', "sh", *argv], stderr=number,
                                        env=world.environment({}))
             started.append((f"{' '.join(words)} with standard error {how}", program, expected))
@@ -409,7 +409,7 @@ def exit_status_of_run(world):
     """timer_client run: --max-timeout cuts --timeout; the server dies, and COMMAND succeeds or is killed by somebody
     else; none runs; it is switched off."""
     def status(*words, **environment):
-        return subprocess.Popen([world.programs.path("timer_client"), "run", *words],
+        return subprocess.Popen([built("timer_client"), "run", *words],
                                 env=world.environment(environment), stderr=subprocess.DEVNULL, cwd=world.folder)
     server = world.server("--max-timeout", "200ms")
     cut = status("--timeout", "1h", "--", "sleep", "10")

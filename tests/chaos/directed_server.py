@@ -13,7 +13,7 @@ import signal
 import subprocess
 import time
 
-from world import BOUND_S, Bound, Freezer, Gone, Skip, old_records, stat_of, wait_until
+from world import BOUND_S, Bound, Freezer, Gone, Skip, built, old_records, stat_of, wait_until
 
 MISSED_S = 1  # a server that wakes later than planned by more than this has missed time
 HUNG_S = 3  # within which a hung worker dies
@@ -380,7 +380,7 @@ def default_directory_of_another_user(world):
         raise Skip("the temporary folder is in /dev/shm, which this hides")
     taken = f"/dev/shm/filetimer-{os.geteuid()}"
     take = f'mount -t tmpfs tmpfs /dev/shm && mkdir {taken} && chown 65534 {taken} && unset FILETIMER_DIR && exec "$@"'
-    server = world.start("around", ["unshare", "--mount", "sh", "-c", take, "sh", world.programs.path("timer_server"),
+    server = world.start("around", ["unshare", "--mount", "sh", "-c", take, "sh", built("timer_server"),
                                     "--log", world.log, "--", "true"], env={"XDG_RUNTIME_DIR": ""})
     status = server.wait(BOUND_S)  # not a Server, because it chooses its directory
     if status != 0:

@@ -13,7 +13,7 @@ import time
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 
-from world import BOUND_S, WORKER_KINDS, Bound, Gone, Skip, World, known, old_records, stat_of, wait_until
+from world import BOUND_S, WORKER_KINDS, Bound, Gone, Skip, World, built, old_records, stat_of, wait_until
 
 WORKERS, SCOPES = 8, 8  # at most, of a world beside its first ones, and of a worker
 UNWATCHED = ("hang-is-judged", "one-verdict", "record-links")  # promises that do not hold of a scope that is not watched
@@ -54,14 +54,6 @@ class Failed(Exception):
 
 class TimeIsUp(BaseException):
     """Not an Exception, so that Hypothesis does not take it for a result of the schedule."""
-
-
-# A schedule with such a step meets a fault that is known by this name and not mended. Its violations of
-# these promises are excused until the file `known` has the name no more.
-KNOWN = {
-    "renewal_after_the_page_was_cut": (("cut",), ("known-scopes",)),
-    "resumed_kill_forgets_release": (("kill_server", "restart"), ("record-times", "outcomes", "signals")),
-}
 
 
 # What is drawn
@@ -113,8 +105,8 @@ SCHEDULES = st.tuples(SETUP, st.lists(EPISODES, min_size=10, max_size=16).map(
 class Run:
     """One world that carries out a schedule."""
 
-    def __init__(self, programs):
-        self.world = World(programs)
+    def __init__(self):
+        self.world = World()
         self.server = None
         self.open = {}  # by worker: key -> its timeout; None: its end is not expected
         self.keys = 0
@@ -126,9 +118,6 @@ class Run:
 
     def carry_out(self, setup, steps):
         self.start(setup)
-        for fault, (names, promises) in KNOWN.items():
-            if fault in known() and {each[0] for each in steps} & set(names):
-                self.excuse(promises, f"{fault} is known")
         for number in range(first_workers):
             self.step_worker(WORKER_KINDS[number % (len(WORKER_KINDS) - 1)], 0)
         for step in steps:
@@ -172,9 +161,11 @@ class Run:
         environment = {}
         self.clock = {}
         if setup["preload"] == "disk":
-            environment = {"LD_PRELOAD": world.programs.library("filetimer_bad_disk"), "BAD_DISK_HANGS": world.folder / "hangs"}
+            environment = {"LD_PRELOAD": built("../tests/process/libfiletimer_bad_disk.so"),
+                           "BAD_DISK_HANGS": world.folder / "hangs"}
         elif setup["preload"] == "clock":
-            environment = {"LD_PRELOAD": world.programs.library("filetimer_clock_step"), "CLOCK_STEP": world.folder / "step"}
+            environment = {"LD_PRELOAD": built("../tests/process/libfiletimer_clock_step.so"),
+                           "CLOCK_STEP": world.folder / "step"}
             self.clock = environment  # the wall clock of a machine is one: workers see its steps, too
         self.trouble = None
         self.removed_at = -BOUND_S  # when the directory was
@@ -400,7 +391,8 @@ class Run:
             self.world.halt(*processes, how=how)
 
     def step_glance(self, worker):
-        worker.glance()
+        worker.halt("trace")
+        worker.resume()
 
     def step_continue(self):
         self.world.resume(*self.world.processes)
@@ -417,7 +409,7 @@ class Run:
 
     def step_cut(self, what):
         path = self.page() if what == "page" else self.world.dir / what
-        if path and path.exists() and not (what == "server" and "status_page_cut" in known()):
+        if path and path.exists() :
             self.world.files(f"{path} is truncated")
             for worker in self.world.workers:
                 if path.name.startswith(f"{worker.pid}-"):
@@ -493,9 +485,9 @@ def note_skip(kind, reason):
         print(f"skipped: {kind}: {reason}", flush=True)
 
 
-def carry_out(schedule, programs):
+def carry_out(schedule):
     """Returns the world, which has ended, and its violations."""
-    run = Run(programs)
+    run = Run()
     violations = []
     try:
         run.carry_out(*schedule)
@@ -514,15 +506,14 @@ def carry_out(schedule, programs):
 class Batch:
     """The schedules of a seed: they run one after the other until one fails, which is shrunk."""
 
-    def __init__(self, programs, until):
-        self.programs = programs
+    def __init__(self, until):
         self.until = until
         self.shortest = None  # (world, schedule, violations) of the shortest one that failed
 
     def try_schedule(self, schedule):
         if time.monotonic() > self.until:
             raise TimeIsUp
-        world, violations = carry_out(schedule, self.programs)
+        world, violations = carry_out(schedule)
         if not violations:
             world.remove()
             return

@@ -5,14 +5,15 @@
 //
 //   chaos_worker NAME   $CHAOS_SOCKET: the driver's socket; $CHAOS_HISTORY: the folder of histories
 //
-// A command is an operation and words KEY=VALUE, which go into the history as they are.
-// connect [idle_ns]; open key via=page|heartbeat|pipe|torch signal [scope] [timeout_ns] [grace_ns]
-// [spare] [leave] [first_ns] [thread_end]; renew key timeout_ns; pause, resume, release key; enter,
-// leave key (a paused region); fork child; exec [no_aslr]; exit code; threads count; storm count;
-// catch signal; complain; close_fds; fill_stderr. A scope with `leave` is released by the handler's
-// request when its signal has come.
+// A command is an object with an operation `op` and the operands below, and goes into the history
+// as it is. connect [idle_ns]; open key via=page|heartbeat|pipe|torch signal [scope] [timeout_ns]
+// [grace_ns] [spare] [leave] [first_ns] [thread_end]; renew key timeout_ns; pause, resume, release
+// key; enter, leave key (a paused region); fork child; exec [no_aslr]; exit code; threads count;
+// storm count; catch signal; complain; close_fds; fill_stderr. A scope with `leave` is released by
+// the handler's request when its signal has come.
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/personality.h>
 #include <sys/prctl.h>
@@ -30,17 +31,19 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
 #include <variant>
-#include <vector>
+
+#include "tests/chaos/json_record.hpp"
 
 namespace {
 
 using filetimer::TimerClient;
+using filetimer::chaos::JsonFields;
+using filetimer::chaos::JsonRecord;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
@@ -73,42 +76,10 @@ void note_signal(int /*number*/) {
   errno = before;
 }
 
-class Command {
- public:
-  explicit Command(const std::string& line) {
-    std::istringstream words(line);
-    words >> op;
-    for (std::string word; words >> word;) {
-      const auto equals = word.find('=');
-      values_[word.substr(0, equals)] = equals == std::string::npos ? "1" : word.substr(equals + 1);
-    }
-  }
-  [[nodiscard]] bool has(const std::string& key) const { return values_.contains(key); }
-  [[nodiscard]] std::string text(const std::string& key, const std::string& otherwise = "") const {
-    const auto found = values_.find(key);
-    return found == values_.end() ? otherwise : found->second;
-  }
-  [[nodiscard]] long long number(const std::string& key, long long otherwise = 0) const {
-    return has(key) ? std::atoll(text(key).c_str()) : otherwise;
-  }
-  [[nodiscard]] nanoseconds ns(const std::string& key) const { return nanoseconds{number(key)}; }
-  [[nodiscard]] filetimer::Timeout timeout() const {
-    return has("timeout_ns") ? filetimer::Timeout{ns("timeout_ns")} : filetimer::kNoDeadline;
-  }
-  // Returns the words as fields of JSON: all names are the driver's, and plain.
-  [[nodiscard]] std::string fields() const {
-    std::string fields;
-    for (const auto& [key, value] : values_) {
-      const bool is_number = value.find_first_not_of("0123456789") == std::string::npos;
-      fields += ",\"" + key + (is_number ? "\":" + value : "\":\"" + value + "\"");
-    }
-    return fields;
-  }
-  std::string op;
-
- private:
-  std::map<std::string, std::string> values_;
-};
+filetimer::Timeout timeout_of(const JsonFields& command) {
+  return command.has("timeout_ns") ? filetimer::Timeout{nanoseconds{command.integer("timeout_ns")}}
+                                   : filetimer::kNoDeadline;
+}
 
 // Writes into the request pipe what our client's lines, or PyTorch's, say. Returns false if no
 // server reads it, or it is full.
@@ -118,21 +89,12 @@ bool write_line(const std::string& scope, const std::string& rest) {
   if (pipe < 0) {
     return false;
   }
-  const std::string line = "{\"version\": 1, \"pid\": " + std::to_string(::getpid()) +
-                           ", \"scope_id\": \"" + scope + "\", " + rest + "}\n";
+  const std::string line = fmt::format(R"({{"version": 1, "pid": {}, "scope_id": "{}", {}}})"
+                                       "\n",
+                                       ::getpid(), scope, rest);
   const bool is_written = ::write(pipe, line.data(), line.size()) == ssize_t(line.size());
   ::close(pipe);
   return is_written;
-}
-
-std::string field(const char* name, const std::string& value) {
-  return std::string{",\""} + name + "\":\"" + value + "\"";
-}
-std::string field(const char* name, long long value) {
-  return std::string{",\""} + name + "\":" + std::to_string(value);
-}
-std::string field(const char* name, bool value) {
-  return std::string{",\""} + name + (value ? "\":true" : "\":false");
 }
 
 sigset_t blocked_signals() {
@@ -160,7 +122,7 @@ class Worker {
       if (fds[1].revents != 0) {
         char byte = 0;
         (void)!::read(kSignalled, &byte, 1);
-        end(begin("caught", ""), true, "");
+        end(begin("caught"), true);
         leave_scopes();
       }
       if (fds[0].revents != 0) {
@@ -173,7 +135,7 @@ class Worker {
         for (std::size_t end = 0; (end = read_.find('\n')) != std::string::npos;) {
           const std::string line = read_.substr(0, end);
           read_.erase(0, end + 1);
-          carry_out(Command{line});
+          carry_out(line);
         }
       }
     }
@@ -207,35 +169,42 @@ class Worker {
   }
 
   void note(int number, const std::string& fields) {
-    last_ = "{\"t\":" + std::to_string(now_ns()) + field("who", name_) +
-            field("n", static_cast<long long>(number)) + fields + "}\n";
+    last_ = fmt::format(R"({{"t":{},"who":"{}","n":{},{}}})"
+                        "\n",
+                        now_ns(), name_, number, fields);
     // By calls that the client does not make, so that the sweep can have the client's fail.
     const iovec line{last_.data(), last_.size()};
     (void)!::writev(kHistory, &line, 1);
   }
   // Returns the number of the call.
-  int begin(const std::string& op, const std::string& fields) {
-    note(++number_, field("op", op) + fields);
+  int begin(std::string_view op, std::string_view fields = "") {
+    note(++number_, fmt::format(R"("op":"{}"{})", op, fields));
     return number_;
   }
-  void end(int number, bool is_ok, const std::string& fields = "") {
-    note(number, field("end", true) + field("ok", is_ok) + fields);
+  int begin_with_key(std::string_view op, std::string_view key) {
+    return begin(op, fmt::format(R"(,"key":"{}")", key));
+  }
+  // `fields` begin with a comma.
+  void end(int number, bool is_ok, std::string_view fields = "") {
+    note(number, fmt::format(R"("end":true,"ok":{}{})", is_ok, fields));
   }
 
-  void carry_out(const Command& command) {
-    const std::string key = command.text("key");
-    const int number = begin(command.op, command.fields());
+  void carry_out(const std::string& line) {
+    const JsonRecord command("command", 0, line, false);
+    const std::string key(command.text("key"));
+    note(++number_, line.substr(1, line.size() - 2));  // within the braces
+    const int number = number_;
     try {
       const auto [is_ok, fields] = perform(command, key);
       end(number, is_ok, fields);
-      if (command.op == "open" && !regions_.empty() && scopes_.contains(key) &&
+      if (command.text("op") == "open" && !regions_.empty() && scopes_.contains(key) &&
           !of_other_threads_.contains(key)) {
         const std::string opened = last_;  // and paused at once, by the region
-        end(begin("pause", field("key", key)), true);
+        end(begin_with_key("pause", key), true);
         last_ = opened;
       }
     } catch (const std::exception& error) {
-      end(number, false, field("error", std::string{error.what()}));
+      end(number, false, fmt::format(R"(,"error":"{}")", error.what()));
     }
     if (const sigset_t now = blocked_signals(); std::memcmp(&now, &blocked_, sizeof now) != 0) {
       ::_exit(kChanged);
@@ -243,100 +212,101 @@ class Worker {
     answer(last_);
   }
 
-  std::pair<bool, std::string> perform(const Command& command, const std::string& key) {
-    if (command.op == "connect") {
+  std::pair<bool, std::string> perform(const JsonFields& command, const std::string& key) {
+    const std::string_view op = command.text("op");
+    if (op == "connect") {
       filetimer::ConnectOptions options;
-      options.idle_timeout = command.ns("idle_ns");
+      options.idle_timeout = nanoseconds{command.integer("idle_ns")};
       client_.emplace(TimerClient::connect(std::move(options)));
-    } else if (command.op == "open") {
+    } else if (op == "open") {
       return open(command, key);
-    } else if (command.op == "renew" || command.op == "pause" || command.op == "resume") {
+    } else if (op == "renew" || op == "pause" || op == "resume") {
       return {change(command, key), ""};
-    } else if (command.op == "release") {
+    } else if (op == "release") {
       return release(key);
-    } else if (command.op == "enter") {
+    } else if (op == "enter") {
       change_region(key, true, [&] {
         regions_[key].reset(new filetimer::PausedRegion(client_->paused("region")));
       });
-    } else if (command.op == "leave") {
+    } else if (op == "leave") {
       change_region(key, false, [&] { regions_.erase(key); });
-    } else if (command.op == "fork") {
-      fork(command.text("child"));
-      return {true, field("child", command.text("child"))};
-    } else if (command.op == "exec") {
+    } else if (op == "fork") {
+      const std::string child(command.text("child"));
+      fork(child);
+      return {true, fmt::format(R"(,"child":"{}")", child)};
+    } else if (op == "exec") {
       if (command.has("no_aslr")) {
         ::personality(ADDR_NO_RANDOMIZE);
       }
       ::setenv("CHAOS_NUMBER", std::to_string(number_).c_str(), 1);
       ::execl("/proc/self/exe", "chaos_worker", name_.c_str(), nullptr);
       return {false, ""};
-    } else if (command.op == "exit") {
-      std::exit(static_cast<int>(command.number("code")));
-    } else if (command.op == "threads") {
-      for (long long i = 0; i < command.number("count"); ++i) {
+    } else if (op == "exit") {
+      std::exit(static_cast<int>(command.integer("code")));
+    } else if (op == "threads") {
+      for (long long i = 0; i < command.integer("count"); ++i) {
         std::thread([] { ::pause(); }).detach();
       }
-    } else if (command.op == "storm") {
-      storm(command.number("count"));
-    } else if (command.op == "catch") {
-      std::signal(static_cast<int>(command.number("signal")), note_signal);
-    } else if (command.op == "close_fds") {
+    } else if (op == "storm") {
+      storm(command.integer("count"));
+    } else if (op == "catch") {
+      std::signal(static_cast<int>(command.integer("signal")), note_signal);
+    } else if (op == "close_fds") {
       ::close_range(3, kSocket - 1, 0);
       ::close_range(kSignal + 1, ~0U, 0);
-    } else if (command.op == "complain") {
+    } else if (op == "complain") {
       (void)!::write(STDERR_FILENO, "something is wrong\n", 19);
-    } else if (command.op == "fill_stderr") {
+    } else if (op == "fill_stderr") {
       const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
       ::dup2(full, STDERR_FILENO);
       ::close(full);
     } else {
-      return {false, field("error", std::string{"unknown operation"})};
+      return {false, R"(,"error":"unknown operation")"};
     }
     return {true, ""};
   }
 
-  std::pair<bool, std::string> open(const Command& command, const std::string& key) {
-    const std::string via = command.text("via");
-    const std::string scope = command.text("scope", key);
-    const int signal = static_cast<int>(command.number("signal"));
+  std::pair<bool, std::string> open(const JsonFields& command, const std::string& key) {
+    const std::string_view via = command.text("via");
+    const std::string scope(command.text("scope", key));
+    const int signal = static_cast<int>(command.integer("signal"));
     if (command.has("leave")) {
       std::signal(signal, note_signal);
       left_on_signal_.insert(key);
     }
     if (via == "pipe" || via == "torch") {
-      std::ostringstream terms;
-      terms << "\"signal\": " << signal;
+      std::string terms = fmt::format(R"("signal": {})", signal);
       if (command.has("grace_ns")) {
-        terms << ", \"x_grace_s\": " << double(command.number("grace_ns")) / 1e9;
+        terms += fmt::format(R"(, "x_grace_s": {})", double(command.integer("grace_ns")) / 1e9);
       }
       if (command.has("spare")) {
-        terms << ", \"x_signal_first\": true";
+        terms += R"(, "x_signal_first": true)";
       }
-      lines_[key] = {scope, terms.str(), via == "pipe"};
+      lines_[key] = {scope, terms, via == "pipe"};
       return {write_acquire(lines_[key], command), ""};
     }
     filetimer::ScopeOptions options;
     options.signal = signal;
     options.signal_first = command.has("spare");
     if (command.has("grace_ns")) {
-      options.grace = command.ns("grace_ns");
+      options.grace = nanoseconds{command.integer("grace_ns")};
     }
     if (via == "heartbeat") {
       if (command.has("first_ns")) {
-        options.first_timeout = command.ns("first_ns");
+        options.first_timeout = nanoseconds{command.integer("first_ns")};
       }
-      scopes_.emplace(key, client_->heartbeat(command.timeout(), scope, options));
+      scopes_.emplace(key, client_->heartbeat(timeout_of(command), scope, options));
     } else if (command.has("thread_end")) {
       of_other_threads_.insert(key);
       std::thread([&] {
-        scopes_.emplace(key, client_->expires(command.timeout(), scope, options));
+        scopes_.emplace(key, client_->expires(timeout_of(command), scope, options));
       }).join();
     } else {
-      scopes_.emplace(key, client_->expires(command.timeout(), scope, options));
+      scopes_.emplace(key, client_->expires(timeout_of(command), scope, options));
     }
     const bool is_watched =
         std::visit([](auto& each) { return each.times().has_value(); }, scopes_.at(key));
-    return {true, field("watched", is_watched)};
+    return {true, fmt::format(R"(,"watched":{})", is_watched)};
   }
 
   // A scope of the pipe: what our clients write, or PyTorch's.
@@ -346,37 +316,38 @@ class Worker {
     bool is_ours = true;
   };
 
-  static bool write_acquire(const Line& line, const Command& command) {
-    const double timeout = double(command.number("timeout_ns")) / 1e9;
-    std::ostringstream rest;
-    rest.precision(17);
-    rest << line.terms << ", \"expiration_time\": ";
-    command.has("timeout_ns") ? rest << double(now_ns(CLOCK_REALTIME)) / 1e9 + timeout
-                              : rest << "Infinity";
+  static bool write_acquire(const Line& line, const JsonFields& command) {
+    const bool has_timeout = command.has("timeout_ns");
+    const double timeout = double(command.integer("timeout_ns")) / 1e9;
+    const auto text_of = [&](double time) {
+      return has_timeout ? fmt::format("{:.17g}", time) : "Infinity";
+    };
+    std::string rest = fmt::format(R"({}, "expiration_time": {})", line.terms,
+                                   text_of(double(now_ns(CLOCK_REALTIME)) / 1e9 + timeout));
     if (line.is_ours) {
-      rest << ", \"x_timeout_s\": ";
-      command.has("timeout_ns") ? rest << timeout : rest << "Infinity";
+      rest += fmt::format(R"(, "x_timeout_s": {})", text_of(timeout));
     }
-    return write_line(line.scope, rest.str());
+    return write_line(line.scope, rest);
   }
 
-  bool change(const Command& command, const std::string& key) {
+  bool change(const JsonFields& command, const std::string& key) {
+    const std::string_view op = command.text("op");
     if (const auto line = lines_.find(key); line != lines_.end()) {
       return write_acquire(line->second, command);
     }
     Scope& scope = scopes_.at(key);
     if (auto* heart = std::get_if<filetimer::TimerHeartbeat>(&scope);
-        heart != nullptr && command.op == "renew") {
+        heart != nullptr && op == "renew") {
       return heart->beat();
     }
     return std::visit(
         [&](auto& each) {
           if constexpr (std::is_same_v<std::decay_t<decltype(each)>, filetimer::TimerScope>) {
-            if (command.op == "renew") {
-              return each.renew(command.timeout());
+            if (op == "renew") {
+              return each.renew(timeout_of(command));
             }
           }
-          return command.op == "pause" ? each.pause() : each.resume();
+          return op == "pause" ? each.pause() : each.resume();
         },
         scope);
   }
@@ -391,9 +362,10 @@ class Worker {
     }
     const auto result = std::visit([](auto& each) { return each.release(); }, scopes_.at(key));
     scopes_.erase(key);
-    return {true, result == filetimer::ReleaseResult::kNotOpen
-                      ? ""
-                      : field("in_time", result == filetimer::ReleaseResult::kReleased)};
+    return {true,
+            result == filetimer::ReleaseResult::kNotOpen
+                ? ""
+                : fmt::format(R"(,"in_time":{})", result == filetimer::ReleaseResult::kReleased)};
   }
 
   // A region is a scope without a deadline, and the outermost one pauses the scopes of its thread.
@@ -401,11 +373,11 @@ class Worker {
   void change_region(const std::string& key, bool is_begin, Change change) {
     const int region =
         begin(is_begin ? "open" : "release",
-              field("key", key) + (is_begin ? field("scope", std::string{"region"}) : ""));
+              fmt::format(R"(,"key":"{}"{})", key, is_begin ? R"(,"scope":"region")" : ""));
     std::map<int, const Scope*> changed;  // by call
     for (const auto& [scope_key, scope] : scopes_) {
       if (regions_.size() == (is_begin ? 0 : 1) && !of_other_threads_.contains(scope_key)) {
-        changed.emplace(begin(is_begin ? "pause" : "resume", field("key", scope_key)), &scope);
+        changed.emplace(begin_with_key(is_begin ? "pause" : "resume", scope_key), &scope);
       }
     }
     change();
@@ -423,7 +395,7 @@ class Worker {
 
   void leave_scopes() {
     for (const std::string& key : std::set<std::string>{left_on_signal_}) {
-      const int number = begin("release", field("key", key));
+      const int number = begin_with_key("release", key);
       const auto [is_ok, fields] = release(key);
       end(number, is_ok, fields);
     }

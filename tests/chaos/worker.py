@@ -19,6 +19,7 @@ import threading
 import time
 
 import filetimer
+from world import History
 
 LAST_RESORT_S = 600
 SOCKET, HISTORY = 1000, 1001  # high, so that a program that closes and opens files does not meet them
@@ -36,41 +37,28 @@ def blocked_signals():
     return signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
-class Worker:
+class Worker(History):
     def __init__(self, name, number=0):
-        self.name, self.number = name, number
+        super().__init__(os.path.join(os.environ["CHAOS_HISTORY"], name + ".history"), name)
+        move_to(self.file, HISTORY)
+        self.file, self.number = HISTORY, number
         self.scopes, self.raising, self.regions = {}, [], {}
         self.loop = None
         self.blocked = blocked_signals()
         self.files = []  # its own
         self.read = b""
-        history = os.path.join(os.environ["CHAOS_HISTORY"], name + ".history")
-        move_to(os.open(history, os.O_WRONLY | os.O_CREAT | os.O_APPEND), HISTORY)
         driver = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         driver.connect(os.environ["CHAOS_SOCKET"])
         move_to(driver.detach(), SOCKET)
         signal.alarm(LAST_RESORT_S)
         os.write(SOCKET, f"hello {name}\n".encode())
 
-    def note(self, **fields):
-        line = json.dumps({"t": time.clock_gettime_ns(time.CLOCK_MONOTONIC), "who": self.name, **fields}) + "\n"
-        os.write(HISTORY, line.encode())
-        return line.encode()
-
-    def begin(self, op, **fields):
-        self.number += 1
-        self.note(n=self.number, op=op, **fields)
-        return self.number
-
-    def end(self, number, ok=True, **fields):
-        return self.note(n=number, end=True, ok=ok, **fields)
-
     def run(self):
         while True:
             try:
                 while b"\n" in self.read or self.receive():
                     line, _, self.read = self.read.partition(b"\n")
-                    self.carry_out(line.decode().split())
+                    self.carry_out(**json.loads(line))
                     if blocked_signals() != self.blocked:
                         os._exit(CHANGED)
             except filetimer.ScopeExpired:
@@ -83,10 +71,7 @@ class Worker:
         self.read += got
         return b"\n" in self.read
 
-    def carry_out(self, words):
-        op = words[0]
-        args = {key: int(value) if value.isdigit() else value or True
-                for key, _, value in (word.partition("=") for word in words[1:])}
+    def carry_out(self, op, **args):
         number = self.begin(op, **args)
         try:
             result = getattr(self, "do_" + op)(**args) or {}
@@ -173,7 +158,7 @@ class Worker:
 
     def do_exec(self):
         os.environ["CHAOS_NUMBER"] = str(self.number)
-        os.execv(sys.executable, [sys.executable, sys.argv[0], self.name])
+        os.execv(sys.executable, [sys.executable, sys.argv[0], self.who])
 
     def do_exit(self, code=0):
         for scope in self.scopes.values():  # the end of an object would release it
@@ -193,7 +178,7 @@ class Worker:
         os.closerange(3, SOCKET)
         os.closerange(HISTORY + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         for number in range(OWN_FILES):
-            path = os.path.join(os.environ["CHAOS_HISTORY"], f"{self.name}.file{number}")
+            path = os.path.join(os.environ["CHAOS_HISTORY"], f"{self.who}.file{number}")
             self.files.append((os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), path))
             os.write(self.files[-1][0], OWN_BYTES)
 

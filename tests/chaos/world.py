@@ -3,7 +3,7 @@
 what is done to them. Whatever happens is noted in histories, one file for each process that takes part,
 which history_check judges together with the logs. docs/promises.md says by which promises.
 
-    world = World(Programs())
+    world = World()
     server = world.server("--grace", "1s")
     worker = world.worker()
     worker.do("open", key="k1", timeout_ms=300)
@@ -102,40 +102,19 @@ def stat_of(pid, thread=None):
         return None
 
 
-def threads_of(pid):
-    try:
-        return os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
-
-
 def known():
     """Returns the names of the faults that are not mended, with what the file says of them."""
     lines = [line.partition("#") for line in (SOURCES / "tests/chaos/known").read_text().splitlines()]
     return {name.strip(): text.strip() for name, _, text in lines if name.strip()}
 
 
-class Programs:
-    """Where the programs are: in `folder` first, then in that of the build."""
-
-    def __init__(self, folder=None):
-        build = os.environ.get("FILETIMER_BIN_DIR") or SOURCES / "build/check/bin"
-        self.folders = [pathlib.Path(each) for each in (folder, build) if each]
-
-    def path(self, name):
-        """Returns the path of a program, relative to the folder of programs."""
-        for folder in self.folders:
-            if (folder / name).exists():
-                return os.path.normpath(folder / name)
-        raise Skip(f"{name} is not built in {self.folders[-1]}")
-
-    def library(self, name):
-        """Returns a library of the tests that can be preloaded."""
-        return self.path(f"../tests/process/lib{name}.so")
-
-    def python(self):
-        """Returns the folder of the Python package."""
-        return self.path("../python")
+def built(name):
+    """Returns the path of a program, or of what is at that path from the folder of programs."""
+    folder = os.environ.get("FILETIMER_BIN_DIR") or SOURCES / "build/check/bin"
+    path = os.path.normpath(os.path.join(folder, name))
+    if not os.path.exists(path):
+        raise Skip(f"{path} is not built")
+    return path
 
 
 class History:
@@ -148,8 +127,9 @@ class History:
         self.lock = threading.Lock()
 
     def note(self, **fields):
-        line = {"t": now(), "who": self.who, **fields}
-        os.write(self.file, (json.dumps(line) + "\n").encode())
+        line = (json.dumps({"t": now(), "who": self.who, **fields}) + "\n").encode()
+        os.write(self.file, line)
+        return line
 
     def begin(self, op, **fields):
         with self.lock:
@@ -159,7 +139,7 @@ class History:
         return number
 
     def end(self, number, ok=True, **fields):
-        self.note(n=number, end=True, ok=ok, **fields)
+        return self.note(n=number, end=True, ok=ok, **fields)
 
     def once(self, op, **fields):
         self.end(self.begin(op, **fields))
@@ -197,7 +177,10 @@ class Process:
         wait_until(lambda: not self.is_alive, f"the end of {self.name} ({self.pid})", bound_s)
 
     def has_threads_only_in(self, letters):
-        states = [stat_of(self.pid, thread) for thread in threads_of(self.pid)]
+        try:
+            states = [stat_of(self.pid, thread) for thread in os.listdir(f"/proc/{self.pid}/task")]
+        except OSError:
+            return True  # it has ended
         return all(state is None or state[0] in letters for state in states)
 
     def halt(self, how="stop"):
@@ -206,24 +189,6 @@ class Process:
 
     def resume(self):
         self.world.resume(self)
-
-    def glance(self):
-        """Looks at it as a debugger does: attaches, stops it, and lets it go at once."""
-        self.halt("trace")
-        self.resume()
-
-    def use(self):
-        """Returns CPU time, memory and descriptors, or None if it has ended."""
-        stat = stat_of(self.pid)
-        try:
-            files = len(os.listdir(f"/proc/{self.pid}/fd"))
-        except OSError:
-            files = 0
-        if stat is None or stat[0] == "Z":
-            return None
-        ticks = int(stat[11]) + int(stat[12])
-        return {"cpu_ns": ticks * (10**9 // os.sysconf("SC_CLK_TCK")),
-                "rss_bytes": int(stat[21]) * os.sysconf("SC_PAGE_SIZE"), "descriptors": files}
 
 
 class Server(Process):
@@ -237,6 +202,22 @@ class Server(Process):
 
     def is_ready(self):
         return "ready dir=" in self.world.said(self.name)
+
+    def judge_use(self, t):
+        """Fails if it uses too much at this time, or has used a whole core until then."""
+        stat = stat_of(self.pid)
+        if stat is None or stat[0] == "Z":
+            return
+        cpu_ns = (int(stat[11]) + int(stat[12])) * (10**9 // os.sysconf("SC_CLK_TCK"))
+        self.samples = [each for each in self.samples if t - each[0] < 2 * BUSY_S * 1e9] + [(t, cpu_ns)]
+        oldest = next((each for each in self.samples if t - each[0] >= BUSY_S * 1e9), None)
+        if oldest and cpu_ns - oldest[1] > 0.98 * (t - oldest[0]):
+            self.world.fail(f"{self.name} used a whole core for {BUSY_S} s", "bounded-server")
+        rss_bytes, files = int(stat[21]) * os.sysconf("SC_PAGE_SIZE"), 0
+        with contextlib.suppress(OSError):
+            files = len(os.listdir(f"/proc/{self.pid}/fd"))
+        if rss_bytes > SERVER_RSS_BYTES or files > SERVER_FILES:
+            self.world.fail(f"{self.name} uses {rss_bytes} bytes, {files} descriptors", "bounded-server")
 
     def kill(self):
         """Kills it as the kernel does when memory runs out."""
@@ -279,11 +260,9 @@ class Worker(Process):
             words = {"via": "page", **({} if "raise" in words else {"signal": int(signal.SIGKILL)}), **words}
         words = {key.replace("_ms", "_ns"): value * 1_000_000 if key.endswith("_ms") and value else value
                  for key, value in words.items() if value is not False and value is not None}
-        line = " ".join([op] + [key if value is True else f"{key}={int(value) if key == 'signal' else value}"
-                                for key, value in words.items()])
         self.owed += 1
         try:
-            self.connection.sendall((line + "\n").encode())
+            self.connection.sendall((json.dumps({"op": op, **words}) + "\n").encode())
         except OSError:
             pass
 
@@ -405,7 +384,7 @@ class Watcher(threading.Thread):
                     self.ended.append((process, seen_alive, seen))
                     process.is_alive = False
                 elif isinstance(process, Server) and seen - sampled > SAMPLE_S * 1e9:
-                    self.world.sample(process, seen)
+                    process.judge_use(seen)
             sampled = seen if seen - sampled > SAMPLE_S * 1e9 else sampled
             seen_alive = looks
             self.reap(is_last=False)
@@ -442,8 +421,7 @@ def status_of(process):
 
 
 class World:
-    def __init__(self, programs=None, name="chaos"):
-        self.programs = programs or Programs()
+    def __init__(self, name="chaos"):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"filetimer-{name}-"))
         self.histories = self.folder / "histories"
         self.histories.mkdir()
@@ -525,7 +503,7 @@ class World:
             self.logs.append(log)
         call = self.history.begin("server", subject=name, dir=str(dir), log=str(log), args=list(args))
         spawn = self.history.begin("spawn", subject=name, role="server")
-        popen = self.start(name, [*prefix, self.programs.path("timer_server"), "--dir", dir, "--log", log, *args], env, dir,
+        popen = self.start(name, [*prefix, built("timer_server"), "--dir", dir, "--log", log, *args], env, dir,
                            stderr=stderr)
         server = self.made(Server(self, name, popen, args, options), spawn)
         self.servers.append(server)
@@ -541,10 +519,10 @@ class World:
         go with its command connect. A worker of kind run is the COMMAND of timer_client run,
         its `parent`, with the words `run`; its scope "run" is open for timeout_ms."""
         name = f"w{len(self.workers) + 1}"
-        program = [self.programs.path("chaos_worker")] if kind != "python" else \
+        program = [built("chaos_worker")] if kind != "python" else \
             ["/usr/bin/python3", SOURCES / "tests/chaos/worker.py"]
         if kind == "python":
-            env = {"PYTHONPATH": self.programs.python(), **(env or {})}
+            env = {"PYTHONPATH": built("../python"), **(env or {})}
         if namespaces:
             self.need_namespaces(tuple(namespaces))
             self.excuse("known-scopes", "a page that no server has read before its worker's end has the pid of the "
@@ -572,7 +550,7 @@ class World:
         timeout = {"timeout_ns": timeout_ms * 1_000_000} if timeout_ms else {}
         opens = scope.begin("open", key="run", scope="run", via="run", **timeout)
         after = ["--timeout", f"{timeout_ms}ms"] if timeout_ms else []
-        popen = self.start(name, [self.programs.path("timer_client"), "run", "--scope", "run", *after, *words,
+        popen = self.start(name, [built("timer_client"), "run", "--scope", "run", *after, *words,
                                   "--", *argv], env, dir, stderr=stderr)
         parent = self.made(Process(self, name + "r", popen.pid, popen), spawn)
         spawn = self.history.begin("spawn", subject=name, role="worker", parent=name + "r")
@@ -605,7 +583,7 @@ class World:
     def ask(self, *words, bound_s=BOUND_S):
         """Runs timer_client, and returns its exit status and output."""
         try:
-            done = subprocess.run([self.programs.path("timer_client"), *words, "--dir", str(self.dir)],
+            done = subprocess.run([built("timer_client"), *words, "--dir", str(self.dir)],
                                   env=self.environment({}), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, timeout=bound_s, check=False)
         except subprocess.TimeoutExpired:
@@ -706,19 +684,6 @@ class World:
         """Waits until a server knows a page. Before, it belongs to the process that has its lock."""
         wait_until(lambda: any((self.dir / "scopes/.owners").iterdir()), "the server knows the page")
 
-    def sample(self, server, t):
-        """Notes what the server uses, and whether that is too much."""
-        use = server.use()
-        if use is None:
-            return
-        self.history.note(op="usage", subject=server.name, t=t, **use)
-        server.samples = [each for each in server.samples if t - each[0] < 2 * BUSY_S * 1e9] + [(t, use["cpu_ns"])]
-        oldest = next((each for each in server.samples if t - each[0] >= BUSY_S * 1e9), None)
-        if oldest and use["cpu_ns"] - oldest[1] > 0.98 * (t - oldest[0]):
-            self.fail(f"{server.name} used a whole core for {BUSY_S} s", "bounded-server")
-        if use["rss_bytes"] > SERVER_RSS_BYTES or use["descriptors"] > SERVER_FILES:
-            self.fail(f"{server.name} uses {use}", "bounded-server")
-
     def fail(self, what, promise="adversity"):
         """Notes a violation that the driver saw itself."""
         self.history.once("fault", promise=promise, what=what)
@@ -761,7 +726,7 @@ class World:
         """Ends the world, and returns what history_check finds, one line a violation."""
         self.close()
         logs = [str(each) for each in self.logs if each.exists()]
-        done = subprocess.run([self.programs.path("history_check"), str(self.histories), *logs],
+        done = subprocess.run([built("history_check"), str(self.histories), *logs],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         lines = done.stdout.decode(errors="replace").splitlines()
         if done.returncode not in (0, 1):
