@@ -46,7 +46,7 @@ struct Commands::Command {
   CommandOccasion occasion;
   bool is_evidence;
   HookOutcome outcome;
-  Stage stage = Stage::kWaiting;
+  bool is_waiting = true;
   Instant next_step_at;
   Instant started;
   OwnChild child;
@@ -106,7 +106,7 @@ void Commands::add_hook(CommandOccasion occasion, Instant now) {
   }
   auto hook = std::make_unique<Command>(std::move(occasion));
   hook->next_step_at = now + RecordLog::kStalled;
-  if (count_hooks(true) < kMaxHooksWaiting) {
+  if (count(false, true) < kMaxHooksWaiting) {
     commands_.push_back(std::move(hook));
     return;
   }
@@ -114,14 +114,9 @@ void Commands::add_hook(CommandOccasion occasion, Instant now) {
   drop(*hook, "too many hooks wait");
 }
 
-std::size_t Commands::count_evidence() const {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(commands_, [](const auto& command) { return command->is_evidence; }));
-}
-
-std::size_t Commands::count_hooks(bool that_wait) const {
+std::size_t Commands::count(bool is_evidence, bool is_waiting) const {
   return static_cast<std::size_t>(std::ranges::count_if(commands_, [&](const auto& command) {
-    return !command->is_evidence && that_wait == (command->stage == Stage::kWaiting);
+    return command->is_evidence == is_evidence && command->is_waiting == is_waiting;
   }));
 }
 
@@ -137,7 +132,6 @@ void Commands::start_evidence(const CommandOccasion& occasion, Instant now) {
   if (!has_command && (settings.drop_ins.empty() || !is_first_of_job)) {
     return;
   }
-  make_room_for(incident_, now);
   std::vector<WorkerIdentity> workers{occasion.worker};
   for (const Worker* const peer : peers_of(core_, occasion.worker)) {
     workers.push_back(WorkerIdentity::of(*peer));
@@ -171,28 +165,11 @@ void Commands::start_evidence_command(const CommandOccasion& occasion, std::stri
                                       std::vector<std::string> words,
                                       std::vector<std::string> environment, Instant now) {
   auto command = std::make_unique<Command>(occasion, drop_in, true);
-  if (count_evidence() >= kMaxEvidenceCommands) {
+  if (count(true, false) >= kMaxEvidenceCommands) {
     drop(*command, fmt::format("{} evidence commands were running", kMaxEvidenceCommands));
   } else if (run(*command, std::move(words), std::move(environment), now)) {
     commands_.push_back(std::move(command));
   }
-}
-
-void Commands::make_room_for(const std::string& incident, Instant now) {
-  std::set<std::string> incidents{incident};
-  std::string earliest;
-  for (const auto& command : commands_) {
-    if (command->is_evidence) {
-      earliest = earliest.empty() ? command->outcome.incident : earliest;
-      incidents.insert(command->outcome.incident);
-    }
-  }
-  std::erase_if(commands_, [&](const auto& command) {
-    return incidents.size() > kMaxIncidents && command->is_evidence &&
-           command->outcome.incident == earliest &&
-           end_by_kill(*command, HookResult::kStopped, "too many evidence commands were running",
-                       kEndWait, now);
-  });
 }
 
 bool Commands::is_gathering(const std::string& incident) const {
@@ -207,8 +184,8 @@ void Commands::end_commands(Instant now) {
 
 Instant Commands::start_hooks(Instant now) {
   Instant next = Instant::never();
-  const auto first = std::ranges::find(commands_, Stage::kWaiting, &Command::stage);
-  if (first != commands_.end() && count_hooks(false) < kMaxHooks) {
+  const auto first = std::ranges::find(commands_, true, &Command::is_waiting);
+  if (first != commands_.end() && count(false, false) < kMaxHooks) {
     Command& hook = **first;
     const CommandOccasion& occasion = hook.occasion;
     const bool may_start = core_.log->synced() >= occasion.record_number ||
@@ -223,7 +200,7 @@ Instant Commands::start_hooks(Instant now) {
     }
   }
   for (const auto& command : commands_) {
-    next = command->stage == Stage::kWaiting ? next : std::min(next, command->next_step_at);
+    next = command->is_waiting ? next : std::min(next, command->next_step_at);
   }
   return next;
 }
@@ -256,7 +233,7 @@ std::vector<std::string> Commands::environment_for(const CommandOccasion& occasi
 
 bool Commands::run(Command& command, std::vector<std::string> words,
                    std::vector<std::string> environment, Instant now) {
-  command.stage = Stage::kRunning;
+  command.is_waiting = false;
   command.started = now;
   command.next_step_at =
       now + (command.is_evidence ? core_.settings.kill.evidence_timeout : kHookTime);
@@ -319,25 +296,14 @@ bool Commands::step(Command& command, Instant now) {
   if (command.has_ended) {
     return end(command, now);
   }
-  if (command.stage == Stage::kWaiting || now < command.next_step_at) {
+  if (command.is_waiting || now < command.next_step_at) {
     return false;
   }
-  if (command.is_evidence) {
-    return end_by_kill(command, HookResult::kTimedOut,
-                       fmt::format("it was killed after {}, see --evidence-timeout",
-                                   duration_text(core_.settings.kill.evidence_timeout)),
-                       kEndWait, now);
-  }
-  command.outcome.result = HookResult::kTimedOut;
-  if (command.stage == Stage::kKilled) {
-    command.outcome.reason = "still alive after SIGKILL";
-    return end(command, now);
-  }
-  const bool is_first = command.stage == Stage::kRunning;
-  command.signal_group(is_first ? SIGTERM : SIGKILL);
-  command.stage = is_first ? Stage::kAskedToEnd : Stage::kKilled;
-  command.next_step_at = now + (is_first ? kHookGrace : kHookKillWait);
-  return false;
+  const std::string time =
+      command.is_evidence
+          ? duration_text(core_.settings.kill.evidence_timeout) + ", see --evidence-timeout"
+          : duration_text(kHookTime);
+  return end_by_kill(command, HookResult::kTimedOut, "it was killed after " + time, kEndWait, now);
 }
 
 bool Commands::end_by_kill(Command& command, HookResult result, std::string_view reason,
@@ -350,15 +316,13 @@ bool Commands::end_by_kill(Command& command, HookResult result, std::string_view
   return end(command, now);
 }
 
-// Kills the rest of the group, while the number is not free yet; that of a hook which has ended in
-// time lives on. A process that an evidence command has started in another group may hold the pipe:
-// what that process writes later is lost.
+// Kills the rest of an evidence command's group, while the number is not free yet; that of a hook
+// which has ended in time lives on. A process that an evidence command has started in another group
+// may hold the pipe: what that process writes later is lost.
 bool Commands::end(Command& command, Instant now) {
   HookOutcome& outcome = command.outcome;
-  if (command.is_evidence || command.stage != Stage::kRunning) {
-    command.signal_group(SIGKILL);
-  }
   if (command.is_evidence) {
+    command.signal_group(SIGKILL);
     command.read_output();
   }
   const auto status = command.child.reap();
@@ -386,7 +350,7 @@ void Commands::stop() {
     command->signal_group(SIGKILL);
   }
   for (const auto& command : std::exchange(commands_, {})) {
-    if (command->stage == Stage::kWaiting) {
+    if (command->is_waiting) {
       drop(*command, "the server stopped");
     } else {
       (void)end_by_kill(*command, HookResult::kStopped, "the server stopped", kStopWait,

@@ -30,15 +30,9 @@ struct CommandOccasion {
   std::uint64_t record_number = 0;
 };
 
-// Starts commands, kills those that run for too long, and records how each of them ended. The
-// stages of a command, and what ends each of them:
-//
-//   kWaiting      of a hook only: its record is synced, or RecordLog::kStalled has passed; and
-//                 fewer than kMaxHooks run.
-//   kRunning      it has ended. The time of an evidence command has passed: SIGKILL ends it. That
-//                 of a hook has: SIGTERM.
-//   kAskedToEnd   it has ended. kHookGrace has passed: SIGKILL.
-//   kKilled       it has ended, or kHookKillWait has passed.
+// Starts commands, kills those that run for longer than kHookTime or --evidence-timeout, and
+// records how each of them ended. A hook waits until its record is synced, or RecordLog::kStalled
+// has passed, and fewer than kMaxHooks run.
 //
 // A command gets the variables FILETIMER_* and an empty standard input; signals go to its process
 // group. A hook has the server's standard error for both of its outputs, and no kill waits for it.
@@ -56,14 +50,9 @@ class Commands {
  public:
   // Of hooks.
   static constexpr Duration kHookTime = std::chrono::seconds{30};
-  static constexpr Duration kHookGrace = std::chrono::seconds{5};
-  static constexpr Duration kHookKillWait = std::chrono::seconds{2};
   static constexpr std::size_t kMaxHooks = 8;            // at the same time; the others wait
   static constexpr std::size_t kMaxHooksWaiting = 4096;  // further hooks are dropped
-  // The most incidents whose evidence commands run at the same time: incidents begin at least
-  // Incidents::kWindow apart.
-  static constexpr std::size_t kMaxIncidents = 4;
-  // The most evidence commands that run at the same time, of all jobs; further ones are dropped.
+  // The most evidence commands that run at the same time; further ones are dropped.
   static constexpr std::size_t kMaxEvidenceCommands = 32;
 
   // The end of a command wakes the loop.
@@ -76,12 +65,11 @@ class Commands {
   // hooks wait.
   void add_hook(CommandOccasion occasion, Instant now);
   // Returns whether no hook runs or waits.
-  [[nodiscard]] bool have_hooks_ended() const { return count_evidence() == commands_.size(); }
+  [[nodiscard]] bool have_hooks_ended() const { return count(true, false) == commands_.size(); }
 
   // Starts the evidence commands for an expiry of the last incident, side by side: the drop-ins
   // with the first expiry of each job in the incident, where the workers without a job count as
-  // one; --evidence-command with the first expiry of all. If the commands of kMaxIncidents
-  // incidents run, those of the earliest are killed first. Records the commands that are dropped.
+  // one; --evidence-command with the first expiry of all. Records the commands that are dropped.
   void start_evidence(const CommandOccasion& occasion, Instant now);
   // Returns whether an evidence command of this incident runs.
   [[nodiscard]] bool is_gathering(const std::string& incident) const;
@@ -97,17 +85,13 @@ class Commands {
   void stop();
 
  private:
-  enum class Stage { kWaiting, kRunning, kAskedToEnd, kKilled };
   struct Command;
 
-  [[nodiscard]] std::size_t count_evidence() const;
-  [[nodiscard]] std::size_t count_hooks(bool that_wait) const;
+  [[nodiscard]] std::size_t count(bool is_evidence, bool is_waiting) const;
   [[nodiscard]] const std::string& hook_for(const CommandOccasion& occasion) const {
     return occasion.incident.empty() ? core_.settings.on_warning : core_.settings.on_expiry;
   }
   [[nodiscard]] std::vector<std::string> environment_for(const CommandOccasion& occasion) const;
-  // Ends the evidence commands of the earliest incident if those of kMaxIncidents run.
-  void make_room_for(const std::string& incident, Instant now);
   void start_evidence_command(const CommandOccasion& occasion, std::string_view drop_in,
                               std::vector<std::string> words, std::vector<std::string> environment,
                               Instant now);

@@ -118,30 +118,6 @@ TEST_CASE("an output of any bytes is text in the record") {
   CHECK(shown.out.find('\x1b') == std::string::npos);
 }
 
-TEST_CASE(
-    "the evidence commands of four incidents run at a time, and the next one ends the first") {
-  const TempFolder temp;
-  const std::string command_line = "touch '" + temp.path("") + "'$FILETIMER_PID; sleep 1000";
-  const Server server(
-      temp, with_own_clocks(temp, with_command(command_line, {"--evidence-timeout", "600s"}).args));
-  std::vector<std::unique_ptr<Worker>> workers;
-  filetimer::Instant now = filetimer::Instant::now();
-  for (int i = 0; i < 5; ++i) {
-    CHECK(count_of(server, "evidence_command") == 0);
-    now = now + 10s;
-    set_clocks(temp, now);  // each worker is an incident of its own
-    REQUIRE(run_client(temp, server, {"ping"}).status == exited(0));  // the server notices the time
-    const pid_t pid = workers.emplace_back(std::make_unique<Worker>("block"))->pid();
-    server.send(acquire_past(pid, "load"));
-    REQUIRE(wait_until([&] { return exists(temp.path(std::to_string(pid))); }));
-  }
-  const Record command = wait_for_command(server);
-  CHECK(command.text("result") == "stopped");
-  CHECK(command.text("reason") == "too many evidence commands were running");
-  CHECK(command.integer("pid") == workers[0]->pid());
-  CHECK(workers[0]->status() == killed_by(SIGKILL));
-}
-
 TEST_CASE("a dry run runs the evidence command, too") {
   const TempFolder temp;
   const Server server(temp, with_command("echo here", {"--dry-run"}));
