@@ -30,7 +30,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -53,7 +52,6 @@ constexpr milliseconds kUnwindLimit{300};
 // Limits allocated memory; mapped files do not count. The symbols of the largest libraries take
 // some hundred megabytes.
 [[maybe_unused]] constexpr rlim_t kMaxMemory = rlim_t{1} << 30;
-constexpr std::size_t kMaxFilesNamed = 8;
 
 // Stops the threads so that the worker survives a helper that is killed at any moment. PTRACE_SEIZE
 // and PTRACE_INTERRUPT are used, never PTRACE_ATTACH: that sends SIGSTOP, and a tracer that is
@@ -254,14 +252,6 @@ std::string why_untraceable(const Request& request, const std::string& error) {
                                        : error;
 }
 
-std::string join(const std::vector<std::string>& names) {
-  const std::span shown(names.data(), std::min(names.size(), kMaxFilesNamed));
-  const std::string list = fmt::format("{}", fmt::join(shown, ", "));
-  return names.size() > shown.size()
-             ? fmt::format("{} and {} more", list, names.size() - shown.size())
-             : list;
-}
-
 // Adds a stack, or its thread to an equal stack.
 void fold_into(std::vector<Stack>& folded, Stack stack) {
   const auto equal = std::ranges::find_if(folded, [&](const Stack& each) {
@@ -323,13 +313,11 @@ int run() {
     return 1;
   }
   Tracees tracees(request.pid);
-  if (!is_same_process(request)) {
-    return answer_without_stacks("the process had ended");
-  }
   if (Status seized = tracees.seize(); !seized) {
     return answer_without_stacks(why_untraceable(request, seized.error().message));
   }
-  // A seized thread keeps its pid in use, so this check stays true.
+  // A seized thread keeps its pid in use, so this check stays true. Another process has not been
+  // stopped by now, and runs on untraced when the helper exits.
   if (!is_same_process(request)) {
     return answer_without_stacks("the process had ended");
   }
@@ -345,7 +333,7 @@ int run() {
     std::fflush(stdout);
   }
   if (const auto& files = (*unwinder)->not_found(); !files.empty()) {
-    note("files of code that were not found: " + join(files));
+    note(fmt::format("files of code that were not found: {}", fmt::join(files, ", ")));
   }
   fmt::print("end\n");
   std::fflush(stdout);
