@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "timer_server/kills/judged_scopes.hpp"
+#include "common/scope_page.hpp"
 #include "timer_server/kills/kills.hpp"
 #include "timer_server/system/messages.hpp"
 
@@ -23,6 +23,56 @@ std::string state_text(pid_t pid) {
   const auto wchan = read_small_file(folder + "/wchan");
   return fmt::format("pid {} is in state {}{}", pid, stat ? stat->state : '?',
                      wchan && *wchan != "0" ? " in " + *wchan : std::string{});
+}
+
+// Returns whether a worker whose idle timeout has expired is in a scope, or has left one since.
+bool has_worked_since(Core& core, const Process& process, Instant since) {
+  const Worker* const worker = core.workers.find(process);
+  if (worker == nullptr) {
+    return false;
+  }
+  bool has_worked = worker->left_on_pipe > since;
+  for (const auto& page : worker->pages) {
+    const WorkerPage::Activity activity = page->activity();
+    has_worked = has_worked || activity.is_inside || activity.last_left > since;
+  }
+  return has_worked;
+}
+
+// Returns when the scope was released, or renewed, since its verdict.
+std::optional<Instant> released_at(Core& core, const Process& process, const Expiry& expiry) {
+  if (expiry.scope.terms.is_idle && has_worked_since(core, process, expiry.scope.terms.deadline)) {
+    return Instant::now();
+  }
+  const PageVerdict& place = expiry.place;
+  if (!place.page) {
+    return Instant::now();  // the scope was over when an earlier server's kill was continued
+  }
+  return place.page->released_late_at(place.slot, place.word);
+}
+
+// Ends the worker's other scopes of the pipe before its first signal: until then a release can
+// cancel the kill. Those on a page of its own end with the worker. `is_final`: the signal is
+// SIGKILL, or SIGKILL will follow; otherwise the scopes that are due stay open, and are judged when
+// the kill has ended. Returns the names of the scopes that the kill cancels.
+std::vector<std::string> cancel_scopes(Core& core, const Process& process, bool is_final) {
+  std::vector<std::string> cancelled;
+  Worker* const worker = core.workers.find(process);
+  if (worker == nullptr) {
+    return cancelled;
+  }
+  if (worker->pipe) {
+    cancelled = worker->pipe->cancel_all(is_final ? Instant{} : Instant::now());
+  }
+  for (const auto& page : worker->pages) {
+    for (const SlotReading& reading : page->open_slots()) {
+      if (is_final && slot_word::is_open(reading.word)) {
+        cancelled.push_back(reading.name);
+      }
+    }
+  }
+  worker->kill = is_final ? Worker::Kill::kDying : Worker::Kill::kBegun;
+  return cancelled;
 }
 
 }  // namespace
@@ -86,6 +136,23 @@ bool Kills::begin_first_signal(Kill& kill, Instant now) {
   note_means(kill, *means);
   begin_signal(kill);
   return true;
+}
+
+void Kills::find_releases(Kill& kill) {
+  for (Expiry& expiry : kill.order.expiries) {
+    if (expiry.released_at) {
+      continue;
+    }
+    expiry.released_at = released_at(core_, kill.worker(), expiry);
+    // Of a scope that ended while no server ran it is not known when, or whether it was released.
+    if (!expiry.released_at || !expiry.place.page) {
+      continue;
+    }
+    ++core_.counters.released_late[expiry.scope.name];
+    std::string record = core_.records.released_late(kill.order.worker, expiry);
+    core_.kill_files.note_release(kill.order.id(), expiry, record);
+    kill.order.record_number = core_.log->append(std::move(record));
+  }
 }
 
 // Called before the first signal is sent.

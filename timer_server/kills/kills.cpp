@@ -9,10 +9,11 @@
 #include <string_view>
 #include <utility>
 
+#include "common/due.hpp"
 #include "common/duration_text.hpp"
+#include "common/scope_page.hpp"
 #include "timer_server/evidence/proc_evidence.hpp"
 #include "timer_server/evidence/stacks_helper.hpp"
-#include "timer_server/kills/judged_scopes.hpp"
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {
@@ -31,6 +32,54 @@ CommandOccasion occasion_of(const KillOrder& order, std::string_view verdict) {
           .incident = first.incident,
           .scope = first.scope.name,
           .verdict = verdict};
+}
+
+// Returns the scope on which a scan has given the verdict; nothing if its page was cut short. A
+// judged scope stays in its slot until the kill has ended, so its name and times can be read.
+std::optional<Expiry> expiry_of(Core& core, const DeadlineScan::DueScope& due) {
+  const PageVerdict& place = due.place;
+  auto reading = place.page->read(place.slot, slot_word::expired(place.word));
+  if (!reading) {
+    reading = place.page->read(place.slot, slot_word::kReleasedLate);
+  }
+  if (!reading) {
+    return std::nullopt;
+  }
+  Expiry expiry;
+  expiry.scope = core.policy.view_of(*reading);
+  ScopeTerms& terms = expiry.scope.terms;
+  terms.deadline = due.deadline;
+  if (grace_before_due(terms.signal_first, terms.signal, terms.grace.value_or(Grace{})) >
+      Duration::zero()) {
+    terms.signal = SIGKILL;  // the first signal was sent when the timeout had passed
+  }
+  expiry.place = place;
+  return expiry;
+}
+
+// Ends the verdicts of a kill of the worker that has ended. Returns whether the worker has scopes
+// to be judged.
+bool finish_scopes(Core& core, Worker& worker, std::span<const Expiry> expiries) {
+  // A worker that is alive after its kill is watched again. The scopes of one that has exited have
+  // ended with the kill: they are not recorded as left open.
+  if (!worker.is_dying() || worker.process->is_alive()) {
+    worker.kill = Worker::Kill::kNone;
+  }
+  for (const Expiry& expiry : expiries) {
+    const PageVerdict& place = expiry.place;
+    if (!place.page) {
+      continue;
+    }
+    place.page->finish(place.slot, place.word);
+    if (place.page == worker.pipe) {
+      worker.left_on_pipe = Instant::now();
+    }
+  }
+  if (worker.pipe) {
+    worker.pipe->end_cancelled();
+  }
+  core.workers.note_unsaved(worker);
+  return !worker.pages.empty();
 }
 
 }  // namespace
@@ -326,23 +375,6 @@ bool Kills::is_ready_for_signal(Kill& kill, Instant now) {
   const bool all_is_gathered = now >= kill.gathering_until || !is_gathering;
   kill.next_step_at = all_is_gathered ? Instant::never() : kill.gathering_until;
   return !kill.evidence && all_is_gathered;
-}
-
-void Kills::find_releases(Kill& kill) {
-  for (Expiry& expiry : kill.order.expiries) {
-    if (expiry.released_at) {
-      continue;
-    }
-    expiry.released_at = released_at(core_, kill.worker(), expiry);
-    // Of a scope that ended while no server ran it is not known when, or whether it was released.
-    if (!expiry.released_at || !expiry.place.page) {
-      continue;
-    }
-    ++core_.counters.released_late[expiry.scope.name];
-    std::string record = core_.records.released_late(kill.order.worker, expiry);
-    core_.kill_files.note_release(kill.order.id(), expiry, record);
-    kill.order.record_number = core_.log->append(std::move(record));
-  }
 }
 
 void Kills::extend_grace(Duration missed) {
