@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from . import admin as admin
     from ._server import Server as Server
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Client", "Heartbeat", "Scope", "ScopeExpired", "Server", "ServerUnavailable",
            "TimerError", "close", "configure", "each", "expires", "heartbeat", "paused"]
 
