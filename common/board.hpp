@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "common/boot.hpp"
+#include "common/clock.hpp"
 
 namespace filetimer {
 

@@ -2,9 +2,15 @@
 #include "common/clock.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include <cmath>
+#include <string_view>
+
+#include "common/proc_files.hpp"
+#include "common/text.hpp"
 
 namespace filetimer {
 namespace {
@@ -16,6 +22,20 @@ std::int64_t read_clock(clockid_t id) {
   ::clock_gettime(id, &ts);
   return ts.tv_sec * kNanosPerSecond + ts.tv_nsec;
 }
+
+BootId read_boot() {
+  BootId boot{};
+  std::string digits = read_small_file(kBootIdPath).value_or("");
+  std::erase(digits, '-');
+  for (std::size_t i = 0; i < boot.size() && 2 * i < digits.size(); ++i) {
+    boot[i] = number_from<std::uint8_t>(std::string_view(digits).substr(2 * i, 2), 16).value_or(0);
+  }
+  return boot;
+}
+
+// Read when the library is loaded: a child that is forked while another thread makes the static
+// object would wait for that thread for ever.
+[[maybe_unused]] const BootId boot_at_load = this_boot();
 
 }  // namespace
 
@@ -57,6 +77,27 @@ std::string rfc3339(std::int64_t wall_ns) {
   return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z", parts.tm_year + 1900,
                      parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec,
                      nanos / 1000);
+}
+
+BootId this_boot() {
+  static const BootId boot = read_boot();
+  return boot;
+}
+
+std::string boot_id_text(const BootId& boot) {
+  if (boot == BootId{}) {
+    return "unknown";
+  }
+  std::string text = fmt::format("{:02x}", fmt::join(boot, ""));
+  for (const std::size_t at : {8U, 13U, 18U, 23U}) {
+    text.insert(at, 1, '-');
+  }
+  return text;
+}
+
+std::uint64_t this_pid_namespace() {
+  struct stat st {};
+  return ::stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
 }
 
 }  // namespace filetimer

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <limits>
@@ -62,5 +63,21 @@ Instant monotonic_from_unix(double unix_seconds, const ClockReading& now);
 
 // Returns a text such as "2026-11-21T03:15:53.123456Z" (RFC 3339, UTC, microseconds).
 std::string rfc3339(std::int64_t wall_ns);
+
+// --- the boot and the pid namespace of this process. Times on CLOCK_MONOTONIC can be compared
+// within one boot only ---
+
+// The kernel's random number of a boot; all zeroes: not known.
+using BootId = std::array<std::uint8_t, 16>;
+
+inline constexpr const char* kBootIdPath = "/proc/sys/kernel/random/boot_id";
+
+// Returns the id of this boot, which does not change while a process runs.
+BootId this_boot();
+// Returns the id as kBootIdPath has it; "unknown" for all zeroes.
+std::string boot_id_text(const BootId& boot);
+
+// Returns the inode of this process's pid namespace, or 0 if /proc cannot be read.
+std::uint64_t this_pid_namespace();
 
 }  // namespace filetimer

@@ -9,7 +9,6 @@
 #include <tuple>
 
 #include "common/limits.hpp"
-#include "common/numbers.hpp"
 #include "common/text.hpp"
 
 namespace filetimer {

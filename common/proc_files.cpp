@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "common/directory.hpp"
-#include "common/numbers.hpp"
 #include "common/posix.hpp"
+#include "common/text.hpp"
 
 namespace filetimer {
 namespace {

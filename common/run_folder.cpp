@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "common/boot.hpp"
+#include "common/clock.hpp"
 
 namespace filetimer {
 namespace {

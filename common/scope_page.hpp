@@ -26,7 +26,7 @@
 #include <limits>
 #include <string_view>
 
-#include "common/boot.hpp"
+#include "common/clock.hpp"
 #include "common/limits.hpp"
 
 namespace filetimer {

@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <charconv>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,5 +39,30 @@ std::string_view prefix_of_width(std::string_view text, std::size_t columns);
 // parts if they are more; empty: there are no parts.
 std::string listed(const std::vector<std::string>& parts, std::size_t most,
                    std::string_view separator = ", ", std::size_t count = 0);
+
+// --- numbers, as std::from_chars() reads them: without a space or plus sign before a number, and
+// with a minus sign for signed types only ---
+
+// Returns the number at the beginning of `text`, and removes it from `text`. `format` is passed to
+// std::from_chars(): the base of an integer, or a std::chars_format. Without a number in the type's
+// range, returns nothing and leaves `text` unchanged.
+template <class Number, class... Format>
+std::optional<Number> take_number(std::string_view& text, Format... format) {
+  Number number{};
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number, format...);
+  if (error != std::errc{}) {
+    return std::nullopt;
+  }
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return number;
+}
+
+// Returns the number, if the whole text is one.
+template <class Number, class... Format>
+std::optional<Number> number_from(std::string_view text, Format... format) {
+  const auto number = take_number<Number>(text, format...);
+  return text.empty() ? number : std::nullopt;
+}
 
 }  // namespace filetimer

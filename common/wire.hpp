@@ -8,11 +8,14 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "common/clock.hpp"
+#include "common/result.hpp"
 
 namespace filetimer::wire {
 
@@ -95,5 +98,31 @@ std::string format_question(const Question& question);
 // Returns the line of a request, with its newline. With names that bounded_scope_name() has cut it
 // is always short enough for one atomic write, escapes included.
 std::string format(const Request& request);
+
+// --- for the server, in wire_parser.cpp: clients only write, and link no JSON parser ---
+
+// Reads lines strictly. Unknown keys are ignored if they are JSON, and of repeated keys the last
+// one counts (as in Python). Any other fault is an error that says what was expected. Only the line
+// is checked here; the server decides whether the pid may be watched.
+class Parser {
+ public:
+  Parser();
+  ~Parser();
+  Parser(const Parser&) = delete;
+  Parser& operator=(const Parser&) = delete;
+
+  // Returns how many bytes after a line must be readable. Their values do not matter.
+  static std::size_t padding();
+
+  // Returns the request of a line without its newline. padding() bytes after it must be readable.
+  Result<Request> parse(std::string_view line);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Reads a control request as strictly. Without a time, it waits for as long as the server grants.
+Result<Question> parse_question(std::string_view packet);
 
 }  // namespace filetimer::wire

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-#include "common/wire_parser.hpp"
-
 #include <fmt/format.h>
+
+#include "common/wire.hpp"
 #define SIMDJSON_EXCEPTIONS 0
 #include <simdjson.h>
 

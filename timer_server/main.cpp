@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <optional>
 
-#include "common/boot.hpp"
+#include "common/clock.hpp"
 #include "common/posix.hpp"
 #include "timer_server/runtime_directory.hpp"
 #include "timer_server/server.hpp"

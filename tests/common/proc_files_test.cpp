@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "common/boot.hpp"
+#include "common/clock.hpp"
 #include "tests/support/children.hpp"
 #include "tests/support/files.hpp"
 

@@ -1,6 +1,8 @@
 // The version-1 line format (docs/protocol.md): which lines are accepted, which are refused and
 // why, and that requests of our clients are read back as they were written.
 // SPDX-License-Identifier: MIT
+#include "common/wire.hpp"
+
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <simdjson.h>
@@ -12,7 +14,6 @@
 
 #include "common/limits.hpp"
 #include "common/text.hpp"
-#include "common/wire_parser.hpp"
 #include "tests/support/files.hpp"
 
 namespace wire = filetimer::wire;

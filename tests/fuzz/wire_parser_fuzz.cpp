@@ -10,7 +10,7 @@
 
 #include "common/limits.hpp"
 #include "common/text.hpp"
-#include "common/wire_parser.hpp"
+#include "common/wire.hpp"
 #include "fuzz_check.hpp"
 
 namespace {

@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include <unistd.h>
 
-#include "common/wire_parser.hpp"
+#include "common/wire.hpp"
 #include "tests/slots/machine.hpp"
 #include "tests/timer_client/client_fixture.hpp"
 #include "timer_client/client/pipe/pipe_line.hpp"

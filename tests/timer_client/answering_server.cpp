@@ -9,7 +9,7 @@
 
 #include "common/limits.hpp"
 #include "common/run_folder.hpp"
-#include "common/wire_parser.hpp"
+#include "common/wire.hpp"
 
 namespace filetimer::testing {
 namespace {

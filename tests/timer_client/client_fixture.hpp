@@ -10,7 +10,7 @@
 #include <string>
 
 #include "common/posix.hpp"
-#include "common/wire_parser.hpp"
+#include "common/wire.hpp"
 #include "tests/support/bound.hpp"
 #include "tests/support/files.hpp"
 

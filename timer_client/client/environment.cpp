@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "common/duration_text.hpp"
-#include "common/job_variables.hpp"
+#include "common/run_folder.hpp"
 #include "timer_client/client/messages.hpp"
 
 namespace filetimer {

@@ -11,7 +11,7 @@
 #include "common/limits.hpp"
 #include "common/scope_page.hpp"
 #include "common/text.hpp"
-#include "common/wire_parser.hpp"
+#include "common/wire.hpp"
 #include "timer_server/system/hardening.hpp"
 #include "timer_server/system/messages.hpp"
 

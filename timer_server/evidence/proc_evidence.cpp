@@ -14,8 +14,8 @@
 #include "common/clock.hpp"
 #include "common/directory.hpp"
 #include "common/limits.hpp"
-#include "common/numbers.hpp"
 #include "common/proc_files.hpp"
+#include "common/text.hpp"
 
 namespace filetimer {
 namespace {

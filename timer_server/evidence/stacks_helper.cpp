@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "common/limits.hpp"
-#include "common/numbers.hpp"
+#include "common/text.hpp"
 #include "timer_server/system/process.hpp"
 
 namespace filetimer {
@@ -150,9 +150,8 @@ void StacksHelper::collect(Evidence& evidence) {
     (void)child_.has_ended_within(until_ - Instant::now());
   }
   const std::string how = end();
-  evidence.add_missing(is_in_time
-                           ? fmt::format("native stacks are incomplete: the helper {}", how)
-                           : "native stacks are incomplete: time was up");
+  evidence.add_missing(is_in_time ? fmt::format("native stacks are incomplete: the helper {}", how)
+                                  : "native stacks are incomplete: time was up");
 }
 
 bool parse_stacks(std::string_view answer, Evidence& evidence) {

@@ -13,7 +13,6 @@
 #include <string_view>
 #include <vector>
 
-#include "common/boot.hpp"
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
 #include "common/limits.hpp"

@@ -11,8 +11,8 @@
 
 #include "common/directory.hpp"
 #include "common/kept_fd.hpp"
-#include "common/numbers.hpp"
 #include "common/run_folder.hpp"
+#include "common/text.hpp"
 
 namespace filetimer {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "common/limits.hpp"
 #include "common/result.hpp"
-#include "common/wire_parser.hpp"
+#include "common/wire.hpp"
 
 namespace filetimer {
 

@@ -9,8 +9,8 @@
 #include <system_error>
 
 #include "common/directory.hpp"
-#include "common/numbers.hpp"
 #include "common/run_folder.hpp"
+#include "common/text.hpp"
 
 namespace filetimer {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "common/directory.hpp"
 #include "common/limits.hpp"
-#include "common/numbers.hpp"
 #include "common/proc_files.hpp"
+#include "common/text.hpp"
 #include "timer_server/system/messages.hpp"
 #include "timer_server/system/own_children.hpp"
 

@@ -19,7 +19,7 @@
 #include <utility>
 
 #include "common/directory.hpp"
-#include "common/numbers.hpp"
+#include "common/text.hpp"
 
 namespace filetimer {
 namespace {

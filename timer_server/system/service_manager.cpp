@@ -10,7 +10,6 @@
 #include <optional>
 #include <string_view>
 
-#include "common/numbers.hpp"
 #include "common/text.hpp"
 #include "timer_server/system/messages.hpp"
 

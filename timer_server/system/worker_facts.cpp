@@ -6,10 +6,9 @@
 #include <algorithm>
 #include <thread>
 
-#include "common/job_variables.hpp"
 #include "common/limits.hpp"
-#include "common/numbers.hpp"
 #include "common/proc_files.hpp"
+#include "common/run_folder.hpp"
 #include "common/text.hpp"
 
 namespace filetimer {

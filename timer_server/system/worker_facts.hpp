@@ -41,7 +41,7 @@ inline bool has_job(const WorkerFacts& facts) {
 WorkerFacts read_worker_facts(pid_t pid, std::span<const std::string> wanted = {});
 
 // Returns the facts in the bytes of /proc/PID/cmdline and /proc/PID/environ. The first variable of
-// common/job_variables.hpp with a value counts.
+// common/run_folder.hpp with a value counts.
 WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ_block,
                               std::span<const std::string> wanted = {});
 

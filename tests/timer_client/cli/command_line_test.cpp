@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "common/board.hpp"
-#include "common/boot.hpp"
 #include "common/clock.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/timer_client/client_fixture.hpp"

@@ -14,8 +14,8 @@
 
 #include "common/clock.hpp"
 #include "common/duration_text.hpp"
-#include "common/numbers.hpp"
 #include "common/result.hpp"
+#include "common/text.hpp"
 
 namespace filetimer::cli {
 

@@ -16,7 +16,7 @@
 #include <string>
 #include <thread>
 
-#include "common/boot.hpp"
+#include "common/clock.hpp"
 #include "common/posix.hpp"
 #include "common/text.hpp"
 #include "timer_client/cli/commands/commands.hpp"

@@ -12,7 +12,6 @@
 
 #include "common/directory.hpp"
 #include "common/mapped_file.hpp"
-#include "common/numbers.hpp"
 #include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"

@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "common/json_writer.hpp"
-#include "common/numbers.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
 #include "timer_client/cli/commands/commands.hpp"

@@ -10,7 +10,6 @@
 #include "common/duration_text.hpp"
 #include "common/json_fields.hpp"
 #include "common/json_writer.hpp"
-#include "common/numbers.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
 #include "timer_client/cli/log/evidence_page.hpp"

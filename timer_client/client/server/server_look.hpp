@@ -11,7 +11,6 @@
 #include <string_view>
 
 #include "common/board.hpp"
-#include "common/boot.hpp"
 #include "common/clock.hpp"
 
 namespace filetimer {
