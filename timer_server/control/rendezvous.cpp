@@ -125,38 +125,44 @@ void Rendezvous::advance(Instant now) {
 
 void Rendezvous::end(const std::string& name, Round& round, std::string_view why, Instant now) {
   if (counts_.size() >= kMaxNames && !counts_.contains(name)) {
-    counts_.erase(
-        std::ranges::min_element(counts_, {}, [](const auto& entry) { return entry.second.used; }));
+    counts_.clear();
   }
-  Count& count = counts_[name];
-  count.used = round.begun;
-  RendezvousRound ended{name, ++count.rounds, round.world, round.begun, {}, {}, {}};
-  ended.left.assign(round.left.begin(), round.left.end());
+  const std::uint64_t number = ++counts_[name];
+  const bool is_full = why.empty();
+  std::vector<std::int64_t> missing;
   for (int rank = 0; rank < round.world; ++rank) {
-    if (const auto member = round.members.find(rank); member != round.members.end()) {
-      ended.joined.push_back({rank, member->second.pid});
-    } else {
-      ended.missing.push_back(rank);
+    if (!round.members.contains(rank)) {
+      missing.push_back(rank);
     }
   }
-  JsonWriter json = begin_answer(why.empty() ? "done" : "timed_out");
-  json.given("reason", why);
-  json.field("name", name).field("round", ended.number).field("world", round.world);
-  write_joined(json, ended);
-  std::string reason;
-  if (why.empty()) {
-    messages::debug("rendezvous '{}': round {} is full after {}", name, ended.number,
+  const std::vector<std::int64_t> left(round.left.begin(), round.left.end());
+  JsonWriter answer_json = begin_answer(is_full ? "done" : "timed_out");
+  answer_json.given("reason", why);
+  JsonWriter record = core_.records.begin(is_full ? "rendezvous" : "rendezvous_timeout");
+  for (JsonWriter* const json : {&answer_json, &record}) {
+    json->field("name", name).field("round", number).field("world", round.world);
+    json->begin_array("joined");
+    for (const auto& [rank, member] : round.members) {
+      json->begin_object().field("rank", rank).field("pid", member.pid).end_object();
+    }
+    json->end_array().array("missing", missing);
+    if (!is_full) {
+      json->array("left", left);
+    }
+  }
+  record.fixed("waited_s", in_seconds(now - round.begun), 6);
+  if (is_full) {
+    messages::debug("rendezvous '{}': round {} is full after {}", name, number,
                     duration_for_reading(now - round.begun));
   } else {
-    json.array("missing", ended.missing).array("left", ended.left);
-    reason = fmt::format("{}; missing: {}{}", why, first_of(ended.missing, kMostNamed),
-                         ended.left.empty()
-                             ? ""
-                             : "; of these, joined and left: " + first_of(ended.left, kMostNamed));
+    const std::string reason = fmt::format(
+        "{}; missing: {}{}", why, first_of(missing, kMostNamed),
+        left.empty() ? "" : "; of these, joined and left: " + first_of(left, kMostNamed));
     messages::warning("rendezvous '{}' failed: {}", name, reason);
+    record.field("reason", reason);
   }
-  answer(round, std::move(json).finish());
-  core_.log->append(core_.records.rendezvous(ended, now, reason));
+  answer(round, std::move(answer_json).finish());
+  core_.log->append(std::move(record).finish());
 }
 
 void Rendezvous::refuse_all(std::string_view reason) {

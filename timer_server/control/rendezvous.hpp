@@ -21,8 +21,7 @@ namespace filetimer {
 // the name may begin at once. Answers the ranks and records the rounds.
 class Rendezvous {
  public:
-  // The most names whose rounds are counted. The name that was used longest ago gives way to a new
-  // one, and its rounds are counted from 1 again.
+  // The most names whose rounds are counted. With one more all rounds are counted from 1 again.
   static constexpr std::size_t kMaxNames = 1024;
 
   // A round has at most `most_ranks` ranks.
@@ -51,10 +50,6 @@ class Rendezvous {
     [[nodiscard]] Instant until() const;
     [[nodiscard]] bool is_full() const { return members.size() == static_cast<std::size_t>(world); }
   };
-  struct Count {
-    std::uint64_t rounds = 0;
-    Instant used;
-  };
   [[nodiscard]] Status check(const wire::Question& question) const;
   // Answers the members of a round that is over, and records it. `why`: it failed.
   void end(const std::string& name, Round& round, std::string_view why, Instant now);
@@ -64,7 +59,7 @@ class Rendezvous {
   ControlClients& clients_;
   Core& core_;
   std::map<std::string, Round> rounds_;
-  std::map<std::string, Count> counts_;
+  std::map<std::string, std::uint64_t> counts_;  // rounds that have ended, by name
 };
 
 }  // namespace filetimer

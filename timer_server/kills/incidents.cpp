@@ -43,7 +43,7 @@ const std::string& Incidents::add(const std::string& expiry, const ClockReading&
   if (!last_ || now.mono - last_->when.mono > kWindow) {
     finish();
     last_.emplace();
-    last_->id = core_.records.next_incident_id();
+    last_->id = core_.records.next_id(Records::Named::kIncident);
     last_->when = now;
     stage_ = Stage::kJudged;
     has_verdicts_ = false;

@@ -205,7 +205,7 @@ void Kills::start_kill(const DeadlineScan::DueWorker& due, const ClockReading& n
     if (!expiry) {
       continue;
     }
-    expiry->id = core_.records.next_expiry_id();
+    expiry->id = core_.records.next_id(Records::Named::kExpiry);
     expiry->incident = incidents_.add(expiry->id, now);
     expiry->judged = now.mono;
     ++core_.counters.expired[expiry->scope.name];

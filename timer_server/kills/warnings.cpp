@@ -121,7 +121,7 @@ void Warnings::flush(const Process* worker, std::string_view why) {
 void Warnings::record(Batch& batch, std::string_view why_no_evidence) {
   bool has_recorded_evidence = false;
   for (Scope& scope : batch.scopes) {
-    scope.passed.id = core_.records.next_warning_id();
+    scope.passed.id = core_.records.next_id(Records::Named::kWarning);
     const bool is_signalled = scope.passed.signal != 0 && scope.is_open();
     scope.passed.signal = is_signalled ? scope.passed.signal : 0;
     Evidence none;

@@ -162,14 +162,6 @@ void write_scope(JsonWriter& json, const ScopeView& scope, Instant now) {
   json.fixed("remaining_s", remaining, 6).given("paused", terms.is_paused).given("tid", terms.tid);
 }
 
-void write_joined(JsonWriter& json, const RendezvousRound& round) {
-  json.begin_array("joined");
-  for (const RendezvousRound::Member& member : round.joined) {
-    json.begin_object().field("rank", member.rank).field("pid", member.pid).end_object();
-  }
-  json.end_array();
-}
-
 std::string_view verdict_name(KillVerdict verdict) {
   return std::array<std::string_view, 4>{"dead", "already_gone", "unkillable", "spared"}.at(
       static_cast<std::size_t>(verdict));
@@ -191,14 +183,10 @@ Records::Records(std::string dir) : dir_(std::move(dir)) {
   }
 }
 
-std::string Records::next_expiry_id() {
-  return fmt::format("{}-{}", run_, ++expiries_);
-}
-std::string Records::next_incident_id() {
-  return fmt::format("{}-i{}", run_, ++incidents_);
-}
-std::string Records::next_warning_id() {
-  return fmt::format("{}-w{}", run_, ++warnings_);
+std::string Records::next_id(Named what) {
+  const auto kind = static_cast<std::size_t>(what);
+  constexpr std::array kLetters{"", "i", "w"};
+  return fmt::format("{}-{}{}", run_, kLetters.at(kind), ++named_.at(kind));
 }
 
 JsonWriter Records::begin(std::string_view event, const ClockReading& now) const {
@@ -447,21 +435,6 @@ std::string Records::evidence_command(const WorkerIdentity& worker, const HookOu
       .given("drop_in", outcome.drop_in);
   write_outcome(json, outcome, "command_pid");
   json.field("output", output).field("output_bytes", output_bytes);
-  return std::move(json).finish();
-}
-
-std::string Records::rendezvous(const RendezvousRound& round, Instant now,
-                                std::string_view why) const {
-  JsonWriter json = begin(why.empty() ? "rendezvous" : "rendezvous_timeout");
-  json.field("name", round.name)
-      .field("round", round.number)
-      .field("world", round.world)
-      .fixed("waited_s", in_seconds(now - round.begun), 6);
-  write_joined(json, round);
-  json.array("missing", round.missing);
-  if (!why.empty()) {
-    json.array("left", round.left).field("reason", why);
-  }
   return std::move(json).finish();
 }
 

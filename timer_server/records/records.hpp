@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -34,27 +35,11 @@ struct WorkerIdentity {
 // Returns "pid 4711 (python3, rank 2)", for a message.
 std::string description_of(const WorkerIdentity& worker);
 
-// A round of a rendezvous that is over.
-struct RendezvousRound {
-  struct Member {
-    int rank = 0;
-    pid_t pid = 0;
-  };
-  std::string name;
-  std::uint64_t number = 0;  // counts the rounds of the name, from 1
-  int world = 0;
-  Instant begun;
-  std::vector<Member> joined;  // by rank
-  std::vector<std::int64_t> missing;
-  std::vector<std::int64_t> left;  // missing ranks that had joined and left
-};
-
-// Write the keys that identify a worker on its host (with its job, too), an open scope as it is at
-// `now`, and the ranks that have joined a round.
+// Write the keys that identify a worker on its host (with its job, too), and an open scope as it is
+// at `now`.
 void write_whose(JsonWriter& json, const WorkerIdentity& worker);
 void write_whose_and_job(JsonWriter& json, const WorkerIdentity& worker);
 void write_scope(JsonWriter& json, const ScopeView& scope, Instant now);
-void write_joined(JsonWriter& json, const RendezvousRound& round);
 
 struct WorkerScopes {
   WorkerIdentity worker;
@@ -144,10 +129,10 @@ class Records {
 
   [[nodiscard]] const std::string& boot_id() const { return boot_id_; }
   [[nodiscard]] const std::string& host() const { return host_; }
-  // Returns an id for the next expiry, incident or warning, unique among all servers: "k3f9a2-1".
-  std::string next_expiry_id();
-  std::string next_incident_id();
-  std::string next_warning_id();
+  // Returns an id for the next expiry, incident or warning, unique among all servers: "k3f9a2-1",
+  // "k3f9a2-i1" or "k3f9a2-w1".
+  enum class Named { kExpiry, kIncident, kWarning };
+  std::string next_id(Named what);
 
   std::string incident(const Incident& incident) const;
   // `list_bytes`: how long the list of open scopes may be; the scopes that do not fit are counted.
@@ -188,8 +173,6 @@ class Records {
   // `output`: the beginning of an output of `output_bytes` bytes.
   std::string evidence_command(const WorkerIdentity& worker, const HookOutcome& outcome,
                                std::string_view output, std::uint64_t output_bytes) const;
-  // `why`: why the round failed; empty: the round is full.
-  std::string rendezvous(const RendezvousRound& round, Instant now, std::string_view why) const;
   std::string rejected(std::uint64_t count, std::string_view reason, std::string_view line,
                        pid_t pid) const;
 
@@ -204,9 +187,7 @@ class Records {
   const std::string boot_id_ = boot_id_text(this_boot());
   const pid_t server_pid_ = ::getpid();
   std::string run_;  // the beginning of this server's ids
-  std::uint64_t expiries_ = 0;
-  std::uint64_t incidents_ = 0;
-  std::uint64_t warnings_ = 0;
+  std::array<std::uint64_t, 3> named_{};
 };
 
 // Returns "SIGTERM", or "signal 35" for a signal without a name.

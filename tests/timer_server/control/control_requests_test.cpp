@@ -123,6 +123,7 @@ struct QuestionStage {
 //   leaves X          likewise, and the server does not notice yet
 //   forget X          the next X is another client
 //   stopped           the server has stopped
+//   log               follows: the log
 //   X [REQUEST...]    the client X asks; follows: its answers since its last step, "-" for none
 class Script {
  public:
@@ -181,6 +182,9 @@ class Script {
       stage_.run();
     } else if (first == "stopped") {
       control.answer_stopped();
+    } else if (first == "log") {
+      CHECK(stage_.core.log->drain(10s));
+      return testing::read_file(stage_.core.log->path());
     } else {
       auto& client = clients_[first];
       if (!client) {
@@ -390,14 +394,18 @@ TEST_CASE("A full round lists its ranks in order") {
   play(
       "a rendezvous rank=2 of=3; b rendezvous rank=0 of=3; look 3000 > nothing; a; "
       "c rendezvous rank=1 of=3; look > nothing; a > joined:[" +
-      member(0) + "," + member(1) + "," + member(2) + "]; next > never");
+      member(0) + "," + member(1) + "," + member(2) +
+      "]; next > never; log > event:rendezvous,; log > name:start,round:1,world:3,joined:[" +
+      member(0) + "," + member(1) + "," + member(2) + "],missing:[],waited_s:3.000000}");
 }
 
 TEST_CASE("A round fails for all ranks when the first of them has waited long enough") {
   play(
       "a rendezvous rank=0 of=4 wait=10; b rendezvous rank=3 of=4 wait=2; next > 2000; "
       "look 1999 > nothing; a; b; a > -; look 1 > nothing; "
-      "a > reason:after 2 s 2 of 4 ranks had joined,name:start; b > missing:[1,2],left:[]");
+      "a > reason:after 2 s 2 of 4 ranks had joined,name:start; b > missing:[1,2],left:[]; "
+      "log > event:rendezvous_timeout; log > missing:[1,2],left:[],waited_s:2.000000,"
+      "reason:after 2 s 2 of 4 ranks had joined");
 }
 
 TEST_CASE("A rank that has left is missing and named, and may join again") {
@@ -439,7 +447,8 @@ TEST_CASE("An unlimited number of names takes a limited amount of memory") {
   for (std::size_t i = 0; i <= Rendezvous::kMaxNames; ++i) {
     steps += join(i, "1");
   }
-  play(steps + join(1, "2") + join(0, "1"));  // of these the first is the oldest that is known
+  const std::size_t last = Rendezvous::kMaxNames;
+  play(steps + join(last, "2") + join(0, "1"));
 }
 
 TEST_CASE("A wrong join is refused with the reason and changes no round") {

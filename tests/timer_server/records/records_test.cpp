@@ -54,8 +54,8 @@ ScopeView full_scope() {
 
 Expiry full_expiry(filetimer::Records& records) {
   Expiry expiry;
-  expiry.id = records.next_expiry_id();
-  expiry.incident = records.next_incident_id();
+  expiry.id = records.next_id(filetimer::Records::Named::kExpiry);
+  expiry.incident = records.next_id(filetimer::Records::Named::kIncident);
   expiry.scope = full_scope();
   expiry.judged = kNow;
   expiry.released_at = kNow + 1ms;
@@ -206,17 +206,6 @@ TEST_CASE("docs/records.md gives the fields of the other records about workers")
   check_fields("deferred", {records.deferred(worker, full_scope(), kNow, "why"),
                             records.deferred_all(2s, 3, "why")});
   check_fields("rejected", {records.rejected(3, "why", "{", 4711)});
-}
-
-TEST_CASE("docs/records.md gives the fields of a rendezvous") {
-  const filetimer::Records records = make_records();
-  RendezvousRound round;
-  round.name = "start";
-  round.joined = {{0, 4711}};
-  round.missing = {1};
-  round.left = {1};
-  check_fields("rendezvous", {records.rendezvous(round, kNow, "")});
-  check_fields("rendezvous_timeout", {records.rendezvous(round, kNow, "why")});
 }
 
 TEST_CASE("the examples of docs/records.md have the fields that it names, and no event lacks one") {
