@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/command_supervisor.hpp"
 
-#include <fmt/format.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -28,14 +27,9 @@ Status CommandSupervisor::start(const std::vector<std::string>& words, const std
   ChildStart start;
   start.words = words;
   start.environment = environment_for_children(dir, pipe);
-  UniqueFd failure;
-  auto child = start_child(start, &failure);
+  start.waits = true;
+  auto child = start_child(start);
   FILETIMER_TRY(child);
-  int error = 0;
-  if (retry_eintr([&] { return ::read(failure.get(), &error, sizeof error); }) > 0) {
-    child->wait();
-    return system_error(fmt::format("cannot run '{}'", words[0]), error);
-  }
   child_ = std::move(*child);
   // The child was not reaped yet, so its pid is not reused even if it has ended.
   if (auto process = open_process(child_.pid())) {

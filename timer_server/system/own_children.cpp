@@ -80,7 +80,7 @@ void duplicate_to(std::initializer_list<int> standard, int fd) {
 }
 
 [[noreturn]] void run_as_child(const ChildStart& start, const Inheritance& settings,
-                               char* const* words, char* const* environment, int report) {
+                               char* const* words, char* const* environment, int& error) {
   if (!settings.oom_score_adj.empty()) {
     const int file = ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
     (void)!::write(file, settings.oom_score_adj.data(), settings.oom_score_adj.size());
@@ -100,8 +100,7 @@ void duplicate_to(std::initializer_list<int> standard, int fd) {
   }
   ::sigprocmask(SIG_SETMASK, &settings.mask, nullptr);
   ::execvpe(words[0], words, environment);
-  const int error = errno;
-  (void)!::write(report, &error, sizeof error);
+  error = errno;  // in the caller, too, after a vfork()
   ::_exit(kNotExecuted);
 }
 
@@ -241,37 +240,29 @@ Inheritance& inheritance() {
 }
 
 // Uses fork() and not posix_spawn(): posix_spawn() can set neither a limit nor oom_score_adj, and
-// it returns after the execve() only. A helper is started by vfork(), which does as well: a fork()
-// copies the page tables of the server for each of many helpers. enter_realtime() makes sure that
-// the child has ordinary scheduling.
-Result<OwnChild> start_child(const ChildStart& start, UniqueFd* failure) {
+// it returns after the execve() only. So does vfork(), which copies no page tables: a helper is one
+// of many. enter_realtime() makes sure that the child has ordinary scheduling.
+Result<OwnChild> start_child(const ChildStart& start) {
   std::vector<std::string> words = start.words;
   std::vector<std::string> environment = start.environment;
   const std::vector<char*> word_pointers = pointers_to(words);
   const std::vector<char*> environment_pointers = pointers_to(environment);
-  std::array<int, 2> ends{-1, -1};
-  if (failure != nullptr && ::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    return system_error(fmt::format("cannot run '{}'", start.words[0]));
-  }
-  UniqueFd reading(ends[0]);
-  const UniqueFd report(ends[1]);
   const Inheritance& settings = inheritance();
   int error = 0;
   const auto fork = [&] {
-    const pid_t pid = start.is_helper ? ::vfork() : ::fork();
+    const pid_t pid = start.is_helper || start.waits ? ::vfork() : ::fork();
     if (pid == 0) {
-      run_as_child(start, settings, word_pointers.data(), environment_pointers.data(),
-                   report.get());
+      run_as_child(start, settings, word_pointers.data(), environment_pointers.data(), error);
     }
-    error = errno;
+    error = pid < 0 ? errno : error;
     return pid;
   };
   OwnChild child = OwnChild::start(fork, start.is_helper);
-  if (!child) {
+  if (error != 0) {
+    if (child) {
+      child.wait();
+    }
     return system_error(fmt::format("cannot run '{}'", start.words[0]), error);
-  }
-  if (failure != nullptr) {
-    *failure = std::move(reading);
   }
   return child;
 }

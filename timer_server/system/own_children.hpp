@@ -103,16 +103,15 @@ struct ChildStart {
   // Both standard outputs of a child that has a process group of its own. -1: the child shares all
   // standard descriptors with the server.
   int output = -1;
-  int input = -1;  // the standard input of such a child; -1: it is empty
-  // See is_own_helper(). A helper has no other descriptors, and the call returns after its
-  // execve(), which may wait for a hung file system: it is made on a side thread.
-  bool is_helper = false;
+  int input = -1;          // the standard input of such a child; -1: it is empty
+  bool is_helper = false;  // see is_own_helper(); a helper has no other descriptors
+  bool waits = false;      // for the execve(); so does a helper
 };
 
-// Starts a child and, unless it is a helper, does not wait for its execve(). A child whose execve()
-// fails exits with 127. With `failure` the errno of a failed execve() can be read from there as an
-// int; after a successful one the descriptor is at its end.
-Result<OwnChild> start_child(const ChildStart& start, UniqueFd* failure = nullptr);
+// Starts a child. A call that waits for its execve(), which a file system may hang, fails with the
+// errno of it: it is made on a side thread, or before anything is served. Otherwise a child whose
+// execve() fails exits with 127.
+Result<OwnChild> start_child(const ChildStart& start);
 
 // Returns whether `tracer`, the TracerPid of /proc/PID/status, is a stacks helper of this server
 // that was not reaped yet. A process with such a tracer is not under a debugger and resumes within

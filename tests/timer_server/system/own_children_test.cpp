@@ -136,16 +136,17 @@ TEST_CASE("A child keeps an oom score that the parent did not change") {
         "same\n");
 }
 
-TEST_CASE("A child that cannot be executed exits with 127 and reports the errno") {
+TEST_CASE("A child that cannot be executed exits with 127, or its start fails if it waits") {
   ChildStart start;
   start.words = {"/no/such/program"};
-  UniqueFd failure;
-  auto child = start_child(start, &failure);
+  auto child = start_child(start);
   REQUIRE(child);
-  int error = 0;
-  REQUIRE(::read(failure.get(), &error, sizeof error) == sizeof error);
-  CHECK(error == ENOENT);
   CHECK(child->wait().exit_status == 127);
+  start.waits = true;
+  const auto failed = start_child(start);
+  REQUIRE_FALSE(failed);
+  CHECK(failed.error().errno_value == ENOENT);
+  CHECK(own_children().empty());
 }
 
 TEST_CASE("A variable is set once, replaced and unset") {
