@@ -59,8 +59,8 @@ Server::Server(Settings settings, RuntimeDirectory& directory)
       next_sweep_(started_.mono + core_.settings.max_interval) {
   inbox_.listen();
   control_.listen(core_.directory.take_control_socket());
-  sources_.push_back(watch_io(core_.loop, core_.log->event_fd(), EPOLLIN | EPOLLET, kOrdinary,
-                              [this] { print_log_message(Instant::now()); }));
+  sources_.push_back(
+      watch_io(core_.loop, core_.log->event_fd(), EPOLLIN | EPOLLET, kOrdinary, [] {}));
   sources_.push_back(watch_io(core_.loop, core_.side_threads.event_fd(), EPOLLIN, kOrdinary,
                               [this] { core_.side_threads.deliver(); }));
   timer_ = make_timer(core_.loop, kDeadlines, [] {});
@@ -70,9 +70,6 @@ Server::Server(Settings settings, RuntimeDirectory& directory)
   }));
   core_.directory.status_page().serve();
   kill_path_ = check_kill_path();
-  if (!kill_path_.trouble.empty()) {
-    messages::warning("can workers be killed here? {}", kill_path_.trouble);
-  }
   Recovery recovery(core_, registry_, pages_, kills_);
   const std::size_t adopted_scopes = recovery.adopt();
   core_.log->append(start_record(core_, kill_path_, adopted_scopes, pages_.orphaned_scopes()));
@@ -187,6 +184,7 @@ void Server::judge(Instant woke) {
 
 // Returns when a part must be advanced again.
 Instant Server::carry_out(Instant now) {
+  const Instant stalls = core_.log->note_stall(now);
   if (now >= next_sweep_) {
     sweep(now);
   }
@@ -197,7 +195,7 @@ Instant Server::carry_out(Instant now) {
   halted_.advance(now);
   core_.desk.advance(now);
   commands_.end_commands(now);  // kills wait for the ends of evidence commands
-  Instant next = kills_.advance(now);
+  Instant next = std::min(stalls, kills_.advance(now));
   warnings_.warn();
   if (const auto shutdown = control_.advance(now, !kills_.idle())) {
     messages::info("{}", shutdown->why);
@@ -212,18 +210,15 @@ Instant Server::carry_out(Instant now) {
   if (commands_.have_hooks_ended()) {
     (void)life_.handle(LifeCycle::Event::kHooksDone, now);
   }
-  if (!core_.log->is_working(now)) {
-    print_log_message(now);
-  }
   if (halted_.take_resumed() || kills_.take_changed_scopes()) {
     scan_.want();
   }
   if (life_.judges()) {
     next = std::min(next, scan_.next());
   }
-  return std::min({next, next_sweep_, core_.desk.next(), core_.log->stalls_at(now), inbox_.next(),
-                   halted_.next(), core_.rejections.next_report(), children_.next(),
-                   control_.next(), life_.next()});
+  return std::min({next, next_sweep_, core_.desk.next(), inbox_.next(), halted_.next(),
+                   core_.rejections.next_report(), children_.next(), control_.next(),
+                   life_.next()});
 }
 
 void Server::sleep_until(Instant next) {
@@ -289,7 +284,6 @@ void Server::sweep(Instant now) {
     core_.workers.note_unsaved(worker);
   });
   scan_.want();  // in the next iteration, which follows at once
-  print_log_message(now);
   service_manager_.notify_status(core_.workers.count(), core_.counters.killed.total());
   write_metrics();
 }
@@ -332,14 +326,6 @@ void Server::report_rejections(Instant now, bool force) {
         core_.records.rejected(report->count, report->reason, report->line, report->pid));
     messages::warning("{} request{} rejected, the last one because: {}", report->count,
                       report->count == 1 ? "" : "s", report->reason);
-  }
-}
-
-void Server::print_log_message(Instant now) {
-  bool is_good_news = false;
-  const std::string message = core_.log->take_message(now, is_good_news);
-  if (!message.empty()) {
-    messages::say(is_good_news ? messages::Level::kInfo : messages::Level::kError, message);
   }
 }
 
@@ -456,7 +442,7 @@ ServerStatus Server::status() {
                       .unkillable = kills_.unkillable(),
                       .lost_records = core_.log->lost_records(),
                       .waiting_clients = control_.client_count(),
-                      .is_log_working = core_.log->is_working(now.mono),
+                      .log_trouble = core_.log->failure(),
                       .backlog = core_.log->backlog()};
   if (children_.pid() != 0) {
     status.command_pid = children_.pid();

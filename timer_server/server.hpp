@@ -65,7 +65,6 @@ class Server {
   void check_directory();
   void on_worker_removed(Worker& worker);
   void report_rejections(Instant now, bool force);
-  void print_log_message(Instant now);
 
   // The end.
   struct EndSignal {

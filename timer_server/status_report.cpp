@@ -108,10 +108,6 @@ void write_left(JsonWriter& json, Core& core) {
   json.end_array().field("left_count", listed);
 }
 
-std::string reason() {
-  return std::generic_category().message(errno);
-}
-
 // A process cannot trace itself. The call on a pid that no process has fails with ESRCH where it is
 // allowed, and with EPERM or ENOSYS where a filter forbids it.
 bool is_ptrace_allowed() {
@@ -231,7 +227,7 @@ void write_gauges(MetricsWriter& out, const ServerStatus& status) {
   out.gauge("open_scopes", status.open_scopes, "Open scopes without a verdict.");
   out.gauge("kills_under_way", status.kills_under_way, "Kills without an outcome yet.");
   out.gauge("unkillable_workers", status.unkillable, "Workers that are alive after SIGKILL.");
-  out.gauge("log_working", std::uint64_t{status.is_log_working},
+  out.gauge("log_working", std::uint64_t{status.log_trouble.empty()},
             "1: the log can be written; 0: records wait in memory.");
   out.gauge("log_waiting_records", status.backlog.records, "Records that are not synced yet.");
   out.gauge("log_waiting_bytes", status.backlog.bytes, "Bytes of records that wait in memory.");
@@ -273,19 +269,12 @@ KillPath check_kill_path() {
   path.kernel_stacks = read_small_file("/proc/self/stack").has_value();
   path.ptrace = is_ptrace_allowed() && may_trace();
   Process self;
-  self.pid = ::getpid();
-  self.pidfd = open_pidfd(self.pid);
-  if (!self.pidfd) {
-    const bool was_tried = errno != EMFILE && errno != ENFILE && errno != ENOMEM;
-    path.trouble = fmt::format("{}pidfd_open: {}", was_tried ? "" : "not tried: ", reason());
-    if (was_tried) {
-      path.signal = false;
-    }
-    return path;
-  }
-  path.signal = self.send_signal(0);
-  if (!*path.signal) {
-    path.trouble = fmt::format("pidfd_send_signal: {}", reason());
+  self.pidfd = open_pidfd(::getpid());
+  path.signal = self.pidfd && self.send_signal(0);
+  if (!path.signal) {
+    messages::warning("can workers be killed here? {}: {}",
+                      self.pidfd ? "pidfd_send_signal" : "pidfd_open",
+                      std::generic_category().message(errno));
   }
   return path;
 }
@@ -307,10 +296,8 @@ void write_status(JsonWriter& json, const Core& core, const ServerStatus& status
       .field("lost_records", status.lost_records)
       .field("askers", status.waiting_clients)
       .field("descriptors", open_descriptors());
-  if (!status.is_log_working) {
-    json.field("log_trouble", "the log cannot be written: records wait in memory");
-  }
-  json.given("pipe_trouble", core.directory.pipe_trouble());
+  json.given("log_trouble", status.log_trouble)
+      .given("pipe_trouble", core.directory.pipe_trouble());
   write_abilities(json, kill_path);
   write_settings(json, core.settings);
 }

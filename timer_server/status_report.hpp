@@ -39,21 +39,19 @@ struct ServerStatus {
   std::size_t unkillable = 0;  // workers that are alive after SIGKILL
   std::uint64_t lost_records = 0;
   std::size_t waiting_clients = 0;
-  bool is_log_working = true;
+  std::string log_trouble{};  // empty: it can be written
   RecordLog::Backlog backlog{};
 };
 
 // What the system lets the server do to its workers.
 struct KillPath {
-  // Whether a signal can be sent through a pidfd; nothing: not tried.
-  std::optional<bool> signal;
+  bool signal = false;         // whether a signal can be sent through a pidfd
   bool ptrace = false;         // whether processes of the server's user can be traced
   bool kernel_stacks = false;  // whether /proc/PID/stack can be read
-  std::string trouble;         // why `signal` is not true, on one line
 };
 
 // Tries it on the server itself, when it starts, so that a missing permission is reported then and
-// not at the first hang.
+// not at the first hang. Warns if no signal can be sent.
 KillPath check_kill_path();
 
 // Adds the fields of the answer to a status request.

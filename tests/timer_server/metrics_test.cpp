@@ -67,7 +67,7 @@ TEST_CASE("The values of a server stand behind its folder, counters as whole num
   counters.deferred["forward"] = 4;
   counters.deferred_all = 5;
   status.open_scopes = 7;
-  status.is_log_working = false;
+  status.log_trouble = "full";
   status.backlog.oldest = Instant{} + 7500ms;
   const std::string text = metrics_text(status, "1.2.3", true);
   for (const char* line :

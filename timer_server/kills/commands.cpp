@@ -189,7 +189,7 @@ Instant Commands::start_hooks(Instant now) {
     Command& hook = **first;
     const CommandOccasion& occasion = hook.occasion;
     const bool may_start = core_.log->synced() >= occasion.record_number ||
-                           !core_.log->is_working(now) || now >= hook.next_step_at;
+                           !core_.log->failure().empty() || now >= hook.next_step_at;
     next = may_start ? now : hook.next_step_at;
     if (may_start) {
       // Each call starts one hook: a fork takes up to a millisecond, and deadlines wait meanwhile.

@@ -11,11 +11,10 @@
 #include <iterator>
 #include <thread>
 
+#include "timer_server/system/messages.hpp"
+
 namespace filetimer {
 namespace {
-
-// How often the end of a log is read before it counts as half a line.
-constexpr int kLooksAtHalfLine = 8;
 
 // The most bytes of waiting records that one write takes.
 constexpr std::size_t kMostAtOnce = std::size_t{64} << 10;
@@ -33,22 +32,14 @@ Result<UniqueFd> open_log(const std::string& path) {
 }
 
 // Returns whether the file ends without a newline. A server that was killed, or a full disk, may
-// have left half a line.
+// have left half a line. Another server may be in the middle of a write: then the log gets an empty
+// line.
 bool ends_in_half_line(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-  for (int look = 0; fd && look < kLooksAtHalfLine; ++look) {
-    struct stat st {};
-    char last = '\n';
-    const bool is_half = ::fstat(fd.get(), &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
-                         ::pread(fd.get(), &last, 1, st.st_size - 1) == 1 && last != '\n';
-    if (!is_half) {
-      return false;
-    }
-    // Another server may be in the middle of a write: the size of a file grows page by page. This
-    // call takes the lock of the file, and so waits for the end of the write.
-    (void)::lseek(fd.get(), 0, SEEK_DATA);
-  }
-  return static_cast<bool>(fd);
+  struct stat st {};
+  char last = '\n';
+  return fd && ::fstat(fd.get(), &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
+         ::pread(fd.get(), &last, 1, st.st_size - 1) == 1 && last != '\n';
 }
 
 }  // namespace
@@ -99,7 +90,7 @@ void RecordLog::run() {
     end_attempt(done);
     // Without the lock, so that the loop does not wait for it.
     lock.unlock();
-    wake_loop();
+    (void)::eventfd_write(event_fd_.get(), 1);
     lock.lock();
     if (!done && !stopping_) {
       const auto until = std::chrono::steady_clock::now() + settings_.retry;
@@ -160,7 +151,7 @@ void RecordLog::end_attempt(const Status& done) {
       queued_bytes_ += entry.line.size();
     }
   }
-  failure_ = done ? std::string{} : done.error().message;
+  note(done ? std::string{} : done.error().message);
   progress_.notify_all();
 }
 
@@ -263,41 +254,32 @@ void RecordLog::rotate() {
   }
 }
 
-void RecordLog::wake_loop() const {
-  const std::uint64_t one = 1;
-  (void)!::write(event_fd_.get(), &one, sizeof one);
-}
-
-bool RecordLog::is_working(Instant now) const {
+std::string RecordLog::failure() const {
   const MutexLock lock(mutex_);
-  return failure_.empty() && (!is_busy() || now - busy_since_ <= kStalled);
+  return failure_;
 }
 
-Instant RecordLog::stalls_at(Instant now) const {
+Instant RecordLog::note_stall(Instant now) {
   const MutexLock lock(mutex_);
   if (!failure_.empty() || (queue_.empty() && !is_busy())) {
     return Instant::never();
   }
   const Instant stalls = (is_busy() ? busy_since_ : now) + kStalled;
-  return stalls > now ? stalls : Instant::never();
+  if (stalls > now) {
+    return stalls;
+  }
+  note(fmt::format("the log '{}' does not answer", settings_.path));
+  return Instant::never();
 }
 
-std::string RecordLog::take_message(Instant now, bool& is_good_news) {
-  const MutexLock lock(mutex_);
-  std::string failure = failure_;
-  if (failure.empty() && is_busy() && now - busy_since_ > kStalled) {
-    failure = fmt::format("the log '{}' does not answer", settings_.path);
+void RecordLog::note(std::string failure) {
+  if (failure.empty() && !failure_.empty()) {
+    messages::info("the log '{}' can be written again{}", settings_.path,
+                   lost_ == 0 ? std::string{} : fmt::format("; {} records were lost", lost_));
+  } else if (failure != failure_) {
+    messages::error("{}; records wait in memory and kills continue", failure);
   }
-  if (failure == reported_failure_ || (failure.empty() && is_busy())) {
-    return {};  // nothing new, or an attempt is under way whose result is not known yet
-  }
-  reported_failure_ = failure;
-  is_good_news = failure.empty();
-  if (is_good_news) {
-    return fmt::format("the log '{}' can be written again{}", settings_.path,
-                       lost_ == 0 ? std::string{} : fmt::format("; {} records were lost", lost_));
-  }
-  return fmt::format("{}; records wait in memory and kills continue", failure);
+  failure_ = std::move(failure);
 }
 
 void RecordLog::hold(bool is_held) {

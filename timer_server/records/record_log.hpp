@@ -76,22 +76,18 @@ class RecordLog {
 
   // Returns the number of the last record that is synced.
   [[nodiscard]] std::uint64_t synced() const { return synced_.load(std::memory_order_acquire); }
-  // Returns an eventfd that is written to when synced() has grown or a message waits. A loop that
+  // Returns an eventfd that is written to when synced() or failure() has changed. A loop that
   // watches it with EPOLLET need not read it.
   [[nodiscard]] int event_fd() const { return event_fd_.get(); }
 
-  // Returns false if the last attempt to write failed, or has taken longer than kStalled. A hook
-  // then does not wait for its record.
-  [[nodiscard]] bool is_working(Instant now) const;
+  // Returns why the last attempt to write failed, or that it has taken longer than kStalled; empty:
+  // the log works. A hook does not wait for its record otherwise. A message tells of each change.
+  [[nodiscard]] std::string failure() const;
   static constexpr Duration kStalled = std::chrono::milliseconds{250};
 
-  // Returns when is_working() turns false, if the write under way does not end before; never() if
-  // it does not work now, or has nothing to write.
-  [[nodiscard]] Instant stalls_at(Instant now) const;
-  // Returns a line for the server's standard error if the log has failed, fails for another reason,
-  // or works again since the last call. Sets `is_good_news` if the log works again. Returns an
-  // empty string otherwise.
-  std::string take_message(Instant now, bool& is_good_news);
+  // Notes that the write under way has taken too long. Returns when to call it again, if that write
+  // does not end before; never() if the log does not work now, or has nothing to write.
+  Instant note_stall(Instant now);
   struct Backlog {
     std::uint64_t records = 0;  // that are not synced
     // Of those that are not written, are being written, or were written before a sync that failed:
@@ -141,7 +137,7 @@ class RecordLog {
   Status write_text(const std::string& text);
   Status sync();
   void rotate();
-  void wake_loop() const;
+  void note(std::string failure) FILETIMER_REQUIRES(mutex_);
 
   const Settings settings_;
   const UniqueFd event_fd_;
@@ -166,10 +162,7 @@ class RecordLog {
   std::size_t queued_bytes_ FILETIMER_GUARDED_BY(mutex_) = 0;
   std::uint64_t last_number_ FILETIMER_GUARDED_BY(mutex_) = 0;
   std::uint64_t lost_ FILETIMER_GUARDED_BY(mutex_) = 0;
-  // Why the last attempt failed; empty: it succeeded.
-  std::string failure_ FILETIMER_GUARDED_BY(mutex_);
-  // What take_message() returned last.
-  std::string reported_failure_ FILETIMER_GUARDED_BY(mutex_);
+  std::string failure_ FILETIMER_GUARDED_BY(mutex_);  // see failure()
   // never(): no attempt to write is under way.
   Instant busy_since_ FILETIMER_GUARDED_BY(mutex_) = Instant::never();
   Instant oldest_entry_ FILETIMER_GUARDED_BY(mutex_) = Instant::never();

@@ -8,7 +8,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "common/directory.hpp"
 #include "common/limits.hpp"
@@ -105,10 +104,8 @@ std::size_t open_descriptors() {
 
 std::size_t descriptor_limit() {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
-    return std::numeric_limits<std::size_t>::max();
-  }
-  return limit.rlim_cur;
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  return limit.rlim_cur;  // RLIM_INFINITY is the largest number
 }
 
 std::size_t max_waiting_clients() {

@@ -57,8 +57,7 @@ struct SideThreads::State {
         continue;
       }
       deliveries.push_back(std::move(delivery));
-      const std::uint64_t one = 1;
-      (void)!::write(event_fd.get(), &one, sizeof one);
+      (void)::eventfd_write(event_fd.get(), 1);
     }
   }
 };
@@ -106,8 +105,8 @@ int SideThreads::event_fd() const {
 }
 
 void SideThreads::deliver() {
-  std::uint64_t count = 0;
-  (void)!::read(state_->event_fd.get(), &count, sizeof count);
+  eventfd_t count = 0;
+  (void)::eventfd_read(state_->event_fd.get(), &count);
   std::vector<Delivery> deliveries;
   {
     const MutexLock lock(state_->mutex);

@@ -109,19 +109,19 @@ bool comes_to_exist(const std::string& path) {
   return std::filesystem::exists(path);
 }
 
-// Waits at most ten seconds for the next message of the log.
-std::string next_message(RecordLog& log, bool& is_good) {
-  for (;;) {
-    if (std::string message = log.take_message(Instant::now(), is_good); !message.empty()) {
-      return message;
-    }
+// Waits at most ten seconds until the log has failed, or works again, and returns why it failed.
+std::string failure_of(RecordLog& log, bool has_failed) {
+  std::string failure;
+  do {
+    failure = log.failure();
     pollfd poll{log.event_fd(), POLLIN, 0};
-    if (::poll(&poll, 1, 10'000) <= 0) {
-      return "no message within the bound";
+    if (failure.empty() == has_failed && ::poll(&poll, 1, 10'000) <= 0) {
+      return "no change within the bound";
     }
     std::uint64_t events = 0;
-    REQUIRE(::read(log.event_fd(), &events, sizeof events) == sizeof events);
-  }
+    (void)!::read(log.event_fd(), &events, sizeof events);
+  } while (failure.empty() == has_failed);
+  return failure;
 }
 
 }  // namespace
@@ -228,19 +228,14 @@ TEST_CASE("Records that could not be written are written in order later") {
   REQUIRE(log->drain(10s));
   // Neither the file nor its folder exists, so root cannot write to it either.
   std::filesystem::rename(folder.path("sub"), folder.path("moved"));
-  bool is_good = true;
   for (int i = 0; i < 20; ++i) {
     log->append(std::to_string(i));
   }
-  CHECK(next_message(*log, is_good).find("cannot open the log") != std::string::npos);
-  CHECK(!is_good);
-  CHECK(!log->is_working(Instant::now()));
+  CHECK(failure_of(*log, true).find("cannot open the log") != std::string::npos);
 
   std::filesystem::create_directory(folder.path("sub"));
   REQUIRE(log->drain(10s));
-  CHECK(next_message(*log, is_good).find("can be written again") != std::string::npos);
-  CHECK(is_good);
-  CHECK(log->is_working(Instant::now()));
+  CHECK(failure_of(*log, false).empty());
   const auto lines = lines_of(folder.path("sub/log"));
   REQUIRE(lines.size() == 20);
   CHECK(lines[0] == "0");
@@ -309,9 +304,7 @@ TEST_CASE("Records of a sync that failed go to the file that has replaced the lo
 TEST_CASE("A record that does not fit on the disk does not count as synced") {
   const auto log = open_log("/dev/full");
   const std::uint64_t number = log->append("waits");
-  bool is_good = true;
-  CHECK(next_message(*log, is_good).find("cannot write to the log") != std::string::npos);
-  CHECK(!is_good);
+  CHECK(failure_of(*log, true).find("cannot write to the log") != std::string::npos);
   CHECK(log->synced() < number);
 }
 
@@ -329,8 +322,7 @@ TEST_CASE("The backlog has what waits, and when the first record of it was appen
   log->append("first");
   const Instant between = Instant::now();
   log->append("second");
-  bool is_good = true;
-  CHECK(next_message(*log, is_good).find("cannot open the log") != std::string::npos);
+  CHECK(failure_of(*log, true).find("cannot open the log") != std::string::npos);
   CHECK(log->backlog().records == 2);
   CHECK(log->backlog().bytes == std::string_view("first\nsecond\n").size());
   CHECK(log->backlog().oldest >= begun);
