@@ -103,7 +103,7 @@ bool ControlClients::accept() {
   socklen_t size = sizeof client.process;
   ::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &client.process, &size);
   client.connection = std::move(connection);
-  client.until = Instant::now() + kSilentLimit;
+  client.until = Instant::now() + kPatience;
   on_event(clients_.emplace(id, std::move(client)).first->first);  // most requests are there
   return true;
 }
@@ -192,7 +192,7 @@ void ControlClients::finish(Id id, std::string answer) {
   Client& client = found->second;
   client.is_waiting = false;
   client.unread = std::move(answer) + '\n';
-  client.until = Instant::now() + kUnreadLimit;
+  client.until = Instant::now() + kPatience;
   change_events(client.source, EPOLLOUT);
   on_event(id);
 }
@@ -217,7 +217,7 @@ Instant ControlClients::advance(Instant now) {
     if (is_over) {
       messages::warning("the client with pid {} has not {} within {}: dropped", client.process.pid,
                         client.unread.empty() ? "asked" : "read its answer",
-                        duration_text(client.unread.empty() ? kSilentLimit : kUnreadLimit));
+                        duration_text(kPatience));
     }
     next = is_over ? next : std::min(next, client.until);
     return is_over;

@@ -48,10 +48,9 @@ class ControlClients {
   using Id = std::uint64_t;
   // How many of these are kept for short requests: ranks of a rendezvous may not use them.
   static constexpr std::size_t kReserved = 16;
-  // How long a last answer that does not fit the connection waits to be read.
-  static constexpr Duration kUnreadLimit = std::chrono::seconds{5};
-  // How long a connection may take to bring its request.
-  static constexpr Duration kSilentLimit = std::chrono::seconds{10};
+  // How long a connection may take to bring its request, and a last answer that does not fit the
+  // connection to be read.
+  static constexpr Duration kPatience = std::chrono::seconds{10};
   // When a connection is tried again for which the process lacked a descriptor.
   static constexpr Duration kListenAgain = std::chrono::milliseconds{100};
 
@@ -89,8 +88,8 @@ class ControlClients {
   // Writes the last answer and leaves the connection open until the process exits, so that the
   // client's end of file means the end of the server.
   void finish_at_exit(Id id, const std::string& answer);
-  // Removes clients that have not asked within kSilentLimit, or not read their last answer within
-  // kUnreadLimit. Returns when it must be called again; never() if no client waits for that.
+  // Removes clients that have not asked, or not read their last answer, within kPatience. Returns
+  // when it must be called again; never() if no client waits for that.
   Instant advance(Instant now);
 
   // Returns whether the client that was added last may wait for long.

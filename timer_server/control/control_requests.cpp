@@ -18,8 +18,8 @@
 namespace filetimer {
 namespace {
 
-// The room for the lists in an answer that must fit one packet.
-constexpr std::size_t kWholeAnswer = kAnswerPacketBytes - 1024;
+// The room for the lists of an answer, which fits one packet.
+constexpr std::size_t kRoom = kAnswerPacketBytes - 1024;
 // Deadlines wait while requests are answered; further requests wait for the next iteration.
 constexpr Duration kLongestAtOnce = std::chrono::milliseconds{5};
 // How often a waiting shutdown looks for open scopes: a release on a page does not wake the server.
@@ -29,52 +29,46 @@ constexpr Duration kNewsPeriod = std::chrono::seconds{1};
 // Scopes, and workers, that an answer lists.
 constexpr std::size_t kMostListed = 64;
 
-void write_scopes(JsonWriter& json, Core& core, std::size_t room) {
+// Returns an answer with the number of open scopes without a verdict and a list of them, and with
+// `with_workers` a list of workers. The lists are shortened so that the answer fits one packet.
+std::string answer_with_open(std::string_view kind, std::string_view reason, Core& core,
+                             bool with_workers = false) {
   const Instant now = Instant::now();
-  json.field("open_scope_count", core.workers.count_open_scopes()).begin_array("open_scopes");
+  JsonWriter json = begin_answer(kind);
   std::size_t listed = 0;
-  const auto has_room = [&] { return listed < kMostListed && json.size() <= room; };
+  const auto begin_entry = [&](const Worker& worker, std::size_t room) {
+    const bool has_room = listed < kMostListed && json.size() <= room;
+    if (has_room) {
+      ++listed;
+      json.begin_object();
+      write_whose(json, WorkerIdentity::of(worker));
+    }
+    return has_room;
+  };
+  json.given("reason", reason)
+      .field("open_scope_count", core.workers.count_open_scopes())
+      .begin_array("open_scopes");
   core.workers.for_each([&](const Worker& worker) {
-    if (!has_room()) {
+    if (listed == kMostListed || json.size() > kRoom) {
       return;
     }
     for (const ScopeView& scope : core.policy.open_scopes_of(worker)) {
-      if (!scope.terms.is_judged && has_room()) {
-        ++listed;
-        json.begin_object();
-        write_whose(json, WorkerIdentity::of(worker));
+      if (!scope.terms.is_judged && begin_entry(worker, kRoom)) {
         write_scope(json, scope, now);
         json.end_object();
       }
     }
   });
   json.end_array();
-}
-
-void write_workers(JsonWriter& json, Core& core, std::size_t room) {
-  json.field("worker_count", core.workers.count()).begin_array("workers");
-  std::size_t listed = 0;
-  core.workers.for_each([&](Worker& worker) {
-    if (listed < kMostListed && json.size() <= room + kMaxAtomicWrite / 8) {
-      ++listed;
-      json.begin_object();
-      write_whose(json, WorkerIdentity::of(worker));
-      json.end_object();
-    }
-  });
-  json.end_array();
-}
-
-// Returns an answer with the number of open scopes without a verdict and a list of them, and with
-// `with_workers` a list of workers. The lists are shortened so that the answer has about `room`
-// bytes.
-std::string answer_with_open(std::string_view kind, std::string_view reason, Core& core,
-                             bool with_workers = false, std::size_t room = kMaxRecordBytes) {
-  JsonWriter json = begin_answer(kind);
-  json.given("reason", reason);
-  write_scopes(json, core, room);
   if (with_workers) {
-    write_workers(json, core, room);
+    listed = 0;
+    json.field("worker_count", core.workers.count()).begin_array("workers");
+    core.workers.for_each([&](const Worker& worker) {
+      if (begin_entry(worker, kRoom + kMaxAtomicWrite / 8)) {
+        json.end_object();
+      }
+    });
+    json.end_array();
   }
   return std::move(json).finish();
 }
@@ -250,7 +244,7 @@ void ControlRequests::advance_shutdowns(Instant now, bool has_kills) {
   end_overdue_shutdowns(now);
   if (!shutdown_ && now >= next_news_) {
     next_news_ = now + kNewsPeriod;
-    const std::string waiting = answer_with_open("waiting", {}, core_, for_workers, kWholeAnswer);
+    const std::string waiting = answer_with_open("waiting", {}, core_, for_workers);
     for (const AcceptedRequest& request : shutdowns_) {
       clients_.tell(request.client, waiting);
     }
