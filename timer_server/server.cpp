@@ -53,8 +53,7 @@ Server::Server(Settings settings, RuntimeDirectory& directory)
       scan_(core_, halted_),
       commands_(core_),
       warnings_(core_, commands_),
-      peers_(core_),
-      kills_(core_, warnings_, commands_, peers_),
+      kills_(core_, warnings_, commands_),
       metrics_file_(core_.settings.metrics, core_.side_threads),
       next_sweep_(started_.mono + core_.settings.max_interval) {
   inbox_.listen();
@@ -396,7 +395,6 @@ void Server::withdraw() {
   core_.directory.pipe().remove_from_path();
   core_.directory.remove_control_socket();
   read_last_requests();
-  peers_.stop();
   warnings_.flush(nullptr, "the server was stopped first");  // adds their hooks
   commands_.stop();
   report_rejections(Instant::now(), true);

@@ -97,7 +97,6 @@ class Server {
   DeadlineScan scan_;
   Commands commands_;
   Warnings warnings_;
-  PeerEvidence peers_;
   Kills kills_;
 
   MetricsFile metrics_file_;

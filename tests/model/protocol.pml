@@ -764,8 +764,8 @@ end:
        kill_next() }
 
   /* Server::withdraw(): BoardFile::stop(), RequestPipe::remove_from_path()
-   * code: timer_server/server.cpp Server::withdraw c49812d4
-   * code: timer_server/runtime_directory.cpp BoardFile::stop 555df702 */
+   * code: timer_server/server.cpp Server::withdraw e83dd9ee
+   * code: timer_server/scopes/board_file.cpp BoardFile::stop 555df702 */
   :: d_step { server_at == ASLEEP && ends > 0 ->
        REACHED(W_STOPPED);
        next_wake = NEVER;

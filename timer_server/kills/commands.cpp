@@ -14,7 +14,7 @@
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
 #include "timer_server/evidence/drop_ins.hpp"
-#include "timer_server/kills/peer_evidence.hpp"
+#include "timer_server/kills/incidents.hpp"
 #include "timer_server/system/messages.hpp"
 #include "timer_server/system/process.hpp"
 

@@ -4,7 +4,9 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <climits>
 #include <functional>
+#include <tuple>
 #include <utility>
 
 namespace filetimer {
@@ -39,6 +41,25 @@ std::size_t shorten_ended_scopes(EndedScopesByName& ended, Instant when, std::si
   return times.size() - std::min(kept, times.size());
 }
 
+std::optional<std::string> job_of(const std::optional<WorkerFacts>& facts) {
+  return facts && has_job(*facts) ? std::optional(facts->job_id) : std::nullopt;
+}
+
+std::vector<const Worker*> peers_of(Core& core, const WorkerIdentity& worker) {
+  std::vector<const Worker*> peers;
+  const std::optional<std::string> job = job_of(*worker.facts);
+  core.workers.for_each([&](const Worker& other) {
+    if (job && other.process != worker.process && !other.is_dying() &&
+        job == job_of(*other.facts)) {
+      peers.push_back(&other);
+    }
+  });
+  std::ranges::sort(peers, {}, [](const Worker* peer) {
+    return std::tuple((*peer->facts)->rank.value_or(INT_MAX), peer->process->pid);
+  });
+  return peers;
+}
+
 const std::string& Incidents::add(const std::string& expiry, const ClockReading& now) {
   if (!last_ || now.mono - last_->when.mono > kWindow) {
     finish();
@@ -48,6 +69,7 @@ const std::string& Incidents::add(const std::string& expiry, const ClockReading&
     stage_ = Stage::kJudged;
     has_verdicts_ = false;
     is_wanted_ = false;
+    jobs_.clear();
   }
   if (stage_ != Stage::kRecorded) {
     last_->expiries.push_back(expiry);
@@ -143,6 +165,58 @@ void Incidents::finish() {
   stage_ = Stage::kRecorded;
   last_->workers = {};
   pages_ = {};
+}
+
+void Incidents::start_peers(const WorkerIdentity& worker, Instant now) {
+  const KillPolicy& policy = core_.settings.kill;
+  const std::optional<std::string> job = job_of(*worker.facts);
+  if (policy.evidence == EvidenceLevel::kNone || policy.dry_run || !job ||
+      !jobs_.insert(*job).second) {
+    return;
+  }
+  std::vector<const Worker*> peers = peers_of(core_, worker);
+  std::erase_if(peers, [](const Worker* peer) { return peer->has_kill(); });
+  const std::size_t count = std::min(peers.size(), kMaxPeers);
+  const auto omitted = std::make_shared<std::size_t>(peers.size() - count);
+  peers.resize(count);
+  for (const Worker* const each : peers) {
+    const auto peer = peers_.insert(
+        peers_.end(), Peer{WorkerIdentity::of(*each), *job, last_->id, omitted, nullptr});
+    peer->order = core_.desk.collect(
+        {.worker = each->process,
+         .level = policy.evidence,
+         .use = EvidenceFor::kPeers,
+         .until = now + policy.evidence_timeout,
+         .python = core_.python_dump_of(*each)},
+        now, [this, peer](const Evidence& evidence, bool) { record_peer(peer, evidence); });
+  }
+}
+
+void Incidents::record_peer(std::list<Peer>::iterator peer, const Evidence& evidence) {
+  std::list<Peer> done;  // it waits no more, also if its record cannot be made
+  done.splice(done.end(), peers_, peer);
+  core_.log->append_detail(core_.records.peer_evidence(peer->worker, peer->incident, evidence,
+                                                       std::exchange(*peer->omitted, 0)));
+}
+
+void Incidents::withdraw_peer(const Process& worker) {
+  peers_.remove_if([&](const Peer& peer) {
+    return peer.worker.process.get() == &worker && !(peer.order && peer.order->has_begun());
+  });
+}
+
+bool Incidents::is_gathering_for(const WorkerIdentity& worker) const {
+  const std::optional<std::string> job = job_of(*worker.facts);
+  return job && std::ranges::find(peers_, *job, &Peer::job) != peers_.end();
+}
+
+void Incidents::end_peers() {
+  for (const Peer& peer : std::list(peers_)) {
+    if (peer.order) {
+      peer.order->end();  // record_peer() takes it out
+    }
+  }
+  peers_.clear();
 }
 
 }  // namespace filetimer

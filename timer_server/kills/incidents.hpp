@@ -1,12 +1,15 @@
-// Incidents: what all workers did when scopes expired.
+// Incidents: what all workers did when scopes expired, and the evidence of the peers of a worker
+// that has expired: the other workers of its job on this host.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <list>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,6 +44,11 @@ inline constexpr Duration kIncidentPast = std::chrono::minutes{10};
 // there are.
 std::size_t shorten_ended_scopes(EndedScopesByName& ended, Instant when, std::size_t workers);
 
+// Returns nothing for a worker that belongs to no job, as far as is known.
+std::optional<std::string> job_of(const std::optional<WorkerFacts>& facts);
+// Returns the peers by rank, without those that are dying.
+std::vector<const Worker*> peers_of(Core& core, const WorkerIdentity& worker);
+
 // Expiries within kWindow are one incident: the other workers waited for the same thing. Makes its
 // record:
 //
@@ -54,12 +62,23 @@ std::size_t shorten_ended_scopes(EndedScopesByName& ended, Instant when, std::si
 // takes milliseconds: it is appended behind the signals of the same moment, and the workers that
 // were not read in time are read then. It waits for the ranks of the workers, but not longer than
 // the first signal or outcome.
+//
+// The evidence of the peers is collected once for each incident and job, and recorded: it shows
+// where they wait. The signals of the job's kills wait for the evidence, because the peers of a
+// killed worker often exit. A peer may get the signal of its Python dump, as in a `dump` request.
+//
+//   incidents.start_peers(worker, now);  // after the record of the verdict
+//   ...
+//   if (!incidents.is_gathering_for(worker)) { /* the signals may be sent */ }
 class Incidents {
  public:
   static constexpr Duration kWindow = std::chrono::seconds{2};
   // How long the kills of an incident wait until the scopes of all workers are read. One worker
   // takes about 4 us, so the scopes of a hundred are those of the moment of the verdict.
   static constexpr Duration kReadLimit = std::chrono::microseconds{500};
+
+  // The most peers of a worker whose evidence is collected. The others are counted.
+  static constexpr std::size_t kMaxPeers = 64;
 
   explicit Incidents(Core& core) : core_(core) {}
 
@@ -77,12 +96,30 @@ class Incidents {
   // Records the incident, unless it is recorded.
   void finish();
 
+  // Starts the collection for the job of the worker, which has expired in the last incident; unless
+  // it was started for an earlier expiry. Leaves out peers that have expired themselves. A dry run
+  // leaves the peers alone.
+  void start_peers(const WorkerIdentity& worker, Instant now);
+  // Leaves out a peer that has expired itself, if its collection has not begun.
+  void withdraw_peer(const Process& worker);
+  [[nodiscard]] bool is_gathering_for(const WorkerIdentity& worker) const;
+  // Ends the collections and records what they have.
+  void end_peers();
+
  private:
+  struct Peer {
+    WorkerIdentity worker;
+    std::string job;
+    std::string incident;
+    std::shared_ptr<std::size_t> omitted;  // further peers, written in the first record
+    EvidenceOrder order;
+  };
   enum class Stage { kJudged, kRead, kRecorded };
   [[nodiscard]] bool is_due(Instant now) const;
   void read_all_workers();
   void read_worker(const Worker& worker);
   void read_ended_scopes();
+  void record_peer(std::list<Peer>::iterator peer, const Evidence& evidence);
 
   Core& core_;
   std::optional<Incident> last_;
@@ -92,6 +129,8 @@ class Incidents {
   // The pages of its workers, in the same order: some end before the record is made.
   std::vector<std::vector<std::shared_ptr<WorkerPage>>> pages_;
   std::vector<std::shared_ptr<const Process>> unread_;  // workers that are read for the record
+  std::set<std::string> jobs_;  // of the last incident, whose peers' evidence was started
+  std::list<Peer> peers_;       // whose evidence is being collected
 };
 
 }  // namespace filetimer

@@ -100,11 +100,10 @@ std::optional<KillOrder::Means> KillOrder::means_of(std::span<const Expiry> expi
   return means;
 }
 
-Kills::Kills(Core& core, Warnings& warnings, Commands& commands, PeerEvidence& peers)
+Kills::Kills(Core& core, Warnings& warnings, Commands& commands)
     : core_(core),
       warnings_(warnings),
       commands_(commands),
-      peers_(peers),
       incidents_(core),
       excluded_(this_process_and_ancestors()) {}
 
@@ -194,7 +193,7 @@ void Kills::rehearse(const Worker& worker) {
 void Kills::start_kill(const DeadlineScan::DueWorker& due, const ClockReading& now) {
   Worker& worker = *due.worker;
   warnings_.flush(worker.process.get(), "a deadline of the worker came first");
-  peers_.withdraw(*worker.process);
+  incidents_.withdraw_peer(*worker.process);
   KillOrder order;
   order.worker = WorkerIdentity::of(worker);
   order.open_scopes = core_.policy.open_scopes_of(worker);
@@ -332,12 +331,12 @@ std::vector<std::string> Kills::records_of_verdict(const KillOrder& order, std::
 }
 
 void Kills::start_evidence_of_others(const KillOrder& order, Instant now) {
-  const std::string& incident = order.expiries.front().incident;
-  if (incidents_.is_last(incident)) {  // an order of an earlier server has one of that server
-    commands_.start_evidence(occasion_of(order, "expired"), now);
+  if (!incidents_.is_last(order.expiries.front().incident)) {
+    return;  // an earlier server has begun the kill, and the incident
   }
-  if (order.means() && !order.has_evidence) {
-    peers_.start(order.worker, incident, now);
+  commands_.start_evidence(occasion_of(order, "expired"), now);
+  if (order.means()) {
+    incidents_.start_peers(order.worker, now);
   }
 }
 
@@ -371,7 +370,7 @@ void Kills::limit_evidence(Kill& kill, Instant until) {
 // time.
 bool Kills::is_ready_for_signal(Kill& kill, Instant now) {
   const bool is_gathering = commands_.is_gathering(kill.order.expiries.front().incident) ||
-                            peers_.is_running_for(kill.order.worker);
+                            incidents_.is_gathering_for(kill.order.worker);
   const bool all_is_gathered = now >= kill.gathering_until || !is_gathering;
   kill.next_step_at = all_is_gathered ? Instant::never() : kill.gathering_until;
   return !kill.evidence && all_is_gathered;
@@ -417,6 +416,7 @@ void Kills::abandon() {
   }
   kills_.clear();
   incidents_.finish();
+  incidents_.end_peers();
 }
 
 void Kills::end(Kill& kill, KillVerdict verdict, std::string_view reason) {

@@ -17,7 +17,6 @@
 #include "timer_server/kills/commands.hpp"
 #include "timer_server/kills/incidents.hpp"
 #include "timer_server/kills/kill_targets.hpp"
-#include "timer_server/kills/peer_evidence.hpp"
 #include "timer_server/kills/warnings.hpp"
 #include "timer_server/watch/deadline_scan.hpp"
 
@@ -91,7 +90,7 @@ class Kills {
   // The most of them for which a stacks helper reads the files of their code then.
   static constexpr std::size_t kMostHelpers = 8;
 
-  Kills(Core& core, Warnings& warnings, Commands& commands, PeerEvidence& peers);
+  Kills(Core& core, Warnings& warnings, Commands& commands);
   ~Kills();
 
   // Begins the evidence of workers with a deadline within CpuSample::kLead.
@@ -205,7 +204,6 @@ class Kills {
   const KillPolicy& policy_ = core_.settings.kill;
   Warnings& warnings_;
   Commands& commands_;
-  PeerEvidence& peers_;
   Incidents incidents_;
   const MayBeForking may_be_forking_ = may_be_forking;
   const std::vector<pid_t> excluded_;  // the server and its ancestors
