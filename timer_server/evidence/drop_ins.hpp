@@ -8,7 +8,7 @@
 
 namespace filetimer {
 
-// A program that is run for an incident (kills/evidence_commands.hpp), unless what it is about is
+// A program that is run for an incident (kills/commands.hpp), unless what it is about is
 // not on this host or not in this job. Its file says so in lines such as
 //
 //   # filetimer: needs nvidia-smi
