@@ -64,7 +64,6 @@ void Inbox::read(std::size_t most) {
       break;
     }
     registry_.begin_batch();
-    pages_.begin_batch();
     now_ = ClockReading::now();
     reader_.received(count);
     read += count;
@@ -104,7 +103,7 @@ void Inbox::on_line(const Result<wire::Request>& request, std::string_view line)
 
 void Inbox::carry_out(const wire::Request& request, std::string_view line) {
   if (request.x_page) {
-    pages_.on_wake_up_message(*request.x_page);
+    registry_.on_wake_up_message(*request.x_page);
   } else if (request.is_release()) {
     release(request);
   } else {

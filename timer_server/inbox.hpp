@@ -15,19 +15,17 @@
 #include "timer_server/control/life_cycle.hpp"
 #include "timer_server/core.hpp"
 #include "timer_server/requests/request_reader.hpp"
-#include "timer_server/watch/page_registry.hpp"
-#include "timer_server/watch/worker_registry.hpp"
+#include "timer_server/watch/registry.hpp"
 
 namespace filetimer {
 
-// Reads the request pipe and carries out each request: a wake-up message goes to PageRegistry, an
+// Reads the request pipe and carries out each request: a wake-up message goes to WatchRegistry, an
 // acquire or a release to the pipe page of its worker, and what cannot be carried out to
 // Rejections.
 class Inbox {
  public:
-  Inbox(Core& core, WorkerRegistry& registry, PageRegistry& pages, const ControlRequests& control,
-        const LifeCycle& life)
-      : core_(core), registry_(registry), pages_(pages), control_(control), life_(life) {}
+  Inbox(Core& core, WatchRegistry& registry, const ControlRequests& control, const LifeCycle& life)
+      : core_(core), registry_(registry), control_(control), life_(life) {}
 
   // Lets requests wake the loop. Called again after the pipe was replaced. If that fails, next()
   // says when to read.
@@ -71,8 +69,7 @@ class Inbox {
   PipePage& pipe_page_of(Worker& worker) const;
 
   Core& core_;
-  WorkerRegistry& registry_;
-  PageRegistry& pages_;
+  WatchRegistry& registry_;
   const ControlRequests& control_;
   const LifeCycle& life_;
   RequestReader reader_{[this](const Result<wire::Request>& request, std::string_view line) {

@@ -31,7 +31,7 @@ bool is_of(const PastKill& kill, pid_t pid, std::uint64_t start_time) {
 }  // namespace
 
 std::size_t Recovery::adopt() {
-  pages_.adopt(has_ended());
+  registry_.adopt(has_ended());
   core_.workers.for_each([&](const Worker& worker) {
     for (const auto& page : worker.pages) {
       adopted_scopes_ += page->open_slots().size();
@@ -76,7 +76,7 @@ Recovery::PastVerdict Recovery::past_verdict(pid_t pid, std::uint64_t start_time
 
 // The other scopes of a worker that has exited after a signal are cancelled, if SIGKILL was to
 // follow that signal.
-PageRegistry::HasEnded Recovery::has_ended() {
+WatchRegistry::HasEnded Recovery::has_ended() {
   return [this](pid_t pid, std::uint64_t start_time, const SlotReading& scope) {
     if (past_verdict(pid, start_time, scope).kill != nullptr) {
       return true;
@@ -122,9 +122,9 @@ Worker* Recovery::worker_of(PipePage& page, pid_t pid) {
   const bool is_alive = claims.boot == this_boot() && process &&
                         process->start_time == claims.start_time && process->uid == ::geteuid();
   if (!is_alive) {
-    pages_.record_orphaned_scopes(
+    registry_.record_orphaned_scopes(
         claims, pid, page.open_slots(),
-        claims.boot == this_boot() ? kExitedUnseen : PageRegistry::kAnotherBoot, has_ended());
+        claims.boot == this_boot() ? kExitedUnseen : WatchRegistry::kAnotherBoot, has_ended());
     page.remove();
     return nullptr;
   }
@@ -190,7 +190,7 @@ void Recovery::resume_kill(PastKill& past) {
     outcome.verdict = past.sent.empty() ? KillVerdict::kAlreadyGone : KillVerdict::kDead;
     outcome.signals = past.sent;
     outcome.cancelled = order.cancelled;
-    outcome.reason = past.is_of_this_boot ? kExitedUnseen : PageRegistry::kAnotherBoot;
+    outcome.reason = past.is_of_this_boot ? kExitedUnseen : WatchRegistry::kAnotherBoot;
     kills_.end(order, outcome);
     return;
   }

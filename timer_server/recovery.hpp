@@ -11,8 +11,7 @@
 
 #include "timer_server/core.hpp"
 #include "timer_server/kills/kills.hpp"
-#include "timer_server/watch/page_registry.hpp"
-#include "timer_server/watch/worker_registry.hpp"
+#include "timer_server/watch/registry.hpp"
 
 namespace filetimer {
 
@@ -28,8 +27,8 @@ namespace filetimer {
 // Made before the first iteration, used once, and destroyed.
 class Recovery {
  public:
-  Recovery(Core& core, WorkerRegistry& registry, PageRegistry& pages, Kills& kills)
-      : core_(core), registry_(registry), pages_(pages), kills_(kills) {}
+  Recovery(Core& core, WatchRegistry& registry, Kills& kills)
+      : core_(core), registry_(registry), kills_(kills) {}
 
   // Returns the number of adopted scopes.
   std::size_t adopt();
@@ -42,7 +41,7 @@ class Recovery {
     Expiry* expiry = nullptr;
   };
   PastVerdict past_verdict(pid_t pid, std::uint64_t start_time, const SlotReading& scope);
-  PageRegistry::HasEnded has_ended();
+  WatchRegistry::HasEnded has_ended();
   void adopt_pipe_page(pid_t pid);
   Worker* worker_of(PipePage& page, pid_t pid);
   void restore_scopes(Worker& worker, PipePage& page);
@@ -52,8 +51,7 @@ class Recovery {
   Worker* find_or_watch(const PastKill& past);
 
   Core& core_;
-  WorkerRegistry& registry_;
-  PageRegistry& pages_;
+  WatchRegistry& registry_;
   Kills& kills_;
   std::vector<PastKill> past_ = core_.kill_files.read();
   std::size_t adopted_scopes_ = 0;

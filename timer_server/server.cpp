@@ -42,13 +42,12 @@ Server::Server(Settings settings, RuntimeDirectory& directory)
                                            : LifeCycle::Kind::kAroundCommand),
       children_(core_.loop),
       registry_(core_, [this](Worker& worker) { on_worker_removed(worker); }),
-      pages_(core_, registry_),
       control_(
           core_, life_,
           {.publish = [this](Announcement what) { core_.directory.status_page().announce(what); },
            .write_status =
                [this](JsonWriter& json) { write_status(json, core_, status(), kill_path_); }}),
-      inbox_(core_, registry_, pages_, control_, life_),
+      inbox_(core_, registry_, control_, life_),
       halted_(core_),
       scan_(core_, halted_),
       commands_(core_),
@@ -69,9 +68,9 @@ Server::Server(Settings settings, RuntimeDirectory& directory)
   }));
   core_.directory.status_page().serve();
   kill_path_ = check_kill_path();
-  Recovery recovery(core_, registry_, pages_, kills_);
+  Recovery recovery(core_, registry_, kills_);
   const std::size_t adopted_scopes = recovery.adopt();
-  core_.log->append(start_record(core_, kill_path_, adopted_scopes, pages_.orphaned_scopes()));
+  core_.log->append(start_record(core_, kill_path_, adopted_scopes, registry_.orphaned_scopes()));
   recovery.resume_kills();
   write_metrics();
   if (core_.directory.pipe().outlives_server()) {
@@ -139,11 +138,11 @@ void Server::read_progress(const MissedTime::Clocks& woke) {
   scan_.want_looks_for(inbox_.take_shortest_timeout(), woke.now);
   registry_.remove_exited_workers();
   if (inbox_.take_was_full()) {
-    pages_.look_after_full_pipe();
+    registry_.look_after_full_pipe();
   }
   give_back_missed_time(woke);
   core_.workers.save_pages();
-  if (pages_.take_changed()) {
+  if (registry_.take_changed()) {
     scan_.want();
   }
 }
@@ -156,9 +155,9 @@ void Server::judge(Instant woke) {
   }
   DeadlineScan::Found found = scan_.run(woke, next_sweep_);
   for (const DeadlineScan::LostPage& lost : found.lost) {
-    if (pages_.has(*lost.page)) {
-      pages_.remove(*lost.worker, *lost.page,
-                    lost.is_of_another_program ? PageRegistry::kStartedAnother : "");
+    if (registry_.has(*lost.page)) {
+      registry_.remove_page(*lost.worker, *lost.page,
+                            lost.is_of_another_program ? WatchRegistry::kStartedAnother : "");
     }
   }
   if (found.unseen_for > Duration::zero()) {
@@ -273,7 +272,7 @@ void Server::report_given_time(Duration given, std::size_t scopes, const std::st
 void Server::sweep(Instant now) {
   next_sweep_ = now + core_.settings.max_interval;
   check_directory();
-  pages_.look_for_pages();
+  registry_.look_for_pages();
   inbox_.retry();
   halted_.look_at_all(now);
   core_.workers.for_each([this](const Worker& worker) {
@@ -314,7 +313,7 @@ void Server::on_worker_removed(Worker& worker) {
   kills_.note_worker_ended(*worker.process);
   warnings_.flush(worker.process.get(), "the worker ended first");
   // The scopes of a worker that was killed have ended with the kill.
-  pages_.remove_all(worker, worker.is_dying() ? "" : kEndedInside);
+  registry_.remove_pages(worker, worker.is_dying() ? "" : kEndedInside);
   halted_.forget(worker.process->pid);
   core_.kill_files.forget(*worker.process);
 }
@@ -399,7 +398,7 @@ void Server::withdraw() {
   commands_.stop();
   report_rejections(Instant::now(), true);
   if (core_.directory.ends_with_server()) {
-    pages_.record_statistics_of_living_workers();
+    registry_.record_statistics_of_living_workers();
   }
   core_.log->append(stop_record(core_, status(), stop_reason_));
   if (!core_.log->drain(kLastSyncLimit)) {

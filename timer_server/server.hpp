@@ -21,8 +21,7 @@
 #include "timer_server/system/service_manager.hpp"
 #include "timer_server/watch/deadline_scan.hpp"
 #include "timer_server/watch/lost_time.hpp"
-#include "timer_server/watch/page_registry.hpp"
-#include "timer_server/watch/worker_registry.hpp"
+#include "timer_server/watch/registry.hpp"
 
 namespace filetimer {
 
@@ -88,8 +87,7 @@ class Server {
   KillPath kill_path_;
 
   MissedTime missed_time_;
-  WorkerRegistry registry_;
-  PageRegistry pages_;
+  WatchRegistry registry_;
   ControlRequests control_;
   Inbox inbox_;
 

@@ -563,7 +563,7 @@ inline kill_next() {
 
 active proctype Server() {
   byte ends = ENDS;
-  bool known[2];        /* PageRegistry::pages_ */
+  bool known[2];        /* WatchRegistry::pages_ */
   bool is_wanted;       /* DeadlineScan::want() */
   byte woke;
   byte due[2];          /* of one page: deadlines that have passed */
@@ -594,11 +594,11 @@ end:
        :: AFTER_RAISE == SETTLE -> settle_next()
        :: else
        fi }
-  /* PageRegistry::adopt(), PageFolder::names(). Both pages at once: two workers that appear while
+  /* WatchRegistry::adopt(), PageFolder::names(). Both pages at once: two workers that appear while
    * the folder is read do not know of each other.
-   * code: timer_server/watch/page_registry.cpp PageRegistry::adopt b82df0f5
+   * code: timer_server/watch/page_registry.cpp WatchRegistry::adopt c150b5f7
    * code: timer_server/scopes/page_folder.cpp PageFolder::names 85a45f6b
-   * code: timer_server/recovery.cpp Recovery::adopt b46c3d06 */
+   * code: timer_server/recovery.cpp Recovery::adopt 7146f210 */
   :: d_step { server_at == LIST ->
        known[0] = is_page[0];
        known[1] = is_page[1];
@@ -646,15 +646,15 @@ end:
        i++;
        settle_next() }
 
-  /* Server::iterate(): Inbox::read(), PageRegistry::on_wake_up_message(), and look_for_pages() after a
+  /* Server::iterate(): Inbox::read(), WatchRegistry::on_wake_up_message(), and look_for_pages() after a
    * full pipe; DeadlineScan::run(): announce_scan() (p). A message that comes between the two would only cause one more scan. One
    * that comes while run_once() waits for a deadline that is near is read at that deadline.
    * code: timer_server/server.cpp Server::iterate b35cace5
    * code: timer_server/server.cpp Server::run_once e22132ef
-   * code: timer_server/server.cpp Server::read_progress b5f333e5
-   * code: timer_server/inbox.cpp Inbox::read 769b3a15
-   * code: timer_server/watch/page_registry.cpp PageRegistry::look_for_pages 72ceaeca
-   * code: timer_server/watch/page_registry.cpp PageRegistry::on_wake_up_message 4ef23849
+   * code: timer_server/server.cpp Server::read_progress 66b02c6b
+   * code: timer_server/inbox.cpp Inbox::read 563b6648
+   * code: timer_server/watch/page_registry.cpp WatchRegistry::look_for_pages 80c4aff4
+   * code: timer_server/watch/page_registry.cpp WatchRegistry::on_wake_up_message 3ba9d79a
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 9a02339a
    * code: common/wake_protocol.hpp announce_scan 08ea3df8 */
   :: d_step { server_at == READ_PIPE ||
@@ -764,8 +764,8 @@ end:
        kill_next() }
 
   /* Server::withdraw(): BoardFile::stop(), RequestPipe::remove_from_path()
-   * code: timer_server/server.cpp Server::withdraw e83dd9ee
-   * code: timer_server/scopes/board_file.cpp BoardFile::stop 555df702 */
+   * code: timer_server/server.cpp Server::withdraw 5c87cd58
+   * code: timer_server/runtime_directory.cpp BoardFile::stop 555df702 */
   :: d_step { server_at == ASLEEP && ends > 0 ->
        REACHED(W_STOPPED);
        next_wake = NEVER;

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "common/duration_text.hpp"
-#include "timer_server/watch/page_registry.hpp"
+#include "timer_server/watch/registry.hpp"
 
 namespace filetimer {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "common/scope_page.hpp"
-#include "timer_server/watch/page_registry.hpp"
+#include "timer_server/watch/registry.hpp"
 
 namespace filetimer {
 namespace {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/watch/page_registry.hpp"
-
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -12,6 +10,7 @@
 #include "common/limits.hpp"
 #include "common/scope_page.hpp"
 #include "timer_server/system/messages.hpp"
+#include "timer_server/watch/registry.hpp"
 
 namespace filetimer {
 namespace {
@@ -89,7 +88,7 @@ bool runs_another_program(const Process& process, const WorkerPage& page) {
          (stat->start_stack != page.program() || page.has_lost_lock());
 }
 
-void PageRegistry::adopt(const HasEnded& has_ended) {
+void WatchRegistry::adopt(const HasEnded& has_ended) {
   has_ended_ = has_ended;
   const auto names = core_.directory.pages().names();
   if (!names) {
@@ -105,7 +104,7 @@ void PageRegistry::adopt(const HasEnded& has_ended) {
   has_ended_ = nullptr;
 }
 
-void PageRegistry::on_wake_up_message(std::string_view name) {
+void WatchRegistry::on_wake_up_message(std::string_view name) {
   if (!is_page_name(name)) {
     core_.rejections.add(
         fmt::format("x_page is not a page name: expected letters, digits and '-', at most {}",
@@ -119,7 +118,7 @@ void PageRegistry::on_wake_up_message(std::string_view name) {
   }
 }
 
-void PageRegistry::look_after_full_pipe() {
+void WatchRegistry::look_after_full_pipe() {
   std::size_t looks = kMaxWorkers / kMaxLooksPerSweep;
   while (!look_for_pages() && --looks > 0) {
   }
@@ -127,8 +126,8 @@ void PageRegistry::look_after_full_pipe() {
 }
 
 // Finds pages whose wake-up message was lost because its writer was killed or the pipe was removed.
-bool PageRegistry::look_for_pages() {
-  refused_in_batch_.clear();
+bool WatchRegistry::look_for_pages() {
+  refused_names_in_batch_.clear();
   // Pages that wait for an exit first: those that are refused now make room.
   std::vector<std::string> waiting;
   for (const auto& [name, free] : free_) {
@@ -160,8 +159,8 @@ bool PageRegistry::look_for_pages() {
   return true;
 }
 
-void PageRegistry::look_at(const std::string& name) {
-  if (refused_in_batch_.contains(name)) {
+void WatchRegistry::look_at(const std::string& name) {
+  if (refused_names_in_batch_.contains(name)) {
     return;
   }
   const auto opened = MappedPage::open(core_.directory.pages().page_path(name), name);
@@ -195,13 +194,13 @@ void PageRegistry::look_at(const std::string& name) {
   add(**worker, page);
 }
 
-void PageRegistry::refuse(const std::string& name, const Error& reason) {
+void WatchRegistry::refuse(const std::string& name, const Error& reason) {
   // A kill that an earlier server has begun cannot be resumed without the page.
   if (has_ended_ && is_for_now(reason)) {
     throw std::runtime_error(fmt::format("page '{}': {}", name, reason.message));
   }
   free_.erase(name);
-  refused_in_batch_.insert(name);
+  refused_names_in_batch_.insert(name);
   core_.rejections.add(fmt::format("page '{}': {}", name, reason.message), name, 0);
   if (refused_.size() >= kMaxRefusedPages) {
     refused_.clear();  // all are looked at again
@@ -210,7 +209,7 @@ void PageRegistry::refuse(const std::string& name, const Error& reason) {
 }
 
 // Decides what becomes of a page for which owner_of() has found no worker.
-void PageRegistry::find_owner(const std::shared_ptr<MappedPage>& page, const Error& why_none) {
+void WatchRegistry::find_owner(const std::shared_ptr<MappedPage>& page, const Error& why_none) {
   const std::string& name = page->name();
   if (why_none.errno_value == kAnotherProgram) {
     remove_orphan(*page, kStartedAnother);
@@ -226,14 +225,28 @@ void PageRegistry::find_owner(const std::shared_ptr<MappedPage>& page, const Err
     if (!std::exchange(waiting->second.is_refused, true)) {
       core_.rejections.add(fmt::format("page '{}': {}", name, why_none.message), name, 0);
     }
-  } else if (free_.size() >= kMaxFreePages) {
+  } else if (!make_room_to_wait()) {
     refuse(name, {why_none.message, EAGAIN});
   } else {
     wait_for_exit(name, std::move(*claimed));
   }
 }
 
-void PageRegistry::add(Worker& worker, const std::shared_ptr<MappedPage>& page) {
+// Returns whether one page more may wait for the end of its process. If there is no room, those
+// that were refused wait no longer.
+bool WatchRegistry::make_room_to_wait() {
+  if (free_.size() >= kMaxFreePages) {
+    std::erase_if(free_, [this](const auto& other) {
+      if (other.second.is_refused) {
+        refused_[other.first] = false;
+      }
+      return other.second.is_refused;
+    });
+  }
+  return free_.size() < kMaxFreePages;
+}
+
+void WatchRegistry::add(Worker& worker, const std::shared_ptr<MappedPage>& page) {
   if (has_random_stack(worker.process->pid)) {
     page->close_descriptor();
   }
@@ -250,17 +263,17 @@ void PageRegistry::add(Worker& worker, const std::shared_ptr<MappedPage>& page) 
 }
 
 // Returns the worker that a page belongs to, and watches it if it is new.
-Result<Worker*> PageRegistry::owner_of(MappedPage& page) {
+Result<Worker*> WatchRegistry::owner_of(MappedPage& page) {
   auto process = open_owner(page);
   FILETIMER_TRY(process);
   page.set_program(process->start_stack);
   FILETIMER_TRY(check_claims(page.claims(), *process));
-  return registry_.worker_for(std::move(*process));
+  return worker_for(std::move(*process));
 }
 
 // Returns the process that holds the lock of the page. While this server starts, also accepts the
 // owner that an earlier server confirmed.
-Result<Process> PageRegistry::open_owner(MappedPage& page) const {
+Result<Process> WatchRegistry::open_owner(MappedPage& page) const {
   const Result<pid_t> holder = page.owner();
   const auto confirmed =
       has_ended_ ? core_.directory.pages().confirmed_owner(page.name()) : std::nullopt;
@@ -295,7 +308,7 @@ Result<Process> PageRegistry::open_owner(MappedPage& page) const {
 
 // A worker that exits loses its lock shortly before its pidfd reports the exit. So its page is
 // looked at again after the exit; if the process still runs, the next sweep reports the page.
-void PageRegistry::wait_for_exit(const std::string& name, Process process) {
+void WatchRegistry::wait_for_exit(const std::string& name, Process process) {
   Free& free = free_[name];
   free.process = std::move(process);
   free.exit = watch_io(core_.loop, free.process.pidfd.get(), EPOLLIN, kDeathsFirst, [this, name] {
@@ -307,9 +320,9 @@ void PageRegistry::wait_for_exit(const std::string& name, Process process) {
   });
 }
 
-void PageRegistry::record_orphaned_scopes(const PageClaims& claims, pid_t pid,
-                                          const std::vector<SlotReading>& scopes,
-                                          std::string_view reason, const HasEnded& has_ended) {
+void WatchRegistry::record_orphaned_scopes(const PageClaims& claims, pid_t pid,
+                                           const std::vector<SlotReading>& scopes,
+                                           std::string_view reason, const HasEnded& has_ended) {
   const WorkerIdentity worker = claimed_identity(claims, pid);
   const Instant now = Instant::now();
   for (const SlotReading& scope : scopes) {
@@ -323,7 +336,7 @@ void PageRegistry::record_orphaned_scopes(const PageClaims& claims, pid_t pid,
   }
 }
 
-void PageRegistry::remove_orphan(MappedPage& page, std::string_view reason) {
+void WatchRegistry::remove_orphan(MappedPage& page, std::string_view reason) {
   const auto owner = core_.directory.pages().confirmed_owner(page.name());
   const pid_t pid = owner ? owner->pid : page.claims().pid;
   record_orphaned_scopes(page.claims(), pid, page.open_slots(), reason, has_ended_);
@@ -333,22 +346,22 @@ void PageRegistry::remove_orphan(MappedPage& page, std::string_view reason) {
   core_.directory.pages().remove(page.name());
 }
 
-void PageRegistry::remove_pages_of_other_programs(Worker& worker) {
+void WatchRegistry::remove_pages_of_other_programs(Worker& worker) {
   const auto pages = worker.pages;
   for (const auto& page : pages) {
     if (runs_another_program(*worker.process, *page)) {
-      remove(worker, *page, kStartedAnother);
+      remove_page(worker, *page, kStartedAnother);
     }
   }
 }
 
-void PageRegistry::remove(Worker& worker, const WorkerPage& page, std::string_view reason) {
+void WatchRegistry::remove_page(Worker& worker, const WorkerPage& page, std::string_view reason) {
   StatisticsByName statistics;
   take_out(worker, page, reason, statistics);
   append_statistics(WorkerIdentity::of(worker), statistics);
 }
 
-void PageRegistry::remove_all(Worker& worker, std::string_view reason) {
+void WatchRegistry::remove_pages(Worker& worker, std::string_view reason) {
   StatisticsByName statistics;
   while (!worker.pages.empty()) {
     take_out(worker, *worker.pages.back(), reason, statistics);
@@ -356,8 +369,8 @@ void PageRegistry::remove_all(Worker& worker, std::string_view reason) {
   append_statistics(WorkerIdentity::of(worker), statistics);
 }
 
-void PageRegistry::take_out(Worker& worker, const WorkerPage& page, std::string_view reason,
-                            StatisticsByName& statistics) {
+void WatchRegistry::take_out(Worker& worker, const WorkerPage& page, std::string_view reason,
+                             StatisticsByName& statistics) {
   const std::string name = page.name();
   const auto place = std::ranges::find(worker.pages, &page, &std::shared_ptr<WorkerPage>::get);
   const std::shared_ptr<WorkerPage> held = *place;
@@ -385,7 +398,7 @@ void PageRegistry::take_out(Worker& worker, const WorkerPage& page, std::string_
   core_.directory.pages().remove(name);
 }
 
-void PageRegistry::record_statistics_of_living_workers() const {
+void WatchRegistry::record_statistics_of_living_workers() const {
   core_.workers.for_each([this](const Worker& worker) {
     StatisticsByName statistics;
     for (const auto& page : worker.pages) {
@@ -396,8 +409,8 @@ void PageRegistry::record_statistics_of_living_workers() const {
 }
 
 // Writes one record for all pages of a worker; none if the worker has counted no scope.
-void PageRegistry::append_statistics(const WorkerIdentity& worker,
-                                     const StatisticsByName& statistics) const {
+void WatchRegistry::append_statistics(const WorkerIdentity& worker,
+                                      const StatisticsByName& statistics) const {
   if (!statistics.empty()) {
     core_.log->append_detail(core_.records.worker_ended(worker, statistics));
   }

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/watch/worker_registry.hpp"
-
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -13,6 +11,7 @@
 #include "common/proc_files.hpp"
 #include "timer_server/system/hardening.hpp"
 #include "timer_server/system/messages.hpp"
+#include "timer_server/watch/registry.hpp"
 
 namespace filetimer {
 namespace {
@@ -33,12 +32,13 @@ tl::unexpected<Error> younger_than_request(pid_t pid) {
 
 }  // namespace
 
-void WorkerRegistry::begin_batch() {
+void WatchRegistry::begin_batch() {
   ++batch_;
   refused_in_batch_.clear();
+  refused_names_in_batch_.clear();
 }
 
-Result<Worker*> WorkerRegistry::worker_of(pid_t pid, Instant written) {
+Result<Worker*> WatchRegistry::worker_of(pid_t pid, Instant written) {
   if (Worker* const known = core_.workers.find(pid)) {
     // One check in a batch is exact, because the batch was read before it: a process that is alive
     // now had this pid when the batch was read.
@@ -66,7 +66,7 @@ Result<Worker*> WorkerRegistry::worker_of(pid_t pid, Instant written) {
   return admitted;
 }
 
-Result<Worker*> WorkerRegistry::worker_for(Process process) {
+Result<Worker*> WatchRegistry::worker_for(Process process) {
   if (Worker* const known = core_.workers.find(process.pid)) {
     if (known->process->start_time == process.start_time && known->process->is_alive()) {
       return known;
@@ -76,7 +76,7 @@ Result<Worker*> WorkerRegistry::worker_for(Process process) {
   return watch(std::move(process));
 }
 
-Result<Worker*> WorkerRegistry::admit(pid_t pid, Instant written) {
+Result<Worker*> WatchRegistry::admit(pid_t pid, Instant written) {
   if (pid <= 1) {
     return failure(fmt::format("pid is {}: expected a worker's, over 1", pid));
   }
@@ -102,9 +102,9 @@ Result<Worker*> WorkerRegistry::admit(pid_t pid, Instant written) {
   return watch(std::move(*process));
 }
 
-Result<Worker*> WorkerRegistry::watch(Process process) {
+Result<Worker*> WatchRegistry::watch(Process process) {
   const pid_t pid = process.pid;
-  if (core_.workers.count() >= most_workers()) {
+  if (!make_room()) {
     return failure(
         fmt::format("{} workers are watched: no more fit (see ulimit -n)", core_.workers.count()),
         EAGAIN);
@@ -123,7 +123,26 @@ Result<Worker*> WorkerRegistry::watch(Process process) {
   return &worker;
 }
 
-void WorkerRegistry::watch_exit(Worker& worker) {
+// Returns whether one more worker fits. Removes the workers without scopes if it would not.
+bool WatchRegistry::make_room() {
+  if (core_.workers.count() < most_workers()) {
+    return true;
+  }
+  std::vector<Worker*> without_scopes;
+  core_.workers.for_each([&](Worker& worker) {
+    // A worker that is being killed stays: it may have released its last scope in time to be
+    // spared.
+    if (worker.has_no_scopes() && !worker.has_kill()) {
+      without_scopes.push_back(&worker);
+    }
+  });
+  for (Worker* worker : without_scopes) {
+    remove(*worker);
+  }
+  return core_.workers.count() < most_workers();
+}
+
+void WatchRegistry::watch_exit(Worker& worker) {
   exited_.reserve(core_.workers.count());  // so that the handler cannot fail
   worker.exit =
       watch_io(core_.loop, worker.process->pidfd.get(), EPOLLIN | EPOLLONESHOT, kDeathsFirst,
@@ -132,7 +151,7 @@ void WorkerRegistry::watch_exit(Worker& worker) {
 
 // Reads the command line and the rank on a side thread, because a read in /proc may wait for the
 // lock of the worker's memory.
-void WorkerRegistry::read_facts(const Worker& worker) {
+void WatchRegistry::read_facts(const Worker& worker) {
   // Weak: a job that waits for a hung one must not hold the pidfd of a worker that has exited.
   core_.side_threads.run([this, weak = std::weak_ptr(worker.process), cell = worker.facts,
                           variables = variables_]() -> SideThreads::Delivery {
@@ -159,7 +178,7 @@ void WorkerRegistry::read_facts(const Worker& worker) {
       SideThreads::Lane::kSlow);
 }
 
-void WorkerRegistry::remove_exited_workers() {
+void WatchRegistry::remove_exited_workers() {
   for (const pid_t pid : exited_) {
     // The pid may be in use again by now.
     Worker* const worker = core_.workers.find(pid);
@@ -170,7 +189,7 @@ void WorkerRegistry::remove_exited_workers() {
   exited_.clear();
 }
 
-void WorkerRegistry::remove(Worker& worker) {
+void WatchRegistry::remove(Worker& worker) {
   on_remove_(worker);
   core_.workers.remove(worker);
 }

@@ -1,7 +1,11 @@
-// The registry of pages: which files in `scopes` are read, and which worker each belongs to.
+// The registry: which processes are watched, from their first request to their end, and which files
+// in `scopes` are read for them.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/types.h>
+
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,19 +19,46 @@
 #include "common/result.hpp"
 #include "timer_server/core.hpp"
 #include "timer_server/scopes/worker_page.hpp"
-#include "timer_server/watch/worker_registry.hpp"
+#include "timer_server/system/process.hpp"
 
 namespace filetimer {
 
+// Admits processes as workers and removes those that have exited. A worker is a process of the
+// server's user, neither the server nor one of its ancestors; its pid always means the process that
+// has it now.
+//
 // Registers the pages that workers make, and removes them when their worker exits. The owner of a
 // page is the process that holds its lock; the folder keeps the owner's identity, so that a worker
 // that loses the lock keeps its page over a restart of the server. A page whose owner has exited is
 // orphaned: its open scopes are recorded as left open, and its file is removed.
-class PageRegistry {
+class WatchRegistry {
  public:
-  PageRegistry(Core& core, WorkerRegistry& registry) : core_(core), registry_(registry) {}
-  PageRegistry(const PageRegistry&) = delete;
-  PageRegistry& operator=(const PageRegistry&) = delete;
+  // `on_remove` is called before a worker is removed: the owner of its scopes removes them.
+  WatchRegistry(Core& core, std::function<void(Worker&)> on_remove)
+      : core_(core), on_remove_(std::move(on_remove)) {}
+  WatchRegistry(const WatchRegistry&) = delete;
+  WatchRegistry& operator=(const WatchRegistry&) = delete;
+
+  // --- workers ---
+
+  // Begins a batch of requests, which were written before this call.
+  void begin_batch();
+  // Returns the worker with the pid of a request of this batch, and admits it if it is new. Returns
+  // a worker that has exited as long as no other process has its pid, because its earlier requests
+  // count. Fails with ESRCH if there is no such process, and with EAGAIN if there is no room. Fails
+  // for a process that started after `written`, because the request is about another process, which
+  // had the pid before.
+  Result<Worker*> worker_of(pid_t pid, Instant written = Instant::never());
+  // Returns the worker for this process, and watches it if it is new. Removes an earlier worker
+  // with the same pid.
+  Result<Worker*> worker_for(Process process);
+
+  // Removes the workers whose exit has woken the loop. Call it after all requests were read: a
+  // release that a worker wrote before its exit must be read first.
+  void remove_exited_workers();
+  void remove(Worker& worker);
+
+  // --- pages ---
 
   // Returns whether a kill of an earlier server has ended a scope of that process: the scope was
   // judged, or the kill cancels it.
@@ -42,8 +73,6 @@ class PageRegistry {
                               const HasEnded& has_ended);
   [[nodiscard]] std::size_t orphaned_scopes() const { return orphaned_scopes_; }
 
-  // Forgets which pages were refused in the last batch of requests.
-  void begin_batch() { refused_in_batch_.clear(); }
   // Takes a wake-up message, which names a page: registers the page if it is new.
   void on_wake_up_message(std::string_view name);
   // Registers pages for which no wake-up message has come, some at a time. Called by sweeps.
@@ -58,10 +87,10 @@ class PageRegistry {
   // Removes a page of a worker that still runs: the worker has executed another program or
   // truncated the page. `reason` is for the records of its open scopes; empty: they are not
   // recorded.
-  void remove(Worker& worker, const WorkerPage& page, std::string_view reason);
+  void remove_page(Worker& worker, const WorkerPage& page, std::string_view reason);
   // Removes all pages of a worker that has exited, the pipe page included, and records its
   // statistics.
-  void remove_all(Worker& worker, std::string_view reason);
+  void remove_pages(Worker& worker, std::string_view reason);
   // Records the statistics of all workers that are alive. Called when a server ends whose runtime
   // directory is removed: no other server will record them.
   void record_statistics_of_living_workers() const;
@@ -73,12 +102,18 @@ class PageRegistry {
       "the worker started another program inside the scope";
 
  private:
+  Result<Worker*> admit(pid_t pid, Instant written);
+  Result<Worker*> watch(Process process);
+  bool make_room();
+  void watch_exit(Worker& worker);
+  void read_facts(const Worker& worker);
   void look_at(const std::string& name);
   void refuse(const std::string& name, const Error& reason);
   void find_owner(const std::shared_ptr<MappedPage>& page, const Error& why_none);
   void add(Worker& worker, const std::shared_ptr<MappedPage>& page);
   Result<Worker*> owner_of(MappedPage& page);
   Result<Process> open_owner(MappedPage& page) const;
+  bool make_room_to_wait();
   void wait_for_exit(const std::string& name, Process process);
   void remove_orphan(MappedPage& page, std::string_view reason);
   void remove_pages_of_other_programs(Worker& worker);
@@ -87,12 +122,18 @@ class PageRegistry {
   void append_statistics(const WorkerIdentity& worker, const StatisticsByName& statistics) const;
 
   Core& core_;
-  WorkerRegistry& registry_;
+  const std::function<void(Worker&)> on_remove_;
+  // Of the workers' environments: WorkerFacts::variables.
+  const std::vector<std::string> variables_ = variables_needed_by(core_.settings.drop_ins);
+  std::uint64_t batch_ = 0;
+  std::unordered_map<pid_t, Error> refused_in_batch_;
+  std::vector<pid_t> exited_;                       // their exit has woken the loop
   std::unordered_map<std::string, Worker*> pages_;  // by name
   // Names that look_for_pages() skips, and whether the reason may end: then it skips the name until
   // it has looked at all others.
   std::unordered_map<std::string, bool> refused_;
-  std::unordered_set<std::string> refused_in_batch_;  // wake-up messages do not look at it again
+  std::unordered_set<std::string>
+      refused_names_in_batch_;  // wake-up messages do not look at it again
   bool has_changed_ = false;
   HasEnded has_ended_;  // set while adopt() runs
   std::size_t orphaned_scopes_ = 0;
