@@ -764,7 +764,7 @@ end:
        kill_next() }
 
   /* Server::withdraw(): BoardFile::stop(), RequestPipe::remove_from_path()
-   * code: timer_server/server.cpp Server::withdraw 5c87cd58
+   * code: timer_server/server.cpp Server::withdraw 4fbfc8aa
    * code: timer_server/runtime_directory.cpp BoardFile::stop 555df702 */
   :: d_step { server_at == ASLEEP && ends > 0 ->
        REACHED(W_STOPPED);
