@@ -103,6 +103,10 @@ struct Scope {
   }
 };
 
+Ns when_judged(const JsonRecord& expired) {
+  return expired.integer("deadline_mono_ns") + std::llround(expired.number("overdue_ms") * 1e6);
+}
+
 class HistoryJudge {
  public:
   HistoryJudge(const std::vector<JsonRecord>& lines, const std::vector<JsonRecord>& records,
@@ -118,6 +122,11 @@ class HistoryJudge {
 
   void run() {
     read_history();
+    for (const auto& [name, process] : processes_) {
+      if (process.role == "server") {
+        servers_.push_back(&process);
+      }
+    }
     read_logs();
     for (Scope& scope : scopes_) {
       judge_scope(scope);
@@ -155,7 +164,22 @@ class HistoryJudge {
     return found != started_.end() ? found->second->object("settings") : JsonFields();
   }
   Process* process_of(std::int64_t pid, std::int64_t start, Ns at);
+  Process* worker_of(const JsonRecord& record) {
+    return process_of(record.integer("pid"), record.integer("start_time"),
+                      record.integer("mono_ns"));
+  }
   Scope* scope_of(const JsonRecord& record);
+  // Returns whether a kill has sent the signal (0: any) to the process, perhaps for its parent.
+  bool has_sent(std::int64_t wanted, std::int64_t pid) const {
+    return std::ranges::any_of(killed_, [&](const auto& entry) {
+      const auto signals = entry.second->template list<JsonFields>("signals");
+      return std::ranges::any_of(signals, [&](const JsonFields& each) {
+        const auto pids = each.list<std::int64_t>("pids");
+        return (wanted == 0 || each.integer("signal") == wanted) &&
+               std::ranges::count(pids, pid) > 0;
+      });
+    });
+  }
   bool is_below(const Process& process, const Process& ancestor) const;
   [[nodiscard]] bool is_under_load(Ns from, Ns to) const;
   [[nodiscard]] Ns prompt(Ns from) const;
@@ -187,6 +211,7 @@ class HistoryJudge {
   std::map<std::string, Process, std::less<>> processes_;
   std::vector<Scope> scopes_;
   std::map<std::pair<std::string, std::string>, std::size_t> by_key_;
+  std::vector<const Process*> servers_;
   std::map<std::string, const JsonRecord*, std::less<>> expired_, killed_;
   std::map<std::int64_t, const JsonRecord*> started_;  // by pid of the server
   std::set<std::string> released_late_;
@@ -202,7 +227,8 @@ class HistoryJudge {
 };
 
 void HistoryJudge::read_history() {
-  std::map<std::pair<std::string_view, std::int64_t>, std::vector<const JsonRecord*>> calls;
+  std::map<std::pair<std::string_view, std::int64_t>, const JsonRecord*> ends;
+  std::vector<const JsonRecord*> begins;
   for (const JsonRecord& line : lines_) {
     if (!line.is_object() || !line.has("t")) {
       report("history", line.place(), "not a line of a history: {:.80}", line.line());
@@ -210,22 +236,19 @@ void HistoryJudge::read_history() {
     }
     history_end_ = std::max(history_end_, line.integer("t"));
     if (line.flag("end")) {
-      calls[{line.text("who"), line.integer("n")}].push_back(&line);
+      // A child of fork() continues the numbers of its parent under its own name.
+      ends.emplace(std::pair{line.text("who"), line.integer("n")}, &line);
     }
-  }
-  std::vector<const JsonRecord*> begins;
-  for (const JsonRecord& line : lines_) {
-    if (line.is_object() && line.has("op")) {
+    if (line.has("op")) {
       begins.push_back(&line);
     }
   }
   std::ranges::stable_sort(begins, {}, [](const JsonRecord* line) { return line->integer("t"); });
   for (const JsonRecord* line : begins) {
     Call call{line->integer("t"), kNever, true, line, nullptr};
-    if (const auto ends = calls.find({line->text("who"), line->integer("n")});
-        ends != calls.end() && line->has("n")) {
-      // A child of fork() continues the numbers of its parent under its own name.
-      call.result = ends->second.front();
+    if (const auto end = ends.find({line->text("who"), line->integer("n")});
+        end != ends.end() && line->has("n")) {
+      call.result = end->second;
       call.end = call.result->integer("t");
       call.ok = call.result->flag("ok", true);
     }
@@ -279,12 +302,12 @@ void HistoryJudge::read_driver(const JsonRecord& line, const Call& call) {
     process.alive_until = line.integer("before");
     process.ended = call.begin;
     process.end = &line;
-  } else if (op == "kill") {
-    process.sent.insert(line.integer("signal"));
-    process.asked_to_end = std::min(process.asked_to_end, call.begin);
-  } else if (op == "kill_server" || op == "stop_server") {
+  } else if (op == "kill" || op == "kill_server" || op == "stop_server") {
     process.asked_to_end = std::min(process.asked_to_end, call.begin);
     process.was_killed = process.was_killed || op == "kill_server";
+    if (op == "kill") {
+      process.sent.insert(line.integer("signal"));
+    }
   } else if (op == "halt") {
     process.halts.push_back({{call.begin, kNever}, {after, kNever}, std::string(line.text("how"))});
   } else if (op == "resume") {
@@ -345,8 +368,7 @@ Process* HistoryJudge::process_of(std::int64_t pid, std::int64_t start, Ns at) {
 // Returns the scope that a record is about: the one of the name that was opened last before then.
 Scope* HistoryJudge::scope_of(const JsonRecord& record) {
   const Ns acquired = record.integer("acquired_mono_ns");
-  const Process* worker =
-      process_of(record.integer("pid"), record.integer("start_time"), record.integer("mono_ns"));
+  const Process* worker = worker_of(record);
   Scope* found = nullptr;
   for (Scope& scope : scopes_) {
     if (scope.worker == worker && scope.name == record.text("scope") &&
@@ -380,21 +402,17 @@ void HistoryJudge::read_logs() {
       killed_.emplace(id, record);
     } else if ((event == "expired" && expired_.emplace(id, record).second) ||
                event == "left_open") {
-      const Process* process = process_of(record->integer("pid"), record->integer("start_time"),
-                                          record->integer("mono_ns"));
       Scope* scope = scope_of(*record);
-      const auto wrote_it = [&](const auto& entry) {
-        return entry.second.role == "server" && entry.second.was_killed &&
-               entry.second.pid == scope->left_open.back()->integer("server_pid");
+      const auto wrote_it = [&](const Process* server) {
+        return server->was_killed && server->pid == scope->left_open.back()->integer("server_pid");
       };
-      const bool is_written_again = scope != nullptr && event == "left_open" &&
-                                    !scope->left_open.empty() &&
-                                    std::ranges::any_of(processes_, wrote_it);
-      if (is_written_again) {
+      if (scope != nullptr && event == "left_open" && !scope->left_open.empty() &&
+          std::ranges::any_of(servers_, wrote_it)) {
         scope->left_open.back() = record;
       } else if (scope != nullptr) {
         (event == "expired" ? scope->expired : scope->left_open).push_back(record);
       } else if (record->text("scope") != "(idle)") {
+        const Process* process = worker_of(*record);
         report("known-scopes",
                process != nullptr ? process->name : fmt::format("pid {}", record->integer("pid")),
                "{} of scope '{}', which it has not opened, in {}", event, record->text("scope"),
@@ -406,15 +424,13 @@ void HistoryJudge::read_logs() {
       }
     }
   }
-  for (const auto& entry : processes_) {
-    const Process& server = entry.second;
+  for (const Process* server : servers_) {
     const bool is_removed =
-        !server.log.empty() && std::ranges::any_of(files_, [&](const auto& what) {
-          return what.find(server.log) != what.npos;
+        !server->log.empty() && std::ranges::any_of(files_, [&](const auto& what) {
+          return what.find(server->log) != what.npos;
         });
-    may_lack_records_ =
-        may_lack_records_ || is_removed ||
-        (server.role == "server" && server.ready < kNever && !started_.contains(server.pid));
+    may_lack_records_ = may_lack_records_ || is_removed ||
+                        (server->ready < kNever && !started_.contains(server->pid));
   }
 }
 
@@ -506,10 +522,9 @@ void HistoryJudge::judge_scope(Scope& scope) {
   }
   // A server that is killed may have given the verdict without recording it.
   const auto lost_its_server = [&] {
-    return std::ranges::any_of(processes_, [&](const auto& entry) {
-      const Process& server = entry.second;
-      return server.was_killed && scope.open.begin < server.asked_to_end &&
-             server.asked_to_end < scope.release->end;
+    return std::ranges::any_of(servers_, [&](const Process* server) {
+      return server->was_killed && scope.open.begin < server->asked_to_end &&
+             server->asked_to_end < scope.release->end;
     });
   };
   if (is_released && !scope.release->result->flag("in_time", true) && scope.expired.empty() &&
@@ -548,21 +563,21 @@ void HistoryJudge::judge_scope(Scope& scope) {
            entry.second->integer("start_time") == worker.start;
   };
   // Else its client has removed its page, of which no server knew, when the worker exited.
-  const bool was_watched = std::ranges::any_of(processes_, [&](const auto& entry) {
+  const bool was_watched = std::ranges::any_of(servers_, [&](const Process* server) {
     const Ns first = worker.calls.empty() ? worker.ended : worker.calls.front().end;
-    const bool was_halted = std::ranges::any_of(entry.second.halts, [&](const Halt& halt) {
+    const bool was_halted = std::ranges::any_of(server->halts, [&](const Halt& halt) {
       return halt.possible.from < first && worker.ended < halt.possible.to + kLook;
     });
-    const Ns ready = entry.second.ready;
+    const Ns ready = server->ready;
     // A page that is removed is known to the server that had it, until that one ends, and to a
     // later one once its worker has made it again.
     const bool may_lack_page = std::ranges::any_of(removals_of_pages_, [&](Ns removed) {
       return first < removed && removed < worker.ended &&
-             (entry.second.alive_until < worker.ended ||
+             (server->alive_until < worker.ended ||
               (removed < ready && worker.ended < ready + kLook));
     });
-    return entry.second.role == "server" && ready < worker.ended && !was_halted && !may_lack_page &&
-           (worker.calls.empty() || entry.second.alive_until > first + kLook);
+    return ready < worker.ended && !was_halted && !may_lack_page &&
+           (worker.calls.empty() || server->alive_until > first + kLook);
   });
   const bool was_refused = scope.via != "page" && (several_rejected_at_ > scope.open.begin ||
                                                    rejected_pids_.contains(worker.pid));
@@ -607,11 +622,10 @@ bool HistoryJudge::judge_terms(const Scope& scope, const JsonRecord& record) {
 }
 
 bool HistoryJudge::has_ended_in_order_after(Ns at) const {
-  return std::ranges::any_of(processes_, [at](const auto& entry) {
-    const Process& server = entry.second;
-    return server.role == "server" && server.ready < kNever && !server.was_killed &&
-           server.sent.empty() && server.ended < kNever && server.asked_to_end < kNever &&
-           server.asked_to_end > at + kLook;
+  return std::ranges::any_of(servers_, [at](const Process* server) {
+    return server->ready < kNever && !server->was_killed && server->sent.empty() &&
+           server->ended < kNever && server->asked_to_end < kNever &&
+           server->asked_to_end > at + kLook;
   });
 }
 
@@ -620,9 +634,9 @@ bool HistoryJudge::is_certainly_open(const Scope& scope, const JsonRecord& recor
                                      Ns to) const {
   const Process& worker = *scope.worker;
   const auto started = started_.find(record.integer("server_pid"));
-  for (const auto& [name, server] : processes_) {
-    if (server.pid == record.integer("server_pid") &&
-        std::ranges::any_of(server.halts, [&](const Halt& halt) {
+  for (const Process* server : servers_) {
+    if (server->pid == record.integer("server_pid") &&
+        std::ranges::any_of(server->halts, [&](const Halt& halt) {
           return halt.possible.from < to && scope.open.end < halt.possible.to + kLook;
         })) {
       return false;
@@ -664,8 +678,7 @@ void HistoryJudge::judge_list(const JsonRecord& record, std::string_view list, N
 
 void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) {
   const Process& worker = *scope.worker;
-  const Ns deadline = expired.integer("deadline_mono_ns");
-  const Ns judged = deadline + std::llround(expired.number("overdue_ms") * 1e6);
+  const Ns judged = when_judged(expired);
   Ns timeout = 0;
   const Ns grace = grace_before_due(scope);
   Span due = timeout_at(scope, judged, timeout);
@@ -675,16 +688,15 @@ void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) 
   const auto fail = [&](std::string_view promise, const std::string& what) {
     report(promise, whose(scope), "{}, in {}", what, expired.place());
   };
-  for (const char* term : {"signal", "grace_ns", "tid"}) {
-    const bool is_grace = term == std::string_view("grace_ns");
-    const Ns recorded =
-        is_grace ? std::llround(1e9 * expired.number("grace_s", 0)) : expired.integer(term);
-    const bool is_sent_before = grace > 0 && term == std::string_view("signal");
-    if (scope.open.line->has(term) && !is_sent_before &&
-        recorded != scope.open.line->integer(term)) {
+  const auto compare = [&](const char* term, std::int64_t recorded) {
+    if (scope.open.line->integer(term, recorded) != recorded) {
       fail("record-terms", fmt::format("{} is {}, it asked for {}", term, recorded,
                                        scope.open.line->integer(term)));
     }
+  };
+  compare("grace_ns", std::llround(1e9 * expired.number("grace_s", 0)));
+  if (grace == 0) {  // else another signal was sent before
+    compare("signal", expired.integer("signal"));
   }
   const Ns acquired = expired.integer("acquired_mono_ns");
   const bool is_within_open = acquired <= scope.open.end + kClose;
@@ -729,14 +741,14 @@ void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) 
   const Ns unseen = std::max(length / 4, kUnseen);
   Ns may_lack = unseen;
   bool was_away = false;  // at the deadline, or the deadline was moved: it did not see the halt
-  for (const auto& [name, server] : processes_) {
-    if (server.pid != expired.integer("server_pid") || server.role != "server") {
+  for (const Process* server : servers_) {
+    if (server->pid != expired.integer("server_pid")) {
       continue;
     }
-    ready = server.ready;
+    ready = server->ready;
     Ns given = 0;
     int halts_given = 0;
-    for (const Halt& halt : server.halts) {
+    for (const Halt& halt : server->halts) {
       if (halt.certain.to - halt.certain.from > unseen && lasted(halt) > 0 &&
           given < kMostGiven * length) {
         add(halt);
@@ -744,7 +756,7 @@ void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) 
         may_lack = ++halts_given * unseen;
       }
     }
-    was_away = std::ranges::any_of(server.halts, [&](const Halt& halt) {
+    was_away = std::ranges::any_of(server->halts, [&](const Halt& halt) {
       const bool is_missed = halt.certain.to - halt.certain.from > unseen;
       return halt.possible.from <= due.from && from <= halt.possible.to &&
              (is_missed || due.from <= halt.possible.to);
@@ -766,7 +778,7 @@ void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) 
   }
   const bool is_of_program = scope.via != "pipe" && scope.via != "torch";
   if ((is_of_program && worker.left(scope.open.begin) < std::min(due.from, judged) - kPrompt) ||
-      worker.ended < deadline) {
+      worker.ended < expired.integer("deadline_mono_ns")) {
     fail("not-early", "its worker had exited, or ran another program, before the deadline");
   }
 }
@@ -777,20 +789,20 @@ Ns HistoryJudge::with_server(const Scope& scope, Ns due, Ns timeout) const {
   // The server gives the time since its last look, which was at most a quarter of a timeout ago.
   // PyTorch's lines have a deadline only: how long one has waited for the server is not known.
   const bool has_own_timeout = scope.via != "torch" || timeout == 0;
-  for (const auto& [name, server] : processes_) {
-    if (server.role != "server" || server.ready >= kNever) {
+  for (const Process* server : servers_) {
+    if (server->ready >= kNever) {
       continue;
     }
-    const Ns until = std::min(server.asked_to_end, server.alive_until);
-    Ns at = std::max(due, server.ready);
-    for (const Halt& halt : server.halts) {
+    const Ns until = std::min(server->asked_to_end, server->alive_until);
+    Ns at = std::max(due, server->ready);
+    for (const Halt& halt : server->halts) {
       if (halt.possible.from < at + kPrompt) {
         const Ns length = std::min(halt.possible.to, kNever) - halt.possible.from;
         at = halt.possible.to >= kNever
                  ? kNever
                  : std::max(at, halt.possible.to) +
                        (has_own_timeout ? std::min(length + timeout / 4, timeout)
-                                        : std::clamp(halt.possible.to - server.ready, length,
+                                        : std::clamp(halt.possible.to - server->ready, length,
                                                      std::max(length, kDefaultInterval)));
       }
     }
@@ -818,10 +830,10 @@ void HistoryJudge::judge_hang(const Scope& scope) {
       if (halt.possible.to >= kNever) {
         due = kNever;
       } else {  // it may have begun a look before it was seen, and ends with one
-        const bool is_from_before_server = std::ranges::any_of(processes_, [&](const auto& entry) {
-          return entry.second.role == "server" && halt.possible.from < entry.second.ready &&
-                 entry.second.ready < halt.possible.to;
-        });
+        const bool is_from_before_server =
+            std::ranges::any_of(servers_, [&](const Process* server) {
+              return halt.possible.from < server->ready && server->ready < halt.possible.to;
+            });
         const Ns length = halt.possible.to - halt.possible.from + std::max(timeout / 4, kUnseen);
         due = std::max(due, halt.possible.to + kLook) +
               (is_from_before_server ? timeout : std::min(length + kLook, timeout));
@@ -838,10 +850,10 @@ void HistoryJudge::judge_hang(const Scope& scope) {
   const Ns grace = grace_before_due(scope);
   Ns due = std::max(after_losses(std::min(timed_out + grace, kNever)),
                     std::min(after_losses(timed_out) + grace, kNever));
-  for (const auto& [name, server] : processes_) {
+  for (const Process* server : servers_) {
     // A server does not know whether the one before it has sent the signal.
-    if (grace > 0 && server.role == "server" && server.ready > timed_out && server.ready < kNever) {
-      due = std::max(due, server.ready + grace);
+    if (grace > 0 && server->ready > timed_out && server->ready < kNever) {
+      due = std::max(due, server->ready + grace);
     }
   }
   // A worker that is being killed is judged again when the kill is over.
@@ -871,8 +883,7 @@ void HistoryJudge::judge_hang(const Scope& scope) {
     return;
   }
   const JsonRecord& expired = *scope.expired.front();
-  const Ns judged =
-      expired.integer("deadline_mono_ns") + std::llround(expired.number("overdue_ms") * 1e6);
+  const Ns judged = when_judged(expired);
   if (judged > bound) {
     report("hang-is-judged", whose(scope), "judged {} ms past its deadline, in {}",
            (judged - due) / 1'000'000, expired.place());
@@ -894,8 +905,7 @@ void HistoryJudge::judge_hang(const Scope& scope) {
 void HistoryJudge::judge_targets(const JsonRecord& killed) {
   const Ns recorded = killed.integer("mono_ns");
   const Process* worker = process_of(killed.integer("pid"), killed.integer("start_time"), recorded);
-  const auto known = expired_.find(killed.text("id"));
-  if (worker == nullptr || known == expired_.end()) {
+  if (worker == nullptr || !expired_.contains(killed.text("id"))) {
     return;
   }
   for (const JsonFields& signal : killed.list<JsonFields>("signals")) {
@@ -903,29 +913,19 @@ void HistoryJudge::judge_targets(const JsonRecord& killed) {
       const Process* target = process_of(pid, 0, signal.integer("mono_ns"));
       if (target != nullptr && target->ended > signal.integer("mono_ns") &&
           !is_below(*target, *worker)) {
-        const bool is_young = target->spawned > known->second->integer("deadline_mono_ns");
-        report("targets", target->name, "signalled for {}{}, in {}", worker->name,
-               is_young ? ", though it started after the deadline" : "", killed.place());
+        report("targets", target->name, "signalled for {}, in {}", worker->name, killed.place());
       }
     }
   }
   const std::string_view verdict = killed.text("verdict");
   const std::int64_t status = worker->end != nullptr ? worker->end->integer("status") : 0;
-  const auto has_sent = [&](const auto& entry) {  // perhaps for another scope, or its parent's
-    const auto signals = entry.second->template list<JsonFields>("signals");
-    return std::ranges::any_of(signals, [&](const JsonFields& each) {
-      const auto pids = each.list<std::int64_t>("pids");
-      return each.integer("signal") == -status && std::ranges::count(pids, worker->pid) > 0;
-    });
-  };
   // A server that was killed just then may have sent the signal and not noted it.
-  const bool may_lack_signal = std::ranges::any_of(processes_, [&](const auto& entry) {
-    const Process& server = entry.second;
-    return server.was_killed && server.asked_to_end < worker->ended + kTurn &&
-           worker->alive_until < server.ended;
+  const bool may_lack_signal = std::ranges::any_of(servers_, [&](const Process* server) {
+    return server->was_killed && server->asked_to_end < worker->ended + kTurn &&
+           worker->alive_until < server->ended;
   });
   if (verdict == "dead" && status < 0 && !worker->sent.contains(-status) && !may_lack_signal &&
-      std::ranges::none_of(killed_, has_sent)) {
+      !has_sent(-status, worker->pid)) {
     report("outcomes", worker->name, "it died of signal {}, not of one in {}", -status,
            killed.place());
   }
@@ -964,13 +964,7 @@ void HistoryJudge::judge_end(const Process& process) {
   if (process.sent.contains(-status) || process.exits == status) {
     return;
   }
-  bool is_recorded = false;
-  for (const auto& [id, killed] : killed_) {
-    for (const JsonFields& signal : killed->list<JsonFields>("signals")) {
-      const auto pids = signal.list<std::int64_t>("pids");
-      is_recorded = is_recorded || std::ranges::find(pids, process.pid) != pids.end();
-    }
-  }
+  bool is_recorded = has_sent(0, process.pid);
   // The signal of a scope that is signalled first.
   for (const JsonRecord* record : records_) {
     is_recorded = is_recorded ||
@@ -1010,7 +1004,7 @@ void HistoryJudge::judge_records() {
   for (const JsonRecord* record : records_) {
     const Ns at = record->integer("mono_ns");
     const std::string_view event = record->text("event");
-    const Process* worker = process_of(record->integer("pid"), record->integer("start_time"), at);
+    const Process* worker = worker_of(*record);
     if (worker == nullptr) {
       continue;
     }
