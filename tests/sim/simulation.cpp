@@ -978,6 +978,11 @@ void Simulation::remove(int what, const Made& made) {
   if (is_page || what == 3 || what == 4) {
     losses_.push_back(
         {{from, kernel_.now + kClientLook}, true, false, is_page ? made.process : nullptr});
+    for (const Made& each : workers_) {
+      if (!is_page || &each == &made) {  // its statistics are gone with the page
+        excuse("counts", "subject", each.process->name);
+      }
+    }
   }
   if (what == 2 || what == 3 || what == 5) {
     const Nanos sweep = what == 2 ? 0 : interval() + kSecond;
