@@ -75,14 +75,6 @@ Records read_log(const std::string& path) {
   return records;
 }
 
-std::size_t occurrences(std::string_view text, std::string_view word) {
-  std::size_t found = 0;
-  for (auto at = text.find(word); at != text.npos; at = text.find(word, at + word.size())) {
-    ++found;
-  }
-  return found;
-}
-
 std::size_t count(const Records& records, std::string_view event) {
   std::size_t found = 0;
   for (const Record& record : records) {

@@ -32,8 +32,6 @@ using Records = std::vector<Record>;
 // end is being written.
 Records read_log(const std::string& path);
 
-// Returns how often the word is in the text. Cheaper than records where a test waits for many.
-std::size_t occurrences(std::string_view text, std::string_view word);
 std::size_t count(const Records& records, std::string_view event);
 std::size_t count(const Records& records, std::string_view event, pid_t pid);
 // Returns when a signal of a `killed` record was sent, in nanoseconds of CLOCK_MONOTONIC.

@@ -63,7 +63,6 @@ Line Pipe::next() {
   line.x_tid = request->x_tid;
   line.x_scope = request->x_scope.value_or(std::string_view{});
   line.x_whole_process = request->x_whole_process;
-  line.x_signal_first = request->x_signal_first;
   line.x_page = request->x_page.value_or(std::string_view{});
   return line;
 }

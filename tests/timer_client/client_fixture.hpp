@@ -29,7 +29,6 @@ struct Line {
   std::optional<pid_t> x_tid;
   std::string x_scope;  // empty: none
   bool x_whole_process = false;
-  bool x_signal_first = false;
   std::string x_page;  // empty: it is no hint
   [[nodiscard]] bool is_release() const { return expiration_time < 0; }
 };

@@ -52,9 +52,6 @@ class WatchingServer {
     return timers;
   }
 
-  // Returns how many workers have opened a timer so far.
-  [[nodiscard]] std::size_t workers() const { return server_.page_names().size(); }
-
  private:
   FakeServer server_;
   std::map<std::string, PageLayout> pages_;

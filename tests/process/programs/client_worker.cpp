@@ -4,7 +4,7 @@
 // connect [IDLE_MS]: to the server of $FILETIMER_DIR, with an idle timeout. connect-early: whether
 // a server is there or not.
 //
-// open NAME MS [WARN_AFTER_MS], renew NAME MS, pause NAME, resume NAME, release NAME: answered with
+// open NAME MS, pause NAME, resume NAME, release NAME: answered with
 // yes or no.
 //
 // left NAME: its remaining time in ms, and "paused" if it is.
@@ -77,17 +77,10 @@ class ClientWorker {
       return "yes";
     }
     if (command == "open") {
-      ScopeOptions options;
-      if (long long warn_ms = 0; words >> warn_ms) {
-        options.warn_after = milliseconds{warn_ms};
-      }
-      scopes_.emplace(name, client_->expires(milliseconds{ms}, name, options));
+      scopes_.emplace(name, client_->expires(milliseconds{ms}, name));
       return "yes";
     }
     TimerScope& scope = scopes_.at(name);
-    if (command == "renew") {
-      return said(scope.renew(milliseconds{ms}));
-    }
     if (command == "pause") {
       return said(scope.pause());
     }

@@ -12,7 +12,7 @@
 //
 // idle SLOT NS: an idle timeout.
 //
-// renew SLOT MS, release SLOT: answers in-time or late.
+// release SLOT: answers in-time or late.
 //
 // be-late SLOT NAME MS: opens, hints, waits for the verdict, then releases at once.
 //
@@ -85,9 +85,6 @@ class PageWorker {
     }
     if (command == "idle") {
       return idle(words);
-    }
-    if (command == "renew") {
-      return renew(words);
     }
     if (command == "release") {
       return release(words);
@@ -226,16 +223,6 @@ class PageWorker {
         std::max(page().header().slots.load(), static_cast<std::uint32_t>(index) + 1);
     begin_idle_watch(slot);
     return "ok";
-  }
-
-  std::string renew(std::istringstream& words) {
-    std::size_t index = 0;
-    long long ms = 0;
-    words >> index >> ms;
-    Slot& slot = page().slot(index);
-    const Instant now = Instant::now();
-    slot.started = now.ns;
-    return try_renew(slot, slot.deadline, now.ns + ms * 1'000'000) ? "in-time" : "late";
   }
 
   std::string release(std::istringstream& words) {

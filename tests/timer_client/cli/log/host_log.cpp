@@ -32,8 +32,7 @@ void HostLog::add(const std::string& event, std::int64_t at_us, const std::strin
 
 std::int64_t HostLog::mono_ns(std::int64_t at_us) const {
   // Each host has been up for another time.
-  return static_cast<std::int64_t>(1'000'000'000'000 + 7'000'000'000 * host_.back()) +
-         (at_us - suspended_us_) * 1000;
+  return static_cast<std::int64_t>(1'000'000'000'000 + 7'000'000'000 * host_.back()) + at_us * 1000;
 }
 
 namespace {

@@ -15,10 +15,6 @@ class HostLog {
  public:
   explicit HostLog(std::string host, std::int64_t clock_ahead_us = 0, std::string boot = {});
 
-  void set_clock(std::int64_t ahead_us) { ahead_us_ = ahead_us; }
-  // CLOCK_MONOTONIC stands still then, the wall clock does not.
-  void suspend(std::int64_t for_us) { suspended_us_ += for_us; }
-
   // `at_us`: after three o'clock. `fields` begin with a comma.
   void add(const std::string& event, std::int64_t at_us, const std::string& fields = {});
 
@@ -31,7 +27,6 @@ class HostLog {
   std::string host_;
   std::string boot_;
   std::int64_t ahead_us_;
-  std::int64_t suspended_us_ = 0;
   std::string text_;
 };
 
