@@ -147,6 +147,29 @@ TEST_CASE("a process with a worker's recycled pid is a worker of its own") {
   }
 }
 
+TEST_CASE("a process that got a worker's pid while the server was stopped is a worker of its own") {
+  const TempFolder temp;
+  Server server(temp);
+  auto worker = std::make_unique<Worker>("block");
+  const pid_t pid = worker->pid();
+  server.send(acquire_far(pid, "old"));
+  server.barrier();
+  server.process().signal(SIGSTOP);
+  server.process().wait_until_stopped();
+  worker.reset();
+  const auto successor = child_with_pid(pid);
+  if (successor != nullptr) {
+    server.send(acquire_past(pid, "new"));
+  }
+  server.process().signal(SIGCONT);
+  if (successor == nullptr) {
+    FILETIMER_SKIP(kSkipped);
+  }
+  CHECK(successor->status() == killed_by(SIGKILL));
+  CHECK(server.wait_for("killed", pid).text("scope") == "new");
+  CHECK(server.wait_for("left_open", pid).text("scope") == "old");
+}
+
 // In the tests below a server is killed, a worker ends, and its pid is reused before the next
 // server starts. With --max-timeout of 1 ms that server would judge an adopted scope at once.
 TEST_CASE("the next server does not take a process with a recycled pid for the owner of a page") {
