@@ -40,9 +40,7 @@ class MemoryFile {
   }
 
   [[nodiscard]] LogReader reader(std::size_t block_bytes) const {
-    std::vector<UniqueFd> files;
-    files.emplace_back(::dup(file_.get()));
-    LogReader reader("log", std::move(files));
+    LogReader reader("log", UniqueFd(::dup(file_.get())));
     reader.set_block_bytes(block_bytes);
     FUZZ_CHECK(reader.rewind());
     return reader;
@@ -110,14 +108,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Printed followed;
   LogTable table(fitted.output());
   LogTable growing(followed.output());
-  growing.begin();
+  growing.print(Rows::kMoreCome);
   ExpiryIds ids;
   LogReader reader = file.reader(4096);
   while (const Record* const record = reader.next()) {
     FUZZ_CHECK(table.add(*record) && growing.add(*record));
     ids.take(*record);
   }
-  table.end();
+  table.print(Rows::kAll);
   check_printed(fitted.text(), std::string::npos);
   check_printed(followed.text(), std::string::npos);
   for (const std::string_view wanted : {"last", "k", ""}) {

@@ -92,8 +92,7 @@ void add_expiry_options(CLI::App& app, ExpiryOptions& options) {
   app.add_option("ID", options.words,
                  "The id that `log` shows, a beginning of it, or last [last];\n"
                  "then the logs to read, those of other hosts too: files,\n"
-                 "folders, patterns such as 'logs/*.jsonl', or - for standard\n"
-                 "input [the server's]");
+                 "folders, or - for standard input [the server's]");
   app.add_option("--host", options.host, "The host of ID, where two have the same")
       ->type_name("HOST")
       ->check(is_name);
@@ -110,7 +109,6 @@ ChosenExpiry chosen_expiry(const ExpiryOptions& options, bool wants_cause) {
   }
   OpenedLogs opened = open_logs(options.place.dir, files);
   std::vector<LogReader>& logs = opened.logs;
-  complain_of_all(opened.notes);
   complain_of_all(opened.problems);
   ChosenExpiry chosen{.key = {}, .records = {}, .code = kExitFailed};
   if (logs.empty()) {
@@ -143,8 +141,7 @@ ChosenExpiry chosen_expiry(const ExpiryOptions& options, bool wants_cause) {
       return true;
     });
   }
-  for (std::string& line : lines) {
-    line.reserve(line.size() + kLinePadding);
+  for (const std::string& line : lines) {
     if (const auto record = parse_record(line)) {
       records.take(*record);
     }

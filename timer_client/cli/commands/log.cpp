@@ -62,7 +62,6 @@ int run_log(LogOptions& options) {
   options.filter.with_details = options.json;
   OpenedLogs opened = open_logs(options.place.dir, options.files);
   std::vector<LogReader>& logs = opened.logs;
-  complain_of_all(opened.notes);
   complain_of_all(opened.problems);
   if (logs.empty()) {
     return kExitFailed;
@@ -84,7 +83,7 @@ int run_log(LogOptions& options) {
            (!is_piped || out.flush());
   };
   if (is_piped && !options.json) {
-    table.begin();
+    table.print(Rows::kMoreCome);
     out.flush();
   }
   if (options.follow) {
@@ -93,9 +92,9 @@ int run_log(LogOptions& options) {
   read_merged(logs, take);
   complain_of_all(problems_of(logs));
   if (!options.json && options.follow) {
-    table.begin();
-  } else if (!options.json && shown > 0) {
-    table.end();
+    table.print(Rows::kMoreCome);
+  } else if (!options.json) {
+    table.print(Rows::kAll);
   }
   out.flush();
   if (options.follow) {
@@ -117,15 +116,14 @@ Command add_log(CLI::App& root) {
   CLI::App* app = root.add_subcommand("log", "The records of the server's log");
   app->add_option("FILE", options->files,
                   "Logs to read, merged by time: files, folders with those of\n"
-                  "many hosts, patterns such as 'logs/*.jsonl', or - for standard\n"
-                  "input [the server's]");
+                  "many hosts, or - for standard input [the server's]");
   app->add_flag("--json", options->json, "The records themselves, a JSON object a line");
   app->add_option_function<std::vector<std::string>>(
          "--event",
          [options](const std::vector<std::string>& events) {
+           const std::vector<std::string> names = known_events();
            for (const std::string& event : events) {
-             if (std::ranges::find(known_events(), event) == known_events().end()) {
-               const std::vector<std::string> names(known_events().begin(), known_events().end());
+             if (std::ranges::find(names, event) == names.end()) {
                const std::string meant = meant_by(event, names);
                throw CLI::ValidationError(
                    "--event",
@@ -159,7 +157,7 @@ Command add_log(CLI::App& root) {
       "  timer_client log --since 1h --rank 3\n"
       "  timer_client log --event expired,killed --json | jq .scope\n"
       "  timer_client log --follow\n"
-      "  timer_client log /shared/logs '/scratch/*/expired.jsonl'\n\n"
+      "  timer_client log /shared/logs /scratch/*/expired.jsonl\n\n"
       "Exit codes: 0 done (also when nothing matches), 1 failed (also when one of\n"
       "the logs could not be read), 2 usage.");
   return {app, [options] { return run_log(*options); }};

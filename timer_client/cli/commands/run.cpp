@@ -152,9 +152,7 @@ class ProcessScope {
       return false;
     }
     const std::string expired = fmt::format("'{}' expired after {}", name_, duration_text(timeout));
-    OpenedLogs opened = place_.run_folder.empty()
-                            ? OpenedLogs{}
-                            : open_own_logs(resolve_run_folder(place_.run_folder));
+    OpenedLogs opened = place_.run_folder.empty() ? OpenedLogs{} : open_logs(place_.run_folder, {});
     if (opened.logs.empty()) {
       const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
       const bool is_killed = signal != 0 && (signal == SIGKILL || signal == request_.signal);

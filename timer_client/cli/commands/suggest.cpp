@@ -187,7 +187,6 @@ int add_living_workers(const Place& place, ScopeHistories& histories) {
 int run_suggest(const SuggestOptions& options) {
   ScopeHistories histories;
   OpenedLogs opened = open_logs(options.place.dir, options.files);
-  complain_of_all(opened.notes);
   complain_of_all(opened.problems);
   if (opened.logs.empty() && !options.files.empty()) {
     return kExitFailed;
@@ -252,9 +251,9 @@ Command add_suggest(CLI::App& root) {
   auto options = std::make_shared<SuggestOptions>();
   CLI::App* app = root.add_subcommand("suggest", "Timeouts, computed from how long scopes took");
   app->add_option("FILE", options->files,
-                  "Logs to read: files, folders with those of many hosts,\n"
-                  "patterns such as 'logs/*.jsonl', or - for standard input\n"
-                  "[the server's, and the workers that are alive]");
+                  "Logs to read: files, folders with those of many hosts, or -\n"
+                  "for standard input [the server's, and the workers that are\n"
+                  "alive]");
   app->add_option("--format", options->format,
                   "table; json: an object a line; toml: a file of timeouts\n"
                   "that $FILETIMER_TIMEOUTS names [table]")

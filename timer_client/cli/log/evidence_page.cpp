@@ -268,13 +268,4 @@ void add_merged_stacks(Page& page, const Incident& incident) {
   }
 }
 
-std::string command_end_text(const Record& command) {
-  const std::string result = command.text("result");
-  const Integer status = command.integer("exit_status");
-  const Number ms = command.number("duration_ms");
-  return joined({result == "exited" ? "" : with_spaces(result), command.text("name"),
-                 status ? fmt::format("exit status {}", *status) : "", command.text("reason"),
-                 ms ? "after " + seconds_text(*ms / 1e3) : ""});
-}
-
 }  // namespace filetimer::cli

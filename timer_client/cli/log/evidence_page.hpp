@@ -35,8 +35,4 @@ void add_children(Page& page, simdjson::dom::object evidence);
 // they have in common. Adds nothing if there are none.
 void add_merged_stacks(Page& page, const Incident& incident);
 
-// Returns "exit status 3, after 2.88 ms", "timed out, SIGKILL, after 2.00 s" of a command or a
-// hook.
-std::string command_end_text(const Record& command);
-
 }  // namespace filetimer::cli

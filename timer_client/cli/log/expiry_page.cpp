@@ -59,11 +59,10 @@ constexpr std::string_view kShownElsewhere[] = {"schema",
 // and the incident unless they are empty.
 void add_command_output(Page& page, const std::string& host, std::string_view incident,
                         const Record& command, bool is_whole) {
-  const std::string name =
-      joined({"Evidence command", command.text("drop_in"), host.empty() ? "" : "on " + host,
-              incident.empty() ? "" : fmt::format("of {}", incident)},
-             " ");
-  page.heading(cut_text(fmt::format("{} ({})", name, command_end_text(command)), kPageWidth));
+  const std::string name = joined({"Evidence command", host.empty() ? "" : "on " + host,
+                                   incident.empty() ? "" : fmt::format("of {}", incident)},
+                                  " ");
+  page.heading(cut_text(fmt::format("{} ({})", name, in_few_words(command)), kPageWidth));
   const std::string text = command.text("output");
   const std::string_view most = is_whole ? text : prefix_of_width(text, kOutputCharactersShown);
   std::size_t end = 0;

@@ -3,235 +3,132 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <glob.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
-#include <map>
-#include <memory>
 #include <queue>
+#include <set>
 #include <tuple>
+#include <unordered_set>
 #include <utility>
 
 #include "common/directory.hpp"
 #include "common/result.hpp"
+#include "common/run_folder.hpp"
+#include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
 namespace {
 
 constexpr std::string_view kLogSuffix = ".jsonl";
-constexpr std::string_view kPatternLetters = "*?[";
-
-struct LogPath {
-  std::string path;
-  bool with_rotated = false;  // PATH.1 is meant, too
-  std::string why;            // it is meant, where it was not named: " (from $FILETIMER_DIR)"
-};
 
 std::string why_not(const std::string& what, const std::string& path) {
   return system_error(fmt::format("{} '{}'", what, path)).value().message;
 }
 
-// --- which files are meant ---
-
-class Finder {
+class Opener {
  public:
+  // Opens what a word of the user means.
   void take_word(const std::string& word) {
     struct stat status {};
-    if (word == kStandardInput) {
-      // A file that is standard input, too, and named, is read once.
-      if (::fstat(STDIN_FILENO, &status) == 0) {
-        add(word, false, status, true);
-      } else {
-        problems.push_back(why_not("cannot read", "standard input"));
-      }
-    } else if (::stat(word.c_str(), &status) == 0) {
-      take_named(word, status);
-    } else if (word.find_first_of(kPatternLetters) != word.npos) {
-      take_pattern(word);
-    } else {
-      problems.push_back(why_not("cannot open", word));
+    if (word == kStandardInput || ::stat(word.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) {
+      open(word);
+    } else if (!take_folder(word)) {
+      opened.problems.push_back(fmt::format("no log (*{}) in folder '{}'", kLogSuffix, word));
     }
   }
 
-  std::vector<LogPath> logs;
-  std::vector<std::string> notes;
-  std::vector<std::string> problems;
+  // Opens what is meant where the user names nothing.
+  void take_own(const RunFolder& folder) {
+    const std::string why = fmt::format(" (the log of the last server in '{}')", folder.dir);
+    std::error_code none;
+    const std::string linked =
+        std::filesystem::read_symlink(folder.path(kLogLinkName), none).string();
+    if (!linked.empty()) {
+      open_with_rotated(linked, why);
+    }
+    const auto path = default_log_path(folder);
+    if (!path) {
+      opened.problems.push_back(path.error().message);
+    } else if (linked.empty() || (!folder.was_named() && ::access(path->c_str(), F_OK) == 0)) {
+      // Servers around a COMMAND, whose folders have gone with them, wrote there, too.
+      open_with_rotated(*path, why);
+    }
+  }
+
+  OpenedLogs opened;
 
  private:
-  void take_named(const std::string& path, const struct stat& status) {
-    if (!S_ISDIR(status.st_mode)) {
-      add(path, false, status, true);
-      return;
-    }
-    const std::size_t before = found_ + problems.size();
-    take_folder(path);
-    if (before == found_ + problems.size()) {
-      problems.push_back(fmt::format("no log (*{}) in folder '{}'", kLogSuffix, path));
-    }
-  }
-
-  void take_pattern(const std::string& pattern) {
-    glob_t matches{};
-    (void)::glob(pattern.c_str(), 0, nullptr, &matches);
-    const std::unique_ptr<glob_t, void (*)(glob_t*)> freed(&matches, ::globfree);
-    bool any = false;
-    for (std::size_t i = 0; i < matches.gl_pathc; ++i) {
-      const std::string path = matches.gl_pathv[i];
-      struct stat status {};
-      if (::stat(path.c_str(), &status) != 0) {
-        any = true;  // a link to nowhere stands for a log that should be there
-        problems.push_back(why_not("cannot open", path));
-      } else if (S_ISREG(status.st_mode) || S_ISDIR(status.st_mode)) {
-        // The pipe of a runtime directory would be waited for, its other files are no logs.
-        any = true;
-        take_named(path, status);
-      }
-    }
-    if (!any) {
-      problems.push_back(fmt::format("no file matches '{}'", pattern));
-    }
-  }
-
-  // Takes the logs in it by name, then those of the folders below.
-  void take_folder(const std::string& path) {
+  // Opens the logs in it by name, and those of the folders below. Returns whether there is any, or
+  // a problem.
+  bool take_folder(const std::string& path) {
     Directory folder(path);
     if (!folder) {
-      problems.push_back(why_not("cannot read folder", path));
-      return;
+      opened.problems.push_back(why_not("cannot read folder", path));
+      return true;
     }
-    std::vector<std::string> names;
+    std::set<std::string> names;
     while (const char* const name = folder.next()) {
       if (name[0] != '.') {  // snapshots of a file system are old copies
-        names.push_back(path + (path.ends_with('/') ? "" : "/") + name);
+        names.insert(path + (path.ends_with('/') ? "" : "/") + name);
       }
     }
-    std::sort(names.begin(), names.end());
-    std::vector<std::string> below;
+    bool has_any = false;
     for (const std::string& inside : names) {
       struct stat status {};
-      struct stat link {};
-      const bool is_link = ::lstat(inside.c_str(), &link) == 0 && S_ISLNK(link.st_mode);
-      const bool is_there = ::stat(inside.c_str(), &status) == 0;
-      if (is_there && S_ISDIR(status.st_mode) && is_link) {  // it might lead back, or anywhere
-        notes.push_back(fmt::format(
-            "'{}' is not read: a link to a folder is followed where it is named itself", inside));
-      } else if (is_there && S_ISDIR(status.st_mode)) {
-        below.push_back(inside);
-      } else if (!is_there || S_ISREG(status.st_mode)) {
-        take_from_folder(inside, status);
+      const bool is_there = ::lstat(inside.c_str(), &status) == 0;
+      if (is_there && S_ISDIR(status.st_mode)) {
+        has_any = take_folder(inside) || has_any;
+      } else if (inside.ends_with(kLogSuffix) ||
+                 inside.ends_with(fmt::format("{}{}", kLogSuffix, kRotatedSuffix))) {
+        // A log that cannot be looked at is opened, too, which says why. What is no regular file
+        // may have no end.
+        if (::stat(inside.c_str(), &status) != 0 || S_ISREG(status.st_mode)) {
+          open(inside);
+          has_any = true;
+        }
       }
     }
-    for (const std::string& inside : below) {
-      take_folder(inside);
+    return has_any;
+  }
+
+  // Opens a server's log and the one before it, either of which may be missing.
+  void open_with_rotated(const std::string& path, const std::string& why) {
+    struct stat status {};
+    if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+      opened.problems.push_back(fmt::format("'{}' is not a regular file{}", path, why));
+      return;  // it may have no end
+    }
+    const std::string rotated = path + std::string(kRotatedSuffix);
+    if (::lstat(path.c_str(), &status) == 0 || ::lstat(rotated.c_str(), &status) != 0) {
+      open(path, why);
+    }
+    // Opened second: if the server rotates between the two, both are the same file.
+    if (::lstat(rotated.c_str(), &status) == 0) {
+      open(rotated);
     }
   }
 
-  // A log that cannot be looked at is added, too: opening it says why.
-  void take_from_folder(const std::string& path, const struct stat& status) {
-    const std::string rotated_log = std::string(kLogSuffix) + kRotatedSuffix;
-    if (path.ends_with(kLogSuffix)) {
-      add(path, true, status, false);
-    } else if (path.ends_with(rotated_log)) {
-      // Alone while its server has not begun the next one.
-      const std::string base =
-          path.substr(0, path.size() - std::string_view(kRotatedSuffix).size());
-      if (::access(base.c_str(), F_OK) != 0) {
-        add(path, false, status, false);
-      }
-    }
-  }
-
-  void add(const std::string& path, bool with_rotated, const struct stat& status, bool is_named) {
-    ++found_;
-    const auto [at, is_new] = known_.try_emplace({status.st_dev, status.st_ino}, logs.size());
-    if (is_new || status.st_ino == 0) {
-      logs.push_back({path, with_rotated, {}});
-      return;
-    }
-    LogPath& other = logs[at->second];
-    other.with_rotated = other.with_rotated || with_rotated;
-    if (is_named) {
-      notes.push_back(fmt::format("'{}' is the same file as '{}': read once", path, other.path));
-    }
-  }
-
-  std::map<std::pair<dev_t, ino_t>, std::size_t> known_;
-  std::size_t found_ = 0;  // logs, those that are meant twice, too
-};
-
-// Returns the logs to read if the user named none.
-Result<std::vector<LogPath>> own_logs(const RunFolder& folder) {
-  std::vector<LogPath> logs;
-  const auto path = default_log_path(folder);
-  std::error_code none;
-  const std::string linked =
-      std::filesystem::read_symlink(folder.path(kLogLinkName), none).string();
-  if (!linked.empty()) {
-    logs.push_back(
-        {linked, true, fmt::format(" (the log of the last server in '{}')", folder.dir)});
-    // Servers around a COMMAND, whose folders have gone with them, wrote there.
-    if (!folder.was_named() && path && *path != linked && ::access(path->c_str(), F_OK) == 0) {
-      logs.push_back({*path, true, {}});
-    }
-    return logs;
-  }
-  FILETIMER_TRY(path);
-  logs.push_back({*path, true, {}});
-  if (!folder.was_named()) {
-    logs[0].why = fmt::format(" (the default place: no FILE, no --dir, no ${})", kDirVariable);
-  } else if (folder.source == FolderSource::kEnvironment) {
-    logs[0].why = fmt::format(" (from ${})", kDirVariable);
-  }
-  return logs;
-}
-
-// --- opening them ---
-
-UniqueFd open_to_read(const std::string& path) {
-  return UniqueFd(path == kStandardInput
+  // Opens a log, unless it is open. `why` it is meant is part of the problem.
+  void open(const std::string& path, const std::string& why = {}) {
+    UniqueFd file(path == kStandardInput
                       ? ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)
                       : retry_eintr([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
-}
-
-bool is_same_file(const UniqueFd& a, const UniqueFd& b) {
-  struct stat one {};
-  struct stat other {};
-  return ::fstat(a.get(), &one) == 0 && ::fstat(b.get(), &other) == 0 &&
-         one.st_dev == other.st_dev && one.st_ino == other.st_ino;
-}
-
-// Adds the log, or a problem.
-void open_log(const LogPath& path, OpenedLogs& opened) {
-  std::vector<UniqueFd> files;
-  UniqueFd current = open_to_read(path.path);
-  const int error = current ? 0 : errno;
-  if (path.with_rotated && (current || error == ENOENT)) {
-    // Opened second: if the server rotates between the two, both are the same file.
-    const std::string rotated_path = path.path + kRotatedSuffix;
-    UniqueFd rotated = open_to_read(rotated_path);
-    if (!rotated && errno != ENOENT) {
-      opened.problems.push_back(why_not("cannot open", rotated_path));
-    } else if (rotated && !(current && is_same_file(current, rotated))) {
-      files.push_back(std::move(rotated));
+    struct stat status {};
+    if (!file || ::fstat(file.get(), &status) != 0) {
+      opened.problems.push_back(why_not("cannot open", path) + why);
+    } else if (known_.emplace(status.st_dev, status.st_ino).second) {
+      opened.logs.emplace_back(path, std::move(file));
     }
   }
-  if (current) {
-    files.push_back(std::move(current));
-  }
-  if (files.empty()) {
-    errno = error;
-    opened.problems.push_back(why_not("cannot open", path.path) + path.why);
-  } else {
-    opened.logs.emplace_back(path.path, std::move(files));
-  }
-}
 
-// Each log holds two, and a shell may allow no more than 1,024.
+  std::set<std::pair<dev_t, ino_t>> known_;
+};
+
+// A shell may allow no more than 1,024.
 void allow_many_descriptors() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
@@ -248,42 +145,22 @@ constexpr std::size_t kLeastBlockBytes = std::size_t{4} << 10;
 constexpr std::size_t kMostBlockBytes = std::size_t{64} << 10;
 
 // The next line of a log, by its place among the next lines of all logs: the latest time in its log
-// so far, then the monotonic time. Records behind a clock that was set back, or without a time,
-// stay where they are in their log.
-using NextLine = std::tuple<Integer, Integer, std::size_t, std::string_view>;
+// so far, then the monotonic time, then whether its log is not the rotated one. Records behind a
+// clock that was set back, or without a time, stay where they are in their log.
+using NextLine = std::tuple<Integer, Integer, bool, std::size_t, std::string_view>;
 
 }  // namespace
 
 OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& files) {
-  Finder found;
-  std::for_each(files.begin(), files.end(), [&](const auto& word) { found.take_word(word); });
-  OpenedLogs opened{{}, std::move(found.notes), std::move(found.problems)};
-  if (files.empty()) {
-    auto own = own_logs(resolve_run_folder(dir));
-    if (!own) {
-      opened.problems.push_back(std::move(own.error().message));
-      return opened;
-    }
-    found.logs = std::move(*own);
-  }
   allow_many_descriptors();
-  for (const LogPath& path : found.logs) {
-    open_log(path, opened);
+  Opener opener;
+  for (const std::string& word : files) {
+    opener.take_word(word);
   }
-  return opened;
-}
-
-OpenedLogs open_own_logs(const RunFolder& folder) {
-  OpenedLogs opened;
-  for (const LogPath& path : own_logs(folder).value_or(std::vector<LogPath>{})) {
-    struct stat st {};
-    const std::string rotated = path.path + kRotatedSuffix;
-    const bool is_there = ::stat(path.path.c_str(), &st) == 0;
-    if (is_there ? S_ISREG(st.st_mode) : errno != ENOENT || ::stat(rotated.c_str(), &st) == 0) {
-      open_log(path, opened);
-    }
+  if (files.empty()) {
+    opener.take_own(resolve_run_folder(dir));
   }
-  return opened;
+  return std::move(opener.opened);
 }
 
 std::vector<std::string> problems_of(const std::vector<LogReader>& logs) {
@@ -304,26 +181,29 @@ std::string skipped_text(const std::vector<LogReader>& logs) {
   if (skipped == 0) {
     return {};
   }
-  return fmt::format("skipped {} in {}",
-                     skipped == 1 ? std::string("1 line that is no record")
-                                  : fmt::format("{} lines that are no records", skipped),
-                     names_of(logs));
+  return fmt::format("skipped {} that {} in {}", counted(skipped, "line"),
+                     skipped == 1 ? "is no record" : "are no records", names_of(logs));
 }
 
 std::string names_of(const std::vector<LogReader>& logs) {
-  if (logs.size() < 2) {
-    return logs.empty() ? std::string("no log") : fmt::format("'{}'", logs[0].path());
+  if (logs.empty()) {
+    return "no log";
   }
-  return fmt::format("'{}' and {} more file{}", logs[0].path(), logs.size() - 1,
-                     logs.size() == 2 ? "" : "s");
+  return fmt::format("'{}'{}", logs[0].path(),
+                     logs.size() == 1 ? "" : " and " + counted(logs.size() - 1, "more file"));
 }
 
 void read_merged(std::vector<LogReader>& logs, const std::function<bool(const Record&)>& sink) {
+  std::unordered_set<std::size_t> known;  // the hashes of lines
+  const auto give = [&](const Record& record) {
+    const bool may_be_repeated =
+        record.mono_ns && (!record.id.empty() || record.event == "worker_ended");
+    return (may_be_repeated && !known.insert(std::hash<std::string_view>{}(record.line)).second) ||
+           sink(record);
+  };
   if (logs.size() == 1) {
-    while (const Record* const record = logs[0].next()) {
-      if (!sink(*record)) {
-        return;
-      }
+    for (const Record* record = logs[0].next(); record != nullptr && give(*record);) {
+      record = logs[0].next();
     }
     return;
   }
@@ -332,7 +212,8 @@ void read_merged(std::vector<LogReader>& logs, const std::function<bool(const Re
   const auto queue = [&](std::size_t log) {
     if (const Record* const record = logs[log].next()) {
       latest_us[log] = std::max(latest_us[log], record->time_us);
-      next.emplace(latest_us[log], record->mono_ns, log, record->line);
+      next.emplace(latest_us[log], record->mono_ns, !logs[log].path().ends_with(kRotatedSuffix),
+                   log, record->line);
     }
   };
   for (std::size_t log = 0; log < logs.size(); ++log) {
@@ -341,12 +222,12 @@ void read_merged(std::vector<LogReader>& logs, const std::function<bool(const Re
     queue(log);
   }
   while (!next.empty()) {
-    const auto [latest, mono_ns, log, line] = next.top();
-    next.pop();
+    const std::size_t log = std::get<std::size_t>(next.top());
     // Parsed again: the records of other logs have used the parser since. Whole records of all logs
     // would take more memory than that takes time.
-    const auto record = parse_record(line);
-    if (record && !sink(*record)) {
+    const auto record = parse_record(std::get<std::string_view>(next.top()));
+    next.pop();
+    if (record && !give(*record)) {
       return;
     }
     queue(log);

@@ -276,9 +276,7 @@ void IncidentRecords::take(const Record& record) {
       known_.contains(record.line)) {
     return;
   }
-  std::string& line = lines_.emplace_back();
-  line.reserve(record.line.size() + kLinePadding);
-  line = record.line;
+  const std::string& line = lines_.emplace_back(record.line);
   known_.insert(line);
   if (is_near && record.event == "incident" && !record.incident.empty()) {
     records_.try_emplace({machine_of(record), std::string(record.incident)}, line);

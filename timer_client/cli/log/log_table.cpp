@@ -5,29 +5,48 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
+#include <iterator>
 
 #include "common/clock.hpp"
 #include "common/text.hpp"
-#include "timer_client/cli/log/evidence_page.hpp"
+#include "timer_client/cli/text/page.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
 namespace {
 
-constexpr std::array<std::string_view, 17> kEvents = {
-    "server_started",   "server_stopped",    "incident",     "expired", "evidence",
-    "evidence_command", "peer_evidence",     "killed",       "warned",  "deferred",
-    "released_late",    "left_open",         "worker_ended", "hook",    "rejected",
-    "rendezvous",       "rendezvous_timeout"};
+struct Event {
+  std::string_view name;
+  // The table leaves it out by default: `show` prints it with its expiry, or `list --stats` adds it
+  // up.
+  bool is_detail = false;
+  std::array<std::string_view, 6> told{};  // the fields that say what happened
+};
+constexpr Event kOtherEvent{"", false, {"name", "reason"}};
+constexpr Event kEvents[] = {
+    {"server_started", false, {"version"}},
+    {"server_stopped", false, {"expired", "killed", "reason"}},
+    {"incident", true, {"expired", "workers"}},
+    {"expired", false, {"timeout_s", "overdue_ms"}},
+    {"evidence", true, {"state_name", "wchan"}},
+    {"evidence_command",
+     true,
+     {"drop_in", "result", "name", "exit_status", "reason", "duration_ms"}},
+    {"peer_evidence", true, {"state_name", "wchan"}},
+    {"killed", false, {"verdict", "reason"}},
+    {"warned", false, {"elapsed_s", "timeout_s", "reason"}},
+    {"deferred", false, {"reason", "late_s", "given_s"}},
+    {"released_late", false, {"late_ms", "reason"}},
+    {"left_open", false, {"elapsed_s", "timeout_s"}},
+    {"worker_ended", true, {}},
+    {"hook", false, {"result", "name", "exit_status", "reason", "duration_ms"}},
+    {"rejected", false, {"count", "reason"}},
+    {"rendezvous", false, {"name", "reason"}},
+    {"rendezvous_timeout", false, {"name", "reason"}}};
 
-enum ColumnIndex { kTime, kEvent, kHost, kRank, kPid, kScope, kId, kWhat };
-
-// Returns whether the table leaves the event out by default: `show` prints these events with their
-// expiry, and `list --stats` adds them up.
-bool is_detail(std::string_view event) {
-  return event == "incident" || event == "evidence" || event == "evidence_command" ||
-         event == "peer_evidence" || event == "worker_ended";
+const Event& event_of(const Record& record) {
+  const auto* const event = std::ranges::find(kEvents, record.event, &Event::name);
+  return event == std::end(kEvents) ? kOtherEvent : *event;
 }
 
 std::string_view colour_of(const Record& record) {
@@ -40,103 +59,6 @@ std::string_view colour_of(const Record& record) {
   return record.event.starts_with("server_") ? "2" : "";
 }
 
-std::string seconds_of(const Record& record, std::string_view key) {
-  const Number seconds = record.number(key);
-  return seconds ? seconds_text(*seconds) : "";
-}
-
-std::string late_text(const Record& record, std::string_view key) {
-  const Number late_ms = record.number(key);
-  return late_ms ? seconds_text(*late_ms / 1e3) + " late" : "";
-}
-
-// Returns "29.6 s of 30 s".
-std::string elapsed_of_timeout(const Record& record) {
-  return joined({seconds_of(record, "elapsed_s"), seconds_of(record, "timeout_s")}, " of ");
-}
-
-// Returns "3 expired" of a number, or of a list of three.
-std::string count_of(const Record& record, std::string_view key, std::string_view what) {
-  simdjson::dom::element value;
-  simdjson::dom::array listed;
-  if (record.fields.at_key(key).get(value) != simdjson::SUCCESS) {
-    return "";
-  }
-  const Integer count = value.get_array().get(listed) == simdjson::SUCCESS
-                            ? static_cast<std::int64_t>(listed.size())
-                            : as_integer(value);
-  return count ? fmt::format("{} {}", *count, what) : "";
-}
-
-std::string what_killed(const Record& record) {
-  const std::string verdict = record.text("verdict");
-  if (verdict != "dead") {
-    return joined({with_spaces(verdict), record.text("reason")});
-  }
-  const Number after_ms = record.number("dead_after_ms");
-  return after_ms ? "dead after " + seconds_text(*after_ms / 1e3) : verdict;
-}
-
-std::string what_rejected(const Record& record) {
-  const Integer count = record.integer("count");
-  return count && *count != 1 ? fmt::format("{} x {}", *count, record.text("reason"))
-                              : record.text("reason");
-}
-
-struct Wording {
-  std::string_view event;
-  std::string (*of)(const Record&);
-};
-constexpr Wording kWordings[] = {
-    {"expired",
-     [](const Record& r) {
-       return joined({seconds_of(r, "timeout_s"), late_text(r, "overdue_ms")});
-     }},
-    {"killed", what_killed},
-    {"left_open",
-     [](const Record& r) {
-       return joined({elapsed_of_timeout(r), "worker ended"});
-     }},
-    {"worker_ended", [](const Record& r) { return count_of(r, "scopes", "scope names"); }},
-    {"released_late",
-     [](const Record& r) {
-       return r.number("late_ms") ? late_text(r, "late_ms") : r.text("reason");
-     }},
-    {"warned",
-     [](const Record& r) {
-       return joined({elapsed_of_timeout(r), r.text("reason")});
-     }},
-    {"deferred",
-     [](const Record& r) {
-       const std::string late = seconds_of(r, "late_s");
-       const std::string given = seconds_of(r, "given_s");
-       return joined({r.text("reason"), late.empty() ? "" : late + " late",
-                      given.empty() ? "" : "given " + given});
-     }},
-    {"hook", command_end_text},
-    {"evidence_command",
-     [](const Record& r) {
-       return joined({r.text("drop_in"), command_end_text(r)}, ": ");
-     }},
-    {"rejected", what_rejected},
-    {"server_started",
-     [](const Record& r) {
-       const std::string version = r.text("version");
-       return version.empty() ? "" : "version " + version;
-     }},
-    {"server_stopped",
-     [](const Record& r) {
-       return joined(
-           {count_of(r, "expired", "expired"), count_of(r, "killed", "killed"), r.text("reason")});
-     }},
-    {"incident",
-     [](const Record& r) {
-       return joined({count_of(r, "expired", "expired"), count_of(r, "workers", "workers")});
-     }},
-    {"evidence", [](const Record& r) {
-       return joined({r.text("state_name"), r.text("wchan")}, " in ");
-     }}};
-
 // Returns "11-21 03:15:53".
 std::string short_time(const Integer& time_us) {
   return time_us ? time_text(*time_us).substr(5, 14) : "";
@@ -145,16 +67,23 @@ std::string short_time(const Integer& time_us) {
 }  // namespace
 
 std::string in_few_words(const Record& record) {
-  for (const Wording& wording : kWordings) {
-    if (record.event == wording.event) {
-      return wording.of(record);
-    }
+  if (const Number after_ms = record.number("dead_after_ms")) {
+    return "dead after " + seconds_text(*after_ms / 1e3);
   }
-  return joined({record.text("name"), record.text("reason")});
+  std::vector<std::string> parts;
+  for (const std::string_view key : event_of(record).told) {
+    const bool is_word = key == "verdict" || key == "result";
+    parts.push_back(is_word ? with_spaces(record.text(key)) : field_text(record.fields, key));
+  }
+  return joined(parts);
 }
 
-std::span<const std::string_view> known_events() {
-  return kEvents;
+std::vector<std::string> known_events() {
+  std::vector<std::string> names;
+  for (const Event& event : kEvents) {
+    names.emplace_back(event.name);
+  }
+  return names;
 }
 
 bool LogFilter::is_in_time(const Record& record) const {
@@ -163,7 +92,7 @@ bool LogFilter::is_in_time(const Record& record) const {
 }
 
 bool LogFilter::admits(const Record& record) const {
-  if (events.empty() ? is_detail(record.event) && !with_details
+  if (events.empty() ? event_of(record).is_detail && !with_details
                      : std::find(events.begin(), events.end(), record.event) == events.end()) {
     return false;
   }
@@ -191,36 +120,20 @@ bool LogTable::add(const Record& record) {
   const std::string rank = number_text(record.rank);
   const std::string pid = number_text(record.pid);
   const std::string what = in_few_words(record);
-  const Cell row[] = {{time},
-                      {record.event, colour_of(record)},
-                      {record.host},
-                      {rank},
-                      {pid},
-                      {record.scope},
-                      {record.id.empty() ? record.incident : record.id},
-                      {what}};
-  if (has_begun_) {
-    line_.clear();
-    table_.add_line(row, line_);
-    return out_.write(line_);
-  }
-  table_.add(row);
-  if (++rows_ == kRowsFitted) {
-    begin();
-  }
-  return true;
+  table_.add({{time},
+              {record.event, colour_of(record)},
+              {record.host},
+              {rank},
+              {pid},
+              {record.scope},
+              {record.id.empty() ? record.incident : record.id},
+              {what}});
+  return ++rows_ < kRowsFitted || print(Rows::kMoreCome);
 }
 
-void LogTable::begin() {
-  if (!std::exchange(has_begun_, true)) {
-    out_.write(table_.text(Rows::kMoreCome));
-  }
-}
-
-void LogTable::end() {
-  if (!std::exchange(has_begun_, true)) {
-    out_.write(table_.text());
-  }
+bool LogTable::print(Rows rows) {
+  rows_ = kRowsFitted;
+  return out_.write(table_.text(rows));
 }
 
 }  // namespace filetimer::cli

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,7 +15,7 @@
 namespace filetimer::cli {
 
 // Returns every event that a log of schema 1 may hold.
-std::span<const std::string_view> known_events();
+std::vector<std::string> known_events();
 
 struct LogFilter {
   std::vector<std::string> events;  // none: all but those that are long and of use elsewhere
@@ -36,17 +35,15 @@ struct LogFilter {
 std::string in_few_words(const Record& record);
 
 // The table of the records. Its first rows are kept until they are enough to decide how wide the
-// columns are, or until begin() or end(); the rest is printed at once.
+// columns are, or until print(); the rest is printed at once.
 class LogTable {
  public:
   explicit LogTable(Output& out);
 
-  // False if no process reads the output any more.
+  // Return false if no process reads the output any more.
   bool add(const Record& record);
-  // Prints the header and what was added. The columns have room for what may come.
-  void begin();
-  // Prints what was not printed yet. Without any record: the header.
-  void end();
+  // Prints what was not printed yet. If more may come, the columns have room for it.
+  bool print(Rows rows);
 
  private:
   static constexpr std::size_t kRowsFitted = 1'000;
@@ -54,8 +51,6 @@ class LogTable {
   Output& out_;
   Table table_;
   std::size_t rows_ = 0;
-  bool has_begun_ = false;
-  std::string line_;
 };
 
 }  // namespace filetimer::cli

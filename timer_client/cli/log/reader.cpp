@@ -38,112 +38,78 @@ const Record* LogReader::next() {
         record_ = parse_record(line->substr(next));
       }
     }
-    if (record_ && is_new()) {
+    if (record_) {
       return &*record_;
     }
   }
   return nullptr;
 }
 
-bool LogReader::is_new() {
-  return !record_->mono_ns || (record_->id.empty() && record_->event != "worker_ended") ||
-         known_.insert(std::hash<std::string_view>{}(record_->line)).second;
-}
-
 std::optional<std::string_view> LogReader::next_line() {
   for (;;) {
-    const std::size_t newline = buffer_.find('\n', begin_ + searched_);
-    const std::size_t size = std::min(newline, buffer_.size()) - begin_;
-    if (newline == buffer_.npos) {
-      searched_ = size;
+    std::size_t end = buffer_.find('\n', searched_);
+    if (end == buffer_.npos) {
       if (fill()) {
         continue;
       }
-      // The end of a file: what has no newline is a line, too, unless its rest may come.
-      if ((searched_ == 0 && !is_too_long_) || (is_followed_ && file_ + 1 == files_.size())) {
+      // What has no newline at the end of a file is a line, too, unless its rest may come.
+      if (begin_ == buffer_.size() || (is_followed_ && !next_)) {
         if (!go_on()) {
           return std::nullopt;
         }
         continue;
       }
+      end = buffer_.size();
     }
-    const auto line = std::string_view(buffer_).substr(begin_, size);
-    begin_ = std::min(begin_ + size + 1, buffer_.size());
-    searched_ = 0;
-    if (!std::exchange(is_too_long_, false) && size <= kMaxRecordBytes) {
+    const auto line = std::string_view(buffer_).substr(begin_, end - begin_);
+    begin_ = searched_ = std::min(end + 1, buffer_.size());
+    if (line.size() <= kMaxRecordBytes) {
       return line;
     }
     ++skipped_;
   }
 }
 
-// Reads a block behind what there is. False at the end of the file, or if it cannot be read.
+// Reads a block behind what there is, in which no line ends. False at the end of the file, or if it
+// cannot be read.
 bool LogReader::fill() {
   if (!problem_.empty()) {
     return false;
   }
   buffer_.erase(0, std::exchange(begin_, 0));
-  if (buffer_.size() > kMaxRecordBytes) {  // one byte over the limit is enough to know
-    is_too_long_ = true;
-    buffer_.clear();
-    searched_ = 0;
-  }
-  const std::size_t kept = buffer_.size();
-  buffer_.reserve(kept + block_bytes_ + kLinePadding);
-  buffer_.resize(kept + block_bytes_);
-  const int fd = files_[file_].get();
+  // One byte over the limit is enough to know that the line is too long.
+  searched_ = std::min(buffer_.size(), kMaxRecordBytes + 1);
+  buffer_.resize(searched_ + block_bytes_);
   const ssize_t bytes =
-      retry_eintr([&] { return ::read(fd, buffer_.data() + kept, block_bytes_); });
+      retry_eintr([&] { return ::read(file_.get(), &buffer_[searched_], block_bytes_); });
   if (bytes < 0) {
-    const char* const rotated = file_ + 1 < files_.size() ? kRotatedSuffix : "";
-    problem_ = system_error(fmt::format("cannot read '{}{}'", path_, rotated)).value().message;
+    problem_ = system_error(fmt::format("cannot read '{}'", path_)).value().message;
   }
-  buffer_.resize(kept + static_cast<std::size_t>(std::max<ssize_t>(bytes, 0)));
+  buffer_.resize(searched_ + static_cast<std::size_t>(std::max<ssize_t>(bytes, 0)));
   return bytes > 0;
 }
 
-// Returns whether another file follows the one that was read to its end.
+// Returns whether there is more to read: the file that has taken this one's place, or of this one
+// what the server wrote to it before the rename.
 bool LogReader::go_on() {
-  if (!problem_.empty()) {
-    return false;
-  }
-  if (file_ + 1 < files_.size()) {
-    ++file_;
+  if (next_) {
+    file_ = std::move(next_);
     return true;
   }
   struct stat here {};
   struct stat there {};
-  if (!is_followed_ || ::fstat(files_[file_].get(), &here) != 0 || !S_ISREG(here.st_mode)) {
-    return false;
+  if (is_followed_ && problem_.empty() && ::fstat(file_.get(), &here) == 0 &&
+      ::stat(path_.c_str(), &there) == 0 &&
+      (here.st_dev != there.st_dev || here.st_ino != there.st_ino)) {
+    next_.reset(retry_eintr([&] { return ::open(path_.c_str(), O_RDONLY | O_CLOEXEC); }));
   }
-  if (::stat(path_.c_str(), &there) != 0 ||
-      (here.st_dev == there.st_dev && here.st_ino == there.st_ino)) {
-    return false;
-  }
-  UniqueFd next(retry_eintr([&] { return ::open(path_.c_str(), O_RDONLY | O_CLOEXEC); }));
-  if (!next) {
-    return false;
-  }
-  // This one is read to its end once more: the server may have written to it before the rename.
-  UniqueFd current = std::move(files_[file_]);
-  files_.clear();
-  files_.push_back(std::move(current));
-  files_.push_back(std::move(next));
-  file_ = 0;
-  return true;
+  return bool(next_);
 }
 
 bool LogReader::rewind() {
-  for (const UniqueFd& file : files_) {
-    if (::lseek(file.get(), 0, SEEK_SET) < 0) {
-      return false;
-    }
-  }
-  file_ = begin_ = searched_ = skipped_ = 0;
+  begin_ = searched_ = skipped_ = 0;
   buffer_.clear();
-  is_too_long_ = false;
-  known_.clear();
-  return true;
+  return ::lseek(file_.get(), 0, SEEK_SET) == 0;
 }
 
 }  // namespace filetimer::cli

@@ -8,8 +8,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_set>
-#include <vector>
 
 #include "common/posix.hpp"
 #include "timer_client/cli/log/record.hpp"
@@ -19,30 +17,26 @@ namespace filetimer::cli {
 // The word that names standard input in place of a file.
 inline constexpr std::string_view kStandardInput = "-";
 // The name that a log gets when it has grown past its limit is its own with this.
-inline constexpr const char* kRotatedSuffix = ".1";
+inline constexpr std::string_view kRotatedSuffix = ".1";
 
-// The files of one log, read one after the other as if they were one: the rotated one, then the one
-// that is written. Not for several threads.
+// One file of a log. Not for several threads.
 //
 //   while (const Record* const record = reader.next()) { ... }
 //   if (!reader.problem().empty()) { ... }
 class LogReader {
  public:
-  LogReader(std::string path, std::vector<UniqueFd> files)
-      : path_(std::move(path)), files_(std::move(files)) {}
+  LogReader(std::string path, UniqueFd file) : path_(std::move(path)), file_(std::move(file)) {}
 
   // Sets the size of a read, and so the memory that the reader takes while records are shorter.
   void set_block_bytes(std::size_t bytes) { block_bytes_ = bytes; }
   // From now on a last line without its newline waits for its rest, and next() goes on to what was
-  // written since, also to the file that has taken this one's place.
-  void follow() { is_followed_ = true; }
+  // written since, also to the file that has taken this one's place. A rotated log gets no more.
+  void follow() { is_followed_ = !path_.ends_with(kRotatedSuffix); }
 
   // Returns the next record, which is valid until the next call on any reader, except for its line,
   // which is valid until the next call on this one. Null at the end, or if no more can be read.
-  // Leaves out a record with an id, or of an ended worker, that came before: a server writes
-  // records again if they may be lost.
   const Record* next();
-  // Begins again from the first file; false if a file can be read once only, as a pipe.
+  // Begins again; false if the file can be read once only, as a pipe.
   bool rewind();
 
   [[nodiscard]] const std::string& path() const { return path_; }
@@ -55,21 +49,18 @@ class LogReader {
   std::optional<std::string_view> next_line();
   bool fill();
   bool go_on();
-  bool is_new();
 
   std::string path_;
-  std::vector<UniqueFd> files_;
-  std::size_t file_ = 0;  // the one that is read
+  UniqueFd file_;
+  UniqueFd next_;  // has taken the place of file_, which is read to its end first
   bool is_followed_ = false;
 
   std::size_t block_bytes_ = std::size_t{256} << 10;
-  std::string buffer_;        // what was read, from the line that is next on
-  std::size_t begin_ = 0;     // of that line
-  std::size_t searched_ = 0;  // so many bytes of it have no newline
-  bool is_too_long_ = false;  // the line is over the limit: it is dropped up to its newline
+  std::string buffer_;
+  std::size_t begin_ = 0;     // of the next line in buffer_
+  std::size_t searched_ = 0;  // the next newline is not before this
 
   std::optional<Record> record_;
-  std::unordered_set<std::size_t> known_;  // the hashes of the lines of such records
   std::string problem_;
   std::size_t skipped_ = 0;
 };

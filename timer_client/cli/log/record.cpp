@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "common/limits.hpp"
 #include "timer_client/cli/text/words.hpp"
@@ -13,39 +12,10 @@ namespace {
 
 namespace dom = simdjson::dom;
 
-std::string_view view_of(dom::element value) {
+std::string_view view_at(dom::object object, std::string_view key) {
   std::string_view text;
-  return value.get_string().get(text) == simdjson::SUCCESS ? text : std::string_view{};
+  return object.at_key(key).get(text) == simdjson::SUCCESS ? text : std::string_view{};
 }
-
-constexpr std::pair<std::string_view, std::string_view Record::*> kTexts[] = {
-    {"event", &Record::event},       {"host", &Record::host},
-    {"boot_id", &Record::boot_id},   {"id", &Record::id},
-    {"scope", &Record::scope},       {"job_id", &Record::job_id},
-    {"incident", &Record::incident},
-};
-constexpr std::pair<std::string_view, Integer Record::*> kIntegers[] = {
-    {"mono_ns", &Record::mono_ns}, {"pid", &Record::pid}, {"rank", &Record::rank}};
-
-void read_field(std::string_view key, dom::element value, Record& record) {
-  for (const auto& [name, member] : kTexts) {
-    if (key == name) {
-      record.*member = view_of(value);
-      return;
-    }
-  }
-  for (const auto& [name, member] : kIntegers) {
-    if (key == name) {
-      record.*member = as_integer(value);
-      return;
-    }
-  }
-  if (key == "time") {
-    record.time_us = parse_rfc3339(view_of(value));
-  }
-}
-
-// --- statistics ---
 
 std::optional<Duration> duration_at(dom::object object, std::string_view key) {
   constexpr double kLongestNs = 9e18;  // 2^63 does not fit
@@ -78,24 +48,24 @@ bool read_histogram(dom::object object, std::string_view key, Histogram& histogr
 
 std::optional<Record> parse_record(dom::parser& parser, std::string_view line) {
   dom::object object;
-  if (parser.parse(line.data(), line.size(), false).get_object().get(object) != simdjson::SUCCESS) {
+  if (parser.parse(line.data(), line.size()).get_object().get(object) != simdjson::SUCCESS ||
+      integer_at(object, "schema") != kSchema) {
     return std::nullopt;
   }
-  std::optional<Record> record(std::in_place);
-  record->line = line;
-  record->fields = object;
-  bool is_known_schema = false;
-  for (const dom::key_value_pair field : object) {
-    if (field.key == "schema") {
-      is_known_schema = as_integer(field.value) == kSchema;
-    } else {
-      read_field(field.key, field.value, *record);
-    }
-  }
-  if (!is_known_schema || record->event.empty()) {
-    return std::nullopt;
-  }
-  return record;
+  Record record{.line = line,
+                .fields = object,
+                .event = view_at(object, "event"),
+                .host = view_at(object, "host"),
+                .boot_id = view_at(object, "boot_id"),
+                .id = view_at(object, "id"),
+                .incident = view_at(object, "incident"),
+                .scope = view_at(object, "scope"),
+                .job_id = view_at(object, "job_id"),
+                .time_us = parse_rfc3339(view_at(object, "time")),
+                .mono_ns = integer_at(object, "mono_ns"),
+                .pid = integer_at(object, "pid"),
+                .rank = integer_at(object, "rank")};
+  return record.event.empty() ? std::nullopt : std::optional(record);
 }
 
 std::optional<Record> parse_record(std::string_view line) {

@@ -42,9 +42,6 @@ struct Record {
   [[nodiscard]] Number number(std::string_view key) const { return number_at(fields, key); }
 };
 
-// So many bytes behind a line have to be readable; their values do not matter.
-inline constexpr std::size_t kLinePadding = simdjson::SIMDJSON_PADDING;
-
 // Returns nothing if `line` is no record of schema 1. The record is valid for as long as `line` and
 // until `parser` is used again.
 std::optional<Record> parse_record(simdjson::dom::parser& parser, std::string_view line);

@@ -172,4 +172,12 @@ void add_fields(Page& page, const simdjson::dom::object& object,
   }
 }
 
+std::string field_text(const simdjson::dom::object& object, std::string_view key) {
+  element value;
+  if (object.at_key(key).get(value) != simdjson::SUCCESS || value.is_null()) {
+    return {};
+  }
+  return joined({value.is_string() ? "" : label_of(key, value), value_text(key, value)}, " ");
+}
+
 }  // namespace filetimer::cli

@@ -59,4 +59,8 @@ class Page {
 void add_fields(Page& page, const simdjson::dom::object& object,
                 const std::vector<std::string_view>& hidden = {}, std::size_t indent = 2);
 
+// Returns a field as a part of a sentence: "overdue 300 us", and of a text the text alone. Empty:
+// it is absent or null.
+std::string field_text(const simdjson::dom::object& object, std::string_view key);
+
 }  // namespace filetimer::cli

@@ -26,24 +26,30 @@ std::string cut_text(std::string_view text, std::size_t width) {
 }
 
 Table::Table(std::vector<Column> columns, Screen screen)
-    : columns_(std::move(columns)), fits_(columns_.size()), screen_(screen) {}
+    : columns_(std::move(columns)), screen_(screen) {
+  for (const Column& column : columns_) {
+    cells_.push_back({column.title});
+  }
+}
 
-void Table::add(std::span<const Cell> row) {
+void Table::add(std::initializer_list<Cell> row) {
   for (const Cell& cell : row) {
     cells_.push_back({printable(cell.text), cell.colour});
   }
 }
 
 void Table::fit(Rows rows) {
+  const std::size_t count = columns_.size();
+  fits_.resize(count);
   std::size_t total = 0;
-  for (std::size_t i = 0; i < columns_.size(); ++i) {
+  for (std::size_t i = 0; i < count; ++i) {
     const Column& column = columns_[i];
     const std::size_t min_width = rows == Rows::kMoreCome ? column.min_width : 0;
     std::size_t most = 0;
     bool is_same = column.is_left_out_if_same;
-    for (std::size_t cell = i; cell < cells_.size(); cell += columns_.size()) {
+    for (std::size_t cell = count + i; cell < cells_.size(); cell += count) {
       most = std::max(most, display_width(cells_[cell].text));
-      is_same = is_same && cells_[cell].text == cells_[i].text;
+      is_same = is_same && cells_[cell].text == cells_[count + i].text;
     }
     fits_[i].is_shown = (most > 0 && !is_same) || min_width > 0;
     fits_[i].width = std::max({most, column.title.size(), min_width});
@@ -67,15 +73,15 @@ void Table::fit(Rows rows) {
   }
 }
 
-void Table::add_line(std::span<const Cell> row, std::string& out) const {
+void Table::add_line(const Kept* row, std::string& out) const {
   std::size_t at = 0;     // how many characters the line has
   std::size_t start = 0;  // where the column begins
-  for (std::size_t i = 0; i < row.size(); ++i) {
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
     const Fit& fit = fits_[i];
     if (!fit.is_shown) {
       continue;
     }
-    std::string text = printable(row[i].text);
+    std::string text = row[i].text;
     const std::size_t begin = std::max(start, at == 0 ? 0 : at + kGap);
     const std::size_t end = start + fit.width;
     start = end + kGap;
@@ -102,23 +108,17 @@ void Table::add_line(std::span<const Cell> row, std::string& out) const {
 }
 
 std::string Table::text(Rows rows) {
-  if (cells_.empty() && rows == Rows::kAll) {
-    return {};
-  }
-  fit(rows);
-  std::string out;
-  std::vector<Cell> row;
-  for (const Column& column : columns_) {
-    row.push_back({column.title});
-  }
-  add_line(row, out);
-  for (std::size_t cell = 0; cell < cells_.size(); ++cell) {
-    row[cell % row.size()] = {cells_[cell].text, cells_[cell].colour};
-    if ((cell + 1) % row.size() == 0) {
-      add_line(row, out);
+  if (fits_.empty()) {
+    if (cells_.size() == columns_.size() && rows == Rows::kAll) {
+      return {};
     }
+    fit(rows);
   }
-  cells_ = {};
+  std::string out;
+  for (std::size_t cell = 0; cell < cells_.size(); cell += columns_.size()) {
+    add_line(&cells_[cell], out);
+  }
+  cells_.clear();
   return out;
 }
 

@@ -6,13 +6,12 @@
 //   Table table({{"PID", Align::kRight}, {.title = "SCOPE", .is_text = true}},
 //   screen_of(out.fd())); table.add({{"4711"}, {"step"}}); out.write(table.text());
 //
-// Rows after text() are printed by add_line() and not kept, so a table may be endless.
+// Rows that come later are printed by further calls of text(), so a table may be endless.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstddef>
 #include <initializer_list>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,14 +45,11 @@ class Table {
   explicit Table(std::vector<Column> columns, Screen screen = {});
 
   // Keeps a copy of the row, which has a cell for each column.
-  void add(std::span<const Cell> row);
-  void add(std::initializer_list<Cell> row) { add(std::span(row.begin(), row.size())); }
-  // Returns the header and all rows that were added, which decide the widths, and forgets the rows.
-  // Empty: there are no rows, and none will come.
+  void add(std::initializer_list<Cell> row);
+  // Returns the rows that were added, and forgets them; the first time below a header. The rows of
+  // the first time decide the widths. A cell that is wider than its column moves the next one to
+  // the right. Empty: there are no rows, and none will come.
   std::string text(Rows rows = Rows::kAll);
-  // Appends a line to `out`, after text(). A cell that is wider than its column moves the next one
-  // to the right.
-  void add_line(std::span<const Cell> row, std::string& out) const;
 
  private:
   struct Fit {
@@ -63,14 +59,15 @@ class Table {
   };
   struct Kept {
     std::string text;
-    std::string_view colour;
+    std::string_view colour = {};
   };
 
   void fit(Rows rows);
+  void add_line(const Kept* row, std::string& out) const;
 
   std::vector<Column> columns_;
-  std::vector<Fit> fits_;    // of the columns
-  std::vector<Kept> cells_;  // row by row
+  std::vector<Fit> fits_;    // of the columns; empty: nothing is printed yet
+  std::vector<Kept> cells_;  // row by row, the header first
   Screen screen_;
 };
 

@@ -38,14 +38,8 @@ void add(const Record& record, Reading& reading) {
   reading.events.emplace_back(record.event);
 }
 
-UniqueFd opened(const std::string& path) {
-  return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-}
-
 LogReader reader_of(const std::string& path) {
-  std::vector<UniqueFd> files;
-  files.push_back(opened(path));
-  return LogReader(path, std::move(files));
+  return {path, UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC))};
 }
 
 Reading read_text(std::string_view text, std::size_t block_bytes = 1 << 20) {
@@ -79,7 +73,6 @@ struct First {
   Record record;
 
   explicit First(std::string_view text) : line(text.substr(0, text.find('\n'))) {
-    line.reserve(line.size() + kLinePadding);
     const auto read = parse_record(parser, line);
     REQUIRE(read);
     record = *read;
