@@ -28,12 +28,6 @@ Record wait_for_command(const Server& server) {
   return server.wait_for([](const Record& record) { return record.is("evidence_command"); });
 }
 
-std::size_t count_of(const Server& server, std::string_view event) {
-  const Records records = server.records();
-  return static_cast<std::size_t>(
-      std::ranges::count_if(records, [&](const Record& record) { return record.is(event); }));
-}
-
 }  // namespace
 
 TEST_CASE("the output of the evidence command is recorded before the signal is sent") {
