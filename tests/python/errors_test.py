@@ -139,8 +139,7 @@ class Answers(unittest.TestCase):
 
         class Client:
             target = "requests"
-            def _rpc_timeout(self):
-                return 60.0
+            _own_rpc_timeout = 60.0
         with unittest.mock.patch.object(admin._asking, "ask", ask):
             return call(*args, **named, client=Client())
 

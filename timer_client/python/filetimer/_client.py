@@ -85,11 +85,6 @@ class Client(_native.Client):
         """Returns a filetimer.paused() of this client."""
         return paused(name, client=self)
 
-    def _rpc_timeout(self) -> float:
-        # The environment is read with the request: a typo must not end a training.
-        own = self._own_rpc_timeout
-        return _native._rpc_timeout_of_environment() if own is None else own
-
     def __enter__(self) -> Client:
         return self
 

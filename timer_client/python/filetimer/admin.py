@@ -181,7 +181,9 @@ def _ask(client: Client | None, request: str, **fields: Any) -> tuple[dict[str, 
     """Returns the last answer, and its text. Raises the error that the answer means."""
     asked = _native._default_client() if client is None else client
     inner = _patience.get()
-    patience = asked._rpc_timeout() if inner is None else inner[0]
+    patience = asked._own_rpc_timeout if inner is None else inner[0]
+    if patience is None:  # the environment is read with the request: a typo must not end a training
+        patience = _native._rpc_timeout_of_environment()
     wait = fields.pop("wait_s", patience)
     answer, text = _asking.ask(
         asked.target, {"request": request, **({} if wait == math.inf else {"wait_s": wait}), **fields},
