@@ -157,6 +157,10 @@ std::string valid_utf8(std::string_view bytes) {
 }
 
 std::string printable(std::string_view bytes) {
+  const auto is_plain = [](char c) { return c >= ' ' && c <= '~'; };
+  if (std::ranges::all_of(bytes, is_plain)) {  // as nearly all texts are
+    return std::string(bytes);
+  }
   return sanitised(bytes, Controls::kEscaped);
 }
 
