@@ -7,6 +7,8 @@
 #include <array>
 #include <iterator>
 
+#include "common/limits.hpp"
+
 namespace filetimer {
 namespace {
 

@@ -182,7 +182,7 @@ void Server::judge(Instant woke) {
 
 // Returns when a part must be advanced again.
 Instant Server::carry_out(Instant now) {
-  const Instant stalls = core_.log->note_stall(now);
+  (void)core_.log->note_stall(now);  // hooks do not wait for a log that fails
   if (now >= next_sweep_) {
     sweep(now);
   }
@@ -193,7 +193,7 @@ Instant Server::carry_out(Instant now) {
   halted_.advance(now);
   core_.desk.advance(now);
   commands_.end_commands(now);  // kills wait for the ends of evidence commands
-  Instant next = std::min(stalls, kills_.advance(now));
+  Instant next = kills_.advance(now);
   warnings_.warn();
   if (const auto shutdown = control_.advance(now, !kills_.idle())) {
     messages::info("{}", shutdown->why);
@@ -214,9 +214,9 @@ Instant Server::carry_out(Instant now) {
   if (life_.judges()) {
     next = std::min(next, scan_.next());
   }
-  return std::min({next, next_sweep_, core_.desk.next(), inbox_.next(), halted_.next(),
-                   core_.rejections.next_report(), children_.next(), control_.next(),
-                   life_.next()});
+  return std::min({next, core_.log->note_stall(Instant::now()), next_sweep_, core_.desk.next(),
+                   inbox_.next(), halted_.next(), core_.rejections.next_report(), children_.next(),
+                   control_.next(), life_.next()});
 }
 
 void Server::sleep_until(Instant next) {

@@ -207,7 +207,8 @@ void Incidents::withdraw_peer(const Process& worker) {
 
 bool Incidents::is_gathering_for(const WorkerIdentity& worker) const {
   const std::optional<std::string> job = job_of(*worker.facts);
-  return job && std::ranges::find(peers_, *job, &Peer::job) != peers_.end();
+  return job && std::ranges::any_of(
+                    peers_, [&](const Peer& peer) { return peer.order && peer.job == *job; });
 }
 
 void Incidents::end_peers() {

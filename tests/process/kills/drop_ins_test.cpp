@@ -150,8 +150,8 @@ TEST_CASE("the drop-ins whose needs are met run before the signal, with the pids
     CHECK_FALSE(contains(record.line(), R"("output":"no)"));
   }
   const Finished shown = run_client(temp, server, {"show", killed.text("id")});
-  CHECK(contains(shown.out, "Evidence command (a-job, exited, exit status 0, duration"));
-  CHECK(contains(shown.out, "Evidence command (d-variable, exited, exit status 0, duration"));
+  CHECK(contains(shown.out, "Evidence command (a-job, exit status 0, duration"));
+  CHECK(contains(shown.out, "Evidence command (d-variable, exit status 0, duration"));
 }
 
 TEST_CASE("drop-ins run for each job of an incident, and the command once") {

@@ -56,7 +56,7 @@ TEST_CASE("the output of the evidence command is recorded before the signal is s
   const std::int64_t sent = killed.array("signals").at(0)["mono_ns"].get_int64().value();
   CHECK(command.integer("mono_ns") <= sent);
   const Finished shown = run_client(temp, server, {"show", expired.text("id")});
-  CHECK(shown.out.find("Evidence command (exited, exit status 3") != std::string::npos);
+  CHECK(shown.out.find("Evidence command (exit status 3") != std::string::npos);
   CHECK(shown.out.find(fmt::format("  load of {}: expired\n  more\n", worker.pid())) !=
         std::string::npos);
 }

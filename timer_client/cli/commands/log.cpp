@@ -38,7 +38,7 @@ bool wait_for_next_look(const Output& out) {
 }
 
 // A log that cannot be read is complained of once and left; the others are followed on.
-void follow(std::vector<LogReader>& logs, Output& out,
+void follow(std::vector<LogReader>& logs, KnownRecords& known, Output& out,
             const std::function<bool(const Record&)>& print) {
   std::vector<LogReader*> left;
   for (LogReader& log : logs) {
@@ -49,7 +49,9 @@ void follow(std::vector<LogReader>& logs, Output& out,
   while (!left.empty() && wait_for_next_look(out)) {
     std::erase_if(left, [&](LogReader* log) {
       while (const Record* const record = log->next()) {
-        print(*record);
+        if (known.add(*record)) {
+          print(*record);
+        }
       }
       complain_of_all(log->problem());
       return !log->problem().empty();
@@ -89,7 +91,8 @@ int run_log(LogOptions& options) {
   if (options.follow) {
     std::for_each(logs.begin(), logs.end(), [](LogReader& log) { log.follow(); });
   }
-  read_merged(logs, take);
+  KnownRecords known;
+  read_merged(logs, known, take);
   complain_of_all(problems_of(logs));
   if (!options.json && options.follow) {
     table.print(Rows::kMoreCome);
@@ -98,7 +101,7 @@ int run_log(LogOptions& options) {
   }
   out.flush();
   if (options.follow) {
-    follow(logs, out, [&](const Record& record) { return take(record) && out.flush(); });
+    follow(logs, known, out, [&](const Record& record) { return take(record) && out.flush(); });
   } else if (shown == 0) {
     complain(seen == 0 ? fmt::format("no records in {}", names_of(logs))
                        : fmt::format("no record in {} matches, of {}", names_of(logs), seen));

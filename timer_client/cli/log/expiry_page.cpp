@@ -189,7 +189,7 @@ class Expiry {
       return outcome_of(*killed);
     }
     const Record* const released = find("released_late");
-    return released != nullptr ? "released late, before any signal: " + in_few_words(*released)
+    return released != nullptr ? "released before any signal, " + in_few_words(*released)
                                : "and no record says how it ended";
   }
 

@@ -12,7 +12,6 @@
 #include <queue>
 #include <set>
 #include <tuple>
-#include <unordered_set>
 #include <utility>
 
 #include "common/directory.hpp"
@@ -43,19 +42,22 @@ class Opener {
 
   // Opens what is meant where the user names nothing.
   void take_own(const RunFolder& folder) {
-    const std::string why = fmt::format(" (the log of the last server in '{}')", folder.dir);
     std::error_code none;
     const std::string linked =
         std::filesystem::read_symlink(folder.path(kLogLinkName), none).string();
     if (!linked.empty()) {
-      open_with_rotated(linked, why);
+      open_with_rotated(linked, fmt::format(" (the log of the last server in '{}')", folder.dir));
     }
     const auto path = default_log_path(folder);
     if (!path) {
-      opened.problems.push_back(path.error().message);
+      if (linked.empty()) {
+        opened.problems.push_back(path.error().message);
+      }
     } else if (linked.empty() || (!folder.was_named() && ::access(path->c_str(), F_OK) == 0)) {
       // Servers around a COMMAND, whose folders have gone with them, wrote there, too.
-      open_with_rotated(*path, why);
+      open_with_rotated(*path, folder.was_named()
+                                   ? fmt::format(" (the default log of '{}')", folder.dir)
+                                   : " (the default place: no FILE, no --dir, no $FILETIMER_DIR)");
     }
   }
 
@@ -120,7 +122,7 @@ class Opener {
     struct stat status {};
     if (!file || ::fstat(file.get(), &status) != 0) {
       opened.problems.push_back(why_not("cannot open", path) + why);
-    } else if (known_.emplace(status.st_dev, status.st_ino).second) {
+    } else if (status.st_ino == 0 || known_.emplace(status.st_dev, status.st_ino).second) {
       opened.logs.emplace_back(path, std::move(file));
     }
   }
@@ -193,14 +195,20 @@ std::string names_of(const std::vector<LogReader>& logs) {
                      logs.size() == 1 ? "" : " and " + counted(logs.size() - 1, "more file"));
 }
 
+bool KnownRecords::add(const Record& record) {
+  const bool may_be_repeated =
+      record.mono_ns && (!record.id.empty() || record.event == "worker_ended");
+  return !may_be_repeated || known_.insert(std::hash<std::string_view>{}(record.line)).second;
+}
+
 void read_merged(std::vector<LogReader>& logs, const std::function<bool(const Record&)>& sink) {
-  std::unordered_set<std::size_t> known;  // the hashes of lines
-  const auto give = [&](const Record& record) {
-    const bool may_be_repeated =
-        record.mono_ns && (!record.id.empty() || record.event == "worker_ended");
-    return (may_be_repeated && !known.insert(std::hash<std::string_view>{}(record.line)).second) ||
-           sink(record);
-  };
+  KnownRecords known;
+  read_merged(logs, known, sink);
+}
+
+void read_merged(std::vector<LogReader>& logs, KnownRecords& known,
+                 const std::function<bool(const Record&)>& sink) {
+  const auto give = [&](const Record& record) { return !known.add(record) || sink(record); };
   if (logs.size() == 1) {
     for (const Record* record = logs[0].next(); record != nullptr && give(*record);) {
       record = logs[0].next();

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "timer_client/cli/log/reader.hpp"
@@ -29,11 +30,23 @@ std::string skipped_text(const std::vector<LogReader>& logs);
 // Returns "'a.jsonl'", "'a.jsonl' and 3 more files", "no log".
 std::string names_of(const std::vector<LogReader>& logs);
 
+// The records that came before: a server writes records again if they may be lost, and a log may be
+// there as a copy.
+class KnownRecords {
+ public:
+  // Returns false for a record with an id, or of an ended worker, that was added before.
+  bool add(const Record& record);
+
+ private:
+  std::unordered_set<std::size_t> known_;  // the hashes of lines
+};
+
 // Gives `sink` the records of all logs: those of each log in its order, all by their wall-clock
-// time. Each record is valid until `sink` returns. Ends when it returns false. Leaves out a record
-// with an id, or of an ended worker, that came before: a server writes records again if they may be
-// lost, and a log may be there as a copy. A block of each log is in memory and no more, however
-// long they are and however many.
+// time. Each record is valid until `sink` returns. Ends when it returns false. Leaves out those
+// that are known. A block of each log is in memory and no more, however long they are and however
+// many.
+void read_merged(std::vector<LogReader>& logs, KnownRecords& known,
+                 const std::function<bool(const Record&)>& sink);
 void read_merged(std::vector<LogReader>& logs, const std::function<bool(const Record&)>& sink);
 
 }  // namespace filetimer::cli

@@ -132,8 +132,7 @@ class IncidentBuilder {
     } else if (record.event == "killed" && is_ours) {
       take_killed(record, worker, at_s);
     } else if (record.event == "released_late" && is_ours) {
-      worker.moments.push_back(
-          {at_s, Moment::Kind::kOther, "released late: " + in_few_words(record)});
+      worker.moments.push_back({at_s, Moment::Kind::kOther, "released " + in_few_words(record)});
       end_scope(worker, at_s, record.scope);
     } else if (record.event == "warned") {
       take_warned(record, worker, at_s);

@@ -73,7 +73,11 @@ std::string in_few_words(const Record& record) {
   std::vector<std::string> parts;
   for (const std::string_view key : event_of(record).told) {
     const bool is_word = key == "verdict" || key == "result";
-    parts.push_back(is_word ? with_spaces(record.text(key)) : field_text(record.fields, key));
+    const std::string told =
+        is_word ? with_spaces(record.text(key)) : field_text(record.fields, key);
+    if (told != "exited" && told != "count 1") {  // the rest says it
+      parts.push_back(told);
+    }
   }
   return joined(parts);
 }

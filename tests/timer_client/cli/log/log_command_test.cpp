@@ -47,7 +47,7 @@ TEST_CASE("a log that is not there is a failure that names the path tried") {
   ::unsetenv("XDG_RUNTIME_DIR");
   CHECK(defaulted.code == 1);
   CHECK(defaulted.errors.find("'" + folder.path() + "/filetimer/") != std::string::npos);
-  CHECK(contains(defaulted.errors, "(the log of the last server in "));
+  CHECK(contains(defaulted.errors, "(the default place: no FILE, no --dir, no $FILETIMER_DIR)"));
   CHECK(run_command({"log", folder.path()}).errors ==
         "timer_client: no log (*.jsonl) in folder '" + folder.path() + "'\n");
 }
