@@ -61,8 +61,8 @@ void ScopeHistories::take(const Record& record) {
     missed.spared += verdict == "spared" ? 1U : 0U;
   } else if (event == "released_late") {
     ++missed.released_late;
-    missed.latest = std::max(missed.latest,
-                             duration_from_seconds(record.number("late_ms").value_or(0) / 1e3));
+    missed.latest =
+        std::max(missed.latest, duration_from_seconds(record.number("late_ms").value_or(0) / 1e3));
     last_expiry_us_.erase(job);  // that worker was slow, and ended no wait of others
   } else {
     ++missed.warned;
