@@ -432,7 +432,8 @@ bool RuntimeDirectory::is_pipe_gone() {
 void RuntimeDirectory::restore_pipe() {
   const std::string path = pipe_->path();
   if (const mode_t mode = mode_of(path); mode != 0 && !S_ISFIFO(mode)) {
-    ::rename(path.c_str(), fmt::format("{}.not-a-pipe", path).c_str());
+    const std::string kept = fmt::format("{}.not-a-pipe.{}", path, Instant::now().ns);
+    ::rename(path.c_str(), kept.c_str());  // if it fails, open() says what is in the way
   }
   auto made = RequestPipe::open(path);
   report(pipe_trouble_, made ? std::string{} : made.error().message);

@@ -264,8 +264,7 @@ void Server::report_given_time(Duration given, std::size_t scopes, const std::st
     core_.log->append(core_.records.deferred_all(given, scopes, reason));
     ++core_.counters.deferred_all;
   }
-  messages::warning("{}: {} open scope{} given that time", reason, scopes,
-                    scopes == 1 ? " is" : "s are");
+  messages::warning("{}, while {} scope{} open", reason, scopes, scopes == 1 ? " was" : "s were");
 }
 
 // Looks at everything that no event announces.

@@ -224,11 +224,15 @@ def removed_pipe_page(world):
     worker = world.worker("pipe")
     worker.do("open", key="k", timeout_ms=1500, via="pipe")
     page = world.dir / f"scopes/server/{worker.pid}"
-    wait_until(page.exists, "the page")
+
+    def has_scope():  # the file is there before the scope is in it
+        return subprocess.check_output([built("timer_client"), "list", "--json", "--dir", world.dir],
+                                       stderr=subprocess.DEVNULL)
+    wait_until(has_scope, "the page")
     world.files("a page of the server is removed", removes_pages=True)
     page.unlink()
     with contextlib.suppress(Bound):
-        wait_until(page.exists, "the page is made again", 1)
+        wait_until(has_scope, "the page is made again", 1)
     server.restart()
     worker.wait(HUNG_S)
 

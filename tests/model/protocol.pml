@@ -653,7 +653,7 @@ end:
    * code: timer_server/server.cpp Server::run_once e22132ef
    * code: timer_server/server.cpp Server::read_progress 66b02c6b
    * code: timer_server/inbox.cpp Inbox::read 563b6648
-   * code: timer_server/watch/page_registry.cpp WatchRegistry::look_for_pages 80c4aff4
+   * code: timer_server/watch/page_registry.cpp WatchRegistry::look_for_pages ce082847
    * code: timer_server/watch/page_registry.cpp WatchRegistry::on_wake_up_message 3ba9d79a
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 9a02339a
    * code: common/wake_protocol.hpp announce_scan 08ea3df8 */

@@ -16,6 +16,8 @@
 namespace filetimer {
 namespace {
 
+// How often the end of a log is read before it counts as half a line.
+constexpr int kLooksAtHalfLine = 8;
 // The most bytes of waiting records that one write takes.
 constexpr std::size_t kMostAtOnce = std::size_t{64} << 10;
 // How long stop() waits for a system call of the thread.
@@ -32,14 +34,22 @@ Result<UniqueFd> open_log(const std::string& path) {
 }
 
 // Returns whether the file ends without a newline. A server that was killed, or a full disk, may
-// have left half a line. Another server may be in the middle of a write: then the log gets an empty
-// line.
+// have left half a line.
 bool ends_in_half_line(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-  struct stat st {};
-  char last = '\n';
-  return fd && ::fstat(fd.get(), &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
-         ::pread(fd.get(), &last, 1, st.st_size - 1) == 1 && last != '\n';
+  for (int look = 0; fd && look < kLooksAtHalfLine; ++look) {
+    struct stat st {};
+    char last = '\n';
+    const bool is_half = ::fstat(fd.get(), &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
+                         ::pread(fd.get(), &last, 1, st.st_size - 1) == 1 && last != '\n';
+    if (!is_half) {
+      return false;
+    }
+    // Another server may be in the middle of a write: the size of a file grows page by page. This
+    // call takes the lock of the file, and so waits for the end of the write.
+    (void)::lseek(fd.get(), 0, SEEK_DATA);
+  }
+  return static_cast<bool>(fd);
 }
 
 }  // namespace

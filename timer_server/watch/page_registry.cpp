@@ -144,6 +144,9 @@ bool WatchRegistry::look_for_pages() {
   if (!names) {
     return false;
   }
+  if (std::exchange(has_looked_at_all_, false)) {
+    std::erase_if(refused_, [](const auto& refused) { return refused.second; });
+  }
   std::size_t looks = 0;
   for (const std::string& name : *names) {
     if (!is_page_name(name) || pages_.contains(name) || refused_.contains(name) ||
@@ -155,7 +158,7 @@ bool WatchRegistry::look_for_pages() {
     }
     look_at(name);
   }
-  std::erase_if(refused_, [](const auto& refused) { return refused.second; });
+  has_looked_at_all_ = true;
   return true;
 }
 

@@ -132,8 +132,8 @@ class WatchRegistry {
   // Names that look_for_pages() skips, and whether the reason may end: then it skips the name until
   // it has looked at all others.
   std::unordered_map<std::string, bool> refused_;
-  std::unordered_set<std::string>
-      refused_names_in_batch_;  // wake-up messages do not look at it again
+  bool has_looked_at_all_ = false;  // since pages that were refused for now were looked at again
+  std::unordered_set<std::string> refused_names_in_batch_;  // messages do not look at them again
   bool has_changed_ = false;
   HasEnded has_ended_;  // set while adopt() runs
   std::size_t orphaned_scopes_ = 0;

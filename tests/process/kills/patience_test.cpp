@@ -177,7 +177,7 @@ TEST_CASE("a server that was stopped past a deadline gives the time back, once")
     CHECK(given.text("reason").starts_with("the server woke"));
     CHECK(given.number("given_s") > 1);
     CHECK(given.integer("scopes") == 1);
-    server.wait_for_message(": 1 open scope is given that time\n");
+    server.wait_for_message(", while 1 scope was open\n");
     CHECK(worker.status() == killed_by(SIGKILL));
     const Record expired = server.wait_for("expired", worker.pid());
     // The time that was given back begins when the server runs again.
