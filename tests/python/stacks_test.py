@@ -208,6 +208,24 @@ expire()
             """)
         self.assertEqual(out, "True\n")
 
+    def test_a_child_has_no_file_of_a_page_that_its_parent_made_anew(self):
+        out = self.run_worker("""
+            import glob
+            from filetimer import _stacks
+            filetimer.configure()
+            [(file, number)] = _stacks._offered.values()
+            first = os.fstat(file).st_ino
+            [page] = glob.glob(os.environ["FILETIMER_DIR"] + "/scopes/*-*")
+            os.remove(page)
+            while os.fstat(file).st_ino == first:
+                with filetimer.expires(60):
+                    pass
+            if os.fork() == 0:
+                os._exit(os.path.exists(f"/proc/self/fd/{file}"))
+            say(os.wait()[1] == 0)
+            """)
+        self.assertEqual(out, "True\n")
+
     def test_an_offer_that_fails_leaves_no_descriptor_behind(self):
         self.run_worker("""
             from filetimer import _stacks

@@ -9,13 +9,12 @@ import faulthandler
 import os
 
 from . import _native
-from ._kept import Kept
 from .errors import TimerError
 
 # SIGRTMIN + 12 to SIGRTMAX of Linux; SIGUSR2 belongs to schedulers and to users. They are numbers
 # because importing the module signal takes longer than all the code here.
 _SIGNALS = range(34 + 12, 65)
-_offered: dict[str, tuple[Kept, int]] = {}  # by the file's path: its descriptor, and the signal
+_offered: dict[str, tuple[int, int]] = {}  # by the file's path: its descriptor, and the signal
 
 
 def offer(client: _native.Client) -> None:
@@ -37,7 +36,7 @@ def offer(client: _native.Client) -> None:
             raise
     except (OSError, RuntimeError, TimerError):  # a full disk, a server that is ending
         return
-    _offered[path] = Kept(file), number
+    _offered[path] = file, number
 
 
 def _become_child() -> None:
@@ -47,7 +46,8 @@ def _become_child() -> None:
     if _offered:
         for file, number in _offered.values():
             faulthandler.unregister(number)
-            file.close()
+            if _native._is_stacks_file_kept(number):
+                os.close(file)
         _offered.clear()
         _native._child_offers_stacks()
 

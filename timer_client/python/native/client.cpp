@@ -301,6 +301,13 @@ PyObject* rpc_timeout_of_environment(PyObject*, PyObject*) {
   });
 }
 
+PyObject* is_stacks_file_kept(PyObject*, PyObject* number) {
+  int signal = 0;
+  return to_int(number, "the signal", 1, 64, signal)
+             ? PyBool_FromLong(stacks_offers.is_same(signal) ? 1 : 0)
+             : nullptr;
+}
+
 PyObject* child_offers_stacks(PyObject*, PyObject*) {
   g_is_child_without_stacks = true;
   Py_RETURN_NONE;

@@ -27,6 +27,10 @@ PyObject* has_default_client(PyObject*, PyObject*);
 // Returns $FILETIMER_RPC_TIMEOUT, else its default, in seconds.
 PyObject* rpc_timeout_of_environment(PyObject*, PyObject*);
 
+// Returns whether the descriptor to which the stacks of a signal are written is still that file's:
+// the file is another one once the page has been made anew.
+PyObject* is_stacks_file_kept(PyObject*, PyObject* number);
+
 // Makes a forked child offer its stacks with its first scope, when it has a page. The child has
 // closed its parent's stacks file. Must be called with the GIL held.
 PyObject* child_offers_stacks(PyObject*, PyObject*);
