@@ -34,7 +34,7 @@ BootId read_boot() {
 }
 
 // Read when the library is loaded: a child that is forked while another thread makes the static
-// object would wait for that thread for ever.
+// object would never return, because that thread is not in the child.
 [[maybe_unused]] const BootId boot_at_load = this_boot();
 
 }  // namespace

@@ -182,7 +182,6 @@ void Server::judge(Instant woke) {
 
 // Returns when a part must be advanced again.
 Instant Server::carry_out(Instant now) {
-  (void)core_.log->note_stall(now);  // hooks do not wait for a log that fails
   if (now >= next_sweep_) {
     sweep(now);
   }
@@ -204,7 +203,10 @@ Instant Server::carry_out(Instant now) {
     next = now;  // the kills' waits are shorter
   }
   advance_life(now);
-  next = std::min({next, commands_.start_hooks(now), warnings_.advance(now)});
+  next = std::min(next, warnings_.advance(now));
+  // Behind what appends records, and before the hooks, which do not wait for a log that fails.
+  next = std::min(next, core_.log->note_stall(now));
+  next = std::min(next, commands_.start_hooks(now));
   if (commands_.have_hooks_ended()) {
     (void)life_.handle(LifeCycle::Event::kHooksDone, now);
   }
@@ -214,9 +216,9 @@ Instant Server::carry_out(Instant now) {
   if (life_.judges()) {
     next = std::min(next, scan_.next());
   }
-  return std::min({next, core_.log->note_stall(Instant::now()), next_sweep_, core_.desk.next(),
-                   inbox_.next(), halted_.next(), core_.rejections.next_report(), children_.next(),
-                   control_.next(), life_.next()});
+  return std::min({next, next_sweep_, core_.desk.next(), inbox_.next(), halted_.next(),
+                   core_.rejections.next_report(), children_.next(), control_.next(),
+                   life_.next()});
 }
 
 void Server::sleep_until(Instant next) {

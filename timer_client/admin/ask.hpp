@@ -76,7 +76,7 @@ wire::Question shutdown_question(ShutdownMode mode, Duration wait);
 // Returns the open scopes, else the workers, that an answer says the server waits for: "'step' of
 // pid 12 (rank 3), 'save' of pid 13 and 4 more"; empty: it names none.
 std::string waited_for(simdjson::dom::object answer);
-// Returns who has joined a rendezvous, by rank.
+// Returns the ranks that have joined a rendezvous, with their pids, in their order.
 std::vector<RendezvousResult::Member> members_in(simdjson::dom::object answer);
 
 }  // namespace filetimer

@@ -80,8 +80,8 @@ class RecordLog {
   // watches it with EPOLLET need not read it.
   [[nodiscard]] int event_fd() const { return event_fd_.get(); }
 
-  // Returns why the last attempt to write failed, or that it has taken longer than kStalled; empty:
-  // the log works. A hook does not wait for its record otherwise. A message tells of each change.
+  // Returns why the last attempt to write failed, or that it has taken longer than kStalled. Empty:
+  // the log works. Each change is written to standard error.
   [[nodiscard]] std::string failure() const;
   static constexpr Duration kStalled = std::chrono::milliseconds{250};
 

@@ -205,10 +205,14 @@ void WatchRegistry::refuse(const std::string& name, const Error& reason) {
   free_.erase(name);
   refused_names_in_batch_.insert(name);
   core_.rejections.add(fmt::format("page '{}': {}", name, reason.message), name, 0);
+  skip(name, is_for_now(reason) || reason.errno_value == EAGAIN);  // a limit of the server
+}
+
+void WatchRegistry::skip(const std::string& name, bool may_end) {
   if (refused_.size() >= kMaxRefusedPages) {
     refused_.clear();  // all are looked at again
   }
-  refused_[name] = is_for_now(reason) || reason.errno_value == EAGAIN;  // a limit of the server
+  refused_[name] = may_end;
 }
 
 // Decides what becomes of a page for which owner_of() has found no worker.
@@ -241,7 +245,7 @@ bool WatchRegistry::make_room_to_wait() {
   if (free_.size() >= kMaxFreePages) {
     std::erase_if(free_, [this](const auto& other) {
       if (other.second.is_refused) {
-        refused_[other.first] = false;
+        skip(other.first, false);
       }
       return other.second.is_refused;
     });

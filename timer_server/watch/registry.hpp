@@ -109,6 +109,7 @@ class WatchRegistry {
   void read_facts(const Worker& worker);
   void look_at(const std::string& name);
   void refuse(const std::string& name, const Error& reason);
+  void skip(const std::string& name, bool may_end);
   void find_owner(const std::shared_ptr<MappedPage>& page, const Error& why_none);
   void add(Worker& worker, const std::shared_ptr<MappedPage>& page);
   Result<Worker*> owner_of(MappedPage& page);

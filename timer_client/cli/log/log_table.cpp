@@ -20,7 +20,7 @@ struct Event {
   // The table leaves it out by default: `show` prints it with its expiry, or `list --stats` adds it
   // up.
   bool is_detail = false;
-  std::array<std::string_view, 6> told{};  // the fields that say what happened
+  std::array<std::string_view, 6> fields{};  // that say what happened
 };
 constexpr Event kOtherEvent{"", false, {"name", "reason"}};
 constexpr Event kEvents[] = {
@@ -71,12 +71,12 @@ std::string in_few_words(const Record& record) {
     return "dead after " + seconds_text(*after_ms / 1e3);
   }
   std::vector<std::string> parts;
-  for (const std::string_view key : event_of(record).told) {
+  for (const std::string_view key : event_of(record).fields) {
     const bool is_word = key == "verdict" || key == "result";
-    const std::string told =
-        is_word ? with_spaces(record.text(key)) : field_text(record.fields, key);
-    if (told != "exited" && told != "count 1") {  // the rest says it
-      parts.push_back(told);
+    const bool is_usual = (key == "result" && record.text(key) == "exited") ||
+                          (key == "count" && record.integer(key) == 1);
+    if (!is_usual) {
+      parts.push_back(is_word ? with_spaces(record.text(key)) : field_text(record.fields, key));
     }
   }
   return joined(parts);

@@ -3,8 +3,9 @@
 // column whose cells are all empty is left out. If the table is too wide for a terminal, texts are
 // cut, and then the ends of lines; what was cut ends with "...".
 //
-//   Table table({{"PID", Align::kRight}, {.title = "SCOPE", .is_text = true}},
-//   screen_of(out.fd())); table.add({{"4711"}, {"step"}}); out.write(table.text());
+//   Table table({{"PID", Align::kRight}, {.title = "SCOPE"}}, screen_of(out.fd()));
+//   table.add({{"4711"}, {"step"}});
+//   out.write(table.text());
 //
 // Rows that come later are printed by further calls of text(), so a table may be endless.
 // SPDX-License-Identifier: MIT
