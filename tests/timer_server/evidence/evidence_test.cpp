@@ -205,6 +205,8 @@ TEST_CASE("CPU time of all threads adds up, and is left out without a sample") {
   Evidence evidence;
   evidence.threads = {thread_in('R', "", 100), thread_in('R', "", 98), thread_in('S', "x", {})};
   CHECK(parsed(evidence).integer("cpu_percent") == 198);
+  evidence.threads = {thread_in('S', "x", 60), thread_in('S', "x", {})};
+  CHECK(parsed(folded(evidence)).integer("cpu_percent") == 60);
   evidence.threads = {thread_in('R', "", {})};
   CHECK(as_json(evidence).find("cpu_percent") == std::string::npos);
 }

@@ -317,20 +317,21 @@ TEST_CASE("an incident lists the latest ended scopes of each worker, up to the w
       names["a"].push_back({when + (-10s) + i * 1s, 1ms});
       names["b"].push_back({when + (-20s) + i * 1s, 1ms});
     }
+    names["edge"] = {{when + (-Duration{kIncidentPast}), 1ms}};
     names["old"] = {{when + (-Duration{kIncidentPast}) + (-1ns), 1ms}};
     return names;
   };
   EndedScopesByName all = ended();
   CHECK(shorten_ended_scopes(all, when, 1) == 0);
-  CHECK(all.size() == 2);
+  CHECK(all.size() == 3);
   CHECK(all.at("b").size() == 10);
   EndedScopesByName some = ended();
-  CHECK(shorten_ended_scopes(some, when, kMaxIncidentEndedScopes / 12) == 8);
+  CHECK(shorten_ended_scopes(some, when, kMaxIncidentEndedScopes / 12) == 9);
   CHECK(some.at("a").size() == 10);
   REQUIRE(some.at("b").size() == 2);
   CHECK(some.at("b").front().ended == when + (-12s));
   EndedScopesByName none = ended();
-  CHECK(shorten_ended_scopes(none, when, kMaxIncidentEndedScopes + 1) == 20);
+  CHECK(shorten_ended_scopes(none, when, kMaxIncidentEndedScopes + 1) == 21);
   CHECK(none.empty());
 }
 
