@@ -11,6 +11,7 @@
 #include <cstring>
 #include <set>
 #include <string_view>
+#include <tuple>
 
 #include "common/limits.hpp"
 #include "common/posix.hpp"
@@ -82,6 +83,12 @@ void report_vdso(Dwfl* dwfl, pid_t pid, std::string_view maps) {
   if (std::sscanf(maps.data() + line, "%lx-%lx", &begin, &end) == 2) {
     ::dwfl_report_module(dwfl, fmt::format("[vdso: {}]", pid).c_str(), begin, end);
   }
+}
+
+// Returns an address in the function of the frame. A return address may be past the end of the
+// function, if the call was its last instruction.
+Dwarf_Addr code_address(const Stack::Frame& frame) {
+  return frame.is_exact ? frame.pc : frame.pc - 1;
 }
 
 std::string demangled(const char* symbol) {
@@ -195,17 +202,46 @@ Stack Unwinder::unwind(pid_t tid) {
   if (result != 0 && stack.ended_early.empty()) {
     stack.ended_early = libdw_error();
   }
+  for (const Stack::Frame& frame : stack.frames) {
+    functions_.try_emplace(code_address(frame));
+  }
   return stack;
 }
 
 const std::string& Unwinder::name(const Stack::Frame& frame) {
-  // A return address may be past the end of the function, if the call was its last instruction.
-  const Dwarf_Addr pc = frame.is_exact ? frame.pc : frame.pc - 1;
+  const Dwarf_Addr pc = code_address(frame);
   const auto [place, is_new] = names_.try_emplace(pc);
   if (is_new) {
     place->second = make_name({pc, frame.is_exact});
   }
   return place->second;
+}
+
+// Reads the symbols of the module once. dwfl_module_addrinfo() would read them for each address, of
+// which a library such as PyTorch's has some hundred thousand.
+void Unwinder::find_functions(Dwfl_Module* module) {
+  const int count = ::dwfl_module_getsymtab(module);
+  for (int i = 1; i < count; ++i) {
+    GElf_Sym symbol{};
+    Function next;
+    next.name =
+        ::dwfl_module_getsym_info(module, i, &symbol, &next.begin, nullptr, nullptr, nullptr);
+    const int type = GELF_ST_TYPE(symbol.st_info);
+    if (next.name == nullptr || *next.name == '\0' || symbol.st_shndx == SHN_UNDEF ||
+        (type != STT_FUNC && type != STT_GNU_IFUNC && type != STT_NOTYPE)) {
+      continue;
+    }
+    next.end = next.begin + symbol.st_size;
+    next.is_local = GELF_ST_BIND(symbol.st_info) == STB_LOCAL;
+    // Of several functions around an address the innermost one counts, of its names a global one.
+    const auto rank = [](const Function& each) {
+      return std::tuple(each.name != nullptr, each.begin, !each.is_local);
+    };
+    for (auto at = functions_.lower_bound(next.begin);
+         at != functions_.end() && at->first < next.end; ++at) {
+      at->second = rank(at->second) < rank(next) ? next : at->second;
+    }
+  }
 }
 
 std::string Unwinder::make_name(const Stack::Frame& frame) {
@@ -217,13 +253,13 @@ std::string Unwinder::make_name(const Stack::Frame& frame) {
   const char* path =
       ::dwfl_module_info(module, nullptr, &start, nullptr, nullptr, nullptr, nullptr, nullptr);
   const std::string file = valid_utf8(base_name(path == nullptr ? "?" : path));
-  GElf_Off offset = 0;
-  GElf_Sym symbol{};
-  const char* const found =
-      ::dwfl_module_addrinfo(module, frame.pc, &offset, &symbol, nullptr, nullptr, nullptr);
-  if (found != nullptr && *found != '\0') {
-    const std::string where = fmt::format("+{:#x} ({})", offset + (frame.is_exact ? 0 : 1), file);
-    const std::string function = valid_utf8(demangled(found));
+  if (modules_read_.insert(module).second) {
+    find_functions(module);
+  }
+  if (const Function& found = functions_[frame.pc]; found.name != nullptr) {
+    const std::string where =
+        fmt::format("+{:#x} ({})", frame.pc - found.begin + (frame.is_exact ? 0 : 1), file);
+    const std::string function = valid_utf8(demangled(found.name));
     const std::size_t room = kMaxFrameBytes - std::min(where.size(), kMaxFrameBytes);
     return fmt::format("{}{}", utf8_prefix(function, room), where);
   }

@@ -6,7 +6,9 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -59,6 +61,15 @@ class Unwinder {
   template <class Visit>
   void for_each_module(Visit visit);
   std::string make_name(const Stack::Frame& frame);
+  // The function around an address.
+  struct Function {
+    Dwarf_Addr begin = 0;
+    Dwarf_Addr end = 0;
+    const char* name = nullptr;  // null: none was found
+    bool is_local = false;       // in its file
+  };
+  // Finds the functions around all addresses that unwind() has met in the module.
+  void find_functions(Dwfl_Module* module);
   static int find_module(Dwfl_Module* module, void** user, const char* name, Dwarf_Addr base,
                          char** file, Elf** elf);
 
@@ -67,6 +78,8 @@ class Unwinder {
   Dwfl* const dwfl_;
   std::vector<std::string> not_found_;
   std::unordered_map<Dwarf_Addr, std::string> names_;  // by address: threads share most frames
+  std::map<Dwarf_Addr, Function> functions_;           // by address
+  std::set<Dwfl_Module*> modules_read_;                // by find_functions()
 };
 
 }  // namespace filetimer::stacks
