@@ -29,13 +29,15 @@ namespace dom = simdjson::dom;
 constexpr std::size_t kOutputLinesShown = 40;
 constexpr std::size_t kOutputCharactersShown = 8000;
 
-// The sentence at the top of the page or another section has these fields.
+// The sentence at the top of the page or another section has these fields, or they are numbers that
+// say nothing to a reader.
 constexpr std::string_view kShownElsewhere[] = {"schema",
                                                 "event",
                                                 "mono_ns",
                                                 "boot_id",
                                                 "server_pid",
                                                 "pid",
+                                                "start_time",
                                                 "comm",
                                                 "rank",
                                                 "scope",
