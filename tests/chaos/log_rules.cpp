@@ -206,7 +206,6 @@ class LogJudge {
   bool has_fields(const JsonRecord& record, std::string_view event);
   void expect_fields(const JsonRecord& record, const JsonFields& of, std::string_view fields);
   void add(const JsonRecord& record);
-  void judge_started(const JsonRecord& record);
   void judge_stopped(const JsonRecord& record);
   void judge_incident(const JsonRecord& record);
   void judge_incident_of(const JsonRecord& expired);
@@ -226,7 +225,6 @@ class LogJudge {
   void judge_outcomes();
 
   const std::map<std::string_view, Rule> rules_ = {
-      {"server_started", &LogJudge::judge_started},
       {"server_stopped", &LogJudge::judge_stopped},
       {"incident", &LogJudge::judge_incident},
       {"expired", &LogJudge::judge_expired},
@@ -324,6 +322,8 @@ void LogJudge::add(const JsonRecord& record) {
     expect(event == "server_started" || mono(record) > mono(*latest->stopped) + kEndOfServer,
            "server-life", record, "a record of a server that has stopped");
     latest = nullptr;  // another server with the pid of an earlier one
+  } else if (latest != nullptr && latest->started != nullptr && event == "server_started") {
+    latest = nullptr;  // likewise, and the earlier one was killed
   }
   latest = latest != nullptr ? latest : &runs_.emplace_back();
   Run& run = *(run_of_[&record] = latest);
@@ -378,10 +378,6 @@ void LogJudge::add(const JsonRecord& record) {
     expect(is_new || is_of_other_thread || is_written_again, "one-verdict", record,
            "scope '{}' has a verdict in {}", record.text("scope"), known->second->place());
   }
-}
-
-void LogJudge::judge_started(const JsonRecord& record) {
-  expect(run_of(record).started == &record, "server-life", record, "a second start of a server");
 }
 
 // The counts are those of the records.
