@@ -990,7 +990,8 @@ void Simulation::remove(int what, const Made& made) {
   }
 }
 
-// The reason is on record before the signal: a verdict on a scope of the process or an ancestor.
+// The reason is on record before the signal: a verdict on a scope of the process or an ancestor. Or
+// the process is in a scope that is signalled first.
 void Simulation::on_signal(Process& process, int signal) {
   if (is_verbose_) {
     fmt::print(stderr, "[{:.6f}] signal {} to {} {}\n", static_cast<double>(kernel_.now) / 1e9,
@@ -1015,7 +1016,8 @@ void Simulation::on_signal(Process& process, int signal) {
   if (kernel_.now - call_failed_ < kSecond ||  // that of its kill file, perhaps
       std::ranges::any_of(scopes_, [&](const Scope& scope) {
         return scope.process == &process && scope.terms.signal_first &&
-               scope.terms.signal == signal && due(scope) - grace_first(scope) <= kernel_.now;
+               scope.terms.signal == signal && due(scope) - grace_first(scope) <= kernel_.now &&
+               (!scope.on_page || scope.open.to >= kernel_.now - kTurn);
       })) {
     return;
   }

@@ -77,6 +77,34 @@ TEST_CASE("a hook runs once the worker is dead and both records are in the log")
   server.wait_for_message("--on-expiry for " + killed.text("id") + ": exited, exit status 5");
 }
 
+TEST_CASE("a hook waits until the records of its kill are on the disk") {
+  // It waits 250 ms at most, so an attempt that took as long says nothing.
+  for (int attempt = 0; attempt < 50; ++attempt) {
+    const TempFolder temp;
+    const std::string fault = temp.path("hangs");
+    Server server(
+        temp,
+        on_bad_disk("BAD_DISK_HANGS", fault,
+                    {"--evidence", "none", "--on-expiry",
+                     fmt::format("test ! -e {}; echo $? > {}", fault, temp.path("was-early"))}));
+    Worker worker("block");
+    write_file(fault, "");
+    const filetimer::Instant begun = filetimer::Instant::now();
+    server.send(acquire_past(worker.pid(), "forward"));
+    CHECK(worker.status() == killed_by(SIGKILL));
+    REQUIRE(run_client(temp, server, {"ping"}).status == exited(0));
+    let_pass(50ms);  // in which a hook that did not wait would look
+    REQUIRE(::unlink(fault.c_str()) == 0);
+    const bool is_valid = filetimer::Instant::now() - begun < 250ms;
+    wait_for_hook(server, worker.pid());
+    if (is_valid) {
+      CHECK(read_file(temp.path("was-early")) == "0\n");
+      return;
+    }
+  }
+  MESSAGE("the machine was too slow in each attempt");
+}
+
 TEST_CASE("a hook runs after a kill that spared the worker") {
   const TempFolder temp;
   SUBCASE("dry run") {
