@@ -22,8 +22,10 @@ import uuid
 import filetimer
 import suite
 from harness import CLIENT, FAR_S, SERVER, ServerCase
+from records import wait_for_record
 
 COMPAT = pathlib.Path(__file__).resolve().parents[1] / "compat"
+NEWER = 99  # a version of a layout
 NOW_NS = time.clock_gettime_ns(time.CLOCK_MONOTONIC)  # for all restored times, so that equal ones stay equal
 AGE_NS = 10_000_000_000  # of restored bytes; the scopes in them that are to expire have 5 s
 BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -45,7 +47,7 @@ def moved(value, shift):
     return value + shift if 0 < value < 2**63 - 1 else value - shift if -2**62 < value < 0 else value
 
 
-def restored(path, pid):
+def restored(path, pid, version=None):
     """Returns the bytes of a mapped file as if they were of this living process."""
     data, fields, shift = bytearray(), [], 0
     for word, rest in (line.split() for line in path.read_text().splitlines()):
@@ -62,6 +64,8 @@ def restored(path, pid):
     for kind, at in fields:
         form, value = values[kind] if kind in values else ("<q", moved(*struct.unpack_from("<q", data, at), shift))
         struct.pack_into(form, data, at, value)
+    if version:
+        struct.pack_into("<I", data, 8, version)
     return bytes(data)
 
 
@@ -133,18 +137,18 @@ class Bytes(Case):
         path.write_bytes(data)
         return path
 
-    def owner(self, name):
+    def owner(self, name, version=None):
         """Returns a process that holds the lock of such a page."""
         worker = self.worker()
-        made = self.place("scopes/.made", restored(self.kept / name, worker.pid))
+        made = self.place("scopes/.made", restored(self.kept / name, worker.pid, version))
         self.do(worker, f"made = os.open({str(made)!r}, os.O_RDWR); fcntl.lockf(made, fcntl.LOCK_EX)")
         made.rename(made.with_name(str(worker.pid)))
         return worker
 
-    def of_pipe(self):
+    def of_pipe(self, version=None):
         """Returns a process for which a server keeps such a page."""
         worker = self.worker()
-        return worker, self.place(f"scopes/server/{worker.pid}", restored(self.kept / "page-pipe", worker.pid))
+        return worker, self.place(f"scopes/server/{worker.pid}", restored(self.kept / "page-pipe", worker.pid, version))
 
     def kill_file(self, worker):
         return restored_text(self.kept / "kill.jsonl", worker.pid, self.kept / "page-killed", self.dir)
@@ -201,6 +205,34 @@ class Bytes(Case):
         self.client("report", "last", "-o", f"{self.folder}/report.html")
         self.assertIn("exchange", pathlib.Path(self.folder, "report.html").read_text())
         self.assertIn("load", self.client("suggest"))
+
+    def test_newer_layouts_are_refused_and_kept(self):
+        worker, (of_pipe, pipe_page), killed = self.owner("page-cpp", NEWER), self.of_pipe(NEWER), self.worker()
+        newer = re.sub(r'("judged"),("version":\d+,)?', rf'\1,"version":{NEWER},', self.kill_file(killed))
+        kill = self.place("kills/newer", newer.encode())
+        before = {path: path.read_bytes() for path in (pipe_page, kill)}
+        server = self.start_worker("os.execv(*sys.argv[1:2], sys.argv[1:])", SERVER, "--dir", self.dir)
+        self.assertIn("ready", server.stdout.readline())
+        log = os.path.join(self.dir, "expired.jsonl")
+        reason = wait_for_record(self, log, "rejected")["reason"]
+        self.assertEqual(reason, f"page '{worker.pid}': it is of version {NEWER}: expected 1")
+        server.terminate()
+        said = server.communicate(timeout=suite.BOUND_S)[1]
+        for path in before:
+            self.assertRegex(said, f"'{path}'.* is of version {NEWER}: expected 1: left alone")
+        self.assertEqual({path: path.read_bytes() for path in before}, before)
+        self.assertTrue(os.path.exists(f"{self.dir}/scopes/{worker.pid}"))
+        self.assertEqual([each.poll() for each in (worker, of_pipe, killed)], [None] * 3)
+
+    def test_a_newer_status_page_is_refused_and_kept(self):
+        page = self.place("server", restored(self.kept / "status-page", os.getpid(), NEWER))
+        before = page.read_bytes()
+        server = subprocess.run([SERVER, "--dir", self.dir], stderr=subprocess.PIPE, text=True, timeout=suite.BOUND_S)
+        self.assertEqual((server.returncode, server.stderr.count("\n")), (1, 1), server.stderr)
+        worker = self.worker("with filetimer.expires(60, 'x'): pass")
+        for said in (server.stderr, worker.communicate(timeout=suite.BOUND_S)[1]):
+            self.assertIn(f"'{page}' is a status page of version {NEWER}: expected version 1", said)
+        self.assertEqual(page.read_bytes(), before)
 
 
 class Programs(Case):

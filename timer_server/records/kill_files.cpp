@@ -25,6 +25,7 @@ namespace {
 
 namespace dom = simdjson::dom;
 
+constexpr std::int64_t kKillFileVersion = 1;
 // A line that begins so is a stage, and any other a record.
 constexpr std::string_view kStage = "{\"stage\":";
 
@@ -143,8 +144,9 @@ Result<std::string> text_of(const std::string& path) {
   return text;
 }
 
-// Returns nothing if the file has no verdict.
-std::optional<PastKill> kill_in(const std::string& text, std::string_view boot_id) {
+// Returns nothing if the file has no verdict. Fails if the file is of another version.
+Result<std::optional<PastKill>> kill_in(const std::string& path, const std::string& text,
+                                        std::string_view boot_id) {
   PastKill kill;
   std::vector<std::string> records;  // behind the last stage
   dom::parser parser;
@@ -158,6 +160,11 @@ std::optional<PastKill> kill_in(const std::string& text, std::string_view boot_i
     dom::object object;
     if (parser.parse(line).get_object().get(object) != simdjson::SUCCESS) {
       break;
+    }
+    if (const std::int64_t version = integer_at(object, "version").value_or(kKillFileVersion);
+        version != kKillFileVersion) {
+      return failure(
+          fmt::format("'{}' is of version {}: expected {}", path, version, kKillFileVersion));
     }
     apply(kill, object, boot_id);
     std::ranges::move(records, std::back_inserter(kill.records));
@@ -185,10 +192,12 @@ std::vector<PastKill> KillFiles::read() const {
     if (!text && is_for_now(text.error())) {
       throw std::runtime_error(text.error().message);
     }
-    if (!text) {
-      messages::warning("{}: left alone", text.error().message);
-    } else if (auto kill = kill_in(*text, boot_id_)) {
-      kills.push_back(std::move(*kill));
+    auto kill =
+        text.and_then([&](const std::string& read) { return kill_in(path, read, boot_id_); });
+    if (!kill) {
+      messages::warning("{}: left alone", kill.error().message);
+    } else if (*kill) {
+      kills.push_back(std::move(**kill));
     } else {
       ::unlink(path.c_str());
     }
@@ -206,6 +215,7 @@ void KillFiles::begin(const WorkerIdentity& worker, std::span<const Expiry> expi
                       std::span<const std::string> records, bool is_dry_run) {
   JsonWriter json;
   json.field("stage", "judged")
+      .field("version", kKillFileVersion)
       .field("pid", worker.process->pid)
       .field("start_time", worker.process->start_time)
       .field("boot_id", boot_id_)

@@ -119,12 +119,16 @@ Result<BoardView> BoardView::open_or_make(const std::string& dir) {
     // folders that this process would refuse.
     FILETIMER_TRY(create_run_folder(dir));
     if (opened.file && opened.state == BoardState::kUnknown) {
+      const Board& board = *static_cast<const Board*>(opened.file->data());
+      if (board.magic == kBoardMagic) {
+        return failure(fmt::format("'{}' is a status page of version {}: expected version {}", path,
+                                   board.version, kBoardVersion));
+      }
       break;
     }
     FILETIMER_TRY(opened.file ? replace_by_blank(path) : make_blank(path));
   }
-  return failure(
-      fmt::format("'{}' is no status page of this version: expected one, or nothing", path));
+  return failure(fmt::format("'{}' is no status page: expected one, or nothing", path));
 }
 
 BoardView BoardView::none() {
