@@ -385,11 +385,8 @@ Incident IncidentRecords::combine(const ExpiryKey& key) const {
   // nearest. A warning names no incident, but may have led to one.
   std::map<std::string, const ExpiredWorker*> nearest;
   std::map<std::string, std::set<std::string>> machines{{around.worker.host, {around.machine}}};
-  std::set<std::pair<std::string_view, std::string_view>>
-      known;  // a log and its copy tell it twice
   for (const ExpiredWorker& one : expired_) {
-    const bool is_new = one.id.empty() || known.emplace(one.machine, one.id).second;
-    if (is_new && is_one_incident(one, around)) {
+    if (is_one_incident(one, around)) {
       incident.expired.push_back(one);
       machines[one.worker.host].insert(one.machine);
       const auto at = nearest.try_emplace(one.machine, &one).first;
