@@ -38,6 +38,8 @@ constexpr std::string_view kShownElsewhere[] = {"schema",
                                                 "server_pid",
                                                 "pid",
                                                 "start_time",
+                                                "state",
+                                                "syscall_nr",
                                                 "comm",
                                                 "rank",
                                                 "scope",
@@ -290,7 +292,8 @@ class Expiry {
     page.heading("Evidence");
     add_new_fields(
         page, *evidence,
-        {"threads_omitted", "python_threads_omitted", "threads", "python_threads", "children"});
+        {"threads_omitted", "python_threads_omitted", "threads", "python_threads", "children",
+         "state", "syscall_nr"});  // state_name and syscall say them in words
     add_threads(page, evidence->fields);
     add_children(page, evidence->fields);
   }
