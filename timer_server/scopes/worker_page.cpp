@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <functional>
@@ -281,7 +282,8 @@ std::vector<SlotReading> WorkerPage::open_slots(std::size_t most, std::size_t* c
 
 void WorkerPage::unmap_names() const {
   if (layout_) {
-    ::madvise(layout_->base() + kNamesAt, kStatisticsAt - kNamesAt, MADV_DONTNEED);
+    static const std::size_t begin = names_begin(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
+    ::madvise(layout_->base() + begin, kStatisticsAt - begin, MADV_DONTNEED);
   }
 }
 

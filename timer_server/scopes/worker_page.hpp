@@ -149,6 +149,11 @@ class WorkerPage {
 
   // Releases the memory of names, which would cost a memory page for each worker.
   void unmap_names() const;
+  // Returns where the first memory page with a name begins, for memory pages of a size: it may have
+  // slots, too, which are read from the file again.
+  static constexpr std::size_t names_begin(std::size_t memory_page) {
+    return kNamesAt / memory_page * memory_page;
+  }
   // Returns false if the worker has truncated the page.
   [[nodiscard]] virtual bool is_whole() const { return true; }
 
