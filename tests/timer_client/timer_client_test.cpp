@@ -194,10 +194,9 @@ TEST_CASE("connect fails for a status page that cannot be used, and keeps it") {
     std::filesystem::create_directory(board);
   }
   SUBCASE("another user's") {
-    if (::geteuid() != 0) {
-      FILETIMER_SKIP("only root can make a file of another user");
+    if (::chown(board.c_str(), 12345, 12345) != 0) {
+      FILETIMER_SKIP("giving a file away is not allowed here");
     }
-    REQUIRE(::chown(board.c_str(), 12345, 12345) == 0);
   }
   CHECK(testing::contains(message_of([&] { (void)server.connect(); }), "'" + board + "'"));
   ConnectOptions options = server.options();

@@ -70,11 +70,10 @@ TEST_CASE("a file that is not a page is refused with its reason") {
   check_refused(server, "empty", "expected the mark of a scope page");
   check_refused(server, "missing", "No such file");
   check_refused(server, "../requests", "not a page name");
-  if (::geteuid() != 0) {
-    FILETIMER_SKIP("only root can make a file of another user");
-  }
   write_file(folder + "foreign", "");
-  REQUIRE(::chown((folder + "foreign").c_str(), kSomebodyElse, kSomebodyElse) == 0);
+  if (::chown((folder + "foreign").c_str(), kSomebodyElse, kSomebodyElse) != 0) {
+    FILETIMER_SKIP("giving a file away is not allowed here");
+  }
   check_refused(server, "foreign", fmt::format("belongs to user {}", kSomebodyElse));
 }
 

@@ -522,11 +522,10 @@ TEST_CASE("files that are no pages are skipped, counted and named") {
   for (int i = 0; i < 12; ++i) {
     std::filesystem::remove(folder.page(fmt::format("junk{:02}", i)));
   }
-  if (::geteuid() != 0) {
-    FILETIMER_SKIP("only root can make a file of another user");
-  }
   good.write(bad);
-  REQUIRE(::chown(bad.c_str(), 12345, 12345) == 0);
+  if (::chown(bad.c_str(), 12345, 12345) != 0) {
+    FILETIMER_SKIP("giving a file away is not allowed here");
+  }
   skipped("bad (it belongs to user 12345: expected user 0)");
 }
 
