@@ -1,8 +1,8 @@
 # Fails the build if the title of a test case cannot be an entry of CTest. CMake splits lists at ';',
 # so the halves of a title would match no case. Two cases with one title would both run twice.
-# usage: cmake -D PROGRAM=TESTS -P check_titles.cmake
+# usage: cmake -D PROGRAM=TESTS [-D EMULATOR=COMMAND] -P check_titles.cmake
 cmake_minimum_required(VERSION 3.25)
-execute_process(COMMAND ${PROGRAM} --list-test-cases
+execute_process(COMMAND ${EMULATOR} ${PROGRAM} --list-test-cases
   OUTPUT_VARIABLE titles RESULT_VARIABLE failed)
 if(failed)
   message(FATAL_ERROR "${PROGRAM} --list-test-cases: ${failed}")
