@@ -56,7 +56,7 @@ void kill_as_told(std::string_view text) {
   const char* path = std::getenv("BAD_DISK_KILLS");
   std::string pid;
   if (path == nullptr || !(std::ifstream(path) >> pid) ||
-      text.find(R"("stage":"judged","pid":)" + pid + ",") == text.npos) {
+      text.find(R"("stage":"judged","version":1,"pid":)" + pid + ",") == text.npos) {
     return;
   }
   kill_and_wait(std::stoi(pid));
