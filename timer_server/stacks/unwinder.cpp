@@ -210,11 +210,11 @@ Stack Unwinder::unwind(pid_t tid) {
 
 const std::string& Unwinder::name(const Stack::Frame& frame) {
   const Dwarf_Addr pc = code_address(frame);
-  const auto [place, is_new] = names_.try_emplace(pc);
-  if (is_new) {
-    place->second = make_name({pc, frame.is_exact});
+  Function& function = functions_[pc];
+  if (function.name.empty()) {
+    function.name = make_name({pc, frame.is_exact});
   }
-  return place->second;
+  return function.name;
 }
 
 // Reads the symbols of the module once. dwfl_module_addrinfo() would read them for each address, of
@@ -224,21 +224,20 @@ void Unwinder::find_functions(Dwfl_Module* module) {
   for (int i = 1; i < count; ++i) {
     GElf_Sym symbol{};
     Function next;
-    next.name =
+    next.symbol =
         ::dwfl_module_getsym_info(module, i, &symbol, &next.begin, nullptr, nullptr, nullptr);
     const int type = GELF_ST_TYPE(symbol.st_info);
-    if (next.name == nullptr || *next.name == '\0' || symbol.st_shndx == SHN_UNDEF ||
+    if (next.symbol == nullptr || *next.symbol == '\0' || symbol.st_shndx == SHN_UNDEF ||
         (type != STT_FUNC && type != STT_GNU_IFUNC && type != STT_NOTYPE)) {
       continue;
     }
-    next.end = next.begin + symbol.st_size;
     next.is_local = GELF_ST_BIND(symbol.st_info) == STB_LOCAL;
     // Of several functions around an address the innermost one counts, of its names a global one.
     const auto rank = [](const Function& each) {
-      return std::tuple(each.name != nullptr, each.begin, !each.is_local);
+      return std::tuple(each.symbol != nullptr, each.begin, !each.is_local);
     };
     for (auto at = functions_.lower_bound(next.begin);
-         at != functions_.end() && at->first < next.end; ++at) {
+         at != functions_.end() && at->first - next.begin < symbol.st_size; ++at) {
       at->second = rank(at->second) < rank(next) ? next : at->second;
     }
   }
@@ -256,10 +255,10 @@ std::string Unwinder::make_name(const Stack::Frame& frame) {
   if (modules_read_.insert(module).second) {
     find_functions(module);
   }
-  if (const Function& found = functions_[frame.pc]; found.name != nullptr) {
+  if (const Function& found = functions_[frame.pc]; found.symbol != nullptr) {
     const std::string where =
         fmt::format("+{:#x} ({})", frame.pc - found.begin + (frame.is_exact ? 0 : 1), file);
-    const std::string function = valid_utf8(demangled(found.name));
+    const std::string function = valid_utf8(demangled(found.symbol));
     const std::size_t room = kMaxFrameBytes - std::min(where.size(), kMaxFrameBytes);
     return fmt::format("{}{}", utf8_prefix(function, room), where);
   }

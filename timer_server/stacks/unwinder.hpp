@@ -10,7 +10,6 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "common/result.hpp"
@@ -64,9 +63,9 @@ class Unwinder {
   // The function around an address.
   struct Function {
     Dwarf_Addr begin = 0;
-    Dwarf_Addr end = 0;
-    const char* name = nullptr;  // null: none was found
-    bool is_local = false;       // in its file
+    const char* symbol = nullptr;  // null: none was found
+    bool is_local = false;         // in its file
+    std::string name{};            // as name() returns it; empty: not made yet
   };
   // Finds the functions around all addresses that unwind() has met in the module.
   void find_functions(Dwfl_Module* module);
@@ -77,9 +76,8 @@ class Unwinder {
   const Dwfl_Callbacks callbacks_;
   Dwfl* const dwfl_;
   std::vector<std::string> not_found_;
-  std::unordered_map<Dwarf_Addr, std::string> names_;  // by address: threads share most frames
-  std::map<Dwarf_Addr, Function> functions_;           // by address
-  std::set<Dwfl_Module*> modules_read_;                // by find_functions()
+  std::map<Dwarf_Addr, Function> functions_;  // by address: threads share most frames
+  std::set<Dwfl_Module*> modules_read_;       // by find_functions()
 };
 
 }  // namespace filetimer::stacks
