@@ -657,7 +657,7 @@ int open(const char* path, int flags, ...) {
   va_end(arguments);
   const std::string_view text = path;
   if (kernel != nullptr && kernel->self != nullptr) {
-    const int fd = text == "/proc/self/stat"
+    const int fd = text == "/proc/self/task/../stat"
                        ? open_text(fmt::format("/proc/{}/stat", kernel->self->pid).c_str())
                        : call(path, flags, mode);
     const int above = fd < 0 ? -1 : ::fcntl(fd, F_DUPFD_CLOEXEC, kFirstOfWorld);
