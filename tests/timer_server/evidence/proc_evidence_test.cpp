@@ -46,7 +46,9 @@ TEST_CASE("A blocked read is listed with the file that it reads from") {
   if (pid == 0) {
     ::close(ends[1]);
     char byte = 0;
-    (void)!::read(ends[0], &byte, 1);
+    constexpr int kTwoDigits = 0x1f;  // of the hexadecimal number in /proc/PID/syscall
+    ::dup2(ends[0], kTwoDigits);
+    (void)!::read(kTwoDigits, &byte, 1);
     ::_exit(0);
   }
   const auto process = open_process(pid);

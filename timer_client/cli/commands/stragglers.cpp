@@ -89,7 +89,6 @@ StragglerSearch::Times StragglerSearch::times_of(std::size_t rank,
     scope.ended = std::max(scope.ended, Instant{});
     scope.took = std::clamp(scope.took, Duration::zero(), Duration{scope.ended.ns});
   }
-  std::ranges::sort(ended, {}, &EndedReading::ended);
   const std::size_t extra = ended.size() - std::min(ended.size(), kMostScopesCompared);
   ended.erase(ended.begin(), ended.begin() + static_cast<std::ptrdiff_t>(extra));
   std::vector<double> took;
