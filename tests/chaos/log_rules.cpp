@@ -264,7 +264,8 @@ void LogJudge::collect() {
   for (const JsonRecord& line : lines_) {
     if (!line.is_object()) {
       // A killed server may leave half a line. The next server ends it before its first record.
-      const bool is_torn = line.is_last() || !latest_.contains(run_key(*std::next(&line)));
+      const bool is_torn = line.is_last() || !latest_.contains(run_key(*std::next(&line))) ||
+                           std::next(&line)->text("event") == "server_started";
       expect(is_torn, "whole-lines", line, "not a JSON object: {:.80}", line.line());
     } else if (known.insert(line.line()).second &&  // else written again, when a write had failed
                has_fields(line, "") && has_fields(line, line.text("event"))) {

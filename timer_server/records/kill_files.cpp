@@ -161,10 +161,11 @@ Result<std::optional<PastKill>> kill_in(const std::string& path, const std::stri
     if (parser.parse(line).get_object().get(object) != simdjson::SUCCESS) {
       break;
     }
-    if (const std::int64_t version = integer_at(object, "version").value_or(kKillFileVersion);
-        version != kKillFileVersion) {
-      return failure(
-          fmt::format("'{}' is of version {}: expected {}", path, version, kKillFileVersion));
+    dom::element version;
+    if (object.at_key("version").get(version) == simdjson::SUCCESS &&
+        integer_at(object, "version") != kKillFileVersion) {
+      return failure(fmt::format("'{}' is of version {}: expected {}", path,
+                                 simdjson::minify(version), kKillFileVersion));
     }
     apply(kill, object, boot_id);
     std::ranges::move(records, std::back_inserter(kill.records));

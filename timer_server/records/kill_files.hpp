@@ -39,7 +39,7 @@ struct PastKill {
 // records that may not have reached the log. A file has the lines
 //
 //   RECORD                        `expired`, and `released_late` before the signal
-//   {"stage":"judged",...}        the version 1, the worker, and the terms of its expired scopes
+//   {"stage":"judged",...}        version 1, the worker, and the terms of its expired scopes
 //   {"stage":"recorded"}          the records so far are synced
 //   RECORD                        `evidence`
 //   {"stage":"evidence"}

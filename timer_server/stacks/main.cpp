@@ -321,7 +321,11 @@ int run() {
   if (!is_same_process(request)) {
     return answer_without_stacks("the process had ended");
   }
-  for (const Stack& stack : read_stacks(**unwinder, tracees)) {
+  const std::vector<Stack> stacks = read_stacks(**unwinder, tracees);
+  for (const Stack& stack : stacks) {
+    (*unwinder)->will_name(stack);
+  }
+  for (const Stack& stack : stacks) {
     fmt::print("thread {}\n", fmt::join(stack.tids, " "));
     for (const Stack::Frame& frame : stack.frames) {
       fmt::print("frame {}\n", (*unwinder)->name(frame));

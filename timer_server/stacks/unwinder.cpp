@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -202,10 +203,13 @@ Stack Unwinder::unwind(pid_t tid) {
   if (result != 0 && stack.ended_early.empty()) {
     stack.ended_early = libdw_error();
   }
+  return stack;
+}
+
+void Unwinder::will_name(const Stack& stack) {
   for (const Stack::Frame& frame : stack.frames) {
     functions_.try_emplace(code_address(frame));
   }
-  return stack;
 }
 
 const std::string& Unwinder::name(const Stack::Frame& frame) {
@@ -220,6 +224,9 @@ const std::string& Unwinder::name(const Stack::Frame& frame) {
 // Reads the symbols of the module once. dwfl_module_addrinfo() would read them for each address, of
 // which a library such as PyTorch's has some hundred thousand.
 void Unwinder::find_functions(Dwfl_Module* module) {
+  Dwarf_Addr begin = 0;
+  Dwarf_Addr end = 0;
+  ::dwfl_module_info(module, nullptr, &begin, &end, nullptr, nullptr, nullptr, nullptr);
   const int count = ::dwfl_module_getsymtab(module);
   for (int i = 1; i < count; ++i) {
     GElf_Sym symbol{};
@@ -236,8 +243,9 @@ void Unwinder::find_functions(Dwfl_Module* module) {
     const auto rank = [](const Function& each) {
       return std::tuple(each.symbol != nullptr, each.begin, !each.is_local);
     };
-    for (auto at = functions_.lower_bound(next.begin);
-         at != functions_.end() && at->first - next.begin < symbol.st_size; ++at) {
+    for (auto at = functions_.lower_bound(std::max(begin, next.begin));
+         at != functions_.end() && at->first < end && at->first - next.begin < symbol.st_size;
+         ++at) {
       at->second = rank(at->second) < rank(next) ? next : at->second;
     }
   }

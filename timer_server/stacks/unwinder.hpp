@@ -31,6 +31,7 @@ struct Stack {
 //
 //   auto unwinder = Unwinder::prepare(pid);   // finds and reads the files; the process runs
 //   Stack stack = (*unwinder)->unwind(tid);   // reads addresses; the thread is stopped by ptrace
+//   (*unwinder)->will_name(stack);            // before the first name(); the process runs
 //   (*unwinder)->name(stack.frames[0]);       // finds names; the process runs
 //
 // Reads the mapped files of the process only: no separate debug files, no debuginfod. Opens them
@@ -46,7 +47,9 @@ class Unwinder {
 
   // Returns the stack of a thread that ptrace has stopped.
   Stack unwind(pid_t tid);
-  // Returns "function+0x1d (module)", or "module+0x1234" for a function without a name, or
+  // Notes the frames of which name() will be asked.
+  void will_name(const Stack& stack);
+  // Returns "function+0x1d (module)", or "module+0x1234" for a function without a name or size, or
   // "0x7f0123456789" for an address outside all modules; at most kMaxFrameBytes. Reads the module's
   // symbols at the first call.
   const std::string& name(const Stack::Frame& frame);
@@ -67,7 +70,7 @@ class Unwinder {
     bool is_local = false;         // in its file
     std::string name{};            // as name() returns it; empty: not made yet
   };
-  // Finds the functions around all addresses that unwind() has met in the module.
+  // Finds the functions around all addresses in the module that were noted.
   void find_functions(Dwfl_Module* module);
   static int find_module(Dwfl_Module* module, void** user, const char* name, Dwarf_Addr base,
                          char** file, Elf** elf);

@@ -29,7 +29,7 @@ namespace dom = simdjson::dom;
 constexpr std::size_t kOutputLinesShown = 40;
 constexpr std::size_t kOutputCharactersShown = 8000;
 
-// The sentence at the top of the page or another section has these fields, or they are numbers that
+// The sentence at the top of the page, another field or another section has these fields, or they
 // say nothing to a reader.
 constexpr std::string_view kShownElsewhere[] = {"schema",
                                                 "event",
