@@ -91,11 +91,11 @@ bool History::add_log(const std::string& path) {
 std::vector<Violation> check(const History& history) {
   std::vector<Violation> found;
   const std::vector<JsonRecord> records = in_order(history.logs);
-  judge_log(records, found);
   std::vector<JsonRecord> calls;
   for (const History::Text& file : history.histories) {
     parse(file, calls);
   }
+  judge_log(records, !calls.empty(), found);
   if (!calls.empty()) {
     judge_history(calls, records, found);
   }

@@ -77,9 +77,11 @@ struct History {
 // log is judged. A line that is no JSON is a violation.
 std::vector<Violation> check(const History& history);
 
-// The two halves of check(). `records`: of all logs, in order.
+// The two halves of check(). `records`: of all logs, in order. With a history judge_history()
+// judges how often a server started, because it knows which servers had one pid.
 class JsonRecord;
-void judge_log(const std::vector<JsonRecord>& records, std::vector<Violation>& found);
+void judge_log(const std::vector<JsonRecord>& records, bool has_history,
+               std::vector<Violation>& found);
 void judge_history(const std::vector<JsonRecord>& calls, const std::vector<JsonRecord>& records,
                    std::vector<Violation>& found);
 

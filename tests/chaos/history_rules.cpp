@@ -385,11 +385,19 @@ Scope* HistoryJudge::scope_of(const JsonRecord& record) {
 }
 
 void HistoryJudge::read_logs() {
+  std::map<std::int64_t, std::ptrdiff_t> starts;  // by pid of the server
   for (const JsonRecord* record : records_) {
     const std::string id(record->text("id"));
     const std::string_view event = record->text("event");
     if (event == "server_started") {
-      started_[record->integer("server_pid")] = record;
+      const std::int64_t pid = record->integer("server_pid");
+      started_[pid] = record;
+      const std::ptrdiff_t servers =
+          std::ranges::count(servers_, pid, [](const Process* server) { return server->pid; });
+      if (++starts[pid] > std::max<std::ptrdiff_t>(servers, 1)) {
+        report("server-life", fmt::format("pid {}", pid), "a second start of a server, in {}",
+               record->place());
+      }
     }
     if (event == "rejected") {
       rejected_pids_.insert(record->integer("pid"));

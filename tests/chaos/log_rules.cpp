@@ -141,8 +141,8 @@ struct Run {
 
 class LogJudge {
  public:
-  LogJudge(const std::vector<JsonRecord>& lines, std::vector<Violation>& found)
-      : lines_(lines), found_(found) {}
+  LogJudge(const std::vector<JsonRecord>& lines, bool has_history, std::vector<Violation>& found)
+      : lines_(lines), has_history_(has_history), found_(found) {}
 
   void run() {
     collect();
@@ -242,6 +242,7 @@ class LogJudge {
       {"rendezvous_timeout", &LogJudge::judge_rendezvous},
   };
   const std::vector<JsonRecord>& lines_;
+  const bool has_history_;
   std::vector<Violation>& found_;
   std::vector<const JsonRecord*> records_;
   std::deque<Run> runs_;
@@ -324,6 +325,7 @@ void LogJudge::add(const JsonRecord& record) {
            "server-life", record, "a record of a server that has stopped");
     latest = nullptr;  // another server with the pid of an earlier one
   } else if (latest != nullptr && latest->started != nullptr && event == "server_started") {
+    expect(has_history_, "server-life", record, "a second start of a server");
     latest = nullptr;  // likewise, and the earlier one was killed
   }
   latest = latest != nullptr ? latest : &runs_.emplace_back();
@@ -818,8 +820,9 @@ void LogJudge::judge_outcomes() {
 
 }  // namespace
 
-void judge_log(const std::vector<JsonRecord>& lines, std::vector<Violation>& found) {
-  LogJudge(lines, found).run();
+void judge_log(const std::vector<JsonRecord>& lines, bool has_history,
+               std::vector<Violation>& found) {
+  LogJudge(lines, has_history, found).run();
 }
 
 }  // namespace filetimer::chaos
