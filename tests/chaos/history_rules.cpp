@@ -580,6 +580,11 @@ void HistoryJudge::judge_scope(Scope& scope) {
     // A page that is removed is known to the server that had it, until that one ends, and to a
     // later one once its worker has made it again.
     const bool may_lack_page = std::ranges::any_of(removals_of_pages_, [&](Ns removed) {
+      if (worker.ended <= removed) {  // then no server may have run that finds the page
+        return std::ranges::none_of(servers_, [&](const Process* other) {
+          return other->ready < removed && other->ended > worker.ended;
+        });
+      }
       return first < removed && removed < worker.ended &&
              (server->alive_until < worker.ended ||
               (removed < ready && worker.ended < ready + kLook));
