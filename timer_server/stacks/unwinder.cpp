@@ -216,7 +216,7 @@ const std::string& Unwinder::name(const Stack::Frame& frame) {
   const Dwarf_Addr pc = code_address(frame);
   Function& function = functions_[pc];
   if (function.name.empty()) {
-    function.name = make_name({pc, frame.is_exact});
+    function.name = make_name(pc, frame.is_exact, function);
   }
   return function.name;
 }
@@ -251,10 +251,10 @@ void Unwinder::find_functions(Dwfl_Module* module) {
   }
 }
 
-std::string Unwinder::make_name(const Stack::Frame& frame) {
-  Dwfl_Module* const module = ::dwfl_addrmodule(dwfl_, frame.pc);
+std::string Unwinder::make_name(Dwarf_Addr pc, bool is_exact, const Function& function) {
+  Dwfl_Module* const module = ::dwfl_addrmodule(dwfl_, pc);
   if (module == nullptr) {
-    return fmt::format("{:#x}", frame.pc);
+    return fmt::format("{:#x}", pc);
   }
   Dwarf_Addr start = 0;
   const char* path =
@@ -263,17 +263,17 @@ std::string Unwinder::make_name(const Stack::Frame& frame) {
   if (modules_read_.insert(module).second) {
     find_functions(module);
   }
-  if (const Function& found = functions_[frame.pc]; found.symbol != nullptr) {
+  if (function.symbol != nullptr) {
     const std::string where =
-        fmt::format("+{:#x} ({})", frame.pc - found.begin + (frame.is_exact ? 0 : 1), file);
-    const std::string function = valid_utf8(demangled(found.symbol));
+        fmt::format("+{:#x} ({})", pc - function.begin + (is_exact ? 0 : 1), file);
+    const std::string name = valid_utf8(demangled(function.symbol));
     const std::size_t room = kMaxFrameBytes - std::min(where.size(), kMaxFrameBytes);
-    return fmt::format("{}{}", utf8_prefix(function, room), where);
+    return fmt::format("{}{}", utf8_prefix(name, room), where);
   }
   // addr2line takes an address in the file, not in the process.
   GElf_Addr bias = start;
   ::dwfl_module_getelf(module, &bias);
-  return fmt::format("{}+{:#x}", utf8_prefix(file, kMaxFrameBytes - 24), frame.pc - bias);
+  return fmt::format("{}+{:#x}", utf8_prefix(file, kMaxFrameBytes - 24), pc - bias);
 }
 
 }  // namespace filetimer::stacks

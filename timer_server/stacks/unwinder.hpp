@@ -62,7 +62,6 @@ class Unwinder {
   Status report_modules();
   template <class Visit>
   void for_each_module(Visit visit);
-  std::string make_name(const Stack::Frame& frame);
   // The function around an address.
   struct Function {
     Dwarf_Addr begin = 0;
@@ -70,6 +69,8 @@ class Unwinder {
     bool is_local = false;         // in its file
     std::string name{};            // as name() returns it; empty: not made yet
   };
+  // Returns the name of the function around `pc`, which find_functions() finds in `function`.
+  std::string make_name(Dwarf_Addr pc, bool is_exact, const Function& function);
   // Finds the functions around all addresses in the module that were noted.
   void find_functions(Dwfl_Module* module);
   static int find_module(Dwfl_Module* module, void** user, const char* name, Dwarf_Addr base,
