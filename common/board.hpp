@@ -8,8 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <string>
 
 #include "common/clock.hpp"
+#include "common/result.hpp"
 
 namespace filetimer {
 
@@ -45,6 +47,16 @@ struct alignas(64) Board {
   std::atomic<std::uint32_t> announcement;          // see Announcement
   std::atomic<std::int64_t> default_timeout;        // ns, --default-timeout; 0: none
 };
+
+// Fails if the status page at `path` is of another version. Workers and a server of that version
+// may have it mapped, so it is left alone.
+inline Status check_version(const Board& board, const std::string& path) {
+  if (board.magic == kBoardMagic && board.version != kBoardVersion) {
+    return failure("'" + path + "' is a status page of version " + std::to_string(board.version) +
+                   ": expected version " + std::to_string(kBoardVersion) + ", or nothing");
+  }
+  return {};
+}
 
 // Values of next_wake besides an Instant.
 inline constexpr std::int64_t kWakeAlways = std::numeric_limits<std::int64_t>::max();

@@ -32,6 +32,11 @@ struct ProcStat {
 
 // Returns the fields of `PATH/stat`, PATH being /proc/PID or /proc/PID/task/TID.
 Result<ProcStat> read_stat(const std::string& path);
+// Returns those of this process, as other processes read them: an emulator (qemu-user) makes up
+// what is in /proc/self/stat.
+inline Result<ProcStat> read_own_stat() {
+  return read_stat("/proc/self/task/..");
+}
 // Returns a whole small file, at most `limit` bytes.
 Result<std::string> read_small_file(const std::string& path, std::size_t limit = 16384);
 

@@ -206,12 +206,7 @@ Result<BoardFile> BoardFile::open(const std::string& path, const Settings& setti
   }
   BoardFile opened(std::move(*file));
   Board& board = opened.board();
-  // Workers of that version may have it mapped.
-  if (board.magic == kBoardMagic && board.version != kBoardVersion) {
-    return failure(
-        fmt::format("'{}' is a status page of version {}: expected version {}, or nothing", path,
-                    board.version, kBoardVersion));
-  }
+  FILETIMER_TRY(check_version(board, path));
   // Before next_wake: see wake_protocol.hpp.
   board.warn_at.store(settings.warn_at ? warn_at_word(*settings.warn_at) : 0,
                       std::memory_order_relaxed);

@@ -39,7 +39,7 @@ os._exit(0)
 
 
 def start_time(pid):
-    return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    return int(suite.stat_of(pid)[19])
 
 
 def moved(value, shift):
@@ -332,9 +332,7 @@ class Make(Case):
         return next(pathlib.Path(self.dir, "scopes").glob(f"{worker.pid}-*"))
 
     def wait_for(self, text, pattern="expired.jsonl"):
-        suite_end = time.monotonic() + suite.BOUND_S
-        while not any(text in path.read_text() for path in pathlib.Path(self.dir).glob(pattern)):
-            self.assertLess(time.monotonic(), suite_end, text)
+        suite.wait_until(lambda: any(text in path.read_text() for path in pathlib.Path(self.dir).glob(pattern)))
 
     def test_make_pages(self):
         cpp = subprocess.Popen([os.path.join(os.environ["FILETIMER_BIN_DIR"], "client_worker")], stdin=subprocess.PIPE,

@@ -18,15 +18,7 @@ import filetimer
 import suite
 from filetimer import _server, admin, errors
 from harness import BOUND_S, FAR_S, SERVER, ServerCase
-from suite import state_of
-
-
-def wait_until(holds):
-    end = time.monotonic() + BOUND_S
-    while not holds():
-        if time.monotonic() > end:
-            raise AssertionError("it never came to hold")
-        time.sleep(0.005)
+from suite import state_of, wait_until
 
 
 def is_alive(pid):

@@ -6,6 +6,7 @@ which no case ran exits with 77, which CTest shows as skipped.
 import contextlib
 import pathlib
 import sys
+import time
 import unittest
 
 SKIPPED = 77
@@ -23,13 +24,25 @@ def end(process):
                 pipe.close()
 
 
+def stat_of(pid):
+    """Returns the fields of /proc/PID/stat from the state on; the start time is field 19."""
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 def state_of(pid):
     """Returns the state letter of /proc/PID/stat; empty if the process is gone."""
     try:
-        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+        return stat_of(pid)[0]
     except OSError:
         return ""
-    return stat.rpartition(")")[2].split()[0]
+
+
+def wait_until(holds):
+    end = time.monotonic() + BOUND_S
+    while not holds():
+        if time.monotonic() > end:
+            raise AssertionError("it never came to hold")
+        time.sleep(0.005)
 
 
 def main(missing=""):

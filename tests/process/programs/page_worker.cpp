@@ -141,7 +141,7 @@ class PageWorker {
     PageHeader& header = page().header();
     begin_page(header, 0);
     header.pid = ::getpid();
-    header.start_time = read_stat("/proc/self/task/..")->start_time;
+    header.start_time = read_own_stat()->start_time;
     for (std::string claim; words >> claim;) {
       const std::string key = claim.substr(0, claim.find('='));
       const long long value = std::stoll(claim.substr(claim.find('=') + 1));

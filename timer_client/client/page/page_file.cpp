@@ -79,8 +79,7 @@ Result<UniqueFd> make_file(const std::string& path) {
 void fill_in(PageHeader& header) {
   begin_page(header, page_flag::kStatistics);
   header.pid = ::getpid();
-  // As the server reads it: an emulator (qemu-user) makes up what is in /proc/self/stat.
-  if (const auto self = read_stat("/proc/self/task/..")) {
+  if (const auto self = read_own_stat()) {
     header.start_time = self->start_time;
     put_text(header.comm, self->comm);
   }

@@ -119,11 +119,7 @@ Result<BoardView> BoardView::open_or_make(const std::string& dir) {
     // folders that this process would refuse.
     FILETIMER_TRY(create_run_folder(dir));
     if (opened.file && opened.state == BoardState::kUnknown) {
-      const Board& board = *static_cast<const Board*>(opened.file->data());
-      if (board.magic == kBoardMagic) {
-        return failure(fmt::format("'{}' is a status page of version {}: expected version {}", path,
-                                   board.version, kBoardVersion));
-      }
+      FILETIMER_TRY(check_version(*static_cast<const Board*>(opened.file->data()), path));
       break;
     }
     FILETIMER_TRY(opened.file ? replace_by_blank(path) : make_blank(path));
