@@ -89,7 +89,8 @@ TEST_CASE("the deadline of a stopped worker is deferred, and it gets the time of
     const Record expired = server.wait_for("expired", worker.pid());
     CHECK(mono_ns(expired) - went_on >= 1'000'000'000);
     CHECK(expired.number("timeout_s") == doctest::Approx(1).epsilon(0.3));
-    CHECK(expired.number("elapsed_s") > 2);
+    // The scope of a line begins when the server reads the line, so its timeout may be shorter.
+    CHECK(expired.number("elapsed_s") > expired.number("timeout_s") + 0.99);
     CHECK(expired.number("overdue_ms") >= 0);
     server.wait_for("killed", worker.pid());
     server.wait_for_message("is resumed: its scopes get the time back, at most ");
