@@ -76,7 +76,9 @@ TEST_CASE("the deadline of a stopped worker is deferred, and it gets the time of
     const Record put_off = deferred(server, worker.pid());
     CHECK(put_off.text("scope") == "step");
     CHECK(put_off.text("reason") == "stopped (SIGSTOP or the terminal)");
-    CHECK(put_off.number("timeout_s") == doctest::Approx(1).epsilon(0.3));
+    // The scope of a line begins when the server reads the line, so its timeout may be shorter.
+    const double timeout_s = put_off.number("timeout_s");
+    CHECK((with_page ? timeout_s == 1 : timeout_s <= 1));
     CHECK(put_off.number("remaining_s") <= 0);
     CHECK(put_off.number("elapsed_s") + put_off.number("remaining_s") ==
           doctest::Approx(put_off.number("timeout_s")).epsilon(0.001));
@@ -88,9 +90,8 @@ TEST_CASE("the deadline of a stopped worker is deferred, and it gets the time of
     CHECK(worker.status() == killed_by(SIGKILL));
     const Record expired = server.wait_for("expired", worker.pid());
     CHECK(mono_ns(expired) - went_on >= 1'000'000'000);
-    CHECK(expired.number("timeout_s") == doctest::Approx(1).epsilon(0.3));
-    // The scope of a line begins when the server reads the line, so its timeout may be shorter.
-    CHECK(expired.number("elapsed_s") > expired.number("timeout_s") + 0.99);
+    CHECK(expired.number("timeout_s") == timeout_s);
+    CHECK(expired.number("elapsed_s") > timeout_s + 0.99);
     CHECK(expired.number("overdue_ms") >= 0);
     server.wait_for("killed", worker.pid());
     server.wait_for_message("is resumed: its scopes get the time back, at most ");
