@@ -137,8 +137,9 @@ Command add_log(CLI::App& root) {
            }
            options->filter.events = events;
          },
-         "Only this event; may be repeated [all but incident, evidence,\n"
-         "evidence_command, peer_evidence and worker_ended]")
+         "Only this event; may be repeated [all; in the table: all but\n"
+         "incident, evidence, evidence_command, peer_evidence and\n"
+         "worker_ended]")
       ->type_name("EVENT")
       ->delimiter(',')
       ->allow_extra_args(false);  // what follows is a FILE
@@ -154,7 +155,7 @@ Command add_log(CLI::App& root) {
       ->type_name("HOST")
       ->check(is_name);
   app->add_flag("-f,--follow", options->follow, "Wait for more records until interrupted");
-  add_place_options(*app, options->place);
+  add_directory_options(*app, options->place);
   app->footer(
       "Examples:\n"
       "  timer_client log --since 1h --rank 3\n"
