@@ -103,7 +103,7 @@ TEST_CASE("shutdown sends the mode and the timeout of its options") {
 TEST_CASE("shutdown prints for what the server waits, whenever that changes") {
   const TempFolder folder;
   AnsweringServer server(folder.path(), [](const wire::Question&, Answers& answers) {
-    answers.say(R"({"answer":"granted","wait_s":30})");
+    answers.say(R"({"answer":"granted","wait_s":20})");
     for (const char* elapsed : {"1", "2"}) {
       answers.say(R"({"answer":"waiting","open_scope_count":1,"open_scopes":[{"pid":12,"rank":3,)"
                   R"("scope":"step","elapsed_s":)" +
@@ -116,6 +116,7 @@ TEST_CASE("shutdown prints for what the server waits, whenever that changes") {
   CHECK(end.code == 0);
   CHECK(end.output == "2 scopes left open\n");
   CHECK(end.errors ==
+        "timer_client: the server waits at most 20s (its --max-wait)\n"
         "timer_client: waiting for 'step' of pid 12 (rank 3)\n"
         "timer_client: waiting for py (pid 12)\n");
 }

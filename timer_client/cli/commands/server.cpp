@@ -40,7 +40,8 @@ struct Request {
 // Returns what is printed of an answer.
 using TextOf = std::function<std::string(const Answer&, const Request&)>;
 
-// Sends the request. Meanwhile writes for what the server waits, whenever that changes.
+// Sends the request. Meanwhile writes for what the server waits, whenever that changes, and how
+// long if that is less than what was asked for.
 Answer answer_to(const Request& request, const ServerLocation& place, Duration patience) {
   wire::Question question = request.question;
   if (request.wait) {
@@ -49,6 +50,11 @@ Answer answer_to(const Request& request, const ServerLocation& place, Duration p
   std::string last;
   return ask(question,
              {.place = place, .patience = patience, .on_answer = [&](simdjson::dom::object answer) {
+                const auto granted = number_at(answer, "wait_s");
+                if (request.wait && granted && duration_from_seconds(*granted) < *request.wait) {
+                  complain(fmt::format("the server waits at most {} (its --max-wait)",
+                                       duration_text(duration_from_seconds(*granted))));
+                }
                 if (std::string now = waited_for(answer); !now.empty() && now != last) {
                   complain("waiting for " + now);
                   last = std::move(now);
