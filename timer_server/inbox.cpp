@@ -150,9 +150,6 @@ void Inbox::open_scope(Worker& worker, const wire::Request& request, const Scope
   std::string id_storage;
   std::string name_storage;
   const std::string_view id = bounded(request.scope_id, id_storage);
-  if (worker.is_dying()) {
-    return;
-  }
   std::string_view name = bounded(request.x_scope.value_or(id), name_storage);
   if (!id.starts_with(name)) {
     name = id;

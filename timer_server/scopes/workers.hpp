@@ -74,7 +74,7 @@ struct Worker {
   LostTime lost;                   // in which it was halted, or a scope of it had not been seen
   Instant found_running;           // by HaltedWorkers::look_ahead()
   // Whether a kill of the worker is under way: kBegun until it ends or a signal is sent that is
-  // SIGKILL or that SIGKILL follows. Requests of a dying worker are ignored.
+  // SIGKILL or that SIGKILL follows. Scopes of a dying worker are not judged.
   enum class Kill { kNone, kBegun, kDying };
   Kill kill = Kill::kNone;
   WarningLimit warning_limit;
