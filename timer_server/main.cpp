@@ -78,6 +78,7 @@ Result<UniqueFd> detach(std::optional<int>& parent_exit_status) {
     return system_error("--detach: cannot fork");
   }
   if (child > 0) {
+    ::sigprocmask(SIG_SETMASK, &inheritance().mask, nullptr);  // a signal ends the parent
     report.reset();
     parent_exit_status = wait_for_report(reading.get(), child);
   } else {
@@ -112,8 +113,10 @@ int run_server(Server& server, const Settings& settings, UniqueFd report) {
     if (const Status started = server.start_command(); !started) {
       messages::error("{}", started.error().message);
       server.withdraw();
-      return started.error().errno_value == ENOENT ? exit_status::kNotFound
-                                                   : exit_status::kNotExecutable;
+      const int error = started.error().errno_value;
+      return error == ENOENT   ? exit_status::kNotFound
+             : error == EAGAIN ? exit_status::kServerFailed  // too many processes
+                               : exit_status::kNotExecutable;
     }
   }
   return server.run();

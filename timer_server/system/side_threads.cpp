@@ -14,6 +14,7 @@
 #include "common/mutex.hpp"
 #include "common/posix.hpp"
 #include "timer_server/system/hardening.hpp"
+#include "timer_server/system/messages.hpp"
 
 namespace filetimer {
 
@@ -50,7 +51,13 @@ struct SideThreads::State {
       Job job = std::move(queue.jobs.front());
       queue.jobs.pop_front();
       lock.unlock();
-      Delivery delivery = job();
+      Delivery delivery;
+      try {
+        delivery = job();
+      } catch (const std::exception& error) {
+        // Everything that needs the job has a time limit.
+        messages::error("{}; the server continues", error.what());
+      }
       job = nullptr;
       lock.lock();
       if (!delivery) {
