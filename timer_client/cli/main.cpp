@@ -107,8 +107,7 @@ int main(int argc, char** argv) {
     command.app->allow_extras()->group(group);
   }
   try {
-    std::reverse(words.ours.begin(), words.ours.end());  // CLI11 expects the reverse order
-    root.parse(words.ours);
+    root.parse(filetimer::words_for_parser(words.ours));
   } catch (const CLI::Success& help_or_version) {
     return root.exit(help_or_version);
   } catch (const CLI::ParseError& error) {

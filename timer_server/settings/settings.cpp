@@ -277,7 +277,6 @@ tl::expected<Settings, int> read_settings(int argc, char** argv) {
   Settings settings;
   settings.command.assign(has_separator ? separator + 1 : separator, arguments.end());
   arguments.erase(separator, arguments.end());
-  std::reverse(arguments.begin(), arguments.end());  // CLI11 reads them from the back
 
   const auto usage = [&](const std::string& line) {
     std::fputs(fmt::format("timer_server: error: {} (see timer_server --help)\n", line).c_str(),
@@ -291,7 +290,7 @@ tl::expected<Settings, int> read_settings(int argc, char** argv) {
                "timer_server");
   std::string config;
   set_up(app, settings, config);
-  const auto parse_line = [&] { app.parse(std::vector<std::string>(arguments)); };
+  const auto parse_line = [&] { app.parse(words_for_parser(arguments)); };
   std::string reading;  // the source that an error names
   try {
     parse_line();

@@ -69,6 +69,7 @@ TEST_CASE("an unknown option or a bad value is bad usage, quoted on one line") {
            {{"--on-expiry", ""}, "''"},
            {{"--metrics"}, "--metrics"},
            {{"--metrics", ""}, "''"},
+           {{"--log=", "--dry-run"}, "--log: '': expected a value"},
            {{"--dry-run=maybe"}, "--dry-run: 'maybe': expected no value"},
            {{"--evidence-dir", temp.path("missing")}, "missing': expected a directory, or none"},
            {{"--config", temp.path()}, temp.path()},
