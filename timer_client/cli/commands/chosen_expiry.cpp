@@ -44,7 +44,9 @@ void ExpiryIds::take(const Record& record) {
   known_.insert(fmt::format(" {}", record.id));  // what names no host is of the one that has it
   if (is_new) {
     keys_.push_back({std::string(record.host), std::string(record.id), record.pid, record.time_us});
-    last_ = record.event == "expired" ? keys_.size() - 1 : last_;
+    if (record.event == "expired") {
+      expired_.push_back(keys_.size() - 1);
+    }
   }
 }
 
@@ -65,8 +67,10 @@ Result<ExpiryKey> ExpiryIds::find(std::string_view wanted, const std::optional<s
     return failure(fmt::format("no expiry in {}", place));
   }
   if (wanted == kLastExpiry) {
-    const bool is_here = last_ && (!host || keys_[*last_].host == *host);
-    return is_here ? keys_[*last_] : *all.back();
+    const auto last = std::find_if(expired_.rbegin(), expired_.rend(), [&](std::size_t index) {
+      return !host || keys_[index].host == *host;
+    });
+    return last != expired_.rend() ? keys_[*last] : *all.back();
   }
   if (whole.size() > 1) {
     std::vector<std::string> hosts;
@@ -97,7 +101,7 @@ void add_expiry_options(CLI::App& app, ExpiryOptions& options) {
       ->type_name("HOST")
       ->check(is_name);
   add_utc_option(app);
-  add_place_options(app, options.place);
+  add_directory_options(app, options.place);
 }
 
 ChosenExpiry chosen_expiry(const ExpiryOptions& options, bool wants_cause) {

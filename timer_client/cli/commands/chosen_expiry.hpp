@@ -33,7 +33,7 @@ class ExpiryIds {
  private:
   std::vector<ExpiryKey> keys_;
   std::unordered_set<std::string> known_;  // "HOST ID"
-  std::optional<std::size_t> last_;        // the last verdict's
+  std::vector<std::size_t> expired_;       // the places of verdicts in keys_
 };
 
 // The options of a command that is about one expiry.

@@ -131,7 +131,7 @@ Command add_list(CLI::App& root) {
   app->add_flag("--stragglers", options->stragglers,
                 "Instead, the ranks that are slow in a scope, or for which\n"
                 "the others wait in one, by the last scopes of each rank");
-  add_place_options(*app, options->place);
+  add_directory_options(*app, options->place);
   app->footer(
       "Examples:\n"
       "  timer_client list\n"

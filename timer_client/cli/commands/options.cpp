@@ -89,6 +89,17 @@ void add_place_options(CLI::App& app, Place& place) {
       ->type_name("LEVEL");
 }
 
+void add_directory_options(CLI::App& app, Place& place) {
+  add_place_options(app, place);
+  app.parse_complete_callback([&place] {
+    if (!place.fifo.empty() && locate_server(place.dir, place.fifo).run_folder.empty()) {
+      throw CLI::ValidationError(
+          "--fifo", fmt::format("the runtime directory of '{}' is not known: expected --dir DIR",
+                                place.fifo));
+    }
+  });
+}
+
 std::string dir_of_server(const Place& place) {
   if (!place.dir.empty() || !place.fifo.empty() || !environment_word(kDirVariable).empty()) {
     return place.dir;
