@@ -46,6 +46,15 @@ TEST_CASE("run exits 124 when COMMAND was killed, and the record has COMMAND's n
   CHECK(count(server.records(), "rejected") == 0);
 }
 
+TEST_CASE("acquire exits 6 for a process that has started the server") {
+  const TempFolder temp;
+  Server server(temp);
+  const Finished refused = run_client(temp, server, {"acquire", "--scope", "s", "--timeout", "1h"});
+  CHECK(refused.status == exited(6));
+  CHECK(contains(refused.err, fmt::format("process {} has started the timer server {}", ::getpid(),
+                                          server.pid())));
+}
+
 TEST_CASE("run exits 124 when COMMAND was killed by SIGKILL after the grace period") {
   const TempFolder temp;
   Server server(temp);
@@ -56,6 +65,10 @@ TEST_CASE("run exits 124 when COMMAND was killed by SIGKILL after the grace peri
   const Record killed = server.wait_for([](const Record& r) { return r.is("killed"); });
   CHECK(killed.text("scope") == "stubborn");
   CHECK(killed.signals() == std::vector<int>{SIGTERM, SIGKILL});
+  const std::string longest(255, 'n');
+  CHECK(run_client(temp, server,
+                   {"run", "--timeout", "200ms", "--scope", longest, "--", "sleep", "100"})
+            .status == exited(124));
 }
 
 TEST_CASE("a COMMAND that ends in time leaves no record, however short it is") {

@@ -3,10 +3,12 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -154,6 +156,31 @@ TEST_CASE("run ends with 124 if COMMAND was killed at its deadline, with 128+N b
     ::kill(acquire.pid, SIGKILL);
     CHECK(program.exit_code() == c.code);
     CHECK(pipe.next().is_release());
+  }
+}
+
+TEST_CASE("run takes a verdict from the file of the kill while the log lacks it") {
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  testing::write_file(folder.path("expired.jsonl"), "");
+  REQUIRE(::mkdir(folder.path("kills").c_str(), 0700) == 0);
+  for (const auto& [verdict, code] : {std::pair{"dead", 124}, {"already_gone", 7}}) {
+    Program program({"run", "--dir", folder.path(), "--timeout", "1ms", "--", "sh", "-c",
+                     "until [ -e " + folder.path("go") + " ]; do sleep 0.01; done; exit 7"});
+    const pid_t pid = pipe.next().pid;
+    const auto record = [&, pid](const char* event, const std::string& fields) {
+      return fmt::format(R"({{"event":"{}","schema":1,"id":"n-1","mono_ns":{},"boot_id":"{}",)"
+                         R"("pid":{},"scope":"sh"{}}})",
+                         event, Instant::now().ns, boot_id_text(this_boot()), pid, fields) +
+             "\n";
+    };
+    testing::write_file(folder.path("kills/n-1"),
+                        record("expired", "") + "{\"stage\":\"judged\"}\n" +
+                            record("killed", fmt::format(R"(,"verdict":"{}")", verdict)));
+    testing::write_file(folder.path("go"), "");
+    CHECK(program.exit_code() == code);
+    CHECK(pipe.next().is_release());
+    REQUIRE(::unlink(folder.path("go").c_str()) == 0);
   }
 }
 
@@ -317,6 +344,11 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
       {{"log", "--follow=maybe"}, 2, "log: --follow: 'maybe': expected no value"},
       {{"log", "--rank", "x"}, 2, "log: --rank: 'x' is not a number: expected 0 or more"},
       {{"release", "--scope", ""}, 2, "release: --scope: '': expected a name"},
+      {{"release", "--scope=", "--pid", "1"}, 2, "release: --scope: '': expected a name"},
+      {{"run", "--scope=", "--timeout=2h", "--", "x"}, 125, "run: --scope: '': expected a name"},
+      {{"list", "--fifo", "/none"},
+       2,
+       "list: --fifo: the runtime directory of '/none' is not known: expected --dir DIR"},
       {{"release", "--scope", "x", "--pid", "0"},
        2,
        "process 0 is not watched: expected --pid PID, a number over 1"},
@@ -384,4 +416,14 @@ TEST_CASE("run ends with 127 for a missing COMMAND, with 126 for one that cannot
   Program folder_as_command({"run", "--dir", folder.path(), "--", folder.path()});
   CHECK(folder_as_command.exit_code() == 126);
   CHECK(pipe.is_silent());
+  // As execvp() does, it gives a script without `#!` to the shell.
+  const std::string script = folder.path("script");
+  testing::write_file(script, "echo $0 $1");
+  REQUIRE(::chmod(script.c_str(), 0700) == 0);
+  ::setenv("PATH", ("/none:" + folder.path() + ":" + ::getenv("PATH")).c_str(), 1);
+  for (const std::string& word : {script, std::string("script")}) {
+    Program shell({"run", "--fifo", pipe.path(), "--", word, "--of", "rest"});
+    CHECK(shell.read_line() == script + " --of\n");
+    CHECK(shell.exit_code() == 0);
+  }
 }

@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "common/proc_files.hpp"
 #include "common/text.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"
@@ -44,8 +45,9 @@ struct TimerArguments {
 };
 
 constexpr const char* kExits =
-    "Exit codes: 0 sent, 1 failed, 2 usage, 4 no server, 6 refused (another user's process; a new\n"
-    "timer while the server drains or shuts down; a server in another pid namespace).";
+    "Exit codes: 0 sent, 1 failed, 2 usage, 4 no server, 6 refused (another user's process, or one\n"
+    "that has started the server; a new timer while the server drains or shuts down; a server in\n"
+    "another pid namespace).";
 
 // Sends what `request` returns until it is in the pipe, or no process has read the pipe for too
 // long. Sends nothing if the last server of the place is in another pid namespace: the line would
@@ -85,6 +87,30 @@ bool is_open(const ServerLocation& place, std::string_view id, pid_t pid) {
          });
 }
 
+// Returns one clear line if the server does not watch the process, which is another user's, or the
+// server itself or an ancestor of it. Empty: it may, or the server cannot be seen.
+std::string why_never_watched(pid_t pid, pid_t server) {
+  const auto worker = read_status(fmt::format("/proc/{}", pid));
+  const auto watcher = read_status(fmt::format("/proc/{}", server));
+  if (worker && watcher) {
+    const uid_t expected = watcher->effective_uid;
+    const uid_t uid = worker->uid == expected ? worker->effective_uid : worker->uid;
+    if (uid != expected) {
+      return fmt::format("process {} belongs to user {}: expected a process of user {}", pid, uid,
+                         expected);
+    }
+  }
+  for (pid_t above = server; above > 1;) {
+    if (above == pid) {
+      return fmt::format("process {} has started the timer server {}, which cannot watch it", pid,
+                         server);
+    }
+    const auto stat = read_stat(fmt::format("/proc/{}", above));
+    above = stat ? stat->ppid : 0;
+  }
+  return {};
+}
+
 int run_timer(const TimerArguments& arguments, bool is_release) {
   const ServerLocation place = locate_server(arguments.place.dir, arguments.place.fifo);
   const pid_t pid = arguments.pid.value_or(::getppid());
@@ -112,6 +138,10 @@ int run_timer(const TimerArguments& arguments, bool is_release) {
   if (::kill(pid, 0) != 0) {
     const int code = errno == EPERM ? kExitRefused : kExitFailed;
     return failed(system_error(fmt::format("cannot watch process {}", pid)).value().message, code);
+  }
+  if (const std::string why = why_never_watched(pid, look_for_server(place.run_folder).pid);
+      !why.empty()) {
+    return failed(why, kExitRefused);
   }
   // The same holds for a drain. The check is as late as possible; a drain may still begin after it.
   if (const std::string why = why_no_new_scopes(place); !why.empty() && !is_open(place, id, pid)) {

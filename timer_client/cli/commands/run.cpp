@@ -2,6 +2,7 @@
 // timeout does. The scope is a timer on the pipe, because it belongs to another process; the server
 // keeps it if this process is killed.
 // SPDX-License-Identifier: MIT
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <spawn.h>
@@ -10,9 +11,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <filetimer/timer_client.hpp>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <thread>
 
@@ -95,6 +98,18 @@ class Signals {
   sigset_t before_{};
 };
 
+// Returns the path of the program that posix_spawnp() finds by this name.
+std::string path_of_program(const std::string& name) {
+  std::istringstream folders{std::string(environment_word("PATH"))};
+  for (std::string folder; name.find('/') == name.npos && std::getline(folders, folder, ':');) {
+    const std::string path = fmt::format("{}/{}", folder.empty() ? "." : folder, name);
+    if (::access(path.c_str(), X_OK) == 0) {
+      return path;
+    }
+  }
+  return name;
+}
+
 // Returns the child's pid. On failure writes a line on standard error, and returns the negative
 // exit code.
 pid_t spawn(const std::vector<std::string>& command, const Signals& signals) {
@@ -108,14 +123,42 @@ pid_t spawn(const std::vector<std::string>& command, const Signals& signals) {
   ::posix_spawnattr_setsigmask(&attributes, &signals.before());
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
   pid_t child = 0;
-  const int error = ::posix_spawnp(&child, argv[0], nullptr, &attributes, argv.data(), environ);
+  int error = ::posix_spawnp(&child, argv[0], nullptr, &attributes, argv.data(), environ);
+  if (error == ENOEXEC) {  // a script without `#!`, which execvp() gives to the shell
+    std::string shell = "/bin/sh";
+    std::string script = path_of_program(command[0]);
+    argv[0] = script.data();
+    argv.insert(argv.begin(), shell.data());
+    error = ::posix_spawn(&child, argv[0], nullptr, &attributes, argv.data(), environ);
+  }
   ::posix_spawnattr_destroy(&attributes);
   if (error == 0) {
     return child;
   }
   complain(system_error(fmt::format("cannot run '{}'", command[0]), error).value().message);
-  return error == ENOENT ? -kExitNotFound : -kExitNotExecutable;
+  return error == ENOENT   ? -kExitNotFound
+         : error == EAGAIN ? -kExitRunFailed  // too many processes
+                           : -kExitNotExecutable;
 }
+
+// Returns readers of the files of the kills that are under way.
+std::vector<LogReader> kill_files(const std::string& run_folder) {
+  std::vector<LogReader> files;
+  std::error_code error;
+  const std::filesystem::directory_iterator folder(fmt::format("{}/{}", run_folder, kKillsName),
+                                                   error);
+  for (const auto& file : folder) {
+    const std::string path = file.path().string();
+    files.emplace_back(path, UniqueFd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC)));
+  }
+  return files;
+}
+
+// What records say of the verdict on a scope.
+struct Verdict {
+  std::string id;                  // empty: there is none
+  std::optional<bool> has_killed;  // nothing: the outcome is missing
+};
 
 // The whole-process scope of COMMAND: opened once a server reads the pipe, and released at the end
 // of COMMAND. Failures of the watchdog are reported and do not end COMMAND.
@@ -144,62 +187,70 @@ class ProcessScope {
   // Tries once: the server learns of the end of COMMAND, too.
   void release() const { (void)(is_sent_ && send(release_request(id_, request_.pid))); }
   // Returns whether COMMAND, which ended with `status`, was ended by the server because the scope
-  // had expired, and says so on standard error. The log of the server knows. Without a log, COMMAND
+  // had expired, and says so on standard error. The server's records know. Without a log, COMMAND
   // was if it died past the deadline of SIGKILL or of the scope's signal.
   [[nodiscard]] bool was_killed(int status) const {
     const Duration timeout = std::min(timeout_, look_for_server(place_.run_folder).max_timeout);
     if (!is_sent_ || Instant::now() < opened_ + timeout) {
       return false;
     }
-    const std::string expired = fmt::format("'{}' expired after {}", name_, duration_text(timeout));
-    OpenedLogs opened = place_.run_folder.empty() ? OpenedLogs{} : open_logs(place_.run_folder, {});
-    if (opened.logs.empty()) {
-      const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-      const bool is_killed = signal != 0 && (signal == SIGKILL || signal == request_.signal);
-      if (is_killed) {
-        complain(expired);
-      }
-      return is_killed;
+    const std::optional<std::string> id = id_of_kill();
+    const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    const bool is_killed =
+        id ? !id->empty() : signal != 0 && (signal == SIGKILL || signal == request_.signal);
+    if (is_killed) {
+      complain(fmt::format("'{}' expired after {}{}", name_, duration_text(timeout),
+                           id ? fmt::format(": 'timer_client show {}' says more", *id) : ""));
     }
-    const std::string id = id_of_kill(opened.logs);
-    if (!id.empty()) {
-      complain(fmt::format("{}: 'timer_client show {}' says more", expired, id));
-    }
-    return !id.empty();
+    return is_killed;
   }
 
  private:
-  // Returns the id of the verdict that ended COMMAND; empty: there is none. If the log has a
-  // verdict and no outcome, descendants of COMMAND have not died yet.
-  [[nodiscard]] std::string id_of_kill(std::vector<LogReader>& logs) const {
-    const Instant until = Instant::now() + kRecordPatience;
-    const std::string boot = boot_id_text(this_boot());
-    std::string expired;
-    for (;;) {
+  // Returns the id of the verdict that ended COMMAND; empty: there is none; nothing: there is no
+  // log. If the outcome does not come, descendants of COMMAND have not died yet.
+  [[nodiscard]] std::optional<std::string> id_of_kill() const {
+    for (const Instant until = Instant::now() + kRecordPatience;;
+         std::this_thread::sleep_for(kRecordPause)) {
       const bool is_last =
           Instant::now() >= until || !wait_for_server(place_.pipe, Duration::zero()).empty();
-      for (LogReader& log : logs) {
-        log.follow();
-        while (const Record* const record = log.next()) {
-          if (record->pid != request_.pid || record->scope != name_ || record->boot_id != boot ||
-              record->mono_ns < opened_.ns) {
-            continue;
-          }
-          if (record->event == "expired") {
-            expired = record->id;
-          } else if (record->event == "killed") {
-            const std::string verdict = record->text("verdict");
-            return verdict == "dead" || verdict == "unkillable" ? std::string(record->id)
-                                                                : std::string();
-          }
+      // The file of a kill has its records until they are in the log, which may be full or hang.
+      std::vector<LogReader> logs = kill_files(place_.run_folder);
+      Verdict verdict = verdict_in(logs);
+      if (verdict.id.empty()) {
+        logs = place_.run_folder.empty() ? std::vector<LogReader>{}
+                                         : open_logs(place_.run_folder, {}).logs;
+        if (logs.empty()) {
+          return std::nullopt;
         }
+        verdict = verdict_in(logs);
       }
-      if (is_last) {
-        return expired;
+      if (verdict.id.empty() || verdict.has_killed || is_last) {
+        return verdict.has_killed.value_or(true) ? verdict.id : std::string();
       }
-      std::this_thread::sleep_for(kRecordPause);
     }
   }
+
+  [[nodiscard]] Verdict verdict_in(std::vector<LogReader>& logs) const {
+    Verdict verdict;
+    const std::string boot = boot_id_text(this_boot());
+    for (LogReader& log : logs) {
+      while (const Record* const record = log.next()) {
+        // The server records a long name as the scope's id.
+        if (record->pid != request_.pid || (record->scope != name_ && record->scope != id_) ||
+            record->boot_id != boot || record->mono_ns < opened_.ns) {
+          continue;
+        }
+        if (record->event == "expired") {
+          verdict.id = record->id;
+        } else if (record->event == "killed") {
+          const std::string outcome = record->text("verdict");
+          verdict.has_killed = outcome == "dead" || outcome == "unkillable";
+        }
+      }
+    }
+    return verdict;
+  }
+
   // Returns whether the request is in the pipe. Sends nothing if the server, or the last one, is in
   // another pid namespace, where the pid names another process.
   [[nodiscard]] bool send(const wire::Request& request) const {
