@@ -180,8 +180,12 @@ Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
 void PipePage::antedate(std::string_view id, Instant started) {
   const auto number = find(id);
   const std::int64_t word = number ? word_at(*number) : slot_word::kFree;
-  if (slot_word::is_open(word) && word < slot_word::kNoDeadline && word > started.ns) {
-    slot_at(*number).timeout.store(word - started.ns, kRelaxed);
+  if (!slot_word::is_open(word) || word >= slot_word::kNoDeadline) {
+    return;
+  }
+  std::atomic<std::int64_t>& timeout = slot_at(*number).timeout;
+  if (word - started.ns > timeout.load(kRelaxed)) {
+    timeout.store(word - started.ns, kRelaxed);
     is_changed_ = true;
   }
 }

@@ -89,8 +89,8 @@ class PipePage final : public WorkerPage {
   // Releases the scope, late if it was judged. Returns whether the worker was in it: false for a
   // whole-process scope and an unknown identity.
   bool release(std::string_view id);
-  // Lets the timeout of the open scope begin at `started`, if its deadline is later: its line had
-  // no time, and may be as old as that.
+  // Lets the timeout of the open scope begin at `started`, if that is earlier: its line had no time,
+  // and may be as old as that.
   void antedate(std::string_view id, Instant started);
   // Returns whether a scope with this identity is open and not judged.
   [[nodiscard]] bool has_open(std::string_view id) const;
