@@ -110,9 +110,9 @@ Duration grace_before_due(bool has_flag, int signal, Duration grace);
 // Returns the same for a slot. `servers_grace` is that of a scope that names none.
 Duration grace_before_due(const Slot& slot, Duration servers_grace);
 // Returns when the scope of a slot with the open word `word` is due, which is `grace` after its
-// timeout.
-Instant due_after_losses(const Slot& slot, std::int64_t word, Duration max_timeout, Duration grace,
-                         const LostTime& server, const LostTime& worker);
+// timeout. `started`: when it was opened or renewed last, not moved by pauses.
+Instant due_after_losses(const Slot& slot, std::int64_t word, Instant started, Duration max_timeout,
+                         Duration grace, const LostTime& server, const LostTime& worker);
 
 // --- looks of the server ---
 

@@ -189,7 +189,7 @@ TEST_CASE("a scope that is signalled first has its whole grace after the signal"
        }) {
     CAPTURE(row.what);
     const auto due = [&](Duration grace) {
-      return due_after_losses(slot, at(110s).ns, kForever, grace, lost_time(row.server),
+      return due_after_losses(slot, at(110s).ns, at(100s), kForever, grace, lost_time(row.server),
                               lost_time(row.worker));
     };
     CHECK(due(0s) == at(row.signalled));

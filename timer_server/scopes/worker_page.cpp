@@ -50,6 +50,7 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
   Instant next = Instant::never();
   found.clear();
   is_new_ = false;
+  const bool has_losses = scan.server.end() != Instant{} || scan.worker.end() != Instant{};
   const bool is_whole = for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
     const bool has_ended = word == slot_word::kFree && start_in(slot.started) > scan.previous;
     if (slot_word::is_open(word) || has_ended) {
@@ -61,9 +62,10 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
       return;
     }
     const Duration grace = grace_before_due(slot, scan.terms.grace);
+    const Instant started = has_losses ? begin_of(index, slot, word) : Instant{};
     const auto due_after = [&](Duration after_timeout) {
-      return due_after_losses(slot, word, scan.terms.max_timeout, after_timeout, scan.server,
-                              scan.worker);
+      return due_after_losses(slot, word, started, scan.terms.max_timeout, after_timeout,
+                              scan.server, scan.worker);
     };
     Instant deadline = due_after(grace);
     Instant timed_out = deadline;
@@ -140,6 +142,22 @@ WorkerPage::Notes& WorkerPage::notes_of(std::size_t slot) {
     notes_.resize(slot + 1);
   }
   return notes_[slot];
+}
+
+// Slot::started is moved by each pause, past the times that were lost before. A scope that no scan
+// has seen before its pause counts from its opening.
+Instant WorkerPage::begin_of(std::size_t index, const Slot& slot, std::int64_t word) {
+  Notes& notes = notes_of(index);
+  const Instant acquired = start_in(slot.acquired);
+  const bool was_paused =
+      slot_word::is_paused(word) || (slot.flags.load(kRelaxed) & slot_flag::kResumed) != 0;
+  if (!was_paused) {
+    notes.begin = start_in(slot.started);
+  } else if (notes.acquired != acquired) {
+    notes.begin = acquired;
+  }
+  notes.acquired = acquired;
+  return notes.begin;
 }
 
 std::optional<Instant> WorkerPage::idle_due(const Activity::IdleWatch& watch, Instant last_left,

@@ -194,8 +194,12 @@ class WorkerPage {
     std::int64_t signalled = slot_word::kFree;  // and signalled last
     Instant grace_until;                        // at least, if it was signalled
     Instant judged_idle;                        // the last deadline of an idle timeout
+    Instant acquired;                           // Slot::acquired at the last look at a lost time
+    Instant begin;                              // of that scope, or its last renewal
   };
   Notes& notes_of(std::size_t slot);
+  // Returns when the scope with the open word was opened or renewed last, not moved by pauses.
+  Instant begin_of(std::size_t index, const Slot& slot, std::int64_t word);
 
   const std::string name_;
   std::uint64_t program_ = 0;

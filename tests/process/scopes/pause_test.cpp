@@ -100,3 +100,19 @@ TEST_CASE("a paused scope causes no warning, and one warning after the pause") {
   CHECK(warnings("late") == 1);
   CHECK(server.wait_for("expired", worker->pid()).text("scope") == "late");
 }
+
+TEST_CASE("a scope keeps the time of a stop beyond a pause") {
+  const TempFolder temp;
+  Server server(temp);
+  const auto worker = client_worker(server.dir());
+  CHECK(worker->ask("open step 2000") == "yes");
+  worker->signal(SIGSTOP);
+  worker->wait_until_stopped();
+  server.wait_for("deferred", worker->pid());
+  worker->signal(SIGCONT);
+  CHECK(worker->ask("pause step") == "yes");
+  let_pass(2500ms);
+  const Instant resumed = Instant::now();
+  CHECK(worker->ask("resume step") == "yes");
+  CHECK(deadline_of(killed_for(server, *worker)) >= resumed + 1s);
+}
