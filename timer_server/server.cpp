@@ -112,6 +112,7 @@ void Server::run_once() {
   Instant next = iterate();
   if (next == scan_.next() && next > Instant::now() &&
       next - Instant::now() <= DeadlineScan::kLead) {
+    missed_time_.on_sleep(next, scan_.looks().tolerated, MissedTime::Clocks::read());
     while (Instant::now() < next) {
     }
     next = iterate();
@@ -160,6 +161,8 @@ void Server::judge(Instant woke) {
                             lost.is_of_another_program ? WatchRegistry::kStartedAnother : "");
     }
   }
+  warnings_.note(std::move(found.soft));
+  kills_.carry_out(found, ClockReading::now());  // before anything that may fail
   if (found.unseen_for > Duration::zero()) {
     report_given_time(found.unseen_for, found.unseen_scopes,
                       fmt::format("the server had not seen a scope for {}",
@@ -173,8 +176,6 @@ void Server::judge(Instant woke) {
     HaltedWorkers::look_ahead(*found.next);
     kills_.rehearse(*found.next);
   }
-  warnings_.note(std::move(found.soft));
-  kills_.carry_out(found, ClockReading::now());
   if (core_.directory.status_page().was_cut()) {
     check_directory();
   }

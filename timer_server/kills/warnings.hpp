@@ -23,8 +23,10 @@ class Warnings {
   // `commands` gets the hook on a warning.
   Warnings(Core& core, Commands& commands) : core_(core), commands_(commands) {}
 
-  // Keeps what a scan has found for warn().
-  void note(std::vector<DeadlineScan::SoftDueScope> scopes) { noted_ = std::move(scopes); }
+  // Keeps what a scan has found for warn(), which an iteration that fails does not reach.
+  void note(std::vector<DeadlineScan::SoftDueScope> scopes) {
+    std::ranges::move(scopes, std::back_inserter(noted_));
+  }
   // Begins the warnings about the noted scopes that are still open, of workers that are alive. An
   // iteration calls it last: no verdict waits for a warning, and a scope with a verdict gets no
   // warning.
