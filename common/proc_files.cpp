@@ -151,7 +151,11 @@ Result<ProcStatus> read_status(const std::string& path) {
 
 std::vector<pid_t> threads_of(pid_t pid) {
   std::vector<pid_t> tids;
-  Directory threads(fmt::format("/proc/{}/task", pid));
+  const std::string path = fmt::format("/proc/{}/task", pid);
+  Directory threads(path);
+  if (!threads) {
+    threads = Directory(path);  // no descriptor was left, perhaps
+  }
   while (const char* const name = threads.next()) {
     if (const auto tid = number_from<pid_t>(name)) {
       tids.push_back(*tid);
@@ -164,7 +168,9 @@ std::vector<pid_t> threads_of(pid_t pid) {
 std::vector<pid_t> children_of(pid_t pid, pid_t tid) {
   constexpr std::size_t kMostBytes = std::size_t{1} << 20;
   std::vector<pid_t> children;
-  const auto text = read_small_file(fmt::format("/proc/{}/task/{}/children", pid, tid), kMostBytes);
+  const auto text = retry_for_now([path = fmt::format("/proc/{}/task/{}/children", pid, tid)] {
+    return read_small_file(path, kMostBytes);
+  });
   std::string_view rest = text ? std::string_view(*text) : std::string_view{};
   while (const auto child = take_number<pid_t>(rest)) {
     children.push_back(*child);

@@ -47,4 +47,15 @@ inline bool is_for_now(const Error& error) {
   return std::ranges::find(kForNow, error.errno_value) != kForNow.end();
 }
 
+// Returns what `attempt` returns, a Result. Tries three times where the failure may end.
+template <class Attempt>
+auto retry_for_now(Attempt attempt) {
+  constexpr int kAgain = 2;
+  auto result = attempt();
+  for (int again = 0; again < kAgain && !result && is_for_now(result.error()); ++again) {
+    result = attempt();
+  }
+  return result;
+}
+
 }  // namespace filetimer

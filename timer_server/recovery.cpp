@@ -167,6 +167,13 @@ void Recovery::settle_judged_slots(const Worker& worker, const std::shared_ptr<W
 }
 
 void Recovery::resume_kill(PastKill& past) {
+  const Result<Worker*> found = find_or_watch(past);
+  if (!found) {
+    messages::error("the kill {} is left to the next server: {}", past.expiries.front().id,
+                    found.error().message);
+    return;
+  }
+  Worker* const worker = *found;
   KillOrder order;
   order.is_continued = true;
   order.may_have_stopped = past.may_have_stopped;
@@ -176,7 +183,6 @@ void Recovery::resume_kill(PastKill& past) {
   order.expiries = std::move(past.expiries);
   // The log may lack them. Readers count a record once that it has twice.
   order.record_number = past.is_recorded ? 0 : core_.log->append(std::move(past.records));
-  Worker* const worker = find_or_watch(past);
   order.worker =
       worker != nullptr
           ? WorkerIdentity::of(*worker)
@@ -216,8 +222,8 @@ void Recovery::finish_kill(const KillOrder& order, const Worker* worker, const P
   }
 }
 
-// Returns null if the process has exited, or cannot be watched.
-Worker* Recovery::find_or_watch(const PastKill& past) {
+// Returns null if the process has exited. Fails if it cannot be watched.
+Result<Worker*> Recovery::find_or_watch(const PastKill& past) {
   if (!past.is_of_this_boot) {
     return nullptr;
   }
@@ -225,7 +231,9 @@ Worker* Recovery::find_or_watch(const PastKill& past) {
   if (worker == nullptr && !past.verdict) {
     auto process = lasting(open_process(past.pid));
     if (process && process->start_time == past.start_time && process->uid == ::geteuid()) {
-      worker = lasting(registry_.worker_for(std::move(*process))).value_or(nullptr);
+      const auto watched = lasting(registry_.worker_for(std::move(*process)));
+      FILETIMER_TRY(watched);
+      worker = *watched;
     }
   }
   return worker != nullptr && worker->process->start_time == past.start_time ? worker : nullptr;

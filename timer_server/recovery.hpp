@@ -48,7 +48,7 @@ class Recovery {
   void settle_judged_slots(const Worker& worker, const std::shared_ptr<WorkerPage>& page);
   void resume_kill(PastKill& past);
   void finish_kill(const KillOrder& order, const Worker* worker, const PastKill& past);
-  Worker* find_or_watch(const PastKill& past);
+  Result<Worker*> find_or_watch(const PastKill& past);
 
   Core& core_;
   WatchRegistry& registry_;

@@ -650,7 +650,7 @@ end:
    * full pipe; DeadlineScan::run(): announce_scan() (p). A message that comes between the two would only cause one more scan. One
    * that comes while run_once() waits for a deadline that is near is read at that deadline.
    * code: timer_server/server.cpp Server::iterate b35cace5
-   * code: timer_server/server.cpp Server::run_once e22132ef
+   * code: timer_server/server.cpp Server::run_once fe7f2ca9
    * code: timer_server/server.cpp Server::read_progress 66b02c6b
    * code: timer_server/inbox.cpp Inbox::read 563b6648
    * code: timer_server/watch/page_registry.cpp WatchRegistry::look_for_pages ce082847
@@ -686,7 +686,7 @@ end:
        :: else -> i++; scan_next_page()
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan efcfdc29
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 536fcf73
    * code: common/wake_protocol.hpp read_deadline 06e3b5d7
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 87b53a05 */
   :: d_step { server_at == READ_SLOT ->

@@ -13,9 +13,13 @@
 #include "common/scope_page.hpp"
 #include "timer_server/kills/kills.hpp"
 #include "timer_server/system/messages.hpp"
+#include "timer_server/watch/registry.hpp"
 
 namespace filetimer {
 namespace {
+
+// A verdict that is younger says that the worker runs the program that opened the scope.
+constexpr Duration kFresh = std::chrono::milliseconds{1};
 
 std::string state_text(pid_t pid) {
   const std::string folder = fmt::format("/proc/{}", pid);
@@ -47,6 +51,11 @@ std::optional<Instant> released_at(Core& core, const Process& process, const Exp
   const PageVerdict& place = expiry.place;
   if (!place.page) {
     return Instant::now();  // the scope was over when an earlier server's kill was continued
+  }
+  // The worker may have started another program while the signal waited for evidence.
+  const Instant now = Instant::now();
+  if (now - expiry.judged > kFresh && runs_another_program(process, *place.page)) {
+    return now;
   }
   return place.page->released_late_at(place.slot, place.word);
 }

@@ -31,6 +31,12 @@ bool has_many_threads(pid_t pid) {
   return process && process->threads > kMostThreadsRead;
 }
 
+// Returns whether the process has not been reaped: no other one may have its pid.
+bool has_its_pid(const Process& process) {
+  const auto stat = read_stat(fmt::format("/proc/{}", process.pid));
+  return process.is_alive() || (stat && stat->start_time == process.start_time);
+}
+
 }  // namespace
 
 bool may_be_forking(pid_t pid) {
@@ -71,7 +77,7 @@ void KillTargets::resume_stopped() const {
 void KillTargets::begin_stop(Stop which) {
   which_ = which;
   leads_session_ = mode_ == KillMode::kTree && ::getsid(worker_->pid) == worker_->pid &&
-                   ::getsid(0) != worker_->pid;
+                   ::getsid(0) != worker_->pid && has_its_pid(*worker_);
   is_only_child_ =
       mode_ == KillMode::kTree && worker_->is_alive() && only_child_until(worker_->pid) > 0;
   stopped_ = 0;

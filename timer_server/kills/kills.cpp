@@ -415,6 +415,7 @@ void Kills::abandon() {
     end_with_current_outcome(*kill, kill->targets.alive());
   }
   kills_.clear();
+  kill_of_.clear();
   incidents_.finish();
   incidents_.end_peers();
 }

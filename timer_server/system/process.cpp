@@ -307,7 +307,7 @@ std::vector<Process> new_descendants_of(const Process& worker, std::span<const P
     if (!parents.contains(parent) || parents.contains(child) || contains(excluded, child)) {
       continue;
     }
-    auto process = open_process(child);
+    auto process = retry_for_now([child = child] { return open_process(child); });
     // A process with another parent than in the link has a recycled pid, or its parent has ended
     // since. Neither is a target.
     if (process && process->ppid == parent) {

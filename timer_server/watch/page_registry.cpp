@@ -83,7 +83,7 @@ bool runs_another_program(const Process& process, const WorkerPage& page) {
   if (page.program() == 0) {
     return false;
   }
-  const auto stat = read_stat(fmt::format("/proc/{}", process.pid));
+  const auto stat = retry_for_now([&] { return read_stat(fmt::format("/proc/{}", process.pid)); });
   return stat && stat->start_time == process.start_time && stat->start_stack != 0 &&
          (stat->start_stack != page.program() || page.has_lost_lock());
 }
