@@ -438,7 +438,7 @@ void Server::barrier() {
   // The log may have the barriers of servers before this one.
   const std::string scope = fmt::format("barrier {} of {}", ++barriers_, pid());
   send(version1(marker.pid(), scope, 1, 0));
-  wait_for([&](const Record& record) { return record.is("killed", scope); });
+  wait_for("killed", scope);
 }
 
 Record Server::wait_for(const std::function<bool(const Record&)>& wanted) const {
@@ -458,6 +458,14 @@ Record Server::wait_for(const std::function<bool(const Record&)>& wanted) const 
   return *found;
 }
 
+Record Server::wait_for(std::string_view event) const {
+  return wait_for([&](const Record& record) { return record.is(event); });
+}
+
+Record Server::wait_for(std::string_view event, std::string_view scope) const {
+  return wait_for([&](const Record& record) { return record.is(event, scope); });
+}
+
 Record Server::wait_for(std::string_view event, pid_t pid) const {
   return wait_for([&](const Record& record) { return record.is(event, pid); });
 }
@@ -466,6 +474,16 @@ void Server::wait_for_message(std::string_view text) const {
   if (!wait_until([&] { return err().find(text) != std::string::npos; })) {
     give_up(fmt::format("standard error does not contain '{}'", text));
   }
+}
+
+void Server::begin_stop() {
+  child_->signal(SIGTERM);
+  const Worker marker("block");
+  int markers = 0;  // a new one each time: a scope that is open may be renewed while it drains
+  REQUIRE(wait_until([&] {
+    send(acquire_far(marker.pid(), std::to_string(++markers)));
+    return count(records(), "rejected") > 0;
+  }));
 }
 
 ExitStatus Server::stop() {

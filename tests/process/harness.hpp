@@ -190,12 +190,16 @@ class Server {
 
   [[nodiscard]] Records records() const { return read_log(log()); }
   Record wait_for(const std::function<bool(const Record&)>& wanted) const;
+  Record wait_for(std::string_view event) const;
   Record wait_for(std::string_view event, pid_t pid) const;
+  Record wait_for(std::string_view event, std::string_view scope) const;
   void wait_for_message(std::string_view text) const;  // on standard error
 
   // For a log that says what the test itself made up.
   void leave_log_unjudged(std::string_view reason) { unjudged_ = reason; }
 
+  // Sends SIGTERM. Returns when no new scope is granted any more.
+  void begin_stop();
   // Sends SIGTERM and waits for the end.
   ExitStatus stop();
   // Sends SIGKILL, which has the effect of a crash.

@@ -34,12 +34,12 @@ TEST_CASE("run exits 124 when COMMAND was killed, and the record has COMMAND's n
   Server server(temp);
   CHECK(run_client(temp, server, {"run", "--timeout", "200ms", "--", "sleep", "100"}).status ==
         exited(124));
-  const Record killed = server.wait_for([](const Record& r) { return r.is("killed"); });
+  const Record killed = server.wait_for("killed");
   CHECK(killed.text("scope") == "sleep");
   CHECK(killed.text("comm") == "sleep");
   CHECK(killed.text("verdict") == "dead");
   CHECK(killed.signals() == std::vector<int>{SIGKILL});
-  const Record expired = server.wait_for([](const Record& r) { return r.is("expired"); });
+  const Record expired = server.wait_for("expired");
   CHECK(expired.number("timeout_s") == doctest::Approx(0.2));
   server.barrier();
   CHECK(count(server.records(), "left_open") == 0);
@@ -62,7 +62,7 @@ TEST_CASE("run exits 124 when COMMAND was killed by SIGKILL after the grace peri
                    {"run", "--timeout", "300ms", "--signal", "TERM", "--grace", "100ms", "--scope",
                     "stubborn", "--", worker_path(), "ignore-term"})
             .status == exited(124));
-  const Record killed = server.wait_for([](const Record& r) { return r.is("killed"); });
+  const Record killed = server.wait_for("killed");
   CHECK(killed.text("scope") == "stubborn");
   CHECK(killed.signals() == std::vector<int>{SIGTERM, SIGKILL});
   const std::string longest(255, 'n');
@@ -95,7 +95,7 @@ TEST_CASE(
   Server server(temp);
   CHECK(run_shell(temp, server, "$T acquire --scope x --timeout 300ms; exec sleep 100") ==
         killed_by(SIGKILL));
-  const Record killed = server.wait_for([](const Record& r) { return r.is("killed"); });
+  const Record killed = server.wait_for("killed");
   CHECK(killed.text("scope") == "x");
   CHECK(killed.text("verdict") == "dead");
 }
@@ -114,7 +114,7 @@ TEST_CASE(
   CHECK(run_shell(temp, server,
                   "$T acquire --scope forgotten --timeout 1h " + until_read + "exit 6") ==
         exited(6));
-  const Record left = server.wait_for([](const Record& r) { return r.is("left_open"); });
+  const Record left = server.wait_for("left_open");
   CHECK(left.text("scope") == "forgotten");
   server.barrier();
   CHECK(count(server.records(), "left_open") == 1);
@@ -176,7 +176,7 @@ TEST_CASE("acquire on a bare pipe exits 0 while the server drains") {
                         std::to_string(worker.pid()), "--fifo", temp.path("pipe")},
                .environment = {{"XDG_RUNTIME_DIR", temp.path("none")}}});
   CHECK(child.status() == exited(0));
-  server.wait_for([](const Record& r) { return r.is("rejected"); });
+  server.wait_for("rejected");
 }
 
 TEST_CASE(

@@ -163,8 +163,7 @@ TEST_CASE("status shows the watched workers and what the server may do here") {
   CHECK(answer.integer("rejected") == 1);
   CHECK(answer.text("announcement") == "none");
   CHECK(answer.integer("descriptors") > 5);
-  const Record started =
-      server.wait_for([](const Record& record) { return record.is("server_started"); });
+  const Record started = server.wait_for("server_started");
   for (const char* key : {"may", "limits", "settings"}) {
     CHECK(simdjson::minify(answer.at(key)) == simdjson::minify(started.at(key)));
   }
@@ -212,7 +211,7 @@ TEST_CASE("a graceful shutdown waits for a scope on a page and refuses new scope
   CHECK(waiting.integer("open_scope_count") == 1);
   CHECK(announced(server.dir()) == filetimer::Announcement::kShutdown);
   server.send(acquire_far(other.pid(), "late"));
-  const Record rejected = server.wait_for([](const Record& r) { return r.is("rejected"); });
+  const Record rejected = server.wait_for("rejected");
   CHECK(rejected.text("reason") == "the server is draining: no new scopes");
   CHECK(page->ask("release 0") == "in-time");
   CHECK(asker.last().text("answer") == "done");

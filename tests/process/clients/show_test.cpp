@@ -101,8 +101,7 @@ TEST_CASE("the record of an incident has what its workers did before, and report
   CHECK(hung->status() == killed_by(SIGKILL));
   const std::string id = server.wait_for("killed", hung->pid()).text("id");
 
-  const Record incident =
-      server.wait_for([](const Record& record) { return record.is("incident"); });
+  const Record incident = server.wait_for("incident");
   std::vector<std::int64_t> pids;
   for (const simdjson::dom::object entry : incident.array("ended_scopes")) {
     CHECK(std::string_view(entry["scope"]) == "forward");

@@ -13,14 +13,6 @@
 using namespace filetimer::testing;
 using namespace std::chrono_literals;
 
-namespace {
-
-Record wait_for_outcome(const Server& server, const std::string& scope) {
-  return server.wait_for([&](const Record& r) { return r.is("killed", scope); });
-}
-
-}  // namespace
-
 TEST_CASE("suggest does not count the wait of a healthy worker for one that is killed") {
   const TempFolder temp;
   const Server server(temp, {"--evidence", "none"});
@@ -31,7 +23,7 @@ TEST_CASE("suggest does not count the wait of a healthy worker for one that is k
   CHECK(healthy->ask("open exchange 3600000") == "yes");
   CHECK(hung->ask("open forward 20") == "yes");
   CHECK(hung->status() == killed_by(SIGKILL));
-  wait_for_outcome(server, "forward");
+  server.wait_for("killed", "forward");
   CHECK(healthy->ask("release exchange") == "yes");
   healthy->tell("exit");
   healthy->status();

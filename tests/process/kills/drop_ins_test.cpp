@@ -52,10 +52,6 @@ Record wait_for_drop_in(const Server& server, std::string_view name, pid_t pid) 
   });
 }
 
-Record start_of(const Server& server) {
-  return server.wait_for([](const Record& record) { return record.is("server_started"); });
-}
-
 // Returns when the server has read the environment of a rank.
 void wait_until_known(const TempFolder& temp, Server& server, const Worker& worker, int rank) {
   server.send(acquire_far(worker.pid(), "wait"));
@@ -131,7 +127,7 @@ TEST_CASE("the drop-ins whose needs are met run before the signal, with the pids
   drop_ins.add("e-variable", "# filetimer: needs env:OF_NONE\necho no");
   drop_ins.add("f.skipped", "echo no");
   Server server(temp, drop_ins.args());
-  CHECK(contains(start_of(server).line(),
+  CHECK(contains(server.wait_for("server_started").line(),
                  R"("evidence_drop_ins":["a-job","c-path","d-variable","e-variable"])"));
   const auto hung = worker_of_job(temp, server, 3, {});
   const auto peer = worker_of_job(temp, server, 1, {{"OF_PEER", "1"}});
@@ -226,7 +222,7 @@ TEST_CASE("with --evidence none no drop-in runs") {
   const DropIns drop_ins(temp);
   drop_ins.add("a", "echo no");
   const Server server(temp, drop_ins.args({"--evidence", "none"}));
-  CHECK(contains(start_of(server).line(), R"("evidence_drop_ins":[])"));
+  CHECK(contains(server.wait_for("server_started").line(), R"("evidence_drop_ins":[])"));
   Worker worker("block");
   server.send(acquire_past(worker.pid(), "load"));
   CHECK(worker.status() == killed_by(SIGKILL));

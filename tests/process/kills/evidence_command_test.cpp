@@ -24,10 +24,6 @@ Server::Setup with_command(std::string command, std::vector<std::string> more = 
   return {.args = std::move(args)};
 }
 
-Record wait_for_command(const Server& server) {
-  return server.wait_for([](const Record& record) { return record.is("evidence_command"); });
-}
-
 }  // namespace
 
 TEST_CASE("the output of the evidence command is recorded before the signal is sent") {
@@ -40,7 +36,7 @@ TEST_CASE("the output of the evidence command is recorded before the signal is s
   server.send(acquire_past(worker.pid(), "load"));
   CHECK(worker.status() == killed_by(SIGKILL));
   const Record killed = server.wait_for("killed", worker.pid());
-  const Record command = wait_for_command(server);
+  const Record command = server.wait_for("evidence_command");
   const Record expired = server.wait_for("expired", worker.pid());
   CHECK(command.text("output") == fmt::format("load of {}: expired\nmore\n", worker.pid()));
   CHECK(command.integer("output_bytes") ==
@@ -72,7 +68,7 @@ TEST_CASE("an evidence command that hangs is killed with all that it has started
   Worker worker("block");
   server.send(acquire_past(worker.pid(), "load"));
   CHECK(worker.status() == killed_by(SIGKILL));
-  const Record command = wait_for_command(server);
+  const Record command = server.wait_for("evidence_command");
   CHECK(command.text("result") == "timed_out");
   CHECK(command.text("output") == "begun\n");
   CHECK(command.number("duration_ms") >= 300);
@@ -91,7 +87,7 @@ TEST_CASE("a long output is read to its end, and its first 64 KiB are recorded")
   Worker worker("block");
   server.send(acquire_past(worker.pid(), "load"));
   CHECK(worker.status() == killed_by(SIGKILL));
-  const Record command = wait_for_command(server);
+  const Record command = server.wait_for("evidence_command");
   CHECK(command.text("result") == "exited");
   CHECK(command.text("output") == std::string(65536, 'x'));
   CHECK(command.integer("output_bytes") == 300000);
@@ -103,7 +99,7 @@ TEST_CASE("an output of any bytes is text in the record") {
   Worker worker("block");
   server.send(acquire_past(worker.pid(), "load"));
   CHECK(worker.status() == killed_by(SIGKILL));
-  const Record command = wait_for_command(server);
+  const Record command = server.wait_for("evidence_command");
   CHECK(command.text("output") == "a\\xff\x1b[2Jb\"");
   CHECK(command.text("result") == "signalled");
   CHECK(command.text("name") == "SIGTERM");
@@ -117,7 +113,7 @@ TEST_CASE("a dry run runs the evidence command, too") {
   const Server server(temp, with_command("echo here", {"--dry-run"}));
   Worker worker("block");
   server.send(acquire_past(worker.pid(), "load"));
-  CHECK(wait_for_command(server).text("output") == "here\n");
+  CHECK(server.wait_for("evidence_command").text("output") == "here\n");
   CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "spared");
 }
 
@@ -128,7 +124,7 @@ TEST_CASE("a server that stops kills the worker, and kills and records its evide
   server.send(acquire_past(worker.pid(), "load"));
   server.wait_for("expired", worker.pid());
   server.stop();
-  CHECK(wait_for_command(server).text("result") == "stopped");
+  CHECK(server.wait_for("evidence_command").text("result") == "stopped");
   CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
   CHECK(worker.status() == killed_by(SIGKILL));
 }

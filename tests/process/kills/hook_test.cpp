@@ -20,17 +20,13 @@ using namespace std::chrono_literals;
 
 namespace {
 
-Record wait_for_hook(const Server& server, pid_t pid) {
-  return server.wait_for("hook", pid);
-}
-
 // Writes how the expiry of a worker ended into a file of its own.
 std::string write_verdict(const TempFolder& temp) {
   return fmt::format("echo $FILETIMER_VERDICT > {}/$FILETIMER_PID", temp.path());
 }
 
 std::string verdict_written(const Server& server, const TempFolder& temp, pid_t pid) {
-  wait_for_hook(server, pid);
+  server.wait_for("hook", pid);
   return read_file(temp.path(std::to_string(pid)));
 }
 
@@ -51,7 +47,7 @@ TEST_CASE("a hook runs once the worker is dead and both records are in the log")
   Worker worker("block", {.environment = {{"RANK", "3"}, {"SLURM_JOB_ID", "4711"}}});
   server.send(acquire_past(worker.pid(), "for\\\"ward"));
   CHECK(worker.status() == killed_by(SIGKILL));
-  const Record hook = wait_for_hook(server, worker.pid());
+  const Record hook = server.wait_for("hook", worker.pid());
   const Record expired = server.wait_for("expired", worker.pid());
   const Record killed = server.wait_for("killed", worker.pid());
   CHECK(read_file(temp.path("in")).empty());
@@ -101,7 +97,7 @@ TEST_CASE("a hook waits until the records of its kill are on the disk") {
     let_pass(50ms);  // in which a hook that did not wait would look
     REQUIRE(::unlink(fault.c_str()) == 0);
     const bool is_valid = filetimer::Instant::now() - begun < 250ms;
-    wait_for_hook(server, worker.pid());
+    server.wait_for("hook", worker.pid());
     if (is_valid) {
       CHECK(read_file(temp.path("was-early")) == "0\n");
       return;
@@ -144,14 +140,7 @@ TEST_CASE("hooks that hang delay neither kills nor, after a second signal, the s
     CHECK(worker.status() == killed_by(SIGKILL));
     CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
   }
-  server.process().signal(SIGTERM);
-  // It waits for hooks alone: nothing new is granted.
-  Worker marker("block");
-  int markers = 0;
-  REQUIRE(wait_until([&] {
-    server.send(acquire_far(marker.pid(), std::to_string(++markers)));
-    return count(server.records(), "rejected") > 0;
-  }));
+  server.begin_stop();  // it waits for hooks alone
   CHECK(server.process().is_alive());
   server.process().signal(SIGTERM);
   CHECK(server.process().status() == exited(0));
@@ -229,14 +218,14 @@ TEST_CASE("the hook of a kill that a dead server had begun is run by the next") 
   gone.signal(SIGKILL);
   CHECK(gone.status() == killed_by(SIGKILL));
   Server next(temp, args);
-  wait_for_hook(next, gone.pid());
+  next.wait_for("hook", gone.pid());
   CHECK(next.stop() == exited(0));  // which cuts the grace of the other one short
   for (const auto& worker :
        std::map<pid_t, std::string>{{killed_later.pid(), "dead"}, {gone.pid(), "already_gone"}}) {
     const pid_t pid = worker.first;  // clang 14 lets no lambda, as in CAPTURE, use a binding
     const std::string& verdict = worker.second;
     CAPTURE(verdict);
-    const Record hook = wait_for_hook(next, pid);
+    const Record hook = next.wait_for("hook", pid);
     CHECK(hook.integer("exit_status") == 0);
     CHECK(next.wait_for("killed", pid).text("verdict") == verdict);
     CHECK(verdict_written(next, temp, pid) == verdict + "\n");
@@ -249,13 +238,7 @@ TEST_CASE("hooks are waited for after COMMAND's end, but not past the second SIG
                 {.args = {"--on-expiry", "echo > " + temp.path("began") + "; exec sleep 1000"},
                  .command = {worker_path(), "hang", "forward", "0.05"}});
   REQUIRE(wait_until([&] { return exists(temp.path("began")); }));
-  server.process().signal(SIGTERM);
-  Worker marker("block");  // see above
-  int markers = 0;
-  REQUIRE(wait_until([&] {
-    server.send(acquire_far(marker.pid(), std::to_string(++markers)));
-    return count(server.records(), "rejected") > 0;
-  }));
+  server.begin_stop();
   CHECK(server.process().is_alive());
   server.process().signal(SIGTERM);
   CHECK(server.process().status() == exited(128 + SIGKILL));
@@ -306,7 +289,7 @@ TEST_CASE("a hook over its time is killed with all that it has started") {
   set_clocks(temp, filetimer::Instant::now() + 31s);
   CHECK(run_client(temp, server, {"ping"}).status == exited(0));  // and so wakes the server
   CHECK(child.ends_within());
-  const Record hook = wait_for_hook(server, worker.pid());
+  const Record hook = server.wait_for("hook", worker.pid());
   CHECK(hook.text("result") == "timed_out");
   CHECK(hook.text("reason") == "it was killed after 30s");
 }

@@ -116,10 +116,8 @@ TEST_CASE("an earlier signal that a worker survived does not delay the kill for 
   CHECK(count(server.records(), "killed", worker.pid()) == 0);  // the first kill still waits
   server.send(acquire_past(worker.pid(), "second", SIGKILL));
   CHECK(worker.status() == killed_by(SIGKILL));
-  const Record first =
-      server.wait_for([](const Record& record) { return record.is("killed", "first"); });
-  const Record second =
-      server.wait_for([](const Record& record) { return record.is("killed", "second"); });
+  const Record first = server.wait_for("killed", "first");
+  const Record second = server.wait_for("killed", "second");
   CHECK(second.text("verdict") == "dead");
   CHECK(second.signals() == std::vector<int>{SIGKILL});
   CHECK(first.text("verdict") == "spared");
@@ -143,16 +141,13 @@ TEST_CASE("a scope that is signalled first expires after its grace period, and n
   const TempFolder temp;
   Server server(temp, {"--evidence", "none"});
   const auto worker = page_worker(server.dir(), "w-1");
-  const auto warned = [&](const std::string& scope) {
-    return server.wait_for([&](const Record& record) { return record.is("warned", scope); });
-  };
   worker->ask("open 1 outer 3600000");
   worker->ask(fmt::format("open 2 longer 1 {} 3600000 {}", SIGURG, kSignalFirst));
   worker->ask("hint");
-  CHECK(warned("longer").integer("signal") == SIGURG);
+  CHECK(server.wait_for("warned", "longer").integer("signal") == SIGURG);
   worker->ask(fmt::format("open 0 left 1 {} 3600000 {}", SIGURG, kSignalFirst));
   worker->ask("hint");
-  CHECK(warned("left").text("reason") == "its timeout has passed");
+  CHECK(server.wait_for("warned", "left").text("reason") == "its timeout has passed");
   CHECK(worker->ask("release 0") == "in-time");
   worker->ask(fmt::format("open 0 kept 1 {} 100 {}", SIGURG, kSignalFirst));
   worker->tell("hint");
@@ -278,7 +273,7 @@ TEST_CASE("a spared worker's other scopes stay open") {
   Server server(temp, {"--dry-run"});
   Worker worker("block");
   server.send(acquire(worker.pid(), "later", 200ms) + acquire_past(worker.pid(), "now"));
-  server.wait_for([](const Record& record) { return record.is("killed", "later"); });
+  server.wait_for("killed", "later");
   CHECK(scopes_of(server.records(), "expired", worker.pid()) ==
         std::vector<std::string>{"now", "later"});
 }

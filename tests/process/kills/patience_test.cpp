@@ -20,10 +20,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-Record deferred(const Server& server, pid_t pid) {
-  return server.wait_for("deferred", pid);
-}
-
 // Returns the missed time that all workers got back.
 Record deferred_all(const Server& server) {
   return server.wait_for([](const Record& r) { return r.is("deferred") && !r.has("pid"); });
@@ -73,7 +69,7 @@ TEST_CASE("the deadline of a stopped worker is deferred, and it gets the time of
     watched.acquire_step(1s);
     worker.signal(SIGSTOP);
     worker.wait_until_stopped();
-    const Record put_off = deferred(server, worker.pid());
+    const Record put_off = server.wait_for("deferred", worker.pid());
     CHECK(put_off.text("scope") == "step");
     CHECK(put_off.text("reason") == "stopped (SIGSTOP or the terminal)");
     // The scope of a line begins when the server reads the line, so its timeout may be shorter.
@@ -107,7 +103,7 @@ TEST_CASE("a worker under a debugger is not killed, and gets that time back afte
   // ptrace requests must come from the thread that traces, which is this one.
   REQUIRE(::ptrace(PTRACE_SEIZE, worker.pid(), nullptr, nullptr) == 0);
   watched.acquire_step(200ms);
-  const Record put_off = deferred(server, worker.pid());
+  const Record put_off = server.wait_for("deferred", worker.pid());
   CHECK(put_off.text("reason").starts_with(fmt::format("traced by pid {}", ::getpid())));
   // The worker runs under its debugger and is still not killed.
   server.barrier();

@@ -543,8 +543,7 @@ TEST_CASE("a kill that spares its worker does not hold up a scope that asks for 
   server.send(acquire_past(worker.pid(), "first", signal));
   server.wait_for("expired", worker.pid());
   server.send(acquire_far(worker.pid(), "other") + acquire_past(worker.pid(), "second"));
-  const Record second =
-      server.wait_for([](const Record& record) { return record.is("expired", "second"); });
+  const Record second = server.wait_for("expired", "second");
   const Record first = server.wait_for("killed", worker.pid());
   CHECK(first.text("scope") == "first");
   CHECK(first.text("verdict") == "spared");

@@ -307,13 +307,7 @@ TEST_CASE("a second SIGTERM kills COMMAND and its descendants") {
   }
   REQUIRE(descendants.size() == 4);
   // Two equal signals that are pending are one: the first has been seen when scopes are refused.
-  ::kill(server.pid(), SIGTERM);
-  Worker marker("block");
-  int markers = 0;  // a new one each time: a scope that is open may be renewed while it drains
-  REQUIRE(wait_until([&] {
-    server.send(acquire_far(marker.pid(), std::to_string(++markers)));
-    return count(server.records(), "rejected") > 0;
-  }));
+  server.begin_stop();
   REQUIRE(server.process().is_alive());
   ::kill(server.pid(), SIGTERM);
   CHECK(server.process().status() == exited(128 + SIGKILL));

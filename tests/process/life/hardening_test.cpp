@@ -89,13 +89,7 @@ struct Orphanage {
 
   // Sends two SIGTERM, of which COMMAND ignores the first.
   void end_by_force() {
-    server.process().signal(SIGTERM);
-    Worker marker("block");
-    int markers = 0;  // a new one each time: a scope that is open may be renewed while it drains
-    REQUIRE(wait_until([&] {
-      server.send(acquire_far(marker.pid(), std::to_string(++markers)));
-      return count(server.records(), "rejected") > 0;
-    }));
+    server.begin_stop();
     for (const HeldPid& orphan : orphans) {
       REQUIRE(orphan.is_alive());
     }

@@ -51,16 +51,16 @@ TEST_CASE(
   }
   Server server(temp, {"--log", disk.path("log.jsonl")});
   expect_kill(server, "with room");
-  server.wait_for([](const Record& r) { return r.is("killed", "with room"); });
+  server.wait_for("killed", "with room");
   disk.fill();
   for (const char* scope : {"full 1", "full 2", "full 3", "full 4"}) {
     expect_kill(server, scope);
   }
   server.wait_for_message("No space left on device");
   disk.free();
-  server.wait_for([](const Record& r) { return r.is("killed", "full 4"); });
+  server.wait_for("killed", "full 4");
   expect_kill(server, "with room again");
-  server.wait_for([](const Record& r) { return r.is("killed", "with room again"); });
+  server.wait_for("killed", "with room again");
   check_order(server.records(),
               {"with room", "full 1", "full 2", "full 3", "full 4", "with room again"});
   CHECK(server.stop() == exited(0));
@@ -74,14 +74,14 @@ void expect_records_when_mended(const char* fault_variable, const std::string& m
   const std::string fault = temp.path("fault");
   Server server(temp, on_bad_disk(fault_variable, fault));
   expect_kill(server, "before");
-  server.wait_for([](const Record& r) { return r.is("killed", "before"); });
+  server.wait_for("killed", "before");
   write_file(fault, "");
   for (const char* scope : {"bad 1", "bad 2", "bad 3"}) {
     expect_kill(server, scope);
   }
   server.wait_for_message(message);
   REQUIRE(::unlink(fault.c_str()) == 0);
-  server.wait_for([](const Record& r) { return r.is("killed", "bad 3"); });
+  server.wait_for("killed", "bad 3");
   check_order(server.records(), {"before", "bad 1", "bad 2", "bad 3"});
 }
 
@@ -133,7 +133,7 @@ TEST_CASE("a log over --log-max is renamed, and a new one is begun") {
   CHECK(st.st_size >= 65536);
   CHECK(st.st_size < 65536 + 4096);  // and not one record more than it took
   server.send(version1(worker.pid(), "last", 1, 0));
-  server.wait_for([](const Record& r) { return r.is("killed", "last"); });
+  server.wait_for("killed", "last");
   CHECK(server.stop() == exited(0));
   CHECK(read_log(old).front().is("server_started"));
   CHECK(server.records().back().is("server_stopped"));
@@ -143,13 +143,13 @@ TEST_CASE("SIGHUP reopens a log that a rotator has moved") {
   const TempFolder temp;
   Server server(temp);
   expect_kill(server, "before");
-  server.wait_for([](const Record& r) { return r.is("killed", "before"); });
+  server.wait_for("killed", "before");
   const std::string moved = temp.path("moved.jsonl");
   REQUIRE(::rename(server.log().c_str(), moved.c_str()) == 0);
   server.process().signal(SIGHUP);
   CHECK(wait_until([&] { return exists(server.log()); }));  // and not with the next record
   expect_kill(server, "after");
-  server.wait_for([](const Record& r) { return r.is("killed", "after"); });
+  server.wait_for("killed", "after");
   CHECK(count(read_log(moved), "killed") == 1);
   CHECK(count(server.records(), "killed") == 1);
   CHECK(server.process().is_alive());

@@ -60,8 +60,7 @@ TEST_CASE("a server writes about itself exactly the fields that docs/records.md 
                          "proc", "--max-interval", "2s", "--kill-wait", "3s", "--grace", "4s"},
                 .folder = "other",
                 .command = {"false"}});
-  const auto stopped =
-      with_command.wait_for([](const Record& record) { return record.is("server_stopped"); });
+  const auto stopped = with_command.wait_for("server_stopped");
   CHECK(settings_of(with_command) ==
         R"({"max_wait_s":3600,"max_interval_s":2,"grace_s":4,"kill_wait_s":3,)"
         R"("evidence_timeout_s":2,"kill":"process","stopped":"kill","evidence":"proc",)"

@@ -77,8 +77,7 @@ pid_t pid_of_the_dead() {
 TEST_CASE("a full server refuses the next worker until another one has left its scope") {
   const TempFolder temp;
   Server server(temp, {.in_child = allow_64_descriptors});
-  const Record started =
-      server.wait_for([](const Record& record) { return record.is("server_started"); });
+  const Record started = server.wait_for("server_started");
   const auto limit = started.at("limits")["workers"].get_int64().value();
   CHECK(limit == 16);
   CHECK(started.at("limits")["descriptors"].get_int64().value() == 64);
@@ -242,7 +241,7 @@ TEST_CASE("at most 64 unlocked pages wait for the end of their workers") {
   // The next sweep refuses the others, because their worker is alive. Then there is room for the
   // first one, which the sweep after that refuses.
   REQUIRE(wait_until([&] { return rejections_with(server, "no process holds its lock") == 66; }));
-  const Record first = server.wait_for([](const Record& record) { return record.is("rejected"); });
+  const Record first = server.wait_for("rejected");
   CHECK(first.integer("count") == 1);
   CHECK(worker.is_alive());
 }

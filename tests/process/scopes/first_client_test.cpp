@@ -147,7 +147,7 @@ TEST_CASE("a worker of another pid namespace that connects first is watched, and
   CHECK(worker->ask("open early 1500") == "yes");
   const Server server(temp);
   visit(*worker);
-  const Record expired = server.wait_for([](const Record& r) { return r.is("expired", "early"); });
+  const Record expired = server.wait_for("expired", "early");
   CHECK(expired.integer("pid") != 1);
   CHECK(expired.text("comm") == "client_worker");
   CHECK(count(server.records(), "expired", 1) == 0);

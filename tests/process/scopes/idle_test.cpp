@@ -122,8 +122,7 @@ TEST_CASE("an idle worker that opens a scope before the signal is spared and sti
   CHECK(worker->ask("open back 60000") == "yes");
   REQUIRE(::unlink(hangs.c_str()) == 0);
   CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "spared");
-  CHECK(server.wait_for([](const Record& r) { return r.is("released_late"); }).text("scope") ==
-        "(idle)");
+  CHECK(server.wait_for("released_late").text("scope") == "(idle)");
   CHECK(worker->ask("release back") == "yes");
   CHECK(worker->status() == killed_by(SIGKILL));
   CHECK(wait_until([&] { return expiries_of(server, *worker) == 2; }));

@@ -275,8 +275,7 @@ TEST_CASE("a page of another boot is recorded once and removed") {
     REQUIRE(worker->ask("hint") == "ok");
     REQUIRE(worker->ask("hint") == "ok");
   }
-  CHECK(server.wait_for([](const Record& r) { return r.is("left_open"); }).text("reason") ==
-        "the machine was restarted");
+  CHECK(server.wait_for("left_open").text("reason") == "the machine was restarted");
   CHECK(wait_until([&] { return !exists(server.dir() + "/scopes/old"); }));
   server.barrier();
   CHECK(worker->is_alive());

@@ -63,9 +63,7 @@ TEST_CASE(
   CHECK(expired.integer("tid") == worker->pid());
   CHECK(expired.array("open_scopes").size() == 2);
   CHECK(expired.number("grace_s") == 10);
-  CHECK(server.wait_for([](const Record& r) { return r.is("incident"); })
-            .array("open_scopes")
-            .size() == 2);
+  CHECK(server.wait_for("incident").array("open_scopes").size() == 2);
   CHECK(wait_until([&] { return !exists(scopes(server, "w-1")); }));
 }
 
@@ -79,8 +77,7 @@ TEST_CASE("a release between verdict and signal cancels the kill") {
   CHECK(wait_until([&] { return worker->ask("word 0") == "free"; }));
   REQUIRE(::unlink(hangs.c_str()) == 0);
   CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "spared");
-  CHECK(server.wait_for([](const Record& r) { return r.is("released_late"); }).text("scope") ==
-        "late");
+  CHECK(server.wait_for("released_late").text("scope") == "late");
   CHECK(worker->is_alive());
 }
 

@@ -33,10 +33,6 @@ std::string softly(const std::string& what, std::chrono::milliseconds soft) {
   return fmt::format("open {} 9 4294967295 0 {}", what, soft.count());
 }
 
-Record wait_for_warning(const Server& server, const std::string& scope) {
-  return server.wait_for([&](const Record& r) { return r.is("warned", scope); });
-}
-
 // Returns the events of this worker in the order of the log: "warned expired killed".
 std::string events(const Records& records, pid_t pid) {
   std::vector<std::string> events;
@@ -59,7 +55,7 @@ TEST_CASE("a scope on a page has a warning at --warn-at, then expires and has it
   CHECK(worker->status() == killed_by(SIGKILL));
   server.wait_for("killed", worker->pid());
   CHECK(events(server.records(), worker->pid()) == "warned expired killed");
-  const Record warned = wait_for_warning(server, "forward");
+  const Record warned = server.wait_for("warned", "forward");
   CHECK(warned.text("reason") == "0.02 of its timeout has passed (--warn-at)");
   CHECK(warned.number("timeout_s") == 2);
   CHECK(warned.number("soft_s") == doctest::Approx(0.04));
@@ -77,7 +73,7 @@ TEST_CASE("a warning says where the worker is, and the worker gets no signal") {
   const Server server(temp);
   Worker worker("catch-signals");
   server.send(acquire_softly(worker.pid(), "forward", 1h, 50ms));
-  const Record warned = wait_for_warning(server, "forward");
+  const Record warned = server.wait_for("warned", "forward");
   CHECK(warned.text("reason") == "its soft deadline of 50ms has passed");
   CHECK(warned.number("soft_s") == doctest::Approx(0.05));
   CHECK(warned.number("elapsed_s") >= 0.05);
@@ -142,7 +138,7 @@ TEST_CASE("timer_client run and acquire set soft deadlines") {
   const Server server(temp);
   Child run({.argv = {client_path(), "run", "--warn-after", "50ms", "--", "sleep", "100"},
              .environment = {{"FILETIMER_DIR", server.dir()}}});
-  const Record warned = wait_for_warning(server, "sleep");
+  const Record warned = server.wait_for("warned", "sleep");
   CHECK(warned.text("comm") == "sleep");
   CHECK(warned.number("elapsed_s") >= 0.05);
   const HeldPid sleeper(static_cast<pid_t>(warned.integer("pid")));
@@ -153,7 +149,7 @@ TEST_CASE("timer_client run and acquire set soft deadlines") {
                           "--warn-after", "20ms", "--pid", std::to_string(worker.pid())},
                  .environment = {{"FILETIMER_DIR", server.dir()}}});
   CHECK(acquire.status() == exited(0));
-  CHECK(wait_for_warning(server, "copy").integer("pid") == worker.pid());
+  CHECK(server.wait_for("warned", "copy").integer("pid") == worker.pid());
   CHECK(worker.is_alive());
 }
 
@@ -168,7 +164,7 @@ TEST_CASE("a server that stops while warnings wait for evidence records a hook f
     requests += acquire_softly(workers.back()->pid(), "forward", 1h, 1ms);
   }
   server.send(requests);
-  wait_for_warning(server, "forward");
+  server.wait_for("warned", "forward");
   server.stop();
   CHECK(count(server.records(), "warned") == kWorkers);
   CHECK(count(server.records(), "hook") == kWorkers);
@@ -189,7 +185,7 @@ TEST_CASE("--on-warning runs once the warning is recorded, and show takes the wa
   const Record hook = server.wait_for("hook", worker.pid());
   CHECK(hook.text("on") == "warning");
   CHECK(hook.text("result") == "exited");
-  const Record warned = wait_for_warning(server, "forward");
+  const Record warned = server.wait_for("warned", "forward");
   CHECK(hook.text("id") == warned.text("id"));
   const std::string text = read_file(out);
   CAPTURE(text);
@@ -217,5 +213,5 @@ TEST_CASE("sixteen warnings of a worker are recorded in ten seconds, and the oth
   set_clocks(temp, filetimer::Instant::now() + 11s);
   worker->ask(softly("20 later 3600000", 1ms));
   REQUIRE(worker->ask("hint") == "ok");
-  CHECK(wait_for_warning(server, "later").integer("omitted") == 4);
+  CHECK(server.wait_for("warned", "later").integer("omitted") == 4);
 }

@@ -22,7 +22,7 @@ TEST_CASE("a rejected line is recorded with the reason and its first 200 bytes")
   const TempFolder temp;
   Server server(temp);
   server.send("no json at all " + std::string(1000, 'x') + "\n");
-  const Record record = server.wait_for([](const Record& r) { return r.is("rejected"); });
+  const Record record = server.wait_for("rejected");
   CHECK(record.integer("count") == 1);
   CHECK_FALSE(record.text("reason").empty());
   CHECK(record.text("line").starts_with("no json at all xxx"));
@@ -90,7 +90,7 @@ TEST_CASE("a line whose pid is not a worker's is rejected with the reason") {
     REQUIRE(server.stop() == exited(0));
     CHECK(server.records().back().integer("rejected") == 1);
     CHECK(count(server.records(), "expired") == 1);  // the barrier's
-    const Record record = server.wait_for([](const Record& r) { return r.is("rejected"); });
+    const Record record = server.wait_for("rejected");
     CHECK(record.text("reason").find(refused.reason) != std::string::npos);
     CHECK(group.is_alive());
   }

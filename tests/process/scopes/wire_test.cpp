@@ -141,8 +141,7 @@ TEST_CASE("a scope with signal 0 or a negative one expires, and no signal is sen
     CAPTURE(signal);
     const std::string scope = fmt::format("signal {}", signal);
     server.send(version1(worker.pid(), scope, 1, signal));
-    const Record killed =
-        server.wait_for([&](const Record& record) { return record.is("killed", scope); });
+    const Record killed = server.wait_for("killed", scope);
     CHECK(killed.text("verdict") == "spared");
     CHECK(killed.signals().empty());
     CHECK_FALSE(killed.text("reason").empty());
