@@ -407,14 +407,15 @@ Server::~Server() {
 }
 
 void Server::wait_until_ready() {
-  const bool ready = wait_until([this] {
+  wait_until([this] {
+    const bool may_say_more = child_->is_alive();
     ready_line_ = find_ready_line(out());
     if (ready_line_.empty()) {
       ready_line_ = find_ready_line(err());
     }
-    return !ready_line_.empty() || !child_->is_alive();
+    return !ready_line_.empty() || !may_say_more;
   });
-  if (!ready || ready_line_.empty()) {
+  if (ready_line_.empty()) {
     give_up("not ready");
   }
   ready_ = fields_of(ready_line_);
@@ -535,6 +536,11 @@ Finished run_client(const TempFolder& temp, const Server& server, std::vector<st
   return run(temp, client_path(), std::move(words), {{"FILETIMER_DIR", server.dir()}});
 }
 
+std::vector<std::string> kills_wait_for(const std::string& file) {
+  return {"--evidence-command", fmt::format("until [ -e {} ]; do sleep 0.01; done", file),
+          "--evidence-timeout", "300"};
+}
+
 Server::Setup on_bad_disk(const std::string& fault, const std::string& while_exists,
                           std::vector<std::string> args) {
   return {.args = std::move(args),
@@ -553,6 +559,11 @@ Server::Setup with_own_clocks(const TempFolder& temp, std::vector<std::string> a
 void set_clocks(const TempFolder& temp, Instant time) {
   temp.write("time-step.new", std::to_string((time - Instant::now()).count()));
   fs::rename(temp.path("time-step.new"), temp.path("time-step"));
+}
+
+void set_clocks(const TempFolder& temp, const Server& server, Instant time) {
+  set_clocks(temp, time);
+  CHECK(run_client(temp, server, {"ping"}).status == exited(0));
 }
 
 }  // namespace filetimer::testing

@@ -240,6 +240,9 @@ class Stopped {
 // Runs timer_client for this server, which $FILETIMER_DIR names.
 Finished run_client(const TempFolder& temp, const Server& server, std::vector<std::string> words);
 
+// Options with which every kill waits before its signal until the file exists.
+std::vector<std::string> kills_wait_for(const std::string& file);
+
 // A server with bad_disk.cpp loaded. The fault of that name lasts while the file exists.
 Server::Setup on_bad_disk(const std::string& fault, const std::string& while_exists,
                           std::vector<std::string> args = {});
@@ -248,5 +251,7 @@ Server::Setup on_bad_disk(const std::string& fault, const std::string& while_exi
 Server::Setup with_own_clocks(const TempFolder& temp, std::vector<std::string> args = {});
 // From now on these clocks go on from `time`. The server notices at its next request.
 void set_clocks(const TempFolder& temp, Instant time);
+// The same, and wakes this server.
+void set_clocks(const TempFolder& temp, const Server& server, Instant time);
 
 }  // namespace filetimer::testing

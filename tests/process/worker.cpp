@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 
 #include <sstream>
@@ -100,6 +101,15 @@ std::unique_ptr<Worker> client_worker(const std::string& dir,
   auto worker = std::make_unique<Worker>("", setup);
   REQUIRE(worker->ask("connect " + std::to_string(idle_timeout.count())) == "yes");
   return worker;
+}
+
+void wait_for_rank(const TempFolder& temp, const Server& server, const Worker& worker, int rank) {
+  REQUIRE(wait_until([&] {
+    const std::string listed = run_client(temp, server, {"list", "--json"}).out;
+    const std::size_t at = listed.find(fmt::format("\"pid\":{},", worker.pid()));
+    return at != listed.npos &&
+           listed.find(fmt::format("\"rank\":{},", rank), at) < listed.find("\"scope\"", at);
+  }));
 }
 
 void expect_kill(const Server& server, const std::string& scope) {

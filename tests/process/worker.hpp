@@ -32,6 +32,7 @@ class Worker {
   }
   ExitStatus status() { return child_->status(); }
   void signal(int number) const { child_->signal(number); }
+  void wait_for_state(char state) const { child_->wait_for_state(state); }
   void wait_until_stopped() const { child_->wait_until_stopped(); }
   // Returns its next line.
   std::string line();
@@ -57,6 +58,9 @@ class Worker {
 // written.
 std::unique_ptr<Worker> page_worker(const std::string& dir, const std::string& name,
                                     const std::string& claims = {});
+
+// Waits until the server has read the rank of a worker in a scope.
+void wait_for_rank(const TempFolder& temp, const Server& server, const Worker& worker, int rank);
 
 // Has a worker killed for that scope, without reading the log.
 void expect_kill(const Server& server, const std::string& scope = "s");

@@ -14,13 +14,11 @@
 //
 // release SLOT: answers in-time or late.
 //
-// be-late SLOT NAME MS: opens, hints, waits for the verdict, then releases at once.
-//
 // word SLOT: answers free, open, expired, judged or late.
 //
 // hint: writes a wake-up message.
 //
-// truncate BYTES, scribble SEED, remove, statistics NAME COUNT: change the page accordingly.
+// truncate BYTES, remove, statistics NAME COUNT: change the page accordingly.
 //
 // exec PROGRAM ARGUMENT, exit: no answer.
 // SPDX-License-Identifier: MIT
@@ -34,7 +32,6 @@
 #include <iostream>
 #include <memory>
 #include <optional>
-#include <random>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -89,9 +86,6 @@ class PageWorker {
     if (command == "release") {
       return release(words);
     }
-    if (command == "be-late") {
-      return be_late(words);
-    }
     if (command == "word") {
       return word(words);
     }
@@ -105,9 +99,6 @@ class PageWorker {
       off_t bytes = 0;
       words >> bytes;
       return ::truncate(path_.c_str(), bytes) == 0 ? "ok" : "error";
-    }
-    if (command == "scribble") {
-      return scribble(words);
     }
     if (command == "remove") {
       return ::unlink(path_.c_str()) == 0 ? "ok" : "error";
@@ -237,21 +228,6 @@ class PageWorker {
     return "late";
   }
 
-  std::string be_late(std::istringstream& words) {
-    (void)!::nice(-20);  // there is not much time to be late in
-    const std::istringstream::pos_type arguments = words.tellg();
-    open(words);
-    words.clear();
-    words.seekg(arguments);
-    std::size_t index = 0;
-    words >> index;
-    hint();
-    while (slot_word::is_open(read_deadline(page().slot(index)))) {
-    }
-    release_late(page().slot(index));
-    return "late";
-  }
-
   std::string word(std::istringstream& words) {
     std::size_t index = 0;
     words >> index;
@@ -283,18 +259,6 @@ class PageWorker {
     entry.smallest_margin_ns = 5000;
     entry.histogram[bucket_of(1000)] = static_cast<std::uint32_t>(count);
     header.statistics = header.statistics + 1;
-    return "ok";
-  }
-
-  std::string scribble(std::istringstream& words) {
-    unsigned seed = 0;
-    words >> seed;
-    std::mt19937_64 random(seed);
-    auto* const at = reinterpret_cast<unsigned char*>(page().base());
-    for (std::size_t i = 0; i < kPageBytes; i += 8) {
-      const std::uint64_t value = random();
-      __builtin_memcpy(at + i, &value, sizeof value);
-    }
     return "ok";
   }
 

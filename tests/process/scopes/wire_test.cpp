@@ -100,14 +100,14 @@ TEST_CASE("a worker that ends inside a scope by itself has left it open and is n
   const TempFolder temp;
   Server server(temp);
   Worker worker("on-eof", {.args = {"5"}});
-  server.send(acquire(worker.pid(), "s", 30s));
+  server.send(acquire_far(worker.pid(), "s"));
   server.barrier();
   worker.let_go();
   CHECK(worker.status() == exited(5));
   const Record record = server.wait_for("left_open", worker.pid());
   CHECK(record.text("scope") == "s");
   CHECK(record.number("elapsed_s") >= 0);
-  CHECK(record.number("timeout_s") > 29);
+  CHECK(record.number("timeout_s") > 1000);
   server.barrier();
   CHECK(count(server.records(), "expired", worker.pid()) == 0);
   CHECK(count(server.records(), "killed", worker.pid()) == 0);
