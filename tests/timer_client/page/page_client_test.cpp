@@ -75,7 +75,7 @@ TEST_CASE("the server is woken only for a deadline before its next reading") {
   FakeServer server;
   auto client = server.connect();
   const std::string page = server.pipe().next().x_page;
-  server.looks_in(10s);
+  server.looks_in(12s);
   auto far = client.expires(30s, "far");
   auto endless = client.expires(kNoDeadline, "endless");
   CHECK(server.pipe().is_silent());
