@@ -59,7 +59,7 @@ TEST_CASE("run exits 124 when COMMAND was killed by SIGKILL after the grace peri
   const TempFolder temp;
   Server server(temp);
   CHECK(run_client(temp, server,
-                   {"run", "--timeout", "300ms", "--signal", "TERM", "--grace", "100ms", "--scope",
+                   {"run", "--timeout", "2s", "--signal", "TERM", "--grace", "100ms", "--scope",
                     "stubborn", "--", worker_path(), "ignore-term"})
             .status == exited(124));
   const Record killed = server.wait_for("killed");

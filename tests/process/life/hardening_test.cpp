@@ -232,7 +232,11 @@ TEST_CASE("without privileges the server serves with unlocked memory and its own
   Child server({.argv = {server_path(), "--dir", temp.path("run"), "--log-level", "debug"},
                 .out = temp.path("out"),
                 .err = temp.path("err"),
-                .user = kSomebodyElse});
+                .user = kSomebodyElse,
+                .in_child = [] {
+                  const rlimit none{0, 0};
+                  ::setrlimit(RLIMIT_MEMLOCK, &none);
+                }});
   REQUIRE(
       wait_until([&] { return read_file(temp.path("out")).find("ready") != std::string::npos; }));
   CHECK(oom_score_adj(server.pid()) == oom_score_adj(::getpid()));

@@ -124,18 +124,22 @@ TEST_CASE(
 }
 
 TEST_CASE("a start waits for the last reader of a killed server's pipe") {
-  const TempFolder temp;
-  REQUIRE(::mkdir(temp.path("run").c_str(), 0700) == 0);
-  const std::string pipe = temp.path("run/requests");
-  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-  // As in a child of a killed server, before the child executes another program.
-  filetimer::UniqueFd reader(::open(pipe.c_str(), O_RDWR | O_CLOEXEC));
-  const std::jthread ends([&] {
-    let_pass(300ms);
-    reader.reset();
-  });
-  Server server(temp);
-  expect_kill(server);
+  const auto has_served = [] {
+    const TempFolder temp;
+    REQUIRE(::mkdir(temp.path("run").c_str(), 0700) == 0);
+    const std::string pipe = temp.path("run/requests");
+    REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+    // As in a child of a killed server, before the child executes another program.
+    filetimer::UniqueFd reader(::open(pipe.c_str(), O_RDWR | O_CLOEXEC));
+    const std::jthread ends([&] {
+      let_pass(300ms);
+      reader.reset();
+    });
+    return run_server(temp, {"--dir", temp.path("run"), "--", worker_path(), "hang", "s", "0.05"})
+               .status == exited(128 + SIGKILL);
+  };
+  // On a busy machine the reader may end after the second for which a start waits.
+  CHECK((has_served() || has_served() || has_served()));
 }
 
 TEST_CASE("another user's pipe is refused") {

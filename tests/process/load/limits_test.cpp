@@ -96,6 +96,7 @@ TEST_CASE("a full server refuses the next worker until another one has left its 
   CHECK(next.is_alive());
   server.send(release(workers.front()->pid(), "s") + acquire_past(next.pid(), "accepted"));
   CHECK(next.status() == killed_by(SIGKILL));
+  server.wait_for("killed", next.pid());
   CHECK(scopes_of(server.records(), "expired", next.pid()) == std::vector<std::string>{"accepted"});
   // The worker that made room is admitted again after the end of the other one.
   REQUIRE(wait_until([&] { return status_of(temp, server).integer("workers") == limit - 1; }));
@@ -259,6 +260,7 @@ TEST_CASE("at most 8,192 orphaned scopes are recorded, and all are counted") {
     page.write(fmt::format("{}/w-{}", pages, i));
   }
   Server server(temp);
+  CHECK(adopted_by(server) == 0);  // this record follows those of the scopes
   CHECK(server.stop() == exited(0));
   const Records records = server.records();
   CHECK(count(records, "left_open") == 8192);

@@ -372,7 +372,8 @@ int launcher(const Arguments& args) {
   if (hung == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::setenv("RANK", "1", 1);
-    ::execl("/proc/self/exe", "test_worker", "hang", "exchange", "0.05", nullptr);
+    // Within the second the server reads the rank.
+    ::execl("/proc/self/exe", "test_worker", "hang", "exchange", "1", nullptr);
     ::_exit(96);
   }
   int status = 0;
