@@ -20,18 +20,11 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Returns the missed time that all workers got back.
-Record deferred_all(const Server& server) {
-  return server.wait_for([](const Record& r) { return r.is("deferred") && !r.has("pid"); });
-}
-
-// Stops the server for that long while it sleeps.
-void stop_for(Server& server, std::chrono::milliseconds time) {
+// Stops the server until then while it sleeps.
+void stop_until(Server& server, Instant time) {
   server.process().wait_for_state('S');
-  server.process().signal(SIGSTOP);
-  server.process().wait_until_stopped();
-  let_pass(time);
-  server.process().signal(SIGCONT);
+  const Stopped stopped(server);
+  let_pass_until(time);
 }
 
 // A worker with a scope "step", on the pipe or on a page of its own.
@@ -39,14 +32,17 @@ struct WatchedWorker {
   WatchedWorker(const Server& on, bool with_page) : server(on), has_page(with_page) {
     worker = has_page ? page_worker(server.dir(), "w-1") : std::make_unique<Worker>("block");
   }
-  void acquire_step(std::chrono::milliseconds timeout) const {
+  // The signal brings the worker into this state before the server knows of the scope.
+  void acquire_step(std::chrono::milliseconds timeout, int signal = 0, char state = 'T') const {
     if (has_page) {
       worker->ask(fmt::format("open 0 step {}", timeout.count()));
-      worker->tell("hint");
-      (void)worker->line();
-    } else {
-      server.send(acquire(worker->pid(), "step", timeout));
     }
+    if (signal != 0) {
+      worker->signal(signal);
+      worker->wait_for_state(state);
+    }
+    server.send(has_page ? "{\"version\": 1, \"x_page\": \"w-1\"}\n"
+                         : acquire(worker->pid(), "step", timeout));
   }
   const Server& server;
   bool has_page;
@@ -66,9 +62,7 @@ TEST_CASE("the deadline of a stopped worker is deferred, and it gets the time of
     const Server server(temp);
     const WatchedWorker watched(server, with_page);
     Worker& worker = *watched.worker;
-    watched.acquire_step(1s);
-    worker.signal(SIGSTOP);
-    worker.wait_until_stopped();
+    watched.acquire_step(1s, SIGSTOP);
     const Record put_off = server.wait_for("deferred", worker.pid());
     CHECK(put_off.text("scope") == "step");
     CHECK(put_off.text("reason") == "stopped (SIGSTOP or the terminal)");
@@ -76,8 +70,7 @@ TEST_CASE("the deadline of a stopped worker is deferred, and it gets the time of
     const double timeout_s = put_off.number("timeout_s");
     CHECK((with_page ? timeout_s == 1 : timeout_s <= 1));
     CHECK(put_off.number("remaining_s") <= 0);
-    CHECK(put_off.number("elapsed_s") + put_off.number("remaining_s") ==
-          doctest::Approx(put_off.number("timeout_s")).epsilon(0.001));
+    CHECK(put_off.number("elapsed_s") + put_off.number("remaining_s") > timeout_s - 0.001);
     server.wait_for_message(
         fmt::format("deadline of scope 'step' deferred: pid {} (", worker.pid()));
     CHECK(worker.is_alive());
@@ -85,9 +78,9 @@ TEST_CASE("the deadline of a stopped worker is deferred, and it gets the time of
     worker.signal(SIGCONT);
     CHECK(worker.status() == killed_by(SIGKILL));
     const Record expired = server.wait_for("expired", worker.pid());
-    CHECK(mono_ns(expired) - went_on >= 1'000'000'000);
+    CHECK(static_cast<double>(mono_ns(expired) - went_on) / 1e9 >= timeout_s);
     CHECK(expired.number("timeout_s") == timeout_s);
-    CHECK(expired.number("elapsed_s") > timeout_s + 0.99);
+    CHECK(expired.number("elapsed_s") > 2 * timeout_s - 0.01);
     CHECK(expired.number("overdue_ms") >= 0);
     server.wait_for("killed", worker.pid());
     server.wait_for_message("is resumed: its scopes get the time back, at most ");
@@ -128,8 +121,7 @@ TEST_CASE("a worker that survives SIGKILL is recorded as unkillable, with the re
   Worker& worker = *watched.worker;
   // The worker exits only when this thread, its tracer, lets it.
   REQUIRE(::ptrace(PTRACE_SEIZE, worker.pid(), nullptr, PTRACE_O_TRACEEXIT) == 0);
-  worker.ask("open 0 step 1");
-  worker.tell("hint");
+  watched.acquire_step(1ms, SIGKILL, 't');
   const Record killed = server.wait_for("killed", worker.pid());
   CHECK(killed.text("verdict") == "unkillable");
   CHECK(killed.signals() == std::vector<int>{SIGKILL});
@@ -163,26 +155,41 @@ TEST_CASE("a worker that survives SIGKILL is recorded as unkillable, with the re
 TEST_CASE("a server that was stopped past a deadline gives the time back, once") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);
-    const TempFolder temp;
-    Server server(temp);
-    const WatchedWorker watched(server, with_page);
-    Worker& worker = *watched.worker;
-    watched.acquire_step(1500ms);
-    server.barrier();
-    stop_for(server, 3500ms);
-    const Record given = deferred_all(server);
-    CAPTURE(given.line());
-    CHECK(given.text("reason").starts_with("the server woke"));
-    CHECK(given.number("given_s") > 1);
-    CHECK(given.integer("scopes") == 1);
-    server.wait_for_message(", while 1 scope was open\n");
-    CHECK(worker.status() == killed_by(SIGKILL));
-    const Record expired = server.wait_for("expired", worker.pid());
-    // The time that was given back begins when the server runs again.
-    const double back = std::min(given.number("given_s"), 1.5);
-    CHECK(static_cast<double>(mono_ns(expired) - mono_ns(given)) / 1e9 > back - 0.2);
-    server.wait_for("killed", worker.pid());
-    CHECK(count(server.records(), "deferred") == 1);
+    until_in_time(1s, [with_page](std::chrono::milliseconds timeout) {
+      const TempFolder temp;
+      Server server(temp);
+      const WatchedWorker watched(server, with_page);
+      Worker& worker = *watched.worker;
+      const Instant deadline = Instant::now() + timeout;
+      watched.acquire_step(timeout);
+      const Instant last_deadline = Instant::now() + timeout;
+      server.barrier();
+      {
+        server.process().wait_for_state('S');
+        const Stopped stopped(server);
+        if (Instant::now() >= deadline) {
+          return false;
+        }
+        let_pass_until(last_deadline + 3100ms);
+      }
+      // On a busy machine the server may miss time again, but less.
+      const auto is_of_stop = [](const Record& r) {
+        return r.is("deferred") && !r.has("pid") && r.number("given_s") > 3;
+      };
+      const Record given = server.wait_for(is_of_stop);
+      CAPTURE(given.line());
+      CHECK(given.text("reason").starts_with("the server woke"));
+      CHECK(given.integer("scopes") == 1);
+      server.wait_for_message(", while 1 scope was open\n");
+      CHECK(worker.status() == killed_by(SIGKILL));
+      const Record expired = server.wait_for("expired", worker.pid());
+      // The time that was given back begins when the server runs again.
+      const double back = expired.number("timeout_s");
+      CHECK(static_cast<double>(mono_ns(expired) - mono_ns(given)) / 1e9 > back - 0.2);
+      server.wait_for("killed", worker.pid());
+      CHECK(std::ranges::count_if(server.records(), is_of_stop) == 1);
+      return true;
+    });
   }
 }
 
@@ -196,7 +203,7 @@ TEST_CASE("a grace period is longer by the time that the server missed in it") {
     server.send(acquire_past(worker.pid(), "step", SIGTERM));
     server.wait_for("expired", worker.pid());
     server.barrier();  // and its signal was sent
-    stop_for(server, 4s);
+    stop_until(server, Instant::now() + 4s);
     const std::int64_t resumed = Instant::now().ns;
     CHECK(worker.status() == killed_by(SIGKILL));
     // It planned to wake within 100 ms, so nearly all of the four seconds were missed. Where the
