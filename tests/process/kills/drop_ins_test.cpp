@@ -7,11 +7,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "common/proc_files.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
@@ -52,22 +54,14 @@ Record wait_for_drop_in(const Server& server, std::string_view name, pid_t pid) 
   });
 }
 
-// Returns when the server has read the environment of a rank.
-void wait_until_known(const TempFolder& temp, Server& server, const Worker& worker, int rank) {
-  server.send(acquire_far(worker.pid(), "wait"));
-  server.barrier();
-  const std::vector<std::string> question{"dump", "--pid", std::to_string(worker.pid()), "--json"};
-  const std::string known = fmt::format("\"rank\":{}", rank);
-  CHECK(wait_until([&] { return contains(run_client(temp, server, question).out, known); }));
-}
-
 std::unique_ptr<Worker> worker_of_job(const TempFolder& temp, Server& server, int rank,
                                       Environment environment, Worker::Setup setup = {}) {
   environment["RANK"] = std::to_string(rank);
   environment.insert({"SLURM_JOB_ID", "8812"});
   setup.environment = std::move(environment);
   auto worker = std::make_unique<Worker>(setup.program.empty() ? "block" : "", setup);
-  wait_until_known(temp, server, *worker, rank);
+  server.send(acquire_far(worker->pid(), "wait"));
+  wait_for_rank(temp, server, *worker, rank);
   return worker;
 }
 
@@ -93,18 +87,32 @@ std::string asked(const TempFolder& temp, int rank) {
   return read_file(temp.path(fmt::format("pipe_{}.asked", rank)));
 }
 
+bool has_descendant(pid_t pid, const std::string& comm) {
+  return std::ranges::any_of(filetimer::threads_of(pid), [&](pid_t tid) {
+    return std::ranges::any_of(filetimer::children_of(pid, tid), [&](pid_t child) {
+      return read_file(fmt::format("/proc/{}/comm", child)) == comm + "\n" ||
+             has_descendant(child, comm);
+    });
+  });
+}
+
 // What the drop-in says of rank 0, which hangs and is killed, and how it ended.
 struct Said {
   std::string result;
   std::string output;
 };
-Said said_of_killed(const TempFolder& temp, const std::string& way,
-                    const std::vector<std::string>& more = {}) {
+Said said_of_killed(const TempFolder& temp, const std::string& way) {
   const DropIns drop_ins(temp);
   add_flight_recorder(temp);
-  Server server(temp, drop_ins.args(more));
+  Server server(temp, with_own_clocks(temp, drop_ins.args()));
   const auto worker = rank_of_job(temp, server, 0, way);
   server.send(acquire_past(worker->pid(), "allreduce"));
+  if (way == "silent") {
+    // The drop-in says that it has asked, and then sleeps.
+    REQUIRE(wait_until(
+        [&] { return !asked(temp, 0).empty() && has_descendant(server.pid(), "sleep"); }));
+    set_clocks(temp, server, filetimer::Instant::now() + 21s);
+  }
   CHECK(worker->status() == killed_by(SIGKILL));
   server.wait_for("killed", worker->pid());
   const Record record = wait_for_drop_in(server, "flight-recorder", worker->pid());
@@ -187,15 +195,16 @@ TEST_CASE("a drop-in that hangs takes no time from the others") {
   const DropIns drop_ins(temp);
   drop_ins.add("a", "sleep 1000");
   drop_ins.add("b", "echo here; exit 3");
-  const Server server(
-      temp, drop_ins.args({"--evidence-timeout", "300ms", "--evidence-command", "echo there"}));
+  const Server server(temp,
+                      with_own_clocks(temp, drop_ins.args({"--evidence-command", "echo there"})));
   Worker worker("block");
   server.send(acquire_past(worker.pid(), "load"));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  CHECK(wait_for_drop_in(server, "a", worker.pid()).text("result") == "timed_out");
   CHECK(wait_for_drop_in(server, "b", worker.pid()).text("output") == "here\n");
   CHECK(wait_for_drop_in(server, "b", worker.pid()).integer("exit_status") == 3);
   CHECK(wait_for_drop_in(server, "", worker.pid()).text("output") == "there\n");
+  set_clocks(temp, server, filetimer::Instant::now() + 21s);
+  CHECK(worker.status() == killed_by(SIGKILL));
+  CHECK(wait_for_drop_in(server, "a", worker.pid()).text("result") == "timed_out");
   server.wait_for_message("the drop-in b for ");
 }
 
@@ -286,7 +295,7 @@ TEST_CASE("a FIFO that no process has open, or that is full, delays no kill") {
 
 TEST_CASE("a rank that never dumps delays the kill by the time limit of evidence") {
   const TempFolder temp;
-  const Said said = said_of_killed(temp, "silent", {"--evidence-timeout", "3s"});
+  const Said said = said_of_killed(temp, "silent");
   CHECK(said.result == "timed_out");
   CHECK(said.output == fmt::format("asked by '{}'\n", temp.path("pipe_0.pipe")));
   CHECK(asked(temp, 0) == "1\n");

@@ -19,7 +19,8 @@ using namespace std::chrono_literals;
 namespace {
 
 Server::Setup with_command(std::string command, std::vector<std::string> more = {}) {
-  std::vector<std::string> args{"--evidence-command", std::move(command), "--evidence", "none"};
+  std::vector<std::string> args{
+      "--evidence-command", std::move(command), "--evidence", "none", "--evidence-timeout", "20s"};
   args.insert(args.end(), more.begin(), more.end());
   return {.args = std::move(args)};
 }
@@ -33,6 +34,8 @@ TEST_CASE("the output of the evidence command is recorded before the signal is s
       with_command("sleep 0.3; echo \"$FILETIMER_SCOPE of $FILETIMER_PID: $FILETIMER_VERDICT\"; "
                    "echo more >&2; exit 3"));
   Worker worker("block", {.environment = {{"RANK", "3"}}});
+  server.send(acquire_far(worker.pid(), "load"));
+  wait_for_rank(temp, server, worker, 3);
   server.send(acquire_past(worker.pid(), "load"));
   CHECK(worker.status() == killed_by(SIGKILL));
   const Record killed = server.wait_for("killed", worker.pid());
@@ -60,18 +63,20 @@ TEST_CASE("the output of the evidence command is recorded before the signal is s
 TEST_CASE("an evidence command that hangs is killed with all that it has started") {
   const TempFolder temp;
   const std::string pids = temp.path("pids");
-  const Server server(temp,
-                      with_command(fmt::format("sleep 1000 & echo $! $$ > {0}.new; mv {0}.new "
-                                               "{0}; echo begun; wait",
-                                               pids),
-                                   {"--evidence-timeout", "300ms"}));
+  const Server server(
+      temp, with_own_clocks(temp, with_command(fmt::format("sleep 1000 & echo $! $$ > {0}.new; "
+                                                           "echo begun; mv {0}.new {0}; wait",
+                                                           pids))
+                                      .args));
   Worker worker("block");
   server.send(acquire_past(worker.pid(), "load"));
+  REQUIRE(wait_until([&] { return exists(pids); }));
+  set_clocks(temp, server, filetimer::Instant::now() + 21s);
   CHECK(worker.status() == killed_by(SIGKILL));
   const Record command = server.wait_for("evidence_command");
   CHECK(command.text("result") == "timed_out");
   CHECK(command.text("output") == "begun\n");
-  CHECK(command.number("duration_ms") >= 300);
+  CHECK(command.number("duration_ms") >= 20'000);
   std::istringstream words(read_file(pids));
   for (pid_t pid = 0; words >> pid;) {
     CHECK(wait_until([pid] {
