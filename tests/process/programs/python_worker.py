@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """A Python worker with a scope page, made by docs/protocol.md alone, for the process tests.
 
-python_worker.py RUNFOLDER NAME WAY [SIGNAL [ADVERTISED]]
-Registers faulthandler on SIGNAL (SIGUSR2; 0: on none), names ADVERTISED (SIGNAL) on its page as the
-signal on which it dumps its stacks, prints "ready", and opens a scope of MS milliseconds for each
-line "open MS" of its standard input, then hangs in WAY. Dies with its parent.
+python_worker.py RUNFOLDER NAME WAY
+Registers faulthandler on SIGUSR2, which its page names, prints "ready", and opens a scope of MS
+milliseconds for the line "open MS" of its standard input, then hangs in WAY. Dies with its parent.
 """
 
 import ctypes
@@ -34,7 +33,7 @@ def start_time():
 
 
 class Page:
-    def __init__(self, folder, name, dump_signal):
+    def __init__(self, folder, name):
         self.folder, self.name = folder, name
         path = f"{folder}/scopes/.{name}"
         self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -46,7 +45,7 @@ class Page:
         struct.pack_into(
             "<8sII16siIQq", self.map, 0, b"TMERPAGE", 1, 1024, boot_id(),
             os.getpid(), os.geteuid(), start_time(), time.monotonic_ns())
-        struct.pack_into("<II", self.map, 72, 0, dump_signal)
+        struct.pack_into("<II", self.map, 72, 0, signal.SIGUSR2)
         os.rename(path, f"{folder}/scopes/{name}")
 
     def open_scope(self, scope, milliseconds):
@@ -64,11 +63,11 @@ class Page:
         os.close(pipe)
 
 
-def register_dump(folder, name, number):
+def register_dump(folder, name):
     # Kept open for the life of the process: the handler can open nothing.
     file = os.open(f"{folder}/scopes/.stacks/{name}",
                    os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    faulthandler.register(number, file=file, all_threads=True)
+    faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
 
 
 def hang_sleeping():
@@ -128,11 +127,8 @@ def main():
     libc.prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
     signal.alarm(100)
     folder, name, way = sys.argv[1:4]
-    number = int(sys.argv[4]) if len(sys.argv) > 4 else signal.SIGUSR2
-    advertised = int(sys.argv[5]) if len(sys.argv) > 5 else number
-    if number != 0:
-        register_dump(folder, name, number)
-    page = Page(folder, name, advertised)
+    register_dump(folder, name)
+    page = Page(folder, name)
     if way == "hang_with_threads":
         start_threads()
     print("ready", flush=True)
