@@ -585,11 +585,14 @@ TEST_CASE("a scope whose deadline passes while its worker is about to be killed 
     server.wait_for("expired", worker->pid());
     worker->ask("open 1 second 1");
     worker->ask("hint");
+    let_pass(50ms);
     return worker;
   };
   SUBCASE("and is cancelled by the kill") {
-    Server server = server_with_helper(temp, "exec sleep 100", "3s");
+    const std::string go = temp.path("go");
+    Server server(temp, kills_wait_for(go));
     const auto worker = worker_in_both_scopes(server);
+    write_file(go, "");
     CHECK(worker->status() == killed_by(SIGKILL));
     const Record killed = server.wait_for("killed", worker->pid());
     CHECK(killed.strings("cancelled") == std::vector<std::string>{"second"});
@@ -601,7 +604,6 @@ TEST_CASE("a scope whose deadline passes while its worker is about to be killed 
   SUBCASE("and may be released in time") {
     Server server = server_with_helper(temp, "exec sleep 100", "1m");
     const auto worker = worker_in_both_scopes(server);
-    let_pass(50ms);
     CHECK(worker->ask("release 1") == "in-time");
     CHECK(worker->ask("release 0") == "late");
     CHECK(server.stop() == exited(0));
