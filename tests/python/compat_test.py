@@ -259,7 +259,9 @@ class Programs(Case):
             end()
             self.start(server)
             self.assertGreaterEqual(json.loads(self.client("status", "--json"))["open_scopes"], 2)
-        late = self.worker(enter(0.2, "late"), **environment)
+        late = self.worker(**environment)
+        late.stdin.write(enter(0.2, "late") + "\n")  # it may be killed before it answers
+        late.stdin.flush()
         run = subprocess.run([client, "run", "--timeout", "0.2", "--dir", self.dir, "--", "sleep", "60"],
                              timeout=suite.BOUND_S, stderr=subprocess.PIPE)
         self.assertEqual(run.returncode, 124, run.stderr)
@@ -269,6 +271,7 @@ class Programs(Case):
         subprocess.run([client, "release", "--scope", "far", "--pid", str(piped.pid), "--dir", self.dir], check=True)
         self.client("ping")
         self.assertEqual(self.open_scopes(healthy.pid) + self.open_scopes(piped.pid), [])
+        self.stop()  # the log is written to its end
         self.assertEqual([healthy.poll(), piped.poll(), len(self.records("expired"))], [None, None, 4])
 
     def test_an_old_server_watches_new_workers(self):
