@@ -160,6 +160,7 @@ class Unconfigured(ServerCase):
             from filetimer import lightning, transformers
             """ + script, TESTS=sys.path[0])
             self.assertEqual(worker.wait(timeout=30), -9)
+            self.record("killed", worker.pid)
         self.assertEqual([record["scope"] for record in self.records("expired")],
                          ["train step", "(idle)"])
 

@@ -250,6 +250,7 @@ if __name__ == "__main__":
         worker = self.start_worker(script)
         out, err = worker.communicate(timeout=60)
         self.assertEqual(out, f"{sum(i * i for i in range(64))}\nkilled\n{worker.pid}\n", err)
+        self.server.close()  # the log is written to its end
         self.assertEqual({r["scope"] for r in self.records("expired")}, {"item"})
         self.assertEqual(self.records("expired", worker.pid), [])
 

@@ -108,10 +108,6 @@ class Scopes(ServerCase):
             client.start()
 
     def test_options_reach_the_server(self):
-        self.server.close()
-        worker = None
-        self.server = filetimer.Server(dir=self.dir)
-        self.addCleanup(self.server.close)
         worker = self.start_worker("""
             filetimer.configure()
             with filetimer.heartbeat(60, "beat", warn_after=0.1):
@@ -121,9 +117,9 @@ class Scopes(ServerCase):
                     time.sleep(60)
             """)
         self.assertEqual(worker.wait(timeout=30), -signal.SIGTERM)
+        self.assertEqual(len(self.record("killed", worker.pid)["signals"]), 1)
         self.assertEqual([each["scope"] for each in self.records("warned", worker.pid)], ["beat", "x"])
         self.assertEqual(self.record("expired", worker.pid)["timeout_s"], 0.3)
-        self.assertEqual(len(self.record("killed", worker.pid)["signals"]), 1)
 
     def test_the_first_scope_of_a_name_may_have_longer(self):
         scope = filetimer.Scope(10, "x", first_timeout=FAR_S)

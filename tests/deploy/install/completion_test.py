@@ -8,6 +8,7 @@ import unittest
 
 import suite
 from installed import CLIENT, SERVER, SOURCE, Case, options_of, run, subcommands
+from records import wait_for_record
 
 COMPLETION = os.path.join(SOURCE, "scripts", "packaging", "completion.bash")
 # Words as bash splits a line: `=` is a separate word.
@@ -116,6 +117,8 @@ class Completion(Case):
             "--", "sleep", "1000", status=124)
         run(CLIENT, "acquire", "--dir", self.path("run"), "--scope", "still open", "--timeout", "1h",
             "--pid", str(worker.pid))
+        run(CLIENT, "ping", "--dir", self.path("run"))
+        wait_for_record(self, self.path("run/expired.jsonl"), "killed")
         ids = self.offered("timer_client show ")
         self.assertIn("last", ids)
         [expiry] = ids - {"last"}
