@@ -191,7 +191,7 @@ class Interrupted(ServerCase):
         self.assertEqual(worker.stdout.readline(), "now\n")
         time.sleep(0.2)  # usually interrupts the wait; before the wait the outcome is the same
         worker.send_signal(signal.SIGINT)
-        _, err = worker.communicate(timeout=10)
+        _, err = worker.communicate(timeout=BOUND_S)
         self.assertIn("KeyboardInterrupt", err)
 
     def test_ctrl_c_ends_a_wait_for_a_server(self):
