@@ -20,7 +20,7 @@ def records(logs, event=None, pid=None):
     lines = [line for log in map(pathlib.Path, logs) if log.exists()
              for line in log.read_text().splitlines()]
     return [record for record in map(json.loads, lines)
-            if event in (None, record["event"]) and pid in (None, record.get("pid"))]
+            if event in (None, record.get("event")) and pid in (None, record.get("pid"))]
 
 
 def wait_for_record(test, log, event, pid=None, bound_s=30):
