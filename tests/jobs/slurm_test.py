@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 import unittest
@@ -149,7 +150,10 @@ class Slurm(JobCase):
         wait_until("rank 3 is about to hang, the others wait for it",
                    lambda: self.steps() == [20, 20, 20, 19])
         for log in self.logs(job):
-            os.kill(self.only(records([log], "server_started"))["server_pid"], signal.SIGKILL)
+            server = self.only(records([log], "server_started"))
+            lists = [BIN / "timer_client", "list", "--json", "--dir", server["dir"]]
+            wait_until("both ranks are in a scope", lambda: subprocess.check_output(lists).count(b"\n") == 2)
+            os.kill(server["server_pid"], signal.SIGKILL)
         # The job is not requeued. The other ranks end with this one, long before they would expire.
         self.check_end(job, state="FAILED")
         for log in self.logs(job):
