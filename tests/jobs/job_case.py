@@ -2,9 +2,11 @@
 """The harness of the tests of launchers: a folder for each test, programs whose output is kept in
 it, and bounded waits.
 """
+import contextlib
 import ctypes
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -26,9 +28,11 @@ _libc = ctypes.CDLL(None)
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    """Returns one that no program is given which asks for any."""
+    while True:
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", random.randrange(20_000, 32_768)))
+            return one.getsockname()[1]
 
 
 def die_with_the_test():
