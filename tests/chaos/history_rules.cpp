@@ -200,6 +200,7 @@ class HistoryJudge {
   void judge_end(const Process& process);
   void judge_records();
   void judge_released_late(const JsonRecord& record);
+  [[nodiscard]] bool has_lost_page(const Process& worker, Ns opened) const;
   void judge_count(const Process& worker, std::string_view name, std::int64_t counted);
   void judge_call(const Process& caller, const Call& call);
   void drop_excused();
@@ -1098,6 +1099,16 @@ void HistoryJudge::judge_released_late(const JsonRecord& record) {
   }
 }
 
+// Returns whether the page of a scope was removed, and no server had it from then to its worker's
+// end.
+bool HistoryJudge::has_lost_page(const Process& worker, Ns opened) const {
+  return std::ranges::any_of(removals_of_pages_, [&](Ns removed) {
+    return removed > opened && std::ranges::none_of(servers_, [&](const Process* server) {
+             return server->ready < removed && server->ended > worker.ended;
+           });
+  });
+}
+
 // The statistics count the scopes that were released, and each renewal as one more.
 void HistoryJudge::judge_count(const Process& worker, std::string_view name, std::int64_t counted) {
   std::int64_t in_time = 0;
@@ -1119,10 +1130,10 @@ void HistoryJudge::judge_count(const Process& worker, std::string_view name, std
     all += std::ranges::count_if(scope.changes, [](const auto& change) {
       return change.first == "renew" && change.second.ok;
     });
-    in_time +=
-        scope.release && scope.release->result != nullptr && scope.release->result->flag("in_time")
-            ? 1
-            : 0;
+    const bool is_counted = scope.release && scope.release->result != nullptr &&
+                            scope.release->result->flag("in_time") &&
+                            !has_lost_page(worker, scope.open.begin);
+    in_time += is_counted ? 1 : 0;
   }
   if (has_opened && (counted < in_time || counted > all)) {
     report("counts", worker.name, "worker_ended counts {} scopes '{}', it released {}", counted,
