@@ -4,10 +4,12 @@ hold, Hypothesis looks for the shortest list that still fails. A schedule is pla
 it is a schedule: a step that does not apply (no such worker, no open scope) does nothing.
 """
 import contextlib
+import fcntl
 import json
 import os
 import shutil
 import signal
+import termios
 import time
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
@@ -20,7 +22,7 @@ UNWATCHED = ("hang-is-judged", "one-verdict", "record-links")  # promises that d
 OLD_RECORDS = 2_500  # 10 MB, more than any part of a log that a server reads
 STORM = 30  # children of a fork storm
 STOPPED_S = 0.5  # for the answer of a worker that may be stopped
-UNREAD_S = 0.05  # in which a server has read a line, unless it was halted
+UNREAD_S = 0.05  # in which a server that has emptied its pipe has read a line
 SETTLE_S = 3  # beyond all timeouts, for hung workers to die
 SHRINK_S = 120  # for the shortest schedule
 TIMEOUTS_MS = (300, 150, 600, 1000, 2000)
@@ -348,7 +350,8 @@ class Run:
 
     def has_unread_lines(self, name):
         """Whether the server may not have read the last line of the worker."""
-        last_read = time.monotonic() - (BOUND_S if self.server.halts else UNREAD_S)
+        is_behind = self.server.halts or has_bytes(self.world.dir / "requests")
+        last_read = time.monotonic() - (BOUND_S if is_behind else UNREAD_S)
         return self.lines.get(name, last_read) > last_read
 
     def excuse_losses(self):
@@ -477,6 +480,12 @@ class Run:
             return [each for each in self.world.workers if each.is_alive and any(self.open[each.name].values())]
         while hung() and time.monotonic() < self.latest + SETTLE_S:
             time.sleep(0.02)
+
+
+def has_bytes(pipe):
+    with contextlib.suppress(OSError), open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
+        return any(fcntl.ioctl(reader, termios.FIONREAD, bytes(4)))
+    return False  # it was removed
 
 
 def note_skip(kind, reason):

@@ -211,7 +211,7 @@ class Server(Process):
         cpu_ns = (int(stat[11]) + int(stat[12])) * (10**9 // os.sysconf("SC_CLK_TCK"))
         self.samples = [each for each in self.samples if t - each[0] < 2 * BUSY_S * 1e9] + [(t, cpu_ns)]
         oldest = next((each for each in self.samples if t - each[0] >= BUSY_S * 1e9), None)
-        if oldest and cpu_ns - oldest[1] > 0.98 * (t - oldest[0]):
+        if oldest and cpu_ns - oldest[1] > 0.98 * (now() - oldest[0]):
             self.world.fail(f"{self.name} used a whole core for {BUSY_S} s", "bounded-server")
         rss_bytes, files = int(stat[21]) * os.sysconf("SC_PAGE_SIZE"), 0
         with contextlib.suppress(OSError):
@@ -554,7 +554,11 @@ class World:
                                   "--", *argv], env, dir, stderr=stderr)
         parent = self.made(Process(self, name + "r", popen.pid, popen), spawn)
         spawn = self.history.begin("spawn", subject=name, role="worker", parent=name + "r")
-        connection, pid = self.accept(name)
+        try:
+            connection, pid = self.accept(name, starter=parent)
+        except Gone:
+            self.excuse("known-scopes", "COMMAND was killed before it could say its name")
+            raise
         scope.end(opens)
         scope.close()
         worker = Worker(self, name, pid, "run", connection, None, is_reaped_elsewhere=True)
