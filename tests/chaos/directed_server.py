@@ -198,6 +198,7 @@ def page_found_after_a_stop(world):
     """
     server = world.server("--evidence", "none", "--max-interval", "1s")
     worker = world.worker()
+    world.wait_for_page()
     world.files("the directory is removed", removes_pages=True)
     shutil.rmtree(world.dir)
     time.sleep(0.4)
