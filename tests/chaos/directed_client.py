@@ -90,7 +90,7 @@ server = filetimer.Server()
 filetimer.configure(server.dir)
 def ask():
     try:
-        filetimer.admin.rendezvous(0, 2, 1)
+        filetimer.admin.rendezvous(0, 2, 15)
     except filetimer.TimerError:
         pass
 thread = threading.Thread(target=ask)
