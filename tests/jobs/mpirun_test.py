@@ -53,35 +53,32 @@ class Mpirun(JobCase):
         self.assertEqual(len(folders), 1, f"mpirun exits with {status}: {out}")
         folder = pathlib.Path(folders[0])
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
-        return status, out, log, folder
-
-    def verdict(self, log, folder):
-        """Returns it from the kill file or the log: mpirun may kill the server before it is in the log."""
-        found = records([*folder.glob("kills/*"), log], "expired")
-        return self.only(list({each["id"]: each for each in found}.values()))
+        # A verdict is in the kill file: mpirun may kill the server before it is in the log.
+        expired = {each["id"]: each for each in records([*folder.glob("kills/*"), log], "expired")}
+        return status, out, log, folder, list(expired.values())
 
     def test_the_first_rank_of_the_node_brings_the_server(self):
-        status, out, log, folder = self.run_with_a_server("--steps", "20")
+        status, out, log, folder, expired = self.run_with_a_server("--steps", "20")
         self.assertEqual(status, 0, out)
         for rank in range(4):
             # mpirun may forward the end of a line after another rank's line.
             self.assertIn(f"rank {rank} ends: done", out)
-        self.assertEqual(records([log], "expired"), [])
+        self.assertEqual(expired, [])
         self.assertEqual(len(records([log], "server_stopped")), 1, out)
         self.assertFalse(folder.exists())
 
     def test_a_rank_that_hangs_is_killed_and_mpirun_ends_the_others(self):
-        status, out, log, folder = self.run_with_a_server("--hang", "3:20")
+        status, out, log, _, expired = self.run_with_a_server("--hang", "3:20")
         self.assertNotEqual(status, 0, out)
-        expired = self.verdict(log, folder)
+        expired = self.only(expired)
         self.check_worker(expired, 3)
         self.assertEqual(expired["scope"], "forward")
         self.assertIn([each["verdict"] for each in records([log], "killed")], ([], ["dead"]))
 
     def test_so_is_the_rank_that_brought_the_server(self):
-        status, out, log, folder = self.run_with_a_server("--hang", "0:20")
+        status, out, _, _, expired = self.run_with_a_server("--hang", "0:20")
         self.assertNotEqual(status, 0, out)
-        self.check_worker(self.verdict(log, folder), 0)
+        self.check_worker(self.only(expired), 0)
 
     def test_ranks_follow_no_link_of_an_earlier_job(self):
         (self.folder / "filetimer").symlink_to("gone")  # left by a killed mpirun

@@ -259,9 +259,7 @@ class Programs(Case):
             end()
             self.start(server)
             self.assertGreaterEqual(json.loads(self.client("status", "--json"))["open_scopes"], 2)
-        late = self.worker(**environment)
-        late.stdin.write(enter(0.2, "late") + "\n")  # it may be killed before it answers
-        late.stdin.flush()
+        late = self.start_worker("with filetimer.expires(0.2, 'late'): time.sleep(60)", **environment)
         run = subprocess.run([client, "run", "--timeout", "0.2", "--dir", self.dir, "--", "sleep", "60"],
                              timeout=suite.BOUND_S, stderr=subprocess.PIPE)
         self.assertEqual(run.returncode, 124, run.stderr)

@@ -35,11 +35,18 @@ class Stacks(ServerCase):
         return "Python" not in evidence.get("missing", "") and (
             not stacks or (all(stacks) and any(function in stack for stack in stacks)))
 
-    def evidence(self, script, *args, function="hang"):
-        """Returns the evidence of a worker that hangs, or of the process whose pid it says first."""
+    def evidence(self, script, *args, function="hang", is_first=False):
+        """Returns the evidence of a worker that hangs, or of the process whose pid it says first. is_first: the
+        worker says so before its server is started.
+        """
         for _ in range(TRIES):
+            if is_first:
+                self.server.close()
             self.worker = self.start_worker(HANG + script, *args)
             said = self.worker.stdout.readline()
+            if is_first:
+                self.server = filetimer.Server(dir=self.dir)
+                self.addCleanup(self.server.close)
             if not said:
                 self.assertEqual(self.worker.wait(timeout=30), -signal.SIGKILL)
             evidence = self.record("evidence", int(said or self.worker.pid))
@@ -63,20 +70,11 @@ expire()
         self.assertIn("in expire", shown)
 
     def test_a_worker_that_started_before_its_server_has_them_too(self):
-        for _ in range(TRIES):
-            self.server.close()
-            worker = self.start_worker(HANG + """
+        evidence = self.evidence("""
 filetimer.configure()
-say("configured")
+say(os.getpid())
 expire()
-""")
-            self.assertEqual(worker.stdout.readline(), "configured\n")
-            self.server = filetimer.Server(dir=self.dir)
-            self.addCleanup(self.server.close)
-            self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
-            evidence = self.record("evidence", worker.pid)
-            if self.is_of_hang(evidence):
-                break
+""", is_first=True)
         self.assertEqual(self.functions(evidence), [["hang", "expire", "<module>"]])
         later = self.evidence("""
 filetimer.configure()

@@ -15,7 +15,7 @@ import unittest
 
 import suite
 from harness import CLIENT, SERVER, ServerCase
-from suite import BOUND_S, state_of
+from suite import BOUND_S, state_of, wait_until
 
 # Says each SIGINT that it gets, and ends with 5 at a SIGUSR1, with 6 at a SIGHUP.
 COMMAND = """
@@ -123,14 +123,8 @@ class TerminalCase(ServerCase):
         """Waits until COMMAND has written all that it writes at its start."""
         terminal.read_until("pid ")
         pid = int(terminal.read_until(".")[:-1])
-        self.wait_until("no file", lambda: os.path.exists(self.pid_file))
+        wait_until(lambda: os.path.exists(self.pid_file))
         return pid
-
-    def wait_until(self, what, condition):
-        end = time.monotonic() + BOUND_S
-        while not condition():
-            self.assertLess(time.monotonic(), end, what)
-            time.sleep(0.01)
 
 
 class Run(TerminalCase):
@@ -217,10 +211,10 @@ class Shell(TerminalCase):
         self.say("t acquire --scope typed --timeout 1h; echo exit $?.", "exit 0.")
         self.say("(t acquire --scope below --timeout 1h; echo sub $BASHPID.; sleep 60) &", "sub ")
         below = int(self.shell.read_until(".")[:-1])
-        self.wait_until("a scope is missing", lambda: (
+        wait_until(lambda: (
             self.open_scopes(self.shell.pid), self.open_scopes(below)) == (["typed"], ["below"]))
         self.say("kill %1; t release --scope typed; echo exit $?.", "exit 0.")
-        self.wait_until("a scope is left", lambda: self.open_scopes(self.shell.pid) == []
+        wait_until(lambda: self.open_scopes(self.shell.pid) == []
                         and self.open_scopes(below) == [])
 
     def test_run_in_the_background_ends_as_command_does(self):
@@ -230,12 +224,12 @@ class Shell(TerminalCase):
         words = " ".join(f"'{word}'" for word in self.command)
         self.shell.type(f"t run --timeout 1h -- {words}\n")
         pid = self.command_pid(self.shell)
-        self.wait_until("no scope", lambda: self.open_scopes(pid) != [])
+        wait_until(lambda: self.open_scopes(pid) != [])
         self.shell.type("\x1a")
         self.shell.read_until("Stopped")
-        self.wait_until("COMMAND is not stopped", lambda: state_of(pid) == "T")
+        wait_until(lambda: state_of(pid) == "T")
         self.shell.type("fg\n")
-        self.wait_until("COMMAND is still stopped", lambda: state_of(pid) == "S")
+        wait_until(lambda: state_of(pid) == "S")
         self.shell.type("\x03")
         self.shell.read_until("INT 1")
         os.kill(pid, signal.SIGUSR1)
