@@ -188,7 +188,7 @@ def use():
         filetimer.admin.ping()
 thread = threading.Thread(target=use)
 thread.start()
-while thread.is_alive():
+while thread.is_alive() and len(children) < 20:
     child = os.fork()
     if child == 0:
         use()
