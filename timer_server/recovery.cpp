@@ -191,7 +191,11 @@ void Recovery::resume_kill(PastKill& past) {
     finish_kill(order, worker, past);
     return;
   }
-  if (worker == nullptr) {
+  const auto means = order.means();
+  const bool has_targets = past.is_of_this_boot && past.may_have_stopped && !past.sent.empty() &&
+                           means && means->ends_in_sigkill() &&
+                           !alive_after(past.sent.back()).empty();
+  if (worker == nullptr && !has_targets) {
     Records::Outcome outcome;
     outcome.verdict = past.sent.empty() ? KillVerdict::kAlreadyGone : KillVerdict::kDead;
     outcome.signals = past.sent;
@@ -200,8 +204,10 @@ void Recovery::resume_kill(PastKill& past) {
     kills_.end(order, outcome);
     return;
   }
-  order.python = core_.python_dump_of(*worker);
-  kills_.resume(*worker, std::move(order), Instant::now());
+  if (worker != nullptr) {
+    order.python = core_.python_dump_of(*worker);
+  }
+  kills_.resume(worker, std::move(order), Instant::now());
 }
 
 // Finishes a kill whose outcome may be missing in the log. A worker that was spared after its idle

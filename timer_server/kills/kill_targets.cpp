@@ -25,6 +25,8 @@ constexpr int kMostThreadsRead = 64;
 // How long such a process is waited for after SIGSTOP. A fork() takes less, unless it has to copy
 // the page tables of a huge process.
 constexpr Duration kForkTime = std::chrono::milliseconds{1};
+// Of Process::started(): a clock tick.
+constexpr Duration kStartPrecision = std::chrono::milliseconds{10};
 
 bool has_many_threads(pid_t pid) {
   const auto process = read_stat(fmt::format("/proc/{}", pid));
@@ -60,6 +62,26 @@ void KillTargets::find() {
   if (mode_ == KillMode::kTree) {
     std::ranges::move(new_descendants_of(*worker_, others_, excluded_),
                       std::back_inserter(others_));
+  }
+}
+
+std::vector<Process> alive_after(const SentSignal& sent) {
+  std::vector<Process> alive;
+  for (const pid_t pid : sent.pids) {
+    auto process = retry_for_now([pid] { return open_process(pid); });
+    if (process && process->started() + kStartPrecision < sent.when.mono) {
+      alive.push_back(std::move(*process));
+    }
+  }
+  return alive;
+}
+
+void KillTargets::adopt(const SentSignal& sent) {
+  for (Process& process : alive_after(sent)) {
+    if (process.pid != worker_->pid &&
+        std::ranges::count(others_, process.pid, &Process::pid) == 0) {
+      others_.push_back(std::move(process));
+    }
   }
 }
 

@@ -22,6 +22,10 @@ namespace filetimer {
 bool may_be_forking(pid_t pid);
 using MayBeForking = std::function<bool(pid_t)>;
 
+// Returns the processes that an earlier server has sent the signal and that are alive. A process
+// that may have begun after the signal is another one with the same pid.
+std::vector<Process> alive_after(const SentSignal& sent);
+
 // The kill targets of one worker: the worker itself, and with KillMode::kTree its descendants. They
 // are stopped, signalled and resumed together:
 //
@@ -49,8 +53,11 @@ class KillTargets {
         excluded_(excluded),
         may_be_forking_(may_be_forking) {}
 
-  // Finds the targets of a kill that an earlier server has begun.
+  // Finds the descendants of the worker that are there now.
   void find();
+  // Adds the processes that an earlier server has sent this signal: their parents may have ended
+  // since.
+  void adopt(const SentSignal& sent);
   // Sends SIGCONT to those that are stopped: that server may have been killed between its SIGSTOP
   // and its SIGCONT.
   void resume_stopped() const;

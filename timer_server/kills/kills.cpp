@@ -216,12 +216,12 @@ void Kills::start_kill(const DeadlineScan::DueWorker& due, const ClockReading& n
     return;
   }
   note_message(order, now.mono);
-  start(worker, std::move(order), now.mono);
+  start(&worker, std::move(order), now.mono);
 }
 
-void Kills::resume(Worker& worker, KillOrder order, Instant now) {
+void Kills::resume(Worker* worker, KillOrder order, Instant now) {
   messages::warning("pid {} was to be killed by a server that has ended ({}): going on with it",
-                    worker.process->pid, order.expiries.front().id);
+                    order.worker.process->pid, order.expiries.front().id);
   start(worker, std::move(order), now);
 }
 
@@ -237,7 +237,7 @@ void Kills::note_message(const KillOrder& order, Instant now) {
                                   first.id));
 }
 
-void Kills::start(Worker& worker, KillOrder order, Instant now) {
+void Kills::start(Worker* worker, KillOrder order, Instant now) {
   Kill* const kill = kills_
                          .emplace_back(std::make_unique<Kill>(std::move(order), policy_.mode,
                                                               excluded_, may_be_forking_))
@@ -245,9 +245,14 @@ void Kills::start(Worker& worker, KillOrder order, Instant now) {
   kill->skips_grace = has_short_waits_;
   kill->next_step_at = now + kFactsLimit;
   kill_of_.try_emplace(&kill->worker(), kill);
-  worker.kill = Worker::Kill::kBegun;
+  if (worker != nullptr) {
+    worker->kill = Worker::Kill::kBegun;
+  }
   if (kill->order.may_have_stopped) {
     kill->targets.find();
+    for (const SentSignal& sent : kill->order.sent) {
+      kill->targets.adopt(sent);
+    }
     kill->targets.resume_stopped();
   }
   const auto means = kill->order.means();

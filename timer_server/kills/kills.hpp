@@ -101,8 +101,9 @@ class Kills {
   // Starts a kill of each worker with a verdict. `now` is when the scopes were judged. Shortens the
   // waits of the kills that hold up other scopes.
   void carry_out(const DeadlineScan::Found& found, const ClockReading& now);
-  // Continues a kill of `worker` that an earlier server has begun.
-  void resume(Worker& worker, KillOrder order, Instant now);
+  // Continues a kill that an earlier server has begun. `worker`: null if it has exited, and others
+  // that it has started may not have.
+  void resume(Worker* worker, KillOrder order, Instant now);
   // Records the outcome of a kill that needs no step.
   void end(const KillOrder& order, Records::Outcome outcome);
   // Starts the hook for a kill that has ended. `record_number`: of its last `killed` record.
@@ -166,7 +167,7 @@ class Kills {
   void start_kill(const DeadlineScan::DueWorker& due, const ClockReading& now);
   void note_held_up(Worker& worker, Instant now);
   void note_message(const KillOrder& order, Instant now);
-  void start(Worker& worker, KillOrder order, Instant now);
+  void start(Worker* worker, KillOrder order, Instant now);
 
   // Records all new verdicts. Returns whether there are any.
   bool record_verdicts(Instant now);

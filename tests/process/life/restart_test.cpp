@@ -179,6 +179,28 @@ TEST_CASE("a worker that exited after the signal, while no server ran, is dead")
   CHECK(killed.is_null("dead_after_ms"));
 }
 
+TEST_CASE("a child that survives a signal and its parent gets SIGKILL from the next server") {
+  const TempFolder temp;
+  Worker::Setup setup;
+  setup.program = {"/bin/sh", "-c", "sleep 100 & echo ready child=$!; wait"};
+  Worker worker("", setup);
+  const HeldPid& child = worker.descendant("child");
+  {
+    Server server(temp);
+    server.send(with_own_keys(acquire_past(worker.pid(), "forward", SIGCONT), R"("x_grace_s":2)"));
+    REQUIRE(wait_until([&] { return has_stage(server, "signalled"); }));
+    server.kill();
+  }
+  worker.signal(SIGKILL);
+  CHECK(worker.status() == killed_by(SIGKILL));
+  CHECK(child.is_alive());
+  const Server next(temp);
+  CHECK(child.ends_within(kBound));
+  const Record killed = next.wait_for("killed", worker.pid());
+  CHECK(killed.text("verdict") == "dead");
+  CHECK(killed.signals() == std::vector<int>{SIGCONT, SIGKILL});
+}
+
 TEST_CASE("a server with --dry-run sends no SIGKILL in a kill of the server before it") {
   const TempFolder temp;
   const auto worker = signalled_by_killed_server(temp, 1s);
