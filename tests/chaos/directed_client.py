@@ -415,7 +415,8 @@ def exit_status_of_run(world):
     server = world.server("--max-timeout", "200ms")
     cut = status("--timeout", "1h", "--", "sleep", "10")
     found = {"expired at --max-timeout": (cut.wait(BOUND_S), 124)}
-    world.excuse("known-scopes", "COMMAND keeps no history", subject=f"pid {world.wait_for('expired')['pid']}")
+    expired = world.wait_for("expired")
+    world.excuse("known-scopes", "COMMAND keeps no history", subject=f"pid {expired['pid']}")
     server.stop()
     server = world.server()
     server.halt()

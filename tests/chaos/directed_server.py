@@ -38,7 +38,7 @@ def _has_news(world, *processes):
 def _wait_until_caught(world, worker, times=1, **bound):
     """Waits until the worker has handled so many signals, or its grace period was too short for it."""
     history = world.histories / f"{worker.name}.history"
-    wait_until(lambda: not worker.is_alive or history.read_text().count('"caught"') >= times, "a signal", **bound)
+    wait_until(lambda: not worker.is_alive or history.read_text().count('"caught"') >= times, "caught", **bound)
 
 
 def _open(worker, **words):

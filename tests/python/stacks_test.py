@@ -37,7 +37,7 @@ class Stacks(ServerCase):
 
     def evidence(self, script, *args, function="hang", is_first=False):
         """Returns the evidence of a worker that hangs, or of the process whose pid it says first. is_first: the
-        worker says so before its server is started.
+        server starts after that.
         """
         for _ in range(TRIES):
             if is_first:
