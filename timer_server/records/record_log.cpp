@@ -30,6 +30,10 @@ Result<UniqueFd> open_log(const std::string& path) {
   if (!fd) {
     return system_error(fmt::format("cannot open the log '{}'", path));
   }
+  // The thread waits for the reader of a pipe: a record may be longer than the pipe.
+  if (struct stat st{}; ::fstat(fd.get(), &st) == 0 && !S_ISREG(st.st_mode)) {
+    ::fcntl(fd.get(), F_SETFL, O_APPEND);
+  }
   return fd;
 }
 
@@ -95,7 +99,12 @@ void RecordLog::run() {
     }
     begin_attempt();
     lock.unlock();
-    const Status done = write_and_sync();
+    Status done;
+    try {
+      done = write_and_sync();
+    } catch (const std::exception& error) {  // no memory for the text
+      done = filetimer::failure(error.what(), ENOMEM);
+    }
     lock.lock();
     end_attempt(done);
     // Without the lock, so that the loop does not wait for it.
@@ -257,7 +266,11 @@ void RecordLog::rotate() {
   if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     return;
   }
-  if (!is_at_path() || ::rename(settings_.path.c_str(), (settings_.path + ".1").c_str()) == 0) {
+  struct stat entry {};
+  const bool is_link =
+      ::lstat(settings_.path.c_str(), &entry) == 0 && S_ISLNK(entry.st_mode);  // not ours to move
+  if (!is_at_path() ||
+      (!is_link && ::rename(settings_.path.c_str(), (settings_.path + ".1").c_str()) == 0)) {
     file_.reset();  // releases the lock
   } else {
     ::flock(file_.get(), LOCK_UN);

@@ -12,6 +12,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -198,6 +199,39 @@ TEST_CASE("A log is renamed at its largest size even if another server has writt
   REQUIRE(one->drain(10s));
   CHECK(lines_of(folder.path("log.1")).size() == 41);  // the one that crossed it included
   CHECK(lines_of(folder.path("log")).size() == 9);
+}
+
+TEST_CASE("A log that a link names is not renamed, nor is the link") {
+  const testing::TempFolder folder;
+  REQUIRE(::symlink(folder.path("target").c_str(), folder.path("log").c_str()) == 0);
+  const auto log = open_log(folder.path("log"), 4096);
+  for (int i = 0; i < 100; ++i) {
+    log->append(std::string(100, 'x'));
+  }
+  REQUIRE(log->drain(10s));
+  CHECK(std::filesystem::is_symlink(folder.path("log")));
+  CHECK(lines_of(folder.path("target")).size() == 100);
+}
+
+TEST_CASE("A record that is longer than a pipe reaches the reader of the pipe once, whole") {
+  const testing::TempFolder folder;
+  const std::string path = folder.path("log");
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  const UniqueFd reader(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  const auto log = open_log(path);
+  const std::string record(200'000, 'x');
+  log->append(record);
+  const std::uint64_t last = log->append("last");
+  std::string read;
+  for (std::array<char, 4096> bytes{}; !read.ends_with("\nlast\n");) {
+    REQUIRE(is_readable_within(reader.get(), 10s));
+    const ssize_t got = ::read(reader.get(), bytes.data(), bytes.size());
+    REQUIRE(got > 0);
+    read.append(bytes.data(), static_cast<std::size_t>(got));
+  }
+  CHECK(read == record + "\nlast\n");
+  REQUIRE(log->drain(10s));
+  CHECK(log->synced() == last);
 }
 
 TEST_CASE("Servers that share a log rename it once and lose no record") {
