@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -38,10 +39,18 @@ Status CommandSupervisor::start(const std::vector<std::string>& words, const std
     command_.pid = child_.pid();
     command_.pidfd = open_pidfd(child_.pid());
   }
-  end_ = watch_io(loop_, command_.pidfd.get(), EPOLLIN, kDeathsFirst, [this] {
-    ask_at_ = {};
-    end_.reset();
-  });
+  ask_at_ = {};  // again and again, unless its end wakes the loop
+  if (command_.pidfd) {
+    try {
+      end_ = watch_io(loop_, command_.pidfd.get(), EPOLLIN, kDeathsFirst, [this] {
+        ask_at_ = {};
+        end_.reset();
+      });
+      ask_at_ = Instant::never();
+    } catch (const std::system_error&) {
+      // COMMAND runs, so the server goes on.
+    }
+  }
   return {};
 }
 
@@ -49,7 +58,7 @@ void CommandSupervisor::forward(int signal, bool from_terminal) const {
   // The terminal signals its whole foreground group, which includes COMMAND. When it hangs up, only
   // the leader of its session gets the signal.
   if (!from_terminal || signal == SIGHUP || ::getpgid(pid()) != ::getpgrp()) {
-    command_.send_signal(signal);
+    child_.kill(signal);
   }
 }
 
