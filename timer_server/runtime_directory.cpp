@@ -335,7 +335,9 @@ Status RuntimeDirectory::make_entries() {
   if (!has_status_page()) {
     FILETIMER_TRY(make_status_page());
   }
-  // The lock is held, so no other server has a socket there.
+  // The lock is held, so no other server has a socket there. If none can be made, the entries are
+  // not complete, even if an earlier one of this server is there.
+  control_file_ = {};
   auto control = make_control_socket(path());
   FILETIMER_TRY(control);
   control_ = std::move(*control);
@@ -356,6 +358,9 @@ Status RuntimeDirectory::make_status_page() {
   FILETIMER_TRY(lock);
   auto board = BoardFile::open(path, settings_);
   FILETIMER_TRY(board);
+  if (identity_of(path) != lock->identity()) {
+    return failure(fmt::format("'{}' was replaced while it was opened", path), EAGAIN);
+  }
   if (board_) {
     // Clients that have mapped it look at the path once a second, if they open scopes.
     board_->announce(Announcement::kNone);
@@ -404,8 +409,10 @@ bool RuntimeDirectory::restore() {
   const bool has_folders = std::ranges::all_of(
       std::array{kOwnersName, kStacksName, kServerPagesName},
       [this](std::string_view name) { return S_ISDIR(mode_of(pages_->page_path(name))); });
-  const bool is_complete =
-      has_folders && has_status_page() && identity_of(folder_.path(kControlName)) == control_file_;
+  const std::string pipe = folder_.path(kPipeName);
+  const bool has_pipe_link = pipe_->path() == pipe || mode_of(pipe) != 0;
+  const bool is_complete = has_folders && has_pipe_link && has_status_page() &&
+                           identity_of(folder_.path(kControlName)) == control_file_;
   const Status made = is_complete ? Status{} : make_entries();
   report(folder_trouble_, made ? std::string{} : made.error().message);
   if (is_complete || !made) {

@@ -61,6 +61,20 @@ TEST_CASE("the ready line is the only line on standard output and says where eve
   CHECK(server.out() == server.ready_line() + "\n");
 }
 
+TEST_CASE("the link to a pipe elsewhere is made again when it was removed") {
+  const TempFolder temp;
+  Server server(temp, {"--fifo", temp.path("pipe"), "--max-interval", "100ms"});
+  const std::string link = server.dir() + "/requests";
+  for (int i = 0; i < 2; ++i) {
+    REQUIRE(::unlink(link.c_str()) == 0);
+    REQUIRE(wait_until([&] { return exists(link); }));
+  }
+  const Worker worker("block");
+  send_raw(link, acquire_far(worker.pid(), "forward"));
+  server.barrier();
+  CHECK(contains(run_client(temp, server, {"list"}).out, "forward"));
+}
+
 TEST_CASE("--fifo and --log put pipe and log elsewhere") {
   const TempFolder temp;
   Server server(temp, {"--fifo", temp.path("pipe"), "--log", temp.path("log.jsonl")});
