@@ -85,7 +85,8 @@ WorkerFacts read_worker_facts(pid_t pid, std::span<const std::string> wanted) {
     const auto cmdline = read_small_file(fmt::format("/proc/{}/cmdline", pid));
     const auto environment =
         read_small_file(fmt::format("/proc/{}/environ", pid), kMaxEnvironBytes);
-    if (reads == kMaxReads || !environment || !environment->empty()) {
+    const bool is_missing = environment ? environment->empty() : is_for_now(environment.error());
+    if (reads == kMaxReads || (!is_missing && (cmdline || !is_for_now(cmdline.error())))) {
       return worker_facts_from(cmdline ? *cmdline : std::string{},
                                environment ? *environment : std::string{}, wanted);
     }
