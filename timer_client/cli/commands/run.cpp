@@ -21,6 +21,7 @@
 
 #include "common/clock.hpp"
 #include "common/posix.hpp"
+#include "common/run_folder.hpp"
 #include "common/text.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"
