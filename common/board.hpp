@@ -4,13 +4,18 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
 
 #include "common/clock.hpp"
+#include "common/posix.hpp"
 #include "common/result.hpp"
 
 namespace filetimer {
@@ -48,11 +53,22 @@ struct alignas(64) Board {
   std::atomic<std::int64_t> default_timeout;        // ns, --default-timeout; 0: none
 };
 
-// Fails if the status page at `path` is of another version. Workers and a server of that version
-// may have it mapped, so it is left alone.
-inline Status check_version(const Board& board, const std::string& path) {
-  if (board.magic == kBoardMagic && board.version != kBoardVersion) {
-    return failure("'" + path + "' is a status page of version " + std::to_string(board.version) +
+// Fails if the open file at `path` is neither blank nor a status page of this version, both of
+// which may have been cut short. Another file is left alone: it is somebody's own, or workers and a
+// server of another version may have it mapped.
+inline Status check_board(int fd, const std::string& path) {
+  Board found{};
+  const ssize_t bytes = retry_eintr(
+      [&] { return ::pread(fd, static_cast<void*>(&found), offsetof(Board, bytes), 0); });
+  if (bytes < 0) {
+    return system_error("cannot read '" + path + "'");
+  }
+  const std::size_t compared = std::min(static_cast<std::size_t>(bytes), sizeof kBoardMagic);
+  if (found.magic != 0 && std::memcmp(&found.magic, &kBoardMagic, compared) != 0) {
+    return failure("'" + path + "' is no status page: expected one, or nothing");
+  }
+  if (found.magic == kBoardMagic && found.version != kBoardVersion) {
+    return failure("'" + path + "' is a status page of version " + std::to_string(found.version) +
                    ": expected version " + std::to_string(kBoardVersion) + ", or nothing");
   }
   return {};

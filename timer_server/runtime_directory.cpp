@@ -200,13 +200,13 @@ Result<std::string> make_private_folder() {
 Result<BoardFile> BoardFile::open(const std::string& path, const Settings& settings) {
   auto file = MappedFile::map(path, MappedFile::Access::kReadWrite, kBoardBytes);
   FILETIMER_TRY(file);
+  FILETIMER_TRY(check_board(file->descriptor(), path));
   // By the mapping's descriptor, because closing another one of this file would drop the lock.
   if (const int error = ::posix_fallocate(file->descriptor(), 0, kBoardBytes); error != 0) {
     return system_error(fmt::format("'{}': cannot make room for the status page", path), error);
   }
   BoardFile opened(std::move(*file));
   Board& board = opened.board();
-  FILETIMER_TRY(check_version(board, path));
   // Before next_wake: see wake_protocol.hpp.
   board.warn_at.store(settings.warn_at ? warn_at_word(*settings.warn_at) : 0,
                       std::memory_order_relaxed);

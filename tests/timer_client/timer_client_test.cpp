@@ -174,12 +174,18 @@ TEST_CASE("a status page of another boot that no server holds is replaced by a b
 TEST_CASE("connect fails for a status page that cannot be used, and keeps it") {
   FakeServer server;
   const std::string board = server.dir() + "/server";
+  std::string own;
   const auto move_away = [&] { std::filesystem::rename(board, board + ".real"); };
   SUBCASE("another mark") {
     server.board().magic = 1;
   }
   SUBCASE("another version") {
     server.board().version = 99;
+  }
+  SUBCASE("somebody's own file") {
+    move_away();
+    own = "notes";
+    testing::write_file(board, own);
   }
   SUBCASE("a symlink") {
     move_away();
@@ -206,6 +212,7 @@ TEST_CASE("connect fails for a status page that cannot be used, and keeps it") {
   CHECK_FALSE(client.is_watched());
   CHECK_FALSE(scope.release());
   CHECK(std::filesystem::exists(std::filesystem::symlink_status(board)));
+  CHECK((own.empty() || testing::read_file(board) == own));
 }
 
 TEST_CASE("a status page that is too short is extended") {

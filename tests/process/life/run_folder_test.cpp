@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <thread>
 
@@ -134,6 +135,20 @@ TEST_CASE(
     CHECK(exists(path));
     CHECK_FALSE(exists(temp.path("pipe")));
     fs::remove(path);
+  }
+}
+
+TEST_CASE("somebody's own file in place of the status page is named at the start, and kept") {
+  const TempFolder temp;
+  REQUIRE(run_server(temp, {"--dir", temp.path("run"), "--", "/bin/true"}).status == exited(0));
+  const std::string path = temp.path("run/server");
+  for (const std::string& text : {std::string("notes"), std::string(9000, 'x')}) {
+    write_file(path, text);
+    const Finished finished = run_server(temp, {"--dir", temp.path("run")});
+    CHECK(finished.status == exited(1));
+    CHECK(contains(finished.err, "'" + path + "' is no status page"));
+    CHECK(std::ranges::count(finished.err, '\n') == 1);
+    CHECK(read_file(path) == text);
   }
 }
 

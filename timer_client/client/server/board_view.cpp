@@ -85,6 +85,7 @@ Status make_blank(const std::string& path) {
   if (!S_ISREG(st.st_mode)) {
     return failure(fmt::format("'{}' is no regular file: expected one, or nothing", path));
   }
+  FILETIMER_TRY(check_board(fd.get(), path));
   return make_room(fd.get(), path);
 }
 
@@ -118,11 +119,8 @@ Result<BoardView> BoardView::open_or_make(const std::string& dir) {
     // Not earlier: in a container, a directory that a server has made and checked may be below
     // folders that this process would refuse.
     FILETIMER_TRY(create_run_folder(dir));
-    if (opened.file && opened.state == BoardState::kUnknown) {
-      FILETIMER_TRY(check_version(*static_cast<const Board*>(opened.file->data()), path));
-      break;
-    }
-    FILETIMER_TRY(opened.file ? replace_by_blank(path) : make_blank(path));
+    const bool is_old = opened.state == BoardState::kOfAnotherBoot;
+    FILETIMER_TRY(is_old ? replace_by_blank(path) : make_blank(path));
   }
   return failure(fmt::format("'{}' is no status page: expected one, or nothing", path));
 }
