@@ -164,6 +164,36 @@ class Unconfigured(ServerCase):
         self.assertEqual([record["scope"] for record in self.records("expired")],
                          ["train step", "(idle)"])
 
+    def test_the_idle_timeout_ends_with_the_training_and_begins_with_the_next_one(self):
+        worker = self.start_worker("""
+            sys.path.insert(0, os.environ["TESTS"])
+            import frameworks_test
+            from filetimer import lightning, transformers
+            def train():
+                callback = lightning.TimerCallback(60, idle_timeout=0.3)
+                callback.setup(None, None, "fit")
+                callback.on_train_batch_start(None, None, None, 0)
+                callback.on_train_batch_end(None, None, None, None, 0)
+                return callback
+            def is_alive():
+                time.sleep(1.2)
+                say("alive")
+            train().teardown(None, None, "fit")
+            is_alive()
+            train().on_exception(None, None, KeyError())
+            is_alive()
+            callback = transformers.TimerCallback(60, idle_timeout=0.3)
+            callback.on_train_begin(None, None, None)
+            callback.on_step_begin(None, None, None)
+            callback.on_step_end(None, None, None)
+            callback.on_train_end(None, None, None)
+            is_alive()
+            training = train()
+            time.sleep(60)
+            """, TESTS=sys.path[0])
+        self.assertEqual((worker.communicate(timeout=30)[0], worker.returncode), ("alive\n" * 3, -9))
+        self.assertEqual([record["scope"] for record in self.records("expired")], ["(idle)"])
+
     def test_training_continues_without_a_server(self):
         self.run_worker("""
             sys.path.insert(0, os.environ["TESTS"])

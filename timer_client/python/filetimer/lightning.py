@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from . import _native
-from ._client import configure
+from ._client import Client
 
 try:
     from lightning.pytorch.callbacks import Callback
@@ -30,8 +30,8 @@ class TimerCallback(Callback):
       `step`.
     idle_timeout: seconds that a rank may be in no scope at all; None: no limit.
 
-    In a rank that has not called filetimer.configure(), the callback calls it, with
-    missing="ignore".
+    In a rank that has not called filetimer.configure(), the callback has a Client of its own, which
+    ends with the training, and with it the idle timeout.
     """
 
     def __init__(self, step: _Seconds = 120, validation: _Seconds = 1800, *,
@@ -43,6 +43,7 @@ class TimerCallback(Callback):
         self._first_s = (10 * self._step_s if first_step is None
                          else _native._seconds(first_step, "first_step"))
         self._idle_timeout = idle_timeout
+        self._client: Client | None = None
         self._step: Scope | None = None
         self._validation: Scope | None = None
 
@@ -50,9 +51,10 @@ class TimerCallback(Callback):
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Called by Lightning in each rank."""
         if not _native._has_default_client():
-            configure(missing="ignore", idle_timeout=self._idle_timeout)
-        self._step = _native.Scope(self._step_s, "train step", first_timeout=self._first_s)
-        self._validation = _native.Scope(self._validation_s, "validation")
+            self._client = Client(idle_timeout=self._idle_timeout)
+        self._step = _native.Scope(self._step_s, "train step", first_timeout=self._first_s,
+                                   client=self._client)
+        self._validation = _native.Scope(self._validation_s, "validation", client=self._client)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any,
                              batch_idx: int) -> None:
@@ -74,12 +76,14 @@ class TimerCallback(Callback):
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Called by Lightning."""
-        self._leave_all()
+        self.teardown(trainer, pl_module, "")
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Called by Lightning."""
+        """Called by Lightning; not after an exception."""
         self._leave_all()
-        self._step = self._validation = None
+        if self._client is not None:
+            self._client.close()
+        self._client = self._step = self._validation = None
 
     def _enter(self, scope: Scope | None) -> None:
         self._leave_all()

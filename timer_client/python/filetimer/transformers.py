@@ -10,7 +10,7 @@ from __future__ import annotations
 from transformers import TrainerCallback
 
 from . import _native
-from ._client import configure
+from ._client import Client
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ class TimerCallback(TrainerCallback):
     first_step: the timeout of the first step; None: ten times `step`.
     idle_timeout: seconds that a rank may be in no scope at all; None: no limit.
 
-    In a rank that has not called filetimer.configure(), the callback calls it, with
-    missing="ignore". The Trainer calls no callback when it raises an exception: a program that
-    continues after one must call close().
+    In a rank that has not called filetimer.configure(), the callback has a Client of its own, which
+    ends with the training, and with it the idle timeout. The Trainer calls no callback when it
+    raises an exception: a program that continues after one must call close().
     """
 
     def __init__(self, step: _Seconds = 120, *, first_step: _Seconds | None = None,
@@ -39,28 +39,36 @@ class TimerCallback(TrainerCallback):
         self._first_s = (10 * self._step_s if first_step is None
                          else _native._seconds(first_step, "first_step"))
         self._idle_timeout = idle_timeout
+        self._client: Client | None = None
         self._step: Scope | None = None
 
     def close(self) -> None:
-        """Leaves the step that an exception has left open."""
+        """Leaves the step that an exception has left open, and ends the callback's client."""
+        self._leave()
+        if self._client is not None:
+            self._client.close()
+        self._client = self._step = None
+
+    def _leave(self) -> None:
         if self._step is not None:
             self._step.release()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer."""
         if not _native._has_default_client():
-            configure(missing="ignore", idle_timeout=self._idle_timeout)
-        self._step = _native.Scope(self._step_s, "train step", first_timeout=self._first_s)
+            self._client = Client(idle_timeout=self._idle_timeout)
+        self._step = _native.Scope(self._step_s, "train step", first_timeout=self._first_s,
+                                   client=self._client)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer."""
+        self._leave()
         if self._step is not None:
-            self._step.release()
             self._step.acquire()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer."""
-        self.close()
+        self._leave()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer."""
