@@ -41,6 +41,10 @@ expires(1, signal="9") -> TypeError: the signal is a str: expected an int
 expires(1, signal=True) -> TypeError: the signal is a bool: expected an int
 expires(1, grace=-1) -> InvalidArgument: the grace is -1: expected at least 0 (s)
 expires(1, grace="") -> TypeError: the grace is a str: expected seconds as a number, or a timedelta
+expires(1, grace=0, on_expiry="raise") -> InvalidArgument: the grace is 0: with on_expiry='raise' expected more than \
+0, and no infinity
+expires(1, grace=math.inf, on_expiry="raise") -> InvalidArgument: the grace is inf: with on_expiry='raise' expected \
+more than 0, and no infinity
 expires(1, warn_after=0) -> InvalidArgument: warn_after is 0: expected more than 0 (s)
 expires(30, warn_after=30) -> InvalidArgument: the warning is after 30s: expected more than 0 and less than the \
 timeout, 30s

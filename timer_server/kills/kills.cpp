@@ -100,6 +100,13 @@ std::optional<KillOrder::Means> KillOrder::means_of(std::span<const Expiry> expi
   return means;
 }
 
+bool KillOrder::is_for_worker_alone() const {
+  return std::ranges::all_of(expiries, [](const Expiry& expiry) {
+    const ScopeTerms& terms = expiry.scope.terms;
+    return terms.signal_first && terms.signal != SIGKILL && !terms.grace;
+  });
+}
+
 Kills::Kills(Core& core, Warnings& warnings, Commands& commands)
     : core_(core),
       warnings_(warnings),

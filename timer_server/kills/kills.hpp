@@ -50,6 +50,9 @@ struct KillOrder {
   };
   [[nodiscard]] std::optional<Means> means() const { return means_of(expiries); }
   [[nodiscard]] static std::optional<Means> means_of(std::span<const Expiry> expiries);
+  // Returns whether the signal is for the worker alone, which acts on it: its scopes are signalled
+  // first, and no SIGKILL follows.
+  [[nodiscard]] bool is_for_worker_alone() const;
 };
 
 // Carries out the verdicts of scans: one kill for each worker. The stages of a kill, and what ends
@@ -141,7 +144,8 @@ class Kills {
     Kill(KillOrder the_order, KillMode mode, std::span<const pid_t> excluded,
          const MayBeForking& may_be_forking)
         : order(std::move(the_order)),
-          targets(order.worker.process, mode, excluded, may_be_forking),
+          targets(order.worker.process, order.is_for_worker_alone() ? KillMode::kProcess : mode,
+                  excluded, may_be_forking),
           noted(order.sent.size()) {}
 
     KillOrder order;

@@ -53,6 +53,7 @@ void write_expiry(JsonWriter& json, const Expiry& expiry) {
       .field("acquired_ns", terms.acquired.ns)
       .field("deadline_ns", terms.deadline.ns)
       .field("signal", terms.signal)
+      .given("signal_first", int{terms.signal_first})
       .field("grace_ms", terms.grace ? std::int64_t{terms.grace->count()} : -1);
   if (expiry.released_at) {
     json.field("released_ns", expiry.released_at->ns);
@@ -71,6 +72,7 @@ Expiry expiry_in(const dom::object& object) {
   terms.acquired = {number_in(object, "acquired_ns")};
   terms.deadline = {number_in(object, "deadline_ns")};
   terms.signal = static_cast<int>(number_in(object, "signal"));
+  terms.signal_first = number_in(object, "signal_first") != 0;
   if (const std::int64_t grace = integer_at(object, "grace_ms").value_or(-1); grace >= 0) {
     terms.grace = grace_of(std::chrono::milliseconds{grace});
   }

@@ -228,6 +228,18 @@ TEST_CASE("--kill process hits the worker alone") {
   }
 }
 
+TEST_CASE("a scope that is signalled first and never gets SIGKILL expires for the worker alone") {
+  const TempFolder temp;
+  Server server(temp, {"--evidence", "none"});
+  Worker worker("tree");
+  server.send(with_own_keys(acquire_past(worker.pid(), "s", SIGUSR1),
+                            R"("x_grace_s": Infinity, "x_signal_first": true)"));
+  CHECK(worker.status() == killed_by(SIGUSR1));
+  CHECK(server.wait_for("killed", worker.pid()).pids_of_signal(0) ==
+        std::vector<pid_t>{worker.pid()});
+  CHECK(worker.descendant("child").is_alive());
+}
+
 TEST_CASE("a stopped worker gets SIGCONT after the signal, so that the signal reaches it") {
   const TempFolder temp;
   Server server(temp, {"--stopped", "kill"});

@@ -140,6 +140,13 @@ bool read_options(const Arguments& arguments, nanoseconds timeout, Ref& type,
                       "on_expiry='raise' has a signal of its own: expected no other");
       return false;
     }
+    if (read.grace &&
+        (read.grace->value() == nanoseconds{} || read.grace->value() == kNoDeadline)) {
+      PyErr_Format(g_errors.invalid_argument,
+                   "the grace is %R: with on_expiry='raise' expected more than 0, and no infinity",
+                   arguments[kGrace]);
+      return false;
+    }
     read.signal_first = true;
     if (!find_raising(type, read.signal)) {
       return false;

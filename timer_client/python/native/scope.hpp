@@ -30,7 +30,7 @@ PyObject* expires_of_client(PyObject* self, PyObject* const* args, Py_ssize_t co
   "on_expiry: 'kill', or 'raise': at the deadline ScopeExpired is raised in the main thread,\n"   \
   "  and the server kills only if the scope is not left within the grace. Python raises\n"        \
   "  between two bytecodes: native code that blocks runs until SIGKILL ends it. For scopes\n"     \
-  "  of the main thread.\n\n"                                                                     \
+  "  of the main thread; the grace is more than 0 and not math.inf.\n\n"                          \
   "Raises TypeError and InvalidArgument for wrong arguments. Entering it calls configure() if\n"  \
   "the program has not. After close(), and while 1,024 scopes are open, it is not watched.\n"
 
