@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -74,6 +75,13 @@ auto retry_eintr(Call&& call) {
       return result;
     }
   }
+}
+
+// Returns EFBIG if this process may not make a file of so many bytes, else 0. To try it would raise
+// SIGXFSZ, which ends a process by default.
+inline int error_of_size(std::size_t bytes) {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes ? EFBIG : 0;
 }
 
 // Waits until there is something to read, or the other end is closed, for at most so long. Returns

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -77,6 +78,32 @@ TEST_CASE("connect reports a full disk, and leaves no file behind") {
     auto client = server.connect();
     return server.page_names().size() == 1 ? 0 : 6;
   });
+}
+
+TEST_CASE("connect reports a file that may not be so large, and leaves none behind") {
+  const auto allow_files_of = [](rlim_t bytes) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = bytes;
+    return ::setrlimit(RLIMIT_FSIZE, &limit) == 0;
+  };
+  FakeServer server;
+  CHECK(in_child([&] {
+          const bool is_limited = allow_files_of(kPageBytes - 1);
+          const std::string said = testing::message_of([&] { (void)server.connect(); });
+          return is_limited && said.ends_with("': File too large") ? 0 : 1;
+        }) == 0);
+  CHECK(server.page_names().empty());
+  const testing::TempFolder folder;
+  CHECK(in_child([&] {
+          ConnectOptions options = server.options();
+          options.dir = folder.path("run");
+          options.missing = ConnectOptions::Missing::kIgnore;
+          const bool is_limited = allow_files_of(kBoardBytes - 1);
+          auto client = TimerClient::connect(std::move(options));
+          return is_limited && !client.expires(1h, "step").release() ? 0 : 1;
+        }) == 0);
+  CHECK_FALSE(testing::exists(folder.path("run")));
 }
 
 TEST_CASE("a client with Missing::kIgnore works without room for its page") {

@@ -63,7 +63,10 @@ Result<UniqueFd> make_file(const std::string& path) {
   if (!fd) {
     return system_error(fmt::format("cannot make the scope page '{}'", path));
   }
-  int error = ::ftruncate(fd.get(), static_cast<off_t>(kPageBytes)) != 0 ? errno : 0;
+  int error = error_of_size(kPageBytes);
+  if (error == 0 && ::ftruncate(fd.get(), static_cast<off_t>(kPageBytes)) != 0) {
+    error = errno;
+  }
   for (const std::size_t begin : {std::size_t{0}, kNamesAt, kStatisticsAt}) {
     if (error == 0) {
       error = allocate(fd.get(), begin, kMemoryPage);

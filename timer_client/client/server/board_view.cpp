@@ -116,6 +116,9 @@ Result<BoardView> BoardView::open_or_make(const std::string& dir) {
     if (opened.file && opened.state == BoardState::kUsable) {
       return BoardView(std::move(*opened.file), opened.identity);
     }
+    if (const int error = error_of_size(kBoardBytes); error != 0) {
+      return system_error(fmt::format("cannot make '{}'", path), error);
+    }
     // Not earlier: in a container, a directory that a server has made and checked may be below
     // folders that this process would refuse.
     FILETIMER_TRY(create_run_folder(dir));
