@@ -110,6 +110,13 @@ class Questions(ServerCase):
             with self.assertRaisesRegex(errors.InvalidArgument, "FILETIMER_RPC_TIMEOUT: 'soon'"):
                 admin.ping()
 
+    def test_a_client_that_is_switched_off_asks_no_server(self):
+        with unittest.mock.patch.dict(os.environ, FILETIMER="off"):
+            client = filetimer.Client(self.dir)
+        client.start()
+        with self.assertRaisesRegex(filetimer.ServerUnavailable, "FILETIMER is off"):
+            admin.ping(client=client)
+
     def test_a_handler_may_ask_and_fork_during_a_request(self):
         from filetimer import _ask
 

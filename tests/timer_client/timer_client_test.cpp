@@ -253,6 +253,7 @@ TEST_CASE("a client does nothing under FILETIMER=off, or after it was moved from
   CHECK(scope.release() == ReleaseResult::kNotOpen);
   const auto region = client->paused("checkpoint");
   client->start(1h);
+  client->start();
   CHECK_FALSE(client->stop());
   CHECK(client->heartbeat(1h, "heart").release() == ReleaseResult::kNotOpen);
   CHECK(client->stacks_file().empty());

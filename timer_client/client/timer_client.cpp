@@ -214,6 +214,9 @@ void TimerClient::start(Timeout after) {
 }
 
 void TimerClient::start() {
+  if (state_->page().is_off()) {
+    return;
+  }
   const std::int64_t timeout =
       state_->page().board().default_timeout.load(std::memory_order_relaxed);
   if (timeout <= 0) {

@@ -45,6 +45,8 @@ def ask(pipe: str, fields: dict[str, Any], patience: float) -> tuple[dict[str, A
 
     patience: seconds for the first answer, and again beyond the time that the server grants.
     """
+    if not pipe:
+        raise ServerUnavailable("no timer server: $FILETIMER is off for this client")
     packet = json.dumps({"version": 1, **fields}).encode()
     if len(packet) > _MOST_REQUEST_BYTES:
         raise InvalidArgument(f"the request has {len(packet)} bytes: expected at most "
