@@ -295,6 +295,12 @@ class OwnServer(unittest.TestCase):
                       "for number in mine:\n    os.fstat(number)")
             self.assertEqual(subprocess.run([sys.executable, "-c", script], timeout=BOUND_S).returncode, 0)
 
+    def test_it_starts_and_ends_in_a_process_with_many_open_files(self):
+        script = ("import filetimer, os, resource\n_, most = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+                  "resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096), most))\n"
+                  "kept = [os.open('/dev/null', os.O_RDONLY) for _ in range(1100)]\nfiletimer.Server().close()")
+        self.assertEqual(subprocess.run([sys.executable, "-c", script], timeout=BOUND_S).returncode, 0)
+
     def test_it_ends_with_its_process_however_that_ends(self):
         for end in ("sys.exit()", "os._exit(0)", "os.kill(os.getpid(), 9)",
                     "os.fork() or time.sleep(0.2)"):

@@ -121,7 +121,9 @@ class Server:
 
 
 def _is_readable(end: Kept, bound_s: float) -> bool:
-    return bool(select.select([end.number], [], [], bound_s)[0])
+    poll = select.poll()  # select() takes no descriptor over 1,023
+    poll.register(end.number, select.POLLIN)
+    return bool(poll.poll(1000 * bound_s))
 
 
 _servers: weakref.WeakSet[Server] = weakref.WeakSet()
