@@ -66,6 +66,15 @@ TEST_CASE("a process that exits removes its page if no server has seen it") {
   CHECK(std::filesystem::is_empty(dir + "/scopes/.stacks"));
 }
 
+TEST_CASE("without a server each forked child removes the pages of children that have ended") {
+  const testing::TempFolder folder;
+  auto client = connect_first(folder.path("run"));
+  for (int i = 0; i < 3; ++i) {
+    CHECK(in_child([&] { return client.expires(1h, "step").release() ? 0 : 1; }) == 0);
+  }
+  CHECK(pages_in(folder.path("run")).size() == 2);  // of this process and of the last child
+}
+
 TEST_CASE("a page that a server has registered stays when its process exits") {
   const testing::TempFolder folder;
   const std::string dir = folder.path("run");

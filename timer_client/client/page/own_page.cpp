@@ -215,6 +215,9 @@ SlotHandle* OwnPage::claim(ScopeKey key) {
       next_creation_ = Instant::now() + kCreationPause;
       return nullptr;
     }
+    if (!has_server()) {
+      remove_abandoned_pages(pages_folder_);
+    }
   }
   ThreadSlots& slots = slots_of_this_thread();
   SlotHandle* handle = slots.find_bound(key);

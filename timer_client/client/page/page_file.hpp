@@ -59,8 +59,9 @@ class PageFile {
   std::size_t statistics_end_ = kStatisticsAt + kMemoryPage;
 };
 
-// Removes the pages in `folder` of processes that were killed while no server ran. A client that
-// finds no server calls it: a server removes such pages itself, and without a server each run would
+// Removes the pages in `folder` of processes that were killed, or ended by _exit() as forked
+// children do, while no server ran. A client that finds no server calls it, and so does a forked
+// child with its page: a server removes such pages itself, and without a server each run would
 // leave one in the memory that holds the directory. A page stays if a process holds its lock, if
 // the process that it names is alive, if a server has ever registered it (the next server records
 // its scopes), or if it is not among the first kMaxPagesLookedAt. Every page of this process in
