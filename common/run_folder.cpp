@@ -150,6 +150,9 @@ Status check_parents(const std::string& path) {
 
 Result<UniqueFd> create_run_folder(const std::string& dir) {
   const std::string path = absolute_path(dir);
+  if (!path.starts_with('/')) {
+    return system_error(fmt::format("cannot find the working directory for '{}'", path), ENOENT);
+  }
   std::error_code ec;
   const auto parent = std::filesystem::path(path).parent_path();
   if (!std::filesystem::exists(parent, ec)) {

@@ -240,6 +240,17 @@ TEST_CASE("a runtime directory is refused where another user could read or repla
   }
 }
 
+TEST_CASE("a relative runtime directory is refused in a working directory that is gone") {
+  const TempFolder temp;
+  const fs::path here = fs::current_path();
+  fs::current_path(folder_in(temp, "gone", 0700));
+  fs::remove(temp.path("gone"));
+  for (const char* dir : {"run", "a/run"}) {
+    CHECK(contains(refusal(dir), fmt::format("the working directory for '{}'", dir)));
+  }
+  fs::current_path(here);
+}
+
 TEST_CASE("another user's runtime directory is refused, and so is one below such a directory") {
   const TempFolder temp;
   if (!give_away(folder_in(temp, "run", 0700)) || !give_away(folder_in(temp, "theirs", 0755))) {
