@@ -31,9 +31,11 @@ from __future__ import annotations
 from ._client import Client, close, configure
 from ._each import each
 from ._heartbeat import Heartbeat, heartbeat
-from ._native import Scope, expires
+from ._native import Scope, _check_interpreter, expires
 from ._paused import paused
 from .errors import ScopeExpired, ServerUnavailable, TimerError
+
+_check_interpreter()  # also where CPython copies the native module of the main interpreter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -22,11 +22,21 @@ PyObject* checked_seconds(PyObject*, PyObject* const* args, Py_ssize_t count) {
   return seconds_of(timeout.value()).release();
 }
 
+// Returns null, with an error set, in another interpreter than the main one.
+PyObject* check_interpreter(PyObject*, PyObject*) {
+  if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+    PyErr_SetString(PyExc_ImportError, "filetimer works in the main interpreter only");
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
 PyMethodDef g_functions[] = {
     {"expires", as_method(expires), METH_FASTCALL | METH_KEYWORDS, kExpiresHelp},
     {"_default_client", default_client, METH_NOARGS, nullptr},
     {"_set_default_client", set_default_client, METH_O, nullptr},
     {"_has_default_client", has_default_client, METH_NOARGS, nullptr},
+    {"_check_interpreter", check_interpreter, METH_NOARGS, nullptr},
     {"_seconds", as_method(checked_seconds), METH_FASTCALL, nullptr},
     {"_child_offers_stacks", child_offers_stacks, METH_NOARGS, nullptr},
     {"_is_stacks_file_kept", is_stacks_file_kept, METH_O, nullptr},
@@ -49,11 +59,8 @@ PyModuleDef g_definition = {PyModuleDef_HEAD_INIT,
 }  // namespace
 
 PyMODINIT_FUNC PyInit__native() {
-  if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
-    PyErr_SetString(PyExc_ImportError, "filetimer works in the main interpreter only");
-    return nullptr;
-  }
-  Ref module(PyModule_Create(&g_definition));
+  const Ref checked(check_interpreter(nullptr, nullptr));
+  Ref module(checked ? PyModule_Create(&g_definition) : nullptr);
   if (!module || !import_errors() || !add_client_type(module.get()) ||
       !add_scope_type(module.get())) {
     return nullptr;
