@@ -141,7 +141,7 @@ static_assert(kMaxScopeNameBytes < kNameWords * 8);
 // A scope that was left.
 struct EndedScope {
   std::atomic<std::int64_t> ended;    // on CLOCK_MONOTONIC
-  std::atomic<std::int64_t> took_ns;  // since it was opened
+  std::atomic<std::int64_t> took_ns;  // since it was opened or renewed, without pauses
 };
 
 // The buckets of a histogram of durations: 8 of 64 ns, then 8 of equal width for each power of two.

@@ -340,7 +340,7 @@ inline leave() {
 
 /* release_scope(), try_release(): a look and an exchange, until the exchange succeeds or the word is
  * no longer open. Only the last round has an effect, so it is one step.
- * code: timer_client/client/page/page_scope.cpp release_scope e63b95a0
+ * code: timer_client/client/page/page_scope.cpp release_scope ea26ac54
  * code: common/wake_protocol.hpp try_release 402006e2 */
 inline release_scope(s) {
   slot = s;
@@ -369,7 +369,7 @@ inline free_by_release() {
 }
 
 /* renew_scope(), try_renew() (a): likewise.
- * code: timer_client/client/page/page_scope.hpp renew_scope dd71ef43
+ * code: timer_client/client/page/page_scope.hpp renew_scope 175d31dd
  * code: common/wake_protocol.hpp try_renew 1bd9d94f */
 inline renew_scope(s) {
   renewed++;
@@ -853,7 +853,6 @@ active proctype Clock() {
  * code: common/wake_protocol.hpp try_expire_idle 36d0e2ca
  * code: common/wake_protocol.hpp is_idle_watch f702a1ee
  * code: timer_client/client/page/page_scope.hpp times_of 8d3bcbca
- * code: timer_client/client/page/page_scope.hpp counted_from 9dd354c6
  * code: timer_client/client/page/page_scope.cpp statistics_of acc261b8
  * code: timer_client/client/page/page_scope.cpp must_wake_paused b4ecfcf8
  * code: timer_client/client/page/page_scope.cpp set_flags 55269f38

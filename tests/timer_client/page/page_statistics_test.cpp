@@ -11,6 +11,7 @@
 #include <memory>
 #include <thread>
 
+#include "tests/support/moved_clock.hpp"
 #include "tests/timer_client/fake_server.hpp"
 
 using namespace std::chrono_literals;
@@ -143,6 +144,27 @@ TEST_CASE("each name has an entry with its scopes, their timeout and their small
   CHECK(brief.smallest_margin_ns < Duration{1h}.count());
   CHECK(of(page, "endless").smallest_margin_ns == kNoMargin);
   CHECK(of(page, "late").smallest_margin_ns < 0);
+}
+
+TEST_CASE("the time of a scope is counted without its pauses") {
+  FakeServer server;
+  auto client = server.connect();
+  auto resumed = client.expires(1h, "resumed");
+  testing::move_clock(1min);
+  CHECK(resumed.pause());
+  testing::move_clock(10min);
+  CHECK(resumed.resume());
+  testing::move_clock(1min);
+  CHECK(resumed.release());
+  auto paused = client.expires(1h, "paused");
+  testing::move_clock(2min);
+  CHECK(paused.pause());
+  testing::move_clock(10min);
+  CHECK(paused.release());
+  for (const char* name : {"resumed", "paused"}) {
+    CHECK(of(server.page(), name).longest_ns >= Duration{2min}.count());
+    CHECK(of(server.page(), name).longest_ns < Duration{3min}.count());
+  }
 }
 
 TEST_CASE("names beyond the last entry are not counted, those that have one are") {

@@ -204,7 +204,7 @@ ReleaseResult release_scope(SlotHandle& handle, std::uint64_t generation) noexce
     return word == slot_word::kFree ? ReleaseResult::kNotOpen : ReleaseResult::kExpired;
   };
   // The slot is read before it is free.
-  const std::int64_t started = counted_from(handle, generation);
+  const std::int64_t started = slot.started.load(kRelaxed);
   const std::int64_t timeout = slot.timeout.load(kRelaxed);
   SlotStatistics* const entry = statistics_of(handle);
   const std::int64_t now = monotonic_ns();

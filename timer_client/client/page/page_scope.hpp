@@ -143,14 +143,6 @@ std::int64_t replaced_renewal(SlotHandle& handle, std::int64_t timeout);
   return open_scope_for(handle, terms);
 }
 
-// Returns when the time began that the end of the scope, or its next renewal, counts.
-inline std::int64_t counted_from(const SlotHandle& handle, std::uint64_t generation) {
-  constexpr auto kRelaxed = std::memory_order_relaxed;
-  const Slot& slot = *handle.slot;
-  return (handle.renewed.load(kRelaxed) == generation ? slot.started : slot.acquired)
-      .load(kRelaxed);
-}
-
 // Counts what a renewal ends as a scope of its own: a heartbeat is measured by its beats.
 void count_time(const SlotHandle& handle, const LeftScope& left) noexcept;
 
@@ -213,11 +205,10 @@ inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64
     const std::int64_t now = monotonic_ns();
     const std::int64_t word = deadline_word(board, now, timeout);
     const LeftScope left =
-        left_scope(counted_from(handle, generation), now, slot.timeout.load(kRelaxed), old_word);
+        left_scope(slot.started.load(kRelaxed), now, slot.timeout.load(kRelaxed), old_word);
     slot.started.store(now, kRelaxed);
     slot.timeout.store(timeout, kRelaxed);
     if (try_renew(slot, old_word, word)) [[likely]] {
-      handle.renewed.store(generation, kRelaxed);
       count_time(handle, left);
       todo_next = (must_wake(board, slot, word) ? todo::kWake : 0) |
                   (handle.page->is_look_due(now) ? todo::kLook : 0);

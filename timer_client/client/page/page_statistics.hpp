@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <limits>
@@ -18,7 +19,8 @@ namespace filetimer {
 // The margin of a scope without a deadline.
 inline constexpr std::int64_t kNoMargin = std::numeric_limits<std::int64_t>::max();
 
-// A scope that was released or renewed: its time from its opening, or its last renewal, on.
+// A scope that was released or renewed: its time from its opening, or its last renewal, on. The
+// start is later by the length of its pauses.
 struct LeftScope {
   std::int64_t started = 0;
   std::int64_t ended = 0;
@@ -26,11 +28,14 @@ struct LeftScope {
   std::int64_t margin_ns = kNoMargin;  // from its release to its deadline, negative if it was late
 };
 
-// `word`: the deadline word with which the scope was left.
+// `started`: as in the slot. `word`: the deadline word with which the scope was left.
 inline LeftScope left_scope(std::int64_t started, std::int64_t now, std::int64_t timeout,
                             std::int64_t word) {
   const std::int64_t deadline = slot_word::is_expired(word) ? -word : word;
   const bool has_margin = deadline > 0 && deadline < slot_word::kNoDeadline;
+  if (slot_word::is_paused(word)) [[unlikely]] {
+    started = std::min(started + now - (word - slot_word::kPaused), now);  // as a resume does
+  }
   return {started, now, timeout, has_margin ? deadline - now : kNoMargin};
 }
 

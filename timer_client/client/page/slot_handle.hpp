@@ -49,8 +49,6 @@ struct alignas(64) SlotHandle {
   // The number of the slot's scope that is open, or opened next. Relaxed: incremented before the
   // slot is released and read after it was found free, so the slot's deadline orders it.
   std::atomic<std::uint64_t> generation{1};
-  // The number of the scope that was renewed last. Relaxed: see `generation`.
-  std::atomic<std::uint64_t> renewed{0};
   // Written with the ProcessLock; read by the thread that releases the scope. Relaxed: see
   // statistics_of().
   std::atomic<ThreadSlots*> owner{nullptr};
