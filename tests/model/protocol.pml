@@ -861,7 +861,7 @@ active proctype Clock() {
  * code: timer_client/client/page/page_scope.cpp resume_scope d628116c
  * code: timer_client/client/page/page_scope.cpp is_suspended 999e13a4
  * code: timer_client/client/page/page_scope.cpp open_suspended 58d1830b
- * code: timer_client/client/page/page_scope.cpp renew_after_pause 805b4407
+ * code: timer_client/client/page/page_scope.cpp renew_after_pause f8f9b149
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::take b9a0980b
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::give_up_idle 782687c3
  * code: timer_client/client/page/page_statistics.hpp count_scope b2f6b9a3

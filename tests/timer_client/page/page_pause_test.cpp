@@ -61,6 +61,18 @@ TEST_CASE("the scopes of a thread that ends in a region go on") {
   CHECK(left.release());
 }
 
+TEST_CASE("a renewal keeps the flag of a region that begins in another thread meanwhile") {
+  FakeServer server;
+  auto client = server.connect();
+  auto scope = client.expires(1h, "step");
+  CHECK(scope.pause());
+  CHECK(scope.resume());
+  Slot& slot = server.page().slot(index_of(server.page(), "step"));
+  slot.flags |= slot_flag::kSuspended;  // its first step, before that of the deadline
+  CHECK(scope.renew(1h));
+  CHECK(slot.flags == slot_flag::kSuspended);
+}
+
 TEST_CASE("scopes that are paused, renewed and released by two threads at once are never lost") {
   FakeServer server;
   auto client = server.connect();

@@ -161,7 +161,8 @@ bool renew_after_pause(SlotHandle& handle, std::int64_t timeout, unsigned& todo_
   for (;;) {
     const std::int64_t word = slot.deadline.load(kRelaxed);
     if (!slot_word::is_paused(word)) {
-      set_flags(slot, kHeld | slot_flag::kResumed, 0);
+      // The flags of a pause belong to the thread that has just set them.
+      set_flags(slot, slot_flag::kResumed, 0);
       return false;
     }
     const std::int64_t now = monotonic_ns();
