@@ -355,6 +355,8 @@ TEST_CASE("the elapsed and remaining time of a timer are known while it is open"
   REQUIRE(FakeServer::expire(server.page().slot(index_of(server.page(), "cut"))));
   CHECK(scope.times()->remaining <= 1min);
   CHECK(scope.times()->expired);
+  server.board().max_timeout = Duration{10s}.count();
+  CHECK(scope.times()->remaining <= 10s);
   CHECK_FALSE(times->expired);
   scope.release();
   CHECK(!scope.times());

@@ -168,9 +168,9 @@ inline TimerTimes times_of(const SlotHandle& handle) {
   } else {
     // The server has judged it: the word is the server's, and the other fields are unchanged.
     times.expired = true;
-    times.remaining = timeout > kMaxTimeout.count()
-                          ? kNoDeadline
-                          : Duration{slot.started.load(kRelaxed) + timeout - now};
+    const std::int64_t due =
+        deadline_word(handle.page->board(), slot.started.load(kRelaxed), timeout);
+    times.remaining = due >= slot_word::kNoDeadline ? kNoDeadline : Duration{due - now};
   }
   return times;
 }
