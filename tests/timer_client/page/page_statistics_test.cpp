@@ -69,6 +69,11 @@ TEST_CASE("a scope is counted with its time, its bucket, its timeout and its mar
   count_scope(*entry, {0, kVeryLong, 0, 0});
   CHECK(entry->histogram[kHistogramBuckets - 1] == 1);
   CHECK(entry->longest_ns == kVeryLong);
+  entry->histogram[0] = 0xFFFF'FFFE;
+  for (int i = 0; i < 3; ++i) {
+    count_scope(*entry, {1, 2, 0, 0});
+    CHECK(entry->histogram[0] == 0xFFFF'FFFF);
+  }
 }
 
 TEST_CASE("an entry returns the scopes that ended last, without the one being written") {

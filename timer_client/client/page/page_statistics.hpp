@@ -45,7 +45,8 @@ inline void count_scope(SlotStatistics& entry, const LeftScope& scope) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   const std::int64_t took_ns = scope.ended - scope.started;
   auto& bucket = entry.histogram[bucket_of(took_ns)];
-  bucket.store(bucket.load(kRelaxed) + 1, kRelaxed);
+  const std::uint32_t in_bucket = bucket.load(kRelaxed);
+  bucket.store(std::max(in_bucket + 1, in_bucket), kRelaxed);  // at most 2^32 - 1
   entry.total_ns.store(entry.total_ns.load(kRelaxed) + took_ns, kRelaxed);
   entry.last_ns.store(took_ns, kRelaxed);
   if (took_ns > entry.longest_ns.load(kRelaxed)) {
