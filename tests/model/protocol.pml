@@ -298,7 +298,7 @@ inline grow_slot_count() {
 
 /* Nothing of what comes before the deadline can be seen while the slot is free, but for the number
  * of slots, which says as much as it did as long as the slot is free. So it is one step.
- * code: timer_client/client/page/own_page.cpp OwnPage::claim 7ecb4ee0
+ * code: timer_client/client/page/own_page.cpp OwnPage::claim c0195f32
  * code: timer_client/client/page/own_page.cpp OwnPage::slot_for 97592c10
  * code: timer_client/client/page/own_page.cpp OwnPage::slot_from_pool 28937d20
  * code: timer_client/client/page/own_page.cpp OwnPage::new_slot dc40e893

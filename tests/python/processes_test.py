@@ -130,11 +130,11 @@ class Forks(ServerCase):
         self.assertEqual(out, "True\n")
 
     def test_a_child_that_cannot_have_a_page_continues(self):
-        for limit in ("resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
-                      "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))",
-                      "os.rename(folder, folder + '.moved')"):
+        for limit, reason in (("resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))", "Too many open files"),
+                              ("resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))", "File too large"),
+                              ("os.rename(folder, folder + '.moved')", None)):
             with self.subTest(limit):
-                out = self.run_worker(f"""
+                worker = self.start_worker(f"""
                     import resource
                     filetimer.configure()
                     folder = os.environ["FILETIMER_DIR"]
@@ -148,7 +148,9 @@ class Forks(ServerCase):
                         os._exit(0)
                     assert os.waitpid(child, 0)[1] == 0
                     """)
-                self.assertEqual(out, "fine\n")
+                out, err = worker.communicate(timeout=suite.BOUND_S)
+                self.assertEqual((out, worker.returncode), ("fine\n", 0))
+                self.assertRegex(err, f"^filetimer.*no scope page.*: {reason}\n$" if reason else "^$")
         os.rename(self.dir + ".moved", self.dir)
 
     def test_a_subprocess_is_no_worker(self):

@@ -25,11 +25,14 @@ SlotHandle* TimerClient::State::claim_with_lock(ScopeKey key) {
     look_again();
   }
   SlotHandle* const handle = page().claim(key);
-  if (handle == nullptr && page().has_all_slots() && !has_said_limit.exchange(true)) {
-    client_messages::notice(
-        "{} scopes are open in this process, which is the limit: '{}' is not watched, and neither "
-        "are others beyond it",
-        kMaxScopesPerWorker, printable(shown_name(key)));
+  if (handle == nullptr && page().is_made() && !has_said_limit.exchange(true)) {
+    const std::string reason =
+        page().has_all_slots()
+            ? fmt::format("{} scopes are open in this process, which is the limit",
+                          kMaxScopesPerWorker)
+            : std::string("the scope page of this process cannot grow, as on a full disk");
+    client_messages::notice("{}: '{}' is not watched, and neither are others beyond it", reason,
+                            printable(shown_name(key)));
   }
   return handle;
 }

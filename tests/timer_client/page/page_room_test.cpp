@@ -6,7 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filetimer/timer_client.hpp>
+#include <string_view>
 
 #include "tests/support/mounts.hpp"
 #include "tests/support/moved_clock.hpp"
@@ -39,6 +41,24 @@ void on_a_small_disk(const std::function<int(FakeServer&)>& body) {
   }
   CHECK(code == 0);
 }
+
+// What this process writes on standard error; made before it connects.
+class StandardError {
+ public:
+  StandardError() {
+    REQUIRE(::pipe2(ends_, O_CLOEXEC | O_NONBLOCK) == 0);
+    REQUIRE(::dup2(ends_[1], STDERR_FILENO) == STDERR_FILENO);
+  }
+  [[nodiscard]] bool has_line(std::string_view part) const {
+    char bytes[4096];
+    const ssize_t count = ::read(ends_[0], bytes, sizeof bytes);
+    const std::string_view text(bytes, count > 0 ? static_cast<std::size_t>(count) : 0);
+    return testing::contains(text, part) && std::ranges::count(text, '\n') == 1;
+  }
+
+ private:
+  int ends_[2] = {-1, -1};
+};
 
 // Fills the disk up to `left` bytes.
 bool fill(const FakeServer& server, std::size_t left) {
@@ -125,8 +145,28 @@ TEST_CASE("a client with Missing::kIgnore works without room for its page") {
   });
 }
 
+TEST_CASE("a forked child says that it has no room for its page") {
+  on_a_small_disk([](FakeServer& server) {
+    const StandardError error;
+    auto client = server.connect();
+    if (!fill(server, 0)) {
+      return 1;
+    }
+    return in_child([&] {
+      for (int i = 0; i < 2; ++i) {
+        if (client.expires(1h, "childs").release()) {
+          return 2;
+        }
+        testing::move_clock(1s);
+      }
+      return error.has_line("no scope page, scopes are not watched: ") ? 0 : 3;
+    });
+  });
+}
+
 TEST_CASE("scopes for which the page cannot grow are not watched, and others are") {
   on_a_small_disk([](FakeServer& server) {
+    const StandardError error;
     auto client = server.connect();
     server.pipe().next();
     if (!fill(server, 0)) {
@@ -142,6 +182,9 @@ TEST_CASE("scopes for which the page cannot grow are not watched, and others are
     }
     if (!server.pipe().is_silent()) {
       return 3;
+    }
+    if (!error.has_line("cannot grow, as on a full disk: 's16' is not watched")) {
+      return 7;
     }
     if (statistics_in_use(server.page()) != kMemoryPage / sizeof(SlotStatistics)) {
       return 4;

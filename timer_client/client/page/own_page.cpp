@@ -209,8 +209,12 @@ SlotHandle* OwnPage::claim(ScopeKey key) {
       return nullptr;
     }
     if (const Status made = make(allows_tracing_); !made) {
-      if (next_creation_ == Instant{}) {  // warn once, not each second
-        client_messages::warning("no scope page, scopes are not watched: {}", made.error().message);
+      if (next_creation_ == Instant{}) {  // once, not each second
+        const std::string text = "no scope page, scopes are not watched: " + made.error().message;
+        // For a process that has failed to make a page in connect(), that has written a notice. A
+        // directory that is gone gives no errno, and has no server.
+        const bool is_lack = inherited_ && made.error().errno_value != 0;
+        is_lack ? client_messages::notice("{}", text) : client_messages::warning("{}", text);
       }
       next_creation_ = Instant::now() + kCreationPause;
       return nullptr;
