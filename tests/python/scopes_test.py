@@ -335,6 +335,12 @@ class EnteredAgain(ServerCase):
                 open_ones.pop(number).close()
                 self.assertEqual({round(each["remaining_s"] / FAR_S) for each in self.listed_scopes()},
                                  set(open_ones))
+        consumed = generator(7)
+        next(consumed)
+        with scope:
+            consumed.close()
+            self.assertLess(scope.remaining, 2 * FAR_S)
+        self.assertEqual(self.open_scopes(), [])
 
     def test_a_second_release_ends_no_entry_of_another_thread(self):
         scope = filetimer.Scope(FAR_S, "x")

@@ -251,6 +251,14 @@ Ref frame_attribute(PyObject* frame, const char* name) {
   return value.get() == Py_None ? Ref() : std::move(value);
 }
 
+// Returns whether the frame is that of a generator, whose caller may differ from step to step.
+bool is_generator(PyObject* frame) {
+  constexpr long kGenerators = 0x20 | 0x200;  // CO_GENERATOR, CO_ASYNC_GENERATOR
+  const Ref code = frame_attribute(frame, "f_code");
+  const Ref flags = code ? frame_attribute(code.get(), "co_flags") : Ref();
+  return flags && (PyLong_AsLong(flags.get()) & kGenerators) != 0;
+}
+
 Ref caller_of(PyObject* frame) {
   return frame_attribute(frame, "f_back");
 }
@@ -302,9 +310,11 @@ bool is_open(const Opening& opening) {
 
 // Returns the opening that the nearest function of the caller's stack has entered, which in asyncio
 // is one of its task. Null: none of those that have a frame. Runs no Python code.
+// `leaves`: for a `with`, which a generator does not leave for its caller.
 template <class IsWanted>
-[[gnu::cold]] Opening* opening_in_stack(Scope& scope, IsWanted is_wanted) {
-  for (Ref frame = entering_frame(); frame; frame = caller_of(frame.get())) {
+[[gnu::cold]] Opening* opening_in_stack(Scope& scope, bool leaves, IsWanted is_wanted) {
+  for (Ref frame = entering_frame(); frame;
+       frame = leaves && is_generator(frame.get()) ? Ref() : caller_of(frame.get())) {
     for (Opening& each : scope.others) {
       if (each.frame == frame.get() && is_wanted(each)) {
         return &each;
@@ -331,7 +341,7 @@ Opening* opening_to_leave(Scope& scope) {
   if (scope.others.empty()) [[likely]] {
     return first;
   }
-  Opening* const found = opening_in_stack(scope, is_in_with);
+  Opening* const found = opening_in_stack(scope, true, is_in_with);
   return found != nullptr ? found : first != nullptr ? first : latest_other(scope, is_in_with);
 }
 
@@ -345,7 +355,7 @@ Opening* open_one(Scope& scope) {
   if (scope.others.empty()) [[likely]] {
     return is_open_here(scope.first) ? &scope.first : nullptr;
   }
-  if (Opening* const found = opening_in_stack(scope, is_open_here)) {
+  if (Opening* const found = opening_in_stack(scope, false, is_open_here)) {
     return found;
   }
   const auto find = [&](const auto& is_wanted) {
