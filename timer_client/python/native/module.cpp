@@ -16,7 +16,7 @@ using namespace filetimer::python;
 PyObject* checked_seconds(PyObject*, PyObject* const* args, Py_ssize_t count) {
   filetimer::Timeout timeout{nanoseconds{}};
   const char* const what = count == 2 ? PyUnicode_AsUTF8AndSize(args[1], nullptr) : "the timeout";
-  if (what == nullptr || !to_timeout(args[0], what, timeout)) {
+  if (what == nullptr || !to_timeout(count == 0 ? Py_None : args[0], what, timeout)) {
     return nullptr;
   }
   return seconds_of(timeout.value()).release();
