@@ -435,7 +435,9 @@ def exit_status_of_run(world):
 
 
 def closed_standard_error_of_a_worker(world):
-    """A worker is started without standard error, so that files of the client may get its number, and complains."""
+    """A worker is started without standard error, so that files of the client may get its number, and complains. Then
+    it hangs.
+    """
     world.server()
     worker = world.worker(stderr="closed")
     worker.do("open", key="k", timeout_ms=60_000)
@@ -443,6 +445,8 @@ def closed_standard_error_of_a_worker(world):
     pages = [each for each in world.dir.glob("scopes/*-*") if each.is_file()]
     if [each.read_bytes()[:8] for each in pages] != [b"TMERPAGE"]:
         world.fail(f"the worker wrote over its page: {pages}", "worker-unharmed")
+    worker.post("open", key="hung", timeout_ms=200)
+    worker.wait()
 
 
 def region_begun_without_a_page(world):

@@ -88,8 +88,8 @@ struct TimerClient::State {
   // the scope any more, opens the scope again on the successor of the page.
   void after_opening(TimerScope& scope, unsigned todo_next, ScopeKey key, const PageTerms& terms);
 
-  std::atomic<bool> has_said_limit =
-      false;  // that scopes for which the page has no room are not watched
+  // Whether it was said that scopes for which the page has no room are not watched.
+  std::atomic<bool> has_said_limit = false;
   // Names of scopes that were opened with a first timeout, in the process `begun_in`.
   std::unordered_set<std::string> begun;
   static constexpr std::size_t kMaxBegunNames = 1024;  // as many as have statistics

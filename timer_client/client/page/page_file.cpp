@@ -125,7 +125,9 @@ Result<PageFile> PageFile::create(const std::string& folder) {
   auto file = MappedFile::map(std::move(*fd), MappedFile::Access::kReadWrite, kPageBytes,
                               fmt::format("'{}'", path));
   FILETIMER_TRY(file);
-  auto lock = FileLock::take(above_standard_descriptors(file->take_descriptor()), path);
+  // Closing the first descriptor of the file would drop a lock that was taken before.
+  UniqueFd descriptor = above_standard_descriptors(file->take_descriptor());
+  auto lock = FileLock::take(std::move(descriptor), path);
   FILETIMER_TRY(lock);
   PageFile page(std::move(*file), std::move(*lock), fmt::format("{}/{}", folder, name), name);
   fill_in(page.layout().header());
