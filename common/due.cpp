@@ -103,14 +103,13 @@ Duration grace_before_due(const Slot& slot, Duration servers_grace) {
                                                    : Duration{std::chrono::milliseconds{grace_ms}});
 }
 
-Instant due_after_losses(const Slot& slot, std::int64_t word, Instant started, Duration max_timeout,
-                         Duration grace, const LostTime& server, const LostTime& worker) {
+Instant due_after_losses(const Slot& slot, std::int64_t word, const ScopeSpan& span,
+                         Duration max_timeout, Duration grace, const LostTime& server,
+                         const LostTime& worker) {
   const Instant timed_out = due_time(slot, word, max_timeout);
   if (server.end() == Instant{} && worker.end() == Instant{}) {
     return timed_out + grace;
   }
-  const Duration timeout = timeout_of(slot, word, max_timeout);
-  const ScopeSpan span = span_of(started, word, timeout);
   const Instant due = due_after_losses(timed_out + grace, span, server, worker);
   // The whole grace follows the signal, though a time was lost in which both had passed.
   return grace == Duration::zero()

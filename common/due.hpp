@@ -110,9 +110,10 @@ Duration grace_before_due(bool has_flag, int signal, Duration grace);
 // Returns the same for a slot. `servers_grace` is that of a scope that names none.
 Duration grace_before_due(const Slot& slot, Duration servers_grace);
 // Returns when the scope of a slot with the open word `word` is due, which is `grace` after its
-// timeout. `started`: when it was opened or renewed last, not moved by pauses.
-Instant due_after_losses(const Slot& slot, std::int64_t word, Instant started, Duration max_timeout,
-                         Duration grace, const LostTime& server, const LostTime& worker);
+// timeout. `span` is that of the scope, as losses count for it.
+Instant due_after_losses(const Slot& slot, std::int64_t word, const ScopeSpan& span,
+                         Duration max_timeout, Duration grace, const LostTime& server,
+                         const LostTime& worker);
 
 // --- looks of the server ---
 

@@ -114,9 +114,9 @@ int run_server(Server& server, const Settings& settings, UniqueFd report) {
       messages::error("{}", started.error().message);
       server.withdraw();
       const int error = started.error().errno_value;
-      return error == ENOENT   ? exit_status::kNotFound
-             : error == EAGAIN ? exit_status::kServerFailed  // too many processes
-                               : exit_status::kNotExecutable;
+      return error == ENOENT                      ? exit_status::kNotFound
+             : error == EAGAIN || error == ENOMEM ? exit_status::kServerFailed  // it was not forked
+                                                  : exit_status::kNotExecutable;
     }
   }
   return server.run();

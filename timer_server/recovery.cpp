@@ -194,7 +194,7 @@ void Recovery::resume_kill(PastKill& past) {
   const auto means = order.means();
   const bool has_targets = past.is_of_this_boot && past.may_have_stopped && !past.sent.empty() &&
                            means && means->ends_in_sigkill() &&
-                           !alive_after(past.sent.back()).empty();
+                           !alive_after(past.sent.back(), kills_.excluded()).empty();
   if (worker == nullptr && !has_targets) {
     Records::Outcome outcome;
     outcome.verdict = past.sent.empty() ? KillVerdict::kAlreadyGone : KillVerdict::kDead;

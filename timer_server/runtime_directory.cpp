@@ -337,7 +337,7 @@ Status RuntimeDirectory::make_entries() {
   }
   // The lock is held, so no other server has a socket there. If none can be made, the entries are
   // not complete, even if an earlier one of this server is there.
-  control_file_ = {};
+  control_file_.reset();
   auto control = make_control_socket(path());
   FILETIMER_TRY(control);
   control_ = std::move(*control);

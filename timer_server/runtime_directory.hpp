@@ -125,9 +125,9 @@ class RuntimeDirectory {
   std::optional<RequestPipe> pipe_;
   std::shared_ptr<RecordLog> log_;
   UniqueFd control_;
-  FileIdentity control_file_;
-  std::string pipe_trouble_;    // as last reported
-  std::string folder_trouble_;  // as last reported
+  std::optional<FileIdentity> control_file_;  // of this server; nothing: none was made
+  std::string pipe_trouble_;                  // as last reported
+  std::string folder_trouble_;                // as last reported
 };
 
 }  // namespace filetimer

@@ -155,14 +155,14 @@ void Server::judge(Instant woke) {
     return;
   }
   DeadlineScan::Found found = scan_.run(woke, next_sweep_);
+  kills_.carry_out(found, ClockReading::now());  // before anything that may fail
+  warnings_.note(std::move(found.soft));
   for (const DeadlineScan::LostPage& lost : found.lost) {
     if (registry_.has(*lost.page)) {
       registry_.remove_page(*lost.worker, *lost.page,
                             lost.is_of_another_program ? WatchRegistry::kStartedAnother : "");
     }
   }
-  warnings_.note(std::move(found.soft));
-  kills_.carry_out(found, ClockReading::now());  // before anything that may fail
   if (found.unseen_for > Duration::zero()) {
     report_given_time(found.unseen_for, found.unseen_scopes,
                       fmt::format("the server had not seen a scope for {}",

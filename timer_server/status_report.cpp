@@ -384,7 +384,11 @@ void MetricsFile::write(std::string text) {
   began_ = Instant::now();
   side_threads_.run(
       [this, result, path = path_, text = std::move(text)]() -> SideThreads::Delivery {
-        result->set_value(replace_file(path, text));
+        try {
+          result->set_value(replace_file(path, text));
+        } catch (const std::exception& error) {
+          result->set_value(failure(error.what()));
+        }
         return [this] { (void)is_ready(); };
       },
       SideThreads::Lane::kMetrics);

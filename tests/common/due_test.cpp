@@ -189,8 +189,8 @@ TEST_CASE("a scope that is signalled first has its whole grace after the signal"
        }) {
     CAPTURE(row.what);
     const auto due = [&](Duration grace) {
-      return due_after_losses(slot, at(110s).ns, at(100s), kForever, grace, lost_time(row.server),
-                              lost_time(row.worker));
+      return due_after_losses(slot, at(110s).ns, {at(100s), 10s}, kForever, grace,
+                              lost_time(row.server), lost_time(row.worker));
     };
     CHECK(due(0s) == at(row.signalled));
     CHECK(due(5s) == at(row.due));

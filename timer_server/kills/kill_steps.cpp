@@ -52,11 +52,6 @@ std::optional<Instant> released_at(Core& core, const Process& process, const Exp
   if (!place.page) {
     return Instant::now();  // the scope was over when an earlier server's kill was continued
   }
-  // The worker may have started another program while the signal waited for evidence.
-  const Instant now = Instant::now();
-  if (now - expiry.judged > kFresh && runs_another_program(process, *place.page)) {
-    return now;
-  }
   return place.page->released_late_at(place.slot, place.word);
 }
 
@@ -142,9 +137,23 @@ bool Kills::begin_first_signal(Kill& kill, Instant now) {
     end(kill, KillVerdict::kAlreadyGone, {});
     return true;
   }
+  if (has_started_another_program(kill)) {
+    end(kill, KillVerdict::kSpared, WatchRegistry::kStartedAnother);
+    return true;
+  }
   note_means(kill, *means);
   begin_signal(kill);
   return true;
+}
+
+// Returns whether the worker runs another program than at the verdict, by now that the signal has
+// waited for evidence.
+bool Kills::has_started_another_program(const Kill& kill) {
+  const std::vector<Expiry>& expiries = kill.order.expiries;
+  return Instant::now() - expiries.front().judged > kFresh &&
+         std::ranges::any_of(expiries, [&](const Expiry& expiry) {
+           return expiry.place.page && runs_another_program(kill.worker(), *expiry.place.page);
+         });
 }
 
 void Kills::find_releases(Kill& kill) {

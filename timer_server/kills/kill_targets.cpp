@@ -25,8 +25,6 @@ constexpr int kMostThreadsRead = 64;
 // How long such a process is waited for after SIGSTOP. A fork() takes less, unless it has to copy
 // the page tables of a huge process.
 constexpr Duration kForkTime = std::chrono::milliseconds{1};
-// Of Process::started(): a clock tick.
-constexpr Duration kStartPrecision = std::chrono::milliseconds{10};
 
 bool has_many_threads(pid_t pid) {
   const auto process = read_stat(fmt::format("/proc/{}", pid));
@@ -65,11 +63,12 @@ void KillTargets::find() {
   }
 }
 
-std::vector<Process> alive_after(const SentSignal& sent) {
+std::vector<Process> alive_after(const SentSignal& sent, std::span<const pid_t> excluded) {
   std::vector<Process> alive;
-  for (const pid_t pid : sent.pids) {
-    auto process = retry_for_now([pid] { return open_process(pid); });
-    if (process && process->started() + kStartPrecision < sent.when.mono) {
+  for (std::size_t i = 0; i < std::min(sent.pids.size(), sent.starts.size()); ++i) {
+    auto process = retry_for_now([pid = sent.pids[i]] { return open_process(pid); });
+    if (process && process->start_time == sent.starts[i] &&
+        std::ranges::count(excluded, process->pid) == 0) {
       alive.push_back(std::move(*process));
     }
   }
@@ -77,7 +76,7 @@ std::vector<Process> alive_after(const SentSignal& sent) {
 }
 
 void KillTargets::adopt(const SentSignal& sent) {
-  for (Process& process : alive_after(sent)) {
+  for (Process& process : alive_after(sent, excluded_)) {
     if (process.pid != worker_->pid &&
         std::ranges::count(others_, process.pid, &Process::pid) == 0) {
       others_.push_back(std::move(process));
@@ -158,6 +157,7 @@ SentSignal KillTargets::send(int signal) {
   }
   (void)send_to(*worker_, sent);
   std::ranges::reverse(sent.pids);
+  std::ranges::reverse(sent.starts);
   last_signal_ = signal;
   return sent;
 }
@@ -167,7 +167,7 @@ void KillTargets::send_to_orphans(SentSignal& sent, Sessions& sessions) {
     for (Process& process : found) {
       // Once the worker has ended its pid may be that of another session.
       if (process.started() <= sent.when.mono && process.send_signal(sent.signal)) {
-        sent.pids.push_back(process.pid);
+        sent.add(process);
         others_.push_back(std::move(process));
       }
     }
@@ -209,7 +209,7 @@ bool KillTargets::send_to(const Process& process, SentSignal& sent) const {
   if (!process.send_signal(sent.signal)) {
     return errno != EPERM;
   }
-  sent.pids.push_back(process.pid);
+  sent.add(process);
   return true;
 }
 

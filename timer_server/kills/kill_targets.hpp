@@ -22,9 +22,9 @@ namespace filetimer {
 bool may_be_forking(pid_t pid);
 using MayBeForking = std::function<bool(pid_t)>;
 
-// Returns the processes that an earlier server has sent the signal and that are alive. A process
-// that may have begun after the signal is another one with the same pid.
-std::vector<Process> alive_after(const SentSignal& sent);
+// Returns the processes that an earlier server has sent the signal and that are alive, without
+// those of `excluded`.
+std::vector<Process> alive_after(const SentSignal& sent, std::span<const pid_t> excluded);
 
 // The kill targets of one worker: the worker itself, and with KillMode::kTree its descendants. They
 // are stopped, signalled and resumed together:

@@ -446,7 +446,7 @@ void Kills::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
   if (kill.last_evidence && verdict == KillVerdict::kUnkillable) {
     outcome.held_by = &*kill.last_evidence;
   }
-  if (kill.worker_died) {
+  if (kill.worker_died && kill.worker().pidfd) {  // else it died while no server ran
     outcome.dead_after = *kill.worker_died - kill.order.sent.front().when.mono;
   }
   end(kill.order, outcome);

@@ -130,6 +130,8 @@ class Kills {
   // left to the next server. Called when the server stops.
   void abandon();
 
+  // Returns the processes that no kill signals: the server and its ancestors.
+  [[nodiscard]] std::span<const pid_t> excluded() const { return excluded_; }
   [[nodiscard]] bool idle() const { return kills_.empty(); }
   [[nodiscard]] std::size_t count() const { return kills_.size(); }
   // Returns the number of workers that are alive after SIGKILL.
@@ -168,6 +170,7 @@ class Kills {
     [[nodiscard]] const Process& worker() const { return *order.worker.process; }
   };
 
+  static bool has_started_another_program(const Kill& kill);
   void start_kill(const DeadlineScan::DueWorker& due, const ClockReading& now);
   void note_held_up(Worker& worker, Instant now);
   void note_message(const KillOrder& order, Instant now);

@@ -87,9 +87,10 @@ SentSignal signal_in(const dom::object& object) {
   sent.signal = static_cast<int>(number_in(object, "signal"));
   sent.when = {number_in(object, "wall_ns"), {number_in(object, "mono_ns")}};
   for (const dom::element pid : elements_at(object, "pids")) {
-    if (const auto number = as_integer(pid)) {
-      sent.pids.push_back(static_cast<pid_t>(*number));
-    }
+    sent.pids.push_back(static_cast<pid_t>(as_integer(pid).value_or(0)));
+  }
+  for (const dom::element start : elements_at(object, "starts")) {
+    sent.starts.push_back(static_cast<std::uint64_t>(as_integer(start).value_or(0)));
   }
   return sent;
 }
@@ -252,7 +253,8 @@ void KillFiles::note_signal(const std::string& id, const SentSignal& sent) {
       .field("signal", sent.signal)
       .field("mono_ns", sent.when.mono.ns)
       .field("wall_ns", sent.when.wall_ns)
-      .array("pids", sent.pids);
+      .array("pids", sent.pids)
+      .array("starts", sent.starts);
   append(id, std::move(json).finish() + '\n');
 }
 

@@ -3,12 +3,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <iterator>
+#include <limits>
 #include <thread>
 
 #include "timer_server/system/messages.hpp"
@@ -20,6 +22,8 @@ namespace {
 constexpr int kLooksAtHalfLine = 8;
 // The most bytes of waiting records that one write takes.
 constexpr std::size_t kMostAtOnce = std::size_t{64} << 10;
+// How often a thread that waits for the reader of a pipe looks whether it is to go on.
+constexpr int kReaderLookMs = 50;
 // How long stop() waits for a system call of the thread.
 constexpr std::chrono::milliseconds kStopLimit{100};
 
@@ -29,10 +33,6 @@ Result<UniqueFd> open_log(const std::string& path) {
                      O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600));
   if (!fd) {
     return system_error(fmt::format("cannot open the log '{}'", path));
-  }
-  // The thread waits for the reader of a pipe: a record may be longer than the pipe.
-  if (struct stat st{}; ::fstat(fd.get(), &st) == 0 && !S_ISREG(st.st_mode)) {
-    ::fcntl(fd.get(), F_SETFL, O_APPEND);
   }
   return fd;
 }
@@ -143,7 +143,7 @@ Status RecordLog::write_and_sync() {
       use(std::move(*opened));
     }
     const Status written = write_some();
-    const bool is_full = is_regular_ && size_ >= settings_.max_bytes;
+    const bool is_full = is_regular_ && size_ >= max_bytes_;
     if (!written || has_lost_ || is_full || written_ == entries_.size()) {
       const Status on_disk = sync();
       FILETIMER_TRY(written);
@@ -183,7 +183,7 @@ Status RecordLog::write_some() {
   for (; end != entries_.size(); ++end) {
     const std::string& line = entries_[end].line;
     if (!text.empty() && (!is_regular_ || has_lost_ || text.size() + line.size() > kMostAtOnce ||
-                          size_ + text.size() >= settings_.max_bytes)) {
+                          size_ + text.size() >= max_bytes_)) {
       break;
     }
     text += line;
@@ -205,6 +205,9 @@ void RecordLog::use(UniqueFd file) {
   inode_ = st.st_ino;
   size_ = is_regular_ ? static_cast<std::uint64_t>(st.st_size) : 0;
   half_line_ = ends_in_half_line(settings_.path);
+  struct stat entry {};
+  const bool is_link = ::lstat(settings_.path.c_str(), &entry) == 0 && S_ISLNK(entry.st_mode);
+  max_bytes_ = is_link ? std::numeric_limits<std::uint64_t>::max() : settings_.max_bytes;
 }
 
 // Returns false if the open file was removed or moved, or another one is at the path. This is the
@@ -222,13 +225,42 @@ bool RecordLog::is_at_path() {
   return true;
 }
 
+ssize_t RecordLog::write_part(std::string_view text) const {
+  return retry_eintr([&] { return ::write(file_.get(), text.data(), text.size()); });
+}
+
+// Writes to a pipe or a terminal. A record may be longer than a pipe, so its reader is waited for,
+// until the log is stopped or opened again.
+ssize_t RecordLog::write_to_reader(std::string_view text) {
+  std::size_t put = 0;
+  while (put < text.size()) {
+    if (const ssize_t taken = write_part(text.substr(put)); taken > 0) {
+      put += static_cast<std::size_t>(taken);
+      continue;
+    }
+    if (errno != EAGAIN) {
+      break;
+    }
+    {
+      const MutexLock lock(mutex_);
+      if (stopping_ || reopen_) {
+        errno = EAGAIN;
+        break;
+      }
+    }
+    pollfd reader{file_.get(), POLLOUT, 0};
+    (void)::poll(&reader, 1, kReaderLookMs);
+  }
+  return put > 0 ? static_cast<ssize_t>(put) : -1;
+}
+
 Status RecordLog::write_text(const std::string& lines) {
   if (lines.empty()) {
     return {};
   }
   const std::string text = half_line_ ? "\n" + lines : lines;
   const auto before = static_cast<off_t>(size_);
-  const ssize_t put = retry_eintr([&] { return ::write(file_.get(), text.data(), text.size()); });
+  const ssize_t put = is_regular_ ? write_part(text) : write_to_reader(text);
   if (put == static_cast<ssize_t>(text.size())) {
     half_line_ = false;
     size_ += text.size();
@@ -266,11 +298,7 @@ void RecordLog::rotate() {
   if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     return;
   }
-  struct stat entry {};
-  const bool is_link =
-      ::lstat(settings_.path.c_str(), &entry) == 0 && S_ISLNK(entry.st_mode);  // not ours to move
-  if (!is_at_path() ||
-      (!is_link && ::rename(settings_.path.c_str(), (settings_.path + ".1").c_str()) == 0)) {
+  if (!is_at_path() || ::rename(settings_.path.c_str(), (settings_.path + ".1").c_str()) == 0) {
     file_.reset();  // releases the lock
   } else {
     ::flock(file_.get(), LOCK_UN);

@@ -135,6 +135,8 @@ class RecordLog {
   void use(UniqueFd file);
   bool is_at_path();
   Status write_text(const std::string& text);
+  ssize_t write_part(std::string_view text) const;
+  ssize_t write_to_reader(std::string_view text);
   Status sync();
   void rotate();
   void note(std::string failure) FILETIMER_REQUIRES(mutex_);
@@ -151,8 +153,9 @@ class RecordLog {
   bool is_regular_ = false;
   dev_t device_ = 0;
   ino_t inode_ = 0;
-  std::uint64_t size_ = 0;  // or less than the file has: other servers may append meanwhile
-  bool half_line_ = false;  // the file ends in half a line
+  std::uint64_t size_ = 0;       // or less than the file has: other servers may append meanwhile
+  std::uint64_t max_bytes_ = 0;  // a file that a link names is not renamed, however large it is
+  bool half_line_ = false;       // the file ends in half a line
 
   // Is not held during input or output, so nothing waits for a file system in order to get it.
   mutable Mutex mutex_;

@@ -68,6 +68,12 @@ struct SentSignal {
   int signal = 0;
   ClockReading when;
   std::vector<pid_t> pids;
+  std::vector<std::uint64_t> starts{};  // the start times of these processes
+
+  void add(const Process& process) {
+    pids.push_back(process.pid);
+    starts.push_back(process.start_time);
+  }
 };
 
 // A scope whose soft deadline passed.

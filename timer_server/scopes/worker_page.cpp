@@ -62,10 +62,11 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
       return;
     }
     const Duration grace = grace_before_due(slot, scan.terms.grace);
-    const Instant started = has_losses ? begin_of(index, slot, word) : Instant{};
+    const Losses losses = has_losses ? losses_of(index, slot, word, scan) : Losses{};
     const auto due_after = [&](Duration after_timeout) {
-      return due_after_losses(slot, word, started, scan.terms.max_timeout, after_timeout,
-                              scan.server, scan.worker);
+      return due_after_losses(slot, word, losses.span, scan.terms.max_timeout, after_timeout,
+                              scan.server, scan.worker) +
+             losses.carried;
     };
     Instant deadline = due_after(grace);
     Instant timed_out = deadline;
@@ -144,20 +145,51 @@ WorkerPage::Notes& WorkerPage::notes_of(std::size_t slot) {
   return notes_[slot];
 }
 
-// Slot::started is moved by each pause, past the times that were lost before. A scope that no scan
-// has seen before its pause counts from its opening.
-Instant WorkerPage::begin_of(std::size_t index, const Slot& slot, std::int64_t word) {
-  Notes& notes = notes_of(index);
+// A pause moves Slot::started, past the times that were lost before it, and Slot::left is without
+// what the scope gets for them. So at the first look at a pause it is noted what the scope gets
+// more than Slot::left, and after the pause only the times since count. A pause between two looks
+// began, if the deadline had passed, at the earlier one.
+WorkerPage::Losses WorkerPage::losses_of(std::size_t index, const Slot& slot, std::int64_t word,
+                                         const Scan& scan) {
+  LossNotes& notes = notes_of(index).losses;
   const Instant acquired = start_in(slot.acquired);
-  const bool was_paused =
-      slot_word::is_paused(word) || (slot.flags.load(kRelaxed) & slot_flag::kResumed) != 0;
-  if (!was_paused) {
-    notes.begin = start_in(slot.started);
-  } else if (notes.acquired != acquired) {
-    notes.begin = acquired;
+  const Duration timeout = timeout_of(slot, word, scan.terms.max_timeout);
+  const bool is_paused = slot_word::is_paused(word);
+  const bool is_resumed = (slot.flags.load(kRelaxed) & slot_flag::kResumed) != 0;
+  const bool is_known = notes.acquired == acquired;
+  if (!is_known) {
+    notes = {};
+  }
+  if (!is_paused && (!is_resumed || !is_known)) {
+    notes.losses = {span_of(start_in(slot.started), word, timeout), {}};
+  } else if (!is_known || notes.word != word) {
+    const Instant changed = last_change_of(slot, word);  // the pause, or its end
+    if (!is_known || !slot_word::is_paused(notes.word)) {
+      constexpr std::int64_t kMost = kMaxTimeout.count() + 1;
+      const Duration asked{std::clamp<std::int64_t>(slot.timeout.load(kRelaxed), 0, kMost)};
+      const Duration left{std::clamp<std::int64_t>(slot.left.load(kRelaxed), 0, kMost)};
+      const bool was_due = left <= Duration{1};
+      const Instant due = is_known  ? Instant{notes.word}
+                          : was_due ? acquired + asked
+                                    : changed + left;
+      const Instant paused = is_paused ? changed
+                             : was_due ? std::max(due, notes.seen)
+                                       : due + -left;
+      const ScopeSpan before = is_known ? notes.losses.span : ScopeSpan{acquired, asked};
+      const Instant later =
+          due_after_losses(due, before, scan.server, scan.worker) + notes.losses.carried;
+      const bool is_endless = left > kMaxTimeout || due.ns >= slot_word::kNoDeadline;
+      notes.losses.carried =
+          is_endless ? Duration::zero() : std::max(later - paused - left, Duration::zero());
+    } else if (is_paused) {
+      notes.losses.carried = {};  // the scope was renewed in its pause
+    }
+    notes.losses.span = {changed, timeout};
   }
   notes.acquired = acquired;
-  return notes.begin;
+  notes.word = word;
+  notes.seen = scan.now;
+  return notes.losses;
 }
 
 std::optional<Instant> WorkerPage::idle_due(const Activity::IdleWatch& watch, Instant last_left,

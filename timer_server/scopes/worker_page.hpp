@@ -188,18 +188,30 @@ class WorkerPage {
   template <class Change>
   void change_word(std::size_t slot, Change&& change);
 
+  // The times that were lost of a scope.
+  struct Losses {
+    ScopeSpan span;      // those since its begin count
+    Duration carried{};  // what the scope gets for those before its last pause
+  };
+  // The losses at the last look at the slot, and what that found.
+  struct LossNotes {
+    Instant acquired;
+    std::int64_t word = slot_word::kFree;
+    Instant seen;
+    Losses losses;
+  };
   // What the server remembers of a slot.
   struct Notes {
     std::int64_t warned = slot_word::kFree;     // the word under which it was warned about last
     std::int64_t signalled = slot_word::kFree;  // and signalled last
     Instant grace_until;                        // at least, if it was signalled
     Instant judged_idle;                        // the last deadline of an idle timeout
-    Instant acquired;                           // Slot::acquired at the last look at a lost time
-    Instant begin;                              // of that scope, or its last renewal
+    LossNotes losses;
   };
   Notes& notes_of(std::size_t slot);
-  // Returns when the scope with the open word was opened or renewed last, not moved by pauses.
-  Instant begin_of(std::size_t index, const Slot& slot, std::int64_t word);
+  // Returns which losses count for the scope with the open word. Must be called in each scan once
+  // time was lost.
+  Losses losses_of(std::size_t index, const Slot& slot, std::int64_t word, const Scan& scan);
 
   const std::string name_;
   std::uint64_t program_ = 0;

@@ -199,6 +199,7 @@ TEST_CASE("a child that survives a signal and its parent gets SIGKILL from the n
   const Record killed = next.wait_for("killed", worker.pid());
   CHECK(killed.text("verdict") == "dead");
   CHECK(killed.signals() == std::vector<int>{SIGCONT, SIGKILL});
+  CHECK(killed.is_null("dead_after_ms"));  // it is not known
 }
 
 TEST_CASE("a server with --dry-run sends no SIGKILL in a kill of the server before it") {

@@ -45,7 +45,8 @@ struct TimerArguments {
 };
 
 constexpr const char* kExits =
-    "Exit codes: 0 sent, 1 failed, 2 usage, 4 no server, 6 refused (another user's process, or one\n"
+    "Exit codes: 0 sent, 1 failed, 2 usage, 4 no server, 6 refused (another user's process, or "
+    "one\n"
     "that has started the server; a new timer while the server drains or shuts down; a server in\n"
     "another pid namespace).";
 

@@ -101,7 +101,7 @@ void add_expiry_options(CLI::App& app, ExpiryOptions& options) {
       ->type_name("HOST")
       ->check(is_name);
   add_utc_option(app);
-  add_directory_options(app, options.place);
+  add_directory_options(app, options.place, &options.words);
 }
 
 ChosenExpiry chosen_expiry(const ExpiryOptions& options, bool wants_cause) {

@@ -155,7 +155,7 @@ Command add_log(CLI::App& root) {
       ->type_name("HOST")
       ->check(is_name);
   app->add_flag("-f,--follow", options->follow, "Wait for more records until interrupted");
-  add_directory_options(*app, options->place);
+  add_directory_options(*app, options->place, &options->files);
   app->footer(
       "Examples:\n"
       "  timer_client log --since 1h --rank 3\n"

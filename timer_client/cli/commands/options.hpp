@@ -26,9 +26,11 @@ struct Place {
 };
 // Also adds --log-level, which applies to the whole process.
 void add_place_options(CLI::App& app, Place& place);
-// Likewise for a command that reads the runtime directory and needs no pipe: --fifo without --dir is
-// refused, unless the pipe is that of the default directory.
-void add_directory_options(CLI::App& app, Place& place);
+// Likewise for a command that reads the runtime directory and needs no pipe, or the `files` that
+// are named. Without files, --fifo alone is refused, unless the pipe is that of the default
+// directory.
+void add_directory_options(CLI::App& app, Place& place,
+                           const std::vector<std::string>* files = nullptr);
 
 // Returns the directory that was named. If none was, no server runs in the default one, and one
 // runs below it, returns that server's, after a line that says so.

@@ -137,19 +137,20 @@ pid_t spawn(const std::vector<std::string>& command, const Signals& signals) {
     return child;
   }
   complain(system_error(fmt::format("cannot run '{}'", command[0]), error).value().message);
-  return error == ENOENT   ? -kExitNotFound
-         : error == EAGAIN ? -kExitRunFailed  // too many processes
-                           : -kExitNotExecutable;
+  return error == ENOENT                      ? -kExitNotFound
+         : error == EAGAIN || error == ENOMEM ? -kExitRunFailed  // it was not forked
+                                              : -kExitNotExecutable;
 }
 
 // Returns readers of the files of the kills that are under way.
 std::vector<LogReader> kill_files(const std::string& run_folder) {
   std::vector<LogReader> files;
   std::error_code error;
-  const std::filesystem::directory_iterator folder(fmt::format("{}/{}", run_folder, kKillsName),
-                                                   error);
-  for (const auto& file : folder) {
-    const std::string path = file.path().string();
+  for (std::filesystem::directory_iterator
+           file(fmt::format("{}/{}", run_folder, kKillsName), error),
+       end;
+       !error && file != end; file.increment(error)) {
+    const std::string path = file->path().string();
     files.emplace_back(path, UniqueFd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC)));
   }
   return files;
@@ -195,10 +196,10 @@ class ProcessScope {
     if (!is_sent_ || Instant::now() < opened_ + timeout) {
       return false;
     }
-    const std::optional<std::string> id = id_of_kill();
     const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-    const bool is_killed =
-        id ? !id->empty() : signal != 0 && (signal == SIGKILL || signal == request_.signal);
+    const bool may_be_killed = signal != 0 && (signal == SIGKILL || signal == request_.signal);
+    const std::optional<std::string> id = id_of_kill(may_be_killed);
+    const bool is_killed = id ? !id->empty() : may_be_killed;
     if (is_killed) {
       complain(fmt::format("'{}' expired after {}{}", name_, duration_text(timeout),
                            id ? fmt::format(": 'timer_client show {}' says more", *id) : ""));
@@ -208,8 +209,9 @@ class ProcessScope {
 
  private:
   // Returns the id of the verdict that ended COMMAND; empty: there is none; nothing: there is no
-  // log. If the outcome does not come, descendants of COMMAND have not died yet.
-  [[nodiscard]] std::optional<std::string> id_of_kill() const {
+  // log. If the outcome does not come, descendants of COMMAND have not died yet. `waits`: a verdict
+  // may still come.
+  [[nodiscard]] std::optional<std::string> id_of_kill(bool waits) const {
     for (const Instant until = Instant::now() + kRecordPatience;;
          std::this_thread::sleep_for(kRecordPause)) {
       const bool is_last =
@@ -225,7 +227,7 @@ class ProcessScope {
         }
         verdict = verdict_in(logs);
       }
-      if (verdict.id.empty() || verdict.has_killed || is_last) {
+      if ((verdict.id.empty() && !waits) || verdict.has_killed || is_last) {
         return verdict.has_killed.value_or(true) ? verdict.id : std::string();
       }
     }

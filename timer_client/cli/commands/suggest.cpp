@@ -265,7 +265,7 @@ Command add_suggest(CLI::App& root) {
                       EndlessDuration::kRefused);
   add_since_option(*app, options->filter.since_us);
   add_until_option(*app, options->filter.until_us);
-  add_directory_options(*app, options->place);
+  add_directory_options(*app, options->place, &options->files);
   app->footer(
       "Examples:\n"
       "  timer_client suggest\n"
