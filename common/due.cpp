@@ -106,7 +106,7 @@ Duration grace_before_due(const Slot& slot, Duration servers_grace) {
 Instant due_after_losses(const Slot& slot, std::int64_t word, const ScopeSpan& span,
                          Duration max_timeout, Duration grace, const LostTime& server,
                          const LostTime& worker) {
-  const Instant timed_out = due_time(slot, word, max_timeout);
+  const Instant timed_out = due_time(slot, word, max_timeout) + span.carried;
   if (server.end() == Instant{} && worker.end() == Instant{}) {
     return timed_out + grace;
   }

@@ -60,6 +60,7 @@ Duration timeout_of(const Slot& slot, std::int64_t word, Duration max_timeout);
 struct ScopeSpan {
   Instant started;
   Duration timeout = kForever;  // as granted; kForever: none
+  Duration carried{};           // what it gets, after a pause, for times lost before that
 };
 
 // Returns the span of a scope with the open word `word` that was opened or renewed at `started`.
@@ -110,7 +111,7 @@ Duration grace_before_due(bool has_flag, int signal, Duration grace);
 // Returns the same for a slot. `servers_grace` is that of a scope that names none.
 Duration grace_before_due(const Slot& slot, Duration servers_grace);
 // Returns when the scope of a slot with the open word `word` is due, which is `grace` after its
-// timeout. `span` is that of the scope, as losses count for it.
+// timeout. A `span` with something carried begins with the end of the pause.
 Instant due_after_losses(const Slot& slot, std::int64_t word, const ScopeSpan& span,
                          Duration max_timeout, Duration grace, const LostTime& server,
                          const LostTime& worker);

@@ -395,7 +395,7 @@ end:
   do
   /* OwnPage::make(), PageFile::create(); OwnPage::announce() follows
    * code: timer_client/client/page/own_page.cpp OwnPage::make c8cd8b88
-   * code: timer_client/client/page/page_file.cpp PageFile::create 305095f2
+   * code: timer_client/client/page/page_file.cpp PageFile::create 6a6d2865
    * code: timer_client/client/page/own_page.cpp OwnPage::announce 6fa50445 */
   :: d_step { worker_at[w] == MAKE_PAGE -> is_page[w] = true; worker_at[w] = READ_INCARNATION }
 
@@ -686,7 +686,7 @@ end:
        :: else -> i++; scan_next_page()
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 536fcf73
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan ed9f4988
    * code: common/wake_protocol.hpp read_deadline 06e3b5d7
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 87b53a05 */
   :: d_step { server_at == READ_SLOT ->

@@ -62,11 +62,10 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
       return;
     }
     const Duration grace = grace_before_due(slot, scan.terms.grace);
-    const Losses losses = has_losses ? losses_of(index, slot, word, scan) : Losses{};
+    const ScopeSpan span = has_losses ? span_of_losses(index, slot, word, scan) : ScopeSpan{};
     const auto due_after = [&](Duration after_timeout) {
-      return due_after_losses(slot, word, losses.span, scan.terms.max_timeout, after_timeout,
-                              scan.server, scan.worker) +
-             losses.carried;
+      return due_after_losses(slot, word, span, scan.terms.max_timeout, after_timeout, scan.server,
+                              scan.worker);
     };
     Instant deadline = due_after(grace);
     Instant timed_out = deadline;
@@ -149,8 +148,8 @@ WorkerPage::Notes& WorkerPage::notes_of(std::size_t slot) {
 // what the scope gets for them. So at the first look at a pause it is noted what the scope gets
 // more than Slot::left, and after the pause only the times since count. A pause between two looks
 // began, if the deadline had passed, at the earlier one.
-WorkerPage::Losses WorkerPage::losses_of(std::size_t index, const Slot& slot, std::int64_t word,
-                                         const Scan& scan) {
+ScopeSpan WorkerPage::span_of_losses(std::size_t index, const Slot& slot, std::int64_t word,
+                                     const Scan& scan) {
   LossNotes& notes = notes_of(index).losses;
   const Instant acquired = start_in(slot.acquired);
   const Duration timeout = timeout_of(slot, word, scan.terms.max_timeout);
@@ -161,7 +160,7 @@ WorkerPage::Losses WorkerPage::losses_of(std::size_t index, const Slot& slot, st
     notes = {};
   }
   if (!is_paused && (!is_resumed || !is_known)) {
-    notes.losses = {span_of(start_in(slot.started), word, timeout), {}};
+    notes.span = span_of(start_in(slot.started), word, timeout);
   } else if (!is_known || notes.word != word) {
     const Instant changed = last_change_of(slot, word);  // the pause, or its end
     if (!is_known || !slot_word::is_paused(notes.word)) {
@@ -175,21 +174,22 @@ WorkerPage::Losses WorkerPage::losses_of(std::size_t index, const Slot& slot, st
       const Instant paused = is_paused ? changed
                              : was_due ? std::max(due, notes.seen)
                                        : due + -left;
-      const ScopeSpan before = is_known ? notes.losses.span : ScopeSpan{acquired, asked};
+      const ScopeSpan before = is_known ? notes.span : ScopeSpan{acquired, asked};
       const Instant later =
-          due_after_losses(due, before, scan.server, scan.worker) + notes.losses.carried;
+          due_after_losses(due + before.carried, before, scan.server, scan.worker);
       const bool is_endless = left > kMaxTimeout || due.ns >= slot_word::kNoDeadline;
-      notes.losses.carried =
+      notes.span.carried =
           is_endless ? Duration::zero() : std::max(later - paused - left, Duration::zero());
     } else if (is_paused) {
-      notes.losses.carried = {};  // the scope was renewed in its pause
+      notes.span.carried = {};  // the scope was renewed in its pause
     }
-    notes.losses.span = {changed, timeout};
+    notes.span.started = changed;
+    notes.span.timeout = timeout;
   }
   notes.acquired = acquired;
   notes.word = word;
   notes.seen = scan.now;
-  return notes.losses;
+  return notes.span;
 }
 
 std::optional<Instant> WorkerPage::idle_due(const Activity::IdleWatch& watch, Instant last_left,

@@ -188,17 +188,12 @@ class WorkerPage {
   template <class Change>
   void change_word(std::size_t slot, Change&& change);
 
-  // The times that were lost of a scope.
-  struct Losses {
-    ScopeSpan span;      // those since its begin count
-    Duration carried{};  // what the scope gets for those before its last pause
-  };
-  // The losses at the last look at the slot, and what that found.
+  // What the last look at a slot after a lost time has found.
   struct LossNotes {
     Instant acquired;
     std::int64_t word = slot_word::kFree;
     Instant seen;
-    Losses losses;
+    ScopeSpan span;
   };
   // What the server remembers of a slot.
   struct Notes {
@@ -209,9 +204,10 @@ class WorkerPage {
     LossNotes losses;
   };
   Notes& notes_of(std::size_t slot);
-  // Returns which losses count for the scope with the open word. Must be called in each scan once
-  // time was lost.
-  Losses losses_of(std::size_t index, const Slot& slot, std::int64_t word, const Scan& scan);
+  // Returns the span of the scope with the open word for which lost times count. Must be called in
+  // each scan once time was lost.
+  ScopeSpan span_of_losses(std::size_t index, const Slot& slot, std::int64_t word,
+                           const Scan& scan);
 
   const std::string name_;
   std::uint64_t program_ = 0;

@@ -3,7 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 using namespace filetimer;
+using namespace std::chrono_literals;
 
 TEST_CASE("the memory of names begins with a memory page of 4, 16 or 64 KB") {
   for (const std::size_t memory_page : {4096UL, 16'384UL, 65'536UL}) {
@@ -12,5 +15,93 @@ TEST_CASE("the memory of names begins with a memory page of 4, 16 or 64 KB") {
     CHECK(begin % memory_page == 0);
     CHECK(begin <= kNamesAt);
     CHECK(begin + memory_page > kNamesAt);
+  }
+}
+
+namespace {
+
+// A page with one slot, which changes as the client's do.
+class OneSlot final : public WorkerPage {
+ public:
+  static constexpr Duration kTimeout{60s};
+
+  explicit OneSlot(Instant at) {
+    slot_.acquired = at.ns;
+    slot_.timeout = kTimeout.count();
+    renew(at);
+  }
+  void renew(Instant at) {
+    slot_.started = at.ns;
+    slot_.flags = 0;
+    slot_.deadline = (at + kTimeout).ns;
+  }
+  void pause(Instant at) {
+    slot_.left = std::max<std::int64_t>(slot_.deadline - at.ns, 1);
+    slot_.started += std::max<std::int64_t>(at.ns + 1 - slot_.deadline, 0);
+    slot_.flags = slot_flag::kPausedByCaller;
+    slot_.deadline = slot_word::kPaused + at.ns;
+  }
+  void resume(Instant at) {
+    slot_.started += at.ns - (slot_.deadline - slot_word::kPaused);
+    slot_.flags = slot_flag::kResumed;
+    slot_.deadline = at.ns + slot_.left;
+  }
+  // Returns when the scope is due, as a scan finds at `now`.
+  Instant due(Instant now, const LostTime& worker) {
+    const LostTime none;
+    Found found;
+    Activity activity;
+    const Instant next =
+        scan({.now = now, .terms = {}, .server = none, .worker = worker}, found, activity);
+    return found.due.empty() ? next : found.due.front().deadline;
+  }
+
+ private:
+  [[nodiscard]] std::size_t slot_count() const override { return 1; }
+  [[nodiscard]] Slot* first_slot() const override { return &slot_; }
+  [[nodiscard]] std::string id_of(std::size_t) override { return "step"; }
+
+  mutable Slot slot_{};
+};
+
+}  // namespace
+
+TEST_CASE("a scope gets a time that was lost before its pauses once") {
+  const auto at = [](std::chrono::seconds since) { return Instant{1'000'000'000'000} + since; };
+  const auto is = [](Instant due, Instant expected) {
+    return due >= expected && due <= expected + 10ns;
+  };
+  LostTime worker;
+  OneSlot page(at(0s));
+  SUBCASE("seen before, in and after the pauses") {
+    worker.add(at(10s), at(70s));
+    CHECK(page.due(at(71s), worker) == at(130s));
+    page.pause(at(100s));
+    CHECK(page.due(at(101s), worker).is_never());
+    page.resume(at(200s));
+    CHECK(is(page.due(at(200s), worker), at(230s)));
+    page.pause(at(210s));
+    CHECK(page.due(at(211s), worker).is_never());
+    worker.add(at(220s), at(240s));  // the scope's time stood still
+    page.resume(at(250s));
+    CHECK(is(page.due(at(250s), worker), at(270s)));
+    worker.add(at(255s), at(260s));
+    CHECK(is(page.due(at(261s), worker), at(275s)));
+    page.renew(at(265s));
+    CHECK(page.due(at(266s), worker) == at(325s));
+  }
+  SUBCASE("lost and paused before the first look") {
+    worker.add(at(10s), at(70s));
+    page.pause(at(75s));
+    CHECK(page.due(at(76s), worker).is_never());
+    page.resume(at(300s));
+    CHECK(is(page.due(at(300s), worker), at(355s)));
+  }
+  SUBCASE("paused between two looks, with time left") {
+    worker.add(at(10s), at(30s));
+    CHECK(page.due(at(31s), worker) == at(80s));
+    page.pause(at(40s));
+    page.resume(at(140s));
+    CHECK(is(page.due(at(140s), worker), at(180s)));
   }
 }
