@@ -148,7 +148,7 @@ void add_place_options(CLI::App& app, Settings& settings) {
   add_text(app, "--dir", "DIR", settings.dir,
            "runtime directory [$FILETIMER_DIR or the user's own]");
   add_text(app, "--fifo", "PATH", settings.fifo, "request pipe [DIR/requests]");
-  add_text(app, "--log", "PATH", settings.log, "log [DIR/expired.jsonl]");
+  add_text(app, "--log", "PATH", settings.log, "log [expired.jsonl in a named DIR, else in ~/.local/state/filetimer]");
   constexpr std::uint64_t kSmallest = 4096;
   constexpr std::uint64_t kLargest = std::uint64_t{1} << 60;
   app.add_option("--log-max", settings.log_max_bytes,
