@@ -111,7 +111,8 @@ Command add_request(CLI::App& root, const std::string& name, const std::string& 
   app->add_flag("--json", request->json, "The server's answer, a JSON object");
   add_place_options(*app, request->place);
   add_duration_option(*app, "--rpc-timeout", request->rpc_timeout,
-                      "How long to wait for an answer; inf: no limit\n"
+                      "How long to wait for an answer, in addition to the --timeout\n"
+                      "of shutdown and rendezvous; inf: no limit\n"
                       "[$FILETIMER_RPC_TIMEOUT, else 60s]");
   app->footer(footer +
               "\n\nExit codes: 0 done, 1 failed, 2 usage, 4 no server, 5 timed out, 6 refused.");
@@ -282,26 +283,30 @@ Command add_shutdown(CLI::App& root) {
                "now: nothing")
             ->type_name("MODE")
             ->check(is_one_of(modes));
-        add_duration_option(app, "--timeout", request.wait, "How long to wait [30s]");
+        add_duration_option(app, "--timeout", request.wait,
+                            "How long to wait, at most the server's --max-wait [30s]");
       });
 }
 
 Command add_rendezvous(CLI::App& root) {
   return add_request(
-      root, "rendezvous", "Wait until all ranks of a job have joined",
+      root, "rendezvous", "Wait until all ranks of a job on this host have joined",
       "Example:\n"
-      "  timer_client rendezvous --rank \"$RANK\" --world \"$WORLD_SIZE\" --timeout 5m "
-      "--name epoch",
+      "  timer_client rendezvous --rank \"$LOCAL_RANK\" --world \"$LOCAL_WORLD_SIZE\" \\\n"
+      "    --timeout 5m --name epoch\n\n"
+      "Ranks on other hosts have other servers and cannot join.",
       rendezvous_text, [](CLI::App& app, Request& request) {
         request.changes_server = true;
         request.question.name = "default";
         add_number_option(app, "--rank", request.question.rank, "R",
                           "The rank that joins: 0 to N - 1")
             ->required();
-        add_number_option(app, "--world", request.question.world, "N", "The number of ranks")
+        add_number_option(app, "--world", request.question.world, "N",
+                          "The number of ranks on this host")
             ->required();
         add_duration_option(app, "--timeout", request.wait,
-                            "How long to wait for all ranks (inf: no limit)")
+                            "How long to wait for all ranks, at most the server's\n"
+                            "--max-wait")
             ->required();
         app.add_option("--name", request.question.name, "The name of the rendezvous [default]")
             ->type_name("NAME")

@@ -7,9 +7,10 @@
     print(filetimer.admin.status().open_scopes)
 
 Every request is sent to the server of `client`, by default of the client of filetimer.configure(),
-and waits at most the rpc_timeout for the answer. All functions raise RpcTimeoutError if the server
-does not answer in time, ServerUnavailable if no server runs, and TimerError. Ctrl-C ends the wait
-and withdraws the request; a shutdown that has begun continues.
+and waits at most the rpc_timeout for the answer, in addition to the timeout of shutdown() and
+rendezvous(). All functions raise RpcTimeoutError if the server does not answer in time,
+ServerUnavailable if no server runs, and TimerError. Ctrl-C ends the wait and withdraws the request;
+a shutdown that has begun continues.
 """
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ _patience: ContextVar[tuple[Any, Any] | None] = ContextVar("filetimer_rpc_timeou
 
 
 class rpc_timeout:
-    """A context in which control requests wait at most `timeout` for the server's answer.
+    """A context in which control requests wait at most `timeout` for the server's answer, in
+    addition to the timeout of shutdown() and rendezvous().
 
         with filetimer.admin.rpc_timeout(5):
             print(filetimer.admin.status())
@@ -146,7 +148,8 @@ def shutdown(mode: Literal["graceful", "graceful_or_now", "workers", "workers_or
       "if_idle" does not wait: it is refused if a scope is open; "now" ends the server at once.
       A server around COMMAND ends COMMAND: with SIGTERM; with "now", or when the time of an
       "_or_now" mode has passed, with SIGKILL to all that COMMAND started.
-    timeout: the longest wait, in seconds, or a timedelta.
+    timeout: the longest wait, in seconds, or a timedelta; at most the server's --max-wait (1 h),
+      which math.inf stands for.
     Raises ServerBusy if the server stays because a scope is open or a worker runs.
     """
     if mode not in _MODES:
@@ -160,10 +163,12 @@ def shutdown(mode: Literal["graceful", "graceful_or_now", "workers", "workers_or
 
 def rendezvous(rank: int, world: int, timeout: _Seconds, name: str = "default", *,
                client: Client | None = None) -> Rendezvous:
-    """Waits until all ranks have joined.
+    """Waits until all ranks of this host have joined. Ranks on other hosts have other servers and
+    cannot join.
 
-    rank: 0 to world - 1. world: the number of ranks.
-    timeout: seconds, or a timedelta, for all ranks to join; math.inf: no limit.
+    rank: 0 to world - 1. world: the number of ranks on this host.
+    timeout: seconds, or a timedelta, for all ranks to join; at most the server's --max-wait (1 h),
+      which math.inf stands for.
     name: ranks of one name and world meet; 1 to 255 bytes.
     Raises RendezvousTimeoutError, which names the ranks that are missing. It opens no scope: the
     timeout alone bounds the wait.
