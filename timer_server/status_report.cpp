@@ -215,7 +215,7 @@ void write_counters(MetricsWriter& out, const ServerStatus& status) {
                label("reason", "worker_halted") + ",");
   out.sample(label("reason", "server_missed_time"), counters.deferred_all);
   write_counts(out, counters, "released_late_total", counters.released_late,
-               "Scopes that were released after their verdict and before their worker was dead.");
+               "Scopes that were released after their verdict and before the first signal.");
   out.counter("requests_total", counters.requests, "Requests that were read from the pipe.");
   out.counter("rejected_total", status.rejected, "Requests and pages that were rejected.");
   out.counter("log_lost_records_total", status.lost_records,

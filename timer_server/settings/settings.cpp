@@ -148,7 +148,8 @@ void add_place_options(CLI::App& app, Settings& settings) {
   add_text(app, "--dir", "DIR", settings.dir,
            "runtime directory [$FILETIMER_DIR or the user's own]");
   add_text(app, "--fifo", "PATH", settings.fifo, "request pipe [DIR/requests]");
-  add_text(app, "--log", "PATH", settings.log, "log [expired.jsonl in a named DIR, else in ~/.local/state/filetimer]");
+  add_text(app, "--log", "PATH", settings.log,
+           "log [expired.jsonl in a named DIR, else in ~/.local/state/filetimer]");
   constexpr std::uint64_t kSmallest = 4096;
   constexpr std::uint64_t kLargest = std::uint64_t{1} << 60;
   app.add_option("--log-max", settings.log_max_bytes,
@@ -189,7 +190,7 @@ void add_kill_options(CLI::App& app, Settings& settings) {
   add_choice<Settings::Stopped>(
       app, "--stopped", settings.stopped,
       {{"defer", Settings::Stopped::kDefer}, {"kill", Settings::Stopped::kKill}},
-      "a worker that is stopped or traced at its deadline [defer]");
+      "a worker that is stopped, frozen or traced at its deadline [defer]");
   add_choice<EvidenceLevel>(app, "--evidence", settings.kill.evidence,
                             {{"none", EvidenceLevel::kNone},
                              {"proc", EvidenceLevel::kProc},
