@@ -127,8 +127,8 @@ enum class ShutdownMode {
 
 struct RendezvousOptions {
   int rank = -1;                              // 0 to world - 1
-  int world = 0;                              // the number of ranks that meet
-  Timeout timeout = std::chrono::seconds{0};  // for all ranks to join; over zero, or max()
+  int world = 0;                              // the number of ranks on this host
+  Timeout timeout = std::chrono::seconds{0};  // for all ranks to join; over zero
   std::string name = "default";               // ranks of one name and world meet; 1 to 255 bytes
 };
 
@@ -171,12 +171,15 @@ class AdminClient {
   // withdraws a shutdown that waits. Returns how many scopes are open.
   std::int64_t drain(bool on = true, RpcTimeout timeout = {}) const;
   // Ends the server, and returns when it has ended: how many scopes were open then. `wait`: the
-  // longest time that `mode` waits; over zero, or max(). Throws ServerBusy if the server stays
-  // because a scope is open or a worker runs.
+  // longest time that `mode` waits; over zero; max() stands for the server's --max-wait. A server
+  // around COMMAND ends COMMAND: with SIGTERM; with kNow, or when the time of kGracefulOrNow or
+  // kWorkersOrNow has passed, with SIGKILL to all that COMMAND started. Throws ServerBusy if the
+  // server stays because a scope is open or a worker runs.
   std::int64_t shutdown(ShutdownMode mode = ShutdownMode::kGraceful,
                         Timeout wait = std::chrono::seconds{30}, RpcTimeout timeout = {}) const;
-  // Waits until all ranks have joined. Throws RendezvousTimeoutError if they have not joined in
-  // time. It opens no scope: the timeout alone bounds the wait.
+  // Waits until all ranks of this host have joined; ranks on other hosts have other servers and
+  // cannot join. Throws RendezvousTimeoutError if they have not joined in time. It opens no scope:
+  // the timeout alone, at most the server's --max-wait, bounds the wait.
   RendezvousResult rendezvous(const RendezvousOptions& options, RpcTimeout timeout = {}) const;
 
  private:

@@ -101,7 +101,7 @@ class ThreadSlots;
 // What a release found.
 //
 //   if (scope.release() == ReleaseResult::kExpired) {
-//     save_checkpoint();  // the server is about to kill this process
+//     save_checkpoint();  // the server kills this process, unless it had sent no signal yet
 //   }
 //
 // Converts to true only for kReleased.
@@ -201,8 +201,9 @@ class TimerClient {
   // file, 0600, and keeps it open. A forked child has no page until it opens its first scope, and
   // then a file of its own.
   [[nodiscard]] std::string stacks_file() const;
-  // Has the server send `signal` once a scope of this process has expired, and read the stacks that
-  // the process then writes. `signal`: 1 to 64, which the process must catch already; 0: no longer.
+  // Has the server send `signal` when it asks for the stacks of this process (its own expiry or a
+  // peer's, a scope that is signalled first, `timer_client dump`), and read the stacks that the
+  // process then writes. `signal`: 1 to 64, which the process must catch already; 0: no longer.
   // `file`: the descriptor of stacks_file() that the process writes to. If the runtime directory is
   // removed and made again, the client makes the stacks file of its new page and lets the
   // descriptor refer to that file; with -1, or a descriptor that was closed in the meantime, the

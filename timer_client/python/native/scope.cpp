@@ -670,7 +670,8 @@ PyGetSetDef g_properties[] = {
      "Seconds since the scope was opened (float); None: not open.", nullptr},
     {"remaining", get_time<&TimerTimes::remaining>, nullptr,
      "Seconds until the deadline (float), negative after it; None: not open.", nullptr},
-    {"is_open", get_is_open, nullptr, "Whether the scope is open and watched (bool).", nullptr},
+    {"is_open", get_is_open, nullptr,
+     "Whether the scope is open (bool). Whether a server runs: Client.is_watched.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 constexpr const char* kScopeHelp =
