@@ -305,8 +305,8 @@ Command add_rendezvous(CLI::App& root) {
                           "The number of ranks on this host")
             ->required();
         add_duration_option(app, "--timeout", request.wait,
-                            "How long to wait for all ranks, at most the server's\n"
-                            "--max-wait")
+                            "How long to wait for all ranks, at most\n"
+                            "the server's --max-wait")
             ->required();
         app.add_option("--name", request.question.name, "The name of the rendezvous [default]")
             ->type_name("NAME")
