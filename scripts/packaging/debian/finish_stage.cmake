@@ -30,4 +30,7 @@ foreach(component ${CPACK_COMPONENTS_ALL})
     execute_process(COMMAND ${CPACK_FILETIMER_STRIP} --strip-debug ${archives}
       COMMAND_ERROR_IS_FATAL ANY)
   endif()
+  # What was written here has permissions of the caller's umask.
+  execute_process(COMMAND chmod -R u=rwX,go=rX ${CPACK_TEMPORARY_DIRECTORY}/${component}
+    COMMAND_ERROR_IS_FATAL ANY)
 endforeach()

@@ -57,7 +57,7 @@ class Packages(Case):
             cls.packages = tempfile.mkdtemp(prefix="filetimer-packages-")
             cls.addClassCleanup(shutil.rmtree, cls.packages, ignore_errors=True)
             run(os.environ["CPACK"], "-G", "DEB", "-B", cls.packages,
-                "--config", os.path.join(BUILD, "CPackConfig.cmake"))
+                "--config", os.path.join(BUILD, "CPackConfig.cmake"), umask=0o077)
         cls.debs = {os.path.basename(path).partition("_")[0]: path
                     for path in glob.glob(os.path.join(cls.packages, "*.deb"))}
 
@@ -103,6 +103,11 @@ class Packages(Case):
                     with gzip.open(self.path(package, name), "rt") as file:
                         self.assertIn(".Dt ", file.read())
             self.assertEqual({name for name in files if not name.startswith("usr/")}, set())
+
+    def test_every_user_may_read_it(self):
+        for package in NAMES:
+            for line in run("dpkg-deb", "-c", self.debs[package]).splitlines():
+                self.assertRegex(line, "^(drwxr-xr-x|-rw[x-]r-[x-]r-[x-]|lrwxrwxrwx) root/root ", package)
 
     def test_nothing_has_debug_information(self):
         checked = 0
