@@ -19,7 +19,7 @@ def load(script):
     return module
 
 
-WHEEL = load("wheel")
+RELEASE, WHEEL = load("release"), load("wheel")
 
 
 class Release(Case):
@@ -29,6 +29,14 @@ class Release(Case):
                  if preset["name"] in ("package", "static")]
         for each in (*flags, WHEEL.PATHS.format("/a b")):
             self.assertIn("-ffile-prefix-map=/a b=filetimer", shlex.split(each))
+
+    def test_only_files_of_a_release_are_summed(self):
+        own = ["filetimer-0.2.0-image-x86_64.tar", "filetimer-doc_0.2.0_all.deb", "libfiletimer-dev_0.2.0_amd64.deb",
+               "python3-filetimer_0.2.0_amd64.deb"]
+        for name in (*own, "SHA256SUMS", "notes.txt"):
+            pathlib.Path(self.path(name)).write_text("")
+        os.mkdir(self.path("filetimer-0.2.0-linux-x86_64"))
+        self.assertEqual([line.split()[1] for line in RELEASE.sums_of(pathlib.Path(self.folder)).splitlines()], own)
 
 
 if __name__ == "__main__":
