@@ -1,6 +1,11 @@
 # Adds what Debian requires of a package beyond `cmake --install`: a copyright file and a changelog,
 # compressed man pages, and archives without debug information. CPack runs this after the
 # installation into its staging folder and before it makes the packages.
+find_program(CPACK_FILETIMER_SHLIBDEPS dpkg-shlibdeps)
+if(NOT CPACK_FILETIMER_SHLIBDEPS)
+  message(FATAL_ERROR "no dpkg-shlibdeps here, without which the packages would depend on nothing: "
+                      "`scripts/install-deps package` installs it")
+endif()
 foreach(component ${CPACK_COMPONENTS_ALL})
   string(TOUPPER ${component} name)
   set(package ${CPACK_DEBIAN_${name}_PACKAGE_NAME})

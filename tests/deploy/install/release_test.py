@@ -8,7 +8,7 @@ import pathlib
 import shlex
 
 import suite
-from installed import SOURCE, Case
+from installed import SOURCE, Case, run
 
 
 def load(script):
@@ -23,6 +23,20 @@ RELEASE, WHEEL = load("release"), load("wheel")
 
 
 class Release(Case):
+    def install_deps(self, purpose, *within, status=0):
+        """Returns what install-deps says where no package is there, with stand-ins for what changes the machine."""
+        programs = {"dpkg-query": "exit 1", "dpkg": "echo >>$0.ran", "apt-get": "", "sudo": 'exec "$@"'}
+        for name, does in programs.items():
+            pathlib.Path(self.path(name)).write_text(f"#!/bin/sh\n{does}\n")
+            os.chmod(self.path(name), 0o755)
+        return run(*within, os.path.join(SOURCE, "scripts/install-deps"), purpose, status=status,
+                   env={**os.environ, "PATH": f"{self.folder}:{os.environ['PATH']}"})
+
+    def test_what_packages_are_made_with_is_installed(self):
+        self.assertIn("installing dpkg-dev file xz-utils\n", self.install_deps("package"))
+        said = pathlib.Path(SOURCE, "scripts/packaging/debian/finish_stage.cmake").read_text()
+        self.assertIn("NOT CPACK_FILETIMER_SHLIBDEPS", said)
+
     def test_a_folder_with_a_space_is_one_word_of_the_flags(self):
         presets = json.loads(pathlib.Path(SOURCE, "CMakePresets.json").read_text())["configurePresets"]
         flags = [preset["cacheVariables"]["CMAKE_CXX_FLAGS"].replace("${sourceDir}", "/a b") for preset in presets
