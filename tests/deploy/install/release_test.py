@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import shlex
+import unittest.mock
 
 import suite
 from installed import SOURCE, Case, run
@@ -43,6 +44,13 @@ class Release(Case):
                  if preset["name"] in ("package", "static")]
         for each in (*flags, WHEEL.PATHS.format("/a b")):
             self.assertIn("-ffile-prefix-map=/a b=filetimer", shlex.split(each))
+
+    def test_flags_of_the_caller_are_not_taken_over(self):
+        names = ("CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS")
+        with unittest.mock.patch.dict(os.environ, dict.fromkeys(names, "-march=native")):
+            environment = WHEEL.environment_of_package("/a", WHEEL.MACHINE)
+        for name in names:
+            self.assertNotIn("native", environment[name])
 
     def test_only_files_of_a_release_are_summed(self):
         own = ["filetimer-0.2.0-image-x86_64.tar", "filetimer-doc_0.2.0_all.deb", "libfiletimer-dev_0.2.0_amd64.deb",
