@@ -14,7 +14,8 @@ BUILD_BOUND_S = 840
 LIBRARIES = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 MOST_BYTES = 8_000_000  # of the three programs together
 PROGRAMS = ("scripts/timer_server", "scripts/timer_client", "data/libexec/filetimer/filetimer-stacks")
-OF_THE_CALLER = {"CFLAGS": "--none", "CXXFLAGS": "--none", "CPPFLAGS": "--none"}  # must not matter
+# Variables of the caller that must not matter.
+OF_THE_CALLER = {"CFLAGS": "--none", "CXXFLAGS": "--none", "CPPFLAGS": "--none", "PIP_REQUIRE_VIRTUALENV": "1"}
 HUNG = """
 import time, filetimer
 with filetimer.expires(0.3, "forward"):
