@@ -4,13 +4,16 @@
 # SPDX-License-Identifier: MIT
 
 # Sets words to the line up to the cursor, with `--option=value` as two words (bash has split it
-# into three), and cur and prev to the last two of them.
+# into three) and `a:b` as one, and cur and prev to the last two of them.
 _filetimer_words() {
   local i
   words=()
   for ((i = 0; i <= COMP_CWORD; ++i)); do
     if ((i > 0)) && [[ ${COMP_WORDS[i]} == '=' && ${COMP_WORDS[i - 1]} == --* ]]; then
       ((i < COMP_CWORD)) || words+=('')
+    elif ((i > 0)) && [[ -n ${COMP_WORDS[i]} && ${COMP_WORDS[i - 1]}${COMP_WORDS[i]} == *:* &&
+      $COMP_LINE == *"${words[-1]}${COMP_WORDS[i]}"* ]]; then
+      words[-1]+=${COMP_WORDS[i]}
     else
       words+=("${COMP_WORDS[i]}")
     fi
@@ -38,13 +41,19 @@ _filetimer_among() {  # WORDS
   mapfile -t COMPREPLY < <(compgen -W "$1" -- "$cur")
 }
 
+# Bash replaces only what follows the last `:`, because it has split the word there.
+_filetimer_after_colon() {
+  [[ $COMP_WORDBREAKS != *:* ]] || COMPREPLY=("${COMPREPLY[@]#"${cur%"${cur##*:}"}"}")
+}
+
 _filetimer_files() {  # -d or -f
   compopt -o filenames 2>/dev/null
   mapfile -t COMPREPLY < <(compgen "$1" -- "$cur")
+  _filetimer_after_colon
 }
 
-# Adds the values of a key in the JSON lines that the client prints for the --dir of the command
-# line.
+# Adds the first value of a key in each of the JSON lines that the client prints for the --dir of
+# the command line.
 _filetimer_values() {  # KEY SUBCOMMAND [OPTION...]
   local key=$1 i value
   local -a place=()
@@ -55,7 +64,8 @@ _filetimer_values() {  # KEY SUBCOMMAND [OPTION...]
   while IFS= read -r value; do
     [[ $value != "$cur"* ]] || COMPREPLY+=("$(printf '%q' "$value")")
   done < <(timeout 1 "${words[0]}" "$@" "${place[@]}" --json 2>/dev/null |
-    sed -nE "s/.*\"$key\":\"([^\"\\\\]+)\".*/\1/p" | sort -u)
+    sed -nE "s/\"$key\":\"([^\"\\\\]+)\".*/\n\1/; s/.*\n//p" | sort -u)
+  _filetimer_after_colon
 }
 
 _filetimer_value() {  # SUBCOMMAND OPTION
@@ -79,7 +89,7 @@ _filetimer_value() {  # SUBCOMMAND OPTION
     NAME)
       case $1$2 in
         release--scope) _filetimer_values scope list ;;
-        log--scope) _filetimer_values scope log ;;
+        log--scope) _filetimer_values scope log --event expired,warned,left_open ;;
       esac
       ;;
   esac

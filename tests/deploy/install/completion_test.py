@@ -11,7 +11,7 @@ from installed import CLIENT, SERVER, SOURCE, Case, options_of, run, subcommands
 from records import wait_for_record
 
 COMPLETION = os.path.join(SOURCE, "scripts", "packaging", "completion.bash")
-# Words as bash splits a line: `=` is a separate word.
+# Words as bash splits a line: `=` and `:` are separate words.
 SCRIPT = r"""
 set -u
 . "$1"
@@ -29,7 +29,7 @@ class Completion(Case):
     def offered(self, line, program=None):
         """Returns what bash offers at the end of `line`, with the program of the build."""
         program = program or os.path.join(os.path.dirname(SERVER), line.split()[0])
-        words = re.findall(r"=|[^\s=]+", line)
+        words = re.findall(r"=|:+|[^\s=:]+", line)
         if line[-1] == " ":
             words.append("")
         words[0] = program
@@ -113,10 +113,11 @@ class Completion(Case):
         self.addCleanup(server.communicate)
         self.addCleanup(server.terminate)
         server.stdout.readline()
+        for name in ("still open", "load:data"):
+            run(CLIENT, "acquire", "--dir", self.path("run"), "--scope", name, "--timeout", "1h",
+                "--pid", str(worker.pid))
         run(CLIENT, "run", "--dir", self.path("run"), "--scope", "too slow", "--timeout", "100ms",
             "--", "sleep", "1000", status=124)
-        run(CLIENT, "acquire", "--dir", self.path("run"), "--scope", "still open", "--timeout", "1h",
-            "--pid", str(worker.pid))
         run(CLIENT, "ping", "--dir", self.path("run"))
         wait_for_record(self, self.path("run/expired.jsonl"), "killed")
         ids = self.offered("timer_client show ")
@@ -129,8 +130,11 @@ class Completion(Case):
         # Logs follow the id.
         self.assertIn("run", self.offered(f"timer_client show {expiry} "))
         self.assertIn("run", self.offered(f"timer_client report {expiry} "))
-        self.assertEqual(self.offered("timer_client log --scope t"), {r"too\ slow"})
-        self.assertEqual(self.offered("timer_client release --scope "), {r"still\ open"})
+        self.assertEqual(self.offered("timer_client log --scope "), {r"too\ slow"})
+        self.assertEqual(self.offered("timer_client release --scope "), {r"still\ open", "load:data"})
+        for typed in ("load:", "load:d"):
+            self.assertEqual(self.offered(f"timer_client release --scope {typed}"), {"data"})
+            self.assertEqual(self.offered(f"timer_client release --scope={typed}"), {"data"})
         elsewhere = "timer_client release --dir /nonexistent --scope "
         self.assertEqual(self.offered(elsewhere), set())
 
