@@ -59,6 +59,8 @@ class Tree(Case):
             "share/bash-completion/completions/timer_server",
             "share/doc/filetimer/README.md", "share/doc/filetimer/CHANGELOG.md",
             "share/doc/filetimer/LICENSE", "share/doc/filetimer/examples/post_webhook"}
+        expected |= {f"share/filetimer/examples/{name}" for name in (
+            "evidence_nccl", "post_webhook", "requeue_slurm_job", "server_per_node", "slurm_job")}
         expected |= {f"include/filetimer/{os.path.basename(header)}"
                      for header in glob.glob(f"{SOURCE}/timer_client/include/filetimer/*")}
         expected |= {f"share/doc/filetimer/docs/{os.path.basename(document)}"

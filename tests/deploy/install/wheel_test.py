@@ -58,7 +58,8 @@ class Wheel(Case):
         for name in ("data/share/man/man8/timer_server.8", "data/share/man/man1/timer_client.1",
                      "data/share/bash-completion/completions/timer_client",
                      "data/libexec/filetimer/evidence.d/py-spy", "filetimer/torch.py",
-                     "data/share/filetimer/systemd/user/timer_server.service", *PROGRAMS):
+                     "data/share/filetimer/systemd/user/timer_server.service",
+                     "data/share/filetimer/examples/requeue_slurm_job", *PROGRAMS):
             self.assertIn(name, names)
         self.judge_files(self.path("files"), int(named[1]))
         self.judge_installed(wheel)
