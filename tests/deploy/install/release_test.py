@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import shlex
 import unittest.mock
 
@@ -51,6 +52,14 @@ class Release(Case):
             environment = WHEEL.environment_of_package("/a", WHEEL.MACHINE)
         for name in names:
             self.assertNotIn("native", environment[name])
+
+    def test_the_license_of_every_library_is_named(self):
+        packages = pathlib.Path(SOURCE, "scripts/install-deps").read_text()
+        named = pathlib.Path(SOURCE, "scripts/packaging/THIRD-PARTY").read_text().lower()
+        libraries = re.findall(r"\blib(\w+)-dev", packages[:packages.index("wheel_packages=")])
+        self.assertGreater(len(libraries), 6)
+        for name in libraries:
+            self.assertIn(name, named)
 
     def test_only_files_of_a_release_are_summed(self):
         own = ["filetimer-0.2.0-image-x86_64.tar", "filetimer-doc_0.2.0_all.deb", "libfiletimer-dev_0.2.0_amd64.deb",

@@ -58,7 +58,8 @@ class Tree(Case):
             "share/bash-completion/completions/timer_client",
             "share/bash-completion/completions/timer_server",
             "share/doc/filetimer/README.md", "share/doc/filetimer/CHANGELOG.md",
-            "share/doc/filetimer/LICENSE", "share/doc/filetimer/examples/post_webhook"}
+            "share/doc/filetimer/LICENSE", "share/doc/filetimer/THIRD-PARTY",
+            "share/doc/filetimer/examples/post_webhook"}
         expected |= {f"share/filetimer/examples/{name}" for name in (
             "evidence_nccl", "post_webhook", "requeue_slurm_job", "server_per_node", "slurm_job")}
         expected |= {f"include/filetimer/{os.path.basename(header)}"

@@ -59,8 +59,11 @@ class Wheel(Case):
                      "data/share/bash-completion/completions/timer_client",
                      "data/libexec/filetimer/evidence.d/py-spy", "filetimer/torch.py",
                      "data/share/filetimer/systemd/user/timer_server.service",
-                     "data/share/filetimer/examples/requeue_slurm_job", *PROGRAMS):
+                     "data/share/filetimer/examples/requeue_slurm_job",
+                     "data/share/doc/filetimer/THIRD-PARTY", "data/share/doc/filetimer/licenses/LGPL-2.1",
+                     "data/share/doc/filetimer/licenses/libdw-dev", *PROGRAMS):
             self.assertIn(name, names)
+        self.assertTrue([name for name in names if re.search(r"\.dist-info/(licenses/)?LICENSE$", name)])
         self.judge_files(self.path("files"), int(named[1]))
         self.judge_installed(wheel)
 
