@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The scripts that make a release: their functions, without a build."""
+import hashlib
 import importlib.machinery
 import importlib.util
 import json
@@ -7,6 +8,7 @@ import os
 import pathlib
 import re
 import shlex
+import tarfile
 import unittest.mock
 
 import suite
@@ -60,6 +62,19 @@ class Release(Case):
         self.assertGreater(len(libraries), 6)
         for name in libraries:
             self.assertIn(name, named)
+
+    def test_docker_finds_the_configuration_and_the_layer_of_the_image(self):
+        image = pathlib.Path(self.path("image.tar"))
+        RELEASE.write_image(b"layer", "0.2.0", "x86_64", image, 0)
+        with tarfile.open(image) as tar:
+            [found] = json.load(tar.extractfile("manifest.json"))
+            [listed] = json.load(tar.extractfile("index.json"))["manifests"]
+            config = json.load(tar.extractfile(found["Config"]))
+            [layer] = (tar.extractfile(name).read() for name in found["Layers"])
+        self.assertEqual(config["rootfs"]["diff_ids"], [f"sha256:{hashlib.sha256(layer).hexdigest()}"])
+        self.assertEqual(found["RepoTags"], ["filetimer:0.2.0"])
+        self.assertEqual(listed["annotations"]["io.containerd.image.name"], "docker.io/library/filetimer:0.2.0")
+        self.assertEqual(layer, b"layer")
 
     def test_only_files_of_a_release_are_summed(self):
         own = ["filetimer-0.2.0-image-x86_64.tar", "filetimer-doc_0.2.0_all.deb", "libfiletimer-dev_0.2.0_amd64.deb",
