@@ -47,6 +47,14 @@ def options_of(*program):
                            re.MULTILINE))
 
 
+def can_mount():
+    """Returns whether mounts are allowed. They are not in most containers, nor in a chroot whose /
+    is not a mount point."""
+    done = subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/run"],
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return done.returncode == 0
+
+
 class Case(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="filetimer-install-")

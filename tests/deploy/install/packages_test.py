@@ -16,7 +16,7 @@ import tempfile
 import unittest
 
 import suite
-from installed import BUILD, SOURCE, VERSION, Case, files_below, run
+from installed import BUILD, SOURCE, VERSION, Case, can_mount, files_below, run
 from records import records
 
 GIVEN = os.environ.get("FILETIMER_PACKAGES")
@@ -30,14 +30,6 @@ APT = ("apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0")
 # The programs that the maintainer scripts of the server call, on a system that runs systemd.
 CALLED_BY_SCRIPTS = ("deb-systemd-helper", "deb-systemd-invoke", "systemctl")
 UNDER_SYSTEMD = "mount -t tmpfs none /run && mkdir -p /run/systemd/system && exec \"$@\""
-
-
-def can_mount():
-    """Returns whether mounts are allowed. They are not in most containers, nor in a chroot whose /
-    is not a mount point."""
-    done = subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/run"],
-                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return done.returncode == 0
 
 
 PYTHON_WORKER = """

@@ -9,10 +9,11 @@ import pathlib
 import re
 import shlex
 import tarfile
+import unittest
 import unittest.mock
 
 import suite
-from installed import SOURCE, Case, run
+from installed import SOURCE, Case, can_mount, run
 
 
 def load(script):
@@ -40,6 +41,16 @@ class Release(Case):
         self.assertIn("installing dpkg-dev file xz-utils\n", self.install_deps("package"))
         said = pathlib.Path(SOURCE, "scripts/packaging/debian/finish_stage.cmake").read_text()
         self.assertIn("NOT CPACK_FILETIMER_SHLIBDEPS", said)
+
+    @unittest.skipUnless(can_mount(), "unshare(1) makes no namespace here in which to mount")
+    def test_no_foreign_packages_on_ubuntu(self):
+        for identity, status in (("ubuntu", 1), ("debian", 0)):
+            pathlib.Path(self.path("os-release")).write_text(f"NAME=x\nID={identity}\nID_LIKE=debian\n")
+            said = self.install_deps("aarch64", "unshare", "--mount", "sh", "-c",
+                                     'mount --bind "$0" /etc/os-release && exec "$@"', self.path("os-release"),
+                                     status=status)
+            self.assertEqual("aarch64 is for Debian only" in said, bool(status), said)
+            self.assertEqual(os.path.exists(self.path("dpkg.ran")), not status)
 
     def test_a_folder_with_a_space_is_one_word_of_the_flags(self):
         presets = json.loads(pathlib.Path(SOURCE, "CMakePresets.json").read_text())["configurePresets"]
