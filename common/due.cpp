@@ -69,25 +69,26 @@ Duration LostTime::add(Instant from, Instant until) {
   return until - from - known;
 }
 
-Instant LostTime::extended(Instant due, const ScopeSpan& span, Duration most) const {
+Instant LostTime::extended(Instant due, const ScopeSpan& span, Duration most, Instant until) const {
   if (due.is_never()) {
     return due;
   }
   auto time = std::ranges::upper_bound(times_, span.started, {}, &Time::until);
-  for (; time != times_.end() && most > Duration::zero(); ++time) {
-    const Duration lost = std::min(time->length, time->until - span.started);
-    const Duration given = std::min({lost, span.timeout, most});
-    due = std::max(due, time->until) + given;
+  for (; time != times_.end() && time->from < until && most > Duration::zero(); ++time) {
+    const Instant end = std::min(time->until, until);
+    const Duration lost = std::min(time->length - (time->until - end), end - span.started);
+    const Duration given = std::clamp(lost, Duration::zero(), std::min(span.timeout, most));
+    due = std::max(due, end) + given;
     most -= most == kForever ? Duration::zero() : given;
   }
   return due;
 }
 
 Instant due_after_losses(Instant due, const ScopeSpan& span, const LostTime& server,
-                         const LostTime& worker) {
+                         const LostTime& worker, Instant until) {
   const bool is_long = span.timeout > kForever / kMostTimeoutsGiven;
   const Duration most = is_long ? kForever : kMostTimeoutsGiven * span.timeout;
-  return worker.extended(server.extended(due, span, most), span);
+  return worker.extended(server.extended(due, span, most, until), span, kForever, until);
 }
 
 Duration grace_before_due(bool has_flag, int signal, Duration grace) {
@@ -106,7 +107,8 @@ Duration grace_before_due(const Slot& slot, Duration servers_grace) {
 Instant due_after_losses(const Slot& slot, std::int64_t word, const ScopeSpan& span,
                          Duration max_timeout, Duration grace, const LostTime& server,
                          const LostTime& worker) {
-  const Instant timed_out = due_time(slot, word, max_timeout) + span.carried;
+  const Instant timed_out = due_time(slot, word, max_timeout) +
+                            (slot_word::is_paused(word) ? Duration::zero() : span.carried);
   if (server.end() == Instant{} && worker.end() == Instant{}) {
     return timed_out + grace;
   }

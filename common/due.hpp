@@ -6,6 +6,7 @@
 //   due = min(due, started + --max-timeout)     (from the pause, while the scope is paused)
 //   due = due + grace, if the scope is signalled first (slot_flag::kSignalFirst)
 //   due = later, by the time lost since `started`: that of the server, then that of the worker
+//   due = later, after a pause, by what was left at the pause of the time lost before
 //   signalled when it would be due without the grace
 //   warned at `started` + soft, if that is before all of this
 //
@@ -82,9 +83,9 @@ class LostTime {
   Duration add(Instant from, Instant until);
   // Returns the deadline `due` of a scope, later by what was lost since the scope began. Each time
   // adds its length, at most the timeout, counted from its end if the deadline had passed then. All
-  // of them add `most` at most.
-  [[nodiscard]] Instant extended(Instant due, const ScopeSpan& span,
-                                 Duration most = kForever) const;
+  // of them add `most` at most. What was lost from `until` on does not count.
+  [[nodiscard]] Instant extended(Instant due, const ScopeSpan& span, Duration most = kForever,
+                                 Instant until = Instant::never()) const;
   // Returns the end of the last time that was lost; Instant{}: none was.
   [[nodiscard]] Instant end() const { return times_.empty() ? Instant{} : times_.back().until; }
 
@@ -102,9 +103,10 @@ class LostTime {
 inline constexpr int kMostTimeoutsGiven = 4;
 
 // Returns when a scope is due that is due at `due` if no time is lost. `server`: the time that the
-// server lost. `worker`: the time in which the scope's worker was halted.
+// server lost. `worker`: the time in which the scope's worker was halted. What was lost from
+// `until` on does not count.
 Instant due_after_losses(Instant due, const ScopeSpan& span, const LostTime& server,
-                         const LostTime& worker);
+                         const LostTime& worker, Instant until = Instant::never());
 // Returns the time from the signal of a scope to its deadline; zero: it is not signalled first.
 // `grace`: zero if no SIGKILL follows.
 Duration grace_before_due(bool has_flag, int signal, Duration grace);

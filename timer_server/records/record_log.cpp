@@ -123,9 +123,7 @@ void RecordLog::run() {
 
 // The entries are the thread's until end_attempt(), which is called with the mutex again.
 void RecordLog::begin_attempt() {
-  if (std::exchange(reopen_, false)) {
-    file_.reset();
-  }
+  wants_open_ = std::exchange(reopen_, false) || wants_open_;
   std::ranges::move(queue_, std::back_inserter(entries_));
   queue_.clear();
   oldest_entry_ = oldest_of(entries_);
@@ -136,11 +134,12 @@ void RecordLog::begin_attempt() {
 // file, and readers find a new one before its first record.
 Status RecordLog::write_and_sync() {
   do {
-    if (!file_ || (is_regular_ && !is_at_path())) {
+    if (!file_ || wants_open_ || (is_regular_ && !is_at_path())) {
       FILETIMER_TRY(sync());  // before the old file is closed
       auto opened = open_log(settings_.path);
       FILETIMER_TRY(opened);
-      use(std::move(*opened));
+      use(std::move(*opened));  // the old file is closed now: a pipe keeps its reader
+      wants_open_ = false;
     }
     const Status written = write_some();
     const bool is_full = is_regular_ && size_ >= max_bytes_;
@@ -201,13 +200,18 @@ void RecordLog::use(UniqueFd file) {
   file_ = std::move(file);
   struct stat st {};
   is_regular_ = ::fstat(file_.get(), &st) == 0 && S_ISREG(st.st_mode);
+  const bool is_same_pipe = !is_regular_ && st.st_dev == device_ && st.st_ino == inode_;
   device_ = st.st_dev;
   inode_ = st.st_ino;
   size_ = is_regular_ ? static_cast<std::uint64_t>(st.st_size) : 0;
-  half_line_ = ends_in_half_line(settings_.path);
+  half_line_ = (half_line_ && is_same_pipe) || ends_in_half_line(settings_.path);
+  max_bytes_ = is_linked() ? std::numeric_limits<std::uint64_t>::max() : settings_.max_bytes;
+}
+
+// Returns whether the path is a symbolic link, which is not the server's to rename.
+bool RecordLog::is_linked() const {
   struct stat entry {};
-  const bool is_link = ::lstat(settings_.path.c_str(), &entry) == 0 && S_ISLNK(entry.st_mode);
-  max_bytes_ = is_link ? std::numeric_limits<std::uint64_t>::max() : settings_.max_bytes;
+  return ::lstat(settings_.path.c_str(), &entry) == 0 && S_ISLNK(entry.st_mode);
 }
 
 // Returns false if the open file was removed or moved, or another one is at the path. This is the
@@ -298,7 +302,8 @@ void RecordLog::rotate() {
   if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     return;
   }
-  if (!is_at_path() || ::rename(settings_.path.c_str(), (settings_.path + ".1").c_str()) == 0) {
+  if (!is_at_path() ||
+      (!is_linked() && ::rename(settings_.path.c_str(), (settings_.path + ".1").c_str()) == 0)) {
     file_.reset();  // releases the lock
   } else {
     ::flock(file_.get(), LOCK_UN);

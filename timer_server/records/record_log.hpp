@@ -134,6 +134,7 @@ class RecordLog {
   Status write_some();
   void use(UniqueFd file);
   bool is_at_path();
+  [[nodiscard]] bool is_linked() const;
   Status write_text(const std::string& text);
   ssize_t write_part(std::string_view text) const;
   ssize_t write_to_reader(std::string_view text);
@@ -149,6 +150,7 @@ class RecordLog {
   UniqueFd file_;
   std::deque<Entry> entries_;  // not synced, in order
   std::size_t written_ = 0;    // of `entries_`, since the last sync
+  bool wants_open_ = false;    // reopen() was called, and the file was not opened since
   bool has_lost_ = false;      // a sync has failed, and no record was synced since
   bool is_regular_ = false;
   dev_t device_ = 0;

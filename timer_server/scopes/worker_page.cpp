@@ -147,27 +147,36 @@ WorkerPage::Notes& WorkerPage::notes_of(std::size_t slot) {
 // A pause moves Slot::started, past the times that were lost before it, and Slot::left is without
 // what the scope gets for them. So at the first look at a pause it is noted what the scope gets
 // more than Slot::left, and after the pause only the times since count. A pause between two looks
-// began, if the deadline had passed, at the earlier one.
+// began, if the deadline had passed, at the earlier one. Only a renewal makes more time left.
 ScopeSpan WorkerPage::span_of_losses(std::size_t index, const Slot& slot, std::int64_t word,
                                      const Scan& scan) {
+  constexpr std::int64_t kMost = kMaxTimeout.count() + 1;
   LossNotes& notes = notes_of(index).losses;
   const Instant acquired = start_in(slot.acquired);
-  const Duration timeout = timeout_of(slot, word, scan.terms.max_timeout);
+  const bool is_known = notes.acquired == acquired;
+  if (is_known && notes.word == word) {
+    notes.seen = scan.now;
+    return notes.span;
+  }
   const bool is_paused = slot_word::is_paused(word);
   const bool is_resumed = (slot.flags.load(kRelaxed) & slot_flag::kResumed) != 0;
-  const bool is_known = notes.acquired == acquired;
+  const Duration timeout = timeout_of(slot, word, scan.terms.max_timeout);
+  const Duration asked{std::clamp<std::int64_t>(slot.timeout.load(kRelaxed), 0, kMost)};
+  const Duration until_due = std::clamp(Instant{word} - scan.now, Duration{1}, Duration{kMost});
+  const Duration left = is_paused || is_resumed
+                            ? Duration{std::clamp<std::int64_t>(slot.left.load(kRelaxed), 1, kMost)}
+                            : until_due;
   if (!is_known) {
     notes = {};
   }
   if (!is_paused && (!is_resumed || !is_known)) {
     notes.span = span_of(start_in(slot.started), word, timeout);
-  } else if (!is_known || notes.word != word) {
+  } else {
     const Instant changed = last_change_of(slot, word);  // the pause, or its end
-    if (!is_known || !slot_word::is_paused(notes.word)) {
-      constexpr std::int64_t kMost = kMaxTimeout.count() + 1;
-      const Duration asked{std::clamp<std::int64_t>(slot.timeout.load(kRelaxed), 0, kMost)};
-      const Duration left{std::clamp<std::int64_t>(slot.left.load(kRelaxed), 0, kMost)};
-      const bool was_due = left <= Duration{1};
+    if (is_known && (left > notes.left || asked != notes.asked)) {
+      notes.span.carried = {};  // the scope was renewed
+    } else if (!slot_word::is_paused(notes.word)) {
+      const bool was_due = left == Duration{1};
       const Instant due = is_known  ? Instant{notes.word}
                           : was_due ? acquired + asked
                                     : changed + left;
@@ -176,12 +185,10 @@ ScopeSpan WorkerPage::span_of_losses(std::size_t index, const Slot& slot, std::i
                                        : due + -left;
       const ScopeSpan before = is_known ? notes.span : ScopeSpan{acquired, asked};
       const Instant later =
-          due_after_losses(due + before.carried, before, scan.server, scan.worker);
-      const bool is_endless = left > kMaxTimeout || due.ns >= slot_word::kNoDeadline;
+          due_after_losses(due + before.carried, before, scan.server, scan.worker, paused);
+      const bool is_endless = left.count() == kMost || due.ns >= slot_word::kNoDeadline;
       notes.span.carried =
           is_endless ? Duration::zero() : std::max(later - paused - left, Duration::zero());
-    } else if (is_paused) {
-      notes.span.carried = {};  // the scope was renewed in its pause
     }
     notes.span.started = changed;
     notes.span.timeout = timeout;
@@ -189,6 +196,8 @@ ScopeSpan WorkerPage::span_of_losses(std::size_t index, const Slot& slot, std::i
   notes.acquired = acquired;
   notes.word = word;
   notes.seen = scan.now;
+  notes.left = is_paused ? left : until_due;
+  notes.asked = asked;
   return notes.span;
 }
 

@@ -193,6 +193,8 @@ class WorkerPage {
     Instant acquired;
     std::int64_t word = slot_word::kFree;
     Instant seen;
+    Duration left{};   // at that look
+    Duration asked{};  // the timeout
     ScopeSpan span;
   };
   // What the server remembers of a slot.

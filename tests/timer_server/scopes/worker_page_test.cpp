@@ -97,6 +97,44 @@ TEST_CASE("a scope gets a time that was lost before its pauses once") {
     page.resume(at(300s));
     CHECK(is(page.due(at(300s), worker), at(355s)));
   }
+  SUBCASE("two pauses with one look in each") {
+    worker.add(at(10s), at(30s));
+    CHECK(page.due(at(31s), worker) == at(80s));
+    page.pause(at(40s));
+    CHECK(page.due(at(41s), worker).is_never());
+    page.resume(at(140s));
+    page.pause(at(140s));
+    CHECK(page.due(at(141s), worker).is_never());
+    page.resume(at(240s));
+    CHECK(is(page.due(at(240s), worker), at(280s)));
+  }
+  SUBCASE("renewed, paused and resumed between two looks") {
+    worker.add(at(10s), at(50s));
+    CHECK(page.due(at(51s), worker) == at(100s));
+    page.renew(at(55s));
+    page.pause(at(56s));
+    page.resume(at(57s));
+    CHECK(is(page.due(at(57s), worker), at(116s)));
+  }
+  SUBCASE("renewed in a pause") {
+    worker.add(at(10s), at(50s));
+    CHECK(page.due(at(51s), worker) == at(100s));
+    page.pause(at(60s));
+    CHECK(page.due(at(61s), worker).is_never());
+    page.renew(at(70s));
+    page.pause(at(70s));
+    page.resume(at(80s));
+    CHECK(is(page.due(at(80s), worker), at(140s)));
+  }
+  SUBCASE("lost in a pause, before the first look at it") {
+    worker.add(at(1s), at(2s));
+    CHECK(page.due(at(50s), worker) == at(61s));
+    page.pause(at(51s));
+    worker.add(at(55s), at(95s));
+    CHECK(page.due(at(95s), worker).is_never());
+    page.resume(at(100s));
+    CHECK(is(page.due(at(100s), worker), at(110s)));
+  }
   SUBCASE("paused between two looks, with time left") {
     worker.add(at(10s), at(30s));
     CHECK(page.due(at(31s), worker) == at(80s));

@@ -20,7 +20,8 @@ namespace filetimer {
 inline constexpr std::int64_t kNoMargin = std::numeric_limits<std::int64_t>::max();
 
 // A scope that was released or renewed: its time from its opening, or its last renewal, on. The
-// start is later by the length of its pauses.
+// start is later by the length of its pauses, and of one that began after the deadline by what was
+// overdue then.
 struct LeftScope {
   std::int64_t started = 0;
   std::int64_t ended = 0;
