@@ -567,8 +567,10 @@ void LogJudge::judge_killed(const JsonRecord& record) {
     need(verdict == "spared", "there is no such verdict");
     need(record.has("reason") && last != SIGKILL && !has_died,
          "there is no reason, or it was killed");
-    need(is_cut_short || is_released || !signals.empty() || expired.integer("signal") == 0 ||
-             run.settings().flag("dry_run"),
+    const bool runs_another =
+        record.text("reason").starts_with("the worker started another program");
+    need(is_cut_short || is_released || runs_another || !signals.empty() ||
+             expired.integer("signal") == 0 || run.settings().flag("dry_run"),
          "it was to be signalled, and was not released");
     // SIGKILL follows a grace period, unless the scope is released or another one decides.
     need(is_cut_short || is_released || is_replaced || signals.empty() || !expired.has("grace_s") ||

@@ -283,6 +283,9 @@ bool KillFiles::append(const std::string& id, const std::string& text, bool is_f
                            0600));
   };
   UniqueFd file = open_file();
+  if (!file && errno != ENOENT) {
+    file = open_file();  // no descriptor was left, perhaps
+  }
   if (!file && is_first && errno == ENOENT && ::mkdir(folder_.c_str(), 0700) == 0) {
     file = open_file();
   }
