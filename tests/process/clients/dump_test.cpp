@@ -83,6 +83,7 @@ TEST_CASE("dump shows where the workers are, and they go on") {
   CHECK(contains(all.out, fmt::format("rank 1 (pid {}, ", other->pid())));
   CHECK(contains(all.out, "`load` for "));
   CHECK(contains(all.out, "Threads\n"));
+  CHECK(JsonLine(run_client(temp, server, {"dump", "--json"}).out).integer("omitted") == 0);
   const Finished of_pid =
       run_client(temp, server, {"dump", "--json", "--pid", std::to_string(one->pid())});
   CHECK(of_pid.status == exited(0));

@@ -185,6 +185,10 @@ TEST_CASE("dropped records are counted when the server stops") {
       temp, on_bad_disk("BAD_DISK_READ_ONLY", fault, {"--evidence", "none", "--metrics", metrics}));
   server.barrier();
   write_file(fault, "");
+  Worker hung("block");
+  server.send(acquire_past(hung.pid(), "hung"));
+  CHECK(hung.status() == killed_by(SIGKILL));  // without a kill file
+  server.wait_for_message("if this server is killed, the next one may judge a scope again");
   // A worker that exits leaves as many records as scopes, each of about 700 bytes.
   constexpr int kMostWorkers = 64;
   int workers = 0;
