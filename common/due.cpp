@@ -119,6 +119,57 @@ Instant due_after_losses(const Slot& slot, std::int64_t word, const ScopeSpan& s
              : std::max(due, due_after_losses(timed_out, span, server, worker) + grace);
 }
 
+// A pause moves Slot::started, past the times that were lost before it, and Slot::left is without
+// what the scope gets for them. So at the first look at a pause it is noted what the scope gets
+// more than Slot::left, and after the pause only the times since count. A pause between two looks
+// began, if the deadline had passed, at the earlier one. Only a renewal makes more time left.
+ScopeSpan ScopeLosses::look(const Slot& slot, std::int64_t word, Duration max_timeout,
+                            const LostTime& server, const LostTime& worker, Instant now) {
+  constexpr std::int64_t kMost = kMaxTimeout.count() + 1;
+  const Instant acquired = start_in(slot.acquired);
+  const bool is_known = acquired_ == acquired;
+  if (is_known && word_ == word) {
+    seen_ = now;
+    return span_;
+  }
+  const bool is_paused = slot_word::is_paused(word);
+  const bool is_resumed = (slot.flags.load(kRelaxed) & slot_flag::kResumed) != 0;
+  const Duration timeout = timeout_of(slot, word, max_timeout);
+  const Duration asked{std::clamp<std::int64_t>(slot.timeout.load(kRelaxed), 0, kMost)};
+  const Duration until_due = std::clamp(Instant{word} - now, Duration{1}, Duration{kMost});
+  const Duration left = is_paused || is_resumed
+                            ? Duration{std::clamp<std::int64_t>(slot.left.load(kRelaxed), 1, kMost)}
+                            : until_due;
+  if (!is_known) {
+    *this = {};
+  }
+  if (!is_paused && (!is_resumed || !is_known)) {
+    span_ = span_of(start_in(slot.started), word, timeout);
+  } else {
+    const Instant changed = last_change_of(slot, word);  // the pause, or its end
+    if (is_known && (left > left_ || asked != asked_)) {
+      span_.carried = {};  // the scope was renewed
+    } else if (!slot_word::is_paused(word_)) {
+      const bool was_due = left == Duration{1};
+      const Instant due = is_known ? Instant{word_} : was_due ? acquired + asked : changed + left;
+      const Instant paused = is_paused ? changed : was_due ? std::max(due, seen_) : due + -left;
+      const ScopeSpan before = is_known ? span_ : ScopeSpan{acquired, asked};
+      const Instant later = due_after_losses(due + before.carried, before, server, worker, paused);
+      const bool is_endless = left.count() == kMost || due.ns >= slot_word::kNoDeadline;
+      span_.carried =
+          is_endless ? Duration::zero() : std::max(later - paused - left, Duration::zero());
+    }
+    span_.started = changed;
+    span_.timeout = timeout;
+  }
+  acquired_ = acquired;
+  word_ = word;
+  seen_ = now;
+  left_ = is_paused ? left : until_due;
+  asked_ = asked;
+  return span_;
+}
+
 Looks looks_for(Duration shortest) {
   if (shortest == kForever) {
     return {};

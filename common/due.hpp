@@ -118,6 +118,25 @@ Instant due_after_losses(const Slot& slot, std::int64_t word, const ScopeSpan& s
                          Duration max_timeout, Duration grace, const LostTime& server,
                          const LostTime& worker);
 
+// Which lost times count for the scope in a slot. After a pause it knows what the scope had got for
+// times before, which the slot does not have.
+class ScopeLosses {
+ public:
+  // Looks at a slot with the open word `word`, at `now`, and returns the span of its scope. Must be
+  // called at each look once time was lost.
+  ScopeSpan look(const Slot& slot, std::int64_t word, Duration max_timeout, const LostTime& server,
+                 const LostTime& worker, Instant now);
+
+ private:
+  // What the last look has found.
+  Instant acquired_;
+  std::int64_t word_ = slot_word::kFree;
+  Instant seen_;
+  Duration left_{};   // at that look
+  Duration asked_{};  // the timeout
+  ScopeSpan span_;
+};
+
 // --- looks of the server ---
 
 // A pause of the server or of the whole machine that falls between two looks is not noticed. While

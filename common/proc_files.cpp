@@ -179,4 +179,18 @@ std::vector<pid_t> children_of(pid_t pid, pid_t tid) {
   return children;
 }
 
+std::vector<pid_t> ancestors_of(pid_t pid) {
+  constexpr int kMaxDepth = 1024;  // deeper than any real tree; recycled pids may form a circle
+  std::vector<pid_t> ancestors;
+  for (int depth = 0; depth < kMaxDepth; ++depth) {
+    const auto stat = read_stat(fmt::format("/proc/{}", pid));
+    if (!stat || stat->ppid <= 0) {
+      break;
+    }
+    ancestors.push_back(stat->ppid);
+    pid = stat->ppid;
+  }
+  return ancestors;
+}
+
 }  // namespace filetimer

@@ -47,6 +47,9 @@ std::vector<pid_t> threads_of(pid_t pid);
 // if the kernel lacks CONFIG_PROC_CHILDREN.
 std::vector<pid_t> children_of(pid_t pid, pid_t tid);
 
+// Returns the pids of the ancestors of `pid`, the parent first.
+std::vector<pid_t> ancestors_of(pid_t pid);
+
 // Some lines of /proc/PID/status.
 struct ProcStatus {
   uid_t uid = 0;  // real

@@ -48,7 +48,7 @@ Status CommandSupervisor::start(const std::vector<std::string>& words, const std
       });
       ask_at_ = Instant::never();
     } catch (const std::system_error&) {
-      // COMMAND runs, so the server goes on.
+      // COMMAND is running: advance() asks for its end instead.
     }
   }
   return {};

@@ -191,11 +191,7 @@ void Recovery::resume_kill(PastKill& past) {
     finish_kill(order, worker, past);
     return;
   }
-  const auto means = order.means();
-  const bool has_targets = past.is_of_this_boot && past.may_have_stopped && !past.sent.empty() &&
-                           means && means->ends_in_sigkill() &&
-                           !alive_after(past.sent.back(), kills_.excluded()).empty();
-  if (worker == nullptr && !has_targets) {
+  if (worker == nullptr && !has_targets(past, order)) {
     Records::Outcome outcome;
     outcome.verdict = past.sent.empty() ? KillVerdict::kAlreadyGone : KillVerdict::kDead;
     outcome.signals = past.sent;
@@ -208,6 +204,13 @@ void Recovery::resume_kill(PastKill& past) {
     order.python = core_.python_dump_of(*worker);
   }
   kills_.resume(worker, std::move(order), Instant::now());
+}
+
+// Returns whether SIGKILL is to follow the last signal, and a process that got it is alive.
+bool Recovery::has_targets(const PastKill& past, const KillOrder& order) const {
+  const auto means = order.means();
+  return past.is_of_this_boot && past.may_have_stopped && !past.sent.empty() && means &&
+         means->ends_in_sigkill() && !alive_after(past.sent.back(), kills_.excluded()).empty();
 }
 
 // Finishes a kill whose outcome may be missing in the log. A worker that was spared after its idle

@@ -47,6 +47,7 @@ class Recovery {
   void restore_scopes(Worker& worker, PipePage& page);
   void settle_judged_slots(const Worker& worker, const std::shared_ptr<WorkerPage>& page);
   void resume_kill(PastKill& past);
+  [[nodiscard]] bool has_targets(const PastKill& past, const KillOrder& order) const;
   void finish_kill(const KillOrder& order, const Worker* worker, const PastKill& past);
   Result<Worker*> find_or_watch(const PastKill& past);
 

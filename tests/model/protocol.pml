@@ -686,7 +686,7 @@ end:
        :: else -> i++; scan_next_page()
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan ed9f4988
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 7e3cfd3f
    * code: common/wake_protocol.hpp read_deadline 06e3b5d7
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 87b53a05 */
   :: d_step { server_at == READ_SLOT ->

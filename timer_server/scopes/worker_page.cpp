@@ -62,7 +62,10 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
       return;
     }
     const Duration grace = grace_before_due(slot, scan.terms.grace);
-    const ScopeSpan span = has_losses ? span_of_losses(index, slot, word, scan) : ScopeSpan{};
+    const ScopeSpan span = has_losses
+                               ? notes_of(index).losses.look(slot, word, scan.terms.max_timeout,
+                                                             scan.server, scan.worker, scan.now)
+                               : ScopeSpan{};
     const auto due_after = [&](Duration after_timeout) {
       return due_after_losses(slot, word, span, scan.terms.max_timeout, after_timeout, scan.server,
                               scan.worker);
@@ -142,63 +145,6 @@ WorkerPage::Notes& WorkerPage::notes_of(std::size_t slot) {
     notes_.resize(slot + 1);
   }
   return notes_[slot];
-}
-
-// A pause moves Slot::started, past the times that were lost before it, and Slot::left is without
-// what the scope gets for them. So at the first look at a pause it is noted what the scope gets
-// more than Slot::left, and after the pause only the times since count. A pause between two looks
-// began, if the deadline had passed, at the earlier one. Only a renewal makes more time left.
-ScopeSpan WorkerPage::span_of_losses(std::size_t index, const Slot& slot, std::int64_t word,
-                                     const Scan& scan) {
-  constexpr std::int64_t kMost = kMaxTimeout.count() + 1;
-  LossNotes& notes = notes_of(index).losses;
-  const Instant acquired = start_in(slot.acquired);
-  const bool is_known = notes.acquired == acquired;
-  if (is_known && notes.word == word) {
-    notes.seen = scan.now;
-    return notes.span;
-  }
-  const bool is_paused = slot_word::is_paused(word);
-  const bool is_resumed = (slot.flags.load(kRelaxed) & slot_flag::kResumed) != 0;
-  const Duration timeout = timeout_of(slot, word, scan.terms.max_timeout);
-  const Duration asked{std::clamp<std::int64_t>(slot.timeout.load(kRelaxed), 0, kMost)};
-  const Duration until_due = std::clamp(Instant{word} - scan.now, Duration{1}, Duration{kMost});
-  const Duration left = is_paused || is_resumed
-                            ? Duration{std::clamp<std::int64_t>(slot.left.load(kRelaxed), 1, kMost)}
-                            : until_due;
-  if (!is_known) {
-    notes = {};
-  }
-  if (!is_paused && (!is_resumed || !is_known)) {
-    notes.span = span_of(start_in(slot.started), word, timeout);
-  } else {
-    const Instant changed = last_change_of(slot, word);  // the pause, or its end
-    if (is_known && (left > notes.left || asked != notes.asked)) {
-      notes.span.carried = {};  // the scope was renewed
-    } else if (!slot_word::is_paused(notes.word)) {
-      const bool was_due = left == Duration{1};
-      const Instant due = is_known  ? Instant{notes.word}
-                          : was_due ? acquired + asked
-                                    : changed + left;
-      const Instant paused = is_paused ? changed
-                             : was_due ? std::max(due, notes.seen)
-                                       : due + -left;
-      const ScopeSpan before = is_known ? notes.span : ScopeSpan{acquired, asked};
-      const Instant later =
-          due_after_losses(due + before.carried, before, scan.server, scan.worker, paused);
-      const bool is_endless = left.count() == kMost || due.ns >= slot_word::kNoDeadline;
-      notes.span.carried =
-          is_endless ? Duration::zero() : std::max(later - paused - left, Duration::zero());
-    }
-    notes.span.started = changed;
-    notes.span.timeout = timeout;
-  }
-  notes.acquired = acquired;
-  notes.word = word;
-  notes.seen = scan.now;
-  notes.left = is_paused ? left : until_due;
-  notes.asked = asked;
-  return notes.span;
 }
 
 std::optional<Instant> WorkerPage::idle_due(const Activity::IdleWatch& watch, Instant last_left,

@@ -188,28 +188,15 @@ class WorkerPage {
   template <class Change>
   void change_word(std::size_t slot, Change&& change);
 
-  // What the last look at a slot after a lost time has found.
-  struct LossNotes {
-    Instant acquired;
-    std::int64_t word = slot_word::kFree;
-    Instant seen;
-    Duration left{};   // at that look
-    Duration asked{};  // the timeout
-    ScopeSpan span;
-  };
   // What the server remembers of a slot.
   struct Notes {
     std::int64_t warned = slot_word::kFree;     // the word under which it was warned about last
     std::int64_t signalled = slot_word::kFree;  // and signalled last
     Instant grace_until;                        // at least, if it was signalled
     Instant judged_idle;                        // the last deadline of an idle timeout
-    LossNotes losses;
+    ScopeLosses losses;
   };
   Notes& notes_of(std::size_t slot);
-  // Returns the span of the scope with the open word for which lost times count. Must be called in
-  // each scan once time was lost.
-  ScopeSpan span_of_losses(std::size_t index, const Slot& slot, std::int64_t word,
-                           const Scan& scan);
 
   const std::string name_;
   std::uint64_t program_ = 0;

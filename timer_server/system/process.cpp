@@ -267,20 +267,6 @@ std::string folder_of_this_program() {
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "";
 }
 
-std::vector<pid_t> ancestors_of(pid_t pid) {
-  constexpr int kMaxDepth = 1024;  // deeper than any real tree; recycled pids may form a circle
-  std::vector<pid_t> ancestors;
-  for (int depth = 0; depth < kMaxDepth; ++depth) {
-    const auto stat = read_stat(fmt::format("/proc/{}", pid));
-    if (!stat || stat->ppid <= 0) {
-      break;
-    }
-    ancestors.push_back(stat->ppid);
-    pid = stat->ppid;
-  }
-  return ancestors;
-}
-
 std::vector<Process> new_descendants_of(const Process& worker, std::span<const Process> known,
                                         std::span<const pid_t> excluded) {
   std::unordered_map<pid_t, const Process*> root_of{{worker.pid, &worker}};

@@ -59,9 +59,6 @@ bool has_random_stack(pid_t pid);
 // Returns the folder of this process's program, with a slash at its end; empty if it is not known.
 std::string folder_of_this_program();
 
-// Returns the pids of the ancestors of `pid`, the parent first.
-std::vector<pid_t> ancestors_of(pid_t pid);
-
 // How often descendants_of() looks at a tree. Processes come and go while a tree is read.
 inline constexpr int kMaxTreeLooks = 4;
 // The most links between parent and child that one look reads, give or take the children of a

@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kPython = "/usr/bin/python3";
 
-// A worker that hangs in WAY (python_worker.py) once it has been told to open a scope.
+// A worker that hangs in WAY (python_worker.py) as soon as it has opened a scope.
 std::unique_ptr<Worker> python_worker(const Server& server, const std::string& way,
                                       const std::string& page = "py-1") {
   Worker::Setup setup;

@@ -101,15 +101,12 @@ std::string why_never_watched(pid_t pid, pid_t server) {
                          expected);
     }
   }
-  for (pid_t above = server; above > 1;) {
-    if (above == pid) {
-      return fmt::format("process {} has started the timer server {}, which cannot watch it", pid,
-                         server);
-    }
-    const auto stat = read_stat(fmt::format("/proc/{}", above));
-    above = stat ? stat->ppid : 0;
+  const std::vector<pid_t> above = server > 0 ? ancestors_of(server) : std::vector<pid_t>{};
+  if (pid != server && std::ranges::find(above, pid) == above.end()) {
+    return {};
   }
-  return {};
+  return fmt::format("process {} has started the timer server {}, which cannot watch it", pid,
+                     server);
 }
 
 int run_timer(const TimerArguments& arguments, bool is_release) {
