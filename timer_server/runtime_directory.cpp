@@ -195,6 +195,19 @@ Result<std::string> make_private_folder() {
   return make_unique_folder(path);
 }
 
+// Makes the missing folders above the default log, for this user alone. Who may write to those that
+// exist is not looked at, as with --log: with a umask of 002 the group of the user may.
+Status make_log_folder(const std::string& log) {
+  std::error_code error;
+  const mode_t umask = ::umask(077);
+  const std::filesystem::path folder = std::filesystem::path(log).parent_path();
+  std::filesystem::create_directories(folder, error);
+  ::umask(umask);
+  return error ? system_error(fmt::format("cannot make the folder '{}'", folder.string()),
+                              error.value())
+               : Status{};
+}
+
 }  // namespace
 
 Result<BoardFile> BoardFile::open(const std::string& path, const Settings& settings) {
@@ -305,7 +318,7 @@ Status RuntimeDirectory::choose_folder() {
   FILETIMER_TRY(log);
   log_path_ = absolute_path(*log);
   if (settings_.log.empty() && !folder_.was_named()) {
-    FILETIMER_TRY(create_run_folder(std::filesystem::path(log_path_).parent_path().string()));
+    FILETIMER_TRY(make_log_folder(log_path_));
   }
   if (folder_.was_named() || settings_.command.empty()) {
     return {};

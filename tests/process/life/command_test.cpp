@@ -152,6 +152,9 @@ TEST_CASE("without a named directory COMMAND gets a fresh one, which is removed 
   const TempFolder temp;
   const Environment environment{{"XDG_RUNTIME_DIR", temp.path()},
                                 {"XDG_STATE_HOME", temp.path("state")}};
+  // As with a umask of 002, which many systems give their users: their group has no other member.
+  std::filesystem::create_directory(temp.path("state"));
+  std::filesystem::permissions(temp.path("state"), std::filesystem::perms(0775));
   const auto run = [&] {
     return run_server(temp, {"--", worker_path(), "environment", "FILETIMER_DIR"}, environment);
   };
