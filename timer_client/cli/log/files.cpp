@@ -43,17 +43,20 @@ class Opener {
   // Opens what is meant where the user names nothing.
   void take_own(const RunFolder& folder) {
     std::error_code none;
-    const std::string linked =
-        std::filesystem::read_symlink(folder.path(kLogLinkName), none).string();
-    if (!linked.empty()) {
-      open_with_rotated(linked, fmt::format(" (the log of the last server in '{}')", folder.dir));
+    std::string known = std::filesystem::read_symlink(folder.path(kLogLinkName), none).string();
+    if (const std::string own = folder.path(kLogName);
+        known.empty() && !folder.was_named() && ::access(own.c_str(), F_OK) == 0) {
+      known = own;  // a server was given this directory by name
+    }
+    if (!known.empty()) {
+      open_with_rotated(known, fmt::format(" (the log of the last server in '{}')", folder.dir));
     }
     const auto path = default_log_path(folder);
     if (!path) {
-      if (linked.empty()) {
+      if (known.empty()) {
         opened.problems.push_back(path.error().message);
       }
-    } else if (linked.empty() || (!folder.was_named() && ::access(path->c_str(), F_OK) == 0)) {
+    } else if (known.empty() || (!folder.was_named() && ::access(path->c_str(), F_OK) == 0)) {
       // Servers around a COMMAND, whose folders have gone with them, wrote there, too.
       open_with_rotated(*path, folder.was_named()
                                    ? fmt::format(" (the default log of '{}')", folder.dir)
