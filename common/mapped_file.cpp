@@ -31,7 +31,7 @@ struct flock exclusive_lock() {
 
 }  // namespace
 
-Result<OwnFile> open_own_file(const std::string& path, int access, std::string name) {
+Result<OwnFile> open_own_file(const std::string& path, int access, std::string name, uid_t owner) {
   if (name.empty()) {
     name = fmt::format("'{}'", path);
   }
@@ -46,9 +46,9 @@ Result<OwnFile> open_own_file(const std::string& path, int access, std::string n
   if (!S_ISREG(file.status.st_mode)) {
     return failure(name + " is not a regular file");
   }
-  if (file.status.st_uid != ::geteuid()) {
-    return failure(fmt::format("{} belongs to user {}: expected user {}", name, file.status.st_uid,
-                               ::geteuid()));
+  if (file.status.st_uid != owner) {
+    return failure(
+        fmt::format("{} belongs to user {}: expected user {}", name, file.status.st_uid, owner));
   }
   return file;
 }

@@ -29,10 +29,11 @@ struct OwnFile {
   struct stat status {};  // as it was when the file was opened
 };
 
-// Opens a regular file of this user in a directory to which other programs may write: it never
-// waits for the other end of a FIFO, follows no symlink, and checks the open file. `access` is
+// Opens a regular file of the user `owner` in a directory to which other programs may write: it
+// never waits for the other end of a FIFO, follows no symlink, and checks the open file. `access` is
 // O_RDONLY or O_RDWR. Errors call the file `name`, or by its quoted path if `name` is empty.
-Result<OwnFile> open_own_file(const std::string& path, int access, std::string name = {});
+Result<OwnFile> open_own_file(const std::string& path, int access, std::string name = {},
+                              uid_t owner = ::geteuid());
 
 // A mapping that a BusGuard keeps if the file is cut short. At most BusGuard::kMaxGuards live at a
 // time, and no two threads make or destroy one at the same time.

@@ -87,7 +87,7 @@ int run_list(const ListOptions& options) {
   Output out;
   const std::string text = text_of(*reading, server.is_there, options, screen_of(out.fd()));
   out.write(text);
-  if (text.empty() && !options.stragglers && server.is_there) {
+  if (text.empty() && reading->skipped.empty() && !options.stragglers && server.is_there) {
     complain(fmt::format("no {} in '{}'", options.statistics ? "statistics" : "open scopes",
                          folder.dir));
   }

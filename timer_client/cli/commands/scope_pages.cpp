@@ -3,6 +3,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <limits>
@@ -62,6 +64,9 @@ class FolderReader {
       return errno == ENOENT ? Status{}
                              : system_error(fmt::format("cannot open the folder '{}'", path));
     }
+    struct stat of_folder {};
+    const bool is_root = ::geteuid() == 0 && ::stat(path.c_str(), &of_folder) == 0;
+    owner_ = is_root ? of_folder.st_uid : ::geteuid();  // root reads the pages of every user
     std::size_t seen = 0;
     while (const char* const entry = folder.next()) {
       const std::string_view name = entry;
@@ -119,7 +124,7 @@ class FolderReader {
     if (!is_page_name(name)) {
       return failure("its name is not that of a page");
     }
-    auto opened = open_own_file(fmt::format("{}/{}", folder, name), O_RDONLY, "it");
+    auto opened = open_own_file(fmt::format("{}/{}", folder, name), O_RDONLY, "it", owner_);
     if (!opened) {
       const bool is_removed = opened.error().errno_value == ENOENT;
       return is_removed ? Status{} : tl::unexpected<Error>(opened.error());
@@ -176,6 +181,7 @@ class FolderReader {
 
   const ServerSeen& server_;
   ReadStatistics with_statistics_;
+  uid_t owner_ = 0;  // of the folder that is read, and of its pages
   BootId boot_ = this_boot();
   FolderReading reading_;
   std::map<pid_t, ListedWorker> workers_;

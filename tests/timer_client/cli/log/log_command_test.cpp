@@ -196,6 +196,23 @@ TEST_CASE("no escape sequence of a record comes through") {
   }
 }
 
+TEST_CASE("a time of another zone than the one in the title has its zone behind it") {
+  const TempFolder folder;
+  folder.write("log", R"({"schema":1,"event":"rejected","time":"2026-11-21T03:00:00Z"})"
+                      "\n"
+                      R"({"schema":1,"event":"rejected","time":"2027-04-20T03:00:00Z"})"
+                      "\n");
+  ::setenv("TZ", "STD0DST,M3.2.0,M11.1.0", 1);
+  ::tzset();
+  const std::string table = run_command({"log", folder.path("log")}).output;
+  ::setenv("TZ", "UTC0", 1);
+  ::tzset();
+  CAPTURE(table);
+  const bool is_summer_now = contains(table, "TIME (DST)");
+  CHECK(contains(table, is_summer_now ? "11-21 03:00:00 STD" : "04-20 04:00:00 DST"));
+  CHECK(contains(table, is_summer_now ? "04-20 04:00:00  " : "11-21 03:00:00  "));
+}
+
 TEST_CASE("a long scope name is whole in a pipe, and on a terminal the description has room") {
   const TempFolder folder;
   HostLog log("node1");
