@@ -187,7 +187,8 @@ class Expiry {
 
   [[nodiscard]] std::string outcome() const {
     if (is_of_warning_) {
-      return "a warning, and no signal";
+      const Integer signal = base().integer("signal");
+      return signal ? fmt::format("a warning, and signal {}", *signal) : "a warning, and no signal";
     }
     if (const Record* const killed = find("killed")) {
       return outcome_of(*killed);

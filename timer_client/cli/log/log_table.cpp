@@ -59,9 +59,14 @@ std::string_view colour_of(const Record& record) {
   return record.event.starts_with("server_") ? "2" : "";
 }
 
-// Returns "11-21 03:15:53".
-std::string short_time(const Integer& time_us) {
-  return time_us ? time_text(*time_us).substr(5, 14) : "";
+// Returns "11-21 03:15:53", and its zone behind that if it is not `zone`.
+std::string short_time(const Integer& time_us, std::string_view zone) {
+  if (!time_us) {
+    return "";
+  }
+  const std::string whole = time_text(*time_us);  // "2026-11-21 03:15:53.000000 UTC"
+  const std::string its_zone = whole.substr(whole.rfind(' '));
+  return whole.substr(5, 14) + (its_zone.substr(1) == zone ? "" : its_zone);
 }
 
 }  // namespace
@@ -108,8 +113,8 @@ bool LogFilter::admits(const Record& record) const {
 
 LogTable::LogTable(Output& out)
     : out_(out),
-      table_({{.title = fmt::format("TIME ({})", zone_text(ClockReading::now().wall_ns / 1000)),
-               .min_width = 14},
+      zone_(zone_text(ClockReading::now().wall_ns / 1000)),
+      table_({{.title = fmt::format("TIME ({})", zone_), .min_width = 14},
               {.title = "EVENT", .min_width = 13},
               {.title = "HOST", .is_left_out_if_same = true, .min_width = 8},
               {.title = "RANK", .align = Align::kRight, .min_width = 4},
@@ -120,7 +125,7 @@ LogTable::LogTable(Output& out)
              screen_of(out.fd())) {}
 
 bool LogTable::add(const Record& record) {
-  const std::string time = short_time(record.time_us);
+  const std::string time = short_time(record.time_us, zone_);
   const std::string rank = number_text(record.rank);
   const std::string pid = number_text(record.pid);
   const std::string what = in_few_words(record);

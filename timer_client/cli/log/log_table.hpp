@@ -49,6 +49,7 @@ class LogTable {
   static constexpr std::size_t kRowsFitted = 1'000;
 
   Output& out_;
+  const std::string zone_;  // of now
   Table table_;
   std::size_t rows_ = 0;
 };

@@ -180,12 +180,17 @@ TEST_CASE("in the default place the log of other servers is read, too") {
   testing::write_file(*place, R"({"schema":1,"event":"rejected","time":"2027-01-01T00:00:00Z"})"
                               "\n");
   const Ran both = run_command({"log", "--json"});
+  // A server that was given the default directory by name has its log in it, and makes no link.
+  std::filesystem::remove(folder.path("filetimer/log_link"));
+  folder.write("filetimer/expired.jsonl", read_data("hang.jsonl"));
+  const Ran named = run_command({"log", "--json"});
   ::unsetenv("XDG_RUNTIME_DIR");
   ::unsetenv("XDG_STATE_HOME");
   CHECK(alone.code == 0);
   CHECK(alone.output == read_data("hang.jsonl"));
   CHECK(both.code == 0);
   CHECK(both.output == read_data("hang.jsonl") + testing::read_file(*place));
+  CHECK(named.output == both.output);
 }
 
 TEST_CASE("no escape sequence of a record comes through") {
