@@ -156,6 +156,25 @@ TEST_CASE("a scope that was released late while no server ran is spared, and its
   CHECK(worker->is_alive());
 }
 
+TEST_CASE("a kill that an earlier server began runs no evidence command again") {
+  const TempFolder temp;
+  const std::string runs = temp.path("runs");
+  const auto options = [&](const char* last) {
+    return std::vector<std::string>{"--evidence-command",
+                                    fmt::format("echo run >> {}; {}", runs, last),
+                                    "--evidence-timeout", "300"};
+  };
+  const Worker worker("block");
+  Server server(temp, options("sleep 300"));
+  server.send(acquire_past(worker.pid(), "s"));
+  REQUIRE(wait_until([&] { return exists(runs) && read_file(runs) == "run\n"; }));
+  server.wait_for("expired", worker.pid());
+  server.kill();
+  const Server next(temp, options("true"));
+  next.wait_for("killed", worker.pid());
+  CHECK(read_file(runs) == "run\n");
+}
+
 TEST_CASE("a worker that left its scope after the signal, while no server ran, gets SIGKILL") {
   const TempFolder temp;
   const auto worker = signalled_by_killed_server(temp, 5s);

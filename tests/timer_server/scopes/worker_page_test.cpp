@@ -2,8 +2,13 @@
 #include "timer_server/scopes/worker_page.hpp"
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <string>
+
+#include "tests/support/files.hpp"
+#include "timer_server/scopes/pipe_page.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;
@@ -141,5 +146,46 @@ TEST_CASE("a scope gets a time that was lost before its pauses once") {
     page.pause(at(40s));
     page.resume(at(140s));
     CHECK(is(page.due(at(140s), worker), at(180s)));
+  }
+}
+
+// The earlier server was killed while it wrote the slots: the verdict's is as it was before.
+TEST_CASE("of a scope that is twice in the file of a worker of the pipe, the later one counts") {
+  for (const bool is_later_lower : {true, false}) {
+    CAPTURE(is_later_lower);
+    const testing::TempFolder folder;
+    const std::string file = folder.path(std::to_string(::getpid()));
+    const Process worker = std::move(*open_process(::getpid()));
+    PipePage page(folder.path(), worker.pid, {});
+    const auto acquire = [&](std::string_view id, Duration left) {
+      ScopeTerms terms;
+      terms.acquired = Instant::now();
+      terms.deadline = terms.acquired + left;
+      terms.asked = left;
+      CHECK(page.acquire(id, id.size(), terms));
+    };
+    acquire("first", 1h);
+    acquire("twice", 1h);
+    const auto open = page.open_slots();
+    const auto judged = std::ranges::find(open, "twice", &SlotReading::id);
+    REQUIRE(judged != open.end());
+    REQUIRE(page.try_expire(1, judged->word));  // the second slot that was taken
+    CHECK(page.save(worker, {}));
+    const std::string before = testing::read_file(file);
+    if (is_later_lower) {
+      page.release("first");
+    }
+    acquire("twice", 2h);
+    CHECK(page.save(worker, {}));
+    std::string bytes = testing::read_file(file);
+    constexpr std::size_t at = kSlotsAt + sizeof(Slot);
+    bytes.replace(at, sizeof(Slot), before, at, sizeof(Slot));
+    testing::write_file(file, bytes);
+    const auto next = PipePage::adopt(folder.path(), worker.pid, {});
+    REQUIRE(next);
+    CHECK((*next)->has_open("twice"));
+    CHECK((*next)->judged_slots().empty());
+    CHECK((*next)->release("twice"));
+    CHECK((*next)->open_slots().size() == (is_later_lower ? 0 : 1));
   }
 }
