@@ -326,9 +326,9 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
   const Case cases[] = {
       {{}, 2, "no subcommand: see timer_client --help"},
       {{"rum"}, 2, "unexpected 'rum': did you mean 'run'?"},
-      {{"kill"},
+      {{"kilt"},  // half of 'list'
        2,
-       "unexpected 'kill': expected one of run acquire release list dump status show report log "
+       "unexpected 'kilt': expected one of run acquire release list dump status show report log "
        "suggest ping drain shutdown rendezvous"},
       {{"log", "--event", "kiled"},
        2,
