@@ -172,8 +172,12 @@ class ModelScope(list):
 
     @property
     def current(self):
-        """The one that methods concern which no `with` is around: the first one, or the latest."""
+        """The one that methods concern which no `with` is around: the latest if it was acquired, else the first one,
+        or the latest.
+        """
         found = [each for each in self if each.state != "left early"]
+        if found and found[-1].state == "acquired":
+            return found[-1]
         return next((each for each in found if each.is_first), (found or [Opening("none", False, False)])[-1])
 
 

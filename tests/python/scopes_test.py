@@ -298,6 +298,21 @@ class EnteredAgain(ServerCase):
         self.assertEqual(self.open_scopes(), [])
         self.assertFalse(scope.is_open)
 
+    def test_an_acquire_inside_a_with_of_the_scope_has_a_release_of_its_own(self):
+        io = filetimer.Scope(FAR_S, "io")
+
+        def fetch(timeout):
+            io.acquire()
+            self.assertTrue(io.renew(timeout))
+            if timeout < 200:
+                fetch(timeout + 100)
+            self.assertEqual(io.times().timeout, timeout)
+            self.assertTrue(io.release())
+        with io:
+            fetch(100)
+            self.assertEqual((self.open_scopes(), io.times().timeout), (["io"], FAR_S))
+        self.assertEqual(self.open_scopes(), [])
+
     def test_each_task_leaves_the_scope_that_it_has_entered(self):
         scope = filetimer.Scope(FAR_S, "x")
 

@@ -345,8 +345,9 @@ Opening* opening_to_leave(Scope& scope) {
   return found != nullptr ? found : first != nullptr ? first : latest_other(scope, is_in_with);
 }
 
-// Returns the opening that the other methods concern; null: none. It is one of this thread, else
-// one of acquire(), else the only one, unless this thread is still in a `with` that it has ended.
+// Returns the opening that the other methods concern; null: none. It is the latest one of this
+// thread if acquire() made it, else another one of this thread, else one of acquire(), else the
+// only one, unless this thread is still in a `with` that it has ended.
 Opening* open_one(Scope& scope) {
   const unsigned fork_count = fork_watch::count();
   const auto is_open_here = [&](const Opening& each) {
@@ -355,17 +356,24 @@ Opening* open_one(Scope& scope) {
   if (scope.others.empty()) [[likely]] {
     return is_open_here(scope.first) ? &scope.first : nullptr;
   }
+  const unsigned long thread = PyThread_get_thread_ident();
+  const auto is_of_thread = [&](const Opening& each) {
+    return each.use != Use::kFree && each.fork_count == fork_count && each.thread == thread;
+  };
+  const auto is_open_in_thread = [&](const Opening& each) {
+    return is_open(each) && is_of_thread(each);
+  };
+  Opening* const latest = latest_other(scope, is_open_in_thread);
+  if (latest != nullptr && latest->use == Use::kAcquired) {
+    return latest;
+  }
   if (Opening* const found = opening_in_stack(scope, false, is_open_here)) {
     return found;
   }
   const auto find = [&](const auto& is_wanted) {
     return is_wanted(scope.first) ? &scope.first : latest_other(scope, is_wanted);
   };
-  const unsigned long thread = PyThread_get_thread_ident();
-  const auto is_of_thread = [&](const Opening& each) {
-    return each.use != Use::kFree && each.fork_count == fork_count && each.thread == thread;
-  };
-  Opening* found = find([&](const Opening& each) { return is_open(each) && is_of_thread(each); });
+  Opening* found = find(is_open_in_thread);
   if (found == nullptr) {
     found =
         find([&](const Opening& each) { return is_open_here(each) && each.use == Use::kAcquired; });
@@ -686,8 +694,9 @@ constexpr const char* kScopeHelp =
     "entered again while it is open, in a recursion, another thread, task or generator: each "
     "entry\n"
     "has a deadline of its own, and the other methods concern that of the innermost `with` around\n"
-    "the call. Also a decorator: each call of the function opens another scope.\n"
-    "It may be made before configure().\n\n" FILETIMER_SCOPE_ARGUMENTS
+    "the call, or of a later acquire() of this thread. Also a decorator: each call of the "
+    "function\n"
+    "opens another scope. It may be made before configure().\n\n" FILETIMER_SCOPE_ARGUMENTS
     "client: a Client; None: the one of configure().\n";
 
 PyStructSequence_Field g_times_fields[] = {
