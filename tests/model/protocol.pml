@@ -852,7 +852,7 @@ active proctype Clock() {
  * code: common/wake_protocol.hpp is_unchanged 3c4fa3ff
  * code: common/wake_protocol.hpp try_expire_idle 36d0e2ca
  * code: common/wake_protocol.hpp is_idle_watch f702a1ee
- * code: timer_client/client/page/page_scope.hpp times_of 5667915a
+ * code: timer_client/client/page/page_scope.hpp times_of d0e93655
  * code: timer_client/client/page/page_scope.cpp statistics_of acc261b8
  * code: timer_client/client/page/page_scope.cpp must_wake_paused b4ecfcf8
  * code: timer_client/client/page/page_scope.cpp set_flags 55269f38

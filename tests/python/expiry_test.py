@@ -5,6 +5,7 @@ import os
 import signal
 import unittest
 
+import filetimer
 import suite
 from harness import ServerCase
 
@@ -164,6 +165,23 @@ except filetimer.ScopeExpired as error:
     say(error.timeout, "of 0.3 s" in str(error))
 """, path)
         self.assertEqual(out, "0.3\n0.3 True\n")
+
+    def test_the_limit_of_a_server_that_starts_later_raises_too(self):
+        for what in "running", "paused":
+            self.server.close()
+            worker = self.start_worker(SOFT + """
+try:
+    with soft(100, grace=20) as scope:
+        sys.argv[1] == "running" or scope.pause()
+        say("inside")
+        time.sleep(60)
+except filetimer.ScopeExpired:
+    say("raised")
+""", what)
+            self.assertEqual(worker.stdout.readline(), "inside\n")
+            self.server = filetimer.Server("--max-timeout", "300ms", dir=self.dir)
+            self.addCleanup(self.server.close)
+            self.assertEqual(worker.communicate(timeout=suite.BOUND_S)[0], "raised\n")
 
     def test_evidence_has_the_python_stack(self):
         for _ in range(5):  # a slow machine may read the stack too early, or not within a second

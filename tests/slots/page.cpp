@@ -426,9 +426,8 @@ class PageMachine final : public Machine {
     const ModelScope& known = scope(key);
     expect(times.has_value() == (known.state != State::kOut), "k{} has times", key);
     if (known.state == State::kOpen) {
-      const int left = known.is_paused()     ? known.left
-                       : known.due >= kNever ? kNever
-                                             : known.due - model_.now;
+      const bool is_held = known.is_paused() && known.due > model_.now;
+      const int left = is_held ? known.left : known.due >= kNever ? kNever : known.due - model_.now;
       expect(!times->expired && times->paused == known.is_paused() &&
                  (left >= kNever ? times->remaining == kNoDeadline
                                  : std::chrono::abs(times->remaining - hours(left)) < kInexact),

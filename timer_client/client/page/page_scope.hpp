@@ -14,6 +14,7 @@
 #include <filetimer/timer_client.hpp>
 
 #include "common/clock.hpp"
+#include "common/due.hpp"
 #include "common/limits.hpp"
 #include "common/wake_protocol.hpp"
 #include "timer_client/client/page/own_page.hpp"
@@ -154,24 +155,24 @@ ReleaseResult release_scope(SlotHandle& handle, std::uint64_t generation) noexce
 inline TimerTimes times_of(const SlotHandle& handle) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   const Slot& slot = *handle.slot;
-  const std::int64_t word = slot.deadline.load(kRelaxed);
+  const Board& board = handle.page->board();
+  std::int64_t word = slot.deadline.load(kRelaxed);
   const std::int64_t timeout = slot.timeout.load(kRelaxed);
-  const std::int64_t now = monotonic_ns();
+  const Instant now{monotonic_ns()};
   TimerTimes times;
-  times.elapsed = Duration{now - slot.acquired.load(kRelaxed)};
+  times.elapsed = now - Instant{slot.acquired.load(kRelaxed)};
   times.timeout = timeout > kMaxTimeout.count() ? kNoDeadline : Duration{timeout};
-  if (slot_word::is_paused(word)) {
-    times.remaining = Duration{slot.left.load(kRelaxed)};
-    times.paused = true;
-  } else if (slot_word::is_open(word)) {
-    times.remaining = word >= slot_word::kNoDeadline ? kNoDeadline : Duration{word - now};
-  } else {
-    // The server has judged it: the word is the server's, and the other fields are unchanged.
-    times.expired = true;
-    const std::int64_t due =
-        deadline_word(handle.page->board(), slot.started.load(kRelaxed), timeout);
-    times.remaining = due >= slot_word::kNoDeadline ? kNoDeadline : Duration{due - now};
+  times.paused = slot_word::is_paused(word);
+  times.expired = !slot_word::is_open(word);
+  if (times.expired) {  // the word is the server's, and the other fields are unchanged
+    word = deadline_word(board, slot.started.load(kRelaxed), timeout);
   }
+  // The limit of a server that has started since the scope was opened counts, too.
+  const std::int64_t longest = board.max_timeout.load(kRelaxed);
+  const Instant due = due_time(slot, word, longest > 0 ? Duration{longest} : kForever);
+  times.remaining = times.paused && due > now ? Duration{slot.left.load(kRelaxed)}
+                    : due.is_never()          ? kNoDeadline
+                                              : due - now;
   return times;
 }
 

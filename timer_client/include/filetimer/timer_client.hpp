@@ -129,7 +129,8 @@ class PausedRegion;
 struct TimerTimes {
   std::chrono::nanoseconds elapsed{};  // since it was opened
   // Until the deadline: negative after it, and kNoDeadline without one. Of a paused scope: the time
-  // that it will have when it is resumed.
+  // that it will have when it is resumed, or once the pause has lasted for --max-timeout of the
+  // server, the negative time since then.
   std::chrono::nanoseconds remaining{};
   bool paused = false;
   bool expired = false;  // the server has given its verdict

@@ -703,7 +703,8 @@ PyStructSequence_Field g_times_fields[] = {
     {"elapsed", "seconds since the scope was opened"},
     {"remaining",
      "seconds until the deadline, negative after it, math.inf without one; of a paused scope: the "
-     "time that it will have when it is resumed"},
+     "time that it will have when it is resumed, or negative once the pause has lasted for the "
+     "server's --max-timeout"},
     {"paused", "whether its time is stopped"},
     {"expired", "whether the server has given its verdict"},
     {"timeout",
