@@ -506,5 +506,18 @@ except filetimer.ScopeExpired:
         self.assertEqual(out, "inside\nraised False\n")
 
 
+class DryRun(ServerCase):
+    options = ("--dry-run",)
+
+    def test_it_raises_nothing(self):
+        out = self.run_worker(SOFT + """
+with soft(0.2, grace=0.2) as scope:
+    while not scope.times().expired:
+        time.sleep(0.01)
+say("not raised")
+""")
+        self.assertEqual(out, "not raised\n")
+
+
 if __name__ == "__main__":
     suite.main()

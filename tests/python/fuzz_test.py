@@ -224,7 +224,6 @@ class ScopesInAnyOrder(RuleBasedStateMachine):
             self.scopes[i].__exit__(None, None, None)
             return
         left = entered[which % len(entered)]
-        raised = []
 
         def call():
             try:
@@ -236,11 +235,7 @@ class ScopesInAnyOrder(RuleBasedStateMachine):
                     next(left.generator, None)
             except ValueError:
                 pass
-            except errors.ScopeExpired as error:
-                raised.append(error.args)
-        in_thread(call) if is_elsewhere else call()
-        assert bool(raised) == (i == 2 and not has_failed and left.state == "entered"
-                                and left.is_expired and not left.is_given_up)
+        in_thread(call) if is_elsewhere else call()  # a dry run raises no ScopeExpired
         model.remove(left)
 
     @rule(i=st.integers(0, 2), is_elsewhere=st.booleans())

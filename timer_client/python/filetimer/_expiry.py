@@ -46,12 +46,11 @@ class RaisingScope(_native.Scope):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        times, in_time = self._leave()  # None in a forked child, and where it was not watched
+        times = self._leave()  # None in a forked child, and where it was not watched
         was_signalled = times is not None and times.remaining <= 0 and _has_signal()
         self._forget()
         has_raised = self._forget_raised(times)
-        if times is not None and kind is None and not has_raised and (
-                was_signalled or not in_time):
+        if times is not None and was_signalled and kind is None and not has_raised:
             raise ScopeExpired(self.name, times.timeout, times.elapsed)
 
     def acquire(self) -> None:

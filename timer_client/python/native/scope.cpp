@@ -459,19 +459,11 @@ PyObject* acquire(PyObject* self, PyObject*) {
   return open_timer(self, Use::kAcquired, IsHeartbeat) ? Py_NewRef(Py_None) : nullptr;
 }
 
-// Ends the opening, which a `with` leaves; null: none. Returns whether that was in time.
-bool end_with(Scope& scope, Opening* opening) {
-  if (opening == nullptr) {
-    return true;
-  }
-  const bool in_time{opening->timer().release()};
-  end_opening(scope, *opening);
-  return in_time;
-}
-
 PyObject* leave(PyObject* self, PyObject* const*, Py_ssize_t) {
   Scope& scope = as_scope(self);
-  end_with(scope, opening_to_leave(scope));
+  if (Opening* const opening = opening_to_leave(scope)) {
+    end_opening(scope, *opening);
+  }
   Py_RETURN_NONE;
 }
 
@@ -564,16 +556,17 @@ PyObject* all_times(PyObject* self, PyObject*) {
   });
 }
 
-// As leave(). Returns the times of what it ended, None if that was not open, and whether the end
-// was in time.
+// As leave(). Returns the times of what it ended; None: that was not open.
 PyObject* leave_with_times(PyObject* self, PyObject*) {
   Scope& scope = as_scope(self);
   return guarded([&]() -> PyObject* {
     Opening* const opening = opening_to_leave(scope);
-    const auto times = opening == nullptr ? std::nullopt : opening->timer().times();
-    const bool in_time = end_with(scope, opening);
-    const Ref made(times_or_none(times));
-    return made ? Py_BuildValue("(OO)", made.get(), in_time ? Py_True : Py_False) : nullptr;
+    if (opening == nullptr) {
+      return times_or_none(std::nullopt);
+    }
+    const auto times = opening->timer().times();
+    end_opening(scope, *opening);
+    return times_or_none(times);
   });
 }
 
