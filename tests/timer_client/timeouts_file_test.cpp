@@ -57,6 +57,8 @@ TEST_CASE("a file of timeouts has times with units, and seconds") {
       "half = 0.5\n"
       "upload = \"inf\"\n"
       "download = -1\n"
+      "evaluate = inf\n"
+      "longest = 1000000000\n"
       "[\"train.py:12\"]\n"
       "timeout = \"30s\"\n"
       "first_timeout = \"10m\"\n"
@@ -65,13 +67,15 @@ TEST_CASE("a file of timeouts has times with units, and seconds") {
       "[nothing]\n");
   const auto timeouts = file.read();
   REQUIRE(timeouts);
-  CHECK(timeouts->size() == 8);
+  CHECK(timeouts->size() == 10);
   CHECK(timeouts->at("forward").timeout == 2500ms);
   CHECK(timeouts->at("forward").first_timeout == 0s);
   CHECK(timeouts->at("backward").timeout == 4s);
   CHECK(timeouts->at("half").timeout == 500ms);
   CHECK(timeouts->at("upload").timeout == kForever);
   CHECK(timeouts->at("download").timeout == kForever);
+  CHECK(timeouts->at("evaluate").timeout == kForever);
+  CHECK(timeouts->at("longest").timeout == kMaxTimeout);
   CHECK(timeouts->at("train.py:12").timeout == 30s);
   CHECK(timeouts->at("train.py:12").first_timeout == 10min);
   CHECK(timeouts->at("load").timeout == 0s);
@@ -81,10 +85,13 @@ TEST_CASE("a file of timeouts has times with units, and seconds") {
 
 TEST_CASE("a wrong file of timeouts is one line that names the place and what was expected") {
   CHECK(error_of("forward = 5\nbackward = true\n") ==
-        "2:12: 'backward' is 'true': expected a time such as \"2.5s\" or \"inf\", or seconds");
+        "2:12: 'backward' is 'true': expected a time such as \"2.5s\" or \"inf\", or seconds, at "
+        "most 1000000000");
   CHECK(error_of("a = \"soon\"").starts_with("1:5: 'a' is 'soon': expected a time"));
   CHECK(error_of("a = 0").starts_with("1:5: 'a' is '0': expected a time"));
   CHECK(error_of("a = -1.5").starts_with("1:5: 'a' is '-1.5': expected a time"));
+  CHECK(error_of("a = 1000000001").starts_with("1:5: 'a' is '1000000001': expected a time"));
+  CHECK(error_of("a = 1e10").starts_with("1:5: 'a' is '10000000000': expected a time"));
   CHECK(error_of("a = nan").starts_with("1:5: 'a' is 'nan': expected a time"));
   CHECK(error_of("a = [1]").starts_with("1:5: 'a' is a list: expected a time"));
   CHECK(error_of("a = 2026-01-01").starts_with("1:5: 'a' is a date: expected a time"));
@@ -206,7 +213,7 @@ TEST_CASE("connect refuses a wrong file that the code names") {
   CHECK(
       message_of([&] { (void)connect_with(server, file); })
           .ends_with(":1:11: 'forward' is 'false': expected a time such as \"2.5s\" or \"inf\", or "
-                     "seconds"));
+                     "seconds, at most 1000000000"));
 }
 
 TEST_CASE("$FILETIMER_TIMEOUTS takes precedence over the file in the code") {

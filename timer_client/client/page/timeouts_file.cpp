@@ -5,10 +5,13 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <limits>
 #include <optional>
 #include <string_view>
 
 #include "common/duration_text.hpp"
+#include "common/limits.hpp"
 #include "common/posix.hpp"
 #include "common/text.hpp"
 #include "timer_client/client/page/thread_slots.hpp"
@@ -29,7 +32,8 @@ namespace parser = filetimer_toml;
 
 constexpr std::string_view kTimeout = "timeout";
 constexpr std::string_view kFirstTimeout = "first_timeout";
-constexpr const char* kExpectedTime = "expected a time such as \"2.5s\" or \"inf\", or seconds";
+constexpr const char* kExpectedTime =
+    "expected a time such as \"2.5s\" or \"inf\", or seconds, at most 1000000000";
 
 std::string place_of(const std::string& path, const parser::source_region& where) {
   return fmt::format("{}:{}:{}", printable(path), where.begin.line, where.begin.column);
@@ -76,20 +80,20 @@ Result<std::string> read_text(const std::string& path) {
   return text;
 }
 
-// Returns nothing if the value is no time over 0.
+// Returns nothing if the value is no time over 0, or is finite and over kMaxTimeout.
 std::optional<Duration> time_in(const parser::node& value) {
   if (const auto* const text = value.as_string()) {
     const auto parsed = parse_duration(text->get(), EndlessDuration::kAllowed);
     return parsed ? std::optional(*parsed) : std::nullopt;
   }
   const auto seconds = value.is_number() ? value.value<double>() : std::nullopt;
-  if (seconds == -1) {
+  if (seconds == -1 || seconds == std::numeric_limits<double>::infinity()) {
     return kForever;
   }
-  if (!seconds || !(*seconds > 0)) {
+  if (!seconds || !(*seconds > 0) || *seconds > in_seconds(kMaxTimeout)) {
     return std::nullopt;
   }
-  const Duration time = duration_from_seconds(*seconds);
+  const Duration time = std::min(duration_from_seconds(*seconds), kMaxTimeout);
   return time > Duration::zero() ? std::optional(time) : std::nullopt;
 }
 
