@@ -394,7 +394,7 @@ active [WORKERS] proctype Worker() {
 end:
   do
   /* OwnPage::make(), PageFile::create(); OwnPage::announce() follows
-   * code: timer_client/client/page/own_page.cpp OwnPage::make c8cd8b88
+   * code: timer_client/client/page/own_page.cpp OwnPage::make 749c2c8e
    * code: timer_client/client/page/page_file.cpp PageFile::create 6a6d2865
    * code: timer_client/client/page/own_page.cpp OwnPage::announce 6fa50445 */
   :: d_step { worker_at[w] == MAKE_PAGE -> is_page[w] = true; worker_at[w] = READ_INCARNATION }

@@ -106,7 +106,14 @@ bool Worker::release(PageScope scope) {
 
 bool Worker::begin_idle_timeout(Nanos timeout) {
   const As self(process_);
-  return look() && page_->watch_idleness(duration_of(timeout), this);
+  if (!look()) {
+    return false;
+  }
+  const bool has_begun = page_->watch_idleness({duration_of(timeout), this});
+  if (!has_begun) {
+    page_->end_idle_timeout_of(this);
+  }
+  return has_begun;
 }
 
 bool Worker::acquire_by_line(std::string_view name, const Terms& terms) {

@@ -140,7 +140,7 @@ TimerClient TimerClient::connect(ConnectOptions options) {
     state = std::make_shared<State>(page);
     const Duration idle = options.idle_timeout.value();
     const bool is_idleness_watched =
-        idle == Duration::zero() || (page.is_made() && page.watch_idleness(idle, state.get()));
+        idle == Duration::zero() || page.watch_idleness({idle, state.get()});
     if (!is_idleness_watched && must_be_there) {
       throw TimerError("there is no room on this process's page for its idle timeout");
     }

@@ -153,16 +153,28 @@ TEST_CASE("a page that could not be made is made a second later, and not tried w
   testing::write_file(pages, "");
   ConnectOptions options = server.options();
   options.missing = ConnectOptions::Missing::kIgnore;
-  auto client = TimerClient::connect(options);
-  { auto scope = client.expires(1h, "before"); }
+  options.idle_timeout = 5s;
+  std::optional<TimerClient> client(TimerClient::connect(options));
+  { auto scope = client->expires(1h, "before"); }
   std::filesystem::remove(pages);
   std::filesystem::rename(pages + ".removed", pages);
   testing::move_clock(-1h);  // for a machine that takes a second for the next scope
-  { auto scope = client.expires(1h, "too soon"); }
+  { auto scope = client->expires(1h, "too soon"); }
   CHECK(server.worker_page_names().empty());
   testing::move_clock(1h + 1s);
-  auto scope = client.expires(1h, "step");
-  CHECK(!server.worker_page_names().empty());
+  auto scope = client->expires(1h, "step");
+  const PageLayout page = server.page();
+  CHECK(has_slot(page, "(idle)"));
+  CHECK(testing::in_child([&] {
+          auto childs = client->expires(1h, "childs");
+          std::size_t open = 0;
+          for (const std::string& name : server.worker_page_names()) {
+            open += slots_of(server.page(name)).size();
+          }
+          return static_cast<int>(open);
+        }) == 3);  // the parent's two, and one scope
+  client.reset();
+  CHECK_FALSE(has_slot(page, "(idle)"));
 }
 
 TEST_CASE("a running client does not make a removed directory again") {
@@ -180,7 +192,9 @@ TEST_CASE("a running client does not make a removed directory again") {
 
 TEST_CASE("a client whose page is cut short continues with a new page") {
   FakeServer server;
-  auto client = server.connect();
+  ConnectOptions options = server.options();
+  options.idle_timeout = 5s;
+  auto client = TimerClient::connect(options);
   auto outer = client.expires(1h, "outer");
   const std::string first = server.worker_page_names().at(0);
   REQUIRE(::truncate(server.page_path(first).c_str(), 0) == 0);
@@ -191,6 +205,7 @@ TEST_CASE("a client whose page is cut short continues with a new page") {
   for (const std::string& name : server.worker_page_names()) {
     if (name != first) {
       CHECK(has_slot(server.page(name), "later"));
+      CHECK(has_slot(server.page(name), "(idle)"));
     }
   }
 }

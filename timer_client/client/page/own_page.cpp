@@ -114,6 +114,9 @@ Status OwnPage::make(bool allow_tracing) {
   page->file.emplace(std::move(*file));
   current_ = std::move(page);
   announce();
+  for (const IdleTimeout& each : idle_timeouts_) {
+    begin_idle_timeout(each);
+  }
   return {};
 }
 
@@ -154,6 +157,7 @@ void OwnPage::become_child() noexcept {
   next_creation_ = {};
   tracing_incarnation_ = kNoIncarnation;
   early_regions_.clear();
+  idle_timeouts_.clear();
   if (current_) {
     // Closes and unmaps in this process only. The lock was not inherited.
     current_->file.reset();
@@ -344,7 +348,12 @@ bool OwnPage::take_idle_of_other_threads(const ThreadSlots& taker) {
   return all_were_idle;
 }
 
-bool OwnPage::watch_idleness(Duration timeout, const void* client) {
+bool OwnPage::watch_idleness(const IdleTimeout& idle) {
+  idle_timeouts_.push_back(idle);
+  return current_ && begin_idle_timeout(idle);
+}
+
+bool OwnPage::begin_idle_timeout(const IdleTimeout& idle) {
   SlotHandle* handle = slot_from_pool();
   handle = handle != nullptr ? handle : new_slot();
   if (handle == nullptr) {
@@ -359,26 +368,27 @@ bool OwnPage::watch_idleness(Duration timeout, const void* client) {
   }
   Slot& slot = *handle->slot;
   const Instant now = Instant::now();
-  handle->idle_client = client;
+  handle->idle_client = idle.client;
   handle->statistics = nullptr;
   begin_writing_slot();
   write_name(layout().name(handle->index), kIdleScopeName);
   slot.acquired.store(now.ns, kRelaxed);
   slot.started.store(now.ns, kRelaxed);
-  slot.timeout.store(timeout.count(), kRelaxed);
+  slot.timeout.store(idle.timeout.count(), kRelaxed);
   slot.grace_ms.store(kServersGrace, kRelaxed);
   slot.soft_ms.store(0, kRelaxed);
   slot.tid.store(0, kRelaxed);
   slot.signal.store(SIGKILL, kRelaxed);
   slot.flags.store(slot_flag::kIdle, kRelaxed);
   begin_idle_watch(slot);
-  if (must_wake_at(board(), (now + timeout).ns)) {
+  if (must_wake_at(board(), (now + idle.timeout).ns)) {
     wake();
   }
   return true;
 }
 
 void OwnPage::end_idle_timeout_of(const void* client) noexcept {
+  std::erase_if(idle_timeouts_, [&](const IdleTimeout& each) { return each.client == client; });
   if (!current_) {
     return;
   }
@@ -622,14 +632,15 @@ void OwnPage::continue_on(OwnPage& next) noexcept {
   }
   if (current_) {
     for (SlotHandle& handle : current_->handles) {
-      if (!end_idle_watch(*handle.slot)) {
-        continue;
+      if (end_idle_watch(*handle.slot)) {
+        handle.idle_client = nullptr;
+        current_->free.push_back(&handle);
       }
-      const Duration timeout{handle.slot->timeout.load(std::memory_order_relaxed)};
-      next.watch_idleness(timeout, std::exchange(handle.idle_client, nullptr));
-      current_->free.push_back(&handle);
     }
     move_offer_of_stacks(next);
+  }
+  for (const IdleTimeout& each : std::exchange(idle_timeouts_, {})) {
+    next.watch_idleness(each);
   }
   if (next.early_regions_.empty()) {
     next.early_regions_.swap(early_regions_);

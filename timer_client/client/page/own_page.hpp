@@ -44,9 +44,14 @@ class OwnPage {
   // thread takes it while this thread is_entering. Null: kMaxScopesPerWorker scopes are open (see
   // has_all_slots()), the disk is full, or the page cannot be made. May throw std::bad_alloc.
   SlotHandle* claim(ScopeKey key);
-  // Begins an idle timeout: this process expires when it has been in no scope for `timeout` since
-  // its last one. Returns false if there is no slot for it. A forked child has no idle timeout.
-  bool watch_idleness(Duration timeout, const void* client);
+  struct IdleTimeout {
+    Duration timeout;
+    const void* client;  // that has begun it
+  };
+  // Begins an idle timeout: this process expires when it has been in no scope for so long since its
+  // last one. Returns false if there is no slot for it, or no page yet: then it begins with the
+  // page. A forked child has no idle timeout.
+  bool watch_idleness(const IdleTimeout& idle);
   // Ends the idle timeout that `client` has begun, if there is one.
   void end_idle_timeout_of(const void* client) noexcept;
   // Begins the idle timeouts anew, as a scope was opened that is not watched.
@@ -160,6 +165,7 @@ class OwnPage {
   SlotHandle* slot_for(ThreadSlots& slots);
   SlotHandle* slot_from_pool();
   SlotHandle* new_slot();
+  bool begin_idle_timeout(const IdleTimeout& idle);
   bool take_idle_of_other_threads(const ThreadSlots& taker);
   void announce() noexcept;
   Sent send_wake_up() noexcept;
@@ -192,6 +198,7 @@ class OwnPage {
   std::atomic<bool> has_logged_no_reader_{false};  // for messages only
   // How many paused regions a thread is in that began before there was a page.
   std::unordered_map<pid_t, unsigned> early_regions_;
+  std::vector<IdleTimeout> idle_timeouts_;  // of all clients of the page
 };
 
 }  // namespace filetimer
