@@ -230,6 +230,14 @@ expire()
             """)
         self.assertEqual(out, "True\n")
 
+    def test_no_file_or_pipe_of_the_package_is_standard_output_of_a_daemon(self):
+        self.run_worker("""
+            os.closerange(0, 3)
+            filetimer.configure()
+            server = filetimer.Server()
+            os._exit(sum(os.path.exists(f"/proc/self/fd/{number}") for number in range(3)))
+            """)
+
     def test_an_offer_that_fails_leaves_no_descriptor_behind(self):
         self.run_worker("""
             from filetimer import _stacks

@@ -8,6 +8,19 @@ from __future__ import annotations
 import os
 
 
+def above_standard(number: int) -> int:
+    """Returns a number over 2 for the file. A daemon has closed the standard descriptors, and what it
+    and its libraries print would go into a file that has one of their numbers.
+    """
+    if number > 2:
+        return number
+    try:
+        import fcntl  # here: it is rarely needed
+        return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(number)
+
+
 class Kept:
     """A kept descriptor. `number` is -1 once it is closed."""
 

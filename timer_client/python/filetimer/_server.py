@@ -11,7 +11,7 @@ import sysconfig
 import tempfile
 import weakref
 
-from ._kept import Kept
+from ._kept import Kept, above_standard
 from .errors import InvalidArgument, ServerUnavailable, TimerError
 
 _START_S = 20
@@ -62,7 +62,8 @@ class Server:
         self.fifo: str
         self.log: str
         self._owner = os.getpid()
-        theirs, ours = zip(os.pipe(), os.pipe()[::-1], os.pipe()[::-1])
+        pipes = [[above_standard(number) for number in os.pipe()] for _ in range(3)]
+        theirs, ours = zip(pipes[0], pipes[1][::-1], pipes[2][::-1])
         # _end closes when both the server and its shell have ended.
         self._input, self._output, self._end = map(Kept, ours)
         _servers.add(self)

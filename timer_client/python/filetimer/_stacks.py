@@ -9,6 +9,7 @@ import faulthandler
 import os
 
 from . import _native
+from ._kept import above_standard
 from .errors import TimerError
 
 # SIGRTMIN + 12 to SIGRTMAX of Linux; SIGUSR2 belongs to schedulers and to users. They are numbers
@@ -26,8 +27,8 @@ def offer(client: _native.Client) -> None:
         number = next(filter(_native._is_free, _SIGNALS), 0)
         if not path or path in _offered or number == 0:
             return
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW,
-                       0o600)
+        file = above_standard(os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         try:
             faulthandler.register(number, file=file, all_threads=True, chain=False)
             client._offer_stacks(number, file)
