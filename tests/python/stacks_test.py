@@ -137,6 +137,21 @@ os.wait()
         self.assertEqual(self.functions(evidence), [["hang", "expire", "<module>"]])
         self.assertEqual(self.worker.wait(timeout=30), 0)
 
+    def test_a_child_offers_them_to_each_server_whose_client_does(self):
+        out = self.run_worker("""
+            from filetimer import _stacks
+            server = filetimer.Server()
+            other = filetimer.Client(server.dir)
+            mine = filetimer.configure()
+            if os.fork() == 0:
+                for client in filetimer.configure(stacks=False), other, mine:
+                    with client.expires(60), client.paused():
+                        say(len(_stacks._offered))
+                os._exit(0)
+            os.wait()
+            """)
+        self.assertEqual(out.split(), ["0", "1", "2"])
+
     def test_a_client_without_stacks_offers_none(self):
         evidence = self.evidence("filetimer.configure(stacks=False)\nexpire()\n")
         self.assertNotIn("python_threads", evidence)

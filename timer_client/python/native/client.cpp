@@ -8,16 +8,18 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "timer_client/client/environment.hpp"
 #include "timer_client/client/page/stacks_offer.hpp"
+#include "timer_client/client/process_lock.hpp"
 #include "timer_client/python/native/scope.hpp"
 #include "timer_client/python/native/values.hpp"
 
 namespace filetimer::python {
 
 PyTypeObject* g_client_type = nullptr;
-bool g_is_child_without_stacks = false;
+bool g_is_child_of_offers = false;
 
 namespace {
 
@@ -27,10 +29,15 @@ PyObject* g_default_client = nullptr;  // made by configure(); null: none was ma
 
 struct ClientObject {
   PyObject_HEAD std::shared_ptr<TimerClient> client;  // null: closed. Guarded by the GIL
+  unsigned offered_in;  // fork_watch::count() where it has offered stacks last; 0: it offers none
 };
 
+ClientObject& object_of(PyObject* self) {
+  return *reinterpret_cast<ClientObject*>(self);
+}
+
 std::shared_ptr<TimerClient>& client_of(PyObject* self) {
-  return reinterpret_cast<ClientObject*>(self)->client;
+  return object_of(self).client;
 }
 
 // Returns null, with an error set, after close().
@@ -100,6 +107,7 @@ PyObject* connect(PyObject* self, PyObject* args) {
       made = std::make_shared<TimerClient>(TimerClient::connect(std::move(options)));
     }
     std::swap(client_of(self), made);
+    object_of(self).offered_in = allow_tracing != 0 ? fork_watch::count() : 0;
     Py_RETURN_NONE;
   });
 }
@@ -146,7 +154,7 @@ PyObject* pause_thread(PyObject* self, PyObject* text) {
   }
   return guarded([&]() -> PyObject* {
     std::unique_ptr<PausedRegion> region(new PausedRegion(client->paused({name.text, name.size})));
-    if (g_is_child_without_stacks && !offer_stacks_in_child(self)) {
+    if (g_is_child_of_offers && !offer_stacks_in_child(self)) {
       return nullptr;
     }
     PyObject* const capsule = PyCapsule_New(region.get(), kRegionName, end_region);
@@ -309,16 +317,18 @@ PyObject* is_stacks_file_kept(PyObject*, PyObject* number) {
 }
 
 PyObject* child_offers_stacks(PyObject*, PyObject*) {
-  g_is_child_without_stacks = true;
+  g_is_child_of_offers = true;
   Py_RETURN_NONE;
 }
 
 bool offer_stacks_in_child(PyObject* client) {
-  g_is_child_without_stacks = false;
+  client = client == nullptr ? g_default_client : client;
+  unsigned& offered_in = object_of(client).offered_in;
+  if (offered_in == 0 || std::exchange(offered_in, fork_watch::count()) == fork_watch::count()) {
+    return true;
+  }
   const Ref module(PyImport_ImportModule("filetimer._stacks"));
-  const Ref result(module ? PyObject_CallMethod(module.get(), "offer", "O",
-                                                client == nullptr ? g_default_client : client)
-                          : nullptr);
+  const Ref result(module ? PyObject_CallMethod(module.get(), "offer", "O", client) : nullptr);
   return static_cast<bool>(result);
 }
 

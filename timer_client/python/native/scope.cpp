@@ -442,7 +442,7 @@ bool open_timer(PyObject* self, Use use, bool is_heartbeat = false) {
   opening->use = use;
   opening->thread = PyThread_get_thread_ident();
   opening->fork_count = fork_watch::count();
-  if (g_is_child_without_stacks && client != nullptr && !offer_stacks_in_child(scope.client.get()))
+  if (g_is_child_of_offers && client != nullptr && !offer_stacks_in_child(scope.client.get()))
       [[unlikely]] {
     end_opening(scope, *opening);
     return false;
