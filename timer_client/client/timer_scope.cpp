@@ -72,6 +72,7 @@ void TimerScope::follow_page(std::chrono::nanoseconds after) {
       .soft_ms = slot.soft_ms.load(kRelaxed),
       .signal = slot.signal.load(kRelaxed),
       .flags = static_cast<std::uint16_t>(slot.flags.load(kRelaxed) & slot_flag::kSignalFirst)};
+  handle->opens_first = false;  // the scope goes on: a first timeout has counted already
   TimerScope next(*handle);
   if ((open_scope(*handle, terms) & todo::kWake) != 0) {
     handle->page->wake();

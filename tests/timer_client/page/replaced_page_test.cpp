@@ -138,12 +138,16 @@ TEST_CASE("a file of timeouts counts on the new page, too") {
   MadeAgain server;
   ConnectOptions options = server.before->options();
   options.timeouts = server.folder.path("timeouts.toml");
-  testing::write_file(options.timeouts, "step = 5\n");
+  testing::write_file(options.timeouts, "step = 5\n[load]\ntimeout = 7\nfirst_timeout = 60\n");
   auto client = TimerClient::connect(options);
+  auto load = client.expires(1h, "load");
+  CHECK(testing::slot_called(server.before->page(), "load").asked == 60s);
   server.make_again();
   open_later(client);
   auto scope = client.expires(1h, "step");
   CHECK(testing::slot_called(server.after->page(), "step").asked == 5s);
+  CHECK(load.renew(1h));
+  CHECK(testing::slot_called(server.after->page(), "load").asked == 7s);
 }
 
 TEST_CASE("a page that could not be made is made a second later, and not tried with each scope") {
