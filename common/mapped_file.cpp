@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <boost/interprocess/detail/os_file_functions.hpp>
 #include <boost/interprocess/mapped_region.hpp>
+#include <cerrno>
 
 namespace filetimer {
 namespace {
@@ -57,6 +58,14 @@ MappedFile::MappedFile() = default;
 MappedFile::MappedFile(MappedFile&&) noexcept = default;
 MappedFile& MappedFile::operator=(MappedFile&&) noexcept = default;
 MappedFile::~MappedFile() = default;
+
+int make_room(int fd, std::size_t begin, std::size_t bytes) {
+  int error = 0;
+  do {
+    error = ::posix_fallocate(fd, static_cast<off_t>(begin), static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  return error;
+}
 
 Result<MappedFile> MappedFile::map(const std::string& path, Access access, std::size_t bytes) {
   const int flags = (access == Access::kRead ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOCTTY;

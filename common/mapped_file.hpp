@@ -35,6 +35,10 @@ struct OwnFile {
 Result<OwnFile> open_own_file(const std::string& path, int access, std::string name = {},
                               uid_t owner = ::geteuid());
 
+// Makes room in an open file, however many signals come, and keeps its contents. Returns an errno
+// value; 0: there is room, and no access to a mapping of this part raises SIGBUS.
+int make_room(int fd, std::size_t begin, std::size_t bytes);
+
 // A mapping that a BusGuard keeps if the file is cut short. At most BusGuard::kMaxGuards live at a
 // time, and no two threads make or destroy one at the same time.
 class MappedFile {

@@ -215,7 +215,7 @@ Result<BoardFile> BoardFile::open(const std::string& path, const Settings& setti
   FILETIMER_TRY(file);
   FILETIMER_TRY(check_board(file->descriptor(), path));
   // By the mapping's descriptor, because closing another one of this file would drop the lock.
-  if (const int error = ::posix_fallocate(file->descriptor(), 0, kBoardBytes); error != 0) {
+  if (const int error = make_room(file->descriptor(), 0, kBoardBytes); error != 0) {
     return system_error(fmt::format("'{}': cannot make room for the status page", path), error);
   }
   BoardFile opened(std::move(*file));

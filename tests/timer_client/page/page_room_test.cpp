@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <filetimer/timer_client.hpp>
 #include <string_view>
 
@@ -72,7 +73,26 @@ bool fill(const FakeServer& server, std::size_t left) {
   return errno == ENOSPC && ::ftruncate(fd.get(), static_cast<off_t>(written - left)) == 0;
 }
 
+int interruptions = 0;  // of the next allocations
+
 }  // namespace
+
+extern "C" {
+
+int __real_posix_fallocate(int fd, off_t begin, off_t bytes);
+int __wrap_posix_fallocate(int fd, off_t begin, off_t bytes) {
+  return interruptions-- > 0 ? EINTR : __real_posix_fallocate(fd, begin, bytes);
+}
+
+}  // extern "C"
+
+TEST_CASE("a signal while room is made for the page and the status page is no error") {
+  const FakeServer server;
+  std::filesystem::remove(server.dir() + "/server");
+  interruptions = 2;
+  CHECK(testing::message_of([&] { (void)server.connect(); }) == "nothing was thrown");
+  CHECK(std::exchange(interruptions, 0) < 0);
+}
 
 TEST_CASE("connect reports a full disk, and leaves no file behind") {
   on_a_small_disk([](FakeServer& server) {

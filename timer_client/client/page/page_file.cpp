@@ -48,14 +48,6 @@ std::string new_name() {
   return fmt::format("{}-{:016x}", ::getpid(), random);
 }
 
-int allocate(int fd, std::size_t begin, std::size_t bytes) {
-  int error = 0;
-  do {
-    error = ::posix_fallocate(fd, static_cast<off_t>(begin), static_cast<off_t>(bytes));
-  } while (error == EINTR);
-  return error;
-}
-
 // Makes the file, with room for its header and the first slots, names and statistics.
 Result<UniqueFd> make_file(const std::string& path) {
   UniqueFd fd(retry_eintr(
@@ -69,7 +61,7 @@ Result<UniqueFd> make_file(const std::string& path) {
   }
   for (const std::size_t begin : {std::size_t{0}, kNamesAt, kStatisticsAt}) {
     if (error == 0) {
-      error = allocate(fd.get(), begin, kMemoryPage);
+      error = make_room(fd.get(), begin, kMemoryPage);
     }
   }
   if (error != 0) {
@@ -169,7 +161,7 @@ bool PageFile::grow(std::size_t& allocated, std::size_t end) noexcept {
     struct stat st {};
     if (!keep_lock() || ::fstat(lock_.descriptor(), &st) != 0 ||
         st.st_size != static_cast<off_t>(kPageBytes) ||
-        allocate(lock_.descriptor(), allocated, kMemoryPage) != 0) {
+        make_room(lock_.descriptor(), allocated, kMemoryPage) != 0) {
       return false;
     }
     allocated += kMemoryPage;

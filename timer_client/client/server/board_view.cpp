@@ -64,9 +64,9 @@ OpenedBoard open_board(const std::string& path) {
   return opened;
 }
 
-// Makes room for a status page in the open file, and keeps its contents.
-Status make_room(int fd, const std::string& path) {
-  if (const int error = ::posix_fallocate(fd, 0, kBoardBytes); error != 0) {
+// Makes room for a status page in the open file.
+Status make_board_room(int fd, const std::string& path) {
+  if (const int error = make_room(fd, 0, kBoardBytes); error != 0) {
     return system_error(fmt::format("cannot make room for '{}'", path), error);
   }
   return {};
@@ -86,7 +86,7 @@ Status make_blank(const std::string& path) {
     return failure(fmt::format("'{}' is no regular file: expected one, or nothing", path));
   }
   FILETIMER_TRY(check_board(fd.get(), path));
-  return make_room(fd.get(), path);
+  return make_board_room(fd.get(), path);
 }
 
 // Uses a rename, so that no client finds the path without a status page. A server that opened the
@@ -97,7 +97,7 @@ Status replace_by_blank(const std::string& path) {
   if (!fd) {
     return system_error(fmt::format("cannot make '{}'", fresh));
   }
-  Status made = make_room(fd.get(), fresh);
+  Status made = make_board_room(fd.get(), fresh);
   if (made && ::rename(fresh.c_str(), path.c_str()) != 0) {
     made = system_error(fmt::format("cannot replace '{}'", path));
   }
