@@ -1,7 +1,9 @@
-// A full disk: a clear error, or scopes that are not watched, and never SIGBUS.
+// A full disk, or no free descriptor: a clear error, or scopes that are not watched, and never
+// SIGBUS.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +13,7 @@
 #include <filetimer/timer_client.hpp>
 #include <string_view>
 
+#include "common/mapped_file.hpp"
 #include "tests/support/mounts.hpp"
 #include "tests/support/moved_clock.hpp"
 #include "tests/support/skip.hpp"
@@ -73,7 +76,15 @@ bool fill(const FakeServer& server, std::size_t left) {
   return errno == ENOSPC && ::ftruncate(fd.get(), static_cast<off_t>(written - left)) == 0;
 }
 
-int interruptions = 0;  // of the next allocations
+int interruptions = 0;               // of the next allocations
+std::vector<unsigned long> tracers;  // that were given the permission
+
+bool allow_descriptors(rlim_t count) {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = count;
+  return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
+}
 
 }  // namespace
 
@@ -84,6 +95,13 @@ int __wrap_posix_fallocate(int fd, off_t begin, off_t bytes) {
   return interruptions-- > 0 ? EINTR : __real_posix_fallocate(fd, begin, bytes);
 }
 
+int __wrap_prctl(int option, unsigned long value) {
+  if (option == PR_SET_PTRACER) {
+    tracers.push_back(value);
+  }
+  return 0;
+}
+
 }  // extern "C"
 
 TEST_CASE("a signal while room is made for the page and the status page is no error") {
@@ -92,6 +110,24 @@ TEST_CASE("a signal while room is made for the page and the status page is no er
   interruptions = 2;
   CHECK(testing::message_of([&] { (void)server.connect(); }) == "nothing was thrown");
   CHECK(std::exchange(interruptions, 0) < 0);
+}
+
+TEST_CASE("a server for which there was no descriptor may trace the process a second later") {
+  const FakeServer server;
+  const auto lock = FileLock::take(server.dir() + "/server");
+  CHECK(in_child([&] {
+          auto client = server.connect();
+          server.board().incarnation.fetch_add(1);  // another server
+          for (const auto descriptors : {rlim_t{3}, rlim_t{256}}) {
+            if (!allow_descriptors(descriptors)) {
+              return -2;
+            }
+            testing::move_clock(1s);
+            (void)client.expires(1h, "step").release();
+          }
+          return static_cast<int>(
+              std::ranges::count(tracers, static_cast<unsigned long>(::getppid())));
+        }) == 2);
 }
 
 TEST_CASE("connect reports a full disk, and leaves no file behind") {

@@ -126,15 +126,19 @@ Status OwnPage::make(bool allow_tracing) {
 // here.
 void OwnPage::let_server_trace() noexcept {
   const std::uint64_t incarnation = board().incarnation.load(std::memory_order_relaxed);
-  if (!allows_tracing_ || std::exchange(tracing_incarnation_, incarnation) == incarnation) {
+  if (!allows_tracing_ || tracing_incarnation_ == incarnation) {
     return;
   }
   try {
-    if (const pid_t server = look_for_server(dir_).pid; server > 0) {
-      ::prctl(PR_SET_PTRACER, server);
+    const ServerSeen seen = look_for_server(dir_);
+    if (seen.pid > 0) {
+      ::prctl(PR_SET_PTRACER, seen.pid);
+    }
+    if (seen.is_there) {
+      tracing_incarnation_ = incarnation;
     }
   } catch (const std::bad_alloc&) {
-    tracing_incarnation_ = kNoIncarnation;  // the next look tries again
+    // The next look tries again, as without a server or a descriptor.
   }
 }
 
