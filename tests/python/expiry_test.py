@@ -443,7 +443,7 @@ assert mine == [1]
     def test_a_signal_while_the_scope_is_left_leaves_it_released(self):
         out = self.run_soft(LATE_SIGNAL + """
 def unblock(frame, event, _):
-    if event == "call" and frame.f_code.co_name == "__exit__":
+    if event == "call" and frame.f_code.co_name == "_after_exit":
         sys.setprofile(None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
 scope = soft(0.2, grace=60)
@@ -463,7 +463,7 @@ class Late:
         sleep(0.3)  # after Python has removed its handlers, and before the process exits
 late = Late()
 def unblock(frame, event, _):
-    if event == "call" and frame.f_code.co_name == "__exit__":
+    if event == "call" and frame.f_code.co_name == "_after_exit":
         sys.setprofile(None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
 try:
@@ -487,23 +487,22 @@ except filetimer.ScopeExpired:
     pass
 """)
 
-    def test_a_signal_while_the_scope_is_entered_raises_inside_it(self):
-        out = self.run_soft(LATE_SIGNAL + """
-def expire(frame, event, _):
-    if event == "c_return" and frame.f_code.co_name == "__enter__" and scope.is_open:
+    def test_a_handler_that_raises_while_the_scope_is_entered_or_left_leaves_none_open(self):
+        out = self.run_soft("""
+def interrupt(frame, event, _):
+    if (frame.f_code.co_name, event) in (("_before_enter", "return"), ("_after_exit", "call")):
         sys.setprofile(None)
-        wait_for_signal()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
-scope = soft(0.2, grace=60)
-sys.setprofile(expire)
-try:
-    with scope:
-        say("inside")
-        time.sleep(60)
-except filetimer.ScopeExpired:
-    say("raised", scope.is_open)
+        signal.raise_signal(signal.SIGINT)
+scope = soft(60)
+for is_entered in False, True:
+    try:
+        is_entered or sys.setprofile(interrupt)
+        with scope:
+            sys.setprofile(interrupt)
+    except KeyboardInterrupt:
+        say(filetimer.admin.status().open_scopes)
 """)
-        self.assertEqual(out, "inside\nraised False\n")
+        self.assertEqual(out, "0\n0\n")
 
 
 class DryRun(ServerCase):

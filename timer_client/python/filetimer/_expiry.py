@@ -3,7 +3,7 @@
 real-time signal without a handler, because SIGUSR1 and SIGUSR2 belong to schedulers and to users.
 
 The handler of the signal raises ScopeExpired at any line that the main thread runs, except in the
-methods here: a scope that is being left must be released, and __exit__ checks whether the signal came.
+methods here: a scope that is being left must be released, and _after_exit checks whether the signal came.
 That line is in the scope unless the code that has entered it is suspended meanwhile: a coroutine, for
 which an event loop runs others, or a generator. Such a scope is refused when it is entered.
 """
@@ -39,14 +39,15 @@ class RaisingScope(_native.Scope):
 
     _raised: int  # how many of its entries have raised: those whose deadline came first
 
-    def __enter__(self) -> RaisingScope:
-        self._prepare()
-        _entered.append(weakref.ref(self))  # first: where it fails, no scope stays open
-        super().__enter__()
-        return self
+    # A handler of another signal may raise in the methods here. So the scope is not open while the two
+    # that __enter__ and __exit__ call run.
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        times = self._leave()  # None in a forked child, and where it was not watched
+    def _before_enter(self) -> None:
+        self._prepare()
+        _entered.append(weakref.ref(self))
+
+    def _after_exit(self, times: Times | None, kind: type[BaseException] | None) -> None:
+        """times: None in a forked child, and where it was not watched."""
         was_signalled = times is not None and times.remaining <= 0 and _has_signal()
         self._forget()
         has_raised = self._forget_raised(times)
@@ -111,7 +112,7 @@ class RaisingScope(_native.Scope):
 
 
 _OWN_CODE = {getattr(RaisingScope, name).__code__
-             for name in ("__enter__", "__exit__", "acquire", "release", "renew")}
+             for name in ("_before_enter", "_after_exit", "acquire", "release", "renew")}
 
 
 def _is_in_own_code(frame: FrameType | None) -> bool:

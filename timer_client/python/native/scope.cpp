@@ -450,21 +450,20 @@ bool open_timer(PyObject* self, Use use, bool is_heartbeat = false) {
   return true;
 }
 
+bool raises(const Scope& scope) {
+  return scope.options && scope.options->signal_first;
+}
+
 PyObject* enter(PyObject* self, PyObject*) {
+  if (raises(as_scope(self)) && !Ref(PyObject_CallMethod(self, "_before_enter", nullptr))) {
+    return nullptr;
+  }
   return open_timer(self, Use::kEntered) ? Py_NewRef(self) : nullptr;
 }
 
 template <bool IsHeartbeat>
 PyObject* acquire(PyObject* self, PyObject*) {
   return open_timer(self, Use::kAcquired, IsHeartbeat) ? Py_NewRef(Py_None) : nullptr;
-}
-
-PyObject* leave(PyObject* self, PyObject* const*, Py_ssize_t) {
-  Scope& scope = as_scope(self);
-  if (Opening* const opening = opening_to_leave(scope)) {
-    end_opening(scope, *opening);
-  }
-  Py_RETURN_NONE;
 }
 
 PyObject* release(PyObject* self, PyObject*) {
@@ -529,6 +528,22 @@ PyObject* times_or_none(const std::optional<TimerTimes>& times) {
   return made.release();
 }
 
+PyObject* leave(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  Scope& scope = as_scope(self);
+  std::optional<TimerTimes> times;
+  if (Opening* const opening = opening_to_leave(scope)) {
+    times = raises(scope) ? opening->timer().times() : std::nullopt;
+    end_opening(scope, *opening);
+  }
+  if (!raises(scope)) [[likely]] {
+    Py_RETURN_NONE;
+  }
+  const Ref made(times_or_none(times));
+  return made ? PyObject_CallMethod(self, "_after_exit", "OO", made.get(),
+                                    count > 0 ? args[0] : Py_None)
+              : nullptr;
+}
+
 PyObject* times(PyObject* self, PyObject*) {
   return guarded([&] { return times_or_none(times_now(self)); });
 }
@@ -553,20 +568,6 @@ PyObject* all_times(PyObject* self, PyObject*) {
       }
     }
     return list.release();
-  });
-}
-
-// As leave(). Returns the times of what it ended; None: that was not open.
-PyObject* leave_with_times(PyObject* self, PyObject*) {
-  Scope& scope = as_scope(self);
-  return guarded([&]() -> PyObject* {
-    Opening* const opening = opening_to_leave(scope);
-    if (opening == nullptr) {
-      return times_or_none(std::nullopt);
-    }
-    const auto times = opening->timer().times();
-    end_opening(scope, *opening);
-    return times_or_none(times);
   });
 }
 
@@ -661,7 +662,6 @@ PyMethodDef g_methods[] = {
     {"_acquire_heartbeat", acquire<true>, METH_NOARGS, nullptr},
     {"_again", again, METH_NOARGS, nullptr},
     {"_all_times", all_times, METH_NOARGS, nullptr},
-    {"_leave", leave_with_times, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef g_properties[] = {
