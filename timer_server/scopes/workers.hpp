@@ -68,11 +68,12 @@ struct Worker {
   FactsCell facts = std::make_shared<std::optional<WorkerFacts>>();
   // All its scopes: a page for each client library in the process, and `pipe`.
   std::vector<std::shared_ptr<WorkerPage>> pages;
-  std::shared_ptr<PipePage> pipe;  // null: no request has come over the pipe
-  EventSource exit;                // wakes the loop when the process exits
-  Instant left_on_pipe;            // the last end of a scope on the pipe: a release or a verdict
-  LostTime lost;                   // in which it was halted, or a scope of it had not been seen
-  Instant found_running;           // by HaltedWorkers::look_ahead()
+  std::shared_ptr<PipePage> pipe;    // null: no request has come over the pipe
+  StatisticsByName lost_statistics;  // of pages that WatchRegistry::remove_lost_page() has removed
+  EventSource exit;                  // wakes the loop when the process exits
+  Instant left_on_pipe;              // the last end of a scope on the pipe: a release or a verdict
+  LostTime lost;                     // in which it was halted, or a scope of it had not been seen
+  Instant found_running;             // by HaltedWorkers::look_ahead()
   // Whether a kill of the worker is under way: kBegun until it ends or a signal is sent that is
   // SIGKILL or that SIGKILL follows. Scopes of a dying worker are not judged.
   enum class Kill { kNone, kBegun, kDying };

@@ -188,7 +188,7 @@ void WatchRegistry::look_at(const std::string& name) {
   free_.erase(name);
   remove_pages_of_other_programs(**worker);
   const std::size_t own_pages = (*worker)->pages.size() - ((*worker)->pipe ? 1 : 0);
-  if (own_pages >= kMaxPagesPerWorker) {
+  if (own_pages >= kMaxPagesPerWorker && !remove_lost_page(**worker)) {
     refuse(name,
            {fmt::format("pid {} has {} pages already", (*worker)->process->pid, kMaxPagesPerWorker),
             EAGAIN});
@@ -362,6 +362,20 @@ void WatchRegistry::remove_pages_of_other_programs(Worker& worker) {
   }
 }
 
+// Removes the oldest page whose file is gone and that has no scopes: its worker has made another
+// one. Returns false if there is none.
+bool WatchRegistry::remove_lost_page(Worker& worker) {
+  const auto lost = std::ranges::find_if(worker.pages, [&](const auto& page) {
+    return page != worker.pipe && !core_.directory.pages().has(page->name()) &&
+           page->open_slots().empty();
+  });
+  if (lost == worker.pages.end()) {
+    return false;
+  }
+  take_out(worker, **lost, "", worker.lost_statistics);
+  return true;
+}
+
 void WatchRegistry::remove_page(Worker& worker, const WorkerPage& page, std::string_view reason) {
   StatisticsByName statistics;
   take_out(worker, page, reason, statistics);
@@ -369,7 +383,7 @@ void WatchRegistry::remove_page(Worker& worker, const WorkerPage& page, std::str
 }
 
 void WatchRegistry::remove_pages(Worker& worker, std::string_view reason) {
-  StatisticsByName statistics;
+  StatisticsByName statistics = std::exchange(worker.lost_statistics, {});
   while (!worker.pages.empty()) {
     take_out(worker, *worker.pages.back(), reason, statistics);
   }
@@ -407,7 +421,7 @@ void WatchRegistry::take_out(Worker& worker, const WorkerPage& page, std::string
 
 void WatchRegistry::record_statistics_of_living_workers() const {
   core_.workers.for_each([this](const Worker& worker) {
-    StatisticsByName statistics;
+    StatisticsByName statistics = worker.lost_statistics;
     for (const auto& page : worker.pages) {
       page->add_statistics(statistics);
     }

@@ -118,6 +118,7 @@ class WatchRegistry {
   void wait_for_exit(const std::string& name, Process process);
   void remove_orphan(MappedPage& page, std::string_view reason);
   void remove_pages_of_other_programs(Worker& worker);
+  bool remove_lost_page(Worker& worker);
   void take_out(Worker& worker, const WorkerPage& page, std::string_view reason,
                 StatisticsByName& statistics);
   void append_statistics(const WorkerIdentity& worker, const StatisticsByName& statistics) const;

@@ -266,6 +266,29 @@ TEST_CASE("a worker may have eight pages") {
   check_well(server);
 }
 
+TEST_CASE("a worker whose pages were removed again and again is watched through its next one") {
+  const TempFolder temp;
+  Server server(temp);
+  Worker::Setup setup;
+  setup.program = {page_worker_path()};
+  Worker worker("", setup);
+  for (int i = 0; i < 10; ++i) {
+    REQUIRE(worker.ask(fmt::format("make {} removed-{}", server.dir(), i)) == "ok");
+    worker.ask("statistics forward 5");
+    REQUIRE(worker.ask("keep-lock") == "ok");
+    REQUIRE(worker.ask("hint") == "ok");
+    server.barrier();
+    REQUIRE(worker.ask("remove") == "ok");
+  }
+  REQUIRE(worker.ask(fmt::format("make {} last", server.dir())) == "ok");
+  REQUIRE(worker.ask("lock") == "ok");
+  worker.ask("open 0 hung 20");
+  worker.tell("hint");
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record ended = server.wait_for("worker_ended", worker.pid());
+  CHECK(ended.array("scopes").at(0)["count"].get_int64().value() == 50);
+}
+
 TEST_CASE("a page of another boot is recorded once and removed") {
   const TempFolder temp;
   Server server(temp);
