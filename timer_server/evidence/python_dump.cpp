@@ -171,9 +171,14 @@ void take_python_dump(const Process& process, const PythonDump& dump, Instant un
   if (!signal) {
     return miss(signal.error().message);
   }
-  const auto file = open_own_file(dump.path, O_RDONLY);
+  auto file = open_own_file(dump.path, O_RDWR);
   if (!file) {
     return miss(file.error().message);
+  }
+  // The worker appends each dump. EvidenceDesk has one made at a time, so none is being written.
+  if (file->status.st_size > static_cast<off_t>(kMaxPythonDumpBytes) &&
+      ::ftruncate(file->fd.get(), 0) == 0) {
+    file->status.st_size = 0;
   }
   const std::set<pid_t> blocked = threads_that_block(process.pid, *signal);
   if (!process.send_signal(*signal)) {
