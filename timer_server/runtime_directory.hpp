@@ -88,6 +88,9 @@ class RuntimeDirectory {
   [[nodiscard]] UniqueFd take_control_socket() { return std::move(control_); }
 
   [[nodiscard]] BoardFile& status_page() { return *board_; }
+  // Returns whether the status page at the path is this server's. Without it another server may
+  // have the directory.
+  [[nodiscard]] bool has_status_page() const;
 
   // Makes entries again that were removed, without the request pipe, and a status page that was cut
   // short. Returns whether any was: then the folder of pages and the control socket are new, and
@@ -109,7 +112,6 @@ class RuntimeDirectory {
   explicit RuntimeDirectory(const Settings& settings) : settings_(settings) {}
   Status choose_folder();
   Status make_entries();
-  [[nodiscard]] bool has_status_page() const;
   Status make_status_page();
   Status open_pipe_and_log(UniqueFd passed);
   Status make_links() const;

@@ -274,11 +274,15 @@ void Server::report_given_time(Duration given, std::size_t scopes, const std::st
 void Server::sweep(Instant now) {
   next_sweep_ = now + core_.settings.max_interval;
   check_directory();
-  registry_.look_for_pages();
+  // Pages in a directory that another server has taken are that server's.
+  const bool has_directory = core_.directory.has_status_page();
+  if (has_directory) {
+    registry_.look_for_pages();
+  }
   inbox_.retry();
   halted_.look_at_all(now);
-  core_.workers.for_each([this](const Worker& worker) {
-    if (worker.pipe) {
+  core_.workers.for_each([&](const Worker& worker) {
+    if (worker.pipe && has_directory) {
       worker.pipe->note_if_removed();
     }
     core_.workers.note_unsaved(worker);

@@ -130,6 +130,11 @@ bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page
   if (runs_another_program(*worker.process, *page)) {
     return false;
   }
+  // Another server may have got the release. The next sweep wants another scan.
+  if (page == worker.pipe &&
+      core_.directory.pipe().condition() == RequestPipe::Condition::kTakenOver) {
+    return true;
+  }
   // A worker that was found resumed in this scan is judged in the next one.
   const std::vector<WorkerPage::Due>& due = candidates.due;
   const std::vector<WorkerPage::Due>& to_signal = candidates.to_signal;

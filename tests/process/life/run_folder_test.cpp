@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <thread>
 
+#include "common/kept_fd.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/tiny_disk.hpp"
@@ -255,6 +257,39 @@ TEST_CASE("a runtime directory whose entries cannot be made again at once stays 
   server.wait_for_message("an entry of");
   const Finished second = run_server(temp, {"--dir", server.dir()});
   CHECK(second.status == exited(3));
+}
+
+TEST_CASE("a server whose directory another one has taken leaves the scopes of the pipe to it") {
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "100ms", "--log", temp.path("log")});
+  Worker worker("block");
+  Worker other("block");
+  constexpr auto kTimeout = 2s;
+  server.send(acquire(worker.pid(), "s", kTimeout) + acquire_far(other.pid(), "far"));
+  server.barrier();
+  const filetimer::Instant stopped = filetimer::Instant::now();
+  std::optional<Server> next;
+  {
+    const Stopped guard(server);
+    fs::remove_all(server.dir());
+    next.emplace(temp);
+    next->send(release(worker.pid(), "s") + acquire_far(other.pid(), "far"));
+    next->barrier();
+  }
+  const std::string saved = fmt::format("{}/scopes/server/{}", next->dir(), other.pid());
+  const auto file = filetimer::identity_of(saved);
+  const auto paged = page_worker(next->dir(), "w-1");
+  paged->ask("open 0 far 3600000");
+  REQUIRE(paged->ask("hint") == "ok");
+  server.wait_for_message(fmt::format("is held by the timer_server with pid {}", next->pid()));
+  // The scope gets the time back in which the server was stopped.
+  let_pass_until(filetimer::Instant::now() + (filetimer::Instant::now() - stopped) + kTimeout);
+  CHECK(worker.is_alive());
+  CHECK(filetimer::identity_of(saved) == file);
+  paged->signal(SIGKILL);
+  next->wait_for("left_open", paged->pid());
+  CHECK(server.stop() == exited(0));
+  CHECK(count(server.records(), "left_open") == 0);
 }
 
 TEST_CASE("a runtime directory on a network file system is served with a warning") {
