@@ -27,12 +27,13 @@ class SideThreads {
   // kSlow: jobs that may wait for a worker, such as reads in /proc that take its memory lock.
   // kMetrics: jobs that may wait for the file system of --metrics, so that metrics are written
   // while workers hang; one after the other. kUnexpired: evidence of workers that have not
-  // expired, which leaves all threads of kQuick and kSlow to kills.
-  enum class Lane { kQuick, kSlow, kMetrics, kUnexpired };
-  static constexpr std::size_t kLanes = 4;
+  // expired, which leaves all threads of kQuick and kSlow to kills. kLooks: looks for halted
+  // workers, which wait for no worker; one after the other.
+  enum class Lane { kQuick, kSlow, kMetrics, kUnexpired, kLooks };
+  static constexpr std::size_t kLanes = 5;
 
   static constexpr int max_threads(Lane lane) {
-    return lane == Lane::kUnexpired ? 6 : lane == Lane::kMetrics ? 1 : 4;
+    return lane == Lane::kUnexpired ? 6 : lane == Lane::kMetrics || lane == Lane::kLooks ? 1 : 4;
   }
   // The most jobs that wait in a lane. The result of a job is of use for a short time only, so
   // further jobs are dropped.

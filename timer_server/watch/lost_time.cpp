@@ -146,7 +146,7 @@ void HaltedWorkers::look_at_all(Instant now) {
   if (are_few) {
     look()();
   } else {
-    core_.side_threads.run(std::move(look));
+    core_.side_threads.run(std::move(look), SideThreads::Lane::kLooks);
   }
 }
 

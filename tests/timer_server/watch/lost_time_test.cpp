@@ -2,6 +2,15 @@
 #include "timer_server/watch/lost_time.hpp"
 
 #include <doctest/doctest.h>
+#include <poll.h>
+#include <signal.h>
+
+#include <memory>
+#include <vector>
+
+#include "tests/support/files.hpp"
+#include "tests/timer_server/busy_threads.hpp"
+#include "tests/timer_server/process_of.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;
@@ -70,4 +79,33 @@ TEST_CASE("The clocks advance together, and CPU time is counted") {
     after = MissedTime::Clocks::read();
   }
   CHECK(after.now - before.now >= after.worked - before.worked - 1ms);  // two clocks
+}
+
+TEST_CASE("While the reads of facts hang, many workers are still looked at") {
+  std::vector<std::unique_ptr<Child>> children;
+  for (std::size_t i = 0; i <= HaltedWorkers::kFewWorkers; ++i) {
+    children.push_back(std::make_unique<Child>());
+  }
+  const testing::TempFolder folder;
+  Settings settings;
+  settings.dir = folder.path();
+  const auto directory = RuntimeDirectory::open(settings, {}).value();
+  Core core{settings, *directory};
+  for (const auto& child : children) {
+    Worker& worker = core.workers.add(process_of(*child));
+    worker.pipe = std::make_shared<PipePage>(folder.path(), child->pid(), WorkerPage::Terms{});
+    worker.pages.push_back(worker.pipe);
+    REQUIRE(worker.pipe->acquire("s", 1, ScopeTerms{}));
+  }
+  const pid_t stopped = children.front()->pid();
+  REQUIRE(::kill(stopped, SIGSTOP) == 0);
+  siginfo_t info{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(stopped), &info, WSTOPPED | WNOWAIT) == 0);
+  const BusyThreads hung(core.side_threads, SideThreads::Lane::kQuick);
+  HaltedWorkers halted(core);
+  halted.look_at_all(Instant::now());
+  pollfd done{core.side_threads.event_fd(), POLLIN, 0};
+  CHECK(::poll(&done, 1, static_cast<int>(testing::kBound.count())) == 1);
+  core.side_threads.deliver();
+  CHECK_FALSE(halted.next().is_never());
 }
