@@ -216,6 +216,9 @@ void ControlRequests::answer_rendezvous(const AcceptedRequest& accepted) {
 }
 
 std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now, bool has_kills) {
+  if (now >= rendezvous_.next()) {
+    clients_.accept_all();  // ranks may have come while the server could not run
+  }
   take(now);
   rendezvous_.advance(now);
   if (!shutdown_ && now >= next_look_) {

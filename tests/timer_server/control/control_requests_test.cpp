@@ -124,6 +124,7 @@ struct QuestionStage {
 //   forget X          the next X is another client
 //   stopped           the server has stopped
 //   log               follows: the log
+//   asks X REQUEST... the client X asks, and the server does not notice yet
 //   X [REQUEST...]    the client X asks; follows: its answers since its last step, "-" for none
 class Script {
  public:
@@ -185,21 +186,30 @@ class Script {
     } else if (first == "log") {
       CHECK(stage_.core.log->drain(10s));
       return testing::read_file(stage_.core.log->path());
+    } else if (first == "asks") {
+      std::string request;
+      words >> request;
+      client_of(second).send(question(request, words));
     } else {
-      auto& client = clients_[first];
-      if (!client) {
-        client = std::make_unique<Client>(stage_.folder.path());
-      }
+      const Client& client = client_of(first);
       if (!second.empty()) {
-        ask(*client, second, words);
+        stage_.ask(client, question(second, words));
       }
-      const std::string answers = client->read();
+      const std::string answers = client.read();
       return answers.empty() ? "-" : answers;
     }
     return {};
   }
 
-  void ask(const Client& client, const std::string& request, std::istringstream& options) {
+  const Client& client_of(const std::string& name) {
+    auto& client = clients_[name];
+    if (!client) {
+      client = std::make_unique<Client>(stage_.folder.path());
+    }
+    return *client;
+  }
+
+  static std::string question(const std::string& request, std::istringstream& options) {
     std::map<std::string, std::string> given{{"wait", "10"}};
     for (std::string option; options >> option;) {
       const std::size_t equals = option.find('=');
@@ -216,7 +226,7 @@ class Script {
       asked.rank = std::stoi(given["rank"]);
       asked.world = std::stoi(given["of"]);
     }
-    stage_.ask(client, wire::format_question(asked));
+    return wire::format_question(asked);
   }
 
   QuestionStage stage_;
@@ -385,6 +395,10 @@ TEST_CASE("A rank waits until its round is full, and is refused if its join is w
       "look 9999 > nothing; a > -; e rendezvous rank=1 of=2 > answer:granted; look > nothing; "
       "a > answer:done,name:start,round:1,world:2; e > answer:done; clients > 0");
   play("a rendezvous rank=0 of=2; look 10000 > nothing; a > answer:timed_out");
+  // The others asked while the server could not run.
+  play(
+      "a rendezvous rank=0 of=3; asks b rendezvous rank=1 of=3; asks c rendezvous rank=2 of=3; "
+      "look 10000 > nothing; a > answer:done");
 }
 
 TEST_CASE("A full round lists its ranks in order") {
