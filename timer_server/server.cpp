@@ -67,6 +67,15 @@ Server::Server(Settings settings, RuntimeDirectory& directory)
     on_signal(static_cast<int>(info.ssi_signo), info.ssi_code == SI_KERNEL);
   }));
   core_.directory.status_page().serve();
+  try {
+    take_over();
+  } catch (...) {
+    (void)core_.log->drain(kLastSyncLimit);  // the pages of these records have been removed
+    throw;
+  }
+}
+
+void Server::take_over() {
   kill_path_ = check_kill_path();
   Recovery recovery(core_, registry_, kills_);
   const std::size_t adopted_scopes = recovery.adopt();

@@ -57,6 +57,7 @@ class Server {
 
   Instant iterate();
   void run_once_guarded();
+  void take_over();  // what an earlier server has left
   void give_back_missed_time(const MissedTime::Clocks& woke);
   void report_given_time(Duration given, std::size_t scopes, const std::string& reason);
   void sweep(Instant now);
