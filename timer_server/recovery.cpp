@@ -119,8 +119,9 @@ void Recovery::adopt_pipe_page(pid_t pid) {
 Worker* Recovery::worker_of(PipePage& page, pid_t pid) {
   const PageClaims& claims = page.claims();
   auto process = lasting(open_process(pid));
-  const bool is_alive = claims.boot == this_boot() && process &&
-                        process->start_time == claims.start_time && process->uid == ::geteuid();
+  // It may have changed its user since it was admitted.
+  const bool is_alive =
+      claims.boot == this_boot() && process && process->start_time == claims.start_time;
   if (!is_alive) {
     registry_.record_orphaned_scopes(
         claims, pid, page.open_slots(),
@@ -239,7 +240,7 @@ Result<Worker*> Recovery::find_or_watch(const PastKill& past) {
   Worker* worker = core_.workers.find(past.pid);
   if (worker == nullptr && !past.verdict) {
     auto process = lasting(open_process(past.pid));
-    if (process && process->start_time == past.start_time && process->uid == ::geteuid()) {
+    if (process && process->start_time == past.start_time) {
       const auto watched = lasting(registry_.worker_for(std::move(*process)));
       FILETIMER_TRY(watched);
       worker = *watched;

@@ -42,9 +42,10 @@ Result<Process> claimed_process(const PageClaims& claims) {
   return process;
 }
 
-// Checks what the page says of its worker against what the kernel says.
-Status check_claims(const PageClaims& claims, const Process& process) {
-  if (process.uid != ::geteuid()) {
+// Checks what the page says of its worker against what the kernel says. `is_confirmed`: an earlier
+// server has admitted the page, and the worker may have changed its user since.
+Status check_claims(const PageClaims& claims, const Process& process, bool is_confirmed) {
+  if (process.uid != ::geteuid() && !is_confirmed) {
     return failure(fmt::format("pid {} belongs to user {}: expected a process of user {}",
                                process.pid, process.uid, ::geteuid()));
   }
@@ -274,16 +275,23 @@ Result<Worker*> WatchRegistry::owner_of(MappedPage& page) {
   auto process = open_owner(page);
   FILETIMER_TRY(process);
   page.set_program(process->start_stack);
-  FILETIMER_TRY(check_claims(page.claims(), *process));
+  const auto confirmed = confirmed_owner(page);
+  FILETIMER_TRY(check_claims(
+      page.claims(), *process,
+      confirmed && confirmed->pid == process->pid && confirmed->start_time == process->start_time));
   return worker_for(std::move(*process));
+}
+
+// Returns the owner that an earlier server confirmed; nothing unless this server starts.
+std::optional<PageFolder::Owner> WatchRegistry::confirmed_owner(const MappedPage& page) const {
+  return has_ended_ ? core_.directory.pages().confirmed_owner(page.name()) : std::nullopt;
 }
 
 // Returns the process that holds the lock of the page. While this server starts, also accepts the
 // owner that an earlier server confirmed.
 Result<Process> WatchRegistry::open_owner(MappedPage& page) const {
   const Result<pid_t> holder = page.owner();
-  const auto confirmed =
-      has_ended_ ? core_.directory.pages().confirmed_owner(page.name()) : std::nullopt;
+  const auto confirmed = confirmed_owner(page);
   if (!holder && !confirmed) {
     return tl::unexpected<Error>(holder.error());
   }

@@ -113,6 +113,7 @@ class WatchRegistry {
   void find_owner(const std::shared_ptr<MappedPage>& page, const Error& why_none);
   void add(Worker& worker, const std::shared_ptr<MappedPage>& page);
   Result<Worker*> owner_of(MappedPage& page);
+  [[nodiscard]] std::optional<PageFolder::Owner> confirmed_owner(const MappedPage& page) const;
   Result<Process> open_owner(MappedPage& page) const;
   bool make_room_to_wait();
   void wait_for_exit(const std::string& name, Process process);

@@ -9,8 +9,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <memory>
 
 #include "common/clock.hpp"
 #include "common/mapped_file.hpp"
@@ -288,4 +290,37 @@ TEST_CASE("a worker that changes its user after its acquire is still killed at i
   CHECK(worker.line() == "changed");
   server.send(acquire_past(worker.pid(), "s"));
   CHECK(worker.status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("a worker that has changed its user is watched by the next server, too") {
+  if (!can_become(kSomebodyElse)) {
+    FILETIMER_SKIP(kCannotBecome);
+  }
+  for (const std::string via : {"page", "pipe", "kill"}) {
+    CAPTURE(via);
+    const TempFolder temp;
+    Server server(temp,
+                  via == "kill" ? kills_wait_for(temp.path("go")) : std::vector<std::string>{});
+    const auto worker = page_worker(server.dir(), "w-1");
+    if (via == "kill") {
+      server.send(acquire_past(worker->pid(), "s"));
+      server.wait_for("expired", worker->pid());
+    } else if (via == "pipe") {
+      server.send(acquire_far(worker->pid(), "s"));
+      server.barrier();
+    } else {
+      worker->ask("open 0 s 3600000");
+      REQUIRE(worker->ask("hint") == "ok");
+      server.barrier();
+    }
+    REQUIRE(worker->ask(fmt::format("become {}", kSomebodyElse)) == "ok");
+    server.kill();
+    Server next(temp, {"--max-timeout", "1ms"});
+    if (via == "kill") {
+      server.leave_log_unjudged("the records of the kill have different users");
+      next.leave_log_unjudged("likewise");
+    }
+    CHECK(worker->status() == killed_by(SIGKILL));
+    CHECK(next.wait_for("killed", worker->pid()).text("verdict") == "dead");
+  }
 }

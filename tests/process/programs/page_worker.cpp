@@ -20,6 +20,8 @@
 //
 // truncate BYTES, remove, statistics NAME COUNT: change the page accordingly.
 //
+// become USER: changes its user.
+//
 // exec PROGRAM ARGUMENT, exit: no answer.
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
@@ -102,6 +104,11 @@ class PageWorker {
     }
     if (command == "remove") {
       return ::unlink(path_.c_str()) == 0 ? "ok" : "error";
+    }
+    if (command == "become") {
+      uid_t user = 0;
+      words >> user;
+      return ::setuid(user) == 0 ? "ok" : "error";
     }
     if (command == "exec") {
       std::string program;
