@@ -46,11 +46,11 @@ std::vector<Process> alive_after(const SentSignal& sent, std::span<const pid_t> 
 // What the constructor takes by reference must outlive the targets.
 class KillTargets {
  public:
-  KillTargets(std::shared_ptr<const Process> worker, KillMode mode, std::span<const pid_t> excluded,
+  KillTargets(std::shared_ptr<const Process> worker, KillMode mode, std::vector<pid_t> excluded,
               const MayBeForking& may_be_forking)
       : worker_(std::move(worker)),
         mode_(mode),
-        excluded_(excluded),
+        excluded_(std::move(excluded)),
         may_be_forking_(may_be_forking) {}
 
   // Finds the descendants of the worker that are there now.
@@ -100,7 +100,7 @@ class KillTargets {
 
   const std::shared_ptr<const Process> worker_;
   const KillMode mode_;
-  const std::span<const pid_t> excluded_;
+  const std::vector<pid_t> excluded_;
   const MayBeForking& may_be_forking_;
   std::vector<Process> others_;                // without the worker
   std::unordered_map<int, EventSource> ends_;  // of others that were signalled, by pidfd

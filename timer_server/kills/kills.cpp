@@ -117,6 +117,10 @@ Kills::Kills(Core& core, Warnings& warnings, Commands& commands)
 Kills::~Kills() = default;
 
 void Kills::carry_out(const DeadlineScan::Found& found, const ClockReading& now) {
+  if (!found.due.empty()) {
+    excluded_ =
+        this_process_and_ancestors();  // a process with the pid of one that ended is another
+  }
   for (const DeadlineScan::DueWorker& due : found.due) {
     start_kill(due, now);
   }

@@ -143,11 +143,11 @@ class Kills {
  private:
   enum class Stage { kFacts, kRecorded, kStopping, kSignalled, kKilled, kLastEvidence, kEnded };
   struct Kill {
-    Kill(KillOrder the_order, KillMode mode, std::span<const pid_t> excluded,
+    Kill(KillOrder the_order, KillMode mode, std::vector<pid_t> excluded,
          const MayBeForking& may_be_forking)
         : order(std::move(the_order)),
           targets(order.worker.process, order.is_for_worker_alone() ? KillMode::kProcess : mode,
-                  excluded, may_be_forking),
+                  std::move(excluded), may_be_forking),
           noted(order.sent.size()) {}
 
     KillOrder order;
@@ -214,7 +214,7 @@ class Kills {
   Commands& commands_;
   Incidents incidents_;
   const MayBeForking may_be_forking_ = may_be_forking;
-  const std::vector<pid_t> excluded_;  // the server and its ancestors
+  std::vector<pid_t> excluded_;  // the server and its ancestors, at the last verdict
   std::vector<std::unique_ptr<Kill>> kills_;
   std::unordered_map<const Process*, Kill*> kill_of_;  // by worker, not ended
   Duration stop_budget_{};        // what is left of kStopLimit in this advance()

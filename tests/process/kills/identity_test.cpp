@@ -324,3 +324,32 @@ TEST_CASE("a worker that has changed its user is watched by the next server, too
     CHECK(next.wait_for("killed", worker->pid()).text("verdict") == "dead");
   }
 }
+
+TEST_CASE("a process that got the pid of the process that started the server is a kill target") {
+  const TempFolder temp;
+  auto starter = std::make_unique<Child>(Launch{
+      .argv = {server_path(), "--dir", temp.path("run"), "--log", temp.path("log"), "--detach"},
+      .out = temp.path("ready")});
+  REQUIRE(starter->status() == exited(0));
+  const pid_t pid = starter->pid();
+  const std::string ready = read_file(temp.path("ready"));
+  const HeldPid server(std::stoi(ready.substr(ready.find("pid=") + 4)));
+  std::unique_ptr<Child> below;
+  const auto worker = child_with_pid(0, [&] {
+    below = child_with_pid(pid, [] { ::close_range(STDERR_FILENO + 1, ~0U, 0); });
+    write_file(temp.path("below"), below == nullptr ? "none" : "there");
+  });
+  if (worker == nullptr || read_file(temp.path("below")) == "none") {
+    FILETIMER_SKIP(kSkipped);
+  }
+  send_raw(temp.path("run/requests"), acquire_past(worker->pid(), "s"));
+  CHECK(worker->status() == killed_by(SIGKILL));
+  const auto killed = [&] {
+    const Records records = read_log(temp.path("log"));
+    const auto found = std::ranges::find_if(
+        records, [&](const Record& record) { return record.is("killed", worker->pid()); });
+    return found == records.end() ? std::string() : found->line();
+  };
+  REQUIRE(wait_until([&] { return !killed().empty(); }));
+  CHECK(contains(killed(), fmt::format("\"pids\":[{},{}]", worker->pid(), pid)));
+}
