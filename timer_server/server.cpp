@@ -100,7 +100,7 @@ Status Server::start_command() {
 int Server::run() {
   service_manager_.start_keep_alives(core_.loop);
   service_manager_.notify_status(core_.workers.count(), core_.counters.killed.total());
-  run_once_guarded();
+  arm(timer_, Instant{});  // the first iteration
   core_.loop.run();
   kills_.abandon();
   withdraw();

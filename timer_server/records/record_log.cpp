@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <iterator>
 #include <limits>
+#include <new>
 #include <thread>
 
 #include "timer_server/system/messages.hpp"
@@ -97,11 +97,10 @@ void RecordLog::run() {
       work_.wait(lock);
       continue;
     }
-    begin_attempt();
+    Status done = begin_attempt();
     lock.unlock();
-    Status done;
     try {
-      done = write_and_sync();
+      done = done ? write_and_sync() : done;
     } catch (const std::exception& error) {  // no memory for the text
       done = filetimer::failure(error.what(), ENOMEM);
     }
@@ -121,13 +120,21 @@ void RecordLog::run() {
   progress_.notify_all();
 }
 
-// The entries are the thread's until end_attempt(), which is called with the mutex again.
-void RecordLog::begin_attempt() {
+// The entries are the thread's until end_attempt(), which is called with the mutex again. Fails if
+// there is no memory for them: the rest stays in the queue.
+Status RecordLog::begin_attempt() {
   wants_open_ = std::exchange(reopen_, false) || wants_open_;
-  std::ranges::move(queue_, std::back_inserter(entries_));
-  queue_.clear();
+  Status taken;
+  try {
+    for (; !queue_.empty(); queue_.pop_front()) {
+      entries_.push_back(std::move(queue_.front()));
+    }
+  } catch (const std::bad_alloc&) {
+    taken = filetimer::failure("no memory", ENOMEM);
+  }
   oldest_entry_ = oldest_of(entries_);
-  busy_since_ = Instant::now();  // after all that may throw an exception
+  busy_since_ = Instant::now();
+  return taken;
 }
 
 // The file is opened even if there is no record: a log rotator that sent SIGHUP expects the new
@@ -169,7 +176,11 @@ void RecordLog::end_attempt(const Status& done) {
       queued_bytes_ += entry.line.size();
     }
   }
-  note(done ? std::string{} : done.error().message);
+  try {
+    note(done ? std::string{} : done.error().message);
+  } catch (const std::bad_alloc&) {
+    // The next attempt notes it.
+  }
   progress_.notify_all();
 }
 

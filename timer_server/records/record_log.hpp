@@ -128,7 +128,7 @@ class RecordLog {
   [[nodiscard]] bool has_work() const FILETIMER_REQUIRES(mutex_) {
     return !is_held_ && (!queue_.empty() || reopen_ || !failure_.empty());
   }
-  void begin_attempt() FILETIMER_REQUIRES(mutex_);
+  Status begin_attempt() FILETIMER_REQUIRES(mutex_);
   Status write_and_sync();
   void end_attempt(const Status& done) FILETIMER_REQUIRES(mutex_);
   Status write_some();

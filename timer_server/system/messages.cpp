@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <deque>
+#include <new>
 #include <string>
 #include <thread>
 
@@ -43,7 +44,7 @@ struct Channel {
   std::deque<Message> queue FILETIMER_GUARDED_BY(mutex){};
   bool writing FILETIMER_GUARDED_BY(mutex) = false;
 
-  // May block: only the thread of the messages is delayed.
+  // May block: only the thread of the messages is delayed. May throw std::bad_alloc.
   void write_out(const Message& message) const {
     if (to_syslog) {
       ::syslog(static_cast<int>(message.level), "%s", message.text.c_str());
@@ -66,7 +67,11 @@ struct Channel {
       queue.pop_front();
       writing = true;
       lock.unlock();
-      write_out(message);
+      try {
+        write_out(message);
+      } catch (const std::bad_alloc&) {
+        // The message is dropped.
+      }
       lock.lock();
       writing = false;
       changed.notify_all();

@@ -8,7 +8,9 @@
 
 #include <fmt/format.h>
 
+#include <exception>
 #include <string_view>
+#include <utility>
 
 #include "common/log_level.hpp"
 
@@ -25,21 +27,31 @@ void stop();
 // Queues a message. Drops it if its level is not wanted.
 void say(Level level, std::string_view line);
 
+// The functions below also drop a message for which there is no memory: they are called where an
+// exception would end the server.
+template <class... Args>
+void say_formatted(Level level, fmt::format_string<Args...> format, Args&&... args) noexcept {
+  try {
+    say(level, fmt::format(format, std::forward<Args>(args)...));
+  } catch (const std::exception&) {
+  }
+}
+
 template <class... Args>
 void error(fmt::format_string<Args...> format, Args&&... args) {
-  say(Level::kError, fmt::format(format, std::forward<Args>(args)...));
+  say_formatted(Level::kError, format, std::forward<Args>(args)...);
 }
 template <class... Args>
 void warning(fmt::format_string<Args...> format, Args&&... args) {
-  say(Level::kWarning, fmt::format(format, std::forward<Args>(args)...));
+  say_formatted(Level::kWarning, format, std::forward<Args>(args)...);
 }
 template <class... Args>
 void info(fmt::format_string<Args...> format, Args&&... args) {
-  say(Level::kInfo, fmt::format(format, std::forward<Args>(args)...));
+  say_formatted(Level::kInfo, format, std::forward<Args>(args)...);
 }
 template <class... Args>
 void debug(fmt::format_string<Args...> format, Args&&... args) {
-  say(Level::kDebug, fmt::format(format, std::forward<Args>(args)...));
+  say_formatted(Level::kDebug, format, std::forward<Args>(args)...);
 }
 
 }  // namespace filetimer::messages

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -63,7 +64,11 @@ struct SideThreads::State {
       if (!delivery) {
         continue;
       }
-      deliveries.push_back(std::move(delivery));
+      try {
+        deliveries.push_back(std::move(delivery));
+      } catch (const std::bad_alloc&) {
+        continue;  // as for a job that has failed
+      }
       (void)::eventfd_write(event_fd.get(), 1);
     }
   }
