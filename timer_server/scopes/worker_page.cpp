@@ -347,7 +347,7 @@ Result<std::shared_ptr<MappedPage>> MappedPage::open(const std::string& path, st
   auto file =
       MappedFile::map(std::move(opened->fd), MappedFile::Access::kReadWrite, kPageBytes, "it");
   FILETIMER_TRY(file);
-  std::shared_ptr<MappedPage> page(new MappedPage(std::move(name), std::move(*file)));
+  std::shared_ptr<MappedPage> page(new MappedPage(path, std::move(name), std::move(*file)));
   auto claims = read_claims(page->layout(), kPageBytes);
   if (!page->is_whole()) {
     return failure("it was truncated while it was read");
@@ -369,8 +369,9 @@ Result<pid_t> MappedPage::owner() const {
   return lock->holder;
 }
 
-bool MappedPage::has_lost_lock() const {
-  const auto lock = lock_state(file_.descriptor());
+bool MappedPage::has_lost_lock(bool opens) const {
+  const auto again = opens ? open_own_file(path_, O_RDWR) : Result<OwnFile>();
+  const auto lock = lock_state(again && again->fd ? again->fd.get() : file_.descriptor());
   return lock && !lock->is_held;
 }
 

@@ -35,9 +35,9 @@ class WorkerPage {
   // /proc/PID/stat. Returns 0 if that is not known or not needed.
   [[nodiscard]] std::uint64_t program() const { return program_; }
   void set_program(std::uint64_t start_stack) { program_ = start_stack; }
-  // Returns whether the worker has lost the lock of its page. Only asked where each program that
-  // the worker executes has the same program(); elsewhere false.
-  [[nodiscard]] virtual bool has_lost_lock() const { return false; }
+  // Returns whether the worker has lost the lock of its page. `opens`: may open the file for that.
+  // Otherwise false where each program that the worker executes has another program().
+  [[nodiscard]] virtual bool has_lost_lock(bool /*opens*/) const { return false; }
   // Returns the signal on which the worker writes its Python stacks, as the page names it; 0: none.
   [[nodiscard]] std::uint32_t dump_signal() const;
   // Adds the statistics of the page to `sums`.
@@ -219,21 +219,25 @@ class MappedPage final : public WorkerPage {
   [[nodiscard]] Result<pid_t> owner() const;
   // Closes the descriptor, which only owner() and has_lost_lock() need: one less for each worker.
   void close_descriptor() { file_.close_descriptor(); }
-  [[nodiscard]] bool has_lost_lock() const override;  // false after close_descriptor()
+  // After close_descriptor() false, unless it may open the file again.
+  [[nodiscard]] bool has_lost_lock(bool opens) const override;
 
   [[nodiscard]] bool is_whole() const override { return !file_.is_broken(); }
   // Returns the layout, for parts that no other member reads.
   [[nodiscard]] const PageLayout& layout() const { return *layout_; }
 
  private:
-  MappedPage(std::string name, MappedFile file)
-      : WorkerPage(std::move(name), PageLayout(file.data())), file_(std::move(file)) {}
+  MappedPage(std::string path, std::string name, MappedFile file)
+      : WorkerPage(std::move(name), PageLayout(file.data())),
+        path_(std::move(path)),
+        file_(std::move(file)) {}
   [[nodiscard]] std::size_t slot_count() const override { return slots_in_use(*layout_); }
   [[nodiscard]] Slot* first_slot() const override { return &layout_->slot(0); }
   [[nodiscard]] std::string id_of(std::size_t slot) override {
     return read_name(layout_->name(slot));
   }
 
+  const std::string path_;
   MappedFile file_;
   PageClaims claims_;
 };

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <memory>
 
 #include "common/board.hpp"
 #include "common/clock.hpp"
@@ -141,6 +142,38 @@ TEST_CASE("a worker that starts another program leaves its scopes open, and is n
   server.barrier();
   CHECK(worker->is_alive());
   CHECK(count(server.records(), "expired", worker->pid()) == 0);
+}
+
+TEST_CASE("a worker that executes a program that its server may not read leaves its scopes open") {
+  if (!can_become(kSomebodyElse)) {
+    FILETIMER_SKIP(kCannotBecome);
+  }
+  for (const bool is_between_servers : {false, true}) {
+    const TempFolder temp;
+    REQUIRE(::chown(temp.path().c_str(), kSomebodyElse, kSomebodyElse) == 0);
+    const std::string program = temp.path("program");
+    std::filesystem::copy_file("/bin/sleep", program);
+    REQUIRE(::chmod(program.c_str(), 0111) == 0);
+    const Server::Setup as_user{
+        .in_child = [] { (void)!(::setgid(kSomebodyElse) == 0 && ::setuid(kSomebodyElse) == 0); }};
+    auto server = std::make_unique<Server>(temp, as_user);
+    Worker worker("", {.user = kSomebodyElse, .program = {page_worker_path()}});
+    REQUIRE(worker.ask("make " + server->dir() + " w-1") == "ok");
+    REQUIRE(worker.ask("lock") == "ok");
+    open_and_tell(worker, "0 inside 3000");
+    REQUIRE(wait_until([&] { return exists(scopes(*server, ".owners/w-1")); }));
+    if (is_between_servers) {
+      server->kill();
+    }
+    worker.tell("exec " + program + " 100");
+    if (is_between_servers) {
+      const std::string comm = fmt::format("/proc/{}/comm", worker.pid());
+      REQUIRE(wait_until([&] { return read_file(comm) == "program\n"; }));
+      server = std::make_unique<Server>(temp, as_user);
+    }
+    CHECK(server->wait_for("left_open", worker.pid()).text("scope") == "inside");
+    CHECK(worker.is_alive());
+  }
 }
 
 TEST_CASE("a program that a watched worker executes is watched through its own page") {
