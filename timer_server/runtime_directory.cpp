@@ -224,7 +224,7 @@ Result<BoardFile> BoardFile::open(const std::string& path, const Settings& setti
   board.warn_at.store(settings.warn_at ? warn_at_word(*settings.warn_at) : 0,
                       std::memory_order_relaxed);
   board.next_wake.store(kWakeAlways, std::memory_order_seq_cst);
-  board.announcement.store(0, std::memory_order_relaxed);
+  opened.announce(Announcement::kNone);  // of a server that was killed
   board.max_timeout.store(settings.max_timeout.value_or(kForever).count(),
                           std::memory_order_relaxed);
   board.default_timeout.store(settings.default_timeout.value_or(Duration::zero()).count(),

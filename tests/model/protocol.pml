@@ -572,7 +572,7 @@ active proctype Server() {
 end:
   do
   /* BoardFile::open()
-   * code: timer_server/runtime_directory.cpp BoardFile::open 63e3a5b0 */
+   * code: timer_server/runtime_directory.cpp BoardFile::open a18d41aa */
   :: d_step { server_at == START -> next_wake = ALWAYS; server_at = AFTER_START }
   /* RequestPipe::open()
    * code: timer_server/requests/request_pipe.cpp RequestPipe::open d30590a2

@@ -5,17 +5,22 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "common/mapped_file.hpp"
 #include "common/run_folder.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/skip.hpp"
@@ -491,4 +496,24 @@ TEST_CASE("A server around COMMAND serves on after a shutdown whose time is up")
       "open 1; command ended; a shutdown graceful=scopes force= wait=1; "
       "look 1000 > shutdown: graceful_or_now, forced",
       kAround);
+}
+
+TEST_CASE("A server that starts wakes those who wait for the end of a killed one's announcement") {
+  const testing::TempFolder folder;
+  const Settings settings = settings_in(folder);
+  RuntimeDirectory::open(settings, {}).value()->status_page().announce(Announcement::kDraining);
+  const auto file =
+      MappedFile::map(folder.path("server"), MappedFile::Access::kReadWrite, kBoardBytes);
+  REQUIRE(file);
+  auto* const word = &static_cast<Board*>(file->data())->announcement;
+  std::atomic<int> error = 0;
+  std::thread client([&] {
+    constexpr timespec kLimit{5, 0};
+    const long result = ::syscall(SYS_futex, word, FUTEX_WAIT, word->load(), &kLimit, nullptr, 0);
+    error = result == 0 ? 0 : errno;
+  });
+  std::this_thread::sleep_for(100ms);
+  CHECK(RuntimeDirectory::open(settings, {}));
+  client.join();
+  CHECK(error != ETIMEDOUT);
 }
