@@ -133,6 +133,19 @@ TEST_CASE("a worker that renews, releases and ends at once has left nothing open
   CHECK(server.records().back().array("left").size() == 0);
 }
 
+TEST_CASE("a scope whose line has no timeout gets the time back in which its server was stopped") {
+  const TempFolder temp;
+  Server server(temp);
+  Worker worker("block");
+  {
+    const Stopped stopped(server);
+    let_pass(1s);
+    server.send(acquire(worker.pid(), "s", 1s, 0));
+    let_pass(2500ms);  // the line must be seen to have waited
+  }
+  CHECK(server.wait_for("expired", worker.pid()).number("elapsed_s") > 1);
+}
+
 TEST_CASE("a scope with signal 0 or a negative one expires, and no signal is sent") {
   const TempFolder temp;
   Server server(temp);
