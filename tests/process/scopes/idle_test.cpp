@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
 
 #include "common/clock.hpp"
 #include "tests/process/harness.hpp"
@@ -70,6 +71,22 @@ TEST_CASE("before its first scope, inside one and in a paused region a worker is
   outside->tell("leave");
   idle_record(server, *outside);
   CHECK(unborn->is_alive());
+}
+
+TEST_CASE(
+    "the idle timeout of a stopped worker is deferred, and it gets the time of its stop back") {
+  const TempFolder temp;
+  const Server server(temp);
+  const auto worker = client_worker(server.dir(), 1s);
+  server.send(acquire_far(worker->pid(), "forward"));
+  worker->signal(SIGSTOP);
+  worker->wait_until_stopped();
+  server.send(release(worker->pid(), "forward"));
+  CHECK(server.wait_for("deferred", worker->pid()).text("scope") == "(idle)");
+  CHECK(worker->is_alive());
+  const Instant resumed = Instant::now();
+  worker->signal(SIGCONT);
+  CHECK(Instant{idle_record(server, *worker).integer("mono_ns")} >= resumed + 1s);
 }
 
 TEST_CASE("an idle timeout does not count as an open scope") {
@@ -169,6 +186,7 @@ TEST_CASE("the next server does not repeat the record of an idle period of a dry
   CHECK(wait_until([&] { return expiries_of(*server, *worker) == 2; }));
   worker->signal(SIGKILL);
   worker->status();
+  CHECK(wait_until([&] { return std::filesystem::is_empty(server->dir() + "/kills"); }));
   server->kill();
   server.emplace(temp);  // no idle period of the dead worker is recorded again
 }
