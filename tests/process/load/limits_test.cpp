@@ -93,6 +93,11 @@ TEST_CASE("a full server refuses the next worker until another one has left its 
   const Record rejected = server.wait_for("rejected", next.pid());
   CHECK(rejected.text("reason") ==
         "16 workers are watched: no more fit (see ulimit -n); it is tried again");
+  server.send(fill(next.pid()));  // at most 1,024 are tried again
+  server.wait_for([](const Record& record) {
+    return record.is("rejected") &&
+           record.text("reason") == "16 workers are watched: no more fit (see ulimit -n)";
+  });
   CHECK(next.is_alive());
   server.send(release(workers.front()->pid(), "s") + acquire_past(next.pid(), "accepted"));
   CHECK(next.status() == killed_by(SIGKILL));
@@ -105,6 +110,44 @@ TEST_CASE("a full server refuses the next worker until another one has left its 
   for (std::size_t i = 1; i < workers.size(); ++i) {
     CHECK(workers[i]->is_alive());
   }
+}
+
+TEST_CASE("a refused line that was released or renewed since is not tried again") {
+  const TempFolder temp;
+  Server server(temp, {.args = {"--max-interval", "100ms"}, .in_child = allow_64_descriptors});
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::string lines;
+  for (int i = 0; i < 16; ++i) {
+    workers.push_back(std::make_unique<Worker>("block"));
+    lines += acquire_far(workers.back()->pid(), "s");
+  }
+  server.send(lines);
+  const Worker released("block");
+  const Worker renewed("block");
+  Worker last("block");
+  server.send(acquire_past(released.pid(), "s") + acquire_past(renewed.pid(), "s") +
+              acquire_past(last.pid(), "s"));
+  REQUIRE(wait_until([&] { return rejections_with(server, "no more fit") >= 3; }));
+  server.send(release(released.pid(), "s") + release(workers[0]->pid(), "s") +
+              release(workers[1]->pid(), "s") + release(workers[2]->pid(), "s") +
+              acquire_far(renewed.pid(), "s"));
+  CHECK(last.status() == killed_by(SIGKILL));  // the others were tried again before it
+  server.barrier();
+  CHECK(released.is_alive());
+  CHECK(renewed.is_alive());
+  CHECK(server.stop() == exited(0));
+  CHECK(server.records().back().integer("requests") == 16 + 3 + 5 + 1);  // each once
+}
+
+TEST_CASE("a server raises its limit of descriptors, and watches as many workers as that allows") {
+  const TempFolder temp;
+  const Server server(temp, {.in_child = [] {
+                        const rlimit files{64, 1024};
+                        ::setrlimit(RLIMIT_NOFILE, &files);
+                      }});
+  const Record started = server.wait_for("server_started");
+  CHECK(started.at("limits")["descriptors"].get_int64().value() == 1024);
+  CHECK(started.at("limits")["workers"].get_int64().value() == 384);
 }
 
 TEST_CASE("a page that a full server refuses is watched once there is room") {
