@@ -88,6 +88,30 @@ TEST_CASE("the deadline of a stopped worker is deferred, and it gets the time of
   }
 }
 
+// On a busy machine the server may not look at all workers while one is stopped for a short time.
+TEST_CASE("a stop that ends before the deadline is given back among many workers, too") {
+  until_in_time(1500ms, [](std::chrono::milliseconds time) {
+    const TempFolder temp;
+    const Server server(temp);
+    std::vector<std::unique_ptr<Worker>> others;
+    std::string lines;
+    for (int i = 0; i < 20; ++i) {
+      others.push_back(std::make_unique<Worker>("block"));
+      lines += acquire_far(others.back()->pid(), "s");
+    }
+    server.send(lines);
+    Worker worker("block");
+    worker.signal(SIGSTOP);
+    worker.wait_until_stopped();
+    server.send(acquire(worker.pid(), "step", time + 500ms));
+    let_pass(time);
+    worker.signal(SIGCONT);
+    CHECK(worker.status() == killed_by(SIGKILL));
+    const double elapsed_s = server.wait_for("expired", worker.pid()).number("elapsed_s");
+    return elapsed_s > std::chrono::duration<double>(2 * time).count();
+  });
+}
+
 TEST_CASE("a worker under a debugger is not killed, and gets that time back after the detach") {
   const TempFolder temp;
   Server server(temp);
@@ -191,6 +215,23 @@ TEST_CASE("a server that was stopped past a deadline gives the time back, once")
       return true;
     });
   }
+}
+
+TEST_CASE("a scope that the server finds late gets that time back, and a record says so") {
+  const TempFolder temp;
+  Server server(temp, {"--metrics", temp.path("metrics")});
+  const auto worker = page_worker(server.dir(), "w-1");
+  worker->ask("open 0 forward 4000 0");
+  let_pass(500ms);
+  REQUIRE(worker->ask("hint") == "ok");
+  const Record given = server.wait_for([](const Record& record) {
+    return record.is("deferred") &&
+           record.text("reason").starts_with("the server had not seen a scope for ");
+  });
+  CHECK(given.number("given_s") >= 0.5);
+  CHECK(given.integer("scopes") == 1);
+  CHECK(server.stop() == exited(0));
+  CHECK_FALSE(contains(read_file(temp.path("metrics")), "reason=\"server_missed_time\"} 0\n"));
 }
 
 TEST_CASE("a grace period is longer by the time that the server missed in it") {
