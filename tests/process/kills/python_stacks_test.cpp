@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "common/scope_page.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
@@ -185,6 +186,24 @@ TEST_CASE("a worker that has started another program gets no dump signal") {
       run_client(temp, server, {"dump", "--json", "--pid", std::to_string(worker->pid())});
   CHECK(dumped.out.find("the worker has started another program") != std::string::npos);
   CHECK(worker->is_alive());
+}
+
+TEST_CASE("a stopped worker that is killed gets no dump signal, and its evidence says why") {
+  const TempFolder temp;
+  const Server server(temp, {"--stopped", "kill", "--evidence-timeout", "20s"});
+  const auto worker = page_worker(server.dir(), "w-1", fmt::format("dump_signal={}", SIGUSR2));
+  write_file(server.dir() + "/scopes/.stacks/w-1", "");
+  // A signal that ends no process, and comes first.
+  worker->ask(
+      fmt::format("open 0 forward 1 {} 3600000 {}", SIGWINCH, filetimer::slot_flag::kSignalFirst));
+  worker->signal(SIGSTOP);
+  worker->wait_until_stopped();
+  server.send("{\"version\": 1, \"x_page\": \"w-1\"}\n");
+  const std::string why = "no Python stacks: the worker is stopped";
+  CHECK(contains(missing_in(server.wait_for("warned", worker->pid())), why));
+  server.send(acquire_past(worker->pid(), "s"));
+  CHECK(worker->status() == killed_by(SIGKILL));
+  CHECK(contains(missing_in(server.wait_for("evidence", worker->pid())), why));
 }
 
 TEST_CASE("a dry run sends no dump signal") {

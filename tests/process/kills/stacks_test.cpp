@@ -535,6 +535,15 @@ TEST_CASE("a full server does not remove a judged worker that can still be spare
   CHECK(judged.is_alive());
 }
 
+TEST_CASE("a helper that hangs delays a first signal by a quarter of the grace period only") {
+  const TempFolder temp;
+  const Server server = server_with_helper(temp, "exec sleep 100", "1h");
+  Worker worker("catch-signals");
+  server.send(with_own_keys(acquire_past(worker.pid(), "s", SIGUSR1),
+                            R"("x_timeout_s": 0.000001, "x_grace_s": 4, "x_signal_first": true)"));
+  CHECK(worker.line() == fmt::format("signal {}", SIGUSR1));
+}
+
 TEST_CASE("a kill that spares its worker does not hold up a scope that asks for SIGKILL for long") {
   const TempFolder temp;
   Server server = server_with_helper(temp, "exec sleep 100", "1m");
