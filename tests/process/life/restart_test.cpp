@@ -13,6 +13,8 @@
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
+#include "tests/support/mounts.hpp"
+#include "tests/support/skip.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;
@@ -126,6 +128,7 @@ TEST_CASE("a kill that was under way is finished under its id, and its scope is 
     next.wait_for_message(" was to be killed by a server that has ended (" + id + ")");
     CHECK(paged->is_alive());
     CHECK(next.stop() == exited(0));  // a stop gives no grace period
+    CHECK(std::filesystem::is_empty(next.dir() + "/kills"));
     const Records records = read_log(next.log());
     CHECK(paged->status() == killed_by(SIGKILL));
     CHECK(count(records, "expired", paged->pid()) == 1);
@@ -219,6 +222,22 @@ TEST_CASE("a child that survives a signal and its parent gets SIGKILL from the n
   CHECK(killed.text("verdict") == "dead");
   CHECK(killed.signals() == std::vector<int>{SIGCONT, SIGKILL});
   CHECK(killed.is_null("dead_after_ms"));  // it is not known
+}
+
+TEST_CASE("the next server, too, sends a signal that comes first to the worker alone") {
+  const TempFolder temp;
+  Worker worker("tree");
+  {
+    Server server(temp, kNeverSignals);
+    server.send(with_own_keys(acquire_past(worker.pid(), "forward", SIGUSR1),
+                              R"("x_grace_s": Infinity, "x_signal_first": true)"));
+    server.wait_for("expired", worker.pid());
+    server.kill();
+  }
+  const Server next(temp);
+  CHECK(worker.status() == killed_by(SIGUSR1));
+  CHECK(next.wait_for("killed", worker.pid()).pids_of_signal(0) == std::vector{worker.pid()});
+  CHECK(worker.descendant("child").is_alive());
 }
 
 TEST_CASE("a server with --dry-run sends no SIGKILL in a kill of the server before it") {
@@ -357,6 +376,23 @@ TEST_CASE("the incident of a deadline that passed while no server ran has the wo
   const auto scope = incident.array("open_scopes").at(0);
   CHECK(scope["rank"].get_int64().value() == 3);
   CHECK(scope["job_id"].get_string().value() == "4711");
+}
+
+TEST_CASE("a server that cannot read the boot id does not start, and says so") {
+  const TempFolder temp;
+  const std::string script =
+      "mount --bind /dev/null /proc/sys/kernel/random/boot_id && exec \"$0\" \"$@\"";
+  const std::vector<std::string> inside{"--mount", "/bin/sh", "-c", script};
+  if (!can_unshare(temp, inside)) {
+    FILETIMER_SKIP(kNoMounts);
+  }
+  std::vector<std::string> words = unshared(inside, server_path());
+  const std::string program = words.front();
+  words.erase(words.begin());
+  words.insert(words.end(), {"--dir", temp.path("run")});
+  const Finished refused = run(temp, program, words);
+  CHECK(refused.status == exited(1));
+  CHECK(contains(refused.err, "cannot read '/proc/sys/kernel/random/boot_id'"));
 }
 
 TEST_CASE("a verdict that was given before a reboot is not taken for one of this boot") {
