@@ -15,6 +15,7 @@
 #include "common/board.hpp"
 #include "common/limits.hpp"
 #include "common/mapped_file.hpp"
+#include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
 #include "common/wire.hpp"
 #include "tests/process/harness.hpp"
@@ -257,6 +258,9 @@ TEST_CASE("a status page that was removed while the server drained announces no 
   REQUIRE(::unlink(path.c_str()) == 0);
   const auto* const board = static_cast<const filetimer::Board*>(removed->data());
   CHECK(wait_until([&] { return board->announcement.load() == 0; }));
+  CHECK(wait_until([&] {
+    return board->next_wake.load() == filetimer::kWakeAlways && board->incarnation.load() == 2;
+  }));
   server.wait_for_message("made again");
   CHECK(wait_until([&] { return announced(server.dir()) == filetimer::Announcement::kDraining; }));
 }
@@ -268,6 +272,9 @@ TEST_CASE(
   setup.command = {worker_path(), "block"};
   SUBCASE("gracefully") {
     Server server(temp, setup);
+    const JsonLine status = Asker(server.dir(), question("status")).next("done");
+    CHECK(filetimer::ancestors_of(static_cast<pid_t>(status.integer("command_pid"))).at(0) ==
+          server.pid());
     Asker asker(server.dir(), shutdown("scopes"));
     CHECK(asker.last().text("answer") == "done");
     CHECK(server.process().status() == exited(128 + SIGTERM));

@@ -12,7 +12,9 @@
 #include <optional>
 #include <thread>
 
+#include "common/board.hpp"
 #include "common/kept_fd.hpp"
+#include "common/mapped_file.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/tiny_disk.hpp"
@@ -88,6 +90,29 @@ TEST_CASE("the link to a pipe elsewhere is made again when it was removed") {
   const std::string said = server.err();
   CHECK(contains(said.substr(said.find("made again") + 1), "made again"));
   CHECK(said.find("made again", said.find("made again") + 1) == said.rfind("made again"));
+}
+
+TEST_CASE(
+    "a file in place of the pipe is kept under another name, and clients try the pipe again") {
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "20ms"});
+  const auto page = filetimer::MappedFile::map(
+      server.dir() + "/server", filetimer::MappedFile::Access::kRead, filetimer::kBoardBytes);
+  REQUIRE(page.has_value());
+  const auto& board = *static_cast<const filetimer::Board*>(page->data());
+  const std::uint64_t before = board.incarnation;
+  {
+    const Stopped stopped(server);
+    REQUIRE(::unlink(server.fifo().c_str()) == 0);
+    write_file(server.fifo(), "kept");
+  }
+  server.wait_for_message("was gone: made again");
+  CHECK(board.incarnation > before);
+  CHECK(std::ranges::count_if(fs::directory_iterator(server.dir()), [](const auto& file) {
+          return file.path().filename().string().starts_with("requests.not-a-pipe.") &&
+                 read_file(file.path().string()) == "kept";
+        }) == 1);
+  expect_kill(server);
 }
 
 TEST_CASE("--fifo and --log put pipe and log elsewhere") {
