@@ -213,24 +213,31 @@ TEST_CASE("a timeout over --max-timeout on a page is cut") {
 }
 
 TEST_CASE("a worker that started the server is watched through its page, and dies without it") {
-  const TempFolder temp;
-  // A shell starts the server in the background and then executes the page worker, which makes the
-  // worker the server's parent.
-  const std::string ready = temp.path("ready");
-  Worker::Setup setup;
-  setup.program = {"/bin/sh", "-c",
-                   fmt::format("{} --dir {} --log {} > {} & exec {}", server_path(),
-                               temp.path("run"), temp.path("log"), ready, page_worker_path())};
-  Worker worker("", setup);
-  CHECK(wait_until([&] { return read_file(ready).ends_with("\n"); }));
-  const std::string line = read_file(ready);
-  const HeldPid server(std::stoi(line.substr(line.find("pid=") + 4)));
-  REQUIRE(worker.ask("make " + temp.path("run") + " w-1") == "ok");
-  REQUIRE(worker.ask("lock") == "ok");
-  open_and_die(worker, "0 forward 50");
-  CHECK(worker.status() == killed_by(SIGKILL));
-  CHECK(server.is_alive());
-  CHECK(wait_until([&] { return count(read_log(temp.path("log")), "killed", worker.pid()) == 1; }));
+  for (const bool leads_session : {false, true}) {
+    CAPTURE(leads_session);
+    const TempFolder temp;
+    // A shell starts the server in the background and then executes the page worker, which makes
+    // the worker the server's parent.
+    const std::string ready = temp.path("ready");
+    Worker::Setup setup;
+    setup.program = {"/bin/sh", "-c",
+                     fmt::format("{} --dir {} --log {} > {} & exec {}", server_path(),
+                                 temp.path("run"), temp.path("log"), ready, page_worker_path())};
+    if (leads_session) {
+      setup.program.insert(setup.program.begin(), {"/usr/bin/setsid", "--wait"});
+    }
+    Worker worker("", setup);
+    CHECK(wait_until([&] { return read_file(ready).ends_with("\n"); }));
+    const std::string line = read_file(ready);
+    const HeldPid server(std::stoi(line.substr(line.find("pid=") + 4)));
+    REQUIRE(worker.ask("make " + temp.path("run") + " w-1") == "ok");
+    REQUIRE(worker.ask("lock") == "ok");
+    open_and_die(worker, "0 forward 50");
+    // setsid says with its exit status that a signal has ended the worker.
+    CHECK(worker.status() == (leads_session ? exited(SIGKILL) : killed_by(SIGKILL)));
+    CHECK(wait_until([&] { return count(read_log(temp.path("log")), "killed") == 1; }));
+    CHECK(server.is_alive());
+  }
 }
 
 TEST_CASE("in a pid namespace of its own acquire, release and run refuse to send a pid") {
