@@ -43,6 +43,7 @@ TEST_CASE("a dump of many workers has those in the least common scopes, and coun
     const bool is_usual = i + 2 < kWorkers;
     lines += acquire_far(pids[i], is_usual ? "exchange" : fmt::format("odd {}", i));
   }
+  CHECK(contains(run_client(temp, server, {"dump"}).err, "no worker is watched"));
   server.send(lines);
   REQUIRE(run_client(temp, server, {"ping"}).status == exited(0));  // the requests were read
   const Finished dumped = run_client(temp, server, {"dump", "--json"});
@@ -58,6 +59,8 @@ TEST_CASE("a dump of many workers has those in the least common scopes, and coun
   CHECK(none.status == exited(6));
   CHECK(contains(none.err, "no watched worker has pid 1: expected "));
   CHECK(contains(none.err, fmt::format(" and {} more", kWorkers - 16)));
+  CHECK(contains(run_client(temp, server, {"dump", "--rank", "1"}).err,
+                 "no watched worker has a rank"));
 }
 
 TEST_CASE("dump shows where the workers are, and they go on") {

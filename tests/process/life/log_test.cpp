@@ -108,10 +108,21 @@ TEST_CASE("a server whose log does not answer still stops") {
 TEST_CASE("a log that does not answer at the start does not delay kills") {
   const TempFolder temp;
   const std::string fault = temp.path("hangs");
+  const std::string metrics = temp.path("metrics");
   write_file(fault, "");
-  Server server(temp, on_bad_disk("BAD_DISK_HANGS", fault));
+  Server server(
+      temp, on_bad_disk("BAD_DISK_HANGS", fault, {"--metrics", metrics, "--max-interval", "20ms"}));
   expect_kill(server, "hung");
   server.wait_for_message("does not answer");
+  CHECK(contains(run_client(temp, server, {"status"}).out, "does not answer"));
+  const auto has = [&](const char* name, const char* value) {
+    return contains(read_file(metrics),
+                    fmt::format("\nfiletimer_{}{{dir=\"{}\"}} {}", name, server.dir(), value));
+  };
+  CHECK(wait_until([&] { return has("log_working", "0\n"); }));
+  for (const char* const name : {"log_waiting_records", "log_lag_seconds"}) {
+    CHECK((has(name, "") && !has(name, "0\n")));
+  }
 }
 
 TEST_CASE("a log over --log-max is renamed, and a new one is begun") {

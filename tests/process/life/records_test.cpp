@@ -4,6 +4,9 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include "common/board.hpp"
+#include "common/clock.hpp"
+#include "common/mapped_file.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
@@ -32,6 +35,14 @@ TEST_CASE("a server writes about itself exactly the fields that docs/records.md 
   server.wait_for("killed", hung.pid());
   ends.let_go();
   server.wait_for("left_open", ends.pid());
+  const auto page = filetimer::MappedFile::map(
+      server.dir() + "/server", filetimer::MappedFile::Access::kRead, filetimer::kBoardBytes);
+  REQUIRE(page.has_value());
+  const auto& board = *static_cast<const filetimer::Board*>(page->data());
+  CHECK(filetimer::Duration{board.max_timeout} == 1h);
+  CHECK(filetimer::Duration{board.default_timeout} == 30s);
+  CHECK(board.warn_at == 1U << 31);  // half of the timeout
+  CHECK(board.server_pid == server.pid());
   CHECK(server.stop() == exited(0));
 
   const RecordsDoc doc = read_records_doc();

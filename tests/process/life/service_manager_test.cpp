@@ -178,6 +178,7 @@ TEST_CASE("requests that come while a server stops are kept for the next one") {
     Server::Setup setup = manager.setup({"--on-expiry", "sleep 60"});
     setup.environment["NOTIFY_SOCKET"] = notify.path();
     Server first(temp, setup);
+    notify.wait_for("READY=1");
     first.send(acquire_past(hung.pid(), "s"));
     first.wait_for("killed", hung.pid());
     first.process().signal(SIGTERM);

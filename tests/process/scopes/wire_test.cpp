@@ -24,6 +24,9 @@ std::vector<std::string> left_open_at_stop(const Records& records, pid_t pid) {
     for (const auto left : record.array("left")) {
       if (left["pid"].get_int64().value() == pid) {
         scopes.emplace_back(left["scope"].get_string().value());
+        const double elapsed_s = left["elapsed_s"].get_double().value();
+        CHECK(elapsed_s >= 0);
+        CHECK(elapsed_s <= static_cast<double>(record.integer("mono_ns")) / 1e9);
       }
     }
   }
@@ -159,6 +162,9 @@ TEST_CASE("a scope with signal 0 or a negative one expires, and no signal is sen
     CHECK(killed.signals().empty());
     CHECK_FALSE(killed.text("reason").empty());
   }
+  // A name that does not begin the id is none.
+  server.send(with_own_keys(version1(worker.pid(), "abcdef", 1, 0), R"("x_scope": "xyz")"));
+  server.wait_for("expired", "abcdef");
   CHECK(worker.is_alive());
 }
 
