@@ -179,9 +179,13 @@ TEST_CASE("--on-warning runs once the warning is recorded, and show takes the wa
                 {.args = {"--log", memory.path("log.jsonl"), "--on-warning",
                           fmt::format("{} show $FILETIMER_ID $FILETIMER_LOG > {}; "
                                       "echo $FILETIMER_VERDICT $FILETIMER_PID \"$FILETIMER_SCOPE\" "
-                                      "${{FILETIMER_INCIDENT-of no incident}} >> {}",
+                                      "${{FILETIMER_INCIDENT-of no incident}} "
+                                      "${{FILETIMER_RANK-no rank}} "
+                                      "${{FILETIMER_JOB_ID-no job}} >> {}",
                                       client_path(), out, out)},
-                 .environment = {{"FILETIMER_INCIDENT", "of the server"}}});
+                 .environment = {{"FILETIMER_INCIDENT", "of the server"},
+                                 {"FILETIMER_RANK", "99"},
+                                 {"FILETIMER_JOB_ID", "of the server"}}});
   Worker worker("block");
   server.send(acquire_softly(worker.pid(), "forward", 3600s, 50ms));
   const Record hook = server.wait_for("hook", worker.pid());
@@ -194,7 +198,8 @@ TEST_CASE("--on-warning runs once the warning is recorded, and show takes the wa
   CHECK(text.starts_with(fmt::format("pid {} (", worker.pid())));
   CHECK(contains(text, "was late in `forward`: open for "));
   CHECK(contains(text, "Threads\n"));
-  CHECK(text.ends_with(fmt::format("warned {} forward of no incident\n", worker.pid())));
+  CHECK(text.ends_with(
+      fmt::format("warned {} forward of no incident no rank no job\n", worker.pid())));
   CHECK(worker.is_alive());
 }
 
