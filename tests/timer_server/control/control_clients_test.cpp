@@ -3,6 +3,7 @@
 #include "timer_server/control/control_clients.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -253,6 +254,28 @@ TEST_CASE("A client over the limit gets the refusal, until another client is rem
   stage.clients->finish(id, "done");
   const Connection fourth = stage.connect();
   stage.add(fourth);
+}
+
+TEST_CASE("A client for which no descriptor is left is accepted a little later") {
+  ClientStage stage;
+  const Connection waiting = stage.connect();
+  waiting.send("later");
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const auto lowest_free = static_cast<rlim_t>(UniqueFd(::dup(0)).get());
+  const rlimit none{lowest_free, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  (void)stage.loop.dispatch_one(0);
+  const bool sleeps = !stage.loop.dispatch_one(0);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(sleeps);
+  CHECK_FALSE(stage.clients->take().has_value());
+  const Instant again = stage.clients->advance({});
+  REQUIRE_FALSE(again.is_never());
+  stage.clients->advance(again);
+  stage.run();
+  CHECK(stage.clients->take().value().packet == "later");
+  CHECK(stage.clients->advance({}) > again);  // the patience with the client
 }
 
 TEST_CASE("Connections that wait when the server ends are accepted") {
