@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/mman.h>
@@ -133,6 +134,22 @@ TEST_CASE("a forked child has its own page and does not change its parent's") {
   CHECK(owner_of(server.page_path(childs)) == 0);
   CHECK(scope.release());
   CHECK(client.stop());
+}
+
+TEST_CASE("a thread whose fork goes on in the child may end there") {
+  FakeServer server;
+  auto client = server.connect();
+  pid_t child = -1;
+  testing::in_thread([&] {
+    CHECK(client.expires(1h, "step").release());
+    pthread_key_t last = 0;  // made after the key of the client, so destroyed after it
+    REQUIRE(::pthread_key_create(&last, [](void*) { ::_exit(0); }) == 0);
+    child = ::fork();
+    if (child == 0) {
+      ::pthread_setspecific(last, &client);
+    }
+  });
+  CHECK(exit_code_of(child) == 0);
 }
 
 TEST_CASE("a child that opens no scope makes no page, and one that connects makes its own") {

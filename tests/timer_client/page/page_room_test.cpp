@@ -11,9 +11,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <filetimer/timer_client.hpp>
+#include <memory>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "common/mapped_file.hpp"
+#include "tests/support/children.hpp"
 #include "tests/support/mounts.hpp"
 #include "tests/support/moved_clock.hpp"
 #include "tests/support/skip.hpp"
@@ -86,6 +90,16 @@ bool allow_descriptors(rlim_t count) {
   return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
 }
 
+// What a process does that holds the lock of the status page, as a server does.
+auto holds_lock_of(const FakeServer& server) {
+  return [path = server.dir() + "/server"] {
+    static auto lock = FileLock::take(path);
+    if (!lock) {
+      ::_exit(1);
+    }
+  };
+}
+
 }  // namespace
 
 extern "C" {
@@ -128,6 +142,26 @@ TEST_CASE("a server for which there was no descriptor may trace the process a se
           return static_cast<int>(
               std::ranges::count(tracers, static_cast<unsigned long>(::getppid())));
         }) == 2);
+}
+
+TEST_CASE("a client lets its server trace it, also the next server, and in a forked child") {
+  const FakeServer server;
+  const auto traced_by = [&](const Child& process) {
+    return std::exchange(tracers, {}) == std::vector{static_cast<unsigned long>(process.pid())};
+  };
+  auto process = std::make_unique<Child>(holds_lock_of(server));
+  auto client = server.connect();
+  CHECK(traced_by(*process));
+  process->end();
+  process = std::make_unique<Child>(holds_lock_of(server));
+  ++server.board().incarnation;
+  testing::move_clock(1s);
+  CHECK(client.expires(1h, "step").release());
+  CHECK(traced_by(*process));
+  CHECK(in_child([&] {
+          (void)client.expires(1h, "child").release();
+          return traced_by(*process) ? 0 : 1;
+        }) == 0);
 }
 
 TEST_CASE("connect reports a full disk, and leaves no file behind") {

@@ -76,6 +76,17 @@ TEST_CASE("the process writes its stacks to the file of the new page") {
   CHECK((::fcntl(file.get(), F_GETFD) & FD_CLOEXEC) != 0);
 }
 
+TEST_CASE("another client of the process continues on the new page at once") {
+  MadeAgain server;
+  auto one = server.before->connect();
+  auto other = server.before->connect();
+  server.make_again();
+  open_later(one);
+  REQUIRE(server.has_page());
+  const auto scope = other.expires(1h, "other");
+  CHECK(has_slot(server.after->page(), "other"));
+}
+
 TEST_CASE("a file that reuses the descriptor of a closed stacks file is left alone") {
   MadeAgain server;
   auto client = server.before->connect();
