@@ -8,7 +8,6 @@
 #include <set>
 #include <thread>
 
-#include "common/proc_files.hpp"
 #include "timer_server/evidence/proc_evidence.hpp"
 #include "timer_server/evidence/stacks_helper.hpp"
 
@@ -118,9 +117,9 @@ void EvidenceCollection::add_slow(Evidence& evidence) {
     helper->collect(evidence);
   }
   if (wants_stacks && request_.python && publish(evidence, "Python stacks were being written")) {
-    // A stopped worker does not run the signal handler that writes the stacks.
-    const auto stat = read_stat(fmt::format("/proc/{}", request_.worker->pid));
-    if (stat && (stat->state == 'T' || stat->state == 't')) {
+    // A stopped worker does not run the signal handler that writes the stacks. When the helper lets
+    // go of it, the kernel shows it as running for a moment.
+    if (const char state = evidence.threads.front().state; state == 'T' || state == 't') {
       evidence.add_missing("no Python stacks: the worker is stopped");
     } else {
       take_python_dump(*request_.worker, *request_.python, until, evidence);

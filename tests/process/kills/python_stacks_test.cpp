@@ -203,7 +203,9 @@ TEST_CASE("a stopped worker that is killed gets no dump signal, and its evidence
   CHECK(contains(missing_in(server.wait_for("warned", worker->pid())), why));
   server.send(acquire_past(worker->pid(), "s"));
   CHECK(worker->status() == killed_by(SIGKILL));
-  CHECK(contains(missing_in(server.wait_for("evidence", worker->pid())), why));
+  const Record evidence = server.wait_for("evidence", worker->pid());
+  CAPTURE(evidence.line());
+  CHECK(contains(missing_in(evidence), why));
 }
 
 TEST_CASE("a dry run sends no dump signal") {
