@@ -11,9 +11,42 @@
 namespace filetimer::cli {
 namespace {
 
+// How much longer than those that it waits for a name's timeout is.
+constexpr double kOrderFactor = 1.5;
+
 Duration times(Duration duration, double factor) {
   const double ns = static_cast<double>(duration.count()) * factor;
   return ns >= static_cast<double>(kMaxTimeout.count()) ? kMaxTimeout : Duration{std::llround(ns)};
+}
+
+// Ranks outlast the one that they wait for: raises the suggestion of a name with a longer timeout
+// today than other names to kOrderFactor times the longest of theirs, but not above its own timeout
+// of today. Names without a deadline, a known timeout or a suggestion take no part.
+void raise_above_shorter(std::vector<SuggestedScope>& scopes) {
+  std::vector<SuggestedScope*> ordered;
+  for (SuggestedScope& scope : scopes) {
+    if (scope.suggestion.timeout && scope.today() > Duration::zero() && scope.today() != kForever) {
+      ordered.push_back(&scope);
+    }
+  }
+  std::ranges::stable_sort(ordered, {}, &SuggestedScope::today);
+  for (SuggestedScope* const scope : ordered) {
+    Suggestion& suggestion = scope->suggestion;
+    const auto end = std::ranges::lower_bound(ordered, scope->today(), {}, &SuggestedScope::today);
+    const auto longest = std::ranges::max_element(
+        ordered.begin(), end, {}, [](const auto* each) { return *each->suggestion.timeout; });
+    const Duration wanted = longest == end
+                                ? Duration{}
+                                : rounded_up(times(*(*longest)->suggestion.timeout, kOrderFactor));
+    if (const Duration raised = std::min(wanted, scope->today()); raised > *suggestion.timeout) {
+      suggestion.timeout = raised;
+      suggestion.why = raised == wanted ? fmt::format("{:g} x {}", kOrderFactor, (*longest)->scope)
+                                        : std::string("as today");
+    }
+    if (suggestion.first_timeout <= suggestion.timeout) {
+      suggestion.first_timeout.reset();
+    }
+  }
 }
 
 }  // namespace
@@ -68,39 +101,8 @@ std::vector<SuggestedScope> suggestions_for(const ScopeHistories& histories,
     const Durations durations = durations_of(history.statistics);
     scopes.push_back({name, &history, durations, suggestion_for(durations, rules)});
   }
-  keep_order_of_today(scopes);
+  raise_above_shorter(scopes);
   return scopes;
-}
-
-void keep_order_of_today(std::vector<SuggestedScope>& scopes) {
-  std::vector<SuggestedScope*> ordered;
-  for (SuggestedScope& scope : scopes) {
-    if (scope.suggestion.timeout && scope.today() > Duration::zero() && scope.today() != kForever) {
-      ordered.push_back(&scope);
-    }
-  }
-  std::ranges::stable_sort(ordered, {}, [](const SuggestedScope* scope) { return scope->today(); });
-  const SuggestedScope* longest = nullptr;  // suggestion of the names so far
-  const SuggestedScope* below = nullptr;    // likewise of those with a shorter timeout today
-  for (std::size_t i = 0; i < ordered.size(); ++i) {
-    const Duration today = ordered[i]->today();
-    Suggestion& suggestion = ordered[i]->suggestion;
-    below = i > 0 && ordered[i - 1]->today() < today ? longest : below;
-    if (below != nullptr) {
-      const Duration wanted = rounded_up(times(*below->suggestion.timeout, kOrderFactor));
-      if (const Duration raised = std::min(wanted, today); raised > *suggestion.timeout) {
-        suggestion.timeout = raised;
-        suggestion.why = raised == wanted ? fmt::format("{:g} x {}", kOrderFactor, below->scope)
-                                          : std::string("as today");
-      }
-      if (suggestion.first_timeout <= suggestion.timeout) {
-        suggestion.first_timeout.reset();
-      }
-    }
-    if (longest == nullptr || *suggestion.timeout > *longest->suggestion.timeout) {
-      longest = ordered[i];
-    }
-  }
 }
 
 Duration rounded_up(Duration duration) {

@@ -25,9 +25,6 @@ struct SuggestionRules {
 // not have been killed. A higher factor of the rules counts for the percentile only: a single
 // outlier does not make the timeout useless.
 inline constexpr double kLongestFactor = 1.5;
-// A name with a longer timeout today than another one is suggested this many times the other's
-// suggestion, if its timeout of today allows it: ranks outlast the one that they wait for.
-inline constexpr double kOrderFactor = 1.5;
 // With fewer scopes the 99.9th percentile is not known well enough.
 inline constexpr std::uint64_t kMinSamples = 100;
 
@@ -67,10 +64,6 @@ struct SuggestedScope {
 // Returns the names in their order.
 std::vector<SuggestedScope> suggestions_for(const ScopeHistories& histories,
                                             const SuggestionRules& rules);
-
-// Raises suggestions towards the order of today's timeouts, by kOrderFactor, and none above the
-// timeout of today. Names without a known timeout or a suggestion take no part.
-void keep_order_of_today(std::vector<SuggestedScope>& scopes);
 
 // Returns the duration rounded up to two significant digits, and to a microsecond at least, the
 // least unit of a timeout: 2.61 s is 2.7 s.

@@ -3,8 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include <string>
-#include <vector>
+#include <algorithm>
 
 #include "timer_client/cli/suggest/scope_history.hpp"
 
@@ -82,93 +81,6 @@ TEST_CASE("a timeout is above the longest duration, whatever the percentile") {
   REQUIRE(suggestion.timeout);
   CHECK(*suggestion.timeout == seconds{90});
   CHECK(suggestion.why == "1.5 x LONGEST");
-}
-
-// Names whose own scopes suggest the floor, unless they say otherwise.
-struct OrderOfToday {
-  struct Name {
-    std::string scope;
-    Duration today;
-    Suggestion suggestion{.timeout = seconds{1}, .first_timeout = {}, .why = "the floor"};
-  };
-  std::vector<Name> names;
-
-  void keep() {
-    std::vector<ScopeHistory> histories(names.size());
-    std::vector<SuggestedScope> scopes;
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      histories[i].statistics.timeout = names[i].today;
-      scopes.push_back({names[i].scope, &histories[i], {}, names[i].suggestion});
-    }
-    keep_order_of_today(scopes);
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      names[i].suggestion = scopes[i].suggestion;
-    }
-  }
-  [[nodiscard]] const Suggestion& of(std::size_t name) const { return names[name].suggestion; }
-};
-
-TEST_CASE("suggestions keep the order of today's timeouts") {
-  OrderOfToday order{{{"exchange", seconds{10}},
-                      {"forward", seconds{5}},
-                      {"load", seconds{5}},
-                      {"save", seconds{60}}}};
-  order.keep();
-  CHECK(order.of(0).timeout == milliseconds{1500});
-  CHECK(order.of(0).why == "1.5 x forward");
-  CHECK(order.of(1).timeout == seconds{1});
-  CHECK(order.of(1).why == "the floor");
-  CHECK(order.of(2).timeout == seconds{1});
-  CHECK(order.of(3).timeout == milliseconds{2300});
-  CHECK(order.of(3).why == "1.5 x exchange");
-  // With the file of these suggestions, they are the timeouts of today.
-  for (OrderOfToday::Name& name : order.names) {
-    name.today = *name.suggestion.timeout;
-    name.suggestion = {.timeout = seconds{1}, .first_timeout = {}, .why = "the floor"};
-  }
-  order.keep();
-  CHECK(order.of(0).why == "1.5 x forward");
-  CHECK(order.of(3).timeout == milliseconds{2300});
-}
-
-TEST_CASE("the order raises no suggestion above the timeout of today, and lowers none") {
-  OrderOfToday order{{{"forward", seconds{5}},
-                      {"exchange", seconds{6}},
-                      {"sync", seconds{20}},
-                      {"short", seconds{7}}}};
-  order.names[0].suggestion.timeout = seconds{5};
-  order.names[2].suggestion = {.timeout = seconds{50}, .first_timeout = {}, .why = "3 x P99.9"};
-  order.names[3].suggestion.timeout = seconds{8};
-  order.keep();
-  CHECK(order.of(1).timeout == seconds{6});
-  CHECK(order.of(1).why == "as today");
-  CHECK(order.of(2).timeout == seconds{50});
-  CHECK(order.of(2).why == "3 x P99.9");
-  CHECK(order.of(3).timeout == seconds{8});
-}
-
-TEST_CASE("names without a deadline, a known timeout or a suggestion have no place in the order") {
-  OrderOfToday order{{{"endless", kForever},
-                      {"unknown", Duration::zero()},
-                      {"few", seconds{2}},
-                      {"forward", seconds{5}}}};
-  order.names[1].suggestion.timeout = seconds{4};
-  order.names[2].suggestion.timeout = std::nullopt;
-  order.keep();
-  CHECK(order.of(0).timeout == seconds{1});
-  CHECK(order.of(1).timeout == seconds{4});
-  CHECK_FALSE(order.of(2).timeout);
-  CHECK(order.of(3).timeout == seconds{1});
-}
-
-TEST_CASE("a first timeout that the order makes needless goes, a longer one stays") {
-  OrderOfToday order{{{"forward", seconds{5}}, {"exchange", seconds{10}}, {"sync", seconds{10}}}};
-  order.names[1].suggestion.first_timeout = milliseconds{1200};
-  order.names[2].suggestion.first_timeout = seconds{3};
-  order.keep();
-  CHECK(order.of(1).timeout == milliseconds{1500});
-  CHECK_FALSE(order.of(1).first_timeout);
-  CHECK(order.of(2).first_timeout == seconds{3});
 }
 
 TEST_CASE("suggestions stay within the longest timeout") {
