@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -29,14 +28,6 @@ static_assert(kIncidentSpanUs == 2 * (kSameIncidentUs + kClockSlackUs));  // eit
 constexpr double kSameEntryS = 1.0;
 constexpr double kSameEntryShare = 0.1;
 constexpr std::string_view kNoJobId = "none";  // torchrun's, where none is given
-
-bool concerns_an_incident(std::string_view event) {
-  constexpr std::array<std::string_view, 13> kEvents{
-      "evidence_command", "peer_evidence", "incident",      "expired", "evidence",
-      "killed",           "warned",        "deferred",      "hook",    "left_open",
-      "released_late",    "worker_ended",  "server_stopped"};
-  return std::ranges::find(kEvents, event) != kEvents.end();
-}
 
 // The clock of a record and of its deadline are one, so the difference holds on any clock.
 Integer deadline_of(const Record& record) {
@@ -265,15 +256,14 @@ const ExpiredWorker* Incident::cause() const {
 // --- IncidentRecords ---
 
 void IncidentRecords::take(const Record& record) {
-  // The other records that are kept are of the expiry itself, or warnings of its worker.
+  // Of records that are further away it keeps those of the expiry itself, and warnings of its
+  // worker.
   const bool is_near = !record.time_us || !key_.time_us ||
                        std::abs(*record.time_us - *key_.time_us) <= kIncidentSpanUs;
   const bool is_warning_of_worker = (record.event == "warned" || record.event == "deferred") &&
                                     record.host == key_.host &&
                                     (!record.pid || record.pid == key_.pid);
-  if ((!key_.is_of(record) && !is_warning_of_worker &&
-       !(is_near && concerns_an_incident(record.event))) ||
-      known_.contains(record.line)) {
+  if ((!is_near && !key_.is_of(record) && !is_warning_of_worker) || known_.contains(record.line)) {
     return;
   }
   const std::string& line = lines_.emplace_back(record.line);
