@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,7 +14,6 @@
 #include <filetimer/timer_client.hpp>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <thread>
 
@@ -99,47 +97,33 @@ class Signals {
   sigset_t before_{};
 };
 
-// Returns the path of the program that posix_spawnp() finds by this name.
-std::string path_of_program(const std::string& name) {
-  std::istringstream folders{std::string(environment_word("PATH"))};
-  for (std::string folder; name.find('/') == name.npos && std::getline(folders, folder, ':');) {
-    const std::string path = fmt::format("{}/{}", folder.empty() ? "." : folder, name);
-    if (::access(path.c_str(), X_OK) == 0) {
-      return path;
-    }
-  }
-  return name;
-}
-
 // Returns the child's pid. On failure writes a line on standard error, and returns the negative
 // exit code.
 pid_t spawn(const std::vector<std::string>& command, const Signals& signals) {
   std::vector<char*> argv;
   for (const std::string& word : command) {
-    argv.push_back(const_cast<char*>(word.c_str()));  // posix_spawn does not write to it
+    argv.push_back(const_cast<char*>(word.c_str()));  // execvp() does not write to it
   }
   argv.push_back(nullptr);
-  posix_spawnattr_t attributes;
-  ::posix_spawnattr_init(&attributes);
-  ::posix_spawnattr_setsigmask(&attributes, &signals.before());
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
-  pid_t child = 0;
-  int error = ::posix_spawnp(&child, argv[0], nullptr, &attributes, argv.data(), environ);
-  if (error == ENOEXEC) {  // a script without `#!`, which execvp() gives to the shell
-    std::string shell = "/bin/sh";
-    std::string script = path_of_program(command[0]);
-    argv[0] = script.data();
-    argv.insert(argv.begin(), shell.data());
-    error = ::posix_spawn(&child, argv[0], nullptr, &attributes, argv.data(), environ);
+  volatile int error = 0;  // the child has this memory until it runs COMMAND
+  const pid_t child = ::vfork();
+  if (child == 0) {
+    ::pthread_sigmask(SIG_SETMASK, &signals.before(), nullptr);
+    ::execvp(argv[0], argv.data());  // gives a script without `#!` to the shell
+    error = errno;
+    ::_exit(kExitNotFound);
   }
-  ::posix_spawnattr_destroy(&attributes);
-  if (error == 0) {
+  if (child > 0 && error == 0) {
     return child;
   }
-  complain(system_error(fmt::format("cannot run '{}'", command[0]), error).value().message);
-  return error == ENOENT                      ? -kExitNotFound
-         : error == EAGAIN || error == ENOMEM ? -kExitRunFailed  // it was not forked
-                                              : -kExitNotExecutable;
+  const int why = child < 0 ? errno : error;
+  if (child > 0) {
+    ::waitpid(child, nullptr, 0);
+  }
+  complain(system_error(fmt::format("cannot run '{}'", command[0]), why).value().message);
+  return why == ENOENT                    ? -kExitNotFound
+         : why == EAGAIN || why == ENOMEM ? -kExitRunFailed  // it was not forked
+                                          : -kExitNotExecutable;
 }
 
 // Returns readers of the files of the kills that are under way.
