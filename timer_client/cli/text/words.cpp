@@ -193,23 +193,12 @@ std::string backquoted(std::string_view scope) {
 }
 
 std::string html_text(std::string_view bytes) {
-  const std::string text = printable(bytes);
+  constexpr std::string_view kMarkup = "&<>\"'";
+  constexpr std::string_view kEscaped[] = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
   std::string html;
-  html.reserve(text.size());
-  for (const char byte : text) {
-    if (byte == '&') {
-      html += "&amp;";
-    } else if (byte == '<') {
-      html += "&lt;";
-    } else if (byte == '>') {
-      html += "&gt;";
-    } else if (byte == '"') {
-      html += "&quot;";
-    } else if (byte == '\'') {
-      html += "&#39;";
-    } else {
-      html += byte;
-    }
+  for (const char byte : printable(bytes)) {
+    const std::size_t at = kMarkup.find(byte);
+    html += at == kMarkup.npos ? std::string_view(&byte, 1) : kEscaped[at];
   }
   return html;
 }
