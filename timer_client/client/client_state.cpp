@@ -37,11 +37,8 @@ SlotHandle* TimerClient::State::claim_with_lock(ScopeKey key) {
   return handle;
 }
 
-bool TimerClient::State::look_again() noexcept {
-  OwnPage& before = page();
-  OwnPage& now = ProcessPages::instance().look_again(before);
-  page_.store(&now, std::memory_order_relaxed);
-  return &now != &before;
+void TimerClient::State::look_again() noexcept {
+  page_.store(&ProcessPages::instance().look_again(page()), std::memory_order_relaxed);
 }
 
 void TimerClient::State::swap_job(TimerScope& scope) {
@@ -49,23 +46,14 @@ void TimerClient::State::swap_job(TimerScope& scope) {
   std::swap(job_, scope);  // releases neither
 }
 
-void TimerClient::State::after_opening(TimerScope& scope, unsigned todo_next, ScopeKey key,
+void TimerClient::State::after_opening(TimerScope& scope, unsigned todo_next,
                                        const PageTerms& terms) {
   if ((todo_next & todo::kLook) != 0) {
-    bool has_moved = false;
-    {
-      const auto held = ProcessLock::instance().lock();
-      has_moved = look_again();
-    }
-    if (has_moved) {
-      scope.slot_->statistics = nullptr;  // it is counted on the new page
-      scope.release();
-      SlotHandle* const handle = claim(key);
-      if (handle == nullptr) {
-        return;
-      }
-      scope = TimerScope(*handle);
-      todo_next = open_scope(*handle, terms);
+    auto held = ProcessLock::instance().lock();
+    look_again();
+    held.unlock();
+    if (scope.follow_page(Duration{terms.timeout}, terms.opening)) {
+      return;
     }
   }
   if ((todo_next & todo::kWake) != 0) {

@@ -64,9 +64,9 @@ struct TimerClient::State {
   }
   SlotHandle* claim_with_lock(ScopeKey key);
 
-  // Checks whether the runtime directory was made again. Returns whether page() has changed. Must
-  // be called with the lock held.
-  bool look_again() noexcept;
+  // Checks whether the runtime directory was made again, and has page() be its page then. Must be
+  // called with the lock held.
+  void look_again() noexcept;
 
   // Exchanges the scope of start() with `scope`.
   void swap_job(TimerScope& scope);
@@ -76,17 +76,16 @@ struct TimerClient::State {
   [[nodiscard]] bool note_first(const std::string& shown);
 
   // Separate function so that NRVO constructs the TimerScope in the caller's storage.
-  [[gnu::always_inline]] TimerScope expires(SlotHandle& handle, ScopeKey key,
-                                            const PageTerms& terms) {
+  [[gnu::always_inline]] TimerScope expires(SlotHandle& handle, const PageTerms& terms) {
     TimerScope scope(handle);
     if (const unsigned todo_next = open_scope(handle, terms)) [[unlikely]] {
-      after_opening(scope, todo_next, key, terms);
+      after_opening(scope, todo_next, terms);
     }
     return scope;
   }
   // Carries out the bits of todo. Must be called without the lock. If no server reads the page of
   // the scope any more, opens the scope again on the successor of the page.
-  void after_opening(TimerScope& scope, unsigned todo_next, ScopeKey key, const PageTerms& terms);
+  void after_opening(TimerScope& scope, unsigned todo_next, const PageTerms& terms);
 
   // Whether it was said that scopes for which the page has no room are not watched.
   std::atomic<bool> has_said_limit = false;

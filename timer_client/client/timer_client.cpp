@@ -178,7 +178,7 @@ TimerScope TimerClient::expires(Timeout timeout, std::string_view name, const Sc
   if (is_timeout(after) && is_signal(options.signal) && is_grace(options.grace) &&
       is_common(options) && !state.is_closed()) [[likely]] {
     if (SlotHandle* const handle = state.claim(key)) [[likely]] {
-      return state.expires(*handle, key, plain_terms_of(after, options));
+      return state.expires(*handle, plain_terms_of(after, options));
     }
   }
   return expires_otherwise(after, key, options, Opening::kScope);
@@ -195,7 +195,7 @@ TimerScope TimerClient::expires_otherwise(std::chrono::nanoseconds after, const 
     PageTerms terms = terms_of(is_first ? options.first_timeout->value() : after, options);
     terms.opening = is_first ? Opening::kFirst : opening;
     if (SlotHandle* const handle = state_->claim(key)) {
-      return state_->expires(*handle, key, terms);
+      return state_->expires(*handle, terms);
     }
   }
   const auto held = ProcessLock::instance().lock();

@@ -36,10 +36,8 @@ bool TimerScope::renew(Timeout timeout) {
   unsigned todo_next = 0;
   const bool is_renewed = is_open() && renew_scope(*slot_, number_, after.count(), todo_next);
   if (todo_next != 0) [[unlikely]] {
-    if ((todo_next & todo::kLook) != 0) {
-      follow_page(after);
-    }
-    if ((todo_next & todo::kWake) != 0) {
+    const bool has_moved = (todo_next & todo::kLook) != 0 && follow_page(after, Opening::kScope);
+    if (!has_moved && (todo_next & todo::kWake) != 0) {
       slot_->page->wake();
     }
   }
@@ -47,14 +45,15 @@ bool TimerScope::renew(Timeout timeout) {
 }
 
 // If the page was replaced, opens the scope again on its successor, in a slot of this thread.
-void TimerScope::follow_page(std::chrono::nanoseconds after) {
+// Returns whether it was.
+bool TimerScope::follow_page(std::chrono::nanoseconds after, Opening opening) {
   SlotHandle& old = *slot_;
   SlotHandle* handle = nullptr;
   {
     const auto held = ProcessLock::instance().lock();
     OwnPage& page = ProcessPages::instance().look_again(*old.page);
     if (&page == old.page) {
-      return;
+      return false;
     }
     // Another thread may bind the slot to another name meanwhile, if the page was cut short.
     const bool is_own = t_slots != nullptr && old.owner.load(std::memory_order_relaxed) == t_slots;
@@ -62,7 +61,7 @@ void TimerScope::follow_page(std::chrono::nanoseconds after) {
     handle = page.claim(is_own ? old.key() : ScopeKey::of_name(name));
   }
   if (handle == nullptr) {
-    return;
+    return true;  // it stays on the page that was replaced
   }
   constexpr auto kRelaxed = std::memory_order_relaxed;
   const Slot& slot = *old.slot;
@@ -71,14 +70,16 @@ void TimerScope::follow_page(std::chrono::nanoseconds after) {
       .grace_ms = slot.grace_ms.load(kRelaxed),
       .soft_ms = slot.soft_ms.load(kRelaxed),
       .signal = slot.signal.load(kRelaxed),
-      .flags = static_cast<std::uint16_t>(slot.flags.load(kRelaxed) & slot_flag::kSignalFirst)};
-  handle->opens_first = false;  // the scope goes on: a first timeout has counted already
+      .flags = static_cast<std::uint16_t>(slot.flags.load(kRelaxed) & slot_flag::kSignalFirst),
+      .opening = opening};
+  handle->opens_first = old.opens_first;
   TimerScope next(*handle);
   if ((open_scope(*handle, terms) & todo::kWake) != 0) {
     handle->page->wake();
   }
   old.statistics = nullptr;  // it is counted on the new page
   *this = std::move(next);
+  return true;
 }
 
 bool TimerScope::pause() {

@@ -265,7 +265,7 @@ class [[nodiscard]] TimerScope {
   explicit TimerScope(SlotHandle& slot) noexcept;
   [[nodiscard]] bool is_open() const noexcept;
   bool set_paused(bool is_paused);
-  void follow_page(std::chrono::nanoseconds after);
+  bool follow_page(std::chrono::nanoseconds after, Opening opening);
   SlotHandle* slot_ = nullptr;
   unsigned long long number_ = 0;  // of the scope among those of the slot; 0: released or moved
   unsigned fork_count_ = 0;        // a child must not release what its parent opened
