@@ -21,6 +21,7 @@ expires(0) -> InvalidArgument: the timeout is 0: expected more than 0 (s)
 expires(math.nan) -> InvalidArgument: the timeout is nan: expected more than 0 (s)
 expires(1000000001) -> InvalidArgument: the timeout is 1000000001: expected more than 0 (s)
 expires(10**400) -> InvalidArgument: the timeout is too large: expected at most 1e9 seconds, or math.inf for none
+expires(None) -> TypeError: the timeout is a NoneType: expected seconds as a number, or a timedelta
 expires("30") -> TypeError: the timeout is a str: expected seconds as a number, or a timedelta
 expires(True) -> TypeError: the timeout is a bool: expected seconds as a number, or a timedelta
 expires(datetime.timedelta) -> TypeError: the timeout is a type: expected seconds as a number, or a timedelta
@@ -56,6 +57,7 @@ expires(1, on_expiry="raise", signal=15) -> InvalidArgument: on_expiry='raise' h
 other
 filetimer.Scope(1, client=3) -> TypeError: the client is a int: expected a filetimer.Client
 filetimer.heartbeat(0) -> InvalidArgument: the timeout is 0: expected more than 0 (s)
+filetimer.each([], 0) -> InvalidArgument: the timeout is 0: expected more than 0 (s)
 filetimer.paused(3).__enter__() -> TypeError: the scope's name is a int: expected a str
 client._pause_thread("") -> InvalidArgument: the scope's name is empty: expected at least one character, or None for \
 the caller's file and line
@@ -94,14 +96,9 @@ class WithoutServer(unittest.TestCase):
         filetimer.close()
 
     def test_errors_have_the_expected_base_classes(self):
-        time_errors = (errors.RpcTimeoutError, errors.RendezvousTimeoutError,
-                       filetimer.ScopeExpired)
-        for error in time_errors:
-            self.assertTrue(issubclass(error, TimeoutError) and
-                            issubclass(error, filetimer.TimerError))
+        for error in (errors.RpcTimeoutError, errors.RendezvousTimeoutError, filetimer.ScopeExpired):
+            self.assertTrue(issubclass(error, TimeoutError))
         self.assertTrue(issubclass(errors.InvalidArgument, ValueError))
-        for error in (filetimer.ServerUnavailable, errors.ServerBusy):
-            self.assertTrue(issubclass(error, filetimer.TimerError))
 
     def test_errors_can_be_pickled(self):
         error = pickle.loads(pickle.dumps(filetimer.ScopeExpired("forward", 30.0, 30.1)))
@@ -109,19 +106,6 @@ class WithoutServer(unittest.TestCase):
         error = errors.RendezvousTimeoutError("late")
         error.missing = [3]
         self.assertEqual(pickle.loads(pickle.dumps(error)).missing, [3])
-
-    def test_invalid_timeouts_are_refused_when_a_scope_is_made(self):
-        for wrong in (0, -1, -0.5, math.nan, -math.inf, 1e10, 10**400, datetime.timedelta(0),
-                      datetime.timedelta(days=-1)):
-            for make in (filetimer.expires, filetimer.Scope, filetimer.heartbeat,
-                         admin.rpc_timeout):
-                with self.assertRaises(errors.InvalidArgument):
-                    make(wrong)
-        for wrong in (None, "30", b"3", [], {}, object(), True, 1j, datetime.timedelta):
-            for make in (filetimer.expires, filetimer.Scope, filetimer.heartbeat,
-                         admin.rpc_timeout):
-                with self.assertRaises(TypeError):
-                    make(wrong)
 
     def test_calls_that_lack_an_argument_or_have_another_one_are_refused(self):
         for call in (filetimer.Scope, filetimer.Heartbeat, type(filetimer.paused()),

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import unittest
 import unittest.mock
@@ -142,40 +141,6 @@ class Questions(ServerCase):
         finally:
             os.kill(self.server.pid, signal.SIGCONT)
         self.assertLess(caught.exception.waited, BOUND_S)
-
-    def test_a_request_in_another_thread_does_not_block_this_one(self):
-        thread = threading.Thread(target=admin.rendezvous, args=(0, 2, BOUND_S))
-        thread.start()
-        admin.rendezvous(1, 2, BOUND_S)
-        thread.join()
-
-    def test_a_shutdown_waits_for_what_its_mode_says(self):
-        worker = self.start_worker("""
-            filetimer.configure()
-            scope = filetimer.Scope(3600, "x")
-            scope.acquire()
-            say("in")
-            sys.stdin.readline()
-            scope.release()
-            say("out")
-            sys.stdin.read()
-            """)
-        self.assertEqual(worker.stdout.readline(), "in\n")
-        with self.assertRaises(errors.ServerBusy):
-            admin.shutdown("workers", timeout=0.1)
-        with self.assertRaises(errors.ServerBusy):
-            admin.shutdown("if_idle")
-        admin.drain(False)
-        worker.stdin.write("\n")
-        worker.stdin.flush()
-        self.assertEqual(worker.stdout.readline(), "out\n")
-        with self.assertRaises(errors.ServerBusy):  # the worker still runs
-            admin.shutdown("workers", timeout=0.1)
-        self.assertEqual(admin.shutdown(), 0)
-
-    def test_a_shutdown_with_or_now_ends_the_server_after_its_wait(self):
-        with filetimer.expires(FAR_S, "x"):
-            self.assertEqual(admin.shutdown("graceful_or_now", timeout=0.1), 1)
 
     def test_one_rpc_timeout_serves_several_tasks(self):
         shared = admin.rpc_timeout(FAR_S)

@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 import time
-import unittest
 
 import filetimer
 import suite
@@ -270,12 +269,6 @@ class Each(ServerCase):
             list(filetimer.each(batches(), FAR_S))
         self.assertEqual(self.open_scopes(), [])
 
-    def test_wrong_arguments_are_refused_before_the_first_step(self):
-        with self.assertRaises(ValueError):
-            filetimer.each([], 0)
-        with self.assertRaises(TypeError):
-            filetimer.each([], 1, bogus=1)
-
 
 class EnteredAgain(ServerCase):
     """A scope that is entered while it is open."""
@@ -441,24 +434,6 @@ class EnteredAgain(ServerCase):
         thread.join()
         self.assertEqual(self.open_scopes(), [])
 
-    def test_a_forked_child_enters_and_leaves_what_its_parent_has_entered(self):
-        scope = filetimer.Scope(FAR_S, "x")
-        with scope, scope:
-            pid = os.fork()
-            if pid == 0:
-                code = 1
-                try:
-                    self.assertFalse(scope.is_open or scope.renew() or scope.release())
-                    with scope, scope:
-                        self.assertTrue(scope.is_open)
-                    self.assertFalse(scope.is_open)
-                    code = 0
-                finally:
-                    os._exit(code)
-            self.assertEqual(os.waitpid(pid, 0)[1], 0)
-            self.assertEqual(self.open_scopes(), ["x", "x"])
-        self.assertEqual(self.open_scopes(), [])
-
     def test_a_paused_thread_has_all_scopes_of_its_tasks_paused(self):
         async def other():
             with filetimer.expires(FAR_S, "other") as scope:
@@ -552,20 +527,6 @@ class Clients(ServerCase):
             self.assertEqual(asked("step"), 300)
             listed = {each["scope"]: each for each in self.listed_scopes()}
             self.assertEqual(listed["step"]["code_timeout_s"], FAR_S)
-
-    def test_a_file_of_the_environment_is_used_without_a_change_of_the_code(self):
-        path = os.path.join(self.folder, "timeouts.toml")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write("step = 0.2\n")
-        worker = self.start_worker("""
-            filetimer.configure()
-            with filetimer.expires(3600, "step"):
-                time.sleep(60)
-            """, FILETIMER_TIMEOUTS=path)
-        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
-        record = self.record("expired", worker.pid)
-        self.assertEqual(record["timeout_s"], 0.2)
-        self.assertEqual(record["code_timeout_s"], 3600)
 
     def test_configure_without_a_server_waits_or_raises_or_returns(self):
         empty = os.path.join(self.folder, "empty")
