@@ -279,17 +279,6 @@ TEST_CASE("a scope without a name has a slot for each line, which may name its f
   CHECK(slot_called(page, "b.cpp:7").asked == 30s);
 }
 
-TEST_CASE("a client with a page is watched while a process reads the pipe") {
-  FakeServer server;
-  auto client = server.connect();
-  CHECK(client.is_watched());
-  server.pipe().close();
-  CHECK_FALSE(client.is_watched());
-  server.pipe().open();
-  CHECK(client.is_watched());
-  CHECK(client.target() == server.dir() + "/requests");
-}
-
 TEST_CASE("scopes stay on the page while no server runs, and a new server is woken again") {
   FakeServer server;
   auto client = server.connect();
