@@ -194,27 +194,6 @@ TEST_CASE("hosts of long names can be told apart, also in a table that is longer
 
 // --- who waited on whom ---
 
-TEST_CASE("several ranks may be odd, and no rank is when two halves face each other") {
-  const auto has_odd = [](int odd, int others) {
-    std::vector<MadeWorker> workers;
-    for (int rank = 0; rank < odd + others; ++rank) {
-      workers.push_back(
-          {.pid = 100 + rank, .rank = rank, .job = "j", .scope = rank < odd ? "load" : "exchange"});
-    }
-    HostLog log("node07");
-    add_incident(log, 30, "a-i1", workers);
-    add_expiry(log, "a-1", "a-i1", workers[0]);
-    const TempFolder folder;
-    folder.write("log", log.text());
-    return contains(run_command({"show", "a-1", folder.path("log")}).output, "the odd one");
-  };
-  CHECK(has_odd(1, 2));
-  CHECK(has_odd(2, 510));
-  CHECK_FALSE(has_odd(1, 1));
-  CHECK_FALSE(has_odd(2, 3));
-  CHECK_FALSE(has_odd(4, 0));
-}
-
 TEST_CASE("workers are named by what is known of them") {
   CHECK(worker_text({{}, 4711, 2, "trainer"}) == "rank 2 (pid 4711, trainer)");
   CHECK(worker_text({{}, {}, 2, ""}) == "rank 2");
