@@ -7,15 +7,14 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <regex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/board.hpp"
@@ -41,23 +40,17 @@ class Program {
     REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
     output_.reset(ends[0]);
     const UniqueFd writer(ends[1]);
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_adddup2(&actions, writer.get(), STDOUT_FILENO);
-    ::posix_spawn_file_actions_adddup2(&actions, writer.get(), STDERR_FILENO);
-    posix_spawnattr_t attributes;
-    ::posix_spawnattr_init(&attributes);
-    // nohup ignores SIGHUP, Python SIGPIPE, and a shell others in background
-    sigset_t ignored_by_runners;
-    ::sigemptyset(&ignored_by_runners);
-    for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGPIPE}) {
-      ::sigaddset(&ignored_by_runners, signal);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      // nohup ignores SIGHUP, Python SIGPIPE, and a shell others in background
+      for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGPIPE}) {
+        ::signal(signal, SIG_DFL);
+      }
+      ::dup2(writer.get(), STDOUT_FILENO);
+      ::dup2(writer.get(), STDERR_FILENO);
+      ::execv(argv[0], argv.data());
+      ::_exit(1);
     }
-    ::posix_spawnattr_setsigdefault(&attributes, &ignored_by_runners);
-    ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
-    REQUIRE(::posix_spawn(&pid_, argv[0], &actions, &attributes, argv.data(), environ) == 0);
-    ::posix_spawnattr_destroy(&attributes);
-    ::posix_spawn_file_actions_destroy(&actions);
   }
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
@@ -78,15 +71,7 @@ class Program {
     return line;
   }
 
-  int exit_code() {
-    const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
-    pollfd waits{pidfd.get(), POLLIN, 0};
-    REQUIRE(::poll(&waits, 1, kBoundMs) == 1);
-    int status = 0;
-    ::waitpid(std::exchange(pid_, 0), &status, 0);
-    REQUIRE(WIFEXITED(status));
-    return WEXITSTATUS(status);
-  }
+  int exit_code() { return testing::exit_code_of(std::exchange(pid_, 0)); }
 
  private:
   static constexpr int kBoundMs = std::chrono::milliseconds(testing::kBound).count();
