@@ -863,7 +863,7 @@ active proctype Clock() {
  * code: timer_client/client/page/page_scope.cpp open_suspended 58d1830b
  * code: timer_client/client/page/page_scope.cpp renew_after_pause f8f9b149
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::take b9a0980b
- * code: timer_client/client/page/thread_slots.cpp ThreadSlots::give_up_idle 782687c3
+ * code: timer_client/client/page/thread_slots.cpp ThreadSlots::give_up_idle dc857184
  * code: timer_client/client/page/page_statistics.hpp count_scope 2f936c2a
  * code: timer_client/client/page/page_statistics.hpp take 6064c27b
  * code: common/page_reader.cpp read_slot b3f3497d

@@ -157,13 +157,10 @@ void ThreadSlots::unbind(SlotHandle& handle) {
 }
 
 void ThreadSlots::give_up_idle(std::vector<SlotHandle*>& to) {
-  const auto is_free = [](const SlotHandle* handle) { return handle->is_free(); };
-  auto left = static_cast<std::size_t>(std::ranges::count_if(handles, is_free) + 1) / 2;
   std::erase_if(handles, [&](SlotHandle* handle) {
-    if (left == 0 || !handle->is_free()) {
+    if (!handle->is_free()) {
       return false;
     }
-    --left;
     unbind(*handle);
     for (Shortcut& shortcut : shortcuts_) {
       if (shortcut.handle == handle) {

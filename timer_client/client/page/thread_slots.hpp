@@ -69,8 +69,7 @@ class alignas(64) ThreadSlots {
   [[nodiscard]] bool has_enough_idle() const;
   void take(SlotHandle& handle);
   void bind(SlotHandle& handle, ScopeKey key, const std::string& shown, SlotStatistics* statistics);
-  // Moves half of the slots that are not in use, at least one if there is one, to the end of `to`,
-  // which has room for them.
+  // Moves the slots that are not in use to the end of `to`, which has room for them.
   void give_up_idle(std::vector<SlotHandle*>& to);
   void make_shortcut(ScopeKey key, SlotHandle& handle);
 
