@@ -14,10 +14,6 @@ namespace filetimer::cli {
 // report.html, which the build embeds. It has "{{name}}" where html_page() puts a text.
 extern const std::string_view kReportHtml;
 
-// Returns the lanes as an <svg> element, whose colours are in the style of report.html. Where there
-// are many workers, those of a group share a lane.
-std::string picture_of(const Incident& incident);
-
 // Returns the file. `page` is that of expiry_page() about the cause.
 std::string html_page(const Incident& incident, const std::string& page);
 
