@@ -14,7 +14,6 @@
 #include "timer_client/cli/commands/scope_pages.hpp"
 #include "timer_client/cli/log/files.hpp"
 #include "timer_client/cli/log/log_table.hpp"
-#include "timer_client/cli/suggest/scope_history.hpp"
 #include "timer_client/cli/suggest/suggestion.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/table.hpp"

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 
-#include "timer_client/cli/suggest/scope_history.hpp"
-
 namespace filetimer::cli {
 namespace {
 
