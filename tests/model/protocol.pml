@@ -406,7 +406,7 @@ end:
 
   /* must_wake() (b)
    * code: common/wake_protocol.hpp must_wake 4fbb7b47
-   * code: timer_client/client/client_state.cpp TimerClient::State::after_opening f9bd13a4 */
+   * code: timer_client/client/timer_client.cpp TimerClient::State::after_opening f9bd13a4 */
   :: d_step { worker_at[w] == READ_NEXT_WAKE ->
        if
        :: MUST_WAKE(deadline) -> worker_at[w] = READ_DEAD
