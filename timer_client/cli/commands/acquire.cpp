@@ -152,7 +152,7 @@ int run_timer(const TimerArguments& arguments, bool is_release) {
 }
 
 void add_scope_and_pid(CLI::App& app, TimerArguments& arguments, const std::string& scope) {
-  add_scope_option(app, arguments.scope, scope)->required();
+  add_name_option(app, "--scope", arguments.scope, "NAME", scope)->required();
   add_number_option(app, "--pid", arguments.pid, "PID",
                     "The watched process [the one that calls timer_client]");
 }

@@ -97,9 +97,7 @@ void add_expiry_options(CLI::App& app, ExpiryOptions& options) {
                  "The id that `log` shows, a beginning of it, or last [last];\n"
                  "then the logs to read, those of other hosts too: files,\n"
                  "folders, or - for standard input [the server's]");
-  app.add_option("--host", options.host, "The host of ID, where two have the same")
-      ->type_name("HOST")
-      ->check(is_name);
+  add_name_option(app, "--host", options.host, "HOST", "The host of ID, where two have the same");
   add_utc_option(app);
   add_directory_options(app, options.place, &options.words);
 }

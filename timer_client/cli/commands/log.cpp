@@ -143,17 +143,12 @@ Command add_log(CLI::App& root) {
       ->type_name("EVENT")
       ->delimiter(',')
       ->allow_extra_args(false);  // what follows is a FILE
-  app->add_option("--scope", options->filter.scope, "Only scopes of this name")
-      ->type_name("NAME")
-      ->check(is_name);
+  add_name_option(*app, "--scope", options->filter.scope, "NAME", "Only scopes of this name");
   add_number_option(*app, "--rank", options->filter.rank, "RANK", "Only this rank");
   add_number_option(*app, "--pid", options->filter.pid, "PID", "Only this process");
   add_utc_option(*app);  // before the times that it concerns
-  add_since_option(*app, options->filter.since_us);
-  add_until_option(*app, options->filter.until_us);
-  app->add_option("--host", options->filter.host, "Only this host")
-      ->type_name("HOST")
-      ->check(is_name);
+  add_time_options(*app, options->filter.since_us, options->filter.until_us);
+  add_name_option(*app, "--host", options->filter.host, "HOST", "Only this host");
   app->add_flag("-f,--follow", options->follow, "Wait for more records until interrupted");
   add_directory_options(*app, options->place, &options->files);
   app->footer(

@@ -28,14 +28,6 @@ constexpr int kLastNamedSignal = 31;
 // How many folders are examined. Servers that were killed leave theirs behind.
 constexpr int kMostLookedAt = 1024;
 
-void add_time_option(CLI::App& app, const char* flag, std::optional<std::int64_t>& time_us,
-                     const char* description) {
-  const auto parse = [](const std::string& word) {
-    return parse_since(word, ClockReading::now().wall_ns / 1000);
-  };
-  add_parsed_option(app, flag, time_us, parse, "TIME", description);
-}
-
 std::vector<std::string> live_servers_below(const std::string& dir) {
   std::vector<std::string> live;
   int looked_at = 0;
@@ -67,14 +59,11 @@ std::function<std::string(const std::string&)> is_one_of(std::vector<std::string
 
 void add_place_options(CLI::App& app, Place& place) {
   // `--dir "$UNSET"` must not mean the default directory, where another server may be.
-  app.add_option("--dir", place.dir,
-                 "The runtime directory [$FILETIMER_DIR, else\n"
-                 "$XDG_RUNTIME_DIR/filetimer, else /dev/shm/filetimer-UID]")
-      ->type_name("DIR")
-      ->check(is_name);
-  app.add_option("--fifo", place.fifo, "The request pipe, where it is not in that directory")
-      ->type_name("PATH")
-      ->check(is_name);
+  add_name_option(app, "--dir", place.dir, "DIR",
+                  "The runtime directory [$FILETIMER_DIR, else\n"
+                  "$XDG_RUNTIME_DIR/filetimer, else /dev/shm/filetimer-UID]");
+  add_name_option(app, "--fifo", place.fifo, "PATH",
+                  "The request pipe, where it is not in that directory");
   app.add_option_function<std::string>(
          "--log-level",
          [](const std::string& word) {
@@ -133,14 +122,15 @@ CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,
   return add_parsed_option(app, flag, value, parse, "DUR", description);
 }
 
-void add_since_option(CLI::App& app, std::optional<std::int64_t>& since_us) {
-  add_time_option(app, "--since", since_us,
-                  "Only records since that time: 2026-11-21T03:15:53Z,\n"
-                  "'2026-11-21 03:15' in local time, or 10m for ten minutes ago");
-}
-
-void add_until_option(CLI::App& app, std::optional<std::int64_t>& until_us) {
-  add_time_option(app, "--until", until_us, "Only records until that time");
+void add_time_options(CLI::App& app, std::optional<std::int64_t>& since_us,
+                      std::optional<std::int64_t>& until_us) {
+  const auto parse = [](const std::string& word) {
+    return parse_since(word, ClockReading::now().wall_ns / 1000);
+  };
+  add_parsed_option(app, "--since", since_us, parse, "TIME",
+                    "Only records since that time: 2026-11-21T03:15:53Z,\n"
+                    "'2026-11-21 03:15' in local time, or 10m for ten minutes ago");
+  add_parsed_option(app, "--until", until_us, parse, "TIME", "Only records until that time");
 }
 
 void add_utc_option(CLI::App& app) {
@@ -164,10 +154,6 @@ CLI::Option* add_warn_after_option(CLI::App& app, std::optional<Duration>& value
   return add_duration_option(
       app, "--warn-after", value,
       "When to record a warning, before it expires\n[the server's --warn-at]");
-}
-
-CLI::Option* add_scope_option(CLI::App& app, std::string& name, const std::string& description) {
-  return app.add_option("--scope", name, description)->type_name("NAME")->check(is_name);
 }
 
 CLI::Option* add_signal_option(CLI::App& app, int& signal) {

@@ -77,16 +77,22 @@ CLI::Option* add_number_option(CLI::App& app, const std::string& flag, std::opti
   return add_parsed_option(app, flag, value, parse, type, description);
 }
 
-// Adds `--since` or `--until`: the time of the first or the last record, in microseconds since the
-// epoch.
-void add_since_option(CLI::App& app, std::optional<std::int64_t>& since_us);
-void add_until_option(CLI::App& app, std::optional<std::int64_t>& until_us);
+// Adds `--since` and `--until`: the times of the first and the last record, in microseconds since
+// the epoch.
+void add_time_options(CLI::App& app, std::optional<std::int64_t>& since_us,
+                      std::optional<std::int64_t>& until_us);
 // Adds `--utc`, which makes UTC the local time of this process.
 void add_utc_option(CLI::App& app);
 
-// For check(): refuses an empty name. `--host "$UNSET"` must not select records.
+// For check(): refuses an empty name.
 std::string is_name(const std::string& word);
-// Returns such a check, which refuses all but these words.
+// Adds an option for a name that is not empty: `--host "$UNSET"` must not select records.
+template <class Text>
+CLI::Option* add_name_option(CLI::App& app, const std::string& flag, Text& value,
+                             const std::string& type, const std::string& description) {
+  return app.add_option(flag, value, description)->type_name(type)->check(is_name);
+}
+// Returns a check that refuses all but these words.
 std::function<std::string(const std::string&)> is_one_of(std::vector<std::string> words);
 
 // Adds `--timeout`, which may be written --after.
@@ -95,9 +101,6 @@ CLI::Option* add_timeout_option(CLI::App& app, std::optional<Duration>& value,
 
 // Adds `--warn-after`. The caller checks the value with is_warn_after().
 CLI::Option* add_warn_after_option(CLI::App& app, std::optional<Duration>& value);
-
-// Adds `--scope`: any bytes, at least one.
-CLI::Option* add_scope_option(CLI::App& app, std::string& name, const std::string& description);
 
 // Adds `--signal`: `TERM`, `SIGTERM`, `15`; 0 kills no process.
 CLI::Option* add_signal_option(CLI::App& app, int& signal);

@@ -92,10 +92,8 @@ Command add_report(CLI::App& root) {
   CLI::App* app =
       root.add_subcommand("report", "One hang as a picture: a self-contained HTML file");
   add_expiry_options(*app, options->expiry);
-  app->add_option("-o,--output", options->output,
-                  "The file to write; - is standard output [hang-ID.html]")
-      ->type_name("FILE")
-      ->check(is_name);
+  add_name_option(*app, "-o,--output", options->output, "FILE",
+                  "The file to write; - is standard output [hang-ID.html]");
   app->footer(
       "Examples:\n"
       "  timer_client report\n"

@@ -356,7 +356,8 @@ Command add_run(CLI::App& root, const std::vector<std::string>& command) {
   app->formatter(std::make_shared<RunFormatter>());
   add_timeout_option(*app, options->after, "When COMMAND expires [inf]");
   add_warn_after_option(*app, options->warn_after);
-  add_scope_option(*app, options->scope, "The scope's name in records [COMMAND's file name]");
+  add_name_option(*app, "--scope", options->scope, "NAME",
+                  "The scope's name in records [COMMAND's file name]");
   add_signal_option(*app, options->signal);
   add_duration_option(*app, "--grace", options->grace,
                       "From that signal to SIGKILL; inf: never\n[the server's --grace]");

@@ -308,9 +308,8 @@ Command add_rendezvous(CLI::App& root) {
                             "How long to wait for all ranks, at most\n"
                             "the server's --max-wait")
             ->required();
-        app.add_option("--name", request.question.name, "The name of the rendezvous [default]")
-            ->type_name("NAME")
-            ->check(is_name);
+        add_name_option(app, "--name", request.question.name, "NAME",
+                        "The name of the rendezvous [default]");
       });
 }
 

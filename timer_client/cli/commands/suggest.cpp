@@ -262,8 +262,7 @@ Command add_suggest(CLI::App& root) {
                     "How many times the 99.9th percentile a timeout is [3]");
   add_duration_option(*app, "--floor", options->floor, "No timeout is shorter [1s]",
                       EndlessDuration::kRefused);
-  add_since_option(*app, options->filter.since_us);
-  add_until_option(*app, options->filter.until_us);
+  add_time_options(*app, options->filter.since_us, options->filter.until_us);
   add_directory_options(*app, options->place, &options->files);
   app->footer(
       "Examples:\n"
