@@ -107,6 +107,15 @@ inline constexpr int kMostTimeoutsGiven = 4;
 // `until` on does not count.
 Instant due_after_losses(Instant due, const ScopeSpan& span, const LostTime& server,
                          const LostTime& worker, Instant until = Instant::never());
+// Returns the value of Slot::grace_ms: whole milliseconds, rounded up. kForever: no SIGKILL
+// follows.
+inline std::uint32_t grace_ms_of(Duration grace) {
+  if (grace == kForever) {
+    return kNoSigkill;
+  }
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(grace).count();
+  return static_cast<std::uint32_t>(std::min<std::int64_t>(ms, kLongestGraceMs));
+}
 // Returns the time from the signal of a scope to its deadline; zero: it is not signalled first.
 // `grace`: zero if no SIGKILL follows.
 Duration grace_before_due(bool has_flag, int signal, Duration grace);

@@ -44,7 +44,8 @@ std::size_t slots_in_use(const PageLayout& page);
 // Returns the same for statistics.
 std::size_t statistics_in_use(const PageLayout& page);
 
-// The fields of a slot at one moment.
+// The fields of a slot at one moment, as its worker asked for them, or as the server granted them
+// (ScopePolicy).
 struct SlotReading {
   std::int64_t word = 0;  // of Slot::deadline
   Instant deadline;       // never(): none; of an expired or judged scope its last deadline
@@ -52,11 +53,12 @@ struct SlotReading {
   // its worker was in no scope.
   Instant acquired;
   Instant started;
-  Duration left = kForever;   // of a paused scope: the time that was left
-  Duration asked = kForever;  // the timeout, as requested
+  Duration left = kForever;     // of a paused scope: the time that was left
+  Duration asked = kForever;    // the timeout, as requested
+  Duration timeout = kForever;  // as granted; kForever: none
   // The timeout in the code, if a file of the worker's replaced it; kForever: none.
   std::optional<Duration> code_timeout;
-  std::optional<std::uint32_t> grace_ms;  // none: the server's; kNoSigkill: never
+  std::optional<std::uint32_t> grace_ms;  // none: the server's, if it has not granted one
   std::uint32_t soft_ms = 0;              // from `started` to a warning; 0: the server's
   std::int32_t tid = 0;
   int signal = 0;
@@ -65,6 +67,11 @@ struct SlotReading {
   std::string id;  // the name, or in a page made by the server the whole scope_id
 
   [[nodiscard]] bool has(std::uint16_t flag) const { return (flags & flag) != 0; }
+  // Returns the time from the first signal to SIGKILL, as granted; none: no SIGKILL follows.
+  [[nodiscard]] std::optional<Duration> grace() const {
+    const std::uint32_t ms = grace_ms.value_or(kNoSigkill);
+    return ms == kNoSigkill ? std::nullopt : std::optional<Duration>(std::chrono::milliseconds{ms});
+  }
 };
 
 // Returns the fields of the slot that belong to `word`, which was read from it before. Returns

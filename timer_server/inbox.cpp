@@ -119,7 +119,7 @@ void Inbox::acquire(const wire::Request& request, std::string_view line) {
     return;
   }
   forget_retried(request);
-  const ScopeTerms terms = core_.policy.terms_of(request, now_);
+  const SlotReading terms = core_.policy.terms_of(request, now_);
   // The line may be older than the process that has its pid now. PyTorch's lines have no time but
   // the deadline. A time before the boot, such as 0, says that the deadline has passed, and no
   // more.
@@ -145,7 +145,7 @@ void Inbox::acquire(const wire::Request& request, std::string_view line) {
   open_scope(**worker, request, terms, line);
 }
 
-void Inbox::open_scope(Worker& worker, const wire::Request& request, const ScopeTerms& terms,
+void Inbox::open_scope(Worker& worker, const wire::Request& request, const SlotReading& terms,
                        std::string_view line) {
   std::string id_storage;
   std::string name_storage;
@@ -173,7 +173,7 @@ void Inbox::open_scope(Worker& worker, const wire::Request& request, const Scope
 
 // A request wakes the server at once. It was not there when the pipe was last read to its end.
 void Inbox::note_wait(const Worker& worker, const wire::Request& request, std::string_view id,
-                      const ScopeTerms& terms) {
+                      const SlotReading& terms) {
   const Instant now = now_.mono;
   if (now - emptied_ <= Looks::kLeastTolerated) {
     return;

@@ -58,13 +58,13 @@ class Inbox {
   void on_line(const Result<wire::Request>& request, std::string_view line);
   void carry_out(const wire::Request& request, std::string_view line);
   void acquire(const wire::Request& request, std::string_view line);
-  void open_scope(Worker& worker, const wire::Request& request, const ScopeTerms& terms,
+  void open_scope(Worker& worker, const wire::Request& request, const SlotReading& terms,
                   std::string_view line);
   void release(const wire::Request& request);
   // Drops the request for this scope that is to be tried again: a later one replaces it.
   void forget_retried(const wire::Request& request);
   void note_wait(const Worker& worker, const wire::Request& request, std::string_view id,
-                 const ScopeTerms& terms);
+                 const SlotReading& terms);
   [[nodiscard]] bool refuses_new_scopes() const;
   PipePage& pipe_page_of(Worker& worker) const;
 

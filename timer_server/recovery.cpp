@@ -66,7 +66,7 @@ Recovery::PastVerdict Recovery::past_verdict(pid_t pid, std::uint64_t start_time
       continue;
     }
     for (Expiry& expiry : kill.expiries) {
-      if (expiry.scope.terms.acquired == scope.acquired && expiry.scope.name == scope.name) {
+      if (expiry.scope.acquired == scope.acquired && expiry.scope.name == scope.name) {
         return {&kill, &expiry};
       }
     }
@@ -218,11 +218,11 @@ bool Recovery::has_targets(const PastKill& past, const KillOrder& order) const {
 // timeout is not judged again until it has been in a scope.
 void Recovery::finish_kill(const KillOrder& order, const Worker* worker, const PastKill& past) {
   for (const Expiry& expiry : order.expiries) {
-    if (!expiry.scope.terms.is_idle || worker == nullptr) {
+    if (!expiry.scope.has(slot_flag::kIdle) || worker == nullptr) {
       continue;
     }
     for (const auto& page : worker->pages) {
-      page->restore_idle_verdict(expiry.scope.terms.deadline);
+      page->restore_idle_verdict(expiry.scope.deadline);
     }
   }
   core_.kill_files.remove_after(order.expiries, worker != nullptr ? worker->process.get() : nullptr,

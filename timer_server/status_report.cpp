@@ -95,12 +95,12 @@ void write_left(JsonWriter& json, Core& core) {
   std::size_t listed = 0;
   json.begin_array("left");
   core.workers.for_each([&](const Worker& worker) {
-    for (const ScopeView& scope : core.policy.open_scopes_of(worker)) {
+    for (const SlotReading& scope : core.policy.open_scopes_of(worker)) {
       if (++listed <= kMaxLeftScopes && json.size() <= kMaxRecordBytesOfLists) {
         json.begin_object()
             .field("pid", worker.process->pid)
             .field("scope", scope.name)
-            .fixed("elapsed_s", in_seconds(now - scope.terms.acquired), 6)
+            .fixed("elapsed_s", in_seconds(now - scope.acquired), 6)
             .end_object();
       }
     }

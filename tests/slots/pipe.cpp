@@ -49,7 +49,7 @@ class PipeMachine final : public Machine {
       return;
     }
     const ClockReading now = ClockReading::now();
-    ScopeTerms terms;
+    SlotReading terms;
     terms.acquired = now.mono;
     terms.deadline = monotonic_from_unix(line.expiration_time, now);
     terms.asked = terms.deadline.is_never()

@@ -47,19 +47,10 @@ inline bool is_warn_after(std::optional<Duration> warn_after, Duration timeout) 
 // Returns one line about a soft deadline that is not allowed.
 std::string why_no_warn_after(Duration warn_after, Duration timeout);
 
-// Returns the grace period as a slot has it: in whole milliseconds, rounded up.
-inline std::uint32_t grace_ms(Duration grace) {
-  if (grace == kNoDeadline) {
-    return kNoSigkill;
-  }
-  const auto whole = std::chrono::ceil<std::chrono::milliseconds>(grace).count();
-  return static_cast<std::uint32_t>(std::min<std::int64_t>(whole, kLongestGraceMs));
-}
-
 // Returns the terms of a scope whose options are is_common().
 inline PageTerms plain_terms_of(Duration after, const ScopeOptions& options) {
   return {.timeout = after.count(),
-          .grace_ms = options.grace ? grace_ms(options.grace->value()) : kServersGrace,
+          .grace_ms = options.grace ? grace_ms_of(options.grace->value()) : kServersGrace,
           .signal = static_cast<std::uint16_t>(options.signal)};
 }
 

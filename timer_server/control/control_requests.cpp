@@ -52,8 +52,8 @@ std::string answer_with_open(std::string_view kind, std::string_view reason, Cor
     if (listed == kMostListed || json.size() > kRoom) {
       return;
     }
-    for (const ScopeView& scope : core.policy.open_scopes_of(worker)) {
-      if (!scope.terms.is_judged && begin_entry(worker, kRoom)) {
+    for (const SlotReading& scope : core.policy.open_scopes_of(worker)) {
+      if (slot_word::is_open(scope.word) && begin_entry(worker, kRoom)) {
         write_scope(json, scope, now);
         json.end_object();
       }

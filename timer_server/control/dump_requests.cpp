@@ -32,7 +32,7 @@ std::size_t keep_most_unusual(std::vector<const Worker*>& meant, const ScopePoli
   using JobAndScope = std::pair<std::string, std::string>;  // the innermost one; empty: in none
   std::map<JobAndScope, std::vector<const Worker*>> groups;
   for (const Worker* const worker : meant) {
-    const std::vector<ScopeView> open = scopes.open_scopes_of(*worker, 1);
+    const std::vector<SlotReading> open = scopes.open_scopes_of(*worker, 1);
     groups[{*worker->facts ? (*worker->facts)->job_id : "", open.empty() ? "" : open.back().name}]
         .push_back(worker);
   }
@@ -130,7 +130,7 @@ std::string DumpRequests::answer_of(const Request& request) {
     JsonWriter json;
     write_whose_and_job(json, asked.worker);
     json.begin_array("open_scopes");
-    for (const ScopeView& scope : asked.scopes) {
+    for (const SlotReading& scope : asked.scopes) {
       json.begin_object();
       write_scope(json, scope, now);
       json.end_object();

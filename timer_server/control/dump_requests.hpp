@@ -43,7 +43,7 @@ class DumpRequests {
  private:
   struct Asked {
     WorkerIdentity worker;
-    std::vector<ScopeView> scopes;
+    std::vector<SlotReading> scopes;
     EvidenceOrder order;  // null: delivered
     Evidence evidence;
   };

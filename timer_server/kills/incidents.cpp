@@ -129,7 +129,7 @@ void Incidents::read_all_workers() {
 // Also a worker in no scope: the others may wait for it.
 void Incidents::read_worker(const Worker& worker) {
   std::size_t count = 0;
-  std::vector<ScopeView> scopes =
+  std::vector<SlotReading> scopes =
       core_.policy.open_scopes_of(worker, incident_share(core_.workers.count()), &count);
   last_->omitted += count - std::min(scopes.size(), count);
   last_->workers.push_back({WorkerIdentity::of(worker), std::move(scopes)});

@@ -45,7 +45,8 @@ bool has_worked_since(Core& core, const Process& process, Instant since) {
 
 // Returns when the scope was released, or renewed, since its verdict.
 std::optional<Instant> released_at(Core& core, const Process& process, const Expiry& expiry) {
-  if (expiry.scope.terms.is_idle && has_worked_since(core, process, expiry.scope.terms.deadline)) {
+  if (expiry.scope.has(slot_flag::kIdle) &&
+      has_worked_since(core, process, expiry.scope.deadline)) {
     return Instant::now();
   }
   const PageVerdict& place = expiry.place;

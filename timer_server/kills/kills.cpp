@@ -36,8 +36,7 @@ CommandOccasion occasion_of(const KillOrder& order, std::string_view verdict) {
 
 // Returns the scope on which a scan has given the verdict; nothing if its page was cut short. A
 // judged scope stays in its slot until the kill has ended, so its name and times can be read.
-std::optional<Expiry> expiry_of(Core& core, const DeadlineScan::DueScope& due) {
-  const PageVerdict& place = due.place;
+std::optional<Expiry> expiry_of(Core& core, const PageVerdict& place) {
   auto reading = place.page->read(place.slot, slot_word::expired(place.word));
   if (!reading) {
     reading = place.page->read(place.slot, slot_word::kReleasedLate);
@@ -47,11 +46,11 @@ std::optional<Expiry> expiry_of(Core& core, const DeadlineScan::DueScope& due) {
   }
   Expiry expiry;
   expiry.scope = core.policy.view_of(*reading);
-  ScopeTerms& terms = expiry.scope.terms;
-  terms.deadline = due.deadline;
-  if (grace_before_due(terms.signal_first, terms.signal, terms.grace.value_or(Grace{})) >
-      Duration::zero()) {
-    terms.signal = SIGKILL;  // the first signal was sent when the timeout had passed
+  SlotReading& scope = expiry.scope;
+  scope.deadline = place.deadline;
+  if (grace_before_due(scope.has(slot_flag::kSignalFirst), scope.signal,
+                       scope.grace().value_or(Duration::zero())) > Duration::zero()) {
+    scope.signal = SIGKILL;  // the first signal was sent when the timeout had passed
   }
   expiry.place = place;
   return expiry;
@@ -87,14 +86,14 @@ bool finish_scopes(Core& core, Worker& worker, std::span<const Expiry> expiries)
 std::optional<KillOrder::Means> KillOrder::means_of(std::span<const Expiry> expiries) {
   std::optional<Means> means;
   for (const Expiry& expiry : expiries) {
-    const ScopeTerms& terms = expiry.scope.terms;
-    if (terms.signal <= 0 || expiry.released_at) {
+    if (expiry.scope.signal <= 0 || expiry.released_at) {
       continue;
     }
+    const std::optional<Duration> grace = expiry.scope.grace();
     if (!means) {
-      means = {terms.signal, terms.grace};
-    } else if (terms.grace && (!means->grace || *terms.grace < *means->grace)) {
-      means->grace = terms.grace;
+      means = {expiry.scope.signal, grace};
+    } else if (grace && (!means->grace || *grace < *means->grace)) {
+      means->grace = grace;
     }
   }
   return means;
@@ -102,8 +101,8 @@ std::optional<KillOrder::Means> KillOrder::means_of(std::span<const Expiry> expi
 
 bool KillOrder::is_for_worker_alone() const {
   return std::ranges::all_of(expiries, [](const Expiry& expiry) {
-    const ScopeTerms& terms = expiry.scope.terms;
-    return terms.signal_first && terms.signal != SIGKILL && !terms.grace;
+    const SlotReading& scope = expiry.scope;
+    return scope.has(slot_flag::kSignalFirst) && scope.signal != SIGKILL && !scope.grace();
   });
 }
 
@@ -210,7 +209,7 @@ void Kills::start_kill(const DeadlineScan::DueWorker& due, const ClockReading& n
   order.open_scopes = core_.policy.open_scopes_of(worker);
   order.python = core_.python_dump_of(worker);
   order.early = std::exchange(worker.cpu_sample, nullptr);
-  for (const DeadlineScan::DueScope& scope : due.scopes) {
+  for (const PageVerdict& scope : due.scopes) {
     std::optional<Expiry> expiry = expiry_of(core_, scope);
     if (!expiry) {
       continue;
@@ -220,7 +219,7 @@ void Kills::start_kill(const DeadlineScan::DueWorker& due, const ClockReading& n
     expiry->judged = now.mono;
     ++core_.counters.expired[expiry->scope.name];
     core_.counters.lateness.add(
-        std::max(expiry->judged - expiry->scope.terms.deadline, Duration::zero()));
+        std::max(expiry->judged - expiry->scope.deadline, Duration::zero()));
     order.expiries.push_back(std::move(*expiry));
   }
   if (order.expiries.empty()) {
@@ -241,7 +240,7 @@ void Kills::note_message(const KillOrder& order, Instant now) {
   const auto means = order.means();
   messages_.push_back(fmt::format("{} expired in '{}' after {}: {} ({})",
                                   description_of(order.worker), first.scope.name,
-                                  duration_for_reading(now - first.scope.terms.acquired),
+                                  duration_for_reading(now - first.scope.acquired),
                                   core_.settings.kill.dry_run ? "spared, dry run"
                                   : !means                    ? "spared, signal 0"
                                            : "to be sent " + signal_name(means->signal),
@@ -340,7 +339,7 @@ std::vector<std::string> Kills::records_of_verdict(const KillOrder& order, std::
     // The first record alone lists the open scopes: a worker may have a thousand expiries as well.
     const bool is_first = &expiry == &order.expiries.front();
     records.push_back(core_.records.expired(
-        order.worker, expiry, is_first ? order.open_scopes : std::vector<ScopeView>{}, room));
+        order.worker, expiry, is_first ? order.open_scopes : std::vector<SlotReading>{}, room));
     room -= std::min(room, records.back().size());
   }
   return records;

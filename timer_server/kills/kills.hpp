@@ -26,7 +26,7 @@ namespace filetimer {
 struct KillOrder {
   WorkerIdentity worker;
   std::vector<Expiry> expiries;            // the earliest deadline first
-  std::vector<ScopeView> open_scopes;      // of this worker, the expired ones included
+  std::vector<SlotReading> open_scopes;    // of this worker, the expired ones included
   std::optional<PythonDump> python;        // what the worker's page says of its faulthandler
   std::shared_ptr<const CpuSample> early;  // from before the deadline; null: none
   std::uint64_t record_number = 0;         // of the verdicts; 0: not recorded yet, or synced
@@ -45,7 +45,7 @@ struct KillOrder {
   // shortest grace period of such expiries. Returns nothing if the worker is to be spared.
   struct Means {
     int signal = 0;
-    std::optional<Grace> grace;
+    std::optional<Duration> grace;
     [[nodiscard]] bool ends_in_sigkill() const { return signal == SIGKILL || grace; }
   };
   [[nodiscard]] std::optional<Means> means() const { return means_of(expiries); }

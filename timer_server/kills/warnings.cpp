@@ -58,10 +58,10 @@ std::optional<Warnings::Scope> Warnings::warning_of(const DeadlineScan::SoftDueS
   if (!reading) {
     return std::nullopt;
   }
-  const ScopeView scope = core_.policy.view_of(*reading);
+  const SlotReading scope = core_.policy.view_of(*reading);
   return Scope{{scope, due.slot.deadline, Instant::now(),
-                core_.policy.reason_to_warn(scope.terms, due.is_to_be_signalled),
-                due.is_to_be_signalled && !policy_.dry_run ? scope.terms.signal : 0},
+                core_.policy.reason_to_warn(scope, due.is_to_be_signalled),
+                due.is_to_be_signalled && !policy_.dry_run ? scope.signal : 0},
                due};
 }
 
@@ -71,7 +71,7 @@ void Warnings::start(const Worker& worker, std::vector<Scope> scopes, Instant no
   for (const Scope& scope : scopes) {
     if (scope.passed.signal != 0) {
       is_before_signal = true;
-      limit = std::min(limit, Duration{*scope.passed.scope.terms.grace} / 4);
+      limit = std::min(limit, *scope.passed.scope.grace() / 4);
     }
   }
   const Duration facts_limit = is_before_signal ? std::min(limit, kFactsLimit) : kFactsLimit;

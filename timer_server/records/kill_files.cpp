@@ -11,12 +11,14 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "common/due.hpp"
 #include "common/json_fields.hpp"
 #include "common/json_writer.hpp"
 #include "common/mapped_file.hpp"
 #include "common/posix.hpp"
 #include "common/result.hpp"
 #include "common/run_folder.hpp"
+#include "common/scope_page.hpp"
 #include "common/text.hpp"
 #include "timer_server/system/messages.hpp"
 
@@ -44,17 +46,17 @@ std::int64_t number_in(const dom::object& object, std::string_view key) {
 }
 
 void write_expiry(JsonWriter& json, const Expiry& expiry) {
-  const ScopeTerms& terms = expiry.scope.terms;
+  const SlotReading& scope = expiry.scope;
   json.begin_object()
       .field("id", expiry.id)
       .field("incident", expiry.incident)
-      .field("scope", expiry.scope.name)
+      .field("scope", scope.name)
       .field("judged_ns", expiry.judged.ns)
-      .field("acquired_ns", terms.acquired.ns)
-      .field("deadline_ns", terms.deadline.ns)
-      .field("signal", terms.signal)
-      .given("signal_first", int{terms.signal_first})
-      .field("grace_ms", terms.grace ? std::int64_t{terms.grace->count()} : -1);
+      .field("acquired_ns", scope.acquired.ns)
+      .field("deadline_ns", scope.deadline.ns)
+      .field("signal", scope.signal)
+      .given("signal_first", int{scope.has(slot_flag::kSignalFirst)})
+      .field("grace_ms", scope.grace() ? std::int64_t{*scope.grace_ms} : -1);
   if (expiry.released_at) {
     json.field("released_ns", expiry.released_at->ns);
   }
@@ -65,16 +67,17 @@ Expiry expiry_in(const dom::object& object) {
   Expiry expiry;
   expiry.id = text_at(object, "id");
   expiry.incident = text_at(object, "incident");
-  expiry.scope.name = text_at(object, "scope");
   expiry.judged = {number_in(object, "judged_ns")};
-  ScopeTerms& terms = expiry.scope.terms;
-  terms.is_idle = expiry.scope.name == kIdleScopeName;
-  terms.acquired = {number_in(object, "acquired_ns")};
-  terms.deadline = {number_in(object, "deadline_ns")};
-  terms.signal = static_cast<int>(number_in(object, "signal"));
-  terms.signal_first = number_in(object, "signal_first") != 0;
+  SlotReading& scope = expiry.scope;
+  scope.name = text_at(object, "scope");
+  scope.acquired = {number_in(object, "acquired_ns")};
+  scope.deadline = {number_in(object, "deadline_ns")};
+  scope.signal = static_cast<int>(number_in(object, "signal"));
+  scope.flags = static_cast<std::uint16_t>(
+      (scope.name == kIdleScopeName ? slot_flag::kIdle : 0) |
+      (number_in(object, "signal_first") != 0 ? slot_flag::kSignalFirst : 0));
   if (const std::int64_t grace = integer_at(object, "grace_ms").value_or(-1); grace >= 0) {
-    terms.grace = grace_of(std::chrono::milliseconds{grace});
+    scope.grace_ms = grace_ms_of(std::chrono::milliseconds{grace});
   }
   if (const std::int64_t released = number_in(object, "released_ns"); released > 0) {
     expiry.released_at = Instant{released};
@@ -309,7 +312,7 @@ void KillFiles::remove_after(std::span<const Expiry> expiries, const Process* li
                              std::uint64_t record_number) {
   const std::string& id = expiries.front().id;
   const bool is_kept = living != nullptr && std::ranges::any_of(expiries, [](const Expiry& expiry) {
-                         return expiry.scope.terms.is_idle;
+                         return expiry.scope.has(slot_flag::kIdle);
                        });
   if (is_kept) {
     std::string& kept = kept_[{living->pid, living->start_time}];

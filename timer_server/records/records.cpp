@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "common/duration_text.hpp"
+#include "common/scope_page.hpp"
 
 namespace filetimer {
 namespace {
@@ -22,10 +23,10 @@ void write_timeout(JsonWriter& json, std::string_view key, Duration timeout) {
   json.field(key, timeout == kForever ? kNull : in_seconds(timeout));
 }
 
-void write_timeouts(JsonWriter& json, const ScopeTerms& terms) {
-  write_timeout(json, "timeout_s", terms.timeout);
-  if (terms.code_timeout) {
-    write_timeout(json, "code_timeout_s", *terms.code_timeout);
+void write_timeouts(JsonWriter& json, const SlotReading& scope) {
+  write_timeout(json, "timeout_s", scope.timeout);
+  if (scope.code_timeout) {
+    write_timeout(json, "code_timeout_s", *scope.code_timeout);
   }
 }
 
@@ -154,12 +155,13 @@ void write_whose_and_job(JsonWriter& json, const WorkerIdentity& worker) {
   }
 }
 
-void write_scope(JsonWriter& json, const ScopeView& scope, Instant now) {
-  const ScopeTerms& terms = scope.terms;
-  json.field("scope", scope.name).fixed("elapsed_s", in_seconds(now - terms.acquired), 6);
-  write_timeouts(json, terms);
-  const double remaining = terms.deadline.is_never() ? kNull : in_seconds(terms.deadline - now);
-  json.fixed("remaining_s", remaining, 6).given("paused", terms.is_paused).given("tid", terms.tid);
+void write_scope(JsonWriter& json, const SlotReading& scope, Instant now) {
+  json.field("scope", scope.name).fixed("elapsed_s", in_seconds(now - scope.acquired), 6);
+  write_timeouts(json, scope);
+  const double remaining = scope.deadline.is_never() ? kNull : in_seconds(scope.deadline - now);
+  json.fixed("remaining_s", remaining, 6)
+      .given("paused", slot_word::is_paused(scope.word))
+      .given("tid", scope.tid);
 }
 
 std::string_view verdict_name(KillVerdict verdict) {
@@ -216,7 +218,7 @@ std::string Records::incident(const Incident& incident) const {
       .begin_array("open_scopes");
   // A record has a limit, so that tools can read it. What does not fit is counted.
   for (const WorkerScopes& worker : incident.workers) {
-    for (const ScopeView& scope : worker.scopes) {
+    for (const SlotReading& scope : worker.scopes) {
       if (json.size() > kMaxRecordBytesOfLists) {
         ++omitted;
         continue;
@@ -224,7 +226,7 @@ std::string Records::incident(const Incident& incident) const {
       json.begin_object();
       write_whose_and_job(json, worker.worker);
       // A scope may have been opened between the verdict and the reading.
-      write_scope(json, scope, std::max(incident.when.mono, scope.terms.acquired));
+      write_scope(json, scope, std::max(incident.when.mono, scope.acquired));
       json.end_object();
     }
   }
@@ -244,29 +246,30 @@ std::string Records::incident(const Incident& incident) const {
 }
 
 std::string Records::expired(const WorkerIdentity& worker, const Expiry& expiry,
-                             std::span<const ScopeView> open_scopes, std::size_t list_bytes) const {
-  const ScopeTerms& terms = expiry.scope.terms;
+                             std::span<const SlotReading> open_scopes,
+                             std::size_t list_bytes) const {
+  const SlotReading& scope = expiry.scope;
   JsonWriter json = begin("expired", worker);
-  json.field("id", expiry.id).field("incident", expiry.incident).field("scope", expiry.scope.name);
-  write_timeouts(json, terms);
-  json.fixed("elapsed_s", in_seconds(expiry.judged - terms.acquired), 6)
-      .fixed("overdue_ms", in_milliseconds(expiry.judged - terms.deadline), 6)
-      .field("acquired_mono_ns", terms.acquired.ns)
-      .field("deadline_mono_ns", terms.deadline.ns);
-  json.given("tid", terms.tid).field("signal", std::max(terms.signal, 0));
-  if (terms.grace) {
-    json.field("grace_s", in_seconds(*terms.grace));
+  json.field("id", expiry.id).field("incident", expiry.incident).field("scope", scope.name);
+  write_timeouts(json, scope);
+  json.fixed("elapsed_s", in_seconds(expiry.judged - scope.acquired), 6)
+      .fixed("overdue_ms", in_milliseconds(expiry.judged - scope.deadline), 6)
+      .field("acquired_mono_ns", scope.acquired.ns)
+      .field("deadline_mono_ns", scope.deadline.ns);
+  json.given("tid", scope.tid).field("signal", std::max(scope.signal, 0));
+  if (const auto grace = scope.grace()) {
+    json.field("grace_s", in_seconds(*grace));
   }
   json.field("dir", dir_).begin_array("open_scopes");
   std::size_t omitted = 0;
   const std::size_t most_bytes = std::min(json.size() + list_bytes, kMaxRecordBytesOfLists);
-  for (const ScopeView& scope : open_scopes) {
+  for (const SlotReading& open : open_scopes) {
     if (json.size() >= most_bytes) {
       ++omitted;
       continue;
     }
     json.begin_object();
-    write_scope(json, scope, expiry.judged);
+    write_scope(json, open, expiry.judged);
     json.end_object();
   }
   json.end_array().field("omitted", omitted);
@@ -332,37 +335,37 @@ std::string Records::killed(const WorkerIdentity& worker, const Expiry& expiry,
 
 std::string Records::warned(const WorkerIdentity& worker, const SoftDeadline& passed,
                             const Evidence* evidence) const {
-  const ScopeTerms& terms = passed.scope.terms;
+  const SlotReading& scope = passed.scope;
   // The acquire or the last renewal. A line may be read after its deadline.
   const Instant begun =
-      terms.timeout == kForever
-          ? terms.acquired
-          : std::max(terms.acquired, Instant{terms.deadline.ns - terms.timeout.count()});
-  const Duration after = terms.soft_ms != 0 && passed.signal == 0
-                             ? Duration{std::chrono::milliseconds{terms.soft_ms}}
+      scope.timeout == kForever
+          ? scope.acquired
+          : std::max(scope.acquired, Instant{scope.deadline.ns - scope.timeout.count()});
+  const Duration after = scope.soft_ms != 0 && passed.signal == 0
+                             ? Duration{std::chrono::milliseconds{scope.soft_ms}}
                              : passed.when - begun;
   JsonWriter json = begin("warned", worker);
-  json.field("id", passed.id).field("scope", passed.scope.name).field("reason", passed.reason);
-  write_timeouts(json, terms);
-  json.fixed("elapsed_s", in_seconds(passed.noticed - terms.acquired), 6)
+  json.field("id", passed.id).field("scope", scope.name).field("reason", passed.reason);
+  write_timeouts(json, scope);
+  json.fixed("elapsed_s", in_seconds(passed.noticed - scope.acquired), 6)
       .fixed("soft_s", in_seconds(after), 6)
       .fixed("overdue_ms", in_milliseconds(passed.noticed - passed.when), 6)
-      .field("acquired_mono_ns", terms.acquired.ns)
+      .field("acquired_mono_ns", scope.acquired.ns)
       .field("soft_mono_ns", passed.when.ns);
-  json.given("tid", terms.tid).given("signal", passed.signal).given("omitted", passed.omitted);
+  json.given("tid", scope.tid).given("signal", passed.signal).given("omitted", passed.omitted);
   if (evidence != nullptr) {
     write_evidence(json, *evidence);
   }
   return std::move(json).finish();
 }
 
-std::string Records::left_open(const WorkerIdentity& worker, const ScopeView& scope, Instant now,
+std::string Records::left_open(const WorkerIdentity& worker, const SlotReading& scope, Instant now,
                                std::string_view reason) const {
   JsonWriter json = begin("left_open", worker);
   json.field("scope", scope.name);
-  write_timeouts(json, scope.terms);
-  json.fixed("elapsed_s", in_seconds(now - scope.terms.acquired), 6)
-      .field("acquired_mono_ns", scope.terms.acquired.ns)
+  write_timeouts(json, scope);
+  json.fixed("elapsed_s", in_seconds(now - scope.acquired), 6)
+      .field("acquired_mono_ns", scope.acquired.ns)
       .field("reason", reason);
   return std::move(json).finish();
 }
@@ -383,7 +386,7 @@ std::string Records::worker_ended(const WorkerIdentity& worker,
   return std::move(json).finish();
 }
 
-std::string Records::deferred(const WorkerIdentity& worker, const ScopeView& scope, Instant now,
+std::string Records::deferred(const WorkerIdentity& worker, const SlotReading& scope, Instant now,
                               std::string_view reason) const {
   JsonWriter json = begin("deferred", worker);
   write_scope(json, scope, now);
@@ -402,7 +405,7 @@ std::string Records::released_late(const WorkerIdentity& worker, const Expiry& e
   JsonWriter json = begin("released_late", worker);
   json.field("id", expiry.id)
       .field("scope", expiry.scope.name)
-      .fixed("late_ms", in_milliseconds(*expiry.released_at - expiry.scope.terms.deadline), 3)
+      .fixed("late_ms", in_milliseconds(*expiry.released_at - expiry.scope.deadline), 3)
       .field("reason", "released after its deadline was judged, before a signal was sent");
   return std::move(json).finish();
 }

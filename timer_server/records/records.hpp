@@ -39,12 +39,12 @@ std::string description_of(const WorkerIdentity& worker);
 // at `now`.
 void write_whose(JsonWriter& json, const WorkerIdentity& worker);
 void write_whose_and_job(JsonWriter& json, const WorkerIdentity& worker);
-void write_scope(JsonWriter& json, const ScopeView& scope, Instant now);
+void write_scope(JsonWriter& json, const SlotReading& scope, Instant now);
 
 struct WorkerScopes {
   WorkerIdentity worker;
-  std::vector<ScopeView> scopes;  // the oldest first; empty: in no scope
-  EndedScopesByName ended{};      // the scopes that have ended last
+  std::vector<SlotReading> scopes;  // the oldest first; empty: in no scope
+  EndedScopesByName ended{};        // the scopes that have ended last
 };
 
 // The slot of a scope on which a verdict was given.
@@ -52,13 +52,14 @@ struct PageVerdict {
   std::shared_ptr<WorkerPage> page;  // null: the scope ended before this server started
   std::size_t slot = 0;
   std::int64_t word = 0;  // the deadline that was judged
+  Instant deadline{};     // with the time that the scope was given
 };
 
 // One scope whose deadline passed.
 struct Expiry {
   std::string id;
   std::string incident;
-  ScopeView scope;
+  SlotReading scope;
   Instant judged;
   std::optional<Instant> released_at;  // too late, but before a signal was sent
   PageVerdict place;
@@ -78,7 +79,7 @@ struct SentSignal {
 
 // A scope whose soft deadline passed.
 struct SoftDeadline {
-  ScopeView scope;
+  SlotReading scope;
   Instant when;     // when it passed
   Instant noticed;  // when the server noticed
   std::string reason;
@@ -143,7 +144,7 @@ class Records {
   std::string incident(const Incident& incident) const;
   // `list_bytes`: how long the list of open scopes may be; the scopes that do not fit are counted.
   std::string expired(const WorkerIdentity& worker, const Expiry& expiry,
-                      std::span<const ScopeView> open_scopes,
+                      std::span<const SlotReading> open_scopes,
                       std::size_t list_bytes = kMaxRecordBytesOfLists) const;
   std::string evidence(const WorkerIdentity& worker, const std::string& id,
                        const Evidence& evidence) const;
@@ -161,12 +162,12 @@ class Records {
   };
   std::string killed(const WorkerIdentity& worker, const Expiry& expiry,
                      const Outcome& outcome) const;
-  std::string left_open(const WorkerIdentity& worker, const ScopeView& scope, Instant now,
+  std::string left_open(const WorkerIdentity& worker, const SlotReading& scope, Instant now,
                         std::string_view reason) const;
   // Reports the durations of the scopes of a worker that has ended.
   std::string worker_ended(const WorkerIdentity& worker, const StatisticsByName& statistics) const;
   // Reports a deadline that was deferred because the worker is halted.
-  std::string deferred(const WorkerIdentity& worker, const ScopeView& scope, Instant now,
+  std::string deferred(const WorkerIdentity& worker, const SlotReading& scope, Instant now,
                        std::string_view reason) const;
   // Reports that all `scopes` open scopes got the time `given`, because the server could not run.
   std::string deferred_all(Duration given, std::size_t scopes, std::string_view reason) const;

@@ -35,7 +35,7 @@ constexpr std::size_t kMostSlots = 2 * kMaxScopesPerWorker;
 // or changes the timeout.
 constexpr Duration kSameDeadline = std::chrono::milliseconds{1};
 
-std::int64_t word_of(const ScopeTerms& terms) {
+std::int64_t word_of(const SlotReading& terms) {
   if (terms.deadline.is_never() || terms.deadline.ns >= slot_word::kNoDeadline) {
     constexpr std::int64_t kMostTime = slot_word::kPaused - slot_word::kNoDeadline - 1;
     return slot_word::kNoDeadline + std::clamp<std::int64_t>(terms.acquired.ns, 0, kMostTime);
@@ -51,6 +51,17 @@ std::int64_t word_of(const ScopeTerms& terms) {
 bool is_same_span(std::int64_t before, std::int64_t now) {
   return before < slot_word::kNoDeadline && now < slot_word::kNoDeadline &&
          std::chrono::abs(Instant{now} - Instant{before}) < kSameDeadline;
+}
+
+void set_terms(Slot& slot, const SlotReading& terms) {
+  slot.acquired.store(terms.acquired.ns, kRelaxed);
+  slot.started.store(terms.acquired.ns, kRelaxed);
+  slot.timeout.store(terms.asked.count(), kRelaxed);
+  slot.grace_ms.store(terms.grace_ms.value_or(kNoSigkill), kRelaxed);
+  slot.soft_ms.store(terms.soft_ms, kRelaxed);
+  slot.tid.store(terms.tid, kRelaxed);
+  slot.signal.store(static_cast<std::uint16_t>(std::max(terms.signal, 0)), kRelaxed);
+  slot.flags.store(terms.flags, kRelaxed);
 }
 
 // For slots that no other process writes.
@@ -126,21 +137,8 @@ void PipePage::grow(std::size_t count) {
   entries_.resize(count);
 }
 
-void PipePage::set_terms(Slot& slot, const ScopeTerms& terms) const {
-  slot.acquired.store(terms.acquired.ns, kRelaxed);
-  slot.started.store(terms.acquired.ns, kRelaxed);
-  slot.timeout.store(terms.asked.count(), kRelaxed);
-  slot.grace_ms.store(terms.grace ? terms.grace->count() : kNoSigkill, kRelaxed);
-  slot.soft_ms.store(terms.soft_ms, kRelaxed);
-  slot.tid.store(terms.tid, kRelaxed);
-  slot.signal.store(static_cast<std::uint16_t>(std::max(terms.signal, 0)), kRelaxed);
-  slot.flags.store(static_cast<std::uint16_t>((terms.whole_process ? slot_flag::kWholeProcess : 0) |
-                                              (terms.signal_first ? slot_flag::kSignalFirst : 0)),
-                   kRelaxed);
-}
-
 Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
-                                  const ScopeTerms& terms) {
+                                  const SlotReading& terms) {
   const std::int64_t word = word_of(terms);
   end_cancelled(id);
   const auto found = find(id);

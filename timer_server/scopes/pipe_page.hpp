@@ -1,11 +1,9 @@
-// The terms of a scope, and the scopes of a worker that sends lines on the request pipe.
+// The scopes of a worker that sends lines on the request pipe.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <sys/types.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -24,43 +22,6 @@
 #include "timer_server/system/worker_facts.hpp"
 
 namespace filetimer {
-
-// The grace period, from the first signal to SIGKILL; at most kLongestGraceMs.
-using Grace = std::chrono::duration<std::uint32_t, std::milli>;
-
-// Returns the grace period in whole milliseconds, rounded up.
-inline std::optional<Grace> grace_of(std::optional<Duration> grace) {
-  if (!grace) {
-    return std::nullopt;
-  }
-  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(*grace).count();
-  return Grace{static_cast<std::uint32_t>(std::clamp<std::int64_t>(ms, 0, kLongestGraceMs))};
-}
-
-// What was requested when a scope was opened or renewed, and what was granted.
-struct ScopeTerms {
-  Instant acquired;
-  Instant deadline;             // Instant::never(): none
-  Duration timeout = kForever;  // as granted; kForever: none
-  Duration asked = kForever;    // as requested; --max-timeout may have cut it
-  // The timeout in the code, if a file of the worker's replaced it; kForever: none.
-  std::optional<Duration> code_timeout;
-  std::optional<Grace> grace;      // none: one signal, no SIGKILL
-  std::uint32_t soft_ms = 0;       // from `acquired` to a warning; 0: by --warn-at
-  int signal = 0;                  // the first signal; 0 or less: none
-  pid_t tid = 0;                   // 0: unknown
-  bool whole_process : 1 = false;  // the end of the worker releases it
-  bool is_idle : 1 = false;        // not a scope: the idle timeout of a worker in no scope
-  bool signal_first : 1 = false;  // the signal comes at the timeout, and the deadline after `grace`
-  bool is_paused : 1 = false;
-  bool is_judged : 1 = false;
-};
-
-// A scope as it stood at one moment.
-struct ScopeView {
-  std::string name;
-  ScopeTerms terms;
-};
 
 // Slots in the server's own memory, which the server writes for the worker. save() copies them into
 // a file in the layout of a scope page, for the next server and for `timer_client list`. A scope
@@ -85,12 +46,12 @@ class PipePage final : public WorkerPage {
   // Opens a scope, or replaces the terms of the open scope with this identity. `shown_bytes`: how
   // many bytes of `id` are the scope's name. Returns the scope's soft deadline, or its deadline if
   // that is earlier. Fails if kMaxScopesPerWorker scopes are open or judged.
-  Result<Instant> acquire(std::string_view id, std::size_t shown_bytes, const ScopeTerms& terms);
+  Result<Instant> acquire(std::string_view id, std::size_t shown_bytes, const SlotReading& terms);
   // Releases the scope, late if it was judged. Returns whether the worker was in it: false for a
   // whole-process scope and an unknown identity.
   bool release(std::string_view id);
-  // Lets the timeout of the open scope begin at `started`, if that is earlier: its line had no time,
-  // and may be as old as that.
+  // Lets the timeout of the open scope begin at `started`, if that is earlier: its line had no
+  // time, and may be as old as that.
   void antedate(std::string_view id, Instant started);
   // Returns whether a scope with this identity is open and not judged.
   [[nodiscard]] bool has_open(std::string_view id) const;
@@ -138,7 +99,6 @@ class PipePage final : public WorkerPage {
   [[nodiscard]] std::int64_t word_at(std::size_t slot) const;
   std::optional<SlotNumber> take_free_slot();
   void grow(std::size_t count);
-  void set_terms(Slot& slot, const ScopeTerms& terms) const;
   void free(std::size_t slot);
   void forget_id(std::size_t slot);
   void forget_file();

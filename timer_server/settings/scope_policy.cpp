@@ -14,9 +14,9 @@ namespace filetimer {
 
 namespace {
 
-// Returns the grace period of scopes on pages that name none.
-std::optional<Duration> default_grace(const Settings& settings) {
-  return settings.grace ? *settings.grace : Settings::kDefaultGrace;
+// Returns the grace period of scopes on pages that name none; kForever: no SIGKILL follows.
+Duration default_grace(const Settings& settings) {
+  return settings.grace ? settings.grace->value_or(kForever) : Settings::kDefaultGrace;
 }
 
 }  // namespace
@@ -26,93 +26,73 @@ ScopePolicy::ScopePolicy(const Settings& settings, const LostTime& lost)
       lost_(lost),
       page_terms_{.max_timeout = settings.max_timeout.value_or(kForever),
                   .warn_at = settings.warn_at ? warn_at_word(*settings.warn_at) : 0,
-                  .grace = default_grace(settings).value_or(Duration::zero())} {}
+                  .grace = default_grace(settings) == kForever ? Duration::zero()
+                                                               : default_grace(settings)} {}
 
 WorkerPage::Scan ScopePolicy::scan_of(const Worker& worker, Instant now) const {
   return {.now = now, .terms = page_terms_, .server = lost_, .worker = worker.lost};
 }
 
-ScopeTerms ScopePolicy::terms_of(const wire::Request& request, const ClockReading& now) const {
-  ScopeTerms terms;
+SlotReading ScopePolicy::terms_of(const wire::Request& request, const ClockReading& now) const {
+  SlotReading terms;
   terms.acquired = now.mono;
   terms.deadline = monotonic_from_unix(request.expiration_time, now);
   terms.signal = request.signal;
   terms.tid = request.x_tid.value_or(0);
-  terms.whole_process = request.x_whole_process;
-  terms.signal_first = request.x_signal_first;
+  terms.flags =
+      static_cast<std::uint16_t>((request.x_whole_process ? slot_flag::kWholeProcess : 0) |
+                                 (request.x_signal_first ? slot_flag::kSignalFirst : 0));
   if (request.x_timeout_s) {
-    terms.timeout = duration_from_seconds(*request.x_timeout_s);
-    if (terms.timeout != kForever && !terms.deadline.is_never()) {
+    terms.asked = duration_from_seconds(*request.x_timeout_s);
+    if (terms.asked != kForever && !terms.deadline.is_never()) {
       // The client opened the scope before the server read the line.
-      terms.acquired = std::min(terms.acquired, Instant{terms.deadline.ns - terms.timeout.count()});
+      terms.acquired = std::min(terms.acquired, Instant{terms.deadline.ns - terms.asked.count()});
     }
   } else if (!terms.deadline.is_never()) {
-    terms.timeout = std::max(terms.deadline - now.mono, Duration::zero());
+    terms.asked = std::max(terms.deadline - now.mono, Duration::zero());
   }
+  terms.timeout = terms.asked;
+  Duration grace = kForever;
   if (request.x_grace_s && !std::isnan(*request.x_grace_s)) {
-    const Duration grace = duration_from_seconds(*request.x_grace_s);
-    if (*request.x_grace_s >= 0 && grace != kForever) {
-      terms.grace = grace_of(grace);
-    }
-  } else if (settings_.grace) {
-    terms.grace = grace_of(*settings_.grace);
-  } else if (request.is_from_own_client()) {
-    terms.grace = grace_of(Settings::kDefaultGrace);
+    grace = *request.x_grace_s < 0 ? kForever : duration_from_seconds(*request.x_grace_s);
+  } else if (settings_.grace || request.is_from_own_client()) {
+    grace = default_grace(settings_);
   }
+  terms.grace_ms = grace_ms_of(grace);
   if (request.x_soft_s && *request.x_soft_s > 0) {
     const Duration soft = duration_from_seconds(*request.x_soft_s);
     terms.soft_ms = soft <= kLongestSoft ? soft_ms(soft) : 0;
   }
-  terms.asked = terms.timeout;
   return terms;
 }
 
-ScopeView ScopePolicy::view_of(const SlotReading& reading) const {
-  ScopeView view;
-  view.name = reading.name;
-  ScopeTerms& terms = view.terms;
-  terms.acquired = reading.acquired;
-  terms.asked = reading.asked;
-  terms.deadline = reading.deadline;
-  terms.is_idle = reading.has(slot_flag::kIdle);
-  if (settings_.max_timeout && !terms.is_idle) {
-    terms.deadline = due_time(reading, *settings_.max_timeout);
+SlotReading ScopePolicy::view_of(SlotReading reading) const {
+  if (!reading.has(slot_flag::kIdle)) {
+    reading.deadline = due_time(reading, page_terms_.max_timeout);
   }
-  if (!terms.deadline.is_never()) {
-    terms.timeout = std::max(terms.deadline - reading.started, Duration::zero());
+  if (!reading.deadline.is_never()) {
+    reading.timeout = std::max(reading.deadline - reading.started, Duration::zero());
   }
-  terms.code_timeout = reading.code_timeout;
-  terms.soft_ms = reading.soft_ms;
-  terms.signal = reading.signal;
-  terms.tid = reading.tid;
-  terms.is_paused = slot_word::is_paused(reading.word);
-  terms.is_judged = !slot_word::is_open(reading.word);
-  terms.whole_process = reading.has(slot_flag::kWholeProcess);
-  terms.signal_first = reading.has(slot_flag::kSignalFirst);
-  if (!reading.grace_ms) {
-    terms.grace = grace_of(default_grace(settings_));
-  } else if (*reading.grace_ms != kNoSigkill) {
-    terms.grace = Grace{*reading.grace_ms};
-  }
-  return view;
+  reading.grace_ms = reading.grace_ms.value_or(grace_ms_of(default_grace(settings_)));
+  return reading;
 }
 
-ScopeView ScopePolicy::view_of(const SlotReading& reading, const Worker& worker) const {
-  ScopeView view = view_of(reading);
+SlotReading ScopePolicy::view_of(SlotReading reading, const Worker& worker) const {
   const ScopeSpan span = span_of(reading.started, reading.word,
                                  timeout_of(reading.asked, reading.word, page_terms_.max_timeout));
-  view.terms.deadline = due_after_losses(view.terms.deadline, span, lost_, worker.lost);
+  SlotReading view = view_of(std::move(reading));
+  view.deadline = due_after_losses(view.deadline, span, lost_, worker.lost);
   return view;
 }
 
-std::vector<ScopeView> ScopePolicy::open_scopes_of(const Worker& worker, std::size_t most,
-                                                   std::size_t* count) const {
-  std::vector<ScopeView> views;
+std::vector<SlotReading> ScopePolicy::open_scopes_of(const Worker& worker, std::size_t most,
+                                                     std::size_t* count) const {
+  std::vector<SlotReading> views;
   std::size_t all = 0;
   for (const auto& page : worker.pages) {
     std::size_t on_page = 0;
-    for (const SlotReading& reading : page->open_slots(most, &on_page)) {
-      views.push_back(view_of(reading, worker));
+    for (SlotReading& reading : page->open_slots(most, &on_page)) {
+      views.push_back(view_of(std::move(reading), worker));
     }
     all += on_page;
   }
@@ -120,9 +100,8 @@ std::vector<ScopeView> ScopePolicy::open_scopes_of(const Worker& worker, std::si
     *count = all;
   }
   // Scopes are most often read in the order in which they were opened.
-  const auto by_age = [](const ScopeView& view) { return view.terms.acquired; };
-  if (!std::ranges::is_sorted(views, {}, by_age)) {
-    std::ranges::stable_sort(views, {}, by_age);
+  if (!std::ranges::is_sorted(views, {}, &SlotReading::acquired)) {
+    std::ranges::stable_sort(views, {}, &SlotReading::acquired);
   }
   if (views.size() > most) {
     views.erase(views.begin(), views.end() - static_cast<std::ptrdiff_t>(most));
@@ -130,7 +109,7 @@ std::vector<ScopeView> ScopePolicy::open_scopes_of(const Worker& worker, std::si
   return views;
 }
 
-std::string ScopePolicy::reason_to_warn(const ScopeTerms& terms, bool is_signalled) const {
+std::string ScopePolicy::reason_to_warn(const SlotReading& terms, bool is_signalled) const {
   return is_signalled ? "its timeout has passed"
          : terms.soft_ms != 0
              ? fmt::format("its soft deadline of {} has passed",

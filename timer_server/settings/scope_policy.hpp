@@ -28,19 +28,19 @@ class ScopePolicy {
   // Returns the terms that a request asks for, which was read at `now`. Without grace in the
   // request, --grace counts; without --grace, a client of this project gets kDefaultGrace, and a
   // client of PyTorch gets one signal and no SIGKILL.
-  [[nodiscard]] ScopeTerms terms_of(const wire::Request& request, const ClockReading& now) const;
+  [[nodiscard]] SlotReading terms_of(const wire::Request& request, const ClockReading& now) const;
 
   // Returns the scope of a slot as its worker has opened it.
-  [[nodiscard]] ScopeView view_of(const SlotReading& reading) const;
+  [[nodiscard]] SlotReading view_of(SlotReading reading) const;
   // Returns the scope of a slot with the time that the worker was given.
-  [[nodiscard]] ScopeView view_of(const SlotReading& reading, const Worker& worker) const;
+  [[nodiscard]] SlotReading view_of(SlotReading reading, const Worker& worker) const;
   // Returns the open scopes of a worker, the oldest first; of more than `most` those that were
   // opened last, which say where the worker is. Sets `count` to the number of all of them.
-  [[nodiscard]] std::vector<ScopeView> open_scopes_of(const Worker& worker,
-                                                      std::size_t most = kMaxScopesPerWorker,
-                                                      std::size_t* count = nullptr) const;
+  [[nodiscard]] std::vector<SlotReading> open_scopes_of(const Worker& worker,
+                                                        std::size_t most = kMaxScopesPerWorker,
+                                                        std::size_t* count = nullptr) const;
 
-  [[nodiscard]] std::string reason_to_warn(const ScopeTerms& terms, bool is_signalled) const;
+  [[nodiscard]] std::string reason_to_warn(const SlotReading& terms, bool is_signalled) const;
 
  private:
   const Settings& settings_;

@@ -51,7 +51,7 @@ void DeadlineScan::note_held_up(Worker& worker, Instant woke, Found& found) {
 
 void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
   WorkerPage::Activity activity;
-  std::vector<DueScope> judged;
+  std::vector<PageVerdict> judged;
   Instant next = Instant::never();
   give_back_unseen_time(worker, woke, found);
   for (const auto& page : worker.pages) {
@@ -91,11 +91,11 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
   }
   if (!judged.empty() && !worker.process->is_alive()) {
     // The worker has exited since it was found alive, so it has left these scopes open.
-    for (const DueScope& scope : judged) {
-      scope.place.page->reopen(scope.place.slot, scope.place.word);
+    for (const PageVerdict& scope : judged) {
+      scope.page->reopen(scope.slot, scope.word);
     }
   } else if (!judged.empty()) {
-    std::ranges::stable_sort(judged, {}, &DueScope::deadline);
+    std::ranges::stable_sort(judged, {}, &PageVerdict::deadline);
     found.due.push_back({&worker, std::move(judged)});
   }
 }
@@ -123,7 +123,7 @@ void DeadlineScan::give_back_unseen_time(Worker& worker, Instant now, Found& fou
 // Returns false if the worker runs another program than the one that opened the scopes.
 bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page,
                          const WorkerPage::Found& candidates, Instant woke, Found& found,
-                         std::vector<DueScope>& judged) {
+                         std::vector<PageVerdict>& judged) {
   if (!worker.process->is_alive()) {
     return true;  // its pending exit event decides
   }
@@ -151,7 +151,7 @@ bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page
   judged.reserve(judged.size() + due.size());
   for (const WorkerPage::Due& candidate : due) {
     if (page->try_expire(candidate.slot, candidate.word)) {
-      judged.push_back({candidate.deadline, {page, candidate.slot, candidate.word}});
+      judged.push_back({page, candidate.slot, candidate.word, candidate.deadline});
     }
   }
   core_.workers.note_unsaved(worker);
@@ -161,7 +161,7 @@ bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page
 // The next scan is one idle timeout later: a worker that is in a scope now, or leaves its last one
 // from now on, is due then at the earliest.
 void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& activity,
-                                  Instant woke, Found& found, std::vector<DueScope>& judged) {
+                                  Instant woke, Found& found, std::vector<PageVerdict>& judged) {
   const Instant last_left = std::max(activity.last_left, worker.left_on_pipe);
   for (const auto& watch : activity.watches) {
     Instant deadline = woke + std::max(watch.timeout, kIdleLook);
@@ -183,7 +183,7 @@ void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& ac
         !runs_another_program(*worker.process, **page) &&
         !halted_.should_defer(worker, **page, {watch.slot, slot_word::kIdleWatch, deadline}) &&
         (*page)->try_expire_idle(watch.slot, deadline)) {
-      judged.push_back({deadline, {*page, watch.slot, deadline.ns}});
+      judged.push_back({*page, watch.slot, deadline.ns, deadline});
     }
   }
 }

@@ -33,14 +33,9 @@ class DeadlineScan {
 
   DeadlineScan(Core& core, HaltedWorkers& halted) : core_(core), halted_(halted) {}
 
-  // A scope on which the verdict was given.
-  struct DueScope {
-    Instant deadline;
-    PageVerdict place;
-  };
   struct DueWorker {
     Worker* worker = nullptr;
-    std::vector<DueScope> scopes;  // the earliest deadline first
+    std::vector<PageVerdict> scopes;  // the earliest deadline first
   };
   // A scope whose soft deadline has passed, or that is to be signalled first.
   struct SoftDueScope {
@@ -98,9 +93,9 @@ class DeadlineScan {
   void give_back_unseen_time(Worker& worker, Instant now, Found& found);
   bool judge(Worker& worker, const std::shared_ptr<WorkerPage>& page,
              const WorkerPage::Found& candidates, Instant woke, Found& found,
-             std::vector<DueScope>& judged);
+             std::vector<PageVerdict>& judged);
   void judge_idleness(Worker& worker, const WorkerPage::Activity& activity, Instant woke,
-                      Found& found, std::vector<DueScope>& judged);
+                      Found& found, std::vector<PageVerdict>& judged);
 
   Core& core_;
   HaltedWorkers& halted_;

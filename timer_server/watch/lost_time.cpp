@@ -56,8 +56,8 @@ bool HaltedWorkers::should_defer(Worker& worker, WorkerPage& page, const WorkerP
   }
   Halt& halt = known != halts_.end() ? known->second : note_halt(worker, why);
   if (const auto reading = page.read(due.slot, due.word)) {
-    ScopeView view = core_.policy.view_of(*reading);
-    view.terms.deadline = due.deadline;
+    SlotReading view = core_.policy.view_of(*reading);
+    view.deadline = due.deadline;
     halt.is_recorded = true;
     ++core_.counters.deferred[view.name];
     core_.log->append(

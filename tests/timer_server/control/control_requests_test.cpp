@@ -84,7 +84,7 @@ struct QuestionStage {
   }
   void open_scopes(std::size_t count) {
     pipe->cancel_all();
-    ScopeTerms terms;
+    SlotReading terms;
     terms.deadline = Instant::never();
     for (std::size_t scope = 0; scope < count; ++scope) {
       const std::string name = "scope" + std::to_string(scope);

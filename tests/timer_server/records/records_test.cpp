@@ -38,17 +38,17 @@ WorkerIdentity full_worker() {
           std::make_shared<std::optional<WorkerFacts>>(facts)};
 }
 
-ScopeView full_scope() {
-  ScopeView scope;
+SlotReading full_scope() {
+  SlotReading scope;
   scope.name = "load";
-  scope.terms.acquired = Instant{20'000'000'000};
-  scope.terms.deadline = kNow;
-  scope.terms.timeout = 30s;
-  scope.terms.code_timeout = 60s;
-  scope.terms.grace = 10s;
-  scope.terms.signal = SIGTERM;
-  scope.terms.tid = 4711;
-  scope.terms.is_paused = true;
+  scope.acquired = Instant{20'000'000'000};
+  scope.deadline = kNow;
+  scope.timeout = 30s;
+  scope.code_timeout = 60s;
+  scope.grace_ms = 10'000;
+  scope.signal = SIGTERM;
+  scope.tid = 4711;
+  scope.word = slot_word::kPaused;
   return scope;
 }
 
@@ -165,7 +165,8 @@ TEST_CASE("docs/records.md gives the fields of the records about expiries") {
                                   .workers = {{worker, {full_scope()}, ended}, {worker, {}}},
                                   .omitted = 0,
                                   .read_late = 1})});
-  check_fields("expired", {records.expired(worker, expiry, std::vector<ScopeView>{full_scope()})});
+  check_fields("expired",
+               {records.expired(worker, expiry, std::vector<SlotReading>{full_scope()})});
   check_fields("evidence", {records.evidence(worker, expiry.id, crowded_evidence())});
   check_fields("peer_evidence",
                {records.peer_evidence(worker, expiry.incident, crowded_evidence(), 3)});
@@ -241,9 +242,9 @@ TEST_CASE("an incident lists 1,024 scopes, or the last four of each of many work
 
 TEST_CASE("the records of a kill with many open scopes and long names stay within their limit") {
   filetimer::Records records = make_records();
-  ScopeView scope = full_scope();
+  SlotReading scope = full_scope();
   scope.name = std::string(kMaxScopeNameBytes, '\x01');  // six bytes each, as JSON
-  const std::vector<ScopeView> open(kMaxScopesPerWorker, scope);
+  const std::vector<SlotReading> open(kMaxScopesPerWorker, scope);
   const std::string record = records.expired(full_worker(), full_expiry(records), open);
   CHECK(record.size() <= kMaxRecordBytes);
   CHECK(record.find(R"("omitted":0)") == std::string::npos);

@@ -158,7 +158,7 @@ TEST_CASE("of a scope that is twice in the file of a worker of the pipe, the lat
     const Process worker = std::move(*open_process(::getpid()));
     PipePage page(folder.path(), worker.pid, {});
     const auto acquire = [&](std::string_view id, Duration left) {
-      ScopeTerms terms;
+      SlotReading terms;
       terms.acquired = Instant::now();
       terms.deadline = terms.acquired + left;
       terms.asked = left;

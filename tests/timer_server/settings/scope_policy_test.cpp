@@ -19,8 +19,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-ScopeTerms terms_between(Instant acquired, Instant deadline) {
-  ScopeTerms terms;
+SlotReading terms_between(Instant acquired, Instant deadline) {
+  SlotReading terms;
   terms.acquired = acquired;
   terms.deadline = deadline;
   return terms;
@@ -36,7 +36,7 @@ struct PolicyStage {
     return workers.add(std::move(process));
   }
   // Opens a scope as a request does.
-  void acquire(Worker& worker, std::string_view id, const ScopeTerms& terms) const {
+  void acquire(Worker& worker, std::string_view id, const SlotReading& terms) const {
     if (!worker.pipe) {
       worker.pipe =
           std::make_shared<PipePage>(folder.path(), worker.process->pid, policy.page_terms());
@@ -100,8 +100,8 @@ SlotReading reading_of(const std::function<void(SlotReading&)>& change = [](auto
   return reading;
 }
 
-std::optional<Grace> grace_of_request(const wire::Request& request, Settings settings = {}) {
-  return PolicyStage(std::move(settings)).policy.terms_of(request, kReadAt).grace;
+std::optional<Duration> grace_of_request(const wire::Request& request, Settings settings = {}) {
+  return PolicyStage(std::move(settings)).policy.terms_of(request, kReadAt).grace();
 }
 
 constexpr double kEndless = std::numeric_limits<double>::infinity();
@@ -110,7 +110,7 @@ constexpr double kEndless = std::numeric_limits<double>::infinity();
 
 TEST_CASE("The timeout of a request of PyTorch's client counts from its reading") {
   const PolicyStage parts;
-  const ScopeTerms terms = parts.policy.terms_of(pytorch_request(), kReadAt);
+  const SlotReading terms = parts.policy.terms_of(pytorch_request(), kReadAt);
   CHECK(terms.acquired == kReadAt.mono);
   CHECK(terms.deadline == after_boot(60s));
   CHECK(terms.timeout == 10s);
@@ -118,26 +118,26 @@ TEST_CASE("The timeout of a request of PyTorch's client counts from its reading"
   CHECK(terms.signal == 9);
   CHECK(terms.tid == 0);
   CHECK(terms.soft_ms == 0);
-  CHECK_FALSE(terms.whole_process);
-  CHECK_FALSE(terms.signal_first);
-  const ScopeTerms late = parts.policy.terms_of(pytorch_request(990), kReadAt);
+  CHECK_FALSE(terms.has(slot_flag::kWholeProcess));
+  CHECK_FALSE(terms.has(slot_flag::kSignalFirst));
+  const SlotReading late = parts.policy.terms_of(pytorch_request(990), kReadAt);
   CHECK(late.deadline == after_boot(40s));
   CHECK(late.timeout == 0s);
-  const ScopeTerms endless = parts.policy.terms_of(pytorch_request(kEndless), kReadAt);
+  const SlotReading endless = parts.policy.terms_of(pytorch_request(kEndless), kReadAt);
   CHECK(endless.deadline.is_never());
   CHECK(endless.timeout == kForever);
 }
 
 TEST_CASE("A request of a client of this project has the time at which the scope was opened") {
   const PolicyStage parts;
-  const ScopeTerms terms = parts.policy.terms_of(own_request(30), kReadAt);
+  const SlotReading terms = parts.policy.terms_of(own_request(30), kReadAt);
   CHECK(terms.acquired == after_boot(30s));
   CHECK(terms.deadline == after_boot(60s));
   CHECK(terms.timeout == 30s);
   CHECK(terms.asked == 30s);
   // Clocks differ, so the opening of a scope is at most the reading of its request.
   CHECK(parts.policy.terms_of(own_request(5), kReadAt).acquired == kReadAt.mono);
-  const ScopeTerms endless = parts.policy.terms_of(own_request(kEndless, kEndless), kReadAt);
+  const SlotReading endless = parts.policy.terms_of(own_request(kEndless, kEndless), kReadAt);
   CHECK(endless.acquired == kReadAt.mono);
   CHECK(endless.timeout == kForever);
   CHECK(parts.policy.terms_of(own_request(30, kEndless), kReadAt).acquired == kReadAt.mono);
@@ -152,10 +152,10 @@ TEST_CASE("Each field of a request becomes a term of the scope") {
   request.x_tid = 12;
   CHECK(terms().tid == 12);
   request.x_whole_process = true;
-  CHECK(terms().whole_process);
-  CHECK_FALSE(terms().signal_first);
+  CHECK(terms().has(slot_flag::kWholeProcess));
+  CHECK_FALSE(terms().has(slot_flag::kSignalFirst));
   request.x_signal_first = true;
-  CHECK(terms().signal_first);
+  CHECK(terms().has(slot_flag::kSignalFirst));
 }
 
 TEST_CASE("A request's soft deadline is in whole milliseconds, and none if it cannot be") {
@@ -177,43 +177,42 @@ TEST_CASE("The grace of a request is its own, else --grace, else that of its cli
   const wire::Request pytorch = pytorch_request();
   const wire::Request own = own_request(30);
   CHECK_FALSE(grace_of_request(pytorch));
-  CHECK(grace_of_request(own) == Grace{10'000});
-  CHECK(grace_of_request(pytorch, settings_with_grace(3s)) == Grace{3'000});
-  CHECK(grace_of_request(own, settings_with_grace(3s)) == Grace{3'000});
+  CHECK(grace_of_request(own) == 10'000ms);
+  CHECK(grace_of_request(pytorch, settings_with_grace(3s)) == 3'000ms);
+  CHECK(grace_of_request(own, settings_with_grace(3s)) == 3'000ms);
   CHECK_FALSE(grace_of_request(own, settings_with_grace(std::nullopt)));
   for (wire::Request request : {pytorch, own}) {
     for (const Settings& settings :
          {Settings{}, settings_with_grace(3s), settings_with_grace(std::nullopt)}) {
       request.x_grace_s = 0.0011;
-      CHECK(grace_of_request(request, settings) == Grace{2});
+      CHECK(grace_of_request(request, settings) == 2ms);
       request.x_grace_s = 0;
-      CHECK(grace_of_request(request, settings) == Grace{0});
+      CHECK(grace_of_request(request, settings) == 0ms);
       request.x_grace_s = -1;  // off
       CHECK_FALSE(grace_of_request(request, settings));
       request.x_grace_s = kEndless;
       CHECK_FALSE(grace_of_request(request, settings));
     }
     request.x_grace_s = std::nan("");
-    CHECK(grace_of_request(request, settings_with_grace(3s)) == Grace{3'000});
+    CHECK(grace_of_request(request, settings_with_grace(3s)) == 3'000ms);
   }
 }
 
 TEST_CASE("The grace of a slot is its own, else --grace, else 10 s") {
   const auto grace_of_slot = [](std::optional<std::uint32_t> grace_ms, Settings settings = {}) {
     const PolicyStage parts(std::move(settings));
-    return parts.policy.view_of(reading_of([&](auto& slot) { slot.grace_ms = grace_ms; }))
-        .terms.grace;
+    return parts.policy.view_of(reading_of([&](auto& slot) { slot.grace_ms = grace_ms; })).grace();
   };
-  CHECK(grace_of_slot({}) == Grace{10'000});
-  CHECK(grace_of_slot({}, settings_with_grace(3s)) == Grace{3'000});
+  CHECK(grace_of_slot({}) == 10'000ms);
+  CHECK(grace_of_slot({}, settings_with_grace(3s)) == 3'000ms);
   CHECK_FALSE(grace_of_slot({}, settings_with_grace(std::nullopt)));
-  CHECK(grace_of_slot(7, settings_with_grace(std::nullopt)) == Grace{7});
+  CHECK(grace_of_slot(7, settings_with_grace(std::nullopt)) == 7ms);
   CHECK_FALSE(grace_of_slot(kNoSigkill, settings_with_grace(3s)));
 }
 
 TEST_CASE("A slot is shown as its worker has opened it") {
   const PolicyStage parts;
-  const ScopeView view = parts.policy.view_of(reading_of([](SlotReading& slot) {
+  const SlotReading view = parts.policy.view_of(reading_of([](SlotReading& slot) {
     slot.acquired = {700};
     slot.soft_ms = 3;
     slot.signal = 15;
@@ -221,29 +220,27 @@ TEST_CASE("A slot is shown as its worker has opened it") {
     slot.flags = slot_flag::kWholeProcess;
   }));
   CHECK(view.name == "forward");
-  CHECK(view.terms.acquired == Instant{700});
-  CHECK(view.terms.deadline == Instant{5'000});
-  CHECK(view.terms.timeout == 4us);  // of the last renewal
-  CHECK(view.terms.asked == 4us);
-  CHECK(view.terms.soft_ms == 3);
-  CHECK(view.terms.signal == 15);
-  CHECK(view.terms.tid == 12);
-  CHECK(view.terms.whole_process);
-  CHECK_FALSE(view.terms.is_idle);
-  CHECK_FALSE(view.terms.signal_first);
-  CHECK_FALSE(view.terms.is_paused);
+  CHECK(view.acquired == Instant{700});
+  CHECK(view.deadline == Instant{5'000});
+  CHECK(view.timeout == 4us);  // of the last renewal
+  CHECK(view.asked == 4us);
+  CHECK(view.soft_ms == 3);
+  CHECK(view.signal == 15);
+  CHECK(view.tid == 12);
+  CHECK(view.has(slot_flag::kWholeProcess));
+  CHECK_FALSE(view.has(slot_flag::kIdle));
+  CHECK_FALSE(view.has(slot_flag::kSignalFirst));
+  CHECK_FALSE(slot_word::is_paused(view.word));
   const auto terms_with = [&](std::uint16_t flags) {
-    return parts.policy.view_of(reading_of([&](auto& slot) { slot.flags = flags; })).terms;
+    return parts.policy.view_of(reading_of([&](auto& slot) { slot.flags = flags; }));
   };
-  CHECK(terms_with(slot_flag::kIdle).is_idle);
-  CHECK(terms_with(slot_flag::kSignalFirst).signal_first);
-  const ScopeTerms endless = parts.policy
-                                 .view_of(reading_of([](SlotReading& slot) {
-                                   slot.word = slot_word::kPaused + 2'000;
-                                   slot.deadline = Instant::never();
-                                 }))
-                                 .terms;
-  CHECK(endless.is_paused);
+  CHECK(terms_with(slot_flag::kIdle).has(slot_flag::kIdle));
+  CHECK(terms_with(slot_flag::kSignalFirst).has(slot_flag::kSignalFirst));
+  const SlotReading endless = parts.policy.view_of(reading_of([](SlotReading& slot) {
+    slot.word = slot_word::kPaused + 2'000;
+    slot.deadline = Instant::never();
+  }));
+  CHECK(slot_word::is_paused(endless.word));
   CHECK(endless.timeout == kForever);
 }
 
@@ -251,19 +248,19 @@ TEST_CASE("--max-timeout cuts the deadline of a slot, and not that of an idle ti
   const PolicyStage parts(
       settings_with([](Settings& settings) { settings.max_timeout = Duration{300}; }));
   const auto terms_with = [&](const std::function<void(SlotReading&)>& change) {
-    return parts.policy.view_of(reading_of(change)).terms;
+    return parts.policy.view_of(reading_of(change));
   };
-  const ScopeTerms cut = terms_with([](SlotReading& slot) { slot.acquired = {700}; });
+  const SlotReading cut = terms_with([](SlotReading& slot) { slot.acquired = {700}; });
   CHECK(cut.deadline == Instant{1'300});
   CHECK(cut.timeout == 300ns);
   CHECK(cut.asked == 4us);
   CHECK(terms_with([](SlotReading& slot) { slot.deadline = {1'200}; }).timeout == 200ns);
-  const ScopeTerms endless = terms_with([](SlotReading& slot) {
+  const SlotReading endless = terms_with([](SlotReading& slot) {
     slot.word = slot_word::kNoDeadline;
     slot.deadline = Instant::never();
   });
   CHECK(endless.deadline == Instant{1'300});
-  const ScopeTerms idle = terms_with([](SlotReading& slot) { slot.flags = slot_flag::kIdle; });
+  const SlotReading idle = terms_with([](SlotReading& slot) { slot.flags = slot_flag::kIdle; });
   CHECK(idle.deadline == Instant{5'000});
 }
 
@@ -289,12 +286,12 @@ TEST_CASE("Pages are judged by --max-timeout and --warn-at") {
 TEST_CASE("The time that a worker and the server have lost moves the deadline of its scopes") {
   PolicyStage parts;
   Worker& worker = parts.add_worker(4711);
-  CHECK(parts.policy.view_of(reading_of(), worker).terms.deadline == Instant{5'000});
+  CHECK(parts.policy.view_of(reading_of(), worker).deadline == Instant{5'000});
   parts.lost.add({3'300}, {4'000});
-  CHECK(parts.policy.view_of(reading_of(), worker).terms.deadline == Instant{5'700});
-  CHECK(parts.policy.view_of(reading_of()).terms.deadline == Instant{5'000});
+  CHECK(parts.policy.view_of(reading_of(), worker).deadline == Instant{5'700});
+  CHECK(parts.policy.view_of(reading_of()).deadline == Instant{5'000});
   worker.lost.add({4'000}, {4'500});
-  CHECK(parts.policy.view_of(reading_of(), worker).terms.deadline == Instant{6'200});
+  CHECK(parts.policy.view_of(reading_of(), worker).deadline == Instant{6'200});
 }
 
 TEST_CASE("Open scopes are listed oldest first, and if there are too many, the last opened ones") {
@@ -309,7 +306,7 @@ TEST_CASE("Open scopes are listed oldest first, and if there are too many, the l
   parts.add_page(worker, content);
   const auto names = [&](std::size_t most) {
     std::string all;
-    for (const ScopeView& scope : parts.policy.open_scopes_of(worker, most)) {
+    for (const SlotReading& scope : parts.policy.open_scopes_of(worker, most)) {
       all += scope.name + " ";
     }
     return all;
@@ -320,12 +317,12 @@ TEST_CASE("Open scopes are listed oldest first, and if there are too many, the l
   CHECK(names(1) == "fourth ");
   CHECK(names(0).empty());
   // With the missed time that the worker got back.
-  CHECK(parts.policy.open_scopes_of(worker).at(0).terms.deadline == Instant{12'000});
+  CHECK(parts.policy.open_scopes_of(worker).at(0).deadline == Instant{12'000});
 }
 
 TEST_CASE("A warning says which soft deadline has passed") {
   const PolicyStage parts(settings_with([](Settings& settings) { settings.warn_at = 0.5; }));
-  ScopeTerms terms;
+  SlotReading terms;
   CHECK(parts.policy.reason_to_warn(terms, false) == "0.5 of its timeout has passed (--warn-at)");
   terms.soft_ms = 1'500;
   CHECK(parts.policy.reason_to_warn(terms, false) == "its soft deadline of 1500ms has passed");

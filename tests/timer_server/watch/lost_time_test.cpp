@@ -95,7 +95,7 @@ TEST_CASE("While the reads of facts hang, many workers are still looked at") {
     Worker& worker = core.workers.add(process_of(*child));
     worker.pipe = std::make_shared<PipePage>(folder.path(), child->pid(), WorkerPage::Terms{});
     worker.pages.push_back(worker.pipe);
-    REQUIRE(worker.pipe->acquire("s", 1, ScopeTerms{}));
+    REQUIRE(worker.pipe->acquire("s", 1, SlotReading{}));
   }
   const pid_t stopped = children.front()->pid();
   REQUIRE(::kill(stopped, SIGSTOP) == 0);
