@@ -2,9 +2,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "common/result.hpp"
+#include "common/text.hpp"
 
 namespace filetimer {
 
@@ -13,11 +18,26 @@ inline constexpr const char* kLogLevelVariable = "FILETIMER_LOG_LEVEL";
 // Each level includes those before it. The numbers are those of syslog(3).
 enum class LogLevel { kError = 3, kWarning = 4, kInfo = 6, kDebug = 7 };
 
+inline constexpr std::pair<LogLevel, std::string_view> kLogLevels[] = {
+    {LogLevel::kError, "error"},
+    {LogLevel::kWarning, "warning"},
+    {LogLevel::kInfo, "info"},
+    {LogLevel::kDebug, "debug"}};
+
 // Returns the word of the level.
-std::string_view name_of(LogLevel level);
+inline std::string_view name_of(LogLevel level) {
+  return std::ranges::find(kLogLevels, level, [](const auto& each) { return each.first; })->second;
+}
 
 // Returns the level of `error`, `warning`, `info` or `debug`. Any other word is an error that
 // quotes it.
-Result<LogLevel> parse_log_level(std::string_view word);
+inline Result<LogLevel> parse_log_level(std::string_view word) {
+  for (const auto& [level, name] : kLogLevels) {
+    if (word == name) {
+      return level;
+    }
+  }
+  return failure(fmt::format("'{}': expected one of error, warning, info, debug", printable(word)));
+}
 
 }  // namespace filetimer

@@ -1,20 +1,22 @@
-// Files that are shared with other processes: opened with checks, mapped (Boost.Interprocess), and
-// locked by the POSIX record lock by which the kernel knows their owner. A process loses the lock
-// when it closes any descriptor of the same file. So the mapping and the lock must live as long as
-// the lock is needed, and the file must not be opened again.
+// Files that are shared with other processes: opened with checks, mapped (Boost.Interprocess),
+// guarded against being cut short, and locked by the POSIX record lock by which the kernel knows
+// their owner. A process loses the lock when it closes any descriptor of the same file. So the
+// mapping and the lock must live as long as the lock is needed, and the file must not be opened
+// again.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <sys/stat.h>
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "common/bus_guard.hpp"
-#include "common/kept_fd.hpp"
+#include "common/limits.hpp"
 #include "common/posix.hpp"
 #include "common/result.hpp"
 
@@ -39,6 +41,42 @@ Result<OwnFile> open_own_file(const std::string& path, int access, std::string n
 // value; 0: there is room, and no access to a mapping of this part raises SIGBUS.
 int make_room(int fd, std::size_t begin, std::size_t bytes);
 
+// Keeps a process alive if a page, or the status page, is cut short. Another process of the user
+// can truncate the file at any moment, and an access to the missing part of a mapping raises
+// SIGBUS.
+//
+// While a BusGuard lives, the first SIGBUS in its memory replaces the file by zeroes permanently,
+// and the instruction runs again. is_broken() is true from then on: the other side does not see
+// this memory any more, and what was read since the fault must not be used.
+//
+// The first guard of the process installs the handler of SIGBUS. The handler passes a fault
+// elsewhere to the handler that was installed before. A handler that is installed later replaces
+// this one, and then handles faults in guarded memory, too.
+//
+// A BusGuard may be made and destroyed in any thread, but not in two at a time. is_broken() may be
+// called in any thread. The memory must stay mapped as long as the guard lives.
+class BusGuard {
+ public:
+  // Guards nothing, and is not armed, if kMaxGuards are alive or there is no memory: a fault then
+  // ends the process, as without a guard.
+  BusGuard(void* begin, std::size_t bytes);
+  BusGuard(const BusGuard&) = delete;
+  BusGuard& operator=(const BusGuard&) = delete;
+  ~BusGuard();
+
+  [[nodiscard]] bool is_armed() const { return range_ != nullptr; }
+  [[nodiscard]] bool is_broken() const;
+
+  // A worker has two for each runtime directory that it has used, and for each that was made again;
+  // a server has one for each page, of which it reads eight of a worker.
+  static constexpr std::size_t kMaxGuards = 8 * kMaxWorkers + 1024;
+
+  struct Range;  // an entry of the handler's list
+
+ private:
+  Range* range_;  // null: no entry was free
+};
+
 // A mapping that a BusGuard keeps if the file is cut short. At most BusGuard::kMaxGuards live at a
 // time, and no two threads make or destroy one at the same time.
 class MappedFile {
@@ -55,7 +93,7 @@ class MappedFile {
   ~MappedFile();
 
   [[nodiscard]] void* data() const;
-  [[nodiscard]] int descriptor() const { return file_ ? file_.get() : -1; }  // -1: it was closed
+  [[nodiscard]] int descriptor() const { return file_.get(); }  // -1: it was closed
   // Closes the descriptor and keeps the mapping. Every FileLock of this process on the file is
   // lost.
   void close_descriptor() { file_.reset(); }

@@ -1,11 +1,13 @@
-// Helpers for system calls: an owner of a descriptor, a loop for interrupted calls, and complete
-// reads and writes at an offset.
+// Helpers for system calls: owners of descriptors, a loop for interrupted calls, complete reads and
+// writes at an offset, and the names in a directory.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +16,9 @@
 #include <climits>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
 #include <utility>
 
 namespace filetimer {
@@ -45,6 +50,62 @@ class UniqueFd {
 
  private:
   int fd_ = -1;
+};
+
+// The file behind an open descriptor, or at a path.
+struct FileIdentity {
+  dev_t device = 0;
+  ino_t inode = 0;
+  friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
+};
+
+// Async-signal-safe. Returns no file's identity if `fd` is not open.
+inline FileIdentity identity_of(int fd) {
+  struct stat st {};
+  return ::fstat(fd, &st) == 0 ? FileIdentity{st.st_dev, st.st_ino} : FileIdentity{};
+}
+
+// Does not follow a symlink. Returns no file's identity if there is nothing at `path`.
+inline FileIdentity identity_of(const std::string& path) {
+  struct stat st {};
+  return ::lstat(path.c_str(), &st) == 0 ? FileIdentity{st.st_dev, st.st_ino} : FileIdentity{};
+}
+
+// A descriptor that a library keeps for as long as the process runs. The program around it may
+// close all descriptors (a daemon, os.closerange), and its next file then has the number of the one
+// that was kept. So each use compares the file behind the number with the one that was kept. If
+// they differ, the number belongs to the program: it is neither used nor closed.
+class KeptFd {
+ public:
+  KeptFd() = default;
+  explicit KeptFd(UniqueFd fd) : fd_(std::move(fd)), identity_(identity_of(fd_.get())) {}
+  KeptFd(KeptFd&&) noexcept = default;
+  KeptFd& operator=(KeptFd&& other) noexcept {
+    reset();
+    fd_ = std::move(other.fd_);
+    identity_ = other.identity_;
+    return *this;
+  }
+  ~KeptFd() { reset(); }
+
+  // Returns -1 from then on if the program has closed it, and if there is none.
+  [[nodiscard]] int get() {
+    if (fd_ && identity_of(fd_.get()) != identity_) {
+      (void)fd_.release();
+    }
+    return fd_.get();
+  }
+  [[nodiscard]] const FileIdentity& identity() const { return identity_; }
+  // Closes it, unless the program has closed it.
+  void reset() {
+    if (get() >= 0) {
+      fd_.reset();
+    }
+  }
+
+ private:
+  UniqueFd fd_;
+  FileIdentity identity_;
 };
 
 // If standard input, output or error is closed, the next file gets its number, and what the program
@@ -127,5 +188,48 @@ inline bool write_at(int fd, const void* from, std::size_t bytes, std::size_t of
   }
   return true;
 }
+
+// The names in a directory, without "." and "..". The iterators of std::filesystem are not used,
+// because they throw if the process whose directory of /proc they read ends.
+//
+//   Directory threads("/proc/self/task");
+//   while (const char* const name = threads.next()) { ... }
+class Directory {
+ public:
+  // Opens a directory, or takes an open one. A directory that cannot be read has no names, and
+  // errno has the reason.
+  explicit Directory(const std::string& path) : stream_(::opendir(path.c_str())) {}
+  explicit Directory(UniqueFd fd) : stream_(::fdopendir(fd.get())) {
+    if (stream_) {
+      (void)fd.release();
+    }
+  }
+
+  explicit operator bool() const { return stream_ != nullptr; }
+  [[nodiscard]] int descriptor() const { return ::dirfd(stream_.get()); }
+
+  // Returns the next name, which is valid until the next call. Returns null after the last name,
+  // with errno 0, or with the reason why no more can be read.
+  const char* next() {
+    while (stream_) {
+      errno = 0;
+      const dirent* const entry = ::readdir(stream_.get());
+      if (entry == nullptr) {
+        return nullptr;
+      }
+      const std::string_view name = entry->d_name;
+      if (name != "." && name != "..") {
+        return entry->d_name;
+      }
+    }
+    return nullptr;
+  }
+
+ private:
+  struct Close {
+    void operator()(DIR* stream) const { ::closedir(stream); }
+  };
+  std::unique_ptr<DIR, Close> stream_;
+};
 
 }  // namespace filetimer

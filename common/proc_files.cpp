@@ -9,7 +9,6 @@
 #include <string_view>
 #include <utility>
 
-#include "common/directory.hpp"
 #include "common/posix.hpp"
 #include "common/text.hpp"
 

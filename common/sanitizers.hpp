@@ -2,35 +2,28 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#if defined(__SANITIZE_ADDRESS__)
-#define FILETIMER_ADDRESS_SANITIZER 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define FILETIMER_ADDRESS_SANITIZER 1
-#endif
+#if defined(__has_feature)
+#define FILETIMER_HAS_FEATURE(name) __has_feature(name)
+#else
+#define FILETIMER_HAS_FEATURE(name) 0
 #endif
 
-#if defined(__SANITIZE_THREAD__)
-#define FILETIMER_THREAD_SANITIZER 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define FILETIMER_THREAD_SANITIZER 1
+#if defined(__SANITIZE_ADDRESS__) || FILETIMER_HAS_FEATURE(address_sanitizer)
+#define FILETIMER_ADDRESS_SANITIZER 1
+#else
+#define FILETIMER_ADDRESS_SANITIZER 0
 #endif
+
+#if defined(__SANITIZE_THREAD__) || FILETIMER_HAS_FEATURE(thread_sanitizer)
+#define FILETIMER_THREAD_SANITIZER 1
+#else
+#define FILETIMER_THREAD_SANITIZER 0
 #endif
 
 namespace filetimer {
 
-#ifdef FILETIMER_ADDRESS_SANITIZER
-inline constexpr bool kIsAddressSanitized = true;
-#else
-inline constexpr bool kIsAddressSanitized = false;
-#endif
-
-#ifdef FILETIMER_THREAD_SANITIZER
-inline constexpr bool kIsThreadSanitized = true;
-#else
-inline constexpr bool kIsThreadSanitized = false;
-#endif
+inline constexpr bool kIsAddressSanitized = FILETIMER_ADDRESS_SANITIZER == 1;
+inline constexpr bool kIsThreadSanitized = FILETIMER_THREAD_SANITIZER == 1;
 inline constexpr bool kIsSanitized = kIsAddressSanitized || kIsThreadSanitized;
 
 }  // namespace filetimer

@@ -16,6 +16,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -265,7 +267,15 @@ class PageLayout {
 // --- for the owner of a page ---
 
 // Writes the fields of the header that all pages have: magic, version, boot, user and time.
-void begin_page(PageHeader& header, std::uint32_t flags);
+inline void begin_page(PageHeader& header, std::uint32_t flags) {
+  header.magic = kPageMagic;
+  header.version = kPageVersion;
+  header.header_bytes = sizeof(PageHeader);
+  header.boot = this_boot();
+  header.uid = ::geteuid();
+  header.created_ns = Instant::now().ns;
+  header.flags.store(flags, std::memory_order_relaxed);
+}
 
 // Writes a text with NUL at the end, cut to fit.
 template <std::size_t Size>
@@ -274,11 +284,23 @@ void put_text(char (&field)[Size], std::string_view text) {
   std::memcpy(field, text.data(), std::min(text.size(), Size - 1));
 }
 
-// Writes at most kMaxScopeNameBytes of a name.
-void write_name(SlotName& name, std::string_view text);
 // Returns how many bytes of a SlotName a name of that length takes.
 constexpr std::size_t name_bytes(std::size_t length) {
   return (std::min(length, kMaxScopeNameBytes) / 8 + 1) * 8;
+}
+
+// Writes at most kMaxScopeNameBytes of a name.
+inline void write_name(SlotName& name, std::string_view text) {
+  char bytes[kNameWords * 8] = {};
+  const std::size_t length = std::min(text.size(), kMaxScopeNameBytes);
+  bytes[0] = static_cast<char>(length);
+  std::memcpy(bytes + 1, text.data(), length);
+  const std::size_t words = name_bytes(length) / 8;
+  for (std::size_t i = 0; i < words; ++i) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes + i * 8, 8);
+    name.words[i].store(word, std::memory_order_relaxed);
+  }
 }
 
 }  // namespace filetimer

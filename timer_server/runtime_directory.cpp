@@ -26,7 +26,6 @@
 #include <thread>
 #include <utility>
 
-#include "common/directory.hpp"
 #include "common/due.hpp"
 #include "common/limits.hpp"
 #include "common/posix.hpp"

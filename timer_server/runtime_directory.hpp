@@ -10,8 +10,8 @@
 
 #include "common/board.hpp"
 #include "common/clock.hpp"
-#include "common/kept_fd.hpp"
 #include "common/mapped_file.hpp"
+#include "common/posix.hpp"
 #include "common/result.hpp"
 #include "common/run_folder.hpp"
 #include "timer_server/records/record_log.hpp"

@@ -52,7 +52,7 @@ void skip(const std::string& reason) {
 
 }  // namespace filetimer::testing
 
-#ifdef FILETIMER_THREAD_SANITIZER
+#if FILETIMER_THREAD_SANITIZER
 // References to an exception are counted in libstdc++.so, which is not instrumented: the thread
 // that frees the exception seems to race with those that read it before.
 extern "C" const char* __tsan_default_suppressions() {

@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "common/duration_text.hpp"
-#include "common/kept_fd.hpp"
 #include "common/limits.hpp"
 #include "common/posix.hpp"
 #include "common/proc_files.hpp"

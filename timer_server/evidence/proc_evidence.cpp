@@ -12,8 +12,8 @@
 #include <string_view>
 
 #include "common/clock.hpp"
-#include "common/directory.hpp"
 #include "common/limits.hpp"
+#include "common/posix.hpp"
 #include "common/proc_files.hpp"
 #include "common/text.hpp"
 

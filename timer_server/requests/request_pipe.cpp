@@ -9,8 +9,7 @@
 
 #include <filesystem>
 
-#include "common/directory.hpp"
-#include "common/kept_fd.hpp"
+#include "common/posix.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
 

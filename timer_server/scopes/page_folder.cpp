@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "common/directory.hpp"
+#include "common/posix.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
 

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "common/due.hpp"
-#include "common/kept_fd.hpp"
 #include "common/mapped_file.hpp"
+#include "common/posix.hpp"
 #include "common/scope_page.hpp"
 #include "common/wake_protocol.hpp"
 #include "timer_server/scopes/page_folder.hpp"

@@ -21,6 +21,7 @@
 #include "timer_server/scopes/pipe_page.hpp"
 #include "timer_server/scopes/worker_page.hpp"
 #include "timer_server/system/event_loop.hpp"
+#include "timer_server/system/messages.hpp"
 #include "timer_server/system/process.hpp"
 #include "timer_server/system/worker_facts.hpp"
 
@@ -96,26 +97,68 @@ struct Worker {
 class Workers {
  public:
   // Returns the worker, or null if the pid is not watched.
-  [[nodiscard]] Worker* find(pid_t pid);
+  [[nodiscard]] Worker* find(pid_t pid) {
+    const auto found = workers_.find(pid);
+    return found == workers_.end() ? nullptr : &found->second;
+  }
   // Returns the worker that is this very process, or null if it is not watched any more.
-  [[nodiscard]] Worker* find(const Process& process);
+  [[nodiscard]] Worker* find(const Process& process) {
+    Worker* const worker = find(process.pid);
+    return worker != nullptr && worker->process.get() == &process ? worker : nullptr;
+  }
   // Adds a process whose pid is not watched.
-  Worker& add(Process process);
+  Worker& add(Process process) {
+    const pid_t pid = process.pid;
+    auto shared =
+        std::make_shared<const Process>(std::move(process));  // before a worker without one
+    Worker& worker = workers_[pid];
+    worker.process = std::move(shared);
+    return worker;
+  }
   // Removes and destroys the worker.
-  void remove(const Worker& worker);
+  void remove(const Worker& worker) {
+    unsaved_.erase(worker.process->pid);
+    workers_.erase(worker.process->pid);
+  }
 
   [[nodiscard]] std::size_t count() const { return workers_.size(); }
   // Returns the number of open scopes without a verdict.
-  [[nodiscard]] std::size_t count_open_scopes() const;
+  [[nodiscard]] std::size_t count_open_scopes() const {
+    std::size_t count = 0;
+    for (const auto& [pid, worker] : workers_) {
+      for (const auto& page : worker.pages) {
+        count += page->watched_count();
+      }
+    }
+    return count;
+  }
 
   // Notes that the worker's pipe page is to be saved, if it has changed or could not be saved.
-  void note_unsaved(const Worker& worker);
+  void note_unsaved(const Worker& worker) {
+    if (worker.pipe && worker.pipe->needs_save()) {
+      unsaved_.insert(worker.process->pid);
+    }
+  }
   // Notes that the job of a worker is known, which its page records.
   void note_facts(pid_t pid) { unsaved_.insert(pid); }
   // Saves the noted pages, once an iteration and before anything is judged, so that the next server
   // finds every scope. Prints an error that differs from the last one. After an error the timers
   // are watched, but the next server does not find them unless a later call saves the page.
-  void save_pages();
+  void save_pages() {
+    for (const pid_t pid : unsaved_) {
+      Worker* const worker = find(pid);
+      if (worker == nullptr || !worker->pipe) {
+        continue;
+      }
+      const Status saved = worker->pipe->save(*worker->process, *worker->facts);
+      if (!saved && saved.error().message != last_error_) {
+        last_error_ = saved.error().message;
+        messages::error("{}; its timers are watched, but the next server would not find them",
+                        last_error_);
+      }
+    }
+    unsaved_.clear();
+  }
 
   template <class Visit>
   void for_each(Visit&& visit) {

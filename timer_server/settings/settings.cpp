@@ -216,9 +216,8 @@ void add_other_options(CLI::App& app, Settings& settings) {
   app.add_flag("--dry-run", settings.kill.dry_run, "record expiries and send no signal");
   app.add_flag("--realtime", settings.realtime, "run with real-time priority (SCHED_RR)");
   std::vector<std::pair<std::string, LogLevel>> levels;
-  for (const LogLevel level :
-       {LogLevel::kError, LogLevel::kWarning, LogLevel::kInfo, LogLevel::kDebug}) {
-    levels.emplace_back(name_of(level), level);
+  for (const auto& [level, name] : kLogLevels) {
+    levels.emplace_back(name, level);
   }
   add_choice(app, kLogLevelOption, settings.log_level, levels,
              "error, warning, info or debug [info]")

@@ -9,8 +9,8 @@
 
 #include <algorithm>
 
-#include "common/directory.hpp"
 #include "common/limits.hpp"
+#include "common/posix.hpp"
 #include "common/proc_files.hpp"
 #include "common/text.hpp"
 #include "timer_server/system/messages.hpp"

@@ -18,7 +18,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "common/directory.hpp"
+#include "common/posix.hpp"
 #include "common/text.hpp"
 
 namespace filetimer {

@@ -1,7 +1,5 @@
 // A file that is cut short while a worker has it mapped.
 // SPDX-License-Identifier: MIT
-#include "common/bus_guard.hpp"
-
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -12,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/mapped_file.hpp"
 #include "common/posix.hpp"
 #include "tests/timer_client/client_fixture.hpp"
 

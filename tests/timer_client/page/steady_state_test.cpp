@@ -69,7 +69,7 @@ bool forbid_system_calls() {
 
 }  // namespace
 
-#if !defined(FILETIMER_ADDRESS_SANITIZER) && !defined(FILETIMER_THREAD_SANITIZER)
+#if !FILETIMER_ADDRESS_SANITIZER && !FILETIMER_THREAD_SANITIZER
 void* operator new(std::size_t size) {
   ++t_allocations;
   if (void* const made = t_allowed > 0 ? std::malloc(size) : nullptr) {

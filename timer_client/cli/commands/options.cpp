@@ -10,8 +10,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/directory.hpp"
 #include "common/log_level.hpp"
+#include "common/posix.hpp"
 #include "common/run_folder.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/words.hpp"

@@ -12,8 +12,8 @@
 #include <tuple>
 #include <utility>
 
-#include "common/directory.hpp"
 #include "common/mapped_file.hpp"
+#include "common/posix.hpp"
 #include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"

@@ -14,7 +14,7 @@
 #include <tuple>
 #include <utility>
 
-#include "common/directory.hpp"
+#include "common/posix.hpp"
 #include "common/result.hpp"
 #include "common/run_folder.hpp"
 #include "timer_client/cli/text/words.hpp"

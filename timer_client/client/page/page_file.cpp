@@ -12,7 +12,6 @@
 #include <new>
 
 #include "common/clock.hpp"
-#include "common/directory.hpp"
 #include "common/page_reader.hpp"
 #include "common/posix.hpp"
 #include "common/proc_files.hpp"

@@ -8,7 +8,7 @@
 #include <atomic>
 #include <cstddef>
 
-#include "common/kept_fd.hpp"
+#include "common/posix.hpp"
 
 namespace filetimer {
 
