@@ -89,16 +89,16 @@ std::string RunFolder::path(std::string_view name) const {
 
 RunFolder resolve_run_folder(const std::string& dir) {
   if (!dir.empty()) {
-    return {absolute_path(dir), FolderSource::kGiven};
+    return {absolute_path(dir), true};
   }
   if (const std::string named = environment(kDirVariable); !named.empty()) {
-    return {absolute_path(named), FolderSource::kEnvironment};
+    return {absolute_path(named), true};
   }
   if (const std::string runtime = environment("XDG_RUNTIME_DIR");
       !runtime.empty() && runtime[0] == '/' && is_our_folder(runtime)) {
-    return {absolute_path(runtime) + "/filetimer", FolderSource::kDefault};
+    return {absolute_path(runtime) + "/filetimer", false};
   }
-  return {fmt::format("/dev/shm/filetimer-{}", ::geteuid()), FolderSource::kDefault};
+  return {fmt::format("/dev/shm/filetimer-{}", ::geteuid()), false};
 }
 
 std::string resolve_pipe(const std::string& dir, const std::string& fifo) {
@@ -106,7 +106,7 @@ std::string resolve_pipe(const std::string& dir, const std::string& fifo) {
     return absolute_path(fifo);
   }
   const RunFolder folder = resolve_run_folder(dir);
-  if (!folder.was_named()) {
+  if (!folder.was_named) {
     if (const std::string pipe = environment(kTorchPipeVariable); !pipe.empty()) {
       return absolute_path(pipe);
     }
@@ -115,7 +115,7 @@ std::string resolve_pipe(const std::string& dir, const std::string& fifo) {
 }
 
 Result<std::string> default_log_path(const RunFolder& folder) {
-  if (folder.was_named()) {
+  if (folder.was_named) {
     return folder.path(kLogName);
   }
   std::string state = environment("XDG_STATE_HOME");

@@ -48,14 +48,10 @@ inline constexpr std::string_view kOwnersName = ".owners";
 // In `scopes`: Python stacks (docs/protocol.md).
 inline constexpr std::string_view kStacksName = ".stacks";
 
-// What named the directory: an option, the environment, or nothing.
-enum class FolderSource { kGiven, kEnvironment, kDefault };
-
 struct RunFolder {
   std::string dir;
-  FolderSource source = FolderSource::kDefault;
+  bool was_named = false;  // by an option or the environment
 
-  [[nodiscard]] bool was_named() const { return source != FolderSource::kDefault; }
   [[nodiscard]] std::string path(std::string_view name) const;
 };
 

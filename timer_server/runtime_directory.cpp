@@ -316,10 +316,10 @@ Status RuntimeDirectory::choose_folder() {
   const auto log = settings_.log.empty() ? default_log_path(folder_) : settings_.log;
   FILETIMER_TRY(log);
   log_path_ = absolute_path(*log);
-  if (settings_.log.empty() && !folder_.was_named()) {
+  if (settings_.log.empty() && !folder_.was_named) {
     FILETIMER_TRY(make_log_folder(log_path_));
   }
-  if (folder_.was_named() || settings_.command.empty()) {
+  if (folder_.was_named || settings_.command.empty()) {
     return {};
   }
   auto made = make_fresh_folder(folder_.dir);

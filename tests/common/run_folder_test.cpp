@@ -21,7 +21,6 @@
 using filetimer::check_parents;
 using filetimer::create_run_folder;
 using filetimer::default_log_path;
-using filetimer::FolderSource;
 using filetimer::resolve_pipe;
 using filetimer::resolve_run_folder;
 using filetimer::RunFolder;
@@ -74,20 +73,18 @@ TEST_CASE("the runtime directory is the one given, else the environment's, else 
   const TempFolder temp;
   const std::string shm = fmt::format("/dev/shm/filetimer-{}", ::geteuid());
   CHECK(resolve_run_folder("").dir == shm);
-  CHECK(resolve_run_folder("").source == FolderSource::kDefault);
-  CHECK_FALSE(resolve_run_folder("").was_named());
+  CHECK_FALSE(resolve_run_folder("").was_named);
 
   const Variable runtime("XDG_RUNTIME_DIR", temp.path().c_str());
   CHECK(resolve_run_folder("").dir == temp.path("filetimer"));
-  CHECK(resolve_run_folder("").source == FolderSource::kDefault);
+  CHECK_FALSE(resolve_run_folder("").was_named);
 
   const Variable dir("FILETIMER_DIR", "/from/environment");
   CHECK(resolve_run_folder("").dir == "/from/environment");
-  CHECK(resolve_run_folder("").source == FolderSource::kEnvironment);
+  CHECK(resolve_run_folder("").was_named);
 
   CHECK(resolve_run_folder("/given").dir == "/given");
-  CHECK(resolve_run_folder("/given").source == FolderSource::kGiven);
-  CHECK(resolve_run_folder("/given").was_named());
+  CHECK(resolve_run_folder("/given").was_named);
 }
 
 TEST_CASE("a runtime folder that is missing, relative, a file or another user's is not used") {
@@ -133,9 +130,8 @@ TEST_CASE(
 
 TEST_CASE("the log is in a folder that was named, else with the user's state") {
   const CleanEnvironment clean;
-  CHECK(default_log_path({"/jobs/7", FolderSource::kGiven}) == "/jobs/7/expired.jsonl");
-  CHECK(default_log_path({"/jobs/7", FolderSource::kEnvironment}) == "/jobs/7/expired.jsonl");
-  const RunFolder unnamed{"/dev/shm/filetimer-0", FolderSource::kDefault};
+  CHECK(default_log_path({"/jobs/7", true}) == "/jobs/7/expired.jsonl");
+  const RunFolder unnamed{"/dev/shm/filetimer-0", false};
 
   const auto none = default_log_path(unnamed);
   REQUIRE_FALSE(none.has_value());

@@ -45,7 +45,7 @@ class Opener {
     std::error_code none;
     std::string known = std::filesystem::read_symlink(folder.path(kLogLinkName), none).string();
     if (const std::string own = folder.path(kLogName);
-        known.empty() && !folder.was_named() && ::access(own.c_str(), F_OK) == 0) {
+        known.empty() && !folder.was_named && ::access(own.c_str(), F_OK) == 0) {
       known = own;  // a server was given this directory by name
     }
     if (!known.empty()) {
@@ -56,9 +56,9 @@ class Opener {
       if (known.empty()) {
         opened.problems.push_back(path.error().message);
       }
-    } else if (known.empty() || (!folder.was_named() && ::access(path->c_str(), F_OK) == 0)) {
+    } else if (known.empty() || (!folder.was_named && ::access(path->c_str(), F_OK) == 0)) {
       // Servers around a COMMAND, whose folders have gone with them, wrote there, too.
-      open_with_rotated(*path, folder.was_named()
+      open_with_rotated(*path, folder.was_named
                                    ? fmt::format(" (the default log of '{}')", folder.dir)
                                    : " (the default place: no FILE, no --dir, no $FILETIMER_DIR)");
     }

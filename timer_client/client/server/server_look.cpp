@@ -66,8 +66,7 @@ ServerLocation locate_server(const std::string& dir, const std::string& fifo) {
   const std::string pipe = resolve_pipe(dir, fifo);
   // A pipe elsewhere, given or from $TORCHELASTIC_TIMER_FILE, belongs to that directory if the
   // caller names the directory, or if the directory's pipe is the same file.
-  if (pipe != place.pipe && !resolve_run_folder(dir).was_named() &&
-      !is_same_file(place.pipe, pipe)) {
+  if (pipe != place.pipe && !resolve_run_folder(dir).was_named && !is_same_file(place.pipe, pipe)) {
     place.run_folder.clear();
   }
   place.pipe = pipe;
