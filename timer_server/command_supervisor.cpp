@@ -32,17 +32,11 @@ Status CommandSupervisor::start(const std::vector<std::string>& words, const std
   auto child = start_child(start);
   FILETIMER_TRY(child);
   child_ = std::move(*child);
-  // The child was not reaped yet, so its pid is not reused even if it has ended.
-  if (auto process = open_process(child_.pid())) {
-    command_ = std::move(*process);
-  } else {
-    command_.pid = child_.pid();
-    command_.pidfd = open_pidfd(child_.pid());
-  }
+  pid_ = child_.pid();
   ask_at_ = {};  // again and again, unless its end wakes the loop
-  if (command_.pidfd) {
+  if (child_.pidfd()) {
     try {
-      end_ = watch_io(loop_, command_.pidfd.get(), EPOLLIN, kDeathsFirst, [this] {
+      end_ = watch_io(loop_, child_.pidfd().get(), EPOLLIN, kDeathsFirst, [this] {
         ask_at_ = {};
         end_.reset();
       });

@@ -30,7 +30,7 @@ class CommandSupervisor {
   Status start(const std::vector<std::string>& words, const std::string& dir,
                const std::string& pipe);
   // Returns the pid of COMMAND, also after its end; 0: there is none.
-  [[nodiscard]] pid_t pid() const { return command_.pid; }
+  [[nodiscard]] pid_t pid() const { return pid_; }
   // Forwards a signal to COMMAND, unless the terminal has sent it to COMMAND already.
   void forward(int signal, bool from_terminal) const;
 
@@ -59,7 +59,7 @@ class CommandSupervisor {
 
   EventLoop& loop_;
   OwnChild child_;  // COMMAND
-  Process command_;
+  pid_t pid_ = 0;   // likewise, also after its end
   // The processes that were below the server before COMMAND: those of the shell that executed it.
   std::vector<Process> inherited_;
   std::optional<int> status_;
