@@ -32,8 +32,8 @@ struct OwnFile {
 };
 
 // Opens a regular file of the user `owner` in a directory to which other programs may write: it
-// never waits for the other end of a FIFO, follows no symlink, and checks the open file. `access` is
-// O_RDONLY or O_RDWR. Errors call the file `name`, or by its quoted path if `name` is empty.
+// never waits for the other end of a FIFO, follows no symlink, and checks the open file. `access`
+// is O_RDONLY or O_RDWR. Errors call the file `name`, or by its quoted path if `name` is empty.
 Result<OwnFile> open_own_file(const std::string& path, int access, std::string name = {},
                               uid_t owner = ::geteuid());
 

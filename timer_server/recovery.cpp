@@ -186,7 +186,7 @@ void Recovery::resume_kill(PastKill& past) {
   order.record_number = past.is_recorded ? 0 : core_.log->append(std::move(past.records));
   order.worker =
       worker != nullptr
-          ? WorkerIdentity::of(*worker)
+          ? *worker
           : claimed_identity({.uid = ::geteuid(), .start_time = past.start_time}, past.pid);
   if (past.verdict) {
     finish_kill(order, worker, past);

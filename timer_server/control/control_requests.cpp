@@ -41,7 +41,7 @@ std::string answer_with_open(std::string_view kind, std::string_view reason, Cor
     if (has_room) {
       ++listed;
       json.begin_object();
-      write_whose(json, WorkerIdentity::of(worker));
+      write_whose(json, worker);
     }
     return has_room;
   };

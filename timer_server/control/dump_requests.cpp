@@ -17,10 +17,6 @@ namespace {
 // The most ranks or pids that an error names.
 constexpr std::size_t kNamedInError = 16;
 
-std::optional<std::int64_t> rank_of(const Worker& worker) {
-  return *worker.facts ? (*worker.facts)->rank : std::nullopt;
-}
-
 // Keeps the workers that are in the least common scopes: the one for which the others wait is among
 // them. Returns how many it has removed.
 std::size_t keep_most_unusual(std::vector<const Worker*>& meant, const ScopePolicy& scopes) {
@@ -33,8 +29,7 @@ std::size_t keep_most_unusual(std::vector<const Worker*>& meant, const ScopePoli
   std::map<JobAndScope, std::vector<const Worker*>> groups;
   for (const Worker* const worker : meant) {
     const std::vector<SlotReading> open = scopes.open_scopes_of(*worker, 1);
-    groups[{*worker->facts ? (*worker->facts)->job_id : "", open.empty() ? "" : open.back().name}]
-        .push_back(worker);
+    groups[{worker->facts->job_id, open.empty() ? "" : open.back().name}].push_back(worker);
   }
   std::vector<const std::vector<const Worker*>*> by_size;
   for (const auto& group : groups) {
@@ -58,7 +53,7 @@ Status DumpRequests::begin(const AcceptedRequest& accepted) {
   std::set<std::int64_t> known;
   core_.workers.for_each([&](const Worker& worker) {
     const pid_t pid = worker.process->pid;
-    const auto rank = rank_of(worker);
+    const std::optional<int> rank = worker.facts->rank;
     if (!wanted_rank || rank) {
       known.insert(wanted_rank ? *rank : pid);
     }
@@ -79,7 +74,7 @@ Status DumpRequests::begin(const AcceptedRequest& accepted) {
     return {};
   }
   const auto by_rank = [](const Worker* worker) {
-    const auto rank = rank_of(*worker);
+    const std::optional<int> rank = worker->facts->rank;
     return std::tuple(!rank, rank.value_or(0), worker->process->pid);
   };
   std::ranges::sort(meant, {}, by_rank);
@@ -90,7 +85,7 @@ Status DumpRequests::begin(const AcceptedRequest& accepted) {
   request.omitted = omitted;
   for (const Worker* const worker : meant) {
     Asked& asked = request.workers.emplace_back();
-    asked.worker = WorkerIdentity::of(*worker);
+    asked.worker = *worker;
     asked.scopes = core_.policy.open_scopes_of(*worker, kMaxScopes);
     asked.order = core_.desk.collect({.worker = worker->process,
                                       .level = most_evidence_allowed(),

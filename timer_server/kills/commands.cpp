@@ -134,19 +134,17 @@ void Commands::start_evidence(const CommandOccasion& occasion, Instant now) {
   }
   std::vector<WorkerIdentity> workers{occasion.worker};
   for (const Worker* const peer : peers_of(core_, occasion.worker)) {
-    workers.push_back(WorkerIdentity::of(*peer));
+    workers.push_back(*peer);
   }
   std::string pids;
   std::string ranks;
   std::set<std::string> variables;
   for (const WorkerIdentity& worker : workers) {
-    const std::optional<WorkerFacts>& facts = *worker.facts;
+    const WorkerFacts& facts = *worker.facts;
     const char* const space = pids.empty() ? "" : " ";
     pids += fmt::format("{}{}", space, worker.process->pid);
-    ranks += space + (facts && facts->rank ? fmt::format("{}", *facts->rank) : "-");
-    if (facts) {
-      variables.insert(facts->variables.begin(), facts->variables.end());
-    }
+    ranks += space + (facts.rank ? fmt::format("{}", *facts.rank) : "-");
+    variables.insert(facts.variables.begin(), facts.variables.end());
   }
   std::vector<std::string> environment = environment_for(occasion);
   set_variable(environment, "FILETIMER_PIDS", pids);
@@ -220,13 +218,12 @@ std::vector<std::string> Commands::environment_for(const CommandOccasion& occasi
   // The server may have variables of a job of its own, which must not reach the command.
   unset_variable(environment, "FILETIMER_RANK");
   unset_variable(environment, "FILETIMER_JOB_ID");
-  if (const auto& facts = *occasion.worker.facts) {
-    if (facts->rank) {
-      set_variable(environment, "FILETIMER_RANK", fmt::format("{}", *facts->rank));
-    }
-    if (!facts->job_id.empty()) {
-      set_variable(environment, "FILETIMER_JOB_ID", facts->job_id);
-    }
+  const WorkerFacts& facts = *occasion.worker.facts;
+  if (facts.rank) {
+    set_variable(environment, "FILETIMER_RANK", fmt::format("{}", *facts.rank));
+  }
+  if (!facts.job_id.empty()) {
+    set_variable(environment, "FILETIMER_JOB_ID", facts.job_id);
   }
   return environment;
 }

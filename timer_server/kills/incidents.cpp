@@ -41,8 +41,9 @@ std::size_t shorten_ended_scopes(EndedScopesByName& ended, Instant when, std::si
   return times.size() - std::min(kept, times.size());
 }
 
-std::optional<std::string> job_of(const std::optional<WorkerFacts>& facts) {
-  return facts && has_job(*facts) ? std::optional(facts->job_id) : std::nullopt;
+std::optional<std::string> job_of(const WorkerFacts& facts) {
+  const bool has_one = !facts.job_id.empty() || facts.rank;
+  return has_one ? std::optional(facts.job_id) : std::nullopt;
 }
 
 std::vector<const Worker*> peers_of(Core& core, const WorkerIdentity& worker) {
@@ -55,7 +56,7 @@ std::vector<const Worker*> peers_of(Core& core, const WorkerIdentity& worker) {
     }
   });
   std::ranges::sort(peers, {}, [](const Worker* peer) {
-    return std::tuple((*peer->facts)->rank.value_or(INT_MAX), peer->process->pid);
+    return std::tuple(peer->facts->rank.value_or(INT_MAX), peer->process->pid);
   });
   return peers;
 }
@@ -99,9 +100,7 @@ Instant Incidents::advance(Instant now) {
 }
 
 bool Incidents::is_due(Instant now) const {
-  const auto has_facts = [](const WorkerScopes& worker) {
-    return worker.worker.facts->has_value();
-  };
+  const auto has_facts = [](const WorkerScopes& worker) { return worker.worker.facts->are_known; };
   return has_verdicts_ && (is_wanted_ || now >= last_->when.mono + kFactsLimit ||
                            std::ranges::all_of(last_->workers, has_facts));
 }
@@ -110,7 +109,6 @@ bool Incidents::is_due(Instant now) const {
 void Incidents::read_all_workers() {
   const Instant until = Instant::now() + kReadLimit;
   last_->workers.clear();
-  pages_.clear();
   last_->omitted = 0;
   unread_.clear();
   core_.workers.for_each([&](const Worker& worker) {
@@ -132,18 +130,17 @@ void Incidents::read_worker(const Worker& worker) {
   std::vector<SlotReading> scopes =
       core_.policy.open_scopes_of(worker, incident_share(core_.workers.count()), &count);
   last_->omitted += count - std::min(scopes.size(), count);
-  last_->workers.push_back({WorkerIdentity::of(worker), std::move(scopes)});
-  pages_.push_back(worker.pages);
+  last_->workers.push_back({worker, std::move(scopes), {}, worker.pages});
 }
 
 // No signal waits for this. What a worker has ended since the verdict is listed, too.
 void Incidents::read_ended_scopes() {
-  for (std::size_t i = 0; i < last_->workers.size(); ++i) {
-    EndedScopesByName& ended = last_->workers[i].ended;
-    for (const auto& page : pages_[i]) {
-      page->add_ended_scopes(ended);
+  for (WorkerScopes& worker : last_->workers) {
+    for (const auto& page : worker.pages) {
+      page->add_ended_scopes(worker.ended);
     }
-    last_->ended_omitted += shorten_ended_scopes(ended, last_->when.mono, last_->workers.size());
+    last_->ended_omitted +=
+        shorten_ended_scopes(worker.ended, last_->when.mono, last_->workers.size());
   }
 }
 
@@ -164,7 +161,6 @@ void Incidents::finish() {
   core_.log->append_detail(core_.records.incident(*last_));
   stage_ = Stage::kRecorded;
   last_->workers = {};
-  pages_ = {};
 }
 
 void Incidents::start_peers(const WorkerIdentity& worker, Instant now) {
@@ -180,8 +176,7 @@ void Incidents::start_peers(const WorkerIdentity& worker, Instant now) {
   const auto omitted = std::make_shared<std::size_t>(peers.size() - count);
   peers.resize(count);
   for (const Worker* const each : peers) {
-    const auto peer = peers_.insert(
-        peers_.end(), Peer{WorkerIdentity::of(*each), *job, last_->id, omitted, nullptr});
+    const auto peer = peers_.insert(peers_.end(), Peer{*each, *job, last_->id, omitted, nullptr});
     peer->order = core_.desk.collect(
         {.worker = each->process,
          .level = policy.evidence,

@@ -44,8 +44,10 @@ inline constexpr Duration kIncidentPast = std::chrono::minutes{10};
 // there are.
 std::size_t shorten_ended_scopes(EndedScopesByName& ended, Instant when, std::size_t workers);
 
-// Returns nothing for a worker that belongs to no job, as far as is known.
-std::optional<std::string> job_of(const std::optional<WorkerFacts>& facts);
+// Returns the job of a worker. Workers with a rank and no job id count as one job. Returns nothing
+// for a process with neither, such as a COMMAND of `timer_client run`, and while they are not
+// known.
+std::optional<std::string> job_of(const WorkerFacts& facts);
 // Returns the peers by rank, without those that are dying.
 std::vector<const Worker*> peers_of(Core& core, const WorkerIdentity& worker);
 
@@ -124,10 +126,8 @@ class Incidents {
   Core& core_;
   std::optional<Incident> last_;
   Stage stage_ = Stage::kRecorded;
-  bool has_verdicts_ = false;  // its first verdicts are recorded
-  bool is_wanted_ = false;     // see want_record()
-  // The pages of its workers, in the same order: some end before the record is made.
-  std::vector<std::vector<std::shared_ptr<WorkerPage>>> pages_;
+  bool has_verdicts_ = false;                           // its first verdicts are recorded
+  bool is_wanted_ = false;                              // see want_record()
   std::vector<std::shared_ptr<const Process>> unread_;  // workers that are read for the record
   std::set<std::string> jobs_;  // of the last incident, whose peers' evidence was started
   std::list<Peer> peers_;       // whose evidence is being collected

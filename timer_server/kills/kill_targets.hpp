@@ -42,16 +42,14 @@ std::vector<Process> alive_after(const SentSignal& sent, std::span<const pid_t> 
 // complete when a look at stopped processes finds no new one. A fork() that is under way still
 // completes after SIGSTOP, so a target that may be inside fork() is waited for; a sleeping target
 // stops before it runs again. One look is enough for a sleeping worker without children.
-//
-// What the constructor takes by reference must outlive the targets.
 class KillTargets {
  public:
   KillTargets(std::shared_ptr<const Process> worker, KillMode mode, std::vector<pid_t> excluded,
-              const MayBeForking& may_be_forking)
+              MayBeForking may_be_forking = filetimer::may_be_forking)
       : worker_(std::move(worker)),
         mode_(mode),
         excluded_(std::move(excluded)),
-        may_be_forking_(may_be_forking) {}
+        may_be_forking_(std::move(may_be_forking)) {}
 
   // Finds the descendants of the worker that are there now.
   void find();
@@ -101,7 +99,7 @@ class KillTargets {
   const std::shared_ptr<const Process> worker_;
   const KillMode mode_;
   const std::vector<pid_t> excluded_;
-  const MayBeForking& may_be_forking_;
+  const MayBeForking may_be_forking_;
   std::vector<Process> others_;                // without the worker
   std::unordered_map<int, EventSource> ends_;  // of others that were signalled, by pidfd
   Stop which_ = Stop::kAll;                    // are stopped

@@ -190,12 +190,12 @@ void Kills::sample(std::span<Worker* const> workers, Instant now) {
 
 void Kills::rehearse(const Worker& worker) {
   KillOrder order;
-  order.worker = WorkerIdentity::of(worker);
+  order.worker = worker;
   order.open_scopes = core_.policy.open_scopes_of(worker);
   order.expiries.emplace_back();
   std::size_t room = core_.log->room_for_details();
   (void)records_of_verdict(order, room);
-  (void)may_be_forking_(worker.process->pid);
+  (void)may_be_forking(worker.process->pid);
   (void)children_of(worker.process->pid, worker.process->pid);
   (void)worker.process->send_signal(0);
 }
@@ -205,7 +205,7 @@ void Kills::start_kill(const DeadlineScan::DueWorker& due, const ClockReading& n
   warnings_.flush(worker.process.get(), "a deadline of the worker came first");
   incidents_.withdraw_peer(*worker.process);
   KillOrder order;
-  order.worker = WorkerIdentity::of(worker);
+  order.worker = worker;
   order.open_scopes = core_.policy.open_scopes_of(worker);
   order.python = core_.python_dump_of(worker);
   order.early = std::exchange(worker.cpu_sample, nullptr);
@@ -248,10 +248,8 @@ void Kills::note_message(const KillOrder& order, Instant now) {
 }
 
 void Kills::start(Worker* worker, KillOrder order, Instant now) {
-  Kill* const kill = kills_
-                         .emplace_back(std::make_unique<Kill>(std::move(order), policy_.mode,
-                                                              excluded_, may_be_forking_))
-                         .get();
+  Kill* const kill =
+      kills_.emplace_back(std::make_unique<Kill>(std::move(order), policy_.mode, excluded_)).get();
   kill->skips_grace = has_short_waits_;
   kill->next_step_at = now + kFactsLimit;
   kill_of_.try_emplace(&kill->worker(), kill);
@@ -313,7 +311,8 @@ bool Kills::record_verdicts(Instant now) {
   bool has_any = false;
   for (const auto& kill : kills_) {
     KillOrder& order = kill->order;
-    if (kill->stage != Stage::kFacts || (!*order.worker.facts && now < kill->next_step_at)) {
+    if (kill->stage != Stage::kFacts ||
+        (!order.worker.facts->are_known && now < kill->next_step_at)) {
       continue;
     }
     if (!order.is_continued) {

@@ -143,11 +143,10 @@ class Kills {
  private:
   enum class Stage { kFacts, kRecorded, kStopping, kSignalled, kKilled, kLastEvidence, kEnded };
   struct Kill {
-    Kill(KillOrder the_order, KillMode mode, std::vector<pid_t> excluded,
-         const MayBeForking& may_be_forking)
+    Kill(KillOrder the_order, KillMode mode, std::vector<pid_t> excluded)
         : order(std::move(the_order)),
           targets(order.worker.process, order.is_for_worker_alone() ? KillMode::kProcess : mode,
-                  std::move(excluded), may_be_forking),
+                  std::move(excluded)),
           noted(order.sent.size()) {}
 
     KillOrder order;
@@ -213,7 +212,6 @@ class Kills {
   Warnings& warnings_;
   Commands& commands_;
   Incidents incidents_;
-  const MayBeForking may_be_forking_ = may_be_forking;
   std::vector<pid_t> excluded_;  // the server and its ancestors, at the last verdict
   std::vector<std::unique_ptr<Kill>> kills_;
   std::unordered_map<const Process*, Kill*> kill_of_;  // by worker, not ended

@@ -75,8 +75,8 @@ void Warnings::start(const Worker& worker, std::vector<Scope> scopes, Instant no
     }
   }
   const Duration facts_limit = is_before_signal ? std::min(limit, kFactsLimit) : kFactsLimit;
-  Batch& batch = batches_.emplace_back(Batch{WorkerIdentity::of(worker), std::move(scopes),
-                                             now + facts_limit, nullptr, std::nullopt});
+  Batch& batch = batches_.emplace_back(
+      Batch{worker, std::move(scopes), now + facts_limit, nullptr, std::nullopt});
   if (policy_.evidence != EvidenceLevel::kNone) {
     batch.order = core_.desk.collect(
         {.worker = batch.worker.process,
@@ -96,7 +96,7 @@ void Warnings::start(const Worker& worker, std::vector<Scope> scopes, Instant no
 Instant Warnings::advance(Instant now) {
   Instant next = Instant::never();
   std::erase_if(batches_, [&](Batch& batch) {
-    const bool has_facts = *batch.worker.facts || now >= batch.facts_until;
+    const bool has_facts = batch.worker.facts->are_known || now >= batch.facts_until;
     if (!has_facts || batch.order) {
       next = std::min(next, has_facts ? Instant::never() : batch.facts_until);
       return false;

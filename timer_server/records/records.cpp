@@ -59,10 +59,7 @@ void write_worker(JsonWriter& json, const WorkerIdentity& worker) {
       .field("start_time", worker.process->start_time)
       .field("uid", worker.process->uid)
       .field("comm", worker.process->comm);
-  if (!*worker.facts) {
-    return;
-  }
-  const WorkerFacts& facts = **worker.facts;
+  const WorkerFacts& facts = *worker.facts;
   json.given("cmdline", facts.cmdline)
       .given("rank", facts.rank)
       .given("local_rank", facts.local_rank)
@@ -135,24 +132,20 @@ void write_ended_scopes(JsonWriter& json, const Incident& incident) {
 }  // namespace
 
 std::string description_of(const WorkerIdentity& worker) {
-  const auto& facts = *worker.facts;
+  const std::optional<int> rank = worker.facts->rank;
   return fmt::format("pid {} ({}{})", worker.process->pid, worker.process->comm,
-                     facts && facts->rank ? fmt::format(", rank {}", *facts->rank) : "");
+                     rank ? fmt::format(", rank {}", *rank) : "");
 }
 
 void write_whose(JsonWriter& json, const WorkerIdentity& worker) {
-  json.field("pid", worker.process->pid);
-  if (const auto& facts = *worker.facts; facts && facts->rank) {
-    json.field("rank", *facts->rank);
-  }
-  json.field("comm", worker.process->comm);
+  json.field("pid", worker.process->pid)
+      .given("rank", worker.facts->rank)
+      .field("comm", worker.process->comm);
 }
 
 void write_whose_and_job(JsonWriter& json, const WorkerIdentity& worker) {
   write_whose(json, worker);
-  if (const auto& facts = *worker.facts; facts && !facts->job_id.empty()) {
-    json.field("job_id", facts->job_id);
-  }
+  json.given("job_id", worker.facts->job_id);
 }
 
 void write_scope(JsonWriter& json, const SlotReading& scope, Instant now) {

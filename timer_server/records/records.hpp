@@ -24,14 +24,6 @@
 
 namespace filetimer {
 
-// A worker as records name it; outlives the worker's place in the table.
-struct WorkerIdentity {
-  std::shared_ptr<const Process> process;
-  FactsCell facts;
-
-  static WorkerIdentity of(const Worker& worker) { return {worker.process, worker.facts}; }
-};
-
 // Returns "pid 4711 (python3, rank 2)", for a message.
 std::string description_of(const WorkerIdentity& worker);
 
@@ -45,6 +37,8 @@ struct WorkerScopes {
   WorkerIdentity worker;
   std::vector<SlotReading> scopes;  // the oldest first; empty: in no scope
   EndedScopesByName ended{};        // the scopes that have ended last
+  // Its pages, of which some end before the record is made.
+  std::vector<std::shared_ptr<WorkerPage>> pages{};
 };
 
 // The slot of a scope on which a verdict was given.

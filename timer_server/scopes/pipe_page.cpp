@@ -70,19 +70,19 @@ void copy_slot(Slot& to, const Slot& from) {
 }
 
 // `known`: what an earlier server wrote, of which the facts are not read yet; null: nothing.
-void write_header(PageHeader& header, const Process& worker,
-                  const std::optional<WorkerFacts>& facts, const PageClaims* known) {
+void write_header(PageHeader& header, const Process& worker, const WorkerFacts& facts,
+                  const PageClaims* known) {
   begin_page(header, page_flag::kMadeByServer);
   header.pid = worker.pid;
   header.start_time = worker.start_time;
   put_text(header.comm, worker.comm);
-  if (facts) {
+  if (facts.are_known) {
     const auto text_of = [](const std::optional<int>& rank) {
       return rank ? fmt::format("{}", *rank) : std::string{};
     };
-    put_text(header.rank, text_of(facts->rank));
-    put_text(header.local_rank, text_of(facts->local_rank));
-    put_text(header.job_id, facts->job_id);
+    put_text(header.rank, text_of(facts.rank));
+    put_text(header.local_rank, text_of(facts.local_rank));
+    put_text(header.job_id, facts.job_id);
   } else if (known != nullptr) {
     put_text(header.rank, known->rank);
     put_text(header.local_rank, known->local_rank);
@@ -306,7 +306,7 @@ void PipePage::restore_verdict(std::string_view id) {
   }
 }
 
-Status PipePage::save(const Process& worker, const std::optional<WorkerFacts>& facts) {
+Status PipePage::save(const Process& worker, const WorkerFacts& facts) {
   is_changed_ = false;
   // No file is made before a slot is in use.
   if ((!fd_ && by_id_.empty()) || write(worker, facts)) {
@@ -317,7 +317,7 @@ Status PipePage::save(const Process& worker, const std::optional<WorkerFacts>& f
   return failed;
 }
 
-bool PipePage::write(const Process& worker, const std::optional<WorkerFacts>& facts) {
+bool PipePage::write(const Process& worker, const WorkerFacts& facts) {
   if (!fd_) {
     ::unlink(path_.c_str());
     fd_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));

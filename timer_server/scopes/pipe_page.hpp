@@ -66,7 +66,7 @@ class PipePage final : public WorkerPage {
 
   // Writes the slots, and makes the file when the first slot is in use. After an error the file is
   // removed, so that no server takes stale scopes for open ones, and the next call makes it anew.
-  Status save(const Process& worker, const std::optional<WorkerFacts>& facts);
+  Status save(const Process& worker, const WorkerFacts& facts);
   [[nodiscard]] bool needs_save() const { return is_changed_; }
   // Lets the next save() make the file anew if another process has removed or replaced it.
   void note_if_removed();
@@ -103,7 +103,7 @@ class PipePage final : public WorkerPage {
   void forget_id(std::size_t slot);
   void forget_file();
   // Returns false with the reason in errno.
-  bool write(const Process& worker, const std::optional<WorkerFacts>& facts);
+  bool write(const Process& worker, const WorkerFacts& facts);
 
   const std::string path_;
   const Terms terms_;

@@ -27,9 +27,12 @@
 
 namespace filetimer {
 
-// The facts of a worker, empty until a side thread has read them. Shared with the records that wait
-// for them.
-using FactsCell = std::shared_ptr<std::optional<WorkerFacts>>;
+// A worker as records name it; outlives the worker's place in the table.
+struct WorkerIdentity {
+  std::shared_ptr<const Process> process;
+  // Empty until a side thread has read them. Shared with the records that wait for them.
+  std::shared_ptr<WorkerFacts> facts = std::make_shared<WorkerFacts>();
+};
 
 // Limits the recorded warnings of one worker to kMaxWarningsPerWorker in a kWarningPeriod, so that
 // a loop whose every step passes its soft deadline does not fill the log.
@@ -64,9 +67,7 @@ class WarningLimit {
 
 struct CpuSample;  // evidence/proc_evidence.hpp
 
-struct Worker {
-  std::shared_ptr<const Process> process;
-  FactsCell facts = std::make_shared<std::optional<WorkerFacts>>();
+struct Worker : WorkerIdentity {
   // All its scopes: a page for each client library in the process, and `pipe`.
   std::vector<std::shared_ptr<WorkerPage>> pages;
   std::shared_ptr<PipePage> pipe;    // null: no request has come over the pipe

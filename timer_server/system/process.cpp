@@ -242,11 +242,7 @@ Result<Process> open_process(pid_t pid) {
   if (!stat || !status || !process.is_alive()) {
     return failure(fmt::format("pid {} has ended", pid), ESRCH);
   }
-  process.start_time = stat->start_time;
-  process.comm = stat->comm;
-  process.ppid = stat->ppid;
-  process.is_kernel_thread = stat->is_kernel_thread;
-  process.start_stack = stat->start_stack;
+  static_cast<ProcStat&>(process) = *stat;
   // A set-uid program counts as a process of the user that it runs as.
   process.uid = status->uid == ::geteuid() ? status->effective_uid : status->uid;
   process.innermost_pid = status->innermost_pid == 0 ? pid : status->innermost_pid;
@@ -322,10 +318,10 @@ std::vector<Process> Sessions::of(const Process& leader, std::span<const Process
   return found;
 }
 
-std::vector<Process> descendants_of(const Process& worker, std::span<const pid_t> excluded,
-                                    int looks) {
+std::vector<Process> descendants_of(const Process& worker, std::span<const pid_t> excluded) {
+  constexpr int kMaxLooks = 4;  // processes come and go while a tree is read
   std::vector<Process> found;
-  for (int look = 0; look < looks; ++look) {
+  for (int look = 0; look < kMaxLooks; ++look) {
     std::vector<Process> news = new_descendants_of(worker, found, excluded);
     if (news.empty()) {
       break;
@@ -335,7 +331,7 @@ std::vector<Process> descendants_of(const Process& worker, std::span<const pid_t
   return worker.is_alive() ? std::move(found) : std::vector<Process>{};
 }
 
-std::string why_halted(pid_t pid, const IsOwnHelper& is_own_helper, const HaltSources& sources) {
+std::string why_halted(pid_t pid, const HaltSources& sources) {
   const std::string folder = fmt::format("{}/{}", sources.proc, pid);
   Reader reader;
   // A process whose state cannot be read for now may be halted.
@@ -348,7 +344,7 @@ std::string why_halted(pid_t pid, const IsOwnHelper& is_own_helper, const HaltSo
   }
   if (status->tracer != 0) {
     // The helper resumes the process within milliseconds.
-    if (is_own_helper(status->tracer)) {
+    if (sources.is_own_helper(status->tracer)) {
       return {};
     }
     // While the kernel detaches a tracer, TracerPid names the tracer's parent for an instant.

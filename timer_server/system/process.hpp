@@ -17,18 +17,13 @@
 #include "common/posix.hpp"
 #include "common/proc_files.hpp"
 #include "common/result.hpp"
+#include "timer_server/system/own_children.hpp"
 
 namespace filetimer {
 
-struct Process {
-  pid_t pid = 0;
-  std::uint64_t start_time = 0;  // in clock ticks since boot
+struct Process : ProcStat {  // as it was when the process was opened
   uid_t uid = 0;
-  std::string comm;
-  pid_t ppid = 0;
-  bool is_kernel_thread = false;
-  std::uint64_t start_stack = 0;  // where its program's stack begins; 0: unknown
-  pid_t innermost_pid = 0;        // the pid that the process has in its own pid namespace
+  pid_t innermost_pid = 0;  // the pid that the process has in its own pid namespace
   UniqueFd pidfd;
 
   // Returns when the process started, or a time before that: by at most a clock tick, and by the
@@ -47,7 +42,7 @@ std::uint64_t start_time_now();
 // cannot be opened.
 UniqueFd open_pidfd(pid_t pid);
 
-// Opens a pidfd and reads the other members. These belong to the process of the pidfd, because that
+// Opens a pidfd and reads the other members. They belong to the process of the pidfd, because that
 // process is still alive after they were read. Fails with ESRCH if there is no such process, or it
 // has ended.
 Result<Process> open_process(pid_t pid);
@@ -59,18 +54,15 @@ bool has_random_stack(pid_t pid);
 // Returns the folder of this process's program, with a slash at its end; empty if it is not known.
 std::string folder_of_this_program();
 
-// How often descendants_of() looks at a tree. Processes come and go while a tree is read.
-inline constexpr int kMaxTreeLooks = 4;
 // The most links between parent and child that one look reads, give or take the children of a
 // process. The second look of a kill, before SIGKILL, finds more.
 inline constexpr std::size_t kMaxTreeProcesses = 16384;
 
 // Returns the descendants of the worker, parents before their children, without those in `excluded`
 // and what is below them. Does not find a descendant whose parent had ended before. Looks until a
-// look finds nothing new, at most `looks` times. Returns nothing if the worker has ended. Each
-// pidfd was checked to belong to the process that was found.
-std::vector<Process> descendants_of(const Process& worker, std::span<const pid_t> excluded,
-                                    int looks = kMaxTreeLooks);
+// look finds nothing new, at most four times. Returns nothing if the worker has ended. Each pidfd
+// was checked to belong to the process that was found.
+std::vector<Process> descendants_of(const Process& worker, std::span<const pid_t> excluded);
 
 // The sessions of the host's processes, read once. A process joins no session of another one, so
 // all of a session descend from its leader, whatever became of their parents.
@@ -94,20 +86,18 @@ std::vector<Process> new_descendants_of(const Process& worker, std::span<const P
 // A worker is halted while it is stopped, frozen or traced: it misses its deadlines although it
 // does not hang, so its scopes are deferred.
 
-// The folders to read. Tests have their own.
+// The folders to read, and what says whether a tracer is a stacks helper of this server, which
+// detaches within milliseconds. Tests have their own.
 struct HaltSources {
   std::string proc = "/proc";
   std::string cgroups = "/sys/fs/cgroup";
+  std::function<bool(pid_t tracer)> is_own_helper = filetimer::is_own_helper;
 };
-
-// Returns whether a tracer is a stacks helper of this server, which detaches within milliseconds.
-using IsOwnHelper = std::function<bool(pid_t tracer)>;
 
 // Returns why the process is halted: "stopped (SIGSTOP or the terminal)", "frozen by its cgroup
 // '/job'", "traced by pid 7 (gdb)". Returns an empty string if the process is not halted or has
 // ended. A traced process counts as halted even while it runs, because its debugger decides when it
 // runs. A process whose state cannot be read for now is "perhaps halted".
-std::string why_halted(pid_t pid, const IsOwnHelper& is_own_helper,
-                       const HaltSources& sources = {});
+std::string why_halted(pid_t pid, const HaltSources& sources = {});
 
 }  // namespace filetimer

@@ -52,6 +52,7 @@ std::optional<int> as_rank(std::string_view text) {
 WorkerFacts worker_facts_claimed(std::string_view rank, std::string_view local_rank,
                                  std::string_view job_id) {
   WorkerFacts facts;
+  facts.are_known = true;
   facts.rank = as_rank(rank);
   facts.local_rank = as_rank(local_rank);
   facts.job_id = utf8_prefix(job_id, kMaxJobIdBytesShown);
@@ -61,6 +62,7 @@ WorkerFacts worker_facts_claimed(std::string_view rank, std::string_view local_r
 WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ_block,
                               std::span<const std::string> wanted) {
   WorkerFacts facts;
+  facts.are_known = true;
   while (!cmdline.empty() && cmdline.back() == '\0') {
     cmdline.remove_suffix(1);
   }

@@ -27,13 +27,8 @@ struct WorkerFacts {
   std::string job_id;                    // empty: unknown
   std::string step_id;                   // empty: unknown; a page has none
   std::vector<std::string> variables{};  // those of the wanted ones that have a value
+  bool are_known = false;                // they were read, or a page claims them
 };
-
-// Returns whether the worker belongs to a job. Workers with a rank and no job id count as one job.
-// A process with neither, such as a COMMAND of `timer_client run`, belongs to none.
-inline bool has_job(const WorkerFacts& facts) {
-  return !facts.job_id.empty() || facts.rank.has_value();
-}
 
 // Reads the facts of a process. `wanted`: names of variables. Reads again, for at most 20 ms, while
 // the environment is empty: a process has none in the middle of an exec(), and `timer_client run`

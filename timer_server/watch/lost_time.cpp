@@ -8,7 +8,6 @@
 
 #include "common/duration_text.hpp"
 #include "timer_server/system/messages.hpp"
-#include "timer_server/system/own_children.hpp"
 
 namespace filetimer {
 
@@ -45,7 +44,7 @@ bool HaltedWorkers::should_defer(Worker& worker, WorkerPage& page, const WorkerP
   if (known == halts_.end() && Instant::now() - worker.found_running <= kFresh) {
     return false;
   }
-  const std::string why = why_halted(worker.process->pid, is_own_helper);
+  const std::string why = why_halted(worker.process->pid);
   if (why.empty()) {
     if (known == halts_.end()) {
       return false;
@@ -60,8 +59,7 @@ bool HaltedWorkers::should_defer(Worker& worker, WorkerPage& page, const WorkerP
     view.deadline = due.deadline;
     halt.is_recorded = true;
     ++core_.counters.deferred[view.name];
-    core_.log->append(
-        core_.records.deferred(WorkerIdentity::of(worker), view, Instant::now(), halt.why));
+    core_.log->append(core_.records.deferred(worker, view, Instant::now(), halt.why));
     messages::info("deadline of scope '{}' deferred: pid {} ({}) is {}", view.name,
                    worker.process->pid, worker.process->comm, halt.why);
   }
@@ -70,7 +68,7 @@ bool HaltedWorkers::should_defer(Worker& worker, WorkerPage& page, const WorkerP
 
 void HaltedWorkers::look_ahead(Worker& worker) {
   const Instant now = Instant::now();
-  if (why_halted(worker.process->pid, is_own_helper).empty()) {
+  if (why_halted(worker.process->pid).empty()) {
     worker.found_running = now;
   }
 }
@@ -96,7 +94,7 @@ void HaltedWorkers::advance(Instant now) {
   }
   for (auto entry = halts_.begin(); entry != halts_.end();) {
     Worker* const worker = core_.workers.find(*entry->second.process);
-    const bool is_halted = worker != nullptr && !why_halted(entry->first, is_own_helper).empty();
+    const bool is_halted = worker != nullptr && !why_halted(entry->first).empty();
     if (worker != nullptr && !is_halted) {
       resume(*worker, entry->second);
     }
@@ -127,7 +125,7 @@ void HaltedWorkers::look_at_all(Instant now) {
     std::vector<std::pair<std::weak_ptr<const Process>, std::string>> halted;
     for (const auto& weak : watched) {
       if (const auto process = weak.lock()) {
-        if (std::string why = why_halted(process->pid, is_own_helper); !why.empty()) {
+        if (std::string why = why_halted(process->pid); !why.empty()) {
           halted.emplace_back(weak, std::move(why));
         }
       }

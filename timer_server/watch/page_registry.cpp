@@ -76,7 +76,7 @@ WorkerIdentity claimed_identity(const PageClaims& claims, pid_t pid) {
   process.uid = claims.uid;
   process.comm = claims.comm;
   return {std::make_shared<const Process>(std::move(process)),
-          std::make_shared<std::optional<WorkerFacts>>(
+          std::make_shared<WorkerFacts>(
               worker_facts_claimed(claims.rank, claims.local_rank, claims.job_id))};
 }
 
@@ -389,7 +389,7 @@ bool WatchRegistry::remove_lost_page(Worker& worker) {
 void WatchRegistry::remove_page(Worker& worker, const WorkerPage& page, std::string_view reason) {
   StatisticsByName statistics;
   take_out(worker, page, reason, statistics);
-  append_statistics(WorkerIdentity::of(worker), statistics);
+  append_statistics(worker, statistics);
 }
 
 void WatchRegistry::remove_pages(Worker& worker, std::string_view reason) {
@@ -397,7 +397,7 @@ void WatchRegistry::remove_pages(Worker& worker, std::string_view reason) {
   while (!worker.pages.empty()) {
     take_out(worker, *worker.pages.back(), reason, statistics);
   }
-  append_statistics(WorkerIdentity::of(worker), statistics);
+  append_statistics(worker, statistics);
 }
 
 void WatchRegistry::take_out(Worker& worker, const WorkerPage& page, std::string_view reason,
@@ -417,8 +417,8 @@ void WatchRegistry::take_out(Worker& worker, const WorkerPage& page, std::string
   for (const SlotReading& reading : held->open_slots()) {
     if (slot_word::is_open(reading.word) && !reason.empty() &&
         !reading.has(slot_flag::kWholeProcess)) {
-      core_.log->append(core_.records.left_open(WorkerIdentity::of(worker),
-                                                core_.policy.view_of(reading), now, reason));
+      core_.log->append(
+          core_.records.left_open(worker, core_.policy.view_of(reading), now, reason));
     }
   }
   if (held == worker.pipe) {
@@ -435,7 +435,7 @@ void WatchRegistry::record_statistics_of_living_workers() const {
     for (const auto& page : worker.pages) {
       page->add_statistics(statistics);
     }
-    append_statistics(WorkerIdentity::of(worker), statistics);
+    append_statistics(worker, statistics);
   });
 }
 

@@ -164,7 +164,7 @@ TEST_CASE("A worker is not halted while a helper of this server traces it") {
       if (status && status->tracer != 0) {
         seen.fetch_add(1);
       }
-      halted.fetch_add(why_halted(process.pid, is_own_helper).empty() ? 0 : 1);
+      halted.fetch_add(why_halted(process.pid).empty() ? 0 : 1);
     }
   });
   // Until the watcher has seen some helpers.

@@ -39,8 +39,7 @@ WorkerIdentity this_worker() {
   Process process;
   process.pid = ::getpid();
   process.start_time = 1;
-  return {std::make_shared<const Process>(std::move(process)),
-          std::make_shared<std::optional<WorkerFacts>>()};
+  return {std::make_shared<const Process>(std::move(process)), std::make_shared<WorkerFacts>()};
 }
 
 }  // namespace

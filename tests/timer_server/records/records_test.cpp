@@ -35,7 +35,7 @@ WorkerIdentity full_worker() {
   facts.job_id = "8812";
   facts.step_id = "0";
   return {std::make_shared<const Process>(std::move(process)),
-          std::make_shared<std::optional<WorkerFacts>>(facts)};
+          std::make_shared<WorkerFacts>(facts)};
 }
 
 SlotReading full_scope() {

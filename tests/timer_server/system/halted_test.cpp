@@ -7,6 +7,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <utility>
 
 #include "tests/support/children.hpp"
 #include "tests/support/files.hpp"
@@ -16,7 +18,9 @@ using namespace filetimer;
 
 namespace {
 
-const IsOwnHelper kNoHelpers = [](pid_t) { return false; };
+bool is_no_helper(pid_t) {
+  return false;
+}
 
 // Made-up trees of /proc and of cgroups with the files of one process.
 struct FakeProcess {
@@ -33,8 +37,9 @@ struct FakeProcess {
     std::filesystem::create_directories(path.parent_path());
     std::ofstream(path) << text;
   }
-  [[nodiscard]] std::string why(const IsOwnHelper& helpers = kNoHelpers) const {
-    return why_halted(kPid, helpers, {folder.path("proc"), folder.path("cgroups")});
+  [[nodiscard]] std::string why(std::function<bool(pid_t)> is_own_helper = is_no_helper) const {
+    return why_halted(kPid,
+                      {folder.path("proc"), folder.path("cgroups"), std::move(is_own_helper)});
   }
   testing::TempFolder folder;
 };
@@ -124,20 +129,19 @@ TEST_CASE("A process that has ended, or whose files are malformed, is not halted
   CHECK(process.why().empty());
   process.put("proc/42/status", "nonsense");
   CHECK(process.why().empty());
-  CHECK(why_halted(0x7fffffff, kNoHelpers).empty());
+  CHECK(why_halted(0x7fffffff).empty());
 }
 
 TEST_CASE("A real process is seen as stopped and as traced") {
   const Child child;
-  CHECK(why_halted(child.pid(), kNoHelpers).empty());
+  CHECK(why_halted(child.pid()).empty());
   REQUIRE(::ptrace(PTRACE_SEIZE, child.pid(), nullptr, nullptr) == 0);
-  CHECK(
-      why_halted(child.pid(), kNoHelpers).starts_with(fmt::format("traced by pid {}", ::getpid())));
+  CHECK(why_halted(child.pid()).starts_with(fmt::format("traced by pid {}", ::getpid())));
   REQUIRE(::ptrace(PTRACE_INTERRUPT, child.pid(), nullptr, nullptr) == 0);
   int status = 0;
   REQUIRE(::waitpid(child.pid(), &status, __WALL) == child.pid());
   REQUIRE(::ptrace(PTRACE_DETACH, child.pid(), nullptr, nullptr) == 0);
   REQUIRE(::kill(child.pid(), SIGSTOP) == 0);
   REQUIRE(::waitpid(child.pid(), &status, WUNTRACED) == child.pid());
-  CHECK(why_halted(child.pid(), kNoHelpers) == "stopped (SIGSTOP or the terminal)");
+  CHECK(why_halted(child.pid()) == "stopped (SIGSTOP or the terminal)");
 }

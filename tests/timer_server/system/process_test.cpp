@@ -134,7 +134,7 @@ TEST_CASE("A look for new targets of a deep tree costs about as much as the firs
     return std::chrono::seconds{used.tv_sec} + std::chrono::nanoseconds{used.tv_nsec};
   };
   const auto begun = cpu_time();
-  const auto tree = descendants_of(process, {}, 1);
+  const auto tree = new_descendants_of(process, {}, {});
   const auto one_look = cpu_time() - begun;
   REQUIRE(tree.size() == kDepth);
   CHECK(new_descendants_of(process, tree, {}).empty());
