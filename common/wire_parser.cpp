@@ -6,6 +6,7 @@
 #include <simdjson.h>
 
 #include <cmath>
+#include <concepts>
 #include <cstdlib>
 #include <new>
 #include <optional>
@@ -81,23 +82,16 @@ const char* store(ondemand::value value, std::string_view /*token*/, bool& flag)
   return value.get_bool().get(flag) == simdjson::SUCCESS ? nullptr : "true or false";
 }
 
-const char* store(ondemand::value value, std::string_view token, std::string_view& text) {
-  const auto error = value.get_string().get(text);
+template <std::convertible_to<std::string_view> Text>
+const char* store(ondemand::value value, std::string_view token, Text& text) {
+  std::string_view view;
+  const auto error = value.get_string().get(view);
   // Python's json writes half a surrogate pair as \ud800 and reads it back, but UTF-8 has no such
   // character. The text is then that of the line.
-  if (error == simdjson::STRING_ERROR && token.size() >= 2 &&
-      escapes_are_json(token.substr(1, token.size() - 2))) {
-    text = token.substr(1, token.size() - 2);
-    return nullptr;
-  }
-  return error == simdjson::SUCCESS ? nullptr : "a string";
-}
-
-const char* store(ondemand::value value, std::string_view token, std::string& text) {
-  std::string_view view;
-  const char* const expected = store(value, token, view);
-  text = view;
-  return expected;
+  const bool is_half_a_pair = error == simdjson::STRING_ERROR && token.size() >= 2 &&
+                              escapes_are_json(token.substr(1, token.size() - 2));
+  text = is_half_a_pair ? token.substr(1, token.size() - 2) : view;
+  return is_half_a_pair || error == simdjson::SUCCESS ? nullptr : "a string";
 }
 
 template <class Value>
@@ -116,46 +110,26 @@ simdjson::error_code check_value(simdjson::simdjson_result<ondemand::value> resu
   if (token == "NaN" || token == "Infinity" || token == "-Infinity") {
     return simdjson::SUCCESS;  // Python's json writes and reads these
   }
-  ondemand::json_type type{};
-  if (const auto error = value.type().get(type)) {
-    return error;
-  }
-  switch (type) {
-    case ondemand::json_type::array: {
-      ondemand::array array;
-      if (const auto error = value.get_array().get(array)) {
+  ondemand::array array;
+  ondemand::object object;
+  if (value.get_array().get(array) == simdjson::SUCCESS) {
+    for (auto item : array) {
+      if (const auto error = check_value(item, depth + 1)) {
         return error;
       }
-      for (auto item : array) {
-        if (const auto error = check_value(item, depth + 1)) {
-          return error;
-        }
-      }
-      return simdjson::SUCCESS;
     }
-    case ondemand::json_type::object: {
-      ondemand::object object;
-      if (const auto error = value.get_object().get(object)) {
+  } else if (value.get_object().get(object) == simdjson::SUCCESS) {
+    for (auto field : object) {
+      const auto key_error = field.unescaped_key().error();
+      if (const auto error = key_error ? key_error : check_value(field.value(), depth + 1)) {
         return error;
       }
-      for (auto field : object) {
-        const auto key_error = field.unescaped_key().error();
-        if (const auto error = key_error ? key_error : check_value(field.value(), depth + 1)) {
-          return error;
-        }
-      }
-      return simdjson::SUCCESS;
     }
-    case ondemand::json_type::number:
-      return value.get_double().error();
-    case ondemand::json_type::string:
-      return value.get_string().error();
-    case ondemand::json_type::boolean:
-      return value.get_bool().error();
-    case ondemand::json_type::null:
-      return token == "null" ? simdjson::SUCCESS : simdjson::N_ATOM_ERROR;
+  } else if (token != "null" && value.get_bool().error() != simdjson::SUCCESS &&
+             value.get_double().error() != simdjson::SUCCESS) {
+    return value.get_string().error();
   }
-  return simdjson::INCORRECT_TYPE;
+  return simdjson::SUCCESS;
 }
 
 // Reads `text`, after which padding() bytes must be readable, into the fields of `message`. Returns
