@@ -100,7 +100,7 @@ Status Server::start_command() {
 int Server::run() {
   service_manager_.start_keep_alives(core_.loop);
   service_manager_.notify_status(core_.workers.count(), core_.counters.killed.total());
-  arm(timer_, Instant{});  // the first iteration
+  timer_->arm(Instant{});  // the first iteration
   core_.loop.run();
   kills_.abandon();
   withdraw();
@@ -233,7 +233,7 @@ Instant Server::carry_out(Instant now) {
 
 void Server::sleep_until(Instant next) {
   missed_time_.on_sleep(next, scan_.looks().tolerated, MissedTime::Clocks::read());
-  arm(timer_, next);
+  timer_->arm(next);
 }
 
 // After an exception the next iteration comes soon, and judges all that this one was to judge.

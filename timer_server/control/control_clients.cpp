@@ -135,7 +135,7 @@ void ControlClients::receive(Id id, Client& client) {
   if (got > 0) {
     client.has_asked = true;
     client.until = Instant::never();
-    change_events(client.source, 0);  // a hang-up is reported
+    client.source->change_events(0);  // a hang-up is reported
     asked_.push_back({id, client.process, {packet.data(), static_cast<std::size_t>(got)}});
   } else if (got == 0 || errno != EAGAIN) {
     clients_.erase(id);
@@ -193,7 +193,7 @@ void ControlClients::finish(Id id, std::string answer) {
   client.is_waiting = false;
   client.unread = std::move(answer) + '\n';
   client.until = Instant::now() + kPatience;
-  change_events(client.source, EPOLLOUT);
+  client.source->change_events(EPOLLOUT);
   on_event(id);
 }
 

@@ -211,9 +211,9 @@ void RecordLog::use(UniqueFd file) {
   file_ = std::move(file);
   struct stat st {};
   is_regular_ = ::fstat(file_.get(), &st) == 0 && S_ISREG(st.st_mode);
-  const bool is_same_pipe = !is_regular_ && st.st_dev == device_ && st.st_ino == inode_;
-  device_ = st.st_dev;
-  inode_ = st.st_ino;
+  const FileIdentity identity{st.st_dev, st.st_ino};
+  const bool is_same_pipe = !is_regular_ && identity_ == identity;
+  identity_ = identity;
   size_ = is_regular_ ? static_cast<std::uint64_t>(st.st_size) : 0;
   half_line_ = (half_line_ && is_same_pipe) || ends_in_half_line(settings_.path);
   max_bytes_ = is_linked() ? std::numeric_limits<std::uint64_t>::max() : settings_.max_bytes;
@@ -233,7 +233,7 @@ bool RecordLog::is_at_path() {
   if (::stat(settings_.path.c_str(), &at_path) != 0) {
     return errno != ENOENT;
   }
-  if (at_path.st_ino != inode_ || at_path.st_dev != device_) {
+  if (identity_ != FileIdentity{at_path.st_dev, at_path.st_ino}) {
     return false;
   }
   size_ = static_cast<std::uint64_t>(at_path.st_size);

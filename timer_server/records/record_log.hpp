@@ -153,8 +153,7 @@ class RecordLog {
   bool wants_open_ = false;    // reopen() was called, and the file was not opened since
   bool has_lost_ = false;      // a sync has failed, and no record was synced since
   bool is_regular_ = false;
-  dev_t device_ = 0;
-  ino_t inode_ = 0;
+  FileIdentity identity_;        // of the file
   std::uint64_t size_ = 0;       // or less than the file has: other servers may append meanwhile
   std::uint64_t max_bytes_ = 0;  // a file that a link names is not renamed, however large it is
   bool half_line_ = false;       // the file ends in half a line

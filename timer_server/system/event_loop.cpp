@@ -116,11 +116,11 @@ EventSource watch_io(EventLoop& loop, int fd, std::uint32_t events, Priority pri
   return std::make_unique<Source>(loop, fd, events, priority, std::move(handler));
 }
 
-void change_events(const EventSource& source, std::uint32_t events) {
+void Source::change_events(std::uint32_t events) {
   epoll_event event{};
   event.events = events;
-  event.data.ptr = source.get();
-  ::epoll_ctl(source->loop_.epoll_.get(), EPOLL_CTL_MOD, source->fd_, &event);
+  event.data.ptr = this;
+  ::epoll_ctl(loop_.epoll_.get(), EPOLL_CTL_MOD, fd_, &event);
 }
 
 EventSource watch_signals(EventLoop& loop, std::span<const int> signals,
@@ -157,15 +157,15 @@ EventSource make_timer(EventLoop& loop, Priority priority, Source::Handler handl
                                   std::move(owned));
 }
 
-void arm(const EventSource& timer, Instant when) {
+void Source::arm(Instant when) {
   const std::int64_t ns = when.is_never() ? 0 : std::max<std::int64_t>(when.ns, 1);
-  if (std::exchange(timer->armed_ns_, ns) == ns) {
+  if (std::exchange(armed_ns_, ns) == ns) {
     return;
   }
-  timer->loop_.drop_pending(*timer);
+  loop_.drop_pending(*this);
   constexpr std::int64_t kSecond = 1'000'000'000;
   const itimerspec next{{0, 0}, {ns / kSecond, ns % kSecond}};
-  ::timerfd_settime(timer->fd_, TFD_TIMER_ABSTIME, &next, nullptr);
+  ::timerfd_settime(fd_, TFD_TIMER_ABSTIME, &next, nullptr);
 }
 
 }  // namespace filetimer

@@ -40,10 +40,13 @@ class Source {
   Source(const Source&) = delete;
   Source& operator=(const Source&) = delete;
 
+  // Lets the descriptor have these events from now on.
+  void change_events(std::uint32_t events);
+  // Sets a timer to `when`, not before, or switches it off at never().
+  void arm(Instant when);
+
  private:
   friend EventLoop;
-  friend void arm(const std::unique_ptr<Source>& timer, Instant when);
-  friend void change_events(const std::unique_ptr<Source>& source, std::uint32_t events);
   EventLoop& loop_;
   const int fd_;
   const Priority priority_;
@@ -74,8 +77,6 @@ class EventLoop {
  private:
   friend Source;
   friend EventSource after_events(EventLoop& loop, Priority priority, Source::Handler handler);
-  friend void arm(const EventSource& timer, Instant when);
-  friend void change_events(const EventSource& source, std::uint32_t events);
   void collect(int timeout_ms);
   void add_pending(Source& source);
   void drop_pending(Source& source);
@@ -92,8 +93,6 @@ class EventLoop {
 // reported. With EPOLLET the handler need not read from `fd`.
 EventSource watch_io(EventLoop& loop, int fd, std::uint32_t events, Priority priority,
                      Source::Handler handler);
-// Lets the source of a descriptor have these events from now on.
-void change_events(const EventSource& source, std::uint32_t events);
 
 // Calls `handler` with each of these signals, which must be blocked.
 EventSource watch_signals(EventLoop& loop, std::span<const int> signals,
@@ -105,7 +104,5 @@ EventSource after_events(EventLoop& loop, Priority priority, Source::Handler han
 
 // Returns a timer that is off. When it expires, it wakes the loop and is off again.
 EventSource make_timer(EventLoop& loop, Priority priority, Source::Handler handler);
-// Sets the timer to `when`, not before, or switches it off at never().
-void arm(const EventSource& timer, Instant when);
 
 }  // namespace filetimer

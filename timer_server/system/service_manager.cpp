@@ -102,7 +102,7 @@ void ServiceManager::start_keep_alives(EventLoop& loop) {
 
 void ServiceManager::keep_alive() {
   notify("WATCHDOG=1");
-  arm(keep_alive_timer_, Instant::now() + keep_alive_every_);
+  keep_alive_timer_->arm(Instant::now() + keep_alive_every_);
 }
 
 void ServiceManager::notify_stopping() {

@@ -147,19 +147,19 @@ TEST_CASE("A timer expires once, not before its time, and at once if that is pas
     ++count;
   });
   const Instant when = Instant::now() + 3ms;
-  arm(timer, when);
+  timer->arm(when);
   CHECK(stage.loop.dispatch_one(10'000));
   CHECK(expired >= when);
   for (const Instant past : {when, when, Instant{0}, Instant{-5}}) {
-    arm(timer, past);
+    timer->arm(past);
     CHECK(stage.loop.dispatch_one(10'000));
   }
   CHECK(count == 5);
   CHECK_FALSE(stage.loop.dispatch_one(0));
-  arm(timer, Instant::now() + 1h);
+  timer->arm(Instant::now() + 1h);
   CHECK_FALSE(stage.loop.dispatch_one(0));
-  arm(timer, Instant::now());
-  arm(timer, Instant::never());
+  timer->arm(Instant::now());
+  timer->arm(Instant::never());
   CHECK_FALSE(stage.loop.dispatch_one(20));
 }
 
