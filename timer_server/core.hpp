@@ -110,13 +110,6 @@ class Rejections {
  public:
   static constexpr Duration kInterval = std::chrono::seconds{1};
 
-  struct Report {
-    std::uint64_t count = 0;  // rejections since the last report
-    std::string reason;       // of the last rejection
-    std::string line;         // the first kMaxRejectedBytesShown bytes of that request
-    pid_t pid = 0;            // of that request; 0: unknown
-  };
-
   void add(std::string_view reason, std::string_view line, pid_t pid) {
     ++total_;
     waiting_ = {waiting_.count + 1, std::string(reason),
@@ -124,7 +117,7 @@ class Rejections {
   }
   // Returns the report on the rejections since the last one. Returns nothing if there were none, or
   // if the last report is less than kInterval old and `force` is not set.
-  std::optional<Report> take(Instant now, bool force = false) {
+  std::optional<RejectionReport> take(Instant now, bool force = false) {
     if (waiting_.count == 0 || (now < not_before_ && !force)) {
       return std::nullopt;
     }
@@ -138,7 +131,7 @@ class Rejections {
   [[nodiscard]] std::uint64_t total() const { return total_; }
 
  private:
-  Report waiting_;
+  RejectionReport waiting_;
   Instant not_before_;
   std::uint64_t total_ = 0;
 };

@@ -335,8 +335,7 @@ void Server::on_worker_removed(Worker& worker) {
 
 void Server::report_rejections(Instant now, bool force) {
   if (const auto report = core_.rejections.take(now, force)) {
-    core_.log->append(
-        core_.records.rejected(report->count, report->reason, report->line, report->pid));
+    core_.log->append(core_.records.rejected(*report));
     messages::warning("{} request{} rejected, the last one because: {}", report->count,
                       report->count == 1 ? "" : "s", report->reason);
   }

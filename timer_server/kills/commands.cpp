@@ -37,9 +37,6 @@ struct Commands::Command {
   explicit Command(CommandOccasion the_occasion, std::string_view drop_in = {},
                    bool is_evidence_command = false)
       : occasion(std::move(the_occasion)), is_evidence(is_evidence_command) {
-    outcome.id = occasion.id;
-    outcome.incident = occasion.incident;
-    outcome.scope = occasion.scope;
     outcome.drop_in = drop_in;
   }
 
@@ -59,10 +56,10 @@ struct Commands::Command {
   std::uint64_t output_bytes = 0;
 
   [[nodiscard]] std::string name() const {
-    return !outcome.drop_in.empty()   ? "the drop-in " + outcome.drop_in
-           : is_evidence              ? "--evidence-command"
-           : outcome.incident.empty() ? "--on-warning"
-                                      : "--on-expiry";
+    return !outcome.drop_in.empty()    ? "the drop-in " + outcome.drop_in
+           : is_evidence               ? "--evidence-command"
+           : occasion.incident.empty() ? "--on-warning"
+                                       : "--on-expiry";
   }
 
   // Until the command is reaped, neither its pid nor its process group can belong to another
@@ -110,7 +107,7 @@ void Commands::add_hook(CommandOccasion occasion, Instant now) {
     commands_.push_back(std::move(hook));
     return;
   }
-  messages::warning("{} is not run for {}: too many hooks wait", hook->name(), hook->outcome.id);
+  messages::warning("{} is not run for {}: too many hooks wait", hook->name(), hook->occasion.id);
   drop(*hook, "too many hooks wait");
 }
 
@@ -172,7 +169,7 @@ void Commands::start_evidence_command(const CommandOccasion& occasion, std::stri
 
 bool Commands::is_gathering(const std::string& incident) const {
   return std::ranges::any_of(commands_, [&](const auto& command) {
-    return command->is_evidence && command->outcome.incident == incident;
+    return command->is_evidence && command->occasion.incident == incident;
   });
 }
 
@@ -204,27 +201,22 @@ Instant Commands::start_hooks(Instant now) {
 }
 
 std::vector<std::string> Commands::environment_for(const CommandOccasion& occasion) const {
+  const auto given = [](const std::string& text) {
+    return text.empty() ? std::nullopt : std::optional<std::string_view>(text);
+  };
+  const WorkerFacts& facts = *occasion.worker.facts;
+  const std::string rank = facts.rank ? fmt::format("{}", *facts.rank) : "";
   std::vector<std::string> environment = environment_;
   set_variable(environment, "FILETIMER_ID", occasion.id);
-  unset_variable(environment, "FILETIMER_INCIDENT");
-  if (!occasion.incident.empty()) {
-    set_variable(environment, "FILETIMER_INCIDENT", occasion.incident);
-  }
+  set_variable(environment, "FILETIMER_INCIDENT", given(occasion.incident));
   set_variable(environment, "FILETIMER_SCOPE", occasion.scope);
   set_variable(environment, "FILETIMER_VERDICT", occasion.verdict);
   set_variable(environment, "FILETIMER_PID", fmt::format("{}", occasion.worker.process->pid));
   set_variable(environment, "FILETIMER_HOST", core_.records.host());
   set_variable(environment, "FILETIMER_LOG", core_.log->path());
   // The server may have variables of a job of its own, which must not reach the command.
-  unset_variable(environment, "FILETIMER_RANK");
-  unset_variable(environment, "FILETIMER_JOB_ID");
-  const WorkerFacts& facts = *occasion.worker.facts;
-  if (facts.rank) {
-    set_variable(environment, "FILETIMER_RANK", fmt::format("{}", *facts.rank));
-  }
-  if (!facts.job_id.empty()) {
-    set_variable(environment, "FILETIMER_JOB_ID", facts.job_id);
-  }
+  set_variable(environment, "FILETIMER_RANK", given(rank));
+  set_variable(environment, "FILETIMER_JOB_ID", given(facts.job_id));
   return environment;
 }
 
@@ -238,13 +230,13 @@ bool Commands::run(Command& command, std::vector<std::string> words,
   outcome.reason = start(command, std::move(words), std::move(environment));
   if (!outcome.reason.empty()) {
     command.signal_group(SIGKILL);
-    messages::error("{} for {}: {}", command.name(), outcome.id, outcome.reason);
+    messages::error("{} for {}: {}", command.name(), command.occasion.id, outcome.reason);
     outcome.result = HookResult::kFailed;
     outcome.pid = 0;
     record(command);
     return false;
   }
-  messages::debug("{} for {}: started as pid {}", command.name(), outcome.id, outcome.pid);
+  messages::debug("{} for {}: started as pid {}", command.name(), command.occasion.id, outcome.pid);
   return true;
 }
 
@@ -337,7 +329,7 @@ bool Commands::end(Command& command, Instant now) {
   }
   const bool is_well = outcome.result == HookResult::kExited && outcome.exit_status == 0;
   messages::say(is_well ? messages::Level::kDebug : messages::Level::kWarning,
-                fmt::format("{} for {}: {}", command.name(), outcome.id, outcome.text()));
+                fmt::format("{} for {}: {}", command.name(), command.occasion.id, outcome.text()));
   record(command);
   return true;
 }
@@ -358,10 +350,10 @@ void Commands::stop() {
 
 void Commands::record(const Command& command) {
   if (command.is_evidence) {
-    core_.log->append_detail(core_.records.evidence_command(
-        command.occasion.worker, command.outcome, command.output, command.output_bytes));
+    core_.log->append_detail(core_.records.evidence_command(command.occasion, command.outcome,
+                                                            command.output, command.output_bytes));
   } else {
-    core_.log->append(core_.records.hook(command.occasion.worker, command.outcome));
+    core_.log->append(core_.records.hook(command.occasion, command.outcome));
   }
 }
 

@@ -19,17 +19,6 @@
 
 namespace filetimer {
 
-// Why a command runs.
-struct CommandOccasion {
-  WorkerIdentity worker;
-  std::string id;
-  std::string incident;  // empty: a warning
-  std::string scope;
-  std::string_view verdict;  // $FILETIMER_VERDICT
-  // Of the `killed` or `warned` record, which is synced before a hook starts.
-  std::uint64_t record_number = 0;
-};
-
 // Starts commands, kills those that run for longer than kHookTime or --evidence-timeout, and
 // records how each of them ended. A hook waits until its record is synced, or RecordLog::kStalled
 // has passed, and fewer than kMaxHooks run.

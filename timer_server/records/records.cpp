@@ -75,7 +75,7 @@ std::string_view result_name(HookResult result) {
 
 // Writes how a command ended.
 void write_outcome(JsonWriter& json, const HookOutcome& outcome, std::string_view pid_key) {
-  json.field("scope", outcome.scope).field("result", result_name(outcome.result));
+  json.field("result", result_name(outcome.result));
   if (outcome.pid != 0) {
     json.field(pid_key, outcome.pid).fixed("duration_ms", in_milliseconds(outcome.took), 3);
   }
@@ -414,33 +414,34 @@ std::string HookOutcome::text() const {
   return fmt::format("{}{} after {}", how, end, duration_for_reading(took));
 }
 
-std::string Records::hook(const WorkerIdentity& worker, const HookOutcome& outcome) const {
-  JsonWriter json = begin("hook", worker);
-  json.field("id", outcome.id)
-      .field("on", outcome.incident.empty() ? "warning" : "expiry")
-      .given("incident", outcome.incident);
+std::string Records::hook(const CommandOccasion& occasion, const HookOutcome& outcome) const {
+  JsonWriter json = begin("hook", occasion.worker);
+  json.field("id", occasion.id)
+      .field("on", occasion.incident.empty() ? "warning" : "expiry")
+      .given("incident", occasion.incident)
+      .field("scope", occasion.scope);
   write_outcome(json, outcome, "hook_pid");
   return std::move(json).finish();
 }
 
-std::string Records::evidence_command(const WorkerIdentity& worker, const HookOutcome& outcome,
+std::string Records::evidence_command(const CommandOccasion& occasion, const HookOutcome& outcome,
                                       std::string_view output, std::uint64_t output_bytes) const {
-  JsonWriter json = begin("evidence_command", worker);
-  json.field("id", outcome.id)
-      .field("incident", outcome.incident)
-      .given("drop_in", outcome.drop_in);
+  JsonWriter json = begin("evidence_command", occasion.worker);
+  json.field("id", occasion.id)
+      .field("incident", occasion.incident)
+      .given("drop_in", outcome.drop_in)
+      .field("scope", occasion.scope);
   write_outcome(json, outcome, "command_pid");
   json.field("output", output).field("output_bytes", output_bytes);
   return std::move(json).finish();
 }
 
-std::string Records::rejected(std::uint64_t count, std::string_view reason, std::string_view line,
-                              pid_t pid) const {
+std::string Records::rejected(const RejectionReport& report) const {
   JsonWriter json = begin("rejected");
-  json.field("count", count)
-      .field("reason", reason)
-      .field("line", line.substr(0, kMaxRejectedBytesShown));
-  json.given("pid", pid);
+  json.field("count", report.count)
+      .field("reason", report.reason)
+      .field("line", report.line)
+      .given("pid", report.pid);
   return std::move(json).finish();
 }
 

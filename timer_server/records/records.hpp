@@ -97,7 +97,18 @@ struct Incident {
 enum class KillVerdict { kDead, kAlreadyGone, kUnkillable, kSpared };
 std::string_view verdict_name(KillVerdict verdict);
 
-// How a hook or an evidence command (commands.hpp) ended.
+// Why a hook or an evidence command (commands.hpp) runs.
+struct CommandOccasion {
+  WorkerIdentity worker;
+  std::string id;
+  std::string incident;  // empty: a warning
+  std::string scope;
+  std::string_view verdict;  // $FILETIMER_VERDICT
+  // Of the `killed` or `warned` record, which is synced before a hook starts.
+  std::uint64_t record_number = 0;
+};
+
+// How it ended.
 enum class HookResult {
   kExited,
   kSignalled,
@@ -107,9 +118,6 @@ enum class HookResult {
   kDropped,  // was not started
 };
 struct HookOutcome {
-  std::string id;
-  std::string incident;  // empty: a hook on a warning
-  std::string scope;
   std::string drop_in;  // the name of the evidence command in evidence.d; empty: another command
   HookResult result = HookResult::kExited;
   pid_t pid = 0;  // 0: it was not started
@@ -120,6 +128,13 @@ struct HookOutcome {
 
   // Returns "exited, exit status 1 after 20.5 ms", for a message.
   [[nodiscard]] std::string text() const;
+};
+
+struct RejectionReport {
+  std::uint64_t count = 0;  // rejections since the last report
+  std::string reason;       // of the last rejection
+  std::string line;         // the first kMaxRejectedBytesShown bytes of that request
+  pid_t pid = 0;            // of that request; 0: unknown
 };
 
 // Makes the records of a server.
@@ -170,12 +185,11 @@ class Records {
                      const Evidence* evidence) const;
   // `expiry.released_at` must be set.
   std::string released_late(const WorkerIdentity& worker, const Expiry& expiry) const;
-  std::string hook(const WorkerIdentity& worker, const HookOutcome& outcome) const;
+  std::string hook(const CommandOccasion& occasion, const HookOutcome& outcome) const;
   // `output`: the beginning of an output of `output_bytes` bytes.
-  std::string evidence_command(const WorkerIdentity& worker, const HookOutcome& outcome,
+  std::string evidence_command(const CommandOccasion& occasion, const HookOutcome& outcome,
                                std::string_view output, std::uint64_t output_bytes) const;
-  std::string rejected(std::uint64_t count, std::string_view reason, std::string_view line,
-                       pid_t pid) const;
+  std::string rejected(const RejectionReport& report) const;
 
   // Begins a record; the caller adds fields and finishes it.
   JsonWriter begin(std::string_view event, const ClockReading& now = ClockReading::now()) const;

@@ -282,15 +282,13 @@ std::vector<std::string> environment_for_children(const std::string& dir, const 
 }
 
 void set_variable(std::vector<std::string>& environment, std::string_view name,
-                  std::string_view value) {
-  unset_variable(environment, name);
-  environment.push_back(fmt::format("{}={}", name, value));
-}
-
-void unset_variable(std::vector<std::string>& environment, std::string_view name) {
+                  std::optional<std::string_view> value) {
   std::erase_if(environment, [&](std::string_view entry) {
     return entry.starts_with(name) && entry.substr(name.size()).starts_with('=');
   });
+  if (value) {
+    environment.push_back(fmt::format("{}={}", name, *value));
+  }
 }
 
 }  // namespace filetimer

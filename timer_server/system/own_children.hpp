@@ -124,9 +124,8 @@ bool is_own_helper(pid_t tracer);
 // `pipe`, and without the variables that are for the server alone: TORCHELASTIC_ENABLE_FILE_TIMER,
 // NOTIFY_SOCKET, LISTEN_*, WATCHDOG_*.
 std::vector<std::string> environment_for_children(const std::string& dir, const std::string& pipe);
-// Sets the variable, which then stands in `environment` once.
+// Sets the variable, which then stands in `environment` once; nothing: removes it.
 void set_variable(std::vector<std::string>& environment, std::string_view name,
-                  std::string_view value);
-void unset_variable(std::vector<std::string>& environment, std::string_view name);
+                  std::optional<std::string_view> value);
 
 }  // namespace filetimer

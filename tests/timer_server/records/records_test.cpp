@@ -132,9 +132,6 @@ StatisticsByName full_statistics() {
 
 HookOutcome full_hook(HookResult result) {
   HookOutcome outcome;
-  outcome.id = "k3f9a2-1";
-  outcome.incident = "k3f9a2-i1";
-  outcome.scope = "load";
   outcome.result = result;
   outcome.pid = 4740;
   if (result == HookResult::kExited) {
@@ -145,6 +142,14 @@ HookOutcome full_hook(HookResult result) {
   outcome.took = 20ms;
   outcome.reason = "why";
   return outcome;
+}
+
+CommandOccasion full_occasion() {
+  return {.worker = full_worker(),
+          .id = "k3f9a2-1",
+          .incident = "k3f9a2-i1",
+          .scope = "load",
+          .verdict = "dead"};
 }
 
 filetimer::Records make_records() {
@@ -183,18 +188,18 @@ TEST_CASE("docs/records.md gives the fields of the records about expiries") {
   outcome.list_bytes = 0;  // the log is full of other records
   check_fields("killed", {with_all, records.killed(worker, expiry, outcome)});
   check_fields("released_late", {records.released_late(worker, expiry)});
-  check_fields("hook", {records.hook(worker, full_hook(HookResult::kExited)),
-                        records.hook(worker, full_hook(HookResult::kSignalled))});
+  check_fields("hook", {records.hook(full_occasion(), full_hook(HookResult::kExited)),
+                        records.hook(full_occasion(), full_hook(HookResult::kSignalled))});
 }
 
 TEST_CASE("docs/records.md gives the fields of an evidence command") {
   const filetimer::Records records = make_records();
-  const WorkerIdentity worker = full_worker();
   HookOutcome of_drop_in = full_hook(HookResult::kExited);
   of_drop_in.drop_in = "nvidia";
-  check_fields("evidence_command",
-               {records.evidence_command(worker, of_drop_in, "text", 4),
-                records.evidence_command(worker, full_hook(HookResult::kSignalled), "", 0)});
+  check_fields(
+      "evidence_command",
+      {records.evidence_command(full_occasion(), of_drop_in, "text", 4),
+       records.evidence_command(full_occasion(), full_hook(HookResult::kSignalled), "", 0)});
 }
 
 TEST_CASE("docs/records.md gives the fields of the other records about workers") {
@@ -206,7 +211,7 @@ TEST_CASE("docs/records.md gives the fields of the other records about workers")
   check_fields("warned", {records.warned(worker, full_soft_deadline(), &evidence)});
   check_fields("deferred", {records.deferred(worker, full_scope(), kNow, "why"),
                             records.deferred_all(2s, 3, "why")});
-  check_fields("rejected", {records.rejected(3, "why", "{", 4711)});
+  check_fields("rejected", {records.rejected({3, "why", "{", 4711})});
 }
 
 TEST_CASE("the examples of docs/records.md have the fields that it names, and no event lacks one") {

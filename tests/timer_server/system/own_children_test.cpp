@@ -163,7 +163,7 @@ TEST_CASE("A variable is set once, replaced and unset") {
   std::vector<std::string> environment{"AB=1", "A=1", "A=2"};
   set_variable(environment, "A", "3=4");
   CHECK(environment == std::vector<std::string>{"AB=1", "A=3=4"});
-  unset_variable(environment, "A");
+  set_variable(environment, "A", std::nullopt);
   CHECK(environment == std::vector<std::string>{"AB=1"});
 }
 
