@@ -6,11 +6,6 @@
 #include "common/limits.hpp"
 
 namespace filetimer {
-namespace {
-
-constexpr auto kRelaxed = std::memory_order_relaxed;
-
-}  // namespace
 
 // The clamps serve words that a worker makes up.
 Instant last_change_of(const Slot& slot, std::int64_t word) {

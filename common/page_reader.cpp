@@ -91,7 +91,6 @@ std::optional<SlotReading> read_slot(const PageLayout& page, std::size_t index, 
 
 std::optional<SlotReading> read_slot(const Slot& slot, std::int64_t word,
                                      const std::function<std::string()>& id) {
-  constexpr auto kRelaxed = std::memory_order_relaxed;
   SlotReading reading;
   reading.word = word;
   reading.acquired = start_in(slot.acquired);

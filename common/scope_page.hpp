@@ -41,6 +41,9 @@ inline constexpr std::size_t kMaxStatistics = 1024;  // names with statistics, o
 // Of each name in each thread, the scopes that ended last.
 inline constexpr std::size_t kEndedScopes = 16;
 
+// Of the fields of a page; wake_protocol.hpp has the words that need more.
+inline constexpr auto kRelaxed = std::memory_order_relaxed;
+
 // The values of Slot::deadline. A deadline is nanoseconds on CLOCK_MONOTONIC.
 //
 //   kFree --acquire--> D --renew--> D' --release--> kFree          the worker alone
@@ -274,7 +277,7 @@ inline void begin_page(PageHeader& header, std::uint32_t flags) {
   header.boot = this_boot();
   header.uid = ::geteuid();
   header.created_ns = Instant::now().ns;
-  header.flags.store(flags, std::memory_order_relaxed);
+  header.flags.store(flags, kRelaxed);
 }
 
 // Writes a text with NUL at the end, cut to fit.
@@ -299,7 +302,7 @@ inline void write_name(SlotName& name, std::string_view text) {
   for (std::size_t i = 0; i < words; ++i) {
     std::uint64_t word = 0;
     std::memcpy(&word, bytes + i * 8, 8);
-    name.words[i].store(word, std::memory_order_relaxed);
+    name.words[i].store(word, kRelaxed);
   }
 }
 

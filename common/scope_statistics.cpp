@@ -9,8 +9,6 @@
 namespace filetimer {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
-
 template <class Number>
 Number sum_of(Number a, Number b) {
   Number sum = 0;

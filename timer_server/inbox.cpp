@@ -48,11 +48,9 @@ void Inbox::listen() {
   }
 }
 
-void Inbox::read() {
-  read(core_.directory.pipe().capacity());
-}
-
 void Inbox::read(std::size_t most) {
+  const std::size_t capacity = core_.directory.pipe().capacity();
+  most = std::min(most, capacity);
   std::size_t read = 0;
   waited_since_ = Instant::never();
   undated_.clear();
@@ -76,7 +74,6 @@ void Inbox::read(std::size_t most) {
   }
   // A full pipe holds more than half of its capacity: a line that has room behind the last one of a
   // memory page is written there. The rest of a page that is partly read is not counted.
-  const std::size_t capacity = core_.directory.pipe().capacity();
   was_full_ |= read > 0 && read + PIPE_BUF > capacity / 2;
   if (read > kFloodBytes) {
     stop_listening();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -33,10 +34,9 @@ class Inbox {
   // Must be called before the pipe is replaced.
   void stop_listening() { source_.reset(); }
 
-  // Reads and carries out the requests that are in the pipe, but no more bytes than the pipe can
-  // hold, so that writers that never pause do not delay deadlines.
-  void read();
-  void read(std::size_t most);
+  // Reads and carries out the requests that are in the pipe, but no more bytes than `most` and than
+  // the pipe can hold, so that writers that never pause do not delay deadlines.
+  void read(std::size_t most = std::numeric_limits<std::size_t>::max());
   // Returns when read() must be called at the latest; never() if a request wakes the loop.
   [[nodiscard]] Instant next() const { return read_again_; }
   // Returns whether the pipe may have been so full since the last call that a client found no room

@@ -309,7 +309,7 @@ inline grow_slot_count() {
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::bind c0cc34dc
  * code: common/wake_protocol.hpp begin_writing_slot 3ca8d88c
  * code: timer_client/client/page/page_scope.hpp deadline_word 72658997
- * code: timer_client/client/page/page_scope.hpp open_scope_until e9abd86e
+ * code: timer_client/client/page/page_scope.hpp open_scope_until fc7afaeb
  * code: timer_client/client/page/page_scope.hpp open_scope_for f4ce2c80
  * code: timer_client/client/page/page_scope.hpp open_scope dc373fc1
  * code: common/wake_protocol.hpp set_deadline d55e4685 */
@@ -369,7 +369,7 @@ inline free_by_release() {
 }
 
 /* renew_scope(), try_renew() (a): likewise.
- * code: timer_client/client/page/page_scope.hpp renew_scope 175d31dd
+ * code: timer_client/client/page/page_scope.hpp renew_scope 3c637dca
  * code: common/wake_protocol.hpp try_renew 1bd9d94f */
 inline renew_scope(s) {
   renewed++;
@@ -652,7 +652,7 @@ end:
    * code: timer_server/server.cpp Server::iterate b35cace5
    * code: timer_server/server.cpp Server::run_once fe7f2ca9
    * code: timer_server/server.cpp Server::read_progress 66b02c6b
-   * code: timer_server/inbox.cpp Inbox::read 563b6648
+   * code: timer_server/inbox.cpp Inbox::read 645ec3c5
    * code: timer_server/watch/page_registry.cpp WatchRegistry::look_for_pages ce082847
    * code: timer_server/watch/page_registry.cpp WatchRegistry::on_wake_up_message 3ba9d79a
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 9a02339a
@@ -852,7 +852,7 @@ active proctype Clock() {
  * code: common/wake_protocol.hpp is_unchanged 3c4fa3ff
  * code: common/wake_protocol.hpp try_expire_idle 36d0e2ca
  * code: common/wake_protocol.hpp is_idle_watch f702a1ee
- * code: timer_client/client/page/page_scope.hpp times_of d0e93655
+ * code: timer_client/client/page/page_scope.hpp times_of 7b743570
  * code: timer_client/client/page/page_scope.cpp statistics_of acc261b8
  * code: timer_client/client/page/page_scope.cpp must_wake_paused b4ecfcf8
  * code: timer_client/client/page/page_scope.cpp set_flags 55269f38
@@ -864,9 +864,9 @@ active proctype Clock() {
  * code: timer_client/client/page/page_scope.cpp renew_after_pause f8f9b149
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::take b9a0980b
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::give_up_idle dc857184
- * code: timer_client/client/page/page_statistics.hpp count_scope 2f936c2a
+ * code: timer_client/client/page/page_statistics.hpp count_scope 27d05e39
  * code: timer_client/client/page/page_statistics.hpp take 6064c27b
- * code: common/page_reader.cpp read_slot b3f3497d
+ * code: common/page_reader.cpp read_slot c1443988
  * code: common/page_reader.cpp read_ended_scopes 4263b2b0
  *
  * Every function that chooses an order in these files is named above:

@@ -63,7 +63,6 @@ bool TimerScope::follow_page(std::chrono::nanoseconds after, Opening opening) {
   if (handle == nullptr) {
     return true;  // it stays on the page that was replaced
   }
-  constexpr auto kRelaxed = std::memory_order_relaxed;
   const Slot& slot = *old.slot;
   const PageTerms terms{
       .timeout = after.count(),

@@ -21,8 +21,6 @@
 namespace filetimer {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
-
 // Slots are allocated in steps of this size. The first ones are allocated by doubling, because most
 // workers have few.
 constexpr std::size_t kSlotsAtOnce = 16;

@@ -14,11 +14,6 @@
 #include "common/wake_protocol.hpp"
 
 namespace filetimer {
-namespace {
-
-constexpr auto kRelaxed = std::memory_order_relaxed;
-
-}  // namespace
 
 // Calls `visit` with every slot in use and its word. Returns false if the page was truncated.
 template <class Visit>

@@ -364,7 +364,6 @@ bool OwnPage::begin_idle_timeout(const IdleTimeout& idle) {
     return false;
   }
   notes_releases_.store(true, std::memory_order_relaxed);
-  constexpr auto kRelaxed = std::memory_order_relaxed;
   for (const SlotHandle& each : current_->handles) {
     if (each.is_free()) {
       each.slot->left.store(0, kRelaxed);  // a pause may have left a value
@@ -568,7 +567,6 @@ Sent OwnPage::send_wake_up() noexcept {
 }
 
 void OwnPage::log_reader_change(Sent sent) noexcept {
-  constexpr auto kRelaxed = std::memory_order_relaxed;
   if (sent == Sent::kNoServer && !has_logged_no_reader_.exchange(true, kRelaxed)) {
     client_messages::warning(
         "no process reads '{}': scopes are not watched until a timer server is back", pipe_);

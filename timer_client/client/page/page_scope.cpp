@@ -7,7 +7,6 @@
 namespace filetimer {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::uint16_t kHeld = slot_flag::kPausedByCaller | slot_flag::kSuspended;
 constexpr std::int64_t kEndless = std::numeric_limits<std::int64_t>::max();  // of Slot::left
 

@@ -93,7 +93,6 @@ inline constexpr unsigned kLook = 2;  // ProcessPages::look_again()
 // todo.
 [[gnu::always_inline]] inline unsigned open_scope_until(SlotHandle& handle, const PageTerms& terms,
                                                         std::int64_t now, std::int64_t word) {
-  constexpr auto kRelaxed = std::memory_order_relaxed;
   ThreadSlots& slots = *t_slots;  // the handle's owner, since this thread has claimed it
   Slot& slot = *handle.slot;
   const Board& board = handle.page->board();
@@ -153,7 +152,6 @@ ReleaseResult release_scope(SlotHandle& handle, std::uint64_t generation) noexce
 
 // Returns the times of the scope that is open in `handle`.
 inline TimerTimes times_of(const SlotHandle& handle) {
-  constexpr auto kRelaxed = std::memory_order_relaxed;
   const Slot& slot = *handle.slot;
   const Board& board = handle.page->board();
   std::int64_t word = slot.deadline.load(kRelaxed);
@@ -180,7 +178,6 @@ inline TimerTimes times_of(const SlotHandle& handle) {
 // released then. Sets `todo_next` to bits of todo.
 inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64_t timeout,
                         unsigned& todo_next) {
-  constexpr auto kRelaxed = std::memory_order_relaxed;
   if (handle.replaced != nullptr) [[unlikely]] {
     timeout = replaced_renewal(handle, timeout);
   }

@@ -43,7 +43,6 @@ inline LeftScope left_scope(std::int64_t started, std::int64_t now, std::int64_t
 // Counts the scope. Relaxed loads and stores: a reader may see some of the fields one scope ahead
 // of the others.
 inline void count_scope(SlotStatistics& entry, const LeftScope& scope) {
-  constexpr auto kRelaxed = std::memory_order_relaxed;
   const std::int64_t took_ns = scope.ended - scope.started;
   auto& bucket = entry.histogram[bucket_of(took_ns)];
   const std::uint32_t in_bucket = bucket.load(kRelaxed);
