@@ -24,7 +24,7 @@ Result<T> lasting(Result<T> result) {
   return result;
 }
 
-bool is_of(const PastKill& kill, pid_t pid, std::uint64_t start_time) {
+bool is_of(const KillState& kill, pid_t pid, std::uint64_t start_time) {
   return kill.is_of_this_boot && kill.pid == pid && kill.start_time == start_time;
 }
 
@@ -53,7 +53,7 @@ std::size_t Recovery::adopt() {
 }
 
 void Recovery::resume_kills() {
-  for (PastKill& past : past_) {
+  for (KillState& past : past_) {
     resume_kill(past);
   }
 }
@@ -61,7 +61,7 @@ void Recovery::resume_kills() {
 // Returns the verdict that an earlier server has given on this scope.
 Recovery::PastVerdict Recovery::past_verdict(pid_t pid, std::uint64_t start_time,
                                              const SlotReading& scope) {
-  for (PastKill& kill : past_) {
+  for (KillState& kill : past_) {
     if (!is_of(kill, pid, start_time)) {
       continue;
     }
@@ -81,7 +81,7 @@ WatchRegistry::HasEnded Recovery::has_ended() {
     if (past_verdict(pid, start_time, scope).kill != nullptr) {
       return true;
     }
-    const auto kill = std::ranges::find_if(past_, [&](const PastKill& past) {
+    const auto kill = std::ranges::find_if(past_, [&](const KillState& past) {
       if (!is_of(past, pid, start_time) || past.sent.empty() ||
           past.verdict.value_or(KillVerdict::kDead) != KillVerdict::kDead) {
         return false;
@@ -167,7 +167,7 @@ void Recovery::settle_judged_slots(const Worker& worker, const std::shared_ptr<W
   }
 }
 
-void Recovery::resume_kill(PastKill& past) {
+void Recovery::resume_kill(KillState& past) {
   const Result<Worker*> found = find_or_watch(past);
   if (!found) {
     messages::error("the kill {} is left to the next server: {}", past.expiries.front().id,
@@ -176,28 +176,23 @@ void Recovery::resume_kill(PastKill& past) {
   }
   Worker* const worker = *found;
   KillOrder order;
-  order.is_continued = true;
-  order.may_have_stopped = past.may_have_stopped;
-  order.has_evidence = past.has_evidence;
-  order.sent = past.sent;
-  order.cancelled = std::move(past.cancelled);
-  order.expiries = std::move(past.expiries);
+  static_cast<KillState&>(order) = std::move(past);
   // The log may lack them. Readers count a record once that it has twice.
-  order.record_number = past.is_recorded ? 0 : core_.log->append(std::move(past.records));
+  order.record_number = order.is_recorded ? 0 : core_.log->append(std::move(order.records));
   order.worker =
       worker != nullptr
           ? *worker
-          : claimed_identity({.uid = ::geteuid(), .start_time = past.start_time}, past.pid);
-  if (past.verdict) {
-    finish_kill(order, worker, past);
+          : claimed_identity({.uid = ::geteuid(), .start_time = order.start_time}, order.pid);
+  if (order.verdict) {
+    finish_kill(order, worker);
     return;
   }
-  if (worker == nullptr && !has_targets(past, order)) {
+  if (worker == nullptr && !has_targets(order)) {
     Records::Outcome outcome;
-    outcome.verdict = past.sent.empty() ? KillVerdict::kAlreadyGone : KillVerdict::kDead;
-    outcome.signals = past.sent;
+    outcome.verdict = order.sent.empty() ? KillVerdict::kAlreadyGone : KillVerdict::kDead;
+    outcome.signals = order.sent;
     outcome.cancelled = order.cancelled;
-    outcome.reason = past.is_of_this_boot ? kExitedUnseen : WatchRegistry::kAnotherBoot;
+    outcome.reason = order.is_of_this_boot ? kExitedUnseen : WatchRegistry::kAnotherBoot;
     kills_.end(order, outcome);
     return;
   }
@@ -208,15 +203,15 @@ void Recovery::resume_kill(PastKill& past) {
 }
 
 // Returns whether SIGKILL is to follow the last signal, and a process that got it is alive.
-bool Recovery::has_targets(const PastKill& past, const KillOrder& order) const {
+bool Recovery::has_targets(const KillOrder& order) const {
   const auto means = order.means();
-  return past.is_of_this_boot && past.may_have_stopped && !past.sent.empty() && means &&
-         means->ends_in_sigkill() && !alive_after(past.sent.back(), kills_.excluded()).empty();
+  return order.is_of_this_boot && order.may_have_stopped && !order.sent.empty() && means &&
+         means->ends_in_sigkill() && !alive_after(order.sent.back(), kills_.excluded()).empty();
 }
 
 // Finishes a kill whose outcome may be missing in the log. A worker that was spared after its idle
 // timeout is not judged again until it has been in a scope.
-void Recovery::finish_kill(const KillOrder& order, const Worker* worker, const PastKill& past) {
+void Recovery::finish_kill(const KillOrder& order, const Worker* worker) {
   for (const Expiry& expiry : order.expiries) {
     if (!expiry.scope.has(slot_flag::kIdle) || worker == nullptr) {
       continue;
@@ -227,13 +222,13 @@ void Recovery::finish_kill(const KillOrder& order, const Worker* worker, const P
   }
   core_.kill_files.remove_after(order.expiries, worker != nullptr ? worker->process.get() : nullptr,
                                 order.record_number);
-  if (order.record_number != 0 && !past.has_hook) {
-    kills_.start_hook(order, *past.verdict, order.record_number);
+  if (order.record_number != 0 && !order.has_hook) {
+    kills_.start_hook(order, *order.verdict, order.record_number);
   }
 }
 
 // Returns null if the process has exited. Fails if it cannot be watched.
-Result<Worker*> Recovery::find_or_watch(const PastKill& past) {
+Result<Worker*> Recovery::find_or_watch(const KillState& past) {
   if (!past.is_of_this_boot) {
     return nullptr;
   }

@@ -37,7 +37,7 @@ class Recovery {
 
  private:
   struct PastVerdict {
-    PastKill* kill = nullptr;  // null: none
+    KillState* kill = nullptr;  // null: none
     Expiry* expiry = nullptr;
   };
   PastVerdict past_verdict(pid_t pid, std::uint64_t start_time, const SlotReading& scope);
@@ -46,15 +46,15 @@ class Recovery {
   Worker* worker_of(PipePage& page, pid_t pid);
   void restore_scopes(Worker& worker, PipePage& page);
   void settle_judged_slots(const Worker& worker, const std::shared_ptr<WorkerPage>& page);
-  void resume_kill(PastKill& past);
-  [[nodiscard]] bool has_targets(const PastKill& past, const KillOrder& order) const;
-  void finish_kill(const KillOrder& order, const Worker* worker, const PastKill& past);
-  Result<Worker*> find_or_watch(const PastKill& past);
+  void resume_kill(KillState& past);
+  [[nodiscard]] bool has_targets(const KillOrder& order) const;
+  void finish_kill(const KillOrder& order, const Worker* worker);
+  Result<Worker*> find_or_watch(const KillState& past);
 
   Core& core_;
   WatchRegistry& registry_;
   Kills& kills_;
-  std::vector<PastKill> past_ = core_.kill_files.read();
+  std::vector<KillState> past_ = core_.kill_files.read();
   std::size_t adopted_scopes_ = 0;
 };
 

@@ -177,8 +177,8 @@ void Kills::find_releases(Kill& kill) {
 // Called before the first signal is sent.
 void Kills::note_means(Kill& kill, const KillOrder::Means& means) {
   kill.means = means;
-  kill.cancelled = cancel_scopes(core_, kill.worker(), means.ends_in_sigkill());
-  std::ranges::move(kill.order.cancelled, std::back_inserter(kill.cancelled));
+  std::ranges::move(cancel_scopes(core_, kill.worker(), means.ends_in_sigkill()),
+                    std::back_inserter(kill.order.cancelled));
 }
 
 // Stops the targets for signal_stopped(). The last look for releases comes just before.

@@ -315,7 +315,7 @@ bool Kills::record_verdicts(Instant now) {
         (!order.worker.facts->are_known && now < kill->next_step_at)) {
       continue;
     }
-    if (!order.is_continued) {
+    if (order.pid == 0) {
       std::vector<std::string> records = records_of_verdict(order, room);
       core_.kill_files.begin(order.worker, order.expiries, records, policy_.dry_run);
       order.record_number = core_.log->append(std::move(records));
@@ -444,7 +444,7 @@ void Kills::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
   outcome.verdict = verdict;
   outcome.signals = kill.order.sent;
   outcome.reason = reason;
-  outcome.cancelled = kill.cancelled;
+  outcome.cancelled = kill.order.cancelled;
   if (kill.last_evidence && verdict == KillVerdict::kUnkillable) {
     outcome.held_by = &*kill.last_evidence;
   }

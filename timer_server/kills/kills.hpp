@@ -23,19 +23,12 @@
 namespace filetimer {
 
 // The verdicts of one worker that are carried out together.
-struct KillOrder {
+struct KillOrder : KillState {
   WorkerIdentity worker;
-  std::vector<Expiry> expiries;            // the earliest deadline first
   std::vector<SlotReading> open_scopes;    // of this worker, the expired ones included
   std::optional<PythonDump> python;        // what the worker's page says of its faulthandler
   std::shared_ptr<const CpuSample> early;  // from before the deadline; null: none
   std::uint64_t record_number = 0;         // of the verdicts; 0: not recorded yet, or synced
-  std::vector<SentSignal> sent;            // the signals
-  // Of a kill that an earlier server has begun:
-  std::vector<std::string> cancelled;  // scopes whose page is gone
-  bool is_continued = false;
-  bool may_have_stopped = false;  // its targets
-  bool has_evidence = false;
 
   // Returns the id of the kill.
   [[nodiscard]] const std::string& id() const { return expiries.front().id; }
@@ -162,8 +155,7 @@ class Kills {
     EvidenceOrder evidence;                 // null: nothing is being collected
     std::optional<Evidence> last_evidence;  // of a worker that survived SIGKILL
     bool skips_grace = false;
-    KillOrder::Means means;              // set with the first signal
-    std::vector<std::string> cancelled;  // the worker's other scopes
+    KillOrder::Means means;  // set with the first signal
     std::optional<Instant> worker_died;
 
     [[nodiscard]] const Process& worker() const { return *order.worker.process; }

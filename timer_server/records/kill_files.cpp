@@ -109,7 +109,7 @@ KillVerdict verdict_in(const dom::object& object) {
   return KillVerdict::kSpared;
 }
 
-void apply(PastKill& kill, const dom::object& object, std::string_view boot_id) {
+void apply(KillState& kill, const dom::object& object, std::string_view boot_id) {
   const std::string stage = text_at(object, "stage");
   if (stage == "judged") {
     kill.pid = static_cast<pid_t>(number_in(object, "pid"));
@@ -151,9 +151,9 @@ Result<std::string> text_of(const std::string& path) {
 }
 
 // Returns nothing if the file has no verdict. Fails if the file is of another version.
-Result<std::optional<PastKill>> kill_in(const std::string& path, const std::string& text,
-                                        std::string_view boot_id) {
-  PastKill kill;
+Result<std::optional<KillState>> kill_in(const std::string& path, const std::string& text,
+                                         std::string_view boot_id) {
+  KillState kill;
   std::vector<std::string> records;  // behind the last stage
   dom::parser parser;
   for (std::size_t start = 0, end = 0; (end = text.find('\n', start)) != text.npos;
@@ -189,8 +189,8 @@ std::string KillFiles::path_of(std::string_view id) const {
   return fmt::format("{}/{}", folder_, id);
 }
 
-std::vector<PastKill> KillFiles::read() const {
-  std::vector<PastKill> kills;
+std::vector<KillState> KillFiles::read() const {
+  std::vector<KillState> kills;
   std::error_code error;
   for (std::filesystem::directory_iterator file(folder_, error), end; !error && file != end;
        file.increment(error)) {
@@ -212,7 +212,7 @@ std::vector<PastKill> KillFiles::read() const {
   if (error && error.value() != ENOENT) {
     throw std::runtime_error(fmt::format("cannot read '{}': {}", folder_, error.message()));
   }
-  std::ranges::sort(kills, {}, [](const PastKill& kill) {
+  std::ranges::sort(kills, {}, [](const KillState& kill) {
     return std::pair(kill.expiries.front().judged, kill.expiries.front().id);
   });
   return kills;

@@ -18,20 +18,21 @@
 
 namespace filetimer {
 
-// A kill that an earlier server has begun.
-struct PastKill {
-  pid_t pid = 0;
+// A kill as its file has it. One that this server has begun has expiries, signals and cancelled
+// scopes only.
+struct KillState {
+  pid_t pid = 0;  // 0: this server has begun it
   std::uint64_t start_time = 0;
   bool is_of_this_boot = true;
   bool may_have_stopped = false;     // targets; not with --dry-run
-  std::vector<Expiry> expiries;      // without their places, the earliest deadline first
+  std::vector<Expiry> expiries;      // the earliest deadline first; in a file without their places
   std::vector<std::string> records;  // of the verdicts, and of the outcomes if it has ended
-  std::vector<SentSignal> sent;      // the signals
-  bool is_recorded = false;          // the records of the verdicts, or of the outcomes, are synced
+  std::vector<SentSignal> sent;
+  bool is_recorded = false;  // the records of the verdicts, or of the outcomes, are synced
   bool has_evidence = false;
   std::optional<KillVerdict> verdict;  // none: the kill has not ended
   bool has_hook = false;               // its hook was started
-  std::vector<std::string> cancelled;  // scopes, found when they are adopted; not in the file
+  std::vector<std::string> cancelled;  // the worker's other scopes; not in the file
 };
 
 // Keeps one file for each kill, `kills/ID`, from the verdict until the record of the outcome is
@@ -59,7 +60,7 @@ class KillFiles {
 
   // Returns the kills in the folder, the oldest first. Removes files without a verdict. Throws
   // std::runtime_error if a file cannot be read for now: its kill would be begun again.
-  [[nodiscard]] std::vector<PastKill> read() const;
+  [[nodiscard]] std::vector<KillState> read() const;
 
   // Note the verdicts of a kill, that its records are synced, its evidence, a late release, a
   // signal, and the outcome. `id` is that of the kill's first expiry.

@@ -56,7 +56,7 @@ TEST_CASE("a stage that could be written only in part does not hide the stages a
     files.note_evidence("id-1", R"({"event":"evidence"})");
   }
   files.note_signal("id-1", {SIGTERM, ClockReading::now(), {::getpid()}});
-  const std::vector<PastKill> kills = files.read();
+  const std::vector<KillState> kills = files.read();
   REQUIRE(kills.size() == 1);
   CHECK(!kills[0].has_evidence);
   CHECK(kills[0].records.empty());
