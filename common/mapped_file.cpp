@@ -7,9 +7,11 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <boost/interprocess/detail/os_file_functions.hpp>
 #include <boost/interprocess/mapped_region.hpp>
 #include <cerrno>
+#include <cstdint>
 #include <new>
 #include <utility>
 

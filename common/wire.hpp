@@ -14,7 +14,6 @@
 #include <string>
 #include <string_view>
 
-#include "common/clock.hpp"
 #include "common/result.hpp"
 
 namespace filetimer::wire {

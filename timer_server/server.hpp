@@ -4,7 +4,6 @@
 
 #include <signal.h>
 
-#include <memory>
 #include <string>
 #include <vector>
 

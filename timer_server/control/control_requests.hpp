@@ -11,7 +11,6 @@
 #include "common/board.hpp"
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
-#include "common/wire.hpp"
 #include "timer_server/control/control_clients.hpp"
 #include "timer_server/control/dump_requests.hpp"
 #include "timer_server/control/life_cycle.hpp"

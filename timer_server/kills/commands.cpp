@@ -16,7 +16,6 @@
 #include "timer_server/evidence/drop_ins.hpp"
 #include "timer_server/kills/incidents.hpp"
 #include "timer_server/system/messages.hpp"
-#include "timer_server/system/process.hpp"
 
 namespace filetimer {
 namespace {

@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
+#include <iterator>
 #include <list>
 #include <optional>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "timer_server/core.hpp"

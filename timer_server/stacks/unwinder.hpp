@@ -5,7 +5,6 @@
 #include <elfutils/libdwfl.h>
 #include <sys/types.h>
 
-#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>

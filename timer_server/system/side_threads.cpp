@@ -2,10 +2,8 @@
 #include "timer_server/system/side_threads.hpp"
 
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <array>
-#include <cstdint>
 #include <deque>
 #include <new>
 #include <system_error>
