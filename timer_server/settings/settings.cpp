@@ -12,7 +12,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <sstream>
+#include <memory>
+#include <optional>
 
 #include "common/duration_text.hpp"
 #include "common/parse_error.hpp"
@@ -22,57 +23,46 @@
 namespace filetimer {
 namespace {
 
-// Reads a TOML table of options for `app`, which must outlive the object: the key is an option
-// without its dashes, the value a number or a string, or for a flag true or false. Anything else is
-// an error with the number of its line: CLI11's own reader drops it.
-class ConfigFile final : public CLI::ConfigBase {
- public:
-  explicit ConfigFile(const CLI::App& app) : app_(app) {}
+CLI::ConfigError error_at(const toml::source_region& place, std::string_view what) {
+  return CLI::ConfigError(fmt::format("line {}: {}", place.begin.line, what));
+}
 
-  std::vector<CLI::ConfigItem> from_config(std::istream& file) const override {
-    const toml::parse_result parsed = toml::parse(file);
-    if (!parsed) {
-      throw error_at(parsed.error().source(), parsed.error().description());
-    }
-    std::vector<CLI::ConfigItem> settings;
-    for (const auto& [key, value] : parsed.table()) {
-      const std::string name(key.str());
-      const CLI::Option* const option = app_.get_option_no_throw("--" + name);
-      if (option == nullptr || !option->get_configurable()) {
-        throw error_at(
-            value.source(),
-            fmt::format("'{}' is not a setting: expected the name of an option", printable(name)));
-      }
-      const bool is_flag = option->get_expected_min() == 0;
-      const auto text = text_of(value, is_flag);
-      if (!text) {
-        throw error_at(value.source(),
-                       fmt::format("'{}': expected {}", printable(name),
-                                   is_flag ? "true or false" : "a number or a string"));
-      }
-      CLI::ConfigItem& item = settings.emplace_back();
-      item.name = name;
-      item.inputs = {*text};
-    }
-    return settings;
+std::optional<std::string> text_of(const toml::node& value, bool is_flag) {
+  if (is_flag || value.is_boolean()) {
+    return is_flag && value.is_boolean() ? std::optional(value.ref<bool>() ? "true" : "false")
+                                         : std::nullopt;
   }
+  return value.is_number() ? std::optional(fmt::format("{}", *value.value<double>()))
+                           : value.value<std::string>();
+}
 
- private:
-  static CLI::ConfigError error_at(const toml::source_region& place, std::string_view what) {
-    return CLI::ConfigError(fmt::format("line {}: {}", place.begin.line, what));
+// Returns the words for which a TOML table of options stands: the key is an option of `app` without
+// its dashes, the value a number or a string, or for a flag true or false. Throws an error with the
+// number of its line for anything else.
+std::vector<std::string> words_of(std::string_view table, const CLI::App& app) {
+  const toml::parse_result parsed = toml::parse(table);
+  if (!parsed) {
+    throw error_at(parsed.error().source(), parsed.error().description());
   }
-
-  static std::optional<std::string> text_of(const toml::node& value, bool is_flag) {
-    if (is_flag || value.is_boolean()) {
-      return is_flag && value.is_boolean() ? std::optional(value.ref<bool>() ? "true" : "false")
-                                           : std::nullopt;
+  std::vector<std::string> words;
+  for (const auto& [key, value] : parsed.table()) {
+    const CLI::Option* const option = app.get_option_no_throw(fmt::format("--{}", key.str()));
+    if (option == nullptr || !option->get_configurable()) {
+      throw error_at(value.source(),
+                     fmt::format("'{}' is not a setting: expected the name of an option",
+                                 printable(key.str())));
     }
-    return value.is_number() ? std::optional(fmt::format("{}", *value.value<double>()))
-                             : value.value<std::string>();
+    const bool is_flag = option->get_expected_min() == 0;
+    const auto text = text_of(value, is_flag);
+    if (!text) {
+      throw error_at(value.source(),
+                     fmt::format("'{}': expected {}", printable(key.str()),
+                                 is_flag ? "true or false" : "a number or a string"));
+    }
+    words.push_back(fmt::format("--{}={}", key.str(), *text));
   }
-
-  const CLI::App& app_;
-};
+  return words;
+}
 
 constexpr const char* kLogLevelOption = "--log-level";
 
@@ -247,7 +237,6 @@ void set_up(CLI::App& app, Settings& settings, std::string& config) {
   app.set_help_flag("-h,--help", "show this");
   app.set_version_flag("--version", std::string("timer_server ") + FILETIMER_VERSION);
   app.formatter(std::make_shared<Help>());
-  app.config_formatter(std::make_shared<ConfigFile>(app));
   app.option_defaults()->take_last();
   add_text(app, "--config", "FILE", config, "options in TOML; the command line wins")
       ->configurable(false);
@@ -300,9 +289,7 @@ tl::expected<Settings, int> read_settings(int argc, char** argv) {
         return usage("--config: " + text.error().message);
       }
       reading = fmt::format("--config '{}': ", config);
-      app.clear();  // so that values are checked that the command line replaces
-      std::istringstream file(*text);
-      app.parse_from_stream(file);
+      app.parse(words_for_parser(words_of(*text, app)));
       reading.clear();
       parse_line();  // over the values of the file
     }
