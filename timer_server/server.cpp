@@ -451,7 +451,6 @@ ServerStatus Server::status() {
                       .rejected = core_.rejections.total(),
                       .kills_under_way = kills_.count(),
                       .unkillable = kills_.unkillable(),
-                      .lost_records = core_.log->lost_records(),
                       .waiting_clients = control_.client_count(),
                       .log_trouble = core_.log->failure(),
                       .backlog = core_.log->backlog()};

@@ -218,7 +218,7 @@ void write_counters(MetricsWriter& out, const ServerStatus& status) {
                "Scopes that were released after their verdict and before the first signal.");
   out.counter("requests_total", counters.requests, "Requests that were read from the pipe.");
   out.counter("rejected_total", status.rejected, "Requests and pages that were rejected.");
-  out.counter("log_lost_records_total", status.lost_records,
+  out.counter("log_lost_records_total", status.backlog.lost,
               "Records that were dropped because the log could not be written for long.");
 }
 
@@ -293,7 +293,7 @@ void write_status(JsonWriter& json, const Core& core, const ServerStatus& status
       .field("killed", status.counters.killed.total())
       .field("kills_under_way", status.kills_under_way)
       .field("unkillable", status.unkillable)
-      .field("lost_records", status.lost_records)
+      .field("lost_records", status.backlog.lost)
       .field("askers", status.waiting_clients)
       .field("descriptors", open_descriptors());
   json.given("log_trouble", status.log_trouble)
@@ -321,7 +321,7 @@ std::string stop_record(Core& core, const ServerStatus& status, std::string_view
       .field("expired", status.counters.expired.total())
       .field("killed", status.counters.killed.total())
       .field("rejected", status.rejected)
-      .field("lost_records", status.lost_records);
+      .field("lost_records", status.backlog.lost);
   write_left(json, core);
   return std::move(json).finish();
 }

@@ -37,7 +37,6 @@ struct ServerStatus {
   std::uint64_t rejected = 0;
   std::size_t kills_under_way = 0;
   std::size_t unkillable = 0;  // workers that are alive after SIGKILL
-  std::uint64_t lost_records = 0;
   std::size_t waiting_clients = 0;
   std::string log_trouble{};  // empty: it can be written
   RecordLog::Backlog backlog{};

@@ -381,14 +381,9 @@ RecordLog::Backlog RecordLog::backlog() const {
   const MutexLock lock(mutex_);
   const std::uint64_t waiting = last_number_ - synced_.load(std::memory_order_relaxed);
   if (waiting == 0) {
-    return {};  // though a batch that is synced may not have ended yet
+    return {.lost = lost_};  // though a batch that is synced may not have ended yet
   }
-  return {waiting, queued_bytes_, std::min(oldest_entry_, oldest_of(queue_))};
-}
-
-std::uint64_t RecordLog::lost_records() const {
-  const MutexLock lock(mutex_);
-  return lost_;
+  return {waiting, queued_bytes_, std::min(oldest_entry_, oldest_of(queue_)), lost_};
 }
 
 void RecordLog::stop() {

@@ -93,6 +93,7 @@ class RecordLog {
     // Of those that are not written, are being written, or were written before a sync that failed:
     std::size_t bytes = 0;
     Instant oldest = Instant::never();  // when the first one was appended
+    std::uint64_t lost = 0;             // dropped since the start, because the backlog was full
   };
   // Returns what waits in memory.
   [[nodiscard]] Backlog backlog() const;
@@ -100,8 +101,6 @@ class RecordLog {
   [[nodiscard]] std::size_t room_for_details() const {
     return kMaxLogBacklogBytesOfDetails - std::min(backlog().bytes, kMaxLogBacklogBytesOfDetails);
   }
-  // Returns the number of records that were dropped because the backlog was full.
-  [[nodiscard]] std::uint64_t lost_records() const;
 
   // Opens the file at the path again: a log rotator has renamed the old one.
   void reopen();
