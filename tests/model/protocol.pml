@@ -688,7 +688,7 @@ end:
   /* WorkerPage::scan(), read_deadline() (q)
    * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 7e3cfd3f
    * code: common/wake_protocol.hpp read_deadline 06e3b5d7
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 9226543d */
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 5cd1fd52 */
   :: d_step { server_at == READ_SLOT ->
        if
        :: IS_OPEN(word[SLOT(i, s)]) && word[SLOT(i, s)] <= JUDGES_BY -> due[s] = word[SLOT(i, s)]

@@ -22,8 +22,10 @@ class ScopePolicy {
 
   // Returns the terms by which slots are judged.
   [[nodiscard]] const WorkerPage::Terms& page_terms() const { return page_terms_; }
-  // Returns what a scan of the worker's pages needs; `now` is the time by which it judges.
-  [[nodiscard]] WorkerPage::Scan scan_of(const Worker& worker, Instant now) const;
+  // Returns what a scan of the worker's pages needs; `now` is the time by which it judges,
+  // `previous` when the last scan began.
+  [[nodiscard]] WorkerPage::Scan scan_of(const Worker& worker, Instant now,
+                                         Instant previous = Instant::never()) const;
 
   // Returns the terms that a request asks for, which was read at `now`. Without grace in the
   // request, --grace counts; without --grace, a client of this project gets kDefaultGrace, and a

@@ -57,7 +57,8 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
   for (const auto& page : worker.pages) {
     // scan_of() for each page: the worker may have been found resumed while the last one was
     // judged.
-    next = std::min(next, page->scan(scan_of(worker, woke), on_page_, activity));
+    next = std::min(next,
+                    page->scan(core_.policy.scan_of(worker, woke, scanned_), on_page_, activity));
     if (worker.has_kill() && !on_page_.due.empty()) {
       on_page_.due.clear();  // they are judged when the kill has ended
       note_held_up(worker, woke, found);
@@ -104,7 +105,7 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
 // waited: for a server that could not run, or for a sweep because its message was lost. No scope of
 // a page was seen before the page is found.
 void DeadlineScan::give_back_unseen_time(Worker& worker, Instant now, Found& found) {
-  const WorkerPage::Scan scan = scan_of(worker, now);
+  const WorkerPage::Scan scan = core_.policy.scan_of(worker, now, scanned_);
   Duration unseen{};
   for (const auto& page : worker.pages) {
     if (page != worker.pipe) {
@@ -186,12 +187,6 @@ void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& ac
       judged.push_back({*page, watch.slot, deadline.ns, deadline});
     }
   }
-}
-
-WorkerPage::Scan DeadlineScan::scan_of(const Worker& worker, Instant now) const {
-  WorkerPage::Scan scan = core_.policy.scan_of(worker, now);
-  scan.previous = scanned_;
-  return scan;
 }
 
 void DeadlineScan::want_looks_for(Duration timeout, Instant now) {

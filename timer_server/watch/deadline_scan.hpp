@@ -87,7 +87,6 @@ class DeadlineScan {
   [[nodiscard]] Looks looks() const { return looks_for(shortest_); }
 
  private:
-  [[nodiscard]] WorkerPage::Scan scan_of(const Worker& worker, Instant now) const;
   void note_held_up(Worker& worker, Instant woke, Found& found);
   void scan_worker(Worker& worker, Instant woke, Found& found);
   void give_back_unseen_time(Worker& worker, Instant now, Found& found);
