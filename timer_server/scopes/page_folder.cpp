@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <system_error>
 
@@ -93,17 +94,11 @@ void PageFolder::confirm(std::string_view name, Owner owner) const {
 std::optional<PageFolder::Owner> PageFolder::confirmed_owner(std::string_view name) const {
   std::error_code none;
   const std::string target = std::filesystem::read_symlink(owner_path(name), none).string();
-  const std::string_view text = target;
-  const std::size_t first = text.find('-');
-  const std::size_t last = text.rfind('-');
-  if (first == last) {
-    return std::nullopt;
-  }
-  const auto pid = number_from<pid_t>(text.substr(0, first));
-  const auto start_time = number_from<std::uint64_t>(text.substr(first + 1, last - first - 1));
-  const auto start_stack = number_from<std::uint64_t>(text.substr(last + 1));
-  return pid && start_time && start_stack ? std::optional(Owner{*pid, *start_time, *start_stack})
-                                          : std::nullopt;
+  Owner owner;
+  return std::sscanf(target.c_str(), "%d-%lu-%lu", &owner.pid, &owner.start_time,
+                     &owner.start_stack) == 3
+             ? std::optional(owner)
+             : std::nullopt;
 }
 
 void remove_page_file(const std::string& path) {
