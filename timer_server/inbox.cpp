@@ -8,7 +8,6 @@
 #include <exception>
 #include <system_error>
 
-#include "common/limits.hpp"
 #include "common/text.hpp"
 #include "timer_server/system/messages.hpp"
 
@@ -23,15 +22,6 @@ constexpr std::size_t kFloodBytes = 2048;
 constexpr Duration kFloodPause = std::chrono::microseconds{200};
 // When to read again, and to try to listen, after listen() has failed.
 constexpr Duration kListenAgain = std::chrono::milliseconds{100};
-
-// Returns the name or its bounded form, which `storage` holds.
-std::string_view bounded(std::string_view name, std::string& storage) {
-  if (name.size() <= kMaxScopeNameBytes) {
-    return name;
-  }
-  storage = bounded_scope_name(name);
-  return storage;
-}
 
 }  // namespace
 
@@ -144,10 +134,8 @@ void Inbox::acquire(const wire::Request& request, std::string_view line) {
 
 void Inbox::open_scope(Worker& worker, const wire::Request& request, const SlotReading& terms,
                        std::string_view line) {
-  std::string id_storage;
-  std::string name_storage;
-  const std::string_view id = bounded(request.scope_id, id_storage);
-  std::string_view name = bounded(request.x_scope.value_or(id), name_storage);
+  const std::string id = bounded_scope_name(request.scope_id);
+  std::string name = bounded_scope_name(request.x_scope.value_or(id));
   if (!id.starts_with(name)) {
     name = id;
   }
@@ -227,9 +215,7 @@ void Inbox::release(const wire::Request& request) {
   if (worker == nullptr || !worker->pipe) {
     return;
   }
-  std::string storage;
-  const std::string_view id = bounded(request.scope_id, storage);
-  if (worker->pipe->release(id)) {
+  if (worker->pipe->release(bounded_scope_name(request.scope_id))) {
     worker->left_on_pipe = now_.mono;
   }
   core_.workers.note_unsaved(*worker);
