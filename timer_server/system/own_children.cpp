@@ -170,16 +170,6 @@ std::optional<ChildEnd> OwnChild::reap() {
   return end;
 }
 
-ChildEnd OwnChild::wait() {
-  for (;;) {
-    siginfo_t info{};
-    retry_eintr([&] { return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT); });
-    if (const auto end = reap()) {
-      return *end;
-    }
-  }
-}
-
 void OwnChild::disown() {
   if (pid_ > 0 && !reap()) {
     Registry& all = registry();
@@ -259,9 +249,6 @@ Result<OwnChild> start_child(const ChildStart& start) {
   };
   OwnChild child = OwnChild::start(fork, start.is_helper);
   if (error != 0) {
-    if (child) {
-      child.wait();
-    }
     return system_error(fmt::format("cannot run '{}'", start.words[0]), error);
   }
   return child;

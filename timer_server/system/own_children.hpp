@@ -64,8 +64,6 @@ class OwnChild {
   // Reaps the child and returns how it ended; its pid may belong to another process afterwards.
   // Returns nothing while the child lives, or a tracer still holds it.
   std::optional<ChildEnd> reap();
-  // Waits for the end of the child without a time limit and reaps it. Not for the loop thread.
-  ChildEnd wait();
 
  private:
   void disown();

@@ -26,6 +26,12 @@ pid_t fork_exiting(int status) {
   return pid;
 }
 
+// Waits for the end of the child.
+ChildEnd end_of(OwnChild& child) {
+  REQUIRE(wait_for_zombie(child.pid()));
+  return child.reap().value_or(ChildEnd{});
+}
+
 // Returns the output of a program.
 std::string output_of(std::vector<std::string> words,
                       std::vector<std::string> environment = {"PATH=/usr/bin:/bin"}) {
@@ -45,7 +51,7 @@ std::string output_of(std::vector<std::string> words,
   for (ssize_t got = 0; (got = ::read(reading.get(), bytes.data(), bytes.size())) > 0;) {
     said.append(bytes.data(), static_cast<std::size_t>(got));
   }
-  CHECK(child->wait().exit_status == 0);
+  CHECK(end_of(*child).exit_status == 0);
   return said;
 }
 
@@ -83,7 +89,7 @@ TEST_CASE("A living child has no end, and the end of a killed child names the si
   OwnChild child = OwnChild::start([] { return fork_waiting([] {}); });
   CHECK_FALSE(child.reap());
   ::kill(child.pid(), SIGKILL);
-  const ChildEnd end = child.wait();
+  const ChildEnd end = end_of(child);
   CHECK_FALSE(end.exit_status);
   CHECK(end.signal == SIGKILL);
 }
@@ -143,7 +149,7 @@ TEST_CASE("A child that cannot be executed exits with 127") {
   start.words = {"/no/such/program"};
   auto child = start_child(start);
   REQUIRE(child);
-  CHECK(child->wait().exit_status == 127);
+  CHECK(end_of(*child).exit_status == 127);
 }
 
 TEST_CASE("The start of a child that cannot be executed fails if it waits") {
