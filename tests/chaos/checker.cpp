@@ -90,12 +90,12 @@ bool History::add_log(const std::string& path) {
 
 std::vector<Violation> check(const History& history) {
   std::vector<Violation> found;
-  const std::vector<JsonRecord> records = in_order(history.logs);
+  const std::vector<JsonRecord> lines = in_order(history.logs);
   std::vector<JsonRecord> calls;
   for (const History::Text& file : history.histories) {
     parse(file, calls);
   }
-  judge_log(records, !calls.empty(), found);
+  const auto records = judge_log(lines, !calls.empty(), found);
   if (!calls.empty()) {
     judge_history(calls, records, found);
   }

@@ -77,12 +77,13 @@ struct History {
 // log is judged. A line that is no JSON is a violation.
 std::vector<Violation> check(const History& history);
 
-// The two halves of check(). `records`: of all logs, in order. With a history judge_history()
-// judges how often a server started, because it knows which servers had one pid.
+// The two halves of check(). `lines`: of all logs, in order. judge_log() returns the records that
+// have their fields, each once. With a history judge_history() judges how often a server started,
+// because it knows which servers had one pid.
 class JsonRecord;
-void judge_log(const std::vector<JsonRecord>& records, bool has_history,
-               std::vector<Violation>& found);
-void judge_history(const std::vector<JsonRecord>& calls, const std::vector<JsonRecord>& records,
-                   std::vector<Violation>& found);
+std::vector<const JsonRecord*> judge_log(const std::vector<JsonRecord>& lines, bool has_history,
+                                         std::vector<Violation>& found);
+void judge_history(const std::vector<JsonRecord>& calls,
+                   const std::vector<const JsonRecord*>& records, std::vector<Violation>& found);
 
 }  // namespace filetimer::chaos
