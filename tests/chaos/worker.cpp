@@ -1,4 +1,4 @@
-// A worker of the chaos tests. Reads commands from the driver's socket, one a line, carries each
+// A worker of the chaos tests. Reads commands from the driver's socket, one a packet, carries each
 // out through the client library (or writes a line into the request pipe), notes begin and end of
 // it in its history, and answers with the line of the end. A worker without commands is a hung
 // worker.
@@ -131,12 +131,7 @@ class Worker {
         if (got <= 0) {
           ::_exit(0);
         }
-        read_.append(bytes, static_cast<std::size_t>(got));
-        for (std::size_t end = 0; (end = read_.find('\n')) != std::string::npos;) {
-          const std::string line = read_.substr(0, end);
-          read_.erase(0, end + 1);
-          carry_out(line);
-        }
+        carry_out(std::string(bytes, static_cast<std::size_t>(got)));
       }
     }
   }
@@ -144,7 +139,7 @@ class Worker {
  private:
   using Scope = std::variant<filetimer::TimerScope, filetimer::TimerHeartbeat>;
 
-  // Opens the history and the way to the driver, and says hello.
+  // Opens the history and the way to the driver, and says its name.
   void join() {
     const std::string path = std::string{std::getenv("CHAOS_HISTORY")} + "/" + name_ + ".history";
     move_to(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600), kHistory);
@@ -152,7 +147,7 @@ class Worker {
     (void)!::pipe2(ends, O_CLOEXEC | O_NONBLOCK);
     move_to(ends[0], kSignalled);
     move_to(ends[1], kSignal);
-    const int driver = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int driver = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::strncpy(address.sun_path, std::getenv("CHAOS_SOCKET"), sizeof address.sun_path - 1);
@@ -161,7 +156,7 @@ class Worker {
     }
     move_to(driver, kSocket);
     ::alarm(kLastResortSeconds);
-    answer("hello " + name_ + "\n");
+    answer(name_);
   }
 
   static void answer(const std::string& line) {
@@ -424,7 +419,6 @@ class Worker {
     }
     name_ = child;
     number_ = 0;
-    read_.clear();
     scopes_.clear();
     lines_.clear();
     regions_.clear();
@@ -434,7 +428,6 @@ class Worker {
   }
 
   std::string name_;
-  std::string read_;
   std::string last_;
   int number_ = 0;
   const sigset_t blocked_ = blocked_signals();

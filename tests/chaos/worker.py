@@ -46,30 +46,22 @@ class Worker(History):
         self.loop = None
         self.blocked = blocked_signals()
         self.files = []  # its own
-        self.read = b""
-        driver = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        driver = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         driver.connect(os.environ["CHAOS_SOCKET"])
         move_to(driver.detach(), SOCKET)
         signal.alarm(LAST_RESORT_S)
-        os.write(SOCKET, f"hello {name}\n".encode())
+        os.write(SOCKET, name.encode())
 
     def run(self):
         while True:
             try:
-                while b"\n" in self.read or self.receive():
-                    line, _, self.read = self.read.partition(b"\n")
-                    self.carry_out(**json.loads(line))
+                while command := os.read(SOCKET, 4096):
+                    self.carry_out(**json.loads(command))
                     if blocked_signals() != self.blocked:
                         os._exit(CHANGED)
+                os._exit(0)
             except filetimer.ScopeExpired:
                 self.leave_expired()
-
-    def receive(self):
-        got = os.read(SOCKET, 4096)
-        if not got:
-            os._exit(0)
-        self.read += got
-        return b"\n" in self.read
 
     def carry_out(self, op, **args):
         number = self.begin(op, **args)

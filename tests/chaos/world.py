@@ -250,7 +250,6 @@ class Worker(Process):
         super().__init__(world, name, pid, popen, is_reaped_elsewhere)
         self.kind = kind
         self.connection = connection
-        self.read = b""
         self.owed = 0  # answers to commands that were posted
         self.children = 0
 
@@ -262,7 +261,7 @@ class Worker(Process):
                  for key, value in words.items() if value is not False and value is not None}
         self.owed += 1
         try:
-            self.connection.sendall((json.dumps({"op": op, **words}) + "\n").encode())
+            self.connection.send(json.dumps({"op": op, **words}).encode())
         except OSError:
             pass
 
@@ -271,17 +270,14 @@ class Worker(Process):
         answer = None
         self.connection.settimeout(bound_s)
         while self.owed:
-            while b"\n" not in self.read:
-                try:
-                    got = self.connection.recv(4096)
-                except TimeoutError:
-                    raise Bound(f"{self.name} ({self.pid}) does not answer within {bound_s} s") from None
-                except OSError:
-                    got = b""
-                if not got:
-                    raise Gone(self.name)
-                self.read += got
-            line, _, self.read = self.read.partition(b"\n")
+            try:
+                line = self.connection.recv(4096)
+            except TimeoutError:
+                raise Bound(f"{self.name} ({self.pid}) does not answer within {bound_s} s") from None
+            except OSError:
+                line = b""
+            if not line:
+                raise Gone(self.name)
             self.owed -= 1
             answer = json.loads(line)
         return answer
@@ -307,7 +303,7 @@ class Worker(Process):
         self.post("exec", **words)
         self.connection.close()
         self.connection, _ = self.world.accept(self.name, starter=self)
-        self.owed, self.read = 0, b""
+        self.owed = 0
 
     def exit(self, code=0, bound_s=BOUND_S):
         self.post("exit", code=code)
@@ -433,7 +429,7 @@ class World:
         self.freezers, self.mounts, self.joined, self.failures = [], [], {}, []
         self.is_closed = False
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self.door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.door.bind(str(self.folder / "driver"))
         self.door.listen(64)
         self.watcher = Watcher(self)
@@ -457,7 +453,7 @@ class World:
         return process
 
     def accept(self, name, bound_s=BOUND_S, starter=None):
-        """Waits for the hello of a worker. Returns its connection and its pid here. Raises Gone if the process
+        """Waits until a worker says its name. Returns its connection and its pid here. Raises Gone if the process
         that is to start it has ended."""
         end = time.monotonic() + bound_s
         while name not in self.joined:
@@ -472,12 +468,12 @@ class World:
                     continue
                 raise Bound(f"{name} does not start within {bound_s} s: {self.said(name)}") from None
             connection.settimeout(BOUND_S)
-            hello = connection.makefile("rb", buffering=0).readline().decode().split()
-            if not hello:  # it was killed before it could say it
+            says = connection.recv(4096).decode()
+            if not says:  # it was killed before it could say its name
                 connection.close()
                 continue
             peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-            self.joined[hello[1]] = connection, int.from_bytes(peer[:4], sys.byteorder)
+            self.joined[says] = connection, int.from_bytes(peer[:4], sys.byteorder)
         return self.joined.pop(name)
 
     def said(self, name):
