@@ -497,13 +497,7 @@ def note_skip(kind, reason):
 def carry_out(schedule):
     """Returns the world, which has ended, and its violations."""
     run = Run()
-    violations = []
-    try:
-        run.carry_out(*schedule)
-    except Bound as error:
-        run.world.fail(str(error), "liveness")
-    finally:
-        violations = run.world.check()
+    violations = run.world.judge(lambda _: run.carry_out(*schedule))
     counts["schedules"] += 1
     counts["scopes"] += run.keys
     counts["killed"] += len(run.world.records("killed", verdict="dead"))

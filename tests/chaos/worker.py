@@ -42,7 +42,7 @@ class Worker(History):
         super().__init__(os.path.join(os.environ["CHAOS_HISTORY"], name + ".history"), name)
         move_to(self.file, HISTORY)
         self.file, self.number = HISTORY, number
-        self.scopes, self.raising, self.regions = {}, [], {}
+        self.scopes, self.raising = {}, []
         self.loop = None
         self.blocked = blocked_signals()
         self.files = []  # its own
@@ -84,18 +84,14 @@ class Worker(History):
     def do_connect(self, idle_ns=None):
         filetimer.configure(idle_timeout=idle_ns and idle_ns / 1e9)
 
-    def do_open(self, key, via, signal=9, scope=None, timeout_ns=math.inf, grace_ns=None, first_ns=None, **where):
+    def do_open(self, key, via, signal=9, scope=None, timeout_ns=math.inf, grace_ns=None, **where):
         options = {"signal": signal, "grace": grace_ns and grace_ns / 1e9}
-        if via == "heartbeat":
-            opened = filetimer.heartbeat(timeout_ns / 1e9, scope or key, first_timeout=first_ns and first_ns / 1e9, **options)
-        else:
-            opened = filetimer.Scope(timeout_ns / 1e9, scope or key, on_expiry="raise" if "raise" in where else "kill",
-                                     **options)
+        opened = filetimer.Scope(timeout_ns / 1e9, scope or key, on_expiry="raise" if "raise" in where else "kill",
+                                 **options)
         self.scopes[key] = opened
         if "raise" in where:
             self.raising.append(key)
-        if via != "heartbeat":
-            self.acquire(opened, where)
+        self.acquire(opened, where)
         return {"watched": opened.times() is not None}
 
     def acquire(self, scope, where):
@@ -123,8 +119,7 @@ class Worker(History):
         yield scope
 
     def do_renew(self, key, timeout_ns=None):
-        scope = self.scopes[key]
-        return {"ok": scope.beat() if isinstance(scope, filetimer.Heartbeat) else scope.renew(timeout_ns / 1e9)}
+        return {"ok": self.scopes[key].renew(timeout_ns / 1e9)}
 
     def do_pause(self, key):
         return {"ok": self.scopes[key].pause()}

@@ -3,15 +3,15 @@
 what is done to them. Whatever happens is noted in histories, one file for each process that takes part,
 which history_check judges together with the logs. docs/promises.md says by which promises.
 
-    world = World()
-    server = world.server("--grace", "1s")
-    worker = world.worker()
-    worker.do("open", key="k1", timeout_ms=300)
-    world.wait_for("killed", pid=worker.pid)
-    print(world.check())
+    def hang(world):
+        world.server("--grace", "1s")
+        worker = world.worker()
+        worker.do("open", key="k1", timeout_ms=300)
+        world.wait_for("killed", pid=worker.pid)
+    print(World().judge(hang))
 
 Every wait has a bound. A wait that is in vain raises Bound; a world that this machine cannot make raises
-Skip. All processes of a world end with close().
+Skip. All processes of a world end with judge().
 """
 import contextlib
 import ctypes
@@ -39,6 +39,9 @@ SERVER_RSS_BYTES = 256 << 20
 SERVER_FILES = 1000
 RUN_NUMBERS = 1_000_000  # the calls that timer_client run makes are numbered from here
 SOURCES = pathlib.Path(__file__).resolve().parents[2]
+# Of both versions of cgroups: the file that freezes, its values, the file that shows when it is done, and how.
+FREEZERS = (("freezer.state", ("THAWED", "FROZEN"), "freezer.state", "{}\n"),
+            ("cgroup.freeze", ("0", "1"), "cgroup.events", "frozen {}\n"))
 WORKER_KINDS = ("cpp", "heartbeat", "pipe", "torch", "python", "run")
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -158,14 +161,13 @@ class Process:
         self.start = int((stat_of(pid) or [0] * 20)[19])
         self.halts = []
         self.is_alive = True
+        self.ended = None  # when it was seen alive last, and when it had ended
         self.is_reaped = False
         self.status = None  # the exit code, or minus the signal; None: not known (yet)
 
     def send(self, number):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.fd, number)
-        except ProcessLookupError:
-            pass
 
     def kill(self, number=signal.SIGKILL):
         """Ends it as a stranger would; the server has no part in it."""
@@ -175,6 +177,16 @@ class Process:
     def wait(self, bound_s=BOUND_S):
         """Waits for its end."""
         wait_until(lambda: not self.is_alive, f"the end of {self.name} ({self.pid})", bound_s)
+
+    def reap(self):
+        """Returns its status, or None if it cannot be reaped yet, or by this process."""
+        if self.status is None:
+            with contextlib.suppress(ChildProcessError):
+                if result := os.waitid(os.P_PIDFD, self.fd, os.WEXITED | os.WNOHANG):
+                    self.status = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+                    if self.popen:
+                        self.popen.returncode = self.status
+        return self.status
 
     def has_threads_only_in(self, letters):
         try:
@@ -260,10 +272,8 @@ class Worker(Process):
         words = {key.replace("_ms", "_ns"): value * 1_000_000 if key.endswith("_ms") and value else value
                  for key, value in words.items() if value is not False and value is not None}
         self.owed += 1
-        try:
+        with contextlib.suppress(OSError):
             self.connection.send(json.dumps({"op": op, **words}).encode())
-        except OSError:
-            pass
 
     def answers(self, bound_s=BOUND_S):
         """Waits for all answers that are owed, and returns the last one. Raises Gone if the worker ended."""
@@ -282,10 +292,10 @@ class Worker(Process):
             answer = json.loads(line)
         return answer
 
-    def do(self, op, bound_s=BOUND_S, **words):
+    def do(self, op, **words):
         """Has it carry out a command. Returns the end line of its history."""
         self.post(op, **words)
-        return self.answers(bound_s)
+        return self.answers()
 
     def fork(self):
         """Returns the child, which is a worker with commands of its own."""
@@ -305,9 +315,9 @@ class Worker(Process):
         self.connection, _ = self.world.accept(self.name, starter=self)
         self.owed = 0
 
-    def exit(self, code=0, bound_s=BOUND_S):
-        self.post("exit", code=code)
-        self.wait(bound_s)
+    def exit(self):
+        self.post("exit", code=0)
+        self.wait()
 
 
 class Freezer:
@@ -320,14 +330,9 @@ class Freezer:
                 self.folder.mkdir()
             except OSError:
                 continue
-            if (self.folder / "freezer.state").exists():
-                self.switch, self.values, self.shown = "freezer.state", ("THAWED", "FROZEN"), "{}\n"
-                self.shows = "freezer.state"
-                return
-            if (self.folder / "cgroup.freeze").exists():
-                self.switch, self.values, self.shown = "cgroup.freeze", ("0", "1"), "frozen {}\n"
-                self.shows = "cgroup.events"
-                return
+            for self.switch, self.values, self.shows, self.shown in FREEZERS:
+                if (self.folder / self.switch).exists():
+                    return
             self.folder.rmdir()
         raise Skip("no cgroup can be made and frozen here")
 
@@ -353,31 +358,21 @@ class Watcher(threading.Thread):
     def __init__(self, world):
         super().__init__(daemon=True)
         self.world = world
-        self.lock = threading.Lock()
-        self.processes = []
-        self.ended = []  # (process, when it was seen alive last, when it had ended): not reaped yet
         self.is_closing = False
-
-    def add(self, process):
-        with self.lock:
-            self.processes.append(process)
 
     def run(self):
         seen_alive = sampled = now()
         while not self.is_closing:
-            with self.lock:
-                processes = list(self.processes)
+            alive = [each for each in self.world.processes if each.is_alive]
             poll = select.poll()
-            for process in processes:
+            for process in alive:
                 poll.register(process.fd, select.POLLIN)
             looks = now()
             ended = {fd for fd, _ in poll.poll(10)}
             seen = now()
-            for process in processes:
+            for process in alive:
                 if process.fd in ended:
-                    with self.lock:
-                        self.processes.remove(process)
-                    self.ended.append((process, seen_alive, seen))
+                    process.ended = seen_alive, seen
                     process.is_alive = False
                 elif isinstance(process, Server) and seen - sampled > SAMPLE_S * 1e9:
                     process.judge_use(seen)
@@ -388,32 +383,15 @@ class Watcher(threading.Thread):
 
     def reap(self, is_last):
         """Notes who ended. A child of a worker can be reaped only when its parent has ended."""
-        kept = []
-        for process, before, seen in self.ended:
-            status = status_of(process)
-            if status is None and not is_last and not process.is_reaped_elsewhere:
-                kept.append((process, before, seen))
+        for process in self.world.processes:
+            if process.is_alive or process.is_reaped:
                 continue
-            process.status, process.is_reaped = status, True
-            fields = {} if status is None else {"status": status}
-            self.world.history.note(op="ended", subject=process.name, before=before, **fields, t=seen)
-        self.ended = kept
-
-
-def status_of(process):
-    """Reaps the process, and returns its status; None: it cannot be reaped yet, or by this process."""
-    if process.status is not None:
-        return process.status
-    try:
-        result = os.waitid(os.P_PIDFD, process.fd, os.WEXITED | os.WNOHANG)
-    except ChildProcessError:
-        return None
-    if result is None:
-        return None
-    process.status = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
-    if process.popen:
-        process.popen.returncode = process.status
-    return process.status
+            status = process.reap()
+            if status is not None or is_last or process.is_reaped_elsewhere:
+                process.is_reaped = True
+                before, seen = process.ended
+                fields = {} if status is None else {"status": status}
+                self.world.history.note(op="ended", subject=process.name, before=before, **fields, t=seen)
 
 
 class World:
@@ -425,9 +403,8 @@ class World:
         self.dir = self.folder / "run"
         self.log = self.folder / "log.jsonl"
         self.logs = []
-        self.servers, self.workers, self.bystanders, self.processes = [], [], [], []
+        self.servers, self.workers, self.processes = [], [], []
         self.freezers, self.mounts, self.joined, self.failures = [], [], {}, []
-        self.is_closed = False
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.door.bind(str(self.folder / "driver"))
@@ -437,25 +414,24 @@ class World:
 
     # What takes part
 
-    def environment(self, changes, dir=None):
+    def environment(self, changes):
         environment = {key: value for key, value in os.environ.items()
                        if not key.startswith(("FILETIMER", "TORCHELASTIC", "SLURM", "LD_PRELOAD"))}
-        environment |= {"FILETIMER_DIR": str(dir or self.dir), "CHAOS_SOCKET": str(self.folder / "driver"),
+        environment |= {"FILETIMER_DIR": str(self.dir), "CHAOS_SOCKET": str(self.folder / "driver"),
                         "CHAOS_HISTORY": str(self.histories), "PYTHONDONTWRITEBYTECODE": "1"}
         environment |= {key: str(value) for key, value in (changes or {}).items()}
         return environment
 
     def made(self, process, call):
         """Takes a process into the world, whose spawn began as `call`."""
-        self.watcher.add(process)
         self.processes.append(process)
         self.history.end(call, pid=process.pid, start=process.start)
         return process
 
-    def accept(self, name, bound_s=BOUND_S, starter=None):
+    def accept(self, name, starter=None):
         """Waits until a worker says its name. Returns its connection and its pid here. Raises Gone if the process
         that is to start it has ended."""
-        end = time.monotonic() + bound_s
+        end = time.monotonic() + BOUND_S
         while name not in self.joined:
             is_gone = starter is not None and not starter.is_alive
             self.door.settimeout(ACCEPT_S)
@@ -466,7 +442,7 @@ class World:
                     raise Gone(name) from None
                 if time.monotonic() < end:
                     continue
-                raise Bound(f"{name} does not start within {bound_s} s: {self.said(name)}") from None
+                raise Bound(f"{name} does not start within {BOUND_S} s: {self.said(name)}") from None
             connection.settimeout(BOUND_S)
             says = connection.recv(4096).decode()
             if not says:  # it was killed before it could say its name
@@ -481,25 +457,25 @@ class World:
         return "".join(path.read_text(errors="replace") for path in
                        (self.folder / f"{name}.out", self.folder / f"{name}.err") if path.exists())
 
-    def start(self, name, argv, env=None, dir=None, stdin=subprocess.DEVNULL, stderr=None):
+    def start(self, name, argv, env=None, stdin=subprocess.DEVNULL, stderr=None):
         """Starts a program. stderr: closed, full, or a file of its own."""
         with open(self.folder / f"{name}.out", "wb") as out, \
                 open("/dev/full" if stderr == "full" else self.folder / f"{name}.err", "wb") as err:
             if stderr == "closed":
                 argv = ["sh", "-c", 'exec "$@" 2>&-', "sh", *argv]
             return subprocess.Popen([str(each) for each in argv], stdin=stdin, stdout=out, stderr=err,
-                                    env=self.environment(env, dir), cwd=self.folder)
+                                    env=self.environment(env), cwd=self.folder)
 
-    def server(self, *args, env=None, dir=None, log=None, stderr=None, prefix=(), is_ready=True):
+    def server(self, *args, env=None, log=None, stderr=None, prefix=(), is_ready=True):
         """Starts a server and waits until it is ready. `prefix`: words before the program, such as strace."""
         name = f"s{len(self.servers) + 1}"
-        options = {"env": env, "dir": dir, "log": log, "stderr": stderr, "prefix": prefix}
-        dir, log = pathlib.Path(dir or self.dir), pathlib.Path(log or self.log)
+        options = {"env": env, "log": log, "stderr": stderr, "prefix": prefix}
+        log = pathlib.Path(log or self.log)
         if log not in self.logs:
             self.logs.append(log)
-        call = self.history.begin("server", subject=name, dir=str(dir), log=str(log), args=list(args))
+        call = self.history.begin("server", subject=name, dir=str(self.dir), log=str(log), args=list(args))
         spawn = self.history.begin("spawn", subject=name, role="server")
-        popen = self.start(name, [*prefix, built("timer_server"), "--dir", dir, "--log", log, *args], env, dir,
+        popen = self.start(name, [*prefix, built("timer_server"), "--dir", self.dir, "--log", log, *args], env,
                            stderr=stderr)
         server = self.made(Server(self, name, popen, args, options), spawn)
         self.servers.append(server)
@@ -509,11 +485,11 @@ class World:
         self.history.end(call, ok=server.is_ready())
         return server
 
-    def worker(self, kind="cpp", namespaces=(), env=None, dir=None, prefix=(), connect=True, timeout_ms=None,
-               run=(), stderr=None, **words):
+    def worker(self, kind="cpp", namespaces=(), env=None, prefix=(), connect=True, timeout_ms=None, stderr=None,
+               **words):
         """Starts a worker. kind: one of WORKER_KINDS. namespaces: of pid, mount, cgroup, net, uts. `words`
-        go with its command connect. A worker of kind run is the COMMAND of timer_client run,
-        its `parent`, with the words `run`; its scope "run" is open for timeout_ms."""
+        go with its command connect. A worker of kind run is the COMMAND of timer_client run; its scope "run"
+        is open for timeout_ms."""
         name = f"w{len(self.workers) + 1}"
         program = [built("chaos_worker")] if kind != "python" else \
             ["/usr/bin/python3", SOURCES / "tests/chaos/worker.py"]
@@ -526,9 +502,9 @@ class World:
             prefix = [*prefix, *unshare_words(namespaces)]
         argv = [*prefix, *program, name]
         if kind == "run":
-            return self._run(name, argv, timeout_ms, run, env, dir, stderr)
+            return self._run(name, argv, timeout_ms, env)
         spawn = self.history.begin("spawn", subject=name, role="worker")
-        popen = self.start(name, argv, env, dir, stderr=stderr)
+        popen = self.start(name, argv, env, stderr=stderr)
         connection, pid = self.accept(name)
         # unshare forks for a pid namespace, and its exit status is not always that of its child.
         is_own_child = pid == popen.pid
@@ -538,16 +514,14 @@ class World:
             worker.do("connect", **words)
         return worker
 
-    def _run(self, name, argv, timeout_ms, words, env, dir, stderr):
+    def _run(self, name, argv, timeout_ms, env):
         # timer_client run opens a scope of COMMAND, so COMMAND's history has it.
         spawn = self.history.begin("spawn", subject=name + "r", role="bystander")
         scope = History(self.histories / f"{name}r.history", name)
         scope.number = RUN_NUMBERS
-        timeout = {"timeout_ns": timeout_ms * 1_000_000} if timeout_ms else {}
-        opens = scope.begin("open", key="run", scope="run", via="run", **timeout)
-        after = ["--timeout", f"{timeout_ms}ms"] if timeout_ms else []
-        popen = self.start(name, [built("timer_client"), "run", "--scope", "run", *after, *words,
-                                  "--", *argv], env, dir, stderr=stderr)
+        opens = scope.begin("open", key="run", scope="run", via="run", timeout_ns=timeout_ms * 1_000_000)
+        popen = self.start(name, [built("timer_client"), "run", "--scope", "run", "--timeout", f"{timeout_ms}ms",
+                                  "--", *argv], env)
         parent = self.made(Process(self, name + "r", popen.pid, popen), spawn)
         spawn = self.history.begin("spawn", subject=name, role="worker", parent=name + "r")
         try:
@@ -558,13 +532,12 @@ class World:
         scope.end(opens)
         scope.close()
         worker = Worker(self, name, pid, "run", connection, None, is_reaped_elsewhere=True)
-        worker.parent = parent
         self.workers.append(self.made(worker, spawn))
         return worker
 
     def bystander(self, pid=None):
         """Starts a process that no server watches. No signal may reach it. `pid`: what it gets unless that is taken."""
-        name = f"b{len(self.bystanders) + 1}"
+        name = f"b{len(self.processes) + 1}"
         spawn = self.history.begin("spawn", subject=name, role="bystander")
         last_pid = pathlib.Path("/proc/sys/kernel/ns_last_pid")
         before = last_pid.read_text()
@@ -576,9 +549,7 @@ class World:
         popen = self.start(name, ["cat"], stdin=subprocess.PIPE)
         if pid:
             last_pid.write_text(before)  # else the next server may get the pid of an earlier one
-        bystander = Process(self, name, popen.pid, popen)
-        self.bystanders.append(self.made(bystander, spawn))
-        return bystander
+        return self.made(Process(self, name, popen.pid, popen), spawn)
 
     def ask(self, *words, bound_s=BOUND_S):
         """Runs timer_client, and returns its exit status and output."""
@@ -597,7 +568,7 @@ class World:
         calls = [self.history.begin("halt", subject=each.name, how=how) for each in processes]
         group = None
         if how == "freeze":
-            group = Freezer(f"filetimer-chaos-{os.getpid()}-{len(self.freezers)}", *roots)
+            group = Freezer(f"{self.folder.name}-{len(self.freezers)}", *roots)
             self.freezers.append(group)
             for each in processes:
                 group.add(each)
@@ -663,22 +634,22 @@ class World:
 
     # What is seen
 
-    def records(self, event=None, log=None, **fields):
-        """Returns the records of that event with these fields, in all logs or one, older parts first."""
+    def records(self, event, **fields):
+        """Returns the records of that event with these fields, in all logs, older parts first."""
         found = []
-        for path in [log] if log else self.logs:
+        for path in self.logs:
             for part in (pathlib.Path(f"{path}.1"), pathlib.Path(path)):
                 for line in part.read_text(errors="replace").splitlines() if part.exists() else []:
                     try:
                         found.append(json.loads(line))
                     except ValueError:
                         pass  # half a line of a server that was killed; history_check judges the rest
-        return [record for record in found if event in (None, record.get("event"))
-                and all(record.get(key) == value for key, value in fields.items())]
+        fields["event"] = event
+        return [record for record in found if all(record.get(key) == value for key, value in fields.items())]
 
-    def wait_for(self, event, bound_s=BOUND_S, **fields):
+    def wait_for(self, event, **fields):
         """Waits for a record, and returns the first one."""
-        return wait_until(lambda: self.records(event, **fields), f"a record {event} {fields}", bound_s)[0]
+        return wait_until(lambda: self.records(event, **fields), f"a record {event} {fields}")[0]
 
     def wait_for_page(self):
         """Waits until a server knows a page. Before, it belongs to the process that has its lock."""
@@ -693,17 +664,12 @@ class World:
 
     def close(self):
         """Stops the servers, has all processes exit, and ends those that do not."""
-        if self.is_closed:
-            return
-        self.is_closed = True
         self.resume(*[each for each in self.processes if each.halts])
         for server in self.servers:
             if not server.is_alive and not server.may_end:
                 self.fail(f"{server.name} ended by itself: {self.said(server.name)[-500:]}", "server-lives")
             elif server.is_alive:
                 server.stop()
-        for worker in self.workers:
-            worker.connection.close()
         for process in self.processes:
             if isinstance(process, Worker):
                 process.connection.close()
@@ -722,9 +688,14 @@ class World:
             group.close()
         self.history.close()
 
-    def check(self):
-        """Ends the world, and returns what history_check finds, one line a violation."""
-        self.close()
+    def judge(self, act):
+        """Has a function act on the world, ends it, and returns what history_check finds, one line a violation."""
+        try:
+            act(self)
+        except (Bound, Gone) as error:
+            self.fail(f"{type(error).__name__}: {error}", "liveness")
+        finally:
+            self.close()
         logs = [str(each) for each in self.logs if each.exists()]
         done = subprocess.run([built("history_check"), str(self.histories), *logs],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
@@ -734,8 +705,7 @@ class World:
         return lines + [each for each in self.failures if not any(each in line for line in lines)]
 
     def keep(self):
-        """Ends the world, and keeps its files, also those on file systems of its own."""
-        self.close()
+        """Keeps the files of a world that has ended, also those on file systems of its own."""
         for folder in self.mounts:
             kept = folder.with_name(folder.name + ".kept")
             shutil.copytree(folder, kept, ignore=shutil.ignore_patterns("filler"))

@@ -381,6 +381,55 @@ with made[0]:
 """)
         self.assertEqual(out.count("only the main thread"), 2)
 
+    def test_a_task_may_not_enter_one_and_a_function_that_it_calls_may(self):
+        out = self.run_soft("""
+import asyncio
+async def work():
+    try:
+        with soft(0.2, "task", grace=10):
+            await asyncio.sleep(60)
+    except filetimer.TimerError as error:
+        return "caught" if "the event loop" in str(error) else error
+def call():
+    try:
+        with soft(0.2, "function", grace=10):
+            time.sleep(60)
+    except filetimer.ScopeExpired:
+        return "raised"
+async def main():
+    other = asyncio.create_task(asyncio.sleep(0.4, "ended"))
+    return await work(), call(), await other
+say(*asyncio.run(main()))
+""")
+        self.assertEqual(out, "caught raised ended\n")
+
+    def test_a_generator_may_not_enter_one_and_a_context_manager_may(self):
+        self.run_soft("""
+import contextlib
+@contextlib.contextmanager
+def step():
+    with soft(0.2, "step", grace=10):
+        yield
+try:
+    with step(), contextlib.ExitStack() as stack:
+        stack.enter_context(soft(60, "stack"))
+        time.sleep(60)
+    sys.exit("it was not raised")
+except filetimer.ScopeExpired:
+    pass
+def numbers():
+    with soft(0.2, "generator", grace=3):
+        yield 1
+steps = numbers()
+try:
+    next(steps)
+    time.sleep(10)
+except filetimer.TimerError as error:
+    if "this generator" not in str(error):
+        raise
+    time.sleep(5)  # longer than the grace period and the time that a busy server gives back
+""")
+
     def test_it_interrupts_the_main_thread_while_others_work(self):
         self.run_soft("""
 is_running = True

@@ -37,8 +37,8 @@ class ServerCase(unittest.TestCase):
     def configure(self, **options):
         return filetimer.configure(self.dir, **options)
 
-    def start_worker(self, script, *args, **environment):
-        """Starts a process that runs `script` after PREAMBLE."""
+    def start_worker(self, script, *args, prefix=(), **environment):
+        """Starts a process that runs `script` after PREAMBLE. prefix: words before it."""
         environment = {**os.environ, "FILETIMER_DIR": self.dir, **environment}
         # The script is a file, so that a spawned child can import it.
         self.workers = getattr(self, "workers", 0) + 1
@@ -46,17 +46,17 @@ class ServerCase(unittest.TestCase):
         with open(path, "w") as file:
             file.write(PREAMBLE + textwrap.dedent(script))
         worker = subprocess.Popen(
-            [sys.executable, path, *args],
+            [*prefix, sys.executable, path, *args],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             universal_newlines=True, env=environment)
         self.addCleanup(end, worker)
         return worker
 
-    def run_worker(self, script, *args, **environment):
-        """Runs a worker to its end, which must be a success. Returns its standard output."""
-        worker = self.start_worker(script, *args, **environment)
+    def run_worker(self, script, *args, status=0, **options):
+        """Runs a worker to its end, with this exit status and no errors. Returns its standard output."""
+        worker = self.start_worker(script, *args, **options)
         out, err = worker.communicate(timeout=BOUND_S)
-        self.assertEqual((worker.returncode, err), (0, ""), out)
+        self.assertEqual((worker.returncode, err), (status, ""), out)
         return out
 
     def records(self, event, pid=None):

@@ -2,6 +2,7 @@
 """Child processes and the ends of processes: each child is a separate worker, or none."""
 import importlib.util
 import os
+import shutil
 import signal
 import unittest
 
@@ -23,6 +24,13 @@ def configured_work(number):
     filetimer.configure()
     return work(number)
 """
+
+
+def with_slow(calls, how, us):
+    """Returns the words before a program that make these calls slow."""
+    if shutil.which("strace") is None:
+        raise unittest.SkipTest("no strace")
+    return ("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}", "-e", f"inject={calls}:{how}={us}")
 
 
 class Forks(ServerCase):
@@ -105,6 +113,35 @@ class Forks(ServerCase):
             say("fine")
             """)
         self.assertEqual(out, "fine\n")
+
+    def test_forks_beside_a_thread_that_connects_and_asks_for_the_first_time_do_not_hang(self):
+        # The calls that are slow are those of a thread that connects: so children are forked between all of them.
+        calls = "madvise,openat,readlink,fallocate,rename,fcntl,mkdir,mknodat,mknod"
+        self.run_worker("""
+            import warnings
+            warnings.simplefilter("ignore")  # 3.12 and later warn of such a fork
+            children = []
+            def use():
+                filetimer.configure()
+                with filetimer.expires(60):
+                    filetimer.admin.ping()
+            thread = threading.Thread(target=use)
+            thread.start()
+            while thread.is_alive() and len(children) < 20:
+                child = os.fork()
+                if child == 0:
+                    use()
+                    os._exit(0)
+                children.append(child)
+                time.sleep(0.02)
+            end = time.monotonic() + 10
+            while children and time.monotonic() < end:
+                children = [each for each in children if os.waitpid(each, os.WNOHANG)[0] == 0]
+                time.sleep(0.02)
+            for child in children:
+                os.kill(child, 9)
+            assert not children, f"{len(children)} children never return"
+            """, prefix=with_slow(calls, "delay_enter", 20_000))
 
     @unittest.skipUnless(os.uname().machine == "x86_64", "the filter has the numbers of x86-64")
     def test_forks_are_noticed_on_a_kernel_without_madv_wipeonfork(self):
@@ -292,6 +329,44 @@ class Ends(ServerCase):
                 threading.Thread(target=each, daemon=True).start()
             time.sleep(0.1)
             """)
+
+    def test_threads_that_wait_for_a_server_and_for_an_answer_may_outlive_the_interpreter(self):
+        # on_exit(sleep): sleep(1) is called after the interpreter's end, as the exit status is 1. The pauses of the
+        # threads take 2 s longer, and end meanwhile; so does that sleep.
+        self.run_worker("""
+            import ctypes
+            filetimer.configure()
+            libc = ctypes.CDLL(None)
+            libc.on_exit(libc.sleep, None)
+            for call in (lambda: filetimer.Client(os.devnull, missing="wait", timeout=60),
+                         lambda: filetimer.admin.rendezvous(0, 2, 60)):
+                threading.Thread(target=call, daemon=True).start()
+            threading.Event().wait(0.5)
+            sys.exit(1)
+            """, status=1, prefix=with_slow("clock_nanosleep,poll", "delay_exit", 2_000_000))
+
+    def test_subinterpreters_that_are_refused_leave_the_main_one_watched(self):
+        self.run_worker("""
+            try:
+                import _xxsubinterpreters as interpreters
+            except ImportError:
+                import _interpreters as interpreters
+            # From Python 3.12 on an interpreter is isolated, and then takes no module that does not say so.
+            how = ({} if sys.version_info < (3, 12) else
+                   {"isolated": False} if sys.version_info < (3, 13) else {"config": "legacy"})
+            script = "try: import filetimer\\nexcept ImportError: pass\\nelse: raise SystemError"
+            filetimer.configure()
+            with filetimer.expires(60, "main") as outer:
+                for _ in range(3):
+                    one = interpreters.create(**how)
+                    if interpreters.run_string(one, script) is not None:  # before Python 3.13 it raises
+                        sys.exit("an interpreter has imported the package")
+                    interpreters.destroy(one)
+                assert filetimer.admin.status().open_scopes == 1 and not outer.times().paused
+                with filetimer.expires(0.2, "hung"):
+                    time.sleep(60)
+            """, status=-signal.SIGKILL)
+        self.assertEqual(self.record("expired")["scope"], "hung")
 
     def test_a_hang_at_the_interpreters_end_is_still_watched(self):
         worker = self.start_worker("""

@@ -260,6 +260,38 @@ class OwnServer(unittest.TestCase):
                       "for number in mine:\n    os.fstat(number)")
             self.assertEqual(subprocess.run([sys.executable, "-c", script], timeout=BOUND_S).returncode, 0)
 
+    def test_a_child_of_a_process_whose_descriptors_were_closed_during_a_request_closes_no_other_files(self):
+        script = """
+import filetimer, os, sys, threading, time
+server = filetimer.Server()
+filetimer.configure(server.dir)
+def ask():
+    try:
+        filetimer.admin.rendezvous(0, 2, 15)
+    except filetimer.TimerError:
+        pass
+thread = threading.Thread(target=ask)
+thread.start()
+while not filetimer.admin.status().askers:
+    time.sleep(0.01)
+# The request looks at the server now and then, and has a descriptor of its own meanwhile.
+while open(f"/proc/self/task/{thread.native_id}/stat").read().rpartition(")")[2].split()[0] != "S":
+    pass
+os.closerange(3, 1000)
+mine = [os.open("/dev/null", os.O_RDONLY) for _ in range(50)]
+if os.fork() == 0:
+    for number in mine:
+        os.fstat(number)
+    os._exit(0)
+_, status = os.wait()
+thread.join()
+server.close()
+for number in mine:
+    os.fstat(number)
+sys.exit(status)
+"""
+        self.assertEqual(subprocess.run([sys.executable, "-c", script], timeout=BOUND_S).returncode, 0)
+
     def test_it_starts_and_ends_in_a_process_with_many_open_files(self):
         script = ("import filetimer, os, resource\n_, most = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
                   "resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096), most))\n"

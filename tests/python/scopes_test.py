@@ -176,6 +176,11 @@ class Decorators(ServerCase):
         async def work():
             return self.open_scopes()
 
+        class Work:
+            async def __call__(_):
+                return self.open_scopes()
+            method = __call__
+
         class Numbers:
             def __call__(self):
                 yield 1
@@ -196,7 +201,7 @@ class Decorators(ServerCase):
         self.assertEqual(scope(functools.partial(int, "7"))(), 7)
         with scope(open)(os.devnull):
             self.assertEqual(self.open_scopes(), [])
-        for each in (wrapped(work), functools.partial(work)):
+        for each in (wrapped(work), functools.partial(work), Work(), Work().method):
             self.assertEqual(asyncio.run(scope(each)()), ["x"])
         self.assertEqual(self.open_scopes(), [])
 

@@ -37,6 +37,7 @@ constexpr Nanos kBetween = 3 * kMs;  // operations, so that the checker can tell
 constexpr Nanos kStop = 20 * kSecond;
 constexpr Nanos kSlow = 15 * kSecond;      // after a failure, in which a kill may be late
 constexpr Nanos kReleaseAfter = 50 * kMs;  // that a worker takes to act on a signal that it catches
+constexpr Nanos kTick = 10 * kMs;          // in which the starts of processes are counted
 // A verdict, a signal or an answer comes within; and with evidence.
 constexpr Nanos kTurn = kMs / 10;  // of the server
 constexpr Nanos kPrompt = 300 * kMs;
@@ -234,11 +235,12 @@ class Simulation {
   bool is_closed_ = false;         // the server was asked to watch no new scopes
   Nanos withdrawn_ = 0;            // when shutdowns that wait were withdrawn
   std::map<std::string, Nanos> removed_;  // the time at which each path was removed last
-  bool has_kept_files_ = false;  // which the server could not remove, or found without an owner
-  bool was_quiet_ = false;       // nothing has disturbed the last server for long
-  int stops_ = 0;                // that the server was asked for
-  Nanos stopping_ = kNever;      // since when it stops for SIGTERM
-  Nanos disturbed_ = 0;          // until then a server may have been unable to do something
+  bool has_kept_files_ = false;   // which the server could not remove, or found without an owner
+  bool was_quiet_ = false;        // nothing has disturbed the last server for long
+  bool has_moved_clock_ = false;  // the wall clock
+  int stops_ = 0;                 // that the server was asked for
+  Nanos stopping_ = kNever;       // since when it stops for SIGTERM
+  Nanos disturbed_ = 0;           // until then a server may have been unable to do something
   pid_t next_pid_ = kFirstPid;
   int calls_ = 0;
   int keys_ = 0;
@@ -433,6 +435,7 @@ void Simulation::act_on_kernel(const Operation& operation) {
       general_.insert({"record-terms", "released-in-time"});  // they may seem to be another scope
     }
     (name == "suspend" ? kernel_.suspended : kernel_.wall_offset) += time;
+    has_moved_clock_ = true;
     if (name == "suspend") {  // the checker does not know of it
       general_.insert({"hang-is-judged", "hang-is-killed", "deferred-has-halt", "not-early"});
     }
@@ -502,9 +505,10 @@ void Simulation::spawn(Made& made, int index, bool reuses_pid) {
   const std::string name = fmt::format("w{}.{}", index, ++names_);
   if (is_reused && std::ranges::any_of(scopes_, [&](const Scope& scope) {
         return scope.process == made.process && scope.terms.is_torch &&
-               scope.open.from >= kernel_.all_read_at();
+               scope.open.from >= kernel_.all_read_at() &&
+               (has_moved_clock_ || scope.timeout > kernel_.now - scope.open.from - kTick);
       })) {
-    excuse("known-scopes", "subject", name);  // the line does not say when it was written
+    excuse("known-scopes", "subject", name);  // the line says nothing but its deadline
   }
   made.process = &kernel_.start(pid, nullptr, name);
   made.client = std::make_unique<Worker>(*made.process, dir_);

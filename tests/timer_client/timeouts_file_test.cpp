@@ -191,6 +191,8 @@ TEST_CASE("an entry replaces the timeout of start() and of renewals") {
   CHECK(slot_called(server.page(), "forward").asked == 5s);
   CHECK(slot_called(server.page(), "forward").code_timeout == Duration{40s});
   scope.release();
+  const auto heart = client.heartbeat(30s, "forward", {.first_timeout = 1h});
+  CHECK(heart.times()->remaining > 1min);  // the entry has no first timeout
   client.start(1h);
   CHECK(slot_called(server.page(), "job").asked == 60s);
   client.start(2h);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <thread>
 
+#include "tests/support/moved_clock.hpp"
 #include "tests/timer_client/fake_server.hpp"
 
 using namespace std::chrono_literals;
@@ -39,6 +40,17 @@ TEST_CASE("a region within a region pauses until the outer one ends, under its n
     CHECK(called(server, "inner").asked == 20s);
   }
   CHECK_FALSE(is_paused());
+}
+
+TEST_CASE("a scope that is paused after its deadline keeps its timeout") {
+  FakeServer server;
+  auto client = server.connect();
+  auto scope = client.expires(1h, "step");
+  move_clock(2h);
+  CHECK(scope.pause());
+  CHECK(scope.resume());
+  const SlotReading slot = called(server, "step");
+  CHECK(slot.deadline - slot.started == 1h);
 }
 
 TEST_CASE("the scopes of a thread that ends in a region go on") {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Adversities that found a fault of the server, each under a name of its own. An adversity makes the
-situation, and history_check judges it by the promises; what the histories do not show it judges itself
-(World.fail). The limits of time are those of docs/kill_policy.md.
+"""Adversities that found a fault of the server, the client or timer_client, each under a name of its own. An
+adversity makes the situation, and history_check judges it by the promises; what the histories do not show it
+judges itself (World.fail). The limits of time are those of docs/kill_policy.md.
 """
 import contextlib
 import json
@@ -13,32 +13,16 @@ import signal
 import subprocess
 import time
 
-from world import BOUND_S, Bound, Freezer, Gone, Skip, built, old_records, stat_of, wait_until
+from world import BOUND_S, Bound, Freezer, Gone, Skip, built, stat_of, wait_until
 
-MISSED_S = 1  # a server that wakes later than planned by more than this has missed time
-REUSES = 100  # tries to get a pid, in which other processes of the machine start
+LOOK_S = 1.1  # a client looks at its files at most this often
+QUIET_S = 0.8  # long enough for a timeout that should not count
 CATCHABLE = ("--evidence", "none", "--max-interval", "1h")  # no sweep that finds what was missed
 
 
-def _line(world, **keys):
-    """Writes a line into the request pipe."""
-    pipe = os.open(world.dir / "requests", os.O_WRONLY | os.O_NONBLOCK)
-    try:
-        os.write(pipe, (json.dumps({"version": 1, **keys}) + "\n").encode())
-    finally:
-        os.close(pipe)
-
-
-def _has_news(world, *processes):
-    """Waits until the server has judged or refused, or one of the processes has ended."""
-    wait_until(lambda: any(not each.is_alive for each in processes) or
-               world.records("expired") or world.records("deferred") or world.records("rejected"), "news")
-
-
-def _wait_until_caught(world, worker, times=1, **bound):
-    """Waits until the worker has handled so many signals, or its grace period was too short for it."""
-    history = world.histories / f"{worker.name}.history"
-    wait_until(lambda: not worker.is_alive or history.read_text().count('"caught"') >= times, "caught", **bound)
+def _has_news(world):
+    """Waits until the server has judged, deferred or refused a scope."""
+    wait_until(lambda: world.records("expired") or world.records("deferred") or world.records("rejected"), "news")
 
 
 def _open(worker, **words):
@@ -47,71 +31,9 @@ def _open(worker, **words):
         worker.do("open", key="k", **words)
 
 
-def _release(world, worker):
-    """Releases it. The worker may be dead. The server has read everything before."""
-    world.ask("ping")
-    with contextlib.suppress(Gone):
-        return worker.do("release", key="k").get("in_time")
-
-
-def resumed_kill_forgets_release(world):
-    """The server is killed in the grace period of a scope that was signalled first, and the scope is left."""
-    server = world.server(*CATCHABLE)
-    worker = world.worker()
-    worker.fork()
-    worker.do("catch", signal=signal.SIGUSR1)
-    _open(worker, timeout_ms=100, grace_ms=4000, signal=int(signal.SIGUSR1), spare=True)
-    _wait_until_caught(world, worker)
-    server.restart()
-    with contextlib.suppress(Bound):  # the next server may signal again; a release before that spares the worker
-        _wait_until_caught(world, worker, times=2, bound_s=2)
-    is_in_time = _release(world, worker)
-    world.worker().do("open", key="later", timeout_ms=4500, signal=0)
-    world.wait_for("killed")
-    if is_in_time and not worker.is_alive:
-        world.fail("the worker was killed, though it released its scope in the grace period")
-
-
-def scope_opened_while_server_stopped(world):
-    """Scopes are opened, and their deadlines pass, while the server cannot run."""
-    server = world.server(*CATCHABLE)
-    workers = [world.worker(kind) for kind in ("cpp", "pipe", "torch")]
-    server.halt()
-    for worker in workers:
-        worker.do("open", key="k", timeout_ms=1100, via={"cpp": "page"}.get(worker.kind, worker.kind))
-    time.sleep(MISSED_S + 0.3)
-    server.resume()
-    for worker in workers:
-        _release(world, worker)
-
-
-def line_of_pytorch_waits(world):
-    """A line that does not say when it was written waits for the server until long after its deadline."""
-    server = world.server(*CATCHABLE)
-    worker = world.worker("torch")
-    server.halt()
-    worker.do("open", key="k", timeout_ms=500, via="torch")
-    time.sleep(2 * MISSED_S + 0.8)
-    server.resume()
-    _release(world, worker)
-
-
-def pause_between_two_wakes(world):
-    """All processes stop and run again before the next deadline, so the server wakes when it planned to."""
-    server = world.server(*CATCHABLE)
-    worker = world.worker()
-    _open(worker, timeout_ms=2000)
-    world.ask("ping")
-    world.halt(server, worker)
-    time.sleep(MISSED_S + 0.6)
-    world.resume(server, worker)
-    _has_news(world, worker)
-    _release(world, worker)
-
-
 def _freeze_in_sight_of_another_namespace(world, root):
     world.need_namespaces(("cgroup",))
-    own = Freezer(f"filetimer-chaos-{os.getpid()}-server", root)
+    own = Freezer(f"{world.folder.name}-server", root)
     world.freezers.append(own)
     enter = f'echo $$ > {own.folder}/cgroup.procs && exec unshare --cgroup "$@"'
     world.server(*CATCHABLE, prefix=("sh", "-c", enter, "sh"))
@@ -120,7 +42,9 @@ def _freeze_in_sight_of_another_namespace(world, root):
     world.halt(worker, how="freeze", roots=[root])
     _has_news(world)
     worker.resume()
-    _release(world, worker)
+    world.ask("ping")  # the server has read everything before
+    with contextlib.suppress(Gone):
+        worker.do("release", key="k")
 
 
 def frozen_seen_from_another_namespace(world):
@@ -132,39 +56,6 @@ def frozen_seen_from_another_namespace(world):
 def frozen_seen_from_another_namespace_v1(world):
     """A worker is frozen (version 1). The server is in another cgroup namespace."""
     _freeze_in_sight_of_another_namespace(world, pathlib.Path("/sys/fs/cgroup/freezer"))
-
-
-def _process_with(world, pid):
-    """Starts a process that has this pid, which is free."""
-    for _ in range(REUSES):
-        stranger = world.bystander(pid)
-        if stranger.pid == pid:
-            return stranger
-    raise Skip(f"pid {pid} was not free in {REUSES} tries")
-
-
-def _line_read_after_pid_reuse(world, via):
-    server = world.server(*CATCHABLE)
-    worker = world.worker(via)
-    server.halt()
-    worker.do("open", key="k", timeout_ms=50, via=via)
-    worker.exit()
-    wait_until(lambda: worker.is_reaped, "the worker is reaped")
-    time.sleep(0.1)  # the deadline and a tick of the clock that counts the ages of processes
-    stranger = _process_with(world, worker.pid)
-    server.resume()
-    _has_news(world, stranger)
-    world.ask("ping")
-
-
-def pid_reused_before_line_is_read(world):
-    """A worker writes a line and exits. Another process has its pid when the server reads the line."""
-    _line_read_after_pid_reuse(world, "pipe")
-
-
-def pid_reused_before_line_is_read_torch(world):
-    """The same with a line of PyTorch's client."""
-    _line_read_after_pid_reuse(world, "torch")
 
 
 def status_page_cut(world):
@@ -209,23 +100,6 @@ def page_found_after_a_stop(world):
     worker.wait()
 
 
-def resumed_during_a_stop(world):
-    """A scope is resumed while the server is stopped, and its deadline passes before the server continues."""
-    server = world.server(*CATCHABLE)
-    worker = world.worker()
-    server.halt()
-    worker.do("open", key="k", timeout_ms=1200)
-    time.sleep(0.6)
-    worker.do("pause", key="k")
-    server.resume()
-    time.sleep(0.5)  # until the server sleeps without a deadline
-    server.halt()
-    worker.do("resume", key="k")
-    time.sleep(1.5)
-    server.resume()
-    worker.wait()
-
-
 def removed_pipe_page(world):
     """The page that the server keeps for a worker of the pipe is removed. Later the server is killed."""
     server = world.server("--evidence", "none", "--max-interval", "100ms")
@@ -242,45 +116,6 @@ def removed_pipe_page(world):
     with contextlib.suppress(Bound):
         wait_until(has_scope, "the page is made again", 3)
     server.restart()
-    worker.wait()
-
-
-def removed_page(world):
-    """The page of a worker is removed, while the worker runs. Later the server is killed."""
-    server = world.server("--evidence", "none", "--max-interval", "100ms")
-    worker = world.worker()
-    worker.do("open", key="k", timeout_ms=60_000)
-    folder = world.dir / "scopes"
-    world.wait_for_page()
-    world.files("a page is removed", removes_pages=True)
-    for page in folder.glob("*-*"):
-        page.unlink()
-
-    def is_made_again():
-        worker.post("renew", key="k", timeout_ms=1000)
-        return any(folder.glob("*-*"))
-    with contextlib.suppress(Bound):
-        wait_until(is_made_again, "the page is made again", 1.5)
-    server.restart()
-    worker.wait()
-
-
-def log_shared_by_equal_directories(world):
-    """Two containers with the same path of their directories, which differ, share a log."""
-    world.need_namespaces(("mount",))
-    own = [world.folder / name for name in ("a", "b")]
-    for folder in (*own, world.dir):
-        folder.mkdir(0o700)
-    bind = f'mount --bind "$0" {world.dir} && exec "$@"'
-
-    def server(folder):
-        return world.server(*CATCHABLE, prefix=("unshare", "--mount", "sh", "-c", bind, folder))
-    server(own[0])
-    worker = world.worker(dir=own[0])
-    worker.do("catch", signal=signal.SIGTERM)
-    _open(worker, timeout_ms=50, signal=int(signal.SIGTERM), grace_ms=3000)
-    _wait_until_caught(world, worker)
-    server(own[1])
     worker.wait()
 
 
@@ -352,43 +187,6 @@ def log_full_of_verdicts(world):
         world.fail(f"{workers} workers were killed, and {len(killed)} have a `killed` record")
 
 
-def tracer_looks_now_and_then(world):
-    """A debugger attaches for a moment whenever a deadline passes. A hung worker must die all the same."""
-    timeout_s, looks, before_s = 1, 4, 0.3  # before a deadline, longer than it takes to attach
-    server = world.server(*CATCHABLE)
-    worker = world.worker()
-    _open(worker, timeout_ms=int(timeout_s * 1000))
-    begun = due = time.monotonic()
-    for look in range(looks):
-        due += timeout_s
-        time.sleep(max(due - before_s - time.monotonic(), 0))
-        if not worker.is_alive:
-            return
-        worker.halt("trace")
-        with contextlib.suppress(Bound):
-            wait_until(lambda: len(world.records("deferred")) > look, "the look is noticed", 2 * before_s)
-        worker.resume()
-        wait_until(lambda: world.said(server.name).count("is resumed") > look or not worker.is_alive, "the end of a halt")
-        due = time.monotonic()
-    world.fail(f"a scope of {timeout_s} s is open after {time.monotonic() - begun:.1f} s, "
-               f"because a debugger has looked {looks} times", "bounded-hang")
-    worker.wait()
-
-
-def verdict_behind_a_long_log(world):
-    """Eight megabytes of records follow a verdict, and the server is killed in the grace period."""
-    server = world.server(*CATCHABLE)
-    worker = world.worker()
-    worker.do("catch", signal=signal.SIGTERM)
-    _open(worker, timeout_ms=50, signal=int(signal.SIGTERM), grace_ms=1500)
-    _wait_until_caught(world, worker)
-    server.kill()
-    with open(world.log, "a") as log:
-        log.write(old_records(2500, 4000))
-    server.restart()
-    worker.wait()
-
-
 def default_directory_of_another_user(world):
     """Another user has made the default directory. A server around a command needs no well-known one."""
     world.need_namespaces(("mount",))
@@ -427,7 +225,9 @@ def line_about_a_kernel_thread(world):
     if not threads or os.geteuid() != 0:
         raise Skip("no kernel thread of this user is in sight")
     server = world.server(*CATCHABLE, "--kill-wait", "100ms")
-    _line(world, pid=threads[0], scope_id="k", expiration_time=time.time() + 0.05, signal=9, x_timeout_s=0.05)
+    (world.dir / "requests").write_text(json.dumps({
+        "version": 1, "pid": threads[0], "scope_id": "k", "expiration_time": time.time() + 0.05, "signal": 9,
+        "x_timeout_s": 0.05}) + "\n")
     _has_news(world)
     server.stop()
     if world.records("expired", pid=threads[0]):
@@ -455,3 +255,146 @@ def closed_standard_error(world):
     begin = (world.dir / "server").read_bytes()[:60]
     if not begin.startswith(b"TMRBOARD"):
         world.fail(f"the server wrote over its status page: {begin}")
+
+
+def _check_files(world, worker):
+    answer = worker.do("check_files")
+    if not answer["ok"]:
+        world.fail(answer["error"], "worker-unharmed")
+
+
+def closed_descriptors_as_the_page_grows(world):
+    """A worker closes all descriptors, opens files of its own, and uses more names than its page had room for. The
+    first server starts after that."""
+    worker = world.worker("python")
+    worker.do("close_fds")
+    for number in range(40):
+        worker.do("open", key=f"k{number}", timeout_ms=60_000)
+    _check_files(world, worker)
+    world.server()
+    watched = json.loads(world.ask("status", "--json")[1])["open_scopes"]
+    if watched != 40:
+        world.fail(f"{watched} of 40 scopes are watched", "hang-is-judged")
+
+
+def closed_descriptors_at_a_dump(world):
+    """A worker closes all descriptors and opens files of its own, and the server asks for its stacks."""
+    world.server()
+    worker = world.worker("python")
+    worker.do("open", key="k", timeout_ms=60_000)
+    world.wait_for_page()
+    worker.do("close_fds")
+    status, said = world.ask("dump")
+    if status != 0:
+        world.fail(f"dump ends with {status}: {said}")
+    _check_files(world, worker)
+
+
+def scope_moves_to_a_new_page(world):
+    """The status page is cut without a server, and made again; then a scope is renewed, and counted once."""
+    server = world.server()
+    worker = world.worker()
+    server.kill()
+    world.files("the status page is cut")
+    os.truncate(world.dir / "server", 0)
+    worker.do("open", key="k", timeout_ms=60_000)
+    server = server.restart()
+    time.sleep(LOOK_S)
+    worker.do("renew", key="k", timeout_ms=60_000)
+    worker.do("release", key="k")
+    worker.exit()
+    server.stop()
+
+
+def renewal_after_the_page_was_cut(world):
+    """The page of a worker is truncated. A scope with a known name is opened, renewed on the next page, and hangs."""
+    world.server()
+    worker = world.worker()
+    worker.do("open", key="before", scope="k", timeout_ms=60_000)
+    worker.do("release", key="before")
+    page = next(each for each in world.dir.glob("scopes/*-*") if each.is_file())
+    world.files("a page is truncated")
+    os.truncate(page, 0)
+    worker.do("open", key="k", timeout_ms=60_000)
+    time.sleep(LOOK_S)
+    worker.post("renew", key="k", timeout_ms=100)
+    worker.wait()
+
+
+def standard_error_cannot_be_written(world):
+    """Programs have something to say, and standard error is closed, full, or has no reader."""
+    read, broken = os.pipe()
+    os.close(read)
+    full = os.open("/dev/full", os.O_WRONLY)
+    run = ("timer_client", "run", "--timeout", "10s", "--", "true")
+    started = []
+    for how, number, close in (("closed", full, "2>&-"), ("full", full, ""), ("broken", broken, "")):
+        for words, expected in ((("timer_client", "ping"), 4), (run, 125), (("timer_server", "--no"), 2)):
+            if words[0] == "timer_server" and how == "broken":
+                continue
+            argv = [built(words[0]), *words[1:]]
+            program = subprocess.Popen(["sh", "-c", f'exec "$@" {close}', "sh", *argv], stderr=number,
+                                       env=world.environment({}))
+            started.append((f"{' '.join(words)} with standard error {how}", program, expected))
+    for what, program, expected in started:
+        if program.wait(BOUND_S) != expected:
+            world.fail(f"{what} ends with {program.returncode}, not {expected}")
+    os.close(full)
+    os.close(broken)
+
+
+def exit_status_of_run(world):
+    """timer_client run: --max-timeout cuts --timeout; the server dies, and COMMAND succeeds or is killed by somebody
+    else; none runs; it is switched off."""
+    def status(*words, **environment):
+        return subprocess.Popen([built("timer_client"), "run", *words],
+                                env=world.environment(environment), stderr=subprocess.DEVNULL, cwd=world.folder)
+    server = world.server("--max-timeout", "200ms")
+    cut = status("--timeout", "1h", "--", "sleep", "10")
+    found = {"expired at --max-timeout": (cut.wait(BOUND_S), 124)}
+    expired = world.wait_for("expired")
+    world.excuse("known-scopes", "COMMAND keeps no history", subject=f"pid {expired['pid']}")
+    server.stop()
+    server = world.server()
+    server.halt()
+    unwatched = status("--timeout", "500ms", "--", "sh", "-c", "echo > started; sleep 1")
+    killed = status("--timeout", "500ms", "--", "sh", "-c", "echo > started2; sleep 1; kill -9 $$")
+    wait_until(lambda: (world.folder / "started").exists() and (world.folder / "started2").exists(), "COMMAND")
+    server.kill()
+    found["succeeded without a server"] = unwatched.wait(BOUND_S), 0
+    found["killed by somebody else"] = killed.wait(BOUND_S), 137
+    found["FILETIMER_MISSING=ignore"] = status("--", "sh", "-c", "exit 3", FILETIMER_MISSING="ignore").wait(BOUND_S), 3
+    found["FILETIMER_MISSING=raise"] = status("--", "true", FILETIMER_MISSING="raise").wait(BOUND_S), 125
+    found["FILETIMER=off"] = status("--", "true", FILETIMER="off").wait(BOUND_S), 0
+    for what, (seen, expected) in found.items():
+        if seen != expected:
+            world.fail(f"{what}: exit status {seen}, not {expected}")
+
+
+def closed_standard_error_of_a_worker(world):
+    """A worker is started without standard error, so that files of the client may get its number, and complains. Then
+    it hangs.
+    """
+    world.server()
+    worker = world.worker(stderr="closed")
+    worker.do("open", key="k", timeout_ms=60_000)
+    worker.do("complain")
+    pages = [each for each in world.dir.glob("scopes/*-*") if each.is_file()]
+    if [each.read_bytes()[:8] for each in pages] != [b"TMERPAGE"]:
+        world.fail(f"the worker wrote over its page: {pages}", "worker-unharmed")
+    worker.post("open", key="hung", timeout_ms=200)
+    worker.wait()
+
+
+def region_begun_without_a_page(world):
+    """A paused region begins while no page can be made, and a scope is opened in it once one can be made."""
+    world.dir.mkdir(mode=0o700)
+    (world.dir / "server").write_text("no status page")
+    world.excuse("record-links", "a region that begins without a page is not watched", key="region")
+    worker = world.worker()
+    worker.do("enter", key="region")
+    (world.dir / "server").unlink()
+    world.server()
+    time.sleep(LOOK_S)
+    worker.do("open", key="k", timeout_ms=200)
+    time.sleep(QUIET_S)
