@@ -7,7 +7,7 @@
 //
 // A command is an object with an operation `op` and the operands below, and goes into the history
 // as it is. connect [idle_ns]; open key via=page|heartbeat|pipe|torch signal [scope] [timeout_ns]
-// [grace_ns] [spare] [leave] [first_ns] [thread_end]; renew key timeout_ns; pause, resume, release
+// [grace_ns] [spare] [leave] [thread_end]; renew key timeout_ns; pause, resume, release
 // key; enter, leave key (a paused region); fork child; exec [no_aslr]; exit code; threads count;
 // storm count; catch signal; complain; close_fds; fill_stderr. A scope with `leave` is released by
 // the handler's request when its signal has come.
@@ -23,10 +23,12 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filetimer/timer_client.hpp>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -79,6 +81,11 @@ void note_signal(int /*number*/) {
 filetimer::Timeout timeout_of(const JsonFields& command) {
   return command.has("timeout_ns") ? filetimer::Timeout{nanoseconds{command.integer("timeout_ns")}}
                                    : filetimer::kNoDeadline;
+}
+
+// Returns a number as our client and PyTorch's write it.
+std::string number(double value) {
+  return std::isinf(value) ? "Infinity" : fmt::format("{:.17g}", value);
 }
 
 // Writes into the request pipe what our client's lines, or PyTorch's, say. Returns false if no
@@ -270,15 +277,22 @@ class Worker {
       left_on_signal_.insert(key);
     }
     if (via == "pipe" || via == "torch") {
-      std::string terms = fmt::format(R"("signal": {})", signal);
+      lines_[key] = scope;
+      const double timeout = command.has("timeout_ns") ? double(command.integer("timeout_ns")) / 1e9
+                                                       : std::numeric_limits<double>::infinity();
+      const double due = double(now_ns(CLOCK_REALTIME)) / 1e9 + timeout;
+      std::string terms =
+          fmt::format(R"("signal": {}, "expiration_time": {})", signal, number(due));
+      if (via == "pipe") {
+        terms += fmt::format(R"(, "x_timeout_s": {})", number(timeout));
+      }
       if (command.has("grace_ns")) {
         terms += fmt::format(R"(, "x_grace_s": {})", double(command.integer("grace_ns")) / 1e9);
       }
       if (command.has("spare")) {
         terms += R"(, "x_signal_first": true)";
       }
-      lines_[key] = {scope, terms, via == "pipe"};
-      return {write_acquire(lines_[key], command), ""};
+      return {write_line(scope, terms), ""};
     }
     filetimer::ScopeOptions options;
     options.signal = signal;
@@ -287,9 +301,6 @@ class Worker {
       options.grace = nanoseconds{command.integer("grace_ns")};
     }
     if (via == "heartbeat") {
-      if (command.has("first_ns")) {
-        options.first_timeout = nanoseconds{command.integer("first_ns")};
-      }
       scopes_.emplace(key, client_->heartbeat(timeout_of(command), scope, options));
     } else if (command.has("thread_end")) {
       of_other_threads_.insert(key);
@@ -304,54 +315,27 @@ class Worker {
     return {true, fmt::format(R"(,"watched":{})", is_watched)};
   }
 
-  // A scope of the pipe: what our clients write, or PyTorch's.
-  struct Line {
-    std::string scope;
-    std::string terms;
-    bool is_ours = true;
-  };
-
-  static bool write_acquire(const Line& line, const JsonFields& command) {
-    const bool has_timeout = command.has("timeout_ns");
-    const double timeout = double(command.integer("timeout_ns")) / 1e9;
-    const auto text_of = [&](double time) {
-      return has_timeout ? fmt::format("{:.17g}", time) : "Infinity";
-    };
-    std::string rest = fmt::format(R"({}, "expiration_time": {})", line.terms,
-                                   text_of(double(now_ns(CLOCK_REALTIME)) / 1e9 + timeout));
-    if (line.is_ours) {
-      rest += fmt::format(R"(, "x_timeout_s": {})", text_of(timeout));
-    }
-    return write_line(line.scope, rest);
+  static bool renew(filetimer::TimerScope& scope, const JsonFields& command) {
+    return scope.renew(timeout_of(command));
   }
-
+  static bool renew(filetimer::TimerHeartbeat& heartbeat, const JsonFields& /*command*/) {
+    return heartbeat.beat();
+  }
   bool change(const JsonFields& command, const std::string& key) {
     const std::string_view op = command.text("op");
-    if (const auto line = lines_.find(key); line != lines_.end()) {
-      return write_acquire(line->second, command);
-    }
-    Scope& scope = scopes_.at(key);
-    if (auto* heart = std::get_if<filetimer::TimerHeartbeat>(&scope);
-        heart != nullptr && op == "renew") {
-      return heart->beat();
-    }
     return std::visit(
         [&](auto& each) {
-          if constexpr (std::is_same_v<std::decay_t<decltype(each)>, filetimer::TimerScope>) {
-            if (op == "renew") {
-              return each.renew(timeout_of(command));
-            }
-          }
-          return op == "pause" ? each.pause() : each.resume();
+          return op == "renew"   ? renew(each, command)
+                 : op == "pause" ? each.pause()
+                                 : each.resume();
         },
-        scope);
+        scopes_.at(key));
   }
 
   std::pair<bool, std::string> release(const std::string& key) {
     left_on_signal_.erase(key);
     if (const auto line = lines_.find(key); line != lines_.end()) {
-      const bool is_written =
-          write_line(line->second.scope, "\"signal\": 9, \"expiration_time\": -1");
+      const bool is_written = write_line(line->second, "\"signal\": 9, \"expiration_time\": -1");
       lines_.erase(line);
       return {is_written, ""};
     }
@@ -433,7 +417,7 @@ class Worker {
   const sigset_t blocked_ = blocked_signals();
   std::optional<TimerClient> client_;
   std::map<std::string, Scope> scopes_;
-  std::map<std::string, Line> lines_;
+  std::map<std::string, std::string> lines_;  // the names of scopes of the pipe
   std::map<std::string, std::unique_ptr<filetimer::PausedRegion>> regions_;
   std::set<std::string> left_on_signal_;
   std::set<std::string> of_other_threads_;
