@@ -341,6 +341,8 @@ class Run:
 
     def step_stop_server(self):
         self.excuse_losses()
+        if self.trouble is not None:
+            self.excuse(("signals",), "no record says that the server ended, and shortened its grace periods")
         self.server.stop()
 
     def step_restart(self):
