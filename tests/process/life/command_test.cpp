@@ -101,7 +101,8 @@ TEST_CASE("a server that fails before COMMAND gives 125 and does not start it") 
   CHECK(finished.status == exited(125));  // there is no place for the log
   CHECK(finished.out.empty());
   CHECK(finished.err ==
-        fmt::format("timer_server: error: '{}' is not a folder\n", temp.path("file")));
+        fmt::format("timer_server: error: cannot make the folder '{}/filetimer': Not a directory\n",
+                    temp.path("file")));
   Server other(temp);
   finished = run_server(temp, {"--dir", other.dir(), "--", "/bin/sh", "-c", "echo ran"});
   CHECK(finished.status == exited(125));
