@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "common/board.hpp"
-#include "common/kept_fd.hpp"
 #include "common/mapped_file.hpp"
+#include "common/posix.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/tiny_disk.hpp"
