@@ -112,8 +112,7 @@ TEST_CASE("With the file that suggest writes, a hang is found in a tenth of the 
   CHECK(run_trainer(temp, healthy).status == exited(0));
   REQUIRE(wait_until([&] { return count(server.records(), "worker_ended") == 4; }));
 
-  const Finished suggested =
-      run_client(temp, server, {"suggest", "--format", "toml", "--floor", "3s"});
+  const Finished suggested = run_client(server, {"suggest", "--format", "toml", "--floor", "3s"});
   REQUIRE(suggested.status == exited(0));
   const std::string timeouts = temp.path("timeouts.toml");
   write_file(timeouts, suggested.out);

@@ -148,12 +148,11 @@ TEST_CASE("The records of an expiry are posted to $WEBHOOK_URL") {
 }
 
 TEST_CASE("The record of the hook shows that the web server cannot be reached") {
-  const TempFolder temp;
   // No process listens on port 1.
-  const Server server(temp, {.args = {"--on-expiry", example("post_webhook")},
-                             .environment = {{"PATH", path_with_client()},
-                                             {"WEBHOOK_URL", "http://127.0.0.1:1/"},
-                                             {"no_proxy", "127.0.0.1"}}});
+  const Server server({.args = {"--on-expiry", example("post_webhook")},
+                       .environment = {{"PATH", path_with_client()},
+                                       {"WEBHOOK_URL", "http://127.0.0.1:1/"},
+                                       {"no_proxy", "127.0.0.1"}}});
   const Record hook = hook_of_expiry(server);
   CHECK(hook.integer("exit_status") == 7);  // curl's "could not connect"
   server.wait_for_message("curl: (7)");

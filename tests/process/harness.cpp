@@ -19,7 +19,6 @@
 #include <fstream>
 #include <ostream>
 #include <sstream>
-#include <thread>
 
 #include "common/proc_files.hpp"
 #include "tests/chaos/checker.hpp"
@@ -99,8 +98,17 @@ std::string plain_path(const std::string& real) {
   return link + real.substr(folder.size());
 }
 
-std::string program_path(const std::string& name) {
-  return plain_path(std::string(FILETIMER_BIN_DIR) + "/" + name);
+// Copies the timer_server into the folder, with `script` beside it in place of its helper for
+// stacks. Returns the path of the copy.
+std::string with_helper(const TempFolder& temp, const std::string& script) {
+  const std::string program = temp.path("timer_server");
+  fs::copy_file(server_path(), program);
+  if (!script.empty()) {
+    const std::string helper = temp.path("filetimer-stacks");
+    write_file(helper, "#!/bin/sh\n" + script + "\n");
+    REQUIRE(::chmod(helper.c_str(), 0755) == 0);
+  }
+  return program;
 }
 
 UniqueFd open_or_null(const std::string& path, int flags) {
@@ -199,19 +207,6 @@ std::string find_ready_line(const std::string& text) {
 
 }  // namespace
 
-bool wait_until(const std::function<bool()>& holds, std::chrono::milliseconds bound) {
-  const auto end = std::chrono::steady_clock::now() + bound;
-  for (;;) {
-    if (holds()) {
-      return true;
-    }
-    if (std::chrono::steady_clock::now() >= end) {
-      return false;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds{2});
-  }
-}
-
 bool can_become(uid_t user) {
   const pid_t pid = ::fork();
   if (pid == 0) {
@@ -258,17 +253,17 @@ Child::Child(const Launch& launch) : Child(launch_child(launch)) {}
 
 Child::~Child() {
   if (!status_) {
-    ::kill(held_.pid(), SIGKILL);  // a child that was not reaped: the pid was not reused
+    ::kill(pid(), SIGKILL);  // a child that was not reaped: the pid was not reused
     int ignored = 0;
-    retry_eintr([&] { return ::waitpid(held_.pid(), &ignored, 0); });
+    retry_eintr([&] { return ::waitpid(pid(), &ignored, 0); });
   }
 }
 
 ExitStatus Child::status() {
   if (!status_) {
-    REQUIRE_MESSAGE(held_.ends_within(kBound), "process " << pid() << " did not end");
+    REQUIRE_MESSAGE(ends_within(kBound), "process " << pid() << " did not end");
     int status = 0;
-    REQUIRE(retry_eintr([&] { return ::waitpid(held_.pid(), &status, 0); }) == held_.pid());
+    REQUIRE(retry_eintr([&] { return ::waitpid(pid(), &status, 0); }) == pid());
     status_ = WIFSIGNALED(status) ? killed_by(WTERMSIG(status)) : exited(WEXITSTATUS(status));
   }
   return *status_;
@@ -281,18 +276,17 @@ void Child::wait_for_state(char state) const {
   }));
 }
 
+Pipe make_pipe() {
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+std::string program_path(const std::string& name) {
+  return plain_path(std::string(FILETIMER_BIN_DIR) + "/" + name);
+}
 std::string server_path() {
   return program_path("timer_server");
-}
-std::string with_helper(const TempFolder& temp, const std::string& script) {
-  const std::string program = temp.path("timer_server");
-  fs::copy_file(server_path(), program);
-  if (!script.empty()) {
-    const std::string helper = temp.path("filetimer-stacks");
-    write_file(helper, "#!/bin/sh\n" + script + "\n");
-    REQUIRE(::chmod(helper.c_str(), 0755) == 0);
-  }
-  return program;
 }
 std::string client_path() {
   return program_path("timer_client");
@@ -300,39 +294,11 @@ std::string client_path() {
 std::string worker_path() {
   return program_path("test_worker");
 }
-std::string client_worker_path() {
-  return program_path("client_worker");
-}
 
-std::string page_worker_path() {
-  return program_path("page_worker");
-}
-std::string stacks_worker_path() {
-  return program_path("stacks_worker");
-}
-std::string stacks_helper_path() {
-  return program_path("filetimer-stacks");
-}
-std::string python_worker_path() {
-  return FILETIMER_PYTHON_WORKER;
-}
-std::string flight_recorder_path() {
-  return FILETIMER_FLIGHT_RECORDER;
-}
-std::string drop_ins_path() {
-  return FILETIMER_DROP_INS;
-}
-std::string bad_disk_path() {
-  return plain_path(FILETIMER_BAD_DISK);
-}
-std::string clock_step_path() {
-  return plain_path(FILETIMER_CLOCK_STEP);
-}
-
-Finished run(const TempFolder& temp, const std::string& program, std::vector<std::string> args,
+Finished run(const std::string& program, std::vector<std::string> args,
              const Environment& environment) {
-  static int runs = 0;
-  const std::string name = temp.path(fmt::format("run-{}-", ++runs));
+  const TempFolder temp;
+  const std::string name = temp.path("run-");
   args.insert(args.begin(), program);
   Child child({.argv = std::move(args),
                .environment = environment,
@@ -345,17 +311,24 @@ Finished run(const TempFolder& temp, const std::string& program, std::vector<std
   return {status, read_file(name + "out"), read_file(name + "err")};
 }
 
+Server::Server(std::vector<std::string> args) : Server(Setup{.args = std::move(args)}) {}
+Server::Server(const Setup& setup) : Server(std::make_shared<const TempFolder>(), setup) {}
 Server::Server(const TempFolder& temp, std::vector<std::string> args)
     : Server(temp, Setup{.args = std::move(args)}) {}
+Server::Server(const TempFolder& temp, const Setup& setup)
+    : Server(std::shared_ptr<const TempFolder>(std::shared_ptr<void>(), &temp), setup) {}
 
-Server::Server(const TempFolder& temp, const Setup& setup) {
+Server::Server(std::shared_ptr<const TempFolder> temp, const Setup& setup)
+    : temp_(std::move(temp)) {
   static int servers = 0;
-  const std::string name = temp.path(fmt::format("server-{}-", ++servers));
+  const std::string name = temp_->path(fmt::format("server-{}-", ++servers));
   out_ = name + "out";
   err_ = name + "err";
-  std::vector<std::string> argv{setup.program.empty() ? server_path() : setup.program};
+  std::vector<std::string> argv{setup.helper            ? with_helper(*temp_, *setup.helper)
+                                : setup.program.empty() ? server_path()
+                                                        : setup.program};
   if (setup.with_dir) {
-    argv.insert(argv.end(), {"--dir", temp.path(setup.folder)});
+    argv.insert(argv.end(), {"--dir", temp_->path(setup.folder)});
   }
   const auto sets = [&](const char* option) {
     return std::ranges::find(setup.args, option) != setup.args.end();
@@ -471,6 +444,12 @@ Record Server::wait_for(std::string_view event, pid_t pid) const {
   return wait_for([&](const Record& record) { return record.is(event, pid); });
 }
 
+Record Server::wait_for_rejection(std::string_view reason) const {
+  return wait_for([&](const Record& record) {
+    return record.is("rejected") && contains(record.text("reason"), reason);
+  });
+}
+
 void Server::wait_for_message(std::string_view text) const {
   if (!wait_until([&] { return err().find(text) != std::string::npos; })) {
     give_up(fmt::format("standard error does not contain '{}'", text));
@@ -532,8 +511,8 @@ Stopped::~Stopped() {
   server_.process().signal(SIGCONT);
 }
 
-Finished run_client(const TempFolder& temp, const Server& server, std::vector<std::string> words) {
-  return run(temp, client_path(), std::move(words), {{"FILETIMER_DIR", server.dir()}});
+Finished run_client(const Server& server, std::vector<std::string> words) {
+  return run(client_path(), std::move(words), {{"FILETIMER_DIR", server.dir()}});
 }
 
 std::vector<std::string> kills_wait_for(const std::string& file) {
@@ -544,14 +523,14 @@ std::vector<std::string> kills_wait_for(const std::string& file) {
 Server::Setup on_bad_disk(const std::string& fault, const std::string& while_exists,
                           std::vector<std::string> args) {
   return {.args = std::move(args),
-          .environment = {{"LD_PRELOAD", bad_disk_path()},
+          .environment = {{"LD_PRELOAD", plain_path(FILETIMER_BAD_DISK)},
                           {"ASAN_OPTIONS", "verify_asan_link_order=0"},
                           {fault, while_exists}}};
 }
 
 Server::Setup with_own_clocks(const TempFolder& temp, std::vector<std::string> args) {
   return {.args = std::move(args),
-          .environment = {{"LD_PRELOAD", clock_step_path()},
+          .environment = {{"LD_PRELOAD", plain_path(FILETIMER_CLOCK_STEP)},
                           {"ASAN_OPTIONS", "verify_asan_link_order=0"},
                           {"TIME_STEP", temp.path("time-step")}}};
 }
@@ -563,7 +542,7 @@ void set_clocks(const TempFolder& temp, Instant time) {
 
 void set_clocks(const TempFolder& temp, const Server& server, Instant time) {
   set_clocks(temp, time);
-  CHECK(run_client(temp, server, {"ping"}).status == exited(0));
+  CHECK(run_client(server, {"ping"}).status == exited(0));
 }
 
 }  // namespace filetimer::testing

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,9 +28,6 @@ namespace filetimer::testing {
 // A verdict later than this after its deadline waited for something. A busy machine and a sanitizer
 // together stay below a quarter of it.
 inline constexpr std::chrono::milliseconds kPrompt{10'000};
-
-// Polls every 2 ms for a condition that no descriptor announces. Returns false after the bound.
-bool wait_until(const std::function<bool()>& holds, std::chrono::milliseconds bound = kBound);
 
 inline constexpr const char* kCannotBecome = "no process of another user can be started here";
 // Returns whether a child of the test can become `user`. This takes root and an existing id.
@@ -93,17 +91,11 @@ struct Launch {
 };
 
 // A child of the test. It is killed with the test and with this object.
-class Child {
+class Child : public HeldPid {
  public:
   explicit Child(const Launch& launch);
-  explicit Child(pid_t forked) : held_(forked) {}
+  explicit Child(pid_t forked) : HeldPid(forked) {}
 
-  [[nodiscard]] pid_t pid() const { return held_.pid(); }
-  [[nodiscard]] bool is_alive() const { return held_.is_alive(); }
-  [[nodiscard]] bool ends_within(std::chrono::milliseconds bound) const {
-    return held_.ends_within(bound);
-  }
-  void signal(int number) const { held_.signal(number); }
   // Waits for the end of the child and reaps it. Fails the test after the bound.
   ExitStatus status();
   // Waits until /proc/PID/stat shows this state of the child's first thread.
@@ -115,26 +107,20 @@ class Child {
   ~Child();
 
  private:
-  HeldPid held_;
   std::optional<ExitStatus> status_;
 };
 
-std::string server_path();  // the timer_server of this build
-std::string client_path();  // and its timer_client
-std::string worker_path();  // test_worker
-std::string page_worker_path();
+struct Pipe {
+  UniqueFd read;
+  UniqueFd write;
+};
+Pipe make_pipe();
 
-// Copies the timer_server into the folder, with `script` (of sh) beside it in place of its helper
-// for stacks; empty: without a helper. Returns the path of the copy.
-std::string with_helper(const TempFolder& temp, const std::string& script);
-std::string client_worker_path();
-std::string stacks_worker_path();
-std::string stacks_helper_path();    // filetimer-stacks
-std::string python_worker_path();    // a script for python3
-std::string flight_recorder_path();  // likewise
-std::string drop_ins_path();         // the folder of those of the installation
-std::string bad_disk_path();
-std::string clock_step_path();
+// Returns the path of a program of this build, which needs no quoting in a shell command.
+std::string program_path(const std::string& name);
+std::string server_path();  // timer_server
+std::string client_path();  // timer_client
+std::string worker_path();  // test_worker
 
 struct Finished {
   ExitStatus status;
@@ -143,18 +129,17 @@ struct Finished {
 };
 
 // Runs a program that ends by itself, with these arguments.
-Finished run(const TempFolder& temp, const std::string& program, std::vector<std::string> args,
+Finished run(const std::string& program, std::vector<std::string> args,
              const Environment& environment = {});
-inline Finished run_server(const TempFolder& temp, std::vector<std::string> args,
-                           const Environment& environment = {}) {
-  return run(temp, server_path(), std::move(args), environment);
+inline Finished run_server(std::vector<std::string> args, const Environment& environment = {}) {
+  return run(server_path(), std::move(args), environment);
 }
-inline Finished run_client(const TempFolder& temp, std::vector<std::string> args) {
-  return run(temp, client_path(), std::move(args));
+inline Finished run_client(std::vector<std::string> args) {
+  return run(client_path(), std::move(args));
 }
 
-// A timer_server that is ready, in the directory `run` of `temp`. The destructor kills it and
-// judges its log by docs/promises.md: a violation fails the test.
+// A timer_server that is ready, in the directory `run` of `temp`, or of a folder of its own. The
+// destructor kills it and judges its log by docs/promises.md: a violation fails the test.
 class Server {
  public:
   struct Setup {
@@ -166,9 +151,14 @@ class Server {
     int in = -1;
     int err_fd = -1;        // err() stays empty then
     std::string program{};  // empty: server_path()
+    // In place of its helper for stacks, a script of sh; empty: there is no helper.
+    std::optional<std::string> helper{};
     std::function<void()> in_child{};
   };
 
+  explicit Server(std::vector<std::string> args = {});
+  Server(std::initializer_list<std::string> args) : Server(std::vector<std::string>(args)) {}
+  explicit Server(const Setup& setup);
   explicit Server(const TempFolder& temp, std::vector<std::string> args = {});
   Server(const TempFolder& temp, const Setup& setup);
   Server(const Server&) = delete;
@@ -193,6 +183,8 @@ class Server {
   Record wait_for(std::string_view event) const;
   Record wait_for(std::string_view event, pid_t pid) const;
   Record wait_for(std::string_view event, std::string_view scope) const;
+  // Returns the first rejection whose reason has this part.
+  Record wait_for_rejection(std::string_view reason) const;
   void wait_for_message(std::string_view text) const;  // on standard error
 
   // For a log that says what the test itself made up.
@@ -206,9 +198,11 @@ class Server {
   void kill();
 
  private:
+  Server(std::shared_ptr<const TempFolder> temp, const Setup& setup);
   void wait_until_ready();
   [[noreturn]] void give_up(const std::string& what) const;
 
+  std::shared_ptr<const TempFolder> temp_;
   std::string out_;
   std::string err_;
   std::unique_ptr<Child> child_;
@@ -238,7 +232,7 @@ class Stopped {
 };
 
 // Runs timer_client for this server, which $FILETIMER_DIR names.
-Finished run_client(const TempFolder& temp, const Server& server, std::vector<std::string> words);
+Finished run_client(const Server& server, std::vector<std::string> words);
 
 // Options with which every kill waits before its signal until the file exists.
 std::vector<std::string> kills_wait_for(const std::string& file);

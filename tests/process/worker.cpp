@@ -15,34 +15,25 @@ namespace {
 
 constexpr const char* kUnshare = "/usr/bin/unshare";
 
-struct Pipe {
-  UniqueFd read;
-  UniqueFd write;
-};
-
-Pipe make_pipe() {
-  int ends[2];
-  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
-  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+Launch launch_of(const std::string& mode, const Worker::Setup& setup, int in, int out) {
+  Launch launch{.argv = setup.program,
+                .environment = setup.environment,
+                .in = in,
+                .out_fd = out,
+                .user = setup.user};
+  if (launch.argv.empty()) {
+    launch.argv = {worker_path(), mode};
+  }
+  launch.argv.insert(launch.argv.end(), setup.args.begin(), setup.args.end());
+  return launch;
 }
 
 }  // namespace
 
-Worker::Worker(const std::string& mode, const Setup& setup) {
-  Pipe input = make_pipe();
-  Pipe output = make_pipe();
-  std::vector<std::string> argv = setup.program;
-  if (argv.empty()) {
-    argv = {worker_path(), mode};
-  }
-  argv.insert(argv.end(), setup.args.begin(), setup.args.end());
-  child_ = std::make_unique<Child>(Launch{.argv = std::move(argv),
-                                          .environment = setup.environment,
-                                          .in = input.read.get(),
-                                          .out_fd = output.write.get(),
-                                          .user = setup.user});
-  input_ = std::move(input.write);
-  output_ = std::move(output.read);
+Worker::Worker(const std::string& mode, const Setup& setup, Pipe input, Pipe output)
+    : Child(launch_of(mode, setup, input.read.get(), output.write.get())),
+      input_(std::move(input.write)),
+      output_(std::move(output.read)) {
   output.write.reset();  // so that its end is seen as the end of the output
   std::istringstream words(line());
   std::string word;
@@ -74,7 +65,9 @@ std::string Worker::line() {
 
 std::string Worker::ask(const std::string& command) {
   tell(command);
-  return line();
+  std::string answer = line();
+  REQUIRE_MESSAGE(answer != "error", command);
+  return answer;
 }
 
 void Worker::tell(const std::string& command) const {
@@ -83,29 +76,49 @@ void Worker::tell(const std::string& command) const {
 
 std::unique_ptr<Worker> page_worker(const std::string& dir, const std::string& name,
                                     const std::string& claims) {
-  Worker::Setup setup;
-  setup.program = {page_worker_path()};
-  auto worker = std::make_unique<Worker>("", setup);
-  REQUIRE(worker->ask("make " + dir + " " + name + " " + claims) == "ok");
-  REQUIRE(worker->ask("lock") == "ok");
+  auto worker = std::make_unique<Worker>(Worker::Setup{.program = {program_path("page_worker")}});
+  worker->ask("make " + dir + " " + name + " " + claims);
+  worker->ask("lock");
   return worker;
 }
 
 std::unique_ptr<Worker> client_worker(const std::string& dir,
                                       std::chrono::milliseconds idle_timeout,
                                       const Environment& environment) {
-  Worker::Setup setup;
-  setup.program = {client_worker_path()};
-  setup.environment = environment;
+  Worker::Setup setup{.environment = environment, .program = {program_path("client_worker")}};
   setup.environment["FILETIMER_DIR"] = dir;
-  auto worker = std::make_unique<Worker>("", setup);
+  auto worker = std::make_unique<Worker>(setup);
   REQUIRE(worker->ask("connect " + std::to_string(idle_timeout.count())) == "yes");
   return worker;
 }
 
-void wait_for_rank(const TempFolder& temp, const Server& server, const Worker& worker, int rank) {
+WatchedWorker::WatchedWorker(const Server& on, bool with_page, const std::string& page)
+    : server(on),
+      has_page(with_page),
+      worker(with_page ? page_worker(on.dir(), page) : std::make_unique<Worker>("block")) {}
+
+void WatchedWorker::open(int slot, const std::string& scope, std::chrono::milliseconds timeout,
+                         int signal) const {
+  if (has_page) {
+    worker->ask(fmt::format("wake {} {} {} {}", slot, scope, timeout.count(), signal));
+  } else {
+    server.send(acquire(worker->pid(), scope, timeout, signal));
+  }
+}
+
+std::unique_ptr<Worker> ranked_worker(const Server& server, int rank, Environment environment,
+                                      std::vector<std::string> program) {
+  environment["RANK"] = std::to_string(rank);
+  auto worker = std::make_unique<Worker>(
+      "block", Worker::Setup{.environment = std::move(environment), .program = std::move(program)});
+  server.send(acquire_far(worker->pid(), "wait"));
+  wait_for_rank(server, *worker, rank);
+  return worker;
+}
+
+void wait_for_rank(const Server& server, const Worker& worker, int rank) {
   REQUIRE(wait_until([&] {
-    const std::string listed = run_client(temp, server, {"list", "--json"}).out;
+    const std::string listed = run_client(server, {"list", "--json"}).out;
     const std::size_t at = listed.find(fmt::format("\"pid\":{},", worker.pid()));
     return at != listed.npos &&
            listed.find(fmt::format("\"rank\":{},", rank), at) < listed.find("\"scope\"", at);
@@ -118,15 +131,38 @@ void expect_kill(const Server& server, const std::string& scope) {
   CHECK(worker.status() == killed_by(SIGKILL));
 }
 
+std::vector<std::unique_ptr<Worker>> workers_in_scopes(const Server& server, int count) {
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::string lines;
+  for (int i = 0; i < count; ++i) {
+    workers.push_back(std::make_unique<Worker>("block"));
+    lines += acquire_far(workers.back()->pid(), "s");
+  }
+  server.send(lines);
+  return workers;
+}
+
+Record expire(const Server& server, Worker& worker, const std::string& scope, int signal) {
+  server.send(acquire_past(worker.pid(), scope, signal));
+  CHECK(worker.status() == killed_by(signal));
+  return server.wait_for("killed", worker.pid());
+}
+
 std::vector<std::string> unshared(std::vector<std::string> options, const std::string& program) {
   options.insert(options.begin(), kUnshare);
   options.push_back(program);
   return options;
 }
 
-bool can_unshare(const TempFolder& temp, std::vector<std::string> options) {
-  options.emplace_back("true");
-  return run(temp, kUnshare, std::move(options)).status == exited(0);
+Finished run_unshared(std::vector<std::string> options, const std::string& program,
+                      const std::vector<std::string>& args) {
+  options.push_back(program);
+  options.insert(options.end(), args.begin(), args.end());
+  return run(kUnshare, std::move(options));
+}
+
+bool can_unshare(std::vector<std::string> options) {
+  return run_unshared(std::move(options), "true").status == exited(0);
 }
 
 std::size_t expiries_of(const Server& server, const Worker& worker) {

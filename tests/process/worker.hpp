@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <csignal>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,7 +13,7 @@
 
 namespace filetimer::testing {
 
-class Worker {
+class Worker : public Child {
  public:
   struct Setup {
     std::vector<std::string> args{};  // after the mode
@@ -22,35 +23,28 @@ class Worker {
   };
 
   // Returns when the worker has printed that it is ready. Keeps the words after "ready".
-  explicit Worker(const std::string& mode) : Worker(mode, Setup{}) {}
-  Worker(const std::string& mode, const Setup& setup);
+  explicit Worker(const char* mode) : Worker(mode, Setup{}) {}
+  explicit Worker(const Setup& setup) : Worker("", setup) {}
+  Worker(const std::string& mode, const Setup& setup)
+      : Worker(mode, setup, make_pipe(), make_pipe()) {}
 
-  [[nodiscard]] pid_t pid() const { return child_->pid(); }
-  [[nodiscard]] bool is_alive() const { return child_->is_alive(); }
-  [[nodiscard]] bool ends_within(std::chrono::milliseconds bound) const {
-    return child_->ends_within(bound);
-  }
-  ExitStatus status() { return child_->status(); }
-  void signal(int number) const { child_->signal(number); }
-  void wait_for_state(char state) const { child_->wait_for_state(state); }
-  void wait_until_stopped() const { child_->wait_until_stopped(); }
   // Returns its next line.
   std::string line();
-  // Sends a command and returns the answer; see page_worker.cpp.
+  // Sends a command and returns the answer; see page_worker.cpp. "error" fails the test.
   std::string ask(const std::string& command);
   // Sends a command that has no answer.
   void tell(const std::string& command) const;
   // Pids that came with "ready", by what they are: "child", "session", ...
   HeldPid& descendant(const std::string& name) { return descendants_.at(name); }
-  [[nodiscard]] std::map<std::string, HeldPid>& descendants() { return descendants_; }
   // Closes its standard input.
   void let_go() { input_.reset(); }
 
  private:
+  Worker(const std::string& mode, const Setup& setup, Pipe input, Pipe output);
+
   UniqueFd input_;
   UniqueFd output_;
   std::string read_;
-  std::unique_ptr<Child> child_;
   std::map<std::string, HeldPid> descendants_;
 };
 
@@ -59,16 +53,40 @@ class Worker {
 std::unique_ptr<Worker> page_worker(const std::string& dir, const std::string& name,
                                     const std::string& claims = {});
 
+// A worker whose scopes are on a page of its own, or lines in the request pipe.
+struct WatchedWorker {
+  WatchedWorker(const Server& on, bool with_page, const std::string& page = "w-1");
+  // Opens a scope; the slot is one of the page. Returns once the server has been told.
+  void open(int slot, const std::string& scope, std::chrono::milliseconds timeout,
+            int signal = SIGKILL) const;
+
+  const Server& server;
+  const bool has_page;
+  std::unique_ptr<Worker> worker;
+};
+
+// A worker of this rank, in a scope with a far deadline. The server has read the rank.
+std::unique_ptr<Worker> ranked_worker(const Server& server, int rank, Environment environment = {},
+                                      std::vector<std::string> program = {});
 // Waits until the server has read the rank of a worker in a scope.
-void wait_for_rank(const TempFolder& temp, const Server& server, const Worker& worker, int rank);
+void wait_for_rank(const Server& server, const Worker& worker, int rank);
 
 // Has a worker killed for that scope, without reading the log.
 void expect_kill(const Server& server, const std::string& scope = "s");
 
-// A program in namespaces of its own, which unshare(1) makes as its options say, and whether they
-// can be made here.
+// So many workers, each in a scope "s" with a far deadline.
+std::vector<std::unique_ptr<Worker>> workers_in_scopes(const Server& server, int count);
+
+// Lets a scope of the worker expire, which this signal ends. Returns the record of the kill.
+Record expire(const Server& server, Worker& worker, const std::string& scope = "s",
+              int signal = SIGKILL);
+
+// A program in namespaces of its own, which unshare(1) makes as its options say; what comes of it,
+// and whether they can be made here.
 std::vector<std::string> unshared(std::vector<std::string> options, const std::string& program);
-bool can_unshare(const TempFolder& temp, std::vector<std::string> options);
+Finished run_unshared(std::vector<std::string> options, const std::string& program,
+                      const std::vector<std::string>& args = {});
+bool can_unshare(std::vector<std::string> options);
 
 // Returns the number of `expired` records of the worker.
 std::size_t expiries_of(const Server& server, const Worker& worker);

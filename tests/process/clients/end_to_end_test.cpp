@@ -1,22 +1,29 @@
-// The commands of timer_client with a real timer_server.
+// The commands of timer_client with a real timer_server, also one whose log is elsewhere, or whose
+// directory is inside the default one; and the messages of both by --log-level.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <csignal>
+#include <filesystem>
 
+#include "common/posix.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
+#include "tests/support/children.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;
+namespace fs = std::filesystem;
 
 namespace {
 
 // A shell with timer_client in $T.
-ExitStatus run_shell(const TempFolder& temp, const Server& server, const std::string& script) {
-  return run(temp, "/bin/sh", {"-c", script},
-             {{"FILETIMER_DIR", server.dir()}, {"T", client_path()}})
+ExitStatus run_shell(const Server& server, const std::string& script) {
+  return run("/bin/sh", {"-c", script}, {{"FILETIMER_DIR", server.dir()}, {"T", client_path()}})
       .status;
 }
 
@@ -27,12 +34,16 @@ std::int64_t requests_of(const Server& server) {
   return records.back().integer("requests");
 }
 
+bool is_link_to(const std::string& link, const std::string& target) {
+  std::error_code none;
+  return fs::read_symlink(link, none) == target;
+}
+
 }  // namespace
 
 TEST_CASE("run exits 124 when COMMAND was killed, and the record has COMMAND's name") {
-  const TempFolder temp;
-  Server server(temp);
-  CHECK(run_client(temp, server, {"run", "--timeout", "200ms", "--", "sleep", "100"}).status ==
+  Server server;
+  CHECK(run_client(server, {"run", "--timeout", "200ms", "--", "sleep", "100"}).status ==
         exited(124));
   const Record killed = server.wait_for("killed");
   CHECK(killed.text("scope") == "sleep");
@@ -47,37 +58,32 @@ TEST_CASE("run exits 124 when COMMAND was killed, and the record has COMMAND's n
 }
 
 TEST_CASE("acquire exits 6 for a process that has started the server") {
-  const TempFolder temp;
-  Server server(temp);
-  const Finished refused = run_client(temp, server, {"acquire", "--scope", "s", "--timeout", "1h"});
+  Server server;
+  const Finished refused = run_client(server, {"acquire", "--scope", "s", "--timeout", "1h"});
   CHECK(refused.status == exited(6));
   CHECK(contains(refused.err, fmt::format("process {} has started the timer server {}", ::getpid(),
                                           server.pid())));
 }
 
 TEST_CASE("run exits 124 when COMMAND was killed by SIGKILL after the grace period") {
-  const TempFolder temp;
-  Server server(temp);
-  CHECK(run_client(temp, server,
-                   {"run", "--timeout", "2s", "--signal", "TERM", "--grace", "100ms", "--scope",
-                    "stubborn", "--", worker_path(), "ignore-term"})
+  Server server;
+  CHECK(run_client(server, {"run", "--timeout", "2s", "--signal", "TERM", "--grace", "100ms",
+                            "--scope", "stubborn", "--", worker_path(), "ignore-term"})
             .status == exited(124));
   const Record killed = server.wait_for("killed");
   CHECK(killed.text("scope") == "stubborn");
   CHECK(killed.signals() == std::vector<int>{SIGTERM, SIGKILL});
   const std::string longest(255, 'n');
-  CHECK(run_client(temp, server,
-                   {"run", "--timeout", "200ms", "--scope", longest, "--", "sleep", "100"})
+  CHECK(run_client(server, {"run", "--timeout", "200ms", "--scope", longest, "--", "sleep", "100"})
             .status == exited(124));
 }
 
 TEST_CASE("a COMMAND that ends in time leaves no record, however short it is") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   for (int i = 0; i < 50; ++i) {
-    CHECK(run_client(temp, server, {"run", "--timeout", "1h", "--", "true"}).status == exited(0));
+    CHECK(run_client(server, {"run", "--timeout", "1h", "--", "true"}).status == exited(0));
   }
-  CHECK(run_client(temp, server, {"run", "--timeout", "1h", "--", "sh", "-c", "sleep 0.1; exit 3"})
+  CHECK(run_client(server, {"run", "--timeout", "1h", "--", "sh", "-c", "sleep 0.1; exit 3"})
             .status == exited(3));
   server.barrier();
   CHECK(server.stop() == exited(0));
@@ -91,9 +97,8 @@ TEST_CASE("a COMMAND that ends in time leaves no record, however short it is") {
 
 TEST_CASE(
     "acquire in a shell sets a deadline for that shell, also after it executes another program") {
-  const TempFolder temp;
-  Server server(temp);
-  CHECK(run_shell(temp, server, "$T acquire --scope x --timeout 300ms; exec sleep 100") ==
+  Server server;
+  CHECK(run_shell(server, "$T acquire --scope x --timeout 300ms; exec sleep 100") ==
         killed_by(SIGKILL));
   const Record killed = server.wait_for("killed");
   CHECK(killed.text("scope") == "x");
@@ -102,17 +107,14 @@ TEST_CASE(
 
 TEST_CASE(
     "a shell that releases its scope leaves nothing open, and one that does not is recorded") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   // The shell ends after the server has read its requests, because its pid is unused afterwards.
   const std::string until_read =
       "&& $T acquire --scope marker$$ --timeout 1ms --signal 0 && until grep -q "
       "\"\\\"marker$$\\\",\\\"verdict\\\"\" $FILETIMER_DIR/expired.jsonl; do sleep 0.01; done && ";
-  CHECK(run_shell(temp, server,
-                  "$T acquire --scope kept --timeout 1h && $T release --scope kept " + until_read +
-                      "exit 5") == exited(5));
-  CHECK(run_shell(temp, server,
-                  "$T acquire --scope forgotten --timeout 1h " + until_read + "exit 6") ==
+  CHECK(run_shell(server, "$T acquire --scope kept --timeout 1h && $T release --scope kept " +
+                              until_read + "exit 5") == exited(5));
+  CHECK(run_shell(server, "$T acquire --scope forgotten --timeout 1h " + until_read + "exit 6") ==
         exited(6));
   const Record left = server.wait_for("left_open");
   CHECK(left.text("scope") == "forgotten");
@@ -122,27 +124,25 @@ TEST_CASE(
 }
 
 TEST_CASE("acquire while the server drains exits 6 and says why, but renews an open scope") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   const Worker worker("block");
   const std::string pid = std::to_string(worker.pid());
   const auto acquire = [&](const std::string& scope, const std::string& after) {
-    return run_client(temp, server,
-                      {"acquire", "--scope", scope, "--timeout", after, "--pid", pid});
+    return run_client(server, {"acquire", "--scope", scope, "--timeout", after, "--pid", pid});
   };
   CHECK(acquire("kept", "1h").status == exited(0));
-  CHECK(run_client(temp, server, {"shutdown", "--mode", "if_idle"}).status ==
+  CHECK(run_client(server, {"shutdown", "--mode", "if_idle"}).status ==
         exited(6));  // the server has read the request
-  CHECK(run_client(temp, server, {"drain"}).status == exited(0));
+  CHECK(run_client(server, {"drain"}).status == exited(0));
   const Finished refused = acquire("new", "1h");
   CHECK(refused.status == exited(6));
   CHECK(refused.err == "timer_client: 'new' is not watched: the timer server in '" + server.dir() +
                            "' is draining: it watches no new scopes\n");
   CHECK(acquire("kept", "2h").status == exited(0));
-  CHECK(run_client(temp, server, {"drain", "--off"}).status == exited(0));
+  CHECK(run_client(server, {"drain", "--off"}).status == exited(0));
   CHECK(acquire("new", "1h").status == exited(0));
   server.barrier();
-  const Finished list = run_client(temp, server, {"list"});
+  const Finished list = run_client(server, {"list"});
   CHECK(list.status == exited(0));
   CHECK(contains(list.out, "2 h"));
   CHECK(contains(list.out, "new"));
@@ -159,19 +159,19 @@ TEST_CASE("acquire exits 6 while the server shuts down, and 4 when the server wa
   REQUIRE(wait_until([&] { return !read_file(temp.path("waits")).empty(); }));
   const std::vector<std::string> words{
       "acquire", "--scope", "new", "--timeout", "1h", "--pid", std::to_string(worker.pid())};
-  const Finished refused = run_client(temp, server, words);
+  const Finished refused = run_client(server, words);
   CHECK(refused.status == exited(6));
   CHECK(refused.err.find("' is shutting down: it watches no new scopes\n") != std::string::npos);
   const std::string dir = server.dir();
   server.kill();
-  CHECK(run_client(temp, server, words).status == exited(4));
+  CHECK(run_client(server, words).status == exited(4));
 }
 
 TEST_CASE("acquire on a bare pipe exits 0 while the server drains") {
   const TempFolder temp;
   Server server(temp, {"--fifo", temp.path("pipe")});
   const Worker worker("block");
-  CHECK(run_client(temp, server, {"drain"}).status == exited(0));
+  CHECK(run_client(server, {"drain"}).status == exited(0));
   Child child({.argv = {client_path(), "acquire", "--scope", "new", "--timeout", "1h", "--pid",
                         std::to_string(worker.pid()), "--fifo", temp.path("pipe")},
                .environment = {{"XDG_RUNTIME_DIR", temp.path("none")}}});
@@ -181,17 +181,132 @@ TEST_CASE("acquire on a bare pipe exits 0 while the server drains") {
 
 TEST_CASE(
     "run while the server drains runs COMMAND unwatched, says so, and exits as COMMAND does") {
-  const TempFolder temp;
-  Server server(temp);
-  CHECK(run_client(temp, server, {"drain"}).status == exited(0));
+  Server server;
+  CHECK(run_client(server, {"drain"}).status == exited(0));
   const Finished ran =
-      run_client(temp, server, {"run", "--timeout", "20ms", "--", "sh", "-c", "sleep 0.2; exit 7"});
+      run_client(server, {"run", "--timeout", "20ms", "--", "sh", "-c", "sleep 0.2; exit 7"});
   CHECK(ran.status == exited(7));
   CHECK(ran.err == "timer_client: COMMAND runs unwatched: the timer server in '" + server.dir() +
                        "' is draining: it watches no new scopes\n");
-  CHECK(run_client(temp, server, {"drain", "--off"}).status == exited(0));
-  CHECK(run_client(temp, server, {"run", "--timeout", "20ms", "--", "sleep", "100"}).status ==
+  CHECK(run_client(server, {"drain", "--off"}).status == exited(0));
+  CHECK(run_client(server, {"run", "--timeout", "20ms", "--", "sleep", "100"}).status ==
         exited(124));
   server.barrier();
   CHECK(count(server.records(), "rejected") == 0);
+}
+
+TEST_CASE("a directory that was removed and made again has a link to the log again") {
+  const TempFolder temp;
+  const std::string log = temp.path("log.jsonl");
+  Server server(temp, {"--log", log, "--max-interval", "100ms"});
+  const std::string link = server.dir() + "/log_link";
+  REQUIRE(is_link_to(link, log));
+  fs::rename(server.dir(),
+             temp.path("removed"));  // in one step, because a sweep may come at any moment
+  fs::remove_all(temp.path("removed"));
+  CHECK(wait_until([&] { return is_link_to(link, log); }));
+}
+
+TEST_CASE("no link is made to a log whose path is another file in each process") {
+  Server server({"--log", "/dev/stderr"});
+  CHECK_FALSE(exists(server.dir() + "/log_link"));
+}
+
+TEST_CASE("a client that finds no server asks the only one around a COMMAND, and names several") {
+  const TempFolder temp;
+  const filetimer::testing::Environment places{{"XDG_RUNTIME_DIR", temp.path()},
+                                               {"XDG_STATE_HOME", temp.path("state")}};
+  const auto check = [&](int code, const std::string& more) {
+    for (const char* question : {"ping", "status"}) {
+      CAPTURE(question);
+      const Finished asked = run(client_path(), {question}, places);
+      CAPTURE(asked.err);
+      CHECK(asked.status == exited(code));
+      CHECK(contains(asked.err, "no timer server"));
+      CHECK(asked.err.ends_with(more + "\n"));
+      CHECK(std::count(asked.err.begin(), asked.err.end(), '\n') == 1);
+    }
+  };
+  {
+    const std::string pid_file = temp.path("pid");
+    const std::string command =
+        fmt::format("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", pid_file);
+    Server server(
+        temp, {.environment = places, .with_dir = false, .command = {"/bin/sh", "-c", command}});
+    REQUIRE(wait_until([&] { return exists(pid_file); }));
+    const HeldPid left_behind(std::stoi(read_file(pid_file)));
+    check(0, fmt::format(": asking the one in '{}'", server.dir()));
+    Server other(temp,
+                 {.environment = places, .with_dir = false, .command = {"/bin/sleep", "1000"}});
+    check(4, fmt::format("; one is running in '{}', and 1 more beside it: name it with --dir or "
+                         "$FILETIMER_DIR",
+                         std::min(server.dir(), other.dir())));
+    CHECK(other.stop() != exited(0));
+    const Finished suggested = run(client_path(), {"suggest"}, places);
+    CHECK(contains(suggested.err, "; one is running in '" + server.dir() + "'"));
+    server.process().signal(SIGKILL);  // its directory stays
+    CHECK(server.process().status() == killed_by(SIGKILL));
+  }
+  const Finished asked = run(client_path(), {"list"}, places);
+  CHECK(asked.status == exited(4));
+  CHECK_FALSE(contains(asked.err, "one is running"));
+}
+
+TEST_CASE("messages that go to the journal have its levels in front, and no others do") {
+  const TempFolder temp;
+  const filetimer::UniqueFd stream(
+      ::open(temp.path("stream").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  struct stat status {};
+  REQUIRE(::fstat(stream.get(), &status) == 0);
+  const Environment environment{
+      {"JOURNAL_STREAM", fmt::format("{}:{}", status.st_dev, status.st_ino)}};
+  Worker worker("block");
+  const auto spare_worker_of = [&](Server& server) {
+    server.send("no request\n" + acquire_past(worker.pid(), "step", 0));
+    (void)server.wait_for("killed", worker.pid());
+    return server.stop();
+  };
+  Server server(
+      temp, {.args = {"--log-level", "debug"}, .environment = environment, .err_fd = stream.get()});
+  CHECK(spare_worker_of(server) == exited(0));
+  const std::string logged = read_file(temp.path("stream"));
+  CAPTURE(logged);
+  CHECK(contains(logged, fmt::format("<7>watching pid {}", worker.pid())));
+  CHECK(contains(logged, fmt::format("<6>pid {} (test_worker) expired", worker.pid())));
+  CHECK(contains(logged, "<4>1 request rejected"));
+  CHECK_FALSE(contains(logged, "timer_server: "));
+  Server elsewhere(temp, {.environment = environment, .folder = "elsewhere"});
+  CHECK(spare_worker_of(elsewhere) == exited(0));
+  CHECK(contains(elsewhere.err(), "timer_server: info: pid "));
+}
+
+TEST_CASE("--log-level wins over the variable, and an unknown level is bad usage") {
+  const TempFolder temp;
+  const Server server(temp);
+  int runs = 0;
+  const auto run = [&](std::vector<std::string> words, const char* variable) {
+    const std::string err = temp.path(fmt::format("run-{}", ++runs));
+    words.insert(words.begin(), client_path());
+    Child child(
+        {.argv = std::move(words),
+         .environment = {{"FILETIMER_LOG_LEVEL", variable}, {"FILETIMER_DIR", server.dir()}},
+         .err = err});
+    const ExitStatus status = child.status();
+    return Finished{status, {}, read_file(err)};
+  };
+  const std::string expected = "'loud': expected one of error, warning, info, debug\n";
+  const Finished wrong = run({"ping"}, "loud");
+  CHECK(wrong.status == exited(2));
+  CHECK(wrong.err == "timer_client: ping: $FILETIMER_LOG_LEVEL: " + expected);
+  CHECK(run({"ping", "--log-level", "loud"}, "").err ==
+        "timer_client: ping: --log-level: " + expected);
+  CHECK(run({"run", "--log-level", "loud", "--", "true"}, "").status == exited(125));
+  CHECK(run({"run", "--", "true"}, "loud").status == exited(125));
+  CHECK(run({"ping"}, "error").err.empty());
+  CHECK(run({"ping", "--log-level", "error"}, "loud").status == exited(0));
+  const Finished verbose = run({"ping", "--log-level", "debug"}, "error");
+  CHECK(verbose.status == exited(0));
+  CHECK(contains(verbose.err, "debug: request 'ping': done after "));
+  CHECK(contains(run({"run", "--log-level", "info", "--", "true"}, "").err,
+                 "info: connected to the timer server at '" + server.fifo() + "'"));
 }

@@ -3,24 +3,20 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <fmt/format.h>
-#include <poll.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <csignal>
 #include <filesystem>
-#include <thread>
 
 #include "common/board.hpp"
-#include "common/limits.hpp"
 #include "common/mapped_file.hpp"
 #include "common/proc_files.hpp"
-#include "common/run_folder.hpp"
 #include "common/wire.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
+#include "tests/support/control_connection.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;
@@ -32,19 +28,12 @@ namespace {
 // A client with a connection of its own.
 class Asker {
  public:
-  Asker(const std::string& dir, Question question)
-      : connection_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
-    const auto address = filetimer::ControlAddress::in(dir);
-    REQUIRE(address.has_value());
-    REQUIRE(::connect(connection_.get(), address->get(), filetimer::ControlAddress::size()) == 0);
+  Asker(const std::string& dir, Question question) : connection_(dir) {
     if (question.wait_s == 0) {
       question.wait_s = 60;
     }
-    const std::string packet = filetimer::wire::format_question(question);
-    REQUIRE(::send(connection_.get(), packet.data(), packet.size(), MSG_NOSIGNAL) > 0);
+    connection_.send(filetimer::wire::format_question(question));
   }
-  Asker(Asker&& other) noexcept = default;
-  Asker(const Asker&) = delete;
 
   // Returns the next answer. Fails the test if it is not of this kind.
   JsonLine next(std::string_view answer) {
@@ -66,28 +55,11 @@ class Asker {
     }
   }
   // Returns the next line; empty at the end of file.
-  std::string line() {
-    for (;;) {
-      if (const std::size_t end = read_.find('\n'); end != read_.npos) {
-        std::string line = read_.substr(0, end);
-        read_.erase(0, end + 1);
-        return line;
-      }
-      pollfd readable{connection_.get(), POLLIN, 0};
-      REQUIRE(::poll(&readable, 1, static_cast<int>(kBound.count())) == 1);
-      char bytes[filetimer::kAnswerPacketBytes];
-      const ssize_t got = ::recv(connection_.get(), bytes, sizeof bytes, 0);
-      if (got <= 0) {
-        return {};
-      }
-      read_.append(bytes, static_cast<std::size_t>(got));
-    }
-  }
-  void leave() { connection_.reset(); }
+  std::string line() { return connection_.line(); }
+  void leave() { connection_.close(); }
 
  private:
-  UniqueFd connection_;
-  std::string read_;
+  ControlConnection connection_;
 };
 
 Question question(std::string_view request, double wait_s = 60) {
@@ -150,8 +122,7 @@ bool is_open_on(Server& server, const std::string& scope) {
 }  // namespace
 
 TEST_CASE("status shows the watched workers and what the server may do here") {
-  const TempFolder temp;
-  Server server(temp, {"--grace", "3s"});
+  Server server({"--grace", "3s"});
   const Worker worker("block");
   server.send(acquire_far(worker.pid(), "load") + acquire_far(worker.pid(), "step") + "rubbish\n");
   Asker asker(server.dir(), question("status"));
@@ -171,55 +142,6 @@ TEST_CASE("status shows the watched workers and what the server may do here") {
   bool may_signal = false;
   REQUIRE(answer.at("may")["signal"].get(may_signal) == simdjson::SUCCESS);
   CHECK(may_signal);
-}
-
-TEST_CASE("a shutdown is refused with the open scope's name, and carried out after its release") {
-  const TempFolder temp;
-  Server server(temp);
-  const Worker worker("block", {.environment = {{"RANK", "3"}}});
-  server.send(acquire_far(worker.pid(), "load"));
-  {
-    Asker asker(server.dir(), question("shutdown"));
-    const JsonLine refused = asker.next("refused");
-    CHECK(refused.text("reason") == "1 scope is open");
-    CHECK(refused.integer("open_scope_count") == 1);
-    std::int64_t pid = 0;
-    REQUIRE(refused.array("open_scopes").at(0)["pid"].get(pid) == simdjson::SUCCESS);
-    CHECK(pid == worker.pid());
-    CHECK(asker.line().empty());
-  }
-  server.send(release(worker.pid(), "load"));
-  Asker asker(server.dir(), question("shutdown"));
-  CHECK(asker.last().integer("open_scope_count") == 0);
-  CHECK(asker.line().empty());
-  // The end of file means that the directory is free.
-  const Server next(temp);
-  CHECK(server.process().status() == exited(0));
-  CHECK(worker.is_alive());
-}
-
-TEST_CASE("a graceful shutdown waits for a scope on a page and refuses new scopes") {
-  const TempFolder temp;
-  Server server(temp);
-  const auto page = page_worker(server.dir(), "w-1");
-  page->ask("open 0 forward 3600000");
-  page->ask("hint");
-  const Worker other("block");
-  REQUIRE(wait_until([&] { return is_open_on(server, "forward"); }));
-  Asker asker(server.dir(), shutdown("scopes"));
-  CHECK(asker.next("granted").number("wait_s") == 60);
-  const JsonLine waiting = asker.next("waiting");
-  CHECK(waiting.integer("open_scope_count") == 1);
-  CHECK(announced(server.dir()) == filetimer::Announcement::kShutdown);
-  server.send(acquire_far(other.pid(), "late"));
-  const Record rejected = server.wait_for("rejected");
-  CHECK(rejected.text("reason") == "the server is draining: no new scopes");
-  CHECK(page->ask("release 0") == "in-time");
-  CHECK(asker.last().text("answer") == "done");
-  CHECK(asker.line().empty());
-  CHECK(server.process().status() == exited(0));
-  CHECK(server.records().back().text("reason") == "shutdown: graceful");
-  CHECK(announced(server.dir()) == filetimer::Announcement::kNone);
 }
 
 TEST_CASE("a forced shutdown ends the server after its time or at once, and leaves scopes open") {
@@ -247,8 +169,7 @@ TEST_CASE("a forced shutdown ends the server after its time or at once, and leav
 
 // A worker that has mapped it would open no scope any more, and not look for the new one.
 TEST_CASE("a status page that was removed while the server drained announces no drain any more") {
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "20ms"});
+  Server server({"--max-interval", "20ms"});
   Asker asker(server.dir(), question("drain"));
   asker.next("done");
   const std::string path = server.dir() + "/server";
@@ -290,8 +211,7 @@ TEST_CASE(
 }
 
 TEST_CASE("ranks that wait in a rendezvous are answered when the server is stopped") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   Asker waits(server.dir(), join(0, 2));
   waits.next("granted");
   CHECK(server.stop() == exited(0));
@@ -299,8 +219,7 @@ TEST_CASE("ranks that wait in a rendezvous are answered when the server is stopp
 }
 
 TEST_CASE("200 clients at once are all answered, and a deadline meanwhile is met") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   server.process().signal(SIGSTOP);  // more requests than one iteration answers
   server.process().wait_until_stopped();
   Worker worker("block");
@@ -317,11 +236,10 @@ TEST_CASE("200 clients at once are all answered, and a deadline meanwhile is met
 }
 
 TEST_CASE("as many ranks wait as there is room for, and pings are answered beside them") {
-  const TempFolder temp;
-  Server server(temp, {.in_child = [] {
-                  const rlimit files{160, 160};
-                  ::setrlimit(RLIMIT_NOFILE, &files);
-                }});
+  Server server({.in_child = [] {
+    const rlimit files{160, 160};
+    ::setrlimit(RLIMIT_NOFILE, &files);
+  }});
   std::vector<Asker> waiting;
   for (const Question& one : {join(0, 4), join(1, 4), join(2, 4), join(0, 4, 60, "other")}) {
     waiting.emplace_back(server.dir(), one).next("granted");
@@ -359,8 +277,7 @@ TEST_CASE("the control socket of a killed server is replaced, and that of a stop
 
 TEST_CASE(
     "a pipe that another process reads in place of the server's is left alone, with a warning") {
-  const TempFolder temp;
-  const Server server(temp, {"--max-interval", "20ms"});
+  const Server server({"--max-interval", "20ms"});
   const std::string pipe = server.fifo();
   REQUIRE(::unlink(pipe.c_str()) == 0);
   REQUIRE(::mkfifo((pipe + ".new").c_str(), 0600) == 0);
@@ -384,8 +301,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a rank that withdraws has left, even if a child that it forked is alive") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   const auto worker = client_worker(server.dir());
   CHECK(worker->ask("withdraw 0 2") == "withdrawn");
   Asker other(server.dir(), join(1, 2, 0.1, "default"));

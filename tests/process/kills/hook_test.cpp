@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <sys/utsname.h>
 
 #include <csignal>
@@ -46,7 +45,7 @@ TEST_CASE("a hook runs once the worker is dead and both records are in the log")
                          temp.path(), client_path())});
   Worker worker("block", {.environment = {{"RANK", "3"}, {"SLURM_JOB_ID", "4711"}}});
   server.send(acquire_far(worker.pid(), "outer"));
-  wait_for_rank(temp, server, worker, 3);
+  wait_for_rank(server, worker, 3);
   server.send(acquire_past(worker.pid(), "for\\\"ward"));
   CHECK(worker.status() == killed_by(SIGKILL));
   const Record hook = server.wait_for("hook", worker.pid());
@@ -95,7 +94,7 @@ TEST_CASE("a hook waits until the records of its kill are on the disk") {
     const filetimer::Instant begun = filetimer::Instant::now();
     server.send(acquire_past(worker.pid(), "forward"));
     CHECK(worker.status() == killed_by(SIGKILL));
-    REQUIRE(run_client(temp, server, {"ping"}).status == exited(0));
+    REQUIRE(run_client(server, {"ping"}).status == exited(0));
     let_pass(50ms);  // in which a hook that did not wait would look
     REQUIRE(::unlink(fault.c_str()) == 0);
     const bool is_valid = filetimer::Instant::now() - begun < 250ms;
@@ -109,32 +108,26 @@ TEST_CASE("a hook waits until the records of its kill are on the disk") {
 }
 
 TEST_CASE("a hook runs after a kill that spared the worker") {
-  const TempFolder temp;
-  SUBCASE("dry run") {
-    Server server(temp, {"--dry-run", "--on-expiry", write_verdict(temp)});
-    Worker worker("block");
-    server.send(acquire_past(worker.pid(), "s"));
-    CHECK(verdict_written(server, temp, worker.pid()) == "spared\n");
-    CHECK(worker.is_alive());
-  }
-  SUBCASE("signal 0") {
-    Server server(temp, {"--on-expiry", write_verdict(temp)});
-    Worker worker("block");
-    server.send(acquire_past(worker.pid(), "s", 0));
-    CHECK(verdict_written(server, temp, worker.pid()) == "spared\n");
-  }
-  SUBCASE("one signal and no more") {
-    Server server(temp, {"--kill-wait", "100ms", "--on-expiry", write_verdict(temp)});
+  struct Row {
+    std::vector<std::string> args;
+    int signal;
+  };
+  for (const Row& row :
+       {Row{{"--dry-run"}, SIGKILL}, Row{{}, 0}, Row{{"--kill-wait", "100ms"}, SIGTERM}}) {
+    CAPTURE(row.signal);
+    const TempFolder temp;
+    std::vector<std::string> args = row.args;
+    args.insert(args.end(), {"--on-expiry", write_verdict(temp)});
+    Server server(temp, args);
     Worker worker("ignore-term");
-    server.send(acquire_past(worker.pid(), "s", SIGTERM));
+    server.send(acquire_past(worker.pid(), "s", row.signal));
     CHECK(verdict_written(server, temp, worker.pid()) == "spared\n");
     CHECK(worker.is_alive());
   }
 }
 
 TEST_CASE("hooks that hang delay neither kills nor, after a second signal, the server's stop") {
-  const TempFolder temp;
-  Server server(temp, {"--on-expiry", "exec sleep 1000"});
+  Server server({"--on-expiry", "exec sleep 1000"});
   constexpr int kMoreThanRun = 12;
   for (int i = 0; i < kMoreThanRun; ++i) {
     Worker worker("block");
@@ -211,6 +204,38 @@ TEST_CASE("what expires while only hooks are waited for is left to the next serv
   });
 }
 
+TEST_CASE("hooks are waited for after COMMAND's end, but not past the second SIGTERM") {
+  const TempFolder temp;
+  Server server(temp,
+                {.args = {"--on-expiry", "echo > " + temp.path("began") + "; exec sleep 1000"},
+                 .command = {worker_path(), "hang", "forward", "0.05"}});
+  REQUIRE(wait_until([&] { return exists(temp.path("began")); }));
+  server.begin_stop();
+  CHECK(server.process().is_alive());
+  server.process().signal(SIGTERM);
+  CHECK(server.process().status() == exited(128 + SIGKILL));
+}
+
+TEST_CASE("a hook over its time is killed with all that it has started") {
+  const TempFolder temp;
+  Server server(temp, with_own_clocks(temp, {"--on-expiry",
+                                             fmt::format("trap '' TERM; sleep 1000 & "
+                                                         "echo $! > {0}/new; mv {0}/new {0}/child; "
+                                                         "wait",
+                                                         temp.path())}));
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  REQUIRE(wait_until([&] { return exists(temp.path("child")); }));
+  const HeldPid child(std::stoi(read_file(temp.path("child"))));
+  CHECK(child.is_alive());
+  set_clocks(temp, server, filetimer::Instant::now() + 31s);
+  CHECK(child.ends_within());
+  const Record hook = server.wait_for("hook", worker.pid());
+  CHECK(hook.text("result") == "timed_out");
+  CHECK(hook.text("reason") == "it was killed after 30s");
+}
+
 TEST_CASE("the hook of a kill that a dead server had begun is run by the next") {
   const TempFolder temp;
   const std::vector<std::string> args{"--on-expiry", write_verdict(temp)};
@@ -240,65 +265,4 @@ TEST_CASE("the hook of a kill that a dead server had begun is run by the next") 
     CHECK(next.wait_for("killed", pid).text("verdict") == verdict);
     CHECK(verdict_written(next, temp, pid) == verdict + "\n");
   }
-}
-
-TEST_CASE("hooks are waited for after COMMAND's end, but not past the second SIGTERM") {
-  const TempFolder temp;
-  Server server(temp,
-                {.args = {"--on-expiry", "echo > " + temp.path("began") + "; exec sleep 1000"},
-                 .command = {worker_path(), "hang", "forward", "0.05"}});
-  REQUIRE(wait_until([&] { return exists(temp.path("began")); }));
-  server.begin_stop();
-  CHECK(server.process().is_alive());
-  server.process().signal(SIGTERM);
-  CHECK(server.process().status() == exited(128 + SIGKILL));
-}
-
-TEST_CASE("a hook has the settings of the server's caller, and nothing of the server's is open") {
-  const TempFolder temp;
-  const auto as_a_caller = [] {
-    std::signal(SIGINT, SIG_IGN);
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGUSR1);
-    ::sigprocmask(SIG_BLOCK, &set, nullptr);
-    const rlimit files{512, 2048};
-    ::setrlimit(RLIMIT_NOFILE, &files);
-  };
-  Child alone({.argv = {"/bin/sh", "-c", worker_path() + " inherited"},
-               .out = temp.path("alone"),
-               .in_child = as_a_caller});
-  CHECK(alone.status() == exited(0));
-  Child server({.argv = {server_path(), "--dir", temp.path("run"), "--realtime", "--on-expiry",
-                         worker_path() + " inherited > " + temp.path("hook")},
-                .out = temp.path("out"),
-                .in_child = as_a_caller});
-  REQUIRE(wait_until([&] { return contains(read_file(temp.path("out")), "ready"); }));
-  Worker worker("block");
-  send_raw(temp.path("run/requests"), acquire_past(worker.pid(), "s"));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  REQUIRE(wait_until(
-      [&] { return count(read_log(temp.path("run/expired.jsonl")), "hook", worker.pid()) == 1; }));
-  CHECK(contains(read_file(temp.path("alone")), "oom_score_adj"));
-  CHECK(read_file(temp.path("hook")) == read_file(temp.path("alone")));
-}
-
-TEST_CASE("a hook over its time is killed with all that it has started") {
-  const TempFolder temp;
-  Server server(temp, with_own_clocks(temp, {"--on-expiry",
-                                             fmt::format("trap '' TERM; sleep 1000 & "
-                                                         "echo $! > {0}/new; mv {0}/new {0}/child; "
-                                                         "wait",
-                                                         temp.path())}));
-  Worker worker("block");
-  server.send(acquire_past(worker.pid(), "s"));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  REQUIRE(wait_until([&] { return exists(temp.path("child")); }));
-  const HeldPid child(std::stoi(read_file(temp.path("child"))));
-  CHECK(child.is_alive());
-  set_clocks(temp, server, filetimer::Instant::now() + 31s);
-  CHECK(child.ends_within());
-  const Record hook = server.wait_for("hook", worker.pid());
-  CHECK(hook.text("result") == "timed_out");
-  CHECK(hook.text("reason") == "it was killed after 30s");
 }

@@ -33,10 +33,7 @@ namespace {
 // another process has got this one.
 std::unique_ptr<Child> child_with_pid(
     pid_t wanted, const std::function<void()>& begins = [] {}) {
-  int ends[2];
-  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
-  const filetimer::UniqueFd begun(ends[0]);
-  filetimer::UniqueFd beginning(ends[1]);
+  Pipe begun = make_pipe();  // until the writing end is closed
   clone_args args{};
   args.exit_signal = SIGCHLD;
   if (wanted != 0) {
@@ -47,7 +44,7 @@ std::unique_ptr<Child> child_with_pid(
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     begins();
-    beginning.reset();
+    begun.write.reset();
     for (;;) {
       ::pause();
     }
@@ -58,8 +55,8 @@ std::unique_ptr<Child> child_with_pid(
   }
   auto child = std::make_unique<Child>(pid);
   REQUIRE((wanted == 0 || pid == wanted));
-  beginning.reset();
-  pollfd over{begun.get(), POLLIN, 0};
+  begun.write.reset();
+  pollfd over{begun.read.get(), POLLIN, 0};
   REQUIRE(::poll(&over, 1, static_cast<int>(kBound.count())) == 1);
   return child;
 }
@@ -93,8 +90,7 @@ constexpr const char* kSkipped = "the pid could not be chosen here";
 
 TEST_CASE("a process with a recycled pid is not killed at its predecessor's deadline") {
   until_in_time(200ms, [](std::chrono::milliseconds timeout) {
-    const TempFolder temp;
-    Server server(temp);
+    Server server;
     auto worker = std::make_unique<Worker>("block");
     const pid_t pid = worker->pid();
     std::unique_ptr<Child> successor;
@@ -123,36 +119,8 @@ TEST_CASE("a process with a recycled pid is not killed at its predecessor's dead
   });
 }
 
-TEST_CASE("a process with a worker's recycled pid is a worker of its own") {
-  const TempFolder temp;
-  Server server(temp);
-  auto worker = std::make_unique<Worker>("block");
-  const pid_t pid = worker->pid();
-  server.send(acquire_far(pid, "old") + acquire_far(pid, "old too"));
-  server.barrier();
-  worker.reset();
-  const auto successor = child_with_pid(pid);
-  if (successor == nullptr) {
-    FILETIMER_SKIP(kSkipped);
-  }
-  server.wait_for("left_open", pid);
-  server.send(acquire_past(pid, "new"));
-  CHECK(successor->status() == killed_by(SIGKILL));
-  const Record killed = server.wait_for("killed", pid);
-  CHECK(killed.text("scope") == "new");
-  CHECK(killed.strings("cancelled").empty());
-  const Records records = server.records();
-  CHECK(count(records, "left_open", pid) == 2);
-  for (const Record& record : records) {
-    if (record.is("left_open", pid)) {
-      CHECK(record.integer("start_time") <= killed.integer("start_time"));
-    }
-  }
-}
-
 TEST_CASE("a process that got a worker's pid while the server was stopped is a worker of its own") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   auto worker = std::make_unique<Worker>("block");
   const pid_t pid = worker->pid();
   server.send(acquire_far(pid, "old"));
@@ -266,7 +234,7 @@ TEST_CASE("the next server does not continue a kill on a process with a recycled
     CHECK(killed.text("verdict") == "already_gone");
     CHECK(static_cast<std::uint64_t>(killed.integer("start_time")) == started);
     // The successor is watched for its own scopes only.
-    const Finished status = run_client(temp, {"status", "--json", "--dir", next.dir()});
+    const Finished status = run_client({"status", "--json", "--dir", next.dir()});
     REQUIRE(status.status == exited(0));
     CHECK(JsonLine(status.out).integer("workers") == (is_successor_a_worker ? 1 : 0));
     next.barrier();
@@ -281,8 +249,7 @@ TEST_CASE("a worker that changes its user after its acquire is still killed at i
   if (!can_become(kSomebodyElse)) {
     FILETIMER_SKIP(kCannotBecome);
   }
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   Worker worker("become", {.args = {std::to_string(kSomebodyElse)}});
   server.send(acquire_far(worker.pid(), "s"));
   server.barrier();

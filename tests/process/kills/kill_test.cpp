@@ -25,6 +25,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
+constexpr const char* kOfTree[] = {"child", "group", "session", "grandchild"};
+
 bool was_signalled(const Record& killed, pid_t pid) {
   const auto pids = killed.pids_of_signal(0);
   return std::find(pids.begin(), pids.end(), pid) != pids.end();
@@ -73,27 +75,6 @@ bool is_killed_whole(int signal) {
 
 }  // namespace
 
-TEST_CASE(
-    "a tree that ignores SIGTERM gets SIGKILL after the grace period, and both are recorded") {
-  const TempFolder temp;
-  Server server(temp, {"--grace", "200ms"});
-  Worker worker("ignore-term-tree");
-  server.send(acquire_past(worker.pid(), "s", SIGTERM));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  for (const char* name : {"child", "group", "session", "grandchild"}) {
-    CAPTURE(name);
-    CHECK(worker.descendant(name).ends_within(kBound));
-  }
-  const Record killed = server.wait_for("killed", worker.pid());
-  CHECK(killed.text("verdict") == "dead");
-  REQUIRE(killed.signals() == std::vector<int>{SIGTERM, SIGKILL});
-  CHECK(killed.array("signals").at(0)["name"].get_string().value() == "SIGTERM");
-  CHECK(killed.array("signals").at(1)["name"].get_string().value() == "SIGKILL");
-  CHECK(mono_of_signal(killed, 1) - mono_of_signal(killed, 0) >= 200'000'000);
-  CHECK(killed.number("dead_after_ms") >= 200);
-  CHECK(server.wait_for("expired", worker.pid()).number("grace_s") == 0.2);
-}
-
 TEST_CASE("no process survives the kill of a worker that keeps starting processes") {
   for (const int signal : {SIGKILL, SIGTERM}) {
     CAPTURE(signal);
@@ -107,8 +88,7 @@ TEST_CASE("no process survives the kill of a worker that keeps starting processe
 }
 
 TEST_CASE("an earlier signal that a worker survived does not delay the kill for a later scope") {
-  const TempFolder temp;
-  Server server(temp);  // --kill-wait is 30 s, longer than kBound
+  Server server;  // --kill-wait is 30 s, longer than kBound
   Worker worker("ignore-term");
   server.send(acquire_past(worker.pid(), "first", SIGTERM));
   server.wait_for("evidence", worker.pid());  // the signal comes next
@@ -126,8 +106,7 @@ TEST_CASE("an earlier signal that a worker survived does not delay the kill for 
 }
 
 TEST_CASE("of scopes that expire together one with a grace period leads to SIGKILL") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   Worker worker("ignore-term");
   server.send(
       version1(worker.pid(), "without-grace", 1, SIGTERM) +
@@ -138,19 +117,15 @@ TEST_CASE("of scopes that expire together one with a grace period leads to SIGKI
 
 TEST_CASE("a scope that is signalled first expires after its grace period, and not if it is left") {
   constexpr unsigned kSignalFirst = 64;
-  const TempFolder temp;
-  Server server(temp, {"--evidence", "none"});
+  Server server({"--evidence", "none"});
   const auto worker = page_worker(server.dir(), "w-1");
   worker->ask("open 1 outer 3600000");
-  worker->ask(fmt::format("open 2 longer 1 {} 3600000 {}", SIGURG, kSignalFirst));
-  worker->ask("hint");
+  worker->ask(fmt::format("wake 2 longer 1 {} 3600000 {}", SIGURG, kSignalFirst));
   CHECK(server.wait_for("warned", "longer").integer("signal") == SIGURG);
-  worker->ask(fmt::format("open 0 left 1 {} 3600000 {}", SIGURG, kSignalFirst));
-  worker->ask("hint");
+  worker->ask(fmt::format("wake 0 left 1 {} 3600000 {}", SIGURG, kSignalFirst));
   CHECK(server.wait_for("warned", "left").text("reason") == "its timeout has passed");
   CHECK(worker->ask("release 0") == "in-time");
-  worker->ask(fmt::format("open 0 kept 1 {} 100 {}", SIGURG, kSignalFirst));
-  worker->tell("hint");
+  worker->tell(fmt::format("wake 0 kept 1 {} 100 {}", SIGURG, kSignalFirst));
   CHECK(worker->status() == killed_by(SIGKILL));
   const Record killed = server.wait_for("killed", worker->pid());
   CHECK(killed.text("scope") == "kept");
@@ -162,34 +137,42 @@ TEST_CASE("a scope that is signalled first expires after its grace period, and n
   CHECK(count(server.records(), "expired", worker->pid()) == 1);
 }
 
-TEST_CASE("a kill hits the whole tree, in other sessions and process groups too") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("tree");
-  server.send(acquire_past(worker.pid(), "s"));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  const Record killed = server.wait_for("killed", worker.pid());
-  CHECK(was_signalled(killed, worker.pid()));
-  for (const char* name : {"child", "group", "session", "grandchild"}) {
-    CAPTURE(name);
-    CHECK(worker.descendant(name).ends_within(kBound));
-    CHECK(was_signalled(killed, worker.descendant(name).pid()));
+TEST_CASE("a kill hits the whole tree, which gets SIGKILL after the grace period if it survives") {
+  for (const bool ignores : {false, true}) {
+    CAPTURE(ignores);
+    Server server({"--grace", "200ms"});
+    Worker worker(ignores ? "ignore-term-tree" : "tree");
+    server.send(acquire_past(worker.pid(), "s", SIGTERM));
+    CHECK(worker.status() == killed_by(ignores ? SIGKILL : SIGTERM));
+    const Record killed = server.wait_for("killed", worker.pid());
+    CHECK(killed.text("verdict") == "dead");
+    for (const char* name : kOfTree) {
+      CAPTURE(name);
+      CHECK(worker.descendant(name).ends_within(kBound));
+      CHECK(was_signalled(killed, worker.descendant(name).pid()));
+    }
+    // Children are signalled before their parents; the record has them in the opposite order.
+    const auto pids = killed.pids_of_signal(0);
+    CHECK(pids.front() == worker.pid());
+    CHECK(std::ranges::find(pids, worker.descendant("session").pid()) <
+          std::ranges::find(pids, worker.descendant("grandchild").pid()));
+    CHECK(killed.array("signals").at(0)["name"].get_string().value() == "SIGTERM");
+    CHECK(server.wait_for("expired", worker.pid()).number("grace_s") == 0.2);
+    if (ignores) {
+      REQUIRE(killed.signals() == std::vector<int>{SIGTERM, SIGKILL});
+      CHECK(killed.array("signals").at(1)["name"].get_string().value() == "SIGKILL");
+      CHECK(mono_of_signal(killed, 1) - mono_of_signal(killed, 0) >= 200'000'000);
+      CHECK(killed.number("dead_after_ms") >= 200);
+    }
   }
-  // Children are signalled before their parents; the record has them in the opposite order.
-  const auto pids = killed.pids_of_signal(0);
-  CHECK(pids.front() == worker.pid());
-  CHECK(std::ranges::find(pids, worker.descendant("session").pid()) <
-        std::ranges::find(pids, worker.descendant("grandchild").pid()));
 }
 
 TEST_CASE("a kill hits a descendant without a parent in the session that the worker leads") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   Worker worker("session-leader");
-  server.send(acquire_past(worker.pid(), "s"));
-  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record killed = expire(server, worker);
   CHECK(worker.descendant("lost").ends_within(kBound));
-  CHECK(was_signalled(server.wait_for("killed", worker.pid()), worker.descendant("lost").pid()));
+  CHECK(was_signalled(killed, worker.descendant("lost").pid()));
 }
 
 TEST_CASE("a descendant that the server may not signal is skipped, and the others are killed") {
@@ -199,14 +182,11 @@ TEST_CASE("a descendant that the server may not signal is skipped, and the other
   if (!can_change) {
     FILETIMER_SKIP("it takes root that may change users and give up capabilities");
   }
-  const TempFolder temp;
-  Server server(temp, {.args = {"--kill-wait", "2s"},
-                       .in_child = [] { ::prctl(PR_CAPBSET_DROP, CAP_KILL); }});
+  Server server(
+      {.args = {"--kill-wait", "2s"}, .in_child = [] { ::prctl(PR_CAPBSET_DROP, CAP_KILL); }});
   Worker worker("foreign-child", {.args = {std::to_string(kSomebodyElse)}});
-  server.send(acquire_past(worker.pid(), "s"));
-  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record killed = expire(server, worker);
   CHECK(worker.descendant("own").ends_within(kBound));
-  const Record killed = server.wait_for("killed", worker.pid());
   CHECK(killed.text("verdict") == "dead");
   CHECK_FALSE(killed.has("reason"));
   CHECK(was_signalled(killed, worker.descendant("own").pid()));
@@ -215,22 +195,18 @@ TEST_CASE("a descendant that the server may not signal is skipped, and the other
 }
 
 TEST_CASE("--kill process hits the worker alone") {
-  const TempFolder temp;
-  Server server(temp, {"--kill", "process"});
+  Server server({"--kill", "process"});
   Worker worker("tree");
-  server.send(acquire_past(worker.pid(), "s"));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  const Record killed = server.wait_for("killed", worker.pid());
+  const Record killed = expire(server, worker);
   CHECK(killed.pids_of_signal(0) == std::vector<pid_t>{worker.pid()});
-  for (const char* name : {"child", "group", "session", "grandchild"}) {
+  for (const char* name : kOfTree) {
     CAPTURE(name);
     CHECK(worker.descendant(name).is_alive());
   }
 }
 
 TEST_CASE("a scope that is signalled first and never gets SIGKILL expires for the worker alone") {
-  const TempFolder temp;
-  Server server(temp, {"--evidence", "none"});
+  Server server({"--evidence", "none"});
   Worker worker("tree");
   server.send(with_own_keys(acquire_past(worker.pid(), "s", SIGUSR1),
                             R"("x_grace_s": Infinity, "x_signal_first": true)"));
@@ -241,22 +217,17 @@ TEST_CASE("a scope that is signalled first and never gets SIGKILL expires for th
 }
 
 TEST_CASE("a stopped worker gets SIGCONT after the signal, so that the signal reaches it") {
-  const TempFolder temp;
-  Server server(temp, {"--stopped", "kill"});
+  Server server({"--stopped", "kill"});
   Worker worker("block");
   worker.signal(SIGSTOP);
   worker.wait_until_stopped();
-  server.send(acquire_past(worker.pid(), "s", SIGTERM));
-  CHECK(worker.status() == killed_by(SIGTERM));
-  CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
+  CHECK(expire(server, worker, "s", SIGTERM).text("verdict") == "dead");
 }
 
 TEST_CASE("a worker that dies between verdict and signal was already gone") {
   const TempFolder temp;
   const std::string target = temp.path("kills");
-  Server server(temp, {.environment = {{"LD_PRELOAD", bad_disk_path()},
-                                       {"ASAN_OPTIONS", "verify_asan_link_order=0"},
-                                       {"BAD_DISK_KILLS", target}}});
+  Server server(temp, on_bad_disk("BAD_DISK_KILLS", target));
   Worker worker("block");
   write_file(target, std::to_string(worker.pid()));
   server.send(acquire_past(worker.pid(), "s"));
@@ -266,75 +237,51 @@ TEST_CASE("a worker that dies between verdict and signal was already gone") {
   CHECK(worker.status() == killed_by(SIGKILL));  // by the preloaded library
 }
 
-TEST_CASE("--dry-run sends no signal and records what it would have done") {
-  const TempFolder temp;
-  Server server(temp, {"--dry-run", "--grace", "10ms"});
+TEST_CASE(
+    "--dry-run sends no signal, records what it would have done, and other scopes stay open") {
+  Server server({"--dry-run", "--grace", "10ms"});
   Worker worker("block");
-  server.send(acquire_past(worker.pid(), "s"));
-  const Record killed = server.wait_for("killed", worker.pid());
+  server.send(acquire(worker.pid(), "later", 200ms) + acquire_past(worker.pid(), "now"));
+  const Record killed = server.wait_for("killed", "now");
   CHECK(killed.text("verdict") == "spared");
   CHECK(killed.text("reason").find("dry") != std::string::npos);
   server.wait_for_message(": spared, dry run (" + killed.text("id") + ")\n");
   CHECK(killed.signals().empty());
+  server.wait_for("killed", "later");
   CHECK(worker.is_alive());
   CHECK(server.stop() == exited(0));
-}
-
-TEST_CASE("a spared worker's other scopes stay open") {
-  const TempFolder temp;
-  Server server(temp, {"--dry-run"});
-  Worker worker("block");
-  server.send(acquire(worker.pid(), "later", 200ms) + acquire_past(worker.pid(), "now"));
-  server.wait_for("killed", "later");
   CHECK(scopes_of(server.records(), "expired", worker.pid()) ==
         std::vector<std::string>{"now", "later"});
 }
 
 TEST_CASE("verdict, evidence, signal and end follow one another, in the log and in time") {
-  const TempFolder temp;
-  Server server(temp, {"--evidence", "proc"});
+  Server server({"--evidence", "proc"});
   Worker worker("block", {.environment = {{"RANK", "3"}, {"LOCAL_RANK", "1"}}});
   Worker other("block", {.environment = {{"RANK", "4"}, {"TORCHELASTIC_RUN_ID", "8812"}}});
   server.send(acquire_far(other.pid(), "waits for rank 3") + acquire_far(worker.pid(), "outer") +
               acquire_far(worker.pid(), "inner"));
-  wait_for_rank(temp, server, worker, 3);
-  server.send(acquire_past(worker.pid(), "inner"));
-  server.wait_for("killed", worker.pid());
-
+  wait_for_rank(server, worker, 3);
+  const Record killed = expire(server, worker, "inner");
+  const Record expired = server.wait_for("expired");
+  CHECK(expired.integer("rank") == 3);
+  CHECK(expired.integer("local_rank") == 1);
+  CHECK(expired.array("open_scopes").size() == 2);
+  const Record incident = server.wait_for("incident");
+  CHECK(incident.text("incident") == expired.text("incident"));
+  CHECK(incident.integer("workers") == 2);
+  CHECK(contains(incident.line(), R"("scope":"waits for rank 3")"));
+  const Record evidence = server.wait_for("evidence");
+  CHECK(evidence.text("id") == expired.text("id"));
+  CHECK(evidence.text("state") == "S");
+  CHECK(evidence.array("threads").size() == 1);
+  CHECK(killed.text("id") == expired.text("id"));
+  CHECK(mono_of_signal(killed, 0) >= expired.integer("mono_ns"));
+  CHECK(killed.integer("mono_ns") >= mono_of_signal(killed, 0));
+  CHECK(killed.number("dead_after_ms") >= 0);
   std::vector<std::string> order;
-  std::string id;
-  std::string incident;
-  std::int64_t verdict_at = 0;
   for (const Record& record : server.records()) {
-    const std::string event = record.text("event");
-    if (event == "server_started" || event == "deferred") {
-      continue;
-    }
-    order.push_back(event);
-    if (event == "incident") {
-      CHECK(record.text("incident") == incident);
-      CHECK(record.integer("workers") == 2);
-      bool saw_the_other = false;
-      for (const auto scope : record.array("open_scopes")) {
-        saw_the_other |= scope["scope"].get_string().value() == "waits for rank 3";
-      }
-      CHECK(saw_the_other);
-    } else if (event == "expired") {
-      id = record.text("id");
-      verdict_at = record.integer("mono_ns");
-      incident = record.text("incident");
-      CHECK(record.integer("rank") == 3);
-      CHECK(record.integer("local_rank") == 1);
-      CHECK(record.array("open_scopes").size() == 2);
-    } else if (event == "evidence") {
-      CHECK(record.text("id") == id);
-      CHECK(record.text("state") == "S");
-      CHECK(record.array("threads").size() == 1);
-    } else if (event == "killed") {
-      CHECK(record.text("id") == id);
-      CHECK(mono_of_signal(record, 0) >= verdict_at);
-      CHECK(record.integer("mono_ns") >= mono_of_signal(record, 0));
-      CHECK(record.number("dead_after_ms") >= 0);
+    if (!record.is("server_started") && !record.is("deferred")) {
+      order.push_back(record.text("event"));
     }
   }
   CHECK(order == std::vector<std::string>{"expired", "incident", "evidence", "killed"});
@@ -343,26 +290,13 @@ TEST_CASE("verdict, evidence, signal and end follow one another, in the log and 
 TEST_CASE("a scope opened within the grace period is not judged, warned about or left open") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);
-    const TempFolder temp;
-    Server server(temp, {"--evidence", "none", "--warn-at", "0.5", "--grace", "1h"});
-    const auto worker =
-        with_page ? page_worker(server.dir(), "w-1") : std::make_unique<Worker>("catch-signals");
-    if (with_page) {
-      // SIGURG does not end a process.
-      worker->ask(fmt::format("open 0 s 1 {}", SIGURG));
-      REQUIRE(worker->ask("hint") == "ok");
-    } else {
-      server.send(acquire_past(worker->pid(), "s", SIGTERM));
-      CHECK(worker->line() == fmt::format("signal {}", SIGTERM));
-    }
+    Server server({"--evidence", "none", "--warn-at", "0.5", "--grace", "1h"});
+    const WatchedWorker watched(server, with_page);
+    const auto& worker = watched.worker;
+    watched.open(0, "s", 1ms, SIGURG);  // which does not end a process
     server.wait_for("expired", worker->pid());
     server.barrier();  // the signal was sent
-    if (with_page) {
-      worker->ask("open 1 late 50");
-      REQUIRE(worker->ask("hint") == "ok");
-    } else {
-      server.send(acquire(worker->pid(), "late", 50ms));
-    }
+    watched.open(1, "late", 50ms);
     let_pass(60ms);
     server.barrier();
     CHECK(worker->is_alive());
@@ -380,22 +314,19 @@ TEST_CASE("a scope opened within the grace period is not judged, warned about or
 }
 
 TEST_CASE("a soft deadline that is read together with the end of its worker causes no warning") {
-  const TempFolder temp;
-  Server server(temp, {"--evidence", "none"});
+  Server server({"--evidence", "none"});
   const auto worker = page_worker(server.dir(), "w-1");
-  worker->ask(fmt::format("open 0 s 1 {} 3600000", SIGURG));
-  REQUIRE(worker->ask("hint") == "ok");
+  worker->ask(fmt::format("wake 0 s 1 {} 3600000", SIGURG));
   REQUIRE(wait_until([&] { return worker->ask("word 0") == "expired"; }));
   // The kill has begun when a later control request is answered.
-  REQUIRE(run_client(temp, {"ping", "--dir", server.dir()}).status == exited(0));
-  server.process().signal(SIGSTOP);
-  server.process().wait_until_stopped();
-  worker->ask("open 1 soft 0 9 4294967295 0 1");
-  REQUIRE(worker->ask("hint") == "ok");
-  let_pass(10ms);
-  worker->signal(SIGKILL);
-  worker->status();
-  server.process().signal(SIGCONT);
+  REQUIRE(run_client({"ping", "--dir", server.dir()}).status == exited(0));
+  {
+    const Stopped stopped(server);
+    worker->ask("wake 1 soft 0 9 4294967295 0 1");
+    let_pass(10ms);
+    worker->signal(SIGKILL);
+    worker->status();
+  }
   CHECK(server.wait_for("killed", worker->pid()).signals() == std::vector<int>{SIGURG});
   CHECK(server.stop() == exited(0));
   CHECK(count(server.records(), "warned") == 0);

@@ -20,34 +20,20 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Stops the server until then while it sleeps.
-void stop_until(Server& server, Instant time) {
-  server.process().wait_for_state('S');
-  const Stopped stopped(server);
-  let_pass_until(time);
+// Opens the scope "step". The signal brings the worker into this state before the server knows of
+// the scope.
+void acquire_step(const WatchedWorker& watched, std::chrono::milliseconds timeout, int signal = 0,
+                  char state = 'T') {
+  if (watched.has_page) {
+    watched.worker->ask(fmt::format("open 0 step {}", timeout.count()));
+  }
+  if (signal != 0) {
+    watched.worker->signal(signal);
+    watched.worker->wait_for_state(state);
+  }
+  watched.server.send(watched.has_page ? "{\"version\": 1, \"x_page\": \"w-1\"}\n"
+                                       : acquire(watched.worker->pid(), "step", timeout));
 }
-
-// A worker with a scope "step", on the pipe or on a page of its own.
-struct WatchedWorker {
-  WatchedWorker(const Server& on, bool with_page) : server(on), has_page(with_page) {
-    worker = has_page ? page_worker(server.dir(), "w-1") : std::make_unique<Worker>("block");
-  }
-  // The signal brings the worker into this state before the server knows of the scope.
-  void acquire_step(std::chrono::milliseconds timeout, int signal = 0, char state = 'T') const {
-    if (has_page) {
-      worker->ask(fmt::format("open 0 step {}", timeout.count()));
-    }
-    if (signal != 0) {
-      worker->signal(signal);
-      worker->wait_for_state(state);
-    }
-    server.send(has_page ? "{\"version\": 1, \"x_page\": \"w-1\"}\n"
-                         : acquire(worker->pid(), "step", timeout));
-  }
-  const Server& server;
-  bool has_page;
-  std::unique_ptr<Worker> worker;
-};
 
 std::int64_t mono_ns(const Record& record) {
   return record.integer("mono_ns");
@@ -58,11 +44,10 @@ std::int64_t mono_ns(const Record& record) {
 TEST_CASE("the deadline of a stopped worker is deferred, and it gets the time of its stop back") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);
-    const TempFolder temp;
-    const Server server(temp);
+    const Server server;
     const WatchedWorker watched(server, with_page);
     Worker& worker = *watched.worker;
-    watched.acquire_step(1s, SIGSTOP);
+    acquire_step(watched, 1s, SIGSTOP);
     const Record put_off = server.wait_for("deferred", worker.pid());
     CHECK(put_off.text("scope") == "step");
     CHECK(put_off.text("reason") == "stopped (SIGSTOP or the terminal)");
@@ -91,15 +76,8 @@ TEST_CASE("the deadline of a stopped worker is deferred, and it gets the time of
 // On a busy machine the server may not look at all workers while one is stopped for a short time.
 TEST_CASE("a stop that ends before the deadline is given back among many workers, too") {
   until_in_time(1500ms, [](std::chrono::milliseconds time) {
-    const TempFolder temp;
-    const Server server(temp);
-    std::vector<std::unique_ptr<Worker>> others;
-    std::string lines;
-    for (int i = 0; i < 20; ++i) {
-      others.push_back(std::make_unique<Worker>("block"));
-      lines += acquire_far(others.back()->pid(), "s");
-    }
-    server.send(lines);
+    const Server server;
+    const auto others = workers_in_scopes(server, 20);
     Worker worker("block");
     worker.signal(SIGSTOP);
     worker.wait_until_stopped();
@@ -113,13 +91,12 @@ TEST_CASE("a stop that ends before the deadline is given back among many workers
 }
 
 TEST_CASE("a worker under a debugger is not killed, and gets that time back after the detach") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   const WatchedWorker watched(server, true);
   Worker& worker = *watched.worker;
   // ptrace requests must come from the thread that traces, which is this one.
   REQUIRE(::ptrace(PTRACE_SEIZE, worker.pid(), nullptr, nullptr) == 0);
-  watched.acquire_step(200ms);
+  acquire_step(watched, 200ms);
   const Record put_off = server.wait_for("deferred", worker.pid());
   CHECK(put_off.text("reason").starts_with(fmt::format("traced by pid {}", ::getpid())));
   // The worker runs under its debugger and is still not killed.
@@ -145,7 +122,7 @@ TEST_CASE("a worker that survives SIGKILL is recorded as unkillable, with the re
   Worker& worker = *watched.worker;
   // The worker exits only when this thread, its tracer, lets it.
   REQUIRE(::ptrace(PTRACE_SEIZE, worker.pid(), nullptr, PTRACE_O_TRACEEXIT) == 0);
-  watched.acquire_step(1ms, SIGKILL, 't');
+  acquire_step(watched, 1ms, SIGKILL, 't');
   const Record killed = server.wait_for("killed", worker.pid());
   CHECK(killed.text("verdict") == "unkillable");
   CHECK(killed.signals() == std::vector<int>{SIGKILL});
@@ -158,7 +135,7 @@ TEST_CASE("a worker that survives SIGKILL is recorded as unkillable, with the re
   // Another scope of the worker changes nothing, because unkillable workers are counted.
   server.send(acquire_past(worker.pid(), "again"));
   REQUIRE(wait_until([&] { return count(server.records(), "killed", worker.pid()) == 2; }));
-  CHECK(contains(run_client(temp, server, {"status", "--json"}).out, "\"unkillable\":1,"));
+  CHECK(contains(run_client(server, {"status", "--json"}).out, "\"unkillable\":1,"));
   const auto let_go = [&] {
     REQUIRE(::ptrace(PTRACE_DETACH, worker.pid(), nullptr, nullptr) == 0);
     CHECK(worker.status() == killed_by(SIGKILL));
@@ -180,12 +157,11 @@ TEST_CASE("a server that was stopped past a deadline gives the time back, once")
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);
     until_in_time(1s, [with_page](std::chrono::milliseconds timeout) {
-      const TempFolder temp;
-      Server server(temp);
+      Server server;
       const WatchedWorker watched(server, with_page);
       Worker& worker = *watched.worker;
       const Instant deadline = Instant::now() + timeout;
-      watched.acquire_step(timeout);
+      acquire_step(watched, timeout);
       const Instant last_deadline = Instant::now() + timeout;
       server.barrier();
       {
@@ -238,13 +214,16 @@ TEST_CASE("a grace period is longer by the time that the server missed in it") {
   constexpr int kTries = 3;
   bool is_longer = false;
   for (int i = 0; i < kTries && !is_longer; ++i) {
-    const TempFolder temp;
-    Server server(temp, {"--grace", "2s", "--evidence", "none", "--max-interval", "100ms"});
+    Server server({"--grace", "2s", "--evidence", "none", "--max-interval", "100ms"});
     Worker worker("ignore-term");
     server.send(acquire_past(worker.pid(), "step", SIGTERM));
     server.wait_for("expired", worker.pid());
     server.barrier();  // and its signal was sent
-    stop_until(server, Instant::now() + 4s);
+    server.process().wait_for_state('S');
+    {
+      const Stopped stopped(server);
+      let_pass(4s);
+    }
     const std::int64_t resumed = Instant::now().ns;
     CHECK(worker.status() == killed_by(SIGKILL));
     // It planned to wake within 100 ms, so nearly all of the four seconds were missed. Where the

@@ -1,7 +1,6 @@
 // The evidence of the peers of a worker that expires: where the others of its job wait.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <csignal>
@@ -18,15 +17,8 @@ using namespace filetimer::testing;
 
 namespace {
 
-// A worker of a job that the server knows by a scope, and whose rank it has read.
-std::unique_ptr<Worker> peer_of_job(const TempFolder& temp, const Server& server,
-                                    const std::string& job, int rank) {
-  auto worker = std::make_unique<Worker>(
-      "block", Worker::Setup{.environment = {{"TORCHELASTIC_RUN_ID", job},
-                                             {"RANK", fmt::format("{}", rank)}}});
-  server.send(acquire_far(worker->pid(), "exchange"));
-  wait_for_rank(temp, server, *worker, rank);
-  return worker;
+std::unique_ptr<Worker> peer_of_job(const Server& server, const std::string& job, int rank) {
+  return ranked_worker(server, rank, {{"TORCHELASTIC_RUN_ID", job}});
 }
 
 Records peers_in(const Server& server) {
@@ -38,17 +30,16 @@ Records peers_in(const Server& server) {
 }  // namespace
 
 TEST_CASE("the peers of a worker have their evidence recorded before its signal") {
-  const TempFolder temp;
-  const Server server(temp, {"--evidence", "proc", "--evidence-timeout", "20s"});
+  const Server server({"--evidence", "proc", "--evidence-timeout", "20s"});
   std::string job = "8812";
   SUBCASE("of its job") {}
   SUBCASE("of the ranks without a job") {
     job = "";
   }
-  const auto hung = peer_of_job(temp, server, job, 1);
-  const auto peer = peer_of_job(temp, server, job, 0);
-  const auto stranger = peer_of_job(temp, server, "8813", 2);
-  const auto hung_too = peer_of_job(temp, server, job, 3);
+  const auto hung = peer_of_job(server, job, 1);
+  const auto peer = peer_of_job(server, job, 0);
+  const auto stranger = peer_of_job(server, "8813", 2);
+  const auto hung_too = peer_of_job(server, job, 3);
   server.send(acquire_past(peer->pid(), "spared", 0));  // which makes no difference
   server.wait_for("killed", peer->pid());
   // A worker without a job comes first, and one of the job next: the peers are recorded once.
@@ -75,8 +66,7 @@ TEST_CASE("the peers of a worker have their evidence recorded before its signal"
 
 TEST_CASE("64 peers have their evidence recorded, and the first record counts the others") {
   constexpr std::size_t kPeers = 67;
-  const TempFolder temp;
-  Server server(temp, {"--evidence", "proc", "--evidence-timeout", "20s"});
+  Server server({"--evidence", "proc", "--evidence-timeout", "20s"});
   const Environment environment{{"TORCHELASTIC_RUN_ID", "8812"}, {"RANK", "0"}};
   const Worker family("family", {.args = {std::to_string(kPeers)}, .environment = environment});
   Worker hung("block", {.environment = environment});
@@ -87,16 +77,14 @@ TEST_CASE("64 peers have their evidence recorded, and the first record counts th
   server.send(lines);
   const std::vector<std::string> list{"list", "--json"};
   REQUIRE(wait_until([&] {  // the server has read the rank of each
-    const std::string listed = run_client(temp, server, list).out;
+    const std::string listed = run_client(server, list).out;
     std::size_t known = 0;
     for (std::size_t at = 0; (at = listed.find("\"rank\":0", at)) != listed.npos; ++at) {
       ++known;
     }
     return known > kPeers;
   }));
-  server.send(acquire_past(hung.pid(), "load"));
-  CHECK(hung.status() == killed_by(SIGKILL));
-  server.wait_for("killed", hung.pid());
+  expire(server, hung, "load");
   const Records peers = peers_in(server);
   REQUIRE(peers.size() == 64);
   CHECK(peers[0].integer("peers_omitted") == kPeers - 64);
@@ -105,23 +93,18 @@ TEST_CASE("64 peers have their evidence recorded, and the first record counts th
 
 TEST_CASE("a peer has its Python stacks recorded, and runs on") {
   const auto has_stacks = [] {
-    const TempFolder temp;
-    const Server server(temp);
-    const auto hung = peer_of_job(temp, server, "8812", 1);
-    Worker::Setup setup;
-    setup.program = {"/usr/bin/python3", python_worker_path(), server.dir(), "py-1",
-                     "hang_in_lock"};
-    setup.environment = {{"TORCHELASTIC_RUN_ID", "8812"}, {"RANK", "0"}};
-    Worker peer("", setup);
+    const Server server;
+    const auto hung = peer_of_job(server, "8812", 1);
+    Worker peer({.environment = {{"TORCHELASTIC_RUN_ID", "8812"}, {"RANK", "0"}},
+                 .program = {"/usr/bin/python3", FILETIMER_PYTHON_WORKER, server.dir(), "py-1",
+                             "hang_in_lock"}});
     peer.tell("open 3600000");
     // The peer says nothing more: asked until it is where it hangs.
     REQUIRE(wait_until([&] {
-      return contains(run_client(temp, server, {"dump", "--rank", "0", "--json"}).out,
+      return contains(run_client(server, {"dump", "--rank", "0", "--json"}).out,
                       " in hang_in_lock");
     }));
-    server.send(acquire_past(hung->pid(), "load"));
-    CHECK(hung->status() == killed_by(SIGKILL));
-    server.wait_for("killed", hung->pid());
+    expire(server, *hung, "load");
     const Records peers = peers_in(server);
     REQUIRE(peers.size() == 1);
     CHECK(peer.is_alive());
@@ -131,11 +114,9 @@ TEST_CASE("a peer has its Python stacks recorded, and runs on") {
 }
 
 TEST_CASE("a server that stops records what it has of the evidence of peers") {
-  const TempFolder temp;
-  Server server(temp, {.args = {"--evidence-timeout", "1h"},
-                       .program = with_helper(temp, "exec /bin/sleep 100")});
-  const auto hung = peer_of_job(temp, server, "8812", 1);
-  const auto peer = peer_of_job(temp, server, "8812", 0);
+  Server server({.args = {"--evidence-timeout", "1h"}, .helper = "exec /bin/sleep 100"});
+  const auto hung = peer_of_job(server, "8812", 1);
+  const auto peer = peer_of_job(server, "8812", 0);
   server.send(acquire_past(hung->pid(), "load"));
   server.wait_for("expired", hung->pid());
   CHECK(server.stop() == exited(0));
@@ -147,7 +128,6 @@ TEST_CASE("a server that stops records what it has of the evidence of peers") {
 }
 
 TEST_CASE("a worker that gets no signal, and a server that is not to, record nothing of peers") {
-  const TempFolder temp;
   std::vector<std::string> args;
   int signal = SIGKILL;
   SUBCASE("a signal of 0") {
@@ -159,9 +139,9 @@ TEST_CASE("a worker that gets no signal, and a server that is not to, record not
   SUBCASE("--evidence none") {
     args = {"--evidence", "none"};
   }
-  const Server server(temp, args);
-  const auto hung = peer_of_job(temp, server, "8812", 1);
-  const auto peer = peer_of_job(temp, server, "8812", 0);
+  const Server server(args);
+  const auto hung = peer_of_job(server, "8812", 1);
+  const auto peer = peer_of_job(server, "8812", 0);
   server.send(acquire_past(hung->pid(), "load", signal));
   server.wait_for("killed", hung->pid());
   CHECK(peers_in(server).empty());

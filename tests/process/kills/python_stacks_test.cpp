@@ -22,9 +22,8 @@ constexpr const char* kPython = "/usr/bin/python3";
 // A worker that hangs in WAY (python_worker.py) as soon as it has opened a scope.
 std::unique_ptr<Worker> python_worker(const Server& server, const std::string& way,
                                       const std::string& page = "py-1") {
-  Worker::Setup setup;
-  setup.program = {kPython, python_worker_path(), server.dir(), page, way};
-  return std::make_unique<Worker>("", setup);
+  return std::make_unique<Worker>(
+      Worker::Setup{.program = {kPython, FILETIMER_PYTHON_WORKER, server.dir(), page, way}});
 }
 
 // A worker that hangs in WAY in a scope whose deadline is near.
@@ -87,8 +86,7 @@ TEST_CASE("a hung Python worker is recorded with its Python stacks, however it h
   for (const std::string way :
        {"hang_sleeping", "hang_spinning", "hang_in_lock", "hang_holding_gil"}) {
     CAPTURE(way);
-    const TempFolder temp;
-    const Server server(temp, {"--evidence-timeout", "20s"});
+    const Server server({"--evidence-timeout", "20s"});
     const Record evidence = evidence_of(server, way);
     CAPTURE(evidence.line());
     CHECK(missing_in(evidence) == "");
@@ -107,7 +105,7 @@ TEST_CASE("a helper for native stacks that hangs leaves time for the Python stac
   const std::string script = "/usr/bin/env > " + temp.path("env") + "\nexec /bin/sleep 100";
   const Server server(temp, {.args = {"--evidence-timeout", "4s"},
                              .environment = {{"LD_LIBRARY_PATH", "/of/libdw"}, {"HOME", "/"}},
-                             .program = with_helper(temp, script)});
+                             .helper = script});
   const Record evidence = evidence_of(server, "hang_sleeping");
   CAPTURE(evidence.line());
   CHECK(evidence.has("missing"));
@@ -120,8 +118,7 @@ TEST_CASE("a helper for native stacks that hangs leaves time for the Python stac
 TEST_CASE("the next server reads the stacks of a worker that an earlier one was about to kill") {
   const auto are_read = [] {
     const TempFolder temp;
-    Server server(temp, {.args = {"--evidence-timeout", "1h"},
-                         .program = with_helper(temp, "exec /bin/sleep 100")});
+    Server server(temp, {.args = {"--evidence-timeout", "1h"}, .helper = "exec /bin/sleep 100"});
     const auto worker = hung_worker(server, "hang_sleeping");
     server.wait_for("expired", worker->pid());
     server.kill();
@@ -132,8 +129,7 @@ TEST_CASE("the next server reads the stacks of a worker that an earlier one was 
 }
 
 TEST_CASE("the dump file is private, in a directory of the server, and removed with its page") {
-  const TempFolder temp;
-  const Server server(temp);
+  const Server server;
   const std::string folder = server.dir() + "/scopes/.stacks";
   struct stat st {};
   REQUIRE(::stat(folder.c_str(), &st) == 0);
@@ -147,14 +143,13 @@ TEST_CASE("the dump file is private, in a directory of the server, and removed w
 }
 
 TEST_CASE("a dump has the Python stacks of a hung worker and does not kill it") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   const auto worker = python_worker(server, "hang_with_threads");
   worker->tell("open 3600000");
   // The worker reports nothing more, so it is dumped until it hangs.
   std::string dumped;
   const auto shows_hang = [&] {
-    dumped = unwrapped(run_client(temp, server, {"dump"}).out);
+    dumped = unwrapped(run_client(server, {"dump"}).out);
     return dumped.find(" in hang_in_lock") != std::string::npos &&
            dumped.find(" in wait_in_thread") != std::string::npos;
   };
@@ -183,14 +178,13 @@ TEST_CASE("a worker that has started another program gets no dump signal") {
   worker->tell(fmt::format("exec {} {}", kPython, script));
   REQUIRE(wait_until([&] { return exists(temp.path("begun")); }));
   const Finished dumped =
-      run_client(temp, server, {"dump", "--json", "--pid", std::to_string(worker->pid())});
+      run_client(server, {"dump", "--json", "--pid", std::to_string(worker->pid())});
   CHECK(dumped.out.find("the worker has started another program") != std::string::npos);
   CHECK(worker->is_alive());
 }
 
 TEST_CASE("a stopped worker that is killed gets no dump signal, and its evidence says why") {
-  const TempFolder temp;
-  const Server server(temp, {"--stopped", "kill", "--evidence-timeout", "20s"});
+  const Server server({"--stopped", "kill", "--evidence-timeout", "20s"});
   const auto worker = page_worker(server.dir(), "w-1", fmt::format("dump_signal={}", SIGUSR2));
   write_file(server.dir() + "/scopes/.stacks/w-1", "");
   // A signal that ends no process, and comes first.
@@ -209,8 +203,7 @@ TEST_CASE("a stopped worker that is killed gets no dump signal, and its evidence
 }
 
 TEST_CASE("a dry run sends no dump signal") {
-  const TempFolder temp;
-  const Server server(temp, {"--dry-run"});
+  const Server server({"--dry-run"});
   const auto worker = hung_worker(server, "hang_until_asked");
   CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "spared");
   CHECK(worker->is_alive());

@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -31,9 +30,7 @@ using namespace std::chrono_literals;
 namespace {
 
 Worker::Setup stacks_worker(const char* mode, int threads, const std::string& suffix = {}) {
-  Worker::Setup setup;
-  setup.program = {stacks_worker_path() + suffix, mode, std::to_string(threads)};
-  return setup;
+  return {.program = {program_path("stacks_worker") + suffix, mode, std::to_string(threads)}};
 }
 
 std::vector<std::string> frames_of(simdjson::dom::element thread) {
@@ -78,16 +75,13 @@ bool has_frame(const std::vector<std::string>& frames, std::string_view begin) {
 class Helper {
  public:
   explicit Helper(pid_t pid, int limit_ms = 20'000) {
-    int in[2];
-    int out[2];
-    REQUIRE(::pipe2(in, O_CLOEXEC) == 0);
-    REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
-    const filetimer::UniqueFd its_in(in[0]);
-    const filetimer::UniqueFd its_out(out[1]);
-    in_.reset(in[1]);
-    out_.reset(out[0]);
-    child_ = std::make_unique<Child>(
-        Launch{.argv = {stacks_helper_path()}, .in = its_in.get(), .out_fd = its_out.get()});
+    Pipe in = make_pipe();
+    Pipe out = make_pipe();
+    in_ = std::move(in.write);
+    out_ = std::move(out.read);
+    child_ = std::make_unique<Child>(Launch{.argv = {program_path("filetimer-stacks")},
+                                            .in = in.read.get(),
+                                            .out_fd = out.write.get()});
     const auto stat = filetimer::read_stat(fmt::format("/proc/{}", pid));
     REQUIRE(stat);
     write_all(in_.get(), fmt::format("{} {} {} {}\n", pid, stat->start_time, ::getpid(), limit_ms));
@@ -117,9 +111,19 @@ class Helper {
   std::unique_ptr<Child> child_;
 };
 
+// Returns what a helper that is let do its work says.
+std::string answer_about(pid_t pid) {
+  Helper helper(pid);
+  helper.go();
+  return helper.answer();
+}
+
 pid_t tracer_of(const std::string& folder) {
   const auto status = filetimer::read_status(folder);
   return status ? status->tracer : 0;
+}
+pid_t tracer_of(pid_t pid) {
+  return tracer_of(fmt::format("/proc/{}", pid));
 }
 
 // Returns whether every thread is neither traced nor stopped.
@@ -141,13 +145,11 @@ void wait_until_asleep(pid_t pid, std::ptrdiff_t threads) {
 }
 
 // A timer_server with `script` in place of the helper; empty: without a helper.
-Server server_with_helper(const TempFolder& temp, const std::string& script,
-                          const std::string& timeout = "20s",
-                          const std::vector<std::string>& more_args = {},
+Server::Setup with_helper(const std::string& script, const std::string& timeout = "20s",
                           const std::function<void()>& in_child = {}) {
-  std::vector<std::string> args{"--evidence", "stacks", "--evidence-timeout", timeout};
-  args.insert(args.end(), more_args.begin(), more_args.end());
-  return Server(temp, {.args = args, .program = with_helper(temp, script), .in_child = in_child});
+  return {.args = {"--evidence", "stacks", "--evidence-timeout", timeout},
+          .helper = script,
+          .in_child = in_child};
 }
 
 // The `evidence` record of a hung worker that is killed. On a busy machine a thread may not stop
@@ -157,7 +159,7 @@ Record evidence_of(
     const std::function<void(const Worker&)>& wait_until_hung = [](const Worker&) {}) {
   constexpr int kTries = 10;
   for (int tries = 1;; ++tries) {
-    Worker worker("", setup);
+    Worker worker(setup);
     wait_until_hung(worker);
     server.send(acquire_past(worker.pid(), "s"));
     CHECK(worker.status() == killed_by(SIGKILL));
@@ -172,8 +174,7 @@ Record evidence_of(
 }
 
 std::string missing_with_helper(const std::string& script, const std::string& timeout = "20s") {
-  const TempFolder temp;
-  Server server = server_with_helper(temp, script, timeout);
+  Server server(with_helper(script, timeout));
   Worker worker("block");
   server.send(acquire_past(worker.pid(), "s"));
   CHECK(worker.status() == killed_by(SIGKILL));
@@ -187,8 +188,7 @@ std::string missing_with_helper(const std::string& script, const std::string& ti
 }  // namespace
 
 TEST_CASE("a helper that was started for a scope which is then released ends") {
-  const TempFolder temp;
-  const Server server(temp, {"--dry-run", "--evidence", "stacks"});
+  const Server server({"--dry-run", "--evidence", "stacks"});
   const auto has_helper = [&] {
     return std::ranges::any_of(filetimer::threads_of(server.pid()), [&](pid_t tid) {
       return !filetimer::children_of(server.pid(), tid).empty();
@@ -197,8 +197,7 @@ TEST_CASE("a helper that was started for a scope which is then released ends") {
   const auto worker = page_worker(server.dir(), "w-1");
   CHECK(wait_until([&] {  // a helper that ends with its scope may have been missed
     if (worker->ask("word 0") != "open") {
-      worker->ask("open 0 forward 300");
-      REQUIRE(worker->ask("hint") == "ok");
+      worker->ask("wake 0 forward 300");
     }
     return has_helper();
   }));
@@ -208,9 +207,8 @@ TEST_CASE("a helper that was started for a scope which is then released ends") {
 
 TEST_CASE("a worker that the stacks helper traces is not taken for one under a debugger") {
   constexpr int kScopes = 150;
-  const TempFolder temp;
-  Server server(temp, {"--evidence", "stacks", "--evidence-timeout", "20s"});
-  Worker worker("", stacks_worker("hang", 16));
+  Server server({"--evidence", "stacks", "--evidence-timeout", "20s"});
+  Worker worker(stacks_worker("hang", 16));
   // A scope is due every 2 ms, while stacks are read for those before it.
   std::string lines;
   for (int i = 0; i < kScopes; ++i) {
@@ -227,8 +225,7 @@ TEST_CASE("a worker that the stacks helper traces is not taken for one under a d
 }
 
 TEST_CASE("stacks name the functions that threads wait, spin and read in, with their CPU time") {
-  const TempFolder temp;
-  const Server server(temp, {"--evidence-timeout", "20s"});
+  const Server server({"--evidence-timeout", "20s"});
   const Record evidence = evidence_of(server, stacks_worker("hang", 3), [](const Worker& worker) {
     wait_until_asleep(worker.pid(), 3);  // the fourth spins
   });
@@ -256,10 +253,7 @@ TEST_CASE("stacks name the functions that threads wait, spin and read in, with t
 }
 
 TEST_CASE("what the children of a worker do is in its evidence") {
-  const TempFolder temp;
-  const Server server(temp, {"--evidence-timeout", "20s"});
-  Worker::Setup setup;
-  setup.program = {worker_path(), "tree"};
+  const Server server({"--evidence-timeout", "20s"});
   const auto wait_until_children_sleep = [](const Worker& worker) {
     const std::string task = fmt::format("/proc/{0}/task/{0}", worker.pid());
     CHECK(wait_until([&] {
@@ -270,7 +264,8 @@ TEST_CASE("what the children of a worker do is in its evidence") {
       });
     }));
   };
-  const Record evidence = evidence_of(server, setup, wait_until_children_sleep);
+  const Record evidence =
+      evidence_of(server, {.program = {worker_path(), "tree"}}, wait_until_children_sleep);
   CAPTURE(evidence.line());
   const auto children = evidence.array("children");
   REQUIRE(children.size() > 0);
@@ -279,16 +274,14 @@ TEST_CASE("what the children of a worker do is in its evidence") {
 }
 
 TEST_CASE("without symbols a frame has the file and the offset in it") {
-  const TempFolder temp;
-  const Server server(temp, {"--evidence-timeout", "20s"});
+  const Server server({"--evidence-timeout", "20s"});
   const Record evidence = evidence_of(server, stacks_worker("hang", 0, "_stripped"));
   CAPTURE(evidence.line());
   CHECK(has_frame(frames_of(evidence.array("threads").at(0).value()), "stacks_worker_stripped+0x"));
 }
 
 TEST_CASE("each of 4 stacks of 300 threads is recorded once, with its threads") {
-  const TempFolder temp;
-  const Server server(temp, {"--evidence-timeout", "20s"});
+  const Server server({"--evidence-timeout", "20s"});
   std::vector<pid_t> tids;
   const Record evidence =
       evidence_of(server, stacks_worker("pool", 299), [&](const Worker& worker) {
@@ -314,12 +307,10 @@ TEST_CASE("each of 4 stacks of 300 threads is recorded once, with its threads") 
 }
 
 TEST_CASE("a stack that leaves all files of code is cut, with the reason that libdw gives") {
-  const Worker worker("", stacks_worker("astray", 1));
+  const Worker worker(stacks_worker("astray", 1));
   std::string answer;
   REQUIRE(wait_until([&] {  // its thread is on its way there
-    Helper helper(worker.pid());
-    helper.go();
-    answer = helper.answer();
+    answer = answer_about(worker.pid());
     return contains(answer, "\ncut ");
   }));
   CAPTURE(answer);
@@ -329,14 +320,12 @@ TEST_CASE("a stack that leaves all files of code is cut, with the reason that li
 TEST_CASE("a deleted file of code is read from memory") {
   const TempFolder temp;
   const std::string program = temp.path("gone");
-  std::filesystem::copy_file(stacks_worker_path(), program);
+  std::filesystem::copy_file(program_path("stacks_worker"), program);
   Worker::Setup setup = stacks_worker("hang", 0);
   setup.program[0] = program;
-  const Worker worker("", setup);
+  const Worker worker(setup);
   REQUIRE(::unlink(program.c_str()) == 0);
-  Helper helper(worker.pid());
-  helper.go();
-  const std::string answer = helper.answer();
+  const std::string answer = answer_about(worker.pid());
   CAPTURE(answer);
   CHECK((contains(answer, "(gone (deleted))") || contains(answer, "gone (deleted)+0x")));
   CHECK(answer.ends_with("end\n"));
@@ -344,7 +333,7 @@ TEST_CASE("a deleted file of code is read from memory") {
 
 TEST_CASE(
     "a helper that is killed at any moment leaves the worker running, neither stopped nor traced") {
-  Worker worker("", stacks_worker("serve", 8));
+  Worker worker(stacks_worker("serve", 8));
   std::minstd_rand random(1);
   std::uniform_int_distribution<int> delay_us(0, 20'000);
   int held = 0;
@@ -355,7 +344,7 @@ TEST_CASE(
       helper.go();
       bool is_held = false;
       while (!is_held && helper.is_alive()) {
-        is_held = tracer_of(fmt::format("/proc/{}", worker.pid())) == helper.pid();
+        is_held = tracer_of(worker.pid()) == helper.pid();
       }
       held += is_held ? 1 : 0;
     } else {
@@ -376,7 +365,7 @@ TEST_CASE("a helper that a stopped server leaves waiting ends at its time limit"
 }
 
 TEST_CASE("a worker loses no signal while the helper stops it") {
-  Worker worker("", stacks_worker("serve", 4));
+  Worker worker(stacks_worker("serve", 4));
   constexpr int kSignals = 5000;
   std::jthread sender([&] {
     for (int i = 0; i < kSignals; ++i) {
@@ -387,9 +376,7 @@ TEST_CASE("a worker loses no signal while the helper stops it") {
     }
   });
   for (int i = 0; i < 20; ++i) {
-    Helper helper(worker.pid());
-    helper.go();
-    CHECK(helper.answer().ends_with("end\n"));
+    CHECK(answer_about(worker.pid()).ends_with("end\n"));
   }
   sender.join();
   CHECK(wait_until([&] { return worker.ask("signals") == std::to_string(kSignals); }));
@@ -397,25 +384,21 @@ TEST_CASE("a worker loses no signal while the helper stops it") {
 }
 
 TEST_CASE("a worker that was stopped before stays stopped, and its stacks are read") {
-  Worker worker("", stacks_worker("serve", 4));
+  Worker worker(stacks_worker("serve", 4));
   worker.signal(SIGSTOP);
   worker.wait_until_stopped();
-  Helper helper(worker.pid());
-  helper.go();
-  const std::string answer = helper.answer();
+  const std::string answer = answer_about(worker.pid());
   CHECK(answer.find("\nframe ") != std::string::npos);
-  CHECK(tracer_of(fmt::format("/proc/{}", worker.pid())) == 0);
+  CHECK(tracer_of(worker.pid()) == 0);
   worker.wait_until_stopped();
   worker.signal(SIGCONT);
   CHECK(worker.ask("ping") == "pong");
 }
 
 TEST_CASE("a worker that another process traces is left alone, and the record says so") {
-  Worker worker("", stacks_worker("serve", 0));
+  Worker worker(stacks_worker("serve", 0));
   REQUIRE(::ptrace(PTRACE_SEIZE, worker.pid(), nullptr, nullptr) == 0);
-  Helper helper(worker.pid());
-  helper.go();
-  const std::string answer = helper.answer();
+  const std::string answer = answer_about(worker.pid());
   CAPTURE(answer);
   CHECK(answer.find(fmt::format("note no native stacks: cannot trace pid {}: Operation not "
                                 "permitted (pid {} traces it)\n",
@@ -424,10 +407,10 @@ TEST_CASE("a worker that another process traces is left alone, and the record sa
 
 TEST_CASE("the stacks of a worker that dies while the helper stops it are missing") {
   for (int i = 0; i < 10; ++i) {
-    Worker worker("", stacks_worker("serve", 8));
+    Worker worker(stacks_worker("serve", 8));
     Helper helper(worker.pid());
     helper.go();
-    wait_until([&] { return tracer_of(fmt::format("/proc/{}", worker.pid())) != 0; }, 5ms);
+    wait_until([&] { return tracer_of(worker.pid()) != 0; }, 5ms);
     worker.signal(SIGKILL);
     CHECK(helper.answer().ends_with("end\n"));
     CHECK(worker.status() == killed_by(SIGKILL));
@@ -435,12 +418,13 @@ TEST_CASE("the stacks of a worker that dies while the helper stops it are missin
 }
 
 TEST_CASE("a helper without a server ends by itself") {
-  Worker worker("", stacks_worker("serve", 1));
+  Worker worker(stacks_worker("serve", 1));
   const TempFolder temp;
   // Its parent is the shell, and not the server that its request names.
   write_file(temp.path("request"), fmt::format("{} 1 1 20000\ngo\n", worker.pid()));
   Child shell(Launch{
-      .argv = {"/bin/sh", "-c", stacks_helper_path() + " < " + temp.path("request") + " || exit 9"},
+      .argv = {"/bin/sh", "-c",
+               program_path("filetimer-stacks") + " < " + temp.path("request") + " || exit 9"},
       .out = temp.path("out")});
   CHECK(shell.status() == exited(9));
   CHECK(read_file(temp.path("out")).empty());
@@ -465,45 +449,23 @@ TEST_CASE("a helper that hangs and ignores signals delays the kill by --evidence
   CHECK(missing.find("time was up") != std::string::npos);
 }
 
-// Blocks a signal for the lifetime of the object.
-class BlockedSignal {
- public:
-  explicit BlockedSignal(int signal) {
-    ::sigemptyset(&set_);
-    ::sigaddset(&set_, signal);
-    ::sigprocmask(SIG_BLOCK, &set_, &before_);
-  }
-  ~BlockedSignal() {
-    while (comes_within(0s)) {
-    }
-    ::sigprocmask(SIG_SETMASK, &before_, nullptr);
-  }
-  BlockedSignal(const BlockedSignal&) = delete;
-  BlockedSignal& operator=(const BlockedSignal&) = delete;
-
-  [[nodiscard]] bool comes_within(std::chrono::nanoseconds bound) const {
-    const timespec time{.tv_sec = bound / 1s, .tv_nsec = (bound % 1s).count()};
-    return ::sigtimedwait(&set_, nullptr, &time) > 0;
-  }
-
- private:
-  sigset_t set_{};
-  sigset_t before_{};
-};
-
 // A lease blocks an execution of the file, as a hung file server does.
 TEST_CASE("a helper whose execution hangs delays no deadline") {
   const TempFolder temp;
-  Server server = server_with_helper(temp, "exit 0");
+  Server server(temp, with_helper("exit 0"));
   const filetimer::UniqueFd file(::open(temp.path("filetimer-stacks").c_str(), O_RDWR | O_CLOEXEC));
   REQUIRE(file);
-  const BlockedSignal lease_break(SIGIO);
+  sigset_t lease_break;
+  ::sigemptyset(&lease_break);
+  ::sigaddset(&lease_break, SIGIO);
+  ::sigprocmask(SIG_BLOCK, &lease_break, nullptr);  // for good: a second one would end the test
   if (::fcntl(file.get(), F_SETLEASE, F_WRLCK) != 0) {
     FILETIMER_SKIP("no lease on a file can be taken here");
   }
   Worker first("block");
   server.send(acquire_past(first.pid(), "s"));
-  CHECK(lease_break.comes_within(kBound));  // it is being executed
+  const timespec bound{.tv_sec = kBound / 1s, .tv_nsec = 0};
+  CHECK(::sigtimedwait(&lease_break, nullptr, &bound) == SIGIO);  // it is being executed
   server.process().signal(SIGCHLD);
   Worker second("block");
   server.send(acquire(second.pid(), "s", 200ms));
@@ -514,21 +476,15 @@ TEST_CASE("a helper whose execution hangs delays no deadline") {
 }
 
 TEST_CASE("a full server does not remove a judged worker that can still be spared") {
-  const TempFolder temp;
-  Server server = server_with_helper(temp, "exec sleep 100", "5s", {}, [] {
+  Server server(with_helper("exec sleep 100", "5s", [] {
     const rlimit files{64, 64};
     ::setrlimit(RLIMIT_NOFILE, &files);
-  });
-  std::vector<std::unique_ptr<Worker>> workers;
-  std::string lines;
-  for (int i = 0; i < 16; ++i) {
-    workers.push_back(std::make_unique<Worker>("block"));
-    lines += acquire_far(workers.back()->pid(), "s");
-  }
+  }));
   Worker judged("block");
   server.send(acquire_past(judged.pid(), "s"));
   server.wait_for("expired", judged.pid());
-  server.send(lines + release(judged.pid(), "s"));
+  const auto workers = workers_in_scopes(server, 16);
+  server.send(release(judged.pid(), "s"));
   const Record rejected = server.wait_for("rejected", workers.back()->pid());
   CHECK(rejected.text("reason").find("no more fit") != std::string::npos);
   CHECK(server.wait_for("killed", judged.pid()).text("verdict") == "spared");
@@ -536,8 +492,7 @@ TEST_CASE("a full server does not remove a judged worker that can still be spare
 }
 
 TEST_CASE("a helper that hangs delays a first signal by a quarter of the grace period only") {
-  const TempFolder temp;
-  const Server server = server_with_helper(temp, "exec sleep 100", "1h");
+  const Server server(with_helper("exec sleep 100", "1h"));
   Worker worker("catch-signals");
   server.send(with_own_keys(acquire_past(worker.pid(), "s", SIGUSR1),
                             R"("x_timeout_s": 0.000001, "x_grace_s": 4, "x_signal_first": true)"));
@@ -545,8 +500,7 @@ TEST_CASE("a helper that hangs delays a first signal by a quarter of the grace p
 }
 
 TEST_CASE("a kill that spares its worker does not hold up a scope that asks for SIGKILL for long") {
-  const TempFolder temp;
-  Server server = server_with_helper(temp, "exec sleep 100", "1m");
+  Server server(with_helper("exec sleep 100", "1m"));
   Worker worker("ignore-term");
   int signal = 0;
   SUBCASE("signal 0") {}
@@ -566,8 +520,7 @@ TEST_CASE("a kill that spares its worker does not hold up a scope that asks for 
 TEST_CASE("a scope that is released while a kill holds it up does not end the kill early") {
   // The kill ends 500 ms after the deadline of `second` if that is not released.
   until_in_time(400ms, [](std::chrono::milliseconds) {
-    const TempFolder temp;
-    Server server(temp, {"--evidence", "none"});
+    Server server({"--evidence", "none"});
     Worker worker("ignore-term");
     server.send(acquire_past(worker.pid(), "first", SIGTERM));
     server.wait_for("expired", worker.pid());
@@ -585,61 +538,15 @@ TEST_CASE("a scope that is released while a kill holds it up does not end the ki
   });
 }
 
-TEST_CASE("a scope whose deadline passes while its worker is about to be killed is not judged") {
-  const TempFolder temp;
-  const auto worker_in_both_scopes = [](const Server& server) {
-    auto worker = page_worker(server.dir(), "w-1");
-    worker->ask("open 0 first 1");
-    worker->ask("hint");
-    server.wait_for("expired", worker->pid());
-    worker->ask("open 1 second 1");
-    worker->ask("hint");
-    let_pass(50ms);
-    return worker;
-  };
-  SUBCASE("and is cancelled by the kill") {
-    const std::string go = temp.path("go");
-    Server server(temp, kills_wait_for(go));
-    const auto worker = worker_in_both_scopes(server);
-    write_file(go, "");
-    CHECK(worker->status() == killed_by(SIGKILL));
-    const Record killed = server.wait_for("killed", worker->pid());
-    CHECK(killed.strings("cancelled") == std::vector<std::string>{"second"});
-    CHECK(server.stop() == exited(0));
-    CHECK(scopes_of(server.records(), "expired", worker->pid()) ==
-          std::vector<std::string>{"first"});
-    CHECK(count(server.records(), "left_open", worker->pid()) == 0);
-  }
-  SUBCASE("and may be released in time") {
-    Server server = server_with_helper(temp, "exec sleep 100", "1m");
-    const auto worker = worker_in_both_scopes(server);
-    CHECK(worker->ask("release 1") == "in-time");
-    CHECK(worker->ask("release 0") == "late");
-    CHECK(server.stop() == exited(0));
-    CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "spared");
-    CHECK(count(server.records(), "expired", worker->pid()) == 1);
-  }
-}
-
 TEST_CASE("the helper says that it is not started by hand") {
-  const TempFolder temp;
-  const Finished finished = run(temp, stacks_helper_path(), {});
+  const Finished finished = run(program_path("filetimer-stacks"), {});
   CHECK(finished.status == exited(2));
   CHECK(finished.err == "filetimer-stacks: started by timer_server, not by hand\n");
 }
 
 TEST_CASE("the helper may use no more than 1 GiB of memory, and is killed first when it is short") {
-  const TempFolder temp;
   Worker worker("block");
-  int ends[2];
-  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
-  const filetimer::UniqueFd reading(ends[0]);
-  const filetimer::UniqueFd request(ends[1]);
-  const Child helper({.argv = {stacks_helper_path()}, .in = reading.get()});
-  write_all(request.get(),
-            fmt::format("{} {} {} 60000\n", worker.pid(),
-                        filetimer::read_stat(fmt::format("/proc/{}", worker.pid()))->start_time,
-                        ::getpid()));
+  const Helper helper(worker.pid());
   const std::string proc = fmt::format("/proc/{}/", helper.pid());
   CHECK(wait_until([&] { return read_file(proc + "oom_score_adj") == "1000\n"; }));
   CHECK(wait_until([&] {

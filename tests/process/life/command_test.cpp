@@ -12,7 +12,6 @@
 #include <filesystem>
 
 #include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 #include "tests/support/skip.hpp"
 
@@ -21,20 +20,19 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Runs COMMAND to its end under a server.
-Finished run_command(const TempFolder& temp, const std::vector<std::string>& command,
-                     const Environment& environment = {}) {
+// Runs COMMAND to its end under a server, in the directory `run` of the folder.
+Finished run_command(const std::vector<std::string>& command, const Environment& environment = {},
+                     const TempFolder& temp = TempFolder()) {
   std::vector<std::string> args{"--dir", temp.path("run"), "--"};
   args.insert(args.end(), command.begin(), command.end());
-  return run_server(temp, args, environment);
+  return run_server(args, environment);
 }
 
 // A COMMAND that reports every signal it gets, and its server.
 class Caught {
  public:
-  explicit Caught(const TempFolder& temp, std::vector<std::string> args = {})
-      : server(temp, Server::Setup{.args = std::move(args),
-                                   .command = {worker_path(), "catch-signals"}}) {
+  explicit Caught(std::vector<std::string> args = {})
+      : server({.args = std::move(args), .command = {worker_path(), "catch-signals"}}) {
     wait_for_line("ready");
     const std::string line = server.out();
     pid = std::stoi(line.substr(line.find("pid=") + 4));
@@ -50,19 +48,16 @@ class Caught {
 }  // namespace
 
 TEST_CASE("the status of COMMAND is passed on") {
-  const TempFolder temp;
   for (const int status : {0, 1, 2, 3, 8, 77, 124, 125, 255}) {
     CAPTURE(status);
-    CHECK(run_command(temp, {worker_path(), "exit", std::to_string(status)}).status ==
-          exited(status));
+    CHECK(run_command({"/bin/sh", "-c", fmt::format("exit {}", status)}).status == exited(status));
   }
 }
 
 TEST_CASE("a COMMAND that a signal ended gives 128 plus the signal") {
-  const TempFolder temp;
   for (const int signal : {SIGKILL, SIGTERM, SIGSEGV, SIGABRT, SIGINT, SIGHUP}) {
     CAPTURE(signal);
-    CHECK(run_command(temp, {worker_path(), "raise", std::to_string(signal)}).status ==
+    CHECK(run_command({"/bin/sh", "-c", fmt::format("kill -{} $$", signal)}).status ==
           exited(128 + signal));
   }
 }
@@ -80,7 +75,7 @@ TEST_CASE("a COMMAND that does not exist gives 127, one that cannot be executed 
                                          {temp.path(), 126}}) {
     CAPTURE(row.command);
     // A folder of $PATH that may not be searched would turn ENOENT into EACCES.
-    const Finished finished = run_command(temp, {row.command}, {{"PATH", "/usr/bin:/bin"}});
+    const Finished finished = run_command({row.command}, {{"PATH", "/usr/bin:/bin"}}, temp);
     CHECK(finished.status == exited(row.status));
     CHECK(contains(finished.err, row.command));
     CHECK(finished.out.empty());
@@ -90,49 +85,50 @@ TEST_CASE("a COMMAND that does not exist gives 127, one that cannot be executed 
 
 TEST_CASE("a server that fails before COMMAND gives 125 and does not start it") {
   const TempFolder temp;
-  write_file(temp.path("file"), "");
-  Finished finished =
-      run_server(temp, {"--dir", temp.path("file"), "--", "/bin/sh", "-c", "echo ran"});
-  CHECK(finished.status == exited(125));
-  CHECK(finished.out.empty());
-  CHECK(contains(finished.err, temp.path("file")));
-  finished = run_server(temp, {"--", "/bin/sh", "-c", "echo ran"},
-                        {{"XDG_RUNTIME_DIR", temp.path()}, {"XDG_STATE_HOME", temp.path("file")}});
-  CHECK(finished.status == exited(125));  // there is no place for the log
-  CHECK(finished.out.empty());
-  CHECK(finished.err ==
-        fmt::format("timer_server: error: cannot make the folder '{}/filetimer': Not a directory\n",
-                    temp.path("file")));
-  Server other(temp);
-  finished = run_server(temp, {"--dir", other.dir(), "--", "/bin/sh", "-c", "echo ran"});
-  CHECK(finished.status == exited(125));
-  CHECK(finished.out.empty());
-  CHECK(contains(finished.err, std::to_string(other.pid())));
+  const std::string file = temp.path("file");
+  write_file(file, "");
+  const Server other(temp);
+  struct Row {
+    std::vector<std::string> args;
+    std::string says;
+  };
+  for (const Row& row :
+       {Row{{"--dir", file}, file},
+        Row{{},  // there is no place for the log
+            fmt::format(
+                "timer_server: error: cannot make the folder '{}/filetimer': Not a directory\n",
+                file)},
+        Row{{"--dir", other.dir()}, std::to_string(other.pid())}}) {
+    CAPTURE(row.says);
+    std::vector<std::string> args = row.args;
+    args.insert(args.end(), {"--", "/bin/sh", "-c", "echo ran"});
+    const Finished finished =
+        run_server(args, {{"XDG_RUNTIME_DIR", temp.path()}, {"XDG_STATE_HOME", file}});
+    CHECK(finished.status == exited(125));
+    CHECK(finished.out.empty());
+    CHECK((row.says.ends_with('\n') ? finished.err == row.says : contains(finished.err, row.says)));
+  }
 }
 
 TEST_CASE(
     "COMMAND finds directory and pipe in its environment, and torchrun does not replace the pipe") {
   const TempFolder temp;
   const Finished finished =
-      run_command(temp,
-                  {worker_path(), "environment", "FILETIMER_DIR", "TORCHELASTIC_TIMER_FILE",
-                   "TORCHELASTIC_ENABLE_FILE_TIMER", "NOTIFY_SOCKET", "KEPT"},
+      run_command({"/bin/sh", "-c",
+                   "echo $FILETIMER_DIR $TORCHELASTIC_TIMER_FILE $KEPT "
+                   "${TORCHELASTIC_ENABLE_FILE_TIMER-none} ${NOTIFY_SOCKET-none}"},
                   {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"},
                    {"TORCHELASTIC_TIMER_FILE", "/old/pipe"},
                    {"FILETIMER_DIR", "/old/dir"},
-                   {"KEPT", "as it was"}});
+                   {"KEPT", "as it was"}},
+                  temp);
   CHECK(finished.status == exited(0));
-  CHECK(finished.out == fmt::format("FILETIMER_DIR={0}\n"
-                                    "TORCHELASTIC_TIMER_FILE={0}/requests\n"
-                                    "TORCHELASTIC_ENABLE_FILE_TIMER is unset\n"
-                                    "NOTIFY_SOCKET is unset\n"
-                                    "KEPT=as it was\n",
-                                    temp.path("run")));
+  CHECK(finished.out == fmt::format("{0} {0}/requests as it was none none\n", temp.path("run")));
 }
 
 TEST_CASE("the ready line goes to standard error, and standard output is COMMAND's alone") {
   const TempFolder temp;
-  const Finished finished = run_command(temp, {"/bin/sh", "-c", "echo out; echo err >&2"});
+  const Finished finished = run_command({"/bin/sh", "-c", "echo out; echo err >&2"}, {}, temp);
   CHECK(finished.out == "out\n");
   CHECK(contains(finished.err, "ready dir=" + temp.path("run")));
   CHECK(contains(finished.err, "err\n"));
@@ -144,7 +140,7 @@ TEST_CASE("standard input is COMMAND's alone") {
   const std::string text(100'000, 'x');
   write_file(temp.path("in"), text + "end\n");
   const filetimer::UniqueFd in(::open(temp.path("in").c_str(), O_RDONLY | O_CLOEXEC));
-  Server server(temp, Server::Setup{.command = {worker_path(), "echo"}, .in = in.get()});
+  Server server(temp, Server::Setup{.command = {"/bin/cat"}, .in = in.get()});
   CHECK(server.process().status() == exited(0));
   CHECK(server.out() == text + "end\n");
 }
@@ -157,7 +153,7 @@ TEST_CASE("without a named directory COMMAND gets a fresh one, which is removed 
   std::filesystem::create_directory(temp.path("state"));
   std::filesystem::permissions(temp.path("state"), std::filesystem::perms(0775));
   const auto run = [&] {
-    return run_server(temp, {"--", worker_path(), "environment", "FILETIMER_DIR"}, environment);
+    return run_server({"--", "/bin/sh", "-c", "echo FILETIMER_DIR=$FILETIMER_DIR"}, environment);
   };
   const Finished first = run();
   const Finished second = run();
@@ -182,9 +178,9 @@ TEST_CASE("workers that outlive COMMAND leave their statistics in the log of a f
       "read ready <&3; echo connect > {1}; read a <&3;"
       "echo open forward 60000 > {1}; read b <&3;"
       "echo release forward > {1}; read c <&3; echo $a $b $c",
-      client_worker_path(), temp.path("in"), temp.path("out"));
+      program_path("client_worker"), temp.path("in"), temp.path("out"));
   const Finished finished =
-      run_server(temp, {"--log", temp.path("log"), "--", "/bin/sh", "-c", script},
+      run_server({"--log", temp.path("log"), "--", "/bin/sh", "-c", script},
                  {{"XDG_RUNTIME_DIR", temp.path()}, {"XDG_STATE_HOME", temp.path("state")}});
   CHECK(finished.out == "yes yes yes\n");
   const Records records = read_log(temp.path("log"));
@@ -201,9 +197,9 @@ TEST_CASE("a server that cannot start to serve leaves neither pipe nor fresh dir
   Environment environment = on_bad_disk("BAD_DISK_NO_WATCH", temp.path("fault")).environment;
   environment["XDG_RUNTIME_DIR"] = temp.path();
   environment["XDG_STATE_HOME"] = temp.path("state");
-  CHECK(run_server(temp, {"--", "/bin/true"}, environment).status == exited(125));
+  CHECK(run_server({"--", "/bin/true"}, environment).status == exited(125));
   CHECK(std::filesystem::is_empty(temp.path("filetimer")));
-  CHECK(run_server(temp, {"--dir", temp.path("run")}, environment).status == exited(1));
+  CHECK(run_server({"--dir", temp.path("run")}, environment).status == exited(1));
   CHECK_FALSE(exists(temp.path("run/requests")));
 }
 
@@ -235,7 +231,7 @@ TEST_CASE("fresh directories of killed servers are removed, and those in use are
   std::filesystem::create_symlink("elsewhere", with_something_else / "server");
   const auto half_made = make_folder("run-3-abcdef", 2h);
   const auto being_made = make_folder("run-4-abcdef", 0h);
-  const Finished next = run_server(temp, {"--", "/bin/true"}, environment);
+  const Finished next = run_server({"--", "/bin/true"}, environment);
   CHECK(next.status == exited(0));
   CHECK_FALSE(exists(abandoned.dir()));
   CHECK_FALSE(exists(half_made));
@@ -257,8 +253,7 @@ TEST_CASE("a start removes 64 abandoned directories, and leaves further ones to 
     std::filesystem::last_write_time(folder, std::filesystem::file_time_type::clock::now() - 2h);
   }
   const auto count_after_a_start = [&] {
-    CHECK(run_server(temp, {"--", "/bin/true"}, {{"XDG_RUNTIME_DIR", temp.path()}}).status ==
-          exited(0));
+    CHECK(run_server({"--", "/bin/true"}, {{"XDG_RUNTIME_DIR", temp.path()}}).status == exited(0));
     return std::distance(std::filesystem::directory_iterator(parent), {});
   };
   CHECK(count_after_a_start() == 1);
@@ -266,8 +261,7 @@ TEST_CASE("a start removes 64 abandoned directories, and leaves further ones to 
 }
 
 TEST_CASE("each of the signals is forwarded to COMMAND") {
-  const TempFolder temp;
-  const Caught caught(temp);
+  const Caught caught;
   for (const int signal : {SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGINT}) {
     CAPTURE(signal);
     ::kill(caught.server.pid(), signal);
@@ -276,8 +270,7 @@ TEST_CASE("each of the signals is forwarded to COMMAND") {
 }
 
 TEST_CASE("after the first SIGTERM the server serves until COMMAND ends") {
-  const TempFolder temp;
-  Caught caught(temp);
+  Caught caught;
   ::kill(caught.server.pid(), SIGTERM);
   caught.wait_for_line(fmt::format("signal {}\n", SIGTERM));
   CHECK(caught.server.process().is_alive());
@@ -286,13 +279,12 @@ TEST_CASE("after the first SIGTERM the server serves until COMMAND ends") {
 }
 
 TEST_CASE("a COMMAND that renews its scope while the server drains is not killed") {
-  const TempFolder temp;
   // Renewed every 0.2 s by a deadline 3 to 4 s away, for 5 s after SIGTERM.
   const std::string script = R"(trap '' TERM; i=0; while [ $i -lt 25 ]; do
     printf '{"version": 1, "pid": %d, "scope_id": "save", "expiration_time": %d, "signal": 9}\n' \
       $$ $(($(date +%s) + 4)) > "$TORCHELASTIC_TIMER_FILE"
     [ $i = 0 ] && echo saving; i=$((i + 1)); sleep 0.2; done; exit 7)";
-  Server server(temp, Server::Setup{.command = {"sh", "-c", script}});
+  Server server(Server::Setup{.command = {"sh", "-c", script}});
   REQUIRE(wait_until([&] { return contains(server.out(), "saving"); }));
   ::kill(server.pid(), SIGTERM);
   CHECK(server.process().status() == exited(7));
@@ -300,8 +292,7 @@ TEST_CASE("a COMMAND that renews its scope while the server drains is not killed
 }
 
 TEST_CASE("a second SIGTERM kills COMMAND and its descendants") {
-  const TempFolder temp;
-  Server server(temp, Server::Setup{.command = {worker_path(), "ignore-term-tree"}});
+  Server server(Server::Setup{.command = {worker_path(), "ignore-term-tree"}});
   REQUIRE(
       wait_until([&] { return contains(server.out(), "ready") && server.out().back() == '\n'; }));
   std::vector<HeldPid> descendants;
@@ -323,27 +314,26 @@ TEST_CASE("a second SIGTERM kills COMMAND and its descendants") {
 TEST_CASE(
     "a rank that hangs in a scope is killed and recorded, and the launcher's status is kept") {
   const TempFolder temp;
-  const Finished finished = run_command(temp, {worker_path(), "launcher", "7"});
+  const Finished finished = run_command({worker_path(), "launcher", "7"}, {}, temp);
   CHECK(finished.status == exited(7));
   REQUIRE(finished.out.starts_with("rank 1 pid "));
   CHECK(finished.out.ends_with(" signal 9\n"));
   const pid_t pid = std::stoi(finished.out.substr(11));
   const Records records = read_log(temp.path("run/expired.jsonl"));
   REQUIRE(count(records, "killed", pid) == 1);
-  for (const Record& record : records) {
-    if (record.is("killed", pid)) {
-      CHECK(record.text("scope") == "exchange");
-      CHECK(record.text("verdict") == "dead");
-      CHECK(record.integer("rank") == 1);
-    }
-  }
+  const auto killed =
+      std::ranges::find_if(records, [&](const Record& record) { return record.is("killed", pid); });
+  CHECK(killed->text("scope") == "exchange");
+  CHECK(killed->text("verdict") == "dead");
+  CHECK(killed->integer("rank") == 1);
   CHECK(records.back().is("server_stopped"));
 }
 
-TEST_CASE("signal settings, oom score, descriptors and limits of the server are not inherited") {
+TEST_CASE("COMMAND and hooks have the settings of the server's caller, and none of the server's") {
   const TempFolder temp;
-  const auto ask = [&](const std::vector<std::string>& argv, const std::string& name) {
-    Child child({.argv = argv, .out = temp.path(name), .in_child = [] {
+  const std::string inherited = worker_path() + " inherited";
+  const auto run_as_caller = [&](std::vector<std::string> argv, const std::string& name) {
+    Child child({.argv = std::move(argv), .out = temp.path(name), .in_child = [] {
                    // As under a shell with `trap '' INT`, and a parent with a blocked signal.
                    std::signal(SIGINT, SIG_IGN);
                    std::signal(SIGUSR2, SIG_IGN);
@@ -355,14 +345,18 @@ TEST_CASE("signal settings, oom score, descriptors and limits of the server are 
                    const rlimit files{512, 2048};
                    ::setrlimit(RLIMIT_NOFILE, &files);
                  }});
-    CHECK(child.status() == exited(0));
-    return read_file(temp.path(name));
+    return child.status();
   };
-  const std::string alone = ask({worker_path(), "inherited"}, "alone");
-  const std::string served =
-      ask({server_path(), "--dir", temp.path("run"), "--", worker_path(), "inherited"}, "served");
+  CHECK(run_as_caller({"/bin/sh", "-c", inherited + "; :"}, "alone") == exited(0));
+  CHECK(run_as_caller({server_path(), "--dir", temp.path("run"), "--realtime", "--on-expiry",
+                       inherited + " > " + temp.path("hook") + "; :", "--", "/bin/sh", "-c",
+                       inherited + "; exec " + worker_path() + " hang s 0.05"},
+                      "served") == exited(128 + SIGKILL));
+  const std::string alone = read_file(temp.path("alone"));
   CHECK(contains(alone, "SigIgn"));
-  CHECK(served == alone);
+  CHECK(contains(alone, "oom_score_adj"));
+  CHECK(read_file(temp.path("served")) == alone);
+  CHECK(read_file(temp.path("hook")) == alone);
 }
 
 TEST_CASE("a descriptor that the caller left open for COMMAND is open in COMMAND") {
@@ -383,8 +377,7 @@ TEST_CASE("a descriptor that the caller left open for COMMAND is open in COMMAND
 }
 
 TEST_CASE("with --realtime the server has real-time priority, and COMMAND does not") {
-  const TempFolder temp;
-  const Caught caught(temp, {"--realtime"});
+  const Caught caught({"--realtime"});
   CHECK(::sched_getscheduler(caught.pid) == SCHED_OTHER);
   const int policy = ::sched_getscheduler(caught.server.pid());
   if (policy == SCHED_OTHER) {
@@ -395,9 +388,7 @@ TEST_CASE("with --realtime the server has real-time priority, and COMMAND does n
 }
 
 TEST_CASE("options after -- belong to COMMAND") {
-  const TempFolder temp;
-  const Finished finished =
-      run_command(temp, {"/bin/echo", "--help", "--dir", "x", "--", "--version"});
+  const Finished finished = run_command({"/bin/echo", "--help", "--dir", "x", "--", "--version"});
   CHECK(finished.status == exited(0));
   CHECK(finished.out == "--help --dir x -- --version\n");
 }

@@ -10,7 +10,6 @@
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -58,8 +57,7 @@ constexpr int kOrphans = 3;
 
 // COMMAND, a worker of it with children that are orphans from the start, and the server above.
 struct Orphanage {
-  explicit Orphanage(const TempFolder& temp, Server::Setup setup = {})
-      : server(temp, with_command(std::move(setup))) {
+  explicit Orphanage(Server::Setup setup = {}) : server(with_command(std::move(setup))) {
     REQUIRE(wait_until([&] {
       const std::string text = server.out();
       return std::count(text.begin(), text.end(), '\n') == kOrphans + 1;
@@ -124,24 +122,10 @@ void forbid(unsigned call) {
   ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter);
 }
 
-Record started(const std::string& log) {
-  std::optional<Record> found;
-  REQUIRE(wait_until([&] {
-    for (Record& record : read_log(log)) {
-      if (record.is("server_started")) {
-        found = std::move(record);
-      }
-    }
-    return found.has_value();
-  }));
-  return *found;
-}
-
 }  // namespace
 
 TEST_CASE("orphans of a worker below COMMAND are reparented to the server and reaped") {
-  const TempFolder temp;
-  Orphanage home(temp);
+  Orphanage home;
   for (const HeldPid& orphan : home.orphans) {
     CHECK(parent_of(orphan.pid()) == home.server.pid());
     orphan.signal(SIGKILL);
@@ -156,8 +140,7 @@ TEST_CASE("orphans of a worker below COMMAND are reparented to the server and re
 }
 
 TEST_CASE("orphans of a COMMAND that ends by itself are left alone") {
-  const TempFolder temp;
-  Orphanage home(temp);
+  Orphanage home;
   ::kill(home.command, SIGUSR1);
   CHECK(home.server.process().status() == exited(128 + SIGUSR1));
   for (const HeldPid& orphan : home.orphans) {
@@ -168,8 +151,7 @@ TEST_CASE("orphans of a COMMAND that ends by itself are left alone") {
 TEST_CASE("a kill of COMMAND hits its orphans, and not those of a hook that ran later") {
   const TempFolder temp;
   const std::string file = temp.path("pid");
-  Orphanage home(temp,
-                 {.args = {"--on-warning", fmt::format("setsid sleep 1000 & echo $! > {0}.new; "
+  Orphanage home({.args = {"--on-warning", fmt::format("setsid sleep 1000 & echo $! > {0}.new; "
                                                        "mv {0}.new {0}",
                                                        file)}});
   let_pass(20ms);  // more than a clock tick, the unit of start times
@@ -188,8 +170,7 @@ TEST_CASE("a kill of COMMAND hits its orphans, and not those of a hook that ran 
 }
 
 TEST_CASE("a kill of COMMAND hits no orphan if the server had children before") {
-  const TempFolder temp;
-  Orphanage home(temp, {.in_child = have_a_child});
+  Orphanage home({.in_child = have_a_child});
   const HeldPid child(filetimer::children_of(home.server.pid(), home.server.pid()).at(0));
   let_pass(20ms);
   CHECK(home.kill_command().pids_of_signal(0).size() == 2);
@@ -200,8 +181,7 @@ TEST_CASE("a kill of COMMAND hits no orphan if the server had children before") 
 }
 
 TEST_CASE("a second SIGTERM spares a child that the server had before COMMAND") {
-  const TempFolder temp;
-  Orphanage home(temp, {.in_child = have_a_child});
+  Orphanage home({.in_child = have_a_child});
   const HeldPid child(filetimer::children_of(home.server.pid(), home.server.pid()).at(0));
   REQUIRE(child.pid() != home.command);
   home.end_by_force();
@@ -212,8 +192,7 @@ TEST_CASE("a second SIGTERM spares a child that the server had before COMMAND") 
 }
 
 TEST_CASE("COMMAND has a higher oom score than the server") {
-  const TempFolder temp;
-  const Orphanage home(temp);
+  const Orphanage home;
   const int ours = oom_score_adj(::getpid());
   CHECK(oom_score_adj(home.command) == ours);
   CHECK(oom_score_adj(home.orphans[0].pid()) == ours);
@@ -255,8 +234,7 @@ TEST_CASE("a server that may lock its memory does") {
   if (!kCanLock) {
     FILETIMER_SKIP("the sanitizer locks no memory");
   }
-  const TempFolder temp;
-  Server server(temp, {"--log-level", "debug"});
+  Server server({"--log-level", "debug"});
   server.barrier();
   if (server.err().find("memory is not locked") != std::string::npos) {
     CHECK(status_line(server.pid(), "VmLck") == "0 kB");
@@ -266,12 +244,10 @@ TEST_CASE("a server that may lock its memory does") {
 }
 
 TEST_CASE("may.ptrace and may.kernel_stacks match what this host allows") {
-  const TempFolder temp;
-  const auto may = [&](const char* folder, const std::function<void()>& in_child) {
-    Child server({.argv = {server_path(), "--dir", temp.path(folder)}, .in_child = in_child});
-    return started(temp.path(folder) + "/expired.jsonl");
+  const auto may = [](const std::function<void()>& in_child) {
+    return Server({.in_child = in_child}).wait_for("server_started");
   };
-  const Record free = may("free", {});
+  const Record free = may({});
   // The server may do to a worker what the test may do to its own child.
   const Child child({.argv = {worker_path(), "block"}});
   const filetimer::UniqueFd stack(
@@ -284,18 +260,12 @@ TEST_CASE("may.ptrace and may.kernel_stacks match what this host allows") {
     const bool can_trace = ::ptrace(PTRACE_SEIZE, child.pid(), nullptr, nullptr) == 0;
     CHECK(free.at("may")["ptrace"].get_bool().value() == can_trace);
   }
-  const Record forbidden = may("forbidden", [] { forbid(SYS_ptrace); });
-  CHECK_FALSE(forbidden.at("may")["ptrace"].get_bool().value());
+  CHECK_FALSE(may([] { forbid(SYS_ptrace); }).at("may")["ptrace"].get_bool().value());
 }
 
 TEST_CASE("a server that cannot kill on this host reports it when it starts") {
-  const TempFolder temp;
-  Child server({.argv = {server_path(), "--dir", temp.path("run")},
-                .err = temp.path("err"),
-                .in_child = [] { forbid(SYS_pidfd_send_signal); }});
-  CHECK_FALSE(started(temp.path("run/expired.jsonl")).at("may")["signal"].get_bool().value());
-  CHECK(wait_until([&] {
-    return read_file(temp.path("err")).find("can workers be killed here? pidfd_send_signal") !=
-           std::string::npos;
-  }));
+  const Server server({.in_child = [] { forbid(SYS_pidfd_send_signal); }});
+  const Record started = server.wait_for("server_started");
+  CHECK_FALSE(started.at("may")["signal"].get_bool().value());
+  server.wait_for_message("can workers be killed here? pidfd_send_signal");
 }

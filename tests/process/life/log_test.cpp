@@ -2,19 +2,15 @@
 // order later.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
-#include "tests/process/tiny_disk.hpp"
 #include "tests/process/worker.hpp"
-#include "tests/support/skip.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;
@@ -41,31 +37,6 @@ void check_order(const Records& records, const std::vector<std::string>& scopes)
 }
 
 }  // namespace
-
-TEST_CASE(
-    "kills continue on a full disk, which the server reports, and records are written later") {
-  const TempFolder temp;
-  const TinyDisk disk(temp);
-  if (!disk.is_mounted()) {
-    FILETIMER_SKIP(kNoMounts);
-  }
-  Server server(temp, {"--log", disk.path("log.jsonl")});
-  expect_kill(server, "with room");
-  server.wait_for("killed", "with room");
-  disk.fill();
-  for (const char* scope : {"full 1", "full 2", "full 3", "full 4"}) {
-    expect_kill(server, scope);
-  }
-  server.wait_for_message("No space left on device");
-  disk.free();
-  server.wait_for("killed", "full 4");
-  expect_kill(server, "with room again");
-  server.wait_for("killed", "with room again");
-  check_order(server.records(),
-              {"with room", "full 1", "full 2", "full 3", "full 4", "with room again"});
-  CHECK(server.stop() == exited(0));
-  CHECK(server.records().back().integer("lost_records") == 0);
-}
 
 namespace {
 
@@ -114,7 +85,7 @@ TEST_CASE("a log that does not answer at the start does not delay kills") {
       temp, on_bad_disk("BAD_DISK_HANGS", fault, {"--metrics", metrics, "--max-interval", "20ms"}));
   expect_kill(server, "hung");
   server.wait_for_message("does not answer");
-  CHECK(contains(run_client(temp, server, {"status"}).out, "does not answer"));
+  CHECK(contains(run_client(server, {"status"}).out, "does not answer"));
   const auto has = [&](const char* name, const char* value) {
     return contains(read_file(metrics),
                     fmt::format("\nfiletimer_{}{{dir=\"{}\"}} {}", name, server.dir(), value));
@@ -126,8 +97,7 @@ TEST_CASE("a log that does not answer at the start does not delay kills") {
 }
 
 TEST_CASE("a log over --log-max is renamed, and a new one is begun") {
-  const TempFolder temp;
-  Server server(temp, {"--log-max", "64K", "--evidence", "none"});
+  Server server({"--log-max", "64K", "--evidence", "none"});
   const std::string old = server.log() + ".1";
   Worker worker("block");
   // One at a time, so that the log is seen as soon as it has been renamed.

@@ -77,8 +77,7 @@ TEST_CASE(
   CHECK(std::stod(value_of(text, server, "collected_time_seconds")) > started);
   CHECK(started > 1.7e9);
   const auto stubborn = page_worker(server.dir(), "w-1");
-  stubborn->ask(fmt::format("open 0 stubborn 1 {} 3600000", SIGCONT));
-  REQUIRE(stubborn->ask("hint") == "ok");
+  stubborn->ask(fmt::format("wake 0 stubborn 1 {} 3600000", SIGCONT));
   CHECK(wait_until([&] { return value_of(read_file(file), server, "kills_under_way") == "1"; }));
   CHECK(server.stop() == exited(0));
   CHECK(value_of(read_file(file), server, "up") == "0");

@@ -1,17 +1,20 @@
-// The command line and the config file, by a table of arguments, exit status and text; and the
-// detached server.
+// The command line and the config file, by a table of arguments, exit status and text; the detached
+// server; and what a server records about itself, with exactly the fields of docs/records.md.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 
+#include "common/board.hpp"
+#include "common/clock.hpp"
+#include "common/mapped_file.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
+#include "tests/support/records_doc.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;
@@ -31,13 +34,17 @@ void check_usage(const TempFolder& temp, const BadUsage& bad, int status = 2) {
   CAPTURE(words);
   std::vector<std::string> args{"--dir", temp.path("run")};
   args.insert(args.end(), bad.args.begin(), bad.args.end());
-  const Finished finished = run_server(temp, args);
+  const Finished finished = run_server(args);
   CAPTURE(finished.err);
   CHECK(finished.status == exited(status));
   CHECK(finished.out.empty());
   CHECK(contains(finished.err, bad.says));
   CHECK(std::count(finished.err.begin(), finished.err.end(), '\n') == 1);
   CHECK_FALSE(exists(temp.path("run")));  // refused before anything was made
+}
+
+std::string settings_of(const Server& server) {
+  return simdjson::minify(server.records().front().at("settings"));
 }
 
 }  // namespace
@@ -79,8 +86,7 @@ TEST_CASE("an unknown option or a bad value is bad usage, quoted on one line") {
 }
 
 TEST_CASE("--version prints the name and the version, and starts nothing") {
-  const TempFolder temp;
-  const Finished finished = run_server(temp, {"--version"});
+  const Finished finished = run_server({"--version"});
   CHECK(finished.status == exited(0));
   CHECK(finished.out.starts_with("timer_server "));
   CHECK(finished.err.empty());
@@ -100,10 +106,10 @@ TEST_CASE("with a COMMAND bad usage exits 125") {
 TEST_CASE("the variable of --log-level counts if the option is not given") {
   const TempFolder temp;
   const Environment loud{{"FILETIMER_LOG_LEVEL", "loud"}};
-  const Finished refused = run_server(temp, {"--dir", temp.path("run")}, loud);
+  const Finished refused = run_server({"--dir", temp.path("run")}, loud);
   CHECK(refused.status == exited(2));
   CHECK(contains(refused.err, "--log-level: 'loud': expected one of error, warning, info, debug"));
-  CHECK(run_server(temp, {"--log-level", "info", "--", "/bin/true"}, loud).status == exited(0));
+  CHECK(run_server({"--log-level", "info", "--", "/bin/true"}, loud).status == exited(0));
 }
 
 TEST_CASE("values of the config file are used") {
@@ -180,8 +186,8 @@ TEST_CASE("a bad config file is bad usage with the place of the error") {
     CAPTURE(row.text);
     write_file(temp.path("c.toml"), row.text);
     const Finished finished =
-        run_server(temp, {"--dir", temp.path("run"), "--config", temp.path("c.toml"), "--kill-wait",
-                          "1s"});  // replaces a value, and excuses no bad one
+        run_server({"--dir", temp.path("run"), "--config", temp.path("c.toml"), "--kill-wait",
+                    "1s"});  // replaces a value, and excuses no bad one
     CAPTURE(finished.err);
     CHECK(finished.status == exited(2));
     CHECK(contains(finished.err, temp.path("c.toml")));
@@ -192,7 +198,7 @@ TEST_CASE("a bad config file is bad usage with the place of the error") {
 
 TEST_CASE("--detach returns when the server is ready, which then has a session of its own") {
   const TempFolder temp;
-  const Finished starter = run_server(temp, {"--dir", temp.path("run"), "--detach"});
+  const Finished starter = run_server({"--dir", temp.path("run"), "--detach"});
   CAPTURE(starter.err);
   REQUIRE(starter.status == exited(0));
   REQUIRE(starter.out.starts_with("ready dir="));
@@ -212,20 +218,19 @@ TEST_CASE("--detach returns when the server is ready, which then has a session o
 TEST_CASE("--detach prints the error and returns the status of a server that cannot start") {
   const TempFolder temp;
   Server first(temp);
-  const Finished second = run_server(temp, {"--dir", first.dir(), "--detach"});
+  const Finished second = run_server({"--dir", first.dir(), "--detach"});
   CHECK(second.status == exited(3));
   CHECK(contains(second.err, std::to_string(first.pid())));
   write_file(temp.path("file"), "");
-  const Finished third = run_server(temp, {"--dir", temp.path("file"), "--detach"});
+  const Finished third = run_server({"--dir", temp.path("file"), "--detach"});
   CHECK(third.status == exited(1));
   CHECK(contains(third.err, temp.path("file")));
 }
 
 TEST_CASE("SIGTERM and SIGINT stop a server, SIGHUP, SIGUSR1 and SIGPIPE do not") {
-  const TempFolder temp;
   for (const int signal : {SIGTERM, SIGINT}) {
     CAPTURE(signal);
-    Server server(temp);
+    Server server;
     for (const int harmless : {SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE, SIGCONT}) {
       server.process().signal(harmless);
     }
@@ -234,4 +239,62 @@ TEST_CASE("SIGTERM and SIGINT stop a server, SIGHUP, SIGUSR1 and SIGPIPE do not"
     CHECK(server.process().status() == exited(0));
     CHECK(server.records().back().is("server_stopped"));
   }
+}
+
+TEST_CASE("a server writes about itself exactly the fields that docs/records.md names") {
+  const TempFolder temp;
+  Server server(temp, {"--max-timeout", "1h", "--default-timeout", "30s", "--grace", "off",
+                       "--warn-at", "0.5", "--metrics", temp.path("filetimer.prom")});
+  Worker hung("block", {.environment = {{"RANK", "2"}}});
+  Worker other("block", {.environment = {{"RANK", "0"}}});
+  Worker ends({.program = {"/bin/sh", "-c", "echo ready; read end; exit 0"}});
+  server.send("no request\n" + acquire(other.pid(), "exchange", std::chrono::hours(2)) +
+              acquire_far(ends.pid(), "step") + acquire(hung.pid(), "load", 200ms));
+  server.wait_for("killed", hung.pid());
+  ends.let_go();
+  server.wait_for("left_open", ends.pid());
+  const auto page = filetimer::MappedFile::map(
+      server.dir() + "/server", filetimer::MappedFile::Access::kRead, filetimer::kBoardBytes);
+  REQUIRE(page.has_value());
+  const auto& board = *static_cast<const filetimer::Board*>(page->data());
+  CHECK(filetimer::Duration{board.max_timeout} == 1h);
+  CHECK(filetimer::Duration{board.default_timeout} == 30s);
+  CHECK(board.warn_at == 1U << 31);  // half of the timeout
+  CHECK(board.server_pid == server.pid());
+  CHECK(server.stop() == exited(0));
+
+  const RecordsDoc doc = read_records_doc();
+  for (const filetimer::testing::Record& record : server.records()) {
+    CAPTURE(record.line());
+    const std::string event = event_of(record.line());
+    REQUIRE(doc.events.contains(event));
+    for (const std::string& name : fields_of(record.line())) {
+      CAPTURE(name);
+      CHECK(doc.events.at(event).contains(name));
+    }
+  }
+  check_fields("server_started", {server.records().front().line()});
+  CHECK(settings_of(server) ==
+        fmt::format(R"({{"default_timeout_s":30,"max_timeout_s":3600,"warn_at":0.5,)"
+                    R"("max_wait_s":3600,"max_interval_s":3600,"grace_s":null,"kill_wait_s":30,)"
+                    R"("evidence_timeout_s":2,"kill":"tree","stopped":"defer","evidence":"stacks",)"
+                    R"("dry_run":false,"realtime":false,"on_expiry":false,"on_warning":false,)"
+                    R"("evidence_command":false,"evidence_drop_ins":[],"log_max_bytes":67108864,)"
+                    R"("metrics":"{}"}})",
+                    temp.path("filetimer.prom")));
+  Server with_command(
+      temp, Server::Setup{
+                .args = {"--kill", "process", "--stopped", "kill", "--dry-run", "--on-expiry",
+                         "true", "--on-warning", "true", "--evidence-command", "true", "--evidence",
+                         "proc", "--max-interval", "2s", "--kill-wait", "3s", "--grace", "4s"},
+                .folder = "other",
+                .command = {"false"}});
+  const auto stopped = with_command.wait_for("server_stopped");
+  CHECK(settings_of(with_command) ==
+        R"({"max_wait_s":3600,"max_interval_s":2,"grace_s":4,"kill_wait_s":3,)"
+        R"("evidence_timeout_s":2,"kill":"process","stopped":"kill","evidence":"proc",)"
+        R"("dry_run":true,"realtime":false,)"
+        R"("on_expiry":true,"on_warning":true,"evidence_command":true,)"
+        R"("evidence_drop_ins":[],"log_max_bytes":67108864})");
+  check_fields("server_stopped", {server.records().back().line(), stopped.line()});
 }

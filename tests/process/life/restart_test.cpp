@@ -7,9 +7,7 @@
 
 #include <filesystem>
 #include <regex>
-#include <sstream>
 
-#include "common/limits.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
@@ -25,13 +23,18 @@ namespace {
 const std::vector<std::string> kNeverSignals{"--evidence-command", "sleep 300",
                                              "--evidence-timeout", "300"};
 
-// Returns whether a kill file of the server says that the kill has come to this stage.
-bool has_stage(const Server& server, const std::string& stage) {
-  const std::string folder = server.dir() + "/kills";
-  return std::filesystem::exists(folder) &&
-         std::ranges::any_of(std::filesystem::directory_iterator(folder), [&](const auto& file) {
-           return contains(read_file(file.path().string()), "\"stage\":\"" + stage + '"');
-         });
+// Returns how many kills have come to this stage, as the kill files of the server say.
+std::size_t count_of_stage(const Server& server, const std::string& stage) {
+  const std::string text = "\"stage\":\"" + stage + '"';
+  std::size_t found = 0;
+  std::error_code none;
+  for (const auto& file : std::filesystem::directory_iterator(server.dir() + "/kills", none)) {
+    const std::string kill = read_file(file.path().string());
+    for (std::size_t at = 0; (at = kill.find(text, at)) != kill.npos; ++at) {
+      ++found;
+    }
+  }
+  return found;
 }
 
 // Opens a scope that expires and whose first signal ends no worker, and kills the server in its
@@ -40,114 +43,42 @@ std::unique_ptr<Worker> signalled_by_killed_server(const TempFolder& temp,
                                                    std::chrono::milliseconds grace) {
   Server server(temp);
   auto worker = page_worker(server.dir(), "w-1");
-  worker->ask(fmt::format("open 0 forward 1 {} {}", SIGCONT, grace.count()));
-  REQUIRE(worker->ask("hint") == "ok");
-  REQUIRE(wait_until([&] { return has_stage(server, "signalled"); }));
+  worker->ask(fmt::format("wake 0 forward 1 {} {}", SIGCONT, grace.count()));
+  REQUIRE(wait_until([&] { return count_of_stage(server, "signalled") > 0; }));
   server.kill();
   return worker;
 }
 
-std::size_t verdicts(const Records& records, pid_t pid) {
-  return count(records, "expired", pid) + count(records, "left_open", pid);
-}
-
 }  // namespace
-
-TEST_CASE("timers of the pipe outlive a server that was killed") {
-  const TempFolder temp;
-  Worker hung("block");
-  Worker healthy("block");
-  {
-    Server server(temp);
-    // Longer than a barrier and the start of a server take on a busy machine.
-    server.send(acquire(hung.pid(), "forward", 4s) + acquire_far(hung.pid(), "outer") +
-                acquire(healthy.pid(), "step", 4s) + acquire_far(healthy.pid(), "other"));
-    server.barrier();
-    server.kill();
-  }
-  Server next(temp);
-  CHECK(adopted_by(next) == 4);
-  next.send(release(healthy.pid(), "step"));
-  CHECK(hung.status() == killed_by(SIGKILL));
-  const Record expired = next.wait_for("expired", hung.pid());
-  CHECK(expired.text("scope") == "forward");
-  CHECK(expired.number("overdue_ms") >= 0);
-  CHECK(next.wait_for("killed", hung.pid()).strings("cancelled") ==
-        std::vector<std::string>{"outer"});
-  next.barrier();
-  CHECK(healthy.is_alive());
-  CHECK(count(next.records(), "expired", healthy.pid()) == 0);
-}
-
-TEST_CASE("scopes on pages outlive a killed server without any action of the worker") {
-  const TempFolder temp;
-  std::unique_ptr<Worker> hung;
-  std::unique_ptr<Worker> healthy;
-  {
-    Server server(temp);
-    hung = page_worker(server.dir(), "w-1");
-    healthy = page_worker(server.dir(), "w-2");
-    for (Worker* worker : {hung.get(), healthy.get()}) {
-      worker->ask("open 0 forward 4000");
-      worker->ask("open 1 outer 3600000");
-      REQUIRE(worker->ask("hint") == "ok");
-    }
-    server.barrier();
-    server.kill();
-  }
-  CHECK(healthy->ask("release 0") == "in-time");
-  CHECK(hung->ask("unlock") == "ok");  // the earlier server knew the holder
-  Server next(temp);
-  CHECK(adopted_by(next) == 3);
-  CHECK(hung->status() == killed_by(SIGKILL));
-  CHECK(next.wait_for("killed", hung->pid()).strings("cancelled") ==
-        std::vector<std::string>{"outer"});
-  next.barrier();
-  CHECK(healthy->is_alive());
-  CHECK(verdicts(next.records(), healthy->pid()) == 0);
-}
 
 TEST_CASE("a kill that was under way is finished under its id, and its scope is not judged again") {
   const TempFolder temp;
-  std::unique_ptr<Worker> paged;
-  std::string id;
-  {
-    Server server(temp);
-    // SIGCONT ends no process, so both kills wait for a long grace period.
-    paged = page_worker(server.dir(), "w-1");
-    paged->ask(fmt::format("open 0 forward 1 {} 600000", SIGCONT));
-    REQUIRE(paged->ask("hint") == "ok");
-    id = server.wait_for("expired", paged->pid()).text("id");
-    CHECK(wait_until([&] { return paged->ask("word 0") == "expired"; }));
-    server.kill();
-  }
-  CHECK(paged->is_alive());
-  {
-    Server next(temp);
-    next.barrier();
-    next.wait_for_message(" was to be killed by a server that has ended (" + id + ")");
-    CHECK(paged->is_alive());
-    CHECK(next.stop() == exited(0));  // a stop gives no grace period
-    CHECK(std::filesystem::is_empty(next.dir() + "/kills"));
-    const Records records = read_log(next.log());
-    CHECK(paged->status() == killed_by(SIGKILL));
-    CHECK(count(records, "expired", paged->pid()) == 1);
-    CHECK(count(records, "killed", paged->pid()) == 1);
-    for (const Record& record : records) {
-      if (record.is("killed", paged->pid())) {
-        CHECK(record.text("id") == id);
-        CHECK(record.signals() == std::vector<int>{SIGCONT, SIGKILL});  // and the first one once
-      }
-    }
-  }
+  Server server(temp);
+  const auto worker = page_worker(server.dir(), "w-1");
+  // SIGCONT ends no process, so the kill waits for a long grace period.
+  worker->ask(fmt::format("wake 0 forward 1 {} 600000", SIGCONT));
+  const std::string id = server.wait_for("expired", worker->pid()).text("id");
+  CHECK(wait_until([&] { return worker->ask("word 0") == "expired"; }));
+  server.kill();
+  Server next(temp);
+  next.barrier();
+  next.wait_for_message(" was to be killed by a server that has ended (" + id + ")");
+  CHECK(worker->is_alive());
+  CHECK(next.stop() == exited(0));  // a stop gives no grace period
+  CHECK(std::filesystem::is_empty(next.dir() + "/kills"));
+  CHECK(worker->status() == killed_by(SIGKILL));
+  const Record killed = next.wait_for("killed", worker->pid());
+  CHECK(killed.text("id") == id);
+  CHECK(killed.signals() == std::vector<int>{SIGCONT, SIGKILL});  // and the first one once
+  CHECK(count(next.records(), "expired", worker->pid()) == 1);
+  CHECK(count(next.records(), "killed", worker->pid()) == 1);
 }
 
 TEST_CASE("a scope that was released late while no server ran is spared, and its slot is freed") {
   const TempFolder temp;
   Server server(temp, kNeverSignals);
   const auto worker = page_worker(server.dir(), "w-1");
-  worker->ask(fmt::format("open 0 forward 1 {} 600000", SIGCONT));
-  REQUIRE(worker->ask("hint") == "ok");
+  worker->ask(fmt::format("wake 0 forward 1 {} 600000", SIGCONT));
   REQUIRE(wait_until([&] { return worker->ask("word 0") == "expired"; }));
   server.wait_for("expired", worker->pid());
   server.kill();
@@ -203,16 +134,12 @@ TEST_CASE("a worker that exited after the signal, while no server ran, is dead")
 
 TEST_CASE("a child that survives a signal and its parent gets SIGKILL from the next server") {
   const TempFolder temp;
-  Worker::Setup setup;
-  setup.program = {"/bin/sh", "-c", "sleep 100 & echo ready child=$!; wait"};
-  Worker worker("", setup);
+  Worker worker({.program = {"/bin/sh", "-c", "sleep 100 & echo ready child=$!; wait"}});
   const HeldPid& child = worker.descendant("child");
-  {
-    Server server(temp);
-    server.send(with_own_keys(acquire_past(worker.pid(), "forward", SIGCONT), R"("x_grace_s":2)"));
-    REQUIRE(wait_until([&] { return has_stage(server, "signalled"); }));
-    server.kill();
-  }
+  Server server(temp);
+  server.send(with_own_keys(acquire_past(worker.pid(), "forward", SIGCONT), R"("x_grace_s":2)"));
+  REQUIRE(wait_until([&] { return count_of_stage(server, "signalled") > 0; }));
+  server.kill();
   worker.signal(SIGKILL);
   CHECK(worker.status() == killed_by(SIGKILL));
   CHECK(child.is_alive());
@@ -255,62 +182,118 @@ TEST_CASE("records that were not in the log when a server was killed are written
   const std::string folder = temp.path("logs");
   const std::vector<std::string> log{"--log", folder + "/log.jsonl"};
   std::filesystem::create_directory(folder);
-  std::unique_ptr<Worker> paged;
-  Worker piped("block");
-  {
-    Server server(temp, {"--dry-run", log[0], log[1]});
-    CHECK(adopted_by(server) == 0);  // the log has its first record
-    std::filesystem::rename(folder, temp.path("gone"));
-    paged = page_worker(server.dir(), "w-1");
-    paged->ask("open 0 forward 1");
-    REQUIRE(paged->ask("hint") == "ok");
-    server.send(acquire_past(piped.pid(), "forward"));
-    const auto count_ended = [&] {
-      std::string text;
-      for (const auto& file : std::filesystem::directory_iterator(server.dir() + "/kills")) {
-        text += read_file(file.path().string());
-      }
-      std::size_t ended = 0;
-      for (std::size_t at = 0; (at = text.find(R"("stage":"ended")", at)) != text.npos; ++at) {
-        ++ended;
-      }
-      return ended;
-    };
-    CHECK(wait_until([&] { return paged->ask("word 0") == "judged" && count_ended() == 2; }));
-    server.kill();
+  Server server(temp, {"--dry-run", log[0], log[1]});
+  CHECK(adopted_by(server) == 0);  // the log has its first record
+  std::filesystem::rename(folder, temp.path("gone"));
+  const WatchedWorker paged(server, true);
+  const WatchedWorker piped(server, false);
+  for (const WatchedWorker* each : {&paged, &piped}) {
+    each->open(0, "forward", 1ms);
   }
+  CHECK(wait_until([&] {
+    return paged.worker->ask("word 0") == "judged" && count_of_stage(server, "ended") == 2;
+  }));
+  server.kill();
   std::filesystem::create_directory(folder);
   std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
   Server next(temp, log);
-  for (const pid_t pid : {paged->pid(), piped.pid()}) {
+  for (const WatchedWorker* each : {&paged, &piped}) {
+    const pid_t pid = each->worker->pid();
     CHECK(next.wait_for("killed", pid).text("verdict") == "spared");
     CHECK(count(next.records(), "expired", pid) == 1);
   }
   next.barrier();
-  CHECK(paged->is_alive());
-  CHECK(piped.is_alive());
+  CHECK(paged.worker->is_alive());
+  CHECK(piped.worker->is_alive());
+}
+
+TEST_CASE("a release that is written while the server stops is not lost") {
+  const TempFolder temp;
+  Worker worker("block");
+  {
+    Server server(temp);
+    server.send(acquire_far(worker.pid(), "forward"));
+    server.barrier();
+    {
+      const Stopped stopped(server);
+      server.process().signal(SIGTERM);
+      server.send(release(worker.pid(), "forward"));
+    }
+    CHECK(server.process().status() == exited(0));
+  }
+  set_clocks(temp, filetimer::Instant::now() + 2h);
+  Server next(temp, with_own_clocks(temp));
+  next.barrier();
+  CHECK(worker.is_alive());
+}
+
+TEST_CASE("the incident of a deadline that passed while no server ran has the workers' ranks") {
+  const TempFolder temp;
+  const std::vector<std::string> evidence{"--evidence", "proc"};
+  Server server(temp, evidence);
+  Worker worker("block", {.environment = {{"RANK", "3"}, {"SLURM_JOB_ID", "4711"}}});
+  server.send(acquire_far(worker.pid(), "forward"));
+  server.barrier();
+  server.kill();
+  CHECK(worker.is_alive());
+  set_clocks(temp, filetimer::Instant::now() + 2h);
+  const Server next(temp, with_own_clocks(temp, evidence));
+  const std::string id = next.wait_for("killed", worker.pid()).text("incident");
+  const Record incident = next.wait_for(
+      [&id](const Record& r) { return r.is("incident") && r.text("incident") == id; });
+  const auto scope = incident.array("open_scopes").at(0);
+  CHECK(scope["rank"].get_int64().value() == 3);
+  CHECK(scope["job_id"].get_string().value() == "4711");
+}
+
+TEST_CASE("a server that cannot read the boot id does not start, and says so") {
+  const TempFolder temp;
+  const std::vector<std::string> inside{
+      "--mount", "/bin/sh", "-c",
+      "mount --bind /dev/null /proc/sys/kernel/random/boot_id && exec \"$0\" \"$@\""};
+  if (!can_unshare(inside)) {
+    FILETIMER_SKIP(kNoMounts);
+  }
+  const Finished refused = run_unshared(inside, server_path(), {"--dir", temp.path("run")});
+  CHECK(refused.status == exited(1));
+  CHECK(contains(refused.err, "cannot read '/proc/sys/kernel/random/boot_id'"));
+}
+
+TEST_CASE("a verdict that was given before a reboot is not taken for one of this boot") {
+  const TempFolder temp;
+  Server server(temp);
+  const auto worker = page_worker(server.dir(), "w-1");
+  worker->ask(fmt::format("wake 0 forward 1 {} 600000", SIGCONT));
+  const Record expired = server.wait_for("expired", worker->pid());
+  server.kill();
+  const std::string file = server.dir() + "/kills/" + expired.text("id");
+  // The kill file has the boot id in the state of the kill, and in each record.
+  const std::regex boot(expired.text("boot_id"));
+  write_file(file,
+             std::regex_replace(read_file(file), boot, "01234567-89ab-cdef-0123-456789abcdef"));
+  Server next(temp);
+  for (Server* const each : {&server, &next}) {
+    each->leave_log_unjudged("the test has moved its kill to another boot");
+  }
+  next.wait_for([&](const Record& record) {
+    return record.is("expired", worker->pid()) && record.text("id") != expired.text("id");
+  });
 }
 
 TEST_CASE("the state of a kill is kept until its records are on the disk, and no longer") {
   const TempFolder temp;
   const std::vector<std::string> args{"--on-expiry", "echo $FILETIMER_ID >> " + temp.path("hooks")};
   Worker worker("block");
-  {
-    Server server(temp, args);
-    server.send(acquire_past(worker.pid(), "forward"));
-    CHECK(worker.status() == killed_by(SIGKILL));
-    server.wait_for("hook", worker.pid());
-    CHECK(wait_until([&] { return std::filesystem::is_empty(server.dir() + "/kills"); }));
-    server.kill();
-  }
+  Server server(temp, args);
+  expire(server, worker, "forward");
+  server.wait_for("hook", worker.pid());
+  CHECK(wait_until([&] { return std::filesystem::is_empty(server.dir() + "/kills"); }));
+  server.kill();
   Server next(temp, args);
   next.barrier();
-  std::istringstream lines(read_file(next.log()));
-  int outcomes = 0;
-  for (std::string line; std::getline(lines, line);) {
-    outcomes += contains(line, R"("event":"killed")") && contains(line, R"("scope":"forward")");
-  }
-  CHECK(outcomes == 1);
+  CHECK(std::ranges::count_if(lines_of(read_file(next.log())), [](const std::string& line) {
+          return contains(line, R"("event":"killed")") && contains(line, R"("scope":"forward")");
+        }) == 1);  // and not once more by the next server
   CHECK(count(next.records(), "hook", worker.pid()) == 1);
 }
 
@@ -336,83 +319,4 @@ TEST_CASE("the hook runs once for a kill whose records reach the log with the ne
   const std::string id = next.wait_for("killed", worker.pid()).text("id");
   CHECK(next.stop() == exited(0));
   CHECK(read_file(temp.path("hooks")) == id + "\n");
-}
-
-TEST_CASE("a release that is written while the server stops is not lost") {
-  const TempFolder temp;
-  Worker worker("block");
-  {
-    Server server(temp);
-    server.send(acquire_far(worker.pid(), "forward"));
-    server.barrier();
-    const filetimer::UniqueFd pipe = open_pipe(server.fifo());
-    server.process().signal(SIGSTOP);
-    server.process().wait_until_stopped();
-    server.process().signal(SIGTERM);
-    write_all(pipe.get(), release(worker.pid(), "forward"));
-    server.process().signal(SIGCONT);
-    CHECK(server.process().status() == exited(0));
-  }
-  set_clocks(temp, filetimer::Instant::now() + 2h);
-  Server next(temp, with_own_clocks(temp));
-  next.barrier();
-  CHECK(worker.is_alive());
-}
-
-TEST_CASE("the incident of a deadline that passed while no server ran has the workers' ranks") {
-  const TempFolder temp;
-  const std::vector<std::string> evidence{"--evidence", "proc"};
-  auto server = std::make_unique<Server>(temp, evidence);
-  Worker worker("block", {.environment = {{"RANK", "3"}, {"SLURM_JOB_ID", "4711"}}});
-  server->send(acquire_far(worker.pid(), "forward"));
-  server->barrier();
-  server->kill();
-  CHECK(worker.is_alive());
-  set_clocks(temp, filetimer::Instant::now() + 2h);
-  server = std::make_unique<Server>(temp, with_own_clocks(temp, evidence));
-  const std::string id = server->wait_for("killed", worker.pid()).text("incident");
-  const Record incident = server->wait_for(
-      [&id](const Record& r) { return r.is("incident") && r.text("incident") == id; });
-  const auto scope = incident.array("open_scopes").at(0);
-  CHECK(scope["rank"].get_int64().value() == 3);
-  CHECK(scope["job_id"].get_string().value() == "4711");
-}
-
-TEST_CASE("a server that cannot read the boot id does not start, and says so") {
-  const TempFolder temp;
-  const std::string script =
-      "mount --bind /dev/null /proc/sys/kernel/random/boot_id && exec \"$0\" \"$@\"";
-  const std::vector<std::string> inside{"--mount", "/bin/sh", "-c", script};
-  if (!can_unshare(temp, inside)) {
-    FILETIMER_SKIP(kNoMounts);
-  }
-  std::vector<std::string> words = unshared(inside, server_path());
-  const std::string program = words.front();
-  words.erase(words.begin());
-  words.insert(words.end(), {"--dir", temp.path("run")});
-  const Finished refused = run(temp, program, words);
-  CHECK(refused.status == exited(1));
-  CHECK(contains(refused.err, "cannot read '/proc/sys/kernel/random/boot_id'"));
-}
-
-TEST_CASE("a verdict that was given before a reboot is not taken for one of this boot") {
-  const TempFolder temp;
-  Server server(temp);
-  const auto worker = page_worker(server.dir(), "w-1");
-  worker->ask(fmt::format("open 0 forward 1 {} 600000", SIGCONT));
-  REQUIRE(worker->ask("hint") == "ok");
-  const Record expired = server.wait_for("expired", worker->pid());
-  server.kill();
-  const std::string file = server.dir() + "/kills/" + expired.text("id");
-  // The kill file has the boot id in the state of the kill, and in each record.
-  const std::regex boot(expired.text("boot_id"));
-  write_file(file,
-             std::regex_replace(read_file(file), boot, "01234567-89ab-cdef-0123-456789abcdef"));
-  Server next(temp);
-  for (Server* const each : {&server, &next}) {
-    each->leave_log_unjudged("the test has moved its kill to another boot");
-  }
-  next.wait_for([&](const Record& record) {
-    return record.is("expired", worker->pid()) && record.text("id") != expired.text("id");
-  });
 }

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,8 +18,8 @@
 #include "common/posix.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
-#include "tests/process/tiny_disk.hpp"
 #include "tests/process/worker.hpp"
+#include "tests/support/mounts.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/support/users.hpp"
 
@@ -38,6 +39,39 @@ bool is_pipe(const std::string& path) {
   struct stat st {};
   return ::lstat(path.c_str(), &st) == 0 && S_ISFIFO(st.st_mode);
 }
+
+// A file system of 64 KiB on the folder `disk` of the test, in a mount namespace of the test's own.
+class TinyDisk {
+ public:
+  explicit TinyDisk(const TempFolder& temp) : path_(temp.path("disk")) {
+    REQUIRE(::mkdir(path_.c_str(), 0700) == 0);
+    mounted_ = enter_mount_namespace() && mount_tmpfs(path_, "size=64k,mode=0700");
+  }
+  TinyDisk(const TinyDisk&) = delete;
+  TinyDisk& operator=(const TinyDisk&) = delete;
+  ~TinyDisk() {
+    if (mounted_) {
+      ::umount2(path_.c_str(), MNT_DETACH);
+    }
+  }
+  [[nodiscard]] bool is_mounted() const { return mounted_; }
+  [[nodiscard]] std::string path(const char* name) const { return path_ + "/" + name; }
+  // Fills the file system.
+  void fill() const {
+    const filetimer::UniqueFd fd(
+        ::open(path("filler").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    REQUIRE(fd);
+    const std::string block(1024, 'x');
+    while (::write(fd.get(), block.data(), block.size()) > 0) {
+    }
+    REQUIRE(errno == ENOSPC);
+  }
+  void free() const { REQUIRE(::unlink(path("filler").c_str()) == 0); }
+
+ private:
+  std::string path_;
+  bool mounted_ = false;
+};
 
 }  // namespace
 
@@ -79,7 +113,7 @@ TEST_CASE("the link to a pipe elsewhere is made again when it was removed") {
   const Worker worker("block");
   send_raw(link, acquire_far(worker.pid(), "forward"));
   server.barrier();
-  CHECK(contains(run_client(temp, server, {"list"}).out, "forward"));
+  CHECK(contains(run_client(server, {"list"}).out, "forward"));
   // Sweeps that find everything in place make nothing.
   REQUIRE(wait_until([&] { return exists(metrics); }));
   for (int sweep = 0; sweep < 3; ++sweep) {
@@ -156,7 +190,7 @@ TEST_CASE(
   const TempFolder temp;
   const std::vector<std::string> elsewhere{"--dir",           temp.path("run"), "--fifo",
                                            temp.path("pipe"), "--log",          temp.path("log")};
-  REQUIRE(run_server(temp, {"--dir", temp.path("run"), "--", "/bin/true"}).status == exited(0));
+  REQUIRE(run_server({"--dir", temp.path("run"), "--", "/bin/true"}).status == exited(0));
   for (const std::string name : {"requests", "log_link", "scopes", "control", "server"}) {
     CAPTURE(name);
     const std::string path = temp.path("run/" + name);
@@ -166,7 +200,7 @@ TEST_CASE(
     } else {
       fs::create_directory(path);
     }
-    const Finished finished = run_server(temp, elsewhere);
+    const Finished finished = run_server(elsewhere);
     CAPTURE(finished.err);
     CHECK(finished.status == exited(1));
     CHECK(contains(finished.err, "'" + path + "'"));
@@ -179,11 +213,11 @@ TEST_CASE(
 
 TEST_CASE("somebody's own file in place of the status page is named at the start, and kept") {
   const TempFolder temp;
-  REQUIRE(run_server(temp, {"--dir", temp.path("run"), "--", "/bin/true"}).status == exited(0));
+  REQUIRE(run_server({"--dir", temp.path("run"), "--", "/bin/true"}).status == exited(0));
   const std::string path = temp.path("run/server");
   for (const std::string& text : {std::string("notes"), std::string(9000, 'x')}) {
     write_file(path, text);
-    const Finished finished = run_server(temp, {"--dir", temp.path("run")});
+    const Finished finished = run_server({"--dir", temp.path("run")});
     CHECK(finished.status == exited(1));
     CHECK(contains(finished.err, "'" + path + "' is no status page"));
     CHECK(std::ranges::count(finished.err, '\n') == 1);
@@ -203,7 +237,7 @@ TEST_CASE("a start waits for the last reader of a killed server's pipe") {
       let_pass(300ms);
       reader.reset();
     });
-    return run_server(temp, {"--dir", temp.path("run"), "--", worker_path(), "hang", "s", "0.05"})
+    return run_server({"--dir", temp.path("run"), "--", worker_path(), "hang", "s", "0.05"})
                .status == exited(128 + SIGKILL);
   };
   // On a busy machine the reader may end after the second for which a start waits.
@@ -216,8 +250,7 @@ TEST_CASE("another user's pipe is refused") {
   if (::chown(temp.path("pipe").c_str(), kSomebodyElse, kSomebodyElse) != 0) {
     FILETIMER_SKIP("only root can make another user's pipe");
   }
-  const Finished finished =
-      run_server(temp, {"--dir", temp.path("run"), "--fifo", temp.path("pipe")});
+  const Finished finished = run_server({"--dir", temp.path("run"), "--fifo", temp.path("pipe")});
   CHECK(finished.status == exited(1));
   CHECK(finished.err.find("65533") != std::string::npos);
 }
@@ -259,16 +292,14 @@ TEST_CASE("a start on a full file system is a failure that names the file and th
     FILETIMER_SKIP(kNoMounts);
   }
   disk.fill();
-  const Finished finished =
-      run_server(temp, {"--dir", temp.path("disk"), "--log", temp.path("log")});
+  const Finished finished = run_server({"--dir", temp.path("disk"), "--log", temp.path("log")});
   CHECK(finished.status == exited(1));
   CHECK(contains(finished.err, temp.path("disk/server")));
   CHECK(contains(finished.err, "No space left on device"));
 }
 
 TEST_CASE("a runtime directory whose entries cannot be made again at once stays locked") {
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "100ms"});
+  Server server({"--max-interval", "100ms"});
   const std::string blocked = server.dir() + "/scopes";
   server.process().signal(SIGSTOP);
   server.process().wait_until_stopped();
@@ -280,7 +311,7 @@ TEST_CASE("a runtime directory whose entries cannot be made again at once stays 
   server.wait_for_message(blocked);
   std::filesystem::remove(blocked);
   server.wait_for_message("an entry of");
-  const Finished second = run_server(temp, {"--dir", server.dir()});
+  const Finished second = run_server({"--dir", server.dir()});
   CHECK(second.status == exited(3));
 }
 

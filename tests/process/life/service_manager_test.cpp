@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -16,10 +15,10 @@
 #include <cstring>
 #include <filesystem>
 
-#include "common/run_folder.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
+#include "tests/support/control_connection.hpp"
 
 using namespace filetimer::testing;
 using filetimer::UniqueFd;
@@ -205,13 +204,11 @@ TEST_CASE("an acquire that is read together with a shutdown is kept for the next
   const Manager manager(temp);
   const Worker late("block");
   Server first(temp, manager.setup());
-  const filetimer::UniqueFd shutdown(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  std::optional<ControlConnection> shutdown;
   {
     const Stopped stopped(first);
-    const auto address = filetimer::ControlAddress::in(first.dir());
-    REQUIRE(::connect(shutdown.get(), address->get(), filetimer::ControlAddress::size()) == 0);
-    const std::string request = R"({"version": 1, "request": "shutdown", "force": true})";
-    REQUIRE(::send(shutdown.get(), request.data(), request.size(), 0) > 0);
+    shutdown.emplace(first.dir());
+    shutdown->send(R"({"version": 1, "request": "shutdown", "force": true})");
     first.send(acquire_far(late.pid(), "s"));
   }
   CHECK(first.process().status() == exited(0));

@@ -51,8 +51,7 @@ std::chrono::seconds duration() {
 }  // namespace
 
 TEST_CASE("none of two hundred healthy workers is killed on a machine eight times oversubscribed") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   const std::string folder = worker_path().substr(0, worker_path().rfind('/'));
   Worker workers(
       "", {.program = {folder + "/healthy_workers", server.dir(), std::to_string(kWorkers)}});

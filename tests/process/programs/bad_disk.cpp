@@ -6,10 +6,10 @@
 //                       that folder do not return; the first call makes the file "FILE.hit"
 //   BAD_DISK_KILLS      the file has "PID": the write of the kill file of PID kills PID, and waits
 //                       for its end, so that it dies between verdict and signal
-//   BAD_DISK_CUTS       the file has "PID TIME PATH": PATH is truncated when the server asks for
+//   BAD_DISK_AT_LOOK    the file has "PID TIME PATH": PATH is truncated when the server asks for
 //                       the stat of PID at TIME (CLOCK_MONOTONIC, ns) or later, its last look
-//                       at a worker before the verdict on its page
-//   BAD_DISK_ENDS       the file has "PID TIME": PID is killed then, and its end waited for
+//                       at a worker before the verdict on its page; without PATH PID is killed
+//                       then, and its end waited for
 //   BAD_DISK_NO_WATCH   epoll_ctl() adds no descriptor: ENOSPC
 //   BAD_DISK_ENDLESS    every pipe has more to read: writers that never pause
 //   BAD_DISK_NETWORK    statfs() says that every path is on NFS
@@ -63,34 +63,22 @@ void kill_as_told(std::string_view text) {
   ::unlink(path);
 }
 
-// Reads PID and TIME of a fault. Returns whether the server looks at that worker, at that time or
-// later.
-bool is_look_at_worker(std::ifstream& fault, int& pid, const std::string& opened) {
+void cut_or_end_as_told(const std::string& opened) {
+  const char* path = std::getenv("BAD_DISK_AT_LOOK");
+  std::ifstream fault(path == nullptr ? "" : path);
+  int pid = 0;
   long long time = 0;
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return fault >> pid >> time && opened == "/proc/" + std::to_string(pid) + "/stat" &&
-         now.tv_sec * 1'000'000'000LL + now.tv_nsec >= time;
-}
-
-void end_as_told(const std::string& opened) {
-  const char* path = std::getenv("BAD_DISK_ENDS");
-  std::ifstream fault(path == nullptr ? "" : path);
-  int pid = 0;
-  if (is_look_at_worker(fault, pid, opened)) {
-    ::unlink(path);
-    kill_and_wait(pid);
+  if (!(fault >> pid >> time) || opened != "/proc/" + std::to_string(pid) + "/stat" ||
+      now.tv_sec * 1'000'000'000LL + now.tv_nsec < time) {
+    return;
   }
-}
-
-void cut_as_told(const std::string& opened) {
-  const char* path = std::getenv("BAD_DISK_CUTS");
-  std::ifstream fault(path == nullptr ? "" : path);
-  int pid = 0;
-  std::string page;
-  if (is_look_at_worker(fault, pid, opened) && fault >> page) {
-    ::unlink(path);
+  ::unlink(path);
+  if (std::string page; fault >> page) {
     (void)!::truncate(page.c_str(), 0);
+  } else {
+    kill_and_wait(pid);
   }
 }
 
@@ -174,8 +162,7 @@ int open(const char* path, int flags, ...) {
   const unsigned mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, unsigned) : 0U;
   va_end(rest);
   hang_as_told(path);
-  cut_as_told(path);
-  end_as_told(path);
+  cut_or_end_as_told(path);
   struct stat st {};
   const bool special = ::stat(path, &st) == 0 && !S_ISREG(st.st_mode);
   if ((flags & O_ACCMODE) != O_RDONLY && !special && is_on("BAD_DISK_READ_ONLY")) {

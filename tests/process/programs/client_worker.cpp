@@ -7,10 +7,6 @@
 // open NAME MS, pause NAME, resume NAME, release NAME: answered with
 // yes or no.
 //
-// left NAME: its remaining time in ms, and "paused" if it is.
-//
-// enter NAME, leave: a paused region.
-//
 // withdraw RANK WORLD: joins a rendezvous, forks a child that stays, and withdraws once the server
 // counts it. Answers which process got the exception.
 //
@@ -24,13 +20,11 @@
 #include <filetimer/timer_client.hpp>
 #include <iostream>
 #include <map>
-#include <memory>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace {
 
@@ -66,16 +60,7 @@ class ClientWorker {
       words >> options.rank >> options.world;
       return withdraw(options);
     }
-    if (command == "leave") {
-      regions_.pop_back();
-      return "yes";
-    }
     words >> name >> ms;
-    if (command == "enter") {
-      regions_.push_back(std::unique_ptr<PausedRegion>(
-          new PausedRegion(client_->paused(name))));  // made in its place
-      return "yes";
-    }
     if (command == "open") {
       scopes_.emplace(name, client_->expires(milliseconds{ms}, name));
       return "yes";
@@ -86,12 +71,6 @@ class ClientWorker {
     }
     if (command == "resume") {
       return said(scope.resume());
-    }
-    if (command == "left") {
-      const auto times = scope.times();
-      return times ? std::to_string(times->remaining / milliseconds{1}) +
-                         (times->paused ? " paused" : "")
-                   : "no";
     }
     if (command == "release") {
       const bool in_time{scope.release()};
@@ -142,7 +121,6 @@ class ClientWorker {
 
   std::optional<TimerClient> client_;
   std::map<std::string, TimerScope> scopes_;
-  std::vector<std::unique_ptr<PausedRegion>> regions_;
 };
 
 }  // namespace

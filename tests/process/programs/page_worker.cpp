@@ -8,7 +8,7 @@
 // lock, unlock, keep-lock: the last keeps the lock while another page is made.
 //
 // open SLOT NAME MS [SIGNAL [GRACE_MS [FLAGS [SOFT_MS]]]]: a deadline MS from now, or none if MS is
-// 0; answers the deadline.
+// 0; answers the deadline. wake: the same, and writes a wake-up message.
 //
 // idle SLOT NS: an idle timeout.
 //
@@ -32,6 +32,7 @@
 #include <csignal>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -57,67 +58,26 @@ constexpr unsigned kLastResortSeconds = 100;
 class PageWorker {
  public:
   std::string answer(const std::string& line) {
+    static const std::map<std::string, std::string (PageWorker::*)(std::istringstream&)> commands{
+        {"make", &PageWorker::make},
+        {"lock", &PageWorker::lock},
+        {"keep-lock", &PageWorker::keep_lock},
+        {"unlock", &PageWorker::unlock},
+        {"open", &PageWorker::open},
+        {"wake", &PageWorker::wake},
+        {"idle", &PageWorker::idle},
+        {"release", &PageWorker::release},
+        {"word", &PageWorker::word},
+        {"hint", &PageWorker::hint},
+        {"statistics", &PageWorker::statistics},
+        {"truncate", &PageWorker::truncate},
+        {"remove", &PageWorker::remove},
+        {"become", &PageWorker::become},
+        {"exec", &PageWorker::exec}};
     std::istringstream words(line);
     std::string command;
     words >> command;
-    if (command == "make") {
-      return make(words);
-    }
-    if (command == "lock") {
-      return lock();
-    }
-    if (command == "keep-lock") {
-      const std::string answer = lock();
-      if (lock_) {
-        kept_.emplace_back(std::move(*file_), std::move(*lock_));
-        lock_.reset();
-        file_.reset();
-      }
-      return answer;
-    }
-    if (command == "unlock") {
-      ::close(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
-      return "ok";
-    }
-    if (command == "open") {
-      return open(words);
-    }
-    if (command == "idle") {
-      return idle(words);
-    }
-    if (command == "release") {
-      return release(words);
-    }
-    if (command == "word") {
-      return word(words);
-    }
-    if (command == "hint") {
-      return hint();
-    }
-    if (command == "statistics") {
-      return statistics(words);
-    }
-    if (command == "truncate") {
-      off_t bytes = 0;
-      words >> bytes;
-      return ::truncate(path_.c_str(), bytes) == 0 ? "ok" : "error";
-    }
-    if (command == "remove") {
-      return ::unlink(path_.c_str()) == 0 ? "ok" : "error";
-    }
-    if (command == "become") {
-      uid_t user = 0;
-      words >> user;
-      return ::setuid(user) == 0 ? "ok" : "error";
-    }
-    if (command == "exec") {
-      std::string program;
-      std::string argument;
-      words >> program >> argument;
-      ::execlp(program.c_str(), program.c_str(), argument.c_str(), nullptr);
-      return "error";
-    }
-    return "unknown command";
+    return (this->*commands.at(command))(words);
   }
 
  private:
@@ -162,7 +122,7 @@ class PageWorker {
     return "ok";
   }
 
-  std::string lock() {
+  std::string lock(std::istringstream&) {
     auto taken = FileLock::take(path_);
     if (!taken) {
       return "error";
@@ -173,6 +133,44 @@ class PageWorker {
     }
     lock_.emplace(std::move(*taken));
     return "ok";
+  }
+
+  std::string keep_lock(std::istringstream& words) {
+    const std::string answer = lock(words);
+    kept_.emplace_back(std::move(*file_), std::move(*lock_));
+    return answer;
+  }
+
+  std::string unlock(std::istringstream&) {
+    ::close(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+    return "ok";
+  }
+
+  std::string wake(std::istringstream& words) {
+    const std::string deadline = open(words);
+    return hint(words) == "ok" ? deadline : "error";
+  }
+
+  std::string truncate(std::istringstream& words) {
+    off_t bytes = 0;
+    words >> bytes;
+    return ::truncate(path_.c_str(), bytes) == 0 ? "ok" : "error";
+  }
+
+  std::string remove(std::istringstream&) { return ::unlink(path_.c_str()) == 0 ? "ok" : "error"; }
+
+  std::string become(std::istringstream& words) {
+    uid_t user = 0;
+    words >> user;
+    return ::setuid(user) == 0 ? "ok" : "error";
+  }
+
+  std::string exec(std::istringstream& words) {
+    std::string program;
+    std::string argument;
+    words >> program >> argument;
+    ::execlp(program.c_str(), program.c_str(), argument.c_str(), nullptr);
+    return "error";
   }
 
   std::string open(std::istringstream& words) {
@@ -246,7 +244,7 @@ class PageWorker {
                                               : "expired";
   }
 
-  std::string hint() {
+  std::string hint(std::istringstream&) {
     const std::string line = wire::format_page_hint(name_);
     const UniqueFd pipe(::open((dir_ + "/requests").c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
     return pipe && ::write(pipe.get(), line.data(), line.size()) > 0 ? "ok" : "error";

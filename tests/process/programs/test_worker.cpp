@@ -10,7 +10,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -41,12 +40,6 @@ void say(const std::string& line) {
   }
 }
 
-void wait_for_eof() {
-  char byte = 0;
-  while (::read(STDIN_FILENO, &byte, 1) != 0) {
-  }
-}
-
 int block(const Arguments&) {
   say("ready");
   wait_for_ever();
@@ -56,24 +49,6 @@ int ignore_term(const Arguments&) {
   std::signal(SIGTERM, SIG_IGN);
   say("ready");
   wait_for_ever();
-}
-
-// Ends with the given status when its standard input ends.
-int on_eof(const Arguments& args) {
-  say("ready");
-  wait_for_eof();
-  return std::stoi(args.at(0));
-}
-
-int exit_with(const Arguments& args) {
-  return std::stoi(args.at(0));
-}
-
-int raise_signal(const Arguments& args) {
-  const int signal = std::stoi(args.at(0));
-  ::signal(signal, SIG_DFL);  // a sanitizer may have a handler; fails for SIGKILL
-  ::raise(signal);
-  return 91;
 }
 
 // A fork that outlives its parent, but no test.
@@ -86,6 +61,22 @@ pid_t fork_off(Body&& body) {
     wait_for_ever();
   }
   return pid;
+}
+
+// An orphan that does this, from a parent that has ended.
+template <class Body>
+void fork_orphan(Body&& body) {
+  const pid_t between = ::fork();
+  if (between == 0) {
+    fork_off([&, parent = ::getpid()] {
+      while (::getppid() == parent) {
+        ::sched_yield();
+      }
+      body();
+    });
+    ::_exit(0);
+  }
+  ::waitpid(between, nullptr, 0);
 }
 
 // A worker with descendants in its own and in other process groups and sessions.
@@ -180,17 +171,7 @@ int orphans(const Arguments& args) {
   if (worker == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (int i = 0; i < std::stoi(args.at(0)); ++i) {
-      const pid_t between = ::fork();
-      if (between == 0) {
-        fork_off([parent = ::getpid()] {
-          while (::getppid() == parent) {
-            ::sched_yield();
-          }
-          say("orphan=" + std::to_string(::getpid()));
-        });
-        ::_exit(0);
-      }
-      ::waitpid(between, nullptr, 0);
+      fork_orphan([] { say("orphan=" + std::to_string(::getpid())); });
     }
     wait_for_ever();
   }
@@ -215,18 +196,10 @@ int session_leader(const Arguments&) {
   if (::pipe(up) != 0) {
     return 91;
   }
-  if (const pid_t between = ::fork(); between == 0) {
-    fork_off([&, parent = ::getpid()] {
-      while (::getppid() == parent) {
-        ::sched_yield();
-      }
-      const pid_t pid = ::getpid();
-      (void)!::write(up[1], &pid, sizeof pid);
-    });
-    ::_exit(0);
-  } else {
-    ::waitpid(between, nullptr, 0);
-  }
+  fork_orphan([&] {
+    const pid_t pid = ::getpid();
+    (void)!::write(up[1], &pid, sizeof pid);
+  });
   pid_t lost = 0;
   if (::read(up[0], &lost, sizeof lost) != sizeof lost) {
     return 93;
@@ -238,22 +211,14 @@ int session_leader(const Arguments&) {
 // UID: becomes that user when its standard input ends.
 int become(const Arguments& args) {
   say("ready");
-  wait_for_eof();
+  for (char byte = 0; ::read(STDIN_FILENO, &byte, 1) != 0;) {
+  }
   const auto user = static_cast<uid_t>(std::stoul(args.at(0)));
   if (::setuid(user) != 0) {
     return 97;
   }
   say("changed");
   wait_for_ever();
-}
-
-// Prints the values of variables, "NAME=value" or "NAME is unset".
-int environment(const Arguments& args) {
-  for (const std::string& name : args) {
-    const char* value = std::getenv(name.c_str());
-    say(value == nullptr ? name + " is unset" : name + "=" + value);
-  }
-  return 0;
 }
 
 // Prints what a process inherits besides its environment.
@@ -278,17 +243,6 @@ int inherited(const Arguments&) {
     open_files += ::fcntl(fd, F_GETFD) != -1 ? 1 : 0;
   }
   say("open files " + std::to_string(open_files));
-  return 0;
-}
-
-// Copies standard input to standard output.
-int echo(const Arguments&) {
-  std::array<char, 4096> bytes;
-  for (ssize_t got = 0; (got = ::read(STDIN_FILENO, bytes.data(), bytes.size())) > 0;) {
-    if (::write(STDOUT_FILENO, bytes.data(), static_cast<std::size_t>(got)) != got) {
-      return 90;
-    }
-  }
   return 0;
 }
 
@@ -391,9 +345,6 @@ int main(int argc, char** argv) {
       {"block", block},
       {"ignore-term", ignore_term},
       {"family", family},
-      {"on-eof", on_eof},
-      {"exit", exit_with},
-      {"raise", raise_signal},
       {"session-leader", session_leader},
       {"tree", tree},
       {"foreign-child", foreign_child},
@@ -401,9 +352,7 @@ int main(int argc, char** argv) {
       {"ignore-term-tree", ignore_term_tree},
       {"orphans", orphans},
       {"become", become},
-      {"environment", environment},
       {"inherited", inherited},
-      {"echo", echo},
       {"catch-signals", catch_signals},
       {"flood", flood},
       {"hang", hang},

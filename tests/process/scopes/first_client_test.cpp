@@ -24,17 +24,16 @@ namespace {
 
 // client_worker, in namespaces of its own if options of unshare(1) are given.
 std::unique_ptr<Worker> start_worker(const std::string& dir,
-                                     std::vector<std::string> options = {}) {
-  Worker::Setup setup;
-  setup.program = options.empty() ? std::vector{client_worker_path()}
-                                  : unshared(std::move(options), client_worker_path());
-  setup.environment = {{"FILETIMER_DIR", dir}};
-  return std::make_unique<Worker>("", setup);
+                                     const std::vector<std::string>& options = {}) {
+  return std::make_unique<Worker>(
+      Worker::Setup{.environment = {{"FILETIMER_DIR", dir}},
+                    .program = options.empty() ? std::vector{program_path("client_worker")}
+                                               : unshared(options, program_path("client_worker"))});
 }
 
 std::unique_ptr<Worker> first_worker(const std::string& dir,
-                                     std::vector<std::string> options = {}) {
-  auto worker = start_worker(dir, std::move(options));
+                                     const std::vector<std::string>& options = {}) {
+  auto worker = start_worker(dir, options);
   REQUIRE(worker->ask("connect-early") == "yes");
   return worker;
 }
@@ -65,7 +64,7 @@ TEST_CASE("a worker that connects first has statistics, and wakes the server, as
   visit(*worker);
   Server server(temp, {"--max-interval", "1h"});
   visit(*worker);
-  const Finished listed = run_client(temp, {"list", "--stats", "--json", "--dir", server.dir()});
+  const Finished listed = run_client({"list", "--stats", "--json", "--dir", server.dir()});
   CHECK(listed.out.find("\"scope\":\"visit\"") != std::string::npos);
   CHECK(listed.out.find("\"count\":3") != std::string::npos);
   worker->tell("open late 200");  // the server would look in an hour
@@ -112,8 +111,7 @@ TEST_CASE("a worker that connects first is watched by every server that follows"
 }
 
 TEST_CASE("a server whose directory is removed keeps watching open scopes, and lists later ones") {
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "100ms"});
+  Server server({"--max-interval", "100ms"});
   const auto worker = client_worker(server.dir());
   const auto other = client_worker(server.dir());
   visit(*worker);
@@ -140,7 +138,7 @@ TEST_CASE("a server whose directory is removed keeps watching open scopes, and l
 TEST_CASE("a worker of another pid namespace that connects first is watched, and no other is") {
   const TempFolder temp;
   const std::vector<std::string> namespaces{"--pid", "--fork", "--kill-child", "--mount-proc"};
-  if (!can_unshare(temp, namespaces)) {
+  if (!can_unshare(namespaces)) {
     FILETIMER_SKIP("unshare(1) makes no pid namespace with a /proc of its own here");
   }
   const auto worker = first_worker(temp.path("run"), namespaces);

@@ -35,8 +35,7 @@ void visit_scope(Worker& worker) {
 }  // namespace
 
 TEST_CASE("a worker in no scope for its idle timeout is killed, and the record has the start") {
-  const TempFolder temp;
-  const Server server(temp);
+  const Server server;
   const auto worker = client_worker(server.dir(), 300ms);
   CHECK(worker->ask("open step 60000") == "yes");
   const Instant before = Instant::now();
@@ -52,31 +51,24 @@ TEST_CASE("a worker in no scope for its idle timeout is killed, and the record h
   CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "dead");
 }
 
-TEST_CASE("before its first scope, inside one and in a paused region a worker is not idle") {
-  const TempFolder temp;
-  const Server server(temp);
+TEST_CASE("before its first scope and inside one a worker is not idle") {
+  const Server server;
   const auto unborn = client_worker(server.dir(), 100ms);
   const auto inside = client_worker(server.dir(), 100ms);
-  const auto outside = client_worker(server.dir(), 100ms);
   inside->ask("open long 60000");
-  outside->ask("enter region");
   visit_scope(*inside);
-  visit_scope(*outside);
   let_pass(500ms);
-  for (const auto* worker : {&unborn, &inside, &outside}) {
+  for (const auto* worker : {&unborn, &inside}) {
     CHECK(expiries_of(server, **worker) == 0);
   }
   inside->tell("release long");
   idle_record(server, *inside);
-  outside->tell("leave");
-  idle_record(server, *outside);
   CHECK(unborn->is_alive());
 }
 
 TEST_CASE(
     "the idle timeout of a stopped worker is deferred, and it gets the time of its stop back") {
-  const TempFolder temp;
-  const Server server(temp);
+  const Server server;
   const auto worker = client_worker(server.dir(), 1s);
   server.send(acquire_far(worker->pid(), "forward"));
   worker->signal(SIGSTOP);
@@ -90,12 +82,11 @@ TEST_CASE(
 }
 
 TEST_CASE("an idle timeout does not count as an open scope") {
-  const TempFolder temp;
-  Server server(temp, {"--warn-at", "0.00001"});
+  Server server({"--warn-at", "0.00001"});
   const auto worker = client_worker(server.dir(), 1h);
   visit_scope(*worker);
   server.barrier();
-  const Finished listed = run_client(temp, {"list", "--json", "--dir", server.dir()});
+  const Finished listed = run_client({"list", "--json", "--dir", server.dir()});
   CHECK(listed.status == exited(0));
   CHECK(listed.out.find("idle") == std::string::npos);
   worker->tell("exit");
@@ -107,24 +98,7 @@ TEST_CASE("an idle timeout does not count as an open scope") {
   let_pass(100ms);  // beyond --warn-at of the hour
   const auto warned = scopes_of(server.records(), "warned", other->pid());
   CHECK(std::ranges::count(warned, "(idle)") == 0);
-  CHECK(run_client(temp, {"shutdown", "--mode", "if_idle", "--dir", server.dir()}).status ==
-        exited(0));
-}
-
-TEST_CASE("the next server adopts an idle timeout") {
-  const TempFolder temp;
-  std::optional<Server> server;
-  server.emplace(temp);
-  const auto worker = client_worker(server->dir(), 500ms);
-  const Instant before = Instant::now();
-  visit_scope(*worker);
-  const Instant after = Instant::now();
-  server->kill();
-  server.emplace(temp);
-  const Record record = idle_record(*server, *worker);
-  CHECK(Instant{record.integer("deadline_mono_ns")} >= before + 500ms);
-  CHECK((Instant{record.integer("deadline_mono_ns")} <= after + 500ms ||
-         count(server->records(), "deferred") > 0));
+  CHECK(run_client({"shutdown", "--mode", "if_idle", "--dir", server.dir()}).status == exited(0));
 }
 
 TEST_CASE("an idle worker that opens a scope before the signal is spared and still watched") {
@@ -144,8 +118,7 @@ TEST_CASE("an idle worker that opens a scope before the signal is spared and sti
 }
 
 TEST_CASE("a worker whose whole-process scope another process opened can be idle") {
-  const TempFolder temp;
-  const Server server(temp);
+  const Server server;
   const auto worker = client_worker(server.dir(), 300ms);
   server.send(fmt::format(R"({{"version":1,"pid":{},"scope_id":"job#process","x_scope":"job",)"
                           R"("expiration_time":Infinity,"signal":9,"x_timeout_s":Infinity,)"
@@ -154,21 +127,6 @@ TEST_CASE("a worker whose whole-process scope another process opened can be idle
                           worker->pid()));
   visit_scope(*worker);
   idle_record(server, *worker);
-}
-
-TEST_CASE("an idle worker that opens a scope on the pipe before the signal is spared") {
-  const TempFolder temp;
-  const std::string go = temp.path("go");
-  Server server(temp, kills_wait_for(go));
-  const auto worker = client_worker(server.dir(), 200ms);
-  visit_scope(*worker);
-  server.wait_for_message("(idle)");
-  server.send(acquire_far(worker->pid(), "back"));
-  // Answered when all earlier requests were read.
-  CHECK(run_client(temp, {"ping", "--dir", server.dir()}).status == exited(0));
-  write_file(go, "");
-  CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "spared");
-  CHECK(worker->is_alive());
 }
 
 TEST_CASE("the next server does not repeat the record of an idle period of a dry run") {
@@ -192,8 +150,7 @@ TEST_CASE("the next server does not repeat the record of an idle period of a dry
 }
 
 TEST_CASE("a page with an idle timeout of a microsecond does not keep the server busy") {
-  const TempFolder temp;
-  const Server server(temp);
+  const Server server;
   const auto worker = page_worker(server.dir(), "w-1");
   CHECK(worker->ask("open 0 step 3600000") != "error");
   CHECK(worker->ask("idle 1 1000") == "ok");

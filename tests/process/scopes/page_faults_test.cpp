@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <random>
 
@@ -32,8 +31,7 @@ std::string hint(const std::string& name) {
 // Checks that the server still kills a worker in time.
 void check_well(Server& server) {
   const auto honest = page_worker(server.dir(), fmt::format("honest-{}", ::getpid()));
-  honest->ask("open 0 honest 20");
-  honest->tell("hint");
+  honest->tell("wake 0 honest 20");
   CHECK(honest->status() == killed_by(SIGKILL));
   CHECK(server.wait_for("killed", honest->pid()).text("verdict") == "dead");
   check_prompt(server, honest->pid());
@@ -43,18 +41,21 @@ void check_well(Server& server) {
 void check_refused(Server& server, const std::string& name, std::string_view reason) {
   CAPTURE(name);
   server.send(hint(name));
-  const Record rejected = server.wait_for([&](const Record& r) {
-    return r.is("rejected") && r.text("reason").find(reason) != std::string::npos;
-  });
+  const Record rejected = server.wait_for_rejection(reason);
   CHECK(rejected.text("line") == name);
   check_well(server);
+}
+
+// Tells bad_disk.cpp what to do at the server's last look at a worker.
+void at_last_look(const std::string& fault, const std::string& what) {
+  write_file(fault + "-next", what);
+  REQUIRE(::rename((fault + "-next").c_str(), fault.c_str()) == 0);
 }
 
 }  // namespace
 
 TEST_CASE("a file that is not a page is refused with its reason") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   const std::string folder = server.dir() + "/scopes/";
   REQUIRE(::mkfifo((folder + "fifo").c_str(), 0600) == 0);
   check_refused(server, "fifo", "not a regular file");
@@ -81,8 +82,7 @@ TEST_CASE("a file that is not a page is refused with its reason") {
 
 TEST_CASE(
     "a page whose claims are not what the kernel says is refused, and no worker is killed for it") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   Worker bystander("block");
   const auto check_claim = [&](const std::string& name, const std::string& claim,
                                std::string_view reason) {
@@ -101,16 +101,13 @@ TEST_CASE(
 }
 
 TEST_CASE("a worker in another time namespace is refused") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker::Setup setup;
+  Server server;
   const std::vector<std::string> namespaces{"--time", "--monotonic", "100000", "--fork",
                                             "--kill-child"};
-  if (!can_unshare(temp, namespaces)) {
+  if (!can_unshare(namespaces)) {
     FILETIMER_SKIP("unshare(1) makes no time namespace here");
   }
-  setup.program = unshared(namespaces, page_worker_path());
-  Worker worker("", setup);
+  Worker worker({.program = unshared(namespaces, program_path("page_worker"))});
   REQUIRE(worker.ask("make " + server.dir() + " shifted") == "ok");
   REQUIRE(worker.ask("lock") == "ok");
   check_refused(server, "shifted", "is in another time namespace");
@@ -118,8 +115,7 @@ TEST_CASE("a worker in another time namespace is refused") {
 }
 
 TEST_CASE("an unlocked page is refused while the worker that it names lives") {
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "50ms"});
+  Server server({"--max-interval", "50ms"});
   std::unique_ptr<Worker> worker;
   {
     const Stopped stopped(server);  // no sweep may see the page before it is unlocked
@@ -132,12 +128,10 @@ TEST_CASE("an unlocked page is refused while the worker that it names lives") {
 }
 
 TEST_CASE("a page that is removed before its unlocked worker ends leaves the server asleep") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   const auto worker = page_worker(server.dir(), "unlocked");
   REQUIRE(worker->ask("unlock") == "ok");
-  worker->ask("open 0 forward 3600000");
-  REQUIRE(worker->ask("hint") == "ok");
+  worker->ask("wake 0 forward 3600000");
   server.barrier();
   REQUIRE(worker->ask("remove") == "ok");
   worker->signal(SIGKILL);
@@ -168,16 +162,12 @@ TEST_CASE("an iteration that fails leaves every other worker watched") {
 }
 
 TEST_CASE("a page that is truncated while it is watched is removed and recorded") {
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "50ms"});
+  Server server({"--max-interval", "50ms"});
   const auto worker = page_worker(server.dir(), "w-1");
-  worker->ask("open 0 forward 3600000");
-  REQUIRE(worker->ask("hint") == "ok");
+  worker->ask("wake 0 forward 3600000");
   server.barrier();
   REQUIRE(worker->ask("truncate 0") == "ok");
-  const Record rejected = server.wait_for([](const Record& r) {
-    return r.is("rejected") && r.text("reason").find("truncated") != std::string::npos;
-  });
+  const Record rejected = server.wait_for_rejection("truncated");
   CHECK(rejected.integer("pid") == worker->pid());
   check_well(server);
   CHECK(worker->is_alive());
@@ -186,18 +176,14 @@ TEST_CASE("a page that is truncated while it is watched is removed and recorded"
 TEST_CASE("a page that is truncated between its scan and the verdict has no expiry") {
   const TempFolder temp;
   const std::string cuts = temp.path("cuts");
-  Server server(temp, on_bad_disk("BAD_DISK_CUTS", cuts));
+  Server server(temp, on_bad_disk("BAD_DISK_AT_LOOK", cuts));
   const auto worker = page_worker(server.dir(), "w-1");
-  const std::int64_t deadline = std::stoll(worker->ask("open 0 forward 3000"));
-  REQUIRE(worker->ask("hint") == "ok");
+  const std::int64_t deadline = std::stoll(worker->ask("wake 0 forward 3000"));
   const std::string folder = server.dir() + "/scopes/";
   REQUIRE(wait_until([&] { return exists(folder + ".owners/w-1"); }));
   server.barrier();  // the server reads the stat of a new worker, too
-  write_file(cuts + "-next", fmt::format("{} {} {}w-1", worker->pid(), deadline, folder));
-  REQUIRE(::rename((cuts + "-next").c_str(), cuts.c_str()) == 0);
-  const Record rejected = server.wait_for([](const Record& r) {
-    return r.is("rejected") && r.text("reason").find("truncated") != std::string::npos;
-  });
+  at_last_look(cuts, fmt::format("{} {} {}w-1", worker->pid(), deadline, folder));
+  const Record rejected = server.wait_for_rejection("truncated");
   CHECK(rejected.integer("mono_ns") >= deadline);
   CHECK_FALSE(exists(cuts));
   CHECK(worker->is_alive());
@@ -208,13 +194,11 @@ TEST_CASE("a page that is truncated between its scan and the verdict has no expi
 TEST_CASE("a worker that exits while its page is judged has left its scope open") {
   const TempFolder temp;
   const std::string ends = temp.path("ends");
-  Server server(temp, on_bad_disk("BAD_DISK_ENDS", ends));
+  Server server(temp, on_bad_disk("BAD_DISK_AT_LOOK", ends));
   const auto worker = page_worker(server.dir(), "w-1");
-  const std::string deadline = worker->ask("open 0 forward 4000");
-  REQUIRE(worker->ask("hint") == "ok");
+  const std::string deadline = worker->ask("wake 0 forward 4000");
   server.barrier();
-  write_file(ends + "-next", fmt::format("{} {}", worker->pid(), deadline));
-  REQUIRE(::rename((ends + "-next").c_str(), ends.c_str()) == 0);
+  at_last_look(ends, fmt::format("{} {}", worker->pid(), deadline));
   CHECK(worker->status() == killed_by(SIGKILL));
   CHECK_FALSE(exists(ends));
   CHECK(server.wait_for("left_open", worker->pid()).text("scope") == "forward");
@@ -222,13 +206,11 @@ TEST_CASE("a worker that exits while its page is judged has left its scope open"
 }
 
 TEST_CASE("a page that is filled with noise again and again leads to no kill of another worker") {
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "20ms", "--evidence", "none"});
+  Server server({"--max-interval", "20ms", "--evidence", "none"});
   server.leave_log_unjudged("the times of its scopes are noise");
   Worker bystander("block");
   const auto worker = page_worker(server.dir(), "noise");
-  worker->ask("open 0 forward 3600000");
-  REQUIRE(worker->ask("hint") == "ok");
+  worker->ask("wake 0 forward 3600000");
   server.barrier();
   // The worker may be killed, because the deadlines on its page may be past.
   std::mt19937_64 random;
@@ -248,30 +230,22 @@ TEST_CASE("a page that is filled with noise again and again leads to no kill of 
 }
 
 TEST_CASE("a worker may have eight pages") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   const std::string dir = server.dir();
   // Each page is a file with a lock of its own, and one process holds them all.
-  Worker::Setup setup;
-  setup.program = {page_worker_path()};
-  Worker worker("", setup);
+  Worker worker({.program = {program_path("page_worker")}});
   for (int i = 0; i < 9; ++i) {
     REQUIRE(worker.ask(fmt::format("make {} many-{}", dir, i)) == "ok");
     REQUIRE(worker.ask("keep-lock") == "ok");
     REQUIRE(worker.ask("hint") == "ok");
   }
-  server.wait_for([](const Record& r) {
-    return r.is("rejected") && r.text("reason").find("has 8 pages already") != std::string::npos;
-  });
+  server.wait_for_rejection("has 8 pages already");
   check_well(server);
 }
 
 TEST_CASE("a worker whose pages were removed again and again is watched through its next one") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker::Setup setup;
-  setup.program = {page_worker_path()};
-  Worker worker("", setup);
+  Server server;
+  Worker worker({.program = {program_path("page_worker")}});
   for (int i = 0; i < 10; ++i) {
     REQUIRE(worker.ask(fmt::format("make {} removed-{}", server.dir(), i)) == "ok");
     worker.ask("statistics forward 5");
@@ -290,8 +264,7 @@ TEST_CASE("a worker whose pages were removed again and again is watched through 
 }
 
 TEST_CASE("a page of another boot is recorded once and removed") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   const auto worker = page_worker(server.dir(), "old", "boot=7");
   REQUIRE(worker->ask("unlock") == "ok");  // a lock that is held is of this boot
   worker->ask("open 0 forward 1");
@@ -308,8 +281,7 @@ TEST_CASE("a page of another boot is recorded once and removed") {
 }
 
 TEST_CASE("a sweep finds a scope whose wake-up message was never written") {
-  const TempFolder temp;
-  const Server server(temp, {"--max-interval", "50ms"});
+  const Server server({"--max-interval", "50ms"});
   const auto worker = page_worker(server.dir(), "silent");
   worker->ask("open 0 forward 1");
   CHECK(worker->status() == killed_by(SIGKILL));

@@ -1,20 +1,14 @@
 // Scope pages, from a worker's mapping to the record, without faults.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstddef>
 #include <filesystem>
 #include <memory>
 
-#include "common/board.hpp"
 #include "common/clock.hpp"
-#include "common/mapped_file.hpp"
-#include "common/posix.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
@@ -31,23 +25,11 @@ std::string scopes(const Server& server, const std::string& name) {
   return server.dir() + "/scopes/" + name;
 }
 
-// Opens a scope and wakes the server.
-void open_and_tell(Worker& worker, const std::string& what) {
-  worker.ask("open " + what);
-  REQUIRE(worker.ask("hint") == "ok");
-}
-// The same for a worker that may be killed before it can answer.
-void open_and_die(Worker& worker, const std::string& what) {
-  worker.ask("open " + what);
-  worker.tell("hint");
-}
-
 }  // namespace
 
 TEST_CASE(
     "a worker is killed at the deadline of a scope on a page, and the record identifies both") {
-  const TempFolder temp;
-  const Server server(temp);
+  const Server server;
   const auto worker = page_worker(server.dir(), "w-1");
   worker->ask("open 1 outer 3600000");
   const std::int64_t deadline = std::stoll(worker->ask("open 0 forward 100"));
@@ -69,48 +51,13 @@ TEST_CASE(
   CHECK(wait_until([&] { return !exists(scopes(server, "w-1")); }));
 }
 
-TEST_CASE("a release between verdict and signal cancels the kill") {
-  const TempFolder temp;
-  const std::string go = temp.path("go");
-  const Server server(temp, kills_wait_for(go));
-  const auto worker = page_worker(server.dir(), "w-1");
-  open_and_tell(*worker, "0 late 50");
-  CHECK(wait_until([&] { return worker->ask("word 0") == "expired"; }));
-  CHECK(worker->ask("release 0") == "late");
-  write_file(go, "");
-  CHECK(wait_until([&] { return worker->ask("word 0") == "free"; }));
-  CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "spared");
-  CHECK(server.wait_for("released_late").text("scope") == "late");
-  CHECK(worker->is_alive());
-}
-
-TEST_CASE("a scope that is released in the last moment before its deadline is not judged") {
-  const TempFolder temp;
-  Server server(temp, {"--dry-run", "--evidence", "none"});
-  const auto worker = page_worker(server.dir(), "w-1");
-  constexpr std::size_t kReleases = 10;
-  std::size_t late = 0;
-  for (std::size_t slot = 0; slot < kReleases; ++slot) {
-    const std::string scope = fmt::format("open {} forward 20", slot);
-    const std::int64_t deadline = std::stoll(worker->ask(scope));
-    REQUIRE(worker->ask("hint") == "ok");
-    // Within the server's lead. The answer comes some 50 us later, on a busy machine too late.
-    while (Instant::now().ns < deadline - 200'000) {
-    }
-    late += worker->ask(fmt::format("release {}", slot)) == "late" ? 1U : 0U;
-  }
-  server.barrier();
-  CHECK(count(server.records(), "expired", worker->pid()) == late);
-}
-
 TEST_CASE("a scope on the page of a worker that exits is recorded, and the page is removed") {
-  const TempFolder temp;
-  const Server server(temp);
+  const Server server;
   for (const bool by_signal : {false, true}) {
     const auto worker = page_worker(server.dir(), by_signal ? "w-1" : "w-2", "rank=3");
     worker->ask("open 0 load 3600000");
     worker->ask("open 2 whole 3600000 9 0 1");
-    open_and_tell(*worker, "1 gone 3600000");
+    worker->ask("wake 1 gone 3600000");
     worker->ask("release 1");
     if (by_signal) {
       worker->signal(SIGKILL);
@@ -125,13 +72,11 @@ TEST_CASE("a scope on the page of a worker that exits is recorded, and the page 
 }
 
 TEST_CASE("a worker that starts another program leaves its scopes open, and is not killed") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   const auto worker = page_worker(server.dir(), "w-1");
   worker->ask("open 0 before 3600000");
   worker->ask("statistics before 1");
-  const Instant deadline{std::stoll(worker->ask("open 1 inside 3000"))};
-  REQUIRE(worker->ask("hint") == "ok");
+  const Instant deadline{std::stoll(worker->ask("wake 1 inside 3000"))};
   server.barrier();  // it knows the page
   worker->tell("exec sleep 100");
   const auto left = [&] { return scopes_of(server.records(), "left_open", worker->pid()); };
@@ -157,10 +102,10 @@ TEST_CASE("a worker that executes a program that its server may not read leaves 
     const Server::Setup as_user{
         .in_child = [] { (void)!(::setgid(kSomebodyElse) == 0 && ::setuid(kSomebodyElse) == 0); }};
     auto server = std::make_unique<Server>(temp, as_user);
-    Worker worker("", {.user = kSomebodyElse, .program = {page_worker_path()}});
+    Worker worker({.user = kSomebodyElse, .program = {program_path("page_worker")}});
     REQUIRE(worker.ask("make " + server->dir() + " w-1") == "ok");
     REQUIRE(worker.ask("lock") == "ok");
-    open_and_tell(worker, "0 inside 3000");
+    worker.ask("wake 0 inside 3000");
     REQUIRE(wait_until([&] { return exists(scopes(*server, ".owners/w-1")); }));
     if (is_between_servers) {
       server->kill();
@@ -177,39 +122,19 @@ TEST_CASE("a worker that executes a program that its server may not read leaves 
 }
 
 TEST_CASE("a program that a watched worker executes is watched through its own page") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   const auto worker = page_worker(server.dir(), "first");
-  open_and_tell(*worker, "0 before 3600000");
+  worker->ask("wake 0 before 3600000");
   server.barrier();
-  worker->tell("exec " + page_worker_path() + " again");
+  worker->tell("exec " + program_path("page_worker") + " again");
   REQUIRE(worker->line() == "ready");
   REQUIRE(worker->ask("make " + server.dir() + " second") == "ok");
   REQUIRE(worker->ask("lock") == "ok");
-  open_and_die(*worker, "0 hung 50");
+  worker->tell("wake 0 hung 50");
   CHECK(worker->status() == killed_by(SIGKILL));
   CHECK(server.wait_for("expired", worker->pid()).text("scope") == "hung");
   CHECK(scopes_of(server.records(), "left_open", worker->pid()) ==
         std::vector<std::string>{"before"});
-}
-
-TEST_CASE("a timeout over --max-timeout on a page is cut") {
-  const TempFolder temp;
-  Server server(temp, {"--max-timeout", "150ms"});
-  const auto worker = page_worker(server.dir(), "w-1");
-  worker->ask("open 0 long 3600000 0");
-  worker->ask("open 1 long 3600000 0");
-  open_and_tell(*worker, "2 longer 7200000 0");
-  const auto expired = [&] { return count(server.records(), "expired", worker->pid()); };
-  REQUIRE(wait_until([&] { return expired() == 3; }));
-  open_and_tell(*worker, "3 long 3600000 0");
-  REQUIRE(wait_until([&] { return expired() == 4; }));
-  server.barrier();
-  for (const Record& record : server.records()) {
-    if (record.is("expired", worker->pid())) {
-      CHECK(record.number("timeout_s") == doctest::Approx(0.15));
-    }
-  }
 }
 
 TEST_CASE("a worker that started the server is watched through its page, and dies without it") {
@@ -219,20 +144,20 @@ TEST_CASE("a worker that started the server is watched through its page, and die
     // A shell starts the server in the background and then executes the page worker, which makes
     // the worker the server's parent.
     const std::string ready = temp.path("ready");
-    Worker::Setup setup;
-    setup.program = {"/bin/sh", "-c",
-                     fmt::format("{} --dir {} --log {} > {} & exec {}", server_path(),
-                                 temp.path("run"), temp.path("log"), ready, page_worker_path())};
+    Worker::Setup setup{.program = {"/bin/sh", "-c",
+                                    fmt::format("{} --dir {} --log {} > {} & exec {}",
+                                                server_path(), temp.path("run"), temp.path("log"),
+                                                ready, program_path("page_worker"))}};
     if (leads_session) {
       setup.program.insert(setup.program.begin(), {"/usr/bin/setsid", "--wait"});
     }
-    Worker worker("", setup);
+    Worker worker(setup);
     CHECK(wait_until([&] { return read_file(ready).ends_with("\n"); }));
     const std::string line = read_file(ready);
     const HeldPid server(std::stoi(line.substr(line.find("pid=") + 4)));
-    REQUIRE(worker.ask("make " + temp.path("run") + " w-1") == "ok");
-    REQUIRE(worker.ask("lock") == "ok");
-    open_and_die(worker, "0 forward 50");
+    worker.ask("make " + temp.path("run") + " w-1");
+    worker.ask("lock");
+    worker.tell("wake 0 forward 50");
     // setsid says with its exit status that a signal has ended the worker.
     CHECK(worker.status() == (leads_session ? exited(SIGKILL) : killed_by(SIGKILL)));
     CHECK(wait_until([&] { return count(read_log(temp.path("log")), "killed") == 1; }));
@@ -243,16 +168,9 @@ TEST_CASE("a worker that started the server is watched through its page, and die
 TEST_CASE("in a pid namespace of its own acquire, release and run refuse to send a pid") {
   const TempFolder temp;
   std::vector<std::string> namespaces{"--pid", "--fork", "--kill-child", "--mount-proc"};
-  if (!can_unshare(temp, namespaces)) {
+  if (!can_unshare(namespaces)) {
     FILETIMER_SKIP("unshare(1) makes no pid namespace with a /proc of its own here");
   }
-  const auto run_inside = [&](std::vector<std::string> words) {
-    std::vector<std::string> all = unshared(namespaces, client_path());
-    const std::string program = all.front();
-    all.erase(all.begin());
-    all.insert(all.end(), words.begin(), words.end());
-    return run(temp, program, std::move(all));
-  };
   Server server(temp);
   const std::string why = "another pid namespace";
   for (const char* command : {"acquire", "release"}) {
@@ -260,11 +178,12 @@ TEST_CASE("in a pid namespace of its own acquire, release and run refuse to send
     if (std::string_view(command) == "acquire") {
       words.insert(words.end(), {"--timeout", "1h", "--signal", "0"});
     }
-    const Finished refused = run_inside(words);
+    const Finished refused = run_unshared(namespaces, client_path(), words);
     CHECK(refused.status == exited(6));
     CHECK(refused.err.find(why) != std::string::npos);
   }
-  const Finished run = run_inside(
+  const Finished run = run_unshared(
+      namespaces, client_path(),
       {"run", "--dir", server.dir(), "--timeout", "1h", "--", "touch", temp.path("started")});
   CHECK(run.status == exited(125));
   CHECK(run.err.find(why) != std::string::npos);
@@ -280,51 +199,42 @@ TEST_CASE("a worker to which a container shows another boot id is watched and li
   const std::string script =
       fmt::format("mount --bind {} /proc/sys/kernel/random/boot_id && exec \"$0\" \"$@\"", other);
   const std::vector<std::string> inside{"--mount", "/bin/sh", "-c", script};
-  if (!can_unshare(temp, inside)) {
+  if (!can_unshare(inside)) {
     FILETIMER_SKIP(kNoMounts);
   }
   Server server(temp);
-  Worker::Setup setup;
-  setup.program = unshared(inside, client_worker_path());
-  setup.environment = {{"FILETIMER_DIR", server.dir()}};
-  const auto worker = std::make_unique<Worker>("", setup);
-  REQUIRE(worker->ask("connect") == "yes");
-  REQUIRE(worker->ask("open forward 3600000") == "yes");
+  Worker worker({.environment = {{"FILETIMER_DIR", server.dir()}},
+                 .program = unshared(inside, program_path("client_worker"))});
+  REQUIRE(worker.ask("connect") == "yes");
+  REQUIRE(worker.ask("open forward 3600000") == "yes");
   server.barrier();
   const std::vector<std::string> list{"list", "--json", "--dir", server.dir()};
-  std::vector<std::string> words = unshared(inside, client_path());
-  const std::string program = words.front();
-  words.erase(words.begin());
-  words.insert(words.end(), list.begin(), list.end());
-  CHECK(contains(run_client(temp, list).out, "\"forward\""));
-  CHECK(contains(run(temp, program, words).out, "\"forward\""));
-  worker->tell("open backward 1");
-  CHECK(worker->status() == killed_by(SIGKILL));
-  CHECK(server.wait_for("killed", worker->pid()).text("scope") == "backward");
+  CHECK(contains(run_client(list).out, "\"forward\""));
+  CHECK(contains(run_unshared(inside, client_path(), list).out, "\"forward\""));
+  worker.tell("open backward 1");
+  CHECK(worker.status() == killed_by(SIGKILL));
+  CHECK(server.wait_for("killed", worker.pid()).text("scope") == "backward");
 }
 
 TEST_CASE(
     "a worker that ends is recorded once with the statistics of all its pages, if it has any") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   const auto uncounted = page_worker(server.dir(), "uncounted");
-  Worker::Setup setup;
-  setup.program = {page_worker_path()};
-  const auto counted = std::make_unique<Worker>("", setup);
+  Worker counted({.program = {program_path("page_worker")}});
   for (const char* name : {"w-1", "w-2"}) {
-    REQUIRE(counted->ask(fmt::format("make {} {}", server.dir(), name)) == "ok");
-    counted->ask("statistics forward 5");
-    counted->ask(fmt::format("statistics {} 1", name));
-    REQUIRE(counted->ask("keep-lock") == "ok");
-    REQUIRE(counted->ask("hint") == "ok");
+    REQUIRE(counted.ask(fmt::format("make {} {}", server.dir(), name)) == "ok");
+    counted.ask("statistics forward 5");
+    counted.ask(fmt::format("statistics {} 1", name));
+    REQUIRE(counted.ask("keep-lock") == "ok");
+    REQUIRE(counted.ask("hint") == "ok");
   }
   REQUIRE(uncounted->ask("hint") == "ok");
   server.barrier();
-  for (Worker* worker : {uncounted.get(), counted.get()}) {
+  for (Worker* worker : {uncounted.get(), &counted}) {
     worker->tell("exit");
     worker->status();
   }
-  const Record ended = server.wait_for("worker_ended", counted->pid());
+  const Record ended = server.wait_for("worker_ended", counted.pid());
   CHECK(ended.text("dir") == server.dir());
   const auto scopes_told = ended.array("scopes");
   REQUIRE(scopes_told.size() == 3);
@@ -358,6 +268,6 @@ TEST_CASE(
   end(*unseen);
   const Server next(temp);
   next.wait_for("worker_ended", unseen->pid());
-  CHECK(contains(run_client(temp, {"suggest", "--format", "json", "--dir", next.dir()}).out,
+  CHECK(contains(run_client({"suggest", "--format", "json", "--dir", next.dir()}).out,
                  R"({"scope":"forward","count":10,)"));
 }

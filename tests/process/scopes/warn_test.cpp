@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <csignal>
 
 #include "common/clock.hpp"
@@ -28,9 +29,9 @@ std::string acquire_softly(pid_t pid, const std::string& scope, std::chrono::mil
                             seconds(soft));
 }
 
-// "open SLOT NAME MS" with a soft deadline.
+// "wake SLOT NAME MS" with a soft deadline.
 std::string softly(const std::string& what, std::chrono::milliseconds soft) {
-  return fmt::format("open {} 9 4294967295 0 {}", what, soft.count());
+  return fmt::format("wake {} 9 4294967295 0 {}", what, soft.count());
 }
 
 // Returns the events of this worker in the order of the log: "warned expired killed".
@@ -47,11 +48,9 @@ std::string events(const Records& records, pid_t pid) {
 }  // namespace
 
 TEST_CASE("a scope on a page has a warning at --warn-at, then expires and has its worker killed") {
-  const TempFolder temp;
-  const Server server(temp, {"--warn-at", "0.02"});
+  const Server server({"--warn-at", "0.02"});
   const auto worker = page_worker(server.dir(), "w-1");
-  worker->ask("open 0 forward 2000");
-  worker->tell("hint");
+  worker->tell("wake 0 forward 2000");
   CHECK(worker->status() == killed_by(SIGKILL));
   server.wait_for("killed", worker->pid());
   CHECK(events(server.records(), worker->pid()) == "warned expired killed");
@@ -70,8 +69,7 @@ TEST_CASE("a scope on a page has a warning at --warn-at, then expires and has it
 }
 
 TEST_CASE("a warning says where the worker is, and the worker gets no signal") {
-  const TempFolder temp;
-  const Server server(temp);
+  const Server server;
   Worker worker("catch-signals");
   server.send(acquire_softly(worker.pid(), "forward", 1h, 50ms));
   const Record warned = server.wait_for("warned", "forward");
@@ -89,24 +87,20 @@ TEST_CASE("a warning says where the worker is, and the worker gets no signal") {
 TEST_CASE("a soft deadline has no second warning from the next server") {
   const TempFolder temp;
   const std::vector<std::string> args{"--warn-at", "0.00001", "--evidence", "none"};  // 36 ms
-  Worker piped("block");
-  std::unique_ptr<Worker> paged;
-  {
-    Server server(temp, args);
-    paged = page_worker(server.dir(), "w-1");
-    server.send(acquire_far(piped.pid(), "old"));
-    paged->ask("open 0 old 3600000");
-    REQUIRE(paged->ask("hint") == "ok");
-    server.wait_for("warned", piped.pid());
-    server.wait_for("warned", paged->pid());
-    server.kill();
+  Server server(temp, args);
+  const WatchedWorker paged(server, true);
+  const WatchedWorker piped(server, false);
+  for (const WatchedWorker* each : {&paged, &piped}) {
+    each->open(0, "old", 1h);
+    server.wait_for("warned", each->worker->pid());
   }
-  paged->ask("open 1 new 3600000");
+  server.kill();
   Server next(temp, args);
-  next.send(acquire_far(piped.pid(), "new"));
   const std::vector<std::string> each_once{"old", "old",
                                            "new"};  // the first scope by the first server
-  for (const pid_t pid : {piped.pid(), paged->pid()}) {
+  for (const WatchedWorker* each : {&paged, &piped}) {
+    const pid_t pid = each->worker->pid();
+    each->open(1, "new", 1h);
     CHECK(wait_until([&] { return count(next.records(), "warned", pid) == 3; }));
     CHECK(scopes_of(next.records(), "warned", pid) == each_once);
     CHECK_FALSE(next.wait_for("warned", pid).has("threads"));
@@ -114,19 +108,18 @@ TEST_CASE("a soft deadline has no second warning from the next server") {
 }
 
 TEST_CASE("a worker that runs another program has left its scopes, and is not warned about") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   const auto worker = page_worker(server.dir(), "w-1");
   worker->ask("hint");
   server.barrier();  // it knows the page
-  server.process().signal(SIGSTOP);
   const auto begin = filetimer::Instant::now();
-  worker->ask(softly("0 forward 3600000", 100ms));
-  worker->ask("hint");
-  worker->tell("exec sleep 100");
-  CHECK(wait_until(
-      [&] { return read_file(fmt::format("/proc/{}/comm", worker->pid())) == "sleep\n"; }));
-  server.process().signal(SIGCONT);
+  {
+    const Stopped stopped(server);
+    worker->ask(softly("0 forward 3600000", 100ms));
+    worker->tell("exec sleep 100");
+    CHECK(wait_until(
+        [&] { return read_file(fmt::format("/proc/{}/comm", worker->pid())) == "sleep\n"; }));
+  }
   const Record left = server.wait_for("left_open", worker->pid());
   CHECK(filetimer::Instant::now() - begin >= 100ms);
   CHECK(left.text("scope") == "forward");
@@ -135,8 +128,7 @@ TEST_CASE("a worker that runs another program has left its scopes, and is not wa
 }
 
 TEST_CASE("timer_client run and acquire set soft deadlines") {
-  const TempFolder temp;
-  const Server server(temp);
+  const Server server;
   Child run({.argv = {client_path(), "run", "--warn-after", "50ms", "--", "sleep", "100"},
              .environment = {{"FILETIMER_DIR", server.dir()}}});
   const Record warned = server.wait_for("warned", "sleep");
@@ -156,8 +148,7 @@ TEST_CASE("timer_client run and acquire set soft deadlines") {
 
 TEST_CASE("a server that stops while warnings wait for evidence records a hook for each of them") {
   constexpr std::size_t kWorkers = 8;  // more than have their evidence collected at one time
-  const TempFolder temp;
-  Server server(temp, {"--on-warning", "true", "--evidence", "stacks"});
+  Server server({"--on-warning", "true", "--evidence", "stacks"});
   std::vector<std::unique_ptr<Worker>> workers;
   std::string requests;
   for (std::size_t i = 0; i < kWorkers; ++i) {
@@ -208,17 +199,40 @@ TEST_CASE("sixteen warnings of a worker are recorded in ten seconds, and the oth
   Server server(temp, with_own_clocks(temp, {"--evidence", "none"}));
   const auto worker = page_worker(server.dir(), "w-1");
   std::vector<std::string> earliest;
-  for (int i = 0; i < 20; ++i) {  // the one that was opened last stands first on the page
-    worker->ask(softly(fmt::format("{} s{} 3600000", 19 - i, i), 1ms));
-    earliest.push_back(fmt::format("s{}", i));
+  {
+    const Stopped stopped(server);  // all are read together
+    for (int i = 0; i < 20; ++i) {  // the one that was opened last stands first on the page
+      worker->ask(softly(fmt::format("{} s{} 3600000", 19 - i, i), 1ms));
+      earliest.push_back(fmt::format("s{}", i));
+    }
   }
   earliest.resize(16);
-  REQUIRE(worker->ask("hint") == "ok");
   REQUIRE(wait_until([&] { return count(server.records(), "warned") == 16; }));
   server.barrier();
   CHECK(scopes_of(server.records(), "warned", worker->pid()) == earliest);
   set_clocks(temp, filetimer::Instant::now() + 11s);
   worker->ask(softly("20 later 3600000", 1ms));
-  REQUIRE(worker->ask("hint") == "ok");
   CHECK(server.wait_for("warned", "later").integer("omitted") == 4);
+}
+
+TEST_CASE("a paused scope causes no warning, and one warning after the pause") {
+  const Server server({"--warn-at", "0.1"});
+  const auto worker = client_worker(server.dir());
+  const auto warnings = [&](const std::string& scope) {
+    const auto scopes = scopes_of(server.records(), "warned", worker->pid());
+    return std::ranges::count(scopes, scope);
+  };
+  worker->ask("open early 8000");
+  worker->ask("pause early");
+  worker->ask("open late 3500");
+  server.wait_for("warned", "late");
+  worker->ask("pause late");
+  let_pass(500ms);
+  CHECK(warnings("early") == 0);
+  worker->ask("resume late");
+  worker->ask("resume early");
+  CHECK(worker->status() == killed_by(SIGKILL));  // for "late", which had the less time left
+  server.wait_for("killed", worker->pid());
+  CHECK(warnings("late") == 1);
+  CHECK(server.wait_for("expired", worker->pid()).text("scope") == "late");
 }

@@ -1,13 +1,20 @@
-// Requests of version 1, with the semantics of PyTorch's server (docs/protocol.md).
+// Requests of version 1, with the semantics of PyTorch's server (docs/protocol.md), and those that
+// must not harm a server: broken and hostile lines, writers that hold the pipe open, and pids that
+// must not be killed.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-#include <algorithm>
+#include <optional>
 
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
+#include "tests/support/skip.hpp"
+#include "tests/support/users.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;
@@ -35,42 +42,8 @@ std::vector<std::string> left_open_at_stop(const Records& records, pid_t pid) {
 
 }  // namespace
 
-TEST_CASE("a worker whose scope expires is killed with the requested signal and recorded") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("block");
-  server.send(acquire(worker.pid(), "forward", 50ms));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  const Record expired = server.wait_for("expired", worker.pid());
-  CHECK(expired.text("scope") == "forward");
-  CHECK(expired.integer("signal") == SIGKILL);
-  CHECK(expired.integer("start_time") > 0);
-  CHECK(expired.text("comm") == "test_worker");
-  CHECK(expired.number("elapsed_s") > 0);
-  CHECK(expired.number("overdue_ms") >= 0);
-  const Record killed = server.wait_for("killed", worker.pid());
-  CHECK(killed.text("verdict") == "dead");
-  CHECK(killed.text("id") == expired.text("id"));
-  CHECK(killed.signals() == std::vector<int>{SIGKILL});
-}
-
-TEST_CASE("an acquire of an open scope replaces it") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker pushed_out("block");
-  Worker pulled_in("block");
-  Worker witness("block");
-  server.send(acquire(pushed_out.pid(), "s", 100ms) + acquire_far(pushed_out.pid(), "s") +
-              acquire(witness.pid(), "later", 400ms));
-  server.send(acquire_far(pulled_in.pid(), "s") + acquire(pulled_in.pid(), "s", 100ms, SIGTERM));
-  CHECK(pulled_in.status() == killed_by(SIGTERM));
-  CHECK(witness.status() == killed_by(SIGKILL));
-  CHECK(pushed_out.is_alive());
-}
-
 TEST_CASE("the earliest of several expired scopes with a positive signal determines the signal") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   Worker worker("block");
   server.send(version1(worker.pid(), "latest", 400, SIGKILL) +
               version1(worker.pid(), "second", 200, SIGUSR1) +
@@ -84,8 +57,7 @@ TEST_CASE("the earliest of several expired scopes with a positive signal determi
 }
 
 TEST_CASE("a signal that a worker survives ends its other scopes of the pipe") {
-  const TempFolder temp;
-  Server server(temp, {"--evidence", "none"});
+  Server server({"--evidence", "none"});
   Worker worker("block");
   const Worker later("block");
   server.send(acquire(worker.pid(), "inner", 50ms, SIGWINCH) +
@@ -99,26 +71,8 @@ TEST_CASE("a signal that a worker survives ends its other scopes of the pipe") {
   CHECK(left_open_at_stop(records, worker.pid()).empty());
 }
 
-TEST_CASE("a worker that ends inside a scope by itself has left it open and is not killed") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("on-eof", {.args = {"5"}});
-  server.send(acquire_far(worker.pid(), "s"));
-  server.barrier();
-  worker.let_go();
-  CHECK(worker.status() == exited(5));
-  const Record record = server.wait_for("left_open", worker.pid());
-  CHECK(record.text("scope") == "s");
-  CHECK(record.number("elapsed_s") >= 0);
-  CHECK(record.number("timeout_s") > 1000);
-  server.barrier();
-  CHECK(count(server.records(), "expired", worker.pid()) == 0);
-  CHECK(count(server.records(), "killed", worker.pid()) == 0);
-}
-
 TEST_CASE("a worker that renews, releases and ends at once has left nothing open") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   Worker worker("block");
   server.send(acquire_far(worker.pid(), "step"));
   server.barrier();
@@ -137,8 +91,7 @@ TEST_CASE("a worker that renews, releases and ends at once has left nothing open
 }
 
 TEST_CASE("a scope whose line has no timeout gets the time back in which its server was stopped") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   Worker worker("block");
   {
     const Stopped stopped(server);
@@ -150,8 +103,7 @@ TEST_CASE("a scope whose line has no timeout gets the time back in which its ser
 }
 
 TEST_CASE("a scope with signal 0 or a negative one expires, and no signal is sent") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   Worker worker("block");
   for (const int signal : {0, -1, -9}) {
     CAPTURE(signal);
@@ -169,8 +121,7 @@ TEST_CASE("a scope with signal 0 or a negative one expires, and no signal is sen
 }
 
 TEST_CASE("every signal of the kernel is sent as requested") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGUSR2, SIGXCPU, 34, 64}) {
     CAPTURE(signal);
     Worker worker("block");
@@ -180,8 +131,7 @@ TEST_CASE("every signal of the kernel is sent as requested") {
 }
 
 TEST_CASE("a scope of the pipe that is signalled first may be renewed before it expires") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   Worker worker("catch-signals");
   server.send(with_own_keys(acquire_past(worker.pid(), "forward", SIGTERM),
                             R"("x_timeout_s": 0.000001, "x_grace_s": 60, "x_signal_first": true)"));
@@ -193,4 +143,121 @@ TEST_CASE("a scope of the pipe that is signalled first may be renewed before it 
   CHECK(worker.is_alive());
   CHECK(count(server.records(), "expired", worker.pid()) == 0);
   CHECK(left_open_at_stop(server.records(), worker.pid()) == std::vector<std::string>{"forward"});
+}
+
+TEST_CASE("a rejected line is recorded with the reason and its first 200 bytes") {
+  Server server;
+  server.send("no json at all " + std::string(1000, 'x') + "\n");
+  const Record record = server.wait_for("rejected");
+  CHECK(record.integer("count") == 1);
+  CHECK_FALSE(record.text("reason").empty());
+  CHECK(record.text("line").starts_with("no json at all xxx"));
+  CHECK(record.text("line").size() <= 210);
+}
+
+TEST_CASE("a bad line right after another is recorded without a further event") {
+  Server server({"--max-interval", "1h"});
+  for (const char* const line : {"first", "second"}) {
+    server.send(std::string(line) + "\n");
+    CHECK(
+        server.wait_for([&](const Record& r) { return r.is("rejected") && r.text("line") == line; })
+            .integer("count") == 1);
+  }
+}
+
+TEST_CASE("a writer that holds the pipe open after half a line delays no deadline") {
+  Server server({"--max-interval", "1h"});
+  Worker slow("block");
+  Worker early("block");
+  Worker late("block");
+  const std::string line = acquire_past(slow.pid(), "s");
+  server.send(acquire(early.pid(), "sent before the half line", 200ms));
+  const filetimer::UniqueFd holder = open_pipe(server.fifo());
+  write_all(holder.get(), line.substr(0, 40));
+  CHECK(early.status() == killed_by(SIGKILL));
+  server.send(acquire(late.pid(), "sent behind the half line", 50ms));
+  CHECK(late.status() == killed_by(SIGKILL));
+  check_prompt(server, early.pid());
+  check_prompt(server, late.pid());
+  // The rest of the half line is not a request, and the next whole line is one.
+  write_all(holder.get(), line.substr(40));
+  server.barrier();
+  CHECK(slow.is_alive());
+  write_all(holder.get(), line);
+  CHECK(slow.status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("a line whose pid is not a worker's is rejected with the reason") {
+  Worker group("block");                // leads a process group of its own
+  constexpr pid_t kUnused = 4'194'305;  // the largest pid of the kernel is 4,194,304
+  const std::string no_worker = "expected a worker's";
+  struct Refused {
+    std::optional<pid_t> pid;  // none: that of the server
+    int signal;                // harmless where a wrong server might send it to other processes
+    std::string reason;
+  };
+  const std::vector<Refused> all_refused = {
+      {0, SIGKILL, no_worker},
+      {-1, SIGCONT, no_worker},
+      {-group.pid(), SIGKILL, no_worker},
+      {1, SIGCONT, no_worker},
+      {std::nullopt, SIGKILL, "is this server"},
+      {::getpid(), SIGCONT, "has started this server"},
+      {::getppid(), SIGCONT, ::getppid() > 1 ? "has started this server" : no_worker},
+      {kUnused, SIGKILL, "there is no process with pid 4194305"}};
+  for (const Refused& refused : all_refused) {
+    CAPTURE(refused.reason);
+    Server server;
+    server.send(version1(refused.pid.value_or(server.pid()), "s", 1, refused.signal));
+    server.barrier();
+    REQUIRE(server.stop() == exited(0));
+    CHECK(server.records().back().integer("rejected") == 1);
+    CHECK(count(server.records(), "expired") == 1);  // the barrier's
+    const Record record = server.wait_for("rejected");
+    CHECK(record.text("reason").find(refused.reason) != std::string::npos);
+    CHECK(group.is_alive());
+  }
+}
+
+TEST_CASE("root's server does not kill another user's process") {
+  if (!can_become(kSomebodyElse)) {
+    FILETIMER_SKIP(kCannotBecome);
+  }
+  Server server;
+  Worker worker("block", {.user = kSomebodyElse});
+  server.send(acquire_past(worker.pid(), "s"));
+  server.barrier();
+  CHECK(worker.is_alive());
+  const Record rejected = server.wait_for("rejected", worker.pid());
+  CHECK(rejected.text("reason").find("user") != std::string::npos);
+}
+
+TEST_CASE("a second server in the directory exits 3, names the first and disturbs nothing") {
+  Server server;
+  Worker worker("block");
+  server.send(acquire(worker.pid(), "s", 500ms));
+  struct stat before {};
+  REQUIRE(::stat(server.fifo().c_str(), &before) == 0);
+
+  const Finished second = run_server({"--dir", server.dir()});
+  CHECK(second.status == exited(3));
+  CHECK(second.out.empty());
+  CHECK(second.err.find(std::to_string(server.pid())) != std::string::npos);
+  CHECK(std::count(second.err.begin(), second.err.end(), '\n') == 1);
+
+  struct stat after {};
+  REQUIRE(::stat(server.fifo().c_str(), &after) == 0);
+  CHECK(after.st_ino == before.st_ino);
+  CHECK(worker.status() == killed_by(SIGKILL));
+  server.barrier();
+  CHECK(count(server.records(), "server_started") == 1);
+}
+
+TEST_CASE("a second server with the same pipe in another directory disturbs nothing") {
+  const TempFolder temp;
+  Server server(temp);
+  const Finished second = run_server({"--dir", temp.path("other"), "--fifo", server.fifo()});
+  CHECK(second.status == exited(3));
+  CHECK(second.err.find(std::to_string(server.pid())) != std::string::npos);
+  server.barrier();
 }

@@ -7,13 +7,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "common/limits.hpp"
-#include "common/run_folder.hpp"
+#include "tests/support/control_connection.hpp"
 #include "tests/support/files.hpp"
 #include "timer_server/runtime_directory.hpp"
 
@@ -24,32 +23,7 @@ namespace {
 
 constexpr std::size_t kMostClients = 2;
 
-class Connection {
- public:
-  explicit Connection(const std::string& dir)
-      : fd_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
-    const auto address = ControlAddress::in(dir);
-    REQUIRE(::connect(fd_.get(), address->get(), ControlAddress::size()) == 0);
-  }
-  void send(std::string_view packet) const {
-    REQUIRE(::send(fd_.get(), packet.data(), packet.size(), 0) ==
-            static_cast<ssize_t>(packet.size()));
-  }
-  // Returns everything that can be read now, and "END" at the end of the file.
-  [[nodiscard]] std::string read() const {
-    std::string text;
-    std::array<char, 65536> bytes{};
-    ssize_t got = 0;
-    while ((got = ::recv(fd_.get(), bytes.data(), bytes.size(), 0)) > 0) {
-      text.append(bytes.data(), static_cast<std::size_t>(got));
-    }
-    return got == 0 ? text + "END" : text;
-  }
-  void close() { fd_.reset(); }
-
- private:
-  UniqueFd fd_;
-};
+using Connection = testing::ControlConnection;
 
 struct ClientStage {
   ClientStage() {
@@ -95,7 +69,7 @@ TEST_CASE("The socket is this user's alone, replaces one that was left, and noth
 
 TEST_CASE("A request has the process that the kernel names, and is cut behind its limit") {
   ClientStage stage;
-  const Connection late = stage.connect();
+  Connection late = stage.connect();
   stage.run();
   CHECK_FALSE(stage.clients->take().has_value());
   const std::string longest(kMaxControlBytes, 'a');
@@ -110,7 +84,7 @@ TEST_CASE("A request has the process that the kernel names, and is cut behind it
 
 TEST_CASE("Each answer to a client is a line, and after the last one the server hangs up") {
   ClientStage stage;
-  const Connection connection = stage.connect();
+  Connection connection = stage.connect();
   const auto id = stage.add(connection);
   CHECK(stage.clients->count_waiting() == 0);
   CHECK(stage.clients->grant(id, 2s));
@@ -128,7 +102,7 @@ TEST_CASE("Each answer to a client is a line, and after the last one the server 
 
 TEST_CASE("An answer before the last one is written as a whole, or else not at all") {
   ClientStage stage;
-  const Connection connection = stage.connect();
+  Connection connection = stage.connect();
   const auto id = stage.add(connection);
   const std::string longest(kAnswerPacketBytes - 1, 'a');  // its newline is written with it
   stage.clients->tell(id, longest + 'a');
@@ -141,7 +115,7 @@ TEST_CASE("A client that hangs up has withdrawn, and is known to be gone before"
   ClientStage stage;
   Connection left = stage.connect();
   const auto id = stage.add(left);
-  const Connection stays = stage.connect();
+  Connection stays = stage.connect();
   const auto other = stage.add(stays);
   stage.run();
   CHECK_FALSE(stage.clients->has_left(id));
@@ -169,7 +143,7 @@ TEST_CASE("A last answer that does not fit is written in parts, also behind othe
   for (const bool is_full : {false, true}) {
     CAPTURE(is_full);
     ClientStage stage;
-    const Connection connection = stage.connect();
+    Connection connection = stage.connect();
     const auto id = stage.add(connection);
     const std::string before(4000, 'w');
     for (int i = 0; is_full && i < 100; ++i) {
@@ -192,7 +166,7 @@ TEST_CASE("A last answer that does not fit is written in parts, also behind othe
 
 TEST_CASE("A client that does not read its last answer in time, or is gone, is removed") {
   ClientStage stage;
-  const Connection connection = stage.connect();
+  Connection connection = stage.connect();
   const auto id = stage.add(connection);
   Connection left = stage.connect();
   const auto other = stage.add(left);
@@ -214,10 +188,10 @@ TEST_CASE("A client that does not read its last answer in time, or is gone, is r
 
 TEST_CASE("A client that asks nothing for too long is removed") {
   ClientStage stage;
-  const Connection asks = stage.connect();
+  Connection asks = stage.connect();
   stage.add(asks);
   const Instant before = Instant::now();
-  const Connection silent = stage.connect();
+  Connection silent = stage.connect();
   stage.run();
   const Instant due = stage.clients->advance({});
   CHECK(due >= before + ControlClients::kPatience);
@@ -230,7 +204,7 @@ TEST_CASE("A client that asks nothing for too long is removed") {
 
 TEST_CASE("The end of file after an answer at exit does not come before the exit") {
   ClientStage stage;
-  const Connection connection = stage.connect();
+  Connection connection = stage.connect();
   const int kept = UniqueFd(::dup(0)).get();  // the number that the server's end gets
   const auto id = stage.add(connection);
   stage.clients->finish_at_exit(id, "done");
@@ -243,16 +217,16 @@ TEST_CASE("The end of file after an answer at exit does not come before the exit
 
 TEST_CASE("A client over the limit gets the refusal, until another client is removed") {
   ClientStage stage;
-  const Connection first = stage.connect();
+  Connection first = stage.connect();
   const auto id = stage.add(first);
-  const Connection second = stage.connect();
+  Connection second = stage.connect();
   stage.add(second);
-  const Connection third = stage.connect();
+  Connection third = stage.connect();
   stage.run();
   CHECK(
       third.read().ends_with("2 clients wait for an answer: there is no room for another\"}\nEND"));
   stage.clients->finish(id, "done");
-  const Connection fourth = stage.connect();
+  Connection fourth = stage.connect();
   stage.add(fourth);
 }
 
@@ -280,8 +254,8 @@ TEST_CASE("A client for which no descriptor is left is accepted a little later")
 
 TEST_CASE("Connections that wait when the server ends are accepted") {
   ClientStage stage;
-  const Connection one = stage.connect();
-  const Connection other = stage.connect();
+  Connection one = stage.connect();
+  Connection other = stage.connect();
   one.send("1");
   other.send("2");
   stage.clients->accept_all();

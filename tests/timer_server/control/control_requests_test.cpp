@@ -10,7 +10,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <functional>
 #include <map>
@@ -18,10 +17,9 @@
 #include <sstream>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "common/mapped_file.hpp"
-#include "common/run_folder.hpp"
+#include "tests/support/control_connection.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/skip.hpp"
 
@@ -32,31 +30,7 @@ namespace {
 
 constexpr uid_t kSomebodyElse = 65534;
 
-// A client's connection.
-class Client {
- public:
-  explicit Client(const std::string& dir)
-      : fd_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
-    const auto address = ControlAddress::in(dir);
-    REQUIRE(::connect(fd_.get(), address->get(), ControlAddress::size()) == 0);
-  }
-  void send(const std::string& packet) const {
-    REQUIRE(::send(fd_.get(), packet.data(), packet.size(), 0) > 0);
-  }
-  // Returns the answers since the last call.
-  [[nodiscard]] std::string read() const {
-    std::string text;
-    std::array<char, 65536> bytes{};
-    for (ssize_t got = 0; (got = ::recv(fd_.get(), bytes.data(), bytes.size(), 0)) > 0;) {
-      text.append(bytes.data(), static_cast<std::size_t>(got));
-    }
-    return text;
-  }
-  void go() { fd_.reset(); }
-
- private:
-  UniqueFd fd_;
-};
+using Client = testing::ControlConnection;
 
 Settings settings_in(const testing::TempFolder& folder) {
   Settings settings;
@@ -180,11 +154,11 @@ class Script {
     } else if (first == "clients") {
       return std::to_string(control.client_count());
     } else if (first == "leaves") {
-      clients_.at(second)->go();
+      clients_.at(second)->close();
     } else if (first == "forget") {
       clients_.erase(second);
     } else if (first == "gone") {
-      clients_.at(second)->go();
+      clients_.at(second)->close();
       stage_.run();
     } else if (first == "stopped") {
       control.answer_stopped();
@@ -196,17 +170,17 @@ class Script {
       words >> request;
       client_of(second).send(question(request, words));
     } else {
-      const Client& client = client_of(first);
+      Client& client = client_of(first);
       if (!second.empty()) {
         stage_.ask(client, question(second, words));
       }
       const std::string answers = client.read();
-      return answers.empty() ? "-" : answers;
+      return answers.empty() || answers == "END" ? "-" : answers;
     }
     return {};
   }
 
-  const Client& client_of(const std::string& name) {
+  Client& client_of(const std::string& name) {
     auto& client = clients_[name];
     if (!client) {
       client = std::make_unique<Client>(stage_.folder.path());
@@ -246,7 +220,7 @@ void play(const std::string& steps, LifeCycle::Kind kind = LifeCycle::Kind::kAlo
 
 TEST_CASE("A drain is on the status page before its client gets the answer") {
   QuestionStage stage;
-  const Client client(stage.folder.path());
+  Client client(stage.folder.path());
   bool was_silent = false;
   stage.on_publish = [&] {
     was_silent = client.read().empty();
@@ -281,7 +255,7 @@ TEST_CASE("A packet that is no request is answered with what was expected") {
                         Case{R"({"version":1,"world":4294967296})", "expected an integer"}}) {
     CAPTURE(c.packet);
     QuestionStage stage;
-    const Client client(stage.folder.path());
+    Client client(stage.folder.path());
     stage.ask(client, c.packet);
     const std::string answer = client.read();
     CAPTURE(answer);

@@ -27,15 +27,6 @@ char state_of(pid_t pid) {
   return read_stat(fmt::format("/proc/{}", pid)).value_or(ProcStat{}).state;
 }
 
-template <class Condition>
-void wait_until(Condition&& condition) {
-  const Instant until = Instant::now() + testing::kBound;
-  while (!condition()) {
-    REQUIRE(Instant::now() < until);
-    ::sched_yield();
-  }
-}
-
 // A worker and its child, which ignores SIGTERM and outlives the worker.
 struct WorkerWithChild {
   WorkerWithChild() {
@@ -86,15 +77,15 @@ struct TargetStage {
 TEST_CASE("The targets of a tree are stopped together and resumed together") {
   TargetStage stage;
   stage.stop();
-  wait_until(
-      [&] { return state_of(stage.worker) == 'T' && state_of(stage.family.child.pid) == 'T'; });
+  CHECK(testing::wait_until(
+      [&] { return state_of(stage.worker) == 'T' && state_of(stage.family.child.pid) == 'T'; }));
   // A signal that both ignore, or do not act on while they are stopped.
   CHECK(stage.targets.send(SIGWINCH).pids ==
         std::vector<pid_t>{stage.worker, stage.family.child.pid});
   CHECK(state_of(stage.worker) == 'T');
   stage.targets.resume();
-  wait_until(
-      [&] { return state_of(stage.worker) != 'T' && state_of(stage.family.child.pid) != 'T'; });
+  CHECK(testing::wait_until(
+      [&] { return state_of(stage.worker) != 'T' && state_of(stage.family.child.pid) != 'T'; }));
 }
 
 TEST_CASE("Before a signal that may be handled only a target that may be forking is stopped") {
@@ -103,7 +94,7 @@ TEST_CASE("Before a signal that may be handled only a target that may be forking
   forking = stage.family.child.pid;
   stage.targets.begin_stop(KillTargets::Stop::kForking);
   CHECK_FALSE(stage.targets.find_and_stop());
-  wait_until([&] { return state_of(stage.family.child.pid) == 'T'; });
+  CHECK(testing::wait_until([&] { return state_of(stage.family.child.pid) == 'T'; }));
   forking = 0;
   stage.targets.wait_until_stopped(Instant::now());
   CHECK(stage.targets.find_and_stop());
@@ -170,18 +161,11 @@ TEST_CASE("A thread in uninterruptible sleep may be in the middle of a fork") {
           ::_exit(0);
         }
       });
-  const std::string proc = fmt::format("/proc/{}", parent.pid());
-  const Instant until = Instant::now() + testing::kBound;
-  while (read_stat(proc).value_or(ProcStat{}).state != 'D') {
-    REQUIRE(Instant::now() < until);
-    ::sched_yield();
-  }
+  REQUIRE(testing::wait_until([&] { return state_of(parent.pid()) == 'D'; }));
   CHECK(may_be_forking(parent.pid()));
   const Child asleep;
-  while (may_be_forking(asleep.pid())) {  // a sanitizer may have a thread of its own
-    REQUIRE(Instant::now() < until);
-    ::sched_yield();
-  }
+  // A sanitizer may have a thread of its own.
+  CHECK(testing::wait_until([&] { return !may_be_forking(asleep.pid()); }));
 }
 
 TEST_CASE("A thread beside the main one may be in the middle of a fork") {

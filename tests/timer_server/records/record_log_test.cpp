@@ -19,8 +19,8 @@
 
 #include "common/limits.hpp"
 #include "common/posix.hpp"
+#include "tests/support/bound.hpp"
 #include "tests/support/files.hpp"
-#include "tests/support/skip.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;
@@ -101,13 +101,40 @@ std::vector<std::string> lines_of(const std::string& path) {
   return testing::lines_of(testing::read_file(path));
 }
 
-// Waits at most ten seconds for the file. A rotation follows the sync that drain() waits for.
-bool comes_to_exist(const std::string& path) {
-  const Instant end = Instant::now() + 10s;
-  while (!std::filesystem::exists(path) && Instant::now() < end) {
-    ::sched_yield();
+// A log in a folder of its own.
+struct LogStage {
+  explicit LogStage(std::uint64_t max_bytes = std::uint64_t{1} << 30)
+      : log(open_log(path, max_bytes)) {}
+  // Neither the file nor its folder exists then, so root cannot write to it either.
+  void move_away() const { std::filesystem::rename(temp.path("folder"), temp.path("moved")); }
+  void make_folder() const { std::filesystem::create_directory(temp.path("folder")); }
+  // Appends the records one by one, and waits until they are synced. Returns the number of the
+  // last.
+  std::uint64_t write(const std::vector<std::string>& records) {
+    std::uint64_t last = 0;
+    for (const std::string& record : records) {
+      last = log->append(record);
+    }
+    REQUIRE(log->drain(10s));
+    return last;
   }
-  return std::filesystem::exists(path);
+  [[nodiscard]] std::vector<std::string> lines() const { return lines_of(path); }
+
+  const testing::TempFolder temp;
+  const bool has_folder = std::filesystem::create_directory(temp.path("folder"));
+  const std::string path = temp.path("folder/log");
+  const std::shared_ptr<RecordLog> log;
+};
+
+using Lines = std::vector<std::string>;
+
+// So many records, of 101 bytes with their newlines.
+Lines records(std::size_t count) {
+  Lines records;
+  for (std::size_t i = 0; i < count; ++i) {
+    records.push_back(fmt::format("{:0100}", i));
+  }
+  return records;
 }
 
 // Waits at most ten seconds until the log has failed, or works again, and returns why it failed.
@@ -132,82 +159,58 @@ extern "C" int fdatasync(int fd) {
 }
 
 TEST_CASE("Synced records are in the file, one a line and in order") {
-  const testing::TempFolder folder;
-  const auto log = open_log(folder.path("log"));
-  std::uint64_t last = 0;
-  for (int i = 0; i < 100; ++i) {
-    last = log->append(std::to_string(i));
-  }
-  REQUIRE(log->drain(10s));
-  CHECK(log->synced() == last);
-  const auto lines = lines_of(folder.path("log"));
-  REQUIRE(lines.size() == 100);
-  CHECK(lines[0] == "0");
-  CHECK(lines[99] == "99");
+  LogStage stage;
+  const Lines all = records(100);
+  const std::uint64_t last = stage.write(all);
+  CHECK(stage.log->synced() == last);
+  CHECK(stage.lines() == all);
 }
 
 TEST_CASE("Records that are appended together have one number and a line each") {
-  const testing::TempFolder folder;
-  const auto log = open_log(folder.path("log"));
-  log->append("first");
-  const std::uint64_t number = log->append(std::vector<std::string>{"second", "third"});
+  LogStage stage;
+  stage.log->append("first");
+  const std::uint64_t number = stage.log->append(Lines{"second", "third"});
   CHECK(number == 3);
-  REQUIRE(log->drain(10s));
-  CHECK(log->synced() == number);
-  CHECK(lines_of(folder.path("log")) == std::vector<std::string>{"first", "second", "third"});
+  REQUIRE(stage.log->drain(10s));
+  CHECK(stage.log->synced() == number);
+  CHECK(stage.lines() == Lines{"first", "second", "third"});
 }
 
 TEST_CASE("A log that was removed is made again for the next record") {
-  const testing::TempFolder folder;
-  const auto log = open_log(folder.path("log"));
-  log->append("first");
-  REQUIRE(log->drain(10s));
-  std::filesystem::remove(folder.path("log"));
-  log->append("second");
-  REQUIRE(log->drain(10s));
-  CHECK(lines_of(folder.path("log")) == std::vector<std::string>{"second"});
+  LogStage stage;
+  stage.write({"first"});
+  std::filesystem::remove(stage.path);
+  stage.write({"second"});
+  CHECK(stage.lines() == Lines{"second"});
 }
 
 TEST_CASE("A log over its largest size is renamed once, with complete lines") {
-  const testing::TempFolder folder;
-  const auto log = open_log(folder.path("log"), 4096);
-  const auto append = [&](int records) {
-    for (int i = 0; i < records; ++i) {
-      log->append(std::string(100, 'x'));
-    }
-    REQUIRE(log->drain(10s));
-  };
-  append(41);
-  CHECK(comes_to_exist(folder.path("log")));           // readers find it before its first record
-  CHECK(lines_of(folder.path("log.1")).size() == 41);  // the one that crossed it included
-  append(9);
-  CHECK(lines_of(folder.path("log.1")).size() == 41);
-  CHECK(lines_of(folder.path("log")).size() == 9);
+  LogStage stage(4096);
+  stage.write(records(41));
+  // A rotation follows the sync that drain() waits for. Readers find the new log before its first
+  // record.
+  CHECK(testing::wait_until([&] { return testing::exists(stage.path); }));
+  CHECK(lines_of(stage.path + ".1") == records(41));  // the one that crossed it included
+  stage.write(records(9));
+  CHECK(lines_of(stage.path + ".1").size() == 41);
+  CHECK(stage.lines() == records(9));
 }
 
 TEST_CASE("A log is renamed at its largest size even if another server has written most of it") {
-  const testing::TempFolder folder;
-  const auto one = open_log(folder.path("log"), 4096);
-  const auto other = open_log(folder.path("log"), 4096);
-  for (int i = 0; i < 30; ++i) {
-    other->append(std::string(100, 'x'));
-  }
+  LogStage stage(4096);
+  const auto other = open_log(stage.path, 4096);
+  other->append(records(30));
   REQUIRE(other->drain(10s));
-  for (int i = 0; i < 20; ++i) {
-    one->append(std::string(100, 'x'));
-  }
-  REQUIRE(one->drain(10s));
-  CHECK(lines_of(folder.path("log.1")).size() == 41);  // the one that crossed it included
-  CHECK(lines_of(folder.path("log")).size() == 9);
+  stage.write(records(20));
+  CHECK(lines_of(stage.path + ".1").size() == 41);  // the one that crossed it included
+  CHECK(stage.lines().size() == 9);
 }
 
 TEST_CASE("A log that a link names is not renamed, nor is the link") {
   const testing::TempFolder folder;
   REQUIRE(::symlink(folder.path("target").c_str(), folder.path("log").c_str()) == 0);
   const auto log = open_log(folder.path("log"), 4096);
-  for (int i = 0; i < 100; ++i) {
-    log->append(std::string(100, 'x'));
-  }
+  log->append(records(100));
   REQUIRE(log->drain(10s));
   CHECK(std::filesystem::is_symlink(folder.path("log")));
   CHECK(lines_of(folder.path("target")).size() == 100);
@@ -255,84 +258,67 @@ TEST_CASE("Servers that share a log rename it once and lose no record") {
 }
 
 TEST_CASE("Records that could not be written are written in order later") {
-  const testing::TempFolder folder;
-  std::filesystem::create_directory(folder.path("sub"));
-  const auto log = open_log(folder.path("sub/log"));
-  log->append("before");
-  REQUIRE(log->drain(10s));
-  // Neither the file nor its folder exists, so root cannot write to it either.
-  std::filesystem::rename(folder.path("sub"), folder.path("moved"));
-  for (int i = 0; i < 20; ++i) {
-    log->append(std::to_string(i));
+  LogStage stage;
+  stage.write({"before"});
+  stage.move_away();
+  for (const std::string& record : records(20)) {
+    stage.log->append(record);
   }
-  CHECK(failure_of(*log, true).find("cannot open the log") != std::string::npos);
-
-  std::filesystem::create_directory(folder.path("sub"));
-  REQUIRE(log->drain(10s));
-  CHECK(failure_of(*log, false).empty());
-  const auto lines = lines_of(folder.path("sub/log"));
-  REQUIRE(lines.size() == 20);
-  CHECK(lines[0] == "0");
-  CHECK(lines[19] == "19");
+  CHECK(failure_of(*stage.log, true).find("cannot open the log") != std::string::npos);
+  stage.make_folder();
+  REQUIRE(stage.log->drain(10s));
+  CHECK(failure_of(*stage.log, false).empty());
+  CHECK(stage.lines() == records(20));
 }
 
 TEST_CASE("Records of a sync that failed are written again, one at a time while syncs fail") {
-  const testing::TempFolder folder;
-  const auto log = open_log(folder.path("log"));
-  log->append("before");
-  REQUIRE(log->drain(10s));
+  LogStage stage;
+  stage.write({"before"});
   disk.set_loses(true);
-  std::vector<std::string> records{"before"};
-  off_t bytes = 0;
-  for (int i = 0; i < 100; ++i) {
-    records.push_back(std::to_string(100 + i));
-    bytes += 4;
-  }
-  const std::uint64_t last = log->append(std::vector(records.begin() + 1, records.end()));
+  const Lines all = records(100);
+  const std::uint64_t last = stage.log->append(all);
   const auto lost = disk.wait_for_failures(10);
-  CHECK(lost.bytes <= bytes + lost.failures * 4);
-  CHECK(log->synced() == last - 100);
-  CHECK(log->backlog().records == 100);
+  CHECK(lost.bytes <= (100 + lost.failures) * 101);
+  CHECK(stage.log->synced() == last - 100);
+  CHECK(stage.log->backlog().records == 100);
   disk.set_loses(false);
-  REQUIRE(log->drain(10s));
-  CHECK(lines_of(folder.path("log")) == records);
-  CHECK(log->backlog().bytes == 0);
+  REQUIRE(stage.log->drain(10s));
+  Lines lines = stage.lines();
+  CHECK(lines.front() == "before");
+  lines.erase(lines.begin());
+  CHECK(lines == all);
+  CHECK(stage.log->backlog().bytes == 0);
 }
 
 TEST_CASE("A log is not renamed before its records are synced") {
-  const testing::TempFolder folder;
-  const auto log = open_log(folder.path("log"), 4096);
-  std::vector<std::string> records{"before"};
-  log->append("before");
-  REQUIRE(log->drain(10s));
+  LogStage stage(4096);
+  stage.write({"before"});
   disk.set_loses(true);
-  for (int i = 0; i < 60; ++i) {
-    records.push_back(fmt::format("{:0100}", i));
-  }
-  log->append(std::vector(records.begin() + 1, records.end()));
+  stage.log->append(records(60));
   disk.wait_for_failures(3);
-  CHECK_FALSE(std::filesystem::exists(folder.path("log.1")));
+  CHECK_FALSE(std::filesystem::exists(stage.path + ".1"));
   disk.set_loses(false);
-  REQUIRE(log->drain(10s));
-  std::vector<std::string> lines = lines_of(folder.path("log.1"));
-  for (const std::string& line : lines_of(folder.path("log"))) {
+  REQUIRE(stage.log->drain(10s));
+  Lines lines = lines_of(stage.path + ".1");
+  for (const std::string& line : stage.lines()) {
     lines.push_back(line);
   }
-  CHECK(lines == records);
+  Lines expected = records(60);
+  expected.insert(expected.begin(), "before");
+  CHECK(lines == expected);
 }
 
 TEST_CASE("Records of a sync that failed go to the file that has replaced the log since") {
-  const testing::TempFolder folder;
-  const auto log = open_log(folder.path("log"));
+  LogStage stage;
   struct stat st {};
-  REQUIRE(::stat(folder.path("log").c_str(), &st) == 0);
+  REQUIRE(::stat(stage.path.c_str(), &st) == 0);
   disk.set_refused(st.st_ino);
-  log->append("waits");
+  stage.log->append("waits");
   disk.wait_for_failures(3);
-  std::filesystem::rename(folder.path("log"), folder.path("moved"));
-  CHECK(log->drain(10s));
+  std::filesystem::rename(stage.path, stage.temp.path("moved"));
+  CHECK(stage.log->drain(10s));
   disk.set_refused(0);
-  CHECK(lines_of(folder.path("log")) == std::vector<std::string>{"waits"});
+  CHECK(stage.lines() == Lines{"waits"});
 }
 
 TEST_CASE("A record that does not fit on the disk does not count as synced") {
@@ -343,43 +329,36 @@ TEST_CASE("A record that does not fit on the disk does not count as synced") {
 }
 
 TEST_CASE("The backlog has what waits, and when the first record of it was appended") {
-  const testing::TempFolder folder;
-  std::filesystem::create_directory(folder.path("sub"));
-  const auto log = open_log(folder.path("sub/log"));
-  log->append("before");
-  REQUIRE(log->drain(10s));
-  CHECK(log->backlog().records == 0);
-  CHECK(log->backlog().bytes == 0);
-  CHECK(log->backlog().oldest.is_never());
-  std::filesystem::rename(folder.path("sub"), folder.path("moved"));
+  LogStage stage;
+  stage.write({"before"});
+  CHECK(stage.log->backlog().records == 0);
+  CHECK(stage.log->backlog().bytes == 0);
+  CHECK(stage.log->backlog().oldest.is_never());
+  stage.move_away();
   const Instant begun = Instant::now();
-  log->append("first");
+  stage.log->append("first");
   const Instant between = Instant::now();
-  log->append("second");
-  CHECK(failure_of(*log, true).find("cannot open the log") != std::string::npos);
-  CHECK(log->backlog().records == 2);
-  CHECK(log->backlog().bytes == std::string_view("first\nsecond\n").size());
-  CHECK(log->backlog().oldest >= begun);
-  CHECK(log->backlog().oldest <= between);
-  std::filesystem::create_directory(folder.path("sub"));
-  REQUIRE(log->drain(10s));
-  CHECK(log->backlog().records == 0);
-  CHECK(log->backlog().oldest.is_never());
+  stage.log->append("second");
+  CHECK(failure_of(*stage.log, true).find("cannot open the log") != std::string::npos);
+  CHECK(stage.log->backlog().records == 2);
+  CHECK(stage.log->backlog().bytes == std::string_view("first\nsecond\n").size());
+  CHECK(stage.log->backlog().oldest >= begun);
+  CHECK(stage.log->backlog().oldest <= between);
+  stage.make_folder();
+  REQUIRE(stage.log->drain(10s));
+  CHECK(stage.log->backlog().records == 0);
+  CHECK(stage.log->backlog().oldest.is_never());
 }
 
 TEST_CASE("The backlog has a limit, and records over it are counted") {
-  RecordLog::Settings settings;
-  settings.path = "/dev/full";
-  settings.max_bytes = 1 << 20;
-  auto opened = RecordLog::open(settings);
-  REQUIRE(opened);
+  const auto log = open_log("/dev/full", 1 << 20);
   const std::size_t record = std::size_t{1} << 20;
   for (std::size_t i = 0; i < kMaxLogBacklogBytes / record + 4; ++i) {
-    (*opened)->append(std::string(record, 'x'));
+    log->append(std::string(record, 'x'));
   }
-  CHECK((*opened)->backlog().lost >= 4);
-  CHECK((*opened)->synced() == 0);
-  CHECK(!(*opened)->drain(1ms));
+  CHECK(log->backlog().lost >= 4);
+  CHECK(log->synced() == 0);
+  CHECK(!log->drain(1ms));
 }
 
 TEST_CASE("Statistics are dropped before verdicts, and are counted, too") {
@@ -395,16 +374,13 @@ TEST_CASE("Statistics are dropped before verdicts, and are counted, too") {
 }
 
 TEST_CASE("After reopen records go to a new file at the path") {
-  const testing::TempFolder folder;
-  const auto log = open_log(folder.path("log"));
-  log->append("old");
-  REQUIRE(log->drain(10s));
-  std::filesystem::rename(folder.path("log"), folder.path("moved"));
-  log->reopen();
-  log->append("new");
-  REQUIRE(log->drain(10s));
-  CHECK(lines_of(folder.path("moved")) == std::vector<std::string>{"old"});
-  CHECK(lines_of(folder.path("log")) == std::vector<std::string>{"new"});
+  LogStage stage;
+  stage.write({"old"});
+  std::filesystem::rename(stage.path, stage.temp.path("moved"));
+  stage.log->reopen();
+  stage.write({"new"});
+  CHECK(lines_of(stage.temp.path("moved")) == Lines{"old"});
+  CHECK(stage.lines() == Lines{"new"});
 }
 
 TEST_CASE("A log that cannot be opened is an error at the start") {
@@ -416,9 +392,8 @@ TEST_CASE("A log that cannot be opened is an error at the start") {
 }
 
 TEST_CASE("A log is private to its user") {
-  const testing::TempFolder folder;
-  const auto log = open_log(folder.path("log"));
+  const LogStage stage;
   struct stat st {};
-  REQUIRE(::stat(folder.path("log").c_str(), &st) == 0);
+  REQUIRE(::stat(stage.path.c_str(), &st) == 0);
   CHECK((st.st_mode & 0777) == 0600);
 }

@@ -1,4 +1,4 @@
-// Records writes every field of docs/records.md and no other. tests/process/life/records_test.cpp
+// Records writes every field of docs/records.md and no other. tests/process/life/options_test.cpp
 // compares the records about the server itself.
 // SPDX-License-Identifier: MIT
 #include "timer_server/records/records.hpp"

@@ -35,17 +35,6 @@ struct KillAtEnd {
   ~KillAtEnd() { process.send_signal(SIGKILL); }
 };
 
-bool comes_true(const std::function<bool()>& condition) {
-  const auto until = std::chrono::steady_clock::now() + testing::kBound;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) {
-      return false;
-    }
-    ::usleep(1000);
-  }
-  return true;
-}
-
 bool contains(const std::vector<Process>& found, pid_t pid) {
   return std::ranges::any_of(found, [&](const Process& process) { return process.pid == pid; });
 }
@@ -111,9 +100,9 @@ TEST_CASE("A process that a known target starts after its parent has ended is a 
   const KillAtEnd orphan(tree.back());
   CHECK(new_descendants_of(process, tree, {}).empty());
   CHECK(tree.front().send_signal(SIGKILL));
-  REQUIRE(comes_true([&] { return !tree.front().is_alive(); }));
+  REQUIRE(testing::wait_until([&] { return !tree.front().is_alive(); }));
   shared.pids[2] = 1;
-  REQUIRE(comes_true([&] { return shared.pids[3] != 0; }));
+  REQUIRE(testing::wait_until([&] { return shared.pids[3] != 0; }));
   const auto news = new_descendants_of(process, tree, {});
   CHECK(news.size() == 1);
   CHECK(contains(news, shared.pids[3]));

@@ -1,5 +1,6 @@
-// Drop-ins: which of them run before a kill, and what the one for flight recorders does. The ranks
-// are stand-ins for PyTorch's.
+// --evidence-command and drop-ins: which run, once for each incident, before the signals, and never
+// for longer than they may take; and what the drop-in for flight recorders does. The ranks are
+// stand-ins for PyTorch's.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -8,8 +9,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <memory>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -22,6 +25,13 @@ using namespace filetimer::testing;
 using namespace std::chrono_literals;
 
 namespace {
+
+Server::Setup with_command(std::string command, std::vector<std::string> more = {}) {
+  std::vector<std::string> args{
+      "--evidence-command", std::move(command), "--evidence", "none", "--evidence-timeout", "20s"};
+  args.insert(args.end(), more.begin(), more.end());
+  return {.args = std::move(args)};
+}
 
 // A server with drop-ins of its own, which the tests add first.
 class DropIns {
@@ -54,15 +64,10 @@ Record wait_for_drop_in(const Server& server, std::string_view name, pid_t pid) 
   });
 }
 
-std::unique_ptr<Worker> worker_of_job(const TempFolder& temp, Server& server, int rank,
-                                      Environment environment, Worker::Setup setup = {}) {
-  environment["RANK"] = std::to_string(rank);
+std::unique_ptr<Worker> worker_of_job(const Server& server, int rank, Environment environment = {},
+                                      std::vector<std::string> program = {}) {
   environment.insert({"SLURM_JOB_ID", "8812"});
-  setup.environment = std::move(environment);
-  auto worker = std::make_unique<Worker>(setup.program.empty() ? "block" : "", setup);
-  server.send(acquire_far(worker->pid(), "wait"));
-  wait_for_rank(temp, server, *worker, rank);
-  return worker;
+  return ranked_worker(server, rank, std::move(environment), std::move(program));
 }
 
 Environment flight_recorder_of(const TempFolder& temp) {
@@ -70,16 +75,14 @@ Environment flight_recorder_of(const TempFolder& temp) {
           {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE", temp.path("dump_")}};
 }
 
-std::unique_ptr<Worker> rank_of_job(const TempFolder& temp, Server& server, int rank,
+std::unique_ptr<Worker> rank_of_job(const TempFolder& temp, const Server& server, int rank,
                                     const std::string& way, int size = 0) {
-  Worker::Setup setup;
-  setup.program = {"/usr/bin/python3", flight_recorder_path(), way};
-  setup.args = {std::to_string(size)};
-  return worker_of_job(temp, server, rank, flight_recorder_of(temp), std::move(setup));
+  return worker_of_job(server, rank, flight_recorder_of(temp),
+                       {"/usr/bin/python3", FILETIMER_FLIGHT_RECORDER, way, std::to_string(size)});
 }
 
 void add_flight_recorder(const TempFolder& temp) {
-  REQUIRE(::symlink((drop_ins_path() + "/flight-recorder").c_str(),
+  REQUIRE(::symlink((std::string(FILETIMER_DROP_INS) + "/flight-recorder").c_str(),
                     temp.path("evidence.d/flight-recorder").c_str()) == 0);
 }
 
@@ -124,6 +127,105 @@ Said said_of_killed(const TempFolder& temp, const std::string& way) {
 
 }  // namespace
 
+TEST_CASE("the output of the evidence command is recorded before the signal is sent") {
+  const Server server(
+      with_command("sleep 0.3; echo \"$FILETIMER_SCOPE of $FILETIMER_PID: $FILETIMER_VERDICT\"; "
+                   "echo more >&2; exit 3"));
+  Worker worker("block", {.environment = {{"RANK", "3"}}});
+  server.send(acquire_far(worker.pid(), "load"));
+  wait_for_rank(server, worker, 3);
+  const Record killed = expire(server, worker, "load");
+  const Record command = server.wait_for("evidence_command");
+  const Record expired = server.wait_for("expired", worker.pid());
+  CHECK(command.text("output") == fmt::format("load of {}: expired\nmore\n", worker.pid()));
+  CHECK(command.integer("output_bytes") ==
+        static_cast<std::int64_t>(command.text("output").size()));
+  CHECK(command.text("result") == "exited");
+  CHECK(command.integer("exit_status") == 3);
+  server.wait_for_message(
+      fmt::format("--evidence-command for {}: exited, exit status 3", expired.text("id")));
+  CHECK(command.text("id") == expired.text("id"));
+  CHECK(command.text("incident") == expired.text("incident"));
+  CHECK(command.integer("rank") == 3);
+  REQUIRE(killed.signals().size() == 1);
+  const std::int64_t sent = killed.array("signals").at(0)["mono_ns"].get_int64().value();
+  CHECK(command.integer("mono_ns") <= sent);
+  const Finished shown = run_client(server, {"show", expired.text("id")});
+  CHECK(shown.out.find("Evidence command (exit status 3") != std::string::npos);
+  CHECK(shown.out.find(fmt::format("  load of {}: expired\n  more\n", worker.pid())) !=
+        std::string::npos);
+}
+
+TEST_CASE("an evidence command that hangs is killed with all that it has started") {
+  const TempFolder temp;
+  const std::string pids = temp.path("pids");
+  const Server server(
+      temp, with_own_clocks(temp, with_command(fmt::format("sleep 1000 & echo $! $$ > {0}.new; "
+                                                           "echo begun; mv {0}.new {0}; wait",
+                                                           pids))
+                                      .args));
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "load"));
+  REQUIRE(wait_until([&] { return exists(pids); }));
+  set_clocks(temp, server, filetimer::Instant::now() + 21s);
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record command = server.wait_for("evidence_command");
+  CHECK(command.text("result") == "timed_out");
+  CHECK(command.text("output") == "begun\n");
+  CHECK(command.number("duration_ms") >= 20'000);
+  std::istringstream words(read_file(pids));
+  for (pid_t pid = 0; words >> pid;) {
+    CHECK(wait_until([pid] {
+      const auto stat = filetimer::read_stat(fmt::format("/proc/{}", pid));
+      return !stat || stat->state == 'Z';  // not every pid 1 reaps orphans
+    }));
+  }
+}
+
+TEST_CASE("a long output is read to its end, and its first 64 KiB are recorded") {
+  const Server server(with_command("head -c 300000 /dev/zero | tr '\\0' x"));
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "load"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record command = server.wait_for("evidence_command");
+  CHECK(command.text("result") == "exited");
+  CHECK(command.text("output") == std::string(65536, 'x'));
+  CHECK(command.integer("output_bytes") == 300000);
+}
+
+TEST_CASE("an output of any bytes is text in the record") {
+  const Server server(with_command("printf 'a\\377\\033[2Jb\"'; kill $$"));
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "load"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record command = server.wait_for("evidence_command");
+  CHECK(command.text("output") == "a\\xff\x1b[2Jb\"");
+  CHECK(command.text("result") == "signalled");
+  CHECK(command.text("name") == "SIGTERM");
+  CHECK_FALSE(command.has("exit_status"));
+  const Finished shown = run_client(server, {"show", "last"});
+  CHECK(shown.out.find('\x1b') == std::string::npos);
+}
+
+TEST_CASE("a dry run runs the evidence command, too") {
+  const Server server(with_command("echo here", {"--dry-run"}));
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "load"));
+  CHECK(server.wait_for("evidence_command").text("output") == "here\n");
+  CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "spared");
+}
+
+TEST_CASE("a server that stops kills the worker, and kills and records its evidence command") {
+  Server server(with_command("echo begun; sleep 1000", {"--evidence-timeout", "100s"}));
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "load"));
+  server.wait_for("expired", worker.pid());
+  server.stop();
+  CHECK(server.wait_for("evidence_command").text("result") == "stopped");
+  CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
+  CHECK(worker.status() == killed_by(SIGKILL));
+}
+
 TEST_CASE("the drop-ins whose needs are met run before the signal, with the pids of the job") {
   const TempFolder temp;
   const DropIns drop_ins(temp);
@@ -137,14 +239,11 @@ TEST_CASE("the drop-ins whose needs are met run before the signal, with the pids
   Server server(temp, drop_ins.args());
   CHECK(contains(server.wait_for("server_started").line(),
                  R"("evidence_drop_ins":["a-job","c-path","d-variable","e-variable"])"));
-  const auto hung = worker_of_job(temp, server, 3, {});
-  const auto peer = worker_of_job(temp, server, 1, {{"OF_PEER", "1"}});
-  const auto loader = worker_of_job(temp, server, 0, {});
-  const auto stranger =
-      worker_of_job(temp, server, 2, {{"SLURM_JOB_ID", "8813"}, {"OF_NONE", "1"}});
-  server.send(acquire_past(hung->pid(), "load"));
-  CHECK(hung->status() == killed_by(SIGKILL));
-  const Record killed = server.wait_for("killed", hung->pid());
+  const auto hung = worker_of_job(server, 3, {});
+  const auto peer = worker_of_job(server, 1, {{"OF_PEER", "1"}});
+  const auto loader = worker_of_job(server, 0, {});
+  const auto stranger = worker_of_job(server, 2, {{"SLURM_JOB_ID", "8813"}, {"OF_NONE", "1"}});
+  const Record killed = expire(server, *hung, "load");
   const Record of_job = wait_for_drop_in(server, "a-job", hung->pid());
   CHECK(of_job.text("output") ==
         fmt::format("{} {} {}; 3 0 1; 8812; load\n", hung->pid(), loader->pid(), peer->pid()));
@@ -153,7 +252,7 @@ TEST_CASE("the drop-ins whose needs are met run before the signal, with the pids
   for (const Record& record : server.records()) {
     CHECK_FALSE(contains(record.line(), R"("output":"no)"));
   }
-  const Finished shown = run_client(temp, server, {"show", killed.text("id")});
+  const Finished shown = run_client(server, {"show", killed.text("id")});
   CHECK(contains(shown.out, "Evidence command (a-job, exit status 0, duration"));
   CHECK(contains(shown.out, "Evidence command (d-variable, exit status 0, duration"));
 }
@@ -164,9 +263,9 @@ TEST_CASE("drop-ins run for each job of an incident, and the command once") {
   drop_ins.add("a", "echo $FILETIMER_JOB_ID $FILETIMER_PIDS");
   Server server(temp, drop_ins.args({"--evidence-command", "true"}));
   const Worker alone("block");
-  const auto one = worker_of_job(temp, server, 0, {});
-  const auto peer = worker_of_job(temp, server, 1, {});
-  const auto other = worker_of_job(temp, server, 0, {{"SLURM_JOB_ID", "8813"}});
+  const auto one = worker_of_job(server, 0, {});
+  const auto peer = worker_of_job(server, 1, {});
+  const auto other = worker_of_job(server, 0, {{"SLURM_JOB_ID", "8813"}});
   // worker_of_job() has begun an incident of a worker without a job, which `alone` may join.
   std::string lines;
   for (const pid_t pid : {alone.pid(), one->pid(), peer->pid(), other->pid()}) {
@@ -185,7 +284,7 @@ TEST_CASE("drop-ins run for each job of an incident, and the command once") {
   CHECK(outputs.count("of the command") == 1);
   CHECK(outputs.count(fmt::format("8812 {} {}\n", one->pid(), peer->pid())) == 1);
   CHECK(outputs.count(fmt::format("8813 {}\n", other->pid())) == 1);
-  const Finished shown = run_client(temp, server, {"show", expired.text("id")});
+  const Finished shown = run_client(server, {"show", expired.text("id")});
   CHECK(contains(shown.out, fmt::format("8813 {}", other->pid())));
   CHECK_FALSE(contains(shown.out, fmt::format("8812 {}", one->pid())));
 }
@@ -216,9 +315,7 @@ TEST_CASE("over 32 evidence commands at a time the others are not run, and recor
   }
   const Server server(temp, drop_ins.args({"--evidence-timeout", "300ms"}));
   Worker worker("block");
-  server.send(acquire_past(worker.pid(), "load"));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  server.wait_for("killed", worker.pid());
+  expire(server, worker, "load");
   CHECK(wait_for_drop_in(server, "31", worker.pid()).text("result") == "timed_out");
   const Record dropped = wait_for_drop_in(server, "32", worker.pid());
   CHECK(dropped.text("result") == "dropped");
@@ -233,9 +330,7 @@ TEST_CASE("with --evidence none no drop-in runs") {
   const Server server(temp, drop_ins.args({"--evidence", "none"}));
   CHECK(contains(server.wait_for("server_started").line(), R"("evidence_drop_ins":[])"));
   Worker worker("block");
-  server.send(acquire_past(worker.pid(), "load"));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  server.wait_for("killed", worker.pid());
+  expire(server, worker, "load");
   for (const Record& record : server.records()) {
     CHECK_FALSE(record.is("evidence_command"));
   }
@@ -252,10 +347,8 @@ TEST_CASE("all ranks of the job dump before the one that hangs is killed") {
   const auto hung = rank_of_job(temp, server, 1, "dumps", 50'000);
   const auto waiting = rank_of_job(temp, server, 0, "dumps", 7);
   // It names the FIFO of its rank, too, and is not asked.
-  const auto loader = worker_of_job(temp, server, 0, flight_recorder_of(temp));
-  server.send(acquire_past(hung->pid(), "load"));
-  CHECK(hung->status() == killed_by(SIGKILL));
-  const Record killed = server.wait_for("killed", hung->pid());
+  const auto loader = worker_of_job(server, 0, flight_recorder_of(temp));
+  const Record killed = expire(server, *hung, "load");
   const Record record = wait_for_drop_in(server, "flight-recorder", hung->pid());
   CAPTURE(record.line());
   CHECK(record.integer("mono_ns") <= mono_of_signal(killed, 0));
