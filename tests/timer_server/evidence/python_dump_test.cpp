@@ -9,6 +9,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string_view>
 
 #include "common/limits.hpp"
@@ -170,47 +171,37 @@ TEST_CASE(
   CHECK(std::filesystem::file_size(dumper.dump.path) == 0);
 }
 
-TEST_CASE("The wait for a dump that does not come is bounded") {
-  Child silent([] { ::signal(SIGUSR2, [](int) {}); });
-  const testing::TempFolder folder;
-  const std::string path = folder.path("dump");
-  std::ofstream(path).close();
-  const Process process = process_of(silent);
-  constexpr std::string_view kNone = "no Python stacks: the worker wrote none in time";
-  Evidence evidence;
-  // On a busy machine the signal may not reach the worker so soon.
-  for (Duration patience = 50ms; patience < testing::kBound && evidence.missing != kNone;
-       patience *= 2) {
-    evidence = {};
-    take_python_dump(process, {SIGUSR2, path}, Instant::now() + patience, evidence);
+TEST_CASE("A dump that does not come is waited for no longer than allowed, and evidence says why") {
+  struct Case {
+    std::string why;
+    Duration patience;
+    std::function<void()> worker;
+  };
+  for (const Case& each :
+       {Case{"the worker wrote none in time", 50ms, [] { ::signal(SIGUSR2, [](int) {}); }},
+        Case{"the signal reached no thread of the worker in time", 50ms,
+             [] {
+               ::signal(SIGUSR2, [](int) {});
+               sigset_t set{};
+               ::sigemptyset(&set);
+               ::sigaddset(&set, SIGUSR2);
+               ::sigprocmask(SIG_BLOCK, &set, nullptr);
+             }},
+        Case{"the process had ended", 20s, [] { ::signal(SIGUSR2, [](int) { ::_exit(0); }); }}}) {
+    CAPTURE(each.why);
+    Child worker(each.worker);
+    const testing::TempFolder folder;
+    std::ofstream(folder.path("dump")).close();
+    const Process process = process_of(worker);
+    const std::string expected = "no Python stacks: " + each.why;
+    Evidence evidence;
+    // On a busy machine the signal may not reach the worker so soon.
+    for (Duration patience = each.patience;
+         patience <= testing::kBound && evidence.missing != expected; patience *= 2) {
+      evidence = {};
+      take_python_dump(process, {SIGUSR2, folder.path("dump")}, Instant::now() + patience,
+                       evidence);
+    }
+    CHECK(evidence.missing == expected);
   }
-  CHECK(evidence.missing == kNone);
-}
-
-TEST_CASE("A signal that every thread of the worker blocks is given as the reason") {
-  Child deaf([] {
-    ::signal(SIGUSR2, [](int) {});
-    sigset_t set{};
-    ::sigemptyset(&set);
-    ::sigaddset(&set, SIGUSR2);
-    ::sigprocmask(SIG_BLOCK, &set, nullptr);
-  });
-  const testing::TempFolder folder;
-  const std::string path = folder.path("dump");
-  std::ofstream(path).close();
-  const Process process = process_of(deaf);
-  Evidence evidence;
-  take_python_dump(process, {SIGUSR2, path}, Instant::now() + 50ms, evidence);
-  CHECK(evidence.missing == "no Python stacks: the signal reached no thread of the worker in time");
-}
-
-TEST_CASE("A worker that exits on the signal is given as the reason") {
-  Child worker([] { ::signal(SIGUSR2, [](int) { ::_exit(0); }); });
-  const testing::TempFolder folder;
-  const std::string path = folder.path("dump");
-  std::ofstream(path).close();
-  const Process process = process_of(worker);
-  Evidence evidence;
-  take_python_dump(process, {SIGUSR2, path}, Instant::now() + 20s, evidence);
-  CHECK(evidence.missing == "no Python stacks: the process had ended");
 }

@@ -33,6 +33,13 @@ Evidence of_threads(std::initializer_list<pid_t> tids) {
   return evidence;
 }
 
+// Adds what a helper says of the process.
+void collect_stacks(const Process& process, Evidence& evidence) {
+  auto helper = StacksHelper::start(process.pid, process.start_time, Instant::now() + 20s);
+  REQUIRE_MESSAGE(helper, helper.error().message);
+  helper->collect(evidence);
+}
+
 }  // namespace
 
 TEST_CASE("The stacks of an answer are added to their threads") {
@@ -89,9 +96,7 @@ TEST_CASE("The helper reads the stack of a process and leaves it without a trace
   const Instant until = Instant::now() + testing::kBound;
   do {  // on a busy machine a thread may not stop within the helper's time
     evidence = read_proc_evidence(process.pid, process.start_time);
-    auto helper = StacksHelper::start(process.pid, process.start_time, Instant::now() + 20s);
-    REQUIRE_MESSAGE(helper, helper.error().message);
-    helper->collect(evidence);
+    collect_stacks(process, evidence);
   } while (testing::contains(evidence.missing, "it did not stop") && Instant::now() < until);
   CHECK(testing::missing_but_kernel_stacks(evidence.missing) == "");
   REQUIRE(!evidence.threads.empty());
@@ -119,9 +124,7 @@ TEST_CASE("The stack of a loop that reads the clock has the vdso, whose code is 
   bool has_caller = false;
   while (!(is_in_vdso && has_caller) && Instant::now() < until) {
     Evidence evidence = of_threads({process.pid});
-    auto helper = StacksHelper::start(process.pid, process.start_time, Instant::now() + 20s);
-    REQUIRE_MESSAGE(helper, helper.error().message);
-    helper->collect(evidence);
+    collect_stacks(process, evidence);
     is_in_vdso = has_caller = false;
     for (const std::string& frame : evidence.threads[0].native_stack) {
       is_in_vdso = is_in_vdso || testing::contains(frame, "[vdso");
@@ -143,10 +146,8 @@ TEST_CASE("A mapped file without code is not opened for the stack") {
   Child worker;  // has it mapped, too
   ::munmap(data, 1);
   const Process process = process_of(worker);
-  auto helper = StacksHelper::start(process.pid, process.start_time, Instant::now() + 20s);
-  REQUIRE(helper);
   Evidence evidence = of_threads({process.pid});
-  helper->collect(evidence);
+  collect_stacks(process, evidence);
   CHECK(evidence.held_ms);
   char events[4096];
   CHECK(::read(opened.get(), events, sizeof events) == -1);
@@ -171,10 +172,8 @@ TEST_CASE("A worker is not halted while a helper of this server traces it") {
   const Instant until = Instant::now() + testing::kBound;
   while (seen.load() < 3) {
     REQUIRE(Instant::now() < until);
-    auto helper = StacksHelper::start(process.pid, process.start_time, Instant::now() + 20s);
-    REQUIRE(helper);
     Evidence evidence = of_threads({process.pid});
-    helper->collect(evidence);
+    collect_stacks(process, evidence);
   }
   watcher.request_stop();
   watcher.join();
