@@ -4,8 +4,6 @@
 #include "common/wake_protocol.hpp"
 
 #include <doctest/doctest.h>
-#include <signal.h>
-#include <sys/time.h>
 
 #include <algorithm>
 #include <array>
@@ -90,16 +88,7 @@ struct Race {
   static constexpr std::size_t kEnough = 100'000;     // of releases and of verdicts
   static constexpr std::size_t kMost = 10 * kEnough;  // of verdicts
 
-  Race() {
-    // Allocated here, because a worker that interrupts the server must not allocate.
-    judged.reserve(kMost + kSlots);
-    lost.reserve(kMost + kSlots);
-  }
-
   void work() {
-    if (is_working.exchange(true)) {
-      return;  // the worker itself was interrupted
-    }
     for (std::size_t i = 0; i < kSlots; ++i) {
       Slot& slot = (*slots)[i];
       if (own[i] == 0) {
@@ -117,7 +106,6 @@ struct Race {
         release_late(slot);
       }
     }
-    is_working = false;
   }
 
   void judge() {
@@ -160,7 +148,6 @@ struct Race {
   const Instant begin = Instant::now();
   std::unique_ptr<std::array<Slot, kSlots>> slots = std::make_unique<std::array<Slot, kSlots>>();
   // Used by the worker.
-  std::atomic<bool> is_working = false;
   std::array<std::int64_t, kSlots> own{};  // the word of the scope that is open in each; 0: none
   std::int64_t next = 1;
   std::vector<std::int64_t> lost;
@@ -168,30 +155,6 @@ struct Race {
   // Used by the server.
   std::vector<std::int64_t> judged;
   std::atomic<std::size_t> judged_count = 0;
-};
-
-// Calls `call` every 20 us from a signal handler, between any two instructions of the program.
-class Interruptions {
- public:
-  explicit Interruptions(std::function<void()> call) {
-    call_ = std::move(call);
-    struct sigaction action {};
-    action.sa_handler = [](int) { call_(); };
-    ::sigaction(SIGALRM, &action, &before_);
-    const itimerval often{{0, 20}, {0, 20}};
-    ::setitimer(ITIMER_REAL, &often, nullptr);
-  }
-  Interruptions(const Interruptions&) = delete;
-  Interruptions& operator=(const Interruptions&) = delete;
-  ~Interruptions() {
-    const itimerval never{};
-    ::setitimer(ITIMER_REAL, &never, nullptr);
-    ::sigaction(SIGALRM, &before_, nullptr);
-  }
-
- private:
-  static inline std::function<void()> call_;
-  struct sigaction before_ {};
 };
 
 }  // namespace
@@ -353,18 +316,6 @@ TEST_CASE("of a worker and a server that run free exactly one ends each scope") 
     }
   };
   run_side_by_side(worker, server);
-  race.check();
-}
-
-TEST_CASE("a worker that interrupts the server anywhere leaves each scope one end") {
-  Race race;
-  {
-    const Interruptions interruptions([&] { race.work(); });
-    while (!race.is_over()) {
-      race.work();
-      race.judge();
-    }
-  }
   race.check();
 }
 
