@@ -144,6 +144,29 @@ TEST_CASE("status shows the watched workers and what the server may do here") {
   CHECK(may_signal);
 }
 
+TEST_CASE("a graceful shutdown waits for a scope on a page and refuses new scopes") {
+  Server server;
+  const auto page = page_worker(server.dir(), "w-1");
+  const Worker other("block");
+  server.send(acquire_far(other.pid(), "held"));  // so that no question of is_open_on() is granted
+  server.barrier();
+  page->ask("wake 0 forward 3600000");
+  REQUIRE(wait_until([&] { return is_open_on(server, "forward"); }));
+  server.send(release(other.pid(), "held"));
+  server.barrier();
+  Asker asker(server.dir(), shutdown("scopes"));
+  CHECK(asker.next("granted").number("wait_s") == 60);
+  CHECK(asker.next("waiting").integer("open_scope_count") == 1);
+  CHECK(announced(server.dir()) == filetimer::Announcement::kShutdown);
+  server.send(acquire_far(other.pid(), "late"));
+  CHECK(server.wait_for("rejected").text("reason") == "the server is draining: no new scopes");
+  CHECK(page->ask("release 0") == "in-time");
+  CHECK(asker.last().text("answer") == "done");
+  CHECK(server.process().status() == exited(0));
+  CHECK(server.records().back().text("reason") == "shutdown: graceful");
+  CHECK(announced(server.dir()) == filetimer::Announcement::kNone);
+}
+
 TEST_CASE("a forced shutdown ends the server after its time or at once, and leaves scopes open") {
   const TempFolder temp;
   Server server(temp);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <optional>
 
 #include "common/clock.hpp"
 #include "tests/process/harness.hpp"
@@ -99,6 +100,19 @@ TEST_CASE("an idle timeout does not count as an open scope") {
   const auto warned = scopes_of(server.records(), "warned", other->pid());
   CHECK(std::ranges::count(warned, "(idle)") == 0);
   CHECK(run_client({"shutdown", "--mode", "if_idle", "--dir", server.dir()}).status == exited(0));
+}
+
+TEST_CASE("the next server adopts an idle timeout") {
+  const TempFolder temp;
+  std::optional<Server> server;
+  server.emplace(temp);
+  const auto worker = client_worker(server->dir(), 500ms);
+  const Instant before = Instant::now();
+  visit_scope(*worker);
+  server->kill();
+  server.emplace(temp);
+  const Record record = idle_record(*server, *worker);
+  CHECK(Instant{record.integer("deadline_mono_ns")} >= before + 500ms);
 }
 
 TEST_CASE("an idle worker that opens a scope before the signal is spared and still watched") {
