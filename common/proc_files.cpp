@@ -16,6 +16,7 @@ namespace filetimer {
 namespace {
 
 constexpr std::uint32_t kKernelThread = 0x00200000;  // PF_KTHREAD of the kernel's sched.h
+constexpr std::uint32_t kExiting = 0x4;              // PF_EXITING
 
 // The fields after the command's name, which may itself contain spaces and parentheses.
 class StatFields {
@@ -105,7 +106,9 @@ Result<ProcStat> read_stat(const std::string& path) {
   stat.pgrp = fields.number<pid_t>();
   stat.session = fields.number<pid_t>();
   fields.skip(2);  // tty_nr, tpgid
-  stat.is_kernel_thread = (fields.number<std::uint32_t>() & kKernelThread) != 0;
+  const auto flags = fields.number<std::uint32_t>();
+  stat.is_kernel_thread = (flags & kKernelThread) != 0;
+  stat.is_exiting = (flags & kExiting) != 0;
   fields.skip(4);  // minflt ... cmajflt
   stat.user_ticks = fields.number<std::uint64_t>();
   stat.system_ticks = fields.number<std::uint64_t>();

@@ -22,12 +22,13 @@ struct ProcStat {
   pid_t pgrp = 0;
   pid_t session = 0;
   bool is_kernel_thread = false;
+  bool is_exiting = false;  // without memory and locks, and possibly stuck
   std::uint64_t user_ticks = 0;
   std::uint64_t system_ticks = 0;
   int threads = 0;
   std::uint64_t start_time = 0;  // clock ticks since boot
   std::int64_t rss_pages = 0;
-  std::uint64_t start_stack = 0;  // 0: not permitted
+  std::uint64_t start_stack = 0;  // 0: not permitted, or exiting
 };
 
 // Returns the fields of `PATH/stat`, PATH being /proc/PID or /proc/PID/task/TID.

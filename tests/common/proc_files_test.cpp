@@ -40,6 +40,8 @@ TEST_CASE("each field of stat has its place, whatever the name of the command is
   CHECK(stat->rss_pages == 23);
   CHECK(stat->start_stack == 27);
   CHECK_FALSE(stat_of("1 (a) R 3 4 5 6 7 2097151")->is_kernel_thread);
+  CHECK(stat_of("1 (a) R 3 4 5 6 7 4")->is_exiting);
+  CHECK_FALSE(stat_of("1 (a) R 3 4 5 6 7 4294967291")->is_exiting);
   CHECK(stat_of("1 ()")->state == '?');
   for (const char* wrong : {"", "1 a R", "1 (a R", "1 a) R", "1 )a( R"}) {
     CHECK_FALSE_MESSAGE(stat_of(wrong), wrong);

@@ -85,8 +85,9 @@ bool runs_another_program(const Process& process, const WorkerPage& page) {
     return false;
   }
   const auto stat = retry_for_now([&] { return read_stat(fmt::format("/proc/{}", process.pid)); });
-  // The stack of a program that the server may not read is 0.
-  return stat && stat->start_time == process.start_time &&
+  // The stack of a program that the server may not read is 0. That of a process that exits is, too,
+  // and the kernel has dropped its locks: it is still the same program.
+  return stat && stat->start_time == process.start_time && !stat->is_exiting &&
          ((stat->start_stack != 0 && stat->start_stack != page.program()) ||
           page.has_lost_lock(stat->start_stack == 0));
 }
@@ -315,7 +316,7 @@ Result<Process> WatchRegistry::open_owner(MappedPage& page) const {
     }
   } else if (process->start_time != confirmed->start_time) {
     return failure(fmt::format("pid {} has ended", pid), ESRCH);
-  } else if (confirmed->start_stack != 0 &&
+  } else if (confirmed->start_stack != 0 && !process->is_exiting &&
              (process->start_stack != confirmed->start_stack || !has_random_stack(pid))) {
     // The program that could have released the scopes has ended.
     return failure(fmt::format("pid {} has started another program", pid), kAnotherProgram);
