@@ -71,7 +71,9 @@ bool TimerScope::follow_page(std::chrono::nanoseconds after, Opening opening) {
       .signal = slot.signal.load(kRelaxed),
       .flags = static_cast<std::uint16_t>(slot.flags.load(kRelaxed) & slot_flag::kSignalFirst),
       .opening = opening};
-  handle->opens_first = old.opens_first;
+  // A first timeout counts on the new page if it was the one on the old page.
+  handle->opens_first =
+      old.replaced != nullptr && slot.timeout.load(kRelaxed) == old.replaced->first_timeout.count();
   TimerScope next(*handle);
   if ((open_scope(*handle, terms) & todo::kWake) != 0) {
     handle->page->wake();

@@ -149,12 +149,16 @@ TEST_CASE("a file of timeouts counts on the new page, too") {
   MadeAgain server;
   ConnectOptions options = server.before->options();
   options.timeouts = server.folder.path("timeouts.toml");
-  testing::write_file(options.timeouts, "step = 5\n[load]\ntimeout = 7\nfirst_timeout = 60\n");
+  testing::write_file(options.timeouts,
+                      "step = 5\n[load]\ntimeout = 7\nfirst_timeout = 60\n"
+                      "[late]\ntimeout = 8\nfirst_timeout = 50\n");
   auto client = TimerClient::connect(options);
   auto load = client.expires(1h, "load");
   CHECK(testing::slot_called(server.before->page(), "load").asked == 60s);
   server.make_again();
-  open_later(client);
+  testing::move_clock(1s);
+  auto late = client.expires(1h, "late");  // moves to the new page
+  CHECK(testing::slot_called(server.after->page(), "late").asked == 50s);
   auto scope = client.expires(1h, "step");
   CHECK(testing::slot_called(server.after->page(), "step").asked == 5s);
   CHECK(load.renew(1h));
