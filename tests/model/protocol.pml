@@ -702,7 +702,7 @@ end:
        :: else
        fi }
   /* DeadlineScan::judge(), try_expire(); expiry_of()
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge a134492f
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge 1fa33e4d
    * code: timer_server/scopes/worker_page.cpp WorkerPage::try_expire 9ef46e70
    * code: common/wake_protocol.hpp try_expire 263fb2c5 */
   :: d_step { server_at == JUDGE && SERVER_DRAINED ->

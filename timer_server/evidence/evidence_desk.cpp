@@ -118,8 +118,10 @@ void EvidenceCollection::add_slow(Evidence& evidence) {
   }
   if (wants_stacks && request_.python && publish(evidence, "Python stacks were being written")) {
     // A stopped worker does not run the signal handler that writes the stacks. When the helper lets
-    // go of it, the kernel shows it as running for a moment.
-    if (const char state = evidence.threads.front().state; state == 'T' || state == 't') {
+    // go of it, the kernel shows it as running for a moment, so that both looks count.
+    const auto stat = read_stat(fmt::format("/proc/{}", request_.worker->pid));
+    const std::string states{evidence.threads.front().state, stat ? stat->state : '?'};
+    if (states.find_first_of("Tt") != std::string::npos) {
       evidence.add_missing("no Python stacks: the worker is stopped");
     } else {
       take_python_dump(*request_.worker, *request_.python, until, evidence);

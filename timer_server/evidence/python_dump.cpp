@@ -175,9 +175,10 @@ void take_python_dump(const Process& process, const PythonDump& dump, Instant un
   if (!file) {
     return miss(file.error().message);
   }
-  // The worker appends each dump. EvidenceDesk has one made at a time, so none is being written.
+  // The worker appends each dump. EvidenceDesk has one made at a time; a late one may be on its
+  // way.
   if (file->status.st_size > static_cast<off_t>(kMaxPythonDumpBytes) &&
-      ::ftruncate(file->fd.get(), 0) == 0) {
+      !is_pending(process.pid, *signal) && ::ftruncate(file->fd.get(), 0) == 0) {
     file->status.st_size = 0;
   }
   const std::set<pid_t> blocked = threads_that_block(process.pid, *signal);

@@ -121,6 +121,11 @@ void DeadlineScan::give_back_unseen_time(Worker& worker, Instant now, Found& fou
   }
 }
 
+// Returns whether another server may have got the lines of the workers.
+bool DeadlineScan::is_pipe_taken() const {
+  return core_.directory.pipe().condition() == RequestPipe::Condition::kTakenOver;
+}
+
 // Returns false if the worker runs another program than the one that opened the scopes.
 bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page,
                          const WorkerPage::Found& candidates, Instant woke, Found& found,
@@ -131,10 +136,8 @@ bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page
   if (runs_another_program(*worker.process, *page)) {
     return false;
   }
-  // Another server may have got the release. The next sweep wants another scan.
-  if (page == worker.pipe &&
-      core_.directory.pipe().condition() == RequestPipe::Condition::kTakenOver) {
-    return true;
+  if (page == worker.pipe && is_pipe_taken()) {
+    return true;  // the next sweep wants another scan
   }
   // A worker that was found resumed in this scan is judged in the next one.
   const std::vector<WorkerPage::Due>& due = candidates.due;
@@ -181,6 +184,7 @@ void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& ac
     const auto page =
         std::ranges::find(worker.pages, watch.page, &std::shared_ptr<WorkerPage>::get);
     if (worker.lost.end() <= woke && worker.process->is_alive() &&
+        (worker.pipe == nullptr || !is_pipe_taken()) &&
         !runs_another_program(*worker.process, **page) &&
         !halted_.should_defer(worker, **page, {watch.slot, slot_word::kIdleWatch, deadline}) &&
         (*page)->try_expire_idle(watch.slot, deadline)) {

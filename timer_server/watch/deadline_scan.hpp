@@ -90,6 +90,7 @@ class DeadlineScan {
   void note_held_up(Worker& worker, Instant woke, Found& found);
   void scan_worker(Worker& worker, Instant woke, Found& found);
   void give_back_unseen_time(Worker& worker, Instant now, Found& found);
+  [[nodiscard]] bool is_pipe_taken() const;
   bool judge(Worker& worker, const std::shared_ptr<WorkerPage>& page,
              const WorkerPage::Found& candidates, Instant woke, Found& found,
              std::vector<PageVerdict>& judged);
