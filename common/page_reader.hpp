@@ -58,8 +58,9 @@ struct SlotReading {
   Duration timeout = kForever;  // as granted; kForever: none
   // The timeout in the code, if a file of the worker's replaced it; kForever: none.
   std::optional<Duration> code_timeout;
-  std::optional<std::uint32_t> grace_ms;  // none: the server's, if it has not granted one
-  std::uint32_t soft_ms = 0;              // from `started` to a warning; 0: the server's
+  // None: the server's, until ScopePolicy has granted it. kNoSigkill: no SIGKILL follows.
+  std::optional<std::uint32_t> grace_ms;
+  std::uint32_t soft_ms = 0;  // from `started` to a warning; 0: the server's
   std::int32_t tid = 0;
   int signal = 0;
   std::uint16_t flags = 0;  // slot_flag
