@@ -516,7 +516,10 @@ Finished run_client(const Server& server, std::vector<std::string> words) {
 }
 
 std::vector<std::string> kills_wait_for(const std::string& file) {
-  return {"--evidence-command", fmt::format("until [ -e {} ]; do sleep 0.01; done", file),
+  // A command outlives a server that is killed, but not the folder of its test.
+  const std::string folder = std::filesystem::path(file).parent_path().string();
+  return {"--evidence-command",
+          fmt::format("while [ -d {} ] && ! [ -e {} ]; do sleep 0.01; done", folder, file),
           "--evidence-timeout", "300"};
 }
 
