@@ -93,6 +93,7 @@ TEST_CASE("a worker that renews, releases and ends at once has left nothing open
 TEST_CASE("a scope whose line has no timeout gets the time back in which its server was stopped") {
   Server server;
   Worker worker("block");
+  server.barrier();
   {
     const Stopped stopped(server);
     let_pass(1s);
