@@ -117,8 +117,7 @@ Kills::~Kills() = default;
 
 void Kills::carry_out(const DeadlineScan::Found& found, const ClockReading& now) {
   if (!found.due.empty()) {
-    excluded_ =
-        this_process_and_ancestors();  // a process with the pid of one that ended is another
+    look_for_ancestors(now.mono);
   }
   for (const DeadlineScan::DueWorker& due : found.due) {
     start_kill(due, now);
@@ -188,7 +187,16 @@ void Kills::sample(std::span<Worker* const> workers, Instant now) {
   }
 }
 
+// A process with the pid of an ancestor that has ended is another one.
+void Kills::look_for_ancestors(Instant now) {
+  if (now - ancestors_seen_ > kAncestorsHold) {
+    ancestors_seen_ = now;
+    excluded_ = this_process_and_ancestors();
+  }
+}
+
 void Kills::rehearse(const Worker& worker) {
+  look_for_ancestors(Instant::now());
   KillOrder order;
   order.worker = worker;
   order.open_scopes = core_.policy.open_scopes_of(worker);

@@ -134,6 +134,10 @@ class Kills {
   bool take_changed_scopes() { return std::exchange(has_changed_scopes_, false); }
 
  private:
+  // How long a look for the server's ancestors holds. rehearse() looks before a deadline, because
+  // it takes as long as all else until the signal.
+  static constexpr Duration kAncestorsHold = std::chrono::seconds{1};
+
   enum class Stage { kFacts, kRecorded, kStopping, kSignalled, kKilled, kLastEvidence, kEnded };
   struct Kill {
     Kill(KillOrder the_order, KillMode mode, std::vector<pid_t> excluded)
@@ -164,6 +168,7 @@ class Kills {
   static bool has_started_another_program(const Kill& kill);
   void start_kill(const DeadlineScan::DueWorker& due, const ClockReading& now);
   void note_held_up(Worker& worker, Instant now);
+  void look_for_ancestors(Instant now);
   void note_message(const KillOrder& order, Instant now);
   void start(Worker* worker, KillOrder order, Instant now);
 
@@ -204,7 +209,8 @@ class Kills {
   Warnings& warnings_;
   Commands& commands_;
   Incidents incidents_;
-  std::vector<pid_t> excluded_;  // the server and its ancestors, at the last verdict
+  std::vector<pid_t> excluded_;  // the server and its ancestors
+  Instant ancestors_seen_;       // when they were looked for last
   std::vector<std::unique_ptr<Kill>> kills_;
   std::unordered_map<const Process*, Kill*> kill_of_;  // by worker, not ended
   Duration stop_budget_{};        // what is left of kStopLimit in this advance()
