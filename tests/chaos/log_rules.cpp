@@ -560,7 +560,7 @@ class LogJudge {
       std::ranges::sort(pids);
       expect(!pids.empty() && pids.front() > 1 && std::ranges::adjacent_find(pids) == pids.end() &&
                  !std::ranges::binary_search(pids, record.integer("server_pid")),
-             "targets", record, "nobody was signalled, or one twice, or init, or the server");
+             "targets", record, "no target, a target twice, or init or the server as a target");
       expect(settings.text("kill") != "process" || pids.size() == 1, "targets", record,
              "several targets with --kill process");
     }

@@ -56,7 +56,8 @@ std::unique_ptr<Worker> page_worker(const std::string& dir, const std::string& n
 // A worker whose scopes are on a page of its own, or lines in the request pipe.
 struct WatchedWorker {
   WatchedWorker(const Server& on, bool with_page, const std::string& page = "w-1");
-  // Opens a scope; the slot is one of the page. Returns once the server has been told.
+  // Opens a scope; the slot is one of the page. Returns when the line or the wake-up message is
+  // written.
   void open(int slot, const std::string& scope, std::chrono::milliseconds timeout,
             int signal = SIGKILL) const;
 

@@ -1,5 +1,5 @@
-// What dump, show, report and suggest say of real workers of a real server: where they are, how a
-// hang is told afterwards, and how a wrong timeout is replaced by a suggested one.
+// What dump, show, report and suggest print about real workers of a real server: where the workers
+// are, how they hung, and which timeout finds a hang earlier.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>

@@ -46,7 +46,7 @@ void check_refused(Server& server, const std::string& name, std::string_view rea
   check_well(server);
 }
 
-// Tells bad_disk.cpp what to do at the server's last look at a worker.
+// Sets what bad_disk.cpp does at the server's last look at a worker.
 void at_last_look(const std::string& fault, const std::string& what) {
   write_file(fault + "-next", what);
   REQUIRE(::rename((fault + "-next").c_str(), fault.c_str()) == 0);

@@ -136,7 +136,7 @@ TEST_CASE("a forked child has its own page and does not change its parent's") {
   CHECK(client.stop());
 }
 
-TEST_CASE("a thread whose fork goes on in the child may end there") {
+TEST_CASE("a thread that has forked may end in the child") {
   FakeServer server;
   auto client = server.connect();
   pid_t child = -1;
