@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "common/mapped_file.hpp"
 #include "common/run_folder.hpp"
 
 namespace filetimer::testing {
@@ -129,6 +130,15 @@ std::size_t index_of(const PageLayout& page, const std::string& name) {
   }
   REQUIRE_MESSAGE(found.size() == 1, name);
   return found[0];
+}
+
+std::unique_ptr<Child> process_of(const FakeServer& server) {
+  return std::make_unique<Child>([path = server.dir() + "/server"] {
+    static auto lock = FileLock::take(path);
+    if (!lock) {
+      ::_exit(1);
+    }
+  });
 }
 
 SlotReading slot_called(const PageLayout& page, const std::string& name) {

@@ -7,6 +7,7 @@
 
 #include <filetimer/timer_client.hpp>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "common/board.hpp"
 #include "common/page_reader.hpp"
 #include "common/wake_protocol.hpp"
+#include "tests/support/children.hpp"
 #include "tests/timer_client/client_fixture.hpp"
 
 namespace filetimer::testing {
@@ -57,6 +59,9 @@ class FakeServer {
   std::optional<Pipe> pipe_;
   Board* board_ = nullptr;
 };
+
+// Starts a process that holds the lock of the status page, as a server does.
+std::unique_ptr<Child> process_of(const FakeServer& server);
 
 // Returns the slots that are not free, by their numbers.
 std::map<std::size_t, SlotReading> slots_of(const PageLayout& page);

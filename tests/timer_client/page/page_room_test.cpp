@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <filetimer/timer_client.hpp>
-#include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -27,6 +26,7 @@ using namespace std::chrono_literals;
 using namespace filetimer;
 using testing::FakeServer;
 using testing::in_child;
+using testing::process_of;
 
 namespace {
 
@@ -90,16 +90,6 @@ bool allow_descriptors(rlim_t count) {
   return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
 }
 
-// What a process does that holds the lock of the status page, as a server does.
-auto holds_lock_of(const FakeServer& server) {
-  return [path = server.dir() + "/server"] {
-    static auto lock = FileLock::take(path);
-    if (!lock) {
-      ::_exit(1);
-    }
-  };
-}
-
 }  // namespace
 
 extern "C" {
@@ -149,11 +139,11 @@ TEST_CASE("a client lets its server trace it, also the next server, and in a for
   const auto traced_by = [&](const Child& process) {
     return std::exchange(tracers, {}) == std::vector{static_cast<unsigned long>(process.pid())};
   };
-  auto process = std::make_unique<Child>(holds_lock_of(server));
+  auto process = process_of(server);
   auto client = server.connect();
   CHECK(traced_by(*process));
   process->end();
-  process = std::make_unique<Child>(holds_lock_of(server));
+  process = process_of(server);
   ++server.board().incarnation;
   testing::move_clock(1s);
   CHECK(client.expires(1h, "step").release());

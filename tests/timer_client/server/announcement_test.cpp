@@ -1,33 +1,19 @@
 // Clients of a server that has announced on its status page that it watches no new scopes.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <unistd.h>
 
-#include <memory>
-
-#include "common/mapped_file.hpp"
-#include "tests/support/children.hpp"
 #include "tests/timer_client/fake_server.hpp"
 
 using namespace std::chrono_literals;
 using namespace filetimer;
 using testing::FakeServer;
+using testing::process_of;
 using testing::slots_of;
 
 namespace {
 
 void announce(const FakeServer& server, Announcement announcement) {
   server.board().announcement = static_cast<std::uint32_t>(announcement);
-}
-
-// Starts a process that holds the lock of the status page, as a server does.
-std::unique_ptr<Child> process_of(const FakeServer& server) {
-  return std::make_unique<Child>([path = server.dir() + "/server"] {
-    static auto lock = FileLock::take(path);
-    if (!lock) {
-      ::_exit(1);
-    }
-  });
 }
 
 }  // namespace
