@@ -77,6 +77,9 @@ std::string in_few_words(const Record& record) {
   }
   std::vector<std::string> parts;
   for (const std::string_view key : event_of(record).fields) {
+    if (key.empty()) {
+      break;
+    }
     const bool is_word = key == "verdict" || key == "result";
     const bool is_usual = (key == "result" && record.text(key) == "exited") ||
                           (key == "count" && record.integer(key) == 1);

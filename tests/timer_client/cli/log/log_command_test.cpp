@@ -107,6 +107,16 @@ TEST_CASE("a log that is renamed while it is opened is read once") {
   CHECK(ran.errors.empty());
 }
 
+TEST_CASE("the table shows no field whose name is empty") {
+  const TempFolder folder;
+  HostLog log("node07");
+  log.add("server_stopped", 1, R"(,"reason":"drained","":"nameless")");
+  folder.write("log.jsonl", log.text());
+  const Ran ran = run_command({"log", folder.path()});
+  CHECK(contains(ran.output, "drained"));
+  CHECK_FALSE(contains(ran.output, "nameless"));
+}
+
 TEST_CASE("suggest lists 4096 names of scopes, and reports that others are omitted") {
   std::string scopes = R"({"scope":"s","count":1})";
   for (int i = 1; i < 4096; ++i) {
