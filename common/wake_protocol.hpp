@@ -23,6 +23,14 @@
 // load of another word, which the hardware (x86 too) may exchange unless both are sequentially
 // consistent.
 //
+// A worker that has written a message waits for the scan that follows it: until then it writes no
+// other one, however many scopes it opens before the server can run. The server counts its scans
+// before it reads the deadlines (between p and q). A worker reads the count (after b), and writes a
+// message only if it has written none since it first read that count; a message is noted under the
+// count that was read before it was written. So the scan of that count does not follow the message,
+// and a later one does. If the worker still reads the same count after its deadline, that scan has
+// not begun, and reads the deadline.
+//
 // A scope's soft deadline is met in the same way, with D the earlier of the two. The server
 // computes it from `started` and `soft_ms`, which the worker writes before `a`, and from `warn_at`
 // of the status page, which a server writes before its first `p` and a worker reads after `b`.
@@ -130,6 +138,7 @@ inline std::int64_t release_late(Slot& slot) {
 // Is called before the deadlines are read. (p)
 inline void announce_scan(Board& board) {
   board.next_wake.store(kWakeAlways, std::memory_order_seq_cst);
+  board.scans.fetch_add(1, std::memory_order_seq_cst);
 }
 
 // Returns the word of the slot. (q)

@@ -83,6 +83,10 @@ bool is_full;          /* other lines have filled that pipe since the server rea
 byte fulls = FULLS;    /* how often the pipe is still full of other lines */
 #define IS_MESSAGE (message[0] || message[1] || is_full)
 
+/* Board::scans counts the scans, and each worker compares two of its values: */
+bool is_same_scan[2]; /* none has begun since the worker read it in wake() */
+bool is_woken[2];     /* nor since the reading that is in OwnPage::woken_in_ */
+
 bool is_recorded[ALL_SCOPES]; /* a kill file has the verdict on this scope */
 bool is_ended[ALL_SCOPES];    /* it has the outcome, too */
 
@@ -145,6 +149,7 @@ inline free(at) {
 #define W_TRIED_AGAIN     20 /* a worker tries again, because the incarnation has changed */
 #define W_STOPPED         21 /* a server is stopped in order */
 #define W_BY_MESSAGE      22 /* a server finds a page by its message, not in the folder */
+#define W_ALREADY_WOKEN   23 /* a worker writes no message, because one of its own waits for a scan */
 
 /* --- the faults: `run` sets one of them at a time --- */
 
@@ -179,6 +184,14 @@ byte server_buffered = NONE;
 #define MUST_WAKE(deadline) (next_wake == ALWAYS)
 #else
 #define MUST_WAKE(deadline) ((deadline) < next_wake)
+#endif
+
+#ifdef FAULT_SCAN_READ_AFTER /* the number of scans is read after the message was written */
+#define WOKEN(at, on_told) at = NOTE_WOKEN
+#define NOTE_WOKEN_STEP(at, on_told) :: d_step { at == NOTE_WOKEN -> is_woken[w] = true; on_told }
+#else
+#define WOKEN(at, on_told) is_woken[w] = is_same_scan[w]; is_same_scan[w] = false; on_told
+#define NOTE_WOKEN_STEP(at, on_told)
 #endif
 
 #ifdef FAULT_DEAD_READ_AFTER /* the incarnation is read after the write has failed */
@@ -246,6 +259,8 @@ byte dead[2] = NONE; /* OwnPage::dead_incarnation_ */
 #define OPEN_PIPE 3
 #define WRITE 4
 #define NOTE_DEAD 5
+#define NOTE_WOKEN 13
+#define READ_SCANS 14
 
 #ifdef FAULT_DEAD_READ_AFTER
 #define HAS_NOTE_DEAD /* otherwise no other thread looks at `dead`, and it is no step */
@@ -276,11 +291,12 @@ byte dead[2] = NONE; /* OwnPage::dead_incarnation_ */
   :: d_step { at == WRITE -> /* write() */ \
        if \
        :: pipe_read != fd -> REACHED(W_GONE_BETWEEN); FAIL(at, on_told) \
-       :: else -> message[w] = true; found = 0; on_told \
+       :: else -> message[w] = true; found = 0; WOKEN(at, on_told) \
        fi; \
        fd = 0 } \
   :: d_step { at == WRITE && w == 0 && pipe_read == fd && fulls > 0 -> \
        fulls--; is_full = true; REACHED(W_FULL); found = 0; fd = 0; on_told } \
+  NOTE_WOKEN_STEP(at, on_told) \
   NOTE_DEAD_STEP(at, on_told)
 
 #define READ_NEXT_WAKE 7
@@ -396,7 +412,7 @@ end:
   /* OwnPage::make(), PageFile::create(); OwnPage::announce() follows
    * code: timer_client/client/page/own_page.cpp OwnPage::make 749c2c8e
    * code: timer_client/client/page/page_file.cpp PageFile::create 6a6d2865
-   * code: timer_client/client/page/own_page.cpp OwnPage::announce 6fa50445 */
+   * code: timer_client/client/page/own_page.cpp OwnPage::announce 34f95d4f */
   :: d_step { worker_at[w] == MAKE_PAGE -> is_page[w] = true; worker_at[w] = READ_INCARNATION }
 
   /* OwnPage::slot_for(), new_slot(), open_scope(), set_deadline() (a). Between the look at the
@@ -423,18 +439,23 @@ end:
   :: d_step { worker_at[w] == GROW_COUNT -> grow_slot_count(); slot = 0; worker_at[w] = IDLE }
 #endif
 
-  /* OwnPage::wake(). Its load of the incarnation and the first load of send_wake_up() are one step:
-   * if the incarnation changes between them, the first load could as well have come later.
-   * code: timer_client/client/page/own_page.cpp OwnPage::wake 178cdd53 */
+  /* OwnPage::wake(). Its load of the number of scans and the load of the incarnation in
+   * send_wake_up() are one step: an older number or incarnation only causes more messages.
+   * code: timer_client/client/page/own_page.cpp OwnPage::wake 6cb71f66 */
   :: d_step { worker_at[w] == READ_DEAD ->
 #ifdef FAULT_COUNT_LATE
        grow_slot_count(); slot = 0;
 #endif
        if
        :: dead[w] == incarnation -> worker_at[w] = IDLE; REACHED(W_KNOWN_DEAD)
-       :: dead[w] != incarnation && dead[w] != NONE -> READ_BEFORE worker_at[w] = OPEN_PIPE;
+       :: dead[w] != incarnation && dead[w] != NONE -> worker_at[w] = READ_SCANS;
           REACHED(W_TRIED_AGAIN)
-       :: else -> READ_BEFORE worker_at[w] = OPEN_PIPE
+       :: else -> worker_at[w] = READ_SCANS
+       fi }
+  :: d_step { worker_at[w] == READ_SCANS ->
+       if
+       :: is_woken[w] -> worker_at[w] = IDLE; REACHED(W_ALREADY_WOKEN)
+       :: else -> is_same_scan[w] = true; READ_BEFORE worker_at[w] = OPEN_PIPE
        fi }
   TELL_SERVER(worker_at[w], worker_at[w] = IDLE)
 
@@ -656,7 +677,7 @@ end:
    * code: timer_server/watch/page_registry.cpp WatchRegistry::look_for_pages ce082847
    * code: timer_server/watch/page_registry.cpp WatchRegistry::on_wake_up_message 3ba9d79a
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 9a02339a
-   * code: common/wake_protocol.hpp announce_scan 08ea3df8 */
+   * code: common/wake_protocol.hpp announce_scan fde183fc */
   :: d_step { server_at == READ_PIPE ||
               server_at == ASLEEP && (message[0] || message[1] || WAS_FULL || now >= next) ->
        woke = now;
@@ -672,6 +693,8 @@ end:
        is_full = false;
        is_wanted = false;
        ALWAYS_BEFORE
+       is_same_scan[0] = false; is_same_scan[1] = false;
+       is_woken[0] = false; is_woken[1] = false;
        next = ALWAYS;
        scan_next_page() }
 #ifdef FAULT_FULL_NOT_READ

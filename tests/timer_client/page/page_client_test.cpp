@@ -71,6 +71,47 @@ TEST_CASE("a page has the pid and the job variables of its worker") {
   CHECK((server.page().header().flags & page_flag::kStatistics) != 0);
 }
 
+TEST_CASE("a process writes one wake-up message until the server begins its next scan") {
+  FakeServer server;
+  auto client = server.connect();
+  const std::string page = server.pipe().next().x_page;
+  const auto messages_of_scopes = [&] {
+    const auto open = [&] { (void)client.expires(5s, "step").release(); };
+    const std::uint64_t before = server.page(page).header().wakes;
+    open();
+    testing::in_thread(open);
+    open();
+    return server.page(page).header().wakes - before;
+  };
+  announce_scan(server.board());
+  CHECK(messages_of_scopes() == 1);
+  announce_next_scan(server.board(), (Instant::now() + 12s).ns);  // the message is still unread
+  CHECK(messages_of_scopes() == 0);
+  announce_scan(server.board());
+  CHECK(messages_of_scopes() == 1);
+  SUBCASE("a message for which the pipe has no room is written again") {
+    server.pipe().discard();
+    announce_scan(server.board());
+    const std::size_t bytes = server.pipe().fill();
+    CHECK(messages_of_scopes() == 0);
+    server.pipe().drain(bytes);
+    CHECK(messages_of_scopes() == 1);
+  }
+  SUBCASE("a forked child writes its own") {
+    server.pipe().discard();
+    CHECK(testing::in_child([&] { return client.expires(5s, "step").release() ? 0 : 1; }) == 0);
+    const std::string of_child = server.pipe().next().x_page;  // it announces its page
+    CHECK(of_child != page);
+    CHECK(server.pipe().next().x_page == of_child);
+    CHECK(server.pipe().is_silent());
+  }
+  SUBCASE("a server that does not count its scans gets one for each deadline") {
+    server.board().scans = 0;
+    CHECK(messages_of_scopes() == 3);
+    CHECK(messages_of_scopes() == 3);
+  }
+}
+
 TEST_CASE("the server is woken only for a deadline before its next reading") {
   FakeServer server;
   auto client = server.connect();

@@ -543,15 +543,22 @@ void OwnPage::wake() noexcept {
       board().incarnation.load(std::memory_order_seq_cst)) {
     return;
   }
+  const std::uint64_t scan = board().scans.load(std::memory_order_seq_cst);
+  // Acquire: pairs with the release below, by a thread whose message is in the pipe.
+  if (scan != 0 && woken_in_.load(std::memory_order_acquire) == scan) {
+    return;
+  }
   const Sent sent = send_wake_up();
   log_reader_change(sent);
   if (sent == Sent::kYes) {
     layout().header().wakes.fetch_add(1, std::memory_order_relaxed);
+    woken_in_.store(scan, std::memory_order_release);
   }
 }
 
 // Without a reader no announcement is needed: a server that starts reads all pages first.
 void OwnPage::announce() noexcept {
+  woken_in_.store(0, std::memory_order_relaxed);  // a message of the parent names another page
   const Sent sent = send_wake_up();
   has_logged_no_reader_.store(sent == Sent::kNoServer,
                               std::memory_order_relaxed);  // by connect()

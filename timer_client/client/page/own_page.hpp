@@ -194,6 +194,9 @@ class OwnPage {
 
   // The server's incarnation under which the pipe had no reader; see wake().
   std::atomic<std::uint64_t> dead_incarnation_{kNoIncarnation};
+  // The server's scan during or after which this process has written its last message; see
+  // wake_protocol.hpp. 0: none.
+  std::atomic<std::uint64_t> woken_in_{0};
   std::atomic<OwnPage*> successor_{nullptr};
   std::atomic<bool> has_logged_no_reader_{false};  // for messages only
   // How many paused regions a thread is in that began before there was a page.
