@@ -135,21 +135,29 @@ ChosenExpiry chosen_expiry(const ExpiryOptions& options, bool wants_cause) {
     complain(key.error().message);
     return chosen;
   }
-  IncidentRecords& records = chosen.records.emplace(*key);
-  if (is_read_twice) {
-    std::for_each(logs.begin(), logs.end(), [](LogReader& log) { log.rewind(); });
-    read_merged(logs, [&](const Record& record) {
-      records.take(record);
-      return true;
-    });
-  }
-  for (const std::string& line : lines) {
-    if (const auto record = parse_record(line)) {
-      records.take(*record);
+  const auto collect = [&](const ExpiryKey& of) {
+    IncidentRecords& records = chosen.records.emplace(of);
+    if (is_read_twice) {
+      std::for_each(logs.begin(), logs.end(), [](LogReader& log) { log.rewind(); });
+      read_merged(logs, [&](const Record& record) {
+        records.take(record);
+        return true;
+      });
     }
+    for (const std::string& line : lines) {
+      if (const auto record = parse_record(line)) {
+        records.take(*record);
+      }
+    }
+  };
+  collect(*key);
+  chosen.key = *key;
+  if (wants_cause || id == kLastExpiry) {
+    chosen.key = cause_of(read_incident(*chosen.records, *key), *key);
   }
-  const bool is_cause = wants_cause || id == kLastExpiry;
-  chosen.key = is_cause ? cause_of(read_incident(records, *key), *key) : *key;
+  if (chosen.key.id != key->id || chosen.key.host != key->host) {
+    collect(chosen.key);  // the warnings of another worker, too
+  }
   chosen.code = opened.problems.empty() && problems.empty() ? kExitDone : kExitFailed;
   return chosen;
 }
