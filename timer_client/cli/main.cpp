@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -109,7 +110,11 @@ int main(int argc, char** argv) {
   try {
     root.parse(filetimer::words_for_parser(words.ours));
   } catch (const CLI::Success& help_or_version) {
-    return root.exit(help_or_version);
+    std::ostringstream text;
+    root.exit(help_or_version, text, text);
+    Output out;
+    out.write(text.str());
+    return out.finish();
   } catch (const CLI::ParseError& error) {
     // Name an unexpected word rather than the missing option: the option may be misspelt.
     const std::string word = unexpected_word(root);

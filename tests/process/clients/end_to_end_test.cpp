@@ -63,6 +63,10 @@ TEST_CASE("acquire exits 6 for a process that has started the server") {
   CHECK(refused.status == exited(6));
   CHECK(contains(refused.err, fmt::format("process {} has started the timer server {}", ::getpid(),
                                           server.pid())));
+  const Finished itself = run_client(server, {"acquire", "--scope", "s", "--timeout", "1h", "--pid",
+                                              std::to_string(server.pid())});
+  CHECK(itself.status == exited(6));
+  CHECK(contains(itself.err, "is the timer server, which cannot watch itself"));
 }
 
 TEST_CASE("run exits 124 when COMMAND was killed by SIGKILL after the grace period") {

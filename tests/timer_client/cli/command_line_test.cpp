@@ -383,6 +383,13 @@ TEST_CASE("help has the value of each option in capitals, what it means, and the
   }
 }
 
+TEST_CASE("help and version fail where they cannot be written") {
+  for (const std::string word : {"--help", "--version", "run --help"}) {
+    const std::string command = "'" TIMER_CLIENT_PROGRAM "' " + word + " >/dev/full 2>/dev/null";
+    CHECK(WEXITSTATUS(std::system(command.c_str())) == 1);
+  }
+}
+
 TEST_CASE("all words after -- belong to COMMAND, options and dashes, too") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));

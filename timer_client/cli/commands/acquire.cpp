@@ -101,8 +101,11 @@ std::string why_never_watched(pid_t pid, pid_t server) {
                          expected);
     }
   }
+  if (pid == server) {
+    return fmt::format("process {} is the timer server, which cannot watch itself", pid);
+  }
   const std::vector<pid_t> above = server > 0 ? ancestors_of(server) : std::vector<pid_t>{};
-  if (pid != server && std::ranges::find(above, pid) == above.end()) {
+  if (std::ranges::find(above, pid) == above.end()) {
     return {};
   }
   return fmt::format("process {} has started the timer server {}, which cannot watch it", pid,

@@ -70,7 +70,9 @@ int run_report(const ReportOptions& options) {
   const std::string path = options.output.value_or(default_output(chosen.key.id));
   // The user has not chosen the default name, and in a shared folder it may be another user's link.
   const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | (options.output ? 0 : O_NOFOLLOW);
-  const UniqueFd file(retry_eintr([&] { return ::open(path.c_str(), flags, 0666); }));
+  // If standard output is closed, its number is not the file's: the name is written there.
+  const UniqueFd file = above_standard_descriptors(
+      UniqueFd(retry_eintr([&] { return ::open(path.c_str(), flags, 0666); })));
   if (!file) {
     complain(fmt::format("cannot write '{}': {}", path, std::strerror(errno)));
     return kExitFailed;

@@ -237,7 +237,7 @@ int run_suggest(const SuggestOptions& options) {
 
 Result<double> parse_factor(const std::string& word) {
   const auto number = number_from<double>(word);
-  if (!number || *number < kLeastFactor || *number > kMostFactor) {
+  if (!number || !(*number >= kLeastFactor && *number <= kMostFactor)) {  // not nan either
     return failure(
         fmt::format("'{}': expected a number from {:g} to {:g}", word, kLeastFactor, kMostFactor));
   }

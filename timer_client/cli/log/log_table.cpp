@@ -108,8 +108,10 @@ bool LogFilter::admits(const Record& record) const {
                      : std::find(events.begin(), events.end(), record.event) == events.end()) {
     return false;
   }
-  // The record of a name that was too long shows it cut and marked.
-  return (!scope || record.scope == *scope || record.scope == bounded_scope_name(*scope)) &&
+  // The record of a name that was too long shows it cut and marked, and bytes that are no UTF-8
+  // escaped.
+  return (!scope || record.scope == *scope ||
+          record.scope == bounded_scope_name(valid_utf8(*scope))) &&
          (!rank || record.rank == rank) && (!pid || record.pid == pid) &&
          (!host || record.host == *host) && is_in_time(record);
 }

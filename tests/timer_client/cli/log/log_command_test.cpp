@@ -107,6 +107,14 @@ TEST_CASE("a log that is renamed while it is opened is read once") {
   CHECK(ran.errors.empty());
 }
 
+TEST_CASE("--scope takes the bytes of a name that is not UTF-8") {
+  const TempFolder folder;
+  HostLog log("node07");
+  log.add("warned", 1, R"(,"pid":1,"scope":"caf\\xe9")");
+  folder.write("log.jsonl", log.text());
+  CHECK(contains(run_command({"log", "--scope", "caf\xe9", folder.path()}).output, "caf\\xe9"));
+}
+
 TEST_CASE("the table shows no field whose name is empty") {
   const TempFolder folder;
   HostLog log("node07");

@@ -199,6 +199,16 @@ TEST_CASE("a report without a name is in the current folder, whatever the id is"
             .starts_with("<!DOCTYPE html>"));
 }
 
+TEST_CASE("a report has nothing but its page where standard output is closed") {
+  const TempFolder folder;
+  const std::string command = "'" TIMER_CLIENT_PROGRAM "' report last '" + data_path("hang.jsonl") +
+                              "' -o '" + folder.path("html") + "' >&- 2>'" + folder.path("errors") +
+                              "'";
+  CHECK(WEXITSTATUS(std::system(command.c_str())) == 1);
+  CHECK(testing::read_file(folder.path("html")).ends_with("</html>\n"));
+  CHECK(contains(testing::read_file(folder.path("errors")), "cannot write to standard output"));
+}
+
 TEST_CASE("a report without a name writes through no link") {
   const TempFolder folder;
   HostLog log("node01");
