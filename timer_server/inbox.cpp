@@ -77,6 +77,7 @@ void Inbox::on_line(const Result<wire::Request>& request, std::string_view line)
   ++core_.counters.requests;
   if (!request) {
     core_.rejections.add(request.error().message, line, 0);
+    registry_.note_unreadable_line();
     return;
   }
   try {

@@ -75,6 +75,8 @@ class WatchRegistry {
 
   // Takes a wake-up message, which names a page: registers the page if it is new.
   void on_wake_up_message(std::string_view name);
+  // Counts as a wake-up message of a page that is known: an unreadable line may have held one.
+  void note_unreadable_line() { has_changed_ = true; }
   // Registers pages for which no wake-up message has come, some at a time. Called by sweeps.
   // Returns whether it has looked at all of them.
   bool look_for_pages();

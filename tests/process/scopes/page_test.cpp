@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "common/clock.hpp"
+#include "common/wire.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
@@ -49,6 +50,17 @@ TEST_CASE(
   CHECK(expired.number("grace_s") == 10);
   CHECK(server.wait_for("incident").array("open_scopes").size() == 2);
   CHECK(wait_until([&] { return !exists(scopes(server, "w-1")); }));
+}
+
+TEST_CASE("a wake-up message that is lost behind a line without its newline delays no deadline") {
+  Server server({"--max-interval", "1h"});
+  const auto worker = page_worker(server.dir(), "w-1");
+  worker->ask("wake 1 outer 3600000");
+  server.barrier();
+  worker->ask("open 0 forward 100");
+  const std::string line = acquire_far(worker->pid(), "s");
+  server.send(line.substr(0, line.size() - 1) + filetimer::wire::format_page_hint("w-1"));
+  CHECK(worker->status() == killed_by(SIGKILL));
 }
 
 TEST_CASE("a scope on the page of a worker that exits is recorded, and the page is removed") {

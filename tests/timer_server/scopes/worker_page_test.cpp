@@ -149,6 +149,21 @@ TEST_CASE("a scope gets a time that was lost before its pauses once") {
   }
 }
 
+TEST_CASE("of the scopes of the pipe those are cancelled that are not due by then") {
+  const testing::TempFolder folder;
+  PipePage page(folder.path(), ::getpid(), {});
+  SlotReading terms;
+  terms.acquired = Instant::now();
+  for (const auto& [name, left] : {std::pair("due", 1h), std::pair("later", 2h)}) {
+    terms.deadline = terms.acquired + left;
+    terms.asked = left;
+    CHECK(page.acquire(name, std::string_view(name).size(), terms));
+  }
+  CHECK(page.cancel_all(terms.acquired + 1h) == std::vector<std::string>{"later"});
+  CHECK(page.has_open("due"));
+  CHECK(page.cancel_all() == std::vector<std::string>{"due"});
+}
+
 // The earlier server was killed while it wrote the slots: the verdict's is as it was before.
 TEST_CASE("of a scope that is twice in the file of a worker of the pipe, the later one counts") {
   for (const bool is_later_lower : {true, false}) {
