@@ -24,13 +24,15 @@ namespace {
 
 using namespace filetimer;
 
-// Blocks the signals that the loop reads, and SIGPIPE, which a write to a closed pipe must not
-// raise. Every thread inherits the mask.
+// Blocks the signals that the loop reads, and those that a write raises and that would end or stop
+// the server: to a closed pipe (SIGPIPE), to a file that RLIMIT_FSIZE does not let grow (SIGXFSZ),
+// and to the terminal of which it is a background job (SIGTTOU, by `stty tostop`). The write fails
+// then, or is done. Every thread inherits the mask.
 void block_signals() {
   sigset_t blocked{};
   ::sigemptyset(&blocked);
-  for (const int signal :
-       {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGCHLD, SIGPIPE}) {
+  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGCHLD,
+                           SIGPIPE, SIGXFSZ, SIGTTOU}) {
     ::sigaddset(&blocked, signal);
   }
   ::sigprocmask(SIG_BLOCK, &blocked, nullptr);

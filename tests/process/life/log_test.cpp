@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -64,6 +65,21 @@ TEST_CASE("kills continue while the log is read-only, and their records are writ
 
 TEST_CASE("kills continue while the log does not answer, and their records are written later") {
   expect_records_when_mended("BAD_DISK_HANGS", "does not answer");
+}
+
+TEST_CASE("kills continue while RLIMIT_FSIZE lets no log grow") {
+  constexpr rlim_t kRoom = 1 << 16;
+  const TempFolder temp;
+  const std::string log = temp.path("full");
+  write_file(log, std::string(kRoom, '\n'));
+  Server server(temp, {.args = {"--log", log}, .in_child = [] {
+                         const rlimit room{kRoom, kRoom};
+                         ::setrlimit(RLIMIT_FSIZE, &room);
+                       }});
+  server.leave_log_unjudged("it has no record");
+  expect_kill(server, "hung");
+  server.wait_for_message("File too large");
+  CHECK(server.stop() == exited(0));
 }
 
 TEST_CASE("a server whose log does not answer still stops") {

@@ -151,7 +151,6 @@ TEST_CASE("metrics for which there is no room leave no part of them behind") {
   const std::string folder = temp.path("collector");
   std::filesystem::create_directory(folder);
   const Server server(temp, {.args = {"--metrics", folder + "/filetimer.prom"}, .in_child = [] {
-                               std::signal(SIGXFSZ, SIG_IGN);
                                const rlimit room{filetimer::kBoardBytes, filetimer::kBoardBytes};
                                ::setrlimit(RLIMIT_FSIZE, &room);
                              }});
