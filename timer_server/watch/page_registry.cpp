@@ -291,11 +291,12 @@ std::optional<PageFolder::Owner> WatchRegistry::confirmed_owner(const MappedPage
 }
 
 // Returns the process that holds the lock of the page. While this server starts, also accepts the
-// owner that an earlier server confirmed.
+// owner that an earlier server confirmed, of a page whose lock no process holds: a holder outside
+// this pid namespace is alive, and the number in the note is one of another namespace.
 Result<Process> WatchRegistry::open_owner(MappedPage& page) const {
   const Result<pid_t> holder = page.owner();
   const auto confirmed = confirmed_owner(page);
-  if (!holder && !confirmed) {
+  if (!holder && (!confirmed || holder.error().errno_value != ESRCH)) {
     return tl::unexpected<Error>(holder.error());
   }
   const pid_t pid = holder ? *holder : confirmed->pid;

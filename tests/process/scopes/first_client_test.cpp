@@ -110,6 +110,33 @@ TEST_CASE("a worker that connects first is watched by every server that follows"
   CHECK(worker->status() == killed_by(SIGKILL));
 }
 
+TEST_CASE("a server in another pid namespace leaves the page of a worker to the next one") {
+  const std::vector<std::string> namespaces{"--pid", "--fork", "--kill-child", "--mount-proc"};
+  if (!can_unshare(namespaces)) {
+    FILETIMER_SKIP("unshare(1) makes no pid namespace with a /proc of its own here");
+  }
+  const TempFolder temp;
+  const auto worker = first_worker(temp.path("run"));
+  std::optional<Server> server(std::in_place, temp);
+  visit(*worker);
+  CHECK(worker->ask("open far 60000") == "yes");
+  server->barrier();
+  server->kill();
+  const Finished other =
+      run_unshared(namespaces, server_path(),
+                   {"--dir", temp.path("run"), "--log", temp.path("other"), "--", "true"});
+  CHECK(other.status == exited(0));
+  const Records records = read_log(temp.path("other"));
+  CHECK(count(records, "left_open") == 0);
+  CHECK(count(records, "worker_ended") == 0);
+  CHECK(count(records, "rejected") == 1);
+  server.emplace(temp);
+  CHECK(worker->ask("release far") == "yes");
+  worker->tell("open hangs 100");
+  CHECK(server->wait_for("expired", worker->pid()).text("scope") == "hangs");
+  CHECK(worker->status() == killed_by(SIGKILL));
+}
+
 TEST_CASE("a server whose directory is removed keeps watching open scopes, and lists later ones") {
   Server server({"--max-interval", "100ms"});
   const auto worker = client_worker(server.dir());
