@@ -166,7 +166,8 @@ void KillTargets::send_to_orphans(SentSignal& sent, Sessions& sessions) {
   const auto send_to_each = [&](std::vector<Process> found) {
     for (Process& process : found) {
       // Once the worker has ended its pid may be that of another session.
-      if (process.started() <= sent.when.mono && process.send_signal(sent.signal)) {
+      if (process.started() <= sent.when.mono && std::ranges::count(excluded_, process.pid) == 0 &&
+          process.send_signal(sent.signal)) {
         sent.add(process);
         others_.push_back(std::move(process));
       }

@@ -71,7 +71,8 @@ void Warnings::start(const Worker& worker, std::vector<Scope> scopes, Instant no
   for (const Scope& scope : scopes) {
     if (scope.passed.signal != 0) {
       is_before_signal = true;
-      limit = std::min(limit, *scope.passed.scope.grace() / 4);
+      // None: the worker has written another one since the scan.
+      limit = std::min(limit, scope.passed.scope.grace().value_or(Duration::zero()) / 4);
     }
   }
   const Duration facts_limit = is_before_signal ? std::min(limit, kFactsLimit) : kFactsLimit;

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "common/clock.hpp"
+#include "common/proc_files.hpp"
 #include "common/wire.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
@@ -150,14 +151,17 @@ TEST_CASE("a program that a watched worker executes is watched through its own p
 }
 
 TEST_CASE("a worker that started the server is watched through its page, and dies without it") {
-  for (const bool leads_session : {false, true}) {
+  for (const auto& [leads_session, has_wrapper] :
+       {std::pair(false, false), {true, false}, {true, true}}) {
     CAPTURE(leads_session);
+    CAPTURE(has_wrapper);
     const TempFolder temp;
     // A shell starts the server in the background and then executes the page worker, which makes
-    // the worker the server's parent.
+    // the worker the server's parent, or the parent of a process that waits for the server.
     const std::string ready = temp.path("ready");
     Worker::Setup setup{.program = {"/bin/sh", "-c",
-                                    fmt::format("{} --dir {} --log {} > {} & exec {}",
+                                    fmt::format("{}{} --dir {} --log {} > {} & exec {}",
+                                                has_wrapper ? "setsid --fork --wait " : "",
                                                 server_path(), temp.path("run"), temp.path("log"),
                                                 ready, program_path("page_worker"))}};
     if (leads_session) {
@@ -167,6 +171,7 @@ TEST_CASE("a worker that started the server is watched through its page, and die
     CHECK(wait_until([&] { return read_file(ready).ends_with("\n"); }));
     const std::string line = read_file(ready);
     const HeldPid server(std::stoi(line.substr(line.find("pid=") + 4)));
+    const HeldPid parent(filetimer::read_stat(fmt::format("/proc/{}", server.pid()))->ppid);
     worker.ask("make " + temp.path("run") + " w-1");
     worker.ask("lock");
     worker.tell("wake 0 forward 50");
@@ -174,6 +179,7 @@ TEST_CASE("a worker that started the server is watched through its page, and die
     CHECK(worker.status() == (leads_session ? exited(SIGKILL) : killed_by(SIGKILL)));
     CHECK(wait_until([&] { return count(read_log(temp.path("log")), "killed") == 1; }));
     CHECK(server.is_alive());
+    CHECK(parent.is_alive() == has_wrapper);
   }
 }
 
