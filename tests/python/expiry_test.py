@@ -246,6 +246,20 @@ except filetimer.ScopeExpired as error:
 """)
         self.assertEqual(out, "raised\n")
 
+    def test_the_signal_is_sent_no_more_once_it_has_raised(self):
+        self.assertEqual(self.run_soft("""
+from filetimer import _expiry
+try:
+    with soft(0.2, grace=20):
+        time.sleep(60)
+except filetimer.ScopeExpired:
+    pass
+sent = []
+signal.signal(_expiry._number, lambda *_: sent.append(1))
+time.sleep(0.3)
+say(sent)
+"""), "[]\n")
+
     def test_a_scope_that_is_left_in_time_raises_nothing(self):
         out = self.run_soft("""
 from filetimer import _expiry

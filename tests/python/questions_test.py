@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: MIT
 """Control requests, and filetimer.Server."""
 import asyncio
+import contextlib
 import math
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import unittest.mock
@@ -15,7 +18,7 @@ import warnings
 
 import filetimer
 import suite
-from filetimer import _server, admin, errors
+from filetimer import _ask, _server, admin, errors
 from harness import BOUND_S, FAR_S, SERVER, ServerCase
 from suite import state_of, wait_until
 
@@ -117,8 +120,6 @@ class Questions(ServerCase):
             admin.ping(client=client)
 
     def test_a_handler_may_ask_and_fork_during_a_request(self):
-        from filetimer import _ask
-
         def handle(*_):
             admin.ping()
             pid = os.fork()
@@ -201,6 +202,80 @@ class Interrupted(ServerCase):
         self.assertEqual(worker.stdout.readline(), "handled\n")
         admin.rendezvous(1, 2, BOUND_S, client=other)
         self.assertEqual(worker.stdout.readline(), "met\n")
+
+
+class MadeUpServer(unittest.TestCase):
+    """Answers of a server that the test makes up, in a folder whose name is long."""
+
+    def setUp(self):
+        folder = tempfile.mkdtemp(prefix="filetimer-python-")
+        self.addCleanup(shutil.rmtree, folder)
+        self.dir = os.path.join(folder, "d" * 200)
+        os.mkdir(self.dir)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(self.listener.close)
+        opened = os.open(self.dir, os.O_PATH)
+        self.listener.bind(f"/proc/self/fd/{opened}/control")
+        os.close(opened)
+        self.listener.listen(0)
+        self.listener.settimeout(BOUND_S)
+
+    def ask(self, *packets, patience=BOUND_S, **fields):
+        """Returns the answer to a request. The server sends the packets, where a number is a pause,
+        and hangs up.
+        """
+        def serve():
+            with contextlib.suppress(OSError), self.listener.accept()[0] as client:
+                client.recv(4096)
+                for each in packets:
+                    client.send(each) if isinstance(each, bytes) else time.sleep(each)
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            return _ask.ask(os.path.join(self.dir, "requests"), {"request": "ping", **fields},
+                            patience)
+        finally:
+            thread.join()
+
+    def test_an_answer_may_come_in_parts_after_one_that_is_not_known(self):
+        self.assertEqual(self.ask(b'{"answer":"new"}\n{"answer":', b'"done","x":1}\n'),
+                         ({"answer": "done", "x": 1}, '{"answer":"done","x":1}'))
+
+    def test_no_answer_and_what_is_none_are_errors(self):
+        with self.assertRaisesRegex(filetimer.ServerUnavailable,
+                                    "ended before it answered 'ping'"):
+            self.ask()
+        for wrong in (b"?\n", b"[1]\n"):
+            with self.assertRaisesRegex(filetimer.TimerError, "expected a JSON object"):
+                self.ask(wrong)
+        with self.assertRaisesRegex(filetimer.TimerError, "longer than 4194304 bytes"):
+            self.ask(*[b" " * 65536] * 65)
+
+    def test_a_wait_that_the_server_grants_is_added_to_the_patience(self):
+        self.assertEqual(self.ask(b'{"answer":"granted"}\n', 2.5, b'{"answer":"done"}\n',
+                                  patience=2)[0], {"answer": "done"})
+        with self.assertRaisesRegex(errors.RpcTimeoutError, "the wait that it granted is over; "
+                                                            "its process is alive") as caught:
+            self.ask(b'{"answer":"granted","wait_s":0.5}\n', 4, patience=1)
+        self.assertGreaterEqual(caught.exception.waited, 1.5)
+
+    def test_a_server_that_accepts_no_connection_is_waited_for(self):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+            opened = os.open(self.dir, os.O_PATH)
+            other.connect(f"/proc/self/fd/{opened}/control")
+            os.close(opened)
+            pipe = os.path.join(self.dir, "requests")
+            with self.assertRaisesRegex(errors.RpcTimeoutError, "it accepts no connection"):
+                _ask.ask(pipe, {"request": "ping"}, 0.1)
+            timer = threading.Timer(0.2, lambda: self.listener.accept()[0].close())
+            timer.start()
+            with self.assertRaisesRegex(errors.RpcTimeoutError, "it did not react"):
+                _ask.ask(pipe, {"request": "ping"}, 2)
+            timer.join()
+
+    def test_a_request_has_a_size(self):
+        with self.assertRaisesRegex(errors.InvalidArgument, "expected at most 4096"):
+            _ask.ask("/none", {"request": "ping", "name": "n" * 4096}, BOUND_S)
 
 
 class OwnServer(unittest.TestCase):

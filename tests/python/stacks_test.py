@@ -214,6 +214,20 @@ expire()
             fork(child)
             """)
 
+    def test_they_are_written_to_no_file_of_the_program(self):
+        # One that has closed all descriptors may have a file of the package's number.
+        self.run_worker("""
+            from filetimer import _stacks
+            filetimer.configure()
+            [(file, number)] = _stacks._offered.values()
+            signal.pthread_kill(threading.get_ident(), number)
+            assert os.fstat(file).st_size > 0
+            mine = os.open(os.environ["FILETIMER_DIR"] + "/mine", os.O_RDWR | os.O_CREAT)
+            os.dup2(mine, file)
+            signal.pthread_kill(threading.get_ident(), number)
+            assert os.fstat(mine).st_size == 0
+            """)
+
     def test_a_child_has_its_parents_handler_and_file_no_more(self):
         out = self.run_worker("""
             from filetimer import _stacks

@@ -5,15 +5,18 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
+#include <utility>
 
 #include "common/posix.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 #include "tests/support/children.hpp"
+#include "tests/support/skip.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;
@@ -67,6 +70,30 @@ TEST_CASE("acquire exits 6 for a process that has started the server") {
                                               std::to_string(server.pid())});
   CHECK(itself.status == exited(6));
   CHECK(contains(itself.err, "is the timer server, which cannot watch itself"));
+}
+
+TEST_CASE("acquire exits 6 for a process of another user, whether real or effective") {
+  if (::geteuid() != 0) {
+    FILETIMER_SKIP("only root may start a process of another user");
+  }
+  Server server;
+  constexpr uid_t kSomebodyElse = 65534;
+  for (const auto& [real, effective] : {std::pair<uid_t, uid_t>{kSomebodyElse, kSomebodyElse},
+                                        {kSomebodyElse, 0},
+                                        {0, kSomebodyElse}}) {
+    const filetimer::Child other([real = real, effective = effective] {
+      if (::setresuid(real, effective, effective) != 0) {
+        ::_exit(1);
+      }
+    });
+    const std::string pid = std::to_string(other.pid());
+    const Finished refused =
+        run_client(server, {"acquire", "--scope", "s", "--timeout", "1h", "--pid", pid});
+    CHECK(refused.status == exited(6));
+    CHECK(contains(refused.err, fmt::format("process {} belongs to user {}: expected a process of "
+                                            "user 0",
+                                            pid, kSomebodyElse)));
+  }
 }
 
 TEST_CASE("run exits 124 when COMMAND was killed by SIGKILL after the grace period") {
@@ -142,6 +169,10 @@ TEST_CASE("acquire while the server drains exits 6 and says why, but renews an o
   CHECK(refused.status == exited(6));
   CHECK(refused.err == "timer_client: 'new' is not watched: the timer server in '" + server.dir() +
                            "' is draining: it watches no new scopes\n");
+  const Worker other("block");
+  CHECK(run_client(server, {"acquire", "--scope", "kept", "--timeout", "1h", "--pid",
+                            std::to_string(other.pid())})
+            .status == exited(6));
   CHECK(acquire("kept", "2h").status == exited(0));
   CHECK(run_client(server, {"drain", "--off"}).status == exited(0));
   CHECK(acquire("new", "1h").status == exited(0));
@@ -240,6 +271,20 @@ TEST_CASE("a client that finds no server asks the only one around a COMMAND, and
     REQUIRE(wait_until([&] { return exists(pid_file); }));
     const HeldPid left_behind(std::stoi(read_file(pid_file)));
     check(0, fmt::format(": asking the one in '{}'", server.dir()));
+    // What changes a server goes to the default one or to the one that is named.
+    const std::string none = temp.path("none");
+    for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+             {"drain"},
+             {"shutdown"},
+             {"rendezvous", "--rank", "0", "--world", "1", "--timeout", "1s"},
+             {"ping", "--dir", none},
+             {"ping", "--fifo", none + "/requests"}}) {
+      CAPTURE(words[0]);
+      CHECK(run(client_path(), words, places).status == exited(4));
+    }
+    filetimer::testing::Environment named = places;
+    named["FILETIMER_DIR"] = none;
+    CHECK(run(client_path(), {"ping"}, named).status == exited(4));
     Server other(temp,
                  {.environment = places, .with_dir = false, .command = {"/bin/sleep", "1000"}});
     check(4, fmt::format("; one is running in '{}', and 1 more beside it: name it with --dir or "
@@ -248,6 +293,13 @@ TEST_CASE("a client that finds no server asks the only one around a COMMAND, and
     CHECK(other.stop() != exited(0));
     const Finished suggested = run(client_path(), {"suggest"}, places);
     CHECK(contains(suggested.err, "; one is running in '" + server.dir() + "'"));
+    {
+      Server ours(temp, {.environment = places, .with_dir = false});
+      const Finished asked = run(client_path(), {"ping"}, places);
+      CHECK(asked.out.starts_with(fmt::format("pid {} answered", ours.pid())));
+      CHECK(asked.err.empty());
+      CHECK(ours.stop() == exited(0));
+    }
     server.process().signal(SIGKILL);  // its directory stays
     CHECK(server.process().status() == killed_by(SIGKILL));
   }

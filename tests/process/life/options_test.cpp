@@ -69,6 +69,8 @@ TEST_CASE("an unknown option or a bad value is bad usage, quoted on one line") {
            {{"--log-max", "4095"}, "'4095': expected a size of at least 4K"},
            {{"--log-max", "99999999999999999999"}, "'99999999999999999999'"},
            {{"--warn-at", "1"}, "'1'"},
+           {{"--warn-at", "0"}, "'0'"},
+           {{"--warn-at", "nan"}, "'nan'"},
            {{"--warn-at", "50%"}, "'50%'"},
            {{"--max-wait", "0"}, "'0'"},
            {{"--log-level", "loud"}, "'loud'"},

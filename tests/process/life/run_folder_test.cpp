@@ -346,6 +346,7 @@ TEST_CASE("a server whose directory another one has taken leaves the scopes of t
   next->wait_for("left_open", paged->pid());
   CHECK(server.stop() == exited(0));
   CHECK(count(server.records(), "left_open") == 0);
+  CHECK(run_client(*next, {"ping"}).status == exited(0));
 }
 
 TEST_CASE("a runtime directory on a network file system is served with a warning") {

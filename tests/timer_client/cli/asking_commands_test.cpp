@@ -147,16 +147,33 @@ TEST_CASE("each answer is printed, and has an exit code") {
            R"({"answer":"done","server_pid":4711,"server_version":"1.2","uptime_s":12.5,"dir":"/d",)"
            R"("log":"/l\u001b","announcement":"draining","workers":3,"open_scopes":7,"requests":12,)"
            R"("rejected":1,"expired":2,"killed":1,"kills_under_way":1,"unkillable":0,)"
-           R"("log_trouble":"full","may":{"signal":true,"kernel_stacks":false}})",
-           "server       pid 4711, version 1.2, up 12.5 s\n"
-           "directory    /d\n"
-           "log          /l\\x1b\n"
-           "state        draining: no new scopes are watched\n"
-           "watched      3 workers, 7 open scopes\n"
-           "expired      2 expired, 1 killed, 1 kills under way\n"
-           "requests     12 read, 1 rejected\n"
-           "may          signal, no kernel stacks\n"
-           "log trouble  full\n",
+           R"("log_trouble":"full","lost_records":4,"pipe_trouble":"replaced",)"
+           R"("may":{"signal":true,"kernel_stacks":false}})",
+           "server        pid 4711, version 1.2, up 12.5 s\n"
+           "directory     /d\n"
+           "log           /l\\x1b\n"
+           "state         draining: no new scopes are watched\n"
+           "watched       3 workers, 7 open scopes\n"
+           "expired       2 expired, 1 killed, 1 kills under way\n"
+           "requests      12 read, 1 rejected\n"
+           "may           signal, no kernel stacks\n"
+           "lost          4 records\n"
+           "log trouble   full\n"
+           "pipe trouble  replaced\n",
+           ""},
+          {{"status"},
+           R"({"answer":"done","server_pid":4711,"server_version":"1.2","uptime_s":12.5,"dir":"/d",)"
+           R"("log":"/l","announcement":"none","workers":1,"open_scopes":0,"requests":2,)"
+           R"("rejected":0,"expired":0,"killed":0,"kills_under_way":0,"unkillable":3,)"
+           R"("lost_records":0,"may":{"signal":true}})",
+           "server     pid 4711, version 1.2, up 12.5 s\n"
+           "directory  /d\n"
+           "log        /l\n"
+           "state      new scopes are watched\n"
+           "watched    1 worker, 0 open scopes\n"
+           "expired    0 expired, 0 killed, 3 unkillable\n"
+           "requests   2 read\n"
+           "may        signal\n",
            ""},
           {{"drain"},
            R"({"answer":"done","draining":true,"open_scope_count":1})",
@@ -189,6 +206,11 @@ TEST_CASE("each answer is printed, and has an exit code") {
           {meet, R"({"answer":"invalid","reason":"what?"})", "", "what?\n", kExitUsage},
           {meet, R"({"answer":"refused","reason":"busy"})", "", "busy\n", kExitRefused},
           {meet, R"({"answer":"done","round":7,"joined":[]})",
+           "rendezvous 'epoch', round 7: all 2 ranks have joined\n", ""},
+          {meet,
+           R"({"answer":"granted","wait_s":5})"
+           "\n"
+           R"({"answer":"done","round":7,"joined":[]})",
            "rendezvous 'epoch', round 7: all 2 ranks have joined\n", ""}}) {
     CAPTURE(c.answer);
     const TempFolder folder;
@@ -239,6 +261,7 @@ TEST_CASE("without a server or an answer a request ends with one line and an exi
     CHECK(ran(folder, {"rendezvous", "--rank", "0", "--world", "1", "--timeout", "1s",
                        "--rpc-timeout", "20ms"})
               .code == kExitTimedOut);
+    CHECK(server.asked().back().name == "default");
   }
   SUBCASE("one that ends") {
     AnsweringServer server(folder.path(), [](const wire::Question&, Answers&) {});

@@ -7,13 +7,17 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
+#include <cstdint>
 #include <regex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -98,6 +102,32 @@ void serve_from_another_pid_namespace(const testing::TempFolder& folder) {
                       {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
+void wait_past_deadline(const testing::Line& acquire) {
+  while (static_cast<double>(ClockReading::now().wall_ns) / 1e9 < acquire.expiration_time) {
+    ::poll(nullptr, 0, 1);
+  }
+}
+
+// What a record says of a scope of this boot, which has just expired.
+struct Expired {
+  pid_t pid = 0;
+  std::string scope = "sh";
+  std::string boot = boot_id_text(this_boot());
+  std::int64_t mono_ns = Instant::now().ns;
+};
+
+std::string record_of(const char* event, const Expired& expired, const std::string& fields = {}) {
+  return fmt::format(R"({{"event":"{}","schema":1,"id":"n-1","mono_ns":{},"boot_id":"{}",)"
+                     R"("pid":{},"scope":"{}"{}}})",
+                     event, expired.mono_ns, expired.boot, expired.pid, expired.scope, fields) +
+         "\n";
+}
+
+std::string kill_of(const Expired& expired, std::string_view verdict) {
+  return record_of("expired", expired) + "{\"stage\":\"judged\"}\n" +
+         record_of("killed", expired, fmt::format(R"(,"verdict":"{}")", verdict));
+}
+
 }  // namespace
 
 TEST_CASE("run opens a scope on COMMAND, releases it and ends with COMMAND's status") {
@@ -126,46 +156,89 @@ TEST_CASE("run ends with 124 if COMMAND was killed at its deadline, with 128+N b
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
   struct Case {
-    const char* after;
+    std::string after;
+    const char* signal;
+    int ended_by;
     int code;
   };
-  for (const Case& c : {Case{"1ms", 124}, Case{"1h", 128 + SIGKILL}, Case{"inf", 128 + SIGKILL}}) {
-    Program program({"run", "--dir", folder.path(), "--timeout", c.after, "--", "sleep", "60"});
+  for (const Case& c :
+       {Case{"1ms", "KILL", SIGKILL, 124}, Case{"1ms", "TERM", SIGTERM, 124},
+        Case{"1ms", "TERM", SIGKILL, 124}, Case{"1ms", "KILL", SIGTERM, 128 + SIGTERM},
+        Case{"1h", "KILL", SIGKILL, 128 + SIGKILL}, Case{"inf", "KILL", SIGKILL, 128 + SIGKILL}}) {
+    Program program({"run", "--dir", folder.path(), "--timeout", c.after, "--signal", c.signal,
+                     "--", "sleep", "60"});
     const auto acquire = pipe.next();
-    if (c.code == 124) {
-      const double until = acquire.expiration_time;
-      while (static_cast<double>(ClockReading::now().wall_ns) / 1e9 < until) {
-        ::poll(nullptr, 0, 1);
-      }
+    if (c.after == "1ms") {
+      wait_past_deadline(acquire);
     }
-    ::kill(acquire.pid, SIGKILL);
+    ::kill(acquire.pid, c.ended_by);
     CHECK(program.exit_code() == c.code);
     CHECK(pipe.next().is_release());
   }
 }
 
-TEST_CASE("run takes a verdict from the file of the kill while the log lacks it") {
+TEST_CASE("run takes a verdict from the log, or from the file of the kill while that lacks it") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
   testing::write_file(folder.path("expired.jsonl"), "");
   REQUIRE(::mkdir(folder.path("kills").c_str(), 0700) == 0);
-  for (const auto& [verdict, code] : {std::pair{"dead", 124}, {"already_gone", 7}}) {
+  struct Case {
+    const char* file;
+    const char* verdict;
+    int code;
+  };
+  for (const Case& c :
+       {Case{"kills/n-1", "dead", 124}, Case{"kills/n-1", "already_gone", 7},
+        Case{"expired.jsonl", "dead", 124}, Case{"expired.jsonl", "unkillable", 124},
+        Case{"expired.jsonl", "already_gone", 7}}) {
+    CAPTURE(c.verdict);
     Program program({"run", "--dir", folder.path(), "--timeout", "1ms", "--", "sh", "-c",
                      "until [ -e " + folder.path("go") + " ]; do sleep 0.01; done; exit 7"});
     const pid_t pid = pipe.next().pid;
-    const auto record = [&, pid](const char* event, const std::string& fields) {
-      return fmt::format(R"({{"event":"{}","schema":1,"id":"n-1","mono_ns":{},"boot_id":"{}",)"
-                         R"("pid":{},"scope":"sh"{}}})",
-                         event, Instant::now().ns, boot_id_text(this_boot()), pid, fields) +
-             "\n";
-    };
-    testing::write_file(folder.path("kills/n-1"),
-                        record("expired", "") + "{\"stage\":\"judged\"}\n" +
-                            record("killed", fmt::format(R"(,"verdict":"{}")", verdict)));
+    const char* const other = c.code == 7 ? "dead" : "already_gone";
+    testing::write_file(
+        folder.path(c.file),
+        kill_of({.pid = pid}, c.verdict) + kill_of({.pid = pid + 1}, other) +
+            kill_of({.pid = pid, .scope = "inner"}, other) +
+            kill_of({.pid = pid, .boot = "00000000-0000-0000-0000-000000000000"}, other) +
+            kill_of({.pid = pid, .mono_ns = 1}, other));
     testing::write_file(folder.path("go"), "");
-    CHECK(program.exit_code() == code);
+    CHECK(program.exit_code() == c.code);
     CHECK(pipe.next().is_release());
     REQUIRE(::unlink(folder.path("go").c_str()) == 0);
+    ::unlink(folder.path("kills/n-1").c_str());
+  }
+}
+
+TEST_CASE("run waits a second for the verdict on a COMMAND that was killed past its deadline") {
+  constexpr auto kInTime = std::chrono::milliseconds{900};
+  struct Case {
+    const char* outcome;  // that comes later; empty: none
+    bool is_judged;       // before COMMAND ends
+    int code;
+  };
+  for (const Case& c : {Case{"dead", false, 124}, Case{"", false, 128 + SIGKILL},
+                        Case{"already_gone", true, 128 + SIGKILL}, Case{"", true, 124}}) {
+    CAPTURE(c.outcome);
+    CAPTURE(c.is_judged);
+    for (bool is_in_time = false; !is_in_time;) {
+      const testing::TempFolder folder;
+      testing::Pipe pipe(folder.path("requests"));
+      Program program({"run", "--dir", folder.path(), "--timeout", "1ms", "--", "sleep", "60"});
+      const auto acquire = pipe.next();
+      const Expired expired{.pid = acquire.pid, .scope = "sleep"};
+      wait_past_deadline(acquire);
+      folder.write("expired.jsonl", c.is_judged ? record_of("expired", expired) : "");
+      const Instant killed = Instant::now();
+      ::kill(acquire.pid, SIGKILL);
+      CHECK(pipe.next().is_release());
+      if (*c.outcome != '\0') {
+        folder.append("expired.jsonl", kill_of(expired, c.outcome));
+      }
+      is_in_time = Instant::now() < killed + kInTime;
+      const int code = program.exit_code();
+      CHECK((!is_in_time || code == c.code));
+    }
   }
 }
 
@@ -234,8 +307,32 @@ TEST_CASE("a COMMAND that no server has watched did not expire, however long it 
 TEST_CASE("run starts nothing without a server") {
   const testing::TempFolder folder;
   Program program({"run", "--dir", folder.path(), "--", "touch", folder.path("started")});
+  CHECK(program.read_line() == "timer_client: no timer server at '" + folder.path("requests") +
+                                   "': there is no such pipe (tried for 2s)\n");
   CHECK(program.exit_code() == 125);
   CHECK(::access(folder.path("started").c_str(), F_OK) != 0);
+}
+
+TEST_CASE("the environment says whether COMMAND needs a server") {
+  const testing::TempFolder folder;
+  const std::string missing =
+      "timer_client: no timer server at '" + folder.path("requests") + "': there is no such pipe\n";
+  struct Case {
+    const char* variable;
+    const char* word;
+    std::string line;
+    int code;
+  };
+  for (const Case& c :
+       {Case{"FILETIMER_MISSING", "ignore", missing, 3},
+        Case{"FILETIMER_MISSING", "raise", missing, 125}, Case{"FILETIMER", "off", "", 3}}) {
+    CAPTURE(c.word);
+    ::setenv(c.variable, c.word, 1);
+    Program program({"run", "--dir", folder.path(), "--", "sh", "-c", "exit 3"});
+    ::unsetenv(c.variable);
+    CHECK(program.read_line() == c.line);
+    CHECK(program.exit_code() == c.code);
+  }
 }
 
 TEST_CASE("acquire and release apply to the calling process, under the given name") {
@@ -267,6 +364,37 @@ TEST_CASE("acquire fails for a full pipe and without a server, with different ex
   pipe.close();
   Program none({"release", "--dir", folder.path(), "--scope", "x"});
   CHECK(none.exit_code() == 4);
+}
+
+TEST_CASE("acquire waits for room in a full pipe, and for a server that is being restarted") {
+  struct Case {
+    bool is_full;
+    std::chrono::milliseconds patience;
+  };
+  for (const Case& c :
+       {Case{true, std::chrono::milliseconds{900}}, Case{false, std::chrono::milliseconds{200}}}) {
+    CAPTURE(c.is_full);
+    for (bool is_in_time = false; !is_in_time;) {
+      const testing::TempFolder folder;
+      testing::Pipe pipe(folder.path("requests"));
+      const std::size_t bytes = c.is_full ? pipe.fill() : 0;
+      if (!c.is_full) {
+        pipe.close();
+      }
+      const Instant begun = Instant::now();
+      Program acquire({"acquire", "--dir", folder.path(), "--scope", "x", "--timeout", "1h"});
+      ::poll(nullptr, 0, 100);
+      if (c.is_full) {
+        pipe.drain(bytes);
+      } else {
+        pipe.open();
+      }
+      is_in_time = Instant::now() < begun + c.patience;
+      const int code = acquire.exit_code();
+      CHECK((!is_in_time || code == 0));
+      CHECK((!is_in_time || pipe.next().scope_id == "x"));
+    }
+  }
 }
 
 TEST_CASE("no pid is written if the last server was in another pid namespace") {
@@ -311,6 +439,8 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
   const Case cases[] = {
       {{}, 2, "no subcommand: see timer_client --help"},
       {{"rum"}, 2, "unexpected 'rum': did you mean 'run'?"},
+      {{"lst"}, 2, "unexpected 'lst': did you mean 'list'?"},
+      {{"lisst"}, 2, "unexpected 'lisst': did you mean 'list'?"},
       {{"kilt"},  // half of 'list'
        2,
        "unexpected 'kilt': expected one of run acquire release list dump status show report log "
@@ -325,6 +455,7 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
       {{"run", "--bogus", "--", "x"},
        125,
        "run: unexpected '--bogus': see timer_client run --help"},
+      {{"run", "x"}, 125, "run: unexpected 'x': expected '-- COMMAND [ARG...]' at the end"},
       {{"ping", "list"}, 2, "ping: unexpected 'list': see timer_client ping --help"},
       {{"log", "--follow=maybe"}, 2, "log: --follow: 'maybe': expected no value"},
       {{"log", "--rank", "x"}, 2, "log: --rank: 'x' is not a number: expected 0 or more"},
@@ -337,6 +468,9 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
       {{"release", "--scope", "x", "--pid", "0"},
        2,
        "process 0 is not watched: expected --pid PID, a number over 1"},
+      {{"release", "--scope", "x", "--pid", "1"},
+       2,
+       "process 1 is not watched: expected --pid PID, a number over 1"},
       {{"acquire", "--scope", "x", "--timeout", "5", "--pid", "2147483647", "--dir", "/none"},
        1,
        "cannot watch process 2147483647: No such process"},

@@ -4,7 +4,9 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -17,6 +19,7 @@
 
 #include "common/board.hpp"
 #include "common/mapped_file.hpp"
+#include "common/posix.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
 #include "common/wake_protocol.hpp"
@@ -26,6 +29,7 @@
 #include "tests/support/skip.hpp"
 #include "tests/support/test_page.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
+#include "tests/timer_client/client_fixture.hpp"
 #include "timer_client/cli/commands/views.hpp"
 
 namespace filetimer::cli {
@@ -233,6 +237,38 @@ TEST_CASE("the table of open scopes has every column and fits the terminal") {
         std::string::npos);
 }
 
+TEST_CASE("a pause, a limit of the server and a timeout of a file are told of a scope") {
+  constexpr std::int64_t kNow = 10 * kHour;
+  const std::int64_t none = kForever.count();
+  std::vector<ListedScope> scopes = {
+      open_scope("0", 1, "paused", kNow - 12 * kSecond, 30 * kSecond, 30 * kSecond),
+      open_scope("1", 2, "endless", kNow - 12 * kSecond, none, none),
+      open_scope("2", 3, "limited", kNow - 3 * kHour, none, 4 * kHour),
+      open_scope("3", 4, "in a file", kNow - 6 * kSecond, kHour, 5 * kSecond)};
+  for (ListedScope& scope : std::span(scopes).first(2)) {
+    scope.slot.word = slot_word::kPaused + kNow;
+    scope.due = Instant::never();
+  }
+  scopes[0].slot.left = Duration{18 * kSecond};
+  scopes[3].slot.code_timeout = Duration{90 * kMinute};
+  const auto lines = lines_of(scopes_table(scopes, {kNow}, {}));
+  REQUIRE(lines.size() == 5);
+  const auto times_of = [&](std::size_t line) {
+    const Names words = words_of(lines[line]);
+    return Names(words.end() - 2, words.end());
+  };
+  CHECK(times_of(1) == Names{"paused, 18 s", "30 s"});
+  CHECK(times_of(2) == Names{"none", "none"});
+  CHECK(times_of(3) == Names{"1 h", "4 h of no limit"});
+  CHECK(times_of(4) == Names{"-1 s", "5 s of 1 h (code: 1 h 30 min)"});
+  const auto json = json_lines(scopes_json(scopes, {kNow}));
+  REQUIRE(json.size() == 4);
+  CHECK(values_of(json.at(0), "paused left_s") == "true 18.0");
+  CHECK(values_of(json.at(1), "paused left_s") == "true null");
+  CHECK(values_of(json.at(2), "paused left_s code_timeout_s") == "false - -");
+  CHECK(values_of(json.at(3), "code_timeout_s") == "5400.0");
+}
+
 // --- pages and their owners ---
 
 TEST_CASE("a worker's page is listed under the pid of the process that holds its lock") {
@@ -411,6 +447,33 @@ TEST_CASE("pages that the server made are listed while their worker lives") {
   REQUIRE(json.size() == 1);
   CHECK(json.at(0).integer("pid") == worker.pid());
   CHECK(json.at(0).text("transport") == "pipe");
+  page.header().pid = worker.pid();
+  page.header().start_time = start_time_in_proc(worker.pid());
+  page.header().boot[0] ^= 1;  // of a server in a container
+  page.write(folder.page("server/" + std::to_string(worker.pid())));
+  CHECK(scopes_of(json_lines(folder.list({"--json"}).output)) == Names{"contextlib.py#137"});
+}
+
+TEST_CASE("the page of a worker that cannot be seen from here is listed without a pid") {
+  RunFolderByHand folder;
+  folder.serve();
+  TestPage page;
+  page.header().pid = 1;  // as in a container, which may have a boot id of its own, too
+  page.header().start_time = 12345;
+  page.header().boot[0] ^= 1;
+  page.set(page.header().comm, 16, "trainer");
+  page.open(0, scope_since("forward", kSecond, kHour));
+  page.write(folder.page("7"));
+  CHECK(folder.list({"--json"}).output.empty());
+  // Of a lock of this kind the kernel names no holder, either.
+  const UniqueFd file(::open(folder.page("7").c_str(), O_RDWR | O_CLOEXEC));
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  REQUIRE(::fcntl(file.get(), F_OFD_SETLK, &lock) == 0);
+  const auto json = json_lines(folder.list({"--json"}).output);
+  REQUIRE(json.size() == 1);
+  CHECK(values_of(json.at(0), "pid start_time comm scope") == R"(null - "trainer" "forward")");
 }
 
 TEST_CASE("a page without a lock is listed only while the process that it names lives") {
@@ -577,6 +640,43 @@ TEST_CASE("list without open scopes prints a line on standard error and succeeds
   CHECK(folder.list().code == 0);
 }
 
+TEST_CASE("--watch prints the list again, also without a server, until nobody reads it") {
+  RunFolderByHand folder;
+  TestPage page;
+  page.open(0, scope_since("waits", kSecond, kHour));
+  folder.add(page);
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    reader.reset();
+    const Ran ran = run_command({"list", "--watch", "--dir", folder.path()},
+                                fmt::format("/proc/self/fd/{}", writer.get()));
+    ::_exit(ran.code == 0 ? 7 : 1);
+  }
+  writer.reset();
+  std::string text;
+  for (char bytes[4096]; text.find("waits") == text.rfind("waits");) {
+    pollfd waits{reader.get(), POLLIN, 0};
+    REQUIRE(::poll(&waits, 1, static_cast<int>(testing::kBound.count())) == 1);
+    const ssize_t count = ::read(reader.get(), bytes, sizeof bytes);
+    REQUIRE(count > 0);
+    text.append(bytes, static_cast<std::size_t>(count));
+  }
+  CHECK_FALSE(contains(text, "\x1b"));
+  reader.reset();
+  CHECK(testing::exit_code_of(child) == 7);
+}
+
+TEST_CASE("--watch ends with the exit code of a list that failed") {
+  const OnTerminal terminal;
+  const Ran ran = run_command({"list", "--watch", "--stats", "--stragglers"});
+  CHECK(ran.code == 2);
+  CHECK(ran.output == "^[H^[2J");
+}
+
 TEST_CASE("wrong words are usage errors, help has examples") {
   CHECK(run_command({"list", "--dir", ""}).code == -1);
   CHECK(run_command({"list", "--stats=maybe"}).code == -1);
@@ -626,8 +726,10 @@ TEST_CASE("statistics are added up over threads and workers") {
         "over           1      1 s   ~973 ms  ~973 ms      1 s   1 s   ^[1;33m-1 ms^[0m\n");
   const auto json = json_lines(folder.list({"--stats", "--json"}).output);
   REQUIRE(json.size() == 4);
-  CHECK(values_of(json.at(0), "scope count longest_s smallest_margin_s timeout_s first_s") ==
-        R"("forward" 99 0.003 27.0 30.0 0.0)");
+  CHECK(values_of(json.at(0), "scope count longest_s last_s smallest_margin_s timeout_s first_s") ==
+        R"("forward" 99 0.003 0.003 27.0 30.0 0.0)");
+  CHECK(json.at(0).number("median_s") == doctest::Approx(0.00203).epsilon(0.01));
+  CHECK(json.at(0).number("p99_s") == doctest::Approx(0.003).epsilon(0.01));
   CHECK(json.at(0).number("total_s") == doctest::Approx(0.18 + 0.027));
   CHECK(json.at(0).number("mean_s") == doctest::Approx(0.00209).epsilon(0.01));
   CHECK(json.at(1).is_null("smallest_margin_s"));
@@ -639,12 +741,16 @@ TEST_CASE("statistics are added up over threads and workers") {
 
 // The pages of a job, each held by its own process.
 struct JobByHand : RunFolderByHand {
-  explicit JobByHand(const testing::SimulatedJob& job) {
+  explicit JobByHand(const testing::SimulatedJob& job, std::string_view job_id = "8812",
+                     bool has_ranks = true) {
     const std::vector<EndedScopesByName> ended = job.run();
     for (std::size_t rank = 0; rank < ended.size(); ++rank) {
       TestPage page;
-      page.set_rank(std::to_string(rank));
-      page.set(page.header().job_id, sizeof page.header().job_id, "8812");
+      if (has_ranks) {
+        page.set_rank(std::to_string(rank));
+        page.set(page.header().local_rank, sizeof page.header().local_rank, std::to_string(rank));
+      }
+      page.set(page.header().job_id, sizeof page.header().job_id, job_id);
       testing::leave_scopes(page.page(), ended[rank]);
       add(page, std::to_string(rank));
     }
@@ -680,25 +786,38 @@ TEST_CASE("--stragglers names the slow rank and the collective in which the othe
   CHECK(values_of(json[0], "kind") == R"("waits_least")");
   CHECK(json[0].number("median_s") < 0.022);
   // 15 scopes: the worker may be writing the sixteenth.
-  CHECK(values_of(json[1], "scope kind host job_id rank pid ranks scopes") ==
-        fmt::format(R"("forward" "slower" "{}" "8812" 3 {} 8 15)", host_name(), pid));
+  CHECK(values_of(json[1], "scope kind host job_id rank local_rank pid ranks scopes") ==
+        fmt::format(R"("forward" "slower" "{}" "8812" 3 3 {} 8 15)", host_name(), pid));
   CHECK(json[1].number("factor") == doctest::Approx(1.3).epsilon(0.03));
   CHECK(json[1].number("median_s") == doctest::Approx(0.13).epsilon(0.03));
   CHECK(json[1].number("others_median_s") == doctest::Approx(0.1).epsilon(0.03));
 }
 
 TEST_CASE("--stragglers prints why it compares nothing") {
-  const auto errors_of = [](const testing::SimulatedJob& job) {
-    const JobByHand by_hand(job);
+  const auto errors_of = [](const testing::SimulatedJob& job, std::string_view job_id = "8812",
+                            bool has_ranks = true) {
+    const JobByHand by_hand(job, job_id, has_ranks);
     const Ran ran = by_hand.list({"--stragglers"});
     CHECK(ran.code == 0);
     CHECK(ran.output.empty());
     return ran.errors;
   };
-  CHECK(errors_of({.ranks = 3}) == "timer_client: no stragglers among 3 ranks\n");
-  CHECK(errors_of({.ranks = 2, .slowness = {1, 5}}) ==
-        "timer_client: too few ranks or scopes: expected 8 scopes that have ended, of one name, in "
-        "each of at least 3 ranks of a job\n");
+  const std::string none = "timer_client: no stragglers among 3 ranks\n";
+  const std::string too_few =
+      "timer_client: too few ranks or scopes: expected 8 scopes that have ended, of one name, in "
+      "each of at least 3 ranks of a job\n";
+  CHECK(errors_of({.ranks = 3}) == none);
+  CHECK(errors_of({.ranks = 3}, "") == none);
+  CHECK(errors_of({.ranks = 3}, "8812", false) == none);
+  CHECK(errors_of({.ranks = 3}, "", false) == too_few);  // workers of no job
+  CHECK(errors_of({.ranks = 2, .slowness = {1, 5}}) == too_few);
+  RunFolderByHand idle;
+  idle.serve();
+  CHECK(idle.list({"--stragglers"}).errors == too_few);
+  RunFolderByHand left_behind;  // by its server
+  TestPage page;
+  left_behind.add(page);
+  CHECK(left_behind.list({"--stragglers"}).errors.starts_with(too_few));
 }
 
 TEST_CASE("--stragglers counts a worker with two pages once, and an ended worker not at all") {

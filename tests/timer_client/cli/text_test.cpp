@@ -163,6 +163,8 @@ TEST_CASE("signals are read by name, with or without SIG, and by number") {
   CHECK(parse_signal("15") == SIGTERM);
   CHECK(parse_signal("KILL") == SIGKILL);
   CHECK(parse_signal("SIGUSR1") == SIGUSR1);
+  CHECK(parse_signal("HUP") == SIGHUP);  // the first
+  CHECK(parse_signal("SYS") == SIGSYS);  // the last with a name
   CHECK(parse_signal("0") == 0);
   CHECK(parse_signal("64") == 64);
 }

@@ -236,6 +236,7 @@ TEST_CASE("Requests that need no wait are answered at once, and wrong ones with 
       "a ping > answer:done,server_pid:; a > -; clients > 0; next > never; "
       "b stop > request is 'stop': expected ping, status, dump, drain; "
       "c ping wait=-1 > wait_s is -1: expected over 0; "
+      "f ping wait=0 > wait_s is 0: expected over 0; "
       "d shutdown graceful=hooks > graceful is 'hooks': expected 'scopes' or 'workers'; "
       "look > nothing; e rendezvous > lacks rank or world; look > nothing");
 }
@@ -283,6 +284,31 @@ TEST_CASE("A request of a process of another user is refused, and rejected in th
   CHECK(client->read().find(R"("answer":"refused","reason":")" + reason) != std::string::npos);
   CHECK(stage.core.rejections.take(stage.now, true).value().reason == reason);
   CHECK_FALSE(stage.control->advance(stage.now, false).has_value());
+  // Root may ask the server of every user.
+  Client root(stage.folder.path());
+  root.send(R"({"version":1,"request":"ping","wait_s":10})");
+  stage.run();
+  REQUIRE(::seteuid(kSomebodyElse) == 0);
+  stage.control->take(stage.now);
+  REQUIRE(::seteuid(0) == 0);
+  CHECK(root.read().find(R"("answer":"done")") != std::string::npos);
+}
+
+TEST_CASE("An answer lists 64 of many scopes, and the workers as well") {
+  QuestionStage stage;
+  stage.open_scopes(70);
+  Client client(stage.folder.path());
+  stage.ask(client, R"({"version":1,"request":"shutdown","graceful":"workers","wait_s":10})");
+  CHECK_FALSE(stage.control->advance(stage.now, false).has_value());
+  const std::string answer = client.read();
+  CAPTURE(answer);
+  CHECK(answer.find(R"("open_scope_count":70,)") != std::string::npos);
+  std::size_t listed = 0;
+  for (std::size_t at = 0; (at = answer.find(R"("scope":)", at)) != std::string::npos; ++at) {
+    ++listed;
+  }
+  CHECK(listed == 64);
+  CHECK(answer.find(R"("worker_count":1,"workers":[{"pid":4711,)") != std::string::npos);
 }
 
 TEST_CASE("A status request is answered with the fields of the server, which counts who waits") {
@@ -312,7 +338,8 @@ TEST_CASE("A graceful shutdown waits for scopes, for kills or for workers, and t
       "kills 1; a shutdown graceful=scopes; look > nothing; kills 0; "
       "look 20 > shutdown: graceful");
   play(
-      "a shutdown graceful=workers; look > nothing; a > worker_count:1; workers gone; "
+      "a shutdown graceful=workers; look > nothing; a > worker_count:1,workers:[{pid:4711,; "
+      "workers gone; "
       "look 20 > shutdown: workers");
 }
 

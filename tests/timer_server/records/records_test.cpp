@@ -192,6 +192,28 @@ TEST_CASE("docs/records.md gives the fields of the records about expiries") {
                         records.hook(full_occasion(), full_hook(HookResult::kSignalled))});
 }
 
+TEST_CASE("the record of a worker that does not die names the thread that holds it") {
+  filetimer::Records records = make_records();
+  const Expiry expiry = full_expiry(records);
+  Evidence held_by = full_evidence();
+  held_by.threads.push_back(held_by.threads[0]);
+  const auto record = [&] {
+    return records.killed(full_worker(), expiry,
+                          {.verdict = KillVerdict::kUnkillable,
+                           .signals = {},
+                           .dead_after = {},
+                           .reason = "why",
+                           .cancelled = {},
+                           .held_by = &held_by});
+  };
+  CHECK(record().find(R"("state":"S","wchan":"pipe_read")") != std::string::npos);
+  held_by.threads[1].state = 'D';
+  held_by.threads[1].wchan = "rpc_wait_bit_killable";
+  CHECK(record().find(R"("state":"D","wchan":"rpc_wait_bit_killable")") != std::string::npos);
+  held_by.threads.clear();
+  CHECK(record().find(R"("state":)") == std::string::npos);
+}
+
 TEST_CASE("docs/records.md gives the fields of an evidence command") {
   const filetimer::Records records = make_records();
   HookOutcome of_drop_in = full_hook(HookResult::kExited);

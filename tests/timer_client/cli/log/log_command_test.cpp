@@ -4,18 +4,23 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "common/clock.hpp"
 #include "common/posix.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
+#include "tests/support/bound.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
 #include "tests/timer_client/cli/log/host_log.hpp"
 #include "tests/timer_client/client_fixture.hpp"
@@ -236,6 +241,36 @@ TEST_CASE("a time of another zone than the one in the title has its zone behind 
   CHECK(contains(table, is_summer_now ? "04-20 04:00:00  " : "11-21 03:00:00  "));
 }
 
+TEST_CASE("times are in UTC on request, and may be given as so long ago") {
+  const TempFolder folder;
+  constexpr const char* kRecord = R"({{"schema":1,"event":"rejected","time":"{}"}})"
+                                  "\n";
+  folder.write("log", fmt::format(kRecord, "2020-11-21T03:00:00Z") +
+                          fmt::format(kRecord, rfc3339(ClockReading::now().wall_ns)));
+  const auto table_of = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "log");
+    words.push_back(folder.path("log"));
+    ::setenv("TZ", "CET-1", 1);
+    ::tzset();
+    const std::string table = run_command(words).output;
+    ::setenv("TZ", "UTC0", 1);
+    ::tzset();
+    return table;
+  };
+  const std::string local = table_of({});
+  CHECK(local.starts_with("TIME (CET) "));
+  CHECK(contains(local, "\n11-21 04:00:00 "));
+  const std::string utc = table_of({"--utc"});
+  CHECK(utc.starts_with("TIME (UTC) "));
+  CHECK(contains(utc, "\n11-21 03:00:00 "));
+  const std::string until = table_of({"--until", "1h", "--utc"});
+  CHECK(lines_of(until).size() == 2);
+  CHECK(contains(until, "\n11-21 03:00:00 "));
+  const std::string since = table_of({"--since", "1h", "--utc"});
+  CHECK(lines_of(since).size() == 2);
+  CHECK(lines_of(since).back() == lines_of(utc).back());
+}
+
 TEST_CASE("a long scope name is whole in a pipe, and on a terminal the description has room") {
   const TempFolder folder;
   HostLog log("node1");
@@ -284,6 +319,53 @@ TEST_CASE("the records of a pipe are printed as they come, below a header with r
   CHECK(status == 0);
 }
 
+TEST_CASE("a log is followed until nobody reads, and one that cannot be read is told of once") {
+  const TempFolder folder;
+  HostLog log("node07");
+  const auto record = [&](const std::string& id) {
+    log.add("expired", 0, fmt::format(R"(,"pid":1,"id":"{}","scope":"s")", id));
+    return lines_of(log.text()).back() + "\n";
+  };
+  const std::string first = record("a-1");
+  folder.write("log", first);
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    reader.reset();
+    const Ran ran = run_command({"log", "--follow", folder.path("log"), "/proc/self/mem"},
+                                fmt::format("/proc/self/fd/{}", writer.get()));
+    const bool is_told =
+        ran.errors == "timer_client: cannot read '/proc/self/mem': Input/output error\n";
+    ::_exit(ran.code == 1 && is_told ? 7 : 1);
+  }
+  writer.reset();
+  std::string text;
+  const auto has = [&](std::string_view part) {
+    return testing::wait_until([&] {
+      pollfd waits{reader.get(), POLLIN, 0};
+      char bytes[4096];
+      if (::poll(&waits, 1, 0) == 1 && (waits.revents & POLLIN) != 0) {
+        const ssize_t count = ::read(reader.get(), bytes, sizeof bytes);
+        text.append(bytes, static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+      }
+      return contains(text, part);
+    });
+  };
+  CHECK(has("  a-1"));
+  CHECK(text.starts_with(
+      "TIME (UTC)      EVENT          HOST      RANK      PID  SCOPE     ID        WHAT\n"));
+  folder.append("log", first + record("a-2"));
+  CHECK(has("  a-2"));
+  folder.append("log", record("a-3"));
+  CHECK(has("  a-3"));
+  CHECK(lines_of(text).size() == 4);
+  reader.reset();
+  CHECK(testing::exit_code_of(child) == 7);
+}
+
 TEST_CASE("a reader that went away ends the output quietly, a full disk does not") {
   int ends[2];
   REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
@@ -300,6 +382,30 @@ TEST_CASE("a reader that went away ends the output quietly, a full disk does not
   to_full.write("x");
   CHECK(to_full.finish() == 1);
   ::close(full);
+}
+
+TEST_CASE("a terminal that another program left in non-blocking mode gets the whole output") {
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
+  const UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  std::size_t seen = 0;
+  std::thread terminal([&] {
+    pollfd waits{reader.get(), POLLIN, 0};
+    char bytes[4096];
+    for (ssize_t count = 1; count != 0;) {
+      ::poll(&waits, 1, -1);
+      count = ::read(reader.get(), bytes, sizeof bytes);
+      seen += static_cast<std::size_t>(std::max<ssize_t>(count, 0));
+    }
+  });
+  const std::string text(std::size_t{1} << 20, 'x');
+  Output out(writer.get());
+  CHECK(out.write(text));
+  CHECK(out.finish() == 0);
+  writer.reset();
+  terminal.join();
+  CHECK(seen == text.size());
 }
 
 TEST_CASE("a command whose output finds no room says so and fails") {
@@ -341,6 +447,37 @@ TEST_CASE("without an id it is the cause of the last incident, of the logs that 
       CHECK(no_file.errors.find("no expiry") == std::string::npos);
       CHECK(contains(no_file.errors, "'" + std::string(word) + "'"));
     }
+  }
+}
+
+TEST_CASE("show cuts the output of an evidence command, a report has all of it") {
+  const auto numbered = [](int lines) {
+    std::string text;
+    for (int i = 1; i <= lines; ++i) {
+      text += fmt::format("line {}\\n", i);  // as JSON has it
+    }
+    return text;
+  };
+  const std::string more = "... the report and the record have more.";
+  for (const auto& [output, is_cut] : {std::pair{numbered(40), false},
+                                       {numbered(41), true},
+                                       {std::string(8000, 'x'), false},
+                                       {std::string(8001, 'x'), true}}) {
+    const TempFolder folder;
+    HostLog log("node1");
+    add_expiry(log, "a-1", "a-i1", {1, {}, {}, "s", 1});
+    log.add("evidence_command", 32 * kSecondUs,
+            fmt::format(R"(,"pid":1,"id":"a-1","incident":"a-i1","result":"exited",)"
+                        R"("exit_status":0,"output":"{}")",
+                        output));
+    folder.write("log", log.text());
+    const std::string page = run_command({"show", "a-1", folder.path("log")}).output;
+    CHECK(contains(page, more) == is_cut);
+    CHECK(contains(page, "line 40\n") == output.starts_with("line"));
+    CHECK_FALSE(contains(page, "line 41"));
+    const std::string report = run_command({"report", "a-1", "-o", "-", folder.path("log")}).output;
+    CHECK_FALSE(contains(report, more));
+    CHECK(contains(report, "line 41") == output.ends_with("line 41\\n"));
   }
 }
 

@@ -87,6 +87,10 @@ TEST_CASE("a folder, folders below and the files themselves are the same logs") 
   for (int host = 0; host < cluster.hosts; ++host) {
     const std::string text = log_of_host(cluster, host);
     folder.write("flat/" + host_name(host) + ".jsonl", text);
+    // Of a file system that shows old copies.
+    const std::string snapshot = "flat/.snapshot/" + host_name(host);
+    std::filesystem::create_directories(folder.path(snapshot));
+    folder.write(snapshot + "/expired.jsonl", text);
     files.push_back(folder.path("flat/" + host_name(host) + ".jsonl"));
     // As run folders are: a pipe and pages beside the log, half of which was rotated.
     const std::string run = "deep/" + host_name(host);
@@ -148,6 +152,9 @@ TEST_CASE("what cannot be read is told with its name, the rest is shown, and the
   CHECK(contains(dangling.output, "rank 9 (pid 1009, t) on node01 hung in `load`"));
   CHECK(dangling.errors == "timer_client: cannot open '" + folder.path("node07.jsonl") +
                                "': No such file or directory\n");
+  for (const std::string& to : {folder.path("page"), std::string("-")}) {
+    CHECK(run_command({"report", "h01-1", "-o", to, folder.path()}).code == 1);
+  }
   std::filesystem::remove(folder.path("node07.jsonl"));
   std::filesystem::create_directories(folder.path("node08.jsonl"));
   const Ran nothing = run_command({"log", folder.path("node08.jsonl")});
@@ -155,6 +162,14 @@ TEST_CASE("what cannot be read is told with its name, the rest is shown, and the
   CHECK(nothing.output.empty());
   CHECK(nothing.errors ==
         "timer_client: no log (*.jsonl) in folder '" + folder.path("node08.jsonl") + "'\n");
+  // A pipe may have no end.
+  REQUIRE(::mkfifo(folder.path("expired.jsonl").c_str(), 0600) == 0);
+  const Ran pipe = run_command({"log", "--dir", folder.path()});
+  CHECK(pipe.code == 1);
+  CHECK(pipe.output.empty());
+  CHECK(pipe.errors == "timer_client: '" + folder.path("expired.jsonl") +
+                           "' is not a regular file (the default log of '" + folder.path() +
+                           "')\n");
 }
 
 TEST_CASE("links to folders are followed where they are named only") {
