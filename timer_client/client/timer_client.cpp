@@ -223,9 +223,7 @@ TimerClient::TimerClient(TimerClient&& other) noexcept
     : state_(std::exchange(other.state_, inactive_state())) {}
 
 TimerClient& TimerClient::operator=(TimerClient&& other) noexcept {
-  if (this != &other) {
-    state_ = std::exchange(other.state_, inactive_state());
-  }
+  state_ = std::exchange(other.state_, inactive_state());
   return *this;
 }
 

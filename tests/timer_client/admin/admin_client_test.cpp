@@ -90,7 +90,7 @@ TEST_CASE("a drain and a rendezvous return what the server answers") {
     }
     answers.say(asked.request == "rendezvous"
                     ? R"({"answer":"done","round":7,"joined":[{"rank":1,"pid":22},)"
-                      R"({"rank":0,"pid":11}]})"
+                      R"({"pid":33},{"rank":0,"pid":11}]})"
                 : asked.off ? R"({"answer":"done","draining":false,"open_scope_count":0})"
                             : R"({"answer":"done","draining":true,"open_scope_count":2})");
   });
@@ -101,10 +101,12 @@ TEST_CASE("a drain and a rendezvous return what the server answers") {
   const RendezvousResult met =
       client.rendezvous({.rank = 1, .world = 2, .timeout = 30s, .name = "epoch"});
   CHECK(met.round == 7);
-  REQUIRE(met.joined.size() == 2);
-  CHECK(met.joined[0].rank == 0);
-  CHECK(met.joined[0].pid == 11);
-  CHECK(met.joined[1].pid == 22);
+  REQUIRE(met.joined.size() == 3);
+  CHECK(met.joined[0].rank == -1);  // the server has named none
+  CHECK(met.joined[0].pid == 33);
+  CHECK(met.joined[1].rank == 0);
+  CHECK(met.joined[1].pid == 11);
+  CHECK(met.joined[2].pid == 22);
   const wire::Question asked = server.asked().back();
   CHECK(asked.name == "epoch");
   CHECK(asked.rank == 1);

@@ -11,11 +11,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <filetimer/timer_client.hpp>
+#include <fstream>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "common/mapped_file.hpp"
+#include "common/sanitizers.hpp"
 #include "tests/support/children.hpp"
 #include "tests/support/mounts.hpp"
 #include "tests/support/moved_clock.hpp"
@@ -204,6 +206,25 @@ TEST_CASE("connect reports a file that may not be so large, and leaves none behi
           return is_limited && !client.expires(1h, "step").release() ? 0 : 1;
         }) == 0);
   CHECK_FALSE(testing::exists(folder.path("run")));
+}
+
+TEST_CASE("a page that cannot be mapped leaves no file behind") {
+  if (kIsSanitized) {
+    FILETIMER_SKIP("the sanitizer maps memory of its own");
+  }
+  FakeServer server;
+  CHECK(in_child([&] {
+          // Room for the board, and not for a page.
+          rlimit limit{};
+          ::getrlimit(RLIMIT_AS, &limit);
+          std::size_t mapped = 0;  // in memory pages
+          std::ifstream("/proc/self/statm") >> mapped;
+          limit.rlim_cur = mapped * static_cast<std::size_t>(::getpagesize()) + kPageBytes / 2;
+          const bool is_limited = ::setrlimit(RLIMIT_AS, &limit) == 0;
+          const std::string said = testing::message_of([&] { (void)server.connect(); });
+          return is_limited && said.ends_with(": Cannot allocate memory") ? 0 : 1;
+        }) == 0);
+  CHECK(server.page_names().empty());
 }
 
 TEST_CASE("a client with Missing::kIgnore works without room for its page") {

@@ -7,8 +7,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
@@ -115,6 +117,31 @@ TEST_CASE("Another process with the pid of the worker gives no evidence") {
   const Evidence evidence = read_proc_evidence(process.pid, process.start_time + 1);
   CHECK(evidence.threads.empty());
   CHECK(evidence.missing == "the process had ended");
+}
+
+TEST_CASE("Of many threads 64 are read first, and each of the others once, up to a number") {
+  std::promise<void> done;
+  const std::shared_future<void> wait = done.get_future().share();
+  std::vector<std::thread> others;
+  for (std::size_t i = 0; i < kMaxEvidenceThreads; ++i) {
+    others.emplace_back([wait] { wait.wait(); });
+  }
+  const Process self = std::move(*open_process(::getpid()));
+  Evidence evidence = read_proc_evidence(self.pid, self.start_time);
+  const std::size_t first = evidence.threads.size();
+  const std::size_t left_out = evidence.threads_omitted;
+  read_other_threads(self.pid, self.start_time, evidence);
+  done.set_value();
+  for (std::thread& other : others) {
+    other.join();
+  }
+  CHECK(first == kThreadsReadFirst);
+  CHECK(first + left_out >= kMaxEvidenceThreads + 1);  // a sanitizer may have a thread of its own
+  CHECK(evidence.threads.size() == kMaxEvidenceThreads);
+  CHECK(evidence.threads.size() + evidence.threads_omitted == first + left_out);
+  std::ranges::sort(evidence.threads, {}, &ThreadEvidence::tid);
+  CHECK(std::ranges::adjacent_find(evidence.threads, {}, &ThreadEvidence::tid) ==
+        evidence.threads.end());
 }
 
 TEST_CASE("A CPU sample differs between a spinning process and a waiting one") {
