@@ -513,7 +513,7 @@ class Batch:
 
     def __init__(self, until):
         self.until = until
-        self.shortest = None  # (world, schedule, violations) of the shortest one that failed
+        self.shortest = None  # (world, violations, schedule) of the shortest one that failed
 
     def try_schedule(self, schedule):
         if time.monotonic() > self.until:
@@ -524,9 +524,9 @@ class Batch:
             return
         if not self.shortest:
             self.until = time.monotonic() + SHRINK_S
-        if not self.shortest or len(json.dumps(schedule)) < len(json.dumps(self.shortest[1])):
+        if not self.shortest or len(json.dumps(schedule)) < len(json.dumps(self.shortest[2])):
             world.keep()
-            world, self.shortest = self.shortest and self.shortest[0], (world, schedule, violations)
+            world, self.shortest = self.shortest and self.shortest[0], (world, violations, schedule)
         if world:
             world.remove()
         raise Failed(violations[0].partition(":")[0])

@@ -105,12 +105,6 @@ def stat_of(pid, thread=None):
         return None
 
 
-def known():
-    """Returns the names of the faults that are not mended, with what the file says of them."""
-    lines = [line.partition("#") for line in (SOURCES / "tests/chaos/known").read_text().splitlines()]
-    return {name.strip(): text.strip() for name, _, text in lines if name.strip()}
-
-
 def built(name):
     """Returns the path of a program, or of what is at that path from the folder of programs."""
     folder = os.environ.get("FILETIMER_BIN_DIR") or SOURCES / "build/check/bin"
