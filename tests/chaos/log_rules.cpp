@@ -12,6 +12,7 @@
 
 #include "tests/chaos/checker.hpp"
 #include "tests/chaos/json_record.hpp"
+#include "tests/support/records_doc.hpp"
 
 namespace filetimer::chaos {
 namespace {
@@ -28,72 +29,6 @@ constexpr double kWarningPeriod = 10;      // in which a worker has at most kWar
 constexpr double kEndOfServer = 40;        // before `server_stopped`, in which it may shorten waits
 constexpr std::size_t kWarnings = 16;
 constexpr std::string_view kIdle = "(idle)";  // the scope of an idle timeout
-
-constexpr std::string_view kThreadFields = "tid:i comm:s state:s doing:s cpu_s:n";
-
-// The fields that each record has: s text, i integer, n number, l list, o object, N number or null.
-// A star: the record is about a worker.
-const std::map<std::string_view, std::string_view> kFields = {
-    {"", "schema:i event:s time:s mono_ns:i host:s boot_id:s server_pid:i"},
-    {"*", "pid:i start_time:i uid:i comm:s"},
-    {"server_started",
-     "version:s dir:s fifo:s log:s settings:o adopted_scopes:i ended_scopes:i may:o limits:o"},
-    {"server_stopped",
-     "reason:s requests:i expired:i killed:i rejected:i lost_records:i left:l left_count:i"},
-    {"incident",
-     "incident:s expired:l workers:i open_scopes:l in_no_scope:l omitted:i ended_scopes:l "
-     "ended_omitted:i"},
-    {"expired",
-     "* id:s incident:s scope:s timeout_s:n elapsed_s:n overdue_ms:n acquired_mono_ns:i "
-     "deadline_mono_ns:i signal:i dir:s open_scopes:l omitted:i"},
-    {"evidence", "* id:s"},
-    {"peer_evidence", "* incident:s"},
-    {"evidence_command", "* id:s incident:s scope:s result:s output:s output_bytes:i"},
-    {"killed", "* id:s incident:s scope:s verdict:s signals:l dead_after_ms:N"},
-    {"released_late", "* id:s scope:s late_ms:n reason:s"},
-    {"left_open", "* scope:s timeout_s:N elapsed_s:n acquired_mono_ns:i reason:s"},
-    {"worker_ended", "* dir:s scopes:l omitted:i"},
-    {"warned",
-     "* id:s scope:s reason:s timeout_s:N elapsed_s:n soft_s:n overdue_ms:n acquired_mono_ns:i "
-     "soft_mono_ns:i"},
-    {"deferred", "reason:s"},
-    {"hook", "* id:s on:s scope:s result:s"},
-    {"rendezvous", "name:s round:i world:i waited_s:n joined:l missing:l"},
-    {"rendezvous_timeout", "name:s round:i world:i waited_s:n joined:l missing:l left:l reason:s"},
-    {"rejected", "count:i reason:s line:s"},
-    // EVENT.LIST: of each element of the list.
-    {"incident.open_scopes", "pid:i comm:s scope:s elapsed_s:n timeout_s:N remaining_s:N"},
-    {"incident.in_no_scope", "pid:i comm:s"},
-    {"incident.ended_scopes", "pid:i comm:s scope:s ended:l"},
-    {"expired.open_scopes", "scope:s elapsed_s:n timeout_s:N remaining_s:N"},
-    {"evidence.threads", kThreadFields},
-    {"peer_evidence.threads", kThreadFields},
-    {"evidence.children", "pid:i comm:s state:s"},
-    {"killed.signals", "signal:i name:s time:s mono_ns:i pids:l"},
-    {"worker_ended.scopes",
-     "scope:s count:i total_s:n longest_s:n last_s:n smallest_margin_s:N first_s:n timeout_s:N "
-     "histogram_ns:l"},
-    {"server_stopped.left", "pid:i scope:s elapsed_s:n"},
-    {"rendezvous.joined", "rank:i pid:i"},
-    {"rendezvous_timeout.joined", "rank:i pid:i"},
-};
-
-bool has_type(const Element& element, char type) {
-  switch (type) {
-    case 's':
-      return element.is_string();
-    case 'i':
-      return element.is_int64() || element.is_uint64();
-    case 'n':
-      return element.is_number();
-    case 'N':
-      return element.is_number() || element.is_null();
-    case 'l':
-      return element.is_array();
-    default:
-      return element.is_object();
-  }
-}
 
 // Returns a time in nanoseconds as seconds.
 double seconds(const JsonFields& fields, std::string_view key) {
@@ -212,7 +147,7 @@ class LogJudge {
                              std::next(&line)->text("event") == "server_started";
         expect(is_torn, "whole-lines", line, "not a JSON object: {:.80}", line.line());
       } else if (known.insert(line.line()).second &&  // else written again, when a write had failed
-                 has_fields(line, "") && has_fields(line, line.text("event"))) {
+                 has_fields(line)) {
         add(line);
       }
     }
@@ -222,33 +157,45 @@ class LogJudge {
     }
   }
 
-  bool has_fields(const JsonRecord& record, std::string_view event) {
-    const std::size_t before = found_.size();
-    const auto known = kFields.find(event);
-    expect(known != kFields.end(), "record-fields", record, "an unknown event");
-    if (known != kFields.end()) {
-      expect_fields(record, record, known->second);
+  // docs/records.md says which fields a record has; its example has their types.
+  bool has_fields(const JsonRecord& record) {
+    static const testing::RecordsDoc doc = testing::read_records_doc();
+    static std::map<const testing::EventDoc*, JsonRecord> examples;
+    const auto known = doc.find(std::string(record.text("event")));
+    expect(known != doc.end(), "record-fields", record, "an unknown event");
+    if (known == doc.end()) {
+      return false;
     }
-    for (const auto& [name, fields] : kFields) {
-      if (name.starts_with(event) && name.substr(event.size()).starts_with('.')) {
-        for (const JsonFields& element : record.list<JsonFields>(name.substr(event.size() + 1))) {
-          expect_fields(record, element, fields);
-        }
+    const testing::EventDoc& event = known->second;
+    const JsonRecord& example =
+        examples.try_emplace(&event, "records.md", 0, event.examples.front(), true).first->second;
+    const std::size_t before = found_.size();
+    for (const std::string& path : event.required) {
+      const std::size_t list = path.find("[].");
+      const std::string name = list == path.npos ? path : path.substr(list + 3);
+      const auto judge = [&](const JsonFields& of, const JsonFields& usual) {
+        Element field;
+        Element typical;
+        expect(of.get(name, field) &&
+                   (!usual.get(name, typical) || field.type() == typical.type() ||
+                    (field.is_number() && typical.is_number()) ||
+                    (event.or_null.contains(path) && (field.is_null() || typical.is_null()))),
+               "record-fields", record, "'{}' is missing or has another type", path);
+      };
+      if (name.find('.') != name.npos) {
+        continue;  // of an object, or deeper
+      }
+      if (list == path.npos) {
+        judge(record, example);
+        continue;
+      }
+      auto usual = example.list<JsonFields>(path.substr(0, list));
+      usual.resize(1);
+      for (const JsonFields& element : record.list<JsonFields>(path.substr(0, list))) {
+        judge(element, usual.front());
       }
     }
     return found_.size() == before;
-  }
-
-  void expect_fields(const JsonRecord& record, const JsonFields& of, std::string_view fields) {
-    while (!fields.empty()) {
-      const std::string_view field = fields.substr(0, fields.find(' '));
-      fields.remove_prefix(std::min(field.size() + 1, fields.size()));
-      const std::string_view name = field.substr(0, field.find(':'));
-      Element element;
-      expect(field == "*" ? has_fields(record, "*")
-                          : of.get(name, element) && has_type(element, field.back()),
-             "record-fields", record, "'{}' is missing or has another type", name);
-    }
   }
 
   void add(const JsonRecord& record) {

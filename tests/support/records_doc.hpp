@@ -13,17 +13,23 @@ namespace filetimer::testing {
 // "pid", "open_scopes", "open_scopes[].scope".
 using FieldNames = std::set<std::string>;
 
-struct RecordsDoc {
-  std::map<std::string, FieldNames> events;  // including the fields of all records and workers
-  std::map<std::string, std::vector<std::string>> examples;
+struct EventDoc {
+  FieldNames fields;    // including those of all records and workers
+  FieldNames required;  // those that are never absent
+  FieldNames or_null;
+  std::vector<std::string> examples;
+
+  void add(const EventDoc& others);  // fields
 };
+using RecordsDoc = std::map<std::string, EventDoc>;  // by event
 RecordsDoc read_records_doc();
 
-// Returns the event of a record. Fails the calling test if the record is not a JSON object.
+// These throw if a record is not a JSON object.
 std::string event_of(std::string_view record);
 FieldNames fields_of(std::string_view record);
 
 // Compares the fields of these records of one event with those of the document, in both directions.
+// Throws what differs.
 void check_fields(const std::string& event, const std::vector<std::string>& records);
 
 }  // namespace filetimer::testing
