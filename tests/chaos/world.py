@@ -28,7 +28,11 @@ import tempfile
 import threading
 import time
 
-BOUND_S = 20  # of every wait for something that happens at once on an idle machine
+SOURCES = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(SOURCES / "tests/support"))
+from records import records  # noqa: E402
+from suite import BOUND_S, Bound, stat_of, wait_until  # noqa: E402
+
 REFUSALS = 6  # to trace a process without a tracer, which may have had one a moment before
 POLL_S = 0.005
 ACCEPT_S = 0.1  # between two looks at whether a worker can still start
@@ -38,7 +42,6 @@ CLOSE_S = 5  # for a process to exit by itself at the end of its world
 SERVER_RSS_BYTES = 256 << 20
 SERVER_FILES = 1000
 RUN_NUMBERS = 1_000_000  # the calls that timer_client run makes are numbered from here
-SOURCES = pathlib.Path(__file__).resolve().parents[2]
 # Of both versions of cgroups: the file that freezes, its values, the file that shows when it is done, and how.
 FREEZERS = (("freezer.state", ("THAWED", "FROZEN"), "freezer.state", "{}\n"),
             ("cgroup.freeze", ("0", "1"), "cgroup.events", "frozen {}\n"))
@@ -53,27 +56,12 @@ class Skip(Exception):
     """This machine cannot do it, for the reason that the exception has."""
 
 
-class Bound(Exception):
-    """Something did not happen within its bound."""
-
-
 class Gone(Exception):
     """The worker ended before it answered."""
 
 
 def now():
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-
-
-def wait_until(holds, what, bound_s=BOUND_S):
-    end = time.monotonic() + bound_s
-    while True:
-        result = holds()
-        if result:
-            return result
-        if time.monotonic() > end:
-            raise Bound(f"{what}: not within {bound_s} s")
-        time.sleep(POLL_S)
 
 
 def seize(process):
@@ -94,15 +82,6 @@ def is_traced(pid):
     with contextlib.suppress(OSError):  # it has ended
         return "\nTracerPid:\t0\n" not in pathlib.Path(f"/proc/{pid}/status").read_text()
     return False
-
-
-def stat_of(pid, thread=None):
-    """Returns the fields of /proc/PID/stat from the state on, or None if there is no such process."""
-    try:
-        path = f"/proc/{pid}/stat" if thread is None else f"/proc/{pid}/task/{thread}/stat"
-        return pathlib.Path(path).read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
 
 
 def built(name):
@@ -629,17 +608,7 @@ class World:
     # What is seen
 
     def records(self, event, **fields):
-        """Returns the records of that event with these fields, in all logs, older parts first."""
-        found = []
-        for path in self.logs:
-            for part in (pathlib.Path(f"{path}.1"), pathlib.Path(path)):
-                for line in part.read_text(errors="replace").splitlines() if part.exists() else []:
-                    try:
-                        found.append(json.loads(line))
-                    except ValueError:
-                        pass  # half a line of a server that was killed; history_check judges the rest
-        fields["event"] = event
-        return [record for record in found if all(record.get(key) == value for key, value in fields.items())]
+        return records(self.logs, event, **fields)
 
     def wait_for(self, event, **fields):
         """Waits for a record, and returns the first one."""

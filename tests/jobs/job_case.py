@@ -13,9 +13,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
+import suite
 from records import judge_logs
 from suite import state_of
 
@@ -40,15 +40,7 @@ def die_with_the_test():
 
 
 def wait_until(what, condition, bound_s=BOUND_S):
-    """Waits until `condition()` is true, and returns its value."""
-    end = time.monotonic() + bound_s
-    while True:
-        found = condition()
-        if found:
-            return found
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {bound_s} s: {what}")
-        time.sleep(0.05)
+    return suite.wait_until(condition, what, bound_s)
 
 
 def processes_of(session):

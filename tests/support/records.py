@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The records in a server's log, for tests in Python."""
+import contextlib
 import json
 import os
 import pathlib
@@ -15,12 +16,15 @@ def judge_logs(test, folder):
         test.assertEqual((done.returncode, done.stdout), (0, ""), log.read_text()[:20_000])
 
 
-def records(logs, event=None, pid=None):
-    """Returns the records of that event and that worker (None: any) from all `logs` that exist."""
-    lines = [line for log in map(pathlib.Path, logs) if log.exists()
-             for line in log.read_text().splitlines()]
-    return [record for record in map(json.loads, lines)
-            if event in (None, record.get("event")) and pid in (None, record.get("pid"))]
+def records(logs, event=None, pid=None, **fields):
+    """Returns the records of that event with these fields (None: any) from all `logs` that exist, older parts first."""
+    found = []
+    for part in (pathlib.Path(f"{log}{end}") for log in logs for end in (".1", "")):
+        for line in part.read_text(errors="replace").splitlines() if part.exists() else []:
+            with contextlib.suppress(ValueError):  # half a line, which history_check judges
+                found.append(json.loads(line))
+    fields |= {"event": event, "pid": pid}
+    return [record for record in found if all(value in (None, record.get(key)) for key, value in fields.items())]
 
 
 def wait_for_record(test, log, event, pid=None, bound_s=30):

@@ -24,24 +24,33 @@ def end(process):
                 pipe.close()
 
 
-def stat_of(pid):
-    """Returns the fields of /proc/PID/stat from the state on; the start time is field 19."""
-    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+def stat_of(pid, thread=None):
+    """Returns the fields of /proc/PID/stat from the state on, of which 19 is the start time; None if it is gone."""
+    try:
+        path = f"/proc/{pid}/stat" if thread is None else f"/proc/{pid}/task/{thread}/stat"
+        return pathlib.Path(path).read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
 
 
 def state_of(pid):
     """Returns the state letter of /proc/PID/stat; empty if the process is gone."""
-    try:
-        return stat_of(pid)[0]
-    except OSError:
-        return ""
+    return (stat_of(pid) or [""])[0]
 
 
-def wait_until(holds):
-    end = time.monotonic() + BOUND_S
-    while not holds():
+class Bound(AssertionError):
+    """Something did not happen within its bound."""
+
+
+def wait_until(holds, what="it never came to hold", bound_s=BOUND_S):
+    """Waits until `holds()` is true, and returns its value."""
+    end = time.monotonic() + bound_s
+    while True:
+        result = holds()
+        if result:
+            return result
         if time.monotonic() > end:
-            raise AssertionError("it never came to hold")
+            raise Bound(f"{what}: not within {bound_s} s")
         time.sleep(0.005)
 
 
