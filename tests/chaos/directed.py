@@ -16,7 +16,6 @@ import time
 from world import BOUND_S, Bound, Freezer, Gone, Skip, built, stat_of, wait_until
 
 LOOK_S = 1.1  # a client looks at its files at most this often
-QUIET_S = 0.8  # long enough for a timeout that should not count
 CATCHABLE = ("--evidence", "none", "--max-interval", "1h")  # no sweep that finds what was missed
 
 
@@ -384,17 +383,3 @@ def closed_standard_error_of_a_worker(world):
         world.fail(f"the worker wrote over its page: {pages}", "worker-unharmed")
     worker.post("open", key="hung", timeout_ms=200)
     worker.wait()
-
-
-def region_begun_without_a_page(world):
-    """A paused region begins while no page can be made, and a scope is opened in it once one can be made."""
-    world.dir.mkdir(mode=0o700)
-    (world.dir / "server").write_text("no status page")
-    world.excuse("record-links", "a region that begins without a page is not watched", key="region")
-    worker = world.worker()
-    worker.do("enter", key="region")
-    (world.dir / "server").unlink()
-    world.server()
-    time.sleep(LOOK_S)
-    worker.do("open", key="k", timeout_ms=200)
-    time.sleep(QUIET_S)

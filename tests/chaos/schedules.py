@@ -43,8 +43,7 @@ counts = {"schedules": 0, "scopes": 0, "killed": 0, "server_kills": 0, "starts":
 CLIENTS = tuple(each for each in WORKER_KINDS if each != "run")
 PLAIN = {"storm": {"count": STORM}, "fill_stderr": {}, "threads": {"count": 20}}  # commands with these words
 OF_SCOPE = ("release", "renew", "pause", "resume")
-OF_WORKER = {"open": CLIENTS, "exec": CLIENTS, "storm": tuple(each for each in CLIENTS if each != "python"),
-             "enter": ("cpp", "heartbeat"), "leave": ("cpp", "heartbeat")} | dict.fromkeys(
+OF_WORKER = {"open": CLIENTS, "exec": CLIENTS, "storm": tuple(each for each in CLIENTS if each != "python")} | dict.fromkeys(
     (*OF_SCOPE, "fork", "exit", "crash", "close_fds", "fill_stderr", "threads", "reuse", "halt", "glance"), WORKER_KINDS)
 OF_SERVER = ("kill_server", "stop_server", "second_server", "ask", "rotate", "halt_server", "clock")
 WHILE_RUNNING = ("fork", "exec", "exit", "reuse", "halt", "glance", "ask", "halt_server", "clock")
@@ -77,7 +76,7 @@ OPEN = step("open", WHO, st.sampled_from(TIMEOUTS_MS), st.sampled_from(
     ("plain", "term", "caught", "leaves", "stays", "endless", "other", "thread_end", "warns")), st.sampled_from(GRACES_MS))
 CLOSE = step("release", WHO, KEY)
 SCOPE = st.one_of(OPEN, CLOSE, step("renew", WHO, KEY, st.sampled_from(TIMEOUTS_MS)), step("pause", WHO, KEY),
-                  step("resume", WHO, KEY), step("enter", WHO), step("leave", WHO))
+                  step("resume", WHO, KEY))
 PROCESS = st.one_of(step("fork", WHO), step("exec", WHO), step("exit", WHO), step("crash", WHO),
                     step("close_fds", WHO), step("fill_stderr", WHO), step("threads", WHO), step("storm", WHO),
                     step("reuse", WHO), step("bystander"))
@@ -114,7 +113,6 @@ class Run:
         self.keys = 0
         self.on_pipe, self.paused = set(), set()  # keys
         self.lines = {}  # when a worker wrote into the pipe last
-        self.regions = {}  # keys of those that are open, by worker
         self.latest = 0.0  # the latest deadline of all
         self.is_draining = False
 
@@ -280,18 +278,6 @@ class Run:
             self.paused.remove(key)
             self.tell(worker, "resume", key=key)
 
-    def step_enter(self, worker):
-        self.keys += 1
-        self.regions.setdefault(worker.name, []).append(f"r{self.keys}")
-        self.open[worker.name] = dict.fromkeys(self.open[worker.name])
-        if self.is_draining:
-            self.excuse(UNWATCHED, "regions are not watched while the server drains", key=f"r{self.keys}")
-        self.tell(worker, "enter", key=f"r{self.keys}")
-
-    def step_leave(self, worker):
-        if self.regions.get(worker.name):
-            self.tell(worker, "leave", key=self.regions[worker.name].pop())
-
     def step_fork(self, worker):
         if len(self.world.workers) < WORKERS + first_workers:
             child = worker.fork()
@@ -299,7 +285,7 @@ class Run:
             self.open[child.name] = {}
 
     def step_exec(self, worker):
-        self.open[worker.name], self.regions[worker.name] = {}, []
+        self.open[worker.name] = {}
         worker.exec(no_aslr=worker.kind != "python")
         if worker.kind in ("cpp", "heartbeat", "python"):
             worker.do("connect")

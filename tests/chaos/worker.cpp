@@ -8,7 +8,7 @@
 // A command is an object with an operation `op` and the operands below, and goes into the history
 // as it is. connect [idle_ns]; open key via=page|heartbeat|pipe|torch signal [scope] [timeout_ns]
 // [grace_ns] [spare] [leave] [thread_end]; renew key timeout_ns; pause, resume, release
-// key; enter, leave key (a paused region); fork child; exec [no_aslr]; exit code; threads count;
+// key; fork child; exec [no_aslr]; exit code; threads count;
 // storm count; catch signal; complain; close_fds; fill_stderr. A scope with `leave` is released by
 // the handler's request when its signal has come.
 // SPDX-License-Identifier: MIT
@@ -30,7 +30,6 @@
 #include <filetimer/timer_client.hpp>
 #include <limits>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -183,9 +182,6 @@ class Worker {
     note(++number_, fmt::format(R"("op":"{}"{})", op, fields));
     return number_;
   }
-  int begin_with_key(std::string_view op, std::string_view key) {
-    return begin(op, fmt::format(R"(,"key":"{}")", key));
-  }
   // `fields` begin with a comma.
   void end(int number, bool is_ok, std::string_view fields = "") {
     note(number, fmt::format(R"("end":true,"ok":{}{})", is_ok, fields));
@@ -199,12 +195,6 @@ class Worker {
     try {
       const auto [is_ok, fields] = perform(command, key);
       end(number, is_ok, fields);
-      if (command.text("op") == "open" && !regions_.empty() && scopes_.contains(key) &&
-          !of_other_threads_.contains(key)) {
-        const std::string opened = last_;  // and paused at once, by the region
-        end(begin_with_key("pause", key), true);
-        last_ = opened;
-      }
     } catch (const std::exception& error) {
       end(number, false, fmt::format(R"(,"error":"{}")", error.what()));
     }
@@ -226,12 +216,6 @@ class Worker {
       return {change(command, key), ""};
     } else if (op == "release") {
       return release(key);
-    } else if (op == "enter") {
-      change_region(key, true, [&] {
-        regions_[key].reset(new filetimer::PausedRegion(client_->paused("region")));
-      });
-    } else if (op == "leave") {
-      change_region(key, false, [&] { regions_.erase(key); });
     } else if (op == "fork") {
       const std::string child(command.text("child"));
       fork(child);
@@ -303,7 +287,6 @@ class Worker {
     if (via == "heartbeat") {
       scopes_.emplace(key, client_->heartbeat(timeout_of(command), scope, options));
     } else if (command.has("thread_end")) {
-      of_other_threads_.insert(key);
       std::thread([&] {
         scopes_.emplace(key, client_->expires(timeout_of(command), scope, options));
       }).join();
@@ -347,34 +330,9 @@ class Worker {
                 : fmt::format(R"(,"in_time":{})", result == filetimer::ReleaseResult::kReleased)};
   }
 
-  // A region is a scope without a deadline, and the outermost one pauses the scopes of its thread.
-  template <class Change>
-  void change_region(const std::string& key, bool is_begin, Change change) {
-    const int region =
-        begin(is_begin ? "open" : "release",
-              fmt::format(R"(,"key":"{}"{})", key, is_begin ? R"(,"scope":"region")" : ""));
-    std::map<int, const Scope*> changed;  // by call
-    for (const auto& [scope_key, scope] : scopes_) {
-      if (regions_.size() == (is_begin ? 0 : 1) && !of_other_threads_.contains(scope_key)) {
-        changed.emplace(begin_with_key(is_begin ? "pause" : "resume", scope_key), &scope);
-      }
-    }
-    change();
-    end(region, true);
-    for (const auto& [number, scope] : changed) {
-      // Else the verdict came before the region, or the caller still pauses the scope.
-      end(number, is_paused(*scope) == is_begin);
-    }
-  }
-
-  static bool is_paused(const Scope& scope) {
-    const auto times = std::visit([](const auto& each) { return each.times(); }, scope);
-    return times && times->paused;
-  }
-
   void leave_scopes() {
     for (const std::string& key : std::set<std::string>{left_on_signal_}) {
-      const int number = begin_with_key("release", key);
+      const int number = begin("release", fmt::format(R"(,"key":"{}")", key));
       const auto [is_ok, fields] = release(key);
       end(number, is_ok, fields);
     }
@@ -405,7 +363,6 @@ class Worker {
     number_ = 0;
     scopes_.clear();
     lines_.clear();
-    regions_.clear();
     left_on_signal_.clear();
     join();
     run();
@@ -418,9 +375,7 @@ class Worker {
   std::optional<TimerClient> client_;
   std::map<std::string, Scope> scopes_;
   std::map<std::string, std::string> lines_;  // the names of scopes of the pipe
-  std::map<std::string, std::unique_ptr<filetimer::PausedRegion>> regions_;
   std::set<std::string> left_on_signal_;
-  std::set<std::string> of_other_threads_;
 };
 
 }  // namespace

@@ -196,6 +196,22 @@ TEST_CASE("a page that could not be made is made a second later, and not tried w
   CHECK_FALSE(has_slot(page, "(idle)"));
 }
 
+TEST_CASE("a region that began before its process had a page pauses the scopes of the page") {
+  const FakeServer server;
+  const std::string pages = server.dir() + "/scopes";
+  std::filesystem::rename(pages, pages + ".removed");
+  testing::write_file(pages, "");
+  ConnectOptions options = server.options();
+  options.missing = ConnectOptions::Missing::kIgnore;
+  TimerClient client = TimerClient::connect(options);
+  const auto region = client.paused("region");
+  std::filesystem::remove(pages);
+  std::filesystem::rename(pages + ".removed", pages);
+  testing::move_clock(1s);
+  const auto scope = client.expires(1h, "step");
+  CHECK(slot_word::is_paused(testing::slot_called(server.page(), "step").word));
+}
+
 TEST_CASE("a running client does not make a removed directory again") {
   MadeAgain server;
   auto client = server.before->connect();
