@@ -27,6 +27,12 @@ class Callback:
     def __init__(self):
         self.is_made = True
 
+    def on_epoch_end(self, args, state, control, **kwargs):
+        pass
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        pass
+
 
 fake("lightning.pytorch.callbacks", Callback=Callback)
 fake("transformers", TrainerCallback=Callback)
@@ -71,6 +77,14 @@ class Lightning(ServerCase):
         callback.teardown(None, None, "fit")
         self.assertEqual(self.open_scopes(), [])
 
+    def test_a_model_that_skips_the_rest_of_an_epoch_leaves_no_scope_behind(self):
+        callback = self.callback
+        callback.setup(None, None, "fit")
+        callback.on_train_batch_start(None, None, "batch", 0)  # the model's own returns -1
+        callback.on_train_epoch_end(None, None)
+        self.assertEqual(self.open_scopes(), [])
+        callback.teardown(None, None, "fit")
+
     def test_it_can_be_sent_to_the_ranks(self):
         callback = pickle.loads(pickle.dumps(self.callback))
         callback.setup(None, None, "fit")
@@ -96,6 +110,15 @@ class Transformers(ServerCase):
         self.assertEqual(self.open_scopes(), ["train step"])
         callback.on_train_end(None, None, None)
         self.assertEqual(self.open_scopes(), [])
+
+    def test_an_epoch_that_ends_within_a_step_leaves_no_scope_behind(self):
+        self.configure()
+        callback = filetimer.transformers.TimerCallback()
+        callback.on_train_begin(None, None, None)
+        callback.on_step_begin(None, None, None)  # too few batches follow for on_step_end
+        callback.on_epoch_end(None, None, None)
+        self.assertEqual(self.open_scopes(), [])
+        callback.on_train_end(None, None, None)
 
     def test_close_leaves_a_step_that_an_exception_left_open(self):
         self.configure()

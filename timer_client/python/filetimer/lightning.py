@@ -66,6 +66,10 @@ class TimerCallback(Callback):
         """Called by Lightning; not for a batch that another callback has skipped."""
         self._leave_all()
 
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Called by Lightning; also after a batch with which the model has ended the epoch."""
+        self._leave_all()
+
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Called by Lightning."""
         self._enter(self._validation)

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 
 class TimerCallback(TrainerCallback):
-    """Opens the scope "train step", from on_step_begin to on_step_end. The scope covers all batches
-    over which gradients are accumulated. The idle timeout watches evaluation and checkpoints.
+    """Opens the scope "train step", from on_step_begin to on_step_end, or to on_epoch_end if the
+    epoch ends first. The scope covers all batches over which gradients are accumulated. The idle
+    timeout watches evaluation and checkpoints.
 
     step: the timeout, in seconds, or a timedelta.
     first_step: the timeout of the first step; None: ten times `step`.
@@ -68,6 +69,10 @@ class TimerCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer."""
+        self._leave()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Called by the Trainer; also after batches that do not make up a whole step."""
         self._leave()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
