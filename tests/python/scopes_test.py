@@ -237,6 +237,34 @@ class Each(ServerCase):
         [name] = self.statistics()
         self.assertTrue(name.startswith("scopes_test.py:"), name)
 
+    def test_the_first_step_of_each_loop_may_have_longer(self):
+        self.configure()
+        has_longer = []
+
+        def batches():
+            for i in range(2):
+                [scope] = self.listed_scopes()
+                has_longer.append(scope["remaining_s"] > 3000)
+                yield i
+
+        class Loader:
+            def __iter__(_):
+                return batches()
+
+            async def __aiter__(_):
+                for i in batches():
+                    yield i
+
+        async def go_over():
+            return [i async for i in items]
+        items = filetimer.each(Loader(), 10, "data", first_timeout=FAR_S)
+        for _ in range(2):
+            self.assertEqual(list(items), [0, 1])
+        self.assertEqual(asyncio.run(go_over()), [0, 1])
+        raising = filetimer.each(Loader(), 10, "data", first_timeout=FAR_S, on_expiry="raise")
+        self.assertEqual(list(zip(items, items, raising)), [(0, 0, 0), (1, 1, 1)])
+        self.assertEqual(has_longer, [True, False] * 3 + [True] * 3 + [False] * 3)
+
     def test_it_has_the_length_of_what_it_goes_over_and_may_be_gone_over_again(self):
         self.configure()
         items = filetimer.each("ab", FAR_S, "data")

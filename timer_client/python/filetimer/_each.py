@@ -26,10 +26,11 @@ else:
 class Each(Generic[_T]):
     """A scope around each step of an iterable; each() makes one."""
 
-    __slots__ = ("_iterable", "_scope")
+    __slots__ = ("_first", "_iterable", "_scope")
 
-    def __init__(self, iterable: Any, scope: Scope) -> None:
+    def __init__(self, iterable: Any, first: Scope, scope: Scope) -> None:
         self._iterable = iterable
+        self._first = first
         self._scope = scope
 
     def __len__(self) -> int:
@@ -38,7 +39,7 @@ class Each(Generic[_T]):
     def __iter__(self) -> Iterator[_T]:
         iterator: Iterator[_T] | None = None
         while True:
-            with self._scope:
+            with self._first if iterator is None else self._scope:
                 if iterator is None:
                     iterator = iter(self._iterable)
                 try:
@@ -50,7 +51,7 @@ class Each(Generic[_T]):
     async def __aiter__(self) -> AsyncIterator[_T]:
         iterator: AsyncIterator[_T] | None = None
         while True:
-            with self._scope:
+            with self._first if iterator is None else self._scope:
                 if iterator is None:
                     iterator = self._iterable.__aiter__()
                 try:
@@ -61,7 +62,7 @@ class Each(Generic[_T]):
 
 
 def each(iterable: Iterable[_T] | AsyncIterable[_T], timeout: _Seconds, name: str | None = None, /,
-         **options: Any) -> Each[_T]:
+         *, first_timeout: _Seconds | None = None, **options: Any) -> Each[_T]:
     """Iterates over `iterable`, with a scope around each step: for a loop whose data may hang.
 
         for batch in filetimer.each(loader, 60, "data", first_timeout=600):
@@ -70,7 +71,12 @@ def each(iterable: Iterable[_T] | AsyncIterable[_T], timeout: _Seconds, name: st
     timeout: seconds that the next item may take; no scope is open while the loop works on the item.
       The first scope also covers iter(iterable), in which a DataLoader starts its workers.
     name: the name of the scopes; None: the caller's file and line.
+    first_timeout: in place of timeout for the first scope of each loop.
     The other options and the errors are those of Scope. The result has the length of `iterable`;
     `async for` goes over an asynchronous one.
     """
-    return Each(iterable, Scope(timeout, name_of_caller() if name is None else name, **options))
+    name = name_of_caller() if name is None else name
+    first = scope = Scope(timeout, name, **options)
+    if first_timeout is not None:
+        first = Scope(timeout, name, first_timeout=first_timeout, **options)._beginning()
+    return Each(iterable, first, scope)

@@ -62,6 +62,6 @@ def heartbeat(timeout: _Seconds, name: str | None = None, *, signal: int = 9,
     errors are those of Scope.
     """
     scope = Scope(timeout, name_of_caller() if name is None else name, signal=signal, grace=grace,
-                  warn_after=warn_after, first_timeout=first_timeout, client=client)
-    scope._acquire_heartbeat()
+                  warn_after=warn_after, first_timeout=first_timeout, client=client)._beginning()
+    scope.acquire()
     return Heartbeat(scope)

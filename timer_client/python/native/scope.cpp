@@ -57,6 +57,7 @@ struct Scope {
   Name name;
   nanoseconds timeout;
   std::shared_ptr<const ScopeOptions> options;  // null: kDefaultScopeOptions
+  bool is_beginning = false;  // each opening has the first timeout, not only the first of its name
   Opening first{};
   std::forward_list<Opening> others{};  // the latest first
 };
@@ -403,18 +404,18 @@ void dealloc_scope(PyObject* self) {
   Py_DECREF(type);
 }
 
-// Opens the timer of a scope, or that of a heartbeat, whose first timeout is its own.
-TimerScope timer_for(TimerClient& client, const Scope& scope, bool is_heartbeat) {
+// Opens the timer of a scope. A heartbeat has a first timeout of its own, and so has a beginning.
+TimerScope timer_for(TimerClient& client, const Scope& scope) {
   const ScopeOptions& options = scope.options ? *scope.options : kDefaultScopeOptions;
   const char* const text = scope.name.text;
   const std::string_view name{text, scope.name.size};
-  return is_heartbeat
+  return scope.is_beginning
              ? client.heartbeat(scope.timeout, name, options, text, scope.name.line).scope()
              : client.expires(scope.timeout, name, options, text, scope.name.line);
 }
 
 // After close() the opening has a timer that is not open.
-bool open_timer(PyObject* self, Use use, bool is_heartbeat = false) {
+bool open_timer(PyObject* self, Use use) {
   Scope& scope = as_scope(self);
   TimerClient* const client = open_client(scope.client.get());
   if (client == nullptr && PyErr_Occurred() != nullptr) [[unlikely]] {
@@ -428,7 +429,7 @@ bool open_timer(PyObject* self, Use use, bool is_heartbeat = false) {
       opening = &further_opening(scope, use);
     }
     if (client != nullptr) [[likely]] {
-      new (&opening->bytes) TimerScope(timer_for(*client, scope, is_heartbeat));
+      new (&opening->bytes) TimerScope(timer_for(*client, scope));
     } else {
       new (&opening->bytes) TimerScope();
     }
@@ -461,9 +462,8 @@ PyObject* enter(PyObject* self, PyObject*) {
   return open_timer(self, Use::kEntered) ? Py_NewRef(self) : nullptr;
 }
 
-template <bool IsHeartbeat>
 PyObject* acquire(PyObject* self, PyObject*) {
-  return open_timer(self, Use::kAcquired, IsHeartbeat) ? Py_NewRef(Py_None) : nullptr;
+  return open_timer(self, Use::kAcquired) ? Py_NewRef(Py_None) : nullptr;
 }
 
 PyObject* release(PyObject* self, PyObject*) {
@@ -571,6 +571,8 @@ PyObject* all_times(PyObject* self, PyObject*) {
   });
 }
 
+// Returns a copy that is not open.
+template <bool IsBeginning>
 PyObject* again(PyObject* self, PyObject*) {
   const Scope& scope = as_scope(self);
   PyObject* const copy = PyType_GenericAlloc(Py_TYPE(self), 0);
@@ -579,7 +581,8 @@ PyObject* again(PyObject* self, PyObject*) {
     new (&as_scope(copy)) Scope{Ref::to(scope.client.get()),
                                 {Ref::to(name.owner.get()), name.text, name.size, name.line},
                                 scope.timeout,
-                                scope.options};
+                                scope.options,
+                                IsBeginning};
   }
   return copy;
 }
@@ -636,7 +639,7 @@ PyObject* represent(PyObject* self) {
 PyMethodDef g_methods[] = {
     {"__enter__", enter, METH_NOARGS, "Opens the scope."},
     {"__exit__", as_method(leave), METH_FASTCALL, "Leaves the scope."},
-    {"acquire", acquire<false>, METH_NOARGS,
+    {"acquire", acquire, METH_NOARGS,
      "acquire($self, /)\n--\n\n"
      "Opens the scope without `with`. release() ends it, from any thread, and so does the end of\n"
      "the object."},
@@ -659,8 +662,8 @@ PyMethodDef g_methods[] = {
      "times($self, /)\n--\n\n"
      "Returns Times(elapsed, remaining, paused, expired, timeout) of the scope; None: it is not\n"
      "open."},
-    {"_acquire_heartbeat", acquire<true>, METH_NOARGS, nullptr},
-    {"_again", again, METH_NOARGS, nullptr},
+    {"_again", again<false>, METH_NOARGS, nullptr},
+    {"_beginning", again<true>, METH_NOARGS, nullptr},
     {"_all_times", all_times, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
