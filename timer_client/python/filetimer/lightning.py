@@ -26,8 +26,8 @@ class TimerCallback(Callback):
     """Opens the scopes "train step" and "validation".
 
     step, validation: timeouts, in seconds, or timedeltas.
-    first_step: the timeout of the first batch, which compilation makes longer; None: ten times
-      `step`.
+    first_step: the timeout of the first batch of each training, which compilation makes longer;
+      None: ten times `step`.
     idle_timeout: seconds that a rank may be in no scope at all; None: no limit.
 
     In a rank that has not called filetimer.configure(), the callback has a Client of its own, which
@@ -44,22 +44,28 @@ class TimerCallback(Callback):
                          else _native._seconds(first_step, "first_step"))
         self._idle_timeout = idle_timeout
         self._client: Client | None = None
+        self._next_step: Scope | None = None
         self._step: Scope | None = None
         self._validation: Scope | None = None
+        self._open: Scope | None = None
 
     # Lightning may send the callback to another process before this call; a Scope cannot be sent.
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Called by Lightning in each rank."""
         if not _native._has_default_client():
             self._client = Client(idle_timeout=self._idle_timeout)
-        self._step = _native.Scope(self._step_s, "train step", first_timeout=self._first_s,
-                                   client=self._client)
+        self._leave_all()
+        # The first batch of every training, not only of the process.
+        self._next_step = _native.Scope(self._step_s, "train step", first_timeout=self._first_s,
+                                        client=self._client)._beginning()
+        self._step = _native.Scope(self._step_s, "train step", client=self._client)
         self._validation = _native.Scope(self._validation_s, "validation", client=self._client)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any,
                              batch_idx: int) -> None:
         """Called by Lightning."""
-        self._enter(self._step)
+        self._enter(self._next_step)
+        self._next_step = self._step
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any,
                            batch_idx: int) -> None:
@@ -87,14 +93,15 @@ class TimerCallback(Callback):
         self._leave_all()
         if self._client is not None:
             self._client.close()
-        self._client = self._step = self._validation = None
+        self._client = self._next_step = self._step = self._validation = None
 
     def _enter(self, scope: Scope | None) -> None:
         self._leave_all()
         if scope is not None:
             scope.acquire()
+        self._open = scope
 
     def _leave_all(self) -> None:
-        for scope in (self._step, self._validation):
-            if scope is not None:
-                scope.release()
+        if self._open is not None:
+            self._open.release()
+        self._open = None

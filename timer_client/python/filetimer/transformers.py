@@ -25,7 +25,7 @@ class TimerCallback(TrainerCallback):
     timeout watches evaluation and checkpoints.
 
     step: the timeout, in seconds, or a timedelta.
-    first_step: the timeout of the first step; None: ten times `step`.
+    first_step: the timeout of the first step of each training; None: ten times `step`.
     idle_timeout: seconds that a rank may be in no scope at all; None: no limit.
 
     In a rank that has not called filetimer.configure(), the callback has a Client of its own, which
@@ -41,31 +41,38 @@ class TimerCallback(TrainerCallback):
                          else _native._seconds(first_step, "first_step"))
         self._idle_timeout = idle_timeout
         self._client: Client | None = None
+        self._next_step: Scope | None = None
         self._step: Scope | None = None
+        self._open: Scope | None = None
 
     def close(self) -> None:
         """Leaves the step that an exception has left open, and ends the callback's client."""
         self._leave()
         if self._client is not None:
             self._client.close()
-        self._client = self._step = None
+        self._client = self._next_step = self._step = None
 
     def _leave(self) -> None:
-        if self._step is not None:
-            self._step.release()
+        if self._open is not None:
+            self._open.release()
+        self._open = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer."""
         if not _native._has_default_client():
             self._client = Client(idle_timeout=self._idle_timeout)
-        self._step = _native.Scope(self._step_s, "train step", first_timeout=self._first_s,
-                                   client=self._client)
+        self._leave()  # a step that an exception has left open
+        # The first step of every training, not only of the process.
+        self._next_step = _native.Scope(self._step_s, "train step", first_timeout=self._first_s,
+                                        client=self._client)._beginning()
+        self._step = _native.Scope(self._step_s, "train step", client=self._client)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer."""
         self._leave()
-        if self._step is not None:
-            self._step.acquire()
+        if self._next_step is not None:
+            self._next_step.acquire()
+        self._open, self._next_step = self._next_step, self._step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer."""
