@@ -177,6 +177,14 @@ class Unconfigured(ServerCase):
             callback.on_step_begin(None, None, None)
             callback.on_step_end(None, None, None)
             time.sleep(60)
+            """, """
+            with filetimer.expires(60):
+                pass
+            callback = transformers.TimerCallback(60, idle_timeout=0.3)
+            callback.on_train_begin(None, None, None)
+            callback.on_step_begin(None, None, None)
+            callback.on_step_end(None, None, None)
+            time.sleep(60)
             """):
             worker = self.start_worker("""
             sys.path.insert(0, os.environ["TESTS"])
@@ -186,7 +194,7 @@ class Unconfigured(ServerCase):
             self.assertEqual(worker.wait(timeout=30), -9)
             self.record("killed", worker.pid)
         self.assertEqual([record["scope"] for record in self.records("expired")],
-                         ["train step", "(idle)"])
+                         ["train step", "(idle)", "(idle)"])
 
     def test_the_idle_timeout_ends_with_the_training_and_begins_with_the_next_one(self):
         worker = self.start_worker("""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _MISSING = ("ignore", "wait", "raise")  # as ConnectOptions::Missing has them
 _WAIT_S = 10
+is_configured = False  # by the program itself, not by its first scope
 
 
 def _path(value: _Path | None, what: str) -> str:
@@ -109,11 +110,18 @@ def configure(dir: _Path | None = None, *, missing: Literal["ignore", "wait", "r
     The other arguments and the errors are those of Client. Returns the Client. A forked child
     inherits it; a spawned child has a client of its own.
     """
+    global is_configured
     client = Client(dir, missing=missing, timeout=timeout,
                     idle_timeout=idle_timeout, rpc_timeout=rpc_timeout, timeouts=timeouts,
                     stacks=stacks)
     _native._set_default_client(client)
+    is_configured = True
     return client
+
+
+def _make_default() -> None:
+    """Is called by the first scope, or request, of a program that has not called configure()."""
+    _native._set_default_client(Client())
 
 
 def close() -> None:

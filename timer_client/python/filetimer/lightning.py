@@ -7,7 +7,7 @@
 """
 from __future__ import annotations
 
-from . import _native
+from . import _client, _native
 from ._client import Client
 
 try:
@@ -52,7 +52,7 @@ class TimerCallback(Callback):
     # Lightning may send the callback to another process before this call; a Scope cannot be sent.
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Called by Lightning in each rank."""
-        if not _native._has_default_client():
+        if not _client.is_configured:
             self._client = Client(idle_timeout=self._idle_timeout)
         self._leave_all()
         # The first batch of every training, not only of the process.

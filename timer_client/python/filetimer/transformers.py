@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from transformers import TrainerCallback
 
-from . import _native
+from . import _client, _native
 from ._client import Client
 
 TYPE_CHECKING = False
@@ -59,7 +59,7 @@ class TimerCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer."""
-        if not _native._has_default_client():
+        if not _client.is_configured:
             self._client = Client(idle_timeout=self._idle_timeout)
         self._leave()  # a step that an exception has left open
         # The first step of every training, not only of the process.

@@ -254,7 +254,7 @@ PyGetSetDef g_properties[] = {
 // Makes the default client. Returns false if an error is set.
 [[gnu::cold]] bool configure() {
   const Ref module(PyImport_ImportModule("filetimer._client"));
-  const Ref made(module ? PyObject_CallMethod(module.get(), "configure", nullptr) : nullptr);
+  const Ref made(module ? PyObject_CallMethod(module.get(), "_make_default", nullptr) : nullptr);
   return static_cast<bool>(made);
 }
 
