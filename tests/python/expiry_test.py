@@ -110,6 +110,19 @@ with scope:
 """)
         self.assertEqual(out, "outer\ninner\ninner\n")
 
+    def test_the_release_of_an_inner_entry_lets_the_outer_one_raise(self):
+        out = self.run_soft("""
+scope = soft(0.3, "nested", grace=20)
+try:
+    with scope:
+        with scope:
+            scope.release()
+        time.sleep(60)
+except filetimer.ScopeExpired as error:
+    say(error.scope)
+""")
+        self.assertEqual(out, "nested\n")
+
     def test_an_entry_that_raised_and_was_renewed_takes_no_exception_from_another(self):
         out = self.run_soft("""
 scope = filetimer.Scope(0.2, "nested", on_expiry="raise", grace=20)

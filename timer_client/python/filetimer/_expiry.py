@@ -31,7 +31,7 @@ _FIRST = signal.SIGRTMIN + 4
 _number = 0
 _is_installed = False
 _is_waiting = False  # the signal came while a method here ran
-_entered: list[weakref.ref[RaisingScope]] = []  # the outermost first
+_entered: list[weakref.ref[RaisingScope]] = []  # each once, the outermost first
 
 
 class RaisingScope(_native.Scope):
@@ -44,7 +44,6 @@ class RaisingScope(_native.Scope):
 
     def _before_enter(self) -> None:
         self._prepare()
-        _entered.append(weakref.ref(self))
 
     def _after_exit(self, times: Times | None, kind: type[BaseException] | None) -> None:
         """times: None in a forked child, and where it was not watched."""
@@ -56,7 +55,6 @@ class RaisingScope(_native.Scope):
 
     def acquire(self) -> None:
         self._prepare()
-        _entered.append(weakref.ref(self))
         super().acquire()
 
     def release(self) -> bool:
@@ -87,6 +85,8 @@ class RaisingScope(_native.Scope):
         if not self.is_open:
             self._raised = 0
         prepare()
+        if all(each() is not self for each in _entered):
+            _entered.append(weakref.ref(self))
 
     def _next_to_raise(self) -> Times | None:
         """Returns the times of the entry that has to raise now; None: each has that is due."""
@@ -104,11 +104,8 @@ class RaisingScope(_native.Scope):
         return True
 
     def _forget(self) -> None:
-        for i in reversed(range(len(_entered))):
-            if _entered[i]() is self:
-                del _entered[i]
-                break
-        _entered[:] = [each for each in _entered if each() is not None]
+        done = (None,) if self._all_times() else (None, self)
+        _entered[:] = [each for each in _entered if each() not in done]
 
 
 _OWN_CODE = {getattr(RaisingScope, name).__code__
