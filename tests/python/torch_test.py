@@ -69,6 +69,15 @@ class Torch(ServerCase):
         client.release("x")
         self.assertEqual(self.open_scopes(), [])
 
+    def test_a_timer_that_is_too_long_for_a_deadline_has_none(self):
+        client = filetimer.torch.FileTimerClient(self.pipe)
+        client.acquire("x", time.time() + 1e10)
+        [scope] = self.listed_scopes()
+        self.assertIsNone(scope["remaining_s"])
+        client.release("x")
+        with self.assertRaises(ValueError):
+            client.acquire("x", math.nan)
+
     def test_a_release_ends_the_innermost_timer_of_its_name(self):
         client = filetimer.torch.FileTimerClient(self.pipe)
         client.acquire("x", math.inf)

@@ -10,6 +10,7 @@
 """
 from __future__ import annotations
 
+import math
 import os
 import signal as _signal
 import threading
@@ -22,6 +23,7 @@ from ._client import Client
 from .errors import InvalidArgument
 
 _SOONEST_S = 1e-9  # the timeout for an expiration time that has passed already
+_LONGEST_S = 1e9  # the longest timeout of a scope with a deadline
 
 
 def _client_of_pipe(path: str | os.PathLike[str]) -> Client:
@@ -58,8 +60,10 @@ class FileTimerClient(TimerClient):
         self._open: dict[tuple[int, str], list[_native.Scope]] = {}
 
     def acquire(self, scope_id: str, expiration_time: float) -> None:
-        """Starts a timer. expiration_time: Unix seconds; math.inf: none."""
+        """Starts a timer. expiration_time: Unix seconds; over 1e9 s from now, or math.inf: none."""
         after = max(expiration_time - time.time(), _SOONEST_S)
+        if after > _LONGEST_S:
+            after = math.inf
         scope = _native.Scope(after, scope_id, signal=self._signal, client=self._client)
         scope.acquire()
         self._open.setdefault((threading.get_ident(), scope_id), []).append(scope)
