@@ -281,8 +281,8 @@ class [[nodiscard]] TimerScope {
 // A beat costs as much as opening a scope. Threads, forks and moves: as TimerScope.
 class [[nodiscard]] TimerHeartbeat {
  public:
-  // Moves the deadline to the timeout from now. Returns false if the scope is not open any more: it
-  // expired, or was released.
+  // Moves the deadline to the timeout from now. Returns false if the scope is not open: it expired,
+  // was released, or was never watched.
   bool beat() { return scope_.renew(timeout_); }
   // Returns the scope itself, for a caller that renews it with a timeout of its own.
   TimerScope scope() && { return std::move(scope_); }

@@ -20,8 +20,8 @@ class Heartbeat:
 
     # The scope's own methods, so that a beat costs no more than the renewal of a scope.
     __slots__ = {
-        "beat": "Moves the deadline to `timeout` from now. Returns False if the scope is not open "
-                "any more: it expired, or was released.",
+        "beat": "Moves the deadline to `timeout` from now. Returns False if the scope is not open: "
+                "it expired, was released, or was never watched.",
         "release": "Releases the scope. Returns False if it was not open, or if the server's "
                    "verdict came first.",
         "pause": "Stops the scope's time until resume(). Returns False if it is not open.",
