@@ -151,8 +151,9 @@ TEST_CASE("a program that a watched worker executes is watched through its own p
 }
 
 TEST_CASE("a worker that started the server is watched through its page, and dies without it") {
-  for (const auto& [leads_session, has_wrapper] :
-       {std::pair(false, false), {true, false}, {true, true}}) {
+  for (const auto& way : {std::pair(false, false), {true, false}, {true, true}}) {
+    const bool leads_session = way.first;
+    const bool has_wrapper = way.second;
     CAPTURE(leads_session);
     CAPTURE(has_wrapper);
     const TempFolder temp;

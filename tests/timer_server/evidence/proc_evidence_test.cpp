@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/limits.hpp"
 #include "tests/support/bound.hpp"
 #include "tests/support/kernel_stacks.hpp"
 #include "tests/support/mounts.hpp"
