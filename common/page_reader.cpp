@@ -96,7 +96,7 @@ std::optional<SlotReading> read_slot(const Slot& slot, std::int64_t word,
   reading.acquired = start_in(slot.acquired);
   reading.started = start_in(slot.started);
   const std::int64_t asked = slot.timeout.load(kRelaxed);
-  reading.asked = asked < 0 || asked >= kMaxTimeout.count() ? kForever : Duration{asked};
+  reading.asked = asked < 0 || asked > kMaxTimeout.count() ? kForever : Duration{asked};
   reading.deadline = slot_word::is_in_use(word)
                          ? deadline_of_word(slot_word::is_open(word) ? word : -word)
                          : reading.started + reading.asked;

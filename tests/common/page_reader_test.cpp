@@ -149,6 +149,7 @@ TEST_CASE("no deadline, the server's grace and none") {
       read_one(page, {.timeout = kHighest, .word = kNoDeadline, .grace_ms = kServersGrace});
   CHECK(endless.deadline.is_never());
   CHECK(endless.asked == kForever);
+  CHECK(read_one(page, {.timeout = kMaxTimeout.count()}).asked == kMaxTimeout);
   CHECK_FALSE(endless.grace_ms);
   CHECK(read_one(page, {.grace_ms = kNoSigkill}).grace_ms == kNoSigkill);
   CHECK(read_one(page, {.grace_ms = 0}).grace_ms == 0);
@@ -160,6 +161,8 @@ TEST_CASE("a slot with a verdict keeps the deadline that it had") {
   CHECK(read_one(page, {.word = expired(kNoDeadline)}).deadline.is_never());
   const TestScope judged{.timeout = 500, .word = kJudged, .started = 1'000};
   CHECK(read_one(page, judged).deadline == Instant{1'500});
+  const TestScope renewed{.acquired = 100, .timeout = 500, .word = expired(1'500)};
+  CHECK(read_one(page, renewed).acquired == Instant{100});
   CHECK(read_one(page, {.timeout = kHighest, .word = kJudged}).deadline.is_never());
 }
 
@@ -275,6 +278,7 @@ TEST_CASE("names of every length are read back") {
   CHECK(read_name(name) == "x");
   write_name(name, "");
   CHECK(read_name(name) == "?");
+  CHECK(read_one(page, {.name = ""}).name == "?");
   write_name(name, std::string(300, 'y'));
   CHECK(read_name(name) == std::string(255, 'y'));
 }

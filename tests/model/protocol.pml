@@ -889,7 +889,7 @@ active proctype Clock() {
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::give_up_idle dc857184
  * code: timer_client/client/page/page_statistics.hpp count_scope 27d05e39
  * code: timer_client/client/page/page_statistics.hpp take 6064c27b
- * code: common/page_reader.cpp read_slot c1443988
+ * code: common/page_reader.cpp read_slot 221c7ccf
  * code: common/page_reader.cpp read_ended_scopes 4263b2b0
  *
  * Every function that chooses an order in these files is named above:
