@@ -21,9 +21,6 @@ Instant last_change_of(const Slot& slot, std::int64_t word) {
 }
 
 Instant due_time(Instant deadline, std::int64_t word, Instant started, Duration max_timeout) {
-  if (max_timeout == kForever) {
-    return deadline;
-  }
   const Instant since = slot_word::is_paused(word) ? Instant{word - slot_word::kPaused} : started;
   return std::min(deadline, since + max_timeout);
 }
@@ -65,9 +62,6 @@ Duration LostTime::add(Instant from, Instant until) {
 }
 
 Instant LostTime::extended(Instant due, const ScopeSpan& span, Duration most, Instant until) const {
-  if (due.is_never()) {
-    return due;
-  }
   auto time = std::ranges::upper_bound(times_, span.started, {}, &Time::until);
   for (; time != times_.end() && time->from < until && most > Duration::zero(); ++time) {
     const Instant end = std::min(time->until, until);

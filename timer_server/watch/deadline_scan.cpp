@@ -44,9 +44,7 @@ DeadlineScan::Found DeadlineScan::run(Instant woke, Instant next_sweep) {
 // The next scan finds whether the scope was released meanwhile.
 void DeadlineScan::note_held_up(Worker& worker, Instant woke, Found& found) {
   found.held_up.push_back(&worker);
-  if (!worker.is_dying()) {
-    want_by(woke + kHeldUpLook);
-  }
+  want_by(woke + kHeldUpLook);
 }
 
 void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
