@@ -145,6 +145,7 @@ TEST_CASE("a deadline is later by the time that was lost since its scope began")
            {"past the deadline: counted from the end", {{109s, 112s}}, {}, 115s},
            {"longer than the timeout: a full timeout", {{105s, 500s}}, {}, 510s},
            {"several times add up", {{101s, 103s}, {105s, 106s}}, {{107s, 108s}}, 114s},
+           {"one right after the other", {{101s, 109s}, {109s, 117s}}, {}, 126s},
            {"each is at most the timeout", {{101s, 200s}, {205s, 300s}}, {}, 310s},
            {"short ones all count",
             {{101s, 102s}, {103s, 104s}, {105s, 106s}, {107s, 108s}, {109s, 110s}},
@@ -241,15 +242,45 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("no lost time is forgotten, however many there are") {
+  LostTime lost;
+  for (std::size_t i = 0; i <= LostTime::kMaxTimes; ++i) {
+    const Instant from = at(101s + static_cast<int>(i) * 3s);
+    lost.add(from, from + (i == 0 ? 2s : 1s));
+  }
+  CHECK(lost.extended(at(1100s), {.started = at(100s), .timeout = 1000s}) == at(1166s));
+}
+
+TEST_CASE("a scope began a timeout before its deadline, also while it is being renewed") {
+  struct Row {
+    Instant started;
+    std::int64_t word;
+    Duration timeout;
+    Instant expected;
+  };
+  constexpr std::int64_t kEndless = slot_word::kNoDeadline + at(100s).ns;
+  for (const Row& row :
+       {Row{at(105s), at(110s).ns, 10s, at(100s)}, Row{at(3s), at(10s).ns, 10s, Instant{}},
+        // A deadline that an earlier server had cut.
+        Row{at(100s), at(110s).ns, kForever, at(100s)},
+        Row{at(100s), kEndless, kForever, at(100s)}}) {
+    CAPTURE(row.timeout.count());
+    const ScopeSpan span = span_of(row.started, row.word, row.timeout);
+    CHECK(span.started == row.expected);
+    CHECK(span.timeout == row.timeout);
+  }
+}
+
 TEST_CASE("the server looks so often that a pause between two looks takes a quarter of a timeout") {
   CHECK(looks_for(kForever).pause == kForever);
   CHECK(looks_for(kForever).tolerated == 1s);
   for (const Duration shortest : {1400ms, 2000ms, 4000ms, 7000ms, 30'000ms, 3'600'000ms}) {
     const Looks looks = looks_for(shortest);
     CAPTURE(shortest.count());
-    CHECK(looks.pause + looks.tolerated <= shortest / 4);
+    CHECK(looks.pause + looks.tolerated == shortest / 4);
     CHECK(looks.pause > shortest / 20);
   }
+  CHECK(looks_for(8s).tolerated == 500ms);
   for (const Duration shortest : {0ms, 1ms, 500ms, 1000ms}) {
     CHECK(looks_for(shortest).pause == 100ms);  // no more than ten times a second
     CHECK(looks_for(shortest).tolerated == 250ms);

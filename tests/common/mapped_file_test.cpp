@@ -5,6 +5,8 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,9 +15,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 
 #include "common/posix.hpp"
+#include "common/sanitizers.hpp"
 #include "tests/support/children.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/skip.hpp"
@@ -86,6 +90,42 @@ struct Held {
   }
 };
 
+// The first one: the handler of a process is installed with its first mapping.
+TEST_CASE("a SIGBUS that concerns no mapped file acts as it would without the library") {
+  if (kIsSanitized) {
+    FILETIMER_SKIP("the sanitizer handles SIGBUS");
+  }
+  const TestFile file;
+  const TestFile cut;
+  // Returns the signal that ends a child, in which `action` was that of SIGBUS; 0: it goes on.
+  const auto end_of_child = [&](sighandler_t action, const std::function<void()>& act) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::signal(SIGBUS, action);
+      const auto mapped = MappedFile::map(file.path(), MappedFile::Access::kRead, 4096);
+      act();
+      ::_exit(mapped ? 0 : 1);
+    }
+    int status = -1;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK((WIFSIGNALED(status) || WEXITSTATUS(status) == 0));
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  };
+  const auto send = [] { ::kill(::getpid(), SIGBUS); };
+  const auto fault = [&] {
+    const UniqueFd fd(::open(cut.path().c_str(), O_RDONLY | O_CLOEXEC));
+    void* const bytes = ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, fd.get(), 0);
+    if (bytes != MAP_FAILED && ::truncate(cut.path().c_str(), 0) == 0) {
+      ::_exit(*static_cast<volatile char*>(bytes));
+    }
+  };
+  CHECK(end_of_child(SIG_DFL, send) == SIGBUS);
+  CHECK(end_of_child(SIG_DFL, [] { ::raise(SIGBUS); }) == SIGBUS);
+  CHECK(end_of_child(SIG_DFL, fault) == SIGBUS);
+  CHECK(end_of_child(SIG_IGN, send) == 0);
+  CHECK(end_of_child(SIG_IGN, fault) == SIGBUS);
+}
+
 TEST_CASE("a mapping is shared with other processes and outlives its descriptor") {
   const TestFile file;
   auto ours = MappedFile::map(file.path(), MappedFile::Access::kRead, 4096);
@@ -112,6 +152,10 @@ TEST_CASE("a file that cannot be mapped or locked is an error that names the pat
   REQUIRE_FALSE(lock);
   CHECK(lock.error().message == "cannot lock '" + file.renamed() + "': No such file or directory");
   CHECK(lock.error().errno_value == ENOENT);
+  const auto reading =
+      FileLock::take(UniqueFd(::open(file.path().c_str(), O_RDONLY | O_CLOEXEC)), file.path());
+  REQUIRE_FALSE(reading);
+  CHECK(reading.error().message == "cannot lock '" + file.path() + "': Bad file descriptor");
 }
 
 TEST_CASE("a symbolic link is not locked in place of its file") {

@@ -110,6 +110,14 @@ TEST_CASE("sums of statistics stop at the largest number, and nothing is negativ
   CHECK(none.longest_in_histogram().count() == 0);
 }
 
+TEST_CASE("a scope in the last bucket is taken for one between its begin and the longest") {
+  constexpr std::int64_t kDay = 86'400'000'000'000;
+  ScopeStatistics sums;
+  sums.add(*entry_of({kDay}, kDay));
+  const std::int64_t begin = bucket_begin(kHistogramBuckets - 1);
+  CHECK(sums.quantile(0.5).count() == begin + (kDay - begin) / 2);
+}
+
 TEST_CASE("each duration is in the bucket between whose ends it is") {
   for (std::size_t bucket = 0; bucket < kHistogramBuckets; ++bucket) {
     CHECK(bucket_of(bucket_begin(bucket)) == bucket);

@@ -354,3 +354,12 @@ TEST_CASE(
     CHECK(meet.slot->deadline == slot_word::kFree);
   }
 }
+
+TEST_CASE("a late release of a slot that is free, or whose kill is over, leaves it free") {
+  for (const std::int64_t word : {slot_word::kFree, slot_word::kJudged}) {
+    Meeting meet;
+    meet.slot->deadline = word;
+    CHECK(release_late(*meet.slot) == slot_word::kFree);
+    CHECK(meet.slot->deadline == slot_word::kFree);
+  }
+}

@@ -5,17 +5,21 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <filesystem>
 #include <filetimer/timer_client.hpp>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 
 #include "tests/timer_client/answering_server.hpp"
 #include "tests/timer_client/client_fixture.hpp"
@@ -141,6 +145,40 @@ TEST_CASE("a pipe or socket without a reader raises no signal, and a full socket
   write_if_room(-1, "lost\n");
 }
 
+TEST_CASE("a reader that closes a pipe just before a line is written raises no signal") {
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("pipe"));
+  const UniqueFd fd(::open(pipe.path().c_str(), O_WRONLY | O_CLOEXEC));
+  std::atomic<bool> done = false;
+  std::thread flapping([&] {
+    while (!done) {
+      pipe.discard();
+      pipe.close();
+      pipe.open();
+    }
+  });
+  for (int i = 0; i < 20'000; ++i) {
+    write_if_room(fd.get(), "line\n");
+  }
+  done = true;
+  flapping.join();
+  sigset_t pending;
+  ::sigpending(&pending);
+  CHECK(::sigismember(&pending, SIGPIPE) == 0);
+}
+
+TEST_CASE("a message that cannot be written leaves errno as it was") {
+  CHECK(testing::in_child([] {
+          Ends pipe = make_pipe();
+          pipe.read.reset();
+          ::dup2(pipe.write.get(), STDERR_FILENO);
+          client_messages::set_level(LogLevel::kDebug);
+          errno = EDOM;
+          client_messages::debug("{}", 1);
+          return errno == EDOM ? 0 : 1;
+        }) == 0);
+}
+
 TEST_CASE("lines are written at the position that the writers of a file share") {
   const testing::TempFolder folder;
   const std::string path = folder.path("err");
@@ -250,6 +288,10 @@ TEST_CASE("a missing server is a notice once in a process, and then a warning") 
   CHECK(messages_in(said(nullptr, connect)) == Messages{text});
   CHECK(messages_in(said("warning", connect)) == Messages{text, text});
   CHECK(said("error", connect).empty());
+  CHECK(messages_in(said(nullptr, [&] {
+          ::setenv("TORCHELASTIC_TIMER_FILE", "/tmp/timer", 1);
+          connect();  // in a directory that the code names
+        })) == Messages{text});
   CHECK(messages_in(said(nullptr,
                          [] {
                            const testing::TempFolder home;
@@ -261,6 +303,21 @@ TEST_CASE("a missing server is a notice once in a process, and then a warning") 
             .at(0)
             .ends_with(" ($TORCHELASTIC_TIMER_FILE is for PyTorch's client and does not "
                        "count)"));
+}
+
+TEST_CASE("with the level info a client says whose timeouts count, and that it is switched off") {
+  const testing::FakeServer server;
+  ConnectOptions options = server.options();
+  options.timeouts = server.dir() + "/timeouts.toml";
+  testing::write_file(options.timeouts, "forward = 5\nbackward = 7\n");
+  using Messages = std::vector<std::string>;
+  CHECK(messages_in(said("info", [&] { (void)TimerClient::connect(options); })) ==
+        Messages{"info: timeouts of 2 names from '" + options.timeouts + "'",
+                 "info: connected to the timer server in '" + server.dir() + "'"});
+  CHECK(messages_in(said("info", [&] {
+          ::setenv("FILETIMER", "off", 1);
+          (void)TimerClient::connect(options);
+        })) == Messages{"info: $FILETIMER is off: no scope is watched"});
 }
 
 TEST_CASE("a server that has ended is reported once, and so is its return") {

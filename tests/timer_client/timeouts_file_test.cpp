@@ -174,6 +174,7 @@ TEST_CASE("an entry replaces the timeouts in the code, in each thread and proces
     return slot_called(server.page(), name).code_timeout;
   };
   CHECK(in_code("forward", 30s) == Duration{30s});
+  CHECK(in_code("forward", 1500us) == Duration{2ms});  // rounded up
   CHECK(in_code("save", kForever) == kForever);
   CHECK_FALSE(in_code("other", 30s));
   CHECK_FALSE(in_code("load", 30s));

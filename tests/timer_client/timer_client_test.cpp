@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "common/limits.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/support/variable.hpp"
 #include "tests/timer_client/fake_server.hpp"
@@ -38,13 +39,37 @@ TEST_CASE("the error of connect has the path, the reason and the time that it wa
   options.dir = folder.path("run");
   options.timeout = 30ms;
   options.missing = ConnectOptions::Missing::kWait;
-  const std::string message = message_of([&] { TimerClient::connect(std::move(options)); });
+  const std::string message = message_of([&] { TimerClient::connect(options); });
   CHECK(message == "no timer server at '" + folder.path("run/requests") +
                        "': there is no such pipe (tried for 30ms)");
   CHECK_FALSE(std::filesystem::exists(folder.path("run")));
   ConnectOptions negative;
   negative.timeout = -1s;
   CHECK_THROWS_AS(TimerClient::connect(std::move(negative)), InvalidArgument);
+  options.timeout = 0s;
+  CHECK(message_of([&] { TimerClient::connect(options); }).ends_with("': there is no such pipe"));
+}
+
+TEST_CASE("an idle timeout is 100 ms at least, and a billion seconds at most") {
+  const FakeServer server;
+  ConnectOptions options = server.options();
+  for (const Timeout idle : {Timeout(99ms), Timeout(kMaxTimeout + 1ns), Timeout(-1s)}) {
+    options.idle_timeout = idle;
+    CHECK(message_of([&] { TimerClient::connect(options); }).starts_with("the idle timeout is "));
+  }
+  for (const Timeout idle : {Timeout(100ms), Timeout(kMaxTimeout), Timeout(0s)}) {
+    options.idle_timeout = idle;
+    CHECK_NOTHROW(TimerClient::connect(options));
+  }
+}
+
+TEST_CASE("clients of two directories in which no status page can be made have their own pipes") {
+  const testing::TempFolder folder;
+  folder.write("file", "");
+  for (const char* const name : {"file/one", "file/other"}) {
+    const auto client = TimerClient::connect(unwatched(folder.path(name)));
+    CHECK(client.target() == folder.path(name) + "/requests");
+  }
 }
 
 TEST_CASE("connect calls while_waiting while it waits, and passes on its exception") {
@@ -178,6 +203,9 @@ TEST_CASE("connect fails for a status page that cannot be used, and keeps it") {
   const auto move_away = [&] { std::filesystem::rename(board, board + ".real"); };
   SUBCASE("another mark") {
     server.board().magic = 1;
+  }
+  SUBCASE("a version without the mark") {
+    server.board().magic = 0;
   }
   SUBCASE("another version") {
     server.board().version = 99;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <filetimer/timer_client.hpp>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
+using testing::FakeServer;
 using testing::in_child;
 
 namespace {
@@ -122,9 +124,40 @@ TEST_CASE("a client without a server removes the pages of killed processes, and 
     }
   }
   std::filesystem::copy_file(living, dir + "/scopes/0-of-a-reused-pid");
+  const std::string unfinished = dir + "/scopes/.0-being-made";
   std::fstream reused(dir + "/scopes/0-of-a-reused-pid", std::ios::in | std::ios::out);
   reused.seekp(offsetof(PageHeader, start_time)).write("12345678", 8).flush();
+  std::filesystem::copy_file(dir + "/scopes/0-of-a-reused-pid", unfinished);
   remove_abandoned_pages(dir + "/scopes");
   CHECK(pages_in(dir).size() == 7);
   CHECK_FALSE(std::filesystem::exists(dir + "/scopes/0-of-a-reused-pid"));
+  CHECK(std::filesystem::exists(unfinished));
+}
+
+TEST_CASE("a client looks at 256 pages of other processes, and leaves the others to the next one") {
+  const testing::TempFolder folder;
+  const std::string dir = folder.path("run");
+  leave_page(dir);
+  const std::string many = folder.path("many");
+  std::filesystem::create_directory(many);
+  for (int i = 0; i < kMaxPagesLookedAt + 2; ++i) {
+    std::filesystem::create_hard_link(dir + "/scopes/" + pages_in(dir).at(0),
+                                      many + "/0-" + std::to_string(i));
+  }
+  remove_abandoned_pages(many);
+  const std::filesystem::directory_iterator left(many);
+  CHECK(std::distance(left, std::filesystem::directory_iterator()) == 2);
+}
+
+TEST_CASE("where a server runs, the pages of ended processes are left to it") {
+  const FakeServer server;
+  const auto process = testing::process_of(server);
+  leave_page(server.dir());
+  auto client = server.connect();
+  CHECK(pages_in(server.dir()).size() == 2);
+  CHECK(in_child([&] {
+          std::exit(client.expires(1h, "step").release() ? 0 : 1);
+          return 2;
+        }) == 0);
+  CHECK(pages_in(server.dir()).size() == 3);
 }

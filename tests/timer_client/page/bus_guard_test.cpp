@@ -103,6 +103,13 @@ TEST_CASE("a fault outside of guarded memory is passed to the handler that was i
           g_exit_code = 7;
           return static_cast<int>(other.at(0));
         }) == 7);
+  const CutFile half;
+  const BusGuard of_half(half.data(), kBytes / 2);
+  half.cut();
+  CHECK(in_child([&] {
+          g_exit_code = 7;
+          return static_cast<int>(half.at(kBytes / 2));
+        }) == 7);
 }
 
 TEST_CASE("guards beyond the limit guard nothing") {
@@ -111,5 +118,11 @@ TEST_CASE("guards beyond the limit guard nothing") {
   for (std::size_t i = 0; i <= BusGuard::kMaxGuards; ++i) {
     guards.push_back(std::make_unique<BusGuard>(file.data(), kBytes));
   }
+  CHECK_FALSE(guards.back()->is_armed());
   CHECK_FALSE(guards.back()->is_broken());
+  guards.clear();
+  for (int i = 0; i < 2; ++i) {
+    guards.push_back(std::make_unique<BusGuard>(file.data(), kBytes));
+    CHECK(guards.back()->is_armed());
+  }
 }

@@ -142,6 +142,7 @@ TEST_CASE("a client lets its server trace it, also the next server, and in a for
     return std::exchange(tracers, {}) == std::vector{static_cast<unsigned long>(process.pid())};
   };
   auto process = process_of(server);
+  tracers.clear();
   auto client = server.connect();
   CHECK(traced_by(*process));
   process->end();
@@ -196,6 +197,10 @@ TEST_CASE("connect reports a file that may not be so large, and leaves none behi
           return is_limited && said.ends_with("': File too large") ? 0 : 1;
         }) == 0);
   CHECK(server.page_names().empty());
+  CHECK(in_child([&] {
+          const bool is_limited = allow_files_of(kPageBytes);
+          return is_limited && server.connect().expires(1h, "step").release() ? 0 : 1;
+        }) == 0);
   const testing::TempFolder folder;
   CHECK(in_child([&] {
           ConnectOptions options = server.options();
@@ -227,8 +232,27 @@ TEST_CASE("a page that cannot be mapped leaves no file behind") {
   CHECK(server.page_names().empty());
 }
 
+TEST_CASE("a status page that cannot be replaced for want of room leaves no file behind") {
+  on_a_small_disk([](FakeServer& server) {
+    server.board().boot[3] ^= 1;
+    if (!fill(server, 0)) {
+      return 1;
+    }
+    const std::string said = testing::message_of([&] { (void)server.connect(); });
+    if (!said.starts_with("cannot make room for '" + server.dir() + "/server.")) {
+      return 2;
+    }
+    int files = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(server.dir())) {
+      files += entry.path().filename().string().starts_with("server") ? 1 : 0;
+    }
+    return files == 1 ? 0 : 3;
+  });
+}
+
 TEST_CASE("a client with Missing::kIgnore works without room for its page") {
   on_a_small_disk([](FakeServer& server) {
+    const StandardError error;
     if (!fill(server, 0)) {
       return 1;
     }
@@ -238,6 +262,9 @@ TEST_CASE("a client with Missing::kIgnore works without room for its page") {
     auto scope = client.expires(1h, "step");
     if (scope.release() || !server.page_names().empty()) {
       return 2;
+    }
+    if (!error.has_line("no scope page, scopes are not watched: ")) {  // once
+      return 3;
     }
     ::unlink((server.dir() + "/filler").c_str());
     testing::move_clock(1s);  // the client tries once a second

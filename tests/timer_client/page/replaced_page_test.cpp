@@ -112,7 +112,9 @@ TEST_CASE("a file that reuses the descriptor of a closed stacks file is left alo
 TEST_CASE("heartbeats and the job's scope move to the new page, too") {
   MadeAgain server;
   auto client = server.before->connect();
-  auto heart = client.heartbeat(1h, "heart", {.signal = 15, .grace = 3s, .warn_after = 30min});
+  const PageLayout old = server.before->page();
+  auto heart = client.heartbeat(
+      1h, "heart", {.signal = 15, .grace = 3s, .warn_after = 30min, .signal_first = true});
   client.start(1h);
   server.make_again();
   server.after->looks_in(2h);
@@ -125,7 +127,10 @@ TEST_CASE("heartbeats and the job's scope move to the new page, too") {
   CHECK(testing::slot_called(page, "heart").signal == 15);
   CHECK(testing::slot_called(page, "heart").grace_ms == 3000);
   CHECK(testing::slot_called(page, "heart").soft_ms == 1'800'000);
+  CHECK(testing::slot_called(page, "heart").flags == slot_flag::kSignalFirst);
+  CHECK(old.statistics(0).count == 1);  // of the beat: what follows is counted on the new page
   client.start(2h);
+  CHECK(testing::slot_called(page, "job").flags == 0);
   CHECK(testing::slot_called(page, "job").asked == 2h);
   CHECK(client.stop());
   CHECK(heart.release());

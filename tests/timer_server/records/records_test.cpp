@@ -267,6 +267,32 @@ TEST_CASE("an incident lists 1,024 scopes, or the last four of each of many work
   CHECK(incident_share(10'000) == 1);
 }
 
+TEST_CASE("of the scopes that a worker has ended an incident lists the latest, of ten minutes") {
+  const Instant when = Instant{} + 1h;
+  EndedScopesByName ended;
+  const auto end = [&](const char* name, Instant time) { ended[name].push_back({time, 1ms}); };
+  end("old", when + -(kIncidentPast + 1ns));
+  end("step", when + -kIncidentPast);
+  end("step", when);
+  end("step", when + 1s);
+  CHECK(shorten_ended_scopes(ended, when, 1) == 0);
+  CHECK(ended.size() == 1);
+  CHECK(ended["step"].size() == 3);
+  // Each worker has the same share of them.
+  for (const std::size_t omitted : {1U, 0U}) {
+    CHECK(shorten_ended_scopes(ended, when, kMaxIncidentEndedScopes / 2) == omitted);
+    REQUIRE(ended["step"].size() == 2);
+    CHECK(ended["step"].front().ended == when);
+  }
+  CHECK(shorten_ended_scopes(ended, when, 0) == 0);
+  CHECK(shorten_ended_scopes(ended, when, kMaxIncidentEndedScopes + 1) == 2);
+  CHECK(ended.empty());
+  // Within ten minutes after the boot.
+  end("first", Instant{});
+  CHECK(shorten_ended_scopes(ended, Instant{} + 1min, 1) == 0);
+  CHECK(ended.size() == 1);
+}
+
 TEST_CASE("the records of a kill with many open scopes and long names stay within their limit") {
   filetimer::Records records = make_records();
   SlotReading scope = full_scope();

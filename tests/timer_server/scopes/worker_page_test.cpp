@@ -30,10 +30,16 @@ class OneSlot final : public WorkerPage {
  public:
   static constexpr Duration kTimeout{60s};
 
-  explicit OneSlot(Instant at) {
+  explicit OneSlot(Instant at) { open(at); }
+  void open(Instant at) {
     slot_.acquired = at.ns;
     slot_.timeout = kTimeout.count();
     renew(at);
+  }
+  void watch_idleness(std::int64_t timeout) {
+    slot_.timeout = timeout;
+    slot_.flags = slot_flag::kIdle;
+    slot_.deadline = slot_word::kIdleWatch;
   }
   void renew(Instant at) {
     slot_.started = at.ns;
@@ -145,7 +151,46 @@ TEST_CASE("a scope gets a time that was lost before its pauses once") {
     CHECK(page.due(at(31s), worker) == at(80s));
     page.pause(at(40s));
     page.resume(at(140s));
-    CHECK(is(page.due(at(140s), worker), at(180s)));
+    for (const auto look : {140s, 150s, 151s}) {
+      CHECK(is(page.due(at(look), worker), at(180s)));
+    }
+  }
+  SUBCASE("paused between two looks after the deadline, and looked at twice before") {
+    worker.add(at(10s), at(70s));
+    CHECK(page.due(at(71s), worker) == at(130s));
+    worker.add(at(75s), at(85s));
+    CHECK(page.due(at(90s), worker) == at(140s));
+    page.pause(at(100s));  // for all the server knows, at 90 s
+    page.resume(at(200s));
+    CHECK(is(page.due(at(200s), worker), at(250s)));
+  }
+  SUBCASE("renewed without a pause") {
+    worker.add(at(1s), at(2s));
+    CHECK(page.due(at(3s), worker) == at(61s));
+    page.renew(at(5s));
+    CHECK(page.due(at(20s), worker) == at(65s));
+  }
+  SUBCASE("the scope before in the slot was paused") {
+    worker.add(at(1s), at(2s));
+    page.pause(at(5s));
+    CHECK(page.due(at(6s), worker).is_never());
+    page.open(at(100s));
+    worker.add(at(110s), at(170s));
+    page.pause(at(175s));
+    CHECK(page.due(at(176s), worker).is_never());
+    page.resume(at(400s));
+    CHECK(is(page.due(at(400s), worker), at(455s)));
+  }
+}
+
+TEST_CASE("an idle timeout of zero, or over the longest one, is none") {
+  OneSlot page(Instant::now());
+  for (const auto& [timeout, count] :
+       {std::pair(std::int64_t{0}, 0U), std::pair(std::int64_t{1}, 1U),
+        std::pair(std::int64_t{kMaxTimeout.count()}, 1U),
+        std::pair(std::int64_t{kMaxTimeout.count()} + 1, 0U)}) {
+    page.watch_idleness(timeout);
+    CHECK(page.activity().watches.size() == count);
   }
 }
 
@@ -203,4 +248,71 @@ TEST_CASE("of a scope that is twice in the file of a worker of the pipe, the lat
     CHECK((*next)->release("twice"));
     CHECK((*next)->open_slots().size() == (is_later_lower ? 0 : 1));
   }
+}
+
+TEST_CASE("of the open scopes of a worker those opened last are listed, and all are counted") {
+  const testing::TempFolder folder;
+  PipePage page(folder.path(), ::getpid(), {});
+  SlotReading terms;
+  for (const auto& [name, acquired] :
+       {std::pair("c", 3), std::pair("a", 1), std::pair("d", 4), std::pair("b", 2)}) {
+    terms.acquired = Instant{acquired};
+    REQUIRE(page.acquire(name, 1, terms));
+  }
+  std::size_t count = 0;
+  std::string names;
+  for (const SlotReading& scope : page.open_slots(2, &count)) {
+    names += scope.name;
+  }
+  CHECK(names == "cd");
+  CHECK(count == 4);
+}
+
+TEST_CASE("a cancelled scope is in the file until the kill ends, or its slot is used again") {
+  const testing::TempFolder folder;
+  const Process worker = std::move(*open_process(::getpid()));
+  PipePage page(folder.path(), worker.pid, {});
+  const Instant begin = Instant::now();
+  const auto acquire = [&](std::string_view id, Duration left) {
+    SlotReading terms;
+    terms.acquired = begin;
+    terms.deadline = begin + left;
+    terms.asked = left;
+    REQUIRE(page.acquire(id, id.size(), terms));
+  };
+  const auto saved = [&] {
+    REQUIRE(page.save(worker, {}));
+    std::string text;
+    for (const SlotReading& scope :
+         (*PipePage::adopt(folder.path(), worker.pid, {}))->open_slots()) {
+      text += scope.name + (scope.deadline == begin + 1h ? " 1h, " : " 2h, ");
+    }
+    return text;
+  };
+  acquire("a", 1h);
+  acquire("b", 1h);
+  CHECK(saved() == "a 1h, b 1h, ");
+  CHECK(page.cancel_all().size() == 2);
+  acquire("c", 2h);  // in the slot of "b"
+  CHECK(saved() == "a 1h, c 2h, ");
+  CHECK_FALSE(page.needs_save());
+  page.end_cancelled();
+  CHECK(page.needs_save());
+  CHECK(saved() == "c 2h, ");
+}
+
+TEST_CASE("a worker with 2,048 slots whose kills are not over is refused a further scope") {
+  const testing::TempFolder folder;
+  PipePage page(folder.path(), ::getpid(), {});
+  SlotReading terms;
+  terms.deadline = Instant{1'000};
+  for (std::size_t i = 0; i < 2 * kMaxScopesPerWorker; ++i) {
+    const std::string id = std::to_string(i);
+    REQUIRE(page.acquire(id, id.size(), terms));
+    REQUIRE(page.try_expire(i, terms.deadline.ns));
+    REQUIRE(page.release(id));
+  }
+  CHECK_FALSE(page.acquire("further", 7, terms));
+  page.acknowledge_late_release(0);
+  CHECK(page.acquire("further", 7, terms));
 }

@@ -88,6 +88,9 @@ TEST_CASE("The status of an own child is left to its owner") {
 TEST_CASE("A living child has no end, and the end of a killed child names the signal") {
   OwnChild child = OwnChild::start([] { return fork_waiting([] {}); });
   CHECK_FALSE(child.reap());
+  OwnChild& same = child;
+  child = std::move(same);
+  REQUIRE(child);
   ::kill(child.pid(), SIGKILL);
   const ChildEnd end = end_of(child);
   CHECK_FALSE(end.exit_status);
