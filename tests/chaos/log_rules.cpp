@@ -178,7 +178,8 @@ class LogJudge {
         Element typical;
         expect(of.get(name, field) &&
                    (!usual.get(name, typical) || field.type() == typical.type() ||
-                    (field.is_number() && typical.is_number()) ||
+                    (field.is_number() && typical.is_number() &&
+                     (!field.is_double() || name.ends_with("_s") || name.ends_with("_ms"))) ||
                     (event.or_null.contains(path) && (field.is_null() || typical.is_null()))),
                "record-fields", record, "'{}' is missing or has another type", path);
       };
