@@ -52,6 +52,7 @@ struct alignas(64) Board {
   std::atomic<std::uint32_t> announcement;          // see Announcement
   std::atomic<std::int64_t> default_timeout;        // ns, --default-timeout; 0: none
   std::atomic<std::uint64_t> scans;                 // how many began, of all servers
+  std::atomic<std::uint64_t> counts_scans;          // the last incarnation that counts them
 };
 
 // Fails if the open file at `path` is neither blank nor a status page of this version, both of

@@ -23,13 +23,13 @@
 // load of another word, which the hardware (x86 too) may exchange unless both are sequentially
 // consistent.
 //
-// A worker that has written a message waits for the scan that follows it: until then it writes no
-// other one, however many scopes it opens before the server can run. The server counts its scans
-// before it reads the deadlines (between p and q). A worker reads the count (after b), and writes a
-// message only if it has written none since it first read that count; a message is noted under the
-// count that was read before it was written. So the scan of that count does not follow the message,
-// and a later one does. If the worker still reads the same count after its deadline, that scan has
-// not begun, and reads the deadline.
+// A worker that has written a message writes no other one before the next scan begins, however
+// many scopes it opens before the server can run. The server counts its scans before it reads
+// the deadlines (between p and q). A worker reads the count (after b), and writes no message if
+// its last one is noted under that count; a message is noted under the count that was read
+// before it was written. So the scan of that count does not follow the message, and a later one
+// does. If the worker reads the same count after it has stored a deadline (a), the later scan
+// has not begun, and reads that deadline.
 //
 // A scope's soft deadline is met in the same way, with D the earlier of the two. The server
 // computes it from `started` and `soft_ms`, which the worker writes before `a`, and from `warn_at`

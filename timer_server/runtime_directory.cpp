@@ -244,12 +244,17 @@ bool BoardFile::is_whole() const {
 }
 
 void BoardFile::serve() {
-  board().incarnation.fetch_add(1, std::memory_order_seq_cst);
+  const std::uint64_t last = board().incarnation.fetch_add(1, std::memory_order_seq_cst);
+  board().counts_scans.store(last + 1, std::memory_order_relaxed);
   board().state.store(static_cast<std::uint32_t>(ServerState::kServing), std::memory_order_release);
 }
 
 void BoardFile::want_all_wakes() {
   announce_scan(board());
+}
+
+void BoardFile::stop_counting() {
+  board().scans.store(0, std::memory_order_seq_cst);
 }
 
 void BoardFile::want_wakes_before(Instant when) {
@@ -377,6 +382,7 @@ Status RuntimeDirectory::make_status_page() {
     // Clients that have mapped it look at the path once a second, if they open scopes.
     board_->announce(Announcement::kNone);
     board_->want_all_wakes();
+    board_->stop_counting();
     board_->serve();
   }
   lock_ = std::move(*lock);

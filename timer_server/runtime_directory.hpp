@@ -36,6 +36,9 @@ class BoardFile {
   void serve();
   // Has clients that have mapped the page wake the server at each acquire from now on.
   void want_all_wakes();
+  // Has them write a message for each deadline, not one for each scan. Called when another file
+  // takes the place of the status page: later scans are not counted on this one.
+  void stop_counting();
   // Has clients wake the server only for a deadline before `when`, at which it looks at all scopes.
   void want_wakes_before(Instant when);
   // Writes the announcement and wakes the clients that wait for a change of it. Does nothing after

@@ -113,7 +113,7 @@ TEST_CASE("docs/protocol.md gives the offsets of the status page") {
                FIELD(Board, server_pid), FIELD(Board, state), FIELD(Board, pid_namespace),
                FIELD(Board, reserved), FIELD(Board, next_wake), FIELD(Board, max_timeout),
                FIELD(Board, incarnation), FIELD(Board, warn_at), FIELD(Board, announcement),
-               FIELD(Board, default_timeout), FIELD(Board, scans)});
+               FIELD(Board, default_timeout), FIELD(Board, scans), FIELD(Board, counts_scans)});
 }
 
 TEST_CASE("docs/protocol.md gives the parts of a page, one behind the other") {

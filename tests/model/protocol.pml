@@ -441,7 +441,7 @@ end:
 
   /* OwnPage::wake(). Its load of the number of scans and the load of the incarnation in
    * send_wake_up() are one step: an older number or incarnation only causes more messages.
-   * code: timer_client/client/page/own_page.cpp OwnPage::wake 6cb71f66 */
+   * code: timer_client/client/page/own_page.cpp OwnPage::wake 0732aa1d */
   :: d_step { worker_at[w] == READ_DEAD ->
 #ifdef FAULT_COUNT_LATE
        grow_slot_count(); slot = 0;
@@ -607,7 +607,7 @@ end:
        pipe_read = pipe_at_path;
        server_at = AFTER_PIPE }
   /* BoardFile::serve()
-   * code: timer_server/runtime_directory.cpp BoardFile::serve c36349e7 */
+   * code: timer_server/runtime_directory.cpp BoardFile::serve 8b2ec783 */
   :: d_step { server_at == RAISE_INCARNATION ->
        incarnation++;
        server_at = AFTER_RAISE;

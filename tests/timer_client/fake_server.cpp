@@ -48,6 +48,7 @@ FakeServer::FakeServer(std::string dir) : dir_(std::move(dir)) {
   board_->next_wake = kWakeNever;
   board_->max_timeout = std::numeric_limits<std::int64_t>::max();
   board_->incarnation = 1;
+  board_->counts_scans = 1;
   board_->state = static_cast<std::uint32_t>(ServerState::kServing);
 }
 

@@ -203,7 +203,8 @@ TEST_CASE("a status page that was removed while the server drained announces no 
   const auto* const board = static_cast<const filetimer::Board*>(removed->data());
   CHECK(wait_until([&] { return board->announcement.load() == 0; }));
   CHECK(wait_until([&] {
-    return board->next_wake.load() == filetimer::kWakeAlways && board->incarnation.load() == 2;
+    return board->next_wake.load() == filetimer::kWakeAlways && board->incarnation.load() == 2 &&
+           board->scans.load() == 0;  // each deadline gets its message
   }));
   server.wait_for_message("made again");
   CHECK(wait_until([&] { return announced(server.dir()) == filetimer::Announcement::kDraining; }));

@@ -539,11 +539,14 @@ SlotStatistics* OwnPage::own_statistics(const SlotHandle& handle) noexcept {
 // which a full pipe has no room is not needed either: a server that finds its pipe so full looks
 // for pages and reads all of them.
 void OwnPage::wake() noexcept {
-  if (dead_incarnation_.load(std::memory_order_relaxed) ==
-      board().incarnation.load(std::memory_order_seq_cst)) {
+  const std::uint64_t incarnation = board().incarnation.load(std::memory_order_seq_cst);
+  if (dead_incarnation_.load(std::memory_order_relaxed) == incarnation) {
     return;
   }
-  const std::uint64_t scan = board().scans.load(std::memory_order_seq_cst);
+  // A server of an earlier version leaves the number of the last one that counted. Relaxed: an old
+  // value causes a message.
+  const bool are_counted = board().counts_scans.load(std::memory_order_relaxed) == incarnation;
+  const std::uint64_t scan = are_counted ? board().scans.load(std::memory_order_seq_cst) : 0;
   // Acquire: pairs with the release below, by a thread whose message is in the pipe.
   if (scan != 0 && woken_in_.load(std::memory_order_acquire) == scan) {
     return;
