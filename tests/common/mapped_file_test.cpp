@@ -97,7 +97,8 @@ TEST_CASE("a SIGBUS that concerns no mapped file acts as it would without the li
   }
   const TestFile file;
   const TestFile cut;
-  // Returns the signal that ends a child, in which `action` was that of SIGBUS; 0: it goes on.
+  // Returns the signal that ends a child whose action for SIGBUS was `action`; 0: no signal ends
+  // it.
   const auto end_of_child = [&](sighandler_t action, const std::function<void()>& act) {
     const pid_t child = ::fork();
     if (child == 0) {

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,10 +17,14 @@
 #include <iterator>
 
 #include "common/posix.hpp"
+#include "tests/support/bound.hpp"
+#include "tests/timer_client/client_fixture.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 
 namespace filetimer::cli {
 namespace {
+
+constexpr int kAsExpected = 7;  // the exit code of a child
 
 bool is_on_terminal = false;
 
@@ -101,6 +107,37 @@ Ran run_command(const std::vector<std::string>& words, const std::string& to) {
     std::ranges::replace(ran.output, '\x1b', '^');
   }
   return ran;
+}
+
+PipedCommand::PipedCommand(const std::vector<std::string>& words,
+                           const std::function<bool(const Ran&)>& is_expected) {
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  reader_.reset(ends[0]);
+  const UniqueFd writer(ends[1]);
+  child_ = ::fork();
+  if (child_ == 0) {
+    reader_.reset();
+    const Ran ran = run_command(words, fmt::format("/proc/self/fd/{}", writer.get()));
+    ::_exit(is_expected(ran) ? kAsExpected : 1);
+  }
+}
+
+bool PipedCommand::has(const std::function<bool(const std::string& text)>& property) {
+  return testing::wait_until([&] {
+    pollfd waits{reader_.get(), POLLIN, 0};
+    char bytes[4096];
+    if (::poll(&waits, 1, 0) == 1 && (waits.revents & POLLIN) != 0) {
+      const ssize_t count = ::read(reader_.get(), bytes, sizeof bytes);
+      text_.append(bytes, static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+    }
+    return property(text_);
+  });
+}
+
+bool PipedCommand::ends_without_reader() {
+  reader_.reset();
+  return testing::exit_code_of(child_) == kAsExpected;
 }
 
 }  // namespace filetimer::cli

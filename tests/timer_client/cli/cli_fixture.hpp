@@ -3,10 +3,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/posix.hpp"
 #include "tests/support/files.hpp"
 
 namespace filetimer::cli {
@@ -38,5 +40,27 @@ class OnTerminal {
 // Runs a subcommand that starts no process and opens no scope, with the arguments `words`. If
 // a file is given, it gets the output.
 Ran run_command(const std::vector<std::string>& words, const std::string& to = {});
+
+// A subcommand that a child runs as run_command() does, and whose output comes through a pipe.
+class PipedCommand {
+ public:
+  // `is_expected` judges, in the child, what the subcommand returned.
+  PipedCommand(const std::vector<std::string>& words,
+               const std::function<bool(const Ran&)>& is_expected);
+  PipedCommand(const PipedCommand&) = delete;
+  PipedCommand& operator=(const PipedCommand&) = delete;
+
+  // Reads until the output has the property. Returns false after kBound.
+  bool has(const std::function<bool(const std::string& text)>& property);
+  // The output that was read.
+  [[nodiscard]] const std::string& text() const { return text_; }
+  // Closes the pipe. Returns whether the subcommand has ended as expected.
+  bool ends_without_reader();
+
+ private:
+  UniqueFd reader_;
+  pid_t child_ = -1;
+  std::string text_;
+};
 
 }  // namespace filetimer::cli

@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -237,7 +236,7 @@ TEST_CASE("the table of open scopes has every column and fits the terminal") {
         std::string::npos);
 }
 
-TEST_CASE("a pause, a limit of the server and a timeout of a file are told of a scope") {
+TEST_CASE("the list shows a pause, a limit of the server and a timeout of a file") {
   constexpr std::int64_t kNow = 10 * kHour;
   const std::int64_t none = kForever.count();
   std::vector<ListedScope> scopes = {
@@ -640,34 +639,17 @@ TEST_CASE("list without open scopes prints a line on standard error and succeeds
   CHECK(folder.list().code == 0);
 }
 
-TEST_CASE("--watch prints the list again, also without a server, until nobody reads it") {
+TEST_CASE("--watch prints the list again, also without a server, until its reader has gone") {
   RunFolderByHand folder;
   TestPage page;
   page.open(0, scope_since("waits", kSecond, kHour));
   folder.add(page);
-  int ends[2];
-  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
-  UniqueFd reader(ends[0]);
-  UniqueFd writer(ends[1]);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    reader.reset();
-    const Ran ran = run_command({"list", "--watch", "--dir", folder.path()},
-                                fmt::format("/proc/self/fd/{}", writer.get()));
-    ::_exit(ran.code == 0 ? 7 : 1);
-  }
-  writer.reset();
-  std::string text;
-  for (char bytes[4096]; text.find("waits") == text.rfind("waits");) {
-    pollfd waits{reader.get(), POLLIN, 0};
-    REQUIRE(::poll(&waits, 1, static_cast<int>(testing::kBound.count())) == 1);
-    const ssize_t count = ::read(reader.get(), bytes, sizeof bytes);
-    REQUIRE(count > 0);
-    text.append(bytes, static_cast<std::size_t>(count));
-  }
-  CHECK_FALSE(contains(text, "\x1b"));
-  reader.reset();
-  CHECK(testing::exit_code_of(child) == 7);
+  PipedCommand watch({"list", "--watch", "--dir", folder.path()},
+                     [](const Ran& ran) { return ran.code == 0; });
+  CHECK(
+      watch.has([](const std::string& text) { return text.find("waits") != text.rfind("waits"); }));
+  CHECK_FALSE(contains(watch.text(), "\x1b"));
+  CHECK(watch.ends_without_reader());
 }
 
 TEST_CASE("--watch ends with the exit code of a list that failed") {

@@ -155,7 +155,7 @@ TEST_CASE("a scope gets a time that was lost before its pauses once") {
       CHECK(is(page.due(at(look), worker), at(180s)));
     }
   }
-  SUBCASE("paused between two looks after the deadline, and looked at twice before") {
+  SUBCASE("paused after the deadline, between the second look and the third") {
     worker.add(at(10s), at(70s));
     CHECK(page.due(at(71s), worker) == at(130s));
     worker.add(at(75s), at(85s));
@@ -194,7 +194,7 @@ TEST_CASE("an idle timeout of zero, or over the longest one, is none") {
   }
 }
 
-TEST_CASE("of the scopes of the pipe those are cancelled that are not due by then") {
+TEST_CASE("a kill cancels the scopes of the pipe that are due after a time") {
   const testing::TempFolder folder;
   PipePage page(folder.path(), ::getpid(), {});
   SlotReading terms;

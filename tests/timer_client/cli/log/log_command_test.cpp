@@ -319,7 +319,7 @@ TEST_CASE("the records of a pipe are printed as they come, below a header with r
   CHECK(status == 0);
 }
 
-TEST_CASE("a log is followed until nobody reads, and one that cannot be read is told of once") {
+TEST_CASE("--follow ends when its reader has gone, and reports a log that it cannot read once") {
   const TempFolder folder;
   HostLog log("node07");
   const auto record = [&](const std::string& id) {
@@ -328,42 +328,23 @@ TEST_CASE("a log is followed until nobody reads, and one that cannot be read is 
   };
   const std::string first = record("a-1");
   folder.write("log", first);
-  int ends[2];
-  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
-  UniqueFd reader(ends[0]);
-  UniqueFd writer(ends[1]);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    reader.reset();
-    const Ran ran = run_command({"log", "--follow", folder.path("log"), "/proc/self/mem"},
-                                fmt::format("/proc/self/fd/{}", writer.get()));
-    const bool is_told =
-        ran.errors == "timer_client: cannot read '/proc/self/mem': Input/output error\n";
-    ::_exit(ran.code == 1 && is_told ? 7 : 1);
-  }
-  writer.reset();
-  std::string text;
-  const auto has = [&](std::string_view part) {
-    return testing::wait_until([&] {
-      pollfd waits{reader.get(), POLLIN, 0};
-      char bytes[4096];
-      if (::poll(&waits, 1, 0) == 1 && (waits.revents & POLLIN) != 0) {
-        const ssize_t count = ::read(reader.get(), bytes, sizeof bytes);
-        text.append(bytes, static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
-      }
-      return contains(text, part);
-    });
+  PipedCommand follow(
+      {"log", "--follow", folder.path("log"), "/proc/self/mem"}, [](const Ran& ran) {
+        return ran.code == 1 &&
+               ran.errors == "timer_client: cannot read '/proc/self/mem': Input/output error\n";
+      });
+  const auto shows = [&](std::string_view part) {
+    return follow.has([&](const std::string& text) { return contains(text, part); });
   };
-  CHECK(has("  a-1"));
-  CHECK(text.starts_with(
+  CHECK(shows("  a-1"));
+  CHECK(follow.text().starts_with(
       "TIME (UTC)      EVENT          HOST      RANK      PID  SCOPE     ID        WHAT\n"));
   folder.append("log", first + record("a-2"));
-  CHECK(has("  a-2"));
+  CHECK(shows("  a-2"));
   folder.append("log", record("a-3"));
-  CHECK(has("  a-3"));
-  CHECK(lines_of(text).size() == 4);
-  reader.reset();
-  CHECK(testing::exit_code_of(child) == 7);
+  CHECK(shows("  a-3"));
+  CHECK(lines_of(follow.text()).size() == 4);
+  CHECK(follow.ends_without_reader());
 }
 
 TEST_CASE("a reader that went away ends the output quietly, a full disk does not") {
