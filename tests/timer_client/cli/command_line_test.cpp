@@ -194,7 +194,8 @@ TEST_CASE("run takes a verdict from the log, or from the file of the kill while 
     CAPTURE(c.verdict);
     Program program({"run", "--dir", folder.path(), "--timeout", "1ms", "--", "sh", "-c",
                      "until [ -e " + folder.path("go") + " ]; do sleep 0.01; done; exit 7"});
-    const pid_t pid = pipe.next().pid;
+    const auto acquire = pipe.next();
+    const pid_t pid = acquire.pid;
     const char* const other = c.code == 7 ? "dead" : "already_gone";
     testing::write_file(
         folder.path(c.file),
@@ -202,6 +203,7 @@ TEST_CASE("run takes a verdict from the log, or from the file of the kill while 
             kill_of({.pid = pid, .scope = "inner"}, other) +
             kill_of({.pid = pid, .boot = "00000000-0000-0000-0000-000000000000"}, other) +
             kill_of({.pid = pid, .mono_ns = 1}, other));
+    wait_past_deadline(acquire);  // before it, run asks no record
     testing::write_file(folder.path("go"), "");
     CHECK(program.exit_code() == c.code);
     CHECK(pipe.next().is_release());
