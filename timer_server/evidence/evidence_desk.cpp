@@ -26,9 +26,11 @@ constexpr std::size_t kMaxSampled = 32;
 
 }  // namespace
 
-EvidenceCollection::EvidenceCollection(SideThreads& side_threads, EvidenceRequest request,
-                                       Done done)
+EvidenceCollection::EvidenceCollection(SideThreads& side_threads,
+                                       std::shared_ptr<IdleStacksHelpers> helpers,
+                                       EvidenceRequest request, Done done)
     : side_threads_(side_threads),
+      helpers_(std::move(helpers)),
       request_(std::move(request)),
       done_(std::move(done)),
       until_(request_.until) {}
@@ -99,8 +101,8 @@ void EvidenceCollection::add_slow(Evidence& evidence) {
   if (wants_stacks && !helper) {
     publish(evidence, "the helper for native stacks was being started");
     const Duration for_python = std::min(kPythonDumpLimit, (until - Instant::now()) / 2);
-    auto started = StacksHelper::start(request_.worker->pid, request_.worker->start_time,
-                                       request_.python ? until + -for_python : until);
+    auto started = helpers_->start(request_.worker->pid, request_.worker->start_time,
+                                   request_.python ? until + -for_python : until);
     if (started) {
       helper = std::make_shared<StacksHelper>(std::move(*started));
     } else {
@@ -115,6 +117,9 @@ void EvidenceCollection::add_slow(Evidence& evidence) {
   finish_cpu_sample(request_.worker->pid, evidence);
   if (helper && publish(evidence, "native stacks were being read")) {
     helper->collect(evidence);
+    if (helper->is_idle()) {
+      helpers_->keep(std::move(*helper));
+    }
   }
   if (wants_stacks && request_.python && publish(evidence, "Python stacks were being written")) {
     // A stopped worker does not run the signal handler that writes the stacks. When the helper lets
@@ -163,10 +168,13 @@ void EvidenceCollection::withdraw() {
   evidence_ = {};
 }
 
+EvidenceDesk::EvidenceDesk(SideThreads& side_threads)
+    : side_threads_(side_threads), helpers_(std::make_shared<IdleStacksHelpers>()) {}
+
 EvidenceOrder EvidenceDesk::collect(EvidenceRequest request, Instant now,
                                     EvidenceCollection::Done done) {
   const std::shared_ptr<EvidenceCollection> collection(
-      new EvidenceCollection(side_threads_, std::move(request), std::move(done)));
+      new EvidenceCollection(side_threads_, helpers_, std::move(request), std::move(done)));
   collections_.push_back(collection);
   begin_if_possible(*collection, now);
   return {collection.get(), [kept = collection](EvidenceCollection*) { kept->withdraw(); }};
@@ -201,6 +209,9 @@ bool EvidenceDesk::begin_waiting(Instant now) {
         is_over && collection->has_begun() ? 1 : 0;
     return is_over;
   });
+  if (collections_.empty()) {
+    helpers_->clear();
+  }
   bool is_one_delivered = false;
   std::set<const Process*> busy;
   for (const auto& collection : collections_) {

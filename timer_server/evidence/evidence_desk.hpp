@@ -20,7 +20,8 @@
 
 namespace filetimer {
 
-struct CpuSample;  // proc_evidence.hpp
+struct CpuSample;         // proc_evidence.hpp
+class IdleStacksHelpers;  // stacks_helper.hpp
 
 // What the evidence is for. A signal waits for that of kSignal: it begins at once, on the side
 // threads of kills. Of the others EvidenceDesk::kSideBySide are collected at a time.
@@ -56,7 +57,8 @@ class EvidenceCollection : public std::enable_shared_from_this<EvidenceCollectio
 
  private:
   friend class EvidenceDesk;
-  EvidenceCollection(SideThreads& side_threads, EvidenceRequest request, Done done);
+  EvidenceCollection(SideThreads& side_threads, std::shared_ptr<IdleStacksHelpers> helpers,
+                     EvidenceRequest request, Done done);
   void begin(Instant now);
   void withdraw();
   bool begin_slow();
@@ -68,6 +70,7 @@ class EvidenceCollection : public std::enable_shared_from_this<EvidenceCollectio
   bool publish(const Evidence& evidence, const char* activity);
 
   SideThreads& side_threads_;
+  const std::shared_ptr<IdleStacksHelpers> helpers_;
   EvidenceRequest request_;  // does not change after begin()
   Done done_;                // null: delivered or withdrawn
   Instant until_;
@@ -105,7 +108,7 @@ class EvidenceDesk {
   static constexpr long kSideBySide = 2;
   static_assert(SideThreads::max_threads(SideThreads::Lane::kUnexpired) >= 3 * kSideBySide);
 
-  explicit EvidenceDesk(SideThreads& side_threads) : side_threads_(side_threads) {}
+  explicit EvidenceDesk(SideThreads& side_threads);
 
   // Does not call `done` itself.
   [[nodiscard]] EvidenceOrder collect(EvidenceRequest request, Instant now,
@@ -121,6 +124,7 @@ class EvidenceDesk {
   void begin_if_possible(EvidenceCollection& collection, Instant now);
 
   SideThreads& side_threads_;
+  std::shared_ptr<IdleStacksHelpers> helpers_;                    // while there are collections
   std::vector<std::shared_ptr<EvidenceCollection>> collections_;  // in the order of their requests
   std::array<long, 4> begun_{};  // by use: those in `collections_` that have begun
 };

@@ -25,6 +25,7 @@ constexpr std::array<const char*, 2> kPlaces{"filetimer-stacks",
 // How long a helper may take to exit after SIGKILL.
 constexpr Duration kEndLimit = std::chrono::milliseconds{100};
 constexpr std::string_view kLastLine = "\nend\n";
+constexpr std::string_view kLastLines = "again\nend\n";  // of a helper that is idle then
 
 Result<std::string> helper_path() {
   const std::string folder = folder_of_this_program();
@@ -88,13 +89,19 @@ Result<StacksHelper> StacksHelper::start(pid_t pid, std::uint64_t start_time, In
                             .is_helper = true});
   FILETIMER_TRY(child);
   theirs.reset();
-  StacksHelper started(std::move(*child), std::move(ours), until);
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Instant::now()).count();
-  if (!send_line(started.socket_.get(), fmt::format("{} {} {} {}\n", pid, start_time, ::getpid(),
-                                                    std::max<std::int64_t>(left, 1)))) {
+  StacksHelper started(std::move(*child), std::move(ours));
+  if (!started.begin_next(pid, start_time, until)) {
     return failure("the helper " + started.end());
   }
   return started;
+}
+
+bool StacksHelper::begin_next(pid_t pid, std::uint64_t start_time, Instant until) {
+  is_idle_ = false;
+  until_ = until;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Instant::now()).count();
+  return send_line(socket_.get(), fmt::format("{} {} {} {}\n", pid, start_time, ::getpid(),
+                                              std::max<std::int64_t>(left, 1)));
 }
 
 // Does not wait: reap_orphans() reaps the helper. It stops a worker in collect() only.
@@ -140,6 +147,10 @@ void StacksHelper::collect(Evidence& evidence) {
   send_line(socket_.get(), "go\n");  // a failure shows as an answer without an end
   const std::string answer = read_answer(is_in_time);
   if (parse_stacks(answer, evidence)) {
+    is_idle_ = answer.ends_with(kLastLines);
+    if (is_idle_) {
+      return;
+    }
     child_.kill(SIGKILL);
     child_ = {};  // no signal waits for the exit of the helper; reap_orphans() reaps it
     return;
@@ -152,6 +163,32 @@ void StacksHelper::collect(Evidence& evidence) {
   const std::string how = end();
   evidence.add_missing(is_in_time ? fmt::format("native stacks are incomplete: the helper {}", how)
                                   : "native stacks are incomplete: time was up");
+}
+
+Result<StacksHelper> IdleStacksHelpers::start(pid_t pid, std::uint64_t start_time, Instant until) {
+  for (;;) {
+    MutexLock lock(mutex_);
+    if (helpers_.empty()) {
+      break;
+    }
+    StacksHelper helper = std::move(helpers_.back());
+    helpers_.pop_back();
+    lock.unlock();
+    if (helper.begin_next(pid, start_time, until)) {
+      return helper;
+    }
+  }
+  return StacksHelper::start(pid, start_time, until);
+}
+
+void IdleStacksHelpers::keep(StacksHelper helper) {
+  const MutexLock lock(mutex_);
+  helpers_.push_back(std::move(helper));
+}
+
+void IdleStacksHelpers::clear() {
+  const MutexLock lock(mutex_);
+  helpers_.clear();
 }
 
 bool parse_stacks(std::string_view answer, Evidence& evidence) {

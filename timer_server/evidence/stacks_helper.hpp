@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/clock.hpp"
+#include "common/mutex.hpp"
 #include "common/posix.hpp"
 #include "common/result.hpp"
 #include "timer_server/evidence/evidence.hpp"
@@ -24,7 +26,7 @@ bool may_trace();
 // ptrace_scope 1; our clients do). Returns kProc otherwise.
 EvidenceLevel most_evidence_allowed();
 
-// One run of the helper, used on a side thread:
+// A process of the helper, used on a side thread:
 //
 //   auto helper = StacksHelper::start(pid, start_time, until);   // it reads the worker's libraries
 //   ...                                                          // the worker runs on
@@ -39,16 +41,21 @@ class StacksHelper {
   // Kills the helper, unless collect() has.
   ~StacksHelper();
 
+  // Returns whether collect() has left the helper waiting for another worker.
+  [[nodiscard]] bool is_idle() const { return is_idle_; }
+  // Has an idle helper begin with another process, as start() does. Returns false if it has ended.
+  bool begin_next(pid_t pid, std::uint64_t start_time, Instant until);
+
   // Returns when the helper ends.
   [[nodiscard]] Instant until() const { return until_; }
   // Lets the helper stop the process and read its stacks. Waits for the answer, at most until the
-  // helper's time is up. Adds the stacks to `evidence`, or the reason why some are missing. Kills
-  // the helper.
+  // helper's time is up. Adds the stacks to `evidence`, or the reason why some are missing. The
+  // helper is idle afterwards, or was killed.
   void collect(Evidence& evidence);
 
  private:
-  StacksHelper(OwnChild helper, UniqueFd socket, Instant until)
-      : child_(std::move(helper)), socket_(std::move(socket)), until_(until) {}
+  StacksHelper(OwnChild helper, UniqueFd socket)
+      : child_(std::move(helper)), socket_(std::move(socket)) {}
   std::string read_answer(bool& is_in_time);
   // Kills and reaps the helper. Returns how it had ended: "ended with status 3".
   std::string end();
@@ -56,6 +63,23 @@ class StacksHelper {
   OwnChild child_;
   UniqueFd socket_;  // the other end is the helper's standard input and standard output
   Instant until_;
+  bool is_idle_ = false;
+};
+
+// Helpers that are idle. When many workers expire together, the start of a program for each would
+// take most of the time. Used on side threads.
+class IdleStacksHelpers {
+ public:
+  // As StacksHelper::start(), with an idle helper if there is one.
+  Result<StacksHelper> start(pid_t pid, std::uint64_t start_time, Instant until);
+  // Keeps a helper that is idle.
+  void keep(StacksHelper helper);
+  // Ends the helpers.
+  void clear();
+
+ private:
+  Mutex mutex_;
+  std::vector<StacksHelper> helpers_ FILETIMER_GUARDED_BY(mutex_);
 };
 
 // Adds the stacks in a helper's answer to the threads of `evidence`. Ignores lines and threads that

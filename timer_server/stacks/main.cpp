@@ -1,9 +1,9 @@
-// filetimer-stacks, the stacks helper: reads the native stacks of one worker and exits.
+// filetimer-stacks, the stacks helper: reads the native stacks of workers, one after the other.
 // timer_server starts it. It is a program of its own because reading the memory and the libraries
 // of a broken process may crash or hang. That costs the evidence, but neither the server nor the
 // worker anything (see Tracees).
 //
-// Two lines of standard input are its request:
+// Two lines of standard input are a request:
 //   PID START_TIME SERVER_PID MILLISECONDS   the worker, the server, the time for everything
 //   go                                       the worker may be stopped now
 // Between the two lines the helper reads the files of the worker's code, while the worker runs.
@@ -13,6 +13,7 @@
 //   cut TEXT       why further frames of the thread are missing
 //   note TEXT      why something else is missing
 //   stopped_us N   how long the worker was stopped
+//   again          the helper waits for another request; without this line it exits
 //   end            the answer is complete
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
@@ -71,7 +72,8 @@ class Tracees {
   // sleep does not stop. SIGCHLD must be blocked.
   void stop(std::chrono::nanoseconds bound);
   // Resumes the threads that have stopped by now. It is called again because others may stop later.
-  void release();
+  // Returns whether no thread is traced any longer.
+  bool release();
 
   enum class State { kRunning, kStopped, kGone };
   // Returns the seized threads in this state.
@@ -159,14 +161,18 @@ void Tracees::read_wait_statuses() {
   }
 }
 
-void Tracees::release() {
+bool Tracees::release() {
   read_wait_statuses();
+  bool are_gone = true;
   for (Tracee& tracee : tracees_) {
-    if (tracee.state == State::kStopped) {
-      ::ptrace(PTRACE_DETACH, tracee.tid, nullptr, as_data(tracee.signal));
+    // A thread that was killed since then cannot be resumed, and its exit is read in the next call.
+    if (tracee.state == State::kStopped &&
+        ::ptrace(PTRACE_DETACH, tracee.tid, nullptr, as_data(tracee.signal)) == 0) {
       tracee.state = State::kGone;
     }
+    are_gone = are_gone && tracee.state == State::kGone;
   }
+  return are_gone;
 }
 
 std::vector<pid_t> Tracees::threads_in(State state) const {
@@ -207,8 +213,7 @@ void set_oom_score() {
   }
 }
 
-// Limits the time and the memory of the helper, and ends it with its server. The server kills a
-// helper that takes too long, but a killed server cannot.
+// Limits the memory of the helper, and ends it with its server.
 void limit_resources(const Request& request) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != request.server) {
@@ -216,11 +221,7 @@ void limit_resources(const Request& request) {
   }
   ::signal(SIGALRM, SIG_DFL);
   ::prctl(PR_SET_DUMPABLE, 0);  // a crash leaves no core file
-  const itimerval time_limit{{},
-                             {request.time_limit_ms / 1000,
-                              static_cast<suseconds_t>(request.time_limit_ms % 1000 * 1000)}};
-  ::setitimer(ITIMER_REAL, &time_limit, nullptr);
-  if (!kIsSanitized) {  // sanitizers map terabytes
+  if (!kIsSanitized) {          // sanitizers map terabytes
     const rlimit memory{kMaxMemory, kMaxMemory};
     ::setrlimit(RLIMIT_DATA, &memory);
   }
@@ -230,14 +231,21 @@ void limit_resources(const Request& request) {
   ::sigprocmask(SIG_SETMASK, &child, nullptr);
 }
 
+// Ends the helper after so long; 0: not. The server kills a helper that takes too long, but a
+// killed server cannot.
+void limit_time(long ms) {
+  const itimerval limit{{}, {ms / 1000, static_cast<suseconds_t>(ms % 1000 * 1000)}};
+  ::setitimer(ITIMER_REAL, &limit, nullptr);
+}
+
 void note(std::string_view text) {
   fmt::print("note {}\n", text);
 }
 
-int answer_without_stacks(const std::string& why) {
+// Returns true, as answer() does: the worker is not traced.
+bool answer_without_stacks(const std::string& why) {
   note("no native stacks: " + why);
-  fmt::print("end\n");
-  return 0;
+  return true;
 }
 
 // Returns whether the pid still belongs to the worker.
@@ -294,23 +302,16 @@ std::vector<Stack> read_stacks(Unwinder& unwinder, Tracees& tracees) {
   return stacks;
 }
 
-int run() {
-  Request request;
-  if (!read_request(request)) {
-    fmt::print(stderr, "filetimer-stacks: started by timer_server, not by hand\n");
-    return 2;
+// Returns whether the worker is no longer traced, so that another request can be answered. A thread
+// that has not stopped yet is let go when the helper exits.
+bool answer(const Request& request, ElfFiles& elf_files) {
+  auto unwinder = is_same_process(request) ? Unwinder::prepare(request.pid, elf_files)
+                                           : failure("the process had ended");
+  if (!wait_for_go()) {
+    return false;
   }
-  set_oom_score();  // by a user without privileges only while the process is dumpable
-  limit_resources(request);
-  if (!is_same_process(request)) {
-    return answer_without_stacks("the process had ended");
-  }
-  auto unwinder = Unwinder::prepare(request.pid);
   if (!unwinder) {
     return answer_without_stacks(unwinder.error().message);
-  }
-  if (!wait_for_go()) {
-    return 1;
   }
   Tracees tracees(request.pid);
   if (Status seized = tracees.seize(); !seized) {
@@ -319,7 +320,8 @@ int run() {
   // A seized thread keeps its pid in use, so this check stays true. Another process has not been
   // stopped by now, and runs on untraced when the helper exits.
   if (!is_same_process(request)) {
-    return answer_without_stacks("the process had ended");
+    answer_without_stacks("the process had ended");
+    return false;
   }
   const std::vector<Stack> stacks = read_stacks(**unwinder, tracees);
   for (const Stack& stack : stacks) {
@@ -339,8 +341,26 @@ int run() {
   if (const auto& files = (*unwinder)->not_found(); !files.empty()) {
     note(fmt::format("files of code that were not found: {}", fmt::join(files, ", ")));
   }
-  fmt::print("end\n");
-  std::fflush(stdout);
+  return tracees.release();
+}
+
+int run() {
+  Request request;
+  if (!read_request(request)) {
+    fmt::print(stderr, "filetimer-stacks: started by timer_server, not by hand\n");
+    return 2;
+  }
+  set_oom_score();  // by a user without privileges only while the process is dumpable
+  limit_resources(request);
+  ElfFiles elf_files;
+  for (bool may_go_on = true; may_go_on;) {
+    limit_time(request.time_limit_ms);
+    may_go_on = answer(request, elf_files);
+    limit_time(0);
+    fmt::print("{}end\n", may_go_on ? "again\n" : "");
+    std::fflush(stdout);
+    may_go_on = may_go_on && read_request(request);
+  }
   return 0;
 }
 
@@ -351,6 +371,8 @@ int main() {
   try {
     return filetimer::stacks::run();
   } catch (const std::exception& error) {
-    return filetimer::stacks::answer_without_stacks(error.what());
+    filetimer::stacks::answer_without_stacks(error.what());
+    fmt::print("end\n");
+    return 0;
   }
 }

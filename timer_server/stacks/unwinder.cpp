@@ -104,8 +104,25 @@ std::string demangled(const char* symbol) {
 
 }  // namespace
 
-Unwinder::Unwinder(pid_t pid)
+ElfFiles::~ElfFiles() {
+  for (const auto& [key, elf] : files_) {
+    ::elf_end(elf);
+  }
+}
+
+Elf* ElfFiles::open(int fd, const struct stat& st) {
+  ::elf_version(EV_CURRENT);
+  Elf*& known = files_[{st.st_dev, st.st_ino, st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec}];
+  if (known == nullptr) {
+    known = ::elf_begin(fd, ELF_C_READ_MMAP_PRIVATE, nullptr);
+    ::elf_cntl(known, ELF_C_FDDONE);  // the file is mapped
+  }
+  return ::elf_begin(-1, ELF_C_READ_MMAP_PRIVATE, known);  // counts as another user
+}
+
+Unwinder::Unwinder(pid_t pid, ElfFiles& files)
     : pid_(pid),
+      files_(files),
       callbacks_{find_module, find_no_debug_file, nullptr, nullptr},
       dwfl_(::dwfl_begin(&callbacks_)) {}
 
@@ -113,8 +130,8 @@ Unwinder::~Unwinder() {
   ::dwfl_end(dwfl_);
 }
 
-Result<std::unique_ptr<Unwinder>> Unwinder::prepare(pid_t pid) {
-  std::unique_ptr<Unwinder> unwinder(new Unwinder(pid));
+Result<std::unique_ptr<Unwinder>> Unwinder::prepare(pid_t pid, ElfFiles& files) {
+  std::unique_ptr<Unwinder> unwinder(new Unwinder(pid, files));
   if (unwinder->dwfl_ == nullptr) {
     return failure("libdw: " + libdw_error());
   }
@@ -178,7 +195,8 @@ int Unwinder::find_module(Dwfl_Module* module, void** user, const char* name, Dw
     return -1;
   }
   *file = ::strdup(name);
-  return fd.release();
+  *elf = unwinder.files_.open(fd.get(), st);
+  return *elf == nullptr ? fd.release() : -1;
 }
 
 Stack Unwinder::unwind(pid_t tid) {
@@ -266,7 +284,8 @@ std::string Unwinder::make_name(Dwarf_Addr pc, bool is_exact, const Function& fu
   if (function.symbol != nullptr) {
     const std::string where =
         fmt::format("+{:#x} ({})", pc - function.begin + (is_exact ? 0 : 1), file);
-    const std::string name = valid_utf8(demangled(function.symbol));
+    std::string name = valid_utf8(demangled(function.symbol));
+    std::ranges::replace(name, '\n', '?');  // it must not end a line of the answer
     const std::size_t room = kMaxFrameBytes - std::min(where.size(), kMaxFrameBytes);
     return fmt::format("{}{}", utf8_prefix(name, room), where);
   }

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <elfutils/libdwfl.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "common/result.hpp"
@@ -26,12 +28,29 @@ struct Stack {
   std::string ended_early;    // why frames are missing; empty: the stack is complete
 };
 
+// The mapped ELF files of workers, each of which is read once: the workers of a job run the same
+// code.
+class ElfFiles {
+ public:
+  ElfFiles() = default;
+  ElfFiles(const ElfFiles&) = delete;
+  ElfFiles& operator=(const ElfFiles&) = delete;
+  ~ElfFiles();
+  // Returns the open file, which the caller ends with elf_end(); null: libelf cannot read it.
+  Elf* open(int fd, const struct stat& status);
+
+ private:
+  using Key = std::tuple<dev_t, ino_t, off_t, time_t, long>;  // with size and time of change
+  std::map<Key, Elf*> files_;
+};
+
 // Does as little as possible while the threads are stopped:
 //
-//   auto unwinder = Unwinder::prepare(pid);   // finds and reads the files; the process runs
-//   Stack stack = (*unwinder)->unwind(tid);   // reads addresses; the thread is stopped by ptrace
-//   (*unwinder)->will_name(stack);            // before the first name(); the process runs
-//   (*unwinder)->name(stack.frames[0]);       // finds names; the process runs
+//   auto unwinder = Unwinder::prepare(pid, files);   // finds and reads the files; the process runs
+//   Stack stack = (*unwinder)->unwind(tid);          // reads addresses; the thread is stopped by
+//   ptrace
+//   (*unwinder)->will_name(stack);                   // before the first name(); the process runs
+//   (*unwinder)->name(stack.frames[0]);              // finds names; the process runs
 //
 // Reads the mapped files of the process only: no separate debug files, no debuginfod. Opens them
 // through /proc/PID/root, because at the same path a worker in another mount namespace has other
@@ -39,7 +58,7 @@ struct Stack {
 class Unwinder {
  public:
   // Reads the modules of the process, which may run. Fails if the process cannot be read.
-  static Result<std::unique_ptr<Unwinder>> prepare(pid_t pid);
+  static Result<std::unique_ptr<Unwinder>> prepare(pid_t pid, ElfFiles& files);
   Unwinder(const Unwinder&) = delete;
   Unwinder& operator=(const Unwinder&) = delete;
   ~Unwinder();
@@ -57,7 +76,7 @@ class Unwinder {
   [[nodiscard]] const std::vector<std::string>& not_found() const { return not_found_; }
 
  private:
-  explicit Unwinder(pid_t pid);
+  Unwinder(pid_t pid, ElfFiles& files);
   Status report_modules();
   template <class Visit>
   void for_each_module(Visit visit);
@@ -76,6 +95,7 @@ class Unwinder {
                          char** file, Elf** elf);
 
   const pid_t pid_;
+  ElfFiles& files_;
   const Dwfl_Callbacks callbacks_;
   Dwfl* const dwfl_;
   std::vector<std::string> not_found_;
