@@ -63,6 +63,30 @@ except filetimer.ScopeExpired as error:
     say(error.scope)
 """), "x\n")
 
+    def test_it_is_raised_where_another_thread_was_the_first_to_import_threading(self):
+        out = self.run_worker("""
+script = '''
+import _thread, sys, time
+lock = _thread.allocate_lock()
+lock.acquire()
+def work():
+    import threading
+    lock.release()
+_thread.start_new_thread(work, ())
+lock.acquire()
+sys.path.insert(0, sys.argv[1])
+import filetimer
+try:
+    with filetimer.expires(0.3, on_expiry="raise", grace=20):
+        time.sleep(60)
+except filetimer.ScopeExpired:
+    print("raised")
+'''
+package = os.path.dirname(os.path.dirname(filetimer.__file__))
+os.execv(sys.executable, [sys.executable, "-S", "-c", script, package])
+""")
+        self.assertEqual(out, "raised\n")
+
     def test_a_scope_is_used_again_after_it_raised(self):
         out = self.run_soft(LATE_SIGNAL + """
 server = filetimer.admin.status().server_pid

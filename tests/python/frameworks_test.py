@@ -35,6 +35,8 @@ class Callback:
 
 
 fake("lightning.pytorch.callbacks", Callback=Callback)
+OldCallback = type("Callback", (), {})
+fake("pytorch_lightning.callbacks", Callback=OldCallback)
 fake("transformers", TrainerCallback=Callback)
 
 import filetimer.lightning  # noqa: E402
@@ -84,6 +86,10 @@ class Lightning(ServerCase):
         callback.on_train_epoch_end(None, None)
         self.assertEqual(self.open_scopes(), [])
         callback.teardown(None, None, "fit")
+
+    def test_it_is_a_callback_of_both_packages_if_both_are_installed(self):
+        self.assertIsInstance(self.callback, Callback)
+        self.assertIsInstance(self.callback, OldCallback)
 
     def test_it_can_be_sent_to_the_ranks(self):
         callback = pickle.loads(pickle.dumps(self.callback))

@@ -342,8 +342,15 @@ class EnteredAgain(ServerCase):
     def test_each_task_leaves_the_scope_that_it_has_entered(self):
         scope = filetimer.Scope(FAR_S, "x")
 
-        async def task(number, turns):
-            with scope:
+        class Step:
+            def __enter__(_):
+                scope.__enter__()
+
+            def __exit__(_, *error):
+                scope.__exit__(*error)
+
+        async def task(context, number, turns):
+            with context:
                 scope.renew(FAR_S * number)
                 with filetimer.expires(FAR_S, "y"):
                     for _ in range(turns):
@@ -354,11 +361,13 @@ class EnteredAgain(ServerCase):
 
         async def main():
             # They are left in the order in which they were entered, and the other way round.
-            return await asyncio.gather(task(1, 1), task(2, 3), task(3, 5), task(4, 4), task(5, 2))
-        left = asyncio.run(main())
-        self.assertEqual([set(each) for each in left],
-                         [{1, 2, 3, 4, 5}, {2, 3, 4}, {3}, {3, 4}, {2, 3, 4, 5}])
-        self.assertEqual(self.open_scopes(), [])
+            return await asyncio.gather(*(task(context, *each) for each in (
+                (1, 1), (2, 3), (3, 5), (4, 4), (5, 2))))
+        for context in scope, Step():
+            left = asyncio.run(main())
+            self.assertEqual([set(each) for each in left],
+                             [{1, 2, 3, 4, 5}, {2, 3, 4}, {3}, {3, 4}, {2, 3, 4, 5}])
+            self.assertEqual(self.open_scopes(), [])
 
     def test_each_generator_leaves_the_scope_that_it_has_entered(self):
         scope = filetimer.Scope(FAR_S, "x")
@@ -465,6 +474,26 @@ class EnteredAgain(ServerCase):
         self.assertGreater(still_open["remaining_s"], 2 * FAR_S)
         left.set()
         thread.join()
+        self.assertEqual(self.open_scopes(), [])
+
+    def test_each_thread_leaves_the_scope_that_a_function_has_entered_for_it(self):
+        scope, frames = filetimer.Scope(FAR_S, "x"), []
+
+        def entered():
+            frames.append(sys._getframe())  # so that no other one has its address
+            stack = contextlib.ExitStack()
+            stack.enter_context(scope)
+            return stack
+
+        def other():
+            with entered():
+                scope.renew(7 * FAR_S)
+        thread = threading.Thread(target=other)
+        with entered():
+            thread.start()
+            thread.join()
+            [still_open] = self.listed_scopes()
+            self.assertLess(still_open["remaining_s"], 2 * FAR_S)
         self.assertEqual(self.open_scopes(), [])
 
     def test_a_paused_thread_has_all_scopes_of_its_tasks_paused(self):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """filetimer.torch.FileTimerClient with PyTorch's unmodified expires()."""
+import asyncio
 import importlib.util
 import math
 import os
@@ -105,6 +106,19 @@ class Torch(ServerCase):
         self.assertEqual(self.open_scopes(), ["y"])
         client.release("y")
         self.assertEqual(client._open, {})
+
+    def test_each_task_ends_the_timer_that_it_has_started(self):
+        timer.configure(filetimer.torch.FileTimerClient(self.pipe))
+
+        async def task(hours):
+            with timer.expires(after=FAR_S * hours, scope="x"):
+                for _ in range(hours):
+                    await asyncio.sleep(0)
+            return [round(each["remaining_s"] / FAR_S) for each in self.listed_scopes()]
+
+        async def main():
+            return await asyncio.gather(task(1), task(2))
+        self.assertEqual(asyncio.run(main()), [[2], []])
 
     def run_hung(self, make, after):
         worker = self.start_worker(f"""

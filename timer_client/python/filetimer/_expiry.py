@@ -176,7 +176,7 @@ def prepare() -> tuple[type[RaisingScope], int]:
         _number = next(filter(_native._is_free, range(_FIRST, signal.SIGRTMAX)), 0)
         if _number == 0:
             raise TimerError("no real-time signal is free for on_expiry='raise'")
-    if threading.current_thread() is threading.main_thread():
+    if threading.get_native_id() == os.getpid():  # main_thread() may be the one that imported threading
         if not _is_installed:
             signal.signal(_number, _handle)
             _is_installed = True

@@ -14,6 +14,14 @@ try:
     from lightning.pytorch.callbacks import Callback
 except ImportError:  # the package's older name
     from pytorch_lightning.callbacks import Callback
+else:
+    try:  # The newer package installs the older one, too, and a Trainer takes only its own callbacks.
+        from pytorch_lightning.callbacks import Callback as Older
+    except ImportError:
+        pass
+    else:
+        if Older is not Callback:
+            Callback = type("Callback", (Callback, Older), {})  # type: ignore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import os
 import signal as _signal
+import sys
 import threading
 import time
 
@@ -56,8 +57,8 @@ class FileTimerClient(TimerClient):
             client = _native._default_client()
         self._client = client
         self._signal = int(signal)
-        # By (thread, scope_id), the innermost last.
-        self._open: dict[tuple[int, str], list[_native.Scope]] = {}
+        # By (thread, scope_id), the innermost last, each with the id of the frame that has acquired it.
+        self._open: dict[tuple[int, str], list[tuple[int, _native.Scope]]] = {}
 
     def acquire(self, scope_id: str, expiration_time: float) -> None:
         """Starts a timer. expiration_time: Unix seconds; over 1e9 s from now, or math.inf: none."""
@@ -66,15 +67,20 @@ class FileTimerClient(TimerClient):
             after = math.inf
         scope = _native.Scope(after, scope_id, signal=self._signal, client=self._client)
         scope.acquire()
-        self._open.setdefault((threading.get_ident(), scope_id), []).append(scope)
+        caller = id(sys._getframe().f_back)
+        self._open.setdefault((threading.get_ident(), scope_id), []).append((caller, scope))
 
     def release(self, scope_id: str) -> None:
-        """Ends the innermost timer of that name of this thread, else one of another thread."""
+        """Ends the innermost timer of that name of the calling function, as expires() of its asyncio
+        task, else of this thread, else one of another thread.
+        """
         key: tuple[int, str] | None = (threading.get_ident(), scope_id)
         if key not in self._open:
             key = next((each for each in list(self._open) if each[1] == scope_id), None)
         scopes = self._open.get(key) if key is not None else None
         if key is not None and scopes:
-            scopes.pop().release()
+            caller = id(sys._getframe().f_back)
+            own = [at for at, each in enumerate(scopes) if each[0] == caller]
+            scopes.pop(own[-1] if own else -1)[1].release()
             if not scopes:
                 self._open.pop(key, None)

@@ -264,8 +264,13 @@ Ref caller_of(PyObject* frame) {
   return frame_attribute(frame, "f_back");
 }
 
-// Returns whether the function enters scopes for its caller, as ExitStack does.
+// Returns whether the function enters scopes for its caller, as ExitStack and a context manager do.
 bool enters_for_caller(PyObject* frame) {
+  const Ref code = frame_attribute(frame, "f_code");
+  const Ref function = code ? frame_attribute(code.get(), "co_name") : Ref();
+  if (function && (is_word(function.get(), "__enter__") || is_word(function.get(), "__exit__"))) {
+    return true;
+  }
   const Ref globals = frame_attribute(frame, "f_globals");
   PyObject* const name = globals ? PyDict_GetItemString(globals.get(), "__name__") : nullptr;
   return name != nullptr && (is_word(name, "contextlib") || is_word(name, "filetimer._expiry"));
@@ -314,10 +319,13 @@ bool is_open(const Opening& opening) {
 // `leaves`: for a `with`, which a generator does not leave for its caller.
 template <class IsWanted>
 [[gnu::cold]] Opening* opening_in_stack(Scope& scope, bool leaves, IsWanted is_wanted) {
+  const unsigned long thread = PyThread_get_thread_ident();
   for (Ref frame = entering_frame(); frame;
        frame = leaves && is_generator(frame.get()) ? Ref() : caller_of(frame.get())) {
     for (Opening& each : scope.others) {
-      if (each.frame == frame.get() && is_wanted(each)) {
+      // A frame of another thread may have had that address, and a generator may change its thread.
+      if (each.frame == frame.get() && is_wanted(each) &&
+          (each.thread == thread || is_generator(frame.get()))) {
         return &each;
       }
     }
@@ -332,6 +340,7 @@ Opening* latest_other(Scope& scope, IsWanted is_wanted) {
 }
 
 // Returns the opening that a `with` leaves; null: none. A generator may be left in another thread.
+// If no function of the stack has entered one, as in a function that has returned, this thread has.
 Opening* opening_to_leave(Scope& scope) {
   const unsigned fork_count = fork_watch::count();
   const auto is_in_with = [&](const Opening& each) {
@@ -342,8 +351,16 @@ Opening* opening_to_leave(Scope& scope) {
   if (scope.others.empty()) [[likely]] {
     return first;
   }
-  Opening* const found = opening_in_stack(scope, true, is_in_with);
-  return found != nullptr ? found : first != nullptr ? first : latest_other(scope, is_in_with);
+  if (Opening* const found = opening_in_stack(scope, true, is_in_with)) {
+    return found;
+  }
+  const Ref frame = entering_frame();
+  const bool is_of_thread = !frame || !is_generator(frame.get());
+  const auto is_likely = [&](const Opening& each) {
+    return is_in_with(each) && (!is_of_thread || each.thread == PyThread_get_thread_ident());
+  };
+  Opening* const likely = is_likely(scope.first) ? first : latest_other(scope, is_likely);
+  return likely != nullptr ? likely : first != nullptr ? first : latest_other(scope, is_in_with);
 }
 
 // Returns the opening that the other methods concern; null: none. It is the latest one of this
