@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -124,6 +125,19 @@ inline UniqueFd above_standard_descriptors(UniqueFd fd) {
              ? UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1))
              : std::move(fd);
 }
+
+// While it lives, this thread is not cancelled in open(), write() or close(): the unwinding would
+// end the process at the first function that is noexcept.
+class NoCancellation {
+ public:
+  NoCancellation() { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  NoCancellation(const NoCancellation&) = delete;
+  NoCancellation& operator=(const NoCancellation&) = delete;
+  ~NoCancellation() { ::pthread_setcancelstate(before_, nullptr); }
+
+ private:
+  int before_ = 0;
+};
 
 // Repeats a call that a signal has interrupted. `call` returns -1 on error.
 template <class Call>

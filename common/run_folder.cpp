@@ -160,7 +160,9 @@ Result<UniqueFd> create_run_folder(const std::string& dir) {
     FILETIMER_TRY(create_run_folder(parent.string()));
   }
   FILETIMER_TRY(check_parents(path));
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+  if (::mkdir(path.c_str(), 0700) == 0) {
+    (void)!::chmod(path.c_str(), 0700);  // the umask may forbid its own user the search, as 0177
+  } else if (errno != EEXIST) {
     return system_error(fmt::format("cannot make the folder '{}'", path));
   }
   // O_NOFOLLOW, then fstat(), so that the folder that is checked is the open one.

@@ -161,7 +161,12 @@ TEST_CASE("the log is in a folder that was named, else with the user's state") {
 
 TEST_CASE("the runtime directory is made private, and so are its missing parents") {
   const TempFolder temp;
-  const mode_t old = ::umask(0);
+  mode_t mask = 0;
+  SUBCASE("with no umask") {}
+  SUBCASE("with a umask for files") {
+    mask = 0177;
+  }
+  const mode_t old = ::umask(mask);
   const auto made = create_run_folder(temp.path("a/b/run"));
   ::umask(old);
   REQUIRE(made.has_value());

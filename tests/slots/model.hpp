@@ -213,7 +213,7 @@ struct Model {
     open(kKeys + index, number, kNever);
     region[static_cast<std::size_t>(index)] = number;
     for (ModelScope& scope : scopes) {
-      if (scope.state == State::kOpen && scope.thread == number && scope.page == page) {
+      if (scope.state == State::kOpen && scope.thread == number) {
         pause(scope, scope.is_suspended);
       }
     }

@@ -130,10 +130,6 @@ class PageMachine final : public Machine {
     } else if (name == "unsuspend") {
       unsuspend(key);
     } else if (name == "end" && key > 0) {
-      is_announced_ = std::ranges::any_of(model_.scopes, [&](const ModelScope& each) {
-        return each.state == State::kOpen && each.thread == number_of(key) &&
-               each.page == model_.page && !model_.is_made_again;
-      });
       hands_[static_cast<std::size_t>(key - 1)] = std::make_unique<Hand>();
       model_.end_thread(key);
     } else if (name == "fork" && forks_ < kMostForks && !kIsThreadSanitized) {

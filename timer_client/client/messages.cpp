@@ -117,6 +117,7 @@ void write_if_room(int fd, std::string_view line) noexcept {
 }
 
 void write(LogLevel level, fmt::string_view format, fmt::format_args arguments) noexcept {
+  const NoCancellation uncancelled;
   const int error = errno;
   struct stat st {};
   try {

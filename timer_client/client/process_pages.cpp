@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "common/posix.hpp"
 #include "timer_client/client/messages.hpp"
 #include "timer_client/client/process_lock.hpp"
 
@@ -69,6 +70,7 @@ const ReplacedTimeouts& ProcessPages::keep(ReplacedTimeouts timeouts) {
 }
 
 OwnPage& ProcessPages::look_again(OwnPage& page) noexcept {
+  const NoCancellation uncancelled;
   if (OwnPage* const successor = page.successor()) {
     return look_again(*successor);
   }

@@ -253,6 +253,10 @@ TimerScope TimerClient::expires_otherwise(std::chrono::nanoseconds after, const 
                                           const ScopeOptions& options, Opening opening) {
   check_timeout("the timeout", after);
   check_options(options, after);
+  if (state_->is_closed()) {  // perhaps by a server whose directory was made again since
+    const auto held = ProcessLock::instance().lock();
+    state_->look_again();
+  }
   if (!state_->is_closed_by_server()) {
     const bool is_first = options.first_timeout && state_->note_first(shown_name(key));
     PageTerms terms = terms_of(is_first ? options.first_timeout->value() : after, options);

@@ -61,7 +61,7 @@ bool TimerScope::follow_page(std::chrono::nanoseconds after, Opening opening) {
     handle = page.claim(is_own ? old.key() : ScopeKey::of_name(name));
   }
   if (handle == nullptr) {
-    return true;  // it stays on the page that was replaced
+    return false;
   }
   const Slot& slot = *old.slot;
   const PageTerms terms{
@@ -119,12 +119,13 @@ ReleaseResult TimerScope::release() noexcept {
 PausedRegion::PausedRegion(TimerScope marker, OwnPage& page)
     : marker_(std::move(marker)), page_(&page), tid_(::gettid()), fork_count_(fork_watch::count()) {
   auto held = ProcessLock::instance().lock();
+  page_ = &page.latest();
   // The calls that may throw come before suspend_thread(), so that nothing has to be undone.
-  slots_ = page.slots_to_suspend();
+  slots_ = page_->slots_to_suspend();
   const bool must_wake = slots_ != nullptr && OwnPage::suspend_thread(*slots_);
   held.unlock();
   if (must_wake) {
-    page.wake();
+    page_->wake();
   }
 }
 
@@ -133,10 +134,14 @@ PausedRegion::~PausedRegion() {
     return;  // the region of a parent process
   }
   auto held = ProcessLock::instance().lock();
-  while (slots_ == nullptr && page_->successor() != nullptr) {
-    page_ = page_->successor();
+  page_ = &page_->latest();  // another one only if there was no page
+  bool must_wake = page_->end_suspension(slots_, tid_);
+  for (ThreadSlots* each = t_slots; each != nullptr && each->fork_count == fork_count_;
+       each = each->next_of_thread) {
+    if (each->tid == tid_ && &each->page != page_ && &each->page.latest() == page_) {
+      must_wake |= each->page.end_suspension(each, tid_);
+    }
   }
-  const bool must_wake = page_->end_suspension(slots_, tid_);
   held.unlock();
   if (must_wake) {
     page_->wake();

@@ -2,6 +2,7 @@
 // scope may outlive its thread.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
+#include <pthread.h>
 #include <semaphore.h>
 #include <unistd.h>
 
@@ -36,6 +37,25 @@ TEST_CASE("consecutive threads use the same slots") {
     CHECK(left.release());
   }
   CHECK(slots_in_use(server.page()) == 2);
+}
+
+TEST_CASE("a thread that is cancelled while it wakes the server ends, and its scope is released") {
+  FakeServer server;
+  auto client = server.connect();
+  announce_scan(server.board());  // every deadline wakes the server
+  const auto open_cancelled = [](void* its_client) -> void* {
+    ::pthread_cancel(::pthread_self());
+    const auto scope = static_cast<TimerClient*>(its_client)->expires(1h, "step");
+    ::pthread_testcancel();
+    return nullptr;
+  };
+  pthread_t thread{};
+  REQUIRE(::pthread_create(&thread, nullptr, open_cancelled, &client) == 0);
+  void* result = nullptr;
+  REQUIRE(::pthread_join(thread, &result) == 0);
+  CHECK(result == PTHREAD_CANCELED);
+  CHECK(slots_in_use(server.page()) == 1);
+  CHECK(slots_of(server.page()).empty());
 }
 
 TEST_CASE("of two threads that stop the job, one gets kReleased") {

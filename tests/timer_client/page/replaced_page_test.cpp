@@ -11,6 +11,7 @@
 #include <filetimer/timer_client.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tests/support/moved_clock.hpp"
 #include "tests/timer_client/fake_server.hpp"
@@ -137,6 +138,18 @@ TEST_CASE("heartbeats and the job's scope move to the new page, too") {
   CHECK(slots_of(page).empty());
 }
 
+TEST_CASE("a client continues on the new page after the old server was killed while it drained") {
+  MadeAgain server;
+  auto client = server.before->connect();
+  server.before->board().announcement = static_cast<std::uint32_t>(Announcement::kDraining);
+  server.make_again();
+  const auto process = testing::process_of(*server.after);
+  open_later(client);
+  REQUIRE(server.has_page());
+  const auto scope = client.expires(1h, "later");
+  CHECK(has_slot(server.after->page(), "later"));
+}
+
 TEST_CASE("the end of a client ends the job's scope on the page that was replaced, too") {
   MadeAgain server;
   std::optional<TimerClient> client(server.before->connect());
@@ -156,16 +169,20 @@ TEST_CASE("a file of timeouts counts on the new page, too") {
   options.timeouts = server.folder.path("timeouts.toml");
   testing::write_file(options.timeouts,
                       "step = 5\n[load]\ntimeout = 7\nfirst_timeout = 60\n"
-                      "[late]\ntimeout = 8\nfirst_timeout = 50\n");
+                      "[late]\ntimeout = 8\nfirst_timeout = 50\n"
+                      "[used]\ntimeout = 9\nfirst_timeout = 70\n");
   auto client = TimerClient::connect(options);
   auto load = client.expires(1h, "load");
   CHECK(testing::slot_called(server.before->page(), "load").asked == 60s);
+  (void)client.expires(1h, "used").release();
   server.make_again();
   testing::move_clock(1s);
   auto late = client.expires(1h, "late");  // moves to the new page
   CHECK(testing::slot_called(server.after->page(), "late").asked == 50s);
   auto scope = client.expires(1h, "step");
   CHECK(testing::slot_called(server.after->page(), "step").asked == 5s);
+  auto used = client.expires(1h, "used");
+  CHECK(testing::slot_called(server.after->page(), "used").asked == 9s);
   CHECK(load.renew(1h));
   CHECK(testing::slot_called(server.after->page(), "load").asked == 7s);
 }
@@ -215,6 +232,24 @@ TEST_CASE("a region that began before its process had a page pauses the scopes o
   testing::move_clock(1s);
   const auto scope = client.expires(1h, "step");
   CHECK(slot_word::is_paused(testing::slot_called(server.page(), "step").word));
+}
+
+TEST_CASE("a region pauses a scope that stayed on the page that was replaced, too") {
+  MadeAgain server;
+  auto client = server.before->connect();
+  const auto outer = client.expires(1h, "outer");
+  const PageLayout page = server.before->page();
+  const auto is_paused = [&] {
+    return slot_word::is_paused(testing::slot_called(page, "outer").word);
+  };
+  server.make_again();
+  open_later(client);
+  REQUIRE(server.has_page());
+  {
+    const auto region = client.paused("region");
+    CHECK(is_paused());
+  }
+  CHECK_FALSE(is_paused());
 }
 
 TEST_CASE("a running client does not make a removed directory again") {
@@ -280,6 +315,23 @@ TEST_CASE("a client whose page or status page is removed continues with a new pa
   CHECK(std::ranges::any_of(names, [&](const std::string& name) {
     return name != first && has_slot(server.page(name), "step");
   }));
+}
+
+TEST_CASE("a scope for which the new page has no room wakes the server on its old page") {
+  MadeAgain server;
+  auto client = server.before->connect();
+  auto scope = client.expires(1h, "step");
+  const std::string page = server.before->worker_page_names().at(0);
+  server.before->looks_in(30min);
+  server.make_again();
+  open_later(client);
+  std::vector<TimerScope> scopes;
+  for (std::size_t i = 0; i < kMaxScopesPerWorker; ++i) {
+    scopes.push_back(client.expires(1h, "other"));
+  }
+  server.after->pipe().discard();
+  CHECK(scope.renew(1min));
+  CHECK(server.after->pipe().next().x_page == page);
 }
 
 TEST_CASE("a client whose status page is cut short continues with a new page") {

@@ -430,9 +430,13 @@ ThreadSlots* OwnPage::slots_to_suspend() {
 
 bool OwnPage::suspend_thread(ThreadSlots& slots) noexcept {
   bool must_wake = false;
-  if (slots.suspensions.fetch_add(1, std::memory_order_relaxed) == 0) {
-    for (SlotHandle* const handle : slots.handles) {
-      pause_scope(*handle, slot_flag::kSuspended, must_wake);
+  // From the first of the thread on, see of_this_thread().
+  for (ThreadSlots* each = &slots; each != nullptr; each = each->next_of_thread) {
+    if (&each->page.latest() == &slots.page &&
+        each->suspensions.fetch_add(1, std::memory_order_relaxed) == 0) {
+      for (SlotHandle* const handle : each->handles) {
+        pause_scope(*handle, slot_flag::kSuspended, must_wake);
+      }
     }
   }
   return must_wake;
@@ -469,7 +473,7 @@ bool OwnPage::end_suspension(const ThreadSlots* slots, pid_t tid) noexcept {
 
 void OwnPage::thread_ended(ThreadSlots& slots) noexcept {
   auto held = ProcessLock::instance().lock();
-  bool has_left_open = false;
+  bool must_wake = false;
   for (SlotHandle* const handle : slots.handles) {
     handle->owner.store(nullptr, std::memory_order_relaxed);
     if (handle->is_free()) {
@@ -479,10 +483,9 @@ void OwnPage::thread_ended(ThreadSlots& slots) noexcept {
     // The scope stays enforced, since it may have been moved to another thread. It is no longer in
     // a paused region.
     if (is_suspended(*handle)) {
-      resume_scope(*handle, slot_flag::kSuspended, has_left_open);
+      resume_scope(*handle, slot_flag::kSuspended, must_wake);
     }
     handle->slot->flags.fetch_or(slot_flag::kThreadEnded, std::memory_order_relaxed);
-    has_left_open |= slot_word::is_open(handle->slot->deadline.load(std::memory_order_relaxed));
     current_->orphans.push_back(handle);
   }
   try {
@@ -492,8 +495,8 @@ void OwnPage::thread_ended(ThreadSlots& slots) noexcept {
   }
   std::erase_if(current_->threads, [&](const auto& each) { return each.get() == &slots; });
   held.unlock();
-  if (has_left_open) {
-    wake();  // the server records a warning
+  if (must_wake) {
+    wake();
   }
 }
 

@@ -60,9 +60,10 @@ class OwnPage {
   // is made before end_suspension(), the thread's slots on it are suspended. May throw
   // std::bad_alloc.
   ThreadSlots* slots_to_suspend();
-  // Stops the time of the scopes that the thread has open or opens, until end_suspension() was
-  // called as often, with the same slots. Both return whether wake() must be called, which is best
-  // done without the lock: opening the pipe may take long on a file system that hangs.
+  // Stops the time of the scopes that the thread has open or opens, on this page and on those that
+  // it continues, until end_suspension() was called as often, on each page with the same slots.
+  // Both return whether wake() must be called, which is best done without the lock: opening the
+  // pipe may take long on a file system that hangs.
   [[nodiscard]] static bool suspend_thread(ThreadSlots& slots) noexcept;
   [[nodiscard]] bool end_suspension(const ThreadSlots* slots, pid_t tid) noexcept;
   // Drops the page of the parent, in a forked child.
@@ -121,6 +122,11 @@ class OwnPage {
   // Returns the page that took the place of this one; null: none did. Acquire: pairs with the
   // release in continue_on().
   [[nodiscard]] OwnPage* successor() const { return successor_.load(std::memory_order_acquire); }
+  // Returns the page that continues this one now.
+  [[nodiscard]] OwnPage& latest() {
+    OwnPage* const next = successor();
+    return next == nullptr ? *this : next->latest();
+  }
   // Returns whether a server holds the lock of the status page. Takes some microseconds.
   [[nodiscard]] bool has_server() const;
   // Takes back the slots of a thread that ends, and destroys `slots`.

@@ -35,6 +35,13 @@ std::string shown_name(ScopeKey key) {
 ThreadSlots::ThreadSlots(OwnPage& its_page, unsigned its_fork_count)
     : page(its_page), fork_count(its_fork_count), tid(::gettid()) {
   handles.reserve(kMaxScopesPerWorker);  // so that taking a slot cannot fail
+  const bool has_slots = t_slots != nullptr && t_slots->fork_count == fork_count;
+  for (ThreadSlots* each = has_slots ? t_slots : nullptr; each != nullptr;
+       each = each->next_of_thread) {
+    if (each->page.successor() == &page) {
+      begun_.insert(each->begun_.begin(), each->begun_.end());
+    }
+  }
 }
 
 ThreadSlots* ThreadSlots::of_this_thread(const OwnPage& page) {

@@ -57,6 +57,7 @@ double unix_time_in(Duration after) {
 }  // namespace
 
 Sent send_line(const std::string& path, std::string_view line) noexcept {
+  const NoCancellation uncancelled;
   const UniqueFd fd = open_pipe(path);
   if (!fd) {
     return meaning_of(errno);
@@ -78,6 +79,7 @@ Sent send_request(const std::string& path, const wire::Request& request) {
 }
 
 bool has_reader(const std::string& path) noexcept {
+  const NoCancellation uncancelled;
   return static_cast<bool>(open_pipe(path));
 }
 

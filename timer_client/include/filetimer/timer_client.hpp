@@ -168,8 +168,7 @@ class TimerClient {
   // "train.cpp:123". While the server drains or shuts down, and while 1,024 scopes are open in this
   // process, the returned scope is not watched and not open. Throws InvalidArgument. It takes no
   // lock and allocates nothing once the thread has used the name; a name that is new each time
-  // costs some microseconds. If a thread ends inside a scope, the scope stays watched, and the
-  // server records a warning.
+  // costs some microseconds. If a thread ends inside a scope, the scope stays watched.
   [[nodiscard]] TimerScope expires(Timeout timeout, std::string_view name = {},
                                    const ScopeOptions& options = kDefaultScopeOptions,
                                    const char* file = __builtin_FILE(),
