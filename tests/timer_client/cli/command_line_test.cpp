@@ -244,6 +244,24 @@ TEST_CASE("run waits a second for the verdict on a COMMAND that was killed past 
   }
 }
 
+TEST_CASE("a COMMAND that ended by itself while its kill waits for evidence has its own status") {
+  for (const bool is_signalled : {false, true}) {
+    const testing::TempFolder folder;
+    testing::Pipe pipe(folder.path("requests"));
+    REQUIRE(::mkdir(folder.path("kills").c_str(), 0700) == 0);
+    Program program({"run", "--dir", folder.path(), "--timeout", "1ms", "--", "sh", "-c",
+                     "until [ -e " + folder.path("go") + " ]; do sleep 0.01; done; exit 7"});
+    const auto acquire = pipe.next();
+    testing::write_file(
+        folder.path("kills/n-1"),
+        record_of("expired", {.pid = acquire.pid}) + "{\"stage\":\"judged\"}\n" +
+            (is_signalled ? "{\"stage\":\"signalled\",\"signal\":15}\n" : ""));
+    wait_past_deadline(acquire);
+    testing::write_file(folder.path("go"), "");
+    CHECK(program.exit_code() == (is_signalled ? 124 : 7));
+  }
+}
+
 TEST_CASE("run passes signals on to COMMAND, which has the caller's signal mask") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));

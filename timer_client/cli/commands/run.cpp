@@ -18,7 +18,9 @@
 #include <thread>
 
 #include "common/clock.hpp"
+#include "common/limits.hpp"
 #include "common/posix.hpp"
+#include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
 #include "timer_client/cli/commands/commands.hpp"
@@ -143,8 +145,16 @@ std::vector<LogReader> kill_files(const std::string& run_folder) {
 // What records say of the verdict on a scope.
 struct Verdict {
   std::string id;                  // empty: there is none
+  std::string file;                // where it is
   std::optional<bool> has_killed;  // nothing: the outcome is missing
 };
+
+// Returns false for the file of a kill that has sent no signal: evidence is still gathered for it.
+bool may_be_signalled(const std::string& file) {
+  const std::string text = read_small_file(file, 4 * kMaxRecordBytes).value_or("");
+  return text.find(R"({"stage":"judged")") == text.npos ||
+         text.find(R"({"stage":"signalled")") != text.npos;
+}
 
 // The whole-process scope of COMMAND: opened once a server reads the pipe, and released at the end
 // of COMMAND. Failures of the watchdog are reported and do not end COMMAND.
@@ -193,8 +203,8 @@ class ProcessScope {
 
  private:
   // Returns the id of the verdict that ended COMMAND; empty: there is none; nothing: there is no
-  // log. If the outcome does not come, descendants of COMMAND have not died yet. `waits`: a verdict
-  // may still come.
+  // log. If the outcome does not come, descendants of COMMAND have not died yet, or it ended by
+  // itself before the first signal. `waits`: a verdict may still come.
   [[nodiscard]] std::optional<std::string> id_of_kill(bool waits) const {
     for (const Instant until = Instant::now() + kRecordPatience;;
          std::this_thread::sleep_for(kRecordPause)) {
@@ -212,7 +222,8 @@ class ProcessScope {
         verdict = verdict_in(logs);
       }
       if ((verdict.id.empty() && !waits) || verdict.has_killed || is_last) {
-        return verdict.has_killed.value_or(true) ? verdict.id : std::string();
+        const bool is_killed = verdict.has_killed.value_or(may_be_signalled(verdict.file));
+        return is_killed ? verdict.id : std::string();
       }
     }
   }
@@ -229,6 +240,7 @@ class ProcessScope {
         }
         if (record->event == "expired") {
           verdict.id = record->id;
+          verdict.file = log.path();
         } else if (record->event == "killed") {
           const std::string outcome = record->text("verdict");
           verdict.has_killed = outcome == "dead" || outcome == "unkillable";

@@ -129,8 +129,9 @@ class Expiry {
         scopes_line_ = record.line;
       }
       const Integer status = record.integer("command_status");
-      if (status && record.event == "server_stopped" && !own_.empty() &&
-          machine_of(record) == machine_of(base()) &&
+      // In a container a server that was started again has the pid of the one before.
+      if (status && record.event == "server_stopped" && !own_.empty() && end_of_command_.empty() &&
+          record.mono_ns >= base().mono_ns && machine_of(record) == machine_of(base()) &&
           record.integer("server_pid") == base().integer("server_pid")) {
         end_of_command_ = fmt::format("COMMAND of the server ended with status {}", *status);
       }

@@ -63,6 +63,18 @@ class IncidentBuilder {
     }
   }
 
+  // Called with all records before take(): tells which process of its pid a worker is.
+  void take_start(const Record& record) {
+    const std::string machine = machine_of(record);
+    const auto host = hosts_.find(machine);
+    if (host != hosts_.end() &&
+        (expiries_.contains({machine, std::string(record.id)}) ||
+         (record.event == "peer_evidence" &&
+          incidents_.contains({machine, std::string(record.incident)})))) {
+      starts_.try_emplace(worker_of(host->second, record.pid), record.integer("start_time"));
+    }
+  }
+
   void take(const Record& record) {
     const std::string machine = machine_of(record);
     const auto host = hosts_.find(machine);
@@ -84,7 +96,8 @@ class IncidentBuilder {
           take_deferred(record, worker, at_s);
         }
       }
-    } else if (Worker* const worker = worker_of(host->second, record.pid)) {
+    } else if (Worker* const worker = worker_of(host->second, record.pid);
+               worker != nullptr && is_same_process(*worker, record)) {
       const bool is_ours = expiries_.contains({machine, std::string(record.id)});
       if (record.event == "peer_evidence" && is_of_incident && worker->evidence.empty()) {
         worker->evidence = record.line;
@@ -122,6 +135,12 @@ class IncidentBuilder {
   }
 
  private:
+  [[nodiscard]] bool is_same_process(const Worker& worker, const Record& record) const {
+    const auto start = starts_.find(&worker);
+    const Integer its = record.integer("start_time");
+    return start == starts_.end() || !start->second || !its || its == start->second;
+  }
+
   [[nodiscard]] double seconds_at(std::int64_t time_us) const {
     return static_cast<double>(time_us - incident_.zero_us) / 1e6;
   }
@@ -360,6 +379,7 @@ class IncidentBuilder {
   std::set<std::pair<std::string, std::string>> expiries_;
   std::map<HostAndPid, std::size_t> index_;
   // Workers stay in place until finish() sorts them.
+  std::map<const Worker*, Integer> starts_;
   std::set<const Worker*> has_own_evidence_;
   std::map<Worker*, double> ends_;
 };
@@ -376,6 +396,7 @@ Incident read_incident(const IncidentRecords& records, const ExpiryKey& key) {
   incident.zero_us =
       first_us != kNone ? first_us : incident.shown.time_us.value_or(key.time_us.value_or(0));
   IncidentBuilder builder(incident);
+  records.each([&](const Record& record) { builder.take_start(record); });
   records.each([&](const Record& record) { builder.take(record); });
   builder.finish();
   return incident;

@@ -93,11 +93,15 @@ void ScopeHistories::take(const Record& record) {
   const std::string job = job_key(record);
   if (event == "expired") {
     ++missed.expired;
-    if (last_expiry_us_.size() >= kMaxJobs) {
-      last_expiry_us_.clear();
+    if (expiries_us_.size() >= kMaxJobs) {
+      expiries_us_.clear();
     }
     if (!job.empty() && record.time_us) {
-      last_expiry_us_[job] = *record.time_us;
+      auto& of_job = expiries_us_[job];
+      std::erase_if(of_job, [&](const auto& expiry) {
+        return *record.time_us - expiry.second > kWaitsEndUs;
+      });
+      of_job[std::string(record.id)] = *record.time_us;
     }
   } else if (event == "killed") {
     const std::string verdict = record.text("verdict");
@@ -107,7 +111,9 @@ void ScopeHistories::take(const Record& record) {
     ++missed.released_late;
     missed.latest =
         std::max(missed.latest, duration_from_seconds(record.number("late_ms").value_or(0) / 1e3));
-    last_expiry_us_.erase(job);  // that worker was slow, and ended no wait of others
+    if (const auto of_job = expiries_us_.find(job); of_job != expiries_us_.end()) {
+      of_job->second.erase(std::string(record.id));  // that worker was slow, and ended no wait
+    }
   } else {
     ++missed.warned;
   }
@@ -115,9 +121,11 @@ void ScopeHistories::take(const Record& record) {
 
 void ScopeHistories::take_ended_worker(const Record& ended) {
   ++ended_workers_;
-  const auto expiry = last_expiry_us_.find(job_key(ended));
-  const bool has_waited = expiry != last_expiry_us_.end() && ended.time_us &&
-                          *ended.time_us - expiry->second <= kWaitsEndUs;
+  const auto of_job = expiries_us_.find(job_key(ended));
+  const bool has_waited = of_job != expiries_us_.end() && ended.time_us &&
+                          std::ranges::any_of(of_job->second, [&](const auto& expiry) {
+                            return *ended.time_us - expiry.second <= kWaitsEndUs;
+                          });
   waiting_workers_ += has_waited ? 1U : 0U;
   for (const simdjson::dom::object scope : objects_at(ended.fields, "scopes")) {
     ScopeStatistics statistics = read_statistics(scope);

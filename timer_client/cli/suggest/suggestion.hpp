@@ -39,7 +39,7 @@ class ScopeHistories {
   // Further names have no history: a program may make up a new name for each scope. They are
   // counted by omitted().
   static constexpr std::size_t kMaxNames = 4096;
-  // So many jobs are remembered with the time of their last expiry.
+  // So many jobs are remembered with their last expiries.
   static constexpr std::size_t kMaxJobs = std::size_t{1} << 16;
   // Workers that end this soon after an expiry of their job waited for the worker that expired: the
   // longest scope of each name in them lasted for that worker's timeout, and is left out.
@@ -66,7 +66,8 @@ class ScopeHistories {
   ScopeHistory* history_of(std::string_view name);
 
   std::map<std::string, ScopeHistory, std::less<>> by_name_;
-  std::unordered_map<std::string, std::int64_t> last_expiry_us_;  // by job
+  // By job and id, without those whose kill a release cancelled.
+  std::unordered_map<std::string, std::map<std::string, std::int64_t>> expiries_us_;
   std::uint64_t ended_workers_ = 0;
   std::uint64_t waiting_workers_ = 0;
   std::uint64_t omitted_ = 0;
