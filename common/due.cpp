@@ -138,7 +138,13 @@ ScopeSpan ScopeLosses::look(const Slot& slot, std::int64_t word, Duration max_ti
     const Instant changed = last_change_of(slot, word);  // the pause, or its end
     if (is_known && (left > left_ || asked != asked_)) {
       span_.carried = {};  // the scope was renewed
-    } else if (!slot_word::is_paused(word_)) {
+    } else if (slot_word::is_paused(word_)) {
+      // It has run since that look if less is left, and gets what was lost meanwhile of that time.
+      const Instant due = changed + left;
+      const ScopeSpan since{seen_, asked};
+      span_.carried +=
+          std::min(left_ - left, due_after_losses(due, since, server, worker, changed) - due);
+    } else {
       const bool was_due = left == Duration{1};
       const Instant due = is_known ? Instant{word_} : was_due ? acquired + asked : changed + left;
       const Instant paused = is_paused ? changed : was_due ? std::max(due, seen_) : due + -left;

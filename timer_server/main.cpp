@@ -35,6 +35,11 @@ void block_signals() {
                            SIGPIPE, SIGXFSZ, SIGTTOU}) {
     ::sigaddset(&blocked, signal);
   }
+  // A signal that is blocked is not ignored. A shell lets its jobs in background ignore Ctrl-C.
+  struct sigaction interrupt {};
+  if (::sigaction(SIGINT, nullptr, &interrupt) == 0 && interrupt.sa_handler == SIG_IGN) {
+    ::sigdelset(&blocked, SIGINT);
+  }
   ::sigprocmask(SIG_BLOCK, &blocked, nullptr);
   // If the caller ignored SIGCHLD, the exit status of children would be lost.
   ::signal(SIGCHLD, SIG_DFL);

@@ -25,18 +25,13 @@ Result<T> lasting(Result<T> result) {
 }
 
 bool is_of(const KillState& kill, pid_t pid, std::uint64_t start_time) {
-  return kill.is_of_this_boot && kill.pid == pid && kill.start_time == start_time;
+  return kill.pid == pid && kill.start_time == start_time;
 }
 
 }  // namespace
 
 std::size_t Recovery::adopt() {
   registry_.adopt(has_ended());
-  core_.workers.for_each([&](const Worker& worker) {
-    for (const auto& page : worker.pages) {
-      adopted_scopes_ += page->open_slots().size();
-    }
-  });
   const auto pipe_workers = core_.directory.pages().pipe_workers();
   if (!pipe_workers) {
     throw std::runtime_error(pipe_workers.error().message);
@@ -49,7 +44,7 @@ std::size_t Recovery::adopt() {
       settle_judged_slots(worker, page);
     }
   });
-  return adopted_scopes_;
+  return core_.workers.count_open_scopes();
 }
 
 void Recovery::resume_kills() {
@@ -58,7 +53,7 @@ void Recovery::resume_kills() {
   }
 }
 
-// Returns the verdict that an earlier server has given on this scope.
+// Returns the verdict that an earlier server has given on this scope, perhaps in another boot.
 Recovery::PastVerdict Recovery::past_verdict(pid_t pid, std::uint64_t start_time,
                                              const SlotReading& scope) {
   for (KillState& kill : past_) {
@@ -82,7 +77,7 @@ WatchRegistry::HasEnded Recovery::has_ended() {
       return true;
     }
     const auto kill = std::ranges::find_if(past_, [&](const KillState& past) {
-      if (!is_of(past, pid, start_time) || past.sent.empty() ||
+      if (!past.is_of_this_boot || !is_of(past, pid, start_time) || past.sent.empty() ||
           past.verdict.value_or(KillVerdict::kDead) != KillVerdict::kDead) {
         return false;
       }
@@ -114,8 +109,8 @@ void Recovery::adopt_pipe_page(pid_t pid) {
   }
 }
 
-// Returns the worker of a pipe page, or null if the worker has exited or cannot be watched. Records
-// the scopes of a worker that has exited, and removes the page.
+// Returns the worker of a pipe page. Returns null, and removes the page, if the worker has exited
+// or cannot be watched. Records the scopes of a worker that has exited.
 Worker* Recovery::worker_of(PipePage& page, pid_t pid) {
   const PageClaims& claims = page.claims();
   auto process = lasting(open_process(pid));
@@ -132,6 +127,7 @@ Worker* Recovery::worker_of(PipePage& page, pid_t pid) {
   const auto worker = lasting(registry_.worker_for(std::move(*process)));
   if (!worker) {
     messages::error("the timers of pid {} are not watched: {}", pid, worker.error().message);
+    page.remove();  // it would keep scopes whose releases this server does not read
     return nullptr;
   }
   return *worker;
@@ -140,12 +136,8 @@ Worker* Recovery::worker_of(PipePage& page, pid_t pid) {
 void Recovery::restore_scopes(Worker& worker, PipePage& page) {
   worker.left_on_pipe = Instant::now();  // an upper bound: the time is not saved
   for (const SlotReading& reading : page.open_slots()) {
-    const PastVerdict verdict =
-        past_verdict(worker.process->pid, worker.process->start_time, reading);
-    if (verdict.kill != nullptr) {
+    if (past_verdict(worker.process->pid, worker.process->start_time, reading).kill != nullptr) {
       page.restore_verdict(reading.id);
-    } else {
-      ++adopted_scopes_;
     }
   }
   core_.workers.note_unsaved(worker);
@@ -157,7 +149,7 @@ void Recovery::settle_judged_slots(const Worker& worker, const std::shared_ptr<W
         past_verdict(worker.process->pid, worker.process->start_time, judged.reading);
     if (judged.released) {
       page->acknowledge_late_release(judged.slot);  // resume_kill() ends the kill
-    } else if (verdict.kill == nullptr) {
+    } else if (verdict.kill == nullptr || !verdict.kill->is_of_this_boot) {
       page->reopen(judged.slot, judged.word);
     } else if (verdict.kill->verdict) {
       page->finish(judged.slot, judged.word);

@@ -55,7 +55,6 @@ class Recovery {
   WatchRegistry& registry_;
   Kills& kills_;
   std::vector<KillState> past_ = core_.kill_files.read();
-  std::size_t adopted_scopes_ = 0;
 };
 
 }  // namespace filetimer

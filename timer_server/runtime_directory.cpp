@@ -452,7 +452,9 @@ bool RuntimeDirectory::is_pipe_gone() {
                        "there do not reach this server",
                        pipe_->path()));
   }
-  return condition == RequestPipe::Condition::kGone;
+  // In a directory that another server has taken, the path is that server's.
+  const bool is_ours = pipe_->path() != folder_.path(kPipeName) || has_status_page();
+  return is_ours && condition == RequestPipe::Condition::kGone;
 }
 
 void RuntimeDirectory::restore_pipe() {

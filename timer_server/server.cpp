@@ -93,8 +93,10 @@ std::string Server::ready_line() const {
 }
 
 Status Server::start_command() {
-  return children_.start(core_.settings.command, core_.directory.path(),
-                         core_.directory.pipe().path());
+  Status started = children_.start(core_.settings.command, core_.directory.path(),
+                                   core_.directory.pipe().path());
+  stop_reason_ = started ? stop_reason_ : started.error().message;
+  return started;
 }
 
 int Server::run() {
@@ -282,6 +284,7 @@ void Server::report_given_time(Duration given, std::size_t scopes, const std::st
 // Looks at everything that no event announces.
 void Server::sweep(Instant now) {
   next_sweep_ = now + core_.settings.max_interval;
+  core_.side_threads.start_threads();
   check_directory();
   // Pages in a directory that another server has taken are that server's.
   const bool has_directory = core_.directory.has_status_page();

@@ -368,11 +368,6 @@ bool MetricsFile::is_ready() {
       note(written_.get());
     } else if (Instant::now() - began_ >= kAnswerLimit) {
       note(failure(kNoAnswer));
-      if (side_threads_.waiting(SideThreads::Lane::kMetrics) > 0) {
-        // No thread could be started for it: another job makes the next attempt.
-        side_threads_.run([]() -> SideThreads::Delivery { return {}; },
-                          SideThreads::Lane::kMetrics);
-      }
     }
   }
   return is_wanted() && !written_.valid();

@@ -172,6 +172,7 @@ pid_t launch_child(const Launch& launch) {
   if (::getppid() != test) {
     ::_exit(126);
   }
+  ::signal(SIGINT, SIG_DFL);  // a shell ignores it for tests in background
   if (launch.in_child) {
     launch.in_child();
   }

@@ -57,16 +57,18 @@ std::optional<Instant> released_at(Core& core, const Process& process, const Exp
 
 // Ends the worker's other scopes of the pipe before its first signal: until then a release can
 // cancel the kill. Those on a page of its own end with the worker. `is_final`: the signal is
-// SIGKILL, or SIGKILL will follow; otherwise the scopes that are due stay open, and are judged when
-// the kill has ended. Returns the names of the scopes that the kill cancels.
-std::vector<std::string> cancel_scopes(Core& core, const Process& process, bool is_final) {
+// SIGKILL, or SIGKILL will follow; otherwise the scopes that are due, or were opened after
+// `opened_by`, stay open, and are judged when the kill has ended. Returns the names of the scopes
+// that the kill cancels.
+std::vector<std::string> cancel_scopes(Core& core, const Process& process, bool is_final,
+                                       Instant opened_by) {
   std::vector<std::string> cancelled;
   Worker* const worker = core.workers.find(process);
   if (worker == nullptr) {
     return cancelled;
   }
   if (worker->pipe) {
-    cancelled = worker->pipe->cancel_all(is_final ? Instant{} : Instant::now());
+    cancelled = worker->pipe->cancel_all(is_final ? Instant{} : Instant::now(), opened_by);
   }
   for (const auto& page : worker->pages) {
     for (const SlotReading& reading : page->open_slots()) {
@@ -173,10 +175,14 @@ void Kills::find_releases(Kill& kill) {
   }
 }
 
-// Called before the first signal is sent.
+// Called before the first signal is sent, or when a kill is continued that an earlier server has
+// begun with a signal.
 void Kills::note_means(Kill& kill, const KillOrder::Means& means) {
   kill.means = means;
-  std::ranges::move(cancel_scopes(core_, kill.worker(), means.ends_in_sigkill()),
+  const bool is_final = means.ends_in_sigkill();
+  const std::vector<SentSignal>& sent = kill.order.sent;
+  const Instant opened_by = is_final || sent.empty() ? Instant::never() : sent.front().when.mono;
+  std::ranges::move(cancel_scopes(core_, kill.worker(), is_final, opened_by),
                     std::back_inserter(kill.order.cancelled));
 }
 

@@ -204,12 +204,13 @@ bool PipePage::release(std::string_view id) {
   return was_inside;
 }
 
-std::vector<std::string> PipePage::cancel_all(Instant due_by) {
+std::vector<std::string> PipePage::cancel_all(Instant due_by, Instant opened_by) {
   std::vector<std::string> names;
   for (const SlotNumber number : std::vector<SlotNumber>(by_id_)) {
     Slot& slot = slot_at(number);
     const std::int64_t word = word_at(number);
-    if (due_time(slot, word, terms_.max_timeout) <= due_by || !try_release(slot, word)) {
+    if (due_time(slot, word, terms_.max_timeout) <= due_by || start_in(slot.acquired) > opened_by ||
+        !try_release(slot, word)) {
       continue;
     }
     const std::size_t shown = slot.shown_bytes.load(kRelaxed);

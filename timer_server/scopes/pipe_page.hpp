@@ -55,10 +55,11 @@ class PipePage final : public WorkerPage {
   void antedate(std::string_view id, Instant started);
   // Returns whether a scope with this identity is open and not judged.
   [[nodiscard]] bool has_open(std::string_view id) const;
-  // Releases all open scopes that are not judged and have a deadline after `due_by`. Returns their
-  // names. No record lists them before the outcome of the kill, so in the file they stay open until
-  // end_cancelled(), or until the worker acquires or releases them.
-  std::vector<std::string> cancel_all(Instant due_by = {});
+  // Releases all open scopes that are not judged, have a deadline after `due_by` and were opened or
+  // renewed by `opened_by`. Returns their names. No record lists them before the outcome of the
+  // kill, so in the file they stay open until end_cancelled(), or until the worker acquires or
+  // releases them.
+  std::vector<std::string> cancel_all(Instant due_by = {}, Instant opened_by = Instant::never());
   // Releases in the file, too, the cancelled scope with this identity; without one, all of them.
   void end_cancelled(std::optional<std::string_view> id = std::nullopt);
   // Returns whether no slot is in use.

@@ -117,10 +117,13 @@ void WorkerPage::note_activity(std::size_t index, const Slot& slot, std::int64_t
     }
   } else if (word == slot_word::kFree || word == slot_word::kReleasedLate) {
     // Relaxed suffices, because `left` is written before the word that was read. A time in the
-    // future is ignored.
-    const Instant left{slot.left.load(kRelaxed)};
-    if (left > activity.last_left && left <= Instant::now()) {
-      activity.last_left = left;
+    // future is ignored. A library of the worker without an idle timeout does not note `left`.
+    const bool is_scope = !is_whole_process(slot) && !is_idle_watch(slot);
+    for (const Instant left : {Instant{slot.left.load(kRelaxed)},
+                               is_scope ? start_in(slot.started) : Instant{}}) {
+      if (left > activity.last_left && left <= Instant::now()) {
+        activity.last_left = left;
+      }
     }
   } else if (slot_word::is_open(word) || !is_idle_watch(slot)) {
     activity.is_inside = activity.is_inside || !is_whole_process(slot);

@@ -72,7 +72,8 @@ struct Worker : WorkerIdentity {
   std::shared_ptr<PipePage> pipe;    // null: no request has come over the pipe
   StatisticsByName lost_statistics;  // of pages that WatchRegistry::remove_lost_page() has removed
   EventSource exit;                  // wakes the loop when the process exits
-  Instant left_on_pipe;              // the last end of a scope on the pipe: a release or a verdict
+  // The last end of a scope on the pipe, a release or a verdict, or the last look inside a scope.
+  Instant left_on_pipe;
   LostTime lost;                     // in which it was halted, or a scope of it had not been seen
   Instant found_running;             // by HaltedWorkers::look_ahead()
   // Whether a kill of the worker is under way: kBegun until it ends or a signal is sent that is

@@ -17,7 +17,7 @@
 
 namespace filetimer {
 
-struct SideThreads::State {
+struct SideThreads::State : std::enable_shared_from_this<State> {
   const UniqueFd event_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   Mutex mutex;  // never held while a job runs
   struct Queue {
@@ -32,6 +32,22 @@ struct SideThreads::State {
   bool realtime = false;  // set before the first thread is started
 
   Queue& of(Lane lane) FILETIMER_REQUIRES(mutex) { return queues[static_cast<std::size_t>(lane)]; }
+
+  // Starts a thread of the lane if a job waits for one.
+  void start_thread(Lane lane) FILETIMER_REQUIRES(mutex) {
+    Queue& queue = of(lane);
+    if (queue.jobs.size() <= static_cast<std::size_t>(queue.idle) ||
+        queue.threads >= max_threads(lane)) {
+      return;
+    }
+    try {
+      std::thread([state = shared_from_this(), &queue] { state->work_until_stopped(queue); })
+          .detach();
+      ++queue.threads;
+    } catch (const std::system_error&) {
+      // RLIMIT_NPROC or pids.max is reached. The job waits for the next one, or a sweep.
+    }
+  }
 
   void work_until_stopped(Queue& queue) {
     if (realtime) {
@@ -92,17 +108,15 @@ void SideThreads::run(Job job, Lane lane) {
     return;
   }
   queue.jobs.push_back(std::move(job));
-  if (queue.jobs.size() > static_cast<std::size_t>(queue.idle) &&
-      queue.threads < max_threads(lane)) {
-    try {
-      std::thread([state = state_, &queue] { state->work_until_stopped(queue); }).detach();
-      ++queue.threads;
-    } catch (const std::system_error&) {
-      // RLIMIT_NPROC or pids.max is reached. The job waits for another thread. Everything that
-      // needs the job has a time limit.
-    }
-  }
+  state_->start_thread(lane);
   queue.work.notify_one();
+}
+
+void SideThreads::start_threads() {
+  const MutexLock lock(state_->mutex);
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    state_->start_thread(static_cast<Lane>(lane));
+  }
 }
 
 std::size_t SideThreads::waiting(Lane lane) const {

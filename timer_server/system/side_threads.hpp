@@ -48,6 +48,8 @@ class SideThreads {
 
   // Queues a job. The job must own everything that it uses. Called on the loop thread.
   void run(Job job, Lane lane = Lane::kQuick);
+  // Starts threads for jobs for which none could be started. Called by sweeps.
+  void start_threads();
   [[nodiscard]] std::size_t waiting(Lane lane) const;
   // Returns a descriptor that is readable when deliver() has something to do.
   [[nodiscard]] int event_fd() const;

@@ -164,6 +164,9 @@ bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page
 // from now on, is due then at the earliest.
 void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& activity,
                                   Instant woke, Found& found, std::vector<PageVerdict>& judged) {
+  if (activity.is_inside) {
+    worker.left_on_pipe = std::max(worker.left_on_pipe, woke);
+  }
   const Instant last_left = std::max(activity.last_left, worker.left_on_pipe);
   for (const auto& watch : activity.watches) {
     Instant deadline = woke + std::max(watch.timeout, kIdleLook);

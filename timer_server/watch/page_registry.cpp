@@ -81,15 +81,15 @@ WorkerIdentity claimed_identity(const PageClaims& claims, pid_t pid) {
 }
 
 bool runs_another_program(const Process& process, const WorkerPage& page) {
-  if (page.program() == 0) {
-    return false;
+  if (page.name().empty()) {
+    return false;  // of the pipe, on which no program is known
   }
   const auto stat = retry_for_now([&] { return read_stat(fmt::format("/proc/{}", process.pid)); });
   // The stack of a program that the server may not read is 0. That of a process that exits is, too,
   // and the kernel has dropped its locks: it is still the same program.
   return stat && stat->start_time == process.start_time && !stat->is_exiting &&
-         ((stat->start_stack != 0 && stat->start_stack != page.program()) ||
-          page.has_lost_lock(stat->start_stack == 0));
+         ((stat->start_stack != 0 && page.program() != 0 && stat->start_stack != page.program()) ||
+          page.has_lost_lock(stat->start_stack == 0 || page.program() == 0));
 }
 
 void WatchRegistry::adopt(const HasEnded& has_ended) {

@@ -80,6 +80,8 @@ TEST_CASE("a COMMAND that does not exist gives 127, one that cannot be executed 
     CHECK(contains(finished.err, row.command));
     CHECK(finished.out.empty());
     CHECK_FALSE(exists(temp.path("run/requests")));
+    CHECK(contains(read_log(temp.path("run/expired.jsonl")).back().text("reason"),
+                   "cannot run '" + row.command + "': "));
   }
 }
 
@@ -267,6 +269,17 @@ TEST_CASE("each of the signals is forwarded to COMMAND") {
     ::kill(caught.server.pid(), signal);
     caught.wait_for_line(fmt::format("signal {}\n", signal));
   }
+}
+
+TEST_CASE("a SIGINT that the caller ignores neither drains the server nor kills COMMAND") {
+  // As of a server that a script starts in background, at Ctrl-C.
+  Server server({.command = {worker_path(), "block"},
+                 .in_child = [] { std::signal(SIGINT, SIG_IGN); }});
+  server.process().signal(SIGINT);
+  server.barrier();  // a scope that is new is judged
+  server.process().signal(SIGINT);
+  server.barrier();
+  CHECK(server.stop() == exited(128 + SIGTERM));
 }
 
 TEST_CASE("after the first SIGTERM the server serves until COMMAND ends") {

@@ -230,6 +230,38 @@ TEST_CASE("without privileges the server serves with unlocked memory and its own
   CHECK(worker.status() == killed_by(SIGKILL));
 }
 
+TEST_CASE("a halt of one of many workers is noticed though no thread could be started before") {
+  if (!can_become(kSomebodyElse)) {  // no limit of processes binds root
+    FILETIMER_SKIP(kCannotBecome);
+  }
+  const TempFolder temp("/tmp");  // other users may not reach $TMPDIR
+  REQUIRE(::chown(temp.path().c_str(), kSomebodyElse, kSomebodyElse) == 0);
+  const Child server(
+      {.argv = {server_path(), "--dir", temp.path("run"), "--max-interval", "20ms"},
+       .out = temp.path("out"),
+       .err = temp.path("err"),
+       .user = kSomebodyElse});
+  REQUIRE(wait_until([&] { return contains(read_file(temp.path("out")), "ready"); }));
+  rlimit before{};
+  REQUIRE(::prlimit(server.pid(), RLIMIT_NPROC, nullptr, &before) == 0);
+  const rlimit none{1, before.rlim_max};
+  REQUIRE(::prlimit(server.pid(), RLIMIT_NPROC, &none, nullptr) == 0);
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (int i = 0; i < 17; ++i) {  // more than HaltedWorkers::kFewWorkers
+    workers.push_back(std::make_unique<Worker>("block", Worker::Setup{.user = kSomebodyElse}));
+    send_raw(temp.path("run/requests"), acquire_far(workers.back()->pid(), "s"));
+  }
+  let_pass(200ms);  // sweeps
+  REQUIRE(::prlimit(server.pid(), RLIMIT_NPROC, &before, nullptr) == 0);
+  CHECK(wait_until([&] {
+    workers.front()->signal(SIGSTOP);
+    let_pass(200ms);
+    workers.front()->signal(SIGCONT);
+    let_pass(600ms);  // HaltedWorkers::kLookPeriod
+    return contains(read_file(temp.path("err")), "is resumed");
+  }));
+}
+
 TEST_CASE("a server that may lock its memory does") {
   if (!kCanLock) {
     FILETIMER_SKIP("the sanitizer locks no memory");

@@ -63,6 +63,7 @@ TEST_CASE("a kill that was under way is finished under its id, and its scope is 
   Server next(temp);
   next.barrier();
   next.wait_for_message(" was to be killed by a server that has ended (" + id + ")");
+  CHECK(adopted_by(next) == 0);
   CHECK(worker->is_alive());
   CHECK(next.stop() == exited(0));  // a stop gives no grace period
   CHECK(std::filesystem::is_empty(next.dir() + "/kills"));
@@ -165,6 +166,22 @@ TEST_CASE("the next server, too, sends a signal that comes first to the worker a
   CHECK(worker.status() == killed_by(SIGUSR1));
   CHECK(next.wait_for("killed", worker.pid()).pids_of_signal(0) == std::vector{worker.pid()});
   CHECK(worker.descendant("child").is_alive());
+}
+
+TEST_CASE("a scope of the pipe that was opened after a signal is watched by the next server") {
+  const TempFolder temp;
+  Worker worker("ignore-term");
+  {
+    Server server(temp);  // --kill-wait is 30 s
+    server.send(acquire_past(worker.pid(), "before", SIGTERM));
+    REQUIRE(wait_until([&] { return count_of_stage(server, "signalled") > 0; }));
+    server.send(acquire(worker.pid(), "after", 3s));
+    server.barrier();
+    server.kill();
+  }
+  const Server next(temp);
+  CHECK(worker.status() == killed_by(SIGKILL));
+  CHECK(next.wait_for("killed", "after").text("verdict") == "dead");
 }
 
 TEST_CASE("a server with --dry-run sends no SIGKILL in a kill of the server before it") {
@@ -278,6 +295,27 @@ TEST_CASE("a verdict that was given before a reboot is not taken for one of this
   next.wait_for([&](const Record& record) {
     return record.is("expired", worker->pid()) && record.text("id") != expired.text("id");
   });
+}
+
+TEST_CASE("a scope whose kill a reboot has ended is not recorded as left open, too") {
+  const TempFolder temp;
+  Server server(temp);
+  const auto worker = page_worker(server.dir(), "w-1", "boot=7");
+  worker->ask(fmt::format("wake 0 forward 1 {} 600000", SIGCONT));
+  const Record expired = server.wait_for("expired", worker->pid());
+  REQUIRE(wait_until([&] { return count_of_stage(server, "signalled") > 0; }));
+  server.kill();
+  worker->signal(SIGKILL);
+  CHECK(worker->status() == killed_by(SIGKILL));
+  const std::string file = server.dir() + "/kills/" + expired.text("id");
+  write_file(file, std::regex_replace(read_file(file), std::regex(expired.text("boot_id")),
+                                      "01234567-89ab-cdef-0123-456789abcdef"));
+  Server next(temp);
+  for (Server* const each : {&server, &next}) {
+    each->leave_log_unjudged("the test has moved its kill to another boot");
+  }
+  CHECK(next.wait_for("killed", worker->pid()).text("reason") == "the machine was restarted");
+  CHECK(count(next.records(), "left_open", worker->pid()) == 0);
 }
 
 TEST_CASE("the state of a kill is kept until its records are on the disk, and no longer") {

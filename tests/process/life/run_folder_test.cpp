@@ -349,6 +349,20 @@ TEST_CASE("a server whose directory another one has taken leaves the scopes of t
   CHECK(run_client(*next, {"ping"}).status == exited(0));
 }
 
+TEST_CASE("a server whose directory another one has taken leaves the link to its pipe alone") {
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "100ms", "--log", temp.path("log")});
+  std::optional<Server> next;
+  {
+    const Stopped guard(server);
+    fs::remove_all(server.dir());
+    next.emplace(temp, std::vector<std::string>{"--fifo", temp.path("pipe")});
+  }
+  server.wait_for_message(fmt::format("is held by the timer_server with pid {}", next->pid()));
+  CHECK(server.stop() == exited(0));  // after the sweep that has found it
+  CHECK(fs::is_symlink(next->dir() + "/requests"));
+}
+
 TEST_CASE("a runtime directory on a network file system is served with a warning") {
   const TempFolder temp;
   write_file(temp.path("network"), "");

@@ -166,10 +166,15 @@ TEST_CASE("a server with room for fewer workers than the one before starts, and 
   const auto workers = workers_in_scopes(server, 17);
   server.barrier();
   server.kill();
-  const Server next(temp, {.in_child = allow_64_descriptors});
+  Server next(temp, {.in_child = allow_64_descriptors});
   CHECK(adopted_by(next) == 16);
   CHECK(status_of(next).integer("workers") == 16);
   next.wait_for_message("are not watched: 16 workers are watched: no more fit (see ulimit -n)");
+  for (const auto& worker : workers) {
+    next.send(release(worker->pid(), "s"));
+  }
+  CHECK(next.stop() == exited(0));
+  CHECK(adopted_by(Server(temp)) == 0);  // it would kill the one that was not watched
 }
 
 TEST_CASE("a worker with 1,024 scopes on the pipe is refused one more and keeps what it has") {

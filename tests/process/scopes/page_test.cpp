@@ -134,6 +134,26 @@ TEST_CASE("a worker that executes a program that its server may not read leaves 
   }
 }
 
+TEST_CASE("a worker that its server may not read is not killed for scopes before its exec") {
+  if (!can_become(kSomebodyElse)) {
+    FILETIMER_SKIP(kCannotBecome);
+  }
+  const TempFolder temp;
+  REQUIRE(::chown(temp.path().c_str(), kSomebodyElse, kSomebodyElse) == 0);
+  // Of another group than its worker's, it sees no address of the stack.
+  const Server server(temp, {.in_child = [] {
+    (void)!(::setgid(kSomebodyElse - 1) == 0 && ::setuid(kSomebodyElse) == 0);
+  }});
+  Worker worker({.user = kSomebodyElse, .program = {program_path("page_worker")}});
+  REQUIRE(worker.ask("make " + server.dir() + " w-1") == "ok");
+  REQUIRE(worker.ask("lock") == "ok");
+  worker.ask("wake 0 inside 3000");
+  REQUIRE(wait_until([&] { return exists(server.dir() + "/scopes/.owners/w-1"); }));
+  worker.tell("exec sleep 100");
+  CHECK(server.wait_for("left_open", worker.pid()).text("scope") == "inside");
+  CHECK(worker.is_alive());
+}
+
 TEST_CASE("a program that a watched worker executes is watched through its own page") {
   Server server;
   const auto worker = page_worker(server.dir(), "first");

@@ -46,6 +46,7 @@ class OneSlot final : public WorkerPage {
     slot_.flags = 0;
     slot_.deadline = (at + kTimeout).ns;
   }
+  void release() { slot_.deadline = slot_word::kFree; }
   void pause(Instant at) {
     slot_.left = std::max<std::int64_t>(slot_.deadline - at.ns, 1);
     slot_.started += std::max<std::int64_t>(at.ns + 1 - slot_.deadline, 0);
@@ -164,6 +165,17 @@ TEST_CASE("a scope gets a time that was lost before its pauses once") {
     page.resume(at(200s));
     CHECK(is(page.due(at(200s), worker), at(250s)));
   }
+  SUBCASE("resumed, overdue and paused again while time was lost") {
+    worker.add(at(1s), at(2s));
+    page.pause(at(30s));
+    CHECK(page.due(at(31s), worker).is_never());
+    page.resume(at(50s));
+    page.pause(at(90s));
+    worker.add(at(40s), at(100s));
+    CHECK(page.due(at(100s), worker).is_never());
+    page.resume(at(200s));
+    CHECK(is(page.due(at(200s), worker), at(231s)));
+  }
   SUBCASE("renewed without a pause") {
     worker.add(at(1s), at(2s));
     CHECK(page.due(at(3s), worker) == at(61s));
@@ -181,6 +193,13 @@ TEST_CASE("a scope gets a time that was lost before its pauses once") {
     page.resume(at(400s));
     CHECK(is(page.due(at(400s), worker), at(455s)));
   }
+}
+
+TEST_CASE("a scope whose release is not noted was left after it was opened") {
+  const Instant opened = Instant::now();
+  OneSlot page(opened);
+  page.release();
+  CHECK(page.activity().last_left == opened);
 }
 
 TEST_CASE("an idle timeout of zero, or over the longest one, is none") {
