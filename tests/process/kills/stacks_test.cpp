@@ -86,7 +86,10 @@ class Helper {
     REQUIRE(stat);
     write_all(in_.get(), fmt::format("{} {} {} {}\n", pid, stat->start_time, ::getpid(), limit_ms));
   }
-  void go() const { write_all(in_.get(), "go\n"); }
+  void go() {
+    write_all(in_.get(), "go\n");
+    in_.reset();  // there is no other worker
+  }
   // Returns its output up to its end.
   std::string answer() {
     std::string all;

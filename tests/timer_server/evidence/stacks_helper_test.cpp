@@ -191,6 +191,40 @@ TEST_CASE("The helper does not stop another process with the pid of the worker")
   CHECK(evidence.threads[0].native_stack.empty());
 }
 
+TEST_CASE("A helper that has answered reads the next worker, and one that has ended does not") {
+  const Child first;
+  const Child second;
+  IdleStacksHelpers helpers;
+  const std::vector<pid_t> before = own_children();
+  const auto read_stack = [&](const Child& worker) {
+    const Process process = process_of(worker);
+    const Instant until = Instant::now() + testing::kBound;
+    for (bool is_idle = false; !is_idle && Instant::now() < until;) {  // see above
+      auto helper = helpers.start(process.pid, process.start_time, Instant::now() + 20s);
+      REQUIRE_MESSAGE(helper, helper.error().message);
+      Evidence evidence = of_threads({process.pid});
+      helper->collect(evidence);
+      is_idle = helper->is_idle();
+      if (is_idle) {
+        CHECK_FALSE(evidence.threads[0].native_stack.empty());
+        helpers.keep(std::move(*helper));
+      }
+    }
+    const std::vector<pid_t> now = own_children();
+    REQUIRE(now.size() == before.size() + 1);
+    return now.back();
+  };
+  const pid_t helper = read_stack(first);
+  CHECK(read_stack(second) == helper);
+  CHECK(read_stack(first) == helper);
+  REQUIRE(::kill(helper, SIGKILL) == 0);
+  siginfo_t end{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(helper), &end, WEXITED | WNOWAIT) == 0);
+  CHECK(read_stack(second) != helper);
+  helpers.clear();
+  CHECK(own_children() == before);
+}
+
 TEST_CASE("A helper is killed when its time is up, and when its answer is not wanted") {
   while (::waitpid(-1, nullptr, 0) > 0) {  // helpers of earlier tests that have answered
   }
