@@ -20,15 +20,16 @@ inline constexpr const char* kDirVariable = "FILETIMER_DIR";
 inline constexpr const char* kTorchPipeVariable = "TORCHELASTIC_TIMER_FILE";
 
 // The variables in which launchers (torchrun, Slurm, Open MPI, PMI, batch systems) name the job of
-// a process and its rank. The first variable of each list that is set counts.
-inline constexpr std::array<const char*, 5> kRankVariables{
-    "RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
+// a process and its rank. The first variable of each list that is set counts. Slurm's ranks come
+// last: in a batch script they are 0, and all ranks of an mpirun in it inherit that.
+inline constexpr std::array<const char*, 5> kRankVariables{"RANK", "OMPI_COMM_WORLD_RANK",
+                                                           "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
 inline constexpr std::array<const char*, 4> kLocalRankVariables{
-    "LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"};
-// Open MPI's PMIX_NAMESPACE is last, because the name of a batch system that started mpirun is
-// better.
+    "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"};
+// Those of torchrun ("none" by default) and Open MPI are last, because the name of a batch system
+// that started them is better.
 inline constexpr std::array<const char*, 6> kJobVariables{
-    "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "PMIX_NAMESPACE"};
+    "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE"};
 inline constexpr std::array<const char*, 1> kStepVariables{"SLURM_STEP_ID"};
 
 inline constexpr std::string_view kPipeName = "requests";

@@ -125,6 +125,20 @@ TEST_CASE("Nothing is requeued for a spared worker, over MAX_REQUEUES, or outsid
   CHECK_FALSE(exists(temp.path("asked")));
 }
 
+TEST_CASE("The ranks of the Slurm job get as many processors as sbatch was asked for") {
+  const TempFolder temp;
+  add_program(temp.path("srun"), "#!/bin/sh\necho \"$1 $2\" >> " + temp.path("asked") + "\n");
+  Environment environment{{"PATH", temp.path() + ":/usr/bin:/bin"},
+                          {"SLURM_NNODES", "2"},
+                          {"SLURM_CPUS_PER_TASK", std::nullopt}};
+  const std::string job = std::string(FILETIMER_EXAMPLES_DIR) + "/slurm_job";
+  CHECK(run(job, {"true"}, environment).status == exited(0));
+  CHECK(contains(read_file(temp.path("asked")), "--kill-on-bad-exit=1 sh\n"));
+  environment["SLURM_CPUS_PER_TASK"] = "7";
+  CHECK(run(job, {"true"}, environment).status == exited(0));
+  CHECK(contains(read_file(temp.path("asked")), "--kill-on-bad-exit=1 --cpus-per-task=7\n"));
+}
+
 TEST_CASE("The records of an expiry are posted to $WEBHOOK_URL") {
   const TempFolder temp;
   Child sink({.argv = {"/bin/sh", "-c", "exec python3 \"$@\"", "sh", FILETIMER_HTTP_SINK,

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Open MPI: ranks of mpirun with a server beside them, and with a server that they start."""
+import os
 import pathlib
 import re
 import shutil
@@ -88,11 +89,13 @@ class Mpirun(JobCase):
             started.append(self.start(
                 f"rank{rank}", [EXAMPLES / "server_per_node", "--", "sh", "-c", "echo in $FILETIMER_DIR."],
                 OMPI_MCA_orte_jobfam_session_dir=str(self.folder), OMPI_COMM_WORLD_LOCAL_RANK=str(rank),
-                PMIX_NAMESPACE="7", HOSTNAME="here"))
+                PMIX_NAMESPACE="7", HOSTNAME="of-another-host"))
         for rank in started:
             self.assertEqual(self.status_of(rank), 0, self.output("rank0"))
         folder = self.only(re.findall(r"in (\S+)\.", self.output("rank1")))
         self.assertIn(f"in {folder}.\n", self.output("rank0"))
+        log = self.only(list(self.folder.glob("*.jsonl")))
+        self.assertEqual(log.name, f"filetimer-7-{os.uname().nodename}.jsonl")
 
     def test_what_it_cannot_do_it_says(self):
         usage = "usage: mpirun ... server_per_node [SERVER OPTION...] -- PROGRAM [ARG...]\n"

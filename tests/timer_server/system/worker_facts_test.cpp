@@ -37,6 +37,8 @@ TEST_CASE("A step belongs to Slurm's job, and a job of mpirun alone has Open MPI
   const auto slurm = worker_facts_from("", "SLURM_STEP_ID=2\0SLURM_JOB_ID=99\0PMIX_NAMESPACE=7"sv);
   CHECK(slurm.job_id == "99");
   CHECK(slurm.step_id == "2");
+  // torchrun's, where no --rdzv_id is given.
+  CHECK(worker_facts_from("", "TORCHELASTIC_RUN_ID=none\0PBS_JOBID=12.pbs"sv).job_id == "12.pbs");
   const auto open_mpi = worker_facts_from("", "PMIX_NAMESPACE=1754595329\0"sv);
   CHECK(open_mpi.job_id == "1754595329");
   CHECK(open_mpi.step_id.empty());
@@ -53,6 +55,15 @@ TEST_CASE("A long job name is cut, because an incident repeats it for each worke
 TEST_CASE(
     "torchrun's RANK takes precedence over the variables that the scheduler set for the launcher") {
   CHECK(worker_facts_from("", "SLURM_PROCID=0\0RANK=3\0"sv).rank == 3);
+}
+
+TEST_CASE("The ranks of an mpirun in a batch script of Slurm are those of mpirun") {
+  const auto facts = worker_facts_from("",
+                                       "SLURM_PROCID=0\0SLURM_LOCALID=0\0OMPI_COMM_WORLD_RANK=6\0"
+                                       "OMPI_COMM_WORLD_LOCAL_RANK=2\0"sv);
+  CHECK(facts.rank == 6);
+  CHECK(facts.local_rank == 2);
+  CHECK(worker_facts_from("", "SLURM_PROCID=0\0PMI_RANK=6\0MPI_LOCALRANKID=2\0"sv).rank == 6);
 }
 
 TEST_CASE("A malformed rank is ignored") {
