@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 #include <utility>
 
@@ -54,31 +55,23 @@ StatFields fields_of(const std::string& status, std::string_view key) {
   return StatFields(line.substr(std::min(key.size(), line.size())));
 }
 
-// `is_given_at_once`: one read() returns the whole file, so no second one has to find its end.
+// `is_given_at_once`: one read() returns all that it has room for, so none has to find the end.
 Result<std::string> read_file(const std::string& path, std::size_t limit, bool is_given_at_once) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
   if (!fd) {
     return system_error(fmt::format("cannot open '{}'", path));
   }
-  // The buffer grows as it is filled, because most files are far smaller than the limit, and a
-  // buffer of that size would be zeroed, and kept by the allocator, for each of them.
-  constexpr std::size_t kFirstBytes = 4096;
+  std::array<char, 4096> block;
   std::string text;
-  std::size_t used = 0;
-  ssize_t got = 1;
-  while (used < limit && got > 0) {
-    if (used == text.size()) {
-      const std::size_t grown = std::max(kFirstBytes, used * 2);
-      text.resize(is_given_at_once ? limit : std::min(limit, grown));
-    }
-    got = retry_eintr([&] { return ::read(fd.get(), text.data() + used, text.size() - used); });
+  for (bool is_end = false; text.size() < limit && !is_end;) {
+    const std::size_t room = std::min(block.size(), limit - text.size());
+    const ssize_t got = retry_eintr([&] { return ::read(fd.get(), block.data(), room); });
     if (got < 0) {
       return system_error(fmt::format("cannot read '{}'", path));
     }
-    used += static_cast<std::size_t>(got);
-    got = is_given_at_once ? 0 : got;
+    text.append(block.data(), static_cast<std::size_t>(got));
+    is_end = got == 0 || (is_given_at_once && static_cast<std::size_t>(got) < room);
   }
-  text.resize(used);
   return text;
 }
 
@@ -86,6 +79,10 @@ Result<std::string> read_file(const std::string& path, std::size_t limit, bool i
 
 Result<std::string> read_small_file(const std::string& path, std::size_t limit) {
   return read_file(path, limit, false);
+}
+
+Result<std::string> read_at_once(const std::string& path) {
+  return read_file(path, 65536, true);
 }
 
 Result<ProcStat> read_stat(const std::string& path) {

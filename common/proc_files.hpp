@@ -40,6 +40,8 @@ inline Result<ProcStat> read_own_stat() {
 }
 // Returns a whole small file, at most `limit` bytes.
 Result<std::string> read_small_file(const std::string& path, std::size_t limit = 16384);
+// Likewise of a file whose text the kernel makes when it is read: not of one with a list.
+Result<std::string> read_at_once(const std::string& path);
 
 // Returns the threads of a process, the main one first, then by number. Returns none if the process
 // has ended.

@@ -20,6 +20,8 @@ namespace {
 constexpr Duration kLastSyncLimit = std::chrono::seconds{2};
 // When the next iteration comes after one that threw an exception.
 constexpr Duration kAfterFailure = std::chrono::milliseconds{100};
+// A look whether a worker is halted takes less.
+constexpr Duration kLookTime = std::chrono::microseconds{60};
 constexpr std::string_view kEndedInside = "the worker ended inside the scope";
 
 Settings prepared(Settings settings) {
@@ -183,9 +185,16 @@ void Server::judge(Instant woke) {
     halted_.look_at_all(woke);
   }
   kills_.sample(found.soon, woke);
-  if (found.next != nullptr) {
+  if (found.next != nullptr && !found.due.empty()) {
+    scan_.want();  // in the next iteration: now signals wait
+  } else if (found.next != nullptr) {
     HaltedWorkers::look_ahead(*found.next);
     kills_.rehearse(*found.next);
+    for (Worker* const worker : found.close) {
+      if (worker != found.next && Instant::now() + kLookTime < scan_.next()) {
+        HaltedWorkers::look_ahead(*worker);
+      }
+    }
   }
   if (core_.directory.status_page().was_cut()) {
     check_directory();

@@ -42,7 +42,7 @@ void EvidenceCollection::begin(Instant now) {
   request_.until = until_;
   side_threads_.run(
       [self = shared_from_this()]() -> SideThreads::Delivery {
-        self->publish({}, "/proc was being read");
+        self->note("/proc was being read");
         const Process& worker = *self->request_.worker;
         auto evidence =
             std::make_shared<Evidence>(read_proc_evidence(worker.pid, worker.start_time));
@@ -72,7 +72,7 @@ bool EvidenceCollection::begin_slow() {
   is_slow_ = true;
   side_threads_.run(
       [self = shared_from_this(), evidence]() -> SideThreads::Delivery {
-        if (self->publish(*evidence, "the evidence of other workers was being collected")) {
+        if (self->note("the evidence of other workers was being collected")) {
           self->add_slow(*evidence);
           self->publish(*evidence, "the evidence was complete");
         }
@@ -99,7 +99,7 @@ void EvidenceCollection::add_slow(Evidence& evidence) {
     helper = nullptr;  // it was started for an earlier deadline
   }
   if (wants_stacks && !helper) {
-    publish(evidence, "the helper for native stacks was being started");
+    note("the helper for native stacks was being started");
     const Duration for_python = std::min(kPythonDumpLimit, (until - Instant::now()) / 2);
     auto started = helpers_->start(request_.worker->pid, request_.worker->start_time,
                                    request_.python ? until + -for_python : until);
@@ -107,9 +107,10 @@ void EvidenceCollection::add_slow(Evidence& evidence) {
       helper = std::make_shared<StacksHelper>(std::move(*started));
     } else {
       evidence.add_missing("no native stacks: " + started.error().message);
+      publish(evidence, "CPU time was being sampled");
     }
   }
-  publish(evidence, "CPU time was being sampled");
+  note("CPU time was being sampled");
   read_other_threads(request_.worker->pid, request_.worker->start_time, evidence);
   const Instant due = evidence.threads.back().sampled + kCpuSample;
   const Duration wait = std::min(due, request_.until) - Instant::now();
@@ -132,6 +133,12 @@ void EvidenceCollection::add_slow(Evidence& evidence) {
       take_python_dump(*request_.worker, *request_.python, until, evidence);
     }
   }
+}
+
+bool EvidenceCollection::note(const char* activity) {
+  const MutexLock lock(mutex_);
+  activity_ = activity;
+  return !is_ended_;
 }
 
 bool EvidenceCollection::publish(const Evidence& evidence, const char* activity) {
@@ -191,9 +198,10 @@ void EvidenceDesk::begin_if_possible(EvidenceCollection& collection, Instant now
 }
 
 void EvidenceDesk::advance(Instant now) {
-  for (const auto& collection : std::vector(collections_)) {  // `done` may collect further evidence
-    if (now >= collection->until_) {
-      collection->end();
+  // By index, because `done` may collect further evidence.
+  for (std::size_t i = 0; i < collections_.size(); ++i) {
+    if (now >= collections_[i]->until_) {
+      collections_[i]->end();
     }
   }
   while (begin_waiting(now)) {
@@ -219,16 +227,17 @@ bool EvidenceDesk::begin_waiting(Instant now) {
       busy.insert(collection->request_.worker.get());
     }
   }
-  for (const auto& collection : std::vector(collections_)) {
-    const Process* const worker = collection->request_.worker.get();
-    begin_if_possible(*collection, now);
-    if (!collection->done_ || !collection->cheap_) {
+  for (std::size_t i = 0; i < collections_.size(); ++i) {
+    EvidenceCollection& collection = *collections_[i];
+    const Process* const worker = collection.request_.worker.get();
+    begin_if_possible(collection, now);
+    if (!collection.done_ || !collection.cheap_) {
       continue;
     }
     if (busy.contains(worker)) {
-      const MutexLock lock(collection->mutex_);
-      collection->activity_ = "the worker's evidence was being collected already";
-    } else if (collection->begin_slow()) {
+      const MutexLock lock(collection.mutex_);
+      collection.activity_ = "the worker's evidence was being collected already";
+    } else if (collection.begin_slow()) {
       busy.insert(worker);
     } else {
       is_one_delivered = true;

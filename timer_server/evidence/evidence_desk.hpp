@@ -65,8 +65,10 @@ class EvidenceCollection : public std::enable_shared_from_this<EvidenceCollectio
   void deliver(bool is_complete, std::string_view missing);
   // On a side thread.
   void add_slow(Evidence& evidence);
-  // Stores what was collected so far, and what is done next: the reason that is given if time is up
-  // meanwhile. Returns false if the evidence was delivered or withdrawn.
+  // Stores what is done next: the reason that is given if time is up meanwhile. Returns false if
+  // the evidence was delivered or withdrawn.
+  bool note(const char* activity);
+  // Likewise, with what was collected so far, which takes longer.
   bool publish(const Evidence& evidence, const char* activity);
 
   SideThreads& side_threads_;

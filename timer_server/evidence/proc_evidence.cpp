@@ -23,6 +23,7 @@ namespace {
 constexpr std::size_t kMaxChildrenShown = 64;
 constexpr std::size_t kMaxDevicesShown = 64;
 constexpr std::size_t kMaxDescriptorsRead = 65536;
+constexpr std::string_view kNoKernelStacks = "no kernel stacks: ";
 
 double seconds_of(std::uint64_t ticks) {
   static const long per_second = ::sysconf(_SC_CLK_TCK);
@@ -51,7 +52,7 @@ bool takes_descriptor(std::string_view name) {
 // Parses /proc/PID/syscall, which is "202 0x7f.. 0x80 ...", or "running", or "-1 0x.. 0x.." for a
 // thread that waits outside a system call.
 void read_syscall(const std::string& folder, pid_t pid, ThreadEvidence& thread) {
-  const std::string line = first_line(read_small_file(folder + "/syscall"));
+  const std::string line = first_line(read_at_once(folder + "/syscall"));
   if (line.empty() || line == "running") {
     thread.syscall = line;
     return;
@@ -79,7 +80,7 @@ void read_syscall(const std::string& folder, pid_t pid, ThreadEvidence& thread) 
 // CAP_SYS_ADMIN.
 Result<std::vector<std::string>> read_kernel_stack(const std::string& folder) {
   std::vector<std::string> frames;
-  const auto text = read_small_file(folder + "/stack");
+  const auto text = read_at_once(folder + "/stack");
   FILETIMER_TRY(text);
   std::string_view rest = *text;
   while (!rest.empty()) {
@@ -97,7 +98,7 @@ Result<std::vector<std::string>> read_kernel_stack(const std::string& folder) {
 
 // Returns nanoseconds from `schedstat`; kernels without that file give ticks in `stat`.
 std::optional<std::uint64_t> cpu_ns_of(const std::string& folder) {
-  const std::string line = first_line(read_small_file(folder + "/schedstat"));
+  const std::string line = first_line(read_at_once(folder + "/schedstat"));
   std::string_view rest = line;
   if (const auto ns = take_number<std::uint64_t>(rest)) {
     return ns;
@@ -119,15 +120,18 @@ ThreadEvidence read_thread(const std::string& folder, pid_t pid, pid_t tid, Evid
   }
   thread.sampled = Instant::now();
   thread.cpu_ns = cpu_ns_of(folder);
-  thread.wchan = first_line(read_small_file(folder + "/wchan"));
+  thread.wchan = first_line(read_at_once(folder + "/wchan"));
   if (thread.wchan == "0") {
     thread.wchan.clear();
   }
   read_syscall(folder, pid, thread);
-  if (auto stack = read_kernel_stack(folder)) {
-    thread.stack = std::move(*stack);
-  } else if (evidence.threads.empty()) {  // the reason is the same for all threads
-    evidence.add_missing("no kernel stacks: " + stack.error().message);
+  // The reason why there are none is the same for all threads.
+  if (!evidence.missing.starts_with(kNoKernelStacks)) {
+    if (auto stack = read_kernel_stack(folder)) {
+      thread.stack = std::move(*stack);
+    } else if (evidence.threads.empty()) {
+      evidence.add_missing(fmt::format("{}{}", kNoKernelStacks, stack.error().message));
+    }
   }
   return thread;
 }
@@ -210,8 +214,11 @@ Evidence read_proc_evidence(pid_t pid, std::uint64_t start_time) {
 }
 
 void read_other_threads(pid_t pid, std::uint64_t start_time, Evidence& evidence) {
+  if (evidence.threads_omitted == 0) {
+    return;
+  }
   const auto stat = read_stat(fmt::format("/proc/{}", pid));
-  if (evidence.threads_omitted > 0 && stat && stat->start_time == start_time) {
+  if (stat && stat->start_time == start_time) {
     read_threads(pid, threads_of(pid), kMaxEvidenceThreads, evidence);
   }
 }

@@ -33,8 +33,11 @@ bool has_many_threads(pid_t pid) {
 
 // Returns whether the process has not been reaped: no other one may have its pid.
 bool has_its_pid(const Process& process) {
+  if (process.is_alive()) {
+    return true;
+  }
   const auto stat = read_stat(fmt::format("/proc/{}", process.pid));
-  return process.is_alive() || (stat && stat->start_time == process.start_time);
+  return stat && stat->start_time == process.start_time;
 }
 
 }  // namespace
@@ -100,7 +103,7 @@ void KillTargets::begin_stop(Stop which) {
   leads_session_ = mode_ == KillMode::kTree && ::getsid(worker_->pid) == worker_->pid &&
                    ::getsid(0) != worker_->pid && has_its_pid(*worker_);
   is_only_child_ =
-      mode_ == KillMode::kTree && worker_->is_alive() && only_child_until(worker_->pid) > 0;
+      mode_ == KillMode::kTree && only_child_until(worker_->pid) > 0 && worker_->is_alive();
   stopped_ = 0;
   running_.clear();
   if (mode_ == KillMode::kTree) {

@@ -391,8 +391,9 @@ void Kills::limit_evidence(Kill& kill, Instant until) {
 // Returns whether the evidence is recorded, and that of incident and job is gathered or has had its
 // time.
 bool Kills::is_ready_for_signal(Kill& kill, Instant now) {
-  const bool is_gathering = commands_.is_gathering(kill.order.expiries.front().incident) ||
-                            incidents_.is_gathering_for(kill.order.worker);
+  const bool is_gathering =
+      !kill.evidence && (commands_.is_gathering(kill.order.expiries.front().incident) ||
+                         incidents_.is_gathering_for(kill.order.worker));
   const bool all_is_gathered = now >= kill.gathering_until || !is_gathering;
   kill.next_step_at = all_is_gathered ? Instant::never() : kill.gathering_until;
   return !kill.evidence && all_is_gathered;

@@ -119,8 +119,8 @@ void WorkerPage::note_activity(std::size_t index, const Slot& slot, std::int64_t
     // Relaxed suffices, because `left` is written before the word that was read. A time in the
     // future is ignored. A library of the worker without an idle timeout does not note `left`.
     const bool is_scope = !is_whole_process(slot) && !is_idle_watch(slot);
-    for (const Instant left : {Instant{slot.left.load(kRelaxed)},
-                               is_scope ? start_in(slot.started) : Instant{}}) {
+    for (const Instant left :
+         {Instant{slot.left.load(kRelaxed)}, is_scope ? start_in(slot.started) : Instant{}}) {
       if (left > activity.last_left && left <= Instant::now()) {
         activity.last_left = left;
       }

@@ -127,7 +127,7 @@ std::string_view cgroup_path(std::string_view cgroups, std::string_view controll
 // Reads files of one process, and keeps the last failure that may end.
 class Reader {
  public:
-  Result<std::string> read(const std::string& path) { return noted(read_small_file(path)); }
+  Result<std::string> read(const std::string& path) { return noted(read_at_once(path)); }
   bool has_text(const std::string& path, std::string_view word) {
     const auto text = read(path);
     return text && text->find(word) != text->npos;
@@ -302,16 +302,23 @@ std::vector<Process> new_descendants_of(const Process& worker, std::span<const P
 
 std::vector<Process> Sessions::of(const Process& leader, std::span<const Process> known) {
   if (!all_) {
-    all_ = process_count() <= kMostProcesses ? all_processes() : std::vector<ProcStat>{};
+    all_.emplace();
+    const bool are_few = process_count() <= kMostProcesses;
+    Directory proc("/proc");
+    while (const char* const name = are_few ? proc.next() : nullptr) {
+      if (const auto pid = number_from<pid_t>(name)) {
+        all_->emplace_back(*pid, ::getsid(*pid));
+      }
+    }
   }
   std::vector<Process> found;
-  for (const ProcStat& member : *all_) {
-    if (member.session != leader.pid || member.pid == leader.pid ||
-        std::ranges::find(known, member.pid, &Process::pid) != known.end()) {
+  for (const auto& [pid, session] : *all_) {
+    if (session != leader.pid || pid == leader.pid ||
+        std::ranges::find(known, pid, &Process::pid) != known.end()) {
       continue;
     }
-    auto process = open_process(member.pid);
-    if (process && process->start_time == member.start_time) {
+    auto process = open_process(pid);
+    if (process && process->session == leader.pid) {
       found.push_back(std::move(*process));
     }
   }

@@ -41,8 +41,9 @@ struct SideThreads::State : std::enable_shared_from_this<State> {
       return;
     }
     try {
-      std::thread([state = shared_from_this(), &queue] { state->work_until_stopped(queue); })
-          .detach();
+      std::thread([state = shared_from_this(), &queue] {
+        state->work_until_stopped(queue);
+      }).detach();
       ++queue.threads;
     } catch (const std::system_error&) {
       // RLIMIT_NPROC or pids.max is reached. The job waits for the next one, or a sweep.
@@ -78,12 +79,17 @@ struct SideThreads::State : std::enable_shared_from_this<State> {
       if (!delivery) {
         continue;
       }
+      const bool is_first = deliveries.empty();
       try {
         deliveries.push_back(std::move(delivery));
       } catch (const std::bad_alloc&) {
         continue;  // as for a job that has failed
       }
-      (void)::eventfd_write(event_fd.get(), 1);
+      if (is_first) {   // deliver() takes the others with it
+        lock.unlock();  // so that the loop does not wait for it
+        (void)::eventfd_write(event_fd.get(), 1);
+        lock.lock();
+      }
     }
   }
 };

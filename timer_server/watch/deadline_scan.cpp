@@ -80,8 +80,9 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
   } else if (judged.empty()) {
     worker.cpu_sample = nullptr;  // the scope for which it was taken has ended
   }
-  if (next - woke <= kLead && next < next_) {
-    found.next = &worker;
+  if (next - woke <= kLead) {
+    found.close.push_back(&worker);
+    found.next = next < next_ ? &worker : found.next;
   }
   want_before(next, woke);
   shortest_ = std::min(shortest_, activity.shortest);

@@ -58,8 +58,9 @@ class DeadlineScan {
     std::vector<Worker*> soon;  // with a deadline within the lead of the CPU sample
     // The open scopes of workers that got the time back in which no scan had seen one.
     std::size_t unseen_scopes = 0;
-    Duration unseen_for{};   // the longest such time
-    Worker* next = nullptr;  // the one that is due at next(), within kLead; null: none
+    Duration unseen_for{};       // the longest such time
+    Worker* next = nullptr;      // the one that is due at next(), within kLead; null: none
+    std::vector<Worker*> close;  // all that are due within kLead
   };
 
   // Judges every scope by the time `woke`: a scope that was released before its deadline, and

@@ -300,9 +300,6 @@ Result<Process> WatchRegistry::open_owner(MappedPage& page) const {
     return tl::unexpected<Error>(holder.error());
   }
   const pid_t pid = holder ? *holder : confirmed->pid;
-  if (pid == ::getpid()) {
-    return failure("this server holds its lock");
-  }
   auto process = open_process(pid);
   if (!process) {
     return process;
