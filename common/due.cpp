@@ -14,7 +14,7 @@ Instant last_change_of(const Slot& slot, std::int64_t word) {
   }
   const Instant started = start_in(slot.started);
   const bool is_resumed = (slot.flags.load(kRelaxed) & slot_flag::kResumed) != 0;
-  if (!is_resumed || !slot_word::is_open(word) || word >= slot_word::kNoDeadline) {
+  if (!is_resumed || !slot_word::is_open(word)) {
     return started;
   }
   return std::max(started, {word - std::clamp<std::int64_t>(slot.left.load(kRelaxed), 0, word)});
@@ -41,7 +41,7 @@ Duration timeout_of(const Slot& slot, std::int64_t word, Duration max_timeout) {
 // A renewal writes `started` before the word, so `started` may be of the next span; deadline -
 // timeout is not.
 ScopeSpan span_of(Instant started, std::int64_t word, Duration timeout) {
-  const bool has_both = word < slot_word::kNoDeadline && timeout.count() <= word;
+  const bool has_both = timeout.count() <= word;
   return {has_both ? std::min(started, Instant{word - timeout.count()}) : started, timeout};
 }
 

@@ -249,6 +249,33 @@ TEST_CASE("no lost time is forgotten, however many there are") {
     lost.add(from, from + (i == 0 ? 2s : 1s));
   }
   CHECK(lost.extended(at(1100s), {.started = at(100s), .timeout = 1000s}) == at(1166s));
+  // The two oldest are one of 3 s, from 101 s to 105 s.
+  for (const auto started : {100'000ms, 103'500ms}) {
+    CHECK(lost.extended(at(1100s), {.started = at(started), .timeout = 1000s}, kForever,
+                        at(started == 100s ? 103'500ms : 106'000ms)) == at(1'101'500ms));
+  }
+}
+
+TEST_CASE("what was lost from a moment on does not count") {
+  const auto due = [](const Lost& time, Duration until) {
+    return lost_time({time}).extended(at(110s), kScope, kForever, at(until));
+  };
+  CHECK(due({101s, 105s}, 103s) == at(112s));
+  CHECK(due({120s, 125s}, 120s) == at(110s));
+}
+
+TEST_CASE("a scope without a deadline carries no lost time through a pause") {
+  Slot slot{};
+  slot.acquired.store(at(100s).ns);
+  slot.started.store(at(100s).ns);
+  slot.timeout.store(kForever.count());
+  slot.left.store(kForever.count());
+  slot.flags.store(slot_flag::kPausedByCaller);
+  ScopeLosses losses;
+  CHECK(losses
+            .look(slot, slot_word::kPaused + at(110s).ns, kForever, lost_time({{102s, 105s}}), {},
+                  at(111s))
+            .carried == Duration::zero());
 }
 
 TEST_CASE("a scope began a timeout before its deadline, also while it is being renewed") {

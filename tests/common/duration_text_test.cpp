@@ -131,6 +131,9 @@ TEST_CASE("a duration for reading has three places and the unit a reader expects
   CHECK(duration_for_reading(2h + 5min) == "2 h 05 min");
   CHECK(duration_for_reading(-31'200ms) == "-31.2 s");
   CHECK(duration_for_reading(30'001us) == "30.0 ms");
+  CHECK(duration_for_reading(999'500us) == "1.00 s");
+  CHECK(duration_for_reading(99'950us) == "100 ms");
+  CHECK(duration_for_reading(9'995us) == "10.0 ms");
 }
 
 TEST_CASE("any duration is read back from its text, and its text for reading is near it") {

@@ -90,7 +90,8 @@ TEST_CASE("every byte from 0 to 127 survives in a string") {
 
 TEST_CASE("a record stays one line whatever the name of a worker is") {
   const std::string line =
-      std::move(JsonWriter().field("comm", "a\nb\rc\x1b[31m\x7f").field("k\n", 1)).finish();
+      std::move(JsonWriter().field("comm", "a\nb\rc\x1b[31m\x7f").field("k\n", 1).field("\x7f", 1))
+          .finish();
   for (const char c : line) {
     CHECK(static_cast<unsigned char>(c) >= 0x20);
     CHECK(c != 0x7F);

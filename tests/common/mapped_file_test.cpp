@@ -18,6 +18,7 @@
 #include <functional>
 #include <optional>
 
+#include "common/board.hpp"
 #include "common/posix.hpp"
 #include "common/sanitizers.hpp"
 #include "tests/support/children.hpp"
@@ -246,27 +247,34 @@ TEST_CASE("a file of another user is refused, though it could be read") {
                                                      testing::kSomebodyElse, ::geteuid()));
 }
 
-TEST_CASE("a write that fails says why") {
+TEST_CASE("a write or a read that fails says why") {
   const testing::TempFolder folder;
   folder.write("file", "12345");
   const auto file = open_own_file(folder.path("file"), O_RDONLY);
   REQUIRE(file);
   CHECK_FALSE(write_at(file->fd.get(), "x", 1, 0));
   CHECK(errno == EBADF);
+  const auto unreadable = open_own_file(folder.path("file"), O_WRONLY);
+  REQUIRE(unreadable);
+  const Status board = check_board(unreadable->fd.get(), "file");
+  REQUIRE_FALSE(board);
+  CHECK(board.error().message == "cannot read 'file': Bad file descriptor");
 }
 
-TEST_CASE("a file gets no number of a standard descriptor, though all are closed") {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-      ::close(standard);
+TEST_CASE("a file gets no number of a standard descriptor, though all or the last are closed") {
+  for (const int first : {STDIN_FILENO, STDERR_FILENO}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      for (int standard = first; standard <= STDERR_FILENO; ++standard) {
+        ::close(standard);
+      }
+      const UniqueFd file = above_standard_descriptors(UniqueFd(::open("/", O_RDONLY | O_CLOEXEC)));
+      ::_exit(file.get() > STDERR_FILENO && ::fcntl(first, F_GETFD) == -1 ? 0 : 1);
     }
-    const UniqueFd file = above_standard_descriptors(UniqueFd(::open("/", O_RDONLY | O_CLOEXEC)));
-    ::_exit(file.get() > STDERR_FILENO ? 0 : 1);
+    int status = -1;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
   }
-  int status = -1;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  CHECK(status == 0);
 }
 
 }  // namespace

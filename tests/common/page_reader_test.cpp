@@ -150,6 +150,7 @@ TEST_CASE("no deadline, the server's grace and none") {
   CHECK(endless.deadline.is_never());
   CHECK(endless.asked == kForever);
   CHECK(read_one(page, {.timeout = kMaxTimeout.count()}).asked == kMaxTimeout);
+  CHECK(read_one(page, {.timeout = 0}).asked == Duration::zero());
   CHECK_FALSE(endless.grace_ms);
   CHECK(read_one(page, {.grace_ms = kNoSigkill}).grace_ms == kNoSigkill);
   CHECK(read_one(page, {.grace_ms = 0}).grace_ms == 0);

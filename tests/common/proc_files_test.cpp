@@ -67,6 +67,8 @@ TEST_CASE("each line of status has its value, and without a user there is none")
         std::array<std::uint64_t, 4>{0x100, 0xFF, 0x8000'0000'0000'0000, 0x1F});
   folder.write("status", user);
   CHECK(read_status(folder.path())->innermost_pid == 0);
+  folder.write("status", user + "Groups:\t" + std::string(8'000, '1') + "\nNSpid:\t42\n");
+  CHECK(read_status(folder.path())->innermost_pid == 42);
   folder.write("status", "Name:\tUid:\nUid:\n");
   CHECK_FALSE(read_status(folder.path()));
   CHECK_FALSE(read_status(folder.path("none")));

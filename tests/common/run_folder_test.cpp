@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/utsname.h>
 
 #include <filesystem>
@@ -19,6 +20,7 @@
 #include "tests/support/variable.hpp"
 
 using filetimer::check_parents;
+using filetimer::ControlAddress;
 using filetimer::create_run_folder;
 using filetimer::default_log_path;
 using filetimer::resolve_pipe;
@@ -282,4 +284,15 @@ TEST_CASE("the folders above a pipe or a log placed elsewhere are checked the sa
   REQUIRE_FALSE(missing.has_value());
   CHECK(missing.error().errno_value == ENOENT);
   CHECK(contains(missing.error().message, temp.path("missing")));
+}
+
+TEST_CASE("the path of a socket is its address up to 107 bytes, then leads through a descriptor") {
+  for (const std::size_t bytes : {107U, 108U}) {
+    CAPTURE(bytes);
+    const auto address = ControlAddress::in(std::string(bytes - sizeof "control", '/'));
+    REQUIRE(address.has_value());
+    const std::string path = reinterpret_cast<const sockaddr_un*>(address->get())->sun_path;
+    CHECK(path.starts_with("/proc/self/fd/") == (bytes == 108));
+    CHECK(path.ends_with("/control"));
+  }
 }

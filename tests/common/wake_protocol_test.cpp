@@ -326,6 +326,9 @@ TEST_CASE("no server is woken for a scope without a deadline, or after it has st
   CHECK(must_wake(*meet.board, *meet.slot, slot_word::kNoDeadline - 1));
   meet.board->next_wake = kWakeNever;
   CHECK_FALSE(must_wake(*meet.board, *meet.slot, 1));
+  meet.board->next_wake = kDeadline;
+  CHECK(must_wake_at(*meet.board, kDeadline - 1));  // for an idle timeout
+  CHECK_FALSE(must_wake_at(*meet.board, kDeadline));
 }
 
 TEST_CASE(

@@ -184,8 +184,13 @@ TEST_CASE("an entry replaces the timeouts in the code, in each thread and proces
 
 TEST_CASE("an entry replaces the timeout of start() and of renewals") {
   const FakeServer server;
-  const TimeoutsFile file("forward = 5\njob = 60\n");
+  const TimeoutsFile file("forward = 5\njob = 60\n[load]\nfirst_timeout = 60\n");
   auto client = connect_with(server, file);
+  auto load = client.expires(30s, "load");
+  CHECK(load.renew(40s));
+  CHECK(slot_called(server.page(), "load").asked == 40s);
+  CHECK_FALSE(slot_called(server.page(), "load").code_timeout);
+  load.release();
   auto scope = client.expires(30s, "forward");
   CHECK(slot_called(server.page(), "forward").asked == 5s);
   CHECK(scope.renew(40s));

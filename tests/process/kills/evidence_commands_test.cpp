@@ -182,6 +182,20 @@ TEST_CASE("an evidence command that hangs is killed with all that it has started
   }
 }
 
+TEST_CASE("an evidence command that closes its outputs and hangs leaves the server asleep") {
+  const TempFolder temp;
+  const std::string closed = temp.path("closed");
+  Server server(temp, with_command(fmt::format("exec >&- 2>&-; : > {}; sleep 1000", closed)));
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "load"));
+  REQUIRE(wait_until([&] { return exists(closed); }));
+  const auto used = cpu_time_of(server.pid());
+  let_pass(500ms);
+  CHECK(cpu_time_of(server.pid()) - used < 150ms);
+  server.stop();
+  CHECK(worker.status() == killed_by(SIGKILL));
+}
+
 TEST_CASE("a long output is read to its end, and its first 64 KiB are recorded") {
   const Server server(with_command("head -c 300000 /dev/zero | tr '\\0' x"));
   Worker worker("block");

@@ -105,6 +105,16 @@ TEST_CASE("an earlier signal that a worker survived does not delay the kill for 
   CHECK(first.signals() == std::vector<int>{SIGTERM});
 }
 
+TEST_CASE("a target that survives the signal of a worker without a grace period is named") {
+  const Server server({"--kill-wait", "100ms"});
+  Worker worker({.program = {"/bin/sh", "-c",
+                             "trap '' TERM; sleep 1000 & trap - TERM; echo ready child=$!; wait"}});
+  const Record killed = expire(server, worker, "s", SIGTERM);
+  CHECK(killed.text("verdict") == "dead");
+  CHECK(killed.text("reason") ==
+        fmt::format("kill targets that are still alive: {}", worker.descendant("child").pid()));
+}
+
 TEST_CASE("of scopes that expire together one with a grace period leads to SIGKILL") {
   Server server;
   Worker worker("ignore-term");

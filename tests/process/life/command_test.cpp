@@ -273,8 +273,8 @@ TEST_CASE("each of the signals is forwarded to COMMAND") {
 
 TEST_CASE("a SIGINT that the caller ignores neither drains the server nor kills COMMAND") {
   // As of a server that a script starts in background, at Ctrl-C.
-  Server server({.command = {worker_path(), "block"},
-                 .in_child = [] { std::signal(SIGINT, SIG_IGN); }});
+  Server server(
+      {.command = {worker_path(), "block"}, .in_child = [] { std::signal(SIGINT, SIG_IGN); }});
   server.process().signal(SIGINT);
   server.barrier();  // a scope that is new is judged
   server.process().signal(SIGINT);

@@ -258,6 +258,27 @@ TEST_CASE("16,384 names of refused pages are kept, and beyond that all are looke
   CHECK(worker.status() == killed_by(SIGKILL));
 }
 
+TEST_CASE("a sweep looks at 256 files") {
+  const TempFolder temp;
+  const Server server(temp, with_own_clocks(temp));
+  for (int i = 0; i < 300; ++i) {
+    write_file(fmt::format("{}/scopes/junk-{}", server.dir(), i), "no page");
+  }
+  const auto has_rejected = [&](std::int64_t files, std::chrono::hours at) {
+    set_clocks(temp, server, filetimer::Instant::now() + at);
+    return wait_until([&] { return status_of(server).integer("rejected") == files; });
+  };
+  CHECK(has_rejected(256, 2h));
+  CHECK(has_rejected(300, 4h));
+}
+
+TEST_CASE("a file whose name is not that of a page is refused by a server that starts") {
+  const TempFolder temp;
+  write_file(make_page_folder(temp) + "/no page", "");
+  const Server server(temp);
+  server.wait_for_rejection("'no page' is not the name of a page");
+}
+
 TEST_CASE("at most 64 unlocked pages wait for the end of their workers") {
   Server server({"--max-interval", "100ms"});
   const Worker worker("block");

@@ -127,6 +127,37 @@ TEST_CASE("an unlocked page is refused while the worker that it names lives") {
   CHECK(worker->is_alive());
 }
 
+TEST_CASE("a page that gets its lock again is watched once") {
+  Server server({"--max-interval", "50ms"});
+  Worker worker({.program = {program_path("page_worker")}});
+  {
+    const Stopped stopped(server);  // no sweep may see the page before it is unlocked
+    REQUIRE(worker.ask("make " + server.dir() + " w-1") == "ok");
+    worker.ask("open 0 forward 3600000");
+    REQUIRE(worker.ask("keep-lock") == "ok");
+    REQUIRE(worker.ask("unlock") == "ok");
+  }
+  server.wait_for_rejection("no process holds its lock");
+  REQUIRE(worker.ask("lock") == "ok");
+  const std::string owners = server.dir() + "/scopes/.owners/";
+  REQUIRE(wait_until([&] { return exists(owners + "w-1"); }));
+  const auto other = page_worker(server.dir(), "w-2");
+  REQUIRE(wait_until([&] { return exists(owners + "w-2"); }));  // by a later sweep
+  worker.signal(SIGKILL);
+  CHECK(worker.status() == killed_by(SIGKILL));
+  server.wait_for("left_open", worker.pid());
+  CHECK(server.stop() == exited(0));
+  CHECK(count(server.records(), "left_open", worker.pid()) == 1);
+}
+
+TEST_CASE("a page that is named twice in one write is looked at once") {
+  Server server;
+  server.send(hint("missing") + hint("missing"));
+  server.barrier();
+  CHECK(server.stop() == exited(0));
+  CHECK(server.records().back().integer("rejected") == 1);
+}
+
 TEST_CASE("a page that is removed before its unlocked worker ends leaves the server asleep") {
   Server server;
   const auto worker = page_worker(server.dir(), "unlocked");
@@ -234,12 +265,15 @@ TEST_CASE("a worker may have eight pages") {
   const std::string dir = server.dir();
   // Each page is a file with a lock of its own, and one process holds them all.
   Worker worker({.program = {program_path("page_worker")}});
+  server.send(acquire_far(worker.pid(), "on the pipe"));
   for (int i = 0; i < 9; ++i) {
     REQUIRE(worker.ask(fmt::format("make {} many-{}", dir, i)) == "ok");
     REQUIRE(worker.ask("keep-lock") == "ok");
     REQUIRE(worker.ask("hint") == "ok");
   }
-  server.wait_for_rejection("has 8 pages already");
+  const Record rejected = server.wait_for_rejection("has 8 pages already");
+  CHECK(rejected.text("line") == "many-8");
+  CHECK(rejected.integer("count") == 1);
   check_well(server);
 }
 

@@ -142,8 +142,8 @@ TEST_CASE("a worker that its server may not read is not killed for scopes before
   REQUIRE(::chown(temp.path().c_str(), kSomebodyElse, kSomebodyElse) == 0);
   // Of another group than its worker's, it sees no address of the stack.
   const Server server(temp, {.in_child = [] {
-    (void)!(::setgid(kSomebodyElse - 1) == 0 && ::setuid(kSomebodyElse) == 0);
-  }});
+                        (void)!(::setgid(kSomebodyElse - 1) == 0 && ::setuid(kSomebodyElse) == 0);
+                      }});
   Worker worker({.user = kSomebodyElse, .program = {program_path("page_worker")}});
   REQUIRE(worker.ask("make " + server.dir() + " w-1") == "ok");
   REQUIRE(worker.ask("lock") == "ok");

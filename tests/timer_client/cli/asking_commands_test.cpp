@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/json_fields.hpp"
+#include "tests/support/variable.hpp"
 #include "tests/timer_client/answering_server.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
 #include "timer_client/cli/commands/commands.hpp"
@@ -278,6 +279,14 @@ TEST_CASE("without a server or an answer a request ends with one line and an exi
 TEST_CASE("--fifo without --dir must be the pipe of a runtime directory") {
   const TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done","server_pid":1})");
+  // The server of the default directory.
+  const TempFolder runtime;
+  const testing::Variable runtime_dir("XDG_RUNTIME_DIR", runtime.path().c_str());
+  REQUIRE(::mkdir(runtime.path("filetimer").c_str(), 0700) == 0);
+  AnsweringServer users(runtime.path("filetimer"), R"({"answer":"done","server_pid":1})");
+  const std::string linked = folder.path("linked");
+  REQUIRE(::link(users.pipe().c_str(), linked.c_str()) == 0);
+  CHECK(run_command({"ping", "--fifo", linked}).code == 0);
   const std::string pipe = folder.path("elsewhere");
   REQUIRE(::link(server.pipe().c_str(), pipe.c_str()) == 0);
   const Ran lost = run_command({"ping", "--fifo", pipe});

@@ -252,10 +252,9 @@ TEST_CASE("a COMMAND that ended by itself while its kill waits for evidence has 
     Program program({"run", "--dir", folder.path(), "--timeout", "1ms", "--", "sh", "-c",
                      "until [ -e " + folder.path("go") + " ]; do sleep 0.01; done; exit 7"});
     const auto acquire = pipe.next();
-    testing::write_file(
-        folder.path("kills/n-1"),
-        record_of("expired", {.pid = acquire.pid}) + "{\"stage\":\"judged\"}\n" +
-            (is_signalled ? "{\"stage\":\"signalled\",\"signal\":15}\n" : ""));
+    testing::write_file(folder.path("kills/n-1"),
+                        record_of("expired", {.pid = acquire.pid}) + "{\"stage\":\"judged\"}\n" +
+                            (is_signalled ? "{\"stage\":\"signalled\",\"signal\":15}\n" : ""));
     wait_past_deadline(acquire);
     testing::write_file(folder.path("go"), "");
     CHECK(program.exit_code() == (is_signalled ? 124 : 7));

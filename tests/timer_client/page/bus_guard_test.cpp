@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <memory>
 #include <string>
 #include <vector>
@@ -65,6 +66,10 @@ TEST_CASE("a guarded file that is cut short reads as zeroes, can be written, and
   const CutFile file;
   file.at(5000) = 'x';
   const BusGuard guard(file.data(), kBytes);
+  struct sigaction installed {};
+  REQUIRE(::sigaction(SIGBUS, nullptr, &installed) == 0);
+  CHECK((installed.sa_flags & SA_ONSTACK) != 0);  // the program may have a stack for its signals
+  CHECK((installed.sa_flags & SA_RESTART) != 0);
   CHECK_FALSE(guard.is_broken());
   file.cut();
   CHECK(file.at(5000) == 0);
@@ -74,6 +79,10 @@ TEST_CASE("a guarded file that is cut short reads as zeroes, can be written, and
 }
 
 TEST_CASE("a destroyed guard guards nothing, and its memory may be guarded again") {
+  const CutFile unguarded;
+  { const BusGuard guard(unguarded.data(), kBytes); }
+  unguarded.cut();
+  CHECK(in_child([&] { return static_cast<int>(unguarded.at(0)); }) == -1);
   const CutFile file;
   { const BusGuard guard(file.data(), kBytes); }
   const BusGuard guard(file.data(), kBytes);
@@ -120,6 +129,9 @@ TEST_CASE("guards beyond the limit guard nothing") {
   }
   CHECK_FALSE(guards.back()->is_armed());
   CHECK_FALSE(guards.back()->is_broken());
+  const auto mapped = MappedFile::map("/proc/self/exe", MappedFile::Access::kRead, kBytes);
+  REQUIRE_FALSE(mapped);
+  CHECK(mapped.error().errno_value == EAGAIN);
   guards.clear();
   for (int i = 0; i < 2; ++i) {
     guards.push_back(std::make_unique<BusGuard>(file.data(), kBytes));

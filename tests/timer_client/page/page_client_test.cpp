@@ -280,6 +280,7 @@ TEST_CASE("an idle timeout has nothing of the scope that was in its slot before"
   const Slot& slot = server.page().slot(0);
   REQUIRE(read_deadline(slot) == slot_word::kIdleWatch);
   CHECK(read_name(server.page().name(0)) == "(idle)");
+  CHECK(slot.acquired == slot.started);
   CHECK(slot.left == 0);  // otherwise it would be the time of a release
   CHECK(slot.grace_ms == kServersGrace);
   CHECK(slot.soft_ms == 0);

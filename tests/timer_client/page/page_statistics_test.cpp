@@ -189,3 +189,17 @@ TEST_CASE("names beyond the last entry are not counted, those that have one are"
   });
   CHECK(of(page, "name 8").count == 1);
 }
+
+TEST_CASE("a thread continues the entry of one that has ended, and threads share none") {
+  FakeServer server;
+  auto client = server.connect();
+  const auto use = [&] { CHECK(client.expires(1h, "step").release()); };
+  testing::in_thread(use);
+  testing::in_thread(use);
+  CHECK(of(server.page(), "step").count == 2);
+  use();
+  testing::in_thread(use);
+  CHECK(statistics_in_use(server.page()) == 2);
+  CHECK(server.page().statistics(0).count == 3);
+  CHECK(server.page().statistics(1).count == 1);
+}

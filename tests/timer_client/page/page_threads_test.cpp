@@ -58,6 +58,22 @@ TEST_CASE("a thread that is cancelled while it wakes the server ends, and its sc
   CHECK(slots_of(server.page()).empty());
 }
 
+TEST_CASE("a scope in a slot of a thread that has ended has its own name") {
+  FakeServer server;
+  auto client = server.connect();
+  testing::in_thread([&] {
+    auto outer = client.expires(1h, "of the other thread");
+    auto inner = client.expires(1h, "of the other thread");
+  });
+  auto outer = client.expires(1h, "step");
+  auto inner = client.expires(1h, "step");
+  const auto open = slots_of(server.page());
+  CHECK(open.size() == 2);
+  for (const auto& [index, reading] : open) {
+    CHECK(reading.name == "step");
+  }
+}
+
 TEST_CASE("of two threads that stop the job, one gets kReleased") {
   FakeServer server;
   auto client = server.connect();

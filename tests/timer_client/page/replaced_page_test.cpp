@@ -226,12 +226,17 @@ TEST_CASE("a region that began before its process had a page pauses the scopes o
   ConnectOptions options = server.options();
   options.missing = ConnectOptions::Missing::kIgnore;
   TimerClient client = TimerClient::connect(options);
-  const auto region = client.paused("region");
-  std::filesystem::remove(pages);
-  std::filesystem::rename(pages + ".removed", pages);
-  testing::move_clock(1s);
-  const auto scope = client.expires(1h, "step");
-  CHECK(slot_word::is_paused(testing::slot_called(server.page(), "step").word));
+  TimerScope scope;
+  {
+    const auto region = client.paused("region");
+    { const auto inner = client.paused("inner"); }
+    std::filesystem::remove(pages);
+    std::filesystem::rename(pages + ".removed", pages);
+    testing::move_clock(1s);
+    scope = client.expires(1h, "step");
+    CHECK(slot_word::is_paused(testing::slot_called(server.page(), "step").word));
+  }
+  CHECK_FALSE(slot_word::is_paused(testing::slot_called(server.page(), "step").word));
 }
 
 TEST_CASE("a region pauses a scope that stayed on the page that was replaced, too") {
@@ -305,6 +310,15 @@ TEST_CASE("a client whose page or status page is removed continues with a new pa
     testing::write_file(server.dir() + "/server", "");
   }
   SUBCASE("and another file has its name") {
+    SUBCASE("while its descriptor is open") {}
+    SUBCASE("and the program has closed its descriptor") {
+      const FileIdentity page = identity_of(server.page_path(first));
+      for (int fd = STDERR_FILENO + 1; fd < 1024; ++fd) {
+        if (identity_of(fd) == page) {
+          ::close(fd);
+        }
+      }
+    }
     std::filesystem::remove(server.page_path(first));
     testing::write_file(server.page_path(first), "");
   }

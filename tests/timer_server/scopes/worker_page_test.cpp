@@ -5,10 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
 
 #include "tests/support/files.hpp"
+#include "timer_server/scopes/page_folder.hpp"
 #include "timer_server/scopes/pipe_page.hpp"
+#include "timer_server/scopes/workers.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;
@@ -66,6 +69,15 @@ class OneSlot final : public WorkerPage {
     const Instant next =
         scan({.now = now, .terms = {}, .server = none, .worker = worker}, found, activity);
     return found.due.empty() ? next : found.due.front().deadline;
+  }
+  // Returns the shortest timeout that a scan finds after one that began at `previous`.
+  Duration shortest(Instant previous) {
+    const LostTime none;
+    Found found;
+    Activity activity;
+    scan({.now = Instant::now(), .terms = {}, .server = none, .worker = none, .previous = previous},
+         found, activity);
+    return activity.shortest;
   }
 
  private:
@@ -176,6 +188,19 @@ TEST_CASE("a scope gets a time that was lost before its pauses once") {
     page.resume(at(200s));
     CHECK(is(page.due(at(200s), worker), at(231s)));
   }
+  SUBCASE("paused after the deadline, between the last look and the next") {
+    worker.add(at(10s), at(20s));
+    CHECK(page.due(at(61s), worker) == at(70s));
+    auto looked = 61s;
+    SUBCASE("that was the first") {}
+    SUBCASE("that was the second") {
+      looked = 65s;
+      CHECK(page.due(at(looked), worker) == at(70s));
+    }
+    page.pause(at(66s));
+    page.resume(at(200s));
+    CHECK(is(page.due(at(200s), worker), at(270s - looked)));
+  }
   SUBCASE("renewed without a pause") {
     worker.add(at(1s), at(2s));
     CHECK(page.due(at(3s), worker) == at(61s));
@@ -209,8 +234,128 @@ TEST_CASE("an idle timeout of zero, or over the longest one, is none") {
         std::pair(std::int64_t{kMaxTimeout.count()}, 1U),
         std::pair(std::int64_t{kMaxTimeout.count()} + 1, 0U)}) {
     page.watch_idleness(timeout);
-    CHECK(page.activity().watches.size() == count);
+    const WorkerPage::Activity activity = page.activity();
+    CHECK(activity.watches.size() == count);
+    CHECK(activity.shortest == (count == 0 ? kForever : Duration{timeout}));
   }
+}
+
+TEST_CASE("the timeout of a scope that was opened and released since the last scan counts") {
+  OneSlot page(Instant{10});
+  page.release();
+  CHECK(page.shortest(Instant{9}) == OneSlot::kTimeout);
+  CHECK(page.shortest(Instant{10}) == kForever);
+  CHECK(page.shortest(Instant{11}) == kForever);
+}
+
+TEST_CASE("a scope has waited for the server since its last change, unless a scan has seen it") {
+  const auto at = [](std::chrono::seconds since) { return Instant{} + since; };
+  OneSlot page(at(100s));
+  LostTime server;
+  const LostTime worker;
+  const auto unseen = [&](std::chrono::seconds now, std::chrono::seconds previous,
+                          Instant before = Instant::never()) {
+    return page.longest_unseen(before, {.now = at(now),
+                                        .terms = {},
+                                        .server = server,
+                                        .worker = worker,
+                                        .previous = at(previous)});
+  };
+  CHECK(unseen(101s, 50s) == 0s);  // which is tolerated
+  CHECK(unseen(110s, 50s) == 10s);
+  CHECK(unseen(300s, 50s) == 60s);  // its timeout
+  CHECK(unseen(110s, 100s) == 0s);
+  CHECK(unseen(110s, 50s, at(160s)) == 0s);
+  CHECK(unseen(110s, 50s, at(161s)) == 10s);
+  page.note_new();
+  CHECK(unseen(110s, 110s, at(0s)) == 10s);
+  server.add(at(95s), at(104s));
+  CHECK(unseen(110s, 50s) == 6s);
+}
+
+TEST_CASE("the warnings that were not recorded are counted by the next one that is") {
+  const Instant begin = Instant{} + 1h;
+  WarningLimit limit;
+  CHECK(limit.take(kMaxWarningsPerWorker + 4, begin).count == kMaxWarningsPerWorker);
+  CHECK(limit.take(3, begin).count == 0);
+  const WarningLimit::Share next = limit.take(1, begin + kWarningPeriod);
+  CHECK(next.count == 1);
+  CHECK(next.omitted == 7);
+}
+
+TEST_CASE("the note of a page's owner is replaced, and goes with the page and its stacks") {
+  const testing::TempFolder temp;
+  const auto folder = PageFolder::make(temp.path());
+  REQUIRE(folder);
+  folder->confirm("w-1", {4711, 5, 6});
+  folder->confirm("w-1", {4712, 7, 8});
+  const auto owner = folder->confirmed_owner("w-1");
+  REQUIRE(owner);
+  CHECK(owner->pid == 4712);
+  CHECK(owner->start_time == 7);
+  CHECK(owner->start_stack == 8);
+  testing::write_file(folder->page_path("w-1"), "");
+  testing::write_file(folder->stacks_path("w-1"), "");
+  folder->remove("w-1");
+  CHECK_FALSE(folder->confirmed_owner("w-1"));
+  CHECK_FALSE(testing::exists(folder->page_path("w-1")));
+  CHECK_FALSE(testing::exists(folder->stacks_path("w-1")));
+}
+
+TEST_CASE("the file of a worker of the pipe names its command, ranks and job, also after a read") {
+  const testing::TempFolder folder;
+  const Process worker = std::move(*open_process(::getpid()));
+  auto page = std::make_shared<PipePage>(folder.path(), worker.pid, WorkerPage::Terms{});
+  SlotReading terms;
+  terms.deadline = Instant::now() + 1h;
+  REQUIRE(page->acquire("step", 4, terms));
+  WorkerFacts read;
+  read.rank = 3;
+  read.local_rank = 1;
+  read.job_id = "8812";
+  read.are_known = true;
+  for (const WorkerFacts& facts : {read, WorkerFacts{}}) {
+    CAPTURE(facts.are_known);
+    REQUIRE(page->save(worker, facts));
+    page = *PipePage::adopt(folder.path(), worker.pid, {});
+    CHECK(page->claims().comm == worker.comm);
+    CHECK(page->claims().rank == "3");
+    CHECK(page->claims().local_rank == "1");
+    CHECK(page->claims().job_id == "8812");
+  }
+}
+
+TEST_CASE("a file without a header, whose server was killed while it made it, is removed") {
+  const testing::TempFolder folder;
+  const std::string file = folder.path(std::to_string(::getpid()));
+  testing::write_file(file, "");
+  const auto adopted = PipePage::adopt(folder.path(), ::getpid(), {});
+  REQUIRE(adopted);
+  CHECK_FALSE(*adopted);
+  CHECK_FALSE(testing::exists(file));
+}
+
+TEST_CASE("a scope of the pipe that is acquired again is warned about again if its span differs") {
+  const testing::TempFolder folder;
+  PipePage page(folder.path(), ::getpid(), {});
+  const Instant now = Instant::now();
+  const auto is_warned = [&](Duration deadline, Duration asked) {
+    SlotReading terms;
+    terms.acquired = now + -1s;
+    terms.deadline = now + deadline;
+    terms.asked = asked;
+    terms.soft_ms = 10;
+    REQUIRE(page.acquire("step", 4, terms));
+    const LostTime none;
+    WorkerPage::Found found;
+    WorkerPage::Activity activity;
+    page.scan({.now = now, .terms = {}, .server = none, .worker = none}, found, activity);
+    return !found.soft.empty();
+  };
+  CHECK(is_warned(1h, 1h));
+  CHECK_FALSE(is_warned(1h + 500us, 1h));  // by a client that has lost its server
+  CHECK(is_warned(1h + 2ms, 1h));
+  CHECK(is_warned(1h + 2ms, 2h));
 }
 
 TEST_CASE("a kill cancels the scopes of the pipe that are due after a time") {

@@ -5,12 +5,17 @@
 #include <poll.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <memory>
 #include <vector>
 
+#include "common/board.hpp"
 #include "tests/support/files.hpp"
 #include "tests/timer_server/busy_threads.hpp"
 #include "tests/timer_server/process_of.hpp"
+#include "timer_server/watch/deadline_scan.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;
@@ -108,4 +113,47 @@ TEST_CASE("While the reads of facts hang, many workers are still looked at") {
   CHECK(::poll(&done, 1, static_cast<int>(testing::kBound.count())) == 1);
   core.side_threads.deliver();
   CHECK_FALSE(halted.next().is_never());
+  // The first look that finds it running again gives the time back, from its start at the most.
+  REQUIRE(::kill(stopped, SIGCONT) == 0);
+  REQUIRE(testing::wait_until([&] { return why_halted(stopped).empty(); }));
+  halted.advance(halted.next());
+  CHECK(halted.take_resumed());
+  const Worker& resumed = *core.workers.find(stopped);
+  const Instant end = resumed.lost.end();
+  CHECK(resumed.lost.extended(end, {.started = Instant{}}) - end <=
+        Instant::now() - resumed.process->started());
+}
+
+TEST_CASE("A scan says when it must be woken, and names the workers by their deadlines") {
+  std::vector<std::unique_ptr<Child>> children;
+  const testing::TempFolder folder;
+  Settings settings;
+  settings.dir = folder.path();
+  const auto directory = RuntimeDirectory::open(settings, {}).value();
+  Core core{settings, *directory};
+  HaltedWorkers halted(core);
+  DeadlineScan scan(core, halted);
+  const Instant now = Instant::now();
+  CHECK(scan.run(now, now + 10s).due.empty());
+  const std::string board = testing::read_file(folder.path("server"));
+  REQUIRE(board.size() == kBoardBytes);
+  Instant next_wake;
+  std::memcpy(&next_wake.ns, board.data() + offsetof(Board, next_wake), sizeof next_wake.ns);
+  CHECK(next_wake == now + 4 * (10s + Looks::kMostTolerated));
+
+  for (const Duration overdue : {3s, 1s, 5s, 2s, 4s}) {
+    const pid_t pid = children.emplace_back(std::make_unique<Child>())->pid();
+    Worker& worker = core.workers.add(process_of(*children.back()));
+    worker.pipe = std::make_shared<PipePage>(folder.path(), pid, WorkerPage::Terms{});
+    worker.pages.push_back(worker.pipe);
+    SlotReading terms;
+    terms.acquired = now + -overdue;
+    terms.deadline = terms.acquired;
+    REQUIRE(worker.pipe->acquire("s", 1, terms));
+  }
+  const DeadlineScan::Found found = scan.run(now, now + 10s);
+  CHECK(found.due.size() == children.size());
+  CHECK(std::ranges::is_sorted(found.due, {}, [](const DeadlineScan::DueWorker& due) {
+    return due.scopes.front().deadline;
+  }));
 }

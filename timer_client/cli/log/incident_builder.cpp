@@ -67,10 +67,9 @@ class IncidentBuilder {
   void take_start(const Record& record) {
     const std::string machine = machine_of(record);
     const auto host = hosts_.find(machine);
-    if (host != hosts_.end() &&
-        (expiries_.contains({machine, std::string(record.id)}) ||
-         (record.event == "peer_evidence" &&
-          incidents_.contains({machine, std::string(record.incident)})))) {
+    if (host != hosts_.end() && (expiries_.contains({machine, std::string(record.id)}) ||
+                                 (record.event == "peer_evidence" &&
+                                  incidents_.contains({machine, std::string(record.incident)})))) {
       starts_.try_emplace(worker_of(host->second, record.pid), record.integer("start_time"));
     }
   }
