@@ -268,7 +268,7 @@ byte dead[2] = NONE; /* OwnPage::dead_incarnation_ */
 
 /* OwnPage::send_wake_up() and send_line(), as steps of a thread that is `at` one of them.
  * code: timer_client/client/page/own_page.cpp OwnPage::send_wake_up 0abf9801
- * code: timer_client/client/pipe/pipe_line.cpp send_line 38e999cf
+ * code: timer_client/client/pipe/pipe_line.cpp send_line 25ce8593
  * code: timer_client/client/pipe/pipe_line.cpp open_pipe 95b13cc0
  * code: timer_client/client/pipe/pipe_line.cpp meaning_of 3874c3bd */
 #ifdef HAS_NOTE_DEAD
@@ -619,7 +619,7 @@ end:
    * the folder is read do not know of each other.
    * code: timer_server/watch/page_registry.cpp WatchRegistry::adopt c150b5f7
    * code: timer_server/scopes/page_folder.cpp PageFolder::names 85a45f6b
-   * code: timer_server/recovery.cpp Recovery::adopt 7146f210 */
+   * code: timer_server/recovery.cpp Recovery::adopt 1e6e7a51 */
   :: d_step { server_at == LIST ->
        known[0] = is_page[0];
        known[1] = is_page[1];
@@ -635,7 +635,7 @@ end:
        fi }
 
   /* Recovery::settle_judged_slots(), WorkerPage::judged_slots()
-   * code: timer_server/recovery.cpp Recovery::settle_judged_slots 327de14a
+   * code: timer_server/recovery.cpp Recovery::settle_judged_slots b3246b4d
    * code: timer_server/scopes/worker_page.cpp WorkerPage::judged_slots 6382134f */
   :: d_step { server_at == SETTLE ->
        if
@@ -711,7 +711,7 @@ end:
   /* WorkerPage::scan(), read_deadline() (q)
    * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 7e3cfd3f
    * code: common/wake_protocol.hpp read_deadline 06e3b5d7
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 5cd1fd52 */
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker c4981600 */
   :: d_step { server_at == READ_SLOT ->
        if
        :: IS_OPEN(word[SLOT(i, s)]) && word[SLOT(i, s)] <= JUDGES_BY -> due[s] = word[SLOT(i, s)]
