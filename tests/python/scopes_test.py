@@ -369,6 +369,27 @@ class EnteredAgain(ServerCase):
                              [{1, 2, 3, 4, 5}, {2, 3, 4}, {3}, {3, 4}, {2, 3, 4, 5}])
             self.assertEqual(self.open_scopes(), [])
 
+    def test_each_task_leaves_the_scope_that_an_async_context_manager_has_entered(self):
+        scope = filetimer.Scope(FAR_S, "x")
+
+        class Step:
+            async def __aenter__(_):
+                scope.__enter__()
+
+            async def __aexit__(_, *error):
+                scope.__exit__(*error)
+
+        async def task(number, turns):
+            async with Step():
+                scope.renew(FAR_S * number)
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+            return [round(each["remaining_s"] / FAR_S) for each in self.listed_scopes()]
+
+        async def main():
+            return await asyncio.gather(task(1, 2), task(2, 1))
+        self.assertEqual(asyncio.run(main()), [[], [1]])
+
     def test_each_generator_leaves_the_scope_that_it_has_entered(self):
         scope = filetimer.Scope(FAR_S, "x")
 

@@ -217,7 +217,8 @@ bool EvidenceDesk::begin_waiting(Instant now) {
         is_over && collection->has_begun() ? 1 : 0;
     return is_over;
   });
-  if (collections_.empty()) {
+  // One whose side thread hangs stays in `collections_`.
+  if (std::ranges::none_of(collections_, [](const auto& each) { return each->done_ != nullptr; })) {
     helpers_->clear();
   }
   bool is_one_delivered = false;

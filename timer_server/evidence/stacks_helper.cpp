@@ -25,7 +25,7 @@ constexpr std::array<const char*, 2> kPlaces{"filetimer-stacks",
 // How long a helper may take to exit after SIGKILL.
 constexpr Duration kEndLimit = std::chrono::milliseconds{100};
 constexpr std::string_view kLastLine = "\nend\n";
-constexpr std::string_view kLastLines = "again\nend\n";  // of a helper that is idle then
+constexpr std::string_view kLastLines = "\nagain\nend\n";  // of a helper that is idle then
 
 Result<std::string> helper_path() {
   const std::string folder = folder_of_this_program();
@@ -148,11 +148,10 @@ void StacksHelper::collect(Evidence& evidence) {
   const std::string answer = read_answer(is_in_time);
   if (parse_stacks(answer, evidence)) {
     is_idle_ = answer.ends_with(kLastLines);
-    if (is_idle_) {
-      return;
+    if (!is_idle_) {
+      child_.kill(SIGKILL);
+      child_ = {};  // no signal waits for the exit of the helper; reap_orphans() reaps it
     }
-    child_.kill(SIGKILL);
-    child_ = {};  // no signal waits for the exit of the helper; reap_orphans() reaps it
     return;
   }
   if (is_in_time && answer.size() < kMaxStacksBytes) {
@@ -183,7 +182,9 @@ Result<StacksHelper> IdleStacksHelpers::start(pid_t pid, std::uint64_t start_tim
 
 void IdleStacksHelpers::keep(StacksHelper helper) {
   const MutexLock lock(mutex_);
-  helpers_.push_back(std::move(helper));
+  if (helpers_.size() < kMost) {
+    helpers_.push_back(std::move(helper));
+  }
 }
 
 void IdleStacksHelpers::clear() {

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -72,7 +73,9 @@ class IdleStacksHelpers {
  public:
   // As StacksHelper::start(), with an idle helper if there is one.
   Result<StacksHelper> start(pid_t pid, std::uint64_t start_time, Instant until);
-  // Keeps a helper that is idle.
+  // So many are kept: with those that were started before a deadline there may be ever more.
+  static constexpr std::size_t kMost = 4;
+  // Keeps a helper that is idle, or ends it.
   void keep(StacksHelper helper);
   // Ends the helpers.
   void clear();

@@ -242,10 +242,8 @@ void note(std::string_view text) {
   fmt::print("note {}\n", text);
 }
 
-// Returns true, as answer() does: the worker is not traced.
-bool answer_without_stacks(const std::string& why) {
+void answer_without_stacks(const std::string& why) {
   note("no native stacks: " + why);
-  return true;
 }
 
 // Returns whether the pid still belongs to the worker.
@@ -311,11 +309,13 @@ bool answer(const Request& request, ElfFiles& elf_files) {
     return false;
   }
   if (!unwinder) {
-    return answer_without_stacks(unwinder.error().message);
+    answer_without_stacks(unwinder.error().message);
+    return true;
   }
   Tracees tracees(request.pid);
   if (Status seized = tracees.seize(); !seized) {
-    return answer_without_stacks(why_untraceable(request, seized.error().message));
+    answer_without_stacks(why_untraceable(request, seized.error().message));
+    return true;
   }
   // A seized thread keeps its pid in use, so this check stays true. Another process has not been
   // stopped by now, and runs on untraced when the helper exits.

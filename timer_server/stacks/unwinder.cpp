@@ -114,10 +114,11 @@ Elf* ElfFiles::open(int fd, const struct stat& st) {
   ::elf_version(EV_CURRENT);
   Elf*& known = files_[{st.st_dev, st.st_ino, st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec}];
   if (known == nullptr) {
-    known = ::elf_begin(fd, ELF_C_READ_MMAP_PRIVATE, nullptr);
+    // RLIMIT_DATA limits mappings that may be written. What is not mapped is lost here.
+    known = ::elf_begin(fd, ELF_C_READ_MMAP, nullptr);
     ::elf_cntl(known, ELF_C_FDDONE);  // the file is mapped
   }
-  return ::elf_begin(-1, ELF_C_READ_MMAP_PRIVATE, known);  // counts as another user
+  return ::elf_begin(-1, ELF_C_READ_MMAP, known);  // counts as another user
 }
 
 Unwinder::Unwinder(pid_t pid, ElfFiles& files)

@@ -334,6 +334,16 @@ TEST_CASE("a deleted file of code is read from memory") {
   CHECK(answer.ends_with("end\n"));
 }
 
+TEST_CASE("a file of code that is larger than the memory of the helper is read") {
+  const TempFolder temp;
+  Worker::Setup setup = stacks_worker("hang", 0);
+  std::filesystem::copy_file(setup.program[0], temp.path("large"));
+  setup.program[0] = temp.path("large");
+  std::filesystem::resize_file(setup.program[0], std::uintmax_t{2} << 30);  // kMaxMemory is half
+  const Worker worker(setup);
+  CHECK(contains(answer_about(worker.pid()), "frame hang::in_read(int)+0x"));
+}
+
 TEST_CASE(
     "a helper that is killed at any moment leaves the worker running, neither stopped nor traced") {
   Worker worker(stacks_worker("serve", 8));

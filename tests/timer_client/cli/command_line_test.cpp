@@ -18,6 +18,7 @@
 #include <regex>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -245,19 +246,21 @@ TEST_CASE("run waits a second for the verdict on a COMMAND that was killed past 
 }
 
 TEST_CASE("a COMMAND that ended by itself while its kill waits for evidence has its own status") {
-  for (const bool is_signalled : {false, true}) {
+  for (const auto& [end, is_signalled, code] :  // a server notes a signal after it has sent it
+       {std::tuple("exit 7", false, 7), std::tuple("exit 7", true, 124),
+        std::tuple("kill -9 $$", false, 124)}) {
     const testing::TempFolder folder;
     testing::Pipe pipe(folder.path("requests"));
     REQUIRE(::mkdir(folder.path("kills").c_str(), 0700) == 0);
     Program program({"run", "--dir", folder.path(), "--timeout", "1ms", "--", "sh", "-c",
-                     "until [ -e " + folder.path("go") + " ]; do sleep 0.01; done; exit 7"});
+                     "until [ -e " + folder.path("go") + " ]; do sleep 0.01; done; " + end});
     const auto acquire = pipe.next();
     testing::write_file(folder.path("kills/n-1"),
                         record_of("expired", {.pid = acquire.pid}) + "{\"stage\":\"judged\"}\n" +
                             (is_signalled ? "{\"stage\":\"signalled\",\"signal\":15}\n" : ""));
     wait_past_deadline(acquire);
     testing::write_file(folder.path("go"), "");
-    CHECK(program.exit_code() == (is_signalled ? 124 : 7));
+    CHECK(program.exit_code() == code);
   }
 }
 

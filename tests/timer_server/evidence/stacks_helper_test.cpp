@@ -191,6 +191,21 @@ TEST_CASE("The helper does not stop another process with the pid of the worker")
   CHECK(evidence.threads[0].native_stack.empty());
 }
 
+TEST_CASE("Four idle helpers are kept, and further ones end") {
+  const Child worker;
+  const Process process = process_of(worker);
+  IdleStacksHelpers helpers;
+  const std::size_t before = own_children().size();
+  for (std::size_t i = 0; i < IdleStacksHelpers::kMost + 2; ++i) {
+    auto helper = StacksHelper::start(process.pid, process.start_time, Instant::now() + 20s);
+    REQUIRE_MESSAGE(helper, helper.error().message);
+    helpers.keep(std::move(*helper));
+  }
+  CHECK(own_children().size() == before + IdleStacksHelpers::kMost);
+  helpers.clear();
+  CHECK(own_children().size() == before);
+}
+
 TEST_CASE("A helper that has answered reads the next worker, and one that has ended does not") {
   const Child first;
   const Child second;

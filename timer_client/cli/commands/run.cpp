@@ -18,7 +18,6 @@
 #include <thread>
 
 #include "common/clock.hpp"
-#include "common/limits.hpp"
 #include "common/posix.hpp"
 #include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
@@ -151,7 +150,7 @@ struct Verdict {
 
 // Returns false for the file of a kill that has sent no signal: evidence is still gathered for it.
 bool may_be_signalled(const std::string& file) {
-  const std::string text = read_small_file(file, 4 * kMaxRecordBytes).value_or("");
+  const std::string text = read_small_file(file, std::string::npos).value_or("");
   return text.find(R"({"stage":"judged")") == text.npos ||
          text.find(R"({"stage":"signalled")") != text.npos;
 }
@@ -222,7 +221,7 @@ class ProcessScope {
         verdict = verdict_in(logs);
       }
       if ((verdict.id.empty() && !waits) || verdict.has_killed || is_last) {
-        const bool is_killed = verdict.has_killed.value_or(may_be_signalled(verdict.file));
+        const bool is_killed = verdict.has_killed.value_or(waits || may_be_signalled(verdict.file));
         return is_killed ? verdict.id : std::string();
       }
     }

@@ -98,10 +98,8 @@ void ScopeHistories::take(const Record& record) {
     }
     if (!job.empty() && record.time_us) {
       auto& of_job = expiries_us_[job];
-      std::erase_if(of_job, [&](const auto& expiry) {
-        return *record.time_us - expiry.second > kWaitsEndUs;
-      });
-      of_job[std::string(record.id)] = *record.time_us;
+      of_job.erase(of_job.begin(), of_job.lower_bound({*record.time_us - kWaitsEndUs, ""}));
+      of_job.emplace(*record.time_us, record.id);
     }
   } else if (event == "killed") {
     const std::string verdict = record.text("verdict");
@@ -112,7 +110,8 @@ void ScopeHistories::take(const Record& record) {
     missed.latest =
         std::max(missed.latest, duration_from_seconds(record.number("late_ms").value_or(0) / 1e3));
     if (const auto of_job = expiries_us_.find(job); of_job != expiries_us_.end()) {
-      of_job->second.erase(std::string(record.id));  // that worker was slow, and ended no wait
+      // That worker was slow, and ended no wait.
+      std::erase_if(of_job->second, [&](const auto& each) { return each.second == record.id; });
     }
   } else {
     ++missed.warned;
@@ -122,10 +121,9 @@ void ScopeHistories::take(const Record& record) {
 void ScopeHistories::take_ended_worker(const Record& ended) {
   ++ended_workers_;
   const auto of_job = expiries_us_.find(job_key(ended));
-  const bool has_waited = of_job != expiries_us_.end() && ended.time_us &&
-                          std::ranges::any_of(of_job->second, [&](const auto& expiry) {
-                            return *ended.time_us - expiry.second <= kWaitsEndUs;
-                          });
+  const bool has_waited = of_job != expiries_us_.end() && !of_job->second.empty() &&
+                          ended.time_us &&
+                          *ended.time_us - of_job->second.rbegin()->first <= kWaitsEndUs;
   waiting_workers_ += has_waited ? 1U : 0U;
   for (const simdjson::dom::object scope : objects_at(ended.fields, "scopes")) {
     ScopeStatistics statistics = read_statistics(scope);

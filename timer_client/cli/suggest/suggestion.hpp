@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "common/clock.hpp"
@@ -66,8 +68,8 @@ class ScopeHistories {
   ScopeHistory* history_of(std::string_view name);
 
   std::map<std::string, ScopeHistory, std::less<>> by_name_;
-  // By job and id, without those whose kill a release cancelled.
-  std::unordered_map<std::string, std::map<std::string, std::int64_t>> expiries_us_;
+  // By job, with the id, without those whose kill a release cancelled.
+  std::unordered_map<std::string, std::set<std::pair<std::int64_t, std::string>>> expiries_us_;
   std::uint64_t ended_workers_ = 0;
   std::uint64_t waiting_workers_ = 0;
   std::uint64_t omitted_ = 0;

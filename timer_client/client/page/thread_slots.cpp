@@ -35,10 +35,9 @@ std::string shown_name(ScopeKey key) {
 ThreadSlots::ThreadSlots(OwnPage& its_page, unsigned its_fork_count)
     : page(its_page), fork_count(its_fork_count), tid(::gettid()) {
   handles.reserve(kMaxScopesPerWorker);  // so that taking a slot cannot fail
-  const bool has_slots = t_slots != nullptr && t_slots->fork_count == fork_count;
-  for (ThreadSlots* each = has_slots ? t_slots : nullptr; each != nullptr;
+  for (ThreadSlots* each = t_slots; each != nullptr && each->fork_count == fork_count;
        each = each->next_of_thread) {
-    if (each->page.successor() == &page) {
+    if (&each->page.latest() == &page) {
       begun_.insert(each->begun_.begin(), each->begun_.end());
     }
   }

@@ -17,7 +17,7 @@ except ImportError:  # the package's older name
 else:
     try:  # The newer package installs the older one, too, and a Trainer takes only its own callbacks.
         from pytorch_lightning.callbacks import Callback as Older
-    except ImportError:
+    except Exception:  # one that another version of PyTorch breaks, too
         pass
     else:
         if Older is not Callback:

@@ -268,7 +268,10 @@ Ref caller_of(PyObject* frame) {
 bool enters_for_caller(PyObject* frame) {
   const Ref code = frame_attribute(frame, "f_code");
   const Ref function = code ? frame_attribute(code.get(), "co_name") : Ref();
-  if (function && (is_word(function.get(), "__enter__") || is_word(function.get(), "__exit__"))) {
+  constexpr std::array kMethods{"__enter__", "__exit__", "__aenter__", "__aexit__"};
+  if (function && std::ranges::any_of(kMethods, [&](const char* method) {
+        return is_word(function.get(), method);
+      })) {
     return true;
   }
   const Ref globals = frame_attribute(frame, "f_globals");
