@@ -265,6 +265,20 @@ except filetimer.ScopeExpired:
     pass
 """)
 
+    def test_a_wait_for_an_answer_ends_as_well(self):
+        self.run_soft("""
+def handle(*_):
+    raise TimeoutError
+signal.signal(signal.SIGALRM, handle)
+for meet in soft(0.2, grace=10), filetimer.expires(60):
+    signal.alarm(int(meet.timeout) // 60)
+    try:
+        with meet:
+            filetimer.admin.rendezvous(0, 2, 60)
+    except TimeoutError as error:
+        assert isinstance(error, filetimer.ScopeExpired) == (meet.timeout < 1), error
+""")
+
     def test_native_code_that_ends_within_the_grace_raises_when_it_returns(self):
         out = self.run_soft("""
 import ctypes
@@ -453,6 +467,27 @@ async def main():
 say(*asyncio.run(main()))
 """)
         self.assertEqual(out, "caught raised ended\n")
+
+    def test_a_context_manager_of_the_program_may_not_enter_one_for_a_task(self):
+        out = self.run_soft("""
+import asyncio
+class Limit:
+    def __enter__(self):
+        self.scope = soft(0.2, "task", grace=10)
+        self.scope.__enter__()
+    def __exit__(self, *how):
+        self.scope.__exit__(*how)
+async def work():
+    with Limit():
+        await asyncio.sleep(60)
+for call in (lambda: asyncio.run(work())), (lambda: Limit().__enter__()):
+    try:
+        call()
+        say("entered")
+    except filetimer.TimerError as error:
+        say("the event loop" in str(error))
+""")
+        self.assertEqual(out, "True\nentered\n")
 
     def test_a_generator_may_not_enter_one_and_a_context_manager_may(self):
         self.run_soft("""

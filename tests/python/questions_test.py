@@ -306,6 +306,16 @@ class OwnServer(unittest.TestCase):
         with self.assertRaisesRegex(filetimer.TimerError, f"'{server.dir}' has not ended in 0.01 s"):
             server.close()
 
+    def test_its_folder_is_the_same_from_every_working_directory(self):
+        folder = tempfile.mkdtemp(prefix="filetimer-python-")
+        self.addCleanup(shutil.rmtree, folder)
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(folder)
+        with filetimer.Server(dir="run") as server:
+            os.chdir("/")
+            with filetimer.Client(server.dir, missing="raise") as client:
+                self.assertTrue(client.is_watched)
+
     def test_it_ends_with_its_object(self):
         server = filetimer.Server()
         pid = server.pid

@@ -96,6 +96,10 @@ class Scopes(ServerCase):
             self.assertTrue(heart.resume() and not heart.times().paused)
             self.assertTrue(heart.release())
 
+    def test_a_heartbeat_may_warn_after_its_first_timeout(self):
+        with filetimer.heartbeat(60, "loop", warn_after=30, first_timeout=20) as heart:
+            self.assertLess(heart.times().remaining, 21)
+
     def test_start_and_stop_watch_the_whole_job(self):
         client = self.client_of_process
         client.start(FAR_S)
@@ -546,6 +550,21 @@ class Unconfigured(ServerCase):
                 say(scope.is_open)
             """)
         self.assertEqual(out, "True\nFalse\nTrue\n")
+
+    def test_the_first_scope_does_not_replace_the_client_of_a_configure_meanwhile(self):
+        self.run_worker("""
+            from filetimer import _client, _native
+            made = []
+            class Slow(filetimer.Client):
+                def __init__(self, *args, **options):
+                    super().__init__(*args, **options)
+                    if not made:  # while the first scope connects
+                        made.append(None)
+                        made.append(filetimer.configure(idle_timeout=60))
+            _client.Client = Slow
+            with filetimer.expires(60):
+                assert _native._default_client() is made[1]
+            """)
 
 
 class Killed(ServerCase):

@@ -251,8 +251,10 @@ TimerScope TimerClient::expires(Timeout timeout, std::string_view name, const Sc
 // no room on the page; and heartbeats, with another `opening`.
 TimerScope TimerClient::expires_otherwise(std::chrono::nanoseconds after, const ScopeKey& key,
                                           const ScopeOptions& options, Opening opening) {
-  check_timeout("the timeout", after);
-  check_options(options, after);
+  if (opening == Opening::kScope) {  // heartbeat() has checked; its first timeout may be shorter
+    check_timeout("the timeout", after);
+    check_options(options, after);
+  }
   if (state_->is_closed()) {  // perhaps by a server whose directory was made again since
     const auto held = ProcessLock::instance().lock();
     state_->look_again();

@@ -140,7 +140,7 @@ class Request:
             self._socket.settimeout(left)
             try:
                 return self._socket.connect(path)
-            except (BlockingIOError, TimeoutError):
+            except BlockingIOError:
                 if left == 0:
                     raise self._no_answer() from None
                 time.sleep(_BUSY_PAUSE_S)
@@ -158,9 +158,11 @@ class Request:
                 return self._socket.recv(_MOST_PACKET_BYTES)
             except ConnectionResetError:
                 pass  # it is reported once, before the answers that have arrived
-            except (BlockingIOError, TimeoutError):
-                if left == 0:
-                    raise self._no_answer() from None
+            except BlockingIOError:  # nothing is left
+                raise self._no_answer() from None
+            except TimeoutError as error:
+                if error.args != ("timed out",):
+                    raise  # of a signal handler, as ScopeExpired is
             except OSError:
                 raise TimerError("this process has no connection for the answer any more: it was "
                                  "forked meanwhile, or closed its files") from None

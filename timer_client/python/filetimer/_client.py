@@ -121,7 +121,9 @@ def configure(dir: _Path | None = None, *, missing: Literal["ignore", "wait", "r
 
 def _make_default() -> None:
     """Is called by the first scope, or request, of a program that has not called configure()."""
-    _native._set_default_client(Client())
+    client = Client()
+    if not _native._has_default_client():  # by a configure() of another thread meanwhile
+        _native._set_default_client(client)
 
 
 def close() -> None:

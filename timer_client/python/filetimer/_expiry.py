@@ -120,19 +120,20 @@ def _is_in_own_code(frame: FrameType | None) -> bool:
     return False
 
 
-def _is_contextlib(frame: FrameType | None) -> bool:
-    return frame is not None and frame.f_globals.get("__name__") == "contextlib"
+def _enters_for_caller(frame: FrameType | None) -> bool:
+    return frame is not None and (frame.f_globals.get("__name__") == "contextlib"
+                                  or frame.f_code.co_name == "__enter__")
 
 
 def _other_code(frame: FrameType | None) -> str:
     """Returns what may run while a scope is open that this frame enters; empty: the frame alone. A
-    context manager made by contextlib, or a stack of them, is entered by the frame that uses it.
-    each() leaves its scope before it yields.
+    context manager, or a stack of them, is entered by the frame that uses it. each() leaves its scope
+    before it yields.
     """
     if frame is not None and frame.f_globals.get("__name__") == "filetimer._each":
         return "the event loop" if frame.f_code.co_flags & _CO_ASYNC_GENERATOR else ""
-    while frame is not None and (_is_contextlib(frame) or (
-            frame.f_code.co_flags & _CO_GENERATOR and _is_contextlib(frame.f_back))):
+    while frame is not None and (_enters_for_caller(frame) or (
+            frame.f_code.co_flags & _CO_GENERATOR and _enters_for_caller(frame.f_back))):
         frame = frame.f_back
     flags = 0 if frame is None else frame.f_code.co_flags
     if flags & (_CO_COROUTINE | _CO_ASYNC_GENERATOR):

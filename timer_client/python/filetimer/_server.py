@@ -58,7 +58,7 @@ class Server:
             memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
             folder = tempfile.mkdtemp(prefix="filetimer-", dir=memory)
             dir = os.path.join(folder, "run")
-        self.dir: str = os.fspath(dir)
+        self.dir: str = os.path.abspath(dir)
         self.fifo: str
         self.log: str
         self._owner = os.getpid()
