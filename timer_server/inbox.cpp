@@ -141,7 +141,8 @@ void Inbox::open_scope(Worker& worker, const wire::Request& request, const SlotR
     name = id;
   }
   PipePage& page = pipe_page_of(worker);
-  if (refuses_new_scopes() && !page.has_open(id)) {
+  // A renewal may come after the verdict.
+  if (refuses_new_scopes() && !page.has_open(id) && !page.release(id)) {
     core_.rejections.add("the server is draining: no new scopes", line, request.pid);
     return;
   }

@@ -55,6 +55,19 @@ std::optional<Instant> released_at(Core& core, const Process& process, const Exp
   return place.page->released_late_at(place.slot, place.word);
 }
 
+// Returns the names of the open scopes on the worker's own pages.
+std::vector<std::string> open_on_pages(const Worker& worker) {
+  std::vector<std::string> names;
+  for (const auto& page : worker.pages) {
+    for (const SlotReading& reading : page->open_slots()) {
+      if (page != worker.pipe && slot_word::is_open(reading.word)) {
+        names.push_back(reading.name);
+      }
+    }
+  }
+  return names;
+}
+
 // Ends the worker's other scopes of the pipe before its first signal: until then a release can
 // cancel the kill. Those on a page of its own end with the worker. `is_final`: the signal is
 // SIGKILL, or SIGKILL will follow; otherwise the scopes that are due, or were opened after
@@ -70,12 +83,8 @@ std::vector<std::string> cancel_scopes(Core& core, const Process& process, bool 
   if (worker->pipe) {
     cancelled = worker->pipe->cancel_all(is_final ? Instant{} : Instant::now(), opened_by);
   }
-  for (const auto& page : worker->pages) {
-    for (const SlotReading& reading : page->open_slots()) {
-      if (is_final && slot_word::is_open(reading.word)) {
-        cancelled.push_back(reading.name);
-      }
-    }
+  if (is_final) {
+    std::ranges::move(open_on_pages(*worker), std::back_inserter(cancelled));
   }
   worker->kill = is_final ? Worker::Kill::kDying : Worker::Kill::kBegun;
   return cancelled;
@@ -349,6 +358,12 @@ void Kills::end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive
   } else if (kill.order.sent.back().signal == SIGKILL) {
     if (kill.evidence) {
       kill.evidence->end();
+    }
+    // The scopes on its pages are open, and are judged next.
+    if (const Worker* const worker = core_.workers.find(kill.worker())) {
+      std::erase_if(kill.order.cancelled, [open = open_on_pages(*worker)](const std::string& name) {
+        return std::ranges::find(open, name) != open.end();
+      });
     }
     end(kill, KillVerdict::kUnkillable,
         fmt::format("still alive after SIGKILL: {}", state_text(kill.worker().pid)));

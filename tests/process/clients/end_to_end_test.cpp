@@ -184,6 +184,22 @@ TEST_CASE("acquire while the server drains exits 6 and says why, but renews an o
   CHECK(count(server.records(), "rejected") == 0);
 }
 
+TEST_CASE("a worker that renews its scope after the verdict is spared, also in a drain") {
+  const TempFolder temp;
+  Server server(temp, kills_wait_for(temp.path("go")));
+  const Worker worker("block");
+  server.send(acquire_past(worker.pid(), "s"));
+  server.wait_for("expired", worker.pid());
+  CHECK(run_client(server, {"drain"}).status == exited(0));
+  CHECK(run_client(server, {"acquire", "--scope", "s", "--timeout", "1h", "--pid",
+                            std::to_string(worker.pid())})
+            .status == exited(0));
+  write_file(temp.path("go"), "");
+  CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "spared");
+  CHECK(worker.is_alive());
+  CHECK(count(server.records(), "rejected") == 0);
+}
+
 TEST_CASE("acquire exits 6 while the server shuts down, and 4 when the server was killed then") {
   const TempFolder temp;
   Server server(temp);
@@ -228,6 +244,25 @@ TEST_CASE(
         exited(124));
   server.barrier();
   CHECK(count(server.records(), "rejected") == 0);
+}
+
+TEST_CASE("run asks for the rest of its timeout, though the clock was set before a server came") {
+  const TempFolder temp;
+  Environment environment = with_own_clocks(temp).environment;
+  environment["CLOCK_STEP"] = temp.path("step");
+  environment["FILETIMER_MISSING"] = "ignore";
+  write_file(temp.path("step"), "-500000000");  // longer than since the boot
+  Child program({.argv = {client_path(), "run", "--dir", temp.path("run"), "--timeout", "1h", "--",
+                          "sleep", "60"},
+                 .environment = environment,
+                 .err = temp.path("err")});
+  REQUIRE(wait_until([&] { return contains(read_file(temp.path("err")), "is watched once"); }));
+  REQUIRE(::unlink(temp.path("step").c_str()) == 0);
+  Server server(temp);
+  CHECK(wait_until([&] { return contains(run_client(server, {"list"}).out, "sleep"); }));
+  CHECK(count(server.records(), "expired") == 0);
+  program.signal(SIGTERM);
+  CHECK(program.status() == exited(128 + SIGTERM));
 }
 
 TEST_CASE("a directory that was removed and made again has a link to the log again") {

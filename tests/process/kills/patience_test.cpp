@@ -122,10 +122,12 @@ TEST_CASE("a worker that survives SIGKILL is recorded as unkillable, with the re
   Worker& worker = *watched.worker;
   // The worker exits only when this thread, its tracer, lets it.
   REQUIRE(::ptrace(PTRACE_SEIZE, worker.pid(), nullptr, PTRACE_O_TRACEEXIT) == 0);
+  worker.ask("open 1 outer 3600000");
   acquire_step(watched, 1ms, SIGKILL, 't');
   const Record killed = server.wait_for("killed", worker.pid());
   CHECK(killed.text("verdict") == "unkillable");
   CHECK(killed.signals() == std::vector<int>{SIGKILL});
+  CHECK_FALSE(killed.has("cancelled"));  // it is open
   CHECK(killed.at("dead_after_ms").is_null());
   CHECK(killed.text("state") == "t");
   CHECK(killed.has("kernel_stack") == can_read_kernel_stacks());

@@ -84,7 +84,7 @@ bool is_open(const ServerLocation& place, std::string_view id, pid_t pid) {
       read_pages(place.run_folder, look_for_server(place.run_folder), ReadStatistics::kNo);
   return reading && std::ranges::any_of(reading->scopes, [&](const ListedScope& scope) {
            return scope.owner->transport == ServedBy::kPipe && scope.owner->pid == pid &&
-                  scope.slot.id == id && !scope.is_expired();
+                  scope.slot.id == id;
          });
 }
 

@@ -178,7 +178,12 @@ class ProcessScope {
   }
 
   [[nodiscard]] bool is_sent() const { return is_sent_; }
-  void send() { is_sent_ = send(request_); }
+  // The wall clock may have been set since the last attempt, so the deadline is computed anew.
+  void send() {
+    const Duration left = timeout_ == kForever ? kForever : timeout_ - (Instant::now() - opened_);
+    request_.expiration_time = acquire_request(left, id_, {}).expiration_time;
+    is_sent_ = send(request_);
+  }
   // Tries once: the server learns of the end of COMMAND, too.
   void release() const { (void)(is_sent_ && send(release_request(id_, request_.pid))); }
   // Returns whether COMMAND, which ended with `status`, was ended by the server because the scope
