@@ -46,11 +46,10 @@ class ElfFiles {
 
 // Does as little as possible while the threads are stopped:
 //
-//   auto unwinder = Unwinder::prepare(pid, files);   // finds and reads the files; the process runs
-//   Stack stack = (*unwinder)->unwind(tid);          // reads addresses; the thread is stopped by
-//   ptrace
-//   (*unwinder)->will_name(stack);                   // before the first name(); the process runs
-//   (*unwinder)->name(stack.frames[0]);              // finds names; the process runs
+//   auto unwinder = Unwinder::prepare(pid, files);  // finds and reads the files; the process runs
+//   Stack stack = (*unwinder)->unwind(tid);   // reads addresses; the thread is stopped by ptrace
+//   (*unwinder)->will_name(stack);            // before the first name(); the process runs
+//   (*unwinder)->name(stack.frames[0]);       // finds names; the process runs
 //
 // Reads the mapped files of the process only: no separate debug files, no debuginfod. Opens them
 // through /proc/PID/root, because at the same path a worker in another mount namespace has other

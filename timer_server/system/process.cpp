@@ -34,14 +34,22 @@ bool has_children_files() {
   return kHas;
 }
 
-std::vector<ProcStat> all_processes() {
-  std::vector<ProcStat> all;
+std::vector<pid_t> all_pids() {
+  std::vector<pid_t> all;
   Directory proc("/proc");
   while (const char* const name = proc.next()) {
     if (const auto pid = number_from<pid_t>(name)) {
-      if (auto stat = read_stat(fmt::format("/proc/{}", *pid))) {
-        all.push_back(std::move(*stat));
-      }
+      all.push_back(*pid);
+    }
+  }
+  return all;
+}
+
+std::vector<ProcStat> all_processes() {
+  std::vector<ProcStat> all;
+  for (const pid_t pid : all_pids()) {
+    if (auto stat = read_stat(fmt::format("/proc/{}", pid))) {
+      all.push_back(std::move(*stat));
     }
   }
   return all;
@@ -303,11 +311,9 @@ std::vector<Process> new_descendants_of(const Process& worker, std::span<const P
 std::vector<Process> Sessions::of(const Process& leader, std::span<const Process> known) {
   if (!all_) {
     all_.emplace();
-    const bool are_few = process_count() <= kMostProcesses;
-    Directory proc("/proc");
-    while (const char* const name = are_few ? proc.next() : nullptr) {
-      if (const auto pid = number_from<pid_t>(name)) {
-        all_->emplace_back(*pid, ::getsid(*pid));
+    if (process_count() <= kMostProcesses) {
+      for (const pid_t pid : all_pids()) {
+        all_->emplace_back(pid, ::getsid(pid));
       }
     }
   }

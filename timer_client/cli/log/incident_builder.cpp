@@ -63,7 +63,8 @@ class IncidentBuilder {
     }
   }
 
-  // Called with all records before take(): tells which process of its pid a worker is.
+  // Notes the start time of each worker of the incident, so that take() can leave out records of
+  // other processes with the same pid. Called with all records before the first take().
   void take_start(const Record& record) {
     const std::string machine = machine_of(record);
     const auto host = hosts_.find(machine);
