@@ -489,16 +489,17 @@ TEST_CASE("a helper whose execution hangs delays no deadline") {
 }
 
 TEST_CASE("a full server does not remove a judged worker that can still be spared") {
-  Server server(with_helper("exec sleep 100", "5s", [] {
+  Server server(with_helper("exec sleep 100", "10s", [] {
     const rlimit files{64, 64};
     ::setrlimit(RLIMIT_NOFILE, &files);
   }));
   Worker judged("block");
+  const auto workers = workers_in_scopes(server, 15);
+  Worker one_more("block");
   server.send(acquire_past(judged.pid(), "s"));
   server.wait_for("expired", judged.pid());
-  const auto workers = workers_in_scopes(server, 16);
-  server.send(release(judged.pid(), "s"));
-  const Record rejected = server.wait_for("rejected", workers.back()->pid());
+  server.send(acquire_far(one_more.pid(), "s") + release(judged.pid(), "s"));
+  const Record rejected = server.wait_for("rejected", one_more.pid());
   CHECK(rejected.text("reason").find("no more fit") != std::string::npos);
   CHECK(server.wait_for("killed", judged.pid()).text("verdict") == "spared");
   CHECK(judged.is_alive());
