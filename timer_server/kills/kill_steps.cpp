@@ -152,6 +152,9 @@ bool Kills::begin_first_signal(Kill& kill, Instant now) {
     end(kill, KillVerdict::kSpared, WatchRegistry::kStartedAnother);
     return true;
   }
+  if (means->is_for_worker_alone) {
+    kill.targets.spare_others();  // the scopes that wanted another signal were released
+  }
   note_means(kill, *means);
   begin_signal(kill);
   return true;
@@ -188,6 +191,9 @@ void Kills::find_releases(Kill& kill) {
 // begun with a signal.
 void Kills::note_means(Kill& kill, const KillOrder::Means& means) {
   kill.means = means;
+  if (policy_.dry_run) {
+    return;  // no SIGKILL follows the signal of an earlier server
+  }
   const bool is_final = means.ends_in_sigkill();
   const std::vector<SentSignal>& sent = kill.order.sent;
   const Instant opened_by = is_final || sent.empty() ? Instant::never() : sent.front().when.mono;

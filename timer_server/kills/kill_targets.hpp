@@ -51,6 +51,11 @@ class KillTargets {
         excluded_(std::move(excluded)),
         may_be_forking_(std::move(may_be_forking)) {}
 
+  // Leaves the worker the only target, as with KillMode::kProcess.
+  void spare_others() {
+    mode_ = KillMode::kProcess;
+    others_.clear();
+  }
   // Finds the descendants of the worker that are there now.
   void find();
   // Adds the processes that an earlier server has sent this signal: their parents may have ended
@@ -97,7 +102,7 @@ class KillTargets {
   bool send_to(const Process& process, SentSignal& sent) const;
 
   const std::shared_ptr<const Process> worker_;
-  const KillMode mode_;
+  KillMode mode_;
   const std::vector<pid_t> excluded_;
   const MayBeForking may_be_forking_;
   std::vector<Process> others_;                // without the worker

@@ -89,21 +89,16 @@ std::optional<KillOrder::Means> KillOrder::means_of(std::span<const Expiry> expi
     if (expiry.scope.signal <= 0 || expiry.released_at) {
       continue;
     }
-    const std::optional<Duration> grace = expiry.scope.grace();
-    if (!means) {
-      means = {expiry.scope.signal, grace};
+    const SlotReading& scope = expiry.scope;
+    const std::optional<Duration> grace = scope.grace();
+    const bool is_alone = scope.has(slot_flag::kSignalFirst) && scope.signal != SIGKILL && !grace;
+    if (!means || (means->is_for_worker_alone && !is_alone)) {
+      means = {scope.signal, grace, is_alone};
     } else if (grace && (!means->grace || *grace < *means->grace)) {
       means->grace = grace;
     }
   }
   return means;
-}
-
-bool KillOrder::is_for_worker_alone() const {
-  return std::ranges::all_of(expiries, [](const Expiry& expiry) {
-    const SlotReading& scope = expiry.scope;
-    return scope.has(slot_flag::kSignalFirst) && scope.signal != SIGKILL && !scope.grace();
-  });
 }
 
 Kills::Kills(Core& core, Warnings& warnings, Commands& commands)
@@ -264,6 +259,10 @@ void Kills::start(Worker* worker, KillOrder order, Instant now) {
   if (worker != nullptr) {
     worker->kill = Worker::Kill::kBegun;
   }
+  const auto means = kill->order.means();
+  if (means && means->is_for_worker_alone) {
+    kill->targets.spare_others();
+  }
   if (kill->order.may_have_stopped) {
     kill->targets.find();
     for (const SentSignal& sent : kill->order.sent) {
@@ -271,7 +270,6 @@ void Kills::start(Worker* worker, KillOrder order, Instant now) {
     }
     kill->targets.resume_stopped();
   }
-  const auto means = kill->order.means();
   if (!kill->order.sent.empty() && means) {
     note_means(*kill, *means);
     // The grace period has run on since the signal. The targets are those that can be found now.

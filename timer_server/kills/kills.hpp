@@ -35,17 +35,17 @@ struct KillOrder : KillState {
 
   // Returns the first signal, and the time after which SIGKILL follows it, if SIGKILL does: the
   // signal of the earliest expiry that has one and whose scope was not released since, and the
-  // shortest grace period of such expiries. Returns nothing if the worker is to be spared.
+  // shortest grace period of such expiries. One whose signal is for the worker alone counts only if
+  // there is no other. Returns nothing if the worker is to be spared.
   struct Means {
     int signal = 0;
     std::optional<Duration> grace;
+    // The worker acts on it: its scope is signalled first, and no SIGKILL follows.
+    bool is_for_worker_alone = false;
     [[nodiscard]] bool ends_in_sigkill() const { return signal == SIGKILL || grace; }
   };
   [[nodiscard]] std::optional<Means> means() const { return means_of(expiries); }
   [[nodiscard]] static std::optional<Means> means_of(std::span<const Expiry> expiries);
-  // Returns whether the signal is for the worker alone, which acts on it: its scopes are signalled
-  // first, and no SIGKILL follows.
-  [[nodiscard]] bool is_for_worker_alone() const;
 };
 
 // Carries out the verdicts of scans: one kill for each worker. The stages of a kill, and what ends
@@ -142,8 +142,7 @@ class Kills {
   struct Kill {
     Kill(KillOrder the_order, KillMode mode, std::vector<pid_t> excluded)
         : order(std::move(the_order)),
-          targets(order.worker.process, order.is_for_worker_alone() ? KillMode::kProcess : mode,
-                  std::move(excluded)),
+          targets(order.worker.process, mode, std::move(excluded)),
           noted(order.sent.size()) {}
 
     KillOrder order;

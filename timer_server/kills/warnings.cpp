@@ -121,9 +121,11 @@ void Warnings::flush(const Process* worker, std::string_view why) {
 
 void Warnings::record(Batch& batch, std::string_view why_no_evidence) {
   bool has_recorded_evidence = false;
+  const Worker* const worker = core_.workers.find(*batch.worker.process);
+  const bool is_dying = worker != nullptr && worker->is_dying();  // it has got the kill's signal
   for (Scope& scope : batch.scopes) {
     scope.passed.id = core_.records.next_id(Records::Named::kWarning);
-    const bool is_signalled = scope.passed.signal != 0 && scope.is_open();
+    const bool is_signalled = scope.passed.signal != 0 && !is_dying && scope.is_open();
     scope.passed.signal = is_signalled ? scope.passed.signal : 0;
     Evidence none;
     const Evidence* evidence = nullptr;

@@ -226,6 +226,16 @@ TEST_CASE("a scope that is signalled first and never gets SIGKILL expires for th
   CHECK(worker.descendant("child").is_alive());
 }
 
+TEST_CASE("a scope that is signalled first does not take the signal of one that expires with it") {
+  Server server({"--evidence", "none"});
+  Worker worker("tree");
+  server.send(with_own_keys(version1(worker.pid(), "first", 100, SIGUSR1),
+                            R"("x_grace_s": Infinity, "x_signal_first": true)") +
+              version1(worker.pid(), "second", 200));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  CHECK(server.wait_for("killed", worker.pid()).signals() == std::vector<int>{SIGKILL});
+}
+
 TEST_CASE("a stopped worker gets SIGCONT after the signal, so that the signal reaches it") {
   Server server({"--stopped", "kill"});
   Worker worker("block");

@@ -513,6 +513,16 @@ TEST_CASE("a helper that hangs delays a first signal by a quarter of the grace p
   CHECK(worker.line() == fmt::format("signal {}", SIGUSR1));
 }
 
+TEST_CASE("a worker in the grace period of a kill is not signalled for another scope") {
+  constexpr unsigned kSignalFirst = 64;
+  const Server server(with_helper("exec sleep 100", "2s"));
+  const auto worker = page_worker(server.dir(), "w-1");
+  worker->ask(fmt::format("wake 0 step 1 {} 3600000", SIGURG));
+  worker->ask(fmt::format("wake 1 inner 500 {} 3600000 {}", SIGUSR1, kSignalFirst));
+  CHECK_FALSE(server.wait_for("warned", worker->pid()).has("signal"));
+  CHECK(worker->is_alive());
+}
+
 TEST_CASE("a kill that spares its worker does not hold up a scope that asks for SIGKILL for long") {
   Server server(with_helper("exec sleep 100", "1m"));
   Worker worker("ignore-term");

@@ -194,6 +194,20 @@ TEST_CASE("a server with --dry-run sends no SIGKILL in a kill of the server befo
   CHECK(worker->is_alive());
 }
 
+TEST_CASE("a server with --dry-run keeps the other scopes of a worker whose kill it continues") {
+  const TempFolder temp;
+  Worker worker("block");
+  {
+    Server server(temp);
+    server.send(acquire_far(worker.pid(), "other") +
+                with_own_keys(acquire_past(worker.pid(), "forward", SIGCONT), R"("x_grace_s":1)"));
+    REQUIRE(wait_until([&] { return count_of_stage(server, "signalled") > 0; }));
+    server.kill();
+  }
+  const Server next(temp, {"--dry-run"});
+  CHECK_FALSE(next.wait_for("killed", worker.pid()).has("cancelled"));
+}
+
 TEST_CASE("records that were not in the log when a server was killed are written by the next one") {
   const TempFolder temp;
   const std::string folder = temp.path("logs");
