@@ -415,8 +415,12 @@ Status RuntimeDirectory::make_links() const {
     FILETIMER_TRY(point_to(pipe_->path(), own));
   }
   const std::string link = folder_.path(kLogLinkName);
-  // Every process finds the same regular file; /dev/stderr differs for each.
-  if (log_path_ != folder_.path(kLogName) && S_ISREG(mode_of(log_path_))) {
+  // Every process finds the same regular file, also by a symlink; /dev/stderr differs for each.
+  std::error_code none;
+  const bool is_file = S_ISREG(mode_of(log_path_)) ||
+                       (std::filesystem::is_regular_file(log_path_, none) && log_path_ != link &&
+                        !log_path_.starts_with("/dev/") && !log_path_.starts_with("/proc/"));
+  if (log_path_ != folder_.path(kLogName) && is_file) {
     return point_to(log_path_, link);
   }
   remove_link(link);  // left by a server whose log was elsewhere

@@ -86,6 +86,13 @@ bool EvidenceCollection::begin_slow() {
 }
 
 void EvidenceCollection::add_slow(Evidence& evidence) {
+  // The helper of another order had stopped the worker. That order has ended since.
+  if (evidence.threads.front().state == 't') {
+    Evidence again = read_proc_evidence(request_.worker->pid, request_.worker->start_time);
+    if (!again.threads.empty()) {
+      evidence = std::move(again);
+    }
+  }
   const bool wants_stacks = request_.level == EvidenceLevel::kStacks;
   const std::string none = wants_stacks ? "no CPU sample and no stacks: " : "no CPU sample: ";
   const Instant until = request_.until + -kReleaseTime;

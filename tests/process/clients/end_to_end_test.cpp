@@ -277,6 +277,14 @@ TEST_CASE("a directory that was removed and made again has a link to the log aga
   CHECK(wait_until([&] { return is_link_to(link, log); }));
 }
 
+TEST_CASE("a log that a symlink names is found through the directory") {
+  const TempFolder temp;
+  const std::string log = temp.path("current.jsonl");
+  fs::create_symlink(temp.path("target.jsonl"), log);
+  Server server(temp, {"--log", log});
+  CHECK(is_link_to(server.dir() + "/log_link", log));
+}
+
 TEST_CASE("no link is made to a log whose path is another file in each process") {
   Server server({"--log", "/dev/stderr"});
   CHECK_FALSE(exists(server.dir() + "/log_link"));

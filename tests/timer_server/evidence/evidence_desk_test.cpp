@@ -6,6 +6,8 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -118,6 +120,23 @@ TEST_CASE(
     CAPTURE(evidence.missing);
     CHECK(!evidence.threads[0].native_stack.empty());
   }
+}
+
+TEST_CASE("The state of a worker that was held for another order is read when it runs again") {
+  CollectionStage stage;
+  std::optional<BusyThreads> busy(std::in_place, stage.side_threads, SideThreads::Lane::kSlow);
+  const pid_t pid = stage.worker.pid();
+  REQUIRE(::ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) == 0);
+  REQUIRE(::ptrace(PTRACE_INTERRUPT, pid, nullptr, nullptr) == 0);
+  REQUIRE(::waitpid(pid, nullptr, 0) == pid);
+  const auto order = stage.start(EvidenceLevel::kProc, Instant::now() + 20s);
+  stage.deliver_once();  // /proc was read
+  REQUIRE(::ptrace(PTRACE_DETACH, pid, nullptr, nullptr) == 0);
+  stage.worker.wait_until_asleep();
+  busy.reset();
+  stage.deliver_until_done(1);
+  REQUIRE(!stage.done[0].threads.empty());
+  CHECK(stage.done[0].threads[0].state == 'S');
 }
 
 TEST_CASE("What the main threads of 16 children do is evidence, and no child is stopped for it") {
