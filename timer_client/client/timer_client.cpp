@@ -11,6 +11,7 @@
 
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
+#include "common/posix.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
 #include "timer_client/client/client_state.hpp"
@@ -94,6 +95,7 @@ TimerClient::State::~State() {
 }
 
 SlotHandle* TimerClient::State::claim_with_lock(ScopeKey key) {
+  const NoCancellation uncancelled;
   const auto held = ProcessLock::instance().lock();
   if (!page().is_made()) {
     look_again();
@@ -185,6 +187,7 @@ TimerClient TimerClient::connect(ConnectOptions options) {
   }
   std::shared_ptr<State> state;
   {
+    const NoCancellation uncancelled;
     const auto held = ProcessLock::instance().lock();
     Status made;
     OwnPage& page = ProcessPages::instance().page_in(place.run_folder, place.pipe, made);

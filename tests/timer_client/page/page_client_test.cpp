@@ -266,15 +266,29 @@ TEST_CASE("clients with an idle timeout use one slot after each other") {
   CHECK(slots_in_use(server.page()) == 1);
 }
 
+TEST_CASE("a second idle timeout keeps the time of the last release for the first one") {
+  FakeServer server;
+  ConnectOptions options = server.options();
+  options.idle_timeout = 5s;
+  auto one = TimerClient::connect(options);
+  (void)one.expires(1h, "step").release();
+  const std::int64_t left = server.page().slot(1).left;
+  CHECK(left != 0);
+  const auto other = TimerClient::connect(options);
+  CHECK(server.page().slot(1).left == left);
+}
+
 TEST_CASE("an idle timeout has nothing of the scope that was in its slot before") {
   FakeServer server;
-  auto client = server.connect();
+  ConnectOptions options = server.options();
+  options.timeouts = server.dir() + "/timeouts.toml";
+  testing::write_file(options.timeouts, "step = 60\n");
+  auto client = TimerClient::connect(options);
   testing::in_thread([&] {  // its slot is free for others when it has ended
     auto scope = client.expires(1h, "step", {.signal = 15, .grace = 5s, .warn_after = 30min});
     CHECK(scope.pause());
     CHECK(scope.release());
   });
-  ConnectOptions options = server.options();
   options.idle_timeout = 5s;
   const auto idle = TimerClient::connect(options);
   const Slot& slot = server.page().slot(0);
@@ -287,6 +301,7 @@ TEST_CASE("an idle timeout has nothing of the scope that was in its slot before"
   CHECK(slot.tid == 0);
   CHECK(slot.signal == SIGKILL);
   CHECK(slot.flags == slot_flag::kIdle);
+  CHECK(slot.code_timeout_ms == 0);
 }
 
 TEST_CASE("the end of a client ends its own idle timeout, also after a verdict, and no other") {

@@ -56,6 +56,12 @@ TEST_CASE("a thread that is cancelled while it wakes the server ends, and its sc
   CHECK(result == PTHREAD_CANCELED);
   CHECK(slots_in_use(server.page()) == 1);
   CHECK(slots_of(server.page()).empty());
+  CHECK(testing::in_child([&] {  // which makes a page of its own
+          pthread_t childs{};
+          const bool is_joined = ::pthread_create(&childs, nullptr, open_cancelled, &client) == 0 &&
+                                 ::pthread_join(childs, &result) == 0;
+          return is_joined && result == PTHREAD_CANCELED ? 0 : 1;
+        }) == 0);
 }
 
 TEST_CASE("a scope in a slot of a thread that has ended has its own name") {

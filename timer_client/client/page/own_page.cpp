@@ -363,10 +363,11 @@ bool OwnPage::begin_idle_timeout(const IdleTimeout& idle) {
   if (handle == nullptr) {
     return false;
   }
-  notes_releases_.store(true, std::memory_order_relaxed);
-  for (const SlotHandle& each : current_->handles) {
-    if (each.is_free()) {
-      each.slot->left.store(0, kRelaxed);  // a pause may have left a value
+  if (!notes_releases_.exchange(true, std::memory_order_relaxed)) {
+    for (const SlotHandle& each : current_->handles) {
+      if (each.is_free()) {
+        each.slot->left.store(0, kRelaxed);  // a pause may have left a value
+      }
     }
   }
   Slot& slot = *handle->slot;
@@ -383,6 +384,7 @@ bool OwnPage::begin_idle_timeout(const IdleTimeout& idle) {
   slot.tid.store(0, kRelaxed);
   slot.signal.store(SIGKILL, kRelaxed);
   slot.flags.store(slot_flag::kIdle, kRelaxed);
+  slot.code_timeout_ms.store(0, kRelaxed);
   begin_idle_watch(slot);
   if (must_wake_at(board(), (now + idle.timeout).ns)) {
     wake();
