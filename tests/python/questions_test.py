@@ -267,6 +267,12 @@ class MadeUpServer(unittest.TestCase):
             pipe = os.path.join(self.dir, "requests")
             with self.assertRaisesRegex(errors.RpcTimeoutError, "it accepts no connection"):
                 _ask.ask(pipe, {"request": "ping"}, 0.1)
+            def handle(*_):
+                raise TimeoutError("of the program")
+            self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, handle))
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with self.assertRaisesRegex(TimeoutError, "^of the program$"):
+                _ask.ask(pipe, {"request": "ping"}, BOUND_S)
             timer = threading.Timer(0.2, lambda: self.listener.accept()[0].close())
             timer.start()
             with self.assertRaisesRegex(errors.RpcTimeoutError, "it did not react"):

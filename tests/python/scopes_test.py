@@ -410,12 +410,17 @@ class EnteredAgain(ServerCase):
                 open_ones.pop(number).close()
                 self.assertEqual({round(each["remaining_s"] / FAR_S) for each in self.listed_scopes()},
                                  set(open_ones))
-        consumed = generator(7)
-        next(consumed)
-        with scope:
-            consumed.close()
-            self.assertLess(scope.remaining, 2 * FAR_S)
-        self.assertEqual(self.open_scopes(), [])
+
+        async def task(number):
+            with scope:
+                scope.renew(FAR_S * number)
+                await asyncio.sleep(0)
+        for consumed in generator(7), task(7):
+            consumed.send(None)
+            with scope:
+                consumed.close()
+                self.assertLess(scope.remaining, 2 * FAR_S)
+            self.assertEqual(self.open_scopes(), [])
 
     def test_a_second_release_ends_no_entry_of_another_thread(self):
         scope = filetimer.Scope(FAR_S, "x")

@@ -99,14 +99,17 @@ with filetimer.expires(0.3, "x"):
         self.assertEqual(self.functions(evidence), [["hold", "<module>"]])
 
     def test_a_forked_child_has_its_own_stacks(self):
-        for who in ("heartbeat", "scope", "parent"):
+        for who in ("heartbeat", "job", "scope", "parent"):
             evidence = self.evidence("""
-filetimer.configure()
+client = filetimer.configure()
 pid = os.fork()
 if pid == 0:
     # The first scope of any kind makes the child's page and offers its stacks.
     if sys.argv[1] == "heartbeat":
         heart = filetimer.heartbeat(0.3, "child")
+        hang()
+    if sys.argv[1] == "job":
+        client.start(0.3)
         hang()
     with filetimer.paused():
         pass
@@ -116,7 +119,7 @@ if sys.argv[1] != "parent":
 os.waitpid(pid, 0)
 expire("parent")
 """, who)
-            callers = ["<module>"] if who == "heartbeat" else ["expire", "<module>"]
+            callers = ["<module>"] if who in ("heartbeat", "job") else ["expire", "<module>"]
             self.assertEqual(self.functions(evidence), [["hang", *callers]])
 
     def test_a_child_of_a_child_and_a_second_client_have_them_too(self):

@@ -138,6 +138,13 @@ class Run(TerminalCase):
         self.assertNotIn("INT", terminal.text)
         self.assertEqual(self.records("expired"), [])
 
+    def test_ctrl_c_reaches_a_command_that_has_left_the_group(self):
+        terminal, pid = self.start(CLIENT, "run", "--", "setsid")
+        terminal.type("\x03")
+        terminal.read_until("INT 1")
+        os.kill(pid, signal.SIGUSR1)
+        self.assertEqual(terminal.exit_status(), 5)
+
     def test_a_signal_to_run_alone_reaches_command(self):
         terminal, _ = self.start(CLIENT, "run", "--")
         os.kill(terminal.pid, signal.SIGINT)

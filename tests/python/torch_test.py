@@ -54,10 +54,12 @@ class Torch(ServerCase):
         self.assertEqual(self.statistics()["forward"], 1)  # only pages have statistics
 
     def test_it_takes_the_client_that_is_configured(self):
+        made = filetimer.torch.FileTimerClient()  # as a library does when it is imported
         client = self.configure()
-        for made in (filetimer.torch.FileTimerClient(),
-                     filetimer.torch.FileTimerClient(client=client)):
-            self.assertIs(made._client, client)
+        for each in made, filetimer.torch.FileTimerClient(client=client):
+            each.acquire("x", math.inf)
+            self.assertEqual(self.open_scopes(), ["x"])
+            each.release("x")
 
     def test_several_timers_of_one_name_are_each_enforced(self):
         client = filetimer.torch.FileTimerClient(self.pipe)

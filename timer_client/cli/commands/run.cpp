@@ -271,11 +271,12 @@ class ProcessScope {
 };
 
 // Returns whether a signal is not to be passed on to COMMAND. On Ctrl-C the terminal signals the
-// whole foreground group, which includes COMMAND. The SIGPIPE of a closed standard error comes from
-// the own pid.
-bool is_for_run_alone(const siginfo_t& info) {
-  const bool is_of_terminal =
-      info.si_code == SI_KERNEL && (info.si_signo == SIGINT || info.si_signo == SIGQUIT);
+// whole foreground group, which includes COMMAND unless that has left it. The SIGPIPE of a closed
+// standard error comes from the own pid.
+bool is_for_run_alone(const siginfo_t& info, pid_t child) {
+  const bool is_of_terminal = info.si_code == SI_KERNEL &&
+                              (info.si_signo == SIGINT || info.si_signo == SIGQUIT) &&
+                              ::getpgid(child) == ::getpgrp();
   return is_of_terminal || info.si_pid == ::getpid();
 }
 
@@ -290,7 +291,7 @@ int wait_for(pid_t child, const Signals& signals, ProcessScope* scope) {
       if (retry_eintr([&] { return ::waitpid(child, &status, WNOHANG); }) == child) {
         return status;
       }
-    } else if (info.si_signo != 0 && !is_for_run_alone(info)) {
+    } else if (info.si_signo != 0 && !is_for_run_alone(info, child)) {
       // The pid is COMMAND's until waitpid() has returned it.
       ::kill(child, info.si_signo);
     }

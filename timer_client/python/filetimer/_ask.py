@@ -126,7 +126,7 @@ class Request:
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             raise ServerUnavailable(f"no timer server at '{self._pipe}': no process listens on "
                                     f"'{folder}/control'") from None
-        except TimerError:
+        except (TimerError, TimeoutError):  # the latter of a signal handler
             raise
         except OSError as error:
             raise TimerError(f"cannot connect to '{folder}/control': {error.strerror}") from None

@@ -53,8 +53,6 @@ class FileTimerClient(TimerClient):
         super().__init__()
         if client is None and file_path is not None:
             client = _client_of_pipe(file_path)
-        elif client is None:
-            client = _native._default_client()
         self._client = client
         self._signal = int(signal)
         # By (thread, scope_id), the innermost last, each with the id of the frame that has acquired it.

@@ -125,9 +125,12 @@ PyObject* start(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     return nullptr;
   }
   TimerClient* const client = open_client(self);  // now: the argument may run Python code
-  return guarded([&] {
+  return guarded([&]() -> PyObject* {
     if (client != nullptr) {
       timeout ? client->start(*timeout) : client->start();
+      if (g_is_child_of_offers && !offer_stacks_in_child(self)) {
+        return nullptr;
+      }
     }
     Py_RETURN_NONE;
   });

@@ -252,16 +252,28 @@ Ref frame_attribute(PyObject* frame, const char* name) {
   return value.get() == Py_None ? Ref() : std::move(value);
 }
 
+bool has_any_flag(PyObject* frame, long flags) {
+  const Ref code = frame_attribute(frame, "f_code");
+  const Ref found = code ? frame_attribute(code.get(), "co_flags") : Ref();
+  return found && (PyLong_AsLong(found.get()) & flags) != 0;
+}
+
 // Returns whether the frame is that of a generator, whose caller may differ from step to step.
 bool is_generator(PyObject* frame) {
-  constexpr long kGenerators = 0x20 | 0x200;  // CO_GENERATOR, CO_ASYNC_GENERATOR
-  const Ref code = frame_attribute(frame, "f_code");
-  const Ref flags = code ? frame_attribute(code.get(), "co_flags") : Ref();
-  return flags && (PyLong_AsLong(flags.get()) & kGenerators) != 0;
+  return has_any_flag(frame, 0x20 | 0x200);  // CO_GENERATOR, CO_ASYNC_GENERATOR
 }
 
 Ref caller_of(PyObject* frame) {
   return frame_attribute(frame, "f_back");
+}
+
+// Returns whether the caller only resumes the frame: that of a generator, or the outermost one of a
+// task.
+bool is_resumed(PyObject* frame) {
+  constexpr long kCoroutine = 0x80;
+  const Ref caller = caller_of(frame);
+  return is_generator(frame) ||
+         (has_any_flag(frame, kCoroutine) && !(caller && has_any_flag(caller.get(), kCoroutine)));
 }
 
 // Returns whether the function enters scopes for its caller, as ExitStack and a context manager do.
@@ -319,12 +331,12 @@ bool is_open(const Opening& opening) {
 
 // Returns the opening that the nearest function of the caller's stack has entered, which in asyncio
 // is one of its task. Null: none of those that have a frame. Runs no Python code.
-// `leaves`: for a `with`, which a generator does not leave for its caller.
+// `leaves`: for a `with`, which a generator or a task does not leave for the code that resumes it.
 template <class IsWanted>
 [[gnu::cold]] Opening* opening_in_stack(Scope& scope, bool leaves, IsWanted is_wanted) {
   const unsigned long thread = PyThread_get_thread_ident();
   for (Ref frame = entering_frame(); frame;
-       frame = leaves && is_generator(frame.get()) ? Ref() : caller_of(frame.get())) {
+       frame = leaves && is_resumed(frame.get()) ? Ref() : caller_of(frame.get())) {
     for (Opening& each : scope.others) {
       // A frame of another thread may have had that address, and a generator may change its thread.
       if (each.frame == frame.get() && is_wanted(each) &&
