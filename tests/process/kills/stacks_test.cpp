@@ -515,7 +515,7 @@ TEST_CASE("a helper that hangs delays a first signal by a quarter of the grace p
 
 TEST_CASE("a worker in the grace period of a kill is not signalled for another scope") {
   constexpr unsigned kSignalFirst = 64;
-  const Server server(with_helper("exec sleep 100", "2s"));
+  const Server server(with_helper("exec sleep 100", "6s"));
   const auto worker = page_worker(server.dir(), "w-1");
   worker->ask(fmt::format("wake 0 step 1 {} 3600000", SIGURG));
   worker->ask(fmt::format("wake 1 inner 500 {} 3600000 {}", SIGUSR1, kSignalFirst));
