@@ -220,7 +220,7 @@ std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now, b
     clients_.accept_all();  // ranks may have come while the server could not run
   }
   take(now);
-  rendezvous_.advance(now);
+  rendezvous_.advance(now, clients_.has_requests());
   if (!shutdown_ && now >= next_look_) {
     advance_shutdowns(now, has_kills);
   }

@@ -94,6 +94,7 @@ struct QuestionStage {
 //   workers gone      the last worker has been removed
 //   asked             the server has asked its COMMAND to end
 //   command ended     COMMAND has ended
+//   slow              a drain takes longer than one iteration reads requests
 //   look [MS]         that much later; follows: the shutdown that is carried out, or "nothing"
 //   next              follows: in how many milliseconds the next look is due, or "never"
 //   page              follows: the announcement on the status page
@@ -141,6 +142,11 @@ class Script {
             LifeCycle::Action::kAskCommandToEnd);
     } else if (first == "command") {
       (void)stage_.life.handle(LifeCycle::Event::kCommandEnded, stage_.now);
+    } else if (first == "slow") {
+      stage_.on_publish = [] {
+        for (const Instant until = Instant::now() + 20ms; Instant::now() < until;) {
+        }
+      };
     } else if (first == "look") {
       stage_.now = stage_.now + std::chrono::milliseconds(second.empty() ? 0 : std::stoi(second));
       const auto shutdown = control.advance(stage_.now, stage_.has_kills);
@@ -401,10 +407,10 @@ TEST_CASE("A rank waits until its round is full, and is refused if its join is w
       "look 9999 > nothing; a > -; e rendezvous rank=1 of=2 > answer:granted; look > nothing; "
       "a > answer:done,name:start,round:1,world:2; e > answer:done; clients > 0");
   play("a rendezvous rank=0 of=2; look 10000 > nothing; a > answer:timed_out");
-  // The others asked while the server could not run.
+  // The other asked while the server could not run, behind a request that takes long.
   play(
-      "a rendezvous rank=0 of=3; asks b rendezvous rank=1 of=3; asks c rendezvous rank=2 of=3; "
-      "look 10000 > nothing; a > answer:done");
+      "a rendezvous rank=0 of=2; slow; asks b drain off=; asks c rendezvous rank=1 of=2; "
+      "look 10000 > nothing; b > answer:done; next > 0; look > nothing; a > answer:done");
 }
 
 TEST_CASE("A full round lists its ranks in order") {
