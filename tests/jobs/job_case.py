@@ -22,7 +22,7 @@ from suite import state_of
 BIN = pathlib.Path(os.environ["FILETIMER_BIN_DIR"])
 EXAMPLES = pathlib.Path(os.environ["FILETIMER_EXAMPLES_DIR"])
 RANK = [sys.executable, str(pathlib.Path(__file__).resolve().parent / "rank.py")]
-BOUND_S = 120  # of every wait; far more than a wait normally takes
+BOUND_S = 240  # of every wait; far more than a wait normally takes
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
