@@ -170,6 +170,7 @@ TEST_CASE("a server that stops waits for the hooks of those it killed") {
   write_file(temp.path("go"), "");
   CHECK(server.process().status() == exited(0));
   CHECK(exists(temp.path("done")));
+  CHECK(server.err().find("--on-expiry") == std::string::npos);  // it went well
   const Records records = server.records();
   CHECK(count(records, "hook", worker.pid()) == 1);
   CHECK(records.back().is("server_stopped"));

@@ -187,9 +187,6 @@ int run_suggest(const SuggestOptions& options) {
   ScopeHistories histories;
   OpenedLogs opened = open_logs(options.place.dir, options.files);
   complain_of_all(opened.problems);
-  if (opened.logs.empty() && !options.files.empty()) {
-    return kExitFailed;
-  }
   read_merged(opened.logs, [&](const Record& record) {
     if (options.filter.is_in_time(record)) {
       histories.take(record);

@@ -371,7 +371,9 @@ TEST_CASE("a terminal that another program left in non-blocking mode gets the wh
   const UniqueFd reader(ends[0]);
   UniqueFd writer(ends[1]);
   std::size_t seen = 0;
+  const std::string command = fmt::format("/proc/self/task/{}/stat", ::gettid());
   std::thread terminal([&] {
+    CHECK(wait_until([&] { return contains(testing::read_file(command), ") S "); }));
     pollfd waits{reader.get(), POLLIN, 0};
     char bytes[4096];
     for (ssize_t count = 1; count != 0;) {
