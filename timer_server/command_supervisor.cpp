@@ -4,15 +4,14 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <system_error>
 #include <utility>
 #include <vector>
 
 namespace filetimer {
 namespace {
 
-// The time until the next attempt: to read the status of a COMMAND that is traced, to reap orphans
-// after a child that its owner has not reaped yet, and to kill processes that were started since.
+// The time until the next attempt: to reap orphans after a child that its owner has not reaped yet,
+// and to kill processes that were started since.
 constexpr Duration kReapAgain = std::chrono::milliseconds{100};
 
 }  // namespace
@@ -33,18 +32,6 @@ Status CommandSupervisor::start(const std::vector<std::string>& words, const std
   FILETIMER_TRY(child);
   child_ = std::move(*child);
   pid_ = child_.pid();
-  ask_at_ = {};  // again and again, unless its end wakes the loop
-  if (child_.pidfd()) {
-    try {
-      end_ = watch_io(loop_, child_.pidfd().get(), EPOLLIN, kDeathsFirst, [this] {
-        ask_at_ = {};
-        end_.reset();
-      });
-      ask_at_ = Instant::never();
-    } catch (const std::system_error&) {
-      // COMMAND is running: advance() asks for its end instead.
-    }
-  }
   return {};
 }
 
@@ -58,16 +45,13 @@ void CommandSupervisor::forward(int signal, bool from_terminal) const {
 
 bool CommandSupervisor::advance(Instant now) {
   bool has_ended = false;
-  if (now >= ask_at_) {
-    const auto end = child_.reap();  // nothing while a tracer holds the process
-    has_ended = end.has_value();
-    if (end) {
+  if (now >= reap_at_) {
+    // Nothing while a tracer holds the process: SIGCHLD comes when the tracer lets go of it.
+    if (const auto end = child_ ? child_.reap() : std::nullopt) {
       constexpr int kLost = 125;  // the child was reaped elsewhere, and its status is lost
       status_ = end->signal != 0 ? 128 + end->signal : end->exit_status.value_or(kLost);
+      has_ended = true;
     }
-    ask_at_ = has_ended ? Instant::never() : now + kReapAgain;
-  }
-  if (now >= reap_at_) {
     reap_at_ = reap_orphans(now) ? Instant::never() : now + kReapAgain;
   }
   if (now >= kill_at_) {

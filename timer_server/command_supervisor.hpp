@@ -10,7 +10,6 @@
 
 #include "common/clock.hpp"
 #include "common/result.hpp"
-#include "timer_server/system/event_loop.hpp"
 #include "timer_server/system/own_children.hpp"
 #include "timer_server/system/process.hpp"
 
@@ -21,10 +20,6 @@ namespace filetimer {
 // loop thread.
 class CommandSupervisor {
  public:
-  explicit CommandSupervisor(EventLoop& loop) : loop_(loop) {}
-  CommandSupervisor(const CommandSupervisor&) = delete;
-  CommandSupervisor& operator=(const CommandSupervisor&) = delete;
-
   // COMMAND inherits nothing that the server changes. Fails with the errno of execve(): ENOENT if
   // there is no such command.
   Status start(const std::vector<std::string>& words, const std::string& dir,
@@ -34,6 +29,7 @@ class CommandSupervisor {
   // Forwards a signal to COMMAND, unless the terminal has sent it to COMMAND already.
   void forward(int signal, bool from_terminal) const;
 
+  // Called with each SIGCHLD.
   void note_child_ended() {
     reap_at_ = {};
     kill_at_ = kill_at_.is_never() ? kill_at_ : Instant{};
@@ -45,7 +41,7 @@ class CommandSupervisor {
   // Reaps and kills. Returns true once: when COMMAND has ended.
   bool advance(Instant now);
   // Returns when advance() has something to do; never() if only an event leads to that.
-  [[nodiscard]] Instant next() const { return std::min({ask_at_, reap_at_, kill_at_}); }
+  [[nodiscard]] Instant next() const { return std::min(reap_at_, kill_at_); }
 
   // Returns COMMAND's exit status as a shell has it, when COMMAND has ended: 128+N for signal N.
   [[nodiscard]] std::optional<int> exit_status() const { return status_; }
@@ -57,17 +53,14 @@ class CommandSupervisor {
  private:
   void kill_all();
 
-  EventLoop& loop_;
   OwnChild child_;  // COMMAND
   pid_t pid_ = 0;   // likewise, also after its end
   // The processes that were below the server before COMMAND: those of the shell that executed it.
   std::vector<Process> inherited_;
   std::optional<int> status_;
-  Instant ask_at_ = Instant::never();  // for COMMAND's status; never(): COMMAND runs
-  Instant reap_at_;                    // never(): at the next SIGCHLD
+  Instant reap_at_;  // COMMAND and orphans; never(): at the next SIGCHLD
   Instant kill_at_ = Instant::never();
   bool has_killed_all_ = false;
-  EventSource end_;  // of COMMAND
 };
 
 }  // namespace filetimer

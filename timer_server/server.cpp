@@ -42,7 +42,6 @@ Server::Server(Settings settings, RuntimeDirectory& directory)
     : core_{prepared(std::move(settings)), directory},
       life_(core_.settings.command.empty() ? LifeCycle::Kind::kAlone
                                            : LifeCycle::Kind::kAroundCommand),
-      children_(core_.loop),
       registry_(core_, [this](Worker& worker) { on_worker_removed(worker); }),
       control_(
           core_, life_,
