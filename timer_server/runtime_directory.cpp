@@ -30,7 +30,6 @@
 #include "common/limits.hpp"
 #include "common/posix.hpp"
 #include "common/run_folder.hpp"
-#include "common/wake_protocol.hpp"
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {
@@ -249,18 +248,6 @@ void BoardFile::serve() {
   board().state.store(static_cast<std::uint32_t>(ServerState::kServing), std::memory_order_release);
 }
 
-void BoardFile::want_all_wakes() {
-  announce_scan(board());
-}
-
-void BoardFile::stop_counting() {
-  board().scans.store(0, std::memory_order_seq_cst);
-}
-
-void BoardFile::want_wakes_before(Instant when) {
-  announce_next_scan(board(), when.ns);
-}
-
 void BoardFile::announce(Announcement announcement) {
   const bool is_stopped = board().state.load(std::memory_order_relaxed) ==
                           static_cast<std::uint32_t>(ServerState::kStopped);
@@ -379,10 +366,11 @@ Status RuntimeDirectory::make_status_page() {
     return failure(fmt::format("'{}' was replaced while it was opened", path), EAGAIN);
   }
   if (board_) {
-    // Clients that have mapped it look at the path once a second, if they open scopes.
+    // Clients that have mapped it look at the path once a second, if they open scopes. Later scans
+    // are not counted on it, so each deadline gets a message.
     board_->announce(Announcement::kNone);
-    board_->want_all_wakes();
-    board_->stop_counting();
+    board_->board().next_wake.store(kWakeAlways, std::memory_order_seq_cst);
+    board_->board().scans.store(0, std::memory_order_seq_cst);
     board_->serve();
   }
   lock_ = std::move(*lock);

@@ -34,13 +34,8 @@ class BoardFile {
   // incarnation, under which the pipe had no reader, writes no wake-up message and must be found by
   // that scan; a client that finds the new one must be able to write.
   void serve();
-  // Has clients that have mapped the page wake the server at each acquire from now on.
-  void want_all_wakes();
-  // Has them write a message for each deadline, not one for each scan. Called when another file
-  // takes the place of the status page: later scans are not counted on this one.
-  void stop_counting();
-  // Has clients wake the server only for a deadline before `when`, at which it looks at all scopes.
-  void want_wakes_before(Instant when);
+  // Returns the page, for wake_protocol.hpp.
+  [[nodiscard]] Board& board() const { return *static_cast<Board*>(file_.data()); }
   // Writes the announcement and wakes the clients that wait for a change of it. Does nothing after
   // stop().
   void announce(Announcement announcement);
@@ -56,7 +51,6 @@ class BoardFile {
 
  private:
   explicit BoardFile(MappedFile file) : file_(std::move(file)) {}
-  [[nodiscard]] Board& board() const { return *static_cast<Board*>(file_.data()); }
 
   MappedFile file_;
 };

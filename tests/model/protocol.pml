@@ -676,7 +676,7 @@ end:
    * code: timer_server/inbox.cpp Inbox::read 645ec3c5
    * code: timer_server/watch/page_registry.cpp WatchRegistry::look_for_pages ce082847
    * code: timer_server/watch/page_registry.cpp WatchRegistry::on_wake_up_message 3ba9d79a
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 9a02339a
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 540f9478
    * code: common/wake_protocol.hpp announce_scan fde183fc */
   :: d_step { server_at == READ_PIPE ||
               server_at == ASLEEP && (message[0] || message[1] || WAS_FULL || now >= next) ->

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/scope_page.hpp"
+#include "common/wake_protocol.hpp"
 #include "timer_server/watch/registry.hpp"
 
 namespace filetimer {
@@ -20,7 +21,7 @@ constexpr Duration kIdleLook = std::chrono::milliseconds{100};
 // between wakes the server.
 DeadlineScan::Found DeadlineScan::run(Instant woke, Instant next_sweep) {
   Found found;
-  core_.directory.status_page().want_all_wakes();
+  announce_scan(core_.directory.status_page().board());
   next_ = Instant::never();
   shortest_ = kForever;
   const Instant begun = Instant::now();
@@ -35,7 +36,7 @@ DeadlineScan::Found DeadlineScan::run(Instant woke, Instant next_sweep) {
   wakes_before_ =
       std::max(next, std::min(wakes_before(woke, next, looks().tolerated), woke + shortest_));
   scanned_ = begun;
-  core_.directory.status_page().want_wakes_before(wakes_before_);
+  announce_next_scan(core_.directory.status_page().board(), wakes_before_.ns);
   std::ranges::stable_sort(found.due, {},
                            [](const DueWorker& due) { return due.scopes.front().deadline; });
   return found;
