@@ -326,7 +326,7 @@ inline grow_slot_count() {
  * code: common/wake_protocol.hpp begin_writing_slot 3ca8d88c
  * code: timer_client/client/page/page_scope.hpp deadline_word 72658997
  * code: timer_client/client/page/page_scope.hpp open_scope_until fc7afaeb
- * code: timer_client/client/page/page_scope.hpp open_scope_for f4ce2c80
+ * code: timer_client/client/page/page_scope.hpp open_scope_for 5d5bbaaa
  * code: timer_client/client/page/page_scope.hpp open_scope dc373fc1
  * code: common/wake_protocol.hpp set_deadline d55e4685 */
 inline open_scope(the_deadline) {
@@ -882,7 +882,6 @@ active proctype Clock() {
  * code: timer_client/client/page/page_scope.cpp replaced_renewal e3d95c33
  * code: timer_client/client/page/page_scope.cpp pause_scope 5eb31753
  * code: timer_client/client/page/page_scope.cpp resume_scope d628116c
- * code: timer_client/client/page/page_scope.cpp is_suspended 999e13a4
  * code: timer_client/client/page/page_scope.cpp open_suspended 58d1830b
  * code: timer_client/client/page/page_scope.cpp renew_after_pause f8f9b149
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::take b9a0980b

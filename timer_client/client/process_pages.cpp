@@ -64,6 +64,14 @@ OwnPage& ProcessPages::inactive_page() {
   return found != pages_.end() ? *found : pages_.emplace_back(BoardView::off(), "", "");
 }
 
+bool ProcessPages::suspend_thread(const OwnPage& page, pid_t tid, bool is_suspended) noexcept {
+  bool must_wake = false;
+  for (OwnPage& each : pages_) {
+    must_wake |= &each.latest() == &page && each.suspend_thread(tid, is_suspended);
+  }
+  return must_wake;
+}
+
 const ReplacedTimeouts& ProcessPages::keep(ReplacedTimeouts timeouts) {
   const auto found = std::ranges::find(timeouts_, timeouts);
   return found != timeouts_.end() ? *found : timeouts_.emplace_back(std::move(timeouts));

@@ -30,6 +30,10 @@ class ProcessPages {
   // the page to use from now on: `page`, or its successor.
   OwnPage& look_again(OwnPage& page) noexcept;
 
+  // Suspends the thread, or ends that, on `page` and on those that it continues. Returns whether
+  // the server must be woken.
+  [[nodiscard]] bool suspend_thread(const OwnPage& page, pid_t tid, bool is_suspended) noexcept;
+
   // Keeps timeouts of a file for as long as the process lives, as pages refer to them. Returns
   // them, or equal ones that were kept before.
   const ReplacedTimeouts& keep(ReplacedTimeouts timeouts);

@@ -118,33 +118,24 @@ ReleaseResult TimerScope::release() noexcept {
 
 PausedRegion::PausedRegion(TimerScope marker, OwnPage& page)
     : marker_(std::move(marker)), page_(&page), tid_(::gettid()), fork_count_(fork_watch::count()) {
-  auto held = ProcessLock::instance().lock();
-  page_ = &page.latest();
-  // The calls that may throw come before suspend_thread(), so that nothing has to be undone.
-  slots_ = page_->slots_to_suspend();
-  const bool must_wake = slots_ != nullptr && OwnPage::suspend_thread(*slots_);
-  held.unlock();
-  if (must_wake) {
-    page_->wake();
-  }
+  change(true);
 }
 
 PausedRegion::~PausedRegion() {
-  if (fork_count_ != fork_watch::count()) {
-    return;  // the region of a parent process
+  if (fork_count_ == fork_watch::count()) {  // else the region is of a parent process
+    change(false);
   }
+}
+
+void PausedRegion::change(bool begins) {
   auto held = ProcessLock::instance().lock();
-  page_ = &page_->latest();  // another one only if there was no page
-  bool must_wake = page_->end_suspension(slots_, tid_);
-  for (ThreadSlots* each = t_slots; each != nullptr && each->fork_count == fork_count_;
-       each = each->next_of_thread) {
-    if (each->tid == tid_ && &each->page != page_ && &each->page.latest() == page_) {
-      must_wake |= each->page.end_suspension(each, tid_);
-    }
-  }
-  held.unlock();
+  OwnPage& page = page_->latest();  // another one only if there was no page
+  const bool changes_thread = begins ? page.begin_region(tid_) : page.end_region(tid_);
+  const bool must_wake =
+      changes_thread && ProcessPages::instance().suspend_thread(page, tid_, begins);
+  held.unlock();  // opening the pipe may take long on a file system that hangs
   if (must_wake) {
-    page_->wake();
+    page.wake();
   }
 }
 

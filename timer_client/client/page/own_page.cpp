@@ -160,7 +160,7 @@ void OwnPage::become_child() noexcept {
   is_taking_.store(false, std::memory_order_relaxed);  // a thread of the parent may have set it
   next_creation_ = {};
   tracing_incarnation_ = kNoIncarnation;
-  early_regions_.clear();
+  regions_.clear();
   idle_timeouts_.clear();
   if (current_) {
     // Closes and unmaps in this process only. The lock was not inherited.
@@ -254,9 +254,7 @@ ThreadSlots& OwnPage::slots_of_this_thread() {
   call_at_end_of_thread();
   auto& made =
       *current_->threads.emplace_back(std::make_unique<ThreadSlots>(*this, fork_watch::count()));
-  if (const auto early = early_regions_.extract(made.tid)) {
-    made.suspensions.store(early.mapped(), std::memory_order_relaxed);
-  }
+  made.is_suspended.store(latest().regions_.contains(made.tid), std::memory_order_relaxed);
   if (t_slots != nullptr && t_slots->fork_count == made.fork_count) {
     made.next_of_thread = t_slots;
   }
@@ -420,54 +418,27 @@ void OwnPage::note_unwatched() noexcept {
 
 // --- paused regions ---
 
-ThreadSlots* OwnPage::slots_to_suspend() {
-  if (current_) {
-    return &slots_of_this_thread();
+bool OwnPage::end_region(pid_t tid) noexcept {
+  const auto found = regions_.find(tid);
+  if (found == regions_.end() || --found->second != 0) {
+    return false;  // without an entry the thread has ended
   }
-  if (!is_off()) {
-    ++early_regions_[::gettid()];
-  }
-  return nullptr;
+  regions_.erase(found);
+  return true;
 }
 
-bool OwnPage::suspend_thread(ThreadSlots& slots) noexcept {
-  bool must_wake = false;
-  // From the first of the thread on, see of_this_thread().
-  for (ThreadSlots* each = &slots; each != nullptr; each = each->next_of_thread) {
-    if (&each->page.latest() == &slots.page &&
-        each->suspensions.fetch_add(1, std::memory_order_relaxed) == 0) {
-      for (SlotHandle* const handle : each->handles) {
-        pause_scope(*handle, slot_flag::kSuspended, must_wake);
-      }
-    }
-  }
-  return must_wake;
-}
-
-bool OwnPage::end_suspension(const ThreadSlots* slots, pid_t tid) noexcept {
-  if (const auto early = early_regions_.find(tid);
-      slots == nullptr && early != early_regions_.end()) {
-    if (--early->second == 0) {
-      early_regions_.erase(early);
-    }
-    return false;
-  }
+bool OwnPage::suspend_thread(pid_t tid, bool is_suspended) noexcept {
   if (!current_) {
     return false;
   }
-  const auto found = std::ranges::find_if(current_->threads, [&](const auto& each) {
-    return slots != nullptr ? each.get() == slots : each->tid == tid;
-  });
-  // If the thread has ended, its memory may belong to the ThreadSlots of another one.
-  if (found == current_->threads.end() || (*found)->tid != tid ||
-      (*found)->suspensions.load(std::memory_order_relaxed) == 0 ||
-      (*found)->suspensions.fetch_sub(1, std::memory_order_relaxed) != 1) {
-    return false;
-  }
   bool must_wake = false;
-  for (SlotHandle* const handle : (*found)->handles) {
-    if (is_suspended(*handle)) {
-      resume_scope(*handle, slot_flag::kSuspended, must_wake);
+  const auto change = is_suspended ? pause_scope : resume_scope;
+  for (const auto& slots : current_->threads) {
+    if (slots->tid == tid) {
+      slots->is_suspended.store(is_suspended, std::memory_order_relaxed);
+      for (SlotHandle* const handle : slots->handles) {
+        change(*handle, slot_flag::kSuspended, must_wake);
+      }
     }
   }
   return must_wake;
@@ -475,6 +446,7 @@ bool OwnPage::end_suspension(const ThreadSlots* slots, pid_t tid) noexcept {
 
 void OwnPage::thread_ended(ThreadSlots& slots) noexcept {
   auto held = ProcessLock::instance().lock();
+  latest().regions_.erase(slots.tid);
   bool must_wake = false;
   for (SlotHandle* const handle : slots.handles) {
     handle->owner.store(nullptr, std::memory_order_relaxed);
@@ -484,9 +456,7 @@ void OwnPage::thread_ended(ThreadSlots& slots) noexcept {
     }
     // The scope stays enforced, since it may have been moved to another thread. It is no longer in
     // a paused region.
-    if (is_suspended(*handle)) {
-      resume_scope(*handle, slot_flag::kSuspended, must_wake);
-    }
+    resume_scope(*handle, slot_flag::kSuspended, must_wake);
     handle->slot->flags.fetch_or(slot_flag::kThreadEnded, std::memory_order_relaxed);
     current_->orphans.push_back(handle);
   }
@@ -636,12 +606,6 @@ void OwnPage::keep_descriptors() noexcept {
   }
 }
 
-bool OwnPage::is_any_thread_suspended() const noexcept {
-  return current_ && std::ranges::any_of(current_->threads, [](const auto& slots) {
-           return slots->suspensions.load(std::memory_order_relaxed) != 0;
-         });
-}
-
 void OwnPage::continue_on(OwnPage& next) noexcept {
   const ReplacedTimeouts* const timeouts = replaced_timeouts();
   if (timeouts != nullptr && next.replaced_timeouts() == nullptr) {
@@ -659,8 +623,8 @@ void OwnPage::continue_on(OwnPage& next) noexcept {
   for (const IdleTimeout& each : std::exchange(idle_timeouts_, {})) {
     next.watch_idleness(each);
   }
-  if (next.early_regions_.empty()) {
-    next.early_regions_.swap(early_regions_);
+  if (next.regions_.empty()) {
+    next.regions_.swap(regions_);
   }
   next_look_.store(0, std::memory_order_relaxed);  // threads that still use this page find `next`
   successor_.store(&next, std::memory_order_release);

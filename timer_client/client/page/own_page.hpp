@@ -56,16 +56,13 @@ class OwnPage {
   void end_idle_timeout_of(const void* client) noexcept;
   // Begins the idle timeouts anew, as a scope was opened that is not watched.
   void note_unwatched() noexcept;
-  // Returns the slots of this thread, for suspend_thread(). Null: this process has no page. If one
-  // is made before end_suspension(), the thread's slots on it are suspended. May throw
-  // std::bad_alloc.
-  ThreadSlots* slots_to_suspend();
-  // Stops the time of the scopes that the thread has open or opens, on this page and on those that
-  // it continues, until end_suspension() was called as often, on each page with the same slots.
-  // Both return whether wake() must be called, which is best done without the lock: opening the
-  // pipe may take long on a file system that hangs.
-  [[nodiscard]] static bool suspend_thread(ThreadSlots& slots) noexcept;
-  [[nodiscard]] bool end_suspension(const ThreadSlots* slots, pid_t tid) noexcept;
+  // Begin and end a paused region of a thread. Return whether it is the only one that the thread is
+  // in: then the caller suspends the thread, or ends that. May throw std::bad_alloc.
+  bool begin_region(pid_t tid) { return ++regions_[tid] == 1; }
+  bool end_region(pid_t tid) noexcept;
+  // Stops the time of the scopes that the thread has open or opens on this page, or lets it go on.
+  // Returns whether wake() must be called.
+  [[nodiscard]] bool suspend_thread(pid_t tid, bool is_suspended) noexcept;
   // Drops the page of the parent, in a forked child.
   void become_child() noexcept;
   // Checks the files of the page, if the last check was a second ago. Returns whether a server does
@@ -76,7 +73,7 @@ class OwnPage {
   // there.
   void continue_on(OwnPage& next) noexcept;
   // Returns whether a thread is in a paused region, whose scopes must stay on one page.
-  [[nodiscard]] bool is_any_thread_suspended() const noexcept;
+  [[nodiscard]] bool is_any_thread_suspended() const { return current_ && !regions_.empty(); }
   [[nodiscard]] bool allows_tracing() const { return allows_tracing_; }
   // Returns whether the page has as many slots as it may have: if claim() returns null, all are
   // open.
@@ -205,9 +202,8 @@ class OwnPage {
   std::atomic<std::uint64_t> woken_in_{0};
   std::atomic<OwnPage*> successor_{nullptr};
   std::atomic<bool> has_logged_no_reader_{false};  // for messages only
-  // How many paused regions a thread is in that began before there was a page.
-  std::unordered_map<pid_t, unsigned> early_regions_;
-  std::vector<IdleTimeout> idle_timeouts_;  // of all clients of the page
+  std::unordered_map<pid_t, unsigned> regions_;    // how many paused ones a thread is in
+  std::vector<IdleTimeout> idle_timeouts_;         // of all clients of the page
 };
 
 }  // namespace filetimer

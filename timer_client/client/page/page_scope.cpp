@@ -134,11 +134,6 @@ bool resume_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept {
   }
 }
 
-bool is_suspended(const SlotHandle& handle) noexcept {
-  return slot_word::is_paused(handle.slot->deadline.load(kRelaxed)) &&
-         (handle.slot->flags.load(kRelaxed) & slot_flag::kSuspended) != 0;
-}
-
 unsigned open_suspended(SlotHandle& handle, const PageTerms& terms) {
   // Opened without a deadline first: Slot::left of a free slot is the time of its release.
   const Board& board = handle.page->board();

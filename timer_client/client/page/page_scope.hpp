@@ -127,7 +127,7 @@ PageTerms with_replaced_timeout(SlotHandle& handle, const PageTerms& terms);
 std::int64_t replaced_renewal(SlotHandle& handle, std::int64_t timeout);
 
 [[gnu::always_inline]] inline unsigned open_scope_for(SlotHandle& handle, const PageTerms& terms) {
-  if (t_slots->suspensions.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+  if (t_slots->is_suspended.load(std::memory_order_relaxed)) [[unlikely]] {
     return open_suspended(handle, terms);
   }
   const std::int64_t now = monotonic_ns();
@@ -221,8 +221,5 @@ inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64
 // OwnPage::wake() must be called. Must be called with the ProcessLock held.
 bool pause_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept;
 bool resume_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept;
-
-// Returns whether the scope is open, and paused with all other scopes of its thread.
-bool is_suspended(const SlotHandle& handle) noexcept;
 
 }  // namespace filetimer

@@ -80,8 +80,8 @@ class alignas(64) ThreadSlots {
   const unsigned fork_count;
   const pid_t tid;
   std::atomic<bool> is_entering{false};  // written by the thread alone
-  // Number of paused regions that the thread is in. Written with the lock, read by the thread.
-  std::atomic<unsigned> suspensions{0};
+  // Whether the thread is in a paused region. Written with the lock, read by the thread.
+  std::atomic<bool> is_suspended{false};
 
   // With the ProcessLock.
   std::vector<SlotHandle*> handles;

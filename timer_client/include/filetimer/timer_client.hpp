@@ -92,11 +92,10 @@ struct ScopeOptions {
 // The default options of a scope; made once, not for each scope.
 inline constexpr ScopeOptions kDefaultScopeOptions{};
 
-struct SlotHandle;  // internal to the library, as the next four types
+struct SlotHandle;  // internal to the library, as the next three types
 struct ScopeKey;
 enum class Opening : unsigned char;
 class OwnPage;
-class ThreadSlots;
 
 // What a release found.
 //
@@ -315,11 +314,11 @@ class [[nodiscard]] PausedRegion {
  private:
   friend class TimerClient;
   PausedRegion(TimerScope marker, OwnPage& page);
+  void change(bool begins);
   TimerScope marker_;
   OwnPage* page_;
   pid_t tid_;
   unsigned fork_count_;
-  ThreadSlots* slots_ = nullptr;
 };
 
 }  // namespace filetimer
