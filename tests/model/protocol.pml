@@ -316,13 +316,13 @@ inline grow_slot_count() {
  * of slots, which says as much as it did as long as the slot is free. So it is one step.
  * code: timer_client/client/page/own_page.cpp OwnPage::claim c0195f32
  * code: timer_client/client/page/own_page.cpp OwnPage::slot_for 97592c10
- * code: timer_client/client/page/own_page.cpp OwnPage::slot_from_pool 28937d20
+ * code: timer_client/client/page/own_page.cpp OwnPage::slot_from_pool 2e51b2ee
  * code: timer_client/client/page/own_page.cpp OwnPage::new_slot dc40e893
  * code: timer_client/client/page/own_page.cpp OwnPage::take_idle_of_other_threads a631b398
  * code: timer_client/client/page/page_scope.hpp claim_without_lock b4b57467
  * code: timer_client/client/page/slot_handle.hpp is_free 87bebbcd
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::next_idle 47dad1aa
- * code: timer_client/client/page/thread_slots.cpp ThreadSlots::bind c0cc34dc
+ * code: timer_client/client/page/thread_slots.cpp ThreadSlots::bind f31430f6
  * code: common/wake_protocol.hpp begin_writing_slot 3ca8d88c
  * code: timer_client/client/page/page_scope.hpp deadline_word 72658997
  * code: timer_client/client/page/page_scope.hpp open_scope_until fc7afaeb

@@ -305,9 +305,6 @@ SlotHandle* OwnPage::slot_from_pool() {
   }
   SlotHandle* const handle = free.back();
   free.pop_back();
-  // A slot of a thread that has ended still has that thread's ring and key.
-  handle->ring = handle;
-  handle->tag = SlotHandle::kUnbound;
   return handle;
 }
 

@@ -53,7 +53,6 @@ struct alignas(64) SlotHandle {
   // statistics_of().
   std::atomic<ThreadSlots*> owner{nullptr};
   SlotStatistics* statistics = nullptr;  // null: no entry was free
-  SlotHandle* ring = this;               // the thread's other slots of the same key
   std::uint64_t tag = kUnbound;
   std::string given;  // with `tag`, what the slot is bound to
   std::uint32_t index = 0;

@@ -83,16 +83,14 @@ SlotHandle* ThreadSlots::find_further(ScopeKey key) noexcept {
 }
 
 SlotHandle* ThreadSlots::find_bound(ScopeKey key) noexcept {
-  const auto found = by_name_.find(Name{key.given(), key.tag});
-  if (found == by_name_.end()) {
+  const auto [begin, end] = by_name_.equal_range(Name{key.given(), key.tag});
+  const auto found =
+      std::find_if(begin, end, [](const auto& each) { return each.second->is_free(); });
+  if (found == end) {
     return nullptr;
   }
-  SlotHandle* const handle =
-      found->second->is_free() ? found->second : free_in_ring(*found->second);
-  if (handle != nullptr) {
-    make_shortcut(key, *handle);
-  }
-  return handle;
+  make_shortcut(key, *found->second);
+  return found->second;
 }
 
 SlotHandle* ThreadSlots::next_idle() {
@@ -122,10 +120,7 @@ void ThreadSlots::bind(SlotHandle& handle, ScopeKey key, const std::string& show
                        SlotStatistics* entry) {
   unbind(handle);
   handle.given.assign(key.given());
-  const auto [first, is_new] = by_name_.try_emplace(Name{handle.given, key.tag}, &handle);
-  if (!is_new) {
-    handle.ring = std::exchange(first->second->ring, &handle);
-  }
+  by_name_.emplace(Name{handle.given, key.tag}, &handle);
   handle.tag = key.tag;
   handle.statistics = entry;
   handle.replaced = nullptr;
@@ -140,24 +135,12 @@ void ThreadSlots::bind(SlotHandle& handle, ScopeKey key, const std::string& show
 
 // Allocates nothing, so giving up a slot cannot fail.
 void ThreadSlots::unbind(SlotHandle& handle) {
-  if (handle.tag == SlotHandle::kUnbound) {
-    return;
+  const auto [begin, end] = by_name_.equal_range(Name{handle.given, handle.tag});
+  const auto found =
+      std::find_if(begin, end, [&](const auto& each) { return each.second == &handle; });
+  if (found != end) {
+    by_name_.erase(found);
   }
-  const auto found = by_name_.find(Name{handle.given, handle.tag});
-  if (found != by_name_.end() && found->second == &handle) {
-    auto node = by_name_.extract(found);
-    if (handle.ring != &handle) {
-      node.key() = Name{handle.ring->given, handle.tag};
-      node.mapped() = handle.ring;
-      by_name_.insert(std::move(node));
-    }
-  }
-  SlotHandle* before = &handle;
-  while (before->ring != &handle) {
-    before = before->ring;
-  }
-  before->ring = handle.ring;
-  handle.ring = &handle;
   handle.tag = SlotHandle::kUnbound;
   handle.statistics = nullptr;
 }
@@ -186,15 +169,6 @@ void ThreadSlots::make_shortcut(ScopeKey key, SlotHandle& handle) {
 SlotStatistics* ThreadSlots::statistics_of(const std::string& shown) const {
   const auto found = statistics.find(shown);
   return found == statistics.end() ? nullptr : found->second;
-}
-
-SlotHandle* ThreadSlots::free_in_ring(SlotHandle& first) {
-  for (SlotHandle* next = first.ring; next != &first; next = next->ring) {
-    if (next->is_free()) {
-      return next;
-    }
-  }
-  return nullptr;
 }
 
 }  // namespace filetimer

@@ -50,11 +50,9 @@ class alignas(64) ThreadSlots {
   // Returns a free slot bound to `key`, if the shortcut of the key leads to one; else null.
   [[nodiscard, gnu::always_inline]] SlotHandle* find(ScopeKey key) const {
     const Shortcut& shortcut = shortcuts_[shortcut_of(key)];
-    if (shortcut.text != key.text || shortcut.tag != key.tag ||
-        !shortcut.handle->is_bound_to(key)) {
-      return nullptr;
-    }
-    return shortcut.handle->is_free() ? shortcut.handle : free_in_ring(*shortcut.handle);
+    const bool is_of_key =
+        shortcut.text == key.text && shortcut.tag == key.tag && shortcut.handle->is_bound_to(key);
+    return is_of_key && shortcut.handle->is_free() ? shortcut.handle : nullptr;
   }
   // Returns any free slot bound to `key`, or else rebinds a slot of another key, if the thread has
   // enough of them and that needs no lock. Null: claim one with the lock.
@@ -111,11 +109,10 @@ class alignas(64) ThreadSlots {
   static std::size_t shortcut_of(ScopeKey key) {
     return ((reinterpret_cast<std::uintptr_t>(key.text) + key.tag) * kSpread) >> 58;
   }
-  static SlotHandle* free_in_ring(SlotHandle& first);
   void unbind(SlotHandle& handle);
 
   std::array<Shortcut, kShortcuts> shortcuts_;
-  std::unordered_map<Name, SlotHandle*, NameHash> by_name_;
+  std::unordered_multimap<Name, SlotHandle*, NameHash> by_name_;
   std::unordered_set<const ReplacedTimeout*> begun_;  // of names that the thread has used
   std::size_t hand_ = 0;                              // where next_idle() continues
 };
