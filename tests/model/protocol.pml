@@ -411,7 +411,7 @@ end:
   do
   /* OwnPage::make(), PageFile::create(); OwnPage::announce() follows
    * code: timer_client/client/page/own_page.cpp OwnPage::make 749c2c8e
-   * code: timer_client/client/page/page_file.cpp PageFile::create 6a6d2865
+   * code: timer_client/client/page/page_file.cpp PageFile::create bdec8f26
    * code: timer_client/client/page/own_page.cpp OwnPage::announce 34f95d4f */
   :: d_step { worker_at[w] == MAKE_PAGE -> is_page[w] = true; worker_at[w] = READ_INCARNATION }
 

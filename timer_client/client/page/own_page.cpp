@@ -45,9 +45,6 @@ constexpr pthread_key_t kNoKey = ~pthread_key_t{0};
 // not support that.
 bool barrier_in_all_threads() {
   const auto membarrier = [](int command) { return ::syscall(SYS_membarrier, command, 0, 0); };
-  if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) {
-    return true;
-  }
   return membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0 &&
          membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0;
 }

@@ -3,12 +3,12 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <new>
 
 #include "common/clock.hpp"
@@ -21,31 +21,6 @@
 
 namespace filetimer {
 namespace {
-
-// Removes the file if its creation fails.
-class Unfinished {
- public:
-  explicit Unfinished(std::string path) : path_(std::move(path)) {}
-  Unfinished(const Unfinished&) = delete;
-  Unfinished& operator=(const Unfinished&) = delete;
-  ~Unfinished() {
-    if (!path_.empty()) {
-      ::unlink(path_.c_str());
-    }
-  }
-  void commit() { path_.clear(); }
-
- private:
-  std::string path_;
-};
-
-std::string new_name() {
-  std::uint64_t random = 0;
-  if (::getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random) {
-    random = static_cast<std::uint64_t>(Instant::now().ns);  // O_EXCL detects a collision
-  }
-  return fmt::format("{}-{:016x}", ::getpid(), random);
-}
 
 // Makes the file, with room for its header and the first slots, names and statistics.
 Result<UniqueFd> make_file(const std::string& path) {
@@ -107,12 +82,14 @@ bool is_abandoned(const std::string& path) {
 }  // namespace
 
 Result<PageFile> PageFile::create(const std::string& folder) {
-  const std::string name = new_name();
+  // O_EXCL detects a collision with a process of another pid namespace.
+  const std::string name = fmt::format("{}-{:016x}", ::getpid(), Instant::now().ns);
   // Until the page is complete, its name begins with a dot: the server ignores such files.
   const std::string path = fmt::format("{}/.{}", folder, name);
   auto fd = make_file(path);
   FILETIMER_TRY(fd);
-  Unfinished unfinished(path);
+  const auto remove = [](const std::string* file) { ::unlink(file->c_str()); };
+  std::unique_ptr<const std::string, decltype(remove)> unfinished(&path, remove);
   auto file = MappedFile::map(std::move(*fd), MappedFile::Access::kReadWrite, kPageBytes,
                               fmt::format("'{}'", path));
   FILETIMER_TRY(file);
@@ -125,7 +102,7 @@ Result<PageFile> PageFile::create(const std::string& folder) {
   if (::rename(path.c_str(), page.path_.c_str()) != 0) {
     return system_error(fmt::format("cannot name the scope page '{}'", page.path_));
   }
-  unfinished.commit();
+  (void)unfinished.release();
   return page;
 }
 
