@@ -20,33 +20,13 @@ namespace {
 constexpr std::int64_t kMicroseconds = 1'000'000;
 constexpr std::size_t kSecondsEnd = 19;  // "2026-11-21T03:15:53"
 
-bool is_decimal(char c) {
-  return c >= '0' && c <= '9';
+// Returns the microseconds of "", ".5" or ".123456789"; nothing: it is none of these.
+std::optional<std::int64_t> microseconds_of(std::string_view fraction) {
+  const bool has_digits = fraction.size() > 1 && fraction[0] == '.' &&
+                          fraction.find_first_not_of("0123456789", 1) == fraction.npos;
+  const std::string digits = has_digits ? std::string(fraction.substr(1)) + "00000" : "";
+  return fraction.empty() ? 0 : number_from<std::int64_t>(digits.substr(0, 6));
 }
-
-// Returns the number of these digits; -1: they are not digits.
-int number_of(std::string_view digits) {
-  int number = 0;
-  for (const char digit : digits) {
-    number = number < 0 || !is_decimal(digit) ? -1 : number * 10 + (digit - '0');
-  }
-  return number;
-}
-
-// Returns the microseconds of "", ".5" or ".123456789"; -1: it is none of these.
-std::int64_t microseconds_of(std::string_view fraction) {
-  std::int64_t microseconds = 0;
-  std::int64_t unit = kMicroseconds / 10;
-  for (std::size_t i = 1; i < fraction.size(); ++i, unit /= 10) {
-    if (!is_decimal(fraction[i])) {
-      return -1;
-    }
-    microseconds += unit * (fraction[i] - '0');
-  }
-  return fraction.empty() || (fraction[0] == '.' && fraction.size() > 1) ? microseconds : -1;
-}
-
-// --- HTML ---
 
 bool is_continuation(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80;
@@ -60,24 +40,24 @@ std::optional<std::int64_t> parse_rfc3339(std::string_view text) {
       text[13] != ':' || text[16] != ':' || text.back() != 'Z') {
     return std::nullopt;
   }
-  const int year = number_of(text.substr(0, 4));
-  const int month = number_of(text.substr(5, 2));
-  const int day = number_of(text.substr(8, 2));
-  const int hour = number_of(text.substr(11, 2));
-  const int minute = number_of(text.substr(14, 2));
-  const int second = number_of(text.substr(17, 2));
-  const std::int64_t microseconds =
+  constexpr unsigned kNone = 99;  // no month, day, hour, minute or second
+  const auto number = [&](std::size_t at, std::size_t size) {
+    return number_from<unsigned>(text.substr(at, size)).value_or(kNone);
+  };
+  const auto year = static_cast<int>(number(0, 4));
+  const std::chrono::year_month_day date{std::chrono::year(year), std::chrono::month(number(5, 2)),
+                                         std::chrono::day(number(8, 2))};
+  const unsigned hour = number(11, 2);
+  const unsigned minute = number(14, 2);
+  const unsigned second = number(17, 2);
+  const auto microseconds =
       microseconds_of(text.substr(kSecondsEnd, text.size() - kSecondsEnd - 1));
-  const std::chrono::year_month_day date{std::chrono::year(year),
-                                         std::chrono::month(static_cast<unsigned>(month)),
-                                         std::chrono::day(static_cast<unsigned>(day))};
-  const bool is_time = hour >= 0 && hour < 24 && minute >= 0 && minute < 60 && second >= 0 &&
-                       second <= 60;  // a leap second
-  if (year < 1970 || year > kLastYear || !date.ok() || !is_time || microseconds < 0) {
+  if (year < 1970 || year > kLastYear || !date.ok() || hour >= 24 || minute >= 60 || second > 60 ||
+      !microseconds) {  // 60: a leap second
     return std::nullopt;
   }
   const std::int64_t days = std::chrono::sys_days(date).time_since_epoch().count();
-  return (((days * 24 + hour) * 60 + minute) * 60 + second) * kMicroseconds + microseconds;
+  return (((days * 24 + hour) * 60 + minute) * 60 + second) * kMicroseconds + *microseconds;
 }
 
 Result<std::int64_t> parse_since(std::string_view text, std::int64_t now_us) {
