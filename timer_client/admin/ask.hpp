@@ -32,21 +32,15 @@ struct Answer {
   Duration waited{};
 };
 
-// Called with each answer that is not the last one.
-using OnAnswer = std::function<void(simdjson::dom::object answer)>;
-
-// Called before each wait, which takes a quarter of a second at most and ends with a signal that
-// this thread handles. An exception that it throws withdraws the request and leaves ask().
-using WhileWaiting = std::function<void()>;
-
 // Where a request goes, and how its answers are waited for.
 struct Asking {
   ServerLocation place;
   // Bounds the wait for the first answer, and again the wait beyond the time that the server
   // grants; kForever: no limit. Also the wait of a request that has none.
   Duration patience{};
-  OnAnswer on_answer{};
-  WhileWaiting while_waiting{};
+  // Called with each answer that is not the last one.
+  std::function<void(simdjson::dom::object answer)> on_answer{};
+  std::function<void()> while_waiting{};  // see AdminOptions
 };
 
 // Sends the request and returns the last answer, which is "done"; after a shutdown waits for the

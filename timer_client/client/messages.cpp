@@ -105,9 +105,6 @@ void write_if_room(int fd, std::string_view line) noexcept {
     write_once(own.get(), line);
     return;
   }
-  if (errno == ENXIO) {
-    return;  // no process reads it
-  }
   // The pipe belongs to another user (in a container: root), no descriptor is free, or /proc is not
   // mounted. Then poll() must suffice.
   pollfd room{fd, POLLOUT, 0};

@@ -10,7 +10,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
 #include <filetimer/timer_client.hpp>
 #include <memory>
 #include <optional>
@@ -130,12 +129,10 @@ pid_t spawn(const std::vector<std::string>& command, const Signals& signals) {
 // Returns readers of the files of the kills that are under way.
 std::vector<LogReader> kill_files(const std::string& run_folder) {
   std::vector<LogReader> files;
-  std::error_code error;
-  for (std::filesystem::directory_iterator
-           file(fmt::format("{}/{}", run_folder, kKillsName), error),
-       end;
-       !error && file != end; file.increment(error)) {
-    const std::string path = file->path().string();
+  const std::string folder = fmt::format("{}/{}", run_folder, kKillsName);
+  Directory names(folder);
+  while (const char* const name = names.next()) {
+    const std::string path = fmt::format("{}/{}", folder, name);
     files.emplace_back(path, UniqueFd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC)));
   }
   return files;

@@ -229,10 +229,9 @@ Command add_dump(CLI::App& root) {
         add_number_option(app, "--rank", request.question.rank, "RANK",
                           "Only the workers of this rank");
         add_number_option(app, "--pid", request.question.worker, "PID", "Only this worker");
-        app.add_flag("--all", request.all)->group("");  // without a choice it is all of them anyway
         app.parse_complete_callback([&app] {
-          if (app.count("--rank") + app.count("--pid") + app.count("--all") > 1) {
-            throw CLI::ValidationError("expected one of --rank, --pid and --all");
+          if (app.count("--rank") > 0 && app.count("--pid") > 0) {
+            throw CLI::ValidationError("expected one of --rank and --pid");
           }
         });
       });

@@ -152,7 +152,7 @@ class IncidentBuilder {
       take_killed(record, worker, at_s);
     } else if (record.event == "released_late" && is_ours) {
       worker.moments.push_back({at_s, Moment::Kind::kOther, "released " + in_few_words(record)});
-      end_scope(worker, at_s, record.scope);
+      end_scopes(worker, at_s, record.scope);
     } else if (record.event == "warned") {
       take_warned(record, worker, at_s);
     } else if (record.event == "deferred") {
@@ -351,24 +351,15 @@ class IncidentBuilder {
     end_scopes(worker, at_s);
   }
 
-  // Ends the scopes of a worker that has ended; some of them may have ended before. A scope that
-  // expired was open until then, unless its worker was spared: else there would be a record of its
-  // release.
-  static void end_scopes(Worker& worker, double at_s) {
+  // Ends the scopes of a worker that has released `scope`, or has ended; some may have ended
+  // before. A scope that expired was open until then, unless its worker was spared: else there
+  // would be a record of its release.
+  static void end_scopes(Worker& worker, double at_s, std::optional<std::string_view> scope = {}) {
     for (Scope& entry : worker.scopes) {
-      if (entry.kind != Scope::Kind::kEnded) {
+      if (entry.kind != Scope::Kind::kEnded && scope.value_or(entry.name) == entry.name) {
         entry.end_s = std::min(entry.end_s, at_s);
-        entry.has_end = entry.has_end || entry.known_s >= at_s ||
+        entry.has_end = entry.has_end || scope || entry.known_s >= at_s ||
                         (entry.kind == Scope::Kind::kExpired && !entry.is_spared);
-      }
-    }
-  }
-
-  static void end_scope(Worker& worker, double at_s, std::string_view scope) {
-    for (Scope& entry : worker.scopes) {
-      if (entry.kind != Scope::Kind::kEnded && entry.name == scope) {
-        entry.end_s = std::min(entry.end_s, at_s);
-        entry.has_end = true;
       }
     }
   }

@@ -469,12 +469,11 @@ void OwnPage::thread_ended(ThreadSlots& slots) noexcept {
 // --- statistics ---
 
 SlotStatistics* OwnPage::statistics_for(ThreadSlots& slots, const std::string& shown) {
-  if (SlotStatistics* const known = slots.statistics_of(shown)) {
-    return known;
+  const auto place = slots.statistics.try_emplace(shown).first;
+  SlotStatistics* entry = place->second;
+  if (entry == nullptr) {
+    entry = place->second = current_->statistics.take(*current_->file, shown);
   }
-  const auto place = slots.statistics.emplace(shown, nullptr).first;
-  SlotStatistics* const entry = current_->statistics.take(*current_->file, shown);
-  place->second = entry;
   if (entry == nullptr) {
     slots.statistics.erase(place);
   }
