@@ -50,7 +50,6 @@ def _become_child() -> None:
             if _native._is_stacks_file_kept(number):
                 os.close(file)
         _offered.clear()
-        _native._child_offers_stacks()
 
 
 os.register_at_fork(after_in_child=_become_child)

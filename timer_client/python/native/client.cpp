@@ -19,7 +19,6 @@
 namespace filetimer::python {
 
 PyTypeObject* g_client_type = nullptr;
-bool g_is_child_of_offers = false;
 
 namespace {
 
@@ -157,7 +156,7 @@ PyObject* pause_thread(PyObject* self, PyObject* text) {
   }
   return guarded([&]() -> PyObject* {
     std::unique_ptr<PausedRegion> region(new PausedRegion(client->paused({name.text, name.size})));
-    if (g_is_child_of_offers && !offer_stacks_in_child(self)) {
+    if (!offer_stacks_in_child(self)) {
       return nullptr;
     }
     PyObject* const capsule = PyCapsule_New(region.get(), kRegionName, end_region);
@@ -319,17 +318,13 @@ PyObject* is_stacks_file_kept(PyObject*, PyObject* number) {
              : nullptr;
 }
 
-PyObject* child_offers_stacks(PyObject*, PyObject*) {
-  g_is_child_of_offers = true;
-  Py_RETURN_NONE;
-}
-
 bool offer_stacks_in_child(PyObject* client) {
   client = client == nullptr ? g_default_client : client;
   unsigned& offered_in = object_of(client).offered_in;
-  if (offered_in == 0 || std::exchange(offered_in, fork_watch::count()) == fork_watch::count()) {
+  if (offered_in == 0 || offered_in == fork_watch::count()) [[likely]] {
     return true;
   }
+  offered_in = fork_watch::count();
   const Ref module(PyImport_ImportModule("filetimer._stacks"));
   const Ref result(module ? PyObject_CallMethod(module.get(), "offer", "O", client) : nullptr);
   return static_cast<bool>(result);

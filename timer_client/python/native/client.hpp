@@ -31,12 +31,9 @@ PyObject* rpc_timeout_of_environment(PyObject*, PyObject*);
 // the file is another one once the page has been made anew.
 PyObject* is_stacks_file_kept(PyObject*, PyObject* number);
 
-// Makes each client of a forked child offer its stacks with its first scope there, when the child
-// has a page. The child has closed its parent's stacks file. Must be called with the GIL held.
-PyObject* child_offers_stacks(PyObject*, PyObject*);
-extern bool g_is_child_of_offers;
-// Offers the stacks of a forked child, if that is possible, and if the client is to do so and has
-// not done it in this process. Returns false if a signal handler has set an error.
+// Offers the stacks of a forked child, which has closed its parent's stacks file, if that is
+// possible, and if the client is to do so and has not done it in this process. Returns false if a
+// signal handler has set an error.
 bool offer_stacks_in_child(PyObject* client);
 
 }  // namespace filetimer::python

@@ -141,7 +141,6 @@ PyMethodDef g_functions[] = {
     {"_has_default_client", has_default_client, METH_NOARGS, nullptr},
     {"_check_interpreter", check_interpreter, METH_NOARGS, nullptr},
     {"_seconds", as_method(checked_seconds), METH_FASTCALL, nullptr},
-    {"_child_offers_stacks", child_offers_stacks, METH_NOARGS, nullptr},
     {"_is_stacks_file_kept", is_stacks_file_kept, METH_O, nullptr},
     {"_rpc_timeout_of_environment", rpc_timeout_of_environment, METH_NOARGS, nullptr},
     {"_is_free", is_free_signal, METH_O, nullptr},

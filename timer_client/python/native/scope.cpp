@@ -475,8 +475,7 @@ bool open_timer(PyObject* self, Use use) {
   opening->use = use;
   opening->thread = PyThread_get_thread_ident();
   opening->fork_count = fork_watch::count();
-  if (g_is_child_of_offers && client != nullptr && !offer_stacks_in_child(scope.client.get()))
-      [[unlikely]] {
+  if (client != nullptr && !offer_stacks_in_child(scope.client.get())) [[unlikely]] {
     end_opening(scope, *opening);
     return false;
   }
