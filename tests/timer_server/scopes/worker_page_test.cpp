@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <sstream>
 #include <string>
 
 #include "tests/support/files.hpp"
@@ -90,133 +91,75 @@ class OneSlot final : public WorkerPage {
 
 }  // namespace
 
+// Each line is a history of seconds. lose A B: that time was lost; due A B: a look at A finds the
+// scope due at B, within some nanoseconds after a pause (-: never).
 TEST_CASE("a scope gets a time that was lost before its pauses once") {
-  const auto at = [](std::chrono::seconds since) { return Instant{1'000'000'000'000} + since; };
-  const auto is = [](Instant due, Instant expected) {
-    return due >= expected && due <= expected + 10ns;
-  };
-  LostTime worker;
-  OneSlot page(at(0s));
-  SUBCASE("seen before, in and after the pauses") {
-    worker.add(at(10s), at(70s));
-    CHECK(page.due(at(71s), worker) == at(130s));
-    page.pause(at(100s));
-    CHECK(page.due(at(101s), worker).is_never());
-    page.resume(at(200s));
-    CHECK(is(page.due(at(200s), worker), at(230s)));
-    page.pause(at(210s));
-    CHECK(page.due(at(211s), worker).is_never());
-    worker.add(at(220s), at(240s));  // the scope's time stood still
-    page.resume(at(250s));
-    CHECK(is(page.due(at(250s), worker), at(270s)));
-    worker.add(at(255s), at(260s));
-    CHECK(is(page.due(at(261s), worker), at(275s)));
-    page.renew(at(265s));
-    CHECK(page.due(at(266s), worker) == at(325s));
-  }
-  SUBCASE("lost and paused before the first look") {
-    worker.add(at(10s), at(70s));
-    page.pause(at(75s));
-    CHECK(page.due(at(76s), worker).is_never());
-    page.resume(at(300s));
-    CHECK(is(page.due(at(300s), worker), at(355s)));
-  }
-  SUBCASE("two pauses with one look in each") {
-    worker.add(at(10s), at(30s));
-    CHECK(page.due(at(31s), worker) == at(80s));
-    page.pause(at(40s));
-    CHECK(page.due(at(41s), worker).is_never());
-    page.resume(at(140s));
-    page.pause(at(140s));
-    CHECK(page.due(at(141s), worker).is_never());
-    page.resume(at(240s));
-    CHECK(is(page.due(at(240s), worker), at(280s)));
-  }
-  SUBCASE("renewed, paused and resumed between two looks") {
-    worker.add(at(10s), at(50s));
-    CHECK(page.due(at(51s), worker) == at(100s));
-    page.renew(at(55s));
-    page.pause(at(56s));
-    page.resume(at(57s));
-    CHECK(is(page.due(at(57s), worker), at(116s)));
-  }
-  SUBCASE("renewed in a pause") {
-    worker.add(at(10s), at(50s));
-    CHECK(page.due(at(51s), worker) == at(100s));
-    page.pause(at(60s));
-    CHECK(page.due(at(61s), worker).is_never());
-    page.renew(at(70s));
-    page.pause(at(70s));
-    page.resume(at(80s));
-    CHECK(is(page.due(at(80s), worker), at(140s)));
-  }
-  SUBCASE("lost in a pause, before the first look at it") {
-    worker.add(at(1s), at(2s));
-    CHECK(page.due(at(50s), worker) == at(61s));
-    page.pause(at(51s));
-    worker.add(at(55s), at(95s));
-    CHECK(page.due(at(95s), worker).is_never());
-    page.resume(at(100s));
-    CHECK(is(page.due(at(100s), worker), at(110s)));
-  }
-  SUBCASE("paused between two looks, with time left") {
-    worker.add(at(10s), at(30s));
-    CHECK(page.due(at(31s), worker) == at(80s));
-    page.pause(at(40s));
-    page.resume(at(140s));
-    for (const auto look : {140s, 150s, 151s}) {
-      CHECK(is(page.due(at(look), worker), at(180s)));
+  for (const char* const history :
+       {"lose 10 70, due 71 130, pause 100, due 101 -, resume 200, due 200 230, pause 210, "
+        "due 211 -, lose 220 240, resume 250, due 250 270, lose 255 260, due 261 275, renew 265, "
+        "due 266 325",
+        // Lost and paused before the first look.
+        "lose 10 70, pause 75, due 76 -, resume 300, due 300 355",
+        // Two pauses with one look in each.
+        "lose 10 30, due 31 80, pause 40, due 41 -, resume 140, pause 140, due 141 -, resume 240, "
+        "due 240 280",
+        // Renewed, paused and resumed between two looks.
+        "lose 10 50, due 51 100, renew 55, pause 56, resume 57, due 57 116",
+        // Renewed in a pause.
+        "lose 10 50, due 51 100, pause 60, due 61 -, renew 70, pause 70, resume 80, due 80 140",
+        // Lost in a pause, before the first look at it.
+        "lose 1 2, due 50 61, pause 51, lose 55 95, due 95 -, resume 100, due 100 110",
+        // Paused between two looks, with time left.
+        "lose 10 30, due 31 80, pause 40, resume 140, due 140 180, due 150 180, due 151 180",
+        // Paused after the deadline, between the second look and the third: for all the server
+        // knows, at 90 s.
+        "lose 10 70, due 71 130, lose 75 85, due 90 140, pause 100, resume 200, due 200 250",
+        // Resumed, overdue and paused again while time was lost.
+        "lose 1 2, pause 30, due 31 -, resume 50, pause 90, lose 40 100, due 100 -, resume 200, "
+        "due 200 231",
+        // Paused after the deadline, between the last look and the next.
+        "lose 10 20, due 61 70, pause 66, resume 200, due 200 209",
+        "lose 10 20, due 61 70, due 65 70, pause 66, resume 200, due 200 205",
+        // Renewed without a pause.
+        "lose 1 2, due 3 61, renew 5, due 20 65",
+        // The scope before in the slot was paused.
+        "lose 1 2, pause 5, due 6 -, open 100, lose 110 170, pause 175, due 176 -, resume 400, "
+        "due 400 455"}) {
+    CAPTURE(history);
+    const auto at = [](const std::string& since) {
+      return Instant{1'000'000'000'000} + std::chrono::seconds{std::stoi(since)};
+    };
+    LostTime worker;
+    OneSlot page(at("0"));
+    std::istringstream steps(history);
+    bool was_paused = false;
+    for (std::string step; std::getline(steps >> std::ws, step, ',');) {
+      CAPTURE(step);
+      std::istringstream words(step);
+      std::string what;
+      std::string when;
+      std::string then;
+      words >> what >> when >> then;
+      was_paused = was_paused || what == "pause";
+      if (what == "lose") {
+        worker.add(at(when), at(then));
+      } else if (what == "pause") {
+        page.pause(at(when));
+      } else if (what == "resume") {
+        page.resume(at(when));
+      } else if (what == "renew") {
+        page.renew(at(when));
+        was_paused = false;
+      } else if (what == "open") {
+        page.open(at(when));
+        was_paused = false;
+      } else if (const Instant due = page.due(at(when), worker); then == "-") {
+        CHECK(due.is_never());
+      } else {
+        CHECK(due >= at(then));
+        CHECK(due <= at(then) + (was_paused ? 10ns : 0ns));
+      }
     }
-  }
-  SUBCASE("paused after the deadline, between the second look and the third") {
-    worker.add(at(10s), at(70s));
-    CHECK(page.due(at(71s), worker) == at(130s));
-    worker.add(at(75s), at(85s));
-    CHECK(page.due(at(90s), worker) == at(140s));
-    page.pause(at(100s));  // for all the server knows, at 90 s
-    page.resume(at(200s));
-    CHECK(is(page.due(at(200s), worker), at(250s)));
-  }
-  SUBCASE("resumed, overdue and paused again while time was lost") {
-    worker.add(at(1s), at(2s));
-    page.pause(at(30s));
-    CHECK(page.due(at(31s), worker).is_never());
-    page.resume(at(50s));
-    page.pause(at(90s));
-    worker.add(at(40s), at(100s));
-    CHECK(page.due(at(100s), worker).is_never());
-    page.resume(at(200s));
-    CHECK(is(page.due(at(200s), worker), at(231s)));
-  }
-  SUBCASE("paused after the deadline, between the last look and the next") {
-    worker.add(at(10s), at(20s));
-    CHECK(page.due(at(61s), worker) == at(70s));
-    auto looked = 61s;
-    SUBCASE("that was the first") {}
-    SUBCASE("that was the second") {
-      looked = 65s;
-      CHECK(page.due(at(looked), worker) == at(70s));
-    }
-    page.pause(at(66s));
-    page.resume(at(200s));
-    CHECK(is(page.due(at(200s), worker), at(270s - looked)));
-  }
-  SUBCASE("renewed without a pause") {
-    worker.add(at(1s), at(2s));
-    CHECK(page.due(at(3s), worker) == at(61s));
-    page.renew(at(5s));
-    CHECK(page.due(at(20s), worker) == at(65s));
-  }
-  SUBCASE("the scope before in the slot was paused") {
-    worker.add(at(1s), at(2s));
-    page.pause(at(5s));
-    CHECK(page.due(at(6s), worker).is_never());
-    page.open(at(100s));
-    worker.add(at(110s), at(170s));
-    page.pause(at(175s));
-    CHECK(page.due(at(176s), worker).is_never());
-    page.resume(at(400s));
-    CHECK(is(page.due(at(400s), worker), at(455s)));
   }
 }
 
