@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <memory>
 
 #include "common/clock.hpp"
@@ -88,59 +87,6 @@ constexpr const char* kSkipped = "the pid could not be chosen here";
 
 }  // namespace
 
-TEST_CASE("a process with a recycled pid is not killed at its predecessor's deadline") {
-  until_in_time(200ms, [](std::chrono::milliseconds timeout) {
-    Server server;
-    auto worker = std::make_unique<Worker>("block");
-    const pid_t pid = worker->pid();
-    std::unique_ptr<Child> successor;
-    const filetimer::Instant deadline = filetimer::Instant::now() + timeout;
-    server.send(acquire(pid, "s", timeout));
-    server.barrier();
-    {
-      // The server finds the exit, the new process and the deadline together.
-      const Stopped stopped(server);
-      if (filetimer::Instant::now() >= deadline) {
-        return false;
-      }
-      worker.reset();
-      successor = child_with_pid(pid);
-      if (successor == nullptr) {
-        skip(kSkipped);
-        return true;
-      }
-      let_pass_until(deadline + 100ms);
-    }
-    server.barrier();
-    CHECK(successor->is_alive());
-    CHECK(count(server.records(), "killed", pid) == 0);
-    CHECK(count(server.records(), "left_open", pid) == 1);
-    return true;
-  });
-}
-
-TEST_CASE("a process that got a worker's pid while the server was stopped is a worker of its own") {
-  Server server;
-  auto worker = std::make_unique<Worker>("block");
-  const pid_t pid = worker->pid();
-  server.send(acquire_far(pid, "old"));
-  server.barrier();
-  server.process().signal(SIGSTOP);
-  server.process().wait_until_stopped();
-  worker.reset();
-  const auto successor = child_with_pid(pid);
-  if (successor != nullptr) {
-    server.send(acquire_past(pid, "new"));
-  }
-  server.process().signal(SIGCONT);
-  if (successor == nullptr) {
-    FILETIMER_SKIP(kSkipped);
-  }
-  CHECK(successor->status() == killed_by(SIGKILL));
-  CHECK(server.wait_for("killed", pid).text("scope") == "new");
-  CHECK(server.wait_for("left_open", pid).text("scope") == "old");
-}
-
 // In the tests below a server is killed, a worker ends, and its pid is reused before the next
 // server starts. With --max-timeout of 1 ms that server would judge an adopted scope at once.
 TEST_CASE("the next server does not take a process with a recycled pid for the owner of a page") {
@@ -174,33 +120,6 @@ TEST_CASE("the next server does not take a process with a recycled pid for the o
     // A page without a start time does not show that its worker has ended.
     CHECK(count(next.records(), "left_open", pid) == (has_start_time ? 1 : 0));
   }
-}
-
-TEST_CASE("the next server does not take a process with a recycled pid for a worker of the pipe") {
-  const TempFolder temp;
-  auto worker = std::make_unique<Worker>("block");
-  const pid_t pid = worker->pid();
-  const std::uint64_t started = filetimer::start_time_in_proc(pid);
-  {
-    Server server(temp);
-    server.send(acquire_far(pid, "on the pipe"));
-    server.barrier();
-    server.kill();
-  }
-  worker.reset();
-  const auto successor = child_with_pid(pid);
-  if (successor == nullptr) {
-    FILETIMER_SKIP(kSkipped);
-  }
-  REQUIRE(filetimer::start_time_in_proc(pid) != started);
-  Server next(temp, {"--max-timeout", "1ms"});
-  next.barrier();
-  CHECK(adopted_by(next) == 0);
-  CHECK(successor->is_alive());
-  CHECK(count(next.records(), "expired", pid) == 0);
-  CHECK(count(next.records(), "left_open", pid) == 1);
-  CHECK(static_cast<std::uint64_t>(next.wait_for("left_open", pid).integer("start_time")) ==
-        started);
 }
 
 TEST_CASE("the next server does not continue a kill on a process with a recycled pid") {
