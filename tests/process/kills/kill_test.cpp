@@ -115,16 +115,6 @@ TEST_CASE("a target that survives the signal of a worker without a grace period 
         fmt::format("kill targets that are still alive: {}", worker.descendant("child").pid()));
 }
 
-TEST_CASE("of scopes that expire together one with a grace period leads to SIGKILL") {
-  Server server;
-  Worker worker("ignore-term");
-  server.send(
-      version1(worker.pid(), "without-grace", 1, SIGTERM) +
-      with_own_keys(version1(worker.pid(), "with-grace", 1, SIGTERM), R"("x_grace_s": 0.1)"));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  CHECK(server.wait_for("killed", worker.pid()).signals() == std::vector<int>{SIGTERM, SIGKILL});
-}
-
 TEST_CASE("a scope that is signalled first expires after its grace period, and not if it is left") {
   constexpr unsigned kSignalFirst = 64;
   Server server({"--evidence", "none"});
@@ -242,19 +232,6 @@ TEST_CASE("a stopped worker gets SIGCONT after the signal, so that the signal re
   worker.signal(SIGSTOP);
   worker.wait_until_stopped();
   CHECK(expire(server, worker, "s", SIGTERM).text("verdict") == "dead");
-}
-
-TEST_CASE("a worker that dies between verdict and signal was already gone") {
-  const TempFolder temp;
-  const std::string target = temp.path("kills");
-  Server server(temp, on_bad_disk("BAD_DISK_KILLS", target));
-  Worker worker("block");
-  write_file(target, std::to_string(worker.pid()));
-  server.send(acquire_past(worker.pid(), "s"));
-  const Record killed = server.wait_for("killed", worker.pid());
-  CHECK(killed.text("verdict") == "already_gone");
-  CHECK(killed.signals().empty());
-  CHECK(worker.status() == killed_by(SIGKILL));  // by the preloaded library
 }
 
 TEST_CASE(

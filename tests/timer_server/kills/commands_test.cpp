@@ -67,6 +67,7 @@ TEST_CASE("a kill has the signal of the first expiry that has one, and the short
   REQUIRE(shortest);
   CHECK(shortest->signal == SIGUSR1);
   CHECK(shortest->grace == Duration{100ms});
+  CHECK(means_of({{SIGTERM, kNoSigkill}, {SIGTERM, 100}}).value().grace == Duration{100ms});
   const auto last = means_of({{SIGUSR1, 100, true}, {0, 100}, {SIGTERM, kNoSigkill}});
   REQUIRE(last);
   CHECK(last->signal == SIGTERM);
