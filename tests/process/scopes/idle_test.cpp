@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <filesystem>
-#include <optional>
 
 #include "common/clock.hpp"
 #include "tests/process/harness.hpp"
@@ -52,21 +50,6 @@ TEST_CASE("a worker in no scope for its idle timeout is killed, and the record h
   CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "dead");
 }
 
-TEST_CASE("before its first scope and inside one a worker is not idle") {
-  const Server server;
-  const auto unborn = client_worker(server.dir(), 100ms);
-  const auto inside = client_worker(server.dir(), 100ms);
-  inside->ask("open long 60000");
-  visit_scope(*inside);
-  let_pass(500ms);
-  for (const auto* worker : {&unborn, &inside}) {
-    CHECK(expiries_of(server, **worker) == 0);
-  }
-  inside->tell("release long");
-  idle_record(server, *inside);
-  CHECK(unborn->is_alive());
-}
-
 TEST_CASE(
     "the idle timeout of a stopped worker is deferred, and it gets the time of its stop back") {
   const Server server;
@@ -102,19 +85,6 @@ TEST_CASE("an idle timeout does not count as an open scope") {
   CHECK(run_client({"shutdown", "--mode", "if_idle", "--dir", server.dir()}).status == exited(0));
 }
 
-TEST_CASE("the next server adopts an idle timeout") {
-  const TempFolder temp;
-  std::optional<Server> server;
-  server.emplace(temp);
-  const auto worker = client_worker(server->dir(), 500ms);
-  const Instant before = Instant::now();
-  visit_scope(*worker);
-  server->kill();
-  server.emplace(temp);
-  const Record record = idle_record(*server, *worker);
-  CHECK(Instant{record.integer("deadline_mono_ns")} >= before + 500ms);
-}
-
 TEST_CASE("an idle worker that opens a scope before the signal is spared and still watched") {
   const TempFolder temp;
   const std::string go = temp.path("go");
@@ -141,26 +111,6 @@ TEST_CASE("a worker whose whole-process scope another process opened can be idle
                           worker->pid()));
   visit_scope(*worker);
   idle_record(server, *worker);
-}
-
-TEST_CASE("the next server does not repeat the record of an idle period of a dry run") {
-  const TempFolder temp;
-  std::optional<Server> server;
-  server.emplace(temp, std::vector<std::string>{"--dry-run"});
-  const auto worker = client_worker(server->dir(), 100ms);
-  visit_scope(*worker);
-  server->wait_for("killed", worker->pid());
-  server->kill();
-  server.emplace(temp, std::vector<std::string>{"--dry-run"});
-  let_pass(400ms);
-  CHECK(expiries_of(*server, *worker) == 1);
-  visit_scope(*worker);
-  CHECK(wait_until([&] { return expiries_of(*server, *worker) == 2; }));
-  worker->signal(SIGKILL);
-  worker->status();
-  CHECK(wait_until([&] { return std::filesystem::is_empty(server->dir() + "/kills"); }));
-  server->kill();
-  server.emplace(temp);  // no idle period of the dead worker is recorded again
 }
 
 TEST_CASE("a page with an idle timeout of a microsecond does not keep the server busy") {
