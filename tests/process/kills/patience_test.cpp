@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <sys/ptrace.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 
@@ -88,28 +87,6 @@ TEST_CASE("a stop that ends before the deadline is given back among many workers
     const double elapsed_s = server.wait_for("expired", worker.pid()).number("elapsed_s");
     return elapsed_s > std::chrono::duration<double>(2 * time).count();
   });
-}
-
-TEST_CASE("a worker under a debugger is not killed, and gets that time back after the detach") {
-  Server server;
-  const WatchedWorker watched(server, true);
-  Worker& worker = *watched.worker;
-  // ptrace requests must come from the thread that traces, which is this one.
-  REQUIRE(::ptrace(PTRACE_SEIZE, worker.pid(), nullptr, nullptr) == 0);
-  acquire_step(watched, 200ms);
-  const Record put_off = server.wait_for("deferred", worker.pid());
-  CHECK(put_off.text("reason").starts_with(fmt::format("traced by pid {}", ::getpid())));
-  // The worker runs under its debugger and is still not killed.
-  server.barrier();
-  CHECK(worker.ask("word 0") == "open");
-  REQUIRE(::ptrace(PTRACE_INTERRUPT, worker.pid(), nullptr, nullptr) == 0);
-  int status = 0;
-  REQUIRE(::waitpid(worker.pid(), &status, __WALL) == worker.pid());
-  const std::int64_t let_go = Instant::now().ns;
-  REQUIRE(::ptrace(PTRACE_DETACH, worker.pid(), nullptr, nullptr) == 0);
-  CHECK(worker.status() == killed_by(SIGKILL));
-  CHECK(mono_ns(server.wait_for("expired", worker.pid())) - let_go >= 200'000'000);
-  CHECK(count(server.records(), "deferred", worker.pid()) == 1);
 }
 
 TEST_CASE("a worker that survives SIGKILL is recorded as unkillable, with the reason") {

@@ -123,18 +123,6 @@ TEST_CASE("a worker that left its scope after the signal, while no server ran, g
   CHECK(killed.signals() == std::vector<int>{SIGCONT, SIGKILL});
 }
 
-TEST_CASE("a worker that exited after the signal, while no server ran, is dead") {
-  const TempFolder temp;
-  const auto worker = signalled_by_killed_server(temp, 600s);
-  worker->signal(SIGKILL);
-  CHECK(worker->status() == killed_by(SIGKILL));
-  const Server next(temp);
-  const Record killed = next.wait_for("killed", worker->pid());
-  CHECK(killed.text("verdict") == "dead");
-  CHECK(killed.signals() == std::vector<int>{SIGCONT});
-  CHECK(killed.is_null("dead_after_ms"));
-}
-
 TEST_CASE("a child that survives a signal and its parent gets SIGKILL from the next server") {
   const TempFolder temp;
   Worker worker({.program = {"/bin/sh", "-c", "sleep 100 & echo ready child=$!; wait"}});
