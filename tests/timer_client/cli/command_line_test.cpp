@@ -191,6 +191,8 @@ TEST_CASE("run takes a verdict from the log, or from the file of the kill while 
   for (const Case& c :
        {Case{"kills/n-1", "dead", 124}, Case{"kills/n-1", "already_gone", 7},
         Case{"expired.jsonl", "dead", 124}, Case{"expired.jsonl", "unkillable", 124},
+        Case{"expired.jsonl", "spared", 7},
+        Case{"expired.jsonl", R"(spared","signals":[{"signal":15}],"reason":"it survived)", 124},
         Case{"expired.jsonl", "already_gone", 7}}) {
     CAPTURE(c.verdict);
     Program program({"run", "--dir", folder.path(), "--timeout", "1ms", "--", "sh", "-c",

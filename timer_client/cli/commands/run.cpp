@@ -244,7 +244,9 @@ class ProcessScope {
           verdict.file = log.path();
         } else if (record->event == "killed") {
           const std::string outcome = record->text("verdict");
-          verdict.has_killed = outcome == "dead" || outcome == "unkillable";
+          // A spared one with a signal has survived that for --kill-wait, and may end of it later.
+          verdict.has_killed = outcome == "dead" || outcome == "unkillable" ||
+                               !elements_at(record->fields, "signals").empty();
         }
       }
     }
