@@ -84,7 +84,6 @@ int main(int argc, char** argv) {
       "default of --rpc-timeout, FILETIMER_LOG_LEVEL of --log-level.\n"
       "Exit codes: 0 done, 1 failed, 2 usage, 4 no server, 5 timed out, 6 refused; `run` has its\n"
       "own (timer_client run --help).");
-  root.allow_extras();
   root.require_subcommand(0, 1);  // a file may have the name of a subcommand
   constexpr const char* kWatch = "Watch";
   constexpr const char* kNow = "See what is going on";
@@ -105,7 +104,7 @@ int main(int argc, char** argv) {
                                                       {kControl, add_shutdown(root)},
                                                       {kControl, add_rendezvous(root)}};
   for (const auto& [group, command] : commands) {
-    command.app->allow_extras()->group(group);
+    command.app->group(group);
   }
   try {
     root.parse(filetimer::words_for_parser(words.ours));
@@ -119,9 +118,6 @@ int main(int argc, char** argv) {
     // Name an unexpected word rather than the missing option: the option may be misspelt.
     const std::string word = unexpected_word(root);
     return usage_error(root, word.empty() ? filetimer::what_is_wrong(error) : word);
-  }
-  if (const std::string word = unexpected_word(root); !word.empty()) {
-    return usage_error(root, word);
   }
   if (const auto level = filetimer::client_messages::take_level_of_environment(); !level) {
     return usage_error(root, level.error().message);

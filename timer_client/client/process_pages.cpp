@@ -60,8 +60,7 @@ OwnPage& ProcessPages::page_in(const std::string& dir, const std::string& pipe, 
 }
 
 OwnPage& ProcessPages::inactive_page() {
-  const auto found = std::ranges::find_if(pages_, &OwnPage::is_off);
-  return found != pages_.end() ? *found : pages_.emplace_back(BoardView::off(), "", "");
+  return pages_.emplace_back(BoardView::off(), "", "");
 }
 
 bool ProcessPages::suspend_thread(const OwnPage& page, pid_t tid, bool is_suspended) noexcept {

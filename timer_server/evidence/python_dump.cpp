@@ -122,7 +122,7 @@ std::optional<PythonThread> parse_thread_line(std::string_view line) {
   thread.ident = utf8_prefix(line.substr(0, line.find(' ')), kMaxFrameBytes);
   const std::size_t open = line.find('[');
   const std::size_t close = line.rfind(']');
-  if (open != line.npos && close != line.npos && open < close) {
+  if (close != line.npos && open < close) {
     thread.name = utf8_prefix(line.substr(open + 1, close - open - 1), kMaxFrameBytes);
   }
   return thread;

@@ -38,7 +38,7 @@ std::size_t shorten_ended_scopes(EndedScopesByName& ended, Instant when, std::si
     kept += scopes.size();
   }
   std::erase_if(ended, [](const auto& entry) { return entry.second.empty(); });
-  return times.size() - std::min(kept, times.size());
+  return times.size() - kept;
 }
 
 std::optional<std::string> job_of(const WorkerFacts& facts) {

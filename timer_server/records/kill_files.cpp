@@ -56,11 +56,8 @@ void write_expiry(JsonWriter& json, const Expiry& expiry) {
       .field("deadline_ns", scope.deadline.ns)
       .field("signal", scope.signal)
       .given("signal_first", int{scope.has(slot_flag::kSignalFirst)})
-      .field("grace_ms", scope.grace() ? std::int64_t{*scope.grace_ms} : -1);
-  if (expiry.released_at) {
-    json.field("released_ns", expiry.released_at->ns);
-  }
-  json.end_object();
+      .field("grace_ms", scope.grace() ? std::int64_t{*scope.grace_ms} : -1)
+      .end_object();
 }
 
 Expiry expiry_in(const dom::object& object) {
@@ -78,9 +75,6 @@ Expiry expiry_in(const dom::object& object) {
       (number_in(object, "signal_first") != 0 ? slot_flag::kSignalFirst : 0));
   if (const std::int64_t grace = integer_at(object, "grace_ms").value_or(-1); grace >= 0) {
     scope.grace_ms = grace_ms_of(std::chrono::milliseconds{grace});
-  }
-  if (const std::int64_t released = number_in(object, "released_ns"); released > 0) {
-    expiry.released_at = Instant{released};
   }
   return expiry;
 }

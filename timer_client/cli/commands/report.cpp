@@ -45,7 +45,7 @@ bool is_log(const std::string& path) {
 std::string default_output(const std::string& id) {
   std::string name = id.substr(0, kMostOfId);
   std::ranges::replace_if(
-      name, [](unsigned char c) { return std::isalnum(c) == 0 && c != '-' && c != '_'; }, '_');
+      name, [](unsigned char c) { return std::isalnum(c) == 0 && c != '-'; }, '_');
   return fmt::format("hang-{}.html", name);
 }
 

@@ -63,11 +63,6 @@ class RunFormatter final : public CLI::Formatter {
   }
 };
 
-std::string base_name(const std::string& path) {
-  const std::string base = path.substr(path.rfind('/') + 1);
-  return base.empty() ? path : base;
-}
-
 // The signals that this process waits for. They are blocked before COMMAND starts, so none is lost,
 // and no handler or polling is needed.
 class Signals {
@@ -344,7 +339,8 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
   if (child < 0) {
     return -child;
   }
-  const std::string name = options.scope.empty() ? base_name(command[0]) : options.scope;
+  const std::string name =
+      options.scope.empty() ? command[0].substr(command[0].rfind('/') + 1) : options.scope;
   std::optional<ProcessScope> scope;
   // A job must not fail because its server is about to end. An unwatched COMMAND is not reported as
   // expired, however long it ran.

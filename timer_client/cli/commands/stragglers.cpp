@@ -13,7 +13,6 @@ namespace {
 // A rank must differ from the others by this many times the spread.
 constexpr double kSpreads = 5;
 // The least spread, as a part of the others' median.
-constexpr double kLeastSpread = 0.01;
 // How many ranks in the middle of the order are compared with a rank there; with a rank at either
 // end, one more.
 constexpr std::size_t kMostPeers = 8;
@@ -167,8 +166,8 @@ void StragglerSearch::compare_scope(const std::string& scope, std::vector<Times>
     for (std::size_t k = 0; k < others; ++k) {
       deviations.push_back(std::abs(other(k) - middle));
     }
-    const double spread = std::max({kDeviationOfMad * median_of(std::move(deviations)), usual_error,
-                                    rank.error, kLeastSpread * middle});
+    const double spread =
+        std::max({kDeviationOfMad * median_of(std::move(deviations)), usual_error, rank.error});
     // A rank that comes early where ranks wait, or is quick where they do not, is no straggler.
     if (difference < kSpreads * spread || wait_for_each_other(times, i) == is_slower) {
       continue;

@@ -64,9 +64,9 @@ struct Straggler {
 // all of this holds:
 // - the two differ by kSlowFactor, and by kLeastDifference;
 // - the two differ by five times the spread, which is the largest of: the deviation of the other
-//   ranks from their median (MAD, as a standard deviation), the standard error of one rank's
-//   median, and 1 %. So ranks that differ among themselves, and scopes whose times vary, name no
-//   rank by accident;
+//   ranks from their median (MAD, as a standard deviation), and the standard error of one rank's
+//   median. So ranks that differ among themselves, and scopes whose times vary, name no rank by
+//   accident;
 // - three quarters of the rank's scopes are on the same side of the others' median. So no rank is
 //   named for scopes that take a short time and a long one by turns.
 //

@@ -266,8 +266,7 @@ class Expiry {
     const ExpiredWorker& shown = incident_.shown;
     for (const CommandOutput& output : incident_.outputs) {
       const bool is_wanted =
-          has_all || output.is_of_shown ||
-          (output.host == shown.worker.host && output.incident == shown.incident);
+          has_all || (output.host == shown.worker.host && output.incident == shown.incident);
       const auto command = is_wanted ? parse_record(parser, output.line) : std::nullopt;
       if (command) {
         add_command_output(page, output.host,

@@ -268,7 +268,7 @@ void IncidentRecords::take(const Record& record) {
   }
   const std::string& line = lines_.emplace_back(record.line);
   known_.insert(line);
-  if (is_near && record.event == "incident" && !record.incident.empty()) {
+  if (record.event == "incident" && !record.incident.empty()) {
     records_.try_emplace({machine_of(record), std::string(record.incident)}, line);
   } else if (is_near && record.event == "expired") {
     const ExpiredWorker& expired = expired_.emplace_back(read_expired(record));
@@ -326,7 +326,7 @@ void IncidentRecords::add_workers(const ExpiredWorker& expired, const std::strin
                                   std::vector<WorkerAt>& workers) const {
   const auto record = record_of(expired);
   if (!record) {
-    incident.missing.push_back(host.empty() ? expired.worker.host : host);
+    incident.missing.push_back(host);
     return;
   }
   std::vector<WorkerAt> all;

@@ -70,8 +70,7 @@ struct ScopeGroup {
 struct CommandOutput {
   std::string host;
   std::string incident;
-  bool is_of_shown = false;  // the command ran for the expiry that is shown
-  std::string_view line;     // the `evidence_command` record
+  std::string_view line;  // the `evidence_command` record
 };
 
 // All times are in seconds after Incident::zero_us, by the clock of the worker's host.

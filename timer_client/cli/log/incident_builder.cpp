@@ -88,8 +88,7 @@ class IncidentBuilder {
       take_incident(record, host->second, at_s);
     } else if (record.event == "evidence_command" && is_of_incident &&
                (record.job_id == incident_.shown.job_id || record.text("drop_in").empty())) {
-      incident_.outputs.push_back({host->second, std::string(record.incident),
-                                   incident_.is_shown(machine, record.id), record.line});
+      incident_.outputs.push_back({host->second, std::string(record.incident), record.line});
     } else if (record.event == "deferred" && !record.pid) {  // all deadlines of the server
       for (Worker& worker : incident_.workers) {
         if (worker.name.host == host->second) {
@@ -188,7 +187,6 @@ class IncidentBuilder {
                         std::string_view(worker.name.host), worker.name.rank.value_or(kLast),
                         worker.name.pid.value_or(kLast));
     });
-    index_.clear();
   }
 
   void add_worker(const WorkerName& name, std::optional<std::size_t> group = {},

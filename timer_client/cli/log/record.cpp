@@ -76,10 +76,7 @@ std::optional<Record> parse_record(std::string_view line) {
 ScopeStatistics read_statistics(dom::object object) {
   ScopeStatistics statistics;
   statistics.count = static_cast<std::uint64_t>(count_at(object, "count"));
-  statistics.total = length_at(object, "total_s");
   statistics.longest = length_at(object, "longest_s");
-  statistics.last = length_at(object, "last_s");
-  statistics.smallest_margin = duration_at(object, "smallest_margin_s").value_or(kForever);
   statistics.longest_first = length_at(object, "first_s");
   statistics.timeout = std::max(duration_at(object, "timeout_s").value_or(kForever), Duration{});
   read_histogram(object, "histogram_ns", statistics.histogram);

@@ -76,10 +76,8 @@ class Request:
 
     def close(self, is_copy: bool = False) -> None:
         _under_way.discard(self)
-        if self._socket.fileno() < 0:
-            return
         if not self._kept.is_same():
-            self._socket.detach()  # the program has closed it, and may have a file of that number
+            self._socket.detach()  # it is closed, and the program may have a file of that number
             return
         try:
             if not is_copy:

@@ -44,12 +44,11 @@ def _become_child() -> None:
     # Closed at once: later these descriptors may be other files; they may be already, if the parent
     # has closed them. The child registers its own file when it opens its first scope, which makes
     # its page.
-    if _offered:
-        for file, number in _offered.values():
-            faulthandler.unregister(number)
-            if _native._is_stacks_file_kept(number):
-                os.close(file)
-        _offered.clear()
+    for file, number in _offered.values():
+        faulthandler.unregister(number)
+        if _native._is_stacks_file_kept(number):
+            os.close(file)
+    _offered.clear()
 
 
 os.register_at_fork(after_in_child=_become_child)

@@ -127,7 +127,7 @@ PyObject* start(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     if (client != nullptr) {
       timeout ? client->start(*timeout) : client->start();
-      if (g_is_child_of_offers && !offer_stacks_in_child(self)) {
+      if (!offer_stacks_in_child(self)) {
         return nullptr;
       }
     }
