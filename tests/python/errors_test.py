@@ -27,7 +27,10 @@ expires(True) -> TypeError: the timeout is a bool: expected seconds as a number,
 expires(datetime.timedelta) -> TypeError: the timeout is a type: expected seconds as a number, or a timedelta
 expires() -> TypeError: expires() needs a timeout, in seconds
 expires(1, "x", 9) -> TypeError: expires() takes a timeout and a name, and the rest by keyword: 3 were given
+expires(-math.inf) -> InvalidArgument: the timeout is -inf: expected more than 0 (s)
 expires(1, bogus=3) -> TypeError: expires() got an unexpected keyword argument 'bogus'
+expires(1, client=3) -> TypeError: expires() got an unexpected keyword argument 'client'
+expires(1, **json.loads('{"timeout": 3}')) -> TypeError: expires() got 'timeout' twice
 expires(1, timeout=3) -> TypeError: expires() got 'timeout' twice
 expires(1, "x", name="y") -> TypeError: expires() got 'name' twice
 expires(1, "") -> InvalidArgument: the scope's name is empty: expected at least one character, or None for the \
@@ -156,16 +159,18 @@ class Answers(unittest.TestCase):
             error = self.raised("timed_out", {"open_scopes": [scope] * listed, "open_scope_count": count})
             self.assertEqual(str(error), "why; open: " + ", ".join([named] * shown) + more)
             self.assertTrue(error.timed_out and error.open_scope_count == count)
+            self.assertEqual(error.open_scopes[0], {"pid": 7, "rank": 0, "scope": "a\n", "elapsed": 1,
+                                                    "remaining": 2})
         error = self.raised("refused", {"open_scopes": [{}]})
         self.assertEqual(error.open_scopes, [{"pid": 0, "rank": None, "scope": "", "elapsed": 0.0,
                                               "remaining": None}])
         self.assertEqual((error.timed_out, error.reason), (False, "why"))
         self.assertEqual(str(self.raised("refused", {})), "why")
-        error = self.raised("timed_out", {"missing": list(range(9)), "left": [9], "joined": [{"rank": 3}]},
-                            admin.rendezvous, 0, 9, 1, "a\n")
+        error = self.raised("timed_out", {"missing": list(range(9)), "left": [9],
+                                          "joined": [{"rank": 3}, {"rank": 1}]}, admin.rendezvous, 0, 9, 1, "a\n")
         self.assertEqual(str(error), "rendezvous 'a\\n': why; missing: 0, 1, 2, 3, 4, 5, 6, 7 and 1 more; "
                                      "had joined and left: 9")
-        self.assertEqual((error.joined, error.left, len(error.missing)), ([3], [9], 9))
+        self.assertEqual((error.joined, error.left, len(error.missing)), ([1, 3], [9], 9))
         self.assertEqual(str(self.raised("invalid", {})), "why")
         self.assertEqual(str(self.raised("refused", {"reason": ""})), "the server answered 'refused' and gave no reason")
 

@@ -126,13 +126,34 @@ with scope:
             say("outer")
             break
     for _ in range(2):
+        begin = time.monotonic()
         try:
             with scope:
                 time.sleep(60)
-        except filetimer.ScopeExpired:
-            say("inner")
+        except filetimer.ScopeExpired as error:
+            say("inner", error.elapsed <= time.monotonic() - begin)
 """)
-        self.assertEqual(out, "outer\ninner\ninner\n")
+        self.assertEqual(out, "outer\ninner True\ninner True\n")
+
+    def test_an_entry_that_is_left_while_its_signal_is_pending_raises_inside_one_that_has(self):
+        out = self.run_soft(LATE_SIGNAL + """
+signal.pthread_sigmask(signal.SIG_SETMASK, [])
+scope = soft(0.2, grace=60)
+with scope:
+    try:
+        time.sleep(60)
+    except filetimer.ScopeExpired:
+        say("outer")
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        with scope:
+            while scope.remaining > 0:
+                time.sleep(0.01)
+            wait_for_signal()
+    except filetimer.ScopeExpired:
+        say("inner")
+""")
+        self.assertEqual(out, "outer\ninner\n")
 
     def test_the_release_of_an_inner_entry_lets_the_outer_one_raise(self):
         out = self.run_soft("""
@@ -322,6 +343,8 @@ for _ in range(1000):
     scope.release()
 with scope, soft(4):
     say(len(_expiry._entered), "are kept")
+scope.acquire()
+scope.release()
 say(len(_expiry._entered), "are kept")
 time.sleep(4.5)
 """)
@@ -349,7 +372,7 @@ except filetimer.ScopeExpired as error:
     def test_a_scope_that_is_left_while_its_signal_is_pending_raises(self):
         out = self.run_soft(LATE_SIGNAL + """
 try:
-    with soft(0.2, grace=60):
+    with soft(0.2, grace=60), soft(60, "inner"):
         wait_for_signal()
     say("not reached")
 except filetimer.ScopeExpired as error:

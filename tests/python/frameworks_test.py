@@ -52,6 +52,7 @@ class Lightning(ServerCase):
     def test_every_batch_and_every_validation_is_a_scope(self):
         callback, seen = self.callback, []
         callback.setup(None, None, "fit")
+        self.assertIsNone(callback._client)  # the process has one
         callback.on_validation_start(None, None)  # the sanity check
         seen.append(self.open_scopes())
         callback.on_validation_end(None, None)
@@ -97,6 +98,7 @@ class Lightning(ServerCase):
         callback.on_train_batch_start(None, None, "batch", 0)
         self.assertEqual(self.open_scopes(), ["train step"])
         callback.teardown(None, None, "fit")
+        pickle.dumps(callback)  # for the next training
 
 
 class Transformers(ServerCase):
@@ -104,6 +106,7 @@ class Transformers(ServerCase):
         self.configure()
         callback, seen = filetimer.transformers.TimerCallback(10, first_step=FAR_S), []
         callback.on_train_begin(None, None, None, model=None)
+        self.assertIsNone(callback._client)  # the process has one
         for _ in range(2):
             callback.on_step_begin(None, None, None)
             [scope] = self.listed_scopes()
@@ -133,6 +136,7 @@ class Transformers(ServerCase):
         callback.on_train_begin(None, None, None)
         callback.on_step_begin(None, None, None)
         callback.close()
+        callback.on_step_begin(None, None, None)
         self.assertEqual(self.open_scopes(), [])
 
 
@@ -152,9 +156,11 @@ class Defaults(ServerCase):
         self.configure()
         for _ in range(2):
             callback.setup(None, None, "fit")
+            self.assertEqual(self.open_scopes(), [])
             self.assertEqual([1200, 120], self.timeouts(
                 lambda number: callback.on_train_batch_start(None, None, None, number),
                 lambda number: callback.on_train_batch_end(None, None, None, None, number)))
+            callback.on_train_batch_start(None, None, None, 2)  # an exception ends the training here
         self.assertEqual([1800, 1800], self.timeouts(
             lambda _: callback.on_validation_start(None, None),
             lambda _: callback.on_validation_end(None, None)))
@@ -164,6 +170,7 @@ class Defaults(ServerCase):
         self.configure()
         for _ in range(2):
             callback.on_train_begin(None, None, None)
+            self.assertEqual(self.open_scopes(), [])
             self.assertEqual([1200, 120], self.timeouts(
                 lambda _: callback.on_step_begin(None, None, None),
                 lambda _: callback.on_step_end(None, None, None)))

@@ -237,19 +237,65 @@ class MadeUpServer(unittest.TestCase):
         finally:
             thread.join()
 
+    def request(self, what):
+        """Returns a request that is connected and waits for nothing, and the server's end."""
+        request = _ask.Request(os.path.join(self.dir, "requests"), what, 0)
+        self.addCleanup(request.close)
+        request._connect()
+        request._connect = lambda: None
+        client = self.listener.accept()[0]
+        self.addCleanup(client.close)
+        return request, client
+
     def test_an_answer_may_come_in_parts_after_one_that_is_not_known(self):
+        before = os.listdir("/proc/self/fd")
         self.assertEqual(self.ask(b'{"answer":"new"}\n{"answer":', b'"done","x":1}\n'),
                          ({"answer": "done", "x": 1}, '{"answer":"done","x":1}'))
+        self.assertEqual(os.listdir("/proc/self/fd"), before)
 
     def test_no_answer_and_what_is_none_are_errors(self):
         with self.assertRaisesRegex(filetimer.ServerUnavailable,
                                     "ended before it answered 'ping'"):
             self.ask()
-        for wrong in (b"?\n", b"[1]\n"):
-            with self.assertRaisesRegex(filetimer.TimerError, "expected a JSON object"):
-                self.ask(wrong)
+        for wrong, shown in ((b"?", "?"), (b"[1]", "[1]"), (b"[" * 50_000, "[" * 100),
+                             (b"\x1b" + b"x" * 200, r"\x1b" + "x" * 99)):
+            with self.assertRaises(filetimer.TimerError) as caught:
+                self.ask(wrong + b"\n")
+            self.assertEqual(str(caught.exception), f"the server at '{self.dir}/requests' answered '{shown}': "
+                                                    "expected a JSON object")
         with self.assertRaisesRegex(filetimer.TimerError, "longer than 4194304 bytes"):
             self.ask(*[b" " * 65536] * 65)
+        self.assertEqual(self.ask(*[b" " * 65536] * 64, b'{"answer":"done"}\n')[0], {"answer": "done"})
+
+    def test_the_last_answer_ends_a_request_and_the_end_of_the_server_a_shutdown(self):
+        for what, answer in (("ping", "done"), ("shutdown", "refused")):
+            request, client = self.request(what)
+            client.send(b'{"answer":"%s"}\n' % answer.encode())
+            self.assertEqual(request.ask(b"?")[0], {"answer": answer})  # the server has not hung up yet
+        request, client = self.request("shutdown")
+        client.send(b'{"answer":"done"}\n')
+        with self.assertRaisesRegex(errors.RpcTimeoutError,
+                                    "it announced its end, and still runs; its process is alive"):
+            request.ask(b"?")
+
+    def test_the_end_of_a_request_hangs_up_although_a_process_has_a_copy_of_its_socket(self):
+        request, client = self.request("ping")
+        with request._socket.dup():
+            request.close()
+            self.assertEqual(client.recv(1, socket.MSG_DONTWAIT), b"")
+        self.assertEqual(request._socket.fileno(), -1)
+
+    def test_a_socket_of_the_program_that_has_the_number_of_a_request_is_not_read(self):
+        request, _ = self.request("ping")
+        mine, other = socket.socketpair()
+        with mine, other:
+            number = os.dup2(mine.fileno(), request._socket.fileno())
+            other.send(b"mine")
+            with self.assertRaisesRegex(filetimer.TimerError, "^this process has no connection"):
+                request.ask(b"?")
+            request.close()
+            self.assertEqual(os.read(number, 9), b"mine")
+            os.close(number)
 
     def test_a_wait_that_the_server_grants_is_added_to_the_patience(self):
         self.assertEqual(self.ask(b'{"answer":"granted"}\n', 2.5, b'{"answer":"done"}\n',
@@ -280,8 +326,21 @@ class MadeUpServer(unittest.TestCase):
             timer.join()
 
     def test_a_request_has_a_size(self):
-        with self.assertRaisesRegex(errors.InvalidArgument, "expected at most 4096"):
-            _ask.ask("/none", {"request": "ping", "name": "n" * 4096}, BOUND_S)
+        room = 4096 - len('{"version": 1, "request": "ping", "name": ""}')
+        for size, message in ((room, "no timer server at '/none/requests': no process listens on '/none/control'"),
+                              (room + 1, "the request has 4097 bytes: expected at most 4096")):
+            with self.assertRaisesRegex(filetimer.TimerError, f"^{message}$"):
+                _ask.ask("/none/requests", {"request": "ping", "name": "n" * size}, BOUND_S)
+
+    def test_a_system_call_that_fails_is_an_error_with_the_reason(self):
+        for where, call, message in ((socket, "socket", "cannot make a socket: no"),
+                                     (_ask.Request, "_connect_to", "cannot connect to '/none/control': no")):
+            with unittest.mock.patch.object(where, call, side_effect=PermissionError(1, "no")):
+                with self.assertRaisesRegex(filetimer.TimerError, f"^{message}$"):
+                    _ask.ask("/none/requests", {"request": "ping"}, BOUND_S)
+        request = _ask.Request("/none/requests", "ping", 0)  # of a server whose process is not visible here
+        self.addCleanup(request.close)
+        self.assertIn("its process is alive", str(request._no_answer()))
 
 
 class OwnServer(unittest.TestCase):
@@ -296,6 +355,7 @@ class OwnServer(unittest.TestCase):
             self.assertTrue(is_alive(server.pid))
             self.assertIn(str(server.pid), repr(server))
             self.assertTrue(os.path.exists(server.log))
+            self.assertTrue(os.path.samefile(server.fifo, os.path.join(server.dir, "requests")))
             self.assertNotEqual(os.getsid(server.pid), os.getsid(0))  # Ctrl-C does not end it
             self.assertEqual(server.dir.startswith("/dev/shm/"), os.access("/dev/shm", os.W_OK))
         self.assertFalse(is_alive(server.pid))
@@ -450,10 +510,11 @@ sys.exit(status)
         self.assertNotIn(b"Exception ignored", done.stderr)
         # A virtual environment that is not activated has it beside its python3.
         os.symlink(SERVER, os.path.join(folder, "timer_server"))
-        environment["PATH"] = os.environ["PATH"]
-        done = subprocess.run([sys.executable, "-c", script, folder], env=environment,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=BOUND_S)
-        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        for beside, path in ((folder, os.environ["PATH"]), ("/nowhere", f"{folder}:{os.environ['PATH']}")):
+            environment["PATH"] = path
+            done = subprocess.run([sys.executable, "-c", script, beside], env=environment,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=BOUND_S)
+            self.assertEqual((done.returncode, done.stderr), (0, b""))
 
 
 if __name__ == "__main__":

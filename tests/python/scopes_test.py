@@ -28,7 +28,10 @@ class Scopes(ServerCase):
             self.assertEqual(self.open_scopes(), ["forward"])
             self.assertTrue(scope.is_open)
             self.assertEqual(scope.name, "forward")
+            self.assertEqual(repr(scope), "<filetimer.Scope 'forward' of 3600.0 s, open>")
+            self.assertTrue(0 <= scope.elapsed < scope.remaining)
         self.assertEqual(self.open_scopes(), [])
+        self.assertEqual(repr(scope), "<filetimer.Scope 'forward' of 3600.0 s>")
         self.assertFalse(scope.is_open)
         self.assertIsNone(scope.times())
         self.assertIsNone(scope.remaining)
@@ -64,6 +67,7 @@ class Scopes(ServerCase):
                 self.assertAlmostEqual(scope.remaining, 90, delta=5)
         with filetimer.expires(math.inf, "x") as scope:
             self.assertEqual(scope.remaining, math.inf)
+        self.assertEqual([filetimer.Scope(each).timeout for each in (1e9, 1e-12)], [1e9, 1e-9])
 
     def test_paused_stops_the_time_of_all_scopes_of_the_thread(self):
         with filetimer.expires(10, "x") as scope:
@@ -111,6 +115,8 @@ class Scopes(ServerCase):
             client.start()
 
     def test_options_reach_the_server(self):
+        with filetimer.expires(FAR_S, signal=0), filetimer.expires(FAR_S, signal=64):
+            self.assertEqual(sorted(each["signal"] for each in self.listed_scopes()), [0, 64])
         worker = self.start_worker("""
             filetimer.configure()
             with filetimer.heartbeat(60, "beat", warn_after=0.1):
@@ -195,17 +201,17 @@ class Decorators(ServerCase):
         self.configure()
         scope = filetimer.expires(FAR_S, "x")
         made = (numbers, later, contextlib.contextmanager(numbers), contextlib.asynccontextmanager(later))
-        for each in (*made, functools.partial(numbers), Numbers(), Numbers().method):
+        for each in (*made, functools.partial(numbers), staticmethod(numbers), Numbers(), Numbers().method):
             with self.assertRaisesRegex(TypeError, r"(numbers|later|Numbers).*\(\) is a generator, and"):
                 scope(each)
         for each in made:
             with self.assertRaisesRegex(TypeError, r"\(\) is a generator, and"):
-                scope(wrapped(wrapped(each)))()
+                scope(functools.reduce(lambda inner, _: wrapped(inner), range(20), each))()
         self.assertEqual(scope(wrapped(numbers, lambda function: list(function())))(), [1])
         self.assertEqual(scope(functools.partial(int, "7"))(), 7)
         with scope(open)(os.devnull):
             self.assertEqual(self.open_scopes(), [])
-        for each in (wrapped(work), functools.partial(work), Work(), Work().method):
+        for each in (wrapped(work), functools.partial(work), staticmethod(work), Work(), Work().method):
             self.assertEqual(asyncio.run(scope(each)()), ["x"])
         self.assertEqual(self.open_scopes(), [])
 
@@ -268,6 +274,9 @@ class Each(ServerCase):
         raising = filetimer.each(Loader(), 10, "data", first_timeout=FAR_S, on_expiry="raise")
         self.assertEqual(list(zip(items, items, raising)), [(0, 0, 0), (1, 1, 1)])
         self.assertEqual(has_longer, [True, False] * 3 + [True] * 3 + [False] * 3)
+        items = raising
+        with self.assertRaisesRegex(filetimer.TimerError, "the event loop would get the exception"):
+            asyncio.run(go_over())
 
     def test_it_has_the_length_of_what_it_goes_over_and_may_be_gone_over_again(self):
         self.configure()
@@ -544,6 +553,7 @@ class EnteredAgain(ServerCase):
 class Unconfigured(ServerCase):
     def test_the_first_scope_makes_the_client_and_after_close_there_is_none(self):
         out = self.run_worker("""
+            filetimer.close()  # there is no client
             with filetimer.expires(3600, "x") as scope:
                 say(scope.is_open)
             filetimer.admin.ping()
@@ -606,6 +616,10 @@ class Clients(ServerCase):
                 self.assertEqual(self.open_scopes(), ["mine", "other"])
             with client.heartbeat(FAR_S, "heart"), client.paused("pause"):
                 self.assertEqual(self.open_scopes(), ["heart", "pause"])
+            with client.heartbeat(10, "heart", signal=signal.SIGTERM, grace=2, first_timeout=FAR_S):
+                [heart] = self.listed_scopes()
+                self.assertEqual((heart["signal"], heart["grace_s"], heart["asked_s"]), (signal.SIGTERM, 2, FAR_S))
+            self.assertEqual(repr(client), f"<filetimer.Client {client.target}>")
         self.assertTrue(client.closed)
         client = filetimer.configure(self.dir)
         filetimer.close()

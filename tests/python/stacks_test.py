@@ -222,6 +222,9 @@ expire()
         self.run_worker("""
             from filetimer import _stacks
             filetimer.configure()
+            before = os.listdir("/proc/self/fd")
+            filetimer.configure()
+            assert os.listdir("/proc/self/fd") == before
             [(file, number)] = _stacks._offered.values()
             signal.pthread_kill(threading.get_ident(), number)
             assert os.fstat(file).st_size > 0
@@ -263,12 +266,14 @@ expire()
         self.assertEqual(out, "True\n")
 
     def test_no_file_or_pipe_of_the_package_is_standard_output_of_a_daemon(self):
-        self.run_worker("""
-            os.closerange(0, 3)
-            filetimer.configure()
-            server = filetimer.Server()
-            os._exit(sum(os.path.exists(f"/proc/self/fd/{number}") for number in range(3)))
-            """)
+        for taken in range(3):
+            self.run_worker(f"""
+                os.closerange(0, 3)
+                mine = [os.open("/dev/null", os.O_RDWR) for _ in range({taken})]
+                filetimer.configure()
+                server = filetimer.Server()
+                os._exit(sum(os.path.exists(f"/proc/self/fd/{{number}}") for number in range(3)) - {taken})
+                """)
 
     def test_an_offer_that_fails_leaves_no_descriptor_behind(self):
         self.run_worker("""
@@ -295,9 +300,11 @@ say(is_handled(number))
 
     def test_without_a_free_signal_stacks_are_missing_and_nothing_fails(self):
         self.run_worker(NATIVE_HANDLER + """
+from filetimer import _stacks
 for number in range(signal.SIGRTMIN, signal.SIGRTMAX + 1):
     handle(number)
 filetimer.configure()
+assert not _stacks._offered
 with filetimer.expires(60):
     pass
 try:

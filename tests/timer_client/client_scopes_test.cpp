@@ -104,12 +104,14 @@ TEST_CASE("wrong arguments are refused with a message that quotes them, and no t
   const auto warned = [&](std::chrono::nanoseconds after, std::chrono::nanoseconds warn_after) {
     return refusal(after, {.signal = 9, .grace = {}, .warn_after = warn_after});
   };
-  CHECK(refusal(0s, {}).starts_with("the timeout is 0s"));
+  CHECK(refusal(0s, {}) ==
+        "the timeout is 0s: expected more than 0 and at most 1000000000s, or max() for none");
   CHECK(refusal(-3s, {}).starts_with("the timeout is -3s"));
   CHECK(refusal(kMaxTimeout + 1s, {}).starts_with("the timeout is 1000000001s"));
-  CHECK(refusal(1s, {.signal = 65, .grace = {}}).starts_with("the signal is 65"));
+  CHECK(refusal(1s, {.signal = 65, .grace = {}}) == "the signal is 65: expected 0 to 64");
   CHECK(refusal(1s, {.signal = -1, .grace = {}}).starts_with("the signal is -1"));
   CHECK(refusal(1s, {.signal = 9, .grace = -1s}).starts_with("the grace is -1s"));
+  CHECK(refusal(1s, {.first_timeout = 0s}).starts_with("the first timeout is 0s: expected"));
   CHECK(warned(1s, 1s) ==
         "the warning is after 1s: expected more than 0 and less than the timeout, 1s");
   CHECK(warned(1s, 0s) ==
@@ -122,7 +124,9 @@ TEST_CASE("wrong arguments are refused with a message that quotes them, and no t
   CHECK(server.open().empty());
   auto scope = client.expires(1h, "open");
   CHECK_THROWS_AS(scope.renew(0s), InvalidArgument);
-  CHECK(server.open() == Timers{{"open", 1h}});
+  client.start(1h);
+  CHECK_THROWS_AS(client.start(0s), InvalidArgument);
+  CHECK(server.open() == Timers{{"job", 1h}, {"open", 1h}});
 }
 
 TEST_CASE("a scope over the limit is not watched, and a release makes room") {
@@ -144,6 +148,8 @@ TEST_CASE("a scope over the limit is not watched, and a release makes room") {
   with_idle_timeout.missing = ConnectOptions::Missing::kRaise;
   CHECK(message_of([&] { TimerClient::connect(with_idle_timeout); }) ==
         "there is no room on this process's page for its idle timeout");
+  with_idle_timeout.missing = ConnectOptions::Missing::kIgnore;
+  CHECK_NOTHROW(TimerClient::connect(with_idle_timeout));
   scopes.erase(scopes.begin() + 500);
   {
     auto scope = client.expires(1h, "one more");

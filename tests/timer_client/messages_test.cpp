@@ -138,6 +138,9 @@ TEST_CASE("a pipe or socket without a reader raises no signal, and a full socket
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
   const UniqueFd socket(ends[0]);
   UniqueFd other(ends[1]);
+  write_if_room(socket.get(), "line\n");
+  char bytes[8];
+  CHECK(::recv(other.get(), bytes, sizeof bytes, MSG_DONTWAIT) == 5);
   fill(socket.get());
   write_if_room(socket.get(), "lost\n");
   other.reset();
@@ -271,6 +274,15 @@ TEST_CASE("an unexpected value of an environment variable is ignored with a noti
     CHECK(messages_in(said(nullptr, connect)) ==
           std::vector{std::string("warning: $") + c.name + c.message});
     CHECK((c.name == std::string(kLogLevelVariable) || said("error", connect).empty()));
+  }
+  for (const char* const word : {"", "on", "1", "true", "yes"}) {
+    CHECK(said(nullptr, [&] {
+            ::setenv(kLogLevelVariable, "", 1);
+            ::setenv("FILETIMER_MISSING", "", 1);
+            ::setenv("FILETIMER_TIMEOUTS", "", 1);
+            ::setenv("FILETIMER", word, 1);
+            (void)server.connect();
+          }).empty());
   }
 }
 

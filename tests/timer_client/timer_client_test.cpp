@@ -45,6 +45,8 @@ TEST_CASE("the error of connect has the path, the reason and the time that it wa
   CHECK_FALSE(std::filesystem::exists(folder.path("run")));
   ConnectOptions negative;
   negative.timeout = -1s;
+  CHECK(message_of([&] { TimerClient::connect(negative); }) ==
+        "the timeout of connect() is -1s: expected 0 or more");
   CHECK_THROWS_AS(TimerClient::connect(std::move(negative)), InvalidArgument);
   options.timeout = 0s;
   CHECK(message_of([&] { TimerClient::connect(options); }).ends_with("': there is no such pipe"));

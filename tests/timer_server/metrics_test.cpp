@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <limits>
 #include <set>
@@ -68,7 +69,8 @@ TEST_CASE("The values of a server stand behind its folder, counters as whole num
   counters.deferred_all = 5;
   status.open_scopes = 7;
   status.log_trouble = "full";
-  status.backlog.oldest = Instant{} + 7500ms;
+  status.backlog = {8, 9, Instant{} + 7500ms, 10};
+  counters.lateness.add(1500ms);
   const std::string text = metrics_text(status, "1.2.3", true);
   for (const char* line :
        {R"(filetimer_up{dir="/run/job"} 1)",
@@ -80,6 +82,10 @@ TEST_CASE("The values of a server stand behind its folder, counters as whole num
         R"(filetimer_deferred_total{dir="/run/job",reason="worker_halted",scope="forward"} 4)",
         R"(filetimer_deferred_total{dir="/run/job",reason="server_missed_time"} 5)",
         R"(filetimer_open_scopes{dir="/run/job"} 7)", R"(filetimer_log_working{dir="/run/job"} 0)",
+        R"(filetimer_log_waiting_records{dir="/run/job"} 8)",
+        R"(filetimer_log_waiting_bytes{dir="/run/job"} 9)",
+        R"(filetimer_log_lost_records_total{dir="/run/job"} 10)",
+        R"(filetimer_verdict_lateness_max_seconds{dir="/run/job"} 1.5)",
         R"(filetimer_log_lag_seconds{dir="/run/job"} 2.5)"}) {
     CAPTURE(line);
     CHECK(has_line(text, line));
@@ -150,4 +156,14 @@ TEST_CASE("A scope name with a NUL gets a label value that Prometheus can read")
   CountsByScope counts;
   ++counts[std::string("a\0b\0", 4)];
   CHECK(counts.values().at("a\uFFFDb\uFFFD") == 1);
+}
+
+TEST_CASE(
+    "A temporary file that a killed server with this pid has left does not stop the metrics") {
+  const testing::TempFolder temp;
+  const std::string left = fmt::format("metrics.{}.tmp", ::getpid());
+  temp.write(left, "half");
+  CHECK(replace_file(temp.path("metrics"), "whole").has_value());
+  CHECK(testing::read_file(temp.path("metrics")) == "whole");
+  CHECK_FALSE(testing::exists(temp.path(left)));
 }

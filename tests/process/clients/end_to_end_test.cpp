@@ -161,6 +161,8 @@ TEST_CASE("acquire while the server drains exits 6 and says why, but renews an o
   const auto acquire = [&](const std::string& scope, const std::string& after) {
     return run_client(server, {"acquire", "--scope", scope, "--timeout", after, "--pid", pid});
   };
+  const auto other = client_worker(server.dir());
+  REQUIRE(other->ask("open kept 3600000") == "yes");  // on its page
   CHECK(acquire("kept", "1h").status == exited(0));
   CHECK(run_client(server, {"shutdown", "--mode", "if_idle"}).status ==
         exited(6));  // the server has read the request
@@ -169,9 +171,8 @@ TEST_CASE("acquire while the server drains exits 6 and says why, but renews an o
   CHECK(refused.status == exited(6));
   CHECK(refused.err == "timer_client: 'new' is not watched: the timer server in '" + server.dir() +
                            "' is draining: it watches no new scopes\n");
-  const Worker other("block");
   CHECK(run_client(server, {"acquire", "--scope", "kept", "--timeout", "1h", "--pid",
-                            std::to_string(other.pid())})
+                            std::to_string(other->pid())})
             .status == exited(6));
   CHECK(acquire("kept", "2h").status == exited(0));
   CHECK(run_client(server, {"drain", "--off"}).status == exited(0));
@@ -239,6 +240,10 @@ TEST_CASE(
   CHECK(ran.status == exited(7));
   CHECK(ran.err == "timer_client: COMMAND runs unwatched: the timer server in '" + server.dir() +
                        "' is draining: it watches no new scopes\n");
+  const Finished off = run(client_path(), {"run", "--", "sh", "-c", "exit 7"},
+                           {{"FILETIMER_DIR", server.dir()}, {"FILETIMER", "off"}});
+  CHECK(off.status == exited(7));
+  CHECK(off.err.empty());
   CHECK(run_client(server, {"drain", "--off"}).status == exited(0));
   CHECK(run_client(server, {"run", "--timeout", "20ms", "--", "sleep", "100"}).status ==
         exited(124));
@@ -403,8 +408,10 @@ TEST_CASE("--log-level wins over the variable, and an unknown level is bad usage
   CHECK(run({"run", "--", "true"}, "loud").status == exited(125));
   CHECK(run({"ping"}, "error").err.empty());
   CHECK(run({"ping", "--log-level", "error"}, "loud").status == exited(0));
-  const Finished verbose = run({"ping", "--log-level", "debug"}, "error");
+  const Finished verbose = run({"ping", "--log-level", "debug", "--rpc-timeout", "90s"}, "error");
   CHECK(verbose.status == exited(0));
+  CHECK(contains(verbose.err,
+                 "debug: request 'ping' to '" + server.fifo() + "': waiting 90s for answers\n"));
   CHECK(contains(verbose.err, "debug: request 'ping': done after "));
   CHECK(contains(run({"run", "--log-level", "info", "--", "true"}, "").err,
                  "info: connected to the timer server at '" + server.fifo() + "'"));

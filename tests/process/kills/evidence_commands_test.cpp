@@ -171,6 +171,7 @@ TEST_CASE("an evidence command that hangs is killed with all that it has started
   CHECK(worker.status() == killed_by(SIGKILL));
   const Record command = server.wait_for("evidence_command");
   CHECK(command.text("result") == "timed_out");
+  CHECK(command.text("reason") == "it was killed after 20s, see --evidence-timeout");
   CHECK(command.text("output") == "begun\n");
   CHECK(command.number("duration_ms") >= 20'000);
   std::istringstream words(read_file(pids));
@@ -307,12 +308,12 @@ TEST_CASE("a drop-in that hangs takes no time from the others") {
   const TempFolder temp;
   const DropIns drop_ins(temp);
   drop_ins.add("a", "sleep 1000");
-  drop_ins.add("b", "echo here; exit 3");
+  drop_ins.add("b", "echo here $FILETIMER_RANKS; exit 3");
   const Server server(temp,
                       with_own_clocks(temp, drop_ins.args({"--evidence-command", "echo there"})));
   Worker worker("block");
   server.send(acquire_past(worker.pid(), "load"));
-  CHECK(wait_for_drop_in(server, "b", worker.pid()).text("output") == "here\n");
+  CHECK(wait_for_drop_in(server, "b", worker.pid()).text("output") == "here -\n");  // no rank
   CHECK(wait_for_drop_in(server, "b", worker.pid()).integer("exit_status") == 3);
   CHECK(wait_for_drop_in(server, "", worker.pid()).text("output") == "there\n");
   set_clocks(temp, server, filetimer::Instant::now() + 21s);

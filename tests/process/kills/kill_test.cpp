@@ -221,9 +221,12 @@ TEST_CASE("a scope that is signalled first does not take the signal of one that 
   Worker worker("tree");
   server.send(with_own_keys(version1(worker.pid(), "first", 100, SIGUSR1),
                             R"("x_grace_s": Infinity, "x_signal_first": true)") +
-              version1(worker.pid(), "second", 200));
+              version1(worker.pid(), "second", 200) + acquire_far(worker.pid(), "open"));
   CHECK(worker.status() == killed_by(SIGKILL));
   CHECK(server.wait_for("killed", worker.pid()).signals() == std::vector<int>{SIGKILL});
+  // The first record of a kill alone lists the scopes that it cancels.
+  CHECK(server.wait_for("killed", "first").has("cancelled") !=
+        server.wait_for("killed", "second").has("cancelled"));
 }
 
 TEST_CASE("a stopped worker gets SIGCONT after the signal, so that the signal reaches it") {
@@ -282,6 +285,11 @@ TEST_CASE("verdict, evidence, signal and end follow one another, in the log and 
     }
   }
   CHECK(order == std::vector<std::string>{"expired", "incident", "evidence", "killed"});
+  const std::string whom = fmt::format("pid {} ({}, rank 3) ", worker.pid(), killed.text("comm"));
+  const std::string id = fmt::format("({})\n", killed.text("id"));
+  server.wait_for_message(whom + "expired in 'inner' after ");
+  server.wait_for_message(": to be sent SIGKILL " + id);
+  server.wait_for_message(whom + "is dead " + id);
 }
 
 TEST_CASE("a scope opened within the grace period is not judged, warned about or left open") {

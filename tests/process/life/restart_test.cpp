@@ -123,6 +123,21 @@ TEST_CASE("a worker that left its scope after the signal, while no server ran, g
   CHECK(killed.signals() == std::vector<int>{SIGCONT, SIGKILL});
 }
 
+TEST_CASE("a scope of the pipe whose worker ended while no server ran is recorded as left open") {
+  const TempFolder temp;
+  Worker worker("block");
+  Server server(temp);
+  server.send(acquire_far(worker.pid(), "forward"));
+  server.barrier();
+  server.kill();
+  worker.signal(SIGKILL);
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Server next(temp);
+  const Record left = next.wait_for("left_open", worker.pid());
+  CHECK(left.text("scope") == "forward");
+  CHECK(left.text("reason") == "the worker ended while no server was running");
+}
+
 TEST_CASE("a child that survives a signal and its parent gets SIGKILL from the next server") {
   const TempFolder temp;
   Worker worker({.program = {"/bin/sh", "-c", "sleep 100 & echo ready child=$!; wait"}});

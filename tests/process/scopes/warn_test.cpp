@@ -162,6 +162,37 @@ TEST_CASE("a server that stops while warnings wait for evidence records a hook f
   CHECK(count(server.records(), "hook") == kWorkers);
 }
 
+TEST_CASE("a warning that is recorded without evidence says why") {
+  for (const std::string why :
+       {"the worker ended first", "a deadline of the worker came first",
+        "the server was stopped first", "the scope ended before the evidence was complete",
+        "the evidence was not complete after 100s"}) {
+    CAPTURE(why);
+    const TempFolder temp;
+    Server::Setup setup = with_own_clocks(temp, {"--evidence-timeout", "100s"});
+    setup.helper = fmt::format(
+        "echo > {0}/begun; while [ -d {0} ] && ! [ -e {0}/go ]; do /bin/sleep 0.01; done",
+        temp.path());
+    Server server(temp, setup);
+    Worker worker("block");
+    server.send(acquire_softly(worker.pid(), "forward", 1h, 1ms));
+    REQUIRE(wait_until([&] { return exists(temp.path("begun")); }));  // the evidence is collected
+    if (why.starts_with("the worker")) {
+      worker.signal(SIGKILL);
+    } else if (why.starts_with("a deadline")) {
+      server.send(acquire_past(worker.pid(), "s", 0));
+    } else if (why.starts_with("the server")) {
+      CHECK(server.stop() == exited(0));
+    } else if (why.starts_with("the scope")) {
+      server.send(release(worker.pid(), "forward"));
+      temp.write("go", "");
+    } else {
+      set_clocks(temp, server, filetimer::Instant::now() + 101s);
+    }
+    CHECK(server.wait_for("warned", "forward").text("missing") == why);
+  }
+}
+
 TEST_CASE("--on-warning runs once the warning is recorded, and show takes the warning's id") {
   const TempFolder temp;
   const TempFolder memory("/dev/shm");  // a hook waits for a slow disk no longer than 250 ms

@@ -129,6 +129,10 @@ TEST_CASE("every signal of the kernel is sent as requested") {
     server.send(acquire_past(worker.pid(), "s", signal));
     CHECK(worker.status() == killed_by(signal));
   }
+  const Worker refused("block");
+  server.send(acquire_past(refused.pid(), "s", 65));
+  CHECK(server.wait_for("rejected", refused.pid()).text("reason") ==
+        "signal is 65: expected at most 64");
 }
 
 TEST_CASE("a scope of the pipe that is signalled first may be renewed before it expires") {

@@ -160,19 +160,22 @@ TEST_CASE("an error names eight ranks or scopes, and counts the others") {
   const testing::TempFolder folder;
   std::string line;
   AnsweringServer server(folder.path(), [&](const auto&, Answers& answers) { answers.say(line); });
-  line = R"({"answer":"timed_out","reason":"late","missing":[0,1,2,3,4,5,6,7],)"
+  line = R"({"answer":"timed_out","reason":"late","missing":[null,1,2,3,4,5,6,7],)"
          R"("left":[0,1,2,3,4,5,6,7,8]})";
-  CHECK(thrown_by([&] { client_of(server).rendezvous(kTwoOfFour); })
-            .starts_with("late: rendezvous 'default': late; missing: 0, 1, 2, 3, 4, 5, 6, 7; had "
-                         "joined and left: 0, 1, 2, 3, 4, 5, 6, 7 and 1 more: default;"));
+  RendezvousOptions options = kTwoOfFour;
+  options.name = "a\nb";
+  CHECK(thrown_by([&] { client_of(server).rendezvous(options); })
+            .starts_with("late: rendezvous 'a\\nb': late; missing: -1, 1, 2, 3, 4, 5, 6, 7; had "
+                         "joined and left: 0, 1, 2, 3, 4, 5, 6, 7 and 1 more: a\nb;"));
   line = R"({"answer":"refused","reason":"busy","open_scope_count":70,"open_scopes":[)"
          R"({"pid":1,"scope":"a"},{"pid":2,"scope":"b"}]})";
   CHECK(thrown_by([&] {
           client_of(server).shutdown();
         }).starts_with("busy: busy: 'a' of pid 1, 'b' of pid 2 and 68 more; busy;"));
-  line = R"({"answer":"refused","reason":"busy","open_scope_count":70})";
+  line = R"({"answer":"refused","reason":"busy","open_scope_count":70,)"
+         R"("workers":[{"pid":9,"comm":"a\nb"}]})";
   CHECK(thrown_by([&] { client_of(server).shutdown(); }) ==
-        "busy: busy; busy; timed out false, 70; " + line);
+        "busy: busy: a\\nb (pid 9); busy; timed out false, 70; " + line);
 }
 
 TEST_CASE("the timeout of a client precedes that of the environment") {
@@ -243,6 +246,11 @@ TEST_CASE("wrong values are refused before a request is sent") {
   CHECK(message_of([&] {
           client.rendezvous(options);
         }).starts_with("the timeout of rendezvous() is 0s"));
+  options.timeout = 1s;
+  options.name = std::string(4096, 'n');
+  CHECK(message_of([&] { client.rendezvous(options); }).ends_with(" bytes: expected at most 4096"));
+  CHECK(message_of([&] { client.shutdown(static_cast<ShutdownMode>(9)); }) ==
+        "shutdown mode 9: expected one of ShutdownMode");
   CHECK(server.asked().empty());
 }
 

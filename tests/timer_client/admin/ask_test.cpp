@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "common/clock.hpp"
+#include "common/limits.hpp"
 #include "common/mapped_file.hpp"
 #include "common/run_folder.hpp"
 #include "tests/support/children.hpp"
@@ -175,14 +176,17 @@ TEST_CASE("an answer may be longer than a packet") {
 TEST_CASE("an answer that is no JSON object, or endless, is a failure") {
   const testing::TempFolder folder;
   std::string text;
+  std::string why = "' answered '[1]': expected a JSON object";
   SUBCASE("no JSON") {
-    text = "done\n";
+    text = std::string(kMaxRejectedBytesShown + 1, '?') + "\n";
+    why = "' answered '" + std::string(kMaxRejectedBytesShown, '?') + "': expected a JSON object";
   }
   SUBCASE("no object") {
     text = "[1]\n";
   }
   SUBCASE("endless") {
     text = std::string(kMaxAnswerBytes + 1, ' ');
+    why = "/requests' is longer than 4194304 bytes";
   }
   AnsweringServer server(folder.path(), [&](const wire::Question&, Answers& answers) {
     answers.say_raw(text);
@@ -190,7 +194,7 @@ TEST_CASE("an answer that is no JSON object, or endless, is a failure") {
   });
   const Outcome got = ask_in(folder.path(), "status");
   CHECK(got.kind == "failed");
-  CHECK_FALSE(got.why.empty());
+  CHECK(testing::contains(got.why, why));
 }
 
 TEST_CASE("a child that is forked during a request leaves the answer to its parent") {
@@ -240,7 +244,8 @@ TEST_CASE("a server that ends without an answer is noticed before the timeout") 
 TEST_CASE("a stopped server is distinguished from a silent one") {
   const testing::TempFolder folder;
   DeafServer server(folder.path());
-  CHECK(testing::contains(ask_in(folder.path(), "status", kShort).why, "its process is alive"));
+  CHECK(testing::contains(ask_in(folder.path(), "status", kShort).why,
+                          ": it did not react; its process is alive"));
   server.stop();
   const Outcome got = ask_in(folder.path(), "status", kShort);
   CHECK(got.kind == "no answer");
@@ -306,7 +311,8 @@ TEST_CASE("a request without a server fails with the reason") {
     testing::Pipe pipe(folder.path("requests"));
     const Outcome got = ask_in(folder.path(), "ping");
     CHECK(got.kind == "no server");
-    CHECK(testing::contains(got.why, "answers no control requests"));
+    CHECK(testing::contains(got.why, "answers no control requests: no process listens on '" +
+                                         folder.path("control") + "'"));
     CHECK(pipe.is_silent());
   }
   SUBCASE("a pipe whose folder is not known") {
@@ -314,7 +320,19 @@ TEST_CASE("a request without a server fails with the reason") {
     const Outcome got = outcome_of(
         question("ping"), {.place = {.pipe = pipe.path(), .run_folder = {}}, .patience = kForever});
     CHECK(got.kind == "no server");
-    CHECK(testing::contains(got.why, "answers no control requests"));
+    CHECK(testing::contains(got.why, "answers no control requests: it is a bare pipe"));
     CHECK(pipe.is_silent());
+  }
+  SUBCASE("a socket that a killed server has left, and a file in place of the folder") {
+    (void)testing::listen_in(folder.path(), 1);
+    CHECK(ask_in(folder.path(), "ping").kind == "no server");
+    folder.write("file", "");
+    CHECK(ask_in(folder.path("file"), "ping").kind == "no server");
+  }
+  SUBCASE("a socket that cannot be found") {
+    std::filesystem::create_symlink("control", folder.path("control"));
+    const Outcome got = ask_in(folder.path(), "ping");
+    CHECK(got.kind == "failed");
+    CHECK(testing::contains(got.why, "cannot connect to '" + folder.path("control") + "': "));
   }
 }

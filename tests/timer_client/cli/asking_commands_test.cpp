@@ -67,6 +67,7 @@ TEST_CASE("status prints a page of keys and values, then the groups") {
         "  kill         tree\n"
         "  grace        10 s\n"
         "  max timeout  none\n");
+  CHECK(status_page(R"({"answer":"done","command_pid":7})") == "command pid  7\n");
 }
 
 TEST_CASE("shutdown sends the mode and the timeout of its options") {
@@ -111,11 +112,11 @@ TEST_CASE("shutdown prints for what the server waits, whenever that changes") {
                   std::string(elapsed) + "}]}");
     }
     answers.say(R"({"answer":"waiting","open_scope_count":0,"workers":[{"pid":12,"comm":"py"}]})");
-    answers.say(R"({"answer":"done","open_scope_count":2})");
+    answers.say(R"({"answer":"done","open_scope_count":1})");
   });
   const Ran end = ran(folder, {"shutdown", "--mode", "workers"});
   CHECK(end.code == 0);
-  CHECK(end.output == "2 scopes left open\n");
+  CHECK(end.output == "1 scope left open\n");
   CHECK(end.errors ==
         "timer_client: the server waits at most 20s (its --max-wait)\n"
         "timer_client: waiting for 'step' of pid 12 (rank 3)\n"
@@ -191,6 +192,11 @@ TEST_CASE("each answer is printed, and has an exit code") {
           {{"dump", "--rank", "3"}, dumped, "pid 12 (t)\n  scopes  none\n", ""},
           {{"dump", "--json"}, dumped, dumped + "\n", ""},
           {{"drain"}, R"({"answer":"invalid","reason":"what?"})", "", "what?\n", kExitUsage},
+          {{"drain"},
+           R"({"answer":"refused"})",
+           "",
+           "the server answered 'refused' and gave no reason\n",
+           kExitRefused},
           {{"shutdown"}, R"({"answer":"refused",)" + busy, "", listed, kExitRefused},
           {{"shutdown"}, R"({"answer":"timed_out",)" + busy, "", listed, kExitTimedOut},
           {{"shutdown"},
@@ -206,8 +212,10 @@ TEST_CASE("each answer is printed, and has an exit code") {
            kExitTimedOut},
           {meet, R"({"answer":"invalid","reason":"what?"})", "", "what?\n", kExitUsage},
           {meet, R"({"answer":"refused","reason":"busy"})", "", "busy\n", kExitRefused},
-          {meet, R"({"answer":"done","round":7,"joined":[]})",
-           "rendezvous 'epoch', round 7: all 2 ranks have joined\n", ""},
+          {{"rendezvous", "--rank", "1", "--world", "2", "--timeout", "5s", "--name", "a\nb"},
+           R"({"answer":"done","round":7,"joined":[]})",
+           "rendezvous 'a\\nb', round 7: all 2 ranks have joined\n",
+           ""},
           {meet,
            R"({"answer":"granted","wait_s":5})"
            "\n"
@@ -228,11 +236,15 @@ TEST_CASE("each answer is printed, and has an exit code") {
       CHECK(asked.rank == 1);
       CHECK(asked.world == 2);
       CHECK(asked.wait_s == 5);
-      CHECK(asked.name == "epoch");
+      CHECK(asked.name == c.words.back());
     }
   }
   CHECK(run_command({"dump", "--rank", "1", "--pid", "2"}).errors ==
         "expected one of --rank and --pid");
+  const OnTerminal terminal;
+  const TempFolder folder;
+  AnsweringServer server(folder.path(), dumped);
+  CHECK(ran(folder, {"dump"}).output == "^[1mpid 12 (t)^[0m\n  scopes  none\n");
 }
 
 TEST_CASE("without a server or an answer a request ends with one line and an exit code") {

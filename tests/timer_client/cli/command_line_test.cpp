@@ -24,6 +24,7 @@
 
 #include "common/board.hpp"
 #include "common/clock.hpp"
+#include "common/text.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/timer_client/client_fixture.hpp"
 
@@ -135,7 +136,7 @@ TEST_CASE("run opens a scope on COMMAND, releases it and ends with COMMAND's sta
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
   Program program({"run", "--dir", folder.path(), "--timeout", "1h", "--signal", "TERM", "--grace",
-                   "5s", "--warn-after", "30m", "--", "sh", "-c", "echo $$; exit 7"});
+                   "5s", "--warn-after", "30m", "--", "/bin/sh", "-c", "echo $$; exit 7"});
   const std::string pid = program.read_line();
   CHECK(program.exit_code() == 7);
   const auto acquire = pipe.next();
@@ -173,6 +174,8 @@ TEST_CASE("run ends with 124 if COMMAND was killed at its deadline, with 128+N b
       wait_past_deadline(acquire);
     }
     ::kill(acquire.pid, c.ended_by);
+    CHECK(program.read_line() ==
+          (c.code == 124 ? "timer_client: 'sleep' expired after " + c.after + "\n" : ""));
     CHECK(program.exit_code() == c.code);
     CHECK(pipe.next().is_release());
   }
@@ -208,6 +211,10 @@ TEST_CASE("run takes a verdict from the log, or from the file of the kill while 
             kill_of({.pid = pid, .mono_ns = 1}, other));
     wait_past_deadline(acquire);  // before it, run asks no record
     testing::write_file(folder.path("go"), "");
+    CHECK(program.read_line() ==
+          (c.code == 124
+               ? "timer_client: 'sh' expired after 1ms: 'timer_client show n-1' says more\n"
+               : ""));
     CHECK(program.exit_code() == c.code);
     CHECK(pipe.next().is_release());
     REQUIRE(::unlink(folder.path("go").c_str()) == 0);
@@ -278,13 +285,16 @@ TEST_CASE("run passes signals on to COMMAND, which has the caller's signal mask"
                                      {"ALRM", SIGALRM},
                                      {"PIPE", SIGPIPE},
                                      {"XCPU", SIGXCPU},
-                                     {"QUIT", SIGQUIT}}) {
-    const std::string script = "trap 'exit 9' " + std::string(name) +
+                                     {"QUIT", SIGQUIT},
+                                     {"PWR", SIGPWR}}) {
+    const std::string script = "trap 'exit 8' URG WINCH; trap 'exit 9' " + std::string(name) +
                                "; grep SigBlk /proc/self/status; "
                                "while kill -0 $PPID; do sleep 0.02; done";
     Program program({"run", "--dir", folder.path(), "--", "sh", "-c", script});
     CHECK(program.read_line() == "SigBlk:\t0000000000000000\n");
-    ::kill(program.pid(), signal);
+    for (const int one : {SIGURG, SIGWINCH, signal}) {  // the first two are for run alone
+      ::kill(program.pid(), one);
+    }
     CHECK(program.exit_code() == 9);
   }
 }
@@ -363,8 +373,8 @@ TEST_CASE("acquire and release apply to the calling process, under the given nam
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
   const std::string fifo = folder.path("requests");
-  for (int i = 0; i < 2; ++i) {
-    Program acquire({"acquire", "--fifo", fifo, "--scope", "copy", "--timeout", "10m"});
+  for (const char* const timeout : {"--timeout", "--after"}) {
+    Program acquire({"acquire", "--fifo", fifo, "--scope", "copy", timeout, "10m"});
     CHECK(acquire.exit_code() == 0);
     const auto line = pipe.next();
     CHECK(line.pid == ::getpid());
@@ -372,9 +382,13 @@ TEST_CASE("acquire and release apply to the calling process, under the given nam
     CHECK(line.x_timeout_s == 600);
     CHECK(line.signal == SIGKILL);
   }
-  Program release({"release", "--fifo", fifo, "--scope", "copy", "--pid", "4711"});
+  const std::string longest(256, 'n');
+  Program release(
+      {"release", "--fifo", fifo, "--scope", longest, "--pid", "4711", "--log-level", "debug"});
+  CHECK(release.read_line().ends_with("debug: sent to '" + fifo + "'\n"));
   CHECK(release.exit_code() == 0);
   const auto line = pipe.next();
+  CHECK(line.scope_id == bounded_scope_name(longest));
   CHECK(line.pid == 4711);
   CHECK(line.is_release());
 }
@@ -384,9 +398,13 @@ TEST_CASE("acquire fails for a full pipe and without a server, with different ex
   testing::Pipe pipe(folder.path("requests"));
   pipe.fill();
   Program full({"release", "--dir", folder.path(), "--scope", "x"});
+  CHECK(full.read_line() == "timer_client: the server does not read its pipe '" + pipe.path() +
+                                "': it was full for 1s\n");
   CHECK(full.exit_code() == 1);
   pipe.close();
   Program none({"release", "--dir", folder.path(), "--scope", "x"});
+  CHECK(none.read_line() ==
+        "timer_client: no timer server at '" + pipe.path() + "': no process reads it\n");
   CHECK(none.exit_code() == 4);
 }
 
@@ -436,6 +454,10 @@ TEST_CASE("no pid is written if the last server was in another pid namespace") {
   Program run({"run", "--dir", folder.path(), "--", "touch", folder.path("started")});
   CHECK(run.exit_code() == 125);
   CHECK(::access(folder.path("started").c_str(), F_OK) != 0);
+  ::setenv("FILETIMER", "off", 1);
+  Program off({"run", "--dir", folder.path(), "--", "sh", "-c", "exit 3"});
+  ::unsetenv("FILETIMER");
+  CHECK(off.exit_code() == 3);
   CHECK(pipe.is_silent());
 }
 
@@ -480,6 +502,13 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
        125,
        "run: unexpected '--bogus': see timer_client run --help"},
       {{"run", "x"}, 125, "run: unexpected 'x': expected '-- COMMAND [ARG...]' at the end"},
+      {{"release", "--scoep", "x"},
+       2,
+       "release: unexpected '--scoep': see timer_client release --help"},
+      {{"release", "--pid", "2"}, 2, "release: --scope is required"},
+      {{"rendezvous", "--world", "2", "--timeout", "1s"}, 2, "rendezvous: --rank is required"},
+      {{"rendezvous", "--rank", "0", "--timeout", "1s"}, 2, "rendezvous: --world is required"},
+      {{"rendezvous", "--rank", "0", "--world", "2"}, 2, "rendezvous: --timeout is required"},
       {{"ping", "list"}, 2, "ping: unexpected 'list': see timer_client ping --help"},
       {{"log", "--follow=maybe"}, 2, "log: --follow: 'maybe': expected no value"},
       {{"log", "--rank", "x"}, 2, "log: --rank: 'x' is not a number: expected 0 or more"},
@@ -521,6 +550,14 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
   }
 }
 
+TEST_CASE("a file may come behind --") {
+  const testing::TempFolder folder;
+  folder.write("log", "");
+  Program program({"log", "--", folder.path("log")});
+  CHECK(program.read_line() == "timer_client: no records in '" + folder.path("log") + "'\n");
+  CHECK(program.exit_code() == 0);
+}
+
 TEST_CASE("help has the value of each option in capitals, what it means, and the exit codes") {
   const std::regex option(R"(  (-[a-z],)?--[a-z-]+( [A-Z]+)?( \.\.\.)?( REQUIRED)?  +.* .*\n)");
   for (const char* command : {"run", "acquire", "release", "list", "log", "show", "report",
@@ -528,17 +565,27 @@ TEST_CASE("help has the value of each option in capitals, what it means, and the
     Program program({command, "--help"});
     std::size_t options = 0;
     bool has_exit_codes = false;
+    bool has_usage = std::string_view(command) != "run";
     for (std::string line = program.read_line(); !line.empty(); line = program.read_line()) {
       if (line.starts_with("  -")) {
         CHECK_MESSAGE(std::regex_match(line, option), line);
         ++options;
       }
       has_exit_codes = has_exit_codes || line.starts_with("Exit codes: ");
+      has_usage = has_usage || line == "Usage: timer_client run [OPTIONS] -- COMMAND [ARG...]\n";
     }
     CHECK(options > 4);
     CHECK(has_exit_codes);
+    CHECK(has_usage);
     CHECK(program.exit_code() == 0);
   }
+  Program all({"--help"});
+  std::string text;
+  for (std::string line = all.read_line(); !line.empty(); line = all.read_line()) {
+    text += line;
+  }
+  CHECK(testing::contains(text, "\nWatch:\n  run "));
+  CHECK(testing::contains(text, "\nControl the server:\n  ping "));
 }
 
 TEST_CASE("help and version fail where they cannot be written") {

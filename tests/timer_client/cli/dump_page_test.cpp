@@ -36,7 +36,7 @@ TEST_CASE(
       waiting_worker(1, "recv+0x18 (libc.so.6)", 12.5) + "," +
       waiting_worker(2, "read+0x10 (libc.so.6)", 3) +
       other_worker(5, R"("job_id":"8812","open_scopes":[{"scope":"x\u001b[2J"}])") +
-      other_worker(6, R"("job_id":"8813","missing":"no time")") +
+      other_worker(6, R"("job_id":"8813","missing":"no time","children":[{"pid":7,"comm":"sh"}])") +
       other_worker(8, R"("python_threads":[{"name":"M","frames":["t.py:1 in a"]}])") +
       other_worker(9, R"("python_threads":[{"name":"M","frames":["t.py:2 in b"]}])");
   CHECK(dump_page(answer_with(workers, 5), false) == R"(rank 2 (pid 102, python3)
@@ -57,6 +57,9 @@ pid 6 (t)
   job      8813
   scopes   none
   missing  no time
+
+Children
+  7 sh
 
 pid 8 (t)
   scopes  none

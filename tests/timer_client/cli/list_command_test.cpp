@@ -227,6 +227,7 @@ TEST_CASE("the table of open scopes has every column and fits the terminal") {
   const std::vector<Straggler> straggler(1);
   const std::vector<ListedWorker> unseen{{foreign, {}}};
   CHECK(contains(stragglers_json(straggler, unseen), R"(","pid":null,"comm":)"));
+  CHECK(contains(stragglers_table(straggler, unseen, {}), "10    ?  "));
   scopes[0].slot.flags = slot_flag::kThreadEnded;
   const std::string marked = scopes_table(std::span(scopes).first(1), {kNow}, {});
   CHECK(marked ==
@@ -243,7 +244,8 @@ TEST_CASE("the list shows a pause, a limit of the server and a timeout of a file
       open_scope("0", 1, "paused", kNow - 12 * kSecond, 30 * kSecond, 30 * kSecond),
       open_scope("1", 2, "endless", kNow - 12 * kSecond, none, none),
       open_scope("2", 3, "limited", kNow - 3 * kHour, none, 4 * kHour),
-      open_scope("3", 4, "in a file", kNow - 6 * kSecond, kHour, 5 * kSecond)};
+      open_scope("3", 4, "in a file", kNow - 6 * kSecond, kHour, 5 * kSecond),
+      open_scope("4", 5, "soon", kNow + kSecond, 12'345'678'901, 12'345'678'900)};
   for (ListedScope& scope : std::span(scopes).first(2)) {
     scope.slot.word = slot_word::kPaused + kNow;
     scope.due = Instant::never();
@@ -251,7 +253,7 @@ TEST_CASE("the list shows a pause, a limit of the server and a timeout of a file
   scopes[0].slot.left = Duration{18 * kSecond};
   scopes[3].slot.code_timeout = Duration{90 * kMinute};
   const auto lines = lines_of(scopes_table(scopes, {kNow}, {}));
-  REQUIRE(lines.size() == 5);
+  REQUIRE(lines.size() == 6);
   const auto times_of = [&](std::size_t line) {
     const Names words = words_of(lines[line]);
     return Names(words.end() - 2, words.end());
@@ -260,12 +262,14 @@ TEST_CASE("the list shows a pause, a limit of the server and a timeout of a file
   CHECK(times_of(2) == Names{"none", "none"});
   CHECK(times_of(3) == Names{"1 h", "4 h of no limit"});
   CHECK(times_of(4) == Names{"-1 s", "5 s of 1 h (code: 1 h 30 min)"});
+  CHECK(times_of(5) == Names{"13.3 s", "12.3 s"});
   const auto json = json_lines(scopes_json(scopes, {kNow}));
-  REQUIRE(json.size() == 4);
+  REQUIRE(json.size() == 5);
   CHECK(values_of(json.at(0), "paused left_s") == "true 18.0");
   CHECK(values_of(json.at(1), "paused left_s") == "true null");
   CHECK(values_of(json.at(2), "paused left_s code_timeout_s") == "false - -");
   CHECK(values_of(json.at(3), "code_timeout_s") == "5400.0");
+  CHECK(values_of(json.at(4), "elapsed_s") == "0.0");
 }
 
 // --- pages and their owners ---
@@ -564,6 +568,12 @@ TEST_CASE("files that are no pages are skipped, counted and named") {
   CHECK(folder.list({}).errors ==
         "timer_client: skipped no.page (its name is not that of a page)\n");
   std::filesystem::remove(folder.page("no.page"));
+  folder.files().write("scopes/server/9", "junk");
+  skipped("server/9 (it has 4 bytes: expected 2166784)");
+  std::filesystem::remove_all(folder.page("server"));
+  folder.files().write("scopes/server", "");
+  skipped("server (cannot open the folder '" + folder.page("server") + "': Not a directory)");
+  std::filesystem::remove(folder.page("server"));
   const std::string bad = folder.page("bad");
   REQUIRE(::mkfifo(bad.c_str(), 0600) == 0);
   skipped("bad (it is not a regular file)");
@@ -598,6 +608,9 @@ TEST_CASE("files that are no pages are skipped, counted and named") {
 
 TEST_CASE("without a server list prints open scopes and a line, and exits with 4") {
   RunFolderByHand folder;
+  std::filesystem::create_directory(folder.path("other"));
+  folder.files().write("other/server", "");
+  const Holder other(std::vector{folder.path("other/server")});  // it serves no COMMAND
   const Ran empty = folder.list();
   CHECK(empty.code == 4);
   CHECK(empty.output.empty());
@@ -610,8 +623,11 @@ TEST_CASE("without a server list prints open scopes and a line, and exits with 4
   CHECK(open.code == 4);
   CHECK(open.output.find("waits") != std::string::npos);
   CHECK(open.errors == empty.errors);
+  CHECK(run_command({"list", "--dir", folder.path()}, "/dev/full").code == 1);
   std::filesystem::remove(folder.path("server"));
-  CHECK(folder.list().code == 4);
+  const Ran blank = folder.list();
+  CHECK(blank.code == 4);
+  CHECK(blank.errors.ends_with("': no server has run here\n"));
   for (const Names& words : {Names{}, Names{"--stragglers"}}) {
     Names list{"list", "--dir", folder.path("missing")};
     list.insert(list.end(), words.begin(), words.end());
@@ -625,7 +641,8 @@ TEST_CASE("without a server list prints open scopes and a line, and exits with 4
 TEST_CASE("list without open scopes prints a line on standard error and succeeds") {
   RunFolderByHand folder;
   folder.serve();
-  for (const std::vector<std::string>& words : {Names{}, Names{"--json"}}) {
+  for (const std::vector<std::string>& words :
+       {Names{}, Names{"--json"}, Names{"--fifo", "/none"}}) {
     const Ran ran = folder.list(words);
     CHECK(ran.code == 0);
     CHECK(ran.output.empty());
@@ -637,6 +654,11 @@ TEST_CASE("list without open scopes prints a line on standard error and succeeds
   CHECK(!contains(folder.list().errors, "no open scopes"));  // it may have some
   std::filesystem::remove_all(folder.path("scopes"));
   CHECK(folder.list().code == 0);
+  folder.files().write("scopes", "");
+  const Ran unreadable = folder.list();
+  CHECK(unreadable.code == 1);
+  CHECK(unreadable.errors ==
+        "timer_client: cannot open the folder '" + folder.path("scopes") + "': Not a directory\n");
 }
 
 TEST_CASE("--watch prints the list again, also without a server, until its reader has gone") {
@@ -710,10 +732,10 @@ TEST_CASE("statistics are added up over threads and workers") {
   REQUIRE(json.size() == 4);
   CHECK(values_of(json.at(0), "scope count longest_s last_s smallest_margin_s timeout_s first_s") ==
         R"("forward" 99 0.003 0.003 27.0 30.0 0.0)");
-  CHECK(json.at(0).number("median_s") == doctest::Approx(0.00203).epsilon(0.01));
-  CHECK(json.at(0).number("p99_s") == doctest::Approx(0.003).epsilon(0.01));
+  CHECK(json.at(0).number("median_s") * 1e3 == doctest::Approx(2.03).epsilon(0.01));
+  CHECK(json.at(0).number("p99_s") * 1e3 == doctest::Approx(3).epsilon(0.01));
   CHECK(json.at(0).number("total_s") == doctest::Approx(0.18 + 0.027));
-  CHECK(json.at(0).number("mean_s") == doctest::Approx(0.00209).epsilon(0.01));
+  CHECK(json.at(0).number("mean_s") * 1e3 == doctest::Approx(2.09).epsilon(0.01));
   CHECK(json.at(1).is_null("smallest_margin_s"));
   CHECK(folder.list({"--stats", "--json"})
             .output.find(R"("histogram_ns":[[1966080,90],[2883584,9]])") != std::string::npos);
@@ -757,7 +779,10 @@ TEST_CASE("--stragglers names the slow rank and the collective in which the othe
   CHECK(slower[0] == "forward");
   CHECK(slower[1] == "3");
   CHECK(slower[2] == pid);
+  CHECK(std::stod(slower[3]) == doctest::Approx(130).epsilon(0.03));
+  CHECK(std::stod(slower[4]) == doctest::Approx(100).epsilon(0.03));
   CHECK(slower[5].starts_with("1.3"));
+  CHECK(slower[5].size() == 4);
   CHECK(slower[6] == "slower than the others");
   for (const std::string& line : lines) {
     CHECK(display_width(line) <= 80);
@@ -771,8 +796,8 @@ TEST_CASE("--stragglers names the slow rank and the collective in which the othe
   CHECK(values_of(json[1], "scope kind host job_id rank local_rank pid ranks scopes") ==
         fmt::format(R"("forward" "slower" "{}" "8812" 3 3 {} 8 15)", host_name(), pid));
   CHECK(json[1].number("factor") == doctest::Approx(1.3).epsilon(0.03));
-  CHECK(json[1].number("median_s") == doctest::Approx(0.13).epsilon(0.03));
-  CHECK(json[1].number("others_median_s") == doctest::Approx(0.1).epsilon(0.03));
+  CHECK(json[1].number("median_s") * 1e3 == doctest::Approx(130).epsilon(0.03));
+  CHECK(json[1].number("others_median_s") * 1e3 == doctest::Approx(100).epsilon(0.03));
 }
 
 TEST_CASE("--stragglers prints why it compares nothing") {

@@ -76,6 +76,45 @@ TEST_CASE("Noise hides no rank that is 1.3 times slower, and names no other") {
 TEST_CASE("A rank that is less than 1.2 times as slow is not named") {
   CHECK(compare_ranks(SimulatedJob{.slowness = {1.25}}.run()).of("forward").size() == 1);
   CHECK(compare_ranks(SimulatedJob{.slowness = {1.15}}.run()).of("forward").empty());
+  std::vector<EndedScopesByName> ranks(8, {{"work", back_to_back({10ms})}});
+  ranks[2] = {{"work", back_to_back({12ms})}};
+  CHECK(compare_ranks(ranks).stragglers.size() == 1);
+}
+
+TEST_CASE("A rank is named only if it differs by five times the spread") {
+  const auto is_named = [](const std::vector<Duration>& rank,
+                           const std::vector<std::vector<Duration>>& others) {
+    std::vector<EndedScopesByName> ranks(1, {{"work", back_to_back(rank)}});
+    for (const auto& other : others) {
+      ranks.push_back({{"work", back_to_back(other)}});
+    }
+    return compare_ranks(ranks).stragglers.size() == 1;
+  };
+  // That of the others: 5 * 1.4826 * 10 ms.
+  CHECK_FALSE(is_named({174ms}, {{90ms}, {100ms}, {110ms}}));
+  CHECK(is_named({175ms}, {{90ms}, {100ms}, {110ms}}));
+  // The error of the rank's median: 5 * 1.2533 * 100 ms / 1.349 / sqrt(15) is 119.9 ms.
+  CHECK_FALSE(is_named({119ms, 219ms, 319ms, 219ms}, {{100ms}, {100ms}, {100ms}}));
+  CHECK(is_named({120ms, 220ms, 320ms, 220ms}, {{100ms}, {100ms}, {100ms}}));
+  // The usual error.
+  const std::vector<Duration> varied{100ms, 200ms, 300ms, 200ms};
+  CHECK_FALSE(is_named({319ms}, {varied, varied, varied}));
+  CHECK(is_named({320ms}, {varied, varied, varied}));
+}
+
+TEST_CASE("Ranks wait for each other if their ends are closer than half of what their begins are") {
+  for (const auto& [apart, named] : {std::pair{99ms, 1U}, {100ms, 0U}}) {
+    std::vector<EndedScopesByName> ranks(40);
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      for (std::int64_t step = 1; step <= 15; ++step) {
+        const Instant end = Instant{step * 1'000'000'000} + (rank == 7 ? apart : 0ms);
+        ranks[rank]["allreduce"].push_back({end, rank == 7 ? 200ms + apart : 400ms});
+      }
+    }
+    const Searched found = compare_ranks(ranks);
+    REQUIRE(found.stragglers.size() == named);
+    CHECK((named == 0 || found.stragglers[0].rank == 7));
+  }
 }
 
 TEST_CASE("A rank that is early at a collective is no straggler") {
@@ -135,7 +174,7 @@ TEST_CASE("Ranks that differ among themselves have no straggler") {
 
 TEST_CASE("Ranks that do not wait for each other are compared, too") {
   std::vector<EndedScopesByName> ranks;
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 7; ++i) {
     const Duration took = i == 4 ? 200ms : 100ms + i * 1ms;
     ranks.push_back({{"work", back_to_back({took}, {std::int64_t{i} * 17'000'000})}});
   }
@@ -143,6 +182,7 @@ TEST_CASE("Ranks that do not wait for each other are compared, too") {
   REQUIRE(found.stragglers.size() == 1);
   CHECK(found.stragglers[0].rank == 4);
   CHECK(found.stragglers[0].kind == StragglerKind::kSlower);
+  CHECK(found.stragglers[0].others == 102'500us);
 }
 
 TEST_CASE("Scopes that take a short time and a long one by turns name no rank") {
@@ -160,7 +200,7 @@ TEST_CASE("A difference of microseconds makes no straggler") {
     ranks.push_back({{"hook", back_to_back({i == 2 ? 90us : 10us})}});
   }
   CHECK(compare_ranks(ranks).stragglers.empty());
-  ranks[2] = {{"hook", back_to_back({210us})}};
+  ranks[2] = {{"hook", back_to_back({110us})}};
   CHECK(compare_ranks(ranks).stragglers.size() == 1);
 }
 

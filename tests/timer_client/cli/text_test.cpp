@@ -56,6 +56,11 @@ TEST_CASE("no line is wider than the terminal, and cut text is marked") {
         "EVENT  PID  SCOPE   WHAT\n"
         "e        1  \u4e16\u754c    x\n"
         "e        1  abcdef  x\n");
+  Table narrow = small_table({.width = 32});
+  narrow.add({{"longer_event"}, {"1"}, {"abcdefghij"}, {"abcdefghij"}});
+  CHECK(narrow.text() ==
+        "EVENT         PID  SCOPE   WHAT\n"
+        "longer_event    1  abc...  ab...\n");
   CHECK(cut_text("abcdef", 5) == "ab...");
   CHECK(cut_text("abcde", 5) == "abcde");
   CHECK(cut_text(accents, 4) == "\u00e9...");
@@ -74,12 +79,16 @@ TEST_CASE("times are local, with their zone, and a time without a zone is local,
   }
   CHECK(parse_since("2025-11-21", 0).value() == parse_since("2025-11-20T23:00:00Z", 0).value());
   CHECK(!parse_since("2025-11-21 04:15:5x", 0));
+  CHECK(!parse_since("2025-02-31", 0));
   simdjson::dom::parser parser;
-  const std::string record = R"({"time":"2025-11-21T03:15:53.123456Z","host":"a"})";
+  const std::string record = R"({"time":"2025-11-21T03:15:53.123456Z","a":"2025-11-21T03:15:53Z"})";
   const simdjson::dom::object fields = parser.parse(record).get_object();
   Page page;
   add_fields(page, fields);
-  CHECK(std::move(page).text() == "  time  2025-11-21 04:15:53.123456 CET\n  host  a\n");
+  CHECK(std::move(page).text() ==
+        "  time  2025-11-21 04:15:53.123456 CET\n  a     2025-11-21T03:15:53Z\n");
+  ::setenv("TZ", "STD0DST,M3.2.0,M11.1.0", 1);
+  CHECK(parse_since("2025-07-01 04:00", 0).value() == 1751338800'000'000);  // three o'clock in UTC
   ::setenv("TZ", "UTC0", 1);
   ::tzset();
 }
@@ -139,6 +148,11 @@ TEST_CASE("a page is wrapped between words, and long words are cut") {
   CHECK(lines[3] == "      " + std::string(74, 'c'));
   CHECK(lines[4] == "      " + std::string(20, 'c'));
   CHECK(lines[5] == "tab\\there \\x1b[2J");
+  Page labels;
+  labels.field(std::string(50, 'l'), "of a long label");
+  labels.field("label", "value");
+  CHECK(std::move(labels).text() == "  " + std::string(37, 'l') + "...  of a long label\n" +
+                                        "  label" + std::string(21, ' ') + "value\n");
 }
 
 TEST_CASE("characters that hide or reorder text are visible") {
@@ -155,6 +169,13 @@ TEST_CASE("a long text is cut between characters") {
   CHECK(html_text("äöüx", 3) == "äöü...");
   CHECK(html_text("<<<<", 2) == "&lt;&lt;...");
   CHECK(html_text(std::string(65536, 'x'), 10) == "xxxxxxxxxx...");
+}
+
+TEST_CASE("a mistyped word means the first choice that differs in two characters at most") {
+  const std::vector<std::string> choices{"started", "stopped", "expired"};
+  CHECK(meant_by("unexpired", choices) == "expired");
+  CHECK(meant_by("notexpired", choices).empty());
+  CHECK(meant_by("stxrped", choices) == "started");
 }
 
 TEST_CASE("signals are read by name, with or without SIG, and by number") {

@@ -48,11 +48,12 @@ TEST_CASE("one line announces a worker's page, which all its clients use") {
 
 TEST_CASE("a page has the pid and the job variables of its worker") {
   ::setenv("RANK", "3", 1);
+  ::setenv("LOCAL_RANK", "", 1);
   ::setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1", 1);
   ::setenv("PBS_JOBID", std::string(200, 'j').c_str(), 1);
   FakeServer server;
   auto client = server.connect();
-  for (const char* const name : {"RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PBS_JOBID"}) {
+  for (const char* const name : {"RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PBS_JOBID"}) {
     ::unsetenv(name);
   }
   const auto claims = read_claims(server.page(), kPageBytes);
@@ -485,6 +486,7 @@ TEST_CASE("a heartbeat is a timer that each beat renews, and the first one may t
     CHECK(other.release());
     CHECK_FALSE(other.beat());
   }
+  CHECK(client.expires(1h, "loop", {.first_timeout = 2h}).times()->remaining > 1h);
   for (const auto& [index, slot] : slots_of(server.page())) {
     CHECK_FALSE(slot_word::is_open(slot.word));
   }

@@ -120,6 +120,8 @@ TEST_CASE("why no process reads a pipe is one clear reason") {
   pipe.close();
   CHECK(why_no_reader(pipe.path()) == "no process reads it");
   CHECK(why_no_reader(folder.path("nothing")) == "there is no such pipe");
+  CHECK(why_no_reader("/dev/null/requests") == "there is no such pipe");
+  CHECK(why_no_reader(std::string(5000, 'x')) == "File name too long");
   CHECK(why_no_reader(folder.path()) == "it is not a pipe");
   CHECK(why_no_reader("/dev/null") == "it is not a pipe");
 }

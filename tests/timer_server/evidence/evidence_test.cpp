@@ -53,6 +53,9 @@ TEST_CASE("The activity of a thread follows from its state, its wait and its CPU
         "waiting uninterruptibly in io_schedule (0 % CPU)");
   CHECK(activity_of(thread_in('S', "pipe_read", 62)) ==
         "waiting in pipe_read at that moment (62 % CPU)");
+  CHECK(activity_of(thread_in('S', "pipe_read", 5)) ==
+        "waiting in pipe_read at that moment (5 % CPU)");
+  CHECK(activity_of(thread_in('R', "", 5)) == "running (5 % CPU)");
   CHECK(activity_of(thread_in('R', "", 99.7)) == "running (100 % CPU)");
   CHECK(activity_of(thread_in('R', "", 0)) == "ready to run (0 % CPU)");
   CHECK(activity_of(thread_in('R', "", {})) == "running");
@@ -62,12 +65,31 @@ TEST_CASE("The activity of a thread follows from its state, its wait and its CPU
   CHECK(activity_of(without_wchan) == "waiting in futex (0 % CPU)");
 }
 
+TEST_CASE("The state of a worker has a name") {
+  for (const auto& [state, name] :
+       std::vector<std::pair<char, std::string>>{{'R', "running"},
+                                                 {'S', "sleeping"},
+                                                 {'D', "uninterruptible sleep"},
+                                                 {'T', "stopped"},
+                                                 {'t', "traced"},
+                                                 {'Z', "zombie"},
+                                                 {'X', "dead"},
+                                                 {'I', "idle"},
+                                                 {'?', "unknown"}}) {
+    Evidence evidence;
+    evidence.threads = {thread_in(state, "", {})};
+    CHECK(parsed(evidence).text("state_name") == name);
+  }
+}
+
 TEST_CASE("A record of any evidence is JSON and stays within its limit") {
   const testing::JsonLine record = parsed(much_evidence(kMaxStackFrames));
   CHECK(record.line().size() < kMaxEvidenceBytes + 8192);
   // The record has all threads, and as many frames as fit.
   CHECK(record.array("threads").size() == 64);
-  CHECK(record.line().find("more, for which the record has no room") != std::string::npos);
+  const auto cut = record.array("threads").at(63)["stack"].get_array().value();
+  CHECK(cut.at(cut.size() - 1).get_string().value() ==
+        fmt::format("... {} more, for which the record has no room", 40 - (cut.size() - 1)));
 }
 
 TEST_CASE("The last of many threads has the room that the others left") {
@@ -186,6 +208,11 @@ TEST_CASE("Of more different stacks than a record has room for the threads are c
   const testing::JsonLine record = parsed(folded(evidence));
   CHECK(record.array("threads").size() == kMaxStacksShown);
   CHECK(record.integer("threads_omitted") == 1024 - 2 * 64 + 1);  // the first one is alone
+  evidence.threads.resize(1);
+  evidence.threads[0].same_stack.assign(3000, {"loader", "running", "", {7}});
+  const testing::JsonLine of_one = parsed(evidence);
+  const std::size_t listed = of_one.array("threads").at(0)["same_stack"].get_array().value().size();
+  CHECK(of_one.integer("threads_omitted") == 3000 - static_cast<std::int64_t>(listed));
 }
 
 TEST_CASE("Python threads with equal stacks are folded, but not the one that wrote the dump") {
@@ -220,4 +247,5 @@ TEST_CASE("The reasons for missing evidence are joined, up to a limit") {
     evidence.add_missing("and another reason");
   }
   CHECK(evidence.missing.size() <= 2048);
+  CHECK(evidence.missing.size() > 2000);
 }

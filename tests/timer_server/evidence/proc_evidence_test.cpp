@@ -160,7 +160,8 @@ TEST_CASE("A CPU sample differs between a spinning process and a waiting one") {
   // On a busy machine the spinner may get no CPU during a sample; then another one is taken.
   const Instant until = Instant::now() + testing::kBound;
   double percent = 0;
-  while (percent < 10) {
+  double user_s = 0;
+  while (percent < 10 || user_s < 0.05) {
     REQUIRE(Instant::now() < until);
     Evidence evidence = read_proc_evidence(process->pid, process->start_time);
     std::this_thread::sleep_for(kCpuSample);
@@ -168,12 +169,15 @@ TEST_CASE("A CPU sample differs between a spinning process and a waiting one") {
     REQUIRE(!evidence.threads.empty());
     percent = evidence.threads[0].cpu_percent.value_or(0);
     CHECK(percent <= 100);
+    user_s = evidence.cpu_user_s;
+    CHECK(user_s < 60);
   }
   // A sample from before the deadline need not be waited for.
   const CpuSample early = read_cpu_sample(process->pid);
   std::this_thread::sleep_for(kCpuSample);
   Evidence spinning = read_proc_evidence(process->pid, process->start_time);
   const Instant read = spinning.threads.at(0).sampled;
+  CHECK(spinning.threads[0].cpu_s > 0.03);
   begin_cpu_sample(early, spinning);
   CHECK(spinning.threads[0].sampled <= read + -kCpuSample);
   CHECK(spinning.threads[0].cpu_ns == early.threads.at(0).cpu_ns);

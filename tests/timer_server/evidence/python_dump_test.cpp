@@ -26,6 +26,7 @@ using Frames = std::vector<std::string>;
 
 int dump_fd = -1;
 std::size_t hole_bytes = 0;  // written before the text
+bool never_returns = false;  // the handler
 
 void write_dump(int) {
   constexpr std::string_view kText =
@@ -37,19 +38,25 @@ void write_dump(int) {
   // faulthandler writes in many steps; this worker in two.
   (void)!::write(dump_fd, kText.data(), 30);
   (void)!::write(dump_fd, kText.data() + 30, kText.size() - 30);
+  while (never_returns) {
+    ::pause();
+  }
 }
 
 // A worker that writes a dump on SIGUSR2, as an interpreter would.
 struct Dumper {
-  explicit Dumper(std::size_t hole = 0) : hole_before(hole) {}
+  explicit Dumper(std::size_t hole = 0, bool hangs = false)
+      : hole_before(hole), hangs_after(hangs) {}
 
   std::size_t hole_before;
+  bool hangs_after;
   testing::TempFolder folder;
   PythonDump dump{SIGUSR2, folder.path("dump")};
   // The waits are short, because ThreadSanitizer delays the handler of a signal that comes just
   // before a blocking call until that call returns.
   Child worker{[this] {
                  hole_bytes = hole_before;
+                 never_returns = hangs_after;
                  dump_fd =
                      ::open(dump.path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
                  ::signal(SIGUSR2, write_dump);
@@ -133,6 +140,19 @@ TEST_CASE("Of a dump that is too long the end is read, and evidence says so") {
     REQUIRE(evidence.python_threads.size() == 1);
     CHECK(evidence.python_threads[0].frames == Frames{"a.py:1 in f"});
   }
+}
+
+TEST_CASE("A dump whose signal handler does not return counts as incomplete") {
+  const std::string expected = "Python stacks are incomplete: time was up";
+  Evidence evidence;
+  // On a busy machine the worker may write nothing so soon.
+  for (Duration patience = 50ms; patience <= testing::kBound && evidence.missing != expected;
+       patience *= 2) {
+    Dumper dumper(0, true);
+    evidence = dumper.take(dumper.dump, Instant::now() + patience);
+  }
+  CHECK(evidence.missing == expected);
+  CHECK(evidence.python_threads.size() == 1);
 }
 
 TEST_CASE("A signal that would end the worker, or that cannot be caught, is not sent") {

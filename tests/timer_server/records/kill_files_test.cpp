@@ -50,16 +50,21 @@ TEST_CASE("a stage that could be written only in part does not hide the stages a
   Expiry expiry;
   expiry.id = "id-1";
   expiry.scope.name = "forward";
+  expiry.scope.grace_ms = 0;
   files.begin(this_worker(), {&expiry, 1}, {});
   {
     const FileSizeLimit limit(std::filesystem::file_size(temp.path("kills/id-1")) + 8);
     files.note_evidence("id-1", R"({"event":"evidence"})");
   }
-  files.note_signal("id-1", {SIGTERM, ClockReading::now(), {::getpid()}});
+  const SentSignal sent{SIGTERM, ClockReading::now(), {::getpid()}, {1}};
+  files.note_signal("id-1", sent);
   const std::vector<KillState> kills = files.read();
   REQUIRE(kills.size() == 1);
   CHECK(!kills[0].has_evidence);
   CHECK(kills[0].records.empty());
   REQUIRE(kills[0].sent.size() == 1);
   CHECK(kills[0].sent[0].signal == SIGTERM);
+  CHECK(kills[0].sent[0].when.wall_ns == sent.when.wall_ns);
+  CHECK(kills[0].sent[0].starts == sent.starts);
+  CHECK(kills[0].expiries.at(0).scope.grace() == Duration{0});  // SIGKILL follows at once
 }

@@ -4,12 +4,14 @@
 #include "timer_server/records/records.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <signal.h>
 
 #include <string>
 #include <vector>
 
 #include "common/limits.hpp"
+#include "tests/support/json_line.hpp"
 #include "tests/support/records_doc.hpp"
 #include "timer_server/kills/incidents.hpp"
 
@@ -123,10 +125,10 @@ StatisticsByName full_statistics() {
   sums.timeout = 30s;
   sums.histogram[bucket_of(250'000'000)] = 2;
   sums.histogram[bucket_of(1'000'000'000)] = 1;
+  sums.first_histogram[bucket_of(900'000'000)] = 1;
   ScopeStatistics with_deadline = sums;
   with_deadline.smallest_margin = -2ms;
   with_deadline.first_histogram[bucket_of(250'000'000)] = 1;  // of two threads
-  with_deadline.first_histogram[bucket_of(900'000'000)] = 1;
   return {{"load", with_deadline}, {"save", sums}};
 }
 
@@ -154,6 +156,14 @@ CommandOccasion full_occasion() {
 
 filetimer::Records make_records() {
   return filetimer::Records("/run/job");
+}
+
+std::size_t occurrences(std::string_view text, std::string_view part) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != text.npos; ++at) {
+    ++count;
+  }
+  return count;
 }
 
 }  // namespace
@@ -236,6 +246,84 @@ TEST_CASE("docs/records.md gives the fields of the other records about workers")
   check_fields("rejected", {records.rejected({3, "why", "{", 4711})});
 }
 
+TEST_CASE("the times of a record are those of its scope, with as many places as they need") {
+  filetimer::Records records = make_records();
+  const WorkerIdentity worker = full_worker();
+  const Expiry expiry = full_expiry(records);
+  const std::vector<SentSignal> signals{{SIGTERM, {1'000'000'000, kNow}, {4711}}};
+  filetimer::Records::Outcome outcome;
+  outcome.signals = signals;
+  outcome.dead_after = 2ms;
+  const std::string timeouts = R"("timeout_s":30,"code_timeout_s":60,)";
+  const std::string acquired = R"("acquired_mono_ns":20000000000,)";
+  const std::string elapsed = R"("scope":"load","elapsed_s":30.000000,)" + timeouts +
+                              R"("remaining_s":0.000000,"paused":true,"tid":4711)";
+  struct Row {
+    std::string record;
+    std::string end;
+  };
+  for (const Row& row :
+       {Row{records.expired(worker, expiry, std::vector<SlotReading>{full_scope()}),
+            timeouts + R"("elapsed_s":30.000000,"overdue_ms":0.000000,)" + acquired +
+                R"("deadline_mono_ns":50000000000,"tid":4711,"signal":15,"grace_s":10,)"
+                R"("dir":"/run/job","open_scopes":[{)" +
+                elapsed + R"(}],"omitted":0})"},
+        Row{records.killed(worker, expiry, outcome),
+            R"("verdict":"dead","signals":[{"signal":15,"name":"SIGTERM",)"
+            R"("time":"1970-01-01T00:00:01.000000Z","mono_ns":50000000000,"pids":[4711]}],)"
+            R"("dead_after_ms":2.000})"},
+        Row{records.released_late(worker, expiry),
+            R"("scope":"load","late_ms":1.000,"reason":"released after its deadline was judged, )"
+            R"(before a signal was sent"})"},
+        Row{records.left_open(worker, full_scope(), kNow, "why"),
+            timeouts + R"("elapsed_s":30.000000,)" + acquired + R"("reason":"why"})"},
+        Row{records.deferred(worker, full_scope(), kNow, "why"), elapsed + R"(,"reason":"why"})"},
+        Row{records.deferred_all(2s, 3, "why"), R"("given_s":2.000000,"scopes":3,"reason":"why"})"},
+        Row{records.warned(worker, full_soft_deadline(), nullptr),
+            timeouts + R"("elapsed_s":30.001000,"soft_s":30.000000,"overdue_ms":1.000000,)" +
+                acquired + R"("soft_mono_ns":50000000000,"tid":4711,"signal":10,"omitted":1})"},
+        Row{records.hook(full_occasion(), full_hook(HookResult::kSignalled)),
+            R"("id":"k3f9a2-1","on":"expiry","incident":"k3f9a2-i1","scope":"load",)"
+            R"("result":"signalled","hook_pid":4740,"duration_ms":20.000,)"
+            R"("signal":15,"name":"SIGTERM","reason":"why"})"}}) {
+    CAPTURE(row.record);
+    CHECK(row.record.ends_with(row.end));
+  }
+}
+
+TEST_CASE("a warning has the time to its soft deadline from the last renewal of the scope") {
+  SoftDeadline passed = full_soft_deadline();
+  passed.scope.deadline = kNow + 10s;  // renewed ten seconds after it was opened
+  const auto soft_s = [&passed] {
+    return JsonLine(make_records().warned(full_worker(), passed, nullptr)).number("soft_s");
+  };
+  CHECK(soft_s() == 20);
+  passed.scope.soft_ms = 5000;
+  CHECK(soft_s() == 20);  // its signal comes when the timeout has passed
+  passed.signal = 0;
+  CHECK(soft_s() == 5);
+}
+
+TEST_CASE("a message says how a command ended, after what time, or why") {
+  CHECK(full_hook(HookResult::kTimedOut).text() == "timed out: why");
+  HookOutcome outcome = full_hook(HookResult::kSignalled);
+  outcome.reason.clear();
+  CHECK(outcome.text() == "signalled, SIGTERM after 20 ms");
+  outcome.signal = 35;
+  CHECK(outcome.text() == "signalled, signal 35 after 20 ms");
+}
+
+TEST_CASE("the ids of a server have the same six letters, and count each kind for itself") {
+  using Named = filetimer::Records::Named;
+  filetimer::Records records = make_records();
+  const std::string letters = records.next_id(Named::kExpiry).substr(0, 6);
+  // All are alike once in 45 million.
+  CHECK(letters.find_first_not_of(letters[0]) != std::string::npos);
+  CHECK(records.next_id(Named::kExpiry) == letters + "-2");
+  CHECK(records.next_id(Named::kIncident) == letters + "-i1");
+  CHECK(records.next_id(Named::kWarning) == letters + "-w1");
+}
+
 TEST_CASE("the examples of docs/records.md have the fields that it names, and no event lacks one") {
   const RecordsDoc doc = read_records_doc();
   CHECK(doc.size() >= 12);
@@ -298,13 +386,34 @@ TEST_CASE("the records of a kill with many open scopes and long names stay withi
   SlotReading scope = full_scope();
   scope.name = std::string(kMaxScopeNameBytes, '\x01');  // six bytes each, as JSON
   const std::vector<SlotReading> open(kMaxScopesPerWorker, scope);
-  const std::string record = records.expired(full_worker(), full_expiry(records), open);
+  const Expiry expiry = full_expiry(records);
+  const std::string record = records.expired(full_worker(), expiry, open);
   CHECK(record.size() <= kMaxRecordBytes);
   CHECK(record.find(R"("omitted":0)") == std::string::npos);
+  const std::size_t listed = occurrences(record, R"("scope":)") - 1;  // and the expired one
+  CHECK(record.ends_with(fmt::format(R"("omitted":{}}})", open.size() - listed)));
+  const std::string incident = records.incident(
+      {.id = "i1", .when = ClockReading::now(), .workers = {{full_worker(), open}}, .omitted = 5});
+  CHECK(incident.size() <= kMaxRecordBytes);
+  CHECK(incident.find(fmt::format(R"("omitted":{},)",
+                                  open.size() + 5 - occurrences(incident, R"("scope":)"))) !=
+        std::string::npos);
   filetimer::Records::Outcome outcome;
   const std::vector<std::string> cancelled(kMaxScopesPerWorker, scope.name);
   outcome.cancelled = cancelled;
-  CHECK(records.killed(full_worker(), full_expiry(records), outcome).size() <= kMaxRecordBytes);
+  const std::string killed = records.killed(full_worker(), expiry, outcome);
+  CHECK(killed.size() <= kMaxRecordBytes);
+  const std::size_t named = occurrences(killed, "\"\\u0001");
+  CHECK(killed.ends_with(fmt::format(R"("cancelled_omitted":{}}})", cancelled.size() - named)));
+  // A list ends with the scope that takes its last byte.
+  for (const std::size_t room : {0U, 1U}) {
+    CAPTURE(room);
+    CHECK(records.expired(full_worker(), expiry, open, room)
+              .ends_with(fmt::format(R"("omitted":{}}})", open.size() - room)));
+    outcome.list_bytes = std::string_view(R"(,"cancelled":[)").size() + room;
+    CHECK(records.killed(full_worker(), expiry, outcome)
+              .ends_with(fmt::format(R"("cancelled_omitted":{}}})", cancelled.size() - room)));
+  }
 }
 
 TEST_CASE("the end of a worker is recorded with the durations of its scopes by name") {
@@ -334,6 +443,8 @@ TEST_CASE("the record of the end of a worker with many long scope names stays wi
   CHECK(record.size() <= kMaxRecordBytes);
   CHECK(record.size() > kMaxRecordBytesOfLists * 9 / 10);
   CHECK(record.find(R"("omitted":0)") == std::string::npos);
+  CHECK(record.ends_with(
+      fmt::format(R"("omitted":{}}})", statistics.size() - occurrences(record, R"({"scope":)"))));
 }
 
 TEST_CASE("an incident lists the scopes that have ended, with the times before it") {
@@ -361,6 +472,9 @@ TEST_CASE("the record of an incident with the most ended scopes stays within its
   const std::string record = records.incident({.id = "i1", .when = when, .workers = {worker}});
   CHECK(record.size() <= kMaxRecordBytes);
   CHECK(record.find(R"("ended_omitted":0)") == std::string::npos);
+  CHECK(record.ends_with(
+      fmt::format(R"("ended_omitted":{}}})",
+                  kMaxIncidentEndedScopes - occurrences(record, "[0.000000000,1.000000000]"))));
 }
 
 TEST_CASE("an incident lists the latest ended scopes of each worker, up to the worker's share") {

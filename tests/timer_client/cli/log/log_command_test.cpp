@@ -40,6 +40,8 @@ TEST_CASE("a log that is not there is a failure that names the path tried") {
   CHECK(named.code == 1);
   CHECK(named.errors ==
         "timer_client: cannot open '/nonexistent/x.jsonl': No such file or directory\n");
+  CHECK(run_command({"log", "/nonexistent/\x1b[2J"}).errors ==
+        "timer_client: cannot open '/nonexistent/\\x1b[2J': No such file or directory\n");
   const TempFolder folder;
   const Ran dir = run_command({"log", "--dir", folder.path()});
   CHECK(dir.code == 1);
@@ -55,6 +57,7 @@ TEST_CASE("a log that is not there is a failure that names the path tried") {
   CHECK(contains(defaulted.errors, "(the default place: no FILE, no --dir, no $FILETIMER_DIR)"));
   CHECK(run_command({"log", folder.path()}).errors ==
         "timer_client: no log (*.jsonl) in folder '" + folder.path() + "'\n");
+  CHECK(log_of("hang.jsonl", {"--fifo", "/none"}).code == 0);
 }
 
 TEST_CASE("a dash is standard input, of a file or of a pipe") {
@@ -116,8 +119,11 @@ TEST_CASE("--scope takes the bytes of a name that is not UTF-8") {
   const TempFolder folder;
   HostLog log("node07");
   log.add("warned", 1, R"(,"pid":1,"scope":"caf\\xe9")");
+  const std::string whole(300, 'n');
+  log.add("warned", 1, fmt::format(R"(,"pid":1,"scope":"{}")", bounded_scope_name(whole)));
   folder.write("log.jsonl", log.text());
   CHECK(contains(run_command({"log", "--scope", "caf\xe9", folder.path()}).output, "caf\\xe9"));
+  CHECK(contains(run_command({"log", "--scope", whole, folder.path()}).output, "nnn...~"));
 }
 
 TEST_CASE("the table shows no field whose name is empty") {
@@ -150,6 +156,23 @@ TEST_CASE("suggest lists 4096 names of scopes, and reports that others are omitt
     CHECK(contains(ran.errors, "more than 4096 names of scopes: the others are omitted") ==
           has_more);
   }
+}
+
+TEST_CASE("a timeout of today that is shorter than the suggestion is yellow") {
+  const auto scope = [](const char* name, double timeout_s) {
+    return fmt::format(R"({{"scope":"{}","count":201,"longest_s":0.5,"first_s":0.5,"timeout_s":{},)"
+                       R"("histogram_ns":[[469762048,201]]}})",
+                       name, timeout_s);
+  };
+  HostLog log("node07");
+  log.add("worker_ended", 0,
+          R"(,"pid":1,"scopes":[)" + scope("even", 1.5) + "," + scope("short", 1) + "]");
+  const TempFolder folder;
+  folder.write("log", log.text());
+  const OnTerminal terminal;
+  const std::string table = run_command({"suggest", folder.path("log")}).output;
+  CHECK(contains(table, "^[1;33m1 s^[0m"));
+  CHECK_FALSE(contains(table, "^[1;33m1.50 s"));
 }
 
 TEST_CASE("suggest prints what it can read, and nothing but the reason where it can read nothing") {
@@ -373,7 +396,7 @@ TEST_CASE("a terminal that another program left in non-blocking mode gets the wh
   std::size_t seen = 0;
   const std::string command = fmt::format("/proc/self/task/{}/stat", ::gettid());
   std::thread terminal([&] {
-    CHECK(wait_until([&] { return contains(testing::read_file(command), ") S "); }));
+    CHECK(testing::wait_until([&] { return contains(testing::read_file(command), ") S "); }));
     pollfd waits{reader.get(), POLLIN, 0};
     char bytes[4096];
     for (ssize_t count = 1; count != 0;) {
@@ -393,8 +416,12 @@ TEST_CASE("a terminal that another program left in non-blocking mode gets the wh
 
 TEST_CASE("a command whose output finds no room says so and fails") {
   const std::string log = data_path("hang.jsonl");
-  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
-           {"log", log}, {"show", log}, {"show", "--json", log}, {"report", "-o", "-", log}}) {
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"log", log},
+                                             {"show", log},
+                                             {"show", "--json", log},
+                                             {"report", "-o", "-", log},
+                                             {"suggest", log}}) {
     CAPTURE(words[0]);
     const Ran ran = run_command(words, "/dev/full");
     CHECK(ran.code == 1);
@@ -462,6 +489,31 @@ TEST_CASE("show cuts the output of an evidence command, a report has all of it")
     CHECK_FALSE(contains(report, more));
     CHECK(contains(report, "line 41") == output.ends_with("line 41\\n"));
   }
+}
+
+TEST_CASE("of the stacks of many workers a few branches are shown, the deepest below each other") {
+  // Each of the first twenty ranks is in another call than all later ones, the others in ten calls.
+  std::vector<MadeWorker> workers;
+  std::string outer;
+  HostLog log("node1");
+  for (int rank = 0; rank < 33; ++rank) {
+    workers.push_back({.pid = 100 + rank, .rank = rank, .job = "j", .scope = "s", .entered_s = 1});
+    const int place = rank < 27 ? rank : 27 + (rank - 27) / 2;
+    log.add("peer_evidence", 32 * kSecondUs,
+            fmt::format(R"(,"pid":{},"incident":"a-i1","threads":[{{"native_stack":["w{}"{}]}}])",
+                        100 + rank, place, outer));
+    outer += rank < 20 ? R"(,"libc.so.6+0x12")" : "";
+  }
+  add_incident(log, 31, "a-i1", workers);
+  add_expiry(log, "a-1", "a-i1", workers[0]);
+  const TempFolder folder;
+  folder.write("log", log.text());
+  const std::string page = run_command({"show", "a-1", folder.path("log")}).output;
+  CAPTURE(page);
+  const std::string deep = "\n" + std::string(40, ' ');
+  CHECK(contains(page, deep + "ranks 20-32" + deep + "  libc.so.6+0x12" + deep + "rank 20" + deep));
+  CHECK(contains(page, deep + "rank 26" + deep + "  w26" + deep + "ranks 31, 32" + deep + "  w29" +
+                           deep + "  and 4 more in 2 other places\n"));
 }
 
 TEST_CASE("nothing a record says moves the cursor or makes a line wider than 80") {

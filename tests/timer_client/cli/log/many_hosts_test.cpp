@@ -145,6 +145,12 @@ TEST_CASE("what cannot be read is told with its name, the rest is shown, and the
   CHECK(missing.output == whole.output);
   CHECK(missing.errors ==
         "timer_client: cannot open '/nonexistent/n.jsonl': No such file or directory\n");
+  for (const char* const command : {"log", "show", "suggest"}) {
+    CAPTURE(command);
+    const Ran unread = run_command({command, folder.path(), "/proc/self/mem"});
+    CHECK(unread.code == 1);
+    CHECK(contains(unread.errors, "cannot read '/proc/self/mem': Input/output error\n"));
+  }
   // A link to nowhere stands for a log that should be there.
   std::filesystem::create_symlink("/nonexistent/x", folder.path("node07.jsonl"));
   const Ran dangling = run_command({"show", "h01-1", folder.path()});
@@ -170,6 +176,7 @@ TEST_CASE("what cannot be read is told with its name, the rest is shown, and the
   CHECK(pipe.errors == "timer_client: '" + folder.path("expired.jsonl") +
                            "' is not a regular file (the default log of '" + folder.path() +
                            "')\n");
+  CHECK(run_command({"log", folder.path()}).output == whole.output);
 }
 
 TEST_CASE("links to folders are followed where they are named only") {
@@ -233,6 +240,7 @@ TEST_CASE("a worker is found by its process, else by its rank, on its host") {
 TEST_CASE("ranks that follow each other are a range, and a list has an end") {
   std::vector<WorkerName> most;
   std::vector<WorkerName> every_second;
+  std::vector<WorkerName> rankless;
   for (std::int64_t rank = 0; rank < 512; ++rank) {
     if (rank != 2) {
       most.push_back({"", rank + 1000, rank, "t"});
@@ -240,10 +248,28 @@ TEST_CASE("ranks that follow each other are a range, and a list has an end") {
     if (rank % 2 == 0) {
       every_second.push_back({"", rank + 1000, rank, "t"});
     }
+    rankless.push_back({"", rank, {}, ""});
   }
   CHECK(workers_text(most) == "ranks 0, 1, 3-511");
   CHECK(workers_text(every_second) ==
         "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30 and 240 more");
+  CHECK(workers_text(rankless).ends_with(", pid 15 and 496 more"));
+}
+
+TEST_CASE("of many hosts whose incident records are missing a few are named") {
+  const TempFolder folder;
+  for (int host = 0; host < 11; ++host) {
+    const MadeWorker worker{.pid = 1, .rank = host, .job = "j", .scope = "s", .entered_s = 100};
+    HostLog log(host_name(host));
+    if (host == 0) {
+      add_incident(log, 130, "i", {worker});
+    }
+    add_expiry(log, host_name(host), "i", worker);
+    folder.write(host_name(host) + ".jsonl", log.text());
+  }
+  const std::string page = unwrapped(run_command({"show", "node00", folder.path()}).output);
+  CHECK(contains(page, " are not in these logs: node01, "));
+  CHECK(contains(page, ", node08 and 2 more.\n"));
 }
 
 TEST_CASE("of many workers in many places, and of many that expired, a few are named") {
@@ -271,6 +297,7 @@ TEST_CASE("of many workers in many places, and of many that expired, a few are n
                  "  and 13 more in 13 other places\n"
                  "  First to expire: rank 20 (pid 120, t), in `exchange` (a-20).\n"));
   CHECK(contains(page, "; rank 28 (pid 128, t), in `exchange` (a-28) and 91 more.\n"));
+  CHECK_FALSE(contains(page, "the odd one out"));  // two places have as few workers
 }
 
 }  // namespace

@@ -132,7 +132,7 @@ TEST_CASE("NULs, deep nesting and bytes that are no UTF-8 are skipped") {
 
 TEST_CASE("the rotated log is read before the log it made room for") {
   const TempFolder folder;
-  folder.write("expired.jsonl.1", record_line("server_started", "2026-11-21T03:00:00Z"));
+  folder.write("expired.jsonl.1", record_line("server_started", "2026-11-21T03:00:01Z"));
   folder.write("expired.jsonl", record_line("expired", "2026-11-21T03:00:01Z"));
   auto logs = open_logs(folder.path(), {}).logs;
   CHECK(merged(logs) == std::vector<std::string>{"server_started", "expired"});
@@ -258,6 +258,11 @@ TEST_CASE("a followed log gives its news across rotation and removal") {
   folder.append("log", record_line("left_open", "x"));
   CHECK(news() == std::vector<std::string>{"left_open"});
   CHECK(log.skipped() == 0);
+
+  folder.write("log.1", R"({"schema":1,"event":"killed"})");  // which gets no more
+  LogReader rotated = reader_of(folder.path("log.1"));
+  rotated.follow();
+  CHECK(rotated.next() != nullptr);
 }
 
 TEST_CASE("half a line at the end of a rotated log is counted") {
