@@ -643,6 +643,8 @@ class Clients(ServerCase):
             with filetimer.expires(FAR_S, "step"), filetimer.expires(FAR_S, "load"):
                 self.assertEqual(asked("step"), 300)
                 self.assertEqual(asked("load"), expected_s)
+        batches = (asked("load") for _ in "ab")  # neither scope is the first of its name
+        self.assertEqual(list(filetimer.each(batches, FAR_S, "load")), [FAR_S, FAR_S])
         with filetimer.heartbeat(FAR_S, "step") as heart:
             heart.beat()
             self.assertEqual(asked("step"), 300)

@@ -38,17 +38,24 @@ CommandLine split(int argc, char** argv) {
   return words;
 }
 
+// Returns the words that no part of the parser took. A `--` among them is not at fault.
+std::vector<std::string> unexpected_words(const CLI::App& app) {
+  std::vector<std::string> words = app.remaining();
+  std::erase(words, "--");
+  return words;
+}
+
 // Returns a message about the first unexpected word; empty: every word is expected.
 std::string unexpected_word(const CLI::App& root) {
   for (const CLI::App* app : root.get_subcommands()) {
-    if (const auto words = app->remaining(); !words.empty()) {
+    if (const auto words = unexpected_words(*app); !words.empty()) {
       const bool is_command = app->get_name() == kRun && !words[0].starts_with('-');
       return "unexpected '" + words[0] + "': " +
              (is_command ? "expected '-- COMMAND [ARG...]' at the end"
                          : "see timer_client " + app->get_name() + " --help");
     }
   }
-  if (const auto words = root.remaining(); !words.empty()) {
+  if (const auto words = unexpected_words(root); !words.empty()) {
     std::vector<std::string> names;
     for (const CLI::App* app : root.get_subcommands([](const CLI::App*) { return true; })) {
       names.push_back(app->get_name());

@@ -130,7 +130,11 @@ PausedRegion::~PausedRegion() {
 void PausedRegion::change(bool begins) {
   auto held = ProcessLock::instance().lock();
   OwnPage& page = page_->latest();  // another one only if there was no page
-  const bool changes_thread = begins ? page.begin_region(tid_) : page.end_region(tid_);
+  if (begins) {
+    page.begin_region(tid_);
+  }
+  // Each begin: regions that began before there was a page have suspended no scope.
+  const bool changes_thread = begins || page.end_region(tid_);
   const bool must_wake =
       changes_thread && ProcessPages::instance().suspend_thread(page, tid_, begins);
   held.unlock();  // opening the pipe may take long on a file system that hangs

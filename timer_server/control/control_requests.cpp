@@ -22,6 +22,8 @@ namespace {
 constexpr std::size_t kRoom = kAnswerPacketBytes - 1024;
 // Deadlines wait while requests are answered; further requests wait for the next iteration.
 constexpr Duration kLongestAtOnce = std::chrono::milliseconds{5};
+// How long a rendezvous whose time is up waits for joins among them, if more and more come.
+constexpr Duration kLongestUnread = std::chrono::seconds{1};
 // How often a waiting shutdown looks for open scopes: a release on a page does not wake the server.
 constexpr Duration kLookPeriod = std::chrono::milliseconds{20};
 // How often its client gets a list of what is still open.
@@ -220,7 +222,8 @@ std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now, b
     clients_.accept_all();  // ranks may have come while the server could not run
   }
   take(now);
-  rendezvous_.advance(now, clients_.has_requests());
+  unread_since_ = clients_.has_requests() ? std::min(unread_since_, now) : Instant::never();
+  rendezvous_.advance(now, clients_.has_requests() && now - unread_since_ < kLongestUnread);
   if (!shutdown_ && now >= next_look_) {
     advance_shutdowns(now, has_kills);
   }

@@ -100,7 +100,7 @@ void Rendezvous::leave(ControlClients::Id client) {
   std::erase_if(rounds_, [](const auto& entry) { return entry.second.members.empty(); });
 }
 
-void Rendezvous::advance(Instant now, bool has_requests) {
+void Rendezvous::advance(Instant now, bool may_be_joining) {
   std::set<ControlClients::Id> gone;
   for (const auto& [name, round] : rounds_) {
     for (const auto& [rank, member] : round.members) {
@@ -113,7 +113,7 @@ void Rendezvous::advance(Instant now, bool has_requests) {
   for (auto& [name, round] : rounds_) {
     if (round.is_full()) {
       end(name, round, {}, now);
-    } else if (round.until() <= now && !has_requests) {
+    } else if (round.until() <= now && !may_be_joining) {
       end(name, round,
           fmt::format("after {} {} of {} ranks had joined", duration_for_reading(now - round.begun),
                       round.members.size(), round.world),

@@ -35,9 +35,9 @@ class Rendezvous {
   // Removes the rank of a client that is gone. A round without members is over. Does nothing for a
   // client that waits in no rendezvous.
   void leave(ControlClients::Id client);
-  // Answers the ranks of rounds that are full or whose time is up, and records these rounds. The
-  // time of a round is not up while requests are unread (`has_requests`): a join may be among them.
-  void advance(Instant now, bool has_requests);
+  // Answers the ranks of rounds that are full or whose time is up, and records these rounds.
+  // `may_be_joining`: a join may be among requests that are unread, so no round fails now.
+  void advance(Instant now, bool may_be_joining);
   void refuse_all(std::string_view reason);
   // Returns when the next round fails if no rank joins; never() if there is no round.
   [[nodiscard]] Instant next() const;

@@ -237,7 +237,8 @@ Result<Process> open_process(pid_t pid) {
     if (errno == ESRCH) {
       return failure(fmt::format("there is no process with pid {}", pid), ESRCH);
     }
-    if (errno == EINVAL) {
+    // Newer kernels answer ENOENT.
+    if (errno == EINVAL || errno == ENOENT) {
       return failure(fmt::format("pid {} is not a process's own id (a thread's?)", pid));
     }
     return system_error(fmt::format("cannot open pid {}", pid));

@@ -117,6 +117,7 @@ TEST_CASE("A client that hangs up has withdrawn, and is known to be gone before"
   const auto id = stage.add(left);
   Connection stays = stage.connect();
   const auto other = stage.add(stays);
+  stays.send("more, which is not read");
   stage.run();
   CHECK_FALSE(stage.clients->has_left(id));
   left.close();
@@ -172,7 +173,9 @@ TEST_CASE("A client that does not read its last answer in time, or is gone, is r
   const auto other = stage.add(left);
   CHECK(stage.clients->advance(Instant::now() + 1h).is_never());
   const Instant before = Instant::now();
+  stage.clients->grant(id, 2s);
   stage.clients->finish(id, kLongAnswer);
+  CHECK(stage.clients->count_waiting() == 0);
   stage.clients->finish(other, kLongAnswer);
   left.close();
   stage.run();

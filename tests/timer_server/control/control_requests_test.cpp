@@ -288,7 +288,10 @@ TEST_CASE("A request of a process of another user is refused, and rejected in th
   stage.ask(*client, R"({"version":1,"request":"shutdown","force":true})");
   const std::string reason = "user 65534 may not ask the server of user 0";
   CHECK(client->read().find(R"("answer":"refused","reason":")" + reason) != std::string::npos);
-  CHECK(stage.core.rejections.take(stage.now, true).value().reason == reason);
+  const RejectionReport rejected = stage.core.rejections.take(stage.now, true).value();
+  CHECK(rejected.reason == reason);
+  CHECK(rejected.pid == ::getpid());
+  CHECK(rejected.line.starts_with(R"({"version":1,)"));
   CHECK_FALSE(stage.control->advance(stage.now, false).has_value());
   // Root may ask the server of every user.
   Client root(stage.folder.path());
@@ -319,7 +322,7 @@ TEST_CASE("An answer lists 64 of many scopes, and the workers as well") {
 
 TEST_CASE("A status request is answered with the fields of the server, which counts who waits") {
   play(
-      "a status > server_pid:; b rendezvous rank=0 of=2; open 1; c shutdown graceful=scopes; "
+      "a status > ,server_version:; b rendezvous rank=0 of=2; open 1; c shutdown graceful=scopes; "
       "d rendezvous rank=0 of=2; e status > workers:1,askers:1; gone c; f status > askers:0");
 }
 
@@ -393,7 +396,7 @@ TEST_CASE("A drain counts the open scopes, and refuses ranks that wait and those
   play(
       "open 3; a rendezvous rank=0 of=2 > answer:granted; "
       "b drain > draining:true,open_scope_count:3; a > the server is draining; "
-      "c rendezvous rank=1 of=2 > the server is draining: no new rendezvous; "
+      "c rendezvous rank=1 of=2 > answer:refused,reason:the server is draining: no new rendezvous; "
       "d drain > draining:true; page > draining; e drain off=; page > none; "
       "f rendezvous rank=1 of=2 > answer:granted; stopped; f > the server was stopped");
 }
@@ -411,6 +414,11 @@ TEST_CASE("A rank waits until its round is full, and is refused if its join is w
   play(
       "a rendezvous rank=0 of=2; slow; asks b drain off=; asks c rendezvous rank=1 of=2; "
       "look 10000 > nothing; b > answer:done; next > 0; look > nothing; a > answer:done");
+  // A flood of requests does not keep a round for ever.
+  play(
+      "a rendezvous rank=0 of=2; slow; asks b drain off=; asks c drain off=; "
+      "asks d rendezvous rank=1 of=2; look 10000 > nothing; a; look 1000 > nothing; "
+      "a > answer:timed_out");
 }
 
 TEST_CASE("A full round lists its ranks in order") {
@@ -431,14 +439,15 @@ TEST_CASE("A round fails for all ranks when the first of them has waited long en
       "look 1999 > nothing; a; b; a > -; look 1 > nothing; "
       "a > reason:after 2 s 2 of 4 ranks had joined,name:start; b > missing:[1,2],left:[]; "
       "log > event:rendezvous_timeout; log > missing:[1,2],left:[],waited_s:2.000000,"
-      "reason:after 2 s 2 of 4 ranks had joined");
+      "reason:after 2 s 2 of 4 ranks had joined; log > missing: 1, 2}");
 }
 
 TEST_CASE("A rank that has left is missing and named, and may join again") {
   const std::string left =
       "a rendezvous rank=0 of=3; b rendezvous rank=1 of=3; c rendezvous rank=2 of=3; gone b; "
       "look > nothing; a; a > -; ";
-  play(left + "look 10000 > nothing; a > missing:[1],left:[1]");
+  play(left +
+       "look 10000 > nothing; a > missing:[1],left:[1]; log > of these, joined and left: 1}");
   play(left + "d rendezvous rank=1 of=3; look > nothing; a > answer:done");
   play(left + "d rendezvous rank=1 of=3; gone a; look 10000 > nothing; d > missing:[0],left:[0]");
 }
@@ -479,20 +488,23 @@ TEST_CASE("An unlimited number of names takes a limited amount of memory") {
 
 TEST_CASE("A wrong join is refused with the reason and changes no round") {
   play(
-      "a rendezvous rank=1 of=3; b rendezvous rank=0 of=4 > the world is 4; "
+      "a rendezvous rank=1 of=3; b rendezvous rank=0 of=4 > answer:invalid,reason:the world is 4; "
       "c rendezvous rank=-1 of=3 > the rank is -1: expected 0 to 2; "
       "d rendezvous rank=0 of=0 > the world is 0: expected 1 to; "
       "e rendezvous rank=0 of=1 name= > the rendezvous' name has 0 bytes: expected 1 to 255; "
       "f rendezvous rank=0 of=1 name=" +
       std::string(256, 'x') +
-      " > the rendezvous' name has 256 bytes: expected 1 to 255; "
+      " > the rendezvous' name has 256 bytes: expected 1 to 255; i rendezvous rank=0 of=1 name=" +
+      std::string(255, 'x') +
+      " > answer:granted; "
       "g rendezvous rank=0 of=3; h rendezvous rank=2 of=3; look > nothing; a > answer:done");
 }
 
 TEST_CASE("A server around COMMAND serves on after a shutdown whose time is up") {
   constexpr auto kAround = LifeCycle::Kind::kAroundCommand;
   play(
-      "a shutdown graceful=scopes wait=1; look > shutdown: graceful; asked; page > shutdown; "
+      "a shutdown graceful=scopes wait=1; look > shutdown: graceful; asked; "
+      "b drain off= > answer:refused,reason:the server has been asked to end; page > shutdown; "
       "look 1000 > nothing; a > COMMAND has not ended; page > none",
       kAround);
   play(

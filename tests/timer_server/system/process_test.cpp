@@ -5,12 +5,15 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <ctime>
 #include <functional>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/timer_server/process_of.hpp"
@@ -162,6 +165,9 @@ TEST_CASE("A zombie, the id of a thread and an unused pid are refused as process
   child.reap();
   CHECK(!open_process(child.pid()));
   CHECK(!open_process(4'000'000));
+  std::string refused;
+  std::thread([&refused] { refused = open_process(::gettid()).error().message; }).join();
+  CHECK(refused.ends_with(" is not a process's own id (a thread's?)"));
 }
 
 TEST_CASE("Ancestors lead from the parent to pid 1 of the namespace") {

@@ -378,7 +378,7 @@ Command add_run(CLI::App& root, const std::vector<std::string>& command) {
       "Examples:\n"
       "  timer_client run --timeout 2h -- python train.py\n"
       "  timer_client run --timeout 90s --signal TERM --grace 10s --scope backup -- ./backup.sh\n\n"
-      "Exit codes: COMMAND's own, 124 the server ended it, 125 no server, a server in another\n"
+      "Exit codes: COMMAND's own, 124 it expired, 125 no server, a server in another\n"
       "pid namespace, bad usage or another failure, 126 COMMAND is not executable, 127 COMMAND\n"
       "was not found, 128+N COMMAND was ended by signal N. While the server drains or shuts\n"
       "down, COMMAND runs unwatched.");

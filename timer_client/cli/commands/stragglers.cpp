@@ -12,7 +12,6 @@ namespace {
 
 // A rank must differ from the others by this many times the spread.
 constexpr double kSpreads = 5;
-// The least spread, as a part of the others' median.
 // How many ranks in the middle of the order are compared with a rank there; with a rank at either
 // end, one more.
 constexpr std::size_t kMostPeers = 8;

@@ -49,7 +49,8 @@ std::optional<Record> parse_record(simdjson::dom::parser& parser, std::string_vi
 // Does the same with a parser that this thread shares, as large as the longest line so far.
 std::optional<Record> parse_record(std::string_view line);
 
-// Returns the statistics in an object of the list `scopes` of a `worker_ended` record.
+// Returns what suggest needs of an object of the list `scopes` of a `worker_ended` record: no
+// `total`, `last` and `smallest_margin`.
 ScopeStatistics read_statistics(simdjson::dom::object scope);
 
 }  // namespace filetimer::cli

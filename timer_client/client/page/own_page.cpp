@@ -616,9 +616,11 @@ void OwnPage::continue_on(OwnPage& next) noexcept {
   for (const IdleTimeout& each : std::exchange(idle_timeouts_, {})) {
     next.watch_idleness(each);
   }
-  if (next.regions_.empty()) {
-    next.regions_.swap(regions_);
+  next.regions_.merge(regions_);
+  for (const auto& [tid, regions] : regions_) {  // of threads that are in some of `next`
+    next.regions_[tid] += regions;
   }
+  regions_.clear();
   next_look_.store(0, std::memory_order_relaxed);  // threads that still use this page find `next`
   successor_.store(&next, std::memory_order_release);
 }

@@ -13,10 +13,10 @@
 
 #include <atomic>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "common/clock.hpp"
@@ -56,9 +56,9 @@ class OwnPage {
   void end_idle_timeout_of(const void* client) noexcept;
   // Begins the idle timeouts anew, as a scope was opened that is not watched.
   void note_unwatched() noexcept;
-  // Begin and end a paused region of a thread. Return whether it is the only one that the thread is
-  // in: then the caller suspends the thread, or ends that. May throw std::bad_alloc.
-  bool begin_region(pid_t tid) { return ++regions_[tid] == 1; }
+  // Begin and end a paused region of a thread, which the caller suspends. May throw std::bad_alloc.
+  void begin_region(pid_t tid) { ++regions_[tid]; }
+  // Returns whether it was the last one that the thread was in: then the caller ends that.
   bool end_region(pid_t tid) noexcept;
   // Stops the time of the scopes that the thread has open or opens on this page, or lets it go on.
   // Returns whether wake() must be called.
@@ -202,7 +202,7 @@ class OwnPage {
   std::atomic<std::uint64_t> woken_in_{0};
   std::atomic<OwnPage*> successor_{nullptr};
   std::atomic<bool> has_logged_no_reader_{false};  // for messages only
-  std::unordered_map<pid_t, unsigned> regions_;    // how many paused ones a thread is in
+  std::map<pid_t, unsigned> regions_;              // how many paused ones a thread is in
   std::vector<IdleTimeout> idle_timeouts_;         // of all clients of the page
 };
 

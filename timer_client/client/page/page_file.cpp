@@ -82,7 +82,8 @@ bool is_abandoned(const std::string& path) {
 }  // namespace
 
 Result<PageFile> PageFile::create(const std::string& folder) {
-  // O_EXCL detects a collision with a process of another pid namespace.
+  // A process of another pid namespace may have the same pid, but does not get here in the same
+  // nanosecond.
   const std::string name = fmt::format("{}-{:016x}", ::getpid(), Instant::now().ns);
   // Until the page is complete, its name begins with a dot: the server ignores such files.
   const std::string path = fmt::format("{}/.{}", folder, name);

@@ -76,5 +76,7 @@ def each(iterable: Iterable[_T] | AsyncIterable[_T], timeout: _Seconds, name: st
     `async for` goes over an asynchronous one.
     """
     name = name_of_caller() if name is None else name
-    first = Scope(timeout, name, first_timeout=first_timeout, **options)._beginning()
-    return Each(iterable, first, Scope(timeout, name, **options))
+    first = scope = Scope(timeout, name, **options)
+    if first_timeout is not None:  # else a file of timeouts has one for the first scope of a thread
+        first = Scope(timeout, name, first_timeout=first_timeout, **options)._beginning()
+    return Each(iterable, first, scope)
