@@ -25,9 +25,8 @@ constexpr std::size_t kTokenBytesQuoted = 40;
 
 // Returns the text of the value, without the white space after it.
 std::string_view token_of(ondemand::value value) {
-  std::string_view token = value.raw_json_token();
-  const std::size_t end = token.find_last_not_of(" \t\r\n");
-  return end == std::string_view::npos ? std::string_view{} : token.substr(0, end + 1);
+  const std::string_view token = value.raw_json_token();
+  return token.substr(0, token.find_last_not_of(" \t\r\n") + 1);
 }
 
 tl::unexpected<Error> not_json(simdjson::error_code code) {

@@ -206,7 +206,7 @@ TEST_CASE("only a scope with a signal before SIGKILL is signalled first") {
     Duration grace;
   };
   for (const Row& row : std::vector<Row>{
-           {slot_flag::kSignalFirst, SIGTERM, 250, 250ms},
+           {slot_flag::kSignalFirst, SIGHUP, 250, 250ms},
            {slot_flag::kSignalFirst, SIGTERM, kServersGrace, 30s},
            {slot_flag::kSignalFirst | slot_flag::kResumed, SIGUSR1, 0, 0s},
            {slot_flag::kSignalFirst, SIGTERM, kNoSigkill, 0s},

@@ -126,6 +126,7 @@ TEST_CASE("a SIGBUS that concerns no mapped file acts as it would without the li
   CHECK(end_of_child(SIG_DFL, fault) == SIGBUS);
   CHECK(end_of_child(SIG_IGN, send) == 0);
   CHECK(end_of_child(SIG_IGN, fault) == SIGBUS);
+  CHECK(end_of_child([](int) { ::_exit(0); }, fault) == 0);
 }
 
 TEST_CASE("a mapping is shared with other processes and outlives its descriptor") {
@@ -254,6 +255,8 @@ TEST_CASE("a write or a read that fails says why") {
   REQUIRE(file);
   CHECK_FALSE(write_at(file->fd.get(), "x", 1, 0));
   CHECK(errno == EBADF);
+  folder.write("file", "TMRB");  // a status page that was cut short
+  CHECK(check_board(file->fd.get(), "file"));
   const auto unreadable = open_own_file(folder.path("file"), O_WRONLY);
   REQUIRE(unreadable);
   const Status board = check_board(unreadable->fd.get(), "file");

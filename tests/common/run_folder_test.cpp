@@ -213,7 +213,7 @@ TEST_CASE("a runtime directory is refused where another user could read or repla
   for (const mode_t mode : {0770U, 0720U, 0702U, 0777U, 01777U}) {
     const std::string name = fmt::format("run{:o}", mode);
     folder_in(temp, name, mode);
-    CHECK(contains(refusal(temp.path(name)), "others may write"));
+    CHECK(contains(refusal(temp.path(name)), fmt::format("' (mode {:04o}): expected", mode)));
   }
   struct Row {
     std::string dir;
@@ -224,9 +224,9 @@ TEST_CASE("a runtime directory is refused where another user could read or repla
                                          {"link/", "symlink", "link"},
                                          {"dangling", "symlink", "dangling"},
                                          {"file", "is a file", {}},
-                                         {"file/run", {}, {}},
+                                         {"file/run", "is not a folder", "file"},
                                          {"pipe", {}, {}},
-                                         {"open/run", {}, "open"},
+                                         {"open/run", "(mode 0777)", "open"},
                                          {"open/a/b/run", {}, "open"},
                                          {"group/run", {}, "group"},
                                          {"to-open/run", {}, "open"},
@@ -260,7 +260,8 @@ TEST_CASE("another user's runtime directory is refused, and so is one below such
     FILETIMER_SKIP("only root can make another user's folder");
   }
   CHECK(contains(refusal(temp.path("run")), fmt::format("belongs to user {}", kSomebodyElse)));
-  CHECK(contains(refusal(temp.path("theirs/run")), "belongs to user"));
+  CHECK(contains(refusal(temp.path("theirs/run")),
+                 fmt::format("'{}' belongs to user {}, who", temp.path("theirs"), kSomebodyElse)));
 }
 
 TEST_CASE("a runtime directory below a sticky folder or a link to a safe one is made") {

@@ -80,6 +80,7 @@ TEST_CASE("the statistics of a name are those of all its scopes in all threads")
     CHECK(sums.histogram == expected.histogram);
     CHECK(sums.mean().count() == total / static_cast<std::int64_t>(all.size()));
     CHECK(sums.longest_in_histogram() == sums.longest);
+    CHECK(sums.quantile(0.999) <= sums.longest);
     for (const double part : {0.001, 0.25, 0.5, 0.75, 0.999}) {
       const double rank = part * static_cast<double>(all.size());
       std::size_t at = 0;

@@ -175,6 +175,8 @@ TEST_CASE("pid and signal are integers that fit an int") {
       check_refused(line_with(key, value), std::string(key) + " is ");
     }
   }
+  check_refused(line_with("signal", std::string(41, '9')),
+                "signal is " + std::string(40, '9') + ": expected an integer of 32 bits");
 }
 
 TEST_CASE("a larger or another version is refused, a missing one too") {
@@ -209,10 +211,10 @@ TEST_CASE("scope names are strings, whatever is in them") {
 
 TEST_CASE("half a surrogate pair, which Python's json writes and reads, names a scope") {
   Reader read;
-  const auto one = read(line_with("scope_id", R"("a\ud800")"));
+  const auto one = read(line_with("scope_id", R"("a\ud800\\ ")"));
   REQUIRE(one.has_value());
   const std::string first(one->scope_id);
-  CHECK(first == "a\\ud800");
+  CHECK(first == R"(a\ud800\\ )");
   const auto two = read(line_with("scope_id", R"("a\udfff")"));
   REQUIRE(two.has_value());
   CHECK(two->scope_id != first);
@@ -222,7 +224,7 @@ TEST_CASE("scope names that are not JSON strings are refused") {
   for (const char* value :
        {"12", "null", "true", "[\"a\"]", "{\"a\": 1}", "\"a\\qb\"", "\"\xff\"", "\"\xed\xa0\x80\"",
         "\"a\tb\"", "\"a\x01\"", "'a'", "a", "\"a", "\"a\\\"", "\"\\u12\"", "\"\\uZZZZ\"",
-        "\"\\ud800\\uZZZZ\"", "\"\\ud800\\q\"", "\"\\u\""}) {
+        "\"\\ud800\\uZZZZ\"", "\"\\ud800\\q\"", "\"\\ud800\\u123\""}) {
     check_refused(line_with("scope_id", value));
   }
 }
@@ -446,6 +448,8 @@ TEST_CASE("a control request is read back as it was written, and is no line of t
     REQUIRE(back.has_value());
     CHECK(*back == question);
   }
+  CHECK(wire::parse_question(std::string(4097, ' ')).error().message ==
+        "a request of 4097 bytes or more: expected at most 4096");
   Reader read;
   CHECK(read(R"({"version": 1, "x_request": "ping"})").error().message == "lacks the key 'pid'");
 }

@@ -62,6 +62,16 @@ TEST_CASE("a COMMAND that a signal ended gives 128 plus the signal") {
   }
 }
 
+TEST_CASE("a server whose standard descriptors are closed gives their numbers to no other file") {
+  const TempFolder temp;
+  const std::string look =
+      fmt::format("for n in 0 1 2; do readlink /proc/$PPID/fd/$n; done >'{}'", temp.path("out"));
+  CHECK(run("/bin/sh", {"-c", "exec \"$@\" <&- >&- 2>&-", "sh", server_path(), "--dir",
+                        temp.path("run"), "--", "/bin/sh", "-c", look})
+            .status == exited(0));
+  CHECK(read_file(temp.path("out")) == "/dev/null\n/dev/null\n/dev/null\n");
+}
+
 TEST_CASE("a COMMAND that does not exist gives 127, one that cannot be executed 126") {
   const TempFolder temp;
   write_file(temp.path("text"), "no program");
@@ -155,17 +165,34 @@ TEST_CASE("without a named directory COMMAND gets a fresh one, which is removed 
   std::filesystem::create_directory(temp.path("state"));
   std::filesystem::permissions(temp.path("state"), std::filesystem::perms(0775));
   const auto run = [&] {
-    return run_server({"--", "/bin/sh", "-c", "echo FILETIMER_DIR=$FILETIMER_DIR"}, environment);
+    return run_server({"--", "/bin/sh", "-c", "echo FILETIMER_DIR=$FILETIMER_DIR; umask"},
+                      environment);
   };
   const Finished first = run();
   const Finished second = run();
   CHECK(first.status == exited(0));
   CHECK(first.out.starts_with("FILETIMER_DIR=" + temp.path("filetimer/")));
+  CHECK(first.out.ends_with("\n" + filetimer::testing::run("/bin/sh", {"-c", "umask"}).out));
   CHECK(second.out != first.out);
   CHECK(std::filesystem::is_empty(temp.path("filetimer")));
   // The log is elsewhere and stays.
   const std::string log = first.err.substr(first.err.find("log=") + 4);
   CHECK(exists(log.substr(0, log.find(' '))));
+  CHECK(std::filesystem::status(temp.path("state/filetimer")).permissions() ==
+        std::filesystem::perms::owner_all);
+}
+
+TEST_CASE("a COMMAND whose server cannot use the default directory gets a private one in $TMPDIR") {
+  const TempFolder temp;
+  write_file(temp.path("filetimer"), "");  // the name is taken
+  const Finished finished =
+      run_server({"--log", temp.path("log"), "--", "/bin/sh", "-c", "echo $FILETIMER_DIR"},
+                 {{"XDG_RUNTIME_DIR", temp.path()}, {"TMPDIR", temp.path()}});
+  CHECK(finished.status == exited(0));
+  const std::string dir = finished.out.substr(0, finished.out.find('\n'));
+  CHECK(dir.starts_with(temp.path("filetimer-")));
+  CHECK(contains(finished.err, fmt::format("; the directory is '{}'\n", dir)));
+  CHECK_FALSE(exists(dir));
 }
 
 TEST_CASE("workers that outlive COMMAND leave their statistics in the log of a fresh folder") {
@@ -218,21 +245,21 @@ TEST_CASE("fresh directories of killed servers are removed, and those in use are
   abandoned.kill();
   CHECK(exists(abandoned.fifo()));
   const std::filesystem::path parent = std::filesystem::path(abandoned.dir()).parent_path();
-  const auto make_folder = [&](const std::filesystem::path& name, std::chrono::hours age) {
+  const auto make_folder = [&](const std::filesystem::path& name, std::chrono::minutes age) {
     std::filesystem::create_directory(parent / name);
     std::filesystem::last_write_time(parent / name,
                                      std::filesystem::file_time_type::clock::now() - age);
     return parent / name;
   };
   make_folder(serving.dir(), 2h);
-  make_folder(abandoned.dir(), 2h);
+  make_folder(abandoned.dir(), 70min);
   const auto named_by_a_user = make_folder("run-mine", 2h);
   const auto with_a_log = make_folder("run-1-abcdef", 2h);
   write_file(with_a_log / "expired.jsonl", "");
   const auto with_something_else = make_folder("run-2-abcdef", 2h);
   std::filesystem::create_symlink("elsewhere", with_something_else / "server");
   const auto half_made = make_folder("run-3-abcdef", 2h);
-  const auto being_made = make_folder("run-4-abcdef", 0h);
+  const auto being_made = make_folder("run-4-abcdef", 50min);
   const Finished next = run_server({"--", "/bin/true"}, environment);
   CHECK(next.status == exited(0));
   CHECK_FALSE(exists(abandoned.dir()));

@@ -111,7 +111,11 @@ TEST_CASE("the variable of --log-level counts if the option is not given") {
   const Finished refused = run_server({"--dir", temp.path("run")}, loud);
   CHECK(refused.status == exited(2));
   CHECK(contains(refused.err, "--log-level: 'loud': expected one of error, warning, info, debug"));
-  CHECK(run_server({"--log-level", "info", "--", "/bin/true"}, loud).status == exited(0));
+  std::vector<std::string> args{"--dir", temp.path("run"), "--log-max", "4K", "--", "/bin/true"};
+  CHECK(run_server(args, {{"FILETIMER_LOG_LEVEL", ""}}).status == exited(0));
+  CHECK(contains(read_file(temp.path("run/expired.jsonl")), R"("max_interval_s":10,)"));
+  args.insert(args.begin(), {"--log-level", "info"});
+  CHECK(run_server(args, loud).status == exited(0));
 }
 
 TEST_CASE("values of the config file are used") {
@@ -120,6 +124,7 @@ TEST_CASE("values of the config file are used") {
              "# a comment\n"
              "grace = \"100ms\"\n"
              "kill = \"process\"\n"
+             "dry-run = false\n"
              "evidence = \"none\"\n"
              "max-interval = 5\n"
              "kill-wait = 2.5\n"
@@ -177,7 +182,9 @@ TEST_CASE("a bad config file is bad usage with the place of the error") {
                                          {"nonsense = 1\n", "nonsense"},
                                          {"grace = \"soon\"\n", "'soon'"},
                                          {"grace = 0\n", "'0'"},
-                                         {"grace = [1]\n", "grace"},
+                                         {"grace = [1]\n", "expected a number or a string"},
+                                         {"dry-run = 'yes'\n", "expected true or false"},
+                                         {"config = 'c.toml'\n", "'config' is not a setting"},
                                          {"[section]\ngrace = 1\n", "section"},
                                          {"kill = \"all\"\n", "'all'"},
                                          {"kill = true\n", "kill"},

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 #include "common/board.hpp"
@@ -366,8 +367,18 @@ TEST_CASE("a server whose directory another one has taken leaves the link to its
 
 TEST_CASE("a runtime directory on a network file system is served with a warning") {
   const TempFolder temp;
-  write_file(temp.path("network"), "");
-  Server server(temp, on_bad_disk("BAD_DISK_NETWORK", temp.path("network")));
+  const Server::Setup setup = on_bad_disk("BAD_DISK_NETWORK", temp.path("network"));
+  std::istringstream kinds(
+      "ff534d42 SMB fe534d42 SMB 517b SMB c36400 Ceph bd00bd0 Lustre 47504653 GPFS 5346414f AFS "
+      "6b414653 AFS 19830326 BeeGFS 1021997 9P");
+  for (std::string kind, name; kinds >> kind >> name;) {
+    write_file(temp.path("network"), kind);
+    const std::vector<std::string> args{"--dir", temp.path("run"), "--", "/bin/true"};
+    CHECK(contains(run_server(args, setup.environment).err,
+                   fmt::format("is on a network file system ({}): no deadline", name)));
+  }
+  write_file(temp.path("network"), "6969");
+  Server server(temp, setup);
   server.wait_for_message("is on a network file system (NFS)");
   expect_kill(server);
 }

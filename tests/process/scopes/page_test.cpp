@@ -95,6 +95,8 @@ TEST_CASE("a worker that starts another program leaves its scopes open, and is n
   const auto left = [&] { return scopes_of(server.records(), "left_open", worker->pid()); };
   CHECK(wait_until([&] { return left().size() == 2; }));
   CHECK(left() == std::vector<std::string>{"before", "inside"});
+  CHECK(server.wait_for("left_open").text("reason") ==
+        "the worker started another program inside the scope");
   CHECK(server.wait_for("worker_ended", worker->pid()).array("scopes").size() == 1);
   REQUIRE(wait_until([&] { return Instant::now() > deadline; }));
   server.barrier();
@@ -294,6 +296,7 @@ TEST_CASE(
   const auto unseen = page_worker(server.dir(), "unseen");
   for (Worker* worker : {seen.get(), unseen.get()}) {
     worker->ask("statistics forward 5");
+    worker->ask("open 0 load 3600000");
     REQUIRE(worker->ask("hint") == "ok");
   }
   server.barrier();
@@ -303,10 +306,14 @@ TEST_CASE(
   };
   end(*seen);
   server.wait_for("worker_ended", seen->pid());
+  const std::string reason = "the worker ended inside the scope";
+  CHECK(server.wait_for("left_open", seen->pid()).text("reason") == reason);
   server.kill();
   end(*unseen);
   const Server next(temp);
   next.wait_for("worker_ended", unseen->pid());
+  CHECK(next.wait_for("left_open", unseen->pid()).text("reason") ==
+        reason + " while no server was running");
   CHECK(contains(run_client({"suggest", "--format", "json", "--dir", next.dir()}).out,
                  R"({"scope":"forward","count":10,)"));
 }

@@ -116,8 +116,9 @@ TEST_CASE("a scope with signal 0 or a negative one expires, and no signal is sen
     CHECK(killed.text("reason") == "signal 0");
   }
   // A name that does not begin the id is none.
-  server.send(with_own_keys(version1(worker.pid(), "abcdef", 1, 0), R"("x_scope": "xyz")"));
-  server.wait_for("expired", "abcdef");
+  server.send(with_own_keys(version1(worker.pid(), R"(abc\ndef)", 1, 0), R"("x_scope": "xyz")"));
+  server.wait_for("expired", "abc\ndef");
+  server.wait_for_message(R"(expired in 'abc\ndef' after )");  // on one line
   CHECK(worker.is_alive());
 }
 

@@ -491,7 +491,9 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
        2,
        "unexpected 'kilt': expected one of run acquire release list dump status show report log "
        "suggest ping drain shutdown rendezvous"},
-      {{"log", "--rank", "x", "--", "f"}, 2, "log: --rank: 'x': expected an integer"},
+      {{"log", "--rank", "x", "--", "f"},
+       2,
+       "log: --rank: 'x' is not a number: expected 0 or more"},
       {{"log", "--event", "kiled"},
        2,
        "log: --event: unknown event 'kiled': did you mean 'killed'?"},

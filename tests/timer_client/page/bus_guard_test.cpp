@@ -25,9 +25,10 @@ volatile sig_atomic_t g_exit_code = 0;  // of a process that gets SIGBUS; 0: SIG
 // Installed before this program makes a guard.
 [[maybe_unused]] const bool g_has_handler = [] {
   struct sigaction action {};
-  action.sa_handler = [](int signal) {
+  action.sa_flags = SA_SIGINFO;
+  action.sa_sigaction = [](int signal, siginfo_t* info, void*) {
     if (g_exit_code != 0) {
-      ::_exit(g_exit_code);
+      ::_exit(info->si_signo == signal ? g_exit_code : 1);
     }
     ::signal(signal, SIG_DFL);
     ::raise(signal);

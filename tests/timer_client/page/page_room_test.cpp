@@ -143,8 +143,13 @@ TEST_CASE("a client lets its server trace it, also the next server, and in a for
   };
   auto process = process_of(server);
   tracers.clear();
+  ConnectOptions untraced = server.options();
+  untraced.stacks = false;
+  (void)TimerClient::connect(untraced);
+  CHECK(tracers.empty());
   auto client = server.connect();
   CHECK(traced_by(*process));
+  (void)TimerClient::connect(untraced);  // withdraws nothing
   process->end();
   process = process_of(server);
   ++server.board().incarnation;

@@ -276,9 +276,11 @@ TEST_CASE("a client whose page is cut short continues with a new page") {
   options.idle_timeout = 5s;
   auto client = TimerClient::connect(options);
   auto outer = client.expires(1h, "outer");
+  auto inner = client.expires(1h, "inner");
   const std::string first = server.worker_page_names().at(0);
   REQUIRE(::truncate(server.page_path(first).c_str(), 0) == 0);
   CHECK_FALSE(outer.renew(1h));  // its page shows zeroes
+  CHECK(inner.release() == ReleaseResult::kNotOpen);
   open_later(client);
   REQUIRE(server.worker_page_names().size() == 2);
   auto scope = client.expires(1h, "later");

@@ -111,7 +111,9 @@ TEST_CASE(
     bool is_frozen;
   };
   for (const Sleep& sleep :
-       {Sleep{'S', "get_signal", true}, Sleep{'D', "__refrigerator", true},
+       {Sleep{'S', "get_signal", true}, Sleep{'S', "do_freezer_trap", true},
+        Sleep{'D', "__refrigerator", true}, Sleep{'D', "do_nanosleep", true},
+        Sleep{'D', "futex_do_wait", true}, Sleep{'D', "futex_wait_queue", true},
         Sleep{'D', "hrtimer_nanosleep", true}, Sleep{'R', "get_signal", false},
         Sleep{'D', "do_sigtimedwait.isra.0", true}, Sleep{'D', "io_schedule", false},
         Sleep{'S', "hrtimer_nanosleep", false}, Sleep{'S', "0", false}}) {
