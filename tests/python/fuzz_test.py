@@ -381,7 +381,7 @@ def in_thread(call):
 
 
 class AnyOrder(ServerCase):
-    options = ("--dry-run",)
+    options = ("--dry-run", "--grace", "10ms")  # after which a scope that raises is expired
 
     def test_scopes_in_any_order(self):
         machine = type("Machine", (ScopesInAnyOrder,), {"case": self})
