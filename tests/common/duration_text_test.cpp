@@ -172,6 +172,7 @@ TEST_CASE("a duration for reading that is a whole number has no decimals") {
   CHECK(duration_for_reading(500ms) == "500 ms");
   CHECK(duration_for_reading(10min) == "10 min");
   CHECK(duration_for_reading(1h) == "1 h");
+  CHECK(duration_for_reading(2h) == "2 h");
   CHECK(duration_for_reading(0s) == "0 s");
   CHECK(duration_for_reading(kForever) == "none");
 }

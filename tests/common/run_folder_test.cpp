@@ -213,6 +213,7 @@ TEST_CASE("a runtime directory is refused where another user could read or repla
   for (const mode_t mode : {0770U, 0720U, 0702U, 0777U, 01777U}) {
     const std::string name = fmt::format("run{:o}", mode);
     folder_in(temp, name, mode);
+    CHECK(contains(refusal(temp.path(name)), "others may write"));
     CHECK(contains(refusal(temp.path(name)), fmt::format("' (mode {:04o}): expected", mode)));
   }
   struct Row {

@@ -227,6 +227,7 @@ TEST_CASE("scope names that are not JSON strings are refused") {
         "\"\\ud800\\uZZZZ\"", "\"\\ud800\\q\"", "\"\\ud800\\u123\""}) {
     check_refused(line_with("scope_id", value));
   }
+  check_refused(line_with("scope_id", R"("\u")"));
 }
 
 TEST_CASE("a key that is missing is named") {

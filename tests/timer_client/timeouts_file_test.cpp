@@ -88,6 +88,7 @@ TEST_CASE("a wrong file of timeouts is one line that names the place and what wa
         "2:12: 'backward' is 'true': expected a time such as \"2.5s\" or \"inf\", or seconds, at "
         "most 1000000000");
   CHECK(error_of("a = \"soon\"").starts_with("1:5: 'a' is 'soon': expected a time"));
+  CHECK(error_of("a = 0").starts_with("1:5: 'a' is '0': expected a time"));
   CHECK(error_of("a = 1e-10").starts_with("1:5: 'a' is '1e-10': expected a time"));
   CHECK(error_of("a = -1.5").starts_with("1:5: 'a' is '-1.5': expected a time"));
   CHECK(error_of("a = 1000000001").starts_with("1:5: 'a' is '1000000001': expected a time"));

@@ -414,7 +414,7 @@ TEST_CASE("A rank waits until its round is full, and is refused if its join is w
   play(
       "a rendezvous rank=0 of=2; slow; asks b drain off=; asks c rendezvous rank=1 of=2; "
       "look 10000 > nothing; b > answer:done; next > 0; look > nothing; a > answer:done");
-  // A flood of requests does not keep a round for ever.
+  // If requests never end, the round fails a second after its time was up.
   play(
       "a rendezvous rank=0 of=2; slow; asks b drain off=; asks c drain off=; "
       "asks d rendezvous rank=1 of=2; look 10000 > nothing; a; look 1000 > nothing; "
