@@ -30,6 +30,7 @@
 #include "common/limits.hpp"
 #include "common/posix.hpp"
 #include "common/run_folder.hpp"
+#include "common/wake_protocol.hpp"
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {
@@ -369,7 +370,7 @@ Status RuntimeDirectory::make_status_page() {
     // Clients that have mapped it look at the path once a second, if they open scopes. Later scans
     // are not counted on it, so each deadline gets a message.
     board_->announce(Announcement::kNone);
-    board_->board().next_wake.store(kWakeAlways, std::memory_order_seq_cst);
+    announce_scan(board_->board());
     board_->board().scans.store(0, std::memory_order_seq_cst);
     board_->serve();
   }
