@@ -1,6 +1,7 @@
 // Threads and the slots of a page: each thread has its own, idle slots move to other threads, and a
 // scope may outlive its thread.
 // SPDX-License-Identifier: MIT
+#include <dlfcn.h>
 #include <doctest/doctest.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -62,6 +63,23 @@ TEST_CASE("a thread that is cancelled while it wakes the server ends, and its sc
                                  ::pthread_join(childs, &result) == 0;
           return is_joined && result == PTHREAD_CANCELED ? 0 : 1;
         }) == 0);
+}
+
+TEST_CASE("a thread that has used the library of a plugin ends after the plugin was closed") {
+  const FakeServer server;
+  void* const plugin = ::dlopen(CLIENT_PLUGIN, RTLD_NOW | RTLD_LOCAL);
+  REQUIRE(plugin != nullptr);
+  const auto use = reinterpret_cast<void (*)(const char*)>(::dlsym(plugin, "use_client"));
+  std::barrier both(2);
+  std::thread thread([&] {
+    use(server.dir().c_str());
+    both.arrive_and_wait();  // it was used
+    both.arrive_and_wait();  // it was closed
+  });
+  both.arrive_and_wait();
+  CHECK(::dlclose(plugin) == 0);
+  both.arrive_and_wait();
+  thread.join();
 }
 
 TEST_CASE("a scope in a slot of a thread that has ended has its own name") {
