@@ -174,7 +174,7 @@ void OwnChild::disown() {
   if (pid_ > 0 && !reap()) {
     Registry& all = registry();
     const MutexLock lock(all.mutex);
-    all.forget(std::exchange(pid_, 0));
+    all.forget(pid_);
   }
 }
 
