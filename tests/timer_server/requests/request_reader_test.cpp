@@ -29,16 +29,11 @@ std::string line(std::string_view scope) {
       scope);
 }
 
-std::string without_newline(std::string text) {
-  text.pop_back();
-  return text;
-}
-
-struct Reading {
+// One read of the pipe after the other. Returns what was seen.
+Seen seen_in(const std::vector<std::string>& reads) {
   Seen seen;
   RequestReader reader{std::ref(seen)};
-  // One call is one read of the pipe.
-  void read(std::string_view bytes) {
+  for (std::string_view bytes : reads) {
     while (!bytes.empty()) {
       const auto room = reader.room();
       const std::size_t count = std::min(room.size(), bytes.size());
@@ -47,91 +42,80 @@ struct Reading {
       bytes.remove_prefix(count);
     }
   }
-};
+  return seen;
+}
 
 using Names = std::vector<std::string>;
+
+// A scope for a line of so many bytes.
+std::string scope_for(std::size_t bytes) {
+  return std::string(bytes - line("").size(), 'x');
+}
 
 }  // namespace
 
 TEST_CASE("Lines are found wherever the reads split them") {
   const std::string text = line("a") + line("b") + line("c");
   for (std::size_t cut = 0; cut <= text.size(); ++cut) {
-    Reading reading;
-    reading.read(text.substr(0, cut));
-    reading.read(text.substr(cut));
-    CHECK(reading.seen.scopes == Names{"a", "b", "c"});
-    CHECK(reading.seen.rejected.empty());
+    const Seen seen = seen_in({text.substr(0, cut), text.substr(cut)});
+    CHECK(seen.scopes == Names{"a", "b", "c"});
+    CHECK(seen.rejected.empty());
   }
-}
-
-TEST_CASE("A malformed line is rejected, and the lines around it are parsed") {
-  Reading reading;
-  reading.read(line("a") + "garbage\n" + line("b") + "\n" + line("c") + "[]\n" + line("d"));
-  CHECK(reading.seen.scopes == Names{"a", "b", "c", "d"});
-  CHECK(reading.seen.rejected.size() == 3);
 }
 
 TEST_CASE("An incomplete line is cut off the next writer's line") {
   const std::string whole = line("lost");
-  for (std::size_t length = 1; length < whole.size() - 1; ++length) {
+  // The last one is a whole line without its newline.
+  for (std::size_t length = 1; length < whole.size(); ++length) {
     CAPTURE(length);
-    Reading reading;
-    reading.read(whole.substr(0, length));
-    reading.read(line("kept"));
-    CHECK(reading.seen.scopes == Names{"kept"});
-    CHECK(reading.seen.rejected.size() == 1);
+    const Seen seen = seen_in({whole.substr(0, length), line("kept")});
+    CHECK(seen.scopes == Names{"kept"});
+    CHECK(seen.rejected.size() == 1);
   }
 }
 
-TEST_CASE("A whole line without its newline is cut off a line that was read later") {
-  Reading reading;
-  reading.read(without_newline(line("lost")));
-  reading.read(line("kept"));
-  CHECK(reading.seen.scopes == Names{"kept"});
-  CHECK(reading.seen.rejected.size() == 1);
-}
-
-TEST_CASE("Two objects on one line that came in one read are rejected together") {
-  Reading reading;
-  reading.read(without_newline(line("a")) + line("b") + line("c"));
-  CHECK(reading.seen.scopes == Names{"c"});
-  CHECK(reading.seen.rejected.size() == 1);
-}
-
-TEST_CASE("The longest line is parsed, and a line with one more byte is rejected") {
-  const std::size_t frame = line("").size();
-  Reading reading;
-  reading.read(line(std::string(kMaxLineBytes - frame, 'x')));
-  CHECK(reading.seen.scopes.size() == 1);
-  reading.read(line(std::string(kMaxLineBytes - frame + 1, 'x')) + line("next"));
-  CHECK(reading.seen.scopes.size() == 2);
-  CHECK(reading.seen.scopes.back() == "next");
-  CHECK(reading.seen.rejected.size() == 1);
+TEST_CASE("A malformed line is rejected, and the lines around it are parsed") {
+  const std::string longest = scope_for(kMaxLineBytes);
+  struct Row {
+    const char* what;
+    std::vector<std::string> reads;
+    Names scopes;
+    std::size_t rejected;
+  };
+  for (const Row& row :
+       {Row{"lines that are no requests",
+            {line("a") + "garbage\n" + line("b") + "\n" + line("c") + "[]\n" + line("d")},
+            {"a", "b", "c", "d"},
+            3},
+        Row{"two objects on one line, in one read",
+            {line("a").substr(0, line("a").size() - 1) + line("b") + line("c")},
+            {"c"},
+            1},
+        Row{"the longest line, and one with one more byte",
+            {line(longest), line(longest + "x") + line("next")},
+            {longest, "next"},
+            1},
+        Row{"an incomplete line over the limit",
+            {std::string(100'000, 'x'), line("kept")},
+            {"kept"},
+            1},
+        Row{"the start of a line inside a string",
+            {R"({"version": 1, "pid": "x", "scope_id": "{\"version\"", "signal": 9})"
+             "\n"},
+            {},
+            1}}) {
+    CAPTURE(row.what);
+    const Seen seen = seen_in(row.reads);
+    CHECK(seen.scopes == row.scopes);
+    CHECK(seen.rejected.size() == row.rejected);
+  }
 }
 
 TEST_CASE("A line without an end takes no memory, and the next line is parsed") {
-  Reading reading;
-  for (int i = 0; i < 1000; ++i) {
-    reading.read(std::string(10'000, 'x'));
-  }
-  reading.read("\n" + line("next"));
-  CHECK(reading.seen.scopes == Names{"next"});
-  REQUIRE(reading.seen.rejected.size() == 1);
-  CHECK(reading.seen.rejected[0].find("a line of 10000001 bytes") != std::string::npos);
-}
-
-TEST_CASE("A line after an incomplete line over the limit is parsed") {
-  Reading reading;
-  reading.read(std::string(100'000, 'x'));
-  reading.read(line("kept"));
-  CHECK(reading.seen.scopes == Names{"kept"});
-  CHECK(reading.seen.rejected.size() == 1);
-}
-
-TEST_CASE("The start of a line inside a string is not a line") {
-  Reading reading;
-  reading.read(R"({"version": 1, "pid": "x", "scope_id": "{\"version\"", "signal": 9})"
-               "\n");
-  CHECK(reading.seen.scopes.empty());
-  CHECK(reading.seen.rejected.size() == 1);
+  std::vector<std::string> reads(1000, std::string(10'000, 'x'));
+  reads.push_back("\n" + line("next"));
+  const Seen seen = seen_in(reads);
+  CHECK(seen.scopes == Names{"next"});
+  REQUIRE(seen.rejected.size() == 1);
+  CHECK(seen.rejected[0].find("a line of 10000001 bytes") != std::string::npos);
 }
