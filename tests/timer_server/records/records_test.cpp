@@ -80,17 +80,8 @@ Evidence full_evidence() {
   Evidence evidence;
   evidence.threads = {thread};
   evidence.threads_omitted = 1;
-  ThreadEvidence loader;
-  loader.tid = 4730;
-  loader.comm = "python3";
-  loader.sampled = {1};
-  loader.state = 'S';
-  loader.wchan = "pipe_read";
-  loader.syscall = "read";
-  loader.syscall_number = 0;
-  loader.syscall_fd = "pipe:[88]";
-  loader.stack = {"pipe_read+0x1/0x2"};
-  evidence.children = {loader};
+  thread.sampled = {1};
+  evidence.children = {thread};
   evidence.devices = {"/dev/nvidia0"};
   evidence.python_threads = {{"0x7f12", "loader", true, {"train.py:12 in load"}}};
   evidence.python_threads[0].same_stack = {{"0x7f13", "loader-2", false, {}}};
@@ -164,6 +155,22 @@ std::size_t occurrences(std::string_view text, std::string_view part) {
     ++count;
   }
   return count;
+}
+
+// Checks that a record within its limit lists some of `all`, each with `part`, and counts the
+// others in the field `omitted`.
+void check_cut(const std::string& record, std::string_view part, std::string_view omitted,
+               std::size_t all) {
+  CHECK(record.size() <= kMaxRecordBytes);
+  const std::size_t listed = occurrences(record, part);
+  CHECK(listed < all);
+  CHECK(JsonLine(record).integer(omitted) == static_cast<std::int64_t>(all - listed));
+}
+
+// Six bytes for each character, as JSON, and other than the names of other numbers.
+std::string longest_name(std::size_t number) {
+  const std::string text = std::to_string(number);
+  return std::string(kMaxScopeNameBytes - text.size(), '\x01') + text;
 }
 
 }  // namespace
@@ -355,63 +362,45 @@ TEST_CASE("an incident lists 1,024 scopes, or the last four of each of many work
   CHECK(incident_share(10'000) == 1);
 }
 
-TEST_CASE("of the scopes that a worker has ended an incident lists the latest, of ten minutes") {
-  const Instant when = Instant{} + 1h;
-  EndedScopesByName ended;
-  const auto end = [&](const char* name, Instant time) { ended[name].push_back({time, 1ms}); };
-  end("old", when + -(kIncidentPast + 1ns));
-  end("step", when + -kIncidentPast);
-  end("step", when);
-  end("step", when + 1s);
-  CHECK(shorten_ended_scopes(ended, when, 1) == 0);
-  CHECK(ended.size() == 1);
-  CHECK(ended["step"].size() == 3);
-  // Each worker has the same share of them.
-  for (const std::size_t omitted : {1U, 0U}) {
-    CHECK(shorten_ended_scopes(ended, when, kMaxIncidentEndedScopes / 2) == omitted);
-    REQUIRE(ended["step"].size() == 2);
-    CHECK(ended["step"].front().ended == when);
-  }
-  CHECK(shorten_ended_scopes(ended, when, 0) == 0);
-  CHECK(shorten_ended_scopes(ended, when, kMaxIncidentEndedScopes + 1) == 2);
-  CHECK(ended.empty());
-  // Within ten minutes after the boot.
-  end("first", Instant{});
-  CHECK(shorten_ended_scopes(ended, Instant{} + 1min, 1) == 0);
-  CHECK(ended.size() == 1);
-}
-
-TEST_CASE("the records of a kill with many open scopes and long names stay within their limit") {
+TEST_CASE("records with the most scopes and the longest names stay within their limit") {
   filetimer::Records records = make_records();
+  const WorkerIdentity worker = full_worker();
+  const ClockReading when = ClockReading::now();
   SlotReading scope = full_scope();
-  scope.name = std::string(kMaxScopeNameBytes, '\x01');  // six bytes each, as JSON
+  scope.name = longest_name(0);
   const std::vector<SlotReading> open(kMaxScopesPerWorker, scope);
   const Expiry expiry = full_expiry(records);
-  const std::string record = records.expired(full_worker(), expiry, open);
-  CHECK(record.size() <= kMaxRecordBytes);
-  CHECK(record.find(R"("omitted":0)") == std::string::npos);
-  const std::size_t listed = occurrences(record, R"("scope":)") - 1;  // and the expired one
-  CHECK(record.ends_with(fmt::format(R"("omitted":{}}})", open.size() - listed)));
-  const std::string incident = records.incident(
-      {.id = "i1", .when = ClockReading::now(), .workers = {{full_worker(), open}}, .omitted = 5});
-  CHECK(incident.size() <= kMaxRecordBytes);
-  CHECK(incident.find(fmt::format(R"("omitted":{},)",
-                                  open.size() + 5 - occurrences(incident, R"("scope":)"))) !=
-        std::string::npos);
+  check_cut(records.expired(worker, expiry, open), R"({"scope":)", "omitted", open.size());
+  check_cut(records.incident({.id = "i1", .when = when, .workers = {{worker, open}}, .omitted = 5}),
+            R"("scope":)", "omitted", open.size() + 5);
   filetimer::Records::Outcome outcome;
   const std::vector<std::string> cancelled(kMaxScopesPerWorker, scope.name);
   outcome.cancelled = cancelled;
-  const std::string killed = records.killed(full_worker(), expiry, outcome);
-  CHECK(killed.size() <= kMaxRecordBytes);
-  const std::size_t named = occurrences(killed, "\"\\u0001");
-  CHECK(killed.ends_with(fmt::format(R"("cancelled_omitted":{}}})", cancelled.size() - named)));
+  check_cut(records.killed(worker, expiry, outcome), "\"\\u0001", "cancelled_omitted",
+            cancelled.size());
+  WorkerScopes with_ended{worker, {}};
+  for (std::size_t i = 0; i < kMaxIncidentEndedScopes; ++i) {
+    with_ended.ended[longest_name(i)] = {{when.mono, 1s}};
+  }
+  check_cut(records.incident({.id = "i1", .when = when, .workers = {with_ended}}),
+            "[0.000000000,1.000000000]", "ended_omitted", kMaxIncidentEndedScopes);
+  StatisticsByName statistics;
+  ScopeStatistics sums = full_statistics().at("load");
+  sums.histogram.fill(~std::uint64_t{0});
+  sums.first_histogram.fill(std::uint64_t{1} << 55);
+  for (std::size_t i = 0; i < kMaxStatistics; ++i) {
+    statistics[longest_name(i)] = sums;
+  }
+  const std::string ended = records.worker_ended(worker, statistics);
+  check_cut(ended, R"({"scope":)", "omitted", statistics.size());
+  CHECK(ended.size() > kMaxRecordBytesOfLists * 9 / 10);
   // A list ends with the scope that takes its last byte.
   for (const std::size_t room : {0U, 1U}) {
     CAPTURE(room);
-    CHECK(records.expired(full_worker(), expiry, open, room)
+    CHECK(records.expired(worker, expiry, open, room)
               .ends_with(fmt::format(R"("omitted":{}}})", open.size() - room)));
     outcome.list_bytes = std::string_view(R"(,"cancelled":[)").size() + room;
-    CHECK(records.killed(full_worker(), expiry, outcome)
+    CHECK(records.killed(worker, expiry, outcome)
               .ends_with(fmt::format(R"("cancelled_omitted":{}}})", cancelled.size() - room)));
   }
 }
@@ -429,91 +418,24 @@ TEST_CASE("the end of a worker is recorded with the durations of its scopes by n
                          histogram + R"(}],"omitted":0})"));
 }
 
-TEST_CASE("the record of the end of a worker with many long scope names stays within its limit") {
-  StatisticsByName statistics;
-  ScopeStatistics sums = full_statistics().at("load");
-  sums.histogram.fill(~std::uint64_t{0});
-  sums.first_histogram.fill(std::uint64_t{1} << 55);
-  for (std::size_t i = 0; i < kMaxStatistics; ++i) {
-    const std::string number = std::to_string(i);
-    // Six bytes each, as JSON.
-    statistics[std::string(kMaxScopeNameBytes - number.size(), '\x01') + number] = sums;
-  }
-  const std::string record = make_records().worker_ended(full_worker(), statistics);
-  CHECK(record.size() <= kMaxRecordBytes);
-  CHECK(record.size() > kMaxRecordBytesOfLists * 9 / 10);
-  CHECK(record.find(R"("omitted":0)") == std::string::npos);
-  CHECK(record.ends_with(
-      fmt::format(R"("omitted":{}}})", statistics.size() - occurrences(record, R"({"scope":)"))));
-}
-
-TEST_CASE("an incident lists the scopes that have ended, with the times before it") {
-  filetimer::Records records = make_records();
-  const ClockReading when = ClockReading::now();
-  WorkerScopes worker{full_worker(), {full_scope()}};
-  worker.ended["load"] = {{when.mono + (-2s), 1500ms}, {when.mono + 250ms, 100ms}};
-  const std::string record =
-      records.incident({.id = "i1", .when = when, .workers = {worker}, .ended_omitted = 3});
-  CHECK(record.ends_with(R"("ended_scopes":[{"pid":4711,"rank":2,"comm":"trainer",)"
-                         R"("job_id":"8812","scope":"load",)"
-                         R"("ended":[[2.000000000,1.500000000],[-0.250000000,0.100000000]]}],)"
-                         R"("ended_omitted":3})"));
-}
-
-TEST_CASE("the record of an incident with the most ended scopes stays within its limit") {
-  filetimer::Records records = make_records();
-  const ClockReading when = ClockReading::now();
-  WorkerScopes worker{full_worker(), {}};
-  for (std::size_t i = 0; i < kMaxIncidentEndedScopes; ++i) {
-    const std::string number = std::to_string(i);
-    worker.ended[std::string(kMaxScopeNameBytes - number.size(), '\x01') + number] = {
-        {when.mono, 1s}};
-  }
-  const std::string record = records.incident({.id = "i1", .when = when, .workers = {worker}});
-  CHECK(record.size() <= kMaxRecordBytes);
-  CHECK(record.find(R"("ended_omitted":0)") == std::string::npos);
-  CHECK(record.ends_with(
-      fmt::format(R"("ended_omitted":{}}})",
-                  kMaxIncidentEndedScopes - occurrences(record, "[0.000000000,1.000000000]"))));
-}
-
-TEST_CASE("an incident lists the latest ended scopes of each worker, up to the worker's share") {
-  const Instant when = Instant{} + 1h;
-  const auto ended = [&] {
-    EndedScopesByName names;
-    for (int i = 0; i < 10; ++i) {
-      names["a"].push_back({when + (-10s) + i * 1s, 1ms});
-      names["b"].push_back({when + (-20s) + i * 1s, 1ms});
-    }
-    names["edge"] = {{when + (-Duration{kIncidentPast}), 1ms}};
-    names["old"] = {{when + (-Duration{kIncidentPast}) + (-1ns), 1ms}};
-    return names;
-  };
-  EndedScopesByName all = ended();
-  CHECK(shorten_ended_scopes(all, when, 1) == 0);
-  CHECK(all.size() == 3);
-  CHECK(all.at("b").size() == 10);
-  EndedScopesByName some = ended();
-  CHECK(shorten_ended_scopes(some, when, kMaxIncidentEndedScopes / 12) == 9);
-  CHECK(some.at("a").size() == 10);
-  REQUIRE(some.at("b").size() == 2);
-  CHECK(some.at("b").front().ended == when + (-12s));
-  EndedScopesByName none = ended();
-  CHECK(shorten_ended_scopes(none, when, kMaxIncidentEndedScopes + 1) == 21);
-  CHECK(none.empty());
-}
-
-TEST_CASE("an incident lists each scope once, and workers in no scope separately") {
+TEST_CASE("an incident lists open scopes, workers in no scope, and ended scopes with their times") {
   filetimer::Records records = make_records();
   const Expiry expiry = full_expiry(records);
-  const std::string record = records.incident(
-      {.id = expiry.incident,
-       .when = ClockReading::now(),
-       .expiries = {expiry.id},
-       .workers = {{full_worker(), {full_scope(), full_scope()}}, {full_worker(), {}}},
-       .omitted = 5});
-  CHECK(record.find(R"("workers":2,"open_scopes":[{"pid":4711,"rank":2,"comm":"trainer",)"
-                    R"("job_id":"8812","scope":"load",)") != std::string::npos);
-  CHECK(record.find(R"("in_no_scope":[{"pid":4711,"rank":2,"comm":"trainer","job_id":"8812"}],)"
-                    R"("omitted":5,"ended_scopes":[],"ended_omitted":0})") != std::string::npos);
+  const ClockReading when = ClockReading::now();
+  WorkerScopes worker{full_worker(), {full_scope(), full_scope()}};
+  worker.ended["load"] = {{when.mono + (-2s), 1500ms}, {when.mono + 250ms, 100ms}};
+  const std::string record = records.incident({.id = expiry.incident,
+                                               .when = when,
+                                               .expiries = {expiry.id},
+                                               .workers = {worker, {full_worker(), {}}},
+                                               .omitted = 5,
+                                               .ended_omitted = 3});
+  const std::string whose = R"("pid":4711,"rank":2,"comm":"trainer","job_id":"8812")";
+  CHECK(record.find(R"("workers":2,"open_scopes":[{)" + whose + R"(,"scope":"load",)") !=
+        std::string::npos);
+  CHECK(record.ends_with(R"("in_no_scope":[{)" + whose + R"(}],"omitted":5,"ended_scopes":[{)" +
+                         whose +
+                         R"(,"scope":"load",)"
+                         R"("ended":[[2.000000000,1.500000000],[-0.250000000,0.100000000]]}],)"
+                         R"("ended_omitted":3})"));
 }
