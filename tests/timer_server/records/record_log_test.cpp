@@ -4,12 +4,10 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/magic.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <array>
@@ -158,14 +156,6 @@ extern "C" int fdatasync(int fd) {
   return disk.sync(fd);
 }
 
-TEST_CASE("Synced records are in the file, one a line and in order") {
-  LogStage stage;
-  const Lines all = records(100);
-  const std::uint64_t last = stage.write(all);
-  CHECK(stage.log->synced() == last);
-  CHECK(stage.lines() == all);
-}
-
 TEST_CASE("Records that are appended together have one number and a line each") {
   LogStage stage;
   stage.log->append("first");
@@ -257,20 +247,6 @@ TEST_CASE("Servers that share a log rename it once and lose no record") {
   }
 }
 
-TEST_CASE("Records that could not be written are written in order later") {
-  LogStage stage;
-  stage.write({"before"});
-  stage.move_away();
-  for (const std::string& record : records(20)) {
-    stage.log->append(record);
-  }
-  CHECK(failure_of(*stage.log, true).find("cannot open the log") != std::string::npos);
-  stage.make_folder();
-  REQUIRE(stage.log->drain(10s));
-  CHECK(failure_of(*stage.log, false).empty());
-  CHECK(stage.lines() == records(20));
-}
-
 TEST_CASE("Records of a sync that failed are written again, one at a time while syncs fail") {
   LogStage stage;
   stage.write({"before"});
@@ -321,14 +297,7 @@ TEST_CASE("Records of a sync that failed go to the file that has replaced the lo
   CHECK(stage.lines() == Lines{"waits"});
 }
 
-TEST_CASE("A record that does not fit on the disk does not count as synced") {
-  const auto log = open_log("/dev/full");
-  const std::uint64_t number = log->append("waits");
-  CHECK(failure_of(*log, true).find("cannot write to the log") != std::string::npos);
-  CHECK(log->synced() < number);
-}
-
-TEST_CASE("The backlog has what waits, and when the first record of it was appended") {
+TEST_CASE("Records that could not be written are the backlog, and are written in order later") {
   LogStage stage;
   stage.write({"before"});
   CHECK(stage.log->backlog().records == 0);
@@ -338,62 +307,41 @@ TEST_CASE("The backlog has what waits, and when the first record of it was appen
   const Instant begun = Instant::now();
   stage.log->append("first");
   const Instant between = Instant::now();
-  stage.log->append("second");
+  for (const std::string& record : records(20)) {
+    stage.log->append(record);
+  }
   CHECK(failure_of(*stage.log, true).find("cannot open the log") != std::string::npos);
-  CHECK(stage.log->backlog().records == 2);
-  CHECK(stage.log->backlog().bytes == std::string_view("first\nsecond\n").size());
+  CHECK(stage.log->backlog().records == 21);
+  CHECK(stage.log->backlog().bytes == std::string_view("first\n").size() + 20 * 101);
   CHECK(stage.log->backlog().oldest >= begun);
   CHECK(stage.log->backlog().oldest <= between);
   stage.make_folder();
   REQUIRE(stage.log->drain(10s));
+  CHECK(failure_of(*stage.log, false).empty());
   CHECK(stage.log->backlog().records == 0);
   CHECK(stage.log->backlog().oldest.is_never());
+  Lines expected = records(20);
+  expected.insert(expected.begin(), "first");
+  CHECK(stage.lines() == expected);
 }
 
-TEST_CASE("The backlog has a limit, and records over it are counted") {
-  const auto log = open_log("/dev/full", 1 << 20);
-  const std::size_t record = std::size_t{1} << 20;
-  for (std::size_t i = 0; i < kMaxLogBacklogBytes / record + 4; ++i) {
-    log->append(std::string(record, 'x'));
-  }
-  CHECK(log->backlog().lost >= 4);
-  CHECK(log->synced() == 0);
-  CHECK(!log->drain(1ms));
-}
-
-TEST_CASE("Statistics are dropped before verdicts, and are counted, too") {
+// On a full disk nothing is written.
+TEST_CASE("The backlog has a limit, a lower one for statistics, and what is over it is counted") {
   const auto log = open_log("/dev/full");
-  const std::size_t record = std::size_t{1} << 20;
-  for (std::size_t i = 0; i < kMaxLogBacklogBytesOfDetails / record + 4; ++i) {
-    log->append_detail(std::string(record, 'x'));
+  const std::string record(std::size_t{1} << 20, 'x');
+  for (std::size_t i = 0; i < kMaxLogBacklogBytesOfDetails / record.size() + 4; ++i) {
+    log->append_detail(record);
   }
+  CHECK(failure_of(*log, true).find("cannot write to the log") != std::string::npos);
   const std::uint64_t lost = log->backlog().lost;
   CHECK(lost >= 4);
-  log->append(std::string(record, 'x'));
+  log->append(record);
   CHECK(log->backlog().lost == lost);
-}
-
-TEST_CASE("After reopen records go to a new file at the path") {
-  LogStage stage;
-  stage.write({"old"});
-  std::filesystem::rename(stage.path, stage.temp.path("moved"));
-  stage.log->reopen();
-  stage.write({"new"});
-  CHECK(lines_of(stage.temp.path("moved")) == Lines{"old"});
-  CHECK(stage.lines() == Lines{"new"});
-}
-
-TEST_CASE("A log that cannot be opened is an error at the start") {
-  RecordLog::Settings settings;
-  settings.path = "/nonexistent/folder/log";
-  const auto log = RecordLog::open(settings);
-  REQUIRE(!log);
-  CHECK(log.error().message.find("/nonexistent/folder/log") != std::string::npos);
-}
-
-TEST_CASE("A log is private to its user") {
-  const LogStage stage;
-  struct stat st {};
-  REQUIRE(::stat(stage.path.c_str(), &st) == 0);
-  CHECK((st.st_mode & 0777) == 0600);
+  constexpr std::size_t kOthers = kMaxLogBacklogBytes - kMaxLogBacklogBytesOfDetails;
+  for (std::size_t i = 0; i < kOthers / record.size() + 4; ++i) {
+    log->append(record);
+  }
+  CHECK(log->backlog().lost >= lost + 4);
+  CHECK(log->synced() == 0);
+  CHECK(!log->drain(1ms));
 }
