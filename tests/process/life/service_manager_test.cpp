@@ -301,7 +301,8 @@ TEST_CASE("a passed descriptor that is not the expected pipe is refused in one l
 
   // The pipe of another --fifo.
   CHECK(contains(manager.refused(manager.pipe(), exited(2), {"--fifo", temp.path("third")}),
-                 "expected '" + temp.path("third") + "'"));
+                 "the pipe that was passed is '" + manager.path() + "': expected '" +
+                     temp.path("third") + "'"));
   CHECK_FALSE(exists(temp.path("third")));
 
   CHECK(manager.is_in_place());
