@@ -143,12 +143,6 @@ TEST_CASE("The end of a target beside the worker is reported at most twice") {
   }
 }
 
-TEST_CASE("A kill of the process alone has no other target") {
-  TargetStage stage(KillMode::kProcess);
-  stage.stop();
-  CHECK(stage.targets.send(SIGKILL).pids == std::vector<pid_t>{stage.worker});
-}
-
 TEST_CASE("A thread in uninterruptible sleep may be in the middle of a fork") {
   // A parent in vfork() is in uninterruptible sleep until its child has exited.
   const Child parent(

@@ -2,7 +2,6 @@
 #include "timer_server/system/process.hpp"
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -50,22 +49,6 @@ void end_all(const std::vector<Process>& processes) {
 }
 
 }  // namespace
-
-TEST_CASE("The tree holds descendants of other sessions and process groups, not the worker") {
-  SharedPids shared;
-  Child worker([&] {
-    shared.pids[0] = fork_waiting([&] {
-      ::setsid();
-      shared.pids[1] = fork_waiting([] { ::setpgid(0, 0); });
-    });
-  });
-  const Process process = process_of(worker);
-  const auto tree = descendants_of(process, {});
-  CHECK(tree.size() == 2);
-  CHECK(contains(tree, shared.pids[0]));
-  CHECK(contains(tree, shared.pids[1]));
-  end_all(tree);
-}
 
 TEST_CASE("A descendant whose parent has ended is not found") {
   SharedPids shared;
@@ -175,13 +158,4 @@ TEST_CASE("Ancestors lead from the parent to pid 1 of the namespace") {
   auto expected = ancestors_of(::getpid());
   expected.insert(expected.begin(), ::getpid());
   CHECK(ancestors_of(child.pid()) == expected);
-}
-
-TEST_CASE("A command name with parentheses and spaces does not shift the fields of stat") {
-  Child child([] { (void)!::write(::open("/proc/self/comm", O_WRONLY), ") R 1 (x", 8); });
-  const auto stat = read_stat("/proc/" + std::to_string(child.pid()));
-  REQUIRE(stat);
-  CHECK(stat->comm == ") R 1 (x");
-  CHECK(stat->ppid == ::getpid());
-  CHECK(stat->start_time > 0);
 }
