@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "common/clock.hpp"
 #include "common/limits.hpp"
@@ -18,30 +20,41 @@
 using namespace filetimer;
 using namespace std::string_view_literals;
 
-TEST_CASE("Rank and job come from the launcher's variables") {
-  const auto facts = worker_facts_from("python\0train.py\0--lr\0"sv,
-                                       "A=1\0RANK=3\0LOCAL_RANK=1\0SLURM_JOB_ID=99\0"sv);
-  CHECK(facts.cmdline == "python train.py --lr");
-  CHECK(facts.rank == 3);
-  CHECK(facts.local_rank == 1);
-  CHECK(facts.job_id == "99");
-}
-
-TEST_CASE("Slurm and Open MPI name ranks in their own way") {
-  CHECK(worker_facts_from("", "SLURM_PROCID=5\0SLURM_LOCALID=2"sv).rank == 5);
-  CHECK(worker_facts_from("", "SLURM_PROCID=5\0SLURM_LOCALID=2"sv).local_rank == 2);
-  CHECK(worker_facts_from("", "OMPI_COMM_WORLD_RANK=6\0"sv).rank == 6);
-}
-
-TEST_CASE("A step belongs to Slurm's job, and a job of mpirun alone has Open MPI's name") {
-  const auto slurm = worker_facts_from("", "SLURM_STEP_ID=2\0SLURM_JOB_ID=99\0PMIX_NAMESPACE=7"sv);
-  CHECK(slurm.job_id == "99");
-  CHECK(slurm.step_id == "2");
-  // torchrun's, where no --rdzv_id is given.
-  CHECK(worker_facts_from("", "TORCHELASTIC_RUN_ID=none\0PBS_JOBID=12.pbs"sv).job_id == "12.pbs");
-  const auto open_mpi = worker_facts_from("", "PMIX_NAMESPACE=1754595329\0"sv);
-  CHECK(open_mpi.job_id == "1754595329");
-  CHECK(open_mpi.step_id.empty());
+TEST_CASE("The rank and the job of a worker are in the variables of its launcher") {
+  struct Row {
+    std::string_view environment;
+    std::optional<int> rank;
+    std::optional<int> local_rank;
+    std::string job;
+    std::string step;
+  };
+  for (const Row& row :
+       {Row{"A=1\0RANK=3\0LOCAL_RANK=1\0SLURM_JOB_ID=99\0"sv, 3, 1, "99", ""},
+        Row{"SLURM_PROCID=5\0SLURM_LOCALID=2"sv, 5, 2, "", ""},
+        Row{"OMPI_COMM_WORLD_RANK=6\0"sv, 6, {}, "", ""},
+        // A step belongs to Slurm's job, and a job of mpirun alone has Open MPI's name.
+        Row{"SLURM_STEP_ID=2\0SLURM_JOB_ID=99\0PMIX_NAMESPACE=7"sv, {}, {}, "99", "2"},
+        Row{"PMIX_NAMESPACE=1754595329\0"sv, {}, {}, "1754595329", ""},
+        // torchrun's, where no --rdzv_id is given.
+        Row{"TORCHELASTIC_RUN_ID=none\0PBS_JOBID=12.pbs"sv, {}, {}, "12.pbs", ""},
+        // torchrun's RANK precedes the variables that the scheduler set for the launcher, and so do
+        // those of an mpirun in a batch script.
+        Row{"SLURM_PROCID=0\0RANK=3\0"sv, 3, {}, "", ""},
+        Row{"SLURM_PROCID=0\0SLURM_LOCALID=0\0OMPI_COMM_WORLD_RANK=6\0"
+            "OMPI_COMM_WORLD_LOCAL_RANK=2\0"sv,
+            6, 2, "", ""},
+        Row{"SLURM_PROCID=0\0PMI_RANK=6\0MPI_LOCALRANKID=2\0"sv, 6, 2, "", ""},
+        // Malformed ones are ignored.
+        Row{"RANK=\0"sv, {}, {}, "", ""}, Row{"RANK=two\0"sv, {}, {}, "", ""},
+        Row{"RANK=-1\0"sv, {}, {}, "", ""}, Row{"RANK=1x\0"sv, {}, {}, "", ""},
+        Row{"NOT_RANK=1\0RANKS=1\0RANK"sv, {}, {}, "", ""}, Row{"", {}, {}, "", ""}}) {
+    CAPTURE(row.environment);
+    const WorkerFacts facts = worker_facts_from("", row.environment);
+    CHECK(facts.rank == row.rank);
+    CHECK(facts.local_rank == row.local_rank);
+    CHECK(facts.job_id == row.job);
+    CHECK(facts.step_id == row.step);
+  }
 }
 
 TEST_CASE("A long job name is cut, because an incident repeats it for each worker") {
@@ -52,30 +65,8 @@ TEST_CASE("A long job name is cut, because an incident repeats it for each worke
   CHECK(worker_facts_claimed("", "", job).job_id == shown);
 }
 
-TEST_CASE(
-    "torchrun's RANK takes precedence over the variables that the scheduler set for the launcher") {
-  CHECK(worker_facts_from("", "SLURM_PROCID=0\0RANK=3\0"sv).rank == 3);
-}
-
-TEST_CASE("The ranks of an mpirun in a batch script of Slurm are those of mpirun") {
-  const auto facts = worker_facts_from("",
-                                       "SLURM_PROCID=0\0SLURM_LOCALID=0\0OMPI_COMM_WORLD_RANK=6\0"
-                                       "OMPI_COMM_WORLD_LOCAL_RANK=2\0"sv);
-  CHECK(facts.rank == 6);
-  CHECK(facts.local_rank == 2);
-  CHECK(worker_facts_from("", "SLURM_PROCID=0\0PMI_RANK=6\0MPI_LOCALRANKID=2\0"sv).rank == 6);
-}
-
-TEST_CASE("A malformed rank is ignored") {
-  CHECK(!worker_facts_from("", "RANK=\0"sv).rank);
-  CHECK(!worker_facts_from("", "RANK=two\0"sv).rank);
-  CHECK(!worker_facts_from("", "RANK=-1\0"sv).rank);
-  CHECK(!worker_facts_from("", "RANK=1x\0"sv).rank);
-  CHECK(!worker_facts_from("", "NOT_RANK=1\0RANKS=1\0RANK"sv).rank);
-  CHECK(!worker_facts_from("", "").rank);
-}
-
-TEST_CASE("A long command line is cut") {
+TEST_CASE("A command line has spaces between its words, and is cut") {
+  CHECK(worker_facts_from("python\0train.py\0--lr\0"sv, "").cmdline == "python train.py --lr");
   CHECK(worker_facts_from(std::string(100'000, 'x'), "").cmdline.size() == kMaxCmdlineBytesShown);
 }
 
