@@ -89,6 +89,35 @@ class OneSlot final : public WorkerPage {
   mutable Slot slot_{};
 };
 
+// The scopes that this process has by lines, and the file of them.
+struct PipeStage {
+  // Those of a scope that was opened at `begin`.
+  [[nodiscard]] SlotReading terms(Duration left) const {
+    SlotReading scope;
+    scope.acquired = begin;
+    scope.deadline = begin + left;
+    scope.asked = left;
+    return scope;
+  }
+  void acquire(std::string_view id, Duration left) const {
+    REQUIRE(page->acquire(id, id.size(), terms(left)));
+  }
+  void save(const WorkerFacts& facts = {}) const { REQUIRE(page->save(worker, facts)); }
+  // Returns the page of the next server; null: there is none.
+  [[nodiscard]] std::shared_ptr<PipePage> adopt() const {
+    auto adopted = PipePage::adopt(folder.path(), worker.pid, {});
+    REQUIRE(adopted);
+    return *adopted;
+  }
+
+  const testing::TempFolder folder;
+  const Process worker = std::move(*open_process(::getpid()));
+  const std::string file = folder.path(std::to_string(worker.pid));
+  const Instant begin = Instant::now();
+  std::shared_ptr<PipePage> page =
+      std::make_shared<PipePage>(folder.path(), worker.pid, WorkerPage::Terms{});
+};
+
 }  // namespace
 
 // Each line is a history of seconds. lose A B: that time was lost; due A B: a look at A finds the
@@ -246,12 +275,8 @@ TEST_CASE("the note of a page's owner is replaced, and goes with the page and it
 }
 
 TEST_CASE("the file of a worker of the pipe names its command, ranks and job, also after a read") {
-  const testing::TempFolder folder;
-  const Process worker = std::move(*open_process(::getpid()));
-  auto page = std::make_shared<PipePage>(folder.path(), worker.pid, WorkerPage::Terms{});
-  SlotReading terms;
-  terms.deadline = Instant::now() + 1h;
-  REQUIRE(page->acquire("step", 4, terms));
+  PipeStage stage;
+  stage.acquire("step", 1h);
   WorkerFacts read;
   read.rank = 3;
   read.local_rank = 1;
@@ -259,40 +284,34 @@ TEST_CASE("the file of a worker of the pipe names its command, ranks and job, al
   read.are_known = true;
   for (const WorkerFacts& facts : {read, WorkerFacts{}}) {
     CAPTURE(facts.are_known);
-    REQUIRE(page->save(worker, facts));
-    page = *PipePage::adopt(folder.path(), worker.pid, {});
-    CHECK(page->claims().comm == worker.comm);
-    CHECK(page->claims().rank == "3");
-    CHECK(page->claims().local_rank == "1");
-    CHECK(page->claims().job_id == "8812");
+    stage.save(facts);
+    stage.page = stage.adopt();
+    CHECK(stage.page->claims().comm == stage.worker.comm);
+    CHECK(stage.page->claims().rank == "3");
+    CHECK(stage.page->claims().local_rank == "1");
+    CHECK(stage.page->claims().job_id == "8812");
   }
 }
 
 TEST_CASE("a file without a header, whose server was killed while it made it, is removed") {
-  const testing::TempFolder folder;
-  const std::string file = folder.path(std::to_string(::getpid()));
-  testing::write_file(file, "");
-  const auto adopted = PipePage::adopt(folder.path(), ::getpid(), {});
-  REQUIRE(adopted);
-  CHECK_FALSE(*adopted);
-  CHECK_FALSE(testing::exists(file));
+  const PipeStage stage;
+  testing::write_file(stage.file, "");
+  CHECK_FALSE(stage.adopt());
+  CHECK_FALSE(testing::exists(stage.file));
 }
 
 TEST_CASE("a scope of the pipe that is acquired again is warned about again if its span differs") {
-  const testing::TempFolder folder;
-  PipePage page(folder.path(), ::getpid(), {});
-  const Instant now = Instant::now();
+  const PipeStage stage;
   const auto is_warned = [&](Duration deadline, Duration asked) {
-    SlotReading terms;
-    terms.acquired = now + -1s;
-    terms.deadline = now + deadline;
+    SlotReading terms = stage.terms(deadline);
     terms.asked = asked;
     terms.soft_ms = 10;
-    REQUIRE(page.acquire("step", 4, terms));
+    REQUIRE(stage.page->acquire("step", 4, terms));
     const LostTime none;
     WorkerPage::Found found;
     WorkerPage::Activity activity;
-    page.scan({.now = now, .terms = {}, .server = none, .worker = none}, found, activity);
+    stage.page->scan({.now = stage.begin + 1s, .terms = {}, .server = none, .worker = none}, found,
+                     activity);
     return !found.soft.empty();
   };
   CHECK(is_warned(1h, 1h));
@@ -302,73 +321,57 @@ TEST_CASE("a scope of the pipe that is acquired again is warned about again if i
 }
 
 TEST_CASE("a kill cancels the scopes of the pipe that are due after a time") {
-  const testing::TempFolder folder;
-  PipePage page(folder.path(), ::getpid(), {});
-  SlotReading terms;
-  terms.acquired = Instant::now();
-  for (const auto& [name, left] : {std::pair("due", 1h), std::pair("later", 2h)}) {
-    terms.deadline = terms.acquired + left;
-    terms.asked = left;
-    CHECK(page.acquire(name, 3, terms));  // the name is not the whole identity of "later"
-  }
-  CHECK(page.cancel_all(terms.acquired + 1h) == std::vector<std::string>{"lat"});
-  CHECK(page.has_open("due"));
-  CHECK(page.cancel_all() == std::vector<std::string>{"due"});
+  const PipeStage stage;
+  // The name is not the whole identity of "later".
+  CHECK(stage.page->acquire("due", 3, stage.terms(1h)));
+  CHECK(stage.page->acquire("later", 3, stage.terms(2h)));
+  CHECK(stage.page->cancel_all(stage.begin + 1h) == std::vector<std::string>{"lat"});
+  CHECK(stage.page->has_open("due"));
+  CHECK(stage.page->cancel_all() == std::vector<std::string>{"due"});
 }
 
 // The earlier server was killed while it wrote the slots: the verdict's is as it was before.
 TEST_CASE("of a scope that is twice in the file of a worker of the pipe, the later one counts") {
   for (const bool is_later_lower : {true, false}) {
     CAPTURE(is_later_lower);
-    const testing::TempFolder folder;
-    const std::string file = folder.path(std::to_string(::getpid()));
-    const Process worker = std::move(*open_process(::getpid()));
-    PipePage page(folder.path(), worker.pid, {});
-    const auto acquire = [&](std::string_view id, Duration left) {
-      SlotReading terms;
-      terms.acquired = Instant::now();
-      terms.deadline = terms.acquired + left;
-      terms.asked = left;
-      CHECK(page.acquire(id, id.size(), terms));
-    };
-    acquire("first", 1h);
-    acquire("twice", 1h);
+    const PipeStage stage;
+    PipePage& page = *stage.page;
+    stage.acquire("first", 1h);
+    stage.acquire("twice", 1h);
     const auto open = page.open_slots();
     const auto judged = std::ranges::find(open, "twice", &SlotReading::id);
     REQUIRE(judged != open.end());
     REQUIRE(page.try_expire(1, judged->word));  // the second slot that was taken
-    CHECK(page.save(worker, {}));
-    const std::string before = testing::read_file(file);
+    stage.save();
+    const std::string before = testing::read_file(stage.file);
     if (is_later_lower) {
       page.release("first");
     }
-    acquire("twice", 2h);
-    CHECK(page.save(worker, {}));
-    std::string bytes = testing::read_file(file);
+    stage.acquire("twice", 2h);
+    stage.save();
+    std::string bytes = testing::read_file(stage.file);
     constexpr std::size_t at = kSlotsAt + sizeof(Slot);
     bytes.replace(at, sizeof(Slot), before, at, sizeof(Slot));
-    testing::write_file(file, bytes);
-    const auto next = PipePage::adopt(folder.path(), worker.pid, {});
-    REQUIRE(next);
-    CHECK((*next)->has_open("twice"));
-    CHECK((*next)->judged_slots().empty());
-    CHECK((*next)->release("twice"));
-    CHECK((*next)->open_slots().size() == (is_later_lower ? 0 : 1));
+    testing::write_file(stage.file, bytes);
+    const auto next = stage.adopt();
+    CHECK(next->has_open("twice"));
+    CHECK(next->judged_slots().empty());
+    CHECK(next->release("twice"));
+    CHECK(next->open_slots().size() == (is_later_lower ? 0 : 1));
   }
 }
 
 TEST_CASE("of the open scopes of a worker those opened last are listed, and all are counted") {
-  const testing::TempFolder folder;
-  PipePage page(folder.path(), ::getpid(), {});
+  const PipeStage stage;
   SlotReading terms;
   for (const auto& [name, acquired] :
        {std::pair("c", 3), std::pair("a", 1), std::pair("d", 4), std::pair("b", 2)}) {
     terms.acquired = Instant{acquired};
-    REQUIRE(page.acquire(name, 1, terms));
+    REQUIRE(stage.page->acquire(name, 1, terms));
   }
   std::size_t count = 0;
   std::string names;
-  for (const SlotReading& scope : page.open_slots(2, &count)) {
+  for (const SlotReading& scope : stage.page->open_slots(2, &count)) {
     names += scope.name;
   }
   CHECK(names == "cd");
@@ -376,50 +379,36 @@ TEST_CASE("of the open scopes of a worker those opened last are listed, and all 
 }
 
 TEST_CASE("a cancelled scope is in the file until the kill ends, or its slot is used again") {
-  const testing::TempFolder folder;
-  const Process worker = std::move(*open_process(::getpid()));
-  PipePage page(folder.path(), worker.pid, {});
-  const Instant begin = Instant::now();
-  const auto acquire = [&](std::string_view id, Duration left) {
-    SlotReading terms;
-    terms.acquired = begin;
-    terms.deadline = begin + left;
-    terms.asked = left;
-    REQUIRE(page.acquire(id, id.size(), terms));
-  };
+  const PipeStage stage;
   const auto saved = [&] {
-    REQUIRE(page.save(worker, {}));
+    stage.save();
     std::string text;
-    for (const SlotReading& scope :
-         (*PipePage::adopt(folder.path(), worker.pid, {}))->open_slots()) {
-      text += scope.name + (scope.deadline == begin + 1h ? " 1h, " : " 2h, ");
+    for (const SlotReading& scope : stage.adopt()->open_slots()) {
+      text += scope.name + (scope.deadline == stage.begin + 1h ? " 1h, " : " 2h, ");
     }
     return text;
   };
-  acquire("a", 1h);
-  acquire("b", 1h);
+  stage.acquire("a", 1h);
+  stage.acquire("b", 1h);
   CHECK(saved() == "a 1h, b 1h, ");
-  CHECK(page.cancel_all().size() == 2);
-  acquire("c", 2h);  // in the slot of "b"
+  CHECK(stage.page->cancel_all().size() == 2);
+  stage.acquire("c", 2h);  // in the slot of "b"
   CHECK(saved() == "a 1h, c 2h, ");
-  CHECK_FALSE(page.needs_save());
-  page.end_cancelled();
-  CHECK(page.needs_save());
+  CHECK_FALSE(stage.page->needs_save());
+  stage.page->end_cancelled();
+  CHECK(stage.page->needs_save());
   CHECK(saved() == "c 2h, ");
 }
 
 TEST_CASE("a worker with 2,048 slots whose kills are not over is refused a further scope") {
-  const testing::TempFolder folder;
-  PipePage page(folder.path(), ::getpid(), {});
-  SlotReading terms;
-  terms.deadline = Instant{1'000};
+  const PipeStage stage;
   for (std::size_t i = 0; i < 2 * kMaxScopesPerWorker; ++i) {
     const std::string id = std::to_string(i);
-    REQUIRE(page.acquire(id, id.size(), terms));
-    REQUIRE(page.try_expire(i, terms.deadline.ns));
-    REQUIRE(page.release(id));
+    stage.acquire(id, 1h);
+    REQUIRE(stage.page->try_expire(i, stage.terms(1h).deadline.ns));
+    REQUIRE(stage.page->release(id));
   }
-  CHECK_FALSE(page.acquire("further", 7, terms));
-  page.acknowledge_late_release(0);
-  CHECK(page.acquire("further", 7, terms));
+  CHECK_FALSE(stage.page->acquire("further", 7, stage.terms(1h)));
+  stage.page->acknowledge_late_release(0);
+  stage.acquire("further", 1h);
 }
