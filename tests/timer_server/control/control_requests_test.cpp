@@ -22,6 +22,7 @@
 #include "tests/support/control_connection.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/skip.hpp"
+#include "tests/timer_server/core_stage.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;
@@ -32,21 +33,15 @@ constexpr uid_t kSomebodyElse = 65534;
 
 using Client = testing::ControlConnection;
 
-Settings settings_in(const testing::TempFolder& folder) {
+Settings with_longest_wait() {
   Settings settings;
-  settings.dir = folder.path();
   settings.max_wait = 1min;
   return settings;
 }
 
-struct QuestionStage {
-  explicit QuestionStage(LifeCycle::Kind kind = LifeCycle::Kind::kAlone) : life(kind) {
-    Process process;
-    process.pid = 4711;
-    Worker& worker = core.workers.add(std::move(process));
-    worker.pipe = std::make_shared<PipePage>(folder.path(), 4711, WorkerPage::Terms{});
-    worker.pages.push_back(worker.pipe);
-    pipe = worker.pipe;
+struct QuestionStage : CoreStage {
+  explicit QuestionStage(LifeCycle::Kind kind = LifeCycle::Kind::kAlone)
+      : CoreStage(with_longest_wait()), life(kind) {
     control.emplace(
         core, life,
         ControlRequests::Server{
@@ -75,11 +70,7 @@ struct QuestionStage {
     while (core.loop.dispatch_one(0)) {
     }
   }
-  testing::TempFolder folder;
-  const Settings settings = settings_in(folder);
-  const std::unique_ptr<RuntimeDirectory> directory = RuntimeDirectory::open(settings, {}).value();
-  Core core{settings, *directory};
-  std::shared_ptr<PipePage> pipe;
+  const std::shared_ptr<PipePage> pipe = add_worker(4711).pipe;
   bool has_kills = false;
   std::function<void()> on_publish = [] {};
   LifeCycle life;
@@ -519,7 +510,8 @@ TEST_CASE("A server around COMMAND serves on after a shutdown whose time is up")
 
 TEST_CASE("A server that starts wakes those who wait for the end of a killed one's announcement") {
   const testing::TempFolder folder;
-  const Settings settings = settings_in(folder);
+  Settings settings;
+  settings.dir = folder.path();
   RuntimeDirectory::open(settings, {}).value()->status_page().announce(Announcement::kDraining);
   const auto file =
       MappedFile::map(folder.path("server"), MappedFile::Access::kReadWrite, kBoardBytes);

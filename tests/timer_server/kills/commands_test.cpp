@@ -10,33 +10,31 @@
 #include <utility>
 #include <vector>
 
-#include "tests/support/files.hpp"
+#include "tests/timer_server/core_stage.hpp"
 #include "timer_server/kills/kills.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;
 
 TEST_CASE("4,096 hooks may wait, and a further one is dropped, with a record") {
-  const testing::TempFolder folder;
   Settings settings;
-  settings.dir = folder.path();
   settings.on_expiry = "true";
-  const auto directory = RuntimeDirectory::open(settings, {}).value();
-  Core core{settings, *directory};
-  Commands commands(core);
+  CoreStage stage(settings);
+  Commands commands(stage.core);
   const WorkerIdentity worker{
       std::make_shared<const Process>(std::move(*open_process(::getpid())))};
-  const auto log_after_hook = [&](const std::string& id) {
+  const auto add = [&](const std::string& id) {
     commands.add_hook(
         {.worker = worker, .id = id, .incident = "i1", .scope = "step", .verdict = "dead"},
         Instant::now());
-    CHECK(core.log->drain(10s));
-    return testing::read_file(core.log->path());
+  };
+  const auto log_after_hook = [&](const std::string& id) {
+    add(id);
+    CHECK(stage.core.log->drain(10s));
+    return testing::read_file(stage.core.log->path());
   };
   for (std::size_t i = 1; i < Commands::kMaxHooksWaiting; ++i) {
-    commands.add_hook(
-        {.worker = worker, .id = "waits", .incident = "i1", .scope = "step", .verdict = "dead"},
-        Instant::now());
+    add("waits");
   }
   CHECK_FALSE(testing::contains(log_after_hook("the last one"), "\"hook\""));
   const std::string log = log_after_hook("one more");
@@ -45,32 +43,27 @@ TEST_CASE("4,096 hooks may wait, and a further one is dropped, with a record") {
 }
 
 TEST_CASE("a kill has the signal of the first expiry that has one, and the shortest grace") {
-  struct Row {
-    int signal = 0;
-    std::uint32_t grace_ms = 0;
-    bool is_released = false;
+  const auto expiry = [](int signal, std::uint32_t grace_ms) {
+    Expiry made;
+    made.scope.signal = signal;
+    made.scope.grace_ms = grace_ms;
+    return made;
   };
-  const auto means_of = [](const std::vector<Row>& rows) {
-    std::vector<Expiry> expiries;
-    for (const Row& row : rows) {
-      Expiry expiry;
-      expiry.scope.signal = row.signal;
-      expiry.scope.grace_ms = row.grace_ms;
-      if (row.is_released) {
-        expiry.released_at = Instant::now();
-      }
-      expiries.push_back(std::move(expiry));
-    }
+  Expiry released = expiry(SIGUSR1, 100);
+  released.released_at = Instant::now();
+  const auto means_of = [](const std::vector<Expiry>& expiries) {
     return KillOrder::means_of(expiries);
   };
-  const auto shortest = means_of({{SIGUSR1, 9'000}, {SIGTERM, 100}, {SIGTERM, 5'000}});
+  const auto shortest =
+      means_of({expiry(SIGUSR1, 9'000), expiry(SIGTERM, 100), expiry(SIGTERM, 5'000)});
   REQUIRE(shortest);
   CHECK(shortest->signal == SIGUSR1);
   CHECK(shortest->grace == Duration{100ms});
-  CHECK(means_of({{SIGTERM, kNoSigkill}, {SIGTERM, 100}}).value().grace == Duration{100ms});
-  const auto last = means_of({{SIGUSR1, 100, true}, {0, 100}, {SIGTERM, kNoSigkill}});
+  CHECK(means_of({expiry(SIGTERM, kNoSigkill), expiry(SIGTERM, 100)}).value().grace ==
+        Duration{100ms});
+  const auto last = means_of({released, expiry(0, 100), expiry(SIGTERM, kNoSigkill)});
   REQUIRE(last);
   CHECK(last->signal == SIGTERM);
   CHECK_FALSE(last->ends_in_sigkill());
-  CHECK_FALSE(means_of({{SIGTERM, 100, true}}));
+  CHECK_FALSE(means_of({released}));
 }

@@ -2,16 +2,13 @@
 #include "timer_server/settings/scope_policy.hpp"
 
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 
 #include <cmath>
 #include <functional>
 #include <limits>
 
-#include "tests/support/files.hpp"
 #include "tests/support/test_page.hpp"
-#include "timer_server/scopes/worker_page.hpp"
-#include "timer_server/scopes/workers.hpp"
+#include "tests/timer_server/core_stage.hpp"
 #include "timer_server/settings/settings.hpp"
 
 using namespace filetimer;
@@ -26,24 +23,9 @@ SlotReading terms_between(Instant acquired, Instant deadline) {
   return terms;
 }
 
-// A policy, and workers that need not exist.
-struct PolicyStage {
-  explicit PolicyStage(Settings with = {}) : settings(std::move(with)) {}
+struct PolicyStage : CoreStage {
+  using CoreStage::CoreStage;
 
-  Worker& add_worker(pid_t pid) {
-    Process process;
-    process.pid = pid;
-    return workers.add(std::move(process));
-  }
-  // Opens a scope as a request does.
-  void acquire(Worker& worker, std::string_view id, const SlotReading& terms) const {
-    if (!worker.pipe) {
-      worker.pipe =
-          std::make_shared<PipePage>(folder.path(), worker.process->pid, policy.page_terms());
-      worker.pages.push_back(worker.pipe);
-    }
-    REQUIRE(worker.pipe->acquire(id, id.size(), terms));
-  }
   // Gives the worker a page of its own with this content.
   void add_page(Worker& worker, TestPage& content) const {
     content.write(folder.path("own"));
@@ -52,11 +34,8 @@ struct PolicyStage {
     worker.pages.push_back(*page);
   }
 
-  testing::TempFolder folder;
-  const Settings settings;
-  LostTime lost;
-  const ScopePolicy policy{settings, lost};
-  Workers workers;
+  const ScopePolicy& policy = core.policy;
+  LostTime& lost = core.lost;
 };
 
 // 1,000 s of Unix time are 50 s after the boot.
@@ -108,54 +87,47 @@ constexpr double kEndless = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-TEST_CASE("The timeout of a request of PyTorch's client counts from its reading") {
+TEST_CASE("The timeout of a request counts from its reading, or from the opening by our client") {
   const PolicyStage parts;
-  const SlotReading terms = parts.policy.terms_of(pytorch_request(), kReadAt);
-  CHECK(terms.acquired == kReadAt.mono);
-  CHECK(terms.deadline == after_boot(60s));
-  CHECK(terms.timeout == 10s);
-  CHECK(terms.asked == 10s);
-  CHECK(terms.signal == 9);
-  CHECK(terms.tid == 0);
-  CHECK(terms.soft_ms == 0);
-  CHECK_FALSE(terms.has(slot_flag::kWholeProcess));
-  CHECK_FALSE(terms.has(slot_flag::kSignalFirst));
-  const SlotReading late = parts.policy.terms_of(pytorch_request(990), kReadAt);
-  CHECK(late.deadline == after_boot(40s));
-  CHECK(late.timeout == 0s);
-  const SlotReading endless = parts.policy.terms_of(pytorch_request(kEndless), kReadAt);
-  CHECK(endless.deadline.is_never());
-  CHECK(endless.timeout == kForever);
-}
-
-TEST_CASE("A request of a client of this project has the time at which the scope was opened") {
-  const PolicyStage parts;
-  const SlotReading terms = parts.policy.terms_of(own_request(30), kReadAt);
-  CHECK(terms.acquired == after_boot(30s));
-  CHECK(terms.deadline == after_boot(60s));
-  CHECK(terms.timeout == 30s);
-  CHECK(terms.asked == 30s);
-  // Clocks differ, so the opening of a scope is at most the reading of its request.
-  CHECK(parts.policy.terms_of(own_request(5), kReadAt).acquired == kReadAt.mono);
-  const SlotReading endless = parts.policy.terms_of(own_request(kEndless, kEndless), kReadAt);
-  CHECK(endless.acquired == kReadAt.mono);
-  CHECK(endless.timeout == kForever);
-  CHECK(parts.policy.terms_of(own_request(30, kEndless), kReadAt).acquired == kReadAt.mono);
+  struct Row {
+    wire::Request request;
+    Instant acquired;
+    Instant deadline;
+    Duration timeout;
+  };
+  for (const Row& row :
+       {Row{pytorch_request(), after_boot(50s), after_boot(60s), 10s},
+        Row{pytorch_request(990), after_boot(50s), after_boot(40s), 0s},
+        Row{pytorch_request(kEndless), after_boot(50s), Instant::never(), kForever},
+        Row{own_request(30), after_boot(30s), after_boot(60s), 30s},
+        // Clocks differ, so the opening of a scope is at most the reading of its request.
+        Row{own_request(5), after_boot(50s), after_boot(60s), 5s},
+        Row{own_request(kEndless, kEndless), after_boot(50s), Instant::never(), kForever},
+        Row{own_request(30, kEndless), after_boot(50s), Instant::never(), 30s}}) {
+    const SlotReading terms = parts.policy.terms_of(row.request, kReadAt);
+    CHECK(terms.acquired == row.acquired);
+    CHECK(terms.deadline == row.deadline);
+    CHECK(terms.timeout == row.timeout);
+    CHECK(terms.asked == row.timeout);
+  }
 }
 
 TEST_CASE("Each field of a request becomes a term of the scope") {
   const PolicyStage parts;
-  wire::Request request = own_request(30);
+  wire::Request request = pytorch_request();
   const auto terms = [&] { return parts.policy.terms_of(request, kReadAt); };
+  CHECK(terms().signal == 9);
+  CHECK(terms().tid == 0);
+  CHECK(terms().soft_ms == 0);
+  CHECK(terms().flags == 0);
   request.signal = 15;
   CHECK(terms().signal == 15);
   request.x_tid = 12;
   CHECK(terms().tid == 12);
   request.x_whole_process = true;
-  CHECK(terms().has(slot_flag::kWholeProcess));
-  CHECK_FALSE(terms().has(slot_flag::kSignalFirst));
+  CHECK(terms().flags == slot_flag::kWholeProcess);
   request.x_signal_first = true;
-  CHECK(terms().has(slot_flag::kSignalFirst));
+  CHECK(terms().flags == (slot_flag::kWholeProcess | slot_flag::kSignalFirst));
 }
 
 TEST_CASE("A request's soft deadline is in whole milliseconds, and none if it cannot be") {
@@ -212,30 +184,26 @@ TEST_CASE("The grace of a slot is its own, else --grace, else 10 s") {
 
 TEST_CASE("A slot is shown as its worker has opened it") {
   const PolicyStage parts;
-  const SlotReading view = parts.policy.view_of(reading_of([](SlotReading& slot) {
-    slot.acquired = {700};
-    slot.soft_ms = 3;
-    slot.signal = 15;
-    slot.tid = 12;
-    slot.flags = slot_flag::kWholeProcess;
-  }));
-  CHECK(view.name == "forward");
-  CHECK(view.acquired == Instant{700});
-  CHECK(view.deadline == Instant{5'000});
-  CHECK(view.timeout == 4us);  // of the last renewal
-  CHECK(view.asked == 4us);
-  CHECK(view.soft_ms == 3);
-  CHECK(view.signal == 15);
-  CHECK(view.tid == 12);
-  CHECK(view.has(slot_flag::kWholeProcess));
-  CHECK_FALSE(view.has(slot_flag::kIdle));
-  CHECK_FALSE(view.has(slot_flag::kSignalFirst));
-  CHECK_FALSE(slot_word::is_paused(view.word));
-  const auto terms_with = [&](std::uint16_t flags) {
-    return parts.policy.view_of(reading_of([&](auto& slot) { slot.flags = flags; }));
-  };
-  CHECK(terms_with(slot_flag::kIdle).has(slot_flag::kIdle));
-  CHECK(terms_with(slot_flag::kSignalFirst).has(slot_flag::kSignalFirst));
+  for (const std::uint16_t flags :
+       {slot_flag::kWholeProcess, slot_flag::kIdle, slot_flag::kSignalFirst}) {
+    const SlotReading view = parts.policy.view_of(reading_of([&](SlotReading& slot) {
+      slot.acquired = {700};
+      slot.soft_ms = 3;
+      slot.signal = 15;
+      slot.tid = 12;
+      slot.flags = flags;
+    }));
+    CHECK(view.name == "forward");
+    CHECK(view.acquired == Instant{700});
+    CHECK(view.deadline == Instant{5'000});
+    CHECK(view.timeout == 4us);  // of the last renewal
+    CHECK(view.asked == 4us);
+    CHECK(view.soft_ms == 3);
+    CHECK(view.signal == 15);
+    CHECK(view.tid == 12);
+    CHECK(view.flags == flags);
+    CHECK_FALSE(slot_word::is_paused(view.word));
+  }
   const SlotReading endless = parts.policy.view_of(reading_of([](SlotReading& slot) {
     slot.word = slot_word::kPaused + 2'000;
     slot.deadline = Instant::never();
@@ -262,25 +230,6 @@ TEST_CASE("--max-timeout cuts the deadline of a slot, and not that of an idle ti
   CHECK(endless.deadline == Instant{1'300});
   const SlotReading idle = terms_with([](SlotReading& slot) { slot.flags = slot_flag::kIdle; });
   CHECK(idle.deadline == Instant{5'000});
-}
-
-TEST_CASE("Pages are judged by --max-timeout and --warn-at") {
-  const PolicyStage plain;
-  CHECK(plain.policy.page_terms().max_timeout == kForever);
-  CHECK(plain.policy.page_terms().warn_at == 0);
-  PolicyStage parts(settings_with([](Settings& settings) {
-    settings.max_timeout = 5s;
-    settings.warn_at = 0.25;
-  }));
-  CHECK(parts.policy.page_terms().max_timeout == 5s);
-  CHECK(parts.policy.page_terms().warn_at == std::uint32_t{1} << 30);
-  Worker& worker = parts.add_worker(4711);
-  const WorkerPage::Scan scan = parts.policy.scan_of(worker, {5'000});
-  CHECK(scan.now == Instant{5'000});
-  CHECK(scan.terms.max_timeout == 5s);
-  CHECK(scan.terms.warn_at == std::uint32_t{1} << 30);
-  CHECK(&scan.server == &parts.lost);
-  CHECK(&scan.worker == &worker.lost);
 }
 
 TEST_CASE("The time that a worker and the server have lost moves the deadline of its scopes") {

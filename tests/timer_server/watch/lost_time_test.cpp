@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "common/board.hpp"
-#include "tests/support/files.hpp"
 #include "tests/timer_server/busy_threads.hpp"
+#include "tests/timer_server/core_stage.hpp"
 #include "tests/timer_server/process_of.hpp"
 #include "timer_server/watch/deadline_scan.hpp"
 
@@ -32,13 +32,15 @@ constexpr Instant plan(Duration time) {
 
 }  // namespace
 
-TEST_CASE("A wake-up in time, or early for a request, misses no time") {
+TEST_CASE("A wake-up in time, early for a request, or without a plan misses no time") {
   MissedTime missed_time;
   CHECK(missed_time.on_wake(at(0s)) == 0s);
   missed_time.on_sleep(plan(10s), 1s, at(0s));
   CHECK(missed_time.on_wake(at(3s)) == 0s);
   missed_time.on_sleep(plan(10s), 1s, at(3s));
   CHECK(missed_time.on_wake(at(10s)) == 0s);
+  missed_time.on_sleep(Instant::never(), 1s, at(10s));
+  CHECK(missed_time.on_wake(at(3600s)) == 0s);
 }
 
 TEST_CASE("A wake-up that is later than is tolerated is missed time, reported once") {
@@ -70,13 +72,6 @@ TEST_CASE("A stop in the middle of the server's work is missed time") {
   CHECK(missed_time.on_wake(at(20s, 1500ms)) == 0s);
 }
 
-TEST_CASE("A server without a planned time is never late") {
-  MissedTime missed_time;
-  missed_time.on_wake(at(0s));
-  missed_time.on_sleep(Instant::never(), 1s, at(0s));
-  CHECK(missed_time.on_wake(at(3600s)) == 0s);
-}
-
 TEST_CASE("The clocks advance together, and CPU time is counted") {
   const MissedTime::Clocks before = MissedTime::Clocks::read();
   MissedTime::Clocks after = before;
@@ -91,16 +86,10 @@ TEST_CASE("While the reads of facts hang, many workers are still looked at") {
   for (std::size_t i = 0; i <= HaltedWorkers::kFewWorkers; ++i) {
     children.push_back(std::make_unique<Child>());
   }
-  const testing::TempFolder folder;
-  Settings settings;
-  settings.dir = folder.path();
-  const auto directory = RuntimeDirectory::open(settings, {}).value();
-  Core core{settings, *directory};
+  CoreStage stage;
+  Core& core = stage.core;
   for (const auto& child : children) {
-    Worker& worker = core.workers.add(process_of(*child));
-    worker.pipe = std::make_shared<PipePage>(folder.path(), child->pid(), WorkerPage::Terms{});
-    worker.pages.push_back(worker.pipe);
-    REQUIRE(worker.pipe->acquire("s", 1, SlotReading{}));
+    CoreStage::acquire(stage.add_worker(process_of(*child)), "s", SlotReading{});
   }
   const pid_t stopped = children.front()->pid();
   REQUIRE(::kill(stopped, SIGSTOP) == 0);
@@ -126,30 +115,23 @@ TEST_CASE("While the reads of facts hang, many workers are still looked at") {
 
 TEST_CASE("A scan says when it must be woken, and names the workers by their deadlines") {
   std::vector<std::unique_ptr<Child>> children;
-  const testing::TempFolder folder;
-  Settings settings;
-  settings.dir = folder.path();
-  const auto directory = RuntimeDirectory::open(settings, {}).value();
-  Core core{settings, *directory};
-  HaltedWorkers halted(core);
-  DeadlineScan scan(core, halted);
+  CoreStage stage;
+  HaltedWorkers halted(stage.core);
+  DeadlineScan scan(stage.core, halted);
   const Instant now = Instant::now();
   CHECK(scan.run(now, now + 10s).due.empty());
-  const std::string board = testing::read_file(folder.path("server"));
+  const std::string board = testing::read_file(stage.folder.path("server"));
   REQUIRE(board.size() == kBoardBytes);
   Instant next_wake;
   std::memcpy(&next_wake.ns, board.data() + offsetof(Board, next_wake), sizeof next_wake.ns);
   CHECK(next_wake == now + 4 * (10s + Looks::kMostTolerated));
 
   for (const Duration overdue : {3s, 1s, 5s, 2s, 4s}) {
-    const pid_t pid = children.emplace_back(std::make_unique<Child>())->pid();
-    Worker& worker = core.workers.add(process_of(*children.back()));
-    worker.pipe = std::make_shared<PipePage>(folder.path(), pid, WorkerPage::Terms{});
-    worker.pages.push_back(worker.pipe);
+    children.push_back(std::make_unique<Child>());
     SlotReading terms;
     terms.acquired = now + -overdue;
     terms.deadline = terms.acquired;
-    REQUIRE(worker.pipe->acquire("s", 1, terms));
+    CoreStage::acquire(stage.add_worker(process_of(*children.back())), "s", terms);
   }
   const DeadlineScan::Found found = scan.run(now, now + 10s);
   CHECK(found.due.size() == children.size());
