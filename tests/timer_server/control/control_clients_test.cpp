@@ -9,6 +9,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/limits.hpp"
@@ -31,11 +32,24 @@ struct ClientStage {
     clients->listen(make_control_socket(folder.path()).value());
   }
   [[nodiscard]] Connection connect() const { return Connection(folder.path()); }
-  // Returns the id of the client that asks on this connection.
-  ControlClients::Id add(const Connection& connection) {
+  // Returns a client that has asked, and its id.
+  std::pair<Connection, ControlClients::Id> add() {
+    Connection connection = connect();
     connection.send("ask");
     run();
-    return clients->take().value().client;
+    return {std::move(connection), clients->take().value().client};
+  }
+  // Checks that a client is removed when the patience with it has ended, which began after
+  // `before`.
+  void check_patience(Instant before) {
+    const Instant due = clients->advance({});
+    CHECK(due >= before + ControlClients::kPatience);
+    CHECK(due <= Instant::now() + ControlClients::kPatience);
+    const std::size_t count = clients->count();
+    CHECK(clients->advance({due.ns - 1}) == due);
+    CHECK(clients->count() == count);
+    CHECK(clients->advance(due).is_never());
+    CHECK(clients->count() == count - 1);
   }
   // Dispatches the events that are pending.
   void run() {
@@ -84,8 +98,7 @@ TEST_CASE("A request has the process that the kernel names, and is cut behind it
 
 TEST_CASE("Each answer to a client is a line, and after the last one the server hangs up") {
   ClientStage stage;
-  Connection connection = stage.connect();
-  const auto id = stage.add(connection);
+  auto [connection, id] = stage.add();
   CHECK(stage.clients->count_waiting() == 0);
   CHECK(stage.clients->grant(id, 2s));
   CHECK(stage.clients->count_waiting() == 1);
@@ -102,8 +115,7 @@ TEST_CASE("Each answer to a client is a line, and after the last one the server 
 
 TEST_CASE("An answer before the last one is written as a whole, or else not at all") {
   ClientStage stage;
-  Connection connection = stage.connect();
-  const auto id = stage.add(connection);
+  auto [connection, id] = stage.add();
   const std::string longest(kAnswerPacketBytes - 1, 'a');  // its newline is written with it
   stage.clients->tell(id, longest + 'a');
   stage.clients->tell(id, longest);
@@ -113,10 +125,8 @@ TEST_CASE("An answer before the last one is written as a whole, or else not at a
 
 TEST_CASE("A client that hangs up has withdrawn, and is known to be gone before") {
   ClientStage stage;
-  Connection left = stage.connect();
-  const auto id = stage.add(left);
-  Connection stays = stage.connect();
-  const auto other = stage.add(stays);
+  auto [left, id] = stage.add();
+  auto [stays, other] = stage.add();
   stays.send("more, which is not read");
   stage.run();
   CHECK_FALSE(stage.clients->has_left(id));
@@ -129,23 +139,11 @@ TEST_CASE("A client that hangs up has withdrawn, and is known to be gone before"
   CHECK(stage.clients->count() == 1);
 }
 
-TEST_CASE("A client that hangs up before it asks is forgotten") {
-  ClientStage stage;
-  Connection left = stage.connect();
-  stage.run();
-  CHECK(stage.clients->count() == 1);
-  left.close();
-  stage.run();
-  CHECK(stage.clients->count() == 0);
-  CHECK(stage.withdrawn.empty());
-}
-
 TEST_CASE("A last answer that does not fit is written in parts, also behind others") {
   for (const bool is_full : {false, true}) {
     CAPTURE(is_full);
     ClientStage stage;
-    Connection connection = stage.connect();
-    const auto id = stage.add(connection);
+    auto [connection, id] = stage.add();
     const std::string before(4000, 'w');
     for (int i = 0; is_full && i < 100; ++i) {
       stage.clients->tell(id, before);
@@ -167,10 +165,8 @@ TEST_CASE("A last answer that does not fit is written in parts, also behind othe
 
 TEST_CASE("A client that does not read its last answer in time, or is gone, is removed") {
   ClientStage stage;
-  Connection connection = stage.connect();
-  const auto id = stage.add(connection);
-  Connection left = stage.connect();
-  const auto other = stage.add(left);
+  auto [connection, id] = stage.add();
+  auto [left, other] = stage.add();
   CHECK(stage.clients->advance(Instant::now() + 1h).is_never());
   const Instant before = Instant::now();
   stage.clients->grant(id, 2s);
@@ -180,36 +176,35 @@ TEST_CASE("A client that does not read its last answer in time, or is gone, is r
   left.close();
   stage.run();
   CHECK(stage.clients->count() == 1);
-  const Instant due = stage.clients->advance({});
-  CHECK(due >= before + ControlClients::kPatience);
-  CHECK(due <= Instant::now() + ControlClients::kPatience);
-  CHECK(stage.clients->advance({due.ns - 1}) == due);
-  CHECK(stage.clients->advance(due).is_never());
-  CHECK(stage.clients->count() == 0);
+  stage.check_patience(before);
   CHECK(stage.withdrawn.empty());  // it had its answer
 }
 
-TEST_CASE("A client that asks nothing for too long is removed") {
+TEST_CASE("A client that asks nothing for too long is removed, and at once if it hangs up") {
   ClientStage stage;
-  Connection asks = stage.connect();
-  stage.add(asks);
+  const auto asks = stage.add();
   const Instant before = Instant::now();
   Connection silent = stage.connect();
   stage.run();
-  const Instant due = stage.clients->advance({});
-  CHECK(due >= before + ControlClients::kPatience);
-  CHECK(due <= Instant::now() + ControlClients::kPatience);
-  CHECK(stage.clients->advance({due.ns - 1}) == due);
-  CHECK(stage.clients->advance(due).is_never());
+  stage.check_patience(before);
   CHECK(silent.read() == "END");
   CHECK(stage.clients->count() == 1);
+  Connection left = stage.connect();
+  stage.run();
+  CHECK(stage.clients->count() == 2);
+  left.close();
+  stage.run();
+  CHECK(stage.clients->count() == 1);
+  CHECK(stage.withdrawn.empty());
 }
 
 TEST_CASE("The end of file after an answer at exit does not come before the exit") {
   ClientStage stage;
   Connection connection = stage.connect();
+  connection.send("ask");
   const int kept = UniqueFd(::dup(0)).get();  // the number that the server's end gets
-  const auto id = stage.add(connection);
+  stage.run();
+  const auto id = stage.clients->take().value().client;
   stage.clients->finish_at_exit(id, "done");
   CHECK(stage.clients->count() == 0);
   stage.clients.reset();
@@ -220,17 +215,14 @@ TEST_CASE("The end of file after an answer at exit does not come before the exit
 
 TEST_CASE("A client over the limit gets the refusal, until another client is removed") {
   ClientStage stage;
-  Connection first = stage.connect();
-  const auto id = stage.add(first);
-  Connection second = stage.connect();
-  stage.add(second);
+  const auto [first, id] = stage.add();
+  const auto second = stage.add();
   Connection third = stage.connect();
   stage.run();
   CHECK(
       third.read().ends_with("2 clients wait for an answer: there is no room for another\"}\nEND"));
   stage.clients->finish(id, "done");
-  Connection fourth = stage.connect();
-  stage.add(fourth);
+  stage.add();
 }
 
 TEST_CASE("A client for which no descriptor is left is accepted a little later") {
