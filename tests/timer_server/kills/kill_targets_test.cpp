@@ -9,13 +9,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
-#include <optional>
 #include <thread>
 
 #include "common/proc_files.hpp"
 #include "tests/support/bound.hpp"
-#include "tests/support/children.hpp"
 #include "tests/timer_server/process_of.hpp"
 
 using namespace filetimer;
@@ -29,35 +26,22 @@ char state_of(pid_t pid) {
 
 // A worker and its child, which ignores SIGTERM and outlives the worker.
 struct WorkerWithChild {
-  WorkerWithChild() {
-    std::array<int, 2> ends{};
-    REQUIRE(::pipe(ends.data()) == 0);
-    worker.emplace([&] {
-      const pid_t pid = fork_waiting([] {
-        ::prctl(PR_SET_PDEATHSIG, 0);
-        ::signal(SIGTERM, SIG_IGN);
-      });
-      (void)!::write(ends[1], &pid, sizeof pid);
-    });
-    pid_t pid = 0;
-    REQUIRE(::read(ends[0], &pid, sizeof pid) == sizeof pid);
-    ::close(ends[0]);
-    ::close(ends[1]);
-    child = std::move(*open_process(pid));
-  }
   ~WorkerWithChild() { child.send_signal(SIGKILL); }
-  WorkerWithChild(const WorkerWithChild&) = delete;
-  WorkerWithChild& operator=(const WorkerWithChild&) = delete;
-  Child* operator->() { return &*worker; }
 
-  std::optional<Child> worker;
-  Process child;
+  SharedPids shared;
+  Child worker{[this] {
+    shared.pids[0] = fork_waiting([] {
+      ::prctl(PR_SET_PDEATHSIG, 0);
+      ::signal(SIGTERM, SIG_IGN);
+    });
+  }};
+  Process child = std::move(*open_process(shared.pids[0]));
 };
 
 struct TargetStage {
   explicit TargetStage(KillMode mode = KillMode::kTree, MayBeForking forks = may_be_forking)
       : may(std::move(forks)),
-        targets(std::make_shared<const Process>(process_of(*family.worker)), mode, {}, may) {}
+        targets(std::make_shared<const Process>(process_of(family.worker)), mode, {}, may) {}
 
   void stop() {
     targets.begin_stop();
@@ -67,7 +51,7 @@ struct TargetStage {
   }
 
   WorkerWithChild family;
-  const pid_t worker = family->pid();
+  const pid_t worker = family.worker.pid();
   const MayBeForking may;
   KillTargets targets;
 };
@@ -123,7 +107,7 @@ TEST_CASE("Of the targets the living are listed, the worker first") {
   CHECK(stage.targets.alive() == std::vector<pid_t>{stage.worker, stage.family.child.pid});
   stage.targets.send(SIGTERM);
   stage.targets.resume();
-  CHECK(stage.family->reap() == SIGTERM);
+  CHECK(stage.family.worker.reap() == SIGTERM);
   CHECK(stage.targets.alive() == std::vector<pid_t>{stage.family.child.pid});
 }
 

@@ -4,10 +4,10 @@
 #include "timer_server/system/event_loop.hpp"
 
 #include <doctest/doctest.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -17,9 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/children.hpp"
 #include "tests/support/variable.hpp"
-#include "tests/timer_server/process_of.hpp"
 #include "timer_server/system/service_manager.hpp"
 
 using namespace filetimer;
@@ -161,41 +159,6 @@ TEST_CASE("A timer expires once, not before its time, and at once if that is pas
   timer->arm(Instant::now());
   timer->arm(Instant::never());
   CHECK_FALSE(stage.loop.dispatch_one(20));
-}
-
-TEST_CASE("The end of a process is reported once where a source asks for one event") {
-  LoopStage stage;
-  Child child;
-  const Process process = process_of(child);
-  int ends = 0;
-  const EventSource source = watch_io(stage.loop, process.pidfd.get(), EPOLLIN | EPOLLONESHOT,
-                                      kDeathsFirst, [&ends] { ++ends; });
-  CHECK_FALSE(stage.loop.dispatch_one(0));
-  child.end();
-  CHECK(stage.loop.dispatch_one(10'000));
-  CHECK_FALSE(stage.loop.dispatch_one(0));
-  CHECK(ends == 1);
-}
-
-TEST_CASE("Each signal that waits is handled, with what is known of it") {
-  constexpr std::array kSignals{SIGUSR1, SIGUSR2};
-  sigset_t set;
-  sigset_t before;
-  ::sigemptyset(&set);
-  for (const int signal : kSignals) {
-    ::sigaddset(&set, signal);
-  }
-  ::pthread_sigmask(SIG_BLOCK, &set, &before);
-  LoopStage stage;
-  const EventSource source =
-      watch_signals(stage.loop, kSignals, [&stage](const signalfd_siginfo& info) {
-        stage.said += std::to_string(info.ssi_signo) + " ";
-        CHECK(info.ssi_pid == static_cast<std::uint32_t>(::getpid()));
-      });
-  ::kill(::getpid(), SIGUSR2);
-  ::kill(::getpid(), SIGUSR1);
-  CHECK(stage.run() == std::to_string(SIGUSR1) + " " + std::to_string(SIGUSR2) + " ");
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 // --- the service manager -----------------------------------------------------------------------

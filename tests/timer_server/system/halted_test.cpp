@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <signal.h>
-#include <sys/ptrace.h>
-#include <sys/wait.h>
 
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <utility>
 
-#include "tests/support/children.hpp"
 #include "tests/support/files.hpp"
 #include "timer_server/system/process.hpp"
 
@@ -132,18 +128,4 @@ TEST_CASE("A process that has ended, or whose files are malformed, is not halted
   process.put("proc/42/status", "nonsense");
   CHECK(process.why().empty());
   CHECK(why_halted(0x7fffffff).empty());
-}
-
-TEST_CASE("A real process is seen as stopped and as traced") {
-  const Child child;
-  CHECK(why_halted(child.pid()).empty());
-  REQUIRE(::ptrace(PTRACE_SEIZE, child.pid(), nullptr, nullptr) == 0);
-  CHECK(why_halted(child.pid()).starts_with(fmt::format("traced by pid {}", ::getpid())));
-  REQUIRE(::ptrace(PTRACE_INTERRUPT, child.pid(), nullptr, nullptr) == 0);
-  int status = 0;
-  REQUIRE(::waitpid(child.pid(), &status, __WALL) == child.pid());
-  REQUIRE(::ptrace(PTRACE_DETACH, child.pid(), nullptr, nullptr) == 0);
-  REQUIRE(::kill(child.pid(), SIGSTOP) == 0);
-  REQUIRE(::waitpid(child.pid(), &status, WUNTRACED) == child.pid());
-  CHECK(why_halted(child.pid()) == "stopped (SIGSTOP or the terminal)");
 }

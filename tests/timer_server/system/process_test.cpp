@@ -2,12 +2,10 @@
 #include "timer_server/system/process.hpp"
 
 #include <doctest/doctest.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <ctime>
 #include <functional>
@@ -20,13 +18,6 @@
 using namespace filetimer;
 
 namespace {
-
-// Memory in which children report their pids to the test.
-struct SharedPids {
-  std::atomic<pid_t>* pids = static_cast<std::atomic<pid_t>*>(
-      ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  ~SharedPids() { ::munmap(pids, 4096); }
-};
 
 // For a process that outlives its parent on purpose.
 struct KillAtEnd {
@@ -151,11 +142,4 @@ TEST_CASE("A zombie, the id of a thread and an unused pid are refused as process
   std::string refused;
   std::thread([&refused] { refused = open_process(::gettid()).error().message; }).join();
   CHECK(refused.ends_with(" is not a process's own id (a thread's?)"));
-}
-
-TEST_CASE("Ancestors lead from the parent to pid 1 of the namespace") {
-  const Child child;
-  auto expected = ancestors_of(::getpid());
-  expected.insert(expected.begin(), ::getpid());
-  CHECK(ancestors_of(child.pid()) == expected);
 }
