@@ -43,25 +43,30 @@ void write_dump(int) {
   }
 }
 
-// A worker that writes a dump on SIGUSR2, as an interpreter would.
+// Makes this process write a dump on SIGUSR2, as an interpreter would.
+void write_dumps_to(const std::string& path) {
+  dump_fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  ::signal(SIGUSR2, write_dump);
+}
+
+// ThreadSanitizer delays the handler of a signal that comes just before a blocking call until that
+// call returns.
+void wait_shortly() {
+  ::poll(nullptr, 0, 50);
+}
+
+// A worker that writes dumps.
 struct Dumper {
-  explicit Dumper(std::size_t hole = 0, bool hangs = false)
-      : hole_before(hole), hangs_after(hangs) {}
+  explicit Dumper(std::size_t hole = 0) : hole_before(hole) {}
 
   std::size_t hole_before;
-  bool hangs_after;
   testing::TempFolder folder;
   PythonDump dump{SIGUSR2, folder.path("dump")};
-  // The waits are short, because ThreadSanitizer delays the handler of a signal that comes just
-  // before a blocking call until that call returns.
   Child worker{[this] {
                  hole_bytes = hole_before;
-                 never_returns = hangs_after;
-                 dump_fd =
-                     ::open(dump.path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-                 ::signal(SIGUSR2, write_dump);
+                 write_dumps_to(dump.path);
                },
-               [] { ::poll(nullptr, 0, 50); }};
+               wait_shortly};
   Process process = process_of(worker);
 
   Evidence take(const PythonDump& how, Instant until = Instant::now() + 20s) {
@@ -73,30 +78,23 @@ struct Dumper {
 
 }  // namespace
 
-TEST_CASE("The threads of a dump are read, the oldest first") {
+TEST_CASE("The threads of a dump are read, the oldest first, with their names") {
   const auto threads = parse_python_dump(
       "Thread 0x00007f02 (most recent call first):\n"
       "  File \"/usr/lib/python3.11/threading.py\", line 320 in wait\n"
       "  File \"train, line 3.py\", line 12 in <module>\n"
       "\n"
-      "Current thread 0x00007f01 (most recent call first):\n"
+      "Current thread 0x00007f01 [pin [memory]] (most recent call first):\n"
       "  <no Python frame>\n");
   REQUIRE(threads.size() == 2);
   CHECK(threads[0].ident == "0x00007f01");
+  CHECK(threads[0].name == "pin [memory]");
   CHECK(threads[0].is_current);
   CHECK(threads[0].frames == Frames{"<no Python frame>"});
+  CHECK(threads[1].name.empty());
   CHECK_FALSE(threads[1].is_current);
   CHECK(threads[1].frames ==
         Frames{"/usr/lib/python3.11/threading.py:320 in wait", "train, line 3.py:12 in <module>"});
-}
-
-TEST_CASE("Names of threads are read from dumps that have them") {
-  const auto threads = parse_python_dump(
-      "Current thread 0x00007f01 [pin [memory]] (most recent call first):\n"
-      "  File \"a.py\", line 1 in f\n");
-  REQUIRE(threads.size() == 1);
-  CHECK(threads[0].ident == "0x00007f01");
-  CHECK(threads[0].name == "pin [memory]");
 }
 
 TEST_CASE("A text that is not a dump gives no threads, and a long dump is cut") {
@@ -142,33 +140,18 @@ TEST_CASE("Of a dump that is too long the end is read, and evidence says so") {
   }
 }
 
-TEST_CASE("A dump whose signal handler does not return counts as incomplete") {
-  const std::string expected = "Python stacks are incomplete: time was up";
-  Evidence evidence;
-  // On a busy machine the worker may write nothing so soon.
-  for (Duration patience = 50ms; patience <= testing::kBound && evidence.missing != expected;
-       patience *= 2) {
-    Dumper dumper(0, true);
-    evidence = dumper.take(dumper.dump, Instant::now() + patience);
-  }
-  CHECK(evidence.missing == expected);
-  CHECK(evidence.python_threads.size() == 1);
-}
-
 TEST_CASE("A signal that would end the worker, or that cannot be caught, is not sent") {
   Dumper dumper;
-  const std::string none = "no Python stacks: ";
+  const auto missing = [&](std::uint32_t signal) {
+    return dumper.take({signal, dumper.dump.path}).missing;
+  };
   for (const std::uint32_t signal : {9U, 19U, 0U, 65U, 4'000'000'000U, 32U, 33U}) {
-    PythonDump dump = dumper.dump;
-    dump.signal = signal;
-    CHECK(dumper.take(dump).missing ==
-          fmt::format("{}signal {} of its page cannot be caught", none, signal));
+    CHECK(missing(signal) ==
+          fmt::format("no Python stacks: signal {} of its page cannot be caught", signal));
   }
   for (const std::uint32_t signal : {1U, 10U, 64U}) {
-    PythonDump dump = dumper.dump;
-    dump.signal = signal;
-    CHECK(dumper.take(dump).missing ==
-          fmt::format("{}the worker does not catch signal {} of its page", none, signal));
+    CHECK(missing(signal) ==
+          fmt::format("no Python stacks: the worker does not catch signal {} of its page", signal));
   }
   CHECK(dumper.process.is_alive());
 }
@@ -191,37 +174,46 @@ TEST_CASE(
   CHECK(std::filesystem::file_size(dumper.dump.path) == 0);
 }
 
-TEST_CASE("A dump that does not come is waited for no longer than allowed, and evidence says why") {
+TEST_CASE("A dump that does not end is waited for no longer than allowed, and evidence says why") {
   struct Case {
-    std::string why;
+    std::string missing;
     Duration patience;
-    std::function<void()> worker;
+    std::function<void(const std::string& path)> worker;
+    std::size_t threads = 0;
   };
+  const auto ignore = [](int) {};
   for (const Case& each :
-       {Case{"the worker wrote none in time", 50ms, [] { ::signal(SIGUSR2, [](int) {}); }},
-        Case{"the signal reached no thread of the worker in time", 50ms,
-             [] {
-               ::signal(SIGUSR2, [](int) {});
+       {Case{"Python stacks are incomplete: time was up", 50ms,
+             [](const std::string& path) {
+               never_returns = true;
+               write_dumps_to(path);
+             },
+             1},
+        Case{"no Python stacks: the worker wrote none in time", 50ms,
+             [&](const std::string&) { ::signal(SIGUSR2, ignore); }},
+        Case{"no Python stacks: the signal reached no thread of the worker in time", 50ms,
+             [&](const std::string&) {
+               ::signal(SIGUSR2, ignore);
                sigset_t set{};
                ::sigemptyset(&set);
                ::sigaddset(&set, SIGUSR2);
                ::sigprocmask(SIG_BLOCK, &set, nullptr);
              }},
-        Case{"the process had ended", 20s, [] { ::signal(SIGUSR2, [](int) { ::_exit(0); }); }}}) {
-    CAPTURE(each.why);
-    Child worker(each.worker);
-    const testing::TempFolder folder;
-    std::ofstream(folder.path("dump")).close();
-    const Process process = process_of(worker);
-    const std::string expected = "no Python stacks: " + each.why;
+        Case{"no Python stacks: the process had ended", 20s,
+             [](const std::string&) { ::signal(SIGUSR2, [](int) { ::_exit(0); }); }}}) {
+    CAPTURE(each.missing);
     Evidence evidence;
-    // On a busy machine the signal may not reach the worker so soon.
+    // On a busy machine the signal may not reach the worker so soon, nor may it write anything.
     for (Duration patience = each.patience;
-         patience <= testing::kBound && evidence.missing != expected; patience *= 2) {
+         patience <= testing::kBound && evidence.missing != each.missing; patience *= 2) {
+      const testing::TempFolder folder;
+      folder.write("dump", "");
+      const Child worker([&] { each.worker(folder.path("dump")); }, wait_shortly);
       evidence = {};
-      take_python_dump(process, {SIGUSR2, folder.path("dump")}, Instant::now() + patience,
-                       evidence);
+      take_python_dump(process_of(worker), {SIGUSR2, folder.path("dump")},
+                       Instant::now() + patience, evidence);
     }
-    CHECK(evidence.missing == expected);
+    CHECK(evidence.missing == each.missing);
+    CHECK(evidence.python_threads.size() == each.threads);
   }
 }
