@@ -7,7 +7,6 @@
 #include <limits>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "tests/support/files.hpp"
@@ -18,8 +17,11 @@ using namespace std::chrono_literals;
 
 namespace {
 
-bool has_line(const std::string& text, std::string_view line) {
-  return ("\n" + text).find(fmt::format("\n{}\n", line)) != std::string::npos;
+void check_lines(const std::string& text, const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) {
+    CAPTURE(line);
+    CHECK(testing::contains("\n" + text, "\n" + line + "\n"));
+  }
 }
 
 }  // namespace
@@ -71,26 +73,23 @@ TEST_CASE("The values of a server stand behind its folder, counters as whole num
   status.log_trouble = "full";
   status.backlog = {8, 9, Instant{} + 7500ms, 10};
   counters.lateness.add(1500ms);
-  const std::string text = metrics_text(status, "1.2.3", true);
-  for (const char* line :
-       {R"(filetimer_up{dir="/run/job"} 1)",
-        R"(filetimer_build_info{dir="/run/job",version="1.2.3"} 1)",
-        R"(filetimer_start_time_seconds{dir="/run/job"} 1700000000.25)",
-        R"(filetimer_collected_time_seconds{dir="/run/job"} 1700000009)",
-        R"(filetimer_expired_total{dir="/run/job",scope="forward"} 3)",
-        R"(filetimer_killed_total{dir="/run/job",scope="forward"} 18446744073709551615)",
-        R"(filetimer_deferred_total{dir="/run/job",reason="worker_halted",scope="forward"} 4)",
-        R"(filetimer_deferred_total{dir="/run/job",reason="server_missed_time"} 5)",
-        R"(filetimer_open_scopes{dir="/run/job"} 7)", R"(filetimer_log_working{dir="/run/job"} 0)",
-        R"(filetimer_log_waiting_records{dir="/run/job"} 8)",
-        R"(filetimer_log_waiting_bytes{dir="/run/job"} 9)",
-        R"(filetimer_log_lost_records_total{dir="/run/job"} 10)",
-        R"(filetimer_verdict_lateness_max_seconds{dir="/run/job"} 1.5)",
-        R"(filetimer_log_lag_seconds{dir="/run/job"} 2.5)"}) {
-    CAPTURE(line);
-    CHECK(has_line(text, line));
-  }
-  CHECK(has_line(metrics_text(status, "1.2.3", false), R"(filetimer_up{dir="/run/job"} 0)"));
+  check_lines(
+      metrics_text(status, "1.2.3", true),
+      {R"(filetimer_up{dir="/run/job"} 1)",
+       R"(filetimer_build_info{dir="/run/job",version="1.2.3"} 1)",
+       R"(filetimer_start_time_seconds{dir="/run/job"} 1700000000.25)",
+       R"(filetimer_collected_time_seconds{dir="/run/job"} 1700000009)",
+       R"(filetimer_expired_total{dir="/run/job",scope="forward"} 3)",
+       R"(filetimer_killed_total{dir="/run/job",scope="forward"} 18446744073709551615)",
+       R"(filetimer_deferred_total{dir="/run/job",reason="worker_halted",scope="forward"} 4)",
+       R"(filetimer_deferred_total{dir="/run/job",reason="server_missed_time"} 5)",
+       R"(filetimer_open_scopes{dir="/run/job"} 7)", R"(filetimer_log_working{dir="/run/job"} 0)",
+       R"(filetimer_log_waiting_records{dir="/run/job"} 8)",
+       R"(filetimer_log_waiting_bytes{dir="/run/job"} 9)",
+       R"(filetimer_log_lost_records_total{dir="/run/job"} 10)",
+       R"(filetimer_verdict_lateness_max_seconds{dir="/run/job"} 1.5)",
+       R"(filetimer_log_lag_seconds{dir="/run/job"} 2.5)"});
+  check_lines(metrics_text(status, "1.2.3", false), {R"(filetimer_up{dir="/run/job"} 0)"});
 }
 
 TEST_CASE(
@@ -100,25 +99,22 @@ TEST_CASE(
   counters.expired["another"] = 4;
   counters.warned["expired"] = 2;
   counters.released_late["late"] = 3;
-  const std::string text = metrics_text({counters}, "", true);
-  for (const char* line : {R"(filetimer_expired_total{dir="",scope="expired"} 1)",
-                           R"(filetimer_expired_total{dir="",scope="another"} 4)",
-                           R"(filetimer_killed_total{dir="",scope="expired"} 0)",
-                           R"(filetimer_killed_total{dir="",scope="another"} 0)",
-                           R"(filetimer_unkillable_total{dir="",scope="expired"} 0)",
-                           R"(filetimer_warned_total{dir="",scope="expired"} 2)",
-                           R"(filetimer_released_late_total{dir="",scope="late"} 3)",
-                           R"(filetimer_released_late_total{dir="",scope="another"} 0)"}) {
-    CAPTURE(line);
-    CHECK(has_line(text, line));
-  }
+  check_lines(metrics_text({counters}, "", true),
+              {R"(filetimer_expired_total{dir="",scope="expired"} 1)",
+               R"(filetimer_expired_total{dir="",scope="another"} 4)",
+               R"(filetimer_killed_total{dir="",scope="expired"} 0)",
+               R"(filetimer_killed_total{dir="",scope="another"} 0)",
+               R"(filetimer_unkillable_total{dir="",scope="expired"} 0)",
+               R"(filetimer_warned_total{dir="",scope="expired"} 2)",
+               R"(filetimer_released_late_total{dir="",scope="late"} 3)",
+               R"(filetimer_released_late_total{dir="",scope="another"} 0)"});
 }
 
 TEST_CASE("A label value has its backslashes, quotes and newlines escaped, and is valid UTF-8") {
   Counters counters;
   counters.expired["a\\b\"c\nd é"] = 1;
-  CHECK(has_line(metrics_text({counters, "/run/\xff"}, "", true),
-                 "filetimer_expired_total{dir=\"/run/\\\\xff\",scope=\"a\\\\b\\\"c\\nd é\"} 1"));
+  check_lines(metrics_text({counters, "/run/\xff"}, "", true),
+              {"filetimer_expired_total{dir=\"/run/\\\\xff\",scope=\"a\\\\b\\\"c\\nd é\"} 1"});
 }
 
 TEST_CASE("Lateness is counted under its bound, in buckets that add up") {
@@ -127,13 +123,13 @@ TEST_CASE("Lateness is counted under its bound, in buckets that add up") {
        {Duration{0}, Duration{1ms}, Duration{1ms} + 1ns, Duration{10s} + 1ns}) {
     counters.lateness.add(late);
   }
-  const std::string text = metrics_text({counters}, "", true);
-  CHECK(has_line(text, R"(filetimer_verdict_lateness_seconds_bucket{dir="",le="0.001"} 2)"));
-  CHECK(has_line(text, R"(filetimer_verdict_lateness_seconds_bucket{dir="",le="0.002"} 3)"));
-  CHECK(has_line(text, R"(filetimer_verdict_lateness_seconds_bucket{dir="",le="10"} 3)"));
-  CHECK(has_line(text, R"(filetimer_verdict_lateness_seconds_bucket{dir="",le="+Inf"} 4)"));
-  CHECK(has_line(text, R"(filetimer_verdict_lateness_seconds_count{dir=""} 4)"));
-  CHECK(has_line(text, R"(filetimer_verdict_lateness_seconds_sum{dir=""} 10.002000002)"));
+  check_lines(metrics_text({counters}, "", true),
+              {R"(filetimer_verdict_lateness_seconds_bucket{dir="",le="0.001"} 2)",
+               R"(filetimer_verdict_lateness_seconds_bucket{dir="",le="0.002"} 3)",
+               R"(filetimer_verdict_lateness_seconds_bucket{dir="",le="10"} 3)",
+               R"(filetimer_verdict_lateness_seconds_bucket{dir="",le="+Inf"} 4)",
+               R"(filetimer_verdict_lateness_seconds_count{dir=""} 4)",
+               R"(filetimer_verdict_lateness_seconds_sum{dir=""} 10.002000002)"});
 }
 
 TEST_CASE("The first 64 scope names have values of their own, and the others share one") {

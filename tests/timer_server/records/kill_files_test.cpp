@@ -15,26 +15,6 @@ using namespace filetimer;
 
 namespace {
 
-// No file of this process can be longer than that.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(std::uintmax_t bytes) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    ::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  rlimit before_{};
-  sighandler_t handler_ = ::signal(SIGXFSZ, SIG_IGN);
-};
-
 WorkerIdentity this_worker() {
   Process process;
   process.pid = ::getpid();
@@ -52,10 +32,14 @@ TEST_CASE("a stage that could be written only in part does not hide the stages a
   expiry.scope.name = "forward";
   expiry.scope.grace_ms = 0;
   files.begin(this_worker(), {&expiry, 1}, {});
-  {
-    const FileSizeLimit limit(std::filesystem::file_size(temp.path("kills/id-1")) + 8);
-    files.note_evidence("id-1", R"({"event":"evidence"})");
-  }
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const rlimit limit{std::filesystem::file_size(temp.path("kills/id-1")) + 8, before.rlim_max};
+  const sighandler_t handler = ::signal(SIGXFSZ, SIG_IGN);
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  files.note_evidence("id-1", R"({"event":"evidence"})");
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+  ::signal(SIGXFSZ, handler);
   const SentSignal sent{SIGTERM, ClockReading::now(), {::getpid()}, {1}};
   files.note_signal("id-1", sent);
   const std::vector<KillState> kills = files.read();

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -28,11 +27,14 @@ namespace {
 // The disk of all files that are synced here. While it `loses`, a sync loses what was written since
 // the one before and reports that once, as Linux does. The syncs of the file `refused` all fail.
 struct Disk {
+  struct Lost {
+    int failures = 0;
+    off_t bytes = 0;
+  };
   std::mutex mutex;
   bool loses = false;
   ino_t refused = 0;
-  int failures = 0;
-  off_t lost_bytes = 0;
+  Lost lost;                    // since set()
   std::map<ino_t, off_t> kept;  // bytes of each file
 
   int sync(int fd) {
@@ -46,41 +48,29 @@ struct Disk {
       bytes = st.st_size;
       return static_cast<int>(::syscall(SYS_fdatasync, fd));
     }
-    ++failures;
-    lost_bytes += st.st_size - bytes;
+    ++lost.failures;
+    lost.bytes += st.st_size - bytes;
     (void)!::ftruncate(fd, bytes);
     errno = EIO;
     return -1;
   }
-  void set_loses(bool does_lose) {
+  void set(bool does_lose, ino_t refuses = 0) {
     const std::lock_guard lock(mutex);
     loses = does_lose;
-    failures = 0;
-    lost_bytes = 0;
+    refused = refuses;
+    lost = {};
   }
-  void set_refused(ino_t file) {
-    const std::lock_guard lock(mutex);
-    refused = file;
-    failures = 0;
-  }
-  struct Lost {
-    int failures;
-    off_t bytes;
-  };
-  // Waits at most ten seconds for `wanted` syncs that fail. Returns how many there were by then,
-  // and the bytes that were lost.
+  // Waits at most ten seconds for `wanted` syncs that fail. Returns what was lost by then.
   Lost wait_for_failures(int wanted) {
-    const Instant end = Instant::now() + 10s;
-    for (;;) {
-      {
-        const std::lock_guard lock(mutex);
-        if (failures >= wanted) {
-          return {failures, lost_bytes};
-        }
-      }
-      REQUIRE(Instant::now() < end);
-      ::sched_yield();
-    }
+    Lost seen;
+    REQUIRE(testing::wait_until(
+        [&] {
+          const std::lock_guard lock(mutex);
+          seen = lost;
+          return seen.failures >= wanted;
+        },
+        10s));
+    return seen;
   }
 } disk;
 
@@ -250,14 +240,14 @@ TEST_CASE("Servers that share a log rename it once and lose no record") {
 TEST_CASE("Records of a sync that failed are written again, one at a time while syncs fail") {
   LogStage stage;
   stage.write({"before"});
-  disk.set_loses(true);
+  disk.set(true);
   const Lines all = records(100);
   const std::uint64_t last = stage.log->append(all);
   const auto lost = disk.wait_for_failures(10);
   CHECK(lost.bytes <= (100 + lost.failures) * 101);
   CHECK(stage.log->synced() == last - 100);
   CHECK(stage.log->backlog().records == 100);
-  disk.set_loses(false);
+  disk.set(false);
   REQUIRE(stage.log->drain(10s));
   Lines lines = stage.lines();
   CHECK(lines.front() == "before");
@@ -269,11 +259,11 @@ TEST_CASE("Records of a sync that failed are written again, one at a time while 
 TEST_CASE("A log is not renamed before its records are synced") {
   LogStage stage(4096);
   stage.write({"before"});
-  disk.set_loses(true);
+  disk.set(true);
   stage.log->append(records(60));
   disk.wait_for_failures(3);
   CHECK_FALSE(std::filesystem::exists(stage.path + ".1"));
-  disk.set_loses(false);
+  disk.set(false);
   REQUIRE(stage.log->drain(10s));
   Lines lines = lines_of(stage.path + ".1");
   for (const std::string& line : stage.lines()) {
@@ -288,12 +278,12 @@ TEST_CASE("Records of a sync that failed go to the file that has replaced the lo
   LogStage stage;
   struct stat st {};
   REQUIRE(::stat(stage.path.c_str(), &st) == 0);
-  disk.set_refused(st.st_ino);
+  disk.set(false, st.st_ino);
   stage.log->append("waits");
   disk.wait_for_failures(3);
   std::filesystem::rename(stage.path, stage.temp.path("moved"));
   CHECK(stage.log->drain(10s));
-  disk.set_refused(0);
+  disk.set(false);
   CHECK(stage.lines() == Lines{"waits"});
 }
 

@@ -145,10 +145,6 @@ CommandOccasion full_occasion() {
           .verdict = "dead"};
 }
 
-filetimer::Records make_records() {
-  return filetimer::Records("/run/job");
-}
-
 std::size_t occurrences(std::string_view text, std::string_view part) {
   std::size_t count = 0;
   for (std::size_t at = 0; (at = text.find(part, at)) != text.npos; ++at) {
@@ -176,7 +172,7 @@ std::string longest_name(std::size_t number) {
 }  // namespace
 
 TEST_CASE("docs/records.md gives the fields of the records about expiries") {
-  filetimer::Records records = make_records();
+  filetimer::Records records("/run/job");
   const WorkerIdentity worker = full_worker();
   const Expiry expiry = full_expiry(records);
   const EndedScopesByName ended{{"load", {{Instant{1'000}, Duration{7}}}}};
@@ -210,19 +206,14 @@ TEST_CASE("docs/records.md gives the fields of the records about expiries") {
 }
 
 TEST_CASE("the record of a worker that does not die names the thread that holds it") {
-  filetimer::Records records = make_records();
+  filetimer::Records records("/run/job");
   const Expiry expiry = full_expiry(records);
   Evidence held_by = full_evidence();
   held_by.threads.push_back(held_by.threads[0]);
-  const auto record = [&] {
-    return records.killed(full_worker(), expiry,
-                          {.verdict = KillVerdict::kUnkillable,
-                           .signals = {},
-                           .dead_after = {},
-                           .reason = "why",
-                           .cancelled = {},
-                           .held_by = &held_by});
-  };
+  filetimer::Records::Outcome outcome;
+  outcome.verdict = KillVerdict::kUnkillable;
+  outcome.held_by = &held_by;
+  const auto record = [&] { return records.killed(full_worker(), expiry, outcome); };
   CHECK(record().find(R"("state":"S","wchan":"pipe_read")") != std::string::npos);
   held_by.threads[1].state = 'D';
   held_by.threads[1].wchan = "rpc_wait_bit_killable";
@@ -232,7 +223,7 @@ TEST_CASE("the record of a worker that does not die names the thread that holds 
 }
 
 TEST_CASE("docs/records.md gives the fields of an evidence command") {
-  const filetimer::Records records = make_records();
+  const filetimer::Records records("/run/job");
   HookOutcome of_drop_in = full_hook(HookResult::kExited);
   of_drop_in.drop_in = "nvidia";
   check_fields(
@@ -242,7 +233,7 @@ TEST_CASE("docs/records.md gives the fields of an evidence command") {
 }
 
 TEST_CASE("docs/records.md gives the fields of the other records about workers") {
-  const filetimer::Records records = make_records();
+  const filetimer::Records records("/run/job");
   const WorkerIdentity worker = full_worker();
   const Evidence evidence = crowded_evidence();
   check_fields("left_open", {records.left_open(worker, full_scope(), kNow, "the worker ended")});
@@ -254,7 +245,7 @@ TEST_CASE("docs/records.md gives the fields of the other records about workers")
 }
 
 TEST_CASE("the times of a record are those of its scope, with as many places as they need") {
-  filetimer::Records records = make_records();
+  filetimer::Records records("/run/job");
   const WorkerIdentity worker = full_worker();
   const Expiry expiry = full_expiry(records);
   const std::vector<SentSignal> signals{{SIGTERM, {1'000'000'000, kNow}, {4711}}};
@@ -302,7 +293,8 @@ TEST_CASE("a warning has the time to its soft deadline from the last renewal of 
   SoftDeadline passed = full_soft_deadline();
   passed.scope.deadline = kNow + 10s;  // renewed ten seconds after it was opened
   const auto soft_s = [&passed] {
-    return JsonLine(make_records().warned(full_worker(), passed, nullptr)).number("soft_s");
+    return JsonLine(filetimer::Records("/run/job").warned(full_worker(), passed, nullptr))
+        .number("soft_s");
   };
   CHECK(soft_s() == 20);
   passed.scope.soft_ms = 5000;
@@ -322,7 +314,7 @@ TEST_CASE("a message says how a command ended, after what time, or why") {
 
 TEST_CASE("the ids of a server have the same six letters, and count each kind for itself") {
   using Named = filetimer::Records::Named;
-  filetimer::Records records = make_records();
+  filetimer::Records records("/run/job");
   const std::string letters = records.next_id(Named::kExpiry).substr(0, 6);
   // All are alike once in 45 million.
   CHECK(letters.find_first_not_of(letters[0]) != std::string::npos);
@@ -363,7 +355,7 @@ TEST_CASE("an incident lists 1,024 scopes, or the last four of each of many work
 }
 
 TEST_CASE("records with the most scopes and the longest names stay within their limit") {
-  filetimer::Records records = make_records();
+  filetimer::Records records("/run/job");
   const WorkerIdentity worker = full_worker();
   const ClockReading when = ClockReading::now();
   SlotReading scope = full_scope();
@@ -406,7 +398,8 @@ TEST_CASE("records with the most scopes and the longest names stay within their 
 }
 
 TEST_CASE("the end of a worker is recorded with the durations of its scopes by name") {
-  const std::string record = make_records().worker_ended(full_worker(), full_statistics());
+  const std::string record =
+      filetimer::Records("/run/job").worker_ended(full_worker(), full_statistics());
   const std::string sums =
       R"("count":3,"total_s":1.500000000,"longest_s":1.000000000,"last_s":0.250000000,)";
   const std::string histogram =
@@ -419,7 +412,7 @@ TEST_CASE("the end of a worker is recorded with the durations of its scopes by n
 }
 
 TEST_CASE("an incident lists open scopes, workers in no scope, and ended scopes with their times") {
-  filetimer::Records records = make_records();
+  filetimer::Records records("/run/job");
   const Expiry expiry = full_expiry(records);
   const ClockReading when = ClockReading::now();
   WorkerScopes worker{full_worker(), {full_scope(), full_scope()}};
