@@ -13,7 +13,6 @@
 #include <array>
 #include <chrono>
 #include <map>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -101,23 +100,6 @@ TEST_CASE("A handler may end sources: its own, and those whose events wait for t
   stage.raise("removed");
   stage.raise(long_name);
   CHECK(stage.run().empty());
-}
-
-TEST_CASE("A loop whose handlers throw continues") {
-  LoopStage stage;
-  stage.add("first", kRequests, [] { throw std::runtime_error("thrown by a test"); });
-  stage.add("second", kOrdinary);
-  CHECK(stage.run() == "first second ");
-  stage.raise("first");
-  CHECK(stage.run() == "first ");
-}
-
-TEST_CASE("A loop runs until a handler stops it") {
-  LoopStage stage;
-  stage.add("first", kRequests, [&stage] { stage.loop.stop(); });
-  stage.add("second", kOrdinary);
-  stage.loop.run();
-  CHECK(stage.said == "first ");
 }
 
 TEST_CASE("All deaths are noted before one iteration") {

@@ -56,15 +56,6 @@ std::string output_of(std::vector<std::string> words) {
 
 }  // namespace
 
-TEST_CASE("A child without an owner is reaped when it has ended, and not before") {
-  const pid_t ended = fork_exiting(0);
-  REQUIRE(wait_for_zombie(ended));
-  Child alive;
-  CHECK(reap_orphans(Instant::now()));
-  CHECK_FALSE(is_our_child(ended));
-  CHECK(is_our_child(alive.pid()));
-}
-
 TEST_CASE("The status of an own child is left to its owner") {
   OwnChild child = OwnChild::start([] { return fork_exiting(7); });
   REQUIRE(child);
@@ -90,19 +81,6 @@ TEST_CASE("A living child has no end, and the end of a killed child names the si
   const ChildEnd end = end_of(child);
   CHECK_FALSE(end.exit_status);
   CHECK(end.signal == SIGKILL);
-}
-
-TEST_CASE("A child whose owner is gone is reaped as an orphan") {
-  pid_t pid = 0;
-  {
-    const OwnChild child = OwnChild::start([] { return fork_waiting([] {}); });
-    pid = child.pid();
-  }
-  CHECK(own_children().empty());
-  ::kill(pid, SIGKILL);
-  REQUIRE(wait_for_zombie(pid));
-  CHECK(reap_orphans(Instant::now()));
-  CHECK_FALSE(is_our_child(pid));
 }
 
 TEST_CASE("An orphan is reaped while a child is being started, if the start has taken a second") {
