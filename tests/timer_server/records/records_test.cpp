@@ -171,10 +171,11 @@ std::string longest_name(std::size_t number) {
 
 }  // namespace
 
-TEST_CASE("docs/records.md gives the fields of the records about expiries") {
+TEST_CASE("docs/records.md gives the fields of the records about workers and commands") {
   filetimer::Records records("/run/job");
   const WorkerIdentity worker = full_worker();
   const Expiry expiry = full_expiry(records);
+  const Evidence evidence = crowded_evidence();
   const EndedScopesByName ended{{"load", {{Instant{1'000}, Duration{7}}}}};
   check_fields("incident",
                {records.incident({.id = expiry.incident,
@@ -185,9 +186,8 @@ TEST_CASE("docs/records.md gives the fields of the records about expiries") {
                                   .read_late = 1})});
   check_fields("expired",
                {records.expired(worker, expiry, std::vector<SlotReading>{full_scope()})});
-  check_fields("evidence", {records.evidence(worker, expiry.id, crowded_evidence())});
-  check_fields("peer_evidence",
-               {records.peer_evidence(worker, expiry.incident, crowded_evidence(), 3)});
+  check_fields("evidence", {records.evidence(worker, expiry.id, evidence)});
+  check_fields("peer_evidence", {records.peer_evidence(worker, expiry.incident, evidence, 3)});
   const std::vector<SentSignal> signals{{SIGTERM, ClockReading::now(), {4711}}};
   const std::vector<std::string> cancelled{"epoch"};
   const Evidence held_by = full_evidence();
@@ -201,8 +201,19 @@ TEST_CASE("docs/records.md gives the fields of the records about expiries") {
   outcome.list_bytes = 0;  // the log is full of other records
   check_fields("killed", {with_all, records.killed(worker, expiry, outcome)});
   check_fields("released_late", {records.released_late(worker, expiry)});
-  check_fields("hook", {records.hook(full_occasion(), full_hook(HookResult::kExited)),
-                        records.hook(full_occasion(), full_hook(HookResult::kSignalled))});
+  HookOutcome command = full_hook(HookResult::kExited);
+  const HookOutcome signalled = full_hook(HookResult::kSignalled);
+  check_fields("hook",
+               {records.hook(full_occasion(), command), records.hook(full_occasion(), signalled)});
+  command.drop_in = "nvidia";
+  check_fields("evidence_command", {records.evidence_command(full_occasion(), command, "text", 4),
+                                    records.evidence_command(full_occasion(), signalled, "", 0)});
+  check_fields("left_open", {records.left_open(worker, full_scope(), kNow, "the worker ended")});
+  check_fields("worker_ended", {records.worker_ended(worker, full_statistics())});
+  check_fields("warned", {records.warned(worker, full_soft_deadline(), &evidence)});
+  check_fields("deferred", {records.deferred(worker, full_scope(), kNow, "why"),
+                            records.deferred_all(2s, 3, "why")});
+  check_fields("rejected", {records.rejected({3, "why", "{", 4711})});
 }
 
 TEST_CASE("the record of a worker that does not die names the thread that holds it") {
@@ -220,28 +231,6 @@ TEST_CASE("the record of a worker that does not die names the thread that holds 
   CHECK(record().find(R"("state":"D","wchan":"rpc_wait_bit_killable")") != std::string::npos);
   held_by.threads.clear();
   CHECK(record().find(R"("state":)") == std::string::npos);
-}
-
-TEST_CASE("docs/records.md gives the fields of an evidence command") {
-  const filetimer::Records records("/run/job");
-  HookOutcome of_drop_in = full_hook(HookResult::kExited);
-  of_drop_in.drop_in = "nvidia";
-  check_fields(
-      "evidence_command",
-      {records.evidence_command(full_occasion(), of_drop_in, "text", 4),
-       records.evidence_command(full_occasion(), full_hook(HookResult::kSignalled), "", 0)});
-}
-
-TEST_CASE("docs/records.md gives the fields of the other records about workers") {
-  const filetimer::Records records("/run/job");
-  const WorkerIdentity worker = full_worker();
-  const Evidence evidence = crowded_evidence();
-  check_fields("left_open", {records.left_open(worker, full_scope(), kNow, "the worker ended")});
-  check_fields("worker_ended", {records.worker_ended(worker, full_statistics())});
-  check_fields("warned", {records.warned(worker, full_soft_deadline(), &evidence)});
-  check_fields("deferred", {records.deferred(worker, full_scope(), kNow, "why"),
-                            records.deferred_all(2s, 3, "why")});
-  check_fields("rejected", {records.rejected({3, "why", "{", 4711})});
 }
 
 TEST_CASE("the times of a record are those of its scope, with as many places as they need") {
