@@ -60,13 +60,16 @@ TEST_CASE("Each family of metrics has a HELP and a TYPE line once, in front of i
   }
 }
 
-TEST_CASE("The values of a server stand behind its folder, counters as whole numbers") {
+TEST_CASE("The values of a server stand behind its folder, those of all scopes in each counter") {
   Counters counters;
   ServerStatus status{counters, "/run/job"};
   status.started.wall_ns = 1'700'000'000'250'000'000;
   status.now = {1'700'000'009'000'000'000, Instant{} + 10s};
   counters.expired["forward"] = 3;
   counters.killed["forward"] = std::numeric_limits<std::uint64_t>::max();
+  counters.expired["another"] = 4;
+  counters.warned["forward"] = 2;
+  counters.released_late["late"] = 3;
   counters.deferred["forward"] = 4;
   counters.deferred_all = 5;
   status.open_scopes = 7;
@@ -81,33 +84,22 @@ TEST_CASE("The values of a server stand behind its folder, counters as whole num
        R"(filetimer_collected_time_seconds{dir="/run/job"} 1700000009)",
        R"(filetimer_expired_total{dir="/run/job",scope="forward"} 3)",
        R"(filetimer_killed_total{dir="/run/job",scope="forward"} 18446744073709551615)",
+       R"(filetimer_expired_total{dir="/run/job",scope="another"} 4)",
+       R"(filetimer_killed_total{dir="/run/job",scope="another"} 0)",
+       R"(filetimer_unkillable_total{dir="/run/job",scope="forward"} 0)",
+       R"(filetimer_warned_total{dir="/run/job",scope="forward"} 2)",
+       R"(filetimer_released_late_total{dir="/run/job",scope="late"} 3)",
+       R"(filetimer_released_late_total{dir="/run/job",scope="another"} 0)",
        R"(filetimer_deferred_total{dir="/run/job",reason="worker_halted",scope="forward"} 4)",
        R"(filetimer_deferred_total{dir="/run/job",reason="server_missed_time"} 5)",
-       R"(filetimer_open_scopes{dir="/run/job"} 7)", R"(filetimer_log_working{dir="/run/job"} 0)",
+       R"(filetimer_open_scopes{dir="/run/job"} 7)",
+       R"(filetimer_log_working{dir="/run/job"} 0)",
        R"(filetimer_log_waiting_records{dir="/run/job"} 8)",
        R"(filetimer_log_waiting_bytes{dir="/run/job"} 9)",
        R"(filetimer_log_lost_records_total{dir="/run/job"} 10)",
        R"(filetimer_verdict_lateness_max_seconds{dir="/run/job"} 1.5)",
        R"(filetimer_log_lag_seconds{dir="/run/job"} 2.5)"});
   check_lines(metrics_text(status, "1.2.3", false), {R"(filetimer_up{dir="/run/job"} 0)"});
-}
-
-TEST_CASE(
-    "Each counter has a series for each expired scope name, so that its first event is seen") {
-  Counters counters;
-  counters.expired["expired"] = 1;
-  counters.expired["another"] = 4;
-  counters.warned["expired"] = 2;
-  counters.released_late["late"] = 3;
-  check_lines(metrics_text({counters}, "", true),
-              {R"(filetimer_expired_total{dir="",scope="expired"} 1)",
-               R"(filetimer_expired_total{dir="",scope="another"} 4)",
-               R"(filetimer_killed_total{dir="",scope="expired"} 0)",
-               R"(filetimer_killed_total{dir="",scope="another"} 0)",
-               R"(filetimer_unkillable_total{dir="",scope="expired"} 0)",
-               R"(filetimer_warned_total{dir="",scope="expired"} 2)",
-               R"(filetimer_released_late_total{dir="",scope="late"} 3)",
-               R"(filetimer_released_late_total{dir="",scope="another"} 0)"});
 }
 
 TEST_CASE("A label value has its backslashes, quotes and newlines escaped, and is valid UTF-8") {

@@ -361,23 +361,6 @@ TEST_CASE("of a scope that is twice in the file of a worker of the pipe, the lat
   }
 }
 
-TEST_CASE("of the open scopes of a worker those opened last are listed, and all are counted") {
-  const PipeStage stage;
-  SlotReading terms;
-  for (const auto& [name, acquired] :
-       {std::pair("c", 3), std::pair("a", 1), std::pair("d", 4), std::pair("b", 2)}) {
-    terms.acquired = Instant{acquired};
-    REQUIRE(stage.page->acquire(name, 1, terms));
-  }
-  std::size_t count = 0;
-  std::string names;
-  for (const SlotReading& scope : stage.page->open_slots(2, &count)) {
-    names += scope.name;
-  }
-  CHECK(names == "cd");
-  CHECK(count == 4);
-}
-
 TEST_CASE("a cancelled scope is in the file until the kill ends, or its slot is used again") {
   const PipeStage stage;
   const auto saved = [&] {

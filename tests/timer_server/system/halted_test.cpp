@@ -56,9 +56,7 @@ TEST_CASE("A stopped process is halted, and so is a traced one, even while it ru
   traced.put("proc/7/stat", "7 (gdb) S 1 7 7 0 -1 4194304 0 0 0 0 1 2 0 0 20 0 1 0 5 0 0");
   CHECK(traced.why() == "traced by pid 7 (gdb)");
   CHECK(FakeProcess('t').why() == "traced by a process outside the server's pid namespace");
-}
-
-TEST_CASE("A process that a stacks helper of the server traces is not halted") {
+  // The stacks helpers of the server do not count.
   const auto is_seven = [](pid_t pid) { return pid == 7; };
   CHECK(FakeProcess('t', 7).why(is_seven).empty());
   CHECK(FakeProcess('t', 8).why(is_seven) == "traced by pid 8");

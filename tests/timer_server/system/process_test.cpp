@@ -41,23 +41,6 @@ void end_all(const std::vector<Process>& processes) {
 
 }  // namespace
 
-TEST_CASE("A descendant whose parent has ended is not found") {
-  SharedPids shared;
-  Child worker([&] {
-    const pid_t between = ::fork();
-    if (between == 0) {
-      // PR_SET_PDEATHSIG is switched off, so that the process outlives its parent.
-      shared.pids[0] = fork_waiting([] { ::prctl(PR_SET_PDEATHSIG, 0); });
-      ::_exit(0);
-    }
-    ::waitpid(between, nullptr, 0);
-  });
-  const auto orphan = open_process(shared.pids[0]);
-  REQUIRE(orphan);
-  CHECK(descendants_of(process_of(worker), {}).empty());
-  CHECK(orphan->send_signal(SIGKILL));
-}
-
 TEST_CASE("A process that a known target starts after its parent has ended is a new target") {
   SharedPids shared;
   Child worker([&] {
@@ -120,14 +103,6 @@ TEST_CASE("An excluded process is left out with all of its descendants") {
   end_all(descendants_of(process_of(worker), {}));
 }
 
-TEST_CASE("A worker that has ended has no descendants") {
-  Child worker;
-  const Process process = process_of(worker);
-  worker.end();
-  CHECK(!process.is_alive());
-  CHECK(descendants_of(process, {}).empty());
-}
-
 TEST_CASE("A zombie, the id of a thread and an unused pid are refused as processes") {
   Child child;
   const Process held = process_of(child);
@@ -137,6 +112,7 @@ TEST_CASE("A zombie, the id of a thread and an unused pid are refused as process
   CHECK(!open_process(child.pid()));
   CHECK(!held.is_alive());
   child.reap();
+  CHECK(descendants_of(held, {}).empty());
   CHECK(!open_process(child.pid()));
   CHECK(!open_process(4'000'000));
   std::string refused;
