@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <iterator>
 
 #include "common/limits.hpp"
@@ -16,44 +17,32 @@ bool is_continuation(char c) {
   return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
 }
 
-// Returns the length of the well-formed UTF-8 character at the start of `text`; 0: it is malformed
-// (Unicode 15, table 3-7: no overlong forms, no surrogates, nothing over U+10FFFF).
-std::size_t character_length(std::string_view text) {
-  const auto byte = [&](std::size_t i) -> unsigned {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
-  };
-  const auto within = [&](std::size_t i, unsigned low, unsigned high) {
-    return byte(i) >= low && byte(i) <= high;
-  };
-  const unsigned first = byte(0);
-  if (first < 0x80) {
-    return 1;
-  }
-  if (first >= 0xC2 && first <= 0xDF) {
-    return within(1, 0x80, 0xBF) ? 2 : 0;
-  }
-  if (first >= 0xE0 && first <= 0xEF) {
-    const unsigned low = first == 0xE0 ? 0xA0 : 0x80;
-    const unsigned high = first == 0xED ? 0x9F : 0xBF;
-    return within(1, low, high) && within(2, 0x80, 0xBF) ? 3 : 0;
-  }
-  if (first >= 0xF0 && first <= 0xF4) {
-    const unsigned low = first == 0xF0 ? 0x90 : 0x80;
-    const unsigned high = first == 0xF4 ? 0x8F : 0xBF;
-    return within(1, low, high) && within(2, 0x80, 0xBF) && within(3, 0x80, 0xBF) ? 4 : 0;
-  }
-  return 0;
-}
+struct Character {
+  std::size_t length = 0;  // in bytes; 0: it is malformed
+  char32_t code_point = 0;
+};
 
-// Returns the code point of a well-formed character.
-char32_t code_point_of(std::string_view character) {
-  const std::size_t length = character.size();
-  char32_t code_point =
-      static_cast<unsigned char>(character[0]) & (length == 1 ? 0x7FU : 0x7FU >> length);
-  for (const char c : character.substr(1)) {
+// Returns the UTF-8 character at the start of `text`, which is not empty (Unicode 15, table 3-7: no
+// overlong forms, no surrogates, nothing over U+10FFFF).
+Character first_character(std::string_view text) {
+  const auto first = static_cast<unsigned char>(text[0]);
+  const auto ones = static_cast<std::size_t>(std::countl_one(first));
+  const std::size_t length = ones == 0 ? 1 : ones;
+  if (ones == 1 || length > 4 || length > text.size()) {
+    return {};
+  }
+  char32_t code_point = first & (0x7FU >> ones);
+  for (const char c : text.substr(1, length - 1)) {
+    if (!is_continuation(c)) {
+      return {};
+    }
     code_point = code_point << 6U | (static_cast<unsigned char>(c) & 0x3FU);
   }
-  return code_point;
+  constexpr std::array<char32_t, 5> kLeast{0, 0, 0x80, 0x800, 0x10000};
+  const bool is_surrogate = code_point >= 0xD800 && code_point <= 0xDFFF;
+  return code_point < kLeast[length] || is_surrogate || code_point > 0x10FFFF
+             ? Character{}
+             : Character{length, code_point};
 }
 
 // Returns whether a character moves a terminal's cursor: C0, DEL and C1.
@@ -102,14 +91,13 @@ std::string sanitised(std::string_view bytes, Controls controls) {
   std::string out;
   out.reserve(bytes.size());
   while (!bytes.empty()) {
-    const std::size_t length = character_length(bytes);
+    const auto [length, code] = first_character(bytes);
     if (length == 0) {
       fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<unsigned char>(bytes[0]));
       bytes.remove_prefix(1);
       continue;
     }
-    const std::string_view character = bytes.substr(0, length);
-    const auto code_point = static_cast<unsigned>(code_point_of(character));
+    const auto code_point = static_cast<unsigned>(code);
     if (controls == Controls::kEscaped && is_control(code_point)) {
       if (code_point == '\n') {
         out += "\\n";
@@ -125,7 +113,7 @@ std::string sanitised(std::string_view bytes, Controls controls) {
         fmt::format_to(std::back_inserter(out), "\\u{:04x}", code_point);
       }
     } else {
-      out += character;
+      out += bytes.substr(0, length);
     }
     bytes.remove_prefix(length);
   }
@@ -176,7 +164,7 @@ std::size_t display_width(std::string_view text) {
 std::string_view prefix_of_width(std::string_view text, std::size_t columns) {
   std::size_t end = 0;
   while (end < text.size()) {
-    const std::size_t length = std::max<std::size_t>(character_length(text.substr(end)), 1);
+    const std::size_t length = std::max<std::size_t>(first_character(text.substr(end)).length, 1);
     const std::size_t width = display_width(text.substr(end, length));
     if (width > columns) {
       break;
