@@ -340,7 +340,6 @@ void Server::on_worker_removed(Worker& worker) {
   warnings_.flush(worker.process.get(), "the worker ended first");
   // The scopes of a worker that was killed have ended with the kill.
   registry_.remove_pages(worker, worker.is_dying() ? "" : kEndedInside);
-  halted_.forget(worker.process->pid);
   core_.kill_files.forget(*worker.process);
 }
 

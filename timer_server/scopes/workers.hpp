@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -74,8 +75,14 @@ struct Worker : WorkerIdentity {
   EventSource exit;                  // wakes the loop when the process exits
   // The last end of a scope on the pipe, a release or a verdict, or the last look inside a scope.
   Instant left_on_pipe;
-  LostTime lost;          // in which it was halted, or a scope of it had not been seen
-  Instant found_running;  // by HaltedWorkers::look_ahead()
+  LostTime lost;  // in which it was halted, or a scope of it had not been seen
+  struct Halt {
+    std::string why;
+    Instant from;  // the last look at all workers before it was noticed
+    bool is_recorded = false;
+  };
+  std::optional<Halt> halt;  // none: it is not known to be halted
+  Instant found_running;     // by HaltedWorkers::look_ahead()
   // Whether a kill of the worker is under way: kBegun until it ends or a signal is sent that is
   // SIGKILL or that SIGKILL follows. Scopes of a dying worker are not judged.
   enum class Kill { kNone, kBegun, kDying };

@@ -37,31 +37,31 @@ bool HaltedWorkers::should_defer(Worker& worker, WorkerPage& page, const WorkerP
   if (core_.settings.stopped == Settings::Stopped::kKill) {
     return false;
   }
-  const auto known = halts_.find(worker.process->pid);
-  if (known != halts_.end() && known->second.is_recorded) {
+  if (worker.halt && worker.halt->is_recorded) {
     return true;  // advance() notices that the worker is resumed
   }
-  if (known == halts_.end() && Instant::now() - worker.found_running <= kFresh) {
+  if (!worker.halt && Instant::now() - worker.found_running <= kFresh) {
     return false;
   }
   const std::string why = why_halted(worker.process->pid);
   if (why.empty()) {
-    if (known == halts_.end()) {
+    if (!worker.halt) {
       return false;
     }
-    resume(worker, known->second);
-    halts_.erase(known);
+    resume(worker);
     return true;
   }
-  Halt& halt = known != halts_.end() ? known->second : note_halt(worker, why);
+  if (!worker.halt) {
+    note_halt(worker, why);
+  }
   if (const auto reading = page.read(due.slot, due.word)) {
     SlotReading view = core_.policy.view_of(*reading);
     view.deadline = due.deadline;
-    halt.is_recorded = true;
+    worker.halt->is_recorded = true;
     ++core_.counters.deferred[view.name];
-    core_.log->append(core_.records.deferred(worker, view, Instant::now(), halt.why));
+    core_.log->append(core_.records.deferred(worker, view, Instant::now(), worker.halt->why));
     messages::info("deadline of scope '{}' deferred: pid {} ({}) is {}", view.name,
-                   worker.process->pid, worker.process->comm, halt.why);
+                   worker.process->pid, worker.process->comm, worker.halt->why);
   }
   return true;
 }
@@ -73,34 +73,34 @@ void HaltedWorkers::look_ahead(Worker& worker) {
   }
 }
 
-HaltedWorkers::Halt& HaltedWorkers::note_halt(const Worker& worker, const std::string& why) {
-  const Instant now = Instant::now();
-  next_look_ = std::min(next_look_, now + kLookPeriod);
-  const Instant from = std::max(last_look_, worker.process->started());
-  return halts_[worker.process->pid] = Halt{worker.process, why, from, false};
+void HaltedWorkers::note_halt(Worker& worker, const std::string& why) {
+  next_look_ = std::min(next_look_, Instant::now() + kLookPeriod);
+  worker.halt = {why, std::max(last_look_, worker.process->started())};
 }
 
-void HaltedWorkers::resume(Worker& worker, const Halt& halt) {
+void HaltedWorkers::resume(Worker& worker) {
   const Instant now = Instant::now();
-  worker.lost.add(halt.from, now);
+  const Instant from = worker.halt->from;
+  worker.lost.add(from, now);
+  worker.halt.reset();
   has_resumed_ = true;
   messages::info("pid {} ({}) is resumed: its scopes get the time back, at most {}",
-                 worker.process->pid, worker.process->comm, duration_for_reading(now - halt.from));
+                 worker.process->pid, worker.process->comm, duration_for_reading(now - from));
 }
 
 void HaltedWorkers::advance(Instant now) {
   if (now < next_look_) {
     return;
   }
-  for (auto entry = halts_.begin(); entry != halts_.end();) {
-    Worker* const worker = core_.workers.find(*entry->second.process);
-    const bool is_halted = worker != nullptr && !why_halted(entry->first).empty();
-    if (worker != nullptr && !is_halted) {
-      resume(*worker, entry->second);
+  Instant next = Instant::never();
+  core_.workers.for_each([&](Worker& worker) {
+    if (worker.halt && why_halted(worker.process->pid).empty()) {
+      resume(worker);
+    } else if (worker.halt) {
+      next = now + kLookPeriod;
     }
-    entry = is_halted ? std::next(entry) : halts_.erase(entry);
-  }
-  next_look_ = halts_.empty() ? Instant::never() : now + kLookPeriod;
+  });
+  next_look_ = next;
 }
 
 // One look takes about 40 us.
@@ -134,7 +134,7 @@ void HaltedWorkers::look_at_all(Instant now) {
       for (const auto& [weak, why] : halted) {
         const auto process = weak.lock();
         Worker* const worker = process ? core_.workers.find(*process) : nullptr;
-        if (worker != nullptr && !halts_.contains(process->pid)) {
+        if (worker != nullptr && !worker->halt) {
           note_halt(*worker, why);
         }
       }

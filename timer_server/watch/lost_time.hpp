@@ -3,11 +3,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <sys/types.h>
-
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <utility>
 
 #include "common/clock.hpp"
@@ -92,21 +89,12 @@ class HaltedWorkers {
   [[nodiscard]] Instant next() const { return next_look_; }
   // Returns whether a worker was resumed since the last call. Then deadlines have changed.
   bool take_resumed() { return std::exchange(has_resumed_, false); }
-  // Removes a worker that has exited.
-  void forget(pid_t pid) { halts_.erase(pid); }
 
  private:
-  struct Halt {
-    std::shared_ptr<const Process> process;
-    std::string why;
-    Instant from;  // the last look at all workers before it was noticed
-    bool is_recorded = false;
-  };
-  Halt& note_halt(const Worker& worker, const std::string& why);
-  void resume(Worker& worker, const Halt& halt);
+  void note_halt(Worker& worker, const std::string& why);
+  void resume(Worker& worker);
 
   Core& core_;
-  std::unordered_map<pid_t, Halt> halts_;
   Instant next_look_ = Instant::never();
   Instant last_look_;                   // at all workers: when it began
   std::weak_ptr<char> look_under_way_;  // expired: no look is under way
