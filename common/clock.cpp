@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include <cmath>
 #include <string_view>
@@ -16,12 +15,6 @@ namespace filetimer {
 namespace {
 
 constexpr std::int64_t kNanosPerSecond = 1'000'000'000;
-
-std::int64_t read_clock(clockid_t id) {
-  timespec ts{};
-  ::clock_gettime(id, &ts);
-  return ts.tv_sec * kNanosPerSecond + ts.tv_nsec;
-}
 
 BootId read_boot() {
   BootId boot{};
@@ -39,12 +32,18 @@ BootId read_boot() {
 
 }  // namespace
 
+Duration read_clock(clockid_t clock) {
+  timespec time{};
+  ::clock_gettime(clock, &time);
+  return std::chrono::seconds{time.tv_sec} + std::chrono::nanoseconds{time.tv_nsec};
+}
+
 Instant Instant::now() {
-  return {read_clock(CLOCK_MONOTONIC)};
+  return {read_clock(CLOCK_MONOTONIC).count()};
 }
 
 ClockReading ClockReading::now() {
-  const std::int64_t wall_ns = read_clock(CLOCK_REALTIME);
+  const std::int64_t wall_ns = read_clock(CLOCK_REALTIME).count();
   return {wall_ns, Instant::now()};
 }
 

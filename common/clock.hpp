@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <ctime>
 #include <limits>
 #include <string>
 
@@ -26,6 +27,9 @@ constexpr double seconds_or_infinity(Duration duration) {
 constexpr double in_milliseconds(Duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
+
+// Returns the time on a clock of clock_gettime(2).
+Duration read_clock(clockid_t clock);
 
 // A point on CLOCK_MONOTONIC of this boot. Instant::never() is later than every other.
 struct Instant {

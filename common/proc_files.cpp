@@ -148,18 +148,22 @@ Result<ProcStatus> read_status(const std::string& path) {
   return status;
 }
 
-std::vector<pid_t> threads_of(pid_t pid) {
-  std::vector<pid_t> tids;
-  const std::string path = fmt::format("/proc/{}/task", pid);
-  Directory threads(path);
-  if (!threads) {
-    threads = Directory(path);  // no descriptor was left, perhaps
+std::vector<pid_t> pids_in(const std::string& folder) {
+  std::vector<pid_t> pids;
+  Directory entries(folder);
+  if (!entries) {
+    entries = Directory(folder);  // no descriptor was left, perhaps
   }
-  while (const char* const name = threads.next()) {
-    if (const auto tid = number_from<pid_t>(name)) {
-      tids.push_back(*tid);
+  while (const char* const name = entries.next()) {
+    if (const auto pid = number_from<pid_t>(name)) {
+      pids.push_back(*pid);
     }
   }
+  return pids;
+}
+
+std::vector<pid_t> threads_of(pid_t pid) {
+  std::vector<pid_t> tids = pids_in(fmt::format("/proc/{}/task", pid));
   std::ranges::sort(tids, {}, [pid](pid_t tid) { return std::pair(tid != pid, tid); });
   return tids;
 }

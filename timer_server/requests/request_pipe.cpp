@@ -9,9 +9,8 @@
 
 #include <filesystem>
 
-#include "common/posix.hpp"
+#include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
-#include "common/text.hpp"
 
 namespace filetimer {
 namespace {
@@ -30,13 +29,11 @@ bool is_being_read(const std::string& path) {
 // that process's descriptors in /proc.
 pid_t find_reader(const std::string& path) {
   const FileIdentity pipe = identity_of(path);
-  Directory processes("/proc");
-  while (const char* const process = processes.next()) {
-    const auto pid = number_from<pid_t>(process);
-    if (!pid || *pid == ::getpid()) {
+  for (const pid_t pid : pids_in("/proc")) {
+    if (pid == ::getpid()) {
       continue;
     }
-    const std::string folder = fmt::format("/proc/{}/fd", *pid);
+    const std::string folder = fmt::format("/proc/{}/fd", pid);
     Directory descriptors(folder);
     while (const char* const fd = descriptors.next()) {
       const std::string path_of_fd = fmt::format("{}/{}", folder, fd);
@@ -45,7 +42,7 @@ pid_t find_reader(const std::string& path) {
       if (::stat(path_of_fd.c_str(), &opened) == 0 &&
           pipe == FileIdentity{opened.st_dev, opened.st_ino} &&
           ::lstat(path_of_fd.c_str(), &link) == 0 && (link.st_mode & S_IRUSR) != 0) {
-        return *pid;
+        return pid;
       }
     }
   }

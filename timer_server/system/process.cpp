@@ -5,7 +5,6 @@
 #include <sys/personality.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,10 +15,6 @@
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
-#include <utility>
-
-#include "common/posix.hpp"
-#include "common/text.hpp"
 
 namespace filetimer {
 namespace {
@@ -34,20 +29,9 @@ bool has_children_files() {
   return kHas;
 }
 
-std::vector<pid_t> all_pids() {
-  std::vector<pid_t> all;
-  Directory proc("/proc");
-  while (const char* const name = proc.next()) {
-    if (const auto pid = number_from<pid_t>(name)) {
-      all.push_back(*pid);
-    }
-  }
-  return all;
-}
-
 std::vector<ProcStat> all_processes() {
   std::vector<ProcStat> all;
-  for (const pid_t pid : all_pids()) {
+  for (const pid_t pid : pids_in("/proc")) {
     if (auto stat = read_stat(fmt::format("/proc/{}", pid))) {
       all.push_back(std::move(*stat));
     }
@@ -193,12 +177,6 @@ std::string frozen_cgroup(Reader& reader, const std::string& folder, const HaltS
   return {};
 }
 
-Duration since_boot() {
-  timespec boot{};
-  ::clock_gettime(CLOCK_BOOTTIME, &boot);
-  return std::chrono::seconds{boot.tv_sec} + Duration{boot.tv_nsec};
-}
-
 // Returns the unit of start times.
 Duration clock_tick() {
   static const Duration kTick{1'000'000'000 / ::sysconf(_SC_CLK_TCK)};
@@ -208,12 +186,12 @@ Duration clock_tick() {
 }  // namespace
 
 std::uint64_t start_time_now() {
-  return static_cast<std::uint64_t>(since_boot() / clock_tick());
+  return static_cast<std::uint64_t>(read_clock(CLOCK_BOOTTIME) / clock_tick());
 }
 
 Instant Process::started() const {
   const Duration at = static_cast<std::int64_t>(start_time) * clock_tick();
-  return {Instant::now().ns - (since_boot() - at).count()};
+  return {Instant::now().ns - (read_clock(CLOCK_BOOTTIME) - at).count()};
 }
 
 bool Process::is_alive() const {
@@ -313,7 +291,7 @@ std::vector<Process> Sessions::of(const Process& leader, std::span<const Process
   if (!all_) {
     all_.emplace();
     if (process_count() <= kMostProcesses) {
-      for (const pid_t pid : all_pids()) {
+      for (const pid_t pid : pids_in("/proc")) {
         all_->emplace_back(pid, ::getsid(pid));
       }
     }

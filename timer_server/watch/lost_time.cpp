@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/watch/lost_time.hpp"
 
-#include <time.h>
-
 #include <algorithm>
 #include <vector>
 
@@ -10,13 +8,6 @@
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {
-
-MissedTime::Clocks MissedTime::Clocks::read() {
-  timespec worked{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &worked);
-  return {Instant::now(),
-          std::chrono::seconds{worked.tv_sec} + std::chrono::nanoseconds{worked.tv_nsec}};
-}
 
 Duration MissedTime::on_wake(const Clocks& clocks) {
   const Duration late = away_ + std::max(clocks.now - planned_, Duration::zero());

@@ -28,7 +28,7 @@ class MissedTime {
     Instant now;
     Duration worked{};  // CPU time of the calling thread
 
-    static Clocks read();
+    static Clocks read() { return {Instant::now(), read_clock(CLOCK_THREAD_CPUTIME_ID)}; }
   };
 
   // Returns the time that was missed since the last call: the loop runs later than planned, or did
