@@ -27,31 +27,21 @@ void stop();
 // Queues a message. Drops it if its level is not wanted.
 void say(Level level, std::string_view line);
 
-// The functions below also drop a message for which there is no memory: they are called where an
+// Queues a formatted message. Also drops one for which there is no memory: it is called where an
 // exception would end the server.
-template <class... Args>
-void say_formatted(Level level, fmt::format_string<Args...> format, Args&&... args) noexcept {
-  try {
-    say(level, fmt::format(format, std::forward<Args>(args)...));
-  } catch (const std::exception&) {
+template <Level kLevel>
+struct Say {
+  template <class... Args>
+  void operator()(fmt::format_string<Args...> format, Args&&... args) const noexcept {
+    try {
+      say(kLevel, fmt::format(format, std::forward<Args>(args)...));
+    } catch (const std::exception&) {
+    }
   }
-}
-
-template <class... Args>
-void error(fmt::format_string<Args...> format, Args&&... args) {
-  say_formatted(Level::kError, format, std::forward<Args>(args)...);
-}
-template <class... Args>
-void warning(fmt::format_string<Args...> format, Args&&... args) {
-  say_formatted(Level::kWarning, format, std::forward<Args>(args)...);
-}
-template <class... Args>
-void info(fmt::format_string<Args...> format, Args&&... args) {
-  say_formatted(Level::kInfo, format, std::forward<Args>(args)...);
-}
-template <class... Args>
-void debug(fmt::format_string<Args...> format, Args&&... args) {
-  say_formatted(Level::kDebug, format, std::forward<Args>(args)...);
-}
+};
+inline constexpr Say<Level::kError> error;
+inline constexpr Say<Level::kWarning> warning;
+inline constexpr Say<Level::kInfo> info;
+inline constexpr Say<Level::kDebug> debug;
 
 }  // namespace filetimer::messages
