@@ -13,7 +13,6 @@
 #include <cerrno>
 #include <cstdint>
 #include <new>
-#include <utility>
 
 namespace filetimer {
 

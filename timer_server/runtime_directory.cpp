@@ -24,12 +24,9 @@
 #include <string_view>
 #include <system_error>
 #include <thread>
-#include <utility>
 
 #include "common/due.hpp"
 #include "common/limits.hpp"
-#include "common/posix.hpp"
-#include "common/run_folder.hpp"
 #include "common/wake_protocol.hpp"
 #include "timer_server/system/messages.hpp"
 

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "common/board.hpp"
-#include "common/clock.hpp"
 #include "common/mapped_file.hpp"
 #include "common/posix.hpp"
 #include "common/result.hpp"

@@ -16,7 +16,6 @@
 #include "timer_server/kills/kills.hpp"
 #include "timer_server/kills/warnings.hpp"
 #include "timer_server/status_report.hpp"
-#include "timer_server/system/own_children.hpp"
 #include "timer_server/system/service_manager.hpp"
 #include "timer_server/watch/deadline_scan.hpp"
 #include "timer_server/watch/lost_time.hpp"

@@ -7,14 +7,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstddef>
 #include <cstring>
 #include <utility>
 
 #include "common/due.hpp"
 #include "common/mapped_file.hpp"
-#include "common/posix.hpp"
-#include "common/scope_page.hpp"
 #include "common/wake_protocol.hpp"
 #include "timer_server/scopes/page_folder.hpp"
 

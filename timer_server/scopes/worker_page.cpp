@@ -8,9 +8,7 @@
 
 #include <algorithm>
 #include <functional>
-#include <utility>
 
-#include "common/due.hpp"
 #include "common/wake_protocol.hpp"
 
 namespace filetimer {

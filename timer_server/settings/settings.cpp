@@ -13,7 +13,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <optional>
 
 #include "common/duration_text.hpp"
 #include "common/parse_error.hpp"

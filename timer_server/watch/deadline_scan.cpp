@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/watch/deadline_scan.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "common/scope_page.hpp"

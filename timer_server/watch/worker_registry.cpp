@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <memory>
 #include <system_error>
-#include <utility>
 
 #include "common/proc_files.hpp"
 #include "timer_server/system/hardening.hpp"
