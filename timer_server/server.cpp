@@ -207,7 +207,7 @@ Instant Server::carry_out(Instant now) {
   }
   report_rejections(now, false);
   if (children_.advance(now)) {
-    act(life_.handle(LifeCycle::Event::kCommandEnded, now), "COMMAND ended", {});
+    act(life_.handle(LifeCycle::Event::kCommandEnded, now), "COMMAND ended");
   }
   halted_.advance(now);
   core_.desk.advance(now);
@@ -219,7 +219,7 @@ Instant Server::carry_out(Instant now) {
     act(life_.handle(
             shutdown->is_forced ? LifeCycle::Event::kForcedShutdown : LifeCycle::Event::kShutdown,
             now),
-        shutdown->why, {});
+        shutdown->why);
     next = now;  // the kills' waits are shorter
   }
   advance_life(now);
@@ -362,8 +362,8 @@ void Server::on_signal(int signal, bool is_from_terminal) {
   if (signal == SIGTERM || signal == SIGINT) {
     const bool again = life_.asked() == LifeCycle::Asked::kBySignal;
     act(life_.handle(LifeCycle::Event::kSignal, Instant::now()),
-        fmt::format("{}{}", again ? "a second " : "", signal_name(signal)),
-        {signal, is_from_terminal});
+        fmt::format("{}{}", again ? "a second " : "", signal_name(signal)), signal,
+        is_from_terminal);
   } else if (children_.pid() != 0) {
     children_.forward(signal, is_from_terminal);
   } else if (signal == SIGHUP) {
@@ -383,16 +383,15 @@ void Server::advance_life(Instant now) {
   }
 }
 
-// `why` goes into the record of the stop.
-void Server::act(LifeCycle::Action action, const std::string& why, EndSignal signal) {
+// `why` goes into the record of the stop, `signal` to a COMMAND that is to end.
+void Server::act(LifeCycle::Action action, const std::string& why, int signal,
+                 bool is_from_terminal) {
   switch (action) {
     case LifeCycle::Action::kNone:
       break;
     case LifeCycle::Action::kAskCommandToEnd:
-      children_.forward(SIGTERM, false);
-      break;
     case LifeCycle::Action::kPassSignalOn:
-      children_.forward(signal.number, signal.is_from_terminal);
+      children_.forward(signal, is_from_terminal);
       break;
     case LifeCycle::Action::kFinishKills:
       begin_stop(why);

@@ -65,13 +65,10 @@ class Server {
   void report_rejections(Instant now, bool force);
 
   // The end.
-  struct EndSignal {
-    int number = SIGTERM;
-    bool is_from_terminal = false;
-  };
   void on_signal(int signal, bool is_from_terminal);
   void advance_life(Instant now);
-  void act(LifeCycle::Action action, const std::string& why, EndSignal signal);
+  void act(LifeCycle::Action action, const std::string& why, int signal = SIGTERM,
+           bool is_from_terminal = false);
   void begin_stop(const std::string& why);
   void read_last_requests();
 
