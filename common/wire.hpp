@@ -107,8 +107,6 @@ class Parser {
  public:
   Parser();
   ~Parser();
-  Parser(const Parser&) = delete;
-  Parser& operator=(const Parser&) = delete;
 
   // Returns how many bytes after a line must be readable. Their values do not matter.
   static std::size_t padding();

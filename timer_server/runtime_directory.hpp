@@ -69,8 +69,6 @@ class RuntimeDirectory {
   // with EBADF if the passed pipe cannot be used. The process must not fork afterwards, since the
   // log has a thread. `settings` must outlive the directory.
   static Result<std::unique_ptr<RuntimeDirectory>> open(const Settings& settings, UniqueFd passed);
-  RuntimeDirectory(const RuntimeDirectory&) = delete;
-  RuntimeDirectory& operator=(const RuntimeDirectory&) = delete;
   // Removes the request pipe, the control socket, the link to the pipe, and a fresh directory with
   // all its entries.
   ~RuntimeDirectory();

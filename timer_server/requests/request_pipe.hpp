@@ -23,9 +23,6 @@ class RequestPipe {
   // was removed from `path` is taken; condition() reports it as kGone.
   static Result<RequestPipe> take(const std::string& path, UniqueFd passed);
 
-  RequestPipe(RequestPipe&&) noexcept = default;
-  RequestPipe& operator=(RequestPipe&&) noexcept = default;
-
   [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] const std::string& path() const { return path_; }
   // Returns the bytes that the pipe can hold. An iteration of the loop reads no more than that.

@@ -37,8 +37,6 @@ class Source {
   Source(EventLoop& loop, int fd, std::uint32_t events, Priority priority, Handler handler,
          UniqueFd owned = {});
   ~Source();
-  Source(const Source&) = delete;
-  Source& operator=(const Source&) = delete;
 
   // Lets the descriptor have these events from now on.
   void change_events(std::uint32_t events);
@@ -62,8 +60,6 @@ using EventSource = std::unique_ptr<Source>;
 class EventLoop {
  public:
   EventLoop();
-  EventLoop(const EventLoop&) = delete;
-  EventLoop& operator=(const EventLoop&) = delete;
 
   // Dispatches events until stop() is called.
   void run();
