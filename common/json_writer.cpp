@@ -17,29 +17,16 @@ void append_json_string(std::string& out, std::string_view text) {
     out += '"';
     return;
   }
+  constexpr std::string_view kEscaped = "\"\\\n\r\t";
+  constexpr std::string_view kEscapes = "\"\\nrt";
   for (const char c : valid_utf8(text)) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
-          fmt::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<unsigned char>(c));
-        } else {
-          out += c;
-        }
+    if (const std::size_t at = kEscaped.find(c); at != kEscaped.npos) {
+      out += '\\';
+      out += kEscapes[at];
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
+      fmt::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<unsigned char>(c));
+    } else {
+      out += c;
     }
   }
   out += '"';
