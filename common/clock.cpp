@@ -64,18 +64,14 @@ Instant monotonic_from_unix(double unix_seconds, const ClockReading& now) {
 }
 
 std::string rfc3339(std::int64_t wall_ns) {
-  std::int64_t seconds = wall_ns / kNanosPerSecond;
-  std::int64_t nanos = wall_ns % kNanosPerSecond;
-  if (nanos < 0) {
-    nanos += kNanosPerSecond;
-    --seconds;
-  }
-  const time_t t = seconds;
-  tm parts{};
-  ::gmtime_r(&t, &parts);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z", parts.tm_year + 1900,
-                     parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec,
-                     nanos / 1000);
+  const std::chrono::sys_time<Duration> time{Duration{wall_ns}};
+  const auto midnight = std::chrono::floor<std::chrono::days>(time);
+  const std::chrono::year_month_day date{midnight};
+  const std::chrono::hh_mm_ss clock{std::chrono::floor<std::chrono::microseconds>(time - midnight)};
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z", static_cast<int>(date.year()),
+                     static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()),
+                     clock.hours().count(), clock.minutes().count(), clock.seconds().count(),
+                     clock.subseconds().count());
 }
 
 BootId this_boot() {
