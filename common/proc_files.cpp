@@ -148,22 +148,22 @@ Result<ProcStatus> read_status(const std::string& path) {
   return status;
 }
 
-std::vector<pid_t> pids_in(const std::string& folder) {
-  std::vector<pid_t> pids;
+std::vector<pid_t> numbers_in(const std::string& folder) {
+  std::vector<pid_t> numbers;
   Directory entries(folder);
   if (!entries) {
     entries = Directory(folder);  // no descriptor was left, perhaps
   }
   while (const char* const name = entries.next()) {
-    if (const auto pid = number_from<pid_t>(name)) {
-      pids.push_back(*pid);
+    if (const auto number = number_from<pid_t>(name)) {
+      numbers.push_back(*number);
     }
   }
-  return pids;
+  return numbers;
 }
 
 std::vector<pid_t> threads_of(pid_t pid) {
-  std::vector<pid_t> tids = pids_in(fmt::format("/proc/{}/task", pid));
+  std::vector<pid_t> tids = numbers_in(fmt::format("/proc/{}/task", pid));
   std::ranges::sort(tids, {}, [pid](pid_t tid) { return std::pair(tid != pid, tid); });
   return tids;
 }

@@ -43,8 +43,8 @@ Result<std::string> read_small_file(const std::string& path, std::size_t limit =
 // Likewise of a file whose text the kernel makes when it is read: not of one with a list.
 Result<std::string> read_at_once(const std::string& path);
 
-// Returns the processes in /proc, or the threads in its folder PID/task.
-std::vector<pid_t> pids_in(const std::string& folder);
+// Returns the entries of a folder of /proc that are numbers: processes, threads or descriptors.
+std::vector<pid_t> numbers_in(const std::string& folder);
 // Returns the threads of a process, the main one first, then by number. Returns none if the process
 // has ended.
 std::vector<pid_t> threads_of(pid_t pid);

@@ -29,13 +29,12 @@ bool is_being_read(const std::string& path) {
 // that process's descriptors in /proc.
 pid_t find_reader(const std::string& path) {
   const FileIdentity pipe = identity_of(path);
-  for (const pid_t pid : pids_in("/proc")) {
+  for (const pid_t pid : numbers_in("/proc")) {
     if (pid == ::getpid()) {
       continue;
     }
     const std::string folder = fmt::format("/proc/{}/fd", pid);
-    Directory descriptors(folder);
-    while (const char* const fd = descriptors.next()) {
+    for (const int fd : numbers_in(folder)) {
       const std::string path_of_fd = fmt::format("{}/{}", folder, fd);
       struct stat opened {};
       struct stat link {};

@@ -94,12 +94,8 @@ Status enter_realtime() {
 }
 
 std::size_t open_descriptors() {
-  Directory descriptors("/proc/self/fd");
-  std::size_t count = 0;
-  while (descriptors.next() != nullptr) {
-    ++count;
-  }
-  return descriptors ? count - 1 : 0;  // without that of `descriptors`
+  const std::size_t count = numbers_in("/proc/self/fd").size();
+  return count > 0 ? count - 1 : 0;  // without that by which the folder was read
 }
 
 std::size_t descriptor_limit() {

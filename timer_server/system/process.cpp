@@ -31,7 +31,7 @@ bool has_children_files() {
 
 std::vector<ProcStat> all_processes() {
   std::vector<ProcStat> all;
-  for (const pid_t pid : pids_in("/proc")) {
+  for (const pid_t pid : numbers_in("/proc")) {
     if (auto stat = read_stat(fmt::format("/proc/{}", pid))) {
       all.push_back(std::move(*stat));
     }
@@ -291,7 +291,7 @@ std::vector<Process> Sessions::of(const Process& leader, std::span<const Process
   if (!all_) {
     all_.emplace();
     if (process_count() <= kMostProcesses) {
-      for (const pid_t pid : pids_in("/proc")) {
+      for (const pid_t pid : numbers_in("/proc")) {
         all_->emplace_back(pid, ::getsid(pid));
       }
     }
