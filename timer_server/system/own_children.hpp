@@ -112,15 +112,11 @@ struct ChildStart {
 Result<OwnChild> start_child(const ChildStart& start);
 
 // Returns whether `tracer`, the TracerPid of /proc/PID/status, is a stacks helper of this server
-// that was not reaped yet. A process with such a tracer is not under a debugger and resumes within
-// milliseconds. The helper may have been reaped since TracerPid was read, and while the kernel
-// detaches a tracer, TracerPid may name the tracer's parent: read it again before treating the
-// process as debugged.
+// that was not reaped yet; it may have been since TracerPid was read.
 bool is_own_helper(pid_t tracer);
 
 // Returns the server's environment with FILETIMER_DIR set to `dir` and TORCHELASTIC_TIMER_FILE to
-// `pipe`, and without the variables that are for the server alone: TORCHELASTIC_ENABLE_FILE_TIMER,
-// NOTIFY_SOCKET, LISTEN_*, WATCHDOG_*.
+// `pipe`, and without the variables that are for the server alone.
 std::vector<std::string> environment_for_children(const std::string& dir, const std::string& pipe);
 // Sets the variable, which then stands in `environment` once; nothing: removes it.
 void set_variable(std::vector<std::string>& environment, std::string_view name,
