@@ -264,7 +264,7 @@ void WatchRegistry::add(Worker& worker, const std::shared_ptr<MappedPage>& page)
   core_.directory.pages().confirm(
       page->name(), {worker.process->pid, worker.process->start_time, page->program()});
   refused_.erase(page->name());
-  pages_[page->name()] = &worker;
+  pages_.insert(page->name());
   worker.pages.push_back(page);
   has_changed_ = true;
   if (!has_ended_) {  // the scopes of one that is adopted are known

@@ -132,8 +132,8 @@ class WatchRegistry {
   const std::vector<std::string> variables_ = variables_needed_by(core_.settings.drop_ins);
   std::uint64_t batch_ = 0;
   std::unordered_map<pid_t, Error> refused_in_batch_;
-  std::vector<pid_t> exited_;                       // their exit has woken the loop
-  std::unordered_map<std::string, Worker*> pages_;  // by name
+  std::vector<pid_t> exited_;              // their exit has woken the loop
+  std::unordered_set<std::string> pages_;  // the names of those that are registered
   // Names that look_for_pages() skips, and whether the reason may end: then it skips the name until
   // it has looked at all others.
   std::unordered_map<std::string, bool> refused_;
