@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/scopes/page_folder.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,7 +9,6 @@
 #include <system_error>
 
 #include "common/posix.hpp"
-#include "common/run_folder.hpp"
 #include "common/text.hpp"
 
 namespace filetimer {
@@ -30,29 +28,13 @@ Result<std::vector<std::string>> names_in(const std::string& path) {
 
 }  // namespace
 
-PageFolder::PageFolder(std::string path)
-    : path_(std::move(path)), server_pages_(fmt::format("{}/{}", path_, kServerPagesName)) {}
-
 Result<PageFolder> PageFolder::make(const std::string& dir) {
   PageFolder folder(fmt::format("{}/{}", dir, kPagesName));
-  for (const std::string& path :
-       {folder.path_, fmt::format("{}/{}", folder.path_, kOwnersName),
-        fmt::format("{}/{}", folder.path_, kStacksName), folder.server_pages_}) {
-    FILETIMER_TRY(create_run_folder(path));
+  FILETIMER_TRY(create_run_folder(folder.path_));
+  for (const std::string_view name : {kOwnersName, kStacksName, kServerPagesName}) {
+    FILETIMER_TRY(create_run_folder(folder.page_path(name)));
   }
   return folder;
-}
-
-std::string PageFolder::page_path(std::string_view name) const {
-  return fmt::format("{}/{}", path_, name);
-}
-
-std::string PageFolder::stacks_path(std::string_view name) const {
-  return fmt::format("{}/{}/{}", path_, kStacksName, name);
-}
-
-std::string PageFolder::owner_path(std::string_view name) const {
-  return fmt::format("{}/{}/{}", path_, kOwnersName, name);
 }
 
 Result<std::vector<std::string>> PageFolder::names() const {
@@ -70,7 +52,7 @@ bool PageFolder::has(std::string_view name) const {
 }
 
 Result<std::vector<pid_t>> PageFolder::pipe_workers() const {
-  const auto names = names_in(server_pages_);
+  const auto names = names_in(server_pages());
   FILETIMER_TRY(names);
   std::vector<pid_t> pids;
   for (const std::string& name : *names) {

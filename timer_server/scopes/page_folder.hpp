@@ -9,15 +9,18 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <fmt/format.h>
 #include <sys/types.h>
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/result.hpp"
+#include "common/run_folder.hpp"
 
 namespace filetimer {
 
@@ -37,10 +40,14 @@ class PageFolder {
   // checked.
   static Result<PageFolder> make(const std::string& dir);
 
-  [[nodiscard]] std::string page_path(std::string_view name) const;
-  [[nodiscard]] std::string stacks_path(std::string_view name) const;
+  [[nodiscard]] std::string page_path(std::string_view name) const {
+    return fmt::format("{}/{}", path_, name);
+  }
+  [[nodiscard]] std::string stacks_path(std::string_view name) const {
+    return fmt::format("{}/{}/{}", path_, kStacksName, name);
+  }
   // Returns the path of the folder `server`.
-  [[nodiscard]] const std::string& server_pages() const { return server_pages_; }
+  [[nodiscard]] std::string server_pages() const { return page_path(kServerPagesName); }
 
   // Returns the names of the workers' pages, without those that are being made; none without a
   // folder.
@@ -58,11 +65,12 @@ class PageFolder {
   void remove(std::string_view name) const;
 
  private:
-  explicit PageFolder(std::string path);
-  [[nodiscard]] std::string owner_path(std::string_view name) const;
+  explicit PageFolder(std::string path) : path_(std::move(path)) {}
+  [[nodiscard]] std::string owner_path(std::string_view name) const {
+    return fmt::format("{}/{}/{}", path_, kOwnersName, name);
+  }
 
   std::string path_;
-  std::string server_pages_;
 };
 
 }  // namespace filetimer
