@@ -20,24 +20,6 @@ Instant last_change_of(const Slot& slot, std::int64_t word) {
   return std::max(started, {word - std::clamp<std::int64_t>(slot.left.load(kRelaxed), 0, word)});
 }
 
-Instant due_time(Instant deadline, std::int64_t word, Instant started, Duration max_timeout) {
-  const Instant since = slot_word::is_paused(word) ? Instant{word - slot_word::kPaused} : started;
-  return std::min(deadline, since + max_timeout);
-}
-
-Instant due_time(const Slot& slot, std::int64_t word, Duration max_timeout) {
-  return due_time(deadline_of_word(word), word, start_in(slot.started), max_timeout);
-}
-
-Duration timeout_of(Duration asked, std::int64_t word, Duration max_timeout) {
-  return std::min(slot_word::is_paused(word) ? kForever : asked, max_timeout);
-}
-
-Duration timeout_of(const Slot& slot, std::int64_t word, Duration max_timeout) {
-  const std::int64_t asked = slot.timeout.load(kRelaxed);
-  return timeout_of(asked < 0 ? kForever : Duration{asked}, word, max_timeout);
-}
-
 // A renewal writes `started` before the word, so `started` may be of the next span; deadline -
 // timeout is not.
 ScopeSpan span_of(Instant started, std::int64_t word, Duration timeout) {

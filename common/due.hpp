@@ -45,15 +45,26 @@ Instant last_change_of(const Slot& slot, std::int64_t word);
 // Returns when a scope is due that has the open `word` and the deadline `deadline` and was opened
 // or renewed at `started`, under a --max-timeout (kForever: none), which counts from `started`, or
 // from the pause. No time was lost.
-Instant due_time(Instant deadline, std::int64_t word, Instant started, Duration max_timeout);
+inline Instant due_time(Instant deadline, std::int64_t word, Instant started,
+                        Duration max_timeout) {
+  const Instant since = slot_word::is_paused(word) ? Instant{word - slot_word::kPaused} : started;
+  return std::min(deadline, since + max_timeout);
+}
 // Returns the same for a slot with the open word `word`.
-Instant due_time(const Slot& slot, std::int64_t word, Duration max_timeout);
+inline Instant due_time(const Slot& slot, std::int64_t word, Duration max_timeout) {
+  return due_time(deadline_of_word(word), word, start_in(slot.started), max_timeout);
+}
 
 // Returns the timeout of a scope with the open word `word` that asked for `asked`, as granted;
 // kForever: none.
-Duration timeout_of(Duration asked, std::int64_t word, Duration max_timeout);
+inline Duration timeout_of(Duration asked, std::int64_t word, Duration max_timeout) {
+  return std::min(slot_word::is_paused(word) ? kForever : asked, max_timeout);
+}
 // Returns the same for a slot with the open word `word`.
-Duration timeout_of(const Slot& slot, std::int64_t word, Duration max_timeout);
+inline Duration timeout_of(const Slot& slot, std::int64_t word, Duration max_timeout) {
+  const std::int64_t asked = slot.timeout.load(kRelaxed);
+  return timeout_of(asked < 0 ? kForever : Duration{asked}, word, max_timeout);
+}
 
 // --- lost time ---
 

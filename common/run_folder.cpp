@@ -83,10 +83,6 @@ std::string host_name() {
   return ::gethostname(name, sizeof name - 1) == 0 ? std::string(name) : std::string("unknown");
 }
 
-std::string RunFolder::path(std::string_view name) const {
-  return fmt::format("{}/{}", dir, name);
-}
-
 RunFolder resolve_run_folder(const std::string& dir) {
   if (!dir.empty()) {
     return {absolute_path(dir), true};

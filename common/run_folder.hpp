@@ -53,7 +53,7 @@ struct RunFolder {
   std::string dir;
   bool was_named = false;  // by an option or the environment
 
-  [[nodiscard]] std::string path(std::string_view name) const;
+  [[nodiscard]] std::string path(std::string_view name) const { return (dir + '/').append(name); }
 };
 
 // Returns `dir`, else $FILETIMER_DIR, else $XDG_RUNTIME_DIR/filetimer if $XDG_RUNTIME_DIR is a

@@ -140,9 +140,19 @@ void Inbox::open_scope(Worker& worker, const wire::Request& request, const SlotR
   if (!id.starts_with(name)) {
     name = id;
   }
-  PipePage& page = pipe_page_of(worker);
+  if (!worker.pipe) {
+    worker.pipe = std::make_shared<PipePage>(core_.directory.pages().server_pages(),
+                                             worker.process->pid, core_.policy.page_terms());
+    worker.pages.push_back(worker.pipe);
+  }
+  PipePage& page = *worker.pipe;
+  // The next server reads what a stopping server leaves in a pipe that outlives it, so nothing is
+  // refused then.
+  const bool refuses_new_scopes =
+      control_.announcement() != Announcement::kNone &&
+      !(life_.is_stopping() && core_.directory.pipe().outlives_server());
   // A renewal may come after the verdict.
-  if (refuses_new_scopes() && !page.has_open(id) && !page.release(id)) {
+  if (refuses_new_scopes && !page.has_open(id) && !page.release(id)) {
     core_.rejections.add("the server is draining: no new scopes", line, request.pid);
     return;
   }
@@ -180,19 +190,6 @@ void Inbox::note_wait(const Worker& worker, const wire::Request& request, std::s
   }
 }
 
-void Inbox::antedate_requests(Instant begun) {
-  for (const Undated& scope : undated_) {
-    scope.page->antedate(scope.id, begun);
-  }
-}
-
-// The next server reads what a stopping server leaves in a pipe that outlives it, so nothing is
-// refused then.
-bool Inbox::refuses_new_scopes() const {
-  return control_.announcement() != Announcement::kNone &&
-         !(life_.is_stopping() && core_.directory.pipe().outlives_server());
-}
-
 void Inbox::retry() {
   if (retried_.empty()) {
     return;
@@ -221,15 +218,6 @@ void Inbox::release(const wire::Request& request) {
     worker->left_on_pipe = now_.mono;
   }
   core_.workers.note_unsaved(*worker);
-}
-
-PipePage& Inbox::pipe_page_of(Worker& worker) const {
-  if (!worker.pipe) {
-    worker.pipe = std::make_shared<PipePage>(core_.directory.pages().server_pages(),
-                                             worker.process->pid, core_.policy.page_terms());
-    worker.pages.push_back(worker.pipe);
-  }
-  return *worker.pipe;
 }
 
 }  // namespace filetimer

@@ -49,7 +49,11 @@ class Inbox {
   [[nodiscard]] Instant waited_since() const { return waited_since_; }
   // Lets the timeouts of scopes of the last reading begin at `begun`, if their requests have no
   // time: they may have waited since.
-  void antedate_requests(Instant begun);
+  void antedate_requests(Instant begun) {
+    for (const Undated& scope : undated_) {
+      scope.page->antedate(scope.id, begun);
+    }
+  }
   // Return what was asked for since the last call; never() and kForever: nothing.
   Instant take_earliest_deadline() { return std::exchange(earliest_, Instant::never()); }
   Duration take_shortest_timeout() { return std::exchange(shortest_, kForever); }
@@ -65,8 +69,6 @@ class Inbox {
   void forget_retried(const wire::Request& request);
   void note_wait(const Worker& worker, const wire::Request& request, std::string_view id,
                  const SlotReading& terms);
-  [[nodiscard]] bool refuses_new_scopes() const;
-  PipePage& pipe_page_of(Worker& worker) const;
 
   Core& core_;
   WatchRegistry& registry_;

@@ -47,12 +47,6 @@ std::size_t Recovery::adopt() {
   return core_.workers.count_open_scopes();
 }
 
-void Recovery::resume_kills() {
-  for (KillState& past : past_) {
-    resume_kill(past);
-  }
-}
-
 // Returns the verdict that an earlier server has given on this scope, perhaps in another boot.
 Recovery::PastVerdict Recovery::past_verdict(pid_t pid, std::uint64_t start_time,
                                              const SlotReading& scope) {
@@ -105,7 +99,13 @@ void Recovery::adopt_pipe_page(pid_t pid) {
   if (Worker* const worker = worker_of(**page, pid)) {
     worker->pipe = *page;
     worker->pages.push_back(*page);
-    restore_scopes(*worker, **page);
+    worker->left_on_pipe = Instant::now();  // an upper bound: the time is not saved
+    for (const SlotReading& reading : (*page)->open_slots()) {
+      if (past_verdict(pid, worker->process->start_time, reading).kill != nullptr) {
+        (*page)->restore_verdict(reading.id);
+      }
+    }
+    core_.workers.note_unsaved(*worker);
   }
 }
 
@@ -131,16 +131,6 @@ Worker* Recovery::worker_of(PipePage& page, pid_t pid) {
     return nullptr;
   }
   return *worker;
-}
-
-void Recovery::restore_scopes(Worker& worker, PipePage& page) {
-  worker.left_on_pipe = Instant::now();  // an upper bound: the time is not saved
-  for (const SlotReading& reading : page.open_slots()) {
-    if (past_verdict(worker.process->pid, worker.process->start_time, reading).kill != nullptr) {
-      page.restore_verdict(reading.id);
-    }
-  }
-  core_.workers.note_unsaved(worker);
 }
 
 void Recovery::settle_judged_slots(const Worker& worker, const std::shared_ptr<WorkerPage>& page) {

@@ -33,7 +33,11 @@ class Recovery {
   // Returns the number of adopted scopes.
   std::size_t adopt();
   // Continues the kills. Called after adopt().
-  void resume_kills();
+  void resume_kills() {
+    for (KillState& past : past_) {
+      resume_kill(past);
+    }
+  }
 
  private:
   struct PastVerdict {
@@ -44,7 +48,6 @@ class Recovery {
   WatchRegistry::HasEnded has_ended();
   void adopt_pipe_page(pid_t pid);
   Worker* worker_of(PipePage& page, pid_t pid);
-  void restore_scopes(Worker& worker, PipePage& page);
   void settle_judged_slots(const Worker& worker, const std::shared_ptr<WorkerPage>& page);
   void resume_kill(KillState& past);
   [[nodiscard]] bool has_targets(const KillOrder& order) const;

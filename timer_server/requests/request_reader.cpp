@@ -10,10 +10,6 @@ namespace filetimer {
 RequestReader::RequestReader(OnLine on_line)
     : on_line_(std::move(on_line)), buffer_(kMaxLineBytes + kReadBytes + wire::Parser::padding()) {}
 
-std::span<char> RequestReader::room() {
-  return {buffer_.data() + held_, kReadBytes};
-}
-
 void RequestReader::received(std::size_t count) {
   const std::size_t end = held_ + count;
   std::size_t start = 0;

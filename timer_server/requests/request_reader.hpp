@@ -28,7 +28,7 @@ class RequestReader {
   explicit RequestReader(OnLine on_line);
 
   // Returns where the next bytes belong; never empty.
-  std::span<char> room();
+  std::span<char> room() { return {buffer_.data() + held_, kReadBytes}; }
   // Takes the first `count` bytes of room(). Hands on every line that they complete.
   void received(std::size_t count);
   void read_again(std::string line);

@@ -100,15 +100,6 @@ std::optional<PipePage::SlotNumber> PipePage::find(std::string_view id) const {
   return place != by_id_.end() && entries_[*place].id == id ? std::optional(*place) : std::nullopt;
 }
 
-std::int64_t PipePage::word_at(std::size_t slot) const {
-  return slot_at(slot).deadline.load(kRelaxed);
-}
-
-bool PipePage::has_open(std::string_view id) const {
-  const auto slot = find(id);
-  return slot && slot_word::is_open(word_at(*slot));
-}
-
 std::optional<PipePage::SlotNumber> PipePage::take_free_slot() {
   if (!free_.empty()) {
     const SlotNumber slot = free_.back();
@@ -296,12 +287,6 @@ Result<std::shared_ptr<PipePage>> PipePage::adopt(const std::string& folder, pid
   return adopted;
 }
 
-void PipePage::restore_verdict(std::string_view id) {
-  if (const auto slot = find(id); slot && slot_word::is_open(word_at(*slot))) {
-    (void)try_expire(*slot, word_at(*slot));
-  }
-}
-
 Status PipePage::save(const Process& worker, const WorkerFacts& facts) {
   is_changed_ = false;
   // No file is made before a slot is in use.
@@ -361,12 +346,6 @@ bool PipePage::write(const Process& worker, const WorkerFacts& facts) {
     page.slot(i).deadline.store(word, kRelaxed);
   }
   return write_bytes();
-}
-
-void PipePage::note_if_removed() {
-  if (fd_ && identity_of(path_) != identity_of(fd_.get())) {
-    forget_file();
-  }
 }
 
 void PipePage::remove() {

@@ -41,7 +41,11 @@ class PipePage final : public WorkerPage {
   [[nodiscard]] const PageClaims& claims() const { return *claims_; }
 
   // Restores a verdict that is in a kill file and may not be in this one.
-  void restore_verdict(std::string_view id);
+  void restore_verdict(std::string_view id) {
+    if (has_open(id)) {
+      (void)try_expire(*find(id), word_at(*find(id)));
+    }
+  }
 
   // Opens a scope, or replaces the terms of the open scope with this identity. `shown_bytes`: how
   // many bytes of `id` are the scope's name. Returns the scope's soft deadline, or its deadline if
@@ -54,7 +58,10 @@ class PipePage final : public WorkerPage {
   // time, and may be as old as that.
   void antedate(std::string_view id, Instant started);
   // Returns whether a scope with this identity is open and not judged.
-  [[nodiscard]] bool has_open(std::string_view id) const;
+  [[nodiscard]] bool has_open(std::string_view id) const {
+    const auto slot = find(id);
+    return slot && slot_word::is_open(word_at(*slot));
+  }
   // Releases all open scopes that are not judged, have a deadline after `due_by` and were opened or
   // renewed by `opened_by`. Returns their names. No record lists them before the outcome of the
   // kill, so in the file they stay open until end_cancelled(), or until the worker acquires or
@@ -70,7 +77,11 @@ class PipePage final : public WorkerPage {
   Status save(const Process& worker, const WorkerFacts& facts);
   [[nodiscard]] bool needs_save() const { return is_changed_; }
   // Lets the next save() make the file anew if another process has removed or replaced it.
-  void note_if_removed();
+  void note_if_removed() {
+    if (fd_ && identity_of(path_) != identity_of(fd_.get())) {
+      forget_file();
+    }
+  }
   void remove();
 
  private:
@@ -97,7 +108,9 @@ class PipePage final : public WorkerPage {
 
   [[nodiscard]] std::vector<SlotNumber>::const_iterator place_of(std::string_view id) const;
   [[nodiscard]] std::optional<SlotNumber> find(std::string_view id) const;
-  [[nodiscard]] std::int64_t word_at(std::size_t slot) const;
+  [[nodiscard]] std::int64_t word_at(std::size_t slot) const {
+    return slot_at(slot).deadline.load(kRelaxed);
+  }
   std::optional<SlotNumber> take_free_slot();
   void grow(std::size_t count);
   void free(std::size_t slot);

@@ -159,12 +159,6 @@ void WorkerPage::restore_idle_verdict(Instant deadline) {
   }
 }
 
-void WorkerPage::note_signalled(const Due& scope) {
-  Notes& notes = notes_of(scope.slot);
-  notes.signalled = scope.word;
-  notes.grace_until = scope.grace_until;
-}
-
 void WorkerPage::move_notes(std::size_t slot, std::int64_t before, std::int64_t word) {
   if (slot >= notes_.size()) {
     return;
@@ -285,22 +279,6 @@ void WorkerPage::unmap_names() const {
   if (layout_) {
     static const std::size_t begin = names_begin(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
     ::madvise(layout_->base() + begin, kStatisticsAt - begin, MADV_DONTNEED);
-  }
-}
-
-std::uint32_t WorkerPage::dump_signal() const {
-  return layout_ ? layout_->header().dump_signal.load(kRelaxed) : 0;
-}
-
-void WorkerPage::add_statistics(StatisticsByName& sums) const {
-  if (layout_) {
-    filetimer::add_statistics(*layout_, sums);
-  }
-}
-
-void WorkerPage::add_ended_scopes(EndedScopesByName& ended) const {
-  if (layout_) {
-    filetimer::add_ended_scopes(*layout_, ended);
   }
 }
 

@@ -39,11 +39,21 @@ class WorkerPage {
   // Otherwise false where each program that the worker executes has another program().
   [[nodiscard]] virtual bool has_lost_lock(bool /*opens*/) const { return false; }
   // Returns the signal on which the worker writes its Python stacks, as the page names it; 0: none.
-  [[nodiscard]] std::uint32_t dump_signal() const;
+  [[nodiscard]] std::uint32_t dump_signal() const {
+    return layout_ ? layout_->header().dump_signal.load(kRelaxed) : 0;
+  }
   // Adds the statistics of the page to `sums`.
-  void add_statistics(StatisticsByName& sums) const;
+  void add_statistics(StatisticsByName& sums) const {
+    if (layout_) {
+      filetimer::add_statistics(*layout_, sums);
+    }
+  }
   // Adds the scopes that have ended last on the page to `ended`.
-  void add_ended_scopes(EndedScopesByName& ended) const;
+  void add_ended_scopes(EndedScopesByName& ended) const {
+    if (layout_) {
+      filetimer::add_ended_scopes(*layout_, ended);
+    }
+  }
 
   // The server's settings that change deadlines.
   struct Terms {
@@ -97,7 +107,11 @@ class WorkerPage {
   // that are not due, soft deadlines included.
   Instant scan(const Scan& scan, Found& found, Activity& activity);
   // Notes that the scope was signalled, under its word.
-  void note_signalled(const Due& scope);
+  void note_signalled(const Due& scope) {
+    Notes& notes = notes_of(scope.slot);
+    notes.signalled = scope.word;
+    notes.grace_until = scope.grace_until;
+  }
   // Returns when the idle timeout is due if the last release was at `last_left`. Returns nothing if
   // it was judged since.
   std::optional<Instant> idle_due(const Activity::IdleWatch& watch, Instant last_left,

@@ -29,10 +29,6 @@ ScopePolicy::ScopePolicy(const Settings& settings, const LostTime& lost)
                   .grace = default_grace(settings) == kForever ? Duration::zero()
                                                                : default_grace(settings)} {}
 
-WorkerPage::Scan ScopePolicy::scan_of(const Worker& worker, Instant now, Instant previous) const {
-  return {now, page_terms_, lost_, worker.lost, previous};
-}
-
 SlotReading ScopePolicy::terms_of(const wire::Request& request, const ClockReading& now) const {
   SlotReading terms;
   terms.acquired = now.mono;

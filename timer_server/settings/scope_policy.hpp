@@ -25,7 +25,9 @@ class ScopePolicy {
   // Returns what a scan of the worker's pages needs; `now` is the time by which it judges,
   // `previous` when the last scan began.
   [[nodiscard]] WorkerPage::Scan scan_of(const Worker& worker, Instant now,
-                                         Instant previous = Instant::never()) const;
+                                         Instant previous = Instant::never()) const {
+    return {now, page_terms_, lost_, worker.lost, previous};
+  }
 
   // Returns the terms that a request asks for, which was read at `now`. Without grace in the
   // request, --grace counts; without --grace, a client of this project gets kDefaultGrace, and a

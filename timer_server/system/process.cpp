@@ -29,16 +29,6 @@ bool has_children_files() {
   return kHas;
 }
 
-std::vector<ProcStat> all_processes() {
-  std::vector<ProcStat> all;
-  for (const pid_t pid : numbers_in("/proc")) {
-    if (auto stat = read_stat(fmt::format("/proc/{}", pid))) {
-      all.push_back(std::move(*stat));
-    }
-  }
-  return all;
-}
-
 // Returns about how many processes the host has.
 std::size_t process_count() {
   struct stat proc {};
@@ -63,7 +53,12 @@ class Children {
       return;
     }
     if (!all_) {
-      all_ = all_processes();
+      all_.emplace();
+      for (const pid_t each : numbers_in("/proc")) {
+        if (auto stat = read_stat(fmt::format("/proc/{}", each))) {
+          all_->push_back(std::move(*stat));
+        }
+      }
     }
     for (const ProcStat& process : *all_) {
       if (process.ppid == pid) {
@@ -192,10 +187,6 @@ std::uint64_t start_time_now() {
 Instant Process::started() const {
   const Duration at = static_cast<std::int64_t>(start_time) * clock_tick();
   return {Instant::now().ns - (read_clock(CLOCK_BOOTTIME) - at).count()};
-}
-
-bool Process::is_alive() const {
-  return pidfd && !is_readable_within(pidfd.get(), {});
 }
 
 bool Process::send_signal(int signal) const {

@@ -31,7 +31,7 @@ struct Process : ProcStat {  // as it was when the process was opened
   // time for which the machine was suspended since.
   [[nodiscard]] Instant started() const;
   // Returns false from the moment the process has exited, even if it was not reaped yet.
-  [[nodiscard]] bool is_alive() const;
+  [[nodiscard]] bool is_alive() const { return pidfd && !is_readable_within(pidfd.get(), {}); }
   // Sends a signal by the pidfd. Returns false with errno set if it was not sent.
   bool send_signal(int signal) const;
 };

@@ -41,12 +41,6 @@ DeadlineScan::Found DeadlineScan::run(Instant woke, Instant next_sweep) {
   return found;
 }
 
-// The next scan finds whether the scope was released meanwhile.
-void DeadlineScan::note_held_up(Worker& worker, Instant woke, Found& found) {
-  found.held_up.push_back(&worker);
-  want_by(woke + kHeldUpLook);
-}
-
 void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
   WorkerPage::Activity activity;
   std::vector<PageVerdict> judged;
@@ -120,11 +114,6 @@ void DeadlineScan::give_back_unseen_time(Worker& worker, Instant now, Found& fou
   }
 }
 
-// Returns whether another server may have got the lines of the workers.
-bool DeadlineScan::is_pipe_taken() const {
-  return core_.directory.pipe().condition() == RequestPipe::Condition::kTakenOver;
-}
-
 // Returns false if the worker runs another program than the one that opened the scopes.
 bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page,
                          const WorkerPage::Found& candidates, Instant woke, Found& found,
@@ -192,13 +181,6 @@ void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& ac
         (*page)->try_expire_idle(watch.slot, deadline)) {
       judged.push_back({*page, watch.slot, deadline.ns, deadline});
     }
-  }
-}
-
-void DeadlineScan::want_looks_for(Duration timeout, Instant now) {
-  if (timeout < shortest_) {
-    shortest_ = timeout;
-    want_by(now + looks().pause);
   }
 }
 

@@ -71,7 +71,12 @@ class DeadlineScan {
   // Makes next() return that a scan is due at once: deadlines may have changed.
   void want() { next_ = {}; }
   // Lets the server look as often as a scope with this timeout wants, which was opened at `now`.
-  void want_looks_for(Duration timeout, Instant now);
+  void want_looks_for(Duration timeout, Instant now) {
+    if (timeout < shortest_) {
+      shortest_ = timeout;
+      want_by(now + looks().pause);
+    }
+  }
   // Makes next() return at most `time`.
   void want_by(Instant time) { next_ = std::min(next_, time); }
   // Makes next() return at most the longest lead before a deadline that is left at `now`; never():
@@ -88,10 +93,17 @@ class DeadlineScan {
   [[nodiscard]] Looks looks() const { return looks_for(shortest_); }
 
  private:
-  void note_held_up(Worker& worker, Instant woke, Found& found);
+  // The next scan finds whether the scope was released meanwhile.
+  void note_held_up(Worker& worker, Instant woke, Found& found) {
+    found.held_up.push_back(&worker);
+    want_by(woke + kHeldUpLook);
+  }
   void scan_worker(Worker& worker, Instant woke, Found& found);
   void give_back_unseen_time(Worker& worker, Instant now, Found& found);
-  [[nodiscard]] bool is_pipe_taken() const;
+  // Returns whether another server may have got the lines of the workers.
+  [[nodiscard]] bool is_pipe_taken() const {
+    return core_.directory.pipe().condition() == RequestPipe::Condition::kTakenOver;
+  }
   bool judge(Worker& worker, const std::shared_ptr<WorkerPage>& page,
              const WorkerPage::Found& candidates, Instant woke, Found& found,
              std::vector<PageVerdict>& judged);

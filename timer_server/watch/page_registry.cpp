@@ -190,7 +190,11 @@ void WatchRegistry::look_at(const std::string& name) {
     return;
   }
   free_.erase(name);
-  remove_pages_of_other_programs(**worker);
+  for (const auto& other : std::vector((*worker)->pages)) {
+    if (runs_another_program(*(*worker)->process, *other)) {
+      remove_page(**worker, *other, kStartedAnother);
+    }
+  }
   const std::size_t own_pages = (*worker)->pages.size() - ((*worker)->pipe ? 1 : 0);
   if (own_pages >= kMaxPagesPerWorker && !remove_lost_page(**worker)) {
     refuse(name,
@@ -285,11 +289,6 @@ Result<Worker*> WatchRegistry::owner_of(MappedPage& page) {
   return worker_for(std::move(*process));
 }
 
-// Returns the owner that an earlier server confirmed; nothing unless this server starts.
-std::optional<PageFolder::Owner> WatchRegistry::confirmed_owner(const MappedPage& page) const {
-  return has_ended_ ? core_.directory.pages().confirmed_owner(page.name()) : std::nullopt;
-}
-
 // Returns the process that holds the lock of the page. While this server starts, also accepts the
 // owner that an earlier server confirmed, of a page whose lock no process holds: a holder outside
 // this pid namespace is alive, and the number in the note is one of another namespace.
@@ -360,15 +359,6 @@ void WatchRegistry::remove_orphan(MappedPage& page, std::string_view reason) {
   page.add_statistics(statistics);
   append_statistics(claimed_identity(page.claims(), pid), statistics);
   core_.directory.pages().remove(page.name());
-}
-
-void WatchRegistry::remove_pages_of_other_programs(Worker& worker) {
-  const auto pages = worker.pages;
-  for (const auto& page : pages) {
-    if (runs_another_program(*worker.process, *page)) {
-      remove_page(worker, *page, kStartedAnother);
-    }
-  }
 }
 
 // Removes the oldest page whose file is gone and that has no scopes: its worker has made another

@@ -56,7 +56,10 @@ class WatchRegistry {
   // Removes the workers whose exit has woken the loop. Call it after all requests were read: a
   // release that a worker wrote before its exit must be read first.
   void remove_exited_workers();
-  void remove(Worker& worker);
+  void remove(Worker& worker) {
+    on_remove_(worker);
+    core_.workers.remove(worker);
+  }
 
   // --- pages ---
 
@@ -107,7 +110,6 @@ class WatchRegistry {
   Result<Worker*> admit(pid_t pid, Instant written);
   Result<Worker*> watch(Process process);
   bool make_room();
-  void watch_exit(Worker& worker);
   void read_facts(const Worker& worker);
   void look_at(const std::string& name);
   void refuse(const std::string& name, const Error& reason);
@@ -115,12 +117,14 @@ class WatchRegistry {
   void find_owner(const std::shared_ptr<MappedPage>& page, const Error& why_none);
   void add(Worker& worker, const std::shared_ptr<MappedPage>& page);
   Result<Worker*> owner_of(MappedPage& page);
-  [[nodiscard]] std::optional<PageFolder::Owner> confirmed_owner(const MappedPage& page) const;
+  // Returns the owner that an earlier server confirmed; nothing unless this server starts.
+  [[nodiscard]] std::optional<PageFolder::Owner> confirmed_owner(const MappedPage& page) const {
+    return has_ended_ ? core_.directory.pages().confirmed_owner(page.name()) : std::nullopt;
+  }
   Result<Process> open_owner(MappedPage& page) const;
   bool make_room_to_wait();
   void wait_for_exit(const std::string& name, Process process);
   void remove_orphan(MappedPage& page, std::string_view reason);
-  void remove_pages_of_other_programs(Worker& worker);
   bool remove_lost_page(Worker& worker);
   void take_out(Worker& worker, const WorkerPage& page, std::string_view reason,
                 StatisticsByName& statistics);

@@ -110,7 +110,9 @@ Result<Worker*> WatchRegistry::watch(Process process) {
   Worker& worker = core_.workers.add(std::move(process));
   worker.seen_alive_in = batch_;
   try {
-    watch_exit(worker);
+    exited_.reserve(core_.workers.count());  // so that the handler cannot fail
+    worker.exit = watch_io(core_.loop, worker.process->pidfd.get(), EPOLLIN | EPOLLONESHOT,
+                           kDeathsFirst, [this, pid] { exited_.push_back(pid); });
   } catch (const std::system_error& error) {
     core_.workers.remove(worker);
     return failure(fmt::format("pid {} can't be watched: {}", pid, error.what()),
@@ -138,13 +140,6 @@ bool WatchRegistry::make_room() {
     remove(*worker);
   }
   return core_.workers.count() < most_workers();
-}
-
-void WatchRegistry::watch_exit(Worker& worker) {
-  exited_.reserve(core_.workers.count());  // so that the handler cannot fail
-  worker.exit =
-      watch_io(core_.loop, worker.process->pidfd.get(), EPOLLIN | EPOLLONESHOT, kDeathsFirst,
-               [this, pid = worker.process->pid] { exited_.push_back(pid); });
 }
 
 // Reads the command line and the rank on a side thread, because a read in /proc may wait for the
@@ -185,11 +180,6 @@ void WatchRegistry::remove_exited_workers() {
     }
   }
   exited_.clear();
-}
-
-void WatchRegistry::remove(Worker& worker) {
-  on_remove_(worker);
-  core_.workers.remove(worker);
 }
 
 }  // namespace filetimer
