@@ -38,15 +38,6 @@ Duration read_clock(clockid_t clock) {
   return std::chrono::seconds{time.tv_sec} + std::chrono::nanoseconds{time.tv_nsec};
 }
 
-Instant Instant::now() {
-  return {read_clock(CLOCK_MONOTONIC).count()};
-}
-
-ClockReading ClockReading::now() {
-  const std::int64_t wall_ns = read_clock(CLOCK_REALTIME).count();
-  return {wall_ns, Instant::now()};
-}
-
 Instant monotonic_from_unix(double unix_seconds, const ClockReading& now) {
   // Split before scaling: a double has Unix seconds to 0.24 us, and multiplying first would lose
   // more than that.

@@ -36,7 +36,7 @@ struct Instant {
   std::int64_t ns = 0;
 
   static constexpr Instant never() { return {std::numeric_limits<std::int64_t>::max()}; }
-  static Instant now();
+  static Instant now() { return {read_clock(CLOCK_MONOTONIC).count()}; }
   [[nodiscard]] constexpr bool is_never() const { return ns == never().ns; }
 
   friend constexpr auto operator<=>(Instant, Instant) = default;
@@ -58,7 +58,10 @@ struct ClockReading {
 
   // Reads the wall clock first, so that time between the two reads makes a deadline later, never
   // earlier.
-  static ClockReading now();
+  static ClockReading now() {
+    const std::int64_t wall_ns = read_clock(CLOCK_REALTIME).count();
+    return {wall_ns, Instant::now()};
+  }
 };
 
 // Returns Unix seconds of the wire as monotonic time of this boot, rounded up to the next

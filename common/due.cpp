@@ -20,13 +20,6 @@ Instant last_change_of(const Slot& slot, std::int64_t word) {
   return std::max(started, {word - std::clamp<std::int64_t>(slot.left.load(kRelaxed), 0, word)});
 }
 
-// A renewal writes `started` before the word, so `started` may be of the next span; deadline -
-// timeout is not.
-ScopeSpan span_of(Instant started, std::int64_t word, Duration timeout) {
-  const bool has_both = timeout.count() <= word;
-  return {has_both ? std::min(started, Instant{word - timeout.count()}) : started, timeout};
-}
-
 Duration LostTime::add(Instant from, Instant until) {
   Duration known{};
   while (!times_.empty() && times_.back().until > from) {

@@ -76,7 +76,12 @@ struct ScopeSpan {
 };
 
 // Returns the span of a scope with the open word `word` that was opened or renewed at `started`.
-ScopeSpan span_of(Instant started, std::int64_t word, Duration timeout);
+// A renewal writes `started` before the word, so `started` may be of the next span; deadline -
+// timeout is not.
+inline ScopeSpan span_of(Instant started, std::int64_t word, Duration timeout) {
+  const bool has_both = timeout.count() <= word;
+  return {has_both ? std::min(started, Instant{word - timeout.count()}) : started, timeout};
+}
 
 // Times in which the server could not run, or a worker was halted. A deadline that passed in one of
 // them says nothing about the worker.

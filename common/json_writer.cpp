@@ -2,7 +2,6 @@
 #include "common/json_writer.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #include "common/text.hpp"
 
@@ -46,18 +45,6 @@ JsonWriter& JsonWriter::field(std::string_view key, std::string_view value) {
   begin_value(key);
   append_json_string(text_, value);
   return *this;
-}
-
-JsonWriter& JsonWriter::field(std::string_view key, double value) {
-  return raw(key, std::isfinite(value) ? fmt::format("{}", value) : "null");
-}
-
-JsonWriter& JsonWriter::fixed(std::string_view key, double value, int places) {
-  return raw(key, std::isfinite(value) ? fmt::format("{:.{}f}", value, places) : "null");
-}
-
-JsonWriter& JsonWriter::seconds(std::string_view key, Duration duration) {
-  return duration == kForever ? null(key) : fixed(key, in_seconds(duration), 9);
 }
 
 std::string JsonWriter::finish() && {

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <concepts>
 #include <optional>
 #include <string>
@@ -24,7 +25,9 @@ class JsonWriter {
   JsonWriter& field(std::string_view key, const char* value) {
     return field(key, std::string_view(value));
   }
-  JsonWriter& field(std::string_view key, double value);         // not finite: null
+  JsonWriter& field(std::string_view key, double value) {  // not finite: null
+    return raw(key, std::isfinite(value) ? fmt::format("{}", value) : "null");
+  }
   JsonWriter& field(std::string_view key, char value) = delete;  // ambiguous: text or a number
   template <std::integral Integer>
   JsonWriter& field(std::string_view key, Integer value) {
@@ -42,10 +45,14 @@ class JsonWriter {
     return value ? field(key, *value) : null(key);
   }
   // Writes a number with `places` decimal places; not finite: null.
-  JsonWriter& fixed(std::string_view key, double value, int places);
+  JsonWriter& fixed(std::string_view key, double value, int places) {
+    return raw(key, std::isfinite(value) ? fmt::format("{:.{}f}", value, places) : "null");
+  }
   JsonWriter& null(std::string_view key) { return raw(key, "null"); }
   // Writes seconds with nine decimal places; kForever: null.
-  JsonWriter& seconds(std::string_view key, Duration duration);
+  JsonWriter& seconds(std::string_view key, Duration duration) {
+    return duration == kForever ? null(key) : fixed(key, in_seconds(duration), 9);
+  }
 
   // Open and close objects and arrays. An empty key adds an element to an array.
   JsonWriter& begin_object(std::string_view key = {}) { return raw(key, "{"); }

@@ -55,8 +55,10 @@ StatFields fields_of(const std::string& status, std::string_view key) {
   return StatFields(line.substr(std::min(key.size(), line.size())));
 }
 
-// `is_given_at_once`: one read() returns all that it has room for, so none has to find the end.
-Result<std::string> read_file(const std::string& path, std::size_t limit, bool is_given_at_once) {
+}  // namespace
+
+Result<std::string> read_small_file(const std::string& path, std::size_t limit,
+                                    bool is_given_at_once) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
   if (!fd) {
     return system_error(fmt::format("cannot open '{}'", path));
@@ -75,18 +77,8 @@ Result<std::string> read_file(const std::string& path, std::size_t limit, bool i
   return text;
 }
 
-}  // namespace
-
-Result<std::string> read_small_file(const std::string& path, std::size_t limit) {
-  return read_file(path, limit, false);
-}
-
-Result<std::string> read_at_once(const std::string& path) {
-  return read_file(path, 65536, true);
-}
-
 Result<ProcStat> read_stat(const std::string& path) {
-  const auto text = read_file(path + "/stat", 2048, true);
+  const auto text = read_small_file(path + "/stat", 2048, true);
   FILETIMER_TRY(text);
   const std::size_t open = text->find('(');
   const std::size_t close = text->rfind(')');
@@ -121,7 +113,7 @@ Result<ProcStat> read_stat(const std::string& path) {
 }
 
 Result<ProcStatus> read_status(const std::string& path) {
-  const auto text = read_file(path + "/status", 16384, true);
+  const auto text = read_at_once(path + "/status");
   FILETIMER_TRY(text);
   StatFields of_user = fields_of(*text, "\nUid:");
   const auto uid = number_from<uid_t>(of_user.next());

@@ -38,10 +38,14 @@ Result<ProcStat> read_stat(const std::string& path);
 inline Result<ProcStat> read_own_stat() {
   return read_stat("/proc/self/task/..");
 }
-// Returns a whole small file, at most `limit` bytes.
-Result<std::string> read_small_file(const std::string& path, std::size_t limit = 16384);
+// Returns a whole small file, at most `limit` bytes. `is_given_at_once`: one read() returns all
+// that it has room for, so none has to find the end.
+Result<std::string> read_small_file(const std::string& path, std::size_t limit = 16384,
+                                    bool is_given_at_once = false);
 // Likewise of a file whose text the kernel makes when it is read: not of one with a list.
-Result<std::string> read_at_once(const std::string& path);
+inline Result<std::string> read_at_once(const std::string& path) {
+  return read_small_file(path, 65536, true);
+}
 
 // Returns the entries of a folder of /proc that are numbers: processes, threads or descriptors.
 std::vector<pid_t> numbers_in(const std::string& folder);

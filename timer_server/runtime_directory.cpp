@@ -347,10 +347,6 @@ Status RuntimeDirectory::make_entries() {
   return {};
 }
 
-bool RuntimeDirectory::has_status_page() const {
-  return lock_ && identity_of(folder_.path(kBoardName)) == lock_->identity() && board_->is_whole();
-}
-
 Status RuntimeDirectory::make_status_page() {
   const std::string path = folder_.path(kBoardName);
   if (lock_ && identity_of(path) == lock_->identity()) {

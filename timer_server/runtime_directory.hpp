@@ -84,7 +84,10 @@ class RuntimeDirectory {
   [[nodiscard]] BoardFile& status_page() { return *board_; }
   // Returns whether the status page at the path is this server's. Without it another server may
   // have the directory.
-  [[nodiscard]] bool has_status_page() const;
+  [[nodiscard]] bool has_status_page() const {
+    return lock_ && identity_of(folder_.path(kBoardName)) == lock_->identity() &&
+           board_->is_whole();
+  }
 
   // Makes entries again that were removed, without the request pipe, and a status page that was cut
   // short. Returns whether any was: then the folder of pages and the control socket are new, and

@@ -241,11 +241,6 @@ Instant Server::carry_out(Instant now) {
                    life_.next()});
 }
 
-void Server::sleep_until(Instant next) {
-  missed_time_.on_sleep(next, scan_.looks().tolerated, MissedTime::Clocks::read());
-  timer_->arm(next);
-}
-
 // After an exception the next iteration comes soon, and judges all that this one was to judge.
 void Server::run_once_guarded() {
   try {

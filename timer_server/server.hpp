@@ -51,7 +51,10 @@ class Server {
   void read_progress(const MissedTime::Clocks& woke);
   void judge(Instant woke);
   Instant carry_out(Instant now);
-  void sleep_until(Instant next);
+  void sleep_until(Instant next) {
+    missed_time_.on_sleep(next, scan_.looks().tolerated, MissedTime::Clocks::read());
+    timer_->arm(next);
+  }
 
   Instant iterate();
   void run_once_guarded();

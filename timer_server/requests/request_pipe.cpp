@@ -135,11 +135,6 @@ std::size_t RequestPipe::waiting() const {
                                                                 : 0;
 }
 
-std::size_t RequestPipe::read(std::span<char> room) {
-  const ssize_t got = retry_eintr([&] { return ::read(fd_.get(), room.data(), room.size()); });
-  return got > 0 ? static_cast<std::size_t>(got) : 0;
-}
-
 RequestPipe::Condition RequestPipe::condition() const {
   struct stat at_path {};
   if (::lstat(path_.c_str(), &at_path) != 0) {

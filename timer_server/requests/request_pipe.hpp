@@ -35,7 +35,10 @@ class RequestPipe {
   [[nodiscard]] bool outlives_server() const { return outlives_server_; }
 
   // Returns the number of bytes, 0 if the pipe is empty.
-  std::size_t read(std::span<char> room);
+  std::size_t read(std::span<char> room) {
+    const ssize_t got = retry_eintr([&] { return ::read(fd_.get(), room.data(), room.size()); });
+    return got > 0 ? static_cast<std::size_t>(got) : 0;
+  }
 
   enum class Condition {
     kInPlace,

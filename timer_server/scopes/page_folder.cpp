@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/scopes/page_folder.hpp"
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
@@ -47,10 +44,6 @@ Result<std::vector<std::string>> PageFolder::names() const {
   return names;
 }
 
-bool PageFolder::has(std::string_view name) const {
-  return ::access(page_path(name).c_str(), F_OK) == 0 || errno != ENOENT;
-}
-
 Result<std::vector<pid_t>> PageFolder::pipe_workers() const {
   const auto names = names_in(server_pages());
   FILETIMER_TRY(names);
@@ -81,18 +74,6 @@ std::optional<PageFolder::Owner> PageFolder::confirmed_owner(std::string_view na
                      &owner.start_stack) == 3
              ? std::optional(owner)
              : std::nullopt;
-}
-
-void remove_page_file(const std::string& path) {
-  if (::unlink(path.c_str()) != 0) {
-    (void)!::truncate(path.c_str(), 0);
-  }
-}
-
-void PageFolder::remove(std::string_view name) const {
-  remove_page_file(page_path(name));
-  ::unlink(owner_path(name).c_str());
-  ::unlink(stacks_path(name).c_str());
 }
 
 }  // namespace filetimer

@@ -11,7 +11,9 @@
 
 #include <fmt/format.h>
 #include <sys/types.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,7 +28,11 @@ namespace filetimer {
 
 // Removes the file of a page, or else empties it: the next look, or the next server, must not find
 // its scopes again.
-void remove_page_file(const std::string& path);
+inline void remove_page_file(const std::string& path) {
+  if (::unlink(path.c_str()) != 0) {
+    (void)!::truncate(path.c_str(), 0);
+  }
+}
 
 class PageFolder {
  public:
@@ -53,7 +59,9 @@ class PageFolder {
   // folder.
   [[nodiscard]] Result<std::vector<std::string>> names() const;
   // Returns false if there is no such page.
-  [[nodiscard]] bool has(std::string_view name) const;
+  [[nodiscard]] bool has(std::string_view name) const {
+    return ::access(page_path(name).c_str(), F_OK) == 0 || errno != ENOENT;
+  }
   // Returns the pids of the pages in `server/`.
   [[nodiscard]] Result<std::vector<pid_t>> pipe_workers() const;
 
@@ -62,7 +70,11 @@ class PageFolder {
   // Returns the owner that this server or an earlier one noted.
   [[nodiscard]] std::optional<Owner> confirmed_owner(std::string_view name) const;
   // Removes the page, the note of its owner, and its stacks.
-  void remove(std::string_view name) const;
+  void remove(std::string_view name) const {
+    remove_page_file(page_path(name));
+    ::unlink(owner_path(name).c_str());
+    ::unlink(stacks_path(name).c_str());
+  }
 
  private:
   explicit PageFolder(std::string path) : path_(std::move(path)) {}

@@ -95,11 +95,6 @@ std::vector<PipePage::SlotNumber>::const_iterator PipePage::place_of(std::string
       by_id_, id, {}, [this](SlotNumber slot) -> std::string_view { return entries_[slot].id; });
 }
 
-std::optional<PipePage::SlotNumber> PipePage::find(std::string_view id) const {
-  const auto place = place_of(id);
-  return place != by_id_.end() && entries_[*place].id == id ? std::optional(*place) : std::nullopt;
-}
-
 std::optional<PipePage::SlotNumber> PipePage::take_free_slot() {
   if (!free_.empty()) {
     const SlotNumber slot = free_.back();
@@ -214,20 +209,6 @@ void PipePage::end_cancelled(std::optional<std::string_view> id) {
   const std::size_t ended = std::erase_if(
       cancelled_, [&](const Cancelled& each) { return !id || entries_[each.slot].id == *id; });
   is_changed_ = is_changed_ || ended > 0;
-}
-
-void PipePage::free(std::size_t slot) {
-  slot_at(slot).deadline.store(slot_word::kFree, kRelaxed);
-  forget_id(slot);
-  is_changed_ = true;
-  free_.push_back(static_cast<SlotNumber>(slot));
-}
-
-void PipePage::forget_id(std::size_t slot) {
-  const auto place = place_of(entries_[slot].id);
-  if (place != by_id_.end() && *place == slot) {
-    by_id_.erase(place);
-  }
 }
 
 // A slot whose kill is over is freed although the worker may still be in the scope, because no
@@ -353,15 +334,6 @@ void PipePage::remove() {
     remove_page_file(path_);
   }
   forget_file();
-}
-
-// The next save() makes the file anew.
-void PipePage::forget_file() {
-  fd_.reset();
-  for (Entry& entry : entries_) {
-    entry.has_saved_name = false;
-  }
-  is_changed_ = true;
 }
 
 }  // namespace filetimer

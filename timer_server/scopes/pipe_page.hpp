@@ -107,15 +107,36 @@ class PipePage final : public WorkerPage {
   void on_change(std::size_t slot) override;
 
   [[nodiscard]] std::vector<SlotNumber>::const_iterator place_of(std::string_view id) const;
-  [[nodiscard]] std::optional<SlotNumber> find(std::string_view id) const;
+  [[nodiscard]] std::optional<SlotNumber> find(std::string_view id) const {
+    const auto place = place_of(id);
+    return place != by_id_.end() && entries_[*place].id == id ? std::optional(*place)
+                                                              : std::nullopt;
+  }
   [[nodiscard]] std::int64_t word_at(std::size_t slot) const {
     return slot_at(slot).deadline.load(kRelaxed);
   }
   std::optional<SlotNumber> take_free_slot();
   void grow(std::size_t count);
-  void free(std::size_t slot);
-  void forget_id(std::size_t slot);
-  void forget_file();
+  void free(std::size_t slot) {
+    slot_at(slot).deadline.store(slot_word::kFree, kRelaxed);
+    forget_id(slot);
+    is_changed_ = true;
+    free_.push_back(static_cast<SlotNumber>(slot));
+  }
+  void forget_id(std::size_t slot) {
+    const auto place = place_of(entries_[slot].id);
+    if (place != by_id_.end() && *place == slot) {
+      by_id_.erase(place);
+    }
+  }
+  // The next save() makes the file anew.
+  void forget_file() {
+    fd_.reset();
+    for (Entry& entry : entries_) {
+      entry.has_saved_name = false;
+    }
+    is_changed_ = true;
+  }
   // Returns false with the reason in errno.
   bool write(const Process& worker, const WorkerFacts& facts);
 

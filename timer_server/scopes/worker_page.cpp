@@ -6,7 +6,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <functional>
 
 #include "common/wake_protocol.hpp"
@@ -33,10 +32,6 @@ void WorkerPage::change_word(std::size_t slot, Change&& change) {
   if (changed.deadline.load(kRelaxed) != before) {
     on_change(slot);
   }
-}
-
-std::optional<SlotReading> WorkerPage::read_slot(std::size_t index, std::int64_t word) {
-  return filetimer::read_slot(slot_at(index), word, [&] { return id_of(index); });
 }
 
 Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
@@ -136,29 +131,6 @@ WorkerPage::Activity WorkerPage::activity() {
   return activity;
 }
 
-WorkerPage::Notes& WorkerPage::notes_of(std::size_t slot) {
-  if (notes_.size() <= slot) {
-    notes_.resize(slot + 1);
-  }
-  return notes_[slot];
-}
-
-std::optional<Instant> WorkerPage::idle_due(const Activity::IdleWatch& watch, Instant last_left,
-                                            const Scan& scan) {
-  if (last_left <= notes_of(watch.slot).judged_idle) {
-    return std::nullopt;
-  }
-  return due_after_losses(last_left + watch.timeout, {last_left, watch.timeout}, scan.server,
-                          scan.worker);
-}
-
-void WorkerPage::restore_idle_verdict(Instant deadline) {
-  for (const Activity::IdleWatch& watch : activity().watches) {
-    Instant& last = notes_of(watch.slot).judged_idle;
-    last = std::max(last, deadline);
-  }
-}
-
 void WorkerPage::move_notes(std::size_t slot, std::int64_t before, std::int64_t word) {
   if (slot >= notes_.size()) {
     return;
@@ -182,11 +154,6 @@ bool WorkerPage::try_expire_idle(std::size_t slot, Instant deadline) {
   }
   notes_of(slot).judged_idle = deadline;
   return is_whole();
-}
-
-std::optional<SlotReading> WorkerPage::read(std::size_t slot, std::int64_t word) {
-  auto reading = read_slot(slot, word);
-  return is_whole() ? reading : std::nullopt;
 }
 
 bool WorkerPage::is_open(std::size_t slot, std::int64_t word) {

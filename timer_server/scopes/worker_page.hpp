@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -115,9 +116,20 @@ class WorkerPage {
   // Returns when the idle timeout is due if the last release was at `last_left`. Returns nothing if
   // it was judged since.
   std::optional<Instant> idle_due(const Activity::IdleWatch& watch, Instant last_left,
-                                  const Scan& scan);
+                                  const Scan& scan) {
+    if (last_left <= notes_of(watch.slot).judged_idle) {
+      return std::nullopt;
+    }
+    return due_after_losses(last_left + watch.timeout, {last_left, watch.timeout}, scan.server,
+                            scan.worker);
+  }
   // Records that an earlier server has judged the idle timeouts for `deadline`.
-  void restore_idle_verdict(Instant deadline);
+  void restore_idle_verdict(Instant deadline) {
+    for (const Activity::IdleWatch& watch : activity().watches) {
+      Instant& last = notes_of(watch.slot).judged_idle;
+      last = std::max(last, deadline);
+    }
+  }
 
   // Gives the verdict on the slot under `word`. Returns false if a release or a renewal came first.
   bool try_expire(std::size_t slot, std::int64_t word);
@@ -142,7 +154,10 @@ class WorkerPage {
   std::vector<Judged> judged_slots();
 
   // Returns the fields of the slot, if its word is `word`.
-  std::optional<SlotReading> read(std::size_t slot, std::int64_t word);
+  std::optional<SlotReading> read(std::size_t slot, std::int64_t word) {
+    auto reading = read_slot(slot, word);
+    return is_whole() ? reading : std::nullopt;
+  }
   // Returns whether the word of the slot is `word`.
   [[nodiscard]] bool is_open(std::size_t slot, std::int64_t word);
   // Returns the open scopes, and those that were judged but not released. An idle timeout is among
@@ -198,7 +213,9 @@ class WorkerPage {
   template <class Visit>
   bool for_each_slot(Visit&& visit);
   void note_activity(std::size_t index, const Slot& slot, std::int64_t word, Activity& activity);
-  std::optional<SlotReading> read_slot(std::size_t index, std::int64_t word);
+  std::optional<SlotReading> read_slot(std::size_t index, std::int64_t word) {
+    return filetimer::read_slot(slot_at(index), word, [&] { return id_of(index); });
+  }
   template <class Change>
   void change_word(std::size_t slot, Change&& change);
 
@@ -210,7 +227,12 @@ class WorkerPage {
     Instant judged_idle;                        // the last deadline of an idle timeout
     ScopeLosses losses;
   };
-  Notes& notes_of(std::size_t slot);
+  Notes& notes_of(std::size_t slot) {
+    if (notes_.size() <= slot) {
+      notes_.resize(slot + 1);
+    }
+    return notes_[slot];
+  }
 
   const std::string name_;
   std::uint64_t program_ = 0;

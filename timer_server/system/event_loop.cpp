@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <system_error>
-#include <utility>
 
 #include "timer_server/system/messages.hpp"
 
@@ -56,12 +55,6 @@ Source::~Source() {
 EventLoop::EventLoop()
     : epoll_(check(::epoll_create1(EPOLL_CLOEXEC), "cannot make an event loop")) {}
 
-void EventLoop::run() {
-  while (!is_stopped_) {
-    dispatch_one(-1);
-  }
-}
-
 bool EventLoop::dispatch_one(int timeout_ms) {
   // Between two handlers an event may come that is more urgent than those that wait.
   if (pending_.empty() || pending_.front()->priority_ > kDeathsFirst) {
@@ -109,11 +102,6 @@ void EventLoop::drop_pending(Source& source) {
   if (std::exchange(source.is_pending_, false)) {
     pending_.erase(std::find(pending_.begin(), pending_.end(), &source));
   }
-}
-
-EventSource watch_io(EventLoop& loop, int fd, std::uint32_t events, Priority priority,
-                     Source::Handler handler) {
-  return std::make_unique<Source>(loop, fd, events, priority, std::move(handler));
 }
 
 void Source::change_events(std::uint32_t events) {

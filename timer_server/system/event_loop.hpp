@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/clock.hpp"
@@ -62,7 +63,11 @@ class EventLoop {
   EventLoop();
 
   // Dispatches events until stop() is called.
-  void run();
+  void run() {
+    while (!is_stopped_) {
+      dispatch_one(-1);
+    }
+  }
   void stop() { is_stopped_ = true; }
   // Waits at most so many milliseconds, -1 means without a limit, and calls the handler of one
   // event: of those with the first priority the one that came first. Returns false if none came.
@@ -87,8 +92,10 @@ class EventLoop {
 
 // Calls `handler` when `fd` is ready. `events` are those of epoll; EPOLLERR and EPOLLHUP are always
 // reported. With EPOLLET the handler need not read from `fd`.
-EventSource watch_io(EventLoop& loop, int fd, std::uint32_t events, Priority priority,
-                     Source::Handler handler);
+inline EventSource watch_io(EventLoop& loop, int fd, std::uint32_t events, Priority priority,
+                            Source::Handler handler) {
+  return std::make_unique<Source>(loop, fd, events, priority, std::move(handler));
+}
 
 // Calls `handler` with each of these signals, which must be blocked.
 EventSource watch_signals(EventLoop& loop, std::span<const int> signals,

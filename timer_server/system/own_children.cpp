@@ -143,12 +143,6 @@ OwnChild& OwnChild::operator=(OwnChild&& other) noexcept {
   return *this;
 }
 
-void OwnChild::kill(int signal) const {
-  if (pid_ > 0) {
-    ::kill(pid_, signal);
-  }
-}
-
 // Holds the lock, so that the pid leaves the registry before another child can get it.
 std::optional<ChildEnd> OwnChild::reap() {
   Registry& all = registry();

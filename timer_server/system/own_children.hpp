@@ -55,7 +55,11 @@ class OwnChild {
   // Is readable when the child has ended. Empty if there are no descriptors.
   [[nodiscard]] const UniqueFd& pidfd() const { return pidfd_; }
   // Sends a signal. The child is not reaped yet, so the pid cannot be another process's.
-  void kill(int signal) const;
+  void kill(int signal) const {
+    if (pid_ > 0) {
+      ::kill(pid_, signal);
+    }
+  }
   // Returns whether the child has ended. Waits for that, at most so long.
   [[nodiscard]] bool has_ended_within(Duration limit) const {
     return is_readable_within(pidfd_.get(), limit);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/watch/lost_time.hpp"
 
-#include <algorithm>
 #include <vector>
 
 #include "common/duration_text.hpp"
@@ -62,11 +61,6 @@ void HaltedWorkers::look_ahead(Worker& worker) {
   if (why_halted(worker.process->pid).empty()) {
     worker.found_running = now;
   }
-}
-
-void HaltedWorkers::note_halt(Worker& worker, const std::string& why) {
-  next_look_ = std::min(next_look_, Instant::now() + kLookPeriod);
-  worker.halt = {why, std::max(last_look_, worker.process->started())};
 }
 
 void HaltedWorkers::resume(Worker& worker) {

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -91,7 +92,10 @@ class HaltedWorkers {
   bool take_resumed() { return std::exchange(has_resumed_, false); }
 
  private:
-  void note_halt(Worker& worker, const std::string& why);
+  void note_halt(Worker& worker, const std::string& why) {
+    next_look_ = std::min(next_look_, Instant::now() + kLookPeriod);
+    worker.halt = {why, std::max(last_look_, worker.process->started())};
+  }
   void resume(Worker& worker);
 
   Core& core_;

@@ -375,12 +375,6 @@ bool WatchRegistry::remove_lost_page(Worker& worker) {
   return true;
 }
 
-void WatchRegistry::remove_page(Worker& worker, const WorkerPage& page, std::string_view reason) {
-  StatisticsByName statistics;
-  take_out(worker, page, reason, statistics);
-  append_statistics(worker, statistics);
-}
-
 void WatchRegistry::remove_pages(Worker& worker, std::string_view reason) {
   StatisticsByName statistics = std::exchange(worker.lost_statistics, {});
   while (!worker.pages.empty()) {
@@ -426,14 +420,6 @@ void WatchRegistry::record_statistics_of_living_workers() const {
     }
     append_statistics(worker, statistics);
   });
-}
-
-// Writes one record for all pages of a worker; none if the worker has counted no scope.
-void WatchRegistry::append_statistics(const WorkerIdentity& worker,
-                                      const StatisticsByName& statistics) const {
-  if (!statistics.empty()) {
-    core_.log->append_detail(core_.records.worker_ended(worker, statistics));
-  }
 }
 
 }  // namespace filetimer

@@ -42,7 +42,11 @@ class WatchRegistry {
   // --- workers ---
 
   // Begins a batch of requests, which were written before this call.
-  void begin_batch();
+  void begin_batch() {
+    ++batch_;
+    refused_in_batch_.clear();
+    refused_names_in_batch_.clear();
+  }
   // Returns the worker with the pid of a request of this batch, and admits it if it is new. Returns
   // a worker that has exited as long as no other process has its pid, because its earlier requests
   // count. Fails with ESRCH if there is no such process, and with EAGAIN if there is no room. Fails
@@ -92,7 +96,11 @@ class WatchRegistry {
   // Removes a page of a worker that still runs: the worker has executed another program or
   // truncated the page. `reason` is for the records of its open scopes; empty: they are not
   // recorded.
-  void remove_page(Worker& worker, const WorkerPage& page, std::string_view reason);
+  void remove_page(Worker& worker, const WorkerPage& page, std::string_view reason) {
+    StatisticsByName statistics;
+    take_out(worker, page, reason, statistics);
+    append_statistics(worker, statistics);
+  }
   // Removes all pages of a worker that has exited, the pipe page included, and records its
   // statistics.
   void remove_pages(Worker& worker, std::string_view reason);
@@ -128,7 +136,12 @@ class WatchRegistry {
   bool remove_lost_page(Worker& worker);
   void take_out(Worker& worker, const WorkerPage& page, std::string_view reason,
                 StatisticsByName& statistics);
-  void append_statistics(const WorkerIdentity& worker, const StatisticsByName& statistics) const;
+  // Writes one record for all pages of a worker; none if the worker has counted no scope.
+  void append_statistics(const WorkerIdentity& worker, const StatisticsByName& statistics) const {
+    if (!statistics.empty()) {
+      core_.log->append_detail(core_.records.worker_ended(worker, statistics));
+    }
+  }
 
   Core& core_;
   const std::function<void(Worker&)> on_remove_;

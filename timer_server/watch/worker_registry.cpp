@@ -30,12 +30,6 @@ tl::unexpected<Error> younger_than_request(pid_t pid) {
 
 }  // namespace
 
-void WatchRegistry::begin_batch() {
-  ++batch_;
-  refused_in_batch_.clear();
-  refused_names_in_batch_.clear();
-}
-
 Result<Worker*> WatchRegistry::worker_of(pid_t pid, Instant written) {
   if (Worker* const known = core_.workers.find(pid)) {
     // One check in a batch is exact, because the batch was read before it: a process that is alive
