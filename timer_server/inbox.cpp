@@ -202,12 +202,6 @@ void Inbox::retry() {
   }
 }
 
-void Inbox::forget_retried(const wire::Request& request) {
-  std::erase_if(retried_, [&](const Retried& each) {
-    return each.pid == request.pid && each.id == request.scope_id;
-  });
-}
-
 void Inbox::release(const wire::Request& request) {
   forget_retried(request);
   Worker* const worker = core_.workers.find(request.pid);

@@ -66,7 +66,11 @@ class Inbox {
                   std::string_view line);
   void release(const wire::Request& request);
   // Drops the request for this scope that is to be tried again: a later one replaces it.
-  void forget_retried(const wire::Request& request);
+  void forget_retried(const wire::Request& request) {
+    std::erase_if(retried_, [&](const Retried& each) {
+      return each.pid == request.pid && each.id == request.scope_id;
+    });
+  }
   void note_wait(const Worker& worker, const wire::Request& request, std::string_view id,
                  const SlotReading& terms);
 

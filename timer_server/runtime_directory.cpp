@@ -234,12 +234,6 @@ Result<BoardFile> BoardFile::open(const std::string& path, const Settings& setti
   return opened;
 }
 
-bool BoardFile::is_whole() const {
-  struct stat st {};
-  return !was_cut() && ::fstat(file_.descriptor(), &st) == 0 &&
-         static_cast<std::size_t>(st.st_size) >= kBoardBytes;
-}
-
 void BoardFile::serve() {
   const std::uint64_t last = board().incarnation.fetch_add(1, std::memory_order_seq_cst);
   board().counts_scans.store(last + 1, std::memory_order_relaxed);
@@ -464,12 +458,6 @@ void RuntimeDirectory::report(std::string& last, std::string trouble) const {
     messages::warning("{}", trouble);
   }
   last = std::move(trouble);
-}
-
-void RuntimeDirectory::remove_control_socket() const {
-  if (identity_of(folder_.path(kControlName)) == control_file_) {
-    ::unlink(folder_.path(kControlName).c_str());
-  }
 }
 
 RuntimeDirectory::~RuntimeDirectory() {

@@ -46,7 +46,11 @@ class BoardFile {
   // Returns whether a write has found the file too short.
   [[nodiscard]] bool was_cut() const { return file_.is_broken(); }
   // Returns whether the file has its whole length, and every write found it so.
-  [[nodiscard]] bool is_whole() const;
+  [[nodiscard]] bool is_whole() const {
+    struct stat st {};
+    return !was_cut() && ::fstat(file_.descriptor(), &st) == 0 &&
+           static_cast<std::size_t>(st.st_size) >= kBoardBytes;
+  }
 
  private:
   explicit BoardFile(MappedFile file) : file_(std::move(file)) {}
@@ -103,7 +107,11 @@ class RuntimeDirectory {
   // Returns whether the directory is a fresh one, which is removed at the end.
   [[nodiscard]] bool ends_with_server() const { return is_fresh_; }
   // Removes the control socket: no client finds the server any more.
-  void remove_control_socket() const;
+  void remove_control_socket() const {
+    if (identity_of(folder_.path(kControlName)) == control_file_) {
+      ::unlink(folder_.path(kControlName).c_str());
+    }
+  }
 
  private:
   explicit RuntimeDirectory(const Settings& settings) : settings_(settings) {}

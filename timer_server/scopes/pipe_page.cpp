@@ -205,22 +205,6 @@ std::vector<std::string> PipePage::cancel_all(Instant due_by, Instant opened_by)
   return names;
 }
 
-void PipePage::end_cancelled(std::optional<std::string_view> id) {
-  const std::size_t ended = std::erase_if(
-      cancelled_, [&](const Cancelled& each) { return !id || entries_[each.slot].id == *id; });
-  is_changed_ = is_changed_ || ended > 0;
-}
-
-// A slot whose kill is over is freed although the worker may still be in the scope, because no
-// message on the pipe would announce the end.
-void PipePage::on_change(std::size_t slot) {
-  if (const std::int64_t word = word_at(slot);
-      word == slot_word::kFree || word == slot_word::kJudged) {
-    free(slot);
-  }
-  is_changed_ = true;
-}
-
 Result<std::shared_ptr<PipePage>> PipePage::adopt(const std::string& folder, pid_t pid,
                                                   Terms terms) {
   auto adopted = std::make_shared<PipePage>(folder, pid, terms);

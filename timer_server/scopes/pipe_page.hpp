@@ -68,7 +68,11 @@ class PipePage final : public WorkerPage {
   // releases them.
   std::vector<std::string> cancel_all(Instant due_by = {}, Instant opened_by = Instant::never());
   // Releases in the file, too, the cancelled scope with this identity; without one, all of them.
-  void end_cancelled(std::optional<std::string_view> id = std::nullopt);
+  void end_cancelled(std::optional<std::string_view> id = std::nullopt) {
+    const std::size_t ended = std::erase_if(
+        cancelled_, [&](const Cancelled& each) { return !id || entries_[each.slot].id == *id; });
+    is_changed_ = is_changed_ || ended > 0;
+  }
   // Returns whether no slot is in use.
   [[nodiscard]] bool is_empty() const { return by_id_.empty(); }
 
@@ -104,7 +108,15 @@ class PipePage final : public WorkerPage {
     return reinterpret_cast<Slot*>(const_cast<SlotBytes*>(slots_.data()));
   }
   [[nodiscard]] std::string id_of(std::size_t slot) override { return entries_[slot].id; }
-  void on_change(std::size_t slot) override;
+  // A slot whose kill is over is freed although the worker may still be in the scope, because no
+  // message on the pipe would announce the end.
+  void on_change(std::size_t slot) override {
+    if (const std::int64_t word = word_at(slot);
+        word == slot_word::kFree || word == slot_word::kJudged) {
+      free(slot);
+    }
+    is_changed_ = true;
+  }
 
   [[nodiscard]] std::vector<SlotNumber>::const_iterator place_of(std::string_view id) const;
   [[nodiscard]] std::optional<SlotNumber> find(std::string_view id) const {

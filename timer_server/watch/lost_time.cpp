@@ -8,21 +8,6 @@
 
 namespace filetimer {
 
-Duration MissedTime::on_wake(const Clocks& clocks) {
-  const Duration late = away_ + std::max(clocks.now - planned_, Duration::zero());
-  away_ = {};
-  planned_ = Instant::never();
-  woke_ = clocks;
-  return late > tolerated_ ? late : Duration::zero();
-}
-
-void MissedTime::on_sleep(Instant planned, Duration tolerated, const Clocks& clocks) {
-  planned_ = std::max(planned, clocks.now);
-  tolerated_ = tolerated;
-  const Duration away = (clocks.now - woke_.now) - (clocks.worked - woke_.worked);
-  away_ = away > tolerated ? away : Duration::zero();
-}
-
 bool HaltedWorkers::should_defer(Worker& worker, WorkerPage& page, const WorkerPage::Due& due) {
   if (core_.settings.stopped == Settings::Stopped::kKill) {
     return false;
@@ -54,13 +39,6 @@ bool HaltedWorkers::should_defer(Worker& worker, WorkerPage& page, const WorkerP
                    worker.process->pid, worker.process->comm, worker.halt->why);
   }
   return true;
-}
-
-void HaltedWorkers::look_ahead(Worker& worker) {
-  const Instant now = Instant::now();
-  if (why_halted(worker.process->pid).empty()) {
-    worker.found_running = now;
-  }
 }
 
 void HaltedWorkers::resume(Worker& worker) {

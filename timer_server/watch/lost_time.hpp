@@ -34,11 +34,22 @@ class MissedTime {
 
   // Returns the time that was missed since the last call: the loop runs later than planned, or did
   // not run in the middle of its work. Returns zero if that is not longer than is tolerated.
-  Duration on_wake(const Clocks& clocks);
+  Duration on_wake(const Clocks& clocks) {
+    const Duration late = away_ + std::max(clocks.now - planned_, Duration::zero());
+    away_ = {};
+    planned_ = Instant::never();
+    woke_ = clocks;
+    return late > tolerated_ ? late : Duration::zero();
+  }
   // Notes that the server sleeps until `planned` at the latest, and that it may wake by `tolerated`
   // later. The time since on_wake() in which the server used the processor is not missed time; the
   // rest of it is.
-  void on_sleep(Instant planned, Duration tolerated, const Clocks& clocks);
+  void on_sleep(Instant planned, Duration tolerated, const Clocks& clocks) {
+    planned_ = std::max(planned, clocks.now);
+    tolerated_ = tolerated;
+    const Duration away = (clocks.now - woke_.now) - (clocks.worked - woke_.worked);
+    away_ = away > tolerated ? away : Duration::zero();
+  }
 
  private:
   Clocks woke_;
@@ -74,7 +85,12 @@ class HaltedWorkers {
   bool should_defer(Worker& worker, WorkerPage& page, const WorkerPage::Due& due);
   // Looks at a worker whose deadline is a moment away. If it is not halted, should_defer() looks at
   // it only after kFresh.
-  static void look_ahead(Worker& worker);
+  static void look_ahead(Worker& worker) {
+    const Instant now = Instant::now();
+    if (why_halted(worker.process->pid).empty()) {
+      worker.found_running = now;
+    }
+  }
   // Looks at all workers with open scopes. Does nothing with --stopped kill, and while a side
   // thread still does so for an earlier call, because thousands of workers may take longer than a
   // short pause between looks. `now`: when the iteration began.

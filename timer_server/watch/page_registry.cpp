@@ -375,14 +375,6 @@ bool WatchRegistry::remove_lost_page(Worker& worker) {
   return true;
 }
 
-void WatchRegistry::remove_pages(Worker& worker, std::string_view reason) {
-  StatisticsByName statistics = std::exchange(worker.lost_statistics, {});
-  while (!worker.pages.empty()) {
-    take_out(worker, *worker.pages.back(), reason, statistics);
-  }
-  append_statistics(worker, statistics);
-}
-
 void WatchRegistry::take_out(Worker& worker, const WorkerPage& page, std::string_view reason,
                              StatisticsByName& statistics) {
   const std::string name = page.name();

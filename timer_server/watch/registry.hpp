@@ -103,7 +103,13 @@ class WatchRegistry {
   }
   // Removes all pages of a worker that has exited, the pipe page included, and records its
   // statistics.
-  void remove_pages(Worker& worker, std::string_view reason);
+  void remove_pages(Worker& worker, std::string_view reason) {
+    StatisticsByName statistics = std::exchange(worker.lost_statistics, {});
+    while (!worker.pages.empty()) {
+      take_out(worker, *worker.pages.back(), reason, statistics);
+    }
+    append_statistics(worker, statistics);
+  }
   // Records the statistics of all workers that are alive. Called when a server ends whose runtime
   // directory is removed: no other server will record them.
   void record_statistics_of_living_workers() const;
