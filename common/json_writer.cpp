@@ -41,15 +41,4 @@ void JsonWriter::begin_value(std::string_view key) {
   }
 }
 
-JsonWriter& JsonWriter::field(std::string_view key, std::string_view value) {
-  begin_value(key);
-  append_json_string(text_, value);
-  return *this;
-}
-
-std::string JsonWriter::finish() && {
-  text_ += '}';
-  return std::move(text_);
-}
-
 }  // namespace filetimer

@@ -16,12 +16,19 @@
 
 namespace filetimer {
 
+// Appends `text` as a JSON string with its quotes.
+void append_json_string(std::string& out, std::string_view text);
+
 class JsonWriter {
  public:
   // `space` follows each comma between values and each colon. It outlives the writer.
   explicit JsonWriter(std::string_view space = {}) : space_(space) { text_ += '{'; }
 
-  JsonWriter& field(std::string_view key, std::string_view value);
+  JsonWriter& field(std::string_view key, std::string_view value) {
+    begin_value(key);
+    append_json_string(text_, value);
+    return *this;
+  }
   JsonWriter& field(std::string_view key, const char* value) {
     return field(key, std::string_view(value));
   }
@@ -101,7 +108,10 @@ class JsonWriter {
 
   [[nodiscard]] std::size_t size() const { return text_.size(); }
   // Returns the object, without a newline. The writer must not be used afterwards.
-  std::string finish() &&;
+  std::string finish() && {
+    text_ += '}';
+    return std::move(text_);
+  }
 
  private:
   void begin_value(std::string_view key);
@@ -112,8 +122,5 @@ class JsonWriter {
   std::string_view space_;
   std::string text_;
 };
-
-// Appends `text` as a JSON string with its quotes.
-void append_json_string(std::string& out, std::string_view text);
 
 }  // namespace filetimer

@@ -54,12 +54,6 @@ void ScopeStatistics::add(const SlotStatistics& entry) {
   add(part);
 }
 
-Duration ScopeStatistics::mean() const {
-  return Duration{
-      count == 0 ? 0
-                 : static_cast<std::int64_t>(static_cast<std::uint64_t>(total.count()) / count)};
-}
-
 Duration ScopeStatistics::middle_of(std::size_t bucket) const {
   const std::int64_t begin = bucket_begin(bucket);
   // The last bucket has no upper end.

@@ -40,7 +40,11 @@ struct ScopeStatistics {
   void add(const SlotStatistics& entry);
 
   // Returns the mean duration, or 0 without a scope.
-  [[nodiscard]] Duration mean() const;
+  [[nodiscard]] Duration mean() const {
+    return Duration{
+        count == 0 ? 0
+                   : static_cast<std::int64_t>(static_cast<std::uint64_t>(total.count()) / count)};
+  }
   // Returns an estimate of a quantile, 0 < `part` < 1: the middle of its bucket. It is off by at
   // most a sixteenth; see bucket_of().
   [[nodiscard]] Duration quantile(double part) const;

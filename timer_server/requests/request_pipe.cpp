@@ -147,10 +147,4 @@ RequestPipe::Condition RequestPipe::condition() const {
                                                            : Condition::kGone;
 }
 
-void RequestPipe::remove_from_path() const {
-  if (!outlives_server_ && identity_of(path_) == identity_of(fd_.get())) {
-    ::unlink(path_.c_str());
-  }
-}
-
 }  // namespace filetimer

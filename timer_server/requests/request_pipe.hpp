@@ -48,7 +48,11 @@ class RequestPipe {
   [[nodiscard]] Condition condition() const;
 
   // Removes the pipe from its path, unless another file is there or the pipe outlives the server.
-  void remove_from_path() const;
+  void remove_from_path() const {
+    if (!outlives_server_ && identity_of(path_) == identity_of(fd_.get())) {
+      ::unlink(path_.c_str());
+    }
+  }
 
  private:
   RequestPipe(std::string path, UniqueFd fd, bool outlives_server);

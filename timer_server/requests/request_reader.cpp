@@ -38,12 +38,6 @@ void RequestReader::received(std::size_t count) {
   held_ = rest;
 }
 
-void RequestReader::read_again(std::string line) {
-  const std::size_t size = line.size();
-  line.resize(size + wire::Parser::padding());
-  parse(std::string_view(line).substr(0, size), 0);
-}
-
 void RequestReader::parse(std::string_view line, std::size_t lost_before) {
   if (lost_before > 0) {
     parse_glued(line, lost_before,

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <utility>
@@ -13,7 +12,6 @@
 #include "common/due.hpp"
 #include "common/mapped_file.hpp"
 #include "common/wake_protocol.hpp"
-#include "timer_server/scopes/page_folder.hpp"
 
 namespace filetimer {
 namespace {
@@ -89,11 +87,6 @@ void write_header(PageHeader& header, const Process& worker, const WorkerFacts& 
 
 PipePage::PipePage(const std::string& folder, pid_t pid, Terms terms)
     : path_(fmt::format("{}/{}", folder, pid)), terms_(terms) {}
-
-std::vector<PipePage::SlotNumber>::const_iterator PipePage::place_of(std::string_view id) const {
-  return std::ranges::lower_bound(
-      by_id_, id, {}, [this](SlotNumber slot) -> std::string_view { return entries_[slot].id; });
-}
 
 std::optional<PipePage::SlotNumber> PipePage::take_free_slot() {
   if (!free_.empty()) {
@@ -311,13 +304,6 @@ bool PipePage::write(const Process& worker, const WorkerFacts& facts) {
     page.slot(i).deadline.store(word, kRelaxed);
   }
   return write_bytes();
-}
-
-void PipePage::remove() {
-  if (fd_) {
-    remove_page_file(path_);
-  }
-  forget_file();
 }
 
 }  // namespace filetimer

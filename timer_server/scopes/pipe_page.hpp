@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "common/posix.hpp"
 #include "common/result.hpp"
 #include "common/scope_page.hpp"
+#include "timer_server/scopes/page_folder.hpp"
 #include "timer_server/scopes/worker_page.hpp"
 #include "timer_server/system/process.hpp"
 #include "timer_server/system/worker_facts.hpp"
@@ -86,7 +88,12 @@ class PipePage final : public WorkerPage {
       forget_file();
     }
   }
-  void remove();
+  void remove() {
+    if (fd_) {
+      remove_page_file(path_);
+    }
+    forget_file();
+  }
 
  private:
   using SlotNumber = std::uint16_t;
@@ -118,7 +125,10 @@ class PipePage final : public WorkerPage {
     is_changed_ = true;
   }
 
-  [[nodiscard]] std::vector<SlotNumber>::const_iterator place_of(std::string_view id) const;
+  [[nodiscard]] std::vector<SlotNumber>::const_iterator place_of(std::string_view id) const {
+    return std::ranges::lower_bound(
+        by_id_, id, {}, [this](SlotNumber slot) -> std::string_view { return entries_[slot].id; });
+  }
   [[nodiscard]] std::optional<SlotNumber> find(std::string_view id) const {
     const auto place = place_of(id);
     return place != by_id_.end() && entries_[*place].id == id ? std::optional(*place)
