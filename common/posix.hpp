@@ -208,17 +208,10 @@ inline bool write_at(int fd, const void* from, std::size_t bytes, std::size_t of
 //   while (const char* const name = threads.next()) { ... }
 class Directory {
  public:
-  // Opens a directory, or takes an open one. A directory that cannot be read has no names, and
-  // errno has the reason.
+  // A directory that cannot be opened has no names, and errno has the reason.
   explicit Directory(const std::string& path) : stream_(::opendir(path.c_str())) {}
-  explicit Directory(UniqueFd fd) : stream_(::fdopendir(fd.get())) {
-    if (stream_) {
-      (void)fd.release();
-    }
-  }
 
   explicit operator bool() const { return stream_ != nullptr; }
-  [[nodiscard]] int descriptor() const { return ::dirfd(stream_.get()); }
 
   // Returns the next name, which is valid until the next call. Returns null after the last name,
   // with errno 0, or with the reason why no more can be read.

@@ -79,7 +79,6 @@ class RuntimeDirectory {
 
   [[nodiscard]] const std::string& path() const { return folder_.dir; }
   [[nodiscard]] RequestPipe& pipe() { return *pipe_; }
-  [[nodiscard]] const RequestPipe& pipe() const { return *pipe_; }
   [[nodiscard]] PageFolder& pages() { return *pages_; }
   [[nodiscard]] const std::shared_ptr<RecordLog>& log() const { return log_; }
   // Gives the control socket to the caller. After a restore() there is a new one.
