@@ -5,6 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "common/duration_text.hpp"
@@ -12,6 +15,7 @@
 #include "common/scope_page.hpp"
 #include "common/text.hpp"
 #include "common/wire.hpp"
+#include "timer_server/evidence/stacks_helper.hpp"
 #include "timer_server/system/hardening.hpp"
 #include "timer_server/system/messages.hpp"
 
@@ -30,6 +34,14 @@ constexpr Duration kLookPeriod = std::chrono::milliseconds{20};
 constexpr Duration kNewsPeriod = std::chrono::seconds{1};
 // Scopes, and workers, that an answer lists.
 constexpr std::size_t kMostListed = 64;
+// The most workers in one dump, those in the least common scopes first; the others are counted.
+constexpr std::size_t kMostDumped = 48;
+// The most open scopes that are listed of each of them: those that were opened last.
+constexpr std::size_t kMostScopesDumped = 32;
+// How long a dump may take. It then has what was collected.
+constexpr Duration kDumpLimit = std::chrono::seconds{30};
+// The most ranks or pids that an error names.
+constexpr std::size_t kNamedInError = 16;
 
 // Returns an answer with the number of open scopes without a verdict and a list of them, and with
 // `with_workers` a list of workers. The lists are shortened so that the answer fits one packet.
@@ -81,6 +93,31 @@ bool waits_for_workers(const AcceptedRequest& shutdown) {
   return shutdown.question.graceful == "workers";
 }
 
+// Keeps the workers that are in the least common scopes: the one for which the others wait is among
+// them. Returns how many it has removed.
+std::size_t keep_most_unusual(std::vector<const Worker*>& meant, const ScopePolicy& scopes) {
+  const std::size_t kept = std::min(meant.size(), kMostDumped);
+  const std::size_t omitted = meant.size() - kept;
+  if (omitted == 0) {
+    return 0;
+  }
+  using JobAndScope = std::pair<std::string, std::string>;  // the innermost one; empty: in none
+  std::map<JobAndScope, std::vector<const Worker*>> groups;
+  for (const Worker* const worker : meant) {
+    const std::vector<SlotReading> open = scopes.open_scopes_of(*worker, 1);
+    groups[{worker->facts->job_id, open.empty() ? "" : open.back().name}].push_back(worker);
+  }
+  std::multimap<std::size_t, const Worker*> by_size;  // of the worker's group
+  for (const auto& [key, group] : groups) {
+    for (const Worker* const worker : group) {
+      by_size.emplace(group.size(), worker);
+    }
+  }
+  std::ranges::transform(by_size, meant.begin(), [](const auto& entry) { return entry.second; });
+  meant.resize(kept);
+  return omitted;
+}
+
 }  // namespace
 
 ControlRequests::ControlRequests(Core& core, LifeCycle& life, Server server)
@@ -90,9 +127,9 @@ ControlRequests::ControlRequests(Core& core, LifeCycle& life, Server server)
       clients_(core.loop, max_waiting_clients(),
                [this](ControlClients::Id client) {
                  rendezvous_.leave(client);
-                 dumps_.withdraw(client);
+                 std::erase_if(dumps_,
+                               [client](const Dump& each) { return each.client == client; });
                }),
-      dumps_(clients_, core),
       rendezvous_(std::max(max_waiting_clients(), ControlClients::kReserved + 1) -
                       ControlClients::kReserved,
                   clients_, core) {}
@@ -136,9 +173,7 @@ void ControlRequests::answer(const AcceptedRequest& accepted) {
     }
     clients_.finish(accepted.client, std::move(json).finish());
   } else if (request == "dump") {
-    if (const Status begun = dumps_.begin(accepted); !begun) {
-      clients_.finish(accepted.client, "refused", begun.error().message);
-    }
+    answer_dump(accepted);
   } else if (request == "drain") {
     answer_drain(accepted);
   } else if (request == "shutdown") {
@@ -151,6 +186,94 @@ void ControlRequests::answer(const AcceptedRequest& accepted) {
                                 "drain, shutdown or rendezvous",
                                 printable(request.substr(0, 64))));
   }
+}
+
+// The dump is for the workers of a rank, for one with a pid, or for all. If there is no such
+// worker, the refusal names the ranks or pids that there are.
+void ControlRequests::answer_dump(const AcceptedRequest& accepted) {
+  const std::optional<int> wanted_rank = accepted.question.rank;
+  const std::optional<int> wanted_pid = accepted.question.worker;
+  std::vector<const Worker*> meant;
+  std::set<std::int64_t> known;
+  core_.workers.for_each([&](const Worker& worker) {
+    const pid_t pid = worker.process->pid;
+    const std::optional<int> rank = worker.facts->rank;
+    if (!wanted_rank || rank) {
+      known.insert(wanted_rank ? *rank : pid);
+    }
+    if ((!wanted_rank || rank == *wanted_rank) && (!wanted_pid || pid == *wanted_pid)) {
+      meant.push_back(&worker);
+    }
+  });
+  if (meant.empty()) {
+    clients_.finish(
+        accepted.client, "refused",
+        !known.empty()
+            ? fmt::format("no watched worker has {} {}: expected {}", wanted_rank ? "rank" : "pid",
+                          wanted_rank ? *wanted_rank : wanted_pid.value_or(0),
+                          first_of({known.begin(), known.end()}, kNamedInError))
+        : wanted_rank ? "no watched worker has a rank"
+                      : "no worker is watched");
+    return;
+  }
+  if (!clients_.grant(accepted.client, accepted.granted)) {
+    return;
+  }
+  const auto by_rank = [](const Worker* worker) {
+    const std::optional<int> rank = worker->facts->rank;
+    return std::tuple(!rank, rank.value_or(0), worker->process->pid);
+  };
+  std::ranges::sort(meant, {}, by_rank);
+  Dump& dump = dumps_.emplace_back();
+  dump.client = accepted.client;
+  dump.omitted = keep_most_unusual(meant, core_.policy);
+  std::ranges::sort(meant, {}, by_rank);
+  for (const Worker* const worker : meant) {
+    Dump::Asked& asked = dump.workers.emplace_back();
+    asked.worker = *worker;
+    asked.scopes = core_.policy.open_scopes_of(*worker, kMostScopesDumped);
+    asked.order =
+        core_.desk.collect({.worker = worker->process,
+                            .level = most_evidence_allowed(),
+                            .use = EvidenceFor::kDump,
+                            .until = accepted.now + std::min(accepted.granted, kDumpLimit),
+                            .limit = core_.settings.kill.evidence_timeout,
+                            .python = core_.python_dump_of(*worker)},
+                           accepted.now, [&asked](Evidence evidence, bool) {
+                             asked.evidence = std::move(evidence);
+                             asked.order.reset();
+                           });
+  }
+}
+
+// Answers the clients of the dumps that are complete, after the evidence desk has delivered.
+void ControlRequests::finish_dumps() {
+  std::erase_if(dumps_, [&](const Dump& dump) {
+    if (std::ranges::any_of(dump.workers,
+                            [](const Dump::Asked& asked) { return asked.order != nullptr; })) {
+      return false;
+    }
+    const Instant now = Instant::now();
+    JsonWriter answer = begin_answer("done");
+    answer.begin_array("workers");
+    for (const Dump::Asked& asked : dump.workers) {
+      // An object of its own: what a list has room for depends on the size of the object.
+      JsonWriter json;
+      write_whose_and_job(json, asked.worker);
+      json.begin_array("open_scopes");
+      for (const SlotReading& scope : asked.scopes) {
+        json.begin_object();
+        write_scope(json, scope, now);
+        json.end_object();
+      }
+      json.end_array();
+      write_evidence(json, asked.evidence);
+      answer.raw({}, std::move(json).finish());
+    }
+    answer.end_array().field("omitted", dump.omitted);
+    clients_.finish(dump.client, std::move(answer).finish());
+    return true;
+  });
 }
 
 void ControlRequests::answer_drain(const AcceptedRequest& accepted) {
@@ -227,7 +350,7 @@ std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now, b
   if (!shutdown_ && now >= next_look_) {
     advance_shutdowns(now, has_kills);
   }
-  dumps_.answer_complete();
+  finish_dumps();
   next_answer_ = clients_.advance(now);
   return std::exchange(shutdown_, std::nullopt);
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,7 +13,6 @@
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
 #include "timer_server/control/control_clients.hpp"
-#include "timer_server/control/dump_requests.hpp"
 #include "timer_server/control/life_cycle.hpp"
 #include "timer_server/control/rendezvous.hpp"
 #include "timer_server/core.hpp"
@@ -57,19 +57,35 @@ class ControlRequests {
   void answer_stopped();
 
  private:
+  // The evidence of workers for a client that asks for it. The only signal that a worker gets is
+  // that on which it writes its Python stacks. Nothing is recorded.
+  struct Dump {
+    struct Asked {
+      WorkerIdentity worker;
+      std::vector<SlotReading> scopes;
+      EvidenceOrder order;  // null: delivered
+      Evidence evidence;
+    };
+    ControlClients::Id client = 0;
+    std::list<Asked> workers;
+    std::size_t omitted = 0;  // further workers
+  };
+
   void accept(const ControlClients::Asked& asked, Instant now);
   void answer(const AcceptedRequest& accepted);
+  void answer_dump(const AcceptedRequest& accepted);
   void answer_drain(const AcceptedRequest& accepted);
   void answer_shutdown(const AcceptedRequest& accepted);
   void answer_rendezvous(const AcceptedRequest& accepted);
   void advance_shutdowns(Instant now, bool has_kills);
   void end_overdue_shutdowns(Instant now);
+  void finish_dumps();
 
   Core& core_;
   LifeCycle& life_;
   const Server server_;
   ControlClients clients_;
-  DumpRequests dumps_;
+  std::list<Dump> dumps_;
   Rendezvous rendezvous_;
   // One whose client has gone stays in force.
   std::vector<AcceptedRequest> shutdowns_;
