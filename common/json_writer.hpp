@@ -108,7 +108,7 @@ class JsonWriter {
 
   [[nodiscard]] std::size_t size() const { return text_.size(); }
   // Returns the object, without a newline. The writer must not be used afterwards.
-  std::string finish() && {
+  std::string finish() {
     text_ += '}';
     return std::move(text_);
   }

@@ -310,7 +310,7 @@ std::string start_record(const Core& core, const KillPath& kill_path, std::size_
   write_settings(json, core.settings);
   json.field("adopted_scopes", adopted_scopes).field("ended_scopes", ended_scopes);
   write_abilities(json, kill_path);
-  return std::move(json).finish();
+  return json.finish();
 }
 
 std::string stop_record(Core& core, const ServerStatus& status, std::string_view reason) {
@@ -323,7 +323,7 @@ std::string stop_record(Core& core, const ServerStatus& status, std::string_view
       .field("rejected", status.rejected)
       .field("lost_records", status.backlog.lost);
   write_left(json, core);
-  return std::move(json).finish();
+  return json.finish();
 }
 
 std::string metrics_text(const ServerStatus& status, std::string_view version, bool is_running) {

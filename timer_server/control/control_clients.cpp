@@ -40,9 +40,7 @@ JsonWriter begin_answer(std::string_view kind) {
 }
 
 std::string answer_with_reason(std::string_view kind, std::string_view reason) {
-  JsonWriter json = begin_answer(kind);
-  json.field("reason", reason);
-  return std::move(json).finish();
+  return begin_answer(kind).field("reason", reason).finish();
 }
 
 std::string first_of(const std::vector<std::int64_t>& numbers, std::size_t most) {
@@ -166,9 +164,7 @@ bool ControlClients::grant(Id id, Duration wait) {
     return false;
   }
   found->second.is_waiting = true;
-  JsonWriter json = begin_answer("granted");
-  json.field("wait_s", in_seconds(wait));
-  tell(id, std::move(json).finish());
+  tell(id, begin_answer("granted").field("wait_s", in_seconds(wait)).finish());
   return true;
 }
 

@@ -84,7 +84,7 @@ std::string answer_with_open(std::string_view kind, std::string_view reason, Cor
     });
     json.end_array();
   }
-  return std::move(json).finish();
+  return json.finish();
 }
 
 // Whether a shutdown waits until the workers have exited, and not only until their scopes have
@@ -171,7 +171,7 @@ void ControlRequests::answer(const AcceptedRequest& accepted) {
     if (request == "status") {
       server_.write_status(json);
     }
-    clients_.finish(accepted.client, std::move(json).finish());
+    clients_.finish(accepted.client, json.finish());
   } else if (request == "dump") {
     answer_dump(accepted);
   } else if (request == "drain") {
@@ -268,10 +268,10 @@ void ControlRequests::finish_dumps() {
       }
       json.end_array();
       write_evidence(json, asked.evidence);
-      answer.raw({}, std::move(json).finish());
+      answer.raw({}, json.finish());
     }
     answer.end_array().field("omitted", dump.omitted);
-    clients_.finish(dump.client, std::move(answer).finish());
+    clients_.finish(dump.client, answer.finish());
     return true;
   });
 }
@@ -290,10 +290,10 @@ void ControlRequests::answer_drain(const AcceptedRequest& accepted) {
     rendezvous_.refuse_all("the server is draining");
   }
   server_.publish(announcement());
-  JsonWriter json = begin_answer("done");
-  json.field("draining", announcement() != Announcement::kNone)
-      .field("open_scope_count", core_.workers.count_open_scopes());
-  clients_.finish(accepted.client, std::move(json).finish());
+  clients_.finish(accepted.client, begin_answer("done")
+                                       .field("draining", announcement() != Announcement::kNone)
+                                       .field("open_scope_count", core_.workers.count_open_scopes())
+                                       .finish());
 }
 
 void ControlRequests::answer_shutdown(const AcceptedRequest& accepted) {

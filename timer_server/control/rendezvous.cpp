@@ -161,8 +161,8 @@ void Rendezvous::end(const std::string& name, Round& round, std::string_view why
     messages::warning("rendezvous '{}' failed: {}", name, reason);
     record.field("reason", reason);
   }
-  answer(round, std::move(answer_json).finish());
-  core_.log->append(std::move(record).finish());
+  answer(round, answer_json.finish());
+  core_.log->append(record.finish());
 }
 
 void Rendezvous::refuse_all(std::string_view reason) {

@@ -7,8 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
+#include <sstream>
 #include <stdexcept>
+#include <string_view>
 #include <system_error>
 
 #include "common/due.hpp"
@@ -31,13 +34,10 @@ constexpr std::int64_t kKillFileVersion = 1;
 // A line that begins so is a stage, and any other a record.
 constexpr std::string_view kStage = "{\"stage\":";
 
-std::string lines_of(std::span<const std::string> records) {
-  std::string text;
-  for (const std::string& record : records) {
-    text += record;
-    text += '\n';
-  }
-  return text;
+JsonWriter begin_stage(std::string_view name) {
+  JsonWriter json;
+  json.field("stage", name);
+  return json;
 }
 
 // Returns 0 for a number that is missing.
@@ -93,14 +93,10 @@ SentSignal signal_in(const dom::object& object) {
 }
 
 KillVerdict verdict_in(const dom::object& object) {
-  const std::string name = text_at(object, "verdict");
-  for (const KillVerdict verdict :
-       {KillVerdict::kDead, KillVerdict::kAlreadyGone, KillVerdict::kUnkillable}) {
-    if (verdict_name(verdict) == name) {
-      return verdict;
-    }
-  }
-  return KillVerdict::kSpared;
+  constexpr std::array kOthers{KillVerdict::kDead, KillVerdict::kAlreadyGone,
+                               KillVerdict::kUnkillable};
+  const auto* const found = std::ranges::find(kOthers, text_at(object, "verdict"), verdict_name);
+  return found == kOthers.end() ? KillVerdict::kSpared : *found;
 }
 
 void apply(KillState& kill, const dom::object& object, std::string_view boot_id) {
@@ -150,9 +146,9 @@ Result<std::optional<KillState>> kill_in(const std::string& path, const std::str
   KillState kill;
   std::vector<std::string> records;  // behind the last stage
   dom::parser parser;
-  for (std::size_t start = 0, end = 0; (end = text.find('\n', start)) != text.npos;
-       start = end + 1) {
-    std::string line = text.substr(start, end - start);
+  std::istringstream lines(text);
+  // A line without a newline was not written to its end.
+  for (std::string line; std::getline(lines, line) && !lines.eof();) {
     if (!line.starts_with(kStage)) {
       records.push_back(std::move(line));
       continue;
@@ -178,10 +174,6 @@ Result<std::optional<KillState>> kill_in(const std::string& path, const std::str
 
 KillFiles::KillFiles(const std::string& dir, std::string boot_id)
     : folder_(fmt::format("{}/{}", dir, kKillsName)), boot_id_(std::move(boot_id)) {}
-
-std::string KillFiles::path_of(std::string_view id) const {
-  return fmt::format("{}/{}", folder_, id);
-}
 
 std::vector<KillState> KillFiles::read() const {
   std::vector<KillState> kills;
@@ -214,9 +206,8 @@ std::vector<KillState> KillFiles::read() const {
 
 void KillFiles::begin(const WorkerIdentity& worker, std::span<const Expiry> expiries,
                       std::span<const std::string> records, bool is_dry_run) {
-  JsonWriter json;
-  json.field("stage", "judged")
-      .field("version", kKillFileVersion)
+  JsonWriter json = begin_stage("judged");
+  json.field("version", kKillFileVersion)
       .field("pid", worker.process->pid)
       .field("start_time", worker.process->start_time)
       .field("boot_id", boot_id_)
@@ -226,53 +217,59 @@ void KillFiles::begin(const WorkerIdentity& worker, std::span<const Expiry> expi
     write_expiry(json, expiry);
   }
   json.end_array();
-  append(expiries.front().id, lines_of(records) + std::move(json).finish() + '\n', true);
+  append(expiries.front().id, records, json.finish(), true);
 }
 
 void KillFiles::note_recorded(const std::string& id) {
-  append(id, "{\"stage\":\"recorded\"}\n");
+  append(id, {}, begin_stage("recorded").finish());
 }
 
 void KillFiles::note_evidence(const std::string& id, const std::string& record) {
-  append(id, record + "\n{\"stage\":\"evidence\"}\n");
+  append(id, {&record, 1}, begin_stage("evidence").finish());
 }
 
 void KillFiles::note_release(const std::string& id, const Expiry& expiry,
                              const std::string& record) {
-  JsonWriter json;
-  json.field("stage", "released").field("id", expiry.id).field("mono_ns", expiry.released_at->ns);
-  append(id, record + '\n' + std::move(json).finish() + '\n');
+  append(id, {&record, 1},
+         begin_stage("released")
+             .field("id", expiry.id)
+             .field("mono_ns", expiry.released_at->ns)
+             .finish());
 }
 
 void KillFiles::note_signal(const std::string& id, const SentSignal& sent) {
-  JsonWriter json;
-  json.field("stage", "signalled")
-      .field("signal", sent.signal)
-      .field("mono_ns", sent.when.mono.ns)
-      .field("wall_ns", sent.when.wall_ns)
-      .array("pids", sent.pids)
-      .array("starts", sent.starts);
-  append(id, std::move(json).finish() + '\n');
+  append(id, {},
+         begin_stage("signalled")
+             .field("signal", sent.signal)
+             .field("mono_ns", sent.when.mono.ns)
+             .field("wall_ns", sent.when.wall_ns)
+             .array("pids", sent.pids)
+             .array("starts", sent.starts)
+             .finish());
 }
 
 void KillFiles::end(const std::string& id, KillVerdict verdict,
                     std::span<const std::string> records) {
-  JsonWriter json;
-  json.field("stage", "ended").field("verdict", verdict_name(verdict));
   // A kill that has ended must not be continued. A file can be removed when none can be written.
-  if (!append(id, lines_of(records) + std::move(json).finish() + '\n')) {
+  if (!append(id, records, begin_stage("ended").field("verdict", verdict_name(verdict)).finish())) {
     ::unlink(path_of(id).c_str());
   }
 }
 
 void KillFiles::note_hook(const std::string& id) {
   if (std::ranges::find(ended_, id, &Ended::id) != ended_.end()) {
-    append(id, "{\"stage\":\"hook\"}\n");
+    append(id, {}, begin_stage("hook").finish());
   }
 }
 
 // A kill continues without its file, so a full directory spares no hung worker.
-bool KillFiles::append(const std::string& id, const std::string& text, bool is_first) {
+bool KillFiles::append(const std::string& id, std::span<const std::string> records,
+                       const std::string& stage, bool is_first) {
+  std::string text;
+  for (const std::string& record : records) {
+    text += record + '\n';
+  }
+  text += stage + '\n';
   const std::string path = path_of(id);
   const auto open_file = [&] {
     return UniqueFd(::open(path.c_str(),

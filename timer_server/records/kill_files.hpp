@@ -10,7 +10,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -92,9 +91,10 @@ class KillFiles {
     bool is_kept = false;
   };
 
-  [[nodiscard]] std::string path_of(std::string_view id) const;
-  // Returns whether it is written.
-  bool append(const std::string& id, const std::string& text, bool is_first = false);
+  [[nodiscard]] std::string path_of(const std::string& id) const { return folder_ + '/' + id; }
+  // Appends records and the line of the stage behind them. Returns whether they are written.
+  bool append(const std::string& id, std::span<const std::string> records, const std::string& stage,
+              bool is_first = false);
 
   const std::string folder_;
   const std::string boot_id_;

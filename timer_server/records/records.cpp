@@ -5,7 +5,6 @@
 #include <string.h>  // sigabbrev_np
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -235,7 +234,7 @@ std::string Records::incident(const Incident& incident) const {
   json.end_array().field("omitted", omitted);
   json.given("read_late", incident.read_late);
   write_ended_scopes(json, incident);
-  return std::move(json).finish();
+  return json.finish();
 }
 
 std::string Records::expired(const WorkerIdentity& worker, const Expiry& expiry,
@@ -266,7 +265,7 @@ std::string Records::expired(const WorkerIdentity& worker, const Expiry& expiry,
     json.end_object();
   }
   json.end_array().field("omitted", omitted);
-  return std::move(json).finish();
+  return json.finish();
 }
 
 std::string Records::evidence(const WorkerIdentity& worker, const std::string& id,
@@ -274,7 +273,7 @@ std::string Records::evidence(const WorkerIdentity& worker, const std::string& i
   JsonWriter json = begin("evidence", worker);
   json.field("id", id);
   write_evidence(json, evidence);
-  return std::move(json).finish();
+  return json.finish();
 }
 
 std::string Records::peer_evidence(const WorkerIdentity& peer, std::string_view incident,
@@ -282,7 +281,7 @@ std::string Records::peer_evidence(const WorkerIdentity& peer, std::string_view 
   JsonWriter json = begin("peer_evidence", peer);
   json.field("incident", incident).given("peers_omitted", omitted);
   write_evidence(json, evidence);
-  return std::move(json).finish();
+  return json.finish();
 }
 
 std::string Records::killed(const WorkerIdentity& worker, const Expiry& expiry,
@@ -323,7 +322,7 @@ std::string Records::killed(const WorkerIdentity& worker, const Expiry& expiry,
     json.end_array();
     json.given("cancelled_omitted", omitted);
   }
-  return std::move(json).finish();
+  return json.finish();
 }
 
 std::string Records::warned(const WorkerIdentity& worker, const SoftDeadline& passed,
@@ -349,7 +348,7 @@ std::string Records::warned(const WorkerIdentity& worker, const SoftDeadline& pa
   if (evidence != nullptr) {
     write_evidence(json, *evidence);
   }
-  return std::move(json).finish();
+  return json.finish();
 }
 
 std::string Records::left_open(const WorkerIdentity& worker, const SlotReading& scope, Instant now,
@@ -360,7 +359,7 @@ std::string Records::left_open(const WorkerIdentity& worker, const SlotReading& 
   json.fixed("elapsed_s", in_seconds(now - scope.acquired), 6)
       .field("acquired_mono_ns", scope.acquired.ns)
       .field("reason", reason);
-  return std::move(json).finish();
+  return json.finish();
 }
 
 std::string Records::worker_ended(const WorkerIdentity& worker,
@@ -376,7 +375,7 @@ std::string Records::worker_ended(const WorkerIdentity& worker,
     write_statistics(json, scope, sums);
   }
   json.end_array().field("omitted", omitted);
-  return std::move(json).finish();
+  return json.finish();
 }
 
 std::string Records::deferred(const WorkerIdentity& worker, const SlotReading& scope, Instant now,
@@ -384,23 +383,25 @@ std::string Records::deferred(const WorkerIdentity& worker, const SlotReading& s
   JsonWriter json = begin("deferred", worker);
   write_scope(json, scope, now);
   json.field("reason", reason);
-  return std::move(json).finish();
+  return json.finish();
 }
 
 std::string Records::deferred_all(Duration given, std::size_t scopes,
                                   std::string_view reason) const {
-  JsonWriter json = begin("deferred");
-  json.fixed("given_s", in_seconds(given), 6).field("scopes", scopes).field("reason", reason);
-  return std::move(json).finish();
+  return begin("deferred")
+      .fixed("given_s", in_seconds(given), 6)
+      .field("scopes", scopes)
+      .field("reason", reason)
+      .finish();
 }
 
 std::string Records::released_late(const WorkerIdentity& worker, const Expiry& expiry) const {
-  JsonWriter json = begin("released_late", worker);
-  json.field("id", expiry.id)
+  return begin("released_late", worker)
+      .field("id", expiry.id)
       .field("scope", expiry.scope.name)
       .fixed("late_ms", in_milliseconds(*expiry.released_at - expiry.scope.deadline), 3)
-      .field("reason", "released after its deadline was judged, before a signal was sent");
-  return std::move(json).finish();
+      .field("reason", "released after its deadline was judged, before a signal was sent")
+      .finish();
 }
 
 std::string HookOutcome::text() const {
@@ -421,7 +422,7 @@ std::string Records::hook(const CommandOccasion& occasion, const HookOutcome& ou
       .given("incident", occasion.incident)
       .field("scope", occasion.scope);
   write_outcome(json, outcome, "hook_pid");
-  return std::move(json).finish();
+  return json.finish();
 }
 
 std::string Records::evidence_command(const CommandOccasion& occasion, const HookOutcome& outcome,
@@ -433,16 +434,16 @@ std::string Records::evidence_command(const CommandOccasion& occasion, const Hoo
       .field("scope", occasion.scope);
   write_outcome(json, outcome, "command_pid");
   json.field("output", output).field("output_bytes", output_bytes);
-  return std::move(json).finish();
+  return json.finish();
 }
 
 std::string Records::rejected(const RejectionReport& report) const {
-  JsonWriter json = begin("rejected");
-  json.field("count", report.count)
+  return begin("rejected")
+      .field("count", report.count)
       .field("reason", report.reason)
       .field("line", report.line)
-      .given("pid", report.pid);
-  return std::move(json).finish();
+      .given("pid", report.pid)
+      .finish();
 }
 
 }  // namespace filetimer
