@@ -4,13 +4,11 @@
 #include <fmt/format.h>
 #include <poll.h>
 
-#include <algorithm>
 #include <array>
 #include <utility>
 
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
-#include "common/wire.hpp"
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {

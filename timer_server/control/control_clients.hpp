@@ -4,6 +4,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -92,7 +93,10 @@ class ControlClients {
   // when it must be called again; never() if no client waits for that.
   Instant advance(Instant now);
 
-  // Returns whether the client that was added last may wait for long.
+  // Returns how many clients may wait for long, and whether the one that was added last may.
+  [[nodiscard]] std::size_t most_that_wait() const {
+    return std::max(most_, kReserved + 1) - kReserved;
+  }
   [[nodiscard]] bool has_room_to_wait() const { return count() + kReserved <= most_; }
   [[nodiscard]] std::size_t count() const { return clients_.size(); }
   // Returns the number of clients that wait for their last answer.

@@ -130,9 +130,7 @@ ControlRequests::ControlRequests(Core& core, LifeCycle& life, Server server)
                  std::erase_if(dumps_,
                                [client](const Dump& each) { return each.client == client; });
                }),
-      rendezvous_(std::max(max_waiting_clients(), ControlClients::kReserved + 1) -
-                      ControlClients::kReserved,
-                  clients_, core) {}
+      rendezvous_(clients_, core) {}
 
 void ControlRequests::take(Instant now) {
   const Instant until = Instant::now() + kLongestAtOnce;

@@ -28,54 +28,46 @@ Instant Rendezvous::Round::until() const {
   return first;
 }
 
-Status Rendezvous::check(const wire::Question& question) const {
+Status Rendezvous::join(const AcceptedRequest& request) {
+  const wire::Question& question = request.question;
+  const std::string& name = question.name;
   if (!question.rank || !question.world) {
     return failure("lacks rank or world");
   }
   const int rank = *question.rank;
   const int world = *question.world;
-  if (question.name.empty() || question.name.size() > kMaxScopeNameBytes) {
-    return failure(fmt::format("the rendezvous' name has {} bytes: expected 1 to {}",
-                               question.name.size(), kMaxScopeNameBytes));
+  if (name.empty() || name.size() > kMaxScopeNameBytes) {
+    return failure(fmt::format("the rendezvous' name has {} bytes: expected 1 to {}", name.size(),
+                               kMaxScopeNameBytes));
   }
-  if (world < 1 || world > most_ranks_) {
-    return failure(fmt::format("the world is {}: expected 1 to {} ranks", world, most_ranks_));
+  const int most = static_cast<int>(clients_.most_that_wait());
+  if (world < 1 || world > most) {
+    return failure(fmt::format("the world is {}: expected 1 to {} ranks", world, most));
   }
   if (rank < 0 || rank >= world) {
     return failure(fmt::format("the rank is {}: expected 0 to {}", rank, world - 1));
   }
-  const auto found = rounds_.find(question.name);
-  if (found == rounds_.end()) {
-    return {};
-  }
-  const Round& round = found->second;
-  if (round.world != world) {
-    return failure(fmt::format("the world is {}: the ranks that wait in rendezvous '{}' gave {}",
-                               world, printable(question.name), round.world));
-  }
-  if (const auto same = round.members.find(rank); same != round.members.end()) {
-    return failure(fmt::format("rank {} has joined rendezvous '{}' already (pid {})", rank,
-                               printable(question.name), same->second.pid));
-  }
-  return {};
-}
-
-Status Rendezvous::join(const AcceptedRequest& request) {
-  const std::string& name = request.question.name;
-  const int rank = request.question.rank.value_or(-1);
   if (const auto found = rounds_.find(name); found != rounds_.end()) {
     const auto same = found->second.members.find(rank);
     if (same != found->second.members.end() && clients_.has_left(same->second.client)) {
       leave(same->second.client);
     }
   }
-  FILETIMER_TRY(check(request.question));
+  const auto found = rounds_.find(name);
+  if (found != rounds_.end() && found->second.world != world) {
+    return failure(fmt::format("the world is {}: the ranks that wait in rendezvous '{}' gave {}",
+                               world, printable(name), found->second.world));
+  }
+  if (found != rounds_.end() && found->second.members.contains(rank)) {
+    return failure(fmt::format("rank {} has joined rendezvous '{}' already (pid {})", rank,
+                               printable(name), found->second.members[rank].pid));
+  }
   if (!clients_.grant(request.client, request.granted)) {
     return {};
   }
   Round& round = rounds_[name];
   if (round.members.empty()) {
-    round.world = *request.question.world;
+    round.world = world;
     round.begun = request.now;
   }
   round.members[rank] = request;

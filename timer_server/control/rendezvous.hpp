@@ -24,9 +24,7 @@ class Rendezvous {
   // The most names whose rounds are counted. With one more all rounds are counted from 1 again.
   static constexpr std::size_t kMaxNames = 1024;
 
-  // A round has at most `most_ranks` ranks.
-  Rendezvous(std::size_t most_ranks, ControlClients& clients, Core& core)
-      : most_ranks_(static_cast<int>(most_ranks)), clients_(clients), core_(core) {}
+  Rendezvous(ControlClients& clients, Core& core) : clients_(clients), core_(core) {}
 
   // Grants a rank that it waits, and lets it join. Removes a rank of this number first if its
   // client is gone: the worker was started again. Fails without effect if the request is wrong; the
@@ -51,12 +49,10 @@ class Rendezvous {
     [[nodiscard]] Instant until() const;
     [[nodiscard]] bool is_full() const { return members.size() == static_cast<std::size_t>(world); }
   };
-  [[nodiscard]] Status check(const wire::Question& question) const;
   // Answers the members of a round that is over, and records it. `why`: it failed.
   void end(const std::string& name, Round& round, std::string_view why, Instant now);
   void answer(Round& round, const std::string& answer);
 
-  const int most_ranks_;
   ControlClients& clients_;
   Core& core_;
   std::map<std::string, Round> rounds_;
