@@ -170,16 +170,10 @@ void Recovery::resume_kill(KillState& past) {
     return;
   }
   if (worker == nullptr && !has_targets(order)) {
-    Records::Outcome outcome;
-    outcome.verdict = order.sent.empty() ? KillVerdict::kAlreadyGone : KillVerdict::kDead;
-    outcome.signals = order.sent;
-    outcome.cancelled = order.cancelled;
-    outcome.reason = order.is_of_this_boot ? kExitedUnseen : WatchRegistry::kAnotherBoot;
-    kills_.end(order, outcome);
+    kills_.end(order,
+               {.verdict = order.sent.empty() ? KillVerdict::kAlreadyGone : KillVerdict::kDead,
+                .reason = order.is_of_this_boot ? kExitedUnseen : WatchRegistry::kAnotherBoot});
     return;
-  }
-  if (worker != nullptr) {
-    order.python = core_.python_dump_of(*worker);
   }
   kills_.resume(worker, std::move(order), Instant::now());
 }

@@ -760,7 +760,7 @@ end:
   /* Kills::record_verdicts()
    * code: timer_server/kills/kills.cpp Kills::record_verdicts 13fff769 */
   :: d_step { server_at == RECORD -> is_recorded[scope_in[i]] = true; server_at = SIGNAL }
-  /* Kills::find_releases(), released_late_at(), send_due_signal(), end(). The worker is alive
+  /* Kills::find_releases(), released_late_at(), signal_stopped(), end(). The worker is alive
    * afterwards, as with --dry-run, signal 0, or a signal that it survives.
    * code: timer_server/kills/kill_steps.cpp Kills::find_releases 235d85b7
    * code: timer_server/scopes/worker_page.cpp WorkerPage::released_late_at 6116f303 */

@@ -30,16 +30,13 @@ std::string state_text(pid_t pid) {
 
 // Returns whether a worker whose idle timeout has expired is in a scope, or has left one since.
 bool has_worked_since(Core& core, const Process& process, Instant since) {
-  const Worker* const worker = core.workers.find(process);
-  if (worker == nullptr) {
-    return false;
-  }
-  bool has_worked = worker->left_on_pipe > since;
-  for (const auto& page : worker->pages) {
+  const auto has_work_on = [since](const auto& page) {
     const WorkerPage::Activity activity = page->activity();
-    has_worked = has_worked || activity.is_inside || activity.last_left > since;
-  }
-  return has_worked;
+    return activity.is_inside || activity.last_left > since;
+  };
+  const Worker* const worker = core.workers.find(process);
+  return worker != nullptr &&
+         (worker->left_on_pipe > since || std::ranges::any_of(worker->pages, has_work_on));
 }
 
 // Returns when the scope was released, or renewed, since its verdict.
@@ -237,7 +234,10 @@ bool Kills::signal_stopped() {
   stop_all_targets(stopping);
   for (Kill* const kill : stopping) {
     if (kill->stage == Stage::kStopping) {
-      send_due_signal(*kill);
+      incidents_.want_record();
+      std::vector<SentSignal>& sent = kill->order.sent;
+      sent.push_back(kill->targets.send(sent.empty() ? kill->means.signal : SIGKILL));
+      wait_after_signal(*kill);
     }
   }
   Sessions sessions;
@@ -262,20 +262,13 @@ bool Kills::signal_stopped() {
   return !stopping.empty();
 }
 
-void Kills::send_due_signal(Kill& kill) {
-  incidents_.want_record();
-  std::vector<SentSignal>& sent = kill.order.sent;
-  sent.push_back(kill.targets.send(sent.empty() ? kill.means.signal : SIGKILL));
-  wait_after_signal(kill);
-}
-
 void Kills::wait_after_signal(Kill& kill) {
   const SentSignal& sent = kill.order.sent.back();
   const bool is_last = sent.signal == SIGKILL || !kill.means.grace;
   kill.stage = is_last ? Stage::kKilled : Stage::kSignalled;
   kill.next_step_at =
       is_last ? end_of_wait(kill)
-              : sent.when.mono + (kill.skips_grace ? Duration::zero() : *kill.means.grace);
+              : sent.when.mono + (has_short_waits_ ? Duration::zero() : *kill.means.grace);
 }
 
 // Returns how long the deaths are waited for after the last signal.

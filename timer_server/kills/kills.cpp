@@ -6,8 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <string_view>
-#include <utility>
 
 #include "common/due.hpp"
 #include "common/duration_text.hpp"
@@ -108,8 +106,6 @@ Kills::Kills(Core& core, Warnings& warnings, Commands& commands)
       incidents_(core),
       excluded_(this_process_and_ancestors()) {}
 
-Kills::~Kills() = default;
-
 void Kills::carry_out(const DeadlineScan::Found& found, const ClockReading& now) {
   if (!found.due.empty()) {
     look_for_ancestors(now.mono);
@@ -118,7 +114,14 @@ void Kills::carry_out(const DeadlineScan::Found& found, const ClockReading& now)
     start_kill(due, now);
   }
   for (Worker* const worker : found.held_up) {
-    note_held_up(*worker, now.mono);
+    if (const auto kill = kill_of_.find(worker->process.get()); kill != kill_of_.end()) {
+      kill->second->held_up_at = now.mono;
+      kill->second->hurry_from = std::min(kill->second->hurry_from, now.mono);
+    } else if (worker->process->is_alive()) {  // a worker that has exited is removed
+      // Its kill could not be begun or ended for want of memory.
+      worker->kill = Worker::Kill::kNone;
+      has_changed_scopes_ = true;
+    }
   }
   for (const auto& kill : kills_) {
     if (kill->hurry_from.is_never()) {
@@ -131,20 +134,6 @@ void Kills::carry_out(const DeadlineScan::Found& found, const ClockReading& now)
       kill->next_step_at = is_held_up ? std::min(kill->next_step_at, end) : end;
     }
   }
-}
-
-void Kills::note_held_up(Worker& worker, Instant now) {
-  const auto found = kill_of_.find(worker.process.get());
-  if (found == kill_of_.end()) {
-    // Its kill could not be begun or ended for want of memory. A worker that has exited is removed.
-    if (worker.process->is_alive()) {
-      worker.kill = Worker::Kill::kNone;
-      has_changed_scopes_ = true;
-    }
-    return;
-  }
-  found->second->held_up_at = now;
-  found->second->hurry_from = std::min(found->second->hurry_from, now);
 }
 
 void Kills::sample(std::span<Worker* const> workers, Instant now) {
@@ -210,7 +199,6 @@ void Kills::start_kill(const DeadlineScan::DueWorker& due, const ClockReading& n
   KillOrder order;
   order.worker = worker;
   order.open_scopes = core_.policy.open_scopes_of(worker);
-  order.python = core_.python_dump_of(worker);
   order.early = std::exchange(worker.cpu_sample, nullptr);
   for (const PageVerdict& scope : due.scopes) {
     std::optional<Expiry> expiry = expiry_of(core_, scope);
@@ -253,7 +241,6 @@ void Kills::note_message(const KillOrder& order, Instant now) {
 void Kills::start(Worker* worker, KillOrder order, Instant now) {
   Kill* const kill =
       kills_.emplace_back(std::make_unique<Kill>(std::move(order), policy_.mode, excluded_)).get();
-  kill->skips_grace = has_short_waits_;
   kill->next_step_at = now + kFactsLimit;
   kill_of_.try_emplace(&kill->worker(), kill);
   if (worker != nullptr) {
@@ -367,8 +354,9 @@ void Kills::start_evidence(Kill& kill, Instant now) {
                           .until = kill.gathering_until,
                           .early = kill.order.early};
   // Python stacks need a signal. A worker that is to get no signal does not get that one either.
-  if (!policy_.dry_run && kill.order.means()) {
-    request.python = kill.order.python;
+  const Worker* const worker = core_.workers.find(kill.worker());
+  if (worker != nullptr && !policy_.dry_run && kill.order.means()) {
+    request.python = core_.python_dump_of(*worker);
   }
   kill.evidence =
       core_.desk.collect(std::move(request), now, [this, &kill](const Evidence& evidence, bool) {
@@ -399,7 +387,7 @@ bool Kills::is_ready_for_signal(Kill& kill, Instant now) {
 
 void Kills::extend_grace(Duration missed) {
   for (const auto& kill : kills_) {
-    if (kill->stage >= Stage::kSignalled && !kill->skips_grace) {
+    if (kill->stage >= Stage::kSignalled && !has_short_waits_) {
       kill->next_step_at = kill->next_step_at + missed;
     }
   }
@@ -409,7 +397,6 @@ void Kills::shorten_waits(Instant now) {
   has_short_waits_ = true;
   const Instant until = now + kShortWait;
   for (const auto& kill : kills_) {
-    kill->skips_grace = true;
     if (kill->stage == Stage::kSignalled) {
       kill->next_step_at = now;
     } else if (kill->stage == Stage::kRecorded) {
@@ -447,11 +434,7 @@ void Kills::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
   if (found != kill_of_.end() && found->second == &kill) {
     kill_of_.erase(found);
   }
-  Records::Outcome outcome;
-  outcome.verdict = verdict;
-  outcome.signals = kill.order.sent;
-  outcome.reason = reason;
-  outcome.cancelled = kill.order.cancelled;
+  Records::Outcome outcome{.verdict = verdict, .reason = reason};
   if (kill.last_evidence && verdict == KillVerdict::kUnkillable) {
     outcome.held_by = &*kill.last_evidence;
   }
@@ -462,6 +445,8 @@ void Kills::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
 }
 
 void Kills::end(const KillOrder& order, Records::Outcome outcome) {
+  outcome.signals = order.sent;
+  outcome.cancelled = order.cancelled;
   outcome.list_bytes = core_.log->room_for_details();
   std::vector<std::string> records;
   for (const Expiry& expiry : order.expiries) {

@@ -26,7 +26,6 @@ namespace filetimer {
 struct KillOrder : KillState {
   WorkerIdentity worker;
   std::vector<SlotReading> open_scopes;    // of this worker, the expired ones included
-  std::optional<PythonDump> python;        // what the worker's page says of its faulthandler
   std::shared_ptr<const CpuSample> early;  // from before the deadline; null: none
   std::uint64_t record_number = 0;         // of the verdicts; 0: not recorded yet, or synced
 
@@ -87,7 +86,6 @@ class Kills {
   static constexpr std::size_t kMostHelpers = 8;
 
   Kills(Core& core, Warnings& warnings, Commands& commands);
-  ~Kills();
 
   // Begins the evidence of workers with a deadline within CpuSample::kLead.
   void sample(std::span<Worker* const> workers, Instant now);
@@ -100,7 +98,8 @@ class Kills {
   // Continues a kill that an earlier server has begun. `worker`: null if it has exited, and others
   // that it has started may not have.
   void resume(Worker* worker, KillOrder order, Instant now);
-  // Records the outcome of a kill that needs no step.
+  // Records the outcome of a kill that needs no step, with the signals and the cancelled scopes of
+  // the order.
   void end(const KillOrder& order, Records::Outcome outcome);
   // Starts the hook for a kill that has ended. `record_number`: of its last `killed` record.
   void start_hook(const KillOrder& order, KillVerdict verdict, std::uint64_t record_number);
@@ -157,8 +156,7 @@ class Kills {
     Instant gathering_until;                // the evidence of incident and job
     EvidenceOrder evidence;                 // null: nothing is being collected
     std::optional<Evidence> last_evidence;  // of a worker that survived SIGKILL
-    bool skips_grace = false;
-    KillOrder::Means means;  // set with the first signal
+    KillOrder::Means means;                 // set with the first signal
     std::optional<Instant> worker_died;
 
     [[nodiscard]] const Process& worker() const { return *order.worker.process; }
@@ -166,7 +164,6 @@ class Kills {
 
   static bool has_started_another_program(const Kill& kill);
   void start_kill(const DeadlineScan::DueWorker& due, const ClockReading& now);
-  void note_held_up(Worker& worker, Instant now);
   void look_for_ancestors(Instant now);
   void note_message(const KillOrder& order, Instant now);
   void start(Worker* worker, KillOrder order, Instant now);
@@ -195,7 +192,6 @@ class Kills {
   void begin_signal(Kill& kill);
   void stop_all_targets(const std::vector<Kill*>& kills);
   bool signal_stopped();
-  void send_due_signal(Kill& kill);
   void wait_after_signal(Kill& kill);
   [[nodiscard]] Instant end_of_wait(const Kill& kill) const;
 

@@ -162,10 +162,10 @@ class Records {
                             const Evidence& evidence, std::size_t omitted) const;
   struct Outcome {
     KillVerdict verdict = KillVerdict::kDead;
-    std::span<const SentSignal> signals;
-    std::optional<Duration> dead_after;
-    std::string_view reason;
-    std::span<const std::string> cancelled;
+    std::span<const SentSignal> signals{};
+    std::optional<Duration> dead_after{};
+    std::string_view reason{};
+    std::span<const std::string> cancelled{};
     std::size_t list_bytes = kMaxRecordBytesOfLists;  // of `cancelled`
     const Evidence* held_by = nullptr;                // evidence of an unkillable worker; else null
   };
