@@ -25,13 +25,7 @@ namespace filetimer {
 // A command gets the variables FILETIMER_* and an empty standard input; signals go to its process
 // group. A hook has the server's standard error for both of its outputs, and no kill waits for it.
 // The outputs of evidence commands are recorded, and the signals of their incident's kills wait for
-// their ends:
-//
-//   commands.start_evidence(occasion, now);  // when the record of the verdict is queued
-//   ...
-//   commands.end_commands(now);
-//   if (!commands.is_gathering(incident)) { /* the signals may be sent */ }
-//   next = commands.start_hooks(now);
+// their ends.
 //
 // Used on the loop thread.
 class Commands {
@@ -55,9 +49,10 @@ class Commands {
   // Returns whether no hook runs or waits.
   [[nodiscard]] bool have_hooks_ended() const { return count(true, false) == commands_.size(); }
 
-  // Starts the evidence commands for an expiry of the last incident, side by side: the drop-ins
-  // with the first expiry of each job in the incident, where the workers without a job count as
-  // one; --evidence-command with the first expiry of all. Records the commands that are dropped.
+  // Starts the evidence commands for a recorded expiry of the last incident, side by side: the
+  // drop-ins with the first expiry of each job in the incident, where the workers without a job
+  // count as one; --evidence-command with the first expiry of all. Records the commands that are
+  // dropped.
   void start_evidence(const CommandOccasion& occasion, Instant now);
   // Returns whether an evidence command of this incident runs.
   [[nodiscard]] bool is_gathering(const std::string& incident) const;

@@ -3,7 +3,6 @@
 
 #include <sched.h>
 
-#include <algorithm>
 #include <climits>
 #include <functional>
 #include <tuple>
@@ -21,13 +20,10 @@ std::size_t shorten_ended_scopes(EndedScopesByName& ended, Instant when, std::si
       }
     }
   }
+  static_assert(kMaxIncidentEndedScopes >= kMaxWorkers);
   const std::size_t share = kMaxIncidentEndedScopes / std::max<std::size_t>(workers, 1);
   Instant first = since;
   if (times.size() > share) {
-    if (share == 0) {
-      ended.clear();
-      return times.size();
-    }
     const auto last_kept = times.begin() + static_cast<std::ptrdiff_t>(share) - 1;
     std::ranges::nth_element(times, last_kept, std::ranges::greater{});
     first = *last_kept;
@@ -78,19 +74,15 @@ const std::string& Incidents::add(const std::string& expiry, const ClockReading&
   return last_->id;
 }
 
-void Incidents::read_workers(bool has_verdicts) {
-  if (stage_ == Stage::kJudged) {
-    read_all_workers();
-  }
-  has_verdicts_ = has_verdicts_ || (stage_ == Stage::kRead && has_verdicts);
-}
-
 Instant Incidents::advance(Instant now) {
   if (stage_ != Stage::kRead) {
     return Instant::never();
   }
-  if (!is_due(now)) {
-    return last_->when.mono + kFactsLimit;
+  const Instant facts_until = last_->when.mono + kFactsLimit;
+  const auto has_facts = [](const WorkerScopes& worker) { return worker.worker.facts->are_known; };
+  if (!has_verdicts_ ||
+      (!is_wanted_ && now < facts_until && !std::ranges::all_of(last_->workers, has_facts))) {
+    return facts_until;
   }
   if (is_wanted_) {
     ::sched_yield();  // a worker that was signalled may wait for this processor
@@ -99,14 +91,14 @@ Instant Incidents::advance(Instant now) {
   return Instant::never();
 }
 
-bool Incidents::is_due(Instant now) const {
-  const auto has_facts = [](const WorkerScopes& worker) { return worker.worker.facts->are_known; };
-  return has_verdicts_ && (is_wanted_ || now >= last_->when.mono + kFactsLimit ||
-                           std::ranges::all_of(last_->workers, has_facts));
-}
-
-// Workers with a kill are read in any case: the signal ends their scopes on the pipe.
-void Incidents::read_all_workers() {
+void Incidents::read_workers(bool has_verdicts) {
+  if (stage_ == Stage::kRecorded) {
+    return;
+  }
+  has_verdicts_ = has_verdicts_ || has_verdicts;
+  if (stage_ == Stage::kRead) {
+    return;
+  }
   const Instant until = Instant::now() + kReadLimit;
   last_->workers.clear();
   last_->omitted = 0;
@@ -133,8 +125,18 @@ void Incidents::read_worker(const Worker& worker) {
   last_->workers.push_back({worker, std::move(scopes), {}, worker.pages});
 }
 
-// No signal waits for this. What a worker has ended since the verdict is listed, too.
-void Incidents::read_ended_scopes() {
+void Incidents::finish() {
+  if (stage_ == Stage::kRecorded) {
+    return;
+  }
+  read_workers(false);
+  for (const auto& process : std::exchange(unread_, {})) {
+    if (const Worker* const worker = core_.workers.find(*process)) {
+      read_worker(*worker);
+      ++last_->read_late;
+    }
+  }
+  // No signal waits for this. What a worker has ended since the verdict is listed, too.
   for (WorkerScopes& worker : last_->workers) {
     for (const auto& page : worker.pages) {
       page->add_ended_scopes(worker.ended);
@@ -142,22 +144,6 @@ void Incidents::read_ended_scopes() {
     last_->ended_omitted +=
         shorten_ended_scopes(worker.ended, last_->when.mono, last_->workers.size());
   }
-}
-
-void Incidents::finish() {
-  if (stage_ == Stage::kRecorded) {
-    return;
-  }
-  if (stage_ == Stage::kJudged) {
-    read_all_workers();
-  }
-  for (const auto& process : std::exchange(unread_, {})) {
-    if (const Worker* const worker = core_.workers.find(*process)) {
-      read_worker(*worker);
-      ++last_->read_late;
-    }
-  }
-  read_ended_scopes();
   core_.log->append_detail(core_.records.incident(*last_));
   stage_ = Stage::kRecorded;
   last_->workers = {};
@@ -176,22 +162,20 @@ void Incidents::start_peers(const WorkerIdentity& worker, Instant now) {
   const auto omitted = std::make_shared<std::size_t>(peers.size() - count);
   peers.resize(count);
   for (const Worker* const each : peers) {
-    const auto peer = peers_.insert(peers_.end(), Peer{*each, *job, last_->id, omitted, nullptr});
+    const auto peer = peers_.insert(peers_.end(), Peer{*each, last_->id, omitted, nullptr});
     peer->order = core_.desk.collect(
         {.worker = each->process,
          .level = policy.evidence,
          .use = EvidenceFor::kPeers,
          .until = now + policy.evidence_timeout,
          .python = core_.python_dump_of(*each)},
-        now, [this, peer](const Evidence& evidence, bool) { record_peer(peer, evidence); });
+        now, [this, peer](const Evidence& evidence, bool) {
+          std::list<Peer> done;  // it waits no more, also if its record cannot be made
+          done.splice(done.end(), peers_, peer);
+          core_.log->append_detail(core_.records.peer_evidence(
+              peer->worker, peer->incident, evidence, std::exchange(*peer->omitted, 0)));
+        });
   }
-}
-
-void Incidents::record_peer(std::list<Peer>::iterator peer, const Evidence& evidence) {
-  std::list<Peer> done;  // it waits no more, also if its record cannot be made
-  done.splice(done.end(), peers_, peer);
-  core_.log->append_detail(core_.records.peer_evidence(peer->worker, peer->incident, evidence,
-                                                       std::exchange(*peer->omitted, 0)));
 }
 
 void Incidents::withdraw_peer(const Process& worker) {
@@ -202,14 +186,15 @@ void Incidents::withdraw_peer(const Process& worker) {
 
 bool Incidents::is_gathering_for(const WorkerIdentity& worker) const {
   const std::optional<std::string> job = job_of(*worker.facts);
-  return job && std::ranges::any_of(
-                    peers_, [&](const Peer& peer) { return peer.order && peer.job == *job; });
+  return job && std::ranges::any_of(peers_, [&](const Peer& peer) {
+           return peer.order && job == job_of(*peer.worker.facts);
+         });
 }
 
 void Incidents::end_peers() {
   for (const Peer& peer : std::list(peers_)) {
     if (peer.order) {
-      peer.order->end();  // record_peer() takes it out
+      peer.order->end();  // its record takes it out
     }
   }
   peers_.clear();

@@ -52,26 +52,14 @@ std::optional<std::string> job_of(const WorkerFacts& facts);
 std::vector<const Worker*> peers_of(Core& core, const WorkerIdentity& worker);
 
 // Expiries within kWindow are one incident: the other workers waited for the same thing. Makes its
-// record:
-//
-//   expiry.incident = incidents.add(expiry.id, now);
-//   ...
-//   incidents.read_workers(has_verdicts);        // the verdicts are recorded
-//   ...                                          // signals are sent
-//   next = incidents.advance(now);
-//
-// The scopes of all workers are read between verdicts and signals, within kReadLimit. The record
-// takes milliseconds: it is appended behind the signals of the same moment, and the workers that
-// were not read in time are read then. It waits for the ranks of the workers, but not longer than
-// the first signal or outcome.
+// record. The scopes of all workers are read between verdicts and signals, within kReadLimit. The
+// record takes milliseconds: it is appended behind the signals of the same moment, and the workers
+// that were not read in time are read then. It waits for the ranks of the workers, but not longer
+// than the first signal or outcome. Kills::advance() shows the order of the calls.
 //
 // The evidence of the peers is collected once for each incident and job, and recorded: it shows
 // where they wait. The signals of the job's kills wait for the evidence, because the peers of a
 // killed worker often exit. A peer may get the signal of its Python dump, as in a `dump` request.
-//
-//   incidents.start_peers(worker, now);  // after the record of the verdict
-//   ...
-//   if (!incidents.is_gathering_for(worker)) { /* the signals may be sent */ }
 class Incidents {
  public:
   static constexpr Duration kWindow = std::chrono::seconds{2};
@@ -88,8 +76,8 @@ class Incidents {
   const std::string& add(const std::string& expiry, const ClockReading& now);
   // Returns whether this is the id of the last incident.
   [[nodiscard]] bool is_last(const std::string& id) const { return last_ && last_->id == id; }
-  // Reads the workers of a new incident. `has_verdicts`: verdicts were recorded since the last
-  // call.
+  // Reads the workers of a new incident, those with a kill in any case: the signal ends their
+  // scopes on the pipe. `has_verdicts`: verdicts were recorded since the last call.
   void read_workers(bool has_verdicts);
   // Takes note that a signal was sent, or that a kill has ended: the record waits no longer.
   void want_record() { is_wanted_ = true; }
@@ -98,9 +86,9 @@ class Incidents {
   // Records the incident, unless it is recorded.
   void finish();
 
-  // Starts the collection for the job of the worker, which has expired in the last incident; unless
-  // it was started for an earlier expiry. Leaves out peers that have expired themselves. A dry run
-  // leaves the peers alone.
+  // Starts the collection for the job of the worker, which has expired in the last incident and
+  // whose verdict is recorded; unless it was started for an earlier expiry. Leaves out peers that
+  // have expired themselves. A dry run leaves the peers alone.
   void start_peers(const WorkerIdentity& worker, Instant now);
   // Leaves out a peer that has expired itself, if its collection has not begun.
   void withdraw_peer(const Process& worker);
@@ -111,17 +99,12 @@ class Incidents {
  private:
   struct Peer {
     WorkerIdentity worker;
-    std::string job;
     std::string incident;
     std::shared_ptr<std::size_t> omitted;  // further peers, written in the first record
     EvidenceOrder order;
   };
   enum class Stage { kJudged, kRead, kRecorded };
-  [[nodiscard]] bool is_due(Instant now) const;
-  void read_all_workers();
   void read_worker(const Worker& worker);
-  void read_ended_scopes();
-  void record_peer(std::list<Peer>::iterator peer, const Evidence& evidence);
 
   Core& core_;
   std::optional<Incident> last_;
