@@ -46,8 +46,7 @@ struct Commands::Command {
   Instant next_step_at;
   Instant started;
   OwnChild child;
-  EventSource end;
-  bool has_ended = false;
+  EventSource end;  // null: the command waits, or has ended
   // Of an evidence command.
   UniqueFd pipe;
   EventSource readable;
@@ -265,10 +264,8 @@ std::string Commands::start(Command& command, std::vector<std::string> words,
     return "cannot open its pidfd";
   }
   try {
-    command.end = watch_io(core_.loop, command.child.pidfd().get(), EPOLLIN, kOrdinary, [&command] {
-      command.has_ended = true;
-      command.end.reset();
-    });
+    command.end = watch_io(core_.loop, command.child.pidfd().get(), EPOLLIN, kOrdinary,
+                           [&command] { command.end.reset(); });
     if (command.is_evidence) {
       ::fcntl(command.pipe.get(), F_SETFL, O_NONBLOCK);
       command.readable = watch_io(core_.loop, command.pipe.get(), EPOLLIN, kOrdinary,
@@ -281,11 +278,11 @@ std::string Commands::start(Command& command, std::vector<std::string> words,
 }
 
 bool Commands::step(Command& command, Instant now) {
-  if (command.has_ended) {
-    return end(command, now);
-  }
-  if (command.is_waiting || now < command.next_step_at) {
+  if (command.is_waiting || (command.end && now < command.next_step_at)) {
     return false;
+  }
+  if (!command.end) {
+    return end(command, now);
   }
   const std::string time =
       command.is_evidence
@@ -300,7 +297,6 @@ bool Commands::end_by_kill(Command& command, HookResult result, std::string_view
   command.outcome.reason = reason;
   command.signal_group(SIGKILL);
   (void)command.child.has_ended_within(wait);
-  command.has_ended = false;  // it is recorded even if it cannot be reaped
   return end(command, now);
 }
 
@@ -314,7 +310,7 @@ bool Commands::end(Command& command, Instant now) {
     command.read_output();
   }
   const auto status = command.child.reap();
-  if (!status && command.has_ended && !command.is_evidence) {
+  if (!status && outcome.result == HookResult::kExited && !command.is_evidence) {
     command.next_step_at = now + kReapHookAgain;
     return false;
   }
