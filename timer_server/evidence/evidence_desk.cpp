@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <set>
 #include <thread>
@@ -26,66 +25,7 @@ constexpr std::size_t kMaxSampled = 32;
 
 }  // namespace
 
-EvidenceCollection::EvidenceCollection(SideThreads& side_threads,
-                                       std::shared_ptr<IdleStacksHelpers> helpers,
-                                       EvidenceRequest request, Done done)
-    : side_threads_(side_threads),
-      helpers_(std::move(helpers)),
-      request_(std::move(request)),
-      done_(std::move(done)),
-      until_(request_.until) {}
-
-void EvidenceCollection::begin(Instant now) {
-  has_begun_ = true;
-  begun_ = Instant::now();
-  end_by(now + request_.limit);
-  request_.until = until_;
-  side_threads_.run(
-      [self = shared_from_this()]() -> SideThreads::Delivery {
-        self->note("/proc was being read");
-        const Process& worker = *self->request_.worker;
-        auto evidence =
-            std::make_shared<Evidence>(read_proc_evidence(worker.pid, worker.start_time));
-        if (self->request_.early) {
-          begin_cpu_sample(*self->request_.early, *evidence);
-        }
-        self->publish(*evidence, "the evidence of other workers was being collected");
-        return [self, evidence] { self->cheap_ = evidence; };
-      },
-      request_.use == EvidenceFor::kSignal ? SideThreads::Lane::kQuick
-                                           : SideThreads::Lane::kUnexpired);
-}
-
-bool EvidenceCollection::begin_slow() {
-  const std::shared_ptr<Evidence> evidence = std::exchange(cheap_, nullptr);
-  const std::size_t others = side_threads_.waiting(SideThreads::Lane::kQuick) +
-                             side_threads_.waiting(SideThreads::Lane::kSlow);
-  const bool is_for_signal = request_.use == EvidenceFor::kSignal;
-  if (evidence->threads.empty()) {  // the worker has ended
-    deliver(true, "");
-    return false;
-  }
-  if (is_for_signal && request_.level == EvidenceLevel::kProc && others >= kMaxSampled) {
-    deliver(true, "no CPU sample: too many workers expired at once");
-    return false;
-  }
-  is_slow_ = true;
-  side_threads_.run(
-      [self = shared_from_this(), evidence]() -> SideThreads::Delivery {
-        if (self->note("the evidence of other workers was being collected")) {
-          self->add_slow(*evidence);
-          self->publish(*evidence, "the evidence was complete");
-        }
-        return [self] {
-          self->is_slow_ = false;
-          self->deliver(true, "");
-        };
-      },
-      is_for_signal ? SideThreads::Lane::kSlow : SideThreads::Lane::kUnexpired);
-  return true;
-}
-
-void EvidenceCollection::add_slow(Evidence& evidence) {
+void EvidenceCollection::add_slow(Evidence& evidence, IdleStacksHelpers& helpers) {
   // The helper of another order had stopped the worker. That order has ended since.
   if (evidence.threads.front().state == 't') {
     Evidence again = read_proc_evidence(request_.worker->pid, request_.worker->start_time);
@@ -108,8 +48,8 @@ void EvidenceCollection::add_slow(Evidence& evidence) {
   if (wants_stacks && !helper) {
     note("the helper for native stacks was being started");
     const Duration for_python = std::min(kPythonDumpLimit, (until - Instant::now()) / 2);
-    auto started = helpers_->start(request_.worker->pid, request_.worker->start_time,
-                                   request_.python ? until + -for_python : until);
+    auto started = helpers.start(request_.worker->pid, request_.worker->start_time,
+                                 request_.python ? until + -for_python : until);
     if (started) {
       helper = std::make_shared<StacksHelper>(std::move(*started));
     } else {
@@ -126,7 +66,7 @@ void EvidenceCollection::add_slow(Evidence& evidence) {
   if (helper && publish(evidence, "native stacks were being read")) {
     helper->collect(evidence);
     if (helper->is_idle()) {
-      helpers_->keep(std::move(*helper));
+      helpers.keep(std::move(*helper));
     }
   }
   if (wants_stacks && request_.python && publish(evidence, "Python stacks were being written")) {
@@ -187,21 +127,68 @@ EvidenceDesk::EvidenceDesk(SideThreads& side_threads)
 
 EvidenceOrder EvidenceDesk::collect(EvidenceRequest request, Instant now,
                                     EvidenceCollection::Done done) {
-  const std::shared_ptr<EvidenceCollection> collection(
-      new EvidenceCollection(side_threads_, helpers_, std::move(request), std::move(done)));
-  collections_.push_back(collection);
-  begin_if_possible(*collection, now);
-  return {collection.get(), [kept = collection](EvidenceCollection*) { kept->withdraw(); }};
+  const auto collection = collections_.emplace_back(
+      std::make_shared<EvidenceCollection>(std::move(request), std::move(done)));
+  begin_if_possible(collection, now);
+  return {collection.get(), [collection](EvidenceCollection*) { collection->withdraw(); }};
 }
 
-void EvidenceDesk::begin_if_possible(EvidenceCollection& collection, Instant now) {
-  const EvidenceFor use = collection.request_.use;
-  long& begun = begun_.at(static_cast<std::size_t>(use));
-  if (collection.done_ && !collection.has_begun() &&
-      (use == EvidenceFor::kSignal || begun < kSideBySide)) {
-    ++begun;
-    collection.begin(now);
+void EvidenceDesk::begin_if_possible(const std::shared_ptr<EvidenceCollection>& collection,
+                                     Instant now) {
+  const bool is_for_signal = collection->request_.use == EvidenceFor::kSignal;
+  long& begun = begun_.at(static_cast<std::size_t>(collection->request_.use));
+  if (!collection->done_ || collection->has_begun() || (!is_for_signal && begun >= kSideBySide)) {
+    return;
   }
+  ++begun;
+  collection->has_begun_ = true;
+  collection->begun_ = Instant::now();
+  collection->end_by(now + collection->request_.limit);
+  collection->request_.until = collection->until_;
+  side_threads_.run(
+      [collection]() -> SideThreads::Delivery {
+        collection->note("/proc was being read");
+        const Process& worker = *collection->request_.worker;
+        auto evidence =
+            std::make_shared<Evidence>(read_proc_evidence(worker.pid, worker.start_time));
+        if (collection->request_.early) {
+          begin_cpu_sample(*collection->request_.early, *evidence);
+        }
+        collection->publish(*evidence, "the evidence of other workers was being collected");
+        return [collection, evidence] { collection->cheap_ = evidence; };
+      },
+      is_for_signal ? SideThreads::Lane::kQuick : SideThreads::Lane::kUnexpired);
+}
+
+// Returns false if the evidence is delivered without what takes time.
+bool EvidenceDesk::begin_slow(const std::shared_ptr<EvidenceCollection>& collection) {
+  const std::shared_ptr<Evidence> evidence = std::exchange(collection->cheap_, nullptr);
+  const std::size_t others = side_threads_.waiting(SideThreads::Lane::kQuick) +
+                             side_threads_.waiting(SideThreads::Lane::kSlow);
+  const bool is_for_signal = collection->request_.use == EvidenceFor::kSignal;
+  if (evidence->threads.empty()) {  // the worker has ended
+    collection->deliver(true, "");
+    return false;
+  }
+  if (is_for_signal && collection->request_.level == EvidenceLevel::kProc &&
+      others >= kMaxSampled) {
+    collection->deliver(true, "no CPU sample: too many workers expired at once");
+    return false;
+  }
+  collection->is_slow_ = true;
+  side_threads_.run(
+      [collection, evidence, helpers = helpers_]() -> SideThreads::Delivery {
+        if (collection->note("the evidence of other workers was being collected")) {
+          collection->add_slow(*evidence, *helpers);
+          collection->publish(*evidence, "the evidence was complete");
+        }
+        return [collection] {
+          collection->is_slow_ = false;
+          collection->deliver(true, "");
+        };
+      },
+      is_for_signal ? SideThreads::Lane::kSlow : SideThreads::Lane::kUnexpired);
+  return true;
 }
 
 void EvidenceDesk::advance(Instant now) {
@@ -236,16 +223,15 @@ bool EvidenceDesk::begin_waiting(Instant now) {
     }
   }
   for (std::size_t i = 0; i < collections_.size(); ++i) {
-    EvidenceCollection& collection = *collections_[i];
-    const Process* const worker = collection.request_.worker.get();
+    const std::shared_ptr<EvidenceCollection> collection = collections_[i];
+    const Process* const worker = collection->request_.worker.get();
     begin_if_possible(collection, now);
-    if (!collection.done_ || !collection.cheap_) {
+    if (!collection->done_ || !collection->cheap_) {
       continue;
     }
     if (busy.contains(worker)) {
-      const MutexLock lock(collection.mutex_);
-      collection.activity_ = "the worker's evidence was being collected already";
-    } else if (collection.begin_slow()) {
+      collection->note("the worker's evidence was being collected already");
+    } else if (begin_slow(collection)) {
       busy.insert(worker);
     } else {
       is_one_delivered = true;

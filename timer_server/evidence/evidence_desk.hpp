@@ -44,11 +44,13 @@ struct EvidenceRequest {
 // The evidence of one worker: first what is cheap, then what takes time: a sample of CPU time, the
 // native stacks, the Python stacks, one after the other. Side threads share the ownership. The
 // public members are called on the loop thread.
-class EvidenceCollection : public std::enable_shared_from_this<EvidenceCollection> {
+class EvidenceCollection {
  public:
   // Takes the evidence. Unless it `is_complete`, its `missing` says what was under way.
   using Done = std::function<void(Evidence evidence, bool is_complete)>;
 
+  EvidenceCollection(EvidenceRequest request, Done done)
+      : request_(std::move(request)), done_(std::move(done)), until_(request_.until) {}
   [[nodiscard]] bool has_begun() const { return has_begun_; }
   // Moves the time limit to `until`, if that is earlier.
   void end_by(Instant until) { until_ = std::min(until_, until); }
@@ -57,23 +59,17 @@ class EvidenceCollection : public std::enable_shared_from_this<EvidenceCollectio
 
  private:
   friend class EvidenceDesk;
-  EvidenceCollection(SideThreads& side_threads, std::shared_ptr<IdleStacksHelpers> helpers,
-                     EvidenceRequest request, Done done);
-  void begin(Instant now);
   void withdraw();
-  bool begin_slow();
   void deliver(bool is_complete, std::string_view missing);
   // On a side thread.
-  void add_slow(Evidence& evidence);
+  void add_slow(Evidence& evidence, IdleStacksHelpers& helpers);
   // Stores what is done next: the reason that is given if time is up meanwhile. Returns false if
   // the evidence was delivered or withdrawn.
   bool note(const char* activity);
   // Likewise, with what was collected so far, which takes longer.
   bool publish(const Evidence& evidence, const char* activity);
 
-  SideThreads& side_threads_;
-  const std::shared_ptr<IdleStacksHelpers> helpers_;
-  EvidenceRequest request_;  // does not change after begin()
+  EvidenceRequest request_;  // does not change once it has begun
   Done done_;                // null: delivered or withdrawn
   Instant until_;
   bool has_begun_ = false;           // otherwise it waits for its turn
@@ -123,10 +119,11 @@ class EvidenceDesk {
 
  private:
   bool begin_waiting(Instant now);
-  void begin_if_possible(EvidenceCollection& collection, Instant now);
+  void begin_if_possible(const std::shared_ptr<EvidenceCollection>& collection, Instant now);
+  bool begin_slow(const std::shared_ptr<EvidenceCollection>& collection);
 
   SideThreads& side_threads_;
-  std::shared_ptr<IdleStacksHelpers> helpers_;                    // while there are collections
+  const std::shared_ptr<IdleStacksHelpers> helpers_;
   std::vector<std::shared_ptr<EvidenceCollection>> collections_;  // in the order of their requests
   std::array<long, 4> begun_{};  // by use: those in `collections_` that have begun
 };
