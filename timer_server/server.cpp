@@ -444,25 +444,21 @@ void Server::read_last_requests() {
 }
 
 ServerStatus Server::status() {
-  const ClockReading now = ClockReading::now();
-  ServerStatus status{.counters = core_.counters,
-                      .dir = core_.directory.path(),
-                      .started = started_,
-                      .now = now,
-                      .announcement = control_.announcement(),
-                      .workers = core_.workers.count(),
-                      .open_scopes = core_.workers.count_open_scopes(),
-                      .rejected = core_.rejections.total(),
-                      .kills_under_way = kills_.count(),
-                      .unkillable = kills_.unkillable(),
-                      .waiting_clients = control_.client_count(),
-                      .log_trouble = core_.log->failure(),
-                      .backlog = core_.log->backlog()};
-  if (children_.pid() != 0) {
-    status.command_pid = children_.pid();
-    status.command_status = children_.exit_status();
-  }
-  return status;
+  return {.counters = core_.counters,
+          .dir = core_.directory.path(),
+          .started = started_,
+          .now = ClockReading::now(),
+          .command_pid = children_.pid(),
+          .command_status = children_.exit_status(),
+          .announcement = control_.announcement(),
+          .workers = core_.workers.count(),
+          .open_scopes = core_.workers.count_open_scopes(),
+          .rejected = core_.rejections.total(),
+          .kills_under_way = kills_.count(),
+          .unkillable = kills_.unkillable(),
+          .waiting_clients = control_.client_count(),
+          .log_trouble = core_.log->failure(),
+          .backlog = core_.log->backlog()};
 }
 
 }  // namespace filetimer

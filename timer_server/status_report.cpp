@@ -108,13 +108,6 @@ void write_left(JsonWriter& json, Core& core) {
   json.end_array().field("left_count", listed);
 }
 
-// A process cannot trace itself. The call on a pid that no process has fails with ESRCH where it is
-// allowed, and with EPERM or ENOSYS where a filter forbids it.
-bool is_ptrace_allowed() {
-  constexpr pid_t kNoProcess = -1;
-  return ::ptrace(PTRACE_SEIZE, kNoProcess, nullptr, nullptr) == -1 && errno == ESRCH;
-}
-
 using Labels = std::string;  // `NAME="VALUE"`, with a comma between two
 
 // The nanoseconds since 1970 do not fit into a double, so the seconds are converted apart.
@@ -258,16 +251,16 @@ Status write_new_file(const std::string& path, std::string_view text) {
                                     : system_error(fmt::format("cannot write '{}'", path));
 }
 
-const char* kind_of(mode_t mode) {
-  return S_ISLNK(mode) ? "a symbolic link" : S_ISDIR(mode) ? "a directory" : "no regular file";
-}
-
 }  // namespace
 
 KillPath check_kill_path() {
   KillPath path;
   path.kernel_stacks = read_small_file("/proc/self/stack").has_value();
-  path.ptrace = is_ptrace_allowed() && may_trace();
+  // A process cannot trace itself. The call on a pid that no process has fails with ESRCH where it
+  // is allowed, and with EPERM or ENOSYS where a filter forbids it.
+  constexpr pid_t kNoProcess = -1;
+  path.ptrace =
+      ::ptrace(PTRACE_SEIZE, kNoProcess, nullptr, nullptr) == -1 && errno == ESRCH && may_trace();
   Process self;
   self.pidfd = open_pidfd(::getpid());
   path.signal = self.pidfd && self.send_signal(0);
@@ -348,8 +341,10 @@ std::string metrics_text(const ServerStatus& status, std::string_view version, b
 Status replace_file(const std::string& path, std::string_view text) {
   struct stat there {};
   if (::lstat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {
-    return failure(
-        fmt::format("it is {}: expected a regular file, or none", kind_of(there.st_mode)));
+    const char* const kind = S_ISLNK(there.st_mode)   ? "a symbolic link"
+                             : S_ISDIR(there.st_mode) ? "a directory"
+                                                      : "no regular file";
+    return failure(fmt::format("it is {}: expected a regular file, or none", kind));
   }
   const std::string temporary = fmt::format("{}.{}.tmp", path, ::getpid());
   Status written = write_new_file(temporary, text);

@@ -29,7 +29,7 @@ struct ServerStatus {
   std::string dir{};
   ClockReading started{};
   ClockReading now{};
-  std::optional<pid_t> command_pid{};
+  pid_t command_pid = 0;                // 0: there is no COMMAND
   std::optional<int> command_status{};  // after its end: as the shell has it, 128+N for a signal
   Announcement announcement = Announcement::kNone;
   std::size_t workers = 0;

@@ -66,10 +66,6 @@ void write_frames(JsonWriter& json, std::string_view key, const std::vector<std:
   json.end_array();
 }
 
-std::size_t bytes_for_children(const Evidence& evidence) {
-  return std::min(evidence.children.size(), kMaxChildrenRead) * kBytesPerChild;
-}
-
 std::size_t others_of(const ThreadEvidence& thread) {
   std::size_t count = 0;
   for (const SameStack& others : thread.same_stack) {
@@ -99,7 +95,8 @@ std::size_t write_same_stack(JsonWriter& json, const ThreadEvidence& thread, std
 }
 
 void write_threads(JsonWriter& json, const Evidence& evidence) {
-  const std::size_t most_bytes = kMaxEvidenceBytes - bytes_for_children(evidence);
+  const std::size_t children_read = std::min(evidence.children.size(), kMaxChildrenRead);
+  const std::size_t most_bytes = kMaxEvidenceBytes - children_read * kBytesPerChild;
   std::size_t omitted = evidence.threads_omitted;
   std::size_t others_left = 0;
   for (const ThreadEvidence& thread : evidence.threads) {

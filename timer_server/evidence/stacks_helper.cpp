@@ -10,7 +10,6 @@
 #include <array>
 #include <cstdlib>
 #include <sstream>
-#include <vector>
 
 #include "common/limits.hpp"
 #include "common/text.hpp"
@@ -57,16 +56,13 @@ int yama_scope() {
   return take_number<int>(rest).value_or(0);
 }
 
-bool has_ptrace_capability() {
-  constexpr std::uint64_t kCapSysPtrace = std::uint64_t{1} << 19;
-  const auto status = read_status("/proc/self");
-  return status && (status->effective_capabilities & kCapSysPtrace) != 0;
-}
-
 }  // namespace
 
 bool may_trace() {
-  return yama_scope() == 0 || (yama_scope() < 3 && has_ptrace_capability());
+  constexpr std::uint64_t kCapSysPtrace = std::uint64_t{1} << 19;
+  const auto status = read_status("/proc/self");
+  const bool is_capable = status && (status->effective_capabilities & kCapSysPtrace) != 0;
+  return yama_scope() == 0 || (yama_scope() < 3 && is_capable);
 }
 
 EvidenceLevel most_evidence_allowed() {
