@@ -4,15 +4,13 @@
 #include <cxxabi.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <set>
 #include <string_view>
-#include <tuple>
+#include <utility>
 
 #include "common/limits.hpp"
 #include "common/posix.hpp"
@@ -45,30 +43,27 @@ std::string_view base_name(std::string_view path) {
 // Returns the lines of /proc/PID/maps whose files have code in them. Other files need not be read:
 // they may be as large as a training set, and lie on a file system that hangs.
 std::string maps_of_code(const std::string& maps) {
-  const auto for_each_line = [&](auto&& visit) {
-    for (std::string_view rest = maps; !rest.empty();) {
-      const std::string_view line = rest.substr(0, rest.find('\n'));
-      rest.remove_prefix(std::min(line.size() + 1, rest.size()));
-      // "7f01-7f02 r-xp 00001000 fe:01 1234    /usr/lib/x.so"
-      const std::size_t space = line.find(' ');
-      const std::size_t slash = line.find('/');
-      if (space + 3 < line.size() && slash != line.npos) {
-        visit(line, line.substr(slash), line[space + 3] == 'x');
+  std::vector<std::pair<std::string_view, std::string_view>> lines;  // each with its path
+  std::set<std::string_view> with_code;
+  for (std::string_view rest = maps; !rest.empty();) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+    // "7f01-7f02 r-xp 00001000 fe:01 1234    /usr/lib/x.so"
+    const std::size_t space = line.find(' ');
+    const std::size_t slash = line.find('/');
+    if (space + 3 < line.size() && slash != line.npos) {
+      lines.emplace_back(line, line.substr(slash));
+      if (line[space + 3] == 'x') {
+        with_code.insert(line.substr(slash));
       }
     }
-  };
-  std::set<std::string_view> with_code;
-  for_each_line([&](std::string_view, std::string_view path, bool is_code) {
-    if (is_code) {
-      with_code.insert(path);
-    }
-  });
+  }
   std::string kept;
-  for_each_line([&](std::string_view line, std::string_view path, bool) {
+  for (const auto& [line, path] : lines) {
     if (with_code.contains(path)) {
       kept.append(line).append("\n");
     }
-  });
+  }
   return kept;
 }
 
@@ -104,21 +99,15 @@ std::string demangled(const char* symbol) {
 
 }  // namespace
 
-ElfFiles::~ElfFiles() {
-  for (const auto& [key, elf] : files_) {
-    ::elf_end(elf);
-  }
-}
-
 Elf* ElfFiles::open(int fd, const struct stat& st) {
   ::elf_version(EV_CURRENT);
-  Elf*& known = files_[{st.st_dev, st.st_ino, st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec}];
-  if (known == nullptr) {
+  auto& known = files_[{st.st_dev, st.st_ino, st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec}];
+  if (!known) {
     // RLIMIT_DATA limits mappings that may be written. What is not mapped is lost here.
-    known = ::elf_begin(fd, ELF_C_READ_MMAP, nullptr);
-    ::elf_cntl(known, ELF_C_FDDONE);  // the file is mapped
+    known.reset(::elf_begin(fd, ELF_C_READ_MMAP, nullptr));
+    ::elf_cntl(known.get(), ELF_C_FDDONE);  // the file is mapped
   }
-  return ::elf_begin(-1, ELF_C_READ_MMAP, known);  // counts as another user
+  return ::elf_begin(-1, ELF_C_READ_MMAP, known.get());  // counts as another user
 }
 
 Unwinder::Unwinder(pid_t pid, ElfFiles& files)

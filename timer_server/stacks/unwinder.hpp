@@ -32,16 +32,15 @@ struct Stack {
 // code.
 class ElfFiles {
  public:
-  ElfFiles() = default;
-  ElfFiles(const ElfFiles&) = delete;
-  ElfFiles& operator=(const ElfFiles&) = delete;
-  ~ElfFiles();
   // Returns the open file, which the caller ends with elf_end(); null: libelf cannot read it.
   Elf* open(int fd, const struct stat& status);
 
  private:
   using Key = std::tuple<dev_t, ino_t, off_t, time_t, long>;  // with size and time of change
-  std::map<Key, Elf*> files_;
+  struct End {
+    void operator()(Elf* elf) const { ::elf_end(elf); }
+  };
+  std::map<Key, std::unique_ptr<Elf, End>> files_;
 };
 
 // Does as little as possible while the threads are stopped:
