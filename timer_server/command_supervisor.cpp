@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <utility>
-#include <vector>
 
 namespace filetimer {
 namespace {
