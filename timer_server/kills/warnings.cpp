@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <unordered_map>
+#include <map>
 #include <utility>
 
 #include "common/duration_text.hpp"
@@ -17,36 +17,33 @@ bool Warnings::Scope::is_open() const {
 }
 
 void Warnings::warn() {
-  std::unordered_map<Worker*, std::vector<Scope>> of_worker;
+  // By worker, and by whether no signal is sent: those with a signal come first.
+  std::map<std::pair<Worker*, bool>, std::vector<Scope>> found;
   for (const DeadlineScan::SoftDueScope& due : std::exchange(noted_, {})) {
     Worker* const worker = core_.workers.find(*due.process);
     if (worker == nullptr) {
       continue;  // it was removed after the scan
     }
     if (auto warning = warning_of(due)) {
-      of_worker[worker].push_back(std::move(*warning));
+      found[{worker, warning->passed.signal == 0}].push_back(std::move(*warning));
     }
   }
   const Instant now = Instant::now();
-  for (auto& [worker, scopes] : of_worker) {
+  for (auto& [key, scopes] : found) {
+    const auto [worker, has_limit] = key;
     if (worker->is_dying() || !worker->process->is_alive()) {
       continue;  // its exit has woken the loop, and decides
     }
     std::ranges::stable_sort(scopes, {}, [](const auto& scope) { return scope.passed.when; });
-    const auto signalled = std::stable_partition(
-        scopes.begin(), scopes.end(), [](const auto& scope) { return scope.passed.signal == 0; });
-    std::vector<Scope> first(std::make_move_iterator(signalled),
-                             std::make_move_iterator(scopes.end()));
-    scopes.erase(signalled, scopes.end());
-    if (!first.empty()) {
-      start(*worker, std::move(first), now);
-    }
-    const WarningLimit::Share share = worker->warning_limit.take(scopes.size(), now);
-    if (share.count > 0) {
+    if (has_limit) {
+      const WarningLimit::Share share = worker->warning_limit.take(scopes.size(), now);
       scopes.resize(share.count);
+      if (scopes.empty()) {
+        continue;
+      }
       scopes.front().passed.omitted = share.omitted;
-      start(*worker, std::move(scopes), now);
     }
+    start(*worker, std::move(scopes), now);
   }
 }
 
