@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/python/native/client.hpp"
-
 #include <signal.h>
 
 #include <array>
@@ -13,8 +11,7 @@
 #include "timer_client/client/environment.hpp"
 #include "timer_client/client/page/stacks_offer.hpp"
 #include "timer_client/client/process_lock.hpp"
-#include "timer_client/python/native/scope.hpp"
-#include "timer_client/python/native/values.hpp"
+#include "timer_client/python/native/native.hpp"
 
 namespace filetimer::python {
 

@@ -9,10 +9,7 @@
 #include <atomic>
 #include <cerrno>
 
-#include "timer_client/python/native/client.hpp"
-#include "timer_client/python/native/python.hpp"
-#include "timer_client/python/native/scope.hpp"
-#include "timer_client/python/native/values.hpp"
+#include "timer_client/python/native/native.hpp"
 
 #ifndef sigev_notify_thread_id
 #define sigev_notify_thread_id _sigev_un._tid

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/python/native/scope.hpp"
-
 #include <signal.h>
 
 #include <algorithm>
@@ -16,8 +14,7 @@
 #include "timer_client/client/page/thread_slots.hpp"
 #include "timer_client/client/process_lock.hpp"
 #include "timer_client/client/scope_terms.hpp"
-#include "timer_client/python/native/client.hpp"
-#include "timer_client/python/native/values.hpp"
+#include "timer_client/python/native/native.hpp"
 
 namespace filetimer::python {
 namespace {

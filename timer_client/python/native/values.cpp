@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/python/native/values.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filetimer/timer_client.hpp>
 #include <new>
 
 #include "common/clock.hpp"
+#include "timer_client/python/native/native.hpp"
 
 namespace filetimer::python {
 
