@@ -1,4 +1,4 @@
-// The subcommands of timer_client. Each is one file: it adds its options to the root application
+// The subcommands of timer_client. Each has a function that adds its options to the root application
 // and returns the function to call after they are parsed. Only main.cpp calls these.
 // SPDX-License-Identifier: MIT
 #pragma once

@@ -1,24 +1,221 @@
-// `timer_client show`: one expiry, whole.
+// `timer_client show` and `report`: one expiry as text, and its incident as a picture, for a
+// ticket. Which expiry an id means is known only after the last record, so the logs are read twice.
+// Input that can be read only once is kept.
 // SPDX-License-Identifier: MIT
-#include <algorithm>
-#include <memory>
-#include <string>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-#include "timer_client/cli/commands/chosen_expiry.hpp"
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "common/posix.hpp"
+#include "common/text.hpp"
 #include "timer_client/cli/commands/commands.hpp"
+#include "timer_client/cli/commands/expiry_ids.hpp"
+#include "timer_client/cli/commands/options.hpp"
+#include "timer_client/cli/log/files.hpp"
 #include "timer_client/cli/log/incident.hpp"
+#include "timer_client/cli/report/report_page.hpp"
 #include "timer_client/cli/text/output.hpp"
+#include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
 namespace {
 
-struct ShowOptions {
-  ExpiryOptions expiry;
-  bool json = false;
+// Returns whether the word names files: an id has no slash, no wildcard and no suffix.
+bool means_files(const std::string& word) {
+  struct stat st {};
+  return word == kStandardInput || word.find_first_of("/*?") != std::string::npos ||
+         word.ends_with(".jsonl") || ::stat(word.c_str(), &st) == 0;
+}
+
+constexpr std::size_t kIdsListed = 5;
+
+// The last few, the latest first.
+std::string latest_of(const std::vector<const ExpiryKey*>& keys) {
+  std::vector<std::string> latest;
+  for (auto key = keys.rbegin(); key != keys.rend() && latest.size() < kIdsListed; ++key) {
+    latest.push_back((*key)->id);
+  }
+  return joined(latest) + (keys.size() > latest.size() ? ", ..." : "");
+}
+
+}  // namespace
+
+void ExpiryIds::take(const Record& record) {
+  if (record.id.empty()) {
+    return;
+  }
+  const bool is_new = known_.insert(fmt::format("{} {}", record.host, record.id)).second;
+  known_.insert(fmt::format(" {}", record.id));  // what names no host is of the one that has it
+  if (is_new) {
+    keys_.push_back({std::string(record.host), std::string(record.id), record.pid, record.time_us});
+    if (record.event == "expired") {
+      expired_.push_back(keys_.size() - 1);
+    }
+  }
+}
+
+Result<ExpiryKey> ExpiryIds::find(std::string_view wanted, const std::optional<std::string>& host,
+                                  std::string_view where) const {
+  const std::string place = host ? fmt::format("{}, host '{}'", where, *host) : std::string(where);
+  std::vector<const ExpiryKey*> all;
+  std::vector<const ExpiryKey*> whole;
+  std::vector<const ExpiryKey*> begun;
+  for (const ExpiryKey& key : keys_) {
+    if (!host || key.host == *host) {
+      all.push_back(&key);
+      (key.id == wanted ? whole : begun).push_back(&key);
+    }
+  }
+  std::erase_if(begun, [&](const ExpiryKey* key) { return !key->id.starts_with(wanted); });
+  if (all.empty()) {
+    return failure(fmt::format("no expiry in {}", place));
+  }
+  if (wanted == kLastExpiry) {
+    const auto last = std::find_if(expired_.rbegin(), expired_.rend(), [&](std::size_t index) {
+      return !host || keys_[index].host == *host;
+    });
+    return last != expired_.rend() ? keys_[*last] : *all.back();
+  }
+  if (whole.size() > 1) {
+    std::vector<std::string> hosts;
+    for (const ExpiryKey* key : whole) {
+      hosts.push_back(key->host);
+    }
+    return failure(fmt::format("'{}' is an expiry of {} hosts in {}: {}; choose one with --host",
+                               wanted, whole.size(), place, listed(hosts, kIdsListed)));
+  }
+  const std::vector<const ExpiryKey*>& candidates = whole.empty() ? begun : whole;
+  if (candidates.empty()) {
+    return failure(
+        fmt::format("no expiry '{}' in {}; the latest: {}", wanted, place, latest_of(all)));
+  }
+  if (candidates.size() > 1) {
+    return failure(fmt::format("'{}' begins {} expiries in {}: {}", wanted, candidates.size(),
+                               place, latest_of(candidates)));
+  }
+  return *candidates[0];
+}
+
+namespace {
+
+// --- the choice of an expiry ---
+
+// The options of both commands.
+struct ExpiryOptions {
+  std::vector<std::string> words;  // see chosen_expiry()
+  std::optional<std::string> host;
+  Place place;
+  bool json = false;                  // of show
+  std::optional<std::string> output;  // of report
 };
 
-int run_show(const ShowOptions& options) {
-  const ChosenExpiry chosen = chosen_expiry(options.expiry, false);
+struct ChosenExpiry {
+  ExpiryKey key;
+  std::optional<IncidentRecords> records;  // empty: the expiry does not exist
+  int code = 0;                            // the exit code, not 0 if a log could not be read either
+};
+
+// Reads the logs that the words name. The first word is an id unless it is a path or the name of a
+// file or folder. Returns the expiry of that id or, for `last`, or if the command is about the
+// cause whichever expiry is named, that of the cause of its incident. Writes a line on standard
+// error for all that could not be read.
+ChosenExpiry chosen_expiry(const ExpiryOptions& options, bool wants_cause) {
+  std::vector<std::string> files = options.words;
+  std::string id(kLastExpiry);
+  if (!files.empty() && (files[0] == kLastExpiry || !means_files(files[0]))) {
+    id = std::move(files[0]);
+    files.erase(files.begin());
+  }
+  OpenedLogs opened = open_logs(options.place.dir, files);
+  std::vector<LogReader>& logs = opened.logs;
+  complain_of_all(opened.problems);
+  ChosenExpiry chosen{.key = {}, .records = {}, .code = kExitFailed};
+  if (logs.empty()) {
+    return chosen;
+  }
+  const bool is_read_twice =
+      std::all_of(logs.begin(), logs.end(), [](LogReader& log) { return log.rewind(); });
+  ExpiryIds ids;
+  std::vector<std::string> lines;
+  read_merged(logs, [&](const Record& record) {
+    ids.take(record);
+    if (!is_read_twice) {
+      lines.emplace_back(record.line);
+    }
+    return true;
+  });
+  const std::vector<std::string> problems = problems_of(logs);
+  complain_of_all(problems);
+  complain_of_all(skipped_text(logs));
+  const auto key = ids.find(id, options.host, names_of(logs));
+  if (!key) {
+    complain(key.error().message);
+    return chosen;
+  }
+  const auto collect = [&](const ExpiryKey& of) {
+    IncidentRecords& records = chosen.records.emplace(of);
+    if (is_read_twice) {
+      std::for_each(logs.begin(), logs.end(), [](LogReader& log) { log.rewind(); });
+      read_merged(logs, [&](const Record& record) {
+        records.take(record);
+        return true;
+      });
+    }
+    for (const std::string& line : lines) {
+      if (const auto record = parse_record(line)) {
+        records.take(*record);
+      }
+    }
+  };
+  collect(*key);
+  chosen.key = *key;
+  if (wants_cause || id == kLastExpiry) {
+    chosen.key = cause_of(read_incident(*chosen.records, *key), *key);
+  }
+  if (chosen.key.id != key->id || chosen.key.host != key->host) {
+    collect(chosen.key);  // the warnings of another worker, too
+  }
+  chosen.code = opened.problems.empty() && problems.empty() ? kExitDone : kExitFailed;
+  return chosen;
+}
+
+// --- the commands ---
+
+constexpr std::size_t kMostOfId = 100;
+constexpr const char* kStandardOutput = "-";
+constexpr std::string_view kLogBegins = R"({"schema":)";
+
+// Returns whether the file is a log: `-o logs/*` would overwrite one.
+bool is_log(const std::string& path) {
+  const UniqueFd file(
+      retry_eintr([&] { return ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); }));
+  std::array<char, kLogBegins.size()> begin{};
+  return file && ::read(file.get(), begin.data(), begin.size()) == std::ssize(begin) &&
+         std::string_view(begin.data(), begin.size()) == kLogBegins;
+}
+
+// Returns the file name for a hang: its id, cut, and with `_` for characters such as slashes.
+std::string default_output(const std::string& id) {
+  std::string name = id.substr(0, kMostOfId);
+  std::ranges::replace_if(
+      name, [](unsigned char c) { return std::isalnum(c) == 0 && c != '-'; }, '_');
+  return fmt::format("hang-{}.html", name);
+}
+
+int run_show(const ExpiryOptions& options) {
+  const ChosenExpiry chosen = chosen_expiry(options, false);
   if (!chosen.records) {
     return chosen.code;
   }
@@ -36,23 +233,90 @@ int run_show(const ShowOptions& options) {
   return std::max(chosen.code, out.finish());
 }
 
+int run_report(const ExpiryOptions& options) {
+  if (options.output && is_log(*options.output)) {
+    return failed(
+        fmt::format("report: '{}': expected a file to write, and this is a log", *options.output),
+        kExitUsage);
+  }
+  const ChosenExpiry chosen = chosen_expiry(options, true);
+  if (!chosen.records) {
+    return chosen.code;
+  }
+  const Incident incident = read_incident(*chosen.records, chosen.key);
+  const std::string html = html_page(
+      incident, expiry_page(chosen.key, *chosen.records, incident, {.has_all_outputs = true}));
+  if (options.output == kStandardOutput) {
+    Output out;
+    out.write(html);
+    return std::max(chosen.code, out.finish());
+  }
+  const std::string path = options.output.value_or(default_output(chosen.key.id));
+  // The user has not chosen the default name, and in a shared folder it may be another user's link.
+  const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | (options.output ? 0 : O_NOFOLLOW);
+  // If standard output is closed, its number is not the file's: the name is written there.
+  const UniqueFd file = above_standard_descriptors(
+      UniqueFd(retry_eintr([&] { return ::open(path.c_str(), flags, 0666); })));
+  if (!file) {
+    return failed(fmt::format("cannot write '{}': {}", path, std::strerror(errno)), kExitFailed);
+  }
+  Output out(file.get(), fmt::format("'{}'", path));
+  out.write(html);
+  if (const int written = out.finish(); written != kExitDone) {
+    return written;
+  }
+  Output name;
+  name.write(path + "\n");
+  return std::max(chosen.code, name.finish());
+}
+
+// Adds a command about one expiry, with the options of both and those that `add_own` adds.
+Command add_expiry_command(CLI::App& root, const std::string& name, const std::string& description,
+                           const std::string& footer, int (*run)(const ExpiryOptions&),
+                           const std::function<void(CLI::App&, ExpiryOptions&)>& add_own) {
+  auto options = std::make_shared<ExpiryOptions>();
+  CLI::App* app = root.add_subcommand(name, description);
+  app->add_option("ID", options->words,
+                  "The id that `log` shows, a beginning of it, or last [last];\n"
+                  "then the logs to read, those of other hosts too: files,\n"
+                  "folders, or - for standard input [the server's]");
+  add_name_option(*app, "--host", options->host, "HOST", "The host of ID, where two have the same");
+  add_utc_option(*app);
+  add_directory_options(*app, options->place, &options->words);
+  add_own(*app, *options);
+  app->footer(footer +
+              "\n\nExit codes: 0 done, 1 failed (also for an unknown ID, and when one of the logs\n"
+              "could not be read), 2 usage.");
+  return {app, [options, run] { return run(*options); }};
+}
+
 }  // namespace
 
 Command add_show(CLI::App& root) {
-  auto options = std::make_shared<ShowOptions>();
-  CLI::App* app =
-      root.add_subcommand("show", "One expiry: its scope, worker, ranks, evidence and kill");
-  add_expiry_options(*app, options->expiry);
-  app->add_flag("--json", options->json, "Its records, a JSON object a line");
-  app->footer(
+  return add_expiry_command(root, "show", "One expiry: its scope, worker, ranks, evidence and kill",
+                            "Examples:\n"
+                            "  timer_client show last\n"
+                            "  timer_client show cst2jd-1 /shared/logs\n"
+                            "  timer_client show /shared/logs\n"
+                            "  zcat old.jsonl.gz | timer_client show last -",
+                            run_show, [](CLI::App& app, ExpiryOptions& options) {
+                              app.add_flag("--json", options.json,
+                                           "Its records, a JSON object a line");
+                            });
+}
+
+Command add_report(CLI::App& root) {
+  return add_expiry_command(
+      root, "report", "One hang as a picture: a self-contained HTML file",
       "Examples:\n"
-      "  timer_client show last\n"
-      "  timer_client show cst2jd-1 /shared/logs\n"
-      "  timer_client show /shared/logs\n"
-      "  zcat old.jsonl.gz | timer_client show last -\n\n"
-      "Exit codes: 0 done, 1 failed (also for an unknown ID, and when one of the logs\n"
-      "could not be read), 2 usage.");
-  return {app, [options] { return run_show(*options); }};
+      "  timer_client report\n"
+      "  timer_client report cst2jd-1 /shared/logs -o hang.html\n\n"
+      "Prints the name of the file. It has the scopes and events of all ranks on one time\n"
+      "axis, and the page that show prints of the cause.",
+      run_report, [](CLI::App& app, ExpiryOptions& options) {
+        add_name_option(app, "-o,--output", options.output, "FILE",
+                        "The file to write; - is standard output [hang-ID.html]");
+      });
 }
 
 }  // namespace filetimer::cli

@@ -1,5 +1,4 @@
-// Reads logs for a command that is about one expiry. Which expiry an id means is known only after
-// the last record, so the logs are read twice. Input that can be read only once is kept.
+// The expiries that logs tell of, by the ids that users name. `show` and `report` are about one.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -10,7 +9,6 @@
 #include <vector>
 
 #include "common/result.hpp"
-#include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/log/incident.hpp"
 
 namespace filetimer::cli {
@@ -35,25 +33,5 @@ class ExpiryIds {
   std::unordered_set<std::string> known_;  // "HOST ID"
   std::vector<std::size_t> expired_;       // the places of verdicts in keys_
 };
-
-// The options of a command that is about one expiry.
-struct ExpiryOptions {
-  std::vector<std::string> words;  // see chosen_expiry()
-  std::optional<std::string> host;
-  Place place;
-};
-void add_expiry_options(CLI::App& app, ExpiryOptions& options);
-
-struct ChosenExpiry {
-  ExpiryKey key;
-  std::optional<IncidentRecords> records;  // empty: the expiry does not exist
-  int code = 0;                            // the exit code, not 0 if a log could not be read either
-};
-
-// Reads the logs that the words name. The first word is an id unless it is a path or the name of a
-// file or folder. Returns the expiry of that id or, for `last`, or if the command is about the
-// cause whichever expiry is named, that of the cause of its incident. Writes a line on standard
-// error for all that could not be read.
-ChosenExpiry chosen_expiry(const ExpiryOptions& options, bool wants_cause);
 
 }  // namespace filetimer::cli
