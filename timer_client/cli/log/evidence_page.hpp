@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "timer_client/cli/log/record.hpp"
+#include "timer_client/cli/log/reader.hpp"
 #include "timer_client/cli/text/page.hpp"
 
 namespace filetimer::cli {

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "timer_client/cli/log/record.hpp"
+#include "timer_client/cli/log/reader.hpp"
 
 namespace filetimer::cli {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "timer_client/cli/log/record.hpp"
+#include "timer_client/cli/log/reader.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/table.hpp"
 

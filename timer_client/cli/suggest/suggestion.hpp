@@ -16,7 +16,7 @@
 
 #include "common/clock.hpp"
 #include "common/scope_statistics.hpp"
-#include "timer_client/cli/log/record.hpp"
+#include "timer_client/cli/log/reader.hpp"
 
 namespace filetimer::cli {
 
