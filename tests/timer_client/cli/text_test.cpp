@@ -16,7 +16,7 @@
 
 #include "common/posix.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
-#include "timer_client/cli/commands/options.hpp"
+#include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/text/page.hpp"
 #include "timer_client/cli/text/table.hpp"
 #include "timer_client/cli/text/words.hpp"

@@ -15,7 +15,6 @@
 #include "common/proc_files.hpp"
 #include "common/text.hpp"
 #include "timer_client/cli/commands/commands.hpp"
-#include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/commands/scope_pages.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/client/messages.hpp"

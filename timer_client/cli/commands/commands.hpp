@@ -1,12 +1,20 @@
-// The subcommands of timer_client. Each has a function that adds its options to the root application
-// and returns the function to call after they are parsed. Only main.cpp calls these.
+// The subcommands of timer_client, and the options that several of them share.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <fmt/format.h>
+
 #include <CLI/App.hpp>
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "common/clock.hpp"
+#include "common/duration_text.hpp"
+#include "common/result.hpp"
+#include "common/text.hpp"
 
 namespace filetimer::cli {
 
@@ -30,6 +38,9 @@ struct Command {
   std::function<int()> run;  // called after parsing; returns the exit code
 };
 
+// Each adds the options of its subcommand to the root application and returns the function to call
+// after they are parsed. Only main.cpp calls these.
+
 // `command`: the words after `--`. The parser does not get them: it would parse COMMAND's options
 // as those of timer_client.
 Command add_run(CLI::App& root, const std::vector<std::string>& command);
@@ -46,5 +57,97 @@ Command add_dump(CLI::App& root);
 Command add_drain(CLI::App& root);
 Command add_shutdown(CLI::App& root);
 Command add_rendezvous(CLI::App& root);
+
+// --- options ---
+
+// Each checks its value while the command line is parsed, so a wrong value is a usage error that
+// quotes it.
+
+// Where the server is.
+struct Place {
+  std::string dir;
+  std::string fifo;
+};
+// Also adds --log-level, which applies to the whole process.
+void add_place_options(CLI::App& app, Place& place);
+// Likewise for a command that reads the runtime directory and needs no pipe, or the `files` that
+// are named. Without files, --fifo alone is refused, unless the pipe is that of the default
+// directory.
+void add_directory_options(CLI::App& app, Place& place,
+                           const std::vector<std::string>* files = nullptr);
+
+// Returns the directory that was named. If none was, no server runs in the default one, and one
+// runs below it, returns that server's, after a line that says so.
+std::string dir_of_server(const Place& place);
+
+// Returns text to append to "no timer server in 'DIR'": that a server runs below `dir`, where
+// clients of `dir` do not find it. `timer_server -- COMMAND` makes a new folder there. Empty: none
+// runs.
+std::string servers_below(const std::string& dir);
+
+// Adds an option whose word `parse` reads: it returns a Result, whose error quotes the word.
+template <class Value, class Parse>
+CLI::Option* add_parsed_option(CLI::App& app, const std::string& flag, Value& value, Parse parse,
+                               const std::string& type, const std::string& description) {
+  return app
+      .add_option_function<std::string>(
+          flag,
+          [flag, &value, parse](const std::string& word) {
+            const auto parsed = parse(word);
+            if (!parsed) {
+              throw CLI::ValidationError(flag, parsed.error().message);
+            }
+            value = *parsed;
+          },
+          description)
+      ->type_name(type);
+}
+
+CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,
+                                 std::optional<Duration>& value, const std::string& description,
+                                 EndlessDuration endless = EndlessDuration::kAllowed);
+
+// Adds an option for a number of 0 or more.
+template <class Number>
+CLI::Option* add_number_option(CLI::App& app, const std::string& flag, std::optional<Number>& value,
+                               const std::string& type, const std::string& description) {
+  const auto parse = [](const std::string& word) -> Result<Number> {
+    const auto number = number_from<Number>(word);
+    if (!number || *number < 0) {
+      return failure(fmt::format("'{}' is not a number: expected 0 or more", word));
+    }
+    return *number;
+  };
+  return add_parsed_option(app, flag, value, parse, type, description);
+}
+
+// Adds `--since` and `--until`: the times of the first and the last record, in microseconds since
+// the epoch.
+void add_time_options(CLI::App& app, std::optional<std::int64_t>& since_us,
+                      std::optional<std::int64_t>& until_us);
+// Adds `--utc`, which makes UTC the local time of this process.
+void add_utc_option(CLI::App& app);
+
+// For check(): refuses an empty name.
+std::string is_name(const std::string& word);
+// Adds an option for a name that is not empty: `--host "$UNSET"` must not select records.
+template <class Text>
+CLI::Option* add_name_option(CLI::App& app, const std::string& flag, Text& value,
+                             const std::string& type, const std::string& description) {
+  return app.add_option(flag, value, description)->type_name(type)->check(is_name);
+}
+// Returns a check that refuses all but these words.
+std::function<std::string(const std::string&)> is_one_of(std::vector<std::string> words);
+
+// Adds `--timeout`, which may be written --after.
+CLI::Option* add_timeout_option(CLI::App& app, std::optional<Duration>& value,
+                                const std::string& description);
+
+// Adds `--warn-after`. The caller checks the value with is_warn_after().
+CLI::Option* add_warn_after_option(CLI::App& app, std::optional<Duration>& value);
+
+// Adds `--signal`: `TERM`, `SIGTERM`, `15`; 0 kills no process.
+CLI::Option* add_signal_option(CLI::App& app, int& signal);
+Result<int> parse_signal(std::string_view word);
 
 }  // namespace filetimer::cli

@@ -12,7 +12,6 @@
 
 #include "common/run_folder.hpp"
 #include "timer_client/cli/commands/commands.hpp"
-#include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/commands/scope_pages.hpp"
 #include "timer_client/cli/commands/stragglers.hpp"
 #include "timer_client/cli/commands/views.hpp"

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "timer_client/cli/commands/commands.hpp"
-#include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/log/files.hpp"
 #include "timer_client/cli/log/log_table.hpp"
 #include "timer_client/cli/text/output.hpp"

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/commands/options.hpp"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <stdlib.h>
@@ -13,6 +11,7 @@
 #include "common/log_level.hpp"
 #include "common/posix.hpp"
 #include "common/run_folder.hpp"
+#include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/words.hpp"
 #include "timer_client/client/environment.hpp"

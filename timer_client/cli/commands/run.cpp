@@ -22,7 +22,6 @@
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
 #include "timer_client/cli/commands/commands.hpp"
-#include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/log/files.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/client/environment.hpp"

@@ -13,7 +13,6 @@
 #include "common/text.hpp"
 #include "timer_client/admin/ask.hpp"
 #include "timer_client/cli/commands/commands.hpp"
-#include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/commands/views.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/page.hpp"

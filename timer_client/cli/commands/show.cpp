@@ -22,7 +22,6 @@
 #include "common/text.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/expiry_ids.hpp"
-#include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/log/files.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/report/report_page.hpp"

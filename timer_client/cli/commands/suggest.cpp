@@ -10,7 +10,6 @@
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
 #include "timer_client/cli/commands/commands.hpp"
-#include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/commands/scope_pages.hpp"
 #include "timer_client/cli/log/files.hpp"
 #include "timer_client/cli/log/log_table.hpp"
