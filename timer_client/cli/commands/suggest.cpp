@@ -61,15 +61,9 @@ std::string timeout_text(std::optional<Duration> timeout) {
 
 // Returns a table of the names with durations and, below it, lines for those that missed deadlines.
 std::string suggestions_table(const Suggestions& suggestions, Screen screen) {
-  Table table({{.title = "SCOPE", .is_text = true},
-               {.title = "COUNT", .align = Align::kRight},
-               {.title = "MEDIAN", .align = Align::kRight},
-               {.title = "P99.9", .align = Align::kRight},
-               {.title = "LONGEST", .align = Align::kRight},
-               {.title = "TODAY", .align = Align::kRight},
-               {.title = "SUGGESTED", .align = Align::kRight},
-               {.title = "FIRST", .align = Align::kRight},
-               {.title = "WHY", .is_text = true}},
+  Table table({text_column("SCOPE"), number_column("COUNT"), number_column("MEDIAN"),
+               number_column("P99.9"), number_column("LONGEST"), number_column("TODAY"),
+               number_column("SUGGESTED"), number_column("FIRST"), text_column("WHY")},
               screen);
   std::string below;
   for (const SuggestedScope& one : suggestions) {

@@ -145,14 +145,9 @@ void add_group(Page& page, const Group& group) {
 }  // namespace
 
 std::string scopes_table(std::span<const ListedScope> scopes, Instant now, Screen screen) {
-  Table table({{.title = "RANK", .align = Align::kRight},
-               {.title = "PID", .align = Align::kRight},
-               {.title = "WORKER", .is_text = true},
-               {.title = "SCOPE", .is_text = true},
-               {.title = "ELAPSED", .align = Align::kRight},
-               {.title = "REMAINING", .align = Align::kRight},
-               {.title = "TIMEOUT", .align = Align::kRight},
-               {.title = "NOTE"}},
+  Table table({number_column("RANK"), number_column("PID"), text_column("WORKER"),
+               text_column("SCOPE"), number_column("ELAPSED"), number_column("REMAINING"),
+               number_column("TIMEOUT"), Column{"NOTE"}},
               screen);
   for (const ListedScope& scope : scopes) {
     const ScopeOwner& owner = *scope.owner;
@@ -220,14 +215,9 @@ std::string scopes_json(std::span<const ListedScope> scopes, Instant now) {
 }
 
 std::string statistics_table(const StatisticsByName& statistics, Screen screen) {
-  Table table({{.title = "SCOPE", .is_text = true},
-               {.title = "COUNT", .align = Align::kRight},
-               {.title = "MEAN", .align = Align::kRight},
-               {.title = "MEDIAN", .align = Align::kRight},
-               {.title = "P99", .align = Align::kRight},
-               {.title = "LONGEST", .align = Align::kRight},
-               {.title = "LAST", .align = Align::kRight},
-               {.title = "MARGIN", .align = Align::kRight}},
+  Table table({text_column("SCOPE"), number_column("COUNT"), number_column("MEAN"),
+               number_column("MEDIAN"), number_column("P99"), number_column("LONGEST"),
+               number_column("LAST"), number_column("MARGIN")},
               screen);
   for (const auto& [scope, sums] : statistics) {
     table.add({{scope},
@@ -265,13 +255,9 @@ std::string statistics_json(const StatisticsByName& statistics) {
 
 std::string stragglers_table(std::span<const Straggler> stragglers,
                              std::span<const ListedWorker> workers, Screen screen) {
-  Table table({{.title = "SCOPE", .is_text = true},
-               {.title = "RANK", .align = Align::kRight},
-               {.title = "PID", .align = Align::kRight},
-               {.title = "MEDIAN", .align = Align::kRight},
-               {.title = "OTHERS", .align = Align::kRight},
-               {.title = "FACTOR", .align = Align::kRight},
-               {.title = "WHY"}},  // not is_text, so that a long scope name is cut instead
+  Table table({text_column("SCOPE"), number_column("RANK"), number_column("PID"),
+               number_column("MEDIAN"), number_column("OTHERS"), number_column("FACTOR"),
+               Column{"WHY"}},  // not is_text, so that a long scope name is cut instead
               screen);
   for (const Straggler& straggler : stragglers) {
     const ScopeOwner& owner = workers[straggler.rank].owner;

@@ -30,6 +30,13 @@ struct Column {
   bool is_left_out_if_same = false;  // and not only if all its cells are empty
   std::size_t min_width = 0;         // if more rows may come
 };
+// Return a column of texts, and one of numbers.
+inline Column text_column(const char* title) {
+  return {.title = title, .is_text = true};
+}
+inline Column number_column(const char* title) {
+  return {.title = title, .align = Align::kRight};
+}
 enum class Rows { kAll, kMoreCome };
 
 // Parameters of SGR sequences.
