@@ -29,36 +29,6 @@ namespace dom = simdjson::dom;
 constexpr std::size_t kOutputLinesShown = 40;
 constexpr std::size_t kOutputCharactersShown = 8000;
 
-// The sentence at the top of the page, another field or another section has these fields, or they
-// say nothing to a reader.
-constexpr std::string_view kShownElsewhere[] = {"schema",
-                                                "event",
-                                                "mono_ns",
-                                                "boot_id",
-                                                "server_pid",
-                                                "pid",
-                                                "start_time",
-                                                "state",
-                                                "syscall_nr",
-                                                "comm",
-                                                "rank",
-                                                "scope",
-                                                "timeout_s",
-                                                "elapsed_s",
-                                                "dir",
-                                                "open_scopes",
-                                                "omitted",
-                                                "signals",
-                                                "threads",
-                                                "python_threads",
-                                                "children",
-                                                "soft_mono_ns",
-                                                "cancelled",
-                                                "dead_after_ms",
-                                                "verdict",
-                                                "acquired_mono_ns",
-                                                "deadline_mono_ns"};
-
 // Adds the output of an evidence command, all of it if it is `whole`. Its heading names the host
 // and the incident unless they are empty.
 void add_command_output(Page& page, const std::string& host, std::string_view incident,
@@ -231,7 +201,15 @@ class Expiry {
           "from the records that came after it.");
     }
     page.heading(verdict_ != nullptr ? "Expiry" : is_of_warning_ ? "Warning" : "Worker");
-    add_fields(page, base().fields, {std::begin(kShownElsewhere), std::end(kShownElsewhere)});
+    // The sentence at the top of the page, another field or another section has these, or they say
+    // nothing to a reader.
+    const std::vector<std::string_view> hidden{
+        "acquired_mono_ns", "boot_id",   "cancelled",      "children",   "comm",    "dead_after_ms",
+        "deadline_mono_ns", "dir",       "elapsed_s",      "event",      "mono_ns", "omitted",
+        "open_scopes",      "pid",       "python_threads", "rank",       "schema",  "scope",
+        "server_pid",       "signals",   "soft_mono_ns",   "start_time", "state",   "syscall_nr",
+        "threads",          "timeout_s", "verdict"};
+    add_fields(page, base().fields, hidden);
   }
 
   // Adds the scopes that the worker had open at the verdict.
