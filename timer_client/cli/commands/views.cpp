@@ -12,7 +12,6 @@
 #include "common/json_writer.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
-#include "timer_client/cli/log/evidence_page.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/text/page.hpp"
 #include "timer_client/cli/text/table.hpp"
@@ -138,8 +137,7 @@ void add_group(Page& page, const Group& group) {
   page.field("missing", text_at(first, "missing"));
   page.field("shown", is_one ? "" : worker_text(group.workers[0]));
   add_python_stacks(page, first);
-  add_threads(page, first);
-  add_children(page, first);
+  add_threads_and_children(page, first);
 }
 
 }  // namespace

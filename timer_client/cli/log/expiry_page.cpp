@@ -13,7 +13,6 @@
 
 #include "common/limits.hpp"
 #include "common/text.hpp"
-#include "timer_client/cli/log/evidence_page.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/log/log_table.hpp"
 #include "timer_client/cli/text/page.hpp"
@@ -273,8 +272,7 @@ class Expiry {
         page, *evidence,
         {"threads_omitted", "python_threads_omitted", "threads", "python_threads", "children",
          "state", "syscall_nr"});  // state_name and syscall say them in words
-    add_threads(page, evidence->fields);
-    add_children(page, evidence->fields);
+    add_threads_and_children(page, evidence->fields);
   }
 
   // Adds the fields that the first record has not.

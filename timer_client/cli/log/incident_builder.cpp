@@ -11,7 +11,6 @@
 
 #include "common/limits.hpp"
 #include "common/text.hpp"
-#include "timer_client/cli/log/evidence_page.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/log/log_table.hpp"
 #include "timer_client/cli/text/words.hpp"
