@@ -320,7 +320,7 @@ inline grow_slot_count() {
  * code: timer_client/client/page/own_page.cpp OwnPage::new_slot dc40e893
  * code: timer_client/client/page/own_page.cpp OwnPage::take_idle_of_other_threads a631b398
  * code: timer_client/client/page/page_scope.hpp claim_without_lock b4b57467
- * code: timer_client/client/page/slot_handle.hpp is_free 87bebbcd
+ * code: timer_client/client/page/thread_slots.hpp is_free 87bebbcd
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::next_idle 47dad1aa
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::bind f31430f6
  * code: common/wake_protocol.hpp begin_writing_slot 3ca8d88c
@@ -895,4 +895,4 @@ active proctype Clock() {
  * orders: common/wake_protocol.hpp
  * orders: timer_client/client/page/page_scope.hpp
  * orders: timer_client/client/page/page_scope.cpp
- * orders: timer_client/client/page/slot_handle.hpp */
+ * orders: timer_client/client/page/thread_slots.hpp */

@@ -22,7 +22,6 @@
 #include "common/clock.hpp"
 #include "timer_client/client/page/page_file.hpp"
 #include "timer_client/client/page/page_statistics.hpp"
-#include "timer_client/client/page/slot_handle.hpp"
 #include "timer_client/client/page/thread_slots.hpp"
 #include "timer_client/client/page/timeouts_file.hpp"
 #include "timer_client/client/pipe/pipe_line.hpp"
