@@ -24,7 +24,6 @@
 #include "timer_client/client/page/page_scope.hpp"
 #include "timer_client/client/page/stacks_offer.hpp"
 #include "timer_client/client/process_lock.hpp"
-#include "timer_client/client/server/server_look.hpp"
 
 namespace filetimer {
 namespace {

@@ -25,7 +25,7 @@
 #include "timer_client/client/page/thread_slots.hpp"
 #include "timer_client/client/page/timeouts_file.hpp"
 #include "timer_client/client/pipe/pipe_line.hpp"
-#include "timer_client/client/server/board_view.hpp"
+#include "timer_client/client/server/server_look.hpp"
 
 namespace filetimer {
 
