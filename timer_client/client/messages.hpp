@@ -42,32 +42,22 @@ extern constinit std::atomic<bool> is_level_chosen;
 // errno.
 void write(LogLevel level, fmt::string_view format, fmt::format_args arguments) noexcept;
 
-template <class... Args>
-void warning(fmt::format_string<Args...> format, Args&&... args) noexcept {
-  if (is_written(LogLevel::kWarning)) {
-    write(LogLevel::kWarning, format, fmt::make_format_args(args...));
+// A function that writes messages of a level.
+template <LogLevel level, bool is_notice = false>
+struct Writer {
+  template <class... Args>
+  void operator()(fmt::format_string<Args...> format, Args&&... args) const noexcept {
+    if (is_written(level) || (is_notice && !is_level_chosen.load(std::memory_order_relaxed))) {
+      write(level, format, fmt::make_format_args(args...));
+    }
   }
-}
+};
+inline constexpr Writer<LogLevel::kWarning> warning{};
+inline constexpr Writer<LogLevel::kInfo> info{};
+inline constexpr Writer<LogLevel::kDebug> debug{};
 // Writes a message that the user of the program must see, even if no level was chosen. Only the
 // level error suppresses it.
-template <class... Args>
-void notice(fmt::format_string<Args...> format, Args&&... args) noexcept {
-  if (is_written(LogLevel::kWarning) || !is_level_chosen.load(std::memory_order_relaxed)) {
-    write(LogLevel::kWarning, format, fmt::make_format_args(args...));
-  }
-}
-template <class... Args>
-void info(fmt::format_string<Args...> format, Args&&... args) noexcept {
-  if (is_written(LogLevel::kInfo)) {
-    write(LogLevel::kInfo, format, fmt::make_format_args(args...));
-  }
-}
-template <class... Args>
-void debug(fmt::format_string<Args...> format, Args&&... args) noexcept {
-  if (is_written(LogLevel::kDebug)) {
-    write(LogLevel::kDebug, format, fmt::make_format_args(args...));
-  }
-}
+inline constexpr Writer<LogLevel::kWarning, true> notice{};
 
 // Writes all of `line`, at most kMaxAtomicWrite bytes, with one write, or nothing. Does not block,
 // although `fd` is blocking: other processes share it, so its flags must not be changed.
