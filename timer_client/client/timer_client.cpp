@@ -318,7 +318,8 @@ ReleaseResult TimerClient::stop() noexcept {
 }
 
 bool TimerClient::is_watched() const noexcept {
-  return state_->page().is_watched();
+  const OwnPage& page = state_->page();
+  return page.has_board() && has_reader(page.pipe());
 }
 
 std::string TimerClient::target() const {

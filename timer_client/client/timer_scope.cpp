@@ -83,14 +83,6 @@ bool TimerScope::follow_page(std::chrono::nanoseconds after, Opening opening) {
   return true;
 }
 
-bool TimerScope::pause() {
-  return set_paused(true);
-}
-
-bool TimerScope::resume() {
-  return set_paused(false);
-}
-
 bool TimerScope::set_paused(bool is_paused) {
   auto held = ProcessLock::instance().lock();
   const auto change = is_paused ? pause_scope : resume_scope;

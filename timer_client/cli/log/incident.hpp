@@ -165,7 +165,6 @@ class IncidentRecords {
   // counts once: logs may have been joined.
   void take(const Record& record);
 
-  [[nodiscard]] const ExpiryKey& key() const { return key_; }
   // Calls the function with each record, which is valid until it returns, except for its line.
   void each(const std::function<void(const Record&)>& call) const;
   // Returns those for which the function is true. Their lines are valid as long as this.

@@ -32,6 +32,15 @@ bool is_continuation(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80;
 }
 
+std::string local_time(std::int64_t time_us, const char* form) {
+  const std::time_t seconds =
+      std::chrono::floor<std::chrono::seconds>(std::chrono::microseconds{time_us}).count();
+  std::tm local{};
+  char text[64];
+  ::localtime_r(&seconds, &local);
+  return {text, std::strftime(text, sizeof text, form, &local)};
+}
+
 }  // namespace
 
 std::optional<std::int64_t> parse_rfc3339(std::string_view text) {
@@ -96,19 +105,6 @@ Result<std::int64_t> parse_since(std::string_view text, std::int64_t now_us) {
                   "03:15' (local), or how long ago, such as 10m",
                   text));
 }
-
-namespace {
-
-std::string local_time(std::int64_t time_us, const char* form) {
-  const std::time_t seconds =
-      std::chrono::floor<std::chrono::seconds>(std::chrono::microseconds{time_us}).count();
-  std::tm local{};
-  char text[64];
-  ::localtime_r(&seconds, &local);
-  return {text, std::strftime(text, sizeof text, form, &local)};
-}
-
-}  // namespace
 
 std::string time_text(std::int64_t time_us) {
   const std::int64_t part = (time_us % 1'000'000 + 1'000'000) % 1'000'000;

@@ -553,14 +553,6 @@ void OwnPage::log_reader_change(Sent sent) noexcept {
   }
 }
 
-bool OwnPage::is_watched() const noexcept {
-  return has_board() && has_reader(pipe_);
-}
-
-bool OwnPage::has_server() const {
-  return look_for_server(dir_).is_there;
-}
-
 // --- the files ---
 
 bool OwnPage::begin_look() noexcept {

@@ -124,7 +124,7 @@ class OwnPage {
     return next == nullptr ? *this : next->latest();
   }
   // Returns whether a server holds the lock of the status page. Takes some microseconds.
-  [[nodiscard]] bool has_server() const;
+  [[nodiscard]] bool has_server() const { return look_for_server(dir_).is_there; }
   // Takes back the slots of a thread that ends, and destroys `slots`.
   void thread_ended(ThreadSlots& slots) noexcept;
   // Returns the entry in which this thread counts the scope of `handle`, which is a slot of another
@@ -141,7 +141,6 @@ class OwnPage {
   [[nodiscard]] bool is_broken() const {
     return view_.is_broken() || (current_ && current_->file->is_broken());
   }
-  [[nodiscard]] bool is_watched() const noexcept;
   // Must be called by threads that have a slot of the page, as the next member.
   [[nodiscard]] PageLayout layout() const { return current_->file->layout(); }
   // Returns false if no further name can get statistics.

@@ -69,7 +69,8 @@ SlotHandle* ThreadSlots::find_further(ScopeKey key) noexcept {
   }
   try {
     const std::string shown = shown_name(key);
-    SlotStatistics* const entry = statistics_of(shown);
+    const auto known = statistics.find(shown);  // not there: it has not been looked up yet
+    SlotStatistics* const entry = known == statistics.end() ? nullptr : known->second;
     if (entry == nullptr && page.may_have_statistics()) {
       return nullptr;
     }
@@ -164,11 +165,6 @@ void ThreadSlots::give_up_idle(std::vector<SlotHandle*>& to) {
 
 void ThreadSlots::make_shortcut(ScopeKey key, SlotHandle& handle) {
   shortcuts_[shortcut_of(key)] = {key.text, key.tag, &handle};
-}
-
-SlotStatistics* ThreadSlots::statistics_of(const std::string& shown) const {
-  const auto found = statistics.find(shown);
-  return found == statistics.end() ? nullptr : found->second;
 }
 
 }  // namespace filetimer

@@ -159,9 +159,6 @@ class alignas(64) ThreadSlots {
   void give_up_idle(std::vector<SlotHandle*>& to);
   void make_shortcut(ScopeKey key, SlotHandle& handle);
 
-  // Returns the entry in which scopes of a name are counted; null: it has not been looked up yet.
-  [[nodiscard]] SlotStatistics* statistics_of(const std::string& shown) const;
-
   OwnPage& page;
   const unsigned fork_count;
   const pid_t tid;

@@ -251,9 +251,9 @@ class [[nodiscard]] TimerScope {
   // --max-timeout applies to the pause, too. A scope that is renewed while it is paused stays
   // paused and will have the new timeout. Both return false if the scope is not open; a second
   // pause() or resume() has no effect. They take a lock of the process for a moment.
-  bool pause();
+  bool pause() { return set_paused(true); }
   // Gives the scope the time that was left at its pause().
-  bool resume();
+  bool resume() { return set_paused(false); }
   // Returns nothing if the scope is not open. The deadline is the one that the server granted:
   // --max-timeout may have cut it.
   [[nodiscard]] std::optional<TimerTimes> times() const;
