@@ -24,7 +24,6 @@
 #include "timer_client/cli/commands/expiry_ids.hpp"
 #include "timer_client/cli/log/files.hpp"
 #include "timer_client/cli/log/incident.hpp"
-#include "timer_client/cli/report/report_page.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/words.hpp"
 

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/report/report_page.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
