@@ -20,7 +20,6 @@
 #include "common/text.hpp"
 #include "timer_client/client/messages.hpp"
 #include "timer_client/client/pipe/pipe_line.hpp"
-#include "timer_client/client/server/server_look.hpp"
 
 namespace filetimer {
 namespace {

@@ -7,7 +7,6 @@
 #include <filetimer/admin.hpp>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>

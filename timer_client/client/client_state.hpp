@@ -6,12 +6,10 @@
 #include <atomic>
 #include <cstdint>
 #include <filetimer/timer_client.hpp>
-#include <memory>
 #include <string>
 #include <unordered_set>
 
 #include "common/board.hpp"
-#include "common/clock.hpp"
 #include "timer_client/client/page/page_scope.hpp"
 #include "timer_client/client/process_lock.hpp"
 #include "timer_client/client/process_pages.hpp"

@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
-#include <iterator>
 #include <string>
 
 #include "common/limits.hpp"

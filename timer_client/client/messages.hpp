@@ -14,7 +14,6 @@
 
 #include <atomic>
 #include <string_view>
-#include <utility>
 
 #include "common/log_level.hpp"
 #include "common/result.hpp"

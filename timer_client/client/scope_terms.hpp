@@ -3,8 +3,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <filetimer/timer_client.hpp>
 #include <optional>

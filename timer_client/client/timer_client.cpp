@@ -2,9 +2,7 @@
 // The ProcessLock guards what clients share, except for the page (page_scope.hpp).
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <filetimer/timer_client.hpp>
 #include <utility>

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
-#include <utility>
 
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/log/files.hpp"

@@ -7,10 +7,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
-#include <map>
 #include <set>
 #include <tuple>
-#include <utility>
 
 namespace filetimer::cli {
 namespace {

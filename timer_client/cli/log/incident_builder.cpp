@@ -9,7 +9,6 @@
 #include <set>
 #include <tuple>
 
-#include "common/limits.hpp"
 #include "common/text.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/log/log_table.hpp"

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string>
 
 #include "common/json_fields.hpp"
 #include "common/text.hpp"

@@ -16,7 +16,6 @@
 #include "common/posix.hpp"
 #include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
-#include "common/scope_page.hpp"
 #include "timer_client/client/environment.hpp"
 
 namespace filetimer {

@@ -6,9 +6,7 @@
 
 #include <algorithm>
 #include <new>
-#include <utility>
 
-#include "common/scope_page.hpp"
 #include "common/text.hpp"
 #include "common/wake_protocol.hpp"
 #include "timer_client/client/page/own_page.hpp"

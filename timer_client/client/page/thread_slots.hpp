@@ -24,7 +24,6 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>

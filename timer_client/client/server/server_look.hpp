@@ -9,7 +9,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "common/board.hpp"
 #include "common/clock.hpp"

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <chrono>
-#include <limits>
 #include <type_traits>
 
 namespace filetimer {

@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdint>
 #include <exception>
 #include <filetimer/timer_client.hpp>
 #include <optional>
