@@ -73,12 +73,8 @@ void add_rank(JsonWriter& json, std::string_view key, const std::string& rank) {
 
 namespace dom = simdjson::dom;
 
-// Workers in the same place.
-struct Group {
-  std::vector<std::string> place;
-  std::vector<WorkerName> workers;
-  std::vector<dom::object> dumps;
-};
+// The workers of one place.
+using Group = std::vector<dom::object>;
 
 // Returns the job of a worker, its scopes, and the frames of its main thread.
 std::vector<std::string> place_of(dom::object worker) {
@@ -92,19 +88,10 @@ std::vector<std::string> place_of(dom::object worker) {
   return place;
 }
 
+// The smallest first.
 std::vector<Group> groups_in(dom::object answer) {
-  std::vector<Group> groups;
-  for (const dom::object worker : objects_at(answer, "workers")) {
-    std::vector<std::string> place = place_of(worker);
-    auto group = std::ranges::find(groups, place, &Group::place);
-    if (group == groups.end()) {
-      groups.push_back({std::move(place), {}, {}});
-      group = groups.end() - 1;
-    }
-    group->workers.push_back(worker_in(worker));
-    group->dumps.push_back(worker);
-  }
-  std::ranges::stable_sort(groups, {}, [](const Group& group) { return group.workers.size(); });
+  std::vector<Group> groups = grouped(objects_at(answer, "workers"), place_of);
+  std::ranges::stable_sort(groups, {}, &Group::size);
   return groups;
 }
 
@@ -113,7 +100,7 @@ std::string scope_text(const Group& group, std::size_t index) {
   double longest_s = 0;
   Number timeout_s;
   std::string name;
-  for (const dom::object worker : group.dumps) {
+  for (const dom::object worker : group) {
     const dom::object scope = objects_at(worker, "open_scopes")[index];
     longest_s = std::max(longest_s, number_at(scope, "elapsed_s").value_or(0));
     timeout_s = number_at(scope, "timeout_s");
@@ -124,9 +111,11 @@ std::string scope_text(const Group& group, std::size_t index) {
 }
 
 void add_group(Page& page, const Group& group) {
-  const dom::object first = group.dumps[0];
-  const bool is_one = group.workers.size() == 1;
-  page.heading(is_one ? worker_text(group.workers[0]) : workers_text(group.workers));
+  const dom::object first = group[0];
+  const bool is_one = group.size() == 1;
+  std::vector<WorkerName> workers;
+  std::ranges::transform(group, std::back_inserter(workers), worker_in);
+  page.heading(is_one ? worker_text(workers[0]) : workers_text(workers));
   page.field("job", text_at(first, "job_id"));
   std::vector<std::string> scopes;
   for (std::size_t i = 0; i < objects_at(first, "open_scopes").size(); ++i) {
@@ -135,7 +124,7 @@ void add_group(Page& page, const Group& group) {
   page.field("scopes", scopes.empty() ? "none" : joined(scopes, ", in it "));
   page.field("doing", text_at(first, "doing"));
   page.field("missing", text_at(first, "missing"));
-  page.field("shown", is_one ? "" : worker_text(group.workers[0]));
+  page.field("shown", is_one ? "" : worker_text(workers[0]));
   add_python_stacks(page, first);
   add_threads_and_children(page, first);
 }

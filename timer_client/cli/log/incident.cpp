@@ -10,6 +10,8 @@
 #include <set>
 #include <tuple>
 
+#include "timer_client/cli/text/words.hpp"
+
 namespace filetimer::cli {
 namespace {
 
@@ -99,16 +101,15 @@ bool is_nearer_to_its_end(const WorkerAt& one, const WorkerAt& other) {
 
 // Returns one entry a key: the one that is the best of those with that key.
 template <class Key, class IsBetter>
-std::vector<WorkerAt> best_of(std::vector<WorkerAt> all, const Key& key, const IsBetter& better) {
-  std::map<ThreadKey, std::size_t> known;
+std::vector<WorkerAt> best_of(const std::vector<WorkerAt>& all, const Key& key,
+                              const IsBetter& is_better) {
   std::vector<WorkerAt> best;
-  for (WorkerAt& one : all) {
-    const auto [at, is_new] = known.try_emplace(key(one), best.size());
-    if (is_new) {
-      best.push_back(std::move(one));
-    } else if (better(one, best[at->second])) {
-      best[at->second] = std::move(one);
+  for (const std::vector<WorkerAt>& group : grouped(all, key)) {
+    const WorkerAt* found = &group[0];
+    for (const WorkerAt& one : group) {
+      found = is_better(one, *found) ? &one : found;
     }
+    best.push_back(*found);
   }
   return best;
 }
@@ -125,10 +126,9 @@ bool entered_together(const Number& longer, const Number& shorter) {
 
 std::vector<ScopeGroup> groups_of(std::vector<WorkerAt> workers) {
   workers = best_of(
-      std::move(workers), [](const WorkerAt& at) { return key_of(at.worker, at.tid); }, is_deeper);
+      workers, [](const WorkerAt& at) { return key_of(at.worker, at.tid); }, is_deeper);
   workers = best_of(
-      std::move(workers), [](const WorkerAt& at) { return key_of(at.worker, {}); },
-      is_nearer_to_its_end);
+      workers, [](const WorkerAt& at) { return key_of(at.worker, {}); }, is_nearer_to_its_end);
   std::stable_sort(workers.begin(), workers.end(), [](const WorkerAt& a, const WorkerAt& b) {
     return std::tie(a.scope, b.elapsed_s) < std::tie(b.scope, a.elapsed_s);
   });

@@ -60,31 +60,16 @@ std::string group_text(const Incident& incident, const ScopeGroup& group) {
 }
 
 // The expiries of one worker, which expires once for each scope that is over its time.
-using Expiries = std::vector<const ExpiredWorker*>;
-
-// Returns those of all workers, the first to expire first.
-std::vector<Expiries> by_worker(const Incident& incident) {
-  std::map<std::tuple<std::string_view, Integer, Integer>, std::size_t> known;
-  std::vector<Expiries> workers;
-  for (const ExpiredWorker& one : incident.expired) {
-    const auto [at, is_new] =
-        known.try_emplace({one.machine, one.worker.pid, one.worker.rank}, workers.size());
-    if (is_new) {
-      workers.emplace_back();
-    }
-    workers[at->second].push_back(&one);
-  }
-  return workers;
-}
+using Expiries = std::vector<ExpiredWorker>;
 
 // Returns "rank 2 (pid 12, t), in `load` (a-3), this one, in `step` (a-4)".
 std::string expiries_text(const Incident& incident, const Expiries& expiries) {
   std::vector<std::string> scopes;
-  for (const ExpiredWorker* const one : expiries) {
-    scopes.push_back(fmt::format("{} ({}){}", in_scope(one->scope), one->id,
-                                 incident.is_shown(one->machine, one->id) ? ", this one" : ""));
+  for (const ExpiredWorker& one : expiries) {
+    scopes.push_back(fmt::format("{} ({}){}", in_scope(one.scope), one.id,
+                                 incident.is_shown(one.machine, one.id) ? ", this one" : ""));
   }
-  return joined({worker_text(expiries[0]->worker), listed(scopes, kScopesNamed)});
+  return joined({worker_text(expiries[0].worker), listed(scopes, kScopesNamed)});
 }
 
 // Adds the groups, and what is not in them.
@@ -144,37 +129,32 @@ void add_frames(Page& page, std::size_t indent, const std::vector<std::string>& 
   }
 }
 
-// Threads or processes in the same place.
-struct PlaceGroup {
-  std::vector<std::string> names{};
+// Where a thread or a process is.
+struct ThreadPlace {
   std::string doing{};
   std::vector<std::string> kernel_stack{};
   std::vector<std::string> frames{};
+  friend auto operator<=>(const ThreadPlace&, const ThreadPlace&) = default;
+};
+struct PlacedThread {
+  std::string name;
+  ThreadPlace place;
 };
 
-// A pool of 60 threads that waits for work is one group.
-void add_to_groups(PlaceGroup one, std::vector<PlaceGroup>& groups) {
-  const auto same = std::ranges::find_if(groups, [&](const PlaceGroup& group) {
-    return group.doing == one.doing && group.kernel_stack == one.kernel_stack &&
-           group.frames == one.frames;
-  });
-  if (same == groups.end()) {
-    groups.push_back(std::move(one));
-    return;
-  }
-  std::ranges::move(one.names, std::back_inserter(same->names));
-}
-
-// Adds the groups under a heading, or nothing if there are none. Their names come after `prefix`.
-void add_named_groups(Page& page, std::string_view title, const std::string& prefix,
-                      const std::vector<PlaceGroup>& groups) {
-  if (!groups.empty()) {
+// Adds those that were placed under a heading, or nothing if there are none. A pool of 60 threads
+// that waits for work is one item. The names come after `prefix`.
+void add_placed(Page& page, std::string_view title, const std::string& prefix,
+                const std::vector<PlacedThread>& all) {
+  if (!all.empty()) {
     page.heading(title);
   }
-  for (const PlaceGroup& group : groups) {
-    page.item(2, prefix + joined({listed(group.names, kThreadsNamed), group.doing}, " "));
-    page.item(4, kernel_stack_text(group.kernel_stack));
-    add_frames(page, 4, group.frames);
+  for (const std::vector<PlacedThread>& group : grouped(all, &PlacedThread::place)) {
+    std::vector<std::string> names;
+    std::ranges::transform(group, std::back_inserter(names), &PlacedThread::name);
+    const ThreadPlace& place = group[0].place;
+    page.item(2, prefix + joined({listed(names, kThreadsNamed), place.doing}, " "));
+    page.item(4, kernel_stack_text(place.kernel_stack));
+    add_frames(page, 4, place.frames);
   }
 }
 
@@ -198,22 +178,20 @@ void add_omitted(Page& page, dom::object evidence, const char* key) {
 // Adds the threads or the processes of the list `key`, whose numbers are `number`.
 void add_processes(Page& page, std::string_view title, const char* number, const char* key,
                    dom::object evidence) {
-  std::vector<PlaceGroup> groups;
+  std::vector<PlacedThread> all;
   for (const dom::object each : objects_at(evidence, key)) {
-    PlaceGroup thread{.names = {number_text(integer_at(each, number))},
-                      .doing = doing_of(each, each),
+    ThreadPlace place{.doing = doing_of(each, each),
                       .kernel_stack = texts_at(each, "stack"),
                       .frames = texts_at(each, "native_stack")};
-    add_to_groups(thread, groups);
+    all.push_back({number_text(integer_at(each, number)), place});
     for (const dom::object others : objects_at(each, "same_stack")) {
-      thread.doing = doing_of(others, each);
+      place.doing = doing_of(others, each);
       for (const dom::element tid : elements_at(others, "tids")) {
-        thread.names = {number_text(as_integer(tid))};
-        add_to_groups(thread, groups);
+        all.push_back({number_text(as_integer(tid)), place});
       }
     }
   }
-  add_named_groups(page, title, "", groups);
+  add_placed(page, title, "", all);
 }
 
 // --- the stacks of many workers as one tree ---
@@ -346,7 +324,10 @@ void add_ranks_at_expiry(Page& page, const Incident& incident) {
   page.heading("Ranks at time of expiry");
   add_groups(page, incident);
   std::vector<std::string> texts;
-  for (const Expiries& expiries : by_worker(incident)) {
+  const auto worker_of = [](const ExpiredWorker& one) {
+    return std::tuple(std::string_view(one.machine), one.worker.pid, one.worker.rank);
+  };
+  for (const Expiries& expiries : grouped(incident.expired, worker_of)) {
     texts.push_back(expiries_text(incident, expiries));
   }
   if (!texts.empty()) {
@@ -401,19 +382,18 @@ std::string kernel_stack_text(const std::vector<std::string>& frames) {
 }
 
 void add_python_stacks(Page& page, dom::object evidence) {
-  std::vector<PlaceGroup> groups;
+  std::vector<PlacedThread> all;
   for (const dom::object thread : objects_at(evidence, "python_threads")) {
-    std::vector<dom::object> all = objects_at(thread, "same_stack");
-    all.insert(all.begin(), thread);
-    for (const dom::object each : all) {
+    std::vector<dom::object> same = objects_at(thread, "same_stack");
+    same.insert(same.begin(), thread);
+    for (const dom::object each : same) {
       const std::string name = text_at(each, "name");
-      add_to_groups({.names = {name.empty() ? text_at(each, "ident") : name},
-                     .frames = texts_at(thread, "frames")},
-                    groups);
+      all.push_back(
+          {name.empty() ? text_at(each, "ident") : name, {.frames = texts_at(thread, "frames")}});
     }
   }
-  if (!groups.empty()) {
-    add_named_groups(page, "Python stacks (the most recent call first)", "thread ", groups);
+  if (!all.empty()) {
+    add_placed(page, "Python stacks (the most recent call first)", "thread ", all);
     add_omitted(page, evidence, "python_threads_omitted");
   }
 }

@@ -130,18 +130,14 @@ LogTable::LogTable(Output& out)
              screen_of(out.fd())) {}
 
 bool LogTable::add(const Record& record) {
-  const std::string time = short_time(record.time_us, zone_);
-  const std::string rank = number_text(record.rank);
-  const std::string pid = number_text(record.pid);
-  const std::string what = in_few_words(record);
-  table_.add({{time},
+  table_.add({{short_time(record.time_us, zone_)},
               {record.event, colour_of(record)},
               {record.host},
-              {rank},
-              {pid},
+              {number_text(record.rank)},
+              {number_text(record.pid)},
               {record.scope},
               {record.id.empty() ? record.incident : record.id},
-              {what}});
+              {in_few_words(record)}});
   return ++rows_ < kRowsFitted || print(Rows::kMoreCome);
 }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/text.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
@@ -28,13 +27,7 @@ std::string cut_text(std::string_view text, std::size_t width) {
 Table::Table(std::vector<Column> columns, Screen screen)
     : columns_(std::move(columns)), screen_(screen) {
   for (const Column& column : columns_) {
-    cells_.push_back({column.title});
-  }
-}
-
-void Table::add(std::initializer_list<Cell> row) {
-  for (const Cell& cell : row) {
-    cells_.push_back({printable(cell.text), cell.colour});
+    cells_.emplace_back(column.title);
   }
 }
 
@@ -73,7 +66,7 @@ void Table::fit(Rows rows) {
   }
 }
 
-void Table::add_line(const Kept* row, std::string& out) const {
+void Table::add_line(const Cell* row, std::string& out) const {
   std::size_t at = 0;     // how many characters the line has
   std::size_t start = 0;  // where the column begins
   for (std::size_t i = 0; i < columns_.size(); ++i) {

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/text.hpp"
 #include "timer_client/cli/text/output.hpp"
 
 namespace filetimer::cli {
@@ -44,16 +45,18 @@ inline constexpr std::string_view kYellow = "1;33";
 inline constexpr std::string_view kRed = "1;31";
 
 struct Cell {
-  std::string_view text;
-  std::string_view colour = {};  // parameters of an SGR sequence, such as "1;31"
+  Cell(std::string_view its_text, std::string_view its_colour = {})
+      : text(printable(its_text)), colour(its_colour) {}
+  std::string text;
+  std::string_view colour;  // parameters of an SGR sequence, such as "1;31"
 };
 
 class Table {
  public:
   explicit Table(std::vector<Column> columns, Screen screen = {});
 
-  // Keeps a copy of the row, which has a cell for each column.
-  void add(std::initializer_list<Cell> row);
+  // Keeps the row, which has a cell for each column.
+  void add(std::initializer_list<Cell> row) { cells_.insert(cells_.end(), row); }
   // Returns the rows that were added, and forgets them; the first time below a header. The rows of
   // the first time decide the widths. A cell that is wider than its column moves the next one to
   // the right. Empty: there are no rows, and none will come.
@@ -65,17 +68,13 @@ class Table {
     bool is_shown = false;
     bool is_cut = false;
   };
-  struct Kept {
-    std::string text;
-    std::string_view colour = {};
-  };
 
   void fit(Rows rows);
-  void add_line(const Kept* row, std::string& out) const;
+  void add_line(const Cell* row, std::string& out) const;
 
   std::vector<Column> columns_;
   std::vector<Fit> fits_;    // of the columns; empty: nothing is printed yet
-  std::vector<Kept> cells_;  // row by row, the header first
+  std::vector<Cell> cells_;  // row by row, the header first
   Screen screen_;
 };
 

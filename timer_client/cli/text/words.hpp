@@ -3,10 +3,14 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "common/result.hpp"
@@ -40,6 +44,20 @@ std::string counted(std::integral auto count, std::string_view what) {
 }
 // Returns the parts that are not empty.
 std::string joined(const std::vector<std::string>& parts, std::string_view separator = ", ");
+// Returns the values in groups of one key each, in the order in which these come first.
+template <class Value, class KeyOf>
+std::vector<std::vector<Value>> grouped(const std::vector<Value>& values, KeyOf key_of) {
+  std::map<std::decay_t<std::invoke_result_t<KeyOf&, const Value&>>, std::size_t> places;
+  std::vector<std::vector<Value>> groups;
+  for (const Value& value : values) {
+    const auto [place, is_new] = places.try_emplace(std::invoke(key_of, value), groups.size());
+    if (is_new) {
+      groups.emplace_back();
+    }
+    groups[place->second].push_back(value);
+  }
+  return groups;
+}
 // Returns the choice that a mistyped word may stand for: at most two characters differ, and not
 // half of them. Empty: none.
 std::string meant_by(std::string_view word, const std::vector<std::string>& choices);
