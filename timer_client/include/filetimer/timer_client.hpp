@@ -277,22 +277,18 @@ class [[nodiscard]] TimerScope {
 //   }
 //
 // A beat costs as much as opening a scope. Threads, forks and moves: as TimerScope.
-class [[nodiscard]] TimerHeartbeat {
+class [[nodiscard]] TimerHeartbeat : public TimerScope {
  public:
   // Moves the deadline to the timeout from now. Returns false if the scope is not open: it expired,
   // was released, or was never watched.
-  bool beat() { return scope_.renew(timeout_); }
+  bool beat() { return renew(timeout_); }
   // Returns the scope itself, for a caller that renews it with a timeout of its own.
-  TimerScope scope() && { return std::move(scope_); }
-  ReleaseResult release() noexcept { return scope_.release(); }
-  bool pause() { return scope_.pause(); }
-  bool resume() { return scope_.resume(); }
-  [[nodiscard]] std::optional<TimerTimes> times() const { return scope_.times(); }
+  TimerScope scope() && { return std::move(*this); }
 
  private:
   friend class TimerClient;
-  TimerHeartbeat(TimerScope scope, Timeout timeout) : scope_(std::move(scope)), timeout_(timeout) {}
-  TimerScope scope_;
+  TimerHeartbeat(TimerScope scope, Timeout timeout)
+      : TimerScope(std::move(scope)), timeout_(timeout) {}
   Timeout timeout_;
 };
 
