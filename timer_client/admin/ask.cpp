@@ -18,8 +18,10 @@
 #include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
+#include "timer_client/client/environment.hpp"
 #include "timer_client/client/messages.hpp"
 #include "timer_client/client/pipe/pipe_line.hpp"
+#include "timer_client/client/scope_terms.hpp"
 
 namespace filetimer {
 namespace {
@@ -31,6 +33,8 @@ using std::chrono::milliseconds;
 constexpr Duration kLookPeriod = milliseconds{250};
 // Between attempts to connect while too many clients wait to be accepted.
 constexpr Duration kBusyPause = milliseconds{5};
+// How many scopes and ranks an error names.
+constexpr std::size_t kMaxNamed = 8;
 constexpr std::array<std::string_view, 4> kLastKinds{"done", "refused", "timed_out", "invalid"};
 
 int poll_ms(Duration wait) {
@@ -75,6 +79,17 @@ std::string ranks_text(const char* what, const std::vector<int>& ranks) {
   std::vector<std::string> words(ranks.size());
   std::ranges::transform(ranks, words.begin(), [](int rank) { return std::to_string(rank); });
   return ranks.empty() ? "" : fmt::format("; {}: {}", what, listed(words, kMaxNamed));
+}
+
+// Returns the ranks that have joined a rendezvous, with their pids, in their order.
+std::vector<RendezvousResult::Member> members_in(simdjson::dom::object answer) {
+  std::vector<RendezvousResult::Member> members;
+  for (const auto each : objects_at(answer, "joined")) {
+    members.push_back({static_cast<int>(integer_at(each, "rank").value_or(-1)),
+                       static_cast<pid_t>(count_at(each, "pid"))});
+  }
+  std::ranges::sort(members, {}, &RendezvousResult::Member::rank);
+  return members;
 }
 
 RendezvousTimeoutError rendezvous_timeout(const std::string& name, const std::string& reason,
@@ -331,6 +346,25 @@ class Request {
   std::shared_ptr<simdjson::dom::parser> parser_ = std::make_shared<simdjson::dom::parser>();
 };
 
+// --- the RPC timeout of AdminClient ---
+
+thread_local RpcTimeout t_scoped_timeout;
+
+RpcTimeout checked(RpcTimeout timeout) {
+  if (timeout) {
+    check_timeout("the RPC timeout", timeout->value());
+  }
+  return timeout;
+}
+
+// Returns the answer. The RPC timeout is that of the call, else that of the thread, else `how`'s.
+Answer ask_within(RpcTimeout timeout, const wire::Question& asked, Asking how) {
+  if (const RpcTimeout set = checked(timeout) ? timeout : t_scoped_timeout) {
+    how.patience = set->value();
+  }
+  return ask(asked, how);
+}
+
 }  // namespace
 
 Answer ask(const wire::Question& question, const Asking& how) {
@@ -344,18 +378,6 @@ Answer ask(const wire::Question& question, const Asking& how) {
     debug("request '{}': {}", sent.request, error.what());
     throw;
   }
-}
-
-wire::Question shutdown_question(ShutdownMode mode, Duration wait) {
-  const auto* const words = std::ranges::find(kShutdownModes, mode, &ShutdownWords::mode);
-  if (words == std::end(kShutdownModes)) {
-    throw InvalidArgument(
-        fmt::format("shutdown mode {}: expected one of ShutdownMode", static_cast<int>(mode)));
-  }
-  return {.request = "shutdown",
-          .wait_s = seconds_or_infinity(wait),
-          .graceful = std::string(words->graceful),
-          .force = words->force};
 }
 
 std::string waited_for(simdjson::dom::object answer) {
@@ -375,14 +397,76 @@ std::string waited_for(simdjson::dom::object answer) {
   return scopes.empty() ? listed(workers, kMaxNamed) : listed(scopes, kMaxNamed, ", ", count);
 }
 
-std::vector<RendezvousResult::Member> members_in(simdjson::dom::object answer) {
-  std::vector<RendezvousResult::Member> members;
-  for (const auto each : objects_at(answer, "joined")) {
-    members.push_back({static_cast<int>(integer_at(each, "rank").value_or(-1)),
-                       static_cast<pid_t>(count_at(each, "pid"))});
+// --- AdminClient ---
+
+ScopedRpcTimeout::ScopedRpcTimeout(RpcTimeout timeout)
+    : outer_(std::exchange(t_scoped_timeout, checked(timeout))) {}
+
+ScopedRpcTimeout::~ScopedRpcTimeout() {
+  t_scoped_timeout = outer_;
+}
+
+AdminClient::AdminClient(const AdminOptions& options) {
+  if (const Status level = client_messages::take_level_of_environment(); !level) {
+    client_messages::notice("{}", level.error().message);
   }
-  std::ranges::sort(members, {}, &RendezvousResult::Member::rank);
-  return members;
+  const RpcTimeout given = checked(options.rpc_timeout);
+  const auto patience = given ? Result<Duration>(given->value()) : rpc_timeout_of_environment();
+  if (!patience) {
+    throw InvalidArgument(patience.error().message);
+  }
+  how_ = std::make_shared<const Asking>(Asking{.place = locate_server(options.dir),
+                                               .patience = *patience,
+                                               .while_waiting = options.while_waiting});
+}
+
+void AdminClient::ping(RpcTimeout timeout) const {
+  (void)ask_within(timeout, {.request = "ping"}, *how_);
+}
+
+ServerStatus AdminClient::status(RpcTimeout timeout) const {
+  const Answer answer = ask_within(timeout, {.request = "status"}, *how_);
+  return {.server_pid = static_cast<pid_t>(count_at(answer.fields, "server_pid")),
+          .server_version = text_at(answer.fields, "server_version"),
+          .announcement = text_at(answer.fields, "announcement"),
+          .workers = count_at(answer.fields, "workers"),
+          .open_scopes = count_at(answer.fields, "open_scopes"),
+          .askers = count_at(answer.fields, "askers"),
+          .json = answer.text};
+}
+
+std::int64_t AdminClient::drain(bool on, RpcTimeout timeout) const {
+  const Answer answer = ask_within(timeout, {.request = "drain", .off = !on}, *how_);
+  return count_at(answer.fields, "open_scope_count");
+}
+
+std::int64_t AdminClient::shutdown(ShutdownMode mode, Timeout wait, RpcTimeout timeout) const {
+  check_timeout("the timeout of shutdown()", wait.value());
+  const auto* const words = std::ranges::find(kShutdownModes, mode, &ShutdownWords::mode);
+  if (words == std::end(kShutdownModes)) {
+    throw InvalidArgument(
+        fmt::format("shutdown mode {}: expected one of ShutdownMode", static_cast<int>(mode)));
+  }
+  const Answer answer = ask_within(timeout,
+                                   {.request = "shutdown",
+                                    .wait_s = seconds_or_infinity(wait.value()),
+                                    .graceful = std::string(words->graceful),
+                                    .force = words->force},
+                                   *how_);
+  return count_at(answer.fields, "open_scope_count");
+}
+
+RendezvousResult AdminClient::rendezvous(const RendezvousOptions& options,
+                                         RpcTimeout timeout) const {
+  check_timeout("the timeout of rendezvous()", options.timeout.value());
+  const Answer answer = ask_within(timeout,
+                                   {.request = "rendezvous",
+                                    .wait_s = seconds_or_infinity(options.timeout.value()),
+                                    .name = options.name,
+                                    .rank = options.rank,
+                                    .world = options.world},
+                                   *how_);
+  return {count_at(answer.fields, "round"), members_in(answer.fields)};
 }
 
 }  // namespace filetimer

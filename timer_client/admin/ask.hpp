@@ -9,7 +9,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "common/clock.hpp"
 #include "common/json_fields.hpp"
@@ -20,8 +19,6 @@ namespace filetimer {
 
 // The limit of one answer. An answer that lists many scopes has some kilobytes.
 inline constexpr std::size_t kMaxAnswerBytes = std::size_t{4} << 20;
-// How many scopes and ranks an error names.
-inline constexpr std::size_t kMaxNamed = 8;
 
 // The last answer to a request.
 struct Answer {
@@ -62,14 +59,9 @@ inline constexpr std::array<ShutdownWords, 6> kShutdownModes{{
     {ShutdownMode::kIfIdle, "if_idle", "", false},
     {ShutdownMode::kNow, "now", "", true},
 }};
-wire::Question shutdown_question(ShutdownMode mode, Duration wait);
-
-// --- what answers say; a key that is missing counts as empty ---
 
 // Returns the open scopes, else the workers, that an answer says the server waits for: "'step' of
-// pid 12 (rank 3), 'save' of pid 13 and 4 more"; empty: it names none.
+// pid 12 (rank 3), 'save' of pid 13 and 4 more"; empty: it names none, as where keys are missing.
 std::string waited_for(simdjson::dom::object answer);
-// Returns the ranks that have joined a rendezvous, with their pids, in their order.
-std::vector<RendezvousResult::Member> members_in(simdjson::dom::object answer);
 
 }  // namespace filetimer
