@@ -162,9 +162,7 @@ Result<OwnFile> open_own_file(const std::string& path, int access, std::string n
     name = fmt::format("'{}'", path);
   }
   OwnFile file;
-  file.fd.reset(retry_eintr([&] {
-    return ::open(path.c_str(), access | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
-  }));
+  file.fd = open_file(path.c_str(), access | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
   if (!file.fd || ::fstat(file.fd.get(), &file.status) != 0) {
     return errno == ELOOP ? failure(name + " is a symlink: expected a regular file")
                           : system_error("cannot open " + name);
@@ -193,8 +191,8 @@ int make_room(int fd, std::size_t begin, std::size_t bytes) {
 }
 
 Result<MappedFile> MappedFile::map(const std::string& path, Access access, std::size_t bytes) {
-  const int flags = (access == Access::kRead ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOCTTY;
-  UniqueFd file(retry_eintr([&] { return ::open(path.c_str(), flags); }));
+  const int flags = (access == Access::kRead ? O_RDONLY : O_RDWR) | O_NOCTTY;
+  UniqueFd file = open_file(path.c_str(), flags);
   const std::string name = fmt::format("'{}'", path);
   return file ? map(std::move(file), access, bytes, name) : system_error("cannot map " + name);
 }
@@ -233,8 +231,8 @@ Result<LockState> lock_state(int fd) {
 }
 
 Result<FileLock> FileLock::take(const std::string& path) {
-  UniqueFd file = above_standard_descriptors(UniqueFd(retry_eintr(
-      [&] { return ::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); })));
+  UniqueFd file =
+      above_standard_descriptors(open_file(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK));
   if (!file) {
     return system_error(fmt::format("cannot lock '{}'", path));
   }

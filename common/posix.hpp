@@ -150,6 +150,11 @@ auto retry_eintr(Call&& call) {
   }
 }
 
+// Opens a file, close-on-exec; empty, with errno: it cannot be opened.
+inline UniqueFd open_file(const char* path, int flags, mode_t mode = 0) {
+  return UniqueFd(retry_eintr([&] { return ::open(path, flags | O_CLOEXEC, mode); }));
+}
+
 // Returns EFBIG if this process may not make a file of so many bytes, else 0. To try it would raise
 // SIGXFSZ, which ends a process by default.
 inline int error_of_size(std::size_t bytes) {

@@ -98,8 +98,7 @@ void write_if_room(int fd, std::string_view line) noexcept {
   }
   char path[32];
   *fmt::format_to_n(path, sizeof path - 1, "/proc/self/fd/{}", fd).out = '\0';
-  const UniqueFd own(
-      retry_eintr([&] { return ::open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY); }));
+  const UniqueFd own = open_file(path, O_WRONLY | O_NONBLOCK | O_NOCTTY);
   if (own) {
     write_once(own.get(), line);
     return;

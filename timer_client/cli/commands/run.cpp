@@ -127,7 +127,7 @@ std::vector<LogReader> kill_files(const std::string& run_folder) {
   Directory names(folder);
   while (const char* const name = names.next()) {
     const std::string path = fmt::format("{}/{}", folder, name);
-    files.emplace_back(path, UniqueFd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC)));
+    files.emplace_back(path, open_file(path.c_str(), O_RDONLY | O_NOFOLLOW));
   }
   return files;
 }

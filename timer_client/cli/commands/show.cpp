@@ -197,8 +197,7 @@ constexpr std::string_view kLogBegins = R"({"schema":)";
 
 // Returns whether the file is a log: `-o logs/*` would overwrite one.
 bool is_log(const std::string& path) {
-  const UniqueFd file(
-      retry_eintr([&] { return ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); }));
+  const UniqueFd file = open_file(path.c_str(), O_RDONLY | O_NONBLOCK);
   std::array<char, kLogBegins.size()> begin{};
   return file && ::read(file.get(), begin.data(), begin.size()) == std::ssize(begin) &&
          std::string_view(begin.data(), begin.size()) == kLogBegins;
@@ -251,10 +250,9 @@ int run_report(const ExpiryOptions& options) {
   }
   const std::string path = options.output.value_or(default_output(chosen.key.id));
   // The user has not chosen the default name, and in a shared folder it may be another user's link.
-  const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | (options.output ? 0 : O_NOFOLLOW);
+  const int flags = O_WRONLY | O_CREAT | O_TRUNC | (options.output ? 0 : O_NOFOLLOW);
   // If standard output is closed, its number is not the file's: the name is written there.
-  const UniqueFd file = above_standard_descriptors(
-      UniqueFd(retry_eintr([&] { return ::open(path.c_str(), flags, 0666); })));
+  const UniqueFd file = above_standard_descriptors(open_file(path.c_str(), flags, 0666));
   if (!file) {
     return failed(fmt::format("cannot write '{}': {}", path, std::strerror(errno)), kExitFailed);
   }

@@ -119,9 +119,8 @@ class Opener {
 
   // Opens a log, unless it is open. `why` it is meant is part of the problem.
   void open(const std::string& path, const std::string& why = {}) {
-    UniqueFd file(path == kStandardInput
-                      ? ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)
-                      : retry_eintr([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
+    UniqueFd file = path == kStandardInput ? UniqueFd(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0))
+                                           : open_file(path.c_str(), O_RDONLY);
     struct stat status {};
     if (!file || ::fstat(file.get(), &status) != 0) {
       opened.problems.push_back(why_not("cannot open", path) + why);

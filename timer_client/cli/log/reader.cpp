@@ -177,7 +177,7 @@ bool LogReader::go_on() {
   if (is_followed_ && problem_.empty() && ::fstat(file_.get(), &here) == 0 &&
       ::stat(path_.c_str(), &there) == 0 &&
       (here.st_dev != there.st_dev || here.st_ino != there.st_ino)) {
-    next_.reset(retry_eintr([&] { return ::open(path_.c_str(), O_RDONLY | O_CLOEXEC); }));
+    next_ = open_file(path_.c_str(), O_RDONLY);
   }
   return bool(next_);
 }

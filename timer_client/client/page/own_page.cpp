@@ -192,9 +192,8 @@ void OwnPage::move_offer_of_stacks(OwnPage& next) const noexcept {
   }
   try {
     const std::string path = next.stacks_file();
-    const UniqueFd fresh(retry_eintr([&] {
-      return ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
-    }));
+    const UniqueFd fresh =
+        open_file(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0600);
     const int file = stacks_offers.file_of(signal);
     if (fresh && ::dup3(fresh.get(), file, O_CLOEXEC) == file) {
       next.offer_stacks(signal, file);

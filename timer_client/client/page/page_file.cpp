@@ -23,8 +23,7 @@ namespace {
 
 // Makes the file, with room for its header and the first slots, names and statistics.
 Result<UniqueFd> make_file(const std::string& path) {
-  UniqueFd fd(retry_eintr(
-      [&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600); }));
+  UniqueFd fd = open_file(path.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
   if (!fd) {
     return system_error(fmt::format("cannot make the scope page '{}'", path));
   }

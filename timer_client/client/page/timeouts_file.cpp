@@ -59,8 +59,7 @@ Status check_dots(const std::string& path, std::string_view text) {
 
 Result<std::string> read_text(const std::string& path) {
   // O_NONBLOCK: opening a FIFO does not wait for its other end.
-  const UniqueFd file(retry_eintr(
-      [&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); }));
+  const UniqueFd file = open_file(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY);
   struct stat st {};
   if (!file || ::fstat(file.get(), &st) != 0) {
     return system_error(fmt::format("cannot read the timeouts in '{}'", printable(path)));

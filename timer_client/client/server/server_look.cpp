@@ -82,9 +82,7 @@ Status make_board_room(int fd, const std::string& path) {
 // Makes a blank status page, or extends an existing one to its full size. A server does the same
 // when it starts. The order does not matter, because the file is never cut and never written to.
 Status make_blank(const std::string& path) {
-  const UniqueFd fd(retry_eintr([&] {
-    return ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
-  }));
+  const UniqueFd fd = open_file(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, 0600);
   struct stat st {};
   if (!fd || ::fstat(fd.get(), &st) != 0) {
     return system_error(fmt::format("cannot make '{}'", path));
@@ -206,9 +204,8 @@ ServerLocation locate_server(const std::string& dir, const std::string& fifo) {
 ServerSeen look_for_server(const std::string& dir) {
   ServerSeen seen;
   // Does not block on a FIFO or a device, and follows no symlink.
-  const UniqueFd file(retry_eintr([path = fmt::format("{}/{}", dir, kBoardName)] {
-    return ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  }));
+  const UniqueFd file =
+      open_file(fmt::format("{}/{}", dir, kBoardName).c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   const LockState lock = file ? lock_state(file.get()).value_or(LockState{}) : LockState{};
   seen.is_there = lock.is_held;
   seen.pid = lock.holder;
