@@ -9,16 +9,16 @@
 
 namespace filetimer {
 
-namespace fork_watch {
 namespace {
+
+// The word in a child before begin_noticing().
+constexpr unsigned kUnknown = 0;
+// The word while a thread of the child is between begin_noticing() and set().
+constexpr unsigned kBusy = ~0U;
 
 // Used where the kernel has no MADV_WIPEONFORK (before Linux 4.14, and in some emulations of
 // Linux). There only the pthread_atfork handler identifies a child.
 constinit std::atomic<unsigned> plain_word{kUnknown};
-
-}  // namespace
-
-constinit std::atomic<unsigned>* word = &plain_word;
 
 void start() {
   constexpr std::size_t kBytes = 4096;
@@ -31,27 +31,25 @@ void start() {
     ::munmap(page, kBytes);
     return;
   }
-  word = new (page) std::atomic<unsigned>(kUnknown);
+  fork_watch::word = new (page) std::atomic<unsigned>(kUnknown);
 }
 
 void set(unsigned count) {
-  word->store(count, std::memory_order_release);  // pairs with the load in begin_noticing()
+  // Pairs with the load in begin_noticing().
+  fork_watch::word->store(count, std::memory_order_release);
 }
 
+// Returns true in the one thread of a child that must call set(); other threads wait until it has.
 bool begin_noticing() {
   unsigned found = kUnknown;
-  if (word->compare_exchange_strong(found, kBusy, std::memory_order_acquire)) {
+  if (fork_watch::word->compare_exchange_strong(found, kBusy, std::memory_order_acquire)) {
     return true;
   }
-  while (word->load(std::memory_order_acquire) == kBusy) {
+  while (fork_watch::word->load(std::memory_order_acquire) == kBusy) {
     ::sched_yield();
   }
   return false;
 }
-
-}  // namespace fork_watch
-
-namespace {
 
 // Made when the library is loaded, as every object that the first connect() needs: a child that is
 // forked while another thread makes a function's static object would never get past it.
@@ -59,14 +57,16 @@ namespace {
 
 }  // namespace
 
+constinit std::atomic<unsigned>* fork_watch::word = &plain_word;
+
 ProcessLock& ProcessLock::instance() {
   static ProcessLock& lock = *new ProcessLock;
   return lock;
 }
 
 ProcessLock::ProcessLock() {
-  fork_watch::start();
-  fork_watch::set(fork_count_);
+  start();
+  set(fork_count_);
   ::pthread_atfork([] { instance().lock().release(); }, [] { instance().mutex_.unlock(); },
                    [] { instance().become_child(); });
 }
@@ -74,10 +74,10 @@ ProcessLock::ProcessLock() {
 // In a child in which no handler has run, no thread holds the lock, even if it is locked.
 void ProcessLock::notice_clone() noexcept {
   const unsigned count = fork_watch::count();
-  if (count != fork_watch::kUnknown && count != fork_watch::kBusy) [[likely]] {
+  if (count != kUnknown && count != kBusy) [[likely]] {
     return;
   }
-  if (fork_watch::begin_noticing()) {
+  if (begin_noticing()) {
     new (&mutex_) std::mutex;
     mutex_.lock();
     become_child();
@@ -89,7 +89,7 @@ void ProcessLock::become_child() noexcept {
   if (child_call_ != nullptr) {
     child_call_();
   }
-  fork_watch::set(fork_count_);
+  set(fork_count_);
   mutex_.unlock();
 }
 

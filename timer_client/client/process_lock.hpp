@@ -14,26 +14,15 @@ namespace filetimer {
 // pthread_atfork handler has run, notices that it is a child before it writes to any data.
 namespace fork_watch {
 
-// The value of count() in a child before begin_noticing().
-inline constexpr unsigned kUnknown = 0;
-// The value of count() while a thread of the child is between begin_noticing() and set().
-inline constexpr unsigned kBusy = ~0U;
-
-// Set once, by start(), before the process can have a client.
+// Set once, by the ProcessLock, before the process can have a client.
 extern constinit std::atomic<unsigned>* word;
 
 // Returns a number that differs between a process and its forked children. In a child it differs
-// from the number of every timer, also before begin_noticing(). Relaxed: only this process writes
-// the word, before it has a second thread.
+// from the number of every timer, also before the ProcessLock knows of it. Relaxed: only this
+// process writes the word, before it has a second thread.
 inline unsigned count() {
   return word->load(std::memory_order_relaxed);
 }
-
-// For ProcessLock.
-void start();
-void set(unsigned count);
-// Returns true in the one thread of a child that must call set(); other threads wait until it has.
-bool begin_noticing();
 
 }  // namespace fork_watch
 
@@ -53,9 +42,6 @@ class ProcessLock {
     notice_clone();
     return {mutex_, std::try_to_lock};
   }
-
-  // Returns a number that differs between a process and its forked children. With the lock.
-  [[nodiscard]] unsigned fork_count() const { return fork_count_; }
 
   // Has `call` called in every forked child, with the lock held, before any other call of the
   // library returns there.

@@ -137,9 +137,9 @@ void TimerClient::State::after_opening(TimerScope& scope, unsigned todo_next,
 
 bool TimerClient::State::note_first(const std::string& shown) {
   const auto held = ProcessLock::instance().lock();
-  if (begun_in != ProcessLock::instance().fork_count()) {
+  if (begun_in != fork_watch::count()) {
     begun.clear();
-    begun_in = ProcessLock::instance().fork_count();
+    begun_in = fork_watch::count();
   }
   // Beyond the limit every scope counts as the first of its name, so its deadline is later, never
   // earlier.
