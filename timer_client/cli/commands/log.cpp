@@ -118,28 +118,21 @@ Command add_log(CLI::App& root) {
                   "Logs to read, merged by time: files, folders with those of\n"
                   "many hosts, or - for standard input [the server's]");
   app->add_flag("--json", options->json, "The records themselves, a JSON object a line");
-  app->add_option_function<std::vector<std::string>>(
-         "--event",
-         [options](const std::vector<std::string>& events) {
-           const std::vector<std::string> names = known_events();
-           for (const std::string& event : events) {
-             if (std::ranges::find(names, event) == names.end()) {
-               const std::string meant = meant_by(event, names);
-               throw CLI::ValidationError(
-                   "--event",
-                   meant.empty()
-                       ? fmt::format("unknown event '{}': expected one of {}", event, joined(names))
-                       : fmt::format("unknown event '{}': did you mean '{}'?", event, meant));
-             }
-           }
-           options->filter.events = events;
-         },
-         "Only this event; may be repeated [all; in the table: all but\n"
-         "incident, evidence, evidence_command, peer_evidence and\n"
-         "worker_ended]")
+  app->add_option("--event", options->filter.events,
+                  "Only this event; may be repeated [all; in the table: all but\n"
+                  "incident, evidence, evidence_command, peer_evidence and\n"
+                  "worker_ended]")
       ->type_name("EVENT")
       ->delimiter(',')
-      ->allow_extra_args(false);  // what follows is a FILE
+      ->allow_extra_args(false)  // what follows is a FILE
+      ->check([](const std::string& event) {
+        const std::vector<std::string> names = known_events();
+        const std::string meant = meant_by(event, names);
+        return std::ranges::find(names, event) != names.end() ? std::string()
+               : meant.empty()
+                   ? fmt::format("unknown event '{}': expected one of {}", event, joined(names))
+                   : fmt::format("unknown event '{}': did you mean '{}'?", event, meant);
+      });
   add_name_option(*app, "--scope", options->filter.scope, "NAME", "Only scopes of this name");
   add_number_option(*app, "--rank", options->filter.rank, "RANK", "Only this rank");
   add_number_option(*app, "--pid", options->filter.pid, "PID", "Only this process");
