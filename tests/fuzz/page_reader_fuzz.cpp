@@ -16,7 +16,7 @@
 #include "common/wake_protocol.hpp"
 #include "fuzz_check.hpp"
 #include "timer_client/cli/commands/views.hpp"
-#include "timer_client/cli/text/table.hpp"
+#include "timer_client/cli/text/output.hpp"
 
 namespace {
 

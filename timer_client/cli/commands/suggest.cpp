@@ -15,7 +15,6 @@
 #include "timer_client/cli/log/log_table.hpp"
 #include "timer_client/cli/suggest/suggestion.hpp"
 #include "timer_client/cli/text/output.hpp"
-#include "timer_client/cli/text/table.hpp"
 #include "timer_client/cli/text/words.hpp"
 #include "timer_client/client/server/server_look.hpp"
 

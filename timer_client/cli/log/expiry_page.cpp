@@ -15,8 +15,8 @@
 #include "common/text.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/log/log_table.hpp"
+#include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/page.hpp"
-#include "timer_client/cli/text/table.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {

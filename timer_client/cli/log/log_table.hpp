@@ -9,7 +9,6 @@
 
 #include "timer_client/cli/log/reader.hpp"
 #include "timer_client/cli/text/output.hpp"
-#include "timer_client/cli/text/table.hpp"
 
 namespace filetimer::cli {
 

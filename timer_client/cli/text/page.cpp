@@ -7,7 +7,7 @@
 
 #include "common/json_fields.hpp"
 #include "common/text.hpp"
-#include "timer_client/cli/text/table.hpp"
+#include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
