@@ -19,7 +19,7 @@
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/log/log_table.hpp"
 #include "timer_client/cli/log/reader.hpp"
-#include "timer_client/cli/text/page.hpp"
+#include "timer_client/cli/text/words.hpp"
 
 namespace {
 

@@ -17,7 +17,6 @@
 #include "common/posix.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
 #include "timer_client/cli/commands/commands.hpp"
-#include "timer_client/cli/text/page.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/words.hpp"
 

@@ -15,7 +15,6 @@
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/views.hpp"
 #include "timer_client/cli/text/output.hpp"
-#include "timer_client/cli/text/page.hpp"
 #include "timer_client/cli/text/words.hpp"
 #include "timer_client/client/environment.hpp"
 #include "timer_client/client/pipe/pipe_line.hpp"

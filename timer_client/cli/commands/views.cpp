@@ -13,7 +13,6 @@
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
 #include "timer_client/cli/log/incident.hpp"
-#include "timer_client/cli/text/page.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {

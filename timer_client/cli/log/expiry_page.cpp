@@ -16,7 +16,6 @@
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/log/log_table.hpp"
 #include "timer_client/cli/text/output.hpp"
-#include "timer_client/cli/text/page.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {

@@ -14,7 +14,6 @@
 #include "common/json_fields.hpp"
 #include "common/text.hpp"
 #include "timer_client/cli/log/incident.hpp"
-#include "timer_client/cli/text/page.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {

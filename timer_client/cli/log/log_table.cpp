@@ -9,7 +9,6 @@
 
 #include "common/clock.hpp"
 #include "common/text.hpp"
-#include "timer_client/cli/text/page.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
