@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "timer_client/cli/commands/commands.hpp"
-#include "timer_client/cli/log/files.hpp"
 #include "timer_client/cli/log/log_table.hpp"
+#include "timer_client/cli/log/reader.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/words.hpp"
 

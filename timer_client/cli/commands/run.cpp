@@ -22,7 +22,7 @@
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
 #include "timer_client/cli/commands/commands.hpp"
-#include "timer_client/cli/log/files.hpp"
+#include "timer_client/cli/log/reader.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/client/environment.hpp"
 #include "timer_client/client/messages.hpp"

@@ -22,8 +22,8 @@
 #include "common/text.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/expiry_ids.hpp"
-#include "timer_client/cli/log/files.hpp"
 #include "timer_client/cli/log/incident.hpp"
+#include "timer_client/cli/log/reader.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/words.hpp"
 

@@ -3,15 +3,22 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <queue>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "common/limits.hpp"
+#include "common/posix.hpp"
 #include "common/result.hpp"
+#include "common/run_folder.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
@@ -50,6 +57,139 @@ constexpr std::string_view kBlank = " \t\r";
 // A record begins with this. Inside a JSON string its quote would be escaped, so where this stands
 // in a line a record begins, or the line is no JSON.
 constexpr std::string_view kRecordStart = "{\"schema\"";
+
+// --- opening logs ---
+
+constexpr std::string_view kLogSuffix = ".jsonl";
+
+std::string why_not(const std::string& what, const std::string& path) {
+  return system_error(fmt::format("{} '{}'", what, path)).value().message;
+}
+
+class Opener {
+ public:
+  // Opens what a word of the user means.
+  void take_word(const std::string& word) {
+    struct stat status {};
+    if (word == kStandardInput || ::stat(word.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) {
+      open(word);
+    } else if (!take_folder(word)) {
+      opened.problems.push_back(fmt::format("no log (*{}) in folder '{}'", kLogSuffix, word));
+    }
+  }
+
+  // Opens what is meant where the user names nothing.
+  void take_own(const RunFolder& folder) {
+    std::error_code none;
+    std::string known = std::filesystem::read_symlink(folder.path(kLogLinkName), none).string();
+    if (const std::string own = folder.path(kLogName);
+        known.empty() && !folder.was_named && ::access(own.c_str(), F_OK) == 0) {
+      known = own;  // a server was given this directory by name
+    }
+    if (!known.empty()) {
+      open_with_rotated(known, fmt::format(" (the log of the last server in '{}')", folder.dir));
+    }
+    const auto path = default_log_path(folder);
+    if (!path) {
+      if (known.empty()) {
+        opened.problems.push_back(path.error().message);
+      }
+    } else if (known.empty() || (!folder.was_named && ::access(path->c_str(), F_OK) == 0)) {
+      // Servers around a COMMAND, whose folders have gone with them, wrote there, too.
+      open_with_rotated(*path, folder.was_named
+                                   ? fmt::format(" (the default log of '{}')", folder.dir)
+                                   : " (the default place: no FILE, no --dir, no $FILETIMER_DIR)");
+    }
+  }
+
+  OpenedLogs opened;
+
+ private:
+  // Opens the logs in it by name, and those of the folders below. Returns whether there is any, or
+  // a problem.
+  bool take_folder(const std::string& path) {
+    Directory folder(path);
+    if (!folder) {
+      opened.problems.push_back(why_not("cannot read folder", path));
+      return true;
+    }
+    std::set<std::string> names;
+    while (const char* const name = folder.next()) {
+      if (name[0] != '.') {  // snapshots of a file system are old copies
+        names.insert(path + (path.ends_with('/') ? "" : "/") + name);
+      }
+    }
+    bool has_any = false;
+    for (const std::string& inside : names) {
+      struct stat status {};
+      const bool is_there = ::lstat(inside.c_str(), &status) == 0;
+      if (is_there && S_ISDIR(status.st_mode)) {
+        has_any = take_folder(inside) || has_any;
+      } else if (inside.ends_with(kLogSuffix) ||
+                 inside.ends_with(fmt::format("{}{}", kLogSuffix, kRotatedSuffix))) {
+        // A log that cannot be looked at is opened, too, which says why. What is no regular file
+        // may have no end.
+        if (::stat(inside.c_str(), &status) != 0 || S_ISREG(status.st_mode)) {
+          open(inside);
+          has_any = true;
+        }
+      }
+    }
+    return has_any;
+  }
+
+  // Opens a server's log and the one before it, either of which may be missing.
+  void open_with_rotated(const std::string& path, const std::string& why) {
+    struct stat status {};
+    if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+      opened.problems.push_back(fmt::format("'{}' is not a regular file{}", path, why));
+      return;  // it may have no end
+    }
+    const std::string rotated = path + std::string(kRotatedSuffix);
+    if (::lstat(path.c_str(), &status) == 0 || ::lstat(rotated.c_str(), &status) != 0) {
+      open(path, why);
+    }
+    // Opened second: if the server rotates between the two, both are the same file.
+    if (::lstat(rotated.c_str(), &status) == 0) {
+      open(rotated);
+    }
+  }
+
+  // Opens a log, unless it is open. `why` it is meant is part of the problem.
+  void open(const std::string& path, const std::string& why = {}) {
+    UniqueFd file = path == kStandardInput ? UniqueFd(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0))
+                                           : open_file(path.c_str(), O_RDONLY);
+    struct stat status {};
+    if (!file || ::fstat(file.get(), &status) != 0) {
+      opened.problems.push_back(why_not("cannot open", path) + why);
+    } else if (status.st_ino == 0 || known_.emplace(status.st_dev, status.st_ino).second) {
+      opened.logs.emplace_back(path, std::move(file));
+    }
+  }
+
+  std::set<std::pair<dev_t, ino_t>> known_;
+};
+
+// A shell may allow no more than 1,024.
+void allow_many_descriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+}
+
+// --- reading them as one ---
+
+// The blocks of all logs together take this much memory, unless records are longer than a block.
+constexpr std::size_t kAllBlocksBytes = std::size_t{16} << 20;
+constexpr std::size_t kLeastBlockBytes = std::size_t{4} << 10;
+constexpr std::size_t kMostBlockBytes = std::size_t{64} << 10;
+
+// The next line of a log, by its place among the next lines of all logs: the latest time in its log
+// so far, then the monotonic time, then whether its log is not the rotated one. Records behind a
+// clock that was set back, or without a time, stay where they are in their log.
+using NextLine = std::tuple<Integer, Integer, bool, std::size_t, std::string_view>;
 
 }  // namespace
 
@@ -186,6 +326,97 @@ bool LogReader::rewind() {
   begin_ = searched_ = skipped_ = 0;
   buffer_.clear();
   return ::lseek(file_.get(), 0, SEEK_SET) == 0;
+}
+
+// --- the logs that a user names ---
+
+OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& files) {
+  allow_many_descriptors();
+  Opener opener;
+  for (const std::string& word : files) {
+    opener.take_word(word);
+  }
+  if (files.empty()) {
+    opener.take_own(resolve_run_folder(dir));
+  }
+  return std::move(opener.opened);
+}
+
+std::vector<std::string> problems_of(const std::vector<LogReader>& logs) {
+  std::vector<std::string> problems;
+  for (const LogReader& log : logs) {
+    if (!log.problem().empty()) {
+      problems.push_back(log.problem());
+    }
+  }
+  return problems;
+}
+
+std::string skipped_text(const std::vector<LogReader>& logs) {
+  std::size_t skipped = 0;
+  for (const LogReader& log : logs) {
+    skipped += log.skipped();
+  }
+  if (skipped == 0) {
+    return {};
+  }
+  return fmt::format("skipped {} that {} in {}", counted(skipped, "line"),
+                     skipped == 1 ? "is no record" : "are no records", names_of(logs));
+}
+
+std::string names_of(const std::vector<LogReader>& logs) {
+  if (logs.empty()) {
+    return "no log";
+  }
+  return fmt::format("'{}'{}", logs[0].path(),
+                     logs.size() == 1 ? "" : " and " + counted(logs.size() - 1, "more file"));
+}
+
+bool KnownRecords::add(const Record& record) {
+  const bool may_be_repeated =
+      record.mono_ns && (!record.id.empty() || record.event == "worker_ended");
+  return !may_be_repeated || known_.insert(std::hash<std::string_view>{}(record.line)).second;
+}
+
+void read_merged(std::vector<LogReader>& logs, const std::function<bool(const Record&)>& sink) {
+  KnownRecords known;
+  read_merged(logs, known, sink);
+}
+
+void read_merged(std::vector<LogReader>& logs, KnownRecords& known,
+                 const std::function<bool(const Record&)>& sink) {
+  const auto give = [&](const Record& record) { return !known.add(record) || sink(record); };
+  if (logs.size() == 1) {
+    for (const Record* record = logs[0].next(); record != nullptr && give(*record);) {
+      record = logs[0].next();
+    }
+    return;
+  }
+  std::vector<Integer> latest_us(logs.size());
+  std::priority_queue<NextLine, std::vector<NextLine>, std::greater<>> next;
+  const auto queue = [&](std::size_t log) {
+    if (const Record* const record = logs[log].next()) {
+      latest_us[log] = std::max(latest_us[log], record->time_us);
+      next.emplace(latest_us[log], record->mono_ns, !logs[log].path().ends_with(kRotatedSuffix),
+                   log, record->line);
+    }
+  };
+  for (std::size_t log = 0; log < logs.size(); ++log) {
+    logs[log].set_block_bytes(
+        std::clamp(kAllBlocksBytes / logs.size(), kLeastBlockBytes, kMostBlockBytes));
+    queue(log);
+  }
+  while (!next.empty()) {
+    const std::size_t log = std::get<std::size_t>(next.top());
+    // Parsed again: the records of other logs have used the parser since. Whole records of all logs
+    // would take more memory than that takes time.
+    const auto record = parse_record(std::get<std::string_view>(next.top()));
+    next.pop();
+    if (record && !give(*record)) {
+      return;
+    }
+    queue(log);
+  }
 }
 
 }  // namespace filetimer::cli

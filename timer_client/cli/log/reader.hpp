@@ -1,15 +1,19 @@
-// Bytes of a log in, records out. A log may end in half a line, hold a line of somebody else's or
-// of a later schema: those are skipped and counted, never fatal. A record is read where it stands:
-// nothing is copied, since logs may have gigabytes. Memory is bounded by the longest record
-// allowed, whatever the size of the file.
+// Bytes of a log in, records out; and the records of all logs that a user names as those of one. A
+// log may end in half a line, hold a line of somebody else's or of a later schema: those are
+// skipped and counted, never fatal. A record is read where it stands: nothing is copied, since logs
+// may have gigabytes. Memory is bounded by the longest record allowed, whatever the size of the
+// file.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
+#include <vector>
 
 #include "common/json_fields.hpp"
 #include "common/posix.hpp"
@@ -108,5 +112,45 @@ class LogReader {
   std::string problem_;
   std::size_t skipped_ = 0;
 };
+
+// --- the logs that a user names ---
+
+struct OpenedLogs {
+  std::vector<LogReader> logs;        // each file once
+  std::vector<std::string> problems;  // what was meant and could not be opened
+};
+
+// Opens what `files` name: logs; `-`, standard input; and folders, with their logs (*.jsonl, and
+// *.jsonl.1, the rotated ones) and those of the folders below, as when each host has one. Links to
+// folders are not followed. Without any: the log of the last server of the runtime directory `dir`
+// (which may be empty), and its rotated predecessor.
+OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& files);
+
+// Returns what is worth a line on standard error: logs that could not be read to their end, and how
+// many lines were no records.
+std::vector<std::string> problems_of(const std::vector<LogReader>& logs);
+std::string skipped_text(const std::vector<LogReader>& logs);
+
+// Returns "'a.jsonl'", "'a.jsonl' and 3 more files", "no log".
+std::string names_of(const std::vector<LogReader>& logs);
+
+// The records that came before: a server writes records again if they may be lost, and a log may be
+// there as a copy.
+class KnownRecords {
+ public:
+  // Returns false for a record with an id, or of an ended worker, that was added before.
+  bool add(const Record& record);
+
+ private:
+  std::unordered_set<std::size_t> known_;  // the hashes of lines
+};
+
+// Gives `sink` the records of all logs: those of each log in its order, all by their wall-clock
+// time. Each record is valid until `sink` returns. Ends when it returns false. Leaves out those
+// that are known. A block of each log is in memory and no more, however long they are and however
+// many.
+void read_merged(std::vector<LogReader>& logs, KnownRecords& known,
+                 const std::function<bool(const Record&)>& sink);
+void read_merged(std::vector<LogReader>& logs, const std::function<bool(const Record&)>& sink);
 
 }  // namespace filetimer::cli

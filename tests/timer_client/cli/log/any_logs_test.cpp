@@ -14,7 +14,7 @@
 
 #include "tests/timer_client/cli/cli_fixture.hpp"
 #include "tests/timer_client/cli/log/host_log.hpp"
-#include "timer_client/cli/log/files.hpp"
+#include "timer_client/cli/log/reader.hpp"
 #include "timer_client/cli/log/incident.hpp"
 
 namespace filetimer::cli {

@@ -16,7 +16,6 @@
 
 #include "common/limits.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
-#include "timer_client/cli/log/files.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
