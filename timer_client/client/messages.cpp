@@ -16,7 +16,6 @@
 #include "common/limits.hpp"
 #include "common/posix.hpp"
 #include "common/text.hpp"
-#include "timer_client/client/sigpipe_guard.hpp"
 
 namespace filetimer::client_messages {
 namespace {

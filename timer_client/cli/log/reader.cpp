@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "common/limits.hpp"
-#include "common/posix.hpp"
 #include "common/result.hpp"
 #include "common/run_folder.hpp"
 #include "timer_client/cli/text/words.hpp"

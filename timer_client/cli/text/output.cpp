@@ -14,7 +14,6 @@
 
 #include "common/posix.hpp"
 #include "timer_client/cli/text/words.hpp"
-#include "timer_client/client/sigpipe_guard.hpp"
 
 namespace filetimer::cli {
 namespace {

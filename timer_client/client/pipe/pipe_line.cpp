@@ -11,7 +11,6 @@
 #include <system_error>
 
 #include "common/posix.hpp"
-#include "timer_client/client/sigpipe_guard.hpp"
 
 namespace filetimer {
 namespace {
