@@ -164,8 +164,7 @@ int add_living_workers(const Place& place, ScopeHistories& histories) {
   const ServerSeen server = look_for_server(folder.dir);
   const auto reading = read_pages(folder.dir, server, ReadStatistics::kYes);
   if (!reading) {
-    complain(reading.error().message);
-    return kExitFailed;
+    return failed(reading.error().message, kExitFailed);
   }
   histories.add(reading->statistics);
   complain_of_all(skipped_text(*reading));
