@@ -32,10 +32,6 @@ ClientObject& object_of(PyObject* self) {
   return *reinterpret_cast<ClientObject*>(self);
 }
 
-std::shared_ptr<TimerClient>& client_of(PyObject* self) {
-  return object_of(self).client;
-}
-
 // Returns null, with an error set, after close().
 TimerClient* must_be_open(PyObject* self) {
   TimerClient* const client = open_client(self);
@@ -57,14 +53,14 @@ void run_signal_handlers(WithoutGil& released) {
 PyObject* new_client(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* const self = PyType_GenericAlloc(type, 0);
   if (self != nullptr) {
-    new (&client_of(self)) std::shared_ptr<TimerClient>();
+    new (&object_of(self).client) std::shared_ptr<TimerClient>();
   }
   return self;
 }
 
 void dealloc_client(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
-  client_of(self).~shared_ptr();
+  object_of(self).client.~shared_ptr();
   reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
   Py_DECREF(type);
 }
@@ -102,14 +98,14 @@ PyObject* connect(PyObject* self, PyObject* args) {
       options.while_waiting = [&free] { run_signal_handlers(free); };
       made = std::make_shared<TimerClient>(TimerClient::connect(std::move(options)));
     }
-    std::swap(client_of(self), made);
+    std::swap(object_of(self).client, made);
     object_of(self).offered_in = allow_tracing != 0 ? fork_watch::count() : 0;
     Py_RETURN_NONE;
   });
 }
 
 PyObject* close_client(PyObject* self, PyObject*) {
-  const auto last = std::move(client_of(self));
+  const auto last = std::move(object_of(self).client);
   Py_RETURN_NONE;
 }
 
@@ -220,7 +216,7 @@ PyObject* target(PyObject* self, void*) {
 }
 
 PyObject* is_closed(PyObject* self, void*) {
-  return PyBool_FromLong(client_of(self) ? 0 : 1);
+  return PyBool_FromLong(object_of(self).client ? 0 : 1);
 }
 
 PyMethodDef g_methods[] = {
@@ -278,7 +274,7 @@ TimerClient* open_client(PyObject* client) {
     }
     client = g_default_client;
   }
-  return client_of(client).get();
+  return object_of(client).client.get();
 }
 
 PyObject* default_client(PyObject*, PyObject*) {

@@ -60,14 +60,6 @@ class Ref {
     ::pause();
   }
 }
-template <class Call>
-auto unless_python_has_ended(Call&& call) {
-  try {
-    return call();
-  } catch (const abi::__forced_unwind&) {
-    block_until_exit();
-  }
-}
 
 // Releases the GIL while the object lives. No Python object may be used meanwhile.
 class WithoutGil {
@@ -89,7 +81,11 @@ class WithoutGil {
 
  private:
   void restore() {
-    unless_python_has_ended([this] { PyEval_RestoreThread(state_); });
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (const abi::__forced_unwind&) {
+      block_until_exit();
+    }
   }
 
   PyThreadState* state_;
