@@ -123,18 +123,14 @@ int measure(const Options& options, const Plan& plan) {
   step("evidence", [&] { measure_evidence(plan, report); });
   step("crowds", [&] { measure_crowds(plan, report); });
   step("ingest", [&] { measure_ingest(plan, report); });
-  std::optional<LargeTable> large;
-  step("table", [&] { large.emplace(plan, report); });
-  std::optional<IdlePages> idle_pages;
-  step("pages", [&] { idle_pages.emplace(plan, report); });
+  std::vector<IdleServer> idle;
+  step("table", [&] { idle.push_back(fill_table(plan, report)); });
+  step("pages", [&] { idle.push_back(open_idle_pages(plan)); });
   step("client", [&] { measure_client(plan, report); });
   step("pages", [&] { measure_pages(plan, report); });
   step("python", [&] { measure_python(plan, report); });
-  if (large) {
-    large->finish();
-  }
-  if (idle_pages) {
-    idle_pages->finish();
+  for (IdleServer& server : idle) {
+    server.finish(plan, report);
   }
   report.print_table(stdout);
   std::fflush(stdout);

@@ -6,14 +6,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cmath>
+#include <algorithm>
 #include <filesystem>
 #include <filetimer/timer_client.hpp>
 
 #include "common/page_reader.hpp"
-#include "tests/bench/processes.hpp"
 #include "tests/bench/sections.hpp"
-#include "tests/bench/server_under_test.hpp"
 #include "timer_server/scopes/worker_page.hpp"
 
 namespace filetimer::bench {
@@ -187,55 +185,26 @@ void measure_memory(const Plan& plan, Report& report) {
 
 }  // namespace
 
-struct IdlePages::State {
-  State(const Plan& the_plan, Report& the_report)
-      : plan(the_plan), report(the_report), server(plan.server, plan.memory_dir + "/idle-pages") {}
-
-  const Plan& plan;
-  Report& report;
-  ServerUnderTest server;
-  std::vector<Child> workers;
-  Instant since;
-  std::uint64_t switches = 0;
-};
-
-IdlePages::IdlePages(const Plan& plan, Report& report)
-    : state_(std::make_unique<State>(plan, report)) {
+IdleServer open_idle_pages(const Plan& plan) {
+  const std::string dir = plan.memory_dir + "/idle-pages";
+  IdleServer pages{
+      .workers = {},
+      .server = {plan.server, dir},
+      .title = fmt::format("{} open scopes on pages, deadlines far", plan.page_scopes_idle),
+      .threads = 1};
   const int workers = std::max(plan.page_scopes_idle / 1000, 1);
   for (int i = 0; i < workers; ++i) {
-    state_->workers.push_back(
-        fork_worker(plan.memory_dir + "/idle-pages", [&](TimerClient& client) {
-          std::vector<TimerScope> open;
-          for (int n = 0; n < plan.page_scopes_idle / workers; ++n) {
-            open.push_back(client.expires(std::chrono::hours(1), fmt::format("scope {}", n)));
-          }
-          return open;
-        }));
+    pages.workers.push_back(fork_worker(dir, [&](TimerClient& client) {
+      std::vector<TimerScope> open;
+      for (int n = 0; n < plan.page_scopes_idle / workers; ++n) {
+        open.push_back(client.expires(std::chrono::hours(1), fmt::format("scope {}", n)));
+      }
+      return open;
+    }));
   }
-  state_->server.settle();
-  wait_until_quiet(state_->server.pid());
-  state_->since = Instant::now();
-  state_->switches = voluntary_switches(state_->server.pid());
-}
-
-IdlePages::~IdlePages() = default;
-
-void IdlePages::finish() {
-  State& state = *state_;
-  const Duration wanted = std::chrono::seconds(state.plan.idle_seconds);
-  const Duration idle = Instant::now() - state.since;
-  if (idle < wanted) {
-    sleep_for(wanted - idle);
-  }
-  const std::uint64_t switches = voluntary_switches(state.server.pid()) - state.switches;
-  const std::chrono::duration<double> watched = Instant::now() - state.since;
-  state.report.section(
-      fmt::format("idle, {} open scopes on pages, deadlines far", state.plan.page_scopes_idle),
-      "housekeeping every 10 s, the default --max-interval");
-  state.report.add({.measure = fmt::format("wakeups in {:.0f} s, all threads", watched.count()),
-                    .value = static_cast<double>(switches),
-                    .base = housekeeping_beats(watched),
-                    .target = Target::ratio_at_most(1)});
+  pages.server.settle();
+  pages.watch();
+  return pages;
 }
 
 void measure_pages(const Plan& plan, Report& report) {

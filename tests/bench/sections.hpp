@@ -2,12 +2,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <chrono>
-#include <memory>
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "common/clock.hpp"
+#include "tests/bench/processes.hpp"
 #include "tests/bench/report.hpp"
+#include "tests/bench/server_under_test.hpp"
 
 namespace filetimer::bench {
 
@@ -47,32 +49,22 @@ void measure_crowds(const Plan& plan, Report& report);
 void measure_pages(const Plan& plan, Report& report);
 void measure_python(const Plan& plan, Report& report);
 
-// Returns how often an idle server may wake in that time: its sweeps.
-double housekeeping_beats(std::chrono::duration<double> watched);
+// A server with many open scopes, whose deadlines are far. It keeps running, so that its idle
+// wakeups are counted during other measurements.
+struct IdleServer {
+  std::vector<Child> workers;
+  ServerUnderTest server;
+  std::string title;
+  int threads;  // that wake for a sweep
+  Instant since{};
+  std::uint64_t switches = 0;
 
-// The server of the large table keeps running, so that its idle wakeups are counted during other
-// measurements.
-class LargeTable {
- public:
-  LargeTable(const Plan& plan, Report& report);
-  ~LargeTable();
-  void finish();
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
+  // Begins to count, when all scopes are open.
+  void watch();
+  void finish(const Plan& plan, Report& report);
 };
 
-// The same for open scopes on pages.
-class IdlePages {
- public:
-  IdlePages(const Plan& plan, Report& report);
-  ~IdlePages();
-  void finish();
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
-};
+IdleServer fill_table(const Plan& plan, Report& report);
+IdleServer open_idle_pages(const Plan& plan);
 
 }  // namespace filetimer::bench
