@@ -7,10 +7,7 @@
 #include <filetimer/timer_client.hpp>
 #include <utility>
 
-#include "common/clock.hpp"
-#include "tests/bench/processes.hpp"
 #include "tests/bench/sections.hpp"
-#include "tests/bench/server_under_test.hpp"
 #include "tests/bench/torch.hpp"
 #include "timer_client/client/pipe/pipe_line.hpp"
 
@@ -121,15 +118,13 @@ void measure_client(const Plan& plan, Report& report) {
               .unit = "us",
               .value = costs.line_scope / 1000,
               .base = base});
-  const auto torch =
-      plan.with_torch ? TorchServer::start(plan.memory_dir + "/torch-client") : nullptr;
+  auto torch = TorchServer::start(plan, "torch-client");
   const double torch_us = torch ? torch->client_cost_us(plan.torch_scopes) : 0;
   if (torch) {
     torch->stop();
     report.add({.measure = "PyTorch's expires()", .unit = "us", .value = torch_us, .base = base});
   } else {
-    report.add(
-        {.measure = "PyTorch's expires()", .note = plan.with_torch ? "not installed" : "left out"});
+    report.add(without_torch(plan, "PyTorch's expires()"));
   }
   report_pages(costs, report);
   if (torch) {

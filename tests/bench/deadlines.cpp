@@ -30,18 +30,14 @@ void add_quantiles(Report& report, const std::string& what, const Samples& ours,
   add("max", 1, 0);
 }
 
-std::unique_ptr<TorchServer> start_torch(const Plan& plan) {
-  return plan.with_torch ? TorchServer::start(plan.memory_dir + "/torch-timer") : nullptr;
-}
-
-void add_torch(Report& report, const Plan& plan, const std::unique_ptr<TorchServer>& torch,
+void add_torch(Report& report, const Plan& plan, std::optional<TorchServer>& torch,
                const ExpiryPlan& expiries, const Samples& base) {
   const std::string what = "PyTorch's server, death";
   if (!torch) {
-    report.add({.measure = what, .note = plan.with_torch ? "not installed" : "left out"});
+    report.add(without_torch(plan, what));
     return;
   }
-  TorchSubject subject(torch->fifo());
+  TorchSubject subject(torch->fifo);
   run_expiries({&subject}, expiries, report);
   torch->stop();
   add_quantiles(report, what, subject.deaths, base);
@@ -85,7 +81,7 @@ void measure_deadlines_idle(const Plan& plan, Report& report) {
     report.add({.measure = "log on disk", .note = "no disk"});
   }
   add_quantiles(report, "death seen, log in memory", memory.deaths, bare.deaths);
-  const auto torch = start_torch(plan);
+  auto torch = TorchServer::start(plan, "torch-timer");
   add_torch(report, plan, torch,
             {.count = plan.torch_expiries,
              .lead = milliseconds(150),
@@ -109,7 +105,8 @@ void measure_deadlines_busy(const Plan& plan, Report& report) {
                             .lead = milliseconds(200),
                             .spacing = milliseconds(10),
                             .at_once = 64};
-  const auto torch = start_torch(plan);  // its import takes seconds, more on a busy machine
+  auto torch =
+      TorchServer::start(plan, "torch-timer");  // its import takes seconds, more on a busy machine
   std::vector<Child> busy;
   for (int i = 0; i < plan.busy_loops; ++i) {
     busy.push_back(fork_busy());

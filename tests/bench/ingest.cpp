@@ -8,10 +8,7 @@
 #include <cstring>
 #include <functional>
 
-#include "common/clock.hpp"
-#include "tests/bench/processes.hpp"
 #include "tests/bench/sections.hpp"
-#include "tests/bench/server_under_test.hpp"
 #include "tests/bench/torch.hpp"
 
 namespace filetimer::bench {
@@ -112,18 +109,18 @@ double bare_rate(const Plan& plan, int writers, int pipe_bytes, Report& report) 
 }
 
 void measure_torch(const Plan& plan, int writers, double bare, Report& report) {
-  Row row{.measure = fmt::format("PyTorch's server, {} writer{}", writers, writers > 1 ? "s" : "")};
-  const auto torch =
-      plan.with_torch ? TorchServer::start(plan.memory_dir + "/torch-ingest") : nullptr;
-  if (torch) {
-    row.unit = "M lines/s";
-    row.value = drive(torch->fifo(), writers, plan.ingest_lines) / 1e6;
-    row.base = bare;
-    torch->stop();
-  } else {
-    row.note = plan.with_torch ? "not installed" : "left out";
+  const std::string what =
+      fmt::format("PyTorch's server, {} writer{}", writers, writers > 1 ? "s" : "");
+  auto torch = TorchServer::start(plan, "torch-ingest");
+  if (!torch) {
+    report.add(without_torch(plan, what));
+    return;
   }
-  report.add(std::move(row));
+  report.add({.measure = what,
+              .unit = "M lines/s",
+              .value = drive(torch->fifo, writers, plan.ingest_lines) / 1e6,
+              .base = bare});
+  torch->stop();
 }
 
 }  // namespace

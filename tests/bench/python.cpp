@@ -5,9 +5,7 @@
 
 #include <sstream>
 
-#include "tests/bench/processes.hpp"
 #include "tests/bench/sections.hpp"
-#include "tests/bench/server_under_test.hpp"
 #include "tests/bench/torch.hpp"
 
 namespace filetimer::bench {
@@ -86,8 +84,7 @@ void measure_python(const Plan& plan, Report& report) {
       Target::value_at_most(kTargetScopeUs));
   row("with filetimer.expires(30, \"x\")", named, Target::value_at_most(kTargetExpiresUs));
   row("with filetimer.expires(30)", unnamed, {});
-  const auto torch =
-      plan.with_torch ? TorchServer::start(plan.memory_dir + "/torch-python") : nullptr;
+  auto torch = TorchServer::start(plan, "torch-python");
   report.section("the same against PyTorch's, times faster", "PyTorch's expires(), named scope");
   if (torch) {
     const double torch_us = torch->client_cost_us(plan.torch_scopes);
@@ -99,8 +96,7 @@ void measure_python(const Plan& plan, Report& report) {
                 .ratio = torch_us * 1000 / named,
                 .target = Target::ratio_at_least(kTargetPythonTorch)});
   } else {
-    report.add({.measure = "with filetimer.expires(30, \"x\")",
-                .note = plan.with_torch ? "not installed" : "left out"});
+    report.add(without_torch(plan, "with filetimer.expires(30, \"x\")"));
   }
   measure_import(plan, report);
 }

@@ -12,40 +12,39 @@ constexpr const char* kTorchScript = FILETIMER_BENCH_DIR "/torch_timer.py";
 
 }  // namespace
 
-TorchServer::TorchServer(std::string fifo, Pipe in, Pipe out, Child child)
-    : fifo_(std::move(fifo)), in_(std::move(in)), out_(std::move(out)), child_(std::move(child)) {}
-
-std::unique_ptr<TorchServer> TorchServer::start(const std::string& fifo) {
-  if (::access(kPython, X_OK) != 0) {
-    return nullptr;
+std::optional<TorchServer> TorchServer::start(const Plan& plan, const std::string& name) {
+  if (!plan.with_torch || ::access(kPython, X_OK) != 0) {
+    return std::nullopt;
   }
+  const std::string fifo = plan.memory_dir + "/" + name;
   Pipe in = make_pipe();
   Pipe out = make_pipe();
   Child child = spawn({kPython, kTorchScript, "server", fifo}, in.read.get(), out.write.get(), -1);
   in.read.reset();
   out.write.reset();
   if (read_line(out.read.get()) != "ready") {
-    return nullptr;  // the script reports that it cannot import torch
+    return std::nullopt;  // the script reports that it cannot import torch
   }
-  return std::unique_ptr<TorchServer>(
-      new TorchServer(fifo, std::move(in), std::move(out), std::move(child)));
+  return TorchServer{fifo, std::move(in), std::move(out), std::move(child)};
 }
 
-std::uint64_t TorchServer::stop() {
-  in_.write.reset();
-  const std::string count = read_line(out_.read.get());
-  child_.wait();
-  return std::stoull(count);
+void TorchServer::stop() {
+  in.write.reset();
+  child.wait();
 }
 
 double TorchServer::client_cost_us(int count) const {
-  Pipe out = make_pipe();
-  Child client = spawn({kPython, kTorchScript, "client", fifo_, std::to_string(count)}, -1,
-                       out.write.get(), -1);
-  out.write.reset();
-  const double us = std::stod(read_line(out.read.get()));
+  Pipe result = make_pipe();
+  Child client = spawn({kPython, kTorchScript, "client", fifo, std::to_string(count)}, -1,
+                       result.write.get(), -1);
+  result.write.reset();
+  const double us = std::stod(read_line(result.read.get()));
   client.wait();
   return us;
+}
+
+Row without_torch(const Plan& plan, const std::string& measure) {
+  return {.measure = measure, .note = plan.with_torch ? "not installed" : "left out"};
 }
 
 }  // namespace filetimer::bench

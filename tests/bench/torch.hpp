@@ -2,32 +2,32 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <cstdint>
-#include <memory>
+#include <optional>
 #include <string>
 
 #include "tests/bench/processes.hpp"
+#include "tests/bench/sections.hpp"
 
 namespace filetimer::bench {
 
-class TorchServer {
- public:
-  // Returns null if PyTorch is not installed. `max_interval` is as in PyTorch's agent.
-  static std::unique_ptr<TorchServer> start(const std::string& fifo);
+struct TorchServer {
+  std::string fifo;
+  Pipe in;
+  Pipe out;
+  Child child;
 
-  [[nodiscard]] const std::string& fifo() const { return fifo_; }
-  // Lets the server read the rest and returns the number of requests. No process may have the pipe
-  // open for writing, because the server reads up to the end of file.
-  std::uint64_t stop();
+  // Returns nothing if PyTorch is not installed, or is to be left out. Its pipe is made under that
+  // name.
+  static std::optional<TorchServer> start(const Plan& plan, const std::string& name);
+
+  // Lets the server read the rest. No process may have the pipe open for writing, because the
+  // server reads up to the end of file.
+  void stop();
   // Returns the median microseconds of one `with expires()` with a name.
   [[nodiscard]] double client_cost_us(int count) const;
-
- private:
-  TorchServer(std::string fifo, Pipe in, Pipe out, Child child);
-  std::string fifo_;
-  Pipe in_;
-  Pipe out_;
-  Child child_;
 };
+
+// Returns the row in place of a measurement without PyTorch.
+Row without_torch(const Plan& plan, const std::string& measure);
 
 }  // namespace filetimer::bench

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """PyTorch's unmodified timer, driven by filetimer_bench.
 
-torch_timer.py server FIFO        serves until standard input closes, then prints its request count
+torch_timer.py server FIFO        serves until standard input closes
 torch_timer.py client FIFO COUNT  prints the median microseconds of one `with expires()`
 """
 # SPDX-License-Identifier: MIT
@@ -30,7 +30,6 @@ def serve(fifo):
     print("ready", flush=True)
     sys.stdin.read()
     server.run_once()
-    print(server._request_count, flush=True)
 
 
 def cost(fifo, count):
