@@ -37,10 +37,6 @@ Child fork_threads() {
   return child;
 }
 
-double unix_in(std::chrono::nanoseconds lead) {
-  return static_cast<double>(ClockReading::now().wall_ns + lead.count()) / 1e9;
-}
-
 bool has_stacks(const std::string& dir) {
   std::ifstream file(dir + "/expired.jsonl");
   std::stringstream text;
@@ -48,15 +44,20 @@ bool has_stacks(const std::string& dir) {
   return text.str().find("\"native_stack\"") != std::string::npos;
 }
 
+std::vector<Child> fork_crowd(int workers) {
+  std::vector<Child> crowd;
+  for (int i = 0; i < workers; ++i) {
+    crowd.push_back(fork_idle());
+  }
+  return crowd;
+}
+
 // Returns the milliseconds from the common deadline of so many workers to each signal.
 Samples crowd_signals(const Plan& plan, const std::string& level, int workers, Report& report) {
   ServerUnderTest server(plan.server,
                          fmt::format("{}/crowd-{}-{}", plan.memory_dir, workers, level), "",
                          {"--evidence", level});
-  std::vector<Child> crowd;
-  for (int i = 0; i < workers; ++i) {
-    crowd.push_back(fork_idle());
-  }
+  std::vector<Child> crowd = fork_crowd(workers);
   const double deadline = unix_in(kCrowdLead);
   for (const Child& worker : crowd) {
     server.send(acquire_line(worker.pid(), "forward", deadline));
@@ -70,10 +71,7 @@ Samples crowd_signals(const Plan& plan, const std::string& level, int workers, R
 
 Samples bare_crowd_signals(int workers) {
   BareSubject bare;
-  std::vector<Child> crowd;
-  for (int i = 0; i < workers; ++i) {
-    crowd.push_back(fork_idle());
-  }
+  const std::vector<Child> crowd = fork_crowd(workers);
   const ClockReading now = ClockReading::now();
   for (const Child& worker : crowd) {
     bare.arm(worker.pid(), {now.mono + kCrowdLead, 0});

@@ -8,7 +8,6 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -151,16 +150,11 @@ Pipe make_pipe() {
 
 std::string read_line(int fd) {
   std::string line;
-  for (char c = 0;;) {
-    wait_readable(fd, "a line from a program");
-    const ssize_t got = retry_eintr([&] { return ::read(fd, &c, 1); });
-    if (got <= 0) {
-      fail("a program ended before it said what was waited for");
-    }
+  for (char c = 0;; line += c) {
+    read_all(fd, &c, 1);
     if (c == '\n') {
       return line;
     }
-    line += c;
   }
 }
 
@@ -231,13 +225,6 @@ void wait_until_quiet(pid_t pid) {
     before = now;
   }
   fail("the server never came to rest");
-}
-
-void sleep_for(std::chrono::nanoseconds duration) {
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(duration);
-  timespec left{seconds.count(), (duration - seconds).count()};
-  while (::nanosleep(&left, &left) != 0 && errno == EINTR) {
-  }
 }
 
 }  // namespace filetimer::bench

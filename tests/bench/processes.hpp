@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/posix.hpp"
@@ -71,6 +72,6 @@ std::uint64_t voluntary_switches(pid_t pid);
 // Returns when no thread of the process has run for a while.
 void wait_until_quiet(pid_t pid);
 
-void sleep_for(std::chrono::nanoseconds duration);
+using std::this_thread::sleep_for;
 
 }  // namespace filetimer::bench

@@ -51,24 +51,13 @@ std::string target_text(const Row& row) {
   return std::string(kNone);
 }
 
-std::optional<bool> meets_target(const Row& row) {
-  const auto ratio = ratio_of(row);
-  switch (row.target.of) {
-    case Target::Of::kNothing:
-      return std::nullopt;
-    case Target::Of::kValueAtMost:
-      return row.value ? std::optional(*row.value <= row.target.limit) : std::nullopt;
-    case Target::Of::kRatioAtMost:
-      return ratio ? std::optional(*ratio <= row.target.limit) : std::nullopt;
-    case Target::Of::kRatioAtLeast:
-      return ratio ? std::optional(*ratio >= row.target.limit) : std::nullopt;
-  }
-  return std::nullopt;
-}
-
 std::string ok_text(const Row& row) {
-  const auto ok = meets_target(row);
-  return ok ? *ok ? "yes" : "NO" : "";
+  const auto reached = row.target.of == Target::Of::kValueAtMost ? row.value : ratio_of(row);
+  if (row.target.of == Target::Of::kNothing || !reached) {
+    return "";
+  }
+  const bool is_least = row.target.of == Target::Of::kRatioAtLeast;
+  return (is_least ? *reached >= row.target.limit : *reached <= row.target.limit) ? "yes" : "NO";
 }
 
 }  // namespace

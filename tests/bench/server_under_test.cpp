@@ -78,8 +78,8 @@ std::string release_line(pid_t pid, std::string_view scope) {
       pid, scope);
 }
 
-double far_deadline() {
-  return static_cast<double>(ClockReading::now().wall_ns) / 1e9 + 3600;
+double unix_in(std::chrono::nanoseconds lead) {
+  return static_cast<double>(ClockReading::now().wall_ns + lead.count()) / 1e9;
 }
 
 ServerUnderTest::ServerUnderTest(const std::string& program, const std::string& dir,
@@ -104,8 +104,7 @@ ServerUnderTest::ServerUnderTest(const std::string& program, const std::string& 
 void ServerUnderTest::settle() const {
   // A pipe keeps its order, so all earlier requests were read when this worker is dead.
   Child marker = fork_idle();
-  send(
-      acquire_line(marker.pid(), "marker", static_cast<double>(ClockReading::now().wall_ns) / 1e9));
+  send(acquire_line(marker.pid(), "marker", unix_in(std::chrono::seconds(0))));
   marker.wait();
 }
 

@@ -15,8 +15,8 @@ namespace filetimer::bench {
 // Returns a line of about 100 bytes, as PyTorch's client writes it.
 std::string acquire_line(pid_t pid, std::string_view scope, double expiration_time);
 std::string release_line(pid_t pid, std::string_view scope);
-// Returns the Unix seconds an hour from now, for scopes that must not expire.
-double far_deadline();
+// Returns the Unix seconds so long from now.
+double unix_in(std::chrono::nanoseconds lead);
 
 // An expiry in the log.
 struct LoggedKill {
