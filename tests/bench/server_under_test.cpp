@@ -46,20 +46,13 @@ void for_each_record(const std::string& path, Visit&& visit) {
   }
 }
 
-std::int64_t integer(simdjson::dom::element record, const char* key) {
-  std::int64_t value = 0;
+template <class Value = std::string_view>
+Value get(simdjson::dom::element record, const char* key) {
+  Value value{};
   if (record[key].get(value)) {
     fail(fmt::format("a record lacks '{}'", key));
   }
   return value;
-}
-
-std::string text(simdjson::dom::element record, const char* key) {
-  std::string_view value;
-  if (record[key].get(value)) {
-    fail(fmt::format("a record lacks '{}'", key));
-  }
-  return std::string(value);
 }
 
 }  // namespace
@@ -116,9 +109,9 @@ LastWords ServerUnderTest::stop() {
   }
   LastWords words;
   for_each_record(log_, [&](simdjson::dom::element record) {
-    if (text(record, "event") == "server_stopped") {
-      words.requests = static_cast<std::uint64_t>(integer(record, "requests"));
-      words.rejected = static_cast<std::uint64_t>(integer(record, "rejected"));
+    if (get(record, "event") == "server_stopped") {
+      words.requests = get<std::uint64_t>(record, "requests");
+      words.rejected = get<std::uint64_t>(record, "rejected");
     }
   });
   return words;
@@ -128,17 +121,12 @@ std::vector<LoggedKill> ServerUnderTest::kills() const {
   std::unordered_map<std::string, LoggedKill> expired;
   std::vector<LoggedKill> kills;
   for_each_record(log_, [&](simdjson::dom::element record) {
-    const std::string event = text(record, "event");
-    if (event == "expired") {
-      expired[text(record, "id")] = {static_cast<pid_t>(integer(record, "pid")),
-                                     integer(record, "deadline_mono_ns"), 0};
-    } else if (event == "killed") {
-      simdjson::dom::element first;
-      if (record["signals"].at(0).get(first)) {
-        return;  // no process was signalled
-      }
-      LoggedKill kill = expired[text(record, "id")];
-      kill.signal_ns = integer(first, "mono_ns");
+    simdjson::dom::element first_signal;
+    if (get(record, "event") == "expired") {
+      expired[std::string(get(record, "id"))] = {get<std::int64_t>(record, "deadline_mono_ns"), 0};
+    } else if (get(record, "event") == "killed" && !record["signals"].at(0).get(first_signal)) {
+      LoggedKill kill = expired[std::string(get(record, "id"))];
+      kill.signal_ns = get<std::int64_t>(first_signal, "mono_ns");
       kills.push_back(kill);
     }
   });
@@ -149,7 +137,7 @@ std::vector<double> ServerUnderTest::verdict_delays(std::string_view scope) cons
   std::vector<double> delays;
   for_each_record(log_, [&](simdjson::dom::element record) {
     double ms = 0;
-    if (text(record, "event") == "expired" && text(record, "scope") == scope &&
+    if (get(record, "event") == "expired" && get(record, "scope") == scope &&
         record["overdue_ms"].get(ms) == simdjson::SUCCESS) {
       delays.push_back(ms);
     }

@@ -20,7 +20,6 @@ double unix_in(std::chrono::nanoseconds lead);
 
 // An expiry in the log.
 struct LoggedKill {
-  pid_t pid = 0;
   std::int64_t deadline_ns = 0;
   std::int64_t signal_ns = 0;
 };
