@@ -6,12 +6,7 @@
 #include <cmath>
 #include <limits>
 
-using filetimer::ClockReading;
-using filetimer::Duration;
-using filetimer::Instant;
-using filetimer::kForever;
-using filetimer::monotonic_from_unix;
-using filetimer::rfc3339;
+using namespace filetimer;
 using namespace std::chrono_literals;
 
 namespace {

@@ -12,13 +12,7 @@
 
 #include "common/limits.hpp"
 
-using filetimer::Duration;
-using filetimer::duration_for_reading;
-using filetimer::duration_text;
-using filetimer::EndlessDuration;
-using filetimer::kForever;
-using filetimer::kMaxTimeout;
-using filetimer::parse_duration;
+using namespace filetimer;
 using namespace std::chrono_literals;
 
 namespace {
@@ -34,6 +28,19 @@ const std::vector<Good> kGoodDurations{
     {"0.25us", 250ns}, {"0.001us", 1ns},     {"10m", 10min},          {"2h", 2h},
     {"1d", 24h},       {"1.5d", 36h},        {"0030", 30s},           {"1000000000", kMaxTimeout},
     {"0.1", 100ms},    {"0.000000001", 1ns}, {"11574d", 11574 * 24h},
+};
+
+const std::vector<Good> kThreePlaces{
+    {"250 us", 250us},      {"4.50 ms", 4500us},    {"45.6 ms", 45'600us}, {"1.23 s", 1234ms},
+    {"1.00 s", 999'900us},  {"999 ms", 999'400us},  {"100 ms", 99'960us},  {"10.0 ms", 9'999us},
+    {"1.00 ms", 999'900ns}, {"31.2 s", 31'200ms},   {"599 s", 599s},       {"10 min 05 s", 605s},
+    {"2 h 05 min", 125min}, {"-31.2 s", -31'200ms}, {"30.0 ms", 30'001us}, {"1.00 s", 999'500us},
+    {"100 ms", 99'950us},   {"10.0 ms", 9'995us},
+};
+
+const std::vector<Good> kWholeNumbers{
+    {"30 s", 30s}, {"500 ms", 500ms}, {"10 min", 10min},  {"1 h", 1h},
+    {"2 h", 2h},   {"0 s", 0s},       {"none", kForever},
 };
 
 const std::vector<std::string> kBad{
@@ -98,15 +105,11 @@ TEST_CASE("a duration that can only be a mistake in units is refused as too long
 }
 
 TEST_CASE("a duration is written exactly and can be read again") {
-  CHECK(duration_text(30s) == "30s");
-  CHECK(duration_text(90s) == "90s");
-  CHECK(duration_text(60s) == "1m");
-  CHECK(duration_text(1500ms) == "1500ms");
-  CHECK(duration_text(250us) == "250us");
-  CHECK(duration_text(48h) == "2d");
-  CHECK(duration_text(7ns) == "7ns");
-  CHECK(duration_text(0s) == "0s");
-  CHECK(duration_text(kForever) == "inf");
+  for (const Good& good : {Good{"30s", 30s}, Good{"90s", 90s}, Good{"1m", 60s},
+                           Good{"1500ms", 1500ms}, Good{"250us", 250us}, Good{"2d", 48h},
+                           Good{"7ns", 7ns}, Good{"0s", 0s}, Good{"inf", kForever}}) {
+    CHECK(duration_text(good.value) == good.word);
+  }
   for (const Good& good : kGoodDurations) {
     if (good.value.count() % 1000 == 0) {
       CAPTURE(good.word);
@@ -115,25 +118,13 @@ TEST_CASE("a duration is written exactly and can be read again") {
   }
 }
 
-TEST_CASE("a duration for reading has three places and the unit a reader expects") {
-  CHECK(duration_for_reading(250us) == "250 us");
-  CHECK(duration_for_reading(4500us) == "4.50 ms");
-  CHECK(duration_for_reading(45'600us) == "45.6 ms");
-  CHECK(duration_for_reading(1234ms) == "1.23 s");
-  CHECK(duration_for_reading(999'900us) == "1.00 s");
-  CHECK(duration_for_reading(999'400us) == "999 ms");
-  CHECK(duration_for_reading(99'960us) == "100 ms");
-  CHECK(duration_for_reading(9'999us) == "10.0 ms");
-  CHECK(duration_for_reading(999'900ns) == "1.00 ms");
-  CHECK(duration_for_reading(31'200ms) == "31.2 s");
-  CHECK(duration_for_reading(599s) == "599 s");
-  CHECK(duration_for_reading(605s) == "10 min 05 s");
-  CHECK(duration_for_reading(2h + 5min) == "2 h 05 min");
-  CHECK(duration_for_reading(-31'200ms) == "-31.2 s");
-  CHECK(duration_for_reading(30'001us) == "30.0 ms");
-  CHECK(duration_for_reading(999'500us) == "1.00 s");
-  CHECK(duration_for_reading(99'950us) == "100 ms");
-  CHECK(duration_for_reading(9'995us) == "10.0 ms");
+TEST_CASE(
+    "a duration for reading has the unit a reader expects, and three places, a whole number none") {
+  for (const auto& texts : {kThreePlaces, kWholeNumbers}) {
+    for (const Good& good : texts) {
+      CHECK(duration_for_reading(good.value) == good.word);
+    }
+  }
 }
 
 TEST_CASE("any duration is read back from its text, and its text for reading is near it") {
@@ -167,22 +158,12 @@ TEST_CASE("any duration is read back from its text, and its text for reading is 
   }
 }
 
-TEST_CASE("a duration for reading that is a whole number has no decimals") {
-  CHECK(duration_for_reading(30s) == "30 s");
-  CHECK(duration_for_reading(500ms) == "500 ms");
-  CHECK(duration_for_reading(10min) == "10 min");
-  CHECK(duration_for_reading(1h) == "1 h");
-  CHECK(duration_for_reading(2h) == "2 h");
-  CHECK(duration_for_reading(0s) == "0 s");
-  CHECK(duration_for_reading(kForever) == "none");
-}
-
 TEST_CASE("seconds of the wire are durations, and those that are too long are endless") {
-  CHECK(filetimer::duration_from_seconds(0.25) == std::chrono::milliseconds{250});
-  CHECK(filetimer::duration_from_seconds(1e-9) == std::chrono::nanoseconds{1});
-  CHECK(filetimer::duration_from_seconds(0) == filetimer::Duration::zero());
-  CHECK(filetimer::duration_from_seconds(-5) == filetimer::Duration::zero());
+  CHECK(duration_from_seconds(0.25) == std::chrono::milliseconds{250});
+  CHECK(duration_from_seconds(1e-9) == std::chrono::nanoseconds{1});
+  CHECK(duration_from_seconds(0) == Duration::zero());
+  CHECK(duration_from_seconds(-5) == Duration::zero());
   for (const double endless : {1e9, 1e300, HUGE_VAL, std::nan("")}) {
-    CHECK(filetimer::duration_from_seconds(endless) == filetimer::kForever);
+    CHECK(duration_from_seconds(endless) == kForever);
   }
 }

@@ -77,7 +77,7 @@ void check_table(std::string_view heading, const std::vector<Field>& fields) {
   }
 }
 
-TEST_CASE("docs/protocol.md gives the header's offsets") {
+TEST_CASE("docs/protocol.md gives the offsets of each part of a page, and of the status page") {
   check_table("### Header",
               {FIELD(PageHeader, magic), FIELD(PageHeader, version),
                FIELD(PageHeader, header_bytes), FIELD(PageHeader, boot), FIELD(PageHeader, pid),
@@ -86,18 +86,12 @@ TEST_CASE("docs/protocol.md gives the header's offsets") {
                FIELD(PageHeader, dump_signal), FIELD(PageHeader, wakes),
                FIELD(PageHeader, reserved), FIELD(PageHeader, rank), FIELD(PageHeader, local_rank),
                FIELD(PageHeader, job_id), FIELD(PageHeader, comm), FIELD(PageHeader, unused)});
-}
-
-TEST_CASE("docs/protocol.md gives a slot's offsets") {
   check_table("### Slot",
               {FIELD(Slot, deadline), FIELD(Slot, acquired), FIELD(Slot, started),
                FIELD(Slot, timeout), FIELD(Slot, grace_ms), FIELD(Slot, soft_ms), FIELD(Slot, left),
                FIELD(Slot, tid), FIELD(Slot, signal), FIELD(Slot, flags), FIELD(Slot, shown_bytes),
                FIELD(Slot, code_timeout_ms)});
   check_table("### Name", {FIELD(SlotName, words)});
-}
-
-TEST_CASE("docs/protocol.md gives the offsets of statistics") {
   check_table(
       "### Statistics",
       {FIELD(SlotStatistics, name), FIELD(SlotStatistics, count), FIELD(SlotStatistics, total_ns),
@@ -105,9 +99,6 @@ TEST_CASE("docs/protocol.md gives the offsets of statistics") {
        FIELD(SlotStatistics, smallest_margin_ns), FIELD(SlotStatistics, first_ns),
        FIELD(SlotStatistics, timeout_ns), FIELD(SlotStatistics, reserved),
        FIELD(SlotStatistics, ended), FIELD(SlotStatistics, histogram)});
-}
-
-TEST_CASE("docs/protocol.md gives the offsets of the status page") {
   check_table("## The status page",
               {FIELD(Board, magic), FIELD(Board, version), FIELD(Board, bytes), FIELD(Board, boot),
                FIELD(Board, server_pid), FIELD(Board, state), FIELD(Board, pid_namespace),

@@ -19,17 +19,11 @@
 #include "tests/support/users.hpp"
 #include "tests/support/variable.hpp"
 
-using filetimer::check_parents;
-using filetimer::ControlAddress;
-using filetimer::create_run_folder;
-using filetimer::default_log_path;
-using filetimer::resolve_pipe;
-using filetimer::resolve_run_folder;
-using filetimer::RunFolder;
-using filetimer::testing::contains;
-using filetimer::testing::kSomebodyElse;
-using filetimer::testing::TempFolder;
-using filetimer::testing::Variable;
+using namespace filetimer;
+using testing::contains;
+using testing::kSomebodyElse;
+using testing::TempFolder;
+using testing::Variable;
 
 namespace fs = std::filesystem;
 

@@ -9,13 +9,7 @@
 
 #include "common/limits.hpp"
 
-using filetimer::bounded_scope_name;
-using filetimer::display_width;
-using filetimer::kMaxScopeNameBytes;
-using filetimer::prefix_of_width;
-using filetimer::printable;
-using filetimer::utf8_prefix;
-using filetimer::valid_utf8;
+using namespace filetimer;
 
 TEST_CASE("a prefix is cut between characters") {
   const std::string text = "aé世🙂";  // 1 + 2 + 3 + 4 bytes
@@ -168,12 +162,9 @@ TEST_CASE("a scope name is cut between characters") {
     }
     const std::string bounded = bounded_scope_name(name);
     CHECK(bounded.size() <= kMaxScopeNameBytes);
-    CHECK(filetimer::valid_utf8(bounded) == bounded);
+    CHECK(valid_utf8(bounded) == bounded);
   }
 }
-
-using filetimer::number_from;
-using filetimer::take_number;
 
 TEST_CASE("a text is a number only as a whole") {
   CHECK(number_from<int>("42") == 42);
