@@ -16,6 +16,7 @@
 #include <chrono>
 #include <cstdint>
 #include <regex>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -26,6 +27,7 @@
 #include "common/clock.hpp"
 #include "common/text.hpp"
 #include "tests/support/skip.hpp"
+#include "tests/support/variable.hpp"
 #include "tests/timer_client/client_fixture.hpp"
 
 using namespace filetimer;
@@ -91,6 +93,22 @@ class Program {
   pid_t pid_ = 0;
   UniqueFd output_;
 };
+
+// Checks the first line that the program prints, and its exit code.
+void check_ends(std::vector<std::string> words, const std::string& line, int code) {
+  Program program(std::move(words));
+  CHECK(program.read_line() == line);
+  CHECK(program.exit_code() == code);
+}
+
+// Returns the words that run a shell which ends so when the file is there.
+std::vector<std::string> until_there(const testing::TempFolder& folder, const std::string& after,
+                                     const std::string& end = "exit 3") {
+  return {
+      "run",       "--dir", folder.path(),
+      "--timeout", after,   "--",
+      "sh",        "-c",    "until [ -e " + folder.path("go") + " ]; do sleep 0.01; done; " + end};
+}
 
 // Leaves the status page of a server in another pid namespace.
 void serve_from_another_pid_namespace(const testing::TempFolder& folder) {
@@ -198,8 +216,7 @@ TEST_CASE("run takes a verdict from the log, or from the file of the kill while 
         Case{"expired.jsonl", R"(spared","signals":[{"signal":15}],"reason":"it survived)", 124},
         Case{"expired.jsonl", "already_gone", 7}}) {
     CAPTURE(c.verdict);
-    Program program({"run", "--dir", folder.path(), "--timeout", "1ms", "--", "sh", "-c",
-                     "until [ -e " + folder.path("go") + " ]; do sleep 0.01; done; exit 7"});
+    Program program(until_there(folder, "1ms", "exit 7"));
     const auto acquire = pipe.next();
     const pid_t pid = acquire.pid;
     const char* const other = c.code == 7 ? "dead" : "already_gone";
@@ -261,8 +278,7 @@ TEST_CASE("a COMMAND that ended by itself while its kill waits for evidence has 
     const testing::TempFolder folder;
     testing::Pipe pipe(folder.path("requests"));
     REQUIRE(::mkdir(folder.path("kills").c_str(), 0700) == 0);
-    Program program({"run", "--dir", folder.path(), "--timeout", "1ms", "--", "sh", "-c",
-                     "until [ -e " + folder.path("go") + " ]; do sleep 0.01; done; " + end});
+    Program program(until_there(folder, "1ms", end));
     const auto acquire = pipe.next();
     testing::write_file(folder.path("kills/n-1"),
                         record_of("expired", {.pid = acquire.pid}) + "{\"stage\":\"judged\"}\n" +
@@ -276,18 +292,9 @@ TEST_CASE("a COMMAND that ended by itself while its kill waits for evidence has 
 TEST_CASE("run passes signals on to COMMAND, which has the caller's signal mask") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
-  for (const auto& [name, signal] : {std::pair{"TERM", SIGTERM},
-                                     {"INT", SIGINT},
-                                     {"HUP", SIGHUP},
-                                     {"USR1", SIGUSR1},
-                                     {"USR2", SIGUSR2},
-                                     {"CONT", SIGCONT},
-                                     {"ALRM", SIGALRM},
-                                     {"PIPE", SIGPIPE},
-                                     {"XCPU", SIGXCPU},
-                                     {"QUIT", SIGQUIT},
-                                     {"PWR", SIGPWR}}) {
-    const std::string script = "trap 'exit 8' URG WINCH; trap 'exit 9' " + std::string(name) +
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT, SIGALRM, SIGPIPE,
+                           SIGXCPU, SIGQUIT, SIGPWR}) {
+    const std::string script = "trap 'exit 8' URG WINCH; trap 'exit 9' " + std::to_string(signal) +
                                "; grep SigBlk /proc/self/status; "
                                "while kill -0 $PPID; do sleep 0.02; done";
     Program program({"run", "--dir", folder.path(), "--", "sh", "-c", script});
@@ -297,14 +304,6 @@ TEST_CASE("run passes signals on to COMMAND, which has the caller's signal mask"
     }
     CHECK(program.exit_code() == 9);
   }
-}
-
-// A COMMAND that ends with 3 when the file is there.
-std::vector<std::string> until_there(const testing::TempFolder& folder, const std::string& after) {
-  return {
-      "run",       "--dir", folder.path(),
-      "--timeout", after,   "--",
-      "sh",        "-c",    "until [ -e " + folder.path("go") + " ]; do sleep 0.01; done; exit 3"};
 }
 
 TEST_CASE("run sends its scope as soon as a server takes it") {
@@ -340,10 +339,10 @@ TEST_CASE("a COMMAND that no server has watched did not expire, however long it 
 
 TEST_CASE("run starts nothing without a server") {
   const testing::TempFolder folder;
-  Program program({"run", "--dir", folder.path(), "--", "touch", folder.path("started")});
-  CHECK(program.read_line() == "timer_client: no timer server at '" + folder.path("requests") +
-                                   "': there is no such pipe (tried for 2s)\n");
-  CHECK(program.exit_code() == 125);
+  check_ends({"run", "--dir", folder.path(), "--", "touch", folder.path("started")},
+             "timer_client: no timer server at '" + folder.path("requests") +
+                 "': there is no such pipe (tried for 2s)\n",
+             125);
   CHECK(::access(folder.path("started").c_str(), F_OK) != 0);
 }
 
@@ -361,11 +360,8 @@ TEST_CASE("the environment says whether COMMAND needs a server") {
        {Case{"FILETIMER_MISSING", "ignore", missing, 3},
         Case{"FILETIMER_MISSING", "raise", missing, 125}, Case{"FILETIMER", "off", "", 3}}) {
     CAPTURE(c.word);
-    ::setenv(c.variable, c.word, 1);
-    Program program({"run", "--dir", folder.path(), "--", "sh", "-c", "exit 3"});
-    ::unsetenv(c.variable);
-    CHECK(program.read_line() == c.line);
-    CHECK(program.exit_code() == c.code);
+    const testing::Variable variable(c.variable, c.word);
+    check_ends({"run", "--dir", folder.path(), "--", "sh", "-c", "exit 3"}, c.line, c.code);
   }
 }
 
@@ -397,15 +393,14 @@ TEST_CASE("acquire fails for a full pipe and without a server, with different ex
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
   pipe.fill();
-  Program full({"release", "--dir", folder.path(), "--scope", "x"});
-  CHECK(full.read_line() == "timer_client: the server does not read its pipe '" + pipe.path() +
-                                "': it was full for 1s\n");
-  CHECK(full.exit_code() == 1);
+  const std::vector<std::string> release{"release", "--dir", folder.path(), "--scope", "x"};
+  check_ends(
+      release,
+      "timer_client: the server does not read its pipe '" + pipe.path() + "': it was full for 1s\n",
+      1);
   pipe.close();
-  Program none({"release", "--dir", folder.path(), "--scope", "x"});
-  CHECK(none.read_line() ==
-        "timer_client: no timer server at '" + pipe.path() + "': no process reads it\n");
-  CHECK(none.exit_code() == 4);
+  check_ends(release,
+             "timer_client: no timer server at '" + pipe.path() + "': no process reads it\n", 4);
 }
 
 TEST_CASE("acquire waits for room in a full pipe, and for a server that is being restarted") {
@@ -454,10 +449,9 @@ TEST_CASE("no pid is written if the last server was in another pid namespace") {
   Program run({"run", "--dir", folder.path(), "--", "touch", folder.path("started")});
   CHECK(run.exit_code() == 125);
   CHECK(::access(folder.path("started").c_str(), F_OK) != 0);
-  ::setenv("FILETIMER", "off", 1);
-  Program off({"run", "--dir", folder.path(), "--", "sh", "-c", "exit 3"});
-  ::unsetenv("FILETIMER");
-  CHECK(off.exit_code() == 3);
+  const testing::Variable off("FILETIMER", "off");
+  Program unwatched({"run", "--dir", folder.path(), "--", "sh", "-c", "exit 3"});
+  CHECK(unwatched.exit_code() == 3);
   CHECK(pipe.is_silent());
 }
 
@@ -478,75 +472,63 @@ TEST_CASE("run sends nothing about COMMAND to a later server of another pid name
 
 TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
   struct Case {
-    std::vector<std::string> words;
+    std::string command;  // '' is an empty word
     int code;
     std::string line;
   };
   const Case cases[] = {
-      {{}, 2, "no subcommand: see timer_client --help"},
-      {{"rum"}, 2, "unexpected 'rum': did you mean 'run'?"},
-      {{"lst"}, 2, "unexpected 'lst': did you mean 'list'?"},
-      {{"lisst"}, 2, "unexpected 'lisst': did you mean 'list'?"},
-      {{"kilt"},  // half of 'list'
+      {"", 2, "no subcommand: see timer_client --help"},
+      {"rum", 2, "unexpected 'rum': did you mean 'run'?"},
+      {"lst", 2, "unexpected 'lst': did you mean 'list'?"},
+      {"lisst", 2, "unexpected 'lisst': did you mean 'list'?"},
+      {"kilt",  // half of 'list'
        2,
        "unexpected 'kilt': expected one of run acquire release list dump status show report log "
        "suggest ping drain shutdown rendezvous"},
-      {{"log", "--rank", "x", "--", "f"},
-       2,
-       "log: --rank: 'x' is not a number: expected 0 or more"},
-      {{"log", "--event", "kiled"},
-       2,
-       "log: --event: unknown event 'kiled': did you mean 'killed'?"},
-      {{"acquire", "--scope", "x"}, 2, "acquire: --timeout is required"},
-      {{"run", "--timeout", "1h"},
-       125,
-       "run: no COMMAND: expected '-- COMMAND [ARG...]' at the end"},
-      {{"run", "--bogus", "--", "x"},
-       125,
-       "run: unexpected '--bogus': see timer_client run --help"},
-      {{"run", "x"}, 125, "run: unexpected 'x': expected '-- COMMAND [ARG...]' at the end"},
-      {{"release", "--scoep", "x"},
-       2,
-       "release: unexpected '--scoep': see timer_client release --help"},
-      {{"release", "--pid", "2"}, 2, "release: --scope is required"},
-      {{"rendezvous", "--world", "2", "--timeout", "1s"}, 2, "rendezvous: --rank is required"},
-      {{"rendezvous", "--rank", "0", "--timeout", "1s"}, 2, "rendezvous: --world is required"},
-      {{"rendezvous", "--rank", "0", "--world", "2"}, 2, "rendezvous: --timeout is required"},
-      {{"ping", "list"}, 2, "ping: unexpected 'list': see timer_client ping --help"},
-      {{"log", "--follow=maybe"}, 2, "log: --follow: 'maybe': expected no value"},
-      {{"log", "--rank", "x"}, 2, "log: --rank: 'x' is not a number: expected 0 or more"},
-      {{"release", "--scope", ""}, 2, "release: --scope: '': expected a name"},
-      {{"release", "--scope=", "--pid", "1"}, 2, "release: --scope: '': expected a name"},
-      {{"run", "--scope=", "--timeout=2h", "--", "x"}, 125, "run: --scope: '': expected a name"},
-      {{"list", "--fifo", "/none"},
-       2,
+      {"log --rank x -- f", 2, "log: --rank: 'x' is not a number: expected 0 or more"},
+      {"log --event kiled", 2, "log: --event: unknown event 'kiled': did you mean 'killed'?"},
+      {"acquire --scope x", 2, "acquire: --timeout is required"},
+      {"run --timeout 1h", 125, "run: no COMMAND: expected '-- COMMAND [ARG...]' at the end"},
+      {"run --bogus -- x", 125, "run: unexpected '--bogus': see timer_client run --help"},
+      {"run x", 125, "run: unexpected 'x': expected '-- COMMAND [ARG...]' at the end"},
+      {"release --scoep x", 2, "release: unexpected '--scoep': see timer_client release --help"},
+      {"release --pid 2", 2, "release: --scope is required"},
+      {"rendezvous --world 2 --timeout 1s", 2, "rendezvous: --rank is required"},
+      {"rendezvous --rank 0 --timeout 1s", 2, "rendezvous: --world is required"},
+      {"rendezvous --rank 0 --world 2", 2, "rendezvous: --timeout is required"},
+      {"ping list", 2, "ping: unexpected 'list': see timer_client ping --help"},
+      {"log --follow=maybe", 2, "log: --follow: 'maybe': expected no value"},
+      {"log --rank x", 2, "log: --rank: 'x' is not a number: expected 0 or more"},
+      {"release --scope ''", 2, "release: --scope: '': expected a name"},
+      {"release --scope= --pid 1", 2, "release: --scope: '': expected a name"},
+      {"run --scope= --timeout=2h -- x", 125, "run: --scope: '': expected a name"},
+      {"list --fifo /none", 2,
        "list: --fifo: the runtime directory of '/none' is not known: expected --dir DIR"},
-      {{"release", "--scope", "x", "--pid", "0"},
-       2,
+      {"release --scope x --pid 0", 2,
        "process 0 is not watched: expected --pid PID, a number over 1"},
-      {{"release", "--scope", "x", "--pid", "1"},
-       2,
+      {"release --scope x --pid 1", 2,
        "process 1 is not watched: expected --pid PID, a number over 1"},
-      {{"acquire", "--scope", "x", "--timeout", "5", "--pid", "2147483647", "--dir", "/none"},
-       1,
+      {"acquire --scope x --timeout 5 --pid 2147483647 --dir /none", 1,
        "cannot watch process 2147483647: No such process"},
-      {{"run", "--signal", "999", "--", "x"},
-       125,
+      {"run --signal 999 -- x", 125,
        "run: --signal: '999' is not a signal: expected a name such as TERM or SIGTERM, or a number "
        "from 0 to 64"},
-      {{"run", "--timeout", "5s", "--warn-after", "5s", "--", "x"},
-       125,
+      {"run --timeout 5s --warn-after 5s -- x", 125,
        "--warn-after: the warning is after 5s: expected more than 0 and less than the timeout, 5s"},
-      {{"acquire", "--scope", "x", "--timeout", "5s", "--warn-after", "1m"},
-       2,
+      {"acquire --scope x --timeout 5s --warn-after 1m", 2,
        "--warn-after: the warning is after 1m: expected more than 0 and less than the timeout, 5s"},
-      {{"acquire", "--scope", "x", "--timeout", "5s", "--warn-after", "soon"},
-       2,
+      {"acquire --scope x --timeout 5s --warn-after soon", 2,
        "acquire: --warn-after: 'soon' is not a duration: expected a positive number with an "
        "optional unit (us, ms, s, m, h, d), such as 30, 1.5 or 500ms, or inf"},
   };
   for (const Case& c : cases) {
-    Program program(c.words);
+    CAPTURE(c.command);
+    std::istringstream rest(c.command);
+    std::vector<std::string> words;
+    for (std::string word; rest >> word;) {
+      words.push_back(word == "''" ? "" : word);
+    }
+    Program program(words);
     CHECK(program.read_line() == "timer_client: " + c.line + "\n");
     CHECK(program.read_line() == "");
     CHECK(program.exit_code() == c.code);
@@ -556,9 +538,8 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
 TEST_CASE("a file may come behind --") {
   const testing::TempFolder folder;
   folder.write("log", "");
-  Program program({"log", "--", folder.path("log")});
-  CHECK(program.read_line() == "timer_client: no records in '" + folder.path("log") + "'\n");
-  CHECK(program.exit_code() == 0);
+  check_ends({"log", "--", folder.path("log")},
+             "timer_client: no records in '" + folder.path("log") + "'\n", 0);
 }
 
 TEST_CASE("help has the value of each option in capitals, what it means, and the exit codes") {
@@ -601,18 +582,15 @@ TEST_CASE("help and version fail where they cannot be written") {
 TEST_CASE("all words after -- belong to COMMAND, options and dashes, too") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
-  Program program({"run", "--dir", folder.path(), "--", "echo", "--help", "--", "--timeout"});
-  CHECK(program.read_line() == "--help -- --timeout\n");
-  CHECK(program.exit_code() == 0);
+  check_ends({"run", "--dir", folder.path(), "--", "echo", "--help", "--", "--timeout"},
+             "--help -- --timeout\n", 0);
 }
 
 TEST_CASE("run ends with 127 for a missing COMMAND, with 126 for one that cannot be run") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
-  Program missing({"run", "--dir", folder.path(), "--", "no-such-command"});
-  CHECK(missing.read_line() ==
-        "timer_client: cannot run 'no-such-command': No such file or directory\n");
-  CHECK(missing.exit_code() == 127);
+  check_ends({"run", "--dir", folder.path(), "--", "no-such-command"},
+             "timer_client: cannot run 'no-such-command': No such file or directory\n", 127);
   Program folder_as_command({"run", "--dir", folder.path(), "--", folder.path()});
   CHECK(folder_as_command.exit_code() == 126);
   CHECK(pipe.is_silent());
@@ -622,8 +600,6 @@ TEST_CASE("run ends with 127 for a missing COMMAND, with 126 for one that cannot
   REQUIRE(::chmod(script.c_str(), 0700) == 0);
   ::setenv("PATH", ("/none:" + folder.path() + ":" + ::getenv("PATH")).c_str(), 1);
   for (const std::string& word : {script, std::string("script")}) {
-    Program shell({"run", "--fifo", pipe.path(), "--", word, "--of", "rest"});
-    CHECK(shell.read_line() == script + " --of\n");
-    CHECK(shell.exit_code() == 0);
+    check_ends({"run", "--fifo", pipe.path(), "--", word, "--of", "rest"}, script + " --of\n", 0);
   }
 }
