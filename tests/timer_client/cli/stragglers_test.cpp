@@ -76,30 +76,42 @@ TEST_CASE("Noise hides no rank that is 1.3 times slower, and names no other") {
 TEST_CASE("A rank that is less than 1.2 times as slow is not named") {
   CHECK(compare_ranks(SimulatedJob{.slowness = {1.25}}.run()).of("forward").size() == 1);
   CHECK(compare_ranks(SimulatedJob{.slowness = {1.15}}.run()).of("forward").empty());
-  std::vector<EndedScopesByName> ranks(8, {{"work", back_to_back({10ms})}});
-  ranks[2] = {{"work", back_to_back({12ms})}};
-  CHECK(compare_ranks(ranks).stragglers.size() == 1);
 }
 
-TEST_CASE("A rank is named only if it differs by five times the spread") {
-  const auto is_named = [](const std::vector<Duration>& rank,
-                           const std::vector<std::vector<Duration>>& others) {
-    std::vector<EndedScopesByName> ranks(1, {{"work", back_to_back(rank)}});
-    for (const auto& other : others) {
-      ranks.push_back({{"work", back_to_back(other)}});
-    }
-    return compare_ranks(ranks).stragglers.size() == 1;
+TEST_CASE("A rank is named only if it differs by a share, by five times the spread, and by much") {
+  struct Row {
+    const char* what;
+    std::vector<std::vector<Duration>> took;  // by rank, repeated
+    std::size_t named;
   };
-  // That of the others: 5 * 1.4826 * 10 ms.
-  CHECK_FALSE(is_named({174ms}, {{90ms}, {100ms}, {110ms}}));
-  CHECK(is_named({175ms}, {{90ms}, {100ms}, {110ms}}));
-  // The error of the rank's median: 5 * 1.2533 * 100 ms / 1.349 / sqrt(15) is 119.9 ms.
-  CHECK_FALSE(is_named({119ms, 219ms, 319ms, 219ms}, {{100ms}, {100ms}, {100ms}}));
-  CHECK(is_named({120ms, 220ms, 320ms, 220ms}, {{100ms}, {100ms}, {100ms}}));
-  // The usual error.
   const std::vector<Duration> varied{100ms, 200ms, 300ms, 200ms};
-  CHECK_FALSE(is_named({319ms}, {varied, varied, varied}));
-  CHECK(is_named({320ms}, {varied, varied, varied}));
+  const auto eight = [](const std::vector<Duration>& usual, const std::vector<Duration>& third) {
+    std::vector<std::vector<Duration>> took(8, usual);
+    took[2] = third;
+    return took;
+  };
+  for (const Row& row : std::vector<Row>{
+           {"1.2 times", eight({10ms}, {12ms}), 1},
+           // The spread of the others: 5 * 1.4826 * 10 ms.
+           {"less than their spread", {{174ms}, {90ms}, {100ms}, {110ms}}, 0},
+           {"their spread", {{175ms}, {90ms}, {100ms}, {110ms}}, 1},
+           // The error of the rank's median: 5 * 1.2533 * 100 ms / 1.349 / sqrt(15) is 119.9 ms.
+           {"less than its error", {{119ms, 219ms, 319ms, 219ms}, {100ms}, {100ms}, {100ms}}, 0},
+           {"its error", {{120ms, 220ms, 320ms, 220ms}, {100ms}, {100ms}, {100ms}}, 1},
+           {"less than the usual error", {{319ms}, varied, varied, varied}, 0},
+           {"the usual error", {{320ms}, varied, varied, varied}, 1},
+           {"all differ", {{10ms}, {13ms}, {17ms}, {22ms}, {29ms}}, 0},
+           // Of an odd number of scopes one half is in the majority: the medians are 1 and 100 ms.
+           {"short and long by turns", eight({1ms, 100ms}, {100ms, 1ms}), 0},
+           {"80 us", eight({10us}, {90us}), 0},
+           {"100 us", eight({10us}, {110us}), 1}}) {
+    CAPTURE(row.what);
+    std::vector<EndedScopesByName> ranks;
+    for (const auto& took : row.took) {
+      ranks.push_back({{"work", back_to_back(took)}});
+    }
+    CHECK(compare_ranks(ranks).stragglers.size() == row.named);
+  }
 }
 
 TEST_CASE("Ranks wait for each other if their ends are closer than half of what their begins are") {
@@ -164,14 +176,6 @@ TEST_CASE("Of a thousand ranks the sixteen slowest are named") {
   CHECK(found.stragglers.back().rank == 680);
 }
 
-TEST_CASE("Ranks that differ among themselves have no straggler") {
-  std::vector<EndedScopesByName> ranks;
-  for (const Duration took : {10ms, 13ms, 17ms, 22ms, 29ms}) {
-    ranks.push_back({{"work", back_to_back({took})}});
-  }
-  CHECK(compare_ranks(ranks).stragglers.empty());
-}
-
 TEST_CASE("Ranks that do not wait for each other are compared, too") {
   std::vector<EndedScopesByName> ranks;
   for (int i = 0; i < 7; ++i) {
@@ -185,51 +189,22 @@ TEST_CASE("Ranks that do not wait for each other are compared, too") {
   CHECK(found.stragglers[0].others == 102'500us);
 }
 
-TEST_CASE("Scopes that take a short time and a long one by turns name no rank") {
-  // Of an odd number of scopes one half is in the majority: the medians are 1 ms and 100 ms.
-  std::vector<EndedScopesByName> ranks;
-  for (int i = 0; i < 8; ++i) {
-    ranks.push_back({{"load", i == 2 ? back_to_back({100ms, 1ms}) : back_to_back({1ms, 100ms})}});
-  }
-  CHECK(compare_ranks(ranks).stragglers.empty());
-}
-
-TEST_CASE("A difference of microseconds makes no straggler") {
-  std::vector<EndedScopesByName> ranks;
-  for (int i = 0; i < 8; ++i) {
-    ranks.push_back({{"hook", back_to_back({i == 2 ? 90us : 10us})}});
-  }
-  CHECK(compare_ranks(ranks).stragglers.empty());
-  ranks[2] = {{"hook", back_to_back({110us})}};
-  CHECK(compare_ranks(ranks).stragglers.size() == 1);
-}
-
 TEST_CASE("Two ranks are too few to compare, and so are ranks with few scopes") {
-  SUBCASE("two ranks") {
-    const Searched found = compare_ranks(SimulatedJob{.ranks = 2, .slowness = {1, 5}}.run());
+  const Searched three = compare_ranks(SimulatedJob{.ranks = 3, .slowness = {1, 5}}.run());
+  CHECK(three.of("forward").size() == 1);
+  CHECK(three.compared_ranks == 3);
+  CHECK(compare_ranks(SimulatedJob{.steps = kLeastScopesCompared, .slowness = {1, 5}}.run())
+            .of("forward")
+            .size() == 1);
+  for (const SimulatedJob& job :
+       {SimulatedJob{.ranks = 2, .slowness = {1, 5}},
+        SimulatedJob{.steps = kLeastScopesCompared - 1, .slowness = {1, 5}}}) {
+    const Searched found = compare_ranks(job.run());
     CHECK(found.stragglers.empty());
     CHECK(found.compared_ranks == 0);
   }
-  SUBCASE("three ranks") {
-    const Searched found = compare_ranks(SimulatedJob{.ranks = 3, .slowness = {1, 5}}.run());
-    CHECK(found.of("forward").size() == 1);
-    CHECK(found.compared_ranks == 3);
-  }
-  SUBCASE("few scopes") {
-    const Searched found =
-        compare_ranks(SimulatedJob{.steps = kLeastScopesCompared - 1, .slowness = {1, 5}}.run());
-    CHECK(found.stragglers.empty());
-    CHECK(found.compared_ranks == 0);
-  }
-  SUBCASE("just enough scopes") {
-    CHECK(compare_ranks(SimulatedJob{.steps = kLeastScopesCompared, .slowness = {1, 5}}.run())
-              .of("forward")
-              .size() == 1);
-  }
-  SUBCASE("no rank at all") {
-    CHECK(compare_ranks({}).compared_ranks == 0);
-    CHECK(compare_ranks({{}, {{"none", {}}}}).compared_ranks == 0);
-  }
+  CHECK(compare_ranks({}).compared_ranks == 0);
+  CHECK(compare_ranks({{}, {{"none", {}}}}).compared_ranks == 0);
 }
 
 TEST_CASE("Ranks of two jobs are not compared") {
