@@ -198,12 +198,10 @@ class SmallLogs {
       count += of_them;
       longest_s = std::max(longest_s, s);
     }
-    const MadeWorker worker = worker_of(words[1]);
-    return fmt::format(R"(,"pid":{}{}{},"scopes":[{{"scope":"{}","count":{},"longest_s":{},)"
+    return fmt::format(R"({},"scopes":[{{"scope":"{}","count":{},"longest_s":{},)"
                        R"("first_s":{},"timeout_s":{},"histogram_ns":[{}]}}])",
-                       worker.pid, worker.rank ? fmt::format(R"(,"rank":{})", *worker.rank) : "",
-                       worker.job.empty() ? "" : fmt::format(R"(,"job_id":"{}")", worker.job),
-                       words[3], count, longest_s, words[5], words[4], histogram);
+                       fields_of(worker_of(words[1])), words[3], count, longest_s, words[5],
+                       words[4], histogram);
   }
 
   [[nodiscard]] std::string with_clock(std::string fields) const {

@@ -28,10 +28,10 @@ struct MadeLine {
   std::string host;
   std::int64_t at_us = 0;
   int pid = 0;  // 0: none
-  std::optional<int> rank;
-  std::string scope;
-  std::string id;
-  std::string text;  // with its newline
+  std::optional<int> rank{};
+  std::string scope{};
+  std::string id{};
+  std::string text{};  // with its newline
 };
 using MadeLines = std::vector<MadeLine>;
 
@@ -62,45 +62,39 @@ class MadeHost {
 
   void add(const std::string& event, std::int64_t at_us, const MadeWorker& worker,
            const std::string& id, const std::string& fields) {
-    const std::size_t before = log_.text().size();
     log_.add(event, at_us,
-             fmt::format(R"(,"pid":{}{},"job_id":"{}","scope":"{}","id":"{}","incident":"{}-i"{})",
-                         worker.pid, worker.rank ? fmt::format(R"(,"rank":{})", *worker.rank) : "",
-                         worker.job, worker.scope, id, id.substr(0, id.find('-')), fields));
-    lines_.push_back({event, host_, at_us, worker.pid, worker.rank, worker.scope, id,
-                      log_.text().substr(before)});
+             fmt::format(R"({},"scope":"{}","id":"{}","incident":"{}-i"{})", fields_of(worker),
+                         worker.scope, id, id.substr(0, id.find('-')), fields));
+    note({event, host_, at_us, worker.pid, worker.rank, worker.scope, id, {}});
   }
   // One of the records that name no worker's scope.
   void add(const std::string& event, std::int64_t at_us, const std::string& fields) {
-    const std::size_t before = log_.text().size();
     log_.add(event, at_us, fields);
-    lines_.push_back({event, host_, at_us, 0, {}, "", "", log_.text().substr(before)});
+    note({event, host_, at_us});
   }
   void add_incident(double at_s, const std::string& id, const std::vector<MadeWorker>& workers) {
-    const std::size_t before = log_.text().size();
     cli::add_incident(log_, at_s, id, workers);
-    lines_.push_back({"incident",
-                      host_,
-                      static_cast<std::int64_t>(at_s * 1e6),
-                      0,
-                      {},
-                      "",
-                      "",
-                      log_.text().substr(before)});
+    note({"incident", host_, static_cast<std::int64_t>(at_s * 1e6)});
   }
   void add_expiry(const std::string& id, const std::string& incident, const MadeWorker& worker) {
-    const std::size_t before = log_.text().size();
     cli::add_expiry(log_, id, incident, worker);
     const auto at_us = static_cast<std::int64_t>((worker.entered_s + worker.timeout_s) * 1e6) + 100;
-    lines_.push_back({"expired", host_, at_us, worker.pid, worker.rank, worker.scope, id,
-                      log_.text().substr(before)});
+    note({"expired", host_, at_us, worker.pid, worker.rank, worker.scope, id, {}});
   }
   [[nodiscard]] const MadeLines& lines() const { return lines_; }
 
  private:
+  // Notes the record that was added last.
+  void note(MadeLine line) {
+    line.text = log_.text().substr(noted_bytes_);
+    noted_bytes_ = log_.text().size();
+    lines_.push_back(std::move(line));
+  }
+
   std::string host_;
   HostLog log_;
   MadeLines lines_;
+  std::size_t noted_bytes_ = 0;
 };
 
 // Expiries and warnings of the scopes of a few workers, one after the other.
@@ -329,9 +323,7 @@ TEST_CASE("a table that is printed before its last row has room for what may com
   }
   log.add("released_late", kSecondUs * 60,
           R"(,"pid":654321,"scope":"forward","id":"x-1","reason":"r")");
-  const TempFolder folder;
-  testing::write_file(folder.path("a.jsonl"), log.text());
-  const std::vector<std::string> rows = lines_of(run_command({"log", folder.path()}).output);
+  const std::vector<std::string> rows = lines_of(run_over(log, {"log"}).output);
   REQUIRE(rows.size() == kRowsFitted + 2);
   CHECK(rows.back().find("654321") + 6 == rows[0].find("PID") + 3);
   CHECK(rows.back().find("forward") == rows[0].find("SCOPE"));

@@ -35,13 +35,18 @@ std::int64_t HostLog::mono_ns(std::int64_t at_us) const {
   return static_cast<std::int64_t>(1'000'000'000'000 + 7'000'000'000 * host_.back()) + at_us * 1000;
 }
 
-namespace {
-
-std::string rank_field(const MadeWorker& worker) {
-  return worker.rank ? fmt::format(R"(,"rank":{})", *worker.rank) : "";
+std::string fields_of(const MadeWorker& worker) {
+  return fmt::format(R"(,"pid":{}{}{})", worker.pid,
+                     worker.rank ? fmt::format(R"(,"rank":{})", *worker.rank) : "",
+                     worker.job.empty() ? "" : fmt::format(R"(,"job_id":"{}")", worker.job));
 }
 
-}  // namespace
+Ran run_over(const HostLog& log, std::vector<std::string> words) {
+  const TempFolder folder;
+  folder.write("log.jsonl", log.text());
+  words.push_back(folder.path());
+  return run_command(words);
+}
 
 void add_incident(HostLog& log, double at_s, const std::string& id,
                   const std::vector<MadeWorker>& workers, const IncidentFields& fields) {
@@ -50,10 +55,9 @@ void add_incident(HostLog& log, double at_s, const std::string& id,
   std::set<int> pids;
   for (const MadeWorker& worker : workers) {
     pids.insert(worker.pid);
-    const std::string who = fmt::format(
-        R"({{"pid":{}{},"comm":"t"{})", worker.pid, rank_field(worker),
-        fields.tells_jobs && !worker.job.empty() ? fmt::format(R"(,"job_id":"{}")", worker.job)
-                                                 : "");
+    MadeWorker listed = worker;
+    listed.job = fields.tells_jobs ? worker.job : "";
+    const std::string who = fmt::format(R"({{"comm":"t"{})", fields_of(listed));
     const auto open = [&](const std::string& scope, double entered_s, double timeout_s) {
       scopes += fmt::format(
           R"({}{},"scope":"{}","elapsed_s":{:.6f},"timeout_s":{},"remaining_s":{:.6f}}})",
@@ -80,11 +84,10 @@ void add_expiry(HostLog& log, const std::string& id, const std::string& incident
                 const MadeWorker& worker) {
   const std::int64_t deadline_us = to_us(worker.entered_s + worker.timeout_s);
   log.add("expired", deadline_us + 100,
-          fmt::format(R"(,"pid":{},"start_time":7,"comm":"t"{}{},"id":"{}"{},)"
+          fmt::format(R"({},"start_time":7,"comm":"t","id":"{}"{},)"
                       R"("scope":"{}","elapsed_s":{},"timeout_s":{},"overdue_ms":0.1,)"
                       R"("acquired_mono_ns":{},"deadline_mono_ns":{})",
-                      worker.pid, rank_field(worker),
-                      worker.job.empty() ? "" : fmt::format(R"(,"job_id":"{}")", worker.job), id,
+                      fields_of(worker), id,
                       incident.empty() ? "" : fmt::format(R"(,"incident":"{}")", incident),
                       worker.scope, worker.timeout_s + 1e-4, worker.timeout_s,
                       log.mono_ns(to_us(worker.entered_s)), log.mono_ns(deadline_us)));

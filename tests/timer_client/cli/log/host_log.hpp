@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/timer_client/cli/cli_fixture.hpp"
+
 namespace filetimer::cli {
 
 inline constexpr std::int64_t kSecondUs = 1'000'000;
@@ -52,5 +54,11 @@ void add_incident(HostLog& log, double at_s, const std::string& id,
 // At its deadline, and a moment.
 void add_expiry(HostLog& log, const std::string& id, const std::string& incident,
                 const MadeWorker& worker);
+
+// Returns the fields of a record that name the worker, with a comma before them.
+std::string fields_of(const MadeWorker& worker);
+
+// Runs a subcommand over a folder with the log.
+Ran run_over(const HostLog& log, std::vector<std::string> words);
 
 }  // namespace filetimer::cli

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +20,7 @@
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
 #include "tests/support/bound.hpp"
+#include "tests/support/variable.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
 #include "tests/timer_client/cli/log/host_log.hpp"
 #include "tests/timer_client/client_fixture.hpp"
@@ -46,12 +46,10 @@ TEST_CASE("a log that is not there is a failure that names the path tried") {
   const Ran dir = run_command({"log", "--dir", folder.path()});
   CHECK(dir.code == 1);
   CHECK(dir.errors.find("'" + folder.path("expired.jsonl") + "'") != std::string::npos);
-  ::unsetenv("FILETIMER_DIR");
-  ::setenv("XDG_RUNTIME_DIR", folder.path().c_str(), 1);
-  ::setenv("XDG_STATE_HOME", folder.path().c_str(), 1);
+  const testing::Variable none("FILETIMER_DIR", nullptr);
+  const testing::Variable runtime("XDG_RUNTIME_DIR", folder.path().c_str());
+  const testing::Variable state("XDG_STATE_HOME", folder.path().c_str());
   const Ran defaulted = run_command({"log"});
-  ::unsetenv("XDG_STATE_HOME");
-  ::unsetenv("XDG_RUNTIME_DIR");
   CHECK(defaulted.code == 1);
   CHECK(defaulted.errors.find("'" + folder.path() + "/filetimer/") != std::string::npos);
   CHECK(contains(defaulted.errors, "(the default place: no FILE, no --dir, no $FILETIMER_DIR)"));
@@ -116,22 +114,18 @@ TEST_CASE("a log that is renamed while it is opened is read once") {
 }
 
 TEST_CASE("--scope takes the bytes of a name that is not UTF-8") {
-  const TempFolder folder;
   HostLog log("node07");
   log.add("warned", 1, R"(,"pid":1,"scope":"caf\\xe9")");
   const std::string whole(300, 'n');
   log.add("warned", 1, fmt::format(R"(,"pid":1,"scope":"{}")", bounded_scope_name(whole)));
-  folder.write("log.jsonl", log.text());
-  CHECK(contains(run_command({"log", "--scope", "caf\xe9", folder.path()}).output, "caf\\xe9"));
-  CHECK(contains(run_command({"log", "--scope", whole, folder.path()}).output, "nnn...~"));
+  CHECK(contains(run_over(log, {"log", "--scope", "caf\xe9"}).output, "caf\\xe9"));
+  CHECK(contains(run_over(log, {"log", "--scope", whole}).output, "nnn...~"));
 }
 
 TEST_CASE("the table shows no field whose name is empty") {
-  const TempFolder folder;
   HostLog log("node07");
   log.add("server_stopped", 1, R"(,"reason":"drained","":"nameless")");
-  folder.write("log.jsonl", log.text());
-  const Ran ran = run_command({"log", folder.path()});
+  const Ran ran = run_over(log, {"log"});
   CHECK(contains(ran.output, "drained"));
   CHECK_FALSE(contains(ran.output, "nameless"));
 }
@@ -144,14 +138,12 @@ TEST_CASE("suggest lists 4096 names of scopes, and reports that others are omitt
   HostLog log("node07");
   log.add("worker_ended", 0, R"(,"pid":1,"scopes":[)" + scopes + "]");
   log.add("expired", 1, R"(,"pid":1,"id":"a-1","scope":"s")");
-  const TempFolder folder;
   for (const bool has_more : {false, true}) {
     if (has_more) {
       log.add("expired", 2, R"(,"pid":1,"id":"a-2","scope":"one more")");
       log.add("worker_ended", 3, R"(,"pid":1,"scopes":[{"scope":"another","count":1}])");
     }
-    folder.write("log.jsonl", log.text());
-    const Ran ran = run_command({"suggest", "--format", "json", folder.path()});
+    const Ran ran = run_over(log, {"suggest", "--format", "json"});
     CHECK(lines_of(ran.output).size() == 4096);
     CHECK(contains(ran.errors, "more than 4096 names of scopes: the others are omitted") ==
           has_more);
@@ -167,10 +159,8 @@ TEST_CASE("a timeout of today that is shorter than the suggestion is yellow") {
   HostLog log("node07");
   log.add("worker_ended", 0,
           R"(,"pid":1,"scopes":[)" + scope("even", 1.5) + "," + scope("short", 1) + "]");
-  const TempFolder folder;
-  folder.write("log", log.text());
   const OnTerminal terminal;
-  const std::string table = run_command({"suggest", folder.path("log")}).output;
+  const std::string table = run_over(log, {"suggest"}).output;
   CHECK(contains(table, "^[1;33m1 s^[0m"));
   CHECK_FALSE(contains(table, "^[1;33m1.50 s"));
 }
@@ -215,9 +205,9 @@ TEST_CASE("of a run folder it is the log that the last server has linked") {
 TEST_CASE("in the default place the log of other servers is read, too") {
   const TempFolder folder;
   std::filesystem::create_directories(folder.path("filetimer"));
-  ::unsetenv("FILETIMER_DIR");
-  ::setenv("XDG_RUNTIME_DIR", folder.path().c_str(), 1);
-  ::setenv("XDG_STATE_HOME", folder.path("state").c_str(), 1);
+  const testing::Variable none("FILETIMER_DIR", nullptr);
+  const testing::Variable runtime("XDG_RUNTIME_DIR", folder.path().c_str());
+  const testing::Variable state("XDG_STATE_HOME", folder.path("state").c_str());
   const auto place = default_log_path(resolve_run_folder(""));
   REQUIRE(place);
   std::filesystem::create_symlink(data_path("hang.jsonl"), folder.path("filetimer/log_link"));
@@ -230,8 +220,6 @@ TEST_CASE("in the default place the log of other servers is read, too") {
   std::filesystem::remove(folder.path("filetimer/log_link"));
   folder.write("filetimer/expired.jsonl", read_data("hang.jsonl"));
   const Ran named = run_command({"log", "--json"});
-  ::unsetenv("XDG_RUNTIME_DIR");
-  ::unsetenv("XDG_STATE_HOME");
   CHECK(alone.code == 0);
   CHECK(alone.output == read_data("hang.jsonl"));
   CHECK(both.code == 0);
@@ -295,14 +283,12 @@ TEST_CASE("times are in UTC on request, and may be given as so long ago") {
 }
 
 TEST_CASE("a long scope name is whole in a pipe, and on a terminal the description has room") {
-  const TempFolder folder;
   HostLog log("node1");
   add_expiry(log, "a-1", "a-i1", {1, {}, {}, std::string(60, 's'), 1});
-  folder.write("log", log.text());
-  const Ran piped = run_command({"log", folder.path("log")});
+  const Ran piped = run_over(log, {"log"});
   CHECK(contains(piped.output, " " + std::string(60, 's') + "  a-1  timeout 30 s, "));
   const OnTerminal terminal;
-  const Ran ran = run_command({"log", folder.path("log")});
+  const Ran ran = run_over(log, {"log"});
   CAPTURE(ran.output);
   CHECK(contains(ran.output, "sss...  a-1  timeout 30 s, "));
 }
@@ -321,14 +307,8 @@ TEST_CASE("the records of a pipe are printed as they come, below a header with r
     ::_exit(0);
   }
   const auto has = [&](std::string_view text) {
-    for (const Instant end = Instant::now() + testing::kBound; Instant::now() < end;
-         ::usleep(1000)) {
-      if (std::filesystem::exists(folder.path("out")) &&
-          contains(testing::read_file(folder.path("out")), std::string(text))) {
-        return true;
-      }
-    }
-    return false;
+    return testing::wait_until(
+        [&] { return contains(testing::read_file(folder.path("out")), text); });
   };
   CHECK(has("TIME (UTC)      EVENT          HOST      RANK      PID  SCOPE     ID        WHAT\n"));
   HostLog log("node07");
@@ -337,9 +317,7 @@ TEST_CASE("the records of a pipe are printed as they come, below a header with r
   CHECK(has(
       "11-21 03:00:00  rejected       node07                                       the first\n"));
   writer.reset();
-  int status = -1;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  CHECK(status == 0);
+  CHECK(testing::exit_code_of(child) == 0);
 }
 
 TEST_CASE("--follow ends when its reader has gone, and reports a log that it cannot read once") {
@@ -473,19 +451,17 @@ TEST_CASE("show cuts the output of an evidence command, a report has all of it")
                                        {numbered(41), true},
                                        {std::string(8000, 'x'), false},
                                        {std::string(8001, 'x'), true}}) {
-    const TempFolder folder;
     HostLog log("node1");
     add_expiry(log, "a-1", "a-i1", {1, {}, {}, "s", 1});
     log.add("evidence_command", 32 * kSecondUs,
             fmt::format(R"(,"pid":1,"id":"a-1","incident":"a-i1","result":"exited",)"
                         R"("exit_status":0,"output":"{}")",
                         output));
-    folder.write("log", log.text());
-    const std::string page = run_command({"show", "a-1", folder.path("log")}).output;
+    const std::string page = run_over(log, {"show", "a-1"}).output;
     CHECK(contains(page, more) == is_cut);
     CHECK(contains(page, "line 40\n") == output.starts_with("line"));
     CHECK_FALSE(contains(page, "line 41"));
-    const std::string report = run_command({"report", "a-1", "-o", "-", folder.path("log")}).output;
+    const std::string report = run_over(log, {"report", "a-1", "-o", "-"}).output;
     CHECK_FALSE(contains(report, more));
     CHECK(contains(report, "line 41") == output.ends_with("line 41\\n"));
   }
@@ -506,9 +482,7 @@ TEST_CASE("of the stacks of many workers a few branches are shown, the deepest b
   }
   add_incident(log, 31, "a-i1", workers);
   add_expiry(log, "a-1", "a-i1", workers[0]);
-  const TempFolder folder;
-  folder.write("log", log.text());
-  const std::string page = run_command({"show", "a-1", folder.path("log")}).output;
+  const std::string page = run_over(log, {"show", "a-1"}).output;
   CAPTURE(page);
   const std::string deep = "\n" + std::string(40, ' ');
   CHECK(contains(page, deep + "ranks 20-32" + deep + "  libc.so.6+0x12" + deep + "rank 20" + deep));

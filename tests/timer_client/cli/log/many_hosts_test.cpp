@@ -287,9 +287,7 @@ TEST_CASE("of many workers in many places, and of many that expired, a few are n
   for (int rank = 20; rank < 120; ++rank) {
     add_expiry(log, fmt::format("a-{}", rank), "a-i1", workers[static_cast<std::size_t>(rank)]);
   }
-  const TempFolder folder;
-  folder.write("log", log.text());
-  const std::string page = unwrapped(run_command({"show", "a-50", folder.path("log")}).output);
+  const std::string page = unwrapped(run_over(log, {"show", "a-50"}).output);
   CAPTURE(page);
   CHECK(contains(page,
                  "\n  rank 6 in `s06` for 44 s\n"
