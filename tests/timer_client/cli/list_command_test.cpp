@@ -40,6 +40,14 @@ constexpr std::int64_t kSecond = 1'000'000'000;
 constexpr std::int64_t kMinute = 60 * kSecond;
 constexpr std::int64_t kHour = 60 * kMinute;
 
+std::vector<JsonLine> json_lines(const std::string& text) {
+  std::vector<JsonLine> lines;
+  for (const std::string& line : lines_of(text)) {
+    lines.emplace_back(line);
+  }
+  return lines;
+}
+
 // A process that holds the locks of files until it is killed.
 class Holder {
  public:
@@ -103,11 +111,19 @@ class RunFolderByHand {
     words.insert(words.begin(), {"list", "--dir", folder_.path()});
     return run_command(words);
   }
+  std::vector<JsonLine> json(std::vector<std::string> words = {}) const {
+    words.emplace_back("--json");
+    return json_lines(list(words).output);
+  }
 
  private:
   TempFolder folder_;
   std::optional<Holder> server_;
   std::vector<std::unique_ptr<Holder>> workers_;
+};
+
+struct ServedFolder : RunFolderByHand {
+  ServedFolder() { serve(); }
 };
 
 // Returns an open scope, opened `age` ago, with `left` until its deadline. An age is a few seconds
@@ -119,14 +135,6 @@ TestScope scope_since(std::string_view name, std::int64_t age, std::int64_t left
           .timeout = age + left,
           .word = acquired + age + left,
           .started = acquired};
-}
-
-std::vector<JsonLine> json_lines(const std::string& text) {
-  std::vector<JsonLine> lines;
-  for (const std::string& line : lines_of(text)) {
-    lines.emplace_back(line);
-  }
-  return lines;
 }
 
 // Returns the values of the keys as they are written; "-": the key is missing.
@@ -275,8 +283,7 @@ TEST_CASE("the list shows a pause, a limit of the server and a timeout of a file
 // --- pages and their owners ---
 
 TEST_CASE("a worker's page is listed under the pid of the process that holds its lock") {
-  RunFolderByHand folder;
-  folder.serve();
+  ServedFolder folder;
   TestPage page;
   page.header().pid = 1;  // as in a worker's own pid namespace, in a container
   page.header().start_time = 12345;
@@ -309,7 +316,7 @@ TEST_CASE("a worker's page is listed under the pid of the process that holds its
                        "thread ended"});
 
   const Instant before = Instant::now();
-  const auto json = json_lines(folder.list({"--json"}).output);
+  const auto json = folder.json();
   REQUIRE(json.size() == 1);
   Looked{before, Instant::now()}.check_times(json.at(0), scope);
   CHECK(values_of(json.at(0), "pid start_time comm acquired_mono_ns deadline_mono_ns") ==
@@ -322,8 +329,7 @@ TEST_CASE("a worker's page is listed under the pid of the process that holds its
 }
 
 TEST_CASE("unknown values are absent from JSON, and endless ones are null") {
-  RunFolderByHand folder;
-  folder.serve();
+  ServedFolder folder;
   TestPage page;
   TestScope scope = scope_since("endless", kSecond, kHour);
   scope.word = slot_word::kNoDeadline;
@@ -335,7 +341,7 @@ TEST_CASE("unknown values are absent from JSON, and endless ones are null") {
   page.open(1, scope);
   page.set_rank("leader");
   folder.add(page);
-  const auto json = json_lines(folder.list({"--json"}).output);
+  const auto json = folder.json();
   REQUIRE(json.size() == 2);
   CHECK(values_of(json.at(0),
                   "deadline_mono_ns remaining_s asked_s granted_s local_rank job_id "
@@ -345,8 +351,7 @@ TEST_CASE("unknown values are absent from JSON, and endless ones are null") {
 }
 
 TEST_CASE("overdue and expired scopes are marked, and released ones are not listed") {
-  RunFolderByHand folder;
-  folder.serve();
+  ServedFolder folder;
   TestPage page;
   const TestScope overdue = scope_since("overdue", 8 * kSecond, -2 * kSecond);
   page.open(0, overdue);
@@ -399,7 +404,7 @@ TEST_CASE("overdue and expired scopes are marked, and released ones are not list
   ::setenv("TERM", "dumb", 1);
   CHECK(colours_of(folder.list().output).empty());
   const Instant before = Instant::now();
-  const auto json = json_lines(folder.list({"--json"}).output);
+  const auto json = folder.json();
   Looked{before, Instant::now()}.check_times(json.at(0), overdue);
   CHECK(scopes_of(json) == Names{"overdue", "expired", "judged"});
   CHECK(values_of(json.at(0), "overdue expired") == "true false");
@@ -418,48 +423,44 @@ TEST_CASE("a timeout that the server cuts is shown with the requested one") {
   REQUIRE(lines.size() == 3);
   CHECK(lines[1].find("5 s of 1 h") != std::string::npos);
   CHECK(lines[2].ends_with(" 4 s"));
-  const auto json = json_lines(folder.list({"--json"}).output);
+  const auto json = folder.json();
   CHECK(values_of(json.at(0), "asked_s granted_s") == "3600.0 5.0");
   CHECK(json.at(0).number("remaining_s") <= 4.0);
   CHECK(values_of(json.at(1), "granted_s") == "4.0");
 }
 
 TEST_CASE("pages that the server made are listed while their worker lives") {
-  RunFolderByHand folder;
-  folder.serve();
+  ServedFolder folder;
   const SteppedChild worker({});
   TestPage page;
   page.header().flags = page_flag::kMadeByServer;
-  page.header().pid = worker.pid();
-  page.header().start_time = start_time_in_proc(worker.pid());
   page.open(0, scope_since("contextlib.py#137", kSecond, kHour));
-  page.write(folder.page("server/" + std::to_string(worker.pid())));
-  page.header().start_time += 1;  // another process had this pid
-  page.write(folder.page("server/2"));
-  page.header().start_time = 0;
-  page.write(folder.page("server/3"));
-  page.header().pid = 0x7FFF'FFFF;
-  page.write(folder.page("server/4"));
-  page.header().pid = -1;
-  page.write(folder.page("server/5"));
-  page.header().pid = 0;
-  page.write(folder.page("server/6"));
+  const auto write = [&](const std::string& name, pid_t pid, std::uint64_t start_time) {
+    page.header().pid = pid;
+    page.header().start_time = start_time;
+    page.write(folder.page("server/" + name));
+  };
+  const std::string own = std::to_string(worker.pid());
+  const std::uint64_t start_time = start_time_in_proc(worker.pid());
+  write(own, worker.pid(), start_time);
+  write("2", worker.pid(), start_time + 1);  // another process had this pid
+  write("3", worker.pid(), 0);
+  write("4", 0x7FFF'FFFF, 0);
+  write("5", -1, 0);
+  write("6", 0, 0);
   const Ran ran = folder.list({"--json"});
   CHECK(ran.errors.empty());
   const auto json = json_lines(ran.output);
   REQUIRE(json.size() == 1);
   CHECK(json.at(0).integer("pid") == worker.pid());
   CHECK(json.at(0).text("transport") == "pipe");
-  page.header().pid = worker.pid();
-  page.header().start_time = start_time_in_proc(worker.pid());
   page.header().boot[0] ^= 1;  // of a server in a container
-  page.write(folder.page("server/" + std::to_string(worker.pid())));
-  CHECK(scopes_of(json_lines(folder.list({"--json"}).output)) == Names{"contextlib.py#137"});
+  write(own, worker.pid(), start_time);
+  CHECK(scopes_of(folder.json()) == Names{"contextlib.py#137"});
 }
 
 TEST_CASE("the page of a worker that cannot be seen from here is listed without a pid") {
-  RunFolderByHand folder;
-  folder.serve();
+  ServedFolder folder;
   TestPage page;
   page.header().pid = 1;  // as in a container, which may have a boot id of its own, too
   page.header().start_time = 12345;
@@ -474,29 +475,27 @@ TEST_CASE("the page of a worker that cannot be seen from here is listed without 
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
   REQUIRE(::fcntl(file.get(), F_OFD_SETLK, &lock) == 0);
-  const auto json = json_lines(folder.list({"--json"}).output);
+  const auto json = folder.json();
   REQUIRE(json.size() == 1);
   CHECK(values_of(json.at(0), "pid start_time comm scope") == R"(null - "trainer" "forward")");
 }
 
 TEST_CASE("a page without a lock is listed only while the process that it names lives") {
-  RunFolderByHand folder;
-  folder.serve();
+  ServedFolder folder;
   SteppedChild worker({});
   TestPage page;
   page.header().pid = worker.pid();
   page.header().start_time = start_time_in_proc(worker.pid());
   page.open(0, scope_since("unlocked", kSecond, kHour));
   page.write(folder.page("7"));
-  CHECK(scopes_of(json_lines(folder.list({"--json"}).output)) == Names{"unlocked"});
+  CHECK(scopes_of(folder.json()) == Names{"unlocked"});
   page.header().boot[0] ^= 1;
   page.write(folder.page("7"));
   CHECK(folder.list({"--json"}).output.empty());
   page.header().boot[0] ^= 1;
   page.write(folder.page("7"));
   ::kill(worker.pid(), SIGKILL);
-  siginfo_t ended{};
-  ::waitid(P_PID, static_cast<id_t>(worker.pid()), &ended, WEXITED | WNOWAIT);
+  REQUIRE(wait_for_zombie(worker.pid()));
   const Ran zombie = folder.list({"--json"});
   CHECK(zombie.output.empty());
   CHECK(zombie.code == 0);
@@ -505,8 +504,7 @@ TEST_CASE("a page without a lock is listed only while the process that it names 
 }
 
 TEST_CASE("scopes are sorted by rank as a number, then pid, the oldest first") {
-  RunFolderByHand folder;
-  folder.serve();
+  ServedFolder folder;
   for (const auto& [rank, file] :
        {std::pair("10", "a"), std::pair("9", "b"), std::pair("", "c"), std::pair("9", "d")}) {
     TestPage page;
@@ -517,15 +515,13 @@ TEST_CASE("scopes are sorted by rank as a number, then pid, the oldest first") {
   }
   // The workers were forked in order: pids increase, unless they have wrapped around.
   if (folder.worker(1) < folder.worker(3)) {
-    CHECK(scopes_of(json_lines(folder.list({"--json"}).output)) ==
-          Names{"b-older", "b-younger", "d-older", "d-younger", "a-older", "a-younger", "c-older",
-                "c-younger"});
+    CHECK(scopes_of(folder.json()) == Names{"b-older", "b-younger", "d-older", "d-younger",
+                                            "a-older", "a-younger", "c-older", "c-younger"});
   }
 }
 
 TEST_CASE("names and texts of any bytes are shown as one line each and come back from JSON") {
-  RunFolderByHand folder;
-  folder.serve();
+  ServedFolder folder;
   TestPage page;
   page.set_rank("\x1b[31m\n");
   page.open(0, scope_since("caf\xc3\xa9 \x1b[2J\n\xff\"", 5 * kSecond, kHour));
@@ -542,7 +538,7 @@ TEST_CASE("names and texts of any bytes are shown as one line each and come back
     CAPTURE(line);
     CHECK(printable(line) == line);
   }
-  const auto json = json_lines(folder.list({"--json"}).output);
+  const auto json = folder.json();
   REQUIRE(json.size() == 3);
   CHECK(json.at(0).text("scope") == "caf\xc3\xa9 \x1b[2J\n\\xff\"");
   CHECK(json.at(1).text("scope") == "?");
@@ -552,8 +548,7 @@ TEST_CASE("names and texts of any bytes are shown as one line each and come back
 // --- hostile files ---
 
 TEST_CASE("files that are no pages are skipped, counted and named") {
-  RunFolderByHand folder;
-  folder.serve();
+  ServedFolder folder;
   TestPage good;
   good.open(0, scope_since("good", kSecond, kHour));
   folder.add(good);
@@ -639,8 +634,7 @@ TEST_CASE("without a server list prints open scopes and a line, and exits with 4
 }
 
 TEST_CASE("list without open scopes prints a line on standard error and succeeds") {
-  RunFolderByHand folder;
-  folder.serve();
+  ServedFolder folder;
   for (const std::vector<std::string>& words :
        {Names{}, Names{"--json"}, Names{"--fifo", "/none"}}) {
     const Ran ran = folder.list(words);
@@ -706,8 +700,7 @@ void add_statistics(TestPage& page, std::string_view name, std::uint32_t count,
 }
 
 TEST_CASE("statistics are added up over threads and workers") {
-  RunFolderByHand folder;
-  folder.serve();
+  ServedFolder folder;
   TestPage one;
   add_statistics(one, "forward", 60, 2'000'000, 28 * kSecond);
   add_statistics(one, "forward", 30, 2'000'000, 27 * kSecond);
@@ -728,7 +721,7 @@ TEST_CASE("statistics are added up over threads and workers") {
         "load           1      5 s      ~5 s     ~5 s      5 s   5 s    none\n"
         "none left      1      1 s   ~973 ms  ~973 ms      1 s   1 s     0 s\n"
         "over           1      1 s   ~973 ms  ~973 ms      1 s   1 s   ^[1;33m-1 ms^[0m\n");
-  const auto json = json_lines(folder.list({"--stats", "--json"}).output);
+  const auto json = folder.json({"--stats"});
   REQUIRE(json.size() == 4);
   CHECK(values_of(json.at(0), "scope count longest_s last_s smallest_margin_s timeout_s first_s") ==
         R"("forward" 99 0.003 0.003 27.0 30.0 0.0)");
@@ -788,7 +781,7 @@ TEST_CASE("--stragglers names the slow rank and the collective in which the othe
     CHECK(display_width(line) <= 80);
   }
 
-  const auto json = json_lines(job.list({"--stragglers", "--json"}).output);
+  const auto json = job.json({"--stragglers"});
   REQUIRE(json.size() == 2);
   CHECK(values_of(json[0], "kind") == R"("waits_least")");
   CHECK(json[0].number("median_s") < 0.022);
