@@ -122,14 +122,6 @@ TEST_CASE("--scope takes the bytes of a name that is not UTF-8") {
   CHECK(contains(run_over(log, {"log", "--scope", whole}).output, "nnn...~"));
 }
 
-TEST_CASE("the table shows no field whose name is empty") {
-  HostLog log("node07");
-  log.add("server_stopped", 1, R"(,"reason":"drained","":"nameless")");
-  const Ran ran = run_over(log, {"log"});
-  CHECK(contains(ran.output, "drained"));
-  CHECK_FALSE(contains(ran.output, "nameless"));
-}
-
 TEST_CASE("suggest lists 4096 names of scopes, and reports that others are omitted") {
   std::string scopes = R"({"scope":"s","count":1})";
   for (int i = 1; i < 4096; ++i) {

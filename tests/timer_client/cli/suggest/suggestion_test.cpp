@@ -47,22 +47,6 @@ TEST_CASE("scopes that all take as long are off by a sixteenth, wherever their b
   }
 }
 
-TEST_CASE("the longest duration is exact if the longest scope was not the first") {
-  ScopeStatistics statistics;
-  add_first(statistics, milliseconds{5});
-  add_scopes(statistics, 1000, milliseconds{20});
-  add_scopes(statistics, 1, milliseconds{4321});
-  CHECK(durations_of(statistics).longest == milliseconds{4321});
-}
-
-TEST_CASE("a scope that was as long as the first one counts") {
-  ScopeStatistics statistics;
-  add_first(statistics, seconds{40});
-  add_scopes(statistics, 1000, milliseconds{20});
-  add_scopes(statistics, 1, seconds{40});
-  check_about(durations_of(statistics).longest, seconds{40});
-}
-
 TEST_CASE("first scopes that the histogram lacks do not make a count negative") {
   ScopeStatistics statistics;
   statistics.count = 3;
