@@ -12,11 +12,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
-#include <map>
-#include <optional>
 
 #include "tests/bench/processes.hpp"
 #include "tests/bench/sections.hpp"
@@ -31,33 +30,6 @@ struct Options {
   std::string disk = "/var/tmp";
   std::string only;  // parts, joined by commas; empty: all
 };
-
-constexpr const char* kUsage =
-    R"(usage: filetimer_bench [--quick | --smoke] [--no-torch] [--only PART,...] [--disk DIR]
-  --quick      fewer repetitions, about a minute
-  --smoke      as little as shows that all of it works
-  --no-torch   leave PyTorch's timer out
-  --only       some of: deadlines, busy, evidence, crowds, ingest, table, client, pages, python
-  --disk       where the log on disk is made; /var/tmp
-)";
-
-std::optional<Options> read_options(const std::vector<std::string>& args) {
-  Options options;
-  const std::map<std::string, bool*> flags{
-      {"--quick", &options.quick}, {"--smoke", &options.smoke}, {"--no-torch", &options.no_torch}};
-  const std::map<std::string, std::string*> words{{"--only", &options.only},
-                                                  {"--disk", &options.disk}};
-  for (std::size_t i = 0; i < args.size(); ++i) {
-    if (const auto flag = flags.find(args[i]); flag != flags.end()) {
-      *flag->second = true;
-    } else if (const auto word = words.find(args[i]); word != words.end() && i + 1 < args.size()) {
-      *word->second = args[++i];
-    } else {
-      return std::nullopt;
-    }
-  }
-  return options;
-}
 
 Plan plan_for(const Options& options) {
   Plan plan;
@@ -175,10 +147,19 @@ int supervise(const Options& options) {
 }
 
 int run(int argc, char** argv) {
-  const auto options = read_options(std::vector<std::string>(argv + 1, argv + argc));
-  if (!options) {
-    fmt::print(stderr, "{}", kUsage);
-    return 2;
+  Options options;
+  CLI::App app("Measures the figures of the README and prints one table.", "filetimer_bench");
+  app.add_flag("--quick", options.quick, "fewer repetitions, about a minute");
+  app.add_flag("--smoke", options.smoke, "as little as shows that all of it works");
+  app.add_flag("--no-torch", options.no_torch, "leave PyTorch's timer out");
+  app.add_option(
+      "--only", options.only,
+      "some of: deadlines, busy, evidence, crowds, ingest, table, client, pages, python");
+  app.add_option("--disk", options.disk, "where the log on disk is made; /var/tmp");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
   }
   // Each worker is held by a pidfd.
   rlimit limit{};
@@ -186,7 +167,7 @@ int run(int argc, char** argv) {
     limit.rlim_cur = limit.rlim_max;
     ::setrlimit(RLIMIT_NOFILE, &limit);
   }
-  return supervise(*options);
+  return supervise(options);
 }
 
 }  // namespace
