@@ -37,7 +37,7 @@ void add_torch(Report& report, const Plan& plan, std::optional<TorchServer>& tor
     report.add(without_torch(plan, what));
     return;
   }
-  TorchSubject subject(torch->fifo);
+  Subject subject = torch_subject(torch->fifo);
   run_expiries({&subject}, expiries, report);
   torch->stop();
   add_quantiles(report, what, subject.deaths, base);
@@ -50,17 +50,17 @@ void measure_deadlines_idle(const Plan& plan, Report& report) {
                  "epoll and timerfd, then pidfd_send_signal");
   const std::vector<std::string> args{"--evidence", "none"};
   ServerUnderTest in_memory(plan.server, plan.memory_dir + "/idle", {}, args);
-  OurSubject memory("timer_server", in_memory);
+  Subject memory = subject_of("timer_server", in_memory);
   BareSubject bare;
   std::vector<Subject*> subjects{&bare, &memory};
 
   std::optional<ServerUnderTest> on_disk;
-  std::optional<OurSubject> disk;
+  std::optional<Subject> disk;
   std::optional<BareSubject> bare_disk;
   if (!plan.disk_dir.empty()) {
     on_disk.emplace(plan.server, plan.memory_dir + "/idle-disk", plan.disk_dir + "/idle.jsonl",
                     args);
-    disk.emplace("timer_server", *on_disk);
+    disk = subject_of("timer_server", *on_disk);
     bare_disk.emplace(BareSubject::Scheduling::kOrdinary, plan.disk_dir + "/bare");
     subjects.insert(subjects.end(), {&*bare_disk, &*disk});
   }
@@ -96,8 +96,8 @@ void measure_deadlines_busy(const Plan& plan, Report& report) {
   ServerUnderTest ordinary(plan.server, plan.memory_dir + "/busy", {}, {"--evidence", "none"});
   ServerUnderTest realtime(plan.server, plan.memory_dir + "/busy-realtime", {},
                            {"--evidence", "none", "--realtime"});
-  OurSubject ours("timer_server", ordinary);
-  OurSubject ours_realtime("timer_server --realtime", realtime);
+  Subject ours = subject_of("timer_server", ordinary);
+  Subject ours_realtime = subject_of("timer_server --realtime", realtime);
   BareSubject bare;
   BareSubject bare_realtime(BareSubject::Scheduling::kRealtime);
   // The lead is long enough for the request to be read in time on a machine this busy.

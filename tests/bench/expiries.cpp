@@ -120,20 +120,34 @@ void see_death(const Waiting& waiting, const ClockReading& now, Report& report) 
                                static_cast<long double>(now.wall_ns);
   if (early_ns > 0) {
     report.fault(fmt::format("{} killed a worker {:.0f} ns before its deadline",
-                             waiting.subject->name(), static_cast<double>(early_ns)));
+                             waiting.subject->name, static_cast<double>(early_ns)));
   }
 }
 
 }  // namespace
 
-void TorchSubject::arm(pid_t worker, const Deadline& deadline) {
-  const UniqueFd pipe(::open(fifo_.c_str(), O_WRONLY | O_CLOEXEC));
-  const std::string line = acquire_line(worker, "forward", deadline.unix_s);
-  write_all(pipe.get(), line.data(), line.size());
+Subject subject_of(const std::string& name, const ServerUnderTest& server) {
+  return {name, [&server](pid_t worker, const Deadline& deadline) {
+            server.send(acquire_line(worker, "forward", deadline.unix_s));
+          }};
+}
+
+Subject torch_subject(const std::string& fifo) {
+  return {"PyTorch", [fifo](pid_t worker, const Deadline& deadline) {
+            const UniqueFd pipe(::open(fifo.c_str(), O_WRONLY | O_CLOEXEC));
+            const std::string line = acquire_line(worker, "forward", deadline.unix_s);
+            write_all(pipe.get(), line.data(), line.size());
+          }};
 }
 
 BareSubject::BareSubject(Scheduling scheduling, const std::string& record_file)
-    : orders_(make_pipe()),
+    : Subject{"bare loop",
+              [this](pid_t worker, const Deadline& deadline) {
+                const Order order{worker, deadline.mono.ns};
+                write_all(orders_.write.get(), &order, sizeof order);
+                ++armed_;
+              }},
+      orders_(make_pipe()),
       results_(make_pipe()),
       child_(fork_child([this, scheduling, &record_file] {
         BareLoop loop{orders_.read.get(), results_.write.get(), {}};
@@ -143,12 +157,6 @@ BareSubject::BareSubject(Scheduling scheduling, const std::string& record_file)
         }
         run_bare_loop(loop, scheduling);
       })) {}
-
-void BareSubject::arm(pid_t worker, const Deadline& deadline) {
-  const Order order{worker, deadline.mono.ns};
-  write_all(orders_.write.get(), &order, sizeof order);
-  ++armed_;
-}
 
 Samples BareSubject::signals() {
   Samples samples;
@@ -192,8 +200,8 @@ void run_expiries(const std::vector<Subject*>& subjects, const ExpiryPlan& plan,
         static_cast<int>(may_send ? std::max<std::int64_t>(pause.count(), 0) : kBound.count()));
     const ClockReading seen = ClockReading::now();
     if (count == 0 && !may_send) {
-      fail(fmt::format("{} let a worker live {} s past its deadline",
-                       waiting.front().subject->name(), kBound.count() / 1000));
+      fail(fmt::format("{} let a worker live {} s past its deadline", waiting.front().subject->name,
+                       kBound.count() / 1000));
     }
     for (int i = 0; i < count; ++i) {
       const auto* const ended = static_cast<Waiting*>(events[static_cast<std::size_t>(i)].data.ptr);

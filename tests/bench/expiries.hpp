@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,52 +23,29 @@ struct Deadline {
   double unix_s = 0;
 };
 
-class Subject {
- public:
-  virtual ~Subject() = default;
-  [[nodiscard]] virtual std::string name() const = 0;
+// What kills the workers.
+struct Subject {
+  std::string name;
   // Requests that `worker` is killed at `deadline`.
-  virtual void arm(pid_t worker, const Deadline& deadline) = 0;
-
+  std::function<void(pid_t worker, const Deadline& deadline)> arm;
   // Milliseconds from the deadline to the death, as the bench observed it.
-  Samples deaths;
+  Samples deaths{};
 };
 
-class OurSubject final : public Subject {
- public:
-  OurSubject(std::string name, const ServerUnderTest& server)
-      : name_(std::move(name)), server_(server) {}
-  [[nodiscard]] std::string name() const override { return name_; }
-  void arm(pid_t worker, const Deadline& deadline) override {
-    server_.send(acquire_line(worker, "forward", deadline.unix_s));
-  }
-
- private:
-  std::string name_;
-  const ServerUnderTest& server_;
-};
-
+Subject subject_of(const std::string& name, const ServerUnderTest& server);
 // Opens, writes and closes the pipe for each request, as PyTorch's client does, because its server
 // does not judge while a writer holds the pipe open.
-class TorchSubject final : public Subject {
- public:
-  explicit TorchSubject(std::string fifo) : fifo_(std::move(fifo)) {}
-  [[nodiscard]] std::string name() const override { return "PyTorch"; }
-  void arm(pid_t worker, const Deadline& deadline) override;
-
- private:
-  std::string fifo_;
-};
+Subject torch_subject(const std::string& fifo);
 
 // A process with an epoll loop of timerfd, clock and pidfd_send_signal only. With a file, also
 // appends a record and calls fdatasync before the signal.
-class BareSubject final : public Subject {
+class BareSubject : public Subject {
  public:
   enum class Scheduling { kOrdinary, kRealtime };
   explicit BareSubject(Scheduling scheduling = Scheduling::kOrdinary,
                        const std::string& record_file = {});
-  [[nodiscard]] std::string name() const override { return "bare loop"; }
-  void arm(pid_t worker, const Deadline& deadline) override;
+  BareSubject(const BareSubject&) = delete;
+  BareSubject& operator=(const BareSubject&) = delete;
   // Returns the milliseconds from deadline to signal of all requests so far. Called once.
   Samples signals();
 

@@ -74,10 +74,8 @@ void hold_past_deadlines(const std::string& dir, int scopes) {
   constexpr auto kHeldAfterDeadline = milliseconds(25);
   Child worker = fork_child([&] {
     TimerClient client = TimerClient::connect(in(dir));
-    ScopeOptions observed;
-    observed.signal = 0;
     for (int i = 0; i < scopes; ++i) {
-      const auto scope = client.expires(kTimeout, kObservedScope, observed);
+      const auto scope = client.expires(kTimeout, kObservedScope, {.signal = 0});
       sleep_for(kTimeout + kHeldAfterDeadline);
     }
   });

@@ -140,6 +140,15 @@ Child spawn(const std::vector<std::string>& argv, int in_fd, int out_fd, int err
   });
 }
 
+std::string first_line_of(const std::vector<std::string>& argv) {
+  Pipe out = make_pipe();
+  Child program = spawn(argv, -1, out.write.get(), -1);
+  out.write.reset();
+  const std::string line = read_line(out.read.get());
+  program.wait();
+  return line;
+}
+
 Pipe make_pipe() {
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0) {

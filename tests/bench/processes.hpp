@@ -52,6 +52,9 @@ Child fork_busy();
 // Runs a program. A descriptor of -1 means /dev/null.
 Child spawn(const std::vector<std::string>& argv, int in_fd, int out_fd, int err_fd);
 
+// Runs a program, and returns the first line that it prints when it has ended.
+std::string first_line_of(const std::vector<std::string>& argv);
+
 struct Pipe {
   UniqueFd read;
   UniqueFd write;

@@ -34,13 +34,7 @@ void TorchServer::stop() {
 }
 
 double TorchServer::client_cost_us(int count) const {
-  Pipe result = make_pipe();
-  Child client = spawn({kPython, kTorchScript, "client", fifo, std::to_string(count)}, -1,
-                       result.write.get(), -1);
-  result.write.reset();
-  const double us = std::stod(read_line(result.read.get()));
-  client.wait();
-  return us;
+  return std::stod(first_line_of({kPython, kTorchScript, "client", fifo, std::to_string(count)}));
 }
 
 Row without_torch(const Plan& plan, const std::string& measure) {
