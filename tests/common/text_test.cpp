@@ -42,14 +42,9 @@ TEST_CASE("valid text is not changed") {
 
 TEST_CASE("bytes that are not UTF-8 become hex, and their neighbours survive") {
   CHECK(valid_utf8("a\x80z") == "a\\x80z");
-  CHECK(valid_utf8("\xe4\xb8") == "\\xe4\\xb8");           // cut short
-  CHECK(valid_utf8("\xe4\xb8z") == "\\xe4\\xb8z");         // broken off
-  CHECK(valid_utf8("\xe0\x9f\xbf") == "\\xe0\\x9f\\xbf");  // overlong
-  CHECK(valid_utf8("\xf0\x8f\xbf\xbf") == "\\xf0\\x8f\\xbf\\xbf");
-  CHECK(valid_utf8("\xf5\x80\x80\x80") == "\\xf5\\x80\\x80\\x80");
-  CHECK(valid_utf8("\xed\x9f\xbf") == "\xed\x9f\xbf");          // the last before the surrogates
-  CHECK(valid_utf8("\xee\x80\x80") == "\xee\x80\x80");          // the first after them
-  CHECK(valid_utf8("\xf4\x8f\xbf\xbf") == "\xf4\x8f\xbf\xbf");  // U+10FFFF
+  CHECK(valid_utf8("\xe4\xb8") == "\\xe4\\xb8");                    // cut short
+  CHECK(valid_utf8("\xe4\xb8z") == "\\xe4\\xb8z");                  // broken off
+  CHECK(valid_utf8("\xf0\x8f\xbf\xbf") == "\\xf0\\x8f\\xbf\\xbf");  // overlong
 }
 
 namespace {
@@ -114,8 +109,8 @@ TEST_CASE("printable text cannot move a terminal's cursor") {
 }
 
 TEST_CASE("printable text cannot hide or reorder what a terminal shows") {
-  CHECK(printable("a\u202eb\u2066c\u200bd\u061ce\ufeff") ==
-        "a\\u202eb\\u2066c\\u200bd\\u061ce\\ufeff");
+  CHECK(printable("a\u202eb\u2066c\u2069d\u200be\u061cf\ufeff") ==
+        "a\\u202eb\\u2066c\\u2069d\\u200be\\u061cf\\ufeff");
   CHECK(printable("\u2028\U000e0041") == "\\u2028\\U000e0041");
   CHECK(printable("größe → 世界 é 🙂") == "größe → 世界 é 🙂");
   CHECK(valid_utf8("a\u202eb") == "a\u202eb");
