@@ -8,7 +8,6 @@ python_scopes.py PATHS import              prints what `import filetimer` took: 
 PATHS: where the modules are, joined by colons.
 """
 # SPDX-License-Identifier: MIT
-import itertools
 import os
 import statistics
 import sys
@@ -31,43 +30,22 @@ def import_it():
 
 
 def scopes(folder, batches):
+    import timeit
+
     import filetimer
     import noop_context
 
     filetimer.configure(folder)
     scope = filetimer.Scope(3600, "forward")
+    names = {"noop": noop_context.context, "scope": scope, "expires": filetimer.expires}
+    kinds = [timeit.Timer(f"with {context}: pass", globals=names)
+             for context in ("noop", "scope", "expires(30, 'x')", "expires(30)")]
     clock = time.perf_counter_ns
-    expires = filetimer.expires
-
-    def entered(context):
-        def run():
-            begin = clock()
-            for _ in itertools.repeat(None, BATCH):
-                with context:
-                    pass
-            return clock() - begin
-        return run
-
-    def named():
-        begin = clock()
-        for _ in itertools.repeat(None, BATCH):
-            with expires(30, "x"):
-                pass
-        return clock() - begin
-
-    def unnamed():
-        begin = clock()
-        for _ in itertools.repeat(None, BATCH):
-            with expires(30):
-                pass
-        return clock() - begin
-
-    kinds = (entered(noop_context.context), entered(scope), named, unnamed)
     taken = [[] for _ in kinds]
     singles = []
     for _ in range(batches):
-        for samples, run in zip(taken, kinds):
-            samples.append(run() / BATCH)
+        for samples, timer in zip(taken, kinds):
+            samples.append(timer.timeit(BATCH) * 1e9 / BATCH)
         for _ in range(200):  # one by one, with a look at the clock on both sides
             begin = clock()
             with scope:
