@@ -1,7 +1,6 @@
-// What the commands print of the logs beside this file: NAME/*.jsonl are the logs of made-up hosts,
-// with every event and field and many of them absent, and NAME.golden is the transcript. Of a
-// report it has the words, and of one the markup. A change of a text is a change of the transcript,
-// which FILETIMER_UPDATE_GOLDEN=1 writes.
+// What the commands print of the logs in the .logs files beside this file. NAME/*.jsonl are the
+// logs of made-up hosts, with every event and field and many of them absent. A change of a text is
+// a change of a transcript, which FILETIMER_UPDATE_GOLDEN=1 writes.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -20,14 +19,6 @@
 
 namespace filetimer::cli {
 namespace {
-
-struct GoldenLogs {
-  std::string name;
-  std::vector<std::vector<std::string>> commands;  // each is followed by the logs
-  std::vector<std::string> reported{};             // ids whose reports follow
-  bool has_markup = false;                         // else of the report the words only
-  bool has_colours = false;
-};
 
 std::string without_places(std::string text, const std::string& logs, const std::string& folder) {
   for (const auto& [place, word] : {std::pair{logs, "LOGS"}, {folder, "OUT"}}) {
@@ -57,32 +48,6 @@ std::string words_of_page(const std::string& html) {
   return words;
 }
 
-std::string transcript_of(const GoldenLogs& golden) {
-  const std::string logs = FILETIMER_GOLDEN_DATA "/" + golden.name;
-  const TempFolder folder;
-  std::string transcript;
-  std::optional<OnTerminal> terminal;
-  if (golden.has_colours) {
-    terminal.emplace();
-  }
-  const auto add = [&](std::vector<std::string> words) {
-    words.push_back(logs);
-    const Ran ran = run_command(words);
-    transcript += fmt::format("$ {}\n{}{}exit {}\n\n", fmt::join(words, " "), ran.output,
-                              ran.errors, ran.code);
-  };
-  for (const auto& command : golden.commands) {
-    add(command);
-  }
-  for (const std::string& id : golden.reported) {
-    add({"report", id, "-o", folder.path("html")});
-    std::string html = testing::read_file(folder.path("html"));
-    html.erase(0, html.find("</style>") + 9);
-    transcript += (golden.has_markup ? html : words_of_page(html)) + "\n";
-  }
-  return without_places(std::move(transcript), logs, folder.path());
-}
-
 // Compares with the file, which FILETIMER_UPDATE_GOLDEN=1 replaces.
 void check_is(const std::string& path, const std::string& transcript) {
   if (const char* const update = std::getenv("FILETIMER_UPDATE_GOLDEN"); update != nullptr) {
@@ -98,45 +63,25 @@ void check_is(const std::string& path, const std::string& transcript) {
   CHECK(is.size() == expected.size());
 }
 
-TEST_CASE("what the commands print of the golden logs is their transcript") {
-  const std::vector<std::string> log{"log"};
-  const std::vector<std::string> toml{"suggest", "--format", "toml", "--factor", "10"};
-  for (const GoldenLogs& golden :
-       {GoldenLogs{"one_scope", {log}, {"n1-1"}, true},
-        {"one_host", {log, {"show", "n10-2"}}, {"n10-1"}, false, true},
-        {"three_hosts",
-         {log,
-          {"log", "--event", "incident,evidence,evidence_command,peer_evidence,worker_ended"},
-          toml,
-          {"show", "n60-5"}},
-         {"n62-2"}}}) {
-    CAPTURE(golden.name);
-    check_is(fmt::format("{}/{}.golden", FILETIMER_GOLDEN_DATA, golden.name),
-             transcript_of(golden));
-  }
-}
-
-// --- small logs ---
-
 // The logs and commands of a .logs file. A line begins with what it is:
 //   = TITLE                         a case begins, without logs
+//   < NAME [markup|terminal]        the logs are those in that folder; below a command is all its
+//                                   output as it is, of a report the words or the markup
 //   > HOST [AHEAD_S [BOOT]]         the log of a host, to which the next lines add records
 //   i AT_S INCIDENT WORKER... [no-jobs] [unlisted=N] [omitted=N]
 //   e ID INCIDENT|- WORKER          at its deadline
-//   w WORKER AT_S SCOPE TIMEOUT_S FIRST_S COUNTxS...   the durations of an ended worker:
-//   PID.RANK.JOB
+//   w PID.RANK.JOB AT_S SCOPE TIMEOUT_S FIRST_S COUNTxS...   the durations of an ended worker
 //   + EVENT AT_S FIELDS             fields as in JSON; "@AT_S" as a value is the time by that clock
 //   | TEXT                          a line of any bytes
 //   $ WORD... [:: TEXT]             a command, of whose output, without breaks within sentences,
-//   the
-//                                   next lines are a part: from the line that begins with the text
-//                                   on to an empty one
+//                                   the next lines are a part: from the line that begins with the
+//                                   text on to an empty one
 //   $ report WORD... [:: TEXT]      of the page the lines with that text
 // AT_S is in seconds after three o'clock, WORKER is PID.RANK.JOB.SCOPE@AT_S[+TIMEOUT_S][~STEP_S];
 // "-" is nothing, "_" in a scope a space.
-class SmallLogs {
+class GoldenLogs {
  public:
-  explicit SmallLogs(const std::string& file) {
+  explicit GoldenLogs(const std::string& file) {
     for (const std::string& line : lines_of(file)) {
       if (line.starts_with("    ") || line.empty()) {
         continue;  // what was printed
@@ -144,6 +89,7 @@ class SmallLogs {
       CAPTURE(line);
       if (line[0] == '=') {
         logs_.clear();
+        kept_.clear();
         transcript_ += (transcript_.empty() ? "" : "\n") + line + "\n";
       } else {
         transcript_ += line + "\n";
@@ -216,6 +162,9 @@ class SmallLogs {
   void take(const std::string& line) {
     std::vector<std::string> words = words_of(line);
     switch (line[0]) {
+      case '<':
+        kept_ = std::move(words);
+        break;
       case '>':
         logs_.emplace_back(words[1],
                            words.size() > 2 ? std::llround(std::stod(words[2]) * kSecondUs) : 0,
@@ -268,28 +217,36 @@ class SmallLogs {
     const std::size_t filter = std::min(command.find(" :: "), command.size());
     const std::string text = filter < command.size() ? command.substr(filter + 4) : "";
     command.erase(filter);
+    const bool is_kept = !kept_.empty();
+    const std::string logs = is_kept ? FILETIMER_GOLDEN_DATA "/" + kept_[1] : folder.path();
     std::vector<std::string> words = words_of(command);
-    words.push_back(folder.path());
+    words.push_back(logs);
     const bool is_report = words[0] == "report";
     if (is_report) {
       words.insert(words.end(), {"-o", folder.path("html")});
     }
+    std::optional<OnTerminal> terminal;
+    if (is_kept && kept_.back() == "terminal") {
+      terminal.emplace();
+    }
     const Ran ran = run_command(words);
-    std::string output = ran.output;
+    std::string output = is_report || is_kept ? ran.output : unwrapped(ran.output);
     if (is_report && ran.code == 0) {
-      const std::string html = testing::read_file(folder.path("html"));
-      output = words_of_page(html.substr(html.find("</style>") + 9));
+      std::string html = testing::read_file(folder.path("html"));
+      html.erase(0, html.find("</style>") + 9);
+      output = (is_kept ? ran.output : "") +
+               (is_kept && kept_.back() == "markup" ? html : words_of_page(html));
     }
     bool is_in = text.empty();
-    for (const std::string& line : lines_of(is_report ? output : unwrapped(output))) {
+    for (const std::string& line : lines_of(output)) {
       is_in = is_report ? contains(line, text)
                         : text.empty() || line.starts_with(text) || (is_in && !line.empty());
       if (is_in) {
-        transcript_ += "    " + without_places(line, folder.path(), "OUT") + "\n";
+        transcript_ += "    " + without_places(line, logs, folder.path()) + "\n";
       }
     }
     for (const std::string& line : lines_of(ran.errors)) {
-      transcript_ += "    error: " + without_places(line, folder.path(), "OUT") + "\n";
+      transcript_ += "    error: " + without_places(line, logs, folder.path()) + "\n";
     }
     if (ran.code != 0) {
       transcript_ += fmt::format("    exit {}\n", ran.code);
@@ -297,13 +254,14 @@ class SmallLogs {
   }
 
   std::vector<HostLog> logs_;
+  std::vector<std::string> kept_;  // the words of a line that begins with "<"
   std::string transcript_;
 };
 
-TEST_CASE("what the commands print of the small golden logs is written below them") {
-  for (const char* const name : {"incidents", "records", "reports", "suggestions"}) {
+TEST_CASE("what the commands print of the golden logs is written below them") {
+  for (const char* const name : {"hosts", "incidents", "records", "reports", "suggestions"}) {
     const std::string path = fmt::format("{}/{}.logs", FILETIMER_GOLDEN_DATA, name);
-    check_is(path, SmallLogs(testing::read_file(path)).transcript());
+    check_is(path, GoldenLogs(testing::read_file(path)).transcript());
   }
 }
 
