@@ -23,7 +23,8 @@ namespace {
 using testing::AnsweringServer;
 using Answers = testing::AnsweringServer::Answers;
 
-Ran ran(const TempFolder& folder, std::vector<std::string> words) {
+Ran ran(const TempFolder& folder, const std::string& command) {
+  std::vector<std::string> words = split_words(command);
   words.insert(words.end(), {"--dir", folder.path()});
   return run_command(words);
 }
@@ -34,12 +35,12 @@ TEST_CASE("ping prints the pid that answered, and how fast") {
   const TempFolder folder;
   AnsweringServer server(folder.path(),
                          R"({"answer":"done","server_pid":4711,"server_version":"0.3.0"})");
-  const Ran text = ran(folder, {"ping"});
+  const Ran text = ran(folder, "ping");
   CHECK(text.code == 0);
   CHECK(text.errors.empty());
   CHECK(text.output.starts_with("pid 4711 answered in "));
   CHECK(text.output.ends_with(" ms\n"));
-  const Ran json = ran(folder, {"ping", "--json", "--rpc-timeout", "1500ms"});
+  const Ran json = ran(folder, "ping --json --rpc-timeout 1500ms");
   CHECK(json.output == R"({"answer":"done","server_pid":4711,"server_version":"0.3.0"})"
                        "\n");
   REQUIRE(server.asked().size() == 2);
@@ -72,22 +73,20 @@ TEST_CASE("status prints a page of keys and values, then the groups") {
 
 TEST_CASE("shutdown sends the mode and the timeout of its options") {
   struct Case {
-    std::vector<std::string> words;
+    const char* options;
     const char* graceful;
     bool force;
     double wait_s;
   };
   for (const Case& c :
-       {Case{{}, "scopes", false, 30}, Case{{"--mode", "graceful"}, "scopes", false, 30},
-        Case{{"--mode", "graceful_or_now", "--timeout", "10m"}, "scopes", true, 600},
-        Case{{"--mode", "workers", "--timeout", "inf"}, "workers", false, INFINITY},
-        Case{{"--mode", "workers_or_now"}, "workers", true, 30},
-        Case{{"--mode", "if_idle"}, "", false, 30}, Case{{"--mode=now"}, "", true, 30}}) {
+       {Case{"", "scopes", false, 30}, Case{" --mode graceful", "scopes", false, 30},
+        Case{" --mode graceful_or_now --timeout 10m", "scopes", true, 600},
+        Case{" --mode workers --timeout inf", "workers", false, INFINITY},
+        Case{" --mode workers_or_now", "workers", true, 30}, Case{" --mode if_idle", "", false, 30},
+        Case{" --mode=now", "", true, 30}}) {
     const TempFolder folder;
     AnsweringServer server(folder.path(), R"({"answer":"done","open_scope_count":0})");
-    std::vector<std::string> words{"shutdown"};
-    words.insert(words.end(), c.words.begin(), c.words.end());
-    const Ran end = ran(folder, words);
+    const Ran end = ran(folder, std::string("shutdown") + c.options);
     CHECK(end.code == 0);
     CHECK(end.output.empty());
     CHECK(end.errors.empty());
@@ -97,7 +96,7 @@ TEST_CASE("shutdown sends the mode and the timeout of its options") {
     CHECK(server.asked()[0].wait_s == c.wait_s);
   }
   const TempFolder folder;
-  CHECK(ran(folder, {"shutdown", "--mode=soon"}).errors ==
+  CHECK(ran(folder, "shutdown --mode=soon").errors ==
         "--mode: 'soon': expected one of graceful, graceful_or_now, workers, workers_or_now, "
         "if_idle, now");
 }
@@ -114,7 +113,7 @@ TEST_CASE("shutdown prints for what the server waits, whenever that changes") {
     answers.say(R"({"answer":"waiting","open_scope_count":0,"workers":[{"pid":12,"comm":"py"}]})");
     answers.say(R"({"answer":"done","open_scope_count":1})");
   });
-  const Ran end = ran(folder, {"shutdown", "--mode", "workers"});
+  const Ran end = ran(folder, "shutdown --mode workers");
   CHECK(end.code == 0);
   CHECK(end.output == "1 scope left open\n");
   CHECK(end.errors ==
@@ -132,10 +131,9 @@ TEST_CASE("each answer is printed, and has an exit code") {
   const std::string listed =
       "2 scopes are open: 'step' of pid 12 (rank 3), 'sa\\nve' of pid 13 and 68 more\n";
   const std::string dumped = R"({"answer":"done","workers":[{"pid":12,"comm":"t"}]})";
-  const std::vector<std::string> meet{"rendezvous", "--rank", "1",      "--world", "2",
-                                      "--timeout",  "5s",     "--name", "epoch"};
+  const std::string meet = "rendezvous --rank 1 --world 2 --timeout 5s --name epoch";
   struct Case {
-    std::vector<std::string> words;
+    std::string command;
     std::string answer;
     std::string output;
     std::string errors;
@@ -143,9 +141,9 @@ TEST_CASE("each answer is printed, and has an exit code") {
   };
   for (
       const Case& c : std::vector<Case>{
-          {{"status", "--json"}, status, status + "\n", ""},
-          {{"status", "--all"}, status, "server pid  4711\n\nmay\n  signal  yes\n", ""},
-          {{"status"},
+          {"status --json", status, status + "\n", ""},
+          {"status --all", status, "server pid  4711\n\nmay\n  signal  yes\n", ""},
+          {"status",
            R"({"answer":"done","server_pid":4711,"server_version":"1.2","uptime_s":12.5,"dir":"/d",)"
            R"("log":"/l\u001b","announcement":"draining","workers":3,"open_scopes":7,"requests":12,)"
            R"("rejected":1,"expired":2,"killed":1,"kills_under_way":1,"unkillable":0,)"
@@ -163,7 +161,7 @@ TEST_CASE("each answer is printed, and has an exit code") {
            "log trouble   full\n"
            "pipe trouble  replaced\n",
            ""},
-          {{"status"},
+          {"status",
            R"({"answer":"done","server_pid":4711,"server_version":"1.2","uptime_s":12.5,"dir":"/d",)"
            R"("log":"/l","announcement":"none","workers":1,"open_scopes":0,"requests":2,)"
            R"("rejected":0,"expired":0,"killed":0,"kills_under_way":0,"unkillable":3,)"
@@ -177,34 +175,23 @@ TEST_CASE("each answer is printed, and has an exit code") {
            "requests   2 read\n"
            "may        signal\n",
            ""},
-          {{"drain"},
-           R"({"answer":"done","draining":true,"open_scope_count":1})",
-           "draining: 1 scope open, new scopes are not watched\n",
-           ""},
-          {{"drain", "--off"},
-           R"({"answer":"done","draining":false,"open_scope_count":1})",
-           "not draining: new scopes are watched\n",
-           ""},
-          {{"drain"},
-           R"({"answer":"done","draining":true,"open_scope_count":2})",
-           "draining: 2 scopes open, new scopes are not watched\n",
-           ""},
-          {{"dump", "--rank", "3"}, dumped, "pid 12 (t)\n  scopes  none\n", ""},
-          {{"dump", "--json"}, dumped, dumped + "\n", ""},
-          {{"drain"}, R"({"answer":"invalid","reason":"what?"})", "", "what?\n", kExitUsage},
-          {{"drain"},
-           R"({"answer":"refused"})",
-           "",
-           "the server answered 'refused' and gave no reason\n",
-           kExitRefused},
-          {{"shutdown"}, R"({"answer":"refused",)" + busy, "", listed, kExitRefused},
-          {{"shutdown"}, R"({"answer":"timed_out",)" + busy, "", listed, kExitTimedOut},
-          {{"shutdown"},
+          {"drain", R"({"answer":"done","draining":true,"open_scope_count":1})",
+           "draining: 1 scope open, new scopes are not watched\n", ""},
+          {"drain --off", R"({"answer":"done","draining":false,"open_scope_count":1})",
+           "not draining: new scopes are watched\n", ""},
+          {"drain", R"({"answer":"done","draining":true,"open_scope_count":2})",
+           "draining: 2 scopes open, new scopes are not watched\n", ""},
+          {"dump --rank 3", dumped, "pid 12 (t)\n  scopes  none\n", ""},
+          {"dump --json", dumped, dumped + "\n", ""},
+          {"drain", R"({"answer":"invalid","reason":"what?"})", "", "what?\n", kExitUsage},
+          {"drain", R"({"answer":"refused"})", "",
+           "the server answered 'refused' and gave no reason\n", kExitRefused},
+          {"shutdown", R"({"answer":"refused",)" + busy, "", listed, kExitRefused},
+          {"shutdown", R"({"answer":"timed_out",)" + busy, "", listed, kExitTimedOut},
+          {"shutdown",
            R"({"answer":"refused","reason":"busy","open_scope_count":1,"workers":[)"
            R"({"pid":12,"comm":"t"}]})",
-           "",
-           "busy: t (pid 12)\n",
-           kExitRefused},
+           "", "busy: t (pid 12)\n", kExitRefused},
           {meet, R"({"answer":"timed_out","reason":"1 of 2 came","missing":[0]})", "",
            "rendezvous 'epoch': 1 of 2 came; missing: 0\n", kExitTimedOut},
           {meet, R"({"answer":"timed_out","reason":"1 of 3 came","missing":[0,2],"left":[2]})", "",
@@ -212,10 +199,9 @@ TEST_CASE("each answer is printed, and has an exit code") {
            kExitTimedOut},
           {meet, R"({"answer":"invalid","reason":"what?"})", "", "what?\n", kExitUsage},
           {meet, R"({"answer":"refused","reason":"busy"})", "", "busy\n", kExitRefused},
-          {{"rendezvous", "--rank", "1", "--world", "2", "--timeout", "5s", "--name", "a\nb"},
+          {"rendezvous --rank 1 --world 2 --timeout 5s --name a\nb",
            R"({"answer":"done","round":7,"joined":[]})",
-           "rendezvous 'a\\nb', round 7: all 2 ranks have joined\n",
-           ""},
+           "rendezvous 'a\\nb', round 7: all 2 ranks have joined\n", ""},
           {meet,
            R"({"answer":"granted","wait_s":5})"
            "\n"
@@ -224,19 +210,19 @@ TEST_CASE("each answer is printed, and has an exit code") {
     CAPTURE(c.answer);
     const TempFolder folder;
     AnsweringServer server(folder.path(), c.answer);
-    const Ran got = ran(folder, c.words);
+    const Ran got = ran(folder, c.command);
     CHECK(got.output == c.output);
     CHECK(got.errors == (c.errors.empty() ? "" : "timer_client: ") + c.errors);
     CHECK(got.code == c.code);
     REQUIRE(server.asked().size() == 1);
     const wire::Question asked = server.asked().back();
-    CHECK(asked.request == c.words[0]);
-    CHECK(asked.off == (c.words.back() == "--off"));
+    CHECK(asked.request == c.command.substr(0, c.command.find(' ')));
+    CHECK(asked.off == c.command.ends_with(" --off"));
     if (asked.request == "rendezvous") {
       CHECK(asked.rank == 1);
       CHECK(asked.world == 2);
       CHECK(asked.wait_s == 5);
-      CHECK(asked.name == c.words.back());
+      CHECK(asked.name == c.command.substr(c.command.rfind(' ') + 1));
     }
   }
   CHECK(run_command({"dump", "--rank", "1", "--pid", "2"}).errors ==
@@ -244,43 +230,40 @@ TEST_CASE("each answer is printed, and has an exit code") {
   const OnTerminal terminal;
   const TempFolder folder;
   AnsweringServer server(folder.path(), dumped);
-  CHECK(ran(folder, {"dump"}).output == "^[1mpid 12 (t)^[0m\n  scopes  none\n");
+  CHECK(ran(folder, "dump").output == "^[1mpid 12 (t)^[0m\n  scopes  none\n");
 }
 
 TEST_CASE("without a server or an answer a request ends with one line and an exit code") {
   const TempFolder folder;
   SUBCASE("none") {
     for (const char* command : {"ping", "status", "drain", "shutdown"}) {
-      const Ran none = ran(folder, {command});
+      const Ran none = ran(folder, command);
       CHECK(none.code == kExitNoServer);
       CHECK(none.output.empty());
       CHECK(none.errors == "timer_client: no timer server at '" + folder.path("requests") +
                                "': there is no such pipe\n");
     }
-    CHECK(ran(folder, {"rendezvous", "--rank", "0", "--world", "1", "--timeout", "1s"}).code ==
-          kExitNoServer);
+    CHECK(ran(folder, "rendezvous --rank 0 --world 1 --timeout 1s").code == kExitNoServer);
   }
   SUBCASE("one that is silent") {
     AnsweringServer server(folder.path(), [](const wire::Question&, Answers& answers) {
       answers.wait_until_hung_up();
     });
-    const Ran silent = ran(folder, {"status", "--rpc-timeout", "20ms"});
+    const Ran silent = ran(folder, "status --rpc-timeout 20ms");
     CHECK(silent.code == kExitTimedOut);
     CHECK(silent.errors.find("no answer to 'status'") != std::string::npos);
-    CHECK(ran(folder, {"rendezvous", "--rank", "0", "--world", "1", "--timeout", "1s",
-                       "--rpc-timeout", "20ms"})
-              .code == kExitTimedOut);
+    CHECK(ran(folder, "rendezvous --rank 0 --world 1 --timeout 1s --rpc-timeout 20ms").code ==
+          kExitTimedOut);
     CHECK(server.asked().back().name == "default");
   }
   SUBCASE("one that ends") {
     AnsweringServer server(folder.path(), [](const wire::Question&, Answers&) {});
-    CHECK(ran(folder, {"drain"}).code == kExitNoServer);
+    CHECK(ran(folder, "drain").code == kExitNoServer);
   }
   SUBCASE("one whose answer can't be read") {
     AnsweringServer server(folder.path(), "?");
-    CHECK(ran(folder, {"drain"}).code == kExitFailed);
-    CHECK(ran(folder, {"rendezvous", "--rank", "0", "--world", "1", "--timeout", "1s"}).code ==
-          kExitFailed);
+    CHECK(ran(folder, "drain").code == kExitFailed);
+    CHECK(ran(folder, "rendezvous --rank 0 --world 1 --timeout 1s").code == kExitFailed);
   }
 }
 
@@ -313,9 +296,8 @@ TEST_CASE("--fifo without --dir must be the pipe of a runtime directory") {
   CHECK(run_command({"ping", "--fifo", pipe}).code == 0);
   ::unsetenv("FILETIMER_DIR");
   CHECK(run_command({"ping", "--fifo", pipe, "--dir", folder.path()}).code == 0);
-  ::setenv("FILETIMER_RPC_TIMEOUT", "soon", 1);
-  const Ran soon = ran(folder, {"ping"});
-  ::unsetenv("FILETIMER_RPC_TIMEOUT");
+  const testing::Variable timeout("FILETIMER_RPC_TIMEOUT", "soon");
+  const Ran soon = ran(folder, "ping");
   CHECK(soon.code == kExitUsage);
   CHECK(soon.errors.starts_with("timer_client: $FILETIMER_RPC_TIMEOUT: 'soon' is not a duration"));
 }

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 
 #include "common/posix.hpp"
 #include "tests/support/bound.hpp"
@@ -76,6 +77,15 @@ std::string read_data(std::string_view name) {
   const std::string text = testing::read_file(data_path(name));
   REQUIRE(!text.empty());
   return text;
+}
+
+std::vector<std::string> split_words(const std::string& command) {
+  std::vector<std::string> words;
+  std::istringstream rest(command);
+  for (std::string word; std::getline(rest, word, ' ');) {
+    words.push_back(word == "''" ? "" : word);
+  }
+  return words;
 }
 
 Ran run_command(const std::vector<std::string>& words, const std::string& to) {

@@ -21,6 +21,9 @@ using testing::lines_of;
 using testing::TempFolder;
 using testing::unwrapped;
 
+// Returns the words of a command line, which have a space between them; '' is an empty word.
+std::vector<std::string> split_words(const std::string& command);
+
 struct Ran {
   int code = -1;  // -1: a usage error, whose message is in `errors`
   std::string output;

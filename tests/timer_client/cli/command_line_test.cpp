@@ -16,7 +16,6 @@
 #include <chrono>
 #include <cstdint>
 #include <regex>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -28,6 +27,7 @@
 #include "common/text.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/support/variable.hpp"
+#include "tests/timer_client/cli/cli_fixture.hpp"
 #include "tests/timer_client/client_fixture.hpp"
 
 using namespace filetimer;
@@ -523,12 +523,7 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
   };
   for (const Case& c : cases) {
     CAPTURE(c.command);
-    std::istringstream rest(c.command);
-    std::vector<std::string> words;
-    for (std::string word; rest >> word;) {
-      words.push_back(word == "''" ? "" : word);
-    }
-    Program program(words);
+    Program program(cli::split_words(c.command));
     CHECK(program.read_line() == "timer_client: " + c.line + "\n");
     CHECK(program.read_line() == "");
     CHECK(program.exit_code() == c.code);

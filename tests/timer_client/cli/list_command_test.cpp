@@ -138,10 +138,9 @@ TestScope scope_since(std::string_view name, std::int64_t age, std::int64_t left
 }
 
 // Returns the values of the keys as they are written; "-": the key is missing.
-std::string values_of(const JsonLine& line, std::string_view keys) {
-  std::istringstream words{std::string(keys)};
+std::string values_of(const JsonLine& line, const std::string& keys) {
   std::string values;
-  for (std::string key; words >> key;) {
+  for (const std::string& key : split_words(keys)) {
     values += (values.empty() ? "" : " ") +
               (line.has(key) ? std::string(simdjson::minify(line.at(key))) : "-");
   }

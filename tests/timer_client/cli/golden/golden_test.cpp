@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -100,14 +99,6 @@ class GoldenLogs {
   [[nodiscard]] const std::string& transcript() const { return transcript_; }
 
  private:
-  static std::vector<std::string> words_of(const std::string& text) {
-    std::vector<std::string> words;
-    std::istringstream in(text);
-    for (std::string word; in >> word;) {
-      words.push_back(word);
-    }
-    return words;
-  }
   static MadeWorker worker_of(const std::string& text) {
     const auto before = [](std::string& rest, char end) {
       const std::size_t at = std::min(rest.find(end), rest.size());
@@ -160,7 +151,7 @@ class GoldenLogs {
   }
 
   void take(const std::string& line) {
-    std::vector<std::string> words = words_of(line);
+    std::vector<std::string> words = split_words(line);
     switch (line[0]) {
       case '<':
         kept_ = std::move(words);
@@ -219,7 +210,7 @@ class GoldenLogs {
     command.erase(filter);
     const bool is_kept = !kept_.empty();
     const std::string logs = is_kept ? FILETIMER_GOLDEN_DATA "/" + kept_[1] : folder.path();
-    std::vector<std::string> words = words_of(command);
+    std::vector<std::string> words = split_words(command);
     words.push_back(logs);
     const bool is_report = words[0] == "report";
     if (is_report) {
