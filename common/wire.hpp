@@ -60,6 +60,7 @@ struct Request {
     each("x_signal_first", self.x_signal_first);
     each("x_page", self.x_page);
   }
+  friend bool operator==(const Request&, const Request&) = default;
 };
 
 // A control request (docs/protocol.md). Answers are JSON objects, one a line.

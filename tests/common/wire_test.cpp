@@ -347,16 +347,7 @@ TEST_CASE("requests of our clients are read back as they were written") {
         Reader read;
         const auto back = read(line.substr(0, line.size() - 1));
         REQUIRE(back.has_value());
-        CHECK(back->pid == request.pid);
-        CHECK(back->scope_id == name);
-        CHECK(back->expiration_time == expiration);
-        CHECK(back->signal == 9);
-        CHECK(back->x_timeout_s == request.x_timeout_s);
-        CHECK(back->x_grace_s == request.x_grace_s);
-        CHECK(back->x_soft_s == request.x_soft_s);
-        CHECK(back->x_tid == request.x_tid);
-        CHECK(back->x_scope == request.x_scope);
-        CHECK(back->x_whole_process == request.x_whole_process);
+        CHECK(*back == request);
       }
     }
   }
