@@ -9,26 +9,15 @@
 #include <limits>
 #include <string>
 
-using filetimer::JsonWriter;
+#include "tests/support/json_line.hpp"
+
+using namespace filetimer;
+using testing::JsonLine;
 
 namespace {
 
-class ReadBack {
- public:
-  explicit ReadBack(std::string text) : text_(std::move(text)) {
-    const auto error = parser_.parse(text_).get(root);
-    REQUIRE_MESSAGE(error == simdjson::SUCCESS, text_);
-  }
-  simdjson::dom::element root;
-
- private:
-  std::string text_;
-  simdjson::dom::parser parser_;
-};
-
 std::string read_string(std::string_view written) {
-  const ReadBack back(std::move(JsonWriter().field("s", written)).finish());
-  return std::string(std::string_view(back.root["s"]));
+  return JsonLine(std::move(JsonWriter().field("s", written)).finish()).text("s");
 }
 
 }  // namespace
@@ -48,24 +37,24 @@ TEST_CASE("every type of field reads back as it was written") {
       .field("double", 0.1)
       .fixed("fixed", 1.23456, 3)
       .null("nothing");
-  const ReadBack back(std::move(writer).finish());
-  CHECK(std::int64_t(back.root["int"]) == -9007199254740993);
-  CHECK(std::uint64_t(back.root["unsigned"]) == std::numeric_limits<std::uint64_t>::max());
-  CHECK(std::int64_t(back.root["small"]) == 65);
-  CHECK(bool(back.root["yes"]));
-  CHECK_FALSE(bool(back.root["no"]));
-  CHECK(std::string_view(back.root["text"]) == "plain");
-  CHECK(double(back.root["double"]) == 0.1);
-  CHECK(double(back.root["fixed"]) == 1.235);
-  CHECK(back.root["nothing"].is_null());
+  const JsonLine back(std::move(writer).finish());
+  CHECK(back.integer("int") == -9007199254740993);
+  CHECK(std::uint64_t(back.at("unsigned")) == std::numeric_limits<std::uint64_t>::max());
+  CHECK(back.integer("small") == 65);
+  CHECK(back.flag("yes"));
+  CHECK_FALSE(back.flag("no"));
+  CHECK(back.text("text") == "plain");
+  CHECK(back.number("double") == 0.1);
+  CHECK(back.number("fixed") == 1.235);
+  CHECK(back.is_null("nothing"));
 }
 
 TEST_CASE("a double reads back bit by bit") {
   for (const double value : {0.0, -0.0, 1.0, 1e300, 5e-324, 1795223987.4100001, 1e21, -2.5e-7,
                              std::numeric_limits<double>::max()}) {
     CAPTURE(value);
-    const ReadBack back(std::move(JsonWriter().field("d", value)).finish());
-    CHECK(double(back.root["d"]) == value);
+    const JsonLine back(std::move(JsonWriter().field("d", value)).finish());
+    CHECK(back.number("d") == value);
   }
 }
 
@@ -74,9 +63,9 @@ TEST_CASE("numbers that JSON cannot express are null") {
     CAPTURE(value);
     JsonWriter writer;
     writer.field("d", value).fixed("f", value, 3);
-    const ReadBack back(std::move(writer).finish());
-    CHECK(back.root["d"].is_null());
-    CHECK(back.root["f"].is_null());
+    const JsonLine back(std::move(writer).finish());
+    CHECK(back.is_null("d"));
+    CHECK(back.is_null("f"));
   }
 }
 
@@ -130,14 +119,14 @@ TEST_CASE("objects and arrays nest") {
   CHECK(writer.size() > 0);
   const std::string text = std::move(writer).finish();
   CHECK(text == R"({"list":[1,"two",{"three":3.5,"empty":[]},[true]],"object":{},"after":1})");
-  const ReadBack back(text);
-  CHECK(double(back.root["list"].at(2)["three"]) == 3.5);
+  const JsonLine back(text);
+  CHECK(double(back.at("list").at(2)["three"]) == 3.5);
 }
 
 TEST_CASE("a string that ends in an opening bracket does not swallow the next comma") {
   JsonWriter writer;
   writer.field("a", "[").field("b", "{").begin_array("c").element("[").element("{").end_array();
-  const ReadBack back(std::move(writer).finish());
-  CHECK(std::string_view(back.root["b"]) == "{");
-  CHECK(std::string_view(back.root["c"].at(1)) == "{");
+  const JsonLine back(std::move(writer).finish());
+  CHECK(back.text("b") == "{");
+  CHECK(std::string_view(back.at("c").at(1)) == "{");
 }
