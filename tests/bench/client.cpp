@@ -87,12 +87,8 @@ void report_pages(const Costs& costs, Report& report) {
               .base = costs.clock,
               .target = Target::ratio_at_most(kTargetReads)});
   report.section("the same against one line to a pipe, times faster", "one bare pipe write");
-  report.add({.measure = "filetimer::client, page",
-              .unit = "ns",
-              .value = costs.page_scope,
-              .base = costs.write,
-              .ratio = costs.write / costs.page_scope,
-              .target = Target::ratio_at_least(kTargetWrite)});
+  report.add(
+      times_faster("filetimer::client, page", "ns", costs.page_scope, costs.write, kTargetWrite));
 }
 
 }  // namespace
@@ -130,12 +126,8 @@ void measure_client(const Plan& plan, Report& report) {
   if (torch) {
     report.section("the same against PyTorch's, times faster", "PyTorch's expires()");
     // PyTorch's timer counts nothing; ours does more.
-    report.add({.measure = "filetimer::client, page",
-                .unit = "us",
-                .value = costs.page_scope / 1000,
-                .base = torch_us,
-                .ratio = torch_us * 1000 / costs.page_scope,
-                .target = Target::ratio_at_least(kTargetTorch)});
+    report.add(times_faster("filetimer::client, page", "us", costs.page_scope / 1000, torch_us,
+                            kTargetTorch));
   }
 }
 

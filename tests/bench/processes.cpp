@@ -75,10 +75,6 @@ Child::~Child() {
   }
 }
 
-void Child::signal(int number) const {
-  ::kill(pid_, number);
-}
-
 int Child::wait() {
   wait_readable(pidfd_.get(), "a process to end");
   int status = 0;

@@ -34,7 +34,6 @@ class Child {
 
   [[nodiscard]] pid_t pid() const { return pid_; }
   [[nodiscard]] int pidfd() const { return pidfd_.get(); }
-  void signal(int number) const;
   // Waits for the end and returns the wait status. Throws after kBound.
   int wait();
 

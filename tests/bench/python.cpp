@@ -84,12 +84,8 @@ void measure_python(const Plan& plan, Report& report) {
   if (torch) {
     const double torch_us = torch->client_cost_us(plan.torch_scopes);
     torch->stop();
-    report.add({.measure = "with filetimer.expires(30, \"x\")",
-                .unit = "us",
-                .value = named / 1000,
-                .base = torch_us,
-                .ratio = torch_us * 1000 / named,
-                .target = Target::ratio_at_least(kTargetPythonTorch)});
+    report.add(times_faster("with filetimer.expires(30, \"x\")", "us", named / 1000, torch_us,
+                            kTargetPythonTorch));
   } else {
     report.add(without_torch(plan, "with filetimer.expires(30, \"x\")"));
   }

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace filetimer::bench {
@@ -55,6 +56,17 @@ struct Row {
   Target target{};
   std::string note{};
 };
+
+// Returns the row of what is to be faster than its base, at least by that factor.
+inline Row times_faster(std::string measure, std::string unit, double value, double base,
+                        double factor) {
+  return {.measure = std::move(measure),
+          .unit = std::move(unit),
+          .value = value,
+          .base = base,
+          .ratio = base / value,
+          .target = Target::ratio_at_least(factor)};
+}
 
 class Report {
  public:

@@ -102,7 +102,7 @@ void ServerUnderTest::settle() const {
 }
 
 LastWords ServerUnderTest::stop() {
-  child_.signal(SIGTERM);
+  ::kill(child_.pid(), SIGTERM);
   const int status = child_.wait();
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
     fail(fmt::format("the server ended with wait status {}", status));

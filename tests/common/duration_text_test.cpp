@@ -104,22 +104,16 @@ TEST_CASE("a duration that can only be a mistake in units is refused as too long
         "'11575d' is too long: expected at most 1000000000s");
 }
 
-TEST_CASE("a duration is written exactly and can be read again") {
-  for (const Good& good : {Good{"30s", 30s}, Good{"90s", 90s}, Good{"1m", 60s},
-                           Good{"1500ms", 1500ms}, Good{"250us", 250us}, Good{"2d", 48h},
-                           Good{"7ns", 7ns}, Good{"0s", 0s}, Good{"inf", kForever}}) {
+TEST_CASE("a duration is written exactly, in the largest unit that it is a multiple of") {
+  for (const Good& good :
+       {Good{"30s", 30s}, Good{"90s", 90s}, Good{"1m", 60s}, Good{"1500ms", 1500ms},
+        Good{"250us", 250us}, Good{"2h", 2h}, Good{"2d", 48h}, Good{"7ns", 7ns}, Good{"0s", 0s},
+        Good{"inf", kForever}}) {
     CHECK(duration_text(good.value) == good.word);
-  }
-  for (const Good& good : kGoodDurations) {
-    if (good.value.count() % 1000 == 0) {
-      CAPTURE(good.word);
-      CHECK(parse_duration(duration_text(good.value)) == good.value);
-    }
   }
 }
 
-TEST_CASE(
-    "a duration for reading has the unit a reader expects, and three places, a whole number none") {
+TEST_CASE("a duration for reading has its usual unit, and three places or is a whole number") {
   for (const auto& texts : {kThreePlaces, kWholeNumbers}) {
     for (const Good& good : texts) {
       CHECK(duration_for_reading(good.value) == good.word);

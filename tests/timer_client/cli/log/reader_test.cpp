@@ -162,22 +162,6 @@ std::int64_t resident_bytes() {
   return pages * ::sysconf(_SC_PAGESIZE);
 }
 
-// The soft limit of open files, for as long as this lives; the hard one stays.
-class SoftLimit {
- public:
-  explicit SoftLimit(rlim_t most) {
-    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before_) == 0);
-    const rlimit now{most, before_.rlim_max};
-    REQUIRE(::setrlimit(RLIMIT_NOFILE, &now) == 0);
-  }
-  SoftLimit(const SoftLimit&) = delete;
-  SoftLimit& operator=(const SoftLimit&) = delete;
-  ~SoftLimit() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-
- private:
-  rlimit before_{};
-};
-
 TEST_CASE("the records of many logs take no memory but their own, however long they are") {
   const TempFolder folder;
   constexpr int kLogs = 100;
@@ -207,10 +191,14 @@ TEST_CASE("more logs than the soft limit allows files are all read") {
   for (int log = 0; log < kLogs; ++log) {
     folder.write(fmt::format("{}.jsonl", log), record_line("expired", "2026-11-21T03:00:00Z"));
   }
-  const SoftLimit limit(64);
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit soft{64, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &soft) == 0);
   auto opened = open_logs("", {folder.path()});
   CHECK(opened.problems.empty());
   CHECK(merged(opened.logs).size() == kLogs);
+  ::setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST_CASE("a rotated log that cannot be opened is a problem, the log itself is read") {

@@ -15,18 +15,19 @@
 namespace filetimer::cli {
 namespace {
 
-// Returns the page about the last expiry of the logs in the folder.
-std::string report_of(const TempFolder& folder) {
-  const TempFolder written;
-  const Ran ran = run_command({"report", folder.path(), "-o", written.path("html")});
+// Returns the page about the last expiry.
+std::string report_of(const HostLog& log) {
+  const Ran ran = run_over(log, {"report", "-o", "-"});
   CHECK(ran.errors.empty());
   REQUIRE(ran.code == 0);
-  return testing::read_file(written.path("html"));
+  return ran.output;
 }
-std::string report_of(const HostLog& log) {
-  const TempFolder folder;
-  folder.write("a.jsonl", log.text());
-  return report_of(folder);
+// Returns that about an expiry of one of the workers.
+std::string report_of(const std::vector<MadeWorker>& workers, std::size_t expired) {
+  HostLog log("node01");
+  add_incident(log, 90.0001, "a-i1", workers);
+  add_expiry(log, "a-1", "a-i1", workers[expired]);
+  return report_of(log);
 }
 
 // Ranks from `begin` to `end`, those of `odd` in `load` and the others in `exchange`.
@@ -57,35 +58,23 @@ std::vector<std::string> names_in(const std::string& html) {
 }
 
 TEST_CASE("of many workers those in one scope share a lane, and the odd one has its own") {
-  HostLog log("node01");
-  const auto workers = ranks(0, 1024, [](int rank) { return rank == 17; });
-  add_incident(log, 90.0001, "a-i1", workers);
-  add_expiry(log, "a-1", "a-i1", workers[17]);
-  const std::string html = report_of(log);
+  const std::string html = report_of(ranks(0, 1024, [](int rank) { return rank == 17; }), 17);
   CHECK(names_in(html) == std::vector<std::string>{"*rank 17, odd, first", "ranks 0-16, 18-1023"});
   CHECK(contains(html, "<td>rank 1023 (pid 2023, t)</td>"));
   CHECK(html.size() < 500'000);
 }
 
 TEST_CASE("of many odd ones the one to look at has a lane of its own, and the others share one") {
-  HostLog log("node01");
-  const auto workers = ranks(0, 100, [](int rank) { return rank < 12; });
-  add_incident(log, 90.0001, "a-i1", workers);
-  add_expiry(log, "a-1", "a-i1", workers[3]);
-  CHECK(names_in(report_of(log)) ==
+  CHECK(names_in(report_of(ranks(0, 100, [](int rank) { return rank < 12; }), 3)) ==
         std::vector<std::string>{"*rank 3, odd, first", "*ranks 0-2, 4-11", "ranks 12-99"});
 }
 
 TEST_CASE("of more lanes than a page draws it says so") {
-  HostLog log("node01");
   std::vector<MadeWorker> workers = ranks(0, 100, [](int rank) { return rank == 3; });
   for (MadeWorker& worker : workers) {
     worker.scope += std::to_string(worker.rank.value_or(0));
   }
-  add_incident(log, 90.0001, "a-i1", workers);
-  add_expiry(log, "a-1", "a-i1", workers[3]);
-  const std::string html = report_of(log);
-  const std::vector<std::string> names = names_in(html);
+  const std::vector<std::string> names = names_in(report_of(workers, 3));
   CHECK(names.size() == 72 + 1);
   CHECK(names.back() == "28 more lanes: see the table");
 }
@@ -102,7 +91,7 @@ TEST_CASE("a shared lane names its workers, and says whose its bars and marks ar
     }
     folder.write(fmt::format("{}.jsonl", host), log.text());
   }
-  const std::string html = report_of(folder);
+  const std::string html = run_command({"report", folder.path(), "-o", "-"}).output;
   CHECK(names_in(html) ==
         std::vector<std::string>{"*rank 7, odd, first, node0", "ranks 0-6, 8-99"});
   CHECK(contains(html,
