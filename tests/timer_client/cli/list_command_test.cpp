@@ -12,9 +12,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <optional>
+#include <memory>
 #include <regex>
-#include <sstream>
 
 #include "common/board.hpp"
 #include "common/mapped_file.hpp"
@@ -48,29 +47,22 @@ std::vector<JsonLine> json_lines(const std::string& text) {
   return lines;
 }
 
-// A process that holds the locks of files until it is killed.
-class Holder {
- public:
-  explicit Holder(std::vector<std::string> paths)
-      : child_({[paths, this] {
-          for (const std::string& path : paths) {
-            auto lock = FileLock::take(path);
-            if (!lock) {
-              return false;
-            }
-            locks_.push_back(std::move(*lock));
-          }
-          return true;
-        }}) {
-    REQUIRE(child_.next());
-  }
-  [[nodiscard]] pid_t pid() const { return child_.pid(); }
-  void end() { child_.end(); }
-
- private:
-  std::vector<FileLock> locks_;  // used by the child
-  SteppedChild child_;
-};
+// Starts a process that holds the locks of files until it is killed.
+std::unique_ptr<SteppedChild> hold(const std::vector<std::string>& paths) {
+  std::vector<FileLock> locks;  // of the child, which waits within the constructor
+  auto child = std::make_unique<SteppedChild>(std::vector<SteppedChild::Step>{[&] {
+    for (const std::string& path : paths) {
+      auto lock = FileLock::take(path);
+      if (!lock) {
+        return false;
+      }
+      locks.push_back(std::move(*lock));
+    }
+    return true;
+  }});
+  REQUIRE(child->next());
+  return child;
+}
 
 class RunFolderByHand {
  public:
@@ -86,7 +78,7 @@ class RunFolderByHand {
   }
   [[nodiscard]] const TempFolder& files() const { return folder_; }
 
-  void serve() { server_.emplace(std::vector{path("server")}); }
+  void serve() { server_ = hold({path("server")}); }
   // Adds a status page of a server of this boot, which holds its lock.
   void serve_with_limit(Duration max_timeout) {
     alignas(64) std::array<char, kBoardBytes> bytes{};
@@ -102,7 +94,7 @@ class RunFolderByHand {
   // Adds the page of a worker, which holds its lock.
   void add(TestPage& page, const std::string& name = "7") {
     page.write(this->page(name));
-    workers_.push_back(std::make_unique<Holder>(std::vector{this->page(name)}));
+    workers_.push_back(hold({this->page(name)}));
   }
   void end_worker(std::size_t index) { workers_.at(index)->end(); }
   [[nodiscard]] pid_t worker(std::size_t index = 0) const { return workers_.at(index)->pid(); }
@@ -118,8 +110,8 @@ class RunFolderByHand {
 
  private:
   TempFolder folder_;
-  std::optional<Holder> server_;
-  std::vector<std::unique_ptr<Holder>> workers_;
+  std::unique_ptr<SteppedChild> server_;
+  std::vector<std::unique_ptr<SteppedChild>> workers_;
 };
 
 struct ServedFolder : RunFolderByHand {
@@ -166,26 +158,17 @@ std::vector<std::string> words_of(const std::string& line) {
   return words;
 }
 
-// Checks the elapsed and remaining times of a listing that was made between two readings of the
-// clock.
-struct Looked {
-  Instant before;
-  Instant after;
-
-  void check_times(const JsonLine& listed, const TestScope& scope) const {
-    constexpr double kPrecise = 1e-6;
-    const auto seconds = [](Instant at, std::int64_t from) {
-      return static_cast<double>(at.ns - from) / 1e9;
-    };
-    const double elapsed = listed.number("elapsed_s");
-    CHECK(elapsed >= seconds(before, scope.acquired) - kPrecise);
-    CHECK(elapsed <= seconds(after, scope.acquired) + kPrecise);
-    const double remaining = listed.number("remaining_s");
-    const std::int64_t deadline = scope.started + scope.timeout;
-    CHECK(-remaining >= seconds(before, deadline) - kPrecise);
-    CHECK(-remaining <= seconds(after, deadline) + kPrecise);
+// Checks the elapsed and remaining times of a listing that was made after `before`.
+void check_times(const JsonLine& listed, const TestScope& scope, Instant before) {
+  constexpr double kPrecise = 1e-6;
+  const Instant after = Instant::now();
+  for (const auto& [seconds, since] :
+       {std::pair(listed.number("elapsed_s"), scope.acquired),
+        std::pair(-listed.number("remaining_s"), scope.started + scope.timeout)}) {
+    CHECK(seconds >= static_cast<double>(before.ns - since) / 1e9 - kPrecise);
+    CHECK(seconds <= static_cast<double>(after.ns - since) / 1e9 + kPrecise);
   }
-};
+}
 
 using Names = std::vector<std::string>;
 
@@ -317,7 +300,7 @@ TEST_CASE("a worker's page is listed under the pid of the process that holds its
   const Instant before = Instant::now();
   const auto json = folder.json();
   REQUIRE(json.size() == 1);
-  Looked{before, Instant::now()}.check_times(json.at(0), scope);
+  check_times(json.at(0), scope, before);
   CHECK(values_of(json.at(0), "pid start_time comm acquired_mono_ns deadline_mono_ns") ==
         fmt::format(R"({} {} "{}" {} {})", folder.worker(), start_time_in_proc(folder.worker()),
                     comm, scope.acquired, scope.word));
@@ -404,7 +387,7 @@ TEST_CASE("overdue and expired scopes are marked, and released ones are not list
   CHECK(colours_of(folder.list().output).empty());
   const Instant before = Instant::now();
   const auto json = folder.json();
-  Looked{before, Instant::now()}.check_times(json.at(0), overdue);
+  check_times(json.at(0), overdue, before);
   CHECK(scopes_of(json) == Names{"overdue", "expired", "judged"});
   CHECK(values_of(json.at(0), "overdue expired") == "true false");
   CHECK(values_of(json.at(1), "expired granted_s") == "true 4.0");
@@ -604,7 +587,7 @@ TEST_CASE("without a server list prints open scopes and a line, and exits with 4
   RunFolderByHand folder;
   std::filesystem::create_directory(folder.path("other"));
   folder.files().write("other/server", "");
-  const Holder other(std::vector{folder.path("other/server")});  // it serves no COMMAND
+  const auto other = hold({folder.path("other/server")});  // it serves no COMMAND
   const Ran empty = folder.list();
   CHECK(empty.code == 4);
   CHECK(empty.output.empty());
@@ -826,7 +809,7 @@ TEST_CASE("--stragglers counts a worker with two pages once, and an ended worker
   for (const std::size_t rank : {1U, 2U, 3U}) {
     job.end_worker(rank);
   }
-  const Holder one({job.page("0"), job.page("1"), job.page("2")});
+  const auto one = hold({job.page("0"), job.page("1"), job.page("2")});
   CHECK(job.list({"--stragglers"}).errors ==
         "timer_client: too few ranks or scopes: expected 8 scopes that have ended, of one name, in "
         "each of at least 3 ranks of a job\n");
