@@ -280,17 +280,15 @@ TEST_CASE("--fifo without --dir must be the pipe of a runtime directory") {
   CHECK(run_command({"ping", "--fifo", linked}).code == 0);
   const std::string pipe = folder.path("elsewhere");
   REQUIRE(::link(server.pipe().c_str(), pipe.c_str()) == 0);
-  const Ran lost = run_command({"ping", "--fifo", pipe});
-  CHECK(lost.code == kExitUsage);
-  CHECK(lost.errors == "timer_client: the runtime directory of '" + pipe +
-                           "' is not known, and answers come through it: expected --dir DIR\n");
+  check_fails({"ping", "--fifo", pipe}, kExitUsage,
+              "the runtime directory of '" + pipe +
+                  "' is not known, and answers come through it: expected --dir DIR");
   const std::string unread = folder.path("unread");
   REQUIRE(::mkfifo(unread.c_str(), 0600) == 0);
   for (const auto& [path, why] : {std::pair{folder.path("none"), "there is no such pipe"},
                                   std::pair{unread, "no process reads it"}}) {
-    const Ran none = run_command({"ping", "--fifo", path});
-    CHECK(none.code == kExitNoServer);
-    CHECK(none.errors == "timer_client: no timer server at '" + path + "': " + why + "\n");
+    check_fails({"ping", "--fifo", path}, kExitNoServer,
+                "no timer server at '" + path + "': " + why);
   }
   ::setenv("FILETIMER_DIR", folder.path().c_str(), 1);
   CHECK(run_command({"ping", "--fifo", pipe}).code == 0);

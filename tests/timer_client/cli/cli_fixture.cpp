@@ -119,6 +119,12 @@ Ran run_command(const std::vector<std::string>& words, const std::string& to) {
   return ran;
 }
 
+void check_fails(const std::vector<std::string>& words, int code, const std::string& message) {
+  const Ran ran = run_command(words);
+  CHECK(ran.code == code);
+  CHECK(ran.errors == "timer_client: " + message + "\n");
+}
+
 PipedCommand::PipedCommand(const std::vector<std::string>& words,
                            const std::function<bool(const Ran&)>& is_expected) {
   int ends[2];

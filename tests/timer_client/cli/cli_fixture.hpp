@@ -44,6 +44,9 @@ class OnTerminal {
 // a file is given, it gets the output.
 Ran run_command(const std::vector<std::string>& words, const std::string& to = {});
 
+// Checks with which code and message a subcommand fails.
+void check_fails(const std::vector<std::string>& words, int code, const std::string& message);
+
 // A subcommand that a child runs as run_command() does, and whose output comes through a pipe.
 class PipedCommand {
  public:

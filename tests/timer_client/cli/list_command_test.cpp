@@ -605,13 +605,10 @@ TEST_CASE("without a server list prints open scopes and a line, and exits with 4
   const Ran blank = folder.list();
   CHECK(blank.code == 4);
   CHECK(blank.errors.ends_with("': no server has run here\n"));
-  for (const Names& words : {Names{}, Names{"--stragglers"}}) {
-    Names list{"list", "--dir", folder.path("missing")};
-    list.insert(list.end(), words.begin(), words.end());
-    const Ran missing = run_command(list);
-    CHECK(missing.code == 4);
-    CHECK(missing.errors ==
-          "timer_client: no timer server: there is no folder '" + folder.path("missing") + "'\n");
+  const std::string missing = folder.path("missing");
+  for (const Names& words :
+       {Names{"list", "--dir", missing}, Names{"list", "--dir", missing, "--stragglers"}}) {
+    check_fails(words, 4, "no timer server: there is no folder '" + missing + "'");
   }
 }
 
@@ -631,10 +628,8 @@ TEST_CASE("list without open scopes prints a line on standard error and succeeds
   std::filesystem::remove_all(folder.path("scopes"));
   CHECK(folder.list().code == 0);
   folder.files().write("scopes", "");
-  const Ran unreadable = folder.list();
-  CHECK(unreadable.code == 1);
-  CHECK(unreadable.errors ==
-        "timer_client: cannot open the folder '" + folder.path("scopes") + "': Not a directory\n");
+  check_fails({"list", "--dir", folder.path()}, 1,
+              "cannot open the folder '" + folder.path("scopes") + "': Not a directory");
 }
 
 TEST_CASE("--watch prints the list again, also without a server, until its reader has gone") {

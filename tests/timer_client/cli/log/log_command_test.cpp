@@ -36,10 +36,8 @@ Ran log_of(const std::string& file, std::vector<std::string> words = {}) {
 }
 
 TEST_CASE("a log that is not there is a failure that names the path tried") {
-  const Ran named = run_command({"log", "/nonexistent/x.jsonl"});
-  CHECK(named.code == 1);
-  CHECK(named.errors ==
-        "timer_client: cannot open '/nonexistent/x.jsonl': No such file or directory\n");
+  check_fails({"log", "/nonexistent/x.jsonl"}, 1,
+              "cannot open '/nonexistent/x.jsonl': No such file or directory");
   CHECK(run_command({"log", "/nonexistent/\x1b[2J"}).errors ==
         "timer_client: cannot open '/nonexistent/\\x1b[2J': No such file or directory\n");
   const TempFolder folder;
@@ -182,11 +180,10 @@ TEST_CASE("of a run folder it is the log that the last server has linked") {
   const std::string log = folder.path("elsewhere.jsonl");
   std::filesystem::create_symlink(log, folder.path("log_link"));
   folder.write("expired.jsonl", "");  // of a server before it
-  const Ran missing = run_command({"log", "--dir", folder.path()});
-  CHECK(missing.code == 1);
-  CHECK(missing.errors == "timer_client: cannot open '" + log +
-                              "': No such file or directory (the log of the last server in '" +
-                              folder.path() + "')\n");
+  check_fails({"log", "--dir", folder.path()}, 1,
+              "cannot open '" + log +
+                  "': No such file or directory (the log of the last server in '" + folder.path() +
+                  "')");
   const std::string text = read_data("hang.jsonl");
   const std::size_t first_line = text.find('\n') + 1;
   folder.write("elsewhere.jsonl.1", text.substr(0, first_line));
@@ -416,10 +413,8 @@ TEST_CASE("without an id it is the cause of the last incident, of the logs that 
     CHECK(ran.output == last);
   }
   for (const char* const command : {"show", "report"}) {
-    const Ran missing = run_command({command, folder.path("no")});
-    CHECK(missing.code == 1);
-    CHECK(missing.errors ==
-          "timer_client: cannot open '" + folder.path("no") + "': No such file or directory\n");
+    check_fails({command, folder.path("no")}, 1,
+                "cannot open '" + folder.path("no") + "': No such file or directory");
     for (const char* const word : {"no.jsonl", "no*", "no?"}) {
       CAPTURE(word);
       const Ran no_file = run_command({command, word});

@@ -208,14 +208,10 @@ TEST_CASE("the first word is an id unless a file has that name, and a wrong one 
   folder.write("x", std::string(1'000'000, 'y'));
   CHECK(run_command({"report", data_path("hang.jsonl"), "-o", folder.path("x")}).code == 0);
   CHECK(testing::read_file(folder.path("x")).ends_with("</html>\n"));
-  const Ran unwritable =
-      run_command({"report", data_path("hang.jsonl"), "-o", folder.path("no/x")});
-  CHECK(unwritable.code == 1);
-  CHECK(unwritable.errors ==
-        "timer_client: cannot write '" + folder.path("no/x") + "': No such file or directory\n");
-  const Ran full = run_command({"report", data_path("hang.jsonl"), "-o", "/dev/full"});
-  CHECK(full.code == 1);
-  CHECK(full.errors == "timer_client: cannot write to '/dev/full': No space left on device\n");
+  check_fails({"report", data_path("hang.jsonl"), "-o", folder.path("no/x")}, 1,
+              "cannot write '" + folder.path("no/x") + "': No such file or directory");
+  check_fails({"report", data_path("hang.jsonl"), "-o", "/dev/full"}, 1,
+              "cannot write to '/dev/full': No space left on device");
 }
 
 TEST_CASE("- is standard output, which then has nothing else") {
@@ -230,10 +226,9 @@ TEST_CASE("a report replaces no log") {
   const TempFolder folder;
   const std::string log = read_data("hang.jsonl");
   folder.write("a.log", log);
-  const Ran ran = run_command({"report", data_path("hang.jsonl"), "-o", folder.path("a.log")});
-  CHECK(ran.code == 2);
-  CHECK(ran.errors == "timer_client: report: '" + folder.path("a.log") +
-                          "': expected a file to write, and this is a log\n");
+  check_fails(
+      {"report", data_path("hang.jsonl"), "-o", folder.path("a.log")}, 2,
+      "report: '" + folder.path("a.log") + "': expected a file to write, and this is a log");
   CHECK(testing::read_file(folder.path("a.log")) == log);
 }
 
