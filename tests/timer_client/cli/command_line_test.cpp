@@ -34,6 +34,11 @@ using namespace filetimer;
 
 namespace {
 
+// A runtime directory whose pipe the test reads.
+struct PipeFolder : testing::TempFolder {
+  testing::Pipe pipe{path("requests")};
+};
+
 // A running timer_client, whose output and errors go to one pipe.
 class Program {
  public:
@@ -151,13 +156,12 @@ std::string kill_of(const Expired& expired, std::string_view verdict) {
 }  // namespace
 
 TEST_CASE("run opens a scope on COMMAND, releases it and ends with COMMAND's status") {
-  const testing::TempFolder folder;
-  testing::Pipe pipe(folder.path("requests"));
+  PipeFolder folder;
   Program program({"run", "--dir", folder.path(), "--timeout", "1h", "--signal", "TERM", "--grace",
                    "5s", "--warn-after", "30m", "--", "/bin/sh", "-c", "echo $$; exit 7"});
   const std::string pid = program.read_line();
   CHECK(program.exit_code() == 7);
-  const auto acquire = pipe.next();
+  const auto acquire = folder.pipe.next();
   CHECK(std::to_string(acquire.pid) + "\n" == pid);
   CHECK(acquire.scope_id == "sh#process");  // COMMAND may itself open an "sh"
   CHECK(acquire.x_scope == "sh");
@@ -167,14 +171,13 @@ TEST_CASE("run opens a scope on COMMAND, releases it and ends with COMMAND's sta
   CHECK(acquire.x_grace_s == 5);
   CHECK(acquire.x_soft_s == 1800);
   CHECK_FALSE(acquire.x_tid);
-  const auto release = pipe.next();
+  const auto release = folder.pipe.next();
   CHECK(release.is_release());
   CHECK(release.pid == acquire.pid);
 }
 
 TEST_CASE("run ends with 124 if COMMAND was killed at its deadline, with 128+N before") {
-  const testing::TempFolder folder;
-  testing::Pipe pipe(folder.path("requests"));
+  PipeFolder folder;
   struct Case {
     std::string after;
     const char* signal;
@@ -187,7 +190,7 @@ TEST_CASE("run ends with 124 if COMMAND was killed at its deadline, with 128+N b
         Case{"1h", "KILL", SIGKILL, 128 + SIGKILL}, Case{"inf", "KILL", SIGKILL, 128 + SIGKILL}}) {
     Program program({"run", "--dir", folder.path(), "--timeout", c.after, "--signal", c.signal,
                      "--", "sleep", "60"});
-    const auto acquire = pipe.next();
+    const auto acquire = folder.pipe.next();
     if (c.after == "1ms") {
       wait_past_deadline(acquire);
     }
@@ -195,13 +198,12 @@ TEST_CASE("run ends with 124 if COMMAND was killed at its deadline, with 128+N b
     CHECK(program.read_line() ==
           (c.code == 124 ? "timer_client: 'sleep' expired after " + c.after + "\n" : ""));
     CHECK(program.exit_code() == c.code);
-    CHECK(pipe.next().is_release());
+    CHECK(folder.pipe.next().is_release());
   }
 }
 
 TEST_CASE("run takes a verdict from the log, or from the file of the kill while that lacks it") {
-  const testing::TempFolder folder;
-  testing::Pipe pipe(folder.path("requests"));
+  PipeFolder folder;
   testing::write_file(folder.path("expired.jsonl"), "");
   REQUIRE(::mkdir(folder.path("kills").c_str(), 0700) == 0);
   struct Case {
@@ -217,7 +219,7 @@ TEST_CASE("run takes a verdict from the log, or from the file of the kill while 
         Case{"expired.jsonl", "already_gone", 7}}) {
     CAPTURE(c.verdict);
     Program program(until_there(folder, "1ms", "exit 7"));
-    const auto acquire = pipe.next();
+    const auto acquire = folder.pipe.next();
     const pid_t pid = acquire.pid;
     const char* const other = c.code == 7 ? "dead" : "already_gone";
     testing::write_file(
@@ -233,7 +235,7 @@ TEST_CASE("run takes a verdict from the log, or from the file of the kill while 
                ? "timer_client: 'sh' expired after 1ms: 'timer_client show n-1' says more\n"
                : ""));
     CHECK(program.exit_code() == c.code);
-    CHECK(pipe.next().is_release());
+    CHECK(folder.pipe.next().is_release());
     REQUIRE(::unlink(folder.path("go").c_str()) == 0);
     ::unlink(folder.path("kills/n-1").c_str());
   }
@@ -251,16 +253,15 @@ TEST_CASE("run waits a second for the verdict on a COMMAND that was killed past 
     CAPTURE(c.outcome);
     CAPTURE(c.is_judged);
     for (bool is_in_time = false; !is_in_time;) {
-      const testing::TempFolder folder;
-      testing::Pipe pipe(folder.path("requests"));
+      PipeFolder folder;
       Program program({"run", "--dir", folder.path(), "--timeout", "1ms", "--", "sleep", "60"});
-      const auto acquire = pipe.next();
+      const auto acquire = folder.pipe.next();
       const Expired expired{.pid = acquire.pid, .scope = "sleep"};
       wait_past_deadline(acquire);
       folder.write("expired.jsonl", c.is_judged ? record_of("expired", expired) : "");
       const Instant killed = Instant::now();
       ::kill(acquire.pid, SIGKILL);
-      CHECK(pipe.next().is_release());
+      CHECK(folder.pipe.next().is_release());
       if (*c.outcome != '\0') {
         folder.append("expired.jsonl", kill_of(expired, c.outcome));
       }
@@ -275,11 +276,10 @@ TEST_CASE("a COMMAND that ended by itself while its kill waits for evidence has 
   for (const auto& [end, is_signalled, code] :  // a server notes a signal after it has sent it
        {std::tuple("exit 7", false, 7), std::tuple("exit 7", true, 124),
         std::tuple("kill -9 $$", false, 124)}) {
-    const testing::TempFolder folder;
-    testing::Pipe pipe(folder.path("requests"));
+    PipeFolder folder;
     REQUIRE(::mkdir(folder.path("kills").c_str(), 0700) == 0);
     Program program(until_there(folder, "1ms", end));
-    const auto acquire = pipe.next();
+    const auto acquire = folder.pipe.next();
     testing::write_file(folder.path("kills/n-1"),
                         record_of("expired", {.pid = acquire.pid}) + "{\"stage\":\"judged\"}\n" +
                             (is_signalled ? "{\"stage\":\"signalled\",\"signal\":15}\n" : ""));
@@ -290,8 +290,7 @@ TEST_CASE("a COMMAND that ended by itself while its kill waits for evidence has 
 }
 
 TEST_CASE("run passes signals on to COMMAND, which has the caller's signal mask") {
-  const testing::TempFolder folder;
-  testing::Pipe pipe(folder.path("requests"));
+  PipeFolder folder;
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT, SIGALRM, SIGPIPE,
                            SIGXCPU, SIGQUIT, SIGPWR}) {
     const std::string script = "trap 'exit 8' URG WINCH; trap 'exit 9' " + std::to_string(signal) +
@@ -307,23 +306,21 @@ TEST_CASE("run passes signals on to COMMAND, which has the caller's signal mask"
 }
 
 TEST_CASE("run sends its scope as soon as a server takes it") {
-  const testing::TempFolder folder;
-  testing::Pipe pipe(folder.path("requests"));
-  const std::size_t bytes = pipe.fill();
+  PipeFolder folder;
+  const std::size_t bytes = folder.pipe.fill();
   Program run(until_there(folder, "1h"));
   CHECK(run.read_line() == "timer_client: COMMAND is watched once a timer server runs\n");
-  pipe.drain(bytes);
-  CHECK(pipe.next().scope_id == "sh#process");
+  folder.pipe.drain(bytes);
+  CHECK(folder.pipe.next().scope_id == "sh#process");
   testing::write_file(folder.path("go"), "");
   CHECK(run.exit_code() == 3);
-  CHECK(pipe.next().is_release());
-  CHECK(pipe.is_silent());
+  CHECK(folder.pipe.next().is_release());
+  CHECK(folder.pipe.is_silent());
 }
 
 TEST_CASE("a COMMAND that no server has watched did not expire, however long it ran") {
-  const testing::TempFolder folder;
-  testing::Pipe pipe(folder.path("requests"));
-  const std::size_t bytes = pipe.fill();
+  PipeFolder folder;
+  const std::size_t bytes = folder.pipe.fill();
   Program run(until_there(folder, "1ms"));
   CHECK(run.read_line() != "");
   // The deadline was set before the line.
@@ -333,8 +330,8 @@ TEST_CASE("a COMMAND that no server has watched did not expire, however long it 
   }
   testing::write_file(folder.path("go"), "");
   CHECK(run.exit_code() == 3);
-  pipe.drain(bytes);
-  CHECK(pipe.is_silent());
+  folder.pipe.drain(bytes);
+  CHECK(folder.pipe.is_silent());
 }
 
 TEST_CASE("run starts nothing without a server") {
@@ -366,13 +363,12 @@ TEST_CASE("the environment says whether COMMAND needs a server") {
 }
 
 TEST_CASE("acquire and release apply to the calling process, under the given name") {
-  const testing::TempFolder folder;
-  testing::Pipe pipe(folder.path("requests"));
+  PipeFolder folder;
   const std::string fifo = folder.path("requests");
   for (const char* const timeout : {"--timeout", "--after"}) {
     Program acquire({"acquire", "--fifo", fifo, "--scope", "copy", timeout, "10m"});
     CHECK(acquire.exit_code() == 0);
-    const auto line = pipe.next();
+    const auto line = folder.pipe.next();
     CHECK(line.pid == ::getpid());
     CHECK(line.scope_id == "copy");
     CHECK(line.x_timeout_s == 600);
@@ -383,24 +379,24 @@ TEST_CASE("acquire and release apply to the calling process, under the given nam
       {"release", "--fifo", fifo, "--scope", longest, "--pid", "4711", "--log-level", "debug"});
   CHECK(release.read_line().ends_with("debug: sent to '" + fifo + "'\n"));
   CHECK(release.exit_code() == 0);
-  const auto line = pipe.next();
+  const auto line = folder.pipe.next();
   CHECK(line.scope_id == bounded_scope_name(longest));
   CHECK(line.pid == 4711);
   CHECK(line.is_release());
 }
 
 TEST_CASE("acquire fails for a full pipe and without a server, with different exit codes") {
-  const testing::TempFolder folder;
-  testing::Pipe pipe(folder.path("requests"));
-  pipe.fill();
+  PipeFolder folder;
+  folder.pipe.fill();
   const std::vector<std::string> release{"release", "--dir", folder.path(), "--scope", "x"};
-  check_ends(
-      release,
-      "timer_client: the server does not read its pipe '" + pipe.path() + "': it was full for 1s\n",
-      1);
-  pipe.close();
   check_ends(release,
-             "timer_client: no timer server at '" + pipe.path() + "': no process reads it\n", 4);
+             "timer_client: the server does not read its pipe '" + folder.pipe.path() +
+                 "': it was full for 1s\n",
+             1);
+  folder.pipe.close();
+  check_ends(release,
+             "timer_client: no timer server at '" + folder.pipe.path() + "': no process reads it\n",
+             4);
 }
 
 TEST_CASE("acquire waits for room in a full pipe, and for a server that is being restarted") {
@@ -412,24 +408,23 @@ TEST_CASE("acquire waits for room in a full pipe, and for a server that is being
        {Case{true, std::chrono::milliseconds{900}}, Case{false, std::chrono::milliseconds{200}}}) {
     CAPTURE(c.is_full);
     for (bool is_in_time = false; !is_in_time;) {
-      const testing::TempFolder folder;
-      testing::Pipe pipe(folder.path("requests"));
-      const std::size_t bytes = c.is_full ? pipe.fill() : 0;
+      PipeFolder folder;
+      const std::size_t bytes = c.is_full ? folder.pipe.fill() : 0;
       if (!c.is_full) {
-        pipe.close();
+        folder.pipe.close();
       }
       const Instant begun = Instant::now();
       Program acquire({"acquire", "--dir", folder.path(), "--scope", "x", "--timeout", "1h"});
       ::poll(nullptr, 0, 100);
       if (c.is_full) {
-        pipe.drain(bytes);
+        folder.pipe.drain(bytes);
       } else {
-        pipe.open();
+        folder.pipe.open();
       }
       is_in_time = Instant::now() < begun + c.patience;
       const int code = acquire.exit_code();
       CHECK((!is_in_time || code == 0));
-      CHECK((!is_in_time || pipe.next().scope_id == "x"));
+      CHECK((!is_in_time || folder.pipe.next().scope_id == "x"));
     }
   }
 }
@@ -438,8 +433,7 @@ TEST_CASE("no pid is written if the last server was in another pid namespace") {
   if (this_pid_namespace() == 0) {
     FILETIMER_SKIP("/proc does not tell this process's pid namespace");
   }
-  const testing::TempFolder folder;
-  testing::Pipe pipe(folder.path("requests"));  // as a service manager holds it between two servers
+  PipeFolder folder;  // as a service manager holds it between two servers
   serve_from_another_pid_namespace(folder);
   Program acquire({"acquire", "--dir", folder.path(), "--scope", "copy", "--timeout", "10m"});
   CHECK(acquire.read_line().find("another pid namespace") != std::string::npos);
@@ -452,22 +446,21 @@ TEST_CASE("no pid is written if the last server was in another pid namespace") {
   const testing::Variable off("FILETIMER", "off");
   Program unwatched({"run", "--dir", folder.path(), "--", "sh", "-c", "exit 3"});
   CHECK(unwatched.exit_code() == 3);
-  CHECK(pipe.is_silent());
+  CHECK(folder.pipe.is_silent());
 }
 
 TEST_CASE("run sends nothing about COMMAND to a later server of another pid namespace") {
   if (this_pid_namespace() == 0) {
     FILETIMER_SKIP("/proc does not tell this process's pid namespace");
   }
-  const testing::TempFolder folder;
-  testing::Pipe pipe(folder.path("requests"));
+  PipeFolder folder;
   Program run({"run", "--dir", folder.path(), "--", "sh", "-c",
                "until [ -e " + folder.path("go") + " ]; do sleep 0.01; done"});
-  CHECK(pipe.next().scope_id == "sh#process");
+  CHECK(folder.pipe.next().scope_id == "sh#process");
   serve_from_another_pid_namespace(folder);
   testing::write_file(folder.path("go"), "");
   CHECK(run.exit_code() == 0);
-  CHECK(pipe.is_silent());
+  CHECK(folder.pipe.is_silent());
 }
 
 TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
@@ -575,26 +568,25 @@ TEST_CASE("help and version fail where they cannot be written") {
 }
 
 TEST_CASE("all words after -- belong to COMMAND, options and dashes, too") {
-  const testing::TempFolder folder;
-  testing::Pipe pipe(folder.path("requests"));
+  PipeFolder folder;
   check_ends({"run", "--dir", folder.path(), "--", "echo", "--help", "--", "--timeout"},
              "--help -- --timeout\n", 0);
 }
 
 TEST_CASE("run ends with 127 for a missing COMMAND, with 126 for one that cannot be run") {
-  const testing::TempFolder folder;
-  testing::Pipe pipe(folder.path("requests"));
+  PipeFolder folder;
   check_ends({"run", "--dir", folder.path(), "--", "no-such-command"},
              "timer_client: cannot run 'no-such-command': No such file or directory\n", 127);
   Program folder_as_command({"run", "--dir", folder.path(), "--", folder.path()});
   CHECK(folder_as_command.exit_code() == 126);
-  CHECK(pipe.is_silent());
+  CHECK(folder.pipe.is_silent());
   // As execvp() does, it gives a script without `#!` to the shell.
   const std::string script = folder.path("script");
   testing::write_file(script, "echo $0 $1");
   REQUIRE(::chmod(script.c_str(), 0700) == 0);
   ::setenv("PATH", ("/none:" + folder.path() + ":" + ::getenv("PATH")).c_str(), 1);
   for (const std::string& word : {script, std::string("script")}) {
-    check_ends({"run", "--fifo", pipe.path(), "--", word, "--of", "rest"}, script + " --of\n", 0);
+    check_ends({"run", "--fifo", folder.pipe.path(), "--", word, "--of", "rest"},
+               script + " --of\n", 0);
   }
 }
