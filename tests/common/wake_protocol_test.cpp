@@ -159,78 +159,56 @@ struct Race {
 
 }  // namespace
 
-TEST_CASE("in every order the server is woken, or reads in time by itself") {
-  // The deadline of another slot of the page, and the result of the server's last reading.
-  for (const std::int64_t others : {kWakeAlways, kDeadline - 1, kDeadline, kDeadline + 1}) {
-    for (const std::int64_t before : {kWakeAlways, kDeadline - 1, kDeadline, kDeadline + 1}) {
-      for (const std::string& order : all_orders(2, 3)) {
-        CAPTURE(order);
-        CAPTURE(others);
-        CAPTURE(before);
-        Meeting meet;
-        meet.board->next_wake = before;
-        bool wakes = false;
-        std::int64_t found = 0;
-        Turns(order).run(
-            {[&] {
-               begin_writing_slot();
-               meet.slot->timeout.store(7, std::memory_order_relaxed);
-               set_deadline(*meet.slot, kDeadline);
-             },
-             [&] { wakes = must_wake(*meet.board, *meet.slot, kDeadline); }},
-            {[&] { announce_scan(*meet.board); }, [&] { found = read_deadline(*meet.slot); },
-             [&] {
-               announce_next_scan(
-                   *meet.board, std::min(others, found == slot_word::kFree ? kWakeAlways : found));
-             }});
-        CHECK((wakes || meet.board->next_wake <= kDeadline));
-        // A server that reads at or before the deadline is not woken.
-        if (order.starts_with("ww")) {
-          CHECK(wakes == (kDeadline < before));
-        }
-        if (order.starts_with("sssw") && others <= kDeadline) {
-          CHECK_FALSE(wakes);
-        }
-      }
-    }
-  }
-}
-
-TEST_CASE("in every order the server is woken for a soft deadline, or warns in time by itself") {
-  // The scope is opened at 0. Its soft deadline is at 1 ms: its own, or half of the timeout by a
-  // server that has just started.
+TEST_CASE("in every order the server is woken for a deadline, or reads in time by itself") {
+  // The scope is opened at 0 and due at 2 ms. Its soft deadline, if there is one, is at 1 ms: its
+  // own, or half of the timeout by a server that has just started.
   constexpr std::int64_t kSoft = 1'000'000;
   constexpr std::int64_t kDue = 2 * kSoft;
-  for (const bool is_own : {true, false}) {
-    for (const std::int64_t others : {kWakeAlways, kSoft - 1, kSoft, kDue, kDue + 1}) {
-      for (const std::string& order : all_orders(2, 4)) {
-        CAPTURE(is_own);
-        CAPTURE(order);
-        CAPTURE(others);
-        Meeting meet;
-        meet.board->next_wake = kSoft;  // by an earlier server
-        bool wakes = false;
-        std::int64_t found = kWakeAlways;
-        const std::uint32_t own_ms = is_own ? 1 : 0;
-        Turns(order).run(
-            {[&] {
-               begin_writing_slot();
-               meet.slot->soft_ms.store(own_ms, std::memory_order_relaxed);
-               set_deadline(*meet.slot, kDue);
-             },
-             [&] { wakes = must_wake(*meet.board, *meet.slot, kDue); }},
-            {[&] { meet.board->warn_at.store(is_own ? 0 : 1U << 31, std::memory_order_relaxed); },
-             [&] { announce_scan(*meet.board); },
-             [&] {
-               if (const std::int64_t word = read_deadline(*meet.slot); word != slot_word::kFree) {
-                 const auto warn_at = meet.board->warn_at.load(std::memory_order_relaxed);
-                 found = std::min(word, soft_time_of(*meet.slot, word, {word}, warn_at).ns);
-               }
-             },
-             [&] { announce_next_scan(*meet.board, std::min(others, found)); }});
-        CHECK((wakes || meet.board->next_wake <= kSoft));
-        if (order.starts_with("ssssw")) {
-          CHECK(wakes == (others > kSoft));
+  struct Scope {
+    std::int64_t first;  // of the deadlines
+    std::uint32_t own_ms;
+    std::uint32_t warn_at;
+  };
+  for (const Scope& scope : {Scope{kDue, 0, 0}, Scope{kSoft, 1, 0}, Scope{kSoft, 0, 1U << 31}}) {
+    const std::int64_t first = scope.first;
+    // The deadline of another slot of the page, and the result of an earlier server's last reading.
+    for (const std::int64_t others : {kWakeAlways, first - 1, first, first + 1, kDue, kDue + 1}) {
+      for (const std::int64_t before : {kWakeAlways, first - 1, first, first + 1}) {
+        for (const std::string& order : all_orders(2, 4)) {
+          CAPTURE(first);
+          CAPTURE(scope.own_ms);
+          CAPTURE(order);
+          CAPTURE(others);
+          CAPTURE(before);
+          Meeting meet;
+          meet.board->next_wake = before;
+          bool wakes = false;
+          std::int64_t found = kWakeAlways;
+          Turns(order).run(
+              {[&] {
+                 begin_writing_slot();
+                 meet.slot->soft_ms.store(scope.own_ms, std::memory_order_relaxed);
+                 set_deadline(*meet.slot, kDue);
+               },
+               [&] { wakes = must_wake(*meet.board, *meet.slot, kDue); }},
+              {[&] { meet.board->warn_at.store(scope.warn_at, std::memory_order_relaxed); },
+               [&] { announce_scan(*meet.board); },
+               [&] {
+                 const std::int64_t word = read_deadline(*meet.slot);
+                 if (word != slot_word::kFree) {
+                   const auto soft = soft_time_of(*meet.slot, word, {word}, scope.warn_at);
+                   found = std::min(word, soft.ns);
+                 }
+               },
+               [&] { announce_next_scan(*meet.board, std::min(others, found)); }});
+          CHECK((wakes || meet.board->next_wake <= first));
+          // A server that reads at or before the deadline is not woken.
+          if (order.starts_with("ww") && scope.warn_at == 0) {
+            CHECK(wakes == (first < before));
+          }
+          if (order.starts_with("ssssw")) {
+            CHECK(wakes == (others > first));
+          }
         }
       }
     }
