@@ -4,7 +4,8 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <utility>
 
 #include "common/posix.hpp"
 #include "tests/support/bound.hpp"
@@ -24,8 +26,6 @@
 
 namespace filetimer::cli {
 namespace {
-
-constexpr int kAsExpected = 7;  // the exit code of a child
 
 bool is_on_terminal = false;
 
@@ -125,35 +125,57 @@ void check_fails(const std::vector<std::string>& words, int code, const std::str
   CHECK(ran.errors == "timer_client: " + message + "\n");
 }
 
-PipedCommand::PipedCommand(const std::vector<std::string>& words,
-                           const std::function<bool(const Ran&)>& is_expected) {
+Program::Program(std::vector<std::string> words) {
+  std::string program = TIMER_CLIENT_PROGRAM;
+  std::vector<char*> argv{program.data()};
+  for (std::string& word : words) {
+    argv.push_back(word.data());
+  }
+  argv.push_back(nullptr);
   int ends[2];
   REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
-  reader_.reset(ends[0]);
+  output_.reset(ends[0]);
   const UniqueFd writer(ends[1]);
-  child_ = ::fork();
-  if (child_ == 0) {
-    reader_.reset();
-    const Ran ran = run_command(words, fmt::format("/proc/self/fd/{}", writer.get()));
-    ::_exit(is_expected(ran) ? kAsExpected : 1);
+  pid_ = ::fork();
+  if (pid_ == 0) {
+    // nohup ignores SIGHUP, Python SIGPIPE, and a shell others in background
+    for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGPIPE}) {
+      ::signal(signal, SIG_DFL);
+    }
+    ::dup2(writer.get(), STDOUT_FILENO);
+    ::dup2(writer.get(), STDERR_FILENO);
+    ::execv(argv[0], argv.data());
+    ::_exit(1);
   }
 }
 
-bool PipedCommand::has(const std::function<bool(const std::string& text)>& property) {
-  return testing::wait_until([&] {
-    pollfd waits{reader_.get(), POLLIN, 0};
-    char bytes[4096];
-    if (::poll(&waits, 1, 0) == 1 && (waits.revents & POLLIN) != 0) {
-      const ssize_t count = ::read(reader_.get(), bytes, sizeof bytes);
-      text_.append(bytes, static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
-    }
-    return property(text_);
-  });
+Program::~Program() {
+  if (pid_ > 0) {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
 }
 
-bool PipedCommand::ends_without_reader() {
-  reader_.reset();
-  return testing::exit_code_of(child_) == kAsExpected;
+std::string Program::read_line() {
+  std::string line;
+  for (char byte = 0; byte != '\n' && read_byte(byte);) {
+    line += byte;
+  }
+  return line;
+}
+
+bool Program::read_byte(char& byte) {
+  REQUIRE(is_readable_within(output_.get(), testing::kBound));
+  return ::read(output_.get(), &byte, 1) == 1;
+}
+
+int Program::exit_code() {
+  return testing::exit_code_of(std::exchange(pid_, 0));
+}
+
+int Program::exit_code_without_reader() {
+  output_.reset();
+  return exit_code();
 }
 
 }  // namespace filetimer::cli

@@ -1,9 +1,10 @@
-// Shared by the tests of the command line: the logs in data/, and a command that runs in this
-// process with captured output.
+// Shared by the tests of the command line: the logs in data/, a command that runs in this process
+// with captured output, and the program.
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <functional>
+#include <sys/types.h>
+
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,26 +48,26 @@ Ran run_command(const std::vector<std::string>& words, const std::string& to = {
 // Checks with which code and message a subcommand fails.
 void check_fails(const std::vector<std::string>& words, int code, const std::string& message);
 
-// A subcommand that a child runs as run_command() does, and whose output comes through a pipe.
-class PipedCommand {
+// A running timer_client, whose output and errors go to one pipe.
+class Program {
  public:
-  // `is_expected` judges, in the child, what the subcommand returned.
-  PipedCommand(const std::vector<std::string>& words,
-               const std::function<bool(const Ran&)>& is_expected);
-  PipedCommand(const PipedCommand&) = delete;
-  PipedCommand& operator=(const PipedCommand&) = delete;
+  explicit Program(std::vector<std::string> words);
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  ~Program();
 
-  // Reads until the output has the property. Returns false after kBound.
-  bool has(const std::function<bool(const std::string& text)>& property);
-  // The output that was read.
-  [[nodiscard]] const std::string& text() const { return text_; }
-  // Closes the pipe. Returns whether the subcommand has ended as expected.
-  bool ends_without_reader();
+  [[nodiscard]] pid_t pid() const { return pid_; }
+  // Returns the next line; without its newline, or empty, at the end of the output.
+  std::string read_line();
+  int exit_code();
+  // Closes the pipe first.
+  int exit_code_without_reader();
 
  private:
-  UniqueFd reader_;
-  pid_t child_ = -1;
-  std::string text_;
+  bool read_byte(char& byte);
+
+  pid_t pid_ = 0;
+  UniqueFd output_;
 };
 
 }  // namespace filetimer::cli

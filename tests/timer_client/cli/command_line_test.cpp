@@ -31,72 +31,13 @@
 #include "tests/timer_client/client_fixture.hpp"
 
 using namespace filetimer;
+using cli::Program;
 
 namespace {
 
 // A runtime directory whose pipe the test reads.
 struct PipeFolder : testing::TempFolder {
   testing::Pipe pipe{path("requests")};
-};
-
-// A running timer_client, whose output and errors go to one pipe.
-class Program {
- public:
-  explicit Program(std::vector<std::string> words) {
-    std::string program = TIMER_CLIENT_PROGRAM;
-    std::vector<char*> argv{program.data()};
-    for (std::string& word : words) {
-      argv.push_back(word.data());
-    }
-    argv.push_back(nullptr);
-    int ends[2];
-    REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
-    output_.reset(ends[0]);
-    const UniqueFd writer(ends[1]);
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      // nohup ignores SIGHUP, Python SIGPIPE, and a shell others in background
-      for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGPIPE}) {
-        ::signal(signal, SIG_DFL);
-      }
-      ::dup2(writer.get(), STDOUT_FILENO);
-      ::dup2(writer.get(), STDERR_FILENO);
-      ::execv(argv[0], argv.data());
-      ::_exit(1);
-    }
-  }
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
-  ~Program() {
-    if (pid_ > 0) {
-      ::kill(pid_, SIGKILL);
-      ::waitpid(pid_, nullptr, 0);
-    }
-  }
-
-  [[nodiscard]] pid_t pid() const { return pid_; }
-
-  std::string read_line() {
-    std::string line;
-    for (char byte = 0; byte != '\n' && read_byte(byte);) {
-      line += byte;
-    }
-    return line;
-  }
-
-  int exit_code() { return testing::exit_code_of(std::exchange(pid_, 0)); }
-
- private:
-  static constexpr int kBoundMs = std::chrono::milliseconds(testing::kBound).count();
-
-  bool read_byte(char& byte) {
-    pollfd waits{output_.get(), POLLIN, 0};
-    REQUIRE(::poll(&waits, 1, kBoundMs) == 1);
-    return ::read(output_.get(), &byte, 1) == 1;
-  }
-
-  pid_t pid_ = 0;
-  UniqueFd output_;
 };
 
 // Checks the first line that the program prints, and its exit code.
