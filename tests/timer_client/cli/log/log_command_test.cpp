@@ -287,26 +287,19 @@ TEST_CASE("the records of a pipe are printed as they come, below a header with r
   REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
   const UniqueFd reader(ends[0]);
   UniqueFd writer(ends[1]);
-  const TempFolder folder;
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::dup2(reader.get(), STDIN_FILENO);
-    writer.reset();
-    run_command({"log", "-"}, folder.path("out"));
-    ::_exit(0);
-  }
-  const auto has = [&](std::string_view text) {
-    return testing::wait_until(
-        [&] { return contains(testing::read_file(folder.path("out")), text); });
-  };
-  CHECK(has("TIME (UTC)      EVENT          HOST      RANK      PID  SCOPE     ID        WHAT\n"));
+  const UniqueFd before(::dup(STDIN_FILENO));
+  ::dup2(reader.get(), STDIN_FILENO);
+  Program program({"log", "-"});
+  ::dup2(before.get(), STDIN_FILENO);
+  CHECK(program.read_line() ==
+        "TIME (UTC)      EVENT          HOST      RANK      PID  SCOPE     ID        WHAT\n");
   HostLog log("node07");
   log.add("rejected", 0, R"(,"reason":"the first")");
   REQUIRE(::write(writer.get(), log.text().data(), log.text().size()) == std::ssize(log.text()));
-  CHECK(has(
-      "11-21 03:00:00  rejected       node07                                       the first\n"));
+  CHECK(program.read_line() ==
+        "11-21 03:00:00  rejected       node07                                       the first\n");
   writer.reset();
-  CHECK(testing::exit_code_of(child) == 0);
+  CHECK(program.exit_code() == 0);
 }
 
 TEST_CASE("--follow ends when its reader has gone, and reports a log that it cannot read once") {
