@@ -24,8 +24,6 @@ void open_scopes(const ServerUnderTest& server, const std::vector<Child>& worker
     }
     server.send(lines);
   }
-  server.settle();
-  wait_until_quiet(server.pid());
 }
 
 }  // namespace
@@ -43,13 +41,11 @@ IdleServer fill_table(const Plan& plan, Report& report) {
                    .threads = 2};
   const ServerUnderTest& server = table.server;
   report.section(table.title, "the same server empty");
-  server.settle();
-  wait_until_quiet(server.pid());
-  const auto empty = static_cast<double>(resident_bytes(server.pid()));
+  const double empty = server.resident_at_rest();
   open_scopes(server, table.workers, 0, 1);
-  const auto one_each = static_cast<double>(resident_bytes(server.pid()));
+  const double one_each = server.resident_at_rest();
   open_scopes(server, table.workers, 1, plan.scopes_per_worker);
-  const auto full = static_cast<double>(resident_bytes(server.pid()));
+  const double full = server.resident_at_rest();
   constexpr double kMega = 1024 * 1024;
   report.add({.measure = fmt::format("resident at {} timers, one a process", plan.workers),
               .unit = "MiB",

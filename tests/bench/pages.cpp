@@ -152,9 +152,7 @@ void measure_memory(const Plan& plan, Report& report) {
                  "the same server empty");
   const std::string dir = plan.memory_dir + "/memory";
   ServerUnderTest server(plan.server, dir, {}, {"--evidence", "none"});
-  server.settle();
-  wait_until_quiet(server.pid());
-  const auto empty = static_cast<double>(resident_bytes(server.pid()));
+  const double empty = server.resident_at_rest();
   std::vector<Child> workers;
   for (int i = 0; i < plan.page_workers; ++i) {
     workers.push_back(fork_worker(dir, [](TimerClient& client) {
@@ -165,9 +163,7 @@ void measure_memory(const Plan& plan, Report& report) {
       return open;
     }));
   }
-  server.settle();
-  wait_until_quiet(server.pid());
-  const auto full = static_cast<double>(resident_bytes(server.pid()));
+  const double full = server.resident_at_rest();
   constexpr double kMega = 1024 * 1024;
   report.add({.measure = "resident", .unit = "MiB", .value = full / kMega, .base = empty / kMega});
   const auto shared = static_cast<double>(resident_bytes_below(server.pid(), dir + "/scopes"));

@@ -101,6 +101,12 @@ void ServerUnderTest::settle() const {
   marker.wait();
 }
 
+double ServerUnderTest::resident_at_rest() const {
+  settle();
+  wait_until_quiet(pid());
+  return static_cast<double>(resident_bytes(pid()));
+}
+
 LastWords ServerUnderTest::stop() {
   ::kill(child_.pid(), SIGTERM);
   const int status = child_.wait();

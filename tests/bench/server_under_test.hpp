@@ -42,6 +42,8 @@ class ServerUnderTest {
   void send(std::string_view lines) const { write_all(pipe_.get(), lines.data(), lines.size()); }
   // Returns when all earlier requests were read, and judged if due.
   void settle() const;
+  // Settles, waits until the server is at rest, and returns the bytes that it has in memory.
+  [[nodiscard]] double resident_at_rest() const;
 
   // Sends SIGTERM. Throws unless the server exits with 0.
   LastWords stop();

@@ -250,17 +250,14 @@ TEST_CASE("a write or a read that fails says why") {
 
 TEST_CASE("a file gets no number of a standard descriptor, though all or the last are closed") {
   for (const int first : {STDIN_FILENO, STDERR_FILENO}) {
-    const pid_t child = ::fork();
-    if (child == 0) {
+    SteppedChild child({[&] {
       for (int standard = first; standard <= STDERR_FILENO; ++standard) {
         ::close(standard);
       }
       const UniqueFd file = above_standard_descriptors(UniqueFd(::open("/", O_RDONLY | O_CLOEXEC)));
-      ::_exit(file.get() > STDERR_FILENO && ::fcntl(first, F_GETFD) == -1 ? 0 : 1);
-    }
-    int status = -1;
-    REQUIRE(::waitpid(child, &status, 0) == child);
-    CHECK(status == 0);
+      return file.get() > STDERR_FILENO && ::fcntl(first, F_GETFD) == -1;
+    }});
+    CHECK(child.next());
   }
 }
 

@@ -14,6 +14,7 @@
 #include <iterator>
 #include <memory>
 #include <regex>
+#include <tuple>
 
 #include "common/board.hpp"
 #include "common/mapped_file.hpp"
@@ -352,20 +353,16 @@ TEST_CASE("overdue and expired scopes are marked, and released ones are not list
   folder.add(page);
   const auto lines = lines_of(folder.list().output);
   REQUIRE(lines.size() == 4);
-  struct Row {
-    const char* scope;
-    const char* remaining;
-    const char* timeout;
-  };
   for (std::size_t i = 1;
-       const Row& row : {Row{"overdue", "-", "6 s"}, Row{"expired", "expired", "4 s"},
-                         Row{"judged", "expired", "3 s"}}) {
+       const auto& [scope_name, remaining, timeout] :
+       {std::tuple("overdue", "-", "6 s"), std::tuple("expired", "expired", "4 s"),
+        std::tuple("judged", "expired", "3 s")}) {
     CAPTURE(lines[i]);
     const auto words = words_of(lines[i++]);
     REQUIRE(words.size() == 6);  // no rank
-    CHECK(words[2] == row.scope);
-    CHECK(words[4].starts_with(row.remaining));
-    CHECK(words[5] == row.timeout);
+    CHECK(words[2] == scope_name);
+    CHECK(words[4].starts_with(remaining));
+    CHECK(words[5] == timeout);
   }
   const OnTerminal terminal;
   const auto colours_of = [](const std::string& text) {
