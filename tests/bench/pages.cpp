@@ -33,23 +33,27 @@ ConnectOptions in(const std::string& dir) {
   return options;
 }
 
-// A child that connects, opens the scopes of `open`, reports it, and waits until it is killed.
-Child fork_worker(const std::string& dir,
-                  const std::function<std::vector<TimerScope>(TimerClient&)>& open) {
-  Pipe done = make_pipe();
-  Child child = fork_child([&] {
-    done.read.reset();
-    TimerClient client = TimerClient::connect(in(dir));
-    const std::vector<TimerScope> scopes = open(client);
-    write_all(done.write.get(), "\n", 1);
-    for (;;) {
-      ::pause();
-    }
-  });
-  done.write.reset();
-  char byte = 0;
-  read_all(done.read.get(), &byte, 1);
-  return child;
+// Starts workers that connect, hold the scopes of `open`, and wait until they are killed. Returns
+// when `open` has returned in all of them.
+std::vector<Child> fork_workers(const std::string& dir, int count,
+                                const std::function<std::vector<TimerScope>(TimerClient&)>& open) {
+  const Pipe done = make_pipe();
+  std::vector<Child> workers;
+  for (int i = 0; i < count; ++i) {
+    workers.push_back(fork_child([&] {
+      TimerClient client = TimerClient::connect(in(dir));
+      const std::vector<TimerScope> scopes = open(client);
+      write_all(done.write.get(), "\n", 1);
+      for (;;) {
+        ::pause();
+      }
+    }));
+  }
+  for (int i = 0; i < count; ++i) {
+    char byte = 0;
+    read_all(done.read.get(), &byte, 1);
+  }
+  return workers;
 }
 
 // Returns the number of wake-up messages that the workers of a directory have written.
@@ -121,29 +125,17 @@ void measure_wakes(const Plan& plan, Report& report) {
                  "one line a scope");
   const std::string dir = plan.memory_dir + "/wakes";
   ServerUnderTest server(plan.server, dir);
-  std::vector<Child> workers;
-  Pipe done = make_pipe();
-  for (int i = 0; i < kWritingWorkers; ++i) {
-    workers.push_back(fork_child([&] {
-      TimerClient client = TimerClient::connect(in(dir));
-      for (int n = 0; n < scopes; ++n) {
-        const auto scope = client.expires(std::chrono::seconds(30), "forward");
-      }
-      write_all(done.write.get(), "\n", 1);
-      for (;;) {
-        ::pause();  // its page is removed with it
-      }
-    }));
-  }
-  for (int i = 0; i < kWritingWorkers; ++i) {
-    char byte = 0;
-    read_all(done.read.get(), &byte, 1);
-  }
+  std::vector<Child> workers = fork_workers(dir, kWritingWorkers, [&](TimerClient& client) {
+    for (int n = 0; n < scopes; ++n) {
+      const auto scope = client.expires(std::chrono::seconds(30), "forward");
+    }
+    return std::vector<TimerScope>{};
+  });
   report.add({.measure = "wake lines written, all processes",
               .value = static_cast<double>(wakes_in(dir)),
               .base = static_cast<double>(scopes) * kWritingWorkers,
               .target = Target::value_at_most(kTargetWakes)});
-  workers.clear();
+  workers.clear();  // its page is removed with a worker
   server.stop();
 }
 
@@ -153,16 +145,13 @@ void measure_memory(const Plan& plan, Report& report) {
   const std::string dir = plan.memory_dir + "/memory";
   ServerUnderTest server(plan.server, dir, {}, {"--evidence", "none"});
   const double empty = server.resident_at_rest();
-  std::vector<Child> workers;
-  for (int i = 0; i < plan.page_workers; ++i) {
-    workers.push_back(fork_worker(dir, [](TimerClient& client) {
-      std::vector<TimerScope> open;
-      for (const char* name : {"step", "forward", "exchange", "barrier"}) {
-        open.push_back(client.expires(std::chrono::hours(1), name));
-      }
-      return open;
-    }));
-  }
+  const auto workers = fork_workers(dir, plan.page_workers, [](TimerClient& client) {
+    std::vector<TimerScope> open;
+    for (const char* name : {"step", "forward", "exchange", "barrier"}) {
+      open.push_back(client.expires(std::chrono::hours(1), name));
+    }
+    return open;
+  });
   const double full = server.resident_at_rest();
   constexpr double kMega = 1024 * 1024;
   report.add({.measure = "resident", .unit = "MiB", .value = full / kMega, .base = empty / kMega});
@@ -186,15 +175,13 @@ IdleServer open_idle_pages(const Plan& plan) {
       .title = fmt::format("{} open scopes on pages, deadlines far", plan.page_scopes_idle),
       .threads = 1};
   const int workers = std::max(plan.page_scopes_idle / 1000, 1);
-  for (int i = 0; i < workers; ++i) {
-    pages.workers.push_back(fork_worker(dir, [&](TimerClient& client) {
-      std::vector<TimerScope> open;
-      for (int n = 0; n < plan.page_scopes_idle / workers; ++n) {
-        open.push_back(client.expires(std::chrono::hours(1), fmt::format("scope {}", n)));
-      }
-      return open;
-    }));
-  }
+  pages.workers = fork_workers(dir, workers, [&](TimerClient& client) {
+    std::vector<TimerScope> open;
+    for (int n = 0; n < plan.page_scopes_idle / workers; ++n) {
+      open.push_back(client.expires(std::chrono::hours(1), fmt::format("scope {}", n)));
+    }
+    return open;
+  });
   pages.server.settle();
   pages.watch();
   return pages;
