@@ -45,6 +45,11 @@ struct CleanEnvironment {
   Variable home{"HOME", nullptr};
 };
 
+// The directory of a user without any variable.
+std::string users_own() {
+  return fmt::format("/dev/shm/filetimer-{}", ::geteuid());
+}
+
 mode_t mode_of(const std::string& path) {
   struct stat st {};
   REQUIRE(::lstat(path.c_str(), &st) == 0);
@@ -64,39 +69,41 @@ bool give_away(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("the runtime directory is the one given, else the environment's, else the user's own") {
+TEST_CASE("directory and pipe are those given, else the environment's, else the user's own") {
   const CleanEnvironment clean;
   const TempFolder temp;
-  const std::string shm = fmt::format("/dev/shm/filetimer-{}", ::geteuid());
-  CHECK(resolve_run_folder("").dir == shm);
+  CHECK(resolve_run_folder("").dir == users_own());
   CHECK_FALSE(resolve_run_folder("").was_named);
-
+  CHECK(resolve_pipe("", "") == users_own() + "/requests");
   const Variable runtime("XDG_RUNTIME_DIR", temp.path().c_str());
   CHECK(resolve_run_folder("").dir == temp.path("filetimer"));
   CHECK_FALSE(resolve_run_folder("").was_named);
-
+  const Variable torch("TORCHELASTIC_TIMER_FILE", "/torch/pipe");
+  CHECK(resolve_pipe("", "") == "/torch/pipe");
   const Variable dir("FILETIMER_DIR", "/from/environment");
   CHECK(resolve_run_folder("").dir == "/from/environment");
   CHECK(resolve_run_folder("").was_named);
-
+  CHECK(resolve_pipe("", "") == "/from/environment/requests");
   CHECK(resolve_run_folder("/given").dir == "/given");
   CHECK(resolve_run_folder("/given").was_named);
+  CHECK(resolve_pipe("/given", "") == "/given/requests");
+  CHECK(resolve_pipe("/given", "/elsewhere/pipe") == "/elsewhere/pipe");
+  CHECK(resolve_pipe("", "pipe") == fs::current_path().string() + "/pipe");
 }
 
 TEST_CASE("a runtime folder that is missing, relative, a file or another user's is not used") {
   const CleanEnvironment clean;
   const TempFolder temp;
-  const std::string shm = fmt::format("/dev/shm/filetimer-{}", ::geteuid());
   std::ofstream(temp.path("file")) << "x";
   for (const std::string& value :
        {std::string(), temp.path("missing"), temp.path("file"), std::string(".")}) {
     CAPTURE(value);
     const Variable runtime("XDG_RUNTIME_DIR", value.c_str());
-    CHECK(resolve_run_folder("").dir == shm);
+    CHECK(resolve_run_folder("").dir == users_own());
   }
   if (const std::string other = folder_in(temp, "other", 0700); give_away(other)) {
     const Variable runtime("XDG_RUNTIME_DIR", other.c_str());
-    CHECK(resolve_run_folder("").dir == shm);
+    CHECK(resolve_run_folder("").dir == users_own());
   }
 }
 
@@ -108,20 +115,6 @@ TEST_CASE("a relative folder is made absolute and trailing slashes do not count"
   CHECK(resolve_run_folder("/a/./b/../c/").dir == "/a/c");
   CHECK(resolve_run_folder("/").dir == "/");
   CHECK(resolve_run_folder("/a").path("requests") == "/a/requests");
-}
-
-TEST_CASE(
-    "a client finds the pipe by flag, folder, PyTorch's variable and default, in this order") {
-  const CleanEnvironment clean;
-  const std::string shm = fmt::format("/dev/shm/filetimer-{}", ::geteuid());
-  CHECK(resolve_pipe("", "") == shm + "/requests");
-  const Variable torch("TORCHELASTIC_TIMER_FILE", "/torch/pipe");
-  CHECK(resolve_pipe("", "") == "/torch/pipe");
-  const Variable dir("FILETIMER_DIR", "/env");
-  CHECK(resolve_pipe("", "") == "/env/requests");
-  CHECK(resolve_pipe("/given", "") == "/given/requests");
-  CHECK(resolve_pipe("/given", "/elsewhere/pipe") == "/elsewhere/pipe");
-  CHECK(resolve_pipe("", "pipe") == fs::current_path().string() + "/pipe");
 }
 
 TEST_CASE("the log is in a folder that was named, else with the user's state") {
