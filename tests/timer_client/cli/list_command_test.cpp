@@ -281,23 +281,8 @@ TEST_CASE("a worker's page is listed under the pid of the process that holds its
   scope.flags = slot_flag::kWholeProcess | slot_flag::kThreadEnded;
   page.open(0, scope);
   folder.add(page, "7-1");
-
-  const Ran table = folder.list();
-  CHECK(table.code == 0);
-  CHECK(table.errors.empty());
-  const auto lines = lines_of(table.output);
-  REQUIRE(lines.size() == 2);
-  auto words = words_of(lines[1]);
-  REQUIRE(words.size() == 8);
-  CHECK(words[4].ends_with("s"));
-  CHECK(std::stod(words[4]) >= 5);
-  words.erase(words.begin() + 4);  // ELAPSED
   std::string comm;
   std::getline(std::ifstream("/proc/" + std::to_string(folder.worker()) + "/comm"), comm);
-  CAPTURE(lines[1]);
-  CHECK(words == Names{"3", std::to_string(folder.worker()), comm, "forward", "2 h 59 min", "3 h",
-                       "thread ended"});
-
   const Instant before = Instant::now();
   const auto json = folder.json();
   REQUIRE(json.size() == 1);
@@ -330,7 +315,6 @@ TEST_CASE("unknown values are absent from JSON, and endless ones are null") {
                   "deadline_mono_ns remaining_s asked_s granted_s local_rank job_id "
                   "tid grace_s rank") == R"(null null null null - - - - "leader")");
   CHECK(values_of(json.at(1), "grace_s") == "null");
-  CHECK(lines_of(folder.list().output)[1].find("none") != std::string::npos);
 }
 
 TEST_CASE("overdue and expired scopes are marked, and released ones are not listed") {
@@ -398,10 +382,6 @@ TEST_CASE("a timeout that the server cuts is shown with the requested one") {
   page.open(0, scope_since("long", kSecond, kHour - kSecond));
   page.open(1, scope_since("short", 0, 4 * kSecond));
   folder.add(page);
-  const auto lines = lines_of(folder.list().output);
-  REQUIRE(lines.size() == 3);
-  CHECK(lines[1].find("5 s of 1 h") != std::string::npos);
-  CHECK(lines[2].ends_with(" 4 s"));
   const auto json = folder.json();
   CHECK(values_of(json.at(0), "asked_s granted_s") == "3600.0 5.0");
   CHECK(json.at(0).number("remaining_s") <= 4.0);
