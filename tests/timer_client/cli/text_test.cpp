@@ -113,26 +113,6 @@ TEST_CASE("the screen is the terminal, as wide as it says") {
   CHECK(screen_of(terminal.get()).has_colour);
 }
 
-TEST_CASE("a column of which all cells are the same is left out if it says so") {
-  for (const bool is_same : {true, false}) {
-    Table table({{.title = "HOST", .is_left_out_if_same = true}, {.title = "PID"}});
-    table.add({{"a"}, {"1"}});
-    table.add({{is_same ? "a" : "b"}, {"2"}});
-    CHECK(table.text() == (is_same ? "PID\n1\n2\n" : "HOST  PID\na     1\nb     2\n"));
-  }
-}
-
-TEST_CASE("cells have no control characters, and colour only if it is enabled") {
-  Table plain = small_table();
-  plain.add({{"expired", "31"}, {"1"}, {"a\x1b[2Jb\n"}, {""}});
-  const std::string text = plain.text();
-  CHECK(text.find('\x1b') == std::string::npos);
-  CHECK(lines_of(text).size() == 2);
-  Table coloured({{.title = "EVENT"}}, {.has_colour = true});
-  coloured.add({{"expired", "31"}});
-  CHECK(coloured.text() == "EVENT\n\x1b[31mexpired\x1b[0m\n");
-}
-
 TEST_CASE("a page is wrapped between words, and long words are cut") {
   Page page;
   page.field("label", "");
