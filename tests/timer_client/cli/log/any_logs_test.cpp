@@ -138,11 +138,6 @@ MadeLines busy_host(Draw& draw, const std::string& host) {
   return made.lines();
 }
 
-MadeLines in_order(MadeLines lines) {
-  std::ranges::sort(lines, {}, &MadeLine::at_us);
-  return lines;
-}
-
 // What each command that reads logs prints of those of the folder.
 struct Printed {
   Ran log;
@@ -164,29 +159,20 @@ struct Printed {
   }
 };
 
-void write(const TempFolder& folder, const std::string& name, const MadeLines& lines) {
-  testing::write_file(folder.path(name), text_of(lines));
-}
-
-MadeLines part_of(const MadeLines& lines, std::size_t begin, std::size_t end) {
-  return {lines.begin() + static_cast<std::ptrdiff_t>(begin),
-          lines.begin() + static_cast<std::ptrdiff_t>(end)};
-}
-
 TEST_CASE("any division of a log into files is the log") {
   for (unsigned seed = 1; seed <= kSeeds; ++seed) {
     CAPTURE(seed);
     Draw draw(seed);
     const MadeLines lines = busy_host(draw, "node01");
     const TempFolder whole;
-    write(whole, "a.jsonl", lines);
+    whole.write("a.jsonl", text_of(lines));
     const Printed expected(whole.path());
     REQUIRE(expected.json.output == text_of(lines));
 
-    const auto cut = static_cast<std::size_t>(1 + draw.below(lines.size() - 1));
+    const auto cut = lines.begin() + 1 + draw.below(lines.size() - 1);
     const TempFolder rotated;
-    write(rotated, "a.jsonl.1", part_of(lines, 0, cut));
-    write(rotated, "a.jsonl", part_of(lines, cut, lines.size()));
+    rotated.write("a.jsonl.1", text_of({lines.begin(), cut}));
+    rotated.write("a.jsonl", text_of({cut, lines.end()}));
     Printed(rotated.path()).check_same(expected);
 
     std::vector<MadeLines> parts(3);
@@ -195,7 +181,7 @@ TEST_CASE("any division of a log into files is the log") {
     }
     const TempFolder scattered;
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      write(scattered, fmt::format("{}.jsonl", i), parts[i]);
+      scattered.write(fmt::format("{}.jsonl", i), text_of(parts[i]));
     }
     Printed(scattered.path()).check_same(expected);
   }
@@ -210,7 +196,7 @@ TEST_CASE("torn and foreign lines cost themselves, and are counted") {
     const MadeLines lines = busy_host(draw, "node01");
     const TempFolder whole;
     const TempFolder torn;
-    write(whole, "a.jsonl", lines);
+    whole.write("a.jsonl", text_of(lines));
     std::string text;
     int skipped = 0;
     for (const MadeLine& line : lines) {
@@ -241,7 +227,7 @@ TEST_CASE("an event that a log has twice is one event of log, show and suggest")
     const MadeLines lines = busy_host(draw, "node01");
     const TempFolder once;
     const TempFolder twice;
-    write(once, "a.jsonl", lines);
+    once.write("a.jsonl", text_of(lines));
     MadeLines repeated;
     for (const MadeLine& line : lines) {
       repeated.push_back(line);
@@ -249,7 +235,7 @@ TEST_CASE("an event that a log has twice is one event of log, show and suggest")
         repeated.push_back(line);
       }
     }
-    write(twice, "a.jsonl", repeated);
+    twice.write("a.jsonl", text_of(repeated));
     Printed(twice.path()).check_same(Printed(once.path()));
   }
 }
@@ -277,10 +263,10 @@ TEST_CASE("each option of log chooses the records that it says, and several thos
     MadeLines all;
     for (const char* host : {"node01", "node02"}) {
       const MadeLines lines = busy_host(draw, host);
-      write(folder, fmt::format("{}.jsonl", host), lines);
+      folder.write(fmt::format("{}.jsonl", host), text_of(lines));
       all.insert(all.end(), lines.begin(), lines.end());
     }
-    all = in_order(all);
+    std::ranges::sort(all, {}, &MadeLine::at_us);
     for (unsigned chosen = 1; chosen < 1U << options.size(); chosen += 1 + seed) {
       CAPTURE(seed);
       CAPTURE(chosen);
@@ -357,7 +343,7 @@ void write_hang(const TempFolder& folder, const Hang& hang,
       made.add_expiry(fmt::format("x{}-{}", host, *worker.rank), incident, worker);
     }
     made.add_incident(workers.back().entered_s + 31, incident, workers);
-    write(folder, fmt::format("{}.jsonl", host), made.lines());
+    folder.write(fmt::format("{}.jsonl", host), text_of(made.lines()));
   }
 }
 

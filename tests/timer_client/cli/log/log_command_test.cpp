@@ -29,12 +29,6 @@
 namespace filetimer::cli {
 namespace {
 
-Ran log_of(const std::string& file, std::vector<std::string> words = {}) {
-  words.insert(words.begin(), "log");
-  words.push_back(data_path(file));
-  return run_command(words);
-}
-
 TEST_CASE("a log that is not there is a failure that names the path tried") {
   check_fails({"log", "/nonexistent/x.jsonl"}, 1,
               "cannot open '/nonexistent/x.jsonl': No such file or directory");
@@ -53,7 +47,7 @@ TEST_CASE("a log that is not there is a failure that names the path tried") {
   CHECK(contains(defaulted.errors, "(the default place: no FILE, no --dir, no $FILETIMER_DIR)"));
   CHECK(run_command({"log", folder.path()}).errors ==
         "timer_client: no log (*.jsonl) in folder '" + folder.path() + "'\n");
-  CHECK(log_of("hang.jsonl", {"--fifo", "/none"}).code == 0);
+  CHECK(run_command({"log", "--fifo", "/none", data_path("hang.jsonl")}).code == 0);
 }
 
 TEST_CASE("a dash is standard input, of a file or of a pipe") {
@@ -453,7 +447,7 @@ TEST_CASE("nothing a record says moves the cursor, or makes a line of its page w
   for (const auto& [id, file] :
        {std::pair("k3f9a2-1", "hang.jsonl"), std::pair("esc-1", "escapes.jsonl"),
         std::pair("types-1", "foreign.jsonl")}) {
-    for (const std::string& line : lines_of(log_of(file).output)) {
+    for (const std::string& line : lines_of(run_command({"log", data_path(file)}).output)) {
       CHECK(printable(line) == line);
     }
     const Ran ran = run_command({"show", id, data_path(file)});
