@@ -38,26 +38,21 @@ std::optional<double> ratio_of(const Row& row) {
 }
 
 std::string target_text(const Row& row) {
-  switch (row.target.of) {
-    case Target::Of::kNothing:
-      break;
-    case Target::Of::kValueAtMost:
-      return "< " + with_unit(row.target.limit, row.unit);
-    case Target::Of::kRatioAtMost:
-      return fmt::format("< {} x", number(row.target.limit));
-    case Target::Of::kRatioAtLeast:
-      return fmt::format("> {} x", number(row.target.limit));
+  const Target& target = row.target;
+  if (!target.limit) {
+    return std::string(kNone);
   }
-  return std::string(kNone);
+  return (target.is_least ? "> " : "< ") +
+         (target.is_of_ratio ? number(*target.limit) + " x" : with_unit(target.limit, row.unit));
 }
 
 std::string ok_text(const Row& row) {
-  const auto reached = row.target.of == Target::Of::kValueAtMost ? row.value : ratio_of(row);
-  if (row.target.of == Target::Of::kNothing || !reached) {
+  const Target& target = row.target;
+  const auto reached = target.is_of_ratio ? ratio_of(row) : row.value;
+  if (!target.limit || !reached) {
     return "";
   }
-  const bool is_least = row.target.of == Target::Of::kRatioAtLeast;
-  return (is_least ? *reached >= row.target.limit : *reached <= row.target.limit) ? "yes" : "NO";
+  return (target.is_least ? *reached >= *target.limit : *reached <= *target.limit) ? "yes" : "NO";
 }
 
 }  // namespace

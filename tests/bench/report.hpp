@@ -38,13 +38,13 @@ class Samples {
 };
 
 struct Target {
-  enum class Of { kNothing, kValueAtMost, kRatioAtMost, kRatioAtLeast };
-  Of of = Of::kNothing;
-  double limit = 0;
+  std::optional<double> limit{};  // none: there is no target
+  bool is_of_ratio = false;       // else of the value
+  bool is_least = false;          // else the most
 
-  static Target value_at_most(double limit) { return {Of::kValueAtMost, limit}; }
-  static Target ratio_at_most(double limit) { return {Of::kRatioAtMost, limit}; }
-  static Target ratio_at_least(double limit) { return {Of::kRatioAtLeast, limit}; }
+  static Target value_at_most(double limit) { return {limit}; }
+  static Target ratio_at_most(double limit) { return {limit, true}; }
+  static Target ratio_at_least(double limit) { return {limit, true, true}; }
 };
 
 struct Row {
