@@ -155,7 +155,7 @@ void measure_memory(const Plan& plan, Report& report) {
   const double full = server.resident_at_rest();
   constexpr double kMega = 1024 * 1024;
   report.add({.measure = "resident", .unit = "MiB", .value = full / kMega, .base = empty / kMega});
-  const auto shared = static_cast<double>(resident_bytes_below(server.pid(), dir + "/scopes"));
+  const auto shared = static_cast<double>(resident_bytes(server.pid(), dir + "/scopes"));
   report.add({.measure = "one worker more, what it has mapped of its page included",
               .unit = "bytes",
               .value = (full - empty) / plan.page_workers});

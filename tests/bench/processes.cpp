@@ -188,24 +188,14 @@ void read_all(int fd, void* data, std::size_t size) {
   }
 }
 
-std::uint64_t resident_bytes(pid_t pid) {
-  std::ifstream rollup(fmt::format("/proc/{}/smaps_rollup", pid));
-  for (std::string line; std::getline(rollup, line);) {
-    if (line.starts_with("Rss:")) {
-      return std::stoull(line.substr(4)) * 1024;
-    }
-  }
-  fail(fmt::format("/proc/{}/smaps_rollup has no Rss line", pid));
-}
-
-std::uint64_t resident_bytes_below(pid_t pid, const std::string& folder) {
+std::uint64_t resident_bytes(pid_t pid, const std::string& folder) {
   std::ifstream maps(fmt::format("/proc/{}/smaps", pid));
   std::uint64_t sum = 0;
-  bool is_below = false;
+  bool counts = false;
   for (std::string line; std::getline(maps, line);) {
     if (line.find('-') < line.find(' ')) {  // the header line of a mapping, with its file
-      is_below = line.find(' ' + folder + '/') != std::string::npos;
-    } else if (is_below && line.starts_with("Rss:")) {
+      counts = folder.empty() || line.find(' ' + folder + '/') != std::string::npos;
+    } else if (counts && line.starts_with("Rss:")) {
       sum += std::stoull(line.substr(4)) * 1024;
     }
   }

@@ -65,10 +65,9 @@ std::string read_line(int fd);
 void write_all(int fd, const void* data, std::size_t size);
 void read_all(int fd, void* data, std::size_t size);
 
-// Returns an exact value, unlike VmRSS of /proc/PID/status, which sums counters of each CPU.
-std::uint64_t resident_bytes(pid_t pid);
-// Returns the part of it that is mapped from files below `folder`.
-std::uint64_t resident_bytes_below(pid_t pid, const std::string& folder);
+// Returns an exact value, unlike VmRSS of /proc/PID/status, which sums counters of each CPU. With a
+// folder, only the part of it that is mapped from files below.
+std::uint64_t resident_bytes(pid_t pid, const std::string& folder = {});
 // Returns the number of voluntary context switches of all threads of a process.
 std::uint64_t voluntary_switches(pid_t pid);
 // Returns when no thread of the process has run for a while.
