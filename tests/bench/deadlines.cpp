@@ -67,16 +67,12 @@ void measure_deadlines_idle(const Plan& plan, Report& report) {
   run_expiries(subjects, {.count = plan.expiries, .lead = milliseconds(10)}, report);
 
   const Samples base = bare.signals();
-  in_memory.stop();
-  const Samples ours = logged_signals(in_memory, report);
-  add_quantiles(report, "log in memory", ours, base, true);
+  add_quantiles(report, "log in memory", logged_signals(in_memory, report), base, true);
   if (on_disk) {
-    on_disk->stop();
-    const Samples synced = logged_signals(*on_disk, report);
     // The time of the disk is not under our control, so there is no target, and the base includes
     // it.
-    add_quantiles(report, "log on disk; base appends, fdatasyncs 1 kB", synced,
-                  bare_disk->signals());
+    add_quantiles(report, "log on disk; base appends, fdatasyncs 1 kB",
+                  logged_signals(*on_disk, report), bare_disk->signals());
   } else {
     report.add({.measure = "log on disk", .note = "no disk"});
   }
@@ -117,8 +113,6 @@ void measure_deadlines_busy(const Plan& plan, Report& report) {
   for_torch.spacing = milliseconds(25);
   const Samples base = bare.signals();
   const Samples base_realtime = bare_realtime.signals();
-  ordinary.stop();
-  realtime.stop();
   add_quantiles(report, "ordinary", logged_signals(ordinary, report), base);
   add_quantiles(report, "--realtime", logged_signals(realtime, report), base_realtime);
   add_torch(report, plan, torch, for_torch, bare.deaths);

@@ -65,7 +65,6 @@ Samples crowd_signals(const Plan& plan, const std::string& level, int workers, R
   for (Child& worker : crowd) {
     worker.wait();
   }
-  server.stop();
   return logged_signals(server, report);
 }
 
@@ -118,7 +117,6 @@ void measure_evidence(const Plan& plan, Report& report) {
   }
   std::vector<Samples> samples;
   for (const auto& server : servers) {
-    server->stop();
     samples.push_back(logged_signals(*server, report));
   }
   for (std::size_t i = 1; i < kLevels.size(); ++i) {

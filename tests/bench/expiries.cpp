@@ -213,7 +213,8 @@ void run_expiries(const std::vector<Subject*>& subjects, const ExpiryPlan& plan,
   }
 }
 
-Samples logged_signals(const ServerUnderTest& server, Report& report) {
+Samples logged_signals(ServerUnderTest& server, Report& report) {
+  server.stop();
   Samples samples;
   for (const LoggedKill& kill : server.kills()) {
     if (kill.deadline_ns <= 0 || kill.signal_ns < kill.deadline_ns) {

@@ -66,8 +66,8 @@ struct ExpiryPlan {
 // Measures the subjects in turn. A worker that dies before its deadline is a fault.
 void run_expiries(const std::vector<Subject*>& subjects, const ExpiryPlan& plan, Report& report);
 
-// Returns the milliseconds from deadline to signal in a stopped server's log. A signal before its
-// deadline is a fault.
-Samples logged_signals(const ServerUnderTest& server, Report& report);
+// Stops the server, and returns the milliseconds from deadline to signal in its log. A signal
+// before its deadline is a fault.
+Samples logged_signals(ServerUnderTest& server, Report& report);
 
 }  // namespace filetimer::bench
