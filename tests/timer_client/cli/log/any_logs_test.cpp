@@ -279,24 +279,6 @@ TEST_CASE("each option of log chooses the records that it says, and several thos
         }
       }
       CHECK(run_command(words).output == text_of(expected));
-      // The table has a row for each, without the long ones where no event is named.
-      words.erase(std::ranges::find(words, "--json"));
-      std::erase_if(expected, [&](const MadeLine& line) {
-        return (chosen & 3) == 0 && line.event == "worker_ended";
-      });
-      std::vector<std::string> rows = lines_of(run_command(words).output);
-      REQUIRE(rows.size() >= expected.size());
-      for (std::size_t i = 0; i < expected.size(); ++i) {
-        const MadeLine& line = expected[i];
-        const std::string& row = rows[i + 1];
-        const auto second = line.at_us / kSecondUs;
-        CAPTURE(row);
-        CHECK(row.starts_with(fmt::format("11-21 03:{:02}:{:02}  ", second / 60, second % 60)));
-        CHECK(contains(row, " " + line.event + " "));
-        CHECK((line.pid == 0 || contains(row, fmt::format(" {} ", line.pid))));
-        CHECK((line.scope.empty() || contains(row, " " + line.scope + " ")));
-        CHECK((line.id.empty() || contains(row, " " + line.id)));
-      }
     }
   }
 }
