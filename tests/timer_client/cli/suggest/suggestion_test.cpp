@@ -3,8 +3,6 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
-
 namespace filetimer::cli {
 namespace {
 
@@ -12,38 +10,23 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-void add_scopes(ScopeStatistics& statistics, std::uint64_t count, Duration each) {
-  statistics.count += count;
-  statistics.histogram[bucket_of(each.count())] += count;
-  statistics.longest = std::max(statistics.longest, each);
-}
-
-// One thread's first scope.
-void add_first(ScopeStatistics& statistics, Duration first) {
-  add_scopes(statistics, 1, first);
-  statistics.first_histogram[bucket_of(first.count())] += 1;
-  statistics.longest_first = std::max(statistics.longest_first, first);
-}
-
-// A bucket is at most an eighth as wide as it begins, and its middle stands for all of it.
-void check_about(Duration found, Duration expected) {
-  CAPTURE(found.count());
-  CAPTURE(expected.count());
-  CHECK(found >= expected * 15 / 16);
-  CHECK(found <= expected * 17 / 16);
-}
-
 TEST_CASE("scopes that all take as long are off by a sixteenth, wherever their bucket begins") {
   for (const std::int64_t ns :
        {std::int64_t{1} << 30, (std::int64_t{1} << 30) + 1'000'000, (std::int64_t{9} << 27) - 1,
         std::int64_t{600}, std::int64_t{3'600} << 30}) {
     ScopeStatistics statistics;
-    add_first(statistics, 5 * Duration{ns});
-    add_scopes(statistics, 1000, Duration{ns});
+    statistics.count = 1001;
+    statistics.histogram[bucket_of(ns)] = 1000;
+    statistics.histogram[bucket_of(5 * ns)] = 1;
+    statistics.first_histogram[bucket_of(5 * ns)] = 1;  // of a thread
+    statistics.longest = statistics.longest_first = Duration{5 * ns};
     const Durations durations = durations_of(statistics);
-    check_about(durations.median, Duration{ns});
-    check_about(durations.p999, Duration{ns});
-    check_about(durations.longest, Duration{ns});
+    // A bucket is at most an eighth as wide as it begins, and its middle stands for all of it.
+    for (const Duration found : {durations.median, durations.p999, durations.longest}) {
+      CAPTURE(found.count());
+      CHECK(found >= Duration{ns} * 15 / 16);
+      CHECK(found <= Duration{ns} * 17 / 16);
+    }
   }
 }
 
