@@ -53,7 +53,7 @@ Costs measure_costs(const ServerUnderTest& server, const std::string& dir, int b
   ConnectOptions options;
   options.dir = dir;
   TimerClient client = TimerClient::connect(std::move(options));
-  const std::string acquire = acquire_line(::getpid(), "forward", unix_in(std::chrono::hours(1)));
+  const std::string acquire = request_line(::getpid(), "forward", unix_in(std::chrono::hours(1)));
   const auto read_clock = [] { (void)Instant::now(); };
   Samples clock;
   Samples writes;

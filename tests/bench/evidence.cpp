@@ -60,7 +60,7 @@ Samples crowd_signals(const Plan& plan, const std::string& level, int workers, R
   std::vector<Child> crowd = fork_crowd(workers);
   const double deadline = unix_in(kCrowdLead);
   for (const Child& worker : crowd) {
-    server.send(acquire_line(worker.pid(), "forward", deadline));
+    server.send(request_line(worker.pid(), "forward", deadline));
   }
   for (Child& worker : crowd) {
     worker.wait();
@@ -111,7 +111,7 @@ void measure_evidence(const Plan& plan, Report& report) {
   for (int i = 0; i < plan.evidence_expiries; ++i) {
     for (const auto& server : servers) {
       Child worker = fork_threads();
-      server->send(acquire_line(worker.pid(), "forward", unix_in(kLead)));
+      server->send(request_line(worker.pid(), "forward", unix_in(kLead)));
       worker.wait();
     }
   }

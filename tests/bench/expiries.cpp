@@ -128,14 +128,14 @@ void see_death(const Waiting& waiting, const ClockReading& now, Report& report) 
 
 Subject subject_of(const std::string& name, const ServerUnderTest& server) {
   return {name, [&server](pid_t worker, const Deadline& deadline) {
-            server.send(acquire_line(worker, "forward", deadline.unix_s));
+            server.send(request_line(worker, "forward", deadline.unix_s));
           }};
 }
 
 Subject torch_subject(const std::string& fifo) {
   return {"PyTorch", [fifo](pid_t worker, const Deadline& deadline) {
             const UniqueFd pipe(::open(fifo.c_str(), O_WRONLY | O_CLOEXEC));
-            const std::string line = acquire_line(worker, "forward", deadline.unix_s);
+            const std::string line = request_line(worker, "forward", deadline.unix_s);
             write_all(pipe.get(), line.data(), line.size());
           }};
 }

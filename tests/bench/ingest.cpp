@@ -36,8 +36,8 @@ double drive(const std::string& fifo, int writers, int lines,
       start.write.reset();
       leave.write.reset();
       const std::string acquire =
-          acquire_line(::getpid(), "forward_pass", unix_in(std::chrono::hours(1)));
-      const std::string release = release_line(::getpid(), "forward_pass");
+          request_line(::getpid(), "forward_pass", unix_in(std::chrono::hours(1)));
+      const std::string release = request_line(::getpid(), "forward_pass", -1, 0);
       char c = 0;
       (void)!::read(start.read.get(), &c, 1);  // end-of-file is the start
       for (int line = 0; line < lines / writers; line += 2) {

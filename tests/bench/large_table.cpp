@@ -20,7 +20,7 @@ void open_scopes(const ServerUnderTest& server, const std::vector<Child>& worker
     std::string lines;
     for (int scope = first; scope < last; ++scope) {
       // As long as PyTorch's default name, "contextlib.py#137".
-      lines += acquire_line(worker.pid(), fmt::format("block_{:04}/forward", scope), deadline);
+      lines += request_line(worker.pid(), fmt::format("block_{:04}/forward", scope), deadline);
     }
     server.send(lines);
   }

@@ -86,8 +86,12 @@ void hold_past_deadlines(const std::string& dir, int scopes) {
   worker.wait();
 }
 
-// Returns how late each verdict of a stopped server on those scopes was, in milliseconds.
-Samples lateness_of(const ServerUnderTest& server, Report& report) {
+void measure_verdicts(const Plan& plan, Report& report) {
+  report.section("deadline to verdict, scope on a page", "the limit");
+  const std::string dir = plan.memory_dir + "/verdicts";
+  ServerUnderTest server(plan.server, dir, {}, {"--evidence", "none"});
+  hold_past_deadlines(dir, plan.page_expiries);
+  server.stop();
   Samples late;
   for (const double ms : server.verdict_delays(kObservedScope)) {
     late.add(ms);
@@ -95,16 +99,6 @@ Samples lateness_of(const ServerUnderTest& server, Report& report) {
       report.fault(fmt::format("a verdict {} ms before its deadline", -ms));
     }
   }
-  return late;
-}
-
-void measure_verdicts(const Plan& plan, Report& report) {
-  report.section("deadline to verdict, scope on a page", "the limit");
-  const std::string dir = plan.memory_dir + "/verdicts";
-  ServerUnderTest server(plan.server, dir, {}, {"--evidence", "none"});
-  hold_past_deadlines(dir, plan.page_expiries);
-  server.stop();
-  const Samples late = lateness_of(server, report);
   if (late.count() != static_cast<std::size_t>(plan.page_expiries)) {
     report.fault(fmt::format("{} of {} scopes held past their deadline were judged", late.count(),
                              plan.page_expiries));

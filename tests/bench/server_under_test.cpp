@@ -57,18 +57,11 @@ Value get(simdjson::dom::element record, const char* key) {
 
 }  // namespace
 
-std::string acquire_line(pid_t pid, std::string_view scope, double expiration_time) {
+std::string request_line(pid_t pid, std::string_view scope, double expiration_time, int signal) {
   return fmt::format(
-      "{{\"version\": 1, \"pid\": {}, \"scope_id\": \"{}\", \"expiration_time\": {}, \"signal\": "
-      "9}}\n",
-      pid, scope, expiration_time);
-}
-
-std::string release_line(pid_t pid, std::string_view scope) {
-  return fmt::format(
-      "{{\"version\": 1, \"pid\": {}, \"scope_id\": \"{}\", \"expiration_time\": -1, \"signal\": "
-      "0}}\n",
-      pid, scope);
+      R"({{"version": 1, "pid": {}, "scope_id": "{}", "expiration_time": {}, "signal": {}}})"
+      "\n",
+      pid, scope, expiration_time, signal);
 }
 
 double unix_in(std::chrono::nanoseconds lead) {
@@ -97,7 +90,7 @@ ServerUnderTest::ServerUnderTest(const std::string& program, const std::string& 
 void ServerUnderTest::settle() const {
   // A pipe keeps its order, so all earlier requests were read when this worker is dead.
   Child marker = fork_idle();
-  send(acquire_line(marker.pid(), "marker", unix_in(std::chrono::seconds(0))));
+  send(request_line(marker.pid(), "marker", unix_in(std::chrono::seconds(0))));
   marker.wait();
 }
 

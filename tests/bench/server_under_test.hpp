@@ -13,8 +13,7 @@
 namespace filetimer::bench {
 
 // Returns a line of about 100 bytes, as PyTorch's client writes it.
-std::string acquire_line(pid_t pid, std::string_view scope, double expiration_time);
-std::string release_line(pid_t pid, std::string_view scope);
+std::string request_line(pid_t pid, std::string_view scope, double expiration_time, int signal = 9);
 // Returns the Unix seconds so long from now.
 double unix_in(std::chrono::nanoseconds lead);
 

@@ -20,11 +20,6 @@ std::string waiting_worker(int rank, const std::string& frame, double elapsed_s)
       100 + rank, rank, elapsed_s, elapsed_s, 100 + rank, frame);
 }
 
-std::string answer_with(const std::string& workers, int omitted = 0) {
-  return fmt::format(R"({{"version":1,"answer":"done","workers":[{}],"omitted":{}}})", workers,
-                     omitted);
-}
-
 std::string other_worker(int pid, const std::string& fields) {
   return fmt::format(R"(,{{"pid":{},"comm":"t",{}}})", pid, fields);
 }
@@ -39,7 +34,9 @@ TEST_CASE(
       other_worker(6, R"("job_id":"8813","missing":"no time","children":[{"pid":7,"comm":"sh"}])") +
       other_worker(8, R"("python_threads":[{"name":"M","frames":["t.py:1 in a"]}])") +
       other_worker(9, R"("python_threads":[{"name":"M","frames":["t.py:2 in b"]}])");
-  CHECK(dump_page(answer_with(workers, 5), false) == R"(rank 2 (pid 102, python3)
+  const std::string answer =
+      R"({"version":1,"answer":"done","workers":[)" + workers + R"(],"omitted":5})";
+  CHECK(dump_page(answer, false) == R"(rank 2 (pid 102, python3)
   scopes  `epoch` for 3 s, in it `exchange` for 3 s of 30 s
   doing   waiting in futex
 
