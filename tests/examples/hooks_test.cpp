@@ -8,8 +8,6 @@
 #include <cstdlib>
 #include <string>
 
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 
 namespace filetimer::testing {

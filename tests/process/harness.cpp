@@ -22,7 +22,6 @@
 
 #include "common/proc_files.hpp"
 #include "tests/chaos/checker.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 
 extern char** environ;

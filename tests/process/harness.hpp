@@ -1,5 +1,7 @@
-// The harness of the process tests: child processes and running servers. Every wait has a bound.
-// Every process is held by its pidfd and killed with its owner. Parallel tests share nothing.
+// The harness of the process tests: child processes and running servers, and with records.hpp,
+// requests.hpp and the others below what nearly every one of these tests uses. Every wait has a
+// bound. Every process is held by its pidfd and killed with its owner. Parallel tests share
+// nothing.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -19,8 +21,10 @@
 #include "common/clock.hpp"
 #include "common/posix.hpp"
 #include "tests/process/records.hpp"
+#include "tests/process/requests.hpp"
 #include "tests/support/bound.hpp"
 #include "tests/support/files.hpp"
+#include "tests/support/skip.hpp"
 #include "tests/support/users.hpp"
 
 namespace filetimer::testing {

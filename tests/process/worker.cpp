@@ -8,8 +8,6 @@
 
 #include <sstream>
 
-#include "tests/process/requests.hpp"
-
 namespace filetimer::testing {
 namespace {
 

@@ -6,15 +6,12 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include <csignal>
 #include <filesystem>
 
 #include "common/board.hpp"
 #include "common/mapped_file.hpp"
 #include "common/proc_files.hpp"
 #include "common/wire.hpp"
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 #include "tests/support/control_connection.hpp"
 

@@ -3,17 +3,11 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <simdjson.h>
 
 #include <algorithm>
 #include <limits>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "common/proc_files.hpp"
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 
 using namespace filetimer::testing;

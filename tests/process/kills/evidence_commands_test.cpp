@@ -9,16 +9,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
-#include <memory>
 #include <set>
 #include <sstream>
-#include <string>
-#include <vector>
 
 #include "common/proc_files.hpp"
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 
 using namespace filetimer::testing;

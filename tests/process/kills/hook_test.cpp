@@ -5,14 +5,8 @@
 #include <fmt/format.h>
 #include <sys/utsname.h>
 
-#include <csignal>
-#include <map>
-
 #include "common/sanitizers.hpp"
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
-#include "tests/support/skip.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;

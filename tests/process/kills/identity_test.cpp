@@ -10,17 +10,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
-#include <memory>
 
-#include "common/clock.hpp"
 #include "common/mapped_file.hpp"
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
-#include "tests/support/skip.hpp"
 #include "tests/support/test_page.hpp"
-#include "tests/support/users.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;

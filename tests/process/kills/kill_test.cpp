@@ -10,15 +10,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 
 #include "common/proc_files.hpp"
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
-#include "tests/support/skip.hpp"
-#include "tests/support/users.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;

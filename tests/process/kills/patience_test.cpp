@@ -7,9 +7,6 @@
 
 #include <algorithm>
 
-#include "common/clock.hpp"
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 #include "tests/support/kernel_stacks.hpp"
 

@@ -3,14 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <csignal>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "common/proc_files.hpp"
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 
 using namespace filetimer::testing;

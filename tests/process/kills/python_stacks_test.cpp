@@ -8,10 +8,7 @@
 #include <algorithm>
 
 #include "common/scope_page.hpp"
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
-#include "tests/support/files.hpp"
 
 using namespace filetimer::testing;
 

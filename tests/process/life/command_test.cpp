@@ -11,9 +11,7 @@
 
 #include <filesystem>
 
-#include "tests/process/harness.hpp"
 #include "tests/process/worker.hpp"
-#include "tests/support/skip.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;

@@ -20,10 +20,7 @@
 
 #include "common/proc_files.hpp"
 #include "common/sanitizers.hpp"
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
-#include "tests/support/skip.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;

@@ -9,8 +9,6 @@
 
 #include <algorithm>
 
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 
 using namespace filetimer::testing;

@@ -9,10 +9,7 @@
 #include <algorithm>
 
 #include "common/board.hpp"
-#include "common/clock.hpp"
 #include "common/mapped_file.hpp"
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 #include "tests/support/records_doc.hpp"
 

@@ -8,11 +8,8 @@
 #include <filesystem>
 #include <regex>
 
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 #include "tests/support/mounts.hpp"
-#include "tests/support/skip.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;

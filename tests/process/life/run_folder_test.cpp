@@ -10,19 +10,13 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
 #include <sstream>
 #include <thread>
 
 #include "common/board.hpp"
 #include "common/mapped_file.hpp"
-#include "common/posix.hpp"
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 #include "tests/support/mounts.hpp"
-#include "tests/support/skip.hpp"
-#include "tests/support/users.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;

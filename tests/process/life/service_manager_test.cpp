@@ -15,8 +15,6 @@
 #include <cstring>
 #include <filesystem>
 
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 #include "tests/support/control_connection.hpp"
 

@@ -9,13 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <filesystem>
-#include <memory>
 
 #include "common/limits.hpp"
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 #include "tests/support/test_page.hpp"
 

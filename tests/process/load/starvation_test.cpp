@@ -12,10 +12,7 @@
 #include <sstream>
 #include <thread>
 
-#include "common/clock.hpp"
-#include "tests/process/harness.hpp"
 #include "tests/process/worker.hpp"
-#include "tests/support/skip.hpp"
 
 using namespace filetimer::testing;
 using filetimer::Instant;

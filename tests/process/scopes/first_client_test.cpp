@@ -3,18 +3,10 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
-#include <csignal>
 #include <filesystem>
-#include <memory>
-#include <optional>
-#include <string>
 #include <system_error>
-#include <vector>
 
-#include "common/clock.hpp"
-#include "tests/process/records.hpp"
 #include "tests/process/worker.hpp"
-#include "tests/support/skip.hpp"
 
 using namespace std::chrono_literals;
 using namespace filetimer::testing;

@@ -5,11 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <csignal>
 
-#include "common/clock.hpp"
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 
 using namespace filetimer::testing;

@@ -13,11 +13,7 @@
 #include <random>
 
 #include "common/scope_page.hpp"
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
-#include "tests/support/skip.hpp"
-#include "tests/support/users.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;

@@ -6,16 +6,11 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <memory>
 
-#include "common/clock.hpp"
 #include "common/proc_files.hpp"
 #include "common/wire.hpp"
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 #include "tests/support/mounts.hpp"
-#include "tests/support/skip.hpp"
 
 using filetimer::Instant;
 using namespace filetimer::testing;

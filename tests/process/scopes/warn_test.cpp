@@ -6,11 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <csignal>
 
-#include "common/clock.hpp"
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 
 using namespace filetimer::testing;

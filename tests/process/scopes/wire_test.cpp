@@ -8,13 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <optional>
-
-#include "tests/process/harness.hpp"
-#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
-#include "tests/support/skip.hpp"
-#include "tests/support/users.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;
