@@ -13,6 +13,14 @@ SOFT = """
 filetimer.configure()
 def soft(timeout, name="x", **more):
     return filetimer.expires(timeout, name, on_expiry="raise", **more)
+def hang():
+    time.sleep(60)
+def raised_in(scope, work=hang):
+    try:
+        with scope:
+            work()
+    except filetimer.ScopeExpired as error:
+        return error
 """
 
 # Lets the worker choose when it receives the signal.
@@ -26,8 +34,8 @@ def wait_for_signal():
 
 
 class Raises(ServerCase):
-    def run_soft(self, script, *args):
-        return self.run_worker(SOFT + script, *args)
+    def run_soft(self, script, *args, **options):
+        return self.run_worker(SOFT + script, *args, **options)
 
     def test_it_is_raised_at_the_deadline_and_the_worker_continues(self):
         out = self.run_soft("""
@@ -51,17 +59,11 @@ with filetimer.expires(60, "next") as scope:
         self.assertEqual(self.records("expired"), [])
 
     def test_a_scope_that_another_thread_has_made_raises_in_the_main_thread(self):
-        self.assertEqual(self.run_soft("""
+        self.run_soft("""
 made = []
-thread = threading.Thread(target=lambda: made.append(soft(0.2, grace=20)))
-thread.start()
-thread.join()
-try:
-    with made[0]:
-        time.sleep(60)
-except filetimer.ScopeExpired as error:
-    say(error.scope)
-"""), "x\n")
+in_thread(lambda: made.append(soft(0.2, grace=20)))
+say(raised_in(made[0]).scope)
+""", says="x\n")
 
     def test_it_is_raised_where_another_thread_was_the_first_to_import_threading(self):
         out = self.run_worker("""
@@ -88,19 +90,13 @@ os.execv(sys.executable, [sys.executable, "-S", "-c", script, package])
         self.assertEqual(out, "raised\n")
 
     def test_a_scope_is_used_again_after_it_raised(self):
-        out = self.run_soft(LATE_SIGNAL + """
+        self.run_soft(LATE_SIGNAL + """
 server = filetimer.admin.status().server_pid
 scope = filetimer.Scope(0.1, "again", on_expiry="raise", grace=20)
 for is_late in False, True, False, True, True, False:
     signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals() if is_late else [])
-    try:
-        with scope:
-            if is_late:
-                wait_for_signal()
-            else:
-                time.sleep(60)
-    except filetimer.ScopeExpired as error:
-        say(error.scope, scope.is_open, scope.times())
+    error = raised_in(scope, wait_for_signal if is_late else hang)
+    say(error.scope, scope.is_open, scope.times())
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     os.kill(server, signal.SIGSTOP)  # so that it is renewed in time
     with scope:
@@ -109,14 +105,13 @@ for is_late in False, True, False, True, True, False:
     scope.renew(60)
     assert scope.release()
     os.kill(server, signal.SIGCONT)
-""")
-        self.assertEqual(out, "again False None\n" * 6)
+""", says="again False None\n" * 6)
         self.server.close()  # the log is written to its end
         self.assertEqual(len([each for each in self.records("warned") if each["scope"] == "again"]), 6)
         self.assertEqual(self.records("expired"), [])
 
     def test_a_scope_that_has_raised_raises_again_if_it_is_entered_while_it_is_open(self):
-        out = self.run_soft("""
+        self.run_soft("""
 scope = filetimer.Scope(0.2, "nested", on_expiry="raise", grace=20)
 with scope:
     for _ in range(2):
@@ -127,16 +122,11 @@ with scope:
             break
     for _ in range(2):
         begin = time.monotonic()
-        try:
-            with scope:
-                time.sleep(60)
-        except filetimer.ScopeExpired as error:
-            say("inner", error.elapsed <= time.monotonic() - begin)
-""")
-        self.assertEqual(out, "outer\ninner True\ninner True\n")
+        say("inner", raised_in(scope).elapsed <= time.monotonic() - begin)
+""", says="outer\ninner True\ninner True\n")
 
     def test_an_entry_that_is_left_while_its_signal_is_pending_raises_inside_one_that_has(self):
-        out = self.run_soft(LATE_SIGNAL + """
+        self.run_soft(LATE_SIGNAL + """
 signal.pthread_sigmask(signal.SIG_SETMASK, [])
 scope = soft(0.2, grace=60)
 with scope:
@@ -152,11 +142,10 @@ with scope:
             wait_for_signal()
     except filetimer.ScopeExpired:
         say("inner")
-""")
-        self.assertEqual(out, "outer\ninner\n")
+""", says="outer\ninner\n")
 
     def test_the_release_of_an_inner_entry_lets_the_outer_one_raise(self):
-        out = self.run_soft("""
+        self.run_soft("""
 scope = soft(0.3, "nested", grace=20)
 try:
     with scope:
@@ -165,27 +154,21 @@ try:
         time.sleep(60)
 except filetimer.ScopeExpired as error:
     say(error.scope)
-""")
-        self.assertEqual(out, "nested\n")
+""", says="nested\n")
 
     def test_an_entry_that_raised_and_was_renewed_takes_no_exception_from_another(self):
-        out = self.run_soft("""
+        self.run_soft("""
 scope = filetimer.Scope(0.2, "nested", on_expiry="raise", grace=20)
 with scope:
     try:
         time.sleep(60)
     except filetimer.ScopeExpired:
         say("outer", scope.renew(60))
-    try:
-        with scope:
-            time.sleep(60)
-    except filetimer.ScopeExpired:
-        say("inner")
-""")
-        self.assertEqual(out, "outer True\ninner\n")
+    say(raised_in(scope).scope)
+""", says="outer True\nnested\n")
 
     def test_a_finaliser_may_release_an_entry_while_all_are_read(self):
-        out = self.run_soft("""
+        self.run_soft("""
 import gc
 
 class Holder:
@@ -206,51 +189,37 @@ for collected_after in range(1, 15):
     gc.disable()
     gc.collect()
 say(scope.is_open)
-""")
-        self.assertEqual(out, "False\n")
+""", says="False\n")
 
     def test_the_error_has_the_timeout_of_a_file_that_replaced_the_one_in_the_code(self):
         path = os.path.join(self.folder, "timeouts.toml")
         with open(path, "w", encoding="utf-8") as file:
             file.write('forward = "300ms"\n')
-        out = self.run_soft("""
+        self.run_soft("""
 filetimer.configure(timeouts=sys.argv[1])
-try:
-    with soft(3600, "forward", grace=5) as scope:
-        say(scope.times().timeout)
-        time.sleep(60)
-except filetimer.ScopeExpired as error:
-    say(error.timeout, "of 0.3 s" in str(error))
-""", path)
-        self.assertEqual(out, "0.3\n0.3 True\n")
+scope = soft(3600, "forward", grace=5)
+error = raised_in(scope, lambda: (say(scope.times().timeout), hang()))
+say(error.timeout, "of 0.3 s" in str(error))
+""", path, says="0.3\n0.3 True\n")
 
     def test_the_limit_of_a_server_that_starts_later_raises_too(self):
         for what in "running", "paused":
             self.server.close()
             worker = self.start_worker(SOFT + """
-try:
-    with soft(100, grace=20) as scope:
-        sys.argv[1] == "running" or scope.pause()
-        say("inside")
-        time.sleep(60)
-except filetimer.ScopeExpired:
-    say("raised")
+scope = soft(100, grace=20)
+error = raised_in(scope, lambda: (sys.argv[1] == "running" or scope.pause(), say("inside"), hang()))
+say(error.scope)
 """, what)
             self.assertEqual(worker.stdout.readline(), "inside\n")
             self.server = filetimer.Server("--max-timeout", "300ms", dir=self.dir)
             self.addCleanup(self.server.close)
-            self.assertEqual(worker.communicate(timeout=suite.BOUND_S)[0], "raised\n")
+            self.assertEqual(worker.communicate(timeout=suite.BOUND_S)[0], "x\n")
 
     def test_evidence_has_the_python_stack(self):
         for _ in range(5):  # a slow machine may read the stack too early, or not within a second
             pid = int(self.run_soft("""
-def hang():
-    time.sleep(60)
-try:
-    with soft(0.2, grace=5):
-        hang()
-except filetimer.ScopeExpired:
-    time.sleep(0.8)
+raised_in(soft(0.2, grace=5))
+time.sleep(0.8)
 say(os.getpid())
 """))
             warned = self.record("warned", pid)
@@ -279,11 +248,7 @@ with soft(0.2, grace=float(sys.argv[1])):
         self.run_soft("""
 lock = threading.Lock()
 lock.acquire()
-try:
-    with soft(0.2):
-        lock.acquire()
-except filetimer.ScopeExpired:
-    pass
+raised_in(soft(0.2), lock.acquire)
 """)
 
     def test_a_wait_for_an_answer_ends_as_well(self):
@@ -301,7 +266,7 @@ for meet in soft(0.2, grace=10), filetimer.expires(60):
 """)
 
     def test_native_code_that_ends_within_the_grace_raises_when_it_returns(self):
-        out = self.run_soft("""
+        self.run_soft("""
 import ctypes
 class Spec(ctypes.Structure):
     _fields_ = [("s", ctypes.c_long), ("ns", ctypes.c_long)]
@@ -309,31 +274,21 @@ def nap(seconds):
     left = Spec(0, int(seconds * 1e9))
     while ctypes.PyDLL(None).nanosleep(ctypes.byref(left), ctypes.byref(left)) != 0:
         pass
-try:
-    with soft(0.2):
-        nap(20)
-        say("not reached")
-except filetimer.ScopeExpired as error:
-    say("raised")
-""")
-        self.assertEqual(out, "raised\n")
+say(raised_in(soft(0.2), lambda: (nap(20), say("not reached"))).scope)
+""", says="x\n")
 
     def test_the_signal_is_sent_no_more_once_it_has_raised(self):
-        self.assertEqual(self.run_soft("""
+        self.run_soft("""
 from filetimer import _expiry
-try:
-    with soft(0.2, grace=20):
-        time.sleep(60)
-except filetimer.ScopeExpired:
-    pass
+raised_in(soft(0.2, grace=20))
 sent = []
 signal.signal(_expiry._number, lambda *_: sent.append(1))
 time.sleep(0.3)
 say(sent)
-"""), "[]\n")
+""", says="[]\n")
 
     def test_a_scope_that_is_left_in_time_raises_nothing(self):
-        out = self.run_soft("""
+        self.run_soft("""
 from filetimer import _expiry
 scope = filetimer.Scope(4, "x", on_expiry="raise")
 for _ in range(1000):
@@ -347,49 +302,41 @@ scope.acquire()
 scope.release()
 say(len(_expiry._entered), "are kept")
 time.sleep(4.5)
-""")
+""", says="2 are kept\n0 are kept\n")
         self.assertEqual(self.records("expired"), [])
-        self.assertEqual(out, "2 are kept\n0 are kept\n")
 
     def test_of_nested_scopes_the_one_that_has_expired_is_left(self):
-        out = self.run_soft("""
+        self.run_soft("""
 with soft(60, "outer"):
     for i in range(3):
-        try:
-            with soft(0.15, f"inner {i}"):
-                time.sleep(60)
-        except filetimer.ScopeExpired as error:
-            say(error.scope)
+        say(raised_in(soft(0.15, f"inner {i}")).scope)
 try:
     with soft(0.2, "outer"):
         with soft(60, "inner"):
             time.sleep(60)
 except filetimer.ScopeExpired as error:
     say(error.scope)
-""")
-        self.assertEqual(out, "inner 0\ninner 1\ninner 2\nouter\n")
+""", says="inner 0\ninner 1\ninner 2\nouter\n")
 
     def test_a_scope_that_is_left_while_its_signal_is_pending_raises(self):
-        out = self.run_soft(LATE_SIGNAL + """
+        self.run_soft(LATE_SIGNAL + """
 try:
     with soft(0.2, grace=60), soft(60, "inner"):
         wait_for_signal()
     say("not reached")
 except filetimer.ScopeExpired as error:
     say("raised", error.timeout, 0.2 < error.elapsed)
-""")
-        self.assertEqual(out, "raised 0.2 True\n")
+""", says="raised 0.2 True\n")
 
     def test_it_replaces_no_exception_that_leaves_the_scope(self):
-        out = self.run_soft(LATE_SIGNAL + """
+        self.run_soft(LATE_SIGNAL + """
 try:
     with soft(0.2, grace=60):
         wait_for_signal()
         raise KeyError("mine")
 except KeyError:
     say("mine")
-""")
-        self.assertEqual(out, "mine\n")
+""", says="mine\n")
 
     def test_an_exception_of_its_handler_is_not_replaced(self):
         self.run_soft("""
@@ -404,7 +351,7 @@ except KeyError:
 """)
 
     def test_one_that_was_caught_inside_is_not_raised_again(self):
-        out = self.run_soft("""
+        self.run_soft("""
 with soft(0.2, grace=60):
     try:
         time.sleep(60)
@@ -416,11 +363,10 @@ try:
     time.sleep(60)
 except filetimer.ScopeExpired:
     say(scope.release())
-""")
-        self.assertEqual(out, "caught\nFalse\n")
+""", says="caught\nFalse\n")
 
     def test_the_deadline_of_the_outer_entry_raises_inside_a_recursion(self):
-        out = self.run_soft("""
+        self.run_soft("""
 def work(scope):
     with scope:
         time.sleep(0.15)
@@ -432,11 +378,10 @@ except filetimer.ScopeExpired as error:
     say(0.4 <= error.elapsed < 10, scope.is_open)
 with scope:
     say("again")
-""")
-        self.assertEqual(out, "True False\nagain\n")
+""", says="True False\nagain\n")
 
     def test_it_is_raised_while_the_interpreter_ends(self):
-        out = self.run_worker("""
+        self.run_worker("""
 import atexit
 @atexit.register
 def finish():
@@ -448,8 +393,7 @@ def finish():
 filetimer.configure()
 with filetimer.expires(60, on_expiry="raise"):
     pass
-""")
-        self.assertEqual(out, "raised\n")
+""", says="raised\n")
 
     def test_only_the_main_thread_may_enter_one(self):
         out = self.run_soft("""
@@ -461,16 +405,14 @@ def run():
             enter()
         except filetimer.TimerError as error:
             say(error)
-thread = threading.Thread(target=run)
-thread.start()
-thread.join()
+in_thread(run)
 with made[0]:
     pass
 """)
         self.assertEqual(out.count("only the main thread"), 2)
 
     def test_a_task_may_not_enter_one_and_a_function_that_it_calls_may(self):
-        out = self.run_soft("""
+        self.run_soft("""
 import asyncio
 async def work():
     try:
@@ -478,21 +420,14 @@ async def work():
             await asyncio.sleep(60)
     except filetimer.TimerError as error:
         return "caught" if "the event loop" in str(error) else error
-def call():
-    try:
-        with soft(0.2, "function", grace=10):
-            time.sleep(60)
-    except filetimer.ScopeExpired:
-        return "raised"
 async def main():
     other = asyncio.create_task(asyncio.sleep(0.4, "ended"))
-    return await work(), call(), await other
+    return await work(), raised_in(soft(0.2, "function", grace=10)).scope, await other
 say(*asyncio.run(main()))
-""")
-        self.assertEqual(out, "caught raised ended\n")
+""", says="caught function ended\n")
 
     def test_a_context_manager_of_the_program_may_not_enter_one_for_a_task(self):
-        out = self.run_soft("""
+        self.run_soft("""
 import asyncio
 class Limit:
     def __enter__(self):
@@ -509,8 +444,7 @@ for call in (lambda: asyncio.run(work())), (lambda: Limit().__enter__()):
         say("entered")
     except filetimer.TimerError as error:
         say("the event loop" in str(error))
-""")
-        self.assertEqual(out, "True\nentered\n")
+""", says="True\nentered\n")
 
     def test_a_generator_may_not_enter_one_and_a_context_manager_may(self):
         self.run_soft("""
@@ -549,29 +483,21 @@ def work():
 threads = [threading.Thread(target=work) for _ in range(4)]
 for thread in threads:
     thread.start()
-try:
-    with soft(0.3):
-        time.sleep(60)
-except filetimer.ScopeExpired:
-    is_running = False
+raised_in(soft(0.3))
+is_running = False
 for thread in threads:
     thread.join()
 """)
 
     def test_a_child_has_its_own(self):
-        out = self.run_soft("""
+        self.run_soft("""
 with soft(60, "parent"):
     pid = os.fork()
     if pid == 0:
-        try:
-            with soft(0.2, "child"):
-                time.sleep(60)
-        except filetimer.ScopeExpired as error:
-            say(error.scope)
-            os._exit(7)
+        say(raised_in(soft(0.2, "child")).scope)
+        os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-""")
-        self.assertEqual(out, "child\n")
+""", says="child\n")
 
     def test_a_signal_of_another_sender_has_no_effect(self):
         self.run_soft("""
@@ -590,29 +516,21 @@ os.kill(os.getpid(), number)
 mine = []
 first = signal.SIGRTMIN + 4
 signal.signal(first, lambda *_: mine.append(1))
-try:
-    with soft(0.2):
-        time.sleep(60)
-except filetimer.ScopeExpired:
-    os.kill(os.getpid(), first)
+raised_in(soft(0.2))
+os.kill(os.getpid(), first)
 assert mine == [1]
 """)
 
     def test_a_signal_while_the_scope_is_left_leaves_it_released(self):
-        out = self.run_soft(LATE_SIGNAL + """
+        self.run_soft(LATE_SIGNAL + """
 def unblock(frame, event, _):
     if event == "call" and frame.f_code.co_name == "_after_exit":
         sys.setprofile(None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
 scope = soft(0.2, grace=60)
-try:
-    with scope:
-        wait_for_signal()
-        sys.setprofile(unblock)
-except filetimer.ScopeExpired:
-    say("raised", scope.is_open)
-""")
-        self.assertEqual(out, "raised False\n")
+error = raised_in(scope, lambda: (wait_for_signal(), sys.setprofile(unblock)))
+say(error.scope, scope.is_open)
+""", says="x False\n")
 
     def test_a_signal_while_the_interpreter_ends_is_ignored(self):
         self.run_soft(LATE_SIGNAL + """
@@ -624,12 +542,7 @@ def unblock(frame, event, _):
     if event == "call" and frame.f_code.co_name == "_after_exit":
         sys.setprofile(None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
-try:
-    with soft(0.2, grace=60):
-        wait_for_signal()
-        sys.setprofile(unblock)
-except filetimer.ScopeExpired:
-    pass
+raised_in(soft(0.2, grace=60), lambda: (wait_for_signal(), sys.setprofile(unblock)))
 """)
 
     def test_a_signal_that_is_pending_when_the_interpreter_ends_is_discarded(self):
@@ -638,15 +551,11 @@ class Late:
     def __del__(self, mask=signal.pthread_sigmask, how=signal.SIG_UNBLOCK, them=signal.valid_signals()):
         mask(how, them)  # after Python has removed its handlers
 late = Late()
-try:
-    with soft(0.2, grace=60):
-        wait_for_signal()
-except filetimer.ScopeExpired:
-    pass
+raised_in(soft(0.2, grace=60), wait_for_signal)
 """)
 
     def test_a_handler_that_raises_while_the_scope_is_entered_or_left_leaves_none_open(self):
-        out = self.run_soft("""
+        self.run_soft("""
 def interrupt(frame, event, _):
     if (frame.f_code.co_name, event) in (("_before_enter", "return"), ("_after_exit", "call")):
         sys.setprofile(None)
@@ -659,21 +568,19 @@ for is_entered in False, True:
             sys.setprofile(interrupt)
     except KeyboardInterrupt:
         say(filetimer.admin.status().open_scopes)
-""")
-        self.assertEqual(out, "0\n0\n")
+""", says="0\n0\n")
 
 
 class DryRun(ServerCase):
     options = ("--dry-run",)
 
     def test_it_raises_nothing(self):
-        out = self.run_worker(SOFT + """
+        self.run_worker(SOFT + """
 with soft(0.2, grace=0.2) as scope:
     while not scope.times().expired:
         time.sleep(0.01)
 say("not raised")
-""")
-        self.assertEqual(out, "not raised\n")
+""", says="not raised\n")
 
 
 if __name__ == "__main__":

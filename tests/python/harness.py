@@ -52,11 +52,15 @@ class ServerCase(unittest.TestCase):
         self.addCleanup(end, worker)
         return worker
 
-    def run_worker(self, script, *args, status=0, **options):
-        """Runs a worker to its end, with this exit status and no errors. Returns its standard output."""
+    def run_worker(self, script, *args, status=0, says=None, **options):
+        """Runs a worker to its end, with this exit status and no errors. Returns its standard output, which is
+        `says` if that is given.
+        """
         worker = self.start_worker(script, *args, **options)
         out, err = worker.communicate(timeout=BOUND_S)
         self.assertEqual((worker.returncode, err), (status, ""), out)
+        if says is not None:
+            self.assertEqual(out, says)
         return out
 
     def records(self, event, pid=None):
@@ -95,6 +99,17 @@ PREAMBLE = """
 import filetimer, filetimer.admin, os, signal, sys, threading, time
 def say(*words):
     print(*words, flush=True)
+def in_thread(call):
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+def in_child(call):
+    'Returns the exit status of a forked child that calls it.'
+    pid = os.fork()
+    if pid == 0:
+        call()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 """
 
 # Installs a handler that is not Python's, and of which Python does not know.

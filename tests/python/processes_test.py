@@ -35,7 +35,7 @@ def with_slow(calls, how, us):
 
 class Forks(ServerCase):
     def test_a_child_has_no_scope_of_its_parent_and_the_parent_keeps_its_scopes(self):
-        out = self.run_worker("""
+        self.run_worker("""
             filetimer.configure()
             step = filetimer.Scope(60, "step")
             with filetimer.expires(60, "outer"), step, filetimer.paused("pause"):
@@ -43,9 +43,7 @@ class Forks(ServerCase):
                 if pid == 0:
                     # The parent's scopes are not open in the child, which may enter all of them.
                     assert not step.is_open and step.remaining is None
-                    thread = threading.Thread(target=filetimer.admin.ping)
-                    thread.start()
-                    thread.join()
+                    in_thread(filetimer.admin.ping)
                     with step:
                         assert step.is_open
                         with filetimer.expires(60, "mine"):
@@ -58,8 +56,7 @@ class Forks(ServerCase):
             with filetimer.expires(60, "after"):
                 pass
             say("fine")
-            """)
-        self.assertEqual(out, "fine\n")
+            """, says="fine\n")
         self.assertEqual(self.records("expired"), [])
         self.assertEqual(self.records("left_open"), [])
 
@@ -67,18 +64,14 @@ class Forks(ServerCase):
         self.run_worker("""
             client = filetimer.configure()
             for end in (lambda: os._exit(0), client.close, filetimer.close, sys.exit):
-                pid = os.fork()
-                if pid == 0:
-                    end()
-                    os._exit(0)
-                assert os.waitpid(pid, 0)[1] == 0
+                assert in_child(end) == 0
             with filetimer.expires(60):
                 pass
             """)
 
     def test_forks_beside_busy_threads_do_not_hang(self):
         # A thread that holds the interpreter's lock holds the library's lock across a fork.
-        out = self.run_worker("""
+        self.run_worker("""
             import warnings
             warnings.simplefilter("ignore")  # 3.12 and later warn of such a fork
             filetimer.configure()
@@ -96,16 +89,14 @@ class Forks(ServerCase):
             threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
             for thread in threads:
                 thread.start()
+            def child():
+                for j in range(20):
+                    with filetimer.expires(60, f"{j}"), filetimer.paused():
+                        pass
+                filetimer.admin.ping()
             def fork_all():
                 for i in range(30):
-                    pid = os.fork()
-                    if pid == 0:
-                        for j in range(20):
-                            with filetimer.expires(60, f"{j}"), filetimer.paused():
-                                pass
-                        filetimer.admin.ping()
-                        os._exit(0)
-                    assert os.waitpid(pid, 0)[1] == 0
+                    assert in_child(child) == 0
             forker = threading.Thread(target=fork_all)
             forker.start()
             fork_all()
@@ -114,8 +105,7 @@ class Forks(ServerCase):
             for thread in threads:
                 thread.join()
             say("fine")
-            """)
-        self.assertEqual(out, "fine\n")
+            """, says="fine\n")
 
     def test_forks_beside_a_thread_that_connects_and_asks_for_the_first_time_do_not_hang(self):
         # The calls that are slow are those of a thread that connects: so children are forked between all of them.
@@ -148,7 +138,7 @@ class Forks(ServerCase):
 
     @unittest.skipUnless(os.uname().machine == "x86_64", "the filter has the numbers of x86-64")
     def test_forks_are_noticed_on_a_kernel_without_madv_wipeonfork(self):
-        out = self.run_worker("""
+        self.run_worker("""
             import ctypes, struct
             if len(sys.argv) == 1:
                 # madvise(_, _, MADV_WIPEONFORK) is EINVAL from here on, in the program that is executed, too.
@@ -166,8 +156,7 @@ class Forks(ServerCase):
                         say(mine.is_open and not outer.is_open)
                     os._exit(0)
                 assert os.wait()[1] == 0 and outer.is_open
-            """)
-        self.assertEqual(out, "True\n")
+            """, says="True\n")
 
     def test_a_child_that_cannot_have_a_page_continues(self):
         for limit, reason in (("resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))", "Too many open files"),
@@ -178,15 +167,13 @@ class Forks(ServerCase):
                     import resource
                     filetimer.configure()
                     folder = os.environ["FILETIMER_DIR"]
-                    child = os.fork()
-                    if child == 0:
+                    def child():
                         {limit}
                         with filetimer.expires(60, "x"), filetimer.paused():
                             filetimer.heartbeat(60).beat()
                         list(filetimer.each("ab", 60))
                         say("fine")
-                        os._exit(0)
-                    assert os.waitpid(child, 0)[1] == 0
+                    assert in_child(child) == 0
                     """)
                 out, err = worker.communicate(timeout=suite.BOUND_S)
                 self.assertEqual((out, worker.returncode), ("fine\n", 0))
@@ -208,7 +195,7 @@ class Forks(ServerCase):
 
 class Multiprocessing(ServerCase):
     def run_pool(self, method, function):
-        out = self.run_worker(CHILD + f"""
+        self.run_worker(CHILD + f"""
 if __name__ == "__main__":
     filetimer.configure()
     context = multiprocessing.get_context("{method}")
@@ -219,8 +206,7 @@ if __name__ == "__main__":
         process.start()
         process.join()
         assert process.exitcode == 0, process.exitcode
-""")
-        self.assertEqual(out, f"{sum(i * i for i in range(30))}\n")
+""", says=f"{sum(i * i for i in range(30))}\n")
         self.assertEqual(self.records("expired"), [])
 
     def test_forked_workers_use_the_inherited_client(self):
@@ -299,7 +285,7 @@ if __name__ == "__main__":
 
 class Ends(ServerCase):
     def test_the_interpreter_exits_normally_with_scopes_open(self):
-        out = self.run_worker("""
+        self.run_worker("""
             filetimer.configure()
             client = filetimer.Client()
             scope = filetimer.Scope(60, "acquired")
@@ -315,8 +301,7 @@ class Ends(ServerCase):
             ring.append(ring)
             sys.scopes = [entered, pause]  # outlives the module
             say("fine")
-            """)
-        self.assertEqual(out, "fine\n")
+            """, says="fine\n")
 
     def test_a_daemon_thread_in_a_scope_does_not_block_the_exit(self):
         self.run_worker("""

@@ -552,7 +552,7 @@ class EnteredAgain(ServerCase):
 
 class Unconfigured(ServerCase):
     def test_the_first_scope_makes_the_client_and_after_close_there_is_none(self):
-        out = self.run_worker("""
+        self.run_worker("""
             filetimer.close()  # there is no client
             with filetimer.expires(3600, "x") as scope:
                 say(scope.is_open)
@@ -563,8 +563,7 @@ class Unconfigured(ServerCase):
             filetimer.configure()
             with filetimer.expires(3600, "x") as scope:
                 say(scope.is_open)
-            """)
-        self.assertEqual(out, "True\nFalse\nTrue\n")
+            """, says="True\nFalse\nTrue\n")
 
     def test_the_first_scope_does_not_replace_the_client_of_a_configure_meanwhile(self):
         self.run_worker("""

@@ -205,16 +205,11 @@ expire()
     def test_a_child_of_a_child_keeps_the_files_of_the_program(self):
         self.run_worker("""
             filetimer.configure()
-            def fork(run):
-                if os.fork() == 0:
-                    run()
-                    os._exit(0)
-                assert os.wait()[1] == 0
             def child():
                 mine = os.open("/dev/null", os.O_RDONLY)  # has the number of the parent's file of stacks
                 with filetimer.expires(60):
-                    fork(lambda: os.fstat(mine))
-            fork(child)
+                    assert in_child(lambda: os.fstat(mine)) == 0
+            assert in_child(child) == 0
             """)
 
     def test_they_are_written_to_no_file_of_the_program(self):
@@ -235,20 +230,18 @@ expire()
             """)
 
     def test_a_child_has_its_parents_handler_and_file_no_more(self):
-        out = self.run_worker("""
+        self.run_worker("""
             from filetimer import _stacks
             filetimer.configure()
             [(file, number)] = _stacks._offered.values()
-            if os.fork() == 0:
+            def child():
                 assert not os.path.exists(f"/proc/self/fd/{file}")
                 os.kill(os.getpid(), number)
-                os._exit(0)
-            say(os.WTERMSIG(os.wait()[1]) == number)
+            assert in_child(child) == -number
             """)
-        self.assertEqual(out, "True\n")
 
     def test_a_child_has_no_file_of_a_page_that_its_parent_made_anew(self):
-        out = self.run_worker("""
+        self.run_worker("""
             import glob
             from filetimer import _stacks
             filetimer.configure()
@@ -259,11 +252,8 @@ expire()
             while os.fstat(file).st_ino == first:
                 with filetimer.expires(60):
                     pass
-            if os.fork() == 0:
-                os._exit(os.path.exists(f"/proc/self/fd/{file}"))
-            say(os.wait()[1] == 0)
+            assert in_child(lambda: os._exit(os.path.exists(f"/proc/self/fd/{file}"))) == 0
             """)
-        self.assertEqual(out, "True\n")
 
     def test_no_file_or_pipe_of_the_package_is_standard_output_of_a_daemon(self):
         for taken in range(3):
@@ -290,13 +280,12 @@ expire()
             """)
 
     def test_a_signal_that_a_native_library_handles_is_left_to_it(self):
-        out = self.run_worker(NATIVE_HANDLER + """
+        self.run_worker(NATIVE_HANDLER + """
 number = signal.SIGRTMIN + 12
 handle(number)
 filetimer.configure()
 say(is_handled(number))
-""")
-        self.assertEqual(out, "True\n")
+""", says="True\n")
 
     def test_without_a_free_signal_stacks_are_missing_and_nothing_fails(self):
         self.run_worker(NATIVE_HANDLER + """
