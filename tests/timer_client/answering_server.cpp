@@ -48,6 +48,9 @@ void AnsweringServer::Answers::wait_until_hung_up() {
 
 AnsweringServer::AnsweringServer(std::string dir, Script script)
     : dir_(std::move(dir)), script_(std::move(script)), end_(::eventfd(0, EFD_CLOEXEC)) {
+  if (dir_.empty()) {
+    dir_ = folder_.emplace().path();
+  }
   REQUIRE(::mkfifo(pipe().c_str(), 0600) == 0);
   requests_.reset(::open(pipe().c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
   REQUIRE(requests_);

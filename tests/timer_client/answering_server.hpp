@@ -1,11 +1,12 @@
 // A thread that plays a server that only answers control requests. It makes `requests` and
-// `control` in an existing folder, and calls the test's script for each request. It holds no lock
-// on a status page.
+// `control` in an existing folder or one of its own, and calls the test's script for each request.
+// It holds no lock on a status page.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -13,6 +14,7 @@
 
 #include "common/posix.hpp"
 #include "common/wire.hpp"
+#include "tests/support/files.hpp"
 
 namespace filetimer::testing {
 
@@ -36,6 +38,8 @@ class AnsweringServer {
   };
   using Script = std::function<void(const wire::Question&, Answers&)>;
 
+  explicit AnsweringServer(Script script) : AnsweringServer(std::string(), std::move(script)) {}
+  explicit AnsweringServer(std::string line) : AnsweringServer(std::string(), std::move(line)) {}
   AnsweringServer(std::string dir, Script script);
   // Answers every request with this line.
   AnsweringServer(std::string dir, std::string line);
@@ -51,6 +55,7 @@ class AnsweringServer {
  private:
   void run();
 
+  std::optional<TempFolder> folder_;
   std::string dir_;
   Script script_;
   UniqueFd requests_;

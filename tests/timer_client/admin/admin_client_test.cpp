@@ -32,10 +32,6 @@ AdminClient client_of(const AnsweringServer& server, RpcTimeout timeout = testin
   return AdminClient({.dir = server.dir(), .rpc_timeout = timeout});
 }
 
-void say_nothing(const wire::Question& /*asked*/, Answers& answers) {
-  answers.wait_until_hung_up();
-}
-
 // Returns the timeout of a call in seconds: a ping sends it to the server as its wait.
 double sent_timeout(const AnsweringServer& server, RpcTimeout timeout) {
   client_of(server, timeout).ping();
@@ -65,11 +61,10 @@ std::string thrown_by(const std::function<void()>& call) {
 }  // namespace
 
 TEST_CASE("status returns the server's fields and its whole answer, and may lack some") {
-  const testing::TempFolder folder;
   std::string line =
       R"({"answer":"done","server_pid":4711,"server_version":"0.3.0","uptime_s":12.5,)"
       R"("announcement":"draining","workers":3,"open_scopes":5,"askers":2,"may":{"signal":true}})";
-  AnsweringServer server(folder.path(), [&](const auto&, Answers& answers) { answers.say(line); });
+  AnsweringServer server([&](const auto&, Answers& answers) { answers.say(line); });
   const ServerStatus status = client_of(server).status();
   CHECK(server.asked()[0].request == "status");
   CHECK(fmt::format("{} {} {}", status.server_pid, status.server_version, status.announcement) ==
@@ -83,8 +78,7 @@ TEST_CASE("status returns the server's fields and its whole answer, and may lack
 }
 
 TEST_CASE("a drain and a rendezvous return what the server answers") {
-  const testing::TempFolder folder;
-  AnsweringServer server(folder.path(), [](const wire::Question& asked, Answers& answers) {
+  AnsweringServer server([](const wire::Question& asked, Answers& answers) {
     if (asked.request == "rendezvous") {
       answers.say(R"({"answer":"granted","wait_s":30})");
     }
@@ -133,8 +127,7 @@ TEST_CASE("each answer that is no success is an error with all that the answer s
              fmt::format(fmt::runtime(thrown), true, R"({"answer":"timed_out",)" + busy)},
         Case{R"({"answer":"invalid","reason":"rank 2 is there"})", "invalid: rank 2 is there"},
         Case{"", "no server"}}) {
-    const testing::TempFolder folder;
-    AnsweringServer server(folder.path(), [&](const auto&, Answers& answers) {
+    AnsweringServer server([&](const auto&, Answers& answers) {
       if (!c.answer.empty()) {
         answers.say(c.answer);
       }
@@ -143,7 +136,7 @@ TEST_CASE("each answer that is no success is an error with all that the answer s
   }
   const testing::TempFolder folder;
   CHECK(thrown_by([&] { AdminClient({.dir = folder.path()}).shutdown(); }) == "no server");
-  AnsweringServer server(folder.path(), [](const wire::Question& asked, Answers& answers) {
+  AnsweringServer server([](const wire::Question& asked, Answers& answers) {
     if (asked.request == "drain") {
       answers.wait_until_hung_up();
     }
@@ -157,9 +150,8 @@ TEST_CASE("each answer that is no success is an error with all that the answer s
 }
 
 TEST_CASE("an error names eight ranks or scopes, and counts the others") {
-  const testing::TempFolder folder;
   std::string line;
-  AnsweringServer server(folder.path(), [&](const auto&, Answers& answers) { answers.say(line); });
+  AnsweringServer server([&](const auto&, Answers& answers) { answers.say(line); });
   line = R"({"answer":"timed_out","reason":"late","missing":[null,1,2,3,4,5,6,7],)"
          R"("left":[0,1,2,3,4,5,6,7,8]})";
   RendezvousOptions options = kTwoOfFour;
@@ -179,8 +171,7 @@ TEST_CASE("an error names eight ranks or scopes, and counts the others") {
 }
 
 TEST_CASE("the timeout of a client precedes that of the environment") {
-  const testing::TempFolder folder;
-  AnsweringServer server(folder.path(), R"({"answer":"done"})");
+  AnsweringServer server(R"({"answer":"done"})");
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   using Seconds = std::chrono::duration<double>;
   CHECK(sent_timeout(server, {}) == 60);
@@ -208,8 +199,7 @@ TEST_CASE("the timeout of a client precedes that of the environment") {
 }
 
 TEST_CASE("a call's timeout precedes the thread's, and that one the client's") {
-  const testing::TempFolder folder;
-  AnsweringServer server(folder.path(), R"({"answer":"done"})");
+  AnsweringServer server(R"({"answer":"done"})");
   const AdminClient client = client_of(server, 50s);
   const auto sent_timeout_of = [&](const RpcTimeout& timeout) {
     client.ping(timeout);
@@ -231,8 +221,7 @@ TEST_CASE("a call's timeout precedes the thread's, and that one the client's") {
 }
 
 TEST_CASE("wrong values are refused before a request is sent") {
-  const testing::TempFolder folder;
-  AnsweringServer server(folder.path(), R"({"answer":"done"})");
+  AnsweringServer server(R"({"answer":"done"})");
   const AdminClient client = client_of(server);
   for (const auto wrong : {std::chrono::nanoseconds{0}, std::chrono::nanoseconds{-1}}) {
     CHECK_THROWS_AS(client_of(server, wrong), InvalidArgument);
@@ -255,8 +244,7 @@ TEST_CASE("wrong values are refused before a request is sent") {
 }
 
 TEST_CASE("an exception of while_waiting withdraws a request") {
-  const testing::TempFolder folder;
-  AnsweringServer server(folder.path(), say_nothing);
+  AnsweringServer server([](const auto&, Answers& answers) { answers.wait_until_hung_up(); });
   const AdminClient client(
       {.dir = server.dir(), .while_waiting = [] { throw std::runtime_error("withdrawn"); }});
   CHECK_THROWS_WITH(client.ping(), "withdrawn");

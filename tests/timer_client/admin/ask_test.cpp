@@ -69,8 +69,10 @@ Outcome outcome_of(const wire::Question& asked, const Asking& how) {
 }
 
 Outcome ask_in(const std::string& dir, std::string_view request,
-               Duration patience = testing::kBound) {
-  return outcome_of(question(request), {.place = place_in(dir), .patience = patience});
+               Duration patience = testing::kBound,
+               const std::function<void()>& while_waiting = {}) {
+  return outcome_of(question(request),
+                    {.place = place_in(dir), .patience = patience, .while_waiting = while_waiting});
 }
 
 // A server in its own process, which holds the lock of the status page and accepts no connection.
@@ -120,14 +122,13 @@ TEST_CASE("a request is one packet, and its answer arrives on the same connectio
 
 TEST_CASE("a wait that the server grants moves the deadline") {
   testing::until_in_time(kShort, [](Duration patience) {
-    const testing::TempFolder folder;
     enum class First { kNothing, kHeard, kTimedOut };
     std::atomic<First> first = First::kNothing;
     const auto is_first = [&](First event) {
       First nothing = First::kNothing;
       return first.compare_exchange_strong(nothing, event);
     };
-    AnsweringServer server(folder.path(), [&](const wire::Question&, Answers& answers) {
+    AnsweringServer server([&](const wire::Question&, Answers& answers) {
       answers.say(R"({"answer": "granted", "wait_s": 60})");
       ::poll(nullptr, 0, 4 * static_cast<int>(patience / 1ms));
       if (!is_first(First::kTimedOut)) {
@@ -136,7 +137,7 @@ TEST_CASE("a wait that the server grants moves the deadline") {
     });
     const Instant asked = Instant::now();
     const Outcome got =
-        outcome_of(question("rendezvous"), {.place = place_in(folder.path()),
+        outcome_of(question("rendezvous"), {.place = place_in(server.dir()),
                                             .patience = patience,
                                             .on_answer = [&](auto) { is_first(First::kHeard); }});
     if (first == First::kHeard) {
@@ -148,17 +149,16 @@ TEST_CASE("a wait that the server grants moves the deadline") {
 }
 
 TEST_CASE("intermediate answers are passed to the caller, and unknown ones do not end the wait") {
-  const testing::TempFolder folder;
-  AnsweringServer server(folder.path(), [&](const wire::Question&, Answers& answers) {
+  AnsweringServer server([&](const wire::Question&, Answers& answers) {
     answers.say_raw(
         "{\"answer\": \"granted\", \"wait_s\": 60}\n{\"answer\": \"waiting\"}\n{\"answer\": \"n");
     answers.say_raw("ew\"}\n{\"answer\": \"refused\", \"reason\": \"it is busy\"}\n");
   });
   std::vector<std::string> seen;
   const auto note = [&](simdjson::dom::object answer) { seen.push_back(simdjson::minify(answer)); };
-  const Outcome got = outcome_of(
-      question("shutdown"),
-      {.place = place_in(folder.path()), .patience = testing::kBound, .on_answer = note});
+  const Outcome got =
+      outcome_of(question("shutdown"),
+                 {.place = place_in(server.dir()), .patience = testing::kBound, .on_answer = note});
   CHECK(got.kind == "busy");
   CHECK(got.why == "it is busy");
   CHECK(seen == std::vector<std::string>{R"({"answer":"granted","wait_s":60})",
@@ -166,15 +166,12 @@ TEST_CASE("intermediate answers are passed to the caller, and unknown ones do no
 }
 
 TEST_CASE("an answer may be longer than a packet") {
-  const testing::TempFolder folder;
   const std::string line =
       R"({"answer": "done", "log": ")" + std::string(std::size_t{300'000}, 'x') + R"("})";
-  AnsweringServer server(folder.path(), line);
-  CHECK(ask_in(folder.path(), "status").text == line);
+  CHECK(ask_in(AnsweringServer(line).dir(), "status").text == line);
 }
 
 TEST_CASE("an answer that is no JSON object, or endless, is a failure") {
-  const testing::TempFolder folder;
   std::string text;
   std::string why = "' answered '[1]': expected a JSON object";
   SUBCASE("no JSON") {
@@ -188,19 +185,18 @@ TEST_CASE("an answer that is no JSON object, or endless, is a failure") {
     text = std::string(kMaxAnswerBytes + 1, ' ');
     why = "/requests' is longer than 4194304 bytes";
   }
-  AnsweringServer server(folder.path(), [&](const wire::Question&, Answers& answers) {
+  AnsweringServer server([&](const wire::Question&, Answers& answers) {
     answers.say_raw(text);
     answers.wait_until_hung_up();
   });
-  const Outcome got = ask_in(folder.path(), "status");
+  const Outcome got = ask_in(server.dir(), "status");
   CHECK(got.kind == "failed");
   CHECK(testing::contains(got.why, why));
 }
 
 TEST_CASE("a child that is forked during a request leaves the answer to its parent") {
-  const testing::TempFolder folder;
   std::atomic<bool> may_answer = false;
-  AnsweringServer server(folder.path(), [&](const wire::Question&, Answers& answers) {
+  AnsweringServer server([&](const wire::Question&, Answers& answers) {
     may_answer.wait(false);
     answers.say(R"({"answer": "done"})");
   });
@@ -214,9 +210,7 @@ TEST_CASE("a child that is forked during a request leaves the answer to its pare
       may_answer.notify_all();
     }
   };
-  const Outcome got = outcome_of(
-      question("ping"),
-      {.place = place_in(folder.path()), .patience = testing::kBound, .while_waiting = fork_once});
+  const Outcome got = ask_in(server.dir(), "ping", testing::kBound, fork_once);
   if (::getpid() != parent) {
     ::_exit(got.kind == "failed" && testing::contains(got.why, "was forked") ? 0 : 1);
   }
@@ -226,16 +220,14 @@ TEST_CASE("a child that is forked during a request leaves the answer to its pare
 
 TEST_CASE("a server that ends without an answer is noticed before the timeout") {
   constexpr const char* kEnded = "ended before it answered 'status'";
-  const testing::TempFolder folder;
   SUBCASE("when it has the request") {
-    AnsweringServer server(folder.path(), [](const wire::Question&, Answers&) {});
-    CHECK(testing::contains(ask_in(folder.path(), "status", kForever).why, kEnded));
+    AnsweringServer server([](const wire::Question&, Answers&) {});
+    CHECK(testing::contains(ask_in(server.dir(), "status", kForever).why, kEnded));
   }
   SUBCASE("before it accepts the connection") {
+    const testing::TempFolder folder;
     DeafServer server(folder.path());
-    const Outcome got = outcome_of(question("status"), {.place = place_in(folder.path()),
-                                                        .patience = kForever,
-                                                        .while_waiting = [&] { server.end(); }});
+    const Outcome got = ask_in(folder.path(), "status", kForever, [&] { server.end(); });
     CHECK(got.kind == "no server");
     CHECK(testing::contains(got.why, kEnded));
   }
@@ -271,34 +263,29 @@ TEST_CASE("a request waits while too many clients wait to be accepted") {
         REQUIRE(::send(accepted.back().get(), "{\"answer\":\"done\"}\n", 18, 0) == 18);
       }
     };
-    CHECK(outcome_of(question("ping"), {.place = place_in(folder.path()),
-                                        .patience = testing::kBound,
-                                        .while_waiting = accept_and_answer})
-              .kind == "done");
+    CHECK(ask_in(folder.path(), "ping", testing::kBound, accept_and_answer).kind == "done");
     CHECK(accepted.size() == 2);
   }
 }
 
 TEST_CASE("a shutdown returns when the server has ended") {
   SUBCASE("and not before") {
-    const testing::TempFolder folder;
     std::atomic<bool> ended = false;
-    AnsweringServer server(folder.path(), [&](const wire::Question&, Answers& answers) {
+    AnsweringServer server([&](const wire::Question&, Answers& answers) {
       answers.say(R"({"answer": "done", "open_scope_count": 0})");
       ::poll(nullptr, 0, static_cast<int>(kShort / 1ms));
       ended = true;
     });
-    CHECK(ask_in(folder.path(), "shutdown").kind == "done");
+    CHECK(ask_in(server.dir(), "shutdown").kind == "done");
     CHECK(ended);
   }
   SUBCASE("which must happen within the timeout") {
     testing::until_in_time(kShort, [](Duration patience) {
-      const testing::TempFolder folder;
-      AnsweringServer server(folder.path(), [&](const wire::Question&, Answers& answers) {
+      AnsweringServer server([&](const wire::Question&, Answers& answers) {
         answers.say(R"({"answer": "done", "open_scope_count": 0})");
         answers.wait_until_hung_up();
       });
-      const Outcome got = ask_in(folder.path(), "shutdown", patience);
+      const Outcome got = ask_in(server.dir(), "shutdown", patience);
       CHECK(got.kind == "no answer");
       return testing::contains(got.why, "it announced its end, and still runs");
     });
