@@ -135,10 +135,8 @@ class PageMachine final : public Machine {
     } else if (name == "fork" && forks_ < kMostForks && !kIsThreadSanitized) {
       fork(key == 1);
     } else if (name == "idle" && !idle_client_ && is_alive_ && !model_.is_made_again) {
-      ConnectOptions options = server_->options();
-      options.idle_timeout = hours(key);
       is_announced_ = server_->board().next_wake > (Instant::now() + hours(key)).ns;
-      idle_client_.emplace(TimerClient::connect(std::move(options)));
+      idle_client_.emplace(server_->connect({.idle_timeout = hours(key)}));
       model_.idle = {.is_on = true, .timeout = key};
       last_idle_verdict_ = {};
     } else if (name == "unidle" && idle_client_) {

@@ -51,19 +51,10 @@ Line Pipe::next() {
   line.text = unread_.substr(0, unread_.find('\n'));
   unread_.erase(0, line.text.size() + 1);
   std::string padded = line.text + std::string(wire::Parser::padding(), ' ');
-  const auto request = parser_.parse(std::string_view(padded).substr(0, line.text.size()));
+  line.parser = std::make_shared<wire::Parser>();
+  const auto request = line.parser->parse(std::string_view(padded).substr(0, line.text.size()));
   REQUIRE_MESSAGE(request.has_value(), line.text);
-  line.pid = request->pid;
-  line.scope_id = request->scope_id;
-  line.expiration_time = request->expiration_time;
-  line.signal = request->signal;
-  line.x_timeout_s = request->x_timeout_s;
-  line.x_grace_s = request->x_grace_s;
-  line.x_soft_s = request->x_soft_s;
-  line.x_tid = request->x_tid;
-  line.x_scope = request->x_scope.value_or(std::string_view{});
-  line.x_whole_process = request->x_whole_process;
-  line.x_page = request->x_page.value_or(std::string_view{});
+  static_cast<wire::Request&>(line) = *request;
   return line;
 }
 

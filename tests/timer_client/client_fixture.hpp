@@ -6,7 +6,7 @@
 #include <chrono>
 #include <filetimer/timer_client.hpp>
 #include <functional>
-#include <optional>
+#include <memory>
 #include <string>
 
 #include "common/posix.hpp"
@@ -17,20 +17,10 @@
 namespace filetimer::testing {
 
 // A request as a server reads it.
-struct Line {
+struct Line : wire::Request {
   std::string text;
-  pid_t pid = 0;
-  std::string scope_id;
-  double expiration_time = 0;
-  int signal = 0;
-  std::optional<double> x_timeout_s;
-  std::optional<double> x_grace_s;
-  std::optional<double> x_soft_s;
-  std::optional<pid_t> x_tid;
-  std::string x_scope;  // empty: none
-  bool x_whole_process = false;
-  std::string x_page;  // empty: it is no hint
-  [[nodiscard]] bool is_release() const { return expiration_time < 0; }
+  std::shared_ptr<wire::Parser> parser;  // has the texts of the request
+  [[nodiscard]] std::string page() const { return std::string(x_page.value_or("")); }
 };
 
 // A named pipe with a reader that reads only when next() is called.
@@ -55,7 +45,6 @@ class Pipe {
   std::string path_;
   UniqueFd fd_;
   std::string unread_;
-  wire::Parser parser_;
 };
 
 // Runs `body` in another thread, and waits for its end.

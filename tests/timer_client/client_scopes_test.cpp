@@ -8,8 +8,6 @@
 #include <atomic>
 #include <cmath>
 #include <filetimer/timer_client.hpp>
-#include <map>
-#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -24,80 +22,63 @@
 using namespace std::chrono_literals;
 using namespace filetimer;
 using testing::contains;
-using testing::FakeServer;
 using testing::in_child;
 using testing::message_of;
 
 namespace {
 
-// A server that lists the timers of its clients.
-class WatchingServer {
- public:
-  using Timers = std::multiset<std::pair<std::string, Duration>>;  // names and timeouts
+using Timers = std::multiset<std::pair<std::string, Duration>>;  // names and timeouts
 
-  [[nodiscard]] FakeServer& server() { return server_; }
-  [[nodiscard]] TimerClient connect() const { return server_.connect(); }
-
-  // Returns the open timers of all workers.
-  Timers open() {
+struct WatchedClient : testing::Connected {
+  // Returns the open timers of this process.
+  [[nodiscard]] Timers open() const {
     Timers timers;
-    for (const std::string& name : server_.page_names()) {
-      const auto page = pages_.try_emplace(name, server_.page(name)).first->second;
-      for (const auto& [index, slot] : testing::slots_of(page)) {
-        if (slot_word::is_open(slot.word)) {
-          timers.emplace(slot.name, slot.asked);
-        }
+    for (const auto& [index, slot] : server.slots()) {
+      if (slot_word::is_open(slot.word)) {
+        timers.emplace(slot.name, slot.asked);
       }
     }
     return timers;
   }
-
- private:
-  FakeServer server_;
-  std::map<std::string, PageLayout> pages_;
 };
-
-using Timers = WatchingServer::Timers;
 
 }  // namespace
 
-TEST_CASE("a client ends the job's scope at its end, and other open scopes stay watched") {
-  WatchingServer server;
-  std::optional<TimerClient> client(server.connect());
+TEST_CASE_FIXTURE(WatchedClient,
+                  "a client ends the job's scope at its end, and other open scopes stay watched") {
   auto other = server.connect();
-  client->start(1h);
+  client.start(1h);
   other.start(30s);
-  auto scope = client->expires(30s, "scope");
-  CHECK(server.open().size() == 3);
-  client.reset();
-  CHECK(server.open() == Timers{{"job", 30s}, {"scope", 30s}});
+  auto scope = client.expires(30s, "scope");
+  CHECK(open().size() == 3);
+  { const TimerClient ended = std::move(client); }
+  CHECK(open() == Timers{{"job", 30s}, {"scope", 30s}});
   CHECK(scope.renew(60s));
-  CHECK(server.open() == Timers{{"job", 30s}, {"scope", 60s}});
+  CHECK(open() == Timers{{"job", 30s}, {"scope", 60s}});
   scope = {};
-  CHECK(server.open() == Timers{{"job", 30s}});
+  CHECK(open() == Timers{{"job", 30s}});
 }
 
-TEST_CASE(
+TEST_CASE_FIXTURE(
+    WatchedClient,
     "a scope that was moved from releases nothing, and an assignment releases the old scope "
     "first") {
-  WatchingServer server;
-  auto client = server.connect();
   auto first = client.expires(30s, "first");
   auto moved = std::move(first);
-  CHECK(server.open() == Timers{{"first", 30s}});
+  CHECK(open() == Timers{{"first", 30s}});
   auto second = client.expires(20s, "second");
   moved = std::move(second);
-  CHECK(server.open() == Timers{{"second", 20s}});
+  CHECK(open() == Timers{{"second", 20s}});
   TimerScope& same = moved;
   moved = std::move(same);
-  CHECK(server.open() == Timers{{"second", 20s}});
+  CHECK(open() == Timers{{"second", 20s}});
   CHECK(moved.release());
-  CHECK(server.open().empty());
+  CHECK(open().empty());
 }
 
-TEST_CASE("wrong arguments are refused with a message that quotes them, and no timer is opened") {
-  WatchingServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(
+    WatchedClient,
+    "wrong arguments are refused with a message that quotes them, and no timer is opened") {
   const auto refusal = [&](std::chrono::nanoseconds after, const ScopeOptions& options) {
     return message_of([&] { (void)client.expires(after, "x", options); });
   };
@@ -121,61 +102,55 @@ TEST_CASE("wrong arguments are refused with a message that quotes them, and no t
   CHECK(contains(warned(kMaxTimeout, 4294967296ms), "at most 4294967295ms"));
   CHECK_THROWS_AS(client.start(0s), InvalidArgument);
   CHECK_THROWS_AS(TimerScope().renew(0s), InvalidArgument);
-  CHECK(server.open().empty());
+  CHECK(open().empty());
   auto scope = client.expires(1h, "open");
   CHECK_THROWS_AS(scope.renew(0s), InvalidArgument);
   client.start(1h);
   CHECK_THROWS_AS(client.start(0s), InvalidArgument);
-  CHECK(server.open() == Timers{{"job", 1h}, {"open", 1h}});
+  CHECK(open() == Timers{{"job", 1h}, {"open", 1h}});
 }
 
-TEST_CASE("a scope over the limit is not watched, and a release makes room") {
-  WatchingServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(WatchedClient,
+                  "a scope over the limit is not watched, and a release makes room") {
   std::vector<TimerScope> scopes;
   for (std::size_t i = 0; i < kMaxScopesPerWorker; ++i) {
     scopes.push_back(client.expires(1h, "s" + std::to_string(i)));
     if (i % 128 == 127) {
-      CHECK(server.open().size() == i + 1);
+      CHECK(open().size() == i + 1);
     }
   }
   auto unwatched = client.expires(1h, "one more");
   CHECK_FALSE(unwatched.times());
   CHECK_FALSE(unwatched.renew(1h));
-  CHECK(server.open().size() == kMaxScopesPerWorker);
-  ConnectOptions with_idle_timeout = server.server().options();
-  with_idle_timeout.idle_timeout = 1h;
-  with_idle_timeout.missing = ConnectOptions::Missing::kRaise;
-  CHECK(message_of([&] { TimerClient::connect(with_idle_timeout); }) ==
+  CHECK(open().size() == kMaxScopesPerWorker);
+  CHECK(message_of([&] { (void)server.connect({.idle_timeout = 1h}); }) ==
         "there is no room on this process's page for its idle timeout");
-  with_idle_timeout.missing = ConnectOptions::Missing::kIgnore;
-  CHECK_NOTHROW(TimerClient::connect(with_idle_timeout));
+  CHECK_NOTHROW(TimerClient::connect({.dir = server.dir(), .idle_timeout = 1h}));
   scopes.erase(scopes.begin() + 500);
   {
     auto scope = client.expires(1h, "one more");
-    const Timers open = server.open();
-    CHECK(open.size() == kMaxScopesPerWorker);
-    CHECK(open.contains({"one more", 1h}));
-    CHECK_FALSE(open.contains({"s500", 1h}));
+    const Timers timers = open();
+    CHECK(timers.size() == kMaxScopesPerWorker);
+    CHECK(timers.contains({"one more", 1h}));
+    CHECK_FALSE(timers.contains({"s500", 1h}));
   }
   while (!scopes.empty()) {
     scopes.erase(
         scopes.end() - static_cast<std::ptrdiff_t>(std::min<std::size_t>(128, scopes.size())),
         scopes.end());
-    CHECK(server.open().size() == scopes.size());
+    CHECK(open().size() == scopes.size());
   }
   auto after = client.expires(1h, "after");
-  CHECK(server.open() == Timers{{"after", 1h}});
+  CHECK(open() == Timers{{"after", 1h}});
 }
 
-TEST_CASE("a child that is forked during calls of other threads can use the client") {
+TEST_CASE_FIXTURE(WatchedClient,
+                  "a child that is forked during calls of other threads can use the client") {
   if (kIsThreadSanitized) {
     FILETIMER_SKIP("with a sanitizer a child of a process with threads may hang");
   }
-  WatchingServer server;
-  auto client = server.connect();
   // It counts no scans: each scope writes a line, which soon fills the pipe.
-  server.server().board().next_wake = kWakeAlways;
+  server.board().next_wake = kWakeAlways;
   std::atomic<bool> done = false;
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {

@@ -60,15 +60,20 @@ void FakeServer::looks_in(Duration time) const {
   announce_next_scan(*board_, (Instant::now() + time).ns);
 }
 
-ConnectOptions FakeServer::options() const {
-  ConnectOptions options;
+TimerClient FakeServer::connect(ConnectOptions options) const {
   options.dir = dir_;
   options.missing = ConnectOptions::Missing::kRaise;
-  return options;
+  return TimerClient::connect(std::move(options));
 }
 
-TimerClient FakeServer::connect() const {
-  return TimerClient::connect(options());
+void FakeServer::refuse_pages() const {
+  std::filesystem::rename(dir_ + "/scopes", dir_ + "/scopes.away");
+  write_file(dir_ + "/scopes", "");
+}
+
+void FakeServer::allow_pages() const {
+  std::filesystem::remove(dir_ + "/scopes");
+  std::filesystem::rename(dir_ + "/scopes.away", dir_ + "/scopes");
 }
 
 std::vector<std::string> FakeServer::page_names() const {
@@ -92,20 +97,29 @@ PageLayout FakeServer::page() const {
 }
 
 PageLayout FakeServer::page(const std::string& name) const {
-  return PageLayout(map_file(page_path(name), O_RDWR, PROT_READ | PROT_WRITE, kPageBytes));
+  auto known = pages_.find(name);
+  if (known == pages_.end()) {
+    void* const mapped = map_file(page_path(name), O_RDWR, PROT_READ | PROT_WRITE, kPageBytes);
+    known = pages_.emplace(name, mapped).first;
+  }
+  return known->second;
 }
 
 std::string FakeServer::page_path(const std::string& name) const {
   return dir_ + "/scopes/" + name;
 }
 
-bool FakeServer::expire(Slot& slot) {
-  return try_expire(slot, read_deadline(slot));
+std::map<std::size_t, SlotReading> FakeServer::slots() const {
+  return slots_of(page());
 }
 
-void FakeServer::finish(Slot& slot) {
-  const std::int64_t word = read_deadline(slot);
-  finish_verdict(slot, word == slot_word::kReleasedLate ? 1 : -word);
+SlotReading FakeServer::slot(const std::string& name) const {
+  return slot_called(page(), name);
+}
+
+bool FakeServer::expire(const std::string& name) const {
+  Slot& slot = page().slot(index_of(page(), name));
+  return try_expire(slot, read_deadline(slot));
 }
 
 std::map<std::size_t, SlotReading> slots_of(const PageLayout& page) {

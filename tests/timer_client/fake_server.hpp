@@ -37,35 +37,49 @@ class FakeServer {
   // Sets the time until the server's next reading.
   void looks_in(Duration time) const;
 
-  [[nodiscard]] ConnectOptions options() const;
-  [[nodiscard]] TimerClient connect() const;
+  // Connects to this directory. To connect without a server is an error.
+  [[nodiscard]] TimerClient connect(ConnectOptions options = {}) const;
+
+  // Make it impossible to make pages, and possible again.
+  void refuse_pages() const;
+  void allow_pages() const;
 
   // Returns the names of the files in `scopes`, also those that begin with a dot.
   [[nodiscard]] std::vector<std::string> page_names() const;
   // Returns the names of pages.
   [[nodiscard]] std::vector<std::string> worker_page_names() const;
-  // Returns the only page.
-  [[nodiscard]] PageLayout page() const;
   [[nodiscard]] PageLayout page(const std::string& name) const;
   [[nodiscard]] std::string page_path(const std::string& name) const;
 
-  // Give the verdict on the open slot, and end its kill, as in the protocol.
-  static bool expire(Slot& slot);
-  static void finish(Slot& slot);
+  // These concern the only page.
+  [[nodiscard]] PageLayout page() const;
+  [[nodiscard]] std::uint64_t wakes() const { return page().header().wakes; }
+  // Returns the slots that are not free, by their numbers.
+  [[nodiscard]] std::map<std::size_t, SlotReading> slots() const;
+  // Returns the slot of that name. Fails the test unless exactly one has it.
+  [[nodiscard]] SlotReading slot(const std::string& name) const;
+  // Gives the verdict on it, as in the protocol.
+  [[nodiscard]] bool expire(const std::string& name) const;
 
  private:
   std::optional<TempFolder> folder_;
   std::string dir_;
   std::optional<Pipe> pipe_;
   Board* board_ = nullptr;
+  mutable std::map<std::string, PageLayout> pages_;  // that were read
+};
+
+// The fixture of most cases.
+struct Connected {
+  FakeServer server;
+  TimerClient client = server.connect();
 };
 
 // Starts a process that holds the lock of the status page, as a server does.
 std::unique_ptr<Child> process_of(const FakeServer& server);
 
-// Returns the slots that are not free, by their numbers.
+// As slots() and slot() of a server.
 std::map<std::size_t, SlotReading> slots_of(const PageLayout& page);
-// Returns the slot of that name. Fails the test unless exactly one has it.
 SlotReading slot_called(const PageLayout& page, const std::string& name);
 std::size_t index_of(const PageLayout& page, const std::string& name);
 

@@ -21,7 +21,7 @@
 #include <string>
 #include <thread>
 
-#include "tests/timer_client/answering_server.hpp"
+#include "tests/support/variable.hpp"
 #include "tests/timer_client/client_fixture.hpp"
 #include "tests/timer_client/fake_server.hpp"
 
@@ -86,18 +86,21 @@ std::string said(const char* level, const std::function<void()>& body) {
   return testing::read_file(path);
 }
 
+using Messages = std::vector<std::string>;
+
 // Returns the lines, without "filetimer[PID] ".
-std::vector<std::string> messages_in(const std::string& text) {
-  std::vector<std::string> messages;
-  for (std::size_t start = 0; start < text.size();) {
-    const std::size_t end = text.find('\n', start);
-    REQUIRE(end != text.npos);
-    const std::string line = text.substr(start, end - start);
+Messages messages_in(const std::string& text) {
+  CHECK((text.empty() || text.ends_with('\n')));
+  Messages messages;
+  for (const std::string& line : testing::lines_of(text)) {
     CHECK(line.starts_with("filetimer["));
     messages.push_back(line.substr(line.find("] ") + 2));
-    start = end + 1;
   }
   return messages;
+}
+
+Messages messages(const char* level, const std::function<void()>& body) {
+  return messages_in(said(level, body));
 }
 
 }  // namespace
@@ -200,17 +203,16 @@ TEST_CASE("the level selects the messages, and without one none is written") {
       client_messages::debug("{}", 3);
     }
   };
-  using Messages = std::vector<std::string>;
-  CHECK(said(nullptr, speak).empty());
-  CHECK(said("", speak).empty());
-  CHECK(said("error", speak).empty());
-  CHECK(messages_in(said("warning", speak)) == Messages{"warning: 1"});
-  CHECK(messages_in(said("info", speak)) == Messages{"warning: 1", "info: 2"});
-  CHECK(messages_in(said("debug", speak)) == Messages{"warning: 1", "info: 2", "debug: 3"});
-  CHECK(messages_in(said("debug", [&] {
+  for (const char* const none : {static_cast<const char*>(nullptr), "", "error"}) {
+    CHECK(said(none, speak).empty());
+  }
+  CHECK(messages("warning", speak) == Messages{"warning: 1"});
+  CHECK(messages("info", speak) == Messages{"warning: 1", "info: 2"});
+  CHECK(messages("debug", speak) == Messages{"warning: 1", "info: 2", "debug: 3"});
+  CHECK(messages("debug", [&] {
           client_messages::set_level(LogLevel::kWarning);
           speak();
-        })) == Messages{"warning: 1"});
+        }) == Messages{"warning: 1"});
 }
 
 TEST_CASE("a message of any bytes is one line with the pid of its process") {
@@ -223,32 +225,29 @@ TEST_CASE("a message of any bytes is one line with the pid of its process") {
       return 0;
     });
   });
-  const std::vector<std::string> messages = messages_in(text);
-  REQUIRE(messages.size() == 3);
-  CHECK(messages[0] == "debug: 'a\\nb\\x1b[1m'");
+  const Messages lines = messages_in(text);
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[0] == "debug: 'a\\nb\\x1b[1m'");
   const std::size_t first = text.find('\n') + 1;
   CHECK(text.find('\n', first) - first == 4095);
-  const std::string child = messages[2].substr(messages[2].rfind(' ') + 1);
+  const std::string child = lines[2].substr(lines[2].rfind(' ') + 1);
   CHECK(text.find("filetimer[" + child + "] debug: child " + child) != text.npos);
 }
 
 TEST_CASE("a file that has replaced standard error is not written to") {
   const testing::TempFolder folder;
   const std::string path = folder.path("data");
-  CHECK(said("debug", [&] {
-          (void)client_messages::take_level_of_environment();
-          ::close(STDERR_FILENO);
-          (void)::open(path.c_str(), O_WRONLY | O_CREAT, 0600);
-          client_messages::debug("{}", 1);
-        }).empty());
-  CHECK(testing::read_file(path).empty());
-  CHECK(said("debug", [&] {
-          ::close(STDERR_FILENO);
-          (void)client_messages::take_level_of_environment();
-          (void)::open(path.c_str(), O_WRONLY | O_CREAT, 0600);
-          client_messages::debug("{}", 1);
-        }).empty());
-  CHECK(testing::read_file(path).empty());
+  const auto take_level = [] { (void)client_messages::take_level_of_environment(); };
+  const auto close_error = [] { ::close(STDERR_FILENO); };
+  for (const bool is_closed_first : {false, true}) {
+    CHECK(said("debug", [&] {
+            is_closed_first ? close_error() : take_level();
+            is_closed_first ? take_level() : close_error();
+            (void)::open(path.c_str(), O_WRONLY | O_CREAT, 0600);
+            client_messages::debug("{}", 1);
+          }).empty());
+    CHECK(testing::read_file(path).empty());
+  }
 }
 
 TEST_CASE("an unexpected value of an environment variable is ignored with a notice") {
@@ -271,7 +270,7 @@ TEST_CASE("an unexpected value of an environment variable is ignored with a noti
       ::setenv(c.name, c.value, 1);
       (void)server.connect();
     };
-    CHECK(messages_in(said(nullptr, connect)) ==
+    CHECK(messages(nullptr, connect) ==
           std::vector{std::string("warning: $") + c.name + c.message});
     CHECK((c.name == std::string(kLogLevelVariable) || said("error", connect).empty()));
   }
@@ -289,54 +288,44 @@ TEST_CASE("an unexpected value of an environment variable is ignored with a noti
 TEST_CASE("a missing server is a notice once in a process, and then a warning") {
   const testing::TempFolder folder;
   const auto connect = [&] {
-    ConnectOptions options;
-    options.dir = folder.path("run");
-    (void)TimerClient::connect(options);
-    (void)TimerClient::connect(std::move(options));
+    (void)TimerClient::connect({.dir = folder.path("run")});
+    (void)TimerClient::connect({.dir = folder.path("run")});
   };
   const std::string text = "warning: no timer server at '" + folder.path("run/requests") +
                            "': there is no such pipe: scopes are watched once one is there";
-  using Messages = std::vector<std::string>;
-  CHECK(messages_in(said(nullptr, connect)) == Messages{text});
-  CHECK(messages_in(said("warning", connect)) == Messages{text, text});
+  CHECK(messages(nullptr, connect) == Messages{text});
+  CHECK(messages("warning", connect) == Messages{text, text});
   CHECK(said("error", connect).empty());
-  CHECK(messages_in(said(nullptr, [&] {
-          ::setenv("TORCHELASTIC_TIMER_FILE", "/tmp/timer", 1);
-          connect();  // in a directory that the code names
-        })) == Messages{text});
-  CHECK(messages_in(said(nullptr,
-                         [] {
-                           const testing::TempFolder home;
-                           ::unsetenv("FILETIMER_DIR");
-                           ::setenv("XDG_RUNTIME_DIR", home.path().c_str(), 1);
-                           ::setenv("TORCHELASTIC_TIMER_FILE", "/tmp/timer", 1);
-                           (void)TimerClient::connect();
-                         }))
+  const testing::Variable of_torch("TORCHELASTIC_TIMER_FILE", "/tmp/timer");
+  CHECK(messages(nullptr, connect) == Messages{text});  // in a directory that the code names
+  const auto connect_to_default = [&] {
+    ::unsetenv("FILETIMER_DIR");
+    ::setenv("XDG_RUNTIME_DIR", folder.path().c_str(), 1);
+    (void)TimerClient::connect();
+  };
+  CHECK(messages(nullptr, connect_to_default)
             .at(0)
-            .ends_with(" ($TORCHELASTIC_TIMER_FILE is for PyTorch's client and does not "
-                       "count)"));
+            .ends_with(" ($TORCHELASTIC_TIMER_FILE is for PyTorch's client and does not count)"));
 }
 
 TEST_CASE("with the level info a client says whose timeouts count, and that it is switched off") {
   const testing::FakeServer server;
-  ConnectOptions options = server.options();
-  options.timeouts = server.dir() + "/timeouts.toml";
-  testing::write_file(options.timeouts, "forward = 5\nbackward = 7\n");
-  using Messages = std::vector<std::string>;
-  CHECK(messages_in(said("info", [&] { (void)TimerClient::connect(options); })) ==
-        Messages{"info: timeouts of 2 names from '" + options.timeouts + "'",
+  const std::string path = server.dir() + "/timeouts.toml";
+  testing::write_file(path, "forward = 5\nbackward = 7\n");
+  CHECK(messages("info", [&] { (void)server.connect({.timeouts = path}); }) ==
+        Messages{"info: timeouts of 2 names from '" + path + "'",
                  "info: connected to the timer server in '" + server.dir() + "'"});
-  CHECK(messages_in(said("info", [&] {
+  CHECK(messages("info", [&] {
           ::setenv("FILETIMER", "off", 1);
-          (void)TimerClient::connect(options);
-        })) == Messages{"info: $FILETIMER is off: no scope is watched"});
+          (void)server.connect({.timeouts = path});
+        }) == Messages{"info: $FILETIMER is off: no scope is watched"});
 }
 
 TEST_CASE("a server that has ended is reported once, and so is its return") {
   const testing::TempFolder folder;
-  const auto messages = messages_in(said("info", [&] {
-    testing::FakeServer server(
-        folder.path());  // made in the child: no other process reads the pipe
+  const Messages lines = messages("info", [&] {
+    // Made in the child: no other process reads the pipe.
+    testing::FakeServer server(folder.path());
     server.board().next_wake = kWakeAlways;
     auto client = server.connect();
     const auto open = [&] { (void)client.expires(seconds{100}, "step").release(); };
@@ -348,12 +337,12 @@ TEST_CASE("a server that has ended is reported once, and so is its return") {
     server.pipe().open();
     open();
     open();
-  }));
-  REQUIRE(messages.size() == 3);
-  CHECK(messages[0].starts_with("info: connected"));
-  CHECK(messages[1].starts_with("warning: no process reads '" + folder.path("requests") +
-                                "': scopes"));
-  CHECK(messages[2] == "info: a timer server reads '" + folder.path("requests") + "' again");
+  });
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[0].starts_with("info: connected"));
+  CHECK(
+      lines[1].starts_with("warning: no process reads '" + folder.path("requests") + "': scopes"));
+  CHECK(lines[2] == "info: a timer server reads '" + folder.path("requests") + "' again");
 }
 
 }  // namespace filetimer

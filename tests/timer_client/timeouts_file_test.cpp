@@ -21,7 +21,6 @@ using testing::FakeServer;
 using testing::in_child;
 using testing::in_thread;
 using testing::message_of;
-using testing::slot_called;
 using testing::TempFolder;
 using testing::Variable;
 
@@ -44,9 +43,7 @@ std::string error_of(std::string_view text) {
 }
 
 TimerClient connect_with(const FakeServer& server, const TimeoutsFile& file) {
-  ConnectOptions options = server.options();
-  options.timeouts = file.path;
-  return TimerClient::connect(std::move(options));
+  return server.connect({.timeouts = file.path});
 }
 
 TEST_CASE("a file of timeouts has times with units, and seconds") {
@@ -172,7 +169,7 @@ TEST_CASE("an entry replaces the timeouts in the code, in each thread and proces
   CHECK(count_wrong() == 0);
   const auto in_code = [&](const char* name, Duration timeout) {
     const auto scope = client.expires(timeout, name);
-    return slot_called(server.page(), name).code_timeout;
+    return server.slot(name).code_timeout;
   };
   CHECK(in_code("forward", 30s) == Duration{30s});
   CHECK(in_code("forward", 1500us) == Duration{2ms});  // rounded up
@@ -189,23 +186,23 @@ TEST_CASE("an entry replaces the timeout of start() and of renewals") {
   auto client = connect_with(server, file);
   auto load = client.expires(30s, "load");
   CHECK(load.renew(40s));
-  CHECK(slot_called(server.page(), "load").asked == 40s);
-  CHECK_FALSE(slot_called(server.page(), "load").code_timeout);
+  CHECK(server.slot("load").asked == 40s);
+  CHECK_FALSE(server.slot("load").code_timeout);
   load.release();
   auto scope = client.expires(30s, "forward");
-  CHECK(slot_called(server.page(), "forward").asked == 5s);
+  CHECK(server.slot("forward").asked == 5s);
   CHECK(scope.renew(40s));
-  CHECK(slot_called(server.page(), "forward").asked == 5s);
-  CHECK(slot_called(server.page(), "forward").code_timeout == Duration{40s});
+  CHECK(server.slot("forward").asked == 5s);
+  CHECK(server.slot("forward").code_timeout == Duration{40s});
   scope.release();
   const auto heart = client.heartbeat(30s, "forward", {.first_timeout = 1h});
   CHECK(heart.times()->remaining > 1min);  // the entry has no first timeout
   CHECK(client.heartbeat(30s, "load").times()->remaining > 30s);
   client.start(1h);
-  CHECK(slot_called(server.page(), "job").asked == 60s);
+  CHECK(server.slot("job").asked == 60s);
   client.start(2h);
-  CHECK(slot_called(server.page(), "job").asked == 60s);
-  CHECK(slot_called(server.page(), "job").code_timeout == Duration{2h});
+  CHECK(server.slot("job").asked == 60s);
+  CHECK(server.slot("job").code_timeout == Duration{2h});
 }
 
 TEST_CASE("a name that is too long is looked up as the page has it") {
@@ -233,7 +230,7 @@ TEST_CASE("$FILETIMER_TIMEOUTS takes precedence over the file in the code") {
   const Variable variable("FILETIMER_TIMEOUTS", outside.path.c_str());
   auto client = connect_with(server, in_code);
   const auto scope = client.expires(30s, "forward");
-  CHECK(slot_called(server.page(), "forward").asked == 7s);
+  CHECK(server.slot("forward").asked == 7s);
 }
 
 TEST_CASE("a wrong file of $FILETIMER_TIMEOUTS is a notice and no error") {
@@ -242,7 +239,7 @@ TEST_CASE("a wrong file of $FILETIMER_TIMEOUTS is a notice and no error") {
   const Variable variable("FILETIMER_TIMEOUTS", "/nonexistent/timeouts.toml");
   auto client = connect_with(server, in_code);
   const auto scope = client.expires(30s, "forward");
-  CHECK(slot_called(server.page(), "forward").asked == 30s);
+  CHECK(server.slot("forward").asked == 30s);
 }
 
 }  // namespace

@@ -18,50 +18,45 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
+using testing::Connected;
 using testing::FakeServer;
 using testing::message_of;
 using testing::Variable;
 
 namespace {
 
-ConnectOptions unwatched(const std::string& dir) {
-  ConnectOptions options;
-  options.dir = dir;
-  options.missing = ConnectOptions::Missing::kIgnore;
-  return options;
+using Missing = ConnectOptions::Missing;
+
+bool is_blank_board(const std::string& path) {
+  return testing::read_file(path) == std::string(kBoardBytes, '\0');
 }
 
 }  // namespace
 
 TEST_CASE("the error of connect has the path, the reason and the time that it waited") {
   const testing::TempFolder folder;
-  ConnectOptions options;
-  options.dir = folder.path("run");
-  options.timeout = 30ms;
-  options.missing = ConnectOptions::Missing::kWait;
-  const std::string message = message_of([&] { TimerClient::connect(options); });
-  CHECK(message == "no timer server at '" + folder.path("run/requests") +
-                       "': there is no such pipe (tried for 30ms)");
+  ConnectOptions options{.dir = folder.path("run"), .missing = Missing::kWait, .timeout = 30ms};
+  CHECK(message_of([&] { TimerClient::connect(options); }) ==
+        "no timer server at '" + folder.path("run/requests") +
+            "': there is no such pipe (tried for 30ms)");
   CHECK_FALSE(std::filesystem::exists(folder.path("run")));
-  ConnectOptions negative;
-  negative.timeout = -1s;
-  CHECK(message_of([&] { TimerClient::connect(negative); }) ==
+  CHECK(message_of([&] { TimerClient::connect({.timeout = -1s}); }) ==
         "the timeout of connect() is -1s: expected 0 or more");
-  CHECK_THROWS_AS(TimerClient::connect(std::move(negative)), InvalidArgument);
+  CHECK_THROWS_AS(TimerClient::connect({.timeout = -1s}), InvalidArgument);
   options.timeout = 0s;
   CHECK(message_of([&] { TimerClient::connect(options); }).ends_with("': there is no such pipe"));
 }
 
 TEST_CASE("an idle timeout is 100 ms at least, and a billion seconds at most") {
   const FakeServer server;
-  ConnectOptions options = server.options();
+  const auto message = [&](Timeout idle) {
+    return message_of([&] { (void)server.connect({.idle_timeout = idle}); });
+  };
   for (const Timeout idle : {Timeout(99ms), Timeout(kMaxTimeout + 1ns), Timeout(-1s)}) {
-    options.idle_timeout = idle;
-    CHECK(message_of([&] { TimerClient::connect(options); }).starts_with("the idle timeout is "));
+    CHECK(message(idle).starts_with("the idle timeout is "));
   }
   for (const Timeout idle : {Timeout(100ms), Timeout(kMaxTimeout), Timeout(0s)}) {
-    options.idle_timeout = idle;
-    CHECK_NOTHROW(TimerClient::connect(options));
+    CHECK(message(idle) == "nothing was thrown");
   }
 }
 
@@ -69,39 +64,37 @@ TEST_CASE("clients of two directories in which no status page can be made have t
   const testing::TempFolder folder;
   folder.write("file", "");
   for (const char* const name : {"file/one", "file/other"}) {
-    const auto client = TimerClient::connect(unwatched(folder.path(name)));
+    const auto client = TimerClient::connect({.dir = folder.path(name)});
     CHECK(client.target() == folder.path(name) + "/requests");
   }
 }
 
 TEST_CASE("connect calls while_waiting while it waits, and passes on its exception") {
   const testing::TempFolder folder;
-  ConnectOptions options;
-  options.dir = folder.path();
-  options.timeout = 1h;
-  options.missing = ConnectOptions::Missing::kWait;
   int asked = 0;
-  options.while_waiting = [&] {
+  const auto throw_at_second = [&] {
     if (++asked == 2) {
       throw std::domain_error("enough");
     }
   };
-  CHECK_THROWS_AS(TimerClient::connect(std::move(options)), std::domain_error);
+  CHECK_THROWS_AS(TimerClient::connect({.dir = folder.path(),
+                                        .missing = Missing::kWait,
+                                        .timeout = 1h,
+                                        .while_waiting = throw_at_second}),
+                  std::domain_error);
 }
 
 TEST_CASE("connect waits for a server that is being started") {
   FakeServer server;
   server.pipe().close();
-  ConnectOptions options = server.options();
-  options.timeout = 10s;
-  options.missing = ConnectOptions::Missing::kWait;
   std::thread start;
-  options.while_waiting = [&] {
+  const auto start_once = [&] {
     if (!start.joinable()) {
       start = std::thread([&] { server.pipe().open(); });
     }
   };
-  auto client = TimerClient::connect(std::move(options));
+  const auto client = TimerClient::connect(
+      {.dir = server.dir(), .missing = Missing::kWait, .while_waiting = start_once});
   start.join();
   CHECK(client.is_watched());
   CHECK(client.target() == server.dir() + "/requests");
@@ -116,45 +109,38 @@ TEST_CASE("the runtime directory is that of the environment, and PyTorch's pipe 
   CHECK(server.page_names().size() == 1);
 }
 
-TEST_CASE("two paths of one runtime directory have one page") {
-  FakeServer server;
+TEST_CASE_FIXTURE(Connected, "two paths of one runtime directory have one page") {
   const testing::TempFolder other;
   std::filesystem::create_directory_symlink(server.dir(), other.path("link"));
-  auto one = server.connect();
-  ConnectOptions options = server.options();
-  options.dir = other.path("link");
-  auto two = TimerClient::connect(std::move(options));
+  auto two = TimerClient::connect({.dir = other.path("link")});
   auto scope = two.expires(1h, "step");
   CHECK(server.page_names().size() == 1);
-  CHECK(testing::slot_called(server.page(), "step").asked == 1h);
+  CHECK(server.slot("step").asked == 1h);
 }
 
 TEST_CASE(
     "a client without a server makes the runtime directory, a blank status page and its page") {
   const testing::TempFolder folder;
   const std::string dir = folder.path("made/run");
-  auto client = TimerClient::connect(unwatched(dir));
+  auto client = TimerClient::connect({.dir = dir});
   CHECK_FALSE(client.is_watched());
   struct stat st {};
   REQUIRE(::stat(dir.c_str(), &st) == 0);
   CHECK((st.st_mode & 07777) == 0700);
   REQUIRE(::stat((dir + "/server").c_str(), &st) == 0);
-  CHECK(st.st_size == static_cast<off_t>(kBoardBytes));
   CHECK((st.st_mode & 07777) == 0600);
-  std::ifstream board(dir + "/server", std::ios::binary);
-  const std::string bytes((std::istreambuf_iterator<char>(board)), {});
-  CHECK(bytes == std::string(kBoardBytes, '\0'));
+  CHECK(is_blank_board(dir + "/server"));
   // A server that starts finds the scope, which has written nothing to the pipe.
   auto scope = client.expires(1h, "step");
   CHECK(scope.times()->remaining > 59min);  // a blank page has no limit
   FakeServer server(dir);
-  CHECK(testing::slot_called(server.page(server.worker_page_names().at(0)), "step").asked == 1h);
+  CHECK(server.slot("step").asked == 1h);
   CHECK(server.pipe().is_silent());
   CHECK(client.is_watched());
   // From now on scopes wake the server, since it has not published its next reading.
   announce_scan(server.board());
   auto inner = client.expires(1h, "inner");
-  CHECK(server.pipe().next().x_page == server.worker_page_names().at(0));
+  CHECK(server.pipe().next().page() == server.worker_page_names().at(0));
 }
 
 TEST_CASE("two clients that connect at the same time without a server share what they make") {
@@ -164,7 +150,7 @@ TEST_CASE("two clients that connect at the same time without a server share what
     const auto start = [&] {
       const pid_t child = ::fork();
       if (child == 0) {
-        auto client = TimerClient::connect(unwatched(dir));
+        auto client = TimerClient::connect({.dir = dir});
         auto scope = client.expires(1h, "step");
         ::_exit(client.stacks_file().starts_with(dir) && scope.release() ? 0 : 1);
       }
@@ -183,7 +169,7 @@ TEST_CASE("a folder of pages that is missing is made by the client") {
   std::filesystem::remove(server.dir() + "/scopes");
   auto client = server.connect();
   auto scope = client.expires(1h, "step");
-  CHECK(testing::slot_called(server.page(server.worker_page_names().at(0)), "step").asked == 1h);
+  CHECK(server.slot("step").asked == 1h);
 }
 
 TEST_CASE("a status page of another boot that no server holds is replaced by a blank one") {
@@ -194,9 +180,7 @@ TEST_CASE("a status page of another boot that no server holds is replaced by a b
   server.pipe().next();  // of the page
   auto scope = client.expires(1h, "step");
   CHECK(server.pipe().is_silent());
-  std::ifstream board(server.dir() + "/server", std::ios::binary);
-  const std::string bytes((std::istreambuf_iterator<char>(board)), {});
-  CHECK(bytes == std::string(kBoardBytes, '\0'));
+  CHECK(is_blank_board(server.dir() + "/server"));
 }
 
 TEST_CASE("connect fails for a status page that cannot be used, and keeps it") {
@@ -236,9 +220,7 @@ TEST_CASE("connect fails for a status page that cannot be used, and keeps it") {
     }
   }
   CHECK(testing::contains(message_of([&] { (void)server.connect(); }), "'" + board + "'"));
-  ConnectOptions options = server.options();
-  options.missing = ConnectOptions::Missing::kIgnore;
-  auto client = TimerClient::connect(std::move(options));
+  auto client = TimerClient::connect({.dir = server.dir()});
   auto scope = client.expires(1h, "step");
   CHECK_FALSE(client.is_watched());
   CHECK_FALSE(scope.release());
@@ -251,7 +233,7 @@ TEST_CASE("a status page that is too short is extended") {
   REQUIRE(::truncate((server.dir() + "/server").c_str(), kBoardBytes - 1) == 0);
   auto client = server.connect();
   auto scope = client.expires(1h, "step");
-  CHECK(testing::slot_called(server.page(), "step").asked == 1h);
+  CHECK(server.slot("step").asked == 1h);
 }
 
 TEST_CASE("a client does nothing under FILETIMER=off, or after it was moved from") {
@@ -260,7 +242,7 @@ TEST_CASE("a client does nothing under FILETIMER=off, or after it was moved from
   SUBCASE("off") {
     for (const char* word : {"0", "false", "no", "off"}) {
       const Variable off("FILETIMER", word);
-      client.emplace(TimerClient::connect(unwatched(folder.path("run"))));
+      client.emplace(TimerClient::connect({.dir = folder.path("run")}));
       CHECK_FALSE(std::filesystem::exists(folder.path("run")));
     }
   }
@@ -273,7 +255,7 @@ TEST_CASE("a client does nothing under FILETIMER=off, or after it was moved from
   SUBCASE("moved from, into another client") {
     FakeServer server;
     client.emplace(server.connect());
-    TimerClient other = TimerClient::connect(unwatched(folder.path("run")));
+    TimerClient other = TimerClient::connect({.dir = folder.path("run")});
     other = std::move(*client);
     CHECK(other.is_watched());
     CHECK(other.expires(1h, "step").release() == ReleaseResult::kReleased);
@@ -293,7 +275,7 @@ TEST_CASE("a client does nothing under FILETIMER=off, or after it was moved from
 
 TEST_CASE("FILETIMER_MISSING overrides what the program chooses for connect without a server") {
   const testing::TempFolder folder;
-  ConnectOptions options = unwatched(folder.path("run"));
+  ConnectOptions options{.dir = folder.path("run"), .timeout = 1ms};
   {
     const Variable missing("FILETIMER_MISSING", "raise");
     CHECK_THROWS_AS(TimerClient::connect(options), ServerUnavailable);
@@ -302,17 +284,15 @@ TEST_CASE("FILETIMER_MISSING overrides what the program chooses for connect with
   }
   {
     const Variable missing("FILETIMER_MISSING", "wait");
-    options.timeout = 1ms;
     CHECK(testing::contains(message_of([&] { TimerClient::connect(options); }), "tried for 1ms"));
   }
-  options.missing = ConnectOptions::Missing::kRaise;
+  options.missing = Missing::kRaise;
   const Variable missing("FILETIMER_MISSING", "ignore");
   CHECK_NOTHROW(TimerClient::connect(options));
 }
 
-TEST_CASE("beyond the limit of names each scope with a first timeout counts as the first") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected,
+                  "beyond the limit of names each scope with a first timeout counts as the first") {
   const ScopeOptions slow_start{.first_timeout = 2h};
   for (int i = 0; i < 1024; ++i) {
     (void)client.expires(1h, "s" + std::to_string(i), slow_start).release();

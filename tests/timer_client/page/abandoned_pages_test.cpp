@@ -26,10 +26,7 @@ using testing::in_child;
 namespace {
 
 TimerClient connect_first(const std::string& dir) {
-  ConnectOptions options;
-  options.dir = dir;
-  options.missing = ConnectOptions::Missing::kIgnore;
-  return TimerClient::connect(std::move(options));
+  return TimerClient::connect({.dir = dir});
 }
 
 std::vector<std::string> pages_in(const std::string& dir) {
@@ -52,11 +49,20 @@ void leave_page(const std::string& dir) {
           }) == 0);
 }
 
+// Gives the page an owner, as a server that registers it.
+void register_page(const std::string& dir, const std::string& name) {
+  std::filesystem::create_directory(dir + "/scopes/.owners");
+  std::filesystem::create_symlink("1-2-3", dir + "/scopes/.owners/" + name);
+}
+
+struct WithoutServer {
+  testing::TempFolder folder;
+  std::string dir = folder.path("run");
+};
+
 }  // namespace
 
-TEST_CASE("a process that exits removes its page if no server has seen it") {
-  const testing::TempFolder folder;
-  const std::string dir = folder.path("run");
+TEST_CASE_FIXTURE(WithoutServer, "a process that exits removes its page if no server has seen it") {
   CHECK(in_child([&] {
           auto client = connect_first(dir);
           auto scope = client.expires(1h, "step");
@@ -68,31 +74,28 @@ TEST_CASE("a process that exits removes its page if no server has seen it") {
   CHECK(std::filesystem::is_empty(dir + "/scopes/.stacks"));
 }
 
-TEST_CASE("without a server each forked child removes the pages of children that have ended") {
-  const testing::TempFolder folder;
-  auto client = connect_first(folder.path("run"));
+TEST_CASE_FIXTURE(WithoutServer,
+                  "each forked child removes the pages of children that have ended") {
+  auto client = connect_first(dir);
   for (int i = 0; i < 3; ++i) {
     CHECK(in_child([&] { return client.expires(1h, "step").release() ? 0 : 1; }) == 0);
   }
-  CHECK(pages_in(folder.path("run")).size() == 2);  // of this process and of the last child
+  CHECK(pages_in(dir).size() == 2);  // of this process and of the last child
 }
 
-TEST_CASE("a page that a server has registered stays when its process exits") {
-  const testing::TempFolder folder;
-  const std::string dir = folder.path("run");
+TEST_CASE_FIXTURE(WithoutServer,
+                  "a page that a server has registered stays when its process exits") {
   CHECK(in_child([&] {
           auto client = connect_first(dir);
-          std::filesystem::create_directory(dir + "/scopes/.owners");
-          std::filesystem::create_symlink("1-2-3", dir + "/scopes/.owners/" + pages_in(dir).at(0));
+          register_page(dir, pages_in(dir).at(0));
           std::exit(0);
           return 2;
         }) == 0);
   CHECK(pages_in(dir).size() == 1);
 }
 
-TEST_CASE("a client without a server removes the pages of killed processes, and no other file") {
-  const testing::TempFolder folder;
-  const std::string dir = folder.path("run");
+TEST_CASE_FIXTURE(WithoutServer,
+                  "a client removes the pages of killed processes, and no other file") {
   leave_page(dir);
   const std::string abandoned = pages_in(dir).at(0);
   testing::write_file(dir + "/scopes/.stacks/" + abandoned, "");
@@ -103,8 +106,7 @@ TEST_CASE("a client without a server removes the pages of killed processes, and 
   leave_page(dir);  // this child has removed no page: this process holds the lock of its own
   REQUIRE(pages_in(dir).size() == 2);
   for (const std::string& name : pages_in(dir)) {
-    std::filesystem::create_directory(dir + "/scopes/.owners");
-    std::filesystem::create_symlink("1-2-3", dir + "/scopes/.owners/" + name);
+    register_page(dir, name);
     if (!name.starts_with(std::to_string(::getpid()) + "-")) {
       std::filesystem::copy_file(dir + "/scopes/" + name, dir + "/scopes/0-locked");
     }
@@ -134,9 +136,8 @@ TEST_CASE("a client without a server removes the pages of killed processes, and 
   CHECK(std::filesystem::exists(unfinished));
 }
 
-TEST_CASE("a client looks at 256 pages of other processes, and leaves the others to the next one") {
-  const testing::TempFolder folder;
-  const std::string dir = folder.path("run");
+TEST_CASE_FIXTURE(WithoutServer,
+                  "a client looks at 256 pages of other processes, the next one at the others") {
   leave_page(dir);
   const std::string many = folder.path("many");
   std::filesystem::create_directory(many);

@@ -16,6 +16,7 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
+using testing::Connected;
 using testing::FakeServer;
 using testing::index_of;
 using testing::message_of;
@@ -30,20 +31,17 @@ std::int64_t now_ns() {
 
 }  // namespace
 
-TEST_CASE("one line announces a worker's page, which all its clients use") {
-  FakeServer server;
-  auto first = server.connect();
-  const auto line = server.pipe().next();
-  REQUIRE(server.page_names().size() == 1);
-  CHECK(line.x_page == server.page_names()[0]);
-  CHECK(is_page_name(line.x_page));
-  CHECK(line.x_page.starts_with(std::to_string(::getpid()) + "-"));
+TEST_CASE_FIXTURE(Connected, "one line announces a worker's page, which all its clients use") {
+  const std::string name = server.pipe().next().page();
+  REQUIRE(server.page_names() == std::vector{name});
+  CHECK(is_page_name(name));
+  CHECK(name.starts_with(std::to_string(::getpid()) + "-"));
   auto second = server.connect();
-  auto one = first.expires(30s, "one");
+  auto one = client.expires(30s, "one");
   auto other = second.expires(30s, "other");
   CHECK(server.pipe().is_silent());
-  CHECK(slots_of(server.page()).size() == 2);
-  CHECK(server.page().header().wakes == 0);
+  CHECK(server.slots().size() == 2);
+  CHECK(server.wakes() == 0);
 }
 
 TEST_CASE("a page has the pid and the job variables of its worker") {
@@ -72,10 +70,9 @@ TEST_CASE("a page has the pid and the job variables of its worker") {
   CHECK((server.page().header().flags & page_flag::kStatistics) != 0);
 }
 
-TEST_CASE("a process writes one wake-up message until the server begins its next scan") {
-  FakeServer server;
-  auto client = server.connect();
-  const std::string page = server.pipe().next().x_page;
+TEST_CASE_FIXTURE(Connected,
+                  "a process writes one wake-up message until the server begins its next scan") {
+  const std::string page = server.pipe().next().page();
   const auto messages_of_scopes = [&] {
     const auto open = [&] { (void)client.expires(5s, "step").release(); };
     const std::uint64_t before = server.page(page).header().wakes;
@@ -86,7 +83,7 @@ TEST_CASE("a process writes one wake-up message until the server begins its next
   };
   announce_scan(server.board());
   CHECK(messages_of_scopes() == 1);
-  announce_next_scan(server.board(), (Instant::now() + 12s).ns);  // the message is still unread
+  server.looks_in(12s);  // the message is still unread
   CHECK(messages_of_scopes() == 0);
   announce_scan(server.board());
   CHECK(messages_of_scopes() == 1);
@@ -101,9 +98,9 @@ TEST_CASE("a process writes one wake-up message until the server begins its next
   SUBCASE("a forked child writes its own") {
     server.pipe().discard();
     CHECK(testing::in_child([&] { return client.expires(5s, "step").release() ? 0 : 1; }) == 0);
-    const std::string of_child = server.pipe().next().x_page;  // it announces its page
+    const std::string of_child = server.pipe().next().page();  // it announces its page
     CHECK(of_child != page);
-    CHECK(server.pipe().next().x_page == of_child);
+    CHECK(server.pipe().next().page() == of_child);
     CHECK(server.pipe().is_silent());
   }
   SUBCASE("a server that does not count its scans gets one for each deadline") {
@@ -118,23 +115,21 @@ TEST_CASE("a process writes one wake-up message until the server begins its next
   }
 }
 
-TEST_CASE("the server is woken only for a deadline before its next reading") {
-  FakeServer server;
-  auto client = server.connect();
-  const std::string page = server.pipe().next().x_page;
+TEST_CASE_FIXTURE(Connected, "the server is woken only for a deadline before its next reading") {
+  const std::string page = server.pipe().next().page();
   server.looks_in(12s);
   auto far = client.expires(30s, "far");
   auto endless = client.expires(kNoDeadline, "endless");
   CHECK(server.pipe().is_silent());
   auto near = client.expires(5s, "near");
-  CHECK(server.pipe().next().x_page == page);
+  CHECK(server.pipe().next().page() == page);
   CHECK(server.pipe().is_silent());
-  CHECK(server.page().header().wakes == 1);
+  CHECK(server.wakes() == 1);
   SUBCASE("each call that brings a deadline nearer does it, and the end of a thread does not") {
     const auto wakes_of = [&](const auto& call) {
-      const std::uint64_t before = server.page().header().wakes;
+      const std::uint64_t before = server.wakes();
       call();
-      return server.page().header().wakes - before;
+      return server.wakes() - before;
     };
     server.looks_in(1h);
     CHECK(wakes_of([&] { client.start(2h); }) == 0);
@@ -145,50 +140,43 @@ TEST_CASE("the server is woken only for a deadline before its next reading") {
     CHECK(wakes_of([&] { far.resume(); }) == 1);
     TimerScope left;
     CHECK(wakes_of([&] { testing::in_thread([&] { left = client.expires(2h, "left"); }); }) == 0);
-    ConnectOptions options = server.options();
-    options.idle_timeout = 5min;
     std::optional<TimerClient> idle;
-    CHECK(wakes_of([&] { idle.emplace(TimerClient::connect(options)); }) == 1);
+    CHECK(wakes_of([&] { idle.emplace(server.connect({.idle_timeout = 5min})); }) == 1);
     server.board().max_timeout = Duration{5min}.count();
     CHECK(wakes_of([&] { far.pause(); }) == 1);
     // For itself, for the scopes that it pauses, and for those that go on.
     CHECK(wakes_of([&] { const PausedRegion region = client.paused("region"); }) == 3);
   }
   SUBCASE("a soft deadline of the scope does it, also in a renewal") {
-    ScopeOptions options;
-    options.warn_after = 20s;
-    auto late = client.expires(30s, "late", options);
+    auto late = client.expires(30s, "late", {.warn_after = 20s});
     CHECK(server.pipe().is_silent());
-    options.warn_after = 5s;
-    auto soon = client.expires(30s, "soon", options);
-    CHECK(server.pipe().next().x_page == page);
+    auto soon = client.expires(30s, "soon", {.warn_after = 5s});
+    CHECK(server.pipe().next().page() == page);
     CHECK(soon.renew(40s));
-    CHECK(server.pipe().next().x_page == page);
-    auto endless_soon = client.expires(kNoDeadline, "endless soon", options);
-    CHECK(server.pipe().next().x_page == page);
+    CHECK(server.pipe().next().page() == page);
+    auto endless_soon = client.expires(kNoDeadline, "endless soon", {.warn_after = 5s});
+    CHECK(server.pipe().next().page() == page);
     CHECK(late.renew(40s));
     CHECK(server.pipe().is_silent());
   }
   SUBCASE("the server's --warn-at does it") {
     server.board().warn_at = 1U << 30;  // a quarter
     auto soon = client.expires(30s, "soon");
-    CHECK(server.pipe().next().x_page == page);
+    CHECK(server.pipe().next().page() == page);
     auto later = client.expires(50s, "later");
     auto never = client.expires(kNoDeadline, "never");
     CHECK(server.pipe().is_silent());
     server.board().max_timeout = Duration{30s}.count();  // --warn-at applies to the granted timeout
     auto cut = client.expires(50s, "cut");
-    CHECK(server.pipe().next().x_page == page);
+    CHECK(server.pipe().next().page() == page);
   }
 }
 
-TEST_CASE("a slot has the options with which the scope was opened") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected, "a slot has the options with which the scope was opened") {
   const std::int64_t before = now_ns();
   auto scope = client.expires(30s, "forward");
   const std::int64_t after = now_ns();
-  const auto slot = slot_called(server.page(), "forward");
+  const auto slot = server.slot("forward");
   CHECK(slot.acquired.ns >= before);
   CHECK(slot.acquired.ns <= after);
   CHECK(slot.started == slot.acquired);
@@ -201,7 +189,7 @@ TEST_CASE("a slot has the options with which the scope was opened") {
 
   const auto opened = [&](std::chrono::nanoseconds timeout, ScopeOptions options) {
     auto other = client.expires(timeout, "other", options);
-    return slot_called(server.page(), "other");
+    return server.slot("other");
   };
   CHECK(opened(1h, {.signal = 15, .grace = 1500us}).grace_ms == 2);
   CHECK(opened(1h, {.signal = 15, .grace = 1500us}).signal == 15);
@@ -222,32 +210,29 @@ TEST_CASE("a slot has the options with which the scope was opened") {
   CHECK(longest.deadline - longest.started == kMaxTimeout);
 }
 
-TEST_CASE("a scope that was renewed too late never refers to the slot's next scope") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected,
+                  "a scope that was renewed too late never refers to the slot's next scope") {
   // Two scopes of a slot without a deadline have the same fields.
   auto old = client.expires(kNoDeadline, "step");
   const std::size_t index = index_of(server.page(), "step");
-  REQUIRE(FakeServer::expire(server.page().slot(index)));
+  REQUIRE(server.expire("step"));
   CHECK_FALSE(old.renew(1h));
-  FakeServer::finish(server.page().slot(index));
+  REQUIRE(acknowledge_late_release(server.page().slot(index)));
   auto next = client.expires(kNoDeadline, "step");
   REQUIRE(index_of(server.page(), "step") == index);
   CHECK_FALSE(old.renew(1h));
   CHECK_FALSE(old.pause());
   CHECK_FALSE(old.times());
   CHECK(old.release() == ReleaseResult::kNotOpen);
-  CHECK(slot_called(server.page(), "step").deadline.is_never());
+  CHECK(server.slot("step").deadline.is_never());
   CHECK(next.renew(1h));
   CHECK(next.release());
   CHECK_FALSE(next.release());
   CHECK_FALSE(TimerScope().release());
-  CHECK(slots_of(server.page()).empty());
+  CHECK(server.slots().empty());
 }
 
-TEST_CASE("names that are new each time use only a few slots") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected, "names that are new each time use only a few slots") {
   const PageLayout page = server.page();
   for (int i = 0; i < 2000; ++i) {
     const std::string name = "iteration " + std::to_string(i);
@@ -259,39 +244,33 @@ TEST_CASE("names that are new each time use only a few slots") {
 
 TEST_CASE("clients with an idle timeout use one slot after each other") {
   FakeServer server;
-  ConnectOptions options = server.options();
-  options.idle_timeout = 5s;
   for (int i = 0; i < 10; ++i) {
-    (void)TimerClient::connect(options);
+    (void)server.connect({.idle_timeout = 5s});
   }
   CHECK(slots_in_use(server.page()) == 1);
 }
 
 TEST_CASE("a second idle timeout keeps the time of the last release for the first one") {
   FakeServer server;
-  ConnectOptions options = server.options();
-  options.idle_timeout = 5s;
-  auto one = TimerClient::connect(options);
+  auto one = server.connect({.idle_timeout = 5s});
   (void)one.expires(1h, "step").release();
   const std::int64_t left = server.page().slot(1).left;
   CHECK(left != 0);
-  const auto other = TimerClient::connect(options);
+  const auto other = server.connect({.idle_timeout = 5s});
   CHECK(server.page().slot(1).left == left);
 }
 
 TEST_CASE("an idle timeout has nothing of the scope that was in its slot before") {
   FakeServer server;
-  ConnectOptions options = server.options();
-  options.timeouts = server.dir() + "/timeouts.toml";
-  testing::write_file(options.timeouts, "step = 60\n");
-  auto client = TimerClient::connect(options);
+  const std::string timeouts = server.dir() + "/timeouts.toml";
+  testing::write_file(timeouts, "step = 60\n");
+  auto client = server.connect({.timeouts = timeouts});
   testing::in_thread([&] {  // its slot is free for others when it has ended
     auto scope = client.expires(1h, "step", {.signal = 15, .grace = 5s, .warn_after = 30min});
     CHECK(scope.pause());
     CHECK(scope.release());
   });
-  options.idle_timeout = 5s;
-  const auto idle = TimerClient::connect(options);
+  const auto idle = server.connect({.idle_timeout = 5s, .timeouts = timeouts});
   const Slot& slot = server.page().slot(0);
   REQUIRE(read_deadline(slot) == slot_word::kIdleWatch);
   CHECK(read_name(server.page().name(0)) == "(idle)");
@@ -307,19 +286,18 @@ TEST_CASE("an idle timeout has nothing of the scope that was in its slot before"
 
 TEST_CASE("the end of a client ends its own idle timeout, also after a verdict, and no other") {
   FakeServer server;
-  ConnectOptions options = server.options();
-  options.idle_timeout = 5s;
-  auto other = TimerClient::connect(options);
+  const auto connect = [&] { return server.connect({.idle_timeout = 5s}); };
+  auto other = connect();
   const PageLayout page = server.page();
-  (void)TimerClient::connect(options);
+  (void)connect();
   CHECK(read_deadline(page.slot(0)) == slot_word::kIdleWatch);
   CHECK(read_deadline(page.slot(1)) == slot_word::kFree);
   {
-    const auto judged = TimerClient::connect(options);
+    const auto judged = connect();
     REQUIRE(try_expire_idle(page.slot(1), now_ns()));
   }
   CHECK(read_deadline(page.slot(1)) == slot_word::kReleasedLate);
-  (void)TimerClient::connect(options);  // has another slot, until the server frees that one
+  (void)connect();  // has another slot, until the server frees that one
   CHECK(slots_in_use(page) == 3);
   CHECK(acknowledge_late_release(page.slot(1)));
   std::vector<TimerScope> scopes;
@@ -327,13 +305,11 @@ TEST_CASE("the end of a client ends its own idle timeout, also after a verdict, 
     scopes.push_back(other.expires(1h, name));
   }
   CHECK(slots_in_use(page) == 4);
-  (void)TimerClient::connect(options);  // may have the address of an earlier one
-  CHECK(slots_of(page).size() == 4);
+  (void)connect();  // may have the address of an earlier one
+  CHECK(server.slots().size() == 4);
 }
 
-TEST_CASE("names are compared by their bytes, not by their addresses") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected, "names are compared by their bytes, not by their addresses") {
   const PageLayout page = server.page();
   for (const std::size_t size : {1U, 2U, 3U, 4U, 7U, 8U, 9U, 15U, 16U, 17U, 100U}) {
     std::string name(size, 'a');
@@ -353,9 +329,9 @@ TEST_CASE("names are compared by their bytes, not by their addresses") {
   }
 }
 
-TEST_CASE("a scope without a name has a slot for each line, which may name its file in a buffer") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(
+    Connected,
+    "a scope without a name has a slot for each line, which may name its file in a buffer") {
   const PageLayout page = server.page();
   for (int i = 0; i < 3; ++i) {
     auto scope = client.expires(30s);
@@ -367,12 +343,11 @@ TEST_CASE("a scope without a name has a slot for each line, which may name its f
   { auto scope = client.expires(30s, {}, {}, file, 7); }
   file[5] = 'b';
   auto scope = client.expires(30s, {}, {}, file, 7);
-  CHECK(slot_called(page, "b.cpp:7").asked == 30s);
+  CHECK(server.slot("b.cpp:7").asked == 30s);
 }
 
-TEST_CASE("scopes stay on the page while no server runs, and a new server is woken again") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected,
+                  "scopes stay on the page while no server runs, and a new server is woken again") {
   server.pipe().next();
   announce_scan(server.board());  // the server was killed while it read the pages
   server.pipe().close();
@@ -380,16 +355,16 @@ TEST_CASE("scopes stay on the page while no server runs, and a new server is wok
   for (int i = 0; i < 100; ++i) {
     auto scope = client.expires(1h, "lost");
   }
-  CHECK(slots_of(server.page()).size() == 1);
-  CHECK(server.page().header().wakes == 0);
+  CHECK(server.slots().size() == 1);
+  CHECK(server.wakes() == 0);
   // The next server opens the pipe, increments the incarnation, and then reads the pages.
   server.pipe().open();
   { auto unseen = client.expires(1h, "before the number"); }  // the server will read it
   CHECK(server.pipe().is_silent());
   server.board().incarnation.fetch_add(1);
   auto scope = client.expires(1h, "after");
-  CHECK(server.pipe().next().x_page == server.page_names()[0]);
-  CHECK(server.page().header().wakes == 1);
+  CHECK(server.pipe().next().page() == server.page_names()[0]);
+  CHECK(server.wakes() == 1);
 }
 
 TEST_CASE("a message that finds the pipe full is not written later, and the next one is written") {
@@ -400,21 +375,20 @@ TEST_CASE("a message that finds the pipe full is not written later, and the next
   { auto scope = client.expires(1h, "unsaid"); }
   server.pipe().drain(bytes);
   CHECK(server.pipe().is_silent());
-  CHECK(server.page().header().wakes == 0);
+  CHECK(server.wakes() == 0);
   auto scope = client.expires(1h, "said");
-  CHECK(server.pipe().next().x_page == server.page_names()[0]);
-  CHECK(server.page().header().wakes == 1);
+  CHECK(server.pipe().next().page() == server.page_names()[0]);
+  CHECK(server.wakes() == 1);
   sigset_t blocked{};
   ::pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
   CHECK(::sigismember(&blocked, SIGTERM) == 0);
 }
 
-TEST_CASE("the elapsed and remaining time of a timer are known while it is open") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected,
+                  "the elapsed and remaining time of a timer are known while it is open") {
   server.board().max_timeout = Duration{10s}.count();
   auto scope = client.expires(30s, "cut");
-  const auto slot = slot_called(server.page(), "cut");
+  const auto slot = server.slot("cut");
   const std::int64_t before = now_ns();
   const auto times = scope.times();
   const std::int64_t after = now_ns();
@@ -432,7 +406,7 @@ TEST_CASE("the elapsed and remaining time of a timer are known while it is open"
   CHECK(!endless.times());
   CHECK(!TimerScope().times());
   // The scope is judged, and the worker is still in it.
-  REQUIRE(FakeServer::expire(server.page().slot(index_of(server.page(), "cut"))));
+  REQUIRE(server.expire("cut"));
   CHECK(scope.times()->remaining <= 1min);
   CHECK(scope.times()->expired);
   server.board().max_timeout = Duration{10s}.count();
@@ -442,10 +416,9 @@ TEST_CASE("the elapsed and remaining time of a timer are known while it is open"
   CHECK(!scope.times());
 }
 
-TEST_CASE("a process gets the path of its stacks file, and its page has the signal") {
-  FakeServer server;
-  auto client = server.connect();
-  const std::string page = server.pipe().next().x_page;
+TEST_CASE_FIXTURE(Connected,
+                  "a process gets the path of its stacks file, and its page has the signal") {
+  const std::string page = server.pipe().next().page();
   CHECK(client.stacks_file() == server.dir() + "/scopes/.stacks/" + page);
   CHECK(server.page().header().dump_signal == 0);
   CHECK(client.offer_stacks(12));
@@ -464,51 +437,49 @@ TEST_CASE("a process gets the path of its stacks file, and its page has the sign
         }) == 0);
 }
 
-TEST_CASE("a heartbeat is a timer that each beat renews, and the first one may take longer") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(
+    Connected, "a heartbeat is a timer that each beat renews, and the first one may take longer") {
   {
     auto heart = client.heartbeat(5s, "loop", {.signal = 15, .first_timeout = 10min});
-    auto slot = slot_called(server.page(), "loop");
+    auto slot = server.slot("loop");
     CHECK(slot.deadline - slot.started == 10min);
     CHECK(slot.signal == 15);
     for (int beat = 0; beat < 2; ++beat) {
       CHECK(heart.beat());
-      slot = slot_called(server.page(), "loop");
+      slot = server.slot("loop");
       CHECK(slot.deadline - slot.started == 5s);
       CHECK(heart.times()->remaining <= 5s);
     }
     const int line = __LINE__ + 1;
     auto other = client.heartbeat(1h);
     const std::string name = "page_client_test.cpp:" + std::to_string(line);
-    CHECK(slot_called(server.page(), name).asked == 1h);
-    REQUIRE(FakeServer::expire(server.page().slot(index_of(server.page(), "loop"))));
+    CHECK(server.slot(name).asked == 1h);
+    REQUIRE(server.expire("loop"));
     CHECK_FALSE(heart.beat());
     CHECK_FALSE(heart.beat());
     CHECK(other.release());
     CHECK_FALSE(other.beat());
   }
   CHECK(client.expires(1h, "loop", {.first_timeout = 2h}).times()->remaining > 1h);
-  for (const auto& [index, slot] : slots_of(server.page())) {
+  for (const auto& [index, slot] : server.slots()) {
     CHECK_FALSE(slot_word::is_open(slot.word));
   }
   CHECK_THROWS_AS((void)client.heartbeat(0s, "loop"), InvalidArgument);
   CHECK_THROWS_AS((void)client.heartbeat(1s, "loop", {.first_timeout = 0s}), InvalidArgument);
 }
 
-TEST_CASE("a job that is started without a timeout has the server's --default-timeout") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected,
+                  "a job that is started without a timeout has the server's --default-timeout") {
   CHECK(message_of([&] { client.start(); }) ==
         "start() without a timeout: expected the server at '" + client.target() +
             "' to have a --default-timeout");
-  CHECK(slots_of(server.page()).empty());
+  CHECK(server.slots().empty());
   server.board().default_timeout = Duration{30s}.count();
   client.start();
-  CHECK(slot_called(server.page(), "job").asked == 30s);
+  CHECK(server.slot("job").asked == 30s);
   client.start(1h);
-  CHECK(slot_called(server.page(), "job").asked == 1h);
+  CHECK(server.slot("job").asked == 1h);
   client.start();
-  CHECK(slot_called(server.page(), "job").asked == 30s);
+  CHECK(server.slot("job").asked == 30s);
   CHECK(client.stop());
 }

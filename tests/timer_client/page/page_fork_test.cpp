@@ -27,11 +27,11 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
+using testing::Connected;
 using testing::exit_code_of;
 using testing::FakeServer;
 using testing::in_child;
 using testing::slot_called;
-using testing::slots_of;
 using testing::use_in_child;
 
 namespace {
@@ -61,12 +61,9 @@ pid_t owner_of(const std::string& path) {
 
 // Returns this process's descriptors of the file.
 std::vector<int> descriptors_of(const std::string& path) {
-  struct stat file {};
-  REQUIRE(::stat(path.c_str(), &file) == 0);
   std::vector<int> found;
   for (int fd = 3; fd < 1024; ++fd) {
-    struct stat st {};
-    if (::fstat(fd, &st) == 0 && st.st_ino == file.st_ino && st.st_dev == file.st_dev) {
+    if (identity_of(fd) == identity_of(path)) {
       found.push_back(fd);
     }
   }
@@ -95,9 +92,9 @@ std::string page_of(const FakeServer& server, pid_t pid) {
 
 }  // namespace
 
-TEST_CASE("the kernel names the worker as the owner of its page, and only the worker has it open") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(
+    Connected,
+    "the kernel names the worker as the owner of its page, and only the worker has it open") {
   const std::string path = server.page_path(only_page(server));
   CHECK(owner_of(path) == ::getpid());
   const auto fds = descriptors_of(path);
@@ -112,9 +109,7 @@ TEST_CASE("the kernel names the worker as the owner of its page, and only the wo
   CHECK(owner_of(path) == ::getpid());
 }
 
-TEST_CASE("a forked child has its own page and does not change its parent's") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected, "a forked child has its own page and does not change its parent's") {
   server.pipe().next();
   auto scope = client.expires(1h, "step");
   client.start(2h);
@@ -128,7 +123,7 @@ TEST_CASE("a forked child has its own page and does not change its parent's") {
   CHECK(bytes_of(page) == before);
   const std::string childs = page_of(server, child);
   REQUIRE_FALSE(childs.empty());
-  CHECK(server.pipe().next().x_page == childs);
+  CHECK(server.pipe().next().page() == childs);
   CHECK(server.pipe().is_silent());
   CHECK(slot_called(server.page(childs), "job").asked == 1h);  // open when the child ended
   CHECK(owner_of(server.page_path(childs)) == 0);
@@ -136,9 +131,7 @@ TEST_CASE("a forked child has its own page and does not change its parent's") {
   CHECK(client.stop());
 }
 
-TEST_CASE("a thread that has forked may end in the child") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected, "a thread that has forked may end in the child") {
   pid_t child = -1;
   testing::in_thread([&] {
     CHECK(client.expires(1h, "step").release());
@@ -152,9 +145,8 @@ TEST_CASE("a thread that has forked may end in the child") {
   CHECK(exit_code_of(child) == 0);
 }
 
-TEST_CASE("a child that opens no scope makes no page, and one that connects makes its own") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(
+    Connected, "a child that opens no scope makes no page, and one that connects makes its own") {
   CHECK(client.expires(1h, "step").release());
   CHECK(in_child([&] { return client.is_watched() ? 0 : 1; }) == 0);
   CHECK(server.page_names().size() == 1);
@@ -166,9 +158,8 @@ TEST_CASE("a child that opens no scope makes no page, and one that connects make
         }) == 0);
 }
 
-TEST_CASE("a child that closes inherited descriptors does not release its parent's lock") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected,
+                  "a child that closes inherited descriptors does not release its parent's lock") {
   const std::string path = server.page_path(only_page(server));
   CHECK(in_child([&] {
           // The library dropped them at the fork already; the child closes all that are left.
@@ -190,13 +181,9 @@ TEST_CASE("a child that closes inherited descriptors does not release its parent
   CHECK(owner_of(path) == ::getpid());
 }
 
-TEST_CASE("scopes of a child that can't make its page are not watched") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected, "scopes of a child that can't make its page are not watched") {
   server.pipe().next();
-  const std::string pages = server.dir() + "/scopes";
-  std::filesystem::rename(pages, pages + ".gone");
-  testing::write_file(pages, "");
+  server.refuse_pages();
   CHECK(in_child([&] {
           auto scope = client.expires(1h, "childs");
           return scope.release() || scope.times() ? 1 : 0;
@@ -204,18 +191,14 @@ TEST_CASE("scopes of a child that can't make its page are not watched") {
   CHECK(server.pipe().is_silent());
 }
 
-TEST_CASE("a child of a process that could not make its page makes its own at once") {
-  FakeServer server;
-  auto client = server.connect();
-  const std::string pages = server.dir() + "/scopes";
+TEST_CASE_FIXTURE(Connected,
+                  "a child of a process that could not make its page makes its own at once") {
   CHECK(in_child([&] {
-          std::filesystem::rename(pages, pages + ".gone");
-          testing::write_file(pages, "");
+          server.refuse_pages();
           if (client.expires(1h, "childs").times()) {
             return 1;
           }
-          std::filesystem::remove(pages);
-          std::filesystem::rename(pages + ".gone", pages);
+          server.allow_pages();
           return in_child([&] { return client.expires(1h, "grandchilds").times() ? 0 : 2; });
         }) == 0);
 }

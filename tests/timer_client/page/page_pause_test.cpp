@@ -17,14 +17,13 @@ using namespace filetimer::testing;
 namespace {
 
 SlotReading called(const FakeServer& server, const std::string& name) {
-  return slot_called(server.page(), name);
+  return server.slot(name);
 }
 
 }  // namespace
 
-TEST_CASE("a region within a region pauses until the outer one ends, under its name") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected,
+                  "a region within a region pauses until the outer one ends, under its name") {
   const auto is_paused = [&] { return slot_word::is_paused(called(server, "step").word); };
   auto scope = client.expires(30s, "step");
   {
@@ -42,9 +41,7 @@ TEST_CASE("a region within a region pauses until the outer one ends, under its n
   CHECK_FALSE(is_paused());
 }
 
-TEST_CASE("a scope that is paused after its deadline keeps its timeout") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected, "a scope that is paused after its deadline keeps its timeout") {
   auto scope = client.expires(1h, "step");
   move_clock(2h);
   CHECK(scope.pause());
@@ -54,9 +51,7 @@ TEST_CASE("a scope that is paused after its deadline keeps its timeout") {
   CHECK(slot.deadline - slot.started == 1h);
 }
 
-TEST_CASE("the scopes of a thread that ends in a region go on") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected, "the scopes of a thread that ends in a region go on") {
   TimerScope left;
   std::unique_ptr<PausedRegion> region;
   in_thread([&] {
@@ -74,9 +69,8 @@ TEST_CASE("the scopes of a thread that ends in a region go on") {
   CHECK(left.release());
 }
 
-TEST_CASE("a renewal keeps the flag of a region that begins in another thread meanwhile") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected,
+                  "a renewal keeps the flag of a region that begins in another thread meanwhile") {
   auto scope = client.expires(1h, "step");
   CHECK(scope.pause());
   CHECK(scope.resume());
@@ -86,9 +80,9 @@ TEST_CASE("a renewal keeps the flag of a region that begins in another thread me
   CHECK(slot.flags == slot_flag::kSuspended);
 }
 
-TEST_CASE("scopes that are paused, renewed and released by two threads at once are never lost") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(
+    Connected,
+    "scopes that are paused, renewed and released by two threads at once are never lost") {
   std::atomic<bool> is_open{false};
   std::atomic<bool> stop{false};
   TimerScope shared;  // of the other thread, whose regions pause it
@@ -115,5 +109,5 @@ TEST_CASE("scopes that are paused, renewed and released by two threads at once a
   CHECK(shared.resume());
   CHECK_FALSE(slot_word::is_paused(called(server, "shared").word));
   CHECK(shared.release());
-  CHECK(slots_of(server.page()).empty());
+  CHECK(server.slots().empty());
 }

@@ -85,11 +85,11 @@ bool fill(const FakeServer& server, std::size_t left) {
 int interruptions = 0;               // of the next allocations
 std::vector<unsigned long> tracers;  // that were given the permission
 
-bool allow_descriptors(rlim_t count) {
+bool set_limit(decltype(RLIMIT_NOFILE) resource, rlim_t value) {
   rlimit limit{};
-  ::getrlimit(RLIMIT_NOFILE, &limit);
-  limit.rlim_cur = count;
-  return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
+  ::getrlimit(resource, &limit);
+  limit.rlim_cur = value;
+  return ::setrlimit(resource, &limit) == 0;
 }
 
 }  // namespace
@@ -125,7 +125,7 @@ TEST_CASE("a server for which there was no descriptor may trace the process a se
           auto client = server.connect();
           server.board().incarnation.fetch_add(1);  // another server
           for (const auto descriptors : {rlim_t{3}, rlim_t{256}}) {
-            if (!allow_descriptors(descriptors)) {
+            if (!set_limit(RLIMIT_NOFILE, descriptors)) {
               return -2;
             }
             testing::move_clock(1s);
@@ -143,13 +143,11 @@ TEST_CASE("a client lets its server trace it, also the next server, and in a for
   };
   auto process = process_of(server);
   tracers.clear();
-  ConnectOptions untraced = server.options();
-  untraced.stacks = false;
-  (void)TimerClient::connect(untraced);
+  (void)server.connect({.stacks = false});
   CHECK(tracers.empty());
   auto client = server.connect();
   CHECK(traced_by(*process));
-  (void)TimerClient::connect(untraced);  // withdraws nothing
+  (void)server.connect({.stacks = false});  // withdraws nothing
   process->end();
   process = process_of(server);
   ++server.board().incarnation;
@@ -189,30 +187,21 @@ TEST_CASE("connect reports a full disk, and leaves no file behind") {
 }
 
 TEST_CASE("connect reports a file that may not be so large, and leaves none behind") {
-  const auto allow_files_of = [](rlim_t bytes) {
-    rlimit limit{};
-    ::getrlimit(RLIMIT_FSIZE, &limit);
-    limit.rlim_cur = bytes;
-    return ::setrlimit(RLIMIT_FSIZE, &limit) == 0;
-  };
   FakeServer server;
   CHECK(in_child([&] {
-          const bool is_limited = allow_files_of(kPageBytes - 1);
+          const bool is_limited = set_limit(RLIMIT_FSIZE, kPageBytes - 1);
           const std::string said = testing::message_of([&] { (void)server.connect(); });
           return is_limited && said.ends_with("': File too large") ? 0 : 1;
         }) == 0);
   CHECK(server.page_names().empty());
   CHECK(in_child([&] {
-          const bool is_limited = allow_files_of(kPageBytes);
+          const bool is_limited = set_limit(RLIMIT_FSIZE, kPageBytes);
           return is_limited && server.connect().expires(1h, "step").release() ? 0 : 1;
         }) == 0);
   const testing::TempFolder folder;
   CHECK(in_child([&] {
-          ConnectOptions options = server.options();
-          options.dir = folder.path("run");
-          options.missing = ConnectOptions::Missing::kIgnore;
-          const bool is_limited = allow_files_of(kBoardBytes - 1);
-          auto client = TimerClient::connect(std::move(options));
+          const bool is_limited = set_limit(RLIMIT_FSIZE, kBoardBytes - 1);
+          auto client = TimerClient::connect({.dir = folder.path("run")});
           return is_limited && !client.expires(1h, "step").release() ? 0 : 1;
         }) == 0);
   CHECK_FALSE(testing::exists(folder.path("run")));
@@ -225,12 +214,10 @@ TEST_CASE("a page that cannot be mapped leaves no file behind") {
   FakeServer server;
   CHECK(in_child([&] {
           // Room for the board, and not for a page.
-          rlimit limit{};
-          ::getrlimit(RLIMIT_AS, &limit);
           std::size_t mapped = 0;  // in memory pages
           std::ifstream("/proc/self/statm") >> mapped;
-          limit.rlim_cur = mapped * static_cast<std::size_t>(::getpagesize()) + kPageBytes / 2;
-          const bool is_limited = ::setrlimit(RLIMIT_AS, &limit) == 0;
+          mapped *= static_cast<std::size_t>(::getpagesize());
+          const bool is_limited = set_limit(RLIMIT_AS, mapped + kPageBytes / 2);
           const std::string said = testing::message_of([&] { (void)server.connect(); });
           return is_limited && said.ends_with(": Cannot allocate memory") ? 0 : 1;
         }) == 0);
@@ -261,9 +248,7 @@ TEST_CASE("a client with Missing::kIgnore works without room for its page") {
     if (!fill(server, 0)) {
       return 1;
     }
-    ConnectOptions options = server.options();
-    options.missing = ConnectOptions::Missing::kIgnore;
-    auto client = TimerClient::connect(std::move(options));
+    auto client = TimerClient::connect({.dir = server.dir()});
     auto scope = client.expires(1h, "step");
     if (scope.release() || !server.page_names().empty()) {
       return 2;
@@ -309,7 +294,7 @@ TEST_CASE("scopes for which the page cannot grow are not watched, and others are
     for (int i = 0; i < 100; ++i) {
       scopes.push_back(client.expires(1h, "s" + std::to_string(i)));
     }
-    const std::size_t on_page = testing::slots_of(server.page()).size();
+    const std::size_t on_page = server.slots().size();
     if (on_page != kMemoryPage / sizeof(SlotName)) {
       return 2;
     }
@@ -333,6 +318,6 @@ TEST_CASE("scopes for which the page cannot grow are not watched, and others are
     for (int i = 0; i < 100; ++i) {
       scopes.push_back(client.expires(1h, "s" + std::to_string(i)));
     }
-    return testing::slots_of(server.page()).size() == 100 ? 0 : 6;
+    return server.slots().size() == 100 ? 0 : 6;
   });
 }

@@ -9,6 +9,7 @@
 #include <filetimer/timer_client.hpp>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <thread>
 
 #include "tests/support/moved_clock.hpp"
@@ -16,8 +17,7 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
-using testing::FakeServer;
-using testing::index_of;
+using testing::Connected;
 
 namespace {
 
@@ -34,14 +34,6 @@ const SlotStatistics& of(const PageLayout& page, std::string_view name) {
   const std::string key(name);
   REQUIRE(all.count(key) == 1);
   return *all.find(key)->second;
-}
-
-std::uint64_t sum_of_histogram(const SlotStatistics& entry) {
-  std::uint64_t sum = 0;
-  for (const auto& bucket : entry.histogram) {
-    sum += bucket;
-  }
-  return sum;
 }
 
 }  // namespace
@@ -126,9 +118,8 @@ TEST_CASE("the times of ended scopes are consistent and in order while further s
   CHECK(newer_first == 0);
 }
 
-TEST_CASE("each name has an entry with its scopes, their timeout and their smallest margin") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(
+    Connected, "each name has an entry with its scopes, their timeout and their smallest margin") {
   const PageLayout page = server.page();
   for (int i = 0; i < 10; ++i) {
     auto scope = client.expires(1h, "short");
@@ -136,11 +127,11 @@ TEST_CASE("each name has an entry with its scopes, their timeout and their small
   CHECK(client.expires(2h, "short").release());
   { auto scope = client.expires(kNoDeadline, "endless"); }
   auto late = client.expires(1ns, "late");
-  CHECK(FakeServer::expire(page.slot(index_of(page, "late"))));
+  CHECK(server.expire("late"));
   CHECK_FALSE(late.release());
   const auto& brief = of(page, "short");
   CHECK(brief.count == 11);
-  CHECK(sum_of_histogram(brief) == 11);
+  CHECK(std::accumulate(std::begin(brief.histogram), std::end(brief.histogram), 0U) == 11);
   CHECK(brief.first_ns > 0);
   CHECK(brief.longest_ns >= brief.last_ns);
   CHECK(brief.total_ns >= brief.longest_ns);
@@ -151,9 +142,7 @@ TEST_CASE("each name has an entry with its scopes, their timeout and their small
   CHECK(of(page, "late").smallest_margin_ns < 0);
 }
 
-TEST_CASE("the time of a scope is counted without its pauses") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected, "the time of a scope is counted without its pauses") {
   auto resumed = client.expires(1h, "resumed");
   testing::move_clock(1min);
   CHECK(resumed.pause());
@@ -172,9 +161,8 @@ TEST_CASE("the time of a scope is counted without its pauses") {
   }
 }
 
-TEST_CASE("names beyond the last entry are not counted, those that have one are") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected,
+                  "names beyond the last entry are not counted, those that have one are") {
   const PageLayout page = server.page();
   for (std::size_t i = 0; i < kMaxStatistics + 10; ++i) {
     auto scope = client.expires(1h, "name " + std::to_string(i));
@@ -190,9 +178,8 @@ TEST_CASE("names beyond the last entry are not counted, those that have one are"
   CHECK(of(page, "name 8").count == 1);
 }
 
-TEST_CASE("a thread continues the entry of one that has ended, and threads share none") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected,
+                  "a thread continues the entry of one that has ended, and threads share none") {
   const auto use = [&] { CHECK(client.expires(1h, "step").release()); };
   testing::in_thread(use);
   testing::in_thread(use);

@@ -18,13 +18,12 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
+using testing::Connected;
 using testing::FakeServer;
 using testing::slot_called;
 using testing::slots_of;
 
-TEST_CASE("consecutive threads use the same slots") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected, "consecutive threads use the same slots") {
   for (int i = 0; i < 200; ++i) {
     testing::in_thread([&] {
       auto outer = client.expires(1h, "outer");
@@ -40,9 +39,9 @@ TEST_CASE("consecutive threads use the same slots") {
   CHECK(slots_in_use(server.page()) == 2);
 }
 
-TEST_CASE("a thread that is cancelled while it wakes the server ends, and its scope is released") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(
+    Connected,
+    "a thread that is cancelled while it wakes the server ends, and its scope is released") {
   announce_scan(server.board());  // every deadline wakes the server
   const auto open_cancelled = [](void* its_client) -> void* {
     ::pthread_cancel(::pthread_self());
@@ -56,7 +55,7 @@ TEST_CASE("a thread that is cancelled while it wakes the server ends, and its sc
   REQUIRE(::pthread_join(thread, &result) == 0);
   CHECK(result == PTHREAD_CANCELED);
   CHECK(slots_in_use(server.page()) == 1);
-  CHECK(slots_of(server.page()).empty());
+  CHECK(server.slots().empty());
   CHECK(testing::in_child([&] {  // which makes a page of its own
           pthread_t childs{};
           const bool is_joined = ::pthread_create(&childs, nullptr, open_cancelled, &client) == 0 &&
@@ -82,25 +81,21 @@ TEST_CASE("a thread that has used the library of a plugin ends after the plugin 
   thread.join();
 }
 
-TEST_CASE("a scope in a slot of a thread that has ended has its own name") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected, "a scope in a slot of a thread that has ended has its own name") {
   testing::in_thread([&] {
     auto outer = client.expires(1h, "of the other thread");
     auto inner = client.expires(1h, "of the other thread");
   });
   auto outer = client.expires(1h, "step");
   auto inner = client.expires(1h, "step");
-  const auto open = slots_of(server.page());
+  const auto open = server.slots();
   CHECK(open.size() == 2);
   for (const auto& [index, reading] : open) {
     CHECK(reading.name == "step");
   }
 }
 
-TEST_CASE("of two threads that stop the job, one gets kReleased") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected, "of two threads that stop the job, one gets kReleased") {
   for (int i = 0; i < 20; ++i) {
     client.start(kNoDeadline);
     std::atomic<int> released = 0;
@@ -108,14 +103,12 @@ TEST_CASE("of two threads that stop the job, one gets kReleased") {
     released += client.stop() ? 1 : 0;
     auto next = client.expires(kNoDeadline, "job");
     other.join();
-    CHECK(slots_of(server.page()).size() == 1);
+    CHECK(server.slots().size() == 1);
     CHECK(released == 1);
   }
 }
 
-TEST_CASE("threads that start the job at once leave one scope open") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected, "threads that start the job at once leave one scope open") {
   const auto start_often = [&] {
     for (int i = 0; i < 2000; ++i) {
       client.start(1h);
@@ -124,14 +117,12 @@ TEST_CASE("threads that start the job at once leave one scope open") {
   std::thread other(start_often);
   start_often();
   other.join();
-  CHECK(slots_of(server.page()).size() == 1);
+  CHECK(server.slots().size() == 1);
   CHECK(client.stop());
-  CHECK(slots_of(server.page()).empty());
+  CHECK(server.slots().empty());
 }
 
-TEST_CASE("idle slots of a thread are available to other threads") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected, "idle slots of a thread are available to other threads") {
   const PageLayout page = server.page();
   const auto open_all = [&] {
     std::vector<TimerScope> scopes;
@@ -152,9 +143,8 @@ TEST_CASE("idle slots of a thread are available to other threads") {
   CHECK(slots_of(page).size() == 1);
 }
 
-TEST_CASE("threads that take slots from each other all the time never share one") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(Connected,
+                  "threads that take slots from each other all the time never share one") {
   const PageLayout page = server.page();
   // At most as many open scopes as slots, and more than the threads can keep idle.
   constexpr int kThreads = 12;

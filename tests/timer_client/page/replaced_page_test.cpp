@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <filetimer/timer_client.hpp>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,166 +40,153 @@ bool has_slot(const PageLayout& page, const std::string& name) {
   return false;
 }
 
-// A server whose directory was moved away, and another server in its place.
+// A client of a server whose directory is moved away, and another server in its place.
 struct MadeAgain {
   testing::TempFolder folder;
   std::string dir = folder.path("run");
-  std::optional<FakeServer> before;
-  std::optional<FakeServer> after;
+  std::unique_ptr<FakeServer> before = start();
+  std::optional<TimerClient> client{before->connect()};
+  PageLayout old = before->page();
+  std::unique_ptr<FakeServer> after;
 
-  MadeAgain() {
+  [[nodiscard]] std::unique_ptr<FakeServer> start() const {
     std::filesystem::create_directory(dir);
-    before.emplace(dir);
-    make_stacks_folder();
+    auto server = std::make_unique<FakeServer>(dir);
+    std::filesystem::create_directory(dir + "/scopes/.stacks");
+    return server;
   }
-  void make_stacks_folder() const { std::filesystem::create_directory(dir + "/scopes/.stacks"); }
+  [[nodiscard]] UniqueFd stacks_file() const {
+    return UniqueFd(::open(client->stacks_file().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  }
   void make_again() {
     std::filesystem::rename(dir, dir + ".removed");
-    std::filesystem::create_directory(dir);
-    after.emplace(dir);
-    make_stacks_folder();
+    after = start();
   }
-  [[nodiscard]] bool has_page() const { return !after->worker_page_names().empty(); }
+  // Makes it again, and has the client continue there.
+  void move_client() {
+    make_again();
+    open_later(*client);
+    REQUIRE(!after->worker_page_names().empty());
+  }
 };
 
 }  // namespace
 
-TEST_CASE("the process writes its stacks to the file of the new page") {
-  MadeAgain server;
-  auto client = server.before->connect();
-  const UniqueFd file(::open(client.stacks_file().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-  REQUIRE(client.offer_stacks(SIGUSR2, file.get()));
-  server.make_again();
-  open_later(client);
-  REQUIRE(server.has_page());
-  CHECK(server.after->page().header().dump_signal == SIGUSR2);
+TEST_CASE_FIXTURE(MadeAgain, "the process writes its stacks to the file of the new page") {
+  const UniqueFd file = stacks_file();
+  REQUIRE(client->offer_stacks(SIGUSR2, file.get()));
+  move_client();
+  CHECK(after->page().header().dump_signal == SIGUSR2);
   REQUIRE(::write(file.get(), "stack", 5) == 5);
-  CHECK(std::filesystem::file_size(client.stacks_file()) == 5);
+  CHECK(std::filesystem::file_size(client->stacks_file()) == 5);
   CHECK((::fcntl(file.get(), F_GETFD) & FD_CLOEXEC) != 0);
 }
 
-TEST_CASE("another client of the process continues on the new page at once") {
-  MadeAgain server;
-  auto one = server.before->connect();
-  auto other = server.before->connect();
-  server.make_again();
-  open_later(one);
-  REQUIRE(server.has_page());
-  const auto scope = other.expires(1h, "other");
-  CHECK(has_slot(server.after->page(), "other"));
-}
-
-TEST_CASE("a file that reuses the descriptor of a closed stacks file is left alone") {
-  MadeAgain server;
-  auto client = server.before->connect();
-  UniqueFd file(::open(client.stacks_file().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-  REQUIRE(client.offer_stacks(SIGUSR2, file.get()));
+TEST_CASE_FIXTURE(MadeAgain,
+                  "a file that reuses the descriptor of a closed stacks file is left alone") {
+  UniqueFd file = stacks_file();
+  REQUIRE(client->offer_stacks(SIGUSR2, file.get()));
   const int number = file.get();
   file.reset();
-  const UniqueFd other(::open(server.folder.path("other").c_str(), O_WRONLY | O_CREAT, 0600));
+  const UniqueFd other(::open(folder.path("other").c_str(), O_WRONLY | O_CREAT, 0600));
   REQUIRE(other.get() == number);
   SUBCASE("the offer is withdrawn") {
-    open_later(client);
-    CHECK(server.before->page().header().dump_signal == 0);
+    open_later(*client);
+    CHECK(old.header().dump_signal == 0);
   }
   SUBCASE("the directory is made again first") {}
-  server.make_again();
-  open_later(client);
-  REQUIRE(server.has_page());
-  CHECK(server.after->page().header().dump_signal == 0);
+  move_client();
+  CHECK(after->page().header().dump_signal == 0);
   REQUIRE(::write(number, "data", 4) == 4);
-  CHECK(std::filesystem::file_size(server.folder.path("other")) == 4);
+  CHECK(std::filesystem::file_size(folder.path("other")) == 4);
 }
 
-TEST_CASE("heartbeats and the job's scope move to the new page, too") {
-  MadeAgain server;
-  auto client = server.before->connect();
-  const PageLayout old = server.before->page();
-  auto heart = client.heartbeat(
+TEST_CASE_FIXTURE(MadeAgain,
+                  "heartbeats, the job's scope and other clients move to the new page, too") {
+  auto other = before->connect();
+  auto heart = client->heartbeat(
       1h, "heart", {.signal = 15, .grace = 3s, .warn_after = 30min, .signal_first = true});
-  client.start(1h);
-  server.make_again();
-  server.after->looks_in(2h);
+  client->start(1h);
+  make_again();
+  after->looks_in(2h);
   testing::move_clock(1s);
   CHECK(heart.beat());
-  REQUIRE(server.has_page());
-  const PageLayout page = server.after->page();
-  CHECK(page.header().wakes == 1);  // for the beat
-  CHECK(testing::slot_called(page, "heart").asked == 1h);
-  CHECK(testing::slot_called(page, "heart").signal == 15);
-  CHECK(testing::slot_called(page, "heart").grace_ms == 3000);
-  CHECK(testing::slot_called(page, "heart").soft_ms == 1'800'000);
-  CHECK(testing::slot_called(page, "heart").flags == slot_flag::kSignalFirst);
+  CHECK(after->wakes() == 1);  // for the beat
+  const SlotReading slot = after->slot("heart");
+  CHECK(slot.asked == 1h);
+  CHECK(slot.signal == 15);
+  CHECK(slot.grace_ms == 3000);
+  CHECK(slot.soft_ms == 1'800'000);
+  CHECK(slot.flags == slot_flag::kSignalFirst);
   CHECK(old.statistics(0).count == 1);  // of the beat: what follows is counted on the new page
-  client.start(2h);
-  CHECK(testing::slot_called(page, "job").flags == 0);
-  CHECK(testing::slot_called(page, "job").asked == 2h);
-  CHECK(client.stop());
+  {
+    const auto scope = other.expires(1h, "other");
+    CHECK(has_slot(after->page(), "other"));
+  }
+  client->start(2h);
+  CHECK(after->slot("job").flags == 0);
+  CHECK(after->slot("job").asked == 2h);
+  CHECK(client->stop());
   CHECK(heart.release());
-  CHECK(slots_of(page).empty());
+  CHECK(after->slots().empty());
 }
 
-TEST_CASE("a client continues on the new page after the old server was killed while it drained") {
-  MadeAgain server;
-  auto client = server.before->connect();
-  server.before->board().announcement = static_cast<std::uint32_t>(Announcement::kDraining);
-  server.make_again();
-  const auto process = testing::process_of(*server.after);
-  open_later(client);
-  REQUIRE(server.has_page());
-  const auto scope = client.expires(1h, "later");
-  CHECK(has_slot(server.after->page(), "later"));
-}
-
-TEST_CASE("the end of a client ends the job's scope on the page that was replaced, too") {
-  MadeAgain server;
-  std::optional<TimerClient> client(server.before->connect());
-  client->start(1h);
-  const PageLayout page = server.before->page();
-  server.make_again();
+TEST_CASE_FIXTURE(MadeAgain,
+                  "a client continues on the new page after the old server was killed in a drain") {
+  before->board().announcement = static_cast<std::uint32_t>(Announcement::kDraining);
+  make_again();
+  const auto process = testing::process_of(*after);
   open_later(*client);
-  REQUIRE(server.has_page());
-  CHECK(has_slot(page, "job"));
-  client.reset();
-  CHECK(!has_slot(page, "job"));
+  const auto scope = client->expires(1h, "later");
+  CHECK(has_slot(after->page(), "later"));
 }
 
-TEST_CASE("a file of timeouts counts on the new page, too") {
-  MadeAgain server;
-  ConnectOptions options = server.before->options();
-  options.timeouts = server.folder.path("timeouts.toml");
-  testing::write_file(options.timeouts,
-                      "step = 5\n[load]\ntimeout = 7\nfirst_timeout = 60\n"
-                      "[late]\ntimeout = 8\nfirst_timeout = 50\n"
-                      "[used]\ntimeout = 9\nfirst_timeout = 70\n");
-  auto client = TimerClient::connect(options);
-  auto load = client.expires(1h, "load");
-  CHECK(testing::slot_called(server.before->page(), "load").asked == 60s);
-  (void)client.expires(1h, "used").release();
-  server.make_again();
+TEST_CASE_FIXTURE(MadeAgain,
+                  "scopes on the old page are paused by regions, and end with the client") {
+  client->start(1h);
+  const auto outer = client->expires(1h, "outer");
+  const auto is_paused = [&] {
+    return slot_word::is_paused(testing::slot_called(old, "outer").word);
+  };
+  move_client();
+  {
+    const auto region = client->paused("region");
+    CHECK(is_paused());
+  }
+  CHECK_FALSE(is_paused());
+  CHECK(has_slot(old, "job"));
+  client.reset();
+  CHECK(!has_slot(old, "job"));
+}
+
+TEST_CASE_FIXTURE(MadeAgain, "a file of timeouts counts on the new page, too") {
+  folder.write("timeouts.toml",
+               "step = 5\n[load]\ntimeout = 7\nfirst_timeout = 60\n"
+               "[late]\ntimeout = 8\nfirst_timeout = 50\n"
+               "[used]\ntimeout = 9\nfirst_timeout = 70\n");
+  client.emplace(before->connect({.timeouts = folder.path("timeouts.toml")}));
+  auto load = client->expires(1h, "load");
+  CHECK(before->slot("load").asked == 60s);
+  (void)client->expires(1h, "used").release();
+  make_again();
   testing::move_clock(1s);
-  auto late = client.expires(1h, "late");  // moves to the new page
-  CHECK(testing::slot_called(server.after->page(), "late").asked == 50s);
-  auto scope = client.expires(1h, "step");
-  CHECK(testing::slot_called(server.after->page(), "step").asked == 5s);
-  auto used = client.expires(1h, "used");
-  CHECK(testing::slot_called(server.after->page(), "used").asked == 9s);
+  auto late = client->expires(1h, "late");  // moves to the new page
+  CHECK(after->slot("late").asked == 50s);
+  auto scope = client->expires(1h, "step");
+  CHECK(after->slot("step").asked == 5s);
+  auto used = client->expires(1h, "used");
+  CHECK(after->slot("used").asked == 9s);
   CHECK(load.renew(1h));
-  CHECK(testing::slot_called(server.after->page(), "load").asked == 7s);
+  CHECK(after->slot("load").asked == 7s);
 }
 
 TEST_CASE("a page that could not be made is made a second later, and not tried with each scope") {
   const FakeServer server;
-  const std::string pages = server.dir() + "/scopes";
-  std::filesystem::rename(pages, pages + ".removed");
-  testing::write_file(pages, "");
-  ConnectOptions options = server.options();
-  options.missing = ConnectOptions::Missing::kIgnore;
-  options.idle_timeout = 5s;
-  std::optional<TimerClient> client(TimerClient::connect(options));
+  server.refuse_pages();
+  std::optional<TimerClient> client(
+      TimerClient::connect({.dir = server.dir(), .idle_timeout = 5s}));
   { auto scope = client->expires(1h, "before"); }
-  std::filesystem::remove(pages);
-  std::filesystem::rename(pages + ".removed", pages);
+  server.allow_pages();
   testing::move_clock(-1h);  // for a machine that takes a second for the next scope
   { auto scope = client->expires(1h, "too soon"); }
   CHECK(server.worker_page_names().empty());
@@ -220,76 +208,53 @@ TEST_CASE("a page that could not be made is made a second later, and not tried w
 
 TEST_CASE("a region that began before its process had a page pauses the scopes of the page") {
   const FakeServer server;
-  const std::string pages = server.dir() + "/scopes";
-  std::filesystem::rename(pages, pages + ".removed");
-  testing::write_file(pages, "");
-  ConnectOptions options = server.options();
-  options.missing = ConnectOptions::Missing::kIgnore;
-  TimerClient client = TimerClient::connect(options);
+  server.refuse_pages();
+  TimerClient client = TimerClient::connect({.dir = server.dir()});
   TimerScope scope;
   {
     const auto region = client.paused("region");
     { const auto inner = client.paused("inner"); }
-    std::filesystem::remove(pages);
-    std::filesystem::rename(pages + ".removed", pages);
+    server.allow_pages();
     testing::move_clock(1s);
     scope = client.expires(1h, "step");
-    CHECK(slot_word::is_paused(testing::slot_called(server.page(), "step").word));
+    CHECK(slot_word::is_paused(server.slot("step").word));
   }
-  CHECK_FALSE(slot_word::is_paused(testing::slot_called(server.page(), "step").word));
+  CHECK_FALSE(slot_word::is_paused(server.slot("step").word));
 }
 
-TEST_CASE("a region pauses a scope that stayed on the page that was replaced, too") {
-  MadeAgain server;
-  auto client = server.before->connect();
-  const auto outer = client.expires(1h, "outer");
-  const PageLayout page = server.before->page();
-  const auto is_paused = [&] {
-    return slot_word::is_paused(testing::slot_called(page, "outer").word);
-  };
-  server.make_again();
-  open_later(client);
-  REQUIRE(server.has_page());
-  {
-    const auto region = client.paused("region");
-    CHECK(is_paused());
-  }
-  CHECK_FALSE(is_paused());
-}
-
-TEST_CASE("a running client does not make a removed directory again") {
-  MadeAgain server;
-  auto client = server.before->connect();
-  std::filesystem::rename(server.dir, server.dir + ".removed");
-  auto scope = client.expires(1h, "step");
+TEST_CASE_FIXTURE(MadeAgain, "a running client does not make a removed directory again") {
+  std::filesystem::rename(dir, dir + ".removed");
+  auto scope = client->expires(1h, "step");
   CHECK(scope.release());
   CHECK(testing::in_child([&] {
-          auto childs = client.expires(1h, "childs");
+          auto childs = client->expires(1h, "childs");
           return childs.release() ? 1 : 0;  // the child has no page
         }) == 0);
-  CHECK_FALSE(std::filesystem::exists(server.dir));
+  CHECK_FALSE(std::filesystem::exists(dir));
 }
 
-TEST_CASE("a client whose page is cut short continues with a new page") {
-  FakeServer server;
-  ConnectOptions options = server.options();
-  options.idle_timeout = 5s;
-  auto client = TimerClient::connect(options);
+TEST_CASE("a client whose page or status page is cut short continues with a new page") {
+  const FakeServer server;
+  auto client = server.connect({.idle_timeout = 5s});
   auto outer = client.expires(1h, "outer");
   auto inner = client.expires(1h, "inner");
   const std::string first = server.worker_page_names().at(0);
-  REQUIRE(::truncate(server.page_path(first).c_str(), 0) == 0);
-  CHECK_FALSE(outer.renew(1h));  // its page shows zeroes
-  CHECK(inner.release() == ReleaseResult::kNotOpen);
-  open_later(client);
-  REQUIRE(server.worker_page_names().size() == 2);
-  auto scope = client.expires(1h, "later");
-  for (const std::string& name : server.worker_page_names()) {
-    if (name != first) {
-      CHECK(has_slot(server.page(name), "later"));
-      CHECK(has_slot(server.page(name), "(idle)"));
-    }
+  SUBCASE("the page") {
+    REQUIRE(::truncate(server.page_path(first).c_str(), 0) == 0);
+    CHECK_FALSE(outer.renew(1h));  // its page shows zeroes
+    CHECK(inner.release() == ReleaseResult::kNotOpen);
   }
+  SUBCASE("the status page") {
+    REQUIRE(::truncate((server.dir() + "/server").c_str(), 0) == 0);
+  }
+  open_later(client);
+  CHECK(std::filesystem::file_size(server.dir() + "/server") == kBoardBytes);
+  auto scope = client.expires(1h, "later");
+  const auto names = server.worker_page_names();
+  REQUIRE(names.size() == 2);
+  const PageLayout next = server.page(names[0] == first ? names[1] : names[0]);
+  CHECK(has_slot(next, "later"));
+  CHECK(has_slot(next, "(idle)"));
 }
 
 TEST_CASE("a client whose page or status page is removed continues with a new page") {
@@ -333,34 +298,17 @@ TEST_CASE("a client whose page or status page is removed continues with a new pa
   }));
 }
 
-TEST_CASE("a scope for which the new page has no room wakes the server on its old page") {
-  MadeAgain server;
-  auto client = server.before->connect();
-  auto scope = client.expires(1h, "step");
-  const std::string page = server.before->worker_page_names().at(0);
-  server.before->looks_in(30min);
-  server.make_again();
-  open_later(client);
+TEST_CASE_FIXTURE(MadeAgain,
+                  "a scope for which the new page has no room wakes the server on its old page") {
+  auto scope = client->expires(1h, "step");
+  const std::string page = before->worker_page_names().at(0);
+  before->looks_in(30min);
+  move_client();
   std::vector<TimerScope> scopes;
   for (std::size_t i = 0; i < kMaxScopesPerWorker; ++i) {
-    scopes.push_back(client.expires(1h, "other"));
+    scopes.push_back(client->expires(1h, "other"));
   }
-  server.after->pipe().discard();
+  after->pipe().discard();
   CHECK(scope.renew(1min));
-  CHECK(server.after->pipe().next().x_page == page);
-}
-
-TEST_CASE("a client whose status page is cut short continues with a new page") {
-  FakeServer server;
-  auto client = server.connect();
-  (void)client.expires(1h, "step").release();
-  const std::string first = server.worker_page_names().at(0);
-  REQUIRE(::truncate((server.dir() + "/server").c_str(), 0) == 0);
-  open_later(client);
-  REQUIRE(server.worker_page_names().size() == 2);
-  CHECK(std::filesystem::file_size(server.dir() + "/server") == kBoardBytes);
-  auto scope = client.expires(1h, "later");
-  for (const std::string& name : server.worker_page_names()) {
-    CHECK(has_slot(server.page(name), "later") == (name != first));
-  }
+  CHECK(after->pipe().next().page() == page);
 }

@@ -165,7 +165,7 @@ TEST_CASE("where an allocation fails no slot is lost, and a thread can end") {
     left = client.expires(1h, "left open");
     t_allowed = 0;
   });
-  CHECK(testing::slot_called(server.page(), "left open").flags == slot_flag::kThreadEnded);
+  CHECK(server.slot("left open").flags == slot_flag::kThreadEnded);
 }
 
 TEST_CASE("scopes on the page make no system call") {

@@ -15,6 +15,7 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
+using testing::Connected;
 using testing::FakeServer;
 
 namespace {
@@ -57,11 +58,10 @@ ssize_t __wrap_write(int fd, const void* bytes, std::size_t size) {
 
 }  // extern "C"
 
-TEST_CASE(
+TEST_CASE_FIXTURE(
+    Connected,
     "a server that starts just after a wake-up message found no reader is woken by the next") {
-  FakeServer server;
-  auto client = server.connect();
-  const std::string page = server.pipe().next().x_page;
+  const std::string page = server.pipe().next().page();
   announce_scan(server.board());
   server.pipe().close();
   after_failed_open = [&] {
@@ -73,7 +73,7 @@ TEST_CASE(
   REQUIRE(!after_failed_open);
   CHECK(server.pipe().is_silent());
   auto second = client.expires(30min, "second");
-  CHECK(server.pipe().next().x_page == page);
+  CHECK(server.pipe().next().page() == page);
 }
 
 TEST_CASE(
@@ -82,19 +82,17 @@ TEST_CASE(
   const std::string dir = folder.path("run");
   std::filesystem::create_directory(dir);
   const FakeServer before(dir);
-  ConnectOptions options = before.options();
-  options.idle_timeout = 5s;
-  auto client = TimerClient::connect(std::move(options));
+  auto client = before.connect({.idle_timeout = 5s});
   std::filesystem::rename(dir, dir + ".removed");
   std::filesystem::create_directory(dir);
   FakeServer server(dir);
   std::string page;
   after_write = [&] {
-    page = server.pipe().next().x_page;
+    page = server.pipe().next().page();
     server.looks_in(1h);
   };
   testing::move_clock(1s);
   (void)client.expires(2h, "step").release();
   REQUIRE(!after_write);
-  CHECK(server.pipe().next().x_page == page);
+  CHECK(server.pipe().next().page() == page);
 }

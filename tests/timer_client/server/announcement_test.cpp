@@ -6,9 +6,9 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
+using testing::Connected;
 using testing::FakeServer;
 using testing::process_of;
-using testing::slots_of;
 
 namespace {
 
@@ -18,16 +18,15 @@ void announce(const FakeServer& server, Announcement announcement) {
 
 }  // namespace
 
-TEST_CASE("scopes are opened for the next server after one was killed during its shutdown") {
-  FakeServer server;
-  auto client = server.connect();
+TEST_CASE_FIXTURE(
+    Connected, "scopes are opened for the next server after one was killed during its shutdown") {
   auto process = process_of(server);
   announce(server, Announcement::kShutdown);
   CHECK_FALSE(client.expires(1h, "refused").release());
   process->end();
   auto scope = client.expires(1h, "scope");
   client.start(1h);
-  CHECK(slots_of(server.page()).size() == 2);
+  CHECK(server.slots().size() == 2);
   CHECK(scope.release());
 }
 
@@ -37,17 +36,15 @@ TEST_CASE("no scope is opened while the server drains or shuts down") {
   auto client = server.connect();
   auto before = client.expires(1h, "before");
   client.start(1h);
-  REQUIRE(slots_of(server.page()).size() == 2);
+  REQUIRE(server.slots().size() == 2);
   for (const Announcement announced : {Announcement::kDraining, Announcement::kShutdown}) {
     announce(server, announced);
     auto scope = client.expires(1h, "new");
     CHECK_FALSE(scope.renew(2h));
     CHECK_FALSE(scope.release());
-    ScopeOptions options;
-    options.warn_after = 30min;
-    auto warned = client.expires(1h, "warned", options);
+    auto warned = client.expires(1h, "warned", {.warn_after = 30min});
     CHECK_FALSE(warned.release());
-    CHECK(slots_of(server.page()).size() == 2);
+    CHECK(server.slots().size() == 2);
     CHECK_THROWS_AS((void)client.expires(0s, "wrong"), InvalidArgument);
   }
   CHECK(before.renew(2h));
@@ -56,18 +53,16 @@ TEST_CASE("no scope is opened while the server drains or shuts down") {
   CHECK(before.release());
   client.start(1h);
   CHECK_FALSE(client.stop());
-  CHECK(slots_of(server.page()).empty());
+  CHECK(server.slots().empty());
   announce(server, Announcement::kNone);
   auto after = client.expires(1h, "after");
-  CHECK(slots_of(server.page()).size() == 1);
+  CHECK(server.slots().size() == 1);
 }
 
 TEST_CASE("what is not watched while the server drains ends the idleness of a worker, too") {
   FakeServer server;
   const auto process = process_of(server);
-  ConnectOptions options = server.options();
-  options.idle_timeout = 5s;
-  auto client = TimerClient::connect(options);
+  auto client = server.connect({.idle_timeout = 5s});
   const auto outer = client.expires(1h, "outer");
   announce(server, Announcement::kDraining);
   const PageLayout page = server.page();

@@ -44,7 +44,7 @@ inline constexpr std::chrono::nanoseconds kNoDeadline = std::chrono::nanoseconds
 
 struct ConnectOptions {
   // The runtime directory; empty: $FILETIMER_DIR, then the default directory.
-  std::string dir;
+  std::string dir{};
   enum class Missing {
     kIgnore,  // returns at once; a server that starts later watches the scopes
     kWait,    // waits up to `timeout`, then throws ServerUnavailable
@@ -57,7 +57,7 @@ struct ConnectOptions {
   Timeout timeout = std::chrono::seconds{10};
   // Called at least every half a second while connect() waits. An exception that it throws ends the
   // wait and leaves connect().
-  std::function<void()> while_waiting;
+  std::function<void()> while_waiting{};
   // The longest time that this process may be in no scope at all, 100 ms to about 31 years; zero:
   // no limit. It counts from the first time that the process leaves a scope after connect(). A
   // process that exceeds it expires; the scope in its record is "(idle)". The idle timeout ends
@@ -65,7 +65,7 @@ struct ConnectOptions {
   Timeout idle_timeout = std::chrono::seconds{0};
   // A TOML file with timeouts by scope name, as `timer_client suggest --format toml` writes them;
   // empty: none. $FILETIMER_TIMEOUTS takes precedence. See docs/cpp.md.
-  std::string timeouts;
+  std::string timeouts{};
   // Whether the server may trace this process, so that evidence has its native stacks where Yama
   // restricts tracing. False does not withdraw what an earlier client has allowed.
   bool stacks = true;
