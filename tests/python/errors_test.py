@@ -6,14 +6,13 @@ import math
 import pickle
 import re
 import sys
-import threading
 import unittest
 import unittest.mock
 
 import filetimer
 import suite
 from filetimer import _native, admin, errors
-from harness import BOUND_S, FAR_S, ServerCase
+from harness import BOUND_S, FAR_S, ServerCase, in_thread
 
 # Each call, and the exception that it raises.
 REFUSED = r"""
@@ -293,9 +292,7 @@ class Misuse(ServerCase):
     def test_a_scope_may_be_left_in_another_thread(self):
         for context in (filetimer.Scope(FAR_S, "x"), filetimer.paused("p")):
             context.__enter__()
-            thread = threading.Thread(target=context.__exit__, args=(None, None, None))
-            thread.start()
-            thread.join()
+            in_thread(context.__exit__, None, None, None)
             self.assertEqual(self.open_scopes(), [])
 
     def test_after_close_scopes_do_nothing_and_those_that_are_open_can_be_left(self):

@@ -177,80 +177,72 @@ class Defaults(ServerCase):
             callback.on_step_begin(None, None, None)  # an exception ends the training here
 
 
+# What a rank does with the callbacks; no argument of theirs counts.
+RANK = """
+sys.path.insert(0, os.environ["TESTS"])
+import frameworks_test
+from filetimer import lightning, transformers
+def train_one_batch(*args, **options):
+    callback = lightning.TimerCallback(*args, **options)
+    callback.setup(None, None, "fit")
+    callback.on_train_batch_start(None, None, None, 0)
+    callback.on_train_batch_end(None, None, None, None, 0)
+    return callback
+def train_one_step():
+    callback = transformers.TimerCallback(60, idle_timeout=0.3)
+    callback.on_train_begin(None, None, None)
+    callback.on_step_begin(None, None, None)
+    callback.on_step_end(None, None, None)
+    return callback
+"""
+
+
 class Unconfigured(ServerCase):
+    def start_rank(self, script):
+        return self.start_worker(RANK + script, TESTS=sys.path[0])
+
     def test_a_rank_that_has_not_called_configure_is_watched(self):
         for script in ("""
-            callback = lightning.TimerCallback(0.3, first_step=0.3)
-            callback.setup(None, None, "fit")
-            callback.on_train_batch_start(None, None, None, 0)
-            time.sleep(60)
-            """, """
-            callback = transformers.TimerCallback(60, idle_timeout=0.3)
-            callback.on_train_begin(None, None, None)
-            callback.on_step_begin(None, None, None)
-            callback.on_step_end(None, None, None)
-            time.sleep(60)
-            """, """
-            with filetimer.expires(60):
-                pass
-            callback = transformers.TimerCallback(60, idle_timeout=0.3)
-            callback.on_train_begin(None, None, None)
-            callback.on_step_begin(None, None, None)
-            callback.on_step_end(None, None, None)
-            time.sleep(60)
-            """):
-            worker = self.start_worker("""
-            sys.path.insert(0, os.environ["TESTS"])
-            import frameworks_test
-            from filetimer import lightning, transformers
-            """ + script, TESTS=sys.path[0])
+callback = lightning.TimerCallback(0.3, first_step=0.3)
+callback.setup(None, None, "fit")
+callback.on_train_batch_start(None, None, None, 0)
+time.sleep(60)
+""", """
+callback = train_one_step()
+time.sleep(60)
+""", """
+with filetimer.expires(60):
+    pass
+callback = train_one_step()
+time.sleep(60)
+"""):
+            worker = self.start_rank(script)
             self.assertEqual(worker.wait(timeout=30), -9)
             self.record("killed", worker.pid)
         self.assertEqual([record["scope"] for record in self.records("expired")],
                          ["train step", "(idle)", "(idle)"])
 
     def test_the_idle_timeout_ends_with_the_training_and_begins_with_the_next_one(self):
-        worker = self.start_worker("""
-            sys.path.insert(0, os.environ["TESTS"])
-            import frameworks_test
-            from filetimer import lightning, transformers
-            def train():
-                callback = lightning.TimerCallback(60, idle_timeout=0.3)
-                callback.setup(None, None, "fit")
-                callback.on_train_batch_start(None, None, None, 0)
-                callback.on_train_batch_end(None, None, None, None, 0)
-                return callback
-            def is_alive():
-                time.sleep(1.2)
-                say("alive")
-            train().teardown(None, None, "fit")
-            is_alive()
-            train().on_exception(None, None, KeyError())
-            is_alive()
-            callback = transformers.TimerCallback(60, idle_timeout=0.3)
-            callback.on_train_begin(None, None, None)
-            callback.on_step_begin(None, None, None)
-            callback.on_step_end(None, None, None)
-            callback.on_train_end(None, None, None)
-            is_alive()
-            training = train()
-            time.sleep(60)
-            """, TESTS=sys.path[0])
+        worker = self.start_rank("""
+def is_alive():
+    time.sleep(1.2)
+    say("alive")
+train_one_batch(60, idle_timeout=0.3).teardown(None, None, "fit")
+is_alive()
+train_one_batch(60, idle_timeout=0.3).on_exception(None, None, KeyError())
+is_alive()
+train_one_step().on_train_end(None, None, None)
+is_alive()
+training = train_one_batch(60, idle_timeout=0.3)
+time.sleep(60)
+""")
         self.assertEqual((worker.communicate(timeout=30)[0], worker.returncode), ("alive\n" * 3, -9))
         self.assertEqual([record["scope"] for record in self.records("expired")], ["(idle)"])
 
     def test_training_continues_without_a_server(self):
-        self.run_worker("""
-            sys.path.insert(0, os.environ["TESTS"])
-            import frameworks_test
-            from filetimer import lightning
-            callback = lightning.TimerCallback()
-            callback.setup(None, None, "fit")
-            callback.on_train_batch_start(None, None, None, 0)
-            callback.on_train_batch_end(None, None, None, None, 0)
-            callback.teardown(None, None, "fit")
-            """, TESTS=sys.path[0], FILETIMER_DIR=self.folder + "/none",
-            FILETIMER_LOG_LEVEL="error")  # without it the missing server is a line
+        self.run_worker(RANK + 'train_one_batch().teardown(None, None, "fit")\n', TESTS=sys.path[0],
+                        FILETIMER_DIR=self.folder + "/none",
+                        FILETIMER_LOG_LEVEL="error")  # without it the missing server is a line
 
     def test_wrong_times_are_refused_when_the_callback_is_made(self):
         with self.assertRaisesRegex(ValueError, "step is 0"):

@@ -8,7 +8,6 @@ import contextlib
 import datetime
 import math
 import os
-import threading
 import time
 import traceback
 import unittest
@@ -16,7 +15,7 @@ import unittest
 import filetimer
 import suite
 from filetimer import admin, errors
-from harness import ServerCase
+from harness import ServerCase, in_thread
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -372,12 +371,6 @@ class ScopesInAnyOrder(RuleBasedStateMachine):
         self.scopes.clear()
         self.others.clear()
         assert self.case.open_scopes() == []
-
-
-def in_thread(call):
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join(suite.BOUND_S)
 
 
 class AnyOrder(ServerCase):

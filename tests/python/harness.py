@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import unittest
 
 import filetimer
@@ -18,6 +19,17 @@ from suite import BOUND_S, end
 SERVER = os.environ["FILETIMER_SERVER"]
 CLIENT = os.environ["FILETIMER_CLIENT"]
 FAR_S = 3600
+
+
+def in_thread(call, *args):
+    thread = threading.Thread(target=call, args=args)
+    thread.start()
+    thread.join(BOUND_S)
+
+
+def run_python(script, *args, **options):
+    """Runs a script in a process of its own."""
+    return subprocess.run([sys.executable, "-c", script, *args], timeout=BOUND_S, **options)
 
 
 class ServerCase(unittest.TestCase):

@@ -19,7 +19,7 @@ import warnings
 import filetimer
 import suite
 from filetimer import _ask, _server, admin, errors
-from harness import BOUND_S, FAR_S, SERVER, ServerCase
+from harness import BOUND_S, FAR_S, SERVER, ServerCase, run_python
 from suite import state_of, wait_until
 
 
@@ -409,7 +409,7 @@ class OwnServer(unittest.TestCase):
             script = ("import filetimer, os\nserver = filetimer.Server()\nos.closerange(3, 100)\n"
                       f"mine = [os.open('/dev/null', os.O_RDONLY) for _ in range({count})]\nserver.close()\n"
                       "for number in mine:\n    os.fstat(number)")
-            self.assertEqual(subprocess.run([sys.executable, "-c", script], timeout=BOUND_S).returncode, 0)
+            self.assertEqual(run_python(script).returncode, 0)
 
     def test_a_child_of_a_process_whose_descriptors_were_closed_during_a_request_closes_no_other_files(self):
         script = """
@@ -441,23 +441,20 @@ for number in mine:
     os.fstat(number)
 sys.exit(status)
 """
-        self.assertEqual(subprocess.run([sys.executable, "-c", script], timeout=BOUND_S).returncode, 0)
+        self.assertEqual(run_python(script).returncode, 0)
 
     def test_it_starts_and_ends_in_a_process_with_many_open_files(self):
         script = ("import filetimer, os, resource\n_, most = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
                   "resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096), most))\n"
                   "kept = [os.open('/dev/null', os.O_RDONLY) for _ in range(1100)]\nfiletimer.Server().close()")
-        self.assertEqual(subprocess.run([sys.executable, "-c", script], timeout=BOUND_S).returncode, 0)
+        self.assertEqual(run_python(script).returncode, 0)
 
     def test_it_ends_with_its_process_however_that_ends(self):
         for end in ("sys.exit()", "os._exit(0)", "os.kill(os.getpid(), 9)",
                     "os.fork() or time.sleep(0.2)"):
             with self.subTest(end):
-                done = subprocess.run(
-                    [sys.executable, "-c", "import filetimer, os, sys, time\n"
-                     "server = filetimer.Server()\n"
-                     "print(server.pid, server.dir, flush=True)\n" + end],
-                    stdout=subprocess.PIPE, timeout=BOUND_S)
+                done = run_python("import filetimer, os, sys, time\nserver = filetimer.Server()\n"
+                                  "print(server.pid, server.dir, flush=True)\n" + end, stdout=subprocess.PIPE)
                 pid, folder = done.stdout.decode().split()[:2]
                 wait_until(lambda: not is_alive(int(pid)))
                 wait_until(lambda: not os.path.exists(os.path.dirname(folder)))
@@ -481,15 +478,12 @@ sys.exit(status)
                   "if child == 0:\n    server.close()\n    os._exit(0)\n"
                   "assert os.waitpid(child, 0)[1] == 0\n"
                   "filetimer.admin.status(client=filetimer.Client(server.dir))")
-        done = subprocess.run([sys.executable, "-c", script], timeout=BOUND_S)
-        self.assertEqual(done.returncode, 0)
+        self.assertEqual(run_python(script).returncode, 0)
 
     def test_it_kills_the_process_that_started_it(self):
         script = ("import filetimer, time\nserver = filetimer.Server()\n"
                   "filetimer.configure(server.dir)\nwith filetimer.expires(0.2): time.sleep(60)")
-        done = subprocess.run([sys.executable, "-c", script], timeout=BOUND_S,
-                              stderr=subprocess.PIPE)
-        self.assertEqual(done.returncode, -signal.SIGKILL)
+        self.assertEqual(run_python(script, stderr=subprocess.PIPE).returncode, -signal.SIGKILL)
 
     def test_a_server_that_cannot_be_started_is_an_error(self):
         with self.assertRaisesRegex(filetimer.ServerUnavailable, "did not start"):
@@ -504,16 +498,14 @@ sys.exit(status)
         self.addCleanup(shutil.rmtree, folder)
         script = ("import sys, sysconfig\nsysconfig.get_path = lambda _: sys.argv[1]\n"
                   "import filetimer\nfiletimer.Server()")
-        done = subprocess.run([sys.executable, "-c", script, folder], env=environment,
-                              stderr=subprocess.PIPE, timeout=BOUND_S)
+        done = run_python(script, folder, env=environment, stderr=subprocess.PIPE)
         self.assertIn(b"timer_server is neither beside this Python nor in $PATH", done.stderr)
         self.assertNotIn(b"Exception ignored", done.stderr)
         # A virtual environment that is not activated has it beside its python3.
         os.symlink(SERVER, os.path.join(folder, "timer_server"))
         for beside, path in ((folder, os.environ["PATH"]), ("/nowhere", f"{folder}:{os.environ['PATH']}")):
             environment["PATH"] = path
-            done = subprocess.run([sys.executable, "-c", script, beside], env=environment,
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=BOUND_S)
+            done = run_python(script, beside, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             self.assertEqual((done.returncode, done.stderr), (0, b""))
 
 

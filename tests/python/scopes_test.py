@@ -15,7 +15,28 @@ import time
 
 import filetimer
 import suite
-from harness import FAR_S, ServerCase
+from harness import FAR_S, ServerCase, in_thread
+
+
+@contextlib.contextmanager
+def other_thread_in(context, at_begin=lambda: None, at_end=lambda: None):
+    """Another thread enters the context now, and leaves it at the end."""
+    entered, left = threading.Event(), threading.Event()
+
+    def other():
+        with context:
+            at_begin()
+            entered.set()
+            left.wait()
+            at_end()
+    thread = threading.Thread(target=other)
+    thread.start()
+    entered.wait()
+    try:
+        yield
+    finally:
+        left.set()
+        thread.join()
 
 
 class Scopes(ServerCase):
@@ -433,21 +454,11 @@ class EnteredAgain(ServerCase):
 
     def test_a_second_release_ends_no_entry_of_another_thread(self):
         scope = filetimer.Scope(FAR_S, "x")
-        entered, left = threading.Event(), threading.Event()
-
-        def other():
+        with other_thread_in(scope):
             with scope:
-                entered.set()
-                left.wait()
-        thread = threading.Thread(target=other)
-        thread.start()
-        entered.wait()
-        with scope:
-            self.assertTrue(scope.release())
-            self.assertFalse(scope.release() or scope.renew() or scope.is_open)
-            self.assertEqual(self.open_scopes(), ["x"])
-        left.set()
-        thread.join()
+                self.assertTrue(scope.release())
+                self.assertFalse(scope.release() or scope.renew() or scope.is_open)
+                self.assertEqual(self.open_scopes(), ["x"])
         self.assertEqual(self.open_scopes(), [])
 
     def test_any_thread_can_release_the_only_entry(self):
@@ -457,9 +468,7 @@ class EnteredAgain(ServerCase):
             with scope:
                 yield
         def release():
-            thread = threading.Thread(target=lambda: released.append(scope.release()))
-            thread.start()
-            thread.join()
+            in_thread(lambda: released.append(scope.release()))
         first, second = generator(), generator()
         for each in (first, second):
             next(each)
@@ -476,43 +485,26 @@ class EnteredAgain(ServerCase):
             next(third, None)
 
     def test_each_thread_leaves_the_pause_that_it_has_entered(self):
-        paused = filetimer.paused("p")
-        entered, left, found = threading.Event(), threading.Event(), []
+        paused, found = filetimer.paused("p"), []
 
-        def other():
+        def look():
+            with filetimer.expires(FAR_S, "x") as scope:
+                found.append(scope.times().paused)
+        with contextlib.ExitStack() as stack:
             with paused:
-                entered.set()
-                left.wait()
-                with filetimer.expires(FAR_S, "x") as scope:
-                    found.append(scope.times().paused)
-        thread = threading.Thread(target=other)
-        with paused:
-            thread.start()
-            entered.wait()
-        with filetimer.expires(FAR_S, "y") as scope:
-            self.assertFalse(scope.times().paused)
-        left.set()
-        thread.join()
+                stack.enter_context(other_thread_in(paused, at_end=look))
+            with filetimer.expires(FAR_S, "y") as scope:
+                self.assertFalse(scope.times().paused)
         self.assertEqual(found, [True])
 
     def test_each_thread_leaves_the_scope_that_it_has_entered(self):
         scope = filetimer.Scope(FAR_S, "x")
-        entered, left = threading.Event(), threading.Event()
-
-        def other():
+        with contextlib.ExitStack() as stack:
             with scope:
-                scope.renew(7 * FAR_S)
-                entered.set()
-                left.wait()
-        thread = threading.Thread(target=other)
-        with scope:
-            thread.start()
-            entered.wait()
-            self.assertLess(scope.remaining, 2 * FAR_S)
-        [still_open] = self.listed_scopes()
-        self.assertGreater(still_open["remaining_s"], 2 * FAR_S)
-        left.set()
-        thread.join()
+                stack.enter_context(other_thread_in(scope, lambda: scope.renew(7 * FAR_S)))
+                self.assertLess(scope.remaining, 2 * FAR_S)
+            [still_open] = self.listed_scopes()
+            self.assertGreater(still_open["remaining_s"], 2 * FAR_S)
         self.assertEqual(self.open_scopes(), [])
 
     def test_each_thread_leaves_the_scope_that_a_function_has_entered_for_it(self):
@@ -527,10 +519,8 @@ class EnteredAgain(ServerCase):
         def other():
             with entered():
                 scope.renew(7 * FAR_S)
-        thread = threading.Thread(target=other)
         with entered():
-            thread.start()
-            thread.join()
+            in_thread(other)
             [still_open] = self.listed_scopes()
             self.assertLess(still_open["remaining_s"], 2 * FAR_S)
         self.assertEqual(self.open_scopes(), [])

@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import unittest
 
 import filetimer
 import suite
-from harness import FAR_S, ServerCase
+from harness import FAR_S, ServerCase, in_thread
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 if HAS_TORCH:
@@ -96,9 +95,7 @@ class Torch(ServerCase):
         self.addCleanup(os.chdir, before)
         os.chdir(self.dir)
         client = filetimer.torch.FileTimerClient("requests")
-        thread = threading.Thread(target=client.acquire, args=("x", math.inf))
-        thread.start()
-        thread.join()
+        in_thread(client.acquire, "x", math.inf)
         for name in "xy":
             client.acquire(name, time.time() + FAR_S)
         client.release("x")
