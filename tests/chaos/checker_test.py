@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
 """The checker on a history and a log that hold, and on the same with one thing wrong: wrong_histories has them."""
-import os
 import pathlib
 import re
 import subprocess
@@ -10,7 +9,6 @@ import unittest
 import suite
 
 HERE = pathlib.Path(__file__).resolve().parent
-CHECKER = os.environ["FILETIMER_BIN_DIR"] + "/history_check"
 
 
 def expanded(text):
@@ -24,7 +22,7 @@ def broken(log, history):
     with tempfile.TemporaryDirectory() as folder:
         for name, text in (("log", log), ("calls.history", history)):
             pathlib.Path(folder, name).write_text(expanded(text))
-        said = subprocess.run([CHECKER, folder, folder + "/log"], stdout=subprocess.PIPE, text=True).stdout
+        said = subprocess.run([HERE / "history_check", folder, folder + "/log"], stdout=subprocess.PIPE, text=True).stdout
     return {line.partition(":")[0] for line in said.splitlines()}, said
 
 

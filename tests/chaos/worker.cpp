@@ -38,13 +38,12 @@
 #include <utility>
 #include <variant>
 
-#include "tests/chaos/json_record.hpp"
+#include "tests/support/json_fields.hpp"
 
 namespace {
 
 using filetimer::TimerClient;
-using filetimer::chaos::JsonFields;
-using filetimer::chaos::JsonRecord;
+using filetimer::testing::JsonFields;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
@@ -188,7 +187,7 @@ class Worker {
   }
 
   void carry_out(const std::string& line) {
-    const JsonRecord command("command", 0, line, false);
+    const JsonFields command(line);
     const std::string key(command.text("key"));
     note(++number_, line.substr(1, line.size() - 2));  // within the braces
     const int number = number_;

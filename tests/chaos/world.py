@@ -30,7 +30,7 @@ import time
 
 SOURCES = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(SOURCES / "tests/support"))
-from records import records  # noqa: E402
+from records import HISTORY_CHECK, records  # noqa: E402
 from suite import BOUND_S, Bound, stat_of, wait_until  # noqa: E402
 
 REFUSALS = 6  # to trace a process without a tracer, which may have had one a moment before
@@ -660,7 +660,7 @@ class World:
         finally:
             self.close()
         logs = [str(each) for each in self.logs if each.exists()]
-        done = subprocess.run([built("history_check"), str(self.histories), *logs],
+        done = subprocess.run([HISTORY_CHECK, self.histories, *logs],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         lines = done.stdout.decode(errors="replace").splitlines()
         if done.returncode not in (0, 1):

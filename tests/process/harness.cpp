@@ -21,7 +21,6 @@
 #include <sstream>
 
 #include "common/proc_files.hpp"
-#include "tests/chaos/checker.hpp"
 #include "tests/process/worker.hpp"
 
 extern char** environ;
@@ -357,25 +356,11 @@ Server::~Server() {
   if (!unjudged_.empty() || !fs::is_regular_file(ready_["log"], error)) {
     return;
   }
-  chaos::History history;
-  history.add_log(ready_["log"]);
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-  // The checker is instrumented, too, and takes minutes for megabytes. The main suite judges these.
-  constexpr std::size_t kMostJudged = 1 << 20;
-  if (!history.logs.empty() && history.logs.back().text.size() > kMostJudged) {
-    return;
-  }
-#endif
-#endif
-  std::string found;
-  for (const chaos::Violation& violation : chaos::check(history)) {
-    found += violation.text() + "\n";
-  }
-  if (!found.empty()) {
+  const Finished judged = run(FILETIMER_HISTORY_CHECK, {"-", ready_["log"]});
+  if (judged.status != exited(0)) {
     constexpr std::size_t kMostShown = 20'000;
     FAIL_CHECK("the log breaks a promise:\n"
-               << found << history.logs.back().text.substr(0, kMostShown));
+               << judged.out << judged.err << read_file(ready_["log"]).substr(0, kMostShown));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <random>
@@ -30,6 +32,36 @@ constexpr int kMostFailures = 5;
 constexpr int kSweep = 150;  // calls at which the operation with @1 of a swept history takes place
 constexpr rlim_t kDescriptors = 4096;
 
+// Has tests/chaos/history_check judge the history and the log in the folder. One process of it
+// judges all of them: its start takes far longer than that.
+std::vector<std::string> judge(const std::string& dir) {
+  static const int checker = [] {
+    int ends[2] = {-1, -1};
+    (void)!::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends);
+    if (::fork() == 0) {
+      ::dup2(ends[1], STDIN_FILENO);
+      ::dup2(ends[1], STDOUT_FILENO);
+      ::execl(FILETIMER_HISTORY_CHECK, "history_check", "--each", nullptr);
+      ::_exit(127);
+    }
+    ::close(ends[1]);
+    return ends[0];
+  }();
+  static FILE* const answers = ::fdopen(checker, "r");
+  ::dprintf(checker, "%s\t%s/run/expired.jsonl\n", dir.c_str(), dir.c_str());
+  static char* line = nullptr;
+  static std::size_t room = 0;
+  std::vector<std::string> violations;
+  ssize_t length = 0;
+  while ((length = ::getline(&line, &room, answers)) > 1) {
+    violations.emplace_back(line, static_cast<std::size_t>(length) - 1);
+  }
+  if (length < 1) {
+    violations.emplace_back("history_check has ended");
+  }
+  return violations;
+}
+
 std::vector<std::string> run(const Operations& operations, bool is_verbose = false) {
   std::string dir = ::access("/dev/shm", W_OK) == 0
                         ? "/dev/shm"
@@ -39,7 +71,7 @@ std::vector<std::string> run(const Operations& operations, bool is_verbose = fal
     return {"there is no folder for the simulation"};
   }
   std::fflush(stdout);
-  const auto violations = testing::run_in_child([&] {
+  auto violations = testing::run_in_child([&] {
     sigset_t signals;  // that the server reads; each fiber has the mask of this thread
     ::sigfillset(&signals);
     for (const int signal : {SIGALRM, SIGSEGV, SIGBUS, SIGABRT}) {
@@ -51,6 +83,7 @@ std::vector<std::string> run(const Operations& operations, bool is_verbose = fal
     }
     return run_history(operations, dir, is_verbose);
   });
+  std::ranges::move(judge(dir), std::back_inserter(violations));
   std::error_code ec;
   std::filesystem::remove_all(dir, ec);
   return violations;

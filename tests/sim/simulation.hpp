@@ -1,5 +1,4 @@
-// One history: a server, made-up workers and adversities, carried out from a list of operations and
-// judged by the shared checker (tests/chaos/checker.hpp).
+// One history: a server, made-up workers and adversities, carried out from a list of operations.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -17,7 +16,7 @@ using testing::Operations;
 Operations operations_of(std::uint64_t seed);
 
 // Carries out the operations in the empty folder `dir`, in this process, which must end afterwards.
-// Returns what is wrong, a violation a line.
+// Returns what is wrong, a violation a line, and leaves the history and the server's folder `run`.
 std::string run_history(const Operations& operations, const std::string& dir, bool is_verbose);
 
 }  // namespace filetimer::sim

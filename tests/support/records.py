@@ -2,16 +2,17 @@
 """The records in a server's log, for tests in Python."""
 import contextlib
 import json
-import os
 import pathlib
 import subprocess
 import time
+
+HISTORY_CHECK = pathlib.Path(__file__).resolve().parents[1] / "chaos/history_check"
 
 
 def judge_logs(test, folder):
     """Fails the test if a log below the folder breaks a promise of docs/promises.md."""
     for log in pathlib.Path(folder).rglob("*.jsonl"):
-        done = subprocess.run([os.path.join(os.environ["FILETIMER_BIN_DIR"], "history_check"), "-", log],
+        done = subprocess.run([HISTORY_CHECK, "-", log],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
         test.assertEqual((done.returncode, done.stdout), (0, ""), log.read_text()[:20_000])
 

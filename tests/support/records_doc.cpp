@@ -15,12 +15,12 @@ namespace {
 namespace dom = simdjson::dom;
 
 // Returns the names in backquotes in the first cell of a table's row.
-std::vector<std::string> names_in_row(const std::string& line) {
-  std::vector<std::string> names;
+FieldNames names_in_row(const std::string& line) {
+  FieldNames names;
   const std::string cell = line.substr(0, line.find('|', 1));
   for (std::size_t at = 0; (at = cell.find('`', at)) != std::string::npos;) {
     const std::size_t end = cell.find('`', at + 1);
-    names.push_back(cell.substr(at + 1, end - at - 1));
+    names.insert(cell.substr(at + 1, end - at - 1));
     at = end + 1;
   }
   return names;
@@ -61,12 +61,6 @@ std::string text_of(const char* which, const FieldNames& names) {
 
 }  // namespace
 
-void EventDoc::add(const EventDoc& others) {
-  fields.insert(others.fields.begin(), others.fields.end());
-  required.insert(others.required.begin(), others.required.end());
-  or_null.insert(others.or_null.begin(), others.or_null.end());
-}
-
 RecordsDoc read_records_doc() {
   std::ifstream file(FILETIMER_SOURCE_DIR "/docs/records.md");
   RecordsDoc sections;
@@ -90,35 +84,24 @@ RecordsDoc read_records_doc() {
         doc[section];
       }
     } else if (line.starts_with("| `")) {
-      for (const std::string& name : names_in_row(line)) {
-        known.fields.insert(name);
-        if (line.ends_with("| |")) {
-          known.required.insert(name);
-        }
-        if (line.find("`null`") != line.npos) {
-          known.or_null.insert(name);
-        }
-      }
+      known.fields.merge(names_in_row(line));
     } else {
       texts[section] += line + " ";
     }
   }
-  EventDoc evidence = sections["evidence"];
-  evidence.fields.erase("id");
-  evidence.required.erase("id");
+  FieldNames of_evidence = sections["evidence"].fields;
+  of_evidence.erase("id");
   for (auto& [event, known] : doc) {
     known = sections[event];
+    const auto add = [&fields = known.fields](const FieldNames& others) {
+      fields.insert(others.begin(), others.end());
+    };
     if (texts[event].find("With the fields of `evidence`") != std::string::npos) {
-      known.add(evidence);
+      add(of_evidence);
     }
-    known.add(sections["Every record"]);
+    add(sections["Every record"].fields);
     if (texts[event].find("About a worker.") != std::string::npos) {
-      known.add(sections["The worker"]);
-    }
-    for (const std::string& example : known.examples) {
-      std::erase_if(known.required, [has = fields_of(example)](const std::string& name) {
-        return name.find('.') == name.npos && !has.contains(name);  // only of some records
-      });
+      add(sections["The worker"].fields);
     }
   }
   return doc;

@@ -14,12 +14,8 @@ namespace filetimer::testing {
 using FieldNames = std::set<std::string>;
 
 struct EventDoc {
-  FieldNames fields;    // including those of all records and workers
-  FieldNames required;  // those that are never absent
-  FieldNames or_null;
+  FieldNames fields;  // including those of all records and workers
   std::vector<std::string> examples;
-
-  void add(const EventDoc& others);  // fields
 };
 using RecordsDoc = std::map<std::string, EventDoc>;  // by event
 RecordsDoc read_records_doc();
