@@ -347,7 +347,9 @@ TEST_CASE("of a scope that is twice in the file of a worker of the pipe, the lat
     if (is_later_lower) {
       page.release("first");
     }
-    stage.acquire("twice", 2h);
+    SlotReading later = stage.terms(2h);
+    later.acquired = later.acquired + 1ns;
+    REQUIRE(page.acquire("twice", 5, later));
     stage.save();
     std::string bytes = testing::read_file(stage.file);
     constexpr std::size_t at = kSlotsAt + sizeof(Slot);
