@@ -183,15 +183,13 @@ bool PipePage::release(std::string_view id) {
 std::vector<std::string> PipePage::cancel_all(Instant due_by, Instant opened_by) {
   std::vector<std::string> names;
   for (const SlotNumber number : std::vector<SlotNumber>(by_id_)) {
-    Slot& slot = slot_at(number);
     const std::int64_t word = word_at(number);
-    if (due_time(slot, word, terms_.max_timeout) <= due_by || start_in(slot.acquired) > opened_by ||
-        !try_release(slot, word)) {
+    const auto scope = read(number, word);
+    if (!scope || due_time(*scope, terms_.max_timeout) <= due_by || scope->acquired > opened_by ||
+        !try_release(slot_at(number), word)) {
       continue;
     }
-    const std::size_t shown = slot.shown_bytes.load(kRelaxed);
-    const std::string& id = entries_[number].id;
-    names.push_back(shown == 0 ? id : id.substr(0, shown));
+    names.push_back(scope->name);
     free(number);
     cancelled_.push_back({number, word});
   }
