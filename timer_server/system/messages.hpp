@@ -39,9 +39,9 @@ struct Say {
     }
   }
 };
-inline constexpr Say<Level::kError> error;
-inline constexpr Say<Level::kWarning> warning;
-inline constexpr Say<Level::kInfo> info;
-inline constexpr Say<Level::kDebug> debug;
+inline constexpr Say<Level::kError> error{};
+inline constexpr Say<Level::kWarning> warning{};
+inline constexpr Say<Level::kInfo> info{};
+inline constexpr Say<Level::kDebug> debug{};
 
 }  // namespace filetimer::messages
