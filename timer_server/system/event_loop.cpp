@@ -33,9 +33,7 @@ Source::Source(EventLoop& loop, int fd, std::uint32_t events, Priority priority,
     loop_.pending_.reserve(loop_.events_.capacity());
   }
   if (fd_ >= 0) {
-    epoll_event event{};
-    event.events = events;
-    event.data.ptr = this;
+    epoll_event event{.events = events, .data = {.ptr = this}};
     check(::epoll_ctl(loop_.epoll_.get(), EPOLL_CTL_ADD, fd_, &event), "cannot watch a descriptor");
   }
   ++loop_.sources_;
@@ -105,9 +103,7 @@ void EventLoop::drop_pending(Source& source) {
 }
 
 void Source::change_events(std::uint32_t events) {
-  epoll_event event{};
-  event.events = events;
-  event.data.ptr = this;
+  epoll_event event{.events = events, .data = {.ptr = this}};
   ::epoll_ctl(loop_.epoll_.get(), EPOLL_CTL_MOD, fd_, &event);
 }
 
