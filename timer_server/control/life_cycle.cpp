@@ -7,11 +7,6 @@
 namespace filetimer {
 namespace {
 
-using Phase = LifeCycle::Phase;
-using Asked = LifeCycle::Asked;
-using Event = LifeCycle::Event;
-using Action = LifeCycle::Action;
-
 // The servers that a transition is for, as bits 1 << Kind.
 enum For : unsigned { kAlone = 1, kAround = 2, kBoth = 3 };
 // Its condition: by what the server was asked to end, as bits 1 << Asked.
@@ -19,43 +14,38 @@ enum If : unsigned { kNotAsked = 1, kNotSignalled = 3, kSignalled = 4, kAsked = 
 
 struct Transition {
   For kind;
-  Phase from;
+  LifeCycle::Phase from;
   If condition;
-  Event event;
-  Phase to;
-  Action action;
-};
-
-constexpr Transition kTransitions[] = {
-    {kAlone, Phase::kServing, kAny, Event::kSignal, Phase::kStopping, Action::kFinishKills},
-    {kAlone, Phase::kServing, kAny, Event::kShutdown, Phase::kStopping, Action::kFinishKills},
-    {kAlone, Phase::kServing, kAny, Event::kForcedShutdown, Phase::kStopping, Action::kFinishKills},
-
-    {kAround, Phase::kServing, kNotSignalled, Event::kSignal, Phase::kServing,
-     Action::kPassSignalOn},
-    {kAround, Phase::kServing, kSignalled, Event::kSignal, Phase::kStopping, Action::kKillCommand},
-    {kAround, Phase::kServing, kNotAsked, Event::kShutdown, Phase::kServing,
-     Action::kAskCommandToEnd},
-    {kAround, Phase::kServing, kAny, Event::kForcedShutdown, Phase::kStopping,
-     Action::kKillCommand},
-    {kAround, Phase::kServing, kAny, Event::kCommandEnded, Phase::kCommandEnded, Action::kNone},
-    // Processes that COMMAND started may still run.
-    {kAround, Phase::kCommandEnded, kSignalled, Event::kSignal, Phase::kStopping,
-     Action::kKillCommand},
-    {kAround, Phase::kCommandEnded, kAny, Event::kForcedShutdown, Phase::kStopping,
-     Action::kKillCommand},
-    {kAround, Phase::kCommandEnded, kAny, Event::kKillsDone, Phase::kFinishingHooks, Action::kNone},
-    {kAround, Phase::kFinishingHooks, kAny, Event::kForcedShutdown, Phase::kFinishingHooks,
-     Action::kKillCommand},
-
-    {kBoth, Phase::kStopping, kAny, Event::kKillsDone, Phase::kFinishingHooks, Action::kNone},
-    {kBoth, Phase::kFinishingHooks, kAsked, Event::kSignal, Phase::kEnded, Action::kNone},
-    {kBoth, Phase::kFinishingHooks, kAny, Event::kHooksDone, Phase::kEnded, Action::kNone},
+  LifeCycle::Event event;
+  LifeCycle::Phase to;
+  LifeCycle::Action action;
 };
 
 }  // namespace
 
 LifeCycle::Action LifeCycle::handle(Event event, Instant now) {
+  using enum Action;
+  static constexpr Transition kTransitions[] = {
+      {kAlone, Phase::kServing, kAny, Event::kSignal, Phase::kStopping, kFinishKills},
+      {kAlone, Phase::kServing, kAny, Event::kShutdown, Phase::kStopping, kFinishKills},
+      {kAlone, Phase::kServing, kAny, Event::kForcedShutdown, Phase::kStopping, kFinishKills},
+
+      {kAround, Phase::kServing, kNotSignalled, Event::kSignal, Phase::kServing, kPassSignalOn},
+      {kAround, Phase::kServing, kSignalled, Event::kSignal, Phase::kStopping, kKillCommand},
+      {kAround, Phase::kServing, kNotAsked, Event::kShutdown, Phase::kServing, kAskCommandToEnd},
+      {kAround, Phase::kServing, kAny, Event::kForcedShutdown, Phase::kStopping, kKillCommand},
+      {kAround, Phase::kServing, kAny, Event::kCommandEnded, Phase::kCommandEnded, kNone},
+      // Processes that COMMAND started may still run.
+      {kAround, Phase::kCommandEnded, kSignalled, Event::kSignal, Phase::kStopping, kKillCommand},
+      {kAround, Phase::kCommandEnded, kAny, Event::kForcedShutdown, Phase::kStopping, kKillCommand},
+      {kAround, Phase::kCommandEnded, kAny, Event::kKillsDone, Phase::kFinishingHooks, kNone},
+      {kAround, Phase::kFinishingHooks, kAny, Event::kForcedShutdown, Phase::kFinishingHooks,
+       kKillCommand},
+
+      {kBoth, Phase::kStopping, kAny, Event::kKillsDone, Phase::kFinishingHooks, kNone},
+      {kBoth, Phase::kFinishingHooks, kAsked, Event::kSignal, Phase::kEnded, kNone},
+      {kBoth, Phase::kFinishingHooks, kAny, Event::kHooksDone, Phase::kEnded, kNone},
+  };
   const auto bit = [](auto value) { return 1U << static_cast<unsigned>(value); };
   const auto* const transition = std::ranges::find_if(kTransitions, [&](const Transition& each) {
     return (each.kind & bit(kind_)) != 0 && each.from == phase_ && each.event == event &&
