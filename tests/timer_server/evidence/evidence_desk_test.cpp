@@ -41,10 +41,10 @@ struct CollectionStage {
   }
   // Returns the evidence, with the stacks of the worker. On a busy machine a thread may not stop
   // within the helper's time; then the evidence is collected again.
-  Evidence collect(EvidenceLevel level, const std::optional<PythonDump>& python = {}) {
+  Evidence collect(EvidenceLevel level) {
     for (const Instant bound = Instant::now() + 100s;;) {
       done.clear();
-      const auto order = start(level, Instant::now() + 20s, python);
+      const auto order = start(level, Instant::now() + 20s);
       deliver_until_done(1);
       if (Instant::now() > bound || done[0].missing.find("it did not stop") == std::string::npos) {
         return done[0];
@@ -287,16 +287,4 @@ TEST_CASE("A worker that has ended gives no evidence") {
   const Evidence evidence = stage.collect(EvidenceLevel::kStacks);
   CHECK(evidence.threads.empty());
   CHECK(evidence.missing == "the process had ended");
-}
-
-TEST_CASE("Python stacks are collected only on request, and after the native ones") {
-  // The worker's signal handler exits: a worker that is alive got no signal.
-  CollectionStage stage([] { ::signal(SIGUSR2, [](int) { ::_exit(0); }); });
-  CHECK(missing_but_kernel_stacks(stage.collect(EvidenceLevel::kStacks).missing) == "");
-  CHECK(stage.process->is_alive());
-  const PythonDump dump{SIGUSR2, "/dev/null"};
-  const Evidence refused = stage.collect(EvidenceLevel::kStacks, dump);
-  CHECK(missing_but_kernel_stacks(refused.missing) ==
-        "no Python stacks: '/dev/null' is not a regular file");
-  CHECK(stage.process->is_alive());
 }

@@ -1,14 +1,11 @@
-// What children inherit, and the reaping of own children and of orphans, with real children.
+// The ends of own children and of orphans, and their variables, with real children.
 // SPDX-License-Identifier: MIT
 #include "timer_server/system/own_children.hpp"
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <array>
 
 #include "common/sanitizers.hpp"
 #include "tests/support/children.hpp"
@@ -30,28 +27,6 @@ pid_t fork_exiting(int status) {
 ChildEnd end_of(OwnChild& child) {
   REQUIRE(wait_for_zombie(child.pid()));
   return child.reap().value_or(ChildEnd{});
-}
-
-// Returns the output of a program.
-std::string output_of(std::vector<std::string> words) {
-  std::array<int, 2> ends{};
-  REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
-  const UniqueFd reading(ends[0]);
-  UniqueFd writing(ends[1]);
-  ChildStart start;
-  start.words = std::move(words);
-  start.environment = {"PATH=/usr/bin:/bin"};
-  start.output = writing.get();
-  auto child = start_child(start);
-  REQUIRE(child);
-  writing.reset();
-  std::string said;
-  std::array<char, 4096> bytes;
-  for (ssize_t got = 0; (got = ::read(reading.get(), bytes.data(), bytes.size())) > 0;) {
-    said.append(bytes.data(), static_cast<std::size_t>(got));
-  }
-  CHECK(end_of(*child).exit_status == 0);
-  return said;
 }
 
 }  // namespace
@@ -102,17 +77,6 @@ TEST_CASE("A failed fork leaves no child") {
   const OwnChild none = OwnChild::start([] { return -1; });
   CHECK_FALSE(none);
   CHECK(own_children().empty());
-}
-
-TEST_CASE("A child has the oom score, the limits and the signal mask that it is given") {
-  const Inheritance before = inheritance();
-  inheritance().oom_score_adj = "731";
-  inheritance().files.rlim_cur = 77;
-  ::sigemptyset(&inheritance().mask);
-  ::sigaddset(&inheritance().mask, SIGUSR2);
-  CHECK(output_of({"/bin/sh", "-c", "cat /proc/self/oom_score_adj; ulimit -n"}) == "731\n77\n");
-  CHECK(output_of({"grep", "SigBlk", "/proc/self/status"}) == "SigBlk:\t0000000000000800\n");
-  inheritance() = before;
 }
 
 TEST_CASE("A child that cannot be executed exits with 127") {
