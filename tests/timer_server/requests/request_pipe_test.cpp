@@ -9,7 +9,6 @@
 
 #include <array>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "tests/support/children.hpp"
@@ -19,7 +18,7 @@ using namespace filetimer;
 
 TEST_CASE("A regular file, a folder and a symlink are refused and left as they are") {
   const testing::TempFolder folder;
-  std::ofstream(folder.path("file")) << "precious";
+  folder.write("file", "precious");
   std::filesystem::create_directory(folder.path("folder"));
   std::filesystem::create_symlink("elsewhere", folder.path("link"));
   for (const auto& [name, what] :
@@ -30,9 +29,7 @@ TEST_CASE("A regular file, a folder and a symlink are refused and left as they a
     CHECK(pipe.error().message ==
           fmt::format("'{}' is {}: expected a named pipe, or nothing", folder.path(name), what));
   }
-  std::string content;
-  std::ifstream(folder.path("file")) >> content;
-  CHECK(content == "precious");
+  CHECK(testing::read_file(folder.path("file")) == "precious");
 }
 
 TEST_CASE("A pipe with a reader is refused, and its reader stays") {
