@@ -29,6 +29,10 @@ constexpr double kSameEntryS = 1.0;
 constexpr double kSameEntryShare = 0.1;
 constexpr std::string_view kNoJobId = "none";  // torchrun's, where none is given
 
+std::string host_of(const std::string& machine) {
+  return machine.substr(0, machine.find('\n'));
+}
+
 // The clock of a record and of its deadline are one, so the difference holds on any clock.
 Integer deadline_of(const Record& record) {
   const Integer deadline_ns = record.integer("deadline_mono_ns");
@@ -171,17 +175,8 @@ std::string machine_of(const Record& record) {
   return fmt::format("{}\n{}", record.host, record.boot_id);
 }
 
-std::string host_of(const std::string& machine) {
-  return machine.substr(0, machine.find('\n'));
-}
-
 WorkerName worker_in(dom::object fields) {
   return {{}, integer_at(fields, "pid"), integer_at(fields, "rank"), text_at(fields, "comm")};
-}
-
-double seconds_between(const Integer& begin_ns, const Integer& end_ns) {
-  return begin_ns && end_ns ? (static_cast<double>(*end_ns) - static_cast<double>(*begin_ns)) / 1e9
-                            : 0;
 }
 
 ExpiredWorker read_expired(const Record& record) {

@@ -196,15 +196,12 @@ Incident read_incident(const IncidentRecords& records, const ExpiryKey& key);
 // Returns the expiry of cause(); `key` if no expiry is known.
 ExpiryKey cause_of(const Incident& incident, const ExpiryKey& key);
 
-// Returns what distinguishes the machine of a record, and the host of it.
+// Returns what distinguishes the machine of a record: its host and boot, in a line each.
 std::string machine_of(const Record& record);
-std::string host_of(const std::string& machine);
 // Returns what an `expired` record says.
 ExpiredWorker read_expired(const Record& record);
 // Returns the worker that a record or one of its objects names, without a host.
 WorkerName worker_in(simdjson::dom::object fields);
-// Returns the seconds between two times of one clock, 0 if one is not there.
-double seconds_between(const Integer& begin_ns, const Integer& end_ns);
 
 // Returns whether the worker is among them: by its process, else by its rank, on its host.
 bool is_among(const std::vector<WorkerName>& workers, const WorkerName& wanted);

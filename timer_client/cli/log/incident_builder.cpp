@@ -40,6 +40,12 @@ double time_or(double record_s, double stated_s) {
   return std::abs(stated_s - record_s) <= kFarFromRecordS ? stated_s : record_s;
 }
 
+// Returns the seconds between two times of one clock, 0 if one is not there.
+double seconds_between(const Integer& begin_ns, const Integer& end_ns) {
+  return begin_ns && end_ns ? (static_cast<double>(*end_ns) - static_cast<double>(*begin_ns)) / 1e9
+                            : 0;
+}
+
 class IncidentBuilder {
  public:
   explicit IncidentBuilder(Incident& incident) : incident_(incident) {
