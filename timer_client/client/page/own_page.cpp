@@ -21,7 +21,6 @@
 #include "common/wire.hpp"
 #include "timer_client/client/messages.hpp"
 #include "timer_client/client/page/page_scope.hpp"
-#include "timer_client/client/page/stacks_offer.hpp"
 #include "timer_client/client/process_lock.hpp"
 
 namespace filetimer {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "timer_client/client/environment.hpp"
-#include "timer_client/client/page/stacks_offer.hpp"
+#include "timer_client/client/page/own_page.hpp"
 #include "timer_client/client/process_lock.hpp"
 #include "timer_client/python/native/native.hpp"
 
