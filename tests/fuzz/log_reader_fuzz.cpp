@@ -15,7 +15,6 @@
 
 #include "common/text.hpp"
 #include "fuzz_check.hpp"
-#include "timer_client/cli/commands/expiry_ids.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/log/log_table.hpp"
 #include "timer_client/cli/log/reader.hpp"
