@@ -201,21 +201,13 @@ std::string_view class_of(Scope::Kind kind) {
   return kind == Scope::Kind::kExpired ? "expired" : kind == Scope::Kind::kOpen ? "open" : "ended";
 }
 
-// Returns how a moment looks: its class, and the sign that the key of the page has for it, too.
-std::pair<std::string_view, std::string_view> look_of(Moment::Kind kind) {
-  switch (kind) {
-    case Moment::Kind::kWarning:
-      return {"warning", "&#9650;"};
-    case Moment::Kind::kVerdict:
-      return {"verdict", "|"};
-    case Moment::Kind::kSignal:
-      return {"signal", "&#8942;"};
-    case Moment::Kind::kDeath:
-      return {"death", "&#10005;"};
-    default:
-      return {"note", "&#9679;"};
-  }
-}
+// How a moment of each kind looks: its class, and the sign that the key of the page has for it,
+// too.
+constexpr std::pair<std::string_view, std::string_view> kLooks[] = {{"warning", "&#9650;"},
+                                                                    {"verdict", "|"},
+                                                                    {"signal", "&#8942;"},
+                                                                    {"death", "&#10005;"},
+                                                                    {"note", "&#9679;"}};
 
 class Painter {
  public:
@@ -265,7 +257,7 @@ class Painter {
     }
     for (const Moment& moment : worker.moments) {
       if (axis_.has(moment)) {
-        const auto [name, sign] = look_of(moment.kind);
+        const auto [name, sign] = kLooks[static_cast<std::size_t>(moment.kind)];
         body_ += fmt::format(
             "<text x={:.2f} y={:.1f} class=\"mark {}\"><title>{} ({:+.3f} s)</title>{}</text>\n",
             axis_.x_of(moment.at_s), y_ + height / 2 + 4, name,

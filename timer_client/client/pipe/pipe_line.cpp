@@ -86,21 +86,12 @@ std::string why_no_reader(const std::string& path) {
   if (has_reader(path)) {
     return {};
   }
-  switch (const int error = errno) {
-    case 0:
-    case EISDIR:
-      return "it is not a pipe";
-    case ENOENT:
-    case ENOTDIR:
-      return "there is no such pipe";
-    case ENXIO:
-      return "no process reads it";
-    case EACCES:
-    case EPERM:
-      return "no permission to write to it";
-    default:
-      return std::generic_category().message(error);
-  }
+  const int error = errno;
+  return error == 0 || error == EISDIR         ? "it is not a pipe"
+         : error == ENOENT || error == ENOTDIR ? "there is no such pipe"
+         : error == ENXIO                      ? "no process reads it"
+         : error == EACCES || error == EPERM   ? "no permission to write to it"
+                                               : std::generic_category().message(error);
 }
 
 wire::Request acquire_request(Duration after, std::string_view scope_id,
