@@ -283,8 +283,7 @@ PyObject* default_client(PyObject*, PyObject*) {
 
 PyObject* set_default_client(PyObject*, PyObject* client) {
   if (PyObject_TypeCheck(client, g_client_type) == 0) {
-    PyErr_SetString(PyExc_TypeError, "expected a Client");
-    return nullptr;
+    return PyErr_Format(PyExc_TypeError, "expected a Client");
   }
   const Ref last(std::exchange(g_default_client, Py_NewRef(client)));
   Py_RETURN_NONE;

@@ -32,8 +32,7 @@ PyObject* checked_seconds(PyObject*, PyObject* const* args, Py_ssize_t count) {
 // Returns null, with an error set, in another interpreter than the main one.
 PyObject* check_interpreter(PyObject*, PyObject*) {
   if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
-    PyErr_SetString(PyExc_ImportError, "filetimer works in the main interpreter only");
-    return nullptr;
+    return PyErr_Format(PyExc_ImportError, "filetimer works in the main interpreter only");
   }
   Py_RETURN_NONE;
 }

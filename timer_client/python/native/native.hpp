@@ -117,6 +117,12 @@ extern ErrorClasses g_errors;
 bool import_errors();
 
 void set_error(PyObject* type, const std::string& message);
+// Sets an InvalidArgument with a message as PyErr_Format() takes it. Returns false.
+template <class... Values>
+bool refuse(const char* format, Values... values) {
+  PyErr_Format(g_errors.invalid_argument, format, values...);
+  return false;
+}
 // Sets a TypeError: "WHAT is a TYPE: EXPECTED". Returns null.
 PyObject* set_type_error(const char* what, PyObject* value, const char* expected);
 // Sets the Python error for the exception that is being handled.

@@ -116,9 +116,7 @@ bool read_options(const Arguments& arguments, nanoseconds timeout, Ref& type,
   PyObject* const on_expiry = arguments[kOnExpiry];
   const bool raises = on_expiry != nullptr && is_word(on_expiry, "raise");
   if (on_expiry != nullptr && !raises && !is_word(on_expiry, "kill")) {
-    PyErr_Format(g_errors.invalid_argument, "on_expiry is %R: expected 'kill' or 'raise'",
-                 on_expiry);
-    return false;
+    return refuse("on_expiry is %R: expected 'kill' or 'raise'", on_expiry);
   }
   ScopeOptions read;
   if ((is_given(arguments[kSignal]) &&
@@ -134,16 +132,12 @@ bool read_options(const Arguments& arguments, nanoseconds timeout, Ref& type,
   }
   if (raises) {
     if (read.signal != SIGKILL) {
-      PyErr_SetString(g_errors.invalid_argument,
-                      "on_expiry='raise' has a signal of its own: expected no other");
-      return false;
+      return refuse("on_expiry='raise' has a signal of its own: expected no other");
     }
     if (read.grace &&
         (read.grace->value() == nanoseconds{} || read.grace->value() == kNoDeadline)) {
-      PyErr_Format(g_errors.invalid_argument,
-                   "the grace is %R: with on_expiry='raise' expected more than 0, and no infinity",
-                   arguments[kGrace]);
-      return false;
+      return refuse("the grace is %R: with on_expiry='raise' expected more than 0, and no infinity",
+                    arguments[kGrace]);
     }
     read.signal_first = true;
     if (!find_raising(type, read.signal)) {
@@ -212,10 +206,9 @@ int argument_called(PyObject* word) {
 PyObject* expires_in(PyObject* client, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   Arguments given{};
   if (count > 2) {
-    PyErr_Format(PyExc_TypeError,
-                 "expires() takes a timeout and a name, and the rest by keyword: %zd were given",
-                 count);
-    return nullptr;
+    return PyErr_Format(
+        PyExc_TypeError,
+        "expires() takes a timeout and a name, and the rest by keyword: %zd were given", count);
   }
   std::copy_n(args, count, given.begin());
   const Py_ssize_t named = names == nullptr ? 0 : PyTuple_Size(names);
@@ -226,14 +219,12 @@ PyObject* expires_in(PyObject* client, PyObject* const* args, Py_ssize_t count, 
     }
     PyObject*& argument = given[static_cast<std::size_t>(place)];
     if (argument != nullptr) {
-      PyErr_Format(PyExc_TypeError, "expires() got %R twice", PyTuple_GetItem(names, i));
-      return nullptr;
+      return PyErr_Format(PyExc_TypeError, "expires() got %R twice", PyTuple_GetItem(names, i));
     }
     argument = args[count + i];
   }
   if (given[kTimeout] == nullptr) {
-    PyErr_SetString(PyExc_TypeError, "expires() needs a timeout, in seconds");
-    return nullptr;
+    return PyErr_Format(PyExc_TypeError, "expires() needs a timeout, in seconds");
   }
   return make_scope(g_scope_type, client, given);
 }
@@ -618,8 +609,7 @@ PyObject* again(PyObject* self, PyObject*) {
 PyObject* decorate(PyObject* self, PyObject* args, PyObject* names) {
   PyObject* function = nullptr;
   if (names != nullptr && PyDict_Size(names) != 0) {
-    PyErr_SetString(PyExc_TypeError, "a scope as a decorator takes one function");
-    return nullptr;
+    return PyErr_Format(PyExc_TypeError, "a scope as a decorator takes one function");
   }
   if (PyArg_ParseTuple(args, "O:Scope.__call__", &function) == 0) {
     return nullptr;

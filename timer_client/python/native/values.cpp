@@ -38,8 +38,7 @@ bool to_seconds(PyObject* value, const char* what, double& seconds) {
   if (!number) {
     if (PyErr_ExceptionMatches(PyExc_OverflowError) != 0) {  // an int that no double holds
       PyErr_Clear();
-      PyErr_Format(g_errors.invalid_argument,
-                   "%s is too large: expected at most 1e9 seconds, or math.inf for none", what);
+      return refuse("%s is too large: expected at most 1e9 seconds, or math.inf for none", what);
     }
     return false;
   }
@@ -109,10 +108,8 @@ bool to_timeout(PyObject* value, const char* what, Timeout& timeout, bool may_be
     timeout = nanoseconds{0};
     return true;
   }
-  PyErr_Format(g_errors.invalid_argument,
-               "%s is %R: expected %s 0 and at most 1e9 seconds, or math.inf for none", what, value,
-               may_be_zero ? "at least" : "more than");
-  return false;
+  return refuse("%s is %R: expected %s 0 and at most 1e9 seconds, or math.inf for none", what,
+                value, may_be_zero ? "at least" : "more than");
 }
 
 bool to_optional_timeout(PyObject* value, const char* what, std::optional<Timeout>& timeout,
@@ -146,14 +143,10 @@ bool to_int(PyObject* value, const char* what, int lowest, int highest, int& num
     return false;
   }
   if (overflow != 0) {  // it may have too many digits for a text
-    PyErr_Format(g_errors.invalid_argument, "%s is out of bounds: expected %d to %d", what, lowest,
-                 highest);
-    return false;
+    return refuse("%s is out of bounds: expected %d to %d", what, lowest, highest);
   }
   if (found < lowest || found > highest) {
-    PyErr_Format(g_errors.invalid_argument, "%s is %ld: expected %d to %d", what, found, lowest,
-                 highest);
-    return false;
+    return refuse("%s is %ld: expected %d to %d", what, found, lowest, highest);
   }
   number = static_cast<int>(found);
   return true;
@@ -169,22 +162,18 @@ bool to_name(PyObject* value, Name& name) {
   if (name.text == nullptr) {
     if (PyErr_ExceptionMatches(PyExc_UnicodeEncodeError) != 0) {
       PyErr_Clear();
-      PyErr_Format(g_errors.invalid_argument,
-                   "the scope's name %.100A has a lone surrogate: expected text", value);
+      return refuse("the scope's name %.100A has a lone surrogate: expected text", value);
     }
     return false;
   }
   if (size == 0) {
-    PyErr_SetString(g_errors.invalid_argument,
-                    "the scope's name is empty: expected at least one character, or None for the "
-                    "caller's file and line");
-    return false;
+    return refuse(
+        "the scope's name is empty: expected at least one character, or None for the caller's file "
+        "and line");
   }
   name.size = static_cast<std::size_t>(size);
   if (std::memchr(name.text, '\0', name.size) != nullptr) {
-    PyErr_Format(g_errors.invalid_argument,
-                 "the scope's name %.100A has a NUL in it: expected text without", value);
-    return false;
+    return refuse("the scope's name %.100A has a NUL in it: expected text without", value);
   }
   name.owner = Ref::to(value);
   return true;
