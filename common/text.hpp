@@ -4,9 +4,12 @@
 
 #include <charconv>
 #include <cstddef>
+#include <functional>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace filetimer {
@@ -39,6 +42,17 @@ std::string_view prefix_of_width(std::string_view text, std::size_t columns);
 // parts if they are more; empty: there are no parts.
 std::string listed(const std::vector<std::string>& parts, std::size_t most,
                    std::string_view separator = ", ", std::size_t count = 0);
+
+// Returns what `of` returns for each value, in their order.
+template <class Values, class Of>
+auto mapped(const Values& values, Of of) {
+  using One = std::invoke_result_t<Of&, decltype(*std::begin(values))>;
+  std::vector<std::decay_t<One>> results;
+  for (auto&& value : values) {
+    results.push_back(std::invoke(of, value));
+  }
+  return results;
+}
 
 // --- numbers, as std::from_chars() reads them: without a space or plus sign before a number, and
 // with a minus sign for signed types only ---

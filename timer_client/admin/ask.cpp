@@ -68,26 +68,22 @@ void close_copies() {
     [] { under_way().mutex.lock(); }, [] { under_way().mutex.unlock(); }, close_copies);
 
 std::vector<int> ranks_at(simdjson::dom::object answer, std::string_view key) {
-  std::vector<int> ranks;
-  for (const auto element : elements_at(answer, key)) {
-    ranks.push_back(static_cast<int>(as_integer(element).value_or(-1)));
-  }
-  return ranks;
+  return mapped(elements_at(answer, key), [](simdjson::dom::element element) {
+    return static_cast<int>(as_integer(element).value_or(-1));
+  });
 }
 
 std::string ranks_text(const char* what, const std::vector<int>& ranks) {
-  std::vector<std::string> words(ranks.size());
-  std::ranges::transform(ranks, words.begin(), [](int rank) { return std::to_string(rank); });
+  const auto words = mapped(ranks, [](int rank) { return std::to_string(rank); });
   return ranks.empty() ? "" : fmt::format("; {}: {}", what, listed(words, kMaxNamed));
 }
 
 // Returns the ranks that have joined a rendezvous, with their pids, in their order.
 std::vector<RendezvousResult::Member> members_in(simdjson::dom::object answer) {
-  std::vector<RendezvousResult::Member> members;
-  for (const auto each : objects_at(answer, "joined")) {
-    members.push_back({static_cast<int>(integer_at(each, "rank").value_or(-1)),
-                       static_cast<pid_t>(count_at(each, "pid"))});
-  }
+  auto members = mapped(objects_at(answer, "joined"), [](simdjson::dom::object each) {
+    return RendezvousResult::Member{static_cast<int>(integer_at(each, "rank").value_or(-1)),
+                                    static_cast<pid_t>(count_at(each, "pid"))};
+  });
   std::ranges::sort(members, {}, &RendezvousResult::Member::rank);
   return members;
 }
@@ -100,9 +96,7 @@ RendezvousTimeoutError rendezvous_timeout(const std::string& name, const std::st
                                            ranks_text("missing", missing),
                                            ranks_text("had joined and left", left)));
   error.name = name;
-  for (const auto& member : members_in(answer)) {
-    error.joined.push_back(member.rank);
-  }
+  error.joined = mapped(members_in(answer), &RendezvousResult::Member::rank);
   error.missing = missing;
   error.left = left;
   return error;
@@ -381,18 +375,14 @@ Answer ask(const wire::Question& question, const Asking& how) {
 }
 
 std::string waited_for(simdjson::dom::object answer) {
-  std::vector<std::string> scopes;
-  for (const auto each : objects_at(answer, "open_scopes")) {
+  const auto scopes = mapped(objects_at(answer, "open_scopes"), [](simdjson::dom::object each) {
     const auto rank = integer_at(each, "rank");
-    scopes.push_back(fmt::format("'{}' of pid {}{}", printable(text_at(each, "scope")),
-                                 count_at(each, "pid"),
-                                 rank ? fmt::format(" (rank {})", *rank) : ""));
-  }
-  std::vector<std::string> workers;
-  for (const auto each : objects_at(answer, "workers")) {
-    workers.push_back(
-        fmt::format("{} (pid {})", printable(text_at(each, "comm")), count_at(each, "pid")));
-  }
+    return fmt::format("'{}' of pid {}{}", printable(text_at(each, "scope")), count_at(each, "pid"),
+                       rank ? fmt::format(" (rank {})", *rank) : "");
+  });
+  const auto workers = mapped(objects_at(answer, "workers"), [](simdjson::dom::object each) {
+    return fmt::format("{} (pid {})", printable(text_at(each, "comm")), count_at(each, "pid"));
+  });
   const auto count = static_cast<std::size_t>(count_at(answer, "open_scope_count"));
   return scopes.empty() ? listed(workers, kMaxNamed) : listed(scopes, kMaxNamed, ", ", count);
 }

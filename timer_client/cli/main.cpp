@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/parse_error.hpp"
+#include "common/text.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/words.hpp"
@@ -56,10 +57,9 @@ std::string unexpected_word(const CLI::App& root) {
     }
   }
   if (const auto words = unexpected_words(root); !words.empty()) {
-    std::vector<std::string> names;
-    for (const CLI::App* app : root.get_subcommands([](const CLI::App*) { return true; })) {
-      names.push_back(app->get_name());
-    }
+    const std::vector<std::string> names =
+        filetimer::mapped(root.get_subcommands([](const CLI::App*) { return true; }),
+                          [](const CLI::App* app) { return app->get_name(); });
     const std::string meant = meant_by(words[0], names);
     return "unexpected '" + words[0] + "': " +
            (meant.empty() ? "expected one of " + joined(names, " ")

@@ -260,10 +260,8 @@ Command add_shutdown(CLI::App& root) {
         request.changes_server = true;
         request.question.graceful = kShutdownModes[0].graceful;
         request.wait = std::chrono::seconds{30};  // as that of AdminClient::shutdown()
-        std::vector<std::string> modes;
-        for (const ShutdownWords& mode : kShutdownModes) {
-          modes.emplace_back(mode.word);
-        }
+        const auto modes = mapped(kShutdownModes,
+                                  [](const ShutdownWords& mode) { return std::string(mode.word); });
         app.add_option_function<std::string>(
                "--mode",
                [&question = request.question](const std::string& word) {

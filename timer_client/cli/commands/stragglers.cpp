@@ -7,6 +7,8 @@
 #include <limits>
 #include <span>
 
+#include "common/text.hpp"
+
 namespace filetimer {
 namespace {
 
@@ -89,10 +91,8 @@ StragglerSearch::Times StragglerSearch::times_of(std::size_t rank,
   }
   const std::size_t extra = ended.size() - std::min(ended.size(), kMostScopesCompared);
   ended.erase(ended.begin(), ended.begin() + static_cast<std::ptrdiff_t>(extra));
-  std::vector<double> took;
-  for (const EndedReading& scope : ended) {
-    took.push_back(nanoseconds(scope.took));
-  }
+  std::vector<double> took =
+      mapped(ended, [](const EndedReading& scope) { return nanoseconds(scope.took); });
   std::ranges::sort(took);
   Times times;
   times.rank = rank;

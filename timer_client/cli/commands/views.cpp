@@ -111,8 +111,7 @@ std::string scope_text(const Group& group, std::size_t index) {
 void add_group(Page& page, const Group& group) {
   const dom::object first = group[0];
   const bool is_one = group.size() == 1;
-  std::vector<WorkerName> workers;
-  std::ranges::transform(group, std::back_inserter(workers), worker_in);
+  const std::vector<WorkerName> workers = mapped(group, worker_in);
   page.heading(is_one ? worker_text(workers[0]) : workers_text(workers));
   page.field("job", text_at(first, "job_id"));
   std::vector<std::string> scopes;

@@ -263,12 +263,9 @@ Result<ExpiryKey> ExpiryIds::find(std::string_view wanted, const std::optional<s
     return last != expired_.rend() ? keys_[*last] : *all.back();
   }
   if (whole.size() > 1) {
-    std::vector<std::string> hosts;
-    for (const ExpiryKey* key : whole) {
-      hosts.push_back(key->host);
-    }
     return failure(fmt::format("'{}' is an expiry of {} hosts in {}: {}; choose one with --host",
-                               wanted, whole.size(), place, listed(hosts, kIdsListed)));
+                               wanted, whole.size(), place,
+                               listed(mapped(whole, &ExpiryKey::host), kIdsListed)));
   }
   const std::vector<const ExpiryKey*>& candidates = whole.empty() ? begun : whole;
   if (candidates.empty()) {

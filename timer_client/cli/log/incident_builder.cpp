@@ -289,10 +289,8 @@ class IncidentBuilder {
     double first_s = at_s;
     bool is_first = true;
     for (const dom::object sent : objects_at(record.fields, "signals")) {
-      std::vector<std::string> pids;
-      for (const dom::element pid : elements_at(sent, "pids")) {
-        pids.push_back(number_text(as_integer(pid)));
-      }
+      const auto pids = mapped(elements_at(sent, "pids"),
+                               [](dom::element pid) { return number_text(as_integer(pid)); });
       const double sent_s =
           time_or(at_s, at_s - seconds_between(integer_at(sent, "mono_ns"), record.mono_ns));
       first_s = is_first ? sent_s : first_s;

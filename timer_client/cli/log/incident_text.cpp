@@ -63,11 +63,10 @@ using Expiries = std::vector<ExpiredWorker>;
 
 // Returns "rank 2 (pid 12, t), in `load` (a-3), this one, in `step` (a-4)".
 std::string expiries_text(const Incident& incident, const Expiries& expiries) {
-  std::vector<std::string> scopes;
-  for (const ExpiredWorker& one : expiries) {
-    scopes.push_back(fmt::format("{} ({}){}", in_scope(one.scope), one.id,
-                                 incident.is_shown(one.machine, one.id) ? ", this one" : ""));
-  }
+  const auto scopes = mapped(expiries, [&](const ExpiredWorker& one) {
+    return fmt::format("{} ({}){}", in_scope(one.scope), one.id,
+                       incident.is_shown(one.machine, one.id) ? ", this one" : "");
+  });
   return joined({worker_text(expiries[0].worker), listed(scopes, kScopesNamed)});
 }
 
@@ -148,8 +147,7 @@ void add_placed(Page& page, std::string_view title, const std::string& prefix,
     page.heading(title);
   }
   for (const std::vector<PlacedThread>& group : grouped(all, &PlacedThread::place)) {
-    std::vector<std::string> names;
-    std::ranges::transform(group, std::back_inserter(names), &PlacedThread::name);
+    const std::vector<std::string> names = mapped(group, &PlacedThread::name);
     const ThreadPlace& place = group[0].place;
     page.item(2, prefix + joined({listed(names, kThreadsNamed), place.doing}, " "));
     page.item(4, kernel_stack_text(place.kernel_stack));
@@ -210,11 +208,7 @@ using Stacks = std::vector<const MainStack*>;
 // there on, and then a branch for each other call, the fewest workers first: the worker that is
 // elsewhere is on top.
 void add_branch(Page& page, std::size_t indent, const Stacks& stacks, std::size_t depth) {
-  std::vector<WorkerName> workers;
-  for (const MainStack* const stack : stacks) {
-    workers.push_back(stack->worker);
-  }
-  page.item(indent, workers_text(workers));
+  page.item(indent, workers_text(mapped(stacks, &MainStack::worker)));
   std::map<std::string_view, Stacks> branches;
   for (;; ++depth) {
     branches.clear();
@@ -229,10 +223,7 @@ void add_branch(Page& page, std::size_t indent, const Stacks& stacks, std::size_
     }
     page.item(indent + 2, branches.begin()->first);
   }
-  std::vector<Stacks> sorted;
-  for (auto& [call, in_it] : branches) {
-    sorted.push_back(std::move(in_it));
-  }
+  auto sorted = mapped(branches, [](const auto& branch) { return branch.second; });
   std::ranges::stable_sort(sorted, {}, &Stacks::size);
   std::size_t left_out = 0;  // workers
   for (std::size_t i = 0; i < sorted.size(); ++i) {
@@ -322,13 +313,12 @@ std::string times_text(const Scope& scope) {
 void add_ranks_at_expiry(Page& page, const Incident& incident) {
   page.heading("Ranks at time of expiry");
   add_groups(page, incident);
-  std::vector<std::string> texts;
   const auto worker_of = [](const ExpiredWorker& one) {
     return std::tuple(std::string_view(one.machine), one.worker.pid, one.worker.rank);
   };
-  for (const Expiries& expiries : grouped(incident.expired, worker_of)) {
-    texts.push_back(expiries_text(incident, expiries));
-  }
+  std::vector<std::string> texts =
+      mapped(grouped(incident.expired, worker_of),
+             [&](const Expiries& expiries) { return expiries_text(incident, expiries); });
   if (!texts.empty()) {
     page.item(2, fmt::format("First to expire: {}.", texts[0]));
     texts.erase(texts.begin());
@@ -369,10 +359,8 @@ std::vector<std::string> native_frames_of_main_thread(dom::object evidence) {
 }
 
 std::string kernel_stack_text(const std::vector<std::string>& frames) {
-  std::vector<std::string> functions;
-  for (const std::string& frame : frames) {
-    functions.push_back(frame.substr(0, frame.find('+')));
-  }
+  std::vector<std::string> functions =
+      mapped(frames, [](const std::string& frame) { return frame.substr(0, frame.find('+')); });
   if (functions.size() > kKernelFramesShown) {
     functions.resize(kKernelFramesShown);
     functions.push_back(fmt::format("... {} more", frames.size() - kKernelFramesShown));

@@ -90,11 +90,7 @@ std::string in_few_words(const Record& record) {
 }
 
 std::vector<std::string> known_events() {
-  std::vector<std::string> names;
-  for (const Event& event : kEvents) {
-    names.emplace_back(event.name);
-  }
-  return names;
+  return mapped(kEvents, [](const Event& event) { return std::string(event.name); });
 }
 
 bool LogFilter::is_in_time(const Record& record) const {

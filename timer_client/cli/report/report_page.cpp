@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/text.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/text/words.hpp"
 
@@ -321,10 +322,9 @@ constexpr std::size_t kEventsCharacters = 600;  // of one worker in the table
 std::string table_rows(const Incident& incident) {
   std::string html;
   for (const Worker& worker : incident.workers) {
-    std::vector<std::string> events;
-    for (const Moment& moment : worker.moments) {
-      events.push_back(fmt::format("{:+.3f} s {}", moment.at_s, moment.text));
-    }
+    const auto events = mapped(worker.moments, [](const Moment& moment) {
+      return fmt::format("{:+.3f} s {}", moment.at_s, moment.text);
+    });
     html += fmt::format(
         "<tr><td>{}</td><td>{}</td><td>{}</td></tr>\n",
         html_text(worker_text(worker.name), kNameCharacters),

@@ -84,20 +84,14 @@ std::string label_of(std::string_view key, element value) {
 
 // Returns the value as text. Of an object it has the values only: the names would fill the line.
 std::string value_text(std::string_view key, element value) {
-  std::vector<std::string> parts;
   simdjson::dom::array array;
   simdjson::dom::object object;
   if (value.get_array().get(array) == simdjson::SUCCESS) {
-    for (const element each : array) {
-      parts.push_back(value_text({}, each));
-    }
-    return listed(parts, kElementsShown);
+    return listed(mapped(array, [](element each) { return value_text({}, each); }), kElementsShown);
   }
   if (value.get_object().get(object) == simdjson::SUCCESS) {
-    for (const auto& [name, each] : object) {
-      parts.push_back(value_text(name, each));
-    }
-    return joined(parts, " ");
+    return joined(
+        mapped(object, [](const auto& field) { return value_text(field.key, field.value); }), " ");
   }
   switch (value.type()) {
     case element_type::STRING: {
