@@ -71,12 +71,22 @@ std::string outcome_of(const Record& killed) {
       {joined({verb, joined(names, ", then ")}, is_dead ? " with " : " "), in_few_words(killed)});
 }
 
+struct ParsedRecord {
+  dom::parser parser;  // has what the record views
+  Record record;
+};
+
 // The records of one expiry, and what they say.
 class Expiry {
  public:
   Expiry(const ExpiryKey& key, const IncidentRecords& records, const Incident& incident)
-      : incident_(incident),
-        own_(records.chosen([&key](const Record& record) { return key.is_of(record); })) {
+      : incident_(incident) {
+    records.each([&](const Record& record) {
+      if (key.is_of(record)) {
+        ParsedRecord& own = own_.emplace_back();
+        own.record = parse_record(own.parser, record.line).value_or(Record{});
+      }
+    });
     const WorkerName& name = incident.shown.worker;
     for (const Worker& worker : incident.workers) {
       if (worker.name.host == name.host && worker.name.pid == name.pid) {

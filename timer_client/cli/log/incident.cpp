@@ -345,18 +345,6 @@ void IncidentRecords::each(const std::function<void(const Record&)>& call) const
   }
 }
 
-std::deque<ParsedRecord> IncidentRecords::chosen(
-    const std::function<bool(const Record&)>& is_chosen) const {
-  std::deque<ParsedRecord> chosen;
-  each([&](const Record& record) {
-    if (is_chosen(record)) {
-      ParsedRecord& one = chosen.emplace_back();
-      one.record = parse_record(one.parser, record.line).value_or(Record{});
-    }
-  });
-  return chosen;
-}
-
 ExpiredWorker IncidentRecords::worker_of(const ExpiryKey& key) const {
   ExpiredWorker worker;
   std::string incident;  // not every record of the expiry has it

@@ -173,11 +173,6 @@ struct WorkerAt {
   Number remaining_s;
 };
 
-struct ParsedRecord {
-  simdjson::dom::parser parser;  // has what the record views
-  Record record;
-};
-
 // The records that concern one expiry and its incident, chosen once for all pages.
 class IncidentRecords {
  public:
@@ -187,11 +182,9 @@ class IncidentRecords {
   // counts once: logs may have been joined.
   void take(const Record& record);
 
-  // Calls the function with each record, which is valid until it returns, except for its line.
+  // Calls the function with each record, which is valid until it returns, except for its line,
+  // which is valid as long as this.
   void each(const std::function<void(const Record&)>& call) const;
-  // Returns those for which the function is true. Their lines are valid as long as this.
-  [[nodiscard]] std::deque<ParsedRecord> chosen(
-      const std::function<bool(const Record&)>& is_chosen) const;
   // Returns the incident of the expiry without its workers and outputs, as it was at that time.
   [[nodiscard]] Incident combine(const ExpiryKey& key) const;
 
