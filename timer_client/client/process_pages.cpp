@@ -23,24 +23,20 @@ ProcessPages& ProcessPages::instance() {
 }
 
 ProcessPages::ProcessPages() {
-  ProcessLock::instance().call_in_children([]() noexcept { instance().become_child(); });
-  std::atexit([] { instance().remove_unregistered(); });
-}
-
-void ProcessPages::become_child() noexcept {
-  for (OwnPage& page : pages_) {
-    page.become_child();
-  }
-}
-
-// Removes pages that no server has seen, which would stay until the machine restarts. Tries the
-// lock only once: a thread that holds it must not delay the end of the process.
-void ProcessPages::remove_unregistered() noexcept {
-  if (const auto held = ProcessLock::instance().try_lock()) {
-    for (OwnPage& page : pages_) {
-      page.remove_if_unregistered();
+  ProcessLock::instance().call_in_children([]() noexcept {
+    for (OwnPage& page : instance().pages_) {
+      page.become_child();
     }
-  }
+  });
+  // Removes pages that no server has seen, which would stay until the machine restarts. Tries the
+  // lock only once: a thread that holds it must not delay the end of the process.
+  std::atexit([] {
+    if (const auto held = ProcessLock::instance().try_lock()) {
+      for (OwnPage& page : instance().pages_) {
+        page.remove_if_unregistered();
+      }
+    }
+  });
 }
 
 OwnPage& ProcessPages::page_in(const std::string& dir, const std::string& pipe, Status& why_not) {

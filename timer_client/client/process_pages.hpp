@@ -40,8 +40,6 @@ class ProcessPages {
 
  private:
   ProcessPages();
-  void become_child() noexcept;
-  void remove_unregistered() noexcept;
 
   std::list<OwnPage> pages_;              // only grows
   std::list<ReplacedTimeouts> timeouts_;  // only grows

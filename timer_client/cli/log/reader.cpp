@@ -18,6 +18,7 @@
 #include "common/limits.hpp"
 #include "common/result.hpp"
 #include "common/run_folder.hpp"
+#include "common/text.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
@@ -342,12 +343,8 @@ OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& fil
 }
 
 std::vector<std::string> problems_of(const std::vector<LogReader>& logs) {
-  std::vector<std::string> problems;
-  for (const LogReader& log : logs) {
-    if (!log.problem().empty()) {
-      problems.push_back(log.problem());
-    }
-  }
+  std::vector<std::string> problems = mapped(logs, &LogReader::problem);
+  std::erase(problems, "");
   return problems;
 }
 
