@@ -59,12 +59,8 @@ void add_command_output(Page& page, const std::string& host, std::string_view in
 
 // Returns "killed with SIGTERM, then SIGKILL, dead after 2.50 ms".
 std::string outcome_of(const Record& killed) {
-  std::vector<std::string> names;
-  for (const dom::object sent : objects_at(killed.fields, "signals")) {
-    if (std::string name = signal_text(sent); names.empty() || names.back() != name) {
-      names.push_back(std::move(name));
-    }
-  }
+  std::vector<std::string> names = mapped(objects_at(killed.fields, "signals"), signal_text);
+  names.erase(std::unique(names.begin(), names.end()), names.end());
   const bool is_dead = killed.text("verdict") == "dead";
   const std::string verb = is_dead ? "killed" : names.empty() ? "not signalled" : "sent";
   return joined(
