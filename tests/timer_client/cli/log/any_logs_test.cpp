@@ -14,8 +14,8 @@
 
 #include "tests/timer_client/cli/cli_fixture.hpp"
 #include "tests/timer_client/cli/log/host_log.hpp"
-#include "timer_client/cli/log/reader.hpp"
 #include "timer_client/cli/log/incident.hpp"
+#include "timer_client/cli/log/reader.hpp"
 
 namespace filetimer::cli {
 namespace {
