@@ -36,6 +36,7 @@ class Ref {
     Py_XINCREF(borrowed);
     return Ref(borrowed);
   }
+  Ref(const Ref& other) : Ref(to(other.object_)) {}
   Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
   Ref& operator=(Ref&& other) noexcept {
     std::swap(object_, other.object_);

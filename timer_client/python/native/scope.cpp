@@ -596,12 +596,8 @@ PyObject* again(PyObject* self, PyObject*) {
   const Scope& scope = as_scope(self);
   PyObject* const copy = PyType_GenericAlloc(Py_TYPE(self), 0);
   if (copy != nullptr) {
-    const Name& name = scope.name;
-    new (&as_scope(copy)) Scope{Ref::to(scope.client.get()),
-                                {Ref::to(name.owner.get()), name.text, name.size, name.line},
-                                scope.timeout,
-                                scope.options,
-                                IsBeginning};
+    new (&as_scope(copy))
+        Scope{scope.client, scope.name, scope.timeout, scope.options, IsBeginning};
   }
   return copy;
 }
