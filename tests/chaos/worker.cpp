@@ -23,12 +23,10 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filetimer/timer_client.hpp>
-#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -38,7 +36,9 @@
 #include <utility>
 #include <variant>
 
+#include "common/clock.hpp"
 #include "tests/support/json_fields.hpp"
+#include "timer_client/client/pipe/pipe_line.hpp"
 
 namespace {
 
@@ -56,12 +56,6 @@ constexpr int kHistory = 1001;
 constexpr int kSignalled = 1002;
 constexpr int kSignal = 1003;
 
-std::int64_t now_ns(clockid_t clock = CLOCK_MONOTONIC) {
-  timespec now{};
-  ::clock_gettime(clock, &now);
-  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
-}
-
 void move_to(int from, int to) {
   if (from < 0 || ::dup3(from, to, O_CLOEXEC) != to) {
     std::perror("chaos_worker");
@@ -76,30 +70,14 @@ void note_signal(int /*number*/) {
   errno = before;
 }
 
-filetimer::Timeout timeout_of(const JsonFields& command) {
-  return command.has("timeout_ns") ? filetimer::Timeout{nanoseconds{command.integer("timeout_ns")}}
-                                   : filetimer::kNoDeadline;
+nanoseconds timeout_of(const JsonFields& command) {
+  return nanoseconds{command.integer("timeout_ns", filetimer::kNoDeadline.count())};
 }
 
-// Returns a number as our client and PyTorch's write it.
-std::string number(double value) {
-  return std::isinf(value) ? "Infinity" : fmt::format("{:.17g}", value);
-}
-
-// Writes into the request pipe what our client's lines, or PyTorch's, say. Returns false if no
-// server reads it, or it is full.
-bool write_line(const std::string& scope, const std::string& rest) {
-  const std::string path = std::string{std::getenv("FILETIMER_DIR")} + "/requests";
-  const int pipe = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
-  if (pipe < 0) {
-    return false;
-  }
-  const std::string line = fmt::format(R"({{"version": 1, "pid": {}, "scope_id": "{}", {}}})"
-                                       "\n",
-                                       ::getpid(), scope, rest);
-  const bool is_written = ::write(pipe, line.data(), line.size()) == ssize_t(line.size());
-  ::close(pipe);
-  return is_written;
+// Returns false if no server reads the pipe, or it is full.
+bool send(const filetimer::wire::Request& request) {
+  const std::string pipe = std::string{std::getenv("FILETIMER_DIR")} + "/requests";
+  return filetimer::send_request(pipe, request) == filetimer::Sent::kYes;
 }
 
 sigset_t blocked_signals() {
@@ -171,7 +149,7 @@ class Worker {
   void note(int number, const std::string& fields) {
     last_ = fmt::format(R"({{"t":{},"who":"{}","n":{},{}}})"
                         "\n",
-                        now_ns(), name_, number, fields);
+                        filetimer::Instant::now().ns, name_, number, fields);
     // By calls that the client does not make, so that the sweep can have the client's fail.
     const iovec line{last_.data(), last_.size()};
     (void)!::writev(kHistory, &line, 1);
@@ -261,21 +239,17 @@ class Worker {
     }
     if (via == "pipe" || via == "torch") {
       lines_[key] = scope;
-      const double timeout = command.has("timeout_ns") ? double(command.integer("timeout_ns")) / 1e9
-                                                       : std::numeric_limits<double>::infinity();
-      const double due = double(now_ns(CLOCK_REALTIME)) / 1e9 + timeout;
-      std::string terms =
-          fmt::format(R"("signal": {}, "expiration_time": {})", signal, number(due));
-      if (via == "pipe") {
-        terms += fmt::format(R"(, "x_timeout_s": {})", number(timeout));
+      filetimer::wire::Request request = filetimer::acquire_request(timeout_of(command), scope);
+      request.signal = signal;
+      request.x_tid.reset();
+      if (via == "torch") {  // whose lines have none of our keys
+        request.x_timeout_s.reset();
       }
       if (command.has("grace_ns")) {
-        terms += fmt::format(R"(, "x_grace_s": {})", double(command.integer("grace_ns")) / 1e9);
+        request.x_grace_s = double(command.integer("grace_ns")) / 1e9;
       }
-      if (command.has("spare")) {
-        terms += R"(, "x_signal_first": true)";
-      }
-      return {write_line(scope, terms), ""};
+      request.x_signal_first = command.has("spare");
+      return {send(request), ""};
     }
     filetimer::ScopeOptions options;
     options.signal = signal;
@@ -317,7 +291,7 @@ class Worker {
   std::pair<bool, std::string> release(const std::string& key) {
     left_on_signal_.erase(key);
     if (const auto line = lines_.find(key); line != lines_.end()) {
-      const bool is_written = write_line(line->second, "\"signal\": 9, \"expiration_time\": -1");
+      const bool is_written = send(filetimer::release_request(line->second));
       lines_.erase(line);
       return {is_written, ""};
     }
