@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 from world import BOUND_S, WORKER_KINDS, Bound, Gone, Skip, World, built, old_records, stat_of, wait_until
 
 WORKERS, SCOPES = 8, 8  # at most, of a world beside its first ones, and of a worker
-UNWATCHED = ("hang-is-judged", "one-verdict", "record-links")  # promises that do not hold of a scope that is not watched
+UNWATCHED = "hang-is-judged one-verdict record-links"  # promises that do not hold of a scope that is not watched
 OLD_RECORDS = 2_500  # 10 MB, more than any part of a log that a server reads
 STORM = 30  # children of a fork storm
 STOPPED_S = 0.5  # for the answer of a worker that may be stopped
 UNREAD_S = 0.05  # in which a server that has emptied its pipe has read a line
 SETTLE_S = 3  # beyond all timeouts, for hung workers to die
 SHRINK_S = 120  # for the shortest schedule
+NAMESPACES = ("pid", "mount", "cgroup")  # of workers
 TIMEOUTS_MS = (300, 150, 600, 1000, 2000)
 WAITS_MS = (20, 100, 50, 300, 200, 700, 1300)
 GRACES_MS = (100, 300, 1000)
@@ -71,7 +72,7 @@ WHO = number(WORKERS - 1)
 KEY = number(SCOPES - 1)
 HOW = st.sampled_from(("stop", "freeze", "trace"))
 WAIT = step("wait", st.sampled_from(WAITS_MS))
-WORKER = step("worker", st.sampled_from((*WORKER_KINDS, "pid", "mount", "cgroup", "no_aslr", "idle")), st.sampled_from(TIMEOUTS_MS))
+WORKER = step("worker", st.sampled_from((*WORKER_KINDS, *NAMESPACES, "no_aslr", "idle")), st.sampled_from(TIMEOUTS_MS))
 OPEN = step("open", WHO, st.sampled_from(TIMEOUTS_MS), st.sampled_from(
     ("plain", "term", "caught", "leaves", "stays", "endless", "other", "thread_end", "warns")), st.sampled_from(GRACES_MS))
 CLOSE = step("release", WHO, KEY)
@@ -144,6 +145,8 @@ class Run:
             arguments = (worker, keys[arguments[1] % len(keys)], *arguments[2:])
         if name in PLAIN:
             self.tell(worker, name, **PLAIN[name])
+        elif name in ("exit", "halt"):
+            getattr(worker, name)(*arguments[1:])
         else:
             getattr(self, "step_" + name)(*arguments)
 
@@ -203,19 +206,13 @@ class Run:
         may_run = self.server.is_alive and (not self.server.halts or (self.world.dir / "requests").exists())
         if len(self.world.workers) >= WORKERS + first_workers or (kind == "run" and not may_run):
             return
-        if kind in ("pid", "mount", "cgroup"):
-            worker = self.world.worker("cpp", namespaces=(kind,), env=self.clock)
-        elif kind == "no_aslr":
-            worker = self.world.worker("cpp", prefix=("setarch", "-R"), env=self.clock)
-        elif kind == "idle":
-            worker = self.world.worker("cpp", env=self.clock, idle_ms=timeout_ms)
-        elif kind == "run":
-            timeout_ms = max(TIMEOUTS_MS)  # COMMAND has to say its name before
-            worker = self.world.worker("run", timeout_ms=timeout_ms, env=self.clock)
-            self.expect_deadline(timeout_ms)
+        words = {"no_aslr": {"prefix": ("setarch", "-R")}, "idle": {"idle_ms": timeout_ms},
+                 "run": {"timeout_ms": max(TIMEOUTS_MS)},  # COMMAND has to say its name before
+                 **{name: {"namespaces": (name,)} for name in NAMESPACES}}.get(kind, {})
+        worker = self.world.worker(kind if kind in WORKER_KINDS else "cpp", env=self.clock, **words)
+        if kind == "run":
+            self.expect_deadline(words["timeout_ms"])
             self.lines[worker.name] = time.monotonic()
-        else:
-            worker = self.world.worker(kind, env=self.clock)
         self.open[worker.name] = {}
 
     def step_open(self, worker, timeout_ms, how, grace_ms):
@@ -244,7 +241,7 @@ class Run:
         if via in ("pipe", "torch"):
             self.on_pipe.add(key)
             if self.is_draining:
-                self.excuse(UNWATCHED, "a server that drains refuses lines", key=key)
+                self.world.excuse(UNWATCHED, "a server that drains refuses lines", key=key)
         self.open[worker.name][key] = None if "leave" in words or "raise" in words else timeout_ms
         end = self.tell(worker, "open", key=key, scope=key if key in self.on_pipe else f"scope{self.keys % 3}",
                         timeout_ms=timeout_ms, via=via, **words)
@@ -269,10 +266,6 @@ class Run:
             self.paused.add(key)
             self.tell(worker, "pause", key=key)
 
-    def excuse(self, promises, reason, **of):
-        for promise in promises:
-            self.world.excuse(promise, reason, **of)
-
     def step_resume(self, worker, key):
         if key in self.paused:
             self.paused.remove(key)
@@ -290,9 +283,6 @@ class Run:
         if worker.kind in ("cpp", "heartbeat", "python"):
             worker.do("connect")
 
-    def step_exit(self, worker):
-        worker.exit()
-
     def step_crash(self, worker):
         worker.kill()
         if not worker.halts:
@@ -302,7 +292,8 @@ class Run:
         if self.is_served():
             self.world.ask("ping")  # then it has read the page
         else:
-            self.excuse(UNWATCHED, "the lock of its page is lost before a server has read it", subject=worker.name)
+            self.world.excuse(UNWATCHED, "the lock of its page is lost before a server has read it",
+                              subject=worker.name)
         self.tell(worker, "close_fds")
 
     def step_reuse(self, worker):
@@ -313,8 +304,8 @@ class Run:
         wait_until(lambda: worker.is_reaped or stat_of(worker.pid) is None, f"{worker.name} is reaped")
         stranger = self.world.bystander(pid=worker.pid)
         if worker.kind == "torch" and self.has_unread_lines(worker.name):
-            self.excuse(("known-scopes", "death-has-record"), "a line that does not say when it was written",
-                        subject=stranger.name)
+            self.world.excuse("known-scopes death-has-record", "a line that does not say when it was written",
+                              subject=stranger.name)
 
     def step_bystander(self):
         self.world.bystander()
@@ -328,7 +319,7 @@ class Run:
     def step_stop_server(self):
         self.excuse_losses()
         if self.trouble is not None:
-            self.excuse(("signals",), "no record says that the server ended, and shortened its grace periods")
+            self.world.excuse("signals", "no record says that the server ended, and shortened its grace periods")
         self.server.stop()
 
     def step_restart(self):
@@ -346,13 +337,13 @@ class Run:
         """Says what is lost with the server: unread lines (docs/design.md), and records if the log fails."""
         for name in self.lines:
             if self.has_unread_lines(name):
-                self.excuse(("released-in-time", "not-early", "record-terms", "one-verdict", "hang-is-judged"),
-                            "a line was not read yet", subject=name)
+                self.world.excuse("released-in-time not-early record-terms one-verdict hang-is-judged",
+                                  "a line was not read yet", subject=name)
         if self.trouble is not None:
-            self.excuse(("death-has-record", "one-to-one", "one-verdict", "hang-is-judged"),
-                        "the server ended while its log could not be written")
+            self.world.excuse("death-has-record one-to-one one-verdict hang-is-judged",
+                              "the server ended while its log could not be written")
         if time.monotonic() < self.removed_at + BOUND_S:
-            self.excuse(("one-to-one",), "the files of kills were removed before the server ended")
+            self.world.excuse("one-to-one", "the files of kills were removed before the server ended")
 
     def step_second_server(self):
         second = self.world.server(log=self.world.folder / "second.jsonl", is_ready=False)
@@ -369,9 +360,6 @@ class Run:
         self.server.send(signal.SIGHUP)
 
     # Halts
-
-    def step_halt(self, worker, how):
-        worker.halt(how)
 
     def step_halt_server(self, how):
         self.server.halt(how)
@@ -404,7 +392,7 @@ class Run:
             self.world.files(f"{path} is truncated")
             for worker in self.world.workers:
                 if path.name.startswith(f"{worker.pid}-"):
-                    self.excuse(UNWATCHED, "scopes on a page that was cut are not watched", subject=worker.name)
+                    self.world.excuse(UNWATCHED, "scopes on a page that was cut are not watched", subject=worker.name)
             os.truncate(path, 0)
 
     def step_remove(self, what):

@@ -579,9 +579,10 @@ class World:
         """Notes that files are about to be removed, cut or replaced. removes_pages: those of workers."""
         self.history.once("files", what=what, **facts)
 
-    def excuse(self, promise, reason, **of):
-        """Notes a stated exception of a promise. of: subject=..., key=..."""
-        self.history.once("excuse", promise=promise, reason=reason, **of)
+    def excuse(self, promises, reason, **of):
+        """Notes a stated exception of promises, whose names are words. of: subject=..., key=..."""
+        for promise in promises.split():
+            self.history.once("excuse", promise=promise, reason=reason, **of)
 
     def tmpfs(self, size):
         """Returns a folder on a file system of its own, of `size` bytes."""
