@@ -5,6 +5,7 @@
 //   sim_tests --run 'OPERATIONS'  one list, with all that happens
 //   sim_tests --from N|random --seconds S
 // SPDX-License-Identifier: MIT
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -31,11 +32,12 @@ constexpr std::uint64_t kSeeds = 1'200;  // that are always run
 constexpr int kMostFailures = 5;
 constexpr int kSweep = 150;  // calls at which the operation with @1 of a swept history takes place
 constexpr rlim_t kDescriptors = 4096;
+constexpr int kChecker = 1'000;  // the descriptor of history_check
 
 // Has tests/chaos/history_check judge the history and the log in the folder. One process of it
 // judges all of them: its start takes far longer than that.
 std::vector<std::string> judge(const std::string& dir) {
-  static const int checker = [] {
+  static FILE* const answers = [] {
     int ends[2] = {-1, -1};
     (void)!::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends);
     if (::fork() == 0) {
@@ -44,11 +46,12 @@ std::vector<std::string> judge(const std::string& dir) {
       ::execl(FILETIMER_HISTORY_CHECK, "history_check", "--each", nullptr);
       ::_exit(127);
     }
+    ::dup3(ends[0], kChecker, O_CLOEXEC);
+    ::close(ends[0]);
     ::close(ends[1]);
-    return ends[0];
+    return ::fdopen(kChecker, "r");
   }();
-  static FILE* const answers = ::fdopen(checker, "r");
-  ::dprintf(checker, "%s\t%s/run/expired.jsonl\n", dir.c_str(), dir.c_str());
+  ::dprintf(kChecker, "%s\t%s/run/expired.jsonl\n", dir.c_str(), dir.c_str());
   static char* line = nullptr;
   static std::size_t room = 0;
   std::vector<std::string> violations;
@@ -72,7 +75,8 @@ std::vector<std::string> run(const Operations& operations, bool is_verbose = fal
   }
   std::fflush(stdout);
   auto violations = testing::run_in_child([&] {
-    sigset_t signals;  // that the server reads; each fiber has the mask of this thread
+    ::close(kChecker);  // each history has the same descriptors
+    sigset_t signals;   // that the server reads; each fiber has the mask of this thread
     ::sigfillset(&signals);
     for (const int signal : {SIGALRM, SIGSEGV, SIGBUS, SIGABRT}) {
       ::sigdelset(&signals, signal);
