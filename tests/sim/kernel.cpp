@@ -177,7 +177,7 @@ int Kernel::point(Call call) {
   return error;
 }
 
-void Kernel::wait(const void* on, Nanos until, int epoll) {
+bool Kernel::wait(const void* on, Nanos until, int epoll) {
   Fiber& self = *running_;
   self.is_waiting = true;
   self.is_woken = false;
@@ -185,10 +185,7 @@ void Kernel::wait(const void* on, Nanos until, int epoll) {
   self.until = until;
   self.epoll = epoll;
   ::swapcontext(&self.context, &outside);
-}
-
-bool Kernel::was_woken() const {
-  return running_->is_woken;
+  return self.is_woken;
 }
 
 void Kernel::wake(const void* on, bool all) {
@@ -595,8 +592,7 @@ int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) {
 int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t,
                            const timespec* until) {
   pthread_mutex_unlock(mutex);
-  kernel->wait(condition, nanos_of(*until));
-  const bool is_woken = kernel->was_woken();
+  const bool is_woken = kernel->wait(condition, nanos_of(*until));
   pthread_mutex_lock(mutex);
   return is_woken ? 0 : ETIMEDOUT;
 }

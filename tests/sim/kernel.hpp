@@ -141,8 +141,8 @@ class Kernel {
   void tell_of_signal(Process& process, int signal);  // calls on_signal as the test does
   void tick();
   int point(Call call);  // returns the errno with which the call fails, or 0
-  void wait(const void* on, Nanos until, int epoll = -1);
-  bool was_woken() const;  // by wake() and not by the time
+  // Returns whether wake() ended the wait, and not the time or a descriptor.
+  bool wait(const void* on, Nanos until, int epoll = -1);
   void wake(const void* on, bool all);
   void start_fiber(void* (*start)(void*), void* argument, unsigned long* id);
   void join(unsigned long id);
