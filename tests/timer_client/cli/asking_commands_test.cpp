@@ -49,28 +49,6 @@ TEST_CASE("ping prints the pid that answered, and how fast") {
   CHECK(server.asked()[1].wait_s == 1.5);
 }
 
-TEST_CASE("status prints a page of keys and values, then the groups") {
-  CHECK(status_page(R"({"answer":"done","server_pid":4711,"uptime_s":12.5,"dir":"/d\u001b[1m",)"
-                    R"("log_trouble":"","command_pid":0,"new_in_0.9":[1,"two"],"workers":3,)"
-                    R"("may":{"signal":true,"kernel_stacks":false},)"
-                    R"("settings":{"kill":"tree","grace_s":10,"max_timeout_s":null}})") ==
-        "server pid  4711\n"
-        "uptime      12.5 s\n"
-        "dir         /d\\x1b[1m\n"
-        "new in 0.9  1, two\n"
-        "workers     3\n"
-        "\n"
-        "may\n"
-        "  signal         yes\n"
-        "  kernel stacks  no\n"
-        "\n"
-        "settings\n"
-        "  kill         tree\n"
-        "  grace        10 s\n"
-        "  max timeout  none\n");
-  CHECK(status_page(R"({"answer":"done","command_pid":7})") == "command pid  7\n");
-}
-
 TEST_CASE("shutdown sends the mode and the timeout of its options") {
   struct Case {
     const char* options;
@@ -122,115 +100,31 @@ TEST_CASE("shutdown prints for what the server waits, whenever that changes") {
         "timer_client: waiting for py (pid 12)\n");
 }
 
-TEST_CASE("each answer is printed, and has an exit code") {
-  const std::string status = R"({"answer":"done","server_pid":4711,"may":{"signal":true}})";
-  const std::string busy =
-      R"("reason":"2 scopes are open","open_scope_count":70,"open_scopes":[)"
-      R"({"pid":12,"rank":3,"scope":"step","elapsed_s":1.5,"remaining_s":8.5},)"
-      R"({"pid":13,"scope":"sa\nve","elapsed_s":90}],"workers":[{"pid":12,"comm":"train","rank":3}]})";
-  const std::string listed =
-      "2 scopes are open: 'step' of pid 12 (rank 3), 'sa\\nve' of pid 13 and 68 more\n";
-  const std::string dumped = R"({"answer":"done","workers":[{"pid":12,"comm":"t"}]})";
-  const std::string meet = "rendezvous --rank 1 --world 2 --timeout 5s --name epoch";
-  struct Case {
-    std::string command;
-    std::string answer;
-    std::string output;
-    std::string errors;
-    int code = 0;
-  };
-  for (
-      const Case& c : std::vector<Case>{
-          {"status --json", status, status + "\n", ""},
-          {"status --all", status, "server pid  4711\n\nmay\n  signal  yes\n", ""},
-          {"status",
-           R"({"answer":"done","server_pid":4711,"server_version":"1.2","uptime_s":12.5,"dir":"/d",)"
-           R"("log":"/l\u001b","announcement":"draining","workers":3,"open_scopes":7,"requests":12,)"
-           R"("rejected":1,"expired":2,"killed":1,"kills_under_way":1,"unkillable":0,)"
-           R"("log_trouble":"full","lost_records":4,"pipe_trouble":"replaced",)"
-           R"("may":{"signal":true,"kernel_stacks":false}})",
-           "server        pid 4711, version 1.2, up 12.5 s\n"
-           "directory     /d\n"
-           "log           /l\\x1b\n"
-           "state         draining: no new scopes are watched\n"
-           "watched       3 workers, 7 open scopes\n"
-           "expired       2 expired, 1 killed, 1 kills under way\n"
-           "requests      12 read, 1 rejected\n"
-           "may           signal, no kernel stacks\n"
-           "lost          4 records\n"
-           "log trouble   full\n"
-           "pipe trouble  replaced\n",
-           ""},
-          {"status",
-           R"({"answer":"done","server_pid":4711,"server_version":"1.2","uptime_s":12.5,"dir":"/d",)"
-           R"("log":"/l","announcement":"none","workers":1,"open_scopes":0,"requests":2,)"
-           R"("rejected":0,"expired":0,"killed":0,"kills_under_way":0,"unkillable":3,)"
-           R"("lost_records":0,"may":{"signal":true}})",
-           "server     pid 4711, version 1.2, up 12.5 s\n"
-           "directory  /d\n"
-           "log        /l\n"
-           "state      new scopes are watched\n"
-           "watched    1 worker, 0 open scopes\n"
-           "expired    0 expired, 0 killed, 3 unkillable\n"
-           "requests   2 read\n"
-           "may        signal\n",
-           ""},
-          {"drain", R"({"answer":"done","draining":true,"open_scope_count":1})",
-           "draining: 1 scope open, new scopes are not watched\n", ""},
-          {"drain --off", R"({"answer":"done","draining":false,"open_scope_count":1})",
-           "not draining: new scopes are watched\n", ""},
-          {"drain", R"({"answer":"done","draining":true,"open_scope_count":2})",
-           "draining: 2 scopes open, new scopes are not watched\n", ""},
-          {"dump --rank 3", dumped, "pid 12 (t)\n  scopes  none\n", ""},
-          {"dump --json", dumped, dumped + "\n", ""},
-          {"drain", R"({"answer":"invalid","reason":"what?"})", "", "what?\n", kExitUsage},
-          {"drain", R"({"answer":"refused"})", "",
-           "the server answered 'refused' and gave no reason\n", kExitRefused},
-          {"shutdown", R"({"answer":"refused",)" + busy, "", listed, kExitRefused},
-          {"shutdown", R"({"answer":"timed_out",)" + busy, "", listed, kExitTimedOut},
-          {"shutdown",
-           R"({"answer":"refused","reason":"busy","open_scope_count":1,"workers":[)"
-           R"({"pid":12,"comm":"t"}]})",
-           "", "busy: t (pid 12)\n", kExitRefused},
-          {meet, R"({"answer":"timed_out","reason":"1 of 2 came","missing":[0]})", "",
-           "rendezvous 'epoch': 1 of 2 came; missing: 0\n", kExitTimedOut},
-          {meet, R"({"answer":"timed_out","reason":"1 of 3 came","missing":[0,2],"left":[2]})", "",
-           "rendezvous 'epoch': 1 of 3 came; missing: 0, 2; had joined and left: 2\n",
-           kExitTimedOut},
-          {meet, R"({"answer":"invalid","reason":"what?"})", "", "what?\n", kExitUsage},
-          {meet, R"({"answer":"refused","reason":"busy"})", "", "busy\n", kExitRefused},
-          {"rendezvous --rank 1 --world 2 --timeout 5s --name a\nb",
-           R"({"answer":"done","round":7,"joined":[]})",
-           "rendezvous 'a\\nb', round 7: all 2 ranks have joined\n", ""},
-          {meet,
-           R"({"answer":"granted","wait_s":5})"
-           "\n"
-           R"({"answer":"done","round":7,"joined":[]})",
-           "rendezvous 'epoch', round 7: all 2 ranks have joined\n", ""}}) {
-    CAPTURE(c.answer);
-    const TempFolder folder;
-    AnsweringServer server(folder.path(), c.answer);
-    const Ran got = ran(folder, c.command);
-    CHECK(got.output == c.output);
-    CHECK(got.errors == (c.errors.empty() ? "" : "timer_client: ") + c.errors);
-    CHECK(got.code == c.code);
-    REQUIRE(server.asked().size() == 1);
-    const wire::Question asked = server.asked().back();
-    CHECK(asked.request == c.command.substr(0, c.command.find(' ')));
-    CHECK(asked.off == c.command.ends_with(" --off"));
-    if (asked.request == "rendezvous") {
-      CHECK(asked.rank == 1);
-      CHECK(asked.world == 2);
-      CHECK(asked.wait_s == 5);
-      CHECK(asked.name == c.command.substr(c.command.rfind(' ') + 1));
-    }
-  }
+// What answers look like: golden/answers.logs.
+TEST_CASE("a rendezvous sends its options, and its name is shown as one line") {
+  const TempFolder folder;
+  AnsweringServer server(folder.path(), R"({"answer":"done","round":7,"joined":[]})");
+  const Ran met = ran(folder, "rendezvous --rank 1 --world 2 --timeout 5s --name a\nb");
+  CHECK(met.code == 0);
+  CHECK(met.output == "rendezvous 'a\\nb', round 7: all 2 ranks have joined\n");
+  CHECK(met.errors.empty());
+  REQUIRE(server.asked().size() == 1);
+  const wire::Question asked = server.asked()[0];
+  CHECK(asked.rank == 1);
+  CHECK(asked.world == 2);
+  CHECK(asked.wait_s == 5);
+  CHECK(asked.name == "a\nb");
+}
+
+TEST_CASE("a page of an answer is bold on a terminal, empty without JSON, and has COMMAND's pid") {
   CHECK(run_command({"dump", "--rank", "1", "--pid", "2"}).errors ==
         "expected one of --rank and --pid");
   const OnTerminal terminal;
   const TempFolder folder;
-  AnsweringServer server(folder.path(), dumped);
+  AnsweringServer server(folder.path(), R"({"answer":"done","workers":[{"pid":12,"comm":"t"}]})");
   CHECK(ran(folder, "dump").output == "^[1mpid 12 (t)^[0m\n  scopes  none\n");
+  CHECK(dump_page("no JSON", false).empty());
+  CHECK(status_page(R"({"answer":"done","command_pid":7})") == "command pid  7\n");
 }
 
 TEST_CASE("without a server or an answer a request ends with one line and an exit code") {

@@ -1,6 +1,6 @@
-// What the commands print of the logs in the .logs files beside this file. NAME/*.jsonl are the
-// logs of made-up hosts, with every event and field and many of them absent. A change of a text is
-// a change of a transcript, which FILETIMER_UPDATE_GOLDEN=1 writes.
+// What the commands print of the logs and answers in the .logs files beside this file. NAME/*.jsonl
+// are the logs of made-up hosts, with every event and field and many of them absent. A change of a
+// text is a change of a transcript, which FILETIMER_UPDATE_GOLDEN=1 writes.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -10,9 +10,11 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/scope_page.hpp"
+#include "tests/timer_client/answering_server.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
 #include "tests/timer_client/cli/log/host_log.hpp"
 
@@ -72,6 +74,7 @@ void check_is(const std::string& path, const std::string& transcript) {
 //   w PID.RANK.JOB AT_S SCOPE TIMEOUT_S FIRST_S COUNTxS...   the durations of an ended worker
 //   + EVENT AT_S FIELDS             fields as in JSON; "@AT_S" as a value is the time by that clock
 //   | TEXT                          a line of any bytes
+//   ! ANSWER                        a line of what a server answers to the next command
 //   $ WORD... [:: TEXT]             a command, of whose output, without breaks within sentences,
 //                                   the next lines are a part: from the line that begins with the
 //                                   text on to an empty one
@@ -194,6 +197,9 @@ class GoldenLogs {
       case '|':
         logs_.back().add_text(line.substr(2) + "\n");
         break;
+      case '!':
+        answer_ += (answer_.empty() ? "" : "\n") + line.substr(2);
+        break;
       default:
         REQUIRE(line[0] == '$');
         run(line.substr(2));
@@ -211,6 +217,11 @@ class GoldenLogs {
     const bool is_kept = !kept_.empty();
     const std::string logs = is_kept ? FILETIMER_GOLDEN_DATA "/" + kept_[1] : folder.path();
     std::vector<std::string> words = split_words(command);
+    std::optional<testing::AnsweringServer> server;
+    if (!answer_.empty()) {
+      server.emplace(folder.path(), std::exchange(answer_, {}));
+      words.emplace_back("--dir");
+    }
     words.push_back(logs);
     const bool is_report = words[0] == "report";
     if (is_report) {
@@ -221,7 +232,12 @@ class GoldenLogs {
       terminal.emplace();
     }
     const Ran ran = run_command(words);
-    std::string output = is_report || is_kept ? ran.output : unwrapped(ran.output);
+    if (server) {
+      REQUIRE(server->asked().size() == 1);
+      CHECK(server->asked()[0].request == words[0]);
+      CHECK(server->asked()[0].off == (words[1] == "--off"));
+    }
+    std::string output = is_report || is_kept || server ? ran.output : unwrapped(ran.output);
     if (is_report && ran.code == 0) {
       std::string html = testing::read_file(folder.path("html"));
       html.erase(0, html.find("</style>") + 9);
@@ -245,12 +261,14 @@ class GoldenLogs {
   }
 
   std::vector<HostLog> logs_;
+  std::string answer_;
   std::vector<std::string> kept_;  // the words of a line that begins with "<"
   std::string transcript_;
 };
 
 TEST_CASE("what the commands print of the golden logs is written below them") {
-  for (const char* const name : {"hosts", "incidents", "records", "reports", "suggestions"}) {
+  for (const char* const name :
+       {"answers", "hosts", "incidents", "records", "reports", "suggestions"}) {
     const std::string path = fmt::format("{}/{}.logs", FILETIMER_GOLDEN_DATA, name);
     check_is(path, GoldenLogs(testing::read_file(path)).transcript());
   }
