@@ -79,27 +79,6 @@ TEST_CASE("shutdown sends the mode and the timeout of its options") {
         "if_idle, now");
 }
 
-TEST_CASE("shutdown prints for what the server waits, whenever that changes") {
-  const TempFolder folder;
-  AnsweringServer server(folder.path(), [](const wire::Question&, Answers& answers) {
-    answers.say(R"({"answer":"granted","wait_s":20})");
-    for (const char* elapsed : {"1", "2"}) {
-      answers.say(R"({"answer":"waiting","open_scope_count":1,"open_scopes":[{"pid":12,"rank":3,)"
-                  R"("scope":"step","elapsed_s":)" +
-                  std::string(elapsed) + "}]}");
-    }
-    answers.say(R"({"answer":"waiting","open_scope_count":0,"workers":[{"pid":12,"comm":"py"}]})");
-    answers.say(R"({"answer":"done","open_scope_count":1})");
-  });
-  const Ran end = ran(folder, "shutdown --mode workers");
-  CHECK(end.code == 0);
-  CHECK(end.output == "1 scope left open\n");
-  CHECK(end.errors ==
-        "timer_client: the server waits at most 20s (its --max-wait)\n"
-        "timer_client: waiting for 'step' of pid 12 (rank 3)\n"
-        "timer_client: waiting for py (pid 12)\n");
-}
-
 // What answers look like: golden/answers.logs.
 TEST_CASE("a rendezvous sends its options, and its name is shown as one line") {
   const TempFolder folder;
