@@ -30,17 +30,10 @@ namespace filetimer {
 namespace {
 
 // A file of one memory page in a folder of its own.
-class TestFile {
- public:
-  TestFile() { folder_.write("page", std::string(4096, '\0')); }
-  TestFile(const TestFile&) = delete;
-  TestFile& operator=(const TestFile&) = delete;
-
-  [[nodiscard]] std::string path() const { return folder_.path("page"); }
-  [[nodiscard]] std::string renamed() const { return folder_.path("renamed"); }
-
- private:
-  testing::TempFolder folder_;
+struct TestFile : testing::TempFolder {
+  TestFile() { write("page", std::string(4096, '\0')); }
+  [[nodiscard]] std::string path() const { return TempFolder::path("page"); }
+  [[nodiscard]] std::string renamed() const { return TempFolder::path("renamed"); }
 };
 
 // Returns the process that F_GETLK names in this process; 0: none.

@@ -711,6 +711,10 @@ struct JobByHand : RunFolderByHand {
   }
 };
 
+const std::string kTooFew =
+    "timer_client: too few ranks or scopes: expected 8 scopes that have ended, of one name, in "
+    "each of at least 3 ranks of a job\n";
+
 TEST_CASE("--stragglers names the slow rank and the collective in which the others wait") {
   const JobByHand job({.ranks = 8, .steps = 40, .slowness = {1, 1, 1, 1.3}});
   const Ran table = job.list({"--stragglers"});
@@ -759,21 +763,18 @@ TEST_CASE("--stragglers prints why it compares nothing") {
     return ran.errors;
   };
   const std::string none = "timer_client: no stragglers among 3 ranks\n";
-  const std::string too_few =
-      "timer_client: too few ranks or scopes: expected 8 scopes that have ended, of one name, in "
-      "each of at least 3 ranks of a job\n";
   CHECK(errors_of({.ranks = 3}) == none);
   CHECK(errors_of({.ranks = 3}, "") == none);
   CHECK(errors_of({.ranks = 3}, "8812", false) == none);
-  CHECK(errors_of({.ranks = 3}, "", false) == too_few);  // workers of no job
-  CHECK(errors_of({.ranks = 2, .slowness = {1, 5}}) == too_few);
+  CHECK(errors_of({.ranks = 3}, "", false) == kTooFew);  // workers of no job
+  CHECK(errors_of({.ranks = 2, .slowness = {1, 5}}) == kTooFew);
   RunFolderByHand idle;
   idle.serve();
-  CHECK(idle.list({"--stragglers"}).errors == too_few);
+  CHECK(idle.list({"--stragglers"}).errors == kTooFew);
   RunFolderByHand left_behind;  // by its server
   TestPage page;
   left_behind.add(page);
-  CHECK(left_behind.list({"--stragglers"}).errors.starts_with(too_few));
+  CHECK(left_behind.list({"--stragglers"}).errors.starts_with(kTooFew));
 }
 
 TEST_CASE("--stragglers counts a worker with two pages once, and an ended worker not at all") {
@@ -784,9 +785,7 @@ TEST_CASE("--stragglers counts a worker with two pages once, and an ended worker
     job.end_worker(rank);
   }
   const auto one = hold({job.page("0"), job.page("1"), job.page("2")});
-  CHECK(job.list({"--stragglers"}).errors ==
-        "timer_client: too few ranks or scopes: expected 8 scopes that have ended, of one name, in "
-        "each of at least 3 ranks of a job\n");
+  CHECK(job.list({"--stragglers"}).errors == kTooFew);
 }
 
 }  // namespace
