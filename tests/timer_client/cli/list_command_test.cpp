@@ -65,20 +65,16 @@ std::unique_ptr<SteppedChild> hold(const std::vector<std::string>& paths) {
   return child;
 }
 
-class RunFolderByHand {
+class RunFolderByHand : public TempFolder {
  public:
   RunFolderByHand() {
     std::filesystem::create_directories(path("scopes/server"));
-    folder_.write("server", "");
+    write("server", "");
   }
 
-  [[nodiscard]] const std::string& path() const { return folder_.path(); }
-  [[nodiscard]] std::string path(std::string_view name) const { return folder_.path(name); }
   [[nodiscard]] std::string page(std::string_view name) const {
-    return folder_.path("scopes/" + std::string(name));
+    return path("scopes/" + std::string(name));
   }
-  [[nodiscard]] const TempFolder& files() const { return folder_; }
-
   void serve() { server_ = hold({path("server")}); }
   // Adds a status page of a server of this boot, which holds its lock.
   void serve_with_limit(Duration max_timeout) {
@@ -88,7 +84,7 @@ class RunFolderByHand {
     board.version = kBoardVersion;
     board.boot = this_boot();
     board.max_timeout = max_timeout.count();
-    folder_.write("server", {bytes.data(), bytes.size()});
+    write("server", {bytes.data(), bytes.size()});
     serve();
   }
 
@@ -101,7 +97,7 @@ class RunFolderByHand {
   [[nodiscard]] pid_t worker(std::size_t index = 0) const { return workers_.at(index)->pid(); }
 
   Ran list(std::vector<std::string> words = {}) const {
-    words.insert(words.begin(), {"list", "--dir", folder_.path()});
+    words.insert(words.begin(), {"list", "--dir", path()});
     return run_command(words);
   }
   std::vector<JsonLine> json(std::vector<std::string> words = {}) const {
@@ -110,7 +106,6 @@ class RunFolderByHand {
   }
 
  private:
-  TempFolder folder_;
   std::unique_ptr<SteppedChild> server_;
   std::vector<std::unique_ptr<SteppedChild>> workers_;
 };
@@ -518,14 +513,14 @@ TEST_CASE("files that are no pages are skipped, counted and named") {
     CHECK(ran.errors == (what.empty() ? what : "timer_client: skipped " + what + "\n"));
     std::filesystem::remove_all(folder.page("bad"));
   };
-  folder.files().write("scopes/no.page", "");
+  folder.write("scopes/no.page", "");
   CHECK(folder.list({}).errors ==
         "timer_client: skipped no.page (its name is not that of a page)\n");
   std::filesystem::remove(folder.page("no.page"));
-  folder.files().write("scopes/server/9", "junk");
+  folder.write("scopes/server/9", "junk");
   skipped("server/9 (it has 4 bytes: expected 2166784)");
   std::filesystem::remove_all(folder.page("server"));
-  folder.files().write("scopes/server", "");
+  folder.write("scopes/server", "");
   skipped("server (cannot open the folder '" + folder.page("server") + "': Not a directory)");
   std::filesystem::remove(folder.page("server"));
   const std::string bad = folder.page("bad");
@@ -533,16 +528,16 @@ TEST_CASE("files that are no pages are skipped, counted and named") {
   skipped("bad (it is not a regular file)");
   std::filesystem::create_symlink(folder.page("7"), bad);
   skipped("bad (it is a symlink: expected a regular file)");
-  folder.files().write("scopes/bad", good.bytes().substr(0, kPageBytes - 1));
+  folder.write("scopes/bad", good.bytes().substr(0, kPageBytes - 1));
   skipped("bad (it has 2166783 bytes: expected 2166784)");
   TestPage future;
   future.header().version = 99;
   future.write(bad);
   skipped("bad (it is of version 99: expected 1)");
-  folder.files().write("scopes/.being-made", "");
+  folder.write("scopes/.being-made", "");
   skipped("");
   for (int i = 0; i < 12; ++i) {
-    folder.files().write(fmt::format("scopes/junk{:02}", i), "junk");
+    folder.write(fmt::format("scopes/junk{:02}", i), "junk");
   }
   CHECK(folder.list().errors.ends_with(" and 9 more\n"));
   for (int i = 0; i < 12; ++i) {
@@ -563,7 +558,7 @@ TEST_CASE("files that are no pages are skipped, counted and named") {
 TEST_CASE("without a server list prints open scopes and a line, and exits with 4") {
   RunFolderByHand folder;
   std::filesystem::create_directory(folder.path("other"));
-  folder.files().write("other/server", "");
+  folder.write("other/server", "");
   const auto other = hold({folder.path("other/server")});  // it serves no COMMAND
   const Ran empty = folder.list();
   CHECK(empty.code == 4);
@@ -600,11 +595,11 @@ TEST_CASE("list without open scopes prints a line on standard error and succeeds
   }
   CHECK(folder.list({"--stats"}).errors ==
         "timer_client: no statistics in '" + folder.path() + "'\n");
-  folder.files().write("scopes/junk", "junk");
+  folder.write("scopes/junk", "junk");
   CHECK(!contains(folder.list().errors, "no open scopes"));  // it may have some
   std::filesystem::remove_all(folder.path("scopes"));
   CHECK(folder.list().code == 0);
-  folder.files().write("scopes", "");
+  folder.write("scopes", "");
   check_fails({"list", "--dir", folder.path()}, 1,
               "cannot open the folder '" + folder.path("scopes") + "': Not a directory");
 }
