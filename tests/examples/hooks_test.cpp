@@ -29,17 +29,13 @@ case "$*" in
 esac
 )";
 
-void add_program(const std::string& path, const std::string& text) {
-  write_file(path, text);
-  REQUIRE(::chmod(path.c_str(), 0755) == 0);
-}
-
 // A server with the example as its hook, and a scontrol that notes its arguments.
 Server::Setup requeuing(const TempFolder& temp, Environment environment,
                         std::vector<std::string> more = {}) {
   REQUIRE(::mkdir(temp.path("bin").c_str(), 0755) == 0);
-  add_program(temp.path("bin/scontrol"), "#!/bin/sh\necho \"$@\" >> " + temp.path("asked") + "\n");
-  add_program(temp.path("bin/squeue"), kSqueue);
+  write_program(temp.path("bin/scontrol"),
+                "#!/bin/sh\necho \"$@\" >> " + temp.path("asked") + "\n");
+  write_program(temp.path("bin/squeue"), kSqueue);
   environment["PATH"] = temp.path("bin") + ":/usr/bin:/bin";
   Server::Setup setup;
   setup.args = {"--on-expiry", example("requeue_slurm_job")};

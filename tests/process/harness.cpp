@@ -3,7 +3,6 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <grp.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -15,11 +14,11 @@
 
 #include <csignal>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <ostream>
-#include <sstream>
+#include <regex>
 
+#include "common/mapped_file.hpp"
 #include "common/proc_files.hpp"
 #include "tests/process/worker.hpp"
 
@@ -102,11 +101,18 @@ std::string with_helper(const TempFolder& temp, const std::string& script) {
   const std::string program = temp.path("timer_server");
   fs::copy_file(server_path(), program);
   if (!script.empty()) {
-    const std::string helper = temp.path("filetimer-stacks");
-    write_file(helper, "#!/bin/sh\n" + script + "\n");
-    REQUIRE(::chmod(helper.c_str(), 0755) == 0);
+    write_program(temp.path("filetimer-stacks"), "#!/bin/sh\n" + script + "\n");
   }
   return program;
+}
+
+// A server with this library loaded, and the variable set that it looks at.
+Server::Setup preloaded(const std::string& library, const std::string& variable,
+                        const std::string& value, std::vector<std::string> args) {
+  return {.args = std::move(args),
+          .environment = {{"LD_PRELOAD", plain_path(library)},
+                          {"ASAN_OPTIONS", "verify_asan_link_order=0"},
+                          {variable, value}}};
 }
 
 UniqueFd open_or_null(const std::string& path, int flags) {
@@ -182,28 +188,6 @@ pid_t launch_child(const Launch& launch) {
   ::_exit(127);
 }
 
-std::map<std::string, std::string> fields_of(const std::string& ready_line) {
-  std::map<std::string, std::string> fields;
-  std::istringstream words(ready_line);
-  for (std::string word; words >> word;) {
-    if (const std::size_t equals = word.find('='); equals != word.npos) {
-      fields[word.substr(0, equals)] = word.substr(equals + 1);
-    }
-  }
-  return fields;
-}
-
-// The server's own line; COMMAND may print that it is ready, too.
-std::string find_ready_line(const std::string& text) {
-  std::istringstream lines(text.substr(0, text.rfind('\n') + 1));
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("ready dir=")) {
-      return line;
-    }
-  }
-  return {};
-}
-
 }  // namespace
 
 bool can_become(uid_t user) {
@@ -268,6 +252,11 @@ ExitStatus Child::status() {
   return *status_;
 }
 
+void Child::kill() {
+  signal(SIGKILL);
+  REQUIRE(status() == killed_by(SIGKILL));
+}
+
 void Child::wait_for_state(char state) const {
   REQUIRE(wait_until([&] {
     const auto stat = filetimer::read_stat(fmt::format("/proc/{}", pid()));
@@ -295,14 +284,15 @@ std::string worker_path() {
 }
 
 Finished run(const std::string& program, std::vector<std::string> args,
-             const Environment& environment) {
+             const Environment& environment, int in) {
   const TempFolder temp;
   const std::string name = temp.path("run-");
   args.insert(args.begin(), program);
   Child child({.argv = std::move(args),
                .environment = environment,
                .out = name + "out",
-               .err = name + "err"});
+               .err = name + "err",
+               .in = in});
   const bool ended = child.ends_within(kBound);
   REQUIRE_MESSAGE(ended, program << " did not end; it said: " << read_file(name + "out")
                                  << read_file(name + "err"));
@@ -346,6 +336,7 @@ Server::Server(std::shared_ptr<const TempFolder> temp, const Setup& setup)
                                           .err = err_,
                                           .in = setup.in,
                                           .err_fd = setup.err_fd,
+                                          .user = setup.user,
                                           .in_child = setup.in_child});
   wait_until_ready();
 }
@@ -353,37 +344,41 @@ Server::Server(std::shared_ptr<const TempFolder> temp, const Setup& setup)
 Server::~Server() {
   child_.reset();
   std::error_code error;
-  if (!unjudged_.empty() || !fs::is_regular_file(ready_["log"], error)) {
+  if (!unjudged_.empty() || !fs::is_regular_file(log_, error)) {
     return;
   }
-  const Finished judged = run(FILETIMER_HISTORY_CHECK, {"-", ready_["log"]});
+  const Finished judged = run(FILETIMER_HISTORY_CHECK, {"-", log_});
   if (judged.status != exited(0)) {
     constexpr std::size_t kMostShown = 20'000;
     FAIL_CHECK("the log breaks a promise:\n"
-               << judged.out << judged.err << read_file(ready_["log"]).substr(0, kMostShown));
+               << judged.out << judged.err << read_file(log_).substr(0, kMostShown));
   }
 }
 
 void Server::wait_until_ready() {
-  wait_until([this] {
+  // The server's own line; COMMAND may print that it is ready, too.
+  const std::regex form("\n(ready dir=(\\S+) fifo=(\\S+) log=(\\S+).*)\n");
+  wait_until([&] {
     const bool may_say_more = child_->is_alive();
-    ready_line_ = find_ready_line(out());
-    if (ready_line_.empty()) {
-      ready_line_ = find_ready_line(err());
+    const std::string said = "\n" + out() + "\n" + err();
+    if (std::smatch words; std::regex_search(said, words, form)) {
+      ready_line_ = words[1];
+      dir_ = words[2];
+      fifo_ = words[3];
+      log_ = words[4];
     }
     return !ready_line_.empty() || !may_say_more;
   });
   if (ready_line_.empty()) {
     give_up("not ready");
   }
-  ready_ = fields_of(ready_line_);
 }
 
 void Server::give_up(const std::string& what) const {
   FAIL(what << "\nstandard output:\n"
             << out() << "standard error:\n"
             << err() << "log:\n"
-            << (ready_.count("log") != 0 ? read_file(log()) : std::string()));
+            << read_file(log_));
   std::abort();  // FAIL has thrown
 }
 
@@ -417,18 +412,6 @@ Record Server::wait_for(const std::function<bool(const Record&)>& wanted) const 
   return *found;
 }
 
-Record Server::wait_for(std::string_view event) const {
-  return wait_for([&](const Record& record) { return record.is(event); });
-}
-
-Record Server::wait_for(std::string_view event, std::string_view scope) const {
-  return wait_for([&](const Record& record) { return record.is(event, scope); });
-}
-
-Record Server::wait_for(std::string_view event, pid_t pid) const {
-  return wait_for([&](const Record& record) { return record.is(event, pid); });
-}
-
 Record Server::wait_for_rejection(std::string_view reason) const {
   return wait_for([&](const Record& record) {
     return record.is("rejected") && contains(record.text("reason"), reason);
@@ -459,17 +442,19 @@ ExitStatus Server::stop() {
   return child_->status();
 }
 
-void Server::kill() {
-  child_->signal(SIGKILL);
-  REQUIRE(child_->status() == killed_by(SIGKILL));
-}
-
 std::int64_t adopted_by(const Server& server) {
   return server
       .wait_for([&](const Record& record) {
         return record.is("server_started") && record.integer("server_pid") == server.pid();
       })
       .integer("adopted_scopes");
+}
+
+std::shared_ptr<const Board> status_page(const std::string& dir) {
+  auto page = MappedFile::map(dir + "/server", MappedFile::Access::kRead, kBoardBytes);
+  REQUIRE(page.has_value());
+  const auto mapped = std::make_shared<const MappedFile>(std::move(*page));
+  return {mapped, static_cast<const Board*>(mapped->data())};
 }
 
 std::chrono::nanoseconds cpu_time_of(pid_t pid) {
@@ -483,7 +468,6 @@ std::chrono::nanoseconds cpu_time_of(pid_t pid) {
 void check_prompt(const Server& server, pid_t pid) {
   const Record expired = server.wait_for("expired", pid);
   CAPTURE(expired.line());
-  CHECK(expired.number("overdue_ms") >= 0);
   CHECK(expired.number("overdue_ms") < static_cast<double>(kPrompt.count()));
 }
 
@@ -500,6 +484,17 @@ Finished run_client(const Server& server, std::vector<std::string> words) {
   return run(client_path(), std::move(words), {{"FILETIMER_DIR", server.dir()}});
 }
 
+JsonLine status_of(const Server& server) {
+  const Finished asked = run_client(server, {"status", "--json"});
+  REQUIRE(asked.status == exited(0));
+  return JsonLine(asked.out);
+}
+
+void write_program(const std::string& path, const std::string& text) {
+  write_file(path, text);
+  REQUIRE(::chmod(path.c_str(), 0755) == 0);
+}
+
 std::vector<std::string> kills_wait_for(const std::string& file) {
   // A command outlives a server that is killed, but not the folder of its test.
   const std::string folder = std::filesystem::path(file).parent_path().string();
@@ -510,17 +505,11 @@ std::vector<std::string> kills_wait_for(const std::string& file) {
 
 Server::Setup on_bad_disk(const std::string& fault, const std::string& while_exists,
                           std::vector<std::string> args) {
-  return {.args = std::move(args),
-          .environment = {{"LD_PRELOAD", plain_path(FILETIMER_BAD_DISK)},
-                          {"ASAN_OPTIONS", "verify_asan_link_order=0"},
-                          {fault, while_exists}}};
+  return preloaded(FILETIMER_BAD_DISK, fault, while_exists, std::move(args));
 }
 
 Server::Setup with_own_clocks(const TempFolder& temp, std::vector<std::string> args) {
-  return {.args = std::move(args),
-          .environment = {{"LD_PRELOAD", plain_path(FILETIMER_CLOCK_STEP)},
-                          {"ASAN_OPTIONS", "verify_asan_link_order=0"},
-                          {"TIME_STEP", temp.path("time-step")}}};
+  return preloaded(FILETIMER_CLOCK_STEP, "TIME_STEP", temp.path("time-step"), std::move(args));
 }
 
 void set_clocks(const TempFolder& temp, Instant time) {

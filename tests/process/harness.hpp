@@ -5,9 +5,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/types.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <initializer_list>
 #include <map>
@@ -18,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/board.hpp"
 #include "common/clock.hpp"
 #include "common/posix.hpp"
 #include "tests/process/records.hpp"
@@ -94,6 +100,11 @@ struct Launch {
   std::function<void()> in_child{};  // between fork and exec; async-signal-safe
 };
 
+// Returns for `in_child` what sets a limit of the process.
+std::function<void()> limit(auto resource, const rlimit& limits) {
+  return [=] { ::setrlimit(resource, &limits); };
+}
+
 // A child of the test. It is killed with the test and with this object.
 class Child : public HeldPid {
  public:
@@ -102,6 +113,8 @@ class Child : public HeldPid {
 
   // Waits for the end of the child and reaps it. Fails the test after the bound.
   ExitStatus status();
+  // Kills the child and waits for its end.
+  void kill();
   // Waits until /proc/PID/stat shows this state of the child's first thread.
   void wait_for_state(char state) const;
   void wait_until_stopped() const { wait_for_state('T'); }
@@ -134,7 +147,7 @@ struct Finished {
 
 // Runs a program that ends by itself, with these arguments.
 Finished run(const std::string& program, std::vector<std::string> args,
-             const Environment& environment = {});
+             const Environment& environment = {}, int in = -1);
 inline Finished run_server(std::vector<std::string> args, const Environment& environment = {}) {
   return run(server_path(), std::move(args), environment);
 }
@@ -157,6 +170,7 @@ class Server {
     std::string program{};  // empty: server_path()
     // In place of its helper for stacks, a script of sh; empty: there is no helper.
     std::optional<std::string> helper{};
+    std::optional<uid_t> user{};
     std::function<void()> in_child{};
   };
 
@@ -170,9 +184,11 @@ class Server {
   ~Server();
 
   [[nodiscard]] pid_t pid() const { return child_->pid(); }
-  [[nodiscard]] const std::string& dir() const { return ready_["dir"]; }
-  [[nodiscard]] const std::string& fifo() const { return ready_["fifo"]; }
-  [[nodiscard]] const std::string& log() const { return ready_["log"]; }
+  // For the next server in its place.
+  [[nodiscard]] const TempFolder& temp() const { return *temp_; }
+  [[nodiscard]] const std::string& dir() const { return dir_; }
+  [[nodiscard]] const std::string& fifo() const { return fifo_; }
+  [[nodiscard]] const std::string& log() const { return log_; }
   [[nodiscard]] std::string out() const { return read_file(out_); }
   [[nodiscard]] std::string err() const { return read_file(err_); }
   [[nodiscard]] const std::string& ready_line() const { return ready_line_; }
@@ -184,9 +200,10 @@ class Server {
 
   [[nodiscard]] Records records() const { return read_log(log()); }
   Record wait_for(const std::function<bool(const Record&)>& wanted) const;
-  Record wait_for(std::string_view event) const;
-  Record wait_for(std::string_view event, pid_t pid) const;
-  Record wait_for(std::string_view event, std::string_view scope) const;
+  // Of an event, or of a pid or a scope.
+  Record wait_for(std::string_view event, const auto&... of) const {
+    return wait_for([&](const Record& record) { return record.is(event, of...); });
+  }
   // Returns the first rejection whose reason has this part.
   Record wait_for_rejection(std::string_view reason) const;
   void wait_for_message(std::string_view text) const;  // on standard error
@@ -198,8 +215,8 @@ class Server {
   void begin_stop();
   // Sends SIGTERM and waits for the end.
   ExitStatus stop();
-  // Sends SIGKILL, which has the effect of a crash.
-  void kill();
+  // Has the effect of a crash.
+  void kill() { child_->kill(); }
 
  private:
   Server(std::shared_ptr<const TempFolder> temp, const Setup& setup);
@@ -211,13 +228,18 @@ class Server {
   std::string err_;
   std::unique_ptr<Child> child_;
   std::string ready_line_;
-  mutable std::map<std::string, std::string> ready_;
+  std::string dir_;
+  std::string fifo_;
+  std::string log_;
   int barriers_ = 0;
   std::string unjudged_;  // why the log is not judged; empty: it is
 };
 
 // Returns how many open scopes it has adopted from an earlier server.
 std::int64_t adopted_by(const Server& server);
+
+// Maps the status page of a runtime directory.
+std::shared_ptr<const Board> status_page(const std::string& dir);
 
 // Checks that the only expired scope of the worker was judged at most kPrompt after its deadline.
 void check_prompt(const Server& server, pid_t pid);
@@ -237,7 +259,15 @@ class Stopped {
 
 // Runs timer_client for this server, which $FILETIMER_DIR names.
 Finished run_client(const Server& server, std::vector<std::string> words);
+// Returns what `timer_client status` says.
+JsonLine status_of(const Server& server);
 
+// Writes a script or another text that can be executed.
+void write_program(const std::string& path, const std::string& text);
+
+// Options with which the first signal waits for evidence that takes longer than any test.
+inline const std::vector<std::string> kNeverSignals{"--evidence-command", "sleep 300",
+                                                    "--evidence-timeout", "300"};
 // Options with which every kill waits before its signal until the file exists.
 std::vector<std::string> kills_wait_for(const std::string& file);
 

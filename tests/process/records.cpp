@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <iterator>
 #include <set>
 
 #include "tests/support/files.hpp"
@@ -35,16 +36,13 @@ bool Record::is(std::string_view event, std::string_view scope) const {
 std::vector<int> Record::signals() const {
   std::vector<int> numbers;
   for (const auto signal : array("signals")) {
-    std::int64_t number = 0;
-    REQUIRE(signal["signal"].get(number) == simdjson::SUCCESS);
-    numbers.push_back(static_cast<int>(number));
+    numbers.push_back(static_cast<int>(signal["signal"].get_int64().value()));
   }
   return numbers;
 }
 
 std::vector<pid_t> Record::pids_of_signal(std::size_t index) const {
-  simdjson::dom::array pids;
-  REQUIRE(array("signals").at(index)["pids"].get(pids) == simdjson::SUCCESS);
+  const simdjson::dom::array pids = array("signals").at(index)["pids"].get_array().value();
   std::vector<pid_t> list;
   for (const auto pid : pids) {
     list.push_back(static_cast<pid_t>(pid.get_int64().value()));
@@ -53,9 +51,7 @@ std::vector<pid_t> Record::pids_of_signal(std::size_t index) const {
 }
 
 std::int64_t mono_of_signal(const Record& killed, std::size_t index) {
-  std::int64_t time = 0;
-  REQUIRE(killed.array("signals").at(index)["mono_ns"].get(time) == simdjson::SUCCESS);
-  return time;
+  return killed.array("signals").at(index)["mono_ns"].get_int64().value();
 }
 
 Records read_log(const std::string& path) {
@@ -75,30 +71,11 @@ Records read_log(const std::string& path) {
   return records;
 }
 
-std::size_t count(const Records& records, std::string_view event) {
-  std::size_t found = 0;
-  for (const Record& record : records) {
-    found += record.is(event) ? 1U : 0U;
-  }
+Records of_event(const Records& records, std::string_view event) {
+  Records found;
+  std::ranges::copy_if(records, std::back_inserter(found),
+                       [&](const Record& record) { return record.is(event); });
   return found;
-}
-
-std::size_t count(const Records& records, std::string_view event, pid_t pid) {
-  std::size_t found = 0;
-  for (const Record& record : records) {
-    found += record.is(event, pid) ? 1U : 0U;
-  }
-  return found;
-}
-
-std::vector<std::string> scopes_of(const Records& records, std::string_view event, pid_t pid) {
-  std::vector<std::string> scopes;
-  for (const Record& record : records) {
-    if (record.is(event, pid)) {
-      scopes.push_back(record.text("scope"));
-    }
-  }
-  return scopes;
 }
 
 std::string missing_in(const Record& evidence) {

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -32,12 +33,25 @@ using Records = std::vector<Record>;
 // end is being written.
 Records read_log(const std::string& path);
 
-std::size_t count(const Records& records, std::string_view event);
-std::size_t count(const Records& records, std::string_view event, pid_t pid);
+Records of_event(const Records& records, std::string_view event);
+// Returns the number of records of an event, or those of a pid or a scope.
+std::size_t count(const Records& records, std::string_view event, const auto&... of) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      records, [&](const Record& record) { return record.is(event, of...); }));
+}
 // Returns when a signal of a `killed` record was sent, in nanoseconds of CLOCK_MONOTONIC.
 std::int64_t mono_of_signal(const Record& killed, std::size_t index);
-// Returns the names of the scopes in the records of one event, in order.
-std::vector<std::string> scopes_of(const Records& records, std::string_view event, pid_t pid);
+// Returns the names of the scopes in these records, in order.
+std::vector<std::string> scopes_of(const Records& records, std::string_view event,
+                                   const auto&... of) {
+  std::vector<std::string> scopes;
+  for (const Record& record : records) {
+    if (record.is(event, of...)) {
+      scopes.push_back(record.text("scope"));
+    }
+  }
+  return scopes;
+}
 // Returns what a record of evidence says is missing besides kernel stacks.
 std::string missing_in(const Record& evidence);
 

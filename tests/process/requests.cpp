@@ -49,6 +49,12 @@ std::string release(pid_t pid, std::string_view scope) {
   return version1(pid, scope, -1, 0);
 }
 
+std::string page_hint(std::string_view page) {
+  return fmt::format(R"({{"version": 1, "x_page": "{}"}})"
+                     "\n",
+                     page);
+}
+
 std::string with_own_keys(std::string line, std::string_view keys) {
   const std::size_t end = line.rfind('}');
   return line.replace(end, 1, fmt::format(", {}}}", keys));

@@ -27,6 +27,8 @@ std::string acquire_far(pid_t pid, std::string_view scope, int signal = SIGKILL)
 // before the start of the worker.
 std::string acquire_past(pid_t pid, std::string_view scope, int signal = SIGKILL);
 std::string release(pid_t pid, std::string_view scope);
+// The wake-up message of a page.
+std::string page_hint(std::string_view page);
 // Returns a line with keys that only our own client writes.
 std::string with_own_keys(std::string line, std::string_view keys);
 

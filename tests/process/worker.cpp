@@ -3,7 +3,6 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <poll.h>
 
 #include <sstream>
@@ -73,8 +72,9 @@ void Worker::tell(const std::string& command) const {
 }
 
 std::unique_ptr<Worker> page_worker(const std::string& dir, const std::string& name,
-                                    const std::string& claims) {
-  auto worker = std::make_unique<Worker>(Worker::Setup{.program = {program_path("page_worker")}});
+                                    const std::string& claims, std::optional<uid_t> user) {
+  auto worker = std::make_unique<Worker>(
+      Worker::Setup{.user = user, .program = {program_path("page_worker")}});
   worker->ask("make " + dir + " " + name + " " + claims);
   worker->ask("lock");
   return worker;
@@ -144,6 +144,11 @@ Record expire(const Server& server, Worker& worker, const std::string& scope, in
   server.send(acquire_past(worker.pid(), scope, signal));
   CHECK(worker.status() == killed_by(signal));
   return server.wait_for("killed", worker.pid());
+}
+
+Record expire(const Server& server, const std::string& scope) {
+  Worker worker("block");
+  return expire(server, worker, scope);
 }
 
 std::vector<std::string> unshared(std::vector<std::string> options, const std::string& program) {

@@ -51,7 +51,7 @@ class Worker : public Child {
 // page_worker with a locked page NAME in the runtime directory `dir`. No wake-up message was
 // written.
 std::unique_ptr<Worker> page_worker(const std::string& dir, const std::string& name,
-                                    const std::string& claims = {});
+                                    const std::string& claims = {}, std::optional<uid_t> user = {});
 
 // A worker whose scopes are on a page of its own, or lines in the request pipe.
 struct WatchedWorker {
@@ -81,6 +81,8 @@ std::vector<std::unique_ptr<Worker>> workers_in_scopes(const Server& server, int
 // Lets a scope of the worker expire, which this signal ends. Returns the record of the kill.
 Record expire(const Server& server, Worker& worker, const std::string& scope = "s",
               int signal = SIGKILL);
+// The same with a worker of its own.
+Record expire(const Server& server, const std::string& scope = "s");
 
 // A program in namespaces of its own, which unshare(1) makes as its options say; what comes of it,
 // and whether they can be made here.
@@ -88,6 +90,11 @@ std::vector<std::string> unshared(std::vector<std::string> options, const std::s
 Finished run_unshared(std::vector<std::string> options, const std::string& program,
                       const std::vector<std::string>& args = {});
 bool can_unshare(std::vector<std::string> options);
+// Options for a pid namespace with a /proc of its own, and the reason where there can be none.
+inline const std::vector<std::string> kOwnPidNamespace{"--pid", "--fork", "--kill-child",
+                                                       "--mount-proc"};
+inline constexpr const char* kNoPidNamespace =
+    "unshare(1) makes no pid namespace with a /proc of its own here";
 
 // Returns the number of `expired` records of the worker.
 std::size_t expiries_of(const Server& server, const Worker& worker);

@@ -2,15 +2,10 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <linux/capability.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <filesystem>
 
 #include "common/proc_files.hpp"
 #include "tests/process/worker.hpp"
@@ -23,8 +18,7 @@ namespace {
 constexpr const char* kOfTree[] = {"child", "group", "session", "grandchild"};
 
 bool was_signalled(const Record& killed, pid_t pid) {
-  const auto pids = killed.pids_of_signal(0);
-  return std::find(pids.begin(), pids.end(), pid) != pids.end();
+  return std::ranges::count(killed.pids_of_signal(0), pid) == 1;
 }
 
 // Returns how many processes of a group are alive and no zombies.
@@ -156,7 +150,6 @@ TEST_CASE("a kill hits the whole tree, which gets SIGKILL after the grace period
     if (ignores) {
       REQUIRE(killed.signals() == std::vector<int>{SIGTERM, SIGKILL});
       CHECK(killed.array("signals").at(1)["name"].get_string().value() == "SIGKILL");
-      CHECK(mono_of_signal(killed, 1) - mono_of_signal(killed, 0) >= 200'000'000);
       CHECK(killed.number("dead_after_ms") >= 200);
     }
   }
@@ -201,14 +194,25 @@ TEST_CASE("--kill process hits the worker alone") {
 }
 
 TEST_CASE("a scope that is signalled first and never gets SIGKILL expires for the worker alone") {
-  Server server({"--evidence", "none"});
-  Worker worker("tree");
-  server.send(with_own_keys(acquire_past(worker.pid(), "s", SIGUSR1),
-                            R"("x_grace_s": Infinity, "x_signal_first": true)"));
-  CHECK(worker.status() == killed_by(SIGUSR1));
-  CHECK(server.wait_for("killed", worker.pid()).pids_of_signal(0) ==
-        std::vector<pid_t>{worker.pid()});
-  CHECK(worker.descendant("child").is_alive());
+  for (const bool by_next_server : {false, true}) {
+    CAPTURE(by_next_server);
+    const TempFolder temp;
+    Worker worker("tree");
+    std::optional<Server> server;
+    const std::vector<std::string> no_evidence{"--evidence", "none"};
+    server.emplace(temp, by_next_server ? kNeverSignals : no_evidence);
+    server->send(with_own_keys(acquire_past(worker.pid(), "s", SIGUSR1),
+                               R"("x_grace_s": Infinity, "x_signal_first": true)"));
+    if (by_next_server) {
+      server->wait_for("expired", worker.pid());
+      server->kill();
+      server.emplace(temp);
+    }
+    CHECK(worker.status() == killed_by(SIGUSR1));
+    CHECK(server->wait_for("killed", worker.pid()).pids_of_signal(0) ==
+          std::vector<pid_t>{worker.pid()});
+    CHECK(worker.descendant("child").is_alive());
+  }
 }
 
 TEST_CASE("a scope that is signalled first does not take the signal of one that expires with it") {
@@ -239,7 +243,7 @@ TEST_CASE(
   server.send(acquire(worker.pid(), "later", 200ms) + acquire_past(worker.pid(), "now"));
   const Record killed = server.wait_for("killed", "now");
   CHECK(killed.text("verdict") == "spared");
-  CHECK(killed.text("reason").find("dry") != std::string::npos);
+  CHECK(contains(killed.text("reason"), "dry"));
   server.wait_for_message(": spared, dry run (" + killed.text("id") + ")\n");
   CHECK(killed.signals().empty());
   server.wait_for("killed", "later");
@@ -270,9 +274,6 @@ TEST_CASE("verdict, evidence, signal and end follow one another, in the log and 
   CHECK(evidence.text("state") == "S");
   CHECK(evidence.array("threads").size() == 1);
   CHECK(killed.text("id") == expired.text("id"));
-  CHECK(mono_of_signal(killed, 0) >= expired.integer("mono_ns"));
-  CHECK(killed.integer("mono_ns") >= mono_of_signal(killed, 0));
-  CHECK(killed.number("dead_after_ms") >= 0);
   std::vector<std::string> order;
   for (const Record& record : server.records()) {
     if (!record.is("server_started") && !record.is("deferred")) {
@@ -305,11 +306,8 @@ TEST_CASE("a scope opened within the grace period is not judged, warned about or
     CHECK(server.stop() == exited(0));
     const Records records = server.records();
     CHECK(scopes_of(records, "expired", worker->pid()) == std::vector<std::string>{"s"});
-    for (const char* event : {"warned", "left_open"}) {
-      CAPTURE(event);
-      const auto scopes = scopes_of(records, event, worker->pid());
-      CHECK(std::find(scopes.begin(), scopes.end(), "late") == scopes.end());
-    }
+    CHECK(count(records, "warned", "late") == 0);
+    CHECK(count(records, "left_open", "late") == 0);
   }
 }
 
@@ -324,8 +322,7 @@ TEST_CASE("a soft deadline that is read together with the end of its worker caus
     const Stopped stopped(server);
     worker->ask("wake 1 soft 0 9 4294967295 0 1");
     let_pass(10ms);
-    worker->signal(SIGKILL);
-    worker->status();
+    worker->kill();
   }
   CHECK(server.wait_for("killed", worker->pid()).signals() == std::vector<int>{SIGURG});
   CHECK(server.stop() == exited(0));

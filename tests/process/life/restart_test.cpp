@@ -2,10 +2,7 @@
 // under way are finished.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <regex>
 
 #include "tests/process/worker.hpp"
@@ -15,10 +12,6 @@ using namespace filetimer::testing;
 using namespace std::chrono_literals;
 
 namespace {
-
-// The first signal waits for evidence that takes longer than any test.
-const std::vector<std::string> kNeverSignals{"--evidence-command", "sleep 300",
-                                             "--evidence-timeout", "300"};
 
 // Returns how many kills have come to this stage, as the kill files of the server say.
 std::size_t count_of_stage(const Server& server, const std::string& stage) {
@@ -48,18 +41,26 @@ std::unique_ptr<Worker> signalled_by_killed_server(const TempFolder& temp,
   return worker;
 }
 
+// Makes what a killed server has noted of a kill that of another boot.
+void move_to_another_boot(Server& server, const Record& expired) {
+  // The kill file has the boot id in the state of the kill, and in each record.
+  const std::string file = server.dir() + "/kills/" + expired.text("id");
+  write_file(file, std::regex_replace(read_file(file), std::regex(expired.text("boot_id")),
+                                      "01234567-89ab-cdef-0123-456789abcdef"));
+  server.leave_log_unjudged("the test has moved its kill to another boot");
+}
+
 }  // namespace
 
 TEST_CASE("a kill that was under way is finished under its id, and its scope is not judged again") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   const auto worker = page_worker(server.dir(), "w-1");
   // SIGCONT ends no process, so the kill waits for a long grace period.
   worker->ask(fmt::format("wake 0 forward 1 {} 600000", SIGCONT));
   const std::string id = server.wait_for("expired", worker->pid()).text("id");
   CHECK(wait_until([&] { return worker->ask("word 0") == "expired"; }));
   server.kill();
-  Server next(temp);
+  Server next(server.temp());
   next.barrier();
   next.wait_for_message(" was to be killed by a server that has ended (" + id + ")");
   CHECK(adopted_by(next) == 0);
@@ -75,8 +76,7 @@ TEST_CASE("a kill that was under way is finished under its id, and its scope is 
 }
 
 TEST_CASE("a scope that was released late while no server ran is spared, and its slot is freed") {
-  const TempFolder temp;
-  Server server(temp, kNeverSignals);
+  Server server(kNeverSignals);
   const auto worker = page_worker(server.dir(), "w-1");
   worker->ask(fmt::format("wake 0 forward 1 {} 600000", SIGCONT));
   REQUIRE(wait_until([&] { return worker->ask("word 0") == "expired"; }));
@@ -84,7 +84,7 @@ TEST_CASE("a scope that was released late while no server ran is spared, and its
   server.kill();
   CHECK(worker->ask("release 0") == "late");
   worker->signal(SIGSTOP);  // as the server does before it sends the signal
-  const Server next(temp);
+  const Server next(server.temp());
   CHECK(next.wait_for("killed", worker->pid()).text("verdict") == "spared");
   CHECK(wait_until([&] { return worker->ask("word 0") == "free"; }));
   CHECK(worker->is_alive());
@@ -121,32 +121,28 @@ TEST_CASE("a worker that left its scope after the signal, while no server ran, g
 }
 
 TEST_CASE("a scope of the pipe whose worker ended while no server ran is recorded as left open") {
-  const TempFolder temp;
   Worker worker("block");
-  Server server(temp);
+  Server server;
   server.send(acquire_far(worker.pid(), "forward"));
   server.barrier();
   server.kill();
-  worker.signal(SIGKILL);
-  CHECK(worker.status() == killed_by(SIGKILL));
-  const Server next(temp);
+  worker.kill();
+  const Server next(server.temp());
   const Record left = next.wait_for("left_open", worker.pid());
   CHECK(left.text("scope") == "forward");
   CHECK(left.text("reason") == "the worker ended while no server was running");
 }
 
 TEST_CASE("a child that survives a signal and its parent gets SIGKILL from the next server") {
-  const TempFolder temp;
   Worker worker({.program = {"/bin/sh", "-c", "sleep 100 & echo ready child=$!; wait"}});
   const HeldPid& child = worker.descendant("child");
-  Server server(temp);
+  Server server;
   server.send(with_own_keys(acquire_past(worker.pid(), "forward", SIGCONT), R"("x_grace_s":2)"));
   REQUIRE(wait_until([&] { return count_of_stage(server, "signalled") > 0; }));
   server.kill();
-  worker.signal(SIGKILL);
-  CHECK(worker.status() == killed_by(SIGKILL));
+  worker.kill();
   CHECK(child.is_alive());
-  const Server next(temp);
+  const Server next(server.temp());
   CHECK(child.ends_within(kBound));
   const Record killed = next.wait_for("killed", worker.pid());
   CHECK(killed.text("verdict") == "dead");
@@ -154,34 +150,15 @@ TEST_CASE("a child that survives a signal and its parent gets SIGKILL from the n
   CHECK(killed.is_null("dead_after_ms"));  // it is not known
 }
 
-TEST_CASE("the next server, too, sends a signal that comes first to the worker alone") {
-  const TempFolder temp;
-  Worker worker("tree");
-  {
-    Server server(temp, kNeverSignals);
-    server.send(with_own_keys(acquire_past(worker.pid(), "forward", SIGUSR1),
-                              R"("x_grace_s": Infinity, "x_signal_first": true)"));
-    server.wait_for("expired", worker.pid());
-    server.kill();
-  }
-  const Server next(temp);
-  CHECK(worker.status() == killed_by(SIGUSR1));
-  CHECK(next.wait_for("killed", worker.pid()).pids_of_signal(0) == std::vector{worker.pid()});
-  CHECK(worker.descendant("child").is_alive());
-}
-
 TEST_CASE("a scope of the pipe that was opened after a signal is watched by the next server") {
-  const TempFolder temp;
   Worker worker("ignore-term");
-  {
-    Server server(temp);  // --kill-wait is 30 s
-    server.send(acquire_past(worker.pid(), "before", SIGTERM));
-    REQUIRE(wait_until([&] { return count_of_stage(server, "signalled") > 0; }));
-    server.send(acquire(worker.pid(), "after", 3s));
-    server.barrier();
-    server.kill();
-  }
-  const Server next(temp);
+  Server server;  // --kill-wait is 30 s
+  server.send(acquire_past(worker.pid(), "before", SIGTERM));
+  REQUIRE(wait_until([&] { return count_of_stage(server, "signalled") > 0; }));
+  server.send(acquire(worker.pid(), "after", 3s));
+  server.barrier();
+  server.kill();
+  const Server next(server.temp());
   CHECK(worker.status() == killed_by(SIGKILL));
   CHECK(next.wait_for("killed", "after").text("verdict") == "dead");
 }
@@ -230,17 +207,15 @@ TEST_CASE("records that were not in the log when a server was killed are written
 TEST_CASE("a release that is written while the server stops is not lost") {
   const TempFolder temp;
   Worker worker("block");
+  Server server(temp);
+  server.send(acquire_far(worker.pid(), "forward"));
+  server.barrier();
   {
-    Server server(temp);
-    server.send(acquire_far(worker.pid(), "forward"));
-    server.barrier();
-    {
-      const Stopped stopped(server);
-      server.process().signal(SIGTERM);
-      server.send(release(worker.pid(), "forward"));
-    }
-    CHECK(server.process().status() == exited(0));
+    const Stopped stopped(server);
+    server.process().signal(SIGTERM);
+    server.send(release(worker.pid(), "forward"));
   }
+  CHECK(server.process().status() == exited(0));
   set_clocks(temp, filetimer::Instant::now() + 2h);
   Server next(temp, with_own_clocks(temp));
   next.barrier();
@@ -280,43 +255,30 @@ TEST_CASE("a server that cannot read the boot id does not start, and says so") {
 }
 
 TEST_CASE("a verdict that was given before a reboot is not taken for one of this boot") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   const auto worker = page_worker(server.dir(), "w-1");
   worker->ask(fmt::format("wake 0 forward 1 {} 600000", SIGCONT));
   const Record expired = server.wait_for("expired", worker->pid());
   server.kill();
-  const std::string file = server.dir() + "/kills/" + expired.text("id");
-  // The kill file has the boot id in the state of the kill, and in each record.
-  const std::regex boot(expired.text("boot_id"));
-  write_file(file,
-             std::regex_replace(read_file(file), boot, "01234567-89ab-cdef-0123-456789abcdef"));
-  Server next(temp);
-  for (Server* const each : {&server, &next}) {
-    each->leave_log_unjudged("the test has moved its kill to another boot");
-  }
+  move_to_another_boot(server, expired);
+  Server next(server.temp());
+  next.leave_log_unjudged("likewise");
   next.wait_for([&](const Record& record) {
     return record.is("expired", worker->pid()) && record.text("id") != expired.text("id");
   });
 }
 
 TEST_CASE("a scope whose kill a reboot has ended is not recorded as left open, too") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   const auto worker = page_worker(server.dir(), "w-1", "boot=7");
   worker->ask(fmt::format("wake 0 forward 1 {} 600000", SIGCONT));
   const Record expired = server.wait_for("expired", worker->pid());
   REQUIRE(wait_until([&] { return count_of_stage(server, "signalled") > 0; }));
   server.kill();
-  worker->signal(SIGKILL);
-  CHECK(worker->status() == killed_by(SIGKILL));
-  const std::string file = server.dir() + "/kills/" + expired.text("id");
-  write_file(file, std::regex_replace(read_file(file), std::regex(expired.text("boot_id")),
-                                      "01234567-89ab-cdef-0123-456789abcdef"));
-  Server next(temp);
-  for (Server* const each : {&server, &next}) {
-    each->leave_log_unjudged("the test has moved its kill to another boot");
-  }
+  worker->kill();
+  move_to_another_boot(server, expired);
+  Server next(server.temp());
+  next.leave_log_unjudged("likewise");
   CHECK(next.wait_for("killed", worker->pid()).text("reason") == "the machine was restarted");
   CHECK(count(next.records(), "left_open", worker->pid()) == 0);
 }

@@ -4,12 +4,6 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <fmt/format.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <filesystem>
 
 #include "common/limits.hpp"
 #include "tests/process/worker.hpp"
@@ -30,16 +24,10 @@ std::string fill(pid_t pid, const std::string& padding = {}) {
   return lines;
 }
 
-JsonLine status_of(const Server& server) {
-  const Finished asked = run_client({"status", "--json", "--dir", server.dir()});
-  REQUIRE(asked.status == exited(0));
-  return JsonLine(asked.out);
-}
-
 std::size_t rejections_with(const Server& server, std::string_view reason) {
   std::size_t found = 0;
   for (const Record& record : server.records()) {
-    if (record.is("rejected") && record.text("reason").find(reason) != std::string::npos) {
+    if (record.is("rejected") && contains(record.text("reason"), reason)) {
       found += static_cast<std::size_t>(record.integer("count"));
     }
   }
@@ -57,19 +45,13 @@ std::string make_page_folder(const TempFolder& temp) {
 }
 
 // A server may watch 16 workers then.
-void allow_64_descriptors() {
-  const rlimit files{64, 64};
-  ::setrlimit(RLIMIT_NOFILE, &files);
-}
+const std::function<void()> kAllow64Descriptors = limit(RLIMIT_NOFILE, {64, 64});
 
 // Returns the pid of a child that has ended.
 pid_t pid_of_the_dead() {
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    ::_exit(0);
-  }
-  REQUIRE(::waitpid(pid, nullptr, 0) == pid);
-  return pid;
+  Child child(Launch{.argv = {"/bin/true"}});
+  REQUIRE(child.status() == exited(0));
+  return child.pid();
 }
 
 constexpr int kWriters = 4;
@@ -77,14 +59,10 @@ constexpr int kTogether = 64;
 // The most bytes of an expiry in the log, without its evidence.
 constexpr std::size_t kBytesAnExpiry = 2000;
 
-std::unique_ptr<Worker> flood(const Server& server) {
-  return std::make_unique<Worker>("flood", Worker::Setup{.args = {server.fifo()}});
-}
-
 }  // namespace
 
 TEST_CASE("a full server refuses the next worker until another one has left its scope") {
-  Server server({.in_child = allow_64_descriptors});
+  Server server({.in_child = kAllow64Descriptors});
   const Record started = server.wait_for("server_started");
   const auto limit = started.at("limits")["workers"].get_int64().value();
   CHECK(limit == 16);
@@ -115,7 +93,7 @@ TEST_CASE("a full server refuses the next worker until another one has left its 
 }
 
 TEST_CASE("a refused line that was released or renewed since is not tried again") {
-  Server server({.args = {"--max-interval", "100ms"}, .in_child = allow_64_descriptors});
+  Server server({.args = {"--max-interval", "100ms"}, .in_child = kAllow64Descriptors});
   const auto workers = workers_in_scopes(server, 16);
   const Worker released("block");
   const Worker renewed("block");
@@ -135,17 +113,14 @@ TEST_CASE("a refused line that was released or renewed since is not tried again"
 }
 
 TEST_CASE("a server raises its limit of descriptors, and watches as many workers as that allows") {
-  const Server server({.in_child = [] {
-    const rlimit files{64, 1024};
-    ::setrlimit(RLIMIT_NOFILE, &files);
-  }});
+  const Server server({.in_child = limit(RLIMIT_NOFILE, {64, 1024})});
   const Record started = server.wait_for("server_started");
   CHECK(started.at("limits")["descriptors"].get_int64().value() == 1024);
   CHECK(started.at("limits")["workers"].get_int64().value() == 384);
 }
 
 TEST_CASE("a page that a full server refuses is watched once there is room") {
-  Server server({.args = {"--max-interval", "50ms"}, .in_child = allow_64_descriptors});
+  Server server({.args = {"--max-interval", "50ms"}, .in_child = kAllow64Descriptors});
   const auto workers = workers_in_scopes(server, 16);
   const auto late = page_worker(server.dir(), "late");
   late->ask("open 0 forward 1");
@@ -162,7 +137,7 @@ TEST_CASE("a server with room for fewer workers than the one before starts, and 
   const auto workers = workers_in_scopes(server, 17);
   server.barrier();
   server.kill();
-  Server next(temp, {.in_child = allow_64_descriptors});
+  Server next(temp, {.in_child = kAllow64Descriptors});
   CHECK(adopted_by(next) == 16);
   CHECK(status_of(next).integer("workers") == 16);
   next.wait_for_message("are not watched: 16 workers are watched: no more fit (see ulimit -n)");
@@ -210,9 +185,7 @@ TEST_CASE("dropped records are counted when the server stops") {
       temp, on_bad_disk("BAD_DISK_READ_ONLY", fault, {"--evidence", "none", "--metrics", metrics}));
   server.barrier();
   write_file(fault, "");
-  Worker hung("block");
-  server.send(acquire_past(hung.pid(), "hung"));
-  CHECK(hung.status() == killed_by(SIGKILL));  // without a kill file
+  expect_kill(server, "hung");  // without a kill file
   server.wait_for_message("if this server is killed, the next one may judge a scope again");
   // A worker that exits leaves as many records as scopes, each of about 700 bytes.
   constexpr int kMostWorkers = 64;
@@ -223,8 +196,7 @@ TEST_CASE("dropped records are counted when the server stops") {
     REQUIRE(wait_until([&] {
       return status_of(server).integer("open_scopes") == filetimer::kMaxScopesPerWorker;
     }));
-    worker.signal(SIGKILL);
-    CHECK(worker.status() == killed_by(SIGKILL));
+    worker.kill();
   } while (status_of(server).integer("lost_records") == 0 && ++workers < kMostWorkers);
   REQUIRE(::unlink(fault.c_str()) == 0);
   server.wait_for_message("records were lost");
@@ -249,9 +221,7 @@ TEST_CASE("16,384 names of refused pages are kept, and beyond that all are looke
   write_file(pages + "/junk-more", "no page");
   // Besides the new one, old ones again.
   REQUIRE(wait_until([&] { return rejected() > kRemembered + 1; }));
-  Worker worker("block");
-  server.send(acquire_past(worker.pid(), "s"));
-  CHECK(worker.status() == killed_by(SIGKILL));
+  expect_kill(server);
 }
 
 TEST_CASE("a sweep looks at 256 files") {
@@ -311,13 +281,8 @@ TEST_CASE("at most 8,192 orphaned scopes are recorded, and all are counted") {
   Server server(temp);
   CHECK(adopted_by(server) == 0);  // this record follows those of the scopes
   CHECK(server.stop() == exited(0));
-  const Records records = server.records();
-  CHECK(count(records, "left_open") == 8192);
-  for (const Record& record : records) {
-    if (record.is("server_started")) {
-      CHECK(record.integer("ended_scopes") == 9 * 1024);
-    }
-  }
+  CHECK(count(server.records(), "left_open") == 8192);
+  CHECK(server.wait_for("server_started").integer("ended_scopes") == 9 * 1024);
   CHECK_FALSE(exists(pages + "/w-0"));
 }
 
@@ -325,7 +290,7 @@ TEST_CASE("four writers that never pause delay no deadline and lose no line") {
   Server server({"--evidence", "none"});
   std::vector<std::unique_ptr<Worker>> writers;
   for (int i = 0; i < kWriters; ++i) {
-    writers.push_back(flood(server));
+    writers.push_back(std::make_unique<Worker>("flood", Worker::Setup{.args = {server.fifo()}}));
   }
   Worker late("block");
   server.send(acquire(late.pid(), "amid the flood", 1s));
@@ -377,23 +342,19 @@ TEST_CASE("writers that never pause do not delay a stop") {
   const TempFolder temp;
   Server server(temp, on_bad_disk("BAD_DISK_ENDLESS", temp.path("endless")));
   write_file(temp.path("endless"), "");
-  server.process().signal(SIGTERM);
-  CHECK(server.process().status() == exited(0));
+  CHECK(server.stop() == exited(0));
   CHECK(server.records().back().is("server_stopped"));
 }
 
 TEST_CASE("each of many workers that expire together is killed and recorded") {
   Server server;
-  std::vector<std::unique_ptr<Worker>> workers;
-  for (int i = 0; i < kTogether; ++i) {
-    workers.push_back(std::make_unique<Worker>("block"));
-  }
+  const auto workers = workers_in_scopes(server, kTogether);
   const double deadline =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count() +
       1.0;
   std::string lines;
   for (const auto& worker : workers) {
-    lines += acquire_far(worker->pid(), "epoch") + version1(worker->pid(), "exchange", deadline);
+    lines += version1(worker->pid(), "exchange", deadline);
   }
   server.send(lines);
   for (const auto& worker : workers) {
@@ -406,12 +367,11 @@ TEST_CASE("each of many workers that expire together is killed and recorded") {
   CHECK(count(records, "incident") == 1);
   CHECK(count(records, "expired") == kTogether);
   CHECK(count(records, "killed") == kTogether);
+  const Record incident = server.wait_for("incident");
+  CHECK(incident.array("open_scopes").size() == 2 * kTogether);
+  CHECK(incident.integer("omitted") == 0);
   std::size_t bytes = 0;
   for (const Record& record : records) {
-    if (record.is("incident")) {
-      CHECK(record.array("open_scopes").size() == 2 * kTogether);
-      CHECK(record.integer("omitted") == 0);
-    }
     bytes += record.is("evidence") ? 0 : record.line().size();
   }
   // The log lists the scopes of each worker once, and not once for each expiry.

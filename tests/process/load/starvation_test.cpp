@@ -2,12 +2,9 @@
 // without other tests.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <sstream>
 #include <thread>
