@@ -3,12 +3,9 @@
 // stand-ins for PyTorch's.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <set>
 #include <sstream>
 
@@ -27,27 +24,19 @@ Server::Setup with_command(std::string command, std::vector<std::string> more = 
   return {.args = std::move(args)};
 }
 
-// A server with drop-ins of its own, which the tests add first.
-class DropIns {
- public:
-  explicit DropIns(const TempFolder& temp) : temp_(temp) {
-    REQUIRE(::mkdir(temp.path("evidence.d").c_str(), 0755) == 0);
-  }
+// The folder of a server with drop-ins of its own, which the tests add first.
+struct DropIns : TempFolder {
+  DropIns() { REQUIRE(::mkdir(path("evidence.d").c_str(), 0755) == 0); }
   void add(const std::string& name, const std::string& script) const {
-    const std::string path = temp_.path("evidence.d/" + name);
-    temp_.write("evidence.d/" + name, "#!/bin/sh\n" + script + "\n");
-    REQUIRE(::chmod(path.c_str(), 0755) == 0);
+    write_program(path("evidence.d/" + name), "#!/bin/sh\n" + script + "\n");
   }
   // No process of these tests needs as long as the time limit.
   [[nodiscard]] std::vector<std::string> args(std::vector<std::string> more = {}) const {
-    std::vector<std::string> args{"--evidence-dir", temp_.path("evidence.d"), "--evidence",
-                                  "proc",           "--evidence-timeout",     "20s"};
+    std::vector<std::string> args{"--evidence-dir", path("evidence.d"),   "--evidence",
+                                  "proc",           "--evidence-timeout", "20s"};
     args.insert(args.end(), more.begin(), more.end());
     return args;
   }
-
- private:
-  const TempFolder& temp_;
 };
 
 // Returns the record of a drop-in about a worker.
@@ -93,32 +82,6 @@ bool has_descendant(pid_t pid, const std::string& comm) {
   });
 }
 
-// What the drop-in says of rank 0, which hangs and is killed, and how it ended.
-struct Said {
-  std::string result;
-  std::string output;
-};
-Said said_of_killed(const TempFolder& temp, const std::string& way) {
-  const DropIns drop_ins(temp);
-  add_flight_recorder(temp);
-  Server server(temp, with_own_clocks(temp, drop_ins.args()));
-  const auto worker = rank_of_job(temp, server, 0, way);
-  server.send(acquire_past(worker->pid(), "allreduce"));
-  if (way == "silent") {
-    // The drop-in says that it has asked, and then sleeps.
-    REQUIRE(wait_until(
-        [&] { return !asked(temp, 0).empty() && has_descendant(server.pid(), "sleep"); }));
-    set_clocks(temp, server, filetimer::Instant::now() + 21s);
-  }
-  CHECK(worker->status() == killed_by(SIGKILL));
-  server.wait_for("killed", worker->pid());
-  const Record record = wait_for_drop_in(server, "flight-recorder", worker->pid());
-  const std::string whom = fmt::format("rank 0, pid {}: ", worker->pid());
-  const std::string output = record.text("output");
-  REQUIRE(output.starts_with(whom));
-  return {record.text("result"), output.substr(whom.size())};
-}
-
 }  // namespace
 
 TEST_CASE("the output of the evidence command is recorded before the signal is sent") {
@@ -141,13 +104,10 @@ TEST_CASE("the output of the evidence command is recorded before the signal is s
   CHECK(command.text("id") == expired.text("id"));
   CHECK(command.text("incident") == expired.text("incident"));
   CHECK(command.integer("rank") == 3);
-  REQUIRE(killed.signals().size() == 1);
-  const std::int64_t sent = killed.array("signals").at(0)["mono_ns"].get_int64().value();
-  CHECK(command.integer("mono_ns") <= sent);
+  CHECK(command.integer("mono_ns") <= mono_of_signal(killed, 0));
   const Finished shown = run_client(server, {"show", expired.text("id")});
-  CHECK(shown.out.find("Evidence command (exit status 3") != std::string::npos);
-  CHECK(shown.out.find(fmt::format("  load of {}: expired\n  more\n", worker.pid())) !=
-        std::string::npos);
+  CHECK(contains(shown.out, "Evidence command (exit status 3"));
+  CHECK(contains(shown.out, fmt::format("  load of {}: expired\n  more\n", worker.pid())));
 }
 
 TEST_CASE("an evidence command that hangs is killed with all that it has started") {
@@ -193,9 +153,7 @@ TEST_CASE("an evidence command that closes its outputs and hangs leaves the serv
 
 TEST_CASE("a long output is read to its end, and its first 64 KiB are recorded") {
   const Server server(with_command("head -c 300000 /dev/zero | tr '\\0' x"));
-  Worker worker("block");
-  server.send(acquire_past(worker.pid(), "load"));
-  CHECK(worker.status() == killed_by(SIGKILL));
+  expire(server, "load");
   const Record command = server.wait_for("evidence_command");
   CHECK(command.text("result") == "exited");
   CHECK(command.text("output") == std::string(65536, 'x'));
@@ -204,9 +162,7 @@ TEST_CASE("a long output is read to its end, and its first 64 KiB are recorded")
 
 TEST_CASE("an output of any bytes is text in the record") {
   const Server server(with_command("printf 'a\\377\\033[2Jb\"'; kill $$"));
-  Worker worker("block");
-  server.send(acquire_past(worker.pid(), "load"));
-  CHECK(worker.status() == killed_by(SIGKILL));
+  expire(server, "load");
   const Record command = server.wait_for("evidence_command");
   CHECK(command.text("output") == "a\\xff\x1b[2Jb\"");
   CHECK(command.text("result") == "signalled");
@@ -236,8 +192,7 @@ TEST_CASE("a server that stops kills the worker, and kills and records its evide
 }
 
 TEST_CASE("the drop-ins whose needs are met run before the signal, with the pids of the job") {
-  const TempFolder temp;
-  const DropIns drop_ins(temp);
+  const DropIns drop_ins;
   drop_ins.add("a-job",
                "echo \"$FILETIMER_PIDS; $FILETIMER_RANKS; $FILETIMER_JOB_ID; $FILETIMER_SCOPE\"");
   drop_ins.add("b-program", "# filetimer: needs no-such-program\necho no");
@@ -245,7 +200,7 @@ TEST_CASE("the drop-ins whose needs are met run before the signal, with the pids
   drop_ins.add("d-variable", "# filetimer: needs env:OF_PEER\necho yes");
   drop_ins.add("e-variable", "# filetimer: needs env:OF_NONE\necho no");
   drop_ins.add("f.skipped", "echo no");
-  Server server(temp, drop_ins.args());
+  Server server(drop_ins, drop_ins.args());
   CHECK(contains(server.wait_for("server_started").line(),
                  R"("evidence_drop_ins":["a-job","c-path","d-variable","e-variable"])"));
   const auto hung = worker_of_job(server, 3, {});
@@ -267,10 +222,9 @@ TEST_CASE("the drop-ins whose needs are met run before the signal, with the pids
 }
 
 TEST_CASE("drop-ins run for each job of an incident, and the command once") {
-  const TempFolder temp;
-  const DropIns drop_ins(temp);
+  const DropIns drop_ins;
   drop_ins.add("a", "echo $FILETIMER_JOB_ID $FILETIMER_PIDS");
-  Server server(temp, drop_ins.args({"--evidence-command", "true"}));
+  Server server(drop_ins, drop_ins.args({"--evidence-command", "true"}));
   const Worker alone("block");
   const auto one = worker_of_job(server, 0, {});
   const auto peer = worker_of_job(server, 1, {});
@@ -284,8 +238,8 @@ TEST_CASE("drop-ins run for each job of an incident, and the command once") {
   server.wait_for("killed", one->pid());
   const Record expired = server.wait_for("killed", other->pid());
   std::multiset<std::string> outputs;
-  for (const Record& record : server.records()) {
-    if (record.is("evidence_command") && record.text("incident") == expired.text("incident")) {
+  for (const Record& record : of_event(server.records(), "evidence_command")) {
+    if (record.text("incident") == expired.text("incident")) {
       outputs.insert(record.has("drop_in") ? record.text("output") : "of the command");
     }
   }
@@ -299,64 +253,56 @@ TEST_CASE("drop-ins run for each job of an incident, and the command once") {
 }
 
 TEST_CASE("a drop-in that hangs takes no time from the others") {
-  const TempFolder temp;
-  const DropIns drop_ins(temp);
+  const DropIns drop_ins;
   drop_ins.add("a", "sleep 1000");
   drop_ins.add("b", "echo here $FILETIMER_RANKS; exit 3");
-  const Server server(temp,
-                      with_own_clocks(temp, drop_ins.args({"--evidence-command", "echo there"})));
+  const Server server(
+      drop_ins, with_own_clocks(drop_ins, drop_ins.args({"--evidence-command", "echo there"})));
   Worker worker("block");
   server.send(acquire_past(worker.pid(), "load"));
   CHECK(wait_for_drop_in(server, "b", worker.pid()).text("output") == "here -\n");  // no rank
   CHECK(wait_for_drop_in(server, "b", worker.pid()).integer("exit_status") == 3);
   CHECK(wait_for_drop_in(server, "", worker.pid()).text("output") == "there\n");
-  set_clocks(temp, server, filetimer::Instant::now() + 21s);
+  set_clocks(drop_ins, server, filetimer::Instant::now() + 21s);
   CHECK(worker.status() == killed_by(SIGKILL));
   CHECK(wait_for_drop_in(server, "a", worker.pid()).text("result") == "timed_out");
   server.wait_for_message("the drop-in b for ");
 }
 
 TEST_CASE("over 32 evidence commands at a time the others are not run, and recorded") {
-  const TempFolder temp;
-  const DropIns drop_ins(temp);
+  const DropIns drop_ins;
   for (int i = 0; i < 35; ++i) {
     drop_ins.add(fmt::format("{:02}", i), "sleep 1000");
   }
-  const Server server(temp, drop_ins.args({"--evidence-timeout", "300ms"}));
-  Worker worker("block");
-  expire(server, worker, "load");
-  CHECK(wait_for_drop_in(server, "31", worker.pid()).text("result") == "timed_out");
-  const Record dropped = wait_for_drop_in(server, "32", worker.pid());
+  const Server server(drop_ins, drop_ins.args({"--evidence-timeout", "300ms"}));
+  const auto pid = static_cast<pid_t>(expire(server, "load").integer("pid"));
+  CHECK(wait_for_drop_in(server, "31", pid).text("result") == "timed_out");
+  const Record dropped = wait_for_drop_in(server, "32", pid);
   CHECK(dropped.text("result") == "dropped");
   CHECK(dropped.text("reason") == "32 evidence commands were running");
-  CHECK(wait_for_drop_in(server, "34", worker.pid()).text("result") == "dropped");
+  CHECK(wait_for_drop_in(server, "34", pid).text("result") == "dropped");
 }
 
 TEST_CASE("with --evidence none no drop-in runs") {
-  const TempFolder temp;
-  const DropIns drop_ins(temp);
+  const DropIns drop_ins;
   drop_ins.add("a", "echo no");
-  const Server server(temp, drop_ins.args({"--evidence", "none"}));
+  const Server server(drop_ins, drop_ins.args({"--evidence", "none"}));
   CHECK(contains(server.wait_for("server_started").line(), R"("evidence_drop_ins":[])"));
-  Worker worker("block");
-  expire(server, worker, "load");
-  for (const Record& record : server.records()) {
-    CHECK_FALSE(record.is("evidence_command"));
-  }
+  expire(server, "load");
+  CHECK(count(server.records(), "evidence_command") == 0);
 }
 
 TEST_CASE("all ranks of the job dump before the one that hangs is killed") {
-  const TempFolder temp;
-  const DropIns drop_ins(temp);
-  add_flight_recorder(temp);
-  Server server(temp, drop_ins.args());
+  const DropIns drop_ins;
+  add_flight_recorder(drop_ins);
+  Server server(drop_ins, drop_ins.args());
   // What an earlier run left there is not taken for the dump.
-  temp.write("dump_0", "old");
-  temp.write("dump_1", "old");
-  const auto hung = rank_of_job(temp, server, 1, "dumps", 50'000);
-  const auto waiting = rank_of_job(temp, server, 0, "dumps", 7);
+  drop_ins.write("dump_0", "old");
+  drop_ins.write("dump_1", "old");
+  const auto hung = rank_of_job(drop_ins, server, 1, "dumps", 50'000);
+  const auto waiting = rank_of_job(drop_ins, server, 0, "dumps", 7);
   // It names the FIFO of its rank, too, and is not asked.
-  const auto loader = worker_of_job(server, 0, flight_recorder_of(temp));
+  const auto loader = worker_of_job(server, 0, flight_recorder_of(drop_ins));
   const Record killed = expire(server, *hung, "load");
   const Record record = wait_for_drop_in(server, "flight-recorder", hung->pid());
   CAPTURE(record.line());
@@ -366,39 +312,44 @@ TEST_CASE("all ranks of the job dump before the one that hangs is killed") {
        {std::tuple(1, hung->pid(), 50'000), std::tuple(0, waiting->pid(), 7)}) {
     CHECK(contains(record.text("output"),
                    fmt::format("rank {}, pid {}: {}, {} bytes\n", rank, pid,
-                               temp.path(fmt::format("dump_{}", rank)), size)));
-    CHECK(asked(temp, rank) == "1\n");
+                               drop_ins.path(fmt::format("dump_{}", rank)), size)));
+    CHECK(asked(drop_ins, rank) == "1\n");
   }
   CHECK_FALSE(contains(record.text("output"), std::to_string(loader->pid())));
   CHECK(waiting->is_alive());
 }
 
-TEST_CASE("a file that is not a FIFO is not written to") {
-  for (const char* const way : {"regular", "symlink"}) {
-    const TempFolder temp;
-    const Said said = said_of_killed(temp, way);
-    CHECK(said.result == "exited");
-    CHECK(said.output ==
-          fmt::format("not asked: '{}' is not the absolute path of a FIFO of this user\n",
-                      temp.path("pipe_0.pipe")));
-    CHECK(asked(temp, 0) == "");
+TEST_CASE("a rank without a FIFO that it reads is not asked, and one that never dumps is killed") {
+  const std::string no_fifo = "not asked: '{}' is not the absolute path of a FIFO of this user\n";
+  struct Row {
+    std::string way;
+    std::string said;
+    std::string result = "exited";
+    std::string asked{};
+  };
+  for (const Row& row : {Row{"regular", no_fifo}, Row{"symlink", no_fifo},
+                         Row{"unread", "not asked: No such device or address: '{}'\n"},
+                         Row{"full", "not asked: Resource temporarily unavailable: '{}'\n"},
+                         Row{"silent", "asked by '{}'\n", "timed_out", "1\n"}}) {
+    CAPTURE(row.way);
+    const DropIns drop_ins;
+    add_flight_recorder(drop_ins);
+    Server server(drop_ins, with_own_clocks(drop_ins, drop_ins.args()));
+    const auto worker = rank_of_job(drop_ins, server, 0, row.way);
+    server.send(acquire_past(worker->pid(), "allreduce"));
+    if (row.way == "silent") {
+      // The drop-in says that it has asked, and then sleeps until its time is up.
+      REQUIRE(wait_until(
+          [&] { return !asked(drop_ins, 0).empty() && has_descendant(server.pid(), "sleep"); }));
+      set_clocks(drop_ins, server, filetimer::Instant::now() + 21s);
+    }
+    CHECK(worker->status() == killed_by(SIGKILL));
+    server.wait_for("killed", worker->pid());
+    const Record record = wait_for_drop_in(server, "flight-recorder", worker->pid());
+    CHECK(record.text("result") == row.result);
+    CHECK(record.text("output") ==
+          fmt::format("rank 0, pid {}: ", worker->pid()) +
+              fmt::format(fmt::runtime(row.said), drop_ins.path("pipe_0.pipe")));
+    CHECK(asked(drop_ins, 0) == row.asked);
   }
-}
-
-TEST_CASE("a FIFO that no process has open, or that is full, delays no kill") {
-  for (const auto& [way, reason] : std::vector<std::pair<std::string, std::string>>{
-           {"unread", "No such device or address"}, {"full", "Resource temporarily unavailable"}}) {
-    const TempFolder temp;
-    const Said said = said_of_killed(temp, way);
-    CHECK(said.result == "exited");
-    CHECK(said.output == fmt::format("not asked: {}: '{}'\n", reason, temp.path("pipe_0.pipe")));
-  }
-}
-
-TEST_CASE("a rank that never dumps delays the kill by the time limit of evidence") {
-  const TempFolder temp;
-  const Said said = said_of_killed(temp, "silent");
-  CHECK(said.result == "timed_out");
-  CHECK(said.output == fmt::format("asked by '{}'\n", temp.path("pipe_0.pipe")));
-  CHECK(asked(temp, 0) == "1\n");
 }

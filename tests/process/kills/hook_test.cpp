@@ -2,7 +2,6 @@
 // or is killed in between.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 #include <sys/utsname.h>
 
 #include "common/sanitizers.hpp"
@@ -124,25 +123,18 @@ TEST_CASE("hooks that hang delay neither kills nor, after a second signal, the s
   Server server({"--on-expiry", "exec sleep 1000"});
   constexpr int kMoreThanRun = 12;
   for (int i = 0; i < kMoreThanRun; ++i) {
-    Worker worker("block");
-    server.send(acquire_past(worker.pid(), "s"));
-    CHECK(worker.status() == killed_by(SIGKILL));
-    CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
+    CHECK(expire(server).text("verdict") == "dead");
   }
   server.begin_stop();  // it waits for hooks alone
   CHECK(server.process().is_alive());
-  server.process().signal(SIGTERM);
-  CHECK(server.process().status() == exited(0));
-  const Records records = server.records();
-  CHECK(records.back().is("server_stopped"));
+  CHECK(server.stop() == exited(0));
+  CHECK(server.records().back().is("server_stopped"));
   std::map<std::string, int> results;
-  for (const Record& record : records) {
-    if (record.is("hook")) {
-      ++results[record.text("result")];
-      const bool was_started = record.text("result") == "stopped";
-      CHECK(record.has("signal") == was_started);
-      CHECK(record.has("hook_pid") == was_started);
-    }
+  for (const Record& record : of_event(server.records(), "hook")) {
+    ++results[record.text("result")];
+    const bool was_started = record.text("result") == "stopped";
+    CHECK(record.has("signal") == was_started);
+    CHECK(record.has("hook_pid") == was_started);
   }
   CHECK(results == std::map<std::string, int>{{"stopped", 8}, {"dropped", kMoreThanRun - 8}});
 }
@@ -156,7 +148,7 @@ TEST_CASE("a server that stops waits for the hooks of those it killed") {
   Server server(temp, {"--grace", "1h", "--on-expiry", hook});
   Worker worker("ignore-term");
   server.send(acquire_past(worker.pid(), "s", SIGTERM));
-  REQUIRE(wait_until([&] { return count(server.records(), "expired", worker.pid()) == 1; }));
+  server.wait_for("expired", worker.pid());
   server.process().signal(SIGTERM);  // the grace is cut short: killed in the stop itself
   CHECK(worker.status() == killed_by(SIGKILL));
   REQUIRE(wait_until([&] { return exists(temp.path("began")); }));
@@ -164,7 +156,7 @@ TEST_CASE("a server that stops waits for the hooks of those it killed") {
   write_file(temp.path("go"), "");
   CHECK(server.process().status() == exited(0));
   CHECK(exists(temp.path("done")));
-  CHECK(server.err().find("--on-expiry") == std::string::npos);  // it went well
+  CHECK_FALSE(contains(server.err(), "--on-expiry"));  // it went well
   const Records records = server.records();
   CHECK(count(records, "hook", worker.pid()) == 1);
   CHECK(records.back().is("server_stopped"));
@@ -207,8 +199,7 @@ TEST_CASE("hooks are waited for after COMMAND's end, but not past the second SIG
   REQUIRE(wait_until([&] { return exists(temp.path("began")); }));
   server.begin_stop();
   CHECK(server.process().is_alive());
-  server.process().signal(SIGTERM);
-  CHECK(server.process().status() == exited(128 + SIGKILL));
+  CHECK(server.stop() == exited(128 + SIGKILL));
 }
 
 TEST_CASE("a hook over its time is killed with all that it has started") {
@@ -218,45 +209,35 @@ TEST_CASE("a hook over its time is killed with all that it has started") {
                                                          "echo $! > {0}/new; mv {0}/new {0}/child; "
                                                          "wait",
                                                          temp.path())}));
-  Worker worker("block");
-  server.send(acquire_past(worker.pid(), "s"));
-  CHECK(worker.status() == killed_by(SIGKILL));
+  expire(server);
   REQUIRE(wait_until([&] { return exists(temp.path("child")); }));
   const HeldPid child(std::stoi(read_file(temp.path("child"))));
   CHECK(child.is_alive());
   set_clocks(temp, server, filetimer::Instant::now() + 31s);
   CHECK(child.ends_within());
-  const Record hook = server.wait_for("hook", worker.pid());
+  const Record hook = server.wait_for("hook");
   CHECK(hook.text("result") == "timed_out");
   CHECK(hook.text("reason") == "it was killed after 30s");
 }
 
 TEST_CASE("the hook of a kill that a dead server had begun is run by the next") {
   const TempFolder temp;
-  const std::vector<std::string> args{"--on-expiry", write_verdict(temp)};
   Worker killed_later("ignore-term");
   Worker gone("ignore-term");
-  {
-    Server server(temp, {"--grace", "1h", "--on-expiry", "echo > " + temp.path("too-early")});
-    server.send(acquire_past(killed_later.pid(), "s", SIGTERM) +
-                acquire_past(gone.pid(), "s", SIGTERM));
-    server.wait_for("expired", killed_later.pid());
-    server.wait_for("expired", gone.pid());
-    server.kill();
-  }
+  Server server(temp, {"--grace", "1h", "--on-expiry", "echo > " + temp.path("too-early")});
+  server.send(acquire_past(killed_later.pid(), "s", SIGTERM) +
+              acquire_past(gone.pid(), "s", SIGTERM));
+  server.wait_for("expired", killed_later.pid());
+  server.wait_for("expired", gone.pid());
+  server.kill();
   CHECK_FALSE(exists(temp.path("too-early")));
-  gone.signal(SIGKILL);
-  CHECK(gone.status() == killed_by(SIGKILL));
-  Server next(temp, args);
+  gone.kill();
+  Server next(temp, {"--on-expiry", write_verdict(temp)});
   next.wait_for("hook", gone.pid());
   CHECK(next.stop() == exited(0));  // which cuts the grace of the other one short
-  for (const auto& worker :
+  for (const auto& [pid, verdict] :
        std::map<pid_t, std::string>{{killed_later.pid(), "dead"}, {gone.pid(), "already_gone"}}) {
-    const pid_t pid = worker.first;  // clang 14 lets no lambda, as in CAPTURE, use a binding
-    const std::string& verdict = worker.second;
-    CAPTURE(verdict);
-    const Record hook = next.wait_for("hook", pid);
-    CHECK(hook.integer("exit_status") == 0);
+    CHECK(next.wait_for("hook", pid).integer("exit_status") == 0);
     CHECK(next.wait_for("killed", pid).text("verdict") == verdict);
     CHECK(verdict_written(next, temp, pid) == verdict + "\n");
   }

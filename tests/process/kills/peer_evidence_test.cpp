@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
-#include <algorithm>
-
 #include "common/proc_files.hpp"
 #include "tests/process/worker.hpp"
 
@@ -16,9 +14,7 @@ std::unique_ptr<Worker> peer_of_job(const Server& server, const std::string& job
 }
 
 Records peers_in(const Server& server) {
-  Records records = server.records();
-  std::erase_if(records, [](const Record& record) { return !record.is("peer_evidence"); });
-  return records;
+  return of_event(server.records(), "peer_evidence");
 }
 
 }  // namespace
@@ -51,15 +47,13 @@ TEST_CASE("the peers of a worker have their evidence recorded before its signal"
   CHECK(peers[0].text("incident") == expired.text("incident"));
   CHECK(peers[0].has("threads"));
   CHECK(missing_in(peers[0]) == "");
-  REQUIRE(killed.signals().size() == 1);
-  const std::int64_t sent = killed.array("signals").at(0)["mono_ns"].get_int64().value();
-  CHECK(peers[0].integer("mono_ns") <= sent);
+  CHECK(peers[0].integer("mono_ns") <= mono_of_signal(killed, 0));
   CHECK(peer->is_alive());
   CHECK(stranger->is_alive());
 }
 
 TEST_CASE("64 peers have their evidence recorded, and the first record counts the others") {
-  constexpr std::size_t kPeers = 67;
+  constexpr std::ptrdiff_t kPeers = 67;
   Server server({"--evidence", "proc", "--evidence-timeout", "20s"});
   const Environment environment{{"TORCHELASTIC_RUN_ID", "8812"}, {"RANK", "0"}};
   const Worker family("family", {.args = {std::to_string(kPeers)}, .environment = environment});
@@ -69,14 +63,11 @@ TEST_CASE("64 peers have their evidence recorded, and the first record counts th
     lines += acquire_far(pid, "exchange");
   }
   server.send(lines);
-  const std::vector<std::string> list{"list", "--json"};
   REQUIRE(wait_until([&] {  // the server has read the rank of each
-    const std::string listed = run_client(server, list).out;
-    std::size_t known = 0;
-    for (std::size_t at = 0; (at = listed.find("\"rank\":0", at)) != listed.npos; ++at) {
-      ++known;
-    }
-    return known > kPeers;
+    const auto listed = lines_of(run_client(server, {"list", "--json"}).out);
+    return std::ranges::count_if(listed, [](const std::string& scope) {
+             return contains(scope, "\"rank\":0");
+           }) > kPeers;
   }));
   expire(server, hung, "load");
   const Records peers = peers_in(server);
@@ -122,22 +113,18 @@ TEST_CASE("a server that stops records what it has of the evidence of peers") {
 }
 
 TEST_CASE("a worker that gets no signal, and a server that is not to, record nothing of peers") {
-  std::vector<std::string> args;
-  int signal = SIGKILL;
-  SUBCASE("a signal of 0") {
-    signal = 0;
+  struct Row {
+    std::vector<std::string> args;
+    int signal = SIGKILL;
+  };
+  for (const Row& row : {Row{{}, 0}, Row{{"--dry-run"}}, Row{{"--evidence", "none"}}}) {
+    CAPTURE(row.args.size());
+    const Server server(row.args);
+    const auto hung = peer_of_job(server, "8812", 1);
+    const auto peer = peer_of_job(server, "8812", 0);
+    server.send(acquire_past(hung->pid(), "load", row.signal));
+    server.wait_for("killed", hung->pid());
+    CHECK(peers_in(server).empty());
+    CHECK(peer->is_alive());
   }
-  SUBCASE("a dry run") {
-    args = {"--dry-run"};
-  }
-  SUBCASE("--evidence none") {
-    args = {"--evidence", "none"};
-  }
-  const Server server(args);
-  const auto hung = peer_of_job(server, "8812", 1);
-  const auto peer = peer_of_job(server, "8812", 0);
-  server.send(acquire_past(hung->pid(), "load", signal));
-  server.wait_for("killed", hung->pid());
-  CHECK(peers_in(server).empty());
-  CHECK(peer->is_alive());
 }
