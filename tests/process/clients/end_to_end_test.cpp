@@ -3,11 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
-
-#include <filesystem>
 
 #include "tests/process/worker.hpp"
 #include "tests/support/children.hpp"
@@ -24,11 +20,14 @@ ExitStatus run_shell(const Server& server, const std::string& script) {
       .status;
 }
 
-// Returns the records of a stopped server.
-std::int64_t requests_of(const Server& server) {
-  const Records records = server.records();
-  REQUIRE(records.back().is("server_stopped"));
-  return records.back().integer("requests");
+// Asks for a scope of the process, or of the one that asks.
+Finished run_acquire(const Server& server, const std::string& scope, std::optional<pid_t> pid = {},
+                     const std::string& timeout = "1h") {
+  std::vector<std::string> words{"acquire", "--scope", scope, "--timeout", timeout};
+  if (pid) {
+    words.insert(words.end(), {"--pid", std::to_string(*pid)});
+  }
+  return run_client(server, words);
 }
 
 bool is_link_to(const std::string& link, const std::string& target) {
@@ -56,12 +55,11 @@ TEST_CASE("run exits 124 when COMMAND was killed, and the record has COMMAND's n
 
 TEST_CASE("acquire exits 6 for a process that has started the server") {
   Server server;
-  const Finished refused = run_client(server, {"acquire", "--scope", "s", "--timeout", "1h"});
+  const Finished refused = run_acquire(server, "s");
   CHECK(refused.status == exited(6));
   CHECK(contains(refused.err, fmt::format("process {} has started the timer server {}", ::getpid(),
                                           server.pid())));
-  const Finished itself = run_client(server, {"acquire", "--scope", "s", "--timeout", "1h", "--pid",
-                                              std::to_string(server.pid())});
+  const Finished itself = run_acquire(server, "s", server.pid());
   CHECK(itself.status == exited(6));
   CHECK(contains(itself.err, "is the timer server, which cannot watch itself"));
 }
@@ -80,13 +78,11 @@ TEST_CASE("acquire exits 6 for a process of another user, whether real or effect
         ::_exit(1);
       }
     });
-    const std::string pid = std::to_string(other.pid());
-    const Finished refused =
-        run_client(server, {"acquire", "--scope", "s", "--timeout", "1h", "--pid", pid});
+    const Finished refused = run_acquire(server, "s", other.pid());
     CHECK(refused.status == exited(6));
     CHECK(contains(refused.err, fmt::format("process {} belongs to user {}: expected a process of "
                                             "user 0",
-                                            pid, kSomebodyElse)));
+                                            other.pid(), kSomebodyElse)));
   }
 }
 
@@ -112,9 +108,10 @@ TEST_CASE("a COMMAND that ends in time leaves no record, however short it is") {
             .status == exited(3));
   server.barrier();
   CHECK(server.stop() == exited(0));
-  CHECK(requests_of(server) == 2 * 51 + 1);  // all of them arrived; the barrier is one
-  CHECK(server.records().back().array("left").size() == 0);
   const Records records = server.records();
+  // All of them arrived; the barrier is one.
+  CHECK(records.back().integer("requests") == 2 * 51 + 1);
+  CHECK(records.back().array("left").size() == 0);
   CHECK(count(records, "rejected") == 0);
   CHECK(count(records, "left_open") == 0);
   CHECK(count(records, "expired") == 1);  // the barrier's
@@ -151,26 +148,20 @@ TEST_CASE(
 TEST_CASE("acquire while the server drains exits 6 and says why, but renews an open scope") {
   Server server;
   const Worker worker("block");
-  const std::string pid = std::to_string(worker.pid());
-  const auto acquire = [&](const std::string& scope, const std::string& after) {
-    return run_client(server, {"acquire", "--scope", scope, "--timeout", after, "--pid", pid});
-  };
   const auto other = client_worker(server.dir());
   REQUIRE(other->ask("open kept 3600000") == "yes");  // on its page
-  CHECK(acquire("kept", "1h").status == exited(0));
+  CHECK(run_acquire(server, "kept", worker.pid()).status == exited(0));
   CHECK(run_client(server, {"shutdown", "--mode", "if_idle"}).status ==
         exited(6));  // the server has read the request
   CHECK(run_client(server, {"drain"}).status == exited(0));
-  const Finished refused = acquire("new", "1h");
+  const Finished refused = run_acquire(server, "new", worker.pid());
   CHECK(refused.status == exited(6));
   CHECK(refused.err == "timer_client: 'new' is not watched: the timer server in '" + server.dir() +
                            "' is draining: it watches no new scopes\n");
-  CHECK(run_client(server, {"acquire", "--scope", "kept", "--timeout", "1h", "--pid",
-                            std::to_string(other->pid())})
-            .status == exited(6));
-  CHECK(acquire("kept", "2h").status == exited(0));
+  CHECK(run_acquire(server, "kept", other->pid()).status == exited(6));
+  CHECK(run_acquire(server, "kept", worker.pid(), "2h").status == exited(0));
   CHECK(run_client(server, {"drain", "--off"}).status == exited(0));
-  CHECK(acquire("new", "1h").status == exited(0));
+  CHECK(run_acquire(server, "new", worker.pid()).status == exited(0));
   server.barrier();
   const Finished list = run_client(server, {"list"});
   CHECK(list.status == exited(0));
@@ -186,9 +177,7 @@ TEST_CASE("a worker that renews its scope after the verdict is spared, also in a
   server.send(acquire_past(worker.pid(), "s"));
   server.wait_for("expired", worker.pid());
   CHECK(run_client(server, {"drain"}).status == exited(0));
-  CHECK(run_client(server, {"acquire", "--scope", "s", "--timeout", "1h", "--pid",
-                            std::to_string(worker.pid())})
-            .status == exited(0));
+  CHECK(run_acquire(server, "s", worker.pid()).status == exited(0));
   write_file(temp.path("go"), "");
   CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "spared");
   CHECK(worker.is_alive());
@@ -203,14 +192,11 @@ TEST_CASE("acquire exits 6 while the server shuts down, and 4 when the server wa
   Child waits(
       {.argv = {client_path(), "shutdown", "--dir", server.dir()}, .err = temp.path("waits")});
   REQUIRE(wait_until([&] { return !read_file(temp.path("waits")).empty(); }));
-  const std::vector<std::string> words{
-      "acquire", "--scope", "new", "--timeout", "1h", "--pid", std::to_string(worker.pid())};
-  const Finished refused = run_client(server, words);
+  const Finished refused = run_acquire(server, "new", worker.pid());
   CHECK(refused.status == exited(6));
-  CHECK(refused.err.find("' is shutting down: it watches no new scopes\n") != std::string::npos);
-  const std::string dir = server.dir();
+  CHECK(contains(refused.err, "' is shutting down: it watches no new scopes\n"));
   server.kill();
-  CHECK(run_client(server, words).status == exited(4));
+  CHECK(run_acquire(server, "new", worker.pid()).status == exited(4));
 }
 
 TEST_CASE("acquire on a bare pipe exits 0 while the server drains") {
@@ -218,10 +204,11 @@ TEST_CASE("acquire on a bare pipe exits 0 while the server drains") {
   Server server(temp, {"--fifo", temp.path("pipe")});
   const Worker worker("block");
   CHECK(run_client(server, {"drain"}).status == exited(0));
-  Child child({.argv = {client_path(), "acquire", "--scope", "new", "--timeout", "1h", "--pid",
-                        std::to_string(worker.pid()), "--fifo", temp.path("pipe")},
-               .environment = {{"XDG_RUNTIME_DIR", temp.path("none")}}});
-  CHECK(child.status() == exited(0));
+  CHECK(run(client_path(),
+            {"acquire", "--scope", "new", "--timeout", "1h", "--pid", std::to_string(worker.pid()),
+             "--fifo", temp.path("pipe")},
+            {{"XDG_RUNTIME_DIR", temp.path("none")}})
+            .status == exited(0));
   server.wait_for("rejected");
 }
 
@@ -276,17 +263,12 @@ TEST_CASE("a directory that was removed and made again has a link to the log aga
   CHECK(wait_until([&] { return is_link_to(link, log); }));
 }
 
-TEST_CASE("a log that a symlink names is found through the directory") {
+TEST_CASE("a link is made to a log that a symlink names, and to none that each process has anew") {
   const TempFolder temp;
   const std::string log = temp.path("current.jsonl");
   fs::create_symlink(temp.path("target.jsonl"), log);
-  Server server(temp, {"--log", log});
-  CHECK(is_link_to(server.dir() + "/log_link", log));
-}
-
-TEST_CASE("no link is made to a log whose path is another file in each process") {
-  Server server({"--log", "/dev/stderr"});
-  CHECK_FALSE(exists(server.dir() + "/log_link"));
+  CHECK(is_link_to(Server(temp, {"--log", log}).dir() + "/log_link", log));
+  CHECK_FALSE(exists(Server({"--log", "/dev/stderr"}).dir() + "/log_link"));
 }
 
 TEST_CASE("a client that finds no server asks the only one around a COMMAND, and names several") {
@@ -342,8 +324,7 @@ TEST_CASE("a client that finds no server asks the only one around a COMMAND, and
       CHECK(asked.err.empty());
       CHECK(ours.stop() == exited(0));
     }
-    server.process().signal(SIGKILL);  // its directory stays
-    CHECK(server.process().status() == killed_by(SIGKILL));
+    server.kill();  // its directory stays
   }
   const Finished asked = run(client_path(), {"list"}, places);
   CHECK(asked.status == exited(4));
@@ -379,18 +360,10 @@ TEST_CASE("messages that go to the journal have its levels in front, and no othe
 }
 
 TEST_CASE("--log-level wins over the variable, and an unknown level is bad usage") {
-  const TempFolder temp;
-  const Server server(temp);
-  int runs = 0;
-  const auto run = [&](std::vector<std::string> words, const char* variable) {
-    const std::string err = temp.path(fmt::format("run-{}", ++runs));
-    words.insert(words.begin(), client_path());
-    Child child(
-        {.argv = std::move(words),
-         .environment = {{"FILETIMER_LOG_LEVEL", variable}, {"FILETIMER_DIR", server.dir()}},
-         .err = err});
-    const ExitStatus status = child.status();
-    return Finished{status, {}, read_file(err)};
+  const Server server;
+  const auto run = [&](const std::vector<std::string>& words, const char* variable) {
+    return filetimer::testing::run(
+        client_path(), words, {{"FILETIMER_LOG_LEVEL", variable}, {"FILETIMER_DIR", server.dir()}});
   };
   const std::string expected = "'loud': expected one of error, warning, info, debug\n";
   const Finished wrong = run({"ping"}, "loud");

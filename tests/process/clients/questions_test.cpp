@@ -3,13 +3,8 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
-#include <filesystem>
-
-#include "common/board.hpp"
-#include "common/mapped_file.hpp"
 #include "common/proc_files.hpp"
 #include "common/wire.hpp"
 #include "tests/process/worker.hpp"
@@ -25,10 +20,7 @@ namespace {
 // A client with a connection of its own.
 class Asker {
  public:
-  Asker(const std::string& dir, Question question) : connection_(dir) {
-    if (question.wait_s == 0) {
-      question.wait_s = 60;
-    }
+  Asker(const Server& server, const Question& question) : connection_(server.dir()) {
     connection_.send(filetimer::wire::format_question(question));
   }
 
@@ -81,39 +73,14 @@ Question join(int rank, int world, double wait_s = 60, std::string_view name = "
   return asked;
 }
 
-std::vector<int> ranks(const JsonLine& record, std::string_view key) {
-  std::vector<int> ranks;
-  for (const auto element : record.array(key)) {
-    std::int64_t rank = 0;
-    if (element.is_object()) {
-      REQUIRE(element["rank"].get(rank) == simdjson::SUCCESS);
-    } else {
-      REQUIRE(element.get(rank) == simdjson::SUCCESS);
-    }
-    ranks.push_back(static_cast<int>(rank));
-  }
-  return ranks;
+filetimer::Announcement announced(const Server& server) {
+  return static_cast<filetimer::Announcement>(status_page(server.dir())->announcement.load());
 }
 
-filetimer::Announcement announced(const std::string& dir) {
-  const auto board = filetimer::MappedFile::map(
-      dir + "/server", filetimer::MappedFile::Access::kRead, filetimer::kBoardBytes);
-  REQUIRE(board.has_value());
-  return static_cast<filetimer::Announcement>(
-      static_cast<const filetimer::Board*>(board->data())->announcement.load());
-}
-
-bool is_open_on(Server& server, const std::string& scope) {
-  Asker asker(server.dir(), question("shutdown"));
-  const JsonLine refused = asker.last();
-  for (const auto open : refused.array("open_scopes")) {
-    std::string_view name;
-    REQUIRE(open["scope"].get(name) == simdjson::SUCCESS);
-    if (name == scope) {
-      return true;
-    }
-  }
-  return false;
+bool is_open_on(const Server& server, const std::string& scope) {
+  return std::ranges::any_of(
+      Asker(server, question("shutdown")).last().array("open_scopes"),
+      [&](simdjson::dom::element open) { return open["scope"].get_string().value() == scope; });
 }
 
 }  // namespace
@@ -122,8 +89,7 @@ TEST_CASE("status shows the watched workers and what the server may do here") {
   Server server({"--grace", "3s"});
   const Worker worker("block");
   server.send(acquire_far(worker.pid(), "load") + acquire_far(worker.pid(), "step") + "rubbish\n");
-  Asker asker(server.dir(), question("status"));
-  const JsonLine answer = asker.next("done");
+  const JsonLine answer = Asker(server, question("status")).next("done");
   CHECK(answer.integer("server_pid") == server.pid());
   CHECK(answer.text("dir") == server.dir());
   CHECK(answer.text("log") == server.log());
@@ -136,9 +102,7 @@ TEST_CASE("status shows the watched workers and what the server may do here") {
   for (const char* key : {"may", "limits", "settings"}) {
     CHECK(simdjson::minify(answer.at(key)) == simdjson::minify(started.at(key)));
   }
-  bool may_signal = false;
-  REQUIRE(answer.at("may")["signal"].get(may_signal) == simdjson::SUCCESS);
-  CHECK(may_signal);
+  CHECK(answer.at("may")["signal"].get_bool().value());
 }
 
 TEST_CASE("a graceful shutdown waits for a scope on a page and refuses new scopes") {
@@ -151,89 +115,72 @@ TEST_CASE("a graceful shutdown waits for a scope on a page and refuses new scope
   REQUIRE(wait_until([&] { return is_open_on(server, "forward"); }));
   server.send(release(other.pid(), "held"));
   server.barrier();
-  Asker asker(server.dir(), shutdown("scopes"));
+  Asker asker(server, shutdown("scopes"));
   CHECK(asker.next("granted").number("wait_s") == 60);
   CHECK(asker.next("waiting").integer("open_scope_count") == 1);
-  CHECK(announced(server.dir()) == filetimer::Announcement::kShutdown);
+  CHECK(announced(server) == filetimer::Announcement::kShutdown);
   server.send(acquire_far(other.pid(), "late"));
   CHECK(server.wait_for("rejected").text("reason") == "the server is draining: no new scopes");
   CHECK(page->ask("release 0") == "in-time");
   CHECK(asker.last().text("answer") == "done");
   CHECK(server.process().status() == exited(0));
   CHECK(server.records().back().text("reason") == "shutdown: graceful");
-  CHECK(announced(server.dir()) == filetimer::Announcement::kNone);
+  CHECK(announced(server) == filetimer::Announcement::kNone);
 }
 
 TEST_CASE("a forced shutdown ends the server after its time or at once, and leaves scopes open") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   const Worker worker("block");
   server.send(acquire_far(worker.pid(), "load"));
   SUBCASE("after its time") {
-    Asker asker(server.dir(), shutdown("scopes", true, 0.05));
-    CHECK(asker.last().integer("open_scope_count") == 1);
+    CHECK(Asker(server, shutdown("scopes", true, 0.05)).last().integer("open_scope_count") == 1);
     CHECK(server.process().status() == exited(0));
     CHECK(server.records().back().text("reason") == "shutdown: graceful_or_now");
   }
   SUBCASE("at once") {
-    Asker asker(server.dir(), shutdown("", true));
-    CHECK(asker.last().text("answer") == "done");
+    CHECK(Asker(server, shutdown("", true)).last().text("answer") == "done");
     CHECK(server.process().status() == exited(0));
     CHECK(server.records().back().integer("left_count") == 1);
   }
   CHECK(worker.is_alive());
   // The next server adopts what was left open.
-  Server next(temp);
+  Server next(server.temp());
   CHECK(is_open_on(next, "load"));
 }
 
 // A worker that has mapped it would open no scope any more, and not look for the new one.
 TEST_CASE("a status page that was removed while the server drained announces no drain any more") {
   Server server({"--max-interval", "20ms"});
-  Asker asker(server.dir(), question("drain"));
-  asker.next("done");
-  const std::string path = server.dir() + "/server";
-  const auto removed = filetimer::MappedFile::map(path, filetimer::MappedFile::Access::kRead,
-                                                  filetimer::kBoardBytes);
-  REQUIRE(removed.has_value());
-  REQUIRE(::unlink(path.c_str()) == 0);
-  const auto* const board = static_cast<const filetimer::Board*>(removed->data());
+  Asker(server, question("drain")).next("done");
+  const auto board = status_page(server.dir());
+  REQUIRE(::unlink((server.dir() + "/server").c_str()) == 0);
   CHECK(wait_until([&] { return board->announcement.load() == 0; }));
   CHECK(wait_until([&] {
     return board->next_wake.load() == filetimer::kWakeAlways && board->incarnation.load() == 2 &&
            board->scans.load() == 0;  // each deadline gets its message
   }));
   server.wait_for_message("made again");
-  CHECK(wait_until([&] { return announced(server.dir()) == filetimer::Announcement::kDraining; }));
+  CHECK(wait_until([&] { return announced(server) == filetimer::Announcement::kDraining; }));
 }
 
 TEST_CASE(
     "a shutdown of a server with a COMMAND sends SIGTERM to COMMAND, and a forced one kills it") {
-  const TempFolder temp;
-  Server::Setup setup;
-  setup.command = {worker_path(), "block"};
-  SUBCASE("gracefully") {
-    Server server(temp, setup);
-    const JsonLine status = Asker(server.dir(), question("status")).next("done");
+  for (const bool is_forced : {false, true}) {
+    CAPTURE(is_forced);
+    Server server(Server::Setup{.command = {worker_path(), is_forced ? "ignore-term" : "block"}});
+    const JsonLine status = Asker(server, question("status")).next("done");
     CHECK(filetimer::ancestors_of(static_cast<pid_t>(status.integer("command_pid"))).at(0) ==
           server.pid());
-    Asker asker(server.dir(), shutdown("scopes"));
+    Asker asker(server, is_forced ? shutdown("", true) : shutdown("scopes"));
     CHECK(asker.last().text("answer") == "done");
-    CHECK(server.process().status() == exited(128 + SIGTERM));
-  }
-  SUBCASE("by force") {
-    setup.command = {worker_path(), "ignore-term"};
-    Server server(temp, setup);
-    Asker asker(server.dir(), shutdown("", true));
-    CHECK(asker.last().text("answer") == "done");
-    CHECK(server.process().status() == exited(128 + SIGKILL));
-    CHECK(contains(server.err(), "shutdown: now: killing COMMAND\n"));
+    CHECK(server.process().status() == exited(128 + (is_forced ? SIGKILL : SIGTERM)));
+    CHECK((!is_forced || contains(server.err(), "shutdown: now: killing COMMAND\n")));
   }
 }
 
 TEST_CASE("ranks that wait in a rendezvous are answered when the server is stopped") {
   Server server;
-  Asker waits(server.dir(), join(0, 2));
+  Asker waits(server, join(0, 2));
   waits.next("granted");
   CHECK(server.stop() == exited(0));
   CHECK(waits.next("refused").text("reason") == "the server was stopped");
@@ -241,15 +188,15 @@ TEST_CASE("ranks that wait in a rendezvous are answered when the server is stopp
 
 TEST_CASE("200 clients at once are all answered, and a deadline meanwhile is met") {
   Server server;
-  server.process().signal(SIGSTOP);  // more requests than one iteration answers
-  server.process().wait_until_stopped();
   Worker worker("block");
-  server.send(acquire(worker.pid(), "load", 20ms));
   std::vector<Asker> askers;
-  for (int i = 0; i < 200; ++i) {
-    askers.emplace_back(server.dir(), question(i % 2 == 0 ? "ping" : "status"));
+  {
+    const Stopped stopped(server);  // more requests than one iteration answers
+    server.send(acquire(worker.pid(), "load", 20ms));
+    for (int i = 0; i < 200; ++i) {
+      askers.emplace_back(server, question(i % 2 == 0 ? "ping" : "status"));
+    }
   }
-  server.process().signal(SIGCONT);
   for (Asker& asker : askers) {
     CHECK(asker.next("done").integer("server_pid") == server.pid());
   }
@@ -257,25 +204,21 @@ TEST_CASE("200 clients at once are all answered, and a deadline meanwhile is met
 }
 
 TEST_CASE("as many ranks wait as there is room for, and pings are answered beside them") {
-  Server server({.in_child = [] {
-    const rlimit files{160, 160};
-    ::setrlimit(RLIMIT_NOFILE, &files);
-  }});
+  Server server({.in_child = limit(RLIMIT_NOFILE, {160, 160})});
   std::vector<Asker> waiting;
   for (const Question& one : {join(0, 4), join(1, 4), join(2, 4), join(0, 4, 60, "other")}) {
-    waiting.emplace_back(server.dir(), one).next("granted");
+    waiting.emplace_back(server, one).next("granted");
   }
-  const auto answer_to = [&](const Question& asked) { return Asker(server.dir(), asked).line(); };
+  const auto answer_to = [&](const Question& asked) { return Asker(server, asked).line(); };
   const std::string refused = "4 clients wait for an answer: there is no room for another";
   CHECK(contains(answer_to(join(1, 4, 60, "other")), refused));
   CHECK(contains(answer_to(join(0, 5, 60, "wide")), refused));
-  Asker(server.dir(), question("ping")).next("done");
+  Asker(server, question("ping")).next("done");
   waiting.pop_back();
   CHECK(wait_until([&] {
     return contains(answer_to(join(0, 5, 60, "wide")), "the world is 5: expected 1 to 4 ranks");
   }));
-  Asker last(server.dir(), join(3, 4));
-  CHECK(last.last().text("answer") == "done");
+  CHECK(Asker(server, join(3, 4)).last().text("answer") == "done");
 }
 
 TEST_CASE("the control socket of a killed server is replaced, and that of a stopped one is gone") {
@@ -286,12 +229,11 @@ TEST_CASE("the control socket of a killed server is replaced, and that of a stop
   }
   {
     Server killed(temp, setup);
-    killed.process().signal(SIGKILL);
-    CHECK(killed.process().status() == killed_by(SIGKILL));
+    killed.kill();
     CHECK(exists(killed.dir() + "/control"));
   }
   Server server(temp, setup);
-  Asker(server.dir(), question("ping")).next("done");
+  Asker(server, question("ping")).next("done");
   CHECK(server.stop() == exited(0));
   CHECK_FALSE(exists(server.dir() + "/control"));
 }
@@ -306,7 +248,7 @@ TEST_CASE(
   REQUIRE(::rename((pipe + ".new").c_str(), pipe.c_str()) == 0);
   const std::string trouble = "'" + pipe + "' was replaced by a pipe that another process reads";
   server.wait_for_message(trouble);
-  const JsonLine status = Asker(server.dir(), question("status")).next("done");
+  const JsonLine status = Asker(server, question("status")).next("done");
   CHECK(status.text("pipe_trouble").starts_with(trouble));
 }
 
@@ -314,29 +256,28 @@ TEST_CASE(
     "a drain continues, and requests are answered, in a runtime directory that is made again") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "10ms"});
-  Asker(server.dir(), question("drain")).next("done");
+  Asker(server, question("drain")).next("done");
   std::filesystem::rename(server.dir(), temp.path("away"));
   REQUIRE(wait_until([&] { return is_read_pipe(server.fifo()); }));
-  CHECK(announced(server.dir()) == filetimer::Announcement::kDraining);
-  Asker(server.dir(), question("ping")).next("done");
+  CHECK(announced(server) == filetimer::Announcement::kDraining);
+  Asker(server, question("ping")).next("done");
 }
 
 TEST_CASE("a rank that withdraws has left, even if a child that it forked is alive") {
   Server server;
   const auto worker = client_worker(server.dir());
   CHECK(worker->ask("withdraw 0 2") == "withdrawn");
-  Asker other(server.dir(), join(1, 2, 0.1, "default"));
-  const JsonLine late = other.last();
+  const JsonLine late = Asker(server, join(1, 2, 0.1, "default")).last();
   CHECK(late.text("answer") == "timed_out");
-  CHECK(ranks(late, "missing") == std::vector{0});
+  CHECK(late.integers("missing") == std::vector<std::int64_t>{0});
   // And comes again before the server has noticed.
-  Asker first(server.dir(), join(0, 2));
+  Asker first(server, join(0, 2));
   first.next("granted");
   std::optional<Asker> again;
   {
     const Stopped stopped(server);
     first.leave();
-    again.emplace(server.dir(), join(0, 2));
+    again.emplace(server, join(0, 2));
   }
   again->next("granted");
 }

@@ -2,9 +2,7 @@
 // are, how they hung, and which timeout finds a hang earlier.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 
-#include <algorithm>
 #include <limits>
 
 #include "common/proc_files.hpp"
@@ -89,9 +87,7 @@ TEST_CASE("dump shows where the workers are, and they go on") {
   CHECK(contains(none.err, "no watched worker has rank 7: expected 0, 1"));
   CHECK(one->ask("release exchange") == "yes");
   CHECK(other->ask("release load") == "yes");
-  for (const Record& record : server.records()) {
-    CHECK_FALSE(record.is("evidence"));
-  }
+  CHECK(count(server.records(), "evidence") == 0);
 }
 
 TEST_CASE("of four ranks of which one hangs in `load`, show names that one first") {
@@ -116,9 +112,8 @@ TEST_CASE("of four ranks of which one hangs in `load`, show names that one first
   REQUIRE(others != std::string::npos);
   CHECK(odd < others);
   CHECK(page.find(", this one, the odd one out\n", odd) < others);
-  CHECK(page.find(fmt::format("First to expire: rank 2 (pid {}, ", ranks[2]->pid())) !=
-        std::string::npos);
-  CHECK(page.find(id) != std::string::npos);
+  CHECK(contains(page, fmt::format("First to expire: rank 2 (pid {}, ", ranks[2]->pid())));
+  CHECK(contains(page, id));
 }
 
 TEST_CASE("the record of an incident has what its workers did before, and report draws it") {
@@ -205,7 +200,7 @@ TEST_CASE("the file that suggest writes finds a hang before the timeout in the c
   const Finished suggested =
       run_client(server, {"suggest", "--format", "toml", "--floor", "100ms"});
   REQUIRE(suggested.status == exited(0));
-  CHECK(suggested.out.find("and the workers that were alive\n") != std::string::npos);
+  CHECK(contains(suggested.out, "and the workers that were alive\n"));
   const std::string path = temp.path("timeouts.toml");
   write_file(path, suggested.out);
   Worker hung("", {.environment = {{"FILETIMER_DIR", server.dir()}, {"FILETIMER_TIMEOUTS", path}},
