@@ -2,14 +2,10 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <linux/sched.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <unistd.h>
-
-#include <algorithm>
 
 #include "common/mapped_file.hpp"
 #include "tests/process/worker.hpp"
@@ -85,27 +81,22 @@ constexpr const char* kSkipped = "the pid could not be chosen here";
 TEST_CASE("the next server does not take a process with a recycled pid for the owner of a page") {
   for (const bool has_start_time : {true, false}) {
     CAPTURE(has_start_time);
-    const TempFolder temp;
-    std::unique_ptr<Child> worker;
-    {
-      Server server(temp);
-      // Worker and successor are copies of the test, and differ in their start times only.
-      worker = child_with_pid(0, [&] { own_page(server.dir(), "w-1", has_start_time); });
-      if (worker == nullptr) {
-        FILETIMER_SKIP(kSkipped);
-      }
-      server.send(R"({"version": 1, "x_page": "w-1"})"
-                  "\n");
-      server.barrier();
-      server.kill();
+    Server server;
+    // Worker and successor are copies of the test, and differ in their start times only.
+    auto worker = child_with_pid(0, [&] { own_page(server.dir(), "w-1", has_start_time); });
+    if (worker == nullptr) {
+      FILETIMER_SKIP(kSkipped);
     }
+    server.send(page_hint("w-1"));
+    server.barrier();
+    server.kill();
     const pid_t pid = worker->pid();
     worker.reset();
     const auto successor = child_with_pid(pid);
     if (successor == nullptr) {
       FILETIMER_SKIP(kSkipped);
     }
-    Server next(temp, {"--max-timeout", "1ms"});
+    Server next(server.temp(), {"--max-timeout", "1ms"});
     next.barrier();
     CHECK(adopted_by(next) == 0);
     CHECK(successor->is_alive());
@@ -118,37 +109,29 @@ TEST_CASE("the next server does not take a process with a recycled pid for the o
 TEST_CASE("the next server does not continue a kill on a process with a recycled pid") {
   for (const bool is_successor_a_worker : {false, true}) {
     CAPTURE(is_successor_a_worker);
-    const TempFolder temp;
     auto worker = std::make_unique<Worker>("block");
     const pid_t pid = worker->pid();
     const std::uint64_t started = filetimer::start_time_in_proc(pid);
-    std::string dir;
-    {
-      // The signal waits for the evidence.
-      Server server(temp, {"--evidence-command", "sleep 300", "--evidence-timeout", "300"});
-      dir = server.dir();
-      server.send(acquire_past(pid, "hung"));
-      server.wait_for("expired", pid);
-      server.kill();
-    }
+    Server server(kNeverSignals);
+    server.send(acquire_past(pid, "hung"));
+    server.wait_for("expired", pid);
+    server.kill();
     worker.reset();
     const auto successor = child_with_pid(pid, [&] {
       if (is_successor_a_worker) {
-        own_page(dir, "w-1", true);
+        own_page(server.dir(), "w-1", true);
       }
     });
     if (successor == nullptr) {
       FILETIMER_SKIP(kSkipped);
     }
     REQUIRE(filetimer::start_time_in_proc(pid) != started);
-    Server next(temp);
+    Server next(server.temp());
     const Record killed = next.wait_for("killed", pid);
     CHECK(killed.text("verdict") == "already_gone");
     CHECK(static_cast<std::uint64_t>(killed.integer("start_time")) == started);
     // The successor is watched for its own scopes only.
-    const Finished status = run_client({"status", "--json", "--dir", next.dir()});
-    REQUIRE(status.status == exited(0));
-    CHECK(JsonLine(status.out).integer("workers") == (is_successor_a_worker ? 1 : 0));
+    CHECK(status_of(next).integer("workers") == (is_successor_a_worker ? 1 : 0));
     next.barrier();
     CHECK(successor->is_alive());
     CHECK(count(next.records(), "expired", pid) == 1);
@@ -162,13 +145,11 @@ TEST_CASE("a worker that changes its user after its acquire is still killed at i
     FILETIMER_SKIP(kCannotBecome);
   }
   Server server;
-  Worker worker("become", {.args = {std::to_string(kSomebodyElse)}});
+  Worker worker({.program = {program_path("page_worker")}});
   server.send(acquire_far(worker.pid(), "s"));
   server.barrier();
-  worker.let_go();
-  CHECK(worker.line() == "changed");
-  server.send(acquire_past(worker.pid(), "s"));
-  CHECK(worker.status() == killed_by(SIGKILL));
+  worker.ask(fmt::format("become {}", kSomebodyElse));
+  expire(server, worker);
 }
 
 TEST_CASE("a worker that has changed its user is watched by the next server, too") {
@@ -188,11 +169,10 @@ TEST_CASE("a worker that has changed its user is watched by the next server, too
       server.send(acquire_far(worker->pid(), "s"));
       server.barrier();
     } else {
-      worker->ask("open 0 s 3600000");
-      REQUIRE(worker->ask("hint") == "ok");
+      worker->ask("wake 0 s 3600000");
       server.barrier();
     }
-    REQUIRE(worker->ask(fmt::format("become {}", kSomebodyElse)) == "ok");
+    worker->ask(fmt::format("become {}", kSomebodyElse));
     server.kill();
     Server next(temp, {"--max-timeout", "1ms"});
     if (via == "kill") {

@@ -208,19 +208,6 @@ int session_leader(const Arguments&) {
   wait_for_ever();
 }
 
-// UID: becomes that user when its standard input ends.
-int become(const Arguments& args) {
-  say("ready");
-  for (char byte = 0; ::read(STDIN_FILENO, &byte, 1) != 0;) {
-  }
-  const auto user = static_cast<uid_t>(std::stoul(args.at(0)));
-  if (::setuid(user) != 0) {
-    return 97;
-  }
-  say("changed");
-  wait_for_ever();
-}
-
 // Prints what a process inherits besides its environment.
 int inherited(const Arguments&) {
   std::ifstream status("/proc/self/status");
@@ -314,30 +301,6 @@ int hang(const Arguments& args) {
   wait_for_ever();
 }
 
-// STATUS: as COMMAND, a launcher of two ranks of which one hangs in a scope. Prints how the hung
-// one ended, ends the other, and exits with STATUS.
-int launcher(const Arguments& args) {
-  const pid_t healthy = ::fork();
-  if (healthy == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    wait_for_ever();
-  }
-  const pid_t hung = ::fork();
-  if (hung == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    ::setenv("RANK", "1", 1);
-    // Within the second the server reads the rank.
-    ::execl("/proc/self/exe", "test_worker", "hang", "exchange", "1", nullptr);
-    ::_exit(96);
-  }
-  int status = 0;
-  ::waitpid(hung, &status, 0);
-  say("rank 1 pid " + std::to_string(hung) + " signal " + std::to_string(WTERMSIG(status)));
-  ::kill(healthy, SIGKILL);
-  ::waitpid(healthy, nullptr, 0);
-  return std::stoi(args.at(0));
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -351,12 +314,10 @@ int main(int argc, char** argv) {
       {"fork-storm", fork_storm},
       {"ignore-term-tree", ignore_term_tree},
       {"orphans", orphans},
-      {"become", become},
       {"inherited", inherited},
       {"catch-signals", catch_signals},
       {"flood", flood},
-      {"hang", hang},
-      {"launcher", launcher}};
+      {"hang", hang}};
   const auto mode = argc > 1 ? modes.find(argv[1]) : modes.end();
   if (mode == modes.end()) {
     std::cerr << "test_worker: unknown mode\n";
