@@ -3,14 +3,8 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/ptrace.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <iterator>
 #include <random>
 #include <sstream>
@@ -68,20 +62,10 @@ bool has_frame(const std::vector<std::string>& frames, std::string_view begin) {
 }
 
 // Runs the helper as a server does, with a time limit of the test, on a process of the test.
-class Helper {
+class Helper : public Child {
  public:
-  explicit Helper(pid_t pid, int limit_ms = 20'000) {
-    Pipe in = make_pipe();
-    Pipe out = make_pipe();
-    in_ = std::move(in.write);
-    out_ = std::move(out.read);
-    child_ = std::make_unique<Child>(Launch{.argv = {program_path("filetimer-stacks")},
-                                            .in = in.read.get(),
-                                            .out_fd = out.write.get()});
-    const auto stat = filetimer::read_stat(fmt::format("/proc/{}", pid));
-    REQUIRE(stat);
-    write_all(in_.get(), fmt::format("{} {} {} {}\n", pid, stat->start_time, ::getpid(), limit_ms));
-  }
+  explicit Helper(pid_t pid, int limit_ms = 20'000)
+      : Helper(pid, limit_ms, make_pipe(), make_pipe()) {}
   void go() {
     write_all(in_.get(), "go\n");
     in_.reset();  // there is no other worker
@@ -93,21 +77,28 @@ class Helper {
     for (ssize_t got = 0; (got = ::read(out_.get(), bytes, sizeof bytes)) > 0;) {
       all.append(bytes, static_cast<std::size_t>(got));
     }
-    CHECK(child_->status() == exited(0));
+    CHECK(status() == exited(0));
     return all;
   }
-  ExitStatus status() { return child_->status(); }
-  [[nodiscard]] pid_t pid() const { return child_->pid(); }
-  [[nodiscard]] bool is_alive() const { return child_->is_alive(); }
   void kill() {
-    child_->signal(SIGKILL);
-    child_->status();
+    signal(SIGKILL);
+    status();
   }
 
  private:
+  Helper(pid_t pid, int limit_ms, Pipe in, Pipe out)
+      : Child(Launch{.argv = {program_path("filetimer-stacks")},
+                     .in = in.read.get(),
+                     .out_fd = out.write.get()}),
+        in_(std::move(in.write)),
+        out_(std::move(out.read)) {
+    const auto stat = filetimer::read_stat(fmt::format("/proc/{}", pid));
+    REQUIRE(stat);
+    write_all(in_.get(), fmt::format("{} {} {} {}\n", pid, stat->start_time, ::getpid(), limit_ms));
+  }
+
   filetimer::UniqueFd in_;
   filetimer::UniqueFd out_;
-  std::unique_ptr<Child> child_;
 };
 
 // Returns what a helper that is let do its work says.
@@ -160,8 +151,7 @@ Record evidence_of(
   for (int tries = 1;; ++tries) {
     Worker worker(setup);
     wait_until_hung(worker);
-    server.send(acquire_past(worker.pid(), "s"));
-    CHECK(worker.status() == killed_by(SIGKILL));
+    expire(server, worker);
     Record evidence = server.wait_for("evidence", worker.pid());
     const std::string missing = evidence.has("missing") ? evidence.text("missing") : "";
     const bool is_busy = contains(missing, "it did not stop") ||
@@ -174,12 +164,9 @@ Record evidence_of(
 
 std::string missing_with_helper(const std::string& script, const std::string& timeout = "20s") {
   Server server(with_helper(script, timeout));
-  Worker worker("block");
-  server.send(acquire_past(worker.pid(), "s"));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  const Record evidence = server.wait_for("evidence", worker.pid());
+  CHECK(expire(server).text("verdict") == "dead");
+  const Record evidence = server.wait_for("evidence");
   CHECK(evidence.array("threads").size() == 1);  // what /proc says is there all the same
-  CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
   CHECK(server.stop() == exited(0));
   return missing_in(evidence);
 }
@@ -202,25 +189,6 @@ TEST_CASE("a helper that was started for a scope which is then released ends") {
   }));
   worker->ask("release 0");
   CHECK(wait_until([&] { return !has_helper(); }));
-}
-
-TEST_CASE("a worker that the stacks helper traces is not taken for one under a debugger") {
-  constexpr int kScopes = 150;
-  Server server({"--evidence", "stacks", "--evidence-timeout", "20s"});
-  Worker worker(stacks_worker("hang", 16));
-  // A scope is due every 2 ms, while stacks are read for those before it.
-  std::string lines;
-  for (int i = 0; i < kScopes; ++i) {
-    lines += acquire(worker.pid(), fmt::format("s{}", i), 50ms + i * 2ms, 0);
-  }
-  server.send(lines);
-  CHECK(wait_until([&] {
-    return count(server.records(), "killed", worker.pid()) == static_cast<std::size_t>(kScopes);
-  }));
-  const Records records = server.records();
-  // A record without a pid says that the server itself was late.
-  CHECK(count(records, "deferred", worker.pid()) == 0);
-  CHECK(std::ranges::any_of(records, [](const Record& r) { return r.has("held_ms"); }));
 }
 
 TEST_CASE("stacks name the functions that threads wait, spin and read in, with their CPU time") {
@@ -401,7 +369,7 @@ TEST_CASE("a worker that was stopped before stays stopped, and its stacks are re
   worker.signal(SIGSTOP);
   worker.wait_until_stopped();
   const std::string answer = answer_about(worker.pid());
-  CHECK(answer.find("\nframe ") != std::string::npos);
+  CHECK(contains(answer, "\nframe "));
   CHECK(tracer_of(worker.pid()) == 0);
   worker.wait_until_stopped();
   worker.signal(SIGCONT);
@@ -413,9 +381,9 @@ TEST_CASE("a worker that another process traces is left alone, and the record sa
   REQUIRE(::ptrace(PTRACE_SEIZE, worker.pid(), nullptr, nullptr) == 0);
   const std::string answer = answer_about(worker.pid());
   CAPTURE(answer);
-  CHECK(answer.find(fmt::format("note no native stacks: cannot trace pid {}: Operation not "
-                                "permitted (pid {} traces it)\n",
-                                worker.pid(), ::getpid())) != std::string::npos);
+  CHECK(contains(answer, fmt::format("note no native stacks: cannot trace pid {}: Operation not "
+                                     "permitted (pid {} traces it)\n",
+                                     worker.pid(), ::getpid())));
 }
 
 TEST_CASE("the stacks of a worker that dies while the helper stops it are missing") {
@@ -447,7 +415,7 @@ TEST_CASE("a helper without a server ends by itself") {
 // One that ends before its request is sent has not been started.
 TEST_CASE("a helper that is missing, crashes or answers nothing useful costs only the stacks") {
   CHECK(missing_with_helper("").find("no native stacks: '") == 0);
-  CHECK(missing_with_helper("").find("filetimer-stacks' is missing") != std::string::npos);
+  CHECK(contains(missing_with_helper(""), "filetimer-stacks' is missing"));
   CHECK(missing_with_helper("read request; kill -SEGV $$") ==
         "native stacks are incomplete: the helper was ended by signal 11");
   CHECK(missing_with_helper("read request; exit 3") ==
@@ -459,7 +427,7 @@ TEST_CASE("a helper that is missing, crashes or answers nothing useful costs onl
 
 TEST_CASE("a helper that hangs and ignores signals delays the kill by --evidence-timeout only") {
   const std::string missing = missing_with_helper("trap '' TERM INT HUP; exec sleep 100", "300ms");
-  CHECK(missing.find("time was up") != std::string::npos);
+  CHECK(contains(missing, "time was up"));
 }
 
 // A lease blocks an execution of the file, as a hung file server does.
@@ -489,10 +457,7 @@ TEST_CASE("a helper whose execution hangs delays no deadline") {
 }
 
 TEST_CASE("a full server does not remove a judged worker that can still be spared") {
-  Server server(with_helper("exec sleep 100", "10s", [] {
-    const rlimit files{64, 64};
-    ::setrlimit(RLIMIT_NOFILE, &files);
-  }));
+  Server server(with_helper("exec sleep 100", "10s", limit(RLIMIT_NOFILE, {64, 64})));
   Worker judged("block");
   const auto workers = workers_in_scopes(server, 15);
   Worker one_more("block");
@@ -500,7 +465,7 @@ TEST_CASE("a full server does not remove a judged worker that can still be spare
   server.wait_for("expired", judged.pid());
   server.send(acquire_far(one_more.pid(), "s") + release(judged.pid(), "s"));
   const Record rejected = server.wait_for("rejected", one_more.pid());
-  CHECK(rejected.text("reason").find("no more fit") != std::string::npos);
+  CHECK(contains(rejected.text("reason"), "no more fit"));
   CHECK(server.wait_for("killed", judged.pid()).text("verdict") == "spared");
   CHECK(judged.is_alive());
 }
