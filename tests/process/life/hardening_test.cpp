@@ -3,17 +3,13 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <sstream>
@@ -30,20 +26,17 @@ namespace {
 // AddressSanitizer makes mlockall() do nothing, with success.
 constexpr bool kCanLock = !filetimer::kIsAddressSanitized;
 
-std::string status_line(pid_t pid, const std::string& key) {
-  std::istringstream lines(read_file(fmt::format("/proc/{}/status", pid)));
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(key + ":")) {
-      const std::size_t at = line.find_first_not_of(" \t", key.size() + 1);
-      return at == line.npos ? std::string() : line.substr(at);
-    }
-  }
-  return {};
+// Returns how much memory is locked: "0 kB".
+std::string locked_memory_of(pid_t pid) {
+  const std::string status = read_file(fmt::format("/proc/{}/status", pid));
+  const std::string key = "VmLck:";
+  const std::size_t at = status.find_first_not_of(" \t", status.find(key) + key.size());
+  return status.substr(at, status.find('\n', at) - at);
 }
 
-int parent_of(pid_t pid) {
-  const std::string parent = status_line(pid, "PPid");
-  return parent.empty() ? 0 : std::stoi(parent);
+pid_t parent_of(pid_t pid) {
+  const auto stat = filetimer::read_stat(fmt::format("/proc/{}", pid));
+  return stat ? stat->ppid : 0;
 }
 
 int oom_score_adj(pid_t pid) {
@@ -88,8 +81,7 @@ struct Orphanage {
     for (const HeldPid& orphan : orphans) {
       REQUIRE(orphan.is_alive());
     }
-    server.process().signal(SIGTERM);
-    CHECK(server.process().status() == exited(128 + SIGKILL));
+    CHECK(server.stop() == exited(128 + SIGKILL));
   }
 
   Server server;
@@ -205,26 +197,17 @@ TEST_CASE("without privileges the server serves with unlocked memory and its own
   }
   const TempFolder temp("/tmp");  // other users may not reach $TMPDIR
   REQUIRE(::chown(temp.path().c_str(), kSomebodyElse, kSomebodyElse) == 0);
-  Child server({.argv = {server_path(), "--dir", temp.path("run"), "--log-level", "debug"},
-                .out = temp.path("out"),
-                .err = temp.path("err"),
-                .user = kSomebodyElse,
-                .in_child = [] {
-                  const rlimit none{0, 0};
-                  ::setrlimit(RLIMIT_MEMLOCK, &none);
-                }});
-  REQUIRE(
-      wait_until([&] { return read_file(temp.path("out")).find("ready") != std::string::npos; }));
+  const Server server(temp, {.args = {"--log-level", "debug"},
+                             .user = kSomebodyElse,
+                             .in_child = limit(RLIMIT_MEMLOCK, {0, 0})});
   CHECK(oom_score_adj(server.pid()) == oom_score_adj(::getpid()));
-  CHECK(status_line(server.pid(), "VmLck") == "0 kB");
-  CHECK(wait_until([&] {
-    const std::string err = read_file(temp.path("err"));
-    return err.find("oom_score_adj stays") != std::string::npos &&
-           (!kCanLock || err.find("memory is not locked") != std::string::npos);
-  }));
+  CHECK(locked_memory_of(server.pid()) == "0 kB");
+  server.wait_for_message("oom_score_adj stays");
+  if (kCanLock) {
+    server.wait_for_message("memory is not locked");
+  }
   Worker worker("block", {.user = kSomebodyElse});
-  send_raw(temp.path("run/requests"), acquire_past(worker.pid(), "s"));
-  CHECK(worker.status() == killed_by(SIGKILL));
+  expire(server, worker);
 }
 
 TEST_CASE("a halt of one of many workers is noticed though no thread could be started before") {
@@ -233,11 +216,7 @@ TEST_CASE("a halt of one of many workers is noticed though no thread could be st
   }
   const TempFolder temp("/tmp");  // other users may not reach $TMPDIR
   REQUIRE(::chown(temp.path().c_str(), kSomebodyElse, kSomebodyElse) == 0);
-  const Child server({.argv = {server_path(), "--dir", temp.path("run"), "--max-interval", "20ms"},
-                      .out = temp.path("out"),
-                      .err = temp.path("err"),
-                      .user = kSomebodyElse});
-  REQUIRE(wait_until([&] { return contains(read_file(temp.path("out")), "ready"); }));
+  const Server server(temp, {.args = {"--max-interval", "20ms"}, .user = kSomebodyElse});
   const auto limit_threads = [&](const std::string& soft) {  // as its user: root needs a capability
     Child changer({.argv = {"/usr/bin/prlimit", fmt::format("--pid={}", server.pid()),
                             fmt::format("--nproc={}:", soft)},
@@ -250,7 +229,7 @@ TEST_CASE("a halt of one of many workers is noticed though no thread could be st
   std::vector<std::unique_ptr<Worker>> workers;
   for (int i = 0; i < 17; ++i) {  // more than HaltedWorkers::kFewWorkers
     workers.push_back(std::make_unique<Worker>("block", Worker::Setup{.user = kSomebodyElse}));
-    send_raw(temp.path("run/requests"), acquire_far(workers.back()->pid(), "s"));
+    server.send(acquire_far(workers.back()->pid(), "s"));
   }
   let_pass(200ms);  // sweeps
   limit_threads(before.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(before.rlim_cur));
@@ -259,7 +238,7 @@ TEST_CASE("a halt of one of many workers is noticed though no thread could be st
     let_pass(200ms);
     workers.front()->signal(SIGCONT);
     let_pass(600ms);  // HaltedWorkers::kLookPeriod
-    return contains(read_file(temp.path("err")), "is resumed");
+    return contains(server.err(), "is resumed");
   }));
 }
 
@@ -269,11 +248,11 @@ TEST_CASE("a server that may lock its memory does") {
   }
   Server server({"--log-level", "debug"});
   server.barrier();
-  if (server.err().find("memory is not locked") != std::string::npos) {
-    CHECK(status_line(server.pid(), "VmLck") == "0 kB");
+  if (contains(server.err(), "memory is not locked")) {
+    CHECK(locked_memory_of(server.pid()) == "0 kB");
     FILETIMER_SKIP("memory may not be locked here");
   }
-  CHECK(status_line(server.pid(), "VmLck") != "0 kB");
+  CHECK(locked_memory_of(server.pid()) != "0 kB");
 }
 
 TEST_CASE("may.ptrace and may.kernel_stacks match what this host allows") {

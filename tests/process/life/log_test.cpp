@@ -2,67 +2,30 @@
 // order later.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <algorithm>
 
 #include "tests/process/worker.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;
 
-namespace {
-
-// Checks that each `killed` record follows its `expired` one, in the order of the kills.
-void check_order(const Records& records, const std::vector<std::string>& scopes) {
-  std::vector<std::string> expired;
-  std::vector<std::string> killed;
-  std::int64_t last_mono = 0;
-  for (const Record& record : records) {
-    if (record.is("expired")) {
-      expired.push_back(record.text("scope"));
-      CHECK(record.integer("mono_ns") >= last_mono);
-      last_mono = record.integer("mono_ns");
-    } else if (record.is("killed")) {
-      killed.push_back(record.text("scope"));
-      CHECK(std::count(expired.begin(), expired.end(), killed.back()) == 1);
+TEST_CASE("kills continue while the log is read-only or does not answer, and are recorded later") {
+  for (const auto& [kind, message] : {std::pair("BAD_DISK_READ_ONLY", "Read-only file system"),
+                                      std::pair("BAD_DISK_HANGS", "does not answer")}) {
+    const TempFolder temp;
+    const std::string fault = temp.path("fault");
+    Server server(temp, on_bad_disk(kind, fault));
+    expire(server, "before");
+    write_file(fault, "");
+    for (const char* scope : {"bad 1", "bad 2", "bad 3"}) {
+      expect_kill(server, scope);
     }
+    server.wait_for_message(message);
+    REQUIRE(::unlink(fault.c_str()) == 0);
+    server.wait_for("killed", "bad 3");
+    const std::vector<std::string> in_order{"before", "bad 1", "bad 2", "bad 3"};
+    CHECK(scopes_of(server.records(), "expired") == in_order);
+    CHECK(scopes_of(server.records(), "killed") == in_order);
   }
-  CHECK(expired == scopes);
-  CHECK(killed == scopes);
-}
-
-}  // namespace
-
-namespace {
-
-void expect_records_when_mended(const char* fault_variable, const std::string& message) {
-  const TempFolder temp;
-  const std::string fault = temp.path("fault");
-  Server server(temp, on_bad_disk(fault_variable, fault));
-  expect_kill(server, "before");
-  server.wait_for("killed", "before");
-  write_file(fault, "");
-  for (const char* scope : {"bad 1", "bad 2", "bad 3"}) {
-    expect_kill(server, scope);
-  }
-  server.wait_for_message(message);
-  REQUIRE(::unlink(fault.c_str()) == 0);
-  server.wait_for("killed", "bad 3");
-  check_order(server.records(), {"before", "bad 1", "bad 2", "bad 3"});
-}
-
-}  // namespace
-
-TEST_CASE("kills continue while the log is read-only, and their records are written later") {
-  expect_records_when_mended("BAD_DISK_READ_ONLY", "Read-only file system");
-}
-
-TEST_CASE("kills continue while the log does not answer, and their records are written later") {
-  expect_records_when_mended("BAD_DISK_HANGS", "does not answer");
 }
 
 TEST_CASE("kills continue while RLIMIT_FSIZE lets no log grow") {
@@ -70,10 +33,7 @@ TEST_CASE("kills continue while RLIMIT_FSIZE lets no log grow") {
   const TempFolder temp;
   const std::string log = temp.path("full");
   write_file(log, std::string(kRoom, '\n'));
-  Server server(temp, {.args = {"--log", log}, .in_child = [] {
-                         const rlimit room{kRoom, kRoom};
-                         ::setrlimit(RLIMIT_FSIZE, &room);
-                       }});
+  Server server(temp, {.args = {"--log", log}, .in_child = limit(RLIMIT_FSIZE, {kRoom, kRoom})});
   server.leave_log_unjudged("it has no record");
   expect_kill(server, "hung");
   server.wait_for_message("File too large");
@@ -118,15 +78,12 @@ TEST_CASE("a log over --log-max is renamed, and a new one is begun") {
   for (int i = 0; !exists(old); ++i) {
     const std::string scope = fmt::format("scope {}", i);
     server.send(version1(worker.pid(), scope, 1, 0));
-    REQUIRE(wait_until([&] {
-      return exists(old) || read_file(server.log()).find('"' + scope + '"') != std::string::npos;
-    }));
+    REQUIRE(wait_until(
+        [&] { return exists(old) || contains(read_file(server.log()), '"' + scope + '"'); }));
     REQUIRE(i < 1000);
   }
-  struct stat st {};
-  REQUIRE(::stat(old.c_str(), &st) == 0);
-  CHECK(st.st_size >= 65536);
-  CHECK(st.st_size < 65536 + 4096);  // and not one record more than it took
+  CHECK(std::filesystem::file_size(old) >= 65536);
+  CHECK(std::filesystem::file_size(old) < 65536 + 4096);  // and not one record more than it took
   server.send(version1(worker.pid(), "last", 1, 0));
   server.wait_for("killed", "last");
   CHECK(server.stop() == exited(0));
@@ -137,14 +94,12 @@ TEST_CASE("a log over --log-max is renamed, and a new one is begun") {
 TEST_CASE("SIGHUP reopens a log that a rotator has moved") {
   const TempFolder temp;
   Server server(temp);
-  expect_kill(server, "before");
-  server.wait_for("killed", "before");
+  expire(server, "before");
   const std::string moved = temp.path("moved.jsonl");
   REQUIRE(::rename(server.log().c_str(), moved.c_str()) == 0);
   server.process().signal(SIGHUP);
   CHECK(wait_until([&] { return exists(server.log()); }));  // and not with the next record
-  expect_kill(server, "after");
-  server.wait_for("killed", "after");
+  expire(server, "after");
   CHECK(count(read_log(moved), "killed") == 1);
   CHECK(count(server.records(), "killed") == 1);
   CHECK(server.process().is_alive());
@@ -153,14 +108,10 @@ TEST_CASE("SIGHUP reopens a log that a rotator has moved") {
 TEST_CASE("the first record after half a line of an old log is on a line of its own") {
   const TempFolder temp;
   const std::string log = temp.path("log.jsonl");
-  write_file(log, "{\"schema\":1,\"event\":\"expi");
+  const std::string half = R"({"schema":1,"event":"expi)";
+  write_file(log, half);
   Server server(temp, {"--log", log});
-  expect_kill(server, "s");
-  REQUIRE(wait_until([&] { return read_file(log).find("\"killed\"") != std::string::npos; }));
-  const std::string text = read_file(log);
-  const std::string rest = text.substr(text.find('\n') + 1);
-  write_file(temp.path("rest.jsonl"), rest);
-  const Records records = read_log(temp.path("rest.jsonl"));
-  REQUIRE_FALSE(records.empty());
-  CHECK(records.front().is("server_started"));
+  expire(server, "s");
+  CHECK(lines_of(read_file(log)).front() == half);
+  CHECK(server.records().front().is("server_started"));
 }

@@ -1,15 +1,8 @@
 // --metrics: the file of a real server. tests/deploy/metrics has Prometheus's own tool check one.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <filesystem>
-
-#include "common/board.hpp"
 #include "tests/process/worker.hpp"
 
 using namespace filetimer::testing;
@@ -17,17 +10,23 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Returns the value of a series without further labels than `dir` and `labels`; empty: none.
-std::string value_of(const std::string& text, const Server& server, const std::string& name,
+// Returns the value of a series of the file without further labels than `dir` and `labels`; empty:
+// none.
+std::string value_of(const std::string& file, const Server& server, const std::string& name,
                      const std::string& labels = {}) {
   const std::string series = fmt::format("filetimer_{}{{dir=\"{}\"{}{}}} ", name, server.dir(),
                                          labels.empty() ? "" : ",", labels);
-  for (const std::string& line : lines_of(text)) {
+  for (const std::string& line : lines_of(read_file(file))) {
     if (line.starts_with(series)) {
       return line.substr(series.size());
     }
   }
   return {};
+}
+
+bool comes_to(const std::string& value, const std::string& file, const Server& server,
+              const std::string& name, const std::string& labels = {}) {
+  return wait_until([&] { return value_of(file, server, name, labels) == value; });
 }
 
 // The last series is there.
@@ -43,44 +42,34 @@ TEST_CASE(
   const TempFolder temp;
   const std::string file = temp.path("filetimer.prom");
   Server server(temp, {"--metrics", file, "--max-interval", "20ms"});
-  CHECK(wait_until([&] { return value_of(read_file(file), server, "up") == "1"; }));
+  CHECK(comes_to("1", file, server, "up"));
   expect_kill(server, "forward");
   const std::string forward = "scope=\"forward\"";
-  CHECK(wait_until(
-      [&] { return value_of(read_file(file), server, "killed_total", forward) == "1"; }));
+  CHECK(comes_to("1", file, server, "killed_total", forward));
   const auto open = client_worker(server.dir());
   CHECK(open->ask("open forward 3600000") == "yes");
-  std::string text;
-  CHECK(wait_until([&] {
-    text = read_file(file);
-    return value_of(text, server, "open_scopes") == "1";
-  }));
-  CHECK(value_of(text, server, "workers") == "1");
+  CHECK(comes_to("1", file, server, "open_scopes"));
+  CHECK(value_of(file, server, "workers") == "1");
   CHECK(open->ask("release forward") == "yes");
   open->tell("exit");
-  CHECK(wait_until([&] {
-    text = read_file(file);
-    return value_of(text, server, "workers") == "0";
-  }));
-  CHECK(value_of(text, server, "expired_total", forward) == "1");
-  CHECK(value_of(text, server, "verdict_lateness_seconds_count") == "1");
-  CHECK(std::stod(value_of(text, server, "verdict_lateness_max_seconds")) > 0);
-  CHECK(value_of(text, server, "unkillable_total", forward) == "0");
-  CHECK(value_of(text, server, "open_scopes") == "0");
-  CHECK(value_of(text, server, "log_working") == "1");
-  CHECK(contains(text, ",version=\"" + server.records()[0].text("version") + "\"} 1\n"));
-  const double started = std::stod(value_of(text, server, "start_time_seconds"));
-  CHECK(std::stod(value_of(text, server, "collected_time_seconds")) > started);
+  CHECK(comes_to("0", file, server, "workers"));
+  CHECK(value_of(file, server, "expired_total", forward) == "1");
+  CHECK(value_of(file, server, "verdict_lateness_seconds_count") == "1");
+  CHECK(std::stod(value_of(file, server, "verdict_lateness_max_seconds")) > 0);
+  CHECK(value_of(file, server, "unkillable_total", forward) == "0");
+  CHECK(value_of(file, server, "open_scopes") == "0");
+  CHECK(value_of(file, server, "log_working") == "1");
+  CHECK(contains(read_file(file), ",version=\"" + server.records()[0].text("version") + "\"} 1\n"));
+  const double started = std::stod(value_of(file, server, "start_time_seconds"));
+  CHECK(std::stod(value_of(file, server, "collected_time_seconds")) > started);
   CHECK(started > 1.7e9);
   const auto stubborn = page_worker(server.dir(), "w-1");
   stubborn->ask(fmt::format("wake 0 stubborn 1 {} 3600000", SIGCONT));
-  CHECK(wait_until([&] { return value_of(read_file(file), server, "kills_under_way") == "1"; }));
+  CHECK(comes_to("1", file, server, "kills_under_way"));
   CHECK(server.stop() == exited(0));
-  CHECK(value_of(read_file(file), server, "up") == "0");
-  CHECK(value_of(read_file(file), server, "log_waiting_records") == "0");
-  struct stat st {};
-  REQUIRE(::stat(file.c_str(), &st) == 0);
-  CHECK((st.st_mode & 07777) == 0644);
+  CHECK(value_of(file, server, "up") == "0");
+  CHECK(value_of(file, server, "log_waiting_records") == "0");
+  CHECK(std::filesystem::status(file).permissions() == std::filesystem::perms(0644));
 }
 
 TEST_CASE("a reader never sees a part of the metrics while they are replaced") {
@@ -116,11 +105,8 @@ TEST_CASE("metrics that cannot be written cost one warning, and are written when
   std::filesystem::create_directory(folder);
   std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
   server.wait_for_message("the metrics file '" + file + "' is written again");
-  CHECK(wait_until([&] {
-    return value_of(read_file(file), server, "killed_total", "scope=\"without metrics\"") == "1";
-  }));
-  const std::vector<std::string> messages = lines_of(server.err());
-  CHECK(std::ranges::count_if(messages, [](const std::string& line) {
+  CHECK(comes_to("1", file, server, "killed_total", "scope=\"without metrics\""));
+  CHECK(std::ranges::count_if(lines_of(server.err()), [](const std::string& line) {
           return contains(line, "cannot write the metrics");
         }) == 1);
   CHECK(server.stop() == exited(0));
@@ -146,10 +132,9 @@ TEST_CASE("metrics for which there is no room leave no part of them behind") {
   const TempFolder temp;
   const std::string folder = temp.path("collector");
   std::filesystem::create_directory(folder);
-  const Server server(temp, {.args = {"--metrics", folder + "/filetimer.prom"}, .in_child = [] {
-                               const rlimit room{filetimer::kBoardBytes, filetimer::kBoardBytes};
-                               ::setrlimit(RLIMIT_FSIZE, &room);
-                             }});
+  const Server server(
+      temp, {.args = {"--metrics", folder + "/filetimer.prom"},
+             .in_child = limit(RLIMIT_FSIZE, {filetimer::kBoardBytes, filetimer::kBoardBytes})});
   server.wait_for_message("cannot write the metrics file");
   CHECK(std::filesystem::is_empty(folder));
 }
@@ -163,7 +148,7 @@ TEST_CASE(
   const std::string fault = temp.path("hangs");
   Server server(
       temp, on_bad_disk("BAD_DISK_HANGS_IN", fault, {"--metrics", file, "--max-interval", "20ms"}));
-  REQUIRE(wait_until([&] { return value_of(read_file(file), server, "up") == "1"; }));
+  REQUIRE(comes_to("1", file, server, "up"));
   temp.write("hangs", folder);
   REQUIRE(wait_until([&] { return exists(fault + ".hit"); }));
   const std::string before = read_file(file);
@@ -178,8 +163,7 @@ TEST_CASE(
   CHECK(read_file(file) == before);
   std::filesystem::remove(fault);
   server.wait_for_message("the metrics file '" + file + "' is written again");
-  CHECK(wait_until(
-      [&] { return value_of(read_file(file), server, "killed_total", "scope=\"hung\"") == "3"; }));
+  CHECK(comes_to("3", file, server, "killed_total", "scope=\"hung\""));
   CHECK(server.stop() == exited(0));
 }
 

@@ -2,14 +2,8 @@
 // server; and what a server records about itself, with exactly the fields of docs/records.md.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include <fmt/ranges.h>
 
-#include <algorithm>
-
-#include "common/board.hpp"
-#include "common/mapped_file.hpp"
 #include "tests/process/worker.hpp"
 #include "tests/support/records_doc.hpp"
 
@@ -21,24 +15,8 @@ namespace {
 struct BadUsage {
   std::vector<std::string> args;
   std::string says;  // part of the line on standard error
+  int status = 2;
 };
-
-void check_usage(const TempFolder& temp, const BadUsage& bad, int status = 2) {
-  std::string words;
-  for (const std::string& arg : bad.args) {
-    words += arg + " ";
-  }
-  CAPTURE(words);
-  std::vector<std::string> args{"--dir", temp.path("run")};
-  args.insert(args.end(), bad.args.begin(), bad.args.end());
-  const Finished finished = run_server(args);
-  CAPTURE(finished.err);
-  CHECK(finished.status == exited(status));
-  CHECK(finished.out.empty());
-  CHECK(contains(finished.err, bad.says));
-  CHECK(std::count(finished.err.begin(), finished.err.end(), '\n') == 1);
-  CHECK_FALSE(exists(temp.path("run")));  // refused before anything was made
-}
 
 std::string settings_of(const Server& server) {
   return simdjson::minify(server.records().front().at("settings"));
@@ -46,7 +24,8 @@ std::string settings_of(const Server& server) {
 
 }  // namespace
 
-TEST_CASE("an unknown option or a bad value is bad usage, quoted on one line") {
+TEST_CASE(
+    "an unknown option or a bad value is bad usage, quoted on one line, also with a COMMAND") {
   const TempFolder temp;
   for (const BadUsage& bad : std::vector<BadUsage>{
            {{"--nonsense"}, "--nonsense"},
@@ -79,8 +58,21 @@ TEST_CASE("an unknown option or a bad value is bad usage, quoted on one line") {
            {{"--dry-run=maybe"}, "--dry-run: 'maybe': expected no value"},
            {{"--evidence-dir", temp.path("missing")}, "missing': expected a directory, or none"},
            {{"--config", temp.path()}, temp.path()},
-           {{"--config", temp.path("missing.toml")}, temp.path("missing.toml")}}) {
-    check_usage(temp, bad);
+           {{"--config", temp.path("missing.toml")}, temp.path("missing.toml")},
+           {{"--nonsense", "--", "/bin/true"}, "--nonsense", 125},
+           {{"--grace", "soon", "--", "/bin/true"}, "'soon'", 125},
+           {{"--detach", "--", "/bin/true"}, "--detach: expected no COMMAND with it", 125},
+           {{"--"}, "'--' ends the line: expected a COMMAND after it", 125}}) {
+    CAPTURE(fmt::format("{}", fmt::join(bad.args, " ")));
+    std::vector<std::string> args{"--dir", temp.path("run")};
+    args.insert(args.end(), bad.args.begin(), bad.args.end());
+    const Finished finished = run_server(args);
+    CAPTURE(finished.err);
+    CHECK(finished.status == exited(bad.status));
+    CHECK(finished.out.empty());
+    CHECK(contains(finished.err, bad.says));
+    CHECK(std::ranges::count(finished.err, '\n') == 1);
+    CHECK_FALSE(exists(temp.path("run")));  // refused before anything was made
   }
 }
 
@@ -89,17 +81,6 @@ TEST_CASE("--version prints the name and the version, and starts nothing") {
   CHECK(finished.status == exited(0));
   CHECK(finished.out.starts_with("timer_server "));
   CHECK(finished.err.empty());
-}
-
-TEST_CASE("with a COMMAND bad usage exits 125") {
-  const TempFolder temp;
-  for (const BadUsage& bad : std::vector<BadUsage>{
-           {{"--nonsense", "--", "/bin/true"}, "--nonsense"},
-           {{"--grace", "soon", "--", "/bin/true"}, "'soon'"},
-           {{"--detach", "--", "/bin/true"}, "--detach: expected no COMMAND with it"},
-           {{"--"}, "'--' ends the line: expected a COMMAND after it"}}) {
-    check_usage(temp, bad, 125);
-  }
 }
 
 TEST_CASE("the variable of --log-level counts if the option is not given") {
@@ -118,16 +99,21 @@ TEST_CASE("the variable of --log-level counts if the option is not given") {
 TEST_CASE("values of the config file are used") {
   const TempFolder temp;
   write_file(temp.path("c.toml"),
-             "# a comment\n"
-             "grace = \"100ms\"\n"
-             "kill = \"process\"\n"
-             "dry-run = false\n"
-             "evidence = \"none\"\n"
-             "max-interval = 5\n"
-             "kill-wait = 2.5\n"
-             "warn-at = 0.75\n"
-             "on-expiry = 'echo \"from the file\"'\n");
-  Server server(temp, {"--config", temp.path("c.toml")});
+             fmt::format("dir = \"{0}/from-file\"\nfifo = \"{0}/pipe\"\nlog = \"{0}/log.jsonl\"\n",
+                         temp.path()) +
+                 "# a comment\n"
+                 "grace = \"100ms\"\n"
+                 "kill = \"process\"\n"
+                 "dry-run = false\n"
+                 "evidence = \"none\"\n"
+                 "max-interval = 5\n"
+                 "kill-wait = 2.5\n"
+                 "warn-at = 0.75\n"
+                 "on-expiry = 'echo \"from the file\"'\n");
+  Server server(temp, {.args = {"--config", temp.path("c.toml")}, .with_dir = false});
+  CHECK(server.dir() == temp.path("from-file"));
+  CHECK(server.fifo() == temp.path("pipe"));
+  CHECK(server.log() == temp.path("log.jsonl"));
   Worker worker("ignore-term");
   server.send(acquire_past(worker.pid(), "s", SIGTERM));
   CHECK(worker.status() == killed_by(SIGKILL));
@@ -136,18 +122,7 @@ TEST_CASE("values of the config file are used") {
   CHECK(count(server.records(), "evidence") == 0);
   server.wait_for("hook", worker.pid());
   CHECK(contains(server.err(), "from the file\n"));
-  CHECK(contains(simdjson::minify(server.records().front().at("settings")), "\"warn_at\":0.75"));
-}
-
-TEST_CASE("the config file sets directory, pipe and log") {
-  const TempFolder temp;
-  write_file(temp.path("c.toml"),
-             fmt::format("dir = \"{0}/from-file\"\nfifo = \"{0}/pipe\"\nlog = \"{0}/log.jsonl\"\n",
-                         temp.path()));
-  Server server(temp, {.args = {"--config", temp.path("c.toml")}, .with_dir = false});
-  CHECK(server.dir() == temp.path("from-file"));
-  CHECK(server.fifo() == temp.path("pipe"));
-  CHECK(server.log() == temp.path("log.jsonl"));
+  CHECK(contains(settings_of(server), "\"warn_at\":0.75"));
 }
 
 TEST_CASE("the command line wins over the config file, wherever it stands") {
@@ -259,14 +234,11 @@ TEST_CASE("a server writes about itself exactly the fields that docs/records.md 
   server.wait_for("killed", hung.pid());
   ends.let_go();
   server.wait_for("left_open", ends.pid());
-  const auto page = filetimer::MappedFile::map(
-      server.dir() + "/server", filetimer::MappedFile::Access::kRead, filetimer::kBoardBytes);
-  REQUIRE(page.has_value());
-  const auto& board = *static_cast<const filetimer::Board*>(page->data());
-  CHECK(filetimer::Duration{board.max_timeout} == 1h);
-  CHECK(filetimer::Duration{board.default_timeout} == 30s);
-  CHECK(board.warn_at == 1U << 31);  // half of the timeout
-  CHECK(board.server_pid == server.pid());
+  const auto board = status_page(server.dir());
+  CHECK(filetimer::Duration{board->max_timeout} == 1h);
+  CHECK(filetimer::Duration{board->default_timeout} == 30s);
+  CHECK(board->warn_at == 1U << 31);  // half of the timeout
+  CHECK(board->server_pid == server.pid());
   CHECK(server.stop() == exited(0));
 
   const RecordsDoc doc = read_records_doc();

@@ -3,18 +3,12 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <sstream>
 #include <thread>
 
-#include "common/board.hpp"
-#include "common/mapped_file.hpp"
 #include "tests/process/worker.hpp"
 #include "tests/support/mounts.hpp"
 
@@ -24,15 +18,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-mode_t mode_of(const std::string& path) {
-  struct stat st {};
-  REQUIRE(::lstat(path.c_str(), &st) == 0);
-  return st.st_mode & 07777;
-}
-
 bool is_pipe(const std::string& path) {
-  struct stat st {};
-  return ::lstat(path.c_str(), &st) == 0 && S_ISFIFO(st.st_mode);
+  return fs::is_fifo(fs::symlink_status(path));
 }
 
 // A file system of 64 KiB on the folder `disk` of the test, in a mount namespace of the test's own.
@@ -70,26 +57,19 @@ class TinyDisk {
 
 }  // namespace
 
-TEST_CASE("the runtime directory, pipe and log of a server are private to its user") {
+TEST_CASE(
+    "directory, pipe and log are private, and one line on standard output says where they are") {
   const TempFolder temp;
   Server server(temp, {.folder = "a/b/run"});
-  CHECK(server.dir() == temp.path("a/b/run"));
-  CHECK(server.fifo() == server.dir() + "/requests");
-  CHECK(server.log() == server.dir() + "/expired.jsonl");
-  for (const std::string& folder : {temp.path("a"), temp.path("a/b"), server.dir()}) {
-    CHECK(mode_of(folder) == 0700);
-  }
-  CHECK(is_pipe(server.fifo()));
-  CHECK(mode_of(server.fifo()) == 0600);
-  CHECK(mode_of(server.log()) == 0600);
-}
-
-TEST_CASE("the ready line is the only line on standard output and says where everything is") {
-  const TempFolder temp;
-  Server server(temp);
   CHECK(server.ready_line() == fmt::format("ready dir={0} fifo={0}/requests log={0}/expired.jsonl "
                                            "pid={1}",
-                                           temp.path("run"), server.pid()));
+                                           temp.path("a/b/run"), server.pid()));
+  for (const std::string& folder : {temp.path("a"), temp.path("a/b"), server.dir()}) {
+    CHECK(fs::status(folder).permissions() == fs::perms(0700));
+  }
+  CHECK(is_pipe(server.fifo()));
+  CHECK(fs::symlink_status(server.fifo()).permissions() == fs::perms(0600));
+  CHECK(fs::symlink_status(server.log()).permissions() == fs::perms(0600));
   CHECK(server.out() == server.ready_line() + "\n");
   CHECK(server.stop() == exited(0));
   CHECK(server.out() == server.ready_line() + "\n");
@@ -125,18 +105,15 @@ TEST_CASE(
     "a file in place of the pipe is kept under another name, and clients try the pipe again") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "20ms"});
-  const auto page = filetimer::MappedFile::map(
-      server.dir() + "/server", filetimer::MappedFile::Access::kRead, filetimer::kBoardBytes);
-  REQUIRE(page.has_value());
-  const auto& board = *static_cast<const filetimer::Board*>(page->data());
-  const std::uint64_t before = board.incarnation;
+  const auto board = status_page(server.dir());
+  const std::uint64_t before = board->incarnation;
   {
     const Stopped stopped(server);
     REQUIRE(::unlink(server.fifo().c_str()) == 0);
     write_file(server.fifo(), "kept");
   }
   server.wait_for_message("was gone: made again");
-  CHECK(board.incarnation > before);
+  CHECK(board->incarnation > before);
   CHECK(std::ranges::count_if(fs::directory_iterator(server.dir()), [](const auto& file) {
           return file.path().filename().string().starts_with("requests.not-a-pipe.") &&
                  read_file(file.path().string()) == "kept";
@@ -161,11 +138,10 @@ TEST_CASE("--fifo and --log put pipe and log elsewhere") {
 }
 
 TEST_CASE("a pipe that a killed server has left is taken over with all that have it open") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   const filetimer::UniqueFd pipe = open_pipe(server.fifo());
   server.kill();
-  const Server next(temp);
+  const Server next(server.temp());
   Worker worker("block");
   write_all(pipe.get(), acquire_past(worker.pid(), "s"));
   CHECK(worker.status() == killed_by(SIGKILL));
@@ -247,7 +223,7 @@ TEST_CASE("another user's pipe is refused") {
   }
   const Finished finished = run_server({"--dir", temp.path("run"), "--fifo", temp.path("pipe")});
   CHECK(finished.status == exited(1));
-  CHECK(finished.err.find("65533") != std::string::npos);
+  CHECK(contains(finished.err, "65533"));
 }
 
 TEST_CASE(
@@ -263,20 +239,18 @@ TEST_CASE(
   const auto timers_of = [&](const Worker& worker) {
     return disk.path("scopes/server/") + std::to_string(worker.pid());
   };
-  {
-    Server server(temp, {.args = {"--log", log, "--max-interval", "100ms"}, .folder = "disk"});
-    disk.fill();
-    server.send(acquire(hung.pid(), "s", 300ms) + acquire_far(kept.pid(), "s"));
-    server.wait_for_message("its timers are watched, but the next server would not find them");
-    CHECK(hung.status() == killed_by(SIGKILL));
-    check_prompt(server, hung.pid());
-    // It is there for a moment in each attempt.
-    CHECK(wait_until([&] { return !exists(timers_of(kept)); }));
-    disk.free();
-    CHECK(wait_until([&] { return exists(timers_of(kept)); }));
-    server.barrier();  // the file has been written
-    server.kill();
-  }
+  Server server(temp, {.args = {"--log", log, "--max-interval", "100ms"}, .folder = "disk"});
+  disk.fill();
+  server.send(acquire(hung.pid(), "s", 300ms) + acquire_far(kept.pid(), "s"));
+  server.wait_for_message("its timers are watched, but the next server would not find them");
+  CHECK(hung.status() == killed_by(SIGKILL));
+  check_prompt(server, hung.pid());
+  // It is there for a moment in each attempt.
+  CHECK(wait_until([&] { return !exists(timers_of(kept)); }));
+  disk.free();
+  CHECK(wait_until([&] { return exists(timers_of(kept)); }));
+  server.barrier();  // the file has been written
+  server.kill();
   const Server next(temp, {.args = {"--log", log}, .folder = "disk"});
   CHECK(adopted_by(next) == 1);
 }
@@ -297,13 +271,13 @@ TEST_CASE("a start on a full file system is a failure that names the file and th
 TEST_CASE("a runtime directory whose entries cannot be made again at once stays locked") {
   Server server({"--max-interval", "100ms"});
   const std::string blocked = server.dir() + "/scopes";
-  server.process().signal(SIGSTOP);
-  server.process().wait_until_stopped();
-  for (const auto& entry : std::filesystem::directory_iterator(server.dir())) {
-    std::filesystem::remove_all(entry);
+  {
+    const Stopped stopped(server);
+    for (const auto& entry : std::filesystem::directory_iterator(server.dir())) {
+      std::filesystem::remove_all(entry);
+    }
+    write_file(blocked, "");
   }
-  write_file(blocked, "");
-  server.process().signal(SIGCONT);
   server.wait_for_message(blocked);
   std::filesystem::remove(blocked);
   server.wait_for_message("an entry of");

@@ -3,17 +3,13 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cstring>
-#include <filesystem>
 
 #include "tests/process/worker.hpp"
 #include "tests/support/control_connection.hpp"
@@ -89,10 +85,10 @@ class Manager {
 
   // The descriptor as which standard input is passed.
   void write_program(const std::string& descriptors) const {
-    write_file(program_, fmt::format("#!/bin/sh\nexport LISTEN_PID=$$ WATCHDOG_PID=$$\n"
-                                     "exec '{}' \"$@\" {} </dev/null\n",
-                                     server_path(), descriptors));
-    REQUIRE(::chmod(program_.c_str(), 0700) == 0);
+    filetimer::testing::write_program(
+        program_, fmt::format("#!/bin/sh\nexport LISTEN_PID=$$ WATCHDOG_PID=$$\n"
+                              "exec '{}' \"$@\" {} </dev/null\n",
+                              server_path(), descriptors));
   }
 
   [[nodiscard]] int pipe() const { return pipe_.get(); }
@@ -115,20 +111,14 @@ class Manager {
   // Starts a server that must fail, with `fd` as its pipe. Returns its standard error, one line.
   [[nodiscard]] std::string refused(int fd, ExitStatus wanted, std::vector<std::string> args = {},
                                     const std::string& names = "requests") const {
-    std::vector<std::string> argv{program_, "--dir", temp_.path("run")};
-    argv.insert(argv.end(), args.begin(), args.end());
-    const std::string err = temp_.path("refused");
-    ::unlink(err.c_str());
-    Child child({.argv = std::move(argv),
-                 .environment = {{"LISTEN_FDS", contains(names, ":") ? "2" : "1"},
-                                 {"LISTEN_FDNAMES", names}},
-                 .err = err,
-                 .in = fd});
-    CHECK(child.status() == wanted);
-    const std::string said = read_file(err);
-    CHECK(std::count(said.begin(), said.end(), '\n') == 1);
-    CHECK(said.starts_with("timer_server: error: "));
-    return said;
+    args.insert(args.begin(), {"--dir", temp_.path("run")});
+    const Finished finished =
+        run(program_, args,
+            {{"LISTEN_FDS", contains(names, ":") ? "2" : "1"}, {"LISTEN_FDNAMES", names}}, fd);
+    CHECK(finished.status == wanted);
+    CHECK(std::ranges::count(finished.err, '\n') == 1);
+    CHECK(finished.err.starts_with("timer_server: error: "));
+    return finished.err;
   }
 
  private:
@@ -146,12 +136,10 @@ TEST_CASE(
   const Manager manager(temp);
   Worker hung("block");
   Worker healthy("block");
-  {
-    Server first(temp, manager.setup());
-    first.send(acquire_far(healthy.pid(), "step"));
-    first.barrier();
-    CHECK(first.stop() == exited(0));
-  }
+  Server first(temp, manager.setup());
+  first.send(acquire_far(healthy.pid(), "step"));
+  first.barrier();
+  CHECK(first.stop() == exited(0));
   CHECK(manager.is_in_place());
   manager.send(release(healthy.pid(), "step") + acquire_past(hung.pid(), "s"));
   set_clocks(temp, filetimer::Instant::now() + 2h);
@@ -171,29 +159,23 @@ TEST_CASE("requests that come while a server stops are kept for the next one") {
   NotifySocket notify(temp.path("notify"));
   Worker hung("block");
   const Worker late("block");
-  {
-    Server::Setup setup = manager.setup({"--on-expiry", "sleep 60"});
-    setup.environment["NOTIFY_SOCKET"] = notify.path();
-    Server first(temp, setup);
-    notify.wait_for("READY=1");
-    first.send(acquire_past(hung.pid(), "s"));
-    first.wait_for("killed", hung.pid());
-    first.process().signal(SIGTERM);
-    notify.wait_for("STOPPING=1");  // now it waits for the hook
-    first.send(acquire_far(late.pid(), "s"));
-    const auto is_read = [&] {
-      int bytes = -1;
-      return ::ioctl(manager.pipe(), FIONREAD, &bytes) == 0 && bytes == 0;
-    };
-    REQUIRE(wait_until(is_read));
-    first.process().signal(SIGTERM);  // ends the wait for the hook
-    CHECK(first.process().status() == exited(0));
-  }
+  Server::Setup setup = manager.setup({"--on-expiry", "sleep 60"});
+  setup.environment["NOTIFY_SOCKET"] = notify.path();
+  Server first(temp, setup);
+  notify.wait_for("READY=1");
+  first.send(acquire_past(hung.pid(), "s"));
+  first.wait_for("killed", hung.pid());
+  first.process().signal(SIGTERM);
+  notify.wait_for("STOPPING=1");  // now it waits for the hook
+  first.send(acquire_far(late.pid(), "s"));
+  const auto is_read = [&] {
+    int bytes = -1;
+    return ::ioctl(manager.pipe(), FIONREAD, &bytes) == 0 && bytes == 0;
+  };
+  REQUIRE(wait_until(is_read));
+  CHECK(first.stop() == exited(0));  // ends the wait for the hook
   const Server next(temp, manager.setup());
-  CHECK(next.wait_for([&](const Record& r) {
-              return r.is("server_started") && r.integer("server_pid") == next.pid();
-            })
-            .integer("adopted_scopes") == 1);
+  CHECK(adopted_by(next) == 1);
   CHECK(count(next.records(), "rejected") == 0);
 }
 
@@ -232,7 +214,6 @@ TEST_CASE("no line is lost or split while servers are replaced under steady writ
                         "sh", std::to_string(kLines), acquire_far(worker.pid(), scope),
                         release(worker.pid(), scope), manager.path()}}));
   }
-  std::uint64_t requests = 0;
   std::string log;
   for (int round = 0; round < kRounds; ++round) {
     Server server(temp, manager.setup());
@@ -245,14 +226,12 @@ TEST_CASE("no line is lost or split while servers are replaced under steady writ
     }
     CHECK(server.stop() == exited(0));
   }
-  for (const Record& record : read_log(log)) {
-    CAPTURE(record.line());
-    CHECK_FALSE(record.is("rejected"));
-    if (record.is("server_stopped")) {
-      requests += static_cast<std::uint64_t>(record.integer("requests"));
-    }
+  CHECK(count(read_log(log), "rejected") == 0);
+  std::int64_t requests = 0;
+  for (const Record& record : of_event(read_log(log), "server_stopped")) {
+    requests += record.integer("requests");
   }
-  CHECK(requests == static_cast<std::uint64_t>(kWriters * (kLines + 1) + 1));  // the barrier is one
+  CHECK(requests == kWriters * (kLines + 1) + 1);  // the barrier is one
   CHECK(worker.is_alive());
 }
 
@@ -260,11 +239,9 @@ TEST_CASE("the link to a passed pipe elsewhere stays while no server runs") {
   const TempFolder temp;
   const Manager manager(temp, "elsewhere");
   Worker hung("block");
-  {
-    Server first(temp, manager.setup({"--fifo", manager.path()}));
-    CHECK(first.fifo() == manager.path());
-    CHECK(first.stop() == exited(0));
-  }
+  Server first(temp, manager.setup({"--fifo", manager.path()}));
+  CHECK(first.fifo() == manager.path());
+  CHECK(first.stop() == exited(0));
   CHECK(manager.is_in_place());
   send_raw(temp.path("run/requests"), acquire_past(hung.pid(), "s"));
   const Server next(temp, manager.setup({"--fifo", manager.path()}));
@@ -275,40 +252,28 @@ TEST_CASE("a removed passed pipe is read to its end, and a new pipe is made at i
   const TempFolder temp;
   const Manager manager(temp);
   Worker first("block");
-  Worker second("block");
   manager.send(acquire_past(first.pid(), "s"));
   REQUIRE(::unlink(manager.path().c_str()) == 0);
   Server server(temp, manager.setup());
   CHECK(first.status() == killed_by(SIGKILL));
   server.wait_for_message("'" + manager.path() + "' was gone: made again");
-  server.send(acquire_past(second.pid(), "s"));
-  CHECK(second.status() == killed_by(SIGKILL));
+  expect_kill(server);
   CHECK(server.stop() == exited(0));
   CHECK_FALSE(exists(manager.path()));  // that one was its own
 }
 
-TEST_CASE("a passed descriptor that is not the expected pipe is refused in one line") {
+TEST_CASE("a descriptor that is not the expected pipe is refused in one line, and so are two") {
   const TempFolder temp;
   const Manager manager(temp);
-  std::array<int, 2> ends{};
-  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
-  const UniqueFd socket(ends[0]);
-  const UniqueFd other_end(ends[1]);
+  const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   CHECK(contains(manager.refused(socket.get(), exited(2)),
                  "is not a named pipe: expected '" + manager.path() + "'"));
-
   // The pipe of another --fifo.
   CHECK(contains(manager.refused(manager.pipe(), exited(2), {"--fifo", temp.path("third")}),
                  "the pipe that was passed is '" + manager.path() + "': expected '" +
                      temp.path("third") + "'"));
   CHECK_FALSE(exists(temp.path("third")));
-
-  CHECK(manager.is_in_place());
-}
-
-TEST_CASE("a passed pipe that others may write to is refused, and so are two descriptors") {
-  const TempFolder temp;
-  const Manager manager(temp);
+  // One that others may write to.
   REQUIRE(::chmod(manager.path().c_str(), 0620) == 0);
   CHECK(contains(manager.refused(manager.pipe(), exited(2)), "mode 0620"));
   REQUIRE(::chmod(manager.path().c_str(), 0600) == 0);
@@ -339,8 +304,7 @@ TEST_CASE("a server notifies the service manager of its readiness, its status an
   Worker worker("block");
   server.send(acquire_far(worker.pid(), "s"));
   notify.wait_for("STATUS=watching 1 worker, killed 0 since the start");
-  server.send(acquire_past(worker.pid(), "s"));
-  CHECK(worker.status() == killed_by(SIGKILL));
+  expire(server, worker);
   notify.wait_for("STATUS=watching 0 workers, killed 1 since the start");
   CHECK(server.stop() == exited(0));
   notify.wait_for("STOPPING=1");
