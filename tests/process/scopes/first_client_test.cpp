@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
-#include <filesystem>
 #include <system_error>
 
 #include "tests/process/worker.hpp"
@@ -56,9 +55,9 @@ TEST_CASE("a worker that connects first has statistics, and wakes the server, as
   visit(*worker);
   Server server(temp, {"--max-interval", "1h"});
   visit(*worker);
-  const Finished listed = run_client({"list", "--stats", "--json", "--dir", server.dir()});
-  CHECK(listed.out.find("\"scope\":\"visit\"") != std::string::npos);
-  CHECK(listed.out.find("\"count\":3") != std::string::npos);
+  const Finished listed = run_client(server, {"list", "--stats", "--json"});
+  CHECK(contains(listed.out, "\"scope\":\"visit\""));
+  CHECK(contains(listed.out, "\"count\":3"));
   worker->tell("open late 200");  // the server would look in an hour
   CHECK(server.wait_for("expired", worker->pid()).text("scope") == "late");
   CHECK(worker->status() == killed_by(SIGKILL));
@@ -103,9 +102,8 @@ TEST_CASE("a worker that connects first is watched by every server that follows"
 }
 
 TEST_CASE("a server in another pid namespace leaves the page of a worker to the next one") {
-  const std::vector<std::string> namespaces{"--pid", "--fork", "--kill-child", "--mount-proc"};
-  if (!can_unshare(namespaces)) {
-    FILETIMER_SKIP("unshare(1) makes no pid namespace with a /proc of its own here");
+  if (!can_unshare(kOwnPidNamespace)) {
+    FILETIMER_SKIP(kNoPidNamespace);
   }
   const TempFolder temp;
   const auto worker = first_worker(temp.path("run"));
@@ -115,7 +113,7 @@ TEST_CASE("a server in another pid namespace leaves the page of a worker to the 
   server->barrier();
   server->kill();
   const Finished other =
-      run_unshared(namespaces, server_path(),
+      run_unshared(kOwnPidNamespace, server_path(),
                    {"--dir", temp.path("run"), "--log", temp.path("other"), "--", "true"});
   CHECK(other.status == exited(0));
   const Records records = read_log(temp.path("other"));
@@ -156,11 +154,10 @@ TEST_CASE("a server whose directory is removed keeps watching open scopes, and l
 
 TEST_CASE("a worker of another pid namespace that connects first is watched, and no other is") {
   const TempFolder temp;
-  const std::vector<std::string> namespaces{"--pid", "--fork", "--kill-child", "--mount-proc"};
-  if (!can_unshare(namespaces)) {
-    FILETIMER_SKIP("unshare(1) makes no pid namespace with a /proc of its own here");
+  if (!can_unshare(kOwnPidNamespace)) {
+    FILETIMER_SKIP(kNoPidNamespace);
   }
-  const auto worker = first_worker(temp.path("run"), namespaces);
+  const auto worker = first_worker(temp.path("run"), kOwnPidNamespace);
   CHECK(worker->ask("open early 60000") == "yes");
   const Server server(temp);
   visit(*worker);

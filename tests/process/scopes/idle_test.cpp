@@ -2,9 +2,6 @@
 // scope.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
-#include <algorithm>
 
 #include "tests/process/worker.hpp"
 
@@ -66,9 +63,9 @@ TEST_CASE("an idle timeout does not count as an open scope") {
   const auto worker = client_worker(server.dir(), 1h);
   visit_scope(*worker);
   server.barrier();
-  const Finished listed = run_client({"list", "--json", "--dir", server.dir()});
+  const Finished listed = run_client(server, {"list", "--json"});
   CHECK(listed.status == exited(0));
-  CHECK(listed.out.find("idle") == std::string::npos);
+  CHECK_FALSE(contains(listed.out, "idle"));
   worker->tell("exit");
   CHECK(worker->status() == exited(0));
   server.barrier();
@@ -76,9 +73,8 @@ TEST_CASE("an idle timeout does not count as an open scope") {
   const auto other = client_worker(server.dir(), 1h);
   visit_scope(*other);
   let_pass(100ms);  // beyond --warn-at of the hour
-  const auto warned = scopes_of(server.records(), "warned", other->pid());
-  CHECK(std::ranges::count(warned, "(idle)") == 0);
-  CHECK(run_client({"shutdown", "--mode", "if_idle", "--dir", server.dir()}).status == exited(0));
+  CHECK(count(server.records(), "warned", "(idle)") == 0);
+  CHECK(run_client(server, {"shutdown", "--mode", "if_idle"}).status == exited(0));
 }
 
 TEST_CASE("an idle worker that opens a scope before the signal is spared and still watched") {
