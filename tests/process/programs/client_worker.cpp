@@ -41,17 +41,12 @@ class ClientWorker {
     std::string name;
     long long ms = 0;
     words >> command;
-    if (command == "connect") {
+    if (command == "connect" || command == "connect-early") {
       words >> ms;
       ConnectOptions options;
-      options.missing = ConnectOptions::Missing::kWait;
+      options.missing =
+          command == "connect" ? ConnectOptions::Missing::kWait : ConnectOptions::Missing::kIgnore;
       options.idle_timeout = milliseconds{ms};
-      client_.emplace(TimerClient::connect(std::move(options)));
-      return "yes";
-    }
-    if (command == "connect-early") {
-      ConnectOptions options;
-      options.missing = ConnectOptions::Missing::kIgnore;
       client_.emplace(TimerClient::connect(std::move(options)));
       return "yes";
     }

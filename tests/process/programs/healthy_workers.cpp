@@ -71,23 +71,20 @@ std::int64_t now_ns() {
       ::poll(nullptr, 0, 1);  // the pipe is full
     }
   };
-  {
-    renewed_at = now_ns();
-    open();
-    ++shared.ready;
-    while (!shared.stop) {
-      ::poll(nullptr, 0, static_cast<int>(kRenewEvery.count()));
-      const std::int64_t now = now_ns();
-      const bool is_late =
-          is_on_page ? !scope->renew(kTimeout) : now - renewed_at >= kTimeout / 1ns;
-      ++(is_late ? shared.late : shared.renewed);
-      if (is_late || !is_on_page) {
-        open();
-      }
-      // Checked after the renewal, which may have been delayed, too.
-      shared.starved += now_ns() - renewed_at >= kTimeout / 1ns ? 1 : 0;
-      renewed_at = now;
+  renewed_at = now_ns();
+  open();
+  ++shared.ready;
+  while (!shared.stop) {
+    ::poll(nullptr, 0, static_cast<int>(kRenewEvery.count()));
+    const std::int64_t now = now_ns();
+    const bool is_late = is_on_page ? !scope->renew(kTimeout) : now - renewed_at >= kTimeout / 1ns;
+    ++(is_late ? shared.late : shared.renewed);
+    if (is_late || !is_on_page) {
+      open();
     }
+    // Checked after the renewal, which may have been delayed, too.
+    shared.starved += now_ns() - renewed_at >= kTimeout / 1ns ? 1 : 0;
+    renewed_at = now;
   }
   scope.reset();
   if (!is_on_page) {
