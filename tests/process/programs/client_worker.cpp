@@ -7,22 +7,17 @@
 // open NAME MS, pause NAME, resume NAME, release NAME: answered with
 // yes or no.
 //
-// withdraw RANK WORLD: joins a rendezvous, forks a child that stays, and withdraws once the server
-// counts it. Answers which process got the exception.
-//
 // exit: exits at once.
 // SPDX-License-Identifier: MIT
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <filetimer/admin.hpp>
 #include <filetimer/timer_client.hpp>
 #include <iostream>
 #include <map>
 #include <optional>
 #include <sstream>
-#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -50,11 +45,6 @@ class ClientWorker {
       client_.emplace(TimerClient::connect(std::move(options)));
       return "yes";
     }
-    if (command == "withdraw") {
-      RendezvousOptions options{.timeout = std::chrono::hours::max()};
-      words >> options.rank >> options.world;
-      return withdraw(options);
-    }
     words >> name >> ms;
     if (command == "open") {
       scopes_.emplace(name, client_->expires(milliseconds{ms}, name));
@@ -77,42 +67,6 @@ class ClientWorker {
 
  private:
   static std::string said(bool is_so) { return is_so ? "yes" : "no"; }
-
-  // Returns once fork() has returned in the child, too.
-  static void fork_one_that_stays() {
-    int ends[2];
-    char byte = 0;
-    if (::pipe(ends) != 0) {
-      throw std::runtime_error("no pipe");
-    }
-    if (::fork() == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      (void)!::write(ends[1], "!", 1);
-      for (;;) {
-        ::pause();
-      }
-    }
-    (void)!::read(ends[0], &byte, 1);
-  }
-
-  static std::string withdraw(const RendezvousOptions& options) {
-    const AdminClient looks;
-    bool has_forked = false;
-    const auto fork_and_throw = [&] {
-      if (!std::exchange(has_forked, true)) {
-        fork_one_that_stays();
-      }
-      if (looks.status().askers > 0) {
-        throw std::runtime_error("withdrawn");
-      }
-    };
-    try {
-      AdminClient({.while_waiting = fork_and_throw}).rendezvous(options);
-      return "met";
-    } catch (const std::runtime_error& error) {
-      return error.what();
-    }
-  }
 
   std::optional<TimerClient> client_;
   std::map<std::string, TimerScope> scopes_;

@@ -4,14 +4,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <atomic>
 #include <cmath>
 #include <filetimer/admin.hpp>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <type_traits>
 
+#include "tests/support/children.hpp"
 #include "tests/support/variable.hpp"
 #include "tests/timer_client/answering_server.hpp"
 #include "tests/timer_client/client_fixture.hpp"
@@ -243,9 +246,18 @@ TEST_CASE("wrong values are refused before a request is sent") {
   CHECK(server.asked().empty());
 }
 
-TEST_CASE("an exception of while_waiting withdraws a request") {
-  AnsweringServer server([](const auto&, Answers& answers) { answers.wait_until_hung_up(); });
-  const AdminClient client(
-      {.dir = server.dir(), .while_waiting = [] { throw std::runtime_error("withdrawn"); }});
+TEST_CASE(
+    "an exception of while_waiting withdraws a request, even if a child that it forked is alive") {
+  std::atomic<bool> has_hung_up = false;
+  AnsweringServer server([&](const auto&, Answers& answers) {
+    answers.wait_until_hung_up();
+    has_hung_up = true;
+  });
+  std::optional<Child> child;
+  const AdminClient client({.dir = server.dir(), .while_waiting = [&] {
+                              child.emplace();
+                              throw std::runtime_error("withdrawn");
+                            }});
   CHECK_THROWS_WITH(client.ping(), "withdrawn");
+  CHECK(testing::wait_until([&] { return has_hung_up.load(); }, 10s));  // half of its patience
 }
