@@ -33,17 +33,13 @@ constexpr std::chrono::seconds kTimeout{1};
 constexpr std::chrono::milliseconds kRenewEvery{500};
 constexpr unsigned kLastResortSeconds = 170;
 
+constexpr int kMaxWorkers = 1000;
 struct Shared {
   std::atomic<int> ready;
   std::atomic<long> renewed;
   std::atomic<long> late;  // renewals that came after the verdict
   std::atomic<long> starved;
   std::atomic<bool> stop;
-};
-
-constexpr int kMaxWorkers = 1000;
-struct Page {
-  Shared shared;
   std::array<std::atomic<std::int64_t>, kMaxWorkers> renewed_at;  // by worker
 };
 
@@ -51,9 +47,8 @@ std::int64_t now_ns() {
   return std::chrono::steady_clock::now().time_since_epoch() / 1ns;
 }
 
-[[noreturn]] void work(Page& page, const std::string& dir, int number) {
-  Shared& shared = page.shared;
-  std::atomic<std::int64_t>& renewed_at = page.renewed_at[static_cast<std::size_t>(number)];
+[[noreturn]] void work(Shared& shared, const std::string& dir, int number) {
+  std::atomic<std::int64_t>& renewed_at = shared.renewed_at[static_cast<std::size_t>(number)];
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::alarm(kLastResortSeconds);
   filetimer::ConnectOptions options;
@@ -98,16 +93,14 @@ std::int64_t now_ns() {
 int main(int, char** argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::alarm(kLastResortSeconds);
-  auto* const page =
-      new (::mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
-          Page{};
-  Shared* const shared = &page->shared;
+  auto* const shared = new (::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
+                                   MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Shared{};
   const int workers = std::stoi(argv[2]);
   std::vector<pid_t> pids;
   for (int i = 0; i < workers; ++i) {
     const pid_t pid = ::fork();
     if (pid == 0) {
-      work(*page, argv[1], i);
+      work(*shared, argv[1], i);
     }
     pids.push_back(pid);
   }
@@ -125,7 +118,7 @@ int main(int, char** argv) {
     ::waitpid(pids[i], &status, 0);
     ended_well += WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 1 : 0;
     if (WIFSIGNALED(status)) {
-      killed += " " + std::to_string(pids[i]) + " " + std::to_string(page->renewed_at[i]);
+      killed += " " + std::to_string(pids[i]) + " " + std::to_string(shared->renewed_at[i]);
     }
   }
   std::cout << "well " << ended_well << " renewed " << shared->renewed << " late " << shared->late
