@@ -157,10 +157,15 @@ TEST_CASE("a kill hits the whole tree, which gets SIGKILL after the grace period
 
 TEST_CASE("a kill hits a descendant without a parent in the session that the worker leads") {
   Server server;
-  Worker worker("session-leader");
-  const Record killed = expire(server, worker);
-  CHECK(worker.descendant("lost").ends_within(kBound));
-  CHECK(was_signalled(killed, worker.descendant("lost").pid()));
+  Worker parent("session-leader");
+  const HeldPid& worker = parent.descendant("leader");
+  server.send(acquire_past(worker.pid(), "s"));
+  CHECK(worker.ends_within());
+  const Record killed = server.wait_for("killed", worker.pid());
+  CHECK(killed.text("verdict") == "dead");
+  CHECK(killed.signals() == std::vector<int>{SIGKILL});
+  CHECK(parent.descendant("lost").ends_within());
+  CHECK(was_signalled(killed, parent.descendant("lost").pid()));
 }
 
 TEST_CASE("a descendant that the server may not signal is skipped, and the others are killed") {

@@ -179,32 +179,14 @@ int orphans(const Arguments& args) {
   wait_for_ever();
 }
 
-// Leads a session, in which a child is that has lost its parent. No signal ends it with this
-// worker.
+// Has a child that leads a session, in which a process is that has lost its parent.
 int session_leader(const Arguments&) {
-  // The leader of a group cannot make a session, so the worker joins the group of another process.
-  const pid_t leader = fork_off([] { wait_for_ever(); });
-  ::setpgid(leader, leader);
-  ::setpgid(0, leader);
-  const bool has_session = ::setsid() > 0;
-  ::kill(leader, SIGKILL);
-  ::waitpid(leader, nullptr, 0);
-  if (!has_session) {
-    return 90;
-  }
-  int up[2];
-  if (::pipe(up) != 0) {
-    return 91;
-  }
-  fork_orphan([&] {
-    const pid_t pid = ::getpid();
-    (void)!::write(up[1], &pid, sizeof pid);
+  fork_off([] {
+    ::setsid();
+    fork_orphan([] {
+      say("ready leader=" + std::to_string(::getsid(0)) + " lost=" + std::to_string(::getpid()));
+    });
   });
-  pid_t lost = 0;
-  if (::read(up[0], &lost, sizeof lost) != sizeof lost) {
-    return 93;
-  }
-  say("ready lost=" + std::to_string(lost));
   wait_for_ever();
 }
 
