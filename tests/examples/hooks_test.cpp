@@ -121,7 +121,7 @@ TEST_CASE("Nothing is requeued for a spared worker, over MAX_REQUEUES, or outsid
 
 TEST_CASE("The ranks of the Slurm job get as many processors as sbatch was asked for") {
   const TempFolder temp;
-  add_program(temp.path("srun"), "#!/bin/sh\necho \"$1 $2\" >> " + temp.path("asked") + "\n");
+  write_program(temp.path("srun"), "#!/bin/sh\necho \"$1 $2\" >> " + temp.path("asked") + "\n");
   Environment environment{{"PATH", temp.path() + ":/usr/bin:/bin"},
                           {"SLURM_NNODES", "2"},
                           {"SLURM_CPUS_PER_TASK", std::nullopt}};
