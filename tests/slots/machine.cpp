@@ -4,11 +4,6 @@
 #include "tests/support/moved_clock.hpp"
 
 namespace filetimer::slots {
-namespace {
-
-constexpr Duration kInexact = std::chrono::minutes{1};  // the machine runs in less than that
-
-}  // namespace
 
 Duration hours(int count) {
   return count >= kNever ? kForever : std::chrono::hours{count};

@@ -14,13 +14,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <fmt/format.h>
-
 #include <functional>
 #include <memory>
-#include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tests/slots/model.hpp"
@@ -30,16 +26,9 @@
 
 namespace filetimer::slots {
 
+using testing::expect;
 using testing::Operation;
 using testing::Operations;
-
-// Throws what differs from the model.
-template <class... Values>
-void expect(bool holds, fmt::format_string<Values...> what, Values&&... values) {
-  if (!holds) {
-    throw std::runtime_error(fmt::format(what, std::forward<Values>(values)...));
-  }
-}
 
 inline std::string name_of(int key) {
   return fmt::format("k{}", key);
@@ -96,6 +85,7 @@ class Machine {
   LostTime lost_;  // none
 };
 
+constexpr Duration kInexact = std::chrono::minutes{1};  // the machine runs in less than that
 // A timeout or time of the model.
 Duration hours(int count);
 

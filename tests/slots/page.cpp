@@ -2,7 +2,6 @@
 // the page.
 // SPDX-License-Identifier: MIT
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <condition_variable>
@@ -25,9 +24,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kSweep = 6h;      // the server reads at least this often
-constexpr Duration kInexact = 1min;  // the machine runs in less than that
-constexpr int kMostForks = 2;        // of a process in its parents
+constexpr Duration kSweep = 6h;  // the server reads at least this often
+constexpr int kMostForks = 2;    // of a process in its parents
 
 // Returns whether memory is empty in a child, by which the client notices a bare clone(). Under
 // qemu-user it is not, although madvise() succeeds.
@@ -37,14 +35,10 @@ bool wipes_on_fork() {
   auto& word = *static_cast<int*>(memory);
   word = 1;
   ::madvise(memory, sizeof word, MADV_WIPEONFORK);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::_exit(word);
-  }
-  int status = -1;
-  ::waitpid(child, &status, 0);
+  const bool is_wiped =
+      testing::run_in_child([&] { return std::string(word == 0 ? "" : "not wiped\n"); }).empty();
   ::munmap(memory, sizeof word);
-  return status == 0;
+  return is_wiped;
 }
 
 // A thread that does what it is given, one after the other.

@@ -3,10 +3,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <functional>
 #include <random>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -40,6 +43,14 @@ int between(Random& random, int from, int to);
 // Returns an operation of one of the kinds, each as often as its weight says.
 Operation random_operation(Random& random, const std::vector<Kind>& kinds,
                            const std::vector<int>& weights);
+
+// Throws what is wrong unless it holds.
+template <class... Values>
+void expect(bool holds, fmt::format_string<Values...> what, Values&&... values) {
+  if (!holds) {
+    throw std::runtime_error(fmt::format(what, std::forward<Values>(values)...));
+  }
+}
 
 // Calls `body` in a child process. Returns the lines that it reports, each a violation. A crash, an
 // exception and a hang are violations, too.

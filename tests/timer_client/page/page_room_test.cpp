@@ -19,6 +19,7 @@
 #include "common/mapped_file.hpp"
 #include "common/sanitizers.hpp"
 #include "tests/support/children.hpp"
+#include "tests/support/histories.hpp"
 #include "tests/support/mounts.hpp"
 #include "tests/support/moved_clock.hpp"
 #include "tests/support/skip.hpp"
@@ -26,30 +27,31 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
+using testing::expect;
 using testing::FakeServer;
 using testing::in_child;
 using testing::process_of;
 
 namespace {
 
-constexpr int kSkipped = 77;
-
-// Runs `body` in a child, whose exit code reports failures. Its mount ends with it.
-void on_a_small_disk(const std::function<int(FakeServer&)>& body) {
+// Runs `body` in a child, and its mount ends with it. What it throws fails the test.
+void on_a_small_disk(const std::function<void(FakeServer&)>& body) {
   const testing::TempFolder folder;
   const std::string disk = folder.path("disk");
   REQUIRE(::mkdir(disk.c_str(), 0700) == 0);
-  const int code = in_child([&] {
+  const std::string no_mounts = testing::kNoMounts;
+  const auto failures = testing::run_in_child([&] {
     if (!testing::enter_mount_namespace() || !testing::mount_tmpfs(disk, "size=512k,mode=0700")) {
-      return kSkipped;
+      return no_mounts + "\n";
     }
     FakeServer server(disk);
-    return body(server);
+    body(server);
+    return std::string();
   });
-  if (code == kSkipped) {
-    FILETIMER_SKIP(testing::kNoMounts);
+  if (failures == std::vector{no_mounts}) {
+    FILETIMER_SKIP(no_mounts);
   }
-  CHECK(code == 0);
+  CHECK(failures == std::vector<std::string>{});
 }
 
 // What this process writes on standard error; made before it connects.
@@ -71,7 +73,7 @@ class StandardError {
 };
 
 // Fills the disk up to `left` bytes.
-bool fill(const FakeServer& server, std::size_t left) {
+void fill(const FakeServer& server, std::size_t left) {
   const UniqueFd fd(
       ::open((server.dir() + "/filler").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   const std::string block(1024, 'x');
@@ -79,7 +81,12 @@ bool fill(const FakeServer& server, std::size_t left) {
   while (::write(fd.get(), block.data(), block.size()) > 0) {
     written += block.size();
   }
-  return errno == ENOSPC && ::ftruncate(fd.get(), static_cast<off_t>(written - left)) == 0;
+  expect(errno == ENOSPC && ::ftruncate(fd.get(), static_cast<off_t>(written - left)) == 0,
+         "the disk cannot be filled");
+}
+
+void empty(const FakeServer& server) {
+  ::unlink((server.dir() + "/filler").c_str());
 }
 
 int interruptions = 0;               // of the next allocations
@@ -162,27 +169,21 @@ TEST_CASE("a client lets its server trace it, also the next server, and in a for
 
 TEST_CASE("connect reports a full disk, and leaves no file behind") {
   on_a_small_disk([](FakeServer& server) {
-    if (!fill(server, 4096)) {
-      return 1;
-    }
+    fill(server, 4096);
+    std::string said;
     try {
-      const auto client = server.connect();
-      return 2;
+      (void)server.connect();
     } catch (const InvalidArgument&) {
-      return 3;
     } catch (const TimerError& error) {
-      const std::string message = error.what();
-      if (!message.starts_with("cannot make room for the scope page '" + server.dir()) ||
-          !message.ends_with(": No space left on device")) {
-        return 4;
-      }
+      said = error.what();
     }
-    if (!server.page_names().empty()) {
-      return 5;
-    }
-    ::unlink((server.dir() + "/filler").c_str());
+    expect(said.starts_with("cannot make room for the scope page '" + server.dir()) &&
+               said.ends_with(": No space left on device"),
+           "connect() says '{}'", said);
+    expect(server.page_names().empty(), "a page is left");
+    empty(server);
     auto client = server.connect();
-    return server.page_names().size() == 1 ? 0 : 6;
+    expect(server.page_names().size() == 1, "no page");
   });
 }
 
@@ -227,39 +228,30 @@ TEST_CASE("a page that cannot be mapped leaves no file behind") {
 TEST_CASE("a status page that cannot be replaced for want of room leaves no file behind") {
   on_a_small_disk([](FakeServer& server) {
     server.board().boot[3] ^= 1;
-    if (!fill(server, 0)) {
-      return 1;
-    }
+    fill(server, 0);
     const std::string said = testing::message_of([&] { (void)server.connect(); });
-    if (!said.starts_with("cannot make room for '" + server.dir() + "/server.")) {
-      return 2;
-    }
+    expect(said.starts_with("cannot make room for '" + server.dir() + "/server."),
+           "connect() says '{}'", said);
     int files = 0;
     for (const auto& entry : std::filesystem::directory_iterator(server.dir())) {
       files += entry.path().filename().string().starts_with("server") ? 1 : 0;
     }
-    return files == 1 ? 0 : 3;
+    expect(files == 1, "{} files", files);
   });
 }
 
 TEST_CASE("a client with Missing::kIgnore works without room for its page") {
   on_a_small_disk([](FakeServer& server) {
     const StandardError error;
-    if (!fill(server, 0)) {
-      return 1;
-    }
+    fill(server, 0);
     auto client = TimerClient::connect({.dir = server.dir()});
     auto scope = client.expires(1h, "step");
-    if (scope.release() || !server.page_names().empty()) {
-      return 2;
-    }
-    if (!error.has_line("no scope page, scopes are not watched: ")) {  // once
-      return 3;
-    }
-    ::unlink((server.dir() + "/filler").c_str());
+    expect(!scope.release() && server.page_names().empty(), "there is a page");
+    expect(error.has_line("no scope page, scopes are not watched: "), "it is not said once");
+    empty(server);
     testing::move_clock(1s);  // the client tries once a second
     auto later = client.expires(1h, "later");
-    return later.release() ? 0 : 4;
+    expect(static_cast<bool>(later.release()), "there is no page");
   });
 }
 
@@ -267,18 +259,17 @@ TEST_CASE("a forked child says that it has no room for its page") {
   on_a_small_disk([](FakeServer& server) {
     const StandardError error;
     auto client = server.connect();
-    if (!fill(server, 0)) {
-      return 1;
-    }
-    return in_child([&] {
-      for (int i = 0; i < 2; ++i) {
-        if (client.expires(1h, "childs").release()) {
-          return 2;
-        }
-        testing::move_clock(1s);
-      }
-      return error.has_line("no scope page, scopes are not watched: ") ? 0 : 3;
-    });
+    fill(server, 0);
+    expect(in_child([&] {
+             for (int i = 0; i < 2; ++i) {
+               if (client.expires(1h, "childs").release()) {
+                 return 1;
+               }
+               testing::move_clock(1s);
+             }
+             return error.has_line("no scope page, scopes are not watched: ") ? 0 : 2;
+           }) == 0,
+           "it has a page, or does not say once that it has none");
   });
 }
 
@@ -287,37 +278,27 @@ TEST_CASE("scopes for which the page cannot grow are not watched, and others are
     const StandardError error;
     auto client = server.connect();
     server.pipe().next();
-    if (!fill(server, 0)) {
-      return 1;
-    }
+    fill(server, 0);
     std::vector<TimerScope> scopes;
-    for (int i = 0; i < 100; ++i) {
-      scopes.push_back(client.expires(1h, "s" + std::to_string(i)));
-    }
-    const std::size_t on_page = server.slots().size();
-    if (on_page != kMemoryPage / sizeof(SlotName)) {
-      return 2;
-    }
-    if (!server.pipe().is_silent()) {
-      return 3;
-    }
-    if (!error.has_line("cannot grow, as on a full disk: 's16' is not watched")) {
-      return 7;
-    }
-    if (statistics_in_use(server.page()) != kMemoryPage / sizeof(SlotStatistics)) {
-      return 4;
-    }
-    for (std::size_t i = 0; i < scopes.size(); ++i) {
-      if (static_cast<bool>(scopes[i].release()) != (i < on_page)) {
-        return 5;
+    const auto open_100 = [&] {
+      for (int i = 0; i < 100; ++i) {
+        scopes.push_back(client.expires(1h, "s" + std::to_string(i)));
       }
+      return server.slots().size();
+    };
+    const std::size_t on_page = open_100();
+    expect(on_page == kMemoryPage / sizeof(SlotName), "{} scopes are on the page", on_page);
+    expect(server.pipe().is_silent(), "the server is woken");
+    expect(error.has_line("cannot grow, as on a full disk: 's16' is not watched"),
+           "it is not said");
+    expect(statistics_in_use(server.page()) == kMemoryPage / sizeof(SlotStatistics),
+           "{} entries of statistics", statistics_in_use(server.page()));
+    for (std::size_t i = 0; i < scopes.size(); ++i) {
+      expect(static_cast<bool>(scopes[i].release()) == (i < on_page), "scope {} is wrong", i);
     }
     // With room again the page grows.
-    ::unlink((server.dir() + "/filler").c_str());
+    empty(server);
     scopes.clear();
-    for (int i = 0; i < 100; ++i) {
-      scopes.push_back(client.expires(1h, "s" + std::to_string(i)));
-    }
-    return server.slots().size() == 100 ? 0 : 6;
+    expect(open_100() == 100, "the page does not grow");
   });
 }
