@@ -1,5 +1,5 @@
-// The public headers include only the standard library. This file includes them first and alone,
-// and checks for macros of headers that they must not include.
+// The public headers include only the standard library: this file includes them first and alone,
+// and checks for macros of headers that they must not include. And the values of Timeout.
 // SPDX-License-Identifier: MIT
 #include <filetimer/admin.hpp>
 #include <filetimer/timer_client.hpp>
@@ -11,7 +11,17 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <limits>
 #include <type_traits>
+
+using namespace std::chrono_literals;
+using filetimer::Timeout;
+using std::chrono::nanoseconds;
+
+static_assert(!std::is_convertible_v<int, Timeout>);
+static_assert(!std::is_convertible_v<double, Timeout>);
+static_assert(!std::is_constructible_v<Timeout, double>);
 
 TEST_CASE("the public types can be moved and not copied") {
   using filetimer::TimerClient;
@@ -22,4 +32,34 @@ TEST_CASE("the public types can be moved and not copied") {
   CHECK(std::is_nothrow_move_constructible_v<TimerScope>);
   CHECK(std::is_nothrow_move_assignable_v<TimerScope>);
   CHECK_FALSE(std::is_copy_constructible_v<TimerScope>);
+}
+
+TEST_CASE("every duration is a timeout, rounded up to a nanosecond") {
+  CHECK(Timeout(1.5s).value() == 1'500'000'000ns);
+  CHECK(Timeout(500ms).value() == 500'000'000ns);
+  CHECK(Timeout(30s).value() == 30s);
+  CHECK(Timeout(0.1ns).value() == 1ns);
+  CHECK(Timeout(std::chrono::duration<int, std::ratio<60>>(2)).value() == 2min);
+  CHECK(Timeout(std::chrono::duration<long long, std::pico>(1)).value() == 1ns);
+  CHECK(Timeout(0s).value() == 0ns);
+  CHECK(Timeout(-3s).value() == -3s);
+  CHECK(Timeout(std::chrono::seconds{1'000'000'000}).value() == 1'000'000'000s);
+}
+
+TEST_CASE("the longest value of every duration type, and longer times, mean no deadline") {
+  CHECK(Timeout(nanoseconds::max()).is_none());
+  CHECK(Timeout(std::chrono::seconds::max()).is_none());
+  CHECK(Timeout(std::chrono::hours::max()).is_none());
+  CHECK(Timeout(std::chrono::years::max()).is_none());
+  CHECK(Timeout(std::chrono::duration<double>::max()).is_none());
+  CHECK(Timeout(std::chrono::duration<float>(std::numeric_limits<float>::infinity())).is_none());
+  CHECK(Timeout(std::chrono::hours(3'000'000)).is_none());  // 342 years
+  CHECK_FALSE(Timeout(std::chrono::hours(2'000'000)).is_none());
+}
+
+TEST_CASE("NaN becomes the smallest value") {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  CHECK(Timeout(std::chrono::duration<double>(kNan)).value() == nanoseconds::min());
+  CHECK(Timeout(std::chrono::hours::min()).value() == nanoseconds::min());
+  CHECK(Timeout(std::chrono::duration<double>(-1e300)).value() == nanoseconds::min());
 }
