@@ -146,24 +146,17 @@ class SteppedChild : public HeldChild {
     return {UniqueFd(ends[0]), UniqueFd(ends[1])};
   }
   static pid_t fork_steps(const std::vector<Step>& steps, Sockets& sockets) {
-    const pid_t parent = ::getpid();
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      end_with(parent);
-      sockets.ours.reset();
-      char byte = 0;
-      for (const Step& step : steps) {
-        if (::read(sockets.theirs.get(), &byte, 1) != 1) {
-          break;
-        }
-        byte = step() ? 'y' : 'n';
-        (void)!::write(sockets.theirs.get(), &byte, 1);
-      }
-      for (;;) {
-        ::pause();
-      }
-    }
-    return pid;
+    std::size_t next = 0;
+    return fork_waiting([&] { sockets.ours.reset(); },
+                        [&] {
+                          char byte = 0;
+                          if (next == steps.size() || ::read(sockets.theirs.get(), &byte, 1) != 1) {
+                            ::pause();
+                            return;
+                          }
+                          byte = steps[next++]() ? 'y' : 'n';
+                          (void)!::write(sockets.theirs.get(), &byte, 1);
+                        });
   }
   SteppedChild(const std::vector<Step>& steps, Sockets sockets)
       : HeldChild(fork_steps(steps, sockets)), socket_(std::move(sockets.ours)) {}

@@ -4,7 +4,8 @@ import contextlib
 import json
 import pathlib
 import subprocess
-import time
+
+import suite
 
 HISTORY_CHECK = pathlib.Path(__file__).resolve().parents[1] / "chaos/history_check"
 
@@ -28,13 +29,8 @@ def records(logs, event=None, pid=None, **fields):
     return [record for record in found if all(value in (None, record.get(key)) for key, value in fields.items())]
 
 
-def wait_for_record(test, log, event, pid=None, bound_s=30):
+def wait_for_record(test, log, event, pid=None, bound_s=suite.BOUND_S):
     """Waits for a record of that event, and returns it if it is the only one."""
-    end = time.monotonic() + bound_s
-    while time.monotonic() < end:
-        found = records([log], event, pid)
-        if found:
-            test.assertEqual(len(found), 1, found)
-            return found[0]
-        time.sleep(0.005)
-    test.fail(f"no {event} record of {pid}")
+    found = suite.wait_until(lambda: records([log], event, pid), f"no {event} record of {pid}", bound_s)
+    test.assertEqual(len(found), 1, found)
+    return found[0]
