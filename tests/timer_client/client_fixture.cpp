@@ -5,13 +5,12 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <cstdio>
-#include <filesystem>
 #include <iostream>
 #include <thread>
 
@@ -88,6 +87,22 @@ void Pipe::discard() {
   while (::read(fd_.get(), block.data(), block.size()) > 0) {
   }
   unread_.clear();
+}
+
+void write_to_flapping(Pipe& pipe, const std::function<void()>& write) {
+  std::atomic<bool> done = false;
+  std::thread flapping([&] {
+    while (!done) {
+      pipe.discard();
+      pipe.close();
+      pipe.open();
+    }
+  });
+  for (int i = 0; i < 20'000; ++i) {
+    write();
+  }
+  done = true;
+  flapping.join();
 }
 
 void in_thread(const std::function<void()>& body) {

@@ -47,6 +47,9 @@ class Pipe {
   std::string unread_;
 };
 
+// Calls `write` 20,000 times, while a reader opens, empties and closes the pipe all the time.
+void write_to_flapping(Pipe& pipe, const std::function<void()>& write);
+
 // Runs `body` in another thread, and waits for its end.
 void in_thread(const std::function<void()>& body);
 

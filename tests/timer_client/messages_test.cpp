@@ -11,15 +11,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <filesystem>
 #include <filetimer/timer_client.hpp>
-#include <fstream>
 #include <iterator>
 #include <string>
-#include <thread>
 
 #include "tests/support/variable.hpp"
 #include "tests/timer_client/client_fixture.hpp"
@@ -155,19 +150,7 @@ TEST_CASE("a reader that closes a pipe just before a line is written raises no s
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("pipe"));
   const UniqueFd fd(::open(pipe.path().c_str(), O_WRONLY | O_CLOEXEC));
-  std::atomic<bool> done = false;
-  std::thread flapping([&] {
-    while (!done) {
-      pipe.discard();
-      pipe.close();
-      pipe.open();
-    }
-  });
-  for (int i = 0; i < 20'000; ++i) {
-    write_if_room(fd.get(), "line\n");
-  }
-  done = true;
-  flapping.join();
+  testing::write_to_flapping(pipe, [&] { write_if_room(fd.get(), "line\n"); });
   sigset_t pending;
   ::sigpending(&pending);
   CHECK(::sigismember(&pending, SIGPIPE) == 0);

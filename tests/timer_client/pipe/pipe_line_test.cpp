@@ -8,11 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <thread>
+#include <utility>
 
 #include "common/clock.hpp"
 #include "common/limits.hpp"
@@ -101,29 +98,29 @@ TEST_CASE("a request arrives whole, and the pipe is not held open") {
   CHECK(::read(reader.get(), &byte, 1) == 0);
 }
 
-TEST_CASE("a missing server is distinguished from a full pipe") {
+TEST_CASE(
+    "a full pipe is distinguished from a missing server, for which there is one clear reason") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
+  CHECK(why_no_reader(pipe.path()).empty());
   const auto bytes = pipe.fill();
   CHECK(acquire(pipe.path()) == Sent::kBusy);
   pipe.drain(bytes);
   CHECK(acquire(pipe.path()) == Sent::kYes);
   pipe.close();
-  CHECK(acquire(pipe.path()) == Sent::kNoServer);
-  CHECK(release(folder.path("nothing")) == Sent::kNoServer);
-}
-
-TEST_CASE("why no process reads a pipe is one clear reason") {
-  const testing::TempFolder folder;
-  testing::Pipe pipe(folder.path("requests"));
-  CHECK(why_no_reader(pipe.path()).empty());
-  pipe.close();
-  CHECK(why_no_reader(pipe.path()) == "no process reads it");
-  CHECK(why_no_reader(folder.path("nothing")) == "there is no such pipe");
-  CHECK(why_no_reader("/dev/null/requests") == "there is no such pipe");
-  CHECK(why_no_reader(std::string(5000, 'x')) == "File name too long");
-  CHECK(why_no_reader(folder.path()) == "it is not a pipe");
-  CHECK(why_no_reader("/dev/null") == "it is not a pipe");
+  folder.write("file", "precious");
+  for (const auto& [path, why] : {std::pair{pipe.path(), "no process reads it"},
+                                  {folder.path("nothing"), "there is no such pipe"},
+                                  {"/dev/null/requests", "there is no such pipe"},
+                                  {std::string(5000, 'x'), "File name too long"},
+                                  {folder.path(), "it is not a pipe"},
+                                  {"/dev/null", "it is not a pipe"},
+                                  {folder.path("file"), "it is not a pipe"}}) {
+    CHECK(why_no_reader(path) == why);
+    CHECK(acquire(path) == Sent::kNoServer);
+    CHECK(release(path) == Sent::kNoServer);
+  }
+  CHECK(testing::read_file(folder.path("file")) == "precious");
 }
 
 TEST_CASE("a pipe without permission counts as no server") {
@@ -135,15 +132,6 @@ TEST_CASE("a pipe without permission counts as no server") {
   }
   CHECK(why_no_reader(pipe.path()) == "no permission to write to it");
   CHECK(release(pipe.path()) == Sent::kNoServer);
-}
-
-TEST_CASE("a regular file at the path is never written to") {
-  const testing::TempFolder folder;
-  const std::string path = folder.path("requests");
-  std::ofstream(path) << "precious";
-  CHECK(acquire(path) == Sent::kNoServer);
-  CHECK(why_no_reader(path) == "it is not a pipe");
-  CHECK(std::filesystem::file_size(path) == 8);
 }
 
 TEST_CASE("a reader that closes the pipe between open and write raises no SIGPIPE") {
@@ -161,18 +149,7 @@ TEST_CASE("a reader that closes the pipe between open and write raises no SIGPIP
   }
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
-  std::atomic<bool> done = false;
-  std::thread flapping([&] {
-    while (!done) {
-      pipe.close();
-      pipe.open();
-    }
-  });
-  for (int i = 0; i < 20'000; ++i) {
-    acquire(pipe.path());
-  }
-  done = true;
-  flapping.join();
+  testing::write_to_flapping(pipe, [&] { acquire(pipe.path()); });
   sigset_t pending;
   ::sigpending(&pending);
   CHECK(::sigismember(&pending, SIGPIPE) == (was_pending ? 1 : 0));
