@@ -12,14 +12,12 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <thread>
 
 #include "common/clock.hpp"
 #include "common/limits.hpp"
 #include "common/mapped_file.hpp"
 #include "common/run_folder.hpp"
 #include "tests/support/children.hpp"
-#include "tests/support/test_page.hpp"
 #include "tests/timer_client/answering_server.hpp"
 #include "tests/timer_client/client_fixture.hpp"
 
@@ -73,6 +71,12 @@ Outcome ask_in(const std::string& dir, std::string_view request,
                const std::function<void()>& while_waiting = {}) {
   return outcome_of(question(request),
                     {.place = place_in(dir), .patience = patience, .while_waiting = while_waiting});
+}
+
+void check(const Outcome& got, std::string_view kind, std::string_view why) {
+  CAPTURE(got.why);
+  CHECK(got.kind == kind);
+  CHECK(testing::contains(got.why, why));
 }
 
 // A server in its own process, which holds the lock of the status page and accepts no connection.
@@ -189,9 +193,7 @@ TEST_CASE("an answer that is no JSON object, or endless, is a failure") {
     answers.say_raw(text);
     answers.wait_until_hung_up();
   });
-  const Outcome got = ask_in(server.dir(), "status");
-  CHECK(got.kind == "failed");
-  CHECK(testing::contains(got.why, why));
+  check(ask_in(server.dir(), "status"), "failed", why);
 }
 
 TEST_CASE("a child that is forked during a request leaves the answer to its parent") {
@@ -227,9 +229,7 @@ TEST_CASE("a server that ends without an answer is noticed before the timeout") 
   SUBCASE("before it accepts the connection") {
     const testing::TempFolder folder;
     DeafServer server(folder.path());
-    const Outcome got = ask_in(folder.path(), "status", kForever, [&] { server.end(); });
-    CHECK(got.kind == "no server");
-    CHECK(testing::contains(got.why, kEnded));
+    check(ask_in(folder.path(), "status", kForever, [&] { server.end(); }), "no server", kEnded);
   }
 }
 
@@ -239,9 +239,7 @@ TEST_CASE("a stopped server is distinguished from a silent one") {
   CHECK(testing::contains(ask_in(folder.path(), "status", kShort).why,
                           ": it did not react; its process is alive"));
   server.stop();
-  const Outcome got = ask_in(folder.path(), "status", kShort);
-  CHECK(got.kind == "no answer");
-  CHECK(testing::contains(got.why, "its process is stopped"));
+  check(ask_in(folder.path(), "status", kShort), "no answer", "its process is stopped");
 }
 
 TEST_CASE("a request waits while too many clients wait to be accepted") {
@@ -251,9 +249,7 @@ TEST_CASE("a request waits while too many clients wait to be accepted") {
   const UniqueFd other(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   REQUIRE(::connect(other.get(), address->get(), ControlAddress::size()) == 0);
   SUBCASE("in vain") {
-    const Outcome got = ask_in(folder.path(), "ping", kShort);
-    CHECK(got.kind == "no answer");
-    CHECK(testing::contains(got.why, "it accepts no connection"));
+    check(ask_in(folder.path(), "ping", kShort), "no answer", "it accepts no connection");
   }
   SUBCASE("until there is room") {
     std::vector<UniqueFd> accepted;
@@ -296,18 +292,15 @@ TEST_CASE("a request without a server fails with the reason") {
   const testing::TempFolder folder;
   SUBCASE("a server without a socket") {
     testing::Pipe pipe(folder.path("requests"));
-    const Outcome got = ask_in(folder.path(), "ping");
-    CHECK(got.kind == "no server");
-    CHECK(testing::contains(got.why, "answers no control requests: no process listens on '" +
-                                         folder.path("control") + "'"));
+    check(ask_in(folder.path(), "ping"), "no server",
+          "answers no control requests: no process listens on '" + folder.path("control") + "'");
     CHECK(pipe.is_silent());
   }
   SUBCASE("a pipe whose folder is not known") {
     testing::Pipe pipe(folder.path("requests"));
     const Outcome got = outcome_of(
         question("ping"), {.place = {.pipe = pipe.path(), .run_folder = {}}, .patience = kForever});
-    CHECK(got.kind == "no server");
-    CHECK(testing::contains(got.why, "answers no control requests: it is a bare pipe"));
+    check(got, "no server", "answers no control requests: it is a bare pipe");
     CHECK(pipe.is_silent());
   }
   SUBCASE("a socket that a killed server has left, and a file in place of the folder") {
@@ -318,8 +311,7 @@ TEST_CASE("a request without a server fails with the reason") {
   }
   SUBCASE("a socket that cannot be found") {
     std::filesystem::create_symlink("control", folder.path("control"));
-    const Outcome got = ask_in(folder.path(), "ping");
-    CHECK(got.kind == "failed");
-    CHECK(testing::contains(got.why, "cannot connect to '" + folder.path("control") + "': "));
+    check(ask_in(folder.path(), "ping"), "failed",
+          "cannot connect to '" + folder.path("control") + "': ");
   }
 }
