@@ -81,20 +81,6 @@ TEST_CASE("a thread that has used the library of a plugin ends after the plugin 
   thread.join();
 }
 
-TEST_CASE_FIXTURE(Connected, "a scope in a slot of a thread that has ended has its own name") {
-  testing::in_thread([&] {
-    auto outer = client.expires(1h, "of the other thread");
-    auto inner = client.expires(1h, "of the other thread");
-  });
-  auto outer = client.expires(1h, "step");
-  auto inner = client.expires(1h, "step");
-  const auto open = server.slots();
-  CHECK(open.size() == 2);
-  for (const auto& [index, reading] : open) {
-    CHECK(reading.name == "step");
-  }
-}
-
 TEST_CASE_FIXTURE(Connected, "of two threads that stop the job, one gets kReleased") {
   for (int i = 0; i < 20; ++i) {
     client.start(kNoDeadline);
