@@ -1,12 +1,9 @@
 // The behaviour of a client's scopes, as seen through the server.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cmath>
 #include <filetimer/timer_client.hpp>
 #include <set>
 #include <string>

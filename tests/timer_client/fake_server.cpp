@@ -27,7 +27,29 @@ void* map_file(const std::string& path, int flags, int protection, std::size_t b
   return mapped;  // the descriptor stays open: see the head of fake_server.hpp
 }
 
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.push_back(entry.path().filename());
+  }
+  return names;
+}
+
 }  // namespace
+
+std::vector<std::string> pages_in(const std::string& dir) {
+  auto names = names_in(dir + "/scopes");
+  std::erase_if(names, [](const std::string& name) { return name[0] == '.'; });
+  return names;
+}
+
+std::string page_of(const std::string& dir, pid_t pid) {
+  const auto names = pages_in(dir);
+  const auto found = std::ranges::find_if(
+      names, [&](const std::string& name) { return name.starts_with(std::to_string(pid) + "-"); });
+  REQUIRE(found != names.end());
+  return *found;
+}
 
 FakeServer::FakeServer() : FakeServer(std::string{}) {}
 
@@ -77,17 +99,7 @@ void FakeServer::allow_pages() const {
 }
 
 std::vector<std::string> FakeServer::page_names() const {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(dir_ + "/scopes")) {
-    names.push_back(entry.path().filename());
-  }
-  return names;
-}
-
-std::vector<std::string> FakeServer::worker_page_names() const {
-  auto names = page_names();
-  std::erase_if(names, [](const std::string& name) { return name[0] == '.'; });
-  return names;
+  return names_in(dir_ + "/scopes");
 }
 
 PageLayout FakeServer::page() const {

@@ -20,6 +20,11 @@
 
 namespace filetimer::testing {
 
+// Returns the names of the pages in the runtime directory.
+std::vector<std::string> pages_in(const std::string& dir);
+// Returns the name of the page of a process. Fails the test if it has none.
+std::string page_of(const std::string& dir, pid_t pid);
+
 class FakeServer {
  public:
   // Starts a server that no deadline has to wake.
@@ -46,8 +51,7 @@ class FakeServer {
 
   // Returns the names of the files in `scopes`, also those that begin with a dot.
   [[nodiscard]] std::vector<std::string> page_names() const;
-  // Returns the names of pages.
-  [[nodiscard]] std::vector<std::string> worker_page_names() const;
+  [[nodiscard]] std::vector<std::string> worker_page_names() const { return pages_in(dir_); }
   [[nodiscard]] PageLayout page(const std::string& name) const;
   [[nodiscard]] std::string page_path(const std::string& name) const;
 

@@ -6,7 +6,6 @@
 
 #include <filesystem>
 #include <filetimer/timer_client.hpp>
-#include <fstream>
 #include <optional>
 #include <stdexcept>
 #include <thread>

@@ -22,21 +22,13 @@ using namespace std::chrono_literals;
 using namespace filetimer;
 using testing::FakeServer;
 using testing::in_child;
+using testing::page_of;
+using testing::pages_in;
 
 namespace {
 
 TimerClient connect_first(const std::string& dir) {
   return TimerClient::connect({.dir = dir});
-}
-
-std::vector<std::string> pages_in(const std::string& dir) {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(dir + "/scopes")) {
-    if (const std::string name = entry.path().filename(); name[0] != '.') {
-      names.push_back(name);
-    }
-  }
-  return names;
 }
 
 // Runs a child that leaves its page behind, as a killed process does.
@@ -107,7 +99,7 @@ TEST_CASE_FIXTURE(WithoutServer,
   REQUIRE(pages_in(dir).size() == 2);
   for (const std::string& name : pages_in(dir)) {
     register_page(dir, name);
-    if (!name.starts_with(std::to_string(::getpid()) + "-")) {
+    if (name != page_of(dir, ::getpid())) {
       std::filesystem::copy_file(dir + "/scopes/" + name, dir + "/scopes/0-locked");
     }
   }
@@ -120,11 +112,7 @@ TEST_CASE_FIXTURE(WithoutServer,
     (void)its_client;
   });
   const std::string living = dir + "/scopes/0-of-a-living-process";
-  for (const std::string& name : pages_in(dir)) {
-    if (name.starts_with(std::to_string(other.pid()) + "-")) {
-      std::filesystem::copy_file(dir + "/scopes/" + name, living);
-    }
-  }
+  std::filesystem::copy_file(dir + "/scopes/" + page_of(dir, other.pid()), living);
   std::filesystem::copy_file(living, dir + "/scopes/0-of-a-reused-pid");
   const std::string unfinished = dir + "/scopes/.0-being-made";
   std::fstream reused(dir + "/scopes/0-of-a-reused-pid", std::ios::in | std::ios::out);

@@ -8,7 +8,6 @@
 
 #include <cerrno>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "common/mapped_file.hpp"

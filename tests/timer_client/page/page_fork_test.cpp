@@ -5,24 +5,14 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <cstring>
-#include <filesystem>
 #include <filetimer/timer_client.hpp>
-#include <set>
 #include <string>
-#include <thread>
 
-#include "common/sanitizers.hpp"
+#include "common/mapped_file.hpp"
 #include "tests/support/moved_clock.hpp"
-#include "tests/support/skip.hpp"
 #include "tests/timer_client/fake_server.hpp"
 
 using namespace std::chrono_literals;
@@ -36,27 +26,14 @@ using testing::use_in_child;
 
 namespace {
 
-// Returns the pid that holds the lock of the page, as another process sees it; 0: no process.
-pid_t owner_of(const std::string& path) {
-  int answer[2];
-  REQUIRE(::pipe2(answer, O_CLOEXEC) == 0);
-  const int code = in_child([&] {
-    const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-    struct flock lock {};
-    lock.l_type = F_WRLCK;
-    lock.l_whence = SEEK_SET;
-    if (fd < 0 || ::fcntl(fd, F_GETLK, &lock) != 0) {
-      return 1;
-    }
-    const pid_t holder = lock.l_type == F_UNLCK ? 0 : lock.l_pid;
-    return ::write(answer[1], &holder, sizeof holder) == sizeof holder ? 0 : 1;
-  });
-  CHECK(code == 0);
-  pid_t holder = -1;
-  CHECK(::read(answer[0], &holder, sizeof holder) == sizeof holder);
-  ::close(answer[0]);
-  ::close(answer[1]);
-  return holder;
+// Returns whether this process holds the lock of the page, or none does, as another process sees
+// it.
+bool has_owner(const std::string& path, pid_t owner) {
+  return in_child([&] {
+           const UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+           const auto lock = lock_state(file.get());
+           return lock && lock->is_held == (owner != 0) && lock->holder == owner ? 0 : 1;
+         }) == 0;
 }
 
 // Returns this process's descriptors of the file.
@@ -78,16 +55,7 @@ std::string bytes_of(const PageLayout& page) {
 std::string only_page(const FakeServer& server) {
   const auto names = server.page_names();
   REQUIRE(names.size() == 1);
-  return names[0];
-}
-
-std::string page_of(const FakeServer& server, pid_t pid) {
-  for (const std::string& name : server.page_names()) {
-    if (name.starts_with(std::to_string(pid) + "-")) {
-      return name;
-    }
-  }
-  return {};
+  return server.page_path(names[0]);
 }
 
 }  // namespace
@@ -95,18 +63,18 @@ std::string page_of(const FakeServer& server, pid_t pid) {
 TEST_CASE_FIXTURE(
     Connected,
     "the kernel names the worker as the owner of its page, and only the worker has it open") {
-  const std::string path = server.page_path(only_page(server));
-  CHECK(owner_of(path) == ::getpid());
+  const std::string path = only_page(server);
+  CHECK(has_owner(path, ::getpid()));
   const auto fds = descriptors_of(path);
   CHECK(fds.size() == 1);  // of the lock
   for (const int fd : fds) {
     CHECK((::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
     ::close(fd);  // as a daemon does
   }
-  CHECK(owner_of(path) == 0);
+  CHECK(has_owner(path, 0));
   testing::move_clock(1s);
   CHECK(client.expires(1h, "step").release());
-  CHECK(owner_of(path) == ::getpid());
+  CHECK(has_owner(path, ::getpid()));
 }
 
 TEST_CASE_FIXTURE(Connected, "a forked child has its own page and does not change its parent's") {
@@ -121,12 +89,11 @@ TEST_CASE_FIXTURE(Connected, "a forked child has its own page and does not chang
   }
   CHECK(exit_code_of(child) == 0);
   CHECK(bytes_of(page) == before);
-  const std::string childs = page_of(server, child);
-  REQUIRE_FALSE(childs.empty());
+  const std::string childs = testing::page_of(server.dir(), child);
   CHECK(server.pipe().next().page() == childs);
   CHECK(server.pipe().is_silent());
   CHECK(slot_called(server.page(childs), "job").asked == 1h);  // open when the child ended
-  CHECK(owner_of(server.page_path(childs)) == 0);
+  CHECK(has_owner(server.page_path(childs), 0));
   CHECK(scope.release());
   CHECK(client.stop());
 }
@@ -160,7 +127,7 @@ TEST_CASE_FIXTURE(
 
 TEST_CASE_FIXTURE(Connected,
                   "a child that closes inherited descriptors does not release its parent's lock") {
-  const std::string path = server.page_path(only_page(server));
+  const std::string path = only_page(server);
   CHECK(in_child([&] {
           // The library dropped them at the fork already; the child closes all that are left.
           const auto left = descriptors_of(path).size();
@@ -168,7 +135,7 @@ TEST_CASE_FIXTURE(Connected,
           ::close(again);
           return left == 0 ? 0 : 1;
         }) == 0);
-  CHECK(owner_of(path) == ::getpid());
+  CHECK(has_owner(path, ::getpid()));
   // A child of a bare clone() still has them.
   const auto child = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
   if (child == 0) {
@@ -178,7 +145,7 @@ TEST_CASE_FIXTURE(Connected,
     ::_exit(0);
   }
   CHECK(exit_code_of(child) == 0);
-  CHECK(owner_of(path) == ::getpid());
+  CHECK(has_owner(path, ::getpid()));
 }
 
 TEST_CASE_FIXTURE(Connected, "scopes of a child that can't make its page are not watched") {

@@ -14,29 +14,21 @@ using namespace std::chrono_literals;
 using namespace filetimer;
 using namespace filetimer::testing;
 
-namespace {
-
-SlotReading called(const FakeServer& server, const std::string& name) {
-  return server.slot(name);
-}
-
-}  // namespace
-
 TEST_CASE_FIXTURE(Connected,
                   "a region within a region pauses until the outer one ends, under its name") {
-  const auto is_paused = [&] { return slot_word::is_paused(called(server, "step").word); };
+  const auto is_paused = [&] { return slot_word::is_paused(server.slot("step").word); };
   auto scope = client.expires(30s, "step");
   {
     const auto region = client.paused("checkpoint");
-    CHECK(called(server, "checkpoint").deadline.is_never());
+    CHECK(server.slot("checkpoint").deadline.is_never());
     {
       const auto nested = client.paused();
       CHECK(is_paused());
     }
     CHECK(is_paused());
     auto inner = client.expires(20s, "inner");
-    CHECK(called(server, "inner").left == 20s);
-    CHECK(called(server, "inner").asked == 20s);
+    CHECK(server.slot("inner").left == 20s);
+    CHECK(server.slot("inner").asked == 20s);
   }
   CHECK_FALSE(is_paused());
 }
@@ -45,9 +37,9 @@ TEST_CASE_FIXTURE(Connected, "a scope that is paused after its deadline keeps it
   auto scope = client.expires(1h, "step");
   move_clock(2h);
   CHECK(scope.pause());
-  CHECK(called(server, "step").left == 1ns);  // by which the server knows that it was late
+  CHECK(server.slot("step").left == 1ns);  // by which the server knows that it was late
   CHECK(scope.resume());
-  const SlotReading slot = called(server, "step");
+  const SlotReading slot = server.slot("step");
   CHECK(slot.deadline - slot.started == 1h);
 }
 
@@ -57,14 +49,14 @@ TEST_CASE_FIXTURE(Connected, "the scopes of a thread that ends in a region go on
   in_thread([&] {
     left = client.expires(1h, "left");
     region.reset(new PausedRegion(client.paused("region")));
-    CHECK(slot_word::is_paused(called(server, "left").word));
+    CHECK(slot_word::is_paused(server.slot("left").word));
   });
-  CHECK_FALSE(slot_word::is_paused(called(server, "left").word));
+  CHECK_FALSE(slot_word::is_paused(server.slot("left").word));
   in_thread([&] {  // whose memory may be that of the thread that has ended
     const auto own = client.paused("own");
     const auto scope = client.expires(1h, "scope");
     region.reset();
-    CHECK(slot_word::is_paused(called(server, "scope").word));
+    CHECK(slot_word::is_paused(server.slot("scope").word));
   });
   CHECK(left.release());
 }
@@ -107,7 +99,7 @@ TEST_CASE_FIXTURE(
   stop = true;
   other.join();
   CHECK(shared.resume());
-  CHECK_FALSE(slot_word::is_paused(called(server, "shared").word));
+  CHECK_FALSE(slot_word::is_paused(server.slot("shared").word));
   CHECK(shared.release());
   CHECK(server.slots().empty());
 }
