@@ -30,6 +30,11 @@ signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 def wait_for_signal():
     while _expiry._number not in signal.sigpending():
         time.sleep(0.01)
+def unblock(frame, event, _):
+    "For sys.setprofile(): receives the signal while the scope is left."
+    if event == "call" and frame.f_code.co_name == "_after_exit":
+        sys.setprofile(None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
 """
 
 
@@ -523,10 +528,6 @@ assert mine == [1]
 
     def test_a_signal_while_the_scope_is_left_leaves_it_released(self):
         self.run_soft(LATE_SIGNAL + """
-def unblock(frame, event, _):
-    if event == "call" and frame.f_code.co_name == "_after_exit":
-        sys.setprofile(None)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
 scope = soft(0.2, grace=60)
 error = raised_in(scope, lambda: (wait_for_signal(), sys.setprofile(unblock)))
 say(error.scope, scope.is_open)
@@ -538,10 +539,6 @@ class Late:
     def __del__(self, sleep=time.sleep):
         sleep(0.3)  # after Python has removed its handlers, and before the process exits
 late = Late()
-def unblock(frame, event, _):
-    if event == "call" and frame.f_code.co_name == "_after_exit":
-        sys.setprofile(None)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
 raised_in(soft(0.2, grace=60), lambda: (wait_for_signal(), sys.setprofile(unblock)))
 """)
 
