@@ -149,7 +149,7 @@ TEST_CASE_FIXTURE(WatchedClient,
   // It counts no scans: each scope writes a line, which soon fills the pipe.
   server.board().next_wake = kWakeAlways;
   std::atomic<bool> done = false;
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
       for (int round = 0; !done; ++round) {
@@ -166,7 +166,5 @@ TEST_CASE_FIXTURE(WatchedClient,
           }) == 0);
   }
   done = true;
-  for (auto& thread : threads) {
-    thread.join();
-  }
+  threads.clear();  // waits for their ends
 }

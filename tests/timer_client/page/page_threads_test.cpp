@@ -142,7 +142,7 @@ TEST_CASE_FIXTURE(Connected,
   sem_t turns{};
   REQUIRE(::sem_init(&turns, 0, kAtOnce) == 0);
   std::barrier together(kThreads);  // so that no thread gives back its slots by ending
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;
   std::atomic<int> mistakes = 0;
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, i] {
@@ -163,9 +163,7 @@ TEST_CASE_FIXTURE(Connected,
       together.arrive_and_wait();
     });
   }
-  for (auto& thread : threads) {
-    thread.join();
-  }
+  threads.clear();  // waits for their ends
   ::sem_destroy(&turns);
   CHECK(mistakes == 0);
   CHECK(slots_of(page).empty());

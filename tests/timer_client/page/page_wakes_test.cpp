@@ -39,17 +39,15 @@ class ModelServer {
   ModelServer(FakeServer& server, bool slow)
       : board_(server.board()), page_(server.page()), slow_(slow) {
     pipe_.reset(::open(server.pipe().path().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-    thread_ = std::thread([this] { run(); });
+    thread_ = std::jthread([this](const std::stop_token& end) { run(end); });
   }
   ModelServer(const ModelServer&) = delete;
   ModelServer& operator=(const ModelServer&) = delete;
-  ~ModelServer() { stop(); }
+  ~ModelServer() = default;
 
   void stop() {
-    if (thread_.joinable()) {
-      stop_ = true;
-      thread_.join();
-    }
+    thread_.request_stop();
+    thread_.join();
   }
 
   // Returns the number of verdicts on scopes "0", "1", ...
@@ -57,18 +55,18 @@ class ModelServer {
   [[nodiscard]] int scans() const { return scans_; }
 
  private:
-  void run() {
+  void run(const std::stop_token& end) {
     std::int64_t next = kWakeAlways;
-    while (!stop_) {
-      wait_until(next);
+    while (!end.stop_requested()) {
+      wait_until(next, end);
       next = scan();
     }
   }
 
-  // Waits for a line or until `when`. Checks stop_ regularly, and nothing else.
-  void wait_until(std::int64_t when) {
+  // Waits for a line or until `when`. Checks `end` regularly, and nothing else.
+  void wait_until(std::int64_t when, const std::stop_token& end) {
     char lines[4096];
-    while (!stop_) {
+    while (!end.stop_requested()) {
       if (::read(pipe_.get(), lines, sizeof lines) > 0) {
         return;
       }
@@ -124,10 +122,9 @@ class ModelServer {
   const PageLayout page_;
   const bool slow_;
   UniqueFd pipe_;
-  std::thread thread_;
-  std::atomic<bool> stop_ = false;
   std::array<std::atomic<int>, kThreads> verdicts_{};
   std::atomic<int> scans_ = 0;
+  std::jthread thread_;
 };
 
 // Opens scopes with deadlines of up to two milliseconds. Leaves most of them in time, and holds
@@ -166,11 +163,6 @@ int work(TimerClient& client, const ModelServer& model, std::size_t self, int ro
 std::function<void()> after_failed_open;
 std::function<void()> after_write;
 
-bool is_wake_up(const void* bytes, std::size_t size) {
-  return std::string_view(static_cast<const char*>(bytes), size).find("x_page") !=
-         std::string_view::npos;
-}
-
 }  // namespace
 
 extern "C" {
@@ -192,7 +184,8 @@ int __wrap_open(const char* path, int flags, ...) {
 ssize_t __real_write(int fd, const void* bytes, std::size_t size);
 ssize_t __wrap_write(int fd, const void* bytes, std::size_t size) {
   const ssize_t written = __real_write(fd, bytes, size);
-  if (written > 0 && after_write && is_wake_up(bytes, size)) {
+  if (written > 0 && after_write &&
+      testing::contains({static_cast<const char*>(bytes), size}, "x_page")) {
     std::exchange(after_write, nullptr)();
   }
   return written;
@@ -225,13 +218,11 @@ TEST_CASE("no deadline is missed, and no released scope gets a verdict") {
     server.board().next_wake = kWakeAlways;
     ModelServer model(server, slow);
     std::array<int, kThreads> lost{};
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     for (std::size_t i = 0; i < kThreads; ++i) {
       threads.emplace_back([&, i] { lost.at(i) = work(client, model, i, 3000); });
     }
-    for (auto& thread : threads) {
-      thread.join();
-    }
+    threads.clear();  // waits for their ends
     model.stop();
     for (std::size_t i = 0; i < kThreads; ++i) {
       CHECK(model.verdicts(i) == lost.at(i));
