@@ -140,20 +140,4 @@ int exit_code_of(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-int use_in_child(TimerClient& client, TimerScope& scope) {
-  using namespace std::chrono_literals;
-  int wrong = 0;
-  wrong += scope.times() ? 1 : 0;
-  wrong += scope.renew(1h) ? 2 : 0;
-  wrong += scope.pause() ? 4 : 0;
-  wrong += scope.release() ? 8 : 0;
-  wrong += client.stop() ? 16 : 0;
-  scope = {};
-  auto own = client.expires(1h, "childs");
-  wrong += own.renew(2h) ? 0 : 32;
-  wrong += own.release() ? 0 : 64;
-  client.start(1h);
-  return wrong;
-}
-
 }  // namespace filetimer::testing

@@ -61,8 +61,4 @@ int in_child(const std::function<int()>& body);
 // Returns the same for an existing child.
 int exit_code_of(pid_t child);
 
-// In a forked child: tries to renew, pause and end the parent's scopes, then uses the child's own.
-// Returns 0 if only the latter succeeded, otherwise a bit for each call that failed.
-int use_in_child(TimerClient& client, TimerScope& scope);
-
 }  // namespace filetimer::testing

@@ -163,9 +163,14 @@ TEST_CASE("two clients that connect at the same time without a server share what
   }
 }
 
-TEST_CASE("a folder of pages that is missing is made by the client") {
-  FakeServer server;
-  std::filesystem::remove(server.dir() + "/scopes");
+TEST_CASE("a missing folder of pages is made, and a status page that is too short is extended") {
+  const FakeServer server;
+  SUBCASE("the folder") {
+    std::filesystem::remove(server.dir() + "/scopes");
+  }
+  SUBCASE("the status page") {
+    REQUIRE(::truncate((server.dir() + "/server").c_str(), kBoardBytes - 1) == 0);
+  }
   auto client = server.connect();
   auto scope = client.expires(1h, "step");
   CHECK(server.slot("step").asked == 1h);
@@ -225,14 +230,6 @@ TEST_CASE("connect fails for a status page that cannot be used, and keeps it") {
   CHECK_FALSE(scope.release());
   CHECK(std::filesystem::exists(std::filesystem::symlink_status(board)));
   CHECK((own.empty() || testing::read_file(board) == own));
-}
-
-TEST_CASE("a status page that is too short is extended") {
-  FakeServer server;
-  REQUIRE(::truncate((server.dir() + "/server").c_str(), kBoardBytes - 1) == 0);
-  auto client = server.connect();
-  auto scope = client.expires(1h, "step");
-  CHECK(server.slot("step").asked == 1h);
 }
 
 TEST_CASE("a client does nothing under FILETIMER=off, or after it was moved from") {

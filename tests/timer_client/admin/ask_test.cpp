@@ -10,7 +10,6 @@
 
 #include <atomic>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 
 #include "common/clock.hpp"
@@ -83,18 +82,14 @@ void check(const Outcome& got, std::string_view kind, std::string_view why) {
 class DeafServer {
  public:
   explicit DeafServer(const std::string& dir)
-      : child_({[this, dir] {
-          control_ = testing::listen_in(dir, 8);
-          auto lock = FileLock::take(dir + "/server");
+      : child_([dir] {
+          static const UniqueFd control = testing::listen_in(dir, 8);
+          testing::write_file(dir + "/server", "");
+          static const auto lock = FileLock::take(dir + "/server");
           if (!lock) {
-            return false;
+            ::_exit(1);
           }
-          lock_.emplace(std::move(*lock));
-          return true;
-        }}) {
-    std::ofstream(dir + "/server").flush();
-    REQUIRE(child_.next());
-  }
+        }) {}
   void stop() {
     REQUIRE(::kill(child_.pid(), SIGSTOP) == 0);
     siginfo_t info{};
@@ -103,9 +98,7 @@ class DeafServer {
   void end() { child_.end(); }
 
  private:
-  UniqueFd control_;  // this and the next belong to the child
-  std::optional<FileLock> lock_;
-  SteppedChild child_;
+  Child child_;
 };
 
 }  // namespace

@@ -20,14 +20,6 @@ using testing::message_of;
 using testing::slot_called;
 using testing::slots_of;
 
-namespace {
-
-std::int64_t now_ns() {
-  return Instant::now().ns;
-}
-
-}  // namespace
-
 TEST_CASE_FIXTURE(Connected, "one line announces a worker's page, which all its clients use") {
   const std::string name = server.pipe().next().page();
   REQUIRE(server.page_names() == std::vector{name});
@@ -57,7 +49,7 @@ TEST_CASE("a page has the pid and the job variables of its worker") {
   CHECK(claims->pid == ::getpid());
   CHECK(claims->uid == ::geteuid());
   CHECK(claims->start_time > 0);
-  CHECK(claims->created_ns <= now_ns());
+  CHECK(claims->created_ns <= Instant::now().ns);
   CHECK(claims->rank == "3");
   CHECK(claims->local_rank == "1");
   CHECK(claims->job_id == std::string(63, 'j'));
@@ -170,9 +162,9 @@ TEST_CASE_FIXTURE(Connected, "the server is woken only for a deadline before its
 }
 
 TEST_CASE_FIXTURE(Connected, "a slot has the options with which the scope was opened") {
-  const std::int64_t before = now_ns();
+  const std::int64_t before = Instant::now().ns;
   auto scope = client.expires(30s, "forward");
-  const std::int64_t after = now_ns();
+  const std::int64_t after = Instant::now().ns;
   const auto slot = server.slot("forward");
   CHECK(slot.acquired.ns >= before);
   CHECK(slot.acquired.ns <= after);
@@ -286,7 +278,7 @@ TEST_CASE("the end of a client ends its own idle timeout, also after a verdict, 
   CHECK(read_deadline(page.slot(1)) == slot_word::kFree);
   {
     const auto judged = connect();
-    REQUIRE(try_expire_idle(page.slot(1), now_ns()));
+    REQUIRE(try_expire_idle(page.slot(1), Instant::now().ns));
   }
   CHECK(read_deadline(page.slot(1)) == slot_word::kReleasedLate);
   (void)connect();  // has another slot, until the server frees that one
@@ -381,9 +373,9 @@ TEST_CASE_FIXTURE(Connected,
   server.board().max_timeout = Duration{10s}.count();
   auto scope = client.expires(30s, "cut");
   const auto slot = server.slot("cut");
-  const std::int64_t before = now_ns();
+  const std::int64_t before = Instant::now().ns;
   const auto times = scope.times();
-  const std::int64_t after = now_ns();
+  const std::int64_t after = Instant::now().ns;
   REQUIRE(times.has_value());
   CHECK(times->elapsed >= Duration{before - slot.acquired.ns});
   CHECK(times->elapsed <= Duration{after - slot.acquired.ns});

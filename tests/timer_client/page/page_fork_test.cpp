@@ -22,7 +22,6 @@ using testing::exit_code_of;
 using testing::FakeServer;
 using testing::in_child;
 using testing::slot_called;
-using testing::use_in_child;
 
 namespace {
 
@@ -85,7 +84,13 @@ TEST_CASE_FIXTURE(Connected, "a forked child has its own page and does not chang
   const std::string before = bytes_of(page);
   const pid_t child = ::fork();
   if (child == 0) {
-    ::_exit(use_in_child(client, scope));
+    bool is_wrong =
+        scope.times() || scope.renew(1h) || scope.pause() || scope.release() || client.stop();
+    scope = {};
+    auto own = client.expires(1h, "childs");
+    is_wrong = is_wrong || !own.renew(2h) || !own.release();
+    client.start(1h);
+    ::_exit(is_wrong ? 1 : 0);
   }
   CHECK(exit_code_of(child) == 0);
   CHECK(bytes_of(page) == before);
