@@ -12,7 +12,7 @@ import unittest.mock
 import filetimer
 import suite
 from filetimer import _native, admin, errors
-from harness import BOUND_S, FAR_S, ServerCase, in_thread
+from harness import BOUND_S, FAR_S, ConfiguredCase, ServerCase, in_thread
 
 # Each call, and the exception that it raises.
 REFUSED = r"""
@@ -249,11 +249,7 @@ class OutOfMemory(ServerCase):
         self.assertEqual(self.open_scopes(), [])
 
 
-class Misuse(ServerCase):
-    def setUp(self):
-        super().setUp()
-        self.configured = self.configure()
-
+class Misuse(ConfiguredCase):
     def test_wrong_arguments_are_refused_and_change_nothing(self):
         scope = filetimer.expires(FAR_S, "x")
         for call in (lambda: _native._set_default_client(3), lambda: _native._seconds("1", "it"),

@@ -9,7 +9,7 @@ import unittest
 
 import filetimer
 import suite
-from harness import FAR_S, ServerCase
+from harness import FAR_S, ConfiguredCase, ServerCase
 
 
 def fake(name, **members):
@@ -43,10 +43,9 @@ import filetimer.lightning  # noqa: E402
 import filetimer.transformers  # noqa: E402
 
 
-class Lightning(ServerCase):
+class Lightning(ConfiguredCase):
     def setUp(self):
         super().setUp()
-        self.configure()
         self.callback = filetimer.lightning.TimerCallback(10, 20, first_step=FAR_S)
 
     def test_every_batch_and_every_validation_is_a_scope(self):
@@ -101,9 +100,8 @@ class Lightning(ServerCase):
         pickle.dumps(callback)  # for the next training
 
 
-class Transformers(ServerCase):
+class Transformers(ConfiguredCase):
     def test_every_step_is_a_scope_and_no_scope_is_open_in_between(self):
-        self.configure()
         callback, seen = filetimer.transformers.TimerCallback(10, first_step=FAR_S), []
         callback.on_train_begin(None, None, None, model=None)
         self.assertIsNone(callback._client)  # the process has one
@@ -121,7 +119,6 @@ class Transformers(ServerCase):
         self.assertEqual(self.open_scopes(), [])
 
     def test_an_epoch_that_ends_within_a_step_leaves_no_scope_behind(self):
-        self.configure()
         callback = filetimer.transformers.TimerCallback()
         callback.on_train_begin(None, None, None)
         callback.on_step_begin(None, None, None)  # too few batches follow for on_step_end
@@ -130,7 +127,6 @@ class Transformers(ServerCase):
         callback.on_train_end(None, None, None)
 
     def test_close_leaves_a_step_that_an_exception_left_open(self):
-        self.configure()
         callback = filetimer.transformers.TimerCallback()
         callback.close()
         callback.on_train_begin(None, None, None)

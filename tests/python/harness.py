@@ -107,6 +107,14 @@ class ServerCase(unittest.TestCase):
         return counts
 
 
+class ConfiguredCase(ServerCase):
+    """The process has a client, too."""
+
+    def setUp(self):
+        super().setUp()
+        self.configured = self.configure()
+
+
 PREAMBLE = """
 import filetimer, filetimer.admin, os, signal, sys, threading, time
 def say(*words):

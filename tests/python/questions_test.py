@@ -19,7 +19,7 @@ import warnings
 import filetimer
 import suite
 from filetimer import _ask, _server, admin, errors
-from harness import BOUND_S, FAR_S, SERVER, ServerCase, run_python
+from harness import BOUND_S, FAR_S, SERVER, ConfiguredCase, ServerCase, run_python
 from suite import state_of, wait_until
 
 
@@ -32,11 +32,7 @@ def stop(pid):
     wait_until(lambda: state_of(pid) == "T")
 
 
-class Questions(ServerCase):
-    def setUp(self):
-        super().setUp()
-        self.default = self.configure()
-
+class Questions(ConfiguredCase):
     def test_status_has_the_state_of_the_server(self):
         admin.ping()
         with filetimer.expires(FAR_S):
@@ -86,7 +82,7 @@ class Questions(ServerCase):
                 admin.shutdown(timeout=0.1)
             self.assertTrue(caught.exception.timed_out)
             self.assertEqual(admin.shutdown("now"), 1)
-        self.assertFalse(self.default.is_watched)
+        self.assertFalse(self.configured.is_watched)
         with self.assertRaises(filetimer.ServerUnavailable):
             admin.status()
 

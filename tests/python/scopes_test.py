@@ -15,7 +15,7 @@ import time
 
 import filetimer
 import suite
-from harness import FAR_S, ServerCase, in_thread
+from harness import FAR_S, ConfiguredCase, ServerCase, in_thread
 
 
 @contextlib.contextmanager
@@ -39,11 +39,7 @@ def other_thread_in(context, at_begin=lambda: None, at_end=lambda: None):
         thread.join()
 
 
-class Scopes(ServerCase):
-    def setUp(self):
-        super().setUp()
-        self.client_of_process = self.configure()
-
+class Scopes(ConfiguredCase):
     def test_a_scope_is_open_inside_with_and_not_outside(self):
         with filetimer.expires(FAR_S, "forward") as scope:
             self.assertEqual(self.open_scopes(), ["forward"])
@@ -126,7 +122,7 @@ class Scopes(ServerCase):
             self.assertLess(heart.times().remaining, 21)
 
     def test_start_and_stop_watch_the_whole_job(self):
-        client = self.client_of_process
+        client = self.configured
         client.start(FAR_S)
         client.start(datetime.timedelta(hours=2))
         self.assertEqual(self.open_scopes(), ["job"])
@@ -237,9 +233,8 @@ class Decorators(ServerCase):
         self.assertEqual(self.open_scopes(), [])
 
 
-class Each(ServerCase):
+class Each(ConfiguredCase):
     def test_every_step_of_an_iterator_is_a_scope_and_the_loop_body_is_in_none(self):
-        self.configure()
         inside = []
 
         def batches():
@@ -253,7 +248,6 @@ class Each(ServerCase):
         self.assertEqual(self.statistics()["data"], 4)  # including the step that found the end
 
     def test_the_first_step_may_have_longer_and_covers_the_start_of_the_iterator(self):
-        self.configure()
         remaining = []
 
         class Loader:
@@ -269,7 +263,6 @@ class Each(ServerCase):
         self.assertTrue(name.startswith("scopes_test.py:"), name)
 
     def test_the_first_step_of_each_loop_may_have_longer(self):
-        self.configure()
         has_longer = []
 
         def batches():
@@ -300,7 +293,6 @@ class Each(ServerCase):
             asyncio.run(go_over())
 
     def test_it_has_the_length_of_what_it_goes_over_and_may_be_gone_over_again(self):
-        self.configure()
         items = filetimer.each("ab", FAR_S, "data")
         self.assertEqual(len(items), 2)
         self.assertEqual([(x, y) for x in items for y in items],
@@ -310,7 +302,6 @@ class Each(ServerCase):
             len(filetimer.each(iter("ab"), FAR_S))
 
     def test_async_for_goes_over_an_asynchronous_iterator(self):
-        self.configure()
         inside = []
 
         async def batches():
@@ -327,8 +318,6 @@ class Each(ServerCase):
         self.assertEqual(self.open_scopes(), [])
 
     def test_an_exception_of_the_iterator_leaves_the_scope(self):
-        self.configure()
-
         def batches():
             yield 1
             raise KeyError
@@ -337,12 +326,8 @@ class Each(ServerCase):
         self.assertEqual(self.open_scopes(), [])
 
 
-class EnteredAgain(ServerCase):
+class EnteredAgain(ConfiguredCase):
     """A scope that is entered while it is open."""
-
-    def setUp(self):
-        super().setUp()
-        self.configure()
 
     def test_each_entry_of_a_recursion_has_a_deadline_of_its_own(self):
         scope = filetimer.Scope(FAR_S, "x")

@@ -11,7 +11,7 @@ import weakref
 import filetimer
 import suite
 from filetimer import admin, errors
-from harness import FAR_S, ServerCase
+from harness import FAR_S, ConfiguredCase
 
 THREADS = 8
 ROUNDS = 5000
@@ -39,10 +39,9 @@ def resident_kb():
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
 
 
-class Threads(ServerCase):
+class Threads(ConfiguredCase):
     def setUp(self):
         super().setUp()
-        self.configure()
         switches = sys.getswitchinterval()
         sys.setswitchinterval(1e-5)  # so that threads switch at any place
         self.addCleanup(sys.setswitchinterval, switches)
