@@ -6,11 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <span>
 #include <utility>
 
 #include "common/duration_text.hpp"
-#include "common/run_folder.hpp"
 #include "timer_client/client/messages.hpp"
 
 namespace filetimer {
@@ -19,15 +17,6 @@ namespace {
 constexpr const char* kSwitchVariable = "FILETIMER";
 constexpr const char* kMissingVariable = "FILETIMER_MISSING";
 constexpr const char* kRpcTimeoutVariable = "FILETIMER_RPC_TIMEOUT";
-
-std::string first_value(std::span<const char* const> names) {
-  for (const char* const name : names) {
-    if (const char* const value = std::getenv(name); value != nullptr && *value != '\0') {
-      return value;
-    }
-  }
-  return {};
-}
 
 }  // namespace
 
@@ -80,11 +69,6 @@ Result<Duration> rpc_timeout_of_environment() {
     return failure(fmt::format("${}: {}", kRpcTimeoutVariable, timeout.error().message));
   }
   return *timeout;
-}
-
-JobEnvironment job_environment() {
-  return {first_value(kRankVariables), first_value(kLocalRankVariables),
-          first_value(kJobVariables)};
 }
 
 }  // namespace filetimer

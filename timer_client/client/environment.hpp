@@ -1,29 +1,16 @@
-// What the environment says: the place of this process in its job, from the launchers' variables,
-// and what overrides the code. An unexpected value is a notice, not an error: a typo must not end a
-// training.
+// What the environment says that overrides the code. An unexpected value is a notice, not an error:
+// a typo must not end a training.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <filetimer/timer_client.hpp>
 #include <optional>
-#include <string>
 #include <string_view>
 
 #include "common/clock.hpp"
 #include "common/result.hpp"
 
 namespace filetimer {
-
-// A field is empty if it is not known. The server reads the same variables of workers without a
-// page.
-struct JobEnvironment {
-  std::string rank;
-  std::string local_rank;
-  std::string job_id;
-};
-
-// Reads the variables of this process.
-JobEnvironment job_environment();
 
 // Returns the value of a variable; empty: it is not set.
 std::string_view environment_word(const char* name);

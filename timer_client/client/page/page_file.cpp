@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <memory>
 #include <new>
+#include <span>
+#include <string_view>
 
 #include "common/clock.hpp"
 #include "common/page_reader.hpp"
@@ -43,6 +45,17 @@ Result<UniqueFd> make_file(const std::string& path) {
   return fd;
 }
 
+// Returns the value of the first of these variables that has one. The server reads the same ones of
+// workers without a page.
+std::string_view first_value(std::span<const char* const> names) {
+  for (const char* const name : names) {
+    if (const std::string_view value = environment_word(name); !value.empty()) {
+      return value;
+    }
+  }
+  return {};
+}
+
 void fill_in(PageHeader& header) {
   begin_page(header, page_flag::kStatistics);
   header.pid = ::getpid();
@@ -50,10 +63,9 @@ void fill_in(PageHeader& header) {
     header.start_time = self->start_time;
     put_text(header.comm, self->comm);
   }
-  const JobEnvironment job = job_environment();
-  put_text(header.rank, job.rank);
-  put_text(header.local_rank, job.local_rank);
-  put_text(header.job_id, job.job_id);
+  put_text(header.rank, first_value(kRankVariables));
+  put_text(header.local_rank, first_value(kLocalRankVariables));
+  put_text(header.job_id, first_value(kJobVariables));
 }
 
 // Returns whether the process that made the page is alive, as far as this pid namespace shows.
