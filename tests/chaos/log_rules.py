@@ -239,12 +239,11 @@ class LogJudge:
             run.stopped = record
         elif event == "rejected":
             run.rejected += record.integer("count")
-            is_at_the_end = "server_stopped" in (
-                self.lines[-1].text("event"), *(each.text("event") for each in self.lines[record.index + 1:][:1]))
-            self.expect(record.integer("count") > 0 and (
-                is_at_the_end or run.last_rejected is None or
-                mono(record) - mono(run.last_rejected) > REJECTED_PERIOD),
-                "limits", "less than a second after the last one, or no count")
+            following = (self.lines[-1], *self.lines[record.index + 1:record.index + 2])
+            is_at_the_end = any(each.text("event") == "server_stopped" for each in following)
+            is_soon = run.last_rejected is not None and mono(record) - mono(run.last_rejected) <= REJECTED_PERIOD
+            self.expect(record.integer("count") > 0 and (is_at_the_end or not is_soon), "limits",
+                        "less than a second after the last one, or no count")
             run.last_rejected = record
         elif event == "expired":
             run.expired += 1
@@ -328,10 +327,10 @@ class LogJudge:
                     "record-links", "its incident was written later and does not list it")
 
     def judge_incident(self, record):
-        is_whole = record.integer("omitted") == 0
         def place_of(scope):
             return scope.get("pid"), scope.get("scope"), scope.get("tid")
 
+        is_whole = record.integer("omitted") == 0
         workers = {}  # how long the last scope has been open
         scopes = collections.defaultdict(list)
         for scope in record.objects("open_scopes") + record.objects("in_no_scope"):
