@@ -67,7 +67,7 @@ def required_fields():
     """Returns by event which fields a record always has: the list whose elements have it ("": the record itself), its
     name, whether it may be null, and its value in the example of docs/records.md."""
     sections = {title.strip("`"): body for title, body in
-                (section.split("\n", 1) for section in RECORDS_PAGE.read_text().split("\n## ")[1:])}
+                (section.split("\n", 1) for section in RECORDS_PAGE.read_text(encoding="utf-8").split("\n## ")[1:])}
 
     def names(section):
         """Returns the names that are never absent; the value says whether it may be null."""
