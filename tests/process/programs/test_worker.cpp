@@ -81,57 +81,30 @@ void fork_orphan(Body&& body) {
 
 // A worker with descendants in its own and in other process groups and sessions.
 int tree(const Arguments&) {
-  int up[2];
-  if (::pipe2(up, O_CLOEXEC) != 0) {
-    return 92;
-  }
-  const auto joined = [&](pid_t pid) {
-    if (::write(up[1], &pid, sizeof pid) < 0) {
-      ::_exit(90);
-    }
-  };
-  const pid_t child = fork_off([&] { joined(0); });
-  const pid_t group = fork_off([&] {
-    ::setpgid(0, 0);
-    joined(0);
-  });
-  const pid_t session = fork_off([&] {
+  const pid_t child = fork_off([] {});
+  const pid_t group = fork_off([] {});
+  ::setpgid(group, group);
+  fork_off([&] {
     ::setsid();
-    joined(fork_off([&] {
+    fork_off([&, session = ::getpid()] {
       ::setsid();
-      joined(0);
-    }));
+      say("ready child=" + std::to_string(child) + " group=" + std::to_string(group) +
+          " session=" + std::to_string(session) + " grandchild=" + std::to_string(::getpid()));
+    });
   });
-  pid_t grandchild = 0;
-  for (int i = 0; i < 4; ++i) {
-    pid_t pid = 0;
-    if (::read(up[0], &pid, sizeof pid) != sizeof pid) {
-      return 93;
-    }
-    grandchild = pid != 0 ? pid : grandchild;
-  }
-  say("ready child=" + std::to_string(child) + " group=" + std::to_string(group) +
-      " session=" + std::to_string(session) + " grandchild=" + std::to_string(grandchild));
   wait_for_ever();
 }
 
 // UID: a worker with two children, of which one is that user's.
 int foreign_child(const Arguments& args) {
   const auto user = static_cast<uid_t>(std::stoul(args.at(0)));
-  int up[2];
-  if (::pipe2(up, O_CLOEXEC) != 0) {
-    return 92;
-  }
   const pid_t own = fork_off([] {});
-  const pid_t foreign = fork_off([&] {
-    const char has_changed = ::setuid(user) == 0 ? 'y' : 'n';
-    (void)!::write(up[1], &has_changed, 1);
+  fork_off([&] {
+    if (::setuid(user) != 0) {
+      ::_exit(97);
+    }
+    say("ready own=" + std::to_string(own) + " foreign=" + std::to_string(::getpid()));
   });
-  char has_changed = 'n';
-  if (::read(up[0], &has_changed, 1) != 1 || has_changed != 'y') {
-    return 97;
-  }
-  say("ready own=" + std::to_string(own) + " foreign=" + std::to_string(foreign));
   wait_for_ever();
 }
 
