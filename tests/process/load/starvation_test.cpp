@@ -2,8 +2,6 @@
 // without other tests.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <signal.h>
-#include <sys/prctl.h>
 
 #include <cstdlib>
 #include <sstream>
@@ -21,21 +19,6 @@ constexpr int kWorkers = 200;
 // A little less than in healthy_workers.cpp, because requests on the pipe have the wall clock.
 constexpr std::int64_t kTimeoutNs = 998'000'000;
 constexpr unsigned kBusyLoopsPerCpu = 8;
-constexpr unsigned kLastResortSeconds = 170;
-
-std::unique_ptr<Child> busy_loop() {
-  const pid_t parent = ::getpid();
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    ::alarm(::getppid() == parent ? kLastResortSeconds : 1);
-    ::close_range(STDERR_FILENO + 1, ~0U, 0);  // ends of the workers' pipes
-    for (volatile unsigned spins = 0;;) {
-      spins = spins + 1;
-    }
-  }
-  return std::make_unique<Child>(pid);
-}
 
 std::chrono::seconds duration() {
   const char* const seconds = std::getenv("FILETIMER_STARVE_SECONDS");
@@ -46,13 +29,13 @@ std::chrono::seconds duration() {
 
 TEST_CASE("none of two hundred healthy workers is killed on a machine eight times oversubscribed") {
   Server server;
-  const std::string folder = worker_path().substr(0, worker_path().rfind('/'));
   Worker workers(
-      "", {.program = {folder + "/healthy_workers", server.dir(), std::to_string(kWorkers)}});
+      {.program = {program_path("healthy_workers"), server.dir(), std::to_string(kWorkers)}});
   std::vector<std::unique_ptr<Child>> load;
   for (unsigned i = 0; i < kBusyLoopsPerCpu * std::max(1U, std::thread::hardware_concurrency());
        ++i) {
-    load.push_back(busy_loop());
+    load.push_back(
+        std::make_unique<Child>(Launch{.argv = {"/bin/sh", "-c", "while :; do :; done"}}));
   }
   const Instant until = Instant::now() + duration();
   REQUIRE(wait_until([&] { return Instant::now() >= until; }, duration() + kBound));
