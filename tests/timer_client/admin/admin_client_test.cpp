@@ -259,5 +259,6 @@ TEST_CASE(
                               throw std::runtime_error("withdrawn");
                             }});
   CHECK_THROWS_WITH(client.ping(), "withdrawn");
-  CHECK(testing::wait_until([&] { return has_hung_up.load(); }, 10s));  // half of its patience
+  // Where the client does not hang up, wait_until_hung_up() returns after 20 s.
+  CHECK(testing::wait_until([&] { return has_hung_up.load(); }, 10s));
 }
