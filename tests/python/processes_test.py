@@ -194,8 +194,10 @@ class Forks(ServerCase):
 
 
 class Multiprocessing(ServerCase):
-    def run_pool(self, method, function):
-        self.run_worker(CHILD + f"""
+    def test_forked_workers_use_the_inherited_client_and_others_configure_themselves(self):
+        for method, function in ("fork", "work"), ("spawn", "configured_work"), ("forkserver", "configured_work"):
+            with self.subTest(method):
+                self.run_worker(CHILD + f"""
 if __name__ == "__main__":
     filetimer.configure()
     context = multiprocessing.get_context("{method}")
@@ -207,16 +209,7 @@ if __name__ == "__main__":
         process.join()
         assert process.exitcode == 0, process.exitcode
 """, says=f"{sum(i * i for i in range(30))}\n")
-        self.assertEqual(self.records("expired"), [])
-
-    def test_forked_workers_use_the_inherited_client(self):
-        self.run_pool("fork", "work")
-
-    def test_spawned_workers_configure_themselves(self):
-        self.run_pool("spawn", "configured_work")
-
-    def test_workers_of_a_forkserver_configure_themselves(self):
-        self.run_pool("forkserver", "configured_work")
+                self.assertEqual(self.records("expired"), [])
 
     def test_only_the_hung_worker_is_killed(self):
         for method, target in (("fork", "hang_in_scope"), ("spawn", "configured_hang"),

@@ -17,12 +17,11 @@ class PipeMachine final : public Machine {
   explicit PipeMachine(unsigned variant) : Machine(variant, true) {
     terms_.max_timeout = hours(model_.longest);
     folder_.write(std::to_string(::getpid()), "left by a worker that had this pid");
-    use_page(std::make_shared<PipePage>(folder_.path(), ::getpid(), terms_));
+    page_ = std::make_shared<PipePage>(folder_.path(), ::getpid(), terms_);
   }
 
  private:
   PipePage& page() { return static_cast<PipePage&>(*page_); }
-  void use_page(std::shared_ptr<PipePage> page) { page_ = std::move(page); }
 
   void use(const Operation& operation, int key, int) override {
     const std::string name = name_of(key);
@@ -72,7 +71,7 @@ class PipeMachine final : public Machine {
     save();
     auto next = PipePage::adopt(folder_.path(), ::getpid(), terms_);
     if (next) {  // else no scope was open when the page was saved
-      use_page(*next);
+      page_ = *next;
       due_.clear();
       adopt(are_recorded);
     }

@@ -223,23 +223,18 @@ TEST_CASE("connect refuses a wrong file that the code names") {
                      "seconds, at most 1000000000"));
 }
 
-TEST_CASE("$FILETIMER_TIMEOUTS takes precedence over the file in the code") {
-  const FakeServer server;
+TEST_CASE(
+    "$FILETIMER_TIMEOUTS takes precedence over the file in the code, also with a wrong file") {
   const TimeoutsFile in_code("forward = 5\n");
   const TimeoutsFile outside("forward = 7\n");
-  const Variable variable("FILETIMER_TIMEOUTS", outside.path.c_str());
-  auto client = connect_with(server, in_code);
-  const auto scope = client.expires(30s, "forward");
-  CHECK(server.slot("forward").asked == 7s);
-}
-
-TEST_CASE("a wrong file of $FILETIMER_TIMEOUTS is a notice and no error") {
-  const FakeServer server;
-  const TimeoutsFile in_code("forward = 5\n");
-  const Variable variable("FILETIMER_TIMEOUTS", "/nonexistent/timeouts.toml");
-  auto client = connect_with(server, in_code);
-  const auto scope = client.expires(30s, "forward");
-  CHECK(server.slot("forward").asked == 30s);
+  for (const auto& [path, asked] :
+       {std::pair{outside.path.c_str(), 7s}, {"/nonexistent/timeouts.toml", 30s}}) {
+    const FakeServer server;
+    const Variable variable("FILETIMER_TIMEOUTS", path);
+    auto client = connect_with(server, in_code);
+    const auto scope = client.expires(30s, "forward");
+    CHECK(server.slot("forward").asked == asked);
+  }
 }
 
 }  // namespace

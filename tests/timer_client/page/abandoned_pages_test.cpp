@@ -27,14 +27,10 @@ using testing::pages_in;
 
 namespace {
 
-TimerClient connect_first(const std::string& dir) {
-  return TimerClient::connect({.dir = dir});
-}
-
 // Runs a child that leaves its page behind, as a killed process does.
 void leave_page(const std::string& dir) {
   REQUIRE(in_child([&] {
-            auto client = connect_first(dir);
+            auto client = TimerClient::connect({.dir = dir});
             auto scope = client.expires(1h, "step");
             ::_exit(0);
             return 1;
@@ -56,7 +52,7 @@ struct WithoutServer {
 
 TEST_CASE_FIXTURE(WithoutServer, "a process that exits removes its page if no server has seen it") {
   CHECK(in_child([&] {
-          auto client = connect_first(dir);
+          auto client = TimerClient::connect({.dir = dir});
           auto scope = client.expires(1h, "step");
           testing::write_file(client.stacks_file(), "");
           std::exit(pages_in(dir).size() == 1 ? 0 : 1);
@@ -68,7 +64,7 @@ TEST_CASE_FIXTURE(WithoutServer, "a process that exits removes its page if no se
 
 TEST_CASE_FIXTURE(WithoutServer,
                   "each forked child removes the pages of children that have ended") {
-  auto client = connect_first(dir);
+  auto client = TimerClient::connect({.dir = dir});
   for (int i = 0; i < 3; ++i) {
     CHECK(in_child([&] { return client.expires(1h, "step").release() ? 0 : 1; }) == 0);
   }
@@ -78,7 +74,7 @@ TEST_CASE_FIXTURE(WithoutServer,
 TEST_CASE_FIXTURE(WithoutServer,
                   "a page that a server has registered stays when its process exits") {
   CHECK(in_child([&] {
-          auto client = connect_first(dir);
+          auto client = TimerClient::connect({.dir = dir});
           register_page(dir, pages_in(dir).at(0));
           std::exit(0);
           return 2;
@@ -91,7 +87,7 @@ TEST_CASE_FIXTURE(WithoutServer,
   leave_page(dir);
   const std::string abandoned = pages_in(dir).at(0);
   testing::write_file(dir + "/scopes/.stacks/" + abandoned, "");
-  auto client = connect_first(dir);
+  auto client = TimerClient::connect({.dir = dir});
   CHECK(pages_in(dir).size() == 1);
   CHECK_FALSE(std::filesystem::exists(dir + "/scopes/" + abandoned));
   CHECK_FALSE(std::filesystem::exists(dir + "/scopes/.stacks/" + abandoned));
@@ -108,7 +104,7 @@ TEST_CASE_FIXTURE(WithoutServer,
   std::filesystem::resize_file(dir + "/scopes/1-no-page-either", kPageBytes);
   const Child locker([&] { static auto lock = FileLock::take(dir + "/scopes/0-locked"); });
   const Child other([&] {
-    static auto its_client = connect_first(dir);
+    static auto its_client = TimerClient::connect({.dir = dir});
     (void)its_client;
   });
   const std::string living = dir + "/scopes/0-of-a-living-process";

@@ -51,18 +51,12 @@ std::string bytes_of(const PageLayout& page) {
   return {reinterpret_cast<const char*>(page.base()), kMemoryPage};
 }
 
-std::string only_page(const FakeServer& server) {
-  const auto names = server.page_names();
-  REQUIRE(names.size() == 1);
-  return server.page_path(names[0]);
-}
-
 }  // namespace
 
 TEST_CASE_FIXTURE(
     Connected,
     "the kernel names the worker as the owner of its page, and only the worker has it open") {
-  const std::string path = only_page(server);
+  const std::string path = server.page_path(server.worker_page_names().at(0));
   CHECK(has_owner(path, ::getpid()));
   const auto fds = descriptors_of(path);
   CHECK(fds.size() == 1);  // of the lock
@@ -132,7 +126,7 @@ TEST_CASE_FIXTURE(
 
 TEST_CASE_FIXTURE(Connected,
                   "a child that closes inherited descriptors does not release its parent's lock") {
-  const std::string path = only_page(server);
+  const std::string path = server.page_path(server.worker_page_names().at(0));
   CHECK(in_child([&] {
           // The library dropped them at the fork already; the child closes all that are left.
           const auto left = descriptors_of(path).size();

@@ -24,6 +24,7 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
+using testing::Connected;
 using testing::FakeServer;
 using testing::in_child;
 
@@ -86,12 +87,10 @@ void operator delete(void* made, std::size_t) noexcept {
 }
 #endif
 
-TEST_CASE("scopes on the page allocate nothing") {
+TEST_CASE_FIXTURE(Connected, "scopes on the page allocate nothing") {
   if (kIsSanitized) {
     FILETIMER_SKIP("the sanitizer brings an allocator of its own");
   }
-  FakeServer server;
-  auto client = server.connect();
   enter_and_leave(client);
   const std::size_t before = t_allocations;
   CHECK(before > 0);
@@ -99,12 +98,11 @@ TEST_CASE("scopes on the page allocate nothing") {
   CHECK(t_allocations == before);
 }
 
-TEST_CASE("a scope that cannot be opened without memory does not change its thread's slots") {
+TEST_CASE_FIXTURE(
+    Connected, "a scope that cannot be opened without memory does not change its thread's slots") {
   if (kIsSanitized) {
     FILETIMER_SKIP("the sanitizer brings an allocator of its own");
   }
-  FakeServer server;
-  auto client = server.connect();
   std::vector<std::string> names;
   for (std::size_t i = 0; i < kMaxIdleSlots; ++i) {  // enough to rebind one to another name
     names.push_back(std::string(20, 'a') + std::to_string(i));
@@ -137,13 +135,11 @@ TEST_CASE("a scope that cannot be opened without memory does not change its thre
   CHECK(counted == opened);
 }
 
-TEST_CASE("where an allocation fails no slot is lost, and a thread can end") {
+TEST_CASE_FIXTURE(Connected, "where an allocation fails no slot is lost, and a thread can end") {
   if (kIsSanitized) {
     FILETIMER_SKIP("the sanitizer brings an allocator of its own");
   }
   constexpr std::size_t kOpen = 20;
-  FakeServer server;
-  auto client = server.connect();
   std::vector<TimerScope> open;
   open.reserve(kOpen);
   while (open.size() < kOpen) {
