@@ -127,11 +127,10 @@ class SteppedChild : public HeldChild {
   bool next() {
     char byte = '?';
     pollfd answer{socket_.get(), POLLIN, 0};
-    return start_next() && ::poll(&answer, 1, static_cast<int>(testing::kBound.count())) == 1 &&
+    return ::write(socket_.get(), "?", 1) == 1 &&
+           ::poll(&answer, 1, static_cast<int>(testing::kBound.count())) == 1 &&
            ::read(socket_.get(), &byte, 1) == 1 && byte == 'y';
   }
-  // Starts the next step without waiting for its answer.
-  bool start_next() { return ::write(socket_.get(), "?", 1) == 1; }
 
  private:
   struct Sockets {

@@ -78,18 +78,6 @@ class TestPage {
   std::vector<Line> lines_;
 };
 
-// Returns a page whose worker released a scope at `left`, and has the idle timeout `timeout`.
-inline TestPage idle_page(Instant left, Duration timeout) {
-  TestPage page;
-  page.open(0, {.name = "(idle)",
-                .timeout = timeout.count(),
-                .word = slot_word::kIdleWatch,
-                .flags = slot_flag::kIdle});
-  page.open(1, {.word = slot_word::kFree});
-  page.page().slot(1).left = left.ns;
-  return page;
-}
-
 // Returns field 22 of /proc/PID/stat, read in another way than by the code under test.
 inline std::uint64_t start_time_in_proc(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
