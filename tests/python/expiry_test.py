@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Scopes with on_expiry="raise": ScopeExpired at the deadline, then SIGKILL if the worker stays."""
-import json
 import os
 import signal
-import unittest
 
 import filetimer
 import suite

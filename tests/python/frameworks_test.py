@@ -5,7 +5,6 @@ document.
 import pickle
 import sys
 import types
-import unittest
 
 import filetimer
 import suite

@@ -10,7 +10,6 @@ import math
 import os
 import time
 import traceback
-import unittest
 
 import filetimer
 import suite

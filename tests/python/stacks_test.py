@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The Python stacks of a worker that has expired, in the server's evidence and in `show`."""
-import os
 import signal
-import unittest
 
 import filetimer
 import suite

@@ -5,7 +5,6 @@ import os
 import sys
 import threading
 import tracemalloc
-import unittest
 import weakref
 
 import filetimer
