@@ -770,4 +770,3 @@ class HistoryJudge:
         if not in_time <= counted <= all_ends:
             self.report("counts", worker.name,
                         f"worker_ended counts {counted} scopes '{name}', it released {all_ends}")
-
