@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/futex.h>
-#include <linux/magic.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -17,7 +16,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
-#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <ucontext.h>
@@ -54,7 +52,6 @@ struct Fiber {
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   void* (*start)(void*) = nullptr;
   void* argument = nullptr;
-  unsigned long id = 0;
   bool is_main = false;
   bool is_waiting = false;
   bool is_woken = false;
@@ -88,7 +85,6 @@ void run_fiber() {
     self.start(self.argument);
   }
   self.has_ended = true;
-  kernel->wake(&self, true);
   ::setcontext(&outside);
 }
 
@@ -96,16 +92,11 @@ bool Kernel::is_main_thread() const {
   return running_ != nullptr && running_->is_main;
 }
 
-void Kernel::start_fiber(void* (*start)(void*), void* argument, unsigned long* id) {
-  static unsigned long last = 0;
+void Kernel::start_fiber(void* (*start)(void*), void* argument) {
   auto fiber = std::make_unique<Fiber>();
   fiber->start = start;
   fiber->argument = argument;
   fiber->is_main = start == nullptr;
-  fiber->id = ++last;
-  if (id != nullptr) {
-    *id = fiber->id;
-  }
   ::getcontext(&fiber->context);
   fiber->context.uc_stack.ss_sp = fiber->stack;
   fiber->context.uc_stack.ss_size = kStackBytes;
@@ -117,7 +108,7 @@ void Kernel::start_server(pid_t pid, std::function<int()> body) {
   server_pid_ = pid;
   body_ = std::move(body);
   idle_at_ = now;
-  start_fiber(nullptr, nullptr, nullptr);
+  start_fiber(nullptr, nullptr);
 }
 
 void Kernel::drop_server() {
@@ -196,13 +187,6 @@ void Kernel::wake(const void* on, bool all) {
         return;
       }
     }
-  }
-}
-
-void Kernel::join(unsigned long id) {
-  const auto found = std::ranges::find(fibers_, id, [](const auto& fiber) { return fiber->id; });
-  if (found != fibers_.end() && !(*found)->has_ended) {
-    wait(found->get(), kNever);
   }
 }
 
@@ -543,18 +527,15 @@ int timerfd_settime(int fd, int flags, const itimerspec* next, itimerspec* old) 
   return call(fd, 0, &off, old);
 }
 
-// A worker starts no threads.
+// A worker starts no threads. The server's are all detached.
 int pthread_create(pthread_t* thread, const pthread_attr_t*, void* (*start)(void*),
                    void* argument) {
   if (!is_inside()) {
     return EAGAIN;
   }
-  kernel->start_fiber(start, argument, thread);
-  return 0;
-}
-
-int pthread_join(pthread_t thread, void**) {
-  kernel->join(thread);
+  static pthread_t last = 0;
+  *thread = ++last;
+  kernel->start_fiber(start, argument);
   return 0;
 }
 
@@ -700,15 +681,6 @@ int fdatasync(int fd) {
   }
   POINT(kSync);
   return 0;
-}
-
-int fstatfs(int fd, struct statfs* is_on) noexcept {
-  REAL(fstatfs);
-  const int result = call(fd, is_on);
-  if (is_inside() && is_log[fd]) {
-    is_on->f_type = kernel->is_log_on_disk ? EXT4_SUPER_MAGIC : TMPFS_MAGIC;
-  }
-  return result;
 }
 
 void* mmap(void* at, size_t bytes, int access, int flags, int fd, off_t from) noexcept {

@@ -131,7 +131,6 @@ class Kernel {
   std::string log_path;
   int log_errno = 0;  // writes to the log fail with it
   Nanos log_hangs_until = 0;
-  bool is_log_on_disk = false;
   Nanos proc_hangs_until = 0;                 // reads in /proc by side threads
   std::function<pid_t(ino_t)> owner_of_page;  // the answer of F_GETLK; 0: nobody
 
@@ -144,8 +143,7 @@ class Kernel {
   // Returns whether wake() ended the wait, and not the time or a descriptor.
   bool wait(const void* on, Nanos until, int epoll = -1);
   void wake(const void* on, bool all);
-  void start_fiber(void* (*start)(void*), void* argument, unsigned long* id);
-  void join(unsigned long id);
+  void start_fiber(void* (*start)(void*), void* argument);
   void set_timer(int fd, Nanos when) { timers_[fd] = when; }
 
  private:

@@ -60,7 +60,7 @@ const std::array<Setting, 11> kSettings{{
     {"--dry-run", {""}},
     {"--evidence", {"proc", "proc", "proc", "proc"}},
     {"--kill", {"process", "tree", "tree", "tree"}},
-    {"disk", {"", "", "", ""}},  // the log is on one: a thread writes it
+    {"disk", {"", "", "", ""}},  // no option: the log is on one, and may hang
     {"--warn-at", {"0.5"}},
     {"--on-expiry", {"true", "true"}},
     {"--metrics", {"metrics", "metrics"}},
@@ -168,7 +168,6 @@ class Simulation {
         settings_[chosen.option] = chosen.values[value];
       }
     }
-    kernel_.is_log_on_disk = settings_.contains("disk");
     arguments_ = {"timer_server",
                   "--dir",
                   dir_,
@@ -357,7 +356,7 @@ class Simulation {
       kernel_.log_errno = operation.argument(1) == 0 ? ENOSPC : EIO;
       trouble_log(kernel_.now + time);
       kernel_.at(kernel_.now + time, [this] { kernel_.log_errno = 0; });
-    } else if (name == "loghang" && kernel_.is_log_on_disk) {
+    } else if (name == "loghang" && settings_.contains("disk")) {
       kernel_.log_hangs_until = kernel_.now + time;
       trouble_log(kernel_.log_hangs_until);
     } else if (name == "prochang") {
@@ -692,7 +691,7 @@ class Simulation {
     const int n = begin("driver", "halt", fmt::format(R"(,"subject":"{}","how":"stop")", server()));
     finish("driver", n, "", kernel_.on_ready ? kernel_.now + time : kernel_.now);
     kernel_.at(kernel_.now + time, [this] { stop_halt_of_server(); });
-    if (kernel_.is_log_on_disk) {  // a record in the hand of the thread has had its time
+    if (settings_.contains("disk")) {  // a record in the hand of the thread has had its time
       log_trouble_.push_back({kernel_.now, kernel_.now + time + kSecond});
     }
   }
