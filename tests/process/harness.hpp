@@ -145,9 +145,10 @@ struct Finished {
   std::string err;
 };
 
-// Runs a program that ends by itself, with these arguments.
+// Runs a program that ends by itself within `bound`, with these arguments.
 Finished run(const std::string& program, std::vector<std::string> args,
-             const Environment& environment = {}, int in = -1);
+             const Environment& environment = {}, int in = -1,
+             std::chrono::milliseconds bound = kBound);
 inline Finished run_server(std::vector<std::string> args, const Environment& environment = {}) {
   return run(server_path(), std::move(args), environment);
 }
