@@ -54,15 +54,14 @@ bool CommandSupervisor::advance(Instant now) {
     reap_at_ = reap_orphans(now) ? Instant::never() : now + kReapAgain;
   }
   if (now >= kill_at_) {
-    kill_all();
-    kill_at_ = has_killed_all_ ? Instant::never() : now + kReapAgain;
+    kill_at_ = kill_all() && status_ ? Instant::never() : now + kReapAgain;
   }
   return has_ended;
 }
 
 // Finds all descendants of COMMAND, because those whose parents have ended are children of the
-// server.
-void CommandSupervisor::kill_all() {
+// server. Returns whether there are none.
+bool CommandSupervisor::kill_all() {
   std::vector<pid_t> spared = own_children();
   std::erase(spared, pid());
   for (const Process& process : inherited_) {
@@ -72,13 +71,13 @@ void CommandSupervisor::kill_all() {
   }
   const auto self = open_process(::getpid());
   if (!self) {
-    return;  // no descriptors
+    return false;  // no descriptors
   }
   const std::vector<Process> all = descendants_of(*self, spared);
   for (const Process& process : all) {
     process.send_signal(SIGKILL);
   }
-  has_killed_all_ = all.empty();
+  return all.empty();
 }
 
 }  // namespace filetimer

@@ -35,7 +35,8 @@ class CommandSupervisor {
     kill_at_ = kill_at_.is_never() ? kill_at_ : Instant{};
   }
   // Makes advance() kill COMMAND and all processes below the server but its hooks, its
-  // helpers and what it inherited, until none is left: they may start further processes meanwhile.
+  // helpers and what it inherited, until none is left and COMMAND is reaped: they may start further
+  // processes meanwhile.
   void kill() { kill_at_ = {}; }
 
   // Reaps and kills. Returns true once: when COMMAND has ended.
@@ -46,12 +47,10 @@ class CommandSupervisor {
   // Returns COMMAND's exit status as a shell has it, when COMMAND has ended: 128+N for signal N.
   [[nodiscard]] std::optional<int> exit_status() const { return status_; }
   // Returns false while processes are being killed: see kill().
-  [[nodiscard]] bool is_done_killing() const {
-    return kill_at_.is_never() && (!has_killed_all_ || status_.has_value());
-  }
+  [[nodiscard]] bool is_done_killing() const { return kill_at_.is_never(); }
 
  private:
-  void kill_all();
+  bool kill_all();
 
   OwnChild child_;  // COMMAND
   pid_t pid_ = 0;   // likewise, also after its end
@@ -60,7 +59,6 @@ class CommandSupervisor {
   std::optional<int> status_;
   Instant reap_at_;  // COMMAND and orphans; never(): at the next SIGCHLD
   Instant kill_at_ = Instant::never();
-  bool has_killed_all_ = false;
 };
 
 }  // namespace filetimer
