@@ -19,7 +19,6 @@
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
 #include "common/posix.hpp"
-#include "common/run_folder.hpp"
 #include "common/wire.hpp"
 #include "timer_server/system/event_loop.hpp"
 
