@@ -191,6 +191,25 @@ TEST_CASE("a helper that was started for a scope which is then released ends") {
   CHECK(wait_until([&] { return !has_helper(); }));
 }
 
+TEST_CASE("a worker that the stacks helper traces is not taken for one under a debugger") {
+  constexpr int kScopes = 150;
+  Server server({"--evidence", "stacks", "--evidence-timeout", "20s"});
+  Worker worker(stacks_worker("hang", 16));
+  // A scope is due every 2 ms, while stacks are read for those before it.
+  std::string lines;
+  for (int i = 0; i < kScopes; ++i) {
+    lines += acquire(worker.pid(), fmt::format("s{}", i), 50ms + i * 2ms, 0);
+  }
+  server.send(lines);
+  CHECK(wait_until([&] {
+    return count(server.records(), "killed", worker.pid()) == static_cast<std::size_t>(kScopes);
+  }));
+  const Records records = server.records();
+  // A record without a pid says that the server itself was late.
+  CHECK(count(records, "deferred", worker.pid()) == 0);
+  CHECK(std::ranges::any_of(records, [](const Record& r) { return r.has("held_ms"); }));
+}
+
 TEST_CASE("stacks name the functions that threads wait, spin and read in, with their CPU time") {
   const Server server({"--evidence-timeout", "20s"});
   const Record evidence = evidence_of(server, stacks_worker("hang", 3), [](const Worker& worker) {
