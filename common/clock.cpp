@@ -55,10 +55,12 @@ Instant monotonic_from_unix(double unix_seconds, const ClockReading& now) {
 }
 
 std::string rfc3339(std::int64_t wall_ns) {
-  const std::chrono::sys_time<Duration> time{Duration{wall_ns}};
+  // Rounded first: the midnight before the earliest time does not fit into nanoseconds.
+  const auto time = std::chrono::floor<std::chrono::microseconds>(
+      std::chrono::sys_time<Duration>{Duration{wall_ns}});
   const auto midnight = std::chrono::floor<std::chrono::days>(time);
   const std::chrono::year_month_day date{midnight};
-  const std::chrono::hh_mm_ss clock{std::chrono::floor<std::chrono::microseconds>(time - midnight)};
+  const std::chrono::hh_mm_ss clock{time - midnight};
   return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z", static_cast<int>(date.year()),
                      static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()),
                      clock.hours().count(), clock.minutes().count(), clock.seconds().count(),

@@ -92,7 +92,7 @@ class ControlClients {
   // when it must be called again; never() if no client waits for that.
   Instant advance(Instant now);
 
-  // Returns how many clients may wait for long, and whether the one that was added last may.
+  // Return how many clients may wait for long, and whether the one that was added last may.
   [[nodiscard]] std::size_t most_that_wait() const {
     return std::max(most_, kReserved + 1) - kReserved;
   }

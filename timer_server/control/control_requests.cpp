@@ -222,10 +222,11 @@ void ControlRequests::answer_dump(const AcceptedRequest& accepted) {
     return std::tuple(!rank, rank.value_or(0), worker->process->pid);
   };
   std::ranges::sort(meant, {}, by_rank);
+  const std::size_t omitted = keep_most_unusual(meant, core_.policy);
+  std::ranges::sort(meant, {}, by_rank);
   Dump& dump = dumps_.emplace_back();
   dump.client = accepted.client;
-  dump.omitted = keep_most_unusual(meant, core_.policy);
-  std::ranges::sort(meant, {}, by_rank);
+  dump.omitted = omitted;
   for (const Worker* const worker : meant) {
     Dump::Asked& asked = dump.workers.emplace_back();
     asked.worker = *worker;

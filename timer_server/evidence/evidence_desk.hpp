@@ -97,8 +97,7 @@ using EvidenceOrder = std::shared_ptr<EvidenceCollection>;
 //   desk.advance(now);    // in each iteration, before what waits for evidence
 //   next = desk.next();
 //
-// Used on the loop thread, on which `done` is called as well. `side_threads` must outlive the desk
-// and the orders.
+// Used on the loop thread, on which `done` is called as well. `side_threads` must outlive the desk.
 class EvidenceDesk {
  public:
   // So many collections of each use run at a time, whether their workers answer or not: one that

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 #include <array>
-#include <system_error>
+#include <exception>
 #include <utility>
 
 #include "common/duration_text.hpp"
@@ -225,7 +225,11 @@ bool Commands::run(Command& command, std::vector<std::string> words,
   command.next_step_at =
       now + (command.is_evidence ? core_.settings.kill.evidence_timeout : kHookTime);
   HookOutcome& outcome = command.outcome;
-  outcome.reason = start(command, std::move(words), std::move(environment));
+  try {
+    outcome.reason = start(command, std::move(words), std::move(environment));
+  } catch (const std::exception& error) {  // without `end` it would count as ended, and run on
+    outcome.reason = error.what();
+  }
   if (!outcome.reason.empty()) {
     command.signal_group(SIGKILL);
     messages::error("{} for {}: {}", command.name(), command.occasion.id, outcome.reason);
@@ -238,7 +242,7 @@ bool Commands::run(Command& command, std::vector<std::string> words,
   return true;
 }
 
-// Returns why the command was not started, or cannot be watched; empty: it runs.
+// Returns, or throws, why the command was not started or cannot be watched; empty: it runs.
 std::string Commands::start(Command& command, std::vector<std::string> words,
                             std::vector<std::string> environment) {
   std::array<int, 2> ends{-1, -1};
@@ -263,16 +267,12 @@ std::string Commands::start(Command& command, std::vector<std::string> words,
   if (!command.child.pidfd()) {
     return "cannot open its pidfd";
   }
-  try {
-    command.end = watch_io(core_.loop, command.child.pidfd().get(), EPOLLIN, kOrdinary,
-                           [&command] { command.end.reset(); });
-    if (command.is_evidence) {
-      ::fcntl(command.pipe.get(), F_SETFL, O_NONBLOCK);
-      command.readable = watch_io(core_.loop, command.pipe.get(), EPOLLIN, kOrdinary,
-                                  [&command] { command.read_output(); });
-    }
-  } catch (const std::system_error& error) {
-    return error.what();
+  command.end = watch_io(core_.loop, command.child.pidfd().get(), EPOLLIN, kOrdinary,
+                         [&command] { command.end.reset(); });
+  if (command.is_evidence) {
+    ::fcntl(command.pipe.get(), F_SETFL, O_NONBLOCK);
+    command.readable = watch_io(core_.loop, command.pipe.get(), EPOLLIN, kOrdinary,
+                                [&command] { command.read_output(); });
   }
   return {};
 }

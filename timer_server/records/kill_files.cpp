@@ -147,6 +147,7 @@ Result<std::optional<KillState>> kill_in(const std::string& path, const std::str
   std::vector<std::string> records;  // behind the last stage
   dom::parser parser;
   std::istringstream lines(text);
+  lines.exceptions(std::istream::badbit);  // a lack of memory must not pass for the end of the file
   // A line without a newline was not written to its end.
   for (std::string line; std::getline(lines, line) && !lines.eof();) {
     if (!line.starts_with(kStage)) {
