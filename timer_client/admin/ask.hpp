@@ -61,7 +61,7 @@ inline constexpr std::array<ShutdownWords, 6> kShutdownModes{{
 }};
 
 // Returns the open scopes, else the workers, that an answer says the server waits for: "'step' of
-// pid 12 (rank 3), 'save' of pid 13 and 4 more"; empty: it names none, as where keys are missing.
+// pid 12 (rank 3), 'save' of pid 13 and 4 more"; empty: it names none, or has no such key.
 std::string waited_for(simdjson::dom::object answer);
 
 }  // namespace filetimer

@@ -38,8 +38,10 @@ struct Command {
   std::function<int()> run;  // called after parsing; returns the exit code
 };
 
-// Each adds the options of its subcommand to the root application and returns the function to call
-// after they are parsed. Only main.cpp calls these.
+// --- the subcommands ---
+
+// Each function adds a subcommand with its options to the root application, and returns what to
+// call after they are parsed. Only main.cpp calls these.
 
 // `command`: the words after `--`. The parser does not get them: it would parse COMMAND's options
 // as those of timer_client.
@@ -60,8 +62,8 @@ Command add_rendezvous(CLI::App& root);
 
 // --- options ---
 
-// Each checks its value while the command line is parsed, so a wrong value is a usage error that
-// quotes it.
+// Each option checks its value while the command line is parsed, so a wrong value is a usage error
+// that quotes it.
 
 // Where the server is.
 struct Place {

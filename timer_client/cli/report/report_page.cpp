@@ -202,13 +202,14 @@ std::string_view class_of(Scope::Kind kind) {
   return kind == Scope::Kind::kExpired ? "expired" : kind == Scope::Kind::kOpen ? "open" : "ended";
 }
 
-// How a moment of each kind looks: its class, and the sign that the key of the page has for it,
-// too.
+// How a moment looks, in the order of Moment::Kind: its class, and the sign that the key of the
+// page has for it, too.
 constexpr std::pair<std::string_view, std::string_view> kLooks[] = {{"warning", "&#9650;"},
                                                                     {"verdict", "|"},
                                                                     {"signal", "&#8942;"},
                                                                     {"death", "&#10005;"},
                                                                     {"note", "&#9679;"}};
+static_assert(std::size(kLooks) == static_cast<std::size_t>(Moment::Kind::kOther) + 1);
 
 class Painter {
  public:

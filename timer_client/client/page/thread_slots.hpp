@@ -73,7 +73,7 @@ struct alignas(64) SlotHandle {
   // slot is released and read after it was found free, so the slot's deadline orders it.
   std::atomic<std::uint64_t> generation{1};
   // Written with the ProcessLock; read by the thread that releases the scope. Relaxed: see
-  // statistics_of().
+  // statistics_of() in page_scope.cpp.
   std::atomic<ThreadSlots*> owner{nullptr};
   SlotStatistics* statistics = nullptr;  // null: no entry was free
   std::uint64_t tag = kUnbound;

@@ -276,13 +276,14 @@ class [[nodiscard]] TimerScope {
 //     heart.beat();
 //   }
 //
-// A beat costs as much as opening a scope. Threads, forks and moves: as TimerScope.
+// A beat costs as much as opening a scope. renew() gives one beat another timeout. Threads, forks
+// and moves: as TimerScope. Moved into a TimerScope it stays open, without beat().
 class [[nodiscard]] TimerHeartbeat : public TimerScope {
  public:
   // Moves the deadline to the timeout from now. Returns false if the scope is not open: it expired,
   // was released, or was never watched.
   bool beat() { return renew(timeout_); }
-  // Returns the scope itself, for a caller that renews it with a timeout of its own.
+  // Returns the scope alone, for a caller that keeps it as a TimerScope.
   TimerScope scope() && { return std::move(*this); }
 
  private:

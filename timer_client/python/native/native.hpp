@@ -27,7 +27,8 @@ namespace filetimer::python {
 
 using std::chrono::nanoseconds;
 
-// Owns one reference. Null: an error is set, or it has no object.
+// Owns one reference. Null: an error is set, or it has no object. A copy owns one more, which
+// needs the GIL, so it is explicit: none is made unseen, as of what with_gil() returns.
 class Ref {
  public:
   Ref() = default;
@@ -36,7 +37,7 @@ class Ref {
     Py_XINCREF(borrowed);
     return Ref(borrowed);
   }
-  Ref(const Ref& other) : Ref(to(other.object_)) {}
+  explicit Ref(const Ref& other) : Ref(to(other.object_)) {}
   Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
   Ref& operator=(Ref&& other) noexcept {
     std::swap(object_, other.object_);

@@ -597,7 +597,7 @@ PyObject* again(PyObject* self, PyObject*) {
   PyObject* const copy = PyType_GenericAlloc(Py_TYPE(self), 0);
   if (copy != nullptr) {
     new (&as_scope(copy))
-        Scope{scope.client, scope.name, scope.timeout, scope.options, IsBeginning};
+        Scope{Ref(scope.client), scope.name, scope.timeout, scope.options, IsBeginning};
   }
   return copy;
 }
