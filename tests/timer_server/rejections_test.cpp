@@ -19,7 +19,7 @@ TEST_CASE("The first rejection is reported at once, and later ones once a second
   CHECK(report->pid == 7);
 
   for (int i = 0; i < 100; ++i) {
-    rejections.add("worse", std::string(300, 'x'), 0);
+    rejections.add("worse", "begin" + std::string(300, 'x'), 0);
   }
   CHECK(!rejections.take(now + (Rejections::kInterval - Duration{1})));
   CHECK(rejections.next_report() == now + Rejections::kInterval);
@@ -28,6 +28,7 @@ TEST_CASE("The first rejection is reported at once, and later ones once a second
   CHECK(report->count == 100);
   CHECK(report->reason == "worse");
   CHECK(report->line.size() == kMaxRejectedBytesShown);
+  CHECK(report->line.starts_with("beginx"));
   CHECK(rejections.total() == 101);
   // A forced report comes however recent the last one is.
   now = now + Rejections::kInterval;

@@ -148,6 +148,7 @@ TEST_CASE("A worker is not halted while a helper of this server traces it") {
   watcher.request_stop();
   watcher.join();
   CHECK(halted.load() == 0);
+  CHECK_FALSE(is_own_helper(::getpid()));  // another tracer
 }
 
 TEST_CASE("The helper does not stop another process with the pid of the worker") {

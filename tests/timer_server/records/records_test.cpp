@@ -343,6 +343,36 @@ TEST_CASE("an incident lists 1,024 scopes, or the last four of each of many work
   CHECK(incident_share(10'000) == 1);
 }
 
+TEST_CASE("of the scopes that a worker has ended an incident lists the latest, of ten minutes") {
+  const Instant when = Instant{} + 1h;
+  EndedScopesByName ended;
+  const auto end = [&](const char* name, Instant time) { ended[name].push_back({time, 1ms}); };
+  end("old", when + -(kIncidentPast + 1ns));
+  end("a", when + -kIncidentPast);
+  end("a", when);
+  end("b", when + -1s);
+  end("b", when + 1s);
+  CHECK(shorten_ended_scopes(ended, when, 1) == 0);
+  CHECK(ended.size() == 2);
+  CHECK(shorten_ended_scopes(ended, when, 0) == 0);
+  CHECK(ended["a"].size() == 2);
+  CHECK(ended["b"].size() == 2);
+  // Each worker has the same share of them.
+  for (const std::size_t omitted : {2U, 0U}) {
+    CHECK(shorten_ended_scopes(ended, when, kMaxIncidentEndedScopes / 2) == omitted);
+    REQUIRE(ended["a"].size() == 1);
+    CHECK(ended["a"].front().ended == when);
+    REQUIRE(ended["b"].size() == 1);
+    CHECK(ended["b"].front().ended == when + 1s);
+  }
+  CHECK(shorten_ended_scopes(ended, when, kMaxIncidentEndedScopes) == 1);
+  CHECK(ended.size() == 1);
+  // Within ten minutes after the boot.
+  end("first", Instant{});
+  CHECK(shorten_ended_scopes(ended, Instant{} + 1min, 1) == 0);
+  CHECK(ended.size() == 2);
+}
+
 TEST_CASE("records with the most scopes and the longest names stay within their limit") {
   filetimer::Records records("/run/job");
   const WorkerIdentity worker = full_worker();

@@ -250,8 +250,10 @@ TEST_CASE("Open scopes are listed oldest first, and if there are too many, the l
   parts.acquire(worker, "third", terms_between({3'000}, {9'000}));
   parts.acquire(worker, "first", terms_between({1'000}, {9'000}));
   TestPage content;
-  content.open(0, {.name = "fourth", .acquired = 4'000});
-  content.open(1, {.name = "second", .acquired = 2'000});
+  // Neither the first nor the last of its slots has the scope that was opened last.
+  content.open(0, {.name = "second", .acquired = 2'000});
+  content.open(1, {.name = "fourth", .acquired = 4'000});
+  content.open(2, {.name = "early", .acquired = 500});
   parts.add_page(worker, content);
   const auto names = [&](std::size_t most) {
     std::string all;
@@ -260,13 +262,16 @@ TEST_CASE("Open scopes are listed oldest first, and if there are too many, the l
     }
     return all;
   };
-  CHECK(names(1'024) == "first second third fourth ");
-  CHECK(names(4) == "first second third fourth ");
+  CHECK(names(1'024) == "early first second third fourth ");
+  CHECK(names(5) == "early first second third fourth ");
   CHECK(names(3) == "second third fourth ");
   CHECK(names(1) == "fourth ");
   CHECK(names(0).empty());
+  std::size_t count = 0;  // of all, those of the page with the last one, too
+  CHECK(parts.policy.open_scopes_of(worker, 1, &count).size() == 1);
+  CHECK(count == 5);
   // With the missed time that the worker got back.
-  CHECK(parts.policy.open_scopes_of(worker).at(0).deadline == Instant{12'000});
+  CHECK(parts.policy.open_scopes_of(worker).at(1).deadline == Instant{12'000});
 }
 
 TEST_CASE("A warning says which soft deadline has passed") {
