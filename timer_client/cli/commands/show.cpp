@@ -22,6 +22,7 @@
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/log/reader.hpp"
+#include "timer_client/cli/report/report_page.hpp"
 #include "timer_client/cli/text/output.hpp"
 
 namespace filetimer::cli {

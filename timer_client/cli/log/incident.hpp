@@ -271,11 +271,4 @@ struct PageStyle {
 std::string expiry_page(const ExpiryKey& key, const IncidentRecords& records,
                         const Incident& incident, const PageStyle& style);
 
-// report.html, which the build embeds. It has "{{name}}" where html_page() puts a text.
-extern const std::string_view kReportHtml;
-// Returns the incident as an HTML file that needs nothing else, no network, no script and no font:
-// a picture with a lane for each worker of the job, with its scopes as bars, on one time axis over
-// all hosts; `page`, which is that of expiry_page() about the cause; and the events of all workers.
-std::string html_page(const Incident& incident, const std::string& page);
-
 }  // namespace filetimer::cli

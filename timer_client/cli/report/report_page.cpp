@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: MIT
+#include "timer_client/cli/report/report_page.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 #include <vector>
 
 #include "common/text.hpp"
-#include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
