@@ -2,6 +2,7 @@
 """The checker on a history and a log that hold, and on the same with one thing wrong: wrong_histories has them."""
 import pathlib
 import re
+import subprocess
 import tempfile
 import unittest
 
@@ -46,6 +47,17 @@ class Checker(unittest.TestCase):
                 else:
                     self.assertIn(f"| `{promise}` |", page)
                     self.assertIn(promise, found, said)
+
+    def test_the_program_prints_what_is_found(self):
+        with tempfile.TemporaryDirectory() as folder:
+            log = folder + "/log"
+            for name in "log", "calls.history":
+                pathlib.Path(folder, name).write_text("{}\n")
+            both, of_log = checker.check(folder, [log]), checker.check(None, [log])
+            for words, given, status, found in (((folder, log), "", 1, both), (("-", log), "", 1, of_log),
+                                                (("--each",), f"{folder}\t{log}\n", 0, [*both, ""])):
+                done = subprocess.run([HERE / "history_check", *words], input=given, stdout=subprocess.PIPE, text=True)
+                self.assertEqual((done.returncode, done.stdout), (status, "\n".join([*found, ""])))
 
 
 suite.main()

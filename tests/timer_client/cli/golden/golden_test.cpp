@@ -237,6 +237,9 @@ class GoldenLogs {
       CHECK(server->asked()[0].request == words[0]);
       CHECK(server->asked()[0].off == (words[1] == "--off"));
     }
+    for (const std::string& said : {ran.output, ran.errors}) {  // the lines below do not show it
+      CHECK((said.empty() || said.ends_with('\n') || ran.code == -1));
+    }
     std::string output = is_report || is_kept || server ? ran.output : unwrapped(ran.output);
     if (is_report && ran.code == 0) {
       std::string html = testing::read_file(folder.path("html"));
