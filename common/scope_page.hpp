@@ -284,7 +284,7 @@ inline void begin_page(PageHeader& header, std::uint32_t flags) {
 template <std::size_t Size>
 void put_text(char (&field)[Size], std::string_view text) {
   std::memset(field, 0, Size);
-  std::memcpy(field, text.data(), std::min(text.size(), Size - 1));
+  text.copy(field, Size - 1);
 }
 
 // Returns how many bytes of a SlotName a name of that length takes.

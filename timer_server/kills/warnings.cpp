@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -36,7 +37,9 @@ void Warnings::warn() {
     }
     std::ranges::stable_sort(scopes, {}, [](const auto& scope) { return scope.passed.when; });
     if (has_limit) {
-      const WarningLimit::Share share = worker->warning_limit.take(scopes.size(), now);
+      const auto noticed = [](const Scope& scope) { return scope.passed.noticed; };
+      const Instant first = noticed(*std::ranges::min_element(scopes, {}, noticed));
+      const WarningLimit::Share share = worker->warning_limit.take(scopes.size(), first, now);
       scopes.resize(share.count);
       if (scopes.empty()) {
         continue;

@@ -43,15 +43,13 @@ class WarningLimit {
     std::size_t omitted =
         0;  // how many were not recorded before them; for the first of their records
   };
-  // Takes `wanted` warnings from what is left of the limit. Reports omitted warnings once.
-  Share take(std::size_t wanted, Instant now) {
-    if (now - period_begin_ >= kWarningPeriod) {
-      period_begin_ = now;
-      recorded_ = 0;
-    }
+  // Takes `wanted` warnings, of scopes that were found from `first` to `last`, from what is left of
+  // the limit. Reports omitted warnings once.
+  Share take(std::size_t wanted, Instant first, Instant last) {
+    std::erase_if(recorded_, [first](Instant at) { return first - at >= kWarningPeriod; });
     Share share;
-    share.count = std::min(wanted, kMaxWarningsPerWorker - recorded_);
-    recorded_ += share.count;
+    share.count = std::min(wanted, kMaxWarningsPerWorker - recorded_.size());
+    recorded_.insert(recorded_.end(), share.count, last);
     if (share.count > 0) {
       share.omitted = std::exchange(omitted_, 0);
     }
@@ -60,8 +58,7 @@ class WarningLimit {
   }
 
  private:
-  Instant period_begin_;
-  std::size_t recorded_ = 0;  // in this period
+  std::vector<Instant> recorded_;  // in a period
   std::size_t omitted_ = 0;
 };
 
