@@ -960,7 +960,7 @@ class Simulation {
     });
   }
 
-  // Tells the checker what the adversities excuse.
+  // Writes the exceptions that the adversities have to the history.
   void excuse_all() {
     if (settings_.contains("--dry-run")) {
       general_.insert("hang-is-killed");
