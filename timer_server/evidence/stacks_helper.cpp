@@ -59,10 +59,13 @@ int yama_scope() {
 }  // namespace
 
 bool may_trace() {
+  const int scope = yama_scope();
+  if (scope == 0) {
+    return true;
+  }
   constexpr std::uint64_t kCapSysPtrace = std::uint64_t{1} << 19;
   const auto status = read_status("/proc/self");
-  const bool is_capable = status && (status->effective_capabilities & kCapSysPtrace) != 0;
-  return yama_scope() == 0 || (yama_scope() < 3 && is_capable);
+  return scope < 3 && status && (status->effective_capabilities & kCapSysPtrace) != 0;
 }
 
 EvidenceLevel most_evidence_allowed() {

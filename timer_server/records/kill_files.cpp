@@ -272,17 +272,13 @@ bool KillFiles::append(const std::string& id, std::span<const std::string> recor
   }
   text += stage + '\n';
   const std::string path = path_of(id);
-  const auto open_file = [&] {
-    return UniqueFd(::open(path.c_str(),
-                           O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW | (is_first ? O_CREAT : 0),
-                           0600));
-  };
-  UniqueFd file = open_file();
+  const int flags = O_WRONLY | O_APPEND | O_NOFOLLOW | (is_first ? O_CREAT : 0);
+  UniqueFd file = open_file(path.c_str(), flags, 0600);
   if (!file && errno != ENOENT) {
-    file = open_file();  // no descriptor was left, perhaps
+    file = open_file(path.c_str(), flags, 0600);  // no descriptor was left, perhaps
   }
   if (!file && is_first && errno == ENOENT && ::mkdir(folder_.c_str(), 0700) == 0) {
-    file = open_file();
+    file = open_file(path.c_str(), flags, 0600);
   }
   const ssize_t size = static_cast<ssize_t>(text.size());
   const ssize_t written =

@@ -44,8 +44,8 @@ class PipePage final : public WorkerPage {
 
   // Restores a verdict that is in a kill file and may not be in this one.
   void restore_verdict(std::string_view id) {
-    if (has_open(id)) {
-      (void)try_expire(*find(id), word_at(*find(id)));
+    if (const auto slot = find(id); slot && slot_word::is_open(word_at(*slot))) {
+      (void)try_expire(*slot, word_at(*slot));
     }
   }
 
