@@ -283,7 +283,9 @@ void ControlRequests::answer_drain(const AcceptedRequest& accepted) {
   is_drain_asked_ = !accepted.question.off;
   if (accepted.question.off) {
     for (const AcceptedRequest& request : std::exchange(shutdowns_, {})) {
-      clients_.finish(request.client, "refused", "drain --off withdrew the shutdown");
+      clients_.finish(request.client,
+                      answer_with_open("refused", "drain --off withdrew the shutdown", core_,
+                                       waits_for_workers(request)));
     }
   } else {
     rendezvous_.refuse_all("the server is draining");

@@ -376,7 +376,8 @@ TEST_CASE("The shutdowns of clients that are gone stay in force as the strongest
 TEST_CASE("A drain --off withdraws shutdowns and their clients' waits, unless one is carried out") {
   play(
       "open 1; a shutdown graceful=scopes; a; b shutdown graceful=workers; gone b; "
-      "c drain off= > draining:false; a > drain --off withdrew the shutdown; page > none; "
+      "c drain off= > draining:false; a > reason:drain --off withdrew the shutdown,"
+      "open_scope_count:1,open_scopes:[{; page > none; "
       "open 0; look 1000 > nothing");
   play(
       "a shutdown; b drain off= > the server has been asked to end; page > shutdown; "
