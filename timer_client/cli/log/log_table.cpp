@@ -34,7 +34,7 @@ constexpr Event kEvents[] = {
     {"peer_evidence", true, {"state_name", "wchan"}},
     {"killed", false, {"verdict", "reason"}},
     {"warned", false, {"elapsed_s", "timeout_s", "reason"}},
-    {"deferred", false, {"reason", "late_s", "given_s"}},
+    {"deferred", false, {"reason", "given_s"}},
     {"released_late", false, {"late_ms", "reason"}},
     {"left_open", false, {"elapsed_s", "timeout_s"}},
     {"worker_ended", true, {}},
