@@ -184,6 +184,15 @@ class Decorators(ServerCase):
         self.assertEqual(asyncio.run(work()), ["work"])
         self.assertEqual(self.open_scopes(), [])
 
+    def test_a_coroutine_that_a_function_returns_has_the_first_timeout(self):
+        async def work():
+            [scope] = self.listed_scopes()
+            return scope["remaining_s"] > 3000
+
+        self.configure()
+        call = filetimer.expires(10, "work", first_timeout=FAR_S)(lambda: work())
+        self.assertEqual([asyncio.run(call()) for _ in "ab"], [True, False])
+
     def test_a_generator_is_refused(self):
         with self.assertRaisesRegex(TypeError, "generator"):
             @filetimer.expires(FAR_S)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from ._native import Scope
+    from ._native import Scope, Times
 
 _MOST_WRAPPERS = 20
 _CO_GENERATOR = 0x20
@@ -36,19 +36,25 @@ def decorate(scope: Scope, function: Callable[..., Any]) -> Callable[..., Any]:
     else:
         @functools.wraps(function)
         def in_scope(*args: Any, **kwargs: Any) -> Any:
-            with again():
+            with again() as scope:
                 result = function(*args, **kwargs)
-            # A wrapper of a coroutine function or of a generator is a function like any other.
-            if isinstance(result, CoroutineType):
-                return _awaited(again(), result)
+                # A wrapper of a coroutine function or of a generator is a function like any other.
+                is_coroutine = isinstance(result, CoroutineType)
+                times = scope.times() if is_coroutine else None
+            if is_coroutine:
+                return _awaited(again(), times, result)
             if wraps_generator and _runs_later(result):
                 raise _refusal(function)
             return result
     return in_scope
 
 
-async def _awaited(scope: Scope, coroutine: Coroutine[Any, Any, Any]) -> Any:
+async def _awaited(scope: Scope, made: Times | None, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """made: the times of the call that has made the coroutine, whose first timeout is meant for it."""
     with scope:
+        times = scope.times()
+        if made is not None and times is not None and made.timeout > times.timeout:
+            scope.renew(made.timeout)
         return await coroutine
 
 
