@@ -153,6 +153,18 @@ os.wait()
             """)
         self.assertEqual(out.split(), ["0", "1", "2"])
 
+    def test_a_child_offers_them_with_its_first_scope_that_is_watched(self):
+        self.run_worker("""
+            from filetimer import _stacks
+            filetimer.configure()
+            def child():
+                for is_drained in True, False:
+                    filetimer.admin.drain(is_drained)
+                    with filetimer.expires(60):
+                        say(len(_stacks._offered))
+            assert in_child(child) == 0
+            """, says="0\n1\n")
+
     def test_a_client_without_stacks_offers_none(self):
         evidence = self.evidence("filetimer.configure(stacks=False)\nexpire()\n")
         self.assertNotIn("python_threads", evidence)

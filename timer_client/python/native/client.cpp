@@ -312,14 +312,19 @@ PyObject* is_stacks_file_kept(PyObject*, PyObject* number) {
 
 bool offer_stacks_in_child(PyObject* client) {
   client = client == nullptr ? g_default_client : client;
-  unsigned& offered_in = object_of(client).offered_in;
-  if (offered_in == 0 || offered_in == fork_watch::count()) [[likely]] {
+  ClientObject& object = object_of(client);
+  if (object.offered_in == 0 || object.offered_in == fork_watch::count()) [[likely]] {
     return true;
   }
-  offered_in = fork_watch::count();
-  const Ref module(PyImport_ImportModule("filetimer._stacks"));
-  const Ref result(module ? PyObject_CallMethod(module.get(), "offer", "O", client) : nullptr);
-  return static_cast<bool>(result);
+  return guarded(false, [&] {
+    if (!object.client || object.client->stacks_file().empty()) {
+      return true;  // a scope that is not watched makes no page, which has the file
+    }
+    object.offered_in = fork_watch::count();
+    const Ref module(PyImport_ImportModule("filetimer._stacks"));
+    const Ref result(module ? PyObject_CallMethod(module.get(), "offer", "O", client) : nullptr);
+    return static_cast<bool>(result);
+  });
 }
 
 }  // namespace filetimer::python
