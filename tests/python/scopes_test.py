@@ -377,8 +377,13 @@ class EnteredAgain(ConfiguredCase):
             def __exit__(_, *error):
                 scope.__exit__(*error)
 
+        @contextlib.contextmanager
+        def step():
+            with scope:
+                yield
+
         async def task(context, number, turns):
-            with context:
+            with context():
                 scope.renew(FAR_S * number)
                 with filetimer.expires(FAR_S, "y"):
                     for _ in range(turns):
@@ -391,7 +396,7 @@ class EnteredAgain(ConfiguredCase):
             # They are left in the order in which they were entered, and the other way round.
             return await asyncio.gather(*(task(context, *each) for each in (
                 (1, 1), (2, 3), (3, 5), (4, 4), (5, 2))))
-        for context in scope, Step():
+        for context in (lambda: scope), Step, step:
             left = asyncio.run(main())
             self.assertEqual([set(each) for each in left],
                              [{1, 2, 3, 4, 5}, {2, 3, 4}, {3}, {3, 4}, {2, 3, 4, 5}])
@@ -454,6 +459,23 @@ class EnteredAgain(ConfiguredCase):
                 self.assertFalse(scope.release() or scope.renew() or scope.is_open)
                 self.assertEqual(self.open_scopes(), ["x"])
         self.assertEqual(self.open_scopes(), [])
+
+    def test_a_second_release_ends_no_entry_of_another_task(self):
+        scope = filetimer.Scope(FAR_S, "x")
+
+        async def task(ends_early):
+            with scope:
+                await asyncio.sleep(0)
+                if ends_early:
+                    self.assertTrue(scope.release())
+                    self.assertFalse(scope.release() or scope.renew() or scope.is_open)
+                await asyncio.sleep(0)
+                self.assertTrue(ends_early or scope.is_open)
+
+        async def main(*which):
+            await asyncio.gather(*map(task, which))
+        asyncio.run(main(False, True))
+        asyncio.run(main(True, False))
 
     def test_any_thread_can_release_the_only_entry(self):
         scope, released = filetimer.Scope(FAR_S, "x"), []

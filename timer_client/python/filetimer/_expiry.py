@@ -82,7 +82,7 @@ class RaisingScope(_native.Scope):
         if who := _other_code(entering):
             raise TimerError(f"scope '{self.name}' has on_expiry='raise': {who} would get the "
                              "exception: use on_expiry='kill'")
-        if not self.is_open:
+        if not self._all_times():
             self._raised = 0
         prepare()
         if all(each() is not self for each in _entered):

@@ -34,6 +34,7 @@ struct Opening {
   // That has entered a further opening, while the Scope was open in a recursion, another thread,
   // task or generator; only compared. The first opening is that of none of them.
   const void* frame = nullptr;
+  const void* user = nullptr;  // of the context manager that `frame` is, a generator
   alignas(TimerScope) std::byte bytes[sizeof(TimerScope)]{};  // made unless kFree
 
   Opening() = default;
@@ -279,13 +280,23 @@ bool enters_for_caller(PyObject* frame) {
   return name != nullptr && (is_word(name, "contextlib") || is_word(name, "filetimer._expiry"));
 }
 
-// Returns the frame that enters a scope. Runs no Python code.
-Ref entering_frame() {
-  Ref frame = Ref::to(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+// Returns the frame, or the nearest of its callers, that enters scopes for itself.
+Ref past_entering(Ref frame) {
   while (frame && enters_for_caller(frame.get())) {
     frame = caller_of(frame.get());
   }
   return frame;
+}
+
+// Returns the frame that enters a scope. Runs no Python code.
+Ref entering_frame() {
+  return past_entering(Ref::to(reinterpret_cast<PyObject*>(PyEval_GetFrame())));
+}
+
+// Returns the frame that uses a generator as its context manager; empty: none does.
+Ref user_of(PyObject* frame) {
+  Ref caller = is_generator(frame) ? caller_of(frame) : Ref();
+  return caller && enters_for_caller(caller.get()) ? past_entering(std::move(caller)) : Ref();
 }
 
 void end_opening(Scope& scope, Opening& opening) {
@@ -309,8 +320,12 @@ void end_opening(Scope& scope, Opening& opening) {
 
 // Throws std::bad_alloc.
 Opening& further_opening(Scope& scope, Use use) {
-  scope.others.emplace_front().frame = use == Use::kEntered ? entering_frame().get() : nullptr;
-  return scope.others.front();
+  const Ref frame = use == Use::kEntered ? entering_frame() : Ref();
+  const Ref user = frame ? user_of(frame.get()) : Ref();
+  Opening& made = scope.others.emplace_front();
+  made.frame = frame.get();
+  made.user = user.get();
+  return made;
 }
 
 bool is_open(const Opening& opening) {
@@ -327,7 +342,7 @@ template <class IsWanted>
        frame = leaves && is_resumed(frame.get()) ? Ref() : caller_of(frame.get())) {
     for (Opening& each : scope.others) {
       // A frame of another thread may have had that address, and a generator may change its thread.
-      if (each.frame == frame.get() && is_wanted(each) &&
+      if ((each.frame == frame.get() || (!leaves && each.user == frame.get())) && is_wanted(each) &&
           (each.thread == thread || is_generator(frame.get()))) {
         return &each;
       }
@@ -368,7 +383,7 @@ Opening* opening_to_leave(Scope& scope) {
 
 // Returns the opening that the other methods concern; null: none. It is the latest one of this
 // thread if acquire() made it, else another one of this thread, else one of acquire(), else the
-// only one, unless this thread is still in a `with` that it has ended.
+// only one; none in a `with` of this task, or thread, that was ended.
 Opening* open_one(Scope& scope) {
   const unsigned fork_count = fork_watch::count();
   const auto is_open_here = [&](const Opening& each) {
@@ -388,8 +403,13 @@ Opening* open_one(Scope& scope) {
   if (latest != nullptr && latest->use == Use::kAcquired) {
     return latest;
   }
-  if (Opening* const found = opening_in_stack(scope, false, is_open_here)) {
-    return found;
+  Opening* const around = opening_in_stack(
+      scope, false, [&](const Opening& each) { return each.fork_count == fork_count; });
+  if (around != nullptr) {
+    return is_open(*around) ? around : nullptr;
+  }
+  if (scope.first.use == Use::kLeftEarly && is_of_thread(scope.first)) {
+    return nullptr;  // this may be its task
   }
   const auto find = [&](const auto& is_wanted) {
     return is_wanted(scope.first) ? &scope.first : latest_other(scope, is_wanted);
