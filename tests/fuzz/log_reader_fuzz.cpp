@@ -39,9 +39,9 @@ class MemoryFile {
   }
 
   [[nodiscard]] LogReader reader(std::size_t block_bytes) const {
+    FUZZ_CHECK(::lseek(file_.get(), 0, SEEK_SET) == 0);
     LogReader reader("log", UniqueFd(::dup(file_.get())));
     reader.set_block_bytes(block_bytes);
-    FUZZ_CHECK(reader.rewind());
     return reader;
   }
   [[nodiscard]] int get() const { return file_.get(); }

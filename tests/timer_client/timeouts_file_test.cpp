@@ -129,7 +129,7 @@ TEST_CASE("a file of timeouts that cannot be read is named") {
   CHECK(message(folder.path("fifo")).ends_with("': it is no regular file"));
   testing::write_file(folder.path("long"), std::string(kMaxTimeoutsFileBytes + 1, '#'));
   CHECK(message(folder.path("long"))
-            .ends_with("' has 1048577 bytes: expected timeouts in 1048576 "
+            .ends_with("' has 4194305 bytes: expected timeouts in 4194304 "
                        "at most"));
   testing::write_file(folder.path("full"), std::string(kMaxTimeoutsFileBytes, '#'));
   CHECK(message(folder.path("full")).empty());

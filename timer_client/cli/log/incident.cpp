@@ -316,14 +316,19 @@ const ExpiredWorker* Incident::cause() const {
 // --- IncidentRecords ---
 
 void IncidentRecords::take(const Record& record) {
-  // Of records that are further away it keeps those of the expiry itself, and earlier warnings of
-  // its worker.
+  // Of records that are further away it keeps those of the expiry itself, of those near it, whose
+  // kills may take long, and earlier warnings of its worker.
   const bool is_near = !record.time_us || !key_.time_us ||
                        std::abs(*record.time_us - *key_.time_us) <= kIncidentSpanUs;
   const bool is_warning_of_worker =
       (record.event == "warned" || record.event == "deferred") && record.host == key_.host &&
       (!record.pid || record.pid == key_.pid) && (is_near || *record.time_us < *key_.time_us);
-  if ((!is_near && !key_.is_of(record) && !is_warning_of_worker) || known_.contains(record.line)) {
+  const auto has_its_id = [&](const ExpiredWorker& one) {
+    return !one.id.empty() && one.id == record.id && one.machine == machine_of(record);
+  };
+  if ((!is_near && !key_.is_of(record) && !is_warning_of_worker &&
+       std::ranges::none_of(expired_, has_its_id)) ||
+      known_.contains(record.line)) {
     return;
   }
   const std::string& line = lines_.emplace_back(record.line);

@@ -325,7 +325,8 @@ bool LogReader::go_on() {
 bool LogReader::rewind() {
   begin_ = searched_ = skipped_ = 0;
   buffer_.clear();
-  return ::lseek(file_.get(), 0, SEEK_SET) == 0;
+  problem_.clear();
+  return start_ >= 0 && ::lseek(file_.get(), start_, SEEK_SET) == start_;
 }
 
 // --- the logs that a user names ---

@@ -73,7 +73,8 @@ inline constexpr std::string_view kRotatedSuffix = ".1";
 //   if (!reader.problem().empty()) { ... }
 class LogReader {
  public:
-  LogReader(std::string path, UniqueFd file) : path_(std::move(path)), file_(std::move(file)) {}
+  LogReader(std::string path, UniqueFd file)
+      : path_(std::move(path)), file_(std::move(file)), start_(::lseek(file_.get(), 0, SEEK_CUR)) {}
 
   // Sets the size of a read, and so the memory that the reader takes while records are shorter.
   void set_block_bytes(std::size_t bytes) { block_bytes_ = bytes; }
@@ -100,6 +101,7 @@ class LogReader {
 
   std::string path_;
   UniqueFd file_;
+  off_t start_;    // where the first record is: a shell may have read a part of standard input
   UniqueFd next_;  // has taken the place of file_, which is read to its end first
   bool is_followed_ = false;
 

@@ -29,7 +29,8 @@ struct ReplacedTimeout {
 // By scope name, in the form of the page (shown_name()).
 using ReplacedTimeouts = std::unordered_map<std::string, ReplacedTimeout>;
 
-inline constexpr std::size_t kMaxTimeoutsFileBytes = std::size_t{1} << 20;
+// As much as `timer_client suggest` writes.
+inline constexpr std::size_t kMaxTimeoutsFileBytes = std::size_t{4} << 20;
 inline constexpr std::size_t kMaxDotsOfLine = 1000;
 
 // Reads the file. An error is one line that names the file and the place, quotes what is wrong and

@@ -25,6 +25,7 @@
 #include "tests/timer_client/cli/log/host_log.hpp"
 #include "tests/timer_client/client_fixture.hpp"
 #include "timer_client/cli/text/output.hpp"
+#include "timer_client/client/page/timeouts_file.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -132,6 +133,22 @@ TEST_CASE("suggest lists 4096 names of scopes, and reports that others are omitt
     CHECK(contains(ran.errors, "more than 4096 names of scopes: the others are omitted") ==
           has_more);
   }
+}
+
+TEST_CASE("a file of timeouts has room for all that suggest writes") {
+  HostLog log("node07");
+  for (int worker = 0; worker < 4; ++worker) {
+    std::string scopes;
+    for (int i = 0; i < 1024; ++i) {
+      scopes += fmt::format(R"({}{{"scope":"{:x>255}","count":201,"longest_s":0.5,"first_s":0.5,)"
+                            R"("histogram_ns":[[469762048,201]]}})",
+                            i == 0 ? "" : ",", 1024 * worker + i);
+    }
+    log.add("worker_ended", worker, R"(,"pid":1,"scopes":[)" + scopes + "]");
+  }
+  const std::string file = run_over(log, {"suggest", "--format", "toml"}).output;
+  CHECK(lines_of(file).size() == 1 + 5 * 4096);
+  CHECK(file.size() <= kMaxTimeoutsFileBytes);
 }
 
 TEST_CASE("a timeout of today that is shorter than the suggestion is yellow") {

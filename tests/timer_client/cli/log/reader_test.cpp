@@ -251,6 +251,32 @@ TEST_CASE("half a line at the end of a rotated log is counted") {
   CHECK(log.skipped() == 1);
 }
 
+TEST_CASE("a log that could not be read to its end is read again") {
+  const TempFolder folder;
+  folder.write("log", record_line("expired", "x"));
+  UniqueFd unreadable(::open(folder.path().c_str(), O_RDONLY | O_CLOEXEC));
+  const int fd = unreadable.get();
+  LogReader log(folder.path("log"), std::move(unreadable));
+  CHECK(log.next() == nullptr);
+  CHECK_FALSE(log.problem().empty());
+  const UniqueFd file(::open(folder.path("log").c_str(), O_RDONLY | O_CLOEXEC));
+  REQUIRE(::dup2(file.get(), fd) == fd);
+  CHECK(log.rewind());
+  CHECK(log.next() != nullptr);
+}
+
+TEST_CASE("a log is read from where its file was when it was given, also again") {
+  const TempFolder folder;
+  const std::string first = record_line("expired", "x");
+  folder.write("log", first + record_line("killed", "x"));
+  UniqueFd file(::open(folder.path("log").c_str(), O_RDONLY | O_CLOEXEC));
+  REQUIRE(::lseek(file.get(), std::ssize(first), SEEK_SET) == std::ssize(first));
+  LogReader log(folder.path("log"), std::move(file));
+  CHECK(log.rewind());
+  REQUIRE(log.next() != nullptr);
+  CHECK(log.next() == nullptr);
+}
+
 TEST_CASE("times are read as records have them, and nothing else is") {
   CHECK(parse_rfc3339("1970-01-01T00:00:00Z") == 0);
   CHECK(parse_rfc3339("1970-01-01T00:00:00.0000019Z") == 1);

@@ -120,6 +120,16 @@ TEST_CASE("an expired scope is drawn, however many others its worker has") {
   CHECK(contains(html, "<title>38 more scopes not drawn</title>+38</text>"));
 }
 
+TEST_CASE("a kill that takes minutes is in the report of another expiry near it") {
+  HostLog log("node01");
+  const std::vector<MadeWorker> workers = ranks(0, 2, [](int) { return false; });
+  add_expiry(log, "a-1", "a-i1", workers[0]);
+  add_expiry(log, "a-2", "a-i1", workers[1]);
+  log.add("killed", 400 * kSecondUs,
+          fields_of(workers[1]) + R"(,"id":"a-2","verdict":"dead","dead_after_ms":300000)");
+  CHECK(contains(report_of(log), "dead after 300 s"));
+}
+
 TEST_CASE("names of any bytes are text in a report") {
   HostLog log("node01");
   const std::string name = R"(<script>alert(1)</script>\"'\u202e)";
