@@ -45,11 +45,12 @@ class BoardFile {
   // Any process of the user may cut the file short. What is written from then on reaches no client.
   // Returns whether a write has found the file too short.
   [[nodiscard]] bool was_cut() const { return file_.is_broken(); }
-  // Returns whether the file has its whole length, and every write found it so.
+  // Returns whether the file has its whole length, and every write found it so. A client that finds
+  // it cut short makes it whole again, with zeroes, perhaps before a write of the server.
   [[nodiscard]] bool is_whole() const {
     struct stat st {};
     return !was_cut() && ::fstat(file_.descriptor(), &st) == 0 &&
-           static_cast<std::size_t>(st.st_size) >= kBoardBytes;
+           static_cast<std::size_t>(st.st_size) >= kBoardBytes && board().magic == kBoardMagic;
   }
 
  private:

@@ -163,6 +163,18 @@ TEST_CASE("a status page that was removed while the server drained announces no 
   CHECK(wait_until([&] { return announced(server) == filetimer::Announcement::kDraining; }));
 }
 
+TEST_CASE("a status page that a client has extended after it was cut short is made anew") {
+  Server server({"--max-interval", "20ms"});
+  {
+    const Stopped stopped(server);
+    const std::string path = server.dir() + "/server";
+    REQUIRE(::truncate(path.c_str(), 0) == 0);
+    REQUIRE(::truncate(path.c_str(), filetimer::kBoardBytes) == 0);
+  }
+  server.wait_for_message("made again");
+  CHECK(status_page(server.dir())->magic == filetimer::kBoardMagic);
+}
+
 TEST_CASE(
     "a shutdown of a server with a COMMAND sends SIGTERM to COMMAND, and a forced one kills it") {
   for (const bool is_forced : {false, true}) {
