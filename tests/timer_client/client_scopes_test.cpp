@@ -137,6 +137,8 @@ TEST_CASE_FIXTURE(WatchedClient,
         scopes.end());
     CHECK(open().size() == scopes.size());
   }
+  // The thread has all slots, and none is in use.
+  CHECK_NOTHROW((void)server.connect({.idle_timeout = 1h}));
   auto after = client.expires(1h, "after");
   CHECK(open() == Timers{{"after", 1h}});
 }

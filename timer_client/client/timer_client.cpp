@@ -287,6 +287,10 @@ void TimerClient::start() {
   if (state_->page().is_off()) {
     return;
   }
+  {  // renewals of the job's scope have not told the client of a directory that was made again
+    const auto held = ProcessLock::instance().lock();
+    state_->look_again();
+  }
   const std::int64_t timeout =
       state_->page().board().default_timeout.load(std::memory_order_relaxed);
   if (timeout <= 0) {

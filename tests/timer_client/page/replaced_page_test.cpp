@@ -131,6 +131,14 @@ TEST_CASE_FIXTURE(MadeAgain,
   CHECK(after->slots().empty());
 }
 
+TEST_CASE_FIXTURE(MadeAgain, "start() takes the default timeout of the server that is there now") {
+  make_again();
+  after->board().default_timeout = Duration{30s}.count();
+  testing::move_clock(1s);
+  CHECK_NOTHROW(client->start());
+  CHECK(after->slot("job").asked == 30s);
+}
+
 TEST_CASE_FIXTURE(MadeAgain,
                   "a client continues on the new page after the old server was killed in a drain") {
   before->board().announcement = static_cast<std::uint32_t>(Announcement::kDraining);

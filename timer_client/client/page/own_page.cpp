@@ -349,6 +349,12 @@ bool OwnPage::begin_idle_timeout(const IdleTimeout& idle) {
   SlotHandle* handle = slot_from_pool();
   handle = handle != nullptr ? handle : new_slot();
   if (handle == nullptr) {
+    ThreadSlots& own = slots_of_this_thread();  // is not entering a scope
+    own.give_up_idle(current_->free);
+    take_idle_of_other_threads(own);
+    handle = slot_from_pool();
+  }
+  if (handle == nullptr) {
     return false;
   }
   if (!notes_releases_.exchange(true, std::memory_order_relaxed)) {
