@@ -315,13 +315,24 @@ std::vector<Process> descendants_of(const Process& worker, std::span<const pid_t
 }
 
 std::string why_halted(pid_t pid, const HaltSources& sources) {
-  const std::string folder = fmt::format("{}/{}", sources.proc, pid);
+  std::string folder = fmt::format("{}/{}", sources.proc, pid);
   Reader reader;
   // A process whose state cannot be read for now may be halted.
   const auto unknown = [&]() -> std::string {
     return reader.failure().empty() ? "" : "perhaps halted: " + reader.failure();
   };
-  const auto status = reader.noted(read_status(folder));
+  auto status = reader.noted(read_status(folder));
+  if (status && status->state == 'Z') {
+    // The main thread has ended, perhaps before the others (pthread_exit).
+    for (const pid_t tid : numbers_in(folder + "/task")) {
+      const std::string thread = fmt::format("{}/task/{}", folder, tid);
+      if (auto other = reader.noted(read_status(thread)); other && other->state != 'Z') {
+        status = std::move(other);
+        folder = thread;
+        break;
+      }
+    }
+  }
   if (!status) {
     return unknown();
   }

@@ -62,6 +62,13 @@ TEST_CASE("A stopped process is halted, and so is a traced one, even while it ru
   CHECK(FakeProcess('t', 8).why(is_seven) == "traced by pid 8");
 }
 
+TEST_CASE("A process whose main thread has ended is halted if its other threads are") {
+  const FakeProcess process('Z');
+  process.put("proc/42/task/42/status", "Name:\ttrainer\nState:\tZ (zombie)\nUid:\t0\t0\t0\t0\n");
+  process.put("proc/42/task/43/status", "Name:\ttrainer\nState:\tT (stopped)\nUid:\t0\t0\t0\t0\n");
+  CHECK(process.why() == "stopped (SIGSTOP or the terminal)");
+}
+
 TEST_CASE("A process whose tracer is gone at the second look is not halted") {
   for (const pid_t second : {0, 8}) {
     CAPTURE(second);
