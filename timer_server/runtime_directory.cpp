@@ -171,6 +171,7 @@ Result<std::string> make_unique_folder(std::string pattern) {
   if (::mkdtemp(pattern.data()) == nullptr) {
     return system_error(fmt::format("cannot make the folder '{}'", pattern));
   }
+  (void)!::chmod(pattern.c_str(), 0700);  // the umask may forbid its own user the search
   return pattern;
 }
 

@@ -278,6 +278,7 @@ bool KillFiles::append(const std::string& id, std::span<const std::string> recor
     file = open_file(path.c_str(), flags, 0600);  // no descriptor was left, perhaps
   }
   if (!file && is_first && errno == ENOENT && ::mkdir(folder_.c_str(), 0700) == 0) {
+    (void)!::chmod(folder_.c_str(), 0700);  // the umask may forbid its own user the search
     file = open_file(path.c_str(), flags, 0600);
   }
   const ssize_t size = static_cast<ssize_t>(text.size());

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -51,4 +52,16 @@ TEST_CASE("a stage that could be written only in part does not hide the stages a
   CHECK(kills[0].sent[0].when.wall_ns == sent.when.wall_ns);
   CHECK(kills[0].sent[0].starts == sent.starts);
   CHECK(kills[0].expiries.at(0).scope.grace() == Duration{0});  // SIGKILL follows at once
+}
+
+TEST_CASE("the folder of the kill files can be used under a umask for files") {
+  const testing::TempFolder temp;
+  KillFiles files(temp.path(), "boot");
+  Expiry expiry;
+  expiry.id = "id-1";
+  const mode_t before = ::umask(0177);
+  files.begin(this_worker(), {&expiry, 1}, {});
+  ::umask(before);
+  CHECK(std::filesystem::status(temp.path("kills")).permissions() ==
+        std::filesystem::perms::owner_all);
 }
