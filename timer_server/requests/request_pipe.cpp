@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -102,6 +103,10 @@ Result<RequestPipe> RequestPipe::open(const std::string& path) {
   }
   if (identity_of(fd.get()) != FileIdentity{st.st_dev, st.st_ino}) {
     return failure(fmt::format("'{}' was replaced while it was being opened", path));
+  }
+  // Another server may have found it without a reader at the same time.
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    return failure(fmt::format("'{}' is being read by another process", path), EBUSY);
   }
   return RequestPipe(path, std::move(fd), false);
 }

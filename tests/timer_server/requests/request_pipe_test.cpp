@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -45,6 +46,19 @@ TEST_CASE("A pipe with a reader is refused, and its reader stays") {
   CHECK(second.error().message ==
         fmt::format("'{}' is being read by another process", folder.path("p")));
   CHECK(first->condition() == RequestPipe::Condition::kInPlace);
+}
+
+TEST_CASE("Of two servers that find a pipe without a reader one reads it") {
+  const testing::TempFolder folder;
+  const std::string path = folder.path("p");
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  UniqueFd read_end(::open(path.c_str(), O_RDWR));
+  const UniqueFd other(::open(path.c_str(), O_WRONLY));
+  read_end.reset();
+  REQUIRE(::flock(other.get(), LOCK_EX) == 0);
+  const auto refused = RequestPipe::open(path);
+  REQUIRE(!refused);
+  CHECK(refused.error().errno_value == EBUSY);
 }
 
 TEST_CASE("A refusal names the process that reads the pipe, and none that only writes") {
