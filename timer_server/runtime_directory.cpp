@@ -383,6 +383,14 @@ Status RuntimeDirectory::open_pipe_and_log(UniqueFd passed) {
   auto log = RecordLog::open({.path = log_path_, .max_bytes = settings_.log_max_bytes});
   FILETIMER_TRY(log);
   log_ = std::move(*log);
+  // Every process finds the same regular file, also by a symlink; /dev/stderr differs for each. The
+  // log is looked at now: later its file system may hang, or a rotator may have moved it.
+  std::error_code none;
+  const bool is_file = S_ISREG(mode_of(log_path_)) ||
+                       (std::filesystem::is_regular_file(log_path_, none) &&
+                        log_path_ != folder_.path(kLogLinkName) &&
+                        !log_path_.starts_with("/dev/") && !log_path_.starts_with("/proc/"));
+  is_log_linked_ = log_path_ != folder_.path(kLogName) && is_file;
   return make_links();
 }
 
@@ -392,12 +400,7 @@ Status RuntimeDirectory::make_links() const {
     FILETIMER_TRY(point_to(pipe_->path(), own));
   }
   const std::string link = folder_.path(kLogLinkName);
-  // Every process finds the same regular file, also by a symlink; /dev/stderr differs for each.
-  std::error_code none;
-  const bool is_file = S_ISREG(mode_of(log_path_)) ||
-                       (std::filesystem::is_regular_file(log_path_, none) && log_path_ != link &&
-                        !log_path_.starts_with("/dev/") && !log_path_.starts_with("/proc/"));
-  if (log_path_ != folder_.path(kLogName) && is_file) {
+  if (is_log_linked_) {
     return point_to(log_path_, link);
   }
   remove_link(link);  // left by a server whose log was elsewhere

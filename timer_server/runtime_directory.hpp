@@ -125,6 +125,7 @@ class RuntimeDirectory {
   const Settings& settings_;
   RunFolder folder_;
   std::string log_path_;
+  bool is_log_linked_ = false;  // another path than the default one, of a regular file
   bool is_fresh_ = false;
   std::optional<FileLock> lock_;
   std::optional<BoardFile> board_;

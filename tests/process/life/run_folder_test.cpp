@@ -101,6 +101,19 @@ TEST_CASE("the link to a pipe elsewhere is made again when it was removed") {
   CHECK(said.find("made again", said.find("made again") + 1) == said.rfind("made again"));
 }
 
+TEST_CASE("an entry is made again while the file system of the log does not answer") {
+  const TempFolder temp;
+  const std::string disk = temp.path("disk");
+  const std::string fault = temp.path("fault");
+  REQUIRE(::mkdir(disk.c_str(), 0700) == 0);
+  Server server(temp, on_bad_disk("BAD_DISK_HANGS_IN", fault,
+                                  {"--log", disk + "/log", "--max-interval", "20ms"}));
+  write_file(fault, disk);
+  REQUIRE(::unlink((server.dir() + "/control").c_str()) == 0);
+  server.wait_for_message("made again");
+  expect_kill(server);
+}
+
 TEST_CASE(
     "a file in place of the pipe is kept under another name, and clients try the pipe again") {
   const TempFolder temp;
