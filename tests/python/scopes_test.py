@@ -382,6 +382,11 @@ class EnteredAgain(ConfiguredCase):
             with scope:
                 yield
 
+        @contextlib.contextmanager
+        def outer():
+            with step():
+                yield
+
         async def task(context, number, turns):
             with context():
                 scope.renew(FAR_S * number)
@@ -396,7 +401,7 @@ class EnteredAgain(ConfiguredCase):
             # They are left in the order in which they were entered, and the other way round.
             return await asyncio.gather(*(task(context, *each) for each in (
                 (1, 1), (2, 3), (3, 5), (4, 4), (5, 2))))
-        for context in (lambda: scope), Step, step:
+        for context in (lambda: scope), Step, step, outer:
             left = asyncio.run(main())
             self.assertEqual([set(each) for each in left],
                              [{1, 2, 3, 4, 5}, {2, 3, 4}, {3}, {3, 4}, {2, 3, 4, 5}])

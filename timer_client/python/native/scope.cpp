@@ -293,10 +293,16 @@ Ref entering_frame() {
   return past_entering(Ref::to(reinterpret_cast<PyObject*>(PyEval_GetFrame())));
 }
 
-// Returns the frame that uses a generator as its context manager; empty: none does.
+// Returns the frame that uses a generator as its context manager, also through further ones; empty:
+// none does.
 Ref user_of(PyObject* frame) {
   Ref caller = is_generator(frame) ? caller_of(frame) : Ref();
-  return caller && enters_for_caller(caller.get()) ? past_entering(std::move(caller)) : Ref();
+  if (!caller || !enters_for_caller(caller.get())) {
+    return {};
+  }
+  Ref user = past_entering(std::move(caller));
+  Ref further = user ? user_of(user.get()) : Ref();
+  return further ? std::move(further) : std::move(user);
 }
 
 void end_opening(Scope& scope, Opening& opening) {
