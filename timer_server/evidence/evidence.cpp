@@ -156,7 +156,7 @@ void write_python(JsonWriter& json, const Evidence& evidence) {
   json.begin_array("python_threads");
   for (const PythonThread& thread : evidence.python_threads) {
     if (json.size() + kBytesPerThread > limit) {
-      ++omitted;
+      omitted += 1 + thread.same_stack.size();
       continue;
     }
     json.begin_object()

@@ -21,6 +21,9 @@ namespace filetimer {
 namespace {
 
 constexpr std::chrono::milliseconds kPollPeriod{1};
+// The last line of a dump of more threads than faulthandler writes (100). That of a stack which is
+// cut is indented.
+constexpr std::string_view kMoreThreads = "...";
 // A dump is over when the file has not grown for this long.
 constexpr std::chrono::milliseconds kQuiet{5};
 
@@ -147,13 +150,17 @@ std::string parse_frame_line(std::string_view line) {
 std::vector<PythonThread> parse_python_dump(std::string_view text) {
   std::vector<PythonThread> threads;
   while (!text.empty()) {
-    const std::string_view line = trimmed(text.substr(0, text.find('\n')));
+    const std::string_view whole = text.substr(0, text.find('\n'));
+    const std::string_view line = trimmed(whole);
     text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
     if (line.empty()) {
       continue;
     }
     if (auto thread = parse_thread_line(line)) {
       threads.push_back(std::move(*thread));
+    } else if (whole == kMoreThreads) {
+      // Otherwise a newer thread would be first, and stand for the main one.
+      threads.emplace_back().frames = {"... older threads, which faulthandler leaves out"};
     } else if (!threads.empty() && threads.back().frames.size() < kMaxStackFrames) {
       threads.back().frames.push_back(parse_frame_line(line));
     }

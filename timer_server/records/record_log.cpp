@@ -283,8 +283,9 @@ Status RecordLog::write_text(const std::string& lines) {
   }
   const int reason = put < 0 ? errno : ENOSPC;  // a full disk makes the write short
   if (put > 0) {
-    // The half line is cut off, unless another server has appended a record before or after it.
-    half_line_ =
+    // The half line is cut off, unless another server has appended a record before or after it. One
+    // that was there before is still there.
+    half_line_ |=
         ::lseek(file_.get(), 0, SEEK_END) != before + put || ::ftruncate(file_.get(), before) != 0;
   }
   return system_error(fmt::format("cannot write to the log '{}'", settings_.path), reason);

@@ -128,12 +128,13 @@ TEST_CASE("Python's threads leave room for those of the kernel") {
         {fmt::format("{:#x}", i), "loader", i == 0,
          std::vector<std::string>(100, "/app/train.py:12 in forward")});
   }
+  evidence.python_threads.back().same_stack = {{"0x64", "", false, {}}, {"0x65", "", false, {}}};
   const testing::JsonLine record = parsed(evidence);
   CHECK(record.line().size() < kMaxEvidenceBytes + 8192);
   CHECK(record.array("threads").size() == 64);
   const std::size_t written = record.array("python_threads").size();
   CHECK(written > 0);
-  CHECK(static_cast<std::int64_t>(written) + record.integer("python_threads_omitted") == 100);
+  CHECK(static_cast<std::int64_t>(written) + record.integer("python_threads_omitted") == 102);
 }
 
 TEST_CASE("Threads with equal stacks are folded, and those without if they do the same") {

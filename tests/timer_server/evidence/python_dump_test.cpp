@@ -97,6 +97,15 @@ TEST_CASE("The threads of a dump are read, the oldest first, with their names") 
         Frames{"/usr/lib/python3.11/threading.py:320 in wait", "train, line 3.py:12 in <module>"});
 }
 
+TEST_CASE("No thread stands for the main one if faulthandler has left out the oldest") {
+  const auto threads = parse_python_dump(
+      "Thread 0x2 (most recent call first):\n  File \"a.py\", line 1 in f\n  ...\n\n...\n");
+  REQUIRE(threads.size() == 2);
+  CHECK(threads[0].ident.empty());
+  CHECK(threads[0].frames.size() == 1);
+  CHECK(threads[1].frames == Frames{"a.py:1 in f", "..."});
+}
+
 TEST_CASE("A text that is not a dump gives no threads, and a long dump is cut") {
   CHECK(parse_python_dump("").empty());
   CHECK(parse_python_dump("\n\n").empty());

@@ -5,6 +5,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -313,6 +315,24 @@ TEST_CASE("Records that could not be written are the backlog, and are written in
   Lines expected = records(20);
   expected.insert(expected.begin(), "first");
   CHECK(stage.lines() == expected);
+}
+
+TEST_CASE("An old half line keeps its line where the disk has room for the first record only") {
+  const testing::TempFolder folder;
+  const std::string path = folder.path("log");
+  folder.write("log", "half");
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  ::signal(SIGXFSZ, SIG_IGN);
+  const rlimit full{200, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &full) == 0);
+  const auto log = open_log(path);
+  log->append(records(2));
+  const std::string failure = failure_of(*log, true);
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+  CHECK(failure.find("cannot write to the log") != std::string::npos);
+  REQUIRE(log->drain(10s));
+  CHECK(lines_of(path) == Lines{"half", records(2)[0], records(2)[1]});
 }
 
 // On a full disk nothing is written.
