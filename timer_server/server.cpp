@@ -180,8 +180,11 @@ void Server::judge(Instant woke) {
                       fmt::format("the server had not seen a scope for {}",
                                   duration_for_reading(found.unseen_for)));
   }
-  if (woke >= halted_.next_look_at_all(scan_.looks().pause)) {
+  const Instant look = halted_.next_look_at_all(scan_.looks().pause);
+  if (woke >= look) {
     halted_.look_at_all(woke);
+  } else {
+    scan_.want_by(look);
   }
   kills_.sample(found.soon, woke);
   if (found.next != nullptr && !found.due.empty()) {
@@ -327,6 +330,14 @@ void Server::check_directory() {
     core_.directory.restore_pipe();
     inbox_.listen();
     scan_.want();
+  } else if (core_.directory.pipe().condition() == RequestPipe::Condition::kTakenOver) {
+    // The other process gets the releases, so these scopes must not be judged when it has ended.
+    core_.workers.for_each([](const Worker& worker) {
+      if (worker.pipe && !worker.has_kill()) {
+        (void)worker.pipe->cancel_all();
+        worker.pipe->end_cancelled();
+      }
+    });
   }
 }
 

@@ -709,7 +709,7 @@ end:
        :: else -> i++; scan_next_page()
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 7e3cfd3f
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 7ec0b2ea
    * code: common/wake_protocol.hpp read_deadline 06e3b5d7
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker c4981600 */
   :: d_step { server_at == READ_SLOT ->
@@ -881,7 +881,7 @@ active proctype Clock() {
  * code: timer_client/client/page/page_scope.cpp set_flags 55269f38
  * code: timer_client/client/page/page_scope.cpp replaced_renewal e3d95c33
  * code: timer_client/client/page/page_scope.cpp pause_scope 5eb31753
- * code: timer_client/client/page/page_scope.cpp resume_scope d628116c
+ * code: timer_client/client/page/page_scope.cpp resume_scope b35a0e83
  * code: timer_client/client/page/page_scope.cpp open_suspended 58d1830b
  * code: timer_client/client/page/page_scope.cpp renew_after_pause f8f9b149
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::take b9a0980b

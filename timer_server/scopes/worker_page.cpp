@@ -65,8 +65,8 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
       if (timed_out > scan.now) {
         next = std::min(next, timed_out);
       } else if (notes_of(index).signalled != word) {
-        // The first look may come after the whole grace period.
-        const Instant grace_until = deadline <= scan.now ? scan.now + grace : deadline;
+        // The first look may come late, as that of the next server.
+        const Instant grace_until = std::max(deadline, scan.now + grace);
         next = std::min(next, grace_until);
         // Otherwise the slot has another scope by now, and its worker wakes the server if needed.
         if (is_unchanged(slot, word)) {

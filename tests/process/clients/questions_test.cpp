@@ -252,16 +252,24 @@ TEST_CASE("the control socket of a killed server is replaced, and that of a stop
 
 TEST_CASE(
     "a pipe that another process reads in place of the server's is left alone, with a warning") {
-  const Server server({"--max-interval", "20ms"});
+  Server server({"--max-interval", "20ms"});
+  const Worker worker("block");
+  server.send(acquire(worker.pid(), "released elsewhere", 2s));
+  server.barrier();
   const std::string pipe = server.fifo();
   REQUIRE(::unlink(pipe.c_str()) == 0);
   REQUIRE(::mkfifo((pipe + ".new").c_str(), 0600) == 0);
-  const UniqueFd reader(::open((pipe + ".new").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  UniqueFd reader(::open((pipe + ".new").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   REQUIRE(::rename((pipe + ".new").c_str(), pipe.c_str()) == 0);
   const std::string trouble = "'" + pipe + "' was replaced by a pipe that another process reads";
   server.wait_for_message(trouble);
   const JsonLine status = Asker(server, question("status")).next("done");
   CHECK(status.text("pipe_trouble").starts_with(trouble));
+  reader.reset();
+  REQUIRE(wait_until([&] { return is_read_pipe(pipe); }));
+  let_pass(2s);
+  server.barrier();
+  CHECK(worker.is_alive());
 }
 
 TEST_CASE(

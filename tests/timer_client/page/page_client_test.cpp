@@ -131,7 +131,11 @@ TEST_CASE_FIXTURE(Connected, "the server is woken only for a deadline before its
     CHECK(wakes_of([&] { testing::in_thread([&] { left = client.expires(2h, "left"); }); }) == 0);
     std::optional<TimerClient> idle;
     CHECK(wakes_of([&] { idle.emplace(server.connect({.idle_timeout = 5min})); }) == 1);
+    auto uncut = client.expires(2h, "uncut");
+    CHECK(wakes_of([&] { uncut.pause(); }) == 0);
     server.board().max_timeout = Duration{5min}.count();
+    CHECK(wakes_of([&] { uncut.resume(); }) == 1);
+    uncut.release();
     CHECK(wakes_of([&] { far.pause(); }) == 1);
     // For itself, for the scopes that it pauses, and for those that go on.
     CHECK(wakes_of([&] { const PausedRegion region = client.paused("region"); }) == 3);

@@ -2,6 +2,7 @@
 #include "timer_server/scopes/worker_page.hpp"
 
 #include <doctest/doctest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,6 +40,11 @@ class OneSlot final : public WorkerPage {
     slot_.acquired = at.ns;
     slot_.timeout = kTimeout.count();
     renew(at);
+  }
+  void signal_first(Duration grace) {
+    slot_.flags = slot_flag::kSignalFirst;
+    slot_.signal = SIGTERM;
+    slot_.grace_ms = grace_ms_of(grace);
   }
   void watch_idleness(std::int64_t timeout) {
     slot_.timeout = timeout;
@@ -189,6 +195,23 @@ TEST_CASE("a scope gets a time that was lost before its pauses once") {
         CHECK(due <= at(then) + (was_paused ? 10ns : 0ns));
       }
     }
+  }
+}
+
+TEST_CASE("a scope that is signalled first has its whole grace after a signal that comes late") {
+  const Instant opened{1'000'000'000'000};
+  const LostTime none;
+  for (const Duration late : {0s, 9s, 11s}) {
+    CAPTURE(late.count());
+    OneSlot page(opened);
+    page.signal_first(10s);
+    const Instant now = opened + OneSlot::kTimeout + late;
+    WorkerPage::Found found;
+    WorkerPage::Activity activity;
+    page.scan({.now = now, .terms = {}, .server = none, .worker = none}, found, activity);
+    REQUIRE(found.to_signal.size() == 1);
+    page.note_signalled(found.to_signal.front());
+    CHECK(page.due(now, none) == now + 10s);
   }
 }
 
