@@ -64,8 +64,10 @@ void close_copies() {
 }
 
 // When the library is loaded, see ProcessLock.
-[[maybe_unused]] const int is_fork_handled = ::pthread_atfork(
-    [] { under_way().mutex.lock(); }, [] { under_way().mutex.unlock(); }, close_copies);
+[[gnu::constructor(101)]] void handle_forks() {
+  ::pthread_atfork([] { under_way().mutex.lock(); }, [] { under_way().mutex.unlock(); },
+                   close_copies);
+}
 
 std::vector<int> ranks_at(simdjson::dom::object answer, std::string_view key) {
   return mapped(elements_at(answer, key), [](simdjson::dom::element element) {

@@ -52,8 +52,12 @@ bool begin_noticing() {
 }
 
 // Made when the library is loaded, as every object that the first connect() needs: a child that is
-// forked while another thread makes a function's static object would never get past it.
-[[maybe_unused]] const ProcessLock& lock_at_load = ProcessLock::instance();
+// forked while another thread makes a function's static object would never get past it. This is
+// before the static objects of the program: in a fork the handlers that those have registered run
+// while the lock is free, and in a child after become_child().
+[[gnu::constructor(101)]] void make_at_load() {
+  ProcessLock::instance();
+}
 
 }  // namespace
 

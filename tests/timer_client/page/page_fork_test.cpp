@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <filetimer/timer_client.hpp>
+#include <optional>
 #include <string>
 
 #include "common/mapped_file.hpp"
@@ -45,6 +46,15 @@ std::vector<int> descriptors_of(const std::string& path) {
   }
   return found;
 }
+
+// The handler of a fork that a static object of the program has registered.
+TimerClient* client_of_handler = nullptr;
+std::optional<TimerHeartbeat> heart_of_child;
+[[maybe_unused]] const int has_handler = ::pthread_atfork(nullptr, nullptr, [] {
+  if (client_of_handler != nullptr) {
+    heart_of_child.emplace(client_of_handler->heartbeat(1h, "heart"));
+  }
+});
 
 // Returns the bytes of the page, without the counters of its header.
 std::string bytes_of(const PageLayout& page) {
@@ -95,6 +105,16 @@ TEST_CASE_FIXTURE(Connected, "a forked child has its own page and does not chang
   CHECK(has_owner(server.page_path(childs), 0));
   CHECK(scope.release());
   CHECK(client.stop());
+}
+
+TEST_CASE_FIXTURE(Connected, "a scope that the program's own handler of a fork opens stays open") {
+  client_of_handler = &client;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::_exit(heart_of_child->beat() ? 0 : 1);
+  }
+  client_of_handler = nullptr;
+  CHECK(exit_code_of(child) == 0);
 }
 
 TEST_CASE_FIXTURE(Connected, "a thread that has forked may end in the child") {
