@@ -54,7 +54,8 @@ void remove_link(const std::string& path) {
 Status point_to(const std::string& target, const std::string& link) {
   if (const mode_t mode = mode_of(link); mode != 0) {
     std::error_code ec;
-    if (std::filesystem::read_symlink(link, ec) == target) {
+    if (std::filesystem::read_symlink(link, ec) == target ||
+        identity_of(link) == identity_of(target)) {  // by another path
       return {};
     }
     if (!S_ISLNK(mode) && !S_ISFIFO(mode)) {
@@ -471,7 +472,7 @@ RuntimeDirectory::~RuntimeDirectory() {
   if (pipe_) {
     pipe_->remove_from_path();
     if (const std::string own = folder_.path(kPipeName);
-        pipe_->path() != own && !pipe_->outlives_server()) {
+        pipe_->path() != own && !pipe_->outlives_server() && has_status_page()) {
       remove_link(own);
     }
   }

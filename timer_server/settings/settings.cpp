@@ -301,6 +301,9 @@ tl::expected<Settings, int> read_settings(int argc, char** argv) {
   if (settings.detach && !settings.command.empty()) {
     return usage("--detach: expected no COMMAND with it (the server ends with its COMMAND)");
   }
+  if (settings.detach && settings.log.starts_with("/dev/std")) {  // then it would be /dev/null
+    return usage(fmt::format("--detach: expected another --log with it than '{}'", settings.log));
+  }
   return settings;
 }
 

@@ -59,6 +59,7 @@ TEST_CASE(
            {{"--evidence-dir", temp.path("missing")}, "missing': expected a directory, or none"},
            {{"--config", temp.path()}, temp.path()},
            {{"--config", temp.path("missing.toml")}, temp.path("missing.toml")},
+           {{"--detach", "--log", "/dev/stderr"}, "another --log with it than '/dev/stderr'"},
            {{"--nonsense", "--", "/bin/true"}, "--nonsense", 125},
            {{"--grace", "soon", "--", "/bin/true"}, "'soon'", 125},
            {{"--detach", "--", "/bin/true"}, "--detach: expected no COMMAND with it", 125},

@@ -150,6 +150,16 @@ TEST_CASE("--fifo and --log put pipe and log elsewhere") {
   CHECK_FALSE(exists(temp.path("pipe")));
 }
 
+TEST_CASE("--fifo may name the directory's own pipe by another path") {
+  const TempFolder temp;
+  fs::create_symlink(".", temp.path("other"));
+  Server server(temp, {"--fifo", temp.path("other/run/requests")});
+  CHECK(is_pipe(server.dir() + "/requests"));
+  expect_kill(server);
+  CHECK(server.stop() == exited(0));
+  CHECK_FALSE(exists(server.dir() + "/requests"));
+}
+
 TEST_CASE("a pipe that a killed server has left is taken over with all that have it open") {
   Server server;
   const filetimer::UniqueFd pipe = open_pipe(server.fifo());
@@ -334,7 +344,12 @@ TEST_CASE("a server whose directory another one has taken leaves the scopes of t
 
 TEST_CASE("a server whose directory another one has taken leaves the link to its pipe alone") {
   const TempFolder temp;
-  Server server(temp, {"--max-interval", "100ms", "--log", temp.path("log")});
+  std::vector<std::string> args{"--max-interval", "100ms", "--log", temp.path("log")};
+  SUBCASE("also if its own pipe is elsewhere") {
+    args.insert(args.end(), {"--fifo", temp.path("first")});
+  }
+  SUBCASE("") {}
+  Server server(temp, args);
   std::optional<Server> next;
   {
     const Stopped guard(server);
