@@ -117,6 +117,19 @@ class Transformers(ConfiguredCase):
         callback.on_train_end(None, None, None)
         self.assertEqual(self.open_scopes(), [])
 
+    def test_the_step_after_a_checkpoint_has_as_long_as_the_first(self):
+        # The ranks that do not save wait in it for the one that does.
+        callback, seen = filetimer.transformers.TimerCallback(10, first_step=FAR_S), []
+        callback.on_train_begin(None, None, None)
+        for saves in (False, True, False, False):
+            callback.on_step_begin(None, None, None)
+            seen.append(self.listed_scopes()[0]["remaining_s"] > 10)
+            callback.on_step_end(None, None, None)
+            if saves:
+                callback.on_save(None, None, None)
+        self.assertEqual(seen, [True, False, True, False])
+        callback.on_train_end(None, None, None)
+
     def test_an_epoch_that_ends_within_a_step_leaves_no_scope_behind(self):
         callback = filetimer.transformers.TimerCallback()
         callback.on_train_begin(None, None, None)

@@ -25,7 +25,8 @@ class TimerCallback(TrainerCallback):
     timeout watches evaluation and checkpoints.
 
     step: the timeout, in seconds, or a timedelta.
-    first_step: the timeout of the first step of each training; None: ten times `step`.
+    first_step: the timeout of the first step of each training, and of each step after a checkpoint,
+      in which the other ranks wait for the one that saves it; None: ten times `step`.
     idle_timeout: seconds that a rank may be in no scope at all; None: no limit.
 
     In a rank that has not called filetimer.configure(), the callback has a Client of its own, which
@@ -41,6 +42,7 @@ class TimerCallback(TrainerCallback):
                          else _native._seconds(first_step, "first_step"))
         self._idle_timeout = idle_timeout
         self._client: Client | None = None
+        self._first: Scope | None = None
         self._next_step: Scope | None = None
         self._step: Scope | None = None
         self._open: Scope | None = None
@@ -50,7 +52,7 @@ class TimerCallback(TrainerCallback):
         self._leave()
         if self._client is not None:
             self._client.close()
-        self._client = self._next_step = self._step = None
+        self._client = self._first = self._next_step = self._step = None
 
     def _leave(self) -> None:
         if self._open is not None:
@@ -63,8 +65,9 @@ class TimerCallback(TrainerCallback):
             self._client = Client(idle_timeout=self._idle_timeout)
         self._leave()  # a step that an exception has left open
         # The first step of every training, not only of the process.
-        self._next_step = _native.Scope(self._step_s, "train step", first_timeout=self._first_s,
-                                        client=self._client)._beginning()
+        self._first = _native.Scope(self._step_s, "train step", first_timeout=self._first_s,
+                                    client=self._client)._beginning()
+        self._next_step = self._first
         self._step = _native.Scope(self._step_s, "train step", client=self._client)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -81,6 +84,10 @@ class TimerCallback(TrainerCallback):
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer; also after batches that do not make up a whole step."""
         self._leave()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Called by the Trainer in all ranks, at once in those that do not save."""
+        self._next_step = self._first
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer."""
