@@ -321,6 +321,14 @@ class MadeUpServer(unittest.TestCase):
                 _ask.ask(pipe, {"request": "ping"}, 2)
             timer.join()
 
+    def test_an_error_of_a_handler_that_looks_like_a_sockets_ends_the_wait(self):
+        def handle(*_):
+            raise TimeoutError("timed out")
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, handle))
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with self.assertRaisesRegex(TimeoutError, "^timed out$"):
+            self.ask(1)
+
     def test_a_request_has_a_size(self):
         room = 4096 - len('{"version": 1, "request": "ping", "name": ""}')
         for size, message in ((room, "no timer server at '/none/requests': no process listens on '/none/control'"),

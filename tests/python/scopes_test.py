@@ -192,6 +192,12 @@ class Decorators(ServerCase):
         self.configure()
         call = filetimer.expires(10, "work", first_timeout=FAR_S)(lambda: work())
         self.assertEqual([asyncio.run(call()) for _ in "ab"], [True, False])
+        with open(self.folder + "/timeouts.toml", "w") as file:
+            file.write('both = {timeout = "20s", first_timeout = "1h"}\nplain = "20s"\n')
+        self.configure(timeouts=file.name)
+        for name in "both", "plain":
+            call = filetimer.expires(10, name, first_timeout=FAR_S)(lambda: work())
+            self.assertEqual([asyncio.run(call()) for _ in "ab"], [True, False])
 
     def test_a_generator_is_refused(self):
         with self.assertRaisesRegex(TypeError, "generator"):

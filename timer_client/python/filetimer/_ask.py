@@ -149,6 +149,7 @@ class Request:
         """
         while True:
             left = self._left()
+            end = time.monotonic() + left
             try:
                 if not self._kept.is_same():
                     raise OSError
@@ -159,7 +160,7 @@ class Request:
             except BlockingIOError:  # nothing is left
                 raise self._no_answer() from None
             except TimeoutError as error:
-                if error.args != ("timed out",):
+                if error.args != ("timed out",) or time.monotonic() < end:
                     raise  # of a signal handler, as ScopeExpired is
             except OSError:
                 raise TimerError("this process has no connection for the answer any more: it was "

@@ -53,8 +53,9 @@ async def _awaited(scope: Scope, made: Times | None, coroutine: Coroutine[Any, A
     """made: the times of the call that has made the coroutine, whose first timeout is meant for it."""
     with scope:
         times = scope.times()
-        if made is not None and times is not None and made.timeout > times.timeout:
-            scope.renew(made.timeout)
+        if made is None or times is None or made.timeout <= times.timeout:
+            return await coroutine
+    with scope._beginning():  # a renewal would have the other timeout of a file of timeouts
         return await coroutine
 
 
