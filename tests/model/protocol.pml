@@ -596,9 +596,9 @@ end:
    * code: timer_server/runtime_directory.cpp BoardFile::open a18d41aa */
   :: d_step { server_at == START -> next_wake = ALWAYS; server_at = AFTER_START }
   /* RequestPipe::open()
-   * code: timer_server/requests/request_pipe.cpp RequestPipe::open d30590a2
+   * code: timer_server/requests/request_pipe.cpp RequestPipe::open 1664f768
    * code: timer_server/runtime_directory.cpp RuntimeDirectory::open 6dec2fa8
-   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open_pipe_and_log 07e7a612 */
+   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open_pipe_and_log 529ef3c7 */
   :: d_step { server_at == MAKE_PIPE ->
        if
        :: pipe_at_path == 0 -> pipe_at_path = 1 + ENDS - ends
