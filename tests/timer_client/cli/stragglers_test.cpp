@@ -165,15 +165,22 @@ TEST_CASE("The median is that of the middle scope, or between the middle two") {
   }
 }
 
-TEST_CASE("Of a thousand ranks the sixteen slowest are named") {
+TEST_CASE("Of a thousand ranks the sixteen slowest are named, and the sixteen that wait least") {
   std::vector<EndedScopesByName> ranks;
   for (int i = 0; i < 1000; ++i) {
-    ranks.push_back({{"work", back_to_back({i % 20 == 0 ? 200ms + i * 1ms : 100ms})}});
+    const bool is_unusual = i % 20 == 0;
+    std::vector<EndedReading> waits;
+    for (int step = 1; step <= 15; ++step) {
+      waits.push_back({Instant{} + step * 1s, is_unusual ? 1ms + i * 10us : Duration{500ms}});
+    }
+    ranks.push_back({{"work", back_to_back({is_unusual ? 200ms + i * 1ms : 100ms})},
+                     {"wait", std::move(waits)}});
   }
   const Searched found = compare_ranks(ranks);
-  REQUIRE(found.stragglers.size() == kMostCandidates);
-  CHECK(found.stragglers.front().rank == 980);
-  CHECK(found.stragglers.back().rank == 680);
+  REQUIRE(found.of("work").size() == kMostCandidates);
+  CHECK(found.of("work").front().rank == 980);
+  CHECK(found.of("work").back().rank == 680);
+  CHECK(found.of("wait").size() == kMostCandidates);
 }
 
 TEST_CASE("Ranks that do not wait for each other are compared, too") {
