@@ -218,6 +218,7 @@ class Slurm(JobCase):
         [line] = re.findall(r"^srun (?:.*\\\n)?.* -- torchrun \.\.\.$",
                             (root / "docs/jobs.md").read_text(), re.MULTILINE)
         self.assertIn(line, (root / "README.md").read_text())
+        self.assertIn(line.partition(" \\\n")[0], (root / "docs/install.md").read_text())
         self.assertIn(re.sub("^", "#   ", line, flags=re.MULTILINE),
                       (EXAMPLES / "requeue_slurm_job").read_text())
         job = self.submit("job", "--nodes=2", "--ntasks-per-node=2", "--wrap",

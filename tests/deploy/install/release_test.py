@@ -87,6 +87,12 @@ class Release(Case):
         self.assertEqual(listed["annotations"]["io.containerd.image.name"], "docker.io/library/filetimer:0.2.0")
         self.assertEqual(layer, b"layer")
 
+    def test_units_that_are_copied_are_disabled_before_their_program_is_removed(self):
+        page = pathlib.Path(SOURCE, "docs/install.md").read_text()
+        [units] = re.findall("^for unit in (.*); do$", page, re.MULTILINE)
+        removed = " ".join(page.partition("## Uninstalling")[2].split())
+        self.assertIn(f"systemctl --user disable --now {units}", removed)
+
     def test_only_files_of_a_release_are_summed(self):
         own = ["filetimer-0.2.0-image-x86_64.tar", "filetimer-doc_0.2.0_all.deb", "libfiletimer-dev_0.2.0_amd64.deb",
                "python3-filetimer_0.2.0_amd64.deb"]
