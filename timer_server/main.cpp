@@ -18,6 +18,7 @@
 #include "timer_server/system/hardening.hpp"
 #include "timer_server/system/messages.hpp"
 #include "timer_server/system/own_children.hpp"
+#include "timer_server/system/process.hpp"
 #include "timer_server/system/service_manager.hpp"
 
 namespace {
@@ -171,6 +172,7 @@ int main(int argc, char** argv) {
   }
   const Settings& settings = *read;
   (void)inheritance();
+  (void)folder_of_this_program();
   auto passed = take_passed_descriptor();
   if (!passed) {
     return fail(exit_status::kUsage, settings, passed.error().message);

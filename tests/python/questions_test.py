@@ -386,6 +386,11 @@ class OwnServer(unittest.TestCase):
             with filetimer.Client(server.dir, missing="raise") as client:
                 self.assertTrue(client.is_watched)
 
+    def test_its_own_user_may_search_its_folder_whatever_the_umask_is(self):
+        self.addCleanup(os.umask, os.umask(0o177))
+        with filetimer.Server() as server:
+            self.assertEqual(os.stat(os.path.dirname(server.dir)).st_mode & 0o777, 0o700)
+
     def test_it_ends_with_its_object(self):
         server = filetimer.Server()
         pid = server.pid

@@ -237,8 +237,11 @@ bool has_random_stack(pid_t pid) {
 }
 
 std::string folder_of_this_program() {
-  std::error_code error;
-  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "";
+  static const std::string kFolder = [] {
+    std::error_code error;
+    return (std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "").string();
+  }();
+  return kFolder;
 }
 
 std::vector<Process> new_descendants_of(const Process& worker, std::span<const Process> known,

@@ -53,6 +53,8 @@ Result<Process> open_process(pid_t pid);
 bool has_random_stack(pid_t pid);
 
 // Returns the folder of this process's program, with a slash at its end; empty if it is not known.
+// The first call is at the start: pip moves a program that it replaces to a folder in /tmp, which
+// another user could make again when pip has removed it.
 std::string folder_of_this_program();
 
 // The most links between parent and child that one look reads, give or take the children of a

@@ -444,6 +444,16 @@ TEST_CASE("a helper that is missing, crashes or answers nothing useful costs onl
   CHECK(missing_with_helper("read request; echo end").empty());
 }
 
+TEST_CASE("the helper is looked for where the program of the server was when it started") {
+  Server server(with_helper("read request; exit 3"));
+  const TempFolder& temp = server.temp();
+  std::filesystem::create_directory(temp.path("pip"));
+  std::filesystem::rename(temp.path("timer_server"), temp.path("pip/timer_server"));
+  write_program(temp.path("pip/filetimer-stacks"), "#!/bin/sh\nexit 4\n");  // of another user
+  expire(server);
+  CHECK(contains(missing_in(server.wait_for("evidence")), "the helper ended with status 3"));
+}
+
 TEST_CASE("a helper that hangs and ignores signals delays the kill by --evidence-timeout only") {
   const std::string missing = missing_with_helper("trap '' TERM INT HUP; exec sleep 100", "300ms");
   CHECK(contains(missing, "time was up"));

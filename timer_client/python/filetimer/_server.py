@@ -57,6 +57,7 @@ class Server:
         if dir is None:
             memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
             folder = tempfile.mkdtemp(prefix="filetimer-", dir=memory)
+            os.chmod(folder, 0o700)  # the umask may forbid its own user the search, as 0177
             dir = os.path.join(folder, "run")
         self.dir: str = os.path.abspath(dir)
         self.fifo: str
