@@ -54,8 +54,7 @@ void remove_link(const std::string& path) {
 Status point_to(const std::string& target, const std::string& link) {
   if (const mode_t mode = mode_of(link); mode != 0) {
     std::error_code ec;
-    if (std::filesystem::read_symlink(link, ec) == target ||
-        identity_of(link) == identity_of(target)) {  // by another path
+    if (std::filesystem::read_symlink(link, ec) == target) {
       return {};
     }
     if (!S_ISLNK(mode) && !S_ISFIFO(mode)) {
@@ -370,7 +369,13 @@ Status RuntimeDirectory::make_status_page() {
 
 Status RuntimeDirectory::open_pipe_and_log(UniqueFd passed) {
   const std::string own = folder_.path(kPipeName);
-  const std::string path = settings_.fifo.empty() ? own : absolute_path(settings_.fifo);
+  std::string path = settings_.fifo.empty() ? own : absolute_path(settings_.fifo);
+  std::error_code none;
+  if (const std::filesystem::path named = path;
+      named.filename() == kPipeName &&
+      std::filesystem::equivalent(named.parent_path(), folder_.dir, none)) {
+    path = own;  // which --fifo may name by another path
+  }
   if (path == own) {
     remove_link(own);  // left by a server whose pipe was elsewhere
   }
@@ -386,7 +391,6 @@ Status RuntimeDirectory::open_pipe_and_log(UniqueFd passed) {
   log_ = std::move(*log);
   // Every process finds the same regular file, also by a symlink; /dev/stderr differs for each. The
   // log is looked at now: later its file system may hang, or a rotator may have moved it.
-  std::error_code none;
   const bool is_file = S_ISREG(mode_of(log_path_)) ||
                        (std::filesystem::is_regular_file(log_path_, none) &&
                         log_path_ != folder_.path(kLogLinkName) &&

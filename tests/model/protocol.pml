@@ -598,7 +598,7 @@ end:
   /* RequestPipe::open()
    * code: timer_server/requests/request_pipe.cpp RequestPipe::open 1664f768
    * code: timer_server/runtime_directory.cpp RuntimeDirectory::open 6dec2fa8
-   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open_pipe_and_log 529ef3c7 */
+   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open_pipe_and_log 6c217226 */
   :: d_step { server_at == MAKE_PIPE ->
        if
        :: pipe_at_path == 0 -> pipe_at_path = 1 + ENDS - ends

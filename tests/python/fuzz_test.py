@@ -176,8 +176,6 @@ class ModelScope(list):
         found = [each for each in self if each.state != "left early"]
         if found and found[-1].state == "acquired":
             return found[-1]
-        if self and self[0].is_first and self[0].state == "left early":
-            return Opening("none", False, False)
         return next((each for each in found if each.is_first), (found or [Opening("none", False, False)])[-1])
 
 

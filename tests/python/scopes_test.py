@@ -488,6 +488,16 @@ class EnteredAgain(ConfiguredCase):
         asyncio.run(main(False, True))
         asyncio.run(main(True, False))
 
+    def test_an_entry_of_a_function_that_has_returned_is_released_after_one_that_was_not_left(self):
+        scope = filetimer.Scope(FAR_S, "x")
+
+        def start():
+            scope.__enter__()
+        for _ in range(3):
+            start()
+            self.assertTrue(scope.release())
+            self.assertEqual(self.open_scopes(), [])
+
     def test_any_thread_can_release_the_only_entry(self):
         scope, released = filetimer.Scope(FAR_S, "x"), []
 

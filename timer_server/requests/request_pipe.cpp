@@ -148,8 +148,15 @@ RequestPipe::Condition RequestPipe::condition() const {
   if (identity_of(fd_.get()) == FileIdentity{at_path.st_dev, at_path.st_ino}) {
     return Condition::kInPlace;
   }
-  return S_ISFIFO(at_path.st_mode) && is_being_read(path_) ? Condition::kTakenOver
-                                                           : Condition::kGone;
+  if (!S_ISFIFO(at_path.st_mode) && !S_ISLNK(at_path.st_mode)) {
+    return Condition::kGone;
+  }
+  // Through a link, too: a server that has taken the directory may have its pipe elsewhere.
+  const UniqueFd there(::open(path_.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+  struct stat read {};
+  const bool is_read = there && ::fstat(there.get(), &read) == 0 && S_ISFIFO(read.st_mode) &&
+                       identity_of(there.get()) != identity_of(fd_.get());
+  return is_read ? Condition::kTakenOver : Condition::kGone;
 }
 
 }  // namespace filetimer

@@ -153,9 +153,14 @@ TEST_CASE("--fifo and --log put pipe and log elsewhere") {
 TEST_CASE("--fifo may name the directory's own pipe by another path") {
   const TempFolder temp;
   fs::create_symlink(".", temp.path("other"));
-  Server server(temp, {"--fifo", temp.path("other/run/requests")});
+  Server server(temp, {"--fifo", temp.path("other/run/requests"), "--max-interval", "20ms"});
   CHECK(is_pipe(server.dir() + "/requests"));
   expect_kill(server);
+  REQUIRE(::unlink(server.fifo().c_str()) == 0);
+  REQUIRE(wait_until([&] { return is_read_pipe(server.dir() + "/requests"); }));
+  for (const auto& entry : fs::directory_iterator(server.dir())) {
+    CHECK_FALSE(contains(entry.path().string(), "not-a-pipe"));  // it was no link to itself
+  }
   CHECK(server.stop() == exited(0));
   CHECK_FALSE(exists(server.dir() + "/requests"));
 }

@@ -2,6 +2,8 @@
 // scope.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
 
 #include "tests/process/worker.hpp"
 
@@ -41,6 +43,22 @@ TEST_CASE("a worker in no scope for its idle timeout is killed, and the record h
   CHECK((deadline - since == 300ms || count(server.records(), "deferred") > 0));
   CHECK(record.number("timeout_s") == doctest::Approx(0.3));
   CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "dead");
+}
+
+TEST_CASE("an idle timeout begins anew when a pipe that another process has read is back") {
+  const Server server({"--max-interval", "20ms"});
+  const auto worker = client_worker(server.dir(), 1s);
+  server.send(acquire_far(worker->pid(), "forward"));
+  const std::string other = server.fifo() + ".new";
+  REQUIRE(::mkfifo(other.c_str(), 0600) == 0);
+  filetimer::UniqueFd reader(::open(other.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  REQUIRE(wait_until([&] { return contains(run_client(server, {"list"}).out, "forward"); }));
+  REQUIRE(::rename(other.c_str(), server.fifo().c_str()) == 0);
+  server.wait_for_message("was replaced by a pipe that another process reads");
+  let_pass(1500ms);
+  const Instant back = Instant::now();
+  reader.reset();
+  CHECK(Instant{idle_record(server, *worker).integer("mono_ns")} >= back + 900ms);
 }
 
 TEST_CASE(

@@ -92,6 +92,9 @@ TEST_CASE("A pipe that was removed or replaced is noticed") {
 
   pipe->remove_from_path();  // keeps another process's pipe
   CHECK(std::filesystem::exists(folder.path("p")));
+  std::filesystem::rename(folder.path("p"), folder.path("elsewhere"));
+  std::filesystem::create_symlink(folder.path("elsewhere"), folder.path("p"));
+  CHECK(pipe->condition() == RequestPipe::Condition::kTakenOver);
 }
 
 TEST_CASE("A passed pipe is read with flags of the server's own") {

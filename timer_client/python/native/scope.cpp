@@ -293,6 +293,15 @@ Ref entering_frame() {
   return past_entering(Ref::to(reinterpret_cast<PyObject*>(PyEval_GetFrame())));
 }
 
+// Returns whether a coroutine runs in this thread, as the code of a task does.
+bool is_in_coroutine() {
+  Ref frame = entering_frame();
+  while (frame && !has_any_flag(frame.get(), 0x80)) {  // CO_COROUTINE
+    frame = caller_of(frame.get());
+  }
+  return static_cast<bool>(frame);
+}
+
 // Returns the frame that uses a generator as its context manager, also through further ones; empty:
 // none does.
 Ref user_of(PyObject* frame) {
@@ -389,7 +398,7 @@ Opening* opening_to_leave(Scope& scope) {
 
 // Returns the opening that the other methods concern; null: none. It is the latest one of this
 // thread if acquire() made it, else another one of this thread, else one of acquire(), else the
-// only one; none in a `with` of this task, or thread, that was ended.
+// only one; none in a `with` of this function, or task, that was ended.
 Opening* open_one(Scope& scope) {
   const unsigned fork_count = fork_watch::count();
   const auto is_open_here = [&](const Opening& each) {
@@ -414,7 +423,7 @@ Opening* open_one(Scope& scope) {
   if (around != nullptr) {
     return is_open(*around) ? around : nullptr;
   }
-  if (scope.first.use == Use::kLeftEarly && is_of_thread(scope.first)) {
+  if (scope.first.use == Use::kLeftEarly && is_of_thread(scope.first) && is_in_coroutine()) {
     return nullptr;  // this may be its task
   }
   const auto find = [&](const auto& is_wanted) {
