@@ -252,6 +252,12 @@ TEST_CASE("an unexpected value of an environment variable is ignored with a noti
           std::vector{std::string("warning: $") + c.name + c.message});
     CHECK((c.name == std::string(kLogLevelVariable) || said("error", connect).empty()));
   }
+  const Messages lines = messages("error", [&] {  // the level of an earlier connect() ends
+    (void)server.connect();
+    ::setenv(kLogLevelVariable, "loud", 1);
+    (void)server.connect();
+  });
+  CHECK(lines.size() == 1);
   for (const char* const word : {"", "on", "1", "true", "yes"}) {
     CHECK(said(nullptr, [&] {
             ::setenv(kLogLevelVariable, "", 1);

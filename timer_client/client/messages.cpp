@@ -34,6 +34,7 @@ void set_last_level(int last) {
   device.store(st.st_dev, std::memory_order_relaxed);
   inode.store(st.st_ino, std::memory_order_relaxed);
   last_written_level.store(is_open ? last : kNothing, std::memory_order_relaxed);
+  is_level_chosen.store(last != kNothing, std::memory_order_relaxed);
 }
 
 bool is_still(const struct stat& st) {
@@ -55,7 +56,6 @@ constinit std::atomic<bool> is_level_chosen{false};
 
 void set_level(LogLevel level) {
   is_set_by_hand = true;
-  is_level_chosen = true;
   set_last_level(static_cast<int>(level));
 }
 
@@ -73,7 +73,6 @@ Status take_level_of_environment() {
     set_last_level(kNothing);
     return failure(fmt::format("${}: {}", kLogLevelVariable, level.error().message));
   }
-  is_level_chosen = true;
   set_last_level(static_cast<int>(*level));
   return {};
 }

@@ -330,7 +330,7 @@ std::string TimerClient::target() const {
 
 std::string TimerClient::stacks_file() const {
   const auto held = ProcessLock::instance().lock();
-  return state_->page().stacks_file();
+  return state_->page().latest().stacks_file();
 }
 
 bool TimerClient::offer_stacks(int signal, int file) {
@@ -339,7 +339,7 @@ bool TimerClient::offer_stacks(int signal, int file) {
         fmt::format("the signal for stacks is {}: expected 0 to {}", signal, kLastSignal));
   }
   const auto held = ProcessLock::instance().lock();
-  return state_->page().offer_stacks(signal, file);
+  return state_->page().latest().offer_stacks(signal, file);
 }
 
 }  // namespace filetimer

@@ -96,7 +96,8 @@ bool TimerScope::set_paused(bool is_paused) {
 }
 
 std::optional<TimerTimes> TimerScope::times() const {
-  return is_open() ? std::optional(times_of(*slot_)) : std::nullopt;
+  // A page that was cut short shows free slots.
+  return is_open() && !slot_->is_free() ? std::optional(times_of(*slot_)) : std::nullopt;
 }
 
 ReleaseResult TimerScope::release() noexcept {

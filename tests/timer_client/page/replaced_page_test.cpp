@@ -112,6 +112,9 @@ TEST_CASE_FIXTURE(MadeAgain,
   testing::move_clock(1s);
   CHECK(heart.beat());
   CHECK(after->wakes() == 1);  // for the beat
+  CHECK(client->stacks_file().ends_with("/" + after->worker_page_names().at(0)));
+  CHECK(client->offer_stacks(SIGUSR2));
+  CHECK(after->page().header().dump_signal == SIGUSR2);
   const SlotReading slot = after->slot("heart");
   CHECK(slot.asked == 1h);
   CHECK(slot.signal == 15);
@@ -249,7 +252,8 @@ TEST_CASE("a client whose page or status page is cut short continues with a new 
   const std::string first = server.worker_page_names().at(0);
   SUBCASE("the page") {
     REQUIRE(::truncate(server.page_path(first).c_str(), 0) == 0);
-    CHECK_FALSE(outer.renew(1h));  // its page shows zeroes
+    CHECK_FALSE(outer.times());  // its page shows zeroes
+    CHECK_FALSE(outer.renew(1h));
     CHECK(inner.release() == ReleaseResult::kNotOpen);
   }
   SUBCASE("the status page") {
