@@ -77,13 +77,14 @@ class RunFolderByHand : public TempFolder {
   }
   void serve() { server_ = hold({path("server")}); }
   // Adds a status page of a server of this boot, which holds its lock.
-  void serve_with_limit(Duration max_timeout) {
+  void serve_with_limit(Duration max_timeout, std::uint64_t pid_namespace = this_pid_namespace()) {
     alignas(64) std::array<char, kBoardBytes> bytes{};
     auto& board = *reinterpret_cast<Board*>(bytes.data());
     board.magic = kBoardMagic;
     board.version = kBoardVersion;
     board.boot = this_boot();
     board.max_timeout = max_timeout.count();
+    board.pid_namespace = pid_namespace;
     write("server", {bytes.data(), bytes.size()});
     serve();
   }
@@ -411,6 +412,20 @@ TEST_CASE("pages that the server made are listed while their worker lives") {
   page.header().boot[0] ^= 1;  // of a server in a container
   write(own, worker.pid(), start_time);
   CHECK(scopes_of(folder.json()) == Names{"contextlib.py#137"});
+}
+
+TEST_CASE("a timer on the pipe of a server in another pid namespace is listed without a pid") {
+  RunFolderByHand folder;
+  folder.serve_with_limit(std::chrono::hours(2), this_pid_namespace() + 1);
+  TestPage page;
+  page.header().flags = page_flag::kMadeByServer;
+  page.header().pid = 2;
+  page.header().start_time = 12345;
+  page.open(0, scope_since("contextlib.py#137", kSecond, kHour));
+  page.write(folder.page("server/2"));
+  const auto json = folder.json();
+  REQUIRE(json.size() == 1);
+  CHECK(values_of(json.at(0), "pid scope") == R"(null "contextlib.py#137")");
 }
 
 TEST_CASE("the page of a worker that cannot be seen from here is listed without a pid") {

@@ -141,9 +141,11 @@ class FolderReader {
 
   void read_page(const PageLayout& page, const PageClaims& claims, const MappedFile& file,
                  ServedBy transport) {
-    const LockState lock = transport == ServedBy::kPage
-                               ? lock_state(file.descriptor()).value_or(LockState{})
-                               : LockState{};
+    // A server keeps a page of its own while the worker lives, which may have no pid here.
+    const LockState lock =
+        transport == ServedBy::kPage
+            ? lock_state(file.descriptor()).value_or(LockState{})
+            : LockState{.is_held = server_.is_there && server_.is_in_other_namespace};
     // In a container, the writer of the page or this process may see another boot id. A page is
     // also of this boot if its worker holds its lock, or if a running server keeps it.
     const bool is_kept = transport == ServedBy::kPipe ? server_.is_there : lock.is_held;

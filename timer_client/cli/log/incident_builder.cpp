@@ -76,6 +76,7 @@ class IncidentBuilder {
                                  (record.event == "peer_evidence" &&
                                   incidents_.contains({machine, std::string(record.incident)})))) {
       starts_.try_emplace(worker_of(host->second, record.pid), record.integer("start_time"));
+      servers_.emplace(machine, record.integer("server_pid"));
     }
   }
 
@@ -94,8 +95,9 @@ class IncidentBuilder {
                (record.job_id == incident_.shown.job_id || record.text("drop_in").empty())) {
       incident_.outputs.push_back({host->second, std::string(record.incident), record.line});
     } else if (record.event == "deferred" && !record.pid) {  // all deadlines of the server
+      const bool is_ours = servers_.contains({machine, record.integer("server_pid")});
       for (Worker& worker : incident_.workers) {
-        if (worker.name.host == host->second) {
+        if (is_ours && worker.name.host == host->second) {
           take_deferred(record, worker, at_s);
         }
       }
@@ -368,6 +370,7 @@ class IncidentBuilder {
   std::map<std::string, std::string> hosts_;                 // by machine, as lanes name them
   std::set<std::pair<std::string, std::string>> incidents_;  // machine and id
   std::set<std::pair<std::string, std::string>> expiries_;
+  std::set<std::pair<std::string, Integer>> servers_;  // machine and pid
   std::map<HostAndPid, std::size_t> index_;
   // Workers stay in place until finish() sorts them.
   std::map<const Worker*, Integer> starts_;
