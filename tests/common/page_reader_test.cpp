@@ -8,7 +8,6 @@
 #include <atomic>
 #include <thread>
 
-#include "common/board.hpp"
 #include "common/due.hpp"
 #include "common/scope_page.hpp"
 #include "common/text.hpp"

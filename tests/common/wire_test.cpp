@@ -5,11 +5,10 @@
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <simdjson.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <random>
 #include <string>
 #include <vector>
 

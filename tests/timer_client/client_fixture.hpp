@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <chrono>
 #include <filetimer/timer_client.hpp>
 #include <functional>
 #include <memory>

@@ -4,14 +4,12 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 
 #include "common/mapped_file.hpp"
-#include "common/run_folder.hpp"
 
 namespace filetimer::testing {
 namespace {

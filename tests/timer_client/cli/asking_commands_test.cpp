@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/json_fields.hpp"
 #include "tests/support/variable.hpp"
 #include "tests/timer_client/answering_server.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"

@@ -21,7 +21,6 @@
 #include "common/posix.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
-#include "common/wake_protocol.hpp"
 #include "tests/support/children.hpp"
 #include "tests/support/json_line.hpp"
 #include "tests/support/simulated_job.hpp"

@@ -11,7 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <array>
 #include <utility>
 
 #include "common/posix.hpp"

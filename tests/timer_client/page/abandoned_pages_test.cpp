@@ -10,7 +10,6 @@
 #include <fstream>
 #include <iterator>
 #include <string>
-#include <vector>
 
 #include "common/mapped_file.hpp"
 #include "common/scope_page.hpp"

@@ -14,7 +14,6 @@
 #include <csignal>
 #include <fstream>
 
-#include "common/proc_files.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/kernel_stacks.hpp"
 #include "tests/timer_server/busy_threads.hpp"

@@ -4,7 +4,6 @@
 
 #include <doctest/doctest.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/sanitizers.hpp"

@@ -9,7 +9,6 @@
 #include <random>
 #include <set>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "tests/timer_client/cli/cli_fixture.hpp"

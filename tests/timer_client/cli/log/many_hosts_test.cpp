@@ -4,14 +4,12 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <string>
 #include <vector>
 
-#include "common/text.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
 #include "tests/timer_client/cli/log/host_log.hpp"
 #include "timer_client/cli/log/incident.hpp"
