@@ -215,7 +215,7 @@ TEST_CASE("in every order the server is woken for a deadline, or reads in time b
   }
 }
 
-TEST_CASE("a scope without a deadline wakes the server for its own soft deadline only") {
+TEST_CASE("no server is woken after it has stopped, or for a scope without any deadline") {
   constexpr std::int64_t kEndless = slot_word::kNoDeadline + 7;
   Meeting meet;
   meet.slot->started = 7;
@@ -228,6 +228,15 @@ TEST_CASE("a scope without a deadline wakes the server for its own soft deadline
   CHECK_FALSE(must_wake(*meet.board, *meet.slot, kEndless));
   meet.board->next_wake = kWakeNever;
   CHECK_FALSE(must_wake(*meet.board, *meet.slot, kEndless));
+  Meeting other;
+  other.board->next_wake = kWakeAlways;
+  CHECK_FALSE(must_wake(*other.board, *other.slot, slot_word::kNoDeadline));
+  CHECK(must_wake(*other.board, *other.slot, slot_word::kNoDeadline - 1));
+  other.board->next_wake = kWakeNever;
+  CHECK_FALSE(must_wake(*other.board, *other.slot, 1));
+  other.board->next_wake = kDeadline;
+  CHECK(must_wake_at(*other.board, kDeadline - 1));  // for an idle timeout
+  CHECK_FALSE(must_wake_at(*other.board, kDeadline));
 }
 
 TEST_CASE("two threads that run free never both miss each other") {
@@ -295,18 +304,6 @@ TEST_CASE("of a worker and a server that run free exactly one ends each scope") 
   };
   run_side_by_side(worker, server);
   race.check();
-}
-
-TEST_CASE("no server is woken for a scope without a deadline, or after it has stopped") {
-  Meeting meet;
-  meet.board->next_wake = kWakeAlways;
-  CHECK_FALSE(must_wake(*meet.board, *meet.slot, slot_word::kNoDeadline));
-  CHECK(must_wake(*meet.board, *meet.slot, slot_word::kNoDeadline - 1));
-  meet.board->next_wake = kWakeNever;
-  CHECK_FALSE(must_wake(*meet.board, *meet.slot, 1));
-  meet.board->next_wake = kDeadline;
-  CHECK(must_wake_at(*meet.board, kDeadline - 1));  // for an idle timeout
-  CHECK_FALSE(must_wake_at(*meet.board, kDeadline));
 }
 
 TEST_CASE(
