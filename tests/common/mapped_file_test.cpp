@@ -193,7 +193,7 @@ TEST_CASE("a regular file of this user is opened with its size, and closed by ex
   }
 }
 
-TEST_CASE("what is not a regular file is refused, not waited for and not followed") {
+TEST_CASE("what is no regular file is refused with the reason, not waited for and not followed") {
   const testing::TempFolder folder;
   folder.write("file", "");
   std::filesystem::create_symlink(folder.path("file"), folder.path("link"));
@@ -203,10 +203,6 @@ TEST_CASE("what is not a regular file is refused, not waited for and not followe
   CHECK(error_of(folder.path("fifo"), O_RDWR) == "it is not a regular file");
   CHECK(error_of(folder.path()) == "it is not a regular file");
   CHECK(error_of("/dev/null") == "it is not a regular file");
-}
-
-TEST_CASE("a file that cannot be opened is an error with its path and the reason") {
-  const testing::TempFolder folder;
   const auto missing = open_own_file(folder.path("missing"), O_RDONLY);
   REQUIRE_FALSE(missing);
   CHECK(missing.error().errno_value == ENOENT);

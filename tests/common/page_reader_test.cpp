@@ -5,7 +5,6 @@
 
 #include <doctest/doctest.h>
 
-#include <atomic>
 #include <thread>
 
 #include "common/due.hpp"
@@ -92,13 +91,13 @@ TEST_CASE("a file that is not a page of this version is refused with the differe
     REQUIRE_FALSE(claims);
     CHECK(claims.error().message == "it has " + std::to_string(bytes) + " bytes: expected 2166784");
   }
+  const auto refusal = [&] { return read_claims(page.page(), kPageBytes).error().message; };
   page.header().header_bytes = 1025;
-  CHECK(read_claims(page.page(), kPageBytes).error().message ==
-        "its header has 1025 bytes: expected 1024");
+  CHECK(refusal() == "its header has 1025 bytes: expected 1024");
   page.header().version = 99;
-  CHECK(read_claims(page.page(), kPageBytes).error().message == "it is of version 99: expected 1");
+  CHECK(refusal() == "it is of version 99: expected 1");
   page.header().magic = 0x1234;
-  CHECK(read_claims(page.page(), kPageBytes).error().message ==
+  CHECK(refusal() ==
         "it begins with 0x0000000000001234: expected the mark of a scope page, "
         "0x4547415052454d54");
 }
@@ -262,7 +261,8 @@ TEST_CASE("a copy of the ring has the scopes that were not overwritten while it 
   }
 }
 
-TEST_CASE("names of every length are read back") {
+TEST_CASE(
+    "names of every length are read back, and any bytes are a name that is bounded and valid") {
   TestPage page;
   SlotName& name = page.page().name(0);
   for (const std::size_t length : {1U, 7U, 8U, 15U, 16U, 247U, 248U, 254U, 255U}) {
@@ -281,11 +281,6 @@ TEST_CASE("names of every length are read back") {
   CHECK(read_one(page, {.name = ""}).name == "?");
   write_name(name, std::string(300, 'y'));
   CHECK(read_name(name) == std::string(255, 'y'));
-}
-
-TEST_CASE("a name that is not UTF-8 or has no end is bounded and valid") {
-  TestPage page;
-  SlotName& name = page.page().name(5);
   write_name(name, "caf\xe9\n");
   CHECK(read_name(name) == "caf\\xe9\n");
   for (auto& word : name.words) {
@@ -313,10 +308,9 @@ TestScope numbered_scope(std::int64_t number) {
 TEST_CASE("while a slot is used again and again, no reading mixes two scopes") {
   TestPage page;
   page.open(0, numbered_scope(1));
-  std::atomic<bool> stop = false;
-  std::thread worker([&] {
+  std::jthread worker([&](const std::stop_token& end) {
     Slot& slot = page.page().slot(0);
-    for (std::int64_t number = 2; !stop; ++number) {
+    for (std::int64_t number = 2; !end.stop_requested(); ++number) {
       const TestScope scope = numbered_scope(number);
       try_release(slot, numbered_scope(number - 1).word);
       begin_writing_slot();
@@ -346,7 +340,7 @@ TEST_CASE("while a slot is used again and again, no reading mixes two scopes") {
       ++(fits ? whole : mixed);
     }
   }
-  stop = true;
+  worker.request_stop();
   worker.join();
   CHECK(mixed == 0);
   CHECK(whole > 0);

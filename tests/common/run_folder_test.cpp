@@ -9,7 +9,6 @@
 #include <sys/utsname.h>
 
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -94,7 +93,7 @@ TEST_CASE("directory and pipe are those given, else the environment's, else the 
 TEST_CASE("a runtime folder that is missing, relative, a file or another user's is not used") {
   const CleanEnvironment clean;
   const TempFolder temp;
-  std::ofstream(temp.path("file")) << "x";
+  temp.write("file", "x");
   for (const std::string& value :
        {std::string(), temp.path("missing"), temp.path("file"), std::string(".")}) {
     CAPTURE(value);
@@ -171,15 +170,22 @@ TEST_CASE("the runtime directory is made private, and so are its missing parents
   CHECK((::fcntl(made->get(), F_GETFD) & FD_CLOEXEC) != 0);
 }
 
-TEST_CASE("an existing runtime directory of this user is used as it is") {
+TEST_CASE("a runtime directory of this user is used as it is, and made where nobody replaces it") {
   const TempFolder temp;
   folder_in(temp, "run", 0700);
-  std::ofstream(temp.path("run/kept")) << "x";
+  temp.write("run/kept", "x");
   CHECK(create_run_folder(temp.path("run")).has_value());
   CHECK(create_run_folder(temp.path("run/")).has_value());
   CHECK(fs::exists(temp.path("run/kept")));
   REQUIRE(::chmod(temp.path("run").c_str(), 0755) == 0);  // others may read
   CHECK(create_run_folder(temp.path("run")).has_value());
+  folder_in(temp, "sticky", 01777);  // such as /tmp
+  folder_in(temp, "safe", 0700);
+  fs::create_symlink(temp.path("safe"), temp.path("to-safe"));
+  for (const char* name : {"sticky/run", "to-safe/run"}) {
+    CHECK(create_run_folder(temp.path(name)).has_value());
+    CHECK(mode_of(temp.path(name)) == 0700);
+  }
 }
 
 TEST_CASE("a runtime directory is refused where another user could read or replace it") {
@@ -188,7 +194,7 @@ TEST_CASE("a runtime directory is refused where another user could read or repla
   folder_in(temp, "open", 0777);
   folder_in(temp, "open/inner", 0700);
   folder_in(temp, "group", 0770);
-  std::ofstream(temp.path("file")) << "precious";
+  temp.write("file", "precious");
   REQUIRE(::mkfifo(temp.path("pipe").c_str(), 0600) == 0);  // is not opened, which would block
   for (const auto& [to, name] :
        std::vector<std::pair<std::string, std::string>>{{"safe", "link"},
@@ -250,17 +256,6 @@ TEST_CASE("another user's runtime directory is refused, and so is one below such
   CHECK(contains(refusal(temp.path("run")), fmt::format("belongs to user {}", kSomebodyElse)));
   CHECK(contains(refusal(temp.path("theirs/run")),
                  fmt::format("'{}' belongs to user {}, who", temp.path("theirs"), kSomebodyElse)));
-}
-
-TEST_CASE("a runtime directory below a sticky folder or a link to a safe one is made") {
-  const TempFolder temp;
-  folder_in(temp, "sticky", 01777);  // such as /tmp
-  folder_in(temp, "safe", 0700);
-  fs::create_symlink(temp.path("safe"), temp.path("to-safe"));
-  for (const char* name : {"sticky/run", "to-safe/run"}) {
-    CHECK(create_run_folder(temp.path(name)).has_value());
-    CHECK(mode_of(temp.path(name)) == 0700);
-  }
 }
 
 TEST_CASE("the folders above a pipe or a log placed elsewhere are checked the same way") {

@@ -23,25 +23,18 @@ TEST_CASE("a prefix is cut between characters") {
   for (const std::size_t max : {0U, 1U, 2U, 3U}) {
     CHECK(utf8_prefix("🙂", max).empty());  // without a character before it
   }
-}
-
-TEST_CASE("a prefix of bytes that are not UTF-8 is as long as allowed") {
-  const std::string continuations(20, '\x80');
-  CHECK(utf8_prefix(continuations, 10).size() == 10);
+  CHECK(utf8_prefix(std::string(20, '\x80'), 10).size() == 10);  // not UTF-8: as long as allowed
   CHECK(utf8_prefix("", 5).empty());
   CHECK(utf8_prefix("abc", 3) == "abc");
 }
 
-TEST_CASE("valid text is not changed") {
+TEST_CASE("UTF-8 is not changed, and of other text the bytes that are not UTF-8 become hex") {
   for (const char* text :
        {"", "plain", "tab\tand\nnewline", "Grüße 世界 🙂", "\x7f", "\xc2\x85"}) {
     CAPTURE(text);
     CHECK(valid_utf8(text) == text);
   }
   CHECK(valid_utf8(std::string_view("\0x", 2)) == std::string_view("\0x", 2));
-}
-
-TEST_CASE("bytes that are not UTF-8 become hex, and their neighbours survive") {
   CHECK(valid_utf8("a\x80z") == "a\\x80z");
   CHECK(valid_utf8("\xe4\xb8") == "\\xe4\\xb8");                    // cut short
   CHECK(valid_utf8("\xe4\xb8z") == "\\xe4\\xb8z");                  // broken off
@@ -86,16 +79,13 @@ TEST_CASE("what is a character is what another judge of UTF-8 says") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("printable text cannot move a terminal's cursor") {
+TEST_CASE("printable text cannot move a terminal's cursor, or hide or reorder what is shown") {
   CHECK(printable("a\nb\tc") == "a\\nb\\tc");
   CHECK(printable("\x1b[2J\r\x7f") == "\\x1b[2J\\x0d\\x7f");
   CHECK(printable(std::string_view("\0", 1)) == "\\x00");
   CHECK(printable("\xc2\x9b"
                   "31m") == "\\x9b31m");  // CSI as one C1 character
   CHECK(printable("\xc2\xa0é\xff") == "\xc2\xa0é\\xff");
-}
-
-TEST_CASE("printable text cannot hide or reorder what a terminal shows") {
   CHECK(printable("a\u202eb\u2066c\u2069d\u200be\u061cf\ufeff") ==
         "a\\u202eb\\u2066c\\u2069d\\u200be\\u061cf\\ufeff");
   CHECK(printable("\u2028\U000e0041") == "\\u2028\\U000e0041");
@@ -113,14 +103,11 @@ TEST_CASE("a wide character takes two columns") {
   CHECK(prefix_of_width("abc", 0).empty());
 }
 
-TEST_CASE("a scope name within the limit is not changed") {
+TEST_CASE("scope names over the limit are cut, and stay two that differ only at their end") {
   for (const std::string& name :
        {std::string(), std::string("forward"), std::string(kMaxScopeNameBytes, 'x')}) {
     CHECK(bounded_scope_name(name) == name);
   }
-}
-
-TEST_CASE("long scope names that differ only at their end stay two scopes") {
   const std::string common(1000, 'x');
   const std::string one = bounded_scope_name(common + "1");
   const std::string two = bounded_scope_name(common + "2");
@@ -128,12 +115,9 @@ TEST_CASE("long scope names that differ only at their end stay two scopes") {
   CHECK(one.size() == kMaxScopeNameBytes);
   CHECK(one.starts_with("xxxxxxxxxx"));
   CHECK(one == bounded_scope_name(common + "1"));
-}
-
-TEST_CASE("the mark of a cut scope name is the same on every host and in every build") {
-  const std::string name = bounded_scope_name(std::string(kMaxScopeNameBytes + 1, 'a'));
-  CHECK(name.substr(0, 235) == std::string(235, 'a'));
-  CHECK(name.substr(235) == "...~fd2916200943d825");
+  // The mark is the same on every host and in every build.
+  CHECK(bounded_scope_name(std::string(kMaxScopeNameBytes + 1, 'a')) ==
+        std::string(235, 'a') + "...~fd2916200943d825");
 }
 
 TEST_CASE("a scope name is cut between characters") {
@@ -148,7 +132,7 @@ TEST_CASE("a scope name is cut between characters") {
   }
 }
 
-TEST_CASE("a text is a number only as a whole") {
+TEST_CASE("a text is a number only as a whole, with a minus sign at most if its type has one") {
   CHECK(number_from<int>("42") == 42);
   CHECK(number_from<std::uint64_t>("18446744073709551615") == UINT64_MAX);
   CHECK(number_from<double>("0.5") == 0.5);
@@ -157,9 +141,6 @@ TEST_CASE("a text is a number only as a whole") {
     CAPTURE(text);
     CHECK_FALSE(number_from<int>(text));
   }
-}
-
-TEST_CASE("a sign is a minus sign, of a type that has one") {
   CHECK(number_from<int>("-4") == -4);
   CHECK_FALSE(number_from<int>("+4"));
   CHECK_FALSE(number_from<int>("--4"));

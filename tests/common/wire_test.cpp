@@ -17,7 +17,6 @@
 #include "tests/support/files.hpp"
 
 using namespace filetimer;
-using testing::contains;
 using wire::Request;
 
 namespace {
@@ -25,19 +24,19 @@ namespace {
 // Keeps the padded bytes alive for as long as the request points into the parser.
 class Reader {
  public:
+  // `padding`: the bytes after a line in the server's buffer: the next line, or rubbish.
+  explicit Reader(char padding = '\0') : padding_(padding) {}
   Result<Request> operator()(std::string line) {
     bytes_ = std::move(line);
     const std::size_t size = bytes_.size();
     bytes_.resize(size + wire::Parser::padding(), padding_);
     return parser_.parse(std::string_view(bytes_.data(), size));
   }
-  // The bytes after a line in the server's buffer: the next line, or rubbish.
-  void pad_with(char c) { padding_ = c; }
 
  private:
   wire::Parser parser_;
   std::string bytes_;
-  char padding_ = '\0';
+  char padding_;
 };
 
 std::string line_with(const std::string& key, const std::string& value) {
@@ -61,15 +60,13 @@ void check_refused(const std::string& line, const std::string& why = {}) {
   CAPTURE(line);
   // The bytes after the line must not matter, even if they complete it.
   for (const char padding : {'\0', '\n', '}', '"', ' ', '1', '\xff'}) {
-    Reader read;
-    read.pad_with(padding);
-    const auto request = read(line);
+    const auto request = Reader(padding)(line);
     REQUIRE_FALSE(request.has_value());
     const std::string& message = request.error().message;
     CHECK_FALSE(message.empty());
     CHECK(message.find('\n') == std::string::npos);
     CHECK(message.size() < 300);
-    if (!contains(message, why)) {
+    if (!testing::contains(message, why)) {
       FAIL_CHECK("said: " << message << ", expected: " << why);
     }
   }
@@ -79,8 +76,7 @@ void check_refused(const std::string& line, const std::string& why = {}) {
 
 TEST_CASE("a line of PyTorch's client is accepted with its values, whatever bytes follow it") {
   for (const char padding : {'\0', '\n', '}', '"', '{', ' ', '1', '\xff'}) {
-    Reader read;
-    read.pad_with(padding);
+    Reader read(padding);
     const auto request = read(kGood);
     REQUIRE(request.has_value());
     CHECK(request->pid == 4711);
@@ -151,13 +147,11 @@ TEST_CASE("pid and signal are integers that fit an int") {
                 "signal is " + std::string(40, '9') + ": expected an integer of 32 bits");
 }
 
-TEST_CASE("a larger or another version is refused, a missing one too") {
+TEST_CASE("a larger or another version is refused") {
   check_refused(line_with("version", "2"), "version is 2: expected 1");
   for (const char* value : {"0", "-1", "1.0", "\"1\"", "true", "null", "99999999999999999999"}) {
     check_refused(line_with("version", value), "version is ");
   }
-  check_refused(R"({"pid": 1, "scope_id": "a", "expiration_time": 1, "signal": 0})",
-                "lacks the key 'version'");
 }
 
 TEST_CASE("scope names are strings, whatever is in them") {
