@@ -9,12 +9,20 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include <atomic>
 #include <cstdio>
 #include <iostream>
 #include <thread>
 
+#include "common/mapped_file.hpp"
+
 namespace filetimer::testing {
+
+Ends make_pipe(int flags) {
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC | flags) == 0);
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
 Pipe::Pipe(std::string path) : path_(std::move(path)) {
   REQUIRE(::mkfifo(path_.c_str(), 0600) == 0);
   open();
@@ -90,9 +98,8 @@ void Pipe::discard() {
 }
 
 void write_to_flapping(Pipe& pipe, const std::function<void()>& write) {
-  std::atomic<bool> done = false;
-  std::thread flapping([&] {
-    while (!done) {
+  const std::jthread flapping([&](const std::stop_token& end) {
+    while (!end.stop_requested()) {
       pipe.discard();
       pipe.close();
       pipe.open();
@@ -101,8 +108,6 @@ void write_to_flapping(Pipe& pipe, const std::function<void()>& write) {
   for (int i = 0; i < 20'000; ++i) {
     write();
   }
-  done = true;
-  flapping.join();
 }
 
 void in_thread(const std::function<void()>& body) {
@@ -118,6 +123,22 @@ std::string message_of(const std::function<void()>& call) {
   return "nothing was thrown";
 }
 
+std::unique_ptr<SteppedChild> hold(const std::vector<std::string>& paths) {
+  std::vector<FileLock> locks;  // of the child, which waits within the constructor
+  auto child = std::make_unique<SteppedChild>(std::vector<SteppedChild::Step>{[&] {
+    for (const std::string& path : paths) {
+      auto lock = FileLock::take(path);
+      if (!lock) {
+        return false;
+      }
+      locks.push_back(std::move(*lock));
+    }
+    return true;
+  }});
+  REQUIRE(child->next());
+  return child;
+}
+
 int in_child(const std::function<int()>& body) {
   std::cout.flush();  // so that a child that exits normally does not write it again
   std::fflush(nullptr);
@@ -130,9 +151,7 @@ int in_child(const std::function<int()>& body) {
 
 int exit_code_of(pid_t child) {
   const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
-  pollfd waits{pidfd.get(), POLLIN, 0};
-  constexpr auto kBoundMs = std::chrono::milliseconds(kBound).count();
-  if (::poll(&waits, 1, static_cast<int>(kBoundMs)) != 1) {
+  if (!is_readable_within(pidfd.get(), kBound)) {
     ::kill(child, SIGKILL);
   }
   int status = 0;

@@ -9,18 +9,16 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "common/mapped_file.hpp"
-
 namespace filetimer::testing {
 namespace {
 
-void* map_file(const std::string& path, int flags, int protection, std::size_t bytes) {
+void* map_file(const std::string& path, int flags, std::size_t bytes) {
   const int fd = ::open(path.c_str(), flags | O_CLOEXEC, 0600);
   REQUIRE(fd >= 0);
   if ((flags & O_CREAT) != 0) {
     REQUIRE(::ftruncate(fd, static_cast<off_t>(bytes)) == 0);
   }
-  void* const mapped = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
+  void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   REQUIRE(mapped != MAP_FAILED);
   return mapped;  // the descriptor stays open: see the head of fake_server.hpp
 }
@@ -49,17 +47,13 @@ std::string page_of(const std::string& dir, pid_t pid) {
   return *found;
 }
 
-FakeServer::FakeServer() : FakeServer(std::string{}) {}
-
 FakeServer::FakeServer(std::string dir) : dir_(std::move(dir)) {
   if (dir_.empty()) {
-    folder_.emplace();
-    dir_ = folder_->path();
+    dir_ = folder_.emplace().path();
   }
   std::filesystem::create_directory(dir_ + "/scopes");
   pipe_.emplace(dir_ + "/requests");
-  board_ = static_cast<Board*>(
-      map_file(dir_ + "/server", O_RDWR | O_CREAT, PROT_READ | PROT_WRITE, kBoardBytes));
+  board_ = static_cast<Board*>(map_file(dir_ + "/server", O_RDWR | O_CREAT, kBoardBytes));
   board_->magic = kBoardMagic;
   board_->version = kBoardVersion;
   board_->bytes = kBoardBytes;
@@ -109,8 +103,7 @@ PageLayout FakeServer::page() const {
 PageLayout FakeServer::page(const std::string& name) const {
   auto known = pages_.find(name);
   if (known == pages_.end()) {
-    void* const mapped = map_file(page_path(name), O_RDWR, PROT_READ | PROT_WRITE, kPageBytes);
-    known = pages_.emplace(name, mapped).first;
+    known = pages_.emplace(name, map_file(page_path(name), O_RDWR, kPageBytes)).first;
   }
   return known->second;
 }
@@ -155,15 +148,6 @@ std::size_t index_of(const PageLayout& page, const std::string& name) {
   }
   REQUIRE_MESSAGE(found.size() == 1, name);
   return found[0];
-}
-
-std::unique_ptr<Child> process_of(const FakeServer& server) {
-  return std::make_unique<Child>([path = server.dir() + "/server"] {
-    static auto lock = FileLock::take(path);
-    if (!lock) {
-      ::_exit(1);
-    }
-  });
 }
 
 SlotReading slot_called(const PageLayout& page, const std::string& name) {

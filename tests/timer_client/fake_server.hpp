@@ -7,7 +7,6 @@
 
 #include <filetimer/timer_client.hpp>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,7 +14,6 @@
 #include "common/board.hpp"
 #include "common/page_reader.hpp"
 #include "common/wake_protocol.hpp"
-#include "tests/support/children.hpp"
 #include "tests/timer_client/client_fixture.hpp"
 
 namespace filetimer::testing {
@@ -27,12 +25,9 @@ std::string page_of(const std::string& dir, pid_t pid);
 
 class FakeServer {
  public:
-  // Starts a server that no deadline has to wake.
-  FakeServer();
-  // Starts it in an existing folder, which may have files of a client.
-  explicit FakeServer(std::string dir);
-  FakeServer(const FakeServer&) = delete;
-  FakeServer& operator=(const FakeServer&) = delete;
+  // Starts a server that no deadline has to wake, in a folder of its own, or in an existing one,
+  // which may have files of a client.
+  explicit FakeServer(std::string dir = {});
   ~FakeServer();
 
   [[nodiscard]] const std::string& dir() const { return dir_; }
@@ -78,9 +73,6 @@ struct Connected {
   FakeServer server;
   TimerClient client = server.connect();
 };
-
-// Starts a process that holds the lock of the status page, as a server does.
-std::unique_ptr<Child> process_of(const FakeServer& server);
 
 // As slots() and slot() of a server.
 std::map<std::size_t, SlotReading> slots_of(const PageLayout& page);

@@ -24,19 +24,8 @@ namespace filetimer {
 namespace {
 
 using client_messages::write_if_room;
-using std::chrono::seconds;
-
-struct Ends {
-  UniqueFd read;
-  UniqueFd write;  // blocking, as standard error is
-};
-
-Ends make_pipe() {
-  int ends[2];
-  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
-  REQUIRE(::fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0);
-  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
+using testing::Ends;
+using testing::make_pipe;  // its ends block, as standard error does
 
 std::string read_all(int fd) {
   std::string text;
@@ -103,6 +92,7 @@ Messages messages(const char* level, const std::function<void()>& body) {
 TEST_CASE("a full pipe takes no line and does not block, and a pipe with room takes a whole line") {
   for (const bool can_be_opened_again : {true, false}) {
     const Ends pipe = make_pipe();
+    REQUIRE(::fcntl(pipe.read.get(), F_SETFL, O_NONBLOCK) == 0);
     const auto write_in_child = [&] {
       CHECK(testing::in_child([&] {
               const rlimit none{3, 3};
@@ -312,7 +302,7 @@ TEST_CASE("a server that has ended is reported once, and so is its return") {
     testing::FakeServer server(folder.path());
     server.board().next_wake = kWakeAlways;
     auto client = server.connect();
-    const auto open = [&] { (void)client.expires(seconds{100}, "step").release(); };
+    const auto open = [&] { (void)client.expires(std::chrono::seconds{100}, "step").release(); };
     open();
     server.pipe().close();
     open();

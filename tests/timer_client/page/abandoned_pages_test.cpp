@@ -11,7 +11,6 @@
 #include <iterator>
 #include <string>
 
-#include "common/mapped_file.hpp"
 #include "common/scope_page.hpp"
 #include "tests/support/children.hpp"
 #include "tests/timer_client/fake_server.hpp"
@@ -19,7 +18,6 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
-using testing::FakeServer;
 using testing::in_child;
 using testing::page_of;
 using testing::pages_in;
@@ -101,7 +99,7 @@ TEST_CASE_FIXTURE(WithoutServer,
   testing::write_file(dir + "/scopes/1-not-a-page", "");
   testing::write_file(dir + "/scopes/1-no-page-either", "");
   std::filesystem::resize_file(dir + "/scopes/1-no-page-either", kPageBytes);
-  const Child locker([&] { static auto lock = FileLock::take(dir + "/scopes/0-locked"); });
+  const auto locker = testing::hold({dir + "/scopes/0-locked"});
   const Child other([&] {
     static auto its_client = TimerClient::connect({.dir = dir});
     (void)its_client;
@@ -134,8 +132,8 @@ TEST_CASE_FIXTURE(WithoutServer,
 }
 
 TEST_CASE("where a server runs, the pages of ended processes are left to it") {
-  const FakeServer server;
-  const auto process = testing::process_of(server);
+  const testing::FakeServer server;
+  const auto process = testing::hold({server.dir() + "/server"});
   leave_page(server.dir());
   auto client = server.connect();
   CHECK(pages_in(server.dir()).size() == 2);

@@ -29,8 +29,8 @@ using namespace std::chrono_literals;
 using namespace filetimer;
 using testing::expect;
 using testing::FakeServer;
+using testing::hold;
 using testing::in_child;
-using testing::process_of;
 
 namespace {
 
@@ -57,19 +57,16 @@ void on_a_small_disk(const std::function<void(FakeServer&)>& body) {
 // What this process writes on standard error; made before it connects.
 class StandardError {
  public:
-  StandardError() {
-    REQUIRE(::pipe2(ends_, O_CLOEXEC | O_NONBLOCK) == 0);
-    REQUIRE(::dup2(ends_[1], STDERR_FILENO) == STDERR_FILENO);
-  }
+  StandardError() { REQUIRE(::dup2(pipe_.write.get(), STDERR_FILENO) == STDERR_FILENO); }
   [[nodiscard]] bool has_line(std::string_view part) const {
     char bytes[4096];
-    const ssize_t count = ::read(ends_[0], bytes, sizeof bytes);
+    const ssize_t count = ::read(pipe_.read.get(), bytes, sizeof bytes);
     const std::string_view text(bytes, count > 0 ? static_cast<std::size_t>(count) : 0);
     return testing::contains(text, part) && std::ranges::count(text, '\n') == 1;
   }
 
  private:
-  int ends_[2] = {-1, -1};
+  testing::Ends pipe_ = testing::make_pipe(O_NONBLOCK);
 };
 
 // Fills the disk up to `left` bytes.
@@ -145,10 +142,10 @@ TEST_CASE("a server for which there was no descriptor may trace the process a se
 
 TEST_CASE("a client lets its server trace it, also the next server, and in a forked child") {
   const FakeServer server;
-  const auto traced_by = [&](const Child& process) {
+  const auto traced_by = [&](const HeldChild& process) {
     return std::exchange(tracers, {}) == std::vector{static_cast<unsigned long>(process.pid())};
   };
-  auto process = process_of(server);
+  auto process = hold({server.dir() + "/server"});
   tracers.clear();
   (void)server.connect({.stacks = false});
   CHECK(tracers.empty());
@@ -156,7 +153,7 @@ TEST_CASE("a client lets its server trace it, also the next server, and in a for
   CHECK(traced_by(*process));
   (void)server.connect({.stacks = false});  // withdraws nothing
   process->end();
-  process = process_of(server);
+  process = hold({server.dir() + "/server"});
   ++server.board().incarnation;
   testing::move_clock(1s);
   CHECK(client.expires(1h, "step").release());

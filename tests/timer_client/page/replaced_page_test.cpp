@@ -32,12 +32,8 @@ void open_later(TimerClient& client) {
 }
 
 bool has_slot(const PageLayout& page, const std::string& name) {
-  for (const auto& [index, reading] : slots_of(page)) {
-    if (reading.name == name) {
-      return true;
-    }
-  }
-  return false;
+  return std::ranges::any_of(slots_of(page),
+                             [&](const auto& slot) { return slot.second.name == name; });
 }
 
 // A client of a server whose directory is moved away, and another server in its place.
@@ -146,7 +142,7 @@ TEST_CASE_FIXTURE(MadeAgain,
                   "a client continues on the new page after the old server was killed in a drain") {
   before->board().announcement = static_cast<std::uint32_t>(Announcement::kDraining);
   make_again();
-  const auto process = testing::process_of(*after);
+  const auto process = testing::hold({after->dir() + "/server"});
   open_later(*client);
   const auto scope = client->expires(1h, "later");
   CHECK(has_slot(after->page(), "later"));

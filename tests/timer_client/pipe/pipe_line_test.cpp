@@ -12,13 +12,13 @@
 #include <utility>
 
 #include "common/clock.hpp"
-#include "common/limits.hpp"
-#include "common/text.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/timer_client/client_fixture.hpp"
 
 using namespace std::chrono_literals;
 using namespace filetimer;
+using testing::contains;
+using testing::PipeFolder;
 
 namespace {
 
@@ -36,7 +36,7 @@ Sent release(const std::string& path, std::string_view name = "step") {
 
 }  // namespace
 
-TEST_CASE("an acquire on the pipe has the keys that PyTorch reads and those of this project") {
+TEST_CASE("a line has the keys that PyTorch reads, and that of an acquire adds some more") {
   const double before = static_cast<double>(ClockReading::now().wall_ns) / 1e9;
   wire::Request request = acquire_request(1500ms, "step", {.pid = 4711});
   const double after = static_cast<double>(ClockReading::now().wall_ns) / 1e9;
@@ -51,9 +51,6 @@ TEST_CASE("an acquire on the pipe has the keys that PyTorch reads and those of t
   CHECK(own.x_tid == ::gettid());
   CHECK(std::isinf(own.expiration_time));
   CHECK(std::isinf(own.x_timeout_s.value_or(0)));
-}
-
-TEST_CASE("a release on the pipe has only the keys that PyTorch reads") {
   CHECK(wire::format(release_request("step", 4711)) ==
         "{\"version\": 1, \"pid\": 4711, \"scope_id\": \"step\", \"expiration_time\": -1, "
         "\"signal\": 0}\n");
@@ -61,32 +58,15 @@ TEST_CASE("a release on the pipe has only the keys that PyTorch reads") {
 }
 
 TEST_CASE("a grace, a warning and a signal are on the line of an acquire if they are set") {
-  CHECK(acquire_line({}).find("x_grace_s") == std::string::npos);
-  CHECK(acquire_line({}).find("x_soft_s") == std::string::npos);
-  CHECK(acquire_line({.grace = 0s}).find("\"x_grace_s\": 0,") != std::string::npos);
-  CHECK(acquire_line({.grace = std::chrono::nanoseconds::max()}).find("\"x_grace_s\": -1,") !=
-        std::string::npos);
-  CHECK(acquire_line({.warn_after = 250ms}).find("\"x_soft_s\": 0.25,") != std::string::npos);
-  CHECK(acquire_line({.signal = 0}).find("\"signal\": 0,") != std::string::npos);
+  CHECK_FALSE(contains(acquire_line({}), "x_grace_s"));
+  CHECK_FALSE(contains(acquire_line({}), "x_soft_s"));
+  CHECK(contains(acquire_line({.grace = 0s}), "\"x_grace_s\": 0,"));
+  CHECK(contains(acquire_line({.grace = kForever}), "\"x_grace_s\": -1,"));
+  CHECK(contains(acquire_line({.warn_after = 250ms}), "\"x_soft_s\": 0.25,"));
+  CHECK(contains(acquire_line({.signal = 0}), "\"signal\": 0,"));
 }
 
-TEST_CASE("the longest name with the most escapes is cut and fits into one atomic write") {
-  const testing::TempFolder folder;
-  testing::Pipe pipe(folder.path("requests"));
-  for (const char byte : {'\x01', '\xff', '"', 'x'}) {
-    const std::string name = bounded_scope_name(valid_utf8(std::string(10'000, byte)));
-    REQUIRE(acquire(pipe.path(), name) == Sent::kYes);
-    const testing::Line acquired = pipe.next();
-    CHECK(acquired.text.size() < kMaxAtomicWrite);
-    CHECK(acquired.scope_id.size() <= kMaxScopeNameBytes);
-    REQUIRE(release(pipe.path(), name) == Sent::kYes);
-    CHECK(pipe.next().scope_id == acquired.scope_id);
-  }
-}
-
-TEST_CASE("a request arrives whole, and the pipe is not held open") {
-  const testing::TempFolder folder;
-  testing::Pipe pipe(folder.path("requests"));
+TEST_CASE_FIXTURE(PipeFolder, "a request arrives whole, and the pipe is not held open") {
   REQUIRE(send_request(pipe.path(), acquire_request(30s, "step", {.pid = 4711})) == Sent::kYes);
   const auto line = pipe.next();
   CHECK(line.pid == 4711);
@@ -98,34 +78,31 @@ TEST_CASE("a request arrives whole, and the pipe is not held open") {
   CHECK(::read(reader.get(), &byte, 1) == 0);
 }
 
-TEST_CASE(
+TEST_CASE_FIXTURE(
+    PipeFolder,
     "a full pipe is distinguished from a missing server, for which there is one clear reason") {
-  const testing::TempFolder folder;
-  testing::Pipe pipe(folder.path("requests"));
   CHECK(why_no_reader(pipe.path()).empty());
   const auto bytes = pipe.fill();
   CHECK(acquire(pipe.path()) == Sent::kBusy);
   pipe.drain(bytes);
   CHECK(acquire(pipe.path()) == Sent::kYes);
   pipe.close();
-  folder.write("file", "precious");
-  for (const auto& [path, why] : {std::pair{pipe.path(), "no process reads it"},
-                                  {folder.path("nothing"), "there is no such pipe"},
-                                  {"/dev/null/requests", "there is no such pipe"},
-                                  {std::string(5000, 'x'), "File name too long"},
-                                  {folder.path(), "it is not a pipe"},
-                                  {"/dev/null", "it is not a pipe"},
-                                  {folder.path("file"), "it is not a pipe"}}) {
-    CHECK(why_no_reader(path) == why);
-    CHECK(acquire(path) == Sent::kNoServer);
-    CHECK(release(path) == Sent::kNoServer);
+  write("file", "precious");
+  for (const auto& [place, why] : {std::pair{pipe.path(), "no process reads it"},
+                                   {path("nothing"), "there is no such pipe"},
+                                   {"/dev/null/requests", "there is no such pipe"},
+                                   {std::string(5000, 'x'), "File name too long"},
+                                   {path(), "it is not a pipe"},
+                                   {"/dev/null", "it is not a pipe"},
+                                   {path("file"), "it is not a pipe"}}) {
+    CHECK(why_no_reader(place) == why);
+    CHECK(acquire(place) == Sent::kNoServer);
+    CHECK(release(place) == Sent::kNoServer);
   }
-  CHECK(testing::read_file(folder.path("file")) == "precious");
+  CHECK(testing::read_file(path("file")) == "precious");
 }
 
-TEST_CASE("a pipe without permission counts as no server") {
-  const testing::TempFolder folder;
-  testing::Pipe pipe(folder.path("requests"));
+TEST_CASE_FIXTURE(PipeFolder, "a pipe without permission counts as no server") {
   REQUIRE(::chmod(pipe.path().c_str(), 0) == 0);
   if (::geteuid() == 0) {
     FILETIMER_SKIP("root may write to any pipe");
@@ -134,7 +111,8 @@ TEST_CASE("a pipe without permission counts as no server") {
   CHECK(release(pipe.path()) == Sent::kNoServer);
 }
 
-TEST_CASE("a reader that closes the pipe between open and write raises no SIGPIPE") {
+TEST_CASE_FIXTURE(PipeFolder,
+                  "a reader that closes the pipe between open and write raises no SIGPIPE") {
   // SIGPIPE has its default action here, so it would end this process. The race is run many times,
   // with a reader that opens and closes the pipe.
   sigset_t sigpipe;
@@ -147,8 +125,6 @@ TEST_CASE("a reader that closes the pipe between open and write raises no SIGPIP
     ::pthread_kill(::pthread_self(), SIGPIPE);
     was_pending = true;
   }
-  const testing::TempFolder folder;
-  testing::Pipe pipe(folder.path("requests"));
   testing::write_to_flapping(pipe, [&] { acquire(pipe.path()); });
   sigset_t pending;
   ::sigpending(&pending);

@@ -8,7 +8,7 @@ using namespace std::chrono_literals;
 using namespace filetimer;
 using testing::Connected;
 using testing::FakeServer;
-using testing::process_of;
+using testing::hold;
 
 namespace {
 
@@ -20,7 +20,7 @@ void announce(const FakeServer& server, Announcement announcement) {
 
 TEST_CASE_FIXTURE(
     Connected, "scopes are opened for the next server after one was killed during its shutdown") {
-  auto process = process_of(server);
+  auto process = hold({server.dir() + "/server"});
   announce(server, Announcement::kShutdown);
   CHECK_FALSE(client.expires(1h, "refused").release());
   process->end();
@@ -32,7 +32,7 @@ TEST_CASE_FIXTURE(
 
 TEST_CASE("no scope is opened while the server drains or shuts down") {
   FakeServer server;
-  const auto process = process_of(server);
+  const auto process = hold({server.dir() + "/server"});
   auto client = server.connect();
   auto before = client.expires(1h, "before");
   client.start(1h);
@@ -61,7 +61,7 @@ TEST_CASE("no scope is opened while the server drains or shuts down") {
 
 TEST_CASE("what is not watched while the server drains ends the idleness of a worker, too") {
   FakeServer server;
-  const auto process = process_of(server);
+  const auto process = hold({server.dir() + "/server"});
   auto client = server.connect({.idle_timeout = 5s});
   const auto outer = client.expires(1h, "outer");
   announce(server, Announcement::kDraining);
