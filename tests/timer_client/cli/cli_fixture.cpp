@@ -10,6 +10,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
@@ -39,8 +40,6 @@ class Redirected {
     const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
     ::dup2(file.get(), fd_);
   }
-  Redirected(const Redirected&) = delete;
-  Redirected& operator=(const Redirected&) = delete;
   ~Redirected() { ::dup2(saved_.get(), fd_); }
 
  private:
@@ -73,6 +72,17 @@ std::string read_data(std::string_view name) {
   const std::string text = testing::read_file(data_path(name));
   REQUIRE(!text.empty());
   return text;
+}
+
+void write_board(const TempFolder& folder, const std::function<void(Board&)>& set) {
+  alignas(Board) std::array<char, kBoardBytes> bytes{};
+  auto& board = *reinterpret_cast<Board*>(bytes.data());
+  board.magic = kBoardMagic;
+  board.version = kBoardVersion;
+  board.boot = this_boot();
+  board.pid_namespace = this_pid_namespace();
+  set(board);
+  folder.write("server", {bytes.data(), bytes.size()});
 }
 
 std::vector<std::string> split_words(const std::string& command) {
@@ -115,6 +125,12 @@ Ran run_command(const std::vector<std::string>& words, const std::string& to) {
   return ran;
 }
 
+void check_ran(const Ran& ran, int code, const std::string& output, const std::string& errors) {
+  CHECK(ran.code == code);
+  CHECK(ran.output == output);
+  CHECK(ran.errors == errors);
+}
+
 void check_fails(const std::vector<std::string>& words, int code, const std::string& message) {
   const Ran ran = run_command(words);
   CHECK(ran.code == code);
@@ -128,18 +144,16 @@ Program::Program(std::vector<std::string> words) {
     argv.push_back(word.data());
   }
   argv.push_back(nullptr);
-  int ends[2];
-  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
-  output_.reset(ends[0]);
-  const UniqueFd writer(ends[1]);
+  testing::Ends pipe = testing::make_pipe();
+  output_ = std::move(pipe.read);
   pid_ = ::fork();
   if (pid_ == 0) {
     // nohup ignores SIGHUP, Python SIGPIPE, and a shell others in background
     for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGPIPE}) {
       ::signal(signal, SIG_DFL);
     }
-    ::dup2(writer.get(), STDOUT_FILENO);
-    ::dup2(writer.get(), STDERR_FILENO);
+    ::dup2(pipe.write.get(), STDOUT_FILENO);
+    ::dup2(pipe.write.get(), STDERR_FILENO);
     ::execv(argv[0], argv.data());
     ::_exit(1);
   }
@@ -154,15 +168,14 @@ Program::~Program() {
 
 std::string Program::read_line() {
   std::string line;
-  for (char byte = 0; byte != '\n' && read_byte(byte);) {
+  for (char byte = 0; byte != '\n';) {
+    REQUIRE(is_readable_within(output_.get(), testing::kBound));
+    if (::read(output_.get(), &byte, 1) != 1) {
+      break;
+    }
     line += byte;
   }
   return line;
-}
-
-bool Program::read_byte(char& byte) {
-  REQUIRE(is_readable_within(output_.get(), testing::kBound));
-  return ::read(output_.get(), &byte, 1) == 1;
 }
 
 int Program::exit_code() {

@@ -5,10 +5,12 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/board.hpp"
 #include "common/posix.hpp"
 #include "tests/support/files.hpp"
 
@@ -21,6 +23,9 @@ using testing::contains;
 using testing::lines_of;
 using testing::TempFolder;
 using testing::unwrapped;
+
+// Leaves the status page of a server of this boot and pid namespace, with what the test sets.
+void write_board(const TempFolder& folder, const std::function<void(Board&)>& set);
 
 // Returns the words of a command line, which have a space between them; '' is an empty word.
 std::vector<std::string> split_words(const std::string& command);
@@ -45,6 +50,8 @@ class OnTerminal {
 // a file is given, it gets the output.
 Ran run_command(const std::vector<std::string>& words, const std::string& to = {});
 
+// Checks all that a subcommand has returned.
+void check_ran(const Ran& ran, int code, const std::string& output, const std::string& errors = {});
 // Checks with which code and message a subcommand fails.
 void check_fails(const std::vector<std::string>& words, int code, const std::string& message);
 
@@ -52,8 +59,6 @@ void check_fails(const std::vector<std::string>& words, int code, const std::str
 class Program {
  public:
   explicit Program(std::vector<std::string> words);
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
   ~Program();
 
   [[nodiscard]] pid_t pid() const { return pid_; }
@@ -64,8 +69,6 @@ class Program {
   int exit_code_without_reader();
 
  private:
-  bool read_byte(char& byte);
-
   pid_t pid_ = 0;
   UniqueFd output_;
 };

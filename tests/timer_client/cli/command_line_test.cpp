@@ -12,7 +12,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <regex>
@@ -32,13 +31,9 @@
 
 using namespace filetimer;
 using cli::Program;
+using testing::PipeFolder;
 
 namespace {
-
-// A runtime directory whose pipe the test reads.
-struct PipeFolder : testing::TempFolder {
-  testing::Pipe pipe{path("requests")};
-};
 
 // Checks the first line that the program prints, and its exit code.
 void check_ends(std::vector<std::string> words, const std::string& line, int code) {
@@ -54,18 +49,6 @@ std::vector<std::string> until_there(const testing::TempFolder& folder, const st
       "run",       "--dir", folder.path(),
       "--timeout", after,   "--",
       "sh",        "-c",    "until [ -e " + folder.path("go") + " ]; do sleep 0.01; done; " + end};
-}
-
-// Leaves the status page of a server in another pid namespace.
-void serve_from_another_pid_namespace(const testing::TempFolder& folder) {
-  alignas(Board) std::array<std::byte, kBoardBytes> bytes{};
-  auto& board = *reinterpret_cast<Board*>(bytes.data());
-  board.magic = kBoardMagic;
-  board.version = kBoardVersion;
-  board.boot = this_boot();
-  board.pid_namespace = this_pid_namespace() + 1;
-  testing::write_file(folder.path("server"),
-                      {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
 void wait_past_deadline(const testing::Line& acquire) {
@@ -370,37 +353,26 @@ TEST_CASE("acquire waits for room in a full pipe, and for a server that is being
   }
 }
 
-TEST_CASE("no pid is written if the last server was in another pid namespace") {
+TEST_CASE("no pid is written if the last server was in another pid namespace, or a later one is") {
   if (this_pid_namespace() == 0) {
     FILETIMER_SKIP("/proc does not tell this process's pid namespace");
   }
   PipeFolder folder;  // as a service manager holds it between two servers
-  serve_from_another_pid_namespace(folder);
+  Program watched(until_there(folder, "1h"));
+  CHECK(folder.pipe.next().scope_id == "sh#process");
+  cli::write_board(folder, [](Board& board) { board.pid_namespace = this_pid_namespace() + 1; });
+  testing::write_file(folder.path("go"), "");
+  CHECK(watched.exit_code() == 3);
   Program acquire({"acquire", "--dir", folder.path(), "--scope", "copy", "--timeout", "10m"});
   CHECK(acquire.read_line().find("another pid namespace") != std::string::npos);
   CHECK(acquire.exit_code() == 4);
-  Program release({"release", "--dir", folder.path(), "--scope", "copy"});
-  CHECK(release.exit_code() == 4);
+  CHECK(Program({"release", "--dir", folder.path(), "--scope", "copy"}).exit_code() == 4);
   Program run({"run", "--dir", folder.path(), "--", "touch", folder.path("started")});
   CHECK(run.exit_code() == 125);
   CHECK(::access(folder.path("started").c_str(), F_OK) != 0);
   const testing::Variable off("FILETIMER", "off");
   Program unwatched({"run", "--dir", folder.path(), "--", "sh", "-c", "exit 3"});
   CHECK(unwatched.exit_code() == 3);
-  CHECK(folder.pipe.is_silent());
-}
-
-TEST_CASE("run sends nothing about COMMAND to a later server of another pid namespace") {
-  if (this_pid_namespace() == 0) {
-    FILETIMER_SKIP("/proc does not tell this process's pid namespace");
-  }
-  PipeFolder folder;
-  Program run({"run", "--dir", folder.path(), "--", "sh", "-c",
-               "until [ -e " + folder.path("go") + " ]; do sleep 0.01; done"});
-  CHECK(folder.pipe.next().scope_id == "sh#process");
-  serve_from_another_pid_namespace(folder);
-  testing::write_file(folder.path("go"), "");
-  CHECK(run.exit_code() == 0);
   CHECK(folder.pipe.is_silent());
 }
 
@@ -464,13 +436,6 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
   }
 }
 
-TEST_CASE("a file may come behind --") {
-  const testing::TempFolder folder;
-  folder.write("log", "");
-  check_ends({"log", "--", folder.path("log")},
-             "timer_client: no records in '" + folder.path("log") + "'\n", 0);
-}
-
 TEST_CASE("help has the value of each option in capitals, what it means, and the exit codes") {
   const std::regex option(R"(  (-[a-z],)?--[a-z-]+( [A-Z]+)?( \.\.\.)?( REQUIRED)?  +.* .*\n)");
   for (const char* command : {"run", "acquire", "release", "list", "log", "show", "report",
@@ -508,8 +473,11 @@ TEST_CASE("help and version fail where they cannot be written") {
   }
 }
 
-TEST_CASE("all words after -- belong to COMMAND, options and dashes, too") {
+TEST_CASE("all words after -- belong to COMMAND, options and dashes, too, or are files") {
   PipeFolder folder;
+  folder.write("log", "");
+  check_ends({"log", "--", folder.path("log")},
+             "timer_client: no records in '" + folder.path("log") + "'\n", 0);
   check_ends({"run", "--dir", folder.path(), "--", "echo", "--help", "--", "--timeout"},
              "--help -- --timeout\n", 0);
 }
@@ -518,8 +486,7 @@ TEST_CASE("run ends with 127 for a missing COMMAND, with 126 for one that cannot
   PipeFolder folder;
   check_ends({"run", "--dir", folder.path(), "--", "no-such-command"},
              "timer_client: cannot run 'no-such-command': No such file or directory\n", 127);
-  Program folder_as_command({"run", "--dir", folder.path(), "--", folder.path()});
-  CHECK(folder_as_command.exit_code() == 126);
+  CHECK(Program({"run", "--dir", folder.path(), "--", folder.path()}).exit_code() == 126);
   CHECK(folder.pipe.is_silent());
   // As execvp() does, it gives a script without `#!` to the shell.
   const std::string script = folder.path("script");

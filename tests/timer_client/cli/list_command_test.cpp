@@ -10,14 +10,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <memory>
 #include <regex>
 #include <tuple>
 
 #include "common/board.hpp"
-#include "common/mapped_file.hpp"
 #include "common/posix.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
@@ -40,28 +38,8 @@ constexpr std::int64_t kMinute = 60 * kSecond;
 constexpr std::int64_t kHour = 60 * kMinute;
 
 std::vector<JsonLine> json_lines(const std::string& text) {
-  std::vector<JsonLine> lines;
-  for (const std::string& line : lines_of(text)) {
-    lines.emplace_back(line);
-  }
-  return lines;
-}
-
-// Starts a process that holds the locks of files until it is killed.
-std::unique_ptr<SteppedChild> hold(const std::vector<std::string>& paths) {
-  std::vector<FileLock> locks;  // of the child, which waits within the constructor
-  auto child = std::make_unique<SteppedChild>(std::vector<SteppedChild::Step>{[&] {
-    for (const std::string& path : paths) {
-      auto lock = FileLock::take(path);
-      if (!lock) {
-        return false;
-      }
-      locks.push_back(std::move(*lock));
-    }
-    return true;
-  }});
-  REQUIRE(child->next());
-  return child;
+  const std::vector<std::string> lines = lines_of(text);
+  return {lines.begin(), lines.end()};
 }
 
 class RunFolderByHand : public TempFolder {
@@ -74,24 +52,12 @@ class RunFolderByHand : public TempFolder {
   [[nodiscard]] std::string page(std::string_view name) const {
     return path("scopes/" + std::string(name));
   }
-  void serve() { server_ = hold({path("server")}); }
-  // Adds a status page of a server of this boot, which holds its lock.
-  void serve_with_limit(Duration max_timeout, std::uint64_t pid_namespace = this_pid_namespace()) {
-    alignas(64) std::array<char, kBoardBytes> bytes{};
-    auto& board = *reinterpret_cast<Board*>(bytes.data());
-    board.magic = kBoardMagic;
-    board.version = kBoardVersion;
-    board.boot = this_boot();
-    board.max_timeout = max_timeout.count();
-    board.pid_namespace = pid_namespace;
-    write("server", {bytes.data(), bytes.size()});
-    serve();
-  }
+  void serve() { server_ = testing::hold({path("server")}); }
 
   // Adds the page of a worker, which holds its lock.
   void add(TestPage& page, const std::string& name = "7") {
     page.write(this->page(name));
-    workers_.push_back(hold({this->page(name)}));
+    workers_.push_back(testing::hold({this->page(name)}));
   }
   void end_worker(std::size_t index) { workers_.at(index)->end(); }
   [[nodiscard]] pid_t worker(std::size_t index = 0) const { return workers_.at(index)->pid(); }
@@ -219,8 +185,7 @@ TEST_CASE("the table of open scopes has every column and fits the terminal") {
   CHECK(marked ==
         "RANK   PID  WORKER   SCOPE    ELAPSED  REMAINING  TIMEOUT  NOTE\n"
         "   0  4711  python3  forward     12 s       18 s     30 s  thread ended\n");
-  CHECK(scopes_table(scopes, {kNow}, {.has_colour = true}).find("\x1b[1;31mexpired\x1b[0m") !=
-        std::string::npos);
+  CHECK(contains(scopes_table(scopes, {kNow}, {.has_colour = true}), "\x1b[1;31mexpired\x1b[0m"));
 }
 
 TEST_CASE("the list shows a pause, a limit of the server and a timeout of a file") {
@@ -276,8 +241,8 @@ TEST_CASE("a worker's page is listed under the pid of the process that holds its
   scope.flags = slot_flag::kWholeProcess | slot_flag::kThreadEnded;
   page.open(0, scope);
   folder.add(page, "7-1");
-  std::string comm;
-  std::getline(std::ifstream("/proc/" + std::to_string(folder.worker()) + "/comm"), comm);
+  const std::string comm =
+      lines_of(testing::read_file(fmt::format("/proc/{}/comm", folder.worker()))).at(0);
   const Instant before = Instant::now();
   const auto json = folder.json();
   REQUIRE(json.size() == 1);
@@ -372,7 +337,8 @@ TEST_CASE("overdue and expired scopes are marked, and released ones are not list
 
 TEST_CASE("a timeout that the server cuts is shown with the requested one") {
   RunFolderByHand folder;
-  folder.serve_with_limit(std::chrono::seconds(5));
+  write_board(folder, [](Board& board) { board.max_timeout = 5 * kSecond; });
+  folder.serve();
   TestPage page;
   page.open(0, scope_since("long", kSecond, kHour - kSecond));
   page.open(1, scope_since("short", 0, 4 * kSecond));
@@ -415,7 +381,11 @@ TEST_CASE("pages that the server made are listed while their worker lives") {
 
 TEST_CASE("a timer on the pipe of a server in another pid namespace is listed without a pid") {
   RunFolderByHand folder;
-  folder.serve_with_limit(std::chrono::hours(2), this_pid_namespace() + 1);
+  write_board(folder, [](Board& board) {
+    board.max_timeout = 2 * kHour;
+    board.pid_namespace = this_pid_namespace() + 1;
+  });
+  folder.serve();
   TestPage page;
   page.header().flags = page_flag::kMadeByServer;
   page.header().pid = 2;
@@ -566,19 +536,17 @@ TEST_CASE("without a server list prints open scopes and a line, and exits with 4
   RunFolderByHand folder;
   std::filesystem::create_directory(folder.path("other"));
   folder.write("other/server", "");
-  const auto other = hold({folder.path("other/server")});  // it serves no COMMAND
-  const Ran empty = folder.list();
-  CHECK(empty.code == 4);
-  CHECK(empty.output.empty());
-  CHECK(empty.errors ==
-        "timer_client: no timer server in '" + folder.path() + "': no process holds its lock\n");
+  const auto other = testing::hold({folder.path("other/server")});  // it serves no COMMAND
+  const std::string no_server =
+      "timer_client: no timer server in '" + folder.path() + "': no process holds its lock\n";
+  check_ran(folder.list(), 4, "", no_server);
   TestPage page;
   page.open(0, scope_since("waits", kSecond, kHour));
   folder.add(page);
   const Ran open = folder.list();
   CHECK(open.code == 4);
   CHECK(open.output.find("waits") != std::string::npos);
-  CHECK(open.errors == empty.errors);
+  CHECK(open.errors == no_server);
   CHECK(run_command({"list", "--dir", folder.path()}, "/dev/full").code == 1);
   std::filesystem::remove(folder.path("server"));
   const Ran blank = folder.list();
@@ -595,10 +563,8 @@ TEST_CASE("list without open scopes prints a line on standard error and succeeds
   ServedFolder folder;
   for (const std::vector<std::string>& words :
        {Names{}, Names{"--json"}, Names{"--fifo", "/none"}}) {
-    const Ran ran = folder.list(words);
-    CHECK(ran.code == 0);
-    CHECK(ran.output.empty());
-    CHECK(ran.errors == "timer_client: no open scopes in '" + folder.path() + "'\n");
+    check_ran(folder.list(words), 0, "",
+              "timer_client: no open scopes in '" + folder.path() + "'\n");
   }
   CHECK(folder.list({"--stats"}).errors ==
         "timer_client: no statistics in '" + folder.path() + "'\n");
@@ -630,19 +596,16 @@ TEST_CASE("--watch prints the list again, also without a server, until its reade
   CHECK(watch.exit_code_without_reader() == 0);
 }
 
-TEST_CASE("--watch ends with the exit code of a list that failed") {
-  const OnTerminal terminal;
-  const Ran ran = run_command({"list", "--watch", "--stats", "--stragglers"});
-  CHECK(ran.code == 2);
-  CHECK(ran.output == "^[H^[2J");
-}
-
-TEST_CASE("wrong words are usage errors, help has examples") {
+TEST_CASE("wrong words are usage errors, and a list that failed ends --watch with its exit code") {
   CHECK(run_command({"list", "--dir", ""}).code == -1);
   CHECK(run_command({"list", "--stats=maybe"}).code == -1);
   CHECK(run_command({"list", "extra"}).code == -1);
   CHECK(run_command({"list", "--stats", "--stragglers"}).errors ==
         "timer_client: list: --stats and --stragglers: expected one of them\n");
+  const OnTerminal terminal;
+  const Ran ran = run_command({"list", "--watch", "--stats", "--stragglers"});
+  CHECK(ran.code == 2);
+  CHECK(ran.output == "^[H^[2J");
 }
 
 // --- statistics ---
@@ -692,8 +655,8 @@ TEST_CASE("statistics are added up over threads and workers") {
   CHECK(json.at(0).number("total_s") == doctest::Approx(0.18 + 0.027));
   CHECK(json.at(0).number("mean_s") * 1e3 == doctest::Approx(2.09).epsilon(0.01));
   CHECK(json.at(1).is_null("smallest_margin_s"));
-  CHECK(folder.list({"--stats", "--json"})
-            .output.find(R"("histogram_ns":[[1966080,90],[2883584,9]])") != std::string::npos);
+  CHECK(contains(folder.list({"--stats", "--json"}).output,
+                 R"("histogram_ns":[[1966080,90],[2883584,9]])"));
 }
 
 // --- stragglers ---
@@ -774,8 +737,7 @@ TEST_CASE("--stragglers prints why it compares nothing") {
   CHECK(errors_of({.ranks = 3}, "8812", false) == none);
   CHECK(errors_of({.ranks = 3}, "", false) == kTooFew);  // workers of no job
   CHECK(errors_of({.ranks = 2, .slowness = {1, 5}}) == kTooFew);
-  RunFolderByHand idle;
-  idle.serve();
+  const ServedFolder idle;
   CHECK(idle.list({"--stragglers"}).errors == kTooFew);
   RunFolderByHand left_behind;  // by its server
   TestPage page;
@@ -790,7 +752,7 @@ TEST_CASE("--stragglers counts a worker with two pages once, and an ended worker
   for (const std::size_t rank : {1U, 2U, 3U}) {
     job.end_worker(rank);
   }
-  const auto one = hold({job.page("0"), job.page("1"), job.page("2")});
+  const auto one = testing::hold({job.page("0"), job.page("1"), job.page("2")});
   CHECK(job.list({"--stragglers"}).errors == kTooFew);
 }
 
