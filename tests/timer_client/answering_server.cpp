@@ -10,13 +10,9 @@
 #include "common/limits.hpp"
 #include "common/run_folder.hpp"
 #include "common/wire.hpp"
+#include "tests/support/bound.hpp"
 
 namespace filetimer::testing {
-namespace {
-
-constexpr int kBoundMs = 20'000;
-
-}  // namespace
 
 UniqueFd listen_in(const std::string& dir, int backlog) {
   const auto address = ControlAddress::in(dir);
@@ -43,10 +39,10 @@ void AnsweringServer::Answers::say_raw(std::string_view bytes) {
 
 void AnsweringServer::Answers::wait_until_hung_up() {
   pollfd client{connection_.get(), 0, 0};
-  ::poll(&client, 1, kBoundMs);
+  ::poll(&client, 1, static_cast<int>(kBound.count()));
 }
 
-AnsweringServer::AnsweringServer(std::string dir, Script script)
+AnsweringServer::AnsweringServer(Script script, std::string dir)
     : dir_(std::move(dir)), script_(std::move(script)), end_(::eventfd(0, EFD_CLOEXEC)) {
   if (dir_.empty()) {
     dir_ = folder_.emplace().path();
@@ -58,9 +54,9 @@ AnsweringServer::AnsweringServer(std::string dir, Script script)
   thread_ = std::thread([this] { run(); });
 }
 
-AnsweringServer::AnsweringServer(std::string dir, std::string line)
-    : AnsweringServer(std::move(dir),
-                      [line](const wire::Question&, Answers& answers) { answers.say(line); }) {}
+AnsweringServer::AnsweringServer(const std::string& line, std::string dir)
+    : AnsweringServer([line](const wire::Question&, Answers& answers) { answers.say(line); },
+                      std::move(dir)) {}
 
 AnsweringServer::~AnsweringServer() {
   ::eventfd_write(end_.get(), 1);

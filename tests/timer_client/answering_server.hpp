@@ -38,13 +38,9 @@ class AnsweringServer {
   };
   using Script = std::function<void(const wire::Question&, Answers&)>;
 
-  explicit AnsweringServer(Script script) : AnsweringServer(std::string(), std::move(script)) {}
-  explicit AnsweringServer(std::string line) : AnsweringServer(std::string(), std::move(line)) {}
-  AnsweringServer(std::string dir, Script script);
+  explicit AnsweringServer(Script script, std::string dir = {});
   // Answers every request with this line.
-  AnsweringServer(std::string dir, std::string line);
-  AnsweringServer(const AnsweringServer&) = delete;
-  AnsweringServer& operator=(const AnsweringServer&) = delete;
+  explicit AnsweringServer(const std::string& line, std::string dir = {});
   ~AnsweringServer();
 
   [[nodiscard]] const std::string& dir() const { return dir_; }

@@ -110,7 +110,7 @@ TEST_CASE("a request is one packet, and its answer arrives on the same connectio
     dir = folder.path(std::string(200, 'd'));
     std::filesystem::create_directory(dir);
   }
-  AnsweringServer server(dir, R"({"answer": "done", "server_pid": 4711})");
+  AnsweringServer server(R"({"answer": "done", "server_pid": 4711})", dir);
   const Outcome got = ask_in(dir, "ping");
   CHECK(got.kind == "done");
   CHECK(got.text == R"({"answer": "done", "server_pid": 4711})");

@@ -22,24 +22,22 @@ namespace {
 using testing::AnsweringServer;
 using Answers = testing::AnsweringServer::Answers;
 
-Ran ran(const TempFolder& folder, const std::string& command) {
+Ran ran(const std::string& dir, const std::string& command) {
   std::vector<std::string> words = split_words(command);
-  words.insert(words.end(), {"--dir", folder.path()});
+  words.insert(words.end(), {"--dir", dir});
   return run_command(words);
 }
 
 }  // namespace
 
 TEST_CASE("ping prints the pid that answered, and how fast") {
-  const TempFolder folder;
-  AnsweringServer server(folder.path(),
-                         R"({"answer":"done","server_pid":4711,"server_version":"0.3.0"})");
-  const Ran text = ran(folder, "ping");
+  AnsweringServer server(R"({"answer":"done","server_pid":4711,"server_version":"0.3.0"})");
+  const Ran text = ran(server.dir(), "ping");
   CHECK(text.code == 0);
   CHECK(text.errors.empty());
   CHECK(text.output.starts_with("pid 4711 answered in "));
   CHECK(text.output.ends_with(" ms\n"));
-  const Ran json = ran(folder, "ping --json --rpc-timeout 1500ms");
+  const Ran json = ran(server.dir(), "ping --json --rpc-timeout 1500ms");
   CHECK(json.output == R"({"answer":"done","server_pid":4711,"server_version":"0.3.0"})"
                        "\n");
   REQUIRE(server.asked().size() == 2);
@@ -61,31 +59,23 @@ TEST_CASE("shutdown sends the mode and the timeout of its options") {
         Case{" --mode workers --timeout inf", "workers", false, INFINITY},
         Case{" --mode workers_or_now", "workers", true, 30}, Case{" --mode if_idle", "", false, 30},
         Case{" --mode=now", "", true, 30}}) {
-    const TempFolder folder;
-    AnsweringServer server(folder.path(), R"({"answer":"done","open_scope_count":0})");
-    const Ran end = ran(folder, std::string("shutdown") + c.options);
-    CHECK(end.code == 0);
-    CHECK(end.output.empty());
-    CHECK(end.errors.empty());
+    AnsweringServer server(R"({"answer":"done","open_scope_count":0})");
+    check_ran(ran(server.dir(), std::string("shutdown") + c.options), 0, "");
     REQUIRE(server.asked().size() == 1);
     CHECK(server.asked()[0].graceful == c.graceful);
     CHECK(server.asked()[0].force == c.force);
     CHECK(server.asked()[0].wait_s == c.wait_s);
   }
-  const TempFolder folder;
-  CHECK(ran(folder, "shutdown --mode=soon").errors ==
+  CHECK(run_command({"shutdown", "--mode=soon"}).errors ==
         "--mode: 'soon': expected one of graceful, graceful_or_now, workers, workers_or_now, "
         "if_idle, now");
 }
 
 // What answers look like: golden/answers.logs.
 TEST_CASE("a rendezvous sends its options, and its name is shown as one line") {
-  const TempFolder folder;
-  AnsweringServer server(folder.path(), R"({"answer":"done","round":7,"joined":[]})");
-  const Ran met = ran(folder, "rendezvous --rank 1 --world 2 --timeout 5s --name a\nb");
-  CHECK(met.code == 0);
-  CHECK(met.output == "rendezvous 'a\\nb', round 7: all 2 ranks have joined\n");
-  CHECK(met.errors.empty());
+  AnsweringServer server(R"({"answer":"done","round":7,"joined":[]})");
+  check_ran(ran(server.dir(), "rendezvous --rank 1 --world 2 --timeout 5s --name a\nb"), 0,
+            "rendezvous 'a\\nb', round 7: all 2 ranks have joined\n");
   REQUIRE(server.asked().size() == 1);
   const wire::Question asked = server.asked()[0];
   CHECK(asked.rank == 1);
@@ -98,55 +88,51 @@ TEST_CASE("a page of an answer is bold on a terminal, empty without JSON, and ha
   CHECK(run_command({"dump", "--rank", "1", "--pid", "2"}).errors ==
         "expected one of --rank and --pid");
   const OnTerminal terminal;
-  const TempFolder folder;
-  AnsweringServer server(folder.path(), R"({"answer":"done","workers":[{"pid":12,"comm":"t"}]})");
-  CHECK(ran(folder, "dump").output == "^[1mpid 12 (t)^[0m\n  scopes  none\n");
+  AnsweringServer server(R"({"answer":"done","workers":[{"pid":12,"comm":"t"}]})");
+  CHECK(ran(server.dir(), "dump").output == "^[1mpid 12 (t)^[0m\n  scopes  none\n");
   CHECK(dump_page("no JSON", false).empty());
   CHECK(status_page(R"({"answer":"done","command_pid":7})") == "command pid  7\n");
 }
 
 TEST_CASE("without a server or an answer a request ends with one line and an exit code") {
-  const TempFolder folder;
+  const std::string rendezvous = "rendezvous --rank 0 --world 1 --timeout 1s";
   SUBCASE("none") {
+    const TempFolder folder;
     for (const char* command : {"ping", "status", "drain", "shutdown"}) {
-      const Ran none = ran(folder, command);
-      CHECK(none.code == kExitNoServer);
-      CHECK(none.output.empty());
-      CHECK(none.errors == "timer_client: no timer server at '" + folder.path("requests") +
-                               "': there is no such pipe\n");
+      check_ran(ran(folder.path(), command), kExitNoServer, "",
+                "timer_client: no timer server at '" + folder.path("requests") +
+                    "': there is no such pipe\n");
     }
-    CHECK(ran(folder, "rendezvous --rank 0 --world 1 --timeout 1s").code == kExitNoServer);
+    CHECK(ran(folder.path(), rendezvous).code == kExitNoServer);
   }
   SUBCASE("one that is silent") {
-    AnsweringServer server(folder.path(), [](const wire::Question&, Answers& answers) {
-      answers.wait_until_hung_up();
-    });
-    const Ran silent = ran(folder, "status --rpc-timeout 20ms");
+    AnsweringServer server(
+        [](const wire::Question&, Answers& answers) { answers.wait_until_hung_up(); });
+    const Ran silent = ran(server.dir(), "status --rpc-timeout 20ms");
     CHECK(silent.code == kExitTimedOut);
-    CHECK(silent.errors.find("no answer to 'status'") != std::string::npos);
-    CHECK(ran(folder, "rendezvous --rank 0 --world 1 --timeout 1s --rpc-timeout 20ms").code ==
-          kExitTimedOut);
+    CHECK(contains(silent.errors, "no answer to 'status'"));
+    CHECK(ran(server.dir(), rendezvous + " --rpc-timeout 20ms").code == kExitTimedOut);
     CHECK(server.asked().back().name == "default");
   }
   SUBCASE("one that ends") {
-    AnsweringServer server(folder.path(), [](const wire::Question&, Answers&) {});
-    CHECK(ran(folder, "drain").code == kExitNoServer);
+    AnsweringServer server([](const wire::Question&, Answers&) {});
+    CHECK(ran(server.dir(), "drain").code == kExitNoServer);
   }
   SUBCASE("one whose answer can't be read") {
-    AnsweringServer server(folder.path(), "?");
-    CHECK(ran(folder, "drain").code == kExitFailed);
-    CHECK(ran(folder, "rendezvous --rank 0 --world 1 --timeout 1s").code == kExitFailed);
+    AnsweringServer server("?");
+    CHECK(ran(server.dir(), "drain").code == kExitFailed);
+    CHECK(ran(server.dir(), rendezvous).code == kExitFailed);
   }
 }
 
 TEST_CASE("--fifo without --dir must be the pipe of a runtime directory") {
   const TempFolder folder;
-  AnsweringServer server(folder.path(), R"({"answer":"done","server_pid":1})");
+  AnsweringServer server(R"({"answer":"done","server_pid":1})", folder.path());
   // The server of the default directory.
   const TempFolder runtime;
   const testing::Variable runtime_dir("XDG_RUNTIME_DIR", runtime.path().c_str());
   REQUIRE(::mkdir(runtime.path("filetimer").c_str(), 0700) == 0);
-  AnsweringServer users(runtime.path("filetimer"), R"({"answer":"done","server_pid":1})");
+  AnsweringServer users(R"({"answer":"done","server_pid":1})", runtime.path("filetimer"));
   const std::string linked = folder.path("linked");
   REQUIRE(::link(users.pipe().c_str(), linked.c_str()) == 0);
   CHECK(run_command({"ping", "--fifo", linked}).code == 0);
@@ -167,7 +153,7 @@ TEST_CASE("--fifo without --dir must be the pipe of a runtime directory") {
   ::unsetenv("FILETIMER_DIR");
   CHECK(run_command({"ping", "--fifo", pipe, "--dir", folder.path()}).code == 0);
   const testing::Variable timeout("FILETIMER_RPC_TIMEOUT", "soon");
-  const Ran soon = ran(folder, "ping");
+  const Ran soon = ran(folder.path(), "ping");
   CHECK(soon.code == kExitUsage);
   CHECK(soon.errors.starts_with("timer_client: $FILETIMER_RPC_TIMEOUT: 'soon' is not a duration"));
 }

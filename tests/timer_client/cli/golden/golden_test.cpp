@@ -219,7 +219,7 @@ class GoldenLogs {
     std::vector<std::string> words = split_words(command);
     std::optional<testing::AnsweringServer> server;
     if (!answer_.empty()) {
-      server.emplace(folder.path(), std::exchange(answer_, {}));
+      server.emplace(std::exchange(answer_, {}), folder.path());
       words.emplace_back("--dir");
     }
     words.push_back(logs);
