@@ -30,7 +30,7 @@ Table small_table(Screen screen = {}) {
                screen);
 }
 
-TEST_CASE("no line is wider than the terminal, and cut text is marked") {
+TEST_CASE("no line is wider than the terminal, cut text is marked, and in a pipe nothing is cut") {
   const std::string accents = "\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9";
   for (const std::size_t width : {1U, 20U, 80U, 150U}) {
     Table table = small_table({.width = width});
@@ -59,6 +59,13 @@ TEST_CASE("no line is wider than the terminal, and cut text is marked") {
   CHECK(narrow.text() ==
         "EVENT         PID  SCOPE   WHAT\n"
         "longer_event    1  abc...  ab...\n");
+  Table in_pipe = small_table();
+  in_pipe.add({{"killed"}, {"1"}, {"step"}, {"dead"}});
+  in_pipe.add({{"killed"}, {"12"}, {std::string(300, 's')}, {std::string(300, 'w')}});
+  CHECK(in_pipe.text() == "EVENT   PID  SCOPE" + std::string(297, ' ') + "WHAT\n" +
+                              "killed    1  step" + std::string(298, ' ') + "dead\n" +
+                              "killed   12  " + std::string(300, 's') + "  " +
+                              std::string(300, 'w') + "\n");
   CHECK(cut_text("abcdef", 5) == "ab...");
   CHECK(cut_text("abcde", 5) == "abcde");
   CHECK(cut_text(accents, 4) == "\u00e9...");
@@ -89,16 +96,6 @@ TEST_CASE("times are local, with their zone, and a time without a zone is local,
   CHECK(parse_since("2025-07-01 04:00", 0).value() == 1751338800'000'000);  // three o'clock in UTC
   ::setenv("TZ", "UTC0", 1);
   ::tzset();
-}
-
-TEST_CASE("nothing is cut in a pipe, and a wide row moves no other") {
-  Table table = small_table();
-  table.add({{"killed"}, {"1"}, {"step"}, {"dead"}});
-  table.add({{"killed"}, {"12"}, {std::string(300, 's')}, {std::string(300, 'w')}});
-  CHECK(table.text() == "EVENT   PID  SCOPE" + std::string(297, ' ') + "WHAT\n" +
-                            "killed    1  step" + std::string(298, ' ') + "dead\n" +
-                            "killed   12  " + std::string(300, 's') + "  " + std::string(300, 'w') +
-                            "\n");
 }
 
 TEST_CASE("the screen is the terminal, as wide as it says") {
@@ -133,11 +130,8 @@ TEST_CASE("a page is wrapped between words, and long words are cut") {
                                         "  label" + std::string(21, ' ') + "value\n");
 }
 
-TEST_CASE("characters that hide or reorder text are visible") {
+TEST_CASE("on a page of HTML hidden characters are visible, and text is cut between characters") {
   CHECK(html_text("a\nb\u202ec\x1b[2J\xff") == "a\\nb\\u202ec\\x1b[2J\\xff");
-}
-
-TEST_CASE("a long text is cut between characters") {
   CHECK(html_text("äöü", 3) == "äöü");
   CHECK(html_text("äöüx", 3) == "äöü...");
   CHECK(html_text("<<<<", 2) == "&lt;&lt;...");
@@ -151,7 +145,8 @@ TEST_CASE("a mistyped word means the first choice that differs in two characters
   CHECK(meant_by("stxrped", choices) == "started");
 }
 
-TEST_CASE("signals are read by name, with or without SIG, and by number") {
+TEST_CASE(
+    "signals are read by name, with or without SIG, and by number, and other words are quoted") {
   CHECK(parse_signal("TERM") == SIGTERM);
   CHECK(parse_signal("SIGTERM") == SIGTERM);
   CHECK(parse_signal("15") == SIGTERM);
@@ -161,9 +156,6 @@ TEST_CASE("signals are read by name, with or without SIG, and by number") {
   CHECK(parse_signal("SYS") == SIGSYS);  // the last with a name
   CHECK(parse_signal("0") == 0);
   CHECK(parse_signal("64") == 64);
-}
-
-TEST_CASE("a word that is not a signal is an error that quotes it") {
   for (const char* word :
        {"", "TERMINATE", "term", "-1", "65", "999", "9x", "SIG", "RTMIN", "9 "}) {
     const auto signal = parse_signal(word);

@@ -58,14 +58,12 @@ std::vector<std::string> names_in(const std::string& html) {
   return names;
 }
 
-TEST_CASE("of many workers those in one scope share a lane, and the odd one has its own") {
+TEST_CASE(
+    "of many workers those in one scope share a lane, and the odd one to look at has its own") {
   const std::string html = report_of(ranks(0, 1024, [](int rank) { return rank == 17; }), 17);
   CHECK(names_in(html) == std::vector<std::string>{"*rank 17, odd, first", "ranks 0-16, 18-1023"});
   CHECK(contains(html, "<td>rank 1023 (pid 2023, t)</td>"));
   CHECK(html.size() < 500'000);
-}
-
-TEST_CASE("of many odd ones the one to look at has a lane of its own, and the others share one") {
   CHECK(names_in(report_of(ranks(0, 100, [](int rank) { return rank < 12; }), 3)) ==
         std::vector<std::string>{"*rank 3, odd, first", "*ranks 0-2, 4-11", "ranks 12-99"});
 }
@@ -211,7 +209,7 @@ TEST_CASE("bars that overlap are below each other, and pale where no record says
   CHECK_FALSE(contains(html, "(-50.000 s)"));  // likewise
 }
 
-TEST_CASE("the first word is an id unless a file has that name, and a wrong one is a line") {
+TEST_CASE("the first word is an id unless a file has that name, and a report replaces no log") {
   const Ran unknown = run_command({"report", "zz", data_path("hang.jsonl")});
   CHECK(unknown.code == 1);
   CHECK(contains(unknown.errors, "no expiry 'zz'"));
@@ -224,10 +222,6 @@ TEST_CASE("the first word is an id unless a file has that name, and a wrong one 
   check_fails({"report", data_path("hang.jsonl"), "-o", "/dev/full"}, 1,
               "cannot write to '/dev/full': No space left on device");
   CHECK(run_command({"report", data_path("hang.jsonl"), "-o", ""}).code == -1);
-}
-
-TEST_CASE("a report replaces no log") {
-  const TempFolder folder;
   const std::string log = read_data("hang.jsonl");
   folder.write("a.log", log);
   check_fails(

@@ -6,9 +6,7 @@
 namespace filetimer::cli {
 namespace {
 
-using std::chrono::microseconds;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
+using namespace std::chrono_literals;
 
 TEST_CASE("scopes that all take as long are off by a sixteenth, wherever their bucket begins") {
   for (const std::int64_t ns :
@@ -40,26 +38,22 @@ TEST_CASE("first scopes that the histogram lacks do not make a count negative") 
   CHECK(durations.longest == Duration::zero());
 }
 
-TEST_CASE("a timeout is above the longest duration, whatever the percentile") {
-  const Suggestion suggestion =
-      suggestion_for({.count = 10'000, .p999 = seconds{2}, .longest = seconds{60}}, {});
+TEST_CASE("a timeout is above the longest duration, whatever the percentile, and has a limit") {
+  const Suggestion suggestion = suggestion_for({.count = 10'000, .p999 = 2s, .longest = 60s}, {});
   REQUIRE(suggestion.timeout);
-  CHECK(*suggestion.timeout == seconds{90});
+  CHECK(*suggestion.timeout == 90s);
   CHECK(suggestion.why == "1.5 x LONGEST");
-}
-
-TEST_CASE("suggestions stay within the longest timeout") {
   const Durations endless{.count = 1000, .p999 = kForever, .longest = kForever};
   CHECK(suggestion_for(endless, {}).timeout == kMaxTimeout);
 }
 
 TEST_CASE("a suggestion is rounded up to two significant digits") {
-  CHECK(rounded_up(Duration{1}) == microseconds{1});
-  CHECK(rounded_up(microseconds{99}) == microseconds{99});
-  CHECK(rounded_up(microseconds{101}) == microseconds{110});
-  CHECK(rounded_up(milliseconds{2610}) == milliseconds{2700});
-  CHECK(rounded_up(milliseconds{2700}) == milliseconds{2700});
-  CHECK(rounded_up(seconds{99'001}) == seconds{100'000});
+  CHECK(rounded_up(Duration{1}) == 1us);
+  CHECK(rounded_up(99us) == 99us);
+  CHECK(rounded_up(101us) == 110us);
+  CHECK(rounded_up(2610ms) == 2700ms);
+  CHECK(rounded_up(2700ms) == 2700ms);
+  CHECK(rounded_up(99'001s) == 100'000s);
 }
 
 }  // namespace
