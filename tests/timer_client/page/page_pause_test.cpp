@@ -76,13 +76,12 @@ TEST_CASE_FIXTURE(
     Connected,
     "scopes that are paused, renewed and released by two threads at once are never lost") {
   std::atomic<bool> is_open{false};
-  std::atomic<bool> stop{false};
   TimerScope shared;  // of the other thread, whose regions pause it
-  std::thread other([&] {
+  std::jthread other([&](const std::stop_token& end) {
     shared = client.expires(1h, "shared");
     is_open = true;
     is_open.notify_one();
-    while (!stop.load()) {
+    while (!end.stop_requested()) {
       const auto region = client.paused("region");
     }
   });
@@ -96,7 +95,7 @@ TEST_CASE_FIXTURE(
     CHECK(scope.renew(2h));
     CHECK(scope.release());
   }
-  stop = true;
+  other.request_stop();
   other.join();
   CHECK(shared.resume());
   CHECK_FALSE(slot_word::is_paused(server.slot("shared").word));

@@ -5,7 +5,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <filetimer/timer_client.hpp>
 #include <map>
 #include <memory>
@@ -73,29 +72,24 @@ TEST_CASE("an entry returns the scopes that ended last, without the one being wr
   std::vector<EndedReading> ended;
   read_ended_scopes(*entry, ended);
   CHECK(ended.empty());
-  for (std::int64_t n = 0; n < 5; ++n) {
-    count_scope(*entry, {100 * n, 100 * n + n, 0, 0});
+  // Of 40 scopes it has the 15 last ones.
+  for (const auto& [count, first] : {std::pair(5, 0), std::pair(40, 25)}) {
+    for (auto n = static_cast<std::int64_t>(entry->count); n < count; ++n) {
+      count_scope(*entry, {100 * n, 100 * n + n, 0, 0});
+    }
+    ended.clear();
+    read_ended_scopes(*entry, ended);
+    REQUIRE(std::ssize(ended) == count - first);
+    CHECK(ended.front().took == Duration{first});
+    CHECK(ended.back().took == Duration{count - 1});
+    CHECK(ended.back().ended == Instant{101 * (count - 1)});
   }
-  read_ended_scopes(*entry, ended);
-  REQUIRE(ended.size() == 5);
-  CHECK(ended[0].ended == Instant{0});
-  CHECK(ended[4].ended == Instant{404});
-  CHECK(ended[4].took == Duration{4});
-  for (std::int64_t n = 5; n < 40; ++n) {
-    count_scope(*entry, {100 * n, 100 * n + n, 0, 0});
-  }
-  ended.clear();
-  read_ended_scopes(*entry, ended);
-  REQUIRE(ended.size() == kEndedScopes - 1);
-  CHECK(ended.front().took == Duration{25});
-  CHECK(ended.back().took == Duration{39});
 }
 
 TEST_CASE("the times of ended scopes are consistent and in order while further scopes end") {
   const auto entry = std::make_unique<SlotStatistics>();
-  std::atomic<bool> is_over{false};
-  std::thread worker([&] {
-    for (std::int64_t n = 1; !is_over.load(std::memory_order_relaxed); ++n) {
+  std::jthread worker([&](const std::stop_token& end) {
+    for (std::int64_t n = 1; !end.stop_requested(); ++n) {
       count_scope(*entry, {n, 3 * n, 0, 0});
     }
   });
@@ -112,7 +106,7 @@ TEST_CASE("the times of ended scopes are consistent and in order while further s
     newer_first += std::ranges::is_sorted(ended, {}, &EndedReading::ended) ? 0U : 1U;
     read += ended.size();
   }
-  is_over = true;
+  worker.request_stop();
   worker.join();
   CHECK(mixed == 0);
   CHECK(newer_first == 0);
