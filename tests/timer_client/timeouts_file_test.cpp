@@ -18,11 +18,8 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::FakeServer;
-using testing::in_child;
 using testing::in_thread;
-using testing::message_of;
 using testing::TempFolder;
-using testing::Variable;
 
 struct TimeoutsFile {
   TempFolder folder;
@@ -40,10 +37,6 @@ std::string error_of(std::string_view text) {
   CHECK(message.find('\n') == std::string::npos);
   CHECK(message.starts_with(file.path + ":"));
   return message.substr(std::min(message.size(), file.path.size() + 1));
-}
-
-TimerClient connect_with(const FakeServer& server, const TimeoutsFile& file) {
-  return server.connect({.timeouts = file.path});
 }
 
 TEST_CASE("a file of timeouts has times with units, and seconds") {
@@ -142,7 +135,7 @@ TEST_CASE("an entry replaces the timeouts in the code, in each thread and proces
       "[load]\nfirst_timeout = 6000\n"
       "[both]\ntimeout = 300\nfirst_timeout = 6000\n"
       "[late]\ntimeout = 300\nfirst_timeout = 6000\n");
-  auto client = connect_with(server, file);
+  auto client = server.connect({.timeouts = file.path});
   struct Row {
     const char* name;
     Duration in_code;
@@ -177,13 +170,16 @@ TEST_CASE("an entry replaces the timeouts in the code, in each thread and proces
   CHECK_FALSE(in_code("other", 30s));
   CHECK_FALSE(in_code("load", 30s));
   in_thread([&] { CHECK(count_wrong() == 1); });  // `slow` is no first scope of the process
-  CHECK(in_child(count_wrong) == 0);
+  CHECK(testing::in_child(count_wrong) == 0);
 }
 
 TEST_CASE("an entry replaces the timeout of start() and of renewals") {
   const FakeServer server;
-  const TimeoutsFile file("forward = 5\njob = 60\n[load]\nfirst_timeout = 60\n");
-  auto client = connect_with(server, file);
+  const std::string too_long(kMaxScopeNameBytes + 100, 'x');
+  const TimeoutsFile file("forward = 5\njob = 60\n\"" + too_long +
+                          "\" = 5\n[load]\nfirst_timeout = 60\n");
+  auto client = server.connect({.timeouts = file.path});
+  CHECK(client.expires(30s, too_long).times()->remaining <= 5s);  // as the page has the name
   auto load = client.expires(30s, "load");
   CHECK(load.renew(40s));
   CHECK(server.slot("load").asked == 40s);
@@ -205,20 +201,11 @@ TEST_CASE("an entry replaces the timeout of start() and of renewals") {
   CHECK(server.slot("job").code_timeout == Duration{2h});
 }
 
-TEST_CASE("a name that is too long is looked up as the page has it") {
-  const FakeServer server;
-  const std::string name(kMaxScopeNameBytes + 100, 'x');
-  const TimeoutsFile file("\"" + name + "\" = 5\n");
-  auto client = connect_with(server, file);
-  const auto scope = client.expires(30s, name);
-  CHECK(scope.times()->remaining <= 5s);
-}
-
 TEST_CASE("connect refuses a wrong file that the code names") {
   const FakeServer server;
   const TimeoutsFile file("forward = false\n");
   CHECK(
-      message_of([&] { (void)connect_with(server, file); })
+      testing::message_of([&] { (void)server.connect({.timeouts = file.path}); })
           .ends_with(":1:11: 'forward' is 'false': expected a time such as \"2.5s\" or \"inf\", or "
                      "seconds, at most 1000000000"));
 }
@@ -230,8 +217,8 @@ TEST_CASE(
   for (const auto& [path, asked] :
        {std::pair{outside.path.c_str(), 7s}, {"/nonexistent/timeouts.toml", 30s}}) {
     const FakeServer server;
-    const Variable variable("FILETIMER_TIMEOUTS", path);
-    auto client = connect_with(server, in_code);
+    const testing::Variable variable("FILETIMER_TIMEOUTS", path);
+    auto client = server.connect({.timeouts = in_code.path});
     const auto scope = client.expires(30s, "forward");
     CHECK(server.slot("forward").asked == asked);
   }

@@ -46,8 +46,6 @@ class CutFile {
     REQUIRE(mapped != MAP_FAILED);
     bytes_ = static_cast<volatile char*>(mapped);
   }
-  CutFile(const CutFile&) = delete;
-  CutFile& operator=(const CutFile&) = delete;
   ~CutFile() { ::munmap(data(), kBytes); }
 
   [[nodiscard]] void* data() const { return const_cast<char*>(bytes_); }

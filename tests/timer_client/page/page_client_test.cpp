@@ -2,13 +2,12 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <filetimer/timer_client.hpp>
-#include <fstream>
 
 #include "common/clock.hpp"
+#include "tests/support/variable.hpp"
 #include "tests/timer_client/fake_server.hpp"
 
 using namespace std::chrono_literals;
@@ -16,7 +15,6 @@ using namespace filetimer;
 using testing::Connected;
 using testing::FakeServer;
 using testing::index_of;
-using testing::message_of;
 using testing::slot_called;
 using testing::slots_of;
 
@@ -34,15 +32,12 @@ TEST_CASE_FIXTURE(Connected, "one line announces a worker's page, which all its 
 }
 
 TEST_CASE("a page has the pid and the job variables of its worker") {
-  ::setenv("RANK", "3", 1);
-  ::setenv("LOCAL_RANK", "", 1);
-  ::setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1", 1);
-  ::setenv("PBS_JOBID", std::string(200, 'j').c_str(), 1);
+  const testing::Variable rank("RANK", "3");
+  const testing::Variable none("LOCAL_RANK", "");
+  const testing::Variable local_rank("OMPI_COMM_WORLD_LOCAL_RANK", "1");
+  const testing::Variable job("PBS_JOBID", std::string(200, 'j').c_str());
   FakeServer server;
   auto client = server.connect();
-  for (const char* const name : {"RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PBS_JOBID"}) {
-    ::unsetenv(name);
-  }
   const auto claims = read_claims(server.page(), kPageBytes);
   REQUIRE(claims);
   CHECK(claims->boot == this_boot());
@@ -53,9 +48,7 @@ TEST_CASE("a page has the pid and the job variables of its worker") {
   CHECK(claims->rank == "3");
   CHECK(claims->local_rank == "1");
   CHECK(claims->job_id == std::string(63, 'j'));
-  std::string comm;
-  std::getline(std::ifstream("/proc/self/comm"), comm);
-  CHECK(claims->comm == comm);
+  CHECK(claims->comm + "\n" == testing::read_file("/proc/self/comm"));
   CHECK((server.page().header().flags & page_flag::kStatistics) != 0);
 }
 
@@ -458,7 +451,7 @@ TEST_CASE_FIXTURE(
 
 TEST_CASE_FIXTURE(Connected,
                   "a job that is started without a timeout has the server's --default-timeout") {
-  CHECK(message_of([&] { client.start(); }) ==
+  CHECK(testing::message_of([&] { client.start(); }) ==
         "start() without a timeout: expected the server at '" + client.target() +
             "' to have a --default-timeout");
   CHECK(server.slots().empty());

@@ -20,7 +20,6 @@ using namespace std::chrono_literals;
 using namespace filetimer;
 using testing::Connected;
 using testing::FakeServer;
-using testing::slot_called;
 using testing::slots_of;
 
 TEST_CASE_FIXTURE(Connected, "consecutive threads use the same slots") {
@@ -125,7 +124,7 @@ TEST_CASE_FIXTURE(Connected, "idle slots of a thread are available to other thre
     testing::in_thread([&] { CHECK_FALSE(client.expires(1h, "too many").times()); });
   });
   auto scope = client.expires(1h, "mine again");
-  CHECK(slot_called(page, "mine again").tid == ::gettid());
+  CHECK(testing::slot_called(page, "mine again").tid == ::gettid());
   CHECK(slots_of(page).size() == 1);
 }
 

@@ -25,8 +25,6 @@
 using namespace std::chrono_literals;
 using namespace filetimer;
 using testing::Connected;
-using testing::FakeServer;
-using testing::in_child;
 
 namespace {
 
@@ -168,9 +166,9 @@ TEST_CASE("scopes on the page make no system call") {
   if (kIsSanitized) {
     FILETIMER_SKIP("the sanitizer makes system calls of its own");
   }
-  FakeServer server;
+  testing::FakeServer server;
   constexpr int kSkipped = 77;
-  const int code = in_child([&] {
+  const int code = testing::in_child([&] {
     auto client = server.connect();
     enter_and_leave(client);
     if (!forbid_system_calls()) {
