@@ -21,8 +21,6 @@ class BusyThreads {
     }
   }
   ~BusyThreads() { end_.set_value(); }
-  BusyThreads(const BusyThreads&) = delete;
-  BusyThreads& operator=(const BusyThreads&) = delete;
 
  private:
   std::promise<void> end_;

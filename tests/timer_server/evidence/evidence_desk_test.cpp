@@ -5,14 +5,12 @@
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <csignal>
-#include <fstream>
 
 #include "tests/support/files.hpp"
 #include "tests/support/kernel_stacks.hpp"
@@ -51,8 +49,7 @@ struct CollectionStage {
     }
   }
   void deliver_once() {
-    pollfd poll{side_threads.event_fd(), POLLIN, 0};
-    REQUIRE(::poll(&poll, 1, 20'000) == 1);
+    REQUIRE(is_readable_within(side_threads.event_fd(), testing::kBound));
     side_threads.deliver();
     desk.advance(begun);
   }
@@ -167,7 +164,7 @@ TEST_CASE("When its time is up an order gets what there is, and no slow evidence
   // The worker's signal handler exits: a worker that is alive got no signal.
   CollectionStage stage([] { ::signal(SIGUSR2, [](int) { ::_exit(0); }); });
   const testing::TempFolder folder;
-  std::ofstream(folder.path() + "/stacks");
+  folder.write("stacks", "");
   // Once the loop has delivered, the slow evidence is queued behind the jobs of `busy`.
   std::optional<BusyThreads> busy(std::in_place, stage.side_threads, SideThreads::Lane::kSlow);
   const Instant until = Instant::now() + 20s;

@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,30 +26,25 @@ using namespace filetimer;
 TEST_CASE("A blocked read is listed with the file that it reads from") {
   std::array<int, 2> ends{};
   REQUIRE(::pipe(ends.data()) == 0);
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    ::close(ends[1]);
-    char byte = 0;
-    constexpr int kTwoDigits = 0x1f;  // of the hexadecimal number in /proc/PID/syscall
-    ::dup2(ends[0], kTwoDigits);
-    (void)!::read(kTwoDigits, &byte, 1);
-    ::_exit(0);
-  }
-  const auto process = open_process(pid);
-  REQUIRE(process);
+  constexpr int kTwoDigits = 0x1f;  // of the hexadecimal number in /proc/PID/syscall
+  const Child reader([&] { ::dup2(ends[0], kTwoDigits); },
+                     [] {
+                       char byte = 0;
+                       (void)!::read(kTwoDigits, &byte, 1);
+                     });
+  const Process process = process_of(reader);
   Evidence evidence;
   REQUIRE(testing::wait_until([&] {
-    evidence = read_proc_evidence(process->pid, process->start_time);
+    evidence = read_proc_evidence(process.pid, process.start_time);
     return !evidence.threads.empty() && evidence.threads[0].syscall == "read" &&
            evidence.threads[0].state == 'S';
   }));
-  CHECK(evidence.threads[0].tid == pid);
+  CHECK(evidence.threads[0].tid == process.pid);
   CHECK(evidence.threads[0].syscall_fd.find("pipe:[") == 0);
   CHECK(evidence.rss_bytes > 0);
   CHECK(evidence.threads[0].stack.empty() == !testing::can_read_kernel_stacks());
   ::close(ends[1]);
   ::close(ends[0]);
-  ::waitpid(pid, nullptr, 0);
 }
 
 TEST_CASE("The accelerators and network adapters that a process has open are listed, each once") {
@@ -92,7 +86,7 @@ TEST_CASE("Another process with the pid of the worker gives no evidence") {
 TEST_CASE("Of many threads 64 are read first, and each of the others once, up to a number") {
   std::promise<void> done;
   const std::shared_future<void> wait = done.get_future().share();
-  std::vector<std::thread> others;
+  std::vector<std::jthread> others;
   for (std::size_t i = 0; i < kMaxEvidenceThreads; ++i) {
     others.emplace_back([wait] { wait.wait(); });
   }
@@ -102,9 +96,7 @@ TEST_CASE("Of many threads 64 are read first, and each of the others once, up to
   const std::size_t left_out = evidence.threads_omitted;
   read_other_threads(self.pid, self.start_time, evidence);
   done.set_value();
-  for (std::thread& other : others) {
-    other.join();
-  }
+  others.clear();  // waits for their ends
   CHECK(first == kThreadsReadFirst);
   CHECK(first + left_out >= kMaxEvidenceThreads + 1);  // a sanitizer may have a thread of its own
   CHECK(evidence.threads.size() == kMaxEvidenceThreads);
@@ -118,19 +110,17 @@ TEST_CASE("A CPU sample differs between a spinning process and a waiting one") {
   Child waiting;
   waiting.wait_until_asleep();
   const Process sleeper = process_of(waiting);
-  const pid_t spinner = ::fork();
-  if (spinner == 0) {
-    ::alarm(60);
-    for (std::atomic<unsigned> turns{0};; turns.fetch_add(1, std::memory_order_relaxed)) {
-    }
-  }
-  const auto process = open_process(spinner);
-  REQUIRE(process);
+  const Child spinner([] {},
+                      [] {
+                        static std::atomic<unsigned> turns{0};
+                        turns.fetch_add(1, std::memory_order_relaxed);
+                      });
+  const Process process = process_of(spinner);
   // On a busy machine the spinner may get no CPU during a sample; then another one is taken.
   REQUIRE(testing::wait_until([&] {
-    Evidence evidence = read_proc_evidence(process->pid, process->start_time);
+    Evidence evidence = read_proc_evidence(process.pid, process.start_time);
     std::this_thread::sleep_for(kCpuSample);
-    finish_cpu_sample(process->pid, evidence);
+    finish_cpu_sample(process.pid, evidence);
     REQUIRE(!evidence.threads.empty());
     const double percent = evidence.threads[0].cpu_percent.value_or(0);
     CHECK(percent <= 100);
@@ -138,9 +128,9 @@ TEST_CASE("A CPU sample differs between a spinning process and a waiting one") {
     return percent >= 10 && evidence.cpu_user_s >= 0.05;
   }));
   // A sample from before the deadline need not be waited for.
-  const CpuSample early = read_cpu_sample(process->pid);
+  const CpuSample early = read_cpu_sample(process.pid);
   std::this_thread::sleep_for(kCpuSample);
-  Evidence spinning = read_proc_evidence(process->pid, process->start_time);
+  Evidence spinning = read_proc_evidence(process.pid, process.start_time);
   const Instant read = spinning.threads.at(0).sampled;
   CHECK(spinning.threads[0].cpu_s > 0.03);
   begin_cpu_sample(early, spinning);
@@ -151,7 +141,7 @@ TEST_CASE("A CPU sample differs between a spinning process and a waiting one") {
   CpuSample of_another = early;
   of_another.threads[0].tid = ::getpid();
   for (const CpuSample& useless : {old, of_another}) {
-    spinning = read_proc_evidence(process->pid, process->start_time);
+    spinning = read_proc_evidence(process.pid, process.start_time);
     const Instant sampled = spinning.threads.at(0).sampled;
     begin_cpu_sample(useless, spinning);
     CHECK(spinning.threads[0].sampled == sampled);
@@ -159,6 +149,4 @@ TEST_CASE("A CPU sample differs between a spinning process and a waiting one") {
   Evidence evidence = read_proc_evidence(sleeper.pid, sleeper.start_time);
   finish_cpu_sample(sleeper.pid, evidence);
   CHECK(evidence.threads[0].cpu_percent.value_or(100) < 5);
-  REQUIRE(process->send_signal(SIGKILL));
-  ::waitpid(spinner, nullptr, 0);
 }

@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <string_view>
 
@@ -123,9 +122,9 @@ TEST_CASE("A text that is not a dump gives no threads, and a long dump is cut") 
 TEST_CASE("The dump of a worker is read, without what lay in its file before") {
   for (const std::size_t before : {std::size_t{0}, kMaxPythonDumpBytes}) {
     Dumper dumper;
-    std::ofstream(dumper.dump.path, std::ios::app)
-        << "Thread 0x9 (most recent call first):\n  File \"old.py\", line 9 in g\n"
-        << std::string(before, '\n');
+    dumper.folder.append("dump",
+                         "Thread 0x9 (most recent call first):\n  File \"old.py\", line 9 in g\n" +
+                             std::string(before, '\n'));
     for (int i = 0; i < 2; ++i) {
       const Evidence evidence = dumper.take(dumper.dump);
       CHECK(evidence.missing == "");
