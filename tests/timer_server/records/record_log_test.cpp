@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -95,9 +94,6 @@ std::vector<std::string> lines_of(const std::string& path) {
 struct LogStage {
   explicit LogStage(std::uint64_t max_bytes = std::uint64_t{1} << 30)
       : log(open_log(path, max_bytes)) {}
-  // Neither the file nor its folder exists then, so root cannot write to it either.
-  void move_away() const { std::filesystem::rename(temp.path("folder"), temp.path("moved")); }
-  void make_folder() const { std::filesystem::create_directory(temp.path("folder")); }
   // Appends the records one by one, and waits until they are synced. Returns the number of the
   // last.
   std::uint64_t write(const std::vector<std::string>& records) {
@@ -118,9 +114,8 @@ struct LogStage {
 
 using Lines = std::vector<std::string>;
 
-// So many records, of 101 bytes with their newlines.
-Lines records(std::size_t count) {
-  Lines records;
+// So many records, of 101 bytes with their newlines, behind some others.
+Lines records(std::size_t count, Lines records = {}) {
   for (std::size_t i = 0; i < count; ++i) {
     records.push_back(fmt::format("{:0100}", i));
   }
@@ -132,8 +127,7 @@ std::string failure_of(RecordLog& log, bool has_failed) {
   std::string failure;
   do {
     failure = log.failure();
-    pollfd poll{log.event_fd(), POLLIN, 0};
-    if (failure.empty() == has_failed && ::poll(&poll, 1, 10'000) <= 0) {
+    if (failure.empty() == has_failed && !is_readable_within(log.event_fd(), 10s)) {
       return "no change within the bound";
     }
     std::uint64_t events = 0;
@@ -243,18 +237,14 @@ TEST_CASE("Records of a sync that failed are written again, one at a time while 
   LogStage stage;
   stage.write({"before"});
   disk.set(true);
-  const Lines all = records(100);
-  const std::uint64_t last = stage.log->append(all);
+  const std::uint64_t last = stage.log->append(records(100));
   const auto lost = disk.wait_for_failures(10);
   CHECK(lost.bytes <= (100 + lost.failures) * 101);
   CHECK(stage.log->synced() == last - 100);
   CHECK(stage.log->backlog().records == 100);
   disk.set(false);
   REQUIRE(stage.log->drain(10s));
-  Lines lines = stage.lines();
-  CHECK(lines.front() == "before");
-  lines.erase(lines.begin());
-  CHECK(lines == all);
+  CHECK(stage.lines() == records(100, {"before"}));
   CHECK(stage.log->backlog().bytes == 0);
 }
 
@@ -271,9 +261,7 @@ TEST_CASE("A log is not renamed before its records are synced") {
   for (const std::string& line : stage.lines()) {
     lines.push_back(line);
   }
-  Lines expected = records(60);
-  expected.insert(expected.begin(), "before");
-  CHECK(lines == expected);
+  CHECK(lines == records(60, {"before"}));
 }
 
 TEST_CASE("Records of a sync that failed go to the file that has replaced the log since") {
@@ -295,7 +283,8 @@ TEST_CASE("Records that could not be written are the backlog, and are written in
   CHECK(stage.log->backlog().records == 0);
   CHECK(stage.log->backlog().bytes == 0);
   CHECK(stage.log->backlog().oldest.is_never());
-  stage.move_away();
+  // Neither the file nor its folder exists then, so root cannot write to it either.
+  std::filesystem::rename(stage.temp.path("folder"), stage.temp.path("moved"));
   const Instant begun = Instant::now();
   stage.log->append("first");
   const Instant between = Instant::now();
@@ -307,14 +296,12 @@ TEST_CASE("Records that could not be written are the backlog, and are written in
   CHECK(stage.log->backlog().bytes == std::string_view("first\n").size() + 20 * 101);
   CHECK(stage.log->backlog().oldest >= begun);
   CHECK(stage.log->backlog().oldest <= between);
-  stage.make_folder();
+  std::filesystem::create_directory(stage.temp.path("folder"));
   REQUIRE(stage.log->drain(10s));
   CHECK(failure_of(*stage.log, false).empty());
   CHECK(stage.log->backlog().records == 0);
   CHECK(stage.log->backlog().oldest.is_never());
-  Lines expected = records(20);
-  expected.insert(expected.begin(), "first");
-  CHECK(stage.lines() == expected);
+  CHECK(stage.lines() == records(20, {"first"}));
 }
 
 TEST_CASE("An old half line keeps its line where the disk has room for the first record only") {
@@ -332,7 +319,7 @@ TEST_CASE("An old half line keeps its line where the disk has room for the first
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
   CHECK(failure.find("cannot write to the log") != std::string::npos);
   REQUIRE(log->drain(10s));
-  CHECK(lines_of(path) == Lines{"half", records(2)[0], records(2)[1]});
+  CHECK(lines_of(path) == records(2, {"half"}));
 }
 
 // On a full disk nothing is written.

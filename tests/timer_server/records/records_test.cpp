@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/limits.hpp"
+#include "tests/support/files.hpp"
 #include "tests/support/json_line.hpp"
 #include "tests/support/records_doc.hpp"
 #include "timer_server/kills/incidents.hpp"
@@ -90,13 +91,6 @@ Evidence full_evidence() {
   return evidence;
 }
 
-// More Python threads than a record has room for.
-Evidence crowded_evidence() {
-  Evidence evidence = full_evidence();
-  evidence.python_threads.resize(1000, evidence.python_threads.front());
-  return evidence;
-}
-
 SoftDeadline full_soft_deadline() {
   return {.scope = full_scope(),
           .when = kNow,
@@ -145,20 +139,15 @@ CommandOccasion full_occasion() {
           .verdict = "dead"};
 }
 
-std::size_t occurrences(std::string_view text, std::string_view part) {
-  std::size_t count = 0;
-  for (std::size_t at = 0; (at = text.find(part, at)) != text.npos; ++at) {
-    ++count;
-  }
-  return count;
-}
-
 // Checks that a record within its limit lists some of `all`, each with `part`, and counts the
 // others in the field `omitted`.
 void check_cut(const std::string& record, std::string_view part, std::string_view omitted,
                std::size_t all) {
   CHECK(record.size() <= kMaxRecordBytes);
-  const std::size_t listed = occurrences(record, part);
+  std::size_t listed = 0;
+  for (std::size_t at = 0; (at = record.find(part, at)) != record.npos; ++at) {
+    ++listed;
+  }
   CHECK(listed < all);
   CHECK(JsonLine(record).integer(omitted) == static_cast<std::int64_t>(all - listed));
 }
@@ -175,7 +164,8 @@ TEST_CASE("docs/records.md gives the fields of the records about workers and com
   filetimer::Records records("/run/job");
   const WorkerIdentity worker = full_worker();
   const Expiry expiry = full_expiry(records);
-  const Evidence evidence = crowded_evidence();
+  Evidence evidence = full_evidence();
+  evidence.python_threads.resize(1000, evidence.python_threads[0]);  // more than there is room for
   const EndedScopesByName ended{{"load", {{Instant{1'000}, Duration{7}}}}};
   check_fields("incident",
                {records.incident({.id = expiry.incident,
@@ -225,12 +215,12 @@ TEST_CASE("the record of a worker that does not die names the thread that holds 
   outcome.verdict = KillVerdict::kUnkillable;
   outcome.held_by = &held_by;
   const auto record = [&] { return records.killed(full_worker(), expiry, outcome); };
-  CHECK(record().find(R"("state":"S","wchan":"pipe_read")") != std::string::npos);
+  CHECK(contains(record(), R"("state":"S","wchan":"pipe_read")"));
   held_by.threads[1].state = 'D';
   held_by.threads[1].wchan = "rpc_wait_bit_killable";
-  CHECK(record().find(R"("state":"D","wchan":"rpc_wait_bit_killable")") != std::string::npos);
+  CHECK(contains(record(), R"("state":"D","wchan":"rpc_wait_bit_killable")"));
   held_by.threads.clear();
-  CHECK(record().find(R"("state":)") == std::string::npos);
+  CHECK_FALSE(contains(record(), R"("state":)"));
 }
 
 TEST_CASE("the times of a record are those of its scope, with as many places as they need") {
@@ -331,16 +321,13 @@ TEST_CASE("the examples of docs/records.md have the fields that it names, and no
 }
 
 TEST_CASE("an incident lists 1,024 scopes, or the last four of each of many workers") {
-  CHECK(incident_share(0) == 1024);
-  CHECK(incident_share(1) == 1024);
-  CHECK(incident_share(2) == 512);
-  CHECK(incident_share(256) == 4);
-  CHECK(incident_share(257) == 4);
-  CHECK(incident_share(1024) == 4);
-  // At most 4,096 scopes in all.
-  CHECK(incident_share(1025) == 3);
-  CHECK(incident_share(4096) == 1);
-  CHECK(incident_share(10'000) == 1);
+  // From 1,025 workers on at most 4,096 scopes in all.
+  for (const auto& [workers, share] :
+       {std::pair(0U, 1024U), std::pair(1U, 1024U), std::pair(2U, 512U), std::pair(256U, 4U),
+        std::pair(257U, 4U), std::pair(1024U, 4U), std::pair(1025U, 3U), std::pair(4096U, 1U),
+        std::pair(10'000U, 1U)}) {
+    CHECK(incident_share(workers) == share);
+  }
 }
 
 TEST_CASE("of the scopes that a worker has ended an incident lists the latest, of ten minutes") {
@@ -443,8 +430,7 @@ TEST_CASE("an incident lists open scopes, workers in no scope, and ended scopes 
                                                .omitted = 5,
                                                .ended_omitted = 3});
   const std::string whose = R"("pid":4711,"rank":2,"comm":"trainer","job_id":"8812")";
-  CHECK(record.find(R"("workers":2,"open_scopes":[{)" + whose + R"(,"scope":"load",)") !=
-        std::string::npos);
+  CHECK(contains(record, R"("workers":2,"open_scopes":[{)" + whose + R"(,"scope":"load",)"));
   CHECK(record.ends_with(R"("in_no_scope":[{)" + whose + R"(}],"omitted":5,"ended_scopes":[{)" +
                          whose +
                          R"(,"scope":"load",)"
