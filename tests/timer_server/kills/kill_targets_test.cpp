@@ -16,7 +16,6 @@
 #include "tests/timer_server/process_of.hpp"
 
 using namespace filetimer;
-using namespace std::chrono_literals;
 
 namespace {
 
@@ -39,9 +38,10 @@ struct WorkerWithChild {
 };
 
 struct TargetStage {
-  explicit TargetStage(KillMode mode = KillMode::kTree, MayBeForking forks = may_be_forking)
+  explicit TargetStage(MayBeForking forks = may_be_forking)
       : may(std::move(forks)),
-        targets(std::make_shared<const Process>(process_of(family.worker)), mode, {}, may) {}
+        targets(std::make_shared<const Process>(process_of(family.worker)), KillMode::kTree, {},
+                may) {}
 
   void stop() {
     targets.begin_stop();
@@ -74,7 +74,7 @@ TEST_CASE("The targets of a tree are stopped together and resumed together") {
 
 TEST_CASE("Before a signal that may be handled only a target that may be forking is stopped") {
   pid_t forking = 0;
-  TargetStage stage(KillMode::kTree, [&forking](pid_t pid) { return pid == forking; });
+  TargetStage stage([&forking](pid_t pid) { return pid == forking; });
   forking = stage.family.child.pid;
   stage.targets.begin_stop(KillTargets::Stop::kForking);
   CHECK_FALSE(stage.targets.find_and_stop());
@@ -89,7 +89,7 @@ TEST_CASE("Before a signal that may be handled only a target that may be forking
 
 TEST_CASE("The targets are complete when a look finds no new one and none may be forking") {
   bool is_forking = false;
-  TargetStage stage(KillMode::kTree, [&is_forking](pid_t) { return is_forking; });
+  TargetStage stage([&is_forking](pid_t) { return is_forking; });
   stage.targets.begin_stop();
   CHECK_FALSE(stage.targets.find_and_stop());  // the child is new
   CHECK(stage.targets.find_and_stop());

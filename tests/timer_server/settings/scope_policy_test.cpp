@@ -26,14 +26,6 @@ SlotReading terms_between(Instant acquired, Instant deadline) {
 struct PolicyStage : CoreStage {
   using CoreStage::CoreStage;
 
-  // Gives the worker a page of its own with this content.
-  void add_page(Worker& worker, TestPage& content) const {
-    content.write(folder.path("own"));
-    auto page = MappedPage::open(folder.path("own"), "own");
-    REQUIRE(page);
-    worker.pages.push_back(*page);
-  }
-
   const ScopePolicy& policy = core.policy;
   LostTime& lost = core.lost;
 };
@@ -254,7 +246,10 @@ TEST_CASE("Open scopes are listed oldest first, and if there are too many, the l
   content.open(0, {.name = "second", .acquired = 2'000});
   content.open(1, {.name = "fourth", .acquired = 4'000});
   content.open(2, {.name = "early", .acquired = 500});
-  parts.add_page(worker, content);
+  content.write(parts.folder.path("own"));
+  const auto page = MappedPage::open(parts.folder.path("own"), "own");
+  REQUIRE(page);
+  worker.pages.push_back(*page);
   const auto names = [&](std::size_t most) {
     std::string all;
     for (const SlotReading& scope : parts.policy.open_scopes_of(worker, most)) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <utility>
 
@@ -13,10 +12,6 @@
 using namespace filetimer;
 
 namespace {
-
-bool is_no_helper(pid_t) {
-  return false;
-}
 
 // Made-up trees of /proc and of cgroups with the files of one process.
 struct FakeProcess {
@@ -31,9 +26,11 @@ struct FakeProcess {
   void put(const std::string& name, const std::string& text) const {
     const std::filesystem::path path = folder.path() + "/" + name;
     std::filesystem::create_directories(path.parent_path());
-    std::ofstream(path) << text;
+    testing::write_file(path, text);
   }
-  [[nodiscard]] std::string why(std::function<bool(pid_t)> is_own_helper = is_no_helper) const {
+  [[nodiscard]] std::string why(std::function<bool(pid_t)> is_own_helper = [](pid_t) {
+    return false;
+  }) const {
     return why_halted(kPid,
                       {folder.path("proc"), folder.path("cgroups"), std::move(is_own_helper)});
   }

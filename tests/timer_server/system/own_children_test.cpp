@@ -14,14 +14,6 @@ using namespace filetimer;
 
 namespace {
 
-pid_t fork_exiting(int status) {
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    ::_exit(status);
-  }
-  return pid;
-}
-
 // Waits for the end of the child.
 ChildEnd end_of(OwnChild& child) {
   REQUIRE(wait_for_zombie(child.pid()));
@@ -31,7 +23,13 @@ ChildEnd end_of(OwnChild& child) {
 }  // namespace
 
 TEST_CASE("The status of an own child is left to its owner") {
-  OwnChild child = OwnChild::start([] { return fork_exiting(7); });
+  OwnChild child = OwnChild::start([] {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::_exit(7);
+    }
+    return pid;
+  });
   REQUIRE(child);
   REQUIRE(wait_for_zombie(child.pid()));
   CHECK_FALSE(reap_orphans(Instant::now()));  // the own child hides the other
@@ -67,13 +65,8 @@ TEST_CASE("An orphan is reaped while a child is being started, if the start has 
     CHECK(is_our_child(orphan));
     CHECK(reap_orphans(begun + std::chrono::seconds{1}));
     CHECK_FALSE(is_our_child(orphan));
-    return -1;
+    return -1;  // the fork has failed
   });
-  CHECK_FALSE(none);
-}
-
-TEST_CASE("A failed fork leaves no child") {
-  const OwnChild none = OwnChild::start([] { return -1; });
   CHECK_FALSE(none);
   CHECK(own_children().empty());
 }

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <ctime>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,24 +20,8 @@ using namespace filetimer;
 
 namespace {
 
-// For a process that outlives its parent on purpose.
-struct KillAtEnd {
-  const Process& process;
-  explicit KillAtEnd(const Process& killed) : process(killed) {}
-  KillAtEnd(const KillAtEnd&) = delete;
-  KillAtEnd& operator=(const KillAtEnd&) = delete;
-  ~KillAtEnd() { process.send_signal(SIGKILL); }
-};
-
 bool contains(const std::vector<Process>& found, pid_t pid) {
   return std::ranges::any_of(found, [&](const Process& process) { return process.pid == pid; });
-}
-
-// Kills children before their parents, because each child ends with its parent.
-void end_all(const std::vector<Process>& processes) {
-  for (auto process = processes.rbegin(); process != processes.rend(); ++process) {
-    CHECK(process->send_signal(SIGKILL));
-  }
 }
 
 }  // namespace
@@ -57,7 +42,9 @@ TEST_CASE("A process that a known target starts after its parent has ended is a 
   const Process process = process_of(worker);
   const auto tree = descendants_of(process, {});
   REQUIRE(tree.size() == 2);
-  const KillAtEnd orphan(tree.back());
+  // It outlives its parent on purpose, and ends with the test.
+  const std::unique_ptr<const Process, void (*)(const Process*)> orphan(
+      &tree.back(), [](const Process* each) { each->send_signal(SIGKILL); });
   CHECK(new_descendants_of(process, tree, {}).empty());
   CHECK(tree.front().send_signal(SIGKILL));
   REQUIRE(testing::wait_until([&] { return !tree.front().is_alive(); }));
@@ -100,15 +87,18 @@ TEST_CASE("An excluded process is left out with all of its descendants") {
   const auto tree = descendants_of(process_of(worker), excluded);
   CHECK(tree.size() == 1);
   CHECK(contains(tree, shared.pids[2]));
-  end_all(descendants_of(process_of(worker), {}));
+  const auto all = descendants_of(process_of(worker), {});
+  // Children before their parents, because each child ends with its parent.
+  for (auto process = all.rbegin(); process != all.rend(); ++process) {
+    CHECK(process->send_signal(SIGKILL));
+  }
 }
 
 TEST_CASE("A zombie, the id of a thread and an unused pid are refused as processes") {
   Child child;
   const Process held = process_of(child);
   ::kill(child.pid(), SIGKILL);
-  siginfo_t info{};
-  REQUIRE(::waitid(P_PID, static_cast<id_t>(child.pid()), &info, WEXITED | WNOWAIT) == 0);
+  REQUIRE(wait_for_zombie(child.pid()));
   CHECK(!open_process(child.pid()));
   CHECK(!held.is_alive());
   child.reap();

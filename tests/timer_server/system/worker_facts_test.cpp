@@ -56,15 +56,12 @@ TEST_CASE("The rank and the job of a worker are in the variables of its launcher
   }
 }
 
-TEST_CASE("A long job name is cut, because an incident repeats it for each worker") {
-  const std::string job(10'000, 'j');
+TEST_CASE("A long job name is cut, and a command line, which has spaces between its words") {
+  const std::string job(10'000, 'j');  // an incident repeats it for each worker
   const std::string shown = job.substr(0, kMaxJobIdBytesShown);
   CHECK(worker_facts_from("", "SLURM_JOB_ID=" + job).job_id == shown);
   CHECK(worker_facts_from("", "SLURM_STEP_ID=" + job).step_id == shown);
   CHECK(worker_facts_claimed("", "", job).job_id == shown);
-}
-
-TEST_CASE("A command line has spaces between its words, and is cut") {
   CHECK(worker_facts_from("python\0train.py\0--lr\0"sv, "").cmdline == "python train.py --lr");
   CHECK(worker_facts_from(std::string(100'000, 'x'), "").cmdline.size() == kMaxCmdlineBytesShown);
 }
