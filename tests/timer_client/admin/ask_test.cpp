@@ -79,10 +79,9 @@ void check(const Outcome& got, std::string_view kind, std::string_view why) {
 }
 
 // A server in its own process, which holds the lock of the status page and accepts no connection.
-class DeafServer {
- public:
+struct DeafServer : Child {
   explicit DeafServer(const std::string& dir)
-      : child_([dir] {
+      : Child([dir] {
           static const UniqueFd control = testing::listen_in(dir, 8);
           testing::write_file(dir + "/server", "");
           static const auto lock = FileLock::take(dir + "/server");
@@ -91,14 +90,10 @@ class DeafServer {
           }
         }) {}
   void stop() {
-    REQUIRE(::kill(child_.pid(), SIGSTOP) == 0);
+    REQUIRE(::kill(pid(), SIGSTOP) == 0);
     siginfo_t info{};
-    REQUIRE(::waitid(P_PID, static_cast<id_t>(child_.pid()), &info, WSTOPPED | WNOWAIT) == 0);
+    REQUIRE(::waitid(P_PID, static_cast<id_t>(pid()), &info, WSTOPPED | WNOWAIT) == 0);
   }
-  void end() { child_.end(); }
-
- private:
-  Child child_;
 };
 
 }  // namespace
