@@ -123,10 +123,13 @@ void wait_for_rank(const Server& server, const Worker& worker, int rank) {
   }));
 }
 
+Record kill_of(const Server& server, Child& worker, int signal) {
+  CHECK(worker.status() == killed_by(signal));
+  return server.wait_for("killed", worker.pid());
+}
+
 void expect_kill(const Server& server, const std::string& scope) {
-  Worker worker("block");
-  server.send(acquire_past(worker.pid(), scope));
-  CHECK(worker.status() == killed_by(SIGKILL));
+  CHECK(HungWorker(server, scope).status() == killed_by(SIGKILL));
 }
 
 std::vector<std::unique_ptr<Worker>> workers_in_scopes(const Server& server, int count) {
@@ -142,13 +145,12 @@ std::vector<std::unique_ptr<Worker>> workers_in_scopes(const Server& server, int
 
 Record expire(const Server& server, Worker& worker, const std::string& scope, int signal) {
   server.send(acquire_past(worker.pid(), scope, signal));
-  CHECK(worker.status() == killed_by(signal));
-  return server.wait_for("killed", worker.pid());
+  return kill_of(server, worker, signal);
 }
 
 Record expire(const Server& server, const std::string& scope) {
-  Worker worker("block");
-  return expire(server, worker, scope);
+  HungWorker worker(server, scope);
+  return kill_of(server, worker);
 }
 
 std::vector<std::string> unshared(std::vector<std::string> options, const std::string& program) {

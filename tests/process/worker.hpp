@@ -72,6 +72,19 @@ std::unique_ptr<Worker> ranked_worker(const Server& server, int rank, Environmen
 // Waits until the server has read the rank of a worker in a scope.
 void wait_for_rank(const Server& server, const Worker& worker, int rank);
 
+// A worker in a scope whose deadline has passed.
+class HungWorker : public Worker {
+ public:
+  explicit HungWorker(const Server& server, const std::string& scope = "s", int signal = SIGKILL,
+                      const char* mode = "block")
+      : Worker(mode) {
+    server.send(acquire_past(pid(), scope, signal));
+  }
+};
+
+// Waits until this signal has ended the worker. Returns the record of the kill.
+Record kill_of(const Server& server, Child& worker, int signal = SIGKILL);
+
 // Has a worker killed for that scope, without reading the log.
 void expect_kill(const Server& server, const std::string& scope = "s");
 

@@ -173,8 +173,7 @@ TEST_CASE("acquire while the server drains exits 6 and says why, but renews an o
 TEST_CASE("a worker that renews its scope after the verdict is spared, also in a drain") {
   const TempFolder temp;
   Server server(temp, kills_wait_for(temp.path("go")));
-  const Worker worker("block");
-  server.send(acquire_past(worker.pid(), "s"));
+  const HungWorker worker(server);
   server.wait_for("expired", worker.pid());
   CHECK(run_client(server, {"drain"}).status == exited(0));
   CHECK(run_acquire(server, "s", worker.pid()).status == exited(0));

@@ -100,8 +100,7 @@ TEST_CASE("of four ranks of which one hangs in `load`, show names that one first
     server.send(acquire_far(ranks[static_cast<std::size_t>(rank)]->pid(), "exchange"));
   }
   server.send(acquire(ranks[2]->pid(), "load", 300ms));
-  CHECK(ranks[2]->status() == killed_by(SIGKILL));
-  const std::string id = server.wait_for("killed", ranks[2]->pid()).text("id");
+  const std::string id = kill_of(server, *ranks[2]).text("id");
 
   const std::string page = unwrapped(run_client(server, {"show", "last"}).out);
   CAPTURE(page);
@@ -129,8 +128,7 @@ TEST_CASE("the record of an incident has what its workers did before, and report
   }
   CHECK(other->ask("open exchange 3600000") == "yes");
   hung->tell("open load 200");
-  CHECK(hung->status() == killed_by(SIGKILL));
-  const std::string id = server.wait_for("killed", hung->pid()).text("id");
+  const std::string id = kill_of(server, *hung).text("id");
 
   const Record incident = server.wait_for("incident");
   std::vector<std::int64_t> pids;
@@ -173,8 +171,7 @@ TEST_CASE("suggest does not count the wait of a healthy worker for one that is k
   CHECK(healthy->ask("release exchange") == "yes");
   CHECK(healthy->ask("open exchange 3600000") == "yes");
   hung->tell("open forward 20");
-  CHECK(hung->status() == killed_by(SIGKILL));
-  server.wait_for("killed", "forward");
+  kill_of(server, *hung);
   CHECK(healthy->ask("release exchange") == "yes");
   healthy->tell("exit");
   healthy->status();

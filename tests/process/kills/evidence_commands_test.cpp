@@ -118,8 +118,7 @@ TEST_CASE("an evidence command that hangs is killed with all that it has started
                                                            "echo begun; mv {0}.new {0}; wait",
                                                            pids))
                                       .args));
-  Worker worker("block");
-  server.send(acquire_past(worker.pid(), "load"));
+  HungWorker worker(server, "load");
   REQUIRE(wait_until([&] { return exists(pids); }));
   set_clocks(temp, server, filetimer::Instant::now() + 21s);
   CHECK(worker.status() == killed_by(SIGKILL));
@@ -141,8 +140,7 @@ TEST_CASE("an evidence command that closes its outputs and hangs leaves the serv
   const TempFolder temp;
   const std::string closed = temp.path("closed");
   Server server(temp, with_command(fmt::format("exec >&- 2>&-; : > {}; sleep 1000", closed)));
-  Worker worker("block");
-  server.send(acquire_past(worker.pid(), "load"));
+  HungWorker worker(server, "load");
   REQUIRE(wait_until([&] { return exists(closed); }));
   const auto used = cpu_time_of(server.pid());
   let_pass(500ms);
@@ -174,21 +172,18 @@ TEST_CASE("an output of any bytes is text in the record") {
 
 TEST_CASE("a dry run runs the evidence command, too") {
   const Server server(with_command("echo here", {"--dry-run"}));
-  Worker worker("block");
-  server.send(acquire_past(worker.pid(), "load"));
+  HungWorker worker(server, "load");
   CHECK(server.wait_for("evidence_command").text("output") == "here\n");
   CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "spared");
 }
 
 TEST_CASE("a server that stops kills the worker, and kills and records its evidence command") {
   Server server(with_command("echo begun; sleep 1000", {"--evidence-timeout", "100s"}));
-  Worker worker("block");
-  server.send(acquire_past(worker.pid(), "load"));
+  HungWorker worker(server, "load");
   server.wait_for("expired", worker.pid());
   server.stop();
   CHECK(server.wait_for("evidence_command").text("result") == "stopped");
-  CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
-  CHECK(worker.status() == killed_by(SIGKILL));
+  CHECK(kill_of(server, worker).text("verdict") == "dead");
 }
 
 TEST_CASE("the drop-ins whose needs are met run before the signal, with the pids of the job") {
@@ -258,8 +253,7 @@ TEST_CASE("a drop-in that hangs takes no time from the others") {
   drop_ins.add("b", "echo here $FILETIMER_RANKS; exit 3");
   const Server server(
       drop_ins, with_own_clocks(drop_ins, drop_ins.args({"--evidence-command", "echo there"})));
-  Worker worker("block");
-  server.send(acquire_past(worker.pid(), "load"));
+  HungWorker worker(server, "load");
   CHECK(wait_for_drop_in(server, "b", worker.pid()).text("output") == "here -\n");  // no rank
   CHECK(wait_for_drop_in(server, "b", worker.pid()).integer("exit_status") == 3);
   CHECK(wait_for_drop_in(server, "", worker.pid()).text("output") == "there\n");
@@ -343,8 +337,7 @@ TEST_CASE("a rank without a FIFO that it reads is not asked, and one that never 
           [&] { return !asked(drop_ins, 0).empty() && has_descendant(server.pid(), "sleep"); }));
       set_clocks(drop_ins, server, filetimer::Instant::now() + 21s);
     }
-    CHECK(worker->status() == killed_by(SIGKILL));
-    server.wait_for("killed", worker->pid());
+    kill_of(server, *worker);
     const Record record = wait_for_drop_in(server, "flight-recorder", worker->pid());
     CHECK(record.text("result") == row.result);
     CHECK(record.text("output") ==

@@ -39,11 +39,9 @@ TEST_CASE("a hook runs once the worker is dead and both records are in the log")
   Worker worker("block", {.environment = {{"RANK", "3"}, {"SLURM_JOB_ID", "4711"}}});
   server.send(acquire_far(worker.pid(), "outer"));
   wait_for_rank(server, worker, 3);
-  server.send(acquire_past(worker.pid(), "for\\\"ward"));
-  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record killed = expire(server, worker, "for\\\"ward");
   const Record hook = server.wait_for("hook", worker.pid());
   const Record expired = server.wait_for("expired", worker.pid());
-  const Record killed = server.wait_for("killed", worker.pid());
   CHECK(read_file(temp.path("in")).empty());
   const std::string shown = read_file(temp.path("shown"));
   CHECK(shown.starts_with(expired.line() + "\n"));
@@ -112,8 +110,7 @@ TEST_CASE("a hook runs after a kill that spared the worker") {
     std::vector<std::string> args = row.args;
     args.insert(args.end(), {"--on-expiry", write_verdict(temp)});
     Server server(temp, args);
-    Worker worker("ignore-term");
-    server.send(acquire_past(worker.pid(), "s", row.signal));
+    HungWorker worker(server, "s", row.signal, "ignore-term");
     CHECK(verdict_written(server, temp, worker.pid()) == "spared\n");
     CHECK(worker.is_alive());
   }
@@ -146,8 +143,7 @@ TEST_CASE("a server that stops waits for the hooks of those it killed") {
       "echo > {0}/done",
       temp.path());
   Server server(temp, {"--grace", "1h", "--on-expiry", hook});
-  Worker worker("ignore-term");
-  server.send(acquire_past(worker.pid(), "s", SIGTERM));
+  HungWorker worker(server, "s", SIGTERM, "ignore-term");
   server.wait_for("expired", worker.pid());
   server.process().signal(SIGTERM);  // the grace is cut short: killed in the stop itself
   CHECK(worker.status() == killed_by(SIGKILL));
@@ -222,11 +218,9 @@ TEST_CASE("a hook over its time is killed with all that it has started") {
 
 TEST_CASE("the hook of a kill that a dead server had begun is run by the next") {
   const TempFolder temp;
-  Worker killed_later("ignore-term");
-  Worker gone("ignore-term");
   Server server(temp, {"--grace", "1h", "--on-expiry", "echo > " + temp.path("too-early")});
-  server.send(acquire_past(killed_later.pid(), "s", SIGTERM) +
-              acquire_past(gone.pid(), "s", SIGTERM));
+  HungWorker killed_later(server, "s", SIGTERM, "ignore-term");
+  HungWorker gone(server, "s", SIGTERM, "ignore-term");
   server.wait_for("expired", killed_later.pid());
   server.wait_for("expired", gone.pid());
   server.kill();

@@ -179,8 +179,7 @@ TEST_CASE("a worker that has changed its user is watched by the next server, too
       server.leave_log_unjudged("the records of the kill have different users");
       next.leave_log_unjudged("likewise");
     }
-    CHECK(worker->status() == killed_by(SIGKILL));
-    CHECK(next.wait_for("killed", worker->pid()).text("verdict") == "dead");
+    CHECK(kill_of(next, *worker).text("verdict") == "dead");
   }
 }
 

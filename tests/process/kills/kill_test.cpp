@@ -43,8 +43,7 @@ bool is_killed_whole(int signal) {
   const filetimer::UniqueFd held(::open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   Worker worker("fork-storm", {.args = {fifo}});
   server.send(acquire(worker.pid(), "storm", 50ms, signal));
-  CHECK(worker.status().signal == signal);
-  const Record killed = server.wait_for("killed", worker.pid());
+  const Record killed = kill_of(server, worker, signal);
   CHECK(killed.text("verdict") == "dead");
   const std::int64_t verdict_at = server.wait_for("expired", worker.pid()).integer("mono_ns");
   // The group has the worker's pid, which is not reused while a process of the group lives.
@@ -78,8 +77,7 @@ TEST_CASE("no process survives the kill of a worker that keeps starting processe
 
 TEST_CASE("an earlier signal that a worker survived does not delay the kill for a later scope") {
   Server server;  // --kill-wait is 30 s, longer than kBound
-  Worker worker("ignore-term");
-  server.send(acquire_past(worker.pid(), "first", SIGTERM));
+  HungWorker worker(server, "first", SIGTERM, "ignore-term");
   server.wait_for("evidence", worker.pid());  // the signal comes next
   server.barrier();
   CHECK(count(server.records(), "killed", worker.pid()) == 0);  // the first kill still waits
@@ -115,8 +113,7 @@ TEST_CASE("a scope that is signalled first expires after its grace period, and n
   CHECK(server.wait_for("warned", "left").text("reason") == "its timeout has passed");
   CHECK(worker->ask("release 0") == "in-time");
   worker->tell(fmt::format("wake 0 kept 1 {} 100 {}", SIGURG, kSignalFirst));
-  CHECK(worker->status() == killed_by(SIGKILL));
-  const Record killed = server.wait_for("killed", worker->pid());
+  const Record killed = kill_of(server, *worker);
   CHECK(killed.text("scope") == "kept");
   CHECK(killed.signals() == std::vector<int>{SIGKILL});
   CHECK(killed.strings("cancelled") == std::vector<std::string>{"outer", "longer"});
@@ -130,10 +127,8 @@ TEST_CASE("a kill hits the whole tree, which gets SIGKILL after the grace period
   for (const bool ignores : {false, true}) {
     CAPTURE(ignores);
     Server server({"--grace", "200ms"});
-    Worker worker(ignores ? "ignore-term-tree" : "tree");
-    server.send(acquire_past(worker.pid(), "s", SIGTERM));
-    CHECK(worker.status() == killed_by(ignores ? SIGKILL : SIGTERM));
-    const Record killed = server.wait_for("killed", worker.pid());
+    HungWorker worker(server, "s", SIGTERM, ignores ? "ignore-term-tree" : "tree");
+    const Record killed = kill_of(server, worker, ignores ? SIGKILL : SIGTERM);
     CHECK(killed.text("verdict") == "dead");
     for (const char* name : kOfTree) {
       CAPTURE(name);
@@ -213,9 +208,7 @@ TEST_CASE("a scope that is signalled first and never gets SIGKILL expires for th
       server->kill();
       server.emplace(temp);
     }
-    CHECK(worker.status() == killed_by(SIGUSR1));
-    CHECK(server->wait_for("killed", worker.pid()).pids_of_signal(0) ==
-          std::vector<pid_t>{worker.pid()});
+    CHECK(kill_of(*server, worker, SIGUSR1).pids_of_signal(0) == std::vector<pid_t>{worker.pid()});
     CHECK(worker.descendant("child").is_alive());
   }
 }
@@ -226,8 +219,7 @@ TEST_CASE("a scope that is signalled first does not take the signal of one that 
   server.send(with_own_keys(version1(worker.pid(), "first", 100, SIGUSR1),
                             R"("x_grace_s": Infinity, "x_signal_first": true)") +
               version1(worker.pid(), "second", 200) + acquire_far(worker.pid(), "open"));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  CHECK(server.wait_for("killed", worker.pid()).signals() == std::vector<int>{SIGKILL});
+  CHECK(kill_of(server, worker).signals() == std::vector<int>{SIGKILL});
   // The first record of a kill alone lists the scopes that it cancels.
   CHECK(server.wait_for("killed", "first").has("cancelled") !=
         server.wait_for("killed", "second").has("cancelled"));

@@ -50,12 +50,11 @@ TEST_CASE("the deadline of a stopped worker is deferred, and it gets the time of
     CHECK(worker.is_alive());
     const std::int64_t went_on = Instant::now().ns;
     worker.signal(SIGCONT);
-    CHECK(worker.status() == killed_by(SIGKILL));
+    kill_of(server, worker);
     const Record expired = server.wait_for("expired", worker.pid());
     CHECK(static_cast<double>(expired.integer("mono_ns") - went_on) / 1e9 >= timeout_s);
     CHECK(expired.number("timeout_s") == timeout_s);
     CHECK(expired.number("elapsed_s") > 2 * timeout_s - 0.01);
-    server.wait_for("killed", worker.pid());
     server.wait_for_message("is resumed: its scopes get the time back, at most ");
     CHECK(count(server.records(), "deferred", worker.pid()) == 1);
   }
@@ -168,12 +167,11 @@ TEST_CASE("a server that was stopped past a deadline gives the time back, once")
       CHECK(given.text("reason").starts_with("the server woke"));
       CHECK(given.integer("scopes") == 1);
       server.wait_for_message(", while 1 scope was open\n");
-      CHECK(worker.status() == killed_by(SIGKILL));
+      kill_of(server, worker);
       const Record expired = server.wait_for("expired", worker.pid());
       // The time that was given back begins when the server runs again.
       const std::int64_t after = expired.integer("mono_ns") - given.integer("mono_ns");
       CHECK(static_cast<double>(after) / 1e9 > expired.number("timeout_s") - 0.2);
-      server.wait_for("killed", worker.pid());
       CHECK(std::ranges::count_if(server.records(), is_of_stop) == 1);
       return true;
     });
@@ -202,8 +200,7 @@ TEST_CASE("a grace period is longer by the time that the server missed in it") {
   bool is_longer = false;
   for (int i = 0; i < kTries && !is_longer; ++i) {
     Server server({"--grace", "2s", "--evidence", "none", "--max-interval", "100ms"});
-    Worker worker("ignore-term");
-    server.send(acquire_past(worker.pid(), "step", SIGTERM));
+    HungWorker worker(server, "step", SIGTERM, "ignore-term");
     server.wait_for("expired", worker.pid());
     server.barrier();  // and its signal was sent
     server.process().wait_for_state('S');
@@ -212,10 +209,9 @@ TEST_CASE("a grace period is longer by the time that the server missed in it") {
       let_pass(4s);
     }
     const std::int64_t resumed = Instant::now().ns;
-    CHECK(worker.status() == killed_by(SIGKILL));
+    const Record killed = kill_of(server, worker);
     // It planned to wake within 100 ms, so nearly all of the four seconds were missed. Where the
     // stop falls between its wake-up and its look at the kill, it notices too late.
-    const Record killed = server.wait_for("killed", worker.pid());
     is_longer = mono_of_signal(killed, 1) - resumed > 1'000'000'000;
   }
   CHECK(is_longer);

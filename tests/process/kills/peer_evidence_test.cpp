@@ -36,9 +36,8 @@ TEST_CASE("the peers of a worker have their evidence recorded before its signal"
   const Worker alone("block");
   server.send(acquire_past(alone.pid(), "load") + acquire_past(hung->pid(), "load") +
               acquire_past(hung_too->pid(), "load"));
-  CHECK(hung->status() == killed_by(SIGKILL));
+  const Record killed = kill_of(server, *hung);
   server.wait_for("killed", hung_too->pid());
-  const Record killed = server.wait_for("killed", hung->pid());
   const Record expired = server.wait_for("expired", hung->pid());
   const Records peers = peers_in(server);
   REQUIRE(peers.size() == 1);

@@ -37,8 +37,7 @@ bool has_python_frame(const Record& evidence, std::string_view function) {
 
 // Returns the evidence of a worker, which must have been killed.
 Record evidence_of(const Server& server, Worker& worker) {
-  CHECK(worker.status() == killed_by(SIGKILL));
-  CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
+  CHECK(kill_of(server, worker).text("verdict") == "dead");
   return server.wait_for("evidence", worker.pid());
 }
 

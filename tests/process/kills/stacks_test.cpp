@@ -472,8 +472,7 @@ TEST_CASE("a helper whose execution hangs delays no deadline") {
   if (::fcntl(file.get(), F_SETLEASE, F_WRLCK) != 0) {
     FILETIMER_SKIP("no lease on a file can be taken here");
   }
-  Worker first("block");
-  server.send(acquire_past(first.pid(), "s"));
+  HungWorker first(server);
   const timespec bound{.tv_sec = kBound / 1s, .tv_nsec = 0};
   CHECK(::sigtimedwait(&lease_break, nullptr, &bound) == SIGIO);  // it is being executed
   server.process().signal(SIGCHLD);
@@ -519,13 +518,12 @@ TEST_CASE("a worker in the grace period of a kill is not signalled for another s
 
 TEST_CASE("a kill that spares its worker does not hold up a scope that asks for SIGKILL for long") {
   Server server(with_helper("exec sleep 100", "1m"));
-  Worker worker("ignore-term");
   int signal = 0;
   SUBCASE("signal 0") {}
   SUBCASE("a signal that the worker survives, without a grace period") {
     signal = SIGTERM;
   }
-  server.send(acquire_past(worker.pid(), "first", signal));
+  HungWorker worker(server, "first", signal, "ignore-term");
   server.wait_for("expired", worker.pid());
   server.send(acquire_far(worker.pid(), "other") + acquire_past(worker.pid(), "second"));
   const Record second = server.wait_for("expired", "second");
@@ -539,8 +537,7 @@ TEST_CASE("a scope that is released while a kill holds it up does not end the ki
   // The kill ends 500 ms after the deadline of `second` if that is not released.
   until_in_time(400ms, [](std::chrono::milliseconds) {
     Server server({"--evidence", "none"});
-    Worker worker("ignore-term");
-    server.send(acquire_past(worker.pid(), "first", SIGTERM));
+    HungWorker worker(server, "first", SIGTERM, "ignore-term");
     server.wait_for("expired", worker.pid());
     const auto begun = filetimer::Instant::now();
     server.send(acquire_past(worker.pid(), "second"));

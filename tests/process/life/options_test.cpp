@@ -115,11 +115,8 @@ TEST_CASE("values of the config file are used") {
   CHECK(server.dir() == temp.path("from-file"));
   CHECK(server.fifo() == temp.path("pipe"));
   CHECK(server.log() == temp.path("log.jsonl"));
-  Worker worker("ignore-term");
-  server.send(acquire_past(worker.pid(), "s", SIGTERM));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  const Record killed = server.wait_for("killed", worker.pid());
-  CHECK(killed.signals() == std::vector<int>{SIGTERM, SIGKILL});
+  HungWorker worker(server, "s", SIGTERM, "ignore-term");
+  CHECK(kill_of(server, worker).signals() == std::vector<int>{SIGTERM, SIGKILL});
   CHECK(count(server.records(), "evidence") == 0);
   server.wait_for("hook", worker.pid());
   CHECK(contains(server.err(), "from the file\n"));
@@ -133,8 +130,7 @@ TEST_CASE("the command line wins over the config file, wherever it stands") {
     std::vector<std::string> args{"--evidence", "none"};
     args.insert(config_first ? args.begin() : args.end(), {"--config", temp.path("c.toml")});
     Server server(temp, args);
-    Worker worker("block");
-    server.send(acquire_past(worker.pid(), "s"));
+    const HungWorker worker(server);
     const Record killed = server.wait_for("killed", worker.pid());
     CHECK(killed.text("verdict") == "spared");  // from the file
     CHECK(count(server.records(), "evidence", worker.pid()) == 0);

@@ -67,8 +67,7 @@ TEST_CASE("a kill that was under way is finished under its id, and its scope is 
   CHECK(worker->is_alive());
   CHECK(next.stop() == exited(0));  // a stop gives no grace period
   CHECK(std::filesystem::is_empty(next.dir() + "/kills"));
-  CHECK(worker->status() == killed_by(SIGKILL));
-  const Record killed = next.wait_for("killed", worker->pid());
+  const Record killed = kill_of(next, *worker);
   CHECK(killed.text("id") == id);
   CHECK(killed.signals() == std::vector<int>{SIGCONT, SIGKILL});  // and the first one once
   CHECK(count(next.records(), "expired", worker->pid()) == 1);
@@ -98,9 +97,8 @@ TEST_CASE("a kill that an earlier server began runs no evidence command again") 
                                     fmt::format("echo run >> {}; {}", runs, last),
                                     "--evidence-timeout", "300"};
   };
-  const Worker worker("block");
   Server server(temp, options("sleep 300"));
-  server.send(acquire_past(worker.pid(), "s"));
+  const HungWorker worker(server);
   REQUIRE(wait_until([&] { return exists(runs) && read_file(runs) == "run\n"; }));
   server.wait_for("expired", worker.pid());
   server.kill();
@@ -114,8 +112,7 @@ TEST_CASE("a worker that left its scope after the signal, while no server ran, g
   const auto worker = signalled_by_killed_server(temp, 5s);
   CHECK(worker->ask("release 0") == "late");
   const Server next(temp);
-  CHECK(worker->status() == killed_by(SIGKILL));
-  const Record killed = next.wait_for("killed", worker->pid());
+  const Record killed = kill_of(next, *worker);
   CHECK(killed.text("verdict") == "dead");
   CHECK(killed.signals() == std::vector<int>{SIGCONT, SIGKILL});
 }

@@ -157,14 +157,12 @@ TEST_CASE("requests that come while a server stops are kept for the next one") {
   const TempFolder temp;
   const Manager manager(temp);
   NotifySocket notify(temp.path("notify"));
-  Worker hung("block");
   const Worker late("block");
   Server::Setup setup = manager.setup({"--on-expiry", "sleep 60"});
   setup.environment["NOTIFY_SOCKET"] = notify.path();
   Server first(temp, setup);
   notify.wait_for("READY=1");
-  first.send(acquire_past(hung.pid(), "s"));
-  first.wait_for("killed", hung.pid());
+  expire(first);
   first.process().signal(SIGTERM);
   notify.wait_for("STOPPING=1");  // now it waits for the hook
   first.send(acquire_far(late.pid(), "s"));

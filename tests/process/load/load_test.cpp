@@ -68,8 +68,7 @@ TEST_CASE("a full server refuses the next worker until another one has left its 
   CHECK(limit == 16);
   CHECK(started.at("limits")["descriptors"].get_int64().value() == 64);
   const auto workers = workers_in_scopes(server, 16);
-  Worker next("block");
-  server.send(acquire_past(next.pid(), "refused"));
+  HungWorker next(server, "refused");
   const Record rejected = server.wait_for("rejected", next.pid());
   CHECK(rejected.text("reason") ==
         "16 workers are watched: no more fit (see ulimit -n); it is tried again");
@@ -80,8 +79,7 @@ TEST_CASE("a full server refuses the next worker until another one has left its 
   });
   CHECK(next.is_alive());
   server.send(release(workers.front()->pid(), "s") + acquire_past(next.pid(), "accepted"));
-  CHECK(next.status() == killed_by(SIGKILL));
-  server.wait_for("killed", next.pid());
+  kill_of(server, next);
   CHECK(scopes_of(server.records(), "expired", next.pid()) == std::vector<std::string>{"accepted"});
   // The worker that made room is admitted again after the end of the other one.
   REQUIRE(wait_until([&] { return status_of(server).integer("workers") == limit - 1; }));
@@ -127,8 +125,7 @@ TEST_CASE("a page that a full server refuses is watched once there is room") {
   server.wait_for_rejection("no more fit");
   CHECK(late->is_alive());
   server.send(release(workers.front()->pid(), "s"));
-  CHECK(late->status() == killed_by(SIGKILL));
-  server.wait_for("killed", late->pid());
+  kill_of(server, *late);
 }
 
 TEST_CASE("a server with room for fewer workers than the one before starts, and names the others") {
@@ -358,8 +355,7 @@ TEST_CASE("each of many workers that expire together is killed and recorded") {
   }
   server.send(lines);
   for (const auto& worker : workers) {
-    CHECK(worker->status() == killed_by(SIGKILL));
-    const Record killed = server.wait_for("killed", worker->pid());
+    const Record killed = kill_of(server, *worker);
     CHECK(killed.text("verdict") == "dead");
     CHECK(killed.signals() == std::vector<int>{SIGKILL});
   }
@@ -393,8 +389,7 @@ TEST_CASE("a full standard error without a reader delays neither kills nor the s
   for (int i = 0; i < 20; ++i) {
     Worker worker("block");
     server.send("no request\n" + acquire_past(worker.pid(), "s"));
-    CHECK(worker.status() == killed_by(SIGKILL));
-    server.wait_for("killed", worker.pid());
+    kill_of(server, worker);
   }
   CHECK(server.stop() == exited(0));
   CHECK(server.records().back().is("server_stopped"));

@@ -59,8 +59,7 @@ TEST_CASE("a worker that connects first has statistics, and wakes the server, as
   CHECK(contains(listed.out, "\"scope\":\"visit\""));
   CHECK(contains(listed.out, "\"count\":3"));
   worker->tell("open late 200");  // the server would look in an hour
-  CHECK(server.wait_for("expired", worker->pid()).text("scope") == "late");
-  CHECK(worker->status() == killed_by(SIGKILL));
+  CHECK(kill_of(server, *worker).text("scope") == "late");
 }
 
 TEST_CASE("no deadline is missed if workers and a server start at the same time") {
@@ -78,8 +77,7 @@ TEST_CASE("no deadline is missed if workers and a server start at the same time"
     }
     const Server server(temp, {"--max-interval", "1h"});  // no sweep finds a missed scope
     for (const auto& worker : workers) {
-      CHECK(worker->status() == killed_by(SIGKILL));
-      CHECK(server.wait_for("expired", worker->pid()).text("scope") == "step");
+      CHECK(kill_of(server, *worker).text("scope") == "step");
     }
   }
 }
@@ -97,8 +95,7 @@ TEST_CASE("a worker that connects first is watched by every server that follows"
   CHECK(server->stop() == exited(0));
   CHECK(worker->ask("open hangs 100") == "yes");
   server.emplace(temp);
-  CHECK(server->wait_for("expired", worker->pid()).text("scope") == "hangs");
-  CHECK(worker->status() == killed_by(SIGKILL));
+  CHECK(kill_of(*server, *worker).text("scope") == "hangs");
 }
 
 TEST_CASE("a server in another pid namespace leaves the page of a worker to the next one") {
@@ -123,8 +120,7 @@ TEST_CASE("a server in another pid namespace leaves the page of a worker to the 
   server.emplace(temp);
   CHECK(worker->ask("release far") == "yes");
   worker->tell("open hangs 100");
-  CHECK(server->wait_for("expired", worker->pid()).text("scope") == "hangs");
-  CHECK(worker->status() == killed_by(SIGKILL));
+  CHECK(kill_of(*server, *worker).text("scope") == "hangs");
 }
 
 TEST_CASE("a server whose directory is removed keeps watching open scopes, and lists later ones") {
@@ -146,10 +142,8 @@ TEST_CASE("a server whose directory is removed keeps watching open scopes, and l
     return has_page(server.dir());
   }));
   other->tell("open after 500");
-  CHECK(server.wait_for("expired", other->pid()).text("scope") == "after");
-  CHECK(server.wait_for("expired", worker->pid()).text("scope") == "before");
-  CHECK(worker->status() == killed_by(SIGKILL));
-  CHECK(other->status() == killed_by(SIGKILL));
+  CHECK(kill_of(server, *other).text("scope") == "after");
+  CHECK(kill_of(server, *worker).text("scope") == "before");
 }
 
 TEST_CASE("a worker of another pid namespace that connects first is watched, and no other is") {

@@ -14,8 +14,7 @@ using namespace std::chrono_literals;
 namespace {
 
 Record idle_record(const Server& server, Worker& worker) {
-  CHECK(worker.status() == killed_by(SIGKILL));
-  server.wait_for("killed", worker.pid());
+  kill_of(server, worker);
   Record record = server.wait_for("expired", worker.pid());
   CHECK(record.text("scope") == "(idle)");
   return record;

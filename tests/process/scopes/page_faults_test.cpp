@@ -19,8 +19,7 @@ namespace {
 void check_well(Server& server) {
   const auto honest = page_worker(server.dir(), fmt::format("honest-{}", ::getpid()));
   honest->tell("wake 0 honest 20");
-  CHECK(honest->status() == killed_by(SIGKILL));
-  CHECK(server.wait_for("killed", honest->pid()).text("verdict") == "dead");
+  CHECK(kill_of(server, *honest).text("verdict") == "dead");
   check_prompt(server, honest->pid());
   server.barrier();
 }
@@ -173,8 +172,7 @@ TEST_CASE("an iteration that fails leaves every other worker watched") {
   REQUIRE(unlocked->ask("unlock") == "ok");
   server.wait_for_message("the server continues");
   REQUIRE(::unlink(fault.c_str()) == 0);
-  CHECK(worker.status() == killed_by(SIGKILL));
-  server.wait_for("killed", worker.pid());
+  kill_of(server, worker);
 }
 
 TEST_CASE("a page that is truncated while it is watched is removed and recorded") {

@@ -27,8 +27,7 @@ TEST_CASE(
   worker->ask("open 1 outer 3600000");
   const std::int64_t deadline = std::stoll(worker->ask("open 0 forward 100"));
   worker->tell("hint");
-  CHECK(worker->status() == killed_by(SIGKILL));
-  const Record killed = server.wait_for("killed", worker->pid());
+  const Record killed = kill_of(server, *worker);
   CHECK(killed.text("verdict") == "dead");
   CHECK(killed.strings("cancelled") == std::vector<std::string>{"outer"});
   const Record expired = server.wait_for("expired", worker->pid());
@@ -148,8 +147,7 @@ TEST_CASE("a program that a watched worker executes is watched through its own p
   worker->ask("make " + server.dir() + " second");
   worker->ask("lock");
   worker->tell("wake 0 hung 50");
-  CHECK(worker->status() == killed_by(SIGKILL));
-  CHECK(server.wait_for("expired", worker->pid()).text("scope") == "hung");
+  CHECK(kill_of(server, *worker).text("scope") == "hung");
   CHECK(scopes_of(server.records(), "left_open", worker->pid()) ==
         std::vector<std::string>{"before"});
 }
@@ -234,8 +232,7 @@ TEST_CASE("a worker to which a container shows another boot id is watched and li
   CHECK(contains(run_client(list).out, "\"forward\""));
   CHECK(contains(run_unshared(inside, client_path(), list).out, "\"forward\""));
   worker.tell("open backward 1");
-  CHECK(worker.status() == killed_by(SIGKILL));
-  CHECK(server.wait_for("killed", worker.pid()).text("scope") == "backward");
+  CHECK(kill_of(server, worker).text("scope") == "backward");
 }
 
 TEST_CASE(

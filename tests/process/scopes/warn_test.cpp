@@ -28,8 +28,7 @@ TEST_CASE("a scope on a page has a warning at --warn-at, then expires and has it
   const Server server({"--warn-at", "0.02"});
   const auto worker = page_worker(server.dir(), "w-1");
   worker->tell("wake 0 forward 2000");
-  CHECK(worker->status() == killed_by(SIGKILL));
-  server.wait_for("killed", worker->pid());
+  kill_of(server, *worker);
   for (const char* const event : {"warned", "expired", "killed"}) {
     CHECK(count(server.records(), event, worker->pid()) == 1);
   }
@@ -234,8 +233,7 @@ TEST_CASE("a paused scope causes no warning, and one warning after the pause") {
   CHECK(count(server.records(), "warned", "early") == 0);
   worker->ask("resume late");
   worker->ask("resume early");
-  CHECK(worker->status() == killed_by(SIGKILL));  // for "late", which had the less time left
-  server.wait_for("killed", worker->pid());
+  kill_of(server, *worker);  // for "late", which had the less time left
   CHECK(count(server.records(), "warned", "late") == 1);
   CHECK(server.wait_for("expired", worker->pid()).text("scope") == "late");
 }

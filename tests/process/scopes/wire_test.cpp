@@ -36,8 +36,7 @@ TEST_CASE("the earliest of several expired scopes with a positive signal determi
               version1(worker.pid(), "third", 300, SIGUSR2) +
               version1(worker.pid(), "first, and quiet", 100, 0) +
               version1(worker.pid(), "before all, and negative", 50, -3));
-  CHECK(worker.status() == killed_by(SIGUSR1));
-  const Record killed = server.wait_for("killed", worker.pid());
+  const Record killed = kill_of(server, worker, SIGUSR1);
   CHECK(killed.text("verdict") == "dead");
   CHECK(killed.signals() == std::vector<int>{SIGUSR1});
 }
@@ -115,8 +114,7 @@ TEST_CASE("every signal of the kernel is sent as requested") {
     Worker worker("block");
     expire(server, worker, "s", signal);
   }
-  const Worker refused("block");
-  server.send(acquire_past(refused.pid(), "s", 65));
+  const HungWorker refused(server, "s", 65);
   CHECK(server.wait_for("rejected", refused.pid()).text("reason") ==
         "signal is 65: expected at most 64");
 }
