@@ -6,15 +6,14 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 
 #include <array>
-#include <cstring>
 
 #include "tests/process/worker.hpp"
 #include "tests/support/control_connection.hpp"
 
 using namespace filetimer::testing;
+using filetimer::ControlAddress;
 using filetimer::UniqueFd;
 using namespace std::chrono_literals;
 
@@ -23,14 +22,10 @@ namespace {
 // The notification socket of a service manager.
 class NotifySocket {
  public:
-  explicit NotifySocket(const std::string& path) : path_(path) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    REQUIRE(path.size() < sizeof address.sun_path);
-    std::memcpy(address.sun_path, path.data(), path.size());
-    socket_.reset(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    REQUIRE(::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) ==
-            0);
+  explicit NotifySocket(const TempFolder& temp) : path_(temp.path("notify")) {
+    const auto address = ControlAddress::in(temp.path(), "notify");
+    REQUIRE(address.has_value());
+    REQUIRE(::bind(socket_.get(), address->get(), ControlAddress::size()) == 0);
   }
 
   [[nodiscard]] const std::string& path() const { return path_; }
@@ -62,7 +57,7 @@ class NotifySocket {
   }
 
   std::string path_;
-  UniqueFd socket_;
+  UniqueFd socket_{::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
   std::vector<std::string> said_;
 };
 
@@ -156,7 +151,7 @@ TEST_CASE(
 TEST_CASE("requests that come while a server stops are kept for the next one") {
   const TempFolder temp;
   const Manager manager(temp);
-  NotifySocket notify(temp.path("notify"));
+  NotifySocket notify(temp);
   const Worker late("block");
   Server::Setup setup = manager.setup({"--on-expiry", "sleep 60"});
   setup.environment["NOTIFY_SOCKET"] = notify.path();
@@ -295,7 +290,7 @@ TEST_CASE("a failed start leaves the passed pipe with its content") {
 
 TEST_CASE("a server notifies the service manager of its readiness, its status and its stop") {
   const TempFolder temp;
-  NotifySocket notify(temp.path("notify"));
+  NotifySocket notify(temp);
   Server server(temp, {.args = {"--max-interval", "20ms"},
                        .environment = {{"NOTIFY_SOCKET", notify.path()}}});
   notify.wait_for("READY=1");
@@ -315,7 +310,7 @@ TEST_CASE("a server notifies the service manager of its readiness, its status an
 TEST_CASE("the service manager gets keep-alives while the loop runs") {
   const TempFolder temp;
   const Manager manager(temp);
-  NotifySocket notify(temp.path("notify"));
+  NotifySocket notify(temp);
   Server::Setup setup = manager.setup();
   setup.environment["NOTIFY_SOCKET"] = notify.path();
   setup.environment["WATCHDOG_USEC"] = "200000";
@@ -334,7 +329,7 @@ TEST_CASE("the service manager gets keep-alives while the loop runs") {
 TEST_CASE("COMMAND inherits no variable and no descriptor of the service manager") {
   const TempFolder temp;
   const Manager manager(temp);
-  NotifySocket notify(temp.path("notify"));
+  NotifySocket notify(temp);
   Server::Setup setup = manager.setup();
   setup.environment["NOTIFY_SOCKET"] = notify.path();
   setup.environment["WATCHDOG_USEC"] = "30000000";
