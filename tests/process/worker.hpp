@@ -38,6 +38,11 @@ class Worker : public Child {
   HeldPid& descendant(const std::string& name) { return descendants_.at(name); }
   // Closes its standard input.
   void let_go() { input_.reset(); }
+  // Has page_worker or client_worker end by itself.
+  ExitStatus exit() {
+    tell("exit");
+    return status();
+  }
 
  private:
   Worker(const std::string& mode, const Setup& setup, Pipe input, Pipe output);

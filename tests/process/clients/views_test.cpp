@@ -173,8 +173,7 @@ TEST_CASE("suggest does not count the wait of a healthy worker for one that is k
   hung->tell("open forward 20");
   kill_of(server, *hung);
   CHECK(healthy->ask("release exchange") == "yes");
-  healthy->tell("exit");
-  healthy->status();
+  healthy->exit();
   server.wait_for("worker_ended", healthy->pid());
   const Finished suggested = run_client(server, {"suggest", "--format", "json"});
   CHECK(suggested.status == exited(0));

@@ -139,24 +139,12 @@ TEST_CASE("the next server does not continue a kill on a process with a recycled
   }
 }
 
-TEST_CASE("a worker that changes its user after its acquire is still killed at its deadline") {
+TEST_CASE("a worker that has changed its user is watched, also by the next server") {
   // The worker was the server user's when it was admitted; pidfd and start time identify it since.
   if (!can_become(kSomebodyElse)) {
     FILETIMER_SKIP(kCannotBecome);
   }
-  Server server;
-  Worker worker({.program = {program_path("page_worker")}});
-  server.send(acquire_far(worker.pid(), "s"));
-  server.barrier();
-  worker.ask(fmt::format("become {}", kSomebodyElse));
-  expire(server, worker);
-}
-
-TEST_CASE("a worker that has changed its user is watched by the next server, too") {
-  if (!can_become(kSomebodyElse)) {
-    FILETIMER_SKIP(kCannotBecome);
-  }
-  for (const std::string via : {"page", "pipe", "kill"}) {
+  for (const std::string via : {"page", "pipe", "kill", "one server"}) {
     CAPTURE(via);
     const TempFolder temp;
     Server server(temp,
@@ -165,14 +153,16 @@ TEST_CASE("a worker that has changed its user is watched by the next server, too
     if (via == "kill") {
       server.send(acquire_past(worker->pid(), "s"));
       server.wait_for("expired", worker->pid());
-    } else if (via == "pipe") {
-      server.send(acquire_far(worker->pid(), "s"));
-      server.barrier();
     } else {
-      worker->ask("wake 0 s 3600000");
+      via == "page" ? (void)worker->ask("wake 0 s 3600000")
+                    : server.send(acquire_far(worker->pid(), "s"));
       server.barrier();
     }
     worker->ask(fmt::format("become {}", kSomebodyElse));
+    if (via == "one server") {
+      expire(server, *worker);
+      continue;
+    }
     server.kill();
     Server next(temp, {"--max-timeout", "1ms"});
     if (via == "kill") {

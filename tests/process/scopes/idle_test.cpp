@@ -83,8 +83,7 @@ TEST_CASE("an idle timeout does not count as an open scope") {
   const Finished listed = run_client(server, {"list", "--json"});
   CHECK(listed.status == exited(0));
   CHECK_FALSE(contains(listed.out, "idle"));
-  worker->tell("exit");
-  CHECK(worker->status() == exited(0));
+  CHECK(worker->exit() == exited(0));
   server.barrier();
   CHECK(count(server.records(), "left_open") == 0);
   const auto other = client_worker(server.dir(), 1h);

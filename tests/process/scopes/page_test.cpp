@@ -61,8 +61,7 @@ TEST_CASE("a scope on the page of a worker that exits is recorded, and the page 
     worker->ask("open 2 whole 3600000 9 0 1");
     worker->ask("wake 1 gone 3600000");
     worker->ask("release 1");
-    by_signal ? worker->signal(SIGKILL) : worker->tell("exit");
-    worker->status();
+    by_signal ? worker->kill() : (void)worker->exit();
     CHECK(server.wait_for("left_open", worker->pid()).text("scope") == "load");
     CHECK(wait_until([&] { return !exists(scopes(server, by_signal ? "w-1" : "w-2")); }));
     CHECK(count(server.records(), "left_open", worker->pid()) == 1);
@@ -89,27 +88,33 @@ TEST_CASE("a worker that starts another program leaves its scopes open, and is n
   CHECK(count(server.records(), "expired", worker->pid()) == 0);
 }
 
-TEST_CASE("a worker that executes a program that its server may not read leaves its scopes open") {
+TEST_CASE("a worker whose stack its server may not see leaves its scopes open by an exec") {
   if (!can_become(kSomebodyElse)) {
     FILETIMER_SKIP(kCannotBecome);
   }
-  for (const bool is_between_servers : {false, true}) {
+  struct Row {
+    gid_t group;  // of the server: of another one than its worker's, it sees no address of a stack
+    mode_t mode;  // of the program: one that may not be read hides its process from its user
+    bool is_between_servers;
+  };
+  for (const Row& row : {Row{kSomebodyElse, 0111, false}, Row{kSomebodyElse, 0111, true},
+                         Row{kSomebodyElse - 1, 0755, false}}) {
     const TempFolder temp;
     REQUIRE(::chown(temp.path().c_str(), kSomebodyElse, kSomebodyElse) == 0);
     const std::string program = temp.path("program");
     std::filesystem::copy_file("/bin/sleep", program);
-    REQUIRE(::chmod(program.c_str(), 0111) == 0);
+    REQUIRE(::chmod(program.c_str(), row.mode) == 0);
     const Server::Setup as_user{
-        .in_child = [] { (void)!(::setgid(kSomebodyElse) == 0 && ::setuid(kSomebodyElse) == 0); }};
+        .in_child = [&row] { (void)!(::setgid(row.group) == 0 && ::setuid(kSomebodyElse) == 0); }};
     auto server = std::make_unique<Server>(temp, as_user);
     const auto worker = page_worker(server->dir(), "w-1", {}, kSomebodyElse);
     worker->ask("wake 0 inside 3000");
     REQUIRE(wait_until([&] { return exists(scopes(*server, ".owners/w-1")); }));
-    if (is_between_servers) {
+    if (row.is_between_servers) {
       server->kill();
     }
     worker->tell("exec " + program + " 100");
-    if (is_between_servers) {
+    if (row.is_between_servers) {
       const std::string comm = fmt::format("/proc/{}/comm", worker->pid());
       REQUIRE(wait_until([&] { return read_file(comm) == "program\n"; }));
       server = std::make_unique<Server>(temp, as_user);
@@ -117,24 +122,6 @@ TEST_CASE("a worker that executes a program that its server may not read leaves 
     CHECK(server->wait_for("left_open", worker->pid()).text("scope") == "inside");
     CHECK(worker->is_alive());
   }
-}
-
-TEST_CASE("a worker that its server may not read is not killed for scopes before its exec") {
-  if (!can_become(kSomebodyElse)) {
-    FILETIMER_SKIP(kCannotBecome);
-  }
-  const TempFolder temp;
-  REQUIRE(::chown(temp.path().c_str(), kSomebodyElse, kSomebodyElse) == 0);
-  // Of another group than its worker's, it sees no address of the stack.
-  const Server server(temp, {.in_child = [] {
-                        (void)!(::setgid(kSomebodyElse - 1) == 0 && ::setuid(kSomebodyElse) == 0);
-                      }});
-  const auto worker = page_worker(server.dir(), "w-1", {}, kSomebodyElse);
-  worker->ask("wake 0 inside 3000");
-  REQUIRE(wait_until([&] { return exists(server.dir() + "/scopes/.owners/w-1"); }));
-  worker->tell("exec sleep 100");
-  CHECK(server.wait_for("left_open", worker->pid()).text("scope") == "inside");
-  CHECK(worker->is_alive());
 }
 
 TEST_CASE("a program that a watched worker executes is watched through its own page") {
@@ -250,8 +237,7 @@ TEST_CASE(
   REQUIRE(uncounted->ask("hint") == "ok");
   server.barrier();
   for (Worker* worker : {uncounted.get(), &counted}) {
-    worker->tell("exit");
-    worker->status();
+    worker->exit();
   }
   const Record ended = server.wait_for("worker_ended", counted.pid());
   CHECK(ended.text("dir") == server.dir());
@@ -277,16 +263,12 @@ TEST_CASE(
     REQUIRE(worker->ask("hint") == "ok");
   }
   server.barrier();
-  const auto end = [](Worker& worker) {
-    worker.tell("exit");
-    worker.status();
-  };
-  end(*seen);
+  seen->exit();
   server.wait_for("worker_ended", seen->pid());
   const std::string reason = "the worker ended inside the scope";
   CHECK(server.wait_for("left_open", seen->pid()).text("reason") == reason);
   server.kill();
-  end(*unseen);
+  unseen->exit();
   const Server next(server.temp());
   next.wait_for("worker_ended", unseen->pid());
   CHECK(next.wait_for("left_open", unseen->pid()).text("reason") ==
