@@ -184,13 +184,12 @@ TEST_CASE("a worker that renews its scope after the verdict is spared, also in a
 }
 
 TEST_CASE("acquire exits 6 while the server shuts down, and 4 when the server was killed then") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   const Worker worker("block");
   server.send(acquire_far(worker.pid(), "load"));
-  Child waits(
-      {.argv = {client_path(), "shutdown", "--dir", server.dir()}, .err = temp.path("waits")});
-  REQUIRE(wait_until([&] { return !read_file(temp.path("waits")).empty(); }));
+  const std::string said = server.temp().path("said");
+  Child waits({.argv = {client_path(), "shutdown", "--dir", server.dir()}, .err = said});
+  REQUIRE(wait_until([&] { return !read_file(said).empty(); }));
   const Finished refused = run_acquire(server, "new", worker.pid());
   CHECK(refused.status == exited(6));
   CHECK(contains(refused.err, "' is shutting down: it watches no new scopes\n"));

@@ -274,10 +274,9 @@ TEST_CASE(
 
 TEST_CASE(
     "a drain continues, and requests are answered, in a runtime directory that is made again") {
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "10ms"});
+  Server server({"--max-interval", "10ms"});
   Asker(server, question("drain")).next("done");
-  std::filesystem::rename(server.dir(), temp.path("away"));
+  std::filesystem::rename(server.dir(), server.temp().path("away"));
   REQUIRE(wait_until([&] { return is_read_pipe(server.fifo()); }));
   CHECK(announced(server) == filetimer::Announcement::kDraining);
   Asker(server, question("ping")).next("done");

@@ -116,8 +116,7 @@ TEST_CASE("of four ranks of which one hangs in `load`, show names that one first
 }
 
 TEST_CASE("the record of an incident has what its workers did before, and report draws it") {
-  const TempFolder temp;
-  const Server server(temp);
+  const Server server;
   const auto hung = client_worker(server.dir());
   const auto other = client_worker(server.dir());
   for (int step = 0; step < 3; ++step) {
@@ -154,7 +153,7 @@ TEST_CASE("the record of an incident has what its workers did before, and report
   CHECK(pids == expected);
   CHECK(incident.integer("ended_omitted") == 0);
 
-  const std::string path = temp.path("hang.html");
+  const std::string path = server.temp().path("hang.html");
   CHECK(run_client(server, {"report", id, "-o", path}).out == path + "\n");
   const std::string html = read_file(path);
   CHECK(contains(html, fmt::format("<h1>pid {}", hung->pid())));
@@ -186,8 +185,7 @@ TEST_CASE("suggest does not count the wait of a healthy worker for one that is k
 // Two hundred scopes of a millisecond at most have a timeout of an hour. With the file that
 // `suggest` writes, a hang of the same code is killed after a second.
 TEST_CASE("the file that suggest writes finds a hang before the timeout in the code would") {
-  const TempFolder temp;
-  Server server(temp, {"--evidence", "none"});
+  const Server server({"--evidence", "none"});
   const auto healthy = client_worker(server.dir());
   for (int i = 0; i < 200; ++i) {
     REQUIRE(healthy->ask("open step 3600000") == "yes");
@@ -197,14 +195,12 @@ TEST_CASE("the file that suggest writes finds a hang before the timeout in the c
       run_client(server, {"suggest", "--format", "toml", "--floor", "100ms"});
   REQUIRE(suggested.status == exited(0));
   CHECK(contains(suggested.out, "and the workers that were alive\n"));
-  const std::string path = temp.path("timeouts.toml");
+  const std::string path = server.temp().path("timeouts.toml");
   write_file(path, suggested.out);
-  Worker hung("", {.environment = {{"FILETIMER_DIR", server.dir()}, {"FILETIMER_TIMEOUTS", path}},
-                   .program = {program_path("client_worker")}});
-  REQUIRE(hung.ask("connect") == "yes");
-  hung.tell("open step 3600000");
-  CHECK(hung.status() == killed_by(SIGKILL));
-  const Record expired = server.wait_for("expired", hung.pid());
+  const auto hung = client_worker(server.dir(), {}, {{"FILETIMER_TIMEOUTS", path}});
+  hung->tell("open step 3600000");
+  CHECK(hung->status() == killed_by(SIGKILL));
+  const Record expired = server.wait_for("expired", hung->pid());
   CHECK(expired.number("timeout_s") < 60);
   CHECK(expired.number("code_timeout_s") == 3600);
 }

@@ -35,10 +35,9 @@ long living_in_group(pid_t group) {
 // process may survive only on a machine so busy that the kill had to wait for kStopLimit.
 bool is_killed_whole(int signal) {
   constexpr std::int64_t kStopLimit = 30'000'000;  // of the server, in ns
-  const TempFolder temp;
   // The grace period is so long that no second signal kills what the first one missed.
-  Server server(temp, {"--grace", "1m", "--evidence", "none"});
-  const std::string fifo = temp.path("held");
+  Server server({"--grace", "1m", "--evidence", "none"});
+  const std::string fifo = server.temp().path("held");
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
   const filetimer::UniqueFd held(::open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   Worker worker("fork-storm", {.args = {fifo}});

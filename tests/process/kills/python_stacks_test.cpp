@@ -136,20 +136,19 @@ TEST_CASE("a dump has the Python stacks of a hung worker and does not kill it") 
 }
 
 TEST_CASE("a worker that has started another program gets no dump signal") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   const auto worker = page_worker(server.dir(), "w-1", fmt::format("dump_signal={}", SIGUSR2));
   write_file(server.dir() + "/scopes/.stacks/w-1", "");
   REQUIRE(worker->ask("hint") == "ok");
   server.barrier();
-  const std::string script = temp.path("script");
+  const std::string script = server.temp().path("script");
   write_file(script, fmt::format("import pathlib, signal\n"
                                  "signal.signal(signal.SIGUSR2, lambda *_: exit(1))\n"
                                  "pathlib.Path('{}').touch()\n"
                                  "while True: signal.pause()\n",
-                                 temp.path("begun")));
+                                 server.temp().path("begun")));
   worker->tell(fmt::format("exec {} {}", kPython, script));
-  REQUIRE(wait_until([&] { return exists(temp.path("begun")); }));
+  REQUIRE(wait_until([&] { return exists(server.temp().path("begun")); }));
   const Finished dumped =
       run_client(server, {"dump", "--json", "--pid", std::to_string(worker->pid())});
   CHECK(contains(dumped.out, "the worker has started another program"));

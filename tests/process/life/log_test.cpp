@@ -92,10 +92,9 @@ TEST_CASE("a log over --log-max is renamed, and a new one is begun") {
 }
 
 TEST_CASE("SIGHUP reopens a log that a rotator has moved") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   expire(server, "before");
-  const std::string moved = temp.path("moved.jsonl");
+  const std::string moved = server.temp().path("moved.jsonl");
   REQUIRE(::rename(server.log().c_str(), moved.c_str()) == 0);
   server.process().signal(SIGHUP);
   CHECK(wait_until([&] { return exists(server.log()); }));  // and not with the next record

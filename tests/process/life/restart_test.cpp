@@ -202,9 +202,8 @@ TEST_CASE("records that were not in the log when a server was killed are written
 }
 
 TEST_CASE("a release that is written while the server stops is not lost") {
-  const TempFolder temp;
   Worker worker("block");
-  Server server(temp);
+  Server server;
   server.send(acquire_far(worker.pid(), "forward"));
   server.barrier();
   {
@@ -213,23 +212,22 @@ TEST_CASE("a release that is written while the server stops is not lost") {
     server.send(release(worker.pid(), "forward"));
   }
   CHECK(server.process().status() == exited(0));
-  set_clocks(temp, filetimer::Instant::now() + 2h);
-  Server next(temp, with_own_clocks(temp));
+  set_clocks(server.temp(), filetimer::Instant::now() + 2h);
+  Server next(server.temp(), with_own_clocks(server.temp()));
   next.barrier();
   CHECK(worker.is_alive());
 }
 
 TEST_CASE("the incident of a deadline that passed while no server ran has the workers' ranks") {
-  const TempFolder temp;
   const std::vector<std::string> evidence{"--evidence", "proc"};
-  Server server(temp, evidence);
+  Server server(evidence);
   Worker worker("block", {.environment = {{"RANK", "3"}, {"SLURM_JOB_ID", "4711"}}});
   server.send(acquire_far(worker.pid(), "forward"));
   server.barrier();
   server.kill();
   CHECK(worker.is_alive());
-  set_clocks(temp, filetimer::Instant::now() + 2h);
-  const Server next(temp, with_own_clocks(temp, evidence));
+  set_clocks(server.temp(), filetimer::Instant::now() + 2h);
+  const Server next(server.temp(), with_own_clocks(server.temp(), evidence));
   const std::string id = next.wait_for("killed", worker.pid()).text("incident");
   const Record incident = next.wait_for(
       [&id](const Record& r) { return r.is("incident") && r.text("incident") == id; });

@@ -116,8 +116,7 @@ TEST_CASE("an entry is made again while the file system of the log does not answ
 
 TEST_CASE(
     "a file in place of the pipe is kept under another name, and clients try the pipe again") {
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "20ms"});
+  Server server({"--max-interval", "20ms"});
   const auto board = status_page(server.dir());
   const std::uint64_t before = board->incarnation;
   {

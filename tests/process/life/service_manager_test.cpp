@@ -61,21 +61,17 @@ class NotifySocket {
   std::vector<std::string> said_;
 };
 
-// Starts servers with its pipe or another file as descriptor 3.
-class Manager {
+// Starts servers with its pipe or another file as descriptor 3. The folder has what they share.
+class Manager : public TempFolder {
  public:
-  explicit Manager(const TempFolder& temp, const std::string& pipe = "run/requests")
-      : temp_(temp), path_(temp.path(pipe)), program_(temp.path("start-service")) {
-    std::filesystem::create_directories(temp.path("run"));
-    REQUIRE(::chmod(temp.path("run").c_str(), 0700) == 0);
-    make_pipe();
-    write_program("3<&0");
-  }
-
-  void make_pipe() {
-    REQUIRE(::mkfifo(path_.c_str(), 0600) == 0);
-    pipe_.reset(::open(path_.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  explicit Manager(const std::string& pipe = "run/requests")
+      : pipe_path_(path(pipe)), program_(path("start-service")) {
+    std::filesystem::create_directories(path("run"));
+    REQUIRE(::chmod(path("run").c_str(), 0700) == 0);
+    REQUIRE(::mkfifo(pipe_path_.c_str(), 0600) == 0);
+    pipe_.reset(::open(pipe_path_.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
     REQUIRE(pipe_);
+    write_program("3<&0");
   }
 
   // The descriptor as which standard input is passed.
@@ -87,13 +83,10 @@ class Manager {
   }
 
   [[nodiscard]] int pipe() const { return pipe_.get(); }
-  [[nodiscard]] const std::string& path() const { return path_; }
-  void send(std::string_view bytes) const { send_raw(path_, bytes); }
+  [[nodiscard]] const std::string& pipe_path() const { return pipe_path_; }
+  void send(std::string_view bytes) const { send_raw(pipe_path_, bytes); }
   [[nodiscard]] bool is_in_place() const {
-    struct stat held {};
-    struct stat at_path {};
-    return ::fstat(pipe_.get(), &held) == 0 && ::stat(path_.c_str(), &at_path) == 0 &&
-           held.st_ino == at_path.st_ino && held.st_dev == at_path.st_dev;
+    return filetimer::identity_of(pipe_.get()) == filetimer::identity_of(pipe_path_);
   }
 
   [[nodiscard]] Server::Setup setup(std::vector<std::string> args = {}) const {
@@ -106,7 +99,7 @@ class Manager {
   // Starts a server that must fail, with `fd` as its pipe. Returns its standard error, one line.
   [[nodiscard]] std::string refused(int fd, ExitStatus wanted, std::vector<std::string> args = {},
                                     const std::string& names = "requests") const {
-    args.insert(args.begin(), {"--dir", temp_.path("run")});
+    args.insert(args.begin(), {"--dir", path("run")});
     const Finished finished =
         run(program_, args,
             {{"LISTEN_FDS", contains(names, ":") ? "2" : "1"}, {"LISTEN_FDNAMES", names}}, fd);
@@ -117,8 +110,7 @@ class Manager {
   }
 
  private:
-  const TempFolder& temp_;
-  std::string path_;
+  std::string pipe_path_;
   std::string program_;
   UniqueFd pipe_;
 };
@@ -127,20 +119,19 @@ class Manager {
 
 TEST_CASE(
     "requests that are written while no server runs are carried out by the next one, in order") {
-  const TempFolder temp;
-  const Manager manager(temp);
+  const Manager manager;
   Worker hung("block");
   Worker healthy("block");
-  Server first(temp, manager.setup());
+  Server first(manager, manager.setup());
   first.send(acquire_far(healthy.pid(), "step"));
   first.barrier();
   CHECK(first.stop() == exited(0));
   CHECK(manager.is_in_place());
   manager.send(release(healthy.pid(), "step") + acquire_past(hung.pid(), "s"));
-  set_clocks(temp, filetimer::Instant::now() + 2h);
+  set_clocks(manager, filetimer::Instant::now() + 2h);
   Server::Setup later = manager.setup();
-  later.environment.merge(with_own_clocks(temp).environment);
-  Server next(temp, later);
+  later.environment.merge(with_own_clocks(manager).environment);
+  Server next(manager, later);
   CHECK(hung.status() == killed_by(SIGKILL));
   next.barrier();
   CHECK(healthy.is_alive());
@@ -149,13 +140,12 @@ TEST_CASE(
 }
 
 TEST_CASE("requests that come while a server stops are kept for the next one") {
-  const TempFolder temp;
-  const Manager manager(temp);
-  NotifySocket notify(temp);
+  const Manager manager;
+  NotifySocket notify(manager);
   const Worker late("block");
   Server::Setup setup = manager.setup({"--on-expiry", "sleep 60"});
   setup.environment["NOTIFY_SOCKET"] = notify.path();
-  Server first(temp, setup);
+  Server first(manager, setup);
   notify.wait_for("READY=1");
   expire(first);
   first.process().signal(SIGTERM);
@@ -167,16 +157,15 @@ TEST_CASE("requests that come while a server stops are kept for the next one") {
   };
   REQUIRE(wait_until(is_read));
   CHECK(first.stop() == exited(0));  // ends the wait for the hook
-  const Server next(temp, manager.setup());
+  const Server next(manager, manager.setup());
   CHECK(adopted_by(next) == 1);
   CHECK(count(next.records(), "rejected") == 0);
 }
 
 TEST_CASE("an acquire that is read together with a shutdown is kept for the next server") {
-  const TempFolder temp;
-  const Manager manager(temp);
+  const Manager manager;
   const Worker late("block");
-  Server first(temp, manager.setup());
+  Server first(manager, manager.setup());
   std::optional<ControlConnection> shutdown;
   {
     const Stopped stopped(first);
@@ -186,12 +175,11 @@ TEST_CASE("an acquire that is read together with a shutdown is kept for the next
   }
   CHECK(first.process().status() == exited(0));
   CHECK(count(first.records(), "rejected") == 0);
-  CHECK(adopted_by(Server(temp, manager.setup())) == 1);
+  CHECK(adopted_by(Server(manager, manager.setup())) == 1);
 }
 
 TEST_CASE("no line is lost or split while servers are replaced under steady writers") {
-  const TempFolder temp;
-  const Manager manager(temp);
+  const Manager manager;
   Worker worker("block");
   constexpr int kRounds = 5;
   constexpr int kWriters = 3;
@@ -205,11 +193,11 @@ TEST_CASE("no line is lost or split while servers are replaced under steady writ
                         "i=0; while [ $i -lt $1 ]; do printf %s \"$2\" >\"$4\"; i=$((i+1)); done; "
                         "printf %s \"$3\" >\"$4\"",
                         "sh", std::to_string(kLines), acquire_far(worker.pid(), scope),
-                        release(worker.pid(), scope), manager.path()}}));
+                        release(worker.pid(), scope), manager.pipe_path()}}));
   }
   std::string log;
   for (int round = 0; round < kRounds; ++round) {
-    Server server(temp, manager.setup());
+    Server server(manager, manager.setup());
     log = server.log();
     if (round + 1 == kRounds) {
       for (const auto& writer : writers) {
@@ -229,47 +217,44 @@ TEST_CASE("no line is lost or split while servers are replaced under steady writ
 }
 
 TEST_CASE("the link to a passed pipe elsewhere stays while no server runs") {
-  const TempFolder temp;
-  const Manager manager(temp, "elsewhere");
+  const Manager manager("elsewhere");
   Worker hung("block");
-  Server first(temp, manager.setup({"--fifo", manager.path()}));
-  CHECK(first.fifo() == manager.path());
+  Server first(manager, manager.setup({"--fifo", manager.pipe_path()}));
+  CHECK(first.fifo() == manager.pipe_path());
   CHECK(first.stop() == exited(0));
   CHECK(manager.is_in_place());
-  send_raw(temp.path("run/requests"), acquire_past(hung.pid(), "s"));
-  const Server next(temp, manager.setup({"--fifo", manager.path()}));
+  send_raw(manager.path("run/requests"), acquire_past(hung.pid(), "s"));
+  const Server next(manager, manager.setup({"--fifo", manager.pipe_path()}));
   CHECK(hung.status() == killed_by(SIGKILL));
 }
 
 TEST_CASE("a removed passed pipe is read to its end, and a new pipe is made at its path") {
-  const TempFolder temp;
-  const Manager manager(temp);
+  const Manager manager;
   Worker first("block");
   manager.send(acquire_past(first.pid(), "s"));
-  REQUIRE(::unlink(manager.path().c_str()) == 0);
-  Server server(temp, manager.setup());
+  REQUIRE(::unlink(manager.pipe_path().c_str()) == 0);
+  Server server(manager, manager.setup());
   CHECK(first.status() == killed_by(SIGKILL));
-  server.wait_for_message("'" + manager.path() + "' was gone: made again");
+  server.wait_for_message("'" + manager.pipe_path() + "' was gone: made again");
   expect_kill(server);
   CHECK(server.stop() == exited(0));
-  CHECK_FALSE(exists(manager.path()));  // that one was its own
+  CHECK_FALSE(exists(manager.pipe_path()));  // that one was its own
 }
 
 TEST_CASE("a descriptor that is not the expected pipe is refused in one line, and so are two") {
-  const TempFolder temp;
-  const Manager manager(temp);
+  const Manager manager;
   const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   CHECK(contains(manager.refused(socket.get(), exited(2)),
-                 "is not a named pipe: expected '" + manager.path() + "'"));
+                 "is not a named pipe: expected '" + manager.pipe_path() + "'"));
   // The pipe of another --fifo.
-  CHECK(contains(manager.refused(manager.pipe(), exited(2), {"--fifo", temp.path("third")}),
-                 "the pipe that was passed is '" + manager.path() + "': expected '" +
-                     temp.path("third") + "'"));
-  CHECK_FALSE(exists(temp.path("third")));
+  CHECK(contains(manager.refused(manager.pipe(), exited(2), {"--fifo", manager.path("third")}),
+                 "the pipe that was passed is '" + manager.pipe_path() + "': expected '" +
+                     manager.path("third") + "'"));
+  CHECK_FALSE(exists(manager.path("third")));
   // One that others may write to.
-  REQUIRE(::chmod(manager.path().c_str(), 0620) == 0);
+  REQUIRE(::chmod(manager.pipe_path().c_str(), 0620) == 0);
   CHECK(contains(manager.refused(manager.pipe(), exited(2)), "mode 0620"));
-  REQUIRE(::chmod(manager.path().c_str(), 0600) == 0);
+  REQUIRE(::chmod(manager.pipe_path().c_str(), 0600) == 0);
   manager.write_program("3<&0 4<&0");
   const std::string said = manager.refused(manager.pipe(), exited(2), {}, "one:two");
   CHECK(contains(said, "2 descriptors were passed ('one', 'two')"));
@@ -277,14 +262,14 @@ TEST_CASE("a descriptor that is not the expected pipe is refused in one line, an
 }
 
 TEST_CASE("a failed start leaves the passed pipe with its content") {
-  const TempFolder temp;
-  const Manager manager(temp);
+  const Manager manager;
   Worker worker("block");
   manager.send(acquire_past(worker.pid(), "s"));
-  CHECK(contains(manager.refused(manager.pipe(), exited(1), {"--log", temp.path("no/log.jsonl")}),
-                 temp.path("no")));
+  CHECK(
+      contains(manager.refused(manager.pipe(), exited(1), {"--log", manager.path("no/log.jsonl")}),
+               manager.path("no")));
   CHECK(manager.is_in_place());
-  const Server server(temp, manager.setup());
+  const Server server(manager, manager.setup());
   CHECK(worker.status() == killed_by(SIGKILL));
 }
 
@@ -308,13 +293,12 @@ TEST_CASE("a server notifies the service manager of its readiness, its status an
 }
 
 TEST_CASE("the service manager gets keep-alives while the loop runs") {
-  const TempFolder temp;
-  const Manager manager(temp);
-  NotifySocket notify(temp);
+  const Manager manager;
+  NotifySocket notify(manager);
   Server::Setup setup = manager.setup();
   setup.environment["NOTIFY_SOCKET"] = notify.path();
   setup.environment["WATCHDOG_USEC"] = "200000";
-  Server server(temp, setup);
+  Server server(manager, setup);
   notify.wait_for("WATCHDOG=1");
   notify.wait_for("WATCHDOG=1");
   server.process().signal(SIGSTOP);
@@ -327,22 +311,21 @@ TEST_CASE("the service manager gets keep-alives while the loop runs") {
 }
 
 TEST_CASE("COMMAND inherits no variable and no descriptor of the service manager") {
-  const TempFolder temp;
-  const Manager manager(temp);
-  NotifySocket notify(temp);
+  const Manager manager;
+  NotifySocket notify(manager);
   Server::Setup setup = manager.setup();
   setup.environment["NOTIFY_SOCKET"] = notify.path();
   setup.environment["WATCHDOG_USEC"] = "30000000";
   setup.command = {"/bin/sh", "-c", "env; ls -l /proc/self/fd"};
-  Server server(temp, setup);
+  Server server(manager, setup);
   CHECK(server.process().status() == exited(0));
   const std::string out = server.out();
-  REQUIRE(contains(out, "FILETIMER_DIR=" + temp.path("run")));
+  REQUIRE(contains(out, "FILETIMER_DIR=" + manager.path("run")));
   REQUIRE(contains(out, " 2 -> "));
   for (const char* name : {"LISTEN_", "NOTIFY_SOCKET", "WATCHDOG_", " 3 -> /tmp"}) {
     CAPTURE(name);
     CHECK_FALSE(contains(out, name));
   }
-  CHECK_FALSE(contains(out, "-> " + manager.path()));
+  CHECK_FALSE(contains(out, "-> " + manager.pipe_path()));
   CHECK(manager.is_in_place());
 }

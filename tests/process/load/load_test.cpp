@@ -129,12 +129,11 @@ TEST_CASE("a page that a full server refuses is watched once there is room") {
 }
 
 TEST_CASE("a server with room for fewer workers than the one before starts, and names the others") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   const auto workers = workers_in_scopes(server, 17);
   server.barrier();
   server.kill();
-  Server next(temp, {.in_child = kAllow64Descriptors});
+  Server next(server.temp(), {.in_child = kAllow64Descriptors});
   CHECK(adopted_by(next) == 16);
   CHECK(status_of(next).integer("workers") == 16);
   next.wait_for_message("are not watched: 16 workers are watched: no more fit (see ulimit -n)");
@@ -142,7 +141,7 @@ TEST_CASE("a server with room for fewer workers than the one before starts, and 
     next.send(release(worker->pid(), "s"));
   }
   CHECK(next.stop() == exited(0));
-  CHECK(adopted_by(Server(temp)) == 0);  // it would kill the one that was not watched
+  CHECK(adopted_by(Server(server.temp())) == 0);  // it would kill the one that was not watched
 }
 
 TEST_CASE("a worker with 1,024 scopes on the pipe is refused one more and keeps what it has") {

@@ -213,13 +213,13 @@ TEST_CASE("root's server does not kill another user's process") {
 }
 
 TEST_CASE("a second server in the directory, or with its pipe, exits 3 and disturbs nothing") {
-  const TempFolder temp;
-  Server server(temp);
+  Server server;
   Worker worker("block");
   server.send(acquire(worker.pid(), "s", 500ms));
   const auto pipe = filetimer::identity_of(server.fifo());
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
-           {"--dir", server.dir()}, {"--dir", temp.path("other"), "--fifo", server.fifo()}}) {
+           {"--dir", server.dir()},
+           {"--dir", server.temp().path("other"), "--fifo", server.fifo()}}) {
     const Finished second = run_server(args);
     CHECK(second.status == exited(3));
     CHECK(second.out.empty());
