@@ -131,7 +131,7 @@ void measure_ingest(const Plan& plan, Report& report) {
                  "a reader that only splits lines, same pipe size, same writers");
   ServerUnderTest server(plan.server, plan.memory_dir + "/ingest");
   const int pipe_bytes = ::fcntl(server.pipe(), F_GETPIPE_SZ);
-  std::uint64_t sent = 0;
+  std::int64_t sent = 0;
   for (const int writers : {1, 4}) {
     Samples bare;
     Samples ours;
@@ -140,7 +140,7 @@ void measure_ingest(const Plan& plan, Report& report) {
       const double bare_now = bare_rate(plan, writers, pipe_bytes, report) / 1e6;
       const double ours_now =
           drive(server.fifo(), writers, plan.ingest_lines, [&] { server.settle(); }) / 1e6;
-      sent += static_cast<std::uint64_t>(plan.ingest_lines) + 1;  // and the marker
+      sent += plan.ingest_lines + 1;  // and the marker
       bare.add(bare_now);
       ours.add(ours_now);
       ratios.add(ours_now / bare_now);

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -43,8 +42,7 @@ std::uint64_t sum_over_threads(pid_t pid, const std::string& key) {
 }
 
 void wait_readable(int fd, const char* what) {
-  pollfd poll{fd, POLLIN, 0};
-  if (retry_eintr([&] { return ::poll(&poll, 1, static_cast<int>(kBound.count())); }) <= 0) {
+  if (!is_readable_within(fd, kBound)) {
     fail(fmt::format("waited {} s for {}", kBound.count() / 1000, what));
   }
 }

@@ -4,14 +4,15 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <simdjson.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <fstream>
 #include <unordered_map>
 
 #include "common/clock.hpp"
+#include "common/json_fields.hpp"
 
 namespace filetimer::bench {
 namespace {
@@ -31,28 +32,17 @@ std::vector<std::string> command_line(const std::string& program, const std::str
 template <class Visit>
 void for_each_record(const std::string& path, Visit&& visit) {
   simdjson::dom::parser parser;
-  simdjson::dom::document_stream records;
-  // A record may have over a megabyte.
-  const auto error = parser.load_many(path, std::size_t{16} << 20).get(records);
-  if (error) {
-    fail(fmt::format("cannot read '{}': {}", path, simdjson::error_message(error)));
+  std::ifstream log(path);
+  if (!log) {
+    fail(fmt::format("cannot read '{}'", path));
   }
-  for (auto record : records) {
-    simdjson::dom::element element;
-    if (const auto bad = record.get(element)) {
+  for (std::string line; std::getline(log, line);) {
+    simdjson::dom::object record;
+    if (const auto bad = parser.parse(line).get_object().get(record)) {
       fail(fmt::format("'{}' holds a bad line: {}", path, simdjson::error_message(bad)));
     }
-    visit(element);
+    visit(record);
   }
-}
-
-template <class Value = std::string_view>
-Value get(simdjson::dom::element record, const char* key) {
-  Value value{};
-  if (record[key].get(value)) {
-    fail(fmt::format("a record lacks '{}'", key));
-  }
-  return value;
 }
 
 }  // namespace
@@ -107,10 +97,9 @@ LastWords ServerUnderTest::stop() {
     fail(fmt::format("the server ended with wait status {}", status));
   }
   LastWords words;
-  for_each_record(log_, [&](simdjson::dom::element record) {
-    if (get(record, "event") == "server_stopped") {
-      words.requests = get<std::uint64_t>(record, "requests");
-      words.rejected = get<std::uint64_t>(record, "rejected");
+  for_each_record(log_, [&](simdjson::dom::object record) {
+    if (text_at(record, "event") == "server_stopped") {
+      words = {integer_at(record, "requests").value(), integer_at(record, "rejected").value()};
     }
   });
   return words;
@@ -119,14 +108,13 @@ LastWords ServerUnderTest::stop() {
 std::vector<LoggedKill> ServerUnderTest::kills() const {
   std::unordered_map<std::string, LoggedKill> expired;
   std::vector<LoggedKill> kills;
-  for_each_record(log_, [&](simdjson::dom::element record) {
-    simdjson::dom::element first_signal;
-    if (get(record, "event") == "expired") {
-      expired[std::string(get(record, "id"))] = {get<std::int64_t>(record, "deadline_mono_ns"), 0};
-    } else if (get(record, "event") == "killed" && !record["signals"].at(0).get(first_signal)) {
-      LoggedKill kill = expired[std::string(get(record, "id"))];
-      kill.signal_ns = get<std::int64_t>(first_signal, "mono_ns");
-      kills.push_back(kill);
+  for_each_record(log_, [&](simdjson::dom::object record) {
+    const auto signals = objects_at(record, "signals");
+    if (text_at(record, "event") == "expired") {
+      expired[text_at(record, "id")].deadline_ns = integer_at(record, "deadline_mono_ns").value();
+    } else if (text_at(record, "event") == "killed" && !signals.empty()) {
+      kills.push_back(expired[text_at(record, "id")]);
+      kills.back().signal_ns = integer_at(signals.front(), "mono_ns").value();
     }
   });
   return kills;
@@ -134,11 +122,9 @@ std::vector<LoggedKill> ServerUnderTest::kills() const {
 
 std::vector<double> ServerUnderTest::verdict_delays(std::string_view scope) const {
   std::vector<double> delays;
-  for_each_record(log_, [&](simdjson::dom::element record) {
-    double ms = 0;
-    if (get(record, "event") == "expired" && get(record, "scope") == scope &&
-        record["overdue_ms"].get(ms) == simdjson::SUCCESS) {
-      delays.push_back(ms);
+  for_each_record(log_, [&](simdjson::dom::object record) {
+    if (text_at(record, "event") == "expired" && text_at(record, "scope") == scope) {
+      delays.push_back(number_at(record, "overdue_ms").value());
     }
   });
   return delays;

@@ -25,8 +25,8 @@ struct LoggedKill {
 
 // The counts of the server at its end.
 struct LastWords {
-  std::uint64_t requests = 0;
-  std::uint64_t rejected = 0;
+  std::int64_t requests = 0;
+  std::int64_t rejected = 0;
 };
 
 class ServerUnderTest {

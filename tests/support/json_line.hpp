@@ -45,13 +45,6 @@ class JsonLine {
   [[nodiscard]] simdjson::dom::array array(std::string_view key) const {
     return get<simdjson::dom::array>(key, at(key));
   }
-  [[nodiscard]] std::vector<std::int64_t> integers(std::string_view key) const {
-    std::vector<std::int64_t> list;
-    for (const auto number : array(key)) {
-      list.push_back(get<std::int64_t>(key, number));
-    }
-    return list;
-  }
   // Returns an array of strings; empty: the key is missing.
   [[nodiscard]] std::vector<std::string> strings(std::string_view key) const {
     std::vector<std::string> list;

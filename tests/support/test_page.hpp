@@ -33,6 +33,22 @@ struct TestScope {
   std::uint32_t soft_ms = 0;
 };
 
+// Writes the fields of a slot, as a worker does before its deadline word opens it.
+inline void fill_slot(const PageLayout& page, std::size_t index, const TestScope& scope) {
+  Slot& slot = page.slot(index);
+  write_name(page.name(index), scope.name);
+  slot.acquired = scope.acquired;
+  slot.started = scope.started;
+  slot.timeout = scope.timeout;
+  slot.grace_ms = scope.grace_ms;
+  slot.tid = scope.tid;
+  slot.signal = scope.signal;
+  slot.flags = scope.flags;
+  slot.soft_ms = scope.soft_ms;
+  auto& slots = page.header().slots;
+  slots = std::max(slots.load(), static_cast<std::uint32_t>(index) + 1);
+}
+
 class TestPage {
  public:
   TestPage() : lines_(kPageBytes / sizeof(Line)) {
@@ -45,18 +61,8 @@ class TestPage {
 
   // Opens a scope, in the order of a worker's writes.
   void open(std::size_t index, const TestScope& scope) {
-    Slot& slot = page().slot(index);
-    write_name(page().name(index), scope.name);
-    slot.acquired = scope.acquired;
-    slot.started = scope.started;
-    slot.timeout = scope.timeout;
-    slot.grace_ms = scope.grace_ms;
-    slot.tid = scope.tid;
-    slot.signal = scope.signal;
-    slot.flags = scope.flags;
-    slot.soft_ms = scope.soft_ms;
-    header().slots = std::max<std::uint32_t>(header().slots, static_cast<std::uint32_t>(index) + 1);
-    slot.deadline = scope.word;
+    fill_slot(page(), index, scope);
+    page().slot(index).deadline = scope.word;
   }
   void set(char* field, std::size_t size, std::string_view text) {
     std::memset(field, 0, size);

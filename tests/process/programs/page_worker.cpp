@@ -28,7 +28,6 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <csignal>
 #include <fstream>
 #include <iostream>
@@ -48,6 +47,7 @@
 #include "common/scope_page.hpp"
 #include "common/wake_protocol.hpp"
 #include "common/wire.hpp"
+#include "tests/support/test_page.hpp"
 
 namespace {
 
@@ -176,48 +176,28 @@ class PageWorker {
   std::string open(std::istringstream& words) {
     std::size_t index = 0;
     std::string name;
-    long long ms = 0;
-    int signal = SIGKILL;
-    std::uint32_t grace = kServersGrace;
-    unsigned flags = 0;
-    std::uint32_t soft_ms = 0;
+    std::int64_t ms = 0;
+    TestScope scope{.tid = ::gettid()};
     words >> index >> name >> ms;
-    words >> signal >> grace >> flags >> soft_ms;
-    Slot& slot = page().slot(index);
-    const Instant now = Instant::now();
-    const std::int64_t timeout = ms * 1'000'000;
+    words >> scope.signal >> scope.grace_ms >> scope.flags >> scope.soft_ms;
+    scope.name = name;
+    scope.acquired = scope.started = Instant::now().ns;
+    scope.timeout = ms * 1'000'000;
+    scope.word = scope.started + (ms == 0 ? slot_word::kNoDeadline : scope.timeout);
     begin_writing_slot();
-    write_name(page().name(index), name);
-    slot.acquired = now.ns;
-    slot.started = now.ns;
-    slot.timeout = timeout;
-    slot.grace_ms = grace;
-    slot.tid = ::gettid();
-    slot.signal = static_cast<std::uint16_t>(signal);
-    slot.flags = static_cast<std::uint16_t>(flags);
-    slot.soft_ms = soft_ms;
-    if (page().header().slots <= index) {
-      page().header().slots = static_cast<std::uint32_t>(index) + 1;
-    }
-    const std::int64_t word = now.ns + (ms == 0 ? slot_word::kNoDeadline : timeout);
-    set_deadline(slot, word);
-    return std::to_string(word);
+    fill_slot(page(), index, scope);
+    set_deadline(page().slot(index), scope.word);
+    return std::to_string(scope.word);
   }
 
   std::string idle(std::istringstream& words) {
     std::size_t index = 0;
-    std::int64_t ns = 0;
-    words >> index >> ns;
-    Slot& slot = page().slot(index);
+    TestScope scope{.name = "(idle)", .flags = slot_flag::kIdle};
+    words >> index >> scope.timeout;
+    scope.acquired = scope.started = Instant::now().ns;
     begin_writing_slot();
-    write_name(page().name(index), "(idle)");
-    slot.started = Instant::now().ns;
-    slot.timeout = ns;
-    slot.signal = SIGKILL;
-    slot.flags = slot_flag::kIdle;
-    page().header().slots =
-        std::max(page().header().slots.load(), static_cast<std::uint32_t>(index) + 1);
-    begin_idle_watch(slot);
+    fill_slot(page(), index, scope);
+    begin_idle_watch(page().slot(index));
     return "ok";
   }
 
