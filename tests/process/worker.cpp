@@ -90,6 +90,11 @@ std::unique_ptr<Worker> client_worker(const std::string& dir,
   return worker;
 }
 
+bool visit_scope(Worker& worker, const std::string& scope, std::chrono::milliseconds timeout) {
+  CHECK(worker.ask(fmt::format("open {} {}", scope, timeout.count())) == "yes");
+  return worker.ask("release " + scope) == "yes";
+}
+
 WatchedWorker::WatchedWorker(const Server& on, bool with_page, const std::string& page)
     : server(on),
       has_page(with_page),

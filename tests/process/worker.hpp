@@ -121,5 +121,8 @@ std::size_t expiries_of(const Server& server, const Worker& worker);
 std::unique_ptr<Worker> client_worker(const std::string& dir,
                                       std::chrono::milliseconds idle_timeout = {},
                                       const Environment& environment = {});
+// Has client_worker open a scope and leave it. Returns whether it left it in time.
+bool visit_scope(Worker& worker, const std::string& scope = "visit",
+                 std::chrono::milliseconds timeout = std::chrono::minutes{1});
 
 }  // namespace filetimer::testing

@@ -120,10 +120,8 @@ TEST_CASE("the record of an incident has what its workers did before, and report
   const auto hung = client_worker(server.dir());
   const auto other = client_worker(server.dir());
   for (int step = 0; step < 3; ++step) {
-    for (const auto* const worker : {&hung, &other}) {
-      CHECK((*worker)->ask("open forward 3600000") == "yes");
-      CHECK((*worker)->ask("release forward") == "yes");
-    }
+    CHECK(visit_scope(*hung, "forward", 1h));
+    CHECK(visit_scope(*other, "forward", 1h));
   }
   CHECK(other->ask("open exchange 3600000") == "yes");
   hung->tell("open load 200");
@@ -166,8 +164,7 @@ TEST_CASE("suggest does not count the wait of a healthy worker for one that is k
   const Server server({"--evidence", "none"});
   const auto healthy = client_worker(server.dir(), {}, {{"RANK", "0"}});
   const auto hung = client_worker(server.dir(), {}, {{"RANK", "1"}});
-  CHECK(healthy->ask("open exchange 3600000") == "yes");
-  CHECK(healthy->ask("release exchange") == "yes");
+  CHECK(visit_scope(*healthy, "exchange", 1h));
   CHECK(healthy->ask("open exchange 3600000") == "yes");
   hung->tell("open forward 20");
   kill_of(server, *hung);
@@ -188,8 +185,7 @@ TEST_CASE("the file that suggest writes finds a hang before the timeout in the c
   const Server server({"--evidence", "none"});
   const auto healthy = client_worker(server.dir());
   for (int i = 0; i < 200; ++i) {
-    REQUIRE(healthy->ask("open step 3600000") == "yes");
-    REQUIRE(healthy->ask("release step") == "yes");
+    CHECK(visit_scope(*healthy, "step", 1h));
   }
   const Finished suggested =
       run_client(server, {"suggest", "--format", "toml", "--floor", "100ms"});

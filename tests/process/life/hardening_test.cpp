@@ -75,13 +75,8 @@ struct Orphanage {
     return server.wait_for("killed", command);
   }
 
-  // Sends two SIGTERM, of which COMMAND ignores the first.
-  void end_by_force() {
-    server.begin_stop();
-    for (const HeldPid& orphan : orphans) {
-      REQUIRE(orphan.is_alive());
-    }
-    CHECK(server.stop() == exited(128 + SIGKILL));
+  [[nodiscard]] bool has_all_orphans() const {
+    return std::ranges::all_of(orphans, &HeldPid::is_alive);
   }
 
   Server server;
@@ -132,9 +127,7 @@ TEST_CASE("orphans of a COMMAND that ends by itself are left alone") {
   Orphanage home;
   ::kill(home.command, SIGUSR1);
   CHECK(home.server.process().status() == exited(128 + SIGUSR1));
-  for (const HeldPid& orphan : home.orphans) {
-    CHECK(orphan.is_alive());
-  }
+  CHECK(home.has_all_orphans());
 }
 
 TEST_CASE("a kill of COMMAND hits its orphans, and not those of a hook that ran later") {
@@ -163,9 +156,7 @@ TEST_CASE("a kill of COMMAND hits no orphan if the server had children before") 
   const HeldPid child(filetimer::children_of(home.server.pid(), home.server.pid()).at(0));
   let_pass(20ms);
   CHECK(home.kill_command().pids_of_signal(0).size() == 2);
-  for (const HeldPid& orphan : home.orphans) {
-    CHECK(orphan.is_alive());
-  }
+  CHECK(home.has_all_orphans());
   CHECK(child.is_alive());
 }
 
@@ -173,11 +164,11 @@ TEST_CASE("a second SIGTERM spares a child that the server had before COMMAND") 
   Orphanage home({.in_child = have_a_child});
   const HeldPid child(filetimer::children_of(home.server.pid(), home.server.pid()).at(0));
   REQUIRE(child.pid() != home.command);
-  home.end_by_force();
+  home.server.begin_stop();  // COMMAND ignores the first SIGTERM
+  REQUIRE(home.has_all_orphans());
+  CHECK(home.server.stop() == exited(128 + SIGKILL));
   CHECK(child.is_alive());
-  for (const HeldPid& orphan : home.orphans) {
-    CHECK_FALSE(orphan.is_alive());
-  }
+  CHECK(std::ranges::none_of(home.orphans, &HeldPid::is_alive));
 }
 
 TEST_CASE("COMMAND has a higher oom score than the server") {

@@ -29,11 +29,6 @@ std::unique_ptr<Worker> first_worker(const std::string& dir,
   return worker;
 }
 
-void visit(Worker& worker) {
-  CHECK(worker.ask("open visit 60000") == "yes");
-  worker.ask("release visit");
-}
-
 // Returns whether the directory has a page that is not truncated.
 bool has_page(const std::string& dir) {
   std::error_code ec;
@@ -51,10 +46,10 @@ bool has_page(const std::string& dir) {
 TEST_CASE("a worker that connects first has statistics, and wakes the server, as any other does") {
   const TempFolder temp;
   const auto worker = first_worker(temp.path("run"));
-  visit(*worker);
-  visit(*worker);
+  visit_scope(*worker);
+  visit_scope(*worker);
   Server server(temp, {"--max-interval", "1h"});
-  visit(*worker);
+  visit_scope(*worker);
   const Finished listed = run_client(server, {"list", "--stats", "--json"});
   CHECK(contains(listed.out, "\"scope\":\"visit\""));
   CHECK(contains(listed.out, "\"count\":3"));
@@ -87,7 +82,7 @@ TEST_CASE("a worker that connects first is watched by every server that follows"
   const auto worker = first_worker(temp.path("run"));
   std::optional<Server> server;
   server.emplace(temp);
-  visit(*worker);
+  visit_scope(*worker);
   server->kill();
   CHECK(worker->ask("open between 60000") == "yes");
   server.emplace(temp);
@@ -105,7 +100,7 @@ TEST_CASE("a server in another pid namespace leaves the page of a worker to the 
   const TempFolder temp;
   const auto worker = first_worker(temp.path("run"));
   std::optional<Server> server(std::in_place, temp);
-  visit(*worker);
+  visit_scope(*worker);
   CHECK(worker->ask("open far 60000") == "yes");
   server->barrier();
   server->kill();
@@ -127,8 +122,8 @@ TEST_CASE("a server whose directory is removed keeps watching open scopes, and l
   Server server({"--max-interval", "100ms"});
   const auto worker = client_worker(server.dir());
   const auto other = client_worker(server.dir());
-  visit(*worker);
-  visit(*other);
+  visit_scope(*worker);
+  visit_scope(*other);
   CHECK(worker->ask("open before 3000") == "yes");
   server.barrier();  // it has opened the page
   // The server may put a file into a directory while it is being removed.
@@ -138,7 +133,7 @@ TEST_CASE("a server whose directory is removed keeps watching open scopes, and l
     return !error;
   }));
   REQUIRE(wait_until([&] {
-    visit(*other);
+    visit_scope(*other);
     return has_page(server.dir());
   }));
   other->tell("open after 500");
@@ -154,7 +149,7 @@ TEST_CASE("a worker of another pid namespace that connects first is watched, and
   const auto worker = first_worker(temp.path("run"), kOwnPidNamespace);
   CHECK(worker->ask("open early 60000") == "yes");
   const Server server(temp);
-  visit(*worker);
+  visit_scope(*worker);
   worker->tell("open late 100");
   const Record expired = server.wait_for("expired", "late");
   CHECK(expired.array("open_scopes").size() == 2);

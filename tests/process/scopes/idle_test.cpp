@@ -20,11 +20,6 @@ Record idle_record(const Server& server, Worker& worker) {
   return record;
 }
 
-void visit_scope(Worker& worker) {
-  CHECK(worker.ask("open step 60000") == "yes");
-  CHECK(worker.ask("release step") == "yes");
-}
-
 }  // namespace
 
 TEST_CASE("a worker in no scope for its idle timeout is killed, and the record has the start") {
@@ -78,7 +73,7 @@ TEST_CASE(
 TEST_CASE("an idle timeout does not count as an open scope") {
   Server server({"--warn-at", "0.00001"});
   const auto worker = client_worker(server.dir(), 1h);
-  visit_scope(*worker);
+  CHECK(visit_scope(*worker));
   server.barrier();
   const Finished listed = run_client(server, {"list", "--json"});
   CHECK(listed.status == exited(0));
@@ -87,7 +82,7 @@ TEST_CASE("an idle timeout does not count as an open scope") {
   server.barrier();
   CHECK(count(server.records(), "left_open") == 0);
   const auto other = client_worker(server.dir(), 1h);
-  visit_scope(*other);
+  CHECK(visit_scope(*other));
   let_pass(100ms);  // beyond --warn-at of the hour
   CHECK(count(server.records(), "warned", "(idle)") == 0);
   CHECK(run_client(server, {"shutdown", "--mode", "if_idle"}).status == exited(0));
@@ -98,7 +93,7 @@ TEST_CASE("an idle worker that opens a scope before the signal is spared and sti
   const std::string go = temp.path("go");
   const Server server(temp, kills_wait_for(go));
   const auto worker = client_worker(server.dir(), 200ms);
-  visit_scope(*worker);
+  CHECK(visit_scope(*worker));
   server.wait_for_message("(idle)");  // the verdict
   CHECK(worker->ask("open back 60000") == "yes");
   write_file(go, "");
@@ -117,7 +112,7 @@ TEST_CASE("a worker whose whole-process scope another process opened can be idle
                           R"("x_whole_process":true}})"
                           "\n",
                           worker->pid()));
-  visit_scope(*worker);
+  CHECK(visit_scope(*worker));
   idle_record(server, *worker);
 }
 
