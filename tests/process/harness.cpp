@@ -486,6 +486,18 @@ JsonLine status_of(const Server& server) {
   return JsonLine(asked.out);
 }
 
+std::string metric_of(const Server& server, const std::string& file, const std::string& name,
+                      const std::string& labels) {
+  const std::string series = fmt::format("filetimer_{}{{dir=\"{}\"{}{}}} ", name, server.dir(),
+                                         labels.empty() ? "" : ",", labels);
+  for (const std::string& line : lines_of(read_file(file))) {
+    if (line.starts_with(series)) {
+      return line.substr(series.size());
+    }
+  }
+  return {};
+}
+
 void write_program(const std::string& path, const std::string& text) {
   write_file(path, text);
   REQUIRE(::chmod(path.c_str(), 0755) == 0);

@@ -262,6 +262,10 @@ class Stopped {
 Finished run_client(const Server& server, std::vector<std::string> words);
 // Returns what `timer_client status` says.
 JsonLine status_of(const Server& server);
+// Returns the value of a series in the file of --metrics that has no labels but `dir` and these;
+// empty: there is none.
+std::string metric_of(const Server& server, const std::string& file, const std::string& name,
+                      const std::string& labels = {});
 
 // Writes a script or another text that can be executed.
 void write_program(const std::string& path, const std::string& text);

@@ -132,10 +132,8 @@ TEST_CASE("a worker that survives SIGKILL is recorded as unkillable, with the re
     return;
   }
   CHECK(server.stop() == exited(8));
-  const std::string series = fmt::format("{{dir=\"{}\"", server.dir());
-  CHECK(contains(read_file(metrics), "filetimer_unkillable_workers" + series + "} 1\n"));
-  CHECK(
-      contains(read_file(metrics), "filetimer_unkillable_total" + series + ",scope=\"step\"} 1\n"));
+  CHECK(metric_of(server, metrics, "unkillable_workers") == "1");
+  CHECK(metric_of(server, metrics, "unkillable_total", "scope=\"step\"") == "1");
   let_go();
 }
 

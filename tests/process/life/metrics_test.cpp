@@ -10,23 +10,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Returns the value of a series of the file without further labels than `dir` and `labels`; empty:
-// none.
-std::string value_of(const std::string& file, const Server& server, const std::string& name,
-                     const std::string& labels = {}) {
-  const std::string series = fmt::format("filetimer_{}{{dir=\"{}\"{}{}}} ", name, server.dir(),
-                                         labels.empty() ? "" : ",", labels);
-  for (const std::string& line : lines_of(read_file(file))) {
-    if (line.starts_with(series)) {
-      return line.substr(series.size());
-    }
-  }
-  return {};
-}
-
 bool comes_to(const std::string& value, const std::string& file, const Server& server,
               const std::string& name, const std::string& labels = {}) {
-  return wait_until([&] { return value_of(file, server, name, labels) == value; });
+  return wait_until([&] { return metric_of(server, file, name, labels) == value; });
 }
 
 // The last series is there.
@@ -49,26 +35,26 @@ TEST_CASE(
   const auto open = client_worker(server.dir());
   CHECK(open->ask("open forward 3600000") == "yes");
   CHECK(comes_to("1", file, server, "open_scopes"));
-  CHECK(value_of(file, server, "workers") == "1");
+  CHECK(metric_of(server, file, "workers") == "1");
   CHECK(open->ask("release forward") == "yes");
   open->tell("exit");
   CHECK(comes_to("0", file, server, "workers"));
-  CHECK(value_of(file, server, "expired_total", forward) == "1");
-  CHECK(value_of(file, server, "verdict_lateness_seconds_count") == "1");
-  CHECK(std::stod(value_of(file, server, "verdict_lateness_max_seconds")) > 0);
-  CHECK(value_of(file, server, "unkillable_total", forward) == "0");
-  CHECK(value_of(file, server, "open_scopes") == "0");
-  CHECK(value_of(file, server, "log_working") == "1");
+  CHECK(metric_of(server, file, "expired_total", forward) == "1");
+  CHECK(metric_of(server, file, "verdict_lateness_seconds_count") == "1");
+  CHECK(std::stod(metric_of(server, file, "verdict_lateness_max_seconds")) > 0);
+  CHECK(metric_of(server, file, "unkillable_total", forward) == "0");
+  CHECK(metric_of(server, file, "open_scopes") == "0");
+  CHECK(metric_of(server, file, "log_working") == "1");
   CHECK(contains(read_file(file), ",version=\"" + server.records()[0].text("version") + "\"} 1\n"));
-  const double started = std::stod(value_of(file, server, "start_time_seconds"));
-  CHECK(std::stod(value_of(file, server, "collected_time_seconds")) > started);
+  const double started = std::stod(metric_of(server, file, "start_time_seconds"));
+  CHECK(std::stod(metric_of(server, file, "collected_time_seconds")) > started);
   CHECK(started > 1.7e9);
   const auto stubborn = page_worker(server.dir(), "w-1");
   stubborn->ask(fmt::format("wake 0 stubborn 1 {} 3600000", SIGCONT));
   CHECK(comes_to("1", file, server, "kills_under_way"));
   CHECK(server.stop() == exited(0));
-  CHECK(value_of(file, server, "up") == "0");
-  CHECK(value_of(file, server, "log_waiting_records") == "0");
+  CHECK(metric_of(server, file, "up") == "0");
+  CHECK(metric_of(server, file, "log_waiting_records") == "0");
   CHECK(std::filesystem::status(file).permissions() == std::filesystem::perms(0644));
 }
 
