@@ -392,20 +392,15 @@ void Server::barrier() {
 }
 
 Record Server::wait_for(const std::function<bool(const Record&)>& wanted) const {
-  std::optional<Record> found;
-  const bool came = wait_until([&] {
-    for (Record& record : records()) {
-      if (wanted(record)) {
-        found = std::move(record);
-        return true;
-      }
-    }
-    return false;
-  });
-  if (!came) {
+  Records found;
+  const auto has_come = [&] {
+    std::ranges::copy_if(records(), std::back_inserter(found), wanted);
+    return !found.empty();
+  };
+  if (!wait_until(has_come)) {
     give_up("the expected record did not come");
   }
-  return *found;
+  return found.front();
 }
 
 Record Server::wait_for_rejection(std::string_view reason) const {

@@ -10,14 +10,6 @@
 #include "tests/support/kernel_stacks.hpp"
 
 namespace filetimer::testing {
-namespace {
-
-bool is_start_of_server(std::string_view text, std::size_t at) {
-  const std::string_view line = text.substr(at, text.find('\n', at) - at);
-  return line.find(R"("event":"server_started")") != line.npos;
-}
-
-}  // namespace
 
 Record::Record(std::string text) : JsonLine(std::move(text)) {
   for (const char* key : {"schema", "event", "time", "mono_ns", "host", "boot_id", "server_pid"}) {
@@ -63,7 +55,8 @@ Records read_log(const std::string& path) {
     const std::string line = text.substr(begin, end - begin);
     begin = end + 1;
     // A killed server may leave half a line. The next server ends it before its first record.
-    const bool is_torn = !line.ends_with('}') && is_start_of_server(text, begin);
+    const std::string next = text.substr(begin, text.find('\n', begin) - begin);
+    const bool is_torn = !line.ends_with('}') && contains(next, R"("event":"server_started")");
     if (!is_torn && known.insert(line).second) {
       records.emplace_back(line);
     }

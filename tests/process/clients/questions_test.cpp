@@ -18,15 +18,15 @@ using filetimer::wire::Question;
 namespace {
 
 // A client with a connection of its own.
-class Asker {
+class Asker : public ControlConnection {
  public:
-  Asker(const Server& server, const Question& question) : connection_(server.dir()) {
-    connection_.send(filetimer::wire::format_question(question));
+  Asker(const Server& server, const Question& question) : ControlConnection(server.dir()) {
+    send(filetimer::wire::format_question(question));
   }
 
   // Returns the next answer. Fails the test if it is not of this kind.
   JsonLine next(std::string_view answer) {
-    const std::string line = this->line();
+    const std::string line = ControlConnection::line();
     CAPTURE(line);
     REQUIRE(!line.empty());
     JsonLine record(line);
@@ -43,34 +43,18 @@ class Asker {
       }
     }
   }
-  // Returns the next line; empty at the end of file.
-  std::string line() { return connection_.line(); }
-  void leave() { connection_.close(); }
-
- private:
-  ControlConnection connection_;
 };
 
-Question question(std::string_view request, double wait_s = 60) {
-  Question question;
-  question.request = request;
-  question.wait_s = wait_s;
-  return question;
+Question question(const std::string& request, double wait_s = 60) {
+  return {.request = request, .wait_s = wait_s};
 }
 
-Question shutdown(std::string_view graceful, bool force = false, double wait_s = 60) {
-  Question asked = question("shutdown", wait_s);
-  asked.graceful = graceful;
-  asked.force = force;
-  return asked;
+Question shutdown(const std::string& graceful, bool force = false, double wait_s = 60) {
+  return {.request = "shutdown", .wait_s = wait_s, .graceful = graceful, .force = force};
 }
 
-Question join(int rank, int world, double wait_s = 60, std::string_view name = "start") {
-  Question asked = question("rendezvous", wait_s);
-  asked.rank = rank;
-  asked.world = world;
-  asked.name = name;
-  return asked;
+Question join(int rank, int world, double wait_s = 60, const std::string& name = "start") {
+  return {.request = "rendezvous", .wait_s = wait_s, .name = name, .rank = rank, .world = world};
 }
 
 filetimer::Announcement announced(const Server& server) {
@@ -289,7 +273,7 @@ TEST_CASE("a rank that has hung up may join again before the server has noticed"
   std::optional<Asker> again;
   {
     const Stopped stopped(server);
-    first.leave();
+    first.close();
     again.emplace(server, join(0, 2));
   }
   again->next("granted");

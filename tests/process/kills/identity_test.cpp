@@ -192,12 +192,7 @@ TEST_CASE("a process that got the pid of the process that started the server is 
   }
   send_raw(temp.path("run/requests"), acquire_past(worker->pid(), "s"));
   CHECK(worker->status() == killed_by(SIGKILL));
-  const auto killed = [&] {
-    const Records records = read_log(temp.path("log"));
-    const auto found = std::ranges::find_if(
-        records, [&](const Record& record) { return record.is("killed", worker->pid()); });
-    return found == records.end() ? std::string() : found->line();
-  };
+  const auto killed = [&] { return of_event(read_log(temp.path("log")), "killed"); };
   REQUIRE(wait_until([&] { return !killed().empty(); }));
-  CHECK(contains(killed(), fmt::format("\"pids\":[{},{}]", worker->pid(), pid)));
+  CHECK(killed().front().pids_of_signal(0) == std::vector<pid_t>{worker->pid(), pid});
 }

@@ -45,12 +45,6 @@ int block(const Arguments&) {
   wait_for_ever();
 }
 
-int ignore_term(const Arguments&) {
-  std::signal(SIGTERM, SIG_IGN);
-  say("ready");
-  wait_for_ever();
-}
-
 // A fork that outlives its parent, but no test.
 template <class Body>
 pid_t fork_off(Body&& body) {
@@ -129,11 +123,6 @@ int fork_storm(const Arguments& args) {
     fork_off([] {});
   }
   wait_for_ever();
-}
-
-int ignore_term_tree(const Arguments& args) {
-  std::signal(SIGTERM, SIG_IGN);  // which children inherit
-  return tree(args);
 }
 
 // COUNT: as COMMAND, ignores SIGTERM, and has a worker that makes orphans: their parent has ended
@@ -259,24 +248,26 @@ int hang(const Arguments& args) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::map<std::string, int (*)(const Arguments&)> modes{
-      {"block", block},
-      {"ignore-term", ignore_term},
-      {"family", family},
-      {"session-leader", session_leader},
-      {"tree", tree},
-      {"foreign-child", foreign_child},
-      {"fork-storm", fork_storm},
-      {"ignore-term-tree", ignore_term_tree},
-      {"orphans", orphans},
-      {"inherited", inherited},
-      {"catch-signals", catch_signals},
-      {"flood", flood},
-      {"hang", hang}};
+  const std::map<std::string, int (*)(const Arguments&)> modes{{"block", block},
+                                                               {"ignore-term", block},
+                                                               {"family", family},
+                                                               {"session-leader", session_leader},
+                                                               {"tree", tree},
+                                                               {"foreign-child", foreign_child},
+                                                               {"fork-storm", fork_storm},
+                                                               {"ignore-term-tree", tree},
+                                                               {"orphans", orphans},
+                                                               {"inherited", inherited},
+                                                               {"catch-signals", catch_signals},
+                                                               {"flood", flood},
+                                                               {"hang", hang}};
   const auto mode = argc > 1 ? modes.find(argv[1]) : modes.end();
   if (mode == modes.end()) {
     std::cerr << "test_worker: unknown mode\n";
     return 2;
+  }
+  if (mode->first.starts_with("ignore-term")) {
+    std::signal(SIGTERM, SIG_IGN);  // which children inherit
   }
   // Without its parent (a killed test or a killed server) the process is of no use.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
