@@ -44,40 +44,25 @@ bool wipes_on_fork() {
 // A thread that does what it is given, one after the other.
 class Hand {
  public:
-  Hand() : thread_([this] { work(); }) {}
-  Hand(const Hand&) = delete;
-  Hand& operator=(const Hand&) = delete;
-  ~Hand() {
-    run(nullptr);
-    thread_.join();
-  }
   void run(std::function<void()> work) {
     std::unique_lock held(mutex_);
     work_ = std::move(work);
-    is_new_ = true;
     changed_.notify_all();
-    changed_.wait(held, [&] { return !is_new_; });
+    changed_.wait(held, [&] { return !work_; });
   }
 
  private:
-  void work() {
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::function<void()> work_;
+  std::jthread thread_{[this](const std::stop_token& end) {
     std::unique_lock held(mutex_);
-    for (bool is_over = false; !is_over;) {
-      changed_.wait(held, [&] { return is_new_; });
-      is_over = !work_;
-      if (work_) {
-        work_();
-      }
-      is_new_ = false;
+    while (changed_.wait(held, end, [&] { return bool{work_}; })) {
+      work_();
+      work_ = nullptr;
       changed_.notify_all();
     }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::function<void()> work_;
-  bool is_new_ = false;
-  std::thread thread_;
+  }};
 };
 
 class PageMachine final : public Machine {
