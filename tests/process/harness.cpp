@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <grp.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/sendfile.h>
@@ -214,8 +213,7 @@ HeldPid::~HeldPid() {
 }
 
 bool HeldPid::ends_within(std::chrono::milliseconds bound) const {
-  pollfd waited{pidfd_.get(), POLLIN, 0};
-  return retry_eintr([&] { return ::poll(&waited, 1, static_cast<int>(bound.count())); }) == 1;
+  return is_readable_within(pidfd_.get(), bound);
 }
 
 void HeldPid::signal(int number) const {

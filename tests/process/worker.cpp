@@ -3,7 +3,6 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <poll.h>
 
 #include <sstream>
 
@@ -49,10 +48,7 @@ std::string Worker::line() {
       read_.erase(0, end + 1);
       return first;
     }
-    pollfd more{output_.get(), POLLIN, 0};
-    REQUIRE_MESSAGE(
-        retry_eintr([&] { return ::poll(&more, 1, static_cast<int>(kBound.count())); }) == 1,
-        "the worker says nothing");
+    REQUIRE_MESSAGE(is_readable_within(output_.get(), kBound), "the worker says nothing");
     char bytes[512];
     const ssize_t got = retry_eintr([&] { return ::read(output_.get(), bytes, sizeof bytes); });
     REQUIRE_MESSAGE(got > 0, "the worker ended without a line");

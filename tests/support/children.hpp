@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -126,9 +125,8 @@ class SteppedChild : public HeldChild {
   // Runs the next step and returns its result; false: the child did not answer, as after an exec.
   bool next() {
     char byte = '?';
-    pollfd answer{socket_.get(), POLLIN, 0};
     return ::write(socket_.get(), "?", 1) == 1 &&
-           ::poll(&answer, 1, static_cast<int>(testing::kBound.count())) == 1 &&
+           is_readable_within(socket_.get(), testing::kBound) &&
            ::read(socket_.get(), &byte, 1) == 1 && byte == 'y';
   }
 

@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <linux/sched.h>
-#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
@@ -44,8 +43,7 @@ std::unique_ptr<Child> child_with_pid(
   auto child = std::make_unique<Child>(pid);
   REQUIRE((wanted == 0 || pid == wanted));
   begun.write.reset();
-  pollfd over{begun.read.get(), POLLIN, 0};
-  REQUIRE(::poll(&over, 1, static_cast<int>(kBound.count())) == 1);
+  REQUIRE(filetimer::is_readable_within(begun.read.get(), kBound));
   return child;
 }
 

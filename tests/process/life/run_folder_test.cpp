@@ -6,6 +6,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 
+#include <fstream>
 #include <sstream>
 #include <thread>
 
@@ -40,13 +41,10 @@ class TinyDisk {
   [[nodiscard]] std::string path(const char* name) const { return path_ + "/" + name; }
   // Fills the file system.
   void fill() const {
-    const filetimer::UniqueFd fd(
-        ::open(path("filler").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-    REQUIRE(fd);
-    const std::string block(1024, 'x');
-    while (::write(fd.get(), block.data(), block.size()) > 0) {
-    }
-    REQUIRE(errno == ENOSPC);
+    std::ofstream filler(path("filler"));
+    REQUIRE(filler);
+    filler << std::string(65536, 'x') << std::flush;
+    REQUIRE_FALSE(filler);
   }
   void free() const { REQUIRE(::unlink(path("filler").c_str()) == 0); }
 

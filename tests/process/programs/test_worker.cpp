@@ -194,28 +194,12 @@ int catch_signals(const Arguments&) {
   }
 }
 
-bool send(const std::string& fifo, const std::string& line) {
-  // As PyTorch's client: open for this message, write, close.
-  const int fd = ::open(fifo.c_str(), O_WRONLY | O_NONBLOCK);
-  const bool sent =
-      fd >= 0 && ::write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size());
-  if (fd >= 0) {
-    ::close(fd);
-  }
-  return sent;
-}
-
 std::string request(const std::string& scope, double from_now, int signal) {
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   return "{\"version\": 1, \"pid\": " + std::to_string(::getpid()) + ", \"scope_id\": \"" + scope +
          "\", \"expiration_time\": " + (from_now < 0 ? "-1" : std::to_string(now + from_now)) +
          ", \"signal\": " + std::to_string(signal) + "}\n";
-}
-
-std::string torch_pipe() {
-  const char* path = std::getenv("TORCHELASTIC_TIMER_FILE");
-  return path == nullptr ? std::string() : path;
 }
 
 // FIFO: opens and closes a scope as fast as the pipe takes it, until its standard input ends.
@@ -239,9 +223,12 @@ int flood(const Arguments& args) {
 
 // SCOPE SECONDS: as COMMAND, opens a scope on the passed pipe and hangs in it.
 int hang(const Arguments& args) {
-  if (!send(torch_pipe(), request(args.at(0), std::stod(args.at(1)), SIGKILL))) {
+  const char* const path = std::getenv("TORCHELASTIC_TIMER_FILE");
+  std::ofstream pipe(path == nullptr ? "" : path);  // as PyTorch's client, for this line alone
+  if (!(pipe << request(args.at(0), std::stod(args.at(1)), SIGKILL) << std::flush)) {
     return 95;
   }
+  pipe.close();
   wait_for_ever();
 }
 

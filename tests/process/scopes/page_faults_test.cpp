@@ -295,10 +295,3 @@ TEST_CASE("a page of another boot is recorded once and removed") {
   CHECK(worker->is_alive());
   CHECK(count(server.records(), "left_open") == 1);
 }
-
-TEST_CASE("a sweep finds a scope whose wake-up message was never written") {
-  const Server server({"--max-interval", "50ms"});
-  const auto worker = page_worker(server.dir(), "silent");
-  worker->ask("open 0 forward 1");
-  CHECK(worker->status() == killed_by(SIGKILL));
-}
