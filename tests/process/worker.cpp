@@ -72,7 +72,6 @@ std::unique_ptr<Worker> page_worker(const std::string& dir, const std::string& n
   auto worker = std::make_unique<Worker>(
       Worker::Setup{.user = user, .program = {program_path("page_worker")}});
   worker->ask("make " + dir + " " + name + " " + claims);
-  worker->ask("lock");
   return worker;
 }
 

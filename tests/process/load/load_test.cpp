@@ -47,13 +47,6 @@ std::string make_page_folder(const TempFolder& temp) {
 // A server may watch 16 workers then.
 const std::function<void()> kAllow64Descriptors = limit(RLIMIT_NOFILE, {64, 64});
 
-// Returns the pid of a child that has ended.
-pid_t pid_of_the_dead() {
-  Child child(Launch{.argv = {"/bin/true"}});
-  REQUIRE(child.status() == exited(0));
-  return child.pid();
-}
-
 constexpr int kWriters = 4;
 constexpr int kTogether = 64;
 // The most bytes of an expiry in the log, without its evidence.
@@ -263,8 +256,10 @@ TEST_CASE("at most 64 unlocked pages wait for the end of their workers") {
 TEST_CASE("at most 8,192 orphaned scopes are recorded, and all are counted") {
   const TempFolder temp;
   const std::string pages = make_page_folder(temp);
+  Child dead(Launch{.argv = {"/bin/true"}});
+  REQUIRE(dead.status() == exited(0));
   filetimer::TestPage page;
-  page.header().pid = pid_of_the_dead();
+  page.header().pid = dead.pid();
   std::int64_t opened = 1'000;
   for (int i = 0; i < 9; ++i) {
     for (std::size_t slot = 0; slot < kMaxScopesPerWorker; ++slot) {

@@ -2,10 +2,10 @@
 // our client does. Reads commands from its standard input, one a line, and answers each with a
 // line. Dies with its parent.
 //
-// make RUNFOLDER NAME [KEY=NUMBER...]: makes a page and renames it into place once it is locked;
-// keys change fields of its header.
+// make RUNFOLDER NAME [KEY=NUMBER...]: makes a page, which is renamed into place once it is locked;
+// keys change fields of its header. Earlier pages stay, and the commands below are for this one.
 //
-// lock, unlock, keep-lock: the last keeps the lock while another page is made.
+// unlock, lock: drops the lock, and takes it again.
 //
 // open SLOT NAME MS [SIGNAL [GRACE_MS [FLAGS [SOFT_MS]]]]: a deadline MS from now, or none if MS is
 // 0; answers the deadline. wake: the same, and writes a wake-up message.
@@ -33,7 +33,6 @@
 #include <iostream>
 #include <map>
 #include <memory>
-#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -59,21 +58,13 @@ class PageWorker {
  public:
   std::string answer(const std::string& line) {
     static const std::map<std::string, std::string (PageWorker::*)(std::istringstream&)> commands{
-        {"make", &PageWorker::make},
-        {"lock", &PageWorker::lock},
-        {"keep-lock", &PageWorker::keep_lock},
-        {"unlock", &PageWorker::unlock},
-        {"open", &PageWorker::open},
-        {"wake", &PageWorker::wake},
-        {"idle", &PageWorker::idle},
-        {"release", &PageWorker::release},
-        {"word", &PageWorker::word},
-        {"hint", &PageWorker::hint},
-        {"statistics", &PageWorker::statistics},
-        {"truncate", &PageWorker::truncate},
-        {"remove", &PageWorker::remove},
-        {"become", &PageWorker::become},
-        {"exec", &PageWorker::exec}};
+        {"make", &PageWorker::make},         {"lock", &PageWorker::lock},
+        {"unlock", &PageWorker::unlock},     {"open", &PageWorker::open},
+        {"wake", &PageWorker::wake},         {"idle", &PageWorker::idle},
+        {"release", &PageWorker::release},   {"word", &PageWorker::word},
+        {"hint", &PageWorker::hint},         {"statistics", &PageWorker::statistics},
+        {"truncate", &PageWorker::truncate}, {"remove", &PageWorker::remove},
+        {"become", &PageWorker::become},     {"exec", &PageWorker::exec}};
     std::istringstream words(line);
     std::string command;
     words >> command;
@@ -95,7 +86,7 @@ class PageWorker {
     if (!mapped) {
       return "error";
     }
-    file_.emplace(std::move(*mapped));
+    files_.push_back(std::move(*mapped));
     PageHeader& header = page().header();
     begin_page(header, 0);
     header.pid = ::getpid();
@@ -119,26 +110,17 @@ class PageWorker {
         header.dump_signal = static_cast<std::uint32_t>(value);
       }
     }
-    return "ok";
+    return lock(words);
   }
 
   std::string lock(std::istringstream&) {
     auto taken = FileLock::take(path_);
-    if (!taken) {
+    const std::string before = std::exchange(path_, dir_ + "/scopes/" + name_);
+    if (!taken || ::rename(before.c_str(), path_.c_str()) != 0) {
       return "error";
     }
-    const std::string hidden = std::exchange(path_, dir_ + "/scopes/" + name_);
-    if (::rename(hidden.c_str(), path_.c_str()) != 0) {
-      return "error";
-    }
-    lock_.emplace(std::move(*taken));
+    locks_.push_back(std::move(*taken));
     return "ok";
-  }
-
-  std::string keep_lock(std::istringstream& words) {
-    const std::string answer = lock(words);
-    kept_.emplace_back(std::move(*file_), std::move(*lock_));
-    return answer;
   }
 
   std::string unlock(std::istringstream&) {
@@ -247,14 +229,13 @@ class PageWorker {
     return "ok";
   }
 
-  PageLayout page() { return PageLayout(file_->data()); }
+  PageLayout page() { return PageLayout(files_.back().data()); }
 
   std::string dir_;
   std::string name_;
   std::string path_;
-  std::optional<MappedFile> file_;
-  std::optional<FileLock> lock_;
-  std::vector<std::pair<MappedFile, FileLock>> kept_;
+  std::vector<MappedFile> files_;
+  std::vector<FileLock> locks_;
 };
 
 }  // namespace

@@ -95,7 +95,6 @@ TEST_CASE("a worker in another time namespace is refused") {
   }
   Worker worker({.program = unshared(namespaces, program_path("page_worker"))});
   REQUIRE(worker.ask("make " + server.dir() + " shifted") == "ok");
-  REQUIRE(worker.ask("lock") == "ok");
   check_refused(server, "shifted", "is in another time namespace");
   CHECK(worker.is_alive());
 }
@@ -120,7 +119,6 @@ TEST_CASE("a page that gets its lock again is watched once") {
     const Stopped stopped(server);  // no sweep may see the page before it is unlocked
     REQUIRE(worker.ask("make " + server.dir() + " w-1") == "ok");
     worker.ask("open 0 forward 3600000");
-    REQUIRE(worker.ask("keep-lock") == "ok");
     REQUIRE(worker.ask("unlock") == "ok");
   }
   server.wait_for_rejection("no process holds its lock");
@@ -250,7 +248,6 @@ TEST_CASE("a worker may have eight pages") {
   server.send(acquire_far(worker.pid(), "on the pipe"));
   for (int i = 0; i < 9; ++i) {
     REQUIRE(worker.ask(fmt::format("make {} many-{}", dir, i)) == "ok");
-    REQUIRE(worker.ask("keep-lock") == "ok");
     REQUIRE(worker.ask("hint") == "ok");
   }
   const Record rejected = server.wait_for_rejection("has 8 pages already");
@@ -265,15 +262,12 @@ TEST_CASE("a worker whose pages were removed again and again is watched through 
   for (int i = 0; i < 10; ++i) {
     REQUIRE(worker.ask(fmt::format("make {} removed-{}", server.dir(), i)) == "ok");
     worker.ask("statistics forward 5");
-    REQUIRE(worker.ask("keep-lock") == "ok");
     REQUIRE(worker.ask("hint") == "ok");
     server.barrier();
     REQUIRE(worker.ask("remove") == "ok");
   }
   REQUIRE(worker.ask(fmt::format("make {} last", server.dir())) == "ok");
-  REQUIRE(worker.ask("lock") == "ok");
-  worker.ask("open 0 hung 20");
-  worker.tell("hint");
+  worker.tell("wake 0 hung 20");
   CHECK(worker.status() == killed_by(SIGKILL));
   const Record ended = server.wait_for("worker_ended", worker.pid());
   CHECK(ended.array("scopes").at(0)["count"].get_int64().value() == 50);

@@ -132,7 +132,6 @@ TEST_CASE("a program that a watched worker executes is watched through its own p
   worker->tell("exec " + program_path("page_worker") + " again");
   REQUIRE(worker->line() == "ready");
   worker->ask("make " + server.dir() + " second");
-  worker->ask("lock");
   worker->tell("wake 0 hung 50");
   CHECK(kill_of(server, *worker).text("scope") == "hung");
   CHECK(scopes_of(server.records(), "left_open", worker->pid()) ==
@@ -163,7 +162,6 @@ TEST_CASE("a worker that started the server is watched through its page, and die
     const HeldPid server(std::stoi(line.substr(line.find("pid=") + 4)));
     const HeldPid parent(filetimer::read_stat(fmt::format("/proc/{}", server.pid()))->ppid);
     worker.ask("make " + temp.path("run") + " w-1");
-    worker.ask("lock");
     worker.tell("wake 0 forward 50");
     // setsid says with its exit status that a signal has ended the worker.
     CHECK(worker.status() == (leads_session ? exited(SIGKILL) : killed_by(SIGKILL)));
@@ -231,7 +229,6 @@ TEST_CASE(
     REQUIRE(counted.ask(fmt::format("make {} {}", server.dir(), name)) == "ok");
     counted.ask("statistics forward 5");
     counted.ask(fmt::format("statistics {} 1", name));
-    REQUIRE(counted.ask("keep-lock") == "ok");
     REQUIRE(counted.ask("hint") == "ok");
   }
   REQUIRE(uncounted->ask("hint") == "ok");
