@@ -28,23 +28,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Variables of the environment of the tests that would change the directory of a server or a
-// client, or the rank of a worker.
-constexpr const char* kUnset[] = {"FILETIMER_DIR",
-                                  "FILETIMER_LOG_LEVEL",
-                                  "FILETIMER_RPC_TIMEOUT",
-                                  "TORCHELASTIC_TIMER_FILE",
-                                  "TORCHELASTIC_ENABLE_FILE_TIMER",
-                                  "XDG_RUNTIME_DIR",
-                                  "XDG_STATE_HOME",
-                                  "NOTIFY_SOCKET",
-                                  "RANK",
-                                  "LOCAL_RANK",
-                                  "SLURM_PROCID",
-                                  "SLURM_JOB_ID",
-                                  "OMPI_COMM_WORLD_RANK",
-                                  "PMI_RANK"};
-
 std::vector<std::string> environment_with(const Environment& changes) {
   Environment all;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -52,7 +35,11 @@ std::vector<std::string> environment_with(const Environment& changes) {
     const std::size_t equals = text.find('=');
     all[text.substr(0, equals)] = text.substr(equals + 1);
   }
-  for (const char* name : kUnset) {
+  // What would change the directory of a server or a client, or the rank of a worker.
+  for (const char* name :
+       {"FILETIMER_DIR", "FILETIMER_LOG_LEVEL", "FILETIMER_RPC_TIMEOUT", "TORCHELASTIC_TIMER_FILE",
+        "TORCHELASTIC_ENABLE_FILE_TIMER", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "NOTIFY_SOCKET",
+        "RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_JOB_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}) {
     all.erase(name);
   }
   for (const auto& [name, value] : changes) {

@@ -1243,12 +1243,12 @@ class Simulation {
                   scope.process->name);
       }
     }
-    was_quiet_ = disturbed_ < kernel_.now - kQuiet / 2;
+    const bool was_quiet = disturbed_ < kernel_.now - kQuiet / 2;
     terminate();
     kernel_.run_until(kernel_.now + kStop);
     if (server_ != nullptr) {
       violation("server-life: the server has not ended after SIGTERM");
-    } else if (was_quiet_ && !has_kept_files_) {
+    } else if (was_quiet && !has_kept_files_) {
       judge_directory();
     }
   }
@@ -1275,7 +1275,6 @@ class Simulation {
   Nanos withdrawn_ = 0;            // when shutdowns that wait were withdrawn
   std::map<std::string, Nanos> removed_;  // the time at which each path was removed last
   bool has_kept_files_ = false;   // which the server could not remove, or found without an owner
-  bool was_quiet_ = false;        // nothing has disturbed the last server for long
   bool has_moved_clock_ = false;  // the wall clock
   int stops_ = 0;                 // that the server was asked for
   Nanos stopping_ = kNever;       // since when it stops for SIGTERM

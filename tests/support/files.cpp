@@ -48,6 +48,11 @@ void TempFolder::append(std::string_view name, std::string_view text) const {
   put(path(name), text, std::ios::app);
 }
 
+std::string TempFolder::make_folder(std::string_view name) const {
+  REQUIRE(::mkdir(path(name).c_str(), 0700) == 0);
+  return path(name);
+}
+
 std::string read_file(const std::string& path) {
   const std::ifstream file(path, std::ios::binary);
   std::ostringstream text;

@@ -21,6 +21,7 @@ class TempFolder {
   [[nodiscard]] std::string path(std::string_view name) const;
   void write(std::string_view name, std::string_view text) const;
   void append(std::string_view name, std::string_view text) const;
+  std::string make_folder(std::string_view name) const;  // 0700; returns its path
 
  private:
   std::string path_;

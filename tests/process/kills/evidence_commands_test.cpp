@@ -53,25 +53,24 @@ std::unique_ptr<Worker> worker_of_job(const Server& server, int rank, Environmen
   return ranked_worker(server, rank, std::move(environment), std::move(program));
 }
 
-Environment flight_recorder_of(const TempFolder& temp) {
-  return {{"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", temp.path("pipe_")},
-          {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE", temp.path("dump_")}};
-}
-
-std::unique_ptr<Worker> rank_of_job(const TempFolder& temp, const Server& server, int rank,
-                                    const std::string& way, int size = 0) {
-  return worker_of_job(server, rank, flight_recorder_of(temp),
-                       {"/usr/bin/python3", FILETIMER_FLIGHT_RECORDER, way, std::to_string(size)});
-}
-
-void add_flight_recorder(const TempFolder& temp) {
-  REQUIRE(::symlink((std::string(FILETIMER_DROP_INS) + "/flight-recorder").c_str(),
-                    temp.path("evidence.d/flight-recorder").c_str()) == 0);
-}
-
-std::string asked(const TempFolder& temp, int rank) {
-  return read_file(temp.path(fmt::format("pipe_{}.asked", rank)));
-}
+// The drop-in for flight recorders, and the files of the ranks that it asks.
+struct FlightRecorders : DropIns {
+  FlightRecorders() {
+    REQUIRE(::symlink((std::string(FILETIMER_DROP_INS) + "/flight-recorder").c_str(),
+                      path("evidence.d/flight-recorder").c_str()) == 0);
+  }
+  std::unique_ptr<Worker> rank_of_job(const Server& server, int rank, const std::string& way,
+                                      int size = 0) const {
+    return worker_of_job(
+        server, rank, environment,
+        {"/usr/bin/python3", FILETIMER_FLIGHT_RECORDER, way, std::to_string(size)});
+  }
+  [[nodiscard]] std::string asked(int rank) const {
+    return read_file(path(fmt::format("pipe_{}.asked", rank)));
+  }
+  const Environment environment{{"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", path("pipe_")},
+                                {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE", path("dump_")}};
+};
 
 bool has_descendant(pid_t pid, const std::string& comm) {
   return std::ranges::any_of(filetimer::threads_of(pid), [&](pid_t tid) {
@@ -287,16 +286,15 @@ TEST_CASE("with --evidence none no drop-in runs") {
 }
 
 TEST_CASE("all ranks of the job dump before the one that hangs is killed") {
-  const DropIns drop_ins;
-  add_flight_recorder(drop_ins);
+  const FlightRecorders drop_ins;
   Server server(drop_ins, drop_ins.args());
   // What an earlier run left there is not taken for the dump.
   drop_ins.write("dump_0", "old");
   drop_ins.write("dump_1", "old");
-  const auto hung = rank_of_job(drop_ins, server, 1, "dumps", 50'000);
-  const auto waiting = rank_of_job(drop_ins, server, 0, "dumps", 7);
+  const auto hung = drop_ins.rank_of_job(server, 1, "dumps", 50'000);
+  const auto waiting = drop_ins.rank_of_job(server, 0, "dumps", 7);
   // It names the FIFO of its rank, too, and is not asked.
-  const auto loader = worker_of_job(server, 0, flight_recorder_of(drop_ins));
+  const auto loader = worker_of_job(server, 0, drop_ins.environment);
   const Record killed = expire(server, *hung, "load");
   const Record record = wait_for_drop_in(server, "flight-recorder", hung->pid());
   CAPTURE(record.line());
@@ -307,7 +305,7 @@ TEST_CASE("all ranks of the job dump before the one that hangs is killed") {
     CHECK(contains(record.text("output"),
                    fmt::format("rank {}, pid {}: {}, {} bytes\n", rank, pid,
                                drop_ins.path(fmt::format("dump_{}", rank)), size)));
-    CHECK(asked(drop_ins, rank) == "1\n");
+    CHECK(drop_ins.asked(rank) == "1\n");
   }
   CHECK_FALSE(contains(record.text("output"), std::to_string(loader->pid())));
   CHECK(waiting->is_alive());
@@ -326,15 +324,14 @@ TEST_CASE("a rank without a FIFO that it reads is not asked, and one that never 
                          Row{"full", "not asked: Resource temporarily unavailable: '{}'\n"},
                          Row{"silent", "asked by '{}'\n", "timed_out", "1\n"}}) {
     CAPTURE(row.way);
-    const DropIns drop_ins;
-    add_flight_recorder(drop_ins);
+    const FlightRecorders drop_ins;
     Server server(drop_ins, with_own_clocks(drop_ins, drop_ins.args()));
-    const auto worker = rank_of_job(drop_ins, server, 0, row.way);
+    const auto worker = drop_ins.rank_of_job(server, 0, row.way);
     server.send(acquire_past(worker->pid(), "allreduce"));
     if (row.way == "silent") {
       // The drop-in says that it has asked, and then sleeps until its time is up.
       REQUIRE(wait_until(
-          [&] { return !asked(drop_ins, 0).empty() && has_descendant(server.pid(), "sleep"); }));
+          [&] { return !drop_ins.asked(0).empty() && has_descendant(server.pid(), "sleep"); }));
       set_clocks(drop_ins, server, filetimer::Instant::now() + 21s);
     }
     kill_of(server, *worker);
@@ -343,6 +340,6 @@ TEST_CASE("a rank without a FIFO that it reads is not asked, and one that never 
     CHECK(record.text("output") ==
           fmt::format("rank 0, pid {}: ", worker->pid()) +
               fmt::format(fmt::runtime(row.said), drop_ins.path("pipe_0.pipe")));
-    CHECK(asked(drop_ins, 0) == row.asked);
+    CHECK(drop_ins.asked(0) == row.asked);
   }
 }

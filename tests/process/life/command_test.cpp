@@ -263,9 +263,7 @@ TEST_CASE("fresh directories of killed servers are removed, and those in use are
 
 TEST_CASE("a start removes 64 abandoned directories, and leaves further ones to the next start") {
   const TempFolder temp;
-  const std::filesystem::path parent = temp.path("filetimer");
-  std::filesystem::create_directory(parent);
-  std::filesystem::permissions(parent, std::filesystem::perms::owner_all);
+  const std::filesystem::path parent = temp.make_folder("filetimer");
   for (int i = 0; i < 65; ++i) {
     const std::filesystem::path folder = parent / fmt::format("run-{}-abcdef", i);
     std::filesystem::create_directory(folder);

@@ -88,8 +88,7 @@ TEST_CASE("metrics that cannot be written cost one warning, and are written when
   Server server(temp, {"--metrics", file, "--max-interval", "5ms"});
   server.wait_for_message("cannot write the metrics file '" + file + "'");
   expect_kill(server, "without metrics");
-  std::filesystem::create_directory(folder);
-  std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
+  temp.make_folder("collector");
   server.wait_for_message("the metrics file '" + file + "' is written again");
   CHECK(comes_to("1", file, server, "killed_total", "scope=\"without metrics\""));
   CHECK(std::ranges::count_if(lines_of(server.err()), [](const std::string& line) {
@@ -100,7 +99,7 @@ TEST_CASE("metrics that cannot be written cost one warning, and are written when
 
 TEST_CASE("metrics replace no directory, symlink or pipe") {
   const TempFolder temp;
-  std::filesystem::create_directory(temp.path("folder"));
+  temp.make_folder("folder");
   std::filesystem::create_symlink("target", temp.path("link"));
   REQUIRE(::mkfifo(temp.path("fifo").c_str(), 0600) == 0);
   for (const auto& [name, kind] : std::vector<std::pair<std::string, std::string>>{
@@ -116,8 +115,7 @@ TEST_CASE("metrics replace no directory, symlink or pipe") {
 
 TEST_CASE("metrics for which there is no room leave no part of them behind") {
   const TempFolder temp;
-  const std::string folder = temp.path("collector");
-  std::filesystem::create_directory(folder);
+  const std::string folder = temp.make_folder("collector");
   const Server server(
       temp, {.args = {"--metrics", folder + "/filetimer.prom"},
              .in_child = limit(RLIMIT_FSIZE, {filetimer::kBoardBytes, filetimer::kBoardBytes})});
@@ -128,8 +126,7 @@ TEST_CASE("metrics for which there is no room leave no part of them behind") {
 TEST_CASE(
     "kills continue while the file system of the metrics hangs, and are in the next metrics") {
   const TempFolder temp;
-  const std::string folder = temp.path("collector");
-  std::filesystem::create_directory(folder);
+  const std::string folder = temp.make_folder("collector");
   const std::string file = folder + "/filetimer.prom";
   const std::string fault = temp.path("hangs");
   Server server(

@@ -173,9 +173,8 @@ TEST_CASE("a server with --dry-run that continues a kill sends no SIGKILL and ca
 
 TEST_CASE("records that were not in the log when a server was killed are written by the next one") {
   const TempFolder temp;
-  const std::string folder = temp.path("logs");
+  const std::string folder = temp.make_folder("logs");
   const std::vector<std::string> log{"--log", folder + "/log.jsonl"};
-  std::filesystem::create_directory(folder);
   Server server(temp, {"--dry-run", log[0], log[1]});
   CHECK(adopted_by(server) == 0);  // the log has its first record
   std::filesystem::rename(folder, temp.path("gone"));
@@ -188,8 +187,7 @@ TEST_CASE("records that were not in the log when a server was killed are written
     return paged.worker->ask("word 0") == "judged" && count_of_stage(server, "ended") == 2;
   }));
   server.kill();
-  std::filesystem::create_directory(folder);
-  std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
+  temp.make_folder("logs");
   Server next(temp, log);
   for (const WatchedWorker* each : {&paged, &piped}) {
     const pid_t pid = each->worker->pid();
@@ -297,8 +295,7 @@ TEST_CASE("the state of a kill is kept until its records are on the disk, and no
 
 TEST_CASE("the hook runs once for a kill whose records reach the log with the next server") {
   const TempFolder temp;
-  const std::string folder = temp.path("logs");
-  std::filesystem::create_directory(folder);
+  const std::string folder = temp.make_folder("logs");
   const std::vector<std::string> args{"--log", folder + "/log.jsonl", "--on-expiry",
                                       "echo $FILETIMER_ID >> " + temp.path("hooks")};
   Worker worker("block");
@@ -312,7 +309,7 @@ TEST_CASE("the hook runs once for a kill whose records reach the log with the ne
     server.leave_log_unjudged("it is gone");
     CHECK(server.stop() == exited(0));
   }
-  std::filesystem::create_directory(folder);
+  temp.make_folder("logs");
   Server next(temp, args);
   const std::string id = next.wait_for("killed", worker.pid()).text("id");
   CHECK(next.stop() == exited(0));

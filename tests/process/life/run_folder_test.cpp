@@ -26,8 +26,7 @@ bool is_pipe(const std::string& path) {
 // A file system of 64 KiB on the folder `disk` of the test, in a mount namespace of the test's own.
 class TinyDisk {
  public:
-  explicit TinyDisk(const TempFolder& temp) : path_(temp.path("disk")) {
-    REQUIRE(::mkdir(path_.c_str(), 0700) == 0);
+  explicit TinyDisk(const TempFolder& temp) : path_(temp.make_folder("disk")) {
     mounted_ = enter_mount_namespace() && mount_tmpfs(path_, "size=64k,mode=0700");
   }
   TinyDisk(const TinyDisk&) = delete;
@@ -224,7 +223,7 @@ TEST_CASE("somebody's own file in place of the status page is named at the start
 TEST_CASE("a start waits for the last reader of a killed server's pipe") {
   const auto has_served = [] {
     const TempFolder temp;
-    REQUIRE(::mkdir(temp.path("run").c_str(), 0700) == 0);
+    temp.make_folder("run");
     const std::string pipe = temp.path("run/requests");
     REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
     // As in a child of a killed server, before the child executes another program.

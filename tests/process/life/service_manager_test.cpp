@@ -66,8 +66,7 @@ class Manager : public TempFolder {
  public:
   explicit Manager(const std::string& pipe = "run/requests")
       : pipe_path_(path(pipe)), program_(path("start-service")) {
-    std::filesystem::create_directories(path("run"));
-    REQUIRE(::chmod(path("run").c_str(), 0700) == 0);
+    make_folder("run");
     REQUIRE(::mkfifo(pipe_path_.c_str(), 0600) == 0);
     pipe_.reset(::open(pipe_path_.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
     REQUIRE(pipe_);

@@ -36,12 +36,8 @@ std::size_t rejections_with(const Server& server, std::string_view reason) {
 
 // Makes the folder of pages for the next server in `temp`.
 std::string make_page_folder(const TempFolder& temp) {
-  std::string pages = temp.path("run/scopes");
-  std::filesystem::create_directories(pages);
-  for (const std::string& folder : {temp.path("run"), pages}) {
-    std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
-  }
-  return pages;
+  temp.make_folder("run");
+  return temp.make_folder("run/scopes");
 }
 
 // A server may watch 16 workers then.
