@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <filetimer/timer_client.hpp>
-#include <utility>
 
 #include "tests/bench/sections.hpp"
 #include "tests/bench/torch.hpp"
@@ -50,9 +49,7 @@ Costs measure_costs(const ServerUnderTest& server, const std::string& dir, int b
     while (::read(bare.read.get(), bytes, sizeof bytes) > 0) {
     }
   });
-  ConnectOptions options;
-  options.dir = dir;
-  TimerClient client = TimerClient::connect(std::move(options));
+  TimerClient client = TimerClient::connect({.dir = dir});
   const std::string acquire = request_line(::getpid(), "forward", unix_in(std::chrono::hours(1)));
   const auto read_clock = [] { (void)Instant::now(); };
   Samples clock;

@@ -27,12 +27,6 @@ constexpr double kTargetWakes = 100;         // "a handful, not millions"
 constexpr int kWritingWorkers = 4;
 constexpr const char* kObservedScope = "forward";
 
-ConnectOptions in(const std::string& dir) {
-  ConnectOptions options;
-  options.dir = dir;
-  return options;
-}
-
 // Starts workers that connect, hold the scopes of `open`, and wait until they are killed. Returns
 // when `open` has returned in all of them.
 std::vector<Child> fork_workers(const std::string& dir, int count,
@@ -41,7 +35,7 @@ std::vector<Child> fork_workers(const std::string& dir, int count,
   std::vector<Child> workers;
   for (int i = 0; i < count; ++i) {
     workers.push_back(fork_child([&] {
-      TimerClient client = TimerClient::connect(in(dir));
+      TimerClient client = TimerClient::connect({.dir = dir});
       const std::vector<TimerScope> scopes = open(client);
       write_all(done.write.get(), "\n", 1);
       for (;;) {
@@ -77,7 +71,7 @@ void hold_past_deadlines(const std::string& dir, int scopes) {
   // A server that wakes later than this finds the scope released and does not judge it.
   constexpr auto kHeldAfterDeadline = milliseconds(25);
   Child worker = fork_child([&] {
-    TimerClient client = TimerClient::connect(in(dir));
+    TimerClient client = TimerClient::connect({.dir = dir});
     for (int i = 0; i < scopes; ++i) {
       const auto scope = client.expires(kTimeout, kObservedScope, {.signal = 0});
       sleep_for(kTimeout + kHeldAfterDeadline);

@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <sys/stat.h>
 
 #include "tests/process/worker.hpp"
 #include "tests/support/children.hpp"
@@ -333,10 +332,8 @@ TEST_CASE("messages that go to the journal have its levels in front, and no othe
   const TempFolder temp;
   const filetimer::UniqueFd stream(
       ::open(temp.path("stream").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  struct stat status {};
-  REQUIRE(::fstat(stream.get(), &status) == 0);
-  const Environment environment{
-      {"JOURNAL_STREAM", fmt::format("{}:{}", status.st_dev, status.st_ino)}};
+  const auto file = filetimer::identity_of(stream.get());
+  const Environment environment{{"JOURNAL_STREAM", fmt::format("{}:{}", file.device, file.inode)}};
   Worker worker("block");
   const auto spare_worker_of = [&](Server& server) {
     server.send("no request\n" + acquire_past(worker.pid(), "step", 0));

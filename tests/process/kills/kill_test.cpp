@@ -23,12 +23,10 @@ bool was_signalled(const Record& killed, pid_t pid) {
 
 // Returns how many processes of a group are alive and no zombies.
 long living_in_group(pid_t group) {
-  long living = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    const auto stat = filetimer::read_stat(entry.path());
-    living += stat && stat->pgrp == group && stat->state != 'Z' && stat->state != 'X' ? 1 : 0;
-  }
-  return living;
+  return std::ranges::count_if(filetimer::numbers_in("/proc"), [group](pid_t pid) {
+    const auto stat = filetimer::read_stat(fmt::format("/proc/{}", pid));
+    return stat && stat->pgrp == group && stat->state != 'Z' && stat->state != 'X';
+  });
 }
 
 // Kills a worker in a fork storm. Returns whether every process that it started has ended. A

@@ -5,9 +5,7 @@
 #include <fcntl.h>
 #include <sys/ptrace.h>
 
-#include <iterator>
 #include <random>
-#include <sstream>
 #include <thread>
 
 #include "common/proc_files.hpp"
@@ -241,10 +239,9 @@ TEST_CASE("stacks name the functions that threads wait, spin and read in, with t
 TEST_CASE("what the children of a worker do is in its evidence") {
   const Server server({"--evidence-timeout", "20s"});
   const auto wait_until_children_sleep = [](const Worker& worker) {
-    const std::string task = fmt::format("/proc/{0}/task/{0}", worker.pid());
     CHECK(wait_until([&] {
-      std::istringstream children(read_file(task + "/children"));
-      return std::all_of(std::istream_iterator<pid_t>(children), {}, [](pid_t child) {
+      const auto children = filetimer::children_of(worker.pid(), worker.pid());
+      return std::ranges::all_of(children, [](pid_t child) {
         const auto stat = filetimer::read_stat(fmt::format("/proc/{}", child));
         return stat && stat->state == 'S';
       });

@@ -2,7 +2,6 @@
 // when it starts.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <signal.h>
@@ -253,10 +252,8 @@ TEST_CASE("may.ptrace and may.kernel_stacks match what this host allows") {
   const Record free = may({});
   // The server may do to a worker what the test may do to its own child.
   const Child child({.argv = {worker_path(), "block"}});
-  const filetimer::UniqueFd stack(
-      ::open(fmt::format("/proc/{}/stack", child.pid()).c_str(), O_RDONLY | O_CLOEXEC));
-  char byte = 0;
-  const bool has_stack = stack && ::read(stack.get(), &byte, 1) >= 0;
+  const bool has_stack =
+      filetimer::read_small_file(fmt::format("/proc/{}/stack", child.pid())).has_value();
   CHECK(free.at("may")["kernel_stacks"].get_bool().value() == has_stack);
   const std::string yama = read_file("/proc/sys/kernel/yama/ptrace_scope");
   if (yama.empty() || yama.starts_with("0")) {

@@ -19,7 +19,6 @@
 #include <optional>
 #include <sstream>
 #include <string>
-#include <utility>
 
 namespace {
 
@@ -38,11 +37,9 @@ class ClientWorker {
     words >> command;
     if (command == "connect" || command == "connect-early") {
       words >> ms;
-      ConnectOptions options;
-      options.missing =
-          command == "connect" ? ConnectOptions::Missing::kWait : ConnectOptions::Missing::kIgnore;
-      options.idle_timeout = milliseconds{ms};
-      client_.emplace(TimerClient::connect(std::move(options)));
+      using Missing = ConnectOptions::Missing;
+      const Missing missing = command == "connect" ? Missing::kWait : Missing::kIgnore;
+      client_.emplace(TimerClient::connect({.missing = missing, .idle_timeout = milliseconds{ms}}));
       return "yes";
     }
     words >> name >> ms;

@@ -51,9 +51,7 @@ std::int64_t now_ns() {
   std::atomic<std::int64_t>& renewed_at = shared.renewed_at[static_cast<std::size_t>(number)];
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::alarm(kLastResortSeconds);
-  filetimer::ConnectOptions options;
-  options.dir = dir;
-  filetimer::TimerClient client = filetimer::TimerClient::connect(std::move(options));
+  auto client = filetimer::TimerClient::connect({.dir = dir});
   const bool is_on_page = number % 2 == 0;
   std::optional<filetimer::TimerScope> scope;
   const auto open = [&] {
