@@ -4,7 +4,6 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/posix.hpp"
 #include "common/scope_page.hpp"
 #include "tests/sim/kernel.hpp"
 #include "timer_client/client/page/own_page.hpp"
@@ -173,9 +173,7 @@ class Worker {
             page_->continue_on(*next);
           }
           page_ = next;
-          struct stat st {};
-          ::stat(page_path().c_str(), &st);
-          files_.push_back(st.st_ino);
+          files_.push_back(identity_of(page_path()).inode);
         }
       }
     }

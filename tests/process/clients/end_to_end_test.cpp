@@ -68,7 +68,6 @@ TEST_CASE("acquire exits 6 for a process of another user, whether real or effect
     FILETIMER_SKIP("only root may start a process of another user");
   }
   Server server;
-  constexpr uid_t kSomebodyElse = 65534;
   for (const auto& [real, effective] : {std::pair<uid_t, uid_t>{kSomebodyElse, kSomebodyElse},
                                         {kSomebodyElse, 0},
                                         {0, kSomebodyElse}}) {

@@ -63,18 +63,16 @@ TEST_CASE("a reader never sees a part of the metrics while they are replaced") {
   const std::string file = temp.path("filetimer.prom");
   const Server server(temp, {"--metrics", file, "--max-interval", "1ms"});
   REQUIRE(wait_until([&] { return exists(file); }));
-  ino_t last = 0;
+  filetimer::FileIdentity last;
   int versions = 0;
   int parts = 0;
   CHECK(wait_until([&] {
     for (int i = 0; i < 50; ++i) {
       const std::string text = read_file(file);
       parts += is_whole(text) ? 0 : 1;
-      struct stat st {};
-      if (::stat(file.c_str(), &st) == 0 && st.st_ino != last) {
-        last = st.st_ino;
-        ++versions;
-      }
+      const filetimer::FileIdentity seen = filetimer::identity_of(file);
+      versions += seen == last ? 0 : 1;
+      last = seen;
     }
     return versions >= 100 || parts > 0;
   }));

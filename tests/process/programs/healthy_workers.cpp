@@ -23,10 +23,12 @@
 #include <string>
 #include <vector>
 
+#include "common/clock.hpp"
 #include "timer_client/client/pipe/pipe_line.hpp"
 
 namespace {
 
+using filetimer::Instant;
 using namespace std::chrono_literals;
 
 constexpr std::chrono::seconds kTimeout{1};
@@ -42,10 +44,6 @@ struct Shared {
   std::atomic<bool> stop;
   std::array<std::atomic<std::int64_t>, kMaxWorkers> renewed_at;  // by worker
 };
-
-std::int64_t now_ns() {
-  return std::chrono::steady_clock::now().time_since_epoch() / 1ns;
-}
 
 [[noreturn]] void work(Shared& shared, const std::string& dir, int number) {
   std::atomic<std::int64_t>& renewed_at = shared.renewed_at[static_cast<std::size_t>(number)];
@@ -64,19 +62,19 @@ std::int64_t now_ns() {
       ::poll(nullptr, 0, 1);  // the pipe is full
     }
   };
-  renewed_at = now_ns();
+  renewed_at = Instant::now().ns;
   open();
   ++shared.ready;
   while (!shared.stop) {
     ::poll(nullptr, 0, static_cast<int>(kRenewEvery.count()));
-    const std::int64_t now = now_ns();
+    const std::int64_t now = Instant::now().ns;
     const bool is_late = is_on_page ? !scope->renew(kTimeout) : now - renewed_at >= kTimeout / 1ns;
     ++(is_late ? shared.late : shared.renewed);
     if (is_late || !is_on_page) {
       open();
     }
     // Checked after the renewal, which may have been delayed, too.
-    shared.starved += now_ns() - renewed_at >= kTimeout / 1ns ? 1 : 0;
+    shared.starved += Instant::now().ns - renewed_at >= kTimeout / 1ns ? 1 : 0;
     renewed_at = now;
   }
   scope.reset();
