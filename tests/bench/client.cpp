@@ -78,11 +78,8 @@ Costs measure_costs(const ServerUnderTest& server, const std::string& dir, int b
 void report_pages(const Costs& costs, Report& report) {
   report.section("a scope on the worker's page against the clock",
                  "clock_gettime(CLOCK_MONOTONIC)");
-  report.add({.measure = "filetimer::client, page",
-              .unit = "ns",
-              .value = costs.page_scope,
-              .base = costs.clock,
-              .target = Target::ratio_at_most(kTargetReads)});
+  report.add("filetimer::client, page", "ns", costs.page_scope, costs.clock,
+             Target::ratio_at_most(kTargetReads));
   report.section("the same against one line to a pipe, times faster", "one bare pipe write");
   report.add(
       times_faster("filetimer::client, page", "ns", costs.page_scope, costs.write, kTargetWrite));
@@ -107,15 +104,12 @@ void measure_client(const Plan& plan, Report& report) {
     report.fault(fmt::format("{} of the client's requests rejected", words.rejected));
   }
   const double base = 2 * costs.write / 1000;
-  report.add({.measure = "filetimer, a timer on the pipe",
-              .unit = "us",
-              .value = costs.line_scope / 1000,
-              .base = base});
+  report.add("filetimer, a timer on the pipe", "us", costs.line_scope / 1000, base);
   auto torch = TorchServer::start(plan, "torch-client");
   const double torch_us = torch ? torch->client_cost_us(plan.torch_scopes) : 0;
   if (torch) {
     torch->stop();
-    report.add({.measure = "PyTorch's expires()", .unit = "us", .value = torch_us, .base = base});
+    report.add("PyTorch's expires()", "us", torch_us, base);
   } else {
     report.add(without_torch(plan, "PyTorch's expires()"));
   }

@@ -19,11 +19,9 @@ constexpr double kTargetP99Ms = 3;
 void add_quantiles(Report& report, const std::string& what, const Samples& ours,
                    const Samples& base, bool has_targets = false) {
   const auto add = [&](const char* name, double q, double limit) {
-    report.add({.measure = fmt::format("{}, {}", what, name),
-                .unit = "ms",
-                .value = ours.quantile(q),
-                .base = base.empty() ? std::nullopt : std::optional(base.quantile(q)),
-                .target = has_targets && limit > 0 ? Target::value_at_most(limit) : Target{}});
+    report.add(fmt::format("{}, {}", what, name), "ms", ours.quantile(q),
+               base.empty() ? std::nullopt : std::optional(base.quantile(q)),
+               has_targets && limit > 0 ? Target::value_at_most(limit) : Target{});
   };
   add("p50", 0.5, kTargetP50Ms);
   add("p99", 0.99, kTargetP99Ms);

@@ -88,11 +88,9 @@ void measure_crowds(const Plan& plan, Report& report) {
     for (const char* const level : kLevels) {
       const Samples ours = crowd_signals(plan, level, workers, report);
       for (const double q : {0.0, 1.0}) {
-        report.add({.measure = fmt::format("{} workers, --evidence {}, {}", workers, level,
-                                           q == 0 ? "first" : "last"),
-                    .unit = "ms",
-                    .value = ours.quantile(q),
-                    .base = base.quantile(q)});
+        report.add(
+            fmt::format("{} workers, --evidence {}, {}", workers, level, q == 0 ? "first" : "last"),
+            "ms", ours.quantile(q), base.quantile(q));
       }
     }
   }
@@ -125,11 +123,9 @@ void measure_evidence(const Plan& plan, Report& report) {
       continue;
     }
     for (const double q : {0.5, 1.0}) {
-      report.add({.measure = fmt::format("--evidence {}, {}", kLevels[i], q < 1 ? "p50" : "max"),
-                  .unit = "ms",
-                  .value = samples[i].quantile(q),
-                  .base = samples[0].quantile(q),
-                  .target = i == 2 && q < 1 ? Target::value_at_most(kTargetStacksMs) : Target{}});
+      report.add(fmt::format("--evidence {}, {}", kLevels[i], q < 1 ? "p50" : "max"), "ms",
+                 samples[i].quantile(q), samples[0].quantile(q),
+                 i == 2 && q < 1 ? Target::value_at_most(kTargetStacksMs) : Target{});
     }
   }
 }

@@ -117,10 +117,7 @@ void measure_torch(const Plan& plan, int writers, double bare, Report& report) {
     report.add(without_torch(plan, what));
     return;
   }
-  report.add({.measure = what,
-              .unit = "M lines/s",
-              .value = drive(torch->fifo, writers, plan.ingest_lines) / 1e6,
-              .base = bare});
+  report.add(what, "M lines/s", drive(torch->fifo, writers, plan.ingest_lines) / 1e6, bare);
   torch->stop();
 }
 

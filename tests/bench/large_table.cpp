@@ -47,22 +47,12 @@ IdleServer fill_table(const Plan& plan, Report& report) {
   open_scopes(server, table.workers, 1, plan.scopes_per_worker);
   const double full = server.resident_at_rest();
   constexpr double kMega = 1024 * 1024;
-  report.add({.measure = fmt::format("resident at {} timers, one a process", plan.workers),
-              .unit = "MiB",
-              .value = one_each / kMega,
-              .base = empty / kMega,
-              .target = Target::value_at_most(kTargetMegabytes)});
-  report.add({.measure = fmt::format("resident at {} timers", timers),
-              .unit = "MiB",
-              .value = full / kMega,
-              .base = empty / kMega});
-  report.add({.measure = "an open scope, its share of its worker included",
-              .unit = "bytes",
-              .value = (full - empty) / timers,
-              .target = Target::value_at_most(kTargetBytesPerScope)});
-  report.add({.measure = "  of it the scope alone",
-              .unit = "bytes",
-              .value = (full - one_each) / (timers - plan.workers)});
+  report.add(fmt::format("resident at {} timers, one a process", plan.workers), "MiB",
+             one_each / kMega, empty / kMega, Target::value_at_most(kTargetMegabytes));
+  report.add(fmt::format("resident at {} timers", timers), "MiB", full / kMega, empty / kMega);
+  report.add("an open scope, its share of its worker included", "bytes", (full - empty) / timers,
+             {}, Target::value_at_most(kTargetBytesPerScope));
+  report.add("  of it the scope alone", "bytes", (full - one_each) / (timers - plan.workers));
   table.watch();
   return table;
 }
@@ -84,10 +74,8 @@ void IdleServer::finish(const Plan& plan, Report& report) {
   // A window has at most one sweep more than whole periods.
   const double sweeps = std::floor(watched.count() / kHousekeepingSeconds) + 1;
   report.section("idle, " + title, "housekeeping every 10 s, the default --max-interval");
-  report.add({.measure = fmt::format("wakeups in {:.0f} s, all threads", watched.count()),
-              .value = static_cast<double>(woken),
-              .base = threads * sweeps,
-              .target = Target::ratio_at_most(1)});
+  report.add(fmt::format("wakeups in {:.0f} s, all threads", watched.count()), "",
+             static_cast<double>(woken), threads * sweeps, Target::ratio_at_most(1));
   if (const LastWords words = server.stop(); words.rejected != 0) {
     report.fault(fmt::format("{} requests rejected: {}", words.rejected, title));
   }

@@ -99,11 +99,8 @@ void measure_verdicts(const Plan& plan, Report& report) {
   }
   for (const auto& [name, q, limit] :
        {std::tuple("p50", 0.5, kTargetVerdictP50), std::tuple("p99", 0.99, kTargetVerdictP99)}) {
-    report.add({.measure = fmt::format("deadline to verdict, {}", name),
-                .unit = "ms",
-                .value = late.quantile(q),
-                .base = limit,
-                .target = Target::value_at_most(limit)});
+    report.add(fmt::format("deadline to verdict, {}", name), "ms", late.quantile(q), limit,
+               Target::value_at_most(limit));
   }
 }
 
@@ -119,10 +116,8 @@ void measure_wakes(const Plan& plan, Report& report) {
     }
     return std::vector<TimerScope>{};
   });
-  report.add({.measure = "wake lines written, all processes",
-              .value = static_cast<double>(wakes_in(dir)),
-              .base = static_cast<double>(scopes) * kWritingWorkers,
-              .target = Target::value_at_most(kTargetWakes)});
+  report.add("wake lines written, all processes", "", static_cast<double>(wakes_in(dir)),
+             static_cast<double>(scopes) * kWritingWorkers, Target::value_at_most(kTargetWakes));
   workers.clear();  // its page is removed with a worker
   server.stop();
 }
@@ -142,15 +137,12 @@ void measure_memory(const Plan& plan, Report& report) {
   });
   const double full = server.resident_at_rest();
   constexpr double kMega = 1024 * 1024;
-  report.add({.measure = "resident", .unit = "MiB", .value = full / kMega, .base = empty / kMega});
+  report.add("resident", "MiB", full / kMega, empty / kMega);
   const auto shared = static_cast<double>(resident_bytes(server.pid(), dir + "/scopes"));
-  report.add({.measure = "one worker more, what it has mapped of its page included",
-              .unit = "bytes",
-              .value = (full - empty) / plan.page_workers});
-  report.add({.measure = "  the server's alone",
-              .unit = "bytes",
-              .value = (full - empty - shared) / plan.page_workers,
-              .target = Target::value_at_most(kTargetWorkerBytes)});
+  report.add("one worker more, what it has mapped of its page included", "bytes",
+             (full - empty) / plan.page_workers);
+  report.add("  the server's alone", "bytes", (full - empty - shared) / plan.page_workers, {},
+             Target::value_at_most(kTargetWorkerBytes));
 }
 
 }  // namespace

@@ -41,14 +41,8 @@ void measure_import(const Plan& plan, Report& report) {
     memory.add(kib);
   }
   report.section("import filetimer, beside bare Python", "");
-  report.add({.measure = "time",
-              .unit = "ms",
-              .value = times.median(),
-              .target = Target::value_at_most(kTargetImportMs)});
-  report.add({.measure = "memory",
-              .unit = "MiB",
-              .value = memory.median() / 1024,
-              .target = Target::value_at_most(kTargetImportMiB)});
+  report.add("time", "ms", times.median(), {}, Target::value_at_most(kTargetImportMs));
+  report.add("memory", "MiB", memory.median() / 1024, {}, Target::value_at_most(kTargetImportMiB));
 }
 
 }  // namespace
@@ -68,11 +62,7 @@ void measure_python(const Plan& plan, Report& report) {
   }
   report.section("a scope in Python", "an empty `with` on a context of C's that does nothing");
   const auto row = [&](const char* measure, double ns, Target target) {
-    report.add({.measure = measure,
-                .unit = "us",
-                .value = ns / 1000,
-                .base = noop / 1000,
-                .target = target});
+    report.add(measure, "us", ns / 1000, noop / 1000, target);
   };
   row("with scope, prepared", prepared, Target::ratio_at_most(kTargetScope));
   row("one entry of it, with two looks at the clock, p50", single,

@@ -73,6 +73,15 @@ class Report {
   // Begins a section. `base` names the base of its rows.
   void section(const std::string& title, const std::string& base);
   void add(Row row);
+  // Adds what was measured, beside its base if it has one.
+  void add(std::string measure, std::string unit, double value, std::optional<double> base = {},
+           const Target& target = {}) {
+    add(Row{.measure = std::move(measure),
+            .unit = std::move(unit),
+            .value = value,
+            .base = base,
+            .target = target});
+  }
   // Reports wrong behaviour. The first few texts are kept, all are counted.
   void fault(const std::string& what);
 
