@@ -77,14 +77,22 @@ std::unique_ptr<Worker> ranked_worker(const Server& server, int rank, Environmen
 // Waits until the server has read the rank of a worker in a scope.
 void wait_for_rank(const Server& server, const Worker& worker, int rank);
 
-// A worker in a scope whose deadline has passed.
-class HungWorker : public Worker {
+// A worker in a scope of the pipe. Without a timeout the deadline comes after every test.
+class WorkerInScope : public Worker {
  public:
+  WorkerInScope(const Server& server, const std::string& scope,
+                std::chrono::milliseconds timeout = std::chrono::hours{1}, int signal = SIGKILL,
+                const char* mode = "block")
+      : Worker(mode) {
+    server.send(acquire(pid(), scope, timeout, signal));
+  }
+};
+
+// A worker in a scope whose deadline has passed.
+struct HungWorker : WorkerInScope {
   explicit HungWorker(const Server& server, const std::string& scope = "s", int signal = SIGKILL,
                       const char* mode = "block")
-      : Worker(mode) {
-    server.send(acquire_past(pid(), scope, signal));
-  }
+      : WorkerInScope(server, scope, std::chrono::milliseconds{0}, signal, mode) {}
 };
 
 // Waits until this signal has ended the worker. Returns the record of the kill.

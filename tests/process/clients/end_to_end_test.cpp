@@ -183,8 +183,7 @@ TEST_CASE("a worker that renews its scope after the verdict is spared, also in a
 
 TEST_CASE("acquire exits 6 while the server shuts down, and 4 when the server was killed then") {
   Server server;
-  const Worker worker("block");
-  server.send(acquire_far(worker.pid(), "load"));
+  const WorkerInScope worker(server, "load");
   const std::string said = server.temp().path("said");
   Child waits({.argv = {client_path(), "shutdown", "--dir", server.dir()}, .err = said});
   REQUIRE(wait_until([&] { return !read_file(said).empty(); }));

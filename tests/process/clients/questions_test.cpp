@@ -114,8 +114,7 @@ TEST_CASE("a graceful shutdown waits for a scope on a page and refuses new scope
 
 TEST_CASE("a forced shutdown ends the server after its time or at once, and leaves scopes open") {
   Server server;
-  const Worker worker("block");
-  server.send(acquire_far(worker.pid(), "load"));
+  const WorkerInScope worker(server, "load");
   SUBCASE("after its time") {
     CHECK(Asker(server, shutdown("scopes", true, 0.05)).last().integer("open_scope_count") == 1);
     CHECK(server.process().status() == exited(0));

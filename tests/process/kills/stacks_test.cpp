@@ -473,8 +473,7 @@ TEST_CASE("a helper whose execution hangs delays no deadline") {
   const timespec bound{.tv_sec = kBound / 1s, .tv_nsec = 0};
   CHECK(::sigtimedwait(&lease_break, nullptr, &bound) == SIGIO);  // it is being executed
   server.process().signal(SIGCHLD);
-  Worker second("block");
-  server.send(acquire(second.pid(), "s", 200ms));
+  WorkerInScope second(server, "s", 200ms);
   check_prompt(server, second.pid());
   CHECK(::fcntl(file.get(), F_SETLEASE, F_UNLCK) == 0);
   CHECK(first.status() == killed_by(SIGKILL));

@@ -134,8 +134,7 @@ TEST_CASE(
   REQUIRE(wait_until([&] { return exists(fault + ".hit"); }));
   const std::string before = read_file(file);
   for (int i = 0; i < 3; ++i) {
-    Worker worker("block");
-    server.send(acquire(worker.pid(), "hung", 20ms));
+    WorkerInScope worker(server, "hung", 20ms);
     CHECK(worker.status() == killed_by(SIGKILL));
     check_prompt(server, worker.pid());
   }

@@ -118,9 +118,8 @@ TEST_CASE("a worker that left its scope after the signal, while no server ran, g
 }
 
 TEST_CASE("a scope of the pipe whose worker ended while no server ran is recorded as left open") {
-  Worker worker("block");
   Server server;
-  server.send(acquire_far(worker.pid(), "forward"));
+  WorkerInScope worker(server, "forward");
   server.barrier();
   server.kill();
   worker.kill();
@@ -200,9 +199,8 @@ TEST_CASE("records that were not in the log when a server was killed are written
 }
 
 TEST_CASE("a release that is written while the server stops is not lost") {
-  Worker worker("block");
   Server server;
-  server.send(acquire_far(worker.pid(), "forward"));
+  WorkerInScope worker(server, "forward");
   server.barrier();
   {
     const Stopped stopped(server);

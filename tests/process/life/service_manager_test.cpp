@@ -120,9 +120,8 @@ TEST_CASE(
     "requests that are written while no server runs are carried out by the next one, in order") {
   const Manager manager;
   Worker hung("block");
-  Worker healthy("block");
   Server first(manager, manager.setup());
-  first.send(acquire_far(healthy.pid(), "step"));
+  WorkerInScope healthy(first, "step");
   first.barrier();
   CHECK(first.stop() == exited(0));
   CHECK(manager.is_in_place());
@@ -278,8 +277,7 @@ TEST_CASE("a server notifies the service manager of its readiness, its status an
   Server server(temp, {.args = {"--max-interval", "20ms"},
                        .environment = {{"NOTIFY_SOCKET", notify.path()}}});
   notify.wait_for("READY=1");
-  Worker worker("block");
-  server.send(acquire_far(worker.pid(), "s"));
+  WorkerInScope worker(server, "s");
   notify.wait_for("STATUS=watching 1 worker, killed 0 since the start");
   expire(server, worker);
   notify.wait_for("STATUS=watching 0 workers, killed 1 since the start");

@@ -277,8 +277,7 @@ TEST_CASE("four writers that never pause delay no deadline and lose no line") {
   for (int i = 0; i < kWriters; ++i) {
     writers.push_back(std::make_unique<Worker>("flood", Worker::Setup{.args = {server.fifo()}}));
   }
-  Worker late("block");
-  server.send(acquire(late.pid(), "amid the flood", 1s));
+  WorkerInScope late(server, "amid the flood", 1s);
   CHECK(late.status() == killed_by(SIGKILL));  // and they are still writing
   check_prompt(server, late.pid());
   std::int64_t lines = 0;

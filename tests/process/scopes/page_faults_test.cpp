@@ -162,8 +162,7 @@ TEST_CASE("an iteration that fails leaves every other worker watched") {
   const std::string fault = temp.path("no-watch");
   auto setup = on_bad_disk("BAD_DISK_NO_WATCH", fault, {"--max-interval", "100ms"});
   Server server(temp, setup);
-  Worker worker("block");
-  server.send(acquire(worker.pid(), "s", 3s));
+  WorkerInScope worker(server, "s", 3s);
   server.barrier();
   write_file(fault, "");
   const auto unlocked = page_worker(server.dir(), "unlocked");

@@ -58,8 +58,7 @@ TEST_CASE("a signal that a worker survives ends its other scopes of the pipe") {
 
 TEST_CASE("a worker that renews, releases and ends at once has left nothing open") {
   Server server;
-  Worker worker("block");
-  server.send(acquire_far(worker.pid(), "step"));
+  WorkerInScope worker(server, "step");
   server.barrier();
   // The server reads all requests after the worker's end.
   {
@@ -214,8 +213,7 @@ TEST_CASE("root's server does not kill another user's process") {
 
 TEST_CASE("a second server in the directory, or with its pipe, exits 3 and disturbs nothing") {
   Server server;
-  Worker worker("block");
-  server.send(acquire(worker.pid(), "s", 500ms));
+  WorkerInScope worker(server, "s", 500ms);
   const auto pipe = filetimer::identity_of(server.fifo());
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
            {"--dir", server.dir()},
