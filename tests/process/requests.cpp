@@ -12,24 +12,16 @@
 #include "tests/process/harness.hpp"
 
 namespace filetimer::testing {
-namespace {
 
 double unix_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-}  // namespace
-
-std::string version1_text(pid_t pid, std::string_view scope, std::string_view expiration,
-                          std::string_view signal) {
+std::string version1(pid_t pid, std::string_view scope, double expiration, int signal) {
   return fmt::format(
       R"({{"version": 1, "pid": {}, "scope_id": "{}", "expiration_time": {}, "signal": {}}})"
       "\n",
       pid, scope, expiration, signal);
-}
-
-std::string version1(pid_t pid, std::string_view scope, double expiration, int signal) {
-  return version1_text(pid, scope, fmt::format("{}", expiration), std::to_string(signal));
 }
 
 std::string acquire(pid_t pid, std::string_view scope, std::chrono::milliseconds from_now,
@@ -47,12 +39,6 @@ std::string acquire_past(pid_t pid, std::string_view scope, int signal) {
 
 std::string release(pid_t pid, std::string_view scope) {
   return version1(pid, scope, -1, 0);
-}
-
-std::string page_hint(std::string_view page) {
-  return fmt::format(R"({{"version": 1, "x_page": "{}"}})"
-                     "\n",
-                     page);
 }
 
 std::string with_own_keys(std::string line, std::string_view keys) {

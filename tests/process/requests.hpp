@@ -15,9 +15,7 @@ namespace filetimer::testing {
 
 // Returns a line with its newline. `expiration` is in Unix seconds.
 std::string version1(pid_t pid, std::string_view scope, double expiration, int signal = SIGKILL);
-// The same with the text of the number.
-std::string version1_text(pid_t pid, std::string_view scope, std::string_view expiration,
-                          std::string_view signal = "9");
+double unix_now();
 
 std::string acquire(pid_t pid, std::string_view scope, std::chrono::milliseconds from_now,
                     int signal = SIGKILL);
@@ -27,8 +25,6 @@ std::string acquire_far(pid_t pid, std::string_view scope, int signal = SIGKILL)
 // before the start of the worker.
 std::string acquire_past(pid_t pid, std::string_view scope, int signal = SIGKILL);
 std::string release(pid_t pid, std::string_view scope);
-// The wake-up message of a page.
-std::string page_hint(std::string_view page);
 // Returns a line with keys that only our own client writes.
 std::string with_own_keys(std::string line, std::string_view keys);
 

@@ -7,10 +7,12 @@
 #include <sys/syscall.h>
 
 #include "common/mapped_file.hpp"
+#include "common/wire.hpp"
 #include "tests/process/worker.hpp"
 #include "tests/support/test_page.hpp"
 
 using namespace filetimer::testing;
+using filetimer::wire::format_page_hint;
 using namespace std::chrono_literals;
 
 namespace {
@@ -85,7 +87,7 @@ TEST_CASE("the next server does not take a process with a recycled pid for the o
     if (worker == nullptr) {
       FILETIMER_SKIP(kSkipped);
     }
-    server.send(page_hint("w-1"));
+    server.send(format_page_hint("w-1"));
     server.barrier();
     server.kill();
     const pid_t pid = worker->pid();

@@ -4,11 +4,13 @@
 #include <doctest/doctest.h>
 #include <sys/ptrace.h>
 
+#include "common/wire.hpp"
 #include "tests/process/worker.hpp"
 #include "tests/support/kernel_stacks.hpp"
 
 using namespace filetimer::testing;
 using filetimer::Instant;
+using filetimer::wire::format_page_hint;
 using namespace std::chrono_literals;
 
 namespace {
@@ -24,7 +26,7 @@ void acquire_step(const WatchedWorker& watched, std::chrono::milliseconds timeou
     watched.worker->signal(signal);
     watched.worker->wait_for_state(state);
   }
-  watched.server.send(watched.has_page ? page_hint("w-1")
+  watched.server.send(watched.has_page ? format_page_hint("w-1")
                                        : acquire(watched.worker->pid(), "step", timeout));
 }
 

@@ -6,9 +6,11 @@
 #include <regex>
 
 #include "common/scope_page.hpp"
+#include "common/wire.hpp"
 #include "tests/process/worker.hpp"
 
 using namespace filetimer::testing;
+using filetimer::wire::format_page_hint;
 
 namespace {
 
@@ -164,7 +166,7 @@ TEST_CASE("a stopped worker that is killed gets no dump signal, and its evidence
       fmt::format("open 0 forward 1 {} 3600000 {}", SIGWINCH, filetimer::slot_flag::kSignalFirst));
   worker->signal(SIGSTOP);
   worker->wait_until_stopped();
-  server.send(page_hint("w-1"));
+  server.send(format_page_hint("w-1"));
   const std::string why = "no Python stacks: the worker is stopped";
   CHECK(contains(missing_in(server.wait_for("warned", worker->pid())), why));
   expire(server, *worker);

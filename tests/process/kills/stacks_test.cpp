@@ -336,16 +336,15 @@ TEST_CASE(
   int held = 0;
   for (int i = 0; i < 50; ++i) {
     Helper helper(worker.pid());
+    helper.go();
     if (i % 2 == 0) {
       // While it has stopped some threads, or all of them.
-      helper.go();
       bool is_held = false;
       while (!is_held && helper.is_alive()) {
         is_held = tracer_of(worker.pid()) == helper.pid();
       }
       held += is_held ? 1 : 0;
     } else {
-      helper.go();
       std::this_thread::sleep_for(std::chrono::microseconds(delay_us(random)));
     }
     helper.kill();

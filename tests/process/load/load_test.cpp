@@ -333,9 +333,7 @@ TEST_CASE("writers that never pause do not delay a stop") {
 TEST_CASE("each of many workers that expire together is killed and recorded") {
   Server server;
   const auto workers = workers_in_scopes(server, kTogether);
-  const double deadline =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count() +
-      1.0;
+  const double deadline = unix_now() + 1;
   std::string lines;
   for (const auto& worker : workers) {
     lines += version1(worker->pid(), "exchange", deadline);

@@ -8,9 +8,11 @@
 #include <random>
 
 #include "common/scope_page.hpp"
+#include "common/wire.hpp"
 #include "tests/process/worker.hpp"
 
 using namespace filetimer::testing;
+using filetimer::wire::format_page_hint;
 using namespace std::chrono_literals;
 
 namespace {
@@ -26,7 +28,7 @@ void check_well(Server& server) {
 
 void check_refused(Server& server, const std::string& name, std::string_view reason) {
   CAPTURE(name);
-  server.send(page_hint(name));
+  server.send(format_page_hint(name));
   const Record rejected = server.wait_for_rejection(reason);
   CHECK(rejected.text("line") == name);
   check_well(server);
@@ -135,7 +137,7 @@ TEST_CASE("a page that gets its lock again is watched once") {
 
 TEST_CASE("a page that is named twice in one write is looked at once") {
   Server server;
-  server.send(page_hint("missing") + page_hint("missing"));
+  server.send(format_page_hint("missing") + format_page_hint("missing"));
   server.barrier();
   CHECK(server.stop() == exited(0));
   CHECK(server.records().back().integer("rejected") == 1);
