@@ -207,6 +207,11 @@ void HeldPid::signal(int number) const {
   REQUIRE(::syscall(SYS_pidfd_send_signal, pidfd_.get(), number, nullptr, 0) == 0);
 }
 
+HeldPid pid_in(const std::string& file) {
+  REQUIRE(wait_until([&] { return read_file(file).ends_with('\n'); }));
+  return HeldPid(std::stoi(read_file(file)));
+}
+
 std::ostream& operator<<(std::ostream& out, const ExitStatus& status) {
   return status.signal != 0 ? out << "killed by signal " << status.signal
                             : out << "exited with " << status.code;

@@ -68,6 +68,9 @@ class HeldPid {
   UniqueFd pidfd_;
 };
 
+// Waits for the pid that a shell writes to the file, and holds its process.
+HeldPid pid_in(const std::string& file);
+
 // Returns the CPU time that all threads of the process have used.
 std::chrono::nanoseconds cpu_time_of(pid_t pid);
 

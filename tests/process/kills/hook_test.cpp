@@ -200,20 +200,17 @@ TEST_CASE("hooks are waited for after COMMAND's end, but not past the second SIG
 
 TEST_CASE("a hook over its time is killed with all that it has started") {
   const TempFolder temp;
-  Server server(temp, with_own_clocks(temp, {"--on-expiry",
-                                             fmt::format("trap '' TERM; sleep 1000 & "
-                                                         "echo $! > {0}/new; mv {0}/new {0}/child; "
-                                                         "wait",
-                                                         temp.path())}));
+  const std::string file = temp.path("child");
+  const std::string hook = "trap '' TERM; sleep 1000 & echo $! > " + file + "; wait";
+  Server server(temp, with_own_clocks(temp, {"--on-expiry", hook}));
   expire(server);
-  REQUIRE(wait_until([&] { return exists(temp.path("child")); }));
-  const HeldPid child(std::stoi(read_file(temp.path("child"))));
+  const HeldPid child = pid_in(file);
   CHECK(child.is_alive());
   set_clocks(temp, server, filetimer::Instant::now() + 31s);
   CHECK(child.ends_within());
-  const Record hook = server.wait_for("hook");
-  CHECK(hook.text("result") == "timed_out");
-  CHECK(hook.text("reason") == "it was killed after 30s");
+  const Record ended = server.wait_for("hook");
+  CHECK(ended.text("result") == "timed_out");
+  CHECK(ended.text("reason") == "it was killed after 30s");
 }
 
 TEST_CASE("the hook of a kill that a dead server had begun is run by the next") {

@@ -132,14 +132,11 @@ TEST_CASE("orphans of a COMMAND that ends by itself are left alone") {
 TEST_CASE("a kill of COMMAND hits its orphans, and not those of a hook that ran later") {
   const TempFolder temp;
   const std::string file = temp.path("pid");
-  Orphanage home({.args = {"--on-warning", fmt::format("setsid sleep 1000 & echo $! > {0}.new; "
-                                                       "mv {0}.new {0}",
-                                                       file)}});
+  Orphanage home({.args = {"--on-warning", "setsid sleep 1000 & echo $! > " + file}});
   let_pass(20ms);  // more than a clock tick, the unit of start times
   const std::string soft = acquire(home.command, "soft", 1h);
   home.server.send(with_own_keys(soft, R"("x_timeout_s": 3600, "x_soft_s": 0.001)"));
-  REQUIRE(wait_until([&] { return !read_file(file).empty(); }));
-  const HeldPid of_hook(std::stoi(read_file(file)));
+  const HeldPid of_hook = pid_in(file);
   REQUIRE(wait_until([&] { return parent_of(of_hook.pid()) == home.server.pid(); }));
   const std::vector<pid_t> pids = home.kill_command().pids_of_signal(0);
   CHECK(pids.size() == 2 + kOrphans);
