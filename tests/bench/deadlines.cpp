@@ -1,8 +1,6 @@
 // The time from a deadline to the signal, never early, beside the best that this machine can do.
 // SPDX-License-Identifier: MIT
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "tests/bench/expiries.hpp"
 #include "tests/bench/sections.hpp"

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <linux/magic.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>

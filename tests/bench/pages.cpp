@@ -3,7 +3,6 @@
 // for the worker.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,8 +1,6 @@
 // The cost of the Python package: a scope beside an empty context manager and PyTorch's expires(),
 // and the import. Without Python's headers there is no package to measure.
 // SPDX-License-Identifier: MIT
-#include <fmt/format.h>
-
 #include <sstream>
 
 #include "tests/bench/sections.hpp"

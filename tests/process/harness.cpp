@@ -13,7 +13,6 @@
 
 #include <csignal>
 #include <cstdlib>
-#include <fstream>
 #include <ostream>
 #include <regex>
 

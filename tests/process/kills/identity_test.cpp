@@ -1,7 +1,6 @@
 // The kernel reuses pids. A process with a reused pid must not be taken for the worker that had it.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <fcntl.h>
 #include <linux/sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
