@@ -332,11 +332,10 @@ void Server::check_directory() {
     scan_.want();
   } else if (core_.directory.pipe().condition() == RequestPipe::Condition::kTakenOver) {
     // The other process gets the releases, so these scopes must not be judged when it has ended.
-    core_.workers.for_each([](Worker& worker) {
+    core_.workers.for_each([](const Worker& worker) {
       if (worker.pipe && !worker.has_kill()) {
         (void)worker.pipe->cancel_all();
         worker.pipe->end_cancelled();
-        worker.left_on_pipe = Instant::now();  // it may be inside them: it is not idle yet
       }
     });
   }

@@ -471,6 +471,14 @@ class EnteredAgain(ConfiguredCase):
                 self.assertEqual(self.open_scopes(), ["x"])
         self.assertEqual(self.open_scopes(), [])
 
+    def test_a_second_release_ends_no_acquire_of_another_thread(self):
+        scope = filetimer.Scope(FAR_S, "x")
+        with scope:
+            in_thread(scope.acquire)
+            self.assertTrue(scope.release())
+            self.assertFalse(scope.release() or scope.renew() or scope.is_open)
+        self.assertTrue(scope.release())
+
     def test_a_second_release_ends_no_entry_of_another_task(self):
         scope = filetimer.Scope(FAR_S, "x")
 

@@ -158,11 +158,17 @@ void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& ac
     worker.left_on_pipe = std::max(worker.left_on_pipe, woke);
   }
   const Instant last_left = std::max(activity.last_left, worker.left_on_pipe);
+  const bool is_taken = worker.pipe != nullptr && !worker.has_kill() && is_pipe_taken();
   for (const auto& watch : activity.watches) {
     Instant deadline = woke + std::max(watch.timeout, kIdleLook);
     if (!activity.is_inside && last_left > watch.since) {
       const WorkerPage::Scan scan = core_.policy.scan_of(worker, woke);
-      deadline = watch.page->idle_due(watch, last_left, scan).value_or(deadline);
+      const auto due = watch.page->idle_due(watch, last_left, scan);
+      if (due && is_taken) {
+        worker.left_on_pipe = woke;  // it may be in scopes whose lines the other process gets
+      } else {
+        deadline = due.value_or(deadline);
+      }
     }
     if (deadline > woke) {
       want_by(deadline);
@@ -175,7 +181,6 @@ void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& ac
     const auto page =
         std::ranges::find(worker.pages, watch.page, &std::shared_ptr<WorkerPage>::get);
     if (worker.lost.end() <= woke && worker.process->is_alive() &&
-        (worker.pipe == nullptr || !is_pipe_taken()) &&
         !runs_another_program(*worker.process, **page) &&
         !halted_.should_defer(worker, **page, {watch.slot, slot_word::kIdleWatch, deadline}) &&
         (*page)->try_expire_idle(watch.slot, deadline)) {

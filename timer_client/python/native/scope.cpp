@@ -423,14 +423,15 @@ Opening* open_one(Scope& scope) {
   if (around != nullptr) {
     return is_open(*around) ? around : nullptr;
   }
-  if (scope.first.use == Use::kLeftEarly && is_of_thread(scope.first) && is_in_coroutine()) {
+  const bool was_first_left = scope.first.use == Use::kLeftEarly && is_of_thread(scope.first);
+  if (was_first_left && is_in_coroutine()) {
     return nullptr;  // this may be its task
   }
   const auto find = [&](const auto& is_wanted) {
     return is_wanted(scope.first) ? &scope.first : latest_other(scope, is_wanted);
   };
   Opening* found = find(is_open_in_thread);
-  if (found == nullptr) {
+  if (found == nullptr && !was_first_left) {
     found =
         find([&](const Opening& each) { return is_open_here(each) && each.use == Use::kAcquired; });
   }
