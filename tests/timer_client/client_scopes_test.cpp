@@ -109,6 +109,7 @@ TEST_CASE_FIXTURE(WatchedClient,
   std::vector<TimerScope> scopes;
   for (std::size_t i = 0; i < kMaxScopesPerWorker; ++i) {
     scopes.push_back(client.expires(1h, "s" + std::to_string(i)));
+    CHECK((i % 128 != 127 || open().size() == i + 1));
   }
   auto unwatched = client.expires(1h, "one more");
   CHECK_FALSE(unwatched.times());
@@ -125,7 +126,10 @@ TEST_CASE_FIXTURE(WatchedClient,
     CHECK(timers.contains({"one more", 1h}));
     CHECK_FALSE(timers.contains({"s500", 1h}));
   }
-  scopes.clear();
+  while (!scopes.empty()) {
+    scopes.resize((scopes.size() - 1) / 128 * 128);
+    CHECK(open().size() == scopes.size());
+  }
   // The thread has all slots, and none is in use.
   CHECK_NOTHROW((void)server.connect({.idle_timeout = 1h}));
   auto after = client.expires(1h, "after");

@@ -167,7 +167,7 @@ TEST_CASE("suggest does not count the wait of a healthy worker for one that is k
   CHECK(visit_scope(*healthy, "exchange", 1h));
   CHECK(healthy->ask("open exchange 3600000") == "yes");
   hung->tell("open forward 20");
-  kill_of(server, *hung);
+  CHECK(kill_of(server, *hung).text("scope") == "forward");
   CHECK(healthy->ask("release exchange") == "yes");
   healthy->exit();
   server.wait_for("worker_ended", healthy->pid());

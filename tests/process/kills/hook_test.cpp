@@ -215,9 +215,11 @@ TEST_CASE("a hook over its time is killed with all that it has started") {
 
 TEST_CASE("the hook of a kill that a dead server had begun is run by the next") {
   const TempFolder temp;
+  Worker killed_later("ignore-term");
+  Worker gone("ignore-term");
   Server server(temp, {"--grace", "1h", "--on-expiry", "echo > " + temp.path("too-early")});
-  HungWorker killed_later(server, "s", SIGTERM, "ignore-term");
-  HungWorker gone(server, "s", SIGTERM, "ignore-term");
+  server.send(acquire_past(killed_later.pid(), "s", SIGTERM) +
+              acquire_past(gone.pid(), "s", SIGTERM));
   server.wait_for("expired", killed_later.pid());
   server.wait_for("expired", gone.pid());
   server.kill();

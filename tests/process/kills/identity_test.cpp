@@ -193,5 +193,6 @@ TEST_CASE("a process that got the pid of the process that started the server is 
   CHECK(worker->status() == killed_by(SIGKILL));
   const auto killed = [&] { return of_event(read_log(temp.path("log")), "killed"); };
   REQUIRE(wait_until([&] { return !killed().empty(); }));
+  CHECK(killed().front().is("killed", worker->pid()));
   CHECK(killed().front().pids_of_signal(0) == std::vector<pid_t>{worker->pid(), pid});
 }

@@ -125,6 +125,7 @@ TEST_CASE(
     "kills continue while the file system of the metrics hangs, and are in the next metrics") {
   const TempFolder temp;
   const std::string folder = temp.make_folder("collector");
+  REQUIRE(::chmod(folder.c_str(), 0755) == 0);  // its reader is another user
   const std::string file = folder + "/filetimer.prom";
   const std::string fault = temp.path("hangs");
   Server server(

@@ -42,7 +42,7 @@ class TinyDisk {
   void fill() const {
     std::ofstream filler(path("filler"));
     REQUIRE(filler);
-    filler << std::string(65536, 'x') << std::flush;
+    filler << std::string(65537, 'x') << std::flush;  // a byte more than an empty one holds
     REQUIRE_FALSE(filler);
   }
   void free() const { REQUIRE(::unlink(path("filler").c_str()) == 0); }

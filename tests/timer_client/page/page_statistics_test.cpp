@@ -81,6 +81,7 @@ TEST_CASE("an entry returns the scopes that ended last, without the one being wr
     read_ended_scopes(*entry, ended);
     REQUIRE(std::ssize(ended) == count - first);
     CHECK(ended.front().took == Duration{first});
+    CHECK(ended.front().ended == Instant{101 * first});
     CHECK(ended.back().took == Duration{count - 1});
     CHECK(ended.back().ended == Instant{101 * (count - 1)});
   }

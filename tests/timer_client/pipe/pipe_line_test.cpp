@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "common/clock.hpp"
+#include "common/text.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/timer_client/client_fixture.hpp"
 
@@ -72,6 +73,13 @@ TEST_CASE_FIXTURE(PipeFolder, "a request arrives whole, and the pipe is not held
   CHECK(line.pid == 4711);
   CHECK(line.scope_id == "step");
   CHECK(line.x_timeout_s == 30);
+  for (const char byte : {'\x01', '\xff', '"', 'x'}) {
+    const std::string name = bounded_scope_name(valid_utf8(std::string(10'000, byte)));
+    for (const auto& request : {acquire_request(1h, name), release_request(name)}) {
+      REQUIRE(send_request(pipe.path(), request) == Sent::kYes);
+      CHECK(pipe.next().scope_id == name);
+    }
+  }
   // End of file, not EAGAIN: the pipe has no writer.
   const UniqueFd reader(::open(pipe.path().c_str(), O_RDONLY | O_NONBLOCK));
   char byte = 0;
