@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
@@ -160,7 +161,12 @@ void Recovery::resume_kill(KillState& past) {
   KillOrder order;
   static_cast<KillState&>(order) = std::move(past);
   // The log may lack them. Readers count a record once that it has twice.
-  order.record_number = order.is_recorded ? 0 : core_.log->append(std::move(order.records));
+  for (std::string& record : order.is_recorded ? std::span<std::string>() : order.records) {
+    // Evidence leaves room for verdicts and outcomes, as when it was collected.
+    const bool is_detail = record.find(R"("event":"evidence")") != record.npos;
+    order.record_number = is_detail ? core_.log->append_detail(std::move(record))
+                                    : core_.log->append(std::move(record));
+  }
   order.worker =
       worker != nullptr
           ? *worker

@@ -129,8 +129,11 @@ EvidenceOrder EvidenceDesk::collect(EvidenceRequest request, Instant now,
                                     EvidenceCollection::Done done) {
   const auto collection = collections_.emplace_back(
       std::make_shared<EvidenceCollection>(std::move(request), std::move(done)));
+  // First, so that an exception withdraws it: `done` must not be called then.
+  EvidenceOrder order{collection.get(),
+                      [collection](EvidenceCollection*) { collection->withdraw(); }};
   begin_if_possible(collection, now);
-  return {collection.get(), [collection](EvidenceCollection*) { collection->withdraw(); }};
+  return order;
 }
 
 void EvidenceDesk::begin_if_possible(const std::shared_ptr<EvidenceCollection>& collection,

@@ -268,6 +268,7 @@ void WatchRegistry::add(Worker& worker, const std::shared_ptr<MappedPage>& page)
   core_.directory.pages().confirm(
       page->name(), {worker.process->pid, worker.process->start_time, page->program()});
   refused_.erase(page->name());
+  worker.pages.reserve(worker.pages.size() + 1);  // a name alone would never be looked at again
   pages_.insert(page->name());
   worker.pages.push_back(page);
   has_changed_ = true;

@@ -107,10 +107,11 @@ Result<Worker*> WatchRegistry::watch(Process process) {
     exited_.reserve(core_.workers.count());  // so that the handler cannot fail
     worker.exit = watch_io(core_.loop, worker.process->pidfd.get(), EPOLLIN | EPOLLONESHOT,
                            kDeathsFirst, [this, pid] { exited_.push_back(pid); });
-  } catch (const std::system_error& error) {
+  } catch (const std::exception& error) {  // its exit would not be noticed
     core_.workers.remove(worker);
+    const auto* const of_system = dynamic_cast<const std::system_error*>(&error);
     return failure(fmt::format("pid {} can't be watched: {}", pid, error.what()),
-                   error.code().value());
+                   of_system != nullptr ? of_system->code().value() : ENOMEM);
   }
   read_facts(worker);
   messages::debug("watching pid {} ({})", pid, worker.process->comm);

@@ -66,6 +66,35 @@ TEST_CASE("a log that does not answer at the start does not delay kills") {
   }
 }
 
+TEST_CASE("the evidence in kill files leaves room in the backlog for later kills") {
+  const TempFolder temp;
+  const std::string fault = temp.path("hangs");
+  Server server(temp);
+  server.leave_log_unjudged("its kills are made up");
+  server.kill();
+  std::filesystem::create_directories(server.dir() + "/kills");
+  std::string evidence;  // lines that are shorter than any other record fill the whole backlog
+  while (evidence.size() < 60'000) {
+    evidence +=
+        R"({"schema":1,"event":"evidence","id":"past","pad":")" + std::string(200, 'x') + "\"}\n";
+  }
+  for (int i = 0; i < 300; ++i) {
+    write_file(
+        fmt::format("{}/kills/past-{}", server.dir(), i),
+        evidence +
+            fmt::format(R"({{"stage":"judged","version":1,"pid":2,"scopes":[{{"id":"past-{}"}}]}})",
+                        i) +
+            "\n{\"stage\":\"ended\",\"verdict\":\"dead\"}\n");
+  }
+  write_file(fault, "");
+  Server next(temp, on_bad_disk("BAD_DISK_HANGS", fault));
+  next.leave_log_unjudged("its kills are made up");
+  expect_kill(next, "later");
+  next.wait_for_message("does not answer");
+  REQUIRE(::unlink(fault.c_str()) == 0);
+  next.wait_for("killed", "later");
+}
+
 TEST_CASE("a log over --log-max is renamed, and a new one is begun") {
   Server server({"--log-max", "64K", "--evidence", "none"});
   const std::string old = server.log() + ".1";
