@@ -2,6 +2,7 @@
 """The callbacks for Lightning and for Hugging Face's Trainer, called by fakes in the order that both
 document.
 """
+import math
 import pickle
 import sys
 import types
@@ -172,6 +173,12 @@ class Defaults(ServerCase):
         self.assertEqual([1800, 1800], self.timeouts(
             lambda _: callback.on_validation_start(None, None),
             lambda _: callback.on_validation_end(None, None)))
+
+    def test_but_no_longer_than_a_scope_may_have(self):
+        self.configure()
+        for step in (1e9, math.inf):
+            filetimer.lightning.TimerCallback(step).setup(None, None, "fit")
+            filetimer.transformers.TimerCallback(step).on_train_begin(None, None, None)
 
     def test_the_first_step_has_ten_times_as_long(self):
         callback = filetimer.transformers.TimerCallback()

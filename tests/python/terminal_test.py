@@ -226,6 +226,10 @@ class Shell(TerminalCase):
     def test_run_in_the_background_ends_as_command_does(self):
         self.say("t run --timeout 1h -- sh -c 'exit 9' & wait $!; echo exit $?.", "exit 9.")
 
+    def test_run_ends_in_the_background_of_a_terminal_that_stops_writers(self):
+        self.shell.type("stty tostop\n")
+        self.say("t run --timeout 50ms -- sleep 60 & wait $!; echo exit $?.", "exit 124.")
+
     def test_run_stops_with_command_at_ctrl_z_and_goes_on_with_it(self):
         words = " ".join(f"'{word}'" for word in self.command)
         self.shell.type(f"t run --timeout 1h -- {words}\n")
@@ -240,6 +244,12 @@ class Shell(TerminalCase):
         self.shell.read_until("INT 1")
         os.kill(pid, signal.SIGUSR1)
         self.say("echo exit $?.", "exit 5.")
+
+    def test_a_hook_writes_to_a_terminal_that_stops_writers(self):
+        place = f"--dir '{os.path.join(self.folder, 'other')}'"
+        self.say(f"stty tostop; '{SERVER}' {place} --on-expiry 'echo hooked' &", "ready ")
+        self.say(f"t run {place} --timeout 50ms -- sleep 60", "hooked")
+        self.say("kill %1; wait; echo ended.", "ended.")
 
     def test_colours_are_for_terminals_only(self):
         self.record("server_started")  # a server is ready before its log is written

@@ -121,9 +121,12 @@ void ScopeHistories::take(const Record& record) {
 void ScopeHistories::take_ended_worker(const Record& ended) {
   ++ended_workers_;
   const auto of_job = expiries_us_.find(job_key(ended));
-  const bool has_waited = of_job != expiries_us_.end() && !of_job->second.empty() &&
-                          ended.time_us &&
-                          *ended.time_us - of_job->second.rbegin()->first <= kWaitsEndUs;
+  bool has_waited = false;
+  if (of_job != expiries_us_.end() && ended.time_us) {
+    const auto found = of_job->second.lower_bound({*ended.time_us - kWaitsEndUs, ""});
+    // One that is later was recorded before the clock was set back.
+    has_waited = found != of_job->second.end() && found->first <= *ended.time_us;
+  }
   waiting_workers_ += has_waited ? 1U : 0U;
   for (const simdjson::dom::object scope : objects_at(ended.fields, "scopes")) {
     ScopeStatistics statistics = read_statistics(scope);

@@ -38,7 +38,7 @@ class TimerCallback(TrainerCallback):
                  idle_timeout: _Seconds | None = 1800) -> None:
         super().__init__()
         self._step_s = _native._seconds(step, "step")
-        self._first_s = (10 * self._step_s if first_step is None
+        self._first_s = (max(min(10 * self._step_s, 1e9), self._step_s) if first_step is None
                          else _native._seconds(first_step, "first_step"))
         self._idle_timeout = idle_timeout
         self._client: Client | None = None
