@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <optional>
@@ -181,6 +182,8 @@ int main(int argc, char** argv) {
   try {
     UniqueFd report;
     if (settings.detach) {
+      // A lock or a pipe of the caller must not stay open for as long as the server runs.
+      ::closefrom(std::max(passed->get(), STDERR_FILENO) + 1);
       std::optional<int> parent_exit_status;
       auto detached = detach(parent_exit_status);
       if (!detached) {

@@ -31,8 +31,11 @@ std::optional<std::string> text_of(const toml::node& value, bool is_flag) {
     return is_flag && value.is_boolean() ? std::optional(value.ref<bool>() ? "true" : "false")
                                          : std::nullopt;
   }
-  return value.is_number() ? std::optional(fmt::format("{}", *value.value<double>()))
-                           : value.value<std::string>();
+  if (const auto* const number = value.as_integer()) {  // which a double may not hold
+    return fmt::format("{}", number->get());
+  }
+  return value.is_floating_point() ? std::optional(fmt::format("{}", *value.value<double>()))
+                                   : value.value<std::string>();
 }
 
 // Returns the words for which a TOML table of options stands: the key is an option of `app` without

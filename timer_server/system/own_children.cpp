@@ -86,11 +86,19 @@ void duplicate_to(std::initializer_list<int> standard, int fd) {
     (void)!::write(file, settings.oom_score_adj.data(), settings.oom_score_adj.size());
     ::close(file);
   }
+  if ((settings.policy & SCHED_RESET_ON_FORK) == 0) {
+    // The fork has undone --realtime, by the ordinary policy and a nice value of 0.
+    ::sched_setscheduler(0, settings.policy, &settings.priority);
+    ::setpriority(PRIO_PROCESS, 0, settings.nice);
+  }
   if (start.output >= 0) {
     ::setpgid(0, 0);
     duplicate_to({STDIN_FILENO},
                  start.input >= 0 ? start.input : ::open("/dev/null", O_RDONLY | O_CLOEXEC));
     duplicate_to({STDOUT_FILENO, STDERR_FILENO}, start.output);
+    if (::isatty(STDERR_FILENO) != 0) {
+      ::signal(SIGTTOU, SIG_IGN);  // `stty tostop` would stop a group that is never in foreground
+    }
   }
   if (start.is_helper) {  // it may open the files of more libraries than the caller's limit allows
     // While the request pipe is open, clients and the next server take this server for its reader.
@@ -218,6 +226,9 @@ Inheritance& inheritance() {
     Inheritance own;
     ::sigprocmask(SIG_BLOCK, nullptr, &own.mask);
     ::getrlimit(RLIMIT_NOFILE, &own.files);
+    own.policy = ::sched_getscheduler(0);
+    ::sched_getparam(0, &own.priority);
+    own.nice = ::getpriority(PRIO_PROCESS, 0);
     return own;
   }();
   return settings;

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/types.h>
@@ -90,13 +91,16 @@ std::uint64_t only_child_until(pid_t pid);
 bool reap_orphans(Instant now);
 
 // The settings with which the server was started. The server changes them; its children get them
-// as they were. They exclude scheduling, because a fork does not inherit --realtime.
+// as they were.
 struct Inheritance {
   sigset_t mask{};
   rlimit files{};
+  int policy = 0;  // of scheduling, with SCHED_RESET_ON_FORK if the caller has set that
+  sched_param priority{};
+  int nice = 0;
   std::string oom_score_adj;  // a number; empty: the server has not changed it
 };
-// The first call reads the mask and the limits. main() makes it before the server changes them.
+// The first call reads all but the last. main() makes it before the server changes them.
 Inheritance& inheritance();
 
 struct ChildStart {

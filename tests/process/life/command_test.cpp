@@ -376,6 +376,7 @@ TEST_CASE("COMMAND and hooks have the settings of the server's caller, and none 
                    ::sigprocmask(SIG_BLOCK, &set, nullptr);
                    const rlimit files{512, 2048};
                    ::setrlimit(RLIMIT_NOFILE, &files);
+                   (void)!::nice(3);
                    // As of a service that is to be killed first.
                    const int oom = ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
                    (void)!::write(oom, "731", 3);

@@ -110,6 +110,7 @@ TEST_CASE("values of the config file are used") {
                  "max-interval = 5\n"
                  "kill-wait = 2.5\n"
                  "warn-at = 0.75\n"
+                 "log-max = 1152921504606846976\n"
                  "on-expiry = 'echo \"from the file\"'\n");
   Server server(temp, {.args = {"--config", temp.path("c.toml")}, .with_dir = false});
   CHECK(server.dir() == temp.path("from-file"));
@@ -121,6 +122,7 @@ TEST_CASE("values of the config file are used") {
   server.wait_for("hook", worker.pid());
   CHECK(contains(server.err(), "from the file\n"));
   CHECK(contains(settings_of(server), "\"warn_at\":0.75"));
+  CHECK(contains(settings_of(server), "\"log_max_bytes\":1152921504606846976"));
 }
 
 TEST_CASE("the command line wins over the config file, wherever it stands") {
@@ -191,6 +193,19 @@ TEST_CASE("--detach returns when the server is ready, which then has a session o
   server.signal(SIGTERM);
   CHECK(server.ends_within(kBound));
   CHECK_FALSE(exists(temp.path("run/requests")));
+}
+
+TEST_CASE("a server that detaches keeps no file of its caller open") {
+  const TempFolder temp;
+  const Finished starter = run("/bin/sh", {"-c", "exec 9>\"$0\"; exec \"$@\"", temp.path("lock"),
+                                           server_path(), "--dir", temp.path("run"), "--detach"});
+  REQUIRE(starter.status == exited(0));
+  const pid_t pid = std::stoi(starter.out.substr(starter.out.rfind("pid=") + 4));
+  const HeldPid server(pid);
+  CHECK_FALSE(
+      contains(run("/bin/ls", {"-l", fmt::format("/proc/{}/fd", pid)}).out, temp.path("lock")));
+  server.signal(SIGTERM);
+  CHECK(server.ends_within(kBound));
 }
 
 TEST_CASE("--detach prints the error and returns the status of a server that cannot start") {

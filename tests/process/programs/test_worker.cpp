@@ -165,6 +165,7 @@ int inherited(const Arguments&) {
   std::ifstream("/proc/self/oom_score_adj") >> oom;
   say("oom_score_adj " + oom);
   say("policy " + std::to_string(::sched_getscheduler(0)));
+  say("nice " + std::to_string(::getpriority(PRIO_PROCESS, 0)));
   rlimit files{};
   ::getrlimit(RLIMIT_NOFILE, &files);
   say("files " + std::to_string(files.rlim_cur) + " " + std::to_string(files.rlim_max));
@@ -223,11 +224,13 @@ int flood(const Arguments& args) {
 // SCOPE SECONDS: as COMMAND, opens a scope on the passed pipe and hangs in it.
 int hang(const Arguments& args) {
   const char* const path = std::getenv("TORCHELASTIC_TIMER_FILE");
-  std::ofstream pipe(path == nullptr ? "" : path);  // as PyTorch's client, for this line alone
-  if (!(pipe << request(args.at(0), std::stod(args.at(1)), SIGKILL) << std::flush)) {
+  // As PyTorch's client: for this line alone, and the pipe must have a reader.
+  const int fd = path == nullptr ? -1 : ::open(path, O_WRONLY | O_NONBLOCK);
+  const std::string line = request(args.at(0), std::stod(args.at(1)), SIGKILL);
+  if (::write(fd, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
     return 95;
   }
-  pipe.close();
+  ::close(fd);
   wait_for_ever();
 }
 

@@ -356,6 +356,8 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
   if (scope) {
     scope->release();
   }
+  // With `stty tostop` its own message would stop a job in the background, for good.
+  ::signal(SIGTTOU, SIG_IGN);
   return scope && scope->was_killed(status) ? kExitExpired : exit_status_of(status);
 }
 
