@@ -115,8 +115,7 @@ TEST_CASE("a COMMAND that ends in time leaves no record, however short it is") {
   CHECK(count(records, "expired") == 1);  // the barrier's
 }
 
-TEST_CASE(
-    "acquire in a shell sets a deadline for that shell, also after it executes another program") {
+TEST_CASE("acquire in a shell watches that shell, also after it executes another program") {
   Server server;
   CHECK(run_shell(server, "$T acquire --scope x --timeout 300ms; exec sleep 100") ==
         killed_by(SIGKILL));
@@ -125,8 +124,7 @@ TEST_CASE(
   CHECK(killed.text("verdict") == "dead");
 }
 
-TEST_CASE(
-    "a shell that releases its scope leaves nothing open, and one that does not is recorded") {
+TEST_CASE("a shell that releases its scope leaves nothing open, one that does not is recorded") {
   Server server;
   // The shell ends after the server has read its requests, because its pid is unused afterwards.
   const std::string until_read =
@@ -207,8 +205,7 @@ TEST_CASE("acquire on a bare pipe exits 0 while the server drains") {
   server.wait_for("rejected");
 }
 
-TEST_CASE(
-    "run while the server drains runs COMMAND unwatched, says so, and exits as COMMAND does") {
+TEST_CASE("run in a drain runs COMMAND unwatched, says so, and exits as COMMAND does") {
   Server server;
   CHECK(run_client(server, {"drain"}).status == exited(0));
   const Finished ran =

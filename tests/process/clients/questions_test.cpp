@@ -158,8 +158,7 @@ TEST_CASE("a status page that a client has extended after it was cut short is ma
   CHECK(status_page(server.dir())->magic == filetimer::kBoardMagic);
 }
 
-TEST_CASE(
-    "a shutdown of a server with a COMMAND sends SIGTERM to COMMAND, and a forced one kills it") {
+TEST_CASE("a shutdown of a server with COMMAND sends it SIGTERM, and a forced one kills it") {
   for (const bool is_forced : {false, true}) {
     CAPTURE(is_forced);
     Server server(Server::Setup{.command = {worker_path(), is_forced ? "ignore-term" : "block"}});
@@ -233,8 +232,7 @@ TEST_CASE("the control socket of a killed server is replaced, and that of a stop
   CHECK_FALSE(exists(server.dir() + "/control"));
 }
 
-TEST_CASE(
-    "a pipe that another process reads in place of the server's is left alone, with a warning") {
+TEST_CASE("a pipe of another reader in place of the server's is left alone, with a warning") {
   Server server({"--max-interval", "20ms"});
   const Worker worker("block");
   server.send(acquire(worker.pid(), "released elsewhere", 2s));
@@ -255,8 +253,7 @@ TEST_CASE(
   CHECK(worker.is_alive());
 }
 
-TEST_CASE(
-    "a drain continues, and requests are answered, in a runtime directory that is made again") {
+TEST_CASE("a drain continues, and requests are answered, in a directory that is made again") {
   Server server({"--max-interval", "10ms"});
   Asker(server, question("drain")).next("done");
   std::filesystem::rename(server.dir(), server.temp().path("away"));

@@ -230,8 +230,7 @@ TEST_CASE("a stopped worker gets SIGCONT after the signal, so that the signal re
   CHECK(expire(server, worker, "s", SIGTERM).text("verdict") == "dead");
 }
 
-TEST_CASE(
-    "--dry-run sends no signal, records what it would have done, and other scopes stay open") {
+TEST_CASE("--dry-run sends no signal, records what it would do, and other scopes stay open") {
   Server server({"--dry-run", "--grace", "10ms"});
   Worker worker("block");
   server.send(acquire(worker.pid(), "later", 200ms) + acquire_past(worker.pid(), "now"));

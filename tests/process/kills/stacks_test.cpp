@@ -328,8 +328,7 @@ TEST_CASE("a file of code that is larger than the memory of the helper is read")
   CHECK(contains(answer_about(worker.pid()), "frame hang::in_read(int)+0x"));
 }
 
-TEST_CASE(
-    "a helper that is killed at any moment leaves the worker running, neither stopped nor traced") {
+TEST_CASE("a helper that is killed at any moment leaves the worker neither stopped nor traced") {
   Worker worker(stacks_worker("serve", 8));
   std::minstd_rand random(1);
   std::uniform_int_distribution<int> delay_us(0, 20'000);

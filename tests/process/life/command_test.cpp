@@ -40,8 +40,7 @@ class Caught {
 
 }  // namespace
 
-TEST_CASE(
-    "the status of COMMAND is passed on, and a signal that ended it gives 128 plus its number") {
+TEST_CASE("the status of COMMAND is passed on, and that of a signal is 128 plus its number") {
   for (const int status : {0, 1, 2, 3, 8, 77, 124, 125, 255}) {
     CAPTURE(status);
     CHECK(run_command({"/bin/sh", "-c", fmt::format("exit {}", status)}).status == exited(status));
@@ -113,8 +112,7 @@ TEST_CASE("a server that fails before COMMAND gives 125 and does not start it") 
   }
 }
 
-TEST_CASE(
-    "COMMAND finds directory and pipe in its environment, and torchrun does not replace the pipe") {
+TEST_CASE("COMMAND finds directory and pipe in its environment, and torchrun keeps the pipe") {
   const TempFolder temp;
   const Finished finished =
       run_command({"/bin/sh", "-c",
@@ -339,8 +337,7 @@ TEST_CASE("a second SIGTERM kills COMMAND and its descendants") {
   }
 }
 
-TEST_CASE(
-    "a rank that hangs in a scope is killed and recorded, and the launcher's status is kept") {
+TEST_CASE("a rank that hangs in a scope is killed and recorded, and its launcher's status kept") {
   const TempFolder temp;
   // A launcher of two ranks. Within the second the server reads the rank of the one that hangs.
   const std::string launcher = fmt::format(

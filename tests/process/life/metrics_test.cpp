@@ -23,8 +23,7 @@ bool is_whole(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE(
-    "the metrics of a server say that a worker was killed, and at the end that it has ended") {
+TEST_CASE("the metrics of a server say that a worker was killed, and that the server has ended") {
   const TempFolder temp;
   const std::string file = temp.path("filetimer.prom");
   Server server(temp, {"--metrics", file, "--max-interval", "20ms"});
@@ -121,8 +120,7 @@ TEST_CASE("metrics for which there is no room leave no part of them behind") {
   CHECK(std::filesystem::is_empty(folder));
 }
 
-TEST_CASE(
-    "kills continue while the file system of the metrics hangs, and are in the next metrics") {
+TEST_CASE("kills go on while the file system of the metrics hangs, and are in the next metrics") {
   const TempFolder temp;
   const std::string folder = temp.make_folder("collector");
   REQUIRE(::chmod(folder.c_str(), 0755) == 0);  // its reader is another user
@@ -148,8 +146,7 @@ TEST_CASE(
   CHECK(server.stop() == exited(0));
 }
 
-TEST_CASE(
-    "a server whose metrics never could be written, for their file system hangs, still stops") {
+TEST_CASE("a server whose metrics never could be written, as their disk hangs, still stops") {
   const TempFolder temp;
   const std::string folder = temp.path("collector");
   const std::string fault = temp.path("hangs");

@@ -24,8 +24,7 @@ std::string settings_of(const Server& server) {
 
 }  // namespace
 
-TEST_CASE(
-    "an unknown option or a bad value is bad usage, quoted on one line, also with a COMMAND") {
+TEST_CASE("an unknown option or a bad value is bad usage, quoted on one line, also with COMMAND") {
   const TempFolder temp;
   for (const BadUsage& bad : std::vector<BadUsage>{
            {{"--nonsense"}, "--nonsense"},

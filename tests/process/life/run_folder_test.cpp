@@ -54,8 +54,7 @@ class TinyDisk {
 
 }  // namespace
 
-TEST_CASE(
-    "directory, pipe and log are private, and one line on standard output says where they are") {
+TEST_CASE("directory, pipe and log are private, and one line of output says where they are") {
   const TempFolder temp;
   Server server(temp, {.folder = "a/b/run"});
   CHECK(server.ready_line() == fmt::format("ready dir={0} fifo={0}/requests log={0}/expired.jsonl "
@@ -111,8 +110,7 @@ TEST_CASE("an entry is made again while the file system of the log does not answ
   expect_kill(server);
 }
 
-TEST_CASE(
-    "a file in place of the pipe is kept under another name, and clients try the pipe again") {
+TEST_CASE("a file in the pipe's place is kept under another name, and clients try the pipe again") {
   Server server({"--max-interval", "20ms"});
   const auto board = status_page(server.dir());
   const std::uint64_t before = board->incarnation;
@@ -180,8 +178,7 @@ TEST_CASE("a link to a pipe elsewhere that a killed server has left gives way to
   CHECK(is_pipe(next.dir() + "/requests"));
 }
 
-TEST_CASE(
-    "what is in the way of an entry of the runtime directory is named at the start, and kept") {
+TEST_CASE("what is in the way of an entry of the directory is named at the start, and kept") {
   const TempFolder temp;
   const std::vector<std::string> elsewhere{"--dir",           temp.path("run"), "--fifo",
                                            temp.path("pipe"), "--log",          temp.path("log")};
@@ -250,8 +247,7 @@ TEST_CASE("another user's pipe is refused") {
   CHECK(contains(finished.err, "65533"));
 }
 
-TEST_CASE(
-    "timers of the pipe are watched on a full file system, and saved when it has room again") {
+TEST_CASE("timers of the pipe are watched on a full file system, and saved once it has room") {
   const TempFolder temp;
   const TinyDisk disk(temp);
   if (!disk.is_mounted()) {

@@ -116,8 +116,7 @@ class Manager : public TempFolder {
 
 }  // namespace
 
-TEST_CASE(
-    "requests that are written while no server runs are carried out by the next one, in order") {
+TEST_CASE("requests written while no server runs are carried out by the next one, in order") {
   const Manager manager;
   Worker hung("block");
   Server first(manager, manager.setup());

@@ -55,8 +55,7 @@ TEST_CASE("an idle timeout begins anew when a pipe that another process has read
   CHECK(Instant{idle_record(server, *worker).integer("mono_ns")} >= back + 500ms);
 }
 
-TEST_CASE(
-    "the idle timeout of a stopped worker is deferred, and it gets the time of its stop back") {
+TEST_CASE("the idle timeout of a stopped worker is deferred, and it gets that time back") {
   const Server server;
   const auto worker = client_worker(server.dir(), 1s);
   server.send(acquire_far(worker->pid(), "forward"));

@@ -68,8 +68,7 @@ TEST_CASE("a file that is not a page is refused with its reason") {
   check_refused(server, "foreign", fmt::format("belongs to user {}", kSomebodyElse));
 }
 
-TEST_CASE(
-    "a page whose claims are not what the kernel says is refused, and no worker is killed for it") {
+TEST_CASE("a page whose claims the kernel contradicts is refused, and no worker is killed for it") {
   Server server;
   Worker bystander("block");
   const auto check_claim = [&](const std::string& name, const std::string& claim,

@@ -20,8 +20,7 @@ std::string scopes(const Server& server, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE(
-    "a worker is killed at the deadline of a scope on a page, and the record identifies both") {
+TEST_CASE("a worker is killed at the deadline of a scope on a page, and the record names both") {
   const Server server;
   const auto worker = page_worker(server.dir(), "w-1");
   worker->ask("open 1 outer 3600000");
@@ -220,8 +219,7 @@ TEST_CASE("a worker to which a container shows another boot id is watched and li
   CHECK(kill_of(server, worker).text("scope") == "backward");
 }
 
-TEST_CASE(
-    "a worker that ends is recorded once with the statistics of all its pages, if it has any") {
+TEST_CASE("a worker that ends is recorded once, with the statistics of all its pages, if any") {
   Server server;
   const auto uncounted = page_worker(server.dir(), "uncounted");
   Worker counted({.program = {program_path("page_worker")}});
@@ -249,8 +247,7 @@ TEST_CASE(
   CHECK(count(server.records(), "worker_ended") == 1);
 }
 
-TEST_CASE(
-    "the statistics of workers that ended are in the log, also if they ended while no server ran") {
+TEST_CASE("the statistics of workers that ended are in the log, also if no server ran then") {
   Server server;
   const auto seen = page_worker(server.dir(), "seen");
   const auto unseen = page_worker(server.dir(), "unseen");
