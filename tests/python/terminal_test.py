@@ -229,6 +229,7 @@ class Shell(TerminalCase):
     def test_run_ends_in_the_background_of_a_terminal_that_stops_writers(self):
         self.shell.type("stty tostop\n")
         self.say("t run --timeout 50ms -- sleep 60 & wait $!; echo exit $?.", "exit 124.")
+        self.say("t drain; t run -- sh -c 'exit 9' & wait $!; echo exit $?.", "exit 9.")
 
     def test_run_stops_with_command_at_ctrl_z_and_goes_on_with_it(self):
         words = " ".join(f"'{word}'" for word in self.command)

@@ -10,6 +10,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -304,7 +305,11 @@ tl::expected<Settings, int> read_settings(int argc, char** argv) {
   if (settings.detach && !settings.command.empty()) {
     return usage("--detach: expected no COMMAND with it (the server ends with its COMMAND)");
   }
-  if (settings.detach && settings.log.starts_with("/dev/std")) {  // then it would be /dev/null
+  // Then it would be /dev/null, or another file of the server, which has closed those of its caller.
+  constexpr std::array kDescriptors{"/dev/std", "/dev/fd/", "/proc/self/fd/"};
+  if (settings.detach && std::ranges::any_of(kDescriptors, [&](const char* descriptors) {
+        return settings.log.starts_with(descriptors);
+      })) {
     return usage(fmt::format("--detach: expected another --log with it than '{}'", settings.log));
   }
   return settings;

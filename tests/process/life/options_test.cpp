@@ -59,6 +59,7 @@ TEST_CASE("an unknown option or a bad value is bad usage, quoted on one line, al
            {{"--config", temp.path()}, temp.path()},
            {{"--config", temp.path("missing.toml")}, temp.path("missing.toml")},
            {{"--detach", "--log", "/dev/stderr"}, "another --log with it than '/dev/stderr'"},
+           {{"--detach", "--log", "/dev/fd/3"}, "another --log with it than '/dev/fd/3'"},
            {{"--nonsense", "--", "/bin/true"}, "--nonsense", 125},
            {{"--grace", "soon", "--", "/bin/true"}, "'soon'", 125},
            {{"--detach", "--", "/bin/true"}, "--detach: expected no COMMAND with it", 125},

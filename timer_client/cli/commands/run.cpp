@@ -42,9 +42,10 @@ constexpr Duration kRecordPatience = std::chrono::seconds{1};
 constexpr Duration kRecordPause = std::chrono::milliseconds{10};
 
 // The signals that are not passed on to COMMAND: those that stop a process, those that only tell of
-// something, and those of a fault of this process.
-constexpr int kKept[] = {SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGCHLD, SIGURG,  SIGWINCH, SIGKILL,
-                         SIGILL,  SIGTRAP, SIGABRT, SIGBUS,  SIGFPE,  SIGSEGV, SIGSYS};
+// something, and those of a fault of this process. Not SIGTTOU: unless that is blocked, with `stty
+// tostop` its own message would stop a job in the background, for good.
+constexpr int kKept[] = {SIGSTOP, SIGTSTP, SIGTTIN, SIGCHLD, SIGURG, SIGWINCH, SIGKILL,
+                         SIGILL,  SIGTRAP, SIGABRT, SIGBUS,  SIGFPE, SIGSEGV,  SIGSYS};
 
 struct RunArguments {
   Place place;
@@ -356,8 +357,6 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
   if (scope) {
     scope->release();
   }
-  // With `stty tostop` its own message would stop a job in the background, for good.
-  ::signal(SIGTTOU, SIG_IGN);
   return scope && scope->was_killed(status) ? kExitExpired : exit_status_of(status);
 }
 

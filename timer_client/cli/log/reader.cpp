@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <map>
 #include <queue>
 #include <set>
 #include <tuple>
@@ -188,9 +187,9 @@ constexpr std::size_t kLeastBlockBytes = std::size_t{4} << 10;
 constexpr std::size_t kMostBlockBytes = std::size_t{64} << 10;
 
 // The next line of a log, by its place among the next lines of all logs: the latest time in its log
-// so far, then the monotonic time. Records behind a clock that was set back, or without a time,
-// stay where they are in their log.
-using NextLine = std::tuple<Integer, Integer, std::size_t, std::string_view>;
+// so far, then the monotonic time, then whether its log is not the rotated one. Records behind a
+// clock that was set back, or without a time, stay where they are in their log.
+using NextLine = std::tuple<Integer, Integer, bool, std::size_t, std::string_view>;
 
 }  // namespace
 
@@ -391,32 +390,18 @@ void read_merged(std::vector<LogReader>& logs, KnownRecords& known,
     return;
   }
   std::vector<Integer> latest_us(logs.size());
-  std::map<std::string, std::size_t> later;  // by the path of the log that was rotated before it
-  std::set<std::string> paths;
-  for (std::size_t log = 0; log < logs.size(); ++log) {
-    later.emplace(logs[log].path() + std::string(kRotatedSuffix), log);
-    paths.insert(logs[log].path());
-  }
   std::priority_queue<NextLine, std::vector<NextLine>, std::greater<>> next;
   const auto queue = [&](std::size_t log) {
-    const Record* record = logs[log].next();
-    const auto rest = record == nullptr ? later.find(logs[log].path()) : later.end();
-    if (rest != later.end()) {
-      latest_us[rest->second] = latest_us[log];
-      log = rest->second;
-      record = logs[log].next();
-    }
-    if (record != nullptr) {
+    if (const Record* const record = logs[log].next()) {
       latest_us[log] = std::max(latest_us[log], record->time_us);
-      next.emplace(latest_us[log], record->mono_ns, log, record->line);
+      next.emplace(latest_us[log], record->mono_ns, !logs[log].path().ends_with(kRotatedSuffix),
+                   log, record->line);
     }
   };
   for (std::size_t log = 0; log < logs.size(); ++log) {
     logs[log].set_block_bytes(
         std::clamp(kAllBlocksBytes / logs.size(), kLeastBlockBytes, kMostBlockBytes));
-    if (!paths.contains(logs[log].path() + std::string(kRotatedSuffix))) {
-      queue(log);
-    }
+    queue(log);
   }
   while (!next.empty()) {
     const std::size_t log = std::get<std::size_t>(next.top());
