@@ -305,7 +305,8 @@ tl::expected<Settings, int> read_settings(int argc, char** argv) {
   if (settings.detach && !settings.command.empty()) {
     return usage("--detach: expected no COMMAND with it (the server ends with its COMMAND)");
   }
-  // Then it would be /dev/null, or another file of the server, which has closed those of its caller.
+  // Then it would be /dev/null, or another file of the server, which has closed those of its
+  // caller.
   constexpr std::array kDescriptors{"/dev/std", "/dev/fd/", "/proc/self/fd/"};
   if (settings.detach && std::ranges::any_of(kDescriptors, [&](const char* descriptors) {
         return settings.log.starts_with(descriptors);
