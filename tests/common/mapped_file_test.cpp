@@ -23,7 +23,6 @@
 #include "tests/support/children.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/skip.hpp"
-#include "tests/support/users.hpp"
 
 namespace filetimer {
 namespace {

@@ -15,7 +15,6 @@
 
 #include "tests/support/files.hpp"
 #include "tests/support/skip.hpp"
-#include "tests/support/users.hpp"
 #include "tests/support/variable.hpp"
 
 using namespace filetimer;

@@ -31,7 +31,6 @@
 #include "tests/support/bound.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/skip.hpp"
-#include "tests/support/users.hpp"
 
 namespace filetimer::testing {
 

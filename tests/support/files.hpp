@@ -1,12 +1,17 @@
-// Shared by all tests: a temporary folder, and short functions for files and texts.
+// Shared by all tests: a temporary folder, short functions for files and texts, and another user.
 // SPDX-License-Identifier: MIT
 #pragma once
+
+#include <sys/types.h>
 
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace filetimer::testing {
+
+// The id of a user that does not run the tests. The user needs no account.
+inline constexpr uid_t kSomebodyElse = 65533;
 
 // A folder of one test, 0700, below $TMPDIR or another folder. The destructor removes it.
 class TempFolder {

@@ -29,8 +29,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr uid_t kSomebodyElse = 65534;
-
 using Client = testing::ControlConnection;
 
 Settings with_longest_wait() {
@@ -266,7 +264,7 @@ TEST_CASE("A request of a process of another user is refused, and rejected in th
   QuestionStage stage;
   REQUIRE(::chmod(stage.folder.path().c_str(), 0777) == 0);
   REQUIRE(::chmod(stage.folder.path("control").c_str(), 0777) == 0);
-  const bool is_another = ::seteuid(kSomebodyElse) == 0;
+  const bool is_another = ::seteuid(testing::kSomebodyElse) == 0;
   std::optional<Client> client;
   if (is_another &&
       ::faccessat(AT_FDCWD, stage.folder.path("control").c_str(), W_OK, AT_EACCESS) == 0) {
@@ -277,7 +275,7 @@ TEST_CASE("A request of a process of another user is refused, and rejected in th
     FILETIMER_SKIP("another user cannot reach the socket here");
   }
   stage.ask(*client, R"({"version":1,"request":"shutdown","force":true})");
-  const std::string reason = "user 65534 may not ask the server of user 0";
+  const std::string reason = "user 65533 may not ask the server of user 0";
   CHECK(client->read().find(R"("answer":"refused","reason":")" + reason) != std::string::npos);
   const RejectionReport rejected = stage.core.rejections.take(stage.now, true).value();
   CHECK(rejected.reason == reason);
@@ -288,7 +286,7 @@ TEST_CASE("A request of a process of another user is refused, and rejected in th
   Client root(stage.folder.path());
   root.send(R"({"version":1,"request":"ping","wait_s":10})");
   stage.run();
-  REQUIRE(::seteuid(kSomebodyElse) == 0);
+  REQUIRE(::seteuid(testing::kSomebodyElse) == 0);
   stage.control->take(stage.now);
   REQUIRE(::seteuid(0) == 0);
   CHECK(root.read().find(R"("answer":"done")") != std::string::npos);
