@@ -125,7 +125,9 @@ void wait_for_rank(const Server& server, const Worker& worker, int rank) {
 
 Record kill_of(const Server& server, Child& worker, int signal) {
   CHECK(worker.status() == killed_by(signal));
-  return server.wait_for("killed", worker.pid());
+  Record killed = server.wait_for("killed", worker.pid());
+  CHECK(killed.text("verdict") == "dead");
+  return killed;
 }
 
 void expect_kill(const Server& server, const std::string& scope) {

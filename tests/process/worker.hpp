@@ -95,7 +95,8 @@ struct HungWorker : WorkerInScope {
       : WorkerInScope(server, scope, std::chrono::milliseconds{0}, signal, mode) {}
 };
 
-// Waits until this signal has ended the worker. Returns the record of the kill.
+// Waits until this signal has ended the worker. Returns the record of the kill, whose verdict is
+// "dead".
 Record kill_of(const Server& server, Child& worker, int signal = SIGKILL);
 
 // Has a worker killed for that scope, without reading the log.

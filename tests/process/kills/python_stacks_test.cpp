@@ -39,7 +39,7 @@ bool has_python_frame(const Record& evidence, std::string_view function) {
 
 // Returns the evidence of a worker, which must have been killed.
 Record evidence_of(const Server& server, Worker& worker) {
-  CHECK(kill_of(server, worker).text("verdict") == "dead");
+  kill_of(server, worker);
   return server.wait_for("evidence", worker.pid());
 }
 

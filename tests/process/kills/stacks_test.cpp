@@ -162,7 +162,7 @@ Record evidence_of(
 
 std::string missing_with_helper(const std::string& script, const std::string& timeout = "20s") {
   Server server(with_helper(script, timeout));
-  CHECK(expire(server).text("verdict") == "dead");
+  expire(server);
   const Record evidence = server.wait_for("evidence");
   CHECK(evidence.array("threads").size() == 1);  // what /proc says is there all the same
   CHECK(server.stop() == exited(0));

@@ -340,9 +340,7 @@ TEST_CASE("each of many workers that expire together is killed and recorded") {
   }
   server.send(lines);
   for (const auto& worker : workers) {
-    const Record killed = kill_of(server, *worker);
-    CHECK(killed.text("verdict") == "dead");
-    CHECK(killed.signals() == std::vector<int>{SIGKILL});
+    CHECK(kill_of(server, *worker).signals() == std::vector<int>{SIGKILL});
   }
   const Records records = server.records();
   CHECK(count(records, "incident") == 1);

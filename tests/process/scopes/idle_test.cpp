@@ -36,7 +36,6 @@ TEST_CASE("a worker in no scope for its idle timeout is killed, and the record h
   const Instant deadline{record.integer("deadline_mono_ns")};
   CHECK((deadline - since == 300ms || count(server.records(), "deferred") > 0));
   CHECK(record.number("timeout_s") == doctest::Approx(0.3));
-  CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "dead");
 }
 
 TEST_CASE("an idle timeout begins anew when a pipe that another process has read is back") {
