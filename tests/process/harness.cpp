@@ -284,6 +284,12 @@ Finished run(const std::string& program, std::vector<std::string> args,
   return {status, read_file(name + "out"), read_file(name + "err")};
 }
 
+void check_failure(const Finished& finished, int status, std::string_view says) {
+  CAPTURE(finished.err);
+  CHECK(finished.status == exited(status));
+  CHECK(contains(finished.err, says));
+}
+
 Server::Server(std::vector<std::string> args) : Server(Setup{.args = std::move(args)}) {}
 Server::Server(const Setup& setup) : Server(std::make_shared<const TempFolder>(), setup) {}
 Server::Server(const TempFolder& temp, std::vector<std::string> args)

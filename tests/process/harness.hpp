@@ -157,6 +157,8 @@ inline Finished run_server(std::vector<std::string> args, const Environment& env
 inline Finished run_client(std::vector<std::string> args) {
   return run(client_path(), std::move(args));
 }
+// Checks that a program has failed with this status, and that its standard error has this part.
+void check_failure(const Finished& finished, int status, std::string_view says);
 
 // A timer_server that is ready, in the directory `run` of `temp`, or of a folder of its own. The
 // destructor kills it and judges its log by docs/promises.md: a violation fails the test.

@@ -54,13 +54,11 @@ TEST_CASE("run exits 124 when COMMAND was killed, and the record has COMMAND's n
 
 TEST_CASE("acquire exits 6 for a process that has started the server") {
   Server server;
-  const Finished refused = run_acquire(server, "s");
-  CHECK(refused.status == exited(6));
-  CHECK(contains(refused.err, fmt::format("process {} has started the timer server {}", ::getpid(),
-                                          server.pid())));
-  const Finished itself = run_acquire(server, "s", server.pid());
-  CHECK(itself.status == exited(6));
-  CHECK(contains(itself.err, "is the timer server, which cannot watch itself"));
+  check_failure(
+      run_acquire(server, "s"), 6,
+      fmt::format("process {} has started the timer server {}", ::getpid(), server.pid()));
+  check_failure(run_acquire(server, "s", server.pid()), 6,
+                "is the timer server, which cannot watch itself");
 }
 
 TEST_CASE("acquire exits 6 for a process of another user, whether real or effective") {
@@ -76,11 +74,9 @@ TEST_CASE("acquire exits 6 for a process of another user, whether real or effect
         ::_exit(1);
       }
     });
-    const Finished refused = run_acquire(server, "s", other.pid());
-    CHECK(refused.status == exited(6));
-    CHECK(contains(refused.err, fmt::format("process {} belongs to user {}: expected a process of "
-                                            "user 0",
-                                            other.pid(), kSomebodyElse)));
+    check_failure(run_acquire(server, "s", other.pid()), 6,
+                  fmt::format("process {} belongs to user {}: expected a process of user 0",
+                              other.pid(), kSomebodyElse));
   }
 }
 
@@ -185,9 +181,8 @@ TEST_CASE("acquire exits 6 while the server shuts down, and 4 when the server wa
   const std::string said = server.temp().path("said");
   Child waits({.argv = {client_path(), "shutdown", "--dir", server.dir()}, .err = said});
   REQUIRE(wait_until([&] { return !read_file(said).empty(); }));
-  const Finished refused = run_acquire(server, "new", worker.pid());
-  CHECK(refused.status == exited(6));
-  CHECK(contains(refused.err, "' is shutting down: it watches no new scopes\n"));
+  check_failure(run_acquire(server, "new", worker.pid()), 6,
+                "' is shutting down: it watches no new scopes\n");
   server.kill();
   CHECK(run_acquire(server, "new", worker.pid()).status == exited(4));
 }

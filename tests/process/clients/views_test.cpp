@@ -49,8 +49,7 @@ TEST_CASE("a dump of many workers has those in the least common scopes, and coun
     CHECK(contains(dumped.out, fmt::format("\"odd {}\"", i)));
   }
   const Finished none = run_client(server, {"dump", "--pid", "1"});
-  CHECK(none.status == exited(6));
-  CHECK(contains(none.err, "no watched worker has pid 1: expected "));
+  check_failure(none, 6, "no watched worker has pid 1: expected ");
   CHECK(contains(none.err, fmt::format(" and {} more", kWorkers - 16)));
   CHECK(contains(run_client(server, {"dump", "--rank", "1"}).err, "no watched worker has a rank"));
 }
@@ -82,9 +81,8 @@ TEST_CASE("dump shows where the workers are, and they go on") {
       run_client(server, {"dump", "--json", "--pid", std::to_string(one->pid())});
   CHECK(of_pid.status == exited(0));
   CHECK(contains(of_pid.out, fmt::format("\"workers\":[{{\"pid\":{},", one->pid())));
-  const Finished none = run_client(server, {"dump", "--rank", "7"});
-  CHECK(none.status == exited(6));
-  CHECK(contains(none.err, "no watched worker has rank 7: expected 0, 1"));
+  check_failure(run_client(server, {"dump", "--rank", "7"}), 6,
+                "no watched worker has rank 7: expected 0, 1");
   CHECK(one->ask("release exchange") == "yes");
   CHECK(other->ask("release load") == "yes");
   CHECK(count(server.records(), "evidence") == 0);

@@ -69,9 +69,8 @@ TEST_CASE("an unknown option or a bad value is bad usage, quoted on one line, al
     args.insert(args.end(), bad.args.begin(), bad.args.end());
     const Finished finished = run_server(args);
     CAPTURE(finished.err);
-    CHECK(finished.status == exited(bad.status));
+    check_failure(finished, bad.status, bad.says);
     CHECK(finished.out.empty());
-    CHECK(contains(finished.err, bad.says));
     CHECK(std::ranges::count(finished.err, '\n') == 1);
     CHECK_FALSE(exists(temp.path("run")));  // refused before anything was made
   }
@@ -87,9 +86,8 @@ TEST_CASE("--version prints the name and the version, and starts nothing") {
 TEST_CASE("the variable of --log-level counts if the option is not given") {
   const TempFolder temp;
   const Environment loud{{"FILETIMER_LOG_LEVEL", "loud"}};
-  const Finished refused = run_server({"--dir", temp.path("run")}, loud);
-  CHECK(refused.status == exited(2));
-  CHECK(contains(refused.err, "--log-level: 'loud': expected one of error, warning, info, debug"));
+  check_failure(run_server({"--dir", temp.path("run")}, loud), 2,
+                "--log-level: 'loud': expected one of error, warning, info, debug");
   std::vector<std::string> args{"--dir", temp.path("run"), "--log-max", "4K", "--", "/bin/true"};
   CHECK(run_server(args, {{"FILETIMER_LOG_LEVEL", ""}}).status == exited(0));
   CHECK(contains(read_file(temp.path("run/expired.jsonl")), R"("max_interval_s":10,)"));
@@ -169,8 +167,7 @@ TEST_CASE("a bad config file is bad usage with the place of the error") {
         run_server({"--dir", temp.path("run"), "--config", temp.path("c.toml"), "--kill-wait",
                     "1s"});  // replaces a value, and excuses no bad one
     CAPTURE(finished.err);
-    CHECK(finished.status == exited(2));
-    CHECK(contains(finished.err, temp.path("c.toml")));
+    check_failure(finished, 2, temp.path("c.toml"));
     CHECK(contains(finished.err, row.says));
     CHECK(std::count(finished.err.begin(), finished.err.end(), '\n') == 1);
   }
@@ -211,13 +208,9 @@ TEST_CASE("a server that detaches keeps no file of its caller open") {
 TEST_CASE("--detach prints the error and returns the status of a server that cannot start") {
   const TempFolder temp;
   Server first(temp);
-  const Finished second = run_server({"--dir", first.dir(), "--detach"});
-  CHECK(second.status == exited(3));
-  CHECK(contains(second.err, std::to_string(first.pid())));
+  check_failure(run_server({"--dir", first.dir(), "--detach"}), 3, std::to_string(first.pid()));
   write_file(temp.path("file"), "");
-  const Finished third = run_server({"--dir", temp.path("file"), "--detach"});
-  CHECK(third.status == exited(1));
-  CHECK(contains(third.err, temp.path("file")));
+  check_failure(run_server({"--dir", temp.path("file"), "--detach"}), 1, temp.path("file"));
 }
 
 TEST_CASE("SIGTERM and SIGINT stop a server, SIGHUP, SIGUSR1 and SIGPIPE do not") {

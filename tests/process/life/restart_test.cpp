@@ -238,9 +238,8 @@ TEST_CASE("a server that cannot read the boot id does not start, and says so") {
   if (!can_unshare(inside)) {
     FILETIMER_SKIP(kNoMounts);
   }
-  const Finished refused = run_unshared(inside, server_path(), {"--dir", temp.path("run")});
-  CHECK(refused.status == exited(1));
-  CHECK(contains(refused.err, "cannot read '/proc/sys/kernel/random/boot_id'"));
+  check_failure(run_unshared(inside, server_path(), {"--dir", temp.path("run")}), 1,
+                "cannot read '/proc/sys/kernel/random/boot_id'");
 }
 
 TEST_CASE("a verdict that was given before a reboot is not taken for one of this boot") {

@@ -194,8 +194,7 @@ TEST_CASE("what is in the way of an entry of the directory is named at the start
     }
     const Finished finished = run_server(elsewhere);
     CAPTURE(finished.err);
-    CHECK(finished.status == exited(1));
-    CHECK(contains(finished.err, "'" + path + "'"));
+    check_failure(finished, 1, "'" + path + "'");
     CHECK(finished.out.empty());
     CHECK(exists(path));
     CHECK_FALSE(exists(temp.path("pipe")));
@@ -210,8 +209,7 @@ TEST_CASE("somebody's own file in place of the status page is named at the start
   for (const std::string& text : {std::string("notes"), std::string(9000, 'x')}) {
     write_file(path, text);
     const Finished finished = run_server({"--dir", temp.path("run")});
-    CHECK(finished.status == exited(1));
-    CHECK(contains(finished.err, "'" + path + "' is no status page"));
+    check_failure(finished, 1, "'" + path + "' is no status page");
     CHECK(std::ranges::count(finished.err, '\n') == 1);
     CHECK(read_file(path) == text);
   }
@@ -242,9 +240,7 @@ TEST_CASE("another user's pipe is refused") {
   if (::chown(temp.path("pipe").c_str(), kSomebodyElse, kSomebodyElse) != 0) {
     FILETIMER_SKIP("only root can make another user's pipe");
   }
-  const Finished finished = run_server({"--dir", temp.path("run"), "--fifo", temp.path("pipe")});
-  CHECK(finished.status == exited(1));
-  CHECK(contains(finished.err, "65533"));
+  check_failure(run_server({"--dir", temp.path("run"), "--fifo", temp.path("pipe")}), 1, "65533");
 }
 
 TEST_CASE("timers of the pipe are watched on a full file system, and saved once it has room") {
@@ -283,8 +279,7 @@ TEST_CASE("a start on a full file system is a failure that names the file and th
   }
   disk.fill();
   const Finished finished = run_server({"--dir", temp.path("disk"), "--log", temp.path("log")});
-  CHECK(finished.status == exited(1));
-  CHECK(contains(finished.err, temp.path("disk/server")));
+  check_failure(finished, 1, temp.path("disk/server"));
   CHECK(contains(finished.err, "No space left on device"));
 }
 

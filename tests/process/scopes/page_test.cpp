@@ -180,15 +180,12 @@ TEST_CASE("in a pid namespace of its own acquire, release and run refuse to send
     if (std::string_view(command) == "acquire") {
       words.insert(words.end(), {"--timeout", "1h", "--signal", "0"});
     }
-    const Finished refused = run_unshared(kOwnPidNamespace, client_path(), words);
-    CHECK(refused.status == exited(6));
-    CHECK(contains(refused.err, why));
+    check_failure(run_unshared(kOwnPidNamespace, client_path(), words), 6, why);
   }
   const Finished run = run_unshared(
       kOwnPidNamespace, client_path(),
       {"run", "--dir", server.dir(), "--timeout", "1h", "--", "touch", temp.path("started")});
-  CHECK(run.status == exited(125));
-  CHECK(contains(run.err, why));
+  check_failure(run, 125, why);
   CHECK_FALSE(exists(temp.path("started")));
   CHECK(server.stop() == exited(0));
   CHECK(server.records().back().integer("requests") == 0);
