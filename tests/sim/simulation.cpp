@@ -985,15 +985,12 @@ class Simulation {
           })) {
         excuse("not-early", "key", scope.key);
       }
-      const bool is_lost = may_be_lost(scope);
-      for (const char* promise :
-           {"hang-is-judged", "hang-is-killed", "one-verdict", "released-in-time", "record-terms",
-            "not-early", "record-links", "one-to-one"}) {
-        if (is_lost) {
+      if (may_be_lost(scope)) {
+        for (const char* promise :
+             {"hang-is-judged", "hang-is-killed", "one-verdict", "released-in-time", "record-terms",
+              "not-early", "record-links", "one-to-one"}) {
           excuse(promise, "key", scope.key);
         }
-      }
-      if (is_lost) {
         excuse("known-scopes", "subject", worker);
       }
       if (scope.process->is_stuck) {
