@@ -143,8 +143,9 @@ Server::Setup with_helper(const std::string& script, const std::string& timeout 
 // The `evidence` record of a hung worker that is killed. On a busy machine a thread may not stop
 // within the helper's time, or the time may not do for all stacks; then another worker is tried.
 Record evidence_of(
-    const Server& server, const Worker::Setup& setup,
+    const Worker::Setup& setup,
     const std::function<void(const Worker&)>& wait_until_hung = [](const Worker&) {}) {
+  const Server server({"--evidence-timeout", "20s"});
   constexpr int kTries = 10;
   for (int tries = 1;; ++tries) {
     Worker worker(setup);
@@ -209,8 +210,7 @@ TEST_CASE("a worker that the stacks helper traces is not taken for one under a d
 }
 
 TEST_CASE("stacks name the functions that threads wait, spin and read in, with their CPU time") {
-  const Server server({"--evidence-timeout", "20s"});
-  const Record evidence = evidence_of(server, stacks_worker("hang", 3), [](const Worker& worker) {
+  const Record evidence = evidence_of(stacks_worker("hang", 3), [](const Worker& worker) {
     wait_until_asleep(worker.pid(), 3);  // the fourth spins
   });
   CAPTURE(evidence.line());
@@ -237,7 +237,6 @@ TEST_CASE("stacks name the functions that threads wait, spin and read in, with t
 }
 
 TEST_CASE("what the children of a worker do is in its evidence") {
-  const Server server({"--evidence-timeout", "20s"});
   const auto wait_until_children_sleep = [](const Worker& worker) {
     CHECK(wait_until([&] {
       const auto children = filetimer::children_of(worker.pid(), worker.pid());
@@ -248,7 +247,7 @@ TEST_CASE("what the children of a worker do is in its evidence") {
     }));
   };
   const Record evidence =
-      evidence_of(server, {.program = {worker_path(), "tree"}}, wait_until_children_sleep);
+      evidence_of({.program = {worker_path(), "tree"}}, wait_until_children_sleep);
   CAPTURE(evidence.line());
   const auto children = evidence.array("children");
   REQUIRE(children.size() > 0);
@@ -257,8 +256,7 @@ TEST_CASE("what the children of a worker do is in its evidence") {
 }
 
 TEST_CASE("without symbols a frame has the file and the offset in it") {
-  const Server server({"--evidence-timeout", "20s"});
-  const Record evidence = evidence_of(server, stacks_worker("hang", 0, "_stripped"));
+  const Record evidence = evidence_of(stacks_worker("hang", 0, "_stripped"));
   CAPTURE(evidence.line());
   const auto frames = frames_of(evidence.array("threads").at(0).value());
   REQUIRE(has_frame(frames, "stacks_worker_stripped+0x"));
@@ -268,13 +266,11 @@ TEST_CASE("without symbols a frame has the file and the offset in it") {
 }
 
 TEST_CASE("each of 4 stacks of 300 threads is recorded once, with its threads") {
-  const Server server({"--evidence-timeout", "20s"});
   std::vector<pid_t> tids;
-  const Record evidence =
-      evidence_of(server, stacks_worker("pool", 299), [&](const Worker& worker) {
-        wait_until_asleep(worker.pid(), 300);
-        tids = filetimer::threads_of(worker.pid());
-      });
+  const Record evidence = evidence_of(stacks_worker("pool", 299), [&](const Worker& worker) {
+    wait_until_asleep(worker.pid(), 300);
+    tids = filetimer::threads_of(worker.pid());
+  });
   CAPTURE(evidence.line());
   CHECK(evidence.array("threads").size() == 4);
   CHECK_FALSE(evidence.has("threads_omitted"));
