@@ -92,8 +92,7 @@ TEST_CASE("status shows the watched workers and what the server may do here") {
 TEST_CASE("a graceful shutdown waits for a scope on a page and refuses new scopes") {
   Server server;
   const auto page = page_worker(server.dir(), "w-1");
-  const Worker other("block");
-  server.send(acquire_far(other.pid(), "held"));  // so that no question of is_open_on() is granted
+  const WorkerInScope other(server, "held");  // so that no question of is_open_on() is granted
   server.barrier();
   page->ask("wake 0 forward 3600000");
   REQUIRE(wait_until([&] { return is_open_on(server, "forward"); }));
@@ -234,8 +233,7 @@ TEST_CASE("the control socket of a killed server is replaced, and that of a stop
 
 TEST_CASE("a pipe of another reader in place of the server's is left alone, with a warning") {
   Server server({"--max-interval", "20ms"});
-  const Worker worker("block");
-  server.send(acquire(worker.pid(), "released elsewhere", 2s));
+  const WorkerInScope worker(server, "released elsewhere", 2s);
   server.barrier();
   const std::string pipe = server.fifo();
   REQUIRE(::unlink(pipe.c_str()) == 0);

@@ -36,12 +36,10 @@ TEST_CASE("a hook runs once the worker is dead and both records are in the log")
                          "grep -c \\\"$FILETIMER_ID\\\" $FILETIMER_LOG > {0}/lines; "
                          "echo said; exit 5",
                          temp.path(), client_path())});
-  Worker worker("block", {.environment = {{"RANK", "3"}, {"SLURM_JOB_ID", "4711"}}});
-  server.send(acquire_far(worker.pid(), "outer"));
-  wait_for_rank(server, worker, 3);
-  const Record killed = expire(server, worker, "for\\\"ward");
-  const Record hook = server.wait_for("hook", worker.pid());
-  const Record expired = server.wait_for("expired", worker.pid());
+  const auto worker = ranked_worker(server, 3, {{"SLURM_JOB_ID", "4711"}});
+  const Record killed = expire(server, *worker, "for\\\"ward");
+  const Record hook = server.wait_for("hook", worker->pid());
+  const Record expired = server.wait_for("expired", worker->pid());
   CHECK(read_file(temp.path("in")).empty());
   const std::string shown = read_file(temp.path("shown"));
   CHECK(shown.starts_with(expired.line() + "\n"));
@@ -51,7 +49,7 @@ TEST_CASE("a hook runs once the worker is dead and both records are in the log")
                     "FILETIMER_JOB_ID=4711\nFILETIMER_LOG={}\nFILETIMER_PID={}\nFILETIMER_RANK=3\n"
                     "FILETIMER_SCOPE=for\"ward\nFILETIMER_VERDICT=dead\n",
                     server.dir(), killed.text("host"), killed.text("id"), killed.text("incident"),
-                    server.log(), worker.pid()));
+                    server.log(), worker->pid()));
   utsname machine{};
   REQUIRE(::uname(&machine) == 0);
   CHECK(killed.text("host") == machine.nodename);

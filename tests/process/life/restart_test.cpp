@@ -145,9 +145,8 @@ TEST_CASE("a child that survives a signal and its parent gets SIGKILL from the n
 }
 
 TEST_CASE("a scope of the pipe that was opened after a signal is watched by the next server") {
-  Worker worker("ignore-term");
   Server server;  // --kill-wait is 30 s
-  server.send(acquire_past(worker.pid(), "before", SIGTERM));
+  HungWorker worker(server, "before", SIGTERM, "ignore-term");
   REQUIRE(wait_until([&] { return count_of_stage(server, "signalled") > 0; }));
   server.send(acquire(worker.pid(), "after", 3s));
   server.barrier();
