@@ -30,11 +30,13 @@ Evidence of_threads(std::initializer_list<pid_t> tids) {
   return evidence;
 }
 
-// Adds what a helper says of the process.
-void collect_stacks(const Process& process, Evidence& evidence) {
+// Returns what a helper says of the process.
+Evidence stacks_of(const Process& process) {
   auto helper = StacksHelper::start(process.pid, process.start_time, Instant::now() + 20s);
   REQUIRE_MESSAGE(helper, helper.error().message);
+  Evidence evidence = of_threads({process.pid});
   helper->collect(evidence);
+  return evidence;
 }
 
 }  // namespace
@@ -91,8 +93,7 @@ TEST_CASE("The stack of a loop that reads the clock has the vdso, whose code is 
                      });
   const Process process = process_of(worker);
   CHECK(testing::wait_until([&] {
-    Evidence evidence = of_threads({process.pid});
-    collect_stacks(process, evidence);
+    const Evidence evidence = stacks_of(process);
     bool is_in_vdso = false;
     bool has_caller = false;
     for (const std::string& frame : evidence.threads[0].native_stack) {
@@ -114,9 +115,7 @@ TEST_CASE("A mapped file without code is not opened for the stack") {
   Child worker;  // has it mapped, too
   ::munmap(data, 1);
   const Process process = process_of(worker);
-  Evidence evidence = of_threads({process.pid});
-  collect_stacks(process, evidence);
-  CHECK(evidence.held_ms);
+  CHECK(stacks_of(process).held_ms);
   char events[4096];
   CHECK(::read(opened.get(), events, sizeof events) == -1);
   CHECK(errno == EAGAIN);
@@ -138,8 +137,7 @@ TEST_CASE("A worker is not halted while a helper of this server traces it") {
   });
   // Until the watcher has seen some helpers.
   CHECK(testing::wait_until([&] {
-    Evidence evidence = of_threads({process.pid});
-    collect_stacks(process, evidence);
+    (void)stacks_of(process);
     return seen.load() >= 3;
   }));
   watcher.request_stop();
