@@ -73,9 +73,7 @@ struct Held {
 
 // The first one: the handler of a process is installed with its first mapping.
 TEST_CASE("a SIGBUS that concerns no mapped file acts as it would without the library") {
-  if (kIsSanitized) {
-    FILETIMER_SKIP("the sanitizer handles SIGBUS");
-  }
+  FILETIMER_SKIP_IF(kIsSanitized, "the sanitizer handles SIGBUS");
   const TestFile file;
   const TestFile cut;
   // Returns the signal that ends a child whose action for SIGBUS was `action`; 0: no signal ends
@@ -212,9 +210,9 @@ TEST_CASE("what is no regular file is refused with the reason, not waited for an
 TEST_CASE("a file of another user is refused, though it could be read") {
   const testing::TempFolder folder;
   folder.write("file", "");
-  if (::chown(folder.path("file").c_str(), testing::kSomebodyElse, testing::kSomebodyElse) != 0) {
-    FILETIMER_SKIP("giving a file away is not allowed here");
-  }
+  FILETIMER_SKIP_IF(
+      ::chown(folder.path("file").c_str(), testing::kSomebodyElse, testing::kSomebodyElse) != 0,
+      "giving a file away is not allowed here");
   CHECK(error_of(folder.path("file")) == fmt::format("it belongs to user {}: expected user {}",
                                                      testing::kSomebodyElse, ::geteuid()));
 }

@@ -249,9 +249,9 @@ TEST_CASE("a relative runtime directory is refused in a working directory that i
 
 TEST_CASE("another user's runtime directory is refused, and so is one below such a directory") {
   const TempFolder temp;
-  if (!give_away(folder_in(temp, "run", 0700)) || !give_away(folder_in(temp, "theirs", 0755))) {
-    FILETIMER_SKIP("only root can make another user's folder");
-  }
+  FILETIMER_SKIP_IF(
+      !give_away(folder_in(temp, "run", 0700)) || !give_away(folder_in(temp, "theirs", 0755)),
+      "only root can make another user's folder");
   CHECK(contains(refusal(temp.path("run")), fmt::format("belongs to user {}", kSomebodyElse)));
   CHECK(contains(refusal(temp.path("theirs/run")),
                  fmt::format("'{}' belongs to user {}, who", temp.path("theirs"), kSomebodyElse)));

@@ -276,9 +276,8 @@ TEST_CASE("no server is woken after it has stopped, or for a scope without any d
 TEST_CASE("two threads that run free never both miss each other") {
   // Both threads begin many rounds at the same time. Some rounds fall into the few nanoseconds in
   // which a store is not yet visible to the other processor.
-  if (usable_processors() < 2) {
-    FILETIMER_SKIP("a store is seen late by another processor only, and this process may use one");
-  }
+  FILETIMER_SKIP_IF(usable_processors() < 2,
+                    "a store is seen late by another processor only, and this process may use one");
   constexpr int kRounds = 200'000;
   const Instant bound = Instant::now() + 2s;  // other processes may want the processors
   Meeting meet;
@@ -320,9 +319,8 @@ TEST_CASE("two threads that run free never both miss each other") {
 }
 
 TEST_CASE("of a worker and a server that run free exactly one ends each scope") {
-  if (usable_processors() < 2) {
-    FILETIMER_SKIP("two threads run at once on two processors only, and this process may use one");
-  }
+  FILETIMER_SKIP_IF(usable_processors() < 2,
+                    "two threads run at once on two processors only, and this process may use one");
   Race race;
   std::atomic<bool> is_over = false;
   const auto worker = [&] {

@@ -18,3 +18,11 @@ void skip(const std::string& reason);
     ::filetimer::testing::skip(reason); \
     return;                             \
   } while (false)
+
+// Does that if `condition` is true.
+#define FILETIMER_SKIP_IF(condition, reason) \
+  do {                                       \
+    if (condition) {                         \
+      FILETIMER_SKIP(reason);                \
+    }                                        \
+  } while (false)

@@ -138,9 +138,8 @@ TEST_CASE_FIXTURE(WatchedClient,
 
 TEST_CASE_FIXTURE(WatchedClient,
                   "a child that is forked during calls of other threads can use the client") {
-  if (kIsThreadSanitized) {
-    FILETIMER_SKIP("with a sanitizer a child of a process with threads may hang");
-  }
+  FILETIMER_SKIP_IF(kIsThreadSanitized,
+                    "with a sanitizer a child of a process with threads may hang");
   // It counts no scans: each scope writes a line, which soon fills the pipe.
   server.board().next_wake = kWakeAlways;
   std::vector<std::jthread> threads;

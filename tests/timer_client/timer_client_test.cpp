@@ -219,9 +219,8 @@ TEST_CASE("connect fails for a status page that cannot be used, and keeps it") {
     std::filesystem::create_directory(board);
   }
   SUBCASE("another user's") {
-    if (::chown(board.c_str(), 12345, 12345) != 0) {
-      FILETIMER_SKIP("giving a file away is not allowed here");
-    }
+    FILETIMER_SKIP_IF(::chown(board.c_str(), 12345, 12345) != 0,
+                      "giving a file away is not allowed here");
   }
   CHECK(testing::contains(message_of([&] { (void)server.connect(); }), "'" + board + "'"));
   auto client = TimerClient::connect({.dir = server.dir()});

@@ -66,9 +66,8 @@ TEST_CASE("a hook runs once the worker is dead and both records are in the log")
 }
 
 TEST_CASE("a hook waits until the records of its kill are on the disk") {
-  if (filetimer::kIsSanitized) {
-    FILETIMER_SKIP("the sanitizer is in the bad disk, which no shell can load");
-  }
+  FILETIMER_SKIP_IF(filetimer::kIsSanitized,
+                    "the sanitizer is in the bad disk, which no shell can load");
   // It waits 250 ms at most, so an attempt that took as long says nothing.
   for (int attempt = 0; attempt < 10; ++attempt) {
     const TempFolder temp;

@@ -83,18 +83,14 @@ TEST_CASE("the next server does not take a process with a recycled pid for the o
     Server server;
     // Worker and successor are copies of the test, and differ in their start times only.
     auto worker = child_with_pid(0, [&] { own_page(server.dir(), "w-1", has_start_time); });
-    if (worker == nullptr) {
-      FILETIMER_SKIP(kSkipped);
-    }
+    FILETIMER_SKIP_IF(worker == nullptr, kSkipped);
     server.send(format_page_hint("w-1"));
     server.barrier();
     server.kill();
     const pid_t pid = worker->pid();
     worker.reset();
     const auto successor = child_with_pid(pid);
-    if (successor == nullptr) {
-      FILETIMER_SKIP(kSkipped);
-    }
+    FILETIMER_SKIP_IF(successor == nullptr, kSkipped);
     Server next(server.temp(), {"--max-timeout", "1ms"});
     next.barrier();
     CHECK(adopted_by(next) == 0);
@@ -121,9 +117,7 @@ TEST_CASE("the next server does not continue a kill on a process with a recycled
         own_page(server.dir(), "w-1", true);
       }
     });
-    if (successor == nullptr) {
-      FILETIMER_SKIP(kSkipped);
-    }
+    FILETIMER_SKIP_IF(successor == nullptr, kSkipped);
     REQUIRE(filetimer::start_time_in_proc(pid) != started);
     Server next(server.temp());
     const Record killed = next.wait_for("killed", pid);
@@ -140,9 +134,7 @@ TEST_CASE("the next server does not continue a kill on a process with a recycled
 
 TEST_CASE("a worker that has changed its user is watched, also by the next server") {
   // The worker was the server user's when it was admitted; pidfd and start time identify it since.
-  if (!can_become(kSomebodyElse)) {
-    FILETIMER_SKIP(kCannotBecome);
-  }
+  FILETIMER_SKIP_IF(!can_become(kSomebodyElse), kCannotBecome);
   for (const std::string via : {"page", "pipe", "kill", "one server"}) {
     CAPTURE(via);
     const TempFolder temp;
@@ -186,9 +178,7 @@ TEST_CASE("a process that got the pid of the process that started the server is 
     below = child_with_pid(pid, [] { ::close_range(STDERR_FILENO + 1, ~0U, 0); });
     write_file(temp.path("below"), below == nullptr ? "none" : "there");
   });
-  if (worker == nullptr || read_file(temp.path("below")) == "none") {
-    FILETIMER_SKIP(kSkipped);
-  }
+  FILETIMER_SKIP_IF(worker == nullptr || read_file(temp.path("below")) == "none", kSkipped);
   send_raw(temp.path("run/requests"), acquire_past(worker->pid(), "s"));
   CHECK(worker->status() == killed_by(SIGKILL));
   const auto killed = [&] { return of_event(read_log(temp.path("log")), "killed"); };

@@ -160,9 +160,7 @@ TEST_CASE("a descendant that the server may not signal is skipped, and the other
   // As with a descendant that is a set-uid program, under a server that is not root's.
   const bool can_change = ::geteuid() == 0 && ::prctl(PR_CAPBSET_READ, CAP_SETPCAP) == 1 &&
                           ::prctl(PR_CAPBSET_READ, CAP_SETUID) == 1;
-  if (!can_change) {
-    FILETIMER_SKIP("it takes root that may change users and give up capabilities");
-  }
+  FILETIMER_SKIP_IF(!can_change, "it takes root that may change users and give up capabilities");
   Server server(
       {.args = {"--kill-wait", "2s"}, .in_child = [] { ::prctl(PR_CAPBSET_DROP, CAP_KILL); }});
   Worker worker("foreign-child", {.args = {std::to_string(kSomebodyElse)}});

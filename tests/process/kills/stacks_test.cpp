@@ -460,9 +460,8 @@ TEST_CASE("a helper whose execution hangs delays no deadline") {
   ::sigemptyset(&lease_break);
   ::sigaddset(&lease_break, SIGIO);
   ::sigprocmask(SIG_BLOCK, &lease_break, nullptr);  // for good: a second one would end the test
-  if (::fcntl(file.get(), F_SETLEASE, F_WRLCK) != 0) {
-    FILETIMER_SKIP("no lease on a file can be taken here");
-  }
+  FILETIMER_SKIP_IF(::fcntl(file.get(), F_SETLEASE, F_WRLCK) != 0,
+                    "no lease on a file can be taken here");
   HungWorker first(server);
   const timespec bound{.tv_sec = kBound / 1s, .tv_nsec = 0};
   CHECK(::sigtimedwait(&lease_break, nullptr, &bound) == SIGIO);  // it is being executed

@@ -172,16 +172,13 @@ TEST_CASE("COMMAND has a higher oom score than the server") {
   const int ours = oom_score_adj(::getpid());
   CHECK(oom_score_adj(home.command) == ours);
   CHECK(oom_score_adj(home.orphans[0].pid()) == ours);
-  if (oom_score_adj(home.server.pid()) == ours) {
-    FILETIMER_SKIP("the oom score may not be lowered here");
-  }
+  FILETIMER_SKIP_IF(oom_score_adj(home.server.pid()) == ours,
+                    "the oom score may not be lowered here");
   CHECK(oom_score_adj(home.server.pid()) == -900);
 }
 
 TEST_CASE("without privileges the server serves with unlocked memory and its own oom score") {
-  if (!can_become(kSomebodyElse)) {
-    FILETIMER_SKIP(kCannotBecome);
-  }
+  FILETIMER_SKIP_IF(!can_become(kSomebodyElse), kCannotBecome);
   const TempFolder temp("/tmp");  // other users may not reach $TMPDIR
   REQUIRE(::chown(temp.path().c_str(), kSomebodyElse, kSomebodyElse) == 0);
   const Server server(temp, {.args = {"--log-level", "debug"},
@@ -230,9 +227,7 @@ TEST_CASE("a halt of one of many workers is noticed though no thread could be st
 }
 
 TEST_CASE("a server that may lock its memory does") {
-  if (!kCanLock) {
-    FILETIMER_SKIP("the sanitizer locks no memory");
-  }
+  FILETIMER_SKIP_IF(!kCanLock, "the sanitizer locks no memory");
   Server server({"--log-level", "debug"});
   server.barrier();
   if (contains(server.err(), "memory is not locked")) {

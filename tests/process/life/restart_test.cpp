@@ -234,9 +234,7 @@ TEST_CASE("a server that cannot read the boot id does not start, and says so") {
   const std::vector<std::string> inside{
       "--mount", "/bin/sh", "-c",
       "mount --bind /dev/null /proc/sys/kernel/random/boot_id && exec \"$0\" \"$@\""};
-  if (!can_unshare(inside)) {
-    FILETIMER_SKIP(kNoMounts);
-  }
+  FILETIMER_SKIP_IF(!can_unshare(inside), kNoMounts);
   check_failure(run_unshared(inside, server_path(), {"--dir", temp.path("run")}), 1,
                 "cannot read '/proc/sys/kernel/random/boot_id'");
 }

@@ -237,18 +237,15 @@ TEST_CASE("a start waits for the last reader of a killed server's pipe") {
 TEST_CASE("another user's pipe is refused") {
   const TempFolder temp;
   REQUIRE(::mkfifo(temp.path("pipe").c_str(), 0600) == 0);
-  if (::chown(temp.path("pipe").c_str(), kSomebodyElse, kSomebodyElse) != 0) {
-    FILETIMER_SKIP("only root can make another user's pipe");
-  }
+  FILETIMER_SKIP_IF(::chown(temp.path("pipe").c_str(), kSomebodyElse, kSomebodyElse) != 0,
+                    "only root can make another user's pipe");
   check_failure(run_server({"--dir", temp.path("run"), "--fifo", temp.path("pipe")}), 1, "65533");
 }
 
 TEST_CASE("timers of the pipe are watched on a full file system, and saved once it has room") {
   const TempFolder temp;
   const TinyDisk disk(temp);
-  if (!disk.is_mounted()) {
-    FILETIMER_SKIP(kNoMounts);
-  }
+  FILETIMER_SKIP_IF(!disk.is_mounted(), kNoMounts);
   const std::string log = temp.path("log");
   Worker hung("block");
   Worker kept("block");
@@ -274,9 +271,7 @@ TEST_CASE("timers of the pipe are watched on a full file system, and saved once 
 TEST_CASE("a start on a full file system is a failure that names the file and the reason") {
   const TempFolder temp;
   const TinyDisk disk(temp);
-  if (!disk.is_mounted()) {
-    FILETIMER_SKIP(kNoMounts);
-  }
+  FILETIMER_SKIP_IF(!disk.is_mounted(), kNoMounts);
   disk.fill();
   const Finished finished = run_server({"--dir", temp.path("disk"), "--log", temp.path("log")});
   check_failure(finished, 1, temp.path("disk/server"));

@@ -94,9 +94,7 @@ TEST_CASE("a worker that connects first is watched by every server that follows"
 }
 
 TEST_CASE("a server in another pid namespace leaves the page of a worker to the next one") {
-  if (!can_unshare(kOwnPidNamespace)) {
-    FILETIMER_SKIP(kNoPidNamespace);
-  }
+  FILETIMER_SKIP_IF(!can_unshare(kOwnPidNamespace), kNoPidNamespace);
   const TempFolder temp;
   const auto worker = first_worker(temp.path("run"));
   std::optional<Server> server(std::in_place, temp);
@@ -143,9 +141,7 @@ TEST_CASE("a server whose directory is removed keeps watching open scopes, and l
 
 TEST_CASE("a worker of another pid namespace that connects first is watched, and no other is") {
   const TempFolder temp;
-  if (!can_unshare(kOwnPidNamespace)) {
-    FILETIMER_SKIP(kNoPidNamespace);
-  }
+  FILETIMER_SKIP_IF(!can_unshare(kOwnPidNamespace), kNoPidNamespace);
   const auto worker = first_worker(temp.path("run"), kOwnPidNamespace);
   CHECK(worker->ask("open early 60000") == "yes");
   const Server server(temp);

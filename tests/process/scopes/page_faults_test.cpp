@@ -62,9 +62,8 @@ TEST_CASE("a file that is not a page is refused with its reason") {
   check_refused(server, "missing", "No such file");
   check_refused(server, "../requests", "not a page name");
   write_file(folder + "foreign", "");
-  if (::chown((folder + "foreign").c_str(), kSomebodyElse, kSomebodyElse) != 0) {
-    FILETIMER_SKIP("giving a file away is not allowed here");
-  }
+  FILETIMER_SKIP_IF(::chown((folder + "foreign").c_str(), kSomebodyElse, kSomebodyElse) != 0,
+                    "giving a file away is not allowed here");
   check_refused(server, "foreign", fmt::format("belongs to user {}", kSomebodyElse));
 }
 
@@ -91,9 +90,7 @@ TEST_CASE("a worker in another time namespace is refused") {
   Server server;
   const std::vector<std::string> namespaces{"--time", "--monotonic", "100000", "--fork",
                                             "--kill-child"};
-  if (!can_unshare(namespaces)) {
-    FILETIMER_SKIP("unshare(1) makes no time namespace here");
-  }
+  FILETIMER_SKIP_IF(!can_unshare(namespaces), "unshare(1) makes no time namespace here");
   Worker worker({.program = unshared(namespaces, program_path("page_worker"))});
   REQUIRE(worker.ask("make " + server.dir() + " shifted") == "ok");
   check_refused(server, "shifted", "is in another time namespace");

@@ -86,9 +86,7 @@ TEST_CASE("a worker that starts another program leaves its scopes open, and is n
 }
 
 TEST_CASE("a worker whose stack its server may not see leaves its scopes open by an exec") {
-  if (!can_become(kSomebodyElse)) {
-    FILETIMER_SKIP(kCannotBecome);
-  }
+  FILETIMER_SKIP_IF(!can_become(kSomebodyElse), kCannotBecome);
   struct Row {
     gid_t group;  // of the server: of another one than its worker's, it sees no address of a stack
     mode_t mode;  // of the program: one that may not be read hides its process from its user
@@ -170,9 +168,7 @@ TEST_CASE("a worker that started the server is watched through its page, and die
 
 TEST_CASE("in a pid namespace of its own acquire, release and run refuse to send a pid") {
   const TempFolder temp;
-  if (!can_unshare(kOwnPidNamespace)) {
-    FILETIMER_SKIP(kNoPidNamespace);
-  }
+  FILETIMER_SKIP_IF(!can_unshare(kOwnPidNamespace), kNoPidNamespace);
   Server server(temp);
   const std::string why = "another pid namespace";
   for (const char* command : {"acquire", "release"}) {
@@ -198,9 +194,7 @@ TEST_CASE("a worker to which a container shows another boot id is watched and li
   const std::string script =
       fmt::format("mount --bind {} /proc/sys/kernel/random/boot_id && exec \"$0\" \"$@\"", other);
   const std::vector<std::string> inside{"--mount", "/bin/sh", "-c", script};
-  if (!can_unshare(inside)) {
-    FILETIMER_SKIP(kNoMounts);
-  }
+  FILETIMER_SKIP_IF(!can_unshare(inside), kNoMounts);
   Server server(temp);
   Worker worker({.environment = {{"FILETIMER_DIR", server.dir()}},
                  .program = unshared(inside, program_path("client_worker"))});

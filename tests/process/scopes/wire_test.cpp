@@ -197,9 +197,7 @@ TEST_CASE("a line whose pid is not a worker's is rejected with the reason") {
 }
 
 TEST_CASE("root's server does not kill another user's process") {
-  if (!can_become(kSomebodyElse)) {
-    FILETIMER_SKIP(kCannotBecome);
-  }
+  FILETIMER_SKIP_IF(!can_become(kSomebodyElse), kCannotBecome);
   Server server;
   Worker worker("block", {.user = kSomebodyElse});
   server.send(acquire_past(worker.pid(), "s"));

@@ -354,9 +354,7 @@ TEST_CASE("acquire waits for room in a full pipe, and for a server that is being
 }
 
 TEST_CASE("no pid is written if the last server was in another pid namespace, or a later one is") {
-  if (this_pid_namespace() == 0) {
-    FILETIMER_SKIP("/proc does not tell this process's pid namespace");
-  }
+  FILETIMER_SKIP_IF(this_pid_namespace() == 0, "/proc does not tell this process's pid namespace");
   PipeFolder folder;  // as a service manager holds it between two servers
   Program watched(until_there(folder, "1h"));
   CHECK(folder.pipe.next().scope_id == "sh#process");

@@ -48,9 +48,7 @@ void on_a_small_disk(const std::function<void(FakeServer&)>& body) {
     body(server);
     return std::string();
   });
-  if (failures == std::vector{no_mounts}) {
-    FILETIMER_SKIP(no_mounts);
-  }
+  FILETIMER_SKIP_IF(failures == std::vector{no_mounts}, no_mounts);
   CHECK(failures == std::vector<std::string>{});
 }
 
@@ -206,9 +204,7 @@ TEST_CASE("connect reports a file that may not be so large, and leaves none behi
 }
 
 TEST_CASE("a page that cannot be mapped leaves no file behind") {
-  if (kIsSanitized) {
-    FILETIMER_SKIP("the sanitizer maps memory of its own");
-  }
+  FILETIMER_SKIP_IF(kIsSanitized, "the sanitizer maps memory of its own");
   FakeServer server;
   CHECK(in_child([&] {
           // Room for the board, and not for a page.

@@ -86,9 +86,7 @@ void operator delete(void* made, std::size_t) noexcept {
 #endif
 
 TEST_CASE_FIXTURE(Connected, "scopes on the page allocate nothing") {
-  if (kIsSanitized) {
-    FILETIMER_SKIP("the sanitizer brings an allocator of its own");
-  }
+  FILETIMER_SKIP_IF(kIsSanitized, "the sanitizer brings an allocator of its own");
   enter_and_leave(client);
   const std::size_t before = t_allocations;
   CHECK(before > 0);
@@ -98,9 +96,7 @@ TEST_CASE_FIXTURE(Connected, "scopes on the page allocate nothing") {
 
 TEST_CASE_FIXTURE(
     Connected, "a scope that cannot be opened without memory does not change its thread's slots") {
-  if (kIsSanitized) {
-    FILETIMER_SKIP("the sanitizer brings an allocator of its own");
-  }
+  FILETIMER_SKIP_IF(kIsSanitized, "the sanitizer brings an allocator of its own");
   std::vector<std::string> names;
   for (std::size_t i = 0; i < kMaxIdleSlots; ++i) {  // enough to rebind one to another name
     names.push_back(std::string(20, 'a') + std::to_string(i));
@@ -134,9 +130,7 @@ TEST_CASE_FIXTURE(
 }
 
 TEST_CASE_FIXTURE(Connected, "where an allocation fails no slot is lost, and a thread can end") {
-  if (kIsSanitized) {
-    FILETIMER_SKIP("the sanitizer brings an allocator of its own");
-  }
+  FILETIMER_SKIP_IF(kIsSanitized, "the sanitizer brings an allocator of its own");
   constexpr std::size_t kOpen = 20;
   std::vector<TimerScope> open;
   open.reserve(kOpen);
@@ -163,9 +157,7 @@ TEST_CASE_FIXTURE(Connected, "where an allocation fails no slot is lost, and a t
 }
 
 TEST_CASE("scopes on the page make no system call") {
-  if (kIsSanitized) {
-    FILETIMER_SKIP("the sanitizer makes system calls of its own");
-  }
+  FILETIMER_SKIP_IF(kIsSanitized, "the sanitizer makes system calls of its own");
   testing::FakeServer server;
   constexpr int kSkipped = 77;
   const int code = testing::in_child([&] {
@@ -177,8 +169,6 @@ TEST_CASE("scopes on the page make no system call") {
     enter_and_leave(client);
     ::_exit(0);  // skips the client's destructor, which may close files
   });
-  if (code == kSkipped) {
-    FILETIMER_SKIP("no seccomp here");
-  }
+  FILETIMER_SKIP_IF(code == kSkipped, "no seccomp here");
   CHECK(code == 0);
 }

@@ -271,9 +271,7 @@ TEST_CASE("A request of a process of another user is refused, and rejected in th
     client.emplace(stage.folder.path());
   }
   REQUIRE((!is_another || ::seteuid(0) == 0));
-  if (!client) {
-    FILETIMER_SKIP("another user cannot reach the socket here");
-  }
+  FILETIMER_SKIP_IF(!client, "another user cannot reach the socket here");
   stage.ask(*client, R"({"version":1,"request":"shutdown","force":true})");
   const std::string reason = "user 65533 may not ask the server of user 0";
   CHECK(client->read().find(R"("answer":"refused","reason":")" + reason) != std::string::npos);

@@ -65,9 +65,7 @@ TEST_CASE("The accelerators and network adapters that a process has open are lis
         return true;
       },
   });
-  if (!worker.next()) {
-    FILETIMER_SKIP(testing::kNoMounts);
-  }
+  FILETIMER_SKIP_IF(!worker.next(), testing::kNoMounts);
   REQUIRE(worker.next());
   const Process process = process_of(worker);
   CHECK(read_proc_evidence(process.pid, process.start_time).devices ==

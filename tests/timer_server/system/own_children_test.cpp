@@ -80,9 +80,7 @@ TEST_CASE("A child that cannot be executed exits with 127") {
 }
 
 TEST_CASE("The start of a child that cannot be executed fails if it waits") {
-  if (kIsThreadSanitized) {
-    FILETIMER_SKIP("the sanitizer makes a fork() of vfork()");
-  }
+  FILETIMER_SKIP_IF(kIsThreadSanitized, "the sanitizer makes a fork() of vfork()");
   ChildStart start;
   start.words = {"/no/such/program"};
   start.waits = true;
