@@ -158,13 +158,12 @@ void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& ac
     worker.left_on_pipe = std::max(worker.left_on_pipe, woke);
   }
   const Instant last_left = std::max(activity.last_left, worker.left_on_pipe);
-  const bool is_taken = worker.pipe != nullptr && !worker.has_kill() && is_pipe_taken();
   for (const auto& watch : activity.watches) {
     Instant deadline = woke + std::max(watch.timeout, kIdleLook);
     if (!activity.is_inside && last_left > watch.since) {
       const WorkerPage::Scan scan = core_.policy.scan_of(worker, woke);
       const auto due = watch.page->idle_due(watch, last_left, scan);
-      if (due && is_taken) {
+      if (due && worker.pipe != nullptr && !worker.has_kill() && is_pipe_taken()) {
         worker.left_on_pipe = woke;  // it may be in scopes whose lines the other process gets
       } else {
         deadline = due.value_or(deadline);
