@@ -875,13 +875,14 @@ active proctype Clock() {
  * code: common/wake_protocol.hpp is_unchanged 3c4fa3ff
  * code: common/wake_protocol.hpp try_expire_idle 36d0e2ca
  * code: common/wake_protocol.hpp is_idle_watch f702a1ee
- * code: timer_client/client/page/page_scope.hpp times_of 7b743570
+ * code: timer_client/client/page/page_scope.hpp due_now 852ecf33
+ * code: timer_client/client/page/page_scope.hpp times_of 6c5a3ae4
  * code: timer_client/client/page/page_scope.cpp statistics_of acc261b8
  * code: timer_client/client/page/page_scope.cpp must_wake_paused b4ecfcf8
  * code: timer_client/client/page/page_scope.cpp set_flags 55269f38
  * code: timer_client/client/page/page_scope.cpp replaced_renewal e3d95c33
  * code: timer_client/client/page/page_scope.cpp pause_scope 5eb31753
- * code: timer_client/client/page/page_scope.cpp resume_scope b35a0e83
+ * code: timer_client/client/page/page_scope.cpp resume_scope 29acde49
  * code: timer_client/client/page/page_scope.cpp open_suspended 58d1830b
  * code: timer_client/client/page/page_scope.cpp renew_after_pause f8f9b149
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::take b9a0980b

@@ -125,10 +125,7 @@ bool resume_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept {
     slot.started.store(started + paused, kRelaxed);
     set_flags(slot, 0, slot_flag::kResumed);
     if (try_renew(slot, word, next)) {
-      // The server may have another limit than the one with which the scope was opened.
-      const std::int64_t longest = board.max_timeout.load(kRelaxed);
-      const Duration most = longest > 0 ? Duration{longest} : kForever;
-      wake |= must_wake(board, slot, due_time(slot, next, most).ns);
+      wake |= must_wake(board, slot, due_now(board, slot, next).ns);
       return true;
     }
     // The scope was renewed at the same time. The renewal may have set the start already.

@@ -150,6 +150,13 @@ void count_time(const SlotHandle& handle, const LeftScope& left) noexcept;
 // ProcessLock, as renew_scope().
 ReleaseResult release_scope(SlotHandle& handle, std::uint64_t generation) noexcept;
 
+// Returns when a scope with this word is due under the limit of the server of now, which may have
+// started since the scope was opened.
+inline Instant due_now(const Board& board, const Slot& slot, std::int64_t word) {
+  const std::int64_t longest = board.max_timeout.load(kRelaxed);
+  return due_time(slot, word, longest > 0 ? Duration{longest} : kForever);
+}
+
 // Returns the times of the scope that is open in `handle`.
 inline TimerTimes times_of(const SlotHandle& handle) {
   const Slot& slot = *handle.slot;
@@ -165,9 +172,7 @@ inline TimerTimes times_of(const SlotHandle& handle) {
   if (times.expired) {  // the word is the server's, and the other fields are unchanged
     word = deadline_word(board, slot.started.load(kRelaxed), timeout);
   }
-  // The limit of a server that has started since the scope was opened counts, too.
-  const std::int64_t longest = board.max_timeout.load(kRelaxed);
-  const Instant due = due_time(slot, word, longest > 0 ? Duration{longest} : kForever);
+  const Instant due = due_now(board, slot, word);
   times.remaining = times.paused && due > now ? Duration{slot.left.load(kRelaxed)}
                     : due.is_never()          ? kNoDeadline
                                               : due - now;
