@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _MISSING = ("ignore", "wait", "raise")  # as ConnectOptions::Missing has them
 _WAIT_S = 10
+_LONGEST_S = 1e9  # the longest timeout of a scope with a deadline
 is_configured = False  # by the program itself, not by its first scope
 
 
@@ -31,6 +32,15 @@ def _path(value: _Path | None, what: str) -> str:
     except UnicodeEncodeError:
         raise InvalidArgument(f"{what} is no UTF-8: {ascii(path)}") from None
     return path
+
+
+def _first_step_s(first_step: _Seconds | None, step_s: float) -> float:
+    """Returns the timeout of a first step, in seconds; None: ten times that of a step, as far as a
+    scope may have it.
+    """
+    if first_step is not None:
+        return _native._seconds(first_step, "first_step")
+    return max(min(10 * step_s, _LONGEST_S), step_s)
 
 
 class Client(_native.Client):

@@ -20,11 +20,10 @@ import time
 from torch.distributed.elastic.timer import TimerClient
 
 from . import _native
-from ._client import Client
+from ._client import _LONGEST_S, Client
 from .errors import InvalidArgument
 
 _SOONEST_S = 1e-9  # the timeout for an expiration time that has passed already
-_LONGEST_S = 1e9  # the longest timeout of a scope with a deadline
 
 
 def _client_of_pipe(path: str | os.PathLike[str]) -> Client:

@@ -38,8 +38,7 @@ class TimerCallback(TrainerCallback):
                  idle_timeout: _Seconds | None = 1800) -> None:
         super().__init__()
         self._step_s = _native._seconds(step, "step")
-        self._first_s = (max(min(10 * self._step_s, 1e9), self._step_s) if first_step is None
-                         else _native._seconds(first_step, "first_step"))
+        self._first_s = _client._first_step_s(first_step, self._step_s)
         self._idle_timeout = idle_timeout
         self._client: Client | None = None
         self._first: Scope | None = None

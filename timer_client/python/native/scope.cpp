@@ -247,6 +247,8 @@ bool has_any_flag(PyObject* frame, long flags) {
   return found && (PyLong_AsLong(found.get()) & flags) != 0;
 }
 
+constexpr long kCoroutine = 0x80;  // CO_COROUTINE
+
 // Returns whether the frame is that of a generator, whose caller may differ from step to step.
 bool is_generator(PyObject* frame) {
   return has_any_flag(frame, 0x20 | 0x200);  // CO_GENERATOR, CO_ASYNC_GENERATOR
@@ -259,7 +261,6 @@ Ref caller_of(PyObject* frame) {
 // Returns whether the caller only resumes the frame: that of a generator, or the outermost one of a
 // task.
 bool is_resumed(PyObject* frame) {
-  constexpr long kCoroutine = 0x80;
   const Ref caller = caller_of(frame);
   return is_generator(frame) ||
          (has_any_flag(frame, kCoroutine) && !(caller && has_any_flag(caller.get(), kCoroutine)));
@@ -296,7 +297,7 @@ Ref entering_frame() {
 // Returns whether a coroutine runs in this thread, as the code of a task does.
 bool is_in_coroutine() {
   Ref frame = entering_frame();
-  while (frame && !has_any_flag(frame.get(), 0x80)) {  // CO_COROUTINE
+  while (frame && !has_any_flag(frame.get(), kCoroutine)) {
     frame = caller_of(frame.get());
   }
   return static_cast<bool>(frame);
