@@ -323,12 +323,14 @@ void IncidentRecords::take(const Record& record) {
   const bool is_warning_of_worker =
       (record.event == "warned" || record.event == "deferred") && record.host == key_.host &&
       (!record.pid || record.pid == key_.pid) && (is_near || *record.time_us < *key_.time_us);
-  const auto has_its_id = [&](const ExpiredWorker& one) {
-    return !one.id.empty() && one.id == record.id && one.machine == machine_of(record);
+  const auto is_of_near_expiry = [&] {
+    return !record.id.empty() && std::ranges::any_of(expired_, [&](const ExpiredWorker& one) {
+      return one.id == record.id && one.machine == machine_of(record);
+    });
   };
-  if ((!is_near && !key_.is_of(record) && !is_warning_of_worker &&
-       std::ranges::none_of(expired_, has_its_id)) ||
-      known_.contains(record.line)) {
+  const bool is_wanted =
+      is_near || is_warning_of_worker || key_.is_of(record) || is_of_near_expiry();
+  if (!is_wanted || known_.contains(record.line)) {
     return;
   }
   const std::string& line = lines_.emplace_back(record.line);

@@ -94,10 +94,12 @@ class IncidentBuilder {
     } else if (record.event == "evidence_command" && is_of_incident &&
                (record.job_id == incident_.shown.job_id || record.text("drop_in").empty())) {
       incident_.outputs.push_back({host->second, std::string(record.incident), record.line});
-    } else if (record.event == "deferred" && !record.pid) {  // all deadlines of the server
-      const bool is_ours = servers_.contains({machine, record.integer("server_pid")});
+    } else if (record.event == "deferred" && !record.pid) {  // all deadlines of a server
+      if (!servers_.contains({machine, record.integer("server_pid")})) {
+        return;
+      }
       for (Worker& worker : incident_.workers) {
-        if (is_ours && worker.name.host == host->second) {
+        if (worker.name.host == host->second) {
           take_deferred(record, worker, at_s);
         }
       }
