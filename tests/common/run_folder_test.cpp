@@ -169,7 +169,8 @@ TEST_CASE("the runtime directory is made private, and so are its missing parents
   CHECK((::fcntl(made->get(), F_GETFD) & FD_CLOEXEC) != 0);
 }
 
-TEST_CASE("a runtime directory of this user is used as it is, and made where nobody replaces it") {
+TEST_CASE(
+    "a directory of this user is used as it is, and made where no other user can replace it") {
   const TempFolder temp;
   folder_in(temp, "run", 0700);
   temp.write("run/kept", "x");

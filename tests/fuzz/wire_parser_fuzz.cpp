@@ -30,7 +30,7 @@ class PaddedLine {
   std::string bytes_;
 };
 
-// Tells zero from minus zero, which are equal.
+// Returns whether both have the same sign. Zero and minus zero compare equal, and differ in it.
 bool same_sign(const std::optional<double>& a, const std::optional<double>& b) {
   return std::signbit(a.value_or(0)) == std::signbit(b.value_or(0));
 }

@@ -287,7 +287,7 @@ void TimerClient::start() {
   if (state_->page().is_off()) {
     return;
   }
-  {  // renewals of the job's scope have not told the client of a directory that was made again
+  {  // a renewal of the job's scope does not make the client find a directory that was made again
     const auto held = ProcessLock::instance().lock();
     state_->look_again();
   }

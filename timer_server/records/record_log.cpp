@@ -283,8 +283,8 @@ Status RecordLog::write_text(const std::string& lines) {
   }
   const int reason = put < 0 ? errno : ENOSPC;  // a full disk makes the write short
   if (put > 0) {
-    // The half line is cut off, unless another server has appended a record before or after it. One
-    // that was there before is still there.
+    // The half line is cut off, unless another server has appended a record before or after it. A
+    // half line of an earlier write is still in the file.
     half_line_ |=
         ::lseek(file_.get(), 0, SEEK_END) != before + put || ::ftruncate(file_.get(), before) != 0;
   }

@@ -84,12 +84,12 @@ TEST_CASE("a message between two looks at the workers does not delay the second 
   Server server({"--max-interval", "1h"});
   const auto worker = page_worker(server.dir(), "w-1");
   worker->ask("open 0 step 8000 0");
-  server.send(filetimer::wire::format_page_hint("w-1"));
+  server.send(format_page_hint("w-1"));
   server.barrier();
   worker->signal(SIGSTOP);
   worker->wait_until_stopped();
   let_pass(1200ms);
-  server.send(filetimer::wire::format_page_hint("w-1"));
+  server.send(format_page_hint("w-1"));
   let_pass(1100ms);
   worker->signal(SIGCONT);
   server.wait_for_message("is resumed: its scopes get the time back");

@@ -42,8 +42,8 @@ constexpr Duration kRecordPatience = std::chrono::seconds{1};
 constexpr Duration kRecordPause = std::chrono::milliseconds{10};
 
 // The signals that are not passed on to COMMAND: those that stop a process, those that only tell of
-// something, and those of a fault of this process. Not SIGTTOU: unless that is blocked, with `stty
-// tostop` its own message would stop a job in the background, for good.
+// something, and those of a fault of this process. SIGTTOU is not one of them: it is blocked, so
+// that under `stty tostop` a message of this process does not stop it as a job in the background.
 constexpr int kKept[] = {SIGSTOP, SIGTSTP, SIGTTIN, SIGCHLD, SIGURG, SIGWINCH, SIGKILL,
                          SIGILL,  SIGTRAP, SIGABRT, SIGBUS,  SIGFPE, SIGSEGV,  SIGSYS};
 
