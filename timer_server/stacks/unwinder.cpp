@@ -106,8 +106,16 @@ Elf* ElfFiles::open(int fd, const struct stat& st) {
     // RLIMIT_DATA limits mappings that may be written. What is not mapped is lost here.
     known.reset(::elf_begin(fd, ELF_C_READ_MMAP, nullptr));
     ::elf_cntl(known.get(), ELF_C_FDDONE);  // the file is mapped
+    if (known) {
+      names_.try_emplace(known.get());
+    }
   }
   return ::elf_begin(-1, ELF_C_READ_MMAP, known.get());  // counts as another user
+}
+
+ElfFiles::Names* ElfFiles::names_of(Elf* elf) {
+  const auto found = names_.find(elf);
+  return found == names_.end() ? nullptr : &found->second;
 }
 
 Unwinder::Unwinder(pid_t pid, ElfFiles& files)
@@ -222,11 +230,16 @@ void Unwinder::will_name(const Stack& stack) {
 
 const std::string& Unwinder::name(const Stack::Frame& frame) {
   const Dwarf_Addr pc = code_address(frame);
-  Function& function = functions_[pc];
-  if (function.name.empty()) {
-    function.name = make_name(pc, frame.is_exact, function);
+  Dwfl_Module* const module = ::dwfl_addrmodule(dwfl_, pc);
+  Dwarf_Addr bias = 0;
+  Elf* const elf = module == nullptr ? nullptr : ::dwfl_module_getelf(module, &bias);
+  ElfFiles::Names* const shared = files_.names_of(elf);
+  std::string& name =
+      shared == nullptr ? names_[{pc, frame.is_exact}] : (*shared)[{pc - bias, frame.is_exact}];
+  if (name.empty()) {
+    name = module == nullptr ? fmt::format("{:#x}", pc) : make_name(module, pc, frame.is_exact);
   }
-  return function.name;
+  return name;
 }
 
 // Reads the symbols of the module once. dwfl_module_addrinfo() would read them for each address, of
@@ -259,11 +272,7 @@ void Unwinder::find_functions(Dwfl_Module* module) {
   }
 }
 
-std::string Unwinder::make_name(Dwarf_Addr pc, bool is_exact, const Function& function) {
-  Dwfl_Module* const module = ::dwfl_addrmodule(dwfl_, pc);
-  if (module == nullptr) {
-    return fmt::format("{:#x}", pc);
-  }
+std::string Unwinder::make_name(Dwfl_Module* module, Dwarf_Addr pc, bool is_exact) {
   Dwarf_Addr start = 0;
   const char* path =
       ::dwfl_module_info(module, nullptr, &start, nullptr, nullptr, nullptr, nullptr, nullptr);
@@ -271,7 +280,7 @@ std::string Unwinder::make_name(Dwarf_Addr pc, bool is_exact, const Function& fu
   if (modules_read_.insert(module).second) {
     find_functions(module);
   }
-  if (function.symbol != nullptr) {
+  if (const Function& function = functions_[pc]; function.symbol != nullptr) {
     const std::string where =
         fmt::format("+{:#x} ({})", pc - function.begin + (is_exact ? 0 : 1), file);
     std::string name = valid_utf8(demangled(function.symbol));

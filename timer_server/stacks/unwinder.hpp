@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "common/result.hpp"
@@ -28,12 +29,16 @@ struct Stack {
   std::string ended_early;    // why frames are missing; empty: the stack is complete
 };
 
-// The mapped ELF files of workers, each of which is read once: the workers of a job run the same
-// code.
+// The mapped ELF files of workers, each of which is read once, and the names of frames in them: the
+// workers of a job run the same code.
 class ElfFiles {
  public:
   // Returns the open file, which the caller ends with elf_end(); null: libelf cannot read it.
   Elf* open(int fd, const struct stat& status);
+  // The names of frames, as Unwinder::name() returns them, by address in the file.
+  using Names = std::map<std::pair<Dwarf_Addr, bool>, std::string>;
+  // Returns the names of a file that open() has returned, or null: it has not.
+  Names* names_of(Elf* elf);
 
  private:
   using Key = std::tuple<dev_t, ino_t, off_t, time_t, long>;  // with size and time of change
@@ -41,6 +46,7 @@ class ElfFiles {
     void operator()(Elf* elf) const { ::elf_end(elf); }
   };
   std::map<Key, std::unique_ptr<Elf, End>> files_;
+  std::map<Elf*, Names> names_;
 };
 
 // Does as little as possible while the threads are stopped:
@@ -67,7 +73,7 @@ class Unwinder {
   void will_name(const Stack& stack);
   // Returns "function+0x1d (module)", or "module+0x1234" for a function without a name or size, or
   // "0x7f0123456789" for an address outside all modules; at most kMaxFrameBytes. Reads the module's
-  // symbols at the first call.
+  // symbols at the first call for a frame that no worker had before.
   const std::string& name(const Stack::Frame& frame);
 
   // Returns the names of files of code that could not be opened.
@@ -83,10 +89,8 @@ class Unwinder {
     Dwarf_Addr begin = 0;
     const char* symbol = nullptr;  // null: none was found
     bool is_local = false;         // in its file
-    std::string name{};            // as name() returns it; empty: not made yet
   };
-  // Returns the name of the function around `pc`, which find_functions() finds in `function`.
-  std::string make_name(Dwarf_Addr pc, bool is_exact, const Function& function);
+  std::string make_name(Dwfl_Module* module, Dwarf_Addr pc, bool is_exact);
   // Finds the functions around all addresses in the module that were noted.
   void find_functions(Dwfl_Module* module);
   static int find_module(Dwfl_Module* module, void** user, const char* name, Dwarf_Addr base,
@@ -97,6 +101,7 @@ class Unwinder {
   const Dwfl_Callbacks callbacks_;
   Dwfl* const dwfl_;
   std::vector<std::string> not_found_;
+  ElfFiles::Names names_;                     // of frames outside all files, by address
   std::map<Dwarf_Addr, Function> functions_;  // by address: threads share most frames
   std::set<Dwfl_Module*> modules_read_;       // by find_functions()
 };
