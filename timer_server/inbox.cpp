@@ -42,11 +42,13 @@ void Inbox::read(std::size_t most) {
   const std::size_t capacity = core_.directory.pipe().capacity();
   most = std::min(most, capacity);
   std::size_t read = 0;
+  Instant looked;
   waited_since_ = Instant::never();
   undated_.clear();
   while (read < most) {
     std::span<char> room = reader_.room();
     room = room.first(std::min(room.size(), most - read));
+    looked = Instant::now();
     const std::size_t count = core_.directory.pipe().read(room);
     if (count == 0) {
       break;
@@ -60,7 +62,7 @@ void Inbox::read(std::size_t most) {
     }
   }
   if (read < most) {
-    emptied_ = Instant::now();
+    emptied_ = looked;  // the server may have been stopped since
   }
   // A full pipe holds more than half of its capacity: a line that has room behind the last one of a
   // memory page is written there. The rest of a page that is partly read is not counted.

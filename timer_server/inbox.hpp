@@ -87,7 +87,7 @@ class Inbox {
   bool was_full_ = false;
   Instant earliest_ = Instant::never();
   Duration shortest_ = kForever;
-  Instant emptied_ = Instant::never();  // when a reading ended that left nothing in the pipe
+  Instant emptied_ = Instant::never();  // before a reading that left nothing in the pipe
   Instant waited_since_ = Instant::never();
   // The requests that are tried again, at most.
   static constexpr std::size_t kMostRetried = 1024;

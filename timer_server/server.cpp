@@ -262,11 +262,11 @@ void Server::run_once_guarded() {
 // began in it.
 void Server::give_back_missed_time(const MissedTime::Clocks& woke) {
   const Duration late = missed_time_.on_wake(woke);
-  const Duration missed = std::max(late, woke.now - std::min(inbox_.waited_since(), woke.now));
+  const Instant now = Instant::now();  // the server may have been stopped since it woke
+  const Duration missed = std::max(late, now - std::min(inbox_.waited_since(), now));
   if (missed == Duration::zero()) {
     return;
   }
-  const Instant now = Instant::now();
   const Instant begun{now.ns - missed.count()};
   inbox_.antedate_requests(begun);
   core_.lost.add(begun, now);

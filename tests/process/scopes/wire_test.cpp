@@ -3,6 +3,11 @@
 // must not be killed.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <filesystem>
 
 #include "tests/process/worker.hpp"
 
@@ -24,6 +29,28 @@ std::vector<std::string> left_open_at_stop(const Records& records, pid_t pid) {
     }
   }
   return scopes;
+}
+
+// Lets a traced server run until it begins to read the pipe, or has read it.
+void run_until_reading(pid_t server, bool has_read) {
+  __ptrace_syscall_info info{};
+  for (bool is_reading = false; !is_reading || info.op != PTRACE_SYSCALL_INFO_EXIT;) {
+    int status = 0;
+    REQUIRE(::ptrace(PTRACE_SYSCALL, server, nullptr, nullptr) == 0);
+    REQUIRE(::waitpid(server, &status, __WALL) == server);
+    REQUIRE(WIFSTOPPED(status));
+    REQUIRE(::ptrace(PTRACE_GET_SYSCALL_INFO, server, sizeof info, &info) > 0);
+    if (info.op == PTRACE_SYSCALL_INFO_ENTRY) {
+      std::error_code ignored;
+      is_reading = info.entry.nr == SYS_read &&
+                   std::filesystem::read_symlink(
+                       fmt::format("/proc/{}/fd/{}", server, info.entry.args[0]), ignored)
+                           .filename() == "requests";
+    }
+    if (is_reading && !has_read) {
+      return;
+    }
+  }
 }
 
 }  // namespace
@@ -83,6 +110,25 @@ TEST_CASE("a scope whose line has no timeout gets the time back in which its ser
     let_pass(2500ms);  // the line must be seen to have waited
   }
   CHECK(server.wait_for("expired", worker.pid()).number("elapsed_s") > 1);
+}
+
+TEST_CASE("a scope whose line has no timeout gets the time back wherever its server was stopped") {
+  for (const bool has_read : {false, true}) {
+    CAPTURE(has_read);
+    Server server;
+    Worker worker("block");
+    server.barrier();
+    int status = 0;
+    REQUIRE(::ptrace(PTRACE_SEIZE, server.pid(), nullptr, PTRACE_O_TRACESYSGOOD) == 0);
+    REQUIRE(::ptrace(PTRACE_INTERRUPT, server.pid(), nullptr, nullptr) == 0);
+    REQUIRE(::waitpid(server.pid(), &status, __WALL) == server.pid());
+    server.send(acquire_far(worker.pid(), "other"));
+    run_until_reading(server.pid(), has_read);
+    server.send(acquire(worker.pid(), "s", 200ms, 0));
+    let_pass(1500ms);
+    REQUIRE(::ptrace(PTRACE_DETACH, server.pid(), nullptr, nullptr) == 0);
+    CHECK(server.wait_for("expired", worker.pid()).number("elapsed_s") > 0.2);
+  }
 }
 
 TEST_CASE("a scope with signal 0 or a negative one expires, and no signal is sent") {
