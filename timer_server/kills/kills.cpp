@@ -147,7 +147,7 @@ void Kills::sample(std::span<Worker* const> workers, Instant now) {
     worker->cpu_sampled = now;
     const bool has_helper = has_helpers && sampled <= kMostHelpers;
     core_.side_threads.run(
-        [this, now, weak = std::weak_ptr(worker->process),
+        [this, weak = std::weak_ptr(worker->process),
          until = now + policy_.evidence_timeout / 2, has_helper]() -> SideThreads::Delivery {
           const auto process = weak.lock();
           if (!process) {
@@ -159,10 +159,10 @@ void Kills::sample(std::span<Worker* const> workers, Instant now) {
               sample->helper = std::make_shared<StacksHelper>(std::move(*helper));
             }
           }
-          return [this, now, process, sample] {
-            // A later one would stay, and its helper, until the next deadline of the worker.
+          return [this, process, sample] {
+            // Otherwise it would stay, and its helper: no scan may follow that drops it.
             Worker* const found = core_.workers.find(*process);
-            if (found != nullptr && Instant::now() - now <= CpuSample::kLead) {
+            if (found != nullptr && found->is_due_soon && !found->has_kill()) {
               found->cpu_sample = sample;
             }
           };
@@ -352,7 +352,7 @@ void Kills::start_evidence(Kill& kill, Instant now) {
   EvidenceRequest request{.worker = kill.order.worker.process,
                           .level = policy_.evidence,
                           .until = kill.gathering_until,
-                          .early = kill.order.early};
+                          .early = std::move(kill.order.early)};
   // Python stacks need a signal. A worker that is to get no signal does not get that one either.
   const Worker* const worker = core_.workers.find(kill.worker());
   if (worker != nullptr && !policy_.dry_run && kill.order.means()) {

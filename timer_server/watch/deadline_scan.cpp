@@ -69,7 +69,8 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
     }
   }
   // All of them are later than `woke`, so there are none without a lead.
-  if (next.ns - woke.ns <= lead_.count()) {
+  worker.is_due_soon = next.ns - woke.ns <= lead_.count();
+  if (worker.is_due_soon) {
     found.soon.push_back(&worker);
   } else if (judged.empty()) {
     worker.cpu_sample = nullptr;  // the scope for which it was taken has ended

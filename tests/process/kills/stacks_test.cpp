@@ -161,6 +161,12 @@ Record evidence_of(
   }
 }
 
+bool has_helper(const Server& server) {
+  return std::ranges::any_of(filetimer::threads_of(server.pid()), [&](pid_t tid) {
+    return !filetimer::children_of(server.pid(), tid).empty();
+  });
+}
+
 std::string missing_with_helper(const std::string& script, const std::string& timeout = "20s") {
   Server server(with_helper(script, timeout));
   expire(server);
@@ -174,20 +180,38 @@ std::string missing_with_helper(const std::string& script, const std::string& ti
 
 TEST_CASE("a helper that was started for a scope which is then released ends") {
   const Server server({"--dry-run", "--evidence", "stacks"});
-  const auto has_helper = [&] {
-    return std::ranges::any_of(filetimer::threads_of(server.pid()), [&](pid_t tid) {
-      return !filetimer::children_of(server.pid(), tid).empty();
-    });
-  };
   const auto worker = page_worker(server.dir(), "w-1");
   CHECK(wait_until([&] {  // a helper that ends with its scope may have been missed
     if (worker->ask("word 0") != "open") {
       worker->ask("wake 0 forward 300");
     }
-    return has_helper();
+    return has_helper(server);
   }));
   worker->ask("release 0");
-  CHECK(wait_until([&] { return !has_helper(); }));
+  CHECK(wait_until([&] { return !has_helper(server); }));
+}
+
+// A lease holds up the start of the helper until a scan has found that the scope has ended.
+TEST_CASE("a helper that starts after the end of its scope does not stay") {
+  const TempFolder temp;
+  const Server server(temp, with_helper("exec sleep 100", "4s"));
+  const filetimer::UniqueFd file(
+      ::open(temp.path("filetimer-stacks").c_str(), O_RDONLY | O_CLOEXEC));
+  sigset_t lease_break;
+  ::sigemptyset(&lease_break);
+  ::sigaddset(&lease_break, SIGIO);
+  ::sigprocmask(SIG_BLOCK, &lease_break, nullptr);  // for good: a second one would end the test
+  FILETIMER_SKIP_IF(::fcntl(file.get(), F_SETLEASE, F_WRLCK) != 0,
+                    "no lease on a file can be taken here");
+  const auto worker = page_worker(server.dir(), "w-1");
+  worker->ask("wake 0 forward 300");
+  const timespec bound{.tv_sec = kBound / 1s, .tv_nsec = 0};
+  CHECK(::sigtimedwait(&lease_break, nullptr, &bound) == SIGIO);  // it is being executed
+  worker->ask("release 0");
+  worker->ask("hint");
+  let_pass(5ms);  // the scan
+  CHECK(::fcntl(file.get(), F_SETLEASE, F_UNLCK) == 0);
+  CHECK(wait_until([&] { return !has_helper(server); }));
 }
 
 TEST_CASE("a worker that the stacks helper traces is not taken for one under a debugger") {
