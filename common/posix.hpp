@@ -26,6 +26,19 @@
 
 namespace filetimer {
 
+// While it lives, this thread is not cancelled in open(), write() or close(): the unwinding would
+// end the process at the first function that is noexcept.
+class NoCancellation {
+ public:
+  NoCancellation() { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  NoCancellation(const NoCancellation&) = delete;
+  NoCancellation& operator=(const NoCancellation&) = delete;
+  ~NoCancellation() { ::pthread_setcancelstate(before_, nullptr); }
+
+ private:
+  int before_ = 0;
+};
+
 class UniqueFd {
  public:
   UniqueFd() = default;
@@ -45,6 +58,7 @@ class UniqueFd {
   void reset(int fd = -1) {
     const int old = std::exchange(fd_, fd);
     if (old >= 0) {
+      const NoCancellation uncancelled;  // this runs in destructors
       ::close(old);  // never retried: on Linux the descriptor is gone even after EINTR
     }
   }
@@ -128,19 +142,6 @@ inline UniqueFd above_standard_descriptors(UniqueFd fd) {
              : std::move(fd);
 }
 
-// While it lives, this thread is not cancelled in open(), write() or close(): the unwinding would
-// end the process at the first function that is noexcept.
-class NoCancellation {
- public:
-  NoCancellation() { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
-  NoCancellation(const NoCancellation&) = delete;
-  NoCancellation& operator=(const NoCancellation&) = delete;
-  ~NoCancellation() { ::pthread_setcancelstate(before_, nullptr); }
-
- private:
-  int before_ = 0;
-};
-
 // Repeats a call that a signal has interrupted. `call` returns -1 on error.
 template <class Call>
 auto retry_eintr(Call&& call) {
@@ -152,35 +153,42 @@ auto retry_eintr(Call&& call) {
   }
 }
 
-// Keeps a SIGPIPE that a write of this thread causes from reaching the process, whatever handler
-// the process has. A SIGPIPE that was pending before stays pending. (MSG_NOSIGNAL is for sockets
-// only, and a library must not set SIG_IGN for the process.)
-class SigpipeGuard {
+// Keeps the signals that a write of this thread causes from the process, whatever handlers it has:
+// SIGPIPE; SIGXFSZ, of a file that RLIMIT_FSIZE does not let grow; and SIGTTOU, by which `stty
+// tostop` stops a job in the background: while that is blocked, the terminal takes the text. A
+// signal that was pending before stays pending. (MSG_NOSIGNAL is for sockets only, and a library
+// must not set SIG_IGN for the process.)
+class WriteSignalsGuard {
  public:
-  SigpipeGuard() {
-    ::sigemptyset(&sigpipe_);
-    ::sigaddset(&sigpipe_, SIGPIPE);
-    ::pthread_sigmask(SIG_BLOCK, &sigpipe_, &before_);
+  WriteSignalsGuard() {
+    sigset_t blocked;
+    ::sigemptyset(&blocked);
+    for (const int signal : {SIGPIPE, SIGXFSZ, SIGTTOU}) {
+      ::sigaddset(&blocked, signal);
+    }
+    ::pthread_sigmask(SIG_BLOCK, &blocked, &before_);
     sigset_t pending;
     ::sigpending(&pending);
-    was_pending_ = ::sigismember(&pending, SIGPIPE) == 1;
-  }
-  SigpipeGuard(const SigpipeGuard&) = delete;
-  SigpipeGuard& operator=(const SigpipeGuard&) = delete;
-  ~SigpipeGuard() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
-  // Takes the SIGPIPE of a write that failed with EPIPE.
-  void consume() const {
-    if (!was_pending_) {
-      const timespec at_once{};
-      retry_eintr([&] { return ::sigtimedwait(&sigpipe_, nullptr, &at_once); });
+    ::sigemptyset(&caused_);
+    for (const int signal : {SIGPIPE, SIGXFSZ}) {
+      if (::sigismember(&pending, signal) == 0) {
+        ::sigaddset(&caused_, signal);
+      }
     }
+  }
+  WriteSignalsGuard(const WriteSignalsGuard&) = delete;
+  WriteSignalsGuard& operator=(const WriteSignalsGuard&) = delete;
+  ~WriteSignalsGuard() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+  // Takes the signal of a write that failed with EPIPE or EFBIG.
+  void consume() const {
+    const timespec at_once{};
+    retry_eintr([&] { return ::sigtimedwait(&caused_, nullptr, &at_once); });
   }
 
  private:
-  sigset_t sigpipe_{};
+  sigset_t caused_{};
   sigset_t before_{};
-  bool was_pending_ = false;
 };
 
 // Opens a file, close-on-exec; empty, with errno: it cannot be opened.

@@ -268,7 +268,7 @@ byte dead[2] = NONE; /* OwnPage::dead_incarnation_ */
 
 /* OwnPage::send_wake_up() and send_line(), as steps of a thread that is `at` one of them.
  * code: timer_client/client/page/own_page.cpp OwnPage::send_wake_up 0abf9801
- * code: timer_client/client/pipe/pipe_line.cpp send_line 25ce8593
+ * code: timer_client/client/pipe/pipe_line.cpp send_line 8f03d886
  * code: timer_client/client/pipe/pipe_line.cpp open_pipe 95b13cc0
  * code: timer_client/client/pipe/pipe_line.cpp meaning_of 3874c3bd */
 #ifdef HAS_NOTE_DEAD

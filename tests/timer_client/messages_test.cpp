@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -139,6 +140,33 @@ TEST_CASE("a reader that closes a pipe just before a line is written raises no s
   sigset_t pending;
   ::sigpending(&pending);
   CHECK(::sigismember(&pending, SIGPIPE) == 0);
+}
+
+TEST_CASE("a file that may not grow and a terminal that stops writers raise no signal") {
+  const testing::TempFolder folder;
+  const UniqueFd file(::open(folder.path("err").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  const UniqueFd master(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  REQUIRE(::grantpt(master.get()) == 0);
+  REQUIRE(::unlockpt(master.get()) == 0);
+  CHECK(testing::in_child([&] {
+          const rlimit none{0, 0};
+          ::setrlimit(RLIMIT_FSIZE, &none);
+          write_if_room(file.get(), "lost\n");
+          return 0;
+        }) == 0);
+  CHECK(testing::in_child([&] {
+          ::setsid();
+          const UniqueFd terminal(::open(::ptsname(master.get()), O_RDWR | O_CLOEXEC));
+          termios mode{};
+          ::tcgetattr(terminal.get(), &mode);
+          mode.c_lflag |= TOSTOP;
+          ::tcsetattr(terminal.get(), TCSANOW, &mode);
+          return testing::in_child([&] {
+            ::setpgid(0, 0);  // in the background
+            write_if_room(terminal.get(), "line\n");
+            return 0;
+          });
+        }) == 0);
 }
 
 TEST_CASE("a message that cannot be written leaves errno as it was") {

@@ -43,8 +43,9 @@ bool is_still(const struct stat& st) {
 }
 
 void write_once(int fd, std::string_view line) {
-  const SigpipeGuard guard;
-  if (retry_eintr([&] { return ::write(fd, line.data(), line.size()); }) < 0 && errno == EPIPE) {
+  const WriteSignalsGuard guard;
+  if (retry_eintr([&] { return ::write(fd, line.data(), line.size()); }) < 0 &&
+      (errno == EPIPE || errno == EFBIG)) {
     guard.consume();
   }
 }

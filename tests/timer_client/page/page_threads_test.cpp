@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include <dlfcn.h>
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <unistd.h>
@@ -60,6 +61,24 @@ TEST_CASE_FIXTURE(
           const bool is_joined = ::pthread_create(&childs, nullptr, open_cancelled, &client) == 0 &&
                                  ::pthread_join(childs, &result) == 0;
           return is_joined && result == PTHREAD_CANCELED ? 0 : 1;
+        }) == 0);
+}
+
+TEST_CASE("a thread that is cancelled before it closes a file ends at its next own call") {
+  CHECK(testing::in_child([] {
+          pthread_t thread{};
+          void* result = nullptr;
+          const auto close_cancelled = [](void*) -> void* {
+            {
+              const UniqueFd file(::open("/", O_RDONLY | O_CLOEXEC));
+              ::pthread_cancel(::pthread_self());
+            }
+            ::pthread_testcancel();
+            return nullptr;
+          };
+          ::pthread_create(&thread, nullptr, close_cancelled, nullptr);
+          ::pthread_join(thread, &result);
+          return result == PTHREAD_CANCELED ? 0 : 1;
         }) == 0);
 }
 

@@ -88,7 +88,7 @@ Screen screen_of(int fd) {
 void complain(std::string_view message) {
   // If standard error is closed, full or has no reader, the message is lost and the command goes
   // on.
-  const SigpipeGuard guard;
+  const WriteSignalsGuard guard;
   const std::string line = fmt::format("timer_client: {}\n", printable(message));
   std::fwrite(line.data(), 1, line.size(), stderr);
   guard.consume();

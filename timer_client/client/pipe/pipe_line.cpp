@@ -61,7 +61,7 @@ Sent send_line(const std::string& path, std::string_view line) noexcept {
   if (!fd) {
     return meaning_of(errno);
   }
-  const SigpipeGuard guard;
+  const WriteSignalsGuard guard;
   const ssize_t written = retry_eintr([&] { return ::write(fd.get(), line.data(), line.size()); });
   if (written >= 0) {
     return Sent::kYes;
