@@ -36,8 +36,9 @@ struct TimerClient::State {
   // Ends the idle timeout of this client.
   ~State();
 
-  // Returns the page that scopes are opened on from now on. Relaxed: a thread that reads the page
-  // that was replaced in the same moment finds its successor at the next look.
+  // Returns the page that scopes are opened on from now on. Relaxed: what is read of the page
+  // depends on its address, which is stored with release; and a thread that reads the page that was
+  // replaced in the same moment finds its successor at the next look.
   [[nodiscard, gnu::always_inline]] OwnPage& page() const {
     return *page_.load(std::memory_order_relaxed);
   }

@@ -95,7 +95,7 @@ TimerClient::State::~State() {
 SlotHandle* TimerClient::State::claim_with_lock(ScopeKey key) {
   const NoCancellation uncancelled;
   const auto held = ProcessLock::instance().lock();
-  if (!page().is_made()) {
+  if (!page().is_made() || page().has_all_slots()) {  // no opening there tells it to look
     look_again();
   }
   SlotHandle* const handle = page().claim(key);
@@ -112,7 +112,7 @@ SlotHandle* TimerClient::State::claim_with_lock(ScopeKey key) {
 }
 
 void TimerClient::State::look_again() noexcept {
-  page_.store(&ProcessPages::instance().look_again(page()), std::memory_order_relaxed);
+  page_.store(&ProcessPages::instance().look_again(page()), std::memory_order_release);
 }
 
 void TimerClient::State::swap_job(TimerScope& scope) {

@@ -306,6 +306,17 @@ TEST_CASE("a client whose page or status page is removed continues with a new pa
   }));
 }
 
+TEST_CASE_FIXTURE(MadeAgain, "a process whose old page is full opens scopes on the new one") {
+  std::vector<TimerScope> scopes;
+  for (std::size_t i = 0; i < kMaxScopesPerWorker; ++i) {
+    scopes.push_back(client->expires(1h, "other"));
+  }
+  make_again();
+  testing::move_clock(1s);
+  const auto scope = client->expires(1h, "step");
+  CHECK(has_slot(after->page(), "step"));
+}
+
 TEST_CASE_FIXTURE(MadeAgain,
                   "a scope for which the new page has no room wakes the server on its old page") {
   auto scope = client->expires(1h, "step");
