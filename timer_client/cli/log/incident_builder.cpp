@@ -26,7 +26,9 @@ constexpr double kLongestScopeS = 1e9;  // 30 years: what is longer is no durati
 constexpr double kSpanS = kIncidentSpanUs / 1e6;
 constexpr std::size_t kPidsNamed = 8;
 constexpr double kSameExitS = 1;  // records of one exit
+// How a worker left scopes open.
 constexpr std::string_view kExitedInside = "exited inside ";
+constexpr std::string_view kStartedInside = "started another program inside ";
 
 // A host, as pages name it, and a pid.
 using HostAndPid = std::pair<std::string, std::int64_t>;
@@ -339,11 +341,13 @@ class IncidentBuilder {
   static void take_left_open(const Record& record, Worker& worker, double at_s) {
     add_open_scope(worker, record.fields, at_s);
     const std::string scope = backquoted(record.scope);
+    const bool has_ended = record.text("reason").find("another program") == std::string::npos;
+    const std::string how(has_ended ? kExitedInside : kStartedInside);
     const auto exit = std::ranges::find_if(worker.moments, [&](const Moment& moment) {
-      return moment.text.starts_with(kExitedInside) && at_s - moment.at_s <= kSameExitS;
+      return moment.text.starts_with(how) && at_s - moment.at_s <= kSameExitS;
     });
     if (exit == worker.moments.end()) {
-      worker.moments.push_back({at_s, Moment::Kind::kDeath, std::string(kExitedInside) + scope});
+      worker.moments.push_back({at_s, Moment::Kind::kDeath, how + scope});
     } else if (exit->text.find(scope) == std::string::npos) {
       exit->text += ", " + scope;
     }
@@ -355,12 +359,13 @@ class IncidentBuilder {
     end_scopes(worker, at_s);
   }
 
-  // Ends the scopes of a worker that has released `scope`, or has ended; some may have ended
-  // before. A scope that expired was open until then, unless its worker was spared: else there
-  // would be a record of its release.
+  // Ends the expired scope `scope`, which was released late, or all scopes of a worker that has
+  // ended; some of these may have ended before. A scope that expired was open until then, unless
+  // its worker was spared: else there would be a record of its release.
   static void end_scopes(Worker& worker, double at_s, std::optional<std::string_view> scope = {}) {
     for (Scope& entry : worker.scopes) {
-      if (entry.kind != Scope::Kind::kEnded && scope.value_or(entry.name) == entry.name) {
+      if (scope ? entry.kind == Scope::Kind::kExpired && entry.name == *scope
+                : entry.kind != Scope::Kind::kEnded) {
         entry.end_s = std::min(entry.end_s, at_s);
         entry.has_end = entry.has_end || scope || entry.known_s >= at_s ||
                         (entry.kind == Scope::Kind::kExpired && !entry.is_spared);

@@ -71,9 +71,7 @@ std::string short_time(const Integer& time_us, std::string_view zone) {
 }  // namespace
 
 std::string in_few_words(const Record& record) {
-  if (const Number after_ms = record.number("dead_after_ms")) {
-    return "dead after " + seconds_text(*after_ms / 1e3);
-  }
+  const Number dead_after_ms = record.number("dead_after_ms");
   std::vector<std::string> parts;
   for (const std::string_view key : event_of(record).fields) {
     if (key.empty()) {
@@ -82,7 +80,9 @@ std::string in_few_words(const Record& record) {
     const bool is_word = key == "verdict" || key == "result";
     const bool is_usual = (key == "result" && record.text(key) == "exited") ||
                           (key == "count" && record.integer(key) == 1);
-    if (!is_usual) {
+    if (key == "verdict" && dead_after_ms) {
+      parts.push_back("dead after " + seconds_text(*dead_after_ms / 1e3));
+    } else if (!is_usual) {
       parts.push_back(is_word ? with_spaces(record.text(key)) : field_text(record.fields, key));
     }
   }

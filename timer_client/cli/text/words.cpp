@@ -56,9 +56,10 @@ constexpr std::size_t kElementsShown = 16;
 std::string size_text(double bytes) {
   constexpr double kMiB = 1024.0 * 1024;
   constexpr double kMost = 999.5;  // what is rounded to 1000 has the next unit
-  return bytes >= kMost * kMiB   ? fmt::format("{:.3g} GiB", bytes / (1024 * kMiB))
-         : bytes >= kMost * 1024 ? fmt::format("{:.3g} MiB", bytes / kMiB)
-                                 : fmt::format("{:.3g} KiB", bytes / 1024);
+  return bytes >= kMost * 1024 * kMiB ? fmt::format("{:.3g} TiB", bytes / (1024 * 1024 * kMiB))
+         : bytes >= kMost * kMiB      ? fmt::format("{:.3g} GiB", bytes / (1024 * kMiB))
+         : bytes >= kMost * 1024      ? fmt::format("{:.3g} MiB", bytes / kMiB)
+                                      : fmt::format("{:.3g} KiB", bytes / 1024);
 }
 
 struct Unit {
