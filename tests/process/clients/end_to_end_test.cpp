@@ -78,6 +78,15 @@ TEST_CASE("acquire exits 6 for a process of another user, whether real or effect
   }
 }
 
+TEST_CASE("run of root starts no COMMAND that another user's server would not watch") {
+  FILETIMER_SKIP_IF(!can_become(kSomebodyElse), kCannotBecome);
+  const TempFolder temp("/tmp");  // other users may not reach $TMPDIR
+  REQUIRE(::chown(temp.path().c_str(), kSomebodyElse, kSomebodyElse) == 0);
+  const Server server(temp, Server::Setup{.user = kSomebodyElse});
+  check_failure(run_client(server, {"run", "--timeout", "1h", "--", "true"}), 125,
+                fmt::format("belongs to user 0: expected a process of user {}", kSomebodyElse));
+}
+
 TEST_CASE("run exits 124 when COMMAND was killed by SIGKILL after the grace period") {
   Server server;
   CHECK(run_client(server, {"run", "--timeout", "2s", "--signal", "TERM", "--grace", "100ms",

@@ -90,15 +90,8 @@ bool is_open(const ServerLocation& place, std::string_view id, pid_t pid) {
 // Returns one clear line if the server does not watch the process, which is another user's, or the
 // server itself or an ancestor of it. Empty: it may, or the server cannot be seen.
 std::string why_never_watched(pid_t pid, pid_t server) {
-  const auto worker = read_status(fmt::format("/proc/{}", pid));
-  const auto watcher = read_status(fmt::format("/proc/{}", server));
-  if (worker && watcher) {
-    const uid_t expected = watcher->effective_uid;
-    const uid_t uid = worker->uid == expected ? worker->effective_uid : worker->uid;
-    if (uid != expected) {
-      return fmt::format("process {} belongs to user {}: expected a process of user {}", pid, uid,
-                         expected);
-    }
+  if (std::string why = why_of_other_user(pid, server); !why.empty()) {
+    return why;
   }
   if (pid == server) {
     return fmt::format("process {} is the timer server, which cannot watch itself", pid);
@@ -160,6 +153,21 @@ void add_scope_and_pid(CLI::App& app, TimerArguments& arguments, const std::stri
 }
 
 }  // namespace
+
+std::string why_of_other_user(pid_t pid, pid_t server) {
+  const auto worker = read_status(fmt::format("/proc/{}", pid));
+  const auto watcher = read_status(fmt::format("/proc/{}", server));
+  if (!worker || !watcher) {
+    return {};
+  }
+  const uid_t expected = watcher->effective_uid;
+  const uid_t uid = worker->uid == expected ? worker->effective_uid : worker->uid;
+  if (uid == expected) {
+    return {};
+  }
+  return fmt::format("process {} belongs to user {}: expected a process of user {}", pid, uid,
+                     expected);
+}
 
 Command add_acquire(CLI::App& root) {
   auto arguments = std::make_shared<TimerArguments>();

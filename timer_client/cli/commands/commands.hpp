@@ -87,6 +87,10 @@ std::string dir_of_server(const Place& place);
 // runs.
 std::string servers_below(const std::string& dir);
 
+// Returns one clear line if the server does not watch the process, which is another user's. Empty:
+// it may, or one of them cannot be seen.
+std::string why_of_other_user(pid_t pid, pid_t server);
+
 // Adds an option whose word `parse` reads: it returns a Result, whose error quotes the word.
 template <class Value, class Parse>
 CLI::Option* add_parsed_option(CLI::App& app, const std::string& flag, Value& value, Parse parse,

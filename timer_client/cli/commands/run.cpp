@@ -331,7 +331,11 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
   if (!is_off && !has_server(place)) {
     return kExitRunFailed;
   }
-  if (const std::string why = why_no_pids(place.run_folder); !is_off && !why.empty()) {
+  std::string why = why_no_pids(place.run_folder);
+  if (why.empty()) {  // COMMAND has the user of this process
+    why = why_of_other_user(::getpid(), look_for_server(place.run_folder).pid);
+  }
+  if (!is_off && !why.empty()) {
     return failed(fmt::format("COMMAND is not started: {}", why), kExitRunFailed);
   }
   const Signals signals;
@@ -344,7 +348,8 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
   std::optional<ProcessScope> scope;
   // A job must not fail because its server is about to end. An unwatched COMMAND is not reported as
   // expired, however long it ran.
-  if (const std::string why = why_no_new_scopes(place); !is_off && !why.empty()) {
+  why = why_no_new_scopes(place);
+  if (!is_off && !why.empty()) {
     complain(fmt::format("COMMAND runs unwatched: {}", why));
   } else if (!is_off) {
     scope.emplace(place, options, name, child);
