@@ -348,6 +348,9 @@ std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now, b
   take(now);
   unread_since_ = clients_.has_requests() ? std::min(unread_since_, now) : Instant::never();
   rendezvous_.advance(now, clients_.has_requests() && now - unread_since_ < kLongestUnread);
+  if (life_.is_asked_to_end() && !life_.is_stopping()) {  // by a signal: no rank can join any more
+    rendezvous_.refuse_all("the server is shutting down");
+  }
   if (!shutdown_ && now >= next_look_) {
     advance_shutdowns(now, has_kills);
   }

@@ -28,6 +28,22 @@ Instant Rendezvous::Round::until() const {
   return first;
 }
 
+template <class IsMeant>
+void Rendezvous::remove_gone(IsMeant is_meant) {
+  std::set<ControlClients::Id> gone;
+  for (const auto& [name, round] : rounds_) {
+    if (!is_meant(name, round)) {
+      continue;
+    }
+    for (const auto& [rank, member] : round.members) {
+      if (clients_.has_left(member.client)) {
+        gone.insert(member.client);
+      }
+    }
+  }
+  std::ranges::for_each(gone, [this](ControlClients::Id client) { leave(client); });
+}
+
 Status Rendezvous::join(const AcceptedRequest& request) {
   const wire::Question& question = request.question;
   const std::string& name = question.name;
@@ -47,12 +63,9 @@ Status Rendezvous::join(const AcceptedRequest& request) {
   if (rank < 0 || rank >= world) {
     return failure(fmt::format("the rank is {}: expected 0 to {}", rank, world - 1));
   }
-  if (const auto found = rounds_.find(name); found != rounds_.end()) {
-    const auto same = found->second.members.find(rank);
-    if (same != found->second.members.end() && clients_.has_left(same->second.client)) {
-      leave(same->second.client);
-    }
-  }
+  remove_gone([&](const std::string& each, const Round& round) {
+    return each == name && (round.world != world || round.members.contains(rank));
+  });
   const auto found = rounds_.find(name);
   if (found != rounds_.end() && found->second.world != world) {
     return failure(fmt::format("the world is {}: the ranks that wait in rendezvous '{}' gave {}",
@@ -93,15 +106,7 @@ void Rendezvous::leave(ControlClients::Id client) {
 }
 
 void Rendezvous::advance(Instant now, bool may_be_joining) {
-  std::set<ControlClients::Id> gone;
-  for (const auto& [name, round] : rounds_) {
-    for (const auto& [rank, member] : round.members) {
-      if (round.is_full() && clients_.has_left(member.client)) {
-        gone.insert(member.client);
-      }
-    }
-  }
-  std::ranges::for_each(gone, [this](ControlClients::Id client) { leave(client); });
+  remove_gone([](const std::string&, const Round& round) { return round.is_full(); });
   for (auto& [name, round] : rounds_) {
     if (round.is_full()) {
       end(name, round, {}, now);

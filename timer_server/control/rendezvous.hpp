@@ -26,8 +26,8 @@ class Rendezvous {
 
   Rendezvous(ControlClients& clients, Core& core) : clients_(clients), core_(core) {}
 
-  // Grants a rank that it waits, and lets it join. Removes a rank of this number first if its
-  // client is gone: the worker was started again. Fails without effect if the request is wrong; the
+  // Grants a rank that it waits, and lets it join. Removes ranks first whose clients are gone if it
+  // does not fit them: the job was started again. Fails without effect if the request is wrong; the
   // error says why.
   Status join(const AcceptedRequest& request);
   // Removes the rank of a client that is gone. A round without members is over. Does nothing for a
@@ -49,6 +49,9 @@ class Rendezvous {
     [[nodiscard]] Instant until() const;
     [[nodiscard]] bool is_full() const { return members.size() == static_cast<std::size_t>(world); }
   };
+  // Removes the ranks of these rounds whose clients are gone.
+  template <class IsMeant>
+  void remove_gone(IsMeant is_meant);
   // Answers the members of a round that is over, and records it. `why`: it failed.
   void end(const std::string& name, Round& round, std::string_view why, Instant now);
   void answer(Round& round, const std::string& answer);

@@ -389,6 +389,13 @@ TEST_CASE("A drain counts the open scopes, and refuses ranks that wait and those
       "f rendezvous rank=1 of=2 > answer:granted; stopped; f > the server was stopped");
 }
 
+TEST_CASE("Ranks that wait are refused when COMMAND was asked to end") {
+  play(
+      "a rendezvous rank=0 of=2 > answer:granted; asked; look > nothing; "
+      "a > answer:refused,reason:the server is shutting down; next > never",
+      LifeCycle::Kind::kAroundCommand);
+}
+
 TEST_CASE("A rank waits until its round is full, and is refused if its join is wrong") {
   play(
       "a rendezvous rank=0 of=2 > answer:granted,wait_s:10; next > 10000; "
@@ -449,6 +456,12 @@ TEST_CASE("The ranks of a full round are looked for before it ends") {
   play(
       "a rendezvous rank=0 of=2; b rendezvous rank=1 of=2; b; leaves a; look > nothing; b > -; "
       "c rendezvous rank=0 of=2; look > nothing; b > answer:done");
+}
+
+TEST_CASE("A job that was started again with another world waits for no rank of the old one") {
+  play(
+      "a rendezvous rank=0 of=3; b rendezvous rank=1 of=3; leaves a; leaves b; "
+      "asks c rendezvous rank=0 of=2; look 10000 > nothing; c > answer:granted");
 }
 
 TEST_CASE("The next round begins at once, and rounds are counted by name") {
