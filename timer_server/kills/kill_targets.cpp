@@ -114,26 +114,27 @@ void KillTargets::begin_stop(Stop which) {
 
 bool KillTargets::find_and_stop() {
   find();
-  const bool found_none = stopped_ == others_.size();
-  const bool is_complete = (found_none && running_.empty()) || stopped_ >= kMaxTreeProcesses;
-  stop_new();
-  return is_complete;
+  const bool is_none_running = running_.empty();
+  const bool is_complete = !stop_new() && is_none_running;
+  return is_complete || stopped_ >= kMaxTreeProcesses;
 }
 
-void KillTargets::stop_new() {
+bool KillTargets::stop_new() {
+  bool is_any_stopped = false;
   for (; stopped_ < others_.size(); ++stopped_) {
-    stop(others_[stopped_]);
+    is_any_stopped |= stop(others_[stopped_]);
   }
+  return is_any_stopped;
 }
 
-void KillTargets::stop(const Process& process) {
+bool KillTargets::stop(const Process& process) {
   if (may_be_forking_(process.pid)) {
     running_.push_back(process.pid);
   } else if (which_ == Stop::kForking) {
-    return;
+    return false;
   }
-  process.send_signal(SIGSTOP);
   stopped_at_ = Instant::now();
+  return process.send_signal(SIGSTOP) || errno != EPERM;
 }
 
 void KillTargets::wait_until_stopped(Instant until) {

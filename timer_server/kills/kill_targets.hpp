@@ -70,8 +70,8 @@ class KillTargets {
   // Sends SIGSTOP to the worker and to the targets that are known. With KillMode::kProcess no
   // target is stopped: the worker has no others that it could start.
   void begin_stop(Stop which = Stop::kAll);
-  // Finds new targets and stops them. Returns whether the targets are complete: none is new, and
-  // none may have started another.
+  // Finds new targets and stops them. Returns whether the targets are complete: no new one was
+  // stopped, and none may have started another. One that is not stopped may start others for ever.
   bool find_and_stop();
   // Waits at most until `until` for the targets that may have been inside fork() when they were
   // stopped.
@@ -97,8 +97,9 @@ class KillTargets {
 
  private:
   std::vector<Process> own_orphans() const;
-  void stop_new();
-  void stop(const Process& process);
+  // These return whether a process was stopped, or has ended.
+  bool stop_new();
+  bool stop(const Process& process);
   bool send_to(const Process& process, SentSignal& sent) const;
 
   const std::shared_ptr<const Process> worker_;

@@ -101,6 +101,20 @@ TEST_CASE("The targets are complete when a look finds no new one and none may be
   CHECK(stage.targets.find_and_stop());
 }
 
+TEST_CASE("Targets that sleep at each look and start others do not hold up the signal") {
+  // The worker is the test itself: none is stopped.
+  KillTargets targets(std::make_shared<const Process>(std::move(*open_process(::getpid()))),
+                      KillMode::kTree, {}, [](pid_t) { return false; });
+  targets.begin_stop(KillTargets::Stop::kForking);
+  std::vector<std::unique_ptr<Child>> children;
+  bool is_complete = false;
+  for (int look = 0; look < 10 && !is_complete; ++look) {
+    children.push_back(std::make_unique<Child>());
+    is_complete = targets.find_and_stop();
+  }
+  CHECK(is_complete);
+}
+
 TEST_CASE("Of the targets the living are listed, the worker first") {
   TargetStage stage;
   stage.stop();
