@@ -24,6 +24,11 @@ void make_proc_entries(pid_t pid) {
 // Later requests of the same batch may be of the process itself.
 constexpr int kYounger = ESTALE;
 
+bool has_started_server(pid_t pid) {
+  const std::vector<pid_t> above = ancestors_of(::getpid());
+  return std::ranges::find(above, pid) != above.end();
+}
+
 tl::unexpected<Error> younger_than_request(pid_t pid) {
   return failure(fmt::format("pid {} started after the request was written", pid), kYounger);
 }
@@ -39,12 +44,14 @@ Result<Worker*> WatchRegistry::worker_of(pid_t pid, Instant written) {
       if (written < known->process->started()) {
         return younger_than_request(pid);
       }
+      if (known->pipe || !has_started_server(pid)) {  // only its page says that it is a worker
+        return known;
+      }
+    } else if (!open_process(pid)) {
       return known;
+    } else {
+      remove(*known);
     }
-    if (!open_process(pid)) {
-      return known;
-    }
-    remove(*known);
   }
   // A lookup takes a few system calls, so it is done once in a batch and not for each line of a
   // flood.
@@ -75,8 +82,7 @@ Result<Worker*> WatchRegistry::admit(pid_t pid, Instant written) {
   if (pid == ::getpid()) {
     return failure(fmt::format("pid {} is this server", pid));
   }
-  const std::vector<pid_t> above = ancestors_of(::getpid());
-  if (std::ranges::find(above, pid) != above.end()) {
+  if (has_started_server(pid)) {
     return failure(fmt::format("pid {} has started this server", pid));
   }
   auto process = open_process(pid);

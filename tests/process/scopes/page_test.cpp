@@ -157,6 +157,9 @@ TEST_CASE("a worker that started the server is watched through its page, and die
     const HeldPid server(std::stoi(line.substr(line.find("pid=") + 4)));
     const HeldPid parent(filetimer::read_stat(fmt::format("/proc/{}", server.pid()))->ppid);
     worker.ask("make " + temp.path("run") + " w-1");
+    worker.ask("wake 1 open 3600000");
+    send_raw(temp.path("run/requests"), acquire_past(worker.pid(), "line"));
+    CHECK(wait_until([&] { return count(read_log(temp.path("log")), "rejected") == 1; }));
     worker.tell("wake 0 forward 50");
     // setsid says with its exit status that a signal has ended the worker.
     CHECK(worker.status() == (leads_session ? exited(SIGKILL) : killed_by(SIGKILL)));
