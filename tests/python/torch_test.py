@@ -143,6 +143,13 @@ class Torch(ServerCase):
         self.assertEqual(self.run_hung("filetimer.torch.FileTimerClient(sys.argv[1])", -5),
                          -signal.SIGKILL)
 
+    def test_a_negative_time_is_a_release_and_a_negative_signal_is_none(self):
+        client = filetimer.torch.FileTimerClient(self.pipe, -1)
+        client.acquire("x", math.inf)
+        self.assertEqual(self.open_scopes(), ["x"])
+        client.acquire("x", -1)
+        self.assertEqual(self.open_scopes(), [])
+
     def test_a_path_that_is_not_a_timer_servers_is_refused(self):
         with self.assertRaisesRegex(ValueError, "'/tmp/theirs' is not the pipe of a timer_server"):
             filetimer.torch.FileTimerClient("/tmp/theirs")

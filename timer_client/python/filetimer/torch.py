@@ -39,7 +39,7 @@ class FileTimerClient(TimerClient):
 
     file_path: the pipe of a timer_server, DIR/requests, as PyTorch's own client takes it. None: the
       client of filetimer.configure() is used.
-    signal: the first signal of a kill; 0: the server records the expiry and sends no signal.
+    signal: the first signal of a kill; 0 or less: the server records the expiry and sends no signal.
     client: a filetimer.Client, instead of file_path.
 
     Unlike PyTorch's client it enforces each of several open timers of one name, and a timer takes a
@@ -53,12 +53,17 @@ class FileTimerClient(TimerClient):
         if client is None and file_path is not None:
             client = _client_of_pipe(file_path)
         self._client = client
-        self._signal = int(signal)
+        self._signal = max(int(signal), 0)
         # By (thread, scope_id), the innermost last, each with the id of the frame that has acquired it.
         self._open: dict[tuple[int, str], list[tuple[int, _native.Scope]]] = {}
 
     def acquire(self, scope_id: str, expiration_time: float) -> None:
-        """Starts a timer. expiration_time: Unix seconds; over 1e9 s from now, or math.inf: none."""
+        """Starts a timer. expiration_time: Unix seconds; over 1e9 s from now, or math.inf: none.
+        A negative one is a release, as for PyTorch's server.
+        """
+        if expiration_time < 0:
+            self.release(scope_id)
+            return
         after = max(expiration_time - time.time(), _SOONEST_S)
         if after > _LONGEST_S:
             after = math.inf
