@@ -1,6 +1,6 @@
 // Reads a scope page that another process owns and may be changing meanwhile. Whatever its bytes
 // are, the values that are returned are limited and valid. Nothing here writes to the page. The
-// server uses this on its mapping, `timer_client list` on a copy.
+// server and `timer_client list` use this on their mappings.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -108,7 +108,9 @@ void WorkerPage::note_activity(std::size_t index, const Slot& slot, std::int64_t
       activity.watches.push_back({this, index, Duration{timeout}, start_in(slot.started)});
       activity.shortest = std::min(activity.shortest, Duration{timeout});
     }
-  } else if (word == slot_word::kFree || word == slot_word::kReleasedLate) {
+  }
+  if (word == slot_word::kFree || word == slot_word::kReleasedLate ||
+      word == slot_word::kIdleWatch) {
     // Relaxed suffices, because `left` is written before the word that was read. A time in the
     // future is ignored. A library of the worker without an idle timeout does not note `left`.
     const bool is_scope = !is_whole_process(slot) && !is_idle_watch(slot);

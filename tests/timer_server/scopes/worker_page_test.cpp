@@ -56,7 +56,10 @@ class OneSlot final : public WorkerPage {
     slot_.flags = 0;
     slot_.deadline = (at + kTimeout).ns;
   }
-  void release() { slot_.deadline = slot_word::kFree; }
+  void release(Instant noted = {}) {
+    slot_.left = noted.ns;
+    slot_.deadline = slot_word::kFree;
+  }
   void pause(Instant at) {
     slot_.left = std::max<std::int64_t>(slot_.deadline - at.ns, 1);
     slot_.started += std::max<std::int64_t>(at.ns + 1 - slot_.deadline, 0);
@@ -220,6 +223,14 @@ TEST_CASE("a scope whose release is not noted was left after it was opened") {
   OneSlot page(opened);
   page.release();
   CHECK(page.activity().last_left == opened);
+}
+
+TEST_CASE("a release counts after another idle timeout has begun in its slot") {
+  const Instant left = Instant::now();
+  OneSlot page(left + -1s);
+  page.release(left);
+  page.watch_idleness(Duration{1h}.count());
+  CHECK(page.activity().last_left == left);
 }
 
 TEST_CASE("an idle timeout of zero, or over the longest one, is none") {
