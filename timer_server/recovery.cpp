@@ -65,9 +65,9 @@ Recovery::PastVerdict Recovery::past_verdict(pid_t pid, std::uint64_t start_time
 }
 
 // The other scopes of a worker that has exited after a signal are cancelled, if SIGKILL was to
-// follow that signal.
-WatchRegistry::HasEnded Recovery::has_ended() {
-  return [this](pid_t pid, std::uint64_t start_time, const SlotReading& scope) {
+// follow that signal. Each signal cancels those of the pipe that were open and not due.
+WatchRegistry::HasEnded Recovery::has_ended(bool is_on_pipe) {
+  return [this, is_on_pipe](pid_t pid, std::uint64_t start_time, const SlotReading& scope) {
     if (past_verdict(pid, start_time, scope).kill != nullptr) {
       return true;
     }
@@ -77,7 +77,9 @@ WatchRegistry::HasEnded Recovery::has_ended() {
         return false;
       }
       const auto means = KillOrder::means_of(past.expiries);
-      return means && means->ends_in_sigkill();
+      const Instant signalled = past.sent.front().when.mono;
+      return means && (means->ends_in_sigkill() ||
+                       (is_on_pipe && scope.acquired <= signalled && scope.deadline > signalled));
     });
     if (kill != past_.end()) {
       kill->cancelled.push_back(scope.name);
@@ -121,7 +123,7 @@ Worker* Recovery::worker_of(PipePage& page, pid_t pid) {
   if (!is_alive) {
     registry_.record_orphaned_scopes(
         claims, pid, page.open_slots(),
-        claims.boot == this_boot() ? kExitedUnseen : WatchRegistry::kAnotherBoot, has_ended());
+        claims.boot == this_boot() ? kExitedUnseen : WatchRegistry::kAnotherBoot, has_ended(true));
     page.remove();
     return nullptr;
   }

@@ -45,7 +45,7 @@ class Recovery {
     Expiry* expiry = nullptr;
   };
   PastVerdict past_verdict(pid_t pid, std::uint64_t start_time, const SlotReading& scope);
-  WatchRegistry::HasEnded has_ended();
+  WatchRegistry::HasEnded has_ended(bool is_on_pipe = false);
   void adopt_pipe_page(pid_t pid);
   Worker* worker_of(PipePage& page, pid_t pid);
   void settle_judged_slots(const Worker& worker, const std::shared_ptr<WorkerPage>& page);

@@ -78,7 +78,9 @@ std::vector<std::string> cancel_scopes(Core& core, const Process& process, bool 
     return cancelled;
   }
   if (worker->pipe) {
-    cancelled = worker->pipe->cancel_all(is_final ? Instant{} : Instant::now(), opened_by);
+    // The next server asks long after the signal.
+    const Instant due_by = is_final ? Instant{} : std::min(Instant::now(), opened_by);
+    cancelled = worker->pipe->cancel_all(due_by, opened_by);
   }
   if (is_final) {
     std::ranges::move(open_on_pages(*worker), std::back_inserter(cancelled));
@@ -188,8 +190,8 @@ void Kills::find_releases(Kill& kill) {
 // begun with a signal.
 void Kills::note_means(Kill& kill, const KillOrder::Means& means) {
   kill.means = means;
-  if (policy_.dry_run) {
-    return;  // no SIGKILL follows the signal of an earlier server
+  if (policy_.dry_run || means.is_for_worker_alone) {
+    return;  // no SIGKILL follows the signal of an earlier server, or the worker acts on it
   }
   const bool is_final = means.ends_in_sigkill();
   const std::vector<SentSignal>& sent = kill.order.sent;

@@ -147,8 +147,8 @@ void Kills::sample(std::span<Worker* const> workers, Instant now) {
     worker->cpu_sampled = now;
     const bool has_helper = has_helpers && sampled <= kMostHelpers;
     core_.side_threads.run(
-        [this, weak = std::weak_ptr(worker->process),
-         until = now + policy_.evidence_timeout / 2, has_helper]() -> SideThreads::Delivery {
+        [this, weak = std::weak_ptr(worker->process), until = now + policy_.evidence_timeout / 2,
+         has_helper]() -> SideThreads::Delivery {
           const auto process = weak.lock();
           if (!process) {
             return {};
@@ -250,7 +250,7 @@ void Kills::start(Worker* worker, KillOrder order, Instant now) {
   if (means && means->is_for_worker_alone) {
     kill->targets.spare_others();
   }
-  if (kill->order.may_have_stopped) {
+  if (kill->order.may_have_stopped && means) {
     kill->targets.find();
     for (const SentSignal& sent : kill->order.sent) {
       kill->targets.adopt(sent);

@@ -203,6 +203,17 @@ TEST_CASE("a scope that is signalled first and never gets SIGKILL expires for th
   }
 }
 
+TEST_CASE("a scope that is signalled first and never gets SIGKILL ends no other of the pipe") {
+  Server server({"--evidence", "none"});
+  Worker worker("block");
+  server.send(with_own_keys(acquire_past(worker.pid(), "first", SIGWINCH),
+                            R"("x_grace_s": Infinity, "x_signal_first": true)") +
+              acquire(worker.pid(), "outer", 300ms));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  CHECK(server.wait_for("killed", "outer").text("verdict") == "dead");
+  CHECK_FALSE(server.wait_for("killed", "first").has("cancelled"));
+}
+
 TEST_CASE("a scope that is signalled first does not take the signal of one that expires with it") {
   Server server({"--evidence", "none"});
   Worker worker("tree");

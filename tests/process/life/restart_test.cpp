@@ -89,6 +89,19 @@ TEST_CASE("a scope that was released late while no server ran is spared, and its
   CHECK(worker->is_alive());
 }
 
+TEST_CASE("a kill with signal 0 that an earlier server began wakes no stopped process") {
+  Server server(kNeverSignals);
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "forward", 0));
+  server.wait_for("expired", worker.pid());
+  server.kill();
+  worker.signal(SIGSTOP);
+  worker.wait_until_stopped();
+  const Server next(server.temp());
+  CHECK(next.wait_for("killed", worker.pid()).text("verdict") == "spared");
+  worker.wait_until_stopped();
+}
+
 TEST_CASE("a kill that an earlier server began runs no evidence command again") {
   const TempFolder temp;
   const std::string runs = temp.path("runs");
@@ -154,6 +167,29 @@ TEST_CASE("a scope of the pipe that was opened after a signal is watched by the 
   const Server next(server.temp());
   CHECK(worker.status() == killed_by(SIGKILL));
   CHECK(next.wait_for("killed", "after").text("verdict") == "dead");
+}
+
+TEST_CASE("a scope of the pipe that a signal has cancelled is so for the next server, too") {
+  for (const bool lives : {true, false}) {
+    CAPTURE(lives);
+    const TempFolder temp;
+    Server server(temp);  // --kill-wait is 30 s
+    Worker worker("ignore-term");
+    server.send(acquire_far(worker.pid(), "other") + acquire_past(worker.pid(), "first", SIGTERM));
+    REQUIRE(wait_until([&] { return count_of_stage(server, "signalled") > 0; }));
+    server.kill();
+    if (!lives) {
+      worker.kill();
+    }
+    set_clocks(temp, filetimer::Instant::now() + 2h);
+    const Server next(temp, with_own_clocks(temp));
+    const Record killed = next.wait_for("killed", "first");
+    CHECK(killed.text("verdict") == (lives ? "spared" : "dead"));
+    REQUIRE(killed.has("cancelled"));
+    CHECK(killed.strings("cancelled") == std::vector<std::string>{"other"});
+    CHECK(count(next.records(), "left_open", worker.pid()) == 0);
+    CHECK(worker.is_alive() == lives);
+  }
 }
 
 TEST_CASE("a server with --dry-run that continues a kill sends no SIGKILL and cancels no scope") {
