@@ -673,7 +673,7 @@ end:
    * code: timer_server/server.cpp Server::iterate b35cace5
    * code: timer_server/server.cpp Server::run_once fe7f2ca9
    * code: timer_server/server.cpp Server::read_progress 66b02c6b
-   * code: timer_server/inbox.cpp Inbox::read 645ec3c5
+   * code: timer_server/inbox.cpp Inbox::read 98f0358c
    * code: timer_server/watch/page_registry.cpp WatchRegistry::look_for_pages ce082847
    * code: timer_server/watch/page_registry.cpp WatchRegistry::on_wake_up_message 3ba9d79a
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 540f9478
@@ -711,7 +711,7 @@ end:
   /* WorkerPage::scan(), read_deadline() (q)
    * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 7ec0b2ea
    * code: common/wake_protocol.hpp read_deadline 06e3b5d7
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker c4981600 */
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker b1758754 */
   :: d_step { server_at == READ_SLOT ->
        if
        :: IS_OPEN(word[SLOT(i, s)]) && word[SLOT(i, s)] <= JUDGES_BY -> due[s] = word[SLOT(i, s)]

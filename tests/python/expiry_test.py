@@ -398,6 +398,27 @@ with filetimer.expires(60, on_expiry="raise"):
     pass
 """, says="raised\n")
 
+    def test_scopes_that_are_entered_while_the_interpreter_ends_are_as_any_other(self):
+        self.run_soft(LATE_SIGNAL + """
+import atexit
+class Late:
+    def __del__(self, mask=signal.pthread_sigmask, how=signal.SIG_UNBLOCK, them=signal.valid_signals()):
+        mask(how, them)  # after Python has removed its handlers
+late = Late()
+def work():
+    wait_for_signal()
+    with soft(60, "inner"):
+        sys.setprofile(unblock)
+    hang()
+@atexit.register
+def finish():
+    say(raised_in(soft(0.2, "outer", grace=20), work).elapsed < 20)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    raised_in(soft(0.2, grace=60), wait_for_signal)
+with soft(60):
+    pass
+""", says="True\n")
+
     def test_only_the_main_thread_may_enter_one(self):
         out = self.run_soft("""
 made = []
@@ -428,6 +449,18 @@ async def main():
     return await work(), raised_in(soft(0.2, "function", grace=10)).scope, await other
 say(*asyncio.run(main()))
 """, says="caught function ended\n")
+
+    def test_a_task_may_call_a_function_that_a_context_manager_decorates(self):
+        self.run_soft("""
+import asyncio, contextlib
+@contextlib.contextmanager
+def limit():
+    with soft(60):
+        yield
+async def main():
+    limit()(say)("called")
+asyncio.run(main())
+""", says="called\n")
 
     def test_a_context_manager_of_the_program_may_not_enter_one_for_a_task(self):
         self.run_soft("""

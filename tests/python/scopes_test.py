@@ -121,6 +121,18 @@ class Scopes(ConfiguredCase):
         with filetimer.heartbeat(60, "loop", warn_after=30, first_timeout=20) as heart:
             self.assertLess(heart.times().remaining, 21)
 
+    def test_an_interrupt_right_before_the_end_of_a_heartbeat_leaves_none_open(self):
+        self.run_worker("""
+            filetimer.configure()
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            try:
+                with filetimer.heartbeat(60) as heart:
+                    signal.setitimer(signal.ITIMER_REAL, 0.05)
+                    0.5 in range(10**7)  # no handler runs meanwhile
+            except KeyboardInterrupt:
+                say(heart.times())
+            """, says="None\n")
+
     def test_start_and_stop_watch_the_whole_job(self):
         client = self.configured
         client.start(FAR_S)
@@ -434,6 +446,34 @@ class EnteredAgain(ConfiguredCase):
             return await asyncio.gather(task(1, 2), task(2, 1))
         self.assertEqual(asyncio.run(main()), [[], [1]])
 
+    def test_each_task_has_the_scope_of_an_async_context_manager_that_decorates_it(self):
+        scope = filetimer.Scope(FAR_S, "x")
+
+        @contextlib.asynccontextmanager
+        async def step():
+            with scope:
+                yield
+
+        class Step(contextlib.AsyncContextDecorator):
+            async def __aenter__(_):
+                scope.__enter__()
+
+            async def __aexit__(_, *error):
+                scope.__exit__(*error)
+
+        async def task(number, turns):
+            scope.renew(FAR_S * number)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            self.assertLess(abs(scope.remaining - FAR_S * number), FAR_S / 2)
+
+        async def main(decorator):
+            await asyncio.gather(*(decorator()(task)(*each) for each in (
+                (1, 1), (2, 3), (3, 5), (4, 4), (5, 2))))
+        for decorator in step, Step:
+            asyncio.run(main(decorator))
+            self.assertEqual(self.open_scopes(), [])
+
     def test_each_generator_leaves_the_scope_that_it_has_entered(self):
         scope = filetimer.Scope(FAR_S, "x")
 
@@ -569,6 +609,30 @@ class EnteredAgain(ConfiguredCase):
             [still_open] = self.listed_scopes()
             self.assertLess(still_open["remaining_s"], 2 * FAR_S)
         self.assertEqual(self.open_scopes(), [])
+
+    def test_a_finaliser_may_close_the_client_while_a_scope_is_entered_again(self):
+        self.run_worker("""
+            import gc
+            class Closer:
+                def __init__(self):
+                    self.me = self
+                def __del__(self):
+                    client.close()
+            class Step:
+                def __enter__(self):
+                    gc.set_threshold(gc.get_count()[0] + collected_after)
+                    gc.enable()
+                    scope.__enter__()
+                    gc.disable()
+            gc.disable()
+            for collected_after in range(9):
+                client = filetimer.Client()
+                with client.expires(60) as scope:
+                    Closer()
+                    Step().__enter__()
+                    assert not client.closed or len(scope._all_times()) == 1
+                gc.collect()
+            """)
 
     def test_a_paused_thread_has_all_scopes_of_its_tasks_paused(self):
         async def other():

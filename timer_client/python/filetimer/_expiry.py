@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 _FIRST = signal.SIGRTMIN + 4
 _number = 0
-_is_installed = False
+_installed_in = 0  # the process that has installed the handler, which a forked child inherits; 0: none
+_is_ending = False
 _is_waiting = False  # the signal came while a method here ran
 _entered: list[weakref.ref[RaisingScope]] = []  # each once, the outermost first
 
@@ -106,6 +107,8 @@ class RaisingScope(_native.Scope):
     def _forget(self) -> None:
         done = (None,) if self._all_times() else (None, self)
         _entered[:] = [each for each in _entered if each() not in done]
+        if _is_ending and not _entered and threading.get_native_id() == os.getpid():
+            _ignore_signal()  # atexit calls no function that was registered meanwhile
 
 
 _OWN_CODE = {getattr(RaisingScope, name).__code__
@@ -121,8 +124,10 @@ def _is_in_own_code(frame: FrameType | None) -> bool:
 
 
 def _enters_for_caller(frame: FrameType | None) -> bool:
-    return frame is not None and (frame.f_globals.get("__name__") == "contextlib"
-                                  or frame.f_code.co_name == "__enter__")
+    # The "inner" of contextlib is a decorated function, which uses its context manager itself.
+    return frame is not None and (
+        frame.f_code.co_name == "__enter__"
+        or (frame.f_globals.get("__name__") == "contextlib" and frame.f_code.co_name != "inner"))
 
 
 def _other_code(frame: FrameType | None) -> str:
@@ -162,25 +167,27 @@ def _ignore_signal() -> None:
     # At its end the interpreter gives every signal with a Python handler its default action, which
     # ends the process. A signal for a scope that was left may still be pending, so it is ignored
     # before that. A scope that is still open ends with SIGKILL.
-    global _is_installed
+    global _installed_in, _is_ending
     _native._stop_sending()
     signal.signal(_number, signal.SIG_IGN)
-    _is_installed = False
+    _installed_in = 0
+    _is_ending = True
 
 
 def prepare() -> tuple[type[RaisingScope], int]:
     """Returns the class of scopes that raise, and the signal's number. Installs the handler if the
     caller is the main thread.
     """
-    global _number, _is_installed
+    global _number, _installed_in
     if _number == 0:
         _number = next(filter(_native._is_free, range(_FIRST, signal.SIGRTMAX)), 0)
         if _number == 0:
             raise TimerError("no real-time signal is free for on_expiry='raise'")
     if threading.get_native_id() == os.getpid():  # main_thread() may be the one that imported threading
-        if not _is_installed:
+        if _installed_in == 0:
             signal.signal(_number, _handle)
-            _is_installed = True
             atexit.register(_ignore_signal)
-        _native._send_to_main_thread(_number)  # in a forked child once more
+        if _installed_in != os.getpid():
+            _native._send_to_main_thread(_number)
+            _installed_in = os.getpid()
     return RaisingScope, _number

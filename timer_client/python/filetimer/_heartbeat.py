@@ -7,45 +7,22 @@ from ._native import Scope
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ._native import Client, Times, _Seconds
+    from ._native import Client, _Seconds
 
 
-class Heartbeat:
+class Heartbeat(Scope):
     """An open scope that each beat() renews; heartbeat() makes one.
 
     It is released by release(), at the end of a `with`, and when the object is destroyed.
     """
 
-    # The scope's own methods, so that a beat costs no more than the renewal of a scope.
-    __slots__ = {
-        "beat": "Moves the deadline to `timeout` from now. Returns False if the scope is not open: "
-                "it expired, was released, or was never watched.",
-        "release": "Releases the scope. Returns False if it was not open, or if the server's "
-                   "verdict came first.",
-        "pause": "Stops the scope's time until resume(). Returns False if it is not open.",
-        "resume": "Continues the scope's time. Returns False if it is not open.",
-        "times": "Returns Times(elapsed, remaining, paused, expired, timeout), in seconds; None: it "
-                 "is not open."}
-    beat: Callable[[], bool]
-    release: Callable[[], bool]
-    pause: Callable[[], bool]
-    resume: Callable[[], bool]
-    times: Callable[[], Times | None]
-
-    def __init__(self, scope: Scope, /) -> None:
-        self.beat = scope.renew
-        self.release = scope.release
-        self.pause = scope.pause
-        self.resume = scope.resume
-        self.times = scope.times
+    # Scope's own methods: a beat costs no more than the renewal of a scope, and no handler of a signal
+    # raises in __exit__ before it has released the scope.
+    __slots__ = ()
+    beat = Scope.renew
 
     def __enter__(self) -> Heartbeat:
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 def heartbeat(timeout: _Seconds, name: str | None = None, *, signal: int = 9,
@@ -61,7 +38,7 @@ def heartbeat(timeout: _Seconds, name: str | None = None, *, signal: int = 9,
     first_timeout: seconds in place of `timeout` until the first beat. The other arguments and the
     errors are those of Scope.
     """
-    scope = Scope(timeout, name_of_caller() if name is None else name, signal=signal, grace=grace,
-                  warn_after=warn_after, first_timeout=first_timeout, client=client)._beginning()
-    scope.acquire()
-    return Heartbeat(scope)
+    heart = Heartbeat(timeout, name_of_caller() if name is None else name, signal=signal, grace=grace,
+                      warn_after=warn_after, first_timeout=first_timeout, client=client)._beginning()
+    Scope.__enter__(heart)
+    return heart

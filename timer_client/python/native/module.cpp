@@ -104,9 +104,6 @@ PyObject* is_free_signal(PyObject*, PyObject* number) {
 // Sends the signal to the main thread from now on, in this process; a forked child must call it
 // again. Python's handler must be installed already.
 PyObject* send_to_main_thread(PyObject*, PyObject* number) {
-  if (g_timer_owner.load(std::memory_order_relaxed) == ::getpid()) {
-    Py_RETURN_NONE;
-  }
   int signal = 0;
   if (!to_int(number, "the signal", 1, 64, signal)) {
     return nullptr;
@@ -116,7 +113,8 @@ PyObject* send_to_main_thread(PyObject*, PyObject* number) {
   event.sigev_signo = signal;
   event.sigev_notify_thread_id = ::getpid();  // the main thread's
   // If the system has no more timers, the signal is sent only once. That is not an error.
-  if (take_over_handler(signal) && ::timer_create(CLOCK_MONOTONIC, &event, &g_timer) == 0) {
+  if (take_over_handler(signal) && g_timer_owner.load(std::memory_order_relaxed) != ::getpid() &&
+      ::timer_create(CLOCK_MONOTONIC, &event, &g_timer) == 0) {
     g_timer_owner.store(::getpid(), std::memory_order_relaxed);
   }
   Py_RETURN_NONE;

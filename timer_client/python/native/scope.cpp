@@ -278,7 +278,10 @@ bool enters_for_caller(PyObject* frame) {
   }
   const Ref globals = frame_attribute(frame, "f_globals");
   PyObject* const name = globals ? PyDict_GetItemString(globals.get(), "__name__") : nullptr;
-  return name != nullptr && (is_word(name, "contextlib") || is_word(name, "filetimer._expiry"));
+  // The "inner" of contextlib is a decorated function, which uses its context manager itself.
+  const bool is_decorated = function && is_word(function.get(), "inner");
+  return name != nullptr && ((is_word(name, "contextlib") && !is_decorated) ||
+                             is_word(name, "filetimer._expiry"));
 }
 
 // Returns the frame, or the nearest of its callers, that enters scopes for itself.
@@ -474,7 +477,7 @@ TimerScope timer_for(TimerClient& client, const Scope& scope) {
 // After close() the opening has a timer that is not open.
 bool open_timer(PyObject* self, Use use) {
   Scope& scope = as_scope(self);
-  TimerClient* const client = open_client(scope.client.get());
+  TimerClient* client = open_client(scope.client.get());
   if (client == nullptr && PyErr_Occurred() != nullptr) [[unlikely]] {
     return false;
   }
@@ -484,6 +487,8 @@ bool open_timer(PyObject* self, Use use) {
     if ((scope.first.use != Use::kFree || !scope.others.empty()) && is_open_already(scope))
         [[unlikely]] {
       opening = &further_opening(scope, use);
+      // The garbage collector may have run, and a finaliser may have closed the client.
+      client = open_client(scope.client.get());
     }
     if (client != nullptr) [[likely]] {
       new (&opening->bytes) TimerScope(timer_for(*client, scope));
