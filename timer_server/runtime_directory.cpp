@@ -301,6 +301,13 @@ Status RuntimeDirectory::choose_folder() {
   const auto log = settings_.log.empty() ? default_log_path(folder_) : settings_.log;
   FILETIMER_TRY(log);
   log_path_ = absolute_path(*log);
+  for (const auto& [option, path] :
+       {std::pair("--metrics", settings_.metrics), std::pair("--fifo", settings_.fifo)}) {
+    if (!path.empty() && absolute_path(path) == log_path_) {
+      return failure(fmt::format("{}: '{}' is the log: expected another path", option, path),
+                     EBADF);
+    }
+  }
   if (settings_.log.empty() && !folder_.was_named) {
     FILETIMER_TRY(make_log_folder(log_path_));
   }
@@ -408,7 +415,9 @@ Status RuntimeDirectory::make_links() const {
   if (is_log_linked_) {
     return point_to(log_path_, link);
   }
-  remove_link(link);  // left by a server whose log was elsewhere
+  if (log_path_ != link) {
+    remove_link(link);  // left by a server whose log was elsewhere
+  }
   return {};
 }
 

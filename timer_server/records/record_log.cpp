@@ -61,6 +61,13 @@ bool ends_in_half_line(const std::string& path) {
 RecordLog::RecordLog(Settings settings, UniqueFd file, UniqueFd event_fd)
     : settings_(std::move(settings)), event_fd_(std::move(event_fd)) {
   use(std::move(file));
+  // With --log /dev/stderr and 2>FILE, what is written there besides must not be written over
+  // records.
+  for (const int standard : {STDOUT_FILENO, STDERR_FILENO}) {
+    if (is_regular_ && identity_of(standard) == identity_) {
+      ::fcntl(standard, F_SETFL, ::fcntl(standard, F_GETFL) | O_APPEND);
+    }
+  }
 }
 
 Instant RecordLog::oldest_of(const std::deque<Entry>& entries) {
@@ -314,9 +321,11 @@ void RecordLog::rotate() {
   if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     return;
   }
+  const char* const path = settings_.path.c_str();
   if (!is_at_path() ||
-      (!is_linked() && ::rename(settings_.path.c_str(), (settings_.path + ".1").c_str()) == 0)) {
-    file_.reset();  // releases the lock
+      (!is_linked() && ::rename(path, (settings_.path + ".1").c_str()) == 0 &&
+       (!is_at_path() || ::unlink(path) == 0))) {  // rename() removes no link to the same file
+    file_.reset();                                 // releases the lock
   } else {
     ::flock(file_.get(), LOCK_UN);
   }

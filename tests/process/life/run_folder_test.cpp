@@ -144,6 +144,16 @@ TEST_CASE("--fifo and --log put pipe and log elsewhere") {
   CHECK_FALSE(exists(temp.path("pipe")));
 }
 
+TEST_CASE("--log may name the link to the log that an earlier server has left") {
+  const TempFolder temp;
+  const std::string log = temp.path("log.jsonl");
+  CHECK(Server(temp, {"--log", log}).stop() == exited(0));
+  Server next(temp, {"--log", temp.path("run/log_link")});
+  CHECK(next.stop() == exited(0));
+  CHECK(read_log(log).back().is("server_stopped"));
+  CHECK(count(read_log(log), "server_stopped") == 2);
+}
+
 TEST_CASE("--fifo may name the directory's own pipe by another path") {
   const TempFolder temp;
   fs::create_symlink(".", temp.path("other"));

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <memory>
 
 #include "tests/support/files.hpp"
@@ -52,6 +53,18 @@ TEST_CASE("a stage that could be written only in part does not hide the stages a
   CHECK(kills[0].sent[0].when.wall_ns == sent.when.wall_ns);
   CHECK(kills[0].sent[0].starts == sent.starts);
   CHECK(kills[0].expiries.at(0).scope.grace() == Duration{0});  // SIGKILL follows at once
+}
+
+TEST_CASE("half a stage of a killed server does not hide the stages of the next one") {
+  const testing::TempFolder temp;
+  KillFiles files(temp.path(), "boot");
+  Expiry expiry;
+  expiry.id = "id-1";
+  files.begin(this_worker(), {&expiry, 1}, {});
+  std::ofstream(temp.path("kills/id-1"), std::ios::app) << R"({"stage":"sig)";
+  CHECK(files.read().at(0).sent.empty());
+  files.note_signal("id-1", {SIGTERM, ClockReading::now(), {::getpid()}, {1}});
+  CHECK(files.read().at(0).sent.size() == 1);
 }
 
 TEST_CASE("the folder of the kill files can be used under a umask for files") {

@@ -182,6 +182,22 @@ TEST_CASE("A log is renamed at its largest size even if another server has writt
   CHECK(stage.lines().size() == 9);
 }
 
+TEST_CASE("A log whose old name is another link to it is renamed as any other") {
+  LogStage stage(4096);
+  stage.write({"before"});
+  std::filesystem::create_hard_link(stage.path, stage.path + ".1");
+  stage.write(records(60));
+  stage.write({"after"});
+  Lines lines = lines_of(stage.path + ".1");
+  CHECK(lines.size() < 60);
+  for (const std::string& line : stage.lines()) {
+    lines.push_back(line);
+  }
+  Lines wanted = records(60, {"before"});
+  wanted.push_back("after");
+  CHECK(lines == wanted);
+}
+
 TEST_CASE("A log that a link names is not renamed, nor is the link") {
   const testing::TempFolder folder;
   REQUIRE(::symlink(folder.path("target").c_str(), folder.path("log").c_str()) == 0);
