@@ -287,9 +287,14 @@ tl::expected<Settings, int> read_settings(int argc, char** argv) {
   try {
     parse_line();
     if (!config.empty()) {
-      const auto text = read_small_file(config, std::size_t{1} << 20);
+      constexpr std::size_t kMaxConfigBytes = std::size_t{1} << 20;
+      const auto text = read_small_file(config, kMaxConfigBytes + 1);
       if (!text) {
         return usage("--config: " + text.error().message);
+      }
+      if (text->size() > kMaxConfigBytes) {
+        return usage(
+            fmt::format("--config '{}': expected at most {} bytes", config, kMaxConfigBytes));
       }
       reading = fmt::format("--config '{}': ", config);
       app.parse(words_for_parser(words_of(*text, app)));

@@ -58,6 +58,8 @@ TEST_CASE("an unknown option or a bad value is bad usage, quoted on one line, al
            {{"--evidence-dir", temp.path("missing")}, "missing': expected a directory, or none"},
            {{"--config", temp.path()}, temp.path()},
            {{"--config", temp.path("missing.toml")}, temp.path("missing.toml")},
+           {{"--metrics", temp.path("run/expired.jsonl")}, "run/expired.jsonl' is the log"},
+           {{"--fifo", temp.path("x"), "--log", temp.path("x")}, "x' is the log"},
            {{"--detach", "--log", "/dev/stderr"}, "another --log with it than '/dev/stderr'"},
            {{"--detach", "--log", "/dev/fd/3"}, "another --log with it than '/dev/fd/3'"},
            {{"--nonsense", "--", "/bin/true"}, "--nonsense", 125},
@@ -171,6 +173,14 @@ TEST_CASE("a bad config file is bad usage with the place of the error") {
     CHECK(contains(finished.err, row.says));
     CHECK(std::count(finished.err.begin(), finished.err.end(), '\n') == 1);
   }
+}
+
+TEST_CASE("a config file over the limit is bad usage, and not cut") {
+  const TempFolder temp;
+  write_file(temp.path("c.toml"), std::string(std::size_t{1} << 20, '#') + "\ndry-run = true\n");
+  check_failure(
+      run_server({"--dir", temp.path("run"), "--config", temp.path("c.toml"), "--", "/bin/true"}),
+      125, "expected at most 1048576 bytes");
 }
 
 TEST_CASE("--detach returns when the server is ready, which then has a session of its own") {
