@@ -17,6 +17,7 @@
 #include <regex>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -309,6 +310,18 @@ TEST_CASE("acquire and release apply to the calling process, under the given nam
   CHECK(line.is_release());
 }
 
+TEST_CASE("acquire refuses the id of a thread, which the server watches as no process") {
+  PipeFolder folder;
+  std::jthread([&] {
+    const std::string tid = std::to_string(::gettid());
+    check_ends({"acquire", "--dir", folder.path(), "--scope", "x", "--timeout", "5", "--pid", tid},
+               "timer_client: pid " + tid +
+                   " is not a process's own id (a thread's?): expected a process\n",
+               2);
+  }).join();
+  CHECK(folder.pipe.is_silent());
+}
+
 TEST_CASE("acquire fails for a full pipe and without a server, with different exit codes") {
   PipeFolder folder;
   folder.pipe.fill();
@@ -392,6 +405,8 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
       {"log --rank x -- f", 2, "log: --rank: 'x' is not a number: expected 0 or more"},
       {"log --event kiled", 2, "log: --event: unknown event 'kiled': did you mean 'killed'?"},
       {"acquire --scope x", 2, "acquire: --timeout is required"},
+      {"acquire --scope x --timeout 2h --after 5", 2,
+       "acquire: expected one of --timeout and --after"},
       {"run --timeout 1h", 125, "run: no COMMAND: expected '-- COMMAND [ARG...]' at the end"},
       {"run --bogus -- x", 125, "run: unexpected '--bogus': see timer_client run --help"},
       {"run x", 125, "run: unexpected 'x': expected '-- COMMAND [ARG...]' at the end"},

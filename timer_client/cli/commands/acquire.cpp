@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <string>
 #include <thread>
 
+#include "common/posix.hpp"
 #include "common/proc_files.hpp"
 #include "common/text.hpp"
 #include "timer_client/cli/commands/commands.hpp"
@@ -131,6 +133,13 @@ int run_timer(const TimerArguments& arguments, bool is_release) {
   if (::kill(pid, 0) != 0) {
     const int code = errno == EPERM ? kExitRefused : kExitFailed;
     return failed(system_error(fmt::format("cannot watch process {}", pid)).value().message, code);
+  }
+  // kill() takes the id of a thread, too. Newer kernels answer ENOENT for one here.
+  const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0U)));
+  if (!process && (errno == EINVAL || errno == ENOENT)) {
+    return failed(
+        fmt::format("pid {} is not a process's own id (a thread's?): expected a process", pid),
+        kExitUsage);
   }
   if (const std::string why = why_never_watched(pid, look_for_server(place.run_folder).pid);
       !why.empty()) {

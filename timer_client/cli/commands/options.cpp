@@ -145,7 +145,12 @@ void add_utc_option(CLI::App& app) {
 CLI::Option* add_timeout_option(CLI::App& app, std::optional<Duration>& value,
                                 const std::string& description) {
   CLI::Option* const option = add_duration_option(app, "--timeout", value, description);
-  add_duration_option(app, "--after", value, {})->group("");
+  CLI::Option* const after = add_duration_option(app, "--after", value, {})->group("");
+  app.parse_complete_callback([option, after] {
+    if (option->count() > 0 && after->count() > 0) {
+      throw CLI::ValidationError("expected one of --timeout and --after");
+    }
+  });
   return option;
 }
 
