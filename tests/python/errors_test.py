@@ -70,12 +70,15 @@ scope(print, name="x") -> TypeError: a scope as a decorator takes one function
 client.start(0) -> InvalidArgument: the timeout is 0: expected more than 0 (s)
 client.start(1, 2) -> TypeError: start() takes at most one argument
 filetimer.configure("a\0b") -> InvalidArgument: dir has a NUL in it: expected a path
+filetimer.configure("") -> InvalidArgument: dir is empty: expected a path, or None
+filetimer.configure(timeouts="") -> InvalidArgument: timeouts is empty: expected a path, or None
+filetimer.Server(dir="") -> InvalidArgument: dir is empty: expected a path, or None
 filetimer.configure("\ud800x") -> InvalidArgument: dir is no UTF-8: '\ud800x'
 filetimer.configure(3.5) -> TypeError: expected str, bytes or os.PathLike object, not float
 filetimer.configure(missing="maybe") -> InvalidArgument: missing is 'maybe': expected 'ignore', 'wait' or 'raise'
 filetimer.configure(timeout=-1) -> InvalidArgument: the timeout of configure() is -1: expected at least 0 (s)
-filetimer.configure(idle_timeout=0) -> InvalidArgument: the idle_timeout is 0: expected more than 0 (s)
-filetimer.configure(idle_timeout=math.inf) -> InvalidArgument: the idle timeout is inf: expected 0 for none, or \
+filetimer.configure(idle_timeout=-1) -> InvalidArgument: the idle_timeout is -1: expected at least 0 (s)
+filetimer.configure(idle_timeout=0.05) -> InvalidArgument: the idle timeout is 50ms: expected 0 for none, or \
 100ms to 1000000000s
 filetimer.configure(rpc_timeout=math.nan) -> InvalidArgument: the rpc_timeout is nan: expected more than 0 (s)
 filetimer.configure(timeouts="a\0b") -> InvalidArgument: timeouts has a NUL in it: expected a path
@@ -276,6 +279,10 @@ class Misuse(ConfiguredCase):
                 self.assertEqual(f"{type(caught.exception).__name__}: {caught.exception}",
                                  error.replace("(s)", "and at most 1e9 seconds, or math.inf for none"))
         self.assertEqual(self.open_scopes(), [])
+
+    def test_what_the_errors_of_an_idle_timeout_expect_is_taken(self):
+        for none in (None, 0, math.inf):
+            filetimer.Client(self.dir, idle_timeout=none).close()
 
     def test_a_scope_that_was_not_entered_is_not_left(self):
         scope = filetimer.Scope(FAR_S, "x")

@@ -391,11 +391,14 @@ class OwnServer(unittest.TestCase):
         with filetimer.Server() as server:
             self.assertEqual(os.stat(os.path.dirname(server.dir)).st_mode & 0o777, 0o700)
 
-    def test_it_ends_with_its_object(self):
-        server = filetimer.Server()
-        pid = server.pid
-        del server
-        wait_until(lambda: not is_alive(pid))
+    def test_it_ends_with_its_object_whatever_its_options_say(self):
+        for options in (), ("--detach",), ("--dir", "/dev/shm/filetimer-other"):
+            with self.subTest(options):
+                server = filetimer.Server(*options)
+                pid = server.pid
+                self.assertTrue(os.path.exists(server.dir))
+                del server
+                wait_until(lambda: not is_alive(pid))
 
     def test_one_that_was_closed_holds_no_descriptor(self):
         kept = []

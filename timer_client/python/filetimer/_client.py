@@ -25,6 +25,8 @@ def _path(value: _Path | None, what: str) -> str:
     if value is None:
         return ""
     path = os.fsdecode(value)
+    if not path:  # of a variable that is not set: it must not mean another server
+        raise InvalidArgument(f"{what} is empty: expected a path, or None")
     if "\0" in path:
         raise InvalidArgument(f"{what} has a NUL in it: expected a path")
     try:
@@ -53,7 +55,7 @@ class Client(_native.Client):
       $FILETIMER_MISSING takes precedence, and $FILETIMER=off makes a client that does nothing.
     timeout: seconds, or a timedelta, for "wait"; math.inf: no limit. Ctrl-C ends the wait.
     idle_timeout: the longest time in seconds that this process may be in no scope at all, once it
-      has left a scope; then it expires. None: no limit.
+      has left a scope; then it expires. None, 0 or math.inf: no limit.
     rpc_timeout: seconds that a request of filetimer.admin waits for its answer. None:
       $FILETIMER_RPC_TIMEOUT, else 60 s.
     timeouts: a TOML file with timeouts by scope name, which replace those in the code, renewals

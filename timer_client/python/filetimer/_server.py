@@ -11,6 +11,7 @@ import sysconfig
 import tempfile
 import weakref
 
+from ._client import _path
 from ._kept import Kept, above_standard
 from .errors import InvalidArgument, ServerUnavailable, TimerError
 
@@ -59,7 +60,7 @@ class Server:
             folder = tempfile.mkdtemp(prefix="filetimer-", dir=memory)
             os.chmod(folder, 0o700)  # the umask may forbid its own user the search, as 0177
             dir = os.path.join(folder, "run")
-        self.dir: str = os.path.abspath(dir)
+        self.dir: str = os.path.abspath(_path(dir, "dir"))
         self.fifo: str
         self.log: str
         self._owner = os.getpid()
@@ -70,8 +71,8 @@ class Server:
         _servers.add(self)
         try:
             keeper = subprocess.Popen(
-                ["/bin/sh", "-c", _KEEPER, folder, os.fspath(executable), "--dir", self.dir,
-                 *options],
+                ["/bin/sh", "-c", _KEEPER, folder, os.fspath(executable), *options,
+                 "--dir", self.dir, "--detach=false"],  # also where a --config says otherwise
                 stdin=theirs[0], stdout=theirs[1], start_new_session=True, pass_fds=theirs[2:])
         finally:
             for number in theirs:

@@ -84,8 +84,11 @@ PyObject* connect(PyObject* self, PyObject* args) {
   std::optional<Timeout> patience;
   std::optional<Timeout> idle;
   if (!to_optional_timeout(timeout, "the timeout of configure()", patience, true) ||
-      !to_optional_timeout(idle_timeout, "the idle_timeout", idle)) {
+      !to_optional_timeout(idle_timeout, "the idle_timeout", idle, true)) {
     return nullptr;
+  }
+  if (idle && idle->is_none()) {
+    idle.reset();
   }
   // The client adds the patience to a time, and the sum must not overflow.
   constexpr Timeout kLongestPatience = std::chrono::seconds{1'000'000'000};
