@@ -119,6 +119,12 @@ int run_server(Server& server, const Settings& settings, UniqueFd report) {
                    ready.size());
   }
   if (!settings.command.empty()) {
+    // The threads that write keep it blocked. If the terminal stops COMMAND, the server has to stop
+    // with it: a shell resumes only what it has seen stop.
+    sigset_t stop{};
+    ::sigemptyset(&stop);
+    ::sigaddset(&stop, SIGTTOU);
+    ::pthread_sigmask(SIG_UNBLOCK, &stop, nullptr);
     if (const Status started = server.start_command(); !started) {
       messages::error("{}", started.error().message);
       server.withdraw();

@@ -246,6 +246,17 @@ class Shell(TerminalCase):
         os.kill(pid, signal.SIGUSR1)
         self.say("echo exit $?.", "exit 5.")
 
+    def test_run_stops_with_a_command_that_sets_the_terminal_and_goes_on_with_it(self):
+        self.shell.type(f"'{CLIENT}' run --timeout 1h -- sh -c 'stty -echo; exit 5' &\n")
+        wait_until(lambda: "Stopped" in self.say("jobs; echo list''ed.", "listed."))
+        self.say("fg; echo exit $?.", "exit 5.")
+
+    def test_a_server_stops_with_a_command_that_sets_the_terminal_and_goes_on_with_it(self):
+        place = f"--dir '{os.path.join(self.folder, 'other')}'"
+        self.shell.type(f"'{SERVER}' {place} -- sh -c 'stty -echo; exit 5' &\n")
+        wait_until(lambda: "Stopped" in self.say("jobs; echo list''ed.", "listed."))
+        self.say("fg; echo exit $?.", "exit 5.")
+
     def test_a_hook_writes_to_a_terminal_that_stops_writers(self):
         place = f"--dir '{os.path.join(self.folder, 'other')}'"
         self.say(f"stty tostop; '{SERVER}' {place} --on-expiry 'echo hooked' &", "ready ")

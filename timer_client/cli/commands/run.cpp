@@ -42,10 +42,10 @@ constexpr Duration kRecordPatience = std::chrono::seconds{1};
 constexpr Duration kRecordPause = std::chrono::milliseconds{10};
 
 // The signals that are not passed on to COMMAND: those that stop a process, those that only tell of
-// something, and those of a fault of this process. SIGTTOU is not one of them: it is blocked, so
-// that under `stty tostop` a message of this process does not stop it as a job in the background.
-constexpr int kKept[] = {SIGSTOP, SIGTSTP, SIGTTIN, SIGCHLD, SIGURG, SIGWINCH, SIGKILL,
-                         SIGILL,  SIGTRAP, SIGABRT, SIGBUS,  SIGFPE, SIGSEGV,  SIGSYS};
+// something, and those of a fault of this process. If the terminal stops COMMAND, this process has
+// to stop with it: a shell resumes only what it has seen stop.
+constexpr int kKept[] = {SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGCHLD, SIGURG,  SIGWINCH, SIGKILL,
+                         SIGILL,  SIGTRAP, SIGABRT, SIGBUS,  SIGFPE,  SIGSEGV, SIGSYS};
 
 struct RunArguments {
   Place place;
