@@ -65,7 +65,8 @@ Recovery::PastVerdict Recovery::past_verdict(pid_t pid, std::uint64_t start_time
 }
 
 // The other scopes of a worker that has exited after a signal are cancelled, if SIGKILL was to
-// follow that signal. Each signal cancels those of the pipe that were open and not due.
+// follow that signal. Each signal that is not for the worker alone cancels those of the pipe that
+// were open and not due.
 WatchRegistry::HasEnded Recovery::has_ended(bool is_on_pipe) {
   return [this, is_on_pipe](pid_t pid, std::uint64_t start_time, const SlotReading& scope) {
     if (past_verdict(pid, start_time, scope).kill != nullptr) {
@@ -78,8 +79,9 @@ WatchRegistry::HasEnded Recovery::has_ended(bool is_on_pipe) {
       }
       const auto means = KillOrder::means_of(past.expiries);
       const Instant signalled = past.sent.front().when.mono;
-      return means && (means->ends_in_sigkill() ||
-                       (is_on_pipe && scope.acquired <= signalled && scope.deadline > signalled));
+      return means && !means->is_for_worker_alone &&
+             (means->ends_in_sigkill() ||
+              (is_on_pipe && scope.acquired <= signalled && scope.deadline > signalled));
     });
     if (kill != past_.end()) {
       kill->cancelled.push_back(scope.name);

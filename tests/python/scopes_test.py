@@ -117,6 +117,14 @@ class Scopes(ConfiguredCase):
             self.assertTrue(heart.resume() and not heart.times().paused)
             self.assertTrue(heart.release())
 
+    def test_a_heartbeat_decorates_no_function_and_is_open_in_each_with(self):
+        with self.assertRaisesRegex(TypeError, "no decorator"):
+            filetimer.heartbeat(FAR_S)(print)
+        self.assertEqual(self.open_scopes(), [])
+        with filetimer.Heartbeat(FAR_S, "loop"):
+            self.assertEqual(self.open_scopes(), ["loop"])
+        self.assertEqual(self.open_scopes(), [])
+
     def test_a_heartbeat_may_warn_after_its_first_timeout(self):
         with filetimer.heartbeat(60, "loop", warn_after=30, first_timeout=20) as heart:
             self.assertLess(heart.times().remaining, 21)

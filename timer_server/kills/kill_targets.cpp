@@ -105,6 +105,7 @@ void KillTargets::begin_stop(Stop which) {
   is_only_child_ =
       mode_ == KillMode::kTree && only_child_until(worker_->pid) > 0 && worker_->is_alive();
   stopped_ = 0;
+  has_looked_again_ = false;
   running_.clear();
   if (mode_ == KillMode::kTree) {
     stop(*worker_);
@@ -114,9 +115,10 @@ void KillTargets::begin_stop(Stop which) {
 
 bool KillTargets::find_and_stop() {
   find();
+  const bool found_none = stopped_ == others_.size();
   const bool is_none_running = running_.empty();
-  const bool is_complete = !stop_new() && is_none_running;
-  return is_complete || stopped_ >= kMaxTreeProcesses;
+  const bool is_last = !stop_new() && (found_none || std::exchange(has_looked_again_, true));
+  return (is_last && is_none_running) || stopped_ >= kMaxTreeProcesses;
 }
 
 bool KillTargets::stop_new() {

@@ -70,8 +70,9 @@ class KillTargets {
   // Sends SIGSTOP to the worker and to the targets that are known. With KillMode::kProcess no
   // target is stopped: the worker has no others that it could start.
   void begin_stop(Stop which = Stop::kAll);
-  // Finds new targets and stops them. Returns whether the targets are complete: no new one was
-  // stopped, and none may have started another. One that is not stopped may start others for ever.
+  // Finds new targets and stops them. Returns whether the targets are complete: none is new, and
+  // none may have started another. New ones of which none was stopped are looked behind once: they
+  // may start others for ever.
   bool find_and_stop();
   // Waits at most until `until` for the targets that may have been inside fork() when they were
   // stopped.
@@ -111,10 +112,11 @@ class KillTargets {
   Stop which_ = Stop::kAll;                    // are stopped
   bool leads_session_ = false;
   bool is_only_child_ = false;
-  std::size_t stopped_ = 0;     // of others_, by the stop that is under way
-  std::vector<pid_t> running_;  // targets that were stopped and may have been inside fork()
-  Instant stopped_at_;          // when the last one was
-  int last_signal_ = 0;         // 0: none was sent
+  std::size_t stopped_ = 0;        // of others_, by the stop that is under way
+  bool has_looked_again_ = false;  // in that stop, after a look that has stopped none
+  std::vector<pid_t> running_;     // targets that were stopped and may have been inside fork()
+  Instant stopped_at_;             // when the last one was
+  int last_signal_ = 0;            // 0: none was sent
 };
 
 }  // namespace filetimer

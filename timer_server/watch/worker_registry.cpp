@@ -24,11 +24,6 @@ void make_proc_entries(pid_t pid) {
 // Later requests of the same batch may be of the process itself.
 constexpr int kYounger = ESTALE;
 
-bool has_started_server(pid_t pid) {
-  const std::vector<pid_t> above = ancestors_of(::getpid());
-  return std::ranges::find(above, pid) != above.end();
-}
-
 tl::unexpected<Error> younger_than_request(pid_t pid) {
   return failure(fmt::format("pid {} started after the request was written", pid), kYounger);
 }
@@ -44,7 +39,7 @@ Result<Worker*> WatchRegistry::worker_of(pid_t pid, Instant written) {
       if (written < known->process->started()) {
         return younger_than_request(pid);
       }
-      if (known->pipe || !has_started_server(pid)) {  // only its page says that it is a worker
+      if (known->pipe) {  // else only its page says that it is a worker
         return known;
       }
     } else if (!open_process(pid)) {
@@ -82,8 +77,12 @@ Result<Worker*> WatchRegistry::admit(pid_t pid, Instant written) {
   if (pid == ::getpid()) {
     return failure(fmt::format("pid {} is this server", pid));
   }
-  if (has_started_server(pid)) {
+  const std::vector<pid_t> above = ancestors_of(::getpid());
+  if (std::ranges::find(above, pid) != above.end()) {
     return failure(fmt::format("pid {} has started this server", pid));
+  }
+  if (Worker* const known = core_.workers.find(pid)) {
+    return known;
   }
   auto process = open_process(pid);
   FILETIMER_TRY(process);

@@ -7,6 +7,8 @@ from ._native import Scope
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import NoReturn
+
     from ._native import Client, _Seconds
 
 
@@ -22,7 +24,13 @@ class Heartbeat(Scope):
     beat = Scope.renew
 
     def __enter__(self) -> Heartbeat:
+        if not self.is_open:  # Heartbeat() opens none
+            self.__exit__(None)
+            Scope.__enter__(self)
         return self
+
+    def __call__(self, function: object, /) -> NoReturn:
+        raise TypeError("a heartbeat is no decorator: expected filetimer.Scope or expires()")
 
 
 def heartbeat(timeout: _Seconds, name: str | None = None, *, signal: int = 9,
