@@ -44,7 +44,10 @@ void Inbox::read(std::size_t most) {
   std::size_t read = 0;
   Instant looked;
   waited_since_ = Instant::never();
-  undated_.clear();
+  std::erase_if(undated_, [](const Undated& scope) { return scope.is_earlier; });
+  for (Undated& scope : undated_) {
+    scope.is_earlier = true;
+  }
   while (read < most) {
     std::span<char> room = reader_.room();
     room = room.first(std::min(room.size(), most - read));

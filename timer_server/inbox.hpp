@@ -47,8 +47,8 @@ class Inbox {
   // Returns since when the requests of the last reading have waited, if that is longer than a
   // server that can run lets them; never(): they have not.
   [[nodiscard]] Instant waited_since() const { return waited_since_; }
-  // Lets the timeouts of scopes of the last reading begin at `begun`, if their requests have no
-  // time: they may have waited since.
+  // Lets the timeouts of scopes of the last two readings begin at `begun`, if their requests have
+  // no time: they may have waited since. A stop behind a reading is noticed after the next one.
   void antedate_requests(Instant begun) {
     for (const Undated& scope : undated_) {
       scope.page->antedate(scope.id, begun);
@@ -101,6 +101,7 @@ class Inbox {
   struct Undated {
     std::shared_ptr<PipePage> page;
     std::string id;
+    bool is_earlier = false;  // not of the last reading but of the one before
   };
   std::vector<Undated> undated_;  // scopes whose requests may have waited, and have no time
 };

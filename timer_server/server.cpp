@@ -142,7 +142,7 @@ Instant Server::iterate() {
   if (life_.judges()) {
     judge(woke.now);
   }
-  return carry_out(Instant::now());
+  return carry_out(woke.now);
 }
 
 void Server::read_progress(const MissedTime::Clocks& woke) {
@@ -204,7 +204,8 @@ void Server::judge(Instant woke) {
 }
 
 // Returns when a part must be advanced again.
-Instant Server::carry_out(Instant now) {
+Instant Server::carry_out(Instant woke) {
+  const Instant now = Instant::now();
   if (now >= next_sweep_) {
     sweep(now);
   }
@@ -215,7 +216,7 @@ Instant Server::carry_out(Instant now) {
   halted_.advance(now);
   core_.desk.advance(now);
   commands_.end_commands(now);  // kills wait for the ends of evidence commands
-  Instant next = kills_.advance(now);
+  Instant next = kills_.advance(now, woke);
   warnings_.warn();
   if (const auto shutdown = control_.advance(now, !kills_.idle())) {
     messages::info("{}", shutdown->why);
@@ -262,21 +263,24 @@ void Server::run_once_guarded() {
 // began in it.
 void Server::give_back_missed_time(const MissedTime::Clocks& woke) {
   const Duration late = missed_time_.on_wake(woke);
+  const Instant late_since = late > Duration::zero() ? woke.now + -late : Instant::never();
+  const Instant begun = std::min(late_since, inbox_.waited_since());
   const Instant now = Instant::now();  // the server may have been stopped since it woke
-  const Duration missed = std::max(late, now - std::min(inbox_.waited_since(), now));
-  if (missed == Duration::zero()) {
+  if (begun >= now) {
     return;
   }
-  const Instant begun{now.ns - missed.count()};
   inbox_.antedate_requests(begun);
-  core_.lost.add(begun, now);
+  const Duration missed = core_.lost.add(begun, now);
+  scan_.want();
+  kills_.extend_grace(missed);
+  if (missed <= Looks::kLeastTolerated) {
+    return;  // the last iteration has reported it
+  }
   const std::string length = duration_for_reading(missed);
-  const std::string reason = missed == late
+  const std::string reason = begun == late_since
                                  ? fmt::format("the server woke {} later than planned", length)
                                  : fmt::format("the server could not run for {}", length);
   report_given_time(missed, core_.workers.count_open_scopes(), reason);
-  scan_.want();
-  kills_.extend_grace(missed);
 }
 
 void Server::report_given_time(Duration given, std::size_t scopes, const std::string& reason) {

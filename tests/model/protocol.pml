@@ -670,10 +670,10 @@ end:
   /* Server::iterate(): Inbox::read(), WatchRegistry::on_wake_up_message(), and look_for_pages() after a
    * full pipe; DeadlineScan::run(): announce_scan() (p). A message that comes between the two would only cause one more scan. One
    * that comes while run_once() waits for a deadline that is near is read at that deadline.
-   * code: timer_server/server.cpp Server::iterate b35cace5
+   * code: timer_server/server.cpp Server::iterate 27e0f6cf
    * code: timer_server/server.cpp Server::run_once fe7f2ca9
    * code: timer_server/server.cpp Server::read_progress 66b02c6b
-   * code: timer_server/inbox.cpp Inbox::read 98f0358c
+   * code: timer_server/inbox.cpp Inbox::read 967129c1
    * code: timer_server/watch/page_registry.cpp WatchRegistry::look_for_pages ce082847
    * code: timer_server/watch/page_registry.cpp WatchRegistry::on_wake_up_message 3ba9d79a
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 540f9478
@@ -709,7 +709,7 @@ end:
        :: else -> i++; scan_next_page()
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 7ec0b2ea
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 537cbacb
    * code: common/wake_protocol.hpp read_deadline 06e3b5d7
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker b1758754 */
   :: d_step { server_at == READ_SLOT ->

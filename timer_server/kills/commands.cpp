@@ -281,7 +281,8 @@ bool Commands::step(Command& command, Instant now) {
   if (command.is_waiting || (command.end && now < command.next_step_at)) {
     return false;
   }
-  if (!command.end) {
+  // The server may have been stopped, and its end not noticed yet.
+  if (!command.end || command.child.has_ended_within(Duration::zero())) {
     return end(command, now);
   }
   const std::string time =

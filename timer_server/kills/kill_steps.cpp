@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/due.hpp"
 #include "common/scope_page.hpp"
 #include "timer_server/kills/kills.hpp"
 #include "timer_server/system/messages.hpp"
@@ -92,16 +93,19 @@ std::vector<std::string> cancel_scopes(Core& core, const Process& process, bool 
 }  // namespace
 
 // Takes every kill as far as it can go now. Returns when the next step is due.
-Instant Kills::take_steps(Instant now) {
+Instant Kills::take_steps(Instant now, Instant woke) {
   stop_budget_ = kStopLimit;
   Instant next = Instant::never();
   do {
     next = Instant::never();
     for (const auto& kill : kills_) {
-      while (step(*kill, now)) {
+      while (step(*kill, now, woke)) {
       }
       if (kill->stage != Stage::kEnded) {
         next = std::min(next, kill->next_step_at);
+      }
+      if (kill->stage == Stage::kSignalled) {  // so a pause is noticed, as with an open scope
+        next = std::min(next, now + looks_for(*kill->means.grace).pause);
       }
     }
     std::erase_if(
@@ -110,13 +114,13 @@ Instant Kills::take_steps(Instant now) {
   return next;
 }
 
-bool Kills::step(Kill& kill, Instant now) {
+bool Kills::step(Kill& kill, Instant now, Instant woke) {
   switch (kill.stage) {
     case Stage::kRecorded:
       return begin_first_signal(kill, now);
     case Stage::kSignalled:
     case Stage::kKilled:
-      return wait_for_death(kill, now);
+      return wait_for_death(kill, woke);
     case Stage::kLastEvidence:
       return finish_unkillable(kill);
     case Stage::kFacts:
@@ -330,7 +334,7 @@ void Kills::start_last_evidence(Kill& kill, Instant now) {
 
 bool Kills::finish_unkillable(Kill& kill) {
   if (!kill.worker().is_alive()) {
-    kill.worker_died = Instant::now();
+    kill.worker_died = Instant::now();  // `now` may be from before the signal
   } else if (kill.evidence) {
     return false;
   }

@@ -271,12 +271,12 @@ void Kills::note_worker_ended(const Process& worker) {
   }
 }
 
-Instant Kills::advance(Instant now) {
+Instant Kills::advance(Instant now, Instant woke) {
   // What is appended meanwhile is written behind the signals.
   const RecordLog::Hold hold(*core_.log);
   note_synced();
   incidents_.read_workers(record_verdicts(now));
-  const Instant next = take_steps(now);
+  const Instant next = take_steps(now, woke);
   const Instant next_of_incident = incidents_.advance(now);
   // A message wakes another thread, for which no signal waits.
   for (const std::string& message : std::exchange(messages_, {})) {

@@ -106,8 +106,9 @@ class Kills {
 
   // Takes all kills as far as they can go. Returns when it must be called again at the latest; it
   // must also be called when the log or the evidence desk has news, and when the loop has called a
-  // handler.
-  Instant advance(Instant now);
+  // handler. `woke`: when the loop woke. Waits for deaths end by that time: the server may have
+  // been stopped since, and extend_grace() follows in the next iteration.
+  Instant advance(Instant now, Instant woke);
   // Takes note that a worker has ended. The owner of the workers watches their pidfds, the kills
   // those of the other targets: a loop can watch a descriptor once.
   void note_worker_ended(const Process& worker);
@@ -181,9 +182,9 @@ class Kills {
   bool is_ready_for_signal(Kill& kill, Instant now);
   void start_last_evidence(Kill& kill, Instant now);
 
-  Instant take_steps(Instant now);
+  Instant take_steps(Instant now, Instant woke);
   // Each step returns true if it has moved the kill on.
-  bool step(Kill& kill, Instant now);
+  bool step(Kill& kill, Instant now, Instant woke);
   bool begin_first_signal(Kill& kill, Instant now);
   bool wait_for_death(Kill& kill, Instant now);
   bool finish_unkillable(Kill& kill);

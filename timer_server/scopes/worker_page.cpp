@@ -62,6 +62,9 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
     Instant timed_out = deadline;
     if (grace > Duration::zero()) {
       timed_out = due_after(Duration::zero());
+      if (timed_out <= scan.now) {  // so a pause in the grace is noticed
+        activity.shortest = std::min(activity.shortest, grace);
+      }
       if (timed_out > scan.now) {
         next = std::min(next, timed_out);
       } else if (notes_of(index).signalled != word) {

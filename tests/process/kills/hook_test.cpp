@@ -210,6 +210,21 @@ TEST_CASE("a hook over its time is killed with all that it has started") {
   CHECK(ended.text("reason") == "it was killed after 30s");
 }
 
+TEST_CASE("a hook that has ended in time is not over it, however late the server looks") {
+  const TempFolder temp;
+  const std::string file = temp.path("hook");
+  Server server(temp, with_own_clocks(temp, {"--on-expiry", "echo $$ > " + file + "; sleep 1"}));
+  expire(server);
+  const HeldPid hook = pid_in(file);
+  {
+    const Stopped stopped(server);
+    server.send(release(hook.pid(), "none"));  // is read before the end of the hook is noticed
+    CHECK(hook.ends_within());
+    set_clocks(temp, filetimer::Instant::now() + 31s);
+  }
+  CHECK(server.wait_for("hook").text("result") == "exited");
+}
+
 TEST_CASE("the hook of a kill that a dead server had begun is run by the next") {
   const TempFolder temp;
   Worker killed_later("ignore-term");

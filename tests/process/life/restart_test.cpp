@@ -192,6 +192,20 @@ TEST_CASE("a scope of the pipe that a signal has cancelled is so for the next se
   }
 }
 
+TEST_CASE("a signal for the worker alone has cancelled no scope of the pipe for the next server") {
+  Server server;
+  Worker worker("block");
+  server.send(acquire_far(worker.pid(), "other") +
+              with_own_keys(acquire_past(worker.pid(), "first", SIGWINCH),
+                            R"("x_grace_s": Infinity, "x_signal_first": true)"));
+  REQUIRE(wait_until([&] { return count_of_stage(server, "signalled") > 0; }));
+  server.kill();
+  worker.kill();
+  const Server next(server.temp());
+  CHECK(next.wait_for("left_open", worker.pid()).text("scope") == "other");
+  CHECK_FALSE(next.wait_for("killed", "first").has("cancelled"));
+}
+
 TEST_CASE("a server with --dry-run that continues a kill sends no SIGKILL and cancels no scope") {
   const TempFolder temp;
   const auto worker = signalled_by_killed_server(temp, 1s);

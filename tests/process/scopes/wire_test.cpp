@@ -31,6 +31,8 @@ std::vector<std::string> left_open_at_stop(const Records& records, pid_t pid) {
   return scopes;
 }
 
+constexpr const char* kCannotTrace = "no process can be traced here";
+
 // Lets a traced server run until it begins to read the pipe, or has read it.
 void run_until_reading(pid_t server, bool has_read) {
   __ptrace_syscall_info info{};
@@ -113,22 +115,45 @@ TEST_CASE("a scope whose line has no timeout gets the time back in which its ser
 }
 
 TEST_CASE("a scope whose line has no timeout gets the time back wherever its server was stopped") {
-  for (const bool has_read : {false, true}) {
-    CAPTURE(has_read);
+  enum class Line { kLater, kBehind, kRead };
+  for (const Line line : {Line::kLater, Line::kBehind, Line::kRead}) {
+    CAPTURE(line);
     Server server;
     Worker worker("block");
     server.barrier();
     int status = 0;
-    REQUIRE(::ptrace(PTRACE_SEIZE, server.pid(), nullptr, PTRACE_O_TRACESYSGOOD) == 0);
+    FILETIMER_SKIP_IF(::ptrace(PTRACE_SEIZE, server.pid(), nullptr, PTRACE_O_TRACESYSGOOD) != 0,
+                      kCannotTrace);
     REQUIRE(::ptrace(PTRACE_INTERRUPT, server.pid(), nullptr, nullptr) == 0);
     REQUIRE(::waitpid(server.pid(), &status, __WALL) == server.pid());
-    server.send(acquire_far(worker.pid(), "other"));
-    run_until_reading(server.pid(), has_read);
-    server.send(acquire(worker.pid(), "s", 200ms, 0));
+    server.send(line == Line::kRead ? acquire(worker.pid(), "s", 1200ms, 0)
+                                    : acquire_far(worker.pid(), "other"));
+    run_until_reading(server.pid(), line != Line::kLater);
+    if (line != Line::kRead) {
+      server.send(acquire(worker.pid(), "s", 200ms, 0));
+    }
     let_pass(1500ms);
     REQUIRE(::ptrace(PTRACE_DETACH, server.pid(), nullptr, nullptr) == 0);
     CHECK(server.wait_for("expired", worker.pid()).number("elapsed_s") > 0.2);
   }
+}
+
+TEST_CASE("two stops of the server, one right after the other, are both given back") {
+  Server server;
+  Worker worker("block");
+  server.send(acquire(worker.pid(), "s", 2s, 0));
+  server.barrier();
+  int status = 0;
+  FILETIMER_SKIP_IF(::ptrace(PTRACE_SEIZE, server.pid(), nullptr, PTRACE_O_TRACESYSGOOD) != 0,
+                    kCannotTrace);
+  REQUIRE(::ptrace(PTRACE_INTERRUPT, server.pid(), nullptr, nullptr) == 0);
+  REQUIRE(::waitpid(server.pid(), &status, __WALL) == server.pid());
+  let_pass(1s);
+  run_until_reading(server.pid(), false);
+  let_pass(1s);
+  REQUIRE(::ptrace(PTRACE_DETACH, server.pid(), nullptr, nullptr) == 0);
+  // The first was noticed from a planned look on, which comes every 250 ms.
+  CHECK(server.wait_for("expired", worker.pid()).number("elapsed_s") > 3.4);
 }
 
 TEST_CASE("a scope with signal 0 or a negative one expires, and no signal is sent") {

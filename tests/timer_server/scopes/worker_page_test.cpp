@@ -254,6 +254,15 @@ TEST_CASE("the timeout of a scope that was opened and released since the last sc
   CHECK(page.shortest(Instant{11}) == kForever);
 }
 
+TEST_CASE("the grace of a scope that is signalled first counts once its timeout has passed") {
+  OneSlot page(Instant{10});
+  page.signal_first(10s);
+  CHECK(page.shortest(Instant{9}) == 10s);
+  page.open(Instant::now());
+  page.signal_first(10s);
+  CHECK(page.shortest(Instant{9}) == OneSlot::kTimeout);
+}
+
 TEST_CASE("a scope has waited for the server since its last change, unless a scan has seen it") {
   const auto at = [](std::chrono::seconds since) { return Instant{} + since; };
   OneSlot page(at(100s));
