@@ -153,11 +153,10 @@ auto retry_eintr(Call&& call) {
   }
 }
 
-// Keeps the signals that a write of this thread causes from the process, whatever handlers it has:
-// SIGPIPE; SIGXFSZ, of a file that RLIMIT_FSIZE does not let grow; and SIGTTOU, by which `stty
-// tostop` stops a job in the background: while that is blocked, the terminal takes the text. A
-// signal that was pending before stays pending. (MSG_NOSIGNAL is for sockets only, and a library
-// must not set SIG_IGN for the process.)
+// While it lives, blocks the signals that a write of this thread may cause: SIGPIPE; SIGXFSZ, when
+// the file has reached RLIMIT_FSIZE; and SIGTTOU, which stops a job in the background under `stty
+// tostop`. While SIGTTOU is blocked, the terminal takes the text. A signal that was pending before
+// stays pending. (MSG_NOSIGNAL is for sockets only, and a library must not set SIG_IGN.)
 class WriteSignalsGuard {
  public:
   WriteSignalsGuard() {

@@ -44,11 +44,11 @@ class Inbox {
   [[nodiscard]] bool take_was_full() { return std::exchange(was_full_, false); }
   // Carries out the requests again whose workers could not be watched for now. Called by sweeps.
   void retry();
-  // Returns since when the requests of the last reading have waited, if that is longer than a
-  // server that can run lets them; never(): they have not.
+  // Returns since when the first request of the last reading has waited, if a server that can run
+  // would have read it earlier; otherwise never().
   [[nodiscard]] Instant waited_since() const { return waited_since_; }
   // Lets the timeouts of scopes of the last two readings begin at `begun`, if their requests have
-  // no time: they may have waited since. A stop behind a reading is noticed after the next one.
+  // no time: they may have waited since. A stop after a reading is noticed only after the next one.
   void antedate_requests(Instant begun) {
     for (const Undated& scope : undated_) {
       scope.page->antedate(scope.id, begun);
@@ -87,7 +87,7 @@ class Inbox {
   bool was_full_ = false;
   Instant earliest_ = Instant::never();
   Duration shortest_ = kForever;
-  Instant emptied_ = Instant::never();  // before a reading that left nothing in the pipe
+  Instant emptied_ = Instant::never();  // just before the last read() that emptied the pipe
   Instant waited_since_ = Instant::never();
   // The requests that are tried again, at most.
   static constexpr std::size_t kMostRetried = 1024;

@@ -64,9 +64,9 @@ Recovery::PastVerdict Recovery::past_verdict(pid_t pid, std::uint64_t start_time
   return {};
 }
 
-// The other scopes of a worker that has exited after a signal are cancelled, if SIGKILL was to
-// follow that signal. Each signal that is not for the worker alone cancels those of the pipe that
-// were open and not due.
+// A kill cancels the other scopes of a worker that has exited after its signal: all of them if
+// SIGKILL was to follow; else those of the pipe that were open then and not due. A signal for the
+// worker alone cancels none.
 WatchRegistry::HasEnded Recovery::has_ended(bool is_on_pipe) {
   return [this, is_on_pipe](pid_t pid, std::uint64_t start_time, const SlotReading& scope) {
     if (past_verdict(pid, start_time, scope).kill != nullptr) {

@@ -95,7 +95,7 @@ TimerClient::State::~State() {
 SlotHandle* TimerClient::State::claim_with_lock(ScopeKey key) {
   const NoCancellation uncancelled;
   const auto held = ProcessLock::instance().lock();
-  if (!page().is_made() || page().has_all_slots()) {  // no opening there tells it to look
+  if (!page().is_made() || page().has_all_slots()) {  // no opening there asks for a look
     look_again();
   }
   SlotHandle* const handle = page().claim(key);

@@ -28,11 +28,11 @@ Instant Rendezvous::Round::until() const {
   return first;
 }
 
-template <class IsMeant>
-void Rendezvous::remove_gone(IsMeant is_meant) {
+template <class Selects>
+void Rendezvous::remove_gone(Selects selects) {
   std::set<ControlClients::Id> gone;
   for (const auto& [name, round] : rounds_) {
-    if (!is_meant(name, round)) {
+    if (!selects(name, round)) {
       continue;
     }
     for (const auto& [rank, member] : round.members) {

@@ -26,9 +26,9 @@ class Rendezvous {
 
   Rendezvous(ControlClients& clients, Core& core) : clients_(clients), core_(core) {}
 
-  // Grants a rank that it waits, and lets it join. Removes ranks first whose clients are gone if it
-  // does not fit them: the job was started again. Fails without effect if the request is wrong; the
-  // error says why.
+  // Grants a rank that it waits, and lets it join. If the rank is taken or the world differs, first
+  // removes the ranks of the name whose clients are gone: the job was started again. Fails if the
+  // request is wrong; the error says why.
   Status join(const AcceptedRequest& request);
   // Removes the rank of a client that is gone. A round without members is over. Does nothing for a
   // client that waits in no rendezvous.
@@ -49,9 +49,9 @@ class Rendezvous {
     [[nodiscard]] Instant until() const;
     [[nodiscard]] bool is_full() const { return members.size() == static_cast<std::size_t>(world); }
   };
-  // Removes the ranks of these rounds whose clients are gone.
-  template <class IsMeant>
-  void remove_gone(IsMeant is_meant);
+  // Removes the ranks whose clients are gone from the rounds for which selects(name, round) holds.
+  template <class Selects>
+  void remove_gone(Selects selects);
   // Answers the members of a round that is over, and records it. `why`: it failed.
   void end(const std::string& name, Round& round, std::string_view why, Instant now);
   void answer(Round& round, const std::string& answer);

@@ -281,7 +281,7 @@ bool Commands::step(Command& command, Instant now) {
   if (command.is_waiting || (command.end && now < command.next_step_at)) {
     return false;
   }
-  // The server may have been stopped, and its end not noticed yet.
+  // A server that was stopped may not have noticed yet that the command ended in time.
   if (!command.end || command.child.has_ended_within(Duration::zero())) {
     return end(command, now);
   }

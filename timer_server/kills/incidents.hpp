@@ -19,10 +19,10 @@
 
 namespace filetimer {
 
-// How many open scopes of each worker an `incident` lists: most are read between a deadline and its
-// signal. What is beyond is counted. Of all workers together, each with the same share. Of each
-// worker the record has the few that say where it is all the same, where it has room for as many: a
-// thousand scopes more cost a millisecond.
+// The most open scopes that an `incident` lists, in equal shares of all workers: most are read
+// between a deadline and its signal, and a thousand take a millisecond. Where the share is smaller,
+// a worker lists kFewOfEachWorker, which say where it is, or as many as fit
+// kMaxIncidentScopesOfFew, and at least one. Further scopes are counted.
 inline constexpr std::size_t kMaxIncidentScopes = 1024;
 inline constexpr std::size_t kFewOfEachWorker = 4;
 inline constexpr std::size_t kMaxIncidentScopesOfFew = 4096;

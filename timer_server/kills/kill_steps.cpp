@@ -334,7 +334,7 @@ void Kills::start_last_evidence(Kill& kill, Instant now) {
 
 bool Kills::finish_unkillable(Kill& kill) {
   if (!kill.worker().is_alive()) {
-    kill.worker_died = Instant::now();  // `now` may be from before the signal
+    kill.worker_died = Instant::now();
   } else if (kill.evidence) {
     return false;
   }

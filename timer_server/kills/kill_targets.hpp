@@ -71,8 +71,8 @@ class KillTargets {
   // target is stopped: the worker has no others that it could start.
   void begin_stop(Stop which = Stop::kAll);
   // Finds new targets and stops them. Returns whether the targets are complete: none is new, and
-  // none may have started another. New ones of which none was stopped are looked behind once: they
-  // may start others for ever.
+  // none may have started another. The second look that finds new targets and stops none of them is
+  // the last: such targets may start others for ever.
   bool find_and_stop();
   // Waits at most until `until` for the targets that may have been inside fork() when they were
   // stopped.
@@ -113,7 +113,7 @@ class KillTargets {
   bool leads_session_ = false;
   bool is_only_child_ = false;
   std::size_t stopped_ = 0;        // of others_, by the stop that is under way
-  bool has_looked_again_ = false;  // in that stop, after a look that has stopped none
+  bool has_looked_again_ = false;  // a look of that stop has found new ones and stopped none
   std::vector<pid_t> running_;     // targets that were stopped and may have been inside fork()
   Instant stopped_at_;             // when the last one was
   int last_signal_ = 0;            // 0: none was sent

@@ -160,7 +160,7 @@ void Kills::sample(std::span<Worker* const> workers, Instant now) {
             }
           }
           return [this, process, sample] {
-            // Otherwise it would stay, and its helper: no scan may follow that drops it.
+            // Stored only if a scan follows, which would drop the sample and its helper.
             Worker* const found = core_.workers.find(*process);
             if (found != nullptr && found->is_due_soon && !found->has_kill()) {
               found->cpu_sample = sample;

@@ -106,14 +106,14 @@ class Kills {
 
   // Takes all kills as far as they can go. Returns when it must be called again at the latest; it
   // must also be called when the log or the evidence desk has news, and when the loop has called a
-  // handler. `woke`: when the loop woke. Waits for deaths end by that time: the server may have
-  // been stopped since, and extend_grace() follows in the next iteration.
+  // handler. A grace period or a wait for deaths has ended only if it had ended at `woke`, when the
+  // loop woke: after a later stop of the server the next iteration calls extend_grace() first.
   Instant advance(Instant now, Instant woke);
   // Takes note that a worker has ended. The owner of the workers watches their pidfds, the kills
   // those of the other targets: a loop can watch a descriptor once.
   void note_worker_ended(const Process& worker);
 
-  // Extends every grace period by the time that the server or the machine missed.
+  // Extends grace periods and waits for deaths by the time that the server or the machine missed.
   void extend_grace(Duration missed);
   // Ends all grace periods, and shortens the waits for evidence to kShortWait: from now
   // on SIGKILL follows the first signal at once. The same holds for kills that begin later. Called

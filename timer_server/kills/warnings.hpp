@@ -29,8 +29,8 @@ class Warnings {
     std::ranges::move(scopes, std::back_inserter(noted_));
   }
   // Begins the warnings about the noted scopes that are still open, of workers that are alive. An
-  // iteration calls it last: no verdict waits for a warning, and a scope with a verdict gets no
-  // warning.
+  // iteration calls it after its kills: no verdict waits for a warning, and a scope with a verdict
+  // gets no warning.
   void warn();
   // Records the warnings that are ready. Returns when it must be called again at the latest; it
   // must also be called when the evidence desk has delivered.

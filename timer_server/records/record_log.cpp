@@ -61,8 +61,7 @@ bool ends_in_half_line(const std::string& path) {
 RecordLog::RecordLog(Settings settings, UniqueFd file, UniqueFd event_fd)
     : settings_(std::move(settings)), event_fd_(std::move(event_fd)) {
   use(std::move(file));
-  // With --log /dev/stderr and 2>FILE, what is written there besides must not be written over
-  // records.
+  // With --log /dev/stderr and 2>FILE, other text on standard error must not overwrite records.
   for (const int standard : {STDOUT_FILENO, STDERR_FILENO}) {
     if (is_regular_ && identity_of(standard) == identity_) {
       ::fcntl(standard, F_SETFL, ::fcntl(standard, F_GETFL) | O_APPEND);

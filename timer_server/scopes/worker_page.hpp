@@ -167,10 +167,10 @@ class WorkerPage {
                                       std::size_t* count = nullptr);
   // Returns the number of open scopes without a verdict.
   std::size_t watched_count();
-  // Returns how long the scope has waited that has waited longest for the server, if that is longer
-  // than a server that looks often enough for it is late: since its last change, which no scan has
-  // seen although the scope is due before `before`. It is the scope's timeout at most, less what
-  // the scope gets for the server's lost time. Returns zero if there is none.
+  // Returns the longest wait of a scope for the server; zero: none waits. A scope waits since its
+  // last change if no scan has seen that change although the scope is due before `before`. Its wait
+  // is its timeout at most, less what it gets for the server's lost time, and counts if that is
+  // longer than the server may be late for such a timeout.
   Duration longest_unseen(Instant before, const Scan& scan);
   // Notes that no scan has read this page yet: until scan() has, longest_unseen() takes all its
   // scopes for unseen.

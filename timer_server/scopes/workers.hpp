@@ -87,7 +87,7 @@ struct Worker : WorkerIdentity {
   WarningLimit warning_limit;
   std::shared_ptr<const CpuSample> cpu_sample;  // from before its next deadline; null: none
   Instant cpu_sampled;                          // when that was asked for
-  bool is_due_soon = false;                     // by the last scan: another one follows
+  bool is_due_soon = false;                     // by the last scan: another scan follows
   // The number of the reading of the pipe in which the process was last seen alive.
   std::uint64_t seen_alive_in = 0;
 

@@ -35,9 +35,9 @@ class ElfFiles {
  public:
   // Returns the open file, which the caller ends with elf_end(); null: libelf cannot read it.
   Elf* open(int fd, const struct stat& status);
-  // The names of frames, as Unwinder::name() returns them, by address in the file.
+  // The names of frames, as Unwinder::name() returns them, by address in the file and `is_exact`.
   using Names = std::map<std::pair<Dwarf_Addr, bool>, std::string>;
-  // Returns the names of a file that open() has returned, or null: it has not.
+  // Returns the names of the frames in `elf`; null if open() has not returned that file.
   Names* names_of(Elf* elf);
 
  private:

@@ -79,8 +79,8 @@ class DeadlineScan {
   }
   // Makes next() return at most `time`.
   void want_by(Instant time) { next_ = std::min(next_, time); }
-  // Makes next() return at most the longest lead before a deadline that is left at `now`; never():
-  // there is no deadline.
+  // Makes next() return at most `deadline` minus the longest lead that begins after `now`. Does
+  // nothing if `deadline` is never().
   void want_before(Instant deadline, Instant now) {
     const Duration left = deadline - now;
     const Duration lead = left > kLead ? kLead : Duration::zero();

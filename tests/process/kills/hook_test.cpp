@@ -210,7 +210,7 @@ TEST_CASE("a hook over its time is killed with all that it has started") {
   CHECK(ended.text("reason") == "it was killed after 30s");
 }
 
-TEST_CASE("a hook that has ended in time is not over it, however late the server looks") {
+TEST_CASE("a hook that has ended in time has not timed out, however late the server looks") {
   const TempFolder temp;
   const std::string file = temp.path("hook");
   Server server(temp, with_own_clocks(temp, {"--on-expiry", "echo $$ > " + file + "; sleep 1"}));

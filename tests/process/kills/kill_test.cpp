@@ -203,7 +203,7 @@ TEST_CASE("a scope that is signalled first and never gets SIGKILL expires for th
   }
 }
 
-TEST_CASE("a scope that is signalled first and never gets SIGKILL ends no other of the pipe") {
+TEST_CASE("a scope that is signalled first and never gets SIGKILL cancels no other of the pipe") {
   Server server({"--evidence", "none"});
   Worker worker("block");
   server.send(with_own_keys(acquire_past(worker.pid(), "first", SIGWINCH),

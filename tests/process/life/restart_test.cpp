@@ -169,7 +169,7 @@ TEST_CASE("a scope of the pipe that was opened after a signal is watched by the 
   CHECK(next.wait_for("killed", "after").text("verdict") == "dead");
 }
 
-TEST_CASE("a scope of the pipe that a signal has cancelled is so for the next server, too") {
+TEST_CASE("a scope of the pipe that a signal has cancelled stays so under the next server") {
   for (const bool lives : {true, false}) {
     CAPTURE(lives);
     const TempFolder temp;

@@ -134,7 +134,7 @@ int run_timer(const TimerArguments& arguments, bool is_release) {
     const int code = errno == EPERM ? kExitRefused : kExitFailed;
     return failed(system_error(fmt::format("cannot watch process {}", pid)).value().message, code);
   }
-  // kill() takes the id of a thread, too. Newer kernels answer ENOENT for one here.
+  // kill() accepts the id of a thread. pidfd_open() fails: with EINVAL, on newer kernels ENOENT.
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0U)));
   if (!process && (errno == EINVAL || errno == ENOENT)) {
     return failed(

@@ -87,8 +87,8 @@ std::string dir_of_server(const Place& place);
 // runs.
 std::string servers_below(const std::string& dir);
 
-// Returns one clear line if the server does not watch the process, which is another user's. Empty:
-// it may, or one of them cannot be seen.
+// Returns a line that says that the process belongs to another user than the server. Empty: it does
+// not, or one of the two cannot be seen.
 std::string why_of_other_user(pid_t pid, pid_t server);
 
 // Adds an option whose word `parse` reads: it returns a Result, whose error quotes the word.

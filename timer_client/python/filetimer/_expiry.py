@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _FIRST = signal.SIGRTMIN + 4
 _number = 0
-_installed_in = 0  # the process that has installed the handler, which a forked child inherits; 0: none
+_installed_in = 0  # the process whose main thread gets the signal; 0: no handler is installed
 _is_ending = False
 _is_waiting = False  # the signal came while a method here ran
 _entered: list[weakref.ref[RaisingScope]] = []  # each once, the outermost first
@@ -124,7 +124,7 @@ def _is_in_own_code(frame: FrameType | None) -> bool:
 
 
 def _enters_for_caller(frame: FrameType | None) -> bool:
-    # The "inner" of contextlib is a decorated function, which uses its context manager itself.
+    # contextlib's "inner" wraps a decorated function and enters the context manager for itself.
     return frame is not None and (
         frame.f_code.co_name == "__enter__"
         or (frame.f_globals.get("__name__") == "contextlib" and frame.f_code.co_name != "inner"))

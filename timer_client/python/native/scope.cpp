@@ -278,7 +278,7 @@ bool enters_for_caller(PyObject* frame) {
   }
   const Ref globals = frame_attribute(frame, "f_globals");
   PyObject* const name = globals ? PyDict_GetItemString(globals.get(), "__name__") : nullptr;
-  // The "inner" of contextlib is a decorated function, which uses its context manager itself.
+  // contextlib's "inner" wraps a decorated function and enters the context manager for itself.
   const bool is_decorated = function && is_word(function.get(), "inner");
   return name != nullptr && ((is_word(name, "contextlib") && !is_decorated) ||
                              is_word(name, "filetimer._expiry"));
