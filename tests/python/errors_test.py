@@ -90,8 +90,9 @@ admin.shutdown("force") -> InvalidArgument: mode is 'force': expected one of 'gr
 admin.shutdown(timeout=-1) -> InvalidArgument: the timeout of shutdown() is -1: expected more than 0 (s)
 admin.rendezvous(0, 1, 0) -> InvalidArgument: the timeout of rendezvous() is 0: expected more than 0 (s)
 admin.rendezvous(0, 1, 1, 3) -> TypeError: the rendezvous's name is a int: expected a str
-filetimer.Server(3) -> InvalidArgument: 3 is no option of timer_server: expected a str
-filetimer.Server("a\0b") -> InvalidArgument: 'a\x00b' is no option of timer_server: expected a str
+filetimer.Server("--") -> InvalidArgument: '--' is no option of timer_server: expected a str, and no COMMAND
+filetimer.Server(3) -> InvalidArgument: 3 is no option of timer_server: expected a str, and no COMMAND
+filetimer.Server("a\0b") -> InvalidArgument: 'a\x00b' is no option of timer_server: expected a str, and no COMMAND
 """
 MANY_ALLOCATIONS = 60  # more than most calls make
 

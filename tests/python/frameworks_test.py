@@ -87,6 +87,15 @@ class Lightning(ConfiguredCase):
         self.assertEqual(self.open_scopes(), [])
         callback.teardown(None, None, "fit")
 
+    def test_a_checkpoint_within_a_batch_ends_its_scope(self):
+        callback = self.callback
+        callback.setup(None, None, "fit")
+        callback.on_train_batch_start(None, None, "batch", 0)
+        callback.on_save_checkpoint(None, None, {})  # in the handler of Slurm's signal
+        self.assertEqual(self.open_scopes(), [])
+        callback.on_train_batch_end(None, None, "outputs", "batch", 0)
+        callback.teardown(None, None, "fit")
+
     def test_it_is_a_callback_of_both_packages_if_both_are_installed(self):
         self.assertIsInstance(self.callback, Callback)
         self.assertIsInstance(self.callback, OldCallback)

@@ -105,7 +105,7 @@ class Torch(ServerCase):
             client.release(name)
         self.assertEqual(self.open_scopes(), ["y"])
         client.release("y")
-        self.assertEqual(client._open, {})
+        self.assertEqual(client._open, [])
 
     def test_each_task_ends_the_timer_that_it_has_started(self):
         timer.configure(filetimer.torch.FileTimerClient(self.pipe))
@@ -119,6 +119,20 @@ class Torch(ServerCase):
         async def main():
             return await asyncio.gather(task(1), task(2))
         self.assertEqual(asyncio.run(main()), [[2], []])
+
+    def test_a_generator_that_another_thread_resumes_ends_its_own_timer(self):
+        timer.configure(filetimer.torch.FileTimerClient(self.pipe))
+
+        def step(hours):
+            with timer.expires(after=FAR_S * hours, scope="x"):
+                yield
+        moved, own = step(1), step(2)
+        in_thread(next, moved)
+        next(own)
+        moved.close()
+        [left] = self.listed_scopes()
+        self.assertGreater(left["remaining_s"], FAR_S)
+        own.close()
 
     def run_hung(self, make, after):
         worker = self.start_worker(f"""

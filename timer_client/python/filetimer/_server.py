@@ -52,8 +52,9 @@ class Server:
             raise ServerUnavailable("timer_server is neither beside this Python nor in $PATH: install "
                                     "it, or say where it is (executable=, $FILETIMER_SERVER)")
         for option in options:
-            if not isinstance(option, str) or "\0" in option:
-                raise InvalidArgument(f"{option!r} is no option of timer_server: expected a str")
+            if not isinstance(option, str) or "\0" in option or option == "--":
+                raise InvalidArgument(f"{option!r} is no option of timer_server: expected a str, and "
+                                      "no COMMAND")
         folder = ""
         if dir is None:
             memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -91,6 +91,10 @@ class TimerCallback(Callback):
         """Called by Lightning."""
         self._leave_all()
 
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
+        """Called by Lightning; within a batch when Slurm's signal has it save, which may take long."""
+        self._leave_all()
+
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Called by Lightning."""
         self.teardown(trainer, pl_module, "")

@@ -21,6 +21,7 @@ from torch.distributed.elastic.timer import TimerClient
 
 from . import _native
 from ._client import _LONGEST_S, Client
+from ._decorator import _CO_GENERATOR
 from .errors import InvalidArgument
 
 _SOONEST_S = 1e-9  # the timeout for an expiration time that has passed already
@@ -54,8 +55,8 @@ class FileTimerClient(TimerClient):
             client = _client_of_pipe(file_path)
         self._client = client
         self._signal = max(int(signal), 0)
-        # By (thread, scope_id), the innermost last, each with the id of the frame that has acquired it.
-        self._open: dict[tuple[int, str], list[tuple[int, _native.Scope]]] = {}
+        # The innermost last: (scope_id, id of the frame that has acquired it, thread, scope).
+        self._open: list[tuple[str, int, int, _native.Scope]] = []
 
     def acquire(self, scope_id: str, expiration_time: float) -> None:
         """Starts a timer. expiration_time: Unix seconds; over 1e9 s from now, or math.inf: none.
@@ -69,20 +70,18 @@ class FileTimerClient(TimerClient):
             after = math.inf
         scope = _native.Scope(after, scope_id, signal=self._signal, client=self._client)
         scope.acquire()
-        caller = id(sys._getframe().f_back)
-        self._open.setdefault((threading.get_ident(), scope_id), []).append((caller, scope))
+        self._open.append((scope_id, id(sys._getframe().f_back), threading.get_ident(), scope))
 
     def release(self, scope_id: str) -> None:
         """Ends the innermost timer of that name of the calling function, as expires() of its asyncio
         task, else of this thread, else one of another thread.
         """
-        key: tuple[int, str] | None = (threading.get_ident(), scope_id)
-        if key not in self._open:
-            key = next((each for each in list(self._open) if each[1] == scope_id), None)
-        scopes = self._open.get(key) if key is not None else None
-        if key is not None and scopes:
-            caller = id(sys._getframe().f_back)
-            own = [at for at, each in enumerate(scopes) if each[0] == caller]
-            scopes.pop(own[-1] if own else -1)[1].release()
-            if not scopes:
-                self._open.pop(key, None)
+        caller, thread = sys._getframe().f_back, threading.get_ident()
+        # Another thread may have begun a generator, as expires() is one.
+        may_move = caller is not None and bool(caller.f_code.co_flags & _CO_GENERATOR)
+        open_ones = [each for each in reversed(list(self._open)) if each[0] == scope_id]
+        if open_ones:
+            found = max(open_ones, key=lambda each: (
+                each[1] == id(caller) and (may_move or each[2] == thread), each[2] == thread))
+            self._open.remove(found)
+            found[3].release()
