@@ -145,6 +145,17 @@ class Slurm(JobCase):
         self.check_servers_ended_in_order(job)
         self.check_end(deaf)
 
+    def test_an_interrupt_that_the_ranks_handle_stops_no_server(self):
+        work = 'trap "echo interrupted" INT; echo works; until [ -e "$0/stop" ]; do sleep 0.1; done'
+        job = self.submit_script("sh", "-c", work, self.folder)
+        for done, then in (("works", ("scancel", "--signal=INT", job)), ("interrupted", ("true",))):
+            wait_until(f"all ranks say {done}", lambda: self.output("job").count(done) == len(RANKS))
+            self.cluster.ask(*then)
+        (self.folder / "stop").touch()
+        self.check_end(job)
+        for log in self.logs(job):
+            self.assertIn("shutdown", self.only(records([log], "server_stopped"))["reason"])
+
     def test_after_servers_that_were_killed_the_next_ones_watch_what_is_open(self):
         job = self.submit_example("--hang", "3:20", timeout=8, MAX_REQUEUES="0")
         wait_until("rank 3 is about to hang, the others wait for it",

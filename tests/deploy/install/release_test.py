@@ -50,6 +50,7 @@ class Release(Case):
                                      'mount --bind "$0" /etc/os-release && exec "$@"', self.path("os-release"),
                                      status=status)
             self.assertEqual("aarch64 is for Debian only" in said, bool(status), said)
+            self.assertEqual(" libfmt-dev " in said, not status, said)  # the native one, too
             self.assertEqual(os.path.exists(self.path("dpkg.ran")), not status)
 
     def test_a_folder_with_a_space_is_one_word_of_the_flags(self):
