@@ -57,7 +57,8 @@ std::optional<Warnings::Scope> Warnings::warning_of(const DeadlineScan::SoftDueS
   if (!reading) {
     return std::nullopt;
   }
-  const SlotReading scope = core_.policy.view_of(*reading);
+  SlotReading scope = core_.policy.view_of(*reading);
+  scope.soft_ms = due.is_to_be_signalled ? 0 : scope.soft_ms;  // its timeout has passed
   return Scope{{scope, due.slot.deadline, Instant::now(),
                 core_.policy.reason_to_warn(scope, due.is_to_be_signalled),
                 due.is_to_be_signalled && !policy_.dry_run ? scope.signal : 0},
@@ -76,7 +77,7 @@ void Warnings::start(const Worker& worker, std::vector<Scope> scopes, Instant no
   }
   const Duration facts_limit = is_before_signal ? std::min(limit, kFactsLimit) : kFactsLimit;
   Batch& batch = batches_.emplace_back(
-      Batch{worker, std::move(scopes), now + facts_limit, nullptr, std::nullopt});
+      Batch{worker, std::move(scopes), now + facts_limit, limit, nullptr, std::nullopt});
   if (policy_.evidence != EvidenceLevel::kNone) {
     batch.order = core_.desk.collect(
         {.worker = batch.worker.process,
@@ -101,8 +102,8 @@ Instant Warnings::advance(Instant now) {
       next = std::min(next, has_facts ? Instant::never() : batch.facts_until);
       return false;
     }
-    record(batch, fmt::format("the evidence was not complete after {}",
-                              duration_text(policy_.evidence_timeout)));
+    record(batch,
+           fmt::format("the evidence was not complete after {}", duration_text(batch.limit)));
     return true;
   });
   return next;
@@ -121,7 +122,9 @@ void Warnings::flush(const Process* worker, std::string_view why) {
 void Warnings::record(Batch& batch, std::string_view why_no_evidence) {
   bool has_recorded_evidence = false;
   const Worker* const worker = core_.workers.find(*batch.worker.process);
-  const bool is_dying = worker != nullptr && worker->is_dying();  // it has got the kill's signal
+  // It has ended, or has got the kill's signal.
+  const bool is_dying =
+      !batch.worker.process->is_alive() || (worker != nullptr && worker->is_dying());
   for (Scope& scope : batch.scopes) {
     scope.passed.id = core_.records.next_id(Records::Named::kWarning);
     const bool is_signalled = scope.passed.signal != 0 && !is_dying && scope.is_open();

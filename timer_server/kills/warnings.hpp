@@ -52,6 +52,7 @@ class Warnings {
     WorkerIdentity worker;
     std::vector<Scope> scopes;
     Instant facts_until;
+    Duration limit{};     // of the evidence
     EvidenceOrder order;  // null: the evidence is in, or its time is up
     std::optional<Evidence> evidence;
   };

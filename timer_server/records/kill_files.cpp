@@ -191,8 +191,9 @@ std::vector<KillState> KillFiles::read() const {
     if (!kill) {
       messages::warning("{}: left alone", kill.error().message);
     } else if (*kill) {
-      // The next stage must not stand behind half a line.
-      (void)!::truncate(path.c_str(), static_cast<off_t>(text->rfind('\n') + 1));
+      // The next stage must not stand behind half a stage, nor behind the records of one.
+      const std::size_t last = text->rfind(kStage, text->rfind('\n'));
+      (void)!::truncate(path.c_str(), static_cast<off_t>(text->find('\n', last) + 1));
       kills.push_back(std::move(**kill));
     } else {
       ::unlink(path.c_str());

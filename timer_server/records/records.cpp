@@ -333,9 +333,8 @@ std::string Records::warned(const WorkerIdentity& worker, const SoftDeadline& pa
       scope.timeout == kForever
           ? scope.acquired
           : std::max(scope.acquired, Instant{scope.deadline.ns - scope.timeout.count()});
-  const Duration after = scope.soft_ms != 0 && passed.signal == 0
-                             ? Duration{std::chrono::milliseconds{scope.soft_ms}}
-                             : passed.when - begun;
+  const Duration after =
+      scope.soft_ms != 0 ? Duration{std::chrono::milliseconds{scope.soft_ms}} : passed.when - begun;
   JsonWriter json = begin("warned", worker);
   json.field("id", passed.id).field("scope", scope.name).field("reason", passed.reason);
   write_timeouts(json, scope);

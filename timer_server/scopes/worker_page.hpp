@@ -98,8 +98,8 @@ class WorkerPage {
       Instant since;  // releases before that do not count
     };
     std::vector<IdleWatch> watches;
-    // Of the timeouts of open scopes, as granted, and of those that were opened and released since
-    // the last scan.
+    // Of the timeouts of open scopes, as granted, of those that were opened and released since the
+    // last scan, and of the grace periods of scopes that were signalled first.
     Duration shortest = kForever;
   };
   // Returns the activity of the page.
@@ -110,7 +110,7 @@ class WorkerPage {
   // Notes that the scope was signalled, under its word.
   void note_signalled(const Due& scope) {
     Notes& notes = notes_of(scope.slot);
-    notes.signalled = scope.word;
+    notes.warned = notes.signalled = scope.word;  // its soft deadline has passed, too
     notes.grace_until = scope.grace_until;
   }
   // Returns when the idle timeout is due if the last release was at `last_left`. Returns nothing if

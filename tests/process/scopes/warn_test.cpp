@@ -83,6 +83,18 @@ TEST_CASE("a soft deadline has no second warning from the next server") {
   }
 }
 
+TEST_CASE("the warning at a timeout has the time to it, also if no signal follows") {
+  const Server server({"--dry-run"});
+  const auto worker = page_worker(server.dir(), "w-1");
+  worker->tell("wake 0 forward 300 35 60000 64 50");
+  const Record warned = server.wait_for([](const Record& record) {
+    return record.is("warned") && record.text("reason") == "its timeout has passed";
+  });
+  CHECK_FALSE(warned.has("signal"));
+  CHECK(
+      (warned.number("soft_s") == doctest::Approx(0.3) || count(server.records(), "deferred") > 0));
+}
+
 TEST_CASE("a worker that runs another program has left its scopes, and is not warned about") {
   Server server;
   const auto worker = page_worker(server.dir(), "w-1");
@@ -165,6 +177,26 @@ TEST_CASE("a warning that is recorded without evidence says why") {
       set_clocks(temp, server, filetimer::Instant::now() + 101s);
     }
     CHECK(server.wait_for("warned", "forward").text("missing") == why);
+  }
+}
+
+TEST_CASE("a warning before a signal says why its evidence is cut, and whether a signal was sent") {
+  for (const bool ends : {false, true}) {
+    CAPTURE(ends);
+    const TempFolder temp;
+    const Server server(
+        temp, {.helper = fmt::format("echo > {0}/begun; while [ -d {0} ]; do /bin/sleep 0.01; done",
+                                     temp.path())});
+    const auto worker = page_worker(server.dir(), "w-1");
+    worker->tell("wake 0 forward 1 35 4000 64");
+    REQUIRE(wait_until([&] { return exists(temp.path("begun")); }));
+    if (ends) {
+      let_pass(100ms);  // the helper may have been started before the timeout
+      worker->signal(SIGKILL);
+    }
+    const Record warned = server.wait_for("warned", "forward");
+    CHECK(contains(warned.text("missing"), ends ? "the worker ended first" : "time was up"));
+    CHECK(warned.has("signal") != ends);
   }
 }
 

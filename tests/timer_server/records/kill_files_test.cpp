@@ -61,10 +61,12 @@ TEST_CASE("half a stage of a killed server does not hide the stages of the next 
   Expiry expiry;
   expiry.id = "id-1";
   files.begin(this_worker(), {&expiry, 1}, {});
-  std::ofstream(temp.path("kills/id-1"), std::ios::app) << R"({"stage":"sig)";
+  std::ofstream(temp.path("kills/id-1"), std::ios::app) << "{}\n"
+                                                        << R"({"stage":"end)";
   CHECK(files.read().at(0).sent.empty());
   files.note_signal("id-1", {SIGTERM, ClockReading::now(), {::getpid()}, {1}});
   CHECK(files.read().at(0).sent.size() == 1);
+  CHECK(files.read().at(0).records.empty());  // that of the half stage is not of this one
 }
 
 TEST_CASE("the folder of the kill files can be used under a umask for files") {

@@ -81,12 +81,12 @@ class OneSlot final : public WorkerPage {
     return found.due.empty() ? next : found.due.front().deadline;
   }
   // Returns the shortest timeout that a scan finds after one that began at `previous`.
-  Duration shortest(Instant previous) {
+  Duration shortest(Instant previous, Instant now = Instant::now()) {
     const LostTime none;
     Found found;
     Activity activity;
-    scan({.now = Instant::now(), .terms = {}, .server = none, .worker = none, .previous = previous},
-         found, activity);
+    scan({.now = now, .terms = {}, .server = none, .worker = none, .previous = previous}, found,
+         activity);
     return activity.shortest;
   }
 
@@ -226,11 +226,11 @@ TEST_CASE("a scope whose release is not noted was left after it was opened") {
 }
 
 TEST_CASE("a release counts after another idle timeout has begun in its slot") {
-  const Instant left = Instant::now();
-  OneSlot page(left + -1s);
-  page.release(left);
+  const Instant begun = Instant::now();
+  OneSlot page(begun);
+  page.release(begun + -1s);
   page.watch_idleness(Duration{1h}.count());
-  CHECK(page.activity().last_left == left);
+  CHECK(page.activity().last_left == begun + -1s);
 }
 
 TEST_CASE("an idle timeout of zero, or over the longest one, is none") {
@@ -257,10 +257,9 @@ TEST_CASE("the timeout of a scope that was opened and released since the last sc
 TEST_CASE("the grace of a scope that is signalled first counts once its timeout has passed") {
   OneSlot page(Instant{10});
   page.signal_first(10s);
-  CHECK(page.shortest(Instant{9}) == 10s);
-  page.open(Instant::now());
-  page.signal_first(10s);
-  CHECK(page.shortest(Instant{9}) == OneSlot::kTimeout);
+  const Instant timed_out = Instant{10} + OneSlot::kTimeout;
+  CHECK(page.shortest(Instant{9}, timed_out) == 10s);
+  CHECK(page.shortest(Instant{9}, timed_out + -1ns) == OneSlot::kTimeout);
 }
 
 TEST_CASE("a scope has waited for the server since its last change, unless a scan has seen it") {
@@ -369,6 +368,25 @@ TEST_CASE("a scope of the pipe that is acquired again is warned about again if i
   CHECK_FALSE(is_warned(1h + 500us, 1h));  // by a client that has lost its server
   CHECK(is_warned(1h + 2ms, 1h));
   CHECK(is_warned(1h + 2ms, 2h));
+}
+
+TEST_CASE("a scope that was signalled first is not warned about its soft deadline any more") {
+  const PipeStage stage;
+  SlotReading terms = stage.terms(500ms);
+  terms.flags = slot_flag::kSignalFirst;
+  terms.signal = SIGTERM;
+  terms.grace_ms = 60'000;
+  terms.soft_ms = 10;
+  REQUIRE(stage.page->acquire("step", 4, terms));
+  const LostTime none;
+  const WorkerPage::Scan at{.now = stage.begin + 1s, .terms = {}, .server = none, .worker = none};
+  WorkerPage::Found found;
+  WorkerPage::Activity activity;
+  stage.page->scan(at, found, activity);
+  REQUIRE(found.to_signal.size() == 1);
+  stage.page->note_signalled(found.to_signal.front());
+  stage.page->scan(at, found, activity);
+  CHECK(found.soft.empty());
 }
 
 TEST_CASE("a kill cancels the scopes of the pipe that are due after a time") {
