@@ -217,6 +217,7 @@ Instant Server::carry_out(Instant woke) {
   core_.desk.advance(now);
   commands_.end_commands(now);  // kills wait for the ends of evidence commands
   Instant next = kills_.advance(now, woke);
+  scan_.want_looks_for(kills_.shortest_grace(), now);  // so a pause in it is noticed
   warnings_.warn();
   if (const auto shutdown = control_.advance(now, !kills_.idle())) {
     messages::info("{}", shutdown->why);
@@ -265,12 +266,14 @@ void Server::give_back_missed_time(const MissedTime::Clocks& woke) {
   const Duration late = missed_time_.on_wake(woke);
   const Instant late_since = late > Duration::zero() ? woke.now + -late : Instant::never();
   const Instant begun = std::min(late_since, inbox_.waited_since());
-  const Instant now = Instant::now();  // the server may have been stopped since it woke
-  if (begun >= now) {
+  if (begun.is_never()) {
     return;
   }
-  inbox_.antedate_requests(begun);
-  const Duration missed = core_.lost.add(begun, now);
+  const auto now = MissedTime::Clocks::read();  // the server may have been stopped since it woke
+  missed_time_.on_given_back(now);
+  const Instant since = std::min(begun, woke.now);
+  inbox_.antedate_requests(since);
+  const Duration missed = core_.lost.add(since, now.now);
   scan_.want();
   kills_.extend_grace(missed);
   if (missed <= Looks::kLeastTolerated) {

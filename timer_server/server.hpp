@@ -50,7 +50,7 @@ class Server {
   void run_once();
   void read_progress(const MissedTime::Clocks& woke);
   void judge(Instant woke);
-  Instant carry_out(Instant now);
+  Instant carry_out(Instant woke);
   void sleep_until(Instant next) {
     missed_time_.on_sleep(next, scan_.looks().tolerated, MissedTime::Clocks::read());
     timer_->arm(next);

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/due.hpp"
 #include "common/scope_page.hpp"
 #include "timer_server/kills/kills.hpp"
 #include "timer_server/system/messages.hpp"
@@ -103,9 +102,6 @@ Instant Kills::take_steps(Instant now, Instant woke) {
       }
       if (kill->stage != Stage::kEnded) {
         next = std::min(next, kill->next_step_at);
-      }
-      if (kill->stage == Stage::kSignalled) {  // so a pause is noticed, as with an open scope
-        next = std::min(next, now + looks_for(*kill->means.grace).pause);
       }
     }
     std::erase_if(

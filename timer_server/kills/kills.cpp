@@ -385,6 +385,16 @@ bool Kills::is_ready_for_signal(Kill& kill, Instant now) {
   return !kill.evidence && all_is_gathered;
 }
 
+Duration Kills::shortest_grace() const {
+  Duration shortest = kForever;
+  for (const auto& kill : kills_) {
+    if (kill->stage == Stage::kSignalled) {
+      shortest = std::min(shortest, *kill->means.grace);
+    }
+  }
+  return shortest;
+}
+
 void Kills::extend_grace(Duration missed) {
   for (const auto& kill : kills_) {
     if (kill->stage >= Stage::kSignalled && !has_short_waits_) {

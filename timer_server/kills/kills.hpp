@@ -113,6 +113,8 @@ class Kills {
   // those of the other targets: a loop can watch a descriptor once.
   void note_worker_ended(const Process& worker);
 
+  // Returns the shortest grace period that runs; kForever: none does.
+  [[nodiscard]] Duration shortest_grace() const;
   // Extends grace periods and waits for deaths by the time that the server or the machine missed.
   void extend_grace(Duration missed);
   // Ends all grace periods, and shortens the waits for evidence to kShortWait: from now

@@ -41,6 +41,8 @@ class MissedTime {
     woke_ = clocks;
     return late > tolerated_ ? late : Duration::zero();
   }
+  // Notes that all time until `clocks` was given back: on_sleep() counts from then.
+  void on_given_back(const Clocks& clocks) { woke_ = clocks; }
   // Notes that the server sleeps until `planned` at the latest, and that it may wake by `tolerated`
   // later. The time since on_wake() in which the server used the processor is not missed time; the
   // rest of it is.

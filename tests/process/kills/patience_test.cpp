@@ -202,10 +202,9 @@ TEST_CASE("a grace period is longer by the time that the server missed in it") {
   server.barrier();  // and its signal was sent
   {
     const Stopped stopped(server);
-    let_pass(4s);
+    let_pass(900ms);
   }
-  const std::int64_t resumed = Instant::now().ns;
   const Record killed = kill_of(server, worker);
-  // It looked every 250 ms, so nearly all of the four seconds were missed.
-  CHECK(mono_of_signal(killed, 1) - resumed > 1'000'000'000);
+  // It looked every 250 ms, so at least 650 ms were missed.
+  CHECK(mono_of_signal(killed, 1) - mono_of_signal(killed, 0) > 2'500'000'000);
 }

@@ -33,6 +33,14 @@ std::vector<std::string> left_open_at_stop(const Records& records, pid_t pid) {
 
 constexpr const char* kCannotTrace = "no process can be traced here";
 
+// Stops a server for its tracer, which this test becomes. Returns false if it cannot.
+bool seize(pid_t server) {
+  int status = 0;
+  return ::ptrace(PTRACE_SEIZE, server, nullptr, PTRACE_O_TRACESYSGOOD) == 0 &&
+         ::ptrace(PTRACE_INTERRUPT, server, nullptr, nullptr) == 0 &&
+         ::waitpid(server, &status, __WALL) == server;
+}
+
 // Lets a traced server run until it begins to read the pipe, or has read it.
 void run_until_reading(pid_t server, bool has_read) {
   __ptrace_syscall_info info{};
@@ -112,6 +120,7 @@ TEST_CASE("a scope whose line has no timeout gets the time back in which its ser
     let_pass(2500ms);  // the line must be seen to have waited
   }
   CHECK(server.wait_for("expired", worker.pid()).number("elapsed_s") > 1);
+  CHECK(server.wait_for("deferred").text("reason").starts_with("the server could not run for "));
 }
 
 TEST_CASE("a scope whose line has no timeout gets the time back wherever its server was stopped") {
@@ -121,11 +130,7 @@ TEST_CASE("a scope whose line has no timeout gets the time back wherever its ser
     Server server;
     Worker worker("block");
     server.barrier();
-    int status = 0;
-    FILETIMER_SKIP_IF(::ptrace(PTRACE_SEIZE, server.pid(), nullptr, PTRACE_O_TRACESYSGOOD) != 0,
-                      kCannotTrace);
-    REQUIRE(::ptrace(PTRACE_INTERRUPT, server.pid(), nullptr, nullptr) == 0);
-    REQUIRE(::waitpid(server.pid(), &status, __WALL) == server.pid());
+    FILETIMER_SKIP_IF(!seize(server.pid()), kCannotTrace);
     server.send(line == Line::kRead ? acquire(worker.pid(), "s", 1200ms, 0)
                                     : acquire_far(worker.pid(), "other"));
     run_until_reading(server.pid(), line != Line::kLater);
@@ -143,17 +148,29 @@ TEST_CASE("two stops of the server, one right after the other, are both given ba
   Worker worker("block");
   server.send(acquire(worker.pid(), "s", 2s, 0));
   server.barrier();
-  int status = 0;
-  FILETIMER_SKIP_IF(::ptrace(PTRACE_SEIZE, server.pid(), nullptr, PTRACE_O_TRACESYSGOOD) != 0,
-                    kCannotTrace);
-  REQUIRE(::ptrace(PTRACE_INTERRUPT, server.pid(), nullptr, nullptr) == 0);
-  REQUIRE(::waitpid(server.pid(), &status, __WALL) == server.pid());
+  FILETIMER_SKIP_IF(!seize(server.pid()), kCannotTrace);
   let_pass(1s);
   run_until_reading(server.pid(), false);
   let_pass(1s);
   REQUIRE(::ptrace(PTRACE_DETACH, server.pid(), nullptr, nullptr) == 0);
   // The first was noticed from a planned look on, which comes every 250 ms.
   CHECK(server.wait_for("expired", worker.pid()).number("elapsed_s") > 3.4);
+  for (const Record& given : of_event(server.records(), "deferred")) {
+    CHECK(given.number("given_s") >= 0.25);  // and not once more as the rest of the second
+  }
+}
+
+TEST_CASE("a grace period is longer by a stop of the server behind its wake-up, too") {
+  Server server({"--grace", "2s", "--evidence", "none"});
+  HungWorker worker(server, "step", SIGTERM, "ignore-term");
+  server.wait_for("expired", worker.pid());
+  server.barrier();  // and its signal was sent
+  FILETIMER_SKIP_IF(!seize(server.pid()), kCannotTrace);
+  run_until_reading(server.pid(), true);
+  let_pass(4s);
+  const std::int64_t resumed = filetimer::Instant::now().ns;
+  REQUIRE(::ptrace(PTRACE_DETACH, server.pid(), nullptr, nullptr) == 0);
+  CHECK(mono_of_signal(kill_of(server, worker), 1) - resumed > 1'000'000'000);
 }
 
 TEST_CASE("a scope with signal 0 or a negative one expires, and no signal is sent") {

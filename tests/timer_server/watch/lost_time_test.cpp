@@ -68,6 +68,16 @@ TEST_CASE("The server's own work is not missed time, and a stop in the middle of
   CHECK(stopped.on_wake(at(20s, 1500ms)) == 0s);
 }
 
+TEST_CASE("What was given back after a wake-up is not missed a second time") {
+  MissedTime missed_time;
+  missed_time.on_wake(at(0s));
+  missed_time.on_sleep(plan(10s), 1s, at(0s));
+  CHECK(missed_time.on_wake(at(15s)) == 5s);
+  missed_time.on_given_back(at(18s));  // it was stopped once more, right after the wake-up
+  missed_time.on_sleep(plan(25s), 1s, at(20s));
+  CHECK(missed_time.on_wake(at(25s)) == 2s);  // and again after that
+}
+
 TEST_CASE("The clocks advance together, and CPU time is counted") {
   const MissedTime::Clocks before = MissedTime::Clocks::read();
   MissedTime::Clocks after = before;
