@@ -182,7 +182,7 @@ class WriteSignalsGuard {
   // Takes the signal of a write that failed with EPIPE or EFBIG.
   void consume() const {
     const timespec at_once{};
-    retry_eintr([&] { return ::sigtimedwait(&caused_, nullptr, &at_once); });
+    (void)::sigtimedwait(&caused_, nullptr, &at_once);
   }
 
  private:

@@ -105,6 +105,7 @@ class Scopes(ConfiguredCase):
             self.assertTrue(heart.beat())
             self.assertLess(heart.times().remaining, 11)
             self.assertEqual(self.open_scopes(), ["loop"])
+        self.assertEqual(self.statistics(), {"loop": 2})  # with the beat
         self.assertFalse(heart.beat())
         self.assertIsNone(heart.times())
         heart, line = filetimer.heartbeat(10), sys._getframe().f_lineno

@@ -85,6 +85,9 @@ TEST_CASE("run of root starts no COMMAND that another user's server would not wa
   const Server server(temp, Server::Setup{.user = kSomebodyElse});
   check_failure(run_client(server, {"run", "--timeout", "1h", "--", "true"}), 125,
                 fmt::format("belongs to user 0: expected a process of user {}", kSomebodyElse));
+  CHECK(run(client_path(), {"run", "--", "true"},
+            {{"FILETIMER_DIR", server.dir()}, {"FILETIMER", "off"}})
+            .status == exited(0));
 }
 
 TEST_CASE("run exits 124 when COMMAND was killed by SIGKILL after the grace period") {

@@ -140,15 +140,16 @@ TEST_CASE("the first record after half a line of an old log is on a line of its 
   CHECK(server.records().front().is("server_started"));
 }
 
-TEST_CASE("what is written to the file of a log by standard error goes behind its records") {
+TEST_CASE("what is written to the file of a log by another descriptor goes behind its records") {
   const TempFolder temp;
   const std::string log = temp.path("log.jsonl");
   // COMMAND waits for the first record, 10 s at most.
   const std::string script =
       R"(exec "$0" --dir "$1" --log /dev/stderr -- sh -c 'tries=0
          until grep -q server_started "$0" || [ $((tries += 1)) -gt 200 ]; do sleep 0.05; done
-         echo said >&2' "$2" 2> "$2")";
+         echo said >&2; echo too' "$2" > "$2" 2> "$2")";
   CHECK(run("/bin/sh", {"-c", script, server_path(), temp.path("run"), log}).status == exited(0));
   CHECK(contains(read_file(log), R"({"schema":1,"event":"server_started")"));
   CHECK(contains(read_file(log), "\nsaid\n"));
+  CHECK(contains(read_file(log), "\ntoo\n"));
 }

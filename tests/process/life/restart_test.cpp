@@ -89,17 +89,23 @@ TEST_CASE("a scope that was released late while no server ran is spared, and its
   CHECK(worker->is_alive());
 }
 
-TEST_CASE("a kill with signal 0 that an earlier server began wakes no stopped process") {
-  Server server(kNeverSignals);
-  Worker worker("block");
-  server.send(acquire_past(worker.pid(), "forward", 0));
-  server.wait_for("expired", worker.pid());
-  server.kill();
-  worker.signal(SIGSTOP);
-  worker.wait_until_stopped();
-  const Server next(server.temp());
-  CHECK(next.wait_for("killed", worker.pid()).text("verdict") == "spared");
-  worker.wait_until_stopped();
+TEST_CASE("a kill without a signal that an earlier server began wakes no stopped process") {
+  for (const int signal : {0, SIGKILL}) {  // with --dry-run
+    CAPTURE(signal);
+    const std::vector<std::string> dry_run(signal == 0 ? 0U : 1U, "--dry-run");
+    std::vector<std::string> options = kNeverSignals;
+    options.insert(options.end(), dry_run.begin(), dry_run.end());
+    Server server(options);
+    Worker worker("block");
+    server.send(acquire_past(worker.pid(), "forward", signal));
+    server.wait_for("expired", worker.pid());
+    server.kill();
+    worker.signal(SIGSTOP);
+    worker.wait_until_stopped();
+    const Server next(server.temp(), dry_run);
+    CHECK(next.wait_for("killed", worker.pid()).text("verdict") == "spared");
+    worker.wait_until_stopped();
+  }
 }
 
 TEST_CASE("a kill that an earlier server began runs no evidence command again") {
@@ -131,13 +137,18 @@ TEST_CASE("a worker that left its scope after the signal, while no server ran, g
 TEST_CASE("a scope of the pipe whose worker ended while no server ran is recorded as left open") {
   Server server;
   WorkerInScope worker(server, "forward");
+  HungWorker signalled(server, "before", SIGTERM, "ignore-term");
+  REQUIRE(wait_until([&] { return count_of_stage(server, "signalled") > 0; }));
+  server.send(acquire_far(signalled.pid(), "after"));
   server.barrier();
   server.kill();
   worker.kill();
+  signalled.kill();
   const Server next(server.temp());
   const Record left = next.wait_for("left_open", worker.pid());
   CHECK(left.text("scope") == "forward");
   CHECK(left.text("reason") == "the worker ended while no server was running");
+  CHECK(next.wait_for("left_open", signalled.pid()).text("scope") == "after");
 }
 
 TEST_CASE("a child that survives a signal and its parent gets SIGKILL from the next server") {

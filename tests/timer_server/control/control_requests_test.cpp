@@ -461,7 +461,9 @@ TEST_CASE("The ranks of a full round are looked for before it ends") {
 TEST_CASE("A job that was started again with another world waits for no rank of the old one") {
   play(
       "a rendezvous rank=0 of=3; b rendezvous rank=1 of=3; leaves a; leaves b; "
-      "asks c rendezvous rank=0 of=2; look 10000 > nothing; c > answer:granted");
+      "asks c rendezvous rank=0 of=2; look 10000 > nothing; c > answer:granted; "
+      // Nor for one of the same number.
+      "leaves c; asks d rendezvous rank=0 of=2; look 10000 > nothing; d > answer:granted");
 }
 
 TEST_CASE("The next round begins at once, and rounds are counted by name") {

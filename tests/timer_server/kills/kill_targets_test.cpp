@@ -115,15 +115,20 @@ TEST_CASE("Targets that sleep at each look and start others do not hold up the s
   CHECK(is_complete);
 }
 
-TEST_CASE("A target that starts while sleeping ones are found is found, too") {
-  KillTargets targets(std::make_shared<const Process>(std::move(*open_process(::getpid()))),
-                      KillMode::kTree, {}, [](pid_t) { return false; });
-  targets.begin_stop(KillTargets::Stop::kForking);
-  const Child first;
-  CHECK_FALSE(targets.find_and_stop());
-  const Child second;
-  CHECK(targets.find_and_stop());
-  CHECK(std::ranges::count(targets.alive(), second.pid()) == 1);
+TEST_CASE("A target that starts while others are found is found, too") {
+  for (const bool are_stopped : {false, true}) {
+    CAPTURE(are_stopped);
+    KillTargets targets(std::make_shared<const Process>(std::move(*open_process(::getpid()))),
+                        KillMode::kTree, {},
+                        [=](pid_t pid) { return are_stopped && pid != ::getpid(); });
+    targets.begin_stop(KillTargets::Stop::kForking);
+    const Child first;
+    CHECK_FALSE(targets.find_and_stop());
+    targets.wait_until_stopped(Instant{});
+    const Child second;
+    CHECK(targets.find_and_stop() != are_stopped);  // stopped ones are looked behind again
+    CHECK(std::ranges::count(targets.alive(), second.pid()) == 1);
+  }
 }
 
 TEST_CASE("Of the targets the living are listed, the worker first") {

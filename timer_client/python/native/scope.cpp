@@ -280,8 +280,8 @@ bool enters_for_caller(PyObject* frame) {
   PyObject* const name = globals ? PyDict_GetItemString(globals.get(), "__name__") : nullptr;
   // contextlib's "inner" wraps a decorated function and enters the context manager for itself.
   const bool is_decorated = function && is_word(function.get(), "inner");
-  return name != nullptr && ((is_word(name, "contextlib") && !is_decorated) ||
-                             is_word(name, "filetimer._expiry"));
+  return name != nullptr &&
+         ((is_word(name, "contextlib") && !is_decorated) || is_word(name, "filetimer._expiry"));
 }
 
 // Returns the frame, or the nearest of its callers, that enters scopes for itself.
