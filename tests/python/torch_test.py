@@ -134,6 +134,20 @@ class Torch(ServerCase):
         self.assertGreater(left["remaining_s"], FAR_S)
         own.close()
 
+    def test_two_releases_at_the_same_time_end_two_timers(self):
+        client = filetimer.torch.FileTimerClient(self.pipe)
+        others = [client.release]
+
+        class Name(str):
+            def __eq__(self, other):
+                while others:  # as another thread, while this release looks for its timer
+                    others.pop()("x")
+                return str.__eq__(self, other)
+        for _ in range(2):
+            client.acquire("x", math.inf)
+        client.release(Name("x"))
+        self.assertEqual(self.open_scopes(), [])
+
     def run_hung(self, make, after):
         worker = self.start_worker(f"""
             import filetimer.torch, torch.distributed.elastic.timer as timer

@@ -79,9 +79,12 @@ class FileTimerClient(TimerClient):
         caller, thread = sys._getframe().f_back, threading.get_ident()
         # Another thread may have begun a generator, as expires() is one.
         may_move = caller is not None and bool(caller.f_code.co_flags & _CO_GENERATOR)
-        open_ones = [each for each in reversed(list(self._open)) if each[0] == scope_id]
-        if open_ones:
+        while open_ones := [each for each in reversed(list(self._open)) if each[0] == scope_id]:
             found = max(open_ones, key=lambda each: (
                 each[1] == id(caller) and (may_move or each[2] == thread), each[2] == thread))
-            self._open.remove(found)
+            try:
+                self._open.remove(found)
+            except ValueError:  # another thread, or a handler of a signal, has ended it meanwhile
+                continue
             found[3].release()
+            return
