@@ -156,9 +156,9 @@ TEST_CASE("run takes a verdict from the log, or from the file of the kill while 
     wait_past_deadline(acquire);  // before it, run asks no record
     testing::write_file(folder.path("go"), "");
     CHECK(program.read_line() ==
-          (c.code == 124
-               ? "timer_client: 'sh' expired after 1ms: 'timer_client show n-1' says more\n"
-               : ""));
+          (c.code == 124 ? "timer_client: 'sh' expired after 1ms: 'timer_client show n-1 --dir " +
+                               folder.path() + "' says more\n"
+                         : ""));
     CHECK(program.exit_code() == c.code);
     CHECK(folder.pipe.next().is_release());
     REQUIRE(::unlink(folder.path("go").c_str()) == 0);

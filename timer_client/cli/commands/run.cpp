@@ -158,6 +158,7 @@ class ProcessScope {
         name_(bounded_scope_name(valid_utf8(name))),
         // COMMAND may itself open a scope of this name.
         id_(bounded_scope_name(name_ + "#process")),
+        dir_(options.place.dir),
         opened_(Instant::now()),
         timeout_(options.after.value_or(kForever)),
         request_(acquire_request(options.after.value_or(kForever), id_,
@@ -192,7 +193,9 @@ class ProcessScope {
     const bool is_killed = id ? !id->empty() : may_be_killed;
     if (is_killed) {
       complain(fmt::format("'{}' expired after {}{}", name_, duration_text(timeout),
-                           id ? fmt::format(": 'timer_client show {}' says more", *id) : ""));
+                           id ? fmt::format(": 'timer_client show {}{}' says more", *id,
+                                            dir_.empty() ? "" : " --dir " + dir_)
+                              : ""));
     }
     return is_killed;
   }
@@ -258,6 +261,7 @@ class ProcessScope {
   const ServerLocation& place_;
   std::string name_;
   std::string id_;
+  std::string dir_;  // as the user named it
   Instant opened_;
   Duration timeout_;
   wire::Request request_;  // points to the names
