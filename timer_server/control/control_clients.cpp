@@ -105,7 +105,7 @@ bool ControlClients::accept() {
 }
 
 void ControlClients::accept_all() {
-  while (accept()) {
+  for (std::size_t left = kMaxWaitingClients + 1; left > 0 && accept(); --left) {
   }
 }
 

@@ -66,6 +66,8 @@ class ControlClients {
 
   // Accepts the connections of `socket` from now on, and of no earlier socket.
   void listen(UniqueFd socket);
+  // Accepts the connections that wait: as many as the kernel lets wait, because others may come
+  // without a pause.
   void accept_all();
   // Removes and returns the next request that has arrived.
   std::optional<Asked> take();

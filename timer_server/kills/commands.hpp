@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <list>
 #include <memory>
 #include <optional>
 #include <set>
@@ -92,10 +93,11 @@ class Commands {
   void drop(Command& command, std::string_view why);
 
   Core& core_;
-  const std::vector<std::string> environment_;      // without a command's own variables
-  std::vector<std::unique_ptr<Command>> commands_;  // the earliest first
-  std::string incident_;                            // the last one with evidence commands
-  std::set<std::optional<std::string>> jobs_;       // its jobs for which they were started
+  const std::vector<std::string> environment_;  // without a command's own variables
+  // The earliest first. A list stays whole if a step throws.
+  std::list<std::unique_ptr<Command>> commands_;
+  std::string incident_;                       // the last one with evidence commands
+  std::set<std::optional<std::string>> jobs_;  // its jobs for which they were started
 };
 
 }  // namespace filetimer

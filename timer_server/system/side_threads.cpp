@@ -143,7 +143,11 @@ void SideThreads::deliver() {
     deliveries.swap(state_->deliveries);
   }
   for (const Delivery& delivery : deliveries) {
-    delivery();
+    try {
+      delivery();
+    } catch (const std::exception& error) {
+      messages::error("{}; the server continues", error.what());
+    }
   }
 }
 

@@ -24,13 +24,14 @@ class SideThreads {
   using Delivery = std::function<void()>;
   using Job = std::function<Delivery()>;
 
-  // kSlow: jobs that may wait for a worker, such as reads in /proc that take its memory lock.
+  // kSlow: jobs that may wait for a worker. kFacts: reads in /proc that take its memory lock, which
+  // a worker that hangs may hold: no evidence of a kill waits behind them.
   // kMetrics: jobs that may wait for the file system of --metrics, so that metrics are written
   // while workers hang; one after the other. kUnexpired: evidence of workers that have not
   // expired, which leaves all threads of kQuick and kSlow to kills. kLooks: looks for halted
   // workers, which wait for no worker; one after the other.
-  enum class Lane { kQuick, kSlow, kMetrics, kUnexpired, kLooks };
-  static constexpr std::size_t kLanes = 5;
+  enum class Lane { kQuick, kSlow, kFacts, kMetrics, kUnexpired, kLooks };
+  static constexpr std::size_t kLanes = 6;
 
   static constexpr int max_threads(Lane lane) {
     return lane == Lane::kUnexpired ? 6 : lane == Lane::kMetrics || lane == Lane::kLooks ? 1 : 4;

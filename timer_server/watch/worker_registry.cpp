@@ -146,21 +146,23 @@ bool WatchRegistry::make_room() {
 // lock of the worker's memory.
 void WatchRegistry::read_facts(const Worker& worker) {
   // Weak: a job that waits for a hung one must not hold the pidfd of a worker that has exited.
-  core_.side_threads.run([this, weak = std::weak_ptr(worker.process), cell = worker.facts,
-                          variables = variables_]() -> SideThreads::Delivery {
-    const auto process = weak.lock();
-    if (!process) {
-      return [] {};
-    }
-    WorkerFacts facts = read_worker_facts(process->pid, variables);
-    if (!process->is_alive()) {
-      return [] {};  // the facts may be those of a later process with this pid
-    }
-    return [this, cell, pid = process->pid, facts = std::move(facts)] {
-      *cell = facts;
-      core_.workers.note_facts(pid);
-    };
-  });
+  core_.side_threads.run(
+      [this, weak = std::weak_ptr(worker.process), cell = worker.facts,
+       variables = variables_]() -> SideThreads::Delivery {
+        const auto process = weak.lock();
+        if (!process) {
+          return [] {};
+        }
+        WorkerFacts facts = read_worker_facts(process->pid, variables);
+        if (!process->is_alive()) {
+          return [] {};  // the facts may be those of a later process with this pid
+        }
+        return [this, cell, pid = process->pid, facts = std::move(facts)] {
+          *cell = facts;
+          core_.workers.note_facts(pid);
+        };
+      },
+      SideThreads::Lane::kFacts);
   core_.side_threads.run(
       [weak = std::weak_ptr(worker.process)]() -> SideThreads::Delivery {
         if (const auto process = weak.lock()) {

@@ -247,6 +247,21 @@ TEST_CASE("A client for which no descriptor is left is accepted a little later")
   CHECK(stage.clients->advance({}) > again);  // the patience with the client
 }
 
+TEST_CASE("No more connections are accepted together than the kernel lets wait") {
+  ClientStage stage;
+  UniqueFd socket = make_control_socket(stage.folder.path()).value();
+  // In place of clients that connect meanwhile.
+  REQUIRE(::listen(socket.get(), 2 * static_cast<int>(kMaxWaitingClients)) == 0);
+  const UniqueFd same(::dup(socket.get()));
+  for (std::size_t i = 0; i < kMaxWaitingClients + 2; ++i) {
+    stage.connect().close();
+  }
+  stage.clients->listen(std::move(socket));
+  stage.clients->accept_all();
+  CHECK(UniqueFd(::accept(same.get(), nullptr, nullptr)).get() >= 0);
+  CHECK(UniqueFd(::accept(same.get(), nullptr, nullptr)).get() < 0);
+}
+
 TEST_CASE("Connections that wait when the server ends are accepted") {
   ClientStage stage;
   Connection one = stage.connect();

@@ -11,6 +11,8 @@
 
 #include <array>
 #include <csignal>
+#include <future>
+#include <new>
 
 #include "tests/support/files.hpp"
 #include "tests/support/kernel_stacks.hpp"
@@ -242,6 +244,24 @@ TEST_CASE("Evidence of workers that have not expired takes no side thread from t
     stage.deliver_until_done(1);
     CHECK(stage.done[0].threads.at(0).cpu_percent.has_value());
   }
+}
+
+TEST_CASE("A result for which there is no memory keeps no other one from the loop") {
+  SideThreads side_threads;
+  bool is_delivered = false;
+  std::promise<void> both_done;
+  const auto add = [&](const SideThreads::Job& job) {
+    side_threads.run(job, SideThreads::Lane::kLooks);  // one after the other
+  };
+  add([]() -> SideThreads::Delivery { return [] { throw std::bad_alloc(); }; });
+  add([&]() -> SideThreads::Delivery { return [&] { is_delivered = true; }; });
+  add([&]() -> SideThreads::Delivery {
+    both_done.set_value();
+    return {};
+  });
+  both_done.get_future().wait();
+  side_threads.deliver();
+  CHECK(is_delivered);
 }
 
 TEST_CASE("Without time the cheap evidence is collected, and it says what is missing") {

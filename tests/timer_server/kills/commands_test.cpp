@@ -67,3 +67,13 @@ TEST_CASE("a kill has the signal of the first expiry that has one, and the short
   CHECK_FALSE(last->ends_in_sigkill());
   CHECK_FALSE(means_of({released}));
 }
+
+TEST_CASE("an incident whose verdict could not be recorded does not keep the server awake") {
+  CoreStage stage;
+  Incidents incidents(stage.core);
+  const ClockReading now = ClockReading::now();
+  (void)incidents.add("x-1", now);
+  incidents.read_workers(false);
+  CHECK(incidents.advance(now.mono) == now.mono + kFactsLimit);
+  CHECK(incidents.advance(now.mono + kFactsLimit).is_never());
+}

@@ -15,6 +15,7 @@
 #include "tests/timer_server/core_stage.hpp"
 #include "tests/timer_server/process_of.hpp"
 #include "timer_server/watch/deadline_scan.hpp"
+#include "timer_server/watch/registry.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;
@@ -101,7 +102,7 @@ TEST_CASE("While the reads of facts hang, many workers are still looked at") {
   REQUIRE(::kill(stopped, SIGSTOP) == 0);
   siginfo_t info{};
   REQUIRE(::waitid(P_PID, static_cast<id_t>(stopped), &info, WSTOPPED | WNOWAIT) == 0);
-  const BusyThreads hung(core.side_threads, SideThreads::Lane::kQuick);
+  const BusyThreads hung(core.side_threads, SideThreads::Lane::kFacts);
   HaltedWorkers halted(core);
   halted.look_at_all(Instant::now());
   CHECK(is_readable_within(core.side_threads.event_fd(), testing::kBound));
@@ -116,6 +117,20 @@ TEST_CASE("While the reads of facts hang, many workers are still looked at") {
   const Instant end = resumed.lost.end();
   CHECK(resumed.lost.extended(end, {.started = Instant{}}) - end <=
         Instant::now() - resumed.process->started());
+}
+
+TEST_CASE("The reads of facts and the evidence of kills do not wait for each other") {
+  const Child child;
+  CoreStage stage;
+  SideThreads& threads = stage.core.side_threads;
+  const BusyThreads busy(threads, SideThreads::Lane::kQuick);
+  WatchRegistry registry(stage.core, [](Worker&) {});
+  const auto worker = registry.worker_for(process_of(child));
+  REQUIRE(worker.has_value());
+  CHECK(testing::wait_until([&] {
+    threads.deliver();
+    return (*worker)->facts->are_known;
+  }));
 }
 
 TEST_CASE("A scan says when it must be woken, and names the workers by their deadlines") {
