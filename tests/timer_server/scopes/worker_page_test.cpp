@@ -30,6 +30,24 @@ TEST_CASE("the memory of names begins with a memory page of 4, 16 or 64 KB") {
 
 namespace {
 
+const LostTime kNothingLost;
+
+// What a scan of a page finds.
+struct Look {
+  Look(WorkerPage& page, Instant now, const LostTime& worker = kNothingLost,
+       Instant previous = Instant::never())
+      : next(page.scan({.now = now,
+                        .terms = {},
+                        .server = kNothingLost,
+                        .worker = worker,
+                        .previous = previous},
+                       found, activity)) {}
+
+  WorkerPage::Found found;
+  WorkerPage::Activity activity;
+  Instant next;
+};
+
 // A page with one slot, which changes as the client's do.
 class OneSlot final : public WorkerPage {
  public:
@@ -73,21 +91,12 @@ class OneSlot final : public WorkerPage {
   }
   // Returns when the scope is due, as a scan finds at `now`.
   Instant due(Instant now, const LostTime& worker) {
-    const LostTime none;
-    Found found;
-    Activity activity;
-    const Instant next =
-        scan({.now = now, .terms = {}, .server = none, .worker = worker}, found, activity);
-    return found.due.empty() ? next : found.due.front().deadline;
+    const Look look(*this, now, worker);
+    return look.found.due.empty() ? look.next : look.found.due.front().deadline;
   }
   // Returns the shortest timeout that a scan finds after one that began at `previous`.
   Duration shortest(Instant previous, Instant now = Instant::now()) {
-    const LostTime none;
-    Found found;
-    Activity activity;
-    scan({.now = now, .terms = {}, .server = none, .worker = none, .previous = previous}, found,
-         activity);
-    return activity.shortest;
+    return Look(*this, now, kNothingLost, previous).activity.shortest;
   }
 
  private:
@@ -203,18 +212,15 @@ TEST_CASE("a scope gets a time that was lost before its pauses once") {
 
 TEST_CASE("a scope that is signalled first has its whole grace after a signal that comes late") {
   const Instant opened{1'000'000'000'000};
-  const LostTime none;
   for (const Duration late : {0s, 9s, 11s}) {
     CAPTURE(late.count());
     OneSlot page(opened);
     page.signal_first(10s);
     const Instant now = opened + OneSlot::kTimeout + late;
-    WorkerPage::Found found;
-    WorkerPage::Activity activity;
-    page.scan({.now = now, .terms = {}, .server = none, .worker = none}, found, activity);
-    REQUIRE(found.to_signal.size() == 1);
-    page.note_signalled(found.to_signal.front());
-    CHECK(page.due(now, none) == now + 10s);
+    const Look look(page, now);
+    REQUIRE(look.found.to_signal.size() == 1);
+    page.note_signalled(look.found.to_signal.front());
+    CHECK(page.due(now, kNothingLost) == now + 10s);
   }
 }
 
@@ -266,13 +272,12 @@ TEST_CASE("a scope has waited for the server since its last change, unless a sca
   const auto at = [](std::chrono::seconds since) { return Instant{} + since; };
   OneSlot page(at(100s));
   LostTime server;
-  const LostTime worker;
   const auto unseen = [&](std::chrono::seconds now, std::chrono::seconds previous,
                           Instant before = Instant::never()) {
     return page.longest_unseen(before, {.now = at(now),
                                         .terms = {},
                                         .server = server,
-                                        .worker = worker,
+                                        .worker = kNothingLost,
                                         .previous = at(previous)});
   };
   CHECK(unseen(101s, 50s) == 0s);  // which is tolerated
@@ -357,12 +362,7 @@ TEST_CASE("a scope of the pipe that is acquired again is warned about again if i
     terms.asked = asked;
     terms.soft_ms = 10;
     REQUIRE(stage.page->acquire("step", 4, terms));
-    const LostTime none;
-    WorkerPage::Found found;
-    WorkerPage::Activity activity;
-    stage.page->scan({.now = stage.begin + 1s, .terms = {}, .server = none, .worker = none}, found,
-                     activity);
-    return !found.soft.empty();
+    return !Look(*stage.page, stage.begin + 1s).found.soft.empty();
   };
   CHECK(is_warned(1h, 1h));
   CHECK_FALSE(is_warned(1h + 500us, 1h));  // by a client that has lost its server
@@ -378,15 +378,10 @@ TEST_CASE("a scope that was signalled first is not warned about its soft deadlin
   terms.grace_ms = 60'000;
   terms.soft_ms = 10;
   REQUIRE(stage.page->acquire("step", 4, terms));
-  const LostTime none;
-  const WorkerPage::Scan at{.now = stage.begin + 1s, .terms = {}, .server = none, .worker = none};
-  WorkerPage::Found found;
-  WorkerPage::Activity activity;
-  stage.page->scan(at, found, activity);
-  REQUIRE(found.to_signal.size() == 1);
-  stage.page->note_signalled(found.to_signal.front());
-  stage.page->scan(at, found, activity);
-  CHECK(found.soft.empty());
+  const Look look(*stage.page, stage.begin + 1s);
+  REQUIRE(look.found.to_signal.size() == 1);
+  stage.page->note_signalled(look.found.to_signal.front());
+  CHECK(Look(*stage.page, stage.begin + 1s).found.soft.empty());
 }
 
 TEST_CASE("a kill cancels the scopes of the pipe that are due after a time") {
