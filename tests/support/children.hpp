@@ -115,50 +115,45 @@ class Child : public HeldChild {
   }
 };
 
-// A child that runs the next of its steps when next() is called.
-class SteppedChild : public HeldChild {
- public:
-  using Step = std::function<bool()>;
-
-  explicit SteppedChild(const std::vector<Step>& steps) : SteppedChild(steps, make_sockets()) {}
-
-  // Runs the next step and returns its result; false: the child did not answer, as after an exec.
-  bool next() {
-    char byte = '?';
-    return ::write(socket_.get(), "?", 1) == 1 &&
-           is_readable_within(socket_.get(), testing::kBound) &&
-           ::read(socket_.get(), &byte, 1) == 1 && byte == 'y';
-  }
-
- private:
-  struct Sockets {
-    UniqueFd ours;
-    UniqueFd theirs;
-  };
-  static Sockets make_sockets() {
+// Connected sockets.
+struct SocketPair {
+  UniqueFd ours;
+  UniqueFd theirs;
+  SocketPair() {
     std::array<int, 2> ends{};
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
       throw std::runtime_error("socketpair");
     }
-    return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+    ours.reset(ends[0]);
+    theirs.reset(ends[1]);
   }
-  static pid_t fork_steps(const std::vector<Step>& steps, Sockets& sockets) {
-    std::size_t next = 0;
-    return fork_waiting([&] { sockets.ours.reset(); },
-                        [&] {
-                          char byte = 0;
-                          if (next == steps.size() || ::read(sockets.theirs.get(), &byte, 1) != 1) {
-                            ::pause();
-                            return;
-                          }
-                          byte = steps[next++]() ? 'y' : 'n';
-                          (void)!::write(sockets.theirs.get(), &byte, 1);
-                        });
-  }
-  SteppedChild(const std::vector<Step>& steps, Sockets sockets)
-      : HeldChild(fork_steps(steps, sockets)), socket_(std::move(sockets.ours)) {}
+};
 
-  UniqueFd socket_;
+// A child that runs the next of its steps when next() is called.
+class SteppedChild : SocketPair, public HeldChild {
+ public:
+  using Step = std::function<bool()>;
+
+  explicit SteppedChild(const std::vector<Step>& steps)
+      : HeldChild(fork_waiting([&] { ours.reset(); },
+                               [&, next = std::size_t{0}]() mutable {
+                                 char byte = 0;
+                                 if (next == steps.size() || ::read(theirs.get(), &byte, 1) != 1) {
+                                   ::pause();
+                                   return;
+                                 }
+                                 byte = steps[next++]() ? 'y' : 'n';
+                                 (void)!::write(theirs.get(), &byte, 1);
+                               })) {
+    theirs.reset();
+  }
+
+  // Runs the next step and returns its result; false: the child did not answer, as after an exec.
+  bool next() {
+    char byte = '?';
+    return ::write(ours.get(), "?", 1) == 1 && is_readable_within(ours.get(), testing::kBound) &&
+           ::read(ours.get(), &byte, 1) == 1 && byte == 'y';
+  }
 };
 
 }  // namespace filetimer
