@@ -87,15 +87,6 @@ TEST_CASE("At level proc there is a CPU sample and no stack of user space") {
   CHECK(evidence.gathered_ms >= 30);
 }
 
-TEST_CASE("At level stacks the state is from before the worker was stopped") {
-  CollectionStage stage;
-  const Evidence evidence = stage.collect(EvidenceLevel::kStacks);
-  REQUIRE(!evidence.threads.empty());
-  CHECK(evidence.threads[0].state == 'S');
-  CHECK(!evidence.threads[0].native_stack.empty());
-  CHECK(missing_but_kernel_stacks(evidence.missing) == "");
-}
-
 TEST_CASE(
     "Of two collections of one worker at once one waits for the other, and both have stacks") {
   CollectionStage stage;
