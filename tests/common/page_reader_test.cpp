@@ -63,17 +63,9 @@ TEST_CASE("texts of a header without an end or that are not UTF-8 are bounded an
 
 TEST_CASE("a file that is not a page of this version is refused with the difference") {
   TestPage page;
-  for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{1024}, kPageBytes - 1,
-                                    kPageBytes + 1, std::uint64_t{1} << 30}) {
-    const auto claims = read_claims(page.page(), bytes);
-    REQUIRE_FALSE(claims);
-    CHECK(claims.error().message == "it has " + std::to_string(bytes) + " bytes: expected 2166784");
-  }
   const auto refusal = [&] { return read_claims(page.page(), kPageBytes).error().message; };
   page.header().header_bytes = 1025;
   CHECK(refusal() == "its header has 1025 bytes: expected 1024");
-  page.header().version = 99;
-  CHECK(refusal() == "it is of version 99: expected 1");
   page.header().magic = 0x1234;
   CHECK(refusal() ==
         "it begins with 0x0000000000001234: expected the mark of a scope page, "
