@@ -19,31 +19,23 @@
 
 namespace filetimer::testing {
 
-// Adds scopes to the statistics of a page as a worker does when it releases them.
-inline void leave_scopes(const PageLayout& page, const std::string& name,
-                         const std::vector<EndedReading>& scopes) {
-  std::uint32_t index = 0;
-  while (index < page.header().statistics && read_name(page.statistics(index).name) != name) {
-    ++index;
-  }
-  SlotStatistics& entry = page.statistics(index);
-  write_name(entry.name, name);
-  for (const EndedReading& scope : scopes) {
-    EndedScope& place = entry.ended[entry.count % kEndedScopes];
-    place.ended = scope.ended.ns;
-    place.took_ns = scope.took.count();
-    entry.first_ns = entry.count == 0 ? scope.took.count() : entry.first_ns.load();
-    entry.last_ns = scope.took.count();
-    entry.longest_ns = std::max(entry.longest_ns.load(), scope.took.count());
-    entry.total_ns += scope.took.count();
-    ++entry.histogram[bucket_of(scope.took.count())];
-    ++entry.count;
-  }
-  page.header().statistics = std::max(page.header().statistics.load(), index + 1);
-}
+// Adds scopes to the statistics of a page, which has none of their names, as a worker does when it
+// releases them.
 inline void leave_scopes(const PageLayout& page, const EndedScopesByName& ended) {
   for (const auto& [name, scopes] : ended) {
-    leave_scopes(page, name, scopes);
+    SlotStatistics& entry = page.statistics(page.header().statistics++);
+    write_name(entry.name, name);
+    for (const EndedReading& scope : scopes) {
+      EndedScope& place = entry.ended[entry.count % kEndedScopes];
+      place.ended = scope.ended.ns;
+      place.took_ns = scope.took.count();
+      entry.first_ns = entry.count == 0 ? scope.took.count() : entry.first_ns.load();
+      entry.last_ns = scope.took.count();
+      entry.longest_ns = std::max(entry.longest_ns.load(), scope.took.count());
+      entry.total_ns += scope.took.count();
+      ++entry.histogram[bucket_of(scope.took.count())];
+      ++entry.count;
+    }
   }
 }
 
@@ -56,10 +48,6 @@ struct SimulatedJob {
   std::vector<double> slowness{};  // by rank, how many times `forward`; missing: 1
   std::uint64_t seed = 1;
   Instant begin{std::int64_t{1'000'000'000'000}};
-
-  [[nodiscard]] double slowness_of(std::size_t rank) const {
-    return rank < slowness.size() ? slowness[rank] : 1;
-  }
 
   // Returns the scopes of each rank. The same seed gives the same times with every library.
   [[nodiscard]] std::vector<EndedScopesByName> run() const {
@@ -79,7 +67,8 @@ struct SimulatedJob {
     for (int i = 0; i < steps; ++i) {
       std::vector<Instant> computed;
       for (std::size_t rank = 0; rank < ranks; ++rank) {
-        const Duration took = part_of(forward, slowness_of(rank) * std::exp(noise * normal()));
+        const double slow = rank < slowness.size() ? slowness[rank] : 1;
+        const Duration took = part_of(forward, slow * std::exp(noise * normal()));
         computed.push_back(step + took);
         ended[rank]["forward"].push_back({computed.back(), took});
       }
