@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/stat.h>
 
 #include <filesystem>
 #include <functional>
@@ -164,21 +163,16 @@ TEST_CASE("A signal that would end the worker, or that cannot be caught, is not 
   CHECK(dumper.process.is_alive());
 }
 
-TEST_CASE(
-    "Without a regular dump file no signal is sent, and neither a FIFO nor a symlink is opened") {
+TEST_CASE("Without a regular dump file no signal is sent, and no symlink is opened") {
   Dumper dumper;
   const auto refused = [&](const std::string& path) {
     return dumper.take({SIGUSR2, path}).missing;
   };
   const std::string missing = dumper.folder.path("missing");
   CHECK(refused(missing).find("No such file") != std::string::npos);
-  const std::string fifo = dumper.folder.path("fifo");
-  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
-  CHECK(refused(fifo).find("is not a regular file") != std::string::npos);
   const std::string link = dumper.folder.path("link");
   REQUIRE(::symlink(dumper.dump.path.c_str(), link.c_str()) == 0);
   CHECK(refused(link).find("is a symlink") != std::string::npos);
-  CHECK(refused(dumper.folder.path()).find("Is a directory") != std::string::npos);
   CHECK(std::filesystem::file_size(dumper.dump.path) == 0);
 }
 
