@@ -21,12 +21,8 @@ namespace {
 // A row of a table: the texts between the bars, without the spaces around them.
 using Row = std::vector<std::string>;
 
-std::string without_commas(std::string text) {
-  std::erase(text, ',');
-  return text;
-}
-
-// Returns the rows that begin with a number, of the tables between a heading and the next one.
+// Returns the rows that begin with a number, of the tables between a heading and the next one,
+// without commas.
 std::vector<Row> rows_under(std::string_view heading) {
   std::ifstream file(FILETIMER_SOURCE_DIR "/docs/protocol.md");
   REQUIRE(file.good());
@@ -46,6 +42,7 @@ std::vector<Row> rows_under(std::string_view heading) {
       std::string cell = line.substr(begin, end - begin);
       cell.erase(0, cell.find_first_not_of(' '));
       cell.erase(cell.find_last_not_of(' ') + 1);
+      std::erase(cell, ',');
       row.push_back(cell);
       begin = end + 1;
     }
@@ -109,25 +106,17 @@ TEST_CASE("docs/protocol.md gives the offsets of each part of a page, and of the
 
 TEST_CASE("docs/protocol.md gives the parts of a page, one behind the other") {
   const std::vector<Row> rows = rows_under("## The page");
-  struct Part {
-    std::size_t offset;
-    std::size_t size;
-  };
   constexpr std::size_t kSlotsEnd = kSlotsAt + kMaxScopesPerWorker * sizeof(Slot);
-  const std::vector<Part> parts = {{0, sizeof(PageHeader)},
-                                   {kSlotsAt, kMaxScopesPerWorker * sizeof(Slot)},
-                                   {kSlotsEnd, kNamesAt - kSlotsEnd},
-                                   {kNamesAt, kMaxScopesPerWorker * sizeof(SlotName)},
-                                   {kStatisticsAt, kMaxStatistics * sizeof(SlotStatistics)}};
-  REQUIRE(rows.size() == parts.size());
-  std::size_t end = 0;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    CHECK(parts[i].offset == end);
-    CHECK(without_commas(rows[i][0]) == fmt::format("{}", parts[i].offset));
-    CHECK(without_commas(rows[i][1]) == fmt::format("{}", parts[i].size));
-    end += parts[i].size;
+  // Where each begins, and the end.
+  const std::vector<std::size_t> parts{0, kSlotsAt, kSlotsEnd, kNamesAt, kStatisticsAt, kPageBytes};
+  REQUIRE(rows.size() + 1 == parts.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    CHECK(rows[i][0] == fmt::format("{}", parts[i]));
+    CHECK(rows[i][1] == fmt::format("{}", parts[i + 1] - parts[i]));
   }
-  CHECK(end == kPageBytes);
+  CHECK(kSlotsAt == sizeof(PageHeader));
+  CHECK(kStatisticsAt - kNamesAt == kMaxScopesPerWorker * sizeof(SlotName));
+  CHECK(kPageBytes - kStatisticsAt == kMaxStatistics * sizeof(SlotStatistics));
 }
 
 TEST_CASE("the values that docs/protocol.md names are those of the headers") {
