@@ -131,16 +131,6 @@ TEST_CASE("A target that starts while others are found is found, too") {
   }
 }
 
-TEST_CASE("Of the targets the living are listed, the worker first") {
-  TargetStage stage;
-  stage.stop();
-  CHECK(stage.targets.alive() == std::vector<pid_t>{stage.worker, stage.family.child.pid});
-  stage.targets.send(SIGTERM);
-  stage.targets.resume();
-  CHECK(stage.family.worker.reap() == SIGTERM);
-  CHECK(stage.targets.alive() == std::vector<pid_t>{stage.family.child.pid});
-}
-
 TEST_CASE("The end of a target beside the worker is reported at most twice") {
   EventLoop loop;
   TargetStage stage;
