@@ -9,7 +9,6 @@
 
 #include "common/due.hpp"
 #include "common/scope_page.hpp"
-#include "common/text.hpp"
 #include "common/wake_protocol.hpp"
 #include "tests/support/bound.hpp"
 #include "tests/support/test_page.hpp"
@@ -198,8 +197,7 @@ TEST_CASE("a copy of the ring has the scopes that were not overwritten while it 
   }
 }
 
-TEST_CASE(
-    "names of every length are read back, and any bytes are a name that is bounded and valid") {
+TEST_CASE("names of every length are read back, and a longer one is cut") {
   TestPage page;
   SlotName& name = page.page().name(0);
   for (const std::size_t length : {1U, 7U, 8U, 15U, 16U, 247U, 248U, 254U, 255U}) {
@@ -213,18 +211,8 @@ TEST_CASE(
   }
   write_name(name, "x");  // no byte of the longer name is left
   CHECK(read_name(name) == "x");
-  write_name(name, "");
-  CHECK(read_name(name) == "?");
-  CHECK(read_one(page, {.name = ""}).name == "?");
   write_name(name, std::string(300, 'y'));
   CHECK(read_name(name) == std::string(255, 'y'));
-  write_name(name, "caf\xe9\n");
-  CHECK(read_name(name) == "caf\\xe9\n");
-  for (auto& word : name.words) {
-    word = ~std::uint64_t{0};
-  }
-  CHECK(read_name(name).size() == 255 * 4);
-  CHECK(valid_utf8(read_name(name)) == read_name(name));
   for (auto& word : name.words) {
     word = 0x4141'4141'4141'4141;  // a length of 65
   }
