@@ -67,7 +67,7 @@ bool give_away(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("directory and pipe are those given, else the environment's, else the user's own") {
+TEST_CASE("directory and pipe are those given, else the environment's or user's, as full paths") {
   const CleanEnvironment clean;
   const TempFolder temp;
   CHECK(resolve_run_folder("").dir == users_own());
@@ -86,7 +86,13 @@ TEST_CASE("directory and pipe are those given, else the environment's, else the 
   CHECK(resolve_run_folder("/given").was_named);
   CHECK(resolve_pipe("/given", "") == "/given/requests");
   CHECK(resolve_pipe("/given", "/elsewhere/pipe") == "/elsewhere/pipe");
-  CHECK(resolve_pipe("", "pipe") == fs::current_path().string() + "/pipe");
+  const std::string here = fs::current_path().string();
+  CHECK(resolve_pipe("", "pipe") == here + "/pipe");
+  CHECK(resolve_run_folder("jobs/7").dir == here + "/jobs/7");
+  CHECK(resolve_run_folder("jobs//7///").dir == here + "/jobs/7");
+  CHECK(resolve_run_folder("/a/./b/../c/").dir == "/a/c");
+  CHECK(resolve_run_folder("/").dir == "/");
+  CHECK(resolve_run_folder("/a").path("requests") == "/a/requests");
 }
 
 TEST_CASE("a runtime folder that is missing, relative, a file or another user's is not used") {
@@ -103,16 +109,6 @@ TEST_CASE("a runtime folder that is missing, relative, a file or another user's 
     const Variable runtime("XDG_RUNTIME_DIR", other.c_str());
     CHECK(resolve_run_folder("").dir == users_own());
   }
-}
-
-TEST_CASE("a relative folder is made absolute and trailing slashes do not count") {
-  const CleanEnvironment clean;
-  const std::string here = fs::current_path().string();
-  CHECK(resolve_run_folder("jobs/7").dir == here + "/jobs/7");
-  CHECK(resolve_run_folder("jobs//7///").dir == here + "/jobs/7");
-  CHECK(resolve_run_folder("/a/./b/../c/").dir == "/a/c");
-  CHECK(resolve_run_folder("/").dir == "/");
-  CHECK(resolve_run_folder("/a").path("requests") == "/a/requests");
 }
 
 TEST_CASE("the log is in a folder that was named, else with the user's state") {

@@ -73,7 +73,7 @@ TEST_CASE("The state of a worker has a name") {
         "running, sleeping, uninterruptible sleep, stopped, traced, zombie, dead, idle, unknown, ");
 }
 
-TEST_CASE("A record of any evidence is JSON and stays within its limit") {
+TEST_CASE("A record of evidence stays within its limit, and its last thread has the room left") {
   const testing::JsonLine record = parsed(much_evidence(kMaxStackFrames));
   CHECK(record.line().size() < kMaxEvidenceBytes + 8192);
   // The record has all threads, and as many frames as fit.
@@ -81,9 +81,6 @@ TEST_CASE("A record of any evidence is JSON and stays within its limit") {
   const auto cut = record.array("threads").at(63)["stack"].get_array().value();
   CHECK(cut.at(cut.size() - 1).get_string().value() ==
         fmt::format("... {} more, for which the record has no room", 40 - (cut.size() - 1)));
-}
-
-TEST_CASE("The last of many threads has the room that the others left") {
   Evidence evidence = much_evidence(0);
   for (ThreadEvidence& thread : evidence.threads) {
     thread.stack.clear();
