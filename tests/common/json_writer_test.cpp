@@ -103,7 +103,7 @@ TEST_CASE("every single byte and every pair of bytes gives a strict line") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("objects and arrays nest, and may be empty") {
+TEST_CASE("objects and arrays nest and may be empty, and a string may end in an opening bracket") {
   CHECK(JsonWriter().finish() == "{}");
   JsonWriter writer;
   writer.begin_array("list").element(1).element("two").begin_object();
@@ -115,12 +115,9 @@ TEST_CASE("objects and arrays nest, and may be empty") {
   CHECK(text == R"({"list":[1,"two",{"three":3.5,"empty":[]},[true]],"object":{},"after":1})");
   const JsonLine back(text);
   CHECK(double(back.at("list").at(2)["three"]) == 3.5);
-}
-
-TEST_CASE("a string that ends in an opening bracket does not swallow the next comma") {
-  JsonWriter writer;
-  writer.field("a", "[").field("b", "{").begin_array("c").element("[").element("{").end_array();
-  const JsonLine back(std::move(writer).finish());
-  CHECK(back.text("b") == "{");
-  CHECK(std::string_view(back.at("c").at(1)) == "{");
+  JsonWriter brackets;
+  brackets.field("a", "[").field("b", "{").begin_array("c").element("[").element("{").end_array();
+  const JsonLine strings(std::move(brackets).finish());
+  CHECK(strings.text("b") == "{");
+  CHECK(std::string_view(strings.at("c").at(1)) == "{");
 }

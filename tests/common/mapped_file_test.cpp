@@ -172,7 +172,7 @@ TEST_CASE("descriptors are closed by exec, and with them the lock goes") {
   CHECK(holder_of(file.path()) == 0);
 }
 
-TEST_CASE("a regular file of this user is opened with its size, and closed by exec") {
+TEST_CASE("a regular file of this user is opened, and no folder, device or missing file") {
   const testing::TempFolder folder;
   folder.write("file", "12345");
   for (const int access : {O_RDONLY, O_RDWR}) {
@@ -182,10 +182,6 @@ TEST_CASE("a regular file of this user is opened with its size, and closed by ex
     CHECK((::fcntl(file->fd.get(), F_GETFL) & O_ACCMODE) == access);
     CHECK((::fcntl(file->fd.get(), F_GETFD) & FD_CLOEXEC) != 0);
   }
-}
-
-TEST_CASE("a folder and a device are refused as no regular files, and nothing with ENOENT") {
-  const testing::TempFolder folder;
   for (const std::string& path : {folder.path(), std::string("/dev/null")}) {
     const auto file = open_own_file(path, O_RDONLY, "it");
     REQUIRE_FALSE(file);

@@ -92,7 +92,7 @@ TEST_CASE("the statistics of a name are those of all its scopes in all threads")
   }
 }
 
-TEST_CASE("sums of statistics stop at the largest number, and nothing is negative but a margin") {
+TEST_CASE("sums stop at the largest number, and the last bucket at the longest duration") {
   auto entry = entry_of({5, 7}, 6);
   ScopeStatistics sums;
   for (int i = 0; i < 3; ++i) {
@@ -109,14 +109,11 @@ TEST_CASE("sums of statistics stop at the largest number, and nothing is negativ
   CHECK(none.mean().count() == 0);
   CHECK(none.quantile(0.5).count() == 0);
   CHECK(none.longest_in_histogram().count() == 0);
-}
-
-TEST_CASE("a scope in the last bucket is taken for one between its begin and the longest") {
   constexpr std::int64_t kDay = 86'400'000'000'000;
-  ScopeStatistics sums;
-  sums.add(*entry_of({kDay}, kDay));
+  ScopeStatistics of_a_day;
+  of_a_day.add(*entry_of({kDay}, kDay));
   const std::int64_t begin = bucket_begin(kHistogramBuckets - 1);
-  CHECK(sums.quantile(0.5).count() == begin + (kDay - begin) / 2);
+  CHECK(of_a_day.quantile(0.5).count() == begin + (kDay - begin) / 2);
 }
 
 TEST_CASE(

@@ -326,7 +326,7 @@ TEST_CASE("the note of a page's owner is replaced, and goes with the page and it
   CHECK_FALSE(testing::exists(folder->stacks_path("w-1")));
 }
 
-TEST_CASE("the file of a worker of the pipe names its command, ranks and job, also after a read") {
+TEST_CASE("the file of a worker of the pipe has its command, ranks and job, or else is removed") {
   PipeStage stage;
   stage.acquire("step", 1h);
   WorkerFacts read;
@@ -343,11 +343,7 @@ TEST_CASE("the file of a worker of the pipe names its command, ranks and job, al
     CHECK(stage.page->claims().local_rank == "1");
     CHECK(stage.page->claims().job_id == "8812");
   }
-}
-
-TEST_CASE("a file without a header, whose server was killed while it made it, is removed") {
-  const PipeStage stage;
-  testing::write_file(stage.file, "");
+  testing::write_file(stage.file, "");  // as of a server that was killed while it made the file
   CHECK_FALSE(stage.adopt());
   CHECK_FALSE(testing::exists(stage.file));
 }

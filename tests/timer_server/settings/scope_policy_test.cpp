@@ -104,7 +104,7 @@ TEST_CASE("The timeout of a request counts from its reading, or from the opening
   }
 }
 
-TEST_CASE("Each field of a request becomes a term of the scope") {
+TEST_CASE("Each field of a request becomes a term, a soft deadline in milliseconds if it can be") {
   const PolicyStage parts;
   wire::Request request = pytorch_request();
   const auto terms = [&] { return parts.policy.terms_of(request, kReadAt); };
@@ -120,14 +120,10 @@ TEST_CASE("Each field of a request becomes a term of the scope") {
   CHECK(terms().flags == slot_flag::kWholeProcess);
   request.x_signal_first = true;
   CHECK(terms().flags == (slot_flag::kWholeProcess | slot_flag::kSignalFirst));
-}
-
-TEST_CASE("A request's soft deadline is in whole milliseconds, and none if it cannot be") {
-  const PolicyStage parts;
-  wire::Request request = own_request(30);
+  request = own_request(30);
   const auto soft_of = [&](double seconds) {
     request.x_soft_s = seconds;
-    return parts.policy.terms_of(request, kReadAt).soft_ms;
+    return terms().soft_ms;
   };
   CHECK(soft_of(1.5) == 1'500);
   CHECK(soft_of(0.0101) == 11);
