@@ -501,9 +501,9 @@ std::vector<std::string> kills_wait_for(const std::string& file) {
           "--evidence-timeout", "300"};
 }
 
-Server::Setup on_bad_disk(const std::string& fault, const std::string& while_exists,
+Server::Setup on_bad_disk(const TempFolder& temp, const std::string& fault,
                           std::vector<std::string> args) {
-  return preloaded(FILETIMER_BAD_DISK, fault, while_exists, std::move(args));
+  return preloaded(FILETIMER_BAD_DISK, fault, temp.path("fault"), std::move(args));
 }
 
 Server::Setup with_own_clocks(const TempFolder& temp, std::vector<std::string> args) {

@@ -280,8 +280,8 @@ inline const std::vector<std::string> kNeverSignals{"--evidence-command", "sleep
 // Options with which every kill waits before its signal until the file exists.
 std::vector<std::string> kills_wait_for(const std::string& file);
 
-// A server with bad_disk.cpp loaded. The fault of that name lasts while the file exists.
-Server::Setup on_bad_disk(const std::string& fault, const std::string& while_exists,
+// A server with bad_disk.cpp loaded. It has this fault while the folder has a file "fault".
+Server::Setup on_bad_disk(const TempFolder& temp, const std::string& fault,
                           std::vector<std::string> args = {});
 
 // A server with clock_step.cpp loaded, whose clocks set_clocks() may set ahead of all others.

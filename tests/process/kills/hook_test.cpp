@@ -71,20 +71,19 @@ TEST_CASE("a hook waits until the records of its kill are on the disk") {
   // It waits 250 ms at most, so an attempt that took as long says nothing.
   for (int attempt = 0; attempt < 10; ++attempt) {
     const TempFolder temp;
-    const std::string fault = temp.path("hangs");
     Server server(
         temp,
-        on_bad_disk("BAD_DISK_HANGS", fault,
+        on_bad_disk(temp, "BAD_DISK_HANGS",
                     {"--evidence", "none", "--on-expiry",
-                     fmt::format("test ! -e {}; echo $? > {}", fault, temp.path("was-early"))}));
+                     fmt::format("test ! -e {0}/fault; echo $? > {0}/was-early", temp.path())}));
     Worker worker("block");
-    write_file(fault, "");
+    temp.write("fault", "");
     const filetimer::Instant begun = filetimer::Instant::now();
     server.send(acquire_past(worker.pid(), "forward"));
     CHECK(worker.status() == killed_by(SIGKILL));
     REQUIRE(run_client(server, {"ping"}).status == exited(0));
     let_pass(50ms);  // in which a hook that did not wait would look
-    REQUIRE(::unlink(fault.c_str()) == 0);
+    REQUIRE(std::filesystem::remove(temp.path("fault")));
     const bool is_valid = filetimer::Instant::now() - begun < 250ms;
     server.wait_for("hook", worker.pid());
     if (is_valid) {

@@ -209,8 +209,8 @@ TEST_CASE("workers that outlive COMMAND leave their statistics in the log of a f
 
 TEST_CASE("a server that cannot start to serve leaves neither pipe nor fresh directory behind") {
   const TempFolder temp;
-  write_file(temp.path("fault"), "");
-  Environment environment = on_bad_disk("BAD_DISK_NO_WATCH", temp.path("fault")).environment;
+  temp.write("fault", "");
+  Environment environment = on_bad_disk(temp, "BAD_DISK_NO_WATCH").environment;
   environment["XDG_RUNTIME_DIR"] = temp.path();
   environment["XDG_STATE_HOME"] = temp.path("state");
   CHECK(run_server({"--", "/bin/true"}, environment).status == exited(125));

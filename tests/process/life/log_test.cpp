@@ -12,15 +12,14 @@ TEST_CASE("kills continue while the log is read-only or does not answer, and are
   for (const auto& [kind, message] : {std::pair("BAD_DISK_READ_ONLY", "Read-only file system"),
                                       std::pair("BAD_DISK_HANGS", "does not answer")}) {
     const TempFolder temp;
-    const std::string fault = temp.path("fault");
-    Server server(temp, on_bad_disk(kind, fault));
+    Server server(temp, on_bad_disk(temp, kind));
     expire(server, "before");
-    write_file(fault, "");
+    temp.write("fault", "");
     for (const char* scope : {"bad 1", "bad 2", "bad 3"}) {
       expect_kill(server, scope);
     }
     server.wait_for_message(message);
-    REQUIRE(::unlink(fault.c_str()) == 0);
+    REQUIRE(std::filesystem::remove(temp.path("fault")));
     server.wait_for("killed", "bad 3");
     const std::vector<std::string> in_order{"before", "bad 1", "bad 2", "bad 3"};
     CHECK(scopes_of(server.records(), "expired") == in_order);
@@ -42,9 +41,8 @@ TEST_CASE("kills continue while RLIMIT_FSIZE lets no log grow") {
 
 TEST_CASE("a server whose log does not answer still stops") {
   const TempFolder temp;
-  const std::string fault = temp.path("hangs");
-  Server server(temp, on_bad_disk("BAD_DISK_HANGS", fault));
-  write_file(fault, "");
+  Server server(temp, on_bad_disk(temp, "BAD_DISK_HANGS"));
+  temp.write("fault", "");
   expect_kill(server, "hung");
   CHECK(server.stop().signal == 0);
   CHECK(contains(server.err(), "the log '" + server.log() + "' could not be written to the end\n"));
@@ -52,11 +50,10 @@ TEST_CASE("a server whose log does not answer still stops") {
 
 TEST_CASE("a log that does not answer at the start does not delay kills") {
   const TempFolder temp;
-  const std::string fault = temp.path("hangs");
   const std::string metrics = temp.path("metrics");
-  write_file(fault, "");
+  temp.write("fault", "");
   Server server(
-      temp, on_bad_disk("BAD_DISK_HANGS", fault, {"--metrics", metrics, "--max-interval", "20ms"}));
+      temp, on_bad_disk(temp, "BAD_DISK_HANGS", {"--metrics", metrics, "--max-interval", "20ms"}));
   expect_kill(server, "hung");
   server.wait_for_message("does not answer");
   CHECK(contains(run_client(server, {"status"}).out, "does not answer"));
@@ -68,7 +65,6 @@ TEST_CASE("a log that does not answer at the start does not delay kills") {
 
 TEST_CASE("the evidence in kill files leaves room in the backlog for later kills") {
   const TempFolder temp;
-  const std::string fault = temp.path("hangs");
   Server server(temp);
   server.leave_log_unjudged("its kills are made up");
   server.kill();
@@ -86,12 +82,12 @@ TEST_CASE("the evidence in kill files leaves room in the backlog for later kills
                         i) +
             "\n{\"stage\":\"ended\",\"verdict\":\"dead\"}\n");
   }
-  write_file(fault, "");
-  Server next(temp, on_bad_disk("BAD_DISK_HANGS", fault));
+  temp.write("fault", "");
+  Server next(temp, on_bad_disk(temp, "BAD_DISK_HANGS"));
   next.leave_log_unjudged("its kills are made up");
   expect_kill(next, "later");
   next.wait_for_message("does not answer");
-  REQUIRE(::unlink(fault.c_str()) == 0);
+  REQUIRE(std::filesystem::remove(temp.path("fault")));
   CHECK(wait_until([&] { return contains(read_file(next.log()), R"("event":"killed")"); }));
 }
 

@@ -125,12 +125,11 @@ TEST_CASE("kills go on while the file system of the metrics hangs, and are in th
   const std::string folder = temp.make_folder("collector");
   REQUIRE(::chmod(folder.c_str(), 0755) == 0);  // its reader is another user
   const std::string file = folder + "/filetimer.prom";
-  const std::string fault = temp.path("hangs");
   Server server(
-      temp, on_bad_disk("BAD_DISK_HANGS_IN", fault, {"--metrics", file, "--max-interval", "20ms"}));
+      temp, on_bad_disk(temp, "BAD_DISK_HANGS_IN", {"--metrics", file, "--max-interval", "20ms"}));
   REQUIRE(comes_to("1", file, server, "up"));
-  temp.write("hangs", folder);
-  REQUIRE(wait_until([&] { return exists(fault + ".hit"); }));
+  temp.write("fault", folder);
+  REQUIRE(wait_until([&] { return exists(temp.path("fault.hit")); }));
   const std::string before = read_file(file);
   for (int i = 0; i < 3; ++i) {
     WorkerInScope worker(server, "hung", 20ms);
@@ -140,7 +139,7 @@ TEST_CASE("kills go on while the file system of the metrics hangs, and are in th
   server.wait_for_message("cannot write the metrics file '" + file +
                           "': its file system does not answer");
   CHECK(read_file(file) == before);
-  std::filesystem::remove(fault);
+  std::filesystem::remove(temp.path("fault"));
   server.wait_for_message("the metrics file '" + file + "' is written again");
   CHECK(comes_to("3", file, server, "killed_total", "scope=\"hung\""));
   CHECK(server.stop() == exited(0));
@@ -149,11 +148,10 @@ TEST_CASE("kills go on while the file system of the metrics hangs, and are in th
 TEST_CASE("a server whose metrics never could be written, as their disk hangs, still stops") {
   const TempFolder temp;
   const std::string folder = temp.path("collector");
-  const std::string fault = temp.path("hangs");
-  temp.write("hangs", folder);
+  temp.write("fault", folder);
   Server server(temp,
-                on_bad_disk("BAD_DISK_HANGS_IN", fault, {"--metrics", folder + "/filetimer.prom"}));
-  REQUIRE(wait_until([&] { return exists(fault + ".hit"); }));
+                on_bad_disk(temp, "BAD_DISK_HANGS_IN", {"--metrics", folder + "/filetimer.prom"}));
+  REQUIRE(wait_until([&] { return exists(temp.path("fault.hit")); }));
   expect_kill(server, "hung");
   CHECK(server.stop() == exited(0));
   CHECK(count(server.records(), "server_stopped") == 1);

@@ -99,12 +99,10 @@ TEST_CASE("the link to a pipe elsewhere is made again when it was removed") {
 
 TEST_CASE("an entry is made again while the file system of the log does not answer") {
   const TempFolder temp;
-  const std::string disk = temp.path("disk");
-  const std::string fault = temp.path("fault");
-  REQUIRE(::mkdir(disk.c_str(), 0700) == 0);
-  Server server(temp, on_bad_disk("BAD_DISK_HANGS_IN", fault,
+  const std::string disk = temp.make_folder("disk");
+  Server server(temp, on_bad_disk(temp, "BAD_DISK_HANGS_IN",
                                   {"--log", disk + "/log", "--max-interval", "20ms"}));
-  write_file(fault, disk);
+  temp.write("fault", disk);
   REQUIRE(::unlink((server.dir() + "/control").c_str()) == 0);
   server.wait_for_message("made again");
   expect_kill(server);
@@ -360,17 +358,17 @@ TEST_CASE("a server whose directory another one has taken leaves the link to its
 
 TEST_CASE("a runtime directory on a network file system is served with a warning") {
   const TempFolder temp;
-  const Server::Setup setup = on_bad_disk("BAD_DISK_NETWORK", temp.path("network"));
+  const Server::Setup setup = on_bad_disk(temp, "BAD_DISK_NETWORK");
   std::istringstream kinds(
       "ff534d42 SMB fe534d42 SMB 517b SMB c36400 Ceph bd00bd0 Lustre 47504653 GPFS 5346414f AFS "
       "6b414653 AFS 19830326 BeeGFS 1021997 9P");
   for (std::string kind, name; kinds >> kind >> name;) {
-    write_file(temp.path("network"), kind);
+    temp.write("fault", kind);
     const std::vector<std::string> args{"--dir", temp.path("run"), "--", "/bin/true"};
     CHECK(contains(run_server(args, setup.environment).err,
                    fmt::format("is on a network file system ({}): no deadline", name)));
   }
-  write_file(temp.path("network"), "6969");
+  temp.write("fault", "6969");
   Server server(temp, setup);
   server.wait_for_message("is on a network file system (NFS)");
   expect_kill(server);

@@ -164,12 +164,11 @@ TEST_CASE("a server that stops lists 8,192 scopes that it left, and counts all")
 
 TEST_CASE("dropped records are counted when the server stops") {
   const TempFolder temp;
-  const std::string fault = temp.path("fault");
   const std::string metrics = temp.path("filetimer.prom");
   Server server(
-      temp, on_bad_disk("BAD_DISK_READ_ONLY", fault, {"--evidence", "none", "--metrics", metrics}));
+      temp, on_bad_disk(temp, "BAD_DISK_READ_ONLY", {"--evidence", "none", "--metrics", metrics}));
   server.barrier();
-  write_file(fault, "");
+  temp.write("fault", "");
   expect_kill(server, "hung");  // without a kill file
   server.wait_for_message("if this server is killed, the next one may judge a scope again");
   // A worker that exits leaves as many records as scopes, each of about 700 bytes.
@@ -183,7 +182,7 @@ TEST_CASE("dropped records are counted when the server stops") {
     }));
     worker.kill();
   } while (status_of(server).integer("lost_records") == 0 && ++workers < kMostWorkers);
-  REQUIRE(::unlink(fault.c_str()) == 0);
+  REQUIRE(std::filesystem::remove(temp.path("fault")));
   server.wait_for_message("records were lost");
   CHECK(server.stop() == exited(0));
   const std::int64_t lost = server.records().back().integer("lost_records");
@@ -324,8 +323,8 @@ TEST_CASE("a scope that was opened while the pipe was full is judged at its dead
 
 TEST_CASE("writers that never pause do not delay a stop") {
   const TempFolder temp;
-  Server server(temp, on_bad_disk("BAD_DISK_ENDLESS", temp.path("endless")));
-  write_file(temp.path("endless"), "");
+  Server server(temp, on_bad_disk(temp, "BAD_DISK_ENDLESS"));
+  temp.write("fault", "");
   CHECK(server.stop() == exited(0));
   CHECK(server.records().back().is("server_stopped"));
 }

@@ -35,9 +35,9 @@ void check_refused(Server& server, const std::string& name, std::string_view rea
 }
 
 // Sets what bad_disk.cpp does at the server's last look at a worker.
-void at_last_look(const std::string& fault, const std::string& what) {
-  write_file(fault + "-next", what);
-  REQUIRE(::rename((fault + "-next").c_str(), fault.c_str()) == 0);
+void at_last_look(const TempFolder& temp, const std::string& what) {
+  temp.write("next-fault", what);
+  std::filesystem::rename(temp.path("next-fault"), temp.path("fault"));
 }
 
 }  // namespace
@@ -157,16 +157,14 @@ TEST_CASE("a page that is removed before its unlocked worker ends leaves the ser
 
 TEST_CASE("an iteration that fails leaves every other worker watched") {
   const TempFolder temp;
-  const std::string fault = temp.path("no-watch");
-  auto setup = on_bad_disk("BAD_DISK_NO_WATCH", fault, {"--max-interval", "100ms"});
-  Server server(temp, setup);
+  Server server(temp, on_bad_disk(temp, "BAD_DISK_NO_WATCH", {"--max-interval", "100ms"}));
   WorkerInScope worker(server, "s", 3s);
   server.barrier();
-  write_file(fault, "");
+  temp.write("fault", "");
   const auto unlocked = page_worker(server.dir(), "unlocked");
   REQUIRE(unlocked->ask("unlock") == "ok");
   server.wait_for_message("the server continues");
-  REQUIRE(::unlink(fault.c_str()) == 0);
+  REQUIRE(std::filesystem::remove(temp.path("fault")));
   kill_of(server, worker);
 }
 
@@ -184,17 +182,16 @@ TEST_CASE("a page that is truncated while it is watched is removed and recorded"
 
 TEST_CASE("a page that is truncated between its scan and the verdict has no expiry") {
   const TempFolder temp;
-  const std::string cuts = temp.path("cuts");
-  Server server(temp, on_bad_disk("BAD_DISK_AT_LOOK", cuts));
+  Server server(temp, on_bad_disk(temp, "BAD_DISK_AT_LOOK"));
   const auto worker = page_worker(server.dir(), "w-1");
   const std::int64_t deadline = std::stoll(worker->ask("wake 0 forward 3000"));
   const std::string folder = server.dir() + "/scopes/";
   REQUIRE(wait_until([&] { return exists(folder + ".owners/w-1"); }));
   server.barrier();  // the server reads the stat of a new worker, too
-  at_last_look(cuts, fmt::format("{} {} {}w-1", worker->pid(), deadline, folder));
+  at_last_look(temp, fmt::format("{} {} {}w-1", worker->pid(), deadline, folder));
   const Record rejected = server.wait_for_rejection("truncated");
   CHECK(rejected.integer("mono_ns") >= deadline);
-  CHECK_FALSE(exists(cuts));
+  CHECK_FALSE(exists(temp.path("fault")));
   CHECK(worker->is_alive());
   CHECK(count(server.records(), "expired", worker->pid()) == 0);
   check_well(server);
@@ -202,14 +199,13 @@ TEST_CASE("a page that is truncated between its scan and the verdict has no expi
 
 TEST_CASE("a worker that exits while its page is judged has left its scope open") {
   const TempFolder temp;
-  const std::string ends = temp.path("ends");
-  Server server(temp, on_bad_disk("BAD_DISK_AT_LOOK", ends));
+  Server server(temp, on_bad_disk(temp, "BAD_DISK_AT_LOOK"));
   const auto worker = page_worker(server.dir(), "w-1");
   const std::string deadline = worker->ask("wake 0 forward 4000");
   server.barrier();
-  at_last_look(ends, fmt::format("{} {}", worker->pid(), deadline));
+  at_last_look(temp, fmt::format("{} {}", worker->pid(), deadline));
   CHECK(worker->status() == killed_by(SIGKILL));
-  CHECK_FALSE(exists(ends));
+  CHECK_FALSE(exists(temp.path("fault")));
   CHECK(server.wait_for("left_open", worker->pid()).text("scope") == "forward");
   CHECK(count(server.records(), "expired", worker->pid()) == 0);
 }
