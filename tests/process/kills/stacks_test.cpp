@@ -447,7 +447,7 @@ TEST_CASE("a helper without a server ends by itself") {
 }
 
 // One that ends before its request is sent has not been started.
-TEST_CASE("a helper that is missing, crashes or answers nothing useful costs only the stacks") {
+TEST_CASE("a helper that is missing, crashes, hangs or says nothing useful costs only the stacks") {
   CHECK(missing_with_helper("").find("no native stacks: '") == 0);
   CHECK(contains(missing_with_helper(""), "filetimer-stacks' is missing"));
   CHECK(missing_with_helper("read request; kill -SEGV $$") ==
@@ -457,6 +457,9 @@ TEST_CASE("a helper that is missing, crashes or answers nothing useful costs onl
   CHECK(missing_with_helper("read request; head -c 3000000 /dev/urandom")
             .find("native stacks are incomplete") == 0);
   CHECK(missing_with_helper("read request; echo end").empty());
+  // One that ignores signals delays the kill by --evidence-timeout only.
+  CHECK(contains(missing_with_helper("trap '' TERM INT HUP; exec sleep 100", "300ms"),
+                 "time was up"));
 }
 
 TEST_CASE("the helper is looked for where the program of the server was when it started") {
@@ -467,11 +470,6 @@ TEST_CASE("the helper is looked for where the program of the server was when it 
   write_program(temp.path("pip/filetimer-stacks"), "#!/bin/sh\nexit 4\n");  // of another user
   expire(server);
   CHECK(contains(missing_in(server.wait_for("evidence")), "the helper ended with status 3"));
-}
-
-TEST_CASE("a helper that hangs and ignores signals delays the kill by --evidence-timeout only") {
-  const std::string missing = missing_with_helper("trap '' TERM INT HUP; exec sleep 100", "300ms");
-  CHECK(contains(missing, "time was up"));
 }
 
 // A lease blocks an execution of the file, as a hung file server does.
