@@ -493,12 +493,15 @@ void write_program(const std::string& path, const std::string& text) {
   REQUIRE(::chmod(path.c_str(), 0755) == 0);
 }
 
-std::vector<std::string> kills_wait_for(const std::string& file) {
-  // A command outlives a server that is killed, but not the folder of its test.
-  const std::string folder = std::filesystem::path(file).parent_path().string();
-  return {"--evidence-command",
-          fmt::format("while [ -d {} ] && ! [ -e {} ]; do sleep 0.01; done", folder, file),
-          "--evidence-timeout", "300"};
+std::string waits_for_go(const TempFolder& temp) {
+  // It outlives a server that is killed, but not the folder of its test.
+  return fmt::format(
+      "echo > {0}/begun; while [ -d {0} ] && ! [ -e {0}/go ]; do /bin/sleep 0.01; done",
+      temp.path());
+}
+
+std::vector<std::string> kills_wait_for_go(const TempFolder& temp) {
+  return {"--evidence-command", waits_for_go(temp), "--evidence-timeout", "300"};
 }
 
 Server::Setup on_bad_disk(const TempFolder& temp, const std::string& fault,

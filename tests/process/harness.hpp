@@ -277,8 +277,10 @@ void write_program(const std::string& path, const std::string& text);
 // Options with which the first signal waits for evidence that takes longer than any test.
 inline const std::vector<std::string> kNeverSignals{"--evidence-command", "sleep 300",
                                                     "--evidence-timeout", "300"};
-// Options with which every kill waits before its signal until the file exists.
-std::vector<std::string> kills_wait_for(const std::string& file);
+// A script that makes the file "begun" in the folder and ends when there is a file "go", too.
+std::string waits_for_go(const TempFolder& temp);
+// Options with which every kill waits so before its signal.
+std::vector<std::string> kills_wait_for_go(const TempFolder& temp);
 
 // A server with bad_disk.cpp loaded. It has this fault while the folder has a file "fault".
 Server::Setup on_bad_disk(const TempFolder& temp, const std::string& fault,

@@ -174,12 +174,12 @@ TEST_CASE("acquire while the server drains exits 6 and says why, but renews an o
 
 TEST_CASE("a worker that renews its scope after the verdict is spared, also in a drain") {
   const TempFolder temp;
-  Server server(temp, kills_wait_for(temp.path("go")));
+  Server server(temp, kills_wait_for_go(temp));
   const HungWorker worker(server);
   server.wait_for("expired", worker.pid());
   CHECK(run_client(server, {"drain"}).status == exited(0));
   CHECK(run_acquire(server, "s", worker.pid()).status == exited(0));
-  write_file(temp.path("go"), "");
+  temp.write("go", "");
   CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "spared");
   CHECK(worker.is_alive());
   CHECK(count(server.records(), "rejected") == 0);

@@ -134,18 +134,15 @@ TEST_CASE("hooks that hang delay neither kills nor, after a second signal, the s
 
 TEST_CASE("a server that stops waits for the hooks of those it killed") {
   const TempFolder temp;
-  const std::string hook = fmt::format(
-      "echo > {0}/began; until [ -e {0}/go ]; do sleep 0.01; done; "
-      "echo > {0}/done",
-      temp.path());
+  const std::string hook = waits_for_go(temp) + "; echo > " + temp.path("done");
   Server server(temp, {"--grace", "1h", "--on-expiry", hook});
   HungWorker worker(server, "s", SIGTERM, "ignore-term");
   server.wait_for("expired", worker.pid());
   server.process().signal(SIGTERM);  // the grace is cut short: killed in the stop itself
   CHECK(worker.status() == killed_by(SIGKILL));
-  REQUIRE(wait_until([&] { return exists(temp.path("began")); }));
+  REQUIRE(wait_until([&] { return exists(temp.path("begun")); }));
   CHECK(server.process().is_alive());
-  write_file(temp.path("go"), "");
+  temp.write("go", "");
   CHECK(server.process().status() == exited(0));
   CHECK(exists(temp.path("done")));
   CHECK_FALSE(contains(server.err(), "--on-expiry"));  // it went well
@@ -157,24 +154,22 @@ TEST_CASE("a server that stops waits for the hooks of those it killed") {
 TEST_CASE("what expires while only hooks are waited for is left to the next server") {
   until_in_time(1500ms, [](std::chrono::milliseconds timeout) {
     const TempFolder temp;
-    const std::string hook =
-        fmt::format("echo > {0}/began; until [ -e {0}/go ]; do sleep 0.01; done", temp.path());
-    Server server(temp, {"--on-expiry", hook});
+    Server server(temp, {"--on-expiry", waits_for_go(temp)});
     Worker killed("block");
     Worker late("block");
     const auto deadline = filetimer::Instant::now() + timeout;
     server.send(acquire_past(killed.pid(), "s") + acquire(late.pid(), "s", timeout));
     CHECK(killed.status() == killed_by(SIGKILL));
-    REQUIRE(wait_until([&] { return exists(temp.path("began")); }));
+    REQUIRE(wait_until([&] { return exists(temp.path("begun")); }));
     server.begin_stop();
     if (filetimer::Instant::now() >= deadline) {
-      write_file(temp.path("go"), "");
+      temp.write("go", "");
       return false;
     }
     let_pass_until(deadline + 100ms);
     CHECK(server.process().is_alive());
     CHECK(late.is_alive());
-    write_file(temp.path("go"), "");
+    temp.write("go", "");
     CHECK(server.process().status() == exited(0));
     CHECK(count(server.records(), "expired", late.pid()) == 0);
     Server next(temp);

@@ -138,8 +138,7 @@ TEST_CASE("a worker that has changed its user is watched, also by the next serve
   for (const std::string via : {"page", "pipe", "kill", "one server"}) {
     CAPTURE(via);
     const TempFolder temp;
-    Server server(temp,
-                  via == "kill" ? kills_wait_for(temp.path("go")) : std::vector<std::string>{});
+    Server server(temp, via == "kill" ? kills_wait_for_go(temp) : std::vector<std::string>{});
     const auto worker = page_worker(server.dir(), "w-1");
     if (via == "kill") {
       server.send(acquire_past(worker->pid(), "s"));

@@ -88,13 +88,12 @@ TEST_CASE("an idle timeout does not count as an open scope") {
 
 TEST_CASE("an idle worker that opens a scope before the signal is spared and still watched") {
   const TempFolder temp;
-  const std::string go = temp.path("go");
-  const Server server(temp, kills_wait_for(go));
+  const Server server(temp, kills_wait_for_go(temp));
   const auto worker = client_worker(server.dir(), 200ms);
   CHECK(visit_scope(*worker));
   server.wait_for_message("(idle)");  // the verdict
   CHECK(worker->ask("open back 60000") == "yes");
-  write_file(go, "");
+  temp.write("go", "");
   CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "spared");
   CHECK(server.wait_for("released_late").text("scope") == "(idle)");
   worker->tell("release back");

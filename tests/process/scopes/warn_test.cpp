@@ -157,9 +157,7 @@ TEST_CASE("a warning that is recorded without evidence says why") {
     CAPTURE(why);
     const TempFolder temp;
     Server::Setup setup = with_own_clocks(temp, {"--evidence-timeout", "100s"});
-    setup.helper = fmt::format(
-        "echo > {0}/begun; while [ -d {0} ] && ! [ -e {0}/go ]; do /bin/sleep 0.01; done",
-        temp.path());
+    setup.helper = waits_for_go(temp);
     Server server(temp, setup);
     Worker worker("block");
     server.send(acquire_softly(worker.pid(), "forward", 1ms));
@@ -184,9 +182,7 @@ TEST_CASE("a warning before a signal says why its evidence is cut, and whether a
   for (const bool ends : {false, true}) {
     CAPTURE(ends);
     const TempFolder temp;
-    const Server server(
-        temp, {.helper = fmt::format("echo > {0}/begun; while [ -d {0} ]; do /bin/sleep 0.01; done",
-                                     temp.path())});
+    const Server server(temp, {.helper = waits_for_go(temp)});
     const auto worker = page_worker(server.dir(), "w-1");
     worker->tell("wake 0 forward 1 35 4000 64");
     REQUIRE(wait_until([&] { return exists(temp.path("begun")); }));
