@@ -183,9 +183,11 @@ TEST_CASE("a config file over the limit is bad usage, and not cut") {
       125, "expected at most 1048576 bytes");
 }
 
-TEST_CASE("--detach returns when the server is ready, which then has a session of its own") {
+TEST_CASE("--detach returns when its server is ready, in a session and with files of its own") {
   const TempFolder temp;
-  const Finished starter = run_server({"--dir", temp.path("run"), "--detach"});
+  // The caller has a file open.
+  const Finished starter = run("/bin/sh", {"-c", "exec 9>\"$0\"; exec \"$@\"", temp.path("lock"),
+                                           server_path(), "--dir", temp.path("run"), "--detach"});
   CAPTURE(starter.err);
   REQUIRE(starter.status == exited(0));
   REQUIRE(starter.out.starts_with("ready dir="));
@@ -197,22 +199,11 @@ TEST_CASE("--detach returns when the server is ready, which then has a session o
   Worker worker("block");
   send_raw(temp.path("run/requests"), acquire_past(worker.pid(), "s"));
   CHECK(worker.status() == killed_by(SIGKILL));
-  server.signal(SIGTERM);
-  CHECK(server.ends_within(kBound));
-  CHECK_FALSE(exists(temp.path("run/requests")));
-}
-
-TEST_CASE("a server that detaches keeps no file of its caller open") {
-  const TempFolder temp;
-  const Finished starter = run("/bin/sh", {"-c", "exec 9>\"$0\"; exec \"$@\"", temp.path("lock"),
-                                           server_path(), "--dir", temp.path("run"), "--detach"});
-  REQUIRE(starter.status == exited(0));
-  const pid_t pid = std::stoi(starter.out.substr(starter.out.rfind("pid=") + 4));
-  const HeldPid server(pid);
   CHECK_FALSE(
       contains(run("/bin/ls", {"-l", fmt::format("/proc/{}/fd", pid)}).out, temp.path("lock")));
   server.signal(SIGTERM);
   CHECK(server.ends_within(kBound));
+  CHECK_FALSE(exists(temp.path("run/requests")));
 }
 
 TEST_CASE("--detach prints the error and returns the status of a server that cannot start") {
