@@ -116,13 +116,18 @@ TEST_CASE("values of the config file are used") {
   CHECK(server.dir() == temp.path("from-file"));
   CHECK(server.fifo() == temp.path("pipe"));
   CHECK(server.log() == temp.path("log.jsonl"));
-  HungWorker worker(server, "s", SIGTERM, "ignore-term");
+  Worker worker("ignore-term");
+  // A client that knows only the directory finds the pipe through its link.
+  send_raw(temp.path("from-file/requests"), acquire_past(worker.pid(), "s", SIGTERM));
   CHECK(kill_of(server, worker).signals() == std::vector<int>{SIGTERM, SIGKILL});
   CHECK(count(server.records(), "evidence") == 0);
   server.wait_for("hook", worker.pid());
   CHECK(contains(server.err(), "from the file\n"));
   CHECK(contains(settings_of(server), "\"warn_at\":0.75"));
   CHECK(contains(settings_of(server), "\"log_max_bytes\":1152921504606846976"));
+  CHECK(server.stop() == exited(0));
+  CHECK_FALSE(exists(temp.path("from-file/requests")));
+  CHECK_FALSE(exists(temp.path("pipe")));
 }
 
 TEST_CASE("the command line wins over the config file, wherever it stands") {

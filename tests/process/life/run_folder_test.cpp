@@ -126,22 +126,6 @@ TEST_CASE("a file in the pipe's place is kept under another name, and clients tr
   expect_kill(server);
 }
 
-TEST_CASE("--fifo and --log put pipe and log elsewhere") {
-  const TempFolder temp;
-  Server server(temp, {"--fifo", temp.path("pipe"), "--log", temp.path("log.jsonl")});
-  CHECK(server.fifo() == temp.path("pipe"));
-  CHECK(server.log() == temp.path("log.jsonl"));
-  CHECK(is_pipe(temp.path("pipe")));
-  expect_kill(server);
-  // A client that knows only the directory finds the pipe through its link.
-  Worker worker("block");
-  send_raw(temp.path("run/requests"), acquire_past(worker.pid(), "s"));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  CHECK(server.stop() == exited(0));
-  CHECK_FALSE(exists(temp.path("run/requests")));
-  CHECK_FALSE(exists(temp.path("pipe")));
-}
-
 TEST_CASE("--log may name the link to the log that an earlier server has left") {
   const TempFolder temp;
   const std::string log = temp.path("log.jsonl");
