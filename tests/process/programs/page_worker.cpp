@@ -18,7 +18,7 @@
 //
 // hint: writes a wake-up message.
 //
-// truncate BYTES, remove, statistics NAME COUNT: change the page accordingly.
+// statistics NAME COUNT: adds an entry to those of the page.
 //
 // become USER: changes its user.
 //
@@ -56,13 +56,12 @@ class PageWorker {
  public:
   std::string answer(const std::string& line) {
     static const std::map<std::string, std::string (PageWorker::*)(std::istringstream&)> commands{
-        {"make", &PageWorker::make},         {"lock", &PageWorker::lock},
-        {"unlock", &PageWorker::unlock},     {"open", &PageWorker::open},
-        {"wake", &PageWorker::wake},         {"idle", &PageWorker::idle},
-        {"release", &PageWorker::release},   {"word", &PageWorker::word},
-        {"hint", &PageWorker::hint},         {"statistics", &PageWorker::statistics},
-        {"truncate", &PageWorker::truncate}, {"remove", &PageWorker::remove},
-        {"become", &PageWorker::become},     {"exec", &PageWorker::exec}};
+        {"make", &PageWorker::make},       {"lock", &PageWorker::lock},
+        {"unlock", &PageWorker::unlock},   {"open", &PageWorker::open},
+        {"wake", &PageWorker::wake},       {"idle", &PageWorker::idle},
+        {"release", &PageWorker::release}, {"word", &PageWorker::word},
+        {"hint", &PageWorker::hint},       {"statistics", &PageWorker::statistics},
+        {"become", &PageWorker::become},   {"exec", &PageWorker::exec}};
     std::istringstream words(line);
     std::string command;
     words >> command;
@@ -130,14 +129,6 @@ class PageWorker {
     const std::string deadline = open(words);
     return hint(words) == "ok" ? deadline : "error";
   }
-
-  std::string truncate(std::istringstream& words) {
-    off_t bytes = 0;
-    words >> bytes;
-    return ::truncate(path_.c_str(), bytes) == 0 ? "ok" : "error";
-  }
-
-  std::string remove(std::istringstream&) { return ::unlink(path_.c_str()) == 0 ? "ok" : "error"; }
 
   std::string become(std::istringstream& words) {
     uid_t user = 0;

@@ -145,7 +145,7 @@ TEST_CASE("a page that is removed before its unlocked worker ends leaves the ser
   REQUIRE(worker->ask("unlock") == "ok");
   worker->ask("wake 0 forward 3600000");
   server.barrier();
-  REQUIRE(worker->ask("remove") == "ok");
+  REQUIRE(std::filesystem::remove(server.dir() + "/scopes/unlocked"));
   worker->kill();
   server.barrier();
   const auto used = cpu_time_of(server.pid());
@@ -173,7 +173,7 @@ TEST_CASE("a page that is truncated while it is watched is removed and recorded"
   const auto worker = page_worker(server.dir(), "w-1");
   worker->ask("wake 0 forward 3600000");
   server.barrier();
-  REQUIRE(worker->ask("truncate 0") == "ok");
+  std::filesystem::resize_file(server.dir() + "/scopes/w-1", 0);
   const Record rejected = server.wait_for_rejection("truncated");
   CHECK(rejected.integer("pid") == worker->pid());
   check_well(server);
@@ -253,11 +253,12 @@ TEST_CASE("a worker whose pages were removed again and again is watched through 
   Server server;
   Worker worker({.program = {program_path("page_worker")}});
   for (int i = 0; i < 10; ++i) {
-    REQUIRE(worker.ask(fmt::format("make {} removed-{}", server.dir(), i)) == "ok");
+    const std::string name = fmt::format("removed-{}", i);
+    REQUIRE(worker.ask("make " + server.dir() + " " + name) == "ok");
     worker.ask("statistics forward 5");
     REQUIRE(worker.ask("hint") == "ok");
     server.barrier();
-    REQUIRE(worker.ask("remove") == "ok");
+    REQUIRE(std::filesystem::remove(server.dir() + "/scopes/" + name));
   }
   REQUIRE(worker.ask(fmt::format("make {} last", server.dir())) == "ok");
   worker.tell("wake 0 hung 20");
