@@ -154,9 +154,6 @@ Finished run(const std::string& program, std::vector<std::string> args,
 inline Finished run_server(std::vector<std::string> args, const Environment& environment = {}) {
   return run(server_path(), std::move(args), environment);
 }
-inline Finished run_client(std::vector<std::string> args) {
-  return run(client_path(), std::move(args));
-}
 // Checks that a program has failed with this status, and that its standard error has this part.
 void check_failure(const Finished& finished, int status, std::string_view says);
 

@@ -314,7 +314,7 @@ TEST_CASE("a soft deadline that is read together with the end of its worker caus
   worker->ask(fmt::format("wake 0 s 1 {} 3600000", SIGURG));
   REQUIRE(wait_until([&] { return worker->ask("word 0") == "expired"; }));
   // The kill has begun when a later control request is answered.
-  REQUIRE(run_client({"ping", "--dir", server.dir()}).status == exited(0));
+  REQUIRE(run_client(server, {"ping"}).status == exited(0));
   {
     const Stopped stopped(server);
     worker->ask("wake 1 soft 0 9 4294967295 0 1");

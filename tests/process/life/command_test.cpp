@@ -126,10 +126,13 @@ TEST_CASE("COMMAND finds directory and pipe in its environment, and torchrun kee
   CHECK(finished.out == fmt::format("{0} {0}/requests as it was none none\n", temp.path("run")));
 }
 
-TEST_CASE("the ready line goes to standard error, and standard output is COMMAND's alone") {
+TEST_CASE("COMMAND has the options after --, and standard output, which has no ready line") {
   const TempFolder temp;
-  const Finished finished = run_command({"/bin/sh", "-c", "echo out; echo err >&2"}, {}, temp);
-  CHECK(finished.out == "out\n");
+  const Finished finished = run_command(
+      {"/bin/sh", "-c", "echo $0 $@; echo err >&2", "--help", "--dir", "x", "--", "--version"}, {},
+      temp);
+  CHECK(finished.status == exited(0));
+  CHECK(finished.out == "--help --dir x -- --version\n");
   CHECK(contains(finished.err, "ready dir=" + temp.path("run")));
   CHECK(contains(finished.err, "err\n"));
   CHECK(finished.err.find("ready dir=") < finished.err.find("err\n"));
@@ -311,8 +314,7 @@ TEST_CASE("a COMMAND that renews its scope while the server drains is not killed
     [ $i = 0 ] && echo saving; i=$((i + 1)); sleep 0.2; done; exit 7)";
   Server server(Server::Setup{.command = {"sh", "-c", script}});
   REQUIRE(wait_until([&] { return contains(server.out(), "saving"); }));
-  ::kill(server.pid(), SIGTERM);
-  CHECK(server.process().status() == exited(7));
+  CHECK(server.stop() == exited(7));
   CHECK(count(server.records(), "expired") == 0);
 }
 
@@ -329,8 +331,7 @@ TEST_CASE("a second SIGTERM kills COMMAND and its descendants") {
   // Two equal signals that are pending are one: the first has been seen when scopes are refused.
   server.begin_stop();
   REQUIRE(server.process().is_alive());
-  ::kill(server.pid(), SIGTERM);
-  CHECK(server.process().status() == exited(128 + SIGKILL));
+  CHECK(server.stop() == exited(128 + SIGKILL));
   for (const HeldPid& descendant : descendants) {
     CHECK(descendant.ends_within(kBound));
   }
@@ -417,10 +418,4 @@ TEST_CASE("with --realtime the server has real-time priority, and COMMAND does n
     FILETIMER_SKIP("real-time scheduling is not allowed here");
   }
   CHECK(policy == (SCHED_RR | SCHED_RESET_ON_FORK));
-}
-
-TEST_CASE("options after -- belong to COMMAND") {
-  const Finished finished = run_command({"/bin/echo", "--help", "--dir", "x", "--", "--version"});
-  CHECK(finished.status == exited(0));
-  CHECK(finished.out == "--help --dir x -- --version\n");
 }

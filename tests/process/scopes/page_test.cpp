@@ -205,7 +205,7 @@ TEST_CASE("a worker to which a container shows another boot id is watched and li
   REQUIRE(worker.ask("open forward 3600000") == "yes");
   server.barrier();
   const std::vector<std::string> list{"list", "--json", "--dir", server.dir()};
-  CHECK(contains(run_client(list).out, "\"forward\""));
+  CHECK(contains(run_client(server, list).out, "\"forward\""));
   CHECK(contains(run_unshared(inside, client_path(), list).out, "\"forward\""));
   worker.tell("open backward 1");
   CHECK(kill_of(server, worker).text("scope") == "backward");
@@ -259,6 +259,6 @@ TEST_CASE("the statistics of workers that ended are in the log, also if no serve
   next.wait_for("worker_ended", unseen->pid());
   CHECK(next.wait_for("left_open", unseen->pid()).text("reason") ==
         reason + " while no server was running");
-  CHECK(contains(run_client({"suggest", "--format", "json", "--dir", next.dir()}).out,
+  CHECK(contains(run_client(next, {"suggest", "--format", "json", "--dir", next.dir()}).out,
                  R"({"scope":"forward","count":10,)"));
 }
