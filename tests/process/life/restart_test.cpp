@@ -41,13 +41,19 @@ std::unique_ptr<Worker> signalled_by_killed_server(const TempFolder& temp,
   return worker;
 }
 
-// Makes what a killed server has noted of a kill that of another boot.
-void move_to_another_boot(Server& server, const Record& expired) {
+// Lets a scope on the worker's page expire, kills the server in the grace period, and makes what it
+// has noted of the kill that of another boot.
+Record expire_in_another_boot(Server& server, Worker& worker) {
+  worker.ask(fmt::format("wake 0 forward 1 {} 600000", SIGCONT));
+  Record expired = server.wait_for("expired", worker.pid());
+  REQUIRE(wait_until([&] { return count_of_stage(server, "signalled") > 0; }));
+  server.kill();
   // The kill file has the boot id in the state of the kill, and in each record.
   const std::string file = server.dir() + "/kills/" + expired.text("id");
   write_file(file, std::regex_replace(read_file(file), std::regex(expired.text("boot_id")),
                                       "01234567-89ab-cdef-0123-456789abcdef"));
   server.leave_log_unjudged("the test has moved its kill to another boot");
+  return expired;
 }
 
 }  // namespace
@@ -303,10 +309,7 @@ TEST_CASE("a server that cannot read the boot id does not start, and says so") {
 TEST_CASE("a verdict that was given before a reboot is not taken for one of this boot") {
   Server server;
   const auto worker = page_worker(server.dir(), "w-1");
-  worker->ask(fmt::format("wake 0 forward 1 {} 600000", SIGCONT));
-  const Record expired = server.wait_for("expired", worker->pid());
-  server.kill();
-  move_to_another_boot(server, expired);
+  const Record expired = expire_in_another_boot(server, *worker);
   Server next(server.temp());
   next.leave_log_unjudged("likewise");
   next.wait_for([&](const Record& record) {
@@ -317,12 +320,8 @@ TEST_CASE("a verdict that was given before a reboot is not taken for one of this
 TEST_CASE("a scope whose kill a reboot has ended is not recorded as left open, too") {
   Server server;
   const auto worker = page_worker(server.dir(), "w-1", "boot=7");
-  worker->ask(fmt::format("wake 0 forward 1 {} 600000", SIGCONT));
-  const Record expired = server.wait_for("expired", worker->pid());
-  REQUIRE(wait_until([&] { return count_of_stage(server, "signalled") > 0; }));
-  server.kill();
+  expire_in_another_boot(server, *worker);
   worker->kill();
-  move_to_another_boot(server, expired);
   Server next(server.temp());
   next.leave_log_unjudged("likewise");
   CHECK(next.wait_for("killed", worker->pid()).text("reason") == "the machine was restarted");

@@ -180,34 +180,29 @@ TEST_CASE("a page that is truncated while it is watched is removed and recorded"
   CHECK(worker->is_alive());
 }
 
-TEST_CASE("a page that is truncated between its scan and the verdict has no expiry") {
-  const TempFolder temp;
-  Server server(temp, on_bad_disk(temp, "BAD_DISK_AT_LOOK"));
-  const auto worker = page_worker(server.dir(), "w-1");
-  const std::int64_t deadline = std::stoll(worker->ask("wake 0 forward 3000"));
-  const std::string folder = server.dir() + "/scopes/";
-  REQUIRE(wait_until([&] { return exists(folder + ".owners/w-1"); }));
-  server.barrier();  // the server reads the stat of a new worker, too
-  at_last_look(temp, fmt::format("{} {} {}w-1", worker->pid(), deadline, folder));
-  const Record rejected = server.wait_for_rejection("truncated");
-  CHECK(rejected.integer("mono_ns") >= deadline);
-  CHECK_FALSE(exists(temp.path("fault")));
-  CHECK(worker->is_alive());
-  CHECK(count(server.records(), "expired", worker->pid()) == 0);
-  check_well(server);
-}
-
-TEST_CASE("a worker that exits while its page is judged has left its scope open") {
-  const TempFolder temp;
-  Server server(temp, on_bad_disk(temp, "BAD_DISK_AT_LOOK"));
-  const auto worker = page_worker(server.dir(), "w-1");
-  const std::string deadline = worker->ask("wake 0 forward 4000");
-  server.barrier();
-  at_last_look(temp, fmt::format("{} {}", worker->pid(), deadline));
-  CHECK(worker->status() == killed_by(SIGKILL));
-  CHECK_FALSE(exists(temp.path("fault")));
-  CHECK(server.wait_for("left_open", worker->pid()).text("scope") == "forward");
-  CHECK(count(server.records(), "expired", worker->pid()) == 0);
+TEST_CASE("a page that is truncated, or whose worker ends, as it is judged has no expiry") {
+  for (const bool is_truncated : {true, false}) {
+    CAPTURE(is_truncated);
+    const TempFolder temp;
+    Server server(temp, on_bad_disk(temp, "BAD_DISK_AT_LOOK"));
+    const auto worker = page_worker(server.dir(), "w-1");
+    const std::int64_t deadline = std::stoll(worker->ask("wake 0 forward 4000"));
+    const std::string folder = server.dir() + "/scopes/";
+    REQUIRE(wait_until([&] { return exists(folder + ".owners/w-1"); }));
+    server.barrier();  // the server reads the stat of a new worker, too
+    at_last_look(
+        temp, fmt::format("{} {} {}", worker->pid(), deadline, is_truncated ? folder + "w-1" : ""));
+    if (is_truncated) {
+      CHECK(server.wait_for_rejection("truncated").integer("mono_ns") >= deadline);
+      CHECK(worker->is_alive());
+    } else {
+      CHECK(worker->status() == killed_by(SIGKILL));
+      CHECK(server.wait_for("left_open", worker->pid()).text("scope") == "forward");
+    }
+    CHECK_FALSE(exists(temp.path("fault")));
+    CHECK(count(server.records(), "expired", worker->pid()) == 0);
+    check_well(server);
+  }
 }
 
 TEST_CASE("a page that is filled with noise again and again leads to no kill of another worker") {
