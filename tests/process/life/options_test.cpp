@@ -78,13 +78,6 @@ TEST_CASE("an unknown option or a bad value is bad usage, quoted on one line, al
   }
 }
 
-TEST_CASE("--version prints the name and the version, and starts nothing") {
-  const Finished finished = run_server({"--version"});
-  CHECK(finished.status == exited(0));
-  CHECK(finished.out.starts_with("timer_server "));
-  CHECK(finished.err.empty());
-}
-
 TEST_CASE("the variable of --log-level counts if the option is not given") {
   const TempFolder temp;
   const Environment loud{{"FILETIMER_LOG_LEVEL", "loud"}};
