@@ -118,17 +118,6 @@ TEST_CASE("SIGHUP reopens a log that a rotator has moved") {
   CHECK(server.process().is_alive());
 }
 
-TEST_CASE("the first record after half a line of an old log is on a line of its own") {
-  const TempFolder temp;
-  const std::string log = temp.path("log.jsonl");
-  const std::string half = R"({"schema":1,"event":"expi)";
-  write_file(log, half);
-  Server server(temp, {"--log", log});
-  expire(server, "s");
-  CHECK(lines_of(read_file(log)).front() == half);
-  CHECK(server.records().front().is("server_started"));
-}
-
 TEST_CASE("what is written to the file of a log by another descriptor goes behind its records") {
   const TempFolder temp;
   const std::string log = temp.path("log.jsonl");
