@@ -12,7 +12,6 @@
 //   BAD_DISK_ENDLESS    every pipe has more to read: writers that never pause
 //   BAD_DISK_NETWORK    the file has a kind in hex, on which every path is for statfs()
 // SPDX-License-Identifier: MIT
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -80,13 +79,11 @@ void hang_as_told(const char* touched) {
   }
 }
 
-int bad_sync(const char* real_name, int fd) {
+int bad_sync(long system_call, int fd) {
   while (is_on("BAD_DISK_HANGS")) {
     ::usleep(2000);
   }
-  using Sync = int (*)(int);
-  const auto real = reinterpret_cast<Sync>(::dlsym(RTLD_NEXT, real_name));
-  return real(fd);
+  return static_cast<int>(::syscall(system_call, fd));
 }
 
 // Messages on standard error may go to a file, too, which has no fault.
@@ -100,10 +97,10 @@ bool is_regular(int fd) {
 extern "C" {
 
 int fdatasync(int fd) {
-  return bad_sync("fdatasync", fd);
+  return bad_sync(SYS_fdatasync, fd);
 }
 int fsync(int fd) {
-  return bad_sync("fsync", fd);
+  return bad_sync(SYS_fsync, fd);
 }
 
 int epoll_ctl(int epoll, int operation, int fd, epoll_event* event) {
