@@ -248,6 +248,11 @@ void Child::wait_for_state(char state) const {
   }));
 }
 
+void Child::halt() const {
+  signal(SIGSTOP);
+  wait_until_stopped();
+}
+
 Pipe make_pipe() {
   int ends[2];
   REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
@@ -428,6 +433,13 @@ ExitStatus Server::stop() {
   return child_->status();
 }
 
+Record Server::stop_record() {
+  REQUIRE(stop() == exited(0));
+  const Records all = records();
+  REQUIRE(all.back().is("server_stopped"));
+  return all.back();
+}
+
 std::int64_t adopted_by(const Server& server) {
   return server
       .wait_for([&](const Record& record) {
@@ -458,8 +470,7 @@ void check_prompt(const Server& server, pid_t pid) {
 }
 
 Stopped::Stopped(Server& server) : server_(server) {
-  server_.process().signal(SIGSTOP);
-  server_.process().wait_until_stopped();
+  server_.process().halt();
 }
 
 Stopped::~Stopped() {

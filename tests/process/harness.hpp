@@ -120,6 +120,8 @@ class Child : public HeldPid {
   // Waits until /proc/PID/stat shows this state of the child's first thread.
   void wait_for_state(char state) const;
   void wait_until_stopped() const { wait_for_state('T'); }
+  // Sends SIGSTOP and waits until the child has stopped.
+  void halt() const;
 
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
@@ -217,6 +219,8 @@ class Server {
   void begin_stop();
   // Sends SIGTERM and waits for the end.
   ExitStatus stop();
+  // The same of a server that ends with 0. Returns its last record, `server_stopped`.
+  Record stop_record();
   // Has the effect of a crash.
   void kill() { child_->kill(); }
 

@@ -229,8 +229,7 @@ TEST_CASE("a scope that is signalled first does not take the signal of one that 
 TEST_CASE("a stopped worker gets SIGCONT after the signal, so that the signal reaches it") {
   Server server({"--stopped", "kill"});
   Worker worker("block");
-  worker.signal(SIGSTOP);
-  worker.wait_until_stopped();
+  worker.halt();
   expire(server, worker, "s", SIGTERM);
 }
 

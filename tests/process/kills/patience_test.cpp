@@ -68,8 +68,7 @@ TEST_CASE("a stop that ends before the deadline is given back among many workers
     const Server server;
     const auto others = workers_in_scopes(server, 20);
     Worker worker("block");
-    worker.signal(SIGSTOP);
-    worker.wait_until_stopped();
+    worker.halt();
     server.send(acquire(worker.pid(), "step", time + 500ms));
     let_pass(time);
     worker.signal(SIGCONT);
@@ -86,8 +85,7 @@ TEST_CASE("a message between two looks at the workers does not delay the second 
   worker->ask("open 0 step 8000 0");
   server.send(format_page_hint("w-1"));
   server.barrier();
-  worker->signal(SIGSTOP);
-  worker->wait_until_stopped();
+  worker->halt();
   let_pass(1200ms);
   server.send(format_page_hint("w-1"));
   let_pass(1100ms);

@@ -164,8 +164,7 @@ TEST_CASE("a stopped worker that is killed gets no dump signal, and its evidence
   // A signal that ends no process, and comes first.
   worker->ask(
       fmt::format("open 0 forward 1 {} 3600000 {}", SIGWINCH, filetimer::slot_flag::kSignalFirst));
-  worker->signal(SIGSTOP);
-  worker->wait_until_stopped();
+  worker->halt();
   server.send(format_page_hint("w-1"));
   const std::string why = "no Python stacks: the worker is stopped";
   CHECK(contains(missing_in(server.wait_for("warned", worker->pid())), why));

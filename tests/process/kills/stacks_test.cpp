@@ -400,8 +400,7 @@ TEST_CASE("a worker loses no signal while the helper stops it") {
 
 TEST_CASE("a worker that was stopped before stays stopped, and its stacks are read") {
   Worker worker(stacks_worker("serve", 4));
-  worker.signal(SIGSTOP);
-  worker.wait_until_stopped();
+  worker.halt();
   const std::string answer = answer_about(worker.pid());
   CHECK(contains(answer, "\nframe "));
   CHECK(tracer_of(worker.pid()) == 0);

@@ -106,8 +106,7 @@ TEST_CASE("a kill without a signal that an earlier server began wakes no stopped
     server.send(acquire_past(worker.pid(), "forward", signal));
     server.wait_for("expired", worker.pid());
     server.kill();
-    worker.signal(SIGSTOP);
-    worker.wait_until_stopped();
+    worker.halt();
     const Server next(server.temp(), dry_run);
     CHECK(next.wait_for("killed", worker.pid()).text("verdict") == "spared");
     worker.wait_until_stopped();

@@ -95,8 +95,7 @@ TEST_CASE("a refused line that was released or renewed since is not tried again"
   server.barrier();
   CHECK(released.is_alive());
   CHECK(renewed.is_alive());
-  CHECK(server.stop() == exited(0));
-  CHECK(server.records().back().integer("requests") == 16 + 3 + 5 + 1);  // each once
+  CHECK(server.stop_record().integer("requests") == 16 + 3 + 5 + 1);  // each once
 }
 
 TEST_CASE("a server raises its limit of descriptors, and watches as many workers as that allows") {
@@ -142,10 +141,10 @@ TEST_CASE("a worker with 1,024 scopes on the pipe is refused one more and keeps 
   const Record rejected = server.wait_for("rejected", worker.pid());
   CHECK(rejected.integer("count") == 1);
   CHECK(rejected.text("reason") == "1024 scopes of this worker are open: no more fit");
-  CHECK(server.stop() == exited(0));
+  const Record stopped = server.stop_record();
   CHECK(worker.is_alive());
-  CHECK(server.records().back().integer("rejected") == 1);
-  CHECK(server.records().back().integer("left_count") == 1025);
+  CHECK(stopped.integer("rejected") == 1);
+  CHECK(stopped.integer("left_count") == 1025);
 }
 
 TEST_CASE("a server that stops lists 8,192 scopes that it left, and counts all") {
@@ -156,8 +155,7 @@ TEST_CASE("a server that stops lists 8,192 scopes that it left, and counts all")
     server.send(fill(workers.back()->pid()));
   }
   server.barrier();  // requests that are read after the signal are refused
-  CHECK(server.stop() == exited(0));
-  const Record stopped = server.records().back();
+  const Record stopped = server.stop_record();
   CHECK(stopped.array("left").size() == 8192);
   CHECK(stopped.integer("left_count") == 9 * 1024);
 }
@@ -184,8 +182,7 @@ TEST_CASE("dropped records are counted when the server stops") {
   } while (status_of(server).integer("lost_records") == 0 && ++workers < kMostWorkers);
   REQUIRE(std::filesystem::remove(temp.path("fault")));
   server.wait_for_message("records were lost");
-  CHECK(server.stop() == exited(0));
-  const std::int64_t lost = server.records().back().integer("lost_records");
+  const std::int64_t lost = server.stop_record().integer("lost_records");
   CHECK(lost > 0);
   CHECK(metric_of(server, metrics, "log_lost_records_total") == std::to_string(lost));
 }
@@ -287,9 +284,7 @@ TEST_CASE("four writers that never pause delay no deadline and lose no line") {
   }
   CHECK(lines > 1000);
   server.barrier();
-  CHECK(server.stop() == exited(0));
-  const Record stopped = server.records().back();
-  REQUIRE(stopped.is("server_stopped"));
+  const Record stopped = server.stop_record();
   CHECK(stopped.integer("requests") == lines + 2);  // the late one's and the barrier's
   CHECK(stopped.integer("rejected") == 0);
   CHECK(stopped.array("left").size() == 0);
@@ -325,8 +320,7 @@ TEST_CASE("writers that never pause do not delay a stop") {
   const TempFolder temp;
   Server server(temp, on_bad_disk(temp, "BAD_DISK_ENDLESS"));
   temp.write("fault", "");
-  CHECK(server.stop() == exited(0));
-  CHECK(server.records().back().is("server_stopped"));
+  server.stop_record();
 }
 
 TEST_CASE("each of many workers that expire together is killed and recorded") {
@@ -373,6 +367,5 @@ TEST_CASE("a full standard error without a reader delays neither kills nor the s
     server.send("no request\n" + acquire_past(worker.pid(), "s"));
     kill_of(server, worker);
   }
-  CHECK(server.stop() == exited(0));
-  CHECK(server.records().back().is("server_stopped"));
+  server.stop_record();
 }

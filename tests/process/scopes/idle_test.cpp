@@ -58,8 +58,7 @@ TEST_CASE("the idle timeout of a stopped worker is deferred, and it gets that ti
   const Server server;
   const auto worker = client_worker(server.dir(), 1s);
   server.send(acquire_far(worker->pid(), "forward"));
-  worker->signal(SIGSTOP);
-  worker->wait_until_stopped();
+  worker->halt();
   server.send(release(worker->pid(), "forward"));
   CHECK(server.wait_for("deferred", worker->pid()).text("scope") == "(idle)");
   CHECK(worker->is_alive());
