@@ -34,10 +34,9 @@ std::vector<int> Record::signals() const {
 }
 
 std::vector<pid_t> Record::pids_of_signal(std::size_t index) const {
-  const simdjson::dom::array pids = array("signals").at(index)["pids"].get_array().value();
   std::vector<pid_t> list;
-  for (const auto pid : pids) {
-    list.push_back(static_cast<pid_t>(pid.get_int64().value()));
+  for (const std::int64_t pid : simdjson::dom::array{array("signals").at(index)["pids"]}) {
+    list.push_back(static_cast<pid_t>(pid));
   }
   return list;
 }

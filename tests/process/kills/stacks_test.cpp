@@ -35,17 +35,13 @@ std::vector<std::string> frames_of(simdjson::dom::element thread) {
 // Returns all threads of a record, sorted.
 std::vector<pid_t> threads_in(const Record& evidence) {
   std::vector<pid_t> tids;
-  const auto add = [&](simdjson::dom::element tid) {
-    tids.push_back(static_cast<pid_t>(tid.get_int64().value()));
-  };
   for (const auto thread : evidence.array("threads")) {
-    add(thread["tid"].value());
+    tids.push_back(static_cast<pid_t>(std::int64_t{thread["tid"]}));
     simdjson::dom::array same;
     if (thread["same_stack"].get(same) == simdjson::SUCCESS) {
       for (const auto others : same) {
-        const simdjson::dom::array others_tids = others["tids"].get_array().value();
-        for (const auto tid : others_tids) {
-          add(tid);
+        for (const std::int64_t tid : simdjson::dom::array{others["tids"]}) {
+          tids.push_back(static_cast<pid_t>(tid));
         }
       }
     }
