@@ -82,7 +82,7 @@ Instant Incidents::advance(Instant now) {
   const auto has_facts = [](const WorkerScopes& worker) { return worker.worker.facts->are_known; };
   if (!has_verdicts_ ||
       (!is_wanted_ && now < facts_until && !std::ranges::all_of(last_->workers, has_facts))) {
-    return now < facts_until ? facts_until : Instant::never();  // no verdict may come any more
+    return now < facts_until ? facts_until : Instant::never();  // a kill wakes the loop
   }
   if (is_wanted_) {
     ::sched_yield();  // a worker that was signalled may wait for this processor

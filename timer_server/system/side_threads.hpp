@@ -14,7 +14,7 @@ namespace filetimer {
 //   side_threads.run([pid, cell]() -> SideThreads::Delivery {
 //     WorkerFacts facts = read_worker_facts(pid);
 //     return [cell, facts] { *cell = facts; };
-//   });
+//   }, SideThreads::Lane::kFacts);
 //
 // A job that hangs costs its thread. Other threads take its place, up to max_threads() of its
 // lane. A job never waits for one of another lane.

@@ -163,6 +163,8 @@ void WatchRegistry::read_facts(const Worker& worker) {
         };
       },
       SideThreads::Lane::kFacts);
+  // So that the lanes of kills have a thread each: when a worker hangs, none may be to be had.
+  core_.side_threads.run([]() -> SideThreads::Delivery { return {}; });
   core_.side_threads.run(
       [weak = std::weak_ptr(worker.process)]() -> SideThreads::Delivery {
         if (const auto process = weak.lock()) {

@@ -42,6 +42,14 @@ int oom_score_adj(pid_t pid) {
   return std::stoi(read_file(fmt::format("/proc/{}/oom_score_adj", pid)));
 }
 
+// Sets the limit on processes as the server's user, because root would need a capability.
+void limit_threads(const Server& server, const std::string& soft) {
+  Child changer({.argv = {"/usr/bin/prlimit", fmt::format("--pid={}", server.pid()),
+                          fmt::format("--nproc={}:", soft)},
+                 .user = kSomebodyElse});
+  REQUIRE(changer.status() == exited(0));
+}
+
 constexpr int kOrphans = 3;
 
 // COMMAND, a worker of it with children that are orphans from the start, and the server above.
@@ -201,22 +209,17 @@ TEST_CASE("a halt of one of many workers is noticed though no thread could be st
   const TempFolder temp("/tmp");  // other users may not reach $TMPDIR
   REQUIRE(::chown(temp.path().c_str(), kSomebodyElse, kSomebodyElse) == 0);
   const Server server(temp, {.args = {"--max-interval", "20ms"}, .user = kSomebodyElse});
-  const auto limit_threads = [&](const std::string& soft) {  // as its user: root needs a capability
-    Child changer({.argv = {"/usr/bin/prlimit", fmt::format("--pid={}", server.pid()),
-                            fmt::format("--nproc={}:", soft)},
-                   .user = kSomebodyElse});
-    REQUIRE(changer.status() == exited(0));
-  };
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_NPROC, &before) == 0);
-  limit_threads("1");
+  limit_threads(server, "1");
   std::vector<std::unique_ptr<Worker>> workers;
   for (int i = 0; i < 17; ++i) {  // more than HaltedWorkers::kFewWorkers
     workers.push_back(std::make_unique<Worker>("block", Worker::Setup{.user = kSomebodyElse}));
     server.send(acquire_far(workers.back()->pid(), "s"));
   }
   let_pass(200ms);  // sweeps
-  limit_threads(before.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(before.rlim_cur));
+  limit_threads(server,
+                before.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(before.rlim_cur));
   CHECK(wait_until([&] {
     workers.front()->signal(SIGSTOP);
     let_pass(200ms);
@@ -224,6 +227,20 @@ TEST_CASE("a halt of one of many workers is noticed though no thread could be st
     let_pass(600ms);  // HaltedWorkers::kLookPeriod
     return contains(server.err(), "is resumed");
   }));
+}
+
+TEST_CASE("evidence needs no thread that was not there when the worker was first seen") {
+  FILETIMER_SKIP_IF(!can_become(kSomebodyElse), kCannotBecome);
+  const TempFolder temp("/tmp");  // other users may not reach $TMPDIR
+  REQUIRE(::chown(temp.path().c_str(), kSomebodyElse, kSomebodyElse) == 0);
+  const Server server(
+      temp, {.args = {"--evidence", "proc", "--log-level", "debug"}, .user = kSomebodyElse});
+  Worker worker("block", {.user = kSomebodyElse});
+  server.send(acquire_far(worker.pid(), "outer"));
+  server.wait_for_message(fmt::format("watching pid {} ", worker.pid()));
+  limit_threads(server, "1");
+  expire(server, worker);
+  CHECK_FALSE(contains(missing_in(server.wait_for("evidence")), "time was up"));
 }
 
 TEST_CASE("a server that may lock its memory does") {

@@ -15,6 +15,7 @@
 #include "common/limits.hpp"
 #include "tests/support/control_connection.hpp"
 #include "tests/support/files.hpp"
+#include "tests/support/skip.hpp"
 #include "timer_server/runtime_directory.hpp"
 
 using namespace filetimer;
@@ -248,6 +249,9 @@ TEST_CASE("A client for which no descriptor is left is accepted a little later")
 }
 
 TEST_CASE("No more connections are accepted together than the kernel lets wait") {
+  FILETIMER_SKIP_IF(
+      std::stoul(testing::read_file("/proc/sys/net/core/somaxconn")) <= kMaxWaitingClients,
+      "net.core.somaxconn lets no more connections wait");
   ClientStage stage;
   UniqueFd socket = make_control_socket(stage.folder.path()).value();
   // In place of clients that connect meanwhile.
