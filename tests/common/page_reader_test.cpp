@@ -47,12 +47,14 @@ TEST_CASE("page names are letters, digits and dashes") {
 TEST_CASE("texts of a header without an end or that are not UTF-8 are bounded and valid") {
   TestPage page;
   PageHeader& header = page.header();
+  header.uid = 1000;
   header.created_ns = 42;
   page.set_rank(std::string(100, 'r'));
   page.set(header.comm, sizeof header.comm, "\xff\xfe");
   page.set(header.job_id, sizeof header.job_id, std::string(64, '\x80'));
   const auto claims = read_claims(page.page(), kPageBytes);
   REQUIRE(claims);
+  CHECK(claims->uid == 1000);  // root's is 0, as one that was not read
   CHECK(claims->created_ns == 42);
   CHECK(claims->rank == std::string(32, 'r'));
   CHECK(claims->comm == "\\xff\\xfe");
@@ -65,6 +67,8 @@ TEST_CASE("a file that is not a page of this version is refused with the differe
   const auto refusal = [&] { return read_claims(page.page(), kPageBytes).error().message; };
   page.header().header_bytes = 1025;
   CHECK(refusal() == "its header has 1025 bytes: expected 1024");
+  page.header().version = 99;
+  CHECK(refusal() == "it is of version 99: expected 1");
   page.header().magic = 0x1234;
   CHECK(refusal() ==
         "it begins with 0x0000000000001234: expected the mark of a scope page, "
@@ -205,6 +209,8 @@ TEST_CASE("names of every length are read back, and a longer one is cut") {
   }
   write_name(name, "x");  // no byte of the longer name is left
   CHECK(read_name(name) == "x");
+  write_name(name, "");
+  CHECK(read_name(name) == "?");
   write_name(name, std::string(300, 'y'));
   CHECK(read_name(name) == std::string(255, 'y'));
   for (auto& word : name.words) {

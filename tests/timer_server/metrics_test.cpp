@@ -65,7 +65,9 @@ TEST_CASE("The values of a server stand behind its folder, those of all scopes i
        R"(filetimer_verdict_lateness_max_seconds{dir="/run/job"} 1.5)",
        R"(filetimer_log_lag_seconds{dir="/run/job"} 2.5)"});
   const std::string ended = metrics_text(status, "1.2.3", false);
-  check_lines(ended, {R"(filetimer_up{dir="/run/job"} 0)"});
+  check_lines(ended, {"# TYPE filetimer_up gauge", R"(filetimer_up{dir="/run/job"} 0)",
+                      "# TYPE filetimer_expired_total counter",
+                      "# TYPE filetimer_verdict_lateness_seconds histogram"});
   const std::string help = "# HELP filetimer_expired_total ";
   CHECK(ended.find(help) == ended.rfind(help));  // once for all scopes
 }
