@@ -709,7 +709,7 @@ end:
        :: else -> i++; scan_next_page()
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 537cbacb
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 56f5f28b
    * code: common/wake_protocol.hpp read_deadline 06e3b5d7
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker b1758754 */
   :: d_step { server_at == READ_SLOT ->

@@ -34,6 +34,12 @@ def unblock(frame, event, _):
         sys.setprofile(None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
 """
+UNBLOCKED_AT_THE_END = LATE_SIGNAL + """
+class Late:
+    def __del__(self, mask=signal.pthread_sigmask, how=signal.SIG_UNBLOCK, them=signal.valid_signals()):
+        mask(how, them)  # after Python has removed its handlers
+late = Late()
+"""
 
 
 class Raises(ServerCase):
@@ -399,12 +405,8 @@ with filetimer.expires(60, on_expiry="raise"):
 """, says="raised\n")
 
     def test_scopes_that_are_entered_while_the_interpreter_ends_are_as_any_other(self):
-        self.run_soft(LATE_SIGNAL + """
+        self.run_soft(UNBLOCKED_AT_THE_END + """
 import atexit
-class Late:
-    def __del__(self, mask=signal.pthread_sigmask, how=signal.SIG_UNBLOCK, them=signal.valid_signals()):
-        mask(how, them)  # after Python has removed its handlers
-late = Late()
 def work():
     wait_for_signal()
     with soft(60, "inner"):
@@ -574,11 +576,7 @@ raised_in(soft(0.2, grace=60), lambda: (wait_for_signal(), sys.setprofile(unbloc
 """)
 
     def test_a_signal_that_is_pending_when_the_interpreter_ends_is_discarded(self):
-        self.run_soft(LATE_SIGNAL + """
-class Late:
-    def __del__(self, mask=signal.pthread_sigmask, how=signal.SIG_UNBLOCK, them=signal.valid_signals()):
-        mask(how, them)  # after Python has removed its handlers
-late = Late()
+        self.run_soft(UNBLOCKED_AT_THE_END + """
 raised_in(soft(0.2, grace=60), wait_for_signal)
 """)
 

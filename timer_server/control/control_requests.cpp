@@ -42,6 +42,8 @@ constexpr std::size_t kMostScopesDumped = 32;
 constexpr Duration kDumpLimit = std::chrono::seconds{30};
 // The most ranks or pids that an error names.
 constexpr std::size_t kNamedInError = 16;
+// Why ranks are refused once the server was asked to end.
+constexpr std::string_view kShuttingDown = "the server is shutting down";
 
 // Returns an answer with the number of open scopes without a verdict and a list of them, and with
 // `with_workers` a list of workers. The lists are shortened so that the answer fits one packet.
@@ -317,7 +319,7 @@ void ControlRequests::answer_shutdown(const AcceptedRequest& accepted) {
     return;
   }
   clients_.grant(accepted.client, accepted.granted);
-  rendezvous_.refuse_all("the server is shutting down");
+  rendezvous_.refuse_all(kShuttingDown);
   shutdowns_.push_back(accepted);
   next_look_ = next_news_ = accepted.now;
   server_.publish(announcement());
@@ -349,7 +351,7 @@ std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now, b
   unread_since_ = clients_.has_requests() ? std::min(unread_since_, now) : Instant::never();
   rendezvous_.advance(now, clients_.has_requests() && now - unread_since_ < kLongestUnread);
   if (life_.is_asked_to_end() && !life_.is_stopping()) {  // by a signal: no rank can join any more
-    rendezvous_.refuse_all("the server is shutting down");
+    rendezvous_.refuse_all(kShuttingDown);
   }
   if (!shutdown_ && now >= next_look_) {
     advance_shutdowns(now, has_kills);

@@ -72,7 +72,7 @@ class KillTargets {
   void begin_stop(Stop which = Stop::kAll);
   // Finds new targets and stops them. Returns whether the targets are complete: none is new, and
   // none may have started another. The second look that finds new targets and stops none of them is
-  // the last: such targets may start others for ever.
+  // the last, because targets that run may start others without end.
   bool find_and_stop();
   // Waits at most until `until` for the targets that may have been inside fork() when they were
   // stopped.

@@ -62,21 +62,20 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
     Instant timed_out = deadline;
     if (grace > Duration::zero()) {
       timed_out = due_after(Duration::zero());
-      if (timed_out <= scan.now) {  // so a pause in the grace is noticed
-        activity.shortest = std::min(activity.shortest, grace);
-      }
       if (timed_out > scan.now) {
         next = std::min(next, timed_out);
-      } else if (notes_of(index).signalled != word) {
-        // The first look may come late, as that of the next server.
-        const Instant grace_until = std::max(deadline, scan.now + grace);
-        next = std::min(next, grace_until);
-        // Otherwise the slot has another scope by now, and its worker wakes the server if needed.
-        if (is_unchanged(slot, word)) {
-          found.to_signal.push_back({index, word, timed_out, grace_until});
-        }
-        return;
       } else {
+        activity.shortest = std::min(activity.shortest, grace);  // so a pause in it is noticed
+        if (notes_of(index).signalled != word) {
+          // The first look may come late, as that of the next server.
+          const Instant grace_until = std::max(deadline, scan.now + grace);
+          next = std::min(next, grace_until);
+          // Otherwise the slot has another scope by now, and its worker wakes the server if needed.
+          if (is_unchanged(slot, word)) {
+            found.to_signal.push_back({index, word, timed_out, grace_until});
+          }
+          return;
+        }
         deadline = std::max(deadline, notes_of(index).grace_until);
       }
     }

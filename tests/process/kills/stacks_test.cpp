@@ -157,6 +157,32 @@ Record evidence_of(
   }
 }
 
+constexpr const char* kNoLease = "no lease on a file can be taken here";
+
+// While the lease lasts, an execution of the file waits, as for a hung file server.
+class Lease {
+ public:
+  explicit Lease(const std::string& path) : file_(::open(path.c_str(), O_RDWR | O_CLOEXEC)) {
+    REQUIRE(file_);
+    ::sigemptyset(&broken_);
+    ::sigaddset(&broken_, SIGIO);
+    ::sigprocmask(SIG_BLOCK, &broken_, nullptr);  // for good: a second one would end the test
+    is_taken_ = ::fcntl(file_.get(), F_SETLEASE, F_WRLCK) == 0;
+  }
+  [[nodiscard]] bool is_taken() const { return is_taken_; }
+  // Waits until the file is being executed. Returns false after kBound.
+  [[nodiscard]] bool is_asked_for() const {
+    const timespec bound{.tv_sec = kBound / 1s, .tv_nsec = 0};
+    return ::sigtimedwait(&broken_, nullptr, &bound) == SIGIO;
+  }
+  [[nodiscard]] bool end() const { return ::fcntl(file_.get(), F_SETLEASE, F_UNLCK) == 0; }
+
+ private:
+  const filetimer::UniqueFd file_;
+  sigset_t broken_{};
+  bool is_taken_ = false;
+};
+
 bool has_helper(const Server& server) {
   return std::ranges::any_of(filetimer::threads_of(server.pid()), [&](pid_t tid) {
     return !filetimer::children_of(server.pid(), tid).empty();
@@ -191,22 +217,15 @@ TEST_CASE("a helper that was started for a scope which is then released ends") {
 TEST_CASE("a helper that starts after the end of its scope does not stay") {
   const TempFolder temp;
   const Server server(temp, with_helper("exec sleep 100", "4s"));
-  const filetimer::UniqueFd file(
-      ::open(temp.path("filetimer-stacks").c_str(), O_RDONLY | O_CLOEXEC));
-  sigset_t lease_break;
-  ::sigemptyset(&lease_break);
-  ::sigaddset(&lease_break, SIGIO);
-  ::sigprocmask(SIG_BLOCK, &lease_break, nullptr);  // for good: a second one would end the test
-  FILETIMER_SKIP_IF(::fcntl(file.get(), F_SETLEASE, F_WRLCK) != 0,
-                    "no lease on a file can be taken here");
+  const Lease lease(temp.path("filetimer-stacks"));
+  FILETIMER_SKIP_IF(!lease.is_taken(), kNoLease);
   const auto worker = page_worker(server.dir(), "w-1");
   worker->ask("wake 0 forward 300");
-  const timespec bound{.tv_sec = kBound / 1s, .tv_nsec = 0};
-  CHECK(::sigtimedwait(&lease_break, nullptr, &bound) == SIGIO);  // it is being executed
+  CHECK(lease.is_asked_for());
   worker->ask("release 0");
   worker->ask("hint");
   let_pass(5ms);  // the scan
-  CHECK(::fcntl(file.get(), F_SETLEASE, F_UNLCK) == 0);
+  CHECK(lease.end());
   CHECK(wait_until([&] { return !has_helper(server); }));
 }
 
@@ -467,25 +486,17 @@ TEST_CASE("the helper is looked for where the program of the server was when it 
   CHECK(contains(missing_in(server.wait_for("evidence")), "the helper ended with status 3"));
 }
 
-// A lease blocks an execution of the file, as a hung file server does.
 TEST_CASE("a helper whose execution hangs delays no deadline") {
   const TempFolder temp;
   Server server(temp, with_helper("exit 0"));
-  const filetimer::UniqueFd file(::open(temp.path("filetimer-stacks").c_str(), O_RDWR | O_CLOEXEC));
-  REQUIRE(file);
-  sigset_t lease_break;
-  ::sigemptyset(&lease_break);
-  ::sigaddset(&lease_break, SIGIO);
-  ::sigprocmask(SIG_BLOCK, &lease_break, nullptr);  // for good: a second one would end the test
-  FILETIMER_SKIP_IF(::fcntl(file.get(), F_SETLEASE, F_WRLCK) != 0,
-                    "no lease on a file can be taken here");
+  const Lease lease(temp.path("filetimer-stacks"));
+  FILETIMER_SKIP_IF(!lease.is_taken(), kNoLease);
   HungWorker first(server);
-  const timespec bound{.tv_sec = kBound / 1s, .tv_nsec = 0};
-  CHECK(::sigtimedwait(&lease_break, nullptr, &bound) == SIGIO);  // it is being executed
+  CHECK(lease.is_asked_for());
   server.process().signal(SIGCHLD);
   WorkerInScope second(server, "s", 200ms);
   check_prompt(server, second.pid());
-  CHECK(::fcntl(file.get(), F_SETLEASE, F_UNLCK) == 0);
+  CHECK(lease.end());
   CHECK(first.status() == killed_by(SIGKILL));
   CHECK(second.status() == killed_by(SIGKILL));
 }

@@ -332,15 +332,17 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
   }
   const ServerLocation place = locate_server(options.place.dir, options.place.fifo);
   const bool is_off = is_switched_off();
-  if (!is_off && !has_server(place)) {
-    return kExitRunFailed;
-  }
-  std::string why = why_no_pids(place.run_folder);
-  if (why.empty()) {  // COMMAND has the user of this process
-    why = why_of_other_user(::getpid(), look_for_server(place.run_folder).pid);
-  }
-  if (!is_off && !why.empty()) {
-    return failed(fmt::format("COMMAND is not started: {}", why), kExitRunFailed);
+  if (!is_off) {
+    if (!has_server(place)) {
+      return kExitRunFailed;
+    }
+    std::string why = why_no_pids(place.run_folder);
+    if (why.empty()) {  // COMMAND has the user of this process
+      why = why_of_other_user(::getpid(), look_for_server(place.run_folder).pid);
+    }
+    if (!why.empty()) {
+      return failed(fmt::format("COMMAND is not started: {}", why), kExitRunFailed);
+    }
   }
   const Signals signals;
   const pid_t child = spawn(command, signals);
@@ -352,8 +354,7 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
   std::optional<ProcessScope> scope;
   // A job must not fail because its server is about to end. An unwatched COMMAND is not reported as
   // expired, however long it ran.
-  why = why_no_new_scopes(place);
-  if (!is_off && !why.empty()) {
+  if (const std::string why = why_no_new_scopes(place); !is_off && !why.empty()) {
     complain(fmt::format("COMMAND runs unwatched: {}", why));
   } else if (!is_off) {
     scope.emplace(place, options, name, child);
