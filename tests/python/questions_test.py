@@ -86,6 +86,9 @@ class Questions(ConfiguredCase):
         with self.assertRaises(filetimer.ServerUnavailable):
             admin.status()
 
+    def test_a_shutdown_that_waits_for_workers_does_not_wait_for_the_one_that_asks(self):
+        self.assertEqual(admin.shutdown("workers", timeout=5), 0)
+
     def test_a_server_that_does_not_answer_is_an_error_in_time(self):
         stop(self.server.pid)
         try:

@@ -368,8 +368,14 @@ void ControlRequests::advance_shutdowns(Instant now, bool has_kills) {
   }
   // A single one that does not wait for workers ends the server.
   const bool for_workers = std::ranges::all_of(shutdowns_, waits_for_workers);
-  const bool is_over = core_.workers.count_open_scopes() == 0 && !has_kills &&
-                       (!for_workers || core_.workers.count() == 0);
+  bool has_others = false;  // a worker that asks waits for the answer, and must not be waited for
+  core_.workers.for_each([&](const Worker& worker) {
+    has_others |= std::ranges::none_of(shutdowns_, [&](const AcceptedRequest& each) {
+      return each.pid == worker.process->pid && !clients_.has_left(each.client);
+    });
+  });
+  const bool is_over =
+      core_.workers.count_open_scopes() == 0 && !has_kills && !(for_workers && has_others);
   if (is_over && !life_.is_asked_to_end()) {
     shutdown_ = {for_workers ? "shutdown: workers" : "shutdown: graceful", false};
   }

@@ -81,6 +81,7 @@ struct QuestionStage : CoreStage {
 //   open N            so many scopes are open
 //   kills 1|0         a kill is under way, or none is
 //   workers gone      the last worker has been removed
+//   workers ask       the process of the clients is a worker, and so is another one
 //   asked             the server has asked its COMMAND to end
 //   command ended     COMMAND has ended
 //   slow              a drain takes longer than one iteration reads requests
@@ -124,6 +125,9 @@ class Script {
       stage_.open_scopes(std::stoul(second));
     } else if (first == "kills") {
       stage_.has_kills = second == "1";
+    } else if (first == "workers" && second == "ask") {
+      stage_.add_worker(::getpid());
+      stage_.add_worker(4712);  // the first one that is visited
     } else if (first == "workers") {
       stage_.core.workers.remove(*stage_.core.workers.find(4711));
     } else if (first == "asked") {
@@ -337,6 +341,7 @@ TEST_CASE("A graceful shutdown waits for scopes, for kills or for workers, and t
       "a shutdown graceful=workers; look > nothing; a > worker_count:1,workers:[{pid:4711,; "
       "workers gone; "
       "look 20 > shutdown: workers");
+  play("workers gone; workers ask; a shutdown graceful=workers; look > nothing");
 }
 
 TEST_CASE("A graceful shutdown whose time is up is withdrawn, or forced") {
