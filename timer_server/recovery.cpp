@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/recovery.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <span>
 #include <stdexcept>
@@ -171,10 +169,7 @@ void Recovery::resume_kill(KillState& past) {
     order.record_number = is_detail ? core_.log->append_detail(std::move(record))
                                     : core_.log->append(std::move(record));
   }
-  order.worker =
-      worker != nullptr
-          ? *worker
-          : claimed_identity({.uid = ::geteuid(), .start_time = order.start_time}, order.pid);
+  order.worker = worker != nullptr ? *worker : claimed_identity(order.worker_then, order.pid);
   if (order.verdict) {
     finish_kill(order, worker);
     return;

@@ -527,7 +527,7 @@ class LogJudge:
 
     def judge_left_open(self, record):
         since = mono(record) - seconds(record, "acquired_mono_ns")
-        self.expect(-ROUNDING <= record.number("elapsed_s") <= since + ROUNDING, "record-times",
+        self.expect(-ROUNDING <= record.number("elapsed_s", 0) <= since + ROUNDING, "record-times",
                     "elapsed_s is not between 0 and {}", since)
         killed = self.dead.get(worker_id(record), Fields())
         expired = self.by_id["expired"].get(killed.text("id"))

@@ -355,9 +355,11 @@ std::string Records::left_open(const WorkerIdentity& worker, const SlotReading& 
   JsonWriter json = begin("left_open", worker);
   json.field("scope", scope.name);
   write_timeouts(json, scope);
-  json.fixed("elapsed_s", in_seconds(now - scope.acquired), 6)
-      .field("acquired_mono_ns", scope.acquired.ns)
-      .field("reason", reason);
+  if (!now.is_never()) {
+    json.fixed("elapsed_s", in_seconds(now - scope.acquired), 6)
+        .field("acquired_mono_ns", scope.acquired.ns);
+  }
+  json.field("reason", reason);
   return json.finish();
 }
 

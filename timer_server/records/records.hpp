@@ -171,6 +171,7 @@ class Records {
   };
   std::string killed(const WorkerIdentity& worker, const Expiry& expiry,
                      const Outcome& outcome) const;
+  // `now`: never() for a scope of another boot, whose times are not of this one.
   std::string left_open(const WorkerIdentity& worker, const SlotReading& scope, Instant now,
                         std::string_view reason) const;
   // Reports the durations of the scopes of a worker that has ended.

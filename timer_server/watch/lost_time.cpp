@@ -32,6 +32,9 @@ bool HaltedWorkers::should_defer(Worker& worker, WorkerPage& page, const WorkerP
   if (const auto reading = page.read(due.slot, due.word)) {
     SlotReading view = core_.policy.view_of(*reading);
     view.deadline = due.deadline;
+    if (view.has(slot_flag::kIdle)) {
+      view.acquired = due.deadline + -view.timeout;  // the last release, as in the verdict
+    }
     worker.halt->is_recorded = true;
     ++core_.counters.deferred[view.name];
     core_.log->append(core_.records.deferred(worker, view, Instant::now(), worker.halt->why));

@@ -340,7 +340,7 @@ void WatchRegistry::record_orphaned_scopes(const PageClaims& claims, pid_t pid,
                                            const std::vector<SlotReading>& scopes,
                                            std::string_view reason, const HasEnded& has_ended) {
   const WorkerIdentity worker = claimed_identity(claims, pid);
-  const Instant now = Instant::now();
+  const Instant now = claims.boot == this_boot() ? Instant::now() : Instant::never();
   for (const SlotReading& scope : scopes) {
     const bool was_open = slot_word::is_open(scope.word) || slot_word::is_expired(scope.word);
     // An idle timeout is listed with the scopes while its kill is under way.

@@ -173,6 +173,26 @@ TEST_CASE("a child that survives a signal and its parent gets SIGKILL from the n
   CHECK(killed.is_null("dead_after_ms"));  // it is not known
 }
 
+TEST_CASE("a kill whose worker died while no server ran has its rank and job, for the hook, too") {
+  const TempFolder temp;
+  const std::string file = temp.path("hook");
+  const std::vector<std::string> hook{"--on-expiry",
+                                      "echo $FILETIMER_RANK $FILETIMER_JOB_ID > " + file};
+  Worker worker("ignore-term", {.environment = {{"RANK", "3"}, {"SLURM_JOB_ID", "4711"}}});
+  Server server(temp, hook);
+  server.send(with_own_keys(acquire_past(worker.pid(), "forward", SIGTERM), R"("x_grace_s":600)"));
+  REQUIRE(wait_until([&] { return count_of_stage(server, "signalled") > 0; }));
+  const std::string comm = server.wait_for("expired", worker.pid()).text("comm");
+  server.kill();
+  worker.kill();
+  const Server next(temp, hook);
+  const Record killed = next.wait_for("killed", worker.pid());
+  CHECK(killed.text("comm") == comm);
+  CHECK(killed.integer("rank") == 3);
+  next.wait_for("hook", worker.pid());
+  CHECK(read_file(file) == "3 4711\n");
+}
+
 TEST_CASE("a scope of the pipe that was opened after a signal is watched by the next server") {
   Server server;  // --kill-wait is 30 s
   HungWorker worker(server, "before", SIGTERM, "ignore-term");

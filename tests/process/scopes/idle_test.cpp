@@ -58,9 +58,12 @@ TEST_CASE("the idle timeout of a stopped worker is deferred, and it gets that ti
   const Server server;
   const auto worker = client_worker(server.dir(), 1s);
   server.send(acquire_far(worker->pid(), "forward"));
+  let_pass(100ms);  // not idle
   worker->halt();
   server.send(release(worker->pid(), "forward"));
-  CHECK(server.wait_for("deferred", worker->pid()).text("scope") == "(idle)");
+  const Record deferred = server.wait_for("deferred", worker->pid());
+  CHECK(deferred.text("scope") == "(idle)");
+  CHECK(deferred.number("elapsed_s") + deferred.number("remaining_s") == doctest::Approx(1));
   CHECK(worker->is_alive());
   const Instant resumed = Instant::now();
   worker->signal(SIGCONT);
