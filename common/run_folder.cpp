@@ -30,6 +30,14 @@ bool others_may_write(const struct stat& st) {
   return (st.st_mode & (S_IWGRP | S_IWOTH)) != 0;
 }
 
+// Returns the user to whom root's folders belong as this process sees them: nobody, in a user
+// namespace in which root has no id, as in a container of Apptainer. The kernel gives /proc to
+// root.
+uid_t roots_user() {
+  struct stat st {};
+  return ::stat("/proc", &st) == 0 ? st.st_uid : 0;
+}
+
 Status check_parent(const std::string& folder) {
   struct stat st {};
   if (::stat(folder.c_str(), &st) != 0) {
@@ -38,7 +46,7 @@ Status check_parent(const std::string& folder) {
   if (!S_ISDIR(st.st_mode)) {
     return failure(fmt::format("'{}' is not a folder", folder));
   }
-  if (st.st_uid != 0 && st.st_uid != ::geteuid()) {
+  if (st.st_uid != 0 && st.st_uid != ::geteuid() && st.st_uid != roots_user()) {
     return failure(
         fmt::format("'{}' belongs to user {}, who could replace its contents: expected a "
                     "folder of root or of user {}",
@@ -49,6 +57,21 @@ Status check_parent(const std::string& folder) {
         fmt::format("others may write to '{}' (mode {:04o}) and could replace "
                     "its contents: expected mode 0755 or stricter, or the sticky bit",
                     folder, st.st_mode & 07777));
+  }
+  return {};
+}
+
+// Checks every folder through which the kernel goes from `folder`, which was checked: a symlink in
+// a folder of this user may lead to one in a folder of another.
+Status check_way(std::filesystem::path folder, const std::filesystem::path& way) {
+  for (const auto& part : way) {
+    const std::filesystem::path next = folder / part;
+    FILETIMER_TRY(check_parent(next.string()));
+    std::error_code ec;
+    if (const auto target = std::filesystem::read_symlink(next, ec); !ec) {
+      FILETIMER_TRY(check_way(folder, target));
+    }
+    folder = next;
   }
   return {};
 }
@@ -126,22 +149,7 @@ Result<std::string> default_log_path(const RunFolder& folder) {
 }
 
 Status check_parents(const std::string& path) {
-  // Checks every folder of the path as it is written, and of the path as the kernel resolves it: a
-  // symlink in a folder of this user may lead through a folder of another.
-  const std::filesystem::path parent = std::filesystem::path(absolute_path(path)).parent_path();
-  std::error_code ec;
-  const std::filesystem::path resolved = std::filesystem::canonical(parent, ec);
-  if (ec) {
-    return system_error(fmt::format("cannot look at '{}'", parent.string()), ec.value());
-  }
-  for (const auto& way : {parent, resolved}) {
-    std::filesystem::path folder;
-    for (const auto& part : way) {
-      folder /= part;
-      FILETIMER_TRY(check_parent(folder.string()));
-    }
-  }
-  return {};
+  return check_way({}, std::filesystem::path(absolute_path(path)).parent_path());
 }
 
 Result<UniqueFd> create_run_folder(const std::string& dir) {

@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sched.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/utsname.h>
@@ -13,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/children.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/support/variable.hpp"
@@ -173,7 +176,7 @@ TEST_CASE(
   CHECK(create_run_folder(temp.path("run")).has_value());
   folder_in(temp, "sticky", 01777);  // such as /tmp
   folder_in(temp, "safe", 0700);
-  fs::create_symlink(temp.path("safe"), temp.path("to-safe"));
+  fs::create_symlink("safe", temp.path("to-safe"));
   for (const char* name : {"sticky/run", "to-safe/run"}) {
     CHECK(create_run_folder(temp.path(name)).has_value());
     CHECK(mode_of(temp.path(name)) == 0700);
@@ -192,7 +195,8 @@ TEST_CASE("a runtime directory is refused where another user could read or repla
        std::vector<std::pair<std::string, std::string>>{{"safe", "link"},
                                                         {"nowhere", "dangling"},
                                                         {"open/inner", "to-open"},
-                                                        {"safe", "open/to-safe"}}) {
+                                                        {"safe", "open/to-safe"},
+                                                        {"open/to-safe", "safe/to-open"}}) {
     fs::create_symlink(temp.path(to), temp.path(name));
   }
   for (const mode_t mode : {0770U, 0720U, 0702U, 0777U, 01777U}) {
@@ -216,7 +220,8 @@ TEST_CASE("a runtime directory is refused where another user could read or repla
                                          {"open/a/b/run", {}, "open"},
                                          {"group/run", {}, "group"},
                                          {"to-open/run", {}, "open"},
-                                         {"open/to-safe/run", {}, {}}}) {
+                                         {"open/to-safe/run", {}, {}},
+                                         {"safe/to-open/run", "(mode 0777)", "open"}}) {
     CAPTURE(row.dir);
     const std::string message = refusal(temp.path(row.dir));
     CHECK(contains(message, row.says));
@@ -248,6 +253,22 @@ TEST_CASE("another user's runtime directory is refused, and so is one below such
   CHECK(contains(refusal(temp.path("run")), fmt::format("belongs to user {}", kSomebodyElse)));
   CHECK(contains(refusal(temp.path("theirs/run")),
                  fmt::format("'{}' belongs to user {}, who", temp.path("theirs"), kSomebodyElse)));
+}
+
+TEST_CASE("in a user namespace in which root has no id, the folders of root are still root's") {
+  const TempFolder temp("/dev/shm");
+  FILETIMER_SKIP_IF(!give_away(temp.path()), "only root can make another user's folder");
+  const auto enter = [] {
+    return ::setresuid(kSomebodyElse, kSomebodyElse, kSomebodyElse) == 0 &&
+           ::prctl(PR_SET_DUMPABLE, 1) == 0 && ::unshare(CLONE_NEWUSER) == 0;
+  };
+  const auto make = [&temp] {
+    testing::write_file("/proc/self/uid_map", fmt::format("{0} {0} 1", kSomebodyElse));
+    return create_run_folder(temp.path("run")).has_value();
+  };
+  SteppedChild child({enter, make});
+  FILETIMER_SKIP_IF(!child.next(), "no namespaces of another user can be made");
+  CHECK(child.next());
 }
 
 TEST_CASE("the folders above a pipe or a log placed elsewhere are checked the same way") {
