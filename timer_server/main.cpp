@@ -13,6 +13,7 @@
 
 #include "common/clock.hpp"
 #include "common/posix.hpp"
+#include "common/text.hpp"
 #include "timer_server/runtime_directory.hpp"
 #include "timer_server/server.hpp"
 #include "timer_server/settings/settings.hpp"
@@ -48,7 +49,7 @@ void block_signals() {
 }
 
 int fail(int status, const Settings& settings, const std::string& message) {
-  std::fputs(fmt::format("timer_server: error: {}\n", message).c_str(), stderr);
+  std::fputs(fmt::format("timer_server: error: {}\n", printable(message)).c_str(), stderr);
   return settings.command.empty() ? status : exit_status::kServerFailed;
 }
 

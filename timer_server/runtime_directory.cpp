@@ -137,9 +137,10 @@ Result<FileLock> take_server_lock(const std::string& path) {
   if (!S_ISREG(st.st_mode)) {
     return failure(fmt::format("'{}' is no regular file: expected one, or nothing", path));
   }
-  const auto state = lock_state(file.get());
   auto taken = FileLock::take(std::move(file), path);
   if (!taken && taken.error().errno_value == EBUSY) {
+    // Not before: two servers may start at the same time.
+    const auto state = lock_state(open_file(path.c_str(), O_RDONLY | O_NOFOLLOW).get());
     const std::string holder = state && state->holder > 0
                                    ? fmt::format("the timer_server with pid {}", state->holder)
                                    : "another timer_server";
@@ -306,6 +307,16 @@ Status RuntimeDirectory::choose_folder() {
     if (!path.empty() && absolute_path(path) == log_path_) {
       return failure(fmt::format("{}: '{}' is the log: expected another path", option, path),
                      EBADF);
+    }
+  }
+  for (const auto& [option, path] :
+       {std::pair("--metrics", settings_.metrics), std::pair("--log", settings_.log)}) {
+    for (const std::string_view name : {kPipeName, kControlName, kBoardName}) {
+      if (!path.empty() && absolute_path(path) == folder_.path(name)) {
+        return failure(
+            fmt::format("{}: '{}' is the server's own: expected another path", option, path),
+            EBADF);
+      }
     }
   }
   if (settings_.log.empty() && !folder_.was_named) {

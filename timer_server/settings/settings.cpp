@@ -271,8 +271,9 @@ tl::expected<Settings, int> read_settings(int argc, char** argv) {
   arguments.erase(separator, arguments.end());
 
   const auto usage = [&](const std::string& line) {
-    std::fputs(fmt::format("timer_server: error: {} (see timer_server --help)\n", line).c_str(),
-               stderr);
+    std::fputs(
+        fmt::format("timer_server: error: {} (see timer_server --help)\n", printable(line)).c_str(),
+        stderr);
     return tl::unexpected<int>(has_separator ? exit_status::kServerFailed : exit_status::kUsage);
   };
   if (has_separator && settings.command.empty()) {
@@ -304,6 +305,13 @@ tl::expected<Settings, int> read_settings(int argc, char** argv) {
     take_variable(app);
   } catch (const CLI::Success& early) {
     return tl::unexpected<int>(app.exit(early));
+  } catch (const CLI::ExtrasError&) {
+    const std::string word = app.remaining().front();
+    return usage(word.starts_with('-')
+                     ? fmt::format("unknown option '{}'", word)
+                     : fmt::format("unexpected '{}': expected an option, or '-- COMMAND [ARG...]' "
+                                   "at the end",
+                                   word));
   } catch (const CLI::ParseError& error) {
     return usage(reading + what_is_wrong(error));
   }

@@ -27,8 +27,9 @@ std::string settings_of(const Server& server) {
 TEST_CASE("an unknown option or a bad value is bad usage, quoted on one line, also with COMMAND") {
   const TempFolder temp;
   for (const BadUsage& bad : std::vector<BadUsage>{
-           {{"--nonsense"}, "--nonsense"},
-           {{"nonsense"}, "nonsense"},
+           {{"--nonsense", "x"}, "unknown option '--nonsense' (see"},
+           {{"train.py", "--lr"}, "unexpected 'train.py': expected an option, or '--"},
+           {{"--dry-run", ""}, "unexpected '': expected an option, or"},
            {{"-x"}, "-x"},
            {{"--grace"}, "--grace"},
            {{"--grace", "soon"}, "'soon'"},
@@ -40,6 +41,8 @@ TEST_CASE("an unknown option or a bad value is bad usage, quoted on one line, al
            {{"--evidence-timeout", "2x"}, "'2x'"},
            {{"--kill-wait", "99999999999"}, "'99999999999' is too long"},
            {{"--kill", "everyone"}, "'everyone'"},
+           {{"--kill", "a\nb"}, R"('a\nb': expected one of)"},
+           {{"--fifo", temp.path("a\nb"), "--log", temp.path("a\nb")}, R"(/a\nb' is the log)"},
            {{"--evidence", "photos"}, "'photos': expected one of none, proc, stacks"},
            {{"--log-max", "4095"}, "'4095': expected a size of at least 4K"},
            {{"--log-max", "99999999999999999999"}, "'99999999999999999999'"},
@@ -60,6 +63,8 @@ TEST_CASE("an unknown option or a bad value is bad usage, quoted on one line, al
            {{"--config", temp.path("missing.toml")}, temp.path("missing.toml")},
            {{"--metrics", temp.path("run/expired.jsonl")}, "run/expired.jsonl' is the log"},
            {{"--fifo", temp.path("x"), "--log", temp.path("x")}, "x' is the log"},
+           {{"--log", temp.path("run/requests")}, "run/requests' is the server's own"},
+           {{"--metrics", temp.path("run/control")}, "run/control' is the server's own"},
            {{"--detach", "--log", "/dev/stderr"}, "another --log with it than '/dev/stderr'"},
            {{"--detach", "--log", "/dev/fd/3"}, "another --log with it than '/dev/fd/3'"},
            {{"--nonsense", "--", "/bin/true"}, "--nonsense", 125},

@@ -372,12 +372,17 @@ TEST_CASE("if many servers start at once in one directory, exactly one serves") 
                          [](const auto& child) { return child->is_alive(); });
   };
   CHECK(wait_until([&] { return running() == 1; }));
+  const auto is_alive = [](const auto& child) { return child->is_alive(); };
+  const auto winner = std::ranges::find_if(children, is_alive);
+  REQUIRE(winner != children.end());
   int refused = 0;
   for (std::size_t i = 0; i < children.size(); ++i) {
     if (children[i]->is_alive()) {
       CHECK(wait_until([&] { return !read_file(temp.path(fmt::format("out {}", i))).empty(); }));
     } else {
       CHECK(children[i]->status() == exited(3));
+      CHECK(contains(read_file(temp.path(fmt::format("err {}", i))),
+                     fmt::format("with pid {}", (*winner)->pid())));
       ++refused;
     }
   }
