@@ -115,7 +115,7 @@ std::string duration_for_reading(Duration duration) {
 
 Duration duration_from_seconds(double seconds) {
   const double ns = seconds * 1e9;
-  if (!(ns < static_cast<double>(kMaxTimeout.count()))) {
+  if (!(ns <= static_cast<double>(kMaxTimeout.count()))) {
     return kForever;
   }
   return Duration{std::llround(std::max(ns, 0.0))};

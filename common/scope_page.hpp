@@ -10,7 +10,7 @@
 //   1,024    Slot[1,024]                          allocated in steps of a memory page
 //   69,632   SlotName[1,024]                      likewise, as slots come into use
 //   331,776  SlotStatistics[1,024]                likewise, as names come into use
-//   856,064  end
+//   2,166,784  end
 //
 // The rest is a hole in the file. Only what is allocated (posix_fallocate) may be touched.
 // SPDX-License-Identifier: MIT

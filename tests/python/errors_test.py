@@ -61,6 +61,7 @@ filetimer.Scope(1, client=3) -> TypeError: the client is a int: expected a filet
 filetimer.heartbeat(0) -> InvalidArgument: the timeout is 0: expected more than 0 (s)
 filetimer.each([], 0) -> InvalidArgument: the timeout is 0: expected more than 0 (s)
 filetimer.paused(3).__enter__() -> TypeError: the scope's name is a int: expected a str
+filetimer.paused("x", client=3) -> TypeError: the client is a int: expected a filetimer.Client
 client._pause_thread("") -> InvalidArgument: the scope's name is empty: expected at least one character, or None for \
 the caller's file and line
 scope.renew(0) -> InvalidArgument: the timeout is 0: expected more than 0 (s)
@@ -84,6 +85,7 @@ filetimer.configure(rpc_timeout=math.nan) -> InvalidArgument: the rpc_timeout is
 filetimer.configure(timeouts="a\0b") -> InvalidArgument: timeouts has a NUL in it: expected a path
 filetimer.configure(timeouts="/nonexistent") -> InvalidArgument: cannot read the timeouts in '/nonexistent': No such \
 file or directory
+admin.ping(client=3) -> TypeError: the client is a int: expected a filetimer.Client
 admin.rpc_timeout(0) -> InvalidArgument: the timeout is 0: expected more than 0 (s)
 admin.shutdown("force") -> InvalidArgument: mode is 'force': expected one of 'graceful', 'graceful_or_now', \
 'workers', 'workers_or_now', 'if_idle', 'now'

@@ -24,6 +24,7 @@
 
 #include "common/board.hpp"
 #include "common/clock.hpp"
+#include "common/limits.hpp"
 #include "common/text.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/support/variable.hpp"
@@ -99,6 +100,20 @@ TEST_CASE("run opens a scope on COMMAND, releases it and ends with COMMAND's sta
   const auto release = folder.pipe.next();
   CHECK(release.is_release());
   CHECK(release.pid == acquire.pid);
+}
+
+TEST_CASE("a scope of run has its whole name in records, as far as any scope has it") {
+  PipeFolder folder;
+  for (const std::size_t size : {247U, 248U, 255U, 256U}) {
+    const std::string name(size, 'n');
+    CHECK(Program({"run", "--dir", folder.path(), "--scope", name, "--", "true"}).exit_code() == 0);
+    const auto acquire = folder.pipe.next();
+    CHECK(acquire.x_scope == bounded_scope_name(name));
+    // Else the server records the id.
+    CHECK(acquire.scope_id.starts_with(bounded_scope_name(name)));
+    CHECK(acquire.scope_id.size() <= kMaxScopeNameBytes);
+    CHECK(folder.pipe.next().is_release());
+  }
 }
 
 TEST_CASE("run ends with 124 if COMMAND was killed at its deadline, with 128+N before") {
@@ -384,6 +399,9 @@ TEST_CASE("no pid is written if the last server was in another pid namespace, or
   const testing::Variable off("FILETIMER", "off");
   Program unwatched({"run", "--dir", folder.path(), "--", "sh", "-c", "exit 3"});
   CHECK(unwatched.exit_code() == 3);
+  Program started({"acquire", "--dir", folder.path(), "--scope", "copy", "--timeout", "10m"});
+  CHECK(started.exit_code() == 0);
+  CHECK(Program({"release", "--dir", folder.path("none"), "--scope", "x"}).exit_code() == 0);
   CHECK(folder.pipe.is_silent());
 }
 

@@ -19,6 +19,7 @@
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/scope_pages.hpp"
 #include "timer_client/cli/text/output.hpp"
+#include "timer_client/client/environment.hpp"
 #include "timer_client/client/messages.hpp"
 #include "timer_client/client/pipe/pipe_line.hpp"
 #include "timer_client/client/scope_terms.hpp"
@@ -114,6 +115,16 @@ int run_timer(const TimerArguments& arguments, bool is_release) {
         fmt::format("process {} is not watched: expected --pid PID, a number over 1", pid),
         kExitUsage);
   }
+  if (!is_release && !arguments.timeout) {
+    return failed("acquire: --timeout is required", kExitUsage);
+  }
+  const Duration timeout = arguments.timeout.value_or(kForever);
+  if (!is_warn_after(arguments.warn_after, timeout)) {
+    return failed("--warn-after: " + why_no_warn_after(*arguments.warn_after, timeout), kExitUsage);
+  }
+  if (is_switched_off() && !(is_release && has_reader(place.pipe))) {
+    return kExitDone;  // a timer that was started before is still released
+  }
   if (const std::string why = why_no_pids(place.run_folder);
       !why.empty() && look_for_server(place.run_folder).is_there) {
     return failed(why, kExitRefused);
@@ -121,13 +132,6 @@ int run_timer(const TimerArguments& arguments, bool is_release) {
   const std::string id = bounded_scope_name(valid_utf8(arguments.scope));
   if (is_release) {
     return send_patiently(place, [&] { return release_request(id, pid); });
-  }
-  if (!arguments.timeout) {
-    return failed("acquire: --timeout is required", kExitUsage);
-  }
-  const Duration timeout = *arguments.timeout;
-  if (!is_warn_after(arguments.warn_after, timeout)) {
-    return failed("--warn-after: " + why_no_warn_after(*arguments.warn_after, timeout), kExitUsage);
   }
   // The server sends no answer to an acquire, so the process is checked here. Signal 0 only checks.
   if (::kill(pid, 0) != 0) {

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "common/clock.hpp"
+#include "common/limits.hpp"
 #include "common/posix.hpp"
 #include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
@@ -133,6 +134,9 @@ std::vector<LogReader> kill_files(const std::string& run_folder) {
   return files;
 }
 
+// What distinguishes the id of the scope of COMMAND from those of scopes that COMMAND opens.
+constexpr std::string_view kMark = "#process";
+
 // What records say of the verdict on a scope.
 struct Verdict {
   std::string id;                  // empty: there is none
@@ -156,8 +160,9 @@ class ProcessScope {
                pid_t child)
       : place_(place),
         name_(bounded_scope_name(valid_utf8(name))),
-        // COMMAND may itself open a scope of this name.
-        id_(bounded_scope_name(name_ + "#process")),
+        // COMMAND may itself open a scope of this name. The id must begin with the name, so it is
+        // no more than that if the name is long.
+        id_(name_.size() + kMark.size() > kMaxScopeNameBytes ? name_ : name_ + std::string(kMark)),
         dir_(options.place.dir),
         opened_(Instant::now()),
         timeout_(options.after.value_or(kForever)),
@@ -232,9 +237,8 @@ class ProcessScope {
     const std::string boot = boot_id_text(this_boot());
     for (LogReader& log : logs) {
       while (const Record* const record = log.next()) {
-        // The server records a long name as the scope's id.
-        if (record->pid != request_.pid || (record->scope != name_ && record->scope != id_) ||
-            record->boot_id != boot || record->mono_ns < opened_.ns) {
+        if (record->pid != request_.pid || record->scope != name_ || record->boot_id != boot ||
+            record->mono_ns < opened_.ns) {
           continue;
         }
         if (record->event == "expired") {

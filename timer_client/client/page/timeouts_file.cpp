@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -92,7 +91,7 @@ std::optional<Duration> time_in(const parser::node& value) {
   if (!seconds || !(*seconds > 0) || *seconds > in_seconds(kMaxTimeout)) {
     return std::nullopt;
   }
-  const Duration time = std::min(duration_from_seconds(*seconds), kMaxTimeout);
+  const Duration time = duration_from_seconds(*seconds);
   return time > Duration::zero() ? std::optional(time) : std::nullopt;
 }
 

@@ -19,7 +19,7 @@ class Paused:
 
     def __init__(self, name: str, client: Client | None) -> None:
         self._client = client
-        self._name = _native.Scope(1, name).name  # checks the name
+        self._name = _native.Scope(1, name, client=client).name  # checks both
         # The threads that have entered it. The end of a region ends its pause.
         self._regions: list[tuple[int, object]] = []
 

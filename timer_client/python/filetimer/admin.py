@@ -186,6 +186,7 @@ def rendezvous(rank: int, world: int, timeout: _Seconds, name: str = "default", 
 
 def _ask(client: Client | None, request: str, **fields: Any) -> tuple[dict[str, Any], str]:
     """Returns the last answer, and its text. Raises the error that the answer means."""
+    _native.Scope(1, request, client=client)  # checks the type of the client
     asked = _native._default_client() if client is None else client
     inner = _patience.get()
     patience = asked._own_rpc_timeout if inner is None else inner[0]
