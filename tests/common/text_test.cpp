@@ -89,6 +89,8 @@ TEST_CASE("printable text cannot move a terminal's cursor, or hide or reorder wh
   CHECK(printable("a\u202eb\u2066c\u2069d\u200be\u061cf\ufeff") ==
         "a\\u202eb\\u2066c\\u2069d\\u200be\\u061cf\\ufeff");
   CHECK(printable("\u2028\U000e0041") == "\\u2028\\U000e0041");
+  CHECK(printable("\u00ad\u115f\u1160\u17b4\u17b5\u180e\u2060\u206f\u3164\uffa0\ufff9\ufffb") ==
+        "\\u00ad\\u115f\\u1160\\u17b4\\u17b5\\u180e\\u2060\\u206f\\u3164\\uffa0\\ufff9\\ufffb");
   CHECK(printable("größe → 世界 é 🙂") == "größe → 世界 é 🙂");
   CHECK(valid_utf8("a\u202eb") == "a\u202eb");
 }

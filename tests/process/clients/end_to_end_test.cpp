@@ -37,10 +37,12 @@ bool is_link_to(const std::string& link, const std::string& target) {
 }  // namespace
 
 TEST_CASE("run exits 124 when COMMAND was killed, and the record has COMMAND's name") {
-  Server server;
-  CHECK(run_client(server, {"run", "--timeout", "200ms", "--", "sleep", "100"}).status ==
-        exited(124));
+  Server server({"--max-timeout", "200ms"});
+  const Finished ran = run_client(server, {"run", "--timeout", "1h", "--", "sleep", "100"});
+  CHECK(ran.status == exited(124));
   const Record killed = server.wait_for("killed");
+  CHECK(ran.err == "timer_client: 'sleep' expired after 200ms: 'timer_client show " +
+                       killed.text("id") + "' says more\n");
   CHECK(killed.text("scope") == "sleep");
   CHECK(killed.text("comm") == "sleep");
   CHECK(killed.text("verdict") == "dead");
@@ -136,8 +138,10 @@ TEST_CASE("a shell that releases its scope leaves nothing open, one that does no
   const std::string until_read =
       "&& $T acquire --scope marker$$ --timeout 1ms --signal 0 && until grep -q "
       "\"\\\"marker$$\\\",\\\"verdict\\\"\" $FILETIMER_DIR/expired.jsonl; do sleep 0.01; done && ";
-  CHECK(run_shell(server, "$T acquire --scope kept --timeout 1h && $T release --scope kept " +
-                              until_read + "exit 5") == exited(5));
+  const std::string released =
+      "$T acquire --scope kept --timeout 1h && FILETIMER=off $T acquire --scope x --timeout 1h && "
+      "FILETIMER=off $T release --scope kept ";
+  CHECK(run_shell(server, released + until_read + "exit 5") == exited(5));
   CHECK(run_shell(server, "$T acquire --scope forgotten --timeout 1h " + until_read + "exit 6") ==
         exited(6));
   const Record left = server.wait_for("left_open");
@@ -309,6 +313,7 @@ TEST_CASE("a client that finds no server asks the only one around a COMMAND, and
     check(4, fmt::format("; one is running in '{}', and 1 more beside it: name it with --dir or "
                          "$FILETIMER_DIR",
                          std::min(server.dir(), other.dir())));
+    CHECK(contains(run(client_path(), {"list"}, places).err, "; one is running in '"));
     CHECK(other.stop() != exited(0));
     const Finished suggested = run(client_path(), {"suggest"}, places);
     CHECK(contains(suggested.err, "; one is running in '" + server.dir() + "'"));

@@ -57,8 +57,8 @@ TEST_CASE("a dump of many workers has those in the least common scopes, and coun
 
 TEST_CASE("dump shows where the workers are, and they go on") {
   Server server;
-  const auto one = client_worker(server.dir(), {}, {{"RANK", "0"}});
   const auto other = client_worker(server.dir(), {}, {{"RANK", "1"}});
+  const auto one = client_worker(server.dir(), {}, {{"RANK", "0"}});
   CHECK(one->ask("open exchange 3600000") == "yes");
   CHECK(other->ask("open load 3600000") == "yes");
   // A side thread of the server reads the ranks.
@@ -75,6 +75,7 @@ TEST_CASE("dump shows where the workers are, and they go on") {
   CHECK(contains(all.out, fmt::format("rank 0 (pid {}, ", one->pid())));
   CHECK(contains(all.out, "`exchange` for "));
   CHECK(contains(all.out, fmt::format("rank 1 (pid {}, ", other->pid())));
+  CHECK(all.out.find("rank 0 (") < all.out.find("rank 1 ("));
   CHECK(contains(all.out, "`load` for "));
   CHECK(contains(all.out, "Threads\n"));
   CHECK(JsonLine(run_client(server, {"dump", "--json"}).out).integer("omitted") == 0);

@@ -95,6 +95,9 @@ TEST_CASE("a drain and a rendezvous return what the server answers") {
   CHECK(client.drain() == 2);
   CHECK(client.drain(false) == 0);
   CHECK(server.asked().back().off);
+  CHECK(client.shutdown(ShutdownMode::kWorkersOrNow, 7s) == 2);
+  CHECK(server.asked().back() ==
+        wire::Question{.request = "shutdown", .wait_s = 7, .graceful = "workers", .force = true});
   const RendezvousResult met =
       client.rendezvous({.rank = 1, .world = 2, .timeout = 30s, .name = "epoch"});
   CHECK(met.round == 7);

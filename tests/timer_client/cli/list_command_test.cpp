@@ -238,7 +238,7 @@ TEST_CASE("a worker's page is listed under the pid of the process that holds its
   scope.grace_ms = 2500;
   scope.tid = 99;
   scope.signal = SIGTERM;
-  scope.flags = slot_flag::kWholeProcess | slot_flag::kThreadEnded;
+  scope.flags = slot_flag::kThreadEnded;
   page.open(0, scope);
   folder.add(page, "7-1");
   const std::string comm =
@@ -253,7 +253,7 @@ TEST_CASE("a worker's page is listed under the pid of the process that holds its
   CHECK(values_of(json.at(0),
                   "rank local_rank job_id scope tid asked_s granted_s overdue expired transport "
                   "whole_process thread_ended signal grace_s") ==
-        R"(3 1 "slurm-77" "forward" 99 10800.0 10800.0 false false "page" true true 15 2.5)");
+        R"(3 1 "slurm-77" "forward" 99 10800.0 10800.0 false false "page" false true 15 2.5)");
 }
 
 TEST_CASE("unknown values are absent from JSON, and endless ones are null") {
@@ -264,6 +264,7 @@ TEST_CASE("unknown values are absent from JSON, and endless ones are null") {
   scope.timeout = std::numeric_limits<std::int64_t>::max();
   scope.tid = 0;
   page.open(0, scope);
+  page.page().slot(0).code_timeout_ms = kNoCodeTimeout;
   scope.acquired += 1;
   scope.grace_ms = kNoSigkill;
   page.open(1, scope);
@@ -272,8 +273,8 @@ TEST_CASE("unknown values are absent from JSON, and endless ones are null") {
   const auto json = folder.json();
   REQUIRE(json.size() == 2);
   CHECK(values_of(json.at(0),
-                  "deadline_mono_ns remaining_s asked_s granted_s local_rank job_id "
-                  "tid grace_s rank") == R"(null null null null - - - - "leader")");
+                  "deadline_mono_ns remaining_s asked_s granted_s code_timeout_s local_rank job_id "
+                  "tid grace_s rank") == R"(null null null null null - - - - "leader")");
   CHECK(values_of(json.at(1), "grace_s") == "null");
 }
 
@@ -500,6 +501,7 @@ TEST_CASE("files that are no pages are skipped and named") {
   folder.write("scopes/no.page", "");
   CHECK(folder.list({}).errors ==
         "timer_client: skipped no.page (its name is not that of a page)\n");
+  CHECK(contains(run_command({"suggest", "--dir", folder.path()}).errors, "skipped no.page ("));
   std::filesystem::remove(folder.page("no.page"));
   folder.write("scopes/server/9", "junk");
   skipped("server/9 (it has 4 bytes: expected 2166784)");
@@ -576,8 +578,11 @@ TEST_CASE("list without open scopes prints a line on standard error and succeeds
   std::filesystem::remove_all(folder.path("scopes"));
   CHECK(folder.list().code == 0);
   folder.write("scopes", "");
-  check_fails({"list", "--dir", folder.path()}, 1,
-              "cannot open the folder '" + folder.path("scopes") + "': Not a directory");
+  folder.write("expired.jsonl", "");
+  for (const char* const command : {"list", "suggest"}) {
+    check_fails({command, "--dir", folder.path()}, 1,
+                "cannot open the folder '" + folder.path("scopes") + "': Not a directory");
+  }
 }
 
 TEST_CASE("--watch prints the list again, also without a server, until its reader has gone") {
@@ -616,7 +621,7 @@ void add_statistics(TestPage& page, std::string_view name, std::uint32_t count,
   write_name(part.name, name);
   part.count = count;
   part.total_ns = count * each_ns;
-  part.last_ns = each_ns;
+  part.last_ns = each_ns / 2;
   part.longest_ns = each_ns;
   part.smallest_margin_ns = margin_ns;
   part.timeout_ns = 30 * kSecond;
@@ -640,15 +645,15 @@ TEST_CASE("statistics are added up over threads and workers") {
   const Ran table = folder.list({"--stats"});
   CHECK(table.code == 0);
   CHECK(table.output ==
-        "SCOPE      COUNT     MEAN    MEDIAN      P99  LONGEST  LAST  MARGIN\n"
-        "forward       99  2.09 ms  ~2.03 ms    ~3 ms     3 ms  3 ms    27 s\n"
-        "load           1      5 s      ~5 s     ~5 s      5 s   5 s    none\n"
-        "none left      1      1 s   ~973 ms  ~973 ms      1 s   1 s     0 s\n"
-        "over           1      1 s   ~973 ms  ~973 ms      1 s   1 s   ^[1;33m-1 ms^[0m\n");
+        "SCOPE      COUNT     MEAN    MEDIAN      P99  LONGEST     LAST  MARGIN\n"
+        "forward       99  2.09 ms  ~2.03 ms    ~3 ms     3 ms  1.50 ms    27 s\n"
+        "load           1      5 s      ~5 s     ~5 s      5 s   2.50 s    none\n"
+        "none left      1      1 s   ~973 ms  ~973 ms      1 s   500 ms     0 s\n"
+        "over           1      1 s   ~973 ms  ~973 ms      1 s   500 ms   ^[1;33m-1 ms^[0m\n");
   const auto json = folder.json({"--stats"});
   REQUIRE(json.size() == 4);
   CHECK(values_of(json.at(0), "scope count longest_s last_s smallest_margin_s timeout_s first_s") ==
-        R"("forward" 99 0.003 0.003 27.0 30.0 0.0)");
+        R"("forward" 99 0.003 0.0015 27.0 30.0 0.0)");
   CHECK(json.at(0).number("median_s") * 1e3 == doctest::Approx(2.03).epsilon(0.01));
   CHECK(json.at(0).number("p99_s") * 1e3 == doctest::Approx(3).epsilon(0.01));
   CHECK(json.at(0).number("total_s") == doctest::Approx(0.18 + 0.027));
@@ -669,7 +674,7 @@ struct JobByHand : RunFolderByHand {
       TestPage page;
       if (has_ranks) {
         page.set_rank(std::to_string(rank));
-        page.set(page.header().local_rank, sizeof page.header().local_rank, std::to_string(rank));
+        page.set(page.header().local_rank, sizeof page.header().local_rank, "1");
       }
       page.set(page.header().job_id, sizeof page.header().job_id, job_id);
       testing::leave_scopes(page.page(), ended[rank]);
@@ -715,7 +720,7 @@ TEST_CASE("--stragglers names the slow rank and the collective in which the othe
   CHECK(json[0].number("median_s") < 0.022);
   // 15 scopes: the worker may be writing the sixteenth.
   CHECK(values_of(json[1], "scope kind host job_id rank local_rank pid ranks scopes") ==
-        fmt::format(R"("forward" "slower" "{}" "8812" 3 3 {} 8 15)", host_name(), pid));
+        fmt::format(R"("forward" "slower" "{}" "8812" 3 1 {} 8 15)", host_name(), pid));
   CHECK(json[1].number("factor") == doctest::Approx(1.3).epsilon(0.03));
   CHECK(json[1].number("median_s") * 1e3 == doctest::Approx(130).epsilon(0.03));
   CHECK(json[1].number("others_median_s") * 1e3 == doctest::Approx(100).epsilon(0.03));

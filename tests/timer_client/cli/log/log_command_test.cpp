@@ -309,6 +309,11 @@ TEST_CASE("--follow ends when its reader has gone, and reports a log that it can
   folder.append("log", record("a-3"));
   CHECK(contains(follow.read_line(), "  a-3"));
   CHECK(follow.exit_code_without_reader() == 1);
+  Program json({"log", "--follow", "--json", folder.path("log")});
+  for (const char* const id : {"a-1", "a-2", "a-3", "a-4"}) {
+    CHECK(contains(json.read_line(), id));
+    folder.append("log", contains(id, "a-3") ? record("a-4") : "");
+  }
 }
 
 TEST_CASE("a reader that went away ends the output quietly") {
