@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <functional>
@@ -52,6 +53,13 @@ auto mapped(const Values& values, Of of) {
     results.push_back(std::invoke(of, value));
   }
   return results;
+}
+
+// Returns the text before the first `end`, or all of it, and removes both from `text`.
+inline std::string_view take_until(std::string_view& text, char end) {
+  const std::string_view part = text.substr(0, text.find(end));
+  text.remove_prefix(std::min(part.size() + 1, text.size()));
+  return part;
 }
 
 // --- numbers, as std::from_chars() reads them: without a space or plus sign before a number, and

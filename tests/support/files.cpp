@@ -11,6 +11,8 @@
 #include <sstream>
 #include <system_error>
 
+#include "common/text.hpp"
+
 namespace filetimer::testing {
 namespace {
 
@@ -76,9 +78,7 @@ bool contains(std::string_view text, std::string_view part) {
 std::vector<std::string> lines_of(std::string_view text) {
   std::vector<std::string> lines;
   while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    lines.emplace_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
+    lines.emplace_back(take_until(text, '\n'));
   }
   return lines;
 }

@@ -83,8 +83,7 @@ Result<std::vector<std::string>> read_kernel_stack(const std::string& folder) {
   FILETIMER_TRY(text);
   std::string_view rest = *text;
   while (!rest.empty()) {
-    std::string_view line = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+    std::string_view line = take_until(rest, '\n');
     if (const std::size_t bracket = line.find("] "); bracket != line.npos) {
       line.remove_prefix(bracket + 2);
     }

@@ -150,9 +150,8 @@ std::string parse_frame_line(std::string_view line) {
 std::vector<PythonThread> parse_python_dump(std::string_view text) {
   std::vector<PythonThread> threads;
   while (!text.empty()) {
-    const std::string_view whole = text.substr(0, text.find('\n'));
+    const std::string_view whole = take_until(text, '\n');
     const std::string_view line = trimmed(whole);
-    text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
     if (line.empty()) {
       continue;
     }

@@ -194,18 +194,14 @@ void IdleStacksHelpers::clear() {
 bool parse_stacks(std::string_view answer, Evidence& evidence) {
   ThreadEvidence* thread = nullptr;
   bool is_whole = false;
-  std::size_t at = 0;
-  // A line without a newline is incomplete and ignored.
-  for (std::size_t end = answer.find('\n'); end != answer.npos; end = answer.find('\n', at)) {
-    const std::string_view line = answer.substr(at, end - at);
-    at = end + 1;
-    const std::size_t space = std::min(line.find(' '), line.size());
-    const std::string_view key = line.substr(0, space);
-    const std::string_view text =
-        line.substr(std::min(space + 1, line.size())).substr(0, kMaxFrameBytes);
+  answer = answer.substr(0, answer.rfind('\n') + 1);  // a line without a newline is incomplete
+  while (!answer.empty()) {
+    std::string_view rest = take_until(answer, '\n');
+    const std::string_view key = take_until(rest, ' ');
+    const std::string_view text = rest.substr(0, kMaxFrameBytes);
     if (key == "thread") {
       thread = nullptr;
-      std::istringstream tids{std::string(line.substr(space))};
+      std::istringstream tids{std::string(rest)};
       for (pid_t tid = 0; tids >> tid;) {
         const auto found = std::ranges::find(evidence.threads, tid, &ThreadEvidence::tid);
         if (found != evidence.threads.end() && thread != nullptr) {

@@ -46,8 +46,7 @@ std::string maps_of_code(const std::string& maps) {
   std::vector<std::pair<std::string_view, std::string_view>> lines;  // each with its path
   std::set<std::string_view> with_code;
   for (std::string_view rest = maps; !rest.empty();) {
-    const std::string_view line = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+    const std::string_view line = take_until(rest, '\n');
     // "7f01-7f02 r-xp 00001000 fe:01 1234    /usr/lib/x.so"
     const std::size_t space = line.find(' ');
     const std::size_t slash = line.find('/');

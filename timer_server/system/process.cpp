@@ -16,6 +16,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "common/text.hpp"
+
 namespace filetimer {
 namespace {
 
@@ -99,13 +101,10 @@ std::vector<Link> read_trees(const std::vector<pid_t>& roots, std::span<const pi
 // an empty controller. Returns an empty path if there is no such line.
 std::string_view cgroup_path(std::string_view cgroups, std::string_view controller) {
   while (!cgroups.empty()) {
-    const std::string_view line = cgroups.substr(0, cgroups.find('\n'));
-    cgroups.remove_prefix(std::min(line.size() + 1, cgroups.size()));
-    const std::size_t number_end = line.find(':');
-    const std::size_t names_end = line.find(':', number_end + 1);
-    if (names_end != line.npos &&
-        line.substr(number_end + 1, names_end - number_end - 1) == controller) {
-      return line.substr(names_end + 1);
+    std::string_view path = take_until(cgroups, '\n');
+    (void)take_until(path, ':');  // the number
+    if (take_until(path, ':') == controller && !path.empty()) {
+      return path;
     }
   }
   return {};

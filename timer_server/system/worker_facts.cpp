@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <thread>
 
 #include "common/limits.hpp"
@@ -24,11 +23,10 @@ constexpr std::chrono::milliseconds kReadPeriod{1};
 // Each entry has a zero byte after it.
 std::string_view value_in_environ(std::string_view block, std::string_view name) {
   while (!block.empty()) {
-    const std::string_view entry = block.substr(0, block.find('\0'));
+    const std::string_view entry = take_until(block, '\0');
     if (entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=') {
       return entry.substr(name.size() + 1);
     }
-    block.remove_prefix(std::min(entry.size() + 1, block.size()));
   }
   return {};
 }

@@ -340,9 +340,7 @@ std::string table_rows(const Incident& incident) {
 std::string html_lines(std::string_view page) {
   std::string html;
   while (!page.empty()) {
-    const std::size_t end = std::min(page.find('\n'), page.size());
-    html += html_text(page.substr(0, end)) + "\n";
-    page.remove_prefix(std::min(end + 1, page.size()));
+    html += html_text(take_until(page, '\n')) + "\n";
   }
   return html;
 }
