@@ -153,6 +153,17 @@ auto retry_eintr(Call&& call) {
   }
 }
 
+// Returns the set of these signals.
+template <class Signals = std::initializer_list<int>>
+sigset_t signal_set(const Signals& signals) {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int signal : signals) {
+    ::sigaddset(&set, signal);
+  }
+  return set;
+}
+
 // While it lives, blocks the signals that a write of this thread may cause: SIGPIPE; SIGXFSZ, when
 // the file has reached RLIMIT_FSIZE; and SIGTTOU, which stops a job in the background under `stty
 // tostop`. While SIGTTOU is blocked, the terminal takes the text. A signal that was pending before
@@ -160,11 +171,7 @@ auto retry_eintr(Call&& call) {
 class WriteSignalsGuard {
  public:
   WriteSignalsGuard() {
-    sigset_t blocked;
-    ::sigemptyset(&blocked);
-    for (const int signal : {SIGPIPE, SIGXFSZ, SIGTTOU}) {
-      ::sigaddset(&blocked, signal);
-    }
+    const sigset_t blocked = signal_set({SIGPIPE, SIGXFSZ, SIGTTOU});
     ::pthread_sigmask(SIG_BLOCK, &blocked, &before_);
     sigset_t pending;
     ::sigpending(&pending);

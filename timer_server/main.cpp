@@ -32,12 +32,8 @@ using namespace filetimer;
 // and to the terminal of which it is a background job (SIGTTOU, by `stty tostop`). The write fails
 // then, or is done. Every thread inherits the mask.
 void block_signals() {
-  sigset_t blocked{};
-  ::sigemptyset(&blocked);
-  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGCHLD,
-                           SIGPIPE, SIGXFSZ, SIGTTOU}) {
-    ::sigaddset(&blocked, signal);
-  }
+  sigset_t blocked = signal_set({SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT,
+                                 SIGCHLD, SIGPIPE, SIGXFSZ, SIGTTOU});
   // A signal that is blocked is not ignored. A shell lets its jobs in background ignore Ctrl-C.
   struct sigaction interrupt {};
   if (::sigaction(SIGINT, nullptr, &interrupt) == 0 && interrupt.sa_handler == SIG_IGN) {
@@ -122,9 +118,7 @@ int run_server(Server& server, const Settings& settings, UniqueFd report) {
   if (!settings.command.empty()) {
     // The threads that write keep it blocked. If the terminal stops COMMAND, the server has to stop
     // with it: a shell resumes only what it has seen stop.
-    sigset_t stop{};
-    ::sigemptyset(&stop);
-    ::sigaddset(&stop, SIGTTOU);
+    const sigset_t stop = signal_set({SIGTTOU});
     ::pthread_sigmask(SIG_UNBLOCK, &stop, nullptr);
     if (const Status started = server.start_command(); !started) {
       messages::error("{}", started.error().message);

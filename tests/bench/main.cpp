@@ -111,11 +111,7 @@ int measure(const Options& options, const Plan& plan) {
 // The measurements run in a child. Its processes die with it, and its parent removes its folders,
 // so an interrupted run leaves nothing behind.
 int supervise(const Options& options) {
-  sigset_t signals{};
-  ::sigemptyset(&signals);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
-    ::sigaddset(&signals, signal);
-  }
+  const sigset_t signals = signal_set({SIGINT, SIGTERM, SIGHUP, SIGCHLD});
   ::sigprocmask(SIG_BLOCK, &signals, nullptr);
   Plan plan = plan_for(options);
   plan.memory_dir = make_folder("/dev/shm");

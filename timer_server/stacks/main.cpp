@@ -130,9 +130,7 @@ void Tracees::stop(std::chrono::nanoseconds bound) {
   for (const Tracee& tracee : tracees_) {
     ::ptrace(PTRACE_INTERRUPT, tracee.tid, nullptr, nullptr);
   }
-  sigset_t child{};
-  ::sigemptyset(&child);
-  ::sigaddset(&child, SIGCHLD);
+  const sigset_t child = signal_set({SIGCHLD});
   for (;;) {
     read_wait_statuses();
     const std::int64_t left = (end - Instant::now()).count();
@@ -225,9 +223,7 @@ void limit_resources(const Request& request) {
     const rlimit memory{kMaxMemory, kMaxMemory};
     ::setrlimit(RLIMIT_DATA, &memory);
   }
-  sigset_t child{};
-  ::sigemptyset(&child);
-  ::sigaddset(&child, SIGCHLD);
+  const sigset_t child = signal_set({SIGCHLD});
   ::sigprocmask(SIG_SETMASK, &child, nullptr);
 }
 

@@ -109,11 +109,7 @@ void Source::change_events(std::uint32_t events) {
 
 EventSource watch_signals(EventLoop& loop, std::span<const int> signals,
                           std::function<void(const signalfd_siginfo&)> handler) {
-  sigset_t set;
-  ::sigemptyset(&set);
-  for (const int signal : signals) {
-    ::sigaddset(&set, signal);
-  }
+  const sigset_t set = signal_set(signals);
   UniqueFd owned(check(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), "cannot take signals"));
   const int fd = owned.get();
   return std::make_unique<Source>(
