@@ -27,7 +27,7 @@ Status CommandSupervisor::start(const std::vector<std::string>& words, const std
   start.words = words;
   start.environment = environment_for_children(dir, pipe);
   start.waits = true;
-  auto child = start_child(start);
+  auto child = start_child(std::move(start));
   FILETIMER_TRY(child);
   child_ = std::move(*child);
   pid_ = child_.pid();

@@ -255,7 +255,7 @@ std::string Commands::start(Command& command, std::vector<std::string> words,
   start.words = std::move(words);
   start.environment = std::move(environment);
   start.output = command.is_evidence ? output.get() : STDERR_FILENO;
-  auto child = start_child(start);
+  auto child = start_child(std::move(start));
   if (!child) {
     return child.error().message;
   }

@@ -142,15 +142,6 @@ OwnChild OwnChild::start(const std::function<pid_t()>& fork, bool is_helper) {
   return child;
 }
 
-OwnChild& OwnChild::operator=(OwnChild&& other) noexcept {
-  if (this != &other) {
-    disown();
-    pid_ = std::exchange(other.pid_, 0);
-    pidfd_ = std::move(other.pidfd_);
-  }
-  return *this;
-}
-
 // Holds the lock, so that the pid leaves the registry before another child can get it.
 std::optional<ChildEnd> OwnChild::reap() {
   Registry& all = registry();
@@ -237,17 +228,15 @@ Inheritance& inheritance() {
 // Uses fork() and not posix_spawn(): posix_spawn() can set neither a limit nor oom_score_adj, and
 // it returns after the execve() only. So does vfork(), which copies no page tables: a helper is one
 // of many. enter_realtime() makes sure that the child has ordinary scheduling.
-Result<OwnChild> start_child(const ChildStart& start) {
-  std::vector<std::string> words = start.words;
-  std::vector<std::string> environment = start.environment;
-  const std::vector<char*> word_pointers = pointers_to(words);
-  const std::vector<char*> environment_pointers = pointers_to(environment);
+Result<OwnChild> start_child(ChildStart start) {
+  const std::vector<char*> words = pointers_to(start.words);
+  const std::vector<char*> environment = pointers_to(start.environment);
   const Inheritance& settings = inheritance();
   int error = 0;
   const auto fork = [&] {
     const pid_t pid = start.is_helper || start.waits ? ::vfork() : ::fork();
     if (pid == 0) {
-      run_as_child(start, settings, word_pointers.data(), environment_pointers.data(), error);
+      run_as_child(start, settings, words.data(), environment.data(), error);
     }
     error = pid < 0 ? errno : error;
     return pid;

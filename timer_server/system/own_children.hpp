@@ -44,9 +44,11 @@ class OwnChild {
   OwnChild() = default;
   OwnChild(OwnChild&& other) noexcept
       : pid_(std::exchange(other.pid_, 0)), pidfd_(std::move(other.pidfd_)) {}
-  OwnChild& operator=(OwnChild&& other) noexcept;
-  OwnChild(const OwnChild&) = delete;
-  OwnChild& operator=(const OwnChild&) = delete;
+  OwnChild& operator=(OwnChild other) noexcept {
+    std::swap(pid_, other.pid_);
+    std::swap(pidfd_, other.pidfd_);
+    return *this;  // the end of `other` disowns the child that this one had
+  }
   // Leaves a child that has not ended to reap_orphans().
   ~OwnChild() { disown(); }
 
@@ -117,7 +119,7 @@ struct ChildStart {
 // Starts a child. A call that waits for its execve(), which a file system may hang, fails with the
 // errno of it: it is made on a side thread, or before anything is served. Otherwise a child whose
 // execve() fails exits with 127.
-Result<OwnChild> start_child(const ChildStart& start);
+Result<OwnChild> start_child(ChildStart start);
 
 // Returns whether `tracer`, the TracerPid of /proc/PID/status, is a stacks helper of this server
 // that was not reaped yet; it may have been since TracerPid was read.
