@@ -106,6 +106,10 @@ class JsonWriter {
     return values.empty() ? *this : array(key, values);
   }
 
+  JsonWriter& given_fixed(std::string_view key, std::optional<double> value, int places) {
+    return value ? fixed(key, *value, places) : *this;
+  }
+
   [[nodiscard]] std::size_t size() const { return text_.size(); }
   // Returns the object, without a newline. The writer must not be used afterwards.
   std::string finish() {

@@ -115,10 +115,7 @@ void write_threads(JsonWriter& json, const Evidence& evidence) {
     others_left -= others_of(thread);
     json.begin_object().field("tid", thread.tid).field("comm", thread.comm);
     write_activity(json, thread);
-    json.fixed("cpu_s", thread.cpu_s, 2);
-    if (thread.cpu_percent) {
-      json.fixed("cpu_percent", *thread.cpu_percent, 0);
-    }
+    json.fixed("cpu_s", thread.cpu_s, 2).given_fixed("cpu_percent", thread.cpu_percent, 0);
     write_frames(json, "stack", thread.stack, limit);
     write_frames(json, "native_stack", thread.native_stack, limit);
     if (!thread.same_stack.empty()) {
@@ -271,21 +268,17 @@ Evidence folded(const Evidence& evidence) {
 void write_evidence(JsonWriter& json, const Evidence& evidence) {
   if (!evidence.threads.empty()) {
     write_activity(json, evidence.threads.front());
-    json.field("state_name", state_name(evidence.threads.front().state));
-    json.fixed("cpu_user_s", evidence.cpu_user_s, 2)
-        .fixed("cpu_system_s", evidence.cpu_system_s, 2);
-    if (const auto percent = total_cpu_percent(evidence)) {
-      json.fixed("cpu_percent", *percent, 0);
-    }
-    json.field("rss_bytes", evidence.rss_bytes);
+    json.field("state_name", state_name(evidence.threads.front().state))
+        .fixed("cpu_user_s", evidence.cpu_user_s, 2)
+        .fixed("cpu_system_s", evidence.cpu_system_s, 2)
+        .given_fixed("cpu_percent", total_cpu_percent(evidence), 0)
+        .field("rss_bytes", evidence.rss_bytes);
     write_python(json, evidence);
     write_threads(json, evidence);
     write_children(json, evidence);
-    json.array("devices", evidence.devices);
-    if (evidence.held_ms) {
-      json.fixed("held_ms", *evidence.held_ms, 3);
-    }
-    json.fixed("gathered_ms", evidence.gathered_ms, 3);
+    json.array("devices", evidence.devices)
+        .given_fixed("held_ms", evidence.held_ms, 3)
+        .fixed("gathered_ms", evidence.gathered_ms, 3);
   }
   json.given("missing", evidence.missing);
 }
