@@ -111,7 +111,7 @@ void EvidenceCollection::deliver(bool is_complete, std::string_view missing) {
                          : !is_complete ? fmt::format("time was up while {}", activity_)
                                         : missing);
   }
-  evidence.gathered_ms = in_milliseconds(Instant::now() - begun_);
+  evidence.gathered_ms = in_milliseconds(Instant::now() - begun_.value_or(Instant{}));
   std::exchange(done_, nullptr)(std::move(evidence), is_complete);
 }
 
@@ -144,7 +144,6 @@ void EvidenceDesk::begin_if_possible(const std::shared_ptr<EvidenceCollection>& 
     return;
   }
   ++begun;
-  collection->has_begun_ = true;
   collection->begun_ = Instant::now();
   collection->end_by(now + collection->request_.limit);
   collection->request_.until = collection->until_;

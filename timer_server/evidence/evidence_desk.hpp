@@ -51,7 +51,7 @@ class EvidenceCollection {
 
   EvidenceCollection(EvidenceRequest request, Done done)
       : request_(std::move(request)), done_(std::move(done)), until_(request_.until) {}
-  [[nodiscard]] bool has_begun() const { return has_begun_; }
+  [[nodiscard]] bool has_begun() const { return begun_.has_value(); }
   // Moves the time limit to `until`, if that is earlier.
   void end_by(Instant until) { until_ = std::min(until_, until); }
   // Delivers what was collected so far, unless it was delivered.
@@ -72,10 +72,9 @@ class EvidenceCollection {
   EvidenceRequest request_;  // does not change once it has begun
   Done done_;                // null: delivered or withdrawn
   Instant until_;
-  bool has_begun_ = false;           // otherwise it waits for its turn
+  std::optional<Instant> begun_;     // none: it waits for its turn
   std::shared_ptr<Evidence> cheap_;  // null: not read yet, or what takes time has begun
   bool is_slow_ = false;             // what takes time is being collected
-  Instant begun_;
 
   Mutex mutex_;
   Evidence evidence_ FILETIMER_GUARDED_BY(mutex_);
