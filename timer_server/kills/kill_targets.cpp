@@ -78,16 +78,16 @@ std::vector<Process> alive_after(const SentSignal& sent, std::span<const pid_t> 
   return alive;
 }
 
-void KillTargets::adopt(const SentSignal& sent) {
-  for (Process& process : alive_after(sent, excluded_)) {
-    if (process.pid != worker_->pid &&
-        std::ranges::count(others_, process.pid, &Process::pid) == 0) {
-      others_.push_back(std::move(process));
+void KillTargets::adopt(std::span<const SentSignal> signals) {
+  find();
+  for (const SentSignal& sent : signals) {
+    for (Process& process : alive_after(sent, excluded_)) {
+      if (process.pid != worker_->pid &&
+          std::ranges::count(others_, process.pid, &Process::pid) == 0) {
+        others_.push_back(std::move(process));
+      }
     }
   }
-}
-
-void KillTargets::resume_stopped() const {
   const auto resume_if_stopped = [](const Process& process) {
     const auto stat = read_stat(fmt::format("/proc/{}", process.pid));
     if (stat && stat->state == 'T') {

@@ -56,14 +56,10 @@ class KillTargets {
     mode_ = KillMode::kProcess;
     others_.clear();
   }
-  // Finds the descendants of the worker that are there now.
-  void find();
-  // Adds the processes that an earlier server has sent this signal: their parents may have ended
-  // since.
-  void adopt(const SentSignal& sent);
-  // Sends SIGCONT to those that are stopped: that server may have been killed between its SIGSTOP
-  // and its SIGCONT.
-  void resume_stopped() const;
+  // Finds the descendants of the worker that are there now. Adds the processes that an earlier
+  // server has sent one of these signals: their parents may have ended since. Sends SIGCONT to all
+  // that are stopped: that server may have been killed between its SIGSTOP and its SIGCONT.
+  void adopt(std::span<const SentSignal> signals);
   // Which targets are stopped before a signal. A shell takes its terminal back from a job that
   // stops, so a worker that may handle the signal and go on is not stopped in its sleep.
   enum class Stop { kAll, kForking };
@@ -97,6 +93,7 @@ class KillTargets {
   [[nodiscard]] std::vector<pid_t> alive() const;
 
  private:
+  void find();
   std::vector<Process> own_orphans() const;
   // These return whether a process was stopped, or has ended.
   bool stop_new();

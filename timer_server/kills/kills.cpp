@@ -251,11 +251,7 @@ void Kills::start(Worker* worker, KillOrder order, Instant now) {
     kill->targets.spare_others();
   }
   if (kill->order.may_have_stopped && means) {
-    kill->targets.find();
-    for (const SentSignal& sent : kill->order.sent) {
-      kill->targets.adopt(sent);
-    }
-    kill->targets.resume_stopped();
+    kill->targets.adopt(kill->order.sent);
   }
   if (!kill->order.sent.empty() && means) {
     note_means(*kill, *means);
