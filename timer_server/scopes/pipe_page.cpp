@@ -62,25 +62,17 @@ void copy_slot(Slot& to, const Slot& from) {
   std::memcpy(static_cast<void*>(&to), &from, sizeof to);
 }
 
-// `known`: what an earlier server wrote, of which the facts are not read yet; null: nothing.
-void write_header(PageHeader& header, const Process& worker, const WorkerFacts& facts,
-                  const PageClaims* known) {
+void write_header(PageHeader& header, const Process& worker, const WorkerFacts& facts) {
   begin_page(header, page_flag::kMadeByServer);
   header.pid = worker.pid;
   header.start_time = worker.start_time;
   put_text(header.comm, worker.comm);
-  if (facts.are_known) {
-    const auto text_of = [](const std::optional<int>& rank) {
-      return rank ? fmt::format("{}", *rank) : std::string{};
-    };
-    put_text(header.rank, text_of(facts.rank));
-    put_text(header.local_rank, text_of(facts.local_rank));
-    put_text(header.job_id, facts.job_id);
-  } else if (known != nullptr) {
-    put_text(header.rank, known->rank);
-    put_text(header.local_rank, known->local_rank);
-    put_text(header.job_id, known->job_id);
-  }
+  const auto text_of = [](const std::optional<int>& rank) {
+    return rank ? fmt::format("{}", *rank) : std::string{};
+  };
+  put_text(header.rank, text_of(facts.rank));
+  put_text(header.local_rank, text_of(facts.local_rank));
+  put_text(header.job_id, facts.job_id);
 }
 
 }  // namespace
@@ -269,7 +261,9 @@ bool PipePage::write(const Process& worker, const WorkerFacts& facts) {
   const auto write_bytes = [&] {
     return write_at(fd_.get(), bytes.data(), bytes.size() * sizeof(SlotBytes), 0);
   };
-  write_header(page.header(), worker, facts, claims_.get());
+  // An adopted file has what the earlier server wrote until the facts are read.
+  write_header(page.header(), worker,
+               facts.are_known || !claims_ ? facts : worker_facts_claimed(*claims_));
   page.header().created_ns = made_.ns;
   page.header().slots.store(static_cast<std::uint32_t>(count), kRelaxed);
   for (std::size_t i = 0; i < count; ++i) {

@@ -47,13 +47,12 @@ std::optional<int> as_rank(std::string_view text) {
 
 }  // namespace
 
-WorkerFacts worker_facts_claimed(std::string_view rank, std::string_view local_rank,
-                                 std::string_view job_id) {
+WorkerFacts worker_facts_claimed(const PageClaims& claims) {
   WorkerFacts facts;
   facts.are_known = true;
-  facts.rank = as_rank(rank);
-  facts.local_rank = as_rank(local_rank);
-  facts.job_id = utf8_prefix(job_id, kMaxJobIdBytesShown);
+  facts.rank = as_rank(claims.rank);
+  facts.local_rank = as_rank(claims.local_rank);
+  facts.job_id = utf8_prefix(claims.job_id, kMaxJobIdBytesShown);
   return facts;
 }
 

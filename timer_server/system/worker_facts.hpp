@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/clock.hpp"
+#include "common/page_reader.hpp"
 
 namespace filetimer {
 
@@ -40,8 +41,8 @@ WorkerFacts read_worker_facts(pid_t pid, std::span<const std::string> wanted = {
 WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ_block,
                               std::span<const std::string> wanted = {});
 
-// Returns the facts that the page of a worker claims. They are used for a worker that has ended.
-WorkerFacts worker_facts_claimed(std::string_view rank, std::string_view local_rank,
-                                 std::string_view job_id);
+// Returns the facts that the page of a worker claims. They are used for a worker that has ended, or
+// whose facts are not read yet.
+WorkerFacts worker_facts_claimed(const PageClaims& claims);
 
 }  // namespace filetimer

@@ -76,8 +76,7 @@ WorkerIdentity claimed_identity(const PageClaims& claims, pid_t pid) {
   process.uid = claims.uid;
   process.comm = claims.comm;
   return {std::make_shared<const Process>(std::move(process)),
-          std::make_shared<WorkerFacts>(
-              worker_facts_claimed(claims.rank, claims.local_rank, claims.job_id))};
+          std::make_shared<WorkerFacts>(worker_facts_claimed(claims))};
 }
 
 bool runs_another_program(const Process& process, const WorkerPage& page) {

@@ -61,7 +61,7 @@ TEST_CASE("A long job name is cut, and a command line, which has spaces between 
   const std::string shown = job.substr(0, kMaxJobIdBytesShown);
   CHECK(worker_facts_from("", "SLURM_JOB_ID=" + job).job_id == shown);
   CHECK(worker_facts_from("", "SLURM_STEP_ID=" + job).step_id == shown);
-  CHECK(worker_facts_claimed("", "", job).job_id == shown);
+  CHECK(worker_facts_claimed({.job_id = job}).job_id == shown);
   CHECK(worker_facts_from("python\0train.py\0--lr\0"sv, "").cmdline == "python train.py --lr");
   CHECK(worker_facts_from(std::string(100'000, 'x'), "").cmdline.size() == kMaxCmdlineBytesShown);
 }
