@@ -202,6 +202,14 @@ inline UniqueFd open_file(const char* path, int flags, mode_t mode = 0) {
   return UniqueFd(retry_eintr([&] { return ::open(path, flags | O_CLOEXEC, mode); }));
 }
 
+// Returns at most so many bytes of what a symlink has; empty: it cannot be read, or is none.
+inline std::string link_target(const std::string& path, std::size_t most = PATH_MAX) {
+  std::string target(most, '\0');
+  const ssize_t length = ::readlink(path.c_str(), target.data(), most);
+  target.resize(static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
+  return target;
+}
+
 // Returns EFBIG if this process may not make a file of so many bytes, else 0. To try it would raise
 // SIGXFSZ, which ends a process by default.
 inline int error_of_size(std::size_t bytes) {

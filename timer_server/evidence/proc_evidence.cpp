@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::size_t kMaxChildrenShown = 64;
 constexpr std::size_t kMaxDevicesShown = 64;
+constexpr std::size_t kMaxFileBytes = 512;  // of the path of an open file
 constexpr std::size_t kMaxDescriptorsRead = 65536;
 constexpr std::string_view kNoKernelStacks = "no kernel stacks: ";
 
@@ -31,12 +32,6 @@ double seconds_of(std::uint64_t ticks) {
 
 std::string first_line(const Result<std::string>& text) {
   return text ? text->substr(0, text->find('\n')) : std::string{};
-}
-
-std::string link_target(const std::string& path) {
-  std::array<char, 512> target{};
-  const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
-  return length > 0 ? std::string(target.data(), static_cast<std::size_t>(length)) : std::string{};
 }
 
 bool takes_descriptor(std::string_view name) {
@@ -71,7 +66,7 @@ void read_syscall(const std::string& folder, pid_t pid, ThreadEvidence& thread) 
   }
   rest.remove_prefix(kHex.size());
   if (const auto fd = take_number<std::uint64_t>(rest, 16)) {
-    thread.syscall_fd = link_target(fmt::format("/proc/{}/fd/{}", pid, *fd));
+    thread.syscall_fd = link_target(fmt::format("/proc/{}/fd/{}", pid, *fd), kMaxFileBytes);
   }
 }
 
@@ -179,7 +174,7 @@ void read_devices(const std::string& folder, Evidence& evidence) {
     if (++descriptors_read > kMaxDescriptorsRead || evidence.devices.size() >= kMaxDevicesShown) {
       break;
     }
-    const std::string target = link_target(fmt::format("{}/fd/{}", folder, fd));
+    const std::string target = link_target(fmt::format("{}/fd/{}", folder, fd), kMaxFileBytes);
     const bool accelerator = target.starts_with("/dev/nvidia") || target == "/dev/kfd" ||
                              target.starts_with("/dev/dri/") || target.starts_with("/dev/accel") ||
                              target.starts_with("/dev/infiniband/");

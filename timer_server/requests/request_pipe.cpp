@@ -8,8 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <filesystem>
-
 #include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
 
@@ -114,8 +112,7 @@ Result<RequestPipe> RequestPipe::open(const std::string& path) {
 Result<RequestPipe> RequestPipe::take(const std::string& path, UniqueFd passed) {
   FILETIMER_TRY(check_parents(path));
   const std::string through = fmt::format("/proc/self/fd/{}", passed.get());
-  std::error_code ec;
-  const std::string what = std::filesystem::read_symlink(through, ec).string();
+  const std::string what = link_target(through);
   struct stat st {};
   if (::fstat(passed.get(), &st) != 0 || !S_ISFIFO(st.st_mode)) {
     return failure(

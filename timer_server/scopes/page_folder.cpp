@@ -2,8 +2,6 @@
 #include "timer_server/scopes/page_folder.hpp"
 
 #include <cstdio>
-#include <filesystem>
-#include <system_error>
 
 #include "common/posix.hpp"
 #include "common/text.hpp"
@@ -67,8 +65,7 @@ void PageFolder::confirm(std::string_view name, Owner owner) const {
 }
 
 std::optional<PageFolder::Owner> PageFolder::confirmed_owner(std::string_view name) const {
-  std::error_code none;
-  const std::string target = std::filesystem::read_symlink(owner_path(name), none).string();
+  const std::string target = link_target(owner_path(name));
   Owner owner;
   return std::sscanf(target.c_str(), "%d-%lu-%lu", &owner.pid, &owner.start_time,
                      &owner.start_stack) == 3

@@ -237,8 +237,8 @@ bool has_random_stack(pid_t pid) {
 
 std::string folder_of_this_program() {
   static const std::string kFolder = [] {
-    std::error_code error;
-    return (std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "").string();
+    const std::filesystem::path program = link_target("/proc/self/exe");
+    return (program.parent_path() / "").string();
   }();
   return kFolder;
 }

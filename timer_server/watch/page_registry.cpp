@@ -3,9 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <stdexcept>
-#include <system_error>
 
 #include "common/limits.hpp"
 #include "common/scope_page.hpp"
@@ -26,12 +24,6 @@ constexpr std::size_t kMaxRefusedPages = 16384;
 constexpr std::size_t kMaxOrphanedScopes = 8192;
 
 constexpr int kAnotherProgram = ENOEXEC;  // as an Error's number, within this file
-
-// Returns the identity of a process's time namespace; empty if the kernel does not show it.
-std::string time_namespace(std::string_view pid) {
-  std::error_code unknown;
-  return std::filesystem::read_symlink(fmt::format("/proc/{}/ns/time", pid), unknown).string();
-}
 
 // Returns the process that a page names as its worker, if it is alive.
 Result<Process> claimed_process(const PageClaims& claims) {
@@ -57,8 +49,8 @@ Status check_claims(const PageClaims& claims, const Process& process, bool is_co
     return failure(fmt::format("it says that pid {} started at {}: expected {}", claims.pid,
                                claims.start_time, process.start_time));
   }
-  const std::string theirs = time_namespace(fmt::format("{}", process.pid));
-  const std::string ours = time_namespace("self");
+  const std::string theirs = link_target(fmt::format("/proc/{}/ns/time", process.pid));
+  const std::string ours = link_target("/proc/self/ns/time");  // empty: the kernel has none
   if (!theirs.empty() && !ours.empty() && theirs != ours) {
     return failure(
         fmt::format("pid {} is in another time namespace ({}): its deadlines are on another clock",

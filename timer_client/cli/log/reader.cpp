@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <queue>
 #include <set>
 #include <tuple>
@@ -80,8 +79,7 @@ class Opener {
 
   // Opens what is meant where the user names nothing.
   void take_own(const RunFolder& folder) {
-    std::error_code none;
-    std::string known = std::filesystem::read_symlink(folder.path(kLogLinkName), none).string();
+    std::string known = link_target(folder.path(kLogLinkName));
     if (const std::string own = folder.path(kLogName);
         known.empty() && !folder.was_named && ::access(own.c_str(), F_OK) == 0) {
       known = own;  // a server was given this directory by name
