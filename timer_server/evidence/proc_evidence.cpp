@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 #include <string_view>
 
 #include "common/clock.hpp"
@@ -131,12 +130,9 @@ ThreadEvidence read_thread(const std::string& folder, pid_t pid, pid_t tid, Evid
 
 // Reads threads until `most` are read.
 void read_threads(pid_t pid, const std::vector<pid_t>& tids, std::size_t most, Evidence& evidence) {
-  std::set<pid_t> read;
-  for (const ThreadEvidence& thread : evidence.threads) {
-    read.insert(thread.tid);
-  }
+  const std::vector<pid_t> read = mapped(evidence.threads, &ThreadEvidence::tid);
   for (const pid_t tid : tids) {
-    if (evidence.threads.size() < most && !read.contains(tid)) {
+    if (evidence.threads.size() < most && std::ranges::find(read, tid) == read.end()) {
       evidence.threads.push_back(
           read_thread(fmt::format("/proc/{}/task/{}", pid, tid), pid, tid, evidence));
     }

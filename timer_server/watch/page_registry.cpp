@@ -7,6 +7,7 @@
 
 #include "common/limits.hpp"
 #include "common/scope_page.hpp"
+#include "common/text.hpp"
 #include "timer_server/system/messages.hpp"
 #include "timer_server/watch/registry.hpp"
 
@@ -124,11 +125,7 @@ void WatchRegistry::look_after_full_pipe() {
 bool WatchRegistry::look_for_pages() {
   refused_names_in_batch_.clear();
   // Pages that wait for an exit first: those that are refused now make room.
-  std::vector<std::string> waiting;
-  for (const auto& [name, free] : free_) {
-    waiting.push_back(name);
-  }
-  for (const std::string& name : waiting) {
+  for (const std::string& name : mapped(free_, [](const auto& free) { return free.first; })) {
     if (core_.directory.pages().has(name)) {
       look_at(name);
     } else {
