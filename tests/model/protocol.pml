@@ -711,7 +711,7 @@ end:
   /* WorkerPage::scan(), read_deadline() (q)
    * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 56f5f28b
    * code: common/wake_protocol.hpp read_deadline 06e3b5d7
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker b1758754 */
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 7e0cbe18 */
   :: d_step { server_at == READ_SLOT ->
        if
        :: IS_OPEN(word[SLOT(i, s)]) && word[SLOT(i, s)] <= JUDGES_BY -> due[s] = word[SLOT(i, s)]
@@ -725,7 +725,7 @@ end:
        :: else
        fi }
   /* DeadlineScan::judge(), try_expire(); expiry_of()
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge 1fa33e4d
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge 22ece683
    * code: timer_server/scopes/worker_page.cpp WorkerPage::try_expire 9ef46e70
    * code: common/wake_protocol.hpp try_expire 263fb2c5 */
   :: d_step { server_at == JUDGE && SERVER_DRAINED ->

@@ -57,7 +57,7 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
     }
     const bool is_due =
         !on_page_.due.empty() || !on_page_.soft.empty() || !on_page_.to_signal.empty();
-    if (is_due && !judge(worker, page, on_page_, woke, found, judged)) {
+    if (is_due && !judge(worker, page, woke, found, judged)) {
       found.lost.push_back({&worker, page, true});
     } else {
       for (const WorkerPage::Due& slot : on_page_.soft) {
@@ -116,9 +116,8 @@ void DeadlineScan::give_back_unseen_time(Worker& worker, Instant now, Found& fou
 }
 
 // Returns false if the worker runs another program than the one that opened the scopes.
-bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page,
-                         const WorkerPage::Found& candidates, Instant woke, Found& found,
-                         std::vector<PageVerdict>& judged) {
+bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page, Instant woke,
+                         Found& found, std::vector<PageVerdict>& judged) {
   if (!worker.process->is_alive()) {
     return true;  // its pending exit event decides
   }
@@ -129,8 +128,8 @@ bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page
     return true;  // the next sweep wants another scan
   }
   // A worker that was found resumed in this scan is judged in the next one.
-  const std::vector<WorkerPage::Due>& due = candidates.due;
-  const std::vector<WorkerPage::Due>& to_signal = candidates.to_signal;
+  const auto& due = on_page_.due;
+  const auto& to_signal = on_page_.to_signal;
   if (worker.lost.end() > woke ||
       (!due.empty() && halted_.should_defer(worker, *page, due.front())) ||
       (!to_signal.empty() && halted_.should_defer(worker, *page, to_signal.front()))) {

@@ -104,8 +104,7 @@ class DeadlineScan {
   [[nodiscard]] bool is_pipe_taken() const {
     return core_.directory.pipe().condition() == RequestPipe::Condition::kTakenOver;
   }
-  bool judge(Worker& worker, const std::shared_ptr<WorkerPage>& page,
-             const WorkerPage::Found& candidates, Instant woke, Found& found,
+  bool judge(Worker& worker, const std::shared_ptr<WorkerPage>& page, Instant woke, Found& found,
              std::vector<PageVerdict>& judged);
   void judge_idleness(Worker& worker, const WorkerPage::Activity& activity, Instant woke,
                       Found& found, std::vector<PageVerdict>& judged);
@@ -119,7 +118,7 @@ class DeadlineScan {
   Instant scanned_ = Instant::never();  // when the last scan began
   Instant wakes_before_;                // what the status page says
   Duration shortest_ = kForever;        // of the timeouts of open scopes
-  WorkerPage::Found on_page_;           // its memory is reused
+  WorkerPage::Found on_page_;           // of the page that is judged; its memory is reused
 };
 
 }  // namespace filetimer
