@@ -68,11 +68,7 @@ bool EventLoop::dispatch_one(int timeout_ms) {
     add_pending(*after_events_);
   }
   const auto handler = source.handler_;
-  try {
-    (*handler)();
-  } catch (const std::exception& error) {
-    messages::error("{}; the server continues", error.what());
-  }
+  messages::guard(*handler);
   return true;
 }
 

@@ -71,8 +71,7 @@ class EventLoop {
   void stop() { is_stopped_ = true; }
   // Waits at most so many milliseconds, -1 means without a limit, and calls the handler of one
   // event: of those with the first priority the one that came first. Returns false if none came.
-  // An exception of the handler is reported as a message, and the loop continues: other workers
-  // must stay watched when memory or descriptors run out.
+  // An exception of the handler is reported as a message, and the loop continues.
   bool dispatch_one(int timeout_ms);
 
  private:

@@ -44,4 +44,15 @@ inline constexpr Say<Level::kWarning> warning{};
 inline constexpr Say<Level::kInfo> info{};
 inline constexpr Say<Level::kDebug> debug{};
 
+// Calls `work`, and reports an exception: other workers must stay watched when memory or
+// descriptors run out.
+template <class Work>
+void guard(Work&& work) {
+  try {
+    work();
+  } catch (const std::exception& exception) {
+    error("{}; the server continues", exception.what());
+  }
+}
+
 }  // namespace filetimer::messages

@@ -68,12 +68,7 @@ struct SideThreads::State : std::enable_shared_from_this<State> {
       queue.jobs.pop_front();
       lock.unlock();
       Delivery delivery;
-      try {
-        delivery = job();
-      } catch (const std::exception& error) {
-        // Everything that needs the job has a time limit.
-        messages::error("{}; the server continues", error.what());
-      }
+      messages::guard([&] { delivery = job(); });  // what needs the job has a time limit
       job = nullptr;
       lock.lock();
       if (!delivery) {
@@ -143,11 +138,7 @@ void SideThreads::deliver() {
     deliveries.swap(state_->deliveries);
   }
   for (const Delivery& delivery : deliveries) {
-    try {
-      delivery();
-    } catch (const std::exception& error) {
-      messages::error("{}; the server continues", error.what());
-    }
+    messages::guard(delivery);
   }
 }
 
