@@ -41,8 +41,6 @@ class Commands {
   // The end of a command wakes the loop.
   explicit Commands(Core& core);
   ~Commands();
-  Commands(const Commands&) = delete;
-  Commands& operator=(const Commands&) = delete;
 
   // Queues the hook of the occasion, if there is a command for it. Drops and records it if too many
   // hooks wait.

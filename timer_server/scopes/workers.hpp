@@ -114,10 +114,8 @@ class Workers {
   }
   // Adds a process whose pid is not watched.
   Worker& add(Process process) {
-    const pid_t pid = process.pid;
-    auto shared =
-        std::make_shared<const Process>(std::move(process));  // before a worker without one
-    Worker& worker = workers_[pid];
+    auto shared = std::make_shared<const Process>(std::move(process));  // first, as it may fail
+    Worker& worker = workers_[shared->pid];
     worker.process = std::move(shared);
     return worker;
   }

@@ -29,8 +29,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <string>
 #include <string_view>
 
@@ -91,14 +91,6 @@ class Tracees {
   const pid_t pid_;
   std::vector<Tracee> tracees_;
 };
-
-// Returns `number` as the last argument of ptrace(), which is a pointer by its type.
-void* as_data(long number) {
-  void* data = nullptr;
-  static_assert(sizeof data == sizeof number);
-  std::memcpy(&data, &number, sizeof data);
-  return data;
-}
 
 Status Tracees::seize() {
   int why_not = ESRCH;
@@ -165,7 +157,8 @@ bool Tracees::release() {
   for (Tracee& tracee : tracees_) {
     // A thread that was killed since then cannot be resumed, and its exit is read in the next call.
     if (tracee.state == State::kStopped &&
-        ::ptrace(PTRACE_DETACH, tracee.tid, nullptr, as_data(tracee.signal)) == 0) {
+        ::ptrace(PTRACE_DETACH, tracee.tid, nullptr,
+                 reinterpret_cast<void*>(std::intptr_t{tracee.signal})) == 0) {
       tracee.state = State::kGone;
     }
     are_gone = are_gone && tracee.state == State::kGone;

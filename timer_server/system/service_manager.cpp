@@ -72,10 +72,9 @@ Result<UniqueFd> take_passed_descriptor() {
     for (const char c : printable(names)) {
       listed += c == ':' ? "', '" : std::string(1, c);
     }
-    return failure(
-        fmt::format("{} descriptors were passed ('{}'): expected one, the pipe of "
-                    "ListenFIFO=",
-                    count_number, listed));
+    return failure(fmt::format(
+        "{} descriptors were passed ('{}'): expected one, the pipe of ListenFIFO=", count_number,
+        listed));
   }
   if (::fcntl(kFirstPassed, F_SETFD, FD_CLOEXEC) != 0) {
     return system_error(trouble, errno);

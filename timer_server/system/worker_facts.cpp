@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "common/limits.hpp"
@@ -60,13 +61,9 @@ WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ
                               std::span<const std::string> wanted) {
   WorkerFacts facts;
   facts.are_known = true;
-  while (!cmdline.empty() && cmdline.back() == '\0') {
-    cmdline.remove_suffix(1);
-  }
+  cmdline = cmdline.substr(0, cmdline.find_last_not_of('\0') + 1);
   facts.cmdline = utf8_prefix(cmdline, kMaxCmdlineBytesShown);
-  for (char& c : facts.cmdline) {
-    c = c == '\0' ? ' ' : c;
-  }
+  std::ranges::replace(facts.cmdline, '\0', ' ');
   facts.rank = as_rank(first_value(environ_block, kRankVariables));
   facts.local_rank = as_rank(first_value(environ_block, kLocalRankVariables));
   facts.job_id = utf8_prefix(first_value(environ_block, kJobVariables), kMaxJobIdBytesShown);
