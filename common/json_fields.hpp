@@ -19,18 +19,12 @@ namespace filetimer {
 
 inline std::optional<std::int64_t> as_integer(simdjson::dom::element value) {
   std::int64_t number = 0;
-  if (value.get_int64().get(number) != simdjson::SUCCESS) {
-    return std::nullopt;
-  }
-  return number;
+  return value.get_int64().get(number) == simdjson::SUCCESS ? std::optional(number) : std::nullopt;
 }
 
 inline std::optional<double> as_number(simdjson::dom::element value) {
   double number = 0;
-  if (value.get_double().get(number) != simdjson::SUCCESS) {
-    return std::nullopt;
-  }
-  return number;
+  return value.get_double().get(number) == simdjson::SUCCESS ? std::optional(number) : std::nullopt;
 }
 
 inline std::string as_text(simdjson::dom::element value) {
