@@ -54,7 +54,7 @@ void EvidenceCollection::add_slow(Evidence& evidence, IdleStacksHelpers& helpers
       helper = std::make_shared<StacksHelper>(std::move(*started));
     } else {
       evidence.add_missing("no native stacks: " + started.error().message);
-      publish(evidence, "CPU time was being sampled");
+      note("CPU time was being sampled", &evidence);
     }
   }
   note("CPU time was being sampled");
@@ -63,13 +63,13 @@ void EvidenceCollection::add_slow(Evidence& evidence, IdleStacksHelpers& helpers
   const Duration wait = std::min(due, request_.until) - Instant::now();
   std::this_thread::sleep_for(std::max(wait, Duration::zero()));
   finish_cpu_sample(request_.worker->pid, evidence);
-  if (helper && publish(evidence, "native stacks were being read")) {
+  if (helper && note("native stacks were being read", &evidence)) {
     helper->collect(evidence);
     if (helper->is_idle()) {
       helpers.keep(std::move(*helper));
     }
   }
-  if (wants_stacks && request_.python && publish(evidence, "Python stacks were being written")) {
+  if (wants_stacks && request_.python && note("Python stacks were being written", &evidence)) {
     // A stopped worker does not run the signal handler that writes the stacks. When the helper lets
     // go of it, the kernel shows it as running for a moment, so that both looks count.
     const auto stat = read_stat(fmt::format("/proc/{}", request_.worker->pid));
@@ -82,18 +82,12 @@ void EvidenceCollection::add_slow(Evidence& evidence, IdleStacksHelpers& helpers
   }
 }
 
-bool EvidenceCollection::note(const char* activity) {
+bool EvidenceCollection::note(const char* activity, const Evidence* collected) {
+  Evidence to_deliver = collected != nullptr ? folded(*collected) : Evidence{};
   const MutexLock lock(mutex_);
   activity_ = activity;
-  return !is_ended_;
-}
-
-bool EvidenceCollection::publish(const Evidence& evidence, const char* activity) {
-  Evidence to_deliver = folded(evidence);
-  const MutexLock lock(mutex_);
-  if (!is_ended_) {
+  if (collected != nullptr && !is_ended_) {
     evidence_ = std::move(to_deliver);
-    activity_ = activity;
   }
   return !is_ended_;
 }
@@ -156,7 +150,7 @@ void EvidenceDesk::begin_if_possible(const std::shared_ptr<EvidenceCollection>& 
         if (collection->request_.early) {
           begin_cpu_sample(*collection->request_.early, *evidence);
         }
-        collection->publish(*evidence, "the evidence of other workers was being collected");
+        collection->note("the evidence of other workers was being collected", evidence.get());
         return [collection, evidence] { collection->cheap_ = evidence; };
       },
       is_for_signal ? SideThreads::Lane::kQuick : SideThreads::Lane::kUnexpired);
@@ -182,7 +176,7 @@ bool EvidenceDesk::begin_slow(const std::shared_ptr<EvidenceCollection>& collect
       [collection, evidence, helpers = helpers_]() -> SideThreads::Delivery {
         if (collection->note("the evidence of other workers was being collected")) {
           collection->add_slow(*evidence, *helpers);
-          collection->publish(*evidence, "the evidence was complete");
+          collection->note("the evidence was complete", evidence.get());
         }
         return [collection] {
           collection->is_slow_ = false;

@@ -63,11 +63,9 @@ class EvidenceCollection {
   void deliver(bool is_complete, std::string_view missing);
   // On a side thread.
   void add_slow(Evidence& evidence, IdleStacksHelpers& helpers);
-  // Stores what is done next: the reason that is given if time is up meanwhile. Returns false if
-  // the evidence was delivered or withdrawn.
-  bool note(const char* activity);
-  // Likewise, with what was collected so far, which takes longer.
-  bool publish(const Evidence& evidence, const char* activity);
+  // Stores what is done next: the reason that is given if time is up meanwhile; and what was
+  // collected so far, which takes longer. Returns false if the evidence was delivered or withdrawn.
+  bool note(const char* activity, const Evidence* collected = nullptr);
 
   EvidenceRequest request_;  // does not change once it has begun
   Done done_;                // null: delivered or withdrawn
