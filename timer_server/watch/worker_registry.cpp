@@ -14,13 +14,6 @@
 namespace filetimer {
 namespace {
 
-// Reads the files of a worker that a verdict reads. The kernel makes their entries in /proc at the
-// first read, which takes several times as long as a later one.
-void make_proc_entries(pid_t pid) {
-  (void)why_halted(pid);
-  (void)children_of(pid, pid);
-}
-
 // Later requests of the same batch may be of the process itself.
 constexpr int kYounger = ESTALE;
 
@@ -165,10 +158,13 @@ void WatchRegistry::read_facts(const Worker& worker) {
       SideThreads::Lane::kFacts);
   // So that the lanes of kills have a thread each: when a worker hangs, none may be to be had.
   core_.side_threads.run([]() -> SideThreads::Delivery { return {}; });
+  // Reads the files of a worker that a verdict reads. The kernel makes their entries in /proc at
+  // the first read, which takes several times as long as a later one.
   core_.side_threads.run(
       [weak = std::weak_ptr(worker.process)]() -> SideThreads::Delivery {
         if (const auto process = weak.lock()) {
-          make_proc_entries(process->pid);
+          (void)why_halted(process->pid);
+          (void)children_of(process->pid, process->pid);
         }
         return {};
       },
