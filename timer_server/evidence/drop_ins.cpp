@@ -47,8 +47,7 @@ bool is_program_in_path(const std::string& name) {
 // Adds what the drop-in needs at an incident. Returns false if it needs a program that is not
 // there.
 bool read_needs(DropIn& drop_in) {
-  const auto text = read_small_file(drop_in.path, kMaxBytesRead);
-  std::istringstream lines(text ? *text : std::string{});
+  std::istringstream lines(read_small_file(drop_in.path, kMaxBytesRead).value_or(""));
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with(kNeeds)) {
       continue;

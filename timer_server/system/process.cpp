@@ -151,17 +151,14 @@ bool sleeps_frozen(Reader& reader, const std::string& folder, char state) {
 // Returns the path of the frozen cgroup of the process. Both files show a cgroup below a frozen one
 // as frozen, too. The state of version 1 may be FROZEN or FREEZING.
 std::string frozen_cgroup(Reader& reader, const std::string& folder, const HaltSources& sources) {
-  const auto cgroups = reader.read(folder + "/cgroup");
-  if (!cgroups) {
-    return {};
-  }
+  const std::string cgroups = reader.read(folder + "/cgroup").value_or("");
   // Version 2 is mounted at the root, or at `unified` beside version 1.
   constexpr std::array<std::array<const char*, 4>, 3> kFiles{
       {{"", "", "cgroup.events", "frozen 1"},
        {"", "/unified", "cgroup.events", "frozen 1"},
        {"freezer", "/freezer", "freezer.state", "FR"}}};
   for (const auto& [controller, root, file, word] : kFiles) {
-    const std::string_view path = cgroup_path(*cgroups, controller);
+    const std::string_view path = cgroup_path(cgroups, controller);
     // While the root that the server sees is frozen, the server is, too.
     if (!path.empty() && path != "/" &&
         reader.has_text(fmt::format("{}{}{}/{}", sources.cgroups, root, path, file), word)) {

@@ -83,8 +83,7 @@ WorkerFacts read_worker_facts(pid_t pid, std::span<const std::string> wanted) {
         read_small_file(fmt::format("/proc/{}/environ", pid), kMaxEnvironBytes);
     const bool is_missing = environment ? environment->empty() : is_for_now(environment.error());
     if (reads == kMaxReads || (!is_missing && (cmdline || !is_for_now(cmdline.error())))) {
-      return worker_facts_from(cmdline ? *cmdline : std::string{},
-                               environment ? *environment : std::string{}, wanted);
+      return worker_facts_from(cmdline.value_or(""), environment.value_or(""), wanted);
     }
     std::this_thread::sleep_for(kReadPeriod);
   }
