@@ -37,41 +37,37 @@ std::size_t process_count() {
   return ::stat("/proc", &proc) == 0 ? proc.st_nlink : 0;
 }
 
-// Finds the children of processes, in the children file of each thread. Where the threads of a
-// process outnumber the processes of the host, it is less work to ask each of these for its parent;
-// where the kernel has no such files, it is the only way.
-class Children {
- public:
-  void append_to(std::vector<Link>& links, pid_t pid) {
-    constexpr std::size_t kFewThreads = 64;
-    const std::vector<pid_t> threads = threads_of(pid);
-    if (has_children_files() &&
-        (threads.size() <= kFewThreads || threads.size() <= process_count())) {
-      for (const pid_t tid : threads) {
-        for (const pid_t child : children_of(pid, tid)) {
-          links.emplace_back(pid, child);
-        }
-      }
-      return;
-    }
-    if (!all_) {
-      all_.emplace();
-      for (const pid_t each : numbers_in("/proc")) {
-        if (auto stat = read_stat(fmt::format("/proc/{}", each))) {
-          all_->push_back(std::move(*stat));
-        }
+// Appends the children of a process, found in the children file of each thread. Where the threads
+// of a process outnumber the processes of the host, it is less work to ask each of these for its
+// parent; where the kernel has no such files, it is the only way. `all`: these processes, if they
+// were read.
+void append_children(std::vector<Link>& links, pid_t pid,
+                     std::optional<std::vector<ProcStat>>& all) {
+  constexpr std::size_t kFewThreads = 64;
+  const std::vector<pid_t> threads = threads_of(pid);
+  if (has_children_files() &&
+      (threads.size() <= kFewThreads || threads.size() <= process_count())) {
+    for (const pid_t tid : threads) {
+      for (const pid_t child : children_of(pid, tid)) {
+        links.emplace_back(pid, child);
       }
     }
-    for (const ProcStat& process : *all_) {
-      if (process.ppid == pid) {
-        links.emplace_back(pid, process.pid);
+    return;
+  }
+  if (!all) {
+    all.emplace();
+    for (const pid_t each : numbers_in("/proc")) {
+      if (auto stat = read_stat(fmt::format("/proc/{}", each))) {
+        all->push_back(std::move(*stat));
       }
     }
   }
-
- private:
-  std::optional<std::vector<ProcStat>> all_;
-};
+  for (const ProcStat& process : *all) {
+    if (process.ppid == pid) {
+      links.emplace_back(pid, process.pid);
+    }
+  }
+}
 
 bool contains(std::span<const pid_t> pids, pid_t pid) {
   return std::find(pids.begin(), pids.end(), pid) != pids.end();
@@ -85,13 +81,13 @@ std::vector<Link> read_trees(const std::vector<pid_t>& roots, std::span<const pi
   const auto must_be_read = [&](pid_t child) {
     return !contains(excluded, child) && seen.insert(child).second;
   };
-  Children children;
+  std::optional<std::vector<ProcStat>> all;
   for (const pid_t root : roots) {
-    children.append_to(links, root);
+    append_children(links, root, all);
   }
   for (std::size_t i = 0; i < links.size() && links.size() < kMaxTreeProcesses; ++i) {
     if (must_be_read(links[i].second)) {
-      children.append_to(links, links[i].second);
+      append_children(links, links[i].second, all);
     }
   }
   return links;
