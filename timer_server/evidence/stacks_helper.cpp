@@ -51,9 +51,7 @@ bool send_line(int socket, const std::string& line) {
 }
 
 int yama_scope() {
-  const auto text = read_small_file("/proc/sys/kernel/yama/ptrace_scope");
-  std::string_view rest = text ? std::string_view(*text) : std::string_view{};
-  return take_number<int>(rest).value_or(0);
+  return std::atoi(read_small_file("/proc/sys/kernel/yama/ptrace_scope").value_or("").c_str());
 }
 
 }  // namespace
