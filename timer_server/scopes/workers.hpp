@@ -39,9 +39,8 @@ struct WorkerIdentity {
 class WarningLimit {
  public:
   struct Share {
-    std::size_t count = 0;  // how many of the wanted warnings may be recorded
-    std::size_t omitted =
-        0;  // how many were not recorded before them; for the first of their records
+    std::size_t count = 0;    // how many of the wanted warnings may be recorded
+    std::size_t omitted = 0;  // not recorded before them; for the first of their records
   };
   // Takes `wanted` warnings, of scopes that were found from `first` to `last`, from what is left of
   // the limit. Reports omitted warnings once.
