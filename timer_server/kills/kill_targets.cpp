@@ -180,7 +180,7 @@ void KillTargets::send_to_orphans(SentSignal& sent, Sessions& sessions) {
     }
   };
   if (leads_session_) {
-    send_to_each(sessions.of(*worker_, others_));
+    send_to_each(session_of(*worker_, others_, sessions));
   }
   if (is_only_child_) {
     send_to_each(own_orphans());

@@ -273,17 +273,19 @@ std::vector<Process> new_descendants_of(const Process& worker, std::span<const P
   return found;
 }
 
-std::vector<Process> Sessions::of(const Process& leader, std::span<const Process> known) {
-  if (!all_) {
-    all_.emplace();
+std::vector<Process> session_of(const Process& leader, std::span<const Process> known,
+                                Sessions& all) {
+  constexpr std::size_t kMostProcesses = 2048;  // to look at them takes about 5 ms
+  if (!all) {
+    all.emplace();
     if (process_count() <= kMostProcesses) {
       for (const pid_t pid : numbers_in("/proc")) {
-        all_->emplace_back(pid, ::getsid(pid));
+        all->emplace_back(pid, ::getsid(pid));
       }
     }
   }
   std::vector<Process> found;
-  for (const auto& [pid, session] : *all_) {
+  for (const auto& [pid, session] : *all) {
     if (session != leader.pid || pid == leader.pid ||
         std::ranges::find(known, pid, &Process::pid) != known.end()) {
       continue;

@@ -67,18 +67,13 @@ inline constexpr std::size_t kMaxTreeProcesses = 16384;
 // was checked to belong to the process that was found.
 std::vector<Process> descendants_of(const Process& worker, std::span<const pid_t> excluded);
 
-// The sessions of the host's processes, read once. A process joins no session of another one, so
-// all of a session descend from its leader, whatever became of their parents.
-class Sessions {
- public:
-  // To look at this many processes takes about 5 ms. On a host with more, of() finds none.
-  static constexpr std::size_t kMostProcesses = 2048;
-  // Returns the processes of the session of `leader`, without itself and those in `known`.
-  std::vector<Process> of(const Process& leader, std::span<const Process> known);
-
- private:
-  std::optional<std::vector<std::pair<pid_t, pid_t>>> all_;  // each process and its session
-};
+// Each process of the host and its session; none: they are not read yet.
+using Sessions = std::optional<std::vector<std::pair<pid_t, pid_t>>>;
+// Returns the processes of the session of `leader`, without itself and those in `known`. A process
+// joins no session of another one, so all of a session descend from its leader, whatever became of
+// their parents. Returns none on a host with very many processes.
+std::vector<Process> session_of(const Process& leader, std::span<const Process> known,
+                                Sessions& all);
 
 // Returns the descendants that are not among `known`, those found before. Looks below these as
 // well: a known descendant may have lost its parent and started another process since. Looks once
