@@ -57,21 +57,11 @@ bool is_invisible(char32_t c) {
     char32_t first;
     char32_t last;
   };
-  constexpr std::array<Range, 15> kRanges{{{0xAD, 0xAD},
-                                           {0x61C, 0x61C},
-                                           {0x115F, 0x1160},
-                                           {0x17B4, 0x17B5},
-                                           {0x180E, 0x180E},
-                                           {0x200B, 0x200F},
-                                           {0x2028, 0x202E},
-                                           {0x2060, 0x206F},
-                                           {0x3164, 0x3164},
-                                           {0xFEFF, 0xFEFF},
-                                           {0xFFA0, 0xFFA0},
-                                           {0xFFF9, 0xFFFB},
-                                           {0x1BCA0, 0x1BCA3},
-                                           {0x1D173, 0x1D17A},
-                                           {0xE0000, 0xE007F}}};
+  constexpr Range kRanges[] = {{0xAD, 0xAD},       {0x61C, 0x61C},     {0x115F, 0x1160},
+                               {0x17B4, 0x17B5},   {0x180E, 0x180E},   {0x200B, 0x200F},
+                               {0x2028, 0x202E},   {0x2060, 0x206F},   {0x3164, 0x3164},
+                               {0xFEFF, 0xFEFF},   {0xFFA0, 0xFFA0},   {0xFFF9, 0xFFFB},
+                               {0x1BCA0, 0x1BCA3}, {0x1D173, 0x1D17A}, {0xE0000, 0xE007F}};
   return std::ranges::any_of(
       kRanges, [c](const Range& range) { return range.first <= c && c <= range.last; });
 }
