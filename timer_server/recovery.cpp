@@ -180,7 +180,9 @@ void Recovery::resume_kill(KillState& past) {
                 .reason = order.is_of_this_boot ? kExitedUnseen : WatchRegistry::kAnotherBoot});
     return;
   }
-  kills_.resume(worker, std::move(order), Instant::now());
+  messages::warning("pid {} was to be killed by a server that has ended ({}): going on with it",
+                    order.worker.process->pid, order.id());
+  kills_.start(worker, std::move(order), Instant::now());
 }
 
 // Returns whether SIGKILL is to follow the last signal, and a process that got it is alive.

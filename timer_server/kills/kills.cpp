@@ -220,12 +220,6 @@ void Kills::start_kill(const DeadlineScan::DueWorker& due, const ClockReading& n
   start(&worker, std::move(order), now.mono);
 }
 
-void Kills::resume(Worker* worker, KillOrder order, Instant now) {
-  messages::warning("pid {} was to be killed by a server that has ended ({}): going on with it",
-                    order.worker.process->pid, order.expiries.front().id);
-  start(worker, std::move(order), now);
-}
-
 void Kills::note_message(const KillOrder& order, Instant now) {
   const Expiry& first = order.expiries.front();
   const auto means = order.means();

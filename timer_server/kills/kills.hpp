@@ -95,9 +95,9 @@ class Kills {
   // Starts a kill of each worker with a verdict. `now` is when the scopes were judged. Shortens the
   // waits of the kills that hold up other scopes.
   void carry_out(const DeadlineScan::Found& found, const ClockReading& now);
-  // Continues a kill that an earlier server has begun. `worker`: null if it has exited, and others
-  // that it has started may not have.
-  void resume(Worker* worker, KillOrder order, Instant now);
+  // Begins a kill, or continues one that an earlier server has begun. `worker`: null if it has
+  // exited, and others that it has started may not have.
+  void start(Worker* worker, KillOrder order, Instant now);
   // Records the outcome of a kill that needs no step, with the signals and the cancelled scopes of
   // the order.
   void end(const KillOrder& order, Records::Outcome outcome);
@@ -169,7 +169,6 @@ class Kills {
   void start_kill(const DeadlineScan::DueWorker& due, const ClockReading& now);
   void look_for_ancestors(Instant now);
   void note_message(const KillOrder& order, Instant now);
-  void start(Worker* worker, KillOrder order, Instant now);
 
   // Records all new verdicts. Returns whether there are any.
   bool record_verdicts(Instant now);
