@@ -5,6 +5,7 @@
 
 #include <climits>
 #include <functional>
+#include <iterator>
 #include <tuple>
 #include <utility>
 
@@ -13,12 +14,9 @@ namespace filetimer {
 std::size_t shorten_ended_scopes(EndedScopesByName& ended, Instant when, std::size_t workers) {
   const Instant since{std::max<std::int64_t>(when.ns - Duration{kIncidentPast}.count(), 0)};
   std::vector<Instant> times;
-  for (const auto& [name, scopes] : ended) {
-    for (const EndedReading& scope : scopes) {
-      if (scope.ended >= since) {
-        times.push_back(scope.ended);
-      }
-    }
+  for (auto& [name, scopes] : ended) {
+    std::erase_if(scopes, [&](const EndedReading& scope) { return scope.ended < since; });
+    std::ranges::transform(scopes, std::back_inserter(times), &EndedReading::ended);
   }
   static_assert(kMaxIncidentEndedScopes >= kMaxWorkers);
   const std::size_t share = kMaxIncidentEndedScopes / std::max<std::size_t>(workers, 1);
