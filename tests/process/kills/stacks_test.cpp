@@ -164,8 +164,6 @@ class Lease {
  public:
   explicit Lease(const std::string& path) : file_(::open(path.c_str(), O_RDWR | O_CLOEXEC)) {
     REQUIRE(file_);
-    ::sigemptyset(&broken_);
-    ::sigaddset(&broken_, SIGIO);
     ::sigprocmask(SIG_BLOCK, &broken_, nullptr);  // for good: a second one would end the test
     is_taken_ = ::fcntl(file_.get(), F_SETLEASE, F_WRLCK) == 0;
   }
@@ -179,7 +177,7 @@ class Lease {
 
  private:
   const filetimer::UniqueFd file_;
-  sigset_t broken_{};
+  const sigset_t broken_ = filetimer::signal_set({SIGIO});
   bool is_taken_ = false;
 };
 

@@ -366,10 +366,7 @@ TEST_CASE("COMMAND and hooks have the settings of the server's caller, and none 
                    // As under a shell with `trap '' INT`, and a parent with a blocked signal.
                    std::signal(SIGINT, SIG_IGN);
                    std::signal(SIGUSR2, SIG_IGN);
-                   sigset_t set;
-                   sigemptyset(&set);
-                   sigaddset(&set, SIGUSR1);
-                   sigaddset(&set, SIGWINCH);
+                   const sigset_t set = filetimer::signal_set({SIGUSR1, SIGWINCH});
                    ::sigprocmask(SIG_BLOCK, &set, nullptr);
                    const rlimit files{512, 2048};
                    ::setrlimit(RLIMIT_NOFILE, &files);

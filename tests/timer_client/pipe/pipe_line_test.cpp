@@ -121,9 +121,7 @@ TEST_CASE_FIXTURE(PipeFolder,
                   "a reader that closes the pipe between open and write raises no SIGPIPE") {
   // SIGPIPE has its default action here, so it would end this process. The race is run many times,
   // with a reader that opens and closes the pipe.
-  sigset_t sigpipe;
-  ::sigemptyset(&sigpipe);
-  ::sigaddset(&sigpipe, SIGPIPE);
+  const sigset_t sigpipe = signal_set({SIGPIPE});
   bool was_pending = false;
   SUBCASE("none is pending") {}
   SUBCASE("one that the program has blocked is pending, and stays so") {

@@ -193,9 +193,7 @@ TEST_CASE("A dump that does not end is waited for no longer than allowed, and ev
         Case{"no Python stacks: the signal reached no thread of the worker in time", 50ms,
              [&](const std::string&) {
                ::signal(SIGUSR2, ignore);
-               sigset_t set{};
-               ::sigemptyset(&set);
-               ::sigaddset(&set, SIGUSR2);
+               const sigset_t set = signal_set({SIGUSR2});
                ::sigprocmask(SIG_BLOCK, &set, nullptr);
              }},
         Case{"no Python stacks: the process had ended", 20s,
