@@ -33,6 +33,15 @@ Finished run_trainer(const TempFolder& temp, const Launch& launch) {
   return {status, read_file(temp.path("out")), read_file(temp.path("err"))};
 }
 
+// Under this server, with more variables.
+Finished run_trainer(const Server& server, std::vector<std::string> args,
+                     Environment environment = {}) {
+  environment["FILETIMER_DIR"] = server.dir();
+  Launch launch = trainer(server.temp(), std::move(args));
+  launch.environment = std::move(environment);
+  return run_trainer(server.temp(), launch);
+}
+
 // Returns the number after `before` in `text`; 0 if there is none.
 double number_after(const std::string& text, const std::string& before) {
   const std::size_t at = text.find(before);
@@ -53,11 +62,8 @@ TEST_CASE("Without a server the trainer prints a message and learns") {
 }
 
 TEST_CASE("With a server the trainer learns and nothing expires") {
-  const TempFolder temp;
-  const Server server(temp);
-  Launch launch = trainer(temp, {"--ranks", "2"});
-  launch.environment = {{"FILETIMER_DIR", server.dir()}};
-  const Finished finished = run_trainer(temp, launch);
+  const Server server;
+  const Finished finished = run_trainer(server, {"--ranks", "2"});
   CHECK(finished.status == exited(0));
   CHECK(number_after(finished.out, "accuracy ") > 0.9);
   CHECK(finished.err == "");
@@ -66,11 +72,9 @@ TEST_CASE("With a server the trainer learns and nothing expires") {
 }
 
 TEST_CASE("The rank that hangs is killed, and the ranks that wait for it are not") {
-  const TempFolder temp;
-  const Server server(temp);
-  Launch launch = trainer(temp, {"--ranks", "4", "--timeout", "2s", "--hang", "2:20"});
-  launch.environment = {{"FILETIMER_DIR", server.dir()}};
-  const Finished finished = run_trainer(temp, launch);
+  const Server server;
+  const Finished finished =
+      run_trainer(server, {"--ranks", "4", "--timeout", "2s", "--hang", "2:20"});
   CHECK(finished.status == exited(1));
   CHECK(contains(finished.err, "was killed by signal 9"));
 
@@ -80,19 +84,13 @@ TEST_CASE("The rank that hangs is killed, and the ranks that wait for it are not
   const Records records = server.records();
   CHECK(scopes_of(records, "expired", hung) == std::vector<std::string>{"forward"});
   CHECK(count(records, "expired") == 1);
-  for (const Record& record : records) {
-    if (record.is("expired")) {
-      CHECK(record.integer("rank") == 2);
-    }
-  }
+  CHECK(server.wait_for("expired", hung).integer("rank") == 2);
 }
 
 TEST_CASE("A rank that hangs gets a warning of the client library before it is killed") {
-  const TempFolder temp;
-  const Server server(temp, {"--warn-at", "0.5"});
-  Launch launch = trainer(temp, {"--ranks", "2", "--timeout", "1s", "--hang", "1:5"});
-  launch.environment = {{"FILETIMER_DIR", server.dir()}};
-  const Finished finished = run_trainer(temp, launch);
+  const Server server({"--warn-at", "0.5"});
+  const Finished finished =
+      run_trainer(server, {"--ranks", "2", "--timeout", "1s", "--hang", "1:5"});
   CHECK(finished.status == exited(1));
   const auto hung = static_cast<pid_t>(number_after(finished.err, "(pid "));
   const Record expired = server.wait_for("expired", hung);
@@ -104,24 +102,16 @@ TEST_CASE("A rank that hangs gets a warning of the client library before it is k
 }
 
 TEST_CASE("With the file that suggest writes, a hang is found in a tenth of the guessed time") {
-  const TempFolder temp;
-  const Server server(temp, {"--evidence", "none"});
-  const std::vector<std::string> guessed{"--ranks", "4", "--timeout", "5m"};
-  Launch healthy = trainer(temp, guessed);
-  healthy.environment = {{"FILETIMER_DIR", server.dir()}};
-  CHECK(run_trainer(temp, healthy).status == exited(0));
+  const Server server({"--evidence", "none"});
+  CHECK(run_trainer(server, {"--ranks", "4", "--timeout", "5m"}).status == exited(0));
   REQUIRE(wait_until([&] { return count(server.records(), "worker_ended") == 4; }));
 
   const Finished suggested = run_client(server, {"suggest", "--format", "toml", "--floor", "3s"});
   REQUIRE(suggested.status == exited(0));
-  const std::string timeouts = temp.path("timeouts.toml");
-  write_file(timeouts, suggested.out);
-
-  std::vector<std::string> words = guessed;
-  words.insert(words.end(), {"--hang", "2:20"});
-  Launch hanging = trainer(temp, words);
-  hanging.environment = {{"FILETIMER_DIR", server.dir()}, {"FILETIMER_TIMEOUTS", timeouts}};
-  const Finished finished = run_trainer(temp, hanging);
+  server.temp().write("timeouts.toml", suggested.out);
+  const Finished finished =
+      run_trainer(server, {"--ranks", "4", "--timeout", "5m", "--hang", "2:20"},
+                  {{"FILETIMER_TIMEOUTS", server.temp().path("timeouts.toml")}});
   CHECK(finished.status == exited(1));
   const auto hung = static_cast<pid_t>(number_after(finished.err, "(pid "));
   const Record expired = server.wait_for("expired", hung);
