@@ -56,67 +56,50 @@ Record hook_of_expiry(const Server& server, const Environment& workers_environme
   return server.wait_for("hook", worker.pid());
 }
 
-TEST_CASE("The Slurm job of the killed worker is requeued") {
-  const TempFolder temp;
-  const Server server(temp, requeuing(temp, {{"SLURM_JOB_ID", "11"}}));
-  CHECK(hook_of_expiry(server, {{"SLURM_JOB_ID", "4711"}}).integer("exit_status") == 0);
-  CHECK(read_file(temp.path("asked")) == "requeue 4711\n");
-}
-
-TEST_CASE("The server's Slurm job is requeued if the worker names none") {
-  const TempFolder temp;
-  const Server server(temp, requeuing(temp, {{"SLURM_JOB_ID", "4711"}}));
-  CHECK(hook_of_expiry(server, {{"TORCHELASTIC_RUN_ID", "run a"}}).integer("exit_status") == 0);
-  CHECK(read_file(temp.path("asked")) == "requeue 4711\n");
-}
-
-TEST_CASE("Only the array task of the killed worker is requeued") {
-  const TempFolder temp;
-  const Server server(temp, requeuing(temp, {}));
-  CHECK(hook_of_expiry(server, {{"SLURM_JOB_ID", "700"}}).integer("exit_status") == 0);
-  CHECK(read_file(temp.path("asked")) == "requeue 700_2\n");
-}
-
-TEST_CASE("A job is requeued as often as MAX_REQUEUES allows") {
-  const TempFolder temp;
-  const Server server(temp, requeuing(temp, {{"SLURM_JOB_ID", "11"}, {"MAX_REQUEUES", "4"}}));
-  CHECK(hook_of_expiry(server).integer("exit_status") == 0);
-  CHECK(read_file(temp.path("asked")) == "requeue 11\n");
+TEST_CASE("The Slurm job of the killed worker is requeued, and of an array its task alone") {
+  struct Case {
+    Environment server;
+    Environment worker;
+    const char* asks;
+  };
+  for (const Case& c :
+       {Case{{{"SLURM_JOB_ID", "11"}}, {{"SLURM_JOB_ID", "4711"}}, "requeue 4711\n"},
+        // A worker that names no job is of the server's.
+        Case{{{"SLURM_JOB_ID", "4711"}}, {{"TORCHELASTIC_RUN_ID", "run a"}}, "requeue 4711\n"},
+        Case{{}, {{"SLURM_JOB_ID", "700"}}, "requeue 700_2\n"},
+        Case{{{"SLURM_JOB_ID", "11"}, {"MAX_REQUEUES", "4"}}, {}, "requeue 11\n"}}) {
+    CAPTURE(c.asks);
+    const TempFolder temp;
+    const Server server(temp, requeuing(temp, c.server));
+    CHECK(hook_of_expiry(server, c.worker).integer("exit_status") == 0);
+    CHECK(read_file(temp.path("asked")) == c.asks);
+  }
 }
 
 TEST_CASE("Nothing is requeued for a spared worker, over MAX_REQUEUES, or outside Slurm") {
-  Environment environment;
-  std::vector<std::string> options;
-  std::int64_t status = 0;
-  std::string says;
-  SUBCASE("spared") {
-    environment = {{"SLURM_JOB_ID", "4711"}};
-    options = {"--dry-run"};
-    says = "no worker was killed (spared): not requeued";
+  struct Case {
+    Environment environment;
+    const char* says;
+    std::int64_t status = 0;
+    std::vector<std::string> options{};
+  };
+  for (const Case& c :
+       {Case{{{"SLURM_JOB_ID", "4711"}},
+             "no worker was killed (spared): not requeued",
+             0,
+             {"--dry-run"}},
+        Case{{{"SLURM_JOB_ID", "11"}}, "job 11 was requeued 3 times already: not requeued again"},
+        Case{{{"SLURM_JOB_ID", "4711"}, {"MAX_REQUEUES", "0"}},
+             "job 4711 was requeued 0 times already: not requeued again"},
+        Case{{}, "no Slurm job", 1},
+        Case{{{"SLURM_JOB_ID", "12"}}, "squeue does not know job 12", 1}}) {
+    CAPTURE(c.says);
+    const TempFolder temp;
+    const Server server(temp, requeuing(temp, c.environment, c.options));
+    CHECK(hook_of_expiry(server).integer("exit_status") == c.status);
+    server.wait_for_message(c.says);
+    CHECK_FALSE(exists(temp.path("asked")));
   }
-  SUBCASE("over MAX_REQUEUES") {
-    environment = {{"SLURM_JOB_ID", "11"}};
-    says = "job 11 was requeued 3 times already: not requeued again";
-  }
-  SUBCASE("MAX_REQUEUES is 0") {
-    environment = {{"SLURM_JOB_ID", "4711"}, {"MAX_REQUEUES", "0"}};
-    says = "job 4711 was requeued 0 times already: not requeued again";
-  }
-  SUBCASE("outside Slurm") {
-    status = 1;
-    says = "no Slurm job";
-  }
-  SUBCASE("unknown to Slurm") {
-    environment = {{"SLURM_JOB_ID", "12"}};
-    status = 1;
-    says = "squeue does not know job 12";
-  }
-  const TempFolder temp;
-  const Server server(temp, requeuing(temp, environment, options));
-  const Record hook = hook_of_expiry(server);
-  CHECK(hook.integer("exit_status") == status);
-  server.wait_for_message(says);
-  CHECK_FALSE(exists(temp.path("asked")));
 }
 
 TEST_CASE("The ranks of the Slurm job get as many processors as sbatch was asked for") {
