@@ -5,7 +5,7 @@ import signal
 
 import filetimer
 import suite
-from harness import ServerCase
+from harness import ServerCase, worker_test
 
 SOFT = """
 filetimer.configure()
@@ -42,6 +42,10 @@ late = Late()
 """
 
 
+def soft_test(script, **options):
+    return worker_test(SOFT + script, **options)
+
+
 class Raises(ServerCase):
     def run_soft(self, script, *args, **options):
         return self.run_worker(SOFT + script, *args, **options)
@@ -67,15 +71,13 @@ with filetimer.expires(60, "next") as scope:
         self.server.close()  # the log is written to its end
         self.assertEqual(self.records("expired"), [])
 
-    def test_a_scope_that_another_thread_has_made_raises_in_the_main_thread(self):
-        self.run_soft("""
+    test_a_scope_that_another_thread_has_made_raises_in_the_main_thread = soft_test("""
 made = []
 in_thread(lambda: made.append(soft(0.2, grace=20)))
 say(raised_in(made[0]).scope)
 """, says="x\n")
 
-    def test_it_is_raised_where_another_thread_was_the_first_to_import_threading(self):
-        out = self.run_worker("""
+    test_it_is_raised_where_another_thread_was_the_first_to_import_threading = worker_test("""
 script = '''
 import _thread, sys, time
 lock = _thread.allocate_lock()
@@ -95,8 +97,7 @@ except filetimer.ScopeExpired:
 '''
 package = os.path.dirname(os.path.dirname(filetimer.__file__))
 os.execv(sys.executable, [sys.executable, "-S", "-c", script, package])
-""")
-        self.assertEqual(out, "raised\n")
+""", says="raised\n")
 
     def test_a_scope_is_used_again_after_it_raised(self):
         self.run_soft(LATE_SIGNAL + """
@@ -119,8 +120,7 @@ for is_late in False, True, False, True, True, False:
         self.assertEqual(len([each for each in self.records("warned") if each["scope"] == "again"]), 6)
         self.assertEqual(self.records("expired"), [])
 
-    def test_a_scope_that_has_raised_raises_again_if_it_is_entered_while_it_is_open(self):
-        self.run_soft("""
+    test_a_scope_that_has_raised_raises_again_if_it_is_entered_while_it_is_open = soft_test("""
 scope = filetimer.Scope(0.2, "nested", on_expiry="raise", grace=20)
 with scope:
     for _ in range(2):
@@ -134,8 +134,8 @@ with scope:
         say("inner", raised_in(scope).elapsed <= time.monotonic() - begin)
 """, says="outer\ninner True\ninner True\n")
 
-    def test_an_entry_that_is_left_while_its_signal_is_pending_raises_inside_one_that_has(self):
-        self.run_soft(LATE_SIGNAL + """
+    test_an_entry_that_is_left_while_its_signal_is_pending_raises_inside_one_that_has = soft_test(
+        LATE_SIGNAL + """
 signal.pthread_sigmask(signal.SIG_SETMASK, [])
 scope = soft(0.2, grace=60)
 with scope:
@@ -153,8 +153,7 @@ with scope:
         say("inner")
 """, says="outer\ninner\n")
 
-    def test_the_release_of_an_inner_entry_lets_the_outer_one_raise(self):
-        self.run_soft("""
+    test_the_release_of_an_inner_entry_lets_the_outer_one_raise = soft_test("""
 scope = soft(0.3, "nested", grace=20)
 try:
     with scope:
@@ -165,8 +164,7 @@ except filetimer.ScopeExpired as error:
     say(error.scope)
 """, says="nested\n")
 
-    def test_an_entry_that_raised_and_was_renewed_takes_no_exception_from_another(self):
-        self.run_soft("""
+    test_an_entry_that_raised_and_was_renewed_takes_no_exception_from_another = soft_test("""
 scope = filetimer.Scope(0.2, "nested", on_expiry="raise", grace=20)
 with scope:
     try:
@@ -176,8 +174,7 @@ with scope:
     say(raised_in(scope).scope)
 """, says="outer True\nnested\n")
 
-    def test_a_finaliser_may_release_an_entry_while_all_are_read(self):
-        self.run_soft("""
+    test_a_finaliser_may_release_an_entry_while_all_are_read = soft_test("""
 import gc
 
 class Holder:
@@ -253,15 +250,13 @@ with soft(0.2, grace=float(sys.argv[1])):
         self.assertEqual([sent["signal"] for sent in killed["signals"]], [signal.SIGKILL])
         self.assertEqual(len(self.records("warned", worker.pid)), 1)
 
-    def test_a_wait_for_a_lock_ends_as_well(self):
-        self.run_soft("""
+    test_a_wait_for_a_lock_ends_as_well = soft_test("""
 lock = threading.Lock()
 lock.acquire()
 raised_in(soft(0.2), lock.acquire)
 """)
 
-    def test_a_wait_for_an_answer_ends_as_well(self):
-        self.run_soft("""
+    test_a_wait_for_an_answer_ends_as_well = soft_test("""
 def handle(*_):
     raise TimeoutError
 signal.signal(signal.SIGALRM, handle)
@@ -274,8 +269,7 @@ for meet in soft(0.2, grace=10), filetimer.expires(60):
         assert isinstance(error, filetimer.ScopeExpired) == (meet.timeout < 1), error
 """)
 
-    def test_native_code_that_ends_within_the_grace_raises_when_it_returns(self):
-        self.run_soft("""
+    test_native_code_that_ends_within_the_grace_raises_when_it_returns = soft_test("""
 import ctypes
 class Spec(ctypes.Structure):
     _fields_ = [("s", ctypes.c_long), ("ns", ctypes.c_long)]
@@ -286,8 +280,7 @@ def nap(seconds):
 say(raised_in(soft(0.2), lambda: (nap(20), say("not reached"))).scope)
 """, says="x\n")
 
-    def test_the_signal_is_sent_no_more_once_it_has_raised(self):
-        self.run_soft("""
+    test_the_signal_is_sent_no_more_once_it_has_raised = soft_test("""
 from filetimer import _expiry
 raised_in(soft(0.2, grace=20))
 sent = []
@@ -314,8 +307,7 @@ time.sleep(4.5)
 """, says="2 are kept\n0 are kept\n")
         self.assertEqual(self.records("expired"), [])
 
-    def test_of_nested_scopes_the_one_that_has_expired_is_left(self):
-        self.run_soft("""
+    test_of_nested_scopes_the_one_that_has_expired_is_left = soft_test("""
 with soft(60, "outer"):
     for i in range(3):
         say(raised_in(soft(0.15, f"inner {i}")).scope)
@@ -327,8 +319,7 @@ except filetimer.ScopeExpired as error:
     say(error.scope)
 """, says="inner 0\ninner 1\ninner 2\nouter\n")
 
-    def test_a_scope_that_is_left_while_its_signal_is_pending_raises(self):
-        self.run_soft(LATE_SIGNAL + """
+    test_a_scope_that_is_left_while_its_signal_is_pending_raises = soft_test(LATE_SIGNAL + """
 try:
     with soft(0.2, grace=60), soft(60, "inner"):
         wait_for_signal()
@@ -337,8 +328,7 @@ except filetimer.ScopeExpired as error:
     say("raised", error.timeout, 0.2 < error.elapsed)
 """, says="raised 0.2 True\n")
 
-    def test_it_replaces_no_exception_that_leaves_the_scope(self):
-        self.run_soft(LATE_SIGNAL + """
+    test_it_replaces_no_exception_that_leaves_the_scope = soft_test(LATE_SIGNAL + """
 try:
     with soft(0.2, grace=60):
         wait_for_signal()
@@ -347,8 +337,7 @@ except KeyError:
     say("mine")
 """, says="mine\n")
 
-    def test_an_exception_of_its_handler_is_not_replaced(self):
-        self.run_soft("""
+    test_an_exception_of_its_handler_is_not_replaced = soft_test("""
 try:
     with soft(0.2):
         try:
@@ -359,8 +348,7 @@ except KeyError:
     pass
 """)
 
-    def test_one_that_was_caught_inside_is_not_raised_again(self):
-        self.run_soft("""
+    test_one_that_was_caught_inside_is_not_raised_again = soft_test("""
 with soft(0.2, grace=60):
     try:
         time.sleep(60)
@@ -374,8 +362,7 @@ except filetimer.ScopeExpired:
     say(scope.release())
 """, says="caught\nFalse\n")
 
-    def test_the_deadline_of_the_outer_entry_raises_inside_a_recursion(self):
-        self.run_soft("""
+    test_the_deadline_of_the_outer_entry_raises_inside_a_recursion = soft_test("""
 def work(scope):
     with scope:
         time.sleep(0.15)
@@ -389,8 +376,7 @@ with scope:
     say("again")
 """, says="True False\nagain\n")
 
-    def test_it_is_raised_while_the_interpreter_ends(self):
-        self.run_worker("""
+    test_it_is_raised_while_the_interpreter_ends = worker_test("""
 import atexit
 @atexit.register
 def finish():
@@ -404,8 +390,8 @@ with filetimer.expires(60, on_expiry="raise"):
     pass
 """, says="raised\n")
 
-    def test_scopes_that_are_entered_while_the_interpreter_ends_are_as_any_other(self):
-        self.run_soft(UNBLOCKED_AT_THE_END + """
+    test_scopes_that_are_entered_while_the_interpreter_ends_are_as_any_other = soft_test(
+        UNBLOCKED_AT_THE_END + """
 import atexit
 def work():
     wait_for_signal()
@@ -437,8 +423,7 @@ with made[0]:
 """)
         self.assertEqual(out.count("only the main thread"), 2)
 
-    def test_a_task_may_not_enter_one_and_a_function_that_it_calls_may(self):
-        self.run_soft("""
+    test_a_task_may_not_enter_one_and_a_function_that_it_calls_may = soft_test("""
 import asyncio
 async def work():
     try:
@@ -452,8 +437,7 @@ async def main():
 say(*asyncio.run(main()))
 """, says="caught function ended\n")
 
-    def test_a_task_may_call_a_function_that_a_context_manager_decorates(self):
-        self.run_soft("""
+    test_a_task_may_call_a_function_that_a_context_manager_decorates = soft_test("""
 import asyncio, contextlib
 @contextlib.contextmanager
 def limit():
@@ -464,8 +448,7 @@ async def main():
 asyncio.run(main())
 """, says="called\n")
 
-    def test_a_context_manager_of_the_program_may_not_enter_one_for_a_task(self):
-        self.run_soft("""
+    test_a_context_manager_of_the_program_may_not_enter_one_for_a_task = soft_test("""
 import asyncio
 class Limit:
     def __enter__(self):
@@ -484,8 +467,7 @@ for call in (lambda: asyncio.run(work())), (lambda: Limit().__enter__()):
         say("the event loop" in str(error))
 """, says="True\nentered\n")
 
-    def test_a_generator_may_not_enter_one_and_a_context_manager_may(self):
-        self.run_soft("""
+    test_a_generator_may_not_enter_one_and_a_context_manager_may = soft_test("""
 import contextlib
 @contextlib.contextmanager
 def step():
@@ -511,8 +493,7 @@ except filetimer.TimerError as error:
     time.sleep(5)  # longer than the grace period and the time that a busy server gives back
 """)
 
-    def test_it_interrupts_the_main_thread_while_others_work(self):
-        self.run_soft("""
+    test_it_interrupts_the_main_thread_while_others_work = soft_test("""
 is_running = True
 def work():
     while is_running:
@@ -527,8 +508,7 @@ for thread in threads:
     thread.join()
 """)
 
-    def test_a_child_has_its_own(self):
-        self.run_soft("""
+    test_a_child_has_its_own = soft_test("""
 with soft(60, "parent"):
     pid = os.fork()
     if pid == 0:
@@ -537,8 +517,7 @@ with soft(60, "parent"):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 """, says="child\n")
 
-    def test_a_signal_of_another_sender_has_no_effect(self):
-        self.run_soft("""
+    test_a_signal_of_another_sender_has_no_effect = soft_test("""
 with soft(60):
     pass
 number = max(n for n in signal.valid_signals()
@@ -549,8 +528,7 @@ with soft(60) as scope:
 os.kill(os.getpid(), number)
 """)
 
-    def test_a_signal_that_the_program_uses_is_left_to_it(self):
-        self.run_soft("""
+    test_a_signal_that_the_program_uses_is_left_to_it = soft_test("""
 mine = []
 first = signal.SIGRTMIN + 4
 signal.signal(first, lambda *_: mine.append(1))
@@ -559,15 +537,13 @@ os.kill(os.getpid(), first)
 assert mine == [1]
 """)
 
-    def test_a_signal_while_the_scope_is_left_leaves_it_released(self):
-        self.run_soft(LATE_SIGNAL + """
+    test_a_signal_while_the_scope_is_left_leaves_it_released = soft_test(LATE_SIGNAL + """
 scope = soft(0.2, grace=60)
 error = raised_in(scope, lambda: (wait_for_signal(), sys.setprofile(unblock)))
 say(error.scope, scope.is_open)
 """, says="x False\n")
 
-    def test_a_signal_while_the_interpreter_ends_is_ignored(self):
-        self.run_soft(LATE_SIGNAL + """
+    test_a_signal_while_the_interpreter_ends_is_ignored = soft_test(LATE_SIGNAL + """
 class Late:
     def __del__(self, sleep=time.sleep):
         sleep(0.3)  # after Python has removed its handlers, and before the process exits
@@ -575,13 +551,12 @@ late = Late()
 raised_in(soft(0.2, grace=60), lambda: (wait_for_signal(), sys.setprofile(unblock)))
 """)
 
-    def test_a_signal_that_is_pending_when_the_interpreter_ends_is_discarded(self):
-        self.run_soft(UNBLOCKED_AT_THE_END + """
+    test_a_signal_that_is_pending_when_the_interpreter_ends_is_discarded = soft_test(
+        UNBLOCKED_AT_THE_END + """
 raised_in(soft(0.2, grace=60), wait_for_signal)
 """)
 
-    def test_a_handler_that_raises_while_the_scope_is_entered_or_left_leaves_none_open(self):
-        self.run_soft("""
+    test_a_handler_that_raises_while_the_scope_is_entered_or_left_leaves_none_open = soft_test("""
 def interrupt(frame, event, _):
     if (frame.f_code.co_name, event) in (("_before_enter", "return"), ("_after_exit", "call")):
         sys.setprofile(None)
@@ -600,8 +575,7 @@ for is_entered in False, True:
 class DryRun(ServerCase):
     options = ("--dry-run",)
 
-    def test_it_raises_nothing(self):
-        self.run_worker(SOFT + """
+    test_it_raises_nothing = worker_test(SOFT + """
 with soft(0.2, grace=0.2) as scope:
     while not scope.times().expired:
         time.sleep(0.01)

@@ -107,6 +107,11 @@ class ServerCase(unittest.TestCase):
         return counts
 
 
+def worker_test(script, **options):
+    """Returns a test: a worker runs the script to its end; see run_worker()."""
+    return lambda case: case.run_worker(script, **options)
+
+
 class ConfiguredCase(ServerCase):
     """The process has a client, too."""
 

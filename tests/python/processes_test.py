@@ -8,7 +8,7 @@ import signal
 import unittest
 
 import suite
-from harness import ServerCase
+from harness import ServerCase, worker_test
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -61,52 +61,50 @@ class Forks(ServerCase):
         self.assertEqual(self.records("expired"), [])
         self.assertEqual(self.records("left_open"), [])
 
-    def test_children_that_ignore_or_close_the_client_exit_normally(self):
-        self.run_worker("""
-            client = filetimer.configure()
-            for end in (lambda: os._exit(0), client.close, filetimer.close, sys.exit):
-                assert in_child(end) == 0
-            with filetimer.expires(60):
-                pass
-            """)
+    test_children_that_ignore_or_close_the_client_exit_normally = worker_test("""
+        client = filetimer.configure()
+        for end in (lambda: os._exit(0), client.close, filetimer.close, sys.exit):
+            assert in_child(end) == 0
+        with filetimer.expires(60):
+            pass
+        """)
 
-    def test_forks_beside_busy_threads_do_not_hang(self):
-        # A thread that holds the interpreter's lock holds the library's lock across a fork.
-        self.run_worker("""
-            import warnings
-            warnings.simplefilter("ignore")  # 3.12 and later warn of such a fork
-            filetimer.configure()
-            sys.setswitchinterval(1e-5)
-            is_running = True
-            def work(number):
-                i = 0
-                while is_running:
-                    i += 1
-                    with filetimer.expires(60, f"{number} {i % 50}"):  # takes the lock
-                        pass
-                    filetimer.heartbeat(60, f"{i % 30}").beat()
-                    if i % 50 == 0:
-                        filetimer.admin.ping()
-            threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-            for thread in threads:
-                thread.start()
-            def child():
-                for j in range(20):
-                    with filetimer.expires(60, f"{j}"), filetimer.paused():
-                        pass
-                filetimer.admin.ping()
-            def fork_all():
-                for i in range(30):
-                    assert in_child(child) == 0
-            forker = threading.Thread(target=fork_all)
-            forker.start()
-            fork_all()
-            forker.join()
-            is_running = False
-            for thread in threads:
-                thread.join()
-            say("fine")
-            """, says="fine\n")
+    # A thread that holds the interpreter's lock holds the library's lock across a fork.
+    test_forks_beside_busy_threads_do_not_hang = worker_test("""
+        import warnings
+        warnings.simplefilter("ignore")  # 3.12 and later warn of such a fork
+        filetimer.configure()
+        sys.setswitchinterval(1e-5)
+        is_running = True
+        def work(number):
+            i = 0
+            while is_running:
+                i += 1
+                with filetimer.expires(60, f"{number} {i % 50}"):  # takes the lock
+                    pass
+                filetimer.heartbeat(60, f"{i % 30}").beat()
+                if i % 50 == 0:
+                    filetimer.admin.ping()
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        def child():
+            for j in range(20):
+                with filetimer.expires(60, f"{j}"), filetimer.paused():
+                    pass
+            filetimer.admin.ping()
+        def fork_all():
+            for i in range(30):
+                assert in_child(child) == 0
+        forker = threading.Thread(target=fork_all)
+        forker.start()
+        fork_all()
+        forker.join()
+        is_running = False
+        for thread in threads:
+            thread.join()
+        say("fine")
+        """, says="fine\n")
 
     def test_forks_beside_a_thread_that_connects_and_asks_for_the_first_time_do_not_hang(self):
         # The calls that are slow are those of a thread that connects: so children are forked between all of them.
@@ -279,39 +277,37 @@ if __name__ == "__main__":
 
 
 class Ends(ServerCase):
-    def test_the_interpreter_exits_normally_with_scopes_open(self):
-        self.run_worker("""
-            filetimer.configure()
-            client = filetimer.Client()
-            scope = filetimer.Scope(60, "acquired")
-            scope.acquire()
-            entered = client.expires(60, "entered")
-            entered.__enter__()
-            pause = filetimer.paused()
-            pause.__enter__()
-            heart = filetimer.heartbeat(60)
-            client.start(60)
-            status = filetimer.admin.status()
-            ring = [scope, heart, client]
-            ring.append(ring)
-            sys.scopes = [entered, pause]  # outlives the module
-            say("fine")
-            """, says="fine\n")
+    test_the_interpreter_exits_normally_with_scopes_open = worker_test("""
+        filetimer.configure()
+        client = filetimer.Client()
+        scope = filetimer.Scope(60, "acquired")
+        scope.acquire()
+        entered = client.expires(60, "entered")
+        entered.__enter__()
+        pause = filetimer.paused()
+        pause.__enter__()
+        heart = filetimer.heartbeat(60)
+        client.start(60)
+        status = filetimer.admin.status()
+        ring = [scope, heart, client]
+        ring.append(ring)
+        sys.scopes = [entered, pause]  # outlives the module
+        say("fine")
+        """, says="fine\n")
 
-    def test_a_daemon_thread_in_a_scope_does_not_block_the_exit(self):
-        self.run_worker("""
-            filetimer.configure()
-            def work():
-                while True:
-                    with filetimer.expires(60, "x"):
-                        pass
-            def ask():
-                while True:
-                    filetimer.admin.ping()
-            for each in (work, work, ask):
-                threading.Thread(target=each, daemon=True).start()
-            time.sleep(0.1)
-            """)
+    test_a_daemon_thread_in_a_scope_does_not_block_the_exit = worker_test("""
+        filetimer.configure()
+        def work():
+            while True:
+                with filetimer.expires(60, "x"):
+                    pass
+        def ask():
+            while True:
+                filetimer.admin.ping()
+        for each in (work, work, ask):
+            threading.Thread(target=each, daemon=True).start()
+        time.sleep(0.1)
+        """)
 
     def test_threads_that_wait_for_a_server_and_for_an_answer_may_outlive_the_interpreter(self):
         # on_exit(sleep): sleep(1) is called after the interpreter's end, as the exit status is 1. The pauses of the

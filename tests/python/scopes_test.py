@@ -15,7 +15,7 @@ import time
 
 import filetimer
 import suite
-from harness import FAR_S, ConfiguredCase, ServerCase, in_thread
+from harness import FAR_S, ConfiguredCase, ServerCase, in_thread, worker_test
 
 
 @contextlib.contextmanager
@@ -130,17 +130,16 @@ class Scopes(ConfiguredCase):
         with filetimer.heartbeat(60, "loop", warn_after=30, first_timeout=20) as heart:
             self.assertLess(heart.times().remaining, 21)
 
-    def test_an_interrupt_right_before_the_end_of_a_heartbeat_leaves_none_open(self):
-        self.run_worker("""
-            filetimer.configure()
-            signal.signal(signal.SIGALRM, signal.default_int_handler)
-            try:
-                with filetimer.heartbeat(60) as heart:
-                    signal.setitimer(signal.ITIMER_REAL, 0.05)
-                    0.5 in range(10**7)  # no handler runs meanwhile
-            except KeyboardInterrupt:
-                say(heart.times())
-            """, says="None\n")
+    test_an_interrupt_right_before_the_end_of_a_heartbeat_leaves_none_open = worker_test("""
+        filetimer.configure()
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            with filetimer.heartbeat(60) as heart:
+                signal.setitimer(signal.ITIMER_REAL, 0.05)
+                0.5 in range(10**7)  # no handler runs meanwhile
+        except KeyboardInterrupt:
+            say(heart.times())
+        """, says="None\n")
 
     def test_start_and_stop_watch_the_whole_job(self):
         client = self.configured
@@ -619,29 +618,28 @@ class EnteredAgain(ConfiguredCase):
             self.assertLess(still_open["remaining_s"], 2 * FAR_S)
         self.assertEqual(self.open_scopes(), [])
 
-    def test_a_finaliser_may_close_the_client_while_a_scope_is_entered_again(self):
-        self.run_worker("""
-            import gc
-            class Closer:
-                def __init__(self):
-                    self.me = self
-                def __del__(self):
-                    client.close()
-            class Step:
-                def __enter__(self):
-                    gc.set_threshold(gc.get_count()[0] + collected_after)
-                    gc.enable()
-                    scope.__enter__()
-                    gc.disable()
-            gc.disable()
-            for collected_after in range(9):
-                client = filetimer.Client()
-                with client.expires(60) as scope:
-                    Closer()
-                    Step().__enter__()
-                    assert not client.closed or len(scope._all_times()) == 1
-                gc.collect()
-            """)
+    test_a_finaliser_may_close_the_client_while_a_scope_is_entered_again = worker_test("""
+        import gc
+        class Closer:
+            def __init__(self):
+                self.me = self
+            def __del__(self):
+                client.close()
+        class Step:
+            def __enter__(self):
+                gc.set_threshold(gc.get_count()[0] + collected_after)
+                gc.enable()
+                scope.__enter__()
+                gc.disable()
+        gc.disable()
+        for collected_after in range(9):
+            client = filetimer.Client()
+            with client.expires(60) as scope:
+                Closer()
+                Step().__enter__()
+                assert not client.closed or len(scope._all_times()) == 1
+            gc.collect()
+        """)
 
     def test_a_paused_thread_has_all_scopes_of_its_tasks_paused(self):
         async def other():
@@ -659,34 +657,32 @@ class EnteredAgain(ConfiguredCase):
 
 
 class Unconfigured(ServerCase):
-    def test_the_first_scope_makes_the_client_and_after_close_there_is_none(self):
-        self.run_worker("""
-            filetimer.close()  # there is no client
-            with filetimer.expires(3600, "x") as scope:
-                say(scope.is_open)
-            filetimer.admin.ping()
-            filetimer.close()
-            with filetimer.expires(3600, "x") as scope, filetimer.paused(), filetimer.heartbeat(1):
-                say(scope.is_open)
-            filetimer.configure()
-            with filetimer.expires(3600, "x") as scope:
-                say(scope.is_open)
-            """, says="True\nFalse\nTrue\n")
+    test_the_first_scope_makes_the_client_and_after_close_there_is_none = worker_test("""
+        filetimer.close()  # there is no client
+        with filetimer.expires(3600, "x") as scope:
+            say(scope.is_open)
+        filetimer.admin.ping()
+        filetimer.close()
+        with filetimer.expires(3600, "x") as scope, filetimer.paused(), filetimer.heartbeat(1):
+            say(scope.is_open)
+        filetimer.configure()
+        with filetimer.expires(3600, "x") as scope:
+            say(scope.is_open)
+        """, says="True\nFalse\nTrue\n")
 
-    def test_the_first_scope_does_not_replace_the_client_of_a_configure_meanwhile(self):
-        self.run_worker("""
-            from filetimer import _client, _native
-            made = []
-            class Slow(filetimer.Client):
-                def __init__(self, *args, **options):
-                    super().__init__(*args, **options)
-                    if not made:  # while the first scope connects
-                        made.append(None)
-                        made.append(filetimer.configure(idle_timeout=60))
-            _client.Client = Slow
-            with filetimer.expires(60):
-                assert _native._default_client() is made[1]
-            """)
+    test_the_first_scope_does_not_replace_the_client_of_a_configure_meanwhile = worker_test("""
+        from filetimer import _client, _native
+        made = []
+        class Slow(filetimer.Client):
+            def __init__(self, *args, **options):
+                super().__init__(*args, **options)
+                if not made:  # while the first scope connects
+                    made.append(None)
+                    made.append(filetimer.configure(idle_timeout=60))
+        _client.Client = Slow
+        with filetimer.expires(60):
+            assert _native._default_client() is made[1]
+        """)
 
 
 class Killed(ServerCase):

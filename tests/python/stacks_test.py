@@ -4,7 +4,7 @@ import signal
 
 import filetimer
 import suite
-from harness import NATIVE_HANDLER, ServerCase
+from harness import NATIVE_HANDLER, ServerCase, worker_test
 
 HANG = """
 def hang_in_thread():
@@ -138,32 +138,29 @@ os.wait()
         self.assertEqual(self.functions(evidence), [["hang", "expire", "<module>"]])
         self.assertEqual(self.worker.wait(timeout=30), 0)
 
-    def test_a_child_offers_them_to_each_server_whose_client_does(self):
-        out = self.run_worker("""
-            from filetimer import _stacks
-            server = filetimer.Server()
-            other = filetimer.Client(server.dir)
-            mine = filetimer.configure()
-            if os.fork() == 0:
-                for client in filetimer.configure(stacks=False), other, mine:
-                    with client.expires(60), client.paused():
-                        say(len(_stacks._offered))
-                os._exit(0)
-            os.wait()
-            """)
-        self.assertEqual(out.split(), ["0", "1", "2"])
+    test_a_child_offers_them_to_each_server_whose_client_does = worker_test("""
+        from filetimer import _stacks
+        server = filetimer.Server()
+        other = filetimer.Client(server.dir)
+        mine = filetimer.configure()
+        if os.fork() == 0:
+            for client in filetimer.configure(stacks=False), other, mine:
+                with client.expires(60), client.paused():
+                    say(len(_stacks._offered))
+            os._exit(0)
+        os.wait()
+        """, says="0\n1\n2\n")
 
-    def test_a_child_offers_them_with_its_first_scope_that_is_watched(self):
-        self.run_worker("""
-            from filetimer import _stacks
-            filetimer.configure()
-            def child():
-                for is_drained in True, False:
-                    filetimer.admin.drain(is_drained)
-                    with filetimer.expires(60):
-                        say(len(_stacks._offered))
-            assert in_child(child) == 0
-            """, says="0\n1\n")
+    test_a_child_offers_them_with_its_first_scope_that_is_watched = worker_test("""
+        from filetimer import _stacks
+        filetimer.configure()
+        def child():
+            for is_drained in True, False:
+                filetimer.admin.drain(is_drained)
+                with filetimer.expires(60):
+                    say(len(_stacks._offered))
+        assert in_child(child) == 0
+        """, says="0\n1\n")
 
     def test_a_client_without_stacks_offers_none(self):
         evidence = self.evidence("filetimer.configure(stacks=False)\nexpire()\n")
@@ -180,23 +177,22 @@ expire()
 """)
         self.assertEqual(self.functions(evidence), [["hang", "expire", "<module>"]])
 
-    def test_the_users_faulthandler_is_not_changed(self):
-        self.run_worker("""
-            import faulthandler
-            faulthandler.enable()
-            with open(os.environ["FILETIMER_DIR"] + "/mine", "w") as mine:
-                faulthandler.register(signal.SIGUSR2, file=mine)
-                filetimer.configure()
-                os.kill(os.getpid(), signal.SIGUSR2)
-                filetimer.close()
-                assert faulthandler.is_enabled()
-            assert "worker" in open(mine.name).read()
-            """)
+    test_the_users_faulthandler_is_not_changed = worker_test("""
+        import faulthandler
+        faulthandler.enable()
+        with open(os.environ["FILETIMER_DIR"] + "/mine", "w") as mine:
+            faulthandler.register(signal.SIGUSR2, file=mine)
+            filetimer.configure()
+            os.kill(os.getpid(), signal.SIGUSR2)
+            filetimer.close()
+            assert faulthandler.is_enabled()
+        assert "worker" in open(mine.name).read()
+        """)
 
     def test_a_child_whose_descriptors_were_closed_closes_no_other_files(self):
         # As a daemon does, before or after its fork. Files that it opens then have the numbers of the package's.
         for is_before, count in ((False, 0), (False, 90), (True, 90)):
-            out = self.run_worker(f"""
+            self.run_worker(f"""
                 filetimer.configure()
                 def reopen():
                     os.closerange(3, 200)
@@ -209,61 +205,56 @@ expire()
                             == ["/dev/null"] * len(mine))
                     os._exit(0)
                 os.wait()
-                """)
-            self.assertEqual(out, "True\n")
+                """, says="True\n")
 
-    def test_a_child_of_a_child_keeps_the_files_of_the_program(self):
-        self.run_worker("""
-            filetimer.configure()
-            def child():
-                mine = os.open("/dev/null", os.O_RDONLY)  # has the number of the parent's file of stacks
-                with filetimer.expires(60):
-                    assert in_child(lambda: os.fstat(mine)) == 0
-            assert in_child(child) == 0
-            """)
+    test_a_child_of_a_child_keeps_the_files_of_the_program = worker_test("""
+        filetimer.configure()
+        def child():
+            mine = os.open("/dev/null", os.O_RDONLY)  # has the number of the parent's file of stacks
+            with filetimer.expires(60):
+                assert in_child(lambda: os.fstat(mine)) == 0
+        assert in_child(child) == 0
+        """)
 
-    def test_they_are_written_to_no_file_of_the_program(self):
-        # One that has closed all descriptors may have a file of the package's number.
-        self.run_worker("""
-            from filetimer import _stacks
-            filetimer.configure()
-            before = os.listdir("/proc/self/fd")
-            filetimer.configure()
-            assert os.listdir("/proc/self/fd") == before
-            [(file, number)] = _stacks._offered.values()
-            signal.pthread_kill(threading.get_ident(), number)
-            assert os.fstat(file).st_size > 0
-            mine = os.open(os.environ["FILETIMER_DIR"] + "/mine", os.O_RDWR | os.O_CREAT)
-            os.dup2(mine, file)
-            signal.pthread_kill(threading.get_ident(), number)
-            assert os.fstat(mine).st_size == 0
-            """)
+    # One that has closed all descriptors may have a file of the package's number.
+    test_they_are_written_to_no_file_of_the_program = worker_test("""
+        from filetimer import _stacks
+        filetimer.configure()
+        before = os.listdir("/proc/self/fd")
+        filetimer.configure()
+        assert os.listdir("/proc/self/fd") == before
+        [(file, number)] = _stacks._offered.values()
+        signal.pthread_kill(threading.get_ident(), number)
+        assert os.fstat(file).st_size > 0
+        mine = os.open(os.environ["FILETIMER_DIR"] + "/mine", os.O_RDWR | os.O_CREAT)
+        os.dup2(mine, file)
+        signal.pthread_kill(threading.get_ident(), number)
+        assert os.fstat(mine).st_size == 0
+        """)
 
-    def test_a_child_has_its_parents_handler_and_file_no_more(self):
-        self.run_worker("""
-            from filetimer import _stacks
-            filetimer.configure()
-            [(file, number)] = _stacks._offered.values()
-            def child():
-                assert not os.path.exists(f"/proc/self/fd/{file}")
-                os.kill(os.getpid(), number)
-            assert in_child(child) == -number
-            """)
+    test_a_child_has_its_parents_handler_and_file_no_more = worker_test("""
+        from filetimer import _stacks
+        filetimer.configure()
+        [(file, number)] = _stacks._offered.values()
+        def child():
+            assert not os.path.exists(f"/proc/self/fd/{file}")
+            os.kill(os.getpid(), number)
+        assert in_child(child) == -number
+        """)
 
-    def test_a_child_has_no_file_of_a_page_that_its_parent_made_anew(self):
-        self.run_worker("""
-            import glob
-            from filetimer import _stacks
-            filetimer.configure()
-            [(file, number)] = _stacks._offered.values()
-            first = os.fstat(file).st_ino
-            [page] = glob.glob(os.environ["FILETIMER_DIR"] + "/scopes/*-*")
-            os.remove(page)
-            while os.fstat(file).st_ino == first:
-                with filetimer.expires(60):
-                    pass
-            assert in_child(lambda: os._exit(os.path.exists(f"/proc/self/fd/{file}"))) == 0
-            """)
+    test_a_child_has_no_file_of_a_page_that_its_parent_made_anew = worker_test("""
+        import glob
+        from filetimer import _stacks
+        filetimer.configure()
+        [(file, number)] = _stacks._offered.values()
+        first = os.fstat(file).st_ino
+        [page] = glob.glob(os.environ["FILETIMER_DIR"] + "/scopes/*-*")
+        os.remove(page)
+        while os.fstat(file).st_ino == first:
+            with filetimer.expires(60):
+                pass
+        assert in_child(lambda: os._exit(os.path.exists(f"/proc/self/fd/{file}"))) == 0
+        """)
 
     def test_no_file_or_pipe_of_the_package_is_standard_output_of_a_daemon(self):
         for taken in range(3):
@@ -275,30 +266,28 @@ expire()
                 os._exit(sum(os.path.exists(f"/proc/self/fd/{{number}}") for number in range(3)) - {taken})
                 """)
 
-    def test_an_offer_that_fails_leaves_no_descriptor_behind(self):
-        self.run_worker("""
-            from filetimer import _stacks
-            class Client:
-                def _stacks_file(self):
-                    return os.environ["FILETIMER_DIR"] + "/stacks"
-                def _offer_stacks(self, number, file):
-                    raise filetimer.TimerError
-            before = os.listdir("/proc/self/fd")
-            _stacks.offer(Client())
-            assert os.path.exists(Client()._stacks_file()) and not _stacks._offered
-            assert os.listdir("/proc/self/fd") == before
-            """)
+    test_an_offer_that_fails_leaves_no_descriptor_behind = worker_test("""
+        from filetimer import _stacks
+        class Client:
+            def _stacks_file(self):
+                return os.environ["FILETIMER_DIR"] + "/stacks"
+            def _offer_stacks(self, number, file):
+                raise filetimer.TimerError
+        before = os.listdir("/proc/self/fd")
+        _stacks.offer(Client())
+        assert os.path.exists(Client()._stacks_file()) and not _stacks._offered
+        assert os.listdir("/proc/self/fd") == before
+        """)
 
-    def test_a_signal_that_a_native_library_handles_is_left_to_it(self):
-        self.run_worker(NATIVE_HANDLER + """
+    test_a_signal_that_a_native_library_handles_is_left_to_it = worker_test(NATIVE_HANDLER + """
 number = signal.SIGRTMIN + 12
 handle(number)
 filetimer.configure()
 say(is_handled(number))
 """, says="True\n")
 
-    def test_without_a_free_signal_stacks_are_missing_and_nothing_fails(self):
-        self.run_worker(NATIVE_HANDLER + """
+    test_without_a_free_signal_stacks_are_missing_and_nothing_fails = worker_test(
+        NATIVE_HANDLER + """
 from filetimer import _stacks
 for number in range(signal.SIGRTMIN, signal.SIGRTMAX + 1):
     handle(number)
