@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import unittest
 
 import suite
@@ -86,8 +85,7 @@ def write_logs(folder, hosts, ranks_of_each, hung_scope="forward"):
 
 class Report(unittest.TestCase):
     def setUp(self):
-        self.folder = tempfile.mkdtemp(prefix="filetimer-browser-")
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.folder = suite.folder_of(self, "browser")
         self.logs = os.path.join(self.folder, "logs")
         os.mkdir(self.logs)
         self.html = os.path.join(self.folder, "hang.html")

@@ -7,12 +7,10 @@ import ctypes
 import os
 import pathlib
 import random
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import unittest
 
 import suite
@@ -64,8 +62,7 @@ class JobCase(unittest.TestCase):
     def setUp(self):
         # Not below $TMPDIR, because programs may run as other users, and paths of sockets are
         # short.
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="filetimer-jobs-", dir="/tmp"))
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.folder = pathlib.Path(suite.folder_of(self, "jobs", below="/tmp"))
         self.addCleanup(judge_logs, self, self.folder)
         self.programs = {}
 

@@ -4,17 +4,15 @@ their own processes, and the records of both.
 """
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import textwrap
 import threading
 import unittest
 
 import filetimer
 from records import judge_logs, records, wait_for_record
-from suite import BOUND_S, end
+from suite import BOUND_S, end, folder_of
 
 SERVER = os.environ["FILETIMER_SERVER"]
 CLIENT = os.environ["FILETIMER_CLIENT"]
@@ -38,8 +36,7 @@ class ServerCase(unittest.TestCase):
     options = ()
 
     def setUp(self):
-        self.folder = tempfile.mkdtemp(prefix="filetimer-python-")
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.folder = folder_of(self, "python")
         self.addCleanup(judge_logs, self, self.folder)
         self.dir = os.path.join(self.folder, "run")
         self.server = filetimer.Server(*self.options, dir=self.dir)

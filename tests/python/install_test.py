@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 import unittest
 
 import suite
@@ -38,8 +37,7 @@ def has_tools():
 class Install(unittest.TestCase):
     @unittest.skipUnless(has_tools(), "no python3-build, -setuptools (61), -wheel or -pip here")
     def test_from_the_source_to_an_installed_package(self):
-        folder = tempfile.mkdtemp(prefix="filetimer-python-")
-        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        folder = suite.folder_of(self, "python")
         source, dist, site = (os.path.join(folder, name) for name in ("source", "dist", "site"))
         os.mkdir(source)
         shutil.copy(os.path.join(SOURCE, "LICENSE"), source)

@@ -4,12 +4,10 @@ import asyncio
 import contextlib
 import math
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import unittest
@@ -207,8 +205,7 @@ class MadeUpServer(unittest.TestCase):
     """Answers of a server that the test makes up, in a folder whose name is long."""
 
     def setUp(self):
-        folder = tempfile.mkdtemp(prefix="filetimer-python-")
-        self.addCleanup(shutil.rmtree, folder)
+        folder = suite.folder_of(self, "python")
         self.dir = os.path.join(folder, "d" * 200)
         os.mkdir(self.dir)
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -380,8 +377,7 @@ class OwnServer(unittest.TestCase):
             server.close()
 
     def test_its_folder_is_the_same_from_every_working_directory(self):
-        folder = tempfile.mkdtemp(prefix="filetimer-python-")
-        self.addCleanup(shutil.rmtree, folder)
+        folder = suite.folder_of(self, "python")
         self.addCleanup(os.chdir, os.getcwd())
         os.chdir(folder)
         with filetimer.Server(dir="run") as server:
@@ -509,8 +505,7 @@ sys.exit(status)
             filetimer.Server(3)
         environment = dict(os.environ, PATH="/nowhere")
         del environment["FILETIMER_SERVER"]
-        folder = tempfile.mkdtemp(prefix="filetimer-python-")
-        self.addCleanup(shutil.rmtree, folder)
+        folder = suite.folder_of(self, "python")
         script = ("import sys, sysconfig\nsysconfig.get_path = lambda _: sys.argv[1]\n"
                   "import filetimer\nfiletimer.Server()")
         done = run_python(script, folder, env=environment, stderr=subprocess.PIPE)

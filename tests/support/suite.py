@@ -1,16 +1,25 @@
 # SPDX-License-Identifier: MIT
-"""The main program of a test file in Python, and the end of processes that tests start. A case that
-cannot run here is reported as one line, "skipped: NAME: REASON", which scripts/test counts. A file of
-which no case ran exits with 77, which CTest shows as skipped.
+"""The main program of a test file in Python, folders of tests, and the end of processes that tests start.
+A case that cannot run here is reported as one line, "skipped: NAME: REASON", which scripts/test counts. A
+file of which no case ran exits with 77, which CTest shows as skipped.
 """
 import contextlib
 import pathlib
+import shutil
 import sys
+import tempfile
 import time
 import unittest
 
 SKIPPED = 77
 BOUND_S = 30  # of every wait; far longer than any wait of a working test
+
+
+def folder_of(test, kind, below=None):
+    """Makes a folder, which is removed after the test, and returns its path."""
+    folder = tempfile.mkdtemp(prefix=f"filetimer-{kind}-", dir=below)
+    test.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def end(process):

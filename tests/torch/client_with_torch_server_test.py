@@ -6,10 +6,8 @@ The server runs in this process and kills workers. A worker that must survive is
 that must not and has a later deadline: when that one is dead, the server has judged the first.
 """
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 import unittest
 
 from torch.distributed.elastic.timer import FileTimerServer
@@ -22,8 +20,7 @@ CLIENT = os.environ["FILETIMER_CLIENT"]
 
 class ClientWithTorchServer(unittest.TestCase):
     def setUp(self):
-        self.folder = tempfile.mkdtemp(prefix="filetimer-torch-")
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.folder = suite.folder_of(self, "torch")
         self.pipe = os.path.join(self.folder, "pipe")
         self.server = FileTimerServer(self.pipe, max_interval=0.05)
         self.server.start()

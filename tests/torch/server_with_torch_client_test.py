@@ -7,11 +7,9 @@ compared with one that must not and has a later deadline: when that one is dead,
 the first.
 """
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
@@ -89,8 +87,7 @@ MODES = {f.__name__: f for f in (hung, unnamed, healthy, nested, flood, past)}
 
 class ServerWithTorchClient(unittest.TestCase):
     def setUp(self):
-        self.folder = tempfile.mkdtemp(prefix="filetimer-torch-")
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.folder = suite.folder_of(self, "torch")
         self.addCleanup(judge_logs, self, self.folder)
         self.pipe = os.path.join(self.folder, "requests")
         self.log = os.path.join(self.folder, "expired.jsonl")

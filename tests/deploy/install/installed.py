@@ -5,10 +5,10 @@ commands with a time limit.
 import os
 import pathlib
 import re
-import shutil
 import subprocess
-import tempfile
 import unittest
+
+import suite
 
 BUILD = os.environ["BUILD"]
 SOURCE = str(pathlib.Path(__file__).resolve().parents[3])
@@ -57,8 +57,7 @@ def can_mount():
 
 class Case(unittest.TestCase):
     def setUp(self):
-        self.folder = tempfile.mkdtemp(prefix="filetimer-install-")
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.folder = suite.folder_of(self, "install")
 
     def path(self, *names):
         return os.path.join(self.folder, *names)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """What the tests of this folder share: promtool, and a server that writes metrics."""
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-import time
 import unittest
 
 import suite
@@ -58,14 +58,8 @@ class MetricsCase(unittest.TestCase):
 
     def metrics_when(self, *patterns):
         """Returns the file once each pattern matches a line of it."""
-        until = time.monotonic() + suite.BOUND_S
-        missing = patterns
-        while time.monotonic() < until:
-            if os.path.exists(self.file):
-                with open(self.file, newline="") as file:
-                    text = file.read()
-                missing = [p for p in patterns if not re.search(p, text, re.MULTILINE)]
-                if not missing:
-                    return text
-            time.sleep(0.002)
-        self.fail(f"no line matches {missing}")
+        def matching():
+            with contextlib.suppress(FileNotFoundError), open(self.file, newline="") as file:
+                text = file.read()
+                return text if all(re.search(each, text, re.MULTILINE) for each in patterns) else None
+        return suite.wait_until(matching, f"a line for each of {patterns}")
