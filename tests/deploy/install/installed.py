@@ -18,6 +18,14 @@ BOUND_S = 240  # of every command; a compiler on a busy machine is the slowest
 SERVER = os.path.join(BUILD, "bin", "timer_server")
 CLIENT = os.path.join(BUILD, "bin", "timer_client")
 
+# Prints the version of the Python package, and how many scopes its server sees.
+PYTHON_WORKER = """
+import filetimer
+with filetimer.Server() as server, filetimer.Client(server.dir) as client:
+    with client.expires(60, "x"):
+        print(filetimer.__version__, filetimer.admin.status(client=client).open_scopes)
+"""
+
 
 def run(*command, status=0, **options):
     """Returns both outputs of a command together. It must end with this status."""

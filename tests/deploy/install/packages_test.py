@@ -16,7 +16,7 @@ import tempfile
 import unittest
 
 import suite
-from installed import BUILD, SOURCE, VERSION, Case, can_mount, files_below, run
+from installed import BUILD, PYTHON_WORKER, SOURCE, VERSION, Case, can_mount, files_below, run
 from records import records
 
 GIVEN = os.environ.get("FILETIMER_PACKAGES")
@@ -30,14 +30,6 @@ APT = ("apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0")
 # The programs that the maintainer scripts of the server call, on a system that runs systemd.
 CALLED_BY_SCRIPTS = ("deb-systemd-helper", "deb-systemd-invoke", "systemctl")
 UNDER_SYSTEMD = "mount -t tmpfs none /run && mkdir -p /run/systemd/system && exec \"$@\""
-
-
-PYTHON_WORKER = """
-import filetimer
-with filetimer.Server() as server, filetimer.Client(server.dir) as client:
-    with client.expires(60, "x"):
-        print("python sees", filetimer.admin.status(client=client).open_scopes)
-"""
 
 
 class Packages(Case):
@@ -273,7 +265,7 @@ class Packages(Case):
         self.assertIn("left in time", inside("timer_server", "--", "/tmp/consumer", "leave"))
         inside("timer_server", "--", "/tmp/consumer", "hang", status=128 + 9)
         if PYTHON:
-            self.assertIn("python sees 1", inside("python3", "-c", PYTHON_WORKER))
+            self.assertIn(f"{VERSION} 1\n", inside("python3", "-c", PYTHON_WORKER))
 
         inside(*APT, "purge", *self.debs)
         self.assertEqual({name for name in self.everything_below(root) ^ before

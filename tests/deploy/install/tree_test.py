@@ -9,19 +9,12 @@ import re
 import unittest
 
 import suite
-from installed import BUILD, SOURCE, VERSION, Case, files_below, run
+from installed import BUILD, PYTHON_WORKER, SOURCE, VERSION, Case, files_below, run
 from records import records
 
 COMPONENTS = ("server", "client", "dev", "python", "doc")
 LIBDIR = os.environ["LIBDIR"]
 PYTHON = os.environ["PACKAGE_PYTHON"]
-
-PYTHON_WORKER = """
-import filetimer
-with filetimer.Server() as server, filetimer.Client(server.dir) as client:
-    with client.expires(60, "x"):
-        print(filetimer.__version__, filetimer.admin.status(client=client).open_scopes)
-"""
 
 
 def install(prefix, *options):

@@ -8,7 +8,7 @@ import sys
 import zipfile
 
 import suite
-from installed import SOURCE, VERSION, Case, run
+from installed import PYTHON_WORKER, SOURCE, VERSION, Case, run
 
 BUILD_BOUND_S = 1740
 LIBRARIES = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
@@ -30,13 +30,6 @@ class Last:
 last = Last()
 threading.Thread(target=lambda: filetimer.configure(sys.argv[1], missing="wait", timeout=1000), daemon=True).start()
 time.sleep(0.3)
-"""
-WITH_SERVER = """
-import filetimer, filetimer.admin
-with filetimer.Server() as server:
-    filetimer.configure(server.dir)
-    with filetimer.expires(60, "step"):
-        print(filetimer.admin.status().open_scopes)
 """
 
 
@@ -90,8 +83,8 @@ class Wheel(Case):
         run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-deps", wheel)
         options = {"env": {"PATH": f"{home}/bin:/usr/bin:/bin"}, "cwd": self.folder}
         # The environment is not activated: the server is found beside its Python.
-        printed = run(python, "-c", WITH_SERVER, env={"PATH": "/usr/bin:/bin"}, cwd=self.folder)
-        self.assertEqual(printed.strip(), "1")
+        printed = run(python, "-c", PYTHON_WORKER, env={"PATH": "/usr/bin:/bin"}, cwd=self.folder)
+        self.assertEqual(printed, f"{VERSION} 1\n")
         with open(self.path("hung.py"), "w", encoding="utf-8") as file:
             file.write(HUNG)
         run("timer_server", "--dir", self.path("job"), "--", python, "hung.py", status=128 + 9, **options)
