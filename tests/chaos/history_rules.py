@@ -5,8 +5,6 @@ effect at any moment between its two lines. All times are in nanoseconds.
 import collections
 from signal import SIGKILL
 
-from checker import Fields
-
 NEVER = 1 << 61
 SECOND = 1_000_000_000
 CLOSE = 2_000_000  # times that are the same, converted and rounded
@@ -134,7 +132,6 @@ class HistoryJudge:
         self.found = []
         self.processes, self.scopes, self.by_key = {}, [], {}
         self.verdicts = collections.defaultdict(Verdict)  # by id
-        self.started = {}  # by pid of the server
         self.rejected_pids = set()
         self.several_rejected_at = -NEVER  # the last record of several, which names one of them
         self.excuses, self.loads = [], []
@@ -172,9 +169,6 @@ class HistoryJudge:
     def excuses_it(excuse, subject, promise, _):
         return excuse.text("promise") == promise and all(
             field not in excuse or f" {excuse.text(field)} " in f" {subject} " for field in ("subject", "key"))
-
-    def settings_of(self, record):
-        return self.started.get(record.integer("server_pid"), Fields()).inner("settings")
 
     def worker_of(self, record):
         return self.process_of(record.integer("pid"), record.integer("start_time"), record.integer("mono_ns"))
@@ -292,7 +286,6 @@ class HistoryJudge:
             event = record.text("event")
             if event == "server_started":
                 pid = record.integer("server_pid")
-                self.started[pid] = record
                 starts[pid] += 1
                 if starts[pid] > max(sum(server.pid == pid for server in self.servers), 1):
                     self.report("server-life", f"pid {pid}", f"a second start of a server, in {record.place}")
@@ -311,7 +304,7 @@ class HistoryJudge:
                 self.read_verdict(event, record)
         for server in self.servers:
             is_removed = server.log and any(server.log in what for what in self.files)
-            if is_removed or (server.ready < NEVER and server.pid not in self.started):
+            if is_removed or (server.ready < NEVER and server.pid not in starts):
                 self.may_lack_records = True
 
     def read_verdict(self, event, record):
@@ -471,7 +464,7 @@ class HistoryJudge:
     def judge_terms(self, scope, record):
         """The timeout is one that the worker asked for, or that the settings put in its place. Returns whether they
         did."""
-        settings, granted = self.settings_of(record), record.number("timeout_s", 0)
+        settings, granted = record.run.settings, record.number("timeout_s", 0)
 
         def is_near(limit):
             return abs(granted - limit) * 1e9 <= CLOSE
@@ -527,7 +520,7 @@ class HistoryJudge:
         halts = []
         ready = 0
         # A sweep finds it.
-        interval = LOOK + nanos(self.settings_of(expired).number("max_interval_s", DEFAULT_INTERVAL / 1e9))
+        interval = LOOK + nanos(expired.run.settings.number("max_interval_s", DEFAULT_INTERVAL / 1e9))
         # A pause between two looks of the server is not noticed. It costs a quarter of the timeout.
         may_lack = unseen = max(length // 4, UNSEEN)
         was_away = False  # at the deadline, or the deadline was moved: it did not see the halt
@@ -732,7 +725,7 @@ class HistoryJudge:
     def is_certainly_open(self, scope, record, since, until):
         """Returns whether the server of the record knew the scope to be open in all that time."""
         worker, pid = scope.worker, record.integer("server_pid")
-        started = self.started.get(pid)
+        started = record.run.started
         return started is not None and started.integer("mono_ns") + LOOK < since and \
             scope.open.end + LOOK < since and scope.may_be_watched and scope.via in ("page", "heartbeat") and \
             not (scope.release and scope.release.begin <= until) and \
