@@ -32,46 +32,34 @@ def hang():
         signal.pause()
 
 
-def hung(client, seconds):
-    timer.configure(client)
-    with timer.expires(after=seconds, scope="forward"):
+def hung(client, seconds, scope="forward"):
+    with timer.expires(after=seconds, scope=scope):
         say("in")
         hang()
 
 
 def unnamed(client, seconds):
-    timer.configure(client)
-    with timer.expires(after=seconds):
-        say("in")
-        hang()
-
-
-def healthy(client, seconds):
-    timer.configure(client)
-    with timer.expires(after=seconds, scope="forward"):
-        pass
-    say("in")
-    hang()
+    hung(client, seconds, scope=None)
 
 
 def nested(client, seconds):
-    timer.configure(client)
     with timer.expires(after=FAR_S, scope="epoch"):
         with timer.expires(after=FAR_S, scope="step"):
             pass
-        with timer.expires(after=seconds, scope="exchange"):
-            say("in")
-            hang()
+        hung(client, seconds, "exchange")
 
 
-def flood(client, seconds):
-    # As many as a training loop opens in a few steps: they would fill the reference server's pipe.
-    timer.configure(client)
-    for _ in range(640):
+def healthy(client, seconds, scopes=1):
+    for _ in range(scopes):
         with timer.expires(after=seconds, scope="step"):
             pass
     say("in")
     hang()
+
+
+def flood(client, seconds):
+    # As many as a training loop opens in a few steps: they would fill the reference server's pipe.
+    healthy(client, seconds, scopes=640)
 
 
 def past(client, _):
@@ -82,7 +70,7 @@ def past(client, _):
     hang()
 
 
-MODES = {f.__name__: f for f in (hung, unnamed, healthy, nested, flood, past)}
+MODES = {f.__name__: f for f in (hung, unnamed, nested, healthy, flood, past)}
 
 
 class ServerWithTorchClient(unittest.TestCase):
@@ -222,6 +210,8 @@ class ServerWithTorchClient(unittest.TestCase):
 
 if __name__ == "__main__":
     if len(sys.argv) == 5 and sys.argv[1] in MODES:
-        MODES[sys.argv[1]](timer.FileTimerClient(sys.argv[2], int(sys.argv[4])), float(sys.argv[3]))
+        used = timer.FileTimerClient(sys.argv[2], int(sys.argv[4]))
+        timer.configure(used)
+        MODES[sys.argv[1]](used, float(sys.argv[3]))
     else:
         suite.main()
