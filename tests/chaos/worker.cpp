@@ -37,13 +37,16 @@
 #include <variant>
 
 #include "common/clock.hpp"
-#include "tests/support/json_fields.hpp"
+#include "common/json_fields.hpp"
 #include "timer_client/client/pipe/pipe_line.hpp"
 
 namespace {
 
+using filetimer::flag_at;
+using filetimer::integer_at;
+using filetimer::text_at;
 using filetimer::TimerClient;
-using filetimer::testing::JsonFields;
+using Command = simdjson::dom::object;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
@@ -70,8 +73,8 @@ void note_signal(int /*number*/) {
   errno = before;
 }
 
-nanoseconds timeout_of(const JsonFields& command) {
-  return nanoseconds{command.integer("timeout_ns", filetimer::kNoDeadline.count())};
+nanoseconds timeout_of(const Command& command) {
+  return nanoseconds{integer_at(command, "timeout_ns").value_or(filetimer::kNoDeadline.count())};
 }
 
 // Returns false if no server reads the pipe, or it is full.
@@ -165,8 +168,12 @@ class Worker {
   }
 
   void carry_out(const std::string& line) {
-    const JsonFields command(line);
-    const std::string key(command.text("key"));
+    simdjson::dom::parser parser;
+    Command command;
+    if (parser.parse(line).get(command) != simdjson::SUCCESS) {
+      ::_exit(2);
+    }
+    const std::string key = text_at(command, "key");
     note(++number_, line.substr(1, line.size() - 2));  // within the braces
     const int number = number_;
     try {
@@ -181,11 +188,11 @@ class Worker {
     answer(last_);
   }
 
-  std::pair<bool, std::string> perform(const JsonFields& command, const std::string& key) {
-    const std::string_view op = command.text("op");
+  std::pair<bool, std::string> perform(const Command& command, const std::string& key) {
+    const std::string op = text_at(command, "op");
     if (op == "connect") {
       filetimer::ConnectOptions options;
-      options.idle_timeout = nanoseconds{command.integer("idle_ns")};
+      options.idle_timeout = nanoseconds{integer_at(command, "idle_ns").value_or(0)};
       client_.emplace(TimerClient::connect(std::move(options)));
     } else if (op == "open") {
       return open(command, key);
@@ -194,26 +201,26 @@ class Worker {
     } else if (op == "release") {
       return release(key);
     } else if (op == "fork") {
-      const std::string child(command.text("child"));
+      const std::string child = text_at(command, "child");
       fork(child);
       return {true, fmt::format(R"(,"child":"{}")", child)};
     } else if (op == "exec") {
-      if (command.has("no_aslr")) {
+      if (flag_at(command, "no_aslr")) {
         ::personality(ADDR_NO_RANDOMIZE);
       }
       ::setenv("CHAOS_NUMBER", std::to_string(number_).c_str(), 1);
       ::execl("/proc/self/exe", "chaos_worker", name_.c_str(), nullptr);
       return {false, ""};
     } else if (op == "exit") {
-      std::exit(static_cast<int>(command.integer("code")));
+      std::exit(static_cast<int>(integer_at(command, "code").value_or(0)));
     } else if (op == "threads") {
-      for (long long i = 0; i < command.integer("count"); ++i) {
+      for (long long i = 0; i < integer_at(command, "count").value_or(0); ++i) {
         std::thread([] { ::pause(); }).detach();
       }
     } else if (op == "storm") {
-      storm(command.integer("count"));
+      storm(integer_at(command, "count").value_or(0));
     } else if (op == "catch") {
-      std::signal(static_cast<int>(command.integer("signal")), note_signal);
+      std::signal(static_cast<int>(integer_at(command, "signal").value_or(0)), note_signal);
     } else if (op == "close_fds") {
       ::close_range(3, kSocket - 1, 0);
       ::close_range(kSignal + 1, ~0U, 0);
@@ -229,11 +236,13 @@ class Worker {
     return {true, ""};
   }
 
-  std::pair<bool, std::string> open(const JsonFields& command, const std::string& key) {
-    const std::string_view via = command.text("via");
-    const std::string scope(command.text("scope", key));
-    const int signal = static_cast<int>(command.integer("signal"));
-    if (command.has("leave")) {
+  std::pair<bool, std::string> open(const Command& command, const std::string& key) {
+    const std::string via = text_at(command, "via");
+    const std::string named = text_at(command, "scope");
+    const std::string& scope = named.empty() ? key : named;
+    const int signal = static_cast<int>(integer_at(command, "signal").value_or(0));
+    const auto grace_ns = integer_at(command, "grace_ns");
+    if (flag_at(command, "leave")) {
       std::signal(signal, note_signal);
       left_on_signal_.insert(key);
     }
@@ -245,21 +254,21 @@ class Worker {
       if (via == "torch") {  // whose lines have none of our keys
         request.x_timeout_s.reset();
       }
-      if (command.has("grace_ns")) {
-        request.x_grace_s = double(command.integer("grace_ns")) / 1e9;
+      if (grace_ns) {
+        request.x_grace_s = static_cast<double>(*grace_ns) / 1e9;
       }
-      request.x_signal_first = command.has("spare");
+      request.x_signal_first = flag_at(command, "spare");
       return {send(request), ""};
     }
     filetimer::ScopeOptions options;
     options.signal = signal;
-    options.signal_first = command.has("spare");
-    if (command.has("grace_ns")) {
-      options.grace = nanoseconds{command.integer("grace_ns")};
+    options.signal_first = flag_at(command, "spare");
+    if (grace_ns) {
+      options.grace = nanoseconds{*grace_ns};
     }
     if (via == "heartbeat") {
       scopes_.emplace(key, client_->heartbeat(timeout_of(command), scope, options));
-    } else if (command.has("thread_end")) {
+    } else if (flag_at(command, "thread_end")) {
       std::thread([&] {
         scopes_.emplace(key, client_->expires(timeout_of(command), scope, options));
       }).join();
@@ -271,14 +280,14 @@ class Worker {
     return {true, fmt::format(R"(,"watched":{})", is_watched)};
   }
 
-  static bool renew(filetimer::TimerScope& scope, const JsonFields& command) {
+  static bool renew(filetimer::TimerScope& scope, const Command& command) {
     return scope.renew(timeout_of(command));
   }
-  static bool renew(filetimer::TimerHeartbeat& heartbeat, const JsonFields& /*command*/) {
+  static bool renew(filetimer::TimerHeartbeat& heartbeat, const Command& /*command*/) {
     return heartbeat.beat();
   }
-  bool change(const JsonFields& command, const std::string& key) {
-    const std::string_view op = command.text("op");
+  bool change(const Command& command, const std::string& key) {
+    const std::string op = text_at(command, "op");
     return std::visit(
         [&](auto& each) {
           return op == "renew"   ? renew(each, command)

@@ -8,24 +8,25 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
 
 #include "common/board.hpp"
+#include "common/json_fields.hpp"
 #include "common/mapped_file.hpp"
 #include "common/posix.hpp"
 #include "common/run_folder.hpp"
 #include "tests/sim/worker.hpp"
-#include "tests/support/json_fields.hpp"
 
 int timer_server_main(int argc, char** argv);  // main() of the server
 
 namespace filetimer::sim {
 namespace {
 
-using testing::JsonFields;
+using Record = simdjson::dom::object;  // of the log
 
 constexpr int kWorkers = 4;
 constexpr int kScopes = 3;
@@ -71,6 +72,13 @@ std::string read_file(const std::string& path) {
   std::stringstream text;
   text << file.rdbuf();
   return text.str();
+}
+
+bool has_field(const Record& record, std::string_view key) {
+  return record.at_key(key).error() == simdjson::SUCCESS;
+}
+std::int64_t number_in(const Record& record, std::string_view key) {
+  return integer_at(record, key).value_or(0);
 }
 
 // The signals that were sent to a server that is gone.
@@ -1036,31 +1044,35 @@ class Simulation {
 
   // What the checker does not know: the options of this history and idle timeouts.
   void judge_records() {
-    std::vector<JsonFields> records;
+    std::deque<simdjson::dom::parser> parsers;  // have the memory of the records
+    std::vector<Record> records;
     std::istringstream log(read_file(old_log_) + read_file(log_));
     std::set<std::string> known;  // a line that was written again counts once
     for (std::string line; std::getline(log, line);) {
-      if (known.insert(line).second) {
-        records.emplace_back(line);
+      Record record;
+      if (known.insert(line).second &&
+          parsers.emplace_back().parse(line).get(record) == simdjson::SUCCESS) {
+        records.push_back(record);
       }
     }
     const auto has = [&](const auto& wanted) { return std::ranges::any_of(records, wanted); };
-    for (const JsonFields& record : records) {
-      const bool is_expired = record.text("event") == "expired";
-      if (record.text("reason").find("could not be carried out") != std::string_view::npos) {
-        violation("server-lives: {}", record.text("reason"));
+    for (const Record& record : records) {
+      const bool is_expired = text_at(record, "event") == "expired";
+      if (text_at(record, "reason").find("could not be carried out") != std::string_view::npos) {
+        violation("server-lives: {}", text_at(record, "reason"));
       }
-      if (is_expired && record.text("scope") == "(idle)") {
+      if (is_expired && text_at(record, "scope") == "(idle)") {
         // A signal ends the scopes of the pipe, whether or not the worker survives it.
-        judge_idle(record, has([&](const JsonFields& killed) {
-                     return killed.text("event") == "killed" &&
-                            !killed.objects("signals").empty() &&
-                            killed.integer("pid") == record.integer("pid") &&
-                            killed.integer("mono_ns") < record.integer("mono_ns");
+        judge_idle(record, has([&](const Record& killed) {
+                     return text_at(killed, "event") == "killed" &&
+                            !objects_at(killed, "signals").empty() &&
+                            number_in(killed, "pid") == number_in(record, "pid") &&
+                            number_in(killed, "mono_ns") < number_in(record, "mono_ns");
                    }));
-        for (const JsonFields& killed : records) {
-          if (killed.text("event") == "killed" && killed.text("id") == record.text("id")) {
-            judge_idle_kill(killed, record.integer("deadline_mono_ns"));
+        for (const Record& killed : records) {
+          if (text_at(killed, "event") == "killed" &&
+              text_at(killed, "id") == text_at(record, "id")) {
+            judge_idle_kill(killed, number_in(record, "deadline_mono_ns"));
           }
         }
       }
@@ -1071,18 +1083,19 @@ class Simulation {
       const bool may_be_cancelled = !scope.on_page && survivors_.contains(scope.process);
       if (scope.open.to == kNever && due(scope) < kNever && scope.process->can_run() &&
           !is_paused && !may_be_cancelled && !scope.is_refused && !may_be_lost(scope) &&
-          !has([&](const JsonFields& record) {
-            return record.text("event") == "expired" && record.text("scope") == scope.name &&
-                   record.integer("pid") == scope.process->pid &&
-                   record.integer("mono_ns") > scope.open.from;
+          !has([&](const Record& record) {
+            return text_at(record, "event") == "expired" &&
+                   text_at(record, "scope") == scope.name &&
+                   number_in(record, "pid") == scope.process->pid &&
+                   number_in(record, "mono_ns") > scope.open.from;
           })) {
         violation("hang-is-judged: {} of {} is open at the end", scope.name, scope.process->name);
       }
     }
     const pid_t last = kFirstServerPid + servers_;
-    if (stops_ == 1 && has([last](const JsonFields& record) {
-          return record.text("event") == "server_stopped" && record.text("reason") != "SIGTERM" &&
-                 record.integer("server_pid") == last;
+    if (stops_ == 1 && has([last](const Record& record) {
+          return text_at(record, "event") == "server_stopped" &&
+                 text_at(record, "reason") != "SIGTERM" && number_in(record, "server_pid") == last;
         })) {
       violation("record-fields: the reason of the stop is not SIGTERM");
     }
@@ -1091,14 +1104,15 @@ class Simulation {
     }
   }
 
-  void judge_idle(const JsonFields& record, bool was_signalled) {
-    const Nanos judged = record.integer("mono_ns");
+  void judge_idle(const Record& record, bool was_signalled) {
+    const Nanos judged = number_in(record, "mono_ns");
     const auto idle = std::ranges::find_if(idles_, [&](const Idle& each) {
-      return each.process->pid == record.integer("pid") && each.on.from < judged &&
+      return each.process->pid == number_in(record, "pid") && each.on.from < judged &&
              each.on.to >= judged;
     });
     const bool is_page_lost = std::ranges::any_of(losses_, [&](const Loss& loss) {
-      return loss.of_pages && loss.process != nullptr && loss.process->pid == record.integer("pid");
+      return loss.of_pages && loss.process != nullptr &&
+             loss.process->pid == number_in(record, "pid");
     });
     // In a directory that is made again a worker has a second page, which does not have the ends of
     // the scopes of the first.
@@ -1108,25 +1122,25 @@ class Simulation {
     }
     if (idle == idles_.end() || is_inside(*idle->process, judged - kTurn, !was_signalled, true) ||
         judged < last_left(*idle->process, judged) + idle->timeout) {
-      violation("not-early: {} of pid {}, which was not idle for so long", record.text("id"),
-                record.integer("pid"));
+      violation("not-early: {} of pid {}, which was not idle for so long", text_at(record, "id"),
+                number_in(record, "pid"));
     }
   }
 
   // A worker that has been in a scope since its idle timeout gets no signal.
-  void judge_idle_kill(const JsonFields& killed, Nanos deadline) {
-    const auto signals = killed.objects("signals");
+  void judge_idle_kill(const Record& killed, Nanos deadline) {
+    const auto signals = objects_at(killed, "signals");
     for (const Scope& scope : scopes_) {
-      if (!signals.empty() && scope.process->pid == killed.integer("pid") &&
+      if (!signals.empty() && scope.process->pid == number_in(killed, "pid") &&
           scope.open.from > deadline && !scope.is_refused &&
-          scope.open.to < signals.front().integer("mono_ns") - kTurn && !may_be_lost(scope)) {
-        violation("signals: {}, and it has been in {} since", killed.text("id"), scope.name);
+          scope.open.to < number_in(signals.front(), "mono_ns") - kTurn && !may_be_lost(scope)) {
+        violation("signals: {}, and it has been in {} since", text_at(killed, "id"), scope.name);
       }
     }
   }
 
   // The counters of the last server are those of its records.
-  void judge_metrics(const std::vector<JsonFields>& records) {
+  void judge_metrics(const std::vector<Record>& records) {
     std::map<std::string, std::int64_t> counted;
     std::istringstream file(read_file(dir_ + ".metrics"));
     for (std::string line; std::getline(file, line);) {
@@ -1137,21 +1151,22 @@ class Simulation {
       }
     }
     std::map<std::string, std::int64_t> recorded;
-    for (const JsonFields& record : records) {
-      const std::string_view event = record.text("event");
-      if (record.integer("server_pid") == kFirstServerPid + servers_) {
+    for (const Record& record : records) {
+      const std::string event = text_at(record, "event");
+      if (number_in(record, "server_pid") == kFirstServerPid + servers_) {
         recorded["filetimer_expired_total"] += event == "expired" ? 1 : 0;
-        recorded["filetimer_rejected_total"] += event == "rejected" ? record.integer("count") : 0;
+        recorded["filetimer_rejected_total"] +=
+            event == "rejected" ? number_in(record, "count") : 0;
         recorded["filetimer_deferred_total"] +=
-            event == "deferred" && record.has("given_s") ? 1 : 0;
+            event == "deferred" && has_field(record, "given_s") ? 1 : 0;
         recorded["filetimer_deferred_total_halted"] +=
-            event == "deferred" && record.has("pid") ? 1 : 0;
+            event == "deferred" && has_field(record, "pid") ? 1 : 0;
         recorded["filetimer_warned_total"] +=
-            event == "warned" && record.has("id") ? 1 + record.integer("omitted") : 0;
+            event == "warned" && has_field(record, "id") ? 1 + number_in(record, "omitted") : 0;
         recorded["filetimer_released_late_total"] += event == "released_late" ? 1 : 0;
-        recorded["filetimer_killed_total"] += record.integer("killed");
+        recorded["filetimer_killed_total"] += number_in(record, "killed");
         recorded["filetimer_verdict_lateness_seconds_count"] += event == "expired" ? 1 : 0;
-        recorded["filetimer_requests_total"] += record.integer("requests");
+        recorded["filetimer_requests_total"] += number_in(record, "requests");
       }
     }
     for (const auto& [name, count] : recorded) {
