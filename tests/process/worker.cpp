@@ -172,8 +172,4 @@ bool can_unshare(std::vector<std::string> options) {
   return run_unshared(std::move(options), "true").status == exited(0);
 }
 
-std::size_t expiries_of(const Server& server, const Worker& worker) {
-  return count(server.records(), "expired", worker.pid());
-}
-
 }  // namespace filetimer::testing

@@ -123,9 +123,6 @@ inline const std::vector<std::string> kOwnPidNamespace{"--pid", "--fork", "--kil
 inline constexpr const char* kNoPidNamespace =
     "unshare(1) makes no pid namespace with a /proc of its own here";
 
-// Returns the number of `expired` records of the worker.
-std::size_t expiries_of(const Server& server, const Worker& worker);
-
 // client_worker, connected to the server of the runtime directory `dir`. See client_worker.cpp.
 std::unique_ptr<Worker> client_worker(const std::string& dir,
                                       std::chrono::milliseconds idle_timeout = {},

@@ -100,7 +100,7 @@ TEST_CASE("an idle worker that opens a scope before the signal is spared and sti
   CHECK(server.wait_for("released_late").text("scope") == "(idle)");
   worker->tell("release back");
   CHECK(worker->status() == killed_by(SIGKILL));
-  CHECK(wait_until([&] { return expiries_of(server, *worker) == 2; }));
+  CHECK(wait_until([&] { return count(server.records(), "expired", worker->pid()) == 2; }));
 }
 
 TEST_CASE("a worker whose whole-process scope another process opened can be idle") {
