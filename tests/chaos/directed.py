@@ -186,20 +186,6 @@ def log_full_of_verdicts(world):
         world.fail(f"{workers} workers were killed, and {len(killed)} have a `killed` record")
 
 
-def default_directory_of_another_user(world):
-    """Another user has made the default directory. A server around a command needs no well-known one."""
-    world.need_namespaces(("mount",))
-    if world.folder.is_relative_to("/dev/shm"):
-        raise Skip("the temporary folder is in /dev/shm, which this hides")
-    taken = f"/dev/shm/filetimer-{os.geteuid()}"
-    take = f'mount -t tmpfs tmpfs /dev/shm && mkdir {taken} && chown 65534 {taken} && unset FILETIMER_DIR && exec "$@"'
-    server = world.start("around", ["unshare", "--mount", "sh", "-c", take, "sh", built("timer_server"),
-                                    "--log", world.log, "--", "true"], env={"XDG_RUNTIME_DIR": ""})
-    status = server.wait(BOUND_S)  # not a Server, because it chooses its directory
-    if status != 0:
-        world.fail(f"timer_server -- true: exit status {status}: {world.said('around')}")
-
-
 def stop_before_a_catchable_signal(world):
     """A job in the foreground of a shell gets a signal that it may handle. A stop gives its terminal back."""
     prefix, trace = _traced(world, "pidfd_send_signal")
@@ -243,17 +229,6 @@ def no_descriptor_at_an_acquire(world):
     world.wait_for("rejected")
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (soft, hard))
     worker.wait()
-
-
-def closed_standard_error(world):
-    """The server is started without standard error, so that its first file has that number, and has a message."""
-    world.server(*CATCHABLE, stderr="closed")
-    worker = world.worker()
-    _open(worker, timeout_ms=100)
-    worker.wait()
-    begin = (world.dir / "server").read_bytes()[:60]
-    if not begin.startswith(b"TMRBOARD"):
-        world.fail(f"the server wrote over its status page: {begin}")
 
 
 def _check_files(world, worker):
