@@ -87,20 +87,6 @@ TEST_CASE("The rank that hangs is killed, and the ranks that wait for it are not
   CHECK(server.wait_for("expired", hung).integer("rank") == 2);
 }
 
-TEST_CASE("A rank that hangs gets a warning of the client library before it is killed") {
-  const Server server({"--warn-at", "0.5"});
-  const Finished finished =
-      run_trainer(server, {"--ranks", "2", "--timeout", "1s", "--hang", "1:5"});
-  CHECK(finished.status == exited(1));
-  const auto hung = static_cast<pid_t>(number_after(finished.err, "(pid "));
-  const Record expired = server.wait_for("expired", hung);
-  const Record warned = server.wait_for("warned", hung);
-  CHECK(warned.text("scope") == "forward");
-  CHECK(warned.integer("acquired_mono_ns") == expired.integer("acquired_mono_ns"));
-  CHECK(warned.integer("mono_ns") < expired.integer("mono_ns"));
-  CHECK(warned.array("threads").size() > 0);
-}
-
 TEST_CASE("With the file that suggest writes, a hang is found in a tenth of the guessed time") {
   const Server server({"--evidence", "none"});
   CHECK(run_trainer(server, {"--ranks", "4", "--timeout", "5m"}).status == exited(0));
