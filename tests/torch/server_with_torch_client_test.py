@@ -169,12 +169,6 @@ class ServerWithTorchClient(unittest.TestCase):
         killed = self.record("killed", worker.pid)
         self.assertEqual([s["name"] for s in killed["signals"]], ["SIGTERM"])
 
-    def test_a_client_with_signal_0_is_recorded_and_not_killed(self):
-        self.start_server()
-        worker = self.worker("hung", 0.2, 0)
-        self.assertEqual(self.record("killed", worker.pid)["verdict"], "spared")
-        self.assertIsNone(worker.poll())
-
     def test_a_past_acquire_that_is_read_with_its_release_kills_no_worker(self):
         server = self.start_server()
         server.send_signal(signal.SIGSTOP)
