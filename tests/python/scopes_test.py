@@ -53,19 +53,6 @@ class Scopes(ConfiguredCase):
         self.assertIsNone(scope.times())
         self.assertIsNone(scope.remaining)
 
-    def test_a_scope_made_once_is_entered_many_times_and_counted(self):
-        scope = filetimer.Scope(FAR_S, "step")
-        for _ in range(1000):
-            with scope:
-                pass
-        self.assertEqual(self.statistics(), {"step": 1000})
-
-    def test_an_exception_leaves_a_scope_and_is_not_swallowed(self):
-        with self.assertRaises(KeyError):
-            with filetimer.expires(FAR_S, "forward"):
-                raise KeyError
-        self.assertEqual(self.open_scopes(), [])
-
     def test_a_scope_without_a_name_has_its_file_and_line(self):
         with filetimer.expires(FAR_S) as scope:
             line = scope.__enter__.__self__.name.rpartition(":")[2]
