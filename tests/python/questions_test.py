@@ -87,12 +87,17 @@ class Questions(ConfiguredCase):
     def test_a_shutdown_that_waits_for_workers_does_not_wait_for_the_one_that_asks(self):
         self.assertEqual(admin.shutdown("workers", timeout=5), 0)
 
-    def test_a_server_that_does_not_answer_is_an_error_in_time(self):
+    def test_a_server_that_does_not_answer_is_an_error_in_time_also_in_that_of_a_client(self):
+        client = filetimer.Client(self.dir, rpc_timeout=0.1)
+        with admin.rpc_timeout(BOUND_S):
+            admin.ping(client=client)
         stop(self.server.pid)
         try:
             with admin.rpc_timeout(math.inf), admin.rpc_timeout(0.1):
                 with self.assertRaises(TimeoutError) as caught:
                     admin.ping()
+            with self.assertRaises(errors.RpcTimeoutError) as of_client:
+                admin.status(client=client)
         finally:
             os.kill(self.server.pid, signal.SIGCONT)
         error = caught.exception
@@ -100,6 +105,7 @@ class Questions(ConfiguredCase):
         self.assertEqual(error.request, "ping")
         self.assertGreater(error.waited, 0.09)
         self.assertIn("stopped", str(error))
+        self.assertLess(of_client.exception.waited, BOUND_S)
         admin.ping()
 
     def test_a_wrong_timeout_of_the_environment_is_an_error_of_requests_alone(self):
@@ -127,18 +133,6 @@ class Questions(ConfiguredCase):
         with _ask._lock:
             signal.raise_signal(signal.SIGUSR1)
         admin.ping()
-
-    def test_a_client_has_a_timeout_of_its_own(self):
-        client = filetimer.Client(self.dir, rpc_timeout=0.1)
-        with admin.rpc_timeout(BOUND_S):
-            admin.ping(client=client)
-        stop(self.server.pid)
-        try:
-            with self.assertRaises(errors.RpcTimeoutError) as caught:
-                admin.status(client=client)
-        finally:
-            os.kill(self.server.pid, signal.SIGCONT)
-        self.assertLess(caught.exception.waited, BOUND_S)
 
     def test_one_rpc_timeout_serves_several_tasks(self):
         shared = admin.rpc_timeout(FAR_S)

@@ -60,17 +60,6 @@ class Torch(ServerCase):
             self.assertEqual(self.open_scopes(), ["x"])
             each.release("x")
 
-    def test_several_timers_of_one_name_are_each_enforced(self):
-        client = filetimer.torch.FileTimerClient(self.pipe)
-        client.acquire("x", time.time() + FAR_S)
-        client.acquire("x", math.inf)
-        self.assertEqual(self.open_scopes(), ["x", "x"])
-        client.release("x")
-        self.assertEqual(self.open_scopes(), ["x"])
-        client.release("x")
-        client.release("x")
-        self.assertEqual(self.open_scopes(), [])
-
     def test_a_timer_that_is_too_long_for_a_deadline_has_none(self):
         client = filetimer.torch.FileTimerClient(self.pipe)
         client.acquire("x", time.time() + 1e10)
@@ -80,15 +69,18 @@ class Torch(ServerCase):
         with self.assertRaises(ValueError):
             client.acquire("x", math.nan)
 
-    def test_a_release_ends_the_innermost_timer_of_its_name(self):
+    def test_several_timers_of_one_name_are_open_and_a_release_ends_the_innermost(self):
         client = filetimer.torch.FileTimerClient(self.pipe)
         for acquire in (client.acquire, lambda *timer: client.acquire(*timer)):  # also for its caller
             acquire("x", math.inf)
             acquire("x", time.time() + FAR_S)
+            self.assertEqual(self.open_scopes(), ["x", "x"])
             client.release("x")
             [outer] = self.listed_scopes()
             self.assertIsNone(outer["remaining_s"])
             client.release("x")
+            client.release("x")
+            self.assertEqual(self.open_scopes(), [])
 
     def test_a_release_ends_a_timer_of_its_own_thread_first(self):
         before = os.getcwd()
@@ -148,28 +140,19 @@ class Torch(ServerCase):
         client.release(Name("x"))
         self.assertEqual(self.open_scopes(), [])
 
-    def run_hung(self, make, after):
-        worker = self.start_worker(f"""
-            import filetimer.torch, torch.distributed.elastic.timer as timer
-            timer.configure({make})
-            with timer.expires(after={after}, scope="forward"):
-                time.sleep(60)
-            """, self.pipe)
-        worker.wait(timeout=60)
-        self.assertEqual(self.record("expired", worker.pid)["scope"], "forward")
-        return worker.returncode
-
-    def test_a_hung_worker_is_killed(self):
-        self.assertEqual(self.run_hung("filetimer.torch.FileTimerClient(sys.argv[1])", 0.3),
-                         -signal.SIGKILL)
-
-    def test_the_signal_is_the_clients(self):
-        self.assertEqual(self.run_hung(
-            "filetimer.torch.FileTimerClient(sys.argv[1], signal.SIGTERM)", 0.3), -signal.SIGTERM)
-
-    def test_a_time_that_has_passed_expires_at_once(self):
-        self.assertEqual(self.run_hung("filetimer.torch.FileTimerClient(sys.argv[1])", -5),
-                         -signal.SIGKILL)
+    def test_a_hung_worker_gets_the_clients_signal_at_once_if_its_time_has_passed(self):
+        for arguments, after, number in (("sys.argv[1]", 0.3, signal.SIGKILL),
+                                         ("sys.argv[1], signal.SIGTERM", 0.3, signal.SIGTERM),
+                                         ("sys.argv[1]", -5, signal.SIGKILL)):
+            with self.subTest(arguments, after=after):
+                worker = self.start_worker(f"""
+                    import filetimer.torch, torch.distributed.elastic.timer as timer
+                    timer.configure(filetimer.torch.FileTimerClient({arguments}))
+                    with timer.expires(after={after}, scope="forward"):
+                        time.sleep(60)
+                    """, self.pipe)
+                self.assertEqual(worker.wait(timeout=60), -number)
+                self.assertEqual(self.record("expired", worker.pid)["scope"], "forward")
 
     def test_a_negative_time_is_a_release_and_a_negative_signal_is_none(self):
         client = filetimer.torch.FileTimerClient(self.pipe, -1)
