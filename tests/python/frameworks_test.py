@@ -79,17 +79,12 @@ class Lightning(ConfiguredCase):
         callback.teardown(None, None, "fit")
         self.assertEqual(self.open_scopes(), [])
 
-    def test_a_model_that_skips_the_rest_of_an_epoch_leaves_no_scope_behind(self):
+    def test_the_end_of_an_epoch_and_a_checkpoint_end_the_scope_of_a_batch(self):
         callback = self.callback
         callback.setup(None, None, "fit")
         callback.on_train_batch_start(None, None, "batch", 0)  # the model's own returns -1
         callback.on_train_epoch_end(None, None)
         self.assertEqual(self.open_scopes(), [])
-        callback.teardown(None, None, "fit")
-
-    def test_a_checkpoint_within_a_batch_ends_its_scope(self):
-        callback = self.callback
-        callback.setup(None, None, "fit")
         callback.on_train_batch_start(None, None, "batch", 0)
         callback.on_save_checkpoint(None, None, {})  # in the handler of Slurm's signal
         self.assertEqual(self.open_scopes(), [])

@@ -246,16 +246,12 @@ class Shell(TerminalCase):
         os.kill(pid, signal.SIGUSR1)
         self.say("echo exit $?.", "exit 5.")
 
-    def test_run_stops_with_a_command_that_sets_the_terminal_and_goes_on_with_it(self):
-        self.shell.type(f"'{CLIENT}' run --timeout 1h -- sh -c 'stty -echo; exit 5' &\n")
-        wait_until(lambda: "Stopped" in self.say("jobs; echo list''ed.", "listed."))
-        self.say("fg; echo exit $?.", "exit 5.")
-
-    def test_a_server_stops_with_a_command_that_sets_the_terminal_and_goes_on_with_it(self):
+    def test_run_and_a_server_stop_with_a_command_that_sets_the_terminal_and_go_on_with_it(self):
         place = f"--dir '{os.path.join(self.folder, 'other')}'"
-        self.shell.type(f"'{SERVER}' {place} -- sh -c 'stty -echo; exit 5' &\n")
-        wait_until(lambda: "Stopped" in self.say("jobs; echo list''ed.", "listed."))
-        self.say("fg; echo exit $?.", "exit 5.")
+        for program in (f"'{CLIENT}' run --timeout 1h", f"'{SERVER}' {place}"):
+            self.shell.type(f"{program} -- sh -c 'stty -echo; exit 5' &\n")
+            wait_until(lambda: "Stopped" in self.say("jobs; echo list''ed.", "listed."))
+            self.say("fg; echo exit $?.", "exit 5.")
 
     def test_a_hook_writes_to_a_terminal_that_stops_writers(self):
         place = f"--dir '{os.path.join(self.folder, 'other')}'"
