@@ -279,20 +279,14 @@ expire()
         assert os.listdir("/proc/self/fd") == before
         """)
 
-    test_a_signal_that_a_native_library_handles_is_left_to_it = worker_test(NATIVE_HANDLER + """
-number = signal.SIGRTMIN + 12
-handle(number)
-filetimer.configure()
-say(is_handled(number))
-""", says="True\n")
-
-    test_without_a_free_signal_stacks_are_missing_and_nothing_fails = worker_test(
+    test_signals_that_a_native_library_handles_are_left_to_it_and_stacks_are_missing = worker_test(
         NATIVE_HANDLER + """
 from filetimer import _stacks
-for number in range(signal.SIGRTMIN, signal.SIGRTMAX + 1):
+numbers = range(signal.SIGRTMIN, signal.SIGRTMAX + 1)
+for number in numbers:
     handle(number)
 filetimer.configure()
-assert not _stacks._offered
+assert not _stacks._offered and all(map(is_handled, numbers))
 with filetimer.expires(60):
     pass
 try:
