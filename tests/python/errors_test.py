@@ -100,9 +100,6 @@ MANY_ALLOCATIONS = 60  # more than most calls make
 
 
 class WithoutServer(unittest.TestCase):
-    def test_close_without_a_client_does_nothing(self):
-        filetimer.close()
-
     def test_errors_have_the_expected_base_classes(self):
         for error in (errors.RpcTimeoutError, errors.RendezvousTimeoutError, filetimer.ScopeExpired):
             self.assertTrue(issubclass(error, TimeoutError))
