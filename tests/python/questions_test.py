@@ -322,6 +322,14 @@ class MadeUpServer(unittest.TestCase):
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         with self.assertRaisesRegex(TimeoutError, "^timed out$"):
             self.ask(1)
+        request, _ = self.request("ping")
+        for where, call, use in ((socket, "socket", lambda: _ask.Request("/none/requests", "ping", 0)),
+                                 (socket.socket, "send", lambda: request.ask(b"")),
+                                 (os, "fstat", request._kept.is_same),
+                                 (socket.socket, "shutdown", request.close)):
+            with unittest.mock.patch.object(where, call, side_effect=TimeoutError("of a handler")), \
+                    self.assertRaisesRegex(TimeoutError, "^of a handler$"):
+                use()
 
     def test_a_request_has_a_size(self):
         room = 4096 - len('{"version": 1, "request": "ping", "name": ""}')

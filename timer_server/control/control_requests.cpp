@@ -309,8 +309,10 @@ void ControlRequests::answer_shutdown(const AcceptedRequest& accepted) {
     return;
   }
   const std::size_t open = core_.workers.count_open_scopes();
-  if (!is_graceful && !question.force && open > 0) {
-    const std::string why = fmt::format("{} scope{} open", open, open == 1 ? " is" : "s are");
+  if (!is_graceful && !question.force && (open > 0 || has_kills_)) {
+    const std::string why = open == 0
+                                ? "a kill is under way"
+                                : fmt::format("{} scope{} open", open, open == 1 ? " is" : "s are");
     clients_.finish(accepted.client, answer_with_open("refused", why, core_));
     return;
   }
@@ -344,6 +346,7 @@ void ControlRequests::answer_rendezvous(const AcceptedRequest& accepted) {
 }
 
 std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now, bool has_kills) {
+  has_kills_ = has_kills;
   if (now >= rendezvous_.next()) {
     clients_.accept_all();  // ranks may have come while the server could not run
   }

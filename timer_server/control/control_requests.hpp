@@ -93,6 +93,7 @@ class ControlRequests {
   Instant next_news_;                     // for their clients
   std::optional<Shutdown> shutdown_;      // to be carried out
   bool is_drain_asked_ = false;
+  bool has_kills_ = false;                   // as advance() was told
   Instant unread_since_ = Instant::never();  // requests have been left unread since then
   Instant next_answer_ = Instant::never();   // when a client is removed
 };

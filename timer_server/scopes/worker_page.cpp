@@ -256,7 +256,7 @@ void WorkerPage::unmap_names() const {
 std::size_t WorkerPage::watched_count() {
   std::size_t count = 0;
   const bool is_whole = for_each_slot([&](std::size_t, const Slot&, std::int64_t word) {
-    count += slot_word::is_open(word) ? 1 : 0;
+    count += slot_word::is_open(word) ? 1U : 0U;
   });
   return is_whole ? count : 0;
 }

@@ -323,6 +323,8 @@ TEST_CASE("A shutdown is refused while a scope is open, and carried out when no 
       "look > nothing; open 1; b shutdown > reason:1 scope is open; page > none; "
       "c shutdown force= > answer:granted; look > shutdown: now, forced");
   play(
+      "kills 1; look > nothing; b shutdown > answer:refused,reason:a kill is under way; kills 0; "
+      "look > nothing; page > none; "
       "a shutdown > answer:granted,wait_s:10; next > 0; look > shutdown: if_idle; stopped; "
       "a > answer:done");
 }

@@ -274,7 +274,8 @@ Command add_shutdown(CLI::App& root) {
                "graceful: open scopes; workers: the workers, too\n"
                "graceful_or_now, workers_or_now: likewise, and then\n"
                "it ends whatever is open\n"
-               "if_idle: it is refused while a scope is open\n"
+               "if_idle: it is refused while a scope is open, or a\n"
+               "kill is under way\n"
                "now: nothing")
             ->type_name("MODE")
             ->check(is_one_of(modes));

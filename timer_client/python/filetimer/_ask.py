@@ -69,6 +69,8 @@ class Request:
         with _lock:
             try:
                 self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            except TimeoutError:  # of a signal handler, as ScopeExpired is; also below
+                raise
             except OSError as error:
                 raise TimerError(f"cannot make a socket: {error.strerror}") from None
             self._kept = Kept(self._socket.fileno())
@@ -82,15 +84,20 @@ class Request:
         try:
             if not is_copy:
                 self._socket.shutdown(socket.SHUT_RDWR)  # also a copy of a child of a bare clone()
+        except TimeoutError:
+            raise
         except OSError:
             pass  # the server has hung up
-        self._socket.close()
+        finally:
+            self._socket.close()
 
     def ask(self, packet: bytes) -> tuple[dict[str, Any], str]:
         self._connect()
         self._reason = "it did not react"
         try:
             self._socket.send(packet, socket.MSG_NOSIGNAL)
+        except TimeoutError:
+            raise
         except OSError:
             pass  # it has hung up, and may have said why
         last: tuple[dict[str, Any], str] | None = None

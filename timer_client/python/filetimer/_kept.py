@@ -43,6 +43,8 @@ class Kept:
 def _file_behind(number: int) -> tuple[int, int] | None:
     try:
         found = os.fstat(number)
+    except TimeoutError:  # of a signal handler, as ScopeExpired is
+        raise
     except OSError:
         return None
     return found.st_dev, found.st_ino
