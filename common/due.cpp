@@ -3,6 +3,8 @@
 
 #include <signal.h>
 
+#include <cmath>
+
 #include "common/limits.hpp"
 
 namespace filetimer {
@@ -28,9 +30,21 @@ Duration LostTime::add(Instant from, Instant until) {
     times_.pop_back();
   }
   if (times_.size() == kMaxTimes) {
-    times_[1].from = times_[0].from;
-    times_[1].length += times_[0].length;
-    times_.erase(times_.begin());
+    // A scope that began in a merged time gets all of it. Were the two oldest always merged, that
+    // would soon be what was lost in months.
+    std::size_t merged = 1;
+    double least = HUGE_VAL;
+    for (std::size_t i = 1; i < kMaxTimes; ++i) {
+      const double span = in_seconds(times_[i].until - times_[i - 1].from);
+      const double age = in_seconds(until - times_[i].until);
+      if (span < least * age) {
+        least = span / age;
+        merged = i;
+      }
+    }
+    times_[merged].from = times_[merged - 1].from;
+    times_[merged].length += times_[merged - 1].length;
+    times_.erase(times_.begin() + static_cast<std::ptrdiff_t>(merged) - 1);
   }
   times_.push_back({from, until, until - from});
   return until - from - known;

@@ -233,6 +233,17 @@ TEST_CASE("no lost time is forgotten, however many there are") {
   }
 }
 
+TEST_CASE("a hung scope is due however much was lost before it began, and while times are lost") {
+  LostTime lost;
+  const ScopeSpan hung{.started = at(100'000s), .timeout = 7'200s};
+  Instant now;
+  while (now < at(200'000s) && (now < hung.started || now < lost.extended(at(107'200s), hung))) {
+    lost.add(now, now + 6s);  // a tenth of the time
+    now = now + 60s;
+  }
+  CHECK(now < at(108'200s));
+}
+
 TEST_CASE("what was lost from a moment on does not count") {
   const auto due = [](const Lost& time, Duration until) {
     return lost_time({time}).extended(at(110s), kScope, kForever, at(until));
