@@ -6,6 +6,7 @@
 #include <fnmatch.h>
 #include <linux/futex.h>
 #include <stdlib.h>  // mkdtemp
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -343,7 +344,12 @@ Status RuntimeDirectory::choose_folder() {
 // after the folders, because a client that finds it uses them at once, and before the pipe, because
 // a client that opens that looks at it.
 Status RuntimeDirectory::make_entries() {
-  FILETIMER_TRY(create_run_folder(path()));
+  auto folder = create_run_folder(path());
+  FILETIMER_TRY(folder);
+  // While it is locked, systemd-tmpfiles removes nothing in it: the log and the pages may be older
+  // than the 10 days that files have in /tmp.
+  (void)::flock(folder->get(), LOCK_SH | LOCK_NB);
+  locked_folder_ = std::move(*folder);
   auto pages = PageFolder::make(path());
   FILETIMER_TRY(pages);
   pages_ = std::move(*pages);

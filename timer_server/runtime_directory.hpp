@@ -127,6 +127,7 @@ class RuntimeDirectory {
   std::string log_path_;
   bool is_log_linked_ = false;  // another path than the default one, of a regular file
   bool is_fresh_ = false;
+  UniqueFd locked_folder_;  // against cleaners of /tmp
   std::optional<FileLock> lock_;
   std::optional<BoardFile> board_;
   std::optional<PageFolder> pages_;

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 
@@ -67,6 +68,9 @@ TEST_CASE("directory, pipe and log are private, and one line of output says wher
   CHECK(fs::symlink_status(server.fifo()).permissions() == fs::perms(0600));
   CHECK(fs::symlink_status(server.log()).permissions() == fs::perms(0600));
   CHECK(server.out() == server.ready_line() + "\n");
+  // systemd-tmpfiles leaves a directory alone that it cannot lock.
+  const filetimer::UniqueFd folder(::open(server.dir().c_str(), O_RDONLY | O_CLOEXEC));
+  CHECK(::flock(folder.get(), LOCK_EX | LOCK_NB) != 0);
   CHECK(server.stop() == exited(0));
   CHECK(server.out() == server.ready_line() + "\n");
 }
