@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdio>
 #include <optional>
+#include <system_error>
 
 #include "common/clock.hpp"
 #include "common/posix.hpp"
@@ -197,6 +198,10 @@ int main(int argc, char** argv) {
     }
     return serve(settings, std::move(*passed), std::move(report));
   } catch (const std::exception& error) {
-    return fail(exit_status::kFailed, settings, error.what());
+    // That of std::thread does not say what has failed.
+    const auto* const bare = dynamic_cast<const std::system_error*>(&error);
+    const bool is_thread = bare != nullptr && bare->code().message() == error.what();
+    return fail(exit_status::kFailed, settings,
+                fmt::format("{}{}", is_thread ? "cannot start a thread: " : "", error.what()));
   }
 }

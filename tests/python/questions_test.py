@@ -503,6 +503,8 @@ sys.exit(status)
             filetimer.Server(executable="/bin/false")
         with self.assertRaisesRegex(filetimer.ServerUnavailable, "did not start"):
             filetimer.Server("--bogus", executable=SERVER)
+        with self.assertRaisesRegex(filetimer.ServerUnavailable, "cannot run '/bin/sh': Argument list too long"):
+            filetimer.Server("-" * 200_000, executable=SERVER)
         with self.assertRaises(errors.InvalidArgument):
             filetimer.Server(3)
         environment = dict(os.environ, PATH="/nowhere")

@@ -122,7 +122,7 @@ std::string StacksHelper::end() {
 // kMaxStacksBytes.
 std::string StacksHelper::read_answer(bool& is_in_time) {
   std::string answer;
-  std::array<char, 65536> bytes;
+  std::array<char, 8192> bytes;  // a thread may have a small stack (ulimit -s)
   is_in_time = true;
   while (answer.size() < kMaxStacksBytes && !answer.ends_with(kLastLine)) {
     if (!is_readable_within(socket_.get(), until_ - Instant::now())) {

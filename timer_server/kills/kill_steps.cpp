@@ -351,12 +351,15 @@ void Kills::end_without_signal(Kill& kill) {
 }
 
 void Kills::end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive) {
+  const SentSignal& last = kill.order.sent.back();
+  // A security module, or a filter of system calls, may forbid it.
+  const bool was_sent = std::ranges::count(last.pids, kill.worker().pid) > 0;
   if (kill.worker_died) {
     end(kill, KillVerdict::kDead,
         alive.empty()
             ? std::string{}
             : fmt::format("kill targets that are still alive: {}", fmt::join(alive, ", ")));
-  } else if (kill.order.sent.back().signal == SIGKILL) {
+  } else if (last.signal == SIGKILL) {
     if (kill.evidence) {
       kill.evidence->end();
     }
@@ -367,10 +370,14 @@ void Kills::end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive
       });
     }
     end(kill, KillVerdict::kUnkillable,
-        fmt::format("still alive after SIGKILL: {}", state_text(kill.worker().pid)));
+        fmt::format("{}: {}",
+                    was_sent ? "still alive after SIGKILL" : "the server may not send it SIGKILL",
+                    state_text(kill.worker().pid)));
   } else {
     end(kill, KillVerdict::kSpared,
-        fmt::format("the worker survived {}, and {}", signal_name(kill.order.sent.back().signal),
+        fmt::format("{} {}, and {}",
+                    was_sent ? "the worker survived" : "the server may not send it",
+                    signal_name(last.signal),
                     kill.hurry_from.is_never() ? "SIGKILL was not sent" : "another scope expired"));
   }
 }

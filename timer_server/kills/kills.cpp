@@ -466,8 +466,7 @@ void Kills::end(const KillOrder& order, Records::Outcome outcome) {
     if (std::ranges::find(unkillable_, process) == unkillable_.end()) {
       unkillable_.push_back(process);
     }
-    messages::error("{} is still alive after SIGKILL ({})", description_of(order.worker),
-                    order.id());
+    messages::error("{}, {} ({})", description_of(order.worker), outcome.reason, order.id());
   } else if (outcome.verdict == KillVerdict::kDead) {
     ++core_.counters.killed[scope];
     messages::info("{} is dead ({})", description_of(order.worker), order.id());

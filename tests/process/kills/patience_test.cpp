@@ -116,7 +116,7 @@ TEST_CASE("a worker that survives SIGKILL is recorded as unkillable, with the re
   CHECK(killed.text("reason") == fmt::format("still alive after SIGKILL: pid {} is in state t{}",
                                              worker.pid(),
                                              wchan.empty() || wchan == "0" ? "" : " in " + wchan));
-  server.wait_for_message(" is still alive after SIGKILL (" + killed.text("id") + ")\n");
+  server.wait_for_message("), " + killed.text("reason") + " (" + killed.text("id") + ")\n");
   CHECK(worker.is_alive());
   // Another scope of the worker changes nothing, because unkillable workers are counted.
   server.send(acquire_past(worker.pid(), "again"));

@@ -272,9 +272,25 @@ TEST_CASE("may.ptrace and may.kernel_stacks match what this host allows") {
   CHECK_FALSE(may([] { forbid(SYS_ptrace); }).at("may")["ptrace"].get_bool().value());
 }
 
+TEST_CASE("a server that may start no thread says so") {
+  const TempFolder temp;  // as under a version of Docker that does not know clone3()
+  Child server({.argv = {server_path(), "--dir", temp.path("run")},
+                .err = temp.path("err"),
+                .in_child = [] { forbid(SYS_clone3); }});
+  CHECK(server.status() == exited(1));
+  CHECK(contains(read_file(temp.path("err")), "error: cannot start a thread: Operation not"));
+}
+
 TEST_CASE("a server that cannot kill on this host reports it when it starts") {
-  const Server server({.in_child = [] { forbid(SYS_pidfd_send_signal); }});
+  const Server server({.args = {"--kill-wait", "100ms", "--evidence", "none"},
+                       .in_child = [] { forbid(SYS_pidfd_send_signal); }});
   const Record started = server.wait_for("server_started");
   CHECK_FALSE(started.at("may")["signal"].get_bool().value());
   server.wait_for_message("can workers be killed here? pidfd_send_signal");
+  const Worker worker("block");
+  server.send(acquire_past(worker.pid(), "s"));
+  const Record killed = server.wait_for("killed", worker.pid());
+  CHECK(killed.text("verdict") == "unkillable");
+  CHECK(killed.text("reason").starts_with("the server may not send it SIGKILL: "));
+  server.wait_for_message("), the server may not send it SIGKILL: ");
 }
