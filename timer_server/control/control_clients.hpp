@@ -84,9 +84,6 @@ class ControlClients {
   // Writes the last answer and hangs up. Writes the rest later if the connection has no room for
   // it.
   void finish(Id id, std::string answer);
-  void finish(Id id, std::string_view kind, std::string_view reason) {
-    finish(id, answer_with_reason(kind, reason));
-  }
   // Writes the last answer and leaves the connection open until the process exits, so that the
   // client's end of file means the end of the server.
   void finish_at_exit(Id id, const std::string& answer);

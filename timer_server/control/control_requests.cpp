@@ -137,60 +137,57 @@ ControlRequests::ControlRequests(Core& core, LifeCycle& life, Server server)
 void ControlRequests::take(Instant now) {
   const Instant until = Instant::now() + kLongestAtOnce;
   while (const auto asked = clients_.take()) {
-    accept(*asked, now);
+    if (auto answer = answer_to(*asked, now)) {
+      clients_.finish(asked->client, std::move(*answer));
+    }
     if (Instant::now() >= until) {
       break;
     }
   }
 }
 
-void ControlRequests::accept(const ControlClients::Asked& asked, Instant now) {
+ControlRequests::Answer ControlRequests::answer_to(const ControlClients::Asked& asked,
+                                                   Instant now) {
   if (asked.process.uid != ::geteuid() && asked.process.uid != 0) {
     const std::string reason =
         fmt::format("user {} may not ask the server of user {}", asked.process.uid, ::geteuid());
     core_.rejections.add(reason, asked.packet, asked.process.pid);
-    clients_.finish(asked.client, "refused", reason);
-    return;
+    return answer_with_reason("refused", reason);
   }
   const auto question = wire::parse_question(asked.packet);
-  if (!question || !(question->wait_s > 0)) {
-    clients_.finish(asked.client, "invalid",
-                    question ? fmt::format("wait_s is {}: expected over 0", question->wait_s)
-                             : question.error().message);
-    return;
+  if (!question) {
+    return answer_with_reason("invalid", question.error().message);
   }
-  answer({asked.client, *question, asked.process.pid,
-          std::min(duration_from_seconds(question->wait_s), core_.settings.max_wait), now});
-}
-
-void ControlRequests::answer(const AcceptedRequest& accepted) {
-  const std::string& request = accepted.question.request;
+  if (!(question->wait_s > 0)) {
+    return answer_with_reason("invalid",
+                              fmt::format("wait_s is {}: expected over 0", question->wait_s));
+  }
+  const AcceptedRequest accepted{
+      asked.client, *question, asked.process.pid,
+      std::min(duration_from_seconds(question->wait_s), core_.settings.max_wait), now};
+  const std::string& request = question->request;
   if (request == "ping" || request == "status") {
     JsonWriter json = begin_answer("done");
     json.field("server_pid", ::getpid()).field("server_version", FILETIMER_VERSION);
     if (request == "status") {
       server_.write_status(json);
     }
-    clients_.finish(accepted.client, json.finish());
-  } else if (request == "dump") {
-    answer_dump(accepted);
-  } else if (request == "drain") {
-    answer_drain(accepted);
-  } else if (request == "shutdown") {
-    answer_shutdown(accepted);
-  } else if (request == "rendezvous") {
-    answer_rendezvous(accepted);
-  } else {
-    clients_.finish(accepted.client, "invalid",
-                    fmt::format("request is '{}': expected ping, status, dump, "
-                                "drain, shutdown or rendezvous",
-                                printable(request.substr(0, 64))));
+    return json.finish();
   }
+  return request == "dump"       ? answer_dump(accepted)
+         : request == "drain"    ? answer_drain(accepted)
+         : request == "shutdown" ? answer_shutdown(accepted)
+         : request == "rendezvous"
+             ? answer_rendezvous(accepted)
+             : answer_with_reason("invalid",
+                                  fmt::format("request is '{}': expected ping, status, dump, "
+                                              "drain, shutdown or rendezvous",
+                                              printable(request.substr(0, 64))));
 }
 
 // The dump is for the workers of a rank, for one with a pid, or for all. If there is no such
 // worker, the refusal names the ranks or pids that there are.
-void ControlRequests::answer_dump(const AcceptedRequest& accepted) {
+ControlRequests::Answer ControlRequests::answer_dump(const AcceptedRequest& accepted) {
   const std::optional<int> wanted_rank = accepted.question.rank;
   const std::optional<int> wanted_pid = accepted.question.worker;
   std::vector<const Worker*> meant;
@@ -206,18 +203,17 @@ void ControlRequests::answer_dump(const AcceptedRequest& accepted) {
     }
   });
   if (meant.empty()) {
-    clients_.finish(
-        accepted.client, "refused",
+    return answer_with_reason(
+        "refused",
         !known.empty()
             ? fmt::format("no watched worker has {} {}: expected {}", wanted_rank ? "rank" : "pid",
                           wanted_rank ? *wanted_rank : wanted_pid.value_or(0),
                           first_of({known.begin(), known.end()}, kNamedInError))
         : wanted_rank ? "no watched worker has a rank"
                       : "no worker is watched");
-    return;
   }
   if (!clients_.grant(accepted.client, accepted.granted)) {
-    return;
+    return std::nullopt;
   }
   const auto by_rank = [](const Worker* worker) {
     const std::optional<int> rank = worker->facts->rank;
@@ -245,6 +241,7 @@ void ControlRequests::answer_dump(const AcceptedRequest& accepted) {
                              asked.order.reset();
                            });
   }
+  return std::nullopt;
 }
 
 // Answers the clients of the dumps that are complete, after the evidence desk has delivered.
@@ -277,10 +274,9 @@ void ControlRequests::finish_dumps() {
   });
 }
 
-void ControlRequests::answer_drain(const AcceptedRequest& accepted) {
+ControlRequests::Answer ControlRequests::answer_drain(const AcceptedRequest& accepted) {
   if (accepted.question.off && (life_.is_asked_to_end() || shutdown_)) {
-    clients_.finish(accepted.client, "refused", "the server has been asked to end");
-    return;
+    return answer_with_reason("refused", "the server has been asked to end");
   }
   is_drain_asked_ = !accepted.question.off;
   if (accepted.question.off) {
@@ -293,32 +289,29 @@ void ControlRequests::answer_drain(const AcceptedRequest& accepted) {
     rendezvous_.refuse_all("the server is draining");
   }
   server_.publish(announcement());
-  clients_.finish(accepted.client, begin_answer("done")
-                                       .field("draining", announcement() != Announcement::kNone)
-                                       .field("open_scope_count", core_.workers.count_open_scopes())
-                                       .finish());
+  return begin_answer("done")
+      .field("draining", announcement() != Announcement::kNone)
+      .field("open_scope_count", core_.workers.count_open_scopes())
+      .finish();
 }
 
-void ControlRequests::answer_shutdown(const AcceptedRequest& accepted) {
+ControlRequests::Answer ControlRequests::answer_shutdown(const AcceptedRequest& accepted) {
   const wire::Question& question = accepted.question;
   const bool is_graceful = !question.graceful.empty();
   if (is_graceful && question.graceful != "scopes" && question.graceful != "workers") {
-    clients_.finish(accepted.client, "invalid",
-                    fmt::format("graceful is '{}': expected 'scopes' or 'workers'",
-                                printable(question.graceful.substr(0, 64))));
-    return;
+    return answer_with_reason("invalid",
+                              fmt::format("graceful is '{}': expected 'scopes' or 'workers'",
+                                          printable(question.graceful.substr(0, 64))));
   }
   const std::size_t open = core_.workers.count_open_scopes();
   if (!is_graceful && !question.force && (open > 0 || has_kills_)) {
     const std::string why = open == 0
                                 ? "a kill is under way"
                                 : fmt::format("{} scope{} open", open, open == 1 ? " is" : "s are");
-    clients_.finish(accepted.client, answer_with_open("refused", why, core_));
-    return;
+    return answer_with_open("refused", why, core_);
   }
   if (shutdowns_.size() >= kMaxWaitingClients) {
-    clients_.finish(accepted.client, "refused", too_many_wait(shutdowns_.size()));
-    return;
+    return answer_with_reason("refused", too_many_wait(shutdowns_.size()));
   }
   clients_.grant(accepted.client, accepted.granted);
   rendezvous_.refuse_all(kShuttingDown);
@@ -328,21 +321,23 @@ void ControlRequests::answer_shutdown(const AcceptedRequest& accepted) {
   if (!is_graceful && (!shutdown_ || question.force)) {
     shutdown_ = {question.force ? "shutdown: now" : "shutdown: if_idle", question.force};
   }
+  return std::nullopt;
 }
 
-void ControlRequests::answer_rendezvous(const AcceptedRequest& accepted) {
+ControlRequests::Answer ControlRequests::answer_rendezvous(const AcceptedRequest& accepted) {
   const bool is_refused = announcement() != Announcement::kNone || !clients_.has_room_to_wait();
   const Status joined = announcement() != Announcement::kNone
                             ? failure("the server is draining: no new rendezvous")
                         : is_refused ? failure(too_many_wait(clients_.count() - 1))
                                      : rendezvous_.join(accepted);
-  if (!joined) {
-    const wire::Question& question = accepted.question;
-    messages::debug("rendezvous '{}': {} is refused (pid {}): {}", question.name,
-                    question.rank ? fmt::format("rank {}", *question.rank) : "a rank", accepted.pid,
-                    joined.error().message);
-    clients_.finish(accepted.client, is_refused ? "refused" : "invalid", joined.error().message);
+  if (joined) {
+    return std::nullopt;
   }
+  const wire::Question& question = accepted.question;
+  messages::debug("rendezvous '{}': {} is refused (pid {}): {}", question.name,
+                  question.rank ? fmt::format("rank {}", *question.rank) : "a rank", accepted.pid,
+                  joined.error().message);
+  return answer_with_reason(is_refused ? "refused" : "invalid", joined.error().message);
 }
 
 std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now, bool has_kills) {

@@ -71,12 +71,12 @@ class ControlRequests {
     std::size_t omitted = 0;  // further workers
   };
 
-  void accept(const ControlClients::Asked& asked, Instant now);
-  void answer(const AcceptedRequest& accepted);
-  void answer_dump(const AcceptedRequest& accepted);
-  void answer_drain(const AcceptedRequest& accepted);
-  void answer_shutdown(const AcceptedRequest& accepted);
-  void answer_rendezvous(const AcceptedRequest& accepted);
+  using Answer = std::optional<std::string>;  // the last one to a request; none: it follows later
+  Answer answer_to(const ControlClients::Asked& asked, Instant now);
+  Answer answer_dump(const AcceptedRequest& accepted);
+  Answer answer_drain(const AcceptedRequest& accepted);
+  Answer answer_shutdown(const AcceptedRequest& accepted);
+  Answer answer_rendezvous(const AcceptedRequest& accepted);
   void advance_shutdowns(Instant now, bool has_kills);
   void end_overdue_shutdowns(Instant now);
   void finish_dumps();
