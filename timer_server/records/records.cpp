@@ -18,15 +18,28 @@ namespace {
 constexpr int kSchema = 1;
 constexpr double kNull = std::numeric_limits<double>::infinity();  // JsonWriter writes null for it
 
-void write_timeout(JsonWriter& json, std::string_view key, Duration timeout) {
-  json.field(key, timeout == kForever ? kNull : in_seconds(timeout));
+// Without a timeout it is null.
+void write_timeouts(JsonWriter& json, const SlotReading& scope) {
+  json.field("timeout_s", seconds_or_infinity(scope.timeout));
+  if (scope.code_timeout) {
+    json.field("code_timeout_s", seconds_or_infinity(*scope.code_timeout));
+  }
 }
 
-void write_timeouts(JsonWriter& json, const SlotReading& scope) {
-  write_timeout(json, "timeout_s", scope.timeout);
-  if (scope.code_timeout) {
-    write_timeout(json, "code_timeout_s", *scope.code_timeout);
+// A record has a limit, so that tools can read it: writes the values of a list for which there is
+// room while the record has fewer bytes than `most_bytes`. Returns how many others there are.
+template <class Values, class Write>
+std::size_t write_most(const JsonWriter& json, std::size_t most_bytes, const Values& values,
+                       Write write) {
+  std::size_t omitted = 0;
+  for (const auto& value : values) {
+    if (json.size() < most_bytes) {
+      write(value);
+    } else {
+      ++omitted;
+    }
   }
+  return omitted;
 }
 
 // What one entry of `worker_ended` takes at most: two histograms without an empty bucket, and a
@@ -43,8 +56,8 @@ void write_statistics(JsonWriter& json, const std::string& scope, const ScopeSta
       .seconds("longest_s", sums.longest)
       .seconds("last_s", sums.last)
       .seconds("smallest_margin_s", sums.smallest_margin)
-      .seconds("first_s", sums.longest_first);
-  write_timeout(json, "timeout_s", sums.timeout);
+      .seconds("first_s", sums.longest_first)
+      .field("timeout_s", seconds_or_infinity(sums.timeout));
   write_histogram(json, "histogram_ns", sums.histogram);
   const Histogram& firsts = sums.first_histogram;
   if (std::accumulate(firsts.begin(), firsts.end(), std::uint64_t{0}) > 1) {  // several threads
@@ -112,16 +125,13 @@ void write_ended_scopes(JsonWriter& json, const Incident& incident) {
       json.begin_object();
       write_whose_and_job(json, worker.worker);
       json.field("scope", name).begin_array("ended");
-      for (const EndedReading& scope : scopes) {
-        if (json.size() > kMaxRecordBytesOfLists) {
-          ++omitted;
-          continue;
-        }
-        json.begin_array({})
-            .seconds({}, incident.when.mono - scope.ended)
-            .seconds({}, scope.took)
-            .end_array();
-      }
+      omitted +=
+          write_most(json, kMaxRecordBytesOfLists + 1, scopes, [&](const EndedReading& scope) {
+            json.begin_array({})
+                .seconds({}, incident.when.mono - scope.ended)
+                .seconds({}, scope.took)
+                .end_array();
+          });
       json.end_array().end_object();
     }
   }
@@ -208,19 +218,15 @@ std::string Records::incident(const Incident& incident) const {
       .array("expired", incident.expiries)
       .field("workers", incident.workers.size())
       .begin_array("open_scopes");
-  // A record has a limit, so that tools can read it. What does not fit is counted.
   for (const WorkerScopes& worker : incident.workers) {
-    for (const SlotReading& scope : worker.scopes) {
-      if (json.size() > kMaxRecordBytesOfLists) {
-        ++omitted;
-        continue;
-      }
+    const auto write = [&](const SlotReading& scope) {
       json.begin_object();
       write_whose_and_job(json, worker.worker);
       // A scope may have been opened between the verdict and the reading.
       write_scope(json, scope, std::max(incident.when.mono, scope.acquired));
       json.end_object();
-    }
+    };
+    omitted += write_most(json, kMaxRecordBytesOfLists + 1, worker.scopes, write);
   }
   // Workers in scopes may wait for one of these.
   json.end_array().begin_array("in_no_scope");
@@ -253,17 +259,13 @@ std::string Records::expired(const WorkerIdentity& worker, const Expiry& expiry,
     json.field("grace_s", in_seconds(*grace));
   }
   json.field("dir", dir_).begin_array("open_scopes");
-  std::size_t omitted = 0;
   const std::size_t most_bytes = std::min(json.size() + list_bytes, kMaxRecordBytesOfLists);
-  for (const SlotReading& open : open_scopes) {
-    if (json.size() >= most_bytes) {
-      ++omitted;
-      continue;
-    }
+  const auto write = [&](const SlotReading& open) {
     json.begin_object();
     write_scope(json, open, expiry.judged);
     json.end_object();
-  }
+  };
+  const std::size_t omitted = write_most(json, most_bytes, open_scopes, write);
   json.end_array().field("omitted", omitted);
   return json.finish();
 }
@@ -308,19 +310,12 @@ std::string Records::killed(const WorkerIdentity& worker, const Expiry& expiry,
     write_hold(json, *outcome.held_by);
   }
   if (!outcome.cancelled.empty()) {
-    std::size_t omitted = 0;
     const std::size_t most_bytes =
         std::min(json.size() + outcome.list_bytes, kMaxRecordBytesOfLists);
     json.begin_array("cancelled");
-    for (const std::string& scope : outcome.cancelled) {
-      if (json.size() < most_bytes) {
-        json.element(scope);
-      } else {
-        ++omitted;
-      }
-    }
-    json.end_array();
-    json.given("cancelled_omitted", omitted);
+    const auto write = [&](const std::string& scope) { json.element(scope); };
+    const std::size_t omitted = write_most(json, most_bytes, outcome.cancelled, write);
+    json.end_array().given("cancelled_omitted", omitted);
   }
   return json.finish();
 }
@@ -367,14 +362,9 @@ std::string Records::worker_ended(const WorkerIdentity& worker,
                                   const StatisticsByName& statistics) const {
   JsonWriter json = begin("worker_ended", worker);
   json.field("dir", dir_).begin_array("scopes");
-  std::size_t omitted = 0;
-  for (const auto& [scope, sums] : statistics) {
-    if (json.size() + kMaxBytesOfStatistics > kMaxRecordBytesOfLists) {
-      ++omitted;
-      continue;
-    }
-    write_statistics(json, scope, sums);
-  }
+  const std::size_t omitted =
+      write_most(json, kMaxRecordBytesOfLists - kMaxBytesOfStatistics + 1, statistics,
+                 [&](const auto& entry) { write_statistics(json, entry.first, entry.second); });
   json.end_array().field("omitted", omitted);
   return json.finish();
 }
