@@ -8,7 +8,6 @@
 
 #include <sys/types.h>
 
-#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -109,10 +108,7 @@ class Parser {
   Parser();
   ~Parser();
 
-  // Returns how many bytes after a line must be readable. Their values do not matter.
-  static std::size_t padding();
-
-  // Returns the request of a line without its newline. padding() bytes after it must be readable.
+  // Returns the request of a line without its newline.
   Result<Request> parse(std::string_view line);
 
  private:

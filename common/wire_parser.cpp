@@ -131,15 +131,23 @@ simdjson::error_code check_value(simdjson::simdjson_result<ondemand::value> resu
   return simdjson::SUCCESS;
 }
 
-// Reads `text`, after which padding() bytes must be readable, into the fields of `message`. Returns
-// an error for a field that is missing or wrong, and for anything that is not JSON.
+// What a message is read with. The texts of the message stay in it.
+struct Reading {
+  ondemand::parser parser;
+  std::string padded;  // the message, and bytes after it that the parser may read
+};
+
+// Reads `text` into the fields of `message`. Returns an error for a field that is missing or wrong,
+// and for anything that is not JSON.
 template <class Message>
-Status read_message(ondemand::parser& parser, std::string_view text, Message& message) {
+Status read_message(Reading& reading, std::string_view text, Message& message) {
+  std::string& padded = reading.padded;
+  padded.assign(text).resize(text.size() + simdjson::SIMDJSON_PADDING);
   ondemand::document document;
-  if (const auto error = parser
-                             .iterate(simdjson::padded_string_view(text.data(), text.size(),
-                                                                   text.size() + Parser::padding()))
-                             .get(document)) {
+  if (const auto error =
+          reading.parser
+              .iterate(simdjson::padded_string_view(padded.data(), text.size(), padded.size()))
+              .get(document)) {
     return not_json(error);
   }
   ondemand::object object;
@@ -208,9 +216,7 @@ Status read_message(ondemand::parser& parser, std::string_view text, Message& me
 
 }  // namespace
 
-struct Parser::State {
-  ondemand::parser parser;
-};
+struct Parser::State : Reading {};
 
 Parser::Parser() : state_(std::make_unique<State>()) {
   // There is room for the longest line from the start, so parse() allocates nothing later. The
@@ -218,13 +224,10 @@ Parser::Parser() : state_(std::make_unique<State>()) {
   if (state_->parser.allocate(kMaxLineBytes, kMaxDepth + 4) != simdjson::SUCCESS) {
     throw std::bad_alloc();
   }
+  state_->padded.reserve(kMaxLineBytes + simdjson::SIMDJSON_PADDING);
 }
 
 Parser::~Parser() = default;
-
-std::size_t Parser::padding() {
-  return simdjson::SIMDJSON_PADDING;
-}
 
 Result<Request> Parser::parse(std::string_view line) {
   if (line.size() >= kMaxLineBytes) {
@@ -235,7 +238,7 @@ Result<Request> Parser::parse(std::string_view line) {
     return failure("an empty line: expected a JSON object");
   }
   Request request;
-  FILETIMER_TRY(read_message(state_->parser, line, request));
+  FILETIMER_TRY(read_message(*state_, line, request));
   if (request.x_page) {
     Request hint;
     hint.x_page = request.x_page;
@@ -252,12 +255,10 @@ Result<Question> parse_question(std::string_view packet) {
     return failure(fmt::format("a request of {} bytes or more: expected at most {}", packet.size(),
                                kMaxControlBytes));
   }
-  std::string padded(packet);
-  padded.resize(packet.size() + Parser::padding());
-  ondemand::parser parser;
+  Reading reading;
   Question question;
   question.wait_s = HUGE_VAL;
-  FILETIMER_TRY(read_message(parser, std::string_view(padded).substr(0, packet.size()), question));
+  FILETIMER_TRY(read_message(reading, packet, question));
   return question;
 }
 

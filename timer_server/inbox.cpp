@@ -201,9 +201,9 @@ void Inbox::retry() {
   }
   registry_.begin_batch();
   core_.counters.requests -= retried_.size();
-  for (Retried& each : std::exchange(retried_, {})) {
+  for (const Retried& each : std::exchange(retried_, {})) {
     now_ = each.read;
-    reader_.read_again(std::move(each.line));
+    reader_.read_again(each.line);
   }
 }
 

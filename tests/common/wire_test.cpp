@@ -21,21 +21,19 @@ using wire::Request;
 
 namespace {
 
-// Keeps the padded bytes alive for as long as the request points into the parser.
+// Keeps the parser alive for as long as the request points into it.
 class Reader {
  public:
   // `padding`: the bytes after a line in the server's buffer: the next line, or rubbish.
   explicit Reader(char padding = '\0') : padding_(padding) {}
   Result<Request> operator()(std::string line) {
-    bytes_ = std::move(line);
-    const std::size_t size = bytes_.size();
-    bytes_.resize(size + wire::Parser::padding(), padding_);
-    return parser_.parse(std::string_view(bytes_.data(), size));
+    const std::size_t size = line.size();
+    line.resize(size + 64, padding_);
+    return parser_.parse(std::string_view(line).substr(0, size));
   }
 
  private:
   wire::Parser parser_;
-  std::string bytes_;
   char padding_;
 };
 

@@ -57,9 +57,8 @@ Line Pipe::next() {
   Line line;
   line.text = unread_.substr(0, unread_.find('\n'));
   unread_.erase(0, line.text.size() + 1);
-  std::string padded = line.text + std::string(wire::Parser::padding(), ' ');
   line.parser = std::make_shared<wire::Parser>();
-  const auto request = line.parser->parse(std::string_view(padded).substr(0, line.text.size()));
+  const auto request = line.parser->parse(line.text);
   REQUIRE_MESSAGE(request.has_value(), line.text);
   static_cast<wire::Request&>(line) = *request;
   return line;

@@ -8,7 +8,7 @@
 namespace filetimer {
 
 RequestReader::RequestReader(OnLine on_line)
-    : on_line_(std::move(on_line)), buffer_(kMaxLineBytes + kReadBytes + wire::Parser::padding()) {}
+    : on_line_(std::move(on_line)), buffer_(kMaxLineBytes + kReadBytes) {}
 
 void RequestReader::received(std::size_t count) {
   const std::size_t end = held_ + count;

@@ -31,11 +31,7 @@ class RequestReader {
   std::span<char> room() { return {buffer_.data() + held_, kReadBytes}; }
   // Takes the first `count` bytes of room(). Hands on every line that they complete.
   void received(std::size_t count);
-  void read_again(std::string line) {
-    const std::size_t size = line.size();
-    line.resize(size + wire::Parser::padding());
-    parse(std::string_view(line).substr(0, size), 0);
-  }
+  void read_again(std::string_view line) { parse(line, 0); }
 
  private:
   void parse(std::string_view line, std::size_t lost_before);
