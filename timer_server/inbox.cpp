@@ -86,21 +86,17 @@ void Inbox::on_line(const Result<wire::Request>& request, std::string_view line)
     return;
   }
   try {
-    carry_out(*request, line);
+    if (request->x_page) {
+      registry_.on_wake_up_message(*request->x_page);
+    } else if (request->is_release()) {
+      release(*request);
+    } else {
+      acquire(*request, line);
+    }
   } catch (const std::exception& error) {
     // The lines after this one are still read, because releases may be among them.
     core_.rejections.add(fmt::format("it could not be carried out: {}", error.what()), line,
                          request->pid);
-  }
-}
-
-void Inbox::carry_out(const wire::Request& request, std::string_view line) {
-  if (request.x_page) {
-    registry_.on_wake_up_message(*request.x_page);
-  } else if (request.is_release()) {
-    release(request);
-  } else {
-    acquire(request, line);
   }
 }
 

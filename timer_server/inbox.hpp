@@ -60,7 +60,6 @@ class Inbox {
 
  private:
   void on_line(const Result<wire::Request>& request, std::string_view line);
-  void carry_out(const wire::Request& request, std::string_view line);
   void acquire(const wire::Request& request, std::string_view line);
   void open_scope(Worker& worker, const wire::Request& request, const SlotReading& terms,
                   std::string_view line);
