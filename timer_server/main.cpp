@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <optional>
+#include <cstdlib>
 #include <system_error>
 
 #include "common/clock.hpp"
@@ -71,9 +71,9 @@ int wait_for_report(int report, pid_t child) {
 
 // --detach: the command returns when the server is ready, or with its exit status if it cannot
 // start. Forks. In the child, begins a new session and returns the descriptor for report_ready().
-// In the parent, waits for the child's report, prints it, and sets `parent_exit_status`, with which
-// the parent must exit. Must be called before any thread is started.
-Result<UniqueFd> detach(std::optional<int>& parent_exit_status) {
+// In the parent, waits for the child's report, prints it, and exits. Must be called before any
+// thread is started.
+Result<UniqueFd> detach() {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
     return system_error("--detach: cannot make a pipe");
@@ -87,10 +87,9 @@ Result<UniqueFd> detach(std::optional<int>& parent_exit_status) {
   if (child > 0) {
     ::sigprocmask(SIG_SETMASK, &inheritance().mask, nullptr);  // a signal ends the parent
     report.reset();
-    parent_exit_status = wait_for_report(reading.get(), child);
-  } else {
-    ::setsid();
+    std::exit(wait_for_report(reading.get(), child));
   }
+  ::setsid();
   return report;
 }
 
@@ -186,13 +185,9 @@ int main(int argc, char** argv) {
     if (settings.detach) {
       // A lock or a pipe of the caller must not stay open for as long as the server runs.
       ::closefrom(std::max(passed->get(), STDERR_FILENO) + 1);
-      std::optional<int> parent_exit_status;
-      auto detached = detach(parent_exit_status);
+      auto detached = detach();
       if (!detached) {
         return fail(exit_status::kFailed, settings, detached.error().message);
-      }
-      if (parent_exit_status) {
-        return *parent_exit_status;
       }
       report = std::move(*detached);
     }
