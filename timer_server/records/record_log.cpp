@@ -74,26 +74,21 @@ Instant RecordLog::oldest_of(const std::deque<Entry>& entries) {
 }
 
 std::uint64_t RecordLog::append(std::span<std::string> records, std::size_t most_bytes) {
-  std::uint64_t number = 0;
   const Instant now = Instant::now();
-  {
-    const MutexLock lock(mutex_);
-    for (std::string& record : records) {
-      record += '\n';
-      if (queued_bytes_ + record.size() > most_bytes) {
-        ++lost_;
-        continue;
-      }
-      queued_bytes_ += record.size();
-      queue_.push_back({++last_number_, now, std::move(record)});
+  const MutexLock lock(mutex_);
+  for (std::string& record : records) {
+    record += '\n';
+    if (queued_bytes_ + record.size() > most_bytes) {
+      ++lost_;
+      continue;
     }
-    number = last_number_;
-    if (!has_work()) {
-      return number;
-    }
+    queued_bytes_ += record.size();
+    queue_.push_back({++last_number_, now, std::move(record)});
   }
-  work_.notify_one();
-  return number;
+  if (has_work()) {
+    work_.notify_one();
+  }
+  return last_number_;
 }
 
 void RecordLog::run() {
@@ -359,21 +354,16 @@ void RecordLog::note(std::string failure) {
 }
 
 void RecordLog::hold(bool is_held) {
-  {
-    const MutexLock lock(mutex_);
-    is_held_ = is_held;
-    if (!has_work()) {
-      return;
-    }
+  const MutexLock lock(mutex_);
+  is_held_ = is_held;
+  if (has_work()) {
+    work_.notify_one();
   }
-  work_.notify_one();
 }
 
 void RecordLog::reopen() {
-  {
-    const MutexLock lock(mutex_);
-    reopen_ = true;
-  }
+  const MutexLock lock(mutex_);
+  reopen_ = true;
   work_.notify_one();
 }
 
