@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "common/clock.hpp"
-#include "common/mutex.hpp"
 #include "timer_server/evidence/evidence.hpp"
 #include "timer_server/evidence/python_dump.hpp"
+#include "timer_server/system/mutex.hpp"
 #include "timer_server/system/process.hpp"
 #include "timer_server/system/side_threads.hpp"
 

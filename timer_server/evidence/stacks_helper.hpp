@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "common/clock.hpp"
-#include "common/mutex.hpp"
 #include "common/posix.hpp"
 #include "common/result.hpp"
 #include "timer_server/evidence/evidence.hpp"
+#include "timer_server/system/mutex.hpp"
 #include "timer_server/system/own_children.hpp"
 
 namespace filetimer {

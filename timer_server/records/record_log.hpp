@@ -16,9 +16,9 @@
 
 #include "common/clock.hpp"
 #include "common/limits.hpp"
-#include "common/mutex.hpp"
 #include "common/posix.hpp"
 #include "common/result.hpp"
+#include "timer_server/system/mutex.hpp"
 
 namespace filetimer {
 

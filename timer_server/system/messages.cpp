@@ -12,8 +12,8 @@
 #include <string>
 #include <thread>
 
-#include "common/mutex.hpp"
 #include "common/text.hpp"
+#include "timer_server/system/mutex.hpp"
 
 namespace filetimer::messages {
 namespace {

@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <array>
 
-#include "common/mutex.hpp"
 #include "common/run_folder.hpp"
+#include "timer_server/system/mutex.hpp"
 #include "timer_server/system/process.hpp"
 
 extern char** environ;  // NOLINT: POSIX's own name

@@ -10,10 +10,10 @@
 #include <thread>
 #include <vector>
 
-#include "common/mutex.hpp"
 #include "common/posix.hpp"
 #include "timer_server/system/hardening.hpp"
 #include "timer_server/system/messages.hpp"
+#include "timer_server/system/mutex.hpp"
 
 namespace filetimer {
 
