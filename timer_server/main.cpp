@@ -104,9 +104,10 @@ void report_ready(const UniqueFd& report, const std::string& line) {
   (void)!::write(report.get(), line.data(), line.size());
 }
 
-// Reports that the server is ready, starts COMMAND if there is one, and serves. Returns the exit
-// status.
-int run_server(Server& server, const Settings& settings, UniqueFd report) {
+// Begins to serve, reports that the server is ready, starts COMMAND if there is one, and serves.
+// Returns the exit status.
+int run_server(const Settings& settings, RuntimeDirectory& directory, UniqueFd report) {
+  Server server(settings, directory);
   const std::string ready = server.ready_line() + "\n";
   if (report) {
     report_ready(report, ready);
@@ -152,11 +153,7 @@ int serve(const Settings& settings, UniqueFd passed, UniqueFd report) {
     }
   }
   harden();
-  int status = exit_status::kFailed;
-  {
-    Server server(settings, **directory);
-    status = run_server(server, settings, std::move(report));
-  }
+  const int status = run_server(settings, **directory, std::move(report));
   messages::stop();
   return status;
 }
