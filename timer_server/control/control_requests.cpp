@@ -98,11 +98,6 @@ bool waits_for_workers(const AcceptedRequest& shutdown) {
 // Keeps the workers that are in the least common scopes: the one for which the others wait is among
 // them. Returns how many it has removed.
 std::size_t keep_most_unusual(std::vector<const Worker*>& meant, const ScopePolicy& scopes) {
-  const std::size_t kept = std::min(meant.size(), kMostDumped);
-  const std::size_t omitted = meant.size() - kept;
-  if (omitted == 0) {
-    return 0;
-  }
   using JobAndScope = std::pair<std::string, std::string>;  // the innermost one; empty: in none
   std::map<JobAndScope, std::vector<const Worker*>> groups;
   for (const Worker* const worker : meant) {
@@ -116,8 +111,8 @@ std::size_t keep_most_unusual(std::vector<const Worker*>& meant, const ScopePoli
     }
   }
   std::ranges::transform(by_size, meant.begin(), [](const auto& entry) { return entry.second; });
-  meant.resize(kept);
-  return omitted;
+  meant.resize(std::min(by_size.size(), kMostDumped));
+  return by_size.size() - meant.size();
 }
 
 }  // namespace
