@@ -66,19 +66,6 @@ void write_statistics(JsonWriter& json, const std::string& scope, const ScopeSta
   json.end_object();
 }
 
-void write_worker(JsonWriter& json, const WorkerIdentity& worker) {
-  json.field("pid", worker.process->pid)
-      .field("start_time", worker.process->start_time)
-      .field("uid", worker.process->uid)
-      .field("comm", worker.process->comm);
-  const WorkerFacts& facts = *worker.facts;
-  json.given("cmdline", facts.cmdline)
-      .given("rank", facts.rank)
-      .given("local_rank", facts.local_rank)
-      .given("job_id", facts.job_id)
-      .given("step_id", facts.step_id);
-}
-
 std::string_view result_name(HookResult result) {
   return std::array<std::string_view, 6>{"exited",  "signalled", "timed_out",
                                          "stopped", "failed",    "dropped"}
@@ -207,7 +194,16 @@ JsonWriter Records::begin(std::string_view event, const ClockReading& now) const
 
 JsonWriter Records::begin(std::string_view event, const WorkerIdentity& worker) const {
   JsonWriter json = begin(event);
-  write_worker(json, worker);
+  const WorkerFacts& facts = *worker.facts;
+  json.field("pid", worker.process->pid)
+      .field("start_time", worker.process->start_time)
+      .field("uid", worker.process->uid)
+      .field("comm", worker.process->comm)
+      .given("cmdline", facts.cmdline)
+      .given("rank", facts.rank)
+      .given("local_rank", facts.local_rank)
+      .given("job_id", facts.job_id)
+      .given("step_id", facts.step_id);
   return json;
 }
 
