@@ -113,11 +113,6 @@ constexpr std::size_t kMaxRemovedFolders = 64;
 // COMMAND whose server was killed may be starting.
 constexpr std::chrono::hours kAbandonedAge{1};
 
-// Returns whether the name is one of make_fresh_folder(): "run-4711-a1B2c3".
-bool is_fresh_name(const char* name) {
-  return ::fnmatch(fmt::format("{}[0-9]*-??????", kFreshFolderPrefix).c_str(), name, 0) == 0;
-}
-
 // Returns whether it is a folder of this user whose entries have not changed for kAbandonedAge.
 bool is_old_folder(const std::string& path) {
   struct stat st {};
@@ -153,12 +148,15 @@ Result<FileLock> take_server_lock(const std::string& path) {
 // Removes fresh folders that servers left when they were killed. The scopes that are kept in them
 // are lost: no server would have adopted them, since no two servers make the same folder.
 void remove_abandoned_folders(const std::string& parent) {
+  // As make_fresh_folder() names them: "run-4711-a1B2c3".
+  const std::string pattern = fmt::format("{}[0-9]*-??????", kFreshFolderPrefix);
   std::size_t removed = 0;
   Directory folders(parent);
   while (const char* const name = removed < kMaxRemovedFolders ? folders.next() : nullptr) {
     const RunFolder folder{parent + "/" + name};
     // A folder with a log was named, and is not a fresh one.
-    if (!is_fresh_name(name) || !is_old_folder(folder.dir) || mode_of(folder.path(kLogName)) != 0) {
+    if (::fnmatch(pattern.c_str(), name, 0) != 0 || !is_old_folder(folder.dir) ||
+        mode_of(folder.path(kLogName)) != 0) {
       continue;
     }
     // Held while the folder is removed, so that no server can start in it.
