@@ -90,8 +90,8 @@ void Inbox::on_line(const Result<wire::Request>& request, std::string_view line)
       registry_.on_wake_up_message(*request->x_page);
     } else if (request->is_release()) {
       release(*request);
-    } else {
-      acquire(*request, line);
+    } else if (const Status acquired = acquire(*request, line); !acquired) {
+      core_.rejections.add(acquired.error().message, line, request->pid);
     }
   } catch (const std::exception& error) {
     // The lines after this one are still read, because releases may be among them.
@@ -100,12 +100,9 @@ void Inbox::on_line(const Result<wire::Request>& request, std::string_view line)
   }
 }
 
-void Inbox::acquire(const wire::Request& request, std::string_view line) {
+Status Inbox::acquire(const wire::Request& request, std::string_view line) {
   if (request.signal > kLastSignal) {
-    core_.rejections.add(
-        fmt::format("signal is {}: expected at most {}", request.signal, kLastSignal), line,
-        request.pid);
-    return;
+    return failure(fmt::format("signal is {}: expected at most {}", request.signal, kLastSignal));
   }
   forget_retried(request);
   const SlotReading terms = core_.policy.terms_of(request, now_);
@@ -125,17 +122,13 @@ void Inbox::acquire(const wire::Request& request, std::string_view line) {
     if (is_retried) {
       retried_.push_back({request.pid, std::string(request.scope_id), std::string(line), now_});
     }
-    if (!has_exited) {
-      core_.rejections.add(worker.error().message + (is_retried ? "; it is tried again" : ""), line,
-                           request.pid);
-    }
-    return;
+    return has_exited ? Status{}
+                      : failure(worker.error().message + (is_retried ? "; it is tried again" : ""));
   }
-  open_scope(**worker, request, terms, line);
+  return open_scope(**worker, request, terms);
 }
 
-void Inbox::open_scope(Worker& worker, const wire::Request& request, const SlotReading& terms,
-                       std::string_view line) {
+Status Inbox::open_scope(Worker& worker, const wire::Request& request, const SlotReading& terms) {
   const std::string id = bounded_scope_name(request.scope_id);
   std::string name = bounded_scope_name(request.x_scope.value_or(id));
   if (!id.starts_with(name)) {
@@ -154,19 +147,16 @@ void Inbox::open_scope(Worker& worker, const wire::Request& request, const SlotR
       !(life_.is_stopping() && core_.directory.pipe().outlives_server());
   // A renewal may come after the verdict.
   if (refuses_new_scopes && !page.has_open(id) && !page.release(id)) {
-    core_.rejections.add("the server is draining: no new scopes", line, request.pid);
-    return;
+    return failure("the server is draining: no new scopes");
   }
   const auto first_look = page.acquire(id, name.size(), terms);
-  if (!first_look) {
-    core_.rejections.add(first_look.error().message, line, request.pid);
-    return;
-  }
+  FILETIMER_TRY(first_look);
   note_wait(worker, request, id, terms);
   ++now_.mono.ns;  // gives each scope of one reading a time of its own
   earliest_ = std::min(earliest_, *first_look);
   shortest_ = std::min({shortest_, terms.timeout, core_.policy.page_terms().max_timeout});
   core_.workers.note_unsaved(worker);
+  return {};
 }
 
 // A request wakes the server at once. It was not there when the pipe was last read to its end.

@@ -60,10 +60,10 @@ class Inbox {
 
  private:
   void on_line(const Result<wire::Request>& request, std::string_view line);
-  void acquire(const wire::Request& request, std::string_view line);
-  void open_scope(Worker& worker, const wire::Request& request, const SlotReading& terms,
-                  std::string_view line);
   void release(const wire::Request& request);
+  // Fail with the reason for which the request is rejected.
+  Status acquire(const wire::Request& request, std::string_view line);
+  Status open_scope(Worker& worker, const wire::Request& request, const SlotReading& terms);
   // Drops the request for this scope that is to be tried again: a later one replaces it.
   void forget_retried(const wire::Request& request) {
     std::erase_if(retried_, [&](const Retried& each) {
