@@ -39,26 +39,24 @@ void RequestReader::received(std::size_t count) {
 }
 
 void RequestReader::parse(std::string_view line, std::size_t lost_before) {
-  if (lost_before > 0) {
-    parse_glued(line, lost_before,
-                Error{fmt::format("a line of {} bytes: expected at most {} with its newline",
-                                  lost_before + line.size() + 1, kMaxLineBytes)});
-  } else if (const auto request = parser_.parse(line)) {
+  const Result<wire::Request> request =
+      lost_before == 0
+          ? parser_.parse(line)
+          : failure(fmt::format("a line of {} bytes: expected at most {} with its newline",
+                                lost_before + line.size() + 1, kMaxLineBytes));
+  if (request || !parse_glued(line, lost_before)) {
     on_line_(request, line);
-  } else {
-    parse_glued(line, lost_before, request.error());
   }
 }
 
 // Parses a line again from the last place at which a line may begin. A writer that closes the pipe
 // without a newline leaves its bytes in front of the next writer's line, and a pipe does not show
 // where a write began. A line of two complete objects from one read, however, is the mistake of one
-// client and is rejected as a whole.
-void RequestReader::parse_glued(std::string_view line, std::size_t lost_before, const Error& why) {
+// client and is rejected as a whole. Returns whether the end of the line is another writer's.
+bool RequestReader::parse_glued(std::string_view line, std::size_t lost_before) {
   const std::size_t begin = line.rfind(wire::kLineStart);
   if (begin == line.npos || (begin == 0 && lost_before == 0)) {
-    on_line_(tl::unexpected<Error>(why), line);
-    return;
+    return false;
   }
   const std::string_view front = line.substr(0, begin);
   const std::string_view back = line.substr(begin);
@@ -66,11 +64,11 @@ void RequestReader::parse_glued(std::string_view line, std::size_t lost_before, 
   const bool are_two_objects = lost_before == 0 && !seam_is_known && parser_.parse(front);
   const auto request = parser_.parse(back);
   if (are_two_objects || !request) {
-    on_line_(tl::unexpected<Error>(why), line);
-    return;
+    return false;
   }
   on_line_(failure("a line without its newline, in front of another one"), front);
   on_line_(request, back);
+  return true;
 }
 
 }  // namespace filetimer

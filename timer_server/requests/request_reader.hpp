@@ -35,7 +35,7 @@ class RequestReader {
 
  private:
   void parse(std::string_view line, std::size_t lost_before);
-  void parse_glued(std::string_view line, std::size_t lost_before, const Error& why);
+  bool parse_glued(std::string_view line, std::size_t lost_before);
 
   // Larger reads are no faster and do not fit the processor's cache.
   static constexpr std::size_t kReadBytes = std::size_t{64} << 10;
