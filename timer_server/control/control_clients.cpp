@@ -9,6 +9,7 @@
 
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
+#include "common/text.hpp"
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {
@@ -42,10 +43,7 @@ std::string answer_with_reason(std::string_view kind, std::string_view reason) {
 }
 
 std::string first_of(const std::vector<std::int64_t>& numbers, std::size_t most) {
-  const std::size_t named = std::min(numbers.size(), most);
-  std::string text = fmt::format("{}", fmt::join(numbers.data(), numbers.data() + named, ", "));
-  return named < numbers.size() ? fmt::format("{} and {} more", text, numbers.size() - named)
-                                : text;
+  return listed(mapped(numbers, [](std::int64_t number) { return std::to_string(number); }), most);
 }
 
 std::string too_many_wait(std::size_t others) {
