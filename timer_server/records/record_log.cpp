@@ -113,7 +113,8 @@ void RecordLog::run() {
     lock.lock();
     if (!done && !stopping_) {
       const auto until = std::chrono::steady_clock::now() + settings_.retry;
-      while (!stopping_ && !reopen_ && work_.wait_until(lock, until)) {
+      while (!stopping_ && !reopen_ &&
+             work_.wait_until(lock, until) == std::cv_status::no_timeout) {
       }
     }
   }
@@ -371,7 +372,7 @@ bool RecordLog::drain(Duration bound) {
   MutexLock lock(mutex_);
   const auto until = std::chrono::steady_clock::now() + bound;
   while (synced_.load(std::memory_order_relaxed) != last_number_ &&
-         progress_.wait_until(lock, until)) {
+         progress_.wait_until(lock, until) == std::cv_status::no_timeout) {
   }
   return synced_.load(std::memory_order_relaxed) == last_number_;
 }
@@ -390,7 +391,7 @@ void RecordLog::stop() {
   stopping_ = true;
   work_.notify_one();
   const auto until = std::chrono::steady_clock::now() + kStopLimit;
-  while (!finished_ && progress_.wait_until(lock, until)) {
+  while (!finished_ && progress_.wait_until(lock, until) == std::cv_status::no_timeout) {
   }
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -159,8 +160,8 @@ class RecordLog {
 
   // Is not held during input or output, so nothing waits for a file system in order to get it.
   mutable Mutex mutex_;
-  ConditionVariable work_;
-  ConditionVariable progress_;
+  std::condition_variable work_;
+  std::condition_variable progress_;
   std::deque<Entry> queue_ FILETIMER_GUARDED_BY(mutex_);
   std::size_t queued_bytes_ FILETIMER_GUARDED_BY(mutex_) = 0;
   std::uint64_t last_number_ FILETIMER_GUARDED_BY(mutex_) = 0;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <deque>
 #include <new>
@@ -40,7 +41,7 @@ struct Channel {
   const bool to_syslog;
   const bool is_journal = is_standard_error_the_journal();
   Mutex mutex{};  // never held during output
-  ConditionVariable changed{};
+  std::condition_variable changed{};
   std::deque<Message> queue FILETIMER_GUARDED_BY(mutex){};
   bool writing FILETIMER_GUARDED_BY(mutex) = false;
 
@@ -109,7 +110,7 @@ void stop() {
     MutexLock lock(channel->mutex);
     const auto until = std::chrono::steady_clock::now() + kStopLimit;
     while ((!channel->queue.empty() || channel->writing) &&
-           channel->changed.wait_until(lock, until)) {
+           channel->changed.wait_until(lock, until) == std::cv_status::no_timeout) {
     }
   }
 }

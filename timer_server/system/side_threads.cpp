@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 
 #include <array>
+#include <condition_variable>
 #include <deque>
 #include <new>
 #include <system_error>
@@ -21,7 +22,7 @@ struct SideThreads::State : std::enable_shared_from_this<State> {
   const UniqueFd event_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   Mutex mutex;  // never held while a job runs
   struct Queue {
-    ConditionVariable work;
+    std::condition_variable work;
     std::deque<Job> jobs;
     int threads = 0;
     int idle = 0;
