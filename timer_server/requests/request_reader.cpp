@@ -11,31 +11,26 @@ RequestReader::RequestReader(OnLine on_line)
     : on_line_(std::move(on_line)), buffer_(kMaxLineBytes + kReadBytes) {}
 
 void RequestReader::received(std::size_t count) {
-  const std::size_t end = held_ + count;
+  const std::string_view bytes(buffer_.data(), held_ + count);
   std::size_t start = 0;
-  std::size_t scanned = held_;  // the held bytes have no newline
-  while (scanned < end) {
-    const void* found = std::memchr(buffer_.data() + scanned, '\n', end - scanned);
-    if (found == nullptr) {
-      break;
-    }
-    const auto newline = static_cast<std::size_t>(static_cast<const char*>(found) - buffer_.data());
-    parse({buffer_.data() + start, newline - start}, lost_);
+  // The held bytes have no newline.
+  for (std::size_t newline = bytes.find('\n', held_); newline != bytes.npos;
+       newline = bytes.find('\n', start)) {
+    parse(bytes.substr(start, newline - start), lost_);
     start = newline + 1;
-    scanned = start;
     held_ = 0;
     lost_ = 0;
   }
+  std::string_view rest = bytes.substr(start);
   // The end of a line over the limit is kept, because it may be the complete line of another
   // writer.
-  std::size_t rest = end - start;
-  if (rest >= kMaxLineBytes) {
-    lost_ += rest - (kMaxLineBytes - 1);
-    start = end - (kMaxLineBytes - 1);
-    rest = kMaxLineBytes - 1;
+  if (rest.size() >= kMaxLineBytes) {
+    const std::size_t lost = rest.size() - (kMaxLineBytes - 1);
+    lost_ += lost;
+    rest.remove_prefix(lost);
   }
-  std::memmove(buffer_.data(), buffer_.data() + start, rest);
-  held_ = rest;
+  std::memmove(buffer_.data(), rest.data(), rest.size());
+  held_ = rest.size();
 }
 
 void RequestReader::parse(std::string_view line, std::size_t lost_before) {
