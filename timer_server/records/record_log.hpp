@@ -46,8 +46,6 @@ class RecordLog {
   // of the pointer ends the thread, and drops records that were not written: call drain() before. A
   // thread that hangs in a system call is abandoned; it shares the log.
   static Result<std::shared_ptr<RecordLog>> open(Settings settings);
-  RecordLog(const RecordLog&) = delete;
-  RecordLog& operator=(const RecordLog&) = delete;
 
   // Queues a record, which is a JSON object without a newline, and returns its number, from 1.
   // Drops the record and returns the number of the previous one if the backlog would be longer than
