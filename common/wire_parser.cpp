@@ -143,13 +143,8 @@ template <class Message>
 Status read_message(Reading& reading, std::string_view text, Message& message) {
   std::string& padded = reading.padded;
   padded.assign(text).resize(text.size() + simdjson::SIMDJSON_PADDING);
-  ondemand::document document;
-  if (const auto error =
-          reading.parser
-              .iterate(simdjson::padded_string_view(padded.data(), text.size(), padded.size()))
-              .get(document)) {
-    return not_json(error);
-  }
+  auto document = reading.parser.iterate(
+      simdjson::padded_string_view(padded.data(), text.size(), padded.size()));
   ondemand::object object;
   if (const auto error = document.get_object().get(object)) {
     return not_json(error);
@@ -158,11 +153,9 @@ Status read_message(Reading& reading, std::string_view text, Message& message) {
   unsigned seen = 0;
   for (auto field : object) {
     std::string_view key;
-    if (const auto error = field.unescaped_key().get(key)) {
-      return not_json(error);
-    }
     ondemand::value value;
-    if (const auto error = field.value().get(value)) {
+    const auto key_error = field.unescaped_key().get(key);
+    if (const auto error = key_error ? key_error : field.value().get(value)) {
       return not_json(error);
     }
     const std::string_view token = token_of(value);
