@@ -96,7 +96,7 @@ Result<UniqueFd> detach() {
 // Reports the ready line to the parent, and replaces the three standard descriptors by /dev/null: a
 // shell that reads the output of the command, as in $(timer_server --detach), waits for the end of
 // that pipe.
-void report_ready(const UniqueFd& report, const std::string& line) {
+void report_ready(UniqueFd report, const std::string& line) {
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     ::dup2(null.get(), standard);
@@ -110,8 +110,7 @@ int run_server(const Settings& settings, RuntimeDirectory& directory, UniqueFd r
   Server server(settings, directory);
   const std::string ready = server.ready_line() + "\n";
   if (report) {
-    report_ready(report, ready);
-    report.reset();
+    report_ready(std::move(report), ready);
   } else {
     (void)!::write(settings.command.empty() ? STDOUT_FILENO : STDERR_FILENO, ready.data(),
                    ready.size());
