@@ -494,9 +494,7 @@ void RuntimeDirectory::report(std::string& last, std::string trouble) const {
 }
 
 RuntimeDirectory::~RuntimeDirectory() {
-  if (lock_) {
-    remove_control_socket();
-  }
+  remove_control_socket();
   if (pipe_) {
     pipe_->remove_from_path();
     if (const std::string own = folder_.path(kPipeName);
