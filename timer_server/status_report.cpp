@@ -53,7 +53,7 @@ void write_settings(JsonWriter& json, const Settings& settings) {
       .field("max_wait_s", seconds(settings.max_wait))
       .field("max_interval_s", seconds(settings.max_interval));
   if (settings.grace) {
-    json.field("grace_s", seconds(*settings.grace));
+    json.field("grace_s", seconds_or_infinity(*settings.grace));
   }
   json.field("kill_wait_s", seconds(settings.kill.kill_wait))
       .field("evidence_timeout_s", seconds(settings.kill.evidence_timeout))

@@ -12,22 +12,12 @@
 
 namespace filetimer {
 
-namespace {
-
-// Returns the grace period of scopes on pages that name none; kForever: no SIGKILL follows.
-Duration default_grace(const Settings& settings) {
-  return settings.grace ? settings.grace->value_or(kForever) : Settings::kDefaultGrace;
-}
-
-}  // namespace
-
 ScopePolicy::ScopePolicy(const Settings& settings, const LostTime& lost)
     : settings_(settings),
       lost_(lost),
       page_terms_{.max_timeout = settings.max_timeout.value_or(kForever),
                   .warn_at = settings.warn_at ? warn_at_word(*settings.warn_at) : 0,
-                  .grace = default_grace(settings) == kForever ? Duration::zero()
-                                                               : default_grace(settings)} {}
+                  .grace = grace_ == kForever ? Duration::zero() : grace_} {}
 
 SlotReading ScopePolicy::terms_of(const wire::Request& request, const ClockReading& now) const {
   SlotReading terms;
@@ -52,7 +42,7 @@ SlotReading ScopePolicy::terms_of(const wire::Request& request, const ClockReadi
   if (request.x_grace_s && !std::isnan(*request.x_grace_s)) {
     grace = *request.x_grace_s < 0 ? kForever : duration_from_seconds(*request.x_grace_s);
   } else if (settings_.grace || request.is_from_own_client()) {
-    grace = default_grace(settings_);
+    grace = grace_;
   }
   terms.grace_ms = grace_ms_of(grace);
   if (request.x_soft_s && *request.x_soft_s > 0) {
@@ -69,7 +59,7 @@ SlotReading ScopePolicy::view_of(SlotReading reading) const {
   if (!reading.deadline.is_never()) {
     reading.timeout = std::max(reading.deadline - reading.started, Duration::zero());
   }
-  reading.grace_ms = reading.grace_ms.value_or(grace_ms_of(default_grace(settings_)));
+  reading.grace_ms = reading.grace_ms.value_or(grace_ms_of(grace_));
   return reading;
 }
 

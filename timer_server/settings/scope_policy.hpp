@@ -49,6 +49,8 @@ class ScopePolicy {
  private:
   const Settings& settings_;
   const LostTime& lost_;  // by the server
+  // Of scopes on pages that name none.
+  const Duration grace_ = settings_.grace.value_or(Settings::kDefaultGrace);
   const WorkerPage::Terms page_terms_;
 };
 

@@ -172,7 +172,7 @@ void add_time_options(CLI::App& app, Settings& settings) {
 
 void add_kill_options(CLI::App& app, Settings& settings) {
   const auto take_grace = [&settings](const std::string& word) {
-    settings.grace = word == "off" ? std::optional<Duration>{} : duration_of("--grace", word);
+    settings.grace = word == "off" ? kForever : duration_of("--grace", word);
   };
   app.add_option_function<std::string>("--grace", take_grace,
                                        "from first signal to SIGKILL [own clients 10s, else off]")

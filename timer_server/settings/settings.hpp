@@ -42,8 +42,7 @@ struct Settings {
   std::optional<double> warn_at;              // over 0, below 1
   Duration max_wait = std::chrono::hours{1};  // of a control request
   Duration max_interval = std::chrono::seconds{10};
-  // The value of --grace, if it was given; the inner one is empty for "off".
-  std::optional<std::optional<Duration>> grace;
+  std::optional<Duration> grace;  // kForever: "off", no SIGKILL follows
   KillPolicy kill{.evidence = most_evidence_allowed()};
   // The treatment of a worker that is stopped, frozen or traced at its deadline.
   enum class Stopped { kDefer, kKill };

@@ -56,7 +56,7 @@ Settings settings_with(const std::function<void(Settings&)>& change) {
   return settings;
 }
 Settings settings_with_grace(std::optional<Duration> grace) {
-  return settings_with([&](Settings& settings) { settings.grace = grace; });
+  return settings_with([&](Settings& settings) { settings.grace = grace.value_or(kForever); });
 }
 
 // An open scope of 4,000 ns, since 1,000.
