@@ -221,10 +221,9 @@ Instant Server::carry_out(Instant woke) {
   warnings_.warn();
   if (const auto shutdown = control_.advance(now, !kills_.idle())) {
     messages::info("{}", shutdown->why);
-    act(life_.handle(
-            shutdown->is_forced ? LifeCycle::Event::kForcedShutdown : LifeCycle::Event::kShutdown,
-            now),
-        shutdown->why);
+    const auto event =
+        shutdown->is_forced ? LifeCycle::Event::kForcedShutdown : LifeCycle::Event::kShutdown;
+    act(life_.handle(event, now), shutdown->why);
     next = now;  // the kills' waits are shorter
   }
   advance_life(now);
