@@ -110,8 +110,7 @@ CLI::Option* add_parsed_option(CLI::App& app, const std::string& flag, Value& va
 }
 
 CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,
-                                 std::optional<Duration>& value, const std::string& description,
-                                 EndlessDuration endless = EndlessDuration::kAllowed);
+                                 std::optional<Duration>& value, const std::string& description);
 
 // Adds an option for a number of 0 or more.
 template <class Number>

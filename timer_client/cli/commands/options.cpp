@@ -115,9 +115,10 @@ std::string servers_below(const std::string& dir) {
 }
 
 CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,
-                                 std::optional<Duration>& value, const std::string& description,
-                                 EndlessDuration endless) {
-  const auto parse = [endless](const std::string& word) { return parse_duration(word, endless); };
+                                 std::optional<Duration>& value, const std::string& description) {
+  const auto parse = [](const std::string& word) {
+    return parse_duration(word, EndlessDuration::kAllowed);
+  };
   return add_parsed_option(app, flag, value, parse, "DUR", description);
 }
 

@@ -34,7 +34,6 @@ struct SuggestOptions {
   std::vector<std::string> files;
   std::string format = "table";
   SuggestionRules rules;
-  std::optional<Duration> floor;
   LogFilter filter;
 };
 
@@ -248,8 +247,9 @@ Command add_suggest(CLI::App& root) {
       ->check(is_one_of({"table", "json", "toml"}));
   add_parsed_option(*app, "--factor", options->rules.factor, parse_factor, "NUMBER",
                     "How many times the 99.9th percentile a timeout is [3]");
-  add_duration_option(*app, "--floor", options->floor, "No timeout is shorter [1s]",
-                      EndlessDuration::kRefused);
+  const auto parse_floor = [](const std::string& word) { return parse_duration(word); };
+  add_parsed_option(*app, "--floor", options->rules.floor, parse_floor, "DUR",
+                    "No timeout is shorter [1s]");
   add_time_options(*app, options->filter.since_us, options->filter.until_us);
   add_directory_options(*app, options->place, &options->files);
   app->footer(
@@ -266,10 +266,7 @@ Command add_suggest(CLI::App& root) {
       "first scopes, if they need a longer one. Names with fewer than 100 scopes have too few.\n"
       "The lines below the table say which deadlines were missed.\n\n"
       "Exit codes: 0 done, 1 failed (also when one of the logs could not be read), 2 usage.");
-  return {app, [options] {
-            options->rules.floor = options->floor.value_or(options->rules.floor);
-            return run_suggest(*options);
-          }};
+  return {app, [options] { return run_suggest(*options); }};
 }
 
 }  // namespace filetimer::cli
