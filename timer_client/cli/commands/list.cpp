@@ -91,7 +91,7 @@ int run_list(const ListOptions& options) {
                          folder.dir));
   }
   const int code = out.finish();
-  complain_of_all(skipped_text(*reading));
+  complain_of_all({skipped_text(*reading)});
   if (server.is_there) {
     return code;
   }

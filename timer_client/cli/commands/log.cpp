@@ -50,7 +50,7 @@ void follow(std::vector<LogReader>& logs, KnownRecords& known, Output& out,
           print(*record);
         }
       }
-      complain_of_all(log->problem());
+      complain_of_all({log->problem()});
       return !log->problem().empty();
     });
   }
@@ -88,8 +88,7 @@ int run_log(LogOptions& options) {
   if (options.follow) {
     std::for_each(logs.begin(), logs.end(), [](LogReader& log) { log.follow(); });
   }
-  KnownRecords known;
-  read_merged(logs, known, take);
+  KnownRecords known = read_merged(logs, take);
   complain_of_all(problems_of(logs));
   if (!options.json && options.follow) {
     table.print(Rows::kMoreCome);
@@ -103,7 +102,7 @@ int run_log(LogOptions& options) {
     complain(seen == 0 ? fmt::format("no records in {}", names_of(logs))
                        : fmt::format("no record in {} matches, of {}", names_of(logs), seen));
   }
-  complain_of_all(skipped_text(logs));
+  complain_of_all({skipped_text(logs)});
   const int code = out.finish();
   const bool is_complete = opened.problems.empty() && problems_of(logs).empty();
   return code == kExitDone && !is_complete ? kExitFailed : code;

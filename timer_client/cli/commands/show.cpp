@@ -83,7 +83,7 @@ ChosenExpiry chosen_expiry(const ExpiryOptions& options, bool wants_cause) {
   });
   const std::vector<std::string> problems = problems_of(logs);
   complain_of_all(problems);
-  complain_of_all(skipped_text(logs));
+  complain_of_all({skipped_text(logs)});
   const auto key = ids.find(id, options.host, names_of(logs));
   if (!key) {
     complain(key.error().message);

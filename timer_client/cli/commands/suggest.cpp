@@ -166,7 +166,7 @@ int add_living_workers(const Place& place, ScopeHistories& histories) {
     return failed(reading.error().message, kExitFailed);
   }
   histories.add(reading->statistics);
-  complain_of_all(skipped_text(*reading));
+  complain_of_all({skipped_text(*reading)});
   if (const std::string below = servers_below(folder.dir); !server.is_there && !below.empty()) {
     complain(server.why_not + below);
   }
@@ -185,7 +185,7 @@ int run_suggest(const SuggestOptions& options) {
   });
   const std::vector<std::string> unread = problems_of(opened.logs);
   complain_of_all(unread);
-  complain_of_all(skipped_text(opened.logs));
+  complain_of_all({skipped_text(opened.logs)});
   int code = opened.problems.empty() && unread.empty() ? kExitDone : kExitFailed;
   std::string sources = fmt::format("{} in {}", counted(histories.ended_workers(), "ended worker"),
                                     names_of(opened.logs));

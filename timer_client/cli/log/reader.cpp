@@ -373,19 +373,15 @@ bool KnownRecords::add(const Record& record) {
   return !may_be_repeated || known_.insert(std::hash<std::string_view>{}(record.line)).second;
 }
 
-void read_merged(std::vector<LogReader>& logs, const std::function<bool(const Record&)>& sink) {
+KnownRecords read_merged(std::vector<LogReader>& logs,
+                         const std::function<bool(const Record&)>& sink) {
   KnownRecords known;
-  read_merged(logs, known, sink);
-}
-
-void read_merged(std::vector<LogReader>& logs, KnownRecords& known,
-                 const std::function<bool(const Record&)>& sink) {
   const auto give = [&](const Record& record) { return !known.add(record) || sink(record); };
   if (logs.size() == 1) {
     for (const Record* record = logs[0].next(); record != nullptr && give(*record);) {
       record = logs[0].next();
     }
-    return;
+    return known;
   }
   std::vector<Integer> latest_us(logs.size());
   std::priority_queue<NextLine, std::vector<NextLine>, std::greater<>> next;
@@ -408,10 +404,11 @@ void read_merged(std::vector<LogReader>& logs, KnownRecords& known,
     const auto record = parse_record(std::get<std::string_view>(next.top()));
     next.pop();
     if (record && !give(*record)) {
-      return;
+      return known;
     }
     queue(log);
   }
+  return known;
 }
 
 }  // namespace filetimer::cli

@@ -149,10 +149,9 @@ class KnownRecords {
 
 // Gives `sink` the records of all logs: those of each log in its order, all by their wall-clock
 // time. Each record is valid until `sink` returns. Ends when it returns false. Leaves out those
-// that are known. A block of each log is in memory and no more, however long they are and however
-// many.
-void read_merged(std::vector<LogReader>& logs, KnownRecords& known,
-                 const std::function<bool(const Record&)>& sink);
-void read_merged(std::vector<LogReader>& logs, const std::function<bool(const Record&)>& sink);
+// that came before, and returns what is known then. A block of each log is in memory and no more,
+// however long they are and however many.
+KnownRecords read_merged(std::vector<LogReader>& logs,
+                         const std::function<bool(const Record&)>& sink);
 
 }  // namespace filetimer::cli

@@ -54,9 +54,6 @@ void complain(std::string_view message);
 int failed(std::string_view message, int code);
 // Writes one line for each message that is not empty.
 void complain_of_all(const std::vector<std::string>& messages);
-inline void complain_of_all(const std::string& message) {
-  complain_of_all(std::vector{message});
-}
 
 // --- tables ---
 
