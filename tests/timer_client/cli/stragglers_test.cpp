@@ -29,12 +29,12 @@ struct Searched {
 };
 
 Searched compare_ranks(const std::vector<EndedScopesByName>& ranks) {
-  StragglerSearch search;
+  std::vector<RankScopes> scopes;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    search.add(rank, "job", ranks[rank]);
+    scopes.push_back({rank, "job", ranks[rank]});
   }
-  search.compare();
-  return {search.stragglers(), search.compared_ranks()};
+  const StragglerSearch search = search_stragglers(scopes);
+  return {search.stragglers, search.compared.size()};
 }
 
 // Scopes of one name, back to back; `took` is repeated.
@@ -210,13 +210,13 @@ TEST_CASE("Three ranks are compared, and ranks with few scopes are not") {
 
 TEST_CASE("Ranks of two jobs are not compared") {
   const auto ranks = SimulatedJob{.slowness = {3, 3}}.run();
-  StragglerSearch search;
+  std::vector<RankScopes> scopes;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    search.add(rank, rank < 2 ? "small" : "large", ranks[rank]);
+    scopes.push_back({rank, rank < 2 ? "small" : "large", ranks[rank]});
   }
-  search.compare();
-  CHECK(search.stragglers().empty());
-  CHECK(search.compared_ranks() == 6);
+  const StragglerSearch search = search_stragglers(scopes);
+  CHECK(search.stragglers.empty());
+  CHECK(search.compared.size() == 6);
 }
 
 TEST_CASE("Only the last scopes of a rank count") {
@@ -244,11 +244,10 @@ TEST_CASE("Pages with any values do no harm, and more pairs than are taken are l
     CHECK(straggler.rank == 3);
     CHECK(straggler.median >= straggler.others);
   }
-  StragglerSearch search;
   const EndedScopesByName one{{"work", back_to_back({1ms})}};
+  std::vector<RankScopes> scopes;
   for (std::size_t rank = 0; rank < kMaxPairsCompared + 5; ++rank) {
-    search.add(rank, "job", one);
+    scopes.push_back({rank, "job", one});
   }
-  search.compare();
-  CHECK(search.compared_ranks() == kMaxPairsCompared);
+  CHECK(search_stragglers(scopes).compared.size() == kMaxPairsCompared);
 }

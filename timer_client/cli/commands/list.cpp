@@ -34,22 +34,22 @@ constexpr std::chrono::seconds kWatchPeriod{2};
 // Compares the workers that are of a job. If none is a straggler, writes why on standard error,
 // unless there is neither a worker nor a server.
 std::vector<Straggler> stragglers_among(const std::vector<ListedWorker>& workers, bool is_served) {
-  StragglerSearch search;
+  std::vector<RankScopes> ranks;
   for (std::size_t i = 0; i < workers.size(); ++i) {
     if (!workers[i].owner.job_id.empty() || !workers[i].owner.rank.empty()) {
-      search.add(i, workers[i].owner.job_id, workers[i].ended);
+      ranks.push_back({i, workers[i].owner.job_id, workers[i].ended});
     }
   }
-  search.compare();
-  if (search.stragglers().empty() && (is_served || !workers.empty())) {
+  const StragglerSearch search = search_stragglers(ranks);
+  if (search.stragglers.empty() && (is_served || !workers.empty())) {
     complain(
-        search.compared_ranks() > 0
-            ? fmt::format("no stragglers among {} ranks", search.compared_ranks())
+        !search.compared.empty()
+            ? fmt::format("no stragglers among {} ranks", search.compared.size())
             : fmt::format("too few ranks or scopes: expected {} scopes that have ended, of one "
                           "name, in each of at least {} ranks of a job",
                           kLeastScopesCompared, kLeastRanksCompared));
   }
-  return search.stragglers();
+  return search.stragglers;
 }
 
 // Returns what is printed of the pages; empty: nothing is open, or has statistics.

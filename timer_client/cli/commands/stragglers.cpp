@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <span>
+#include <utility>
 
 #include "common/text.hpp"
 
@@ -60,30 +62,19 @@ double nearest(std::int64_t at, const std::vector<EndedReading>& scopes, TimeOf 
   return least;
 }
 
-}  // namespace
+// The scopes of one name in one rank.
+struct Times {
+  std::size_t rank = 0;
+  std::vector<EndedReading> ended;  // the last ones, in the order of their ends
+  // Nanoseconds.
+  double median = 0;
+  double lower_quartile = 0;
+  double upper_quartile = 0;
+  double error = 0;   // of the median: its standard deviation
+  double period = 0;  // from the end of a scope to the next: the median
+};
 
-std::string_view name_of(StragglerKind kind) {
-  return kind == StragglerKind::kSlower ? "slower" : "waits_least";
-}
-
-void StragglerSearch::add(std::size_t rank, const std::string& job,
-                          const EndedScopesByName& ended) {
-  for (const auto& [scope, scopes] : ended) {
-    if (scopes.size() >= kLeastScopesCompared && pairs_ < kMaxPairsCompared) {
-      ++pairs_;
-      times_[{job, scope}].push_back(times_of(rank, scopes));
-    }
-  }
-}
-
-void StragglerSearch::compare() {
-  for (auto& [key, times] : times_) {
-    compare_scope(key.second, times);
-  }
-}
-
-StragglerSearch::Times StragglerSearch::times_of(std::size_t rank,
-                                                 std::vector<EndedReading> ended) {
+Times times_of(std::size_t rank, std::vector<EndedReading> ended) {
   // A worker may write anything to its page.
   for (EndedReading& scope : ended) {
     scope.ended = std::max(scope.ended, Instant{});
@@ -112,7 +103,7 @@ StragglerSearch::Times StragglerSearch::times_of(std::size_t rank,
 
 // Returns whether the candidate and the ranks in the middle end these scopes together and do not
 // begin them together.
-bool StragglerSearch::wait_for_each_other(const std::vector<Times>& sorted, std::size_t candidate) {
+bool wait_for_each_other(const std::vector<Times>& sorted, std::size_t candidate) {
   const std::size_t first = (sorted.size() - std::min(sorted.size(), kMostPeers + 1)) / 2;
   std::vector<double> begins;
   std::vector<double> ends;
@@ -129,19 +120,20 @@ bool StragglerSearch::wait_for_each_other(const std::vector<Times>& sorted, std:
   return median_of(std::move(ends)) < median_of(std::move(begins)) / 2;
 }
 
-void StragglerSearch::compare_scope(const std::string& scope, std::vector<Times>& times) {
+// Compares the scopes of one name.
+void compare_scope(const std::string& scope, std::vector<Times>& times, StragglerSearch& search) {
   if (times.size() < kLeastRanksCompared) {
     return;
   }
   std::ranges::sort(times, {}, &Times::median);
   std::vector<double> errors;
   for (const Times& each : times) {
-    compared_.insert(each.rank);
+    search.compared.insert(each.rank);
     errors.push_back(each.error);
   }
   const double usual_error = median_of(std::move(errors));
   const std::size_t others = times.size() - 1;
-  const std::size_t before = stragglers_.size();
+  const std::size_t before = search.stragglers.size();
   for (std::size_t i = 0; i < times.size(); ++i) {
     if (i >= kMostCandidates && i + kMostCandidates < times.size()) {
       continue;
@@ -171,17 +163,43 @@ void StragglerSearch::compare_scope(const std::string& scope, std::vector<Times>
     if (difference < kSpreads * spread || wait_for_each_other(times, i) == is_slower) {
       continue;
     }
-    stragglers_.push_back({.rank = rank.rank,
-                           .scope = scope,
-                           .kind = is_slower ? StragglerKind::kSlower : StragglerKind::kWaitsLeast,
-                           .median = duration_of(rank.median),
-                           .others = duration_of(middle),
-                           .factor = longer / shorter,
-                           .ranks = times.size(),
-                           .scopes = rank.ended.size()});
+    search.stragglers.push_back(
+        {.rank = rank.rank,
+         .scope = scope,
+         .kind = is_slower ? StragglerKind::kSlower : StragglerKind::kWaitsLeast,
+         .median = duration_of(rank.median),
+         .others = duration_of(middle),
+         .factor = longer / shorter,
+         .ranks = times.size(),
+         .scopes = rank.ended.size()});
   }
-  std::sort(stragglers_.begin() + static_cast<std::ptrdiff_t>(before), stragglers_.end(),
+  std::sort(search.stragglers.begin() + static_cast<std::ptrdiff_t>(before),
+            search.stragglers.end(),
             [](const Straggler& a, const Straggler& b) { return a.factor > b.factor; });
+}
+
+}  // namespace
+
+std::string_view name_of(StragglerKind kind) {
+  return kind == StragglerKind::kSlower ? "slower" : "waits_least";
+}
+
+StragglerSearch search_stragglers(const std::vector<RankScopes>& ranks) {
+  std::map<std::pair<std::string, std::string>, std::vector<Times>> times;  // by job and scope
+  std::size_t pairs = 0;
+  for (const RankScopes& one : ranks) {
+    for (const auto& [scope, ended] : one.ended) {
+      if (ended.size() >= kLeastScopesCompared && pairs < kMaxPairsCompared) {
+        ++pairs;
+        times[{one.job, scope}].push_back(times_of(one.rank, ended));
+      }
+    }
+  }
+  StragglerSearch search;
+  for (auto& [key, of_scope] : times) {
+    compare_scope(key.second, of_scope, search);
+  }
+  return search;
 }
 
 }  // namespace filetimer

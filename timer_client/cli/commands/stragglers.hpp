@@ -4,11 +4,9 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <set>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "common/clock.hpp"
@@ -45,7 +43,7 @@ std::string_view name_of(StragglerKind kind);
 
 // One rank that is slow in the scopes of one name.
 struct Straggler {
-  std::size_t rank = 0;  // as the caller of StragglerSearch::add() numbers it
+  std::size_t rank = 0;  // as RankScopes numbers it
   std::string scope;
   StragglerKind kind = StragglerKind::kSlower;
   Duration median{};  // of the rank's scopes
@@ -56,7 +54,22 @@ struct Straggler {
   std::size_t scopes = 0;  // of the rank that were compared
 };
 
-// Compares the last scopes of each name over the ranks of a job.
+// The scopes of one rank, which must outlive this.
+struct RankScopes {
+  std::size_t rank = 0;  // any number; two ranks have two
+  std::string job;
+  const EndedScopesByName& ended;
+};
+
+struct StragglerSearch {
+  // In the order of jobs and of names, the largest factor of a name first.
+  std::vector<Straggler> stragglers;
+  // The ranks that were compared with others in at least one name.
+  std::set<std::size_t> compared;
+};
+
+// Compares the last scopes of each name over the ranks of a job. Takes no more than
+// kMaxPairsCompared pairs of rank and name.
 //
 // The time of a rank is the median of its last scopes (kMostScopesCompared), and not of the
 // histogram since its start: a processor that is throttled after hours changes such a median of
@@ -75,47 +88,6 @@ struct Straggler {
 // begins are. In them the rank with the short time is named, if the others lose kLeastLostPart of a
 // step by it, and in other scopes the one with the long time. The times are those of one host's
 // CLOCK_MONOTONIC.
-//
-//   StragglerSearch search;
-//   search.add(0, "job", ended_scopes_of_rank_0);  // and so on
-//   search.compare();
-//   search.stragglers();
-class StragglerSearch {
- public:
-  // Adds the scopes of a rank of the job. Takes no more than kMaxPairsCompared pairs of rank and
-  // name in all. `rank` is any number; two ranks have two.
-  void add(std::size_t rank, const std::string& job, const EndedScopesByName& ended);
-  // Compares the scopes of all names. Is called once, when all ranks have been added.
-  void compare();
-
-  // Returns the stragglers that were found: in the order of jobs and of names, the largest factor
-  // of a name first.
-  [[nodiscard]] const std::vector<Straggler>& stragglers() const { return stragglers_; }
-  // Returns the number of ranks that were compared with others in at least one name.
-  [[nodiscard]] std::size_t compared_ranks() const { return compared_.size(); }
-
- private:
-  // The scopes of one name in one rank.
-  struct Times {
-    std::size_t rank = 0;
-    std::vector<EndedReading> ended;  // the last ones, in the order of their ends
-    // Nanoseconds.
-    double median = 0;
-    double lower_quartile = 0;
-    double upper_quartile = 0;
-    double error = 0;   // of the median: its standard deviation
-    double period = 0;  // from the end of a scope to the next: the median
-  };
-  using Key = std::pair<std::string, std::string>;  // job, scope
-
-  static Times times_of(std::size_t rank, std::vector<EndedReading> ended);
-  static bool wait_for_each_other(const std::vector<Times>& sorted, std::size_t candidate);
-  void compare_scope(const std::string& scope, std::vector<Times>& times);
-
-  std::map<Key, std::vector<Times>> times_;
-  std::size_t pairs_ = 0;
-  std::set<std::size_t> compared_;
-  std::vector<Straggler> stragglers_;
-};
+StragglerSearch search_stragglers(const std::vector<RankScopes>& ranks);
 
 }  // namespace filetimer
