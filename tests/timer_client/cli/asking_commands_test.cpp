@@ -14,7 +14,6 @@
 #include "tests/timer_client/answering_server.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
 #include "timer_client/cli/commands/commands.hpp"
-#include "timer_client/cli/commands/views.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -84,14 +83,12 @@ TEST_CASE("a rendezvous sends its options, and its name is shown as one line") {
   CHECK(asked.name == "a\nb");
 }
 
-TEST_CASE("a page of an answer is bold on a terminal, empty without JSON, and has COMMAND's pid") {
+TEST_CASE("dump refuses two choices of workers, and is bold on a terminal") {
   CHECK(run_command({"dump", "--rank", "1", "--pid", "2"}).errors ==
         "expected one of --rank and --pid");
   const OnTerminal terminal;
   AnsweringServer server(R"({"answer":"done","workers":[{"pid":12,"comm":"t"}]})");
   CHECK(ran(server.dir(), "dump").output == "^[1mpid 12 (t)^[0m\n  scopes  none\n");
-  CHECK(dump_page("no JSON", false).empty());
-  CHECK(status_page(R"({"answer":"done","command_pid":7})") == "command pid  7\n");
 }
 
 TEST_CASE("without a server or an answer a request ends with one line and an exit code") {

@@ -204,7 +204,7 @@ Command add_status(CLI::App& root) {
       "  timer_client status\n"
       "  timer_client status --json | jq .may",
       [](const Answer& answer, const Request& request) {
-        return request.all ? status_page(answer.text) : summary_of(answer.fields);
+        return request.all ? status_page(answer.fields) : summary_of(answer.fields);
       },
       [](CLI::App& app, Request& request) {
         app.add_flag("--all", request.all, "Everything that the server says, its settings, too");
@@ -221,7 +221,7 @@ Command add_dump(CLI::App& root) {
       "stacks. No worker is killed, and the only signal is that on which a worker writes\n"
       "its Python stacks. Workers in the same place are one group, the smallest first.",
       [](const Answer& answer, const Request&) {
-        return dump_page(answer.text, wants_colour(STDOUT_FILENO));
+        return dump_page(answer.fields, wants_colour(STDOUT_FILENO));
       },
       [](CLI::App& app, Request& request) {
         add_number_option(app, "--rank", request.question.rank, "RANK",

@@ -2,7 +2,6 @@
 #include "timer_client/cli/commands/views.hpp"
 
 #include <fmt/format.h>
-#include <simdjson.h>
 
 #include <algorithm>
 #include <vector>
@@ -281,26 +280,21 @@ std::string stragglers_json(std::span<const Straggler> stragglers,
   return text;
 }
 
-std::string status_page(const std::string& answer) {
-  simdjson::dom::parser parser;
-  simdjson::dom::object object;
-  if (parser.parse(answer).get_object().get(object) != simdjson::SUCCESS) {
-    return {};
-  }
+std::string status_page(dom::object answer) {
   Page page;
-  std::vector<std::pair<std::string_view, simdjson::dom::object>> groups;
+  std::vector<std::pair<std::string_view, dom::object>> groups;
   std::vector<std::string_view> hidden{"answer"};
-  if (integer_at(object, "command_pid") == 0) {
+  if (integer_at(answer, "command_pid") == 0) {
     hidden.emplace_back("command_pid");  // the server runs no COMMAND
   }
-  for (const auto& [key, value] : object) {
-    simdjson::dom::object group;
+  for (const auto& [key, value] : answer) {
+    dom::object group;
     if (value.get_object().get(group) == simdjson::SUCCESS) {
       groups.emplace_back(key, group);
       hidden.push_back(key);
     }
   }
-  add_fields(page, object, hidden, 0);
+  add_fields(page, answer, hidden, 0);
   for (const auto& [name, group] : groups) {
     page.heading(with_spaces(name));
     add_fields(page, group);
@@ -308,17 +302,12 @@ std::string status_page(const std::string& answer) {
   return std::move(page).text();
 }
 
-std::string dump_page(const std::string& answer, bool colour) {
-  dom::parser parser;
-  dom::object object;
-  if (parser.parse(answer).get_object().get(object) != simdjson::SUCCESS) {
-    return {};
-  }
+std::string dump_page(dom::object answer, bool colour) {
   Page page(colour);
-  for (const Group& group : groups_in(object)) {
+  for (const Group& group : groups_in(answer)) {
     add_group(page, group);
   }
-  if (const std::int64_t omitted = count_at(object, "omitted"); omitted > 0) {
+  if (const std::int64_t omitted = count_at(answer, "omitted"); omitted > 0) {
     page.heading(counted(omitted, "more worker") + " omitted: see --rank and --pid");
   }
   return std::move(page).text();

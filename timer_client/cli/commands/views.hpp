@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/clock.hpp"
+#include "common/json_fields.hpp"
 #include "timer_client/cli/commands/scope_pages.hpp"
 #include "timer_client/cli/commands/stragglers.hpp"
 #include "timer_client/cli/text/output.hpp"
@@ -25,14 +26,13 @@ std::string stragglers_table(std::span<const Straggler> stragglers,
 std::string stragglers_json(std::span<const Straggler> stragglers,
                             std::span<const ListedWorker> workers);
 
-// Returns the keys of the server's answer in their order, and its groups below them; empty:
-// `answer` is not a JSON object.
-std::string status_page(const std::string& answer);
+// Returns the keys of the server's answer in their order, and its groups below them.
+std::string status_page(simdjson::dom::object answer);
 
 // Returns the workers of a `done` answer to the request `dump` (docs/protocol.md) as text. Workers
 // in the same place are one group: of the same job, in the same scopes, and with the same frames on
 // the stacks of their main threads. The smallest group comes first: the worker that is elsewhere is
-// on top. Returns an empty text if `answer` is no such answer.
-std::string dump_page(const std::string& answer, bool colour);
+// on top.
+std::string dump_page(simdjson::dom::object answer, bool colour);
 
 }  // namespace filetimer::cli
