@@ -99,8 +99,7 @@ std::string why_never_watched(pid_t pid, pid_t server) {
   if (pid == server) {
     return fmt::format("process {} is the timer server, which cannot watch itself", pid);
   }
-  const std::vector<pid_t> above = server > 0 ? ancestors_of(server) : std::vector<pid_t>{};
-  if (std::ranges::find(above, pid) == above.end()) {
+  if (std::ranges::count(ancestors_of(server), pid) == 0) {  // of a server that is not seen: none
     return {};
   }
   return fmt::format("process {} has started the timer server {}, which cannot watch it", pid,
@@ -187,8 +186,8 @@ Command add_acquire(CLI::App& root) {
   CLI::App* app =
       root.add_subcommand("acquire", "Start a timer that kills a process unless it is released");
   add_scope_and_pid(*app, *arguments, "The timer's name; acquiring it again renews it");
-  add_timeout_option(*app, arguments->timeout, "When it expires (inf: never)");
-  add_warn_after_option(*app, arguments->warn_after);
+  add_timeout_options(*app, arguments->timeout, arguments->warn_after,
+                      "When it expires (inf: never)");
   add_signal_option(*app, arguments->signal);
   add_place_options(*app, arguments->place);
   app->footer(

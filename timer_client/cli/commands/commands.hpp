@@ -144,12 +144,10 @@ CLI::Option* add_name_option(CLI::App& app, const std::string& flag, Text& value
 // Returns a check that refuses all but these words.
 std::function<std::string(const std::string&)> is_one_of(std::vector<std::string> words);
 
-// Adds `--timeout`, which may be written --after.
-CLI::Option* add_timeout_option(CLI::App& app, std::optional<Duration>& value,
-                                const std::string& description);
-
-// Adds `--warn-after`. The caller checks the value with is_warn_after().
-CLI::Option* add_warn_after_option(CLI::App& app, std::optional<Duration>& value);
+// Adds `--timeout`, which may be written --after, and `--warn-after`, whose value the caller checks
+// with is_warn_after().
+void add_timeout_options(CLI::App& app, std::optional<Duration>& timeout,
+                         std::optional<Duration>& warn_after, const std::string& description);
 
 // Adds `--signal`: `TERM`, `SIGTERM`, `15`; 0 kills no process.
 CLI::Option* add_signal_option(CLI::App& app, int& signal);

@@ -90,10 +90,8 @@ int run_log(LogOptions& options) {
   }
   KnownRecords known = read_merged(logs, take);
   complain_of_all(problems_of(logs));
-  if (!options.json && options.follow) {
-    table.print(Rows::kMoreCome);
-  } else if (!options.json) {
-    table.print(Rows::kAll);
+  if (!options.json) {
+    table.print(options.follow ? Rows::kMoreCome : Rows::kAll);
   }
   out.flush();
   if (options.follow) {

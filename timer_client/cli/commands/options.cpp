@@ -143,22 +143,17 @@ void add_utc_option(CLI::App& app) {
       "Times in UTC, not in local time");
 }
 
-CLI::Option* add_timeout_option(CLI::App& app, std::optional<Duration>& value,
-                                const std::string& description) {
-  CLI::Option* const option = add_duration_option(app, "--timeout", value, description);
-  CLI::Option* const after = add_duration_option(app, "--after", value, {})->group("");
+void add_timeout_options(CLI::App& app, std::optional<Duration>& timeout,
+                         std::optional<Duration>& warn_after, const std::string& description) {
+  CLI::Option* const option = add_duration_option(app, "--timeout", timeout, description);
+  CLI::Option* const after = add_duration_option(app, "--after", timeout, {})->group("");
   app.parse_complete_callback([option, after] {
     if (option->count() > 0 && after->count() > 0) {
       throw CLI::ValidationError("expected one of --timeout and --after");
     }
   });
-  return option;
-}
-
-CLI::Option* add_warn_after_option(CLI::App& app, std::optional<Duration>& value) {
-  return add_duration_option(
-      app, "--warn-after", value,
-      "When to record a warning, before it expires\n[the server's --warn-at]");
+  add_duration_option(app, "--warn-after", warn_after,
+                      "When to record a warning, before it expires\n[the server's --warn-at]");
 }
 
 CLI::Option* add_signal_option(CLI::App& app, int& signal) {

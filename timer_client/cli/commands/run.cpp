@@ -380,8 +380,7 @@ Command add_run(CLI::App& root, const std::vector<std::string>& command) {
   auto options = std::make_shared<RunArguments>();
   CLI::App* app = root.add_subcommand("run", "Run COMMAND, watched; end as GNU timeout does");
   app->formatter(std::make_shared<RunFormatter>());
-  add_timeout_option(*app, options->after, "When COMMAND expires [inf]");
-  add_warn_after_option(*app, options->warn_after);
+  add_timeout_options(*app, options->after, options->warn_after, "When COMMAND expires [inf]");
   add_name_option(*app, "--scope", options->scope, "NAME",
                   "The scope's name in records [COMMAND's file name]");
   add_signal_option(*app, options->signal);
