@@ -1,7 +1,6 @@
 // `timer_client log`: the records of the log as a table, or as the JSON lines that they are.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
-#include <poll.h>
 
 #include <algorithm>
 #include <memory>
@@ -27,32 +26,21 @@ struct LogOptions {
   bool follow = false;
 };
 
-// Waits until the next check is due. Returns false if the output has no reader any more.
-bool wait_for_next_look(const Output& out) {
-  pollfd reader{out.fd(), 0, 0};
-  ::poll(&reader, 1, kLookIntervalMs);
-  return !out.is_closed();
-}
-
 // A log that cannot be read is complained of once and left; the others are followed on.
 void follow(std::vector<LogReader>& logs, KnownRecords& known, Output& out,
             const std::function<bool(const Record&)>& print) {
-  std::vector<LogReader*> left;
-  for (LogReader& log : logs) {
-    if (log.problem().empty()) {
-      left.push_back(&log);
-    }
-  }
-  while (!left.empty() && wait_for_next_look(out)) {
-    std::erase_if(left, [&](LogReader* log) {
-      while (const Record* const record = log->next()) {
-        if (known.add(*record)) {
-          print(*record);
+  const auto can_be_read = [](const LogReader& log) { return log.problem().empty(); };
+  while (std::ranges::any_of(logs, can_be_read) && !out.is_closed(kLookIntervalMs)) {
+    for (LogReader& log : logs) {
+      if (can_be_read(log)) {
+        while (const Record* const record = log.next()) {
+          if (known.add(*record)) {
+            print(*record);
+          }
         }
+        complain_of_all({log.problem()});
       }
-      complain_of_all({log->problem()});
-      return !log->problem().empty();
-    });
+    }
   }
 }
 

@@ -28,7 +28,6 @@ static_assert(kIncidentSpanUs == 2 * (kSameIncidentUs + kClockSlackUs));  // eit
 // of the time tells one that came later.
 constexpr double kSameEntryS = 1.0;
 constexpr double kSameEntryShare = 0.1;
-constexpr std::string_view kNoJobId = "none";  // torchrun's, where none is given
 
 std::string host_of(const std::string& machine) {
   return machine.substr(0, machine.find('\n'));
@@ -108,15 +107,13 @@ bool is_nearer_to_its_end(const WorkerAt& one, const WorkerAt& other) {
 template <class Key, class IsBetter>
 std::vector<WorkerAt> best_of(const std::vector<WorkerAt>& all, const Key& key,
                               const IsBetter& is_better) {
-  std::vector<WorkerAt> best;
-  for (const std::vector<WorkerAt>& group : grouped(all, key)) {
-    const WorkerAt* found = &group[0];
+  return mapped(grouped(all, key), [&](const std::vector<WorkerAt>& group) {
+    const WorkerAt* best = &group[0];
     for (const WorkerAt& one : group) {
-      found = is_better(one, *found) ? &one : found;
+      best = is_better(one, *best) ? &one : best;
     }
-    best.push_back(*found);
-  }
-  return best;
+    return *best;
+  });
 }
 
 bool has_ranks(const ScopeGroup& group) {

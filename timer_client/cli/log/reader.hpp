@@ -22,6 +22,7 @@
 namespace filetimer::cli {
 
 inline constexpr std::int64_t kSchema = 1;
+inline constexpr std::string_view kNoJobId = "none";  // torchrun's, where none is given
 
 // Values that a record may lack.
 using Integer = std::optional<std::int64_t>;

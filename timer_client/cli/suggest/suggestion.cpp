@@ -15,7 +15,6 @@ namespace {
 // Returns what distinguishes the job of the worker from others; empty: the worker is of no job.
 // Ranks without a job id are taken for those of one job on their host.
 std::string job_key(const Record& record) {
-  constexpr std::string_view kNoJobId = "none";  // torchrun's, where none is given
   if (!record.job_id.empty() && record.job_id != kNoJobId) {
     return std::string(record.job_id);
   }

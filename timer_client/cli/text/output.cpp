@@ -54,9 +54,10 @@ bool Output::flush() {
   return error_ == 0;
 }
 
-bool Output::is_closed() const {
+bool Output::is_closed(int wait_ms) const {
   pollfd reader{fd_, 0, 0};
-  return error_ != 0 || (::poll(&reader, 1, 0) == 1 && (reader.revents & (POLLERR | POLLHUP)) != 0);
+  return error_ != 0 ||
+         (::poll(&reader, 1, wait_ms) == 1 && (reader.revents & (POLLERR | POLLHUP)) != 0);
 }
 
 int Output::finish() {

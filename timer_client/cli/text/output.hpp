@@ -24,8 +24,8 @@ class Output {
   // Returns false once the output has no reader; later text is dropped.
   bool write(std::string_view text);
   bool flush();
-  // Whether the reader is gone, asked without writing.
-  [[nodiscard]] bool is_closed() const;
+  // Whether the reader is gone, asked without writing. Waits for that, at most so long.
+  [[nodiscard]] bool is_closed(int wait_ms = 0) const;
   [[nodiscard]] int fd() const { return fd_; }
 
   // Flushes the output. Returns the exit code: 0, or 1 after a line on standard error.
