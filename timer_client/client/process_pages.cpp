@@ -83,10 +83,7 @@ OwnPage& ProcessPages::look_again(OwnPage& page) noexcept {
   try {
     Status found;
     OwnPage& next = page_in(page.dir(), page.pipe(), found);
-    if (&next == &page || !next.has_board()) {
-      return page;
-    }
-    if (const Status made = next.make(page.allows_tracing()); !made) {
+    if (&next == &page || !next.has_board() || !next.make(page.allows_tracing())) {
       return page;
     }
     client_messages::info(

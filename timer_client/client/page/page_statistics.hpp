@@ -74,8 +74,6 @@ inline void count_scope(SlotStatistics& entry, const LeftScope& scope) {
 // ProcessLock held.
 class PageStatistics {
  public:
-  using ByName = std::unordered_map<std::string, SlotStatistics*>;
-
   // Returns an entry for scopes of the name `name`; null if all are in use, or if the disk is full.
   SlotStatistics* take(PageFile& file, const std::string& name) {
     if (const auto found = of_ended_threads_.find(name); found != of_ended_threads_.end()) {
@@ -97,7 +95,7 @@ class PageStatistics {
     return &entry;
   }
   // Takes back the entries of a thread that ends.
-  void give_back(ByName& entries) {
+  void give_back(std::unordered_map<std::string, SlotStatistics*>& entries) {
     for (const auto& [name, entry] : entries) {
       of_ended_threads_.emplace(name, entry);
       may_have_more_ = true;

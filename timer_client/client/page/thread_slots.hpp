@@ -125,8 +125,6 @@ inline constexpr std::size_t kMaxIdleSlots = 8;
 
 class alignas(64) ThreadSlots {
  public:
-  using StatisticsByName = std::unordered_map<std::string, SlotStatistics*>;
-
   ThreadSlots(OwnPage& page, unsigned fork_count);
 
   // Returns this thread's slots on `page`; null: it has none yet.
@@ -167,7 +165,7 @@ class alignas(64) ThreadSlots {
 
   // With the ProcessLock.
   std::vector<SlotHandle*> handles;
-  StatisticsByName statistics;
+  std::unordered_map<std::string, SlotStatistics*> statistics;
   ThreadSlots* next_of_thread = nullptr;  // on another page; for this thread alone
 
  private:

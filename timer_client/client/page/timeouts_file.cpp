@@ -97,19 +97,15 @@ std::optional<Duration> time_in(const parser::node& value) {
 
 // Returns the value as it is written in the file, for a message.
 std::string quoted(const parser::node& value) {
-  if (const auto* const text = value.as_string()) {
-    return fmt::format("'{}'", printable(text->get()));
-  }
-  if (const auto* const number = value.as_integer()) {
-    return fmt::format("'{}'", number->get());
-  }
-  if (const auto* const number = value.as_floating_point()) {
-    return fmt::format("'{}'", number->get());
-  }
-  if (const auto* const truth = value.as_boolean()) {
-    return fmt::format("'{}'", truth->get());
-  }
-  return value.is_array() ? "a list" : value.is_table() ? "a table" : "a date";
+  return value.visit([](const auto& node) -> std::string {
+    if constexpr (parser::is_string<decltype(node)>) {
+      return fmt::format("'{}'", printable(node.get()));
+    } else if constexpr (parser::is_number<decltype(node)> || parser::is_boolean<decltype(node)>) {
+      return fmt::format("'{}'", node.get());
+    } else {
+      return node.is_array() ? "a list" : node.is_table() ? "a table" : "a date";
+    }
+  });
 }
 
 tl::unexpected<Error> no_time(const std::string& path, std::string_view key,
