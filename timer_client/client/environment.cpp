@@ -42,21 +42,19 @@ bool is_switched_off() {
 
 std::optional<ConnectOptions::Missing> missing_by_environment() {
   using Missing = ConnectOptions::Missing;
-  constexpr std::array kWords{std::pair{"ignore", Missing::kIgnore},
-                              std::pair{"wait", Missing::kWait},
-                              std::pair{"raise", Missing::kRaise}};
   const std::string_view word = environment_word(kMissingVariable);
-  if (word.empty()) {
-    return std::nullopt;
+  for (const auto& [known, missing] : {std::pair{"ignore", Missing::kIgnore},
+                                       {"wait", Missing::kWait},
+                                       {"raise", Missing::kRaise}}) {
+    if (word == known) {
+      return missing;
+    }
   }
-  const auto* const found = std::ranges::find_if(
-      kWords, [&](const auto& each) { return std::string_view(each.first) == word; });
-  if (found == kWords.end()) {
+  if (!word.empty()) {
     client_messages::notice("${} is '{}': expected ignore, wait or raise; it does not count",
                             kMissingVariable, word);
-    return std::nullopt;
   }
-  return found->second;
+  return std::nullopt;
 }
 
 Result<Duration> rpc_timeout_of_environment() {

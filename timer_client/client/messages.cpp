@@ -9,13 +9,13 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <cstdlib>
 #include <exception>
 #include <string>
 
 #include "common/limits.hpp"
 #include "common/posix.hpp"
 #include "common/text.hpp"
+#include "timer_client/client/environment.hpp"
 
 namespace filetimer::client_messages {
 namespace {
@@ -64,17 +64,12 @@ Status take_level_of_environment() {
   if (is_set_by_hand) {
     return {};
   }
-  const char* const word = std::getenv(kLogLevelVariable);
-  if (word == nullptr || *word == '\0') {
-    set_last_level(kNothing);
-    return {};
-  }
+  const std::string_view word = environment_word(kLogLevelVariable);
   const auto level = parse_log_level(word);
-  if (!level) {
-    set_last_level(kNothing);
+  set_last_level(level ? static_cast<int>(*level) : kNothing);
+  if (!level && !word.empty()) {
     return failure(fmt::format("${}: {}", kLogLevelVariable, level.error().message));
   }
-  set_last_level(static_cast<int>(*level));
   return {};
 }
 
