@@ -196,8 +196,7 @@ ExpiredWorker read_expired(const Record& record) {
                         .job_id = std::string(record.job_id),
                         .scope = std::string(record.scope),
                         .time_us = record.time_us,
-                        .deadline_us = deadline_of(record),
-                        .entered_us = {}};
+                        .deadline_us = deadline_of(record)};
   expired.worker.host = record.host;
   const double overdue_s = record.number("overdue_ms").value_or(0) / 1e3;
   if (record.integer("deadline_mono_ns") && record.mono_ns && record.time_us) {
@@ -230,10 +229,8 @@ void ExpiryIds::take(const Record& record) {
   const bool is_new = known_.insert(fmt::format("{} {}", record.host, record.id)).second;
   known_.insert(fmt::format(" {}", record.id));  // what names no host is of the one that has it
   if (is_new) {
-    keys_.push_back({std::string(record.host), std::string(record.id), record.pid, record.time_us});
-    if (record.event == "expired") {
-      expired_.push_back(keys_.size() - 1);
-    }
+    keys_.push_back({std::string(record.host), std::string(record.id), record.pid, record.time_us,
+                     record.event == "expired"});
   }
 }
 
@@ -254,10 +251,9 @@ Result<ExpiryKey> ExpiryIds::find(std::string_view wanted, const std::optional<s
     return failure(fmt::format("no expiry in {}", place));
   }
   if (wanted == kLastExpiry) {
-    const auto last = std::find_if(expired_.rbegin(), expired_.rend(), [&](std::size_t index) {
-      return !host || keys_[index].host == *host;
-    });
-    return last != expired_.rend() ? keys_[*last] : *all.back();
+    const auto last = std::find_if(all.rbegin(), all.rend(),
+                                   [](const ExpiryKey* key) { return key->is_verdict; });
+    return last != all.rend() ? **last : *all.back();
   }
   if (whole.size() > 1) {
     return failure(fmt::format("'{}' is an expiry of {} hosts in {}: {}; choose one with --host",

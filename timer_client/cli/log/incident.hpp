@@ -34,6 +34,7 @@ struct ExpiryKey {
   std::string id;
   Integer pid;
   Integer time_us;  // of its verdict or its first record
+  bool is_verdict = false;
 
   [[nodiscard]] bool is_of(const Record& record) const {
     return record.id == id && (record.host.empty() || record.host == host);
@@ -58,7 +59,6 @@ class ExpiryIds {
  private:
   std::vector<ExpiryKey> keys_;
   std::unordered_set<std::string> known_;  // "HOST ID"
-  std::vector<std::size_t> expired_;       // the places of verdicts in keys_
 };
 
 struct WorkerName {
@@ -75,9 +75,9 @@ struct ExpiredWorker {
   std::string incident;
   std::string job_id;
   std::string scope;
-  Integer time_us;      // of the verdict, after which the record is made
-  Integer deadline_us;  // by the wall clock: monotonic clocks of two hosts cannot be compared
-  Integer entered_us;   // when the scope was opened
+  Integer time_us;       // of the verdict, after which the record is made
+  Integer deadline_us;   // by the wall clock: monotonic clocks of two hosts cannot be compared
+  Integer entered_us{};  // when the scope was opened
 };
 
 // Workers in one scope, which entered it together.
@@ -103,7 +103,7 @@ struct Scope {
   double known_s = 0;  // of an open scope: the verdict, or when it was last recorded as open
   bool has_end = true;
   std::string name;
-  Number timeout_s;  // not known of an ended scope; empty: no deadline
+  Number timeout_s{};  // not known of an ended scope; empty: no deadline
   Kind kind = Kind::kEnded;
   bool is_paused = false;
   bool is_spared = false;  // an expired scope that may have been released since

@@ -226,7 +226,6 @@ class IncidentBuilder {
                              .known_s = begin_s,
                              .has_end = false,
                              .name = scope,
-                             .timeout_s = {},
                              .kind = Scope::Kind::kOpen});
     return worker.scopes.back();
   }
@@ -264,8 +263,7 @@ class IncidentBuilder {
         if (ago_s && std::abs(*ago_s) <= kLongestScopeS && is_duration(took_s)) {
           worker->scopes.push_back({.begin_s = at_s - *ago_s - *took_s,
                                     .end_s = at_s - *ago_s,
-                                    .name = text_at(scopes, "scope"),
-                                    .timeout_s = {}});
+                                    .name = text_at(scopes, "scope")});
         }
       }
     }
@@ -292,21 +290,18 @@ class IncidentBuilder {
   }
 
   void take_killed(const Record& record, Worker& worker, double at_s) {
-    double first_s = at_s;
-    bool is_first = true;
+    Number first_s;
     for (const dom::object sent : objects_at(record.fields, "signals")) {
       const auto pids = mapped(elements_at(sent, "pids"),
                                [](dom::element pid) { return number_text(as_integer(pid)); });
       const double sent_s =
           time_or(at_s, at_s - seconds_between(integer_at(sent, "mono_ns"), record.mono_ns));
-      first_s = is_first ? sent_s : first_s;
-      is_first = false;
+      first_s = first_s.value_or(sent_s);
       worker.moments.push_back({sent_s, Moment::Kind::kSignal,
                                 joined({signal_text(sent), listed(pids, kPidsNamed)}, " to ")});
     }
-    const Number dead_after_ms = record.number("dead_after_ms");
-    if (dead_after_ms) {
-      const double dead_s = time_or(at_s, first_s + *dead_after_ms / 1e3);
+    if (const Number dead_after_ms = record.number("dead_after_ms")) {
+      const double dead_s = time_or(at_s, first_s.value_or(at_s) + *dead_after_ms / 1e3);
       take_end(worker, dead_s, in_few_words(record));
     } else {
       worker.moments.push_back({at_s, Moment::Kind::kOther, in_few_words(record)});
