@@ -49,7 +49,6 @@ constexpr std::size_t kFieldGap = 2;
 // --- fields ---
 
 using simdjson::dom::element;
-using simdjson::dom::element_type;
 
 constexpr std::size_t kElementsShown = 16;
 
@@ -94,18 +93,16 @@ std::string value_text(std::string_view key, element value) {
     return joined(
         mapped(object, [](const auto& field) { return value_text(field.key, field.value); }), " ");
   }
-  switch (value.type()) {
-    case element_type::STRING: {
-      const std::string text = as_text(value);
-      const auto time = key == "time" ? parse_rfc3339(text) : std::nullopt;
-      return time ? time_text(*time) : text;
-    }
-    case element_type::BOOL:
-      return simdjson::minify(value) == "true" ? "yes" : "no";
-    case element_type::NULL_VALUE:
-      return "none";
-    default:
-      break;
+  if (value.is_string()) {
+    const std::string text = as_text(value);
+    const auto time = key == "time" ? parse_rfc3339(text) : std::nullopt;
+    return time ? time_text(*time) : text;
+  }
+  if (value.is_bool()) {
+    return simdjson::minify(value) == "true" ? "yes" : "no";
+  }
+  if (value.is_null()) {
+    return "none";
   }
   const Unit* unit = unit_of(key, value);
   return unit != nullptr ? unit->text(as_number(value).value_or(0)) : simdjson::minify(value);
