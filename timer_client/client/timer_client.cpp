@@ -66,11 +66,11 @@ std::optional<ReplacedTimeouts> timeouts_of_file(const std::string& chosen) {
 }
 
 // Writes a notice once in each process; further clients write a warning.
-void notice_missing_server(const ServerLocation& place, const std::string& why, bool was_named) {
+void notice_missing_server(const std::string& why, bool was_named) {
   static std::atomic<bool> is_noticed{false};
   const bool has_torch_pipe = !was_named && !environment_word(kTorchPipeVariable).empty();
   const std::string text = fmt::format(
-      "no timer server at '{}': {}: scopes are watched once one is there{}", place.pipe, why,
+      "{}: scopes are watched once one is there{}", why,
       has_torch_pipe
           ? fmt::format(" (${} is for PyTorch's client and does not count)", kTorchPipeVariable)
           : std::string());
@@ -178,10 +178,7 @@ TimerClient TimerClient::connect(ConnectOptions options) {
       missing == ConnectOptions::Missing::kWait ? options.timeout.value() : Duration::zero();
   const std::string why = wait_for_server(place.pipe, patience, options.while_waiting);
   if (!why.empty() && must_be_there) {
-    const bool has_waited = patience > Duration::zero();
-    throw ServerUnavailable(
-        fmt::format("no timer server at '{}': {}{}", place.pipe, why,
-                    has_waited ? fmt::format(" (tried for {})", duration_text(patience)) : ""));
+    throw ServerUnavailable(why);
   }
   std::shared_ptr<State> state;
   {
@@ -215,7 +212,7 @@ TimerClient TimerClient::connect(ConnectOptions options) {
     messages::info("connected to the timer server in '{}'", place.run_folder);
   } else {
     const bool was_named = !options.dir.empty() || !environment_word(kDirVariable).empty();
-    notice_missing_server(place, why, was_named);
+    notice_missing_server(why, was_named);
   }
   return TimerClient(std::move(state));
 }

@@ -316,10 +316,7 @@ bool has_server(const ServerLocation& place) {
                             : missing                 ? Duration::zero()
                                                       : kConnectPatience;
   if (const std::string why = wait_for_server(place.pipe, patience); !why.empty()) {
-    complain(fmt::format("no timer server at '{}': {}{}", place.pipe, why,
-                         patience == Duration::zero()
-                             ? ""
-                             : fmt::format(" (tried for {})", duration_text(patience))));
+    complain(why);
     return missing == Missing::kIgnore;
   }
   client_messages::info("connected to the timer server at '{}'", place.pipe);

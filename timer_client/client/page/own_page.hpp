@@ -175,11 +175,11 @@ class OwnPage {
   SlotStatistics* own_statistics(const SlotHandle& handle) noexcept;
 
   [[nodiscard]] bool is_off() const { return view_.is_off(); }
-  [[nodiscard]] bool has_board() const { return identity() != BoardView::Identity{}; }
+  [[nodiscard]] bool has_board() const { return identity() != FileIdentity{}; }
   [[nodiscard]] const std::string& dir() const { return dir_; }
   [[nodiscard]] const std::string& pipe() const { return pipe_; }
   [[nodiscard]] const std::string& pages_folder() const { return pages_folder_; }
-  [[nodiscard]] BoardView::Identity identity() const { return view_.identity(); }
+  [[nodiscard]] FileIdentity identity() const { return view_.identity(); }
   // With the ProcessLock.
   [[nodiscard]] bool is_broken() const {
     return view_.is_broken() || (current_ && current_->file->is_broken());

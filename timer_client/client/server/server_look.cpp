@@ -11,6 +11,7 @@
 #include <array>
 #include <thread>
 
+#include "common/duration_text.hpp"
 #include "common/posix.hpp"
 #include "common/run_folder.hpp"
 #include "timer_client/client/pipe/pipe_line.hpp"
@@ -49,7 +50,7 @@ BoardState state_of(const Board& board, bool is_locked) {
 
 struct OpenedBoard {
   std::optional<MappedFile> file;  // none: it cannot be used
-  BoardView::Identity identity;
+  FileIdentity identity;
   BoardState state = BoardState::kUnknown;
 };
 
@@ -239,10 +240,15 @@ std::string wait_for_server(const std::string& pipe, Duration timeout,
   const Instant until = Instant::now() + timeout;
   Duration pause = kFirstPause;
   for (;;) {
-    std::string why = why_no_reader(pipe);
+    const std::string why = why_no_reader(pipe);
+    if (why.empty()) {
+      return {};
+    }
     const Duration left = until - Instant::now();
-    if (why.empty() || left <= Duration::zero()) {
-      return why;
+    if (left <= Duration::zero()) {
+      const bool has_waited = timeout > Duration::zero();
+      return fmt::format("no timer server at '{}': {}{}", pipe, why,
+                         has_waited ? fmt::format(" (tried for {})", duration_text(timeout)) : "");
     }
     std::this_thread::sleep_for(std::min(pause, left));
     if (while_waiting) {

@@ -23,8 +23,6 @@ namespace filetimer {
 // writes to the same file. Immutable once it is made; may be read in any thread.
 class BoardView {
  public:
-  using Identity = FileIdentity;
-
   // Opens the status page of the runtime directory `dir`: a regular file of this user, not through
   // a symlink, whole, and either blank (no server has started yet) or of this version and this
   // boot. A status page whose lock is held is of this boot. Makes the directory and a blank status
@@ -38,12 +36,12 @@ class BoardView {
 
   [[nodiscard]] const Board& board() const { return *board_; }
   // Returns which file the status page is; all zeroes for none().
-  [[nodiscard]] Identity identity() const { return identity_; }
+  [[nodiscard]] FileIdentity identity() const { return identity_; }
   // Returns whether the file was cut short: the view then shows zeroes and no server.
   [[nodiscard]] bool is_broken() const { return file_ && file_->is_broken(); }
 
  private:
-  BoardView(MappedFile file, Identity identity)
+  BoardView(MappedFile file, FileIdentity identity)
       : file_(std::move(file)),
         board_(static_cast<const Board*>(file_->data())),
         identity_(identity) {}
@@ -51,7 +49,7 @@ class BoardView {
 
   std::optional<MappedFile> file_;
   const Board* board_;
-  Identity identity_;
+  FileIdentity identity_;
 };
 
 // --- the server ---
@@ -84,7 +82,8 @@ struct ServerSeen {
 // Looks for the server of the runtime directory `dir`.
 ServerSeen look_for_server(const std::string& dir);
 
-// Waits until a process reads the pipe. Returns why none does after `timeout`; empty: one does.
+// Waits until a process reads the pipe. Returns one clear line if none does after `timeout`; empty:
+// one does.
 // `while_waiting`, unless it is null, is called between two attempts.
 std::string wait_for_server(const std::string& pipe, Duration timeout,
                             const std::function<void()>& while_waiting = {});
