@@ -221,7 +221,7 @@ Command add_dump(CLI::App& root) {
       "stacks. No worker is killed, and the only signal is that on which a worker writes\n"
       "its Python stacks. Workers in the same place are one group, the smallest first.",
       [](const Answer& answer, const Request&) {
-        return dump_page(answer.fields, wants_colour(STDOUT_FILENO));
+        return dump_page(answer.fields, screen_of(STDOUT_FILENO).has_colour);
       },
       [](CLI::App& app, Request& request) {
         add_number_option(app, "--rank", request.question.rank, "RANK",

@@ -152,7 +152,7 @@ int run_show(const ExpiryOptions& options) {
     });
   } else {
     out.write(expiry_page(chosen.key, *chosen.records, read_incident(*chosen.records, chosen.key),
-                          {.has_colour = wants_colour(out.fd())}));
+                          {.has_colour = screen_of(out.fd()).has_colour}));
   }
   return std::max(chosen.code, out.finish());
 }

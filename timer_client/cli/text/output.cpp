@@ -69,21 +69,18 @@ int Output::finish() {
   return 1;
 }
 
-bool wants_colour(int fd) {
-  const char* no_colour = std::getenv("NO_COLOR");
-  const char* term = std::getenv("TERM");
-  return (no_colour == nullptr || *no_colour == '\0') &&
-         (term == nullptr || std::string_view(term) != "dumb") && ::isatty(fd) == 1;
-}
-
 Screen screen_of(int fd) {
   constexpr std::size_t kUsualWidth = 80;  // of a terminal that does not say
+  if (::isatty(fd) != 1) {
+    return {};
+  }
   winsize size{};
   const bool is_known = ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return {.width = ::isatty(fd) != 1 ? 0
-                   : is_known        ? size.ws_col
-                                     : kUsualWidth,
-          .has_colour = wants_colour(fd)};
+  const char* no_colour = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  return {.width = is_known ? size.ws_col : kUsualWidth,
+          .has_colour = (no_colour == nullptr || *no_colour == '\0') &&
+                        (term == nullptr || std::string_view(term) != "dumb")};
 }
 
 void complain(std::string_view message) {

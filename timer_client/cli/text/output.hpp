@@ -38,13 +38,10 @@ class Output {
   std::string pending_;
 };
 
-// Returns whether to use colour: only on a terminal, never with NO_COLOR or on a dumb terminal.
-bool wants_colour(int fd);
-
-// The terminal, pipe or file on which tables are printed.
+// The terminal, pipe or file on which tables and pages are printed.
 struct Screen {
-  std::size_t width = 0;  // in characters; 0: of a pipe or a file, where nothing is cut
-  bool has_colour = false;
+  std::size_t width = 0;    // in characters; 0: of a pipe or a file, where nothing is cut
+  bool has_colour = false;  // only of a terminal, never with NO_COLOR or of a dumb terminal
 };
 Screen screen_of(int fd);
 
