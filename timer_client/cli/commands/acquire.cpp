@@ -37,15 +37,6 @@ constexpr Duration kPatienceWhenFull = milliseconds{1000};
 constexpr Duration kPatienceWithoutServer = milliseconds{250};
 constexpr Duration kPause = milliseconds{10};
 
-struct TimerArguments {
-  Place place;
-  std::string scope;
-  std::optional<pid_t> pid;  // none: the parent
-  std::optional<Duration> timeout;
-  std::optional<Duration> warn_after;
-  int signal = SIGKILL;
-};
-
 constexpr const char* kExits =
     "Exit codes: 0 sent, 1 failed, 2 usage, 4 no server, 6 refused (another user's process, or "
     "one\n"
@@ -106,20 +97,20 @@ std::string why_never_watched(pid_t pid, pid_t server) {
                      server);
 }
 
-int run_timer(const TimerArguments& arguments, bool is_release) {
-  const ServerLocation place = locate_server(arguments.place.dir, arguments.place.fifo);
-  const pid_t pid = arguments.pid.value_or(::getppid());
+int run_timer(const TimerOptions& options, bool is_release) {
+  const ServerLocation place = locate_server(options.place.dir, options.place.fifo);
+  const pid_t pid = options.pid.value_or(::getppid());
   if (pid <= 1) {
     return failed(
         fmt::format("process {} is not watched: expected --pid PID, a number over 1", pid),
         kExitUsage);
   }
-  if (!is_release && !arguments.timeout) {
+  if (!is_release && !options.timeout) {
     return failed("acquire: --timeout is required", kExitUsage);
   }
-  const Duration timeout = arguments.timeout.value_or(kForever);
-  if (!is_warn_after(arguments.warn_after, timeout)) {
-    return failed("--warn-after: " + why_no_warn_after(*arguments.warn_after, timeout), kExitUsage);
+  const Duration timeout = options.timeout.value_or(kForever);
+  if (!is_warn_after(options.warn_after, timeout)) {
+    return failed("--warn-after: " + why_no_warn_after(*options.warn_after, timeout), kExitUsage);
   }
   if (is_switched_off() && !(is_release && has_reader(place.pipe))) {
     return kExitDone;  // a timer that was started before is still released
@@ -128,7 +119,7 @@ int run_timer(const TimerArguments& arguments, bool is_release) {
       !why.empty() && look_for_server(place.run_folder).is_there) {
     return failed(why, kExitRefused);
   }
-  const std::string id = bounded_scope_name(valid_utf8(arguments.scope));
+  const std::string id = bounded_scope_name(valid_utf8(options.scope));
   if (is_release) {
     return send_patiently(place, [&] { return release_request(id, pid); });
   }
@@ -150,17 +141,17 @@ int run_timer(const TimerArguments& arguments, bool is_release) {
   }
   // The same holds for a drain. The check is as late as possible; a drain may still begin after it.
   if (const std::string why = why_no_new_scopes(place); !why.empty() && !is_open(place, id, pid)) {
-    return failed(fmt::format("'{}' is not watched: {}", arguments.scope, why), kExitRefused);
+    return failed(fmt::format("'{}' is not watched: {}", options.scope, why), kExitRefused);
   }
   return send_patiently(place, [&] {
     return acquire_request(
-        timeout, id, {.pid = pid, .signal = arguments.signal, .warn_after = arguments.warn_after});
+        timeout, id, {.pid = pid, .signal = options.signal, .warn_after = options.warn_after});
   });
 }
 
-void add_scope_and_pid(CLI::App& app, TimerArguments& arguments, const std::string& scope) {
-  add_name_option(app, "--scope", arguments.scope, "NAME", scope)->required();
-  add_number_option(app, "--pid", arguments.pid, "PID",
+void add_scope_and_pid(CLI::App& app, TimerOptions& options, const std::string& scope) {
+  add_name_option(app, "--scope", options.scope, "NAME", scope)->required();
+  add_number_option(app, "--pid", options.pid, "PID",
                     "The watched process [the one that calls timer_client]");
 }
 
@@ -182,32 +173,31 @@ std::string why_of_other_user(pid_t pid, pid_t server) {
 }
 
 Command add_acquire(CLI::App& root) {
-  auto arguments = std::make_shared<TimerArguments>();
+  auto options = std::make_shared<TimerOptions>();
   CLI::App* app =
       root.add_subcommand("acquire", "Start a timer that kills a process unless it is released");
-  add_scope_and_pid(*app, *arguments, "The timer's name; acquiring it again renews it");
-  add_timeout_options(*app, arguments->timeout, arguments->warn_after,
-                      "When it expires (inf: never)");
-  add_signal_option(*app, arguments->signal);
-  add_place_options(*app, arguments->place);
+  add_scope_and_pid(*app, *options, "The timer's name; acquiring it again renews it");
+  add_timeout_options(*app, *options, "When it expires (inf: never)");
+  add_signal_option(*app, options->signal);
+  add_place_options(*app, options->place);
   app->footer(
       std::string("Examples:\n"
                   "  timer_client acquire --scope copy --timeout 10m   # in a shell script\n"
                   "  cp -r data /scratch\n"
                   "  timer_client release --scope copy\n\n") +
       kExits);
-  return {app, [arguments] { return run_timer(*arguments, false); }};
+  return {app, [options] { return run_timer(*options, false); }};
 }
 
 Command add_release(CLI::App& root) {
-  auto arguments = std::make_shared<TimerArguments>();
+  auto options = std::make_shared<TimerOptions>();
   CLI::App* app = root.add_subcommand("release", "End a timer that `acquire` started");
-  add_scope_and_pid(*app, *arguments, "The timer's name");
-  add_place_options(*app, arguments->place);
+  add_scope_and_pid(*app, *options, "The timer's name");
+  add_place_options(*app, options->place);
   app->footer(std::string("Example:\n"
                           "  timer_client release --scope copy --pid 4711\n\n") +
               kExits);
-  return {app, [arguments] { return run_timer(*arguments, true); }};
+  return {app, [options] { return run_timer(*options, true); }};
 }
 
 }  // namespace filetimer::cli

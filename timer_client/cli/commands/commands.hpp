@@ -3,6 +3,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <CLI/App.hpp>
 #include <cstdint>
@@ -144,10 +145,19 @@ CLI::Option* add_name_option(CLI::App& app, const std::string& flag, Text& value
 // Returns a check that refuses all but these words.
 std::function<std::string(const std::string&)> is_one_of(std::vector<std::string> words);
 
+// The options of acquire, release and run, which have some of them each.
+struct TimerOptions {
+  Place place;
+  std::string scope;
+  std::optional<pid_t> pid;  // none: the parent
+  std::optional<Duration> timeout;
+  std::optional<Duration> warn_after;
+  std::optional<Duration> grace;
+  int signal = SIGKILL;
+};
 // Adds `--timeout`, which may be written --after, and `--warn-after`, whose value the caller checks
 // with is_warn_after().
-void add_timeout_options(CLI::App& app, std::optional<Duration>& timeout,
-                         std::optional<Duration>& warn_after, const std::string& description);
+void add_timeout_options(CLI::App& app, TimerOptions& options, const std::string& description);
 
 // Adds `--signal`: `TERM`, `SIGTERM`, `15`; 0 kills no process.
 CLI::Option* add_signal_option(CLI::App& app, int& signal);

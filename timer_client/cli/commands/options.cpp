@@ -143,16 +143,15 @@ void add_utc_option(CLI::App& app) {
       "Times in UTC, not in local time");
 }
 
-void add_timeout_options(CLI::App& app, std::optional<Duration>& timeout,
-                         std::optional<Duration>& warn_after, const std::string& description) {
-  CLI::Option* const option = add_duration_option(app, "--timeout", timeout, description);
-  CLI::Option* const after = add_duration_option(app, "--after", timeout, {})->group("");
+void add_timeout_options(CLI::App& app, TimerOptions& options, const std::string& description) {
+  CLI::Option* const option = add_duration_option(app, "--timeout", options.timeout, description);
+  CLI::Option* const after = add_duration_option(app, "--after", options.timeout, {})->group("");
   app.parse_complete_callback([option, after] {
     if (option->count() > 0 && after->count() > 0) {
       throw CLI::ValidationError("expected one of --timeout and --after");
     }
   });
-  add_duration_option(app, "--warn-after", warn_after,
+  add_duration_option(app, "--warn-after", options.warn_after,
                       "When to record a warning, before it expires\n[the server's --warn-at]");
 }
 

@@ -48,15 +48,6 @@ constexpr Duration kRecordPause = std::chrono::milliseconds{10};
 constexpr int kKept[] = {SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGCHLD, SIGURG,  SIGWINCH, SIGKILL,
                          SIGILL,  SIGTRAP, SIGABRT, SIGBUS,  SIGFPE,  SIGSEGV, SIGSYS};
 
-struct RunArguments {
-  Place place;
-  std::string scope;
-  std::optional<Duration> after;
-  std::optional<Duration> grace;
-  std::optional<Duration> warn_after;
-  int signal = SIGKILL;
-};
-
 // Adds COMMAND to the usage line, because COMMAND is not an argument of the parser (see main.cpp).
 class RunFormatter final : public CLI::Formatter {
   std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
@@ -156,7 +147,7 @@ bool may_be_signalled(const std::string& file) {
 class ProcessScope {
  public:
   // `place` must outlive the scope.
-  ProcessScope(const ServerLocation& place, const RunArguments& options, std::string_view name,
+  ProcessScope(const ServerLocation& place, const TimerOptions& options, std::string_view name,
                pid_t child)
       : place_(place),
         name_(bounded_scope_name(valid_utf8(name))),
@@ -165,8 +156,8 @@ class ProcessScope {
         id_(name_.size() + kMark.size() > kMaxScopeNameBytes ? name_ : name_ + std::string(kMark)),
         dir_(options.place.dir),
         opened_(Instant::now()),
-        timeout_(options.after.value_or(kForever)),
-        request_(acquire_request(options.after.value_or(kForever), id_,
+        timeout_(options.timeout.value_or(kForever)),
+        request_(acquire_request(options.timeout.value_or(kForever), id_,
                                  {.pid = child,
                                   .signal = options.signal,
                                   .grace = options.grace,
@@ -323,11 +314,11 @@ bool has_server(const ServerLocation& place) {
   return true;
 }
 
-int run(const RunArguments& options, const std::vector<std::string>& command) {
+int run(const TimerOptions& options, const std::vector<std::string>& command) {
   if (command.empty()) {
     return failed("run: no COMMAND: expected '-- COMMAND [ARG...]' at the end", kExitRunFailed);
   }
-  const Duration after = options.after.value_or(kForever);
+  const Duration after = options.timeout.value_or(kForever);
   if (!is_warn_after(options.warn_after, after)) {
     return failed("--warn-after: " + why_no_warn_after(*options.warn_after, after), kExitRunFailed);
   }
@@ -374,10 +365,10 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
 }  // namespace
 
 Command add_run(CLI::App& root, const std::vector<std::string>& command) {
-  auto options = std::make_shared<RunArguments>();
+  auto options = std::make_shared<TimerOptions>();
   CLI::App* app = root.add_subcommand("run", "Run COMMAND, watched; end as GNU timeout does");
   app->formatter(std::make_shared<RunFormatter>());
-  add_timeout_options(*app, options->after, options->warn_after, "When COMMAND expires [inf]");
+  add_timeout_options(*app, *options, "When COMMAND expires [inf]");
   add_name_option(*app, "--scope", options->scope, "NAME",
                   "The scope's name in records [COMMAND's file name]");
   add_signal_option(*app, options->signal);
