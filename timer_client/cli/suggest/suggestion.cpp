@@ -187,19 +187,13 @@ Suggestion suggestion_for(const Durations& durations, const SuggestionRules& rul
     suggestion.why = fmt::format("too few samples ({} of {})", durations.count, kMinSamples);
     return suggestion;
   }
-  const Duration by_percentile = times(durations.p999, rules.factor);
-  const Duration by_longest = times(durations.longest, kLongestFactor);
-  Duration timeout = rules.floor;
-  suggestion.why = "the floor";
-  if (by_percentile > timeout) {
-    timeout = by_percentile;
-    suggestion.why = fmt::format("{:g} x P99.9", rules.factor);
-  }
-  if (by_longest > timeout) {
-    timeout = by_longest;
-    suggestion.why = fmt::format("{:g} x LONGEST", kLongestFactor);
-  }
+  const auto [timeout, why] = std::max(
+      {std::pair(rules.floor, std::string("the floor")),
+       {times(durations.p999, rules.factor), fmt::format("{:g} x P99.9", rules.factor)},
+       {times(durations.longest, kLongestFactor), fmt::format("{:g} x LONGEST", kLongestFactor)}},
+      [](const auto& a, const auto& b) { return a.first < b.first; });
   suggestion.timeout = rounded_up(timeout);
+  suggestion.why = why;
   const Duration first = rounded_up(times(durations.longest_first, rules.factor));
   if (first > *suggestion.timeout) {
     suggestion.first_timeout = first;
