@@ -219,7 +219,7 @@ class Expiry {
   // Adds the scopes that the worker had open at the verdict.
   void add_open_scopes(Page& page) const {
     dom::parser parser;
-    const auto verdict = scopes_line_.empty() ? std::nullopt : parse_record(parser, scopes_line_);
+    const auto verdict = parse_record(parser, scopes_line_);
     if (!verdict) {
       return;
     }
@@ -265,7 +265,7 @@ class Expiry {
                                   : worker_ != nullptr ? worker_->evidence
                                                        : std::string_view();
     dom::parser parser;
-    const auto evidence = line.empty() ? std::nullopt : parse_record(parser, line);
+    const auto evidence = parse_record(parser, line);
     if (!evidence) {
       page.heading("Evidence");
       page.item(2, "There is no evidence record: gathering was off, or the server ended first.");

@@ -395,9 +395,7 @@ void add_merged_stacks(Page& page, const Incident& incident) {
   std::vector<MainStack> native;
   dom::parser parser;
   for (const Worker& worker : incident.workers) {
-    const auto evidence =
-        worker.evidence.empty() ? std::nullopt : parse_record(parser, worker.evidence);
-    if (evidence) {
+    if (const auto evidence = parse_record(parser, worker.evidence)) {
       python.push_back({worker.name, python_frames_of_main_thread(evidence->fields)});
       native.push_back({worker.name, native_frames_of_main_thread(evidence->fields)});
       // Without frames: what the worker does, or why there are none.

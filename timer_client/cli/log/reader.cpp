@@ -195,7 +195,8 @@ using NextLine = std::tuple<Integer, Integer, bool, std::size_t, std::string_vie
 
 std::optional<Record> parse_record(dom::parser& parser, std::string_view line) {
   dom::object object;
-  if (parser.parse(line.data(), line.size()).get_object().get(object) != simdjson::SUCCESS ||
+  if (line.empty() ||
+      parser.parse(line.data(), line.size()).get_object().get(object) != simdjson::SUCCESS ||
       integer_at(object, "schema") != kSchema) {
     return std::nullopt;
   }
