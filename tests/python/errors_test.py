@@ -130,9 +130,12 @@ class Answers(unittest.TestCase):
             self.asked.append(fields)
             return {"answer": kind, "reason": "why", **answer}, json.dumps(answer)
 
-        class Client:
+        class Client(filetimer.Client):
             target = "requests"
             _own_rpc_timeout = 60.0
+
+            def __init__(self):
+                pass
         with unittest.mock.patch.object(admin._asking, "ask", ask):
             return call(*args, **named, client=Client())
 

@@ -187,8 +187,9 @@ def rendezvous(rank: int, world: int, timeout: _Seconds, name: str = "default", 
 
 def _ask(client: Client | None, request: str, **fields: Any) -> tuple[dict[str, Any], str]:
     """Returns the last answer, and its text. Raises the error that the answer means."""
-    _native.Scope(1, request, client=client)  # checks the type of the client
     asked = _native._default_client() if client is None else client
+    if not isinstance(asked, _native.Client):
+        raise TypeError(f"the client is a {type(asked).__name__}: expected a filetimer.Client")
     inner = _patience.get()
     patience = asked._own_rpc_timeout if inner is None else inner[0]
     if patience is None:  # the environment is read with the request: a typo must not end a training
