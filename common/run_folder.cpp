@@ -38,6 +38,11 @@ uid_t roots_user() {
   return ::stat("/proc", &st) == 0 ? st.st_uid : 0;
 }
 
+// Returns whether this process trusts what belongs to the user.
+bool is_trusted(uid_t user) {
+  return user == 0 || user == ::geteuid() || user == roots_user();
+}
+
 Status check_parent(const std::string& folder) {
   struct stat st {};
   if (::stat(folder.c_str(), &st) != 0) {
@@ -46,7 +51,7 @@ Status check_parent(const std::string& folder) {
   if (!S_ISDIR(st.st_mode)) {
     return failure(fmt::format("'{}' is not a folder", folder));
   }
-  if (st.st_uid != 0 && st.st_uid != ::geteuid() && st.st_uid != roots_user()) {
+  if (!is_trusted(st.st_uid)) {
     return failure(
         fmt::format("'{}' belongs to user {}, who could replace its contents: expected a "
                     "folder of root or of user {}",
@@ -62,13 +67,21 @@ Status check_parent(const std::string& folder) {
 }
 
 // Checks every folder through which the kernel goes from `folder`, which was checked: a symlink in
-// a folder of this user may lead to one in a folder of another.
+// a folder of this user may lead to one in a folder of another. In a sticky folder, whoever made a
+// symlink can replace it.
 Status check_way(std::filesystem::path folder, const std::filesystem::path& way) {
   for (const auto& part : way) {
     const std::filesystem::path next = folder / part;
     FILETIMER_TRY(check_parent(next.string()));
     std::error_code ec;
     if (const auto target = std::filesystem::read_symlink(next, ec); !ec) {
+      struct stat link {};
+      struct stat in {};
+      if (::lstat(next.c_str(), &link) != 0 || ::stat(folder.c_str(), &in) != 0 ||
+          (others_may_write(in) && !is_trusted(link.st_uid))) {
+        return failure(fmt::format("'{}' is a symlink of user {}, who could replace it",
+                                   next.string(), link.st_uid));
+      }
       FILETIMER_TRY(check_way(folder, target));
     }
     folder = next;

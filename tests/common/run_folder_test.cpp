@@ -253,6 +253,13 @@ TEST_CASE("another user's runtime directory is refused, and so is one below such
   CHECK(contains(refusal(temp.path("run")), fmt::format("belongs to user {}", kSomebodyElse)));
   CHECK(contains(refusal(temp.path("theirs/run")),
                  fmt::format("'{}' belongs to user {}, who", temp.path("theirs"), kSomebodyElse)));
+  folder_in(temp, "sticky", 01775);  // of a group; the kernel follows any symlink in it
+  folder_in(temp, "safe", 0700);
+  fs::create_symlink(temp.path("safe"), temp.path("sticky/to-safe"));
+  CHECK(create_run_folder(temp.path("sticky/to-safe/run")).has_value());
+  REQUIRE(give_away(temp.path("sticky/to-safe")));
+  CHECK(contains(refusal(temp.path("sticky/to-safe/run")),
+                 fmt::format("is a symlink of user {}, who", kSomebodyElse)));
 }
 
 TEST_CASE("in a user namespace in which root has no id, the folders of root are still root's") {
