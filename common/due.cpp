@@ -30,8 +30,8 @@ Duration LostTime::add(Instant from, Instant until) {
     times_.pop_back();
   }
   if (times_.size() == kMaxTimes) {
-    // A scope that began in a merged time gets all of it. Were the two oldest always merged, that
-    // would soon be what was lost in months.
+    // A scope that began in a merged time gets its whole length. If always the two oldest were
+    // merged, they would soon have what was lost in months, and every long scope would get that.
     std::size_t merged = 1;
     double least = HUGE_VAL;
     for (std::size_t i = 1; i < kMaxTimes; ++i) {

@@ -91,7 +91,8 @@ inline ScopeSpan span_of(Instant started, std::int64_t word, Duration timeout) {
 //   lost.extended({61s}, {.started = {50s}, .timeout = 30s});  // 66 s
 class LostTime {
  public:
-  // The most times that are kept. Then the two that are closest together for their age are merged.
+  // The most times that are kept. Then two neighbours are merged: those that together are shortest
+  // in proportion to how long ago they were.
   static constexpr std::size_t kMaxTimes = 64;
 
   // Notes that time was lost from `from` until `until`, which is not before that of any earlier

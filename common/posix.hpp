@@ -202,7 +202,8 @@ inline UniqueFd open_file(const char* path, int flags, mode_t mode = 0) {
   return UniqueFd(retry_eintr([&] { return ::open(path, flags | O_CLOEXEC, mode); }));
 }
 
-// Returns at most so many bytes of what a symlink has; empty: it cannot be read, or is none.
+// Returns the target of a symlink, of which at most so many bytes; empty: there is no symlink, or
+// it cannot be read.
 inline std::string link_target(const std::string& path, std::size_t most = PATH_MAX) {
   std::string target(most, '\0');
   const ssize_t length = ::readlink(path.c_str(), target.data(), most);

@@ -55,7 +55,8 @@ auto mapped(const Values& values, Of of) {
   return results;
 }
 
-// Returns the text before the first `end`, or all of it, and removes both from `text`.
+// Returns the text before the first `end`, or all of it if there is none. Removes from `text` what
+// it returns, and the `end`.
 inline std::string_view take_until(std::string_view& text, char end) {
   const std::string_view part = text.substr(0, text.find(end));
   text.remove_prefix(std::min(part.size() + 1, text.size()));

@@ -131,7 +131,7 @@ simdjson::error_code check_value(simdjson::simdjson_result<ondemand::value> resu
   return simdjson::SUCCESS;
 }
 
-// What a message is read with. The texts of the message stay in it.
+// What read_message() needs. The texts of the message that it has read point into it.
 struct Reading {
   ondemand::parser parser;
   std::string padded;  // the message, and bytes after it that the parser may read

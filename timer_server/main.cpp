@@ -189,7 +189,7 @@ int main(int argc, char** argv) {
     }
     return serve(settings, std::move(*passed), std::move(report));
   } catch (const std::exception& error) {
-    // That of std::thread does not say what has failed.
+    // The message of std::thread has the reason only, and not what has failed.
     const auto* const bare = dynamic_cast<const std::system_error*>(&error);
     const bool is_thread = bare != nullptr && bare->code().message() == error.what();
     return fail(exit_status::kFailed, settings,

@@ -135,7 +135,7 @@ Result<FileLock> take_server_lock(const std::string& path) {
   }
   auto taken = FileLock::take(std::move(file), path);
   if (!taken && taken.error().errno_value == EBUSY) {
-    // Not before: two servers may start at the same time.
+    // The holder is looked for last: if two servers start at once, the other one has it only now.
     const auto state = lock_state(open_file(path.c_str(), O_RDONLY | O_NOFOLLOW).get());
     const std::string holder = state && state->holder > 0
                                    ? fmt::format("the timer_server with pid {}", state->holder)

@@ -361,7 +361,7 @@ void ControlRequests::advance_shutdowns(Instant now, bool has_kills) {
   }
   // A single one that does not wait for workers ends the server.
   const bool for_workers = std::ranges::all_of(shutdowns_, waits_for_workers);
-  bool has_others = false;  // a worker that asks waits for the answer, and must not be waited for
+  bool has_others = false;  // workers that do not ask: one that asks waits for the answer
   core_.workers.for_each([&](const Worker& worker) {
     has_others |= std::ranges::none_of(shutdowns_, [&](const AcceptedRequest& each) {
       return each.pid == worker.process->pid && !clients_.has_left(each.client);

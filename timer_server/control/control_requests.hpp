@@ -71,7 +71,8 @@ class ControlRequests {
     std::size_t omitted = 0;  // further workers
   };
 
-  using Answer = std::optional<std::string>;  // the last one to a request; none: it follows later
+  // The last answer to a request; none: it follows later, or its client has gone.
+  using Answer = std::optional<std::string>;
   Answer answer_to(const ControlClients::Asked& asked, Instant now);
   Answer answer_dump(const AcceptedRequest& accepted);
   Answer answer_drain(const AcceptedRequest& accepted);
@@ -93,7 +94,7 @@ class ControlRequests {
   Instant next_news_;                     // for their clients
   std::optional<Shutdown> shutdown_;      // to be carried out
   bool is_drain_asked_ = false;
-  bool has_kills_ = false;                   // as advance() was told
+  bool has_kills_ = false;                   // at the last advance()
   Instant unread_since_ = Instant::never();  // requests have been left unread since then
   Instant next_answer_ = Instant::never();   // when a client is removed
 };

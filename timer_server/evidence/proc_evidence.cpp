@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kMaxChildrenShown = 64;
 constexpr std::size_t kMaxDevicesShown = 64;
-constexpr std::size_t kMaxFileBytes = 512;  // of the path of an open file
+constexpr std::size_t kMaxPathBytesShown = 512;  // of the path of an open file
 constexpr std::size_t kMaxDescriptorsRead = 65536;
 constexpr std::string_view kNoKernelStacks = "no kernel stacks: ";
 
@@ -65,7 +65,7 @@ void read_syscall(const std::string& folder, pid_t pid, ThreadEvidence& thread) 
   }
   rest.remove_prefix(kHex.size());
   if (const auto fd = take_number<std::uint64_t>(rest, 16)) {
-    thread.syscall_fd = link_target(fmt::format("/proc/{}/fd/{}", pid, *fd), kMaxFileBytes);
+    thread.syscall_fd = link_target(fmt::format("/proc/{}/fd/{}", pid, *fd), kMaxPathBytesShown);
   }
 }
 
@@ -170,7 +170,7 @@ void read_devices(const std::string& folder, Evidence& evidence) {
     if (++descriptors_read > kMaxDescriptorsRead || evidence.devices.size() >= kMaxDevicesShown) {
       break;
     }
-    const std::string target = link_target(fmt::format("{}/fd/{}", folder, fd), kMaxFileBytes);
+    const std::string target = link_target(fmt::format("{}/fd/{}", folder, fd), kMaxPathBytesShown);
     const bool accelerator = target.starts_with("/dev/nvidia") || target == "/dev/kfd" ||
                              target.starts_with("/dev/dri/") || target.starts_with("/dev/accel") ||
                              target.starts_with("/dev/infiniband/");

@@ -352,7 +352,7 @@ void Kills::end_without_signal(Kill& kill) {
 
 void Kills::end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive) {
   const SentSignal& last = kill.order.sent.back();
-  // A security module, or a filter of system calls, may forbid it.
+  // Not if a security module, or a filter of system calls, forbids the server to send it.
   const bool was_sent = std::ranges::count(last.pids, kill.worker().pid) > 0;
   if (kill.worker_died) {
     end(kill, KillVerdict::kDead,

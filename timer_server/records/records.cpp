@@ -18,7 +18,7 @@ namespace {
 constexpr int kSchema = 1;
 constexpr double kNull = std::numeric_limits<double>::infinity();  // JsonWriter writes null for it
 
-// Without a timeout it is null.
+// The timeout of a scope that has none is null.
 void write_timeouts(JsonWriter& json, const SlotReading& scope) {
   json.field("timeout_s", seconds_or_infinity(scope.timeout));
   if (scope.code_timeout) {

@@ -69,7 +69,7 @@ struct SideThreads::State : std::enable_shared_from_this<State> {
       queue.jobs.pop_front();
       lock.unlock();
       Delivery delivery;
-      messages::guard([&] { delivery = job(); });  // what needs the job has a time limit
+      messages::guard([&] { delivery = job(); });  // who waits for it has a time limit
       job = nullptr;
       lock.lock();
       if (!delivery) {
