@@ -11,6 +11,7 @@
 #include <sys/utsname.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -266,13 +267,15 @@ TEST_CASE("in a user namespace in which root has no id, the folders of root are 
   const TempFolder temp("/dev/shm");
   FILETIMER_SKIP_IF(!give_away(temp.path()), "only root can make another user's folder");
   const auto enter = [] {
-    return ::setresuid(kSomebodyElse, kSomebodyElse, kSomebodyElse) == 0 &&
-           ::prctl(PR_SET_DUMPABLE, 1) == 0 && ::unshare(CLONE_NEWUSER) == 0;
+    if (::setresuid(kSomebodyElse, kSomebodyElse, kSomebodyElse) != 0 ||
+        ::prctl(PR_SET_DUMPABLE, 1) != 0 || ::unshare(CLONE_NEWUSER) != 0) {
+      return false;
+    }
+    std::ofstream map("/proc/self/uid_map");  // AppArmor may forbid this alone
+    map << fmt::format("{0} {0} 1", kSomebodyElse) << std::flush;
+    return map.good();
   };
-  const auto make = [&temp] {
-    testing::write_file("/proc/self/uid_map", fmt::format("{0} {0} 1", kSomebodyElse));
-    return create_run_folder(temp.path("run")).has_value();
-  };
+  const auto make = [&temp] { return create_run_folder(temp.path("run")).has_value(); };
   SteppedChild child({enter, make});
   FILETIMER_SKIP_IF(!child.next(), "no namespaces of another user can be made");
   CHECK(child.next());

@@ -106,7 +106,9 @@ class ServerCase(unittest.TestCase):
 
 def worker_test(script, **options):
     """Returns a test: a worker runs the script to its end; see run_worker()."""
-    return lambda case: case.run_worker(script, **options)
+    def test(case):
+        case.run_worker(script, **options)
+    return test
 
 
 class ConfiguredCase(ServerCase):

@@ -325,6 +325,8 @@ class MadeUpServer(unittest.TestCase):
         request, _ = self.request("ping")
         for where, call, use in ((socket, "socket", lambda: _ask.Request("/none/requests", "ping", 0)),
                                  (socket.socket, "send", lambda: request.ask(b"")),
+                                 (socket.socket, "getsockopt", request._no_answer),
+                                 (subprocess, "Popen", lambda: filetimer.Server(dir="/none", executable=SERVER)),
                                  (os, "fstat", request._kept.is_same),
                                  (socket.socket, "shutdown", request.close)):
             with unittest.mock.patch.object(where, call, side_effect=TimeoutError("of a handler")), \

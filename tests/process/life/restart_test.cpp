@@ -180,6 +180,8 @@ TEST_CASE("a kill whose worker died while no server ran has its rank and job, fo
                                       "echo $FILETIMER_RANK $FILETIMER_JOB_ID > " + file};
   Worker worker("ignore-term", {.environment = {{"RANK", "3"}, {"SLURM_JOB_ID", "4711"}}});
   Server server(temp, hook);
+  server.send(acquire_far(worker.pid(), "outer"));
+  wait_for_rank(server, worker, 3);
   server.send(with_own_keys(acquire_past(worker.pid(), "forward", SIGTERM), R"("x_grace_s":600)"));
   REQUIRE(wait_until([&] { return count_of_stage(server, "signalled") > 0; }));
   const std::string comm = server.wait_for("expired", worker.pid()).text("comm");

@@ -119,9 +119,9 @@ struct ServerStatus {
 enum class ShutdownMode {
   kGraceful,       // waits until no scope is open; if one still is, the server stays
   kGracefulOrNow,  // waits until no scope is open; if one still is, the server ends
-  kWorkers,        // waits until all workers have exited, too; if one has not, the server stays
-  kWorkersOrNow,   // waits until all workers have exited, too; if one has not, the server ends
-  kIfIdle,         // does not wait: refused if a scope is open
+  kWorkers,        // waits until all other workers have exited, too; else the server stays
+  kWorkersOrNow,   // waits until all other workers have exited, too; else the server ends
+  kIfIdle,         // does not wait: refused if a scope is open, or a kill is under way
   kNow,            // does not wait: the server ends, even if scopes are open
 };
 

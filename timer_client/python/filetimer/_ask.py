@@ -191,6 +191,8 @@ class Request:
             peer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             with open(f"/proc/{struct.unpack('3i', peer)[0]}/stat", encoding="latin-1") as file:
                 return file.read().rpartition(")")[2].split()[0] in "Tt"
+        except TimeoutError:
+            raise
         except (OSError, IndexError):
             return False
 

@@ -75,6 +75,8 @@ class Server:
                 ["/bin/sh", "-c", _KEEPER, folder, os.fspath(executable), *options,
                  "--dir", self.dir, "--detach=false"],  # also where a --config says otherwise
                 stdin=theirs[0], stdout=theirs[1], start_new_session=True, pass_fds=theirs[2:])
+        except TimeoutError:  # of a signal handler, as ScopeExpired is
+            raise
         except OSError as error:  # no /bin/sh, or no more processes (ulimit -u)
             if folder:
                 os.rmdir(folder)

@@ -143,9 +143,9 @@ def shutdown(mode: Literal["graceful", "graceful_or_now", "workers", "workers_or
              timeout: _Seconds = 30, client: Client | None = None) -> int:
     """Ends the server, and returns when it has ended. Returns how many scopes were open then.
 
-    mode: "graceful" waits until no scope is open, and "workers" until all workers have exited, too;
-      "graceful_or_now" and "workers_or_now" do the same, but end the server after `timeout`;
-      "if_idle" does not wait: it is refused if a scope is open, or a kill is under way;
+    mode: "graceful" waits until no scope is open, and "workers" until all other workers have
+      exited, too; "graceful_or_now" and "workers_or_now" do the same, but end the server after
+      `timeout`; "if_idle" does not wait: it is refused if a scope is open, or a kill is under way;
       "now" ends the server at once.
       A server around COMMAND ends COMMAND: with SIGTERM; with "now", or when the time of an
       "_or_now" mode has passed, with SIGKILL to all that COMMAND started.
