@@ -118,26 +118,23 @@ TEST_CASE("a scope of run has its whole name in records, as far as any scope has
 
 TEST_CASE("run ends with 124 if COMMAND was killed at its deadline, with 128+N before") {
   PipeFolder folder;
-  struct Case {
-    std::string after;
-    const char* signal;
-    int ended_by;
-    int code;
-  };
-  for (const Case& c :
-       {Case{"1ms", "KILL", SIGKILL, 124}, Case{"1ms", "TERM", SIGTERM, 124},
-        Case{"1ms", "TERM", SIGKILL, 124}, Case{"1ms", "KILL", SIGTERM, 128 + SIGTERM},
-        Case{"1h", "KILL", SIGKILL, 128 + SIGKILL}, Case{"inf", "KILL", SIGKILL, 128 + SIGKILL}}) {
-    Program program({"run", "--dir", folder.path(), "--timeout", c.after, "--signal", c.signal,
-                     "--", "sleep", "60"});
+  for (const auto& [after, signal, ended_by, code] :
+       {std::tuple(std::string("1ms"), "KILL", SIGKILL, 124),
+        {"1ms", "TERM", SIGTERM, 124},
+        {"1ms", "TERM", SIGKILL, 124},
+        {"1ms", "KILL", SIGTERM, 128 + SIGTERM},
+        {"1h", "KILL", SIGKILL, 128 + SIGKILL},
+        {"inf", "KILL", SIGKILL, 128 + SIGKILL}}) {
+    Program program({"run", "--dir", folder.path(), "--timeout", after, "--signal", signal, "--",
+                     "sleep", "60"});
     const auto acquire = folder.pipe.next();
-    if (c.after == "1ms") {
+    if (after == "1ms") {
       wait_past_deadline(acquire);
     }
-    ::kill(acquire.pid, c.ended_by);
+    ::kill(acquire.pid, ended_by);
     CHECK(program.read_line() ==
-          (c.code == 124 ? "timer_client: 'sleep' expired after " + c.after + "\n" : ""));
-    CHECK(program.exit_code() == c.code);
+          (code == 124 ? "timer_client: 'sleep' expired after " + after + "\n" : ""));
+    CHECK(program.exit_code() == code);
     CHECK(folder.pipe.next().is_release());
   }
 }
@@ -146,76 +143,71 @@ TEST_CASE("run takes a verdict from the log, or from the file of the kill while 
   PipeFolder folder;
   testing::write_file(folder.path("expired.jsonl"), "");
   REQUIRE(::mkdir(folder.path("kills").c_str(), 0700) == 0);
-  struct Case {
-    const char* file;
-    const char* verdict;
-    int code;
-  };
-  for (const Case& c :
-       {Case{"kills/n-1", "dead", 124}, Case{"kills/n-1", "already_gone", 7},
-        Case{"expired.jsonl", "dead", 124}, Case{"expired.jsonl", "unkillable", 124},
-        Case{"expired.jsonl", "spared", 7},
-        Case{"expired.jsonl", R"(spared","signals":[{"signal":15}],"reason":"it survived)", 124},
-        Case{"expired.jsonl", "already_gone", 7}}) {
-    CAPTURE(c.verdict);
+  const auto check = [&](const char* file, const char* verdict, int code) {
+    CAPTURE(verdict);
     Program program(until_there(folder, "1ms", "exit 7"));
     const auto acquire = folder.pipe.next();
     const pid_t pid = acquire.pid;
-    const char* const other = c.code == 7 ? "dead" : "already_gone";
+    const char* const other = code == 7 ? "dead" : "already_gone";
     testing::write_file(
-        folder.path(c.file),
-        kill_of({.pid = pid}, c.verdict) + kill_of({.pid = pid + 1}, other) +
+        folder.path(file),
+        kill_of({.pid = pid}, verdict) + kill_of({.pid = pid + 1}, other) +
             kill_of({.pid = pid, .scope = "inner"}, other) +
             kill_of({.pid = pid, .boot = "00000000-0000-0000-0000-000000000000"}, other) +
             kill_of({.pid = pid, .mono_ns = 1}, other));
     wait_past_deadline(acquire);  // before it, run asks no record
     testing::write_file(folder.path("go"), "");
     CHECK(program.read_line() ==
-          (c.code == 124 ? "timer_client: 'sh' expired after 1ms: 'timer_client show n-1 --dir " +
-                               folder.path() + "' says more\n"
-                         : ""));
-    CHECK(program.exit_code() == c.code);
+          (code == 124 ? "timer_client: 'sh' expired after 1ms: 'timer_client show n-1 --dir " +
+                             folder.path() + "' says more\n"
+                       : ""));
+    CHECK(program.exit_code() == code);
     CHECK(folder.pipe.next().is_release());
     REQUIRE(::unlink(folder.path("go").c_str()) == 0);
     ::unlink(folder.path("kills/n-1").c_str());
-  }
+  };
+  check("kills/n-1", "dead", 124);
+  check("kills/n-1", "already_gone", 7);
+  check("expired.jsonl", "dead", 124);
+  check("expired.jsonl", "unkillable", 124);
+  check("expired.jsonl", "spared", 7);
+  check("expired.jsonl", R"(spared","signals":[{"signal":15}],"reason":"it survived)", 124);
+  check("expired.jsonl", "already_gone", 7);
 }
 
 TEST_CASE("run waits a second for the verdict on a COMMAND that was killed past its deadline") {
   constexpr auto kInTime = std::chrono::milliseconds{900};
-  struct Case {
-    const char* outcome;  // that comes later; empty: none
-    bool is_judged;       // before COMMAND ends
-    int code;
-  };
-  for (const Case& c : {Case{"dead", false, 124}, Case{"", false, 128 + SIGKILL},
-                        Case{"already_gone", true, 128 + SIGKILL}, Case{"", true, 124}}) {
-    CAPTURE(c.outcome);
-    CAPTURE(c.is_judged);
+  // It is judged before COMMAND ends, or not; the outcome comes later, or never if it is empty.
+  const auto check = [&](bool is_judged, const std::string& outcome, int expected) {
+    CAPTURE(outcome);
+    CAPTURE(is_judged);
     for (bool is_in_time = false; !is_in_time;) {
       PipeFolder folder;
       Program program({"run", "--dir", folder.path(), "--timeout", "1ms", "--", "sleep", "60"});
       const auto acquire = folder.pipe.next();
       const Expired expired{.pid = acquire.pid, .scope = "sleep"};
       wait_past_deadline(acquire);
-      folder.write("expired.jsonl", c.is_judged ? record_of("expired", expired) : "");
+      folder.write("expired.jsonl", is_judged ? record_of("expired", expired) : "");
       const Instant killed = Instant::now();
       ::kill(acquire.pid, SIGKILL);
       CHECK(folder.pipe.next().is_release());
-      if (*c.outcome != '\0') {
-        folder.append("expired.jsonl", kill_of(expired, c.outcome));
+      if (!outcome.empty()) {
+        folder.append("expired.jsonl", kill_of(expired, outcome));
       }
       is_in_time = Instant::now() < killed + kInTime;
       const int code = program.exit_code();
-      CHECK((!is_in_time || code == c.code));
+      CHECK((!is_in_time || code == expected));
     }
-  }
+  };
+  check(false, "dead", 124);
+  check(false, "", 128 + SIGKILL);
+  check(true, "already_gone", 128 + SIGKILL);
+  check(true, "", 124);
 }
 
 TEST_CASE("a COMMAND that ended by itself while its kill waits for evidence has its own status") {
   for (const auto& [end, is_signalled, code] :  // a server notes a signal after it has sent it
-       {std::tuple("exit 7", false, 7), std::tuple("exit 7", true, 124),
-        std::tuple("kill -9 $$", false, 124)}) {
+       {std::tuple("exit 7", false, 7), {"exit 7", true, 124}, {"kill -9 $$", false, 124}}) {
     PipeFolder folder;
     REQUIRE(::mkdir(folder.path("kills").c_str(), 0700) == 0);
     Program program(until_there(folder, "1ms", end));
@@ -287,19 +279,14 @@ TEST_CASE("the environment says whether COMMAND needs a server") {
   const testing::TempFolder folder;
   const std::string missing =
       "timer_client: no timer server at '" + folder.path("requests") + "': there is no such pipe\n";
-  struct Case {
-    const char* variable;
-    const char* word;
-    std::string line;
-    int code;
+  const auto check = [&](const char* name, const char* word, const std::string& line, int code) {
+    CAPTURE(word);
+    const testing::Variable variable(name, word);
+    check_ends({"run", "--dir", folder.path(), "--", "sh", "-c", "exit 3"}, line, code);
   };
-  for (const Case& c :
-       {Case{"FILETIMER_MISSING", "ignore", missing, 3},
-        Case{"FILETIMER_MISSING", "raise", missing, 125}, Case{"FILETIMER", "off", "", 3}}) {
-    CAPTURE(c.word);
-    const testing::Variable variable(c.variable, c.word);
-    check_ends({"run", "--dir", folder.path(), "--", "sh", "-c", "exit 3"}, c.line, c.code);
-  }
+  check("FILETIMER_MISSING", "ignore", missing, 3);
+  check("FILETIMER_MISSING", "raise", missing, 125);
+  check("FILETIMER", "off", "", 3);
 }
 
 TEST_CASE("acquire and release apply to the calling process, under the given name") {
@@ -352,33 +339,30 @@ TEST_CASE("acquire fails for a full pipe and without a server, with different ex
 }
 
 TEST_CASE("acquire waits for room in a full pipe, and for a server that is being restarted") {
-  struct Case {
-    bool is_full;
-    std::chrono::milliseconds patience;
-  };
-  for (const Case& c :
-       {Case{true, std::chrono::milliseconds{900}}, Case{false, std::chrono::milliseconds{200}}}) {
-    CAPTURE(c.is_full);
+  const auto check = [](bool is_full, std::chrono::milliseconds patience) {
+    CAPTURE(is_full);
     for (bool is_in_time = false; !is_in_time;) {
       PipeFolder folder;
-      const std::size_t bytes = c.is_full ? folder.pipe.fill() : 0;
-      if (!c.is_full) {
+      const std::size_t bytes = is_full ? folder.pipe.fill() : 0;
+      if (!is_full) {
         folder.pipe.close();
       }
       const Instant begun = Instant::now();
       Program acquire({"acquire", "--dir", folder.path(), "--scope", "x", "--timeout", "1h"});
       ::poll(nullptr, 0, 100);
-      if (c.is_full) {
+      if (is_full) {
         folder.pipe.drain(bytes);
       } else {
         folder.pipe.open();
       }
-      is_in_time = Instant::now() < begun + c.patience;
+      is_in_time = Instant::now() < begun + patience;
       const int code = acquire.exit_code();
       CHECK((!is_in_time || code == 0));
       CHECK((!is_in_time || folder.pipe.next().scope_id == "x"));
     }
-  }
+  };
+  check(true, std::chrono::milliseconds{900});
+  check(false, std::chrono::milliseconds{200});
 }
 
 TEST_CASE("no pid is written if the last server was in another pid namespace, or a later one is") {
@@ -406,65 +390,61 @@ TEST_CASE("no pid is written if the last server was in another pid namespace, or
 }
 
 TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
-  struct Case {
-    std::string command;  // '' is an empty word
-    int code;
-    std::string line;
-  };
-  const Case cases[] = {
-      {"", 2, "no subcommand: see timer_client --help"},
-      {"rum", 2, "unexpected 'rum': did you mean 'run'?"},
-      {"lst", 2, "unexpected 'lst': did you mean 'list'?"},
-      {"lisst", 2, "unexpected 'lisst': did you mean 'list'?"},
-      {"kilt",  // half of 'list'
-       2,
-       "unexpected 'kilt': expected one of run acquire release list dump status show report log "
-       "suggest ping drain shutdown rendezvous"},
-      {"log --rank x -- f", 2, "log: --rank: 'x' is not a number: expected 0 or more"},
-      {"log --event kiled", 2, "log: --event: unknown event 'kiled': did you mean 'killed'?"},
-      {"acquire --scope x", 2, "acquire: --timeout is required"},
-      {"acquire --scope x --timeout 2h --after 5", 2,
-       "acquire: expected one of --timeout and --after"},
-      {"run --timeout 1h", 125, "run: no COMMAND: expected '-- COMMAND [ARG...]' at the end"},
-      {"run --bogus -- x", 125, "run: unexpected '--bogus': see timer_client run --help"},
-      {"run x", 125, "run: unexpected 'x': expected '-- COMMAND [ARG...]' at the end"},
-      {"release --scoep x", 2, "release: unexpected '--scoep': see timer_client release --help"},
-      {"release --pid 2", 2, "release: --scope is required"},
-      {"rendezvous --world 2 --timeout 1s", 2, "rendezvous: --rank is required"},
-      {"rendezvous --rank 0 --timeout 1s", 2, "rendezvous: --world is required"},
-      {"rendezvous --rank 0 --world 2", 2, "rendezvous: --timeout is required"},
-      {"ping list", 2, "ping: unexpected 'list': see timer_client ping --help"},
-      {"log --follow=maybe", 2, "log: --follow: 'maybe': expected no value"},
-      {"log --rank x", 2, "log: --rank: 'x' is not a number: expected 0 or more"},
-      {"release --scope ''", 2, "release: --scope: '': expected a name"},
-      {"release --scope= --pid 1", 2, "release: --scope: '': expected a name"},
-      {"run --scope= --timeout=2h -- x", 125, "run: --scope: '': expected a name"},
-      {"list --fifo /none", 2,
-       "list: --fifo: the runtime directory of '/none' is not known: expected --dir DIR"},
-      {"release --scope x --pid 0", 2,
-       "process 0 is not watched: expected --pid PID, a number over 1"},
-      {"release --scope x --pid 1", 2,
-       "process 1 is not watched: expected --pid PID, a number over 1"},
-      {"acquire --scope x --timeout 5 --pid 2147483647 --dir /none", 1,
-       "cannot watch process 2147483647: No such process"},
-      {"run --signal 999 -- x", 125,
-       "run: --signal: '999' is not a signal: expected a name such as TERM or SIGTERM, or a number "
-       "from 0 to 64"},
-      {"run --timeout 5s --warn-after 5s -- x", 125,
-       "--warn-after: the warning is after 5s: expected more than 0 and less than the timeout, 5s"},
-      {"acquire --scope x --timeout 5s --warn-after 1m", 2,
-       "--warn-after: the warning is after 1m: expected more than 0 and less than the timeout, 5s"},
-      {"acquire --scope x --timeout 5s --warn-after soon", 2,
-       "acquire: --warn-after: 'soon' is not a duration: expected a positive number with an "
-       "optional unit (us, ms, s, m, h, d), such as 30, 1.5 or 500ms, or inf"},
-  };
-  for (const Case& c : cases) {
-    CAPTURE(c.command);
-    Program program(cli::split_words(c.command));
-    CHECK(program.read_line() == "timer_client: " + c.line + "\n");
+  // In the command '' is an empty word.
+  const auto check = [](const std::string& command, int code, const std::string& line) {
+    CAPTURE(command);
+    Program program(cli::split_words(command));
+    CHECK(program.read_line() == "timer_client: " + line + "\n");
     CHECK(program.read_line() == "");
-    CHECK(program.exit_code() == c.code);
-  }
+    CHECK(program.exit_code() == code);
+  };
+  check("", 2, "no subcommand: see timer_client --help");
+  check("rum", 2, "unexpected 'rum': did you mean 'run'?");
+  check("lst", 2, "unexpected 'lst': did you mean 'list'?");
+  check("lisst", 2, "unexpected 'lisst': did you mean 'list'?");
+  check("kilt", 2,  // half of 'list'
+        "unexpected 'kilt': expected one of run acquire release list dump status show report log "
+        "suggest ping drain shutdown rendezvous");
+  check("log --rank x -- f", 2, "log: --rank: 'x' is not a number: expected 0 or more");
+  check("log --event kiled", 2, "log: --event: unknown event 'kiled': did you mean 'killed'?");
+  check("acquire --scope x", 2, "acquire: --timeout is required");
+  check("acquire --scope x --timeout 2h --after 5", 2,
+        "acquire: expected one of --timeout and --after");
+  check("run --timeout 1h", 125, "run: no COMMAND: expected '-- COMMAND [ARG...]' at the end");
+  check("run --bogus -- x", 125, "run: unexpected '--bogus': see timer_client run --help");
+  check("run x", 125, "run: unexpected 'x': expected '-- COMMAND [ARG...]' at the end");
+  check("release --scoep x", 2, "release: unexpected '--scoep': see timer_client release --help");
+  check("release --pid 2", 2, "release: --scope is required");
+  check("rendezvous --world 2 --timeout 1s", 2, "rendezvous: --rank is required");
+  check("rendezvous --rank 0 --timeout 1s", 2, "rendezvous: --world is required");
+  check("rendezvous --rank 0 --world 2", 2, "rendezvous: --timeout is required");
+  check("ping list", 2, "ping: unexpected 'list': see timer_client ping --help");
+  check("log --follow=maybe", 2, "log: --follow: 'maybe': expected no value");
+  check("log --rank x", 2, "log: --rank: 'x' is not a number: expected 0 or more");
+  check("release --scope ''", 2, "release: --scope: '': expected a name");
+  check("release --scope= --pid 1", 2, "release: --scope: '': expected a name");
+  check("run --scope= --timeout=2h -- x", 125, "run: --scope: '': expected a name");
+  check("list --fifo /none", 2,
+        "list: --fifo: the runtime directory of '/none' is not known: expected --dir DIR");
+  check("release --scope x --pid 0", 2,
+        "process 0 is not watched: expected --pid PID, a number over 1");
+  check("release --scope x --pid 1", 2,
+        "process 1 is not watched: expected --pid PID, a number over 1");
+  check("acquire --scope x --timeout 5 --pid 2147483647 --dir /none", 1,
+        "cannot watch process 2147483647: No such process");
+  check(
+      "run --signal 999 -- x", 125,
+      "run: --signal: '999' is not a signal: expected a name such as TERM or SIGTERM, or a number "
+      "from 0 to 64");
+  check(
+      "run --timeout 5s --warn-after 5s -- x", 125,
+      "--warn-after: the warning is after 5s: expected more than 0 and less than the timeout, 5s");
+  check(
+      "acquire --scope x --timeout 5s --warn-after 1m", 2,
+      "--warn-after: the warning is after 1m: expected more than 0 and less than the timeout, 5s");
+  check("acquire --scope x --timeout 5s --warn-after soon", 2,
+        "acquire: --warn-after: 'soon' is not a duration: expected a positive number with an "
+        "optional unit (us, ms, s, m, h, d), such as 30, 1.5 or 500ms, or inf");
 }
 
 TEST_CASE("help has the value of each option in capitals, what it means, and the exit codes") {
