@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <random>
 #include <set>
 #include <string>
@@ -127,18 +128,23 @@ MadeLines busy_host(Draw& draw, const std::string& host) {
   return made.lines();
 }
 
-// What each command that reads logs prints of those of the folder.
+// What each command that reads logs prints of a folder with these files, given by name.
 struct Printed {
+  TempFolder folder;
   Ran log;
   Ran json;
   Ran shown;
   Ran suggested;
 
-  explicit Printed(const std::string& folder)
-      : log(run_command({"log", folder})),
-        json(run_command({"log", folder, "--json"})),
-        shown(run_command({"show", "last", folder})),
-        suggested(run_command({"suggest", folder, "--format", "json"})) {}
+  explicit Printed(const std::map<std::string, std::string>& files) {
+    for (const auto& [name, text] : files) {
+      folder.write(name, text);
+    }
+    log = run_command({"log", folder.path()});
+    json = run_command({"log", folder.path(), "--json"});
+    shown = run_command({"show", "last", folder.path()});
+    suggested = run_command({"suggest", folder.path(), "--format", "json"});
+  }
   // Whether all output is the same; what is on standard error names files.
   void check_same(const Printed& other) const {
     CHECK(json.output == other.json.output);
@@ -155,27 +161,20 @@ TEST_CASE("a log is the same in any division, among lines that are none, and wit
     CAPTURE(seed);
     Draw draw(seed);
     const MadeLines lines = busy_host(draw, "node01");
-    const TempFolder whole;
-    whole.write("a.jsonl", text_of(lines));
-    const Printed expected(whole.path());
+    const Printed expected({{"a.jsonl", text_of(lines)}});
     const Draw drawn = draw;
     REQUIRE(expected.json.output == text_of(lines));
 
     const auto cut = lines.begin() + 1 + draw.below(lines.size() - 1);
-    const TempFolder rotated;
-    rotated.write("a.jsonl.1", text_of({lines.begin(), cut}));
-    rotated.write("a.jsonl", text_of({cut, lines.end()}));
-    Printed(rotated.path()).check_same(expected);
+    Printed(
+        {{"a.jsonl.1", text_of({lines.begin(), cut})}, {"a.jsonl", text_of({cut, lines.end()})}})
+        .check_same(expected);
 
-    std::vector<MadeLines> parts(3);
+    std::map<std::string, std::string> parts;
     for (const MadeLine& line : lines) {
-      parts[static_cast<std::size_t>(draw.below(parts.size()))].push_back(line);
+      parts[fmt::format("{}.jsonl", draw.below(3))] += line.text;
     }
-    const TempFolder scattered;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      scattered.write(fmt::format("{}.jsonl", i), text_of(parts[i]));
-    }
-    Printed(scattered.path()).check_same(expected);
+    Printed(parts).check_same(expected);
 
     // Torn and foreign lines cost themselves, and are counted.
     draw = drawn;
@@ -192,9 +191,7 @@ TEST_CASE("a log is the same in any division, among lines that are none, and wit
       }
       text += (draw.chance(20) ? " \t" : "") + line.text + (draw.chance(20) ? "\n" : "");
     }
-    const TempFolder torn;
-    torn.write("a.jsonl", text);
-    const Printed read(torn.path());
+    const Printed read({{"a.jsonl", text}});
     read.check_same(expected);
     CHECK(contains(read.json.errors, "skipped ") == (skipped > 0));
     if (skipped > 1) {
@@ -202,16 +199,12 @@ TEST_CASE("a log is the same in any division, among lines that are none, and wit
     }
 
     draw = drawn;
-    MadeLines repeated;
+    std::string repeated;
     for (const MadeLine& line : lines) {
-      repeated.push_back(line);
-      if (!line.id.empty() && draw.chance(40)) {
-        repeated.push_back(line);
-      }
+      const bool is_twice = !line.id.empty() && draw.chance(40);
+      repeated += line.text + (is_twice ? line.text : "");
     }
-    const TempFolder twice;
-    twice.write("a.jsonl", text_of(repeated));
-    Printed(twice.path()).check_same(expected);
+    Printed({{"a.jsonl", repeated}}).check_same(expected);
   }
 }
 
