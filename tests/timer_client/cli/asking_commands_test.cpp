@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -46,24 +47,19 @@ TEST_CASE("ping prints the pid that answered, and how fast") {
 }
 
 TEST_CASE("shutdown sends the mode and the timeout of its options") {
-  struct Case {
-    const char* options;
-    const char* graceful;
-    bool force;
-    double wait_s;
-  };
-  for (const Case& c :
-       {Case{"", "scopes", false, 30}, Case{" --mode graceful", "scopes", false, 30},
-        Case{" --mode graceful_or_now --timeout 10m", "scopes", true, 600},
-        Case{" --mode workers --timeout inf", "workers", false, INFINITY},
-        Case{" --mode workers_or_now", "workers", true, 30}, Case{" --mode if_idle", "", false, 30},
-        Case{" --mode=now", "", true, 30}}) {
+  for (const auto& [options, graceful, force, wait_s] :
+       {std::tuple(std::string(), "scopes", false, 30.0),
+        {" --mode graceful", "scopes", false, 30},
+        {" --mode graceful_or_now --timeout 10m", "scopes", true, 600},
+        {" --mode workers --timeout inf", "workers", false, INFINITY},
+        {" --mode workers_or_now", "workers", true, 30},
+        {" --mode if_idle", "", false, 30},
+        {" --mode=now", "", true, 30}}) {
     AnsweringServer server(R"({"answer":"done","open_scope_count":0})");
-    check_ran(ran(server.dir(), std::string("shutdown") + c.options), 0, "");
-    REQUIRE(server.asked().size() == 1);
-    CHECK(server.asked()[0].graceful == c.graceful);
-    CHECK(server.asked()[0].force == c.force);
-    CHECK(server.asked()[0].wait_s == c.wait_s);
+    check_ran(ran(server.dir(), "shutdown" + options), 0, "");
+    CHECK(server.asked() ==
+          std::vector<wire::Question>{
+              {.request = "shutdown", .wait_s = wait_s, .graceful = graceful, .force = force}});
   }
   CHECK(run_command({"shutdown", "--mode=soon"}).errors ==
         "--mode: 'soon': expected one of graceful, graceful_or_now, workers, workers_or_now, "
@@ -75,12 +71,9 @@ TEST_CASE("a rendezvous sends its options, and its name is shown as one line") {
   AnsweringServer server(R"({"answer":"done","round":7,"joined":[]})");
   check_ran(ran(server.dir(), "rendezvous --rank 1 --world 2 --timeout 5s --name a\nb"), 0,
             "rendezvous 'a\\nb', round 7: all 2 ranks have joined\n");
-  REQUIRE(server.asked().size() == 1);
-  const wire::Question asked = server.asked()[0];
-  CHECK(asked.rank == 1);
-  CHECK(asked.world == 2);
-  CHECK(asked.wait_s == 5);
-  CHECK(asked.name == "a\nb");
+  CHECK(server.asked() ==
+        std::vector<wire::Question>{
+            {.request = "rendezvous", .wait_s = 5, .name = "a\nb", .rank = 1, .world = 2}});
 }
 
 TEST_CASE("dump refuses two choices of workers, and is bold on a terminal") {
