@@ -70,6 +70,12 @@ class RunFolderByHand : public TempFolder {
     words.emplace_back("--json");
     return json_lines(list(words).output);
   }
+  // Returns the only scope that is listed.
+  [[nodiscard]] JsonLine only_scope() const {
+    const auto listed = json();
+    REQUIRE(listed.size() == 1);
+    return listed[0];
+  }
 
  private:
   std::unique_ptr<SteppedChild> server_;
@@ -244,13 +250,12 @@ TEST_CASE("a worker's page is listed under the pid of the process that holds its
   const std::string comm =
       lines_of(testing::read_file(fmt::format("/proc/{}/comm", folder.worker()))).at(0);
   const Instant before = Instant::now();
-  const auto json = folder.json();
-  REQUIRE(json.size() == 1);
-  check_times(json.at(0), scope, before);
-  CHECK(values_of(json.at(0), "pid start_time comm acquired_mono_ns deadline_mono_ns") ==
+  const JsonLine json = folder.only_scope();
+  check_times(json, scope, before);
+  CHECK(values_of(json, "pid start_time comm acquired_mono_ns deadline_mono_ns") ==
         fmt::format(R"({} {} "{}" {} {})", folder.worker(), start_time_in_proc(folder.worker()),
                     comm, scope.acquired, scope.word));
-  CHECK(values_of(json.at(0),
+  CHECK(values_of(json,
                   "rank local_rank job_id scope tid asked_s granted_s overdue expired transport "
                   "whole_process thread_ended signal grace_s") ==
         R"(3 1 "slurm-77" "forward" 99 10800.0 10800.0 false false "page" false true 15 2.5)");
@@ -369,12 +374,9 @@ TEST_CASE("pages that the server made are listed while their worker lives") {
   write("4", 0x7FFF'FFFF, 0);
   write("5", -1, 0);
   write("6", 0, 0);
-  const Ran ran = folder.list({"--json"});
-  CHECK(ran.errors.empty());
-  const auto json = json_lines(ran.output);
-  REQUIRE(json.size() == 1);
-  CHECK(json.at(0).integer("pid") == worker.pid());
-  CHECK(json.at(0).text("transport") == "pipe");
+  CHECK(folder.list({"--json"}).errors.empty());
+  CHECK(values_of(folder.only_scope(), "pid transport") ==
+        fmt::format(R"({} "pipe")", worker.pid()));
   page.header().boot[0] ^= 1;  // of a server in a container
   write(own, worker.pid(), start_time);
   CHECK(scopes_of(folder.json()) == Names{"contextlib.py#137"});
@@ -393,9 +395,7 @@ TEST_CASE("a timer on the pipe of a server in another pid namespace is listed wi
   page.header().start_time = 12345;
   page.open(0, scope_since("contextlib.py#137", kSecond, kHour));
   page.write(folder.page("server/2"));
-  const auto json = folder.json();
-  REQUIRE(json.size() == 1);
-  CHECK(values_of(json.at(0), "pid scope") == R"(null "contextlib.py#137")");
+  CHECK(values_of(folder.only_scope(), "pid scope") == R"(null "contextlib.py#137")");
 }
 
 TEST_CASE("the page of a worker that cannot be seen from here is listed without a pid") {
@@ -414,9 +414,8 @@ TEST_CASE("the page of a worker that cannot be seen from here is listed without 
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
   REQUIRE(::fcntl(file.get(), F_OFD_SETLK, &lock) == 0);
-  const auto json = folder.json();
-  REQUIRE(json.size() == 1);
-  CHECK(values_of(json.at(0), "pid start_time comm scope") == R"(null - "trainer" "forward")");
+  CHECK(values_of(folder.only_scope(), "pid start_time comm scope") ==
+        R"(null - "trainer" "forward")");
 }
 
 TEST_CASE("a page without a lock is listed only while the process that it names lives") {
