@@ -157,11 +157,11 @@ TEST_CASE("suggest prints what it can read, and nothing but the reason where it 
   const TempFolder folder;
   const std::string none = folder.path("none");
   const std::string empty = folder.path("");
-  for (const std::vector<std::string>& words :
-       {std::vector<std::string>{none}, {empty}, {"--dir", none}, {none, "--format", "toml"}}) {
-    std::vector<std::string> command{"suggest"};
-    command.insert(command.end(), words.begin(), words.end());
-    const Ran ran = run_command(command);
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"suggest", none},
+                                                {"suggest", empty},
+                                                {"suggest", "--dir", none},
+                                                {"suggest", none, "--format", "toml"}}) {
+    const Ran ran = run_command(words);
     CHECK(ran.code == 1);
     CHECK(ran.output.empty());
     CHECK(lines_of(ran.errors).size() == 1);
@@ -350,14 +350,10 @@ TEST_CASE("a terminal that another program left in non-blocking mode gets the wh
 }
 
 TEST_CASE("a command whose output finds no room says so and fails") {
-  const std::string log = data_path("hang.jsonl");
-  for (const std::vector<std::string>& words :
-       std::vector<std::vector<std::string>>{{"log", log},
-                                             {"show", log},
-                                             {"show", "--json", log},
-                                             {"report", "-o", "-", log},
-                                             {"suggest", log}}) {
-    CAPTURE(words[0]);
+  for (const char* const command : {"log", "show", "show --json", "report -o -", "suggest"}) {
+    CAPTURE(command);
+    std::vector<std::string> words = split_words(command);
+    words.push_back(data_path("hang.jsonl"));
     const Ran ran = run_command(words, "/dev/full");
     CHECK(ran.code == 1);
     CHECK(contains(ran.errors, "No space left on device"));
@@ -369,11 +365,10 @@ TEST_CASE("without an id it is the cause of the last incident, of the logs that 
   folder.write("expired.jsonl", read_data("hang.jsonl"));
   const std::string last = run_command({"show", "last", folder.path("expired.jsonl")}).output;
   CHECK(contains(last, "rank 2 (pid 4711, trainer) hung"));
-  const std::vector<std::vector<std::string>> ways{{"show", folder.path()},
-                                                   {"show", folder.path("expired.jsonl")},
-                                                   {"show", "last", folder.path()},
-                                                   {"show", "--dir", folder.path()}};
-  for (const std::vector<std::string>& words : ways) {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"show", folder.path()},
+                                                {"show", folder.path("expired.jsonl")},
+                                                {"show", "last", folder.path()},
+                                                {"show", "--dir", folder.path()}}) {
     CAPTURE(words[1]);
     check_ran(run_command(words), 0, last);
   }
