@@ -107,11 +107,9 @@ TEST_CASE("a drain and a rendezvous return what the server answers") {
   CHECK(met.joined[1].rank == 0);
   CHECK(met.joined[1].pid == 11);
   CHECK(met.joined[2].pid == 22);
-  const wire::Question asked = server.asked().back();
-  CHECK(asked.name == "epoch");
-  CHECK(asked.rank == 1);
-  CHECK(asked.world == 2);
-  CHECK(asked.wait_s == 30);
+  CHECK(server.asked().back() ==
+        wire::Question{
+            .request = "rendezvous", .wait_s = 30, .name = "epoch", .rank = 1, .world = 2});
 }
 
 TEST_CASE("each answer that is no success is an error with all that the answer says") {
@@ -119,27 +117,19 @@ TEST_CASE("each answer that is no success is an error with all that the answer s
       R"("reason":"2 scopes are open","open_scope_count":2,"open_scopes":[)"
       R"({"pid":12,"rank":3,"scope":"step","elapsed_s":1.5,"remaining_s":8.5},)"
       R"({"pid":13,"scope":"a\nb","elapsed_s":2}]})";
-  const std::string thrown =
-      "busy: 2 scopes are open: 'step' of pid 12 (rank 3), 'a\\nb' of pid 13; 2 scopes are open; "
-      "timed out {}, 2; {}";
-  struct Case {
-    std::string answer;  // empty: the server ends
-    std::string thrown;
-  };
-  for (const Case& c :
-       {Case{R"({"answer":"refused",)" + busy,
-             fmt::format(fmt::runtime(thrown), false, R"({"answer":"refused",)" + busy)},
-        Case{R"({"answer":"timed_out",)" + busy,
-             fmt::format(fmt::runtime(thrown), true, R"({"answer":"timed_out",)" + busy)},
-        Case{R"({"answer":"invalid","reason":"rank 2 is there"})", "invalid: rank 2 is there"},
-        Case{"", "no server"}}) {
-    AnsweringServer server([&](const auto&, Answers& answers) {
-      if (!c.answer.empty()) {
-        answers.say(c.answer);
-      }
-    });
-    CHECK(thrown_by([&] { client_of(server).shutdown(); }) == c.thrown);
+  for (const bool is_late : {false, true}) {
+    const std::string answer =
+        fmt::format(R"({{"answer":"{}",)", is_late ? "timed_out" : "refused") + busy;
+    AnsweringServer server(answer);
+    CHECK(thrown_by([&] { client_of(server).shutdown(); }) ==
+          "busy: 2 scopes are open: 'step' of pid 12 (rank 3), 'a\\nb' of pid 13; 2 scopes are "
+          "open; " +
+              fmt::format("timed out {}, 2; {}", is_late, answer));
   }
+  AnsweringServer refusing(R"({"answer":"invalid","reason":"rank 2 is there"})");
+  CHECK(thrown_by([&] { client_of(refusing).shutdown(); }) == "invalid: rank 2 is there");
+  AnsweringServer ending([](const auto&, Answers&) {});
+  CHECK(thrown_by([&] { client_of(ending).shutdown(); }) == "no server");
   const testing::TempFolder folder;
   CHECK(thrown_by([&] { AdminClient({.dir = folder.path()}).shutdown(); }) == "no server");
   AnsweringServer server([](const wire::Question& asked, Answers& answers) {
