@@ -248,28 +248,21 @@ TEST_CASE("a file that has replaced standard error is not written to") {
 
 TEST_CASE("an unexpected value of an environment variable is ignored with a notice") {
   const testing::FakeServer server;
-  struct Case {
-    const char* name;
-    const char* value;
-    const char* message;
-  };
-  for (const Case& c :
-       {Case{kLogLevelVariable, "loud", ": 'loud': expected one of error, warning, info, debug"},
-        Case{"FILETIMER", "of", " is 'of': expected on or off; it counts as on"},
-        Case{"FILETIMER_MISSING", "never",
-             " is 'never': expected ignore, wait or raise; it does not count"},
-        Case{
-            "FILETIMER_TIMEOUTS", "/nonexistent",
-            ": cannot read the timeouts in '/nonexistent': No such file or directory; the timeouts "
-            "in the code count"}}) {
+  const auto check = [&](const std::string& name, const char* value, const char* message) {
     const auto connect = [&] {
-      ::setenv(c.name, c.value, 1);
+      ::setenv(name.c_str(), value, 1);
       (void)server.connect();
     };
-    CHECK(messages(nullptr, connect) ==
-          std::vector{std::string("warning: $") + c.name + c.message});
-    CHECK((c.name == std::string(kLogLevelVariable) || said("error", connect).empty()));
-  }
+    CHECK(messages(nullptr, connect) == Messages{"warning: $" + name + message});
+    CHECK((name == kLogLevelVariable || said("error", connect).empty()));
+  };
+  check(kLogLevelVariable, "loud", ": 'loud': expected one of error, warning, info, debug");
+  check("FILETIMER", "of", " is 'of': expected on or off; it counts as on");
+  check("FILETIMER_MISSING", "never",
+        " is 'never': expected ignore, wait or raise; it does not count");
+  check("FILETIMER_TIMEOUTS", "/nonexistent",
+        ": cannot read the timeouts in '/nonexistent': No such file or directory; the timeouts in "
+        "the code count");
   const Messages lines = messages("error", [&] {  // the level of an earlier connect() ends
     (void)server.connect();
     ::setenv(kLogLevelVariable, "loud", 1);
