@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 
 #include "common/limits.hpp"
 #include "tests/support/variable.hpp"
@@ -57,19 +58,16 @@ TEST_CASE("a file of timeouts has times with units, and seconds") {
       "[nothing]\n");
   const auto timeouts = file.read();
   REQUIRE(timeouts);
-  CHECK(timeouts->size() == 10);
-  CHECK(timeouts->at("forward").timeout == 2500ms);
-  CHECK(timeouts->at("forward").first_timeout == 0s);
-  CHECK(timeouts->at("backward").timeout == 4s);
-  CHECK(timeouts->at("half").timeout == 500ms);
-  CHECK(timeouts->at("upload").timeout == kForever);
-  CHECK(timeouts->at("download").timeout == kForever);
-  CHECK(timeouts->at("evaluate").timeout == kForever);
-  CHECK(timeouts->at("longest").timeout == kMaxTimeout);
-  CHECK(timeouts->at("train.py:12").timeout == 30s);
-  CHECK(timeouts->at("train.py:12").first_timeout == 10min);
-  CHECK(timeouts->at("load").timeout == 0s);
-  CHECK(timeouts->at("load").first_timeout == 60s);
+  CHECK(*timeouts == ReplacedTimeouts{{"forward", {2500ms, 0s}},
+                                      {"backward", {4s, 0s}},
+                                      {"half", {500ms, 0s}},
+                                      {"upload", {kForever, 0s}},
+                                      {"download", {kForever, 0s}},
+                                      {"evaluate", {kForever, 0s}},
+                                      {"longest", {kMaxTimeout, 0s}},
+                                      {"train.py:12", {30s, 10min}},
+                                      {"load", {0s, 60s}},
+                                      {"nothing", {0s, 0s}}});
   CHECK(TimeoutsFile("").read()->empty());
 }
 
@@ -136,23 +134,17 @@ TEST_CASE("an entry replaces the timeouts in the code, in each thread and proces
       "[both]\ntimeout = 300\nfirst_timeout = 6000\n"
       "[late]\ntimeout = 300\nfirst_timeout = 6000\n");
   auto client = server.connect({.timeouts = file.path});
-  struct Row {
-    const char* name;
-    Duration in_code;
-    std::optional<Timeout> first_in_code;
-    Duration first;  // of the thread and name
-    Duration second;
-  };
+  // The name, its timeouts in the code, and those of the first and the second scope of a thread.
+  using Row = std::tuple<const char*, Duration, std::optional<Timeout>, Duration, Duration>;
   const Row rows[] = {{"forward", 30min, {}, 300s, 300s},     {"other", 30min, {}, 30min, 30min},
                       {"upload", 1s, {}, kForever, kForever}, {"save", kForever, {}, 1h, 1h},
                       {"load", 30min, {}, 6000s, 30min},      {"both", 30min, {}, 6000s, 300s},
                       {"slow", 30min, 10h, 10h, 300s},        {"late", 30min, 10h, 6000s, 300s}};
   const auto count_wrong = [&] {
     int wrong = 0;
-    for (const Row& row : rows) {
-      for (const Duration expected : {row.first, row.second}) {
-        const auto scope =
-            client.expires(row.in_code, row.name, {.first_timeout = row.first_in_code});
+    for (const auto& [name, timeout, first_timeout, first, second] : rows) {
+      for (const Duration expected : {first, second}) {
+        const auto scope = client.expires(timeout, name, {.first_timeout = first_timeout});
         const Duration left = scope.times()->remaining;
         wrong += left <= expected && left > expected / 2 ? 0 : 1;
       }
