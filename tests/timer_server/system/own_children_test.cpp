@@ -12,16 +12,6 @@
 
 using namespace filetimer;
 
-namespace {
-
-// Waits for the end of the child.
-ChildEnd end_of(OwnChild& child) {
-  REQUIRE(wait_for_zombie(child.pid()));
-  return child.reap().value_or(ChildEnd{});
-}
-
-}  // namespace
-
 TEST_CASE("The status of an own child is left to its owner") {
   OwnChild child = OwnChild::start([] {
     const pid_t pid = ::fork();
@@ -66,7 +56,8 @@ TEST_CASE("A child that cannot be executed exits with 127") {
   start.words = {"/no/such/program"};
   auto child = start_child(start);
   REQUIRE(child);
-  CHECK(end_of(*child).exit_status == 127);
+  REQUIRE(wait_for_zombie(child->pid()));
+  CHECK(child->reap().value_or(ChildEnd{}).exit_status == 127);
 }
 
 TEST_CASE("The start of a child that cannot be executed fails if it waits") {
