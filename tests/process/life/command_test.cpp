@@ -111,28 +111,22 @@ TEST_CASE("a server that fails before COMMAND gives 125 and does not start it") 
   }
 }
 
-TEST_CASE("COMMAND finds directory and pipe in its environment, and torchrun keeps the pipe") {
+TEST_CASE("COMMAND has what follows --, directory and pipe in variables, and its own output") {
   const TempFolder temp;
   const Finished finished =
       run_command({"/bin/sh", "-c",
-                   "echo $FILETIMER_DIR $TORCHELASTIC_TIMER_FILE $KEPT "
-                   "${TORCHELASTIC_ENABLE_FILE_TIMER-none} ${NOTIFY_SOCKET-none}"},
-                  {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"},
+                   "echo $0 $@; echo err >&2; echo $FILETIMER_DIR $TORCHELASTIC_TIMER_FILE $KEPT "
+                   "${TORCHELASTIC_ENABLE_FILE_TIMER-none} ${NOTIFY_SOCKET-none}",
+                   "--help", "--dir", "x", "--", "--version"},
+                  {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"},  // torchrun keeps the pipe without it
                    {"TORCHELASTIC_TIMER_FILE", "/old/pipe"},
                    {"FILETIMER_DIR", "/old/dir"},
                    {"KEPT", "as it was"}},
                   temp);
   CHECK(finished.status == exited(0));
-  CHECK(finished.out == fmt::format("{0} {0}/requests as it was none none\n", temp.path("run")));
-}
-
-TEST_CASE("COMMAND has the options after --, and standard output, which has no ready line") {
-  const TempFolder temp;
-  const Finished finished = run_command(
-      {"/bin/sh", "-c", "echo $0 $@; echo err >&2", "--help", "--dir", "x", "--", "--version"}, {},
-      temp);
-  CHECK(finished.status == exited(0));
-  CHECK(finished.out == "--help --dir x -- --version\n");
+  CHECK(finished.out ==
+        fmt::format("--help --dir x -- --version\n{0} {0}/requests as it was none none\n",
+                    temp.path("run")));
   CHECK(contains(finished.err, "ready dir=" + temp.path("run")));
   CHECK(contains(finished.err, "err\n"));
   CHECK(finished.err.find("ready dir=") < finished.err.find("err\n"));
@@ -277,12 +271,18 @@ TEST_CASE("a start removes 64 abandoned directories, and leaves further ones to 
   CHECK(count_after_a_start() == 0);
 }
 
-TEST_CASE("each of the signals is forwarded to COMMAND") {
-  const Caught caught;
-  for (const int signal : {SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGINT}) {
-    CAPTURE(signal);
-    ::kill(caught.server.pid(), signal);
-    caught.wait_for_line(fmt::format("signal {}\n", signal));
+TEST_CASE("signals are forwarded to COMMAND, for whose end a server waits that is asked to end") {
+  for (const int end : {SIGINT, SIGTERM}) {
+    CAPTURE(end);
+    Caught caught;
+    for (const int signal : {SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, end}) {
+      CAPTURE(signal);
+      ::kill(caught.server.pid(), signal);
+      caught.wait_for_line(fmt::format("signal {}\n", signal));
+    }
+    CHECK(caught.server.process().is_alive());
+    ::kill(caught.pid, SIGKILL);
+    CHECK(caught.server.process().status() == exited(128 + SIGKILL));
   }
 }
 
@@ -295,15 +295,6 @@ TEST_CASE("a SIGINT that the caller ignores neither drains the server nor kills 
   server.process().signal(SIGINT);
   server.barrier();
   CHECK(server.stop() == exited(128 + SIGTERM));
-}
-
-TEST_CASE("after the first SIGTERM the server serves until COMMAND ends") {
-  Caught caught;
-  ::kill(caught.server.pid(), SIGTERM);
-  caught.wait_for_line(fmt::format("signal {}\n", SIGTERM));
-  CHECK(caught.server.process().is_alive());
-  ::kill(caught.pid, SIGKILL);
-  CHECK(caught.server.process().status() == exited(128 + SIGKILL));
 }
 
 TEST_CASE("a COMMAND that renews its scope while the server drains is not killed") {
