@@ -351,10 +351,8 @@ TEST_CASE("each of many workers that expire together is killed and recorded") {
 }
 
 TEST_CASE("a full standard error without a reader delays neither kills nor the stop") {
-  int ends[2];
-  REQUIRE(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
-  const filetimer::UniqueFd unread(ends[0]);
-  filetimer::UniqueFd full(ends[1]);
+  auto [unread, full] = make_pipe();
+  REQUIRE(::fcntl(full.get(), F_SETFL, O_NONBLOCK) == 0);
   const std::string page(4096, 'x');
   while (::write(full.get(), page.data(), page.size()) > 0) {
   }
