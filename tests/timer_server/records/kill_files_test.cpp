@@ -55,28 +55,21 @@ TEST_CASE("a stage that could be written only in part does not hide the stages a
   CHECK(kills[0].expiries.at(0).scope.grace() == Duration{0});  // SIGKILL follows at once
 }
 
-TEST_CASE("half a stage of a killed server does not hide the stages of the next one") {
+TEST_CASE("half a stage hides none of the next server, and a umask does not lock the folder") {
   const testing::TempFolder temp;
   KillFiles files(temp.path(), "boot");
   Expiry expiry;
   expiry.id = "id-1";
+  const mode_t before = ::umask(0177);  // for files
   files.begin(this_worker(), {&expiry, 1}, {});
+  ::umask(before);
+  CHECK(std::filesystem::status(temp.path("kills")).permissions() ==
+        std::filesystem::perms::owner_all);
+  // A server is killed while it writes a stage.
   std::ofstream(temp.path("kills/id-1"), std::ios::app) << "{}\n"
                                                         << R"({"stage":"end)";
   CHECK(files.read().at(0).sent.empty());
   files.note_signal("id-1", {SIGTERM, ClockReading::now(), {::getpid()}, {1}});
   CHECK(files.read().at(0).sent.size() == 1);
   CHECK(files.read().at(0).records.empty());  // that of the half stage is not of this one
-}
-
-TEST_CASE("the folder of the kill files can be used under a umask for files") {
-  const testing::TempFolder temp;
-  KillFiles files(temp.path(), "boot");
-  Expiry expiry;
-  expiry.id = "id-1";
-  const mode_t before = ::umask(0177);
-  files.begin(this_worker(), {&expiry, 1}, {});
-  ::umask(before);
-  CHECK(std::filesystem::status(temp.path("kills")).permissions() ==
-        std::filesystem::perms::owner_all);
 }
