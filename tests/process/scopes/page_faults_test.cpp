@@ -97,29 +97,19 @@ TEST_CASE("a worker in another time namespace is refused") {
   CHECK(worker.is_alive());
 }
 
-TEST_CASE("an unlocked page is refused while the worker that it names lives") {
-  Server server({"--max-interval", "50ms"});
-  std::unique_ptr<Worker> worker;
-  {
-    const Stopped stopped(server);  // no sweep may see the page before it is unlocked
-    worker = page_worker(server.dir(), "unlocked");
-    REQUIRE(worker->ask("unlock") == "ok");
-    worker->ask("open 0 forward 1");
-  }
-  check_refused(server, "unlocked", "no process holds its lock");
-  CHECK(worker->is_alive());
-}
-
-TEST_CASE("a page that gets its lock again is watched once") {
+TEST_CASE("an unlocked page is refused while its worker lives, and watched once if locked again") {
   Server server({"--max-interval", "50ms"});
   Worker worker({.program = {program_path("page_worker")}});
   {
     const Stopped stopped(server);  // no sweep may see the page before it is unlocked
     REQUIRE(worker.ask("make " + server.dir() + " w-1") == "ok");
-    worker.ask("open 0 forward 3600000");
+    worker.ask("open 0 forward 1");
     REQUIRE(worker.ask("unlock") == "ok");
   }
-  server.wait_for_rejection("no process holds its lock");
+  check_refused(server, "w-1", "no process holds its lock");
+  CHECK(worker.is_alive());
+  REQUIRE(worker.ask("release 0") == "in-time");
+  worker.ask("open 0 forward 3600000");
   REQUIRE(worker.ask("lock") == "ok");
   const std::string owners = server.dir() + "/scopes/.owners/";
   REQUIRE(wait_until([&] { return exists(owners + "w-1"); }));
