@@ -41,21 +41,6 @@ std::unique_ptr<Worker> signalled_by_killed_server(const TempFolder& temp,
   return worker;
 }
 
-// Lets a scope on the worker's page expire, kills the server in the grace period, and makes what it
-// has noted of the kill that of another boot.
-Record expire_in_another_boot(Server& server, Worker& worker) {
-  worker.ask(fmt::format("wake 0 forward 1 {} 600000", SIGCONT));
-  Record expired = server.wait_for("expired", worker.pid());
-  REQUIRE(wait_until([&] { return count_of_stage(server, "signalled") > 0; }));
-  server.kill();
-  // The kill file has the boot id in the state of the kill, and in each record.
-  const std::string file = server.dir() + "/kills/" + expired.text("id");
-  write_file(file, std::regex_replace(read_file(file), std::regex(expired.text("boot_id")),
-                                      "01234567-89ab-cdef-0123-456789abcdef"));
-  server.leave_log_unjudged("the test has moved its kill to another boot");
-  return expired;
-}
-
 }  // namespace
 
 TEST_CASE("a kill that was under way is finished under its id, and its scope is not judged again") {
@@ -327,26 +312,34 @@ TEST_CASE("a server that cannot read the boot id does not start, and says so") {
                 "cannot read '/proc/sys/kernel/random/boot_id'");
 }
 
-TEST_CASE("a verdict that was given before a reboot is not taken for one of this boot") {
-  Server server;
-  const auto worker = page_worker(server.dir(), "w-1");
-  const Record expired = expire_in_another_boot(server, *worker);
-  Server next(server.temp());
-  next.leave_log_unjudged("likewise");
-  next.wait_for([&](const Record& record) {
-    return record.is("expired", worker->pid()) && record.text("id") != expired.text("id");
-  });
-}
-
-TEST_CASE("a scope whose kill a reboot has ended is not recorded as left open, too") {
-  Server server;
-  const auto worker = page_worker(server.dir(), "w-1", "boot=7");
-  expire_in_another_boot(server, *worker);
-  worker->kill();
-  Server next(server.temp());
-  next.leave_log_unjudged("likewise");
-  CHECK(next.wait_for("killed", worker->pid()).text("reason") == "the machine was restarted");
-  CHECK(count(next.records(), "left_open", worker->pid()) == 0);
+TEST_CASE("a verdict from before a reboot is none of this boot, and ends its scope in that boot") {
+  for (const bool is_worker_of_this_boot : {true, false}) {
+    CAPTURE(is_worker_of_this_boot);
+    Server server;
+    const auto worker = page_worker(server.dir(), "w-1", is_worker_of_this_boot ? "" : "boot=7");
+    worker->ask(fmt::format("wake 0 forward 1 {} 600000", SIGCONT));
+    const Record expired = server.wait_for("expired", worker->pid());
+    REQUIRE(wait_until([&] { return count_of_stage(server, "signalled") > 0; }));
+    server.kill();
+    // The kill file has the boot id in the state of the kill, and in each record.
+    const std::string file = server.dir() + "/kills/" + expired.text("id");
+    write_file(file, std::regex_replace(read_file(file), std::regex(expired.text("boot_id")),
+                                        "01234567-89ab-cdef-0123-456789abcdef"));
+    server.leave_log_unjudged("the test has moved its kill to another boot");
+    if (!is_worker_of_this_boot) {
+      worker->kill();
+    }
+    Server next(server.temp());
+    next.leave_log_unjudged("likewise");
+    if (is_worker_of_this_boot) {
+      next.wait_for([&](const Record& record) {
+        return record.is("expired", worker->pid()) && record.text("id") != expired.text("id");
+      });
+    } else {
+      CHECK(next.wait_for("killed", worker->pid()).text("reason") == "the machine was restarted");
+      CHECK(count(next.records(), "left_open", worker->pid()) == 0);
+    }
+  }
 }
 
 TEST_CASE("the state of a kill is kept until its records are on the disk, and no longer") {
