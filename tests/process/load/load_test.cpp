@@ -217,13 +217,6 @@ TEST_CASE("a sweep looks at 256 files") {
   CHECK(has_rejected(300, 4h));
 }
 
-TEST_CASE("a file whose name is not that of a page is refused by a server that starts") {
-  const TempFolder temp;
-  write_file(make_page_folder(temp) + "/no page", "");
-  const Server server(temp);
-  server.wait_for_rejection("'no page' is not the name of a page");
-}
-
 TEST_CASE("at most 64 unlocked pages wait for the end of their workers") {
   Server server({"--max-interval", "100ms"});
   const Worker worker("block");
@@ -245,7 +238,7 @@ TEST_CASE("at most 64 unlocked pages wait for the end of their workers") {
   CHECK(worker.is_alive());
 }
 
-TEST_CASE("at most 8,192 orphaned scopes are recorded, and all are counted") {
+TEST_CASE("a start records 8,192 orphaned scopes, counts all, and refuses a file of a wrong name") {
   const TempFolder temp;
   const std::string pages = make_page_folder(temp);
   Child dead(Launch{.argv = {"/bin/true"}});
@@ -259,8 +252,10 @@ TEST_CASE("at most 8,192 orphaned scopes are recorded, and all are counted") {
     }
     page.write(fmt::format("{}/w-{}", pages, i));
   }
+  write_file(pages + "/no page", "");
   Server server(temp);
   CHECK(adopted_by(server) == 0);  // this record follows those of the scopes
+  server.wait_for_rejection("'no page' is not the name of a page");
   CHECK(server.stop() == exited(0));
   CHECK(count(server.records(), "left_open") == 8192);
   CHECK(server.wait_for("server_started").integer("ended_scopes") == 9 * 1024);
