@@ -444,7 +444,7 @@ TEST_CASE("the stacks of a worker that dies while the helper stops it are missin
   }
 }
 
-TEST_CASE("a helper without a server ends by itself") {
+TEST_CASE("a helper without a server ends by itself, and says that it is not started by hand") {
   Worker worker(stacks_worker("serve", 1));
   const TempFolder temp;
   // Its parent is the shell, and not the server that its request names.
@@ -456,6 +456,9 @@ TEST_CASE("a helper without a server ends by itself") {
   CHECK(shell.status() == exited(9));
   CHECK(read_file(temp.path("out")).empty());
   CHECK(is_free(worker.pid()));
+  const Finished by_hand = run(program_path("filetimer-stacks"), {});
+  CHECK(by_hand.status == exited(2));
+  CHECK(by_hand.err == "filetimer-stacks: started by timer_server, not by hand\n");
 }
 
 // One that ends before its request is sent has not been started.
@@ -566,12 +569,6 @@ TEST_CASE("a scope that is released while a kill holds it up does not end the ki
     CHECK(count(server.records(), "expired", worker.pid()) == 1);
     return true;
   });
-}
-
-TEST_CASE("the helper says that it is not started by hand") {
-  const Finished finished = run(program_path("filetimer-stacks"), {});
-  CHECK(finished.status == exited(2));
-  CHECK(finished.err == "filetimer-stacks: started by timer_server, not by hand\n");
 }
 
 TEST_CASE("the helper may use no more than 1 GiB of memory, and is killed first when it is short") {
