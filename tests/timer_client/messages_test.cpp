@@ -249,6 +249,7 @@ TEST_CASE("a file that has replaced standard error is not written to") {
 TEST_CASE("an unexpected value of an environment variable is ignored with a notice") {
   const testing::FakeServer server;
   const auto check = [&](const std::string& name, const char* value, const char* message) {
+    CAPTURE(name);
     const auto connect = [&] {
       ::setenv(name.c_str(), value, 1);
       (void)server.connect();

@@ -298,4 +298,6 @@ TEST_CASE_FIXTURE(Connected,
     auto scope = client.expires(1h, "one more", slow_start);
     CHECK(scope.times()->remaining > 1h);
   }
+  auto later = client.expires(1h, "one more", {.first_timeout = 1min});
+  CHECK(later.times()->remaining > 1min);
 }

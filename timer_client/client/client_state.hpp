@@ -71,8 +71,8 @@ struct TimerClient::State {
   void swap_job(TimerScope& scope);
 
   // Notes that a scope with a first timeout is opened. Returns whether the client opens the first
-  // scope of the name. Must be called without the lock.
-  [[nodiscard]] bool note_first(const std::string& shown);
+  // scope of the name. `is_longer`: the first timeout is. Must be called without the lock.
+  [[nodiscard]] bool note_first(const std::string& shown, bool is_longer);
 
   // Separate function so that NRVO constructs the TimerScope in the caller's storage.
   [[gnu::always_inline]] TimerScope expires(SlotHandle& handle, const PageTerms& terms) {
@@ -86,8 +86,8 @@ struct TimerClient::State {
   // the scope any more, opens the scope again on the successor of the page.
   void after_opening(TimerScope& scope, unsigned todo_next, const PageTerms& terms);
 
-  // Whether it was said that scopes for which the page has no room are not watched.
-  std::atomic<bool> has_said_limit = false;
+  // The process that has said that scopes for which its page has no room are not watched.
+  std::atomic<unsigned> said_limit_in = 0;
   // Names of scopes that were opened with a first timeout, in the process `begun_in`.
   std::unordered_set<std::string> begun;
   static constexpr std::size_t kMaxBegunNames = 1024;  // as many as have statistics

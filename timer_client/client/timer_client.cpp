@@ -99,7 +99,8 @@ SlotHandle* TimerClient::State::claim_with_lock(ScopeKey key) {
     look_again();
   }
   SlotHandle* const handle = page().claim(key);
-  if (handle == nullptr && page().is_made() && !has_said_limit.exchange(true)) {
+  if (handle == nullptr && page().is_made() &&
+      said_limit_in.exchange(fork_watch::count()) != fork_watch::count()) {
     const std::string reason =
         page().has_all_slots()
             ? fmt::format("{} scopes are open in this process, which is the limit",
@@ -135,15 +136,15 @@ void TimerClient::State::after_opening(TimerScope& scope, unsigned todo_next,
   }
 }
 
-bool TimerClient::State::note_first(const std::string& shown) {
+bool TimerClient::State::note_first(const std::string& shown, bool is_longer) {
   const auto held = ProcessLock::instance().lock();
   if (begun_in != fork_watch::count()) {
     begun.clear();
     begun_in = fork_watch::count();
   }
-  // Beyond the limit every scope counts as the first of its name, so its deadline is later, never
-  // earlier.
-  return begun.size() < kMaxBegunNames ? begun.insert(shown).second : !begun.contains(shown);
+  // Beyond the limit every scope counts as the first of its name if its deadline is then later.
+  return begun.size() < kMaxBegunNames ? begun.insert(shown).second
+                                       : is_longer && !begun.contains(shown);
 }
 
 // --- the client ---
@@ -258,7 +259,9 @@ TimerScope TimerClient::expires_otherwise(std::chrono::nanoseconds after, const 
     state_->look_again();
   }
   if (!state_->is_closed_by_server()) {
-    const bool is_first = options.first_timeout && state_->note_first(shown_name(key));
+    const bool is_first =
+        options.first_timeout &&
+        state_->note_first(shown_name(key), options.first_timeout->value() > after);
     PageTerms terms = terms_of(is_first ? options.first_timeout->value() : after, options);
     terms.opening = is_first ? Opening::kFirst : opening;
     if (SlotHandle* const handle = state_->claim(key)) {

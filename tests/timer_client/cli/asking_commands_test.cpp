@@ -7,7 +7,6 @@
 
 #include <cmath>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -47,20 +46,22 @@ TEST_CASE("ping prints the pid that answered, and how fast") {
 }
 
 TEST_CASE("shutdown sends the mode and the timeout of its options") {
-  for (const auto& [options, graceful, force, wait_s] :
-       {std::tuple(std::string(), "scopes", false, 30.0),
-        {" --mode graceful", "scopes", false, 30},
-        {" --mode graceful_or_now --timeout 10m", "scopes", true, 600},
-        {" --mode workers --timeout inf", "workers", false, INFINITY},
-        {" --mode workers_or_now", "workers", true, 30},
-        {" --mode if_idle", "", false, 30},
-        {" --mode=now", "", true, 30}}) {
+  const auto check = [](const std::string& options, const char* graceful, bool force,
+                        double wait_s) {
+    CAPTURE(options);
     AnsweringServer server(R"({"answer":"done","open_scope_count":0})");
     check_ran(ran(server.dir(), "shutdown" + options), 0, "");
     CHECK(server.asked() ==
           std::vector<wire::Question>{
               {.request = "shutdown", .wait_s = wait_s, .graceful = graceful, .force = force}});
-  }
+  };
+  check("", "scopes", false, 30);
+  check(" --mode graceful", "scopes", false, 30);
+  check(" --mode graceful_or_now --timeout 10m", "scopes", true, 600);
+  check(" --mode workers --timeout inf", "workers", false, INFINITY);
+  check(" --mode workers_or_now", "workers", true, 30);
+  check(" --mode if_idle", "", false, 30);
+  check(" --mode=now", "", true, 30);
   CHECK(run_command({"shutdown", "--mode=soon"}).errors ==
         "--mode: 'soon': expected one of graceful, graceful_or_now, workers, workers_or_now, "
         "if_idle, now");

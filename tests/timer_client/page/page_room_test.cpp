@@ -295,3 +295,19 @@ TEST_CASE("scopes for which the page cannot grow are not watched, and others are
     expect(open_100() == 100, "the page does not grow");
   });
 }
+
+TEST_CASE("a forked child says that more scopes are open than it may have, as its parent does") {
+  const FakeServer server;
+  CHECK(in_child([&] {
+          const StandardError error;
+          auto client = server.connect();
+          std::vector<TimerScope> scopes;
+          const auto open_too_many = [&] {
+            for (std::size_t i = 0; i <= kMaxScopesPerWorker; ++i) {
+              scopes.push_back(client.expires(1h, "step"));
+            }
+            return error.has_line("which is the limit: 'step' is not watched") ? 0 : 1;
+          };
+          return open_too_many() == 0 ? in_child(open_too_many) : 2;
+        }) == 0);
+}

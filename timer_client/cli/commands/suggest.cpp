@@ -219,6 +219,10 @@ int run_suggest(const SuggestOptions& options) {
     complain(fmt::format("more than {} names of scopes: the others are omitted",
                          ScopeHistories::kMaxNames));
   }
+  if (const std::uint64_t names = histories.unrecorded(); names > 0) {
+    complain(fmt::format("the records of ended workers had no room for {}: these are left out",
+                         counted(names, "name")));
+  }
   return std::max(code, out.finish());
 }
 

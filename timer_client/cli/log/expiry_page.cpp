@@ -92,7 +92,8 @@ class Expiry {
     verdict_ = find("expired");
     is_of_warning_ = find("warned") != nullptr;
     const auto has_scopes = [](const Record& record) {
-      return !objects_at(record.fields, "open_scopes").empty();
+      return !objects_at(record.fields, "open_scopes").empty() ||
+             count_at(record.fields, "omitted") > 0;
     };
     scopes_line_ = verdict_ != nullptr && has_scopes(*verdict_) ? verdict_->line : "";
     records.each([&](const Record& record) {
@@ -235,6 +236,9 @@ class Expiry {
       page.field(backquoted(scope.name),
                  joined({times_text(scope),
                          number_at(each, "remaining_s").value_or(1) > 0 ? "" : "expired"}));
+    }
+    if (const std::int64_t omitted = count_at(verdict->fields, "omitted"); omitted > 0) {
+      page.item(2, counted(omitted, "more scope") + " did not fit into the record");
     }
   }
 

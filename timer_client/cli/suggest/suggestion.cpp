@@ -127,6 +127,7 @@ void ScopeHistories::take_ended_worker(const Record& ended) {
     has_waited = found != of_job->second.end() && found->first <= *ended.time_us;
   }
   waiting_workers_ += has_waited ? 1U : 0U;
+  unrecorded_ += static_cast<std::uint64_t>(count_at(ended.fields, "omitted"));
   for (const simdjson::dom::object scope : objects_at(ended.fields, "scopes")) {
     ScopeStatistics statistics = read_statistics(scope);
     if (has_waited) {

@@ -61,6 +61,8 @@ class ScopeHistories {
   [[nodiscard]] std::uint64_t waiting_workers() const { return waiting_workers_; }
   // Returns how often there was no room for a name.
   [[nodiscard]] std::uint64_t omitted() const { return omitted_; }
+  // Returns how often there was none in the record of an ended worker.
+  [[nodiscard]] std::uint64_t unrecorded() const { return unrecorded_; }
 
  private:
   void take_ended_worker(const Record& ended);
@@ -73,6 +75,7 @@ class ScopeHistories {
   std::uint64_t ended_workers_ = 0;
   std::uint64_t waiting_workers_ = 0;
   std::uint64_t omitted_ = 0;
+  std::uint64_t unrecorded_ = 0;
 };
 
 // --- suggestions ---

@@ -122,6 +122,16 @@ TEST_CASE("suggest lists 4096 names of scopes, and reports that others are omitt
   }
 }
 
+TEST_CASE("suggest reports the names for which records of ended workers had no room") {
+  HostLog log("node07");
+  const std::string scopes = R"(,"pid":1,"scopes":[{"scope":"s","count":1}],"omitted":)";
+  log.add("worker_ended", 0, scopes + "0");
+  CHECK_FALSE(contains(run_over(log, {"suggest"}).errors, "no room"));
+  log.add("worker_ended", 1, scopes + "2");
+  log.add("worker_ended", 2, scopes + "3");
+  CHECK(contains(run_over(log, {"suggest"}).errors, "had no room for 5 names: these are left out"));
+}
+
 TEST_CASE("a file of timeouts has room for all that suggest writes") {
   HostLog log("node07");
   for (int worker = 0; worker < 4; ++worker) {
