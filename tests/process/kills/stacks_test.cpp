@@ -273,25 +273,6 @@ TEST_CASE("stacks name the functions that threads wait, spin and read in, with t
   CHECK(evidence.text("state") == "S");  // from before it was held
 }
 
-TEST_CASE("what the children of a worker do is in its evidence") {
-  const auto wait_until_children_sleep = [](const Worker& worker) {
-    CHECK(wait_until([&] {
-      const auto children = filetimer::children_of(worker.pid(), worker.pid());
-      return std::ranges::all_of(children, [](pid_t child) {
-        const auto stat = filetimer::read_stat(fmt::format("/proc/{}", child));
-        return stat && stat->state == 'S';
-      });
-    }));
-  };
-  const Record evidence =
-      evidence_of({.program = {worker_path(), "tree"}}, wait_until_children_sleep);
-  CAPTURE(evidence.line());
-  const auto children = evidence.array("children");
-  REQUIRE(children.size() > 0);
-  const simdjson::dom::element child = children.at(0).value();
-  CHECK(std::string_view(child["doing"].get_string().value()).starts_with("waiting in "));
-}
-
 TEST_CASE("without symbols a frame has the file and the offset in it") {
   const Record evidence = evidence_of(stacks_worker("hang", 0, "_stripped"));
   CAPTURE(evidence.line());

@@ -143,6 +143,7 @@ TEST_CASE("What the main threads of 16 children do is evidence, and no child is 
   const ThreadEvidence& first = evidence.children.front();
   CHECK(first.sampled != Instant{});
   CHECK(first.state == 'S');
+  CHECK(activity_of(first).starts_with("waiting in "));
   CHECK(first.native_stack.empty());
   CHECK(evidence.children.back().sampled == Instant{});  // over the limit
   for (const ThreadEvidence& child : evidence.children) {

@@ -109,6 +109,7 @@ TEST_CASE("The threads leave room for the children, each of which has a share of
   REQUIRE(record.array("children").size() == 64);
   for (std::size_t i = 0; i < kMaxChildrenRead; ++i) {
     const auto child = record.array("children").at(i);
+    CHECK(child["doing"].get_string().value() == "waiting in pipe_read");
     CHECK(child["syscall"].get_string().value() == "read");
     CHECK(child["stack"].get_array().value().size() > 1);
   }
