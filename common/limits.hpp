@@ -49,8 +49,8 @@ inline constexpr std::size_t kAnswerPacketBytes = std::size_t{32} << 10;
 inline constexpr std::size_t kMaxWaitingClients = 1024;
 // The backlog: records that wait in memory until the log can be written again.
 inline constexpr std::size_t kMaxLogBacklogBytes = std::size_t{16} << 20;
-// The backlog up to which statistics, evidence and lists are recorded: the rest is for verdicts and
-// outcomes.
+// The backlog up to which statistics, evidence, lists, hooks, rendezvous and rejected requests are
+// recorded: the rest is for verdicts and outcomes.
 inline constexpr std::size_t kMaxLogBacklogBytesOfDetails = kMaxLogBacklogBytes / 2;
 
 }  // namespace filetimer

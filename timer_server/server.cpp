@@ -287,7 +287,7 @@ void Server::give_back_missed_time(const MissedTime::Clocks& woke) {
 
 void Server::report_given_time(Duration given, std::size_t scopes, const std::string& reason) {
   if (scopes > 0) {
-    core_.log->append(core_.records.deferred_all(given, scopes, reason));
+    core_.log->append_detail(core_.records.deferred_all(given, scopes, reason));
     ++core_.counters.deferred_all;
   }
   messages::warning("{}, while {} scope{} open", reason, scopes, scopes == 1 ? " was" : "s were");
@@ -357,7 +357,7 @@ void Server::on_worker_removed(Worker& worker) {
 
 void Server::report_rejections(Instant now, bool force) {
   if (const auto report = core_.rejections.take(now, force)) {
-    core_.log->append(core_.records.rejected(*report));
+    core_.log->append_detail(core_.records.rejected(*report));
     messages::warning("{} request{} rejected, the last one because: {}", report->count,
                       report->count == 1 ? "" : "s", report->reason);
   }

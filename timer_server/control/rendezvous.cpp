@@ -159,7 +159,7 @@ void Rendezvous::end(const std::string& name, Round& round, std::string_view why
     record.field("reason", reason);
   }
   answer(round, answer_json.finish());
-  core_.log->append(record.finish());
+  core_.log->append_detail(record.finish());
 }
 
 void Rendezvous::refuse_all(std::string_view reason) {

@@ -101,8 +101,17 @@ void Commands::add_hook(CommandOccasion occasion, Instant now) {
   }
   auto hook = std::make_unique<Command>(std::move(occasion));
   hook->next_step_at = now + RecordLog::kStalled;
-  if (count(false, true) < kMaxHooksWaiting) {
-    commands_.push_back(std::move(hook));
+  const bool is_on_warning = hook->occasion.incident.empty();
+  const auto waits = [](bool on_warning) {
+    return [on_warning](const auto& other) {
+      return other->is_waiting && other->occasion.incident.empty() == on_warning;
+    };
+  };
+  if (static_cast<std::size_t>(std::ranges::count_if(commands_, waits(is_on_warning))) <
+      kMaxHooksWaiting) {
+    // That of a kill starts before those of warnings.
+    commands_.insert(is_on_warning ? commands_.end() : std::ranges::find_if(commands_, waits(true)),
+                     std::move(hook));
     return;
   }
   messages::warning("{} is not run for {}: too many hooks wait", hook->name(), hook->occasion.id);
@@ -345,12 +354,10 @@ void Commands::stop() {
 }
 
 void Commands::record(const Command& command) {
-  if (command.is_evidence) {
-    core_.log->append_detail(core_.records.evidence_command(command.occasion, command.outcome,
-                                                            command.output, command.output_bytes));
-  } else {
-    core_.log->append(core_.records.hook(command.occasion, command.outcome));
-  }
+  core_.log->append_detail(
+      command.is_evidence ? core_.records.evidence_command(command.occasion, command.outcome,
+                                                           command.output, command.output_bytes)
+                          : core_.records.hook(command.occasion, command.outcome));
 }
 
 void Commands::drop(Command& command, std::string_view why) {

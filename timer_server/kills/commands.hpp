@@ -34,7 +34,7 @@ class Commands {
   // Of hooks.
   static constexpr Duration kHookTime = std::chrono::seconds{30};
   static constexpr std::size_t kMaxHooks = 8;            // at the same time; the others wait
-  static constexpr std::size_t kMaxHooksWaiting = 4096;  // further hooks are dropped
+  static constexpr std::size_t kMaxHooksWaiting = 4096;  // of each kind; others are dropped
   // The most evidence commands that run at the same time; further ones are dropped.
   static constexpr std::size_t kMaxEvidenceCommands = 32;
 
@@ -92,7 +92,8 @@ class Commands {
 
   Core& core_;
   const std::vector<std::string> environment_;  // without a command's own variables
-  // The earliest first. A list stays whole if a step throws.
+  // The earliest first, but the waiting hooks of kills before those of warnings. A list stays whole
+  // if a step throws.
   std::list<std::unique_ptr<Command>> commands_;
   std::string incident_;                       // the last one with evidence commands
   std::set<std::optional<std::string>> jobs_;  // its jobs for which they were started

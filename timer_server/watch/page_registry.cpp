@@ -21,7 +21,8 @@ constexpr std::size_t kMaxFreePages = 64;
 // Files in `scopes` that one sweep looks at, and names of those it need not look at again.
 constexpr std::size_t kMaxLooksPerSweep = 256;
 constexpr std::size_t kMaxRefusedPages = 16384;
-// `left_open` records of orphaned scopes: every process of the user can make such files.
+// `left_open` records of orphaned scopes, at a start and between two sweeps: every process of the
+// user can make such files.
 constexpr std::size_t kMaxOrphanedScopes = 8192;
 
 constexpr int kAnotherProgram = ENOEXEC;  // as an Error's number, within this file
@@ -124,6 +125,7 @@ void WatchRegistry::look_after_full_pipe() {
 // Finds pages whose wake-up message was lost because its writer was killed or the pipe was removed.
 bool WatchRegistry::look_for_pages() {
   refused_names_in_batch_.clear();
+  orphaned_scopes_ = 0;
   // Pages that wait for an exit first: those that are refused now make room.
   for (const std::string& name : mapped(free_, [](const auto& free) { return free.first; })) {
     if (core_.directory.pages().has(name)) {

@@ -16,30 +16,62 @@
 using namespace filetimer;
 using namespace std::chrono_literals;
 
-TEST_CASE("4,096 hooks may wait, and a further one is dropped, with a record") {
-  Settings settings;
-  settings.on_expiry = "true";
-  CoreStage stage(settings);
-  Commands commands(stage.core);
+namespace {
+
+struct HookStage : CoreStage {
+  explicit HookStage(const std::string& log = {})
+      : CoreStage([&] {
+          Settings with;
+          with.on_expiry = with.on_warning = "true";
+          with.log = log;
+          return with;
+        }()) {}
+  // Without an incident it is the hook of a warning.
+  void add(const std::string& id, const std::string& incident = "i1") {
+    commands.add_hook(
+        {.worker = worker, .id = id, .incident = incident, .scope = "step", .verdict = "dead"},
+        Instant::now());
+  }
   const WorkerIdentity worker{
       std::make_shared<const Process>(std::move(*open_process(::getpid())))};
-  const auto add = [&](const std::string& id) {
-    commands.add_hook(
-        {.worker = worker, .id = id, .incident = "i1", .scope = "step", .verdict = "dead"},
-        Instant::now());
-  };
-  const auto log_after_hook = [&](const std::string& id) {
-    add(id);
+  Commands commands{core};
+};
+
+}  // namespace
+
+TEST_CASE(
+    "4,096 hooks may wait, and a further one is dropped, with a record; those of kills first") {
+  HookStage stage;
+  const auto log_after = [&](const auto& step) {
+    step();
     CHECK(stage.core.log->drain(10s));
     return testing::read_file(stage.core.log->path());
   };
+  stage.add("warned", "");
   for (std::size_t i = 1; i < Commands::kMaxHooksWaiting; ++i) {
-    add("waits");
+    stage.add("waits");
   }
-  CHECK_FALSE(testing::contains(log_after_hook("the last one"), "\"hook\""));
-  const std::string log = log_after_hook("one more");
+  CHECK_FALSE(testing::contains(log_after([&] { stage.add("the last one"); }), "\"hook\""));
+  const std::string log = log_after([&] { stage.add("one more"); });
   CHECK(testing::contains(log, R"("id":"one more")"));
   CHECK(testing::contains(log, "too many hooks wait"));
+  (void)stage.commands.start_hooks(Instant::now());
+  CHECK(testing::contains(log_after([&] { stage.commands.stop(); }),
+                          R"("id":"warned","on":"warning","scope":"step","result":"dropped")"));
+}
+
+TEST_CASE("the records of hooks leave the rest of the backlog to verdicts and outcomes") {
+  HookStage stage("/dev/full");
+  RecordLog& log = *stage.core.log;
+  for (const std::size_t size : {std::size_t{1} << 20, std::size_t{64}}) {
+    for (const std::uint64_t lost = log.backlog().lost; log.backlog().lost == lost;) {
+      log.append_detail(std::string(size, 'x'));
+    }
+  }
+  const std::uint64_t lost = log.backlog().lost;
+  stage.add("x-1");
+  stage.commands.stop();  // drops it, with a record
+  CHECK(log.backlog().lost == lost + 1);
 }
 
 TEST_CASE("a kill has the signal of the first expiry that has one, and the shortest grace") {
