@@ -118,9 +118,9 @@ void Commands::add_hook(CommandOccasion occasion, Instant now) {
   drop(*hook, "too many hooks wait");
 }
 
-std::size_t Commands::count(bool is_evidence, bool is_waiting) const {
+std::size_t Commands::count_running(bool is_evidence) const {
   return static_cast<std::size_t>(std::ranges::count_if(commands_, [&](const auto& command) {
-    return command->is_evidence == is_evidence && command->is_waiting == is_waiting;
+    return command->is_evidence == is_evidence && !command->is_waiting;
   }));
 }
 
@@ -167,7 +167,7 @@ void Commands::start_evidence_command(const CommandOccasion& occasion, std::stri
                                       std::vector<std::string> words,
                                       std::vector<std::string> environment, Instant now) {
   auto command = std::make_unique<Command>(occasion, drop_in, true);
-  if (count(true, false) >= kMaxEvidenceCommands) {
+  if (count_running(true) >= kMaxEvidenceCommands) {
     drop(*command, fmt::format("{} evidence commands were running", kMaxEvidenceCommands));
   } else if (run(*command, std::move(words), std::move(environment), now)) {
     commands_.push_back(std::move(command));
@@ -187,7 +187,7 @@ void Commands::end_commands(Instant now) {
 Instant Commands::start_hooks(Instant now) {
   Instant next = Instant::never();
   const auto first = std::ranges::find(commands_, true, &Command::is_waiting);
-  if (first != commands_.end() && count(false, false) < kMaxHooks) {
+  if (first != commands_.end() && count_running(false) < kMaxHooks) {
     Command& hook = **first;
     const CommandOccasion& occasion = hook.occasion;
     const bool may_start = core_.log->synced() >= occasion.record_number ||

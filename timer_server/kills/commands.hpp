@@ -46,7 +46,7 @@ class Commands {
   // hooks wait.
   void add_hook(CommandOccasion occasion, Instant now);
   // Returns whether no hook runs or waits.
-  [[nodiscard]] bool have_hooks_ended() const { return count(true, false) == commands_.size(); }
+  [[nodiscard]] bool have_hooks_ended() const { return count_running(true) == commands_.size(); }
 
   // Starts the evidence commands for a recorded expiry of the last incident, side by side: the
   // drop-ins with the first expiry of each job in the incident, where the workers without a job
@@ -69,7 +69,7 @@ class Commands {
  private:
   struct Command;
 
-  [[nodiscard]] std::size_t count(bool is_evidence, bool is_waiting) const;
+  [[nodiscard]] std::size_t count_running(bool is_evidence) const;
   [[nodiscard]] const std::string& hook_for(const CommandOccasion& occasion) const {
     return occasion.incident.empty() ? core_.settings.on_warning : core_.settings.on_expiry;
   }
