@@ -301,6 +301,7 @@ void Server::sweep(Instant now) {
   // Pages in a directory that another server has taken are that server's.
   const bool has_directory = core_.directory.has_status_page();
   if (has_directory) {
+    registry_.forget_orphaned_scopes();
     registry_.look_for_pages();
   }
   inbox_.retry();

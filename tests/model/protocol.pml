@@ -674,7 +674,7 @@ end:
    * code: timer_server/server.cpp Server::run_once fe7f2ca9
    * code: timer_server/server.cpp Server::read_progress 66b02c6b
    * code: timer_server/inbox.cpp Inbox::read 967129c1
-   * code: timer_server/watch/page_registry.cpp WatchRegistry::look_for_pages e376ca98
+   * code: timer_server/watch/page_registry.cpp WatchRegistry::look_for_pages 24c79400
    * code: timer_server/watch/page_registry.cpp WatchRegistry::on_wake_up_message 3ba9d79a
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 540f9478
    * code: common/wake_protocol.hpp announce_scan fde183fc */

@@ -125,7 +125,6 @@ void WatchRegistry::look_after_full_pipe() {
 // Finds pages whose wake-up message was lost because its writer was killed or the pipe was removed.
 bool WatchRegistry::look_for_pages() {
   refused_names_in_batch_.clear();
-  orphaned_scopes_ = 0;
   // Pages that wait for an exit first: those that are refused now make room.
   for (const std::string& name : mapped(free_, [](const auto& free) { return free.first; })) {
     if (core_.directory.pages().has(name)) {

@@ -79,6 +79,8 @@ class WatchRegistry {
                               const std::vector<SlotReading>& scopes, std::string_view reason,
                               const HasEnded& has_ended);
   [[nodiscard]] std::size_t orphaned_scopes() const { return orphaned_scopes_; }
+  // Lets the records of as many orphaned scopes be written again. Called by sweeps.
+  void forget_orphaned_scopes() { orphaned_scopes_ = 0; }
 
   // Takes a wake-up message, which names a page: registers the page if it is new.
   void on_wake_up_message(std::string_view name);
