@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/sanitizers.hpp"
 #include "tests/support/children.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/skip.hpp"
@@ -264,6 +265,7 @@ TEST_CASE("another user's runtime directory is refused, and so is one below such
 }
 
 TEST_CASE("in a user namespace in which root has no id, the folders of root are still root's") {
+  FILETIMER_SKIP_IF(kIsThreadSanitized, "the sanitizer has a thread of its own");
   const TempFolder temp("/dev/shm");
   FILETIMER_SKIP_IF(!give_away(temp.path()), "only root can make another user's folder");
   const auto enter = [] {
