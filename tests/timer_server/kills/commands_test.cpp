@@ -39,8 +39,7 @@ struct HookStage : CoreStage {
 
 }  // namespace
 
-TEST_CASE(
-    "4,096 hooks may wait, and a further one is dropped, with a record; those of kills first") {
+TEST_CASE("4,096 hooks may wait, a further one is dropped, and those of kills start first") {
   HookStage stage;
   const auto log_after = [&](const auto& step) {
     step();
