@@ -253,7 +253,7 @@ TEST_CASE("a start records 8,192 orphaned scopes, counts all, and refuses a file
     page.write(fmt::format("{}/w-{}", pages, i));
   }
   write_file(pages + "/no page", "");
-  Server server(temp, {.args = {"--max-interval", "50ms"}});
+  Server server(temp, {"--max-interval", "50ms"});
   CHECK(adopted_by(server) == 0);  // this record follows those of the scopes
   server.wait_for_rejection("'no page' is not the name of a page");
   filetimer::TestPage later;
