@@ -30,9 +30,9 @@ bool others_may_write(const struct stat& st) {
   return (st.st_mode & (S_IWGRP | S_IWOTH)) != 0;
 }
 
-// Returns the user to whom root's folders belong as this process sees them: nobody, in a user
-// namespace in which root has no id, as in a container of Apptainer. The kernel gives /proc to
-// root.
+// Returns the user id that this process sees as the owner of root's folders, such as /proc: 0, or
+// the overflow id 65534 in a user namespace that maps no id to root, as in a container of
+// Apptainer.
 uid_t roots_user() {
   struct stat st {};
   return ::stat("/proc", &st) == 0 ? st.st_uid : 0;
@@ -67,14 +67,13 @@ Status check_parent(const std::string& folder) {
 }
 
 // Checks every folder through which the kernel goes from `folder`, which was checked: a symlink in
-// a folder of this user may lead to one in a folder of another. In a sticky folder, whoever made a
-// symlink can replace it.
+// a folder of this user may lead to one in a folder of another. The owner of a symlink in a sticky
+// folder can replace it.
 Status check_way(std::filesystem::path folder, const std::filesystem::path& way) {
   for (const auto& part : way) {
     const std::filesystem::path next = folder / part;
     FILETIMER_TRY(check_parent(next.string()));
-    std::error_code ec;
-    if (const auto target = std::filesystem::read_symlink(next, ec); !ec) {
+    if (const std::string target = link_target(next.string()); !target.empty()) {
       struct stat link {};
       struct stat in {};
       if (::lstat(next.c_str(), &link) != 0 || ::stat(folder.c_str(), &in) != 0 ||
