@@ -10,7 +10,6 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <system_error>
 
 #include "common/clock.hpp"
 #include "common/posix.hpp"
@@ -189,10 +188,6 @@ int main(int argc, char** argv) {
     }
     return serve(settings, std::move(*passed), std::move(report));
   } catch (const std::exception& error) {
-    // The message of std::thread has the reason only, and not what has failed.
-    const auto* const bare = dynamic_cast<const std::system_error*>(&error);
-    const bool is_thread = bare != nullptr && bare->code().message() == error.what();
-    return fail(exit_status::kFailed, settings,
-                fmt::format("{}{}", is_thread ? "cannot start a thread: " : "", error.what()));
+    return fail(exit_status::kFailed, settings, error.what());
   }
 }

@@ -11,9 +11,9 @@
 
 #include <limits>
 #include <new>
-#include <thread>
 
 #include "timer_server/system/messages.hpp"
+#include "timer_server/system/side_threads.hpp"
 
 namespace filetimer {
 namespace {
@@ -404,7 +404,7 @@ Result<std::shared_ptr<RecordLog>> RecordLog::open(Settings settings) {
   }
   const std::shared_ptr<RecordLog> log(
       new RecordLog(std::move(settings), std::move(*file), std::move(event_fd)));
-  std::thread([log] { log->run(); }).detach();
+  start_detached_thread([log] { log->run(); });
   return std::shared_ptr<RecordLog>(log.get(), [log](RecordLog*) { log->stop(); });
 }
 

@@ -11,10 +11,10 @@
 #include <deque>
 #include <new>
 #include <string>
-#include <thread>
 
 #include "common/text.hpp"
 #include "timer_server/system/mutex.hpp"
+#include "timer_server/system/side_threads.hpp"
 
 namespace filetimer::messages {
 namespace {
@@ -90,7 +90,7 @@ void start(Level level, bool to_syslog) {
   if (to_syslog) {
     ::openlog("timer_server", LOG_PID, LOG_DAEMON);
   }
-  std::thread([] { channel->run(); }).detach();
+  start_detached_thread([] { channel->run(); });
 }
 
 void say(Level level, std::string_view line) {

@@ -7,8 +7,6 @@
 #include <condition_variable>
 #include <deque>
 #include <new>
-#include <system_error>
-#include <thread>
 #include <vector>
 
 #include "common/posix.hpp"
@@ -42,9 +40,8 @@ struct SideThreads::State : std::enable_shared_from_this<State> {
       return;
     }
     try {
-      std::thread([state = shared_from_this(), &queue] {
-        state->work_until_stopped(queue);
-      }).detach();
+      start_detached_thread(
+          [state = shared_from_this(), &queue] { state->work_until_stopped(queue); });
       ++queue.threads;
     } catch (const std::system_error&) {
       // RLIMIT_NPROC or pids.max is reached. The job waits for the next one, or a sweep.
@@ -69,7 +66,7 @@ struct SideThreads::State : std::enable_shared_from_this<State> {
       queue.jobs.pop_front();
       lock.unlock();
       Delivery delivery;
-      messages::guard([&] { delivery = job(); });  // who waits for it has a time limit
+      messages::guard([&] { delivery = job(); });  // a wait for a job has a time limit
       job = nullptr;
       lock.lock();
       if (!delivery) {

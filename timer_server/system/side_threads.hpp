@@ -4,8 +4,21 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <system_error>
+#include <thread>
+#include <utility>
 
 namespace filetimer {
+
+// Starts a thread that is never joined. Throws a std::system_error if there are no more threads.
+template <class Work>
+void start_detached_thread(Work work) {
+  try {
+    std::thread(std::move(work)).detach();
+  } catch (const std::system_error& error) {
+    throw std::system_error(error.code(), "cannot start a thread");  // its own text has no subject
+  }
+}
 
 // Runs jobs that may block, for example on files of /proc that take a worker's memory lock, or that
 // take time, so that the loop never waits. A job runs on a side thread; the function that it
