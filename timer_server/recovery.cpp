@@ -169,7 +169,9 @@ void Recovery::resume_kill(KillState& past) {
     order.record_number = is_detail ? core_.log->append_detail(std::move(record))
                                     : core_.log->append(std::move(record));
   }
-  order.worker = worker != nullptr ? *worker : claimed_identity(order.worker_then, order.pid);
+  if (worker != nullptr) {
+    order.worker = *worker;
+  }
   if (order.verdict) {
     finish_kill(order, worker);
     return;

@@ -24,7 +24,6 @@ namespace filetimer {
 
 // The verdicts of one worker that are carried out together.
 struct KillOrder : KillState {
-  WorkerIdentity worker;
   std::vector<SlotReading> open_scopes;    // of this worker, the expired ones included
   std::shared_ptr<const CpuSample> early;  // from before the deadline; null: none
   std::uint64_t record_number = 0;         // of the verdicts; 0: not recorded yet, or synced

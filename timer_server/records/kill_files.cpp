@@ -168,20 +168,22 @@ Result<std::optional<KillState>> kill_in(const std::string& path, const std::str
     std::ranges::move(records, std::back_inserter(kill.records));
     records.clear();
   }
-  kill.worker_then.start_time = kill.start_time;
+  Process worker;
+  worker.pid = kill.pid;
+  worker.start_time = kill.start_time;
+  worker.uid = ::geteuid();
+  WorkerFacts& facts = *kill.worker.facts;
+  facts.are_known = true;
   if (dom::object first;
       !kill.records.empty() &&
       parser.parse(kill.records[0]).get_object().get(first) == simdjson::SUCCESS) {
-    const auto number_text = [&](std::string_view key) {
-      const auto number = integer_at(first, key);
-      return number ? std::to_string(*number) : std::string();
-    };
-    kill.worker_then.uid = static_cast<uid_t>(integer_at(first, "uid").value_or(::geteuid()));
-    kill.worker_then.rank = number_text("rank");
-    kill.worker_then.local_rank = number_text("local_rank");
-    kill.worker_then.job_id = text_at(first, "job_id");
-    kill.worker_then.comm = text_at(first, "comm");
+    worker.uid = static_cast<uid_t>(integer_at(first, "uid").value_or(worker.uid));
+    worker.comm = text_at(first, "comm");
+    facts.rank = integer_at(first, "rank");
+    facts.local_rank = integer_at(first, "local_rank");
+    facts.job_id = text_at(first, "job_id");
   }
+  kill.worker.process = std::make_shared<const Process>(std::move(worker));
   return kill.pid > 0 && !kill.expiries.empty() ? std::optional(std::move(kill)) : std::nullopt;
 }
 

@@ -22,7 +22,7 @@ namespace filetimer {
 struct KillState {
   pid_t pid = 0;  // 0: this server has begun it
   std::uint64_t start_time = 0;
-  PageClaims worker_then{.uid = ::geteuid()};  // at the verdict; in a file, from its first record
+  WorkerIdentity worker;  // in a file as its first record has it
   bool is_of_this_boot = true;
   bool may_have_stopped = false;     // targets; not with --dry-run
   std::vector<Expiry> expiries;      // the earliest deadline first; in a file without their places

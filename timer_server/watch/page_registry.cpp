@@ -61,8 +61,7 @@ Status check_claims(const PageClaims& claims, const Process& process, bool is_co
   return {};
 }
 
-}  // namespace
-
+// Returns the identity of a process that has exited, as its page says.
 WorkerIdentity claimed_identity(const PageClaims& claims, pid_t pid) {
   Process process;
   process.pid = pid;
@@ -72,6 +71,8 @@ WorkerIdentity claimed_identity(const PageClaims& claims, pid_t pid) {
   return {std::make_shared<const Process>(std::move(process)),
           std::make_shared<WorkerFacts>(worker_facts_claimed(claims))};
 }
+
+}  // namespace
 
 bool runs_another_program(const Process& process, const WorkerPage& page) {
   if (page.name().empty()) {

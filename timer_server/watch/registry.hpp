@@ -177,9 +177,6 @@ class WatchRegistry {
   std::unordered_map<std::string, Free> free_;  // by name
 };
 
-// Returns the identity of a process that has exited, as its page says.
-WorkerIdentity claimed_identity(const PageClaims& claims, pid_t pid);
-
 // Returns whether the process runs another program than the one that made the page. The kernel puts
 // the stack of each new program somewhere else. Returns false where that cannot be seen.
 bool runs_another_program(const Process& process, const WorkerPage& page);
