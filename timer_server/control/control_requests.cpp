@@ -347,29 +347,30 @@ std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now, b
     rendezvous_.refuse_all(kShuttingDown);
   }
   if (!shutdown_ && now >= next_look_) {
-    advance_shutdowns(now, has_kills);
+    advance_shutdowns(now);
   }
   finish_dumps();
   next_answer_ = clients_.advance(now);
   return std::exchange(shutdown_, std::nullopt);
 }
 
-void ControlRequests::advance_shutdowns(Instant now, bool has_kills) {
+void ControlRequests::advance_shutdowns(Instant now) {
   next_look_ = shutdowns_.empty() ? Instant::never() : now + kLookPeriod;
   if (shutdowns_.empty()) {
     return;
   }
   // A single one that does not wait for workers ends the server.
   const bool for_workers = std::ranges::all_of(shutdowns_, waits_for_workers);
-  bool has_others = false;  // workers that do not ask: one that asks waits for the answer
-  core_.workers.for_each([&](const Worker& worker) {
-    has_others |= std::ranges::none_of(shutdowns_, [&](const AcceptedRequest& each) {
-      return each.pid == worker.process->pid && !clients_.has_left(each.client);
+  bool must_wait = core_.workers.count_open_scopes() > 0 || has_kills_;
+  if (for_workers && !must_wait) {
+    core_.workers.for_each([&](const Worker& worker) {
+      // A worker that asks waits for the answer.
+      must_wait |= std::ranges::none_of(shutdowns_, [&](const AcceptedRequest& each) {
+        return each.pid == worker.process->pid && !clients_.has_left(each.client);
+      });
     });
-  });
-  const bool is_over =
-      core_.workers.count_open_scopes() == 0 && !has_kills && !(for_workers && has_others);
-  if (is_over && !life_.is_asked_to_end()) {
+  }
+  if (!must_wait && !life_.is_asked_to_end()) {
     shutdown_ = {for_workers ? "shutdown: workers" : "shutdown: graceful", false};
   }
   if (shutdown_ || life_.is_stopping()) {

@@ -78,7 +78,7 @@ class ControlRequests {
   Answer answer_drain(const AcceptedRequest& accepted);
   Answer answer_shutdown(const AcceptedRequest& accepted);
   Answer answer_rendezvous(const AcceptedRequest& accepted);
-  void advance_shutdowns(Instant now, bool has_kills);
+  void advance_shutdowns(Instant now);
   void end_overdue_shutdowns(Instant now);
   void finish_dumps();
 
