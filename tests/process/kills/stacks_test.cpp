@@ -283,10 +283,10 @@ TEST_CASE("without symbols a frame has the file and the offset in it") {
   CHECK(std::stoul(frame->substr(frame->find("0x")), nullptr, 16) < 1U << 30);
 }
 
-TEST_CASE("each of 4 stacks of 300 threads is recorded once, with its threads") {
+TEST_CASE("each of 4 stacks of 100 threads is recorded once, with its threads") {
   std::vector<pid_t> tids;
-  const Record evidence = evidence_of(stacks_worker("pool", 299), [&](const Worker& worker) {
-    wait_until_asleep(worker.pid(), 300);
+  const Record evidence = evidence_of(stacks_worker("pool", 99), [&](const Worker& worker) {
+    wait_until_asleep(worker.pid(), 100);
     tids = filetimer::threads_of(worker.pid());
   });
   CAPTURE(evidence.line());
