@@ -2,6 +2,7 @@
 """The callbacks for Lightning and for Hugging Face's Trainer, called by fakes in the order that both
 document.
 """
+import inspect
 import math
 import pickle
 import sys
@@ -161,6 +162,8 @@ class Defaults(ServerCase):
     def test_the_first_batch_has_ten_times_as_long(self):
         callback = filetimer.lightning.TimerCallback()
         self.assertTrue(callback.is_made and filetimer.transformers.TimerCallback().is_made)
+        for made in filetimer.lightning, filetimer.transformers:
+            self.assertEqual(inspect.signature(made.TimerCallback).parameters["idle_timeout"].default, 1800)
         self.configure()
         for _ in range(2):
             callback.setup(None, None, "fit")

@@ -3,10 +3,12 @@
 import contextlib
 import importlib.util
 import os
+import pathlib
 import shutil
 import signal
 import unittest
 
+import filetimer
 import suite
 from harness import ServerCase, worker_test
 
@@ -191,6 +193,35 @@ class Forks(ServerCase):
                     assert filetimer.admin.status().open_scopes == 2
             """)
         self.assertEqual(self.records("left_open"), [])
+
+
+class Restarts(ServerCase):
+    def test_the_next_server_tells_of_workers_that_ended_while_none_ran(self):
+        killed = self.start_worker("""
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            with filetimer.expires(1, signal=signal.SIGTERM, grace=60):
+                time.sleep(60)
+            """, RANK="3", LOCAL_RANK="1")
+        left = self.start_worker("""
+            with filetimer.expires(60):
+                say("in")
+                time.sleep(60)
+            """)
+        left.stdout.readline()
+        kills = pathlib.Path(self.dir, "kills")
+        suite.wait_until(lambda: any("signalled" in each.read_text() for each in kills.glob("*")))
+        os.kill(self.server.pid, signal.SIGKILL)
+        for worker in killed, left:
+            worker.kill()
+            worker.wait()
+        self.server.close()
+        self.server = filetimer.Server(dir=self.dir)
+        self.addCleanup(self.server.close)
+        record = self.record("killed", killed.pid)
+        self.assertEqual([record[field] for field in ("verdict", "reason", "rank", "local_rank")],
+                         ["dead", "the worker ended while no server was running", 3, 1])
+        self.record("left_open", left.pid)
+        self.assertEqual([each["ended_scopes"] for each in self.records("server_started")], [0, 1])
 
 
 class Multiprocessing(ServerCase):

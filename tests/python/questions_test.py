@@ -42,6 +42,22 @@ class Questions(ConfiguredCase):
         self.assertIn(f"server_pid={self.server.pid}", repr(status))
         self.assertEqual(status, status)
 
+    def test_status_counts_what_the_server_has_done(self):
+        killed = self.start_worker("with filetimer.expires(0.05): time.sleep(60)")
+        stubborn = self.start_worker("""
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            with filetimer.expires(0.05, signal=signal.SIGTERM, grace=60):
+                time.sleep(60)
+            """)
+        self.record("killed", killed.pid)
+        wait_until(lambda: self.records("expired", stubborn.pid))
+        with filetimer.expires(0.05, signal=0):
+            self.record("killed", os.getpid())
+            status = admin.status()
+        self.assertEqual((status.expired, status.killed, status.kills_under_way, status.unkillable), (3, 1, 1, 0))
+        self.assertTrue(0 < status.uptime < suite.BOUND_S, status.json)
+        self.assertGreaterEqual(status.requests, 3)  # one for each page
+
     def test_a_rendezvous_names_the_missing_ranks(self):
         met = admin.rendezvous(0, 1, 10)
         self.assertEqual((met.round, met.joined), (1, {0: os.getpid()}))
@@ -80,6 +96,8 @@ class Questions(ConfiguredCase):
                 admin.shutdown(timeout=0.1)
             self.assertTrue(caught.exception.timed_out)
             self.assertEqual(admin.shutdown("now"), 1)
+        [left] = self.record("server_stopped")["left"]
+        self.assertEqual((left["pid"], left["scope"], left["elapsed_s"] < BOUND_S), (os.getpid(), "x", True))
         self.assertFalse(self.configured.is_watched)
         with self.assertRaises(filetimer.ServerUnavailable):
             admin.status()
@@ -216,7 +234,7 @@ class MadeUpServer(unittest.TestCase):
         """
         def serve():
             with contextlib.suppress(OSError), self.listener.accept()[0] as client:
-                client.recv(4096)
+                client.recv(4096, socket.MSG_PEEK)  # what is unread resets the connection
                 for each in packets:
                     client.send(each) if isinstance(each, bytes) else time.sleep(each)
         thread = threading.Thread(target=serve)
@@ -505,8 +523,11 @@ sys.exit(status)
             filetimer.Server(executable="/bin/false")
         with self.assertRaisesRegex(filetimer.ServerUnavailable, "did not start"):
             filetimer.Server("--bogus", executable=SERVER)
-        with self.assertRaisesRegex(filetimer.ServerUnavailable, "cannot run '/bin/sh': Argument list too long"):
+        made = os.path.join(suite.folder_of(self, "python"), "made")
+        with self.assertRaisesRegex(filetimer.ServerUnavailable, "cannot run '/bin/sh': Argument list too long"), \
+                unittest.mock.patch.object(_server.tempfile, "mkdtemp", lambda **_: os.mkdir(made) or made):
             filetimer.Server("-" * 200_000, executable=SERVER)
+        self.assertFalse(os.path.exists(made))
         with self.assertRaises(errors.InvalidArgument):
             filetimer.Server(3)
         environment = dict(os.environ, PATH="/nowhere")
@@ -519,7 +540,9 @@ sys.exit(status)
         self.assertNotIn(b"Exception ignored", done.stderr)
         # A virtual environment that is not activated has it beside its python3.
         os.symlink(SERVER, os.path.join(folder, "timer_server"))
-        for beside, path in ((folder, os.environ["PATH"]), ("/nowhere", f"{folder}:{os.environ['PATH']}")):
+        other = suite.folder_of(self, "python")
+        os.symlink("/bin/false", os.path.join(other, "timer_server"))
+        for beside, path in ((folder, f"{other}:{os.environ['PATH']}"), ("/nowhere", f"{folder}:{os.environ['PATH']}")):
             environment["PATH"] = path
             done = run_python(script, beside, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             self.assertEqual((done.returncode, done.stderr), (0, b""))

@@ -314,6 +314,11 @@ class Each(ConfiguredCase):
         with self.assertRaisesRegex(filetimer.TimerError, "the event loop would get the exception"):
             asyncio.run(go_over())
 
+    def test_its_options_are_those_of_the_scope_of_each_step(self):
+        for first in {}, {"first_timeout": FAR_S}:
+            signals = ([each["signal"] for each in self.listed_scopes()] for _ in "ab")
+            self.assertEqual(list(filetimer.each(signals, 10, "data", signal=15, **first)), [[15], [15]])
+
     def test_it_has_the_length_of_what_it_goes_over_and_may_be_gone_over_again(self):
         items = filetimer.each("ab", FAR_S, "data")
         self.assertEqual(len(items), 2)
@@ -683,6 +688,10 @@ class Killed(ServerCase):
         self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
         expired = self.record("expired", worker.pid)
         self.assertEqual((expired["scope"], expired["timeout_s"]), ("forward", 0.3))
+        written = datetime.datetime.strptime(expired["time"] + "+0000", "%Y-%m-%dT%H:%M:%S.%fZ%z")
+        self.assertLess(abs(written.timestamp() - time.time()), suite.BOUND_S)
+        command = f"{sys.executable} {self.folder}/worker1.py"
+        self.assertEqual(expired.get("cmdline", command), command)  # a busy server may not have read it
         self.assertEqual(self.record("killed", worker.pid)["cancelled"], ["epoch"])
 
     def test_a_worker_that_idles_after_its_first_scope_is_killed(self):
@@ -694,6 +703,25 @@ class Killed(ServerCase):
             """)
         self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
         self.assertEqual(self.record("expired", worker.pid)["scope"], "(idle)")
+
+
+class DryRun(ServerCase):
+    options = ("--dry-run",)
+
+    def test_the_kill_file_of_an_idle_worker_is_kept_until_it_is_idle_again_or_ends(self):
+        worker = self.start_worker("""
+            filetimer.configure(idle_timeout=0.2)
+            for _ in sys.stdin:
+                with filetimer.expires(60):
+                    pass
+            """)
+        for count in 1, 2:
+            worker.stdin.write("\n")
+            worker.stdin.flush()
+            suite.wait_until(lambda: len(self.records("killed")) == count)
+            suite.wait_until(lambda: len(os.listdir(self.dir + "/kills")) == 1)
+        worker.communicate(timeout=suite.BOUND_S)
+        suite.wait_until(lambda: not os.listdir(self.dir + "/kills"))
 
 
 class Clients(ServerCase):
@@ -709,6 +737,8 @@ class Clients(ServerCase):
             with client.heartbeat(10, "heart", signal=signal.SIGTERM, grace=2, first_timeout=FAR_S):
                 [heart] = self.listed_scopes()
                 self.assertEqual((heart["signal"], heart["grace_s"], heart["asked_s"]), (signal.SIGTERM, 2, FAR_S))
+            with client.heartbeat(60, "warned", warn_after=0.05):
+                self.assertEqual(self.record("warned")["scope"], "warned")
             self.assertEqual(repr(client), f"<filetimer.Client {client.target}>")
         self.assertTrue(client.closed)
         client = filetimer.configure(self.dir)

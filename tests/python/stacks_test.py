@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The Python stacks of a worker that has expired, in the server's evidence and in `show`."""
+import os
 import signal
 
 import filetimer
@@ -145,7 +146,7 @@ os.wait()
         mine = filetimer.configure()
         if os.fork() == 0:
             for client in filetimer.configure(stacks=False), other, mine:
-                with client.expires(60), client.paused():
+                with client.paused():
                     say(len(_stacks._offered))
             os._exit(0)
         os.wait()
@@ -224,6 +225,7 @@ expire()
         filetimer.configure()
         assert os.listdir("/proc/self/fd") == before
         [(file, number)] = _stacks._offered.values()
+        assert number == signal.SIGRTMIN + 12
         signal.pthread_kill(threading.get_ident(), number)
         assert os.fstat(file).st_size > 0
         mine = os.open(os.environ["FILETIMER_DIR"] + "/mine", os.O_RDWR | os.O_CREAT)
@@ -295,6 +297,15 @@ try:
 except filetimer.TimerError as error:
     assert "no real-time signal is free" in str(error)
 """)
+
+
+class Sweeps(ServerCase):
+    options = ("--max-interval", "20ms")
+
+    def test_the_folder_of_the_stacks_is_made_again(self):
+        folder = os.path.join(self.dir, "scopes", ".stacks")
+        os.rmdir(folder)
+        suite.wait_until(lambda: os.path.isdir(folder))
 
 
 if __name__ == "__main__":

@@ -4,14 +4,18 @@ below a caller that ignores signals.
 """
 import contextlib
 import os
+import pathlib
 import pty
+import resource
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 
+import filetimer
 import suite
 from harness import CLIENT, SERVER, ServerCase
 from suite import BOUND_S, state_of, wait_until
@@ -179,6 +183,37 @@ class Run(TerminalCase):
         self.assertTrue(ignored >> (signal.SIGHUP - 1) & 1)
         self.assertFalse(ignored >> (signal.SIGCHLD - 1) & 1)
 
+    def test_a_command_waits_for_a_server_that_is_being_started(self):
+        dir = os.path.join(self.folder, "later")
+        run = subprocess.Popen([CLIENT, "run", "--dir", dir, "--", "sh", "-c", "exit 7"],
+                               env={**os.environ, "FILETIMER_MISSING": "wait"})
+        self.addCleanup(suite.end, run)
+        with self.assertRaises(subprocess.TimeoutExpired):  # it waits
+            run.wait(timeout=0.2)
+        with filetimer.Server(dir=dir):
+            self.assertEqual(run.wait(timeout=BOUND_S), 7)
+
+    def test_a_command_for_which_there_is_no_process_exits_125(self):
+        if os.geteuid() != 0:  # no limit of processes binds root
+            self.skipTest("no process of another user can be started here")
+        somebody = 65_532
+        folder = suite.folder_of(self, "python", "/tmp")
+        os.chmod(folder, 0o755)
+        os.mkdir(folder + "/own")
+        os.chown(folder + "/own", somebody, somebody)
+        for program, words in (CLIENT, ("run",)), (SERVER, ("--dir", folder + "/own/run")):
+            said = b""
+            for count in range(1, 30):
+                done = subprocess.run(
+                    [shutil.copy(program, folder), *words, "--", "true"], stderr=subprocess.PIPE, timeout=BOUND_S,
+                    env={**os.environ, "FILETIMER": "off"}, user=somebody, group=somebody, extra_groups=[],
+                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NPROC, (count, count)))
+                if done.returncode == 0:
+                    break
+                self.assertEqual(done.returncode, 125, done.stderr)
+                said += done.stderr
+            self.assertIn(b"cannot run 'true': Resource temporarily unavailable", said)
+
 
 class ServerAroundCommand(TerminalCase):
     def start_server(self):
@@ -197,6 +232,60 @@ class ServerAroundCommand(TerminalCase):
         terminal.hang_up()
         self.assertEqual(terminal.exit_status(), 6)
         self.assertFalse(os.path.exists(self.pid_file))
+
+    def test_a_message_has_the_time_for_which_the_scope_was_open(self):
+        done = subprocess.run(
+            [SERVER, "--dir", os.path.join(self.folder, "other"), "--", CLIENT, "run", "--timeout", "200ms", "--",
+             "sleep", "60"], stderr=subprocess.PIPE, timeout=BOUND_S)
+        self.assertEqual(done.returncode, 124)
+        self.assertRegex(done.stderr, br"expired in 'sleep' after ([2-9]\d\d ms|[\d.]+ s): to be sent SIGKILL")
+
+    def test_command_may_lock_as_much_memory_as_the_caller(self):
+        done = subprocess.run(
+            [SERVER, "--dir", os.path.join(self.folder, "other"), "--", "sh", "-c", "ulimit -l"],
+            stdout=subprocess.PIPE, timeout=BOUND_S,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_MEMLOCK, (65_536, 65_536)))
+        self.assertEqual(done.stdout, b"64\n")
+
+
+class Detached(TerminalCase):
+    def test_it_does_not_hold_the_output_of_its_caller(self):
+        done = subprocess.run([SERVER, "--dir", os.path.join(self.folder, "other"), "--detach"],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=BOUND_S)
+        pid = int(done.stdout.rpartition(b"pid=")[2])
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: state_of(pid) in ("", "Z"))
+
+    def test_its_messages_go_to_the_system_log(self):
+        dir, dev = os.path.join(self.folder, "other"), os.path.join(self.folder, "dev")
+        os.mkdir(dev)
+        log = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.addCleanup(log.close)
+        log.bind(dev + "/log")
+        log.settimeout(BOUND_S)
+        with_log = 'cp -a /dev/null "$0" && mount --bind "$0" /dev && exec "$@"'
+        words = ("unshare", "--mount", "sh", "-c", with_log, dev)
+        if not shutil.which("unshare") or subprocess.run([*words, "true"], stderr=subprocess.DEVNULL).returncode:
+            self.skipTest("this machine does not allow a new mount namespace")
+        done = subprocess.run([*words, SERVER, "--dir", dir, "--detach"], stdout=subprocess.PIPE, timeout=BOUND_S)
+        self.addCleanup(os.kill, int(done.stdout.rpartition(b"pid=")[2]), signal.SIGKILL)
+        with open(dir + "/requests", "w") as pipe:
+            pipe.write("rubbish\n")
+        self.assertRegex(log.recv(4096), br"timer_server\[\d+\]: 1 request rejected")
+
+    def test_ctrl_c_ends_the_wait_for_its_start(self):
+        dir = os.path.join(self.folder, "other")
+        os.mkdir(dir, 0o700)
+        os.mkfifo(dir + "/requests", 0o600)
+        reader = os.open(dir + "/requests", os.O_RDWR)  # for which a start waits
+        self.addCleanup(os.close, reader)
+        caller = subprocess.Popen([SERVER, "--dir", dir, "--detach"], stderr=subprocess.DEVNULL)
+        self.addCleanup(suite.end, caller)
+        children = pathlib.Path(f"/proc/{caller.pid}/task/{caller.pid}/children")
+        server = int(wait_until(children.read_text))
+        caller.send_signal(signal.SIGINT)
+        self.assertEqual(caller.wait(timeout=BOUND_S), -signal.SIGINT)
+        os.kill(server, signal.SIGKILL)
 
 
 class Shell(TerminalCase):

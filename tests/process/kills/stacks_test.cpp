@@ -339,7 +339,10 @@ TEST_CASE("a file of code that is larger than the memory of the helper is read")
   setup.program[0] = temp.path("large");
   std::filesystem::resize_file(setup.program[0], std::uintmax_t{2} << 30);  // kMaxMemory is half
   const Worker worker(setup);
-  CHECK(contains(answer_about(worker.pid()), "frame hang::in_read(int)+0x"));
+  wait_until_asleep(worker.pid(), 1);
+  const std::string answer = answer_about(worker.pid());
+  CAPTURE(answer);
+  CHECK(contains(answer, "frame hang::in_read(int)+0x"));
 }
 
 TEST_CASE("a helper that is killed at any moment leaves the worker neither stopped nor traced") {

@@ -55,7 +55,7 @@ TEST_CASE("a warning says where the worker is, and the worker gets no signal") {
   CHECK(warned.number("elapsed_s") >= 0.05);
   CHECK_FALSE(warned.text("state").empty());
   CHECK(warned.array("threads").size() == 1);
-  CHECK(warned.has("gathered_ms"));
+  CHECK(warned.number("gathered_ms") > 0);
   // This must be the first signal that the worker gets.
   worker.signal(SIGUSR2);
   CHECK(worker.line() == fmt::format("signal {}", SIGUSR2));

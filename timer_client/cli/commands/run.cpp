@@ -103,10 +103,7 @@ pid_t spawn(const std::vector<std::string>& command, const Signals& signals) {
   if (child > 0 && error == 0) {
     return child;
   }
-  const int why = child < 0 ? errno : error;
-  if (child > 0) {
-    ::waitpid(child, nullptr, 0);
-  }
+  const int why = child < 0 ? errno : error;  // the child is reaped when this process exits
   complain(system_error(fmt::format("cannot run '{}'", command[0]), why).value().message);
   return why == ENOENT                    ? -kExitNotFound
          : why == EAGAIN || why == ENOMEM ? -kExitRunFailed  // it was not forked
