@@ -385,7 +385,7 @@ inline free_by_release() {
 }
 
 /* renew_scope(), try_renew() (a): likewise.
- * code: timer_client/client/page/page_scope.hpp renew_scope 3c637dca
+ * code: timer_client/client/page/page_scope.hpp renew_scope 43df69ff
  * code: common/wake_protocol.hpp try_renew 1bd9d94f */
 inline renew_scope(s) {
   renewed++;
@@ -876,13 +876,14 @@ active proctype Clock() {
  * code: common/wake_protocol.hpp try_expire_idle 36d0e2ca
  * code: common/wake_protocol.hpp is_idle_watch f702a1ee
  * code: timer_client/client/page/page_scope.hpp due_now 852ecf33
- * code: timer_client/client/page/page_scope.hpp times_of 6c5a3ae4
+ * code: timer_client/client/page/page_scope.hpp times_of 227b63e4
  * code: timer_client/client/page/page_scope.cpp statistics_of acc261b8
  * code: timer_client/client/page/page_scope.cpp must_wake_paused b4ecfcf8
  * code: timer_client/client/page/page_scope.cpp set_flags 55269f38
  * code: timer_client/client/page/page_scope.cpp replaced_renewal e3d95c33
- * code: timer_client/client/page/page_scope.cpp pause_scope 5eb31753
- * code: timer_client/client/page/page_scope.cpp resume_scope 29acde49
+ * code: timer_client/client/page/page_scope.cpp pause_scope 5f5dd1c3
+ * code: timer_client/client/page/page_scope.cpp try_move cabb0455
+ * code: timer_client/client/page/page_scope.cpp resume_scope 8b3e14e8
  * code: timer_client/client/page/page_scope.cpp open_suspended 58d1830b
  * code: timer_client/client/page/page_scope.cpp renew_after_pause f8f9b149
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::take b9a0980b

@@ -35,6 +35,22 @@ void set_flags(Slot& slot, std::uint16_t drop, std::uint16_t add) {
   slot.flags.fetch_or(add, kRelaxed);
 }
 
+// Moves the start of a scope and changes its word. Returns false, and has changed neither, if
+// another thread renews or releases the scope meanwhile.
+bool try_move(Slot& slot, std::int64_t by, std::int64_t word, std::int64_t next) {
+  std::int64_t started = slot.started.load(kRelaxed);
+  std::int64_t moved = started + by;
+  // Not a store: the renewal may have set the start already, and sets the word next.
+  if (!slot.started.compare_exchange_strong(started, moved, kRelaxed)) {
+    return false;
+  }
+  if (try_renew(slot, word, next)) {
+    return true;
+  }
+  slot.started.compare_exchange_strong(moved, started, kRelaxed);
+  return false;
+}
+
 // Returns the entry of this thread in which the scope is counted; null: there is none.
 SlotStatistics* statistics_of(const SlotHandle& handle) {
   if (handle.statistics == nullptr) {
@@ -91,15 +107,11 @@ bool pause_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept {
     slot.left.store(left, kRelaxed);
     set_flags(slot, kHeld | slot_flag::kResumed, by);
     // After the deadline the start moves by what is overdue, so that the timeout stays the same.
-    const std::int64_t started = slot.started.load(kRelaxed);
     const std::int64_t overdue = left == kEndless ? 0 : now + left - word;
-    slot.started.store(started + overdue, kRelaxed);
-    if (try_renew(slot, word, slot_word::kPaused + now)) {
+    if (try_move(slot, overdue, word, slot_word::kPaused + now)) {
       wake |= must_wake_paused(handle.page->board(), now);
       return true;
     }
-    std::int64_t ours = started + overdue;
-    slot.started.compare_exchange_strong(ours, started, kRelaxed);
   }
 }
 
@@ -121,16 +133,11 @@ bool resume_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept {
         left > kMaxTimeout.count() ? slot_word::kNoDeadline + now : now + left;
     // The start moves by the length of the pause.
     const std::int64_t paused = now - (word - slot_word::kPaused);
-    const std::int64_t started = slot.started.load(kRelaxed);
-    slot.started.store(started + paused, kRelaxed);
     set_flags(slot, 0, slot_flag::kResumed);
-    if (try_renew(slot, word, next)) {
+    if (try_move(slot, paused, word, next)) {
       wake |= must_wake(board, slot, due_now(board, slot, next).ns);
       return true;
     }
-    // The scope was renewed at the same time. The renewal may have set the start already.
-    std::int64_t ours = started + paused;
-    slot.started.compare_exchange_strong(ours, started, kRelaxed);
   }
 }
 

@@ -161,7 +161,7 @@ inline Instant due_now(const Board& board, const Slot& slot, std::int64_t word) 
 inline TimerTimes times_of(const SlotHandle& handle) {
   const Slot& slot = *handle.slot;
   const Board& board = handle.page->board();
-  std::int64_t word = slot.deadline.load(kRelaxed);
+  std::int64_t word = slot.deadline.load(std::memory_order_acquire);
   const std::int64_t timeout = slot.timeout.load(kRelaxed);
   const Instant now{monotonic_ns()};
   TimerTimes times;
@@ -191,7 +191,9 @@ inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64
   constexpr std::uint16_t kWasPaused =
       slot_flag::kPausedByCaller | slot_flag::kSuspended | slot_flag::kResumed;
   for (;;) {
-    const std::int64_t old_word = slot.deadline.load(kRelaxed);
+    // Acquire, as in times_of(): pairs with try_renew() of a thread that has paused or resumed the
+    // scope, and has written the other fields before.
+    const std::int64_t old_word = slot.deadline.load(std::memory_order_acquire);
     if (!slot_word::is_open(old_word)) {
       release_scope(handle, generation);
       return false;
