@@ -14,6 +14,7 @@ namespace {
 
 constexpr unsigned kDarkest = 16;
 constexpr std::size_t kHeldOutOneIn = 5;
+constexpr std::size_t kLeastRows = 80;  // 64 to train on, one for each of kMostRanks
 
 // The number at the front of `rest`, which moves past it and past the comma that follows.
 bool take_number(std::string_view& rest, unsigned highest, unsigned& number) {
@@ -57,8 +58,8 @@ Result<Digits> load_digits(const std::string& path, std::uint32_t seed) {
                       rows.size(), line));
     }
   }
-  if (rows.size() < kHeldOutOneIn) {
-    return failure(fmt::format("{}: expected at least {} rows", path, kHeldOutOneIn));
+  if (rows.size() < kLeastRows) {
+    return failure(fmt::format("{}: expected at least {} rows", path, kLeastRows));
   }
   // Neighbouring rows come from one writer. By hand, as std::shuffle may differ between libraries.
   std::mt19937 random(seed);

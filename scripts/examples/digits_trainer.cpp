@@ -124,8 +124,7 @@ class Trainer {
   [[nodiscard]] TimerClient connect() const {
     TimerClient client = TimerClient::connect();
     if (self_.rank == 0 && !client.is_watched()) {
-      fmt::print(stderr, "digits_trainer: no timer_server at {}: running unwatched\n",
-                 client.target());
+      fmt::print(stderr, "digits_trainer: running unwatched\n");
     }
     return client;
   }

@@ -59,6 +59,7 @@ TEST_CASE("Without a server the trainer prints a message and learns") {
   CHECK(finished.status == exited(0));
   CHECK(number_after(finished.out, "accuracy ") > 0.9);
   CHECK(contains(finished.err, "running unwatched"));
+  CHECK(contains(run_trainer(temp, trainer(temp, {"--data", "/dev/null"})).err, "least 80 rows"));
 }
 
 TEST_CASE("With a server the trainer learns and nothing expires") {

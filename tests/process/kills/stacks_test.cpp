@@ -320,12 +320,11 @@ TEST_CASE("a stack that leaves all files of code is cut, with the reason that li
 
 TEST_CASE("a deleted file of code is read from memory") {
   const TempFolder temp;
-  const std::string program = temp.path("gone");
-  std::filesystem::copy_file(program_path("stacks_worker"), program);
   Worker::Setup setup = stacks_worker("hang", 0);
-  setup.program[0] = program;
+  std::filesystem::copy_file(setup.program[0], temp.path("gone"));
+  setup.program[0] = temp.path("gone");
   const Worker worker(setup);
-  REQUIRE(::unlink(program.c_str()) == 0);
+  REQUIRE(std::filesystem::remove(setup.program[0]));
   const std::string answer = answer_about(worker.pid());
   CAPTURE(answer);
   CHECK((contains(answer, "(gone (deleted))") || contains(answer, "gone (deleted)+0x")));
@@ -340,9 +339,7 @@ TEST_CASE("a file of code that is larger than the memory of the helper is read")
   std::filesystem::resize_file(setup.program[0], std::uintmax_t{2} << 30);  // kMaxMemory is half
   const Worker worker(setup);
   wait_until_asleep(worker.pid(), 1);
-  const std::string answer = answer_about(worker.pid());
-  CAPTURE(answer);
-  CHECK(contains(answer, "frame hang::in_read(int)+0x"));
+  CHECK(contains(answer_about(worker.pid()), "frame hang::in_read(int)+0x"));
 }
 
 TEST_CASE("a helper that is killed at any moment leaves the worker neither stopped nor traced") {

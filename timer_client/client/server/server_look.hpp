@@ -57,8 +57,7 @@ class BoardView {
 // The paths by which a client finds its server.
 struct ServerLocation {
   std::string pipe;
-  // The runtime directory: status page, pages, and pipes for answers. Empty: only the pipe is
-  // known.
+  // The runtime directory: status page, pages and control socket. Empty: only the pipe is known.
   std::string run_folder;
 };
 
