@@ -121,7 +121,7 @@ struct alignas(64) Slot {
   std::atomic<std::uint32_t> soft_ms;   // from `started` to a warning; 0: the server's --warn-at
   // ns. Of a paused scope, and one with the flag kResumed: the time that was left at the pause;
   // max: no deadline. Of a free slot, and one with an idle timeout: when its last scope was
-  // released, on CLOCK_MONOTONIC, if there was an idle timeout.
+  // released, on CLOCK_MONOTONIC, if there was an idle timeout or the release was late.
   std::atomic<std::int64_t> left;
   std::atomic<std::int32_t> tid;      // in the worker's pid namespace
   std::atomic<std::uint16_t> signal;  // 0: none

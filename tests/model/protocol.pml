@@ -356,7 +356,7 @@ inline leave() {
 
 /* release_scope(), try_release(): a look and an exchange, until the exchange succeeds or the word is
  * no longer open. Only the last round has an effect, so it is one step.
- * code: timer_client/client/page/page_scope.cpp release_scope ea26ac54
+ * code: timer_client/client/page/page_scope.cpp release_scope 8a017e12
  * code: common/wake_protocol.hpp try_release 402006e2 */
 inline release_scope(s) {
   slot = s;

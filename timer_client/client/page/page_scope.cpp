@@ -201,6 +201,7 @@ ReleaseResult release_scope(SlotHandle& handle, std::uint64_t generation) noexce
         slot.left.store(monotonic_ns(), kRelaxed);
       }
     }
+    slot.left.store(monotonic_ns(), kRelaxed);  // the record says how late it was
     release_late(slot);
     // A page that was cut short shows zeroes.
     return word == slot_word::kFree ? ReleaseResult::kNotOpen : ReleaseResult::kExpired;
