@@ -170,7 +170,11 @@ void Recovery::resume_kill(KillState& past) {
                                     : core_.log->append(std::move(record));
   }
   if (worker != nullptr) {
-    order.worker = *worker;
+    order.worker.process = worker->process;
+    // Those of the worker may come after its end, or never.
+    if (!order.worker.facts->are_known) {
+      order.worker.facts = worker->facts;
+    }
   }
   if (order.verdict) {
     finish_kill(order, worker);

@@ -179,6 +179,7 @@ class Bytes(Case):
         self.check_killed(worker, "hung")
         killed = self.record("killed")
         self.assertEqual((killed["id"], [each["name"] for each in killed["signals"]]), (id, ["SIGTERM", "SIGKILL"]))
+        self.assertEqual(killed.get("job_id"), "8812")  # which the environment of this worker has not
 
     def test_lines_of_all_forms_are_taken(self):
         self.start()

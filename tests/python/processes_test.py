@@ -196,6 +196,10 @@ class Forks(ServerCase):
 
 
 class Restarts(ServerCase):
+    def wait_for_stage(self, stage):
+        kills = pathlib.Path(self.dir, "kills")
+        suite.wait_until(lambda: any(stage in each.read_text() for each in kills.glob("*")))
+
     def test_the_next_server_tells_of_workers_that_ended_while_none_ran(self):
         killed = self.start_worker("""
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -208,8 +212,7 @@ class Restarts(ServerCase):
                 time.sleep(60)
             """)
         left.stdout.readline()
-        kills = pathlib.Path(self.dir, "kills")
-        suite.wait_until(lambda: any("signalled" in each.read_text() for each in kills.glob("*")))
+        self.wait_for_stage("signalled")
         os.kill(self.server.pid, signal.SIGKILL)
         for worker in killed, left:
             worker.kill()
@@ -222,6 +225,23 @@ class Restarts(ServerCase):
                          ["dead", "the worker ended while no server was running", 3, 1])
         self.record("left_open", left.pid)
         self.assertEqual([each["ended_scopes"] for each in self.records("server_started")], [0, 1])
+
+    def test_the_next_server_names_the_scopes_that_ended_with_the_worker(self):
+        worker = self.start_worker("""
+            os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60")  # the kill goes on until it ends
+            with filetimer.expires(60, "epoch"), filetimer.expires(0.3, signal=signal.SIGCONT, grace=2):
+                time.sleep(60)
+            """)
+        self.wait_for_stage("signalled")
+        worker.kill()
+        worker.wait()
+        self.wait_for_stage("cancelled")
+        os.kill(self.server.pid, signal.SIGKILL)
+        self.server.close()
+        self.server = filetimer.Server(dir=self.dir)
+        self.addCleanup(self.server.close)
+        record = self.record("killed", worker.pid)
+        self.assertEqual((record["verdict"], record["cancelled"]), ("dead", ["epoch"]))
 
 
 class Multiprocessing(ServerCase):

@@ -694,6 +694,22 @@ class Killed(ServerCase):
         self.assertEqual(expired.get("cmdline", command), command)  # a busy server may not have read it
         self.assertEqual(self.record("killed", worker.pid)["cancelled"], ["epoch"])
 
+    def test_the_scope_in_which_a_worker_dies_is_cancelled_and_one_that_it_has_left_is_not(self):
+        worker = self.start_worker("""
+            filetimer.configure()
+            def save(*_):
+                scope.release()
+                with filetimer.expires(60, "save"):
+                    os._exit(3)
+            signal.signal(signal.SIGTERM, save)
+            scope = filetimer.Scope(60, "epoch")
+            scope.acquire()
+            with filetimer.expires(0.3, "forward", signal=signal.SIGTERM, grace=60):
+                time.sleep(60)
+            """)
+        self.assertEqual(worker.wait(timeout=30), 3)
+        self.assertEqual(self.record("killed", worker.pid)["cancelled"], ["save"])
+
     def test_a_worker_that_idles_after_its_first_scope_is_killed(self):
         worker = self.start_worker("""
             filetimer.configure(idle_timeout=0.3)
@@ -722,6 +738,24 @@ class DryRun(ServerCase):
             suite.wait_until(lambda: len(os.listdir(self.dir + "/kills")) == 1)
         worker.communicate(timeout=suite.BOUND_S)
         suite.wait_until(lambda: not os.listdir(self.dir + "/kills"))
+
+
+class ReleasedLate(ServerCase):
+    options = ("--evidence-command", "sleep 300")  # the signal waits for it
+
+    def test_the_record_has_the_time_of_the_release(self):
+        worker = self.start_worker("""
+            filetimer.configure()
+            with filetimer.expires(0.1, "step") as scope:
+                while not scope.times().expired:
+                    time.sleep(0.01)
+            say(time.monotonic_ns())
+            time.sleep(60)
+            """)
+        released = int(worker.stdout.readline())
+        late = self.record("released_late", worker.pid)
+        deadline = self.record("expired", worker.pid)["deadline_mono_ns"]
+        self.assertLessEqual(deadline + int(late["late_ms"]) * 1_000_000, released)
 
 
 class Clients(ServerCase):

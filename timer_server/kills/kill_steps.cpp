@@ -52,12 +52,12 @@ std::optional<Instant> released_at(Core& core, const Process& process, const Exp
   return place.page->released_late_at(place.slot, place.word);
 }
 
-// Returns the names of the open scopes on the worker's own pages.
-std::vector<std::string> open_on_pages(const Worker& worker) {
+// Returns the names of the worker's open scopes.
+std::vector<std::string> open_scopes_of(const Worker& worker) {
   std::vector<std::string> names;
   for (const auto& page : worker.pages) {
     for (const SlotReading& reading : page->open_slots()) {
-      if (page != worker.pipe && slot_word::is_open(reading.word)) {
+      if (slot_word::is_open(reading.word)) {
         names.push_back(reading.name);
       }
     }
@@ -68,8 +68,8 @@ std::vector<std::string> open_on_pages(const Worker& worker) {
 // Ends the worker's other scopes of the pipe before its first signal: until then a release can
 // cancel the kill. Those on a page of its own end with the worker. `is_final`: the signal is
 // SIGKILL, or SIGKILL will follow; otherwise the scopes that are due, or were opened after
-// `opened_by`, stay open, and are judged when the kill has ended. Returns the names of the scopes
-// that the kill cancels.
+// `opened_by`, stay open, and are judged when the kill has ended. Returns the names of those that
+// end.
 std::vector<std::string> cancel_scopes(Core& core, const Process& process, bool is_final,
                                        Instant opened_by) {
   std::vector<std::string> cancelled;
@@ -81,9 +81,6 @@ std::vector<std::string> cancel_scopes(Core& core, const Process& process, bool 
     // The next server asks long after the signal.
     const Instant due_by = is_final ? Instant{} : std::min(Instant::now(), opened_by);
     cancelled = worker->pipe->cancel_all(due_by, opened_by);
-  }
-  if (is_final) {
-    std::ranges::move(open_on_pages(*worker), std::back_inserter(cancelled));
   }
   worker->kill = is_final ? Worker::Kill::kDying : Worker::Kill::kBegun;
   return cancelled;
@@ -283,15 +280,30 @@ Instant Kills::end_of_wait(const Kill& kill) const {
   return std::min(end, std::max(last.when.mono, kill.hurry_from) + kShortWait);
 }
 
+// Takes note of the death of a worker that was signalled, and of the scopes that it ends if its
+// pages are still there.
+void Kills::note_death(Kill& kill) {
+  if (kill.worker_died || kill.order.sent.empty() || kill.worker().is_alive()) {
+    return;
+  }
+  kill.worker_died = Instant::now();
+  std::vector<std::string>& cancelled = kill.order.cancelled;
+  const Worker* const worker = core_.workers.find(kill.worker());
+  if (worker != nullptr && worker->is_dying()) {
+    std::ranges::move(open_scopes_of(*worker), std::back_inserter(cancelled));
+  }
+  if (worker != nullptr && !cancelled.empty()) {
+    core_.kill_files.note_cancelled(kill.order.id(), cancelled);
+  }
+}
+
 bool Kills::wait_for_death(Kill& kill, Instant now) {
   // Without a death and before the next step there is nothing to do. This saves a look at every
   // pidfd.
   if (!std::exchange(kill.has_news, false) && now < kill.next_step_at) {
     return false;
   }
-  if (!kill.worker_died && !kill.worker().is_alive()) {
-    kill.worker_died = Instant::now();  // `now` may be from before the signal
-  }
+  note_death(kill);
   const std::vector<pid_t> alive = kill.targets.alive();
   if (alive.empty()) {
     // All of them may have exited while they were being stopped.
@@ -329,9 +341,8 @@ void Kills::start_last_evidence(Kill& kill, Instant now) {
 }
 
 bool Kills::finish_unkillable(Kill& kill) {
-  if (!kill.worker().is_alive()) {
-    kill.worker_died = Instant::now();
-  } else if (kill.evidence) {
+  note_death(kill);
+  if (!kill.worker_died && kill.evidence) {
     return false;
   }
   end_with_current_outcome(kill, kill.targets.alive());
@@ -362,12 +373,6 @@ void Kills::end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive
   } else if (last.signal == SIGKILL) {
     if (kill.evidence) {
       kill.evidence->end();
-    }
-    // The scopes on its pages are open, and are judged next.
-    if (const Worker* const worker = core_.workers.find(kill.worker())) {
-      std::erase_if(kill.order.cancelled, [open = open_on_pages(*worker)](const std::string& name) {
-        return std::ranges::find(open, name) != open.end();
-      });
     }
     end(kill, KillVerdict::kUnkillable,
         fmt::format("{}: {}",

@@ -258,6 +258,7 @@ void Kills::start(Worker* worker, KillOrder order, Instant now) {
 void Kills::note_worker_ended(const Process& worker) {
   if (const auto found = kill_of_.find(&worker); found != kill_of_.end()) {
     found->second->has_news = true;
+    note_death(*found->second);
   }
 }
 
@@ -417,9 +418,7 @@ void Kills::abandon() {
       }
       continue;
     }
-    if (!kill->worker_died && !kill->worker().is_alive()) {
-      kill->worker_died = Instant::now();
-    }
+    note_death(*kill);
     end_with_current_outcome(*kill, kill->targets.alive());
   }
   kills_.clear();

@@ -52,17 +52,21 @@ struct KillOrder : KillState {
 //   kFacts         the worker's command line and rank are known, or kFactsLimit has passed. The
 //                  verdict is then in a kill file and queued in the log.
 //   kRecorded      the evidence is collected, and that of its incident and its job; or the time
-//                  limit of evidence has passed. A late release, --dry-run or signal 0 ends the
-//                  kill: spared. So does the end of the worker: already gone.
+//                  limit of evidence has passed. A late release, another program of the worker,
+//                  --dry-run or signal 0 ends the kill: spared. So does the end of the worker:
+//                  already gone.
 //   kStopping      all targets have stopped, or kStopLimit has passed. The signal follows in the
 //                  same advance().
-//   kSignalled     the grace period has passed: SIGKILL, by kStopping. All targets have exited:
-//                  dead.
-//   kKilled        all targets have exited: dead. --kill-wait has passed, or another scope of the
-//                  worker is due: spared, if no SIGKILL was sent.
+//   kSignalled     the grace period has passed: SIGKILL, by kStopping; as kKilled, if a server with
+//                  --dry-run continues the kill. All targets have exited: dead, or already gone, if
+//                  none of them got a signal.
+//   kKilled        all targets have exited: likewise. --kill-wait has passed, or another scope of
+//                  the worker is due: dead, if the worker has exited; spared, if no SIGKILL was
+//                  sent; else kLastEvidence.
 //   kLastEvidence  the evidence of what holds a worker after SIGKILL is collected: unkillable.
 //   kEnded         the outcome is recorded.
 //
+// A kill that an earlier server has begun starts at kFacts, or after its last signal.
 // A worker has one kill at a time. Until it has ended, no other scope of the worker is judged. If
 // one is due and the kill does not lead to SIGKILL, the kill takes no more than kShortWait for each
 // of its waits.
@@ -108,8 +112,8 @@ class Kills {
   // handler. A grace period or a wait for deaths has ended only if it had ended at `woke`, when the
   // loop woke: after a later stop of the server the next iteration calls extend_grace() first.
   Instant advance(Instant now, Instant woke);
-  // Takes note that a worker has ended. The owner of the workers watches their pidfds, the kills
-  // those of the other targets: a loop can watch a descriptor once.
+  // Takes note that a worker has ended, whose pages are still there. The owner of the workers
+  // watches their pidfds, the kills those of the other targets: a loop can watch a descriptor once.
   void note_worker_ended(const Process& worker);
 
   // Returns the shortest grace period that runs; kForever: none does.
@@ -186,6 +190,7 @@ class Kills {
   // Each step returns true if it has moved the kill on.
   bool step(Kill& kill, Instant now, Instant woke);
   bool begin_first_signal(Kill& kill, Instant now);
+  void note_death(Kill& kill);
   bool wait_for_death(Kill& kill, Instant now);
   bool finish_unkillable(Kill& kill);
 

@@ -122,6 +122,8 @@ void apply(KillState& kill, const dom::object& object, std::string_view boot_id)
     kill.is_recorded = false;
   } else if (stage == "signalled") {
     kill.sent.push_back(signal_in(object));
+  } else if (stage == "cancelled") {
+    kill.cancelled = texts_at(object, "scopes");
   } else if (stage == "ended") {
     kill.verdict = verdict_in(object);
     kill.is_recorded = false;
@@ -173,15 +175,17 @@ Result<std::optional<KillState>> kill_in(const std::string& path, const std::str
   worker.start_time = kill.start_time;
   worker.uid = ::geteuid();
   WorkerFacts& facts = *kill.worker.facts;
-  facts.are_known = true;
   if (dom::object first;
       !kill.records.empty() &&
       parser.parse(kill.records[0]).get_object().get(first) == simdjson::SUCCESS) {
     worker.uid = static_cast<uid_t>(integer_at(first, "uid").value_or(worker.uid));
     worker.comm = text_at(first, "comm");
+    facts.cmdline = text_at(first, "cmdline");
     facts.rank = integer_at(first, "rank");
     facts.local_rank = integer_at(first, "local_rank");
     facts.job_id = text_at(first, "job_id");
+    facts.step_id = text_at(first, "step_id");
+    facts.are_known = !facts.cmdline.empty();
   }
   kill.worker.process = std::make_shared<const Process>(std::move(worker));
   return kill.pid > 0 && !kill.expiries.empty() ? std::optional(std::move(kill)) : std::nullopt;
@@ -266,6 +270,10 @@ void KillFiles::note_signal(const std::string& id, const SentSignal& sent) {
              .array("pids", sent.pids)
              .array("starts", sent.starts)
              .finish());
+}
+
+void KillFiles::note_cancelled(const std::string& id, std::span<const std::string> scopes) {
+  append(id, {}, begin_stage("cancelled").array("scopes", scopes).finish());
 }
 
 void KillFiles::end(const std::string& id, KillVerdict verdict,

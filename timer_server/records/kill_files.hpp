@@ -32,7 +32,7 @@ struct KillState {
   bool has_evidence = false;
   std::optional<KillVerdict> verdict;  // none: the kill has not ended
   bool has_hook = false;               // its hook was started
-  std::vector<std::string> cancelled;  // the worker's other scopes; not in the file
+  std::vector<std::string> cancelled;  // other scopes of the worker; in the file once it has died
 };
 
 // Keeps one file for each kill, `kills/ID`, from the verdict until the record of the outcome is
@@ -47,6 +47,7 @@ struct KillState {
 //   RECORD                        `released_late` after the verdict
 //   {"stage":"released",...}      the scope and when
 //   {"stage":"signalled",...}     a signal was sent
+//   {"stage":"cancelled",...}     the worker has died, and its other scopes have ended
 //   RECORD                        `killed`
 //   {"stage":"ended",...}         the outcome
 //   {"stage":"hook"}              --on-expiry was started; if that was before the file was removed
@@ -63,13 +64,15 @@ class KillFiles {
   [[nodiscard]] std::vector<KillState> read() const;
 
   // Note the verdicts of a kill, that its records are synced, its evidence, a late release, a
-  // signal, and the outcome. `id` is that of the kill's first expiry.
+  // signal, the scopes that the kill has cancelled, and the outcome. `id` is that of the kill's
+  // first expiry.
   void begin(const WorkerIdentity& worker, std::span<const Expiry> expiries,
              std::span<const std::string> records, bool is_dry_run = false);
   void note_recorded(const std::string& id);
   void note_evidence(const std::string& id, const std::string& record);
   void note_release(const std::string& id, const Expiry& expiry, const std::string& record);
   void note_signal(const std::string& id, const SentSignal& sent);
+  void note_cancelled(const std::string& id, std::span<const std::string> scopes);
   void end(const std::string& id, KillVerdict verdict, std::span<const std::string> records);
   // Notes that the hook is started.
   void note_hook(const std::string& id);
