@@ -2,11 +2,13 @@
 """The callbacks for Lightning and for Hugging Face's Trainer, called by fakes in the order that both
 document.
 """
+import importlib
 import inspect
 import math
 import pickle
 import sys
 import types
+import unittest.mock
 
 import filetimer
 import suite
@@ -95,6 +97,13 @@ class Lightning(ConfiguredCase):
     def test_it_is_a_callback_of_both_packages_if_both_are_installed(self):
         self.assertIsInstance(self.callback, Callback)
         self.assertIsInstance(self.callback, OldCallback)
+
+    def test_an_exception_of_a_signal_handler_ends_the_import(self):
+        handler = unittest.mock.Mock(side_effect=TimeoutError("of a handler"))
+        with unittest.mock.patch.dict(sys.modules, {"pytorch_lightning.callbacks": types.ModuleType("older")}):
+            sys.modules["pytorch_lightning.callbacks"].__getattr__ = handler
+            with self.assertRaisesRegex(TimeoutError, "of a handler"):
+                importlib.reload(filetimer.lightning)
 
     def test_it_can_be_sent_to_the_ranks(self):
         callback = pickle.loads(pickle.dumps(self.callback))
@@ -238,6 +247,17 @@ time.sleep(60)
             self.record("killed", worker.pid)
         self.assertEqual([record["scope"] for record in self.records("expired")],
                          ["train step", "(idle)", "(idle)"])
+
+    def test_so_is_one_that_was_forked_after_configure(self):
+        for train in 'train_one_batch(60, idle_timeout=0.3)', "train_one_step()":
+            self.run_worker(RANK + f"""
+def rank():
+    training = {train}
+    time.sleep(60)
+filetimer.configure()
+os.environ["FILETIMER_DIR"] = os.devnull  # the rank has the server of the client that it inherits
+say(in_child(rank))
+""", says="-9\n", TESTS=sys.path[0])
 
     def test_the_idle_timeout_ends_with_the_training_and_begins_with_the_next_one(self):
         worker = self.start_rank("""

@@ -16,7 +16,7 @@ import warnings
 
 import filetimer
 import suite
-from filetimer import _ask, _server, admin, errors
+from filetimer import _ask, _server, _stacks, admin, errors
 from harness import BOUND_S, FAR_S, SERVER, ConfiguredCase, ServerCase, run_python
 from suite import state_of, wait_until
 
@@ -341,11 +341,13 @@ class MadeUpServer(unittest.TestCase):
         with self.assertRaisesRegex(TimeoutError, "^timed out$"):
             self.ask(1)
         request, _ = self.request("ping")
+        client = unittest.mock.Mock(**{"_stacks_file.return_value": "/none/stacks"})
         for where, call, use in ((socket, "socket", lambda: _ask.Request("/none/requests", "ping", 0)),
                                  (socket.socket, "send", lambda: request.ask(b"")),
                                  (socket.socket, "getsockopt", request._no_answer),
                                  (subprocess, "Popen", lambda: filetimer.Server(dir="/none", executable=SERVER)),
                                  (os, "fstat", request._kept.is_same),
+                                 (os, "open", lambda: _stacks.offer(client)),
                                  (socket.socket, "shutdown", request.close)):
             with unittest.mock.patch.object(where, call, side_effect=TimeoutError("of a handler")), \
                     self.assertRaisesRegex(TimeoutError, "^of a handler$"):
@@ -420,6 +422,15 @@ class OwnServer(unittest.TestCase):
                 self.assertTrue(os.path.exists(server.dir))
                 del server
                 wait_until(lambda: not is_alive(pid))
+
+    def test_it_ends_although_a_hook_has_left_a_process_behind(self):
+        left = os.path.join(suite.folder_of(self, "python"), "left")
+        with filetimer.Server("--evidence", "none", "--on-expiry", f"sleep 60 & echo $! >'{left}'") as server:
+            run_python("import filetimer, time\nwith filetimer.expires(0.1): time.sleep(60)",
+                       env=dict(os.environ, FILETIMER_DIR=server.dir))
+            wait_until(lambda: os.path.exists(left) and os.path.getsize(left))
+            with open(left) as file:
+                self.addCleanup(os.kill, int(file.read()), signal.SIGKILL)
 
     def test_one_that_was_closed_holds_no_descriptor(self):
         kept = []

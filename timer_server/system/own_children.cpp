@@ -99,11 +99,11 @@ void duplicate_to(std::initializer_list<int> standard, int fd) {
     if (::isatty(STDERR_FILENO) != 0) {
       ::signal(SIGTTOU, SIG_IGN);  // `stty tostop` would stop a group that is never in foreground
     }
-  }
-  if (start.is_helper) {  // it may open the files of more libraries than the caller's limit allows
     // While the request pipe is open, clients and the next server take this server for its reader.
+    // A process that a hook leaves behind must not hold the files of the server's caller.
     ::closefrom(STDERR_FILENO + 1);
-  } else {
+  }
+  if (!start.is_helper) {  // which may open more libraries' files than the caller's limit allows
     ::setrlimit(RLIMIT_NOFILE, &settings.files);
   }
   ::sigprocmask(SIG_SETMASK, &settings.mask, nullptr);

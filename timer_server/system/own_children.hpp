@@ -108,11 +108,11 @@ Inheritance& inheritance();
 struct ChildStart {
   std::vector<std::string> words;  // the first one is searched in PATH
   std::vector<std::string> environment;
-  // Both standard outputs of a child that has a process group of its own. -1: the child shares all
-  // standard descriptors with the server.
+  // Both standard outputs of a child that has a process group of its own, and no further
+  // descriptors. -1: the child shares all standard descriptors with the server.
   int output = -1;
   int input = -1;          // the standard input of such a child; -1: it is empty
-  bool is_helper = false;  // see is_own_helper(); a helper has no other descriptors
+  bool is_helper = false;  // see is_own_helper()
   bool waits = false;      // for the execve(); so does a helper
 };
 

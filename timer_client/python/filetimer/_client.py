@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _MISSING = ("ignore", "wait", "raise")  # as ConnectOptions::Missing has them
 _WAIT_S = 10
 _LONGEST_S = 1e9  # the longest timeout of a scope with a deadline
-is_configured = False  # by the program itself, not by its first scope
+_configured_in = 0  # the process in which the program, not its first scope, called configure()
 
 
 def _path(value: _Path | None, what: str) -> str:
@@ -59,9 +59,9 @@ class Client(_native.Client):
     rpc_timeout: seconds that a request of filetimer.admin waits for its answer. None:
       $FILETIMER_RPC_TIMEOUT, else 60 s.
     timeouts: a TOML file with timeouts by scope name, which replace those in the code, renewals
-      included; `timer_client suggest --format toml` writes one. A wrong file raises
-      InvalidArgument. $FILETIMER_TIMEOUTS takes precedence; if that file is wrong, one line on
-      standard error says so, and the timeouts in the code count.
+      included, for names that a thread has not used before; `timer_client suggest --format toml`
+      writes one. A wrong file raises InvalidArgument. $FILETIMER_TIMEOUTS takes precedence; if that
+      file is wrong, one line on standard error says so, and the timeouts in the code count.
     stacks: whether this process offers its Python stacks as evidence (faulthandler), and lets the
       server trace it, so that evidence has its native stacks (PR_SET_PTRACER).
 
@@ -122,13 +122,26 @@ def configure(dir: _Path | None = None, *, missing: Literal["ignore", "wait", "r
     The other arguments and the errors are those of Client. Returns the Client. A forked child
     inherits it; a spawned child has a client of its own.
     """
-    global is_configured
+    global _configured_in
     client = Client(dir, missing=missing, timeout=timeout,
                     idle_timeout=idle_timeout, rpc_timeout=rpc_timeout, timeouts=timeouts,
                     stacks=stacks)
     _native._set_default_client(client)
-    is_configured = True
+    _configured_in = os.getpid()
     return client
+
+
+def client_of_callback(idle_timeout: _Seconds | None) -> Client | None:
+    """Returns a Client for the callback of a trainer; None: this process has called configure(). A
+    process that was forked after that has a Client for the same server, because it inherits no
+    idle timeout.
+    """
+    if _configured_in == os.getpid():
+        return None
+    dir = None
+    if _configured_in and not _native._default_client().closed:
+        dir = os.path.dirname(_native._default_client().target) or None
+    return Client(dir, idle_timeout=idle_timeout)
 
 
 def _make_default() -> None:

@@ -44,7 +44,8 @@ def paused(name: str | None = None, /, *, client: Client | None = None) -> Pause
 
     name: the name of the region, which is a scope without a deadline and shows where the thread is;
       None: the caller's file and line. The server's --max-timeout applies to the region.
-    client: a Client; None: the client of configure().
+    client: a Client; None: the client of configure(). The scopes of a Client for another runtime
+      directory continue.
 
     Contexts may be nested, and must be left in the thread that entered them. Raises as expires().
     """

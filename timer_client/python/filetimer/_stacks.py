@@ -35,6 +35,8 @@ def offer(client: _native.Client) -> None:
         except BaseException:
             os.close(file)
             raise
+    except TimeoutError:  # of a signal handler, as ScopeExpired is
+        raise
     except (OSError, RuntimeError, TimerError):  # a full disk, a server that is ending
         return
     _offered[path] = file, number

@@ -65,7 +65,7 @@ class ScopeExpired(TimerError, TimeoutError):
     """
 
     def __init__(self, scope: str = "", timeout: float = 0.0, elapsed: float = 0.0) -> None:
-        super().__init__(scope, timeout, elapsed)
+        super().__init__(scope)  # three would be an OSError's errno, strerror and filename
         self.scope = scope
         self.timeout = timeout
         self.elapsed = elapsed

@@ -17,6 +17,8 @@ except ImportError:  # the package's older name
 else:
     try:  # The newer package installs the older one, too, and a Trainer takes only its own callbacks.
         from pytorch_lightning.callbacks import Callback as Older
+    except TimeoutError:  # of a signal handler, as ScopeExpired is
+        raise
     except Exception:  # one that another version of PyTorch breaks, too
         pass
     else:
@@ -59,8 +61,7 @@ class TimerCallback(Callback):
     # Lightning may send the callback to another process before this call; a Scope cannot be sent.
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Called by Lightning in each rank."""
-        if not _client.is_configured:
-            self._client = Client(idle_timeout=self._idle_timeout)
+        self._client = _client.client_of_callback(self._idle_timeout)
         self._leave_all()
         # The first batch of every training, not only of the process.
         self._next_step = _native.Scope(self._step_s, "train step", first_timeout=self._first_s,

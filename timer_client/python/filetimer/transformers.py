@@ -60,8 +60,7 @@ class TimerCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer."""
-        if not _client.is_configured:
-            self._client = Client(idle_timeout=self._idle_timeout)
+        self._client = _client.client_of_callback(self._idle_timeout)
         self._leave()  # a step that an exception has left open
         # The first step of every training, not only of the process.
         self._first = _native.Scope(self._step_s, "train step", first_timeout=self._first_s,
