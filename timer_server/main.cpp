@@ -136,6 +136,11 @@ int serve(const Settings& settings, UniqueFd passed, UniqueFd report) {
   if (this_boot() == BootId{} && ::access(kBootIdPath, F_OK) == 0) {
     return fail(exit_status::kFailed, settings, fmt::format("cannot read '{}'", kBootIdPath));
   }
+  // It would say of each pid what is true of another process, and name the children of that one.
+  if (link_target("/proc/self") != fmt::format("{}", ::getpid())) {
+    return fail(exit_status::kFailed, settings,
+                "'/proc' is not that of the server's pid namespace");
+  }
   messages::start(settings.log_level, static_cast<bool>(report));
   const auto directory = RuntimeDirectory::open(settings, std::move(passed));
   if (!directory) {

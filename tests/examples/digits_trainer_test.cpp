@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <csignal>
-#include <cstdlib>
 #include <string>
 #include <vector>
 

@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <csignal>
-#include <cstdlib>
 #include <string>
 
 #include "tests/process/worker.hpp"

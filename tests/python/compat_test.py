@@ -212,6 +212,7 @@ class Bytes(Case):
         newer = re.sub(r'("judged"),("version":\d+,)?', rf'\1,"version":{NEWER},', self.kill_file(killed))
         kill = self.place("kills/newer", newer.encode())
         before = {path: path.read_bytes() for path in (pipe_page, kill)}
+        own = self.place("kills/notes", b"somebody's own\n")
         server = self.start_worker("os.execv(*sys.argv[1:2], sys.argv[1:])", SERVER, "--dir", self.dir)
         self.assertIn("ready", server.stdout.readline())
         log = os.path.join(self.dir, "expired.jsonl")
@@ -223,6 +224,7 @@ class Bytes(Case):
             self.assertRegex(said, f"'{path}'.* is of version {NEWER}: expected 1: left alone")
         self.assertEqual({path: path.read_bytes() for path in before}, before)
         self.assertTrue(os.path.exists(f"{self.dir}/scopes/{worker.pid}"))
+        self.assertTrue(own.exists())
         self.assertEqual([each.poll() for each in (worker, of_pipe, killed)], [None] * 3)
 
     def test_a_newer_status_page_is_refused_and_kept(self):

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <functional>
 #include <random>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>

@@ -215,7 +215,7 @@ std::vector<KillState> KillFiles::read() const {
       const std::size_t last = text->rfind(kStage, text->rfind('\n'));
       (void)!::truncate(path.c_str(), static_cast<off_t>(text->find('\n', last) + 1));
       kills.push_back(std::move(**kill));
-    } else {
+    } else if (text->empty() || text->starts_with(R"({"schema":)")) {  // else it is somebody's own
       ::unlink(path.c_str());
     }
   }

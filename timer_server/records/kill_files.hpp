@@ -59,7 +59,7 @@ class KillFiles {
   // The folder `kills` of the runtime directory `dir` is made with the first file.
   KillFiles(const std::string& dir, std::string boot_id);
 
-  // Returns the kills in the folder, the oldest first. Removes files without a verdict. Throws
+  // Returns the kills in the folder, the oldest first. Removes kill files without a verdict. Throws
   // std::runtime_error if a file cannot be read for now: its kill would be begun again.
   [[nodiscard]] std::vector<KillState> read() const;
 

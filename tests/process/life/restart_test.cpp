@@ -302,14 +302,16 @@ TEST_CASE("the incident of a deadline that passed while no server ran has the wo
   CHECK(scope["job_id"].get_string().value() == "4711");
 }
 
-TEST_CASE("a server that cannot read the boot id does not start, and says so") {
+TEST_CASE("a server that cannot read the boot id, or has a foreign /proc, does not start") {
   const TempFolder temp;
   const std::vector<std::string> inside{
       "--mount", "/bin/sh", "-c",
       "mount --bind /dev/null /proc/sys/kernel/random/boot_id && exec \"$0\" \"$@\""};
   FILETIMER_SKIP_IF(!can_unshare(inside), kNoMounts);
-  check_failure(run_unshared(inside, server_path(), {"--dir", temp.path("run")}), 1,
+  const std::vector<std::string> args{"--dir", temp.path("run")};
+  check_failure(run_unshared(inside, server_path(), args), 1,
                 "cannot read '/proc/sys/kernel/random/boot_id'");
+  check_failure(run_unshared({"--pid", "--fork"}, server_path(), args), 1, "'/proc' is not that");
 }
 
 TEST_CASE("a verdict from before a reboot is none of this boot, and ends its scope in that boot") {
