@@ -76,7 +76,7 @@ _filetimer_value() {  # SUBCOMMAND OPTION
     MODE) _filetimer_among 'graceful graceful_or_now workers workers_or_now if_idle now' ;;
     FORMAT) _filetimer_among 'table json toml' ;;
     LEVEL) _filetimer_among 'error warning info debug' ;;
-    SIG) _filetimer_among "$(compgen -A signal SIG | sed '/^SIGRT/d; s/^SIG//')" ;;
+    SIG) _filetimer_among "$(compgen -A signal SIG | sed -E '/^SIG(IO|JUNK|RT)/d; s/^SIG//')" ;;
     PID) _filetimer_among "$(cd /proc && printf '%s ' [0-9]*)" ;;
     EVENT)  # the error about an unknown event lists all events
       _filetimer_among "$("${words[0]}" log --event '?' 2>&1 |

@@ -108,7 +108,7 @@ class WithoutServer(unittest.TestCase):
     def test_errors_can_be_pickled(self):
         error = pickle.loads(pickle.dumps(filetimer.ScopeExpired("forward", 30.0, 30.1)))
         self.assertEqual((error.scope, error.timeout, error.elapsed), ("forward", 30.0, 30.1))
-        self.assertEqual((error.errno, error.strerror, error.filename), (None,) * 3)
+        self.assertEqual((error.args, error.errno, error.strerror), (("forward",), None, None))
         error = errors.RendezvousTimeoutError("late")
         error.missing = [3]
         self.assertEqual(pickle.loads(pickle.dumps(error)).missing, [3])

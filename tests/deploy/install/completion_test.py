@@ -76,7 +76,7 @@ class Completion(Case):
             run(CLIENT, "log", "--log-level", level, os.devnull)
         signals = self.offered("timer_client run --signal ")
         self.assertLessEqual({"TERM", "USR1"}, signals)
-        self.assertNotIn("RTMIN", signals)
+        self.assertFalse({"RTMIN", "IO", "JUNK(32)"} & signals)
         self.assertEqual(self.offered("timer_client run --signal TER"), {"TERM"})
 
     def test_events(self):

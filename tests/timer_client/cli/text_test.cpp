@@ -124,10 +124,10 @@ TEST_CASE("a page is wrapped between words, and long words are cut") {
   CHECK(lines[4] == "      " + std::string(20, 'c'));
   CHECK(lines[5] == "tab\\there \\x1b[2J");
   Page labels;
-  labels.field(std::string(50, 'l'), "of a long label");
+  labels.field(std::string(50, 'l'), "is long");
   labels.field("label", "value");
-  CHECK(std::move(labels).text() == "  " + std::string(37, 'l') + "...  of a long label\n" +
-                                        "  label" + std::string(21, ' ') + "value\n");
+  CHECK(std::move(labels).text() == "  " + std::string(50, 'l') + "\n" + std::string(28, ' ') +
+                                        "is long\n  label" + std::string(21, ' ') + "value\n");
 }
 
 TEST_CASE("on a page of HTML hidden characters are visible, and text is cut between characters") {

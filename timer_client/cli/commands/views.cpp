@@ -113,11 +113,13 @@ void add_group(Page& page, const Group& group) {
   const std::vector<WorkerName> workers = mapped(group, worker_in);
   page.heading(is_one ? worker_text(workers[0]) : workers_text(workers));
   page.field("job", text_at(first, "job_id"));
-  std::vector<std::string> scopes;
-  for (std::size_t i = 0; i < objects_at(first, "open_scopes").size(); ++i) {
-    scopes.push_back(scope_text(group, i));
+  std::string scopes;
+  const std::vector<dom::object> open = objects_at(first, "open_scopes");
+  for (std::size_t i = 0; i < open.size(); ++i) {
+    const bool is_inside = i > 0 && integer_at(open[i], "tid") == integer_at(open[i - 1], "tid");
+    scopes.append(i == 0 ? "" : is_inside ? ", in it " : ", and ").append(scope_text(group, i));
   }
-  page.field("scopes", scopes.empty() ? "none" : joined(scopes, ", in it "));
+  page.field("scopes", scopes.empty() ? "none" : scopes);
   page.field("doing", text_at(first, "doing"));
   page.field("missing", text_at(first, "missing"));
   page.field("shown", is_one ? "" : worker_text(workers[0]));

@@ -276,11 +276,13 @@ class Expiry {
       return;
     }
     add_python_stacks(page, evidence->fields);
-    page.heading("Evidence");
-    add_new_fields(
-        page, *evidence,
-        {"threads_omitted", "python_threads_omitted", "threads", "python_threads", "children",
-         "state", "syscall_nr"});  // state_name and syscall say them in words
+    if (!is_of_warning_) {  // which has its fields above
+      page.heading("Evidence");
+      add_new_fields(
+          page, *evidence,
+          {"threads_omitted", "python_threads_omitted", "threads", "python_threads", "children",
+           "state", "syscall_nr"});  // state_name and syscall say them in words
+    }
     add_threads_and_children(page, evidence->fields);
   }
 

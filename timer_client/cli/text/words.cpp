@@ -294,9 +294,16 @@ void Page::end_fields() {
     widest = std::max(widest, field.indent + std::min(display_width(field.label), kWidestLabel));
   }
   for (const Field& field : std::exchange(fields_, {})) {
-    const std::size_t end = field.indent + display_width(field.label);
+    std::size_t end = field.indent + display_width(field.label);
+    text_.append(field.indent, ' ');
+    if (end > kPageWidth / 2) {
+      wrap(field.label, field.indent, field.indent + 2);
+      end = 0;
+    } else {
+      text_.append(field.label);
+    }
     const std::size_t begin = std::max(widest, end) + kFieldGap;
-    text_.append(field.indent, ' ').append(field.label).append(begin - end, ' ');
+    text_.append(begin - end, ' ');
     wrap(field.value, begin, widest + kFieldGap);
   }
 }
@@ -316,7 +323,7 @@ void Page::heading(std::string_view title) {
 
 void Page::field(std::string_view label, std::string_view value, std::size_t indent) {
   if (!value.empty()) {
-    fields_.push_back({indent, cut_text(printable(label), kPageWidth / 2), std::string(value)});
+    fields_.push_back({indent, printable(label), std::string(value)});
   }
 }
 

@@ -99,7 +99,7 @@ class Page {
   // Adds a line of its own with a blank line before it; none at the beginning of the page.
   void heading(std::string_view title);
   // Adds "  label  value", or nothing for an empty value. The values of fields that follow each
-  // other begin in one column, and so do their further lines.
+  // other begin in one column, and so do their further lines. A long label has lines of its own.
   void field(std::string_view label, std::string_view value, std::size_t indent = 2);
   // Adds text `indent` columns in, its further lines two more; nothing for an empty text.
   void item(std::size_t indent, std::string_view text);
