@@ -137,7 +137,8 @@ int serve(const Settings& settings, UniqueFd passed, UniqueFd report) {
     return fail(exit_status::kFailed, settings, fmt::format("cannot read '{}'", kBootIdPath));
   }
   // It would say of each pid what is true of another process, and name the children of that one.
-  if (link_target("/proc/self") != fmt::format("{}", ::getpid())) {
+  if (const std::string self = link_target("/proc/self");
+      !self.empty() && self != fmt::format("{}", ::getpid())) {
     return fail(exit_status::kFailed, settings,
                 "'/proc' is not that of the server's pid namespace");
   }

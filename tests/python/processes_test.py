@@ -63,6 +63,15 @@ class Forks(ServerCase):
         self.assertEqual(self.records("expired"), [])
         self.assertEqual(self.records("left_open"), [])
 
+    test_the_first_scope_of_a_name_has_longer_in_a_child_too = worker_test("""
+        scope = filetimer.Scope(10, "x", first_timeout=3600)
+        def remaining():
+            with scope:
+                return scope.remaining
+        assert remaining() > 3000 and remaining() < 11
+        assert in_child(lambda: os._exit(remaining() < 3000 or remaining() > 11)) == 0
+        """)
+
     test_children_that_ignore_or_close_the_client_exit_normally = worker_test("""
         client = filetimer.configure()
         for end in (lambda: os._exit(0), client.close, filetimer.close, sys.exit):
@@ -205,13 +214,14 @@ class Restarts(ServerCase):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             with filetimer.expires(1, signal=signal.SIGTERM, grace=60):
                 time.sleep(60)
-            """, RANK="3", LOCAL_RANK="1")
+            """, RANK="3", LOCAL_RANK="1", JOB_ID="77")
         left = self.start_worker("""
             with filetimer.expires(60):
                 say("in")
                 time.sleep(60)
-            """)
+            """, PMIX_RANK="5", MPI_LOCALRANKID="2", LSB_JOBID="8812")
         left.stdout.readline()
+        comm = pathlib.Path(f"/proc/{left.pid}/comm").read_text().strip()
         self.wait_for_stage("signalled")
         os.kill(self.server.pid, signal.SIGKILL)
         for worker in killed, left:
@@ -221,9 +231,11 @@ class Restarts(ServerCase):
         self.server = filetimer.Server(dir=self.dir)
         self.addCleanup(self.server.close)
         record = self.record("killed", killed.pid)
-        self.assertEqual([record[field] for field in ("verdict", "reason", "rank", "local_rank")],
-                         ["dead", "the worker ended while no server was running", 3, 1])
-        self.record("left_open", left.pid)
+        self.assertEqual([record[field] for field in ("verdict", "reason", "rank", "local_rank", "job_id")],
+                         ["dead", "the worker ended while no server was running", 3, 1, "77"])
+        record = self.record("left_open", left.pid)
+        self.assertEqual([record[field] for field in ("rank", "local_rank", "job_id", "comm", "uid")],
+                         [5, 2, "8812", comm, os.geteuid()])
         self.assertEqual([each["ended_scopes"] for each in self.records("server_started")], [0, 1])
 
     def test_the_next_server_names_the_scopes_that_ended_with_the_worker(self):

@@ -16,7 +16,7 @@ import warnings
 
 import filetimer
 import suite
-from filetimer import _ask, _server, _stacks, admin, errors
+from filetimer import _ask, _native, _server, _stacks, admin, errors
 from harness import BOUND_S, FAR_S, SERVER, ConfiguredCase, ServerCase, run_python
 from suite import state_of, wait_until
 
@@ -32,7 +32,7 @@ def stop(pid):
 
 class Questions(ConfiguredCase):
     def test_status_has_the_state_of_the_server(self):
-        admin.ping()
+        self.client("ping", "--rpc-timeout", "1us", "--rpc-timeout", "inf")  # the last one counts
         with filetimer.expires(FAR_S):
             status = admin.status()
         self.assertEqual(status.server_pid, self.server.pid)
@@ -102,7 +102,13 @@ class Questions(ConfiguredCase):
         with self.assertRaises(filetimer.ServerUnavailable):
             admin.status()
 
-    def test_a_shutdown_that_waits_for_workers_does_not_wait_for_the_one_that_asks(self):
+    def test_a_shutdown_that_waits_for_workers_names_them_and_does_not_wait_for_the_one_that_asks(self):
+        worker = self.start_worker("with filetimer.expires(9): say('in')\ntime.sleep(60)")
+        self.assertEqual(worker.stdout.readline(), "in\n")
+        with self.assertRaisesRegex(errors.ServerBusy, rf"; alive: .*\(pid {worker.pid}\)"):
+            admin.shutdown("workers", timeout=0.1)
+        worker.kill()
+        worker.wait(timeout=BOUND_S)
         self.assertEqual(admin.shutdown("workers", timeout=5), 0)
 
     def test_a_server_that_does_not_answer_is_an_error_in_time_also_in_that_of_a_client(self):
@@ -131,6 +137,12 @@ class Questions(ConfiguredCase):
             with filetimer.Client(self.dir).expires(FAR_S, "x") as scope:
                 self.assertTrue(scope.is_open)
             with self.assertRaisesRegex(errors.InvalidArgument, "FILETIMER_RPC_TIMEOUT: 'soon'"):
+                admin.ping()
+
+    def test_the_environment_may_say_that_requests_have_no_timeout(self):
+        for endless in "inf", "-1":
+            with unittest.mock.patch.dict(os.environ, FILETIMER_RPC_TIMEOUT=endless):
+                self.assertEqual(_native._rpc_timeout_of_environment(), math.inf)
                 admin.ping()
 
     def test_a_client_that_is_switched_off_asks_no_server(self):
@@ -369,6 +381,20 @@ class MadeUpServer(unittest.TestCase):
         request = _ask.Request("/none/requests", "ping", 0)  # of a server whose process is not visible here
         self.addCleanup(request.close)
         self.assertIn("its process is alive", str(request._no_answer()))
+
+
+class Realtime(ServerCase):
+    options = ("--realtime",)
+
+    def test_its_threads_for_evidence_have_the_priority_too(self):
+        pid = self.server.pid
+        if os.sched_getscheduler(pid) & ~os.SCHED_RESET_ON_FORK != os.SCHED_RR:
+            self.skipTest("real-time scheduling is not allowed here")
+        self.configure().start(FAR_S)
+        def threads():
+            return [int(each) for each in os.listdir(f"/proc/{pid}/task")
+                    if os.sched_getscheduler(int(each)) & ~os.SCHED_RESET_ON_FORK == os.SCHED_RR]
+        wait_until(lambda: len(threads()) > 1)
 
 
 class OwnServer(unittest.TestCase):

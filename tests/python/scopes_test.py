@@ -722,6 +722,24 @@ class Killed(ServerCase):
         self.assertEqual(self.record("expired", worker.pid)["scope"], "(idle)")
 
 
+class WithoutSweeps(ServerCase):
+    options = ("--max-interval", "1h")
+
+    def test_a_worker_that_had_no_descriptor_for_a_message_writes_the_next_one(self):
+        worker = self.start_worker("""
+            import resource
+            filetimer.configure()
+            filetimer.admin.ping()  # the server has read the page
+            limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+            with filetimer.expires(60):
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+                with filetimer.expires(0.3):
+                    time.sleep(60)
+            """)
+        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
+
+
 class DryRun(ServerCase):
     options = ("--dry-run",)
 

@@ -215,6 +215,30 @@ class Run(TerminalCase):
             self.assertIn(b"cannot run 'true': Resource temporarily unavailable", said)
 
 
+class OtherUsers(TerminalCase):
+    def test_a_set_uid_program_is_a_process_of_the_user_that_it_runs_as(self):
+        if os.geteuid() != 0:
+            self.skipTest("no process of another user can be started here")
+        somebody = {"user": 65_532, "group": 65_532, "extra_groups": []}
+        folder = suite.folder_of(self, "python", "/tmp")
+        os.chmod(folder, 0o755)
+        program = shutil.copy(shutil.which("sleep"), folder)
+        os.chmod(program, 0o4755)
+        os.mkdir(folder + "/own")
+        os.chown(folder + "/own", 65_532, 65_532)
+        worker = subprocess.Popen([program, "60"], **somebody)
+        self.addCleanup(suite.end, worker)
+        if "\nUid:\t65532\t0\t" not in pathlib.Path(f"/proc/{worker.pid}/status").read_text():
+            self.skipTest("this machine does not allow a set-uid program in /tmp")
+        server = subprocess.Popen([shutil.copy(SERVER, folder), "--dir", folder + "/own/run"], stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True, **somebody)
+        self.addCleanup(suite.end, server)
+        server.stdout.readline()
+        with open(folder + "/own/run/requests", "w") as pipe:
+            pipe.write('{"version": 1, "pid": %d, "scope_id": "x", "expiration_time": 1, "signal": 9}\n' % worker.pid)
+        self.assertIn(f"pid {worker.pid} belongs to user 0: expected a process of user 65532", server.stderr.readline())
+
+
 class ServerAroundCommand(TerminalCase):
     def start_server(self):
         return self.start(SERVER, "--dir", os.path.join(self.folder, "other"), "--")
@@ -239,6 +263,18 @@ class ServerAroundCommand(TerminalCase):
              "sleep", "60"], stderr=subprocess.PIPE, timeout=BOUND_S)
         self.assertEqual(done.returncode, 124)
         self.assertRegex(done.stderr, br"expired in 'sleep' after ([2-9]\d\d ms|[\d.]+ s): to be sent SIGKILL")
+
+    def test_what_it_runs_beside_command_reads_none_of_its_input(self):
+        read = os.path.join(self.folder, "read")
+        hook = f"cat >>'{read}'; echo . >>'{read}'"
+        done = subprocess.run(
+            [SERVER, "--dir", os.path.join(self.folder, "other"), "--on-expiry", hook, "--on-warning", hook,
+             "--evidence-command", hook, "--", "sh", "-c",
+             f"'{CLIENT}' run --timeout 200ms --warn-after 100ms -- sleep 60; cat"],
+            input=b"mine", stdout=subprocess.PIPE, timeout=BOUND_S)
+        self.assertEqual(done.stdout, b"mine")
+        with open(read) as file:
+            self.assertEqual(set(file.read()), set(".\n"))
 
     def test_command_may_lock_as_much_memory_as_the_caller(self):
         done = subprocess.run(
@@ -271,7 +307,14 @@ class Detached(TerminalCase):
         self.addCleanup(os.kill, int(done.stdout.rpartition(b"pid=")[2]), signal.SIGKILL)
         with open(dir + "/requests", "w") as pipe:
             pipe.write("rubbish\n")
-        self.assertRegex(log.recv(4096), br"timer_server\[\d+\]: 1 request rejected")
+        warning_of_a_daemon = 3 << 3 | 4
+        self.assertRegex(log.recv(4096), b"^<%d>.* timer_server\\[\\d+\\]: 1 request rejected" % warning_of_a_daemon)
+
+    def test_its_log_is_no_file_of_its_caller(self):
+        for log in "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1":
+            done = subprocess.run([SERVER, "--dir", os.path.join(self.folder, "other"), "--detach", "--log", log],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=BOUND_S)
+            self.assertEqual((done.returncode, done.stdout), (2, b""))
 
     def test_ctrl_c_ends_the_wait_for_its_start(self):
         dir = os.path.join(self.folder, "other")

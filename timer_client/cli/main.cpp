@@ -81,6 +81,7 @@ int main(int argc, char** argv) {
   CommandLine words = split(argc, argv);
   CLI::App root("Client of timer_server, which kills processes that miss their deadlines.");
   root.name("timer_client");
+  root.option_defaults()->take_last();  // as timer_server and GNU's programs
   root.set_version_flag("--version", "timer_client " FILETIMER_VERSION);
   root.footer(
       "Examples:\n"

@@ -302,6 +302,7 @@ tl::expected<Settings, int> read_settings(int argc, char** argv) {
       reading.clear();
       parse_line();  // over the values of the file
     }
+    reading = fmt::format("${}: ", kLogLevelVariable);
     take_variable(app);
   } catch (const CLI::Success& early) {
     return tl::unexpected<int>(app.exit(early));

@@ -362,6 +362,5 @@ int main() {
   } catch (const std::exception& error) {
     filetimer::stacks::answer_without_stacks(error.what());
     fmt::print("end\n");
-    return 0;
   }
 }

@@ -114,7 +114,7 @@ class FolderReader {
   // Returns the entry of the worker, which may have several pages. One without a pid has an entry
   // for each.
   ListedWorker& worker_of(const ScopeOwner& owner) {
-    const pid_t unknown = -static_cast<pid_t>(workers_.size()) - 1;
+    const pid_t unknown = -static_cast<pid_t>(workers_.size());  // of no process
     ListedWorker& worker = workers_[owner.pid.value_or(unknown)];
     worker.owner = owner;
     return worker;

@@ -255,7 +255,7 @@ Command add_shutdown(CLI::App& root) {
       "No worker is killed for it: scopes that stay open are watched no longer. But a\n"
       "server with a COMMAND ends by ending it: SIGTERM, and if the mode ends in `now`\n"
       "SIGKILL to all that it started. A shutdown that waits continues when this command is\n"
-      "interrupted; `timer_client drain --off` withdraws it.",
+      "interrupted; `timer_client drain --off` withdraws it, until COMMAND is sent SIGTERM.",
       shutdown_text, [](CLI::App& app, Request& request) {
         request.changes_server = true;
         request.question.graceful = kShutdownModes[0].graceful;

@@ -168,7 +168,8 @@ class AdminClient {
   // Returns what the server watches.
   [[nodiscard]] ServerStatus status(RpcTimeout timeout = {}) const;
   // Has the server refuse new scopes; open scopes stay watched. `on` false ends the drain, and
-  // withdraws a shutdown that waits. Returns how many scopes are open.
+  // withdraws a shutdown that waits; ServerBusy: COMMAND was sent SIGTERM. Returns how many scopes
+  // are open.
   std::int64_t drain(bool on = true, RpcTimeout timeout = {}) const;
   // Ends the server, and returns when it has ended: how many scopes were open then. `wait`: the
   // longest time that `mode` waits; over zero; max() stands for the server's --max-wait. A server

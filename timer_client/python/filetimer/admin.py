@@ -127,7 +127,8 @@ def status(*, client: Client | None = None) -> ServerStatus:
 def drain(on: bool = True, *, client: Client | None = None) -> int:
     """Has the server refuse new scopes; open scopes stay watched. Returns how many are open.
 
-    on: False ends the drain, and withdraws a shutdown that waits.
+    on: False ends the drain, and withdraws a shutdown that waits; ServerBusy: the server has sent
+      SIGTERM to its COMMAND already.
     """
     return _open_scope_count(_ask(client, "drain", off=not on)[0])
 
@@ -217,9 +218,11 @@ def _busy(why: str, is_timeout: bool, answer: dict[str, Any]) -> ServerBusy:
     count = _open_scope_count(answer)
     named = [f"'{_printable(each['scope'])}' of pid {each['pid']}"
              + (f" (rank {each['rank']})" if each["rank"] is not None else "")
-             for each in scopes]
-    listed = _listed(named, max(count, len(scopes)))
-    error = ServerBusy(f"{why}; open: {listed}" if scopes else why)
+             for each in scopes] or [
+                 f"{_printable(each.get('comm', ''))} (pid {each.get('pid', 0)})"
+                 for each in answer.get("workers", ())]
+    listed = _listed(named, max(count, len(named)))
+    error = ServerBusy(f"{why}; {'open' if scopes else 'alive'}: {listed}" if named else why)
     error.reason = why
     error.timed_out = is_timeout
     error.open_scope_count = count

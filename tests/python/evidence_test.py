@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: MIT
+"""What the server sees of a worker: its threads, files, times and children, its stacks within the time limit, and
+the drop-ins of the tree.
+"""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+import unittest.mock
+
+import filetimer
+import suite
+from harness import CLIENT, SERVER, ServerCase
+
+# Threads that wait in a system call each, and where its descriptor leads.
+CALLS = """
+import ctypes, fcntl, json, select, socket
+filetimer.configure()
+waiting = {}
+def wait(name, file, call, *args):
+    waiting[name] = os.readlink(f"/proc/self/fd/{file if isinstance(file, int) else file.fileno()}")
+    threading.Thread(target=call, args=args, daemon=True).start()
+def full():
+    sockets = socket.socketpair()
+    sockets[0].setblocking(False)
+    try:
+        while True:
+            sockets[0].send(bytes(4096))
+    except BlockingIOError:
+        sockets[0].setblocking(True)
+    kept.append(sockets)
+    return sockets[0]
+def empty():
+    kept.append(socket.socketpair())
+    return kept[-1][0]
+def locked():
+    path = os.environ["FILETIMER_DIR"] + ".locked"
+    kept.append(os.open(path, os.O_RDWR | os.O_CREAT))
+    fcntl.flock(kept[-1], fcntl.LOCK_EX)
+    return os.open(path, os.O_RDWR)
+kept = []
+for name in "read", "readv":
+    one = empty()
+    wait(name, one, getattr(os, name), one.fileno(), 1 if name == "read" else [bytearray(1)])
+for name in "write", "writev":
+    one = full()
+    wait(name, one, getattr(os, name), one.fileno(), b"x" if name == "write" else [b"x"])
+for name, one, call, *args in (("recvfrom", empty(), "recv", 1), ("recvmsg", empty(), "recvmsg", 1),
+                               ("sendto", full(), "send", b"x"), ("sendmsg", full(), "sendmsg", [b"x"])):
+    wait(name, one, getattr(one, call), *args)
+for name in "accept4", "accept":
+    kept.append(socket.socket(socket.AF_UNIX))
+    kept[-1].bind("")
+    kept[-1].listen()
+    call, args = (kept[-1].accept, ()) if name == "accept4" else (ctypes.CDLL(None).accept,
+                                                                  (kept[-1].fileno(), None, None))
+    wait(name, kept[-1], call, *args)
+one = select.epoll()
+wait("epoll_wait" if os.uname().machine == "x86_64" else "epoll_pwait", one, one.poll)
+one = locked()
+wait("flock", one, fcntl.flock, one, fcntl.LOCK_EX)
+with filetimer.expires(3600):
+    say(json.dumps(waiting))
+    time.sleep(60)
+"""
+
+
+class Seen(ServerCase):
+    def dump(self, pid):
+        [worker] = json.loads(self.client("dump", "--json", "--pid", str(pid)))["workers"]
+        return worker
+
+    def test_the_file_behind_the_call_of_each_thread(self):
+        worker = self.start_worker(CALLS)
+        waiting = json.loads(worker.stdout.readline())
+        def missing():
+            threads = self.dump(worker.pid)["threads"]
+            return waiting.items() - {each["syscall"]: each.get("syscall_fd") for each in threads}.items()
+        suite.wait_until(lambda: not missing(), "a thread with its call and file")
+
+    def test_64_children(self):
+        worker = self.start_worker("""
+            filetimer.configure()
+            for _ in range(70):
+                if os.fork() == 0:
+                    sys.stdin.read()
+                    os._exit(0)
+            with filetimer.expires(60):
+                say(open("/proc/self/comm").read().strip())
+                sys.stdin.read()
+            """)
+        comm = worker.stdout.readline().strip()
+        suite.wait_until(lambda: [(each["comm"], each["state"]) for each in self.dump(worker.pid)["children"]]
+                         == [(comm, "S")] * 64)
+
+    def test_the_time_and_the_memory_that_a_worker_has_used(self):
+        worker = self.start_worker("""
+            filetimer.configure()
+            while os.times().system < os.times().user + 0.3:
+                os.urandom(1 << 22)
+            say(os.times().user, os.times().system, open("/proc/self/statm").read().split()[1])
+            with filetimer.expires(0.1):
+                time.sleep(60)
+            """)
+        user, system, pages = map(float, worker.stdout.readline().split())
+        evidence = self.record("evidence", worker.pid)
+        self.assertAlmostEqual(evidence["cpu_user_s"], user, delta=0.15)
+        self.assertAlmostEqual(evidence["cpu_system_s"], system, delta=0.15)
+        self.assertAlmostEqual(evidence["threads"][0]["cpu_s"], user + system, delta=0.15)
+        self.assertAlmostEqual(evidence["rss_bytes"] / os.sysconf("SC_PAGE_SIZE"), pages, delta=pages / 2)
+
+    def test_a_thread_that_runs_waits_in_no_function_of_the_kernel(self):
+        worker = self.start_worker("""
+            with filetimer.expires(0.2):
+                while True:
+                    pass
+            """)
+        evidence = self.record("evidence", worker.pid)
+        self.assertNotEqual(evidence.get("wchan"), "0")
+
+    def test_the_helpers_end_with_the_evidence(self):
+        worker = self.start_worker("with filetimer.expires(0.1): time.sleep(60)")
+        self.record("killed", worker.pid)
+        children = pathlib.Path(f"/proc/{self.server.pid}/task").glob
+        suite.wait_until(lambda: not any(each.read_text() for each in children("*/children")))
+
+    def test_a_program_in_a_mount_namespace_of_its_own(self):
+        program = os.path.join(os.environ["FILETIMER_BIN_DIR"], "stacks_worker")
+        mount = f'mount -t tmpfs none "$0" && cp "{program}" "$0/mine" && '
+        words = ("unshare", "--mount", "sh", "-c")
+        folder = suite.folder_of(self, "python")
+        if not shutil.which("unshare") or subprocess.run([*words, mount + "exit 0", folder],
+                                                         stderr=subprocess.DEVNULL).returncode:
+            self.skipTest("this machine does not allow a new mount namespace")
+        for execute, wanted in (('exec "$0/mine" hang 0', "'hang::in_read(int)+0x"),
+                                ('exec 7<"$0/mine" && umount -l "$0" && exec /proc/self/fd/7 hang 0',
+                                 "files of code that were not found: mine")):
+            with self.subTest(wanted):
+                worker = subprocess.Popen([*words, mount + execute, folder], stdin=subprocess.PIPE,
+                                          stdout=subprocess.PIPE, text=True)
+                self.addCleanup(suite.end, worker)
+                self.assertEqual(worker.stdout.readline(), "ready\n")
+                self.client("acquire", "--scope", "x", "--timeout", "1h", "--pid", str(worker.pid))
+                suite.wait_until(lambda: wanted in str(self.dump(worker.pid)))
+
+    def test_the_place_in_a_function_is_where_it_goes_on(self):
+        worker = self.start_worker("""
+            import ctypes
+            libc, frames = ctypes.CDLL(None), (ctypes.c_void_p * 99)()
+            count = libc.backtrace(frames, 99)
+            libc.backtrace_symbols.restype = ctypes.POINTER(ctypes.c_char_p)
+            [main] = [each for each in libc.backtrace_symbols(frames, count)[:count] if b"__libc_start_main" in each]
+            with filetimer.expires(60):
+                say(main.decode().partition("(")[2].partition(")")[0])
+                time.sleep(60)
+            """)
+        main = worker.stdout.readline().strip()
+        suite.wait_until(lambda: f"'{main} (libc.so.6)'" in str(self.dump(worker.pid)["threads"]), main)
+
+    def test_each_of_many_workers_that_hang_together_has_its_turn(self):
+        workers = [subprocess.Popen(["sleep", "60"]) for _ in range(64)]
+        for each in workers:
+            self.addCleanup(suite.end, each)
+        line = '{"version": 1, "pid": %d, "scope_id": "x", "expiration_time": %f, "signal": 9}\n'
+        lines = [line % (each.pid, time.time() + 1) for each in workers]
+        pathlib.Path(self.server.fifo).write_text("".join(lines))
+        for each in workers:
+            each.wait(timeout=suite.BOUND_S)
+        self.server.close()  # the log is written to its end
+        evidence = self.records("evidence")
+        self.assertEqual(len(evidence), 64)
+        self.assertNotIn("too many workers", str(evidence))
+
+    def test_a_dump_has_the_job_of_a_worker(self):
+        worker = self.start_worker("""
+            with filetimer.expires(60):
+                say("in")
+                sys.stdin.read()
+            """, SLURM_JOB_ID="8812")
+        worker.stdout.readline()
+        suite.wait_until(lambda: self.dump(worker.pid).get("job_id") == "8812")  # a thread of the server reads it
+
+
+class ShortTime(ServerCase):
+    options = ("--evidence-timeout", "800ms")
+    dump = Seen.dump
+
+    def test_it_is_shared_by_native_and_python_stacks(self):
+        worker = self.start_worker("""
+            with filetimer.expires(60):
+                say("in")
+                sys.stdin.read()
+            """)
+        worker.stdout.readline()
+        def has_both():
+            dump = self.dump(worker.pid)
+            return "python_threads" in dump and "native_stack" in dump["threads"][0]
+        suite.wait_until(has_both, "both stacks")
+
+
+class WithoutStacks(ServerCase):
+    options = ("--evidence", "proc")
+
+    def test_a_worker_gets_no_signal_for_them(self):
+        worker = self.start_worker("with filetimer.expires(0.3): time.sleep(60)")
+        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
+        evidence = self.record("evidence", worker.pid)
+        self.assertNotIn("python_threads", evidence)
+        self.assertNotIn("Python", evidence.get("missing", ""))
+
+
+class HungHelper(unittest.TestCase):
+    def test_a_dump_takes_no_longer_than_evidence_may(self):
+        folder = suite.folder_of(self, "python")
+        helper = pathlib.Path(folder, "filetimer-stacks")
+        helper.write_text("#!/bin/sh\nexec sleep 60\n")
+        helper.chmod(0o755)
+        with filetimer.Server("--evidence-timeout", "300ms", executable=shutil.copy(SERVER, folder)) as server, \
+                filetimer.Client(server.dir) as client, client.expires(60):
+            dump = subprocess.run([CLIENT, "dump", "--json", "--dir", server.dir], stdout=subprocess.PIPE,
+                                  timeout=suite.BOUND_S, check=True).stdout
+        [worker] = json.loads(dump)["workers"]
+        self.assertIn("time was up", worker["missing"])
+        self.assertLess(worker["gathered_ms"], 15_000)
+
+
+class DropIns(ServerCase):
+    folder_of_them = pathlib.Path(__file__).resolve().parents[2] / "timer_server/evidence.d"
+    options = ("--evidence-dir", str(folder_of_them), "--evidence", "proc", "--evidence-timeout", "20s")
+
+    def setUp(self):
+        programs = suite.folder_of(self, "python")
+        py_spy = pathlib.Path(programs, "py-spy")
+        py_spy.write_text('#!/bin/sh\necho "$@"\nexit 3\n')
+        py_spy.chmod(0o755)
+        with unittest.mock.patch.dict(os.environ, PATH=f"{programs}:{os.environ['PATH']}"):
+            super().setUp()
+
+    def hang(self, worker):
+        """Lets the worker hang, when the server knows the job of each."""
+        worker.stdout.readline()
+        suite.wait_until(lambda: all("job_id" in each for each in json.loads(self.client("dump", "--json"))["workers"]))
+        worker.stdin.close()
+        worker.wait(timeout=suite.BOUND_S)
+
+    def record_of(self, name, worker):
+        [record] = suite.wait_until(lambda: [each for each in self.records("evidence_command", worker.pid)
+                                             if each["drop_in"] == name])
+        return record
+
+    def test_py_spy_is_asked_for_the_python_workers_of_the_job(self):
+        worker = self.start_worker("""
+            with filetimer.expires(60):
+                say("in")
+                sys.stdin.read()
+                with filetimer.expires(0.1):
+                    time.sleep(60)
+            """, SLURM_JOB_ID="8812")
+        other = subprocess.Popen(["sleep", "60"], env={**os.environ, "SLURM_JOB_ID": "8812"})
+        self.addCleanup(suite.end, other)
+        self.client("acquire", "--scope", "x", "--timeout", "1h", "--pid", str(other.pid))
+        self.hang(worker)
+        record = self.record_of("py-spy", worker)
+        self.assertEqual(record["output"], f"dump --nonblocking --subprocesses --pid {worker.pid}\n")
+        self.assertEqual(record["exit_status"], 3)
+
+    def test_the_flight_recorder_is_found_by_the_names_of_each_version(self):
+        for job, (variable, dump) in enumerate((
+                ("TORCH_FR_DUMP_TEMP_FILE=fr_", "fr_0"), ("XDG_CACHE_HOME=cache", "cache/torch/comm_lib_trace_rank_0"),
+                ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE=old_", "old_0"),
+                ("HOME=home", "home/.cache/torch/comm_lib_trace_rank_0"),
+                ("HOME=home", "home/.cache/torch/nccl_trace_rank_0"))):
+            with self.subTest(dump):
+                folder = suite.folder_of(self, "python")
+                worker = self.start_worker("""
+                    pipe, dump = os.environ["TORCH_FR_DEBUG_INFO_PIPE_FILE"] + "0.pipe", sys.argv[1]
+                    os.mkfifo(pipe)
+                    os.makedirs(os.path.dirname(dump), exist_ok=True)
+                    asked = os.open(pipe, os.O_RDWR)
+                    def record():
+                        os.read(asked, 1)
+                        with open(dump, "w") as file:
+                            file.write("7 bytes")
+                    threading.Thread(target=record, daemon=True).start()
+                    with filetimer.expires(60):
+                        say("in")
+                        sys.stdin.read()
+                        with filetimer.expires(0.1):
+                            time.sleep(60)
+                    """, f"{folder}/{dump}", RANK="0", SLURM_JOB_ID=str(job), **{
+                        "TORCH_FR_DEBUG_INFO_PIPE_FILE": f"{folder}/pipe_", "XDG_CACHE_HOME": "",
+                        variable.partition("=")[0]: f"{folder}/{variable.partition('=')[2]}"})
+                self.hang(worker)
+                said = f"rank 0, pid {worker.pid}: "
+                self.assertEqual(self.record_of("flight-recorder", worker)["output"],
+                                 f"{said}asked by '{folder}/pipe_0.pipe'\n{said}{folder}/{dump}, 7 bytes\n")
+
+
+class Helper(unittest.TestCase):
+    program = os.path.join(os.environ["FILETIMER_BIN_DIR"], "filetimer-stacks")
+
+    def request(self, server, limit_ms):
+        return f"{os.getpid()} {suite.stat_of(os.getpid())[19]} {server} {limit_ms}\n"
+
+    def test_it_ends_with_its_server_whoever_holds_its_pipe(self):
+        fifo = os.path.join(suite.folder_of(self, "python"), "fifo")
+        os.mkfifo(fifo)
+        held = os.open(fifo, os.O_RDWR)
+        self.addCleanup(os.close, held)
+        server = subprocess.Popen(["sh", "-c", '"$0" <"$1" & echo $!; wait', self.program, fifo],
+                                  stdout=subprocess.PIPE)
+        self.addCleanup(suite.end, server)
+        helper = int(server.stdout.readline())
+        os.write(held, self.request(server.pid, 3_600_000).encode())
+        suite.wait_until(lambda: pathlib.Path(f"/proc/{helper}/oom_score_adj").read_text() == "1000\n")
+        server.kill()
+        suite.wait_until(lambda: suite.state_of(helper) in ("", "Z"))
+
+    def test_its_time_is_up_whatever_signals_the_servers_caller_ignores(self):
+        def ignore():
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+        helper = subprocess.Popen([self.program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                  preexec_fn=ignore)
+        self.addCleanup(suite.end, helper)
+        helper.stdin.write(self.request(os.getpid(), 100))
+        helper.stdin.flush()
+        self.assertEqual(helper.wait(timeout=suite.BOUND_S), -signal.SIGALRM)
+
+
+if __name__ == "__main__":
+    suite.main()
